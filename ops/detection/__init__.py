@@ -1,1 +1,1 @@
-"""Boxes, proposals, pooling of regions, and the losses of detectors."""
+"""Object detection: boxes, proposals, pooling of regions, and losses."""

@@ -1,4 +1,4 @@
-"""Scores of anchors, class by class: GroupSpatialSoftmax and its gradient."""
+"""GroupSpatialSoftmax: the softmax of each anchor's class scores; and its gradient."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ __all__ = ["AnchorArguments", "GroupSpatialSoftmax", "GroupSpatialSoftmaxGradien
 
 @operator_class(frozen=True)
 class AnchorArguments(Operator):
-    """What operators on scores of anchors have in common: ``num_classes`` channels for each anchor."""
+    """Base of operators on scores of anchors, with ``num_classes`` channels for each anchor."""
 
     num_classes: int = 81
 
@@ -26,9 +26,9 @@ class AnchorArguments(Operator):
             raise ArgumentError(f"{self.type}: num_classes must be at least 1, got {self.num_classes}")
 
     def labels_of(self, x: TensorSpec) -> tuple[int, ...]:
-        """Return the shape of the labels, a number for each anchor and position."""
-        right = x.ndim == 4 and x.shape[1] % self.num_classes == 0
-        require(right, self, f"X must be (N, anchors * {self.num_classes}, H, W), got shape {x.shape}")
+        """Return the shape of the labels, one number for each anchor and position."""
+        fits = x.ndim == 4 and x.shape[1] % self.num_classes == 0
+        require(fits, self, f"X must be (N, anchors * {self.num_classes}, H, W), got shape {x.shape}")
         return (x.shape[0], x.shape[1] // self.num_classes, *x.shape[2:])
 
     def by_class(self, x: Any) -> Any:
@@ -39,7 +39,7 @@ class AnchorArguments(Operator):
 @register
 @operator_class(frozen=True)
 class GroupSpatialSoftmax(AnchorArguments):
-    """probabilities = the softmax over each ``num_classes`` channels of X, (N, anchors * num_classes, H, W).
+    """probabilities = the softmax over the ``num_classes`` channels of each anchor.
 
     Inputs:
         X (N, D, H, W): float, D = anchors * num_classes
@@ -66,7 +66,7 @@ class GroupSpatialSoftmax(AnchorArguments):
 @register
 @operator_class(frozen=True)
 class GroupSpatialSoftmaxGradient(AnchorArguments):
-    """dX = probabilities * (d - the sum of d * probabilities over each group)."""
+    """dX = p * (dp - the sum of dp * p over the classes of each anchor), with p the probabilities."""
 
     inputs = ("probabilities", "d_probabilities")
     outputs = ("dX",)
@@ -97,6 +97,6 @@ def group_spatial_softmax(op: GroupSpatialSoftmax, ctx: RunContext, x: Any) -> t
 def group_spatial_softmax_gradient(
     op: GroupSpatialSoftmaxGradient, ctx: RunContext, p: Any, dp: Any
 ) -> tuple[Any, ...]:
-    probabilities, slopes = op.by_class(p), op.by_class(dp)
-    inner = (probabilities * slopes).sum(axis=2, keepdims=True)
-    return ((probabilities * (slopes - inner)).reshape(p.shape),)
+    probabilities, d_probabilities = op.by_class(p), op.by_class(dp)
+    inner = (probabilities * d_probabilities).sum(axis=2, keepdims=True)
+    return ((probabilities * (d_probabilities - inner)).reshape(p.shape),)

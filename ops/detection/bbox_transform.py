@@ -1,4 +1,4 @@
-"""BBoxTransform: boxes moved by what a net predicts for them."""
+"""BBoxTransform: boxes transformed by the deltas that a net predicts."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from netbuilder.ops.core.half import require_one_float_type
 from netbuilder.ops.core.indexing import check_indices
 from netbuilder.ops.core.operator import TensorSpec, require
 from netbuilder.ops.core.registry import kernel, register
-from netbuilder.ops.detection.boxes import AngleArguments, cut_boxes, move_boxes
+from netbuilder.ops.detection.boxes import AngleArguments, clip_boxes, transform_boxes
 from netbuilder.proto import ArgumentError
 
 __all__ = ["BBoxTransform"]
@@ -19,18 +19,18 @@ __all__ = ["BBoxTransform"]
 @register
 @operator_class(frozen=True)
 class BBoxTransform(AngleArguments):
-    """box_out = the boxes of ``rois`` moved by deltas, one box for each class, cut to their images.
+    """box_out = the boxes of ``rois`` transformed by deltas, one box for each class, clipped to their images.
 
-    A row of rois is a box, left, top, right, bottom, in pixels of the scaled image, after the number of its image,
-    which may be left out where there is but one. Deltas hold for each class how far the center moves, in widths and
-    heights, and the logarithms by which the size grows, all divided by ``weights``. im_info has height, width and scale
-    of each image. Results are in pixels of the scaled image, or, without ``apply_scale``, of the one before that.
-    roi_batch_splits counts the boxes of each image. With ``rotated``, boxes are x and y of the center, width, height
-    and an angle in degrees, and deltas have a fifth number, in radians. No gradient.
+    A row of rois is the index of an image, which may be omitted if there is only one, and a box: left, top, right,
+    bottom, in pixels of the scaled image. For each class, deltas are the shift of the center, in widths and heights,
+    and the logarithms of the factors of the size, all multiplied by ``weights``. A row of im_info is the height, width
+    and scale of an image. Results are in pixels of the scaled image or, without ``apply_scale``, of the original one.
+    roi_batch_splits are the numbers of boxes per image. With ``rotated``, boxes are x and y of the center, width,
+    height and an angle in degrees, and deltas have a fifth number, the change of the angle in radians. No gradient.
 
     Inputs:
         rois (R, 4) or (R, 5) or (R, 6): float32
-        deltas (R, D): float32, D = 4 or 5 a class
+        deltas (R, D): float32, D = 4 or 5 per class
         im_info (N, 3): float32
     Outputs:
         box_out (R, D): float32
@@ -48,7 +48,7 @@ class BBoxTransform(AngleArguments):
     def check(self) -> None:
         super().check()
         if len(self.weights) != 4 or 0 in self.weights:
-            raise ArgumentError(f"BBoxTransform: weights must be four numbers, none 0, got {self.weights}")
+            raise ArgumentError(f"BBoxTransform: weights must be four numbers other than 0, got {self.weights}")
 
     def infer(self, rois: TensorSpec, deltas: TensorSpec, im_info: TensorSpec) -> tuple[TensorSpec, ...]:
         require_one_float_type(self, rois=rois, deltas=deltas, im_info=im_info)
@@ -59,13 +59,13 @@ class BBoxTransform(AngleArguments):
             self,
             f"rois must have {numbers} or {numbers + 1} columns, got shape {rois.shape}",
         )
-        right = deltas.ndim == 2 and deltas.shape[0] == rois.shape[0] and deltas.shape[1] % numbers == 0
-        require(right, self, f"deltas must be ({rois.shape[0]}, {numbers} * classes), got shape {deltas.shape}")
+        fits = deltas.ndim == 2 and deltas.shape[0] == rois.shape[0] and deltas.shape[1] % numbers == 0
+        require(fits, self, f"deltas must be ({rois.shape[0]}, {numbers} * classes), got shape {deltas.shape}")
         require(
             im_info.ndim == 2 and im_info.shape[1] == 3, self, f"im_info must be (images, 3), got shape {im_info.shape}"
         )
-        one = columns > numbers or im_info.shape[0] == 1
-        require(one, self, f"rois without numbers of images need one image, got {im_info.shape[0]}")
+        indexed = columns > numbers or im_info.shape[0] == 1
+        require(indexed, self, f"rois without image indices need exactly one image, got {im_info.shape[0]}")
         return (deltas.plain, im_info.with_shape(im_info.shape[:1]))[: self.n_out]
 
     def flops(self, rois: TensorSpec, deltas: TensorSpec, im_info: TensorSpec) -> int:
@@ -76,16 +76,18 @@ class BBoxTransform(AngleArguments):
 def bbox_transform(op: BBoxTransform, ctx: RunContext, rois: Any, deltas: Any, im_info: Any) -> tuple[Any, ...]:
     xp, numbers = ctx.xp, 5 if op.rotated else 4
     images = xp.zeros(len(rois), int) if rois.shape[1] == numbers else rois[:, 0].astype(int)
-    check_indices("BBoxTransform: numbers of images", images, len(im_info))
-    before = im_info[:, 2:]
-    scale = before[images][:, None]
-    extent = xp.floor(im_info[:, 1::-1] / before + rois.dtype.type(0.5))[images][:, None]
+    check_indices("BBoxTransform, images of rois", images, len(im_info))
+    scales = im_info[:, 2:]
+    scale = scales[images][:, None]
+    extent = xp.floor(im_info[:, 1::-1] / scales + rois.dtype.type(0.5))[images][:, None]
     boxes = rois[:, None, -numbers:]
     lengths = slice(0, 4)  # an angle has no scale
     unscaled = xp.concatenate([boxes[..., lengths] / scale, boxes[..., 4:]], axis=-1)
-    moved = move_boxes(xp, op, unscaled, deltas.reshape(len(rois), deltas.shape[1] // numbers, numbers), op.weights)
-    cut = cut_boxes(xp, op, moved, extent)
+    moved = transform_boxes(
+        xp, op, unscaled, deltas.reshape(len(rois), deltas.shape[1] // numbers, numbers), op.weights
+    )
+    clipped = clip_boxes(xp, op, moved, extent)
     if op.apply_scale:
-        cut = xp.concatenate([cut[..., lengths] * scale, cut[..., 4:]], axis=-1)
+        clipped = xp.concatenate([clipped[..., lengths] * scale, clipped[..., 4:]], axis=-1)
     splits = (images[:, None] == xp.arange(len(im_info))).sum(axis=0).astype(im_info.dtype)
-    return cut.reshape(deltas.shape), splits
+    return clipped.reshape(deltas.shape), splits

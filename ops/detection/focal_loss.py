@@ -1,4 +1,4 @@
-"""Focal losses of anchors: SigmoidFocalLoss, SoftmaxFocalLoss, and the gradients."""
+"""Focal losses of anchors: SigmoidFocalLoss and SoftmaxFocalLoss, with their gradients."""
 
 from __future__ import annotations
 
@@ -41,8 +41,8 @@ class _Focal(AnchorArguments):
         for other in (normalizer, *others):
             require_one_float_type(self, X=x, other=other)
         shape = self.labels_of(x)
-        right = labels.shape == shape and labels.dtype == np.int32
-        require(right, self, f"labels must be int32 of shape {shape}, got {labels.shape} of {labels.dtype}")
+        fits = labels.shape == shape and labels.dtype == np.int32
+        require(fits, self, f"labels must be int32 of shape {shape}, got {labels.shape} of {labels.dtype}")
         require(normalizer.size == 1, self, f"normalizer must have one element, got shape {normalizer.shape}")
 
     def factor(self, xp: Any, normalizer: Any) -> Any:
@@ -54,18 +54,18 @@ class _Focal(AnchorArguments):
         return 12 * inputs[0].size
 
 
-def _check_slope(op: Operator, d_loss: TensorSpec) -> None:
+def _check_d_loss(op: Operator, d_loss: TensorSpec) -> None:
     require(d_loss.size == 1, op, f"d_loss must have one element, got shape {d_loss.shape}")
 
 
 @register
 @operator_class(frozen=True)
 class SigmoidFocalLoss(_Focal):
-    """loss = ``scale`` * the sum of focal losses of all classes / max(1, normalizer).
+    """loss = ``scale`` * the sum of the focal losses of all classes / max(1, normalizer).
 
-    X holds for each anchor a number per class, (N, anchors * ``num_classes``, H, W); labels, int32, (N, anchors, H, W),
-    the class from 1 on, 0 for none, -1 where nothing counts. With p = sigmoid(X), the class of the label loses
-    -``alpha`` (1 - p)^``gamma`` ln p, each other one -(1 - ``alpha``) p^``gamma`` ln(1 - p).
+    X has one number per anchor and class. A label is a class from 1 on, 0 for the background, or -1 for an anchor that
+    is ignored. With p = sigmoid(X), the loss of the label's class is -``alpha`` (1 - p)^``gamma`` ln p, that of each
+    other class is -(1 - ``alpha``) p^``gamma`` ln(1 - p).
 
     Inputs:
         X (N, D, H, W): float, D = anchors * num_classes
@@ -93,7 +93,7 @@ class SigmoidFocalLoss(_Focal):
 @register
 @operator_class(frozen=True)
 class SigmoidFocalLossGradient(_Focal):
-    """dX of SigmoidFocalLoss."""
+    """The gradient of SigmoidFocalLoss."""
 
     inputs = ("X", "labels", "normalizer", "d_loss")
     outputs = ("dX",)
@@ -103,7 +103,7 @@ class SigmoidFocalLossGradient(_Focal):
         self, x: TensorSpec, labels: TensorSpec, normalizer: TensorSpec, d_loss: TensorSpec
     ) -> tuple[TensorSpec, ...]:
         self.check_inputs(x, labels, normalizer, d_loss)
-        _check_slope(self, d_loss)
+        _check_d_loss(self, d_loss)
         return (x.plain,)
 
 
@@ -112,9 +112,9 @@ class SigmoidFocalLossGradient(_Focal):
 class SoftmaxFocalLoss(_Focal):
     """loss = ``scale`` * the sum of the anchors' focal losses / max(1, normalizer); and the softmax of each anchor.
 
-    X holds for each anchor a number per class, (N, anchors * ``num_classes``, H, W), class 0 the background; labels,
-    int32, (N, anchors, H, W), the class, or -1 where nothing counts. With p the softmax at the label, an anchor loses
-    -``alpha`` (1 - p)^``gamma`` ln p, with 1 - ``alpha`` for the background.
+    X has one number per anchor and class; class 0 is the background. A label is a class, or -1 for an anchor that is
+    ignored. With p the softmax at the label, the loss of an anchor is -a (1 - p)^``gamma`` ln p, where a is ``alpha``,
+    or 1 - ``alpha`` for the background.
 
     Inputs:
         X (N, D, H, W): float, D = anchors * num_classes
@@ -142,7 +142,7 @@ class SoftmaxFocalLoss(_Focal):
 @register
 @operator_class(frozen=True)
 class SoftmaxFocalLossGradient(_Focal):
-    """dX of SoftmaxFocalLoss; a gradient of the probabilities is not looked at."""
+    """The gradient of SoftmaxFocalLoss; the gradient of its probabilities is ignored."""
 
     inputs = ("X", "labels", "normalizer", "probabilities", "d_loss")
     outputs = ("dX",)
@@ -152,7 +152,7 @@ class SoftmaxFocalLossGradient(_Focal):
     ) -> tuple[TensorSpec, ...]:
         self.check_inputs(x, labels, normalizer, p, d_loss)
         require(p.shape == x.shape, self, f"probabilities must have the shape of X, {x.shape}, got {p.shape}")
-        _check_slope(self, d_loss)
+        _check_d_loss(self, d_loss)
         return (x.plain,)
 
 
@@ -161,11 +161,11 @@ def _log(xp: Any, p: Any) -> Any:
 
 
 def _sigmoid_terms(op: _Focal, xp: Any, x: Any, labels: Any) -> tuple[Any, Any, Any, Any]:
-    """Return, by class, X with the sign that its label gives it, that sign, its weight, and 1 - p of the sign."""
+    """Return by class X times a sign, 1 at the label and else -1; the sign; the weight; and 1 - sigmoid(sign * X)."""
     numbers = xp.arange(1, op.num_classes + 1).reshape(1, 1, -1, 1, 1)
-    of_label, like = labels[:, :, None] == numbers, x.dtype.type
-    sign = xp.where(of_label, like(1), like(-1))
-    weight = xp.where(of_label, like(op.alpha), like(1 - op.alpha)) * (labels[:, :, None] >= 0)
+    at_label, like = labels[:, :, None] == numbers, x.dtype.type
+    sign = xp.where(at_label, like(1), like(-1))
+    weight = xp.where(at_label, like(op.alpha), like(1 - op.alpha)) * (labels[:, :, None] >= 0)
     signed = op.by_class(x) * sign
     e = xp.exp(-abs(signed))
     return signed, sign, weight, xp.where(signed >= 0, e, like(1)) / (like(1) + e)
@@ -173,47 +173,47 @@ def _sigmoid_terms(op: _Focal, xp: Any, x: Any, labels: Any) -> tuple[Any, Any, 
 
 @kernel(SigmoidFocalLoss)
 def sigmoid_focal_loss(op: SigmoidFocalLoss, ctx: RunContext, x: Any, labels: Any, normalizer: Any) -> tuple[Any, ...]:
-    xp, given = ctx.xp, x
+    xp, narrow_x = ctx.xp, x
     x = widen(x)
     like = x.dtype.type
     signed, _, weight, missing = _sigmoid_terms(op, xp, x, labels)
     entropy = xp.maximum(-signed, like(0)) + xp.log1p(xp.exp(-abs(signed)))
     total = (weight * missing ** like(op.gamma) * entropy).sum()
-    return (narrow(xp.asarray(total * op.factor(xp, normalizer)), given),)
+    return (narrow(xp.asarray(total * op.factor(xp, normalizer)), narrow_x),)
 
 
 @kernel(SigmoidFocalLossGradient)
 def sigmoid_focal_loss_gradient(
     op: SigmoidFocalLossGradient, ctx: RunContext, x: Any, labels: Any, normalizer: Any, d_loss: Any
 ) -> tuple[Any, ...]:
-    xp, given = ctx.xp, x
+    xp, narrow_x = ctx.xp, x
     x = widen(x)
     like = x.dtype.type
     signed, sign, weight, missing = _sigmoid_terms(op, xp, x, labels)
     entropy = xp.maximum(-signed, like(0)) + xp.log1p(xp.exp(-abs(signed)))
-    slope = -weight * missing ** like(op.gamma) * (missing + like(op.gamma) * (like(1) - missing) * entropy)
+    d_signed = -weight * missing ** like(op.gamma) * (missing + like(op.gamma) * (like(1) - missing) * entropy)
     factor = op.factor(xp, normalizer) * widen(d_loss).reshape(())
-    return (narrow((slope * sign * factor).reshape(x.shape), given),)
+    return (narrow((d_signed * sign * factor).reshape(x.shape), narrow_x),)
 
 
 def _softmax_terms(op: _Focal, xp: Any, p: Any, labels: Any) -> tuple[Any, Any, Any]:
     """Return the probability of each anchor's label, the anchor's weight, and the labels with a class axis."""
-    like, chosen = p.dtype.type, xp.maximum(labels, 0)[:, :, None]
-    check_indices(f"{op.type}, labels", chosen, op.num_classes)
-    at_label = xp.take_along_axis(p, chosen.astype(int), axis=2)[:, :, 0]
+    like, classes = p.dtype.type, xp.maximum(labels, 0)[:, :, None]
+    check_indices(f"{op.type}, labels", classes, op.num_classes)
+    at_label = xp.take_along_axis(p, classes.astype(int), axis=2)[:, :, 0]
     weight = xp.where(labels > 0, like(op.alpha), like(1 - op.alpha)) * (labels >= 0)
-    return at_label, weight, chosen
+    return at_label, weight, classes
 
 
 @kernel(SoftmaxFocalLoss)
 def softmax_focal_loss(op: SoftmaxFocalLoss, ctx: RunContext, x: Any, labels: Any, normalizer: Any) -> tuple[Any, ...]:
-    xp, given = ctx.xp, x
+    xp, narrow_x = ctx.xp, x
     x = widen(x)
     like = x.dtype.type
     p = softmax_by_class(op, xp, x)
     at_label, weight, _ = _softmax_terms(op, xp, p, labels)
     total = -(weight * (like(1) - at_label) ** like(op.gamma) * _log(xp, at_label)).sum()
-    return narrow(xp.asarray(total * op.factor(xp, normalizer)), given), narrow(p.reshape(x.shape), given)
+    return narrow(xp.asarray(total * op.factor(xp, normalizer)), narrow_x), narrow(p.reshape(x.shape), narrow_x)
 
 
 @kernel(SoftmaxFocalLossGradient)
@@ -222,10 +222,10 @@ def softmax_focal_loss_gradient(
 ) -> tuple[Any, ...]:
     xp, by_class = ctx.xp, op.by_class(widen(p))
     like = by_class.dtype.type
-    q, weight, chosen = _softmax_terms(op, xp, by_class, labels)
+    q, weight, classes = _softmax_terms(op, xp, by_class, labels)
     missing = like(1) - q
-    focus = xp.maximum(missing, like(_LEAST)) ** like(op.gamma - 1)  # of certain anchors it would be infinite
-    slope = -weight * (missing ** like(op.gamma) - like(op.gamma) * focus * q * _log(xp, q))
-    hot = chosen == xp.arange(op.num_classes).reshape(1, 1, -1, 1, 1)
+    focus = xp.maximum(missing, like(_LEAST)) ** like(op.gamma - 1)  # where q is 1, it would be infinite for gamma < 1
+    d_log = -weight * (missing ** like(op.gamma) - like(op.gamma) * focus * q * _log(xp, q))
+    one_hot = classes == xp.arange(op.num_classes).reshape(1, 1, -1, 1, 1)
     factor = op.factor(xp, normalizer) * widen(d_loss).reshape(())
-    return ((slope[:, :, None] * (hot - by_class) * factor).reshape(x.shape).astype(x.dtype, copy=False),)
+    return ((d_log[:, :, None] * (one_hot - by_class) * factor).reshape(x.shape).astype(x.dtype, copy=False),)

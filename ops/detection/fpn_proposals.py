@@ -1,4 +1,4 @@
-"""Proposals of a feature pyramid's levels: collected, and assigned to levels by size."""
+"""Proposals of the levels of a feature pyramid: collected from all levels, and assigned to levels by size."""
 
 from __future__ import annotations
 
@@ -29,11 +29,11 @@ class _Host(Operator, abc.ABC):
 
     @abc.abstractmethod
     def check_inputs(self, *inputs: TensorSpec) -> None:
-        """Raise ShapeError if the inputs do not fit."""
+        """Raise ShapeError if the inputs do not match."""
 
     def infer(self, *inputs: TensorSpec) -> tuple[TensorSpec, ...]:
         self.check_inputs(*inputs)
-        raise ShapeError(f"{self.type}: how many boxes each output has depends on their values")
+        raise ShapeError(f"{self.type}: the number of boxes per output is known only when the net runs")
 
     def flops(self, *inputs: TensorSpec) -> int:
         return 8 * sum(spec.shape[0] for spec in inputs if spec.ndim == 2)
@@ -60,14 +60,14 @@ class _Collecting(_Host):
         half = len(inputs) // 2
         for rois, scores in zip(inputs[:half], inputs[half:]):
             require_one_float_type(self, rois=rois, scores=scores)
-            right = rois.ndim == 2 and rois.shape[1] == 5 and scores.shape in (rois.shape[:1], (rois.shape[0], 1))
+            fits = rois.ndim == 2 and rois.shape[1] == 5 and scores.shape in (rois.shape[:1], (rois.shape[0], 1))
             require(
-                right, self, f"boxes must be (n, 5) and their scores (n,), got shapes {rois.shape} and {scores.shape}"
+                fits, self, f"boxes must be (n, 5) and their scores (n,), got shapes {rois.shape} and {scores.shape}"
             )
 
 
 @operator_class(frozen=True)
-class _Dealing(_Host):
+class _Distributing(_Host):
     roi_canonical_scale: int = 224
     roi_canonical_level: int = 4
     roi_min_level: int = 2
@@ -83,10 +83,10 @@ class _Dealing(_Host):
 @register
 @operator_class(frozen=True)
 class CollectRpnProposals(_Collecting):
-    """rois = of the boxes of all levels the ``rpn_post_nms_topN`` with the best scores, best first.
+    """rois = the ``rpn_post_nms_topN`` boxes of all levels with the best scores, best first. No gradient.
 
-    Inputs are the boxes of levels ``rpn_min_level`` to ``rpn_max_level``, beginning with the number of their image as
-    GenerateProposals gives them, then the scores of each level. No gradient.
+    The inputs are the boxes of levels ``rpn_min_level`` to ``rpn_max_level``, rows of an image index and a box as
+    GenerateProposals returns them, then the scores of each level.
 
     Inputs:
         rpn_rois_and_scores+ (...): float32, (R, 5) boxes of each level, then (R) scores of each
@@ -100,18 +100,18 @@ class CollectRpnProposals(_Collecting):
 
 @register
 @operator_class(frozen=True)
-class DistributeFpnProposals(_Dealing):
-    """The boxes of levels ``roi_min_level`` to ``roi_max_level``, an output each, and rois_idx_restore.
+class DistributeFpnProposals(_Distributing):
+    """The boxes of each level from ``roi_min_level`` to ``roi_max_level``, one output per level, and rois_idx_restore.
 
-    A box whose area is that of a square with ``roi_canonical_scale`` belongs to ``roi_canonical_level``, one four times
-    as large to the next. rois_idx_restore, int32, has for each row of rois its row in the outputs joined in order. With
+    A box with the area of a square of side ``roi_canonical_scale`` belongs to ``roi_canonical_level``, one four times
+    as large to the next level. rois_idx_restore is the index of each row of rois in the concatenated outputs. With
     ``legacy_plus_one`` the right and lower edge belong to a box. No gradient.
 
     Inputs:
         rois (R, D): float32, D = 4 or 5
     Outputs:
         first_level (M, D): float32
-        further_levels_and_rois_idx_restore+ (...): float32|int32, (M, D) a level, then (R), int32
+        further_levels_and_rois_idx_restore+ (...): float32|int32, (M, D) per level, then (R), int32
 
     Source: Lin et al., "Feature Pyramid Networks for Object Detection", 2017, arXiv:1612.03144, section 4.2.
     """
@@ -124,21 +124,21 @@ class DistributeFpnProposals(_Dealing):
 
     def check_inputs(self, *inputs: TensorSpec) -> None:
         (rois,) = inputs
-        right = rois.ndim == 2 and rois.shape[1] in (4, 5) and rois.dtype.kind == "f"
-        require(right, self, f"rois must be floats with 4 or 5 columns, got {rois.shape} of {rois.dtype}")
+        fits = rois.ndim == 2 and rois.shape[1] in (4, 5) and rois.dtype.kind == "f"
+        require(fits, self, f"rois must be floats with 4 or 5 columns, got {rois.shape} of {rois.dtype}")
 
 
 @register
 @operator_class(frozen=True)
-class CollectAndDistributeFpnRpnProposals(_Dealing, _Collecting):
-    """CollectRpnProposals, whose result is the first output, and DistributeFpnProposals of it, the others.
+class CollectAndDistributeFpnRpnProposals(_Distributing, _Collecting):
+    """CollectRpnProposals, whose result is the first output, and DistributeFpnProposals of that result, the others.
 
     Inputs:
         rpn_rois_and_scores+ (...): float32, (R, 5) boxes of each level, then (R) scores of each
     Outputs:
         rois (K, 5): float32
         first_level (M, 5): float32
-        further_levels_and_rois_idx_restore+ (...): float32|int32, (M, 5) a level, then (K), int32
+        further_levels_and_rois_idx_restore+ (...): float32|int32, (M, 5) per level, then (K), int32
     """
 
     inputs = ("rpn_rois_and_scores+",)
@@ -153,12 +153,12 @@ def _collect(op: _Collecting, inputs: Sequence[Array]) -> Array:
     half = len(inputs) // 2
     rois, scores = np.concatenate(inputs[:half]), np.concatenate([s.reshape(-1) for s in inputs[half:]])
     order = np.argsort(-scores, kind="stable")
-    found: Array = rois[order[: op.rpn_post_nms_topN]]
-    return found
+    best: Array = rois[order[: op.rpn_post_nms_topN]]
+    return best
 
 
-def _deal(op: _Dealing, rois: Array) -> list[Array]:
-    """Return the boxes of each level, and the row of each box in all of them joined."""
+def _distribute(op: _Distributing, rois: Array) -> list[Array]:
+    """Return the boxes of each level, and the index of each box in the concatenation of these."""
     like = rois.dtype.type
     sides = rois[:, -2:] - rois[:, -4:-2] + like(op.legacy_plus_one)
     scale = np.sqrt(np.maximum(sides, 0).prod(axis=1)) / like(op.roi_canonical_scale)
@@ -178,11 +178,11 @@ def collect_rpn_proposals(op: CollectRpnProposals, ctx: RunContext, *inputs: Any
 @kernel(DistributeFpnProposals)
 def distribute_fpn_proposals(op: DistributeFpnProposals, ctx: RunContext, rois: Any) -> tuple[Any, ...]:
     op.check_inputs(spec_of(rois))
-    return tuple(map(ctx.xp.asarray, _deal(op, ctx.host(rois))))
+    return tuple(map(ctx.xp.asarray, _distribute(op, ctx.host(rois))))
 
 
 @kernel(CollectAndDistributeFpnRpnProposals)
 def collect_and_distribute(op: CollectAndDistributeFpnRpnProposals, ctx: RunContext, *inputs: Any) -> tuple[Any, ...]:
     op.check_inputs(*map(spec_of, inputs))
     rois = _collect(op, [ctx.host(a) for a in inputs])
-    return tuple(map(ctx.xp.asarray, (rois, *_deal(op, rois))))
+    return tuple(map(ctx.xp.asarray, (rois, *_distribute(op, rois))))

@@ -1,4 +1,4 @@
-"""GenerateProposals: boxes that may hold something, from what a region proposal network says at each position."""
+"""GenerateProposals: boxes that may contain objects, from the outputs of a region proposal network."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from netbuilder.ops.core.declaration import operator_class
 from netbuilder.ops.core.half import require_one_float_type
 from netbuilder.ops.core.operator import TensorSpec, require, spec_of
 from netbuilder.ops.core.registry import kernel, register
-from netbuilder.ops.detection.boxes import AngleArguments, cut_boxes, move_boxes, overlaps, suppress
+from netbuilder.ops.detection.boxes import AngleArguments, clip_boxes, overlaps, suppress, transform_boxes
 from netbuilder.ops.detection.rotated_boxes import rotated_overlaps
 from netbuilder.proto import ArgumentError, ShapeError
 
@@ -23,16 +23,16 @@ Array = np.ndarray[Any, Any]
 @register
 @operator_class(frozen=True)
 class GenerateProposals(AngleArguments):
-    """rois = the best boxes of each image that overlap no better one too far, and rois_probs = their scores.
+    """rois = the best boxes of each image after non-maximum suppression, and rois_probs = their scores. No gradient.
 
-    Anchors, (A, 4), are boxes around the first position; they are shifted to each position of the plane, whose pixels
-    are 1 / ``spatial_scale`` apart in the image, moved by bbox_deltas, (N, 4 A, H, W), as BBoxTransform moves boxes,
-    and cut to the image, whose height, width and scale are a row of im_info. Of the ``pre_nms_topN`` boxes with the
-    best scores, (N, A, H, W), those narrower or lower than ``min_size`` (at least 1) times the image's scale, and those
-    with the center outside, are left out; then those with over ``nms_thresh`` in common with a better one. At most
-    ``post_nms_topN`` stay; 0 or less: all. Anchors with 5 columns are rotated boxes, with deltas of 5 A channels.
+    Anchors are boxes around the first position. They are shifted to each position of the plane, with a distance of 1 /
+    ``spatial_scale`` pixels in the image, transformed by bbox_deltas as in BBoxTransform, and clipped to the image; a
+    row of im_info is the height, width and scale of an image. Of the ``pre_nms_topN`` boxes with the best scores, those
+    with a width or height below ``min_size`` (at least 1) times the image's scale and those with a center outside of
+    the image are removed, then those whose intersection over union with a better one is above ``nms_thresh``. At most
+    ``post_nms_topN`` boxes are kept; 0 or less: all. Anchors with 5 columns are rotated boxes, with 5 A deltas.
 
-    A row of rois is the number of the image and a box, in falling order of the scores. No gradient.
+    A row of rois is the index of an image and a box, in descending order of scores.
 
     Inputs:
         scores (N, A, H, W): float32
@@ -67,7 +67,7 @@ class GenerateProposals(AngleArguments):
         self, scores: TensorSpec, deltas: TensorSpec, im_info: TensorSpec, anchors: TensorSpec
     ) -> tuple[TensorSpec, ...]:
         self.check_inputs(scores, deltas, im_info, anchors)
-        raise ShapeError(f"{self.type}: how many boxes stay depends on their values")
+        raise ShapeError(f"{self.type}: the number of boxes kept is known only when the net runs")
 
     def flops(self, scores: TensorSpec, deltas: TensorSpec, im_info: TensorSpec, anchors: TensorSpec) -> int:
         return 8 * deltas.size
@@ -76,8 +76,8 @@ class GenerateProposals(AngleArguments):
         require_one_float_type(self, scores=scores, bbox_deltas=deltas, im_info=im_info, anchors=anchors)
         require(scores.ndim == 4, self, f"scores must be (images, anchors, height, width), got shape {scores.shape}")
         n, a, height, width = scores.shape
-        right = anchors.ndim == 2 and anchors.shape[0] == a and anchors.shape[1] in (4, 5)
-        require(right, self, f"anchors must be ({a}, 4) or ({a}, 5) for scores {scores.shape}, got {anchors.shape}")
+        fits = anchors.ndim == 2 and anchors.shape[0] == a and anchors.shape[1] in (4, 5)
+        require(fits, self, f"anchors must be ({a}, 4) or ({a}, 5) for scores {scores.shape}, got {anchors.shape}")
         shape = (n, anchors.shape[1] * a, height, width)
         require(deltas.shape == shape, self, f"bbox_deltas must have shape {shape}, got {deltas.shape}")
         require(im_info.shape == (n, 3), self, f"im_info must have shape {(n, 3)}, got {im_info.shape}")
@@ -100,13 +100,13 @@ class GenerateProposalsCPP(GenerateProposals):
 
 
 def _best(scores: Array, most: int) -> Array:
-    """Return the positions of the greatest scores, in falling order, ties to the lower index."""
+    """Return the indices of the largest scores, in descending order, ties by lower index."""
     order = np.argsort(-scores, kind="stable")
     return order[:most] if most > 0 else order
 
 
-def _placed(op: GenerateProposals, anchors: Array, best: Array, width: int) -> Array:
-    """Return the anchors of some of all (position, anchor) pairs, shifted to their positions."""
+def _shifted_anchors(op: GenerateProposals, anchors: Array, best: Array, width: int) -> Array:
+    """Return the anchors at the indices ``best`` of all (position, anchor) pairs, shifted to their positions."""
     position, anchor = np.divmod(best, len(anchors))
     shift = (np.stack([position % width, position // width], axis=1) / op.spatial_scale).astype(anchors.dtype)
     boxes = anchors[anchor]
@@ -117,22 +117,23 @@ def _placed(op: GenerateProposals, anchors: Array, best: Array, width: int) -> A
 
 
 def _of_image(op: GenerateProposals, scores: Array, deltas: Array, info: Array, anchors: Array) -> tuple[Array, Array]:
-    """Return the boxes of an image that stay, and their scores."""
+    """Return the boxes of an image that are kept, and their scores."""
     numbers = anchors.shape[1]
     by_position = np.moveaxis(scores, 0, -1).reshape(-1)
-    moves = np.moveaxis(deltas.reshape(-1, numbers, *scores.shape[1:]), (0, 1), (-2, -1)).reshape(-1, numbers)
+    by_anchor = np.moveaxis(deltas.reshape(-1, numbers, *scores.shape[1:]), (0, 1), (-2, -1)).reshape(-1, numbers)
     best = _best(by_position, op.pre_nms_topN)
     extent, like = info[1::-1], scores.dtype.type
-    boxes = cut_boxes(np, op, move_boxes(np, op, _placed(op, anchors, best, scores.shape[2]), moves[best]), extent)
+    shifted = _shifted_anchors(op, anchors, best, scores.shape[2])
+    boxes = clip_boxes(np, op, transform_boxes(np, op, shifted, by_anchor[best]), extent)
     if numbers == 5:
         size, center = boxes[:, 2:4], boxes[:, :2]
     else:
         size = boxes[:, 2:] - boxes[:, :2] + like(op.extra)
         center = boxes[:, :2] + size / like(2)
     least = like(max(op.min_size, 1.0)) * info[2]
-    chosen = np.flatnonzero((size >= least).all(axis=1) & (center < extent).all(axis=1))
+    candidates = np.flatnonzero((size >= least).all(axis=1) & (center < extent).all(axis=1))
     overlap = rotated_overlaps(boxes) if numbers == 5 else overlaps(boxes, op.extra)
-    kept = suppress(chosen, overlap, op.nms_thresh, op.post_nms_topN)
+    kept = suppress(candidates, overlap, op.nms_thresh, op.post_nms_topN)
     return boxes[kept], by_position[best[kept]]
 
 
@@ -144,8 +145,8 @@ def generate_proposals(
     op.check_inputs(*map(spec_of, (scores, deltas, im_info, anchors)))
     *images, around = (ctx.host(a) for a in (scores, deltas, im_info, anchors))
     rois, values = [np.empty((0, anchors.shape[1] + 1), around.dtype)], [np.empty(0, around.dtype)]
-    for number, (values_at, moves, info) in enumerate(zip(*images)):
-        boxes, probabilities = _of_image(op, values_at, moves, info, around)
+    for number, (values_at, by_anchor, info) in enumerate(zip(*images)):
+        boxes, probabilities = _of_image(op, values_at, by_anchor, info, around)
         rois.append(np.concatenate([np.full((len(boxes), 1), number, boxes.dtype), boxes], axis=1))
         values.append(probabilities)
     return ctx.xp.asarray(np.concatenate(rois)), ctx.xp.asarray(np.concatenate(values))

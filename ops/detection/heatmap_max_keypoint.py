@@ -1,4 +1,4 @@
-"""HeatmapMaxKeypoint: where the heatmaps of keypoints are greatest, between their pixels."""
+"""HeatmapMaxKeypoint: the positions of the maxima of keypoint heatmaps, with subpixel precision."""
 
 from __future__ import annotations
 
@@ -12,19 +12,19 @@ from netbuilder.ops.core.registry import kernel, register
 
 __all__ = ["HeatmapMaxKeypoint"]
 
-_FLAT = 1e-4  # a determinant below it: the pixels around the greatest say nothing
-_FARTHEST = 1.5  # pixels
+_FLAT = 1e-4  # below this determinant the parabola is flat, and the maximum is not refined
+_FARTHEST = 1.5  # the largest distance of the refined maximum from the largest pixel, in pixels
 
 
 @register
 @operator_class(frozen=True)
 class HeatmapMaxKeypoint(Operator):
-    """keypoints = x, y, height and probability of each heatmap's maximum, (boxes, 4, keypoints).
+    """keypoints = x, y, value and probability of each heatmap's maximum. No gradient.
 
-    Heatmaps, (boxes, keypoints, S, S), cover the boxes of bboxes_in, whose first four columns are left, top, right,
-    bottom. The maximum is that of the parabola through the greatest pixel and those around it, at most 1.5 pixels away.
-    The probability, 0 without ``should_output_softmax``, is the softmax over the heatmap at its greatest pixel. No
-    gradient.
+    The heatmaps, (boxes, keypoints, S, S), cover the boxes of bboxes_in, whose first four columns are left, top, right,
+    bottom. The maximum is that of the quadratic function through the largest pixel and its neighbors, at most 1.5
+    pixels away. The probability is the softmax of the heatmap at its largest pixel, or 0 without
+    ``should_output_softmax``.
 
     Inputs:
         heatmaps (R, K, S, S): float
@@ -42,8 +42,8 @@ class HeatmapMaxKeypoint(Operator):
         shape = heatmaps.shape
         square = len(shape) == 4 and shape[2] == shape[3] >= 1
         require(square, self, f"heatmaps must be (boxes, keypoints, size, size), got shape {shape}")
-        right = boxes.ndim == 2 and boxes.shape[0] == shape[0] and boxes.shape[1] >= 4
-        require(right, self, f"bboxes_in must have {shape[0]} rows of 4 numbers, got shape {boxes.shape}")
+        fits = boxes.ndim == 2 and boxes.shape[0] == shape[0] and boxes.shape[1] >= 4
+        require(fits, self, f"bboxes_in must have {shape[0]} rows of 4 numbers or more, got shape {boxes.shape}")
         return (heatmaps.with_shape((shape[0], 4, shape[1])),)
 
     def flops(self, heatmaps: TensorSpec, boxes: TensorSpec) -> int:
@@ -51,7 +51,7 @@ class HeatmapMaxKeypoint(Operator):
 
 
 def _around(xp: Any, maps: Any, row: Any, column: Any) -> dict[tuple[int, int], Any]:
-    """Return the values around a pixel of each map, mirrored at its edges, by their distance (down, right)."""
+    """Return the pixel of each map and its neighbors, by their offsets (down, right); maps are mirrored at edges."""
     size = maps.shape[-1]
 
     def at(position: Any, step: int) -> Any:
@@ -66,7 +66,7 @@ def _around(xp: Any, maps: Any, row: Any, column: Any) -> dict[tuple[int, int], 
 
 
 def _refined(xp: Any, maps: Any, row: Any, column: Any) -> tuple[Any, Any, Any]:
-    """Return how far down and right of a pixel the maximum is, and how high it is."""
+    """Return the offsets of the maximum from a pixel, down and to the right, and its value."""
     v, like = _around(xp, maps, row, column), maps.dtype.type
     right, down = (v[0, 1] - v[0, -1]) / like(2), (v[1, 0] - v[-1, 0]) / like(2)
     across, along = v[0, 1] - like(2) * v[0, 0] + v[0, -1], v[1, 0] - like(2) * v[0, 0] + v[-1, 0]

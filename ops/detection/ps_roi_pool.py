@@ -1,4 +1,4 @@
-"""PSRoIPool: the means of the bins of boxes, each bin over channels of its own; and the gradient."""
+"""PSRoIPool: the means of the bins of boxes, with different channels for each bin; and its gradient."""
 
 from __future__ import annotations
 
@@ -48,11 +48,11 @@ class _Boxes(Operator):
 @register
 @operator_class(frozen=True)
 class PSRoIPool(_Boxes):
-    """Y = the means of a grid of bins of each box, (boxes, output_dim, group_size, group_size); 0 for an empty bin.
+    """Y = the means of a grid of bins of each box; 0 for an empty bin.
 
-    A row of RoIs is a box: number of the image, left, top, right, bottom, rounded, then multiplied by
-    ``spatial_scale``. Bin (i, j) of result c is taken from channel (c * ``group_size`` + i) * ``group_size`` + j of X,
-    which mapping_channel names, int32.
+    A row of RoIs is the index of an image and a box: left, top, right, bottom, which are rounded, then multiplied by
+    ``spatial_scale``. Bin (i, j) of output channel c is the mean of channel (c * ``group_size`` + i) * ``group_size`` +
+    j of X, the number in mapping_channel.
 
     Inputs:
         X (N, C, H, W): float
@@ -82,7 +82,7 @@ class PSRoIPool(_Boxes):
 @register
 @operator_class(frozen=True)
 class PSRoIPoolGradient(_Boxes):
-    """dX = each element of dY, divided by the size of its bin, at all pixels of the bin."""
+    """dX = each element of dY, divided by the size of its bin, added at all pixels of the bin."""
 
     inputs = ("X", "RoIs", "mapping_channel", "dY")
     outputs = ("dX",)
@@ -92,9 +92,9 @@ class PSRoIPoolGradient(_Boxes):
 
     def infer(self, x: TensorSpec, rois: TensorSpec, channels: TensorSpec, dy: TensorSpec) -> tuple[TensorSpec, ...]:
         shape = self.pooled(x, rois)
-        right = dy.shape == shape == channels.shape
+        fits = dy.shape == shape == channels.shape
         text = f"got {channels.shape} and {dy.shape}"
-        require(right, self, f"mapping_channel and dY must have shape {shape}, {text}")
+        require(fits, self, f"mapping_channel and dY must have shape {shape}, {text}")
         return (x.plain,)
 
     def flops(self, x: TensorSpec, rois: TensorSpec, channels: TensorSpec, dy: TensorSpec) -> int:
@@ -102,7 +102,7 @@ class PSRoIPoolGradient(_Boxes):
 
 
 def _edges(op: _Boxes, first: Any, last: Any, extent: int) -> tuple[Any, Any]:
-    """Return where the bins of boxes begin and end along one axis, cut to [0, extent]: (boxes, bins)."""
+    """Return the begin and the end of the bins of boxes along one axis, clipped to [0, extent]: (boxes, bins)."""
     scale, like = first.dtype.type(op.spatial_scale), first.dtype.type
     start = (np.floor(first + like(0.5)) * scale)[:, None]
     end = ((np.floor(last + like(0.5)) + like(1)) * scale)[:, None]
@@ -113,13 +113,13 @@ def _edges(op: _Boxes, first: Any, last: Any, extent: int) -> tuple[Any, Any]:
 
 
 def _corners(op: _Boxes, rois: Any, shape: tuple[int, ...]) -> tuple[list[tuple[int, Any]], Any]:
-    """Return for each corner of the bins its sign and its pixel in the sums of all planes, and the sizes of the bins.
+    """Return the sign and the position of each corner of the bins in integral images, and the sizes of the bins.
 
-    The sum over a bin is that of its four corners, with their signs, in the sums over the upper left part of a plane
-    (N, C, H + 1, W + 1). Places and sizes are (boxes, output_dim, bins, bins).
+    The sum over a bin is the signed sum of its four corners in the integral image, of shape (N, C, H + 1, W + 1).
+    Positions and sizes are (boxes, output_dim, bins, bins).
     """
     numbers = rois[:, 0].astype(np.int64)
-    check_indices(f"{op.type}: numbers of images", numbers, shape[0])
+    check_indices(f"{op.type}, images of RoIs", numbers, shape[0])
     boxes = rois[:, 1:].astype(np.float64 if rois.dtype == np.float64 else np.float32)
     (top, bottom), (left, right) = (
         _edges(op, boxes[:, k], boxes[:, k + 2], shape[2 + side]) for k, side in ((1, 0), (0, 1))
@@ -137,7 +137,7 @@ def _corners(op: _Boxes, rois: Any, shape: tuple[int, ...]) -> tuple[list[tuple[
 def ps_roi_pool(op: PSRoIPool, ctx: RunContext, x: Any, rois: Any) -> tuple[Any, ...]:
     xp, (n, channels, height, width) = ctx.xp, x.shape
     corners, sizes = _corners(op, ctx.host(rois), x.shape)
-    sums = xp.zeros((n, channels, height + 1, width + 1), float)  # double: differences of large sums
+    sums = xp.zeros((n, channels, height + 1, width + 1), float)  # float64, for differences of large sums
     sums[:, :, 1:, 1:] = xp.cumsum(xp.cumsum(x.astype(float), axis=2), axis=3)
     flat = sums.reshape(-1)
     total = sum(sign * flat[xp.asarray(positions)] for sign, positions in corners)
@@ -152,10 +152,10 @@ def ps_roi_pool_gradient(
 ) -> tuple[Any, ...]:
     xp, (n, channels, height, width) = ctx.xp, x.shape
     corners, sizes = _corners(op, ctx.host(rois), x.shape)
-    shares = xp.asarray((sizes > 0) / np.maximum(sizes, 1)) * dy
+    d_pixels = xp.asarray((sizes > 0) / np.maximum(sizes, 1)) * dy
     sums = xp.zeros(n * channels * (height + 1) * (width + 1), float)
     for sign, positions in corners:
-        add_rows(xp, sums, xp.asarray(positions).reshape(-1), (sign * shares).reshape(-1))
-    turned = sums.reshape(n, channels, height + 1, width + 1)[:, :, :0:-1, :0:-1]
-    dx = xp.cumsum(xp.cumsum(turned, axis=2), axis=3)[:, :, ::-1, ::-1]
+        add_rows(xp, sums, xp.asarray(positions).reshape(-1), (sign * d_pixels).reshape(-1))
+    flipped = sums.reshape(n, channels, height + 1, width + 1)[:, :, :0:-1, :0:-1]
+    dx = xp.cumsum(xp.cumsum(flipped, axis=2), axis=3)[:, :, ::-1, ::-1]
     return (xp.ascontiguousarray(dx).astype(dy.dtype),)

@@ -1,4 +1,4 @@
-"""RMACRegions: a fixed grid of square regions at several scales."""
+"""RMACRegions: fixed grids of square regions at several scales."""
 
 from __future__ import annotations
 
@@ -13,19 +13,19 @@ from netbuilder.ops.core.registry import kernel, register
 
 __all__ = ["RMACRegions"]
 
-_MOST_STEPS = 6
+_MAX_STEPS = 6
 
 
 @register
 @operator_class(frozen=True)
 class RMACRegions(Operator):
-    """Regions of images (N, C, H, W), rows (image, x1, y1, x2, y2) in float32 as RoIPool takes them. No gradient.
+    """Regions of the images X, rows (image, x1, y1, x2, y2) as RoIPool takes them. No gradient.
 
-    At scale l = 1 ... ``scales``, squares with sides of 2 min(H, W) / (l + 1) are placed in l rows and columns, and in
-    more along the longer axis, so that neighbors at the first scale overlap by about ``overlap``.
+    At scale l = 1 ... ``scales``, squares with sides of 2 min(H, W) / (l + 1) are arranged in l rows and columns, and
+    in more along the longer axis, so that neighbors at the first scale overlap by about ``overlap``.
 
     Inputs:
-        X (N, C, H, W): any, only the shape is read
+        X (N, C, H, W): any, only its shape is used
     Outputs:
         RMAC_REGIONS (R, 5): float32
 
@@ -42,7 +42,7 @@ class RMACRegions(Operator):
         return "any"  # only the shape is used
 
     def infer(self, x: TensorSpec) -> tuple[TensorSpec, ...]:
-        require(x.ndim == 4, self, f"X must be images (N, C, H, W), got shape {x.shape}")
+        require(x.ndim == 4, self, f"X must be (N, C, H, W), got shape {x.shape}")
         count = len(_squares(self, *x.shape[2:])) * x.shape[0] if x.size else 0
         return (TensorSpec((count, 5), np.dtype(np.float32)),)
 
@@ -51,12 +51,12 @@ class RMACRegions(Operator):
 
 
 def _more_steps(shorter: int, longer: int, overlap: float) -> int:
-    """Return how many more regions the longer axis gets: the number whose overlap is nearest to the requested one."""
+    """Return the number of additional regions along the longer axis, with the overlap nearest to the requested one."""
     if shorter == longer:
         return 0
-    steps = np.arange(1, _MOST_STEPS + 1)
-    shares = 1 - ((longer - shorter) / steps) / shorter
-    return int(steps[abs(shares - overlap).argmin()])
+    steps = np.arange(1, _MAX_STEPS + 1)
+    overlaps = 1 - ((longer - shorter) / steps) / shorter
+    return int(steps[abs(overlaps - overlap).argmin()])
 
 
 def _squares(op: RMACRegions, height: int, width: int) -> list[tuple[int, int, int, int]]:

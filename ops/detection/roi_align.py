@@ -1,7 +1,7 @@
-"""RoIAlign: parts of images, given by boxes, each sampled down to one size; and its gradient.
+"""RoIAlign: regions of images, given by boxes, resampled to a fixed size; and its gradient.
 
-What a box samples along one axis is a matrix of weights, so that the mean of the samples is a product from the left
-and one from the right.
+The weights of pixels in bins factor into one matrix per axis, so that the means of the samples are a matrix product
+from the left and one from the right.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ import numpy as np
 from netbuilder.ops.core.contexts import RunContext
 from netbuilder.ops.core.declaration import operator_class
 from netbuilder.ops.core.half import narrow, widen
-from netbuilder.ops.core.indexing import add_rows
+from netbuilder.ops.core.indexing import add_rows, check_indices
 from netbuilder.ops.core.operator import require
 from netbuilder.ops.core.registry import kernel, register
 from netbuilder.ops.detection.sampled_boxes import BoxSamples, BoxSamplesGradient, SampledBoxes
@@ -23,18 +23,17 @@ from netbuilder.ops.windows.conv_windows import channels_first, from_channels_fi
 __all__ = ["RoIAlign", "RoIAlignGradient"]
 
 Array = Any
-_PART = 1 << 26  # chunk size, bytes
+_CHUNK_BYTES = 1 << 26
 
 
 @register
 @operator_class(frozen=True)
 class RoIAlign(BoxSamples):
-    """Y = for each box the means of a grid of samples, (boxes, C, pooled_h, pooled_w).
+    """Y = the means of a grid of bins of each box, from bilinear samples.
 
-    A row of RoIs is a box: number of the image (left out: 0), left, top, right, bottom, which ``spatial_scale`` turns
-    into pixels of X. A bin of the result is the mean of ``sampling_ratio`` times as many samples, bilinear between
-    pixels; 0 or less: as many as the bin has pixels, rounded up. With ``aligned`` boxes are half a pixel further up
-    and left, and may be narrower than 1.
+    A row of RoIs is the index of an image (omitted: 0) and a box: left, top, right, bottom, which are multiplied by
+    ``spatial_scale``. A bin has ``sampling_ratio`` samples along each axis; 0 or less: as many as it has pixels,
+    rounded up. With ``aligned``, boxes are shifted half a pixel up and to the left, and may be narrower than 1.
 
     Source: He et al., "Mask R-CNN", 2017, arXiv:1703.06870, section 3.
     """
@@ -45,7 +44,7 @@ class RoIAlign(BoxSamples):
 @register
 @operator_class(frozen=True)
 class RoIAlignGradient(BoxSamplesGradient):
-    """dX = each element of dY, shared out to the pixels of X that it was made from."""
+    """dX = each element of dY added to the pixels of X that it was sampled from, by their weights."""
 
     numbers = 4
 
@@ -53,18 +52,17 @@ class RoIAlignGradient(BoxSamplesGradient):
 def _images_of(
     op: SampledBoxes, rois: np.ndarray[Any, Any], count: int
 ) -> tuple[np.ndarray[Any, Any], np.ndarray[Any, Any]]:
-    """Return the number of each box's image, and the boxes: left, top, right, bottom."""
+    """Return the image index of each box, and the boxes: left, top, right, bottom."""
     images = rois[:, 0].astype(np.int64) if rois.shape[1] == 5 else np.zeros(len(rois), np.int64)
-    if images.size and not 0 <= int(images.min()) <= int(images.max()) < count:
-        raise IndexError(f"{op.type}: images of RoIs must lie in [0, {count}), got {images.min()} to {images.max()}")
+    check_indices(f"{op.type}, images of RoIs", images, count)
     return images, rois[:, -4:].astype(np.float64 if rois.dtype == np.float64 else np.float32)
 
 
 def _weights(op: SampledBoxes, first: Any, last: Any, bins: int, extent: int) -> np.ndarray[Any, Any]:
-    """Return what each pixel has in each bin along one axis, (boxes, bins, extent).
+    """Return the weight of each pixel in each bin along one axis, (boxes, bins, extent).
 
     Args:
-        first, last: where the boxes begin and end.
+        first, last: the begin and the end of the boxes.
     """
     scale, offset = first.dtype.type(op.spatial_scale), first.dtype.type(0.5 if op.aligned else 0)
     start = first * scale - offset
@@ -81,22 +79,22 @@ def _weights(op: SampledBoxes, first: Any, last: Any, bins: int, extent: int) ->
     counts = np.maximum(samples, 1).astype(first.dtype)
     for k in range(int(samples.max(initial=0))):
         at = bin_starts + (first.dtype.type(k + 0.5) * size / counts)[:, None]
-        seen = (at >= -1) & (at <= extent) & (k < samples)[:, None]
+        inside = (at >= -1) & (at <= extent) & (k < samples)[:, None]
         tent = 1 - np.abs(np.clip(at, 0, extent - 1)[:, :, None] - positions)
-        weights += np.where(seen[:, :, None], np.maximum(tent, 0), 0)
+        weights += np.where(inside[:, :, None], np.maximum(tent, 0), 0)
     return weights / counts[:, None, None]
 
 
 def _parts(
     op: SampledBoxes, xp: Any, rois: Any, shape: tuple[int, ...], dtype: Any
 ) -> Iterator[tuple[slice, Any, Any, Any]]:
-    """Yield for some boxes at a time: which, their images' numbers, and weights for rows and columns.
+    """Yield for each chunk of boxes its slice, the image indices, and the weights of rows and columns.
 
     Args:
-        shape: of the images, channels first.
+        shape: of the images, channels-first.
     """
     images, boxes = _images_of(op, rois, shape[0])
-    step = max(1, _PART // max(1, int(np.prod(shape[1:])) * dtype.itemsize))
+    step = max(1, _CHUNK_BYTES // max(1, int(np.prod(shape[1:])) * dtype.itemsize))
     for begin in range(0, len(boxes), step):
         part = slice(begin, begin + step)
         left, top, right, bottom = boxes[part].T
@@ -116,9 +114,9 @@ def roi_align(op: RoIAlign, ctx: RunContext, x: Array, rois: Array) -> tuple[Arr
 
 @kernel(RoIAlignGradient)
 def roi_align_gradient(op: RoIAlignGradient, ctx: RunContext, x: Array, rois: Array, dy: Array) -> tuple[Array, ...]:
-    xp, slopes = ctx.xp, channels_first(ctx.xp, widen(dy), op.order)
+    xp, d_bins = ctx.xp, channels_first(ctx.xp, widen(dy), op.order)
     height, width = x.shape[2:] if op.order == "NCHW" else x.shape[1:3]
-    dx = xp.zeros((x.shape[0], slopes.shape[1], height, width), slopes.dtype)
+    dx = xp.zeros((x.shape[0], d_bins.shape[1], height, width), d_bins.dtype)
     for part, numbers, down, across in _parts(op, xp, ctx.host(rois), dx.shape, dx.dtype):
-        add_rows(xp, dx, numbers, xp.matmul(xp.matmul(down.swapaxes(2, 3), slopes[part]), across))
+        add_rows(xp, dx, numbers, xp.matmul(xp.matmul(down.swapaxes(2, 3), d_bins[part]), across))
     return (from_channels_first(xp, narrow(dx, dy), op.order),)

@@ -1,4 +1,4 @@
-"""RoIPool: the greatest elements of the bins of boxes in images; and its gradient."""
+"""RoIPool: the maxima of the bins of boxes in images; and its gradient."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from netbuilder.proto.arguments import make_op
 
 __all__ = ["RoIPool", "RoIPoolF", "RoIPoolFGradient", "RoIPoolGradient"]
 
-_PART = 1 << 26  # chunk size, bytes
+_CHUNK_BYTES = 1 << 26
 
 
 @operator_class(frozen=True)
@@ -41,19 +41,19 @@ class _Boxes(Operator):
         return "host" if index == 1 else "here"
 
     def check_boxes(self, x: TensorSpec, rois: TensorSpec) -> None:
-        right = x.ndim == 4 and x.dtype.kind == "f" and min(x.shape[2:]) >= 1
-        require(right, self, f"X must be images of floats, got {x.shape} of {x.dtype}")
+        fits = x.ndim == 4 and x.dtype.kind == "f" and min(x.shape[2:]) >= 1
+        require(fits, self, f"X must be (N, C, H, W), floats, got {x.shape} of {x.dtype}")
         require(rois.ndim == 2 and rois.shape[1] == 5, self, f"RoIs must have 5 columns, got shape {rois.shape}")
 
 
 @register
 @operator_class(frozen=True)
 class RoIPool(_Boxes):
-    """Y = for each box the greatest elements of a grid of bins, (boxes, C, pooled_h, pooled_w); 0 for an empty bin.
+    """Y = the maxima of a grid of bins of each box; 0 for an empty bin.
 
-    A row of RoIs is a box: number of the image, left, top, right, bottom, which are multiplied by ``spatial_scale`` and
-    rounded; both corners belong to the box. Bins may overlap. The second output, left out with ``is_test``, says where
-    the elements are in their channels, int32; -1 for an empty bin.
+    A row of RoIs is the index of an image and a box: left, top, right, bottom, which are multiplied by
+    ``spatial_scale`` and rounded; the edges belong to the box. Bins may overlap. argmaxes, which is omitted with
+    ``is_test``, are the positions of the maxima in the image plane, -1 for an empty bin.
 
     Inputs:
         X (N, C, H, W): float
@@ -71,7 +71,7 @@ class RoIPool(_Boxes):
     def check(self) -> None:
         super().check()
         if self.n_out != (1 if self.is_test else 2):
-            raise ArgumentError(f"{self.type}: has one output with is_test and two without, got {self.n_out}")
+            raise ArgumentError(f"{self.type}: must have one output with is_test and two without, got {self.n_out}")
 
     def infer(self, x: TensorSpec, rois: TensorSpec) -> tuple[TensorSpec, ...]:
         self.check_boxes(x, rois)
@@ -86,7 +86,7 @@ class RoIPool(_Boxes):
 @register
 @operator_class(frozen=True)
 class RoIPoolF(RoIPool):
-    """RoIPool under the name that Detectron's nets have for it.
+    """RoIPool under the name that it has in Detectron's nets.
 
     Inputs:
         X (N, C, H, W): float
@@ -98,7 +98,7 @@ class RoIPoolF(RoIPool):
 
 
 def _bins(first: Any, last: Any, count: int, extent: int) -> tuple[Any, Any]:
-    """Return where each of ``count`` bins between two pixels begins and ends, cut to [0, extent]: (boxes, count)."""
+    """Return the begin and the end of ``count`` bins between two pixels, clipped to [0, extent]: (boxes, count)."""
     size = (np.maximum(last - first + 1, 1) / np.float32(count)).astype(np.float32)[:, None]
     steps = np.arange(count, dtype=np.float32)
     begin, end = np.floor(steps * size), np.ceil((steps + 1) * size)
@@ -107,17 +107,17 @@ def _bins(first: Any, last: Any, count: int, extent: int) -> tuple[Any, Any]:
 
 
 def _positions(begin: Any, end: Any) -> tuple[Any, Any]:
-    """Return the pixels of each bin, (boxes, bins, most), and which of them are in it."""
+    """Return the pixels of each bin, (boxes, bins, pixels), padded to the largest bin, and which of them are in it."""
     most = max(int((end - begin).max(initial=1)), 1)
     positions = begin[..., None] + np.arange(most)
     inside = positions < end[..., None]
     return np.where(inside, positions, 0), inside
 
 
-def _parts(boxes: int, bytes_of_box: int) -> Iterator[slice]:
-    together = max(1, _PART // max(bytes_of_box, 1))
-    for begin in range(0, boxes, together):
-        yield slice(begin, min(begin + together, boxes))
+def _chunks(boxes: int, bytes_per_box: int) -> Iterator[slice]:
+    step = max(1, _CHUNK_BYTES // max(bytes_per_box, 1))
+    for begin in range(0, boxes, step):
+        yield slice(begin, min(begin + step, boxes))
 
 
 @kernel(RoIPool)
@@ -127,7 +127,7 @@ def roi_pool(op: RoIPool, ctx: RunContext, x: Any, rois: Any) -> tuple[Any, ...]
     boxes = ctx.host(rois).astype(np.float32)
     require(bool(np.isfinite(boxes).all()), op, "rois must be finite numbers")
     images = boxes[:, 0].astype(np.int64)
-    check_indices(f"{op.type}: numbers of images", images, count)
+    check_indices(f"{op.type}, images of RoIs", images, count)
     scaled = boxes[:, 1:] * np.float32(op.spatial_scale)
     left, top, right, bottom = (np.sign(scaled) * np.floor(abs(scaled) + 0.5)).T
     rows = _bins(top, bottom, op.pooled_h, height)
@@ -135,29 +135,29 @@ def roi_pool(op: RoIPool, ctx: RunContext, x: Any, rois: Any) -> tuple[Any, ...]
     y = xp.empty((len(boxes), channels, op.pooled_h, op.pooled_w), x.dtype)
     where = xp.empty(y.shape, np.int32)
     sizes = [int((end - begin).max(initial=1)) for begin, end in (rows, columns)]
-    of_box = channels * op.pooled_h * op.pooled_w * max(sizes[0] * sizes[1], 1) * x.dtype.itemsize
-    for part in _parts(len(boxes), of_box):
+    bytes_per_box = channels * op.pooled_h * op.pooled_w * max(sizes[0] * sizes[1], 1) * x.dtype.itemsize
+    for part in _chunks(len(boxes), bytes_per_box):
         i, in_rows = _positions(*(side[part] for side in rows))
         j, in_columns = _positions(*(side[part] for side in columns))
         # boxes, rows of bins, columns of bins, pixels in a bin
         inside = (in_rows[:, :, None, :, None] & in_columns[:, None, :, None, :]).reshape(*i.shape[:2], j.shape[1], -1)
-        spot = (i[:, :, None, :, None] * width + j[:, None, :, None, :]).reshape(inside.shape)
+        position = (i[:, :, None, :, None] * width + j[:, None, :, None, :]).reshape(inside.shape)
         image = xp.asarray(images[part][:, None, None, None, None])
-        found = x[image, :, xp.asarray(i[:, :, None, :, None]), xp.asarray(j[:, None, :, None, :])]
-        found = xp.moveaxis(found, -1, 1).reshape(-1, channels, *inside.shape[1:])
-        found = xp.where(xp.asarray(inside[:, None]), found, x.dtype.type(-np.inf))
-        best = found.argmax(axis=-1)[..., None]
-        there = xp.asarray(inside.any(axis=-1)[:, None])
-        spots = xp.broadcast_to(xp.asarray(spot[:, None]), found.shape)
-        y[part] = xp.where(there, xp.take_along_axis(found, best, axis=-1)[..., 0], x.dtype.type(0))
-        where[part] = xp.where(there, xp.take_along_axis(spots, best, axis=-1)[..., 0], -1)
+        pixels = x[image, :, xp.asarray(i[:, :, None, :, None]), xp.asarray(j[:, None, :, None, :])]
+        pixels = xp.moveaxis(pixels, -1, 1).reshape(-1, channels, *inside.shape[1:])
+        pixels = xp.where(xp.asarray(inside[:, None]), pixels, x.dtype.type(-np.inf))
+        best = pixels.argmax(axis=-1)[..., None]
+        not_empty = xp.asarray(inside.any(axis=-1)[:, None])
+        positions = xp.broadcast_to(xp.asarray(position[:, None]), pixels.shape)
+        y[part] = xp.where(not_empty, xp.take_along_axis(pixels, best, axis=-1)[..., 0], x.dtype.type(0))
+        where[part] = xp.where(not_empty, xp.take_along_axis(positions, best, axis=-1)[..., 0], -1)
     return y, where
 
 
 @register
 @operator_class(frozen=True)
 class RoIPoolGradient(_Boxes):
-    """dX = the gradients of the bins, each added where its greatest element was."""
+    """dX = each element of dY added at the maximum of its bin."""
 
     inputs = ("X", "RoIs", "argmaxes", "dY")
     outputs = ("dX",)
@@ -176,7 +176,7 @@ class RoIPoolGradient(_Boxes):
 @register
 @operator_class(frozen=True)
 class RoIPoolFGradient(RoIPoolGradient):
-    """RoIPoolGradient under the name that Detectron's nets have for it."""
+    """RoIPoolGradient under the name that it has in Detectron's nets."""
 
 
 @kernel(RoIPoolGradient)
@@ -186,9 +186,9 @@ def roi_pool_gradient(
 ) -> tuple[Any, ...]:
     xp, plane = ctx.xp, x.shape[2] * x.shape[3]
     images = ctx.host(rois)[:, 0].astype(np.int64)
-    check_indices(f"{op.type}: numbers of images", images, x.shape[0])
+    check_indices(f"{op.type}, images of RoIs", images, x.shape[0])
     first = xp.asarray((images[:, None] * x.shape[1] + np.arange(x.shape[1])) * plane)[:, :, None, None]
-    there = xp.flatnonzero(argmaxes >= 0)
+    not_empty = xp.flatnonzero(argmaxes >= 0)
     dx = xp.zeros(x.size, x.dtype)
-    add_rows(xp, dx, (first + argmaxes).reshape(-1).take(there), dy.reshape(-1).take(there))
+    add_rows(xp, dx, (first + argmaxes).reshape(-1).take(not_empty), dy.reshape(-1).take(not_empty))
     return (dx.reshape(x.shape),)

@@ -1,4 +1,4 @@
-"""What RoIAlign and RoIAlignRotated share: arguments, shapes and costs of boxes that are sampled down to one size."""
+"""The base of RoIAlign and RoIAlignRotated: arguments, shapes and costs of boxes that are resampled to a fixed size."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ __all__ = ["BoxSamples", "BoxSamplesGradient", "SampledBoxes"]
 
 @operator_class(frozen=True)
 class SampledBoxes(Operator):
-    """Base: ``numbers`` say where a box is; before them may be the number of its image."""
+    """Base: a row of RoIs is a box of ``numbers`` numbers, after an image index that may be omitted."""
 
     numbers: ClassVar[int]
     spatial_scale: float = 1.0
@@ -40,15 +40,15 @@ class SampledBoxes(Operator):
         require_one_float_type(self, mixed_half=True, X=x, RoIs=rois)
         require(x.ndim == 4, self, f"X must have 4 axes, got shape {x.shape}")
         n = self.numbers
-        right = rois.ndim == 2 and rois.shape[1] in (n, n + 1)
-        require(right, self, f"RoIs must have {n} or {n + 1} columns, got shape {rois.shape}")
+        fits = rois.ndim == 2 and rois.shape[1] in (n, n + 1)
+        require(fits, self, f"RoIs must have {n} or {n + 1} columns, got shape {rois.shape}")
         channels = x.shape[1] if self.order == "NCHW" else x.shape[3]
         return image_shape(self.order, rois.shape[0], channels, (self.pooled_h, self.pooled_w))
 
 
 @operator_class(frozen=True)
 class BoxSamples(SampledBoxes):
-    """Base of the operators that sample.
+    """Base of RoIAlign and RoIAlignRotated.
 
     Inputs:
         X (N, C, H, W) or (N, H, W, C): float, by the order
@@ -76,7 +76,7 @@ class BoxSamples(SampledBoxes):
 
 @operator_class(frozen=True)
 class BoxSamplesGradient(SampledBoxes):
-    """Base of their gradients."""
+    """Base of the gradients of RoIAlign and RoIAlignRotated."""
 
     inputs: ClassVar[tuple[str, ...]] = ("X", "RoIs", "dY")
     outputs: ClassVar[tuple[str, ...]] = ("dX",)

@@ -1,4 +1,4 @@
-"""SigmoidCrossEntropyLoss: the mean cross entropy of sigmoids where there are targets, and the gradient."""
+"""SigmoidCrossEntropyLoss: the mean cross entropy of sigmoids, with targets that may be ignored; and its gradient."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from netbuilder.proto.arguments import make_op
 
 __all__ = ["SigmoidCrossEntropyLoss", "SigmoidCrossEntropyLossGradient"]
 
-_NONE = 1e-5  # added to the number of targets, so that none at all gives 0
+_EPSILON = 1e-5  # added to the number of targets, so that the loss without targets is 0
 
 
 @operator_class(frozen=True)
@@ -26,15 +26,15 @@ class _Loss(Operator):
 
     def check_inputs(self, x: TensorSpec, targets: TensorSpec) -> None:
         require_one_float_type(self, X=x)
-        right = targets.shape == x.shape and targets.dtype == np.int32
+        fits = targets.shape == x.shape and targets.dtype == np.int32
         text = f"got {targets.shape} of {targets.dtype}"
-        require(right, self, f"targets must be int32 of the shape of X, {x.shape}; {text}")
+        require(fits, self, f"targets must be int32 of the shape of X, {x.shape}; {text}")
 
     def factor(self, xp: Any, targets: Any, dtype: Any) -> Any:
-        """Return what the sum of losses is multiplied by."""
+        """Return the factor of the sum of losses."""
         if not self.normalize:
             return dtype.type(self.scale)
-        return dtype.type(self.scale) / ((targets >= 0).sum().astype(dtype) + dtype.type(_NONE))
+        return dtype.type(self.scale) / ((targets >= 0).sum().astype(dtype) + dtype.type(_EPSILON))
 
 
 @register
@@ -42,7 +42,7 @@ class _Loss(Operator):
 class SigmoidCrossEntropyLoss(_Loss):
     """loss = ``scale`` times the mean of -ln(sigmoid(X)) where targets is 1, and of -ln(1 - sigmoid(X)) where it is 0.
 
-    Elements with the target -1 count nowhere. Without ``normalize`` the sum replaces the mean.
+    Elements with the target -1 are ignored. Without ``normalize``, the loss is the sum instead of the mean.
 
     Inputs:
         X (*S): float
@@ -69,7 +69,7 @@ class SigmoidCrossEntropyLoss(_Loss):
 @register
 @operator_class(frozen=True)
 class SigmoidCrossEntropyLossGradient(_Loss):
-    """dX = d_loss * (sigmoid(X) - targets), divided as the loss is; 0 where the target is -1."""
+    """dX = d_loss * (sigmoid(X) - targets), with the factor of the loss; 0 where the target is -1."""
 
     inputs = ("X", "targets", "d_loss")
     outputs = ("dX",)
@@ -86,22 +86,22 @@ class SigmoidCrossEntropyLossGradient(_Loss):
 
 @kernel(SigmoidCrossEntropyLoss)
 def sigmoid_cross_entropy_loss(op: SigmoidCrossEntropyLoss, ctx: RunContext, x: Any, targets: Any) -> tuple[Any, ...]:
-    xp, given = ctx.xp, x
+    xp, narrow_x = ctx.xp, x
     x = widen(x)
     like = x.dtype.type
     losses = xp.maximum(x, like(0)) - x * targets.astype(x.dtype) + xp.log1p(xp.exp(-abs(x)))
     total = xp.where(targets >= 0, losses, like(0)).sum()
-    return (narrow(xp.asarray(total * op.factor(xp, targets, x.dtype)), given),)
+    return (narrow(xp.asarray(total * op.factor(xp, targets, x.dtype)), narrow_x),)
 
 
 @kernel(SigmoidCrossEntropyLossGradient)
 def sigmoid_cross_entropy_loss_gradient(
     op: SigmoidCrossEntropyLossGradient, ctx: RunContext, x: Any, targets: Any, d_loss: Any
 ) -> tuple[Any, ...]:
-    xp, given = ctx.xp, x
+    xp, narrow_x = ctx.xp, x
     x = widen(x)
     like = x.dtype.type
     e = xp.exp(-abs(x))
-    slopes = xp.where(x >= 0, like(1), e) / (like(1) + e) - targets.astype(x.dtype)
+    d_losses = xp.where(x >= 0, like(1), e) / (like(1) + e) - targets.astype(x.dtype)
     factor = widen(d_loss).reshape(()) * op.factor(xp, targets, x.dtype)
-    return (narrow(xp.where(targets >= 0, slopes * factor, like(0)), given),)
+    return (narrow(xp.where(targets >= 0, d_losses * factor, like(0)), narrow_x),)

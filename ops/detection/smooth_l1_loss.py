@@ -1,4 +1,4 @@
-"""SmoothL1Loss, and SelectSmoothL1Loss at positions of an image; with their gradients."""
+"""SmoothL1Loss, and SelectSmoothL1Loss at selected positions of images; with their gradients."""
 
 from __future__ import annotations
 
@@ -31,28 +31,28 @@ class _Arguments(Operator):
     def check_weighted(self, y_hat: TensorSpec, **others: TensorSpec) -> None:
         """Raise ShapeError unless all have the shape of Y_hat."""
         require_one_float_type(self, mixed_half=False, Y_hat=y_hat, **others)
-        require(y_hat.ndim >= 1, self, "Y_hat must have a first axis of samples, got a scalar")
+        require(y_hat.ndim >= 1, self, "the first axis of Y_hat must be that of the samples, got a scalar")
         for name, spec in others.items():
             require(spec.shape == y_hat.shape, self, f"{name} must have the shape of Y_hat, got {spec.shape}")
 
     def check_selected(self, y_hat: TensorSpec, y: TensorSpec, locations: TensorSpec, normalizer: TensorSpec) -> None:
-        """Raise ShapeError unless the positions and their labels fit Y_hat."""
+        """Raise ShapeError unless the positions and their labels match Y_hat."""
         require_one_float_type(self, Y_hat=y_hat, Y=y)
         require(y_hat.ndim == 4, self, f"Y_hat must be (N, channels, H, W), got shape {y_hat.shape}")
         require(y.ndim == 2 and y.shape[1] == 4, self, f"Y must be (positions, 4), got shape {y.shape}")
         require(
             locations.shape == y.shape,
             self,
-            f"locations must have the shape of Y, {y.shape}: image, channel, y and x of each; got {locations.shape}",
+            f"locations must have the shape of Y, {y.shape}: image, channel, y and x per row; got {locations.shape}",
         )
         require(normalizer.size == 1, self, f"normalizer must be one number, got shape {normalizer.shape}")
 
     def losses(self, xp: Any, x: Any) -> Any:
-        """Return x^2 / (2 beta) below ``beta``, |x| - beta / 2 from there on."""
+        """Return x^2 / (2 beta) where |x| < beta, else |x| - beta / 2."""
         size, beta = abs(x), x.dtype.type(self.beta)
         return xp.where(size < beta, x * x / (2 * beta), size - beta / 2)
 
-    def slopes(self, xp: Any, x: Any) -> Any:
+    def derivatives(self, xp: Any, x: Any) -> Any:
         beta = x.dtype.type(self.beta)
         return xp.where(abs(x) < beta, x / beta, xp.sign(x))
 
@@ -63,9 +63,9 @@ _WEIGHTED = ("Y_hat", "Y", "alpha_in", "alpha_out")
 @register
 @operator_class(frozen=True)
 class SmoothL1Loss(_Arguments):
-    """loss = scale / N * sum(alpha_out * f(alpha_in * (Y_hat - Y))), N the samples; a scalar.
+    """loss = scale / N * sum(alpha_out * f(alpha_in * (Y_hat - Y))), where N is the number of samples.
 
-    f(x) is x^2 / (2 beta) where |x| < beta, else |x| - beta / 2.
+    f(x) = x^2 / (2 beta) where |x| < beta, else |x| - beta / 2.
 
     Inputs:
         Y_hat (N, *S): float
@@ -98,7 +98,7 @@ class SmoothL1Loss(_Arguments):
 @register
 @operator_class(frozen=True)
 class SmoothL1LossGradient(_Arguments):
-    """dY_hat of SmoothL1Loss; labels and weights have no gradient."""
+    """The gradient of SmoothL1Loss with respect to Y_hat; labels and weights have no gradient."""
 
     inputs = (*_WEIGHTED, "dloss")
     outputs = ("dY_hat",)
@@ -118,9 +118,11 @@ class SmoothL1LossGradient(_Arguments):
 def smooth_l1_loss(
     op: SmoothL1Loss, ctx: RunContext, y_hat: Any, y: Any, alpha_in: Any, alpha_out: Any
 ) -> tuple[Any, ...]:
-    apart = widen(alpha_in) * (widen(y_hat) - widen(y))
-    total = (widen(alpha_out) * op.losses(ctx.xp, apart)).sum()
-    return (narrow(ctx.xp.asarray(total * apart.dtype.type(op.scale / max(y_hat.shape[0], 1))), y_hat).reshape(()),)
+    difference = widen(alpha_in) * (widen(y_hat) - widen(y))
+    total = (widen(alpha_out) * op.losses(ctx.xp, difference)).sum()
+    return (
+        narrow(ctx.xp.asarray(total * difference.dtype.type(op.scale / max(y_hat.shape[0], 1))), y_hat).reshape(()),
+    )
 
 
 @kernel(SmoothL1LossGradient)
@@ -128,9 +130,9 @@ def smooth_l1_loss_gradient(
     op: SmoothL1LossGradient, ctx: RunContext, y_hat: Any, y: Any, alpha_in: Any, alpha_out: Any, dloss: Any
 ) -> tuple[Any, ...]:
     inner = widen(alpha_in)
-    slopes = op.slopes(ctx.xp, inner * (widen(y_hat) - widen(y)))
-    factor = widen(dloss).reshape(()) * slopes.dtype.type(op.scale / max(y_hat.shape[0], 1))
-    return (narrow(inner * widen(alpha_out) * slopes * factor, y_hat),)
+    d_difference = op.derivatives(ctx.xp, inner * (widen(y_hat) - widen(y)))
+    factor = widen(dloss).reshape(()) * d_difference.dtype.type(op.scale / max(y_hat.shape[0], 1))
+    return (narrow(inner * widen(alpha_out) * d_difference * factor, y_hat),)
 
 
 _SELECTED = ("Y_hat", "Y", "locations", "normalizer")
@@ -139,9 +141,9 @@ _SELECTED = ("Y_hat", "Y", "locations", "normalizer")
 @register
 @operator_class(frozen=True)
 class SelectSmoothL1Loss(_Arguments):
-    """loss = scale / max(normalizer, 1) * sum(f(Y_hat at the positions - Y)), f as in SmoothL1Loss; a scalar.
+    """loss = scale / max(normalizer, 1) * sum(f(Y_hat at the positions - Y)), with f as in SmoothL1Loss.
 
-    A row of ``locations`` has the numbers of an image, of the first of four channels, of a row and of a column.
+    A row of ``locations`` has the indices of an image, of the first of four channels, of a row and of a column.
 
     Inputs:
         Y_hat (N, C, H, W): float
@@ -174,7 +176,7 @@ class SelectSmoothL1Loss(_Arguments):
 @register
 @operator_class(frozen=True)
 class SelectSmoothL1LossGradient(_Arguments):
-    """dY_hat of SelectSmoothL1Loss: 0 but at the positions; a position named twice gets both."""
+    """The gradient of SelectSmoothL1Loss with respect to Y_hat: 0 except at the positions, summed where they repeat."""
 
     inputs = (*_SELECTED, "dloss")
     outputs = ("dY_hat",)
@@ -191,7 +193,7 @@ class SelectSmoothL1LossGradient(_Arguments):
 
 
 def _positions(op: Operator, ctx: RunContext, shape: tuple[int, ...], locations: Any) -> Any:
-    """Return where the elements at the positions are in Y_hat read as one line, (positions, 4).
+    """Return the indices of the elements at the positions in the flattened Y_hat, (positions, 4).
 
     Raises:
         IndexError: a position is not in Y_hat.
@@ -205,7 +207,7 @@ def _positions(op: Operator, ctx: RunContext, shape: tuple[int, ...], locations:
     return starts[:, None] + ctx.xp.arange(4) * (height * width)
 
 
-def _share(ctx: RunContext, op: _Arguments, normalizer: Any, like: Any) -> Any:
+def _factor(ctx: RunContext, op: _Arguments, normalizer: Any, like: Any) -> Any:
     floor = ctx.xp.maximum(normalizer.reshape(()).astype(like.dtype), like.dtype.type(1))
     return like.dtype.type(op.scale) / floor
 
@@ -215,8 +217,8 @@ def select_smooth_l1_loss(
     op: SelectSmoothL1Loss, ctx: RunContext, y_hat: Any, y: Any, locations: Any, normalizer: Any
 ) -> tuple[Any, ...]:
     positions = _positions(op, ctx, tuple(y_hat.shape), locations)
-    apart = widen(y_hat.reshape(-1)[positions]) - widen(y)
-    total = op.losses(ctx.xp, apart).sum() * _share(ctx, op, normalizer, apart)
+    difference = widen(y_hat.reshape(-1)[positions]) - widen(y)
+    total = op.losses(ctx.xp, difference).sum() * _factor(ctx, op, normalizer, difference)
     return (narrow(ctx.xp.asarray(total), y_hat).reshape(()),)
 
 
@@ -225,8 +227,10 @@ def select_smooth_l1_loss_gradient(
     op: SelectSmoothL1LossGradient, ctx: RunContext, y_hat: Any, y: Any, locations: Any, normalizer: Any, dloss: Any
 ) -> tuple[Any, ...]:
     positions = _positions(op, ctx, tuple(y_hat.shape), locations)
-    apart = widen(y_hat.reshape(-1)[positions]) - widen(y)
-    slopes = op.slopes(ctx.xp, apart) * (_share(ctx, op, normalizer, apart) * widen(dloss).reshape(()))
-    dx = ctx.xp.zeros(math.prod(y_hat.shape), slopes.dtype)
-    ctx.xp.add.at(dx, positions.reshape(-1), slopes.reshape(-1))
+    difference = widen(y_hat.reshape(-1)[positions]) - widen(y)
+    d_difference = op.derivatives(ctx.xp, difference) * (
+        _factor(ctx, op, normalizer, difference) * widen(dloss).reshape(())
+    )
+    dx = ctx.xp.zeros(math.prod(y_hat.shape), d_difference.dtype)
+    ctx.xp.add.at(dx, positions.reshape(-1), d_difference.reshape(-1))
     return (narrow(dx.reshape(y_hat.shape), y_hat),)

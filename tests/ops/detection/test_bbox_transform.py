@@ -19,7 +19,7 @@ class TestBBoxTransform(OperatorSuite):
         refusal(BBoxTransform(), [f32(2, 3), f32(2, 4), f32(1, 3)], "rois must have 4 or 5 columns"),
         refusal(BBoxTransform(), [f32(2, 5), f32(2, 5), f32(1, 3)], r"deltas must be \(2, 4 \* classes\)"),
         refusal(BBoxTransform(), [f32(2, 5), f32(2, 4), f32(1, 2)], r"im_info must be \(images, 3\)"),
-        refusal(BBoxTransform(), [f32(2, 4), f32(2, 4), f32(2, 3)], "need one image, got 2"),
+        refusal(BBoxTransform(), [f32(2, 4), f32(2, 4), f32(2, 3)], "need exactly one image, got 2"),
         refusal(BBoxTransform(), [f32(2, 5), i32(2, 4), f32(2, 3)], "one floating type"),
         refusal(BBoxTransform(weights=(1, 2)), [f32(2, 5), f32(2, 4), f32(2, 3)], "four numbers", ArgumentError),
         refusal(BBoxTransform(angle_bound_hi=0), [f32(2, 5), f32(2, 4), f32(2, 3)], "a multiple of 180", ArgumentError),
@@ -61,7 +61,7 @@ class TestBBoxTransform(OperatorSuite):
 
 
 def test_boxes_of_no_image():
-    with pytest.raises(IndexError, match=r"numbers of images: indices must lie in \[0, 1\), got 1"):
+    with pytest.raises(IndexError, match=r"images of RoIs: indices must lie in \[0, 1\), got 1"):
         run_plain(
             BBoxTransform(), [np.ones((1, 5), np.float32), np.zeros((1, 4), np.float32), np.ones((1, 3), np.float32)]
         )

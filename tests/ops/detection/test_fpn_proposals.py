@@ -57,7 +57,7 @@ class TestCollectRpnProposals(OperatorSuite):
         refusal(CollectRpnProposals(rpn_max_level=2), [f32(2, 4), f32(2)], r"boxes must be \(n, 5\)"),
         refusal(CollectRpnProposals(rpn_max_level=2), [f32(2, 5), f32(3)], r"their scores \(n,\)"),
         refusal(CollectRpnProposals(rpn_max_level=2), [f32(2, 5), i32(2)], "one floating type"),
-        refusal(CollectRpnProposals(rpn_max_level=2), [f32(2, 5), f32(2)], "depends on their values", ShapeError),
+        refusal(CollectRpnProposals(rpn_max_level=2), [f32(2, 5), f32(2)], "known only when the net runs", ShapeError),
     )
 
     def draw(self, data):

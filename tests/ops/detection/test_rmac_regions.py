@@ -13,7 +13,7 @@ class TestRMACRegions(OperatorSuite):
 
     operator = RMACRegions
     no_gradient = "its output does not depend on the values of X"
-    refusals = (refusal(RMACRegions(), [f32(2, 3, 4)], r"X must be images .N, C, H, W., got shape \(2, 3, 4\)"),)
+    refusals = (refusal(RMACRegions(), [f32(2, 3, 4)], r"X must be .N, C, H, W., got shape \(2, 3, 4\)"),)
 
     def draw(self, data):
         return RMACRegions(scales=1, overlap=0.0), [np.zeros((data.draw(st.integers(0, 3)), 2, 2, 4), np.float32)]

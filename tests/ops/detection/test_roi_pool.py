@@ -34,7 +34,7 @@ class TestRoIPool(OperatorSuite):
         refusal(RoIPool(order="NHWC"), [f32(1, 2, 5, 4), f32(3, 5)], "order must be NCHW", ArgumentError),
         refusal(RoIPool(pooled_h=0), [f32(1, 2, 5, 4), f32(3, 5)], "must be 1 or more", ArgumentError),
         refusal(RoIPool(is_test=True), [f32(1, 2, 5, 4), f32(3, 5)], "one output with is_test", ArgumentError, n_out=2),
-        refusal(RoIPool(), [f32(1, 2, 5), f32(3, 5)], "X must be images", n_out=2),
+        refusal(RoIPool(), [f32(1, 2, 5), f32(3, 5)], "X must be .N, C, H, W.", n_out=2),
         refusal(RoIPool(), [f32(1, 2, 5, 4), f32(3, 4)], "RoIs must have 5 columns", n_out=2),
     )
 
@@ -85,7 +85,7 @@ class TestRoIPoolFGradient(TestRoIPoolGradient):
 
 
 def test_the_first_of_equal_elements_and_boxes_in_parts(monkeypatch):
-    monkeypatch.setattr(roi_pool, "_PART", 1)
+    monkeypatch.setattr(roi_pool, "_CHUNK_BYTES", 1)
     x, rois = np.ones((1, 1, 4, 4), np.float32), np.float32([[0, 1, 1, 3, 2], [0, 0, 0, 0, 0], [0, 2, 2, 6, 6]])
     y, where = run_plain(RoIPool().with_arity(2, 2), [x, rois])
     assert y.reshape(-1).tolist() == [1, 1, 1]
@@ -93,5 +93,5 @@ def test_the_first_of_equal_elements_and_boxes_in_parts(monkeypatch):
 
 
 def test_an_image_that_is_not_there():
-    with pytest.raises(IndexError, match=r"RoIPool: numbers of images: indices must lie in \[0, 1\), got 1"):
+    with pytest.raises(IndexError, match=r"RoIPool, images of RoIs: indices must lie in \[0, 1\), got 1"):
         run_plain(RoIPool().with_arity(2, 2), [np.ones((1, 1, 4, 4), np.float32), np.float32([[1, 0, 0, 1, 1]])])

@@ -11,7 +11,7 @@ class TestNormalizePlanarYUV(OperatorSuite):
     operator = NormalizePlanarYUV
     no_gradient = "it has none"
     refusals = (
-        refusal(NormalizePlanarYUV(), [f32(2, 3, 4), f32(1, 3), f32(1, 3)], "X must be \(N, C, H, W\), floats"),
+        refusal(NormalizePlanarYUV(), [f32(2, 3, 4), f32(1, 3), f32(1, 3)], r"X must be \(N, C, H, W\), floats"),
         refusal(NormalizePlanarYUV(), [f32(2, 3, 4, 4), f32(3), f32(1, 3)], "M must be a matrix with 3 columns"),
         refusal(NormalizePlanarYUV(), [f32(2, 3, 4, 4), f32(1, 3), f32(1, 2)], "S must be a matrix with 3 columns"),
     )

@@ -32,6 +32,14 @@ __all__ = [
 
 @operator_class(frozen=True)
 class _Copying(Operator):
+    """Base of copies.
+
+    Inputs:
+        X (*S): any
+    Outputs:
+        Y (*S): as X
+    """
+
     inputs: ClassVar[tuple[str, ...]] = ("X",)
     outputs = ("Y",)
     inplace: ClassVar[tuple[tuple[int, int], ...]] = ()
@@ -46,13 +54,7 @@ class _Copying(Operator):
 @register
 @operator_class(frozen=True)
 class Copy(_Copying):
-    """Y = X, on the operator's device; X may be on another device of its kind.
-
-    Inputs:
-        X (*S): any
-    Outputs:
-        Y (*S): as X
-    """
+    """Y = X, on the operator's device; X may be on another device of its kind."""
 
     exchanges = Exchange.BETWEEN_DEVICES
 
@@ -83,13 +85,7 @@ class CopyOnDeviceLike(_Copying):
 @register
 @operator_class(frozen=True)
 class CopyCPUToGPU(_Copying):
-    """Y = X, from host memory to the operator's GPU.
-
-    Inputs:
-        X (*S): any
-    Outputs:
-        Y (*S): as X
-    """
+    """Y = X, from host memory to the operator's GPU."""
 
     exchanges = Exchange.BETWEEN_DEVICES
 
@@ -100,13 +96,7 @@ class CopyCPUToGPU(_Copying):
 @register
 @operator_class(frozen=True)
 class CopyGPUToCPU(_Copying):
-    """Y = X, from a GPU to host memory.
-
-    Inputs:
-        X (*S): any
-    Outputs:
-        Y (*S): as X
-    """
+    """Y = X, from a GPU to host memory."""
 
     outputs_on_host = True
     exchanges = Exchange.BETWEEN_DEVICES
@@ -118,25 +108,13 @@ class CopyGPUToCPU(_Copying):
 @register
 @operator_class(frozen=True)
 class CopyFromCPUInput(_Copying):
-    """Y = X, from host memory to the operator's device, CPU or GPU. No gradient.
-
-    Inputs:
-        X (*S): any
-    Outputs:
-        Y (*S): as X
-    """
+    """Y = X, from host memory to the operator's device, CPU or GPU. No gradient."""
 
 
 @register
 @operator_class(frozen=True)
 class EnsureCPUOutput(_Copying):
-    """Y = X, in host memory. Not differentiable.
-
-    Inputs:
-        X (*S): any
-    Outputs:
-        Y (*S): as X
-    """
+    """Y = X, in host memory. Not differentiable."""
 
     outputs_on_host = True
 
@@ -147,13 +125,7 @@ class EnsureCPUOutput(_Copying):
 @register
 @operator_class(frozen=True)
 class Alias(_Copying):
-    """Y = X; the gradient of X is that of Y itself.
-
-    Inputs:
-        X (*S): any
-    Outputs:
-        Y (*S): as X
-    """
+    """Y = X; the gradient of X is that of Y itself."""
 
     def gradient(self, g: GradientContext) -> list[OperatorDef]:
         g.set_d_input("X", g.d_output("Y"))
@@ -163,13 +135,7 @@ class Alias(_Copying):
 @register
 @operator_class(frozen=True)
 class AliasWithName(Alias):
-    """Alias with the arguments ``name`` and ``is_backward``, which are ignored.
-
-    Inputs:
-        X (*S): any
-    Outputs:
-        Y (*S): as X
-    """
+    """Alias with the arguments ``name`` and ``is_backward``, which are ignored."""
 
     name: str = ""
     is_backward: bool = False
@@ -178,13 +144,7 @@ class AliasWithName(Alias):
 @register
 @operator_class(frozen=True)
 class EnsureDense(_Copying):
-    """Y = X; the gradient of X is that of Y, as a dense tensor.
-
-    Inputs:
-        X (*S): any
-    Outputs:
-        Y (*S): as X
-    """
+    """Y = X; the gradient of X is that of Y, as a dense tensor."""
 
     inplace = ((0, 0),)
 
@@ -199,13 +159,7 @@ class EnsureDense(_Copying):
 @register
 @operator_class(frozen=True)
 class StopGradient(_Copying):
-    """Y = X; the gradient stops here.
-
-    Inputs:
-        X (*S): any
-    Outputs:
-        Y (*S): as X
-    """
+    """Y = X; the gradient stops here."""
 
     inplace = ((0, 0),)
 
@@ -216,13 +170,7 @@ class StopGradient(_Copying):
 @register
 @operator_class(frozen=True)
 class NegateGradient(_Copying):
-    """Y = X; the gradient of X is that of Y with its sign changed, for adversarial training.
-
-    Inputs:
-        X (*S): any
-    Outputs:
-        Y (*S): as X
-    """
+    """Y = X; the gradient of X is that of Y with its sign changed, for adversarial training."""
 
     inplace = ((0, 0),)
 

@@ -86,17 +86,7 @@ class GenerateProposals(AngleArguments):
 @register
 @operator_class(frozen=True)
 class GenerateProposalsCPP(GenerateProposals):
-    """GenerateProposals under its old name.
-
-    Inputs:
-        scores (N, A, H, W): float32
-        bbox_deltas (N, D, H, W): float32, D = A * B
-        im_info (N, 3): float32
-        anchors (A, B): float32, B = 4 or 5
-    Outputs:
-        rois (R, K): float32, K = B + 1
-        rois_probs (R): float32
-    """
+    """GenerateProposals under its old name."""
 
 
 def _best(scores: Array, most: int) -> Array:

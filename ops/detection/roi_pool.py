@@ -86,15 +86,7 @@ class RoIPool(_Boxes):
 @register
 @operator_class(frozen=True)
 class RoIPoolF(RoIPool):
-    """RoIPool under the name that it has in Detectron's nets.
-
-    Inputs:
-        X (N, C, H, W): float
-        RoIs (R, 5): as X
-    Outputs:
-        Y (R, C, pooled_h, pooled_w): as X
-        argmaxes? (R, C, pooled_h, pooled_w): int32
-    """
+    """RoIPool under the name that it has in Detectron's nets."""
 
 
 def _bins(first: Any, last: Any, count: int, extent: int) -> tuple[Any, Any]:

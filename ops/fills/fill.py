@@ -27,6 +27,11 @@ class Fill(Operator):
     """Base of fills: Y has the shape ``shape``, or that of the first input followed by ``extra_shape``.
 
     With ``input_as_shape``, the elements of the input are the shape. ``run_once`` is ignored; Caffe2's nets have it.
+
+    Inputs:
+        shape? (...): any, as of ConstantFill
+    Outputs:
+        Y (...): float32
     """
 
     inputs: ClassVar[tuple[str, ...]] = ("shape?",)
@@ -228,13 +233,7 @@ def diagonal_fill(op: DiagonalFill, ctx: RunContext, like: Any = None) -> tuple[
 @register
 @operator_class(frozen=True)
 class RangeFill(Fill):
-    """Y = 0, 1, 2, ... in row-major order, float32.
-
-    Inputs:
-        shape? (...): any, as of ConstantFill
-    Outputs:
-        Y (...): float32
-    """
+    """Y = 0, 1, 2, ... in row-major order, float32."""
 
 
 @kernel(RangeFill)

@@ -26,11 +26,6 @@ Shape = tuple[int, ...]
 class XavierFill(Fill):
     """Y is uniform in [-b, b) with b = sqrt(3 / fan_in), fan_in the number of elements per index of the first axis.
 
-    Inputs:
-        shape? (...): any, as of ConstantFill
-    Outputs:
-        Y (...): float32
-
     Source: Glorot and Bengio, "Understanding the difficulty of training deep feedforward neural networks", 2010.
     """
 
@@ -47,11 +42,6 @@ class XavierFill(Fill):
 @operator_class(frozen=True)
 class MSRAFill(Fill):
     """Y is normal with standard deviation sqrt(2 / fan_out), fan_out the number of elements per index of axis 1.
-
-    Inputs:
-        shape? (...): any, as of ConstantFill
-    Outputs:
-        Y (...): float32
 
     Source: He et al., "Delving deep into rectifiers", 2015, equation 14.
     """
@@ -87,13 +77,7 @@ def msra_fill(op: MSRAFill, ctx: RunContext, like: Any = None) -> tuple[Any, ...
 @register
 @operator_class(frozen=True)
 class GaussianFill(Fill):
-    """Y is normal with mean ``mean`` and standard deviation ``std``.
-
-    Inputs:
-        shape? (...): any, as of ConstantFill
-    Outputs:
-        Y (...): float32
-    """
+    """Y is normal with mean ``mean`` and standard deviation ``std``."""
 
     stateful = True
     draws = True

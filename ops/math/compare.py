@@ -21,7 +21,7 @@ _BOOL = np.dtype(np.bool_)
 
 @operator_class(frozen=True)
 class _Comparison(Broadcasting):
-    """Base of comparisons and logic of two tensors, element by element.
+    """Base of comparisons of two tensors, element by element.
 
     Inputs:
         A (*S): any
@@ -78,6 +78,15 @@ class GE(_Comparison):
 
 @operator_class(frozen=True)
 class _Logic(_Comparison):
+    """Base of logic of two tensors, element by element.
+
+    Inputs:
+        A (*S): bool
+        B (...): bool, broadcast as in Add
+    Outputs:
+        Y (...): bool, of the shape of Add's result
+    """
+
     inplace = ((0, 0),)
     kinds = "b"
 
@@ -85,40 +94,19 @@ class _Logic(_Comparison):
 @register
 @operator_class(frozen=True)
 class And(_Logic):
-    """Y = A and B, element by element. No gradient.
-
-    Inputs:
-        A (*S): bool
-        B (...): bool, broadcast as in Add
-    Outputs:
-        Y (...): bool, of the shape of Add's result
-    """
+    """Y = A and B, element by element. No gradient."""
 
 
 @register
 @operator_class(frozen=True)
 class Or(_Logic):
-    """Y = A or B, element by element. No gradient.
-
-    Inputs:
-        A (*S): bool
-        B (...): bool, broadcast as in Add
-    Outputs:
-        Y (...): bool, of the shape of Add's result
-    """
+    """Y = A or B, element by element. No gradient."""
 
 
 @register
 @operator_class(frozen=True)
 class Xor(_Logic):
-    """Y = A or B but not both, element by element. No gradient.
-
-    Inputs:
-        A (*S): bool
-        B (...): bool, broadcast as in Add
-    Outputs:
-        Y (...): bool, of the shape of Add's result
-    """
+    """Y = A or B but not both, element by element. No gradient."""
 
 
 _FUNCTIONS = {

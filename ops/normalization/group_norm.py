@@ -72,9 +72,23 @@ class _Forward(ImageNorm):
         return 7 * x.size
 
 
+@operator_class(frozen=True)
+class _GroupArguments(ImageNorm):
+    group: int = 32
+    is_test: bool = False
+
+    def groups(self, channels: int) -> int:
+        require(
+            self.group >= 1 and channels % self.group == 0,
+            self,
+            f"the {channels} channels of X must be divisible by group={self.group}",
+        )
+        return self.group
+
+
 @register
 @operator_class(frozen=True)
-class GroupNorm(_Forward):
+class GroupNorm(_GroupArguments, _Forward):
     """Y = gamma * (X - mean) * rsig + beta: each image normalized in ``group`` groups of its channels.
 
     There is one mean and one rsig = 1 / sqrt(variance + epsilon) per group, and one gamma and beta per channel.
@@ -93,21 +107,11 @@ class GroupNorm(_Forward):
 
     inputs = ("X", "gamma", "beta")
     outputs = ("Y", "mean?", "rsig?")
-    group: int = 32
-    is_test: bool = False
 
     def check(self) -> None:
         super().check()
         if self.group < 1:
             raise ArgumentError(f"{self.type}: group must be at least 1, got {self.group}")
-
-    def groups(self, channels: int) -> int:
-        require(
-            self.group >= 1 and channels % self.group == 0,
-            self,
-            f"the {channels} channels of X must be divisible by group={self.group}",
-        )
-        return self.group
 
     def gradient(self, g: GradientContext) -> list[OperatorDef]:
         if self.n_out < 3:
@@ -197,20 +201,10 @@ class _Backward(ImageNorm):
 
 @register
 @operator_class(frozen=True)
-class GroupNormGradient(_Backward):
+class GroupNormGradient(_GroupArguments, _Backward):
     """Gradients of GroupNorm: of X, gamma and beta."""
 
     inputs = ("dY", "X", "gamma", "beta", "mean", "rsig")
-    group: int = 32
-    is_test: bool = False
-
-    def groups(self, channels: int) -> int:
-        require(
-            self.group >= 1 and channels % self.group == 0,
-            self,
-            f"the {channels} channels of X must be divisible by group={self.group}",
-        )
-        return self.group
 
     def infer(  # one parameter per input
         self, dy: TensorSpec, x: TensorSpec, gamma: TensorSpec, beta: TensorSpec, mean: TensorSpec, rsig: TensorSpec

@@ -105,17 +105,7 @@ class LayerNorm(_Arguments):
 @register
 @operator_class(frozen=True)
 class C10LayerNorm_DontUseThisOpYet(LayerNorm):
-    """LayerNorm under its name from an experiment in Caffe2's last releases, without a gradient.
-
-    Inputs:
-        X (*A, *B): float
-        gamma? (*B): as X
-        beta? (*B): as X
-    Outputs:
-        Y (*A, *B): as X
-        mean (*A, 1): as X
-        std (*A, 1): as X
-    """
+    """LayerNorm under its name from an experiment in Caffe2's last releases, without a gradient."""
 
     def gradient(self, g: GradientContext) -> list[OperatorDef]:
         raise NotImplementedError(f"{self.type}: has no gradient; use LayerNorm, which has one")

@@ -30,13 +30,7 @@ class ConvRelu(Conv):
 @register
 @operator_class(frozen=True)
 class SumRelu(Sum):
-    """Y = max(X0 + X1 + ..., 0).
-
-    Inputs:
-        X+ (*S): float|int
-    Outputs:
-        Y (*S): as X
-    """
+    """Y = max(X0 + X1 + ..., 0)."""
 
     def gradient(self, g: GradientContext) -> list[OperatorDef]:
         raise NotImplementedError(f"{self.type}: is for inference and has no gradient; use the operator and Relu")

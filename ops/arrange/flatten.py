@@ -26,7 +26,7 @@ def _like(g: GradientContext) -> list[OperatorDef]:
 @register
 @operator_class(frozen=True)
 class Flatten(Operator):
-    """Y = X as a matrix: the axes before ``axis`` make its rows, the others its columns.
+    """Y = X as a matrix: the axes before ``axis`` are its rows, the others its columns.
 
     Inputs:
         X (*A, *B): any

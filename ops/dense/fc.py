@@ -28,7 +28,7 @@ class FCArguments(Operator):
     _transposed = False
 
     def sizes(self, x: TensorSpec, w: TensorSpec) -> tuple[int, int, int]:
-        """Return M, N and K of the product (M, K) by (K, N) that X and W make, flattened to matrices.
+        """Return M, N and K of the product (M, K) by (K, N) of X and W, flattened to matrices.
 
         Raises:
             ShapeError: the shapes of X and W do not match.

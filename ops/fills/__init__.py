@@ -1,1 +1,1 @@
-"""Operators that make values: constants, given values, random numbers and ranges."""
+"""Operators that create tensors: constants, given values, random numbers and ranges."""

@@ -297,7 +297,7 @@ class ReduceMean(Reduction):
 
 
 def count_of(op: OverAxes, shape: tuple[int, ...]) -> int:
-    """Return how many elements one mean is of, at least 1."""
+    """Return the number of elements per mean, at least 1."""
     return max(math.prod(shape[i] for i in op.reduced_axes(shape)), 1)
 
 

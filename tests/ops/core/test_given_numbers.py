@@ -18,7 +18,7 @@ CASES = {
     "OneHot too wide": ("OneHot", {"i": np.int64([0]), "n": np.int64([1 << 50])}, {}, "OneHot: Y .* the memory of"),
     "Tile": ("Tile", {"x": X, "n": np.int32([1, 2])}, {}, "tiles must be one number"),
     "Tile too large": ("Tile", {"x": X, "n": np.int64([1 << 50])}, {}, "Tile: Y .* bytes, and the memory of this"),
-    "Tile's gradient": ("TileGradient", {"x": X, "n": np.int32([5])}, {}, "axis 0 of dY .* must divide by tiles=5"),
+    "Tile's gradient": ("TileGradient", {"x": X, "n": np.int32([5])}, {}, "axis 0 of dY .* must be a multiple of tiles=5"),
     "Split": ("Split", {"x": X, "n": np.int32([[1, 1]])}, {}, "must be .* sum|add up|split"),
     "Split of floats": ("Split", {"x": X, "n": np.float32([1, 1])}, {}, "split must be integers, got"),
     "SparseToDense": ("SparseToDense", {"i": np.int32([0, 1]), "v": X[:1]}, {}, "values must begin with the shape of"),

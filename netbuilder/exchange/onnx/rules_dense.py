@@ -142,4 +142,4 @@ def _top_k(g: Graph, op: Any, x: Sequence[str], y: Sequence[str]) -> None:
 
 @rule("Gather", "BatchGather")
 def _gather(g: Graph, op: Any, x: Sequence[str], y: Sequence[str]) -> None:
-    g.add("Gather", x[:2], [y[0]], axis=op.along(g.spec(x[0]).ndim))
+    g.add("Gather", x[:2], [y[0]], axis=op.indexed_axis(g.spec(x[0]).ndim))

@@ -33,7 +33,7 @@ CASES = {
     "ResizeNearest": ("ResizeNearest", {"x": X[None, None]}, {"width_scale": 1e30}, "Y cannot have|Y of shape"),
     "a fill": ("ConstantFill", {"s": np.int64([1 << 31, 1 << 31])}, {"input_as_shape": 1}, "Y cannot have|Y of shape"),
     "a fill's value": ("ConstantFill", {"s": X, "v": X}, {}, "value must have one element, got shape"),
-    "a fill of infinity": ("ConstantFill", {}, {"shape": [1], "value": float("inf"), "dtype": 2}, "cannot be held"),
+    "a fill of infinity": ("ConstantFill", {}, {"shape": [1], "value": float("inf"), "dtype": 2}, "cannot be represented"),
     "Reshape": ("Reshape", {"x": X, "s": np.float32([3, 2])}, {}, "new_shape must be integers, got type"),
     "TopK": ("TopK", {"x": X, "k": np.int64([1, 2])}, {}, "k must be one number"),
     "Conv without axes of W": ("Conv", {"x": X[None, None], "w": np.float32(1)}, {"kernel": 1}, "as many axes"),

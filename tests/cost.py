@@ -1,7 +1,7 @@
 """How the cost of work grows with its size: CPU time of this thread, so that a busy machine does not matter.
 
-A check allows far more than linear growth shows and far less than a quadratic one would: over a factor of 40 in size
-the cost of each piece may grow five times.
+A check allows far more than linear growth shows and far less than a quadratic one would: over a factor of
+20 to 50 in size the cost of each piece may grow eight times.
 """
 
 import gc

@@ -32,7 +32,6 @@ class OpSchema:
         self._cls = cls
         self.doc = inspect.getdoc(cls) or ""
         self.file = inspect.getsourcefile(cls) or ""
-        self.line = inspect.getsourcelines(cls)[1]
         self.min_input, self.max_input = _bounds(cls.inputs)
         self.min_output, self.max_output = _bounds(cls.outputs)
         self.input_desc = [(name.rstrip("?*+"), "") for name in cls.inputs]
@@ -43,6 +42,11 @@ class OpSchema:
             for field in dataclasses.fields(cls)
             if field.name in known
         ]
+
+    @property
+    def line(self) -> int:
+        """Where the operator is in ``file``; to find it, the file is parsed."""
+        return inspect.getsourcelines(self._cls)[1]
 
     @staticmethod
     def get(op_type: str) -> OpSchema | None:

@@ -90,6 +90,7 @@ RENAMED = {
     "netbuilder.model.undo": "netbuilder.model.rollback",
     "netbuilder.parallel.snapshot": "netbuilder.model.rollback",
     "netbuilder.graph.constant": "netbuilder.graph.operators",
+    "netbuilder.data.image_color": "netbuilder.data.image_transform",
     "netbuilder.graph.unknown": "netbuilder.graph.suggestions",
     "netbuilder.graph.managed": "netbuilder.graph.context_stack",
     "netbuilder.graph.collection": "netbuilder.graph.gc_paused",

@@ -43,10 +43,10 @@ def blob_records(
 
     Args:
         name: the blob's name in the file.
-        value: an array of numbers, bools or strings; a string or bytes, or an array of one without dimensions; an
-            object of a kind that has records.
-        chunk_size: elements a record; 0: all in one.
-        device: where the value was, which is stored with it; None: on the host.
+        value: an array of numbers, bools or strings; a string or bytes, also as an array without dimensions; an object
+            that ``object_records`` can store.
+        chunk_size: elements in one record; 0: all in one record.
+        device: stored as the value's device; None: the CPU.
         bfloat16: store float32 in two bytes an element, rounded; other types are stored as they are.
 
     Raises:
@@ -56,7 +56,9 @@ def blob_records(
     ['w#%0', 'w#%1', 'w#%2']
     """
     if chunk_size < 0:
-        raise NetError(f"blob {name!r}: chunk_size counts elements, 0 for no chunks, got {chunk_size}")
+        raise NetError(
+            f"blob {name!r}: chunk_size must be a number of elements, or 0 for a single record, got {chunk_size}"
+        )
     text = _as_string(value)
     if text is not None:
         yield name, BlobProto(name=name, type=STRING_BLOB, content=text).SerializeToString()
@@ -69,7 +71,7 @@ def blob_records(
         return
     if not isinstance(value, np.ndarray):
         raise NetError(
-            f"blob {name!r}: tensors, strings, counters, cursors and mutexes can be stored, and this is "
+            f"blob {name!r}: only tensors, strings, counters, cursors and mutexes can be stored, got "
             f"{type(value).__name__} {value!r}"
         )
     step = chunk_size or max(value.size, 1)
@@ -131,8 +133,8 @@ class BlobParts:
                 raise ParseError(f"{where}: {error}") from error
         else:
             raise ParseError(
-                f"{where}: blob {name!r} is of type {blob.type!r}; what is read are tensors, strings and "
-                f"{', '.join(known_kinds())}"
+                f"{where}: blob {name!r} has the unknown type {blob.type!r}; known are 'Tensor', "
+                f"{STRING_BLOB!r}, {', '.join(map(repr, known_kinds()))}"
             )
 
     def _add_chunk(self, name: str, blob: BlobProto, where: str) -> None:
@@ -141,7 +143,9 @@ class BlobParts:
         if count_elements(shape) is None:
             raise ParseError(f"{where}: blob {name!r} has the impossible shape {shape}")
         if self._shapes.setdefault(name, shape) != shape:
-            raise ParseError(f"{where}: a chunk of shape {shape}, others of {name!r} have {self._shapes[name]}")
+            raise ParseError(
+                f"{where}: chunk of shape {shape}, where earlier chunks of {name!r} have {self._shapes[name]}"
+            )
         begin = tensor.segment.begin if tensor.HasField("segment") else 0
         try:
             values = proto_values(tensor)
@@ -149,7 +153,9 @@ class BlobParts:
             raise ParseError(f"{where}: {error}") from error
         parts = self._chunks.setdefault(name, [])
         if parts and parts[0][1].dtype != values.dtype:
-            raise ParseError(f"{where}: elements of type {values.dtype}, others of {name!r} are {parts[0][1].dtype}")
+            raise ParseError(
+                f"{where}: chunk of {values.dtype}, where earlier chunks of {name!r} are {parts[0][1].dtype}"
+            )
         parts.append((begin, values))
         if tensor.HasField("device_detail"):
             self.devices.setdefault(name, tensor.device_detail)
@@ -160,8 +166,7 @@ class BlobParts:
         return [*self._chunks, *self._single]
 
     def value(self, name: str, where: str) -> Any:
-        """Return a blob and drop its records: an array; a string as an array of one without dimensions;
-        or an object.
+        """Return a blob and forget its records: an array, or an object; a string as an array without dimensions.
 
         Raises:
             ParseError: chunks of it are missing or repeated.
@@ -174,26 +179,29 @@ class BlobParts:
             if begin > end:
                 raise ParseError(f"{where}: elements {end} to {begin} of blob {name!r} are missing")
             if begin < end:
-                raise ParseError(f"{where}: elements {begin} to {end} of blob {name!r} are there twice")
+                raise ParseError(f"{where}: elements {begin} to {end} of blob {name!r} occur twice")
             end += values.size
         if end != count_elements(shape):
-            raise ParseError(f"{where}: blob {name!r} of shape {shape} has {end} elements only")
+            raise ParseError(f"{where}: blob {name!r} of shape {shape} has only {end} elements")
         if len(parts) == 1:
             return parts[0][1].reshape(shape)
         return np.concatenate([values for _, values in parts]).reshape(shape)
 
 
 def write_blobs(path: str | os.PathLike[str], blobs: Mapping[str, Any], *, chunk_size: int = CHUNK_SIZE) -> int:
-    """Write blobs to a minidb file, whole or not at all, as Caffe2's Save operator does; return the records.
+    """Write blobs to a minidb file, whole or not at all, as Caffe2's Save operator does.
 
     Args:
-        path: one of that name is replaced.
+        path: the file; an existing one is replaced.
         blobs: name -> array or string.
         chunk_size: see ``blob_records``.
 
+    Returns:
+        The number of records written.
+
     Raises:
         NetError: a value is neither a tensor nor a string.
-        OSError: the file cannot be written; one that was there is as before.
+        OSError: the file cannot be written; an existing one is unchanged.
     """
     return write_minidb(
         path, (record for name, value in blobs.items() for record in blob_records(name, value, chunk_size=chunk_size))
@@ -201,7 +209,7 @@ def write_blobs(path: str | os.PathLike[str], blobs: Mapping[str, Any], *, chunk
 
 
 def read_blobs(path: str | os.PathLike[str]) -> dict[str, Array]:
-    """Return the tensors of a checkpoint by name; chunks of one tensor are joined, other kinds of blobs left out.
+    """Return the tensors of a checkpoint by name; chunks are joined, blobs that are not tensors skipped.
 
     Raises:
         FileNotFoundError: there is no such file.

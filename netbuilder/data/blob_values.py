@@ -1,4 +1,4 @@
-"""What blobs hold: tensors, read from whatever NumPy takes as an array, and objects that operators share."""
+"""Values of blobs: tensors, converted from anything that NumPy takes as an array, and objects that operators share."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ __all__ = ["BlobObject", "as_tensor", "is_blob_object"]
 
 
 class BlobObject:
-    """Base of objects that operators keep in blobs: queues, readers, scopes; not needed by those with a record kind."""
+    """Base class of objects in blobs (queues, readers, scopes); those of a registered ``ObjectKind`` do not need it."""
 
     __slots__ = ()
 
@@ -24,7 +24,7 @@ def is_blob_object(value: Any) -> bool:
 
 
 def as_tensor(value: Any, what: str) -> np.ndarray[Any, Any]:
-    """Return the array that NumPy makes of a value; that of an array is itself.
+    """Return a value as an array; an array is returned unchanged.
 
     Args:
         value: an array, also of another library (by ``__array__``, a buffer, or DLPack), a number, a string or lists.
@@ -44,7 +44,7 @@ def as_tensor(value: Any, what: str) -> np.ndarray[Any, Any]:
 
 
 def _read(value: Any, what: str) -> np.ndarray[Any, Any]:
-    kind = type(value)  # what messages and modules answer by __getattr__ does not count
+    kind = type(value)  # the class, not the object: messages and modules may answer any name by __getattr__
     try:
         if not hasattr(kind, "__dlpack__") or hasattr(kind, "__array__") or hasattr(kind, "__array_interface__"):
             return np.asarray(value)
@@ -58,14 +58,14 @@ def _read(value: Any, what: str) -> np.ndarray[Any, Any]:
 
 def _no_array(value: Any, item: Any, what: str) -> str:
     if isinstance(value, dict):
-        return f"{what}: a dict is no array; feed each of its values to a blob of its own"
+        return f"{what}: a dict is not an array; feed each of its values to a blob of its own"
     if item is value or not isinstance(value, (np.ndarray, list, tuple)):
         return (
-            f"{what}: a value of type {_name(value)} offers no array of numbers or strings; blobs hold arrays, "
-            "numbers, strings, lists of these, and what operators share, such as queues (the function of a Python "
-            "operator may use other objects of its own)"
+            f"{what}: a value of type {_name(value)} cannot be converted to an array of numbers or strings; "
+            "blobs hold arrays, numbers, strings, lists of these, and objects that operators share, such as queues "
+            "(the function of a Python operator may use any other object)"
         )
-    return f"{what}: an array of strings holds str and bytes alone, got an item of type {_name(item)}"
+    return f"{what}: an array of strings may hold only str and bytes, got an item of type {_name(item)}"
 
 
 def _name(value: Any) -> str:

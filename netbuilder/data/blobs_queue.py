@@ -21,9 +21,9 @@ class QueueState:
     """Counters of a queue.
 
     Args:
-        length: records in it now.
-        written, read: records that went in and came out.
-        write_wait, read_wait: seconds that writers and readers waited, all threads together.
+        length: number of records in the queue.
+        written, read: number of records written and read so far.
+        write_wait, read_wait: seconds that writers and readers waited, summed over threads.
     """
 
     length: int
@@ -40,13 +40,13 @@ class BlobsQueue(BoundedQueue):
     full; a thread that would have to wait gets an error.
 
     Args:
-        num_blobs: values a record.
-        capacity: records that fit.
+        num_blobs: values per record.
+        capacity: largest number of records.
         name: name in messages.
         field_names: names of the values, "" or as many as ``num_blobs``.
 
     Raises:
-        NetError: a number is out of range, or the names are not as many as the values.
+        NetError: a number is out of range, or the number of names is not ``num_blobs``.
 
     >>> queue = BlobsQueue(1, 2, "q")
     >>> queue.write([7])
@@ -83,7 +83,7 @@ class BlobsQueue(BoundedQueue):
         """Append a record, as soon as the queue is not full.
 
         Args:
-            record: its values; they belong to the queue from then on.
+            record: its values; the queue owns them from then on.
             timeout: seconds to wait at most; 0: no limit.
 
         Raises:
@@ -98,11 +98,11 @@ class BlobsQueue(BoundedQueue):
             while len(self._records) >= self.capacity:
                 if self._closed:
                     raise self._refusal("is closed, and full")
-                waited = self._wait(self._room, deadline, timeout, "no room")
+                waited = self._wait(self._not_full, deadline, timeout, "full")
                 self._write_wait += waited
             self._records.append(record)
             self._written += 1
-            self._filled.notify()
+            self._not_empty.notify()
 
     def read(self, timeout: float = 0.0) -> Sequence[Any]:
         """Remove and return the first record, as soon as there is one.
@@ -120,16 +120,16 @@ class BlobsQueue(BoundedQueue):
             while not self._records:
                 if self._closed:
                     raise self._refusal("is closed, and nothing is left in it to read")
-                waited = self._wait(self._filled, deadline, timeout, "nothing to read")
+                waited = self._wait(self._not_empty, deadline, timeout, "empty")
                 self._read_wait += waited
             record = self._records.popleft()
             self._read += 1
-            self._room.notify()
+            self._not_full.notify()
             return record
 
     def _wait(self, condition: threading.Condition, deadline: float | None, timeout: float, what: str) -> float:
         """Wait once; return the seconds it took."""
         began = time.perf_counter()
         if not wait(condition, None if deadline is None else max(0.0, deadline - began)):
-            raise NetError(f"queue {self.name!r}: {what} for {timeout:g} seconds")
+            raise NetError(f"queue {self.name!r} stayed {what} for {timeout:g} seconds")
         return time.perf_counter() - began

@@ -1,4 +1,4 @@
-"""What queues of limited length share: locks, and being closed."""
+"""Base class of queues of limited length: their locks, and closing them."""
 
 from __future__ import annotations
 
@@ -34,10 +34,10 @@ class BoundedQueue(BlobObject):
         renew_after_fork(self)
 
     def renew(self) -> None:
-        """Forget waiting threads: a forked process does not have them."""
+        """Replace the locks: the threads that wait for them do not exist in a forked process."""
         self._lock = threading.Lock()
-        self._room = threading.Condition(self._lock)
-        self._filled = threading.Condition(self._lock)
+        self._not_full = threading.Condition(self._lock)
+        self._not_empty = threading.Condition(self._lock)
 
     @property
     def closed(self) -> bool:
@@ -48,14 +48,14 @@ class BoundedQueue(BlobObject):
         """Close the queue: no thread waits from now on.
 
         Args:
-            error: cause of the errors that readers and writers get; the first one given counts.
+            error: cause of the errors that readers and writers get; only the first one is kept.
         """
         with self._lock:
             self._closed = True
             if self._error is None:
                 self._error = error
-            self._room.notify_all()
-            self._filled.notify_all()
+            self._not_full.notify_all()
+            self._not_empty.notify_all()
 
     def _refusal(self, what: str) -> QueueClosedError:
         reason = f": {type(self._error).__name__}: {self._error}" if self._error is not None else ""

@@ -1,8 +1,8 @@
-"""Names of a database's classes, in a text file next to it that belongs to these very records, also after a kill.
+"""Names of a database's classes, in a text file next to it; names and records match even after a process was killed.
 
 Two files cannot be replaced in one step. Before the new database takes the place of the old one, the new names are
-written to a third file together with a checksum of the new records. Whoever finds that file compares the checksum
-with the database: the same records have the names in that file, other ones those in the text file.
+written to a third file together with a checksum of the new records. If that file exists, a reader compares the
+checksum with the database: if they match, the names are those in that file, otherwise those in the text file.
 """
 
 from __future__ import annotations
@@ -38,11 +38,11 @@ def _next_to(path: PathLike, ending: str) -> Path:
 
 
 def read_class_names(path: PathLike, db_type: str | None = None) -> tuple[str, ...]:
-    """Return the names of a database's classes from class 0 on; none if no file has them.
+    """Return the names of a database's classes from class 0 on; empty if no file has them.
 
     Args:
         path: of the database.
-        db_type: its type; None: what it looks like.
+        db_type: its type; None: recognized by its files.
 
     Raises:
         ParseError: a file with names is damaged.
@@ -63,17 +63,17 @@ def read_class_names(path: PathLike, db_type: str | None = None) -> tuple[str, .
 def write_named_records(
     path: PathLike, db_type: str, records: Iterable[tuple[str | bytes, bytes]], classes: Sequence[str]
 ) -> int:
-    """Write a database as ``write_records``, and the names of its classes next to it; return how many records.
+    """Write a database like ``write_records``, and the names of its classes next to it; return the number of records.
 
-    A process that is killed meanwhile leaves the old database with its names or the new one with its own.
+    A process that is killed meanwhile leaves either the old database with its names, or the new one with its names.
 
     Args:
-        path, db_type, records: as of ``write_records``.
-        classes: names from class 0 on; none: a file with names that was there is removed.
+        path, db_type, records: see ``write_records``.
+        classes: names from class 0 on; if empty, an existing file with names is removed.
 
     Raises:
-        NetError: there are no records; what was there is as before. Or as ``write_records``.
-        DeviceError, OSError: as ``write_records``.
+        NetError: there are no records (an existing database is unchanged); or see ``write_records``.
+        DeviceError, OSError: see ``write_records``.
     """
     _finish(path, db_type)
     checksum = _Checksum()
@@ -83,17 +83,17 @@ def write_named_records(
             checksum.add(key.encode() if isinstance(key, str) else key, value)
             yield key, value
         if not checksum.count:
-            raise NetError(f"{os.fspath(path)!r}: there is no record to write")
+            raise NetError(f"{os.fspath(path)!r}: there are no records to write")
         pending = {"records": str(checksum), "classes": list(classes)}
         write_text(_pending_file(path), json.dumps(pending, ensure_ascii=False) + "\n")
 
-    count = write_records(path, db_type, announced())  # the database takes its place after the last record
+    count = write_records(path, db_type, announced())  # replaces the old database after the last record
     _finish(path, db_type)
     return count
 
 
 def _finish(path: PathLike, db_type: str) -> None:
-    """Complete a replacement: put pending names into the text file if they belong to the database that is there."""
+    """Complete a replacement: write pending names to the text file if they belong to the existing database."""
     if not _pending_file(path).is_file():
         return
     try:
@@ -119,7 +119,7 @@ def _read_pending(path: PathLike) -> tuple[str, tuple[str, ...]] | None:
         return str(found["records"]), tuple(map(str, found["classes"]))
     except (ValueError, KeyError, TypeError) as error:
         raise ParseError(
-            f"{str(file)!r}: is damaged ({error!r}); it has the names of the classes of a database that was being "
+            f"{str(file)!r}: is damaged ({error!r}); it holds the names of the classes of a database that was being "
             "replaced: remove it, and write the database again"
         ) from None
 

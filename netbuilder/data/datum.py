@@ -20,8 +20,8 @@ class Datum:
     """An image and its label.
 
     Args:
-        channels, height, width: extents of raw data.
-        data: pixels (channels, height, width), a byte each; or the bytes of an image file.
+        channels, height, width: shape of raw data.
+        data: pixels (channels, height, width), one byte each; or the bytes of an image file.
         label: of the image.
         floats: whether the record holds floats instead of ``data``.
         encoded: whether ``data`` is an image file.
@@ -37,10 +37,10 @@ class Datum:
 
 
 def read_datum(value: bytes, where: str = "record") -> Datum:
-    """Return the Datum that ``value`` holds.
+    """Parse a Datum.
 
     Raises:
-        ParseError: it holds none.
+        ParseError: ``value`` is not a Datum.
 
     >>> read_datum(bytes.fromhex("08011002180122020a0b2805"))
     Datum(channels=1, height=2, width=1, data=b'\\n\\x0b', label=5, floats=False, encoded=False)
@@ -55,13 +55,13 @@ def read_datum(value: bytes, where: str = "record") -> Datum:
         elif field in (4, 6) and wire == _BYTES:
             length, at = _varint(value, at, where)
             if length > len(value) - at:
-                raise ParseError(f"{where}: no Datum: field {field} of {length} bytes, {len(value) - at} are left")
+                raise ParseError(f"{where}: not a Datum: field {field} of {length} bytes, {len(value) - at} are left")
             data, floats = (value[at : at + length], floats) if field == 4 else (data, True)
             at += length
         elif field == 6 and wire == _FIXED32:
             floats, at = True, at + 4
         else:
-            raise ParseError(f"{where}: no Datum: field {field} of wire type {wire} at byte {at}")
+            raise ParseError(f"{where}: not a Datum: field {field} of wire type {wire} at byte {at}")
     label = numbers.get("label", 0)
     return Datum(
         numbers.get("channels", 0), numbers.get("height", 0), numbers.get("width", 0), data,
@@ -70,7 +70,7 @@ def read_datum(value: bytes, where: str = "record") -> Datum:
 
 
 def _varint(value: bytes, at: int, where: str) -> tuple[int, int]:
-    """Return the whole number at ``at``, and where it ends."""
+    """Return the varint at byte ``at``, and where it ends."""
     number = shift = 0
     while at < len(value) and shift < 64:
         byte = value[at]
@@ -78,4 +78,4 @@ def _varint(value: bytes, at: int, where: str) -> tuple[int, int]:
         at, shift = at + 1, shift + 7
         if byte < 128:
             return number, at
-    raise ParseError(f"{where}: no Datum: a number at byte {at} has no end")
+    raise ParseError(f"{where}: not a Datum: the number that ends at byte {at} is not complete")

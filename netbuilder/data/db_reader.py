@@ -37,14 +37,14 @@ def read_records(path: PathLike, db_type: str) -> Records:
 
 
 def write_records(path: PathLike, db_type: str, records: Iterable[tuple[str | bytes, bytes]]) -> int:
-    """Write records (key, value) to a new database, whole or not at all; return how many.
+    """Write records (key, value) to a new database, whole or not at all; return their number.
 
-    A minidb keeps the order in which they come, lmdb sorts them by key.
+    A minidb keeps the order of the records, lmdb sorts them by key.
 
     Raises:
         NetError: the type of database is unknown, or a record does not fit it.
         DeviceError: the package that writes it is missing.
-        OSError: it cannot be written; what was there is as before.
+        OSError: it cannot be written; an existing database is unchanged.
     """
     return _WRITERS[_known(path, db_type)](path, records)
 
@@ -56,7 +56,7 @@ def _known(path: PathLike, db_type: str) -> str:
 
 
 class DBReader(BlobObject):
-    """Reads the records of a database; after the last comes the first again.
+    """Reads the records of a database, and after the last one starts again with the first.
 
     Args:
         path: the database.
@@ -118,11 +118,11 @@ class DBReader(BlobObject):
 
     @property
     def position(self) -> int:
-        """Number of records of the database, those of other shards too, that this pass has gone through."""
+        """Number of records that this pass over the database has gone through, including those of other shards."""
         return self._position
 
     def seek(self, position: int) -> None:
-        """Move to the place where a reader had this ``position``.
+        """Move to where a reader had this ``position``.
 
         Raises:
             NetError: the database has fewer records.

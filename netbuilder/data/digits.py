@@ -1,4 +1,4 @@
-"""The handwritten digits that come with netbuilder (see DIGITS.md for where they are from)."""
+"""The handwritten digits that come with netbuilder (see DIGITS.md for their source)."""
 
 from __future__ import annotations
 
@@ -41,7 +41,7 @@ def digits() -> tuple[Array, Array]:
 
 def _decode(packed: bytes) -> tuple[Array, Array]:
     if hashlib.sha256(packed).hexdigest() != _SHA256:
-        raise ParseError(f"{_FILE}: {len(packed)} bytes that are not those of the data set; install netbuilder again")
+        raise ParseError(f"{_FILE}: the file ({len(packed)} bytes) is damaged; install netbuilder again")
     text = gzip.decompress(packed).decode()
     rows = np.array(text.replace("\n", ",").rstrip(",").split(","), np.float32).reshape(_COUNT, _EDGE * _EDGE + 1)
     images = rows[:, :-1].reshape(_COUNT, 1, _EDGE, _EDGE) / np.float32(_BRIGHTEST)

@@ -22,9 +22,9 @@ def dummy_batches(
     """Yield the same batch repeatedly: normally distributed float32 values, and labels that count up from 0.
 
     Args:
-        shapes: of each name's array, the batch first.
-        labels: names that are labels, int32 of shape (batch,), with the number of classes; label i is i modulo that.
-            They take the batch of the first of ``shapes``.
+        shapes: name -> shape, the batch first.
+        labels: name -> number of classes, for labels: int32 of shape (batch,), label i being i modulo that number.
+            Their batch is that of the first of ``shapes``.
         count: how many batches; None: no end.
         seed: of the values.
 
@@ -36,7 +36,7 @@ def dummy_batches(
     ((4, 3, 8, 8), [0, 1, 2, 0])
     """
     if not shapes or any(extent < 1 for shape in shapes.values() for extent in shape) or not all(shapes.values()):
-        raise NetError(f"dummy_batches: shapes must have extents from 1 on, got {dict(shapes)}")
+        raise NetError(f"dummy_batches: all extents of shapes must be 1 or greater, got {dict(shapes)}")
     if count is not None and count < 0:
         raise NetError(f"dummy_batches: count must not be negative, got {count}")
     if any(classes < 1 for classes in (labels or {}).values()):

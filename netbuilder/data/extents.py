@@ -11,7 +11,7 @@ _MOST = 2**59  # elements of up to 16 bytes, counted in 64 bits with a sign
 
 
 def count_elements(shape: Sequence[int]) -> int | None:
-    """Return the product of extents; None: no array can have them, as one is negative or they are too large.
+    """Return the product of extents; None if no array can have them: one is negative, or they are too large.
 
     >>> count_elements((2, 3)), count_elements(()), count_elements((2, -1)), count_elements((0, 2**62))
     (6, 1, None, None)

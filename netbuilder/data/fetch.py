@@ -30,13 +30,13 @@ def fetch_file(
         url: where it is, by http, https or file; its last part is its name in the cache.
         size: in bytes, if it is known.
         sha256: of the whole file, in hexadecimal digits.
-        magic: bytes that it begins with, as those of IDX or gzip files.
+        magic: its first bytes, by which formats such as IDX and gzip are recognized.
         folder: the cache; None: ``data`` in the folder that the variable ``NETBUILDER_CACHE`` names, or in
             ``~/.cache/netbuilder``.
 
     Raises:
-        NetError: the URL names no file, or it cannot be fetched, as when there is no network; the message says where to
-            put it by hand.
+        NetError: the URL names no file, or the file cannot be fetched, for instance without a network; the message says
+            where to put a copy.
         ParseError: the file differs from its description; it is not kept.
     """
     parts = urllib.parse.urlsplit(url)
@@ -57,9 +57,9 @@ def fetch_file(
     try:
         with whole_file(target) as file, urlopen(url, timeout=_TIMEOUT) as answer:
             shutil.copyfileobj(answer, file)
-            said = answer.headers.get("Content-Length")
-            if said is not None and file.tell() != int(said):
-                raise ConnectionError(f"the answer ended after {file.tell()} of {said} bytes")
+            announced = answer.headers.get("Content-Length")
+            if announced is not None and file.tell() != int(announced):
+                raise ConnectionError(f"the answer ended after {file.tell()} of {announced} bytes")
     except (URLError, HTTPException, TimeoutError, ConnectionError) as error:
         reason = getattr(error, "reason", None) or error
         raise NetError(
@@ -77,7 +77,7 @@ def _cache() -> Path:
 
 
 def _problem(path: Path, size: int | None, sha256: str | None, magic: bytes | None) -> str | None:
-    """Return how a file differs from its description, or None."""
+    """Return how a file differs from its description; None if it does not."""
     found = path.stat().st_size
     if size is not None and found != size:
         return f"has {found} bytes instead of {size}"

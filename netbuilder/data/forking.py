@@ -1,7 +1,7 @@
-"""After a fork: the child has the memory of its parent, but only the thread that forked.
+"""Repairs after a fork: the child has the memory of its parent, but only the thread that forked.
 
-Locks that another thread held stay held in the child for ever, and what a thread was to do is never done. What has
-locks or threads is made usable again here, before the child runs anything else.
+Locks that another thread held stay held in the child for ever, and work left to another thread is never done. Objects
+with locks or threads are made usable again here, before the child runs anything else.
 """
 
 from __future__ import annotations
@@ -23,9 +23,9 @@ class Renewable(Protocol):
 
 
 loading = threading.RLock()
-"""Held while modules are imported late, libraries loaded and plans compiled; whoever forks waits for it.
+"""Held while modules are imported late, libraries loaded and plans compiled; a fork waits for it.
 
-Each of these takes locks that a fork must not find taken: those of modules, of parsers, of a library's cache.
+Each of these takes locks that must be free at a fork: those of modules, of parsers, of a library's cache.
 """
 
 _held: list[Any] = [loading]

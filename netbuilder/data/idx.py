@@ -22,7 +22,7 @@ __all__ = ["read_idx"]
 
 _TYPES = {0x08: ">u1", 0x09: ">i1", 0x0B: ">i2", 0x0C: ">i4", 0x0D: ">f4", 0x0E: ">f8"}
 _GZIP = b"\x1f\x8b"
-_PACKED = 1100  # more than the largest ratio of gzip, 1,032
+_PACKED = 1100  # upper bound of gzip's compression ratio, which is 1,032
 
 
 def read_idx(path: str | os.PathLike[str]) -> np.ndarray[Any, np.dtype[Any]]:
@@ -33,7 +33,7 @@ def read_idx(path: str | os.PathLike[str]) -> np.ndarray[Any, np.dtype[Any]]:
 
     Raises:
         FileNotFoundError: there is no such file.
-        ParseError: the file is cut short, or no IDX file.
+        ParseError: the file is truncated, or not an IDX file.
     """
     name = os.fspath(path)
     data = Path(path).read_bytes()
@@ -47,7 +47,7 @@ def read_idx(path: str | os.PathLike[str]) -> np.ndarray[Any, np.dtype[Any]]:
         )
     dtype, start = np.dtype(_TYPES[data[2]]), 4 + 4 * data[3]
     if len(data) < start:
-        raise ParseError(f"{name!r}: cut short: {data[3]} axes need a header of {start} bytes, got {len(data)}")
+        raise ParseError(f"{name!r}: truncated: {data[3]} axes need a header of {start} bytes, got {len(data)}")
     shape = tuple(int(n) for n in np.frombuffer(data, ">u4", data[3], 4))
     expected = start + math.prod(shape) * dtype.itemsize
     if len(data) != expected:
@@ -61,7 +61,7 @@ def read_idx(path: str | os.PathLike[str]) -> np.ndarray[Any, np.dtype[Any]]:
 
 
 def _unpacked(data: bytes, name: str) -> bytes:
-    """Return the decompressed bytes, at most one more than the header of the file says."""
+    """Return the decompressed bytes: at most one more than the header announces, however large the file unpacks."""
     try:
         with gzip.open(io.BytesIO(data)) as file:
             head = file.read(4 + 4 * 255)

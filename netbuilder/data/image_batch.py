@@ -11,21 +11,21 @@ import numpy as np
 
 from netbuilder.proto import ShapeError
 
-__all__ = ["ImageBatch", "look_at_images"]
+__all__ = ["ImageBatch", "warn_if_suspicious"]
 
 Array = np.ndarray[Any, np.dtype[Any]]
 
 _log = logging.getLogger("netbuilder.input")
 
-_FEW = 8  # fewer labels may all be equal by chance
+_FEW = 8  # fewer labels than this may all be equal by chance
 
 
 class ImageBatch:
-    """A batch that is being filled; each thread writes places of its own.
+    """A batch that threads fill, each at its own indices.
 
     Args:
-        size: images that fit.
-        channels: of each.
+        size: number of images.
+        channels: of each image.
         memory: buffer of an earlier batch, which may be overwritten.
     """
 
@@ -40,12 +40,12 @@ class ImageBatch:
         self._lock = threading.Lock()
 
     def image(self, place: int, size: tuple[int, int], where: str) -> Array:
-        """Return the buffer of the image at a place, (C, H, W).
+        """Return the buffer of one image, (C, H, W).
 
         Args:
-            place: index in the batch, from 0.
+            place: its index in the batch.
             size: its height and width.
-            where: what to call it in errors.
+            where: name of the image in errors.
 
         Raises:
             ShapeError: other images of the batch are of another size.
@@ -68,7 +68,7 @@ class ImageBatch:
         return self._memory[: self.size]
 
     def filled(self, place: int, label: int) -> None:
-        """Mark the image at a place as written."""
+        """Mark the image at an index as written."""
         self._labels[place] = label
         self._filled[place] = True
 
@@ -77,7 +77,7 @@ class ImageBatch:
         self._left = parts
 
     def begin(self, part: Future[None]) -> None:
-        """Add a part that a thread has been given."""
+        """Add a part that has been given to a thread."""
         self._futures.append(part)
         part.add_done_callback(self._one_done)
 
@@ -107,8 +107,8 @@ class ImageBatch:
         return self._images[self._filled], self._labels[self._filled]
 
 
-def look_at_images(images: Array, labels: Array) -> None:
-    """Log a warning if a batch looks as if it was read wrongly: images of one color, or labels that are all equal.
+def warn_if_suspicious(images: Array, labels: Array) -> None:
+    """Log a warning if a batch was probably read wrongly: images of one color, or labels that are all equal.
 
     Args:
         images: (N, C, H, W).

@@ -21,6 +21,7 @@ from netbuilder.data.scratch import Scratch
 from netbuilder.proto import DeviceError, NetError, ParseError
 
 __all__ = [
+    "GRAY_WEIGHTS",
     "LIBRARIES",
     "as_channels",
     "decode_image",
@@ -41,7 +42,9 @@ LIBRARIES = {"simplejpeg": "simplejpeg", "opencv": "cv2", "pillow": "PIL.Image"}
 _QUICK = (None, "simplejpeg")  # values of ``library`` for which simplejpeg decodes JPEG, if it is installed
 _JPEG, _PNG = b"\xff\xd8\xff", b"\x89PNG"
 _TAIL = 4096  # bytes at the end of a file that must contain its end marker
-_GRAY = np.array([0.114, 0.587, 0.299], np.float32)  # weights of blue, green and red in the brightness
+
+GRAY_WEIGHTS = np.array([0.114, 0.587, 0.299], np.float32)
+"""Weights of blue, green and red in the brightness."""
 
 
 @functools.cache
@@ -51,7 +54,9 @@ def _load(name: str) -> ModuleType | None:
         module = importlib.import_module(LIBRARIES[name])
     except ImportError:
         return None
-    if name == "opencv" and first:  # we have threads of our own; a program that has imported OpenCV keeps its setting
+    if (
+        name == "opencv" and first
+    ):  # the loader has its own threads; if the program imported OpenCV itself, its setting stays
         module.setNumThreads(1)
     return module
 
@@ -88,19 +93,19 @@ def decode_image(
         data: the bytes of the file.
         color: three channels (blue, green, red); otherwise one, the brightness.
         where: what to call the image in errors.
-        library: the library to use; None: the fastest that is installed. simplejpeg decodes JPEG only, and leaves other
-            formats to the others.
+        library: the library to use; None: the fastest that is installed. simplejpeg decodes JPEG only; other
+            formats are left to the other libraries.
         scratch: buffer for the pixels, if the library can decode into it; None: a new one.
         max_pixels: largest number of pixels, height times width; None: the number in the variable
             NETBUILDER_MAX_PIXELS, or ``MAX_PIXELS`` of ``image_size``, 2**27.
 
     Raises:
-        ParseError: the bytes are not an image, or a damaged or truncated one, which is never filled up.
-            Or its header claims more pixels than are allowed, or than its bytes can hold.
+        ParseError: the bytes are not an image, or a damaged or truncated one (missing pixels are never made up); or the
+            header claims more pixels than are allowed, or than the bytes can hold.
         DeviceError: no library is installed.
     """
     if not data:
-        raise ParseError(f"{where}: is empty, no image")
+        raise ParseError(f"{where}: is empty, not an image")
     check_image_size(data, where, max_pixels, None if data[:3] == _JPEG or data[:4] == _PNG else _load("pillow"))
     what, jpeg = "decoding", data[:3] == _JPEG
     if jpeg and library in _QUICK and (module := _load("simplejpeg")) is not None:
@@ -114,11 +119,11 @@ def decode_image(
 
 
 def jpeg_size(data: Bytes, library: str | None = None) -> tuple[int, int] | None:
-    """Return height and width of a JPEG from its header, which is quick; None: only decoding tells.
+    """Return height and width of a JPEG from its header, which is fast; None if only decoding tells.
 
     Args:
         data: the bytes of the file, of any format.
-        library: as of ``decode_image``.
+        library: see ``decode_image``.
     """
     module = _load("simplejpeg") if library in _QUICK and data[:3] == _JPEG else None
     if module is None:
@@ -131,7 +136,7 @@ def jpeg_size(data: Bytes, library: str | None = None) -> tuple[int, int] | None
 
 
 def _by_simplejpeg(module: Any, data: Bytes, color: bool, where: str, scratch: Scratch | None) -> Array | None:
-    """Return the pixels; None: of a kind that the library does not convert."""
+    """Return the pixels; None for color spaces that the library does not convert."""
 
     def decoded(buffer: Array | None) -> Array:
         found: Array = module.decode_jpeg(
@@ -208,7 +213,7 @@ def as_channels(pixels: Array, color: bool) -> Array:
         return pixels
     if color:
         return np.repeat(pixels[:, :, :1], 3, axis=2)
-    return np.rint(pixels[:, :, :3] @ _GRAY).astype(np.uint8)[:, :, None]
+    return np.rint(pixels[:, :, :3] @ GRAY_WEIGHTS).astype(np.uint8)[:, :, None]
 
 
 def resize_image(

@@ -62,7 +62,7 @@ class ImageRecord(NamedTuple):
         )
 
     def size(self, library: str | None = None) -> tuple[int, int] | None:
-        """Return height and width in pixels; None: only decoding tells. ``library`` is that of ``decode_image``."""
+        """Return height and width in pixels; None if only decoding tells. ``library`` is that of ``decode_image``."""
         if isinstance(self.content, np.ndarray):
             return self.content.shape[0], self.content.shape[1]
         return jpeg_size(self.content, library)
@@ -72,7 +72,7 @@ class ImageRecord(NamedTuple):
         """The label as one whole number.
 
         Raises:
-            ParseError: it is none.
+            ParseError: it is not one whole number.
         """
         try:
             quick = self.tensors[0].item()
@@ -81,8 +81,8 @@ class ImageRecord(NamedTuple):
         if type(quick) is int:
             return quick
         if not self.tensors or self.tensors[0].size != 1 or self.tensors[0].dtype.kind not in "iuf":
-            shown = f"{self.tensors[0].dtype} of shape {self.tensors[0].shape}" if self.tensors else "missing"
-            raise ParseError(f"{self.where}: the label must be one whole number, and is {shown}")
+            shown = f"{self.tensors[0].dtype} of shape {self.tensors[0].shape}" if self.tensors else "none"
+            raise ParseError(f"{self.where}: the label must be one whole number, got {shown}")
         value = self.tensors[0].reshape(-1)[0]
         if not np.isfinite(value) or value != int(value):
             raise ParseError(f"{self.where}: the label must be a whole number, got {value}")
@@ -90,7 +90,7 @@ class ImageRecord(NamedTuple):
 
 
 def image_record(image: bytes | Array, label: int | float | Array) -> bytes:
-    """Return a record, as ImageInput reads it.
+    """Return a record for ImageInput.
 
     Args:
         image: the bytes of an image file, or pixels (H, W) or (H, W, C), uint8.
@@ -114,18 +114,18 @@ def read_image_record(value: bytes, where: str, *, datum: bool = False) -> Image
     """Return the image and the tensors of a record.
 
     Args:
-        value: of the record.
-        where: what to call it in errors.
+        value: the record's bytes.
+        where: name of the record in errors.
         datum: whether it must be a Datum; else it must be a TensorProtos.
 
     Raises:
-        ParseError: it has another type, which the message names, or no image.
+        ParseError: the record is of another type, which the message names, or holds no image.
     """
     return _of_datum(value, where) if datum else _of_protos(value, where)
 
 
 def _protos(value: bytes) -> TensorProtos | None:
-    """Return the TensorProtos that bytes hold, None if they look otherwise."""
+    """Parse bytes as TensorProtos; None if they do not look like it."""
     protos = TensorProtos()
     try:
         protos.ParseFromString(value)
@@ -173,7 +173,7 @@ def _kind(data: bytes) -> str:
     return f"{len(data)} bytes"
 
 
-_NUMBER = rb"[\x80-\xff]*[\x00-\x7f]"  # a whole number of the wire format
+_NUMBER = rb"[\x80-\xff]*[\x00-\x7f]"  # a varint
 _HEAD = re.compile(  # length of the first tensor, its dims, its type, length of its one string
     rb"\n(%b)(?:\x08%b)*\x10%b2(%b)" % (_NUMBER, _NUMBER, bytes([TensorProto.STRING]), _NUMBER), re.DOTALL
 )
@@ -187,9 +187,9 @@ def _number(text: bytes) -> int:
 
 
 def _encoded_image(value: bytes) -> tuple[memoryview, int] | None:
-    """Return the image file in the usual record, and where its first tensor ends; None: the record has another form.
+    """Return the image file in the usual record, and where its first tensor ends; None if the record has another form.
 
-    The protobuf library would copy each image several times.
+    This avoids the protobuf library, which would copy each image several times.
     """
     head = _HEAD.match(value)
     if head is None:
@@ -209,7 +209,7 @@ def _of_protos(value: bytes, where: str) -> ImageRecord:
             return ImageRecord(where, quick[0], _few_tensors(rest) if len(rest) <= _SHORT else _tensors(rest))
         except ParseError as error:
             raise ParseError(f"{where}: {error}") from error
-        except Exception:  # of the protobuf library; the code below says what is wrong
+        except Exception:  # of the protobuf library; the code below raises an error with the reason
             pass
     protos = _protos(value)
     if protos is None:
@@ -241,7 +241,7 @@ def _few_tensors(value: bytes) -> tuple[Array, ...]:
     """Return short tensors that follow an image, such as labels, from a cache: a set has few different labels."""
     found = _tensors(value)
     for tensor in found:
-        tensor.setflags(write=False)  # they are shared
+        tensor.setflags(write=False)  # the cache shares them
     return found
 
 

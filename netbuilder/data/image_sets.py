@@ -38,7 +38,7 @@ PathLike = str | os.PathLike[str]
 _log = logging.getLogger("netbuilder.input")
 
 SUFFIXES = (".bmp", ".gif", ".jpeg", ".jpg", ".png", ".ppm", ".pgm", ".tif", ".tiff", ".webp")
-"""Endings of the names of image files."""
+"""File name suffixes of images."""
 
 _LARGEST = 2**31 - 1  # the largest label
 _NUMBER = re.compile("-?[0-9]+")
@@ -46,7 +46,7 @@ _LISTS = {("path", "label"), ("file", "label"), ("filename", "label"), ("image",
 
 
 class ImageSet(Protocol):
-    """Images by number: ``len(images)``; ``images[k]``, a record; ``labels()``; names of the classes, if it has any."""
+    """Images by number: ``len(images)``; ``images[k]``, a record; ``labels()``; names of its classes, if any."""
 
     classes: tuple[str, ...]
 
@@ -85,14 +85,14 @@ class ImageFiles:
 
 
 def image_folder(path: PathLike) -> ImageFiles:
-    """Return the images in the folders of a folder, each of which is a class: ``path/CLASS/.../IMAGE``.
+    """Return the images in a folder with one folder for each class: ``path/CLASS/.../IMAGE``.
 
-    Classes are numbered from 0 on in the order of their names, images sorted within them. Files whose names do not
-    end as those of images are left out, and the log says how many.
+    Classes are numbered from 0 on in the order of their names, images sorted by path within them. Files without a
+    suffix of images are ignored, with a warning in the log that gives their number.
 
     Raises:
         FileNotFoundError: there is no such folder.
-        NetError: it has no folders, or one of them no images.
+        NetError: it has no folders, or one of them has no images.
     """
     root = Path(path)
     if not root.is_dir():
@@ -107,13 +107,13 @@ def image_folder(path: PathLike) -> ImageFiles:
         others += len(found) - len(images)
         if not images:
             raise NetError(
-                f"{str(root / name)!r}: is a class without images; the names of images end in {', '.join(SUFFIXES)}"
+                f"{str(root / name)!r}: is a class without images; names of image files end in {', '.join(SUFFIXES)}"
             )
         files += images
         labels += [label] * len(images)
     if not files:
         raise NetError(
-            f"{str(root)!r}: has no folders; it must have one for each class, with its images: CLASS/IMAGE.jpg"
+            f"{str(root)!r}: has no folders; it must have a folder with images for each class: CLASS/IMAGE.jpg"
         )
     if others:
         _log.warning("%s: files ignored because their names do not end like those of images: %d", root, others)
@@ -121,18 +121,18 @@ def image_folder(path: PathLike) -> ImageFiles:
 
 
 def image_list(path: PathLike, *, root: PathLike | None = None) -> ImageFiles:
-    """Return the images that a CSV file lists, a line each: path and label.
+    """Return the images that a CSV file lists, one per line: path and label.
 
-    Labels are whole numbers, or names of classes, which are then numbered in their order. A first line "path,label" is
-    left out.
+    Labels are whole numbers, or names of classes, which are then numbered in sorted order. A first line "path,label"
+    is skipped.
 
     Args:
-        path: of the list.
-        root: where relative paths begin; None: at the folder of the list.
+        path: the CSV file.
+        root: the folder that relative paths start from; None: the folder of the list.
 
     Raises:
         FileNotFoundError: there is no such file.
-        ParseError: a line has other than two fields; none has; labels are partly numbers, or negative.
+        ParseError: a line does not have two fields, the list is empty, a label is negative, or only some are numbers.
     """
     place = Path(root) if root is not None else Path(path).parent
     rows: list[tuple[str, str]] = []
@@ -154,13 +154,13 @@ def image_list(path: PathLike, *, root: PathLike | None = None) -> ImageFiles:
     except csv.Error as error:
         raise ParseError(f"{os.fspath(path)!r}, line {lines.line_num}: cannot be read as CSV: {error}") from None
     if not rows:
-        raise ParseError(f"{os.fspath(path)!r}: lists no image")
+        raise ParseError(f"{os.fspath(path)!r}: lists no images")
     labels, classes = _numbered([label for _, label in rows], os.fspath(path))
     return ImageFiles([str(place / name) for name, _ in rows], labels, classes)
 
 
 def _numbered(texts: list[str], path: str) -> tuple[list[int], list[str]]:
-    """Return labels as numbers, and the names of the classes if they were names."""
+    """Return labels as numbers, and the names of the classes if labels are names."""
     numbers = [_NUMBER.fullmatch(text) is not None for text in texts]
     if all(numbers):
         labels = [int(text) if len(text) < 20 else _LARGEST + 1 for text in texts]
@@ -170,7 +170,7 @@ def _numbered(texts: list[str], path: str) -> tuple[list[int], list[str]]:
         return labels, []
     if any(numbers):
         raise ParseError(
-            f"{path!r}: labels must be all whole numbers or all names; got {texts[numbers.index(True)]!r} "
+            f"{path!r}: labels must be either all whole numbers or all names; got {texts[numbers.index(True)]!r} "
             f"and {texts[numbers.index(False)]!r}"
         )
     classes = sorted(set(texts))
@@ -181,7 +181,7 @@ class ImageArrays:
     """Images in memory.
 
     Args:
-        images: uint8, (N, H, W) or (N, H, W, C), C being 1 or 3; colors are red, green, blue, as such files have them.
+        images: uint8, (N, H, W) or (N, H, W, C), C being 1 or 3; colors are red, green, blue, as usual in such files.
         labels: whole numbers, (N,) or (N, 1).
         name: name of the set in errors.
 
@@ -227,20 +227,20 @@ def read_npz_images(path: PathLike, part: str = "train") -> ImageArrays:
     """Return the images in an ``.npz`` file.
 
     Args:
-        path: of the file. Arrays are named "images" and "labels", or "x" and "y", or, where there are two parts,
+        path: the file. Its arrays are named "images" and "labels", or "x" and "y", or, where there are two parts,
             "x_train", "y_train", "x_test", "y_test", or "train_images" and so on.
         part: "train" or "test".
 
     Raises:
         FileNotFoundError: there is no such file.
-        ParseError: it is no such file, lacks the arrays, or they do not fit.
+        ParseError: it is not an npz file, lacks the arrays, or they do not match.
     """
     name, found = os.fspath(path), read_npz(path)
     for images, labels in _NPZ[part]:
         if images in found and labels in found:
             return ImageArrays(found[images], found[labels], name)
     raise ParseError(
-        f"{name!r}: has no {part} images: it must have one of the pairs of arrays {_NPZ[part]}, and has {sorted(found)}"
+        f"{name!r}: has no {part} images: it must have one of the pairs of arrays {_NPZ[part]}, got {sorted(found)}"
     )
 
 
@@ -249,11 +249,12 @@ class ImageDatabase:
 
     Args:
         path: of the database.
-        db_type: "lmdb" or "minidb"; None: what it looks like.
-        datum: whether records are Caffe's Datum; None: the first record decides.
+        db_type: "lmdb" or "minidb"; None: recognized by its files.
+        datum: whether records are Caffe's Datum; None: as the first record is.
 
     Raises:
-        As ``open_records``; ParseError: the first record holds no image and label, or a file with names is damaged.
+        As ``open_records``; ParseError: the first record is not an image with a label, or the file of class names is
+            damaged.
     """
 
     def __init__(self, path: PathLike, db_type: str | None = None, *, datum: bool | None = None) -> None:
@@ -263,7 +264,7 @@ class ImageDatabase:
             raise ParseError(f"{self.records.path!r}: the database is empty")
         key, value = self.records[0]
         self._datum = value[:1] != b"\n" if datum is None else datum  # TensorProtos begin with their first field
-        self._read(key, value).label  # noqa: B018  (refuses what has no label)
+        self._read(key, value).label  # noqa: B018  (raises if the record has no label)
         self.classes = read_class_names(path, self.records.db_type)
 
     def __len__(self) -> int:
@@ -289,7 +290,7 @@ class ImageSubset:
 
     Args:
         images: the set.
-        numbers: which of them.
+        numbers: their indices in the set.
     """
 
     def __init__(self, images: ImageSet, numbers: Array) -> None:
@@ -308,13 +309,13 @@ class ImageSubset:
 
 
 class DummyImages:
-    """Random images, with labels that follow from their numbers: for measuring speed without a data set.
+    """Random images with labels that depend on their index, to measure speed without a data set.
 
     Args:
         count: number of images.
         height, width, channels: of each.
-        classes: labels are ``number % classes``.
-        seed: of the 16 random images, which are used in turn.
+        classes: image k has the label ``k % classes``.
+        seed: of the 16 random images, which are used in rotation.
     """
 
     def __init__(self, count: int, height: int, width: int, channels: int = 3, *, classes: int = 10, seed: int = 0):

@@ -1,4 +1,4 @@
-"""Extents that the header of an image file claims, compared with what its bytes can hold before memory is taken."""
+"""Check the size that the header of an image file claims, before memory is allocated for it."""
 
 from __future__ import annotations
 
@@ -13,13 +13,13 @@ __all__ = ["MAX_PIXELS", "check_image_size", "claimed_size", "pixel_limit"]
 Bytes = bytes | memoryview
 
 MAX_PIXELS = 1 << 27
-"""Default of the largest number of pixels of an image; see ``pixel_limit``."""
+"""Default limit on the pixels of an image; see ``pixel_limit``."""
 
 _PNG = b"\x89PNG"
 _VARIABLE = "NETBUILDER_MAX_PIXELS"
 _PIXELS_PER_BYTE = 10_000  # more than the best compression of any usual format: PNG reaches 8,256, with one bit a pixel
-_WITHOUT_SIZE = {0x01, *range(0xD0, 0xD9)}  # markers of JPEG without a segment
-_FRAMES = {*range(0xC0, 0xD0)} - {0xC4, 0xC8, 0xCC}  # markers that begin a frame and give its extents
+_WITHOUT_SIZE = {0x01, *range(0xD0, 0xD9)}  # JPEG markers without a segment after them
+_FRAMES = {*range(0xC0, 0xD0)} - {0xC4, 0xC8, 0xCC}  # JPEG markers of frame headers, which have height and width
 
 
 def pixel_limit(given: int | None = None) -> int:
@@ -35,7 +35,7 @@ def pixel_limit(given: int | None = None) -> int:
         limit = 0
     if limit < 1:
         what = "max_pixels" if given is not None else f"the variable {_VARIABLE}"
-        raise NetError(f"{what} must be a whole number from 1 on, got {text!r}")
+        raise NetError(f"{what} must be a whole number, 1 or greater, got {text!r}")
     return limit
 
 
@@ -46,10 +46,10 @@ def check_image_size(data: Bytes, where: str, max_pixels: int | None = None, pil
         data: the bytes of the file.
         where: what to call the image in errors.
         max_pixels: see ``pixel_limit``.
-        pillow: module PIL.Image, which reads headers of formats other than JPEG and PNG; None: they pass unchecked.
+        pillow: module PIL.Image, which reads headers of formats other than JPEG and PNG; None: those are not checked.
 
     Raises:
-        ParseError: it claims too many.
+        ParseError: it claims too many pixels.
         NetError: the limit is wrong.
     """
     limit = pixel_limit(max_pixels)
@@ -71,7 +71,7 @@ def check_image_size(data: Bytes, where: str, max_pixels: int | None = None, pil
 
 
 def claimed_size(data: Bytes, pillow: Any = None) -> tuple[int, int] | None:
-    """Return height and width as the header of an image file says; None: its format is not known, or there is none.
+    """Return height and width from the header of an image file; None if the format is unknown or the header incomplete.
 
     >>> claimed_size(b"\\x89PNG\\r\\n\\x1a\\n" + bytes(8) + bytes([0, 0, 0, 3, 0, 0, 0, 2]))
     (2, 3)
@@ -85,7 +85,7 @@ def claimed_size(data: Bytes, pillow: Any = None) -> tuple[int, int] | None:
     try:
         with pillow.open(io.BytesIO(data)) as image:
             return int(image.size[1]), int(image.size[0])
-    except Exception:  # Pillow raises many types; decoding will raise an error that says what is wrong
+    except Exception:  # Pillow raises many types; decoding will raise an error with the reason
         return None
 
 

@@ -9,17 +9,22 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from netbuilder.data.image_codec import mirror_image, resize_image, split_channels
-from netbuilder.data.image_color import jitter, lighting
+from netbuilder.data.image_codec import GRAY_WEIGHTS, mirror_image, resize_image, split_channels
 from netbuilder.data.rand_augment import MOST, Change, apply_changes, draw_changes, require_pillow
 from netbuilder.data.scratch import Scratch
 from netbuilder.proto import ArgumentError, ShapeError
 
-__all__ = ["Geometry", "ImageTransform"]
+__all__ = ["EIGENVALUES", "EIGENVECTORS", "Geometry", "ImageTransform", "jitter", "lighting"]
 
 Array = np.ndarray[Any, np.dtype[Any]]
 
-_TRIES = 10  # random crops that are tried before the middle is taken
+EIGENVALUES = (0.2175, 0.0188, 0.0045)
+"""Eigenvalues of the covariance of red, green and blue over pixels from 0 to 1."""
+
+EIGENVECTORS = ((-0.5675, 0.7192, 0.4009), (-0.5808, -0.0045, -0.8140), (-0.5836, -0.6948, 0.4203))
+"""Its eigenvectors: rows are red, green and blue, columns the components; both for ImageNet's training images."""
+
+_TRIES = 10  # random crops to try before the middle is used
 
 
 class Geometry(NamedTuple):
@@ -29,9 +34,9 @@ class Geometry(NamedTuple):
         of: height and width of the original image.
         box: top, left, height and width of the part to use; None: the whole image.
         size: height and width that the part is resized to; None: unchanged.
-        corner: top and left of the crop in the resized part, margins included; None: no crop.
+        corner: top and left of the crop in the resized part with its margins; None: no crop.
         mirrored: whether to mirror; None: drawn later, after the changes of color.
-        changes: of ``rand_augment``, after the crop.
+        changes: operations of RandAugment to apply after the crop.
     """
 
     of: tuple[int, int]
@@ -44,7 +49,7 @@ class Geometry(NamedTuple):
 
 @dataclass(frozen=True)
 class ImageTransform:
-    """Transformation of an image, in this order; random steps are left out in test mode.
+    """Transformation of an image, in the order of the arguments; random steps are skipped in test mode.
 
     Args:
         box: top, left, height and width in pixels of the part of the image to use.
@@ -52,16 +57,16 @@ class ImageTransform:
         minsize: the shorter side is enlarged to this length if it is shorter; not together with ``scale``.
         warp: resize both sides to ``scale``.
         random_scale: shortest and longest length, from which ``scale`` is drawn.
-        area_crop: a part of 8 % to 100 % of the area, with an aspect ratio of 3:4 to 4:3, is resized to the crop.
+        area_crop: resize to ``crop`` a random part with 8 % to 100 % of the area and an aspect ratio of 3:4 to 4:3.
         pad: width of a black margin around the image, from which a crop is taken at random.
-        crop: side of the square to cut out: at random, in test mode from the middle; 0: no crop.
-        crop_first: in training, cut the crop out before resizing, at whole pixels of the image, which is less work and
-            draws other places; not together with ``warp`` or ``pad``.
-        rand_augment: how many changes of RandAugment, and their strength from 0 to 30; usually 2 and 9. None: none.
-            It needs Pillow.
-        color_jitter: saturation, brightness and contrast change by up to these shares.
-        color_lighting: standard deviation of the added light; 0: none.
-        mirror: mirror each image with a chance of 1/2.
+        crop: side of the square crop, at a random position, in test mode in the middle; 0: no crop.
+        crop_first: in training, crop before resizing, at whole pixels of the original image; that is less work, and the
+            random positions differ; not together with ``warp`` or ``pad``.
+        rand_augment: number of operations of RandAugment and their strength from 0 to 30, usually 2 and 9; None: none.
+            Needs Pillow.
+        color_jitter: largest relative changes of saturation, brightness and contrast.
+        color_lighting: standard deviation of the light that is added; 0: none.
+        mirror: mirror each image with a probability of 1/2.
         mean, std: for each channel (blue, green, red), or one for all; a value v becomes (v - mean) / std.
         color: three channels; otherwise one, the brightness.
         is_test: test mode.
@@ -108,12 +113,12 @@ class ImageTransform:
         if self.random_scale is not None and not 0 < self.random_scale[0] <= self.random_scale[1]:
             return f"random_scale must be two lengths, the shorter one first, got {self.random_scale}"
         if self.area_crop and not self.crop:
-            return "area_crop needs crop, the size that parts are brought to"
+            return "area_crop needs crop, the size to which the part is resized"
         if self.crop_first and (self.warp or self.pad):
             return "crop_first excludes warp and pad"
         least = min([n for n in (self.scale, *(self.random_scale or ())) if n], default=self.crop)
         if self.crop > least + 2 * self.pad:
-            return f"crop must not be larger than what scale leaves, got {self.crop} and {least}"
+            return f"crop must not be larger than the image after scale, got {self.crop} and {least}"
         for name in ("mean", "std"):
             if len(getattr(self, name)) not in (1, self.channels):
                 return f"{name} must have 1 or {self.channels} values, got {list(getattr(self, name))}"
@@ -122,9 +127,11 @@ class ImageTransform:
         if not self.color and (self.color_jitter or self.color_lighting):
             return "color_jitter and color_lighting need three channels"
         if self.rand_augment is not None and not (self.rand_augment[0] >= 0 and 0 <= self.rand_augment[1] <= MOST):
-            return f"rand_augment is a number of changes and a strength from 0 to {MOST}, got {self.rand_augment}"
+            return (
+                f"rand_augment must be a number of operations and a strength from 0 to {MOST}, got {self.rand_augment}"
+            )
         if self.color_jitter and not all(0 <= x <= 1 for x in self.color_jitter):
-            return f"color_jitter changes by shares from 0 to 1, got {list(self.color_jitter)}"
+            return f"color_jitter must be three shares from 0 to 1, got {list(self.color_jitter)}"
         return None
 
     @functools.cached_property
@@ -155,15 +162,15 @@ class ImageTransform:
 
         Args:
             image: uint8, (H, W, C).
-            rng: source of random numbers; the same numbers give the same image.
+            rng: source of random numbers.
             where: what to call the image in errors.
             scratch: buffer for an image of another size; None: a new one.
 
         Raises:
-            ShapeError: it is smaller than the crop, or the box is not in it.
+            ShapeError: the image is smaller than the crop, or does not contain the box.
         """
         height, width = image.shape[:2]
-        found, mirrored = self.taken(image, self.geometry(height, width, rng, where), rng, scratch)
+        found, mirrored = self.apply_geometry(image, self.geometry(height, width, rng, where), rng, scratch)
         return mirror_image(found, scratch=scratch) if mirrored else found
 
     def geometry(self, height: int, width: int, rng: np.random.Generator, where: str = "image") -> Geometry:
@@ -171,10 +178,10 @@ class ImageTransform:
 
         Args:
             height, width: of the image.
-            rng, where: as of ``pixels``.
+            rng, where: see ``pixels``.
 
         Raises:
-            ShapeError: as ``pixels``.
+            ShapeError: see ``pixels``.
         """
         of = (height, width)
         if self.box is not None:
@@ -199,15 +206,15 @@ class ImageTransform:
         box = None if (height, width) == of else (top, left, height, width)
         return Geometry(of, box, size, corner, mirrored, changes)
 
-    def taken(
+    def apply_geometry(
         self, image: Array, found: Geometry, rng: np.random.Generator, scratch: Scratch | None = None
     ) -> tuple[Array, bool]:
-        """Return the result of ``pixels`` before mirroring, and whether to mirror it.
+        """Return the image before normalization and mirroring, and whether to mirror it.
 
         Args:
-            image, scratch: as of ``pixels``.
+            image, scratch: see ``pixels``.
             found: the geometry of the image.
-            rng: the generator of that geometry, which also draws the colors.
+            rng: the generator that the geometry was drawn with; it draws the colors too.
         """
         if found.box is not None:
             top, left, height, width = found.box
@@ -230,18 +237,18 @@ class ImageTransform:
     def normalize(self, pixels: Array, out: Array, scratch: Scratch | None = None, *, mirrored: bool = False) -> None:
         """Write normalized pixels (H, W, C), mirrored or not, into ``out`` of shape (C, H, W), float32."""
         planes = split_channels(pixels, mirrored=mirrored, scratch=scratch)
-        for target, plane, (factor, shift) in zip(out, planes, self._of_channels):
+        for target, plane, (factor, shift) in zip(out, planes, self._channel_scales):
             target[...] = plane
             np.multiply(target, factor, out=target)
             if shift:
                 np.add(target, shift, out=target)
 
     @functools.cached_property
-    def _of_channels(self) -> list[tuple[np.float32, np.float32]]:
+    def _channel_scales(self) -> list[tuple[np.float32, np.float32]]:
         return list(zip(self.factors, self.shifts))
 
     def __call__(self, image: Array, rng: np.random.Generator, where: str = "image") -> Array:
-        """Return the input of the net, (C, H, W), float32; arguments and errors as of ``pixels``."""
+        """Return the input of the net, (C, H, W), float32; arguments and errors as in ``pixels``."""
         pixels = self.pixels(image, rng, where)
         out = np.empty((self.channels, *pixels.shape[:2]), np.float32)
         self.normalize(pixels, out)
@@ -251,7 +258,9 @@ class ImageTransform:
         assert self.box is not None
         top, left, high, wide = self.box
         if min(top, left) < 0 or min(high, wide) < 1 or top + high > height or left + wide > width:
-            raise ShapeError(f"{where}: the box {self.box} (top, left, height, width) is not in {height} x {width}")
+            raise ShapeError(
+                f"{where}: the box {self.box} (top, left, height, width) is not inside {height} x {width} pixels"
+            )
         return self.box
 
     def _length(self, shorter: int, rng: np.random.Generator) -> int:
@@ -304,3 +313,44 @@ def _part(height: int, width: int, rng: np.random.Generator) -> tuple[int, int, 
             return _drawn(rng, height - h), _drawn(rng, width - w), h, w
     side = min(height, width)
     return (height - side) // 2, (width - side) // 2, side, side
+
+
+def jitter(
+    image: Array, rng: np.random.Generator, *, saturation: float = 0.4, brightness: float = 0.4, contrast: float = 0.4
+) -> Array:
+    """Return an image with changed saturation, brightness and contrast, in random order.
+
+    Each is multiplied by a factor drawn from [1 - x, 1 + x]. Values may leave [0, 255]; they are not clipped.
+
+    Args:
+        image: (H, W, 3), blue, green, red.
+
+    Source: Howard, "Some improvements on deep convolutional neural network based image classification", 2013,
+    arXiv:1312.5402, section 2.2.
+    """
+    image = image.astype(np.float32)
+    shares = (saturation, brightness, contrast)
+    for kind in rng.permutation(3):
+        factor = np.float32(1 + rng.uniform(-shares[kind], shares[kind]))
+        if kind == 1:
+            image *= factor
+            continue
+        gray = (image @ GRAY_WEIGHTS)[:, :, None]
+        middle = gray if kind == 0 else gray.mean()
+        image = middle + factor * (image - middle)
+    return image
+
+
+def lighting(image: Array, rng: np.random.Generator, std: float = 0.1) -> Array:
+    """Return an image with one random color added to all pixels, drawn along the principal components.
+
+    Args:
+        image: (H, W, 3), blue, green, red, from 0 to 255.
+        std: standard deviation of the factors of the components.
+
+    Source: Krizhevsky, Sutskever and Hinton, "ImageNet classification with deep convolutional neural networks", 2012,
+    section 4.1.
+    """
+    factors = rng.normal(0.0, std, 3) * EIGENVALUES
+    added = 255 * (np.array(EIGENVECTORS) @ factors)[::-1]
+    return image.astype(np.float32) + added.astype(np.float32)

@@ -1,6 +1,6 @@
 """LMDB databases: folders with records sorted by key, as Caffe2, Caffe and others write them.
 
-They are read here (``lmdb_pages``), and written by the package lmdb.
+The module ``lmdb_pages`` reads them; the package lmdb writes them.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ def _library(path: PathLike) -> Any:
         import lmdb
     except ImportError:
         raise DeviceError(
-            f"{os.fspath(path)!r}: to write databases of type lmdb needs the package lmdb; pip install lmdb, "
+            f"{os.fspath(path)!r}: writing databases of type lmdb needs the package lmdb; pip install lmdb, "
             "or 'netbuilder[data]', or use db_type 'minidb'"
         ) from None
     return lmdb
@@ -59,29 +59,27 @@ def read_lmdb(path: PathLike) -> Iterator[tuple[bytes, bytes]]:
     """Return an iterator over the records of a database, key and value, sorted by key.
 
     Raises:
-        As ``open_lmdb``, at once.
+        As ``open_lmdb``, before the first record is requested.
     """
     return open_lmdb(path).records()
 
 
 def write_lmdb(path: PathLike, records: Iterable[tuple[str | bytes, bytes]]) -> int:
-    """Write records to a new database, whole or not at all; return how many.
+    """Write records to a new database, whole or not at all; return their number.
 
     Args:
-        path: the folder; an LMDB database of that name is replaced, anything else refused.
-        records: keys (text is encoded as UTF-8; 1 to 511 bytes, each once) and values.
+        path: the folder; an existing LMDB database is replaced, anything else is an error.
+        records: distinct keys (1 to 511 bytes; text is encoded as UTF-8) and values.
 
     Raises:
         DeviceError: the package lmdb is missing.
         NetError: a key is too long, empty, or repeated.
         FileExistsError: ``path`` exists and is not an LMDB database.
-        OSError: the folder cannot be written; a database that was there is as before.
+        OSError: the folder cannot be written; an existing database is unchanged.
     """
     lmdb, target = _library(path), Path(os.path.realpath(path))
     if target.exists() and not _is_database(target):
-        raise FileExistsError(
-            errno.EEXIST, "exists already and is not an LMDB database; give another name", os.fspath(path)
-        )
+        raise FileExistsError(errno.EEXIST, "exists and is not an LMDB database; give another name", os.fspath(path))
     if not target.parent.is_dir():
         raise FileNotFoundError(errno.ENOENT, f"the folder {str(target.parent)!r} does not exist", os.fspath(path))
     draft = target.with_name(f".{target.name}.draft-{secrets.token_hex(4)}")
@@ -131,7 +129,7 @@ def _commit(lmdb: Any, environment: Any, batch: list[tuple[bytes, bytes]], path:
             with environment.begin(write=True) as writing:
                 for key, value in batch:
                     if not writing.put(key, value, overwrite=False):
-                        raise NetError(f"{path!r}: the key {key!r} comes twice; lmdb keeps one record for each")
+                        raise NetError(f"{path!r}: the key {key!r} occurs twice; lmdb keeps one record per key")
             return
         except lmdb.MapFullError:
             environment.set_mapsize(2 * environment.info()["map_size"])

@@ -2,7 +2,7 @@
 
 LMDB's own library trusts the pages and aborts the process on a damaged one; here that is an error. Layout: pages of
 one size, of which the first two are meta pages; a B+ tree of branch pages over leaf pages with the records, sorted by
-key; long values in overflow pages of their own. A page begins with its number (8 bytes), two bytes that are not used,
+key; long values in separate overflow pages. A page begins with its number (8 bytes), two bytes that are not used,
 flags (2), and either where its list of nodes ends and where its nodes begin (2, 2) or the count of overflow pages (4).
 
 Source: Chu, "Lightning Memory-Mapped Database", lmdb.h and mdb.c of version 0.9; data format 1, 64 bits, little-endian.
@@ -25,14 +25,16 @@ __all__ = ["LmdbFile"]
 _HEADER = struct.Struct("<QHHHH")  # of a page: number, unused, flags, lower, upper
 _META = struct.Struct("<IIQQ")  # magic, version, address, size of the map
 _TREE = struct.Struct("<IHHQQQQQ")  # page size, flags, depth, branch, leaf and overflow pages, entries, root
-_TREE_AT = _HEADER.size + _META.size + _TREE.size  # the records' tree, after that of the free pages
+_TREE_AT = _HEADER.size + _META.size + _TREE.size  # offset of the tree of records, after the tree of free pages
 _LAST = struct.Struct("<QQ")  # last page, transaction
 _NODE = struct.Struct("<HHHH")  # two halves of a size, flags, length of the key
 _META_SIZE = _TREE_AT + _TREE.size + _LAST.size
 
 _MAGIC, _VERSION = 0xBEEFC0DE, 1
 _BRANCH, _LEAF, _OVERFLOW, _META_PAGE = 1, 2, 4, 8
-_KINDS = _BRANCH | _LEAF | _OVERFLOW | _META_PAGE | 0x20 | 0x40  # and leaves without nodes, and pages within pages
+_KINDS = (
+    _BRANCH | _LEAF | _OVERFLOW | _META_PAGE | 0x20 | 0x40
+)  # 0x20: leaf pages without nodes, 0x40: pages within pages
 _NAMES = {_BRANCH: "branch page", _LEAF: "leaf page", _OVERFLOW: "overflow page", _META_PAGE: "meta page"}
 _LONG = 1  # flag of a node: its value is in overflow pages
 _REVERSED, _SEVERAL, _NUMBERS = 2, 4, 8  # flags of a tree: keys compared from the end, several values a key, numbers
@@ -53,7 +55,7 @@ class _Tree(NamedTuple):
 
 
 class _Node(NamedTuple):
-    """A record in a leaf page: where its value begins in the page, and its length; a long one is elsewhere."""
+    """A record in a leaf page: where its value begins in the page, and its length; long values are in other pages."""
 
     key: bytes
     begin: int
@@ -80,7 +82,7 @@ class LmdbFile:
         self._tree = self._newest(size)
         used = (self._tree.last_page + 1) * self._tree.page_size
         if used > size:
-            raise self._broken(f"the file is cut short: it has {size} bytes, its pages take {used}")
+            raise self._broken(f"the file is truncated: it has {size} bytes, its pages take {used}")
         self._starts: list[int] = []  # for each leaf page, how many records are before it
         self._leaves: list[int] = []
 
@@ -98,10 +100,10 @@ class LmdbFile:
                 yield node.key, self._value(number, data, node)
 
     def record(self, index: int) -> tuple[bytes, bytes]:
-        """Return the record of this number; the first call reads all leaf pages.
+        """Return a record by number; the first call reads all leaf pages.
 
         Raises:
-            IndexError: there are fewer.
+            IndexError: there are fewer records.
             ParseError: a page is damaged.
         """
         if not 0 <= index < len(self):
@@ -114,7 +116,7 @@ class LmdbFile:
         within, places = index - self._starts[leaf], _places(data)
         if within >= len(places):
             raise self._broken(
-                f"page {number} has {counted(len(places), 'record')}, fewer than when it was opened; if the file has "
+                f"page {number} has {counted(len(places), 'record')}, fewer than when the file was opened; if it has "
                 "been rewritten since, open it again"
             )
         node = self._node(number, data, places[within])
@@ -131,7 +133,7 @@ class LmdbFile:
     # Pages.
 
     def _newest(self, size: int) -> _Tree:
-        """Return the tree of the last transaction that was written."""
+        """Return the tree of the last committed transaction."""
         first = self._meta(0, 0, size)
         second = self._meta(1, first.page_size, size)
         if first.page_size != second.page_size or abs(first.transaction - second.transaction) > 1:
@@ -144,13 +146,13 @@ class LmdbFile:
     def _meta(self, number: int, offset: int, size: int) -> _Tree:
         data = os.pread(self._file, _META_SIZE, offset)
         if len(data) < _META_SIZE:
-            raise self._broken(f"the file is cut short: it has {size} bytes, and meta page {number} ends after them")
+            raise self._broken(f"the file is truncated: it has {size} bytes, and meta page {number} ends after them")
         page, _, flags, _, _ = _HEADER.unpack_from(data)
         magic, version, _, _ = _META.unpack_from(data, _HEADER.size)
         if magic != _MAGIC or version != _VERSION or page != number or flags & _KINDS != _META_PAGE:
             raise self._broken(
-                f"page {number} is no meta page of data format {_VERSION}: it says page {page}, flags {flags:#x}, "
-                f"magic {magic:#x}, format {version}"
+                f"page {number} is not a meta page of data format {_VERSION}: it has page number {page}, "
+                f"flags {flags:#x}, magic {magic:#x}, format {version}"
             )
         page_size = int(_TREE.unpack_from(data, _HEADER.size + _META.size)[0])
         _, kind, depth, _, _, _, entries, root = _TREE.unpack_from(data, _TREE_AT)
@@ -158,7 +160,7 @@ class LmdbFile:
         if page_size & (page_size - 1) or not 512 <= page_size <= 65536:
             raise self._broken(f"meta page {number}: pages have 512, 1024, ... or 65536 bytes, got {page_size}")
         if kind & _SEVERAL:
-            raise self._broken(f"meta page {number}: databases with several values a key are not read")
+            raise self._broken(f"meta page {number}: databases with several values per key are not supported")
         empty = root == _NONE
         if empty != (entries == 0) or not empty and not (2 <= root <= tree.last_page and 1 <= depth <= _DEEPEST):
             raise self._broken(
@@ -174,13 +176,13 @@ class LmdbFile:
         data = os.pread(self._file, size, number * size)
         if len(data) < size:
             raise self._broken(
-                f"page {number} is cut short; if the file has been rewritten since it was opened, open it again"
+                f"page {number} is truncated; if the file has been rewritten since it was opened, open it again"
             )
         found, _, flags, lower, upper = _HEADER.unpack_from(data)
         if found != number or flags & _KINDS != kind:
             raise self._broken(
-                f"page {number} should be a {_NAMES[kind]}: it says page {found}, {_NAMES.get(flags & _KINDS, 'kind')} "
-                f"({flags:#x})"
+                f"page {number} should be a {_NAMES[kind]}: it has page number {found}, "
+                f"{_NAMES.get(flags & _KINDS, 'kind')} ({flags:#x})"
             )
         if not _HEADER.size < lower <= upper <= size or lower % 2:
             raise self._broken(f"page {number}: its nodes are listed up to byte {lower} and begin at {upper} of {size}")
@@ -189,7 +191,7 @@ class LmdbFile:
     def _walk(self) -> Iterator[tuple[int, bytes, list[_Node]]]:
         """Yield the number, content and records of each leaf page, in order."""
         tree = self._tree
-        left = tree.last_page  # bound on the pages of the tree, so that a cycle ends
+        left = tree.last_page  # bounds the number of visited pages, so that a cycle ends
         waiting = [] if tree.root == _NONE else [(tree.root, 1)]
         records, last = 0, b""
         sorted_ = not tree.flags & (_REVERSED | _NUMBERS)
@@ -197,7 +199,7 @@ class LmdbFile:
             number, level = waiting.pop()
             left -= 1
             if not 2 <= number <= tree.last_page or left < 0:
-                raise self._broken(f"page {number} is met in a tree of {tree.last_page + 1} pages, or met too often")
+                raise self._broken(f"the tree refers to page {number} of {tree.last_page + 1}, or has a cycle")
             data = self._page(number, _LEAF if level == tree.depth else _BRANCH)
             if level < tree.depth:
                 waiting += [(child, level + 1) for child in reversed(self._children(number, data))]
@@ -210,7 +212,7 @@ class LmdbFile:
             records += len(nodes)
             yield number, data, nodes
         if records != tree.entries:
-            raise self._broken(f"it says that it holds {tree.entries} records, and {records} were found")
+            raise self._broken(f"its meta page counts {tree.entries} records, and {records} were found")
 
     def _children(self, number: int, data: bytes) -> list[int]:
         upper, children = _HEADER.unpack_from(data)[4], []
@@ -231,8 +233,8 @@ class LmdbFile:
         end = key_end + (8 if flags == _LONG else length)
         if flags & ~_LONG or end > size or not key_size:
             raise self._broken(
-                f"page {number}: the record at byte {at} says {key_size} bytes of key and {length} of value, flags "
-                f"{flags:#x}; plain records that end within {size} bytes are read"
+                f"page {number}: the record at byte {at} has {key_size} bytes of key and {length} of value, flags "
+                f"{flags:#x}; only plain records that end within {size} bytes are supported"
             )
         return _Node(data[at + _NODE.size : key_end], key_end, length, flags == _LONG)
 
@@ -250,13 +252,13 @@ class LmdbFile:
         value = os.pread(self._file, node.size, first * size + _HEADER.size)
         if len(header) < _HEADER.size or len(value) < node.size:
             raise self._broken(
-                f"{where}, is cut short; if the file has been rewritten since it was opened, open it again"
+                f"{where}, is truncated; if the file has been rewritten since it was opened, open it again"
             )
         found, _, flags, low, high = _HEADER.unpack(header)
         if found != first or flags & _KINDS != _OVERFLOW or low | high << 16 != pages:
             raise self._broken(
-                f"{where}, should be in {pages} overflow pages from {first} on: they say page {found}, flags "
-                f"{flags:#x}, {low | high << 16} pages"
+                f"{where}, should be in {pages} overflow pages from {first} on: their header has page number {found}, "
+                f"flags {flags:#x}, {low | high << 16} pages"
             )
         return value
 

@@ -19,7 +19,7 @@ __all__ = ["append_minidb", "minidb_offsets", "read_minidb", "read_minidb_at", "
 
 _LENGTHS = struct.Struct("<ii")
 _LONGEST = 2**31 - 1
-_USUAL_KEY = 56  # bytes, in which most keys fit
+_USUAL_KEY = 56  # bytes; most keys are not longer
 
 PathLike = str | os.PathLike[str]
 
@@ -63,10 +63,15 @@ def minidb_offsets(path: PathLike) -> list[int]:
 
 
 def read_minidb_at(number: int, offset: int, path: PathLike) -> tuple[bytes, bytes]:
-    """Return the record, key and value, that begins at ``offset`` of the open file of this number; for any thread.
+    """Return the record, key and value, at ``offset`` of an open file; thread-safe.
+
+    Args:
+        number: the file descriptor.
+        offset: where the record begins, in bytes.
+        path: name of the file in errors.
 
     Raises:
-        ParseError: the file, called ``path`` in the message, has been changed since its offsets were read.
+        ParseError: the file has been changed since its offsets were read.
     """
     begin = os.pread(number, _LENGTHS.size + _USUAL_KEY, offset)
     key_length, value_length = _LENGTHS.unpack_from(begin) if len(begin) >= _LENGTHS.size else (-1, -1)
@@ -78,12 +83,12 @@ def read_minidb_at(number: int, offset: int, path: PathLike) -> tuple[bytes, byt
         if len(key) == key_length and len(value) == value_length:
             return key, value
     raise ParseError(
-        f"{os.fspath(path)!r}: has no minidb record at byte {offset} any more; the file was changed after it was opened"
+        f"{os.fspath(path)!r}: no longer has a minidb record at byte {offset}; the file was changed after it was opened"
     )
 
 
 def _lengths(file: BinaryIO, path: PathLike, number: int, offset: int, end: int | None) -> tuple[int, int] | None:
-    """Return how long key and value of the record are that begins here, None at the end of the file (or at ``end``)."""
+    """Return the lengths of the key and value of the next record, None at the end of the file (or at ``end``)."""
     size = os.fstat(file.fileno()).st_size
     if offset >= size or end is not None and offset >= end:
         return None
@@ -95,7 +100,7 @@ def _lengths(file: BinaryIO, path: PathLike, number: int, offset: int, end: int 
     left = size - offset - _LENGTHS.size
     if key_length < 0 or value_length < 0 or key_length + value_length > left:
         _require_append(
-            path, number, offset, f"says {key_length} bytes of key and {value_length} of value, {left} are left"
+            path, number, offset, f"announces {key_length} bytes of key and {value_length} of value, {left} are left"
         )
         return None
     return key_length, value_length
@@ -113,15 +118,15 @@ def _require_append(path: PathLike, number: int, offset: int, reason: str) -> No
 
 
 def write_minidb(path: PathLike, records: Iterable[tuple[str | bytes, bytes]]) -> int:
-    """Write records to a new file, whole or not at all; return how many.
+    """Write records to a new file, whole or not at all; return their number.
 
     Args:
-        path: the file; one of that name is replaced.
+        path: the file; an existing one is replaced.
         records: keys (text is encoded as UTF-8) and values, below 2 GiB each.
 
     Raises:
         NetError: a key or value is too long.
-        OSError: the file cannot be written; one that was there is as before.
+        OSError: the file cannot be written; an existing one is unchanged.
 
     >>> import tempfile
     >>> with tempfile.TemporaryDirectory() as folder:
@@ -153,18 +158,18 @@ def _write(file: BinaryIO, path: PathLike, records: Iterable[tuple[str | bytes, 
 
 
 def append_minidb(path: PathLike, records: Iterable[tuple[str | bytes, bytes]]) -> int:
-    """Append records to a file, all or none, also if the process is killed meanwhile; return how many.
+    """Append records to a file, all or none even if the process is killed meanwhile; return their number.
 
-    While it runs, a second file beside the first has the size up to which that one is read. Where a killed process has
-    left it, the next call removes both it and what follows that size.
+    During the call, a second file next to the first stores the size up to which the first is valid. If a killed process
+    left such a file, the next call removes it, and truncates the first to that size.
 
     Args:
-        path: the file; it is made if it is not there.
-        records: as for ``write_minidb``.
+        path: the file; it is created if it does not exist.
+        records: see ``write_minidb``.
 
     Raises:
         NetError: a key or value is too long.
-        OSError: the file cannot be written; it is as before.
+        OSError: the file cannot be written; it is unchanged.
     """
     target = os.path.realpath(path)
     if not os.path.exists(target):
@@ -180,7 +185,7 @@ def append_minidb(path: PathLike, records: Iterable[tuple[str | bytes, bytes]]) 
         try:
             count = _write(file, path, records)
             file.flush()
-        except BaseException:  # as of a full disk
+        except BaseException:  # such as a full disk
             with contextlib.suppress(OSError):
                 file.close()
             os.truncate(target, size)
@@ -191,16 +196,16 @@ def append_minidb(path: PathLike, records: Iterable[tuple[str | bytes, bytes]]) 
 
 
 def _mark(path: PathLike) -> str:
-    """Return the name of the file that has the size of a database that is being appended to."""
+    """Return the name of the file that stores the valid size of a database during ``append_minidb``."""
     folder, name = os.path.split(os.path.realpath(path))
     return os.path.join(folder, f".{name}.append")
 
 
 def _committed(path: PathLike) -> int | None:
-    """Return the size up to which a database is whole that is being appended to, None for any other."""
+    """Return the size up to which a database is valid that is being appended to, None for any other."""
     try:
         with open(_mark(path), encoding="ascii") as file:
             size, number = map(int, file.read().split())
-        return size if os.stat(path).st_ino == number else None  # else another file has taken its place
+        return size if os.stat(path).st_ino == number else None  # else the file was replaced meanwhile
     except (OSError, ValueError):
         return None

@@ -1,4 +1,4 @@
-"""Arrays in ``.npz`` files, whose headers are compared with what the file can hold before memory is taken."""
+"""Arrays in ``.npz`` files, whose headers are checked against the size of the file before memory is allocated."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ __all__ = ["read_npz"]
 
 Array = np.ndarray[Any, np.dtype[Any]]
 
-_PACKED = 1100  # more than the largest compression ratio of zip files, 1,032
+_PACKED = 1100  # upper bound of the compression ratio of zip files, which is 1,032
 
 
 def read_npz(path: str | os.PathLike[str]) -> Mapping[str, Array]:

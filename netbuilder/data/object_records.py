@@ -21,10 +21,10 @@ class ObjectKind:
     """How objects of a class are written to a BlobProto, and read from it.
 
     Args:
-        name: the record's type.
+        name: type of the record.
         holds: the class.
-        write: fills in the tensor and content of a record.
-        read: returns an object made of a record.
+        write: writes an object into the tensor and content of a record.
+        read: returns the object that a record holds.
     """
 
     name: str
@@ -69,7 +69,9 @@ def _read_cursor(blob: BlobProto) -> TreeCursor:
     cursor = TreeCursor(names)
     place = np.array(blob.tensor.int64_data, np.int64)
     if place.size and (names and place.size != len(cursor.tree(len(names)).start()) or place.min() < 0):
-        raise ParseError(f"a cursor over the columns {names} stands at {place.tolist()}: a number for each domain")
+        raise ParseError(
+            f"a cursor over the columns {names} must have one position, 0 or greater, per domain, got {place.tolist()}"
+        )
     cursor.place = place.tolist()
     return cursor
 

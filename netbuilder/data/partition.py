@@ -23,16 +23,16 @@ def data_partition(x: Array, y: Array, rank: int, world_size: int, *, remainder:
         x, y: arrays with samples along the first axis, as many of each, n.
         rank: from 0 on, of the process.
         world_size: number of processes.
-        remainder: what becomes of the n modulo ``world_size`` samples that are left over. "drop": nobody gets them,
-            parts have floor(n / world_size) samples; "strict": there may be none; "repeat": all samples are used,
-            parts have ceil(n / world_size), and the last ones are filled up with the first samples again.
+        remainder: what to do with the n modulo ``world_size`` samples that are left over. "drop": ignore them, each
+            part has floor(n / world_size) samples; "strict": raise an error if there are any; "repeat": use all
+            samples, each part has ceil(n / world_size), and the last parts are filled up with the first samples.
 
     Returns:
-        Parts of ``x`` and ``y``, in their memory unless samples are repeated.
+        Parts of ``x`` and ``y``; views, unless samples are repeated.
 
     Raises:
-        NetError: a ValueError; the rank is out of range, there are fewer samples than ranks (which "repeat" allows), or
-            "strict" leaves samples over.
+        NetError: (a ValueError) the rank is out of range, there are fewer samples than ranks (which "repeat" allows),
+            or samples are left over with "strict".
         ShapeError: ``x`` and ``y`` differ in the number of samples.
 
     >>> [data_partition(np.arange(5), np.arange(5), rank, 2)[0].tolist() for rank in (0, 1)]
@@ -50,13 +50,13 @@ def data_partition(x: Array, y: Array, rank: int, world_size: int, *, remainder:
     count, over = len(x), len(x) % world_size
     if not count or remainder != "repeat" and count < world_size:
         raise NetError(
-            f"data_partition: {count} samples are too few for {world_size} ranks; take fewer ranks"
+            f"data_partition: {count} samples are too few for {world_size} ranks; use fewer ranks"
             + ("" if not count else ", or remainder='repeat'")
         )
     if over and remainder == "strict":
         raise NetError(
-            f"data_partition: {count} samples cannot be split evenly over {world_size} ranks, {over} left over; "
-            "remainder='drop' leaves them out, 'repeat' fills the last parts up"
+            f"data_partition: {count} samples cannot be split evenly over {world_size} ranks, {over} are left over; "
+            "give remainder='drop' to ignore them, or 'repeat' to fill up the last parts"
         )
     each = -(-count // world_size) if remainder == "repeat" else count // world_size
     begin = rank * each

@@ -12,14 +12,14 @@ __all__ = ["QueueReader"]
 
 
 class QueueReader(DBReader):
-    """Takes records out of a queue: one of their blobs is the value, a string, and one may be the key.
+    """Reads the records of a queue: one blob of each is the value, a string, and another may be the key.
 
-    A queue cannot be rewound, and its end is an error.
+    A queue cannot be rewound, and reading after its end is an error.
 
     Args:
-        queue: whose records are read.
-        key: the number of the blob that is the key; -1: keys are empty.
-        value: the number of the blob that is the value.
+        queue: the queue.
+        key: index of the blob that is the key; -1: keys are empty.
+        value: index of the blob that is the value.
         timeout: seconds to wait for a record at most; 0: no limit.
 
     Raises:
@@ -29,8 +29,8 @@ class QueueReader(DBReader):
     def __init__(self, queue: BlobsQueue, *, key: int = -1, value: int = 0, timeout: float = 0.0) -> None:
         if not (-1 <= key < queue.num_blobs and 0 <= value < queue.num_blobs and timeout >= 0):
             raise NetError(
-                f"queue {queue.name!r} has {queue.num_blobs} blobs a record: the key's number must be one of them or "
-                f"-1, the value's one of them, and the timeout not negative; got {key}, {value}, {timeout}"
+                f"queue {queue.name!r} has {queue.num_blobs} blobs per record: key must be the index of one or -1, "
+                f"value the index of one, and timeout not negative; got {key}, {value}, {timeout}"
             )
         self.path, self.db_type, self.num_shards, self.shard_id = queue.name, "blobs_queue", 1, 0
         self.queue = queue
@@ -70,14 +70,14 @@ class QueueReader(DBReader):
         return 0
 
     def seek(self, position: int) -> None:
-        """Accept position 0 alone, which leaves the queue unchanged.
+        """Do nothing for position 0, the only one that a queue has.
 
         Raises:
             NetError: it is another position.
         """
         if position:
             raise NetError(
-                f"{self!r}: a queue cannot be read from record {position} on; records that were read are gone"
+                f"{self!r}: a queue cannot be read from record {position} on; its records can be read only once"
             )
 
     def rewind(self) -> None:
@@ -86,4 +86,4 @@ class QueueReader(DBReader):
         Raises:
             NetError: always.
         """
-        raise NetError(f"{self!r}: a queue cannot be read again; records that were read are gone")
+        raise NetError(f"{self!r}: a queue cannot be rewound; its records can be read only once")

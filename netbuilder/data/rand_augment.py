@@ -16,11 +16,11 @@ Array = np.ndarray[Any, np.dtype[Any]]
 MOST = 30
 """The largest strength."""
 
-_GRAY = 128  # value of pixels from outside of the image
+_GRAY = 128  # value of pixels outside of the image
 
 
 class Change(NamedTuple):
-    """A change of an image: one of ``CHANGES``, and its strength from -1 to 1; the sign is a direction."""
+    """An operation on an image: one of ``CHANGES``, and its strength from -1 to 1; the sign is the direction."""
 
     name: str
     strength: float
@@ -30,9 +30,7 @@ def _pillow() -> Any:
     try:
         from PIL import Image, ImageEnhance, ImageOps
     except ImportError:
-        raise DeviceError(
-            "RandAugment changes images by Pillow, which is not installed; pip install 'netbuilder[data]'"
-        ) from None
+        raise DeviceError("RandAugment needs Pillow, which is not installed; pip install 'netbuilder[data]'") from None
     return Image, ImageEnhance, ImageOps
 
 
@@ -42,7 +40,7 @@ def require_pillow() -> None:
 
 
 def _moved(coefficients: Callable[[float, tuple[int, int]], Sequence[float]]) -> Callable[[Any, float], Any]:
-    """Return a change that takes each pixel (x, y) from (a x + b y + c, d x + e y + f)."""
+    """Return an affine operation: pixel (x, y) of the result is pixel (a x + b y + c, d x + e y + f) of the image."""
 
     def change(image: Any, strength: float) -> Any:
         module = _pillow()[0]
@@ -77,8 +75,8 @@ CHANGES: dict[str, Callable[[Any, float], Any]] = {
     "autocontrast": lambda image, strength: _pillow()[2].autocontrast(image),
     "equalize": lambda image, strength: _pillow()[2].equalize(image),
     "rotate": _rotated,  # by up to 30 degrees
-    "solarize": _solarized,  # values from a threshold on are inverted; the threshold falls from 256 to 0
-    "posterize": _posterized,  # 8 to 4 bits of each value stay
+    "solarize": _solarized,  # inverts values from a threshold on, which falls from 256 to 0
+    "posterize": _posterized,  # keeps 8 to 4 bits of each value
     "color": _enhanced("Color"),  # these four by factors from 0.1 to 1.9
     "contrast": _enhanced("Contrast"),
     "brightness": _enhanced("Brightness"),
@@ -94,7 +92,7 @@ _NAMES = tuple(CHANGES)
 
 
 def draw_changes(count: int, strength: float, rng: np.random.Generator) -> tuple[Change, ...]:
-    """Return random changes, all equally likely, with random signs.
+    """Return random operations, all equally likely, with random signs.
 
     Args:
         count: how many, from 0 on.
@@ -107,13 +105,16 @@ def draw_changes(count: int, strength: float, rng: np.random.Generator) -> tuple
     Source: Cubuk et al., "RandAugment", 2019, arXiv:1909.13719.
     """
     if count < 0 or not 0 <= strength <= MOST:
-        raise ArgumentError(f"RandAugment: 0 changes or more, of strength 0 to {MOST}; got {count} and {strength}")
+        raise ArgumentError(
+            f"RandAugment: the number of operations must be 0 or more, and the strength 0 to {MOST}; "
+            f"got {count} and {strength}"
+        )
     drawn = [(int(rng.random() * len(_NAMES)), rng.random() < 0.5) for _ in range(count)]
     return tuple(Change(_NAMES[number], (-strength if negative else strength) / MOST) for number, negative in drawn)
 
 
 def apply_changes(image: Array, changes: Sequence[Change]) -> Array:
-    """Return an image with these changes, one after another.
+    """Return an image after these operations, applied one after another.
 
     Args:
         image: uint8, (H, W, 3), blue, green, red, or (H, W, 1); left unchanged.
@@ -129,4 +130,4 @@ def apply_changes(image: Array, changes: Sequence[Change]) -> Array:
     for name, strength in changes:
         changed = CHANGES[name](changed, strength)
     pixels: Array = np.asarray(changed)
-    return pixels[:, :, None] if gray else np.ascontiguousarray(pixels[:, :, ::-1])  # as OpenCV takes it
+    return pixels[:, :, None] if gray else np.ascontiguousarray(pixels[:, :, ::-1])  # OpenCV needs contiguous pixels

@@ -22,8 +22,8 @@ class RebatchingQueue(BoundedQueue):
     that are left.
 
     Args:
-        num_blobs: arrays a sample.
-        capacity: samples that fit.
+        num_blobs: arrays per sample.
+        capacity: largest number of samples.
         name: name in messages.
 
     Raises:
@@ -52,13 +52,13 @@ class RebatchingQueue(BoundedQueue):
         """Append one sample, or with ``batch`` all rows of the arrays, each as soon as the queue is not full.
 
         Args:
-            arrays: one for each of ``num_blobs``; they belong to the queue from then on.
-            batch: the first axis counts samples; it is as long for all arrays.
+            arrays: ``num_blobs`` of them; the queue owns them from then on.
+            batch: the first axis, of the same length for all arrays, counts samples.
 
         Raises:
             QueueClosedError: the queue is closed; earlier rows may be in it.
             CancelledError: the net that waits was cancelled; earlier rows may be in the queue.
-            NetError: another number of arrays.
+            NetError: the number of arrays is not ``num_blobs``.
             ShapeError: with ``batch``, the arrays have different numbers of rows.
         """
         if len(arrays) != self.num_blobs:
@@ -77,23 +77,23 @@ class RebatchingQueue(BoundedQueue):
     def _put(self, sample: tuple[Any, ...]) -> None:
         with self._lock:
             while len(self._samples) >= self.capacity and not self._closed:
-                wait(self._room)
+                wait(self._not_full)
             if self._closed:
-                raise self._refusal("is closed, so that nothing goes in")
+                raise self._refusal("is closed; nothing can be written to it")
             self._samples.append(sample)
-            self._filled.notify()
+            self._not_empty.notify()
 
     def read(self, count: int = 1) -> list[Any]:
         """Remove and return the first samples, stacked along a new first axis, as soon as there are enough.
 
         Args:
-            count: how many; of a closed queue what is left, if that is less.
+            count: how many; a closed queue returns what is left, if that is less.
 
         Raises:
             NetError: ``count`` is less than 1.
             QueueClosedError: the queue is empty and closed.
             CancelledError: the net that waits was cancelled; no sample is lost.
-            ShapeError: shapes or types differ among the samples, which are lost then.
+            ShapeError: the samples, which are lost then, differ in shape or type.
         """
         if count < 1:
             raise NetError(f"count must be at least 1, got {count}")
@@ -103,14 +103,14 @@ class RebatchingQueue(BoundedQueue):
                 while len(samples) < count:
                     if self._samples:
                         samples.append(self._samples.popleft())
-                        self._room.notify()
+                        self._not_full.notify()
                     elif self._closed:
                         break
                     else:
-                        wait(self._filled)
-            except BaseException:  # cancelled or interrupted: what was taken is put back
+                        wait(self._not_empty)
+            except BaseException:  # cancelled or interrupted: put the samples back
                 self._samples.extendleft(reversed(samples))
-                self._filled.notify()
+                self._not_empty.notify()
                 raise
             if not samples:
                 raise self._refusal("is closed, and nothing is left in it to read")

@@ -51,7 +51,7 @@ class _Lmdb:
         self.path = os.fspath(path)
         self._file = open_lmdb(path)
         if len(self._file):
-            self._file.record(0)  # reads all leaf pages, so that damage is an error now
+            self._file.record(0)  # reads all leaf pages, so that a damaged file raises an error now
 
     def __len__(self) -> int:
         return len(self._file)
@@ -80,7 +80,7 @@ def open_records(path: PathLike, db_type: str | None = None) -> RecordList:
 
     Args:
         path: of the database.
-        db_type: "lmdb" or "minidb"; None: what it looks like.
+        db_type: "lmdb" or "minidb"; None: recognized by its files.
 
     Raises:
         NetError: the type is unknown.

@@ -1,4 +1,4 @@
-"""Columns of nested lists: which column has how many rows for some rows of the record, and reading them in parts."""
+"""Records with nested lists stored as columns: how many rows of each column belong to a row, and reading in parts."""
 
 from __future__ import annotations
 
@@ -17,9 +17,10 @@ _LENGTHS = "lengths"
 
 
 class RecordTree:
-    """The columns of a record by their names; "a:lengths" says how many rows of "a:..." belong to each row around it.
+    """The columns of a record by their names; "a:lengths" holds, for each row, how many rows of "a:..." belong to it.
 
-    Rows are counted by domain: domain 0 is the record itself, domain i + 1 what the i-th column of lengths makes.
+    Columns of one domain have the same number of rows: domain 0 is the record itself, domain i + 1 the lists whose
+    lengths are the i-th column of lengths.
 
     Args:
         names: of the columns.
@@ -35,11 +36,11 @@ class RecordTree:
             i for i, path in enumerate(paths) if path[-1] == _LENGTHS and len(path) > 1 or path == [_LENGTHS]
         ]
         self.domains = [self._domain(i, paths) for i in range(len(paths))]
-        # A domain's columns of lengths are read before those of the domains in it.
+        # Lengths of outer lists come before those of the lists inside them.
         self._order = sorted(range(len(self.lengths)), key=lambda k: len(paths[self.lengths[k]]))
 
     def _domain(self, column: int, paths: list[list[str]]) -> int:
-        """Return the domain of a column: that of the longest list that it is in."""
+        """Return the domain of a column: that of the innermost list that contains it."""
         found, depth = 0, -1
         for k, lengths in enumerate(self.lengths):
             around = paths[lengths][:-1]
@@ -52,7 +53,7 @@ class RecordTree:
         """Return how many rows the record has.
 
         Raises:
-            NetError: columns of one domain have other numbers of rows.
+            NetError: columns of domain 0 have different numbers of rows.
         """
         rows = {len(columns[i]) for i, domain in enumerate(self.domains) if domain == 0}
         if len(rows) != 1:
@@ -60,11 +61,11 @@ class RecordTree:
         return rows.pop()
 
     def start(self) -> list[int]:
-        """Return the place before the first row: a number of rows for each domain."""
+        """Return the position before the first row: a row number for each domain."""
         return [0] * (len(self.lengths) + 1)
 
     def after(self, columns: Sequence[Any], place: Sequence[int], rows: int) -> list[int]:
-        """Return the place that comes ``rows`` rows of the record after ``place``."""
+        """Return the position ``rows`` rows of the record after ``place``."""
         end = list(place)
         end[0] += rows
         for k in self._order:
@@ -74,22 +75,24 @@ class RecordTree:
         return end
 
     def rows(self, columns: Sequence[Any], begin: Sequence[int], end: Sequence[int]) -> list[Any]:
-        """Return the values between two places, column by column."""
+        """Return the values between two positions, column by column."""
         return [column[begin[d] : end[d]] for column, d in zip(columns, self.domains)]
 
     def check(self, columns: Sequence[Any]) -> None:
-        """Raise an error unless all columns have the rows that the lengths say.
+        """Raise an error unless the columns have as many rows as the lengths add up to.
 
         Raises:
-            NetError: one has more or fewer.
+            NetError: a column has more or fewer.
         """
         end = self.after(columns, self.start(), self.size(columns))
         for name, column, domain in zip(self.names, columns, self.domains):
             if len(column) != end[domain]:
-                raise NetError(f"records: column {name!r} has {len(column)} rows, the lengths say {end[domain]}")
+                raise NetError(
+                    f"records: column {name!r} has {len(column)} rows, but the lengths add up to {end[domain]}"
+                )
 
     def places(self, columns: Sequence[Any]) -> np.ndarray[Any, Any]:
-        """Return the places before each row and after the last one, (rows + 1, domains), int64."""
+        """Return the positions before each row and after the last one, (rows + 1, domains), int64."""
         places = [self.start()]
         for _ in range(self.size(columns)):
             places.append(self.after(columns, places[-1], 1))
@@ -97,10 +100,10 @@ class RecordTree:
 
 
 class TreeCursor:
-    """A place in a record that several readers share.
+    """A position in a record that several readers share.
 
     Args:
-        names: of the columns; none: the columns are read row by row, whatever their names.
+        names: of the columns; if empty, columns are read row by row, without nested lists.
     """
 
     def __init__(self, names: Sequence[str]) -> None:
@@ -110,20 +113,20 @@ class TreeCursor:
         self._tree: RecordTree | None = None
 
     def tree(self, columns: int) -> RecordTree:
-        """Return the tree of so many columns."""
+        """Return the tree for this number of columns."""
         if self._tree is None:
             self._tree = RecordTree(self.names or [f"field_{i}" for i in range(columns)])
         if len(self._tree.names) != columns:
-            raise NetError(f"the cursor is of {len(self._tree.names)} columns, got {columns}")
+            raise NetError(f"the cursor is for {len(self._tree.names)} columns, got {columns}")
         return self._tree
 
     def next(self, columns: Sequence[Any], rows: int, *, whole: bool = False) -> list[Any]:
-        """Return the next rows, and move the place after them.
+        """Return the next rows, and move the position after them.
 
         Args:
             columns: the record.
-            rows: how many, at most; fewer at the end, none after it.
-            whole: at the end give none instead of fewer.
+            rows: how many; fewer are left at the end, and none after it.
+            whole: return no rows instead of fewer than ``rows``.
         """
         tree = self.tree(len(columns))
         with self.lock:

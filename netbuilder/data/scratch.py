@@ -1,4 +1,4 @@
-"""Buffers that a thread reuses for each image: allocating them anew would take a fifth of the decoding time."""
+"""Buffers that a thread reuses for each image: allocating each time would take a fifth of the decoding time."""
 
 from __future__ import annotations
 
@@ -49,6 +49,6 @@ class Scratch:
         return found[1]
 
     def all(self, purpose: str) -> np.ndarray[Any, np.dtype[np.uint8]]:
-        """Return the whole buffer of a purpose, for callers that learn only by trying how much they need."""
+        """Return the whole buffer of a purpose, for callers that do not know beforehand how much they need."""
         kept = self._kept.get(purpose)
         return self.take(purpose, 1) if kept is None else kept

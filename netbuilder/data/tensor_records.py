@@ -1,7 +1,7 @@
-"""Tensors in messages: TensorProto to and from NumPy arrays, for every element type that TensorProto has.
+"""Conversion of NumPy arrays to TensorProto messages and back, for every element type that TensorProto has.
 
-As Caffe2 stores them: float32, float64 and int64 in fields of their own; all smaller integers, bool and the bits of
-float16 in ``int32_data``; strings in ``string_data``. Bytes may also be stored in ``byte_data``.
+Elements are stored as in Caffe2: float32, float64 and int64 in fields of their own; all smaller integers, bool and the
+bits of float16 in ``int32_data``; strings in ``string_data``. Bytes may also be stored in ``byte_data``.
 """
 
 from __future__ import annotations
@@ -54,8 +54,8 @@ def tensor_to_proto(
     Args:
         array: numbers, bools, or strings (text is encoded as UTF-8).
         name: written into the message if not empty.
-        segment: (begin, end): hold only these elements, counted in row-major order; ``dims`` are still the array's.
-        bfloat16: store float32 in two bytes, rounded to the nearest; other types are unchanged.
+        segment: (begin, end): store only these elements, in row-major order; ``dims`` are still the array's.
+        bfloat16: store float32 in two bytes, rounded to nearest; other types are unchanged.
 
     Raises:
         NetError: the dtype has no counterpart in TensorProto.
@@ -120,14 +120,16 @@ def proto_values(proto: TensorProto) -> Array:
     """Return the elements that a message holds, flat: all of the tensor's, or those of its ``segment``.
 
     Raises:
-        ParseError: an array cannot have elements of this type.
+        ParseError: arrays cannot have elements of this type.
     """
     dtype = NUMPY_TYPES.get(proto.data_type)
     if dtype is None:
         raise ParseError(f"tensor {proto.name!r}: elements of type {_type_name(proto)} cannot be read")
     if proto.data_format == _BFLOAT16:
         if dtype != np.float32 or len(proto.raw_data) % 2:
-            raise ParseError(f"tensor {proto.name!r}: bfloat16 data needs type FLOAT and whole elements")
+            raise ParseError(
+                f"tensor {proto.name!r}: bfloat16 data must be of type FLOAT and have two bytes per element"
+            )
         upper = np.frombuffer(proto.raw_data, "<u2").astype(np.uint32)
         return (upper << 16).view(np.float32)
     if dtype.kind == "O":
@@ -156,13 +158,13 @@ def proto_to_tensor(proto: TensorProto) -> Array:
     """Return the array that a message holds.
 
     Args:
-        proto: a whole tensor; no ``dims`` make a scalar of shape ().
+        proto: a whole tensor; without ``dims`` it is a scalar of shape ().
 
     Returns:
-        An array of its own memory; strings as an object array of bytes.
+        A new array; strings as an object array of bytes.
 
     Raises:
-        ParseError: the message holds more or fewer elements than its ``dims`` say, or elements of an unknown type.
+        ParseError: the number of elements does not match ``dims``, or their type is unknown.
 
     >>> proto_to_tensor(tensor_to_proto(np.arange(4, dtype=np.int8).reshape(2, 2))).tolist()
     [[0, 1], [2, 3]]
@@ -173,7 +175,7 @@ def proto_to_tensor(proto: TensorProto) -> Array:
     if values.size != size:
         raise ParseError(
             f"tensor {proto.name!r}: holds {values.size} elements of type {_type_name(proto)} "
-            f"where its dims {list(shape)} say {'what no array has' if size is None else size}"
+            f"where its dims {list(shape)} {'are impossible' if size is None else f'need {size}'}"
             + ("; it is one segment of a larger tensor" if proto.HasField("segment") else "")
         )
     return values.reshape(shape)

@@ -1,4 +1,4 @@
-"""Rows of text files: columns between tabs, rows between line ends, read in parts."""
+"""Rows of tab-separated text files, read in parts."""
 
 from __future__ import annotations
 
@@ -23,16 +23,15 @@ _KINDS: dict[int, np.dtype[Any]] = {TensorProto.STRING: np.dtype(object), Tensor
 class TextRows(BlobObject):
     """The rows of a file, shared by several readers.
 
-    Each row ends with a line end, "\\n" or "\\r\\n"; tabs separate its columns. There are no quotes and no
-    escape sequences.
+    Each row ends with "\\n" or "\\r\\n"; tabs separate its columns. There are no quotes and no escape sequences.
 
     Args:
         path: the file.
-        types: of each column, of TensorProto.DataType: STRING or FLOAT.
-        passes: how often the file is read.
+        types: of each column, STRING or FLOAT of TensorProto.DataType.
+        passes: how many times the file is read.
 
     Raises:
-        NetError: there is no column, or one of another type.
+        NetError: there are no columns, or one is of another type.
         FileNotFoundError: there is no such file.
     """
 
@@ -47,9 +46,9 @@ class TextRows(BlobObject):
         self._types = [_KINDS[kind] for kind in types]
         self._passes = passes
         self._lock = new_lock()
-        with open(self.path, "rb"):  # an error now, not at the first read
+        with open(self.path, "rb"):  # a missing file raises an error now, not at the first read
             pass
-        self._given = 0  # rows, in all passes
+        self._given = 0  # rows returned so far, in all passes
         self._rows = self._read()
         renew_after_fork(self)
 
@@ -64,7 +63,7 @@ class TextRows(BlobObject):
                     row = line.rstrip(b"\r\n").split(b"\t")
                     if len(row) != self.columns or not line.endswith(b"\n"):
                         why = (
-                            "" if line.endswith(b"\n") else ", and every row must end with a line end, the last one too"
+                            "" if line.endswith(b"\n") else ", and every row, the last one too, must end with a newline"
                         )
                         raise ParseError(
                             f"{self.path!r}, row {number}: {len(row)} columns; each row must have {self.columns}, "
@@ -76,7 +75,7 @@ class TextRows(BlobObject):
         """Return the next rows, column by column; fewer at the end, none after it.
 
         Raises:
-            ParseError: a row has another number of columns, or something else where a number should be.
+            ParseError: a row has another number of columns, or a FLOAT column holds something else.
         """
         with self._lock:
             found = [row for _, row in zip(range(rows), self._rows)]
@@ -91,4 +90,4 @@ class TextRows(BlobObject):
         try:
             return np.array([float(value) for value in values], np.float32)
         except ValueError as error:
-            raise ParseError(f"{self.path!r}, column {index}: {error}, where a number should be") from error
+            raise ParseError(f"{self.path!r}, column {index}, of type FLOAT: {error}") from error

@@ -23,7 +23,7 @@ _current: ContextVar[Cancellation | None] = ContextVar("netbuilder_run", default
 
 
 class Baton:
-    """Held by the one thread of a run that computes; others get it in the order in which they ask."""
+    """A fair lock, held by the one thread of a run that computes; waiting threads get it in the order they asked."""
 
     def __init__(self) -> None:
         self._guard = threading.Lock()
@@ -36,7 +36,7 @@ class Baton:
         return self._holder == threading.get_ident()
 
     def acquire(self) -> None:
-        """Take it, when nobody else has it."""
+        """Acquire it, after the threads that asked earlier."""
         handed = threading.Lock()
         with self._guard:
             if self._taken:
@@ -45,7 +45,7 @@ class Baton:
             self._taken = True
         try:
             handed.acquire()
-        except BaseException:  # an interrupt
+        except BaseException:  # such as KeyboardInterrupt
             with self._guard:
                 if handed in self._asking:
                     self._asking.remove(handed)
@@ -55,7 +55,7 @@ class Baton:
         self._holder = threading.get_ident()
 
     def release(self) -> None:
-        """Hand it to the first thread that asks, or put it down."""
+        """Give it to the first waiting thread, or free it."""
         self._holder = 0
         with self._guard:
             self._hand_on()
@@ -67,33 +67,33 @@ class Baton:
             self._taken = False
 
     def pass_on(self) -> None:
-        """Let those have it first who ask for it."""
+        """Let the waiting threads have it first."""
         if self._asking:
             self.release()
             self.acquire()
 
 
 class Parts(Protocol):
-    """A run of a net in which other operators go on while one waits; its threads hold a baton in turn."""
+    """A run of a net in which other operators continue while one waits; its threads take turns holding a baton."""
 
     baton: Baton
 
     def step_aside(self) -> bool:
-        """Note that this thread is going to wait, and have another one go on; False if it is no thread of the run."""
+        """Note that this thread will wait, so that another one continues; False if it is not a thread of the run."""
 
     def come_back(self) -> None:
         """Note that this thread has waited, and holds the baton again."""
 
 
 class Cancellation:
-    """Ends one run of a net, at the latest at its next operator; what waits in ``wait`` ends at once.
+    """Ends one run of a net, at the latest at its next operator; calls of ``wait`` end at once.
 
     Runs may be nested (an operator runs another net): cancelling the outer one ends the inner one.
 
     Args:
-        net: the name of the net, for messages.
+        net: name of the net in messages.
         time_limit: seconds from now; None: no limit.
-        parts: what goes on while an operator of the run waits; None: nothing does.
+        parts: lets other operators continue while one waits; None: they wait too.
     """
 
     def __init__(self, net: str, time_limit: float | None = None, parts: Parts | None = None) -> None:
@@ -109,7 +109,7 @@ class Cancellation:
 
     @contextmanager
     def current(self) -> Iterator[None]:
-        """In the block, waits of this thread end with this run."""
+        """In the block, calls of ``wait`` by this thread end with this run."""
         self._outer = _current.get()
         before = _current.set(self)
         try:
@@ -121,7 +121,7 @@ class Cancellation:
         """End the run; any thread may call this.
 
         Args:
-            error: why; it becomes the cause of the CancelledError.
+            error: the reason; it becomes the cause of the CancelledError.
         """
         self._error = self._error or error
         self._cancelled = True
@@ -133,7 +133,7 @@ class Cancellation:
         """Raise if the run, or one around it, was cancelled or has reached its time limit.
 
         Raises:
-            CancelledError: it must end.
+            CancelledError: the run must end.
         """
         run: Cancellation | None = self
         while run is not None:
@@ -161,7 +161,7 @@ def baton_of_this_thread() -> Baton | None:
 
 @contextmanager
 def _aside(runs: Sequence[Cancellation], condition: threading.Condition) -> Iterator[None]:
-    """In the block, other operators of the runs go on; the condition, which the caller holds, is held after it."""
+    """In the block, other operators of the runs continue; the caller holds the condition before and after it."""
     baton = baton_of_this_thread()
     if baton is None:
         yield
@@ -172,7 +172,7 @@ def _aside(runs: Sequence[Cancellation], condition: threading.Condition) -> Iter
     try:
         yield
     finally:
-        condition.release()  # whoever has the baton may need it
+        condition.release()  # the thread with the baton may need it
         try:
             baton.acquire()
         finally:
@@ -185,7 +185,7 @@ def check_run() -> None:
     """Raise if the run of this thread, if there is one, must end.
 
     Raises:
-        CancelledError: it was cancelled, or its time limit is over.
+        CancelledError: the run was cancelled, or its time limit has passed.
     """
     run = _current.get()
     if run is not None:
@@ -193,16 +193,16 @@ def check_run() -> None:
 
 
 def wait(condition: threading.Condition, timeout: float | None = None) -> bool:
-    """Wait for a condition, which the caller holds, like ``condition.wait``; the end of the run ends it, too.
+    """Wait for a condition, which the caller holds, like ``condition.wait``; cancelling the run ends it too.
 
     Args:
         timeout: seconds to wait at most; None: no limit.
 
     Returns:
-        False if ``timeout`` is over. As with any condition, the caller must check what it waits for.
+        False after ``timeout``. As with any condition, the caller must check what it waits for.
 
     Raises:
-        CancelledError: the run in which this thread waits was cancelled, or its time limit is over.
+        CancelledError: the run in which this thread waits was cancelled, or its time limit has passed.
     """
     run = _current.get()
     if run is None:

@@ -13,7 +13,7 @@ import numpy as np
 
 from netbuilder.data.db_reader import DBReader
 from netbuilder.data.forking import after_fork
-from netbuilder.data.image_batch import look_at_images
+from netbuilder.data.image_batch import warn_if_suspicious
 from netbuilder.data.image_loader import MOST_THREADS
 from netbuilder.data.image_records import ImageRecord, read_image_record
 from netbuilder.data.image_transform import ImageTransform
@@ -216,7 +216,7 @@ def image_input(op: ImageInput, ctx: RunContext, reader: Any = None) -> tuple[An
     if first:
         host = np.asarray(ctx.host(images), np.float32)
         planes = host if op.channels_first else host.transpose(0, 3, 1, 2)
-        look_at_images(planes, labels[0][:0] if op.is_test else labels[0])  # labels of a test are in order
+        warn_if_suspicious(planes, labels[0][:0] if op.is_test else labels[0])  # labels of a test are in order
     return (ctx.xp.asarray(images), *(ctx.xp.asarray(array) for array in labels))
 
 

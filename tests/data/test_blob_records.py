@@ -25,7 +25,7 @@ def test_a_missing_chunk_is_named(tmp_path):
     records = list(read_minidb(FOLDER / "chunked.minidb"))
     many = next(key for key, _ in records if key.endswith(b"#%1"))
     write_minidb(tmp_path / "few.minidb", [(k, v) for k, v in records if k != many])
-    with pytest.raises(ParseError, match="missing|elements only"):
+    with pytest.raises(ParseError, match="missing|has only"):
         read_blobs(tmp_path / "few.minidb")
 
 
@@ -58,9 +58,9 @@ def test_a_string_is_one_record(value):
 
 
 def test_what_cannot_be_stored_is_refused(tmp_path):
-    with pytest.raises(NetError, match="blob 'x': tensors, strings, .* can be stored, and this is dict"):
+    with pytest.raises(NetError, match="blob 'x': only tensors, strings, .* can be stored, got dict"):
         write_blobs(tmp_path / "x.minidb", {"x": {}})
-    with pytest.raises(NetError, match="chunk_size counts elements"):
+    with pytest.raises(NetError, match="chunk_size must be a number of elements"):
         list(blob_records("x", np.zeros(2), chunk_size=-1))
     assert list(tmp_path.iterdir()) == []
 
@@ -92,17 +92,20 @@ def record(value, segment=None, name="x"):
 @pytest.mark.parametrize(
     ("blobs", "message"),
     [
-        ([record([1.0, 2]), record([1.0, 2])], "elements 0 to 2 of blob 'x' are there twice"),
+        ([record([1.0, 2]), record([1.0, 2])], "elements 0 to 2 of blob 'x' occur twice"),
         ([record([1.0, 2], (1, 3))], "elements 0 to 1 of blob 'x' are missing"),
-        ([record([1.0, 2]), record([1.0, 2, 3])], r"chunk of shape \(3,\), others of 'x' have \(2,\)"),
-        ([record([1.0, 2]), record([1, 2])], "elements of type int64, others of 'x' are float64"),
+        ([record([1.0, 2]), record([1.0, 2, 3])], r"chunk of shape \(3,\), where earlier chunks of 'x' have \(2,\)"),
+        ([record([1.0, 2]), record([1, 2])], "chunk of int64, where earlier chunks of 'x' are float64"),
         ([record([1.0, 2]), BlobProto(name="x", type="std::string", content=b"s")], "has blob 'x' twice"),
         (
             [BlobProto(name="x", type="std::map")],
-            "blob 'x' is of type 'std::map'; what is read are tensors, strings and",
+            "blob 'x' has the unknown type 'std::map'; known are 'Tensor', 'std::string', ",
         ),
-        ([cursor([3])], r"here: a cursor over the columns .* stands at \[3\]: a number for each domain"),
-        ([cursor([3, -1])], "a number for each domain"),
+        (
+            [cursor([3])],
+            r"here: a cursor over the columns .* must have one position, 0 or greater, per domain, got \[3\]",
+        ),
+        ([cursor([3, -1])], "must have one position, 0 or greater, per domain"),
         ([cursor([]), cursor([])], "has blob 'x' twice"),
     ],
 )

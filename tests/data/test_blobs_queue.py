@@ -90,10 +90,10 @@ def test_the_first_error_counts():
 
 def test_time_limits():
     queue = BlobsQueue(1, 1, "q")
-    with pytest.raises(NetError, match="nothing to read for 0.02 seconds"):
+    with pytest.raises(NetError, match="stayed empty for 0.02 seconds"):
         queue.read(0.02)
     queue.write([1])
-    with pytest.raises(NetError, match="no room for 0.02 seconds"):
+    with pytest.raises(NetError, match="stayed full for 0.02 seconds"):
         queue.write([1], timeout=0.02)
 
 

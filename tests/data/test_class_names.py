@@ -162,6 +162,6 @@ def test_a_damaged_file_of_pending_names(tmp_path):
 def test_without_records_the_old_database_stays(kind, tmp_path):
     path = tmp_path / "db"
     write_named_records(path, kind, *OLD)
-    with pytest.raises(NetError, match="there is no record to write"):
+    with pytest.raises(NetError, match="there are no records to write"):
         write_named_records(path, kind, [], ("a",))
     assert there(path, kind) == (OLD, OLD[1])

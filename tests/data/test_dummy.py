@@ -18,7 +18,7 @@ def test_batches():
 
 @pytest.mark.parametrize("options", [{"shapes": {}}, {"shapes": {"x": (0, 2)}}, {"shapes": {"x": ()}}])
 def test_wrong_shapes(options):
-    with pytest.raises(NetError, match="extents from 1 on"):
+    with pytest.raises(NetError, match="all extents of shapes must be 1 or greater"):
         dummy_batches(**options)
     with pytest.raises(NetError, match="count must not be negative, got -1"):
         dummy_batches({"x": (1,)}, count=-1)

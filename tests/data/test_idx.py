@@ -36,7 +36,7 @@ def test_every_type(tmp_path, kind, dtype, pack):
         (b"PNG\x00\x00", "not an IDX file.*got 50 4e 47 00"),
         (idx(8, (2, 3), b"123"), r"shape \(2, 3\) of uint8 makes 18 bytes with the header, got 15"),
         (idx(8, (2,), b"123"), r"shape \(2,\) of uint8 makes 10 bytes with the header, got 11"),
-        (bytes([0, 0, 8, 3, 0]), "cut short: 3 axes need a header of 16 bytes, got 5"),
+        (bytes([0, 0, 8, 3, 0]), "truncated: 3 axes need a header of 16 bytes, got 5"),
         (gzip.compress(b"x" * 100, mtime=0)[:-9], "cannot be unpacked by gzip"),
         (b"\x1f\x8bnothing", "cannot be unpacked by gzip"),
     ],

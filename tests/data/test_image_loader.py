@@ -88,7 +88,7 @@ def test_damaged_images_are_refused_or_skipped(folder, caplog):
     images, labels, sizes = everything(loader)
     assert len(images) == len(labels) == sum(sizes) == 13
     assert sorted(loader.damaged) == [1, 14] and "c/04.jpg" in loader.damaged[14]
-    assert "left out (2 so far)" in caplog.text
+    assert "skipped (2 so far)" in caplog.text
     full = [
         everything(ImageLoader(image_folder(folder), AUGMENTED, skip_damaged=True, threads=n), replace=True)
         for n in (1, 5)
@@ -142,11 +142,11 @@ def test_no_thread_is_left(folder):
 def test_threads_are_bounded():
     assert 1 <= decoding_threads() <= 16
     for wrong in (0, 65):
-        with pytest.raises(NetError, match=f"1 to 64 threads, got {wrong}"):
+        with pytest.raises(NetError, match=rf"threads must be in \[1, 64\], got {wrong}"):
             ImageLoader(DummyImages(1, 1, 1), ImageTransform(), threads=wrong)
     with pytest.raises(NetError, match="seed and rank must be 0 or greater"):
         ImageLoader(DummyImages(1, 1, 1), ImageTransform(), seed=-1)
-    with pytest.raises(NetError, match="a batch must have 1 image or more"):
+    with pytest.raises(NetError, match="the batch size must be at least 1"):
         next(ImageLoader(DummyImages(1, 1, 1), ImageTransform()).batches([0], 0))
 
 

@@ -54,7 +54,7 @@ def test_a_folder_of_classes(tmp_path, caplog):
 def test_folders_without_images_are_refused(tmp_path):
     with pytest.raises(FileNotFoundError, match="no such folder of images"):
         image_folder(tmp_path / "no")
-    with pytest.raises(NetError, match="has no folders; it must have one for each class"):
+    with pytest.raises(NetError, match="has no folders; it must have a folder with images for each class"):
         image_folder(tmp_path)
     (tmp_path / "cat").mkdir()
     with pytest.raises(NetError, match="cat': is a class without images"):

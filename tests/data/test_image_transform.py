@@ -5,7 +5,7 @@ import pytest
 
 from image_cases import photo
 from netbuilder.data import ImageTransform, image_libraries
-from netbuilder.data.image_color import EIGENVALUES, EIGENVECTORS, jitter, lighting
+from netbuilder.data.image_transform import EIGENVALUES, EIGENVECTORS, jitter, lighting
 from netbuilder.proto import ArgumentError, ShapeError
 
 pytestmark = pytest.mark.skipif(not {"opencv", "pillow"} & set(image_libraries()), reason="needs OpenCV or Pillow")
@@ -78,7 +78,7 @@ def test_the_geometry_needs_no_pixels(options):
     image = photo(3)
     for seed in range(8):
         found = transform.geometry(*image.shape[:2], rng(seed))
-        ready, mirrored = transform.taken(image, found, rng(99))  # nothing more is drawn
+        ready, mirrored = transform.apply_geometry(image, found, rng(99))  # nothing more is drawn
         want = transform.pixels(image, rng(seed))
         np.testing.assert_array_equal(ready[:, ::-1] if mirrored else ready, want)
         out, plain = (np.empty((3, 20, 20), np.float32) for _ in range(2))
@@ -130,7 +130,7 @@ def test_colors_stay_in_test_mode():
     [
         ({"scale": -1}, "scale must not be negative, got -1"),
         ({"scale": 2, "minsize": 3}, "scale and minsize exclude each other"),
-        ({"scale": 20, "crop": 30}, "crop must not be larger than what scale leaves, got 30 and 20"),
+        ({"scale": 20, "crop": 30}, "crop must not be larger than the image after scale, got 30 and 20"),
         ({"random_scale": (30, 20)}, "the shorter one first"),
         ({"mean": (1, 2)}, "mean must have 1 or 3 values"),
         ({"std": (0,)}, "std must be greater than 0"),

@@ -123,7 +123,7 @@ def test_what_lmdb_cannot_hold_is_refused(tmp_path):
     for key, message in (("", "key of 0 bytes"), ("k" * 512, "key of 512 bytes; lmdb takes keys of 1 to 511")):
         with pytest.raises(NetError, match=message):
             write_lmdb(tmp_path / "x", [(key, b"")])
-    with pytest.raises(NetError, match="key b'a' comes twice"):
+    with pytest.raises(NetError, match="key b'a' occurs twice"):
         write_lmdb(tmp_path / "x", [("a", b"1"), ("a", b"2")])
     assert not os.listdir(tmp_path)
     (tmp_path / "folder").mkdir()
@@ -159,7 +159,7 @@ def test_a_minidb_that_is_cut_short(tmp_path):
     path = tmp_path / "x.minidb"
     write_minidb(path, [("a", b"1" * 50), ("b", b"2" * 50)])
     path.write_bytes(path.read_bytes()[:-1])
-    with pytest.raises(ParseError, match="record 1 at byte 59 says 1 bytes of key and 50 of value, 50 are left"):
+    with pytest.raises(ParseError, match="record 1 at byte 59 announces 1 bytes of key and 50 of value, 50 are left"):
         open_records(path)
 
 
@@ -173,13 +173,13 @@ def long_and_short(tmp_path):
 @pytest.mark.parametrize(
     ("at", "value", "message"),
     [
-        (10, 0x02, "page [01] is no meta page"),
-        (16, 0, "page [01] is no meta page of data format 1: .* magic"),
+        (10, 0x02, "page [01] is not a meta page"),
+        (16, 0, "page [01] is not a meta page of data format 1: .* magic"),
         (16 + 24, 7, "pages have 512, 1024, ... or 65536 bytes, got"),
-        (16 + 24 + 48 + 4, 4, "databases with several values a key are not read"),
+        (16 + 24 + 48 + 4, 4, "databases with several values per key are not supported"),
         (16 + 24 + 48 + 6, 90, "200 records, 90 levels"),
         (16 + 24 + 48 + 38, 1, "pages cannot hold|records, "),
-        (16 + 24 + 96 + 7, 9, "the file is cut short|cannot hold|its meta pages contradict"),
+        (16 + 24 + 96 + 7, 9, "the file is truncated|cannot hold|its meta pages contradict"),
         (16 + 24 + 96 + 9, 9, "its meta pages contradict each other"),
     ],
 )
@@ -230,5 +230,5 @@ def test_a_file_cut_short_while_it_is_read_is_an_error(tmp_path):
     reading = read_lmdb(tmp_path / "x")
     next(reading)
     os.truncate(tmp_path / "x" / "data.mdb", 8192)
-    with pytest.raises(ParseError, match="is cut short; if the file has been rewritten"):
+    with pytest.raises(ParseError, match="is truncated; if the file has been rewritten"):
         list(reading)

@@ -50,8 +50,8 @@ def test_empty_keys_values_and_files(tmp_path):
     ("tail", "message"),
     [
         (b"\x01", "record 5 at byte 50 needs 8 bytes for its lengths, 1 are left"),
-        (struct.pack("<ii", 1, 9) + b"k12", "record 5 at byte 50 says 1 bytes of key and 9 of value, 3 are left"),
-        (struct.pack("<ii", -1, 2), "record 5 at byte 50 says -1 bytes of key"),
+        (struct.pack("<ii", 1, 9) + b"k12", "record 5 at byte 50 announces 1 bytes of key and 9 of value, 3 are left"),
+        (struct.pack("<ii", -1, 2), "record 5 at byte 50 announces -1 bytes of key"),
     ],
 )
 def test_a_broken_file_is_named_with_the_place(five, tail, message):
@@ -129,7 +129,7 @@ def test_a_file_that_is_changed_while_it_is_read_by_number_is_an_error(tmp_path)
     records = open_records(path)
     for size in (100, 60, 4):
         os.truncate(path, size)
-        with pytest.raises(ParseError, match="x.minidb': has no minidb record at byte 59 any more"):
+        with pytest.raises(ParseError, match="x.minidb': no longer has a minidb record at byte 59"):
             records[1]
 
 

@@ -28,16 +28,16 @@ def test_parts_are_even_and_in_order(world):
 
 def test_strict_takes_only_what_parts_evenly():
     assert parts(6, 3, remainder="strict")[0] == parts(6, 3)[0] == [[100, 101], [102, 103], [104, 105]]
-    with pytest.raises(NetError, match="7 samples cannot be split evenly over 3 ranks, 1 left over; remainder="):
+    with pytest.raises(NetError, match="cannot be split evenly over 3 ranks, 1 are left over; give remainder="):
         parts(7, 3, remainder="strict")
 
 
 def test_more_ranks_than_samples():
     assert parts(2, 5, remainder="repeat")[0] == [[100], [101], [100], [101], [100]]
     for rule in ("drop", "strict"):
-        with pytest.raises(NetError, match="2 samples are too few for 5 ranks; take fewer ranks, or remainder="):
+        with pytest.raises(NetError, match="2 samples are too few for 5 ranks; use fewer ranks, or remainder="):
             parts(2, 5, remainder=rule)
-    with pytest.raises(NetError, match="0 samples are too few for 1 ranks; take fewer ranks$"):
+    with pytest.raises(NetError, match="0 samples are too few for 1 ranks; use fewer ranks$"):
         parts(0, 1, remainder="repeat")
 
 

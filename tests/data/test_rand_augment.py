@@ -86,12 +86,12 @@ def test_test_mode_changes_nothing():
 
 @pytest.mark.parametrize("wrong", [(-1, 9), (2, 31), (2, -1)])
 def test_refusals(wrong):
-    with pytest.raises(ArgumentError, match="rand_augment is a number of changes and a strength from 0 to 30, got"):
+    with pytest.raises(ArgumentError, match="a number of operations and a strength from 0 to 30, got"):
         ImageTransform(rand_augment=wrong)
 
 
 def test_without_pillow(monkeypatch):
     monkeypatch.setitem(sys.modules, "PIL", None)
-    with pytest.raises(DeviceError, match="RandAugment changes images by Pillow.*pip install"):
+    with pytest.raises(DeviceError, match="RandAugment needs Pillow.*pip install"):
         ImageTransform(rand_augment=(2, 9))
     ImageTransform(rand_augment=(2, 9), is_test=True)

@@ -82,13 +82,13 @@ def test_bytes_and_bfloat16_are_read():
 
 
 def test_wrong_messages_and_arrays_are_refused():
-    with pytest.raises(ParseError, match=r"'x': holds 2 elements of type FLOAT where its dims \[3\] say 3"):
+    with pytest.raises(ParseError, match=r"'x': holds 2 elements of type FLOAT where its dims \[3\] need 3"):
         proto_to_tensor(TensorProto(name="x", dims=[3], float_data=[1, 2]))
-    with pytest.raises(ParseError, match=r"dims \[-1\] say what no array has"):
+    with pytest.raises(ParseError, match=r"dims \[-1\] are impossible"):
         proto_to_tensor(TensorProto(dims=[-1], float_data=[1]))
     with pytest.raises(ParseError, match="type UNDEFINED cannot be read"):
         proto_to_tensor(TensorProto(data_type=TensorProto.UNDEFINED))
-    with pytest.raises(ParseError, match="bfloat16 data needs"):
+    with pytest.raises(ParseError, match="bfloat16 data must be of type FLOAT"):
         proto_to_tensor(TensorProto(dims=[1], data_format=1, raw_data=b"\0\0\0"))
     with pytest.raises(NetError, match="'x': elements of type complex128 cannot be stored; convert to one of"):
         tensor_to_proto(np.zeros(2, complex), "x")

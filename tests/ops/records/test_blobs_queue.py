@@ -161,7 +161,7 @@ class TestDequeueBlobs(QueueSuite):
 
     def test_a_time_limit(self):
         began = time.perf_counter()
-        with pytest.raises(NetError, match="queue 'q': nothing to read for 0.05 seconds"):
+        with pytest.raises(NetError, match="queue 'q' stayed empty for 0.05 seconds"):
             run(workspace_with_queue(), "DequeueBlobs", ["q"], ["x", "y"], timeout_secs=0.05)
         assert 0.04 < time.perf_counter() - began < HANG
 
@@ -289,6 +289,6 @@ def test_a_long_step_concurrent_with_one_that_fails_stops_early():
         ExecutionStep(name="bad", network=["bad"]),
     ]
     step = ExecutionStep(name="all", substep=steps, concurrent_substeps=True)
-    with pytest.raises(NetError, match=r"nothing to read for 0.05 seconds"):
+    with pytest.raises(NetError, match=r"stayed empty for 0.05 seconds"):
         workspace.run_plan(PlanDef(name="plan", network=[count, bad], execution_step=[step]))
     assert workspace.fetch("n")[0] < 10**9

@@ -96,7 +96,7 @@ def test_trimmed_and_checked(ws):
     run(ws, "TrimDataset", NAMES, NAMES, fields=NAMES, multiple_of=3)
     assert values(ws, NAMES)[3:] == [[2, 1, 0], [1, 2, 0], [7, 8, 9]]
     ws.feed("m:values:values", np.int64([7]))
-    with pytest.raises(NetError, match="column 'm:values:values' has 1 rows, the lengths say 3"):
+    with pytest.raises(NetError, match="column 'm:values:values' has 1 rows, but the lengths add up to 3"):
         run(ws, "CheckDatasetConsistency", NAMES, [], fields=NAMES)
     ws.feed("x", np.int32([1]))
     with pytest.raises(NetError, match="different numbers of rows"):
@@ -145,5 +145,5 @@ def test_tensors_in_a_row(ws):
 def test_what_is_no_cursor_is_refused(ws):
     with pytest.raises(NetError, match="input 0 must be what CreateTreeCursor makes"):
         run(ws, "ReadNextBatch", ["x", *NAMES], OUT)
-    with pytest.raises(NetError, match="the cursor is of 6 columns, got 1"):
+    with pytest.raises(NetError, match="the cursor is for 6 columns, got 1"):
         run(ws, "ReadNextBatch", ["cursor", "x"], OUT[:1])

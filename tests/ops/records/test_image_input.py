@@ -76,7 +76,7 @@ class TestImageInput(OperatorSuite):
             ({"scale_jitter_type": 2}, "must be 0 or 1, got 2"),
             ({"random_scale": (3,)}, r"random_scale must be two lengths, got \[3\]"),
             ({"output_type": "uint8", "color_jitter": True}, "excludes color_jitter"),
-            ({"scale": 3}, "crop must not be larger than what scale leaves, got 4 and 3"),
+            ({"scale": 3}, "crop must not be larger than the image after scale, got 4 and 3"),
             ({"mean_per_channel": (1.0, 2.0)}, "mean must have 1 or 3 values"),
         )
     )

@@ -133,11 +133,11 @@ class TestCreateBlobsQueueDB(OperatorSuite):
         reader = QueueReader(queue, timeout=0.01)
         with pytest.raises(NetError, match="keys and values of records must be strings"):
             reader.read()
-        with pytest.raises(NetError, match=r"nothing to read for 0.01 seconds"):
+        with pytest.raises(NetError, match=r"stayed empty for 0.01 seconds"):
             reader.read()
         reader.seek(reader.position)
         for call in (lambda: reader.seek(3), reader.rewind):
-            with pytest.raises(NetError, match="records that were read are gone"):
+            with pytest.raises(NetError, match="its records can be read only once"):
                 call()
-        with pytest.raises(NetError, match="has 1 blobs a record: the key's number must be one of them"):
+        with pytest.raises(NetError, match="has 1 blobs per record: key must be the index of one or -1"):
             QueueReader(queue, key=1)

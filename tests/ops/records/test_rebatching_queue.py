@@ -126,7 +126,7 @@ class TestDequeueRebatchingQueue(QueueSuite):
         assert take(workspace, 3, ["x"])[0].tolist() == [3, 4]
         with pytest.raises(NetError, match="queue 'q' is closed, and nothing is left"):
             take(workspace, 3, ["x"])
-        with pytest.raises(NetError, match="queue 'q' is closed, so that nothing goes in"):
+        with pytest.raises(NetError, match="queue 'q' is closed; nothing can be written to it"):
             put(workspace, np.arange(5))
 
     def test_samples_that_make_no_batch(self):

@@ -248,7 +248,7 @@ def test_several_files(tmp_path):
     assert list(load("", ["b", "a"], dbs=paths)) == ["a", "b"]
     assert list(load("", [], dbs=paths, load_all=1)) == ["a", "b"]
     save(tmp_path / "c.db", {"a": np.float32([1])})
-    with pytest.raises(ParseError, match="elements 0 to 1 of blob 'a' are there twice"):
+    with pytest.raises(ParseError, match="elements 0 to 1 of blob 'a' occur twice"):
         load("", [], dbs=[paths[0], str(tmp_path / "c.db")], load_all=1)
 
 
@@ -290,7 +290,7 @@ def test_two_blobs_under_one_name_are_refused(tmp_path):
 
 def test_objects_cannot_be_saved(file):
     workspace = run(Workspace(), "CreateDB", [], ["reader"], db=str(file), db_type="minidb")
-    with pytest.raises(NetError, match="blob 'reader': tensors, strings, .* can be stored, and this is DBReader"):
+    with pytest.raises(NetError, match="blob 'reader': only tensors, strings, .* can be stored, got DBReader"):
         run(workspace, "Save", ["reader"], [], db=str(file), **MINIDB)
     assert list(read_blobs(file)) == ["a/x", "y"]
 

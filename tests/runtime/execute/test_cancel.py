@@ -133,7 +133,7 @@ def test_cancelling_a_net_that_does_not_run_has_no_effect():
 def test_a_limit_of_the_operator_itself_stays_its_own_error():
     workspace, _ = with_queue("blobs")
     workspace.create_net(net_of(make_op("DequeueBlobs", ["queue"], ["y"], timeout_secs=0.05), external_input=["queue"]))
-    with pytest.raises(NetError, match="nothing to read for 0.05 seconds") as caught:
+    with pytest.raises(NetError, match="stayed empty for 0.05 seconds") as caught:
         workspace.run_net("net", time_limit=HANG)
     assert not isinstance(caught.value, CancelledError)
 
@@ -217,11 +217,11 @@ def test_who_is_woken_in_vain_passes_it_on():
     for waiting, run in enumerate([cancelled, lambda: found.append(queue.read(HANG))]):
         threads.append(threading.Thread(target=run, daemon=True))
         threads[-1].start()
-        wait_until(lambda waiting=waiting: len(queue._filled._waiters) > waiting)
+        wait_until(lambda waiting=waiting: len(queue._not_empty._waiters) > waiting)
     with queue._lock:  # both come before either reader can look
         workspace.net("net")._runs[0]._cancelled = True
         queue._records.append(["record"])
-        queue._filled.notify()
+        queue._not_empty.notify()
     join_all(*threads)
     assert found == [["record"]]
 
@@ -307,10 +307,10 @@ def tell(waits):
 try:
     if case == "net":
         workspace.create_net(waits("net", "q1"))
-        tell(lambda: workspace.fetch("q1")._filled._waiters)
+        tell(lambda: workspace.fetch("q1")._not_empty._waiters)
         workspace.run_net("net")
     elif case == "plan":
-        tell(lambda: workspace.fetch("q1")._filled._waiters and workspace.fetch("q2")._filled._waiters)
+        tell(lambda: workspace.fetch("q1")._not_empty._waiters and workspace.fetch("q2")._not_empty._waiters)
         both = ExecutionStep(name="both", concurrent_substeps=True)
         both.substep.extend(ExecutionStep(name=n, network=[n]) for n in ("a", "b"))
         workspace.run_plan(PlanDef(network=[waits("a", "q1"), waits("b", "q2")], execution_step=[both]))

@@ -177,7 +177,7 @@ class TestErrors:
 
         read = make_op("DequeueBlobs", ["queue"], ["y"], timeout_secs=0.02)
         workspace.create_net(net_of(read, *[python(works) for _ in range(20)]))
-        with pytest.raises(NetError, match="operator 0: DequeueBlobs.*nothing to read for 0.02 seconds"):
+        with pytest.raises(NetError, match="operator 0: DequeueBlobs.*stayed empty for 0.02 seconds"):
             workspace.run_net("net")
         assert len(seen) == 1
 
@@ -336,7 +336,7 @@ class TestEnds:
 
         def cancel():
             for name in ("other", "queue"):
-                wait_until(lambda name=name: workspace.fetch(name)._filled._waiters)
+                wait_until(lambda name=name: workspace.fetch(name)._not_empty._waiters)
             workspace.net("net").cancel(OSError("the disk is gone"))
             over.set()
 
@@ -384,7 +384,7 @@ for name in "ab":
 workspace.create_net(net)
 
 def look():
-    while not all(workspace.fetch(name)._filled._waiters for name in "ab"):
+    while not all(workspace.fetch(name)._not_empty._waiters for name in "ab"):
         time.sleep(0.01)
     print("ready", flush=True)
 

@@ -94,15 +94,15 @@ def test_buffers_are_read_as_numpy_reads_them(case):
 
 
 REFUSED = {
-    "object": (object(), "a value of type object offers no array .*; blobs hold arrays"),
-    "dict": ({"x": np.zeros(2)}, "a dict is no array; feed each of its values to a blob of its own"),
-    "set": ({1, 2}, "a value of type set offers no array"),
-    "generator": ((k for k in range(3)), "a value of type generator offers no array"),
-    "function": (len, "a value of type builtin_function_or_method offers no array"),
-    "net": (Net("net"), "a value of type netbuilder.graph.net.Net offers no array"),
+    "object": (object(), "a value of type object cannot be converted to an array .*; blobs hold arrays"),
+    "dict": ({"x": np.zeros(2)}, "a dict is not an array; feed each of its values to a blob of its own"),
+    "set": ({1, 2}, "a value of type set cannot be converted to an array"),
+    "generator": ((k for k in range(3)), "a value of type generator cannot be converted to an array"),
+    "function": (len, "a value of type builtin_function_or_method cannot be converted to an array"),
+    "net": (Net("net"), "a value of type netbuilder.graph.net.Net cannot be converted to an array"),
     "ragged list": ([[1], [2, 3]], r"cannot make an array of \[\[1\], \[2, 3\]\]"),
-    "list of objects": ([object()], "an array of strings holds str and bytes alone, got an item of type object"),
-    "array of objects": (np.array([b"x", None]), "an array of strings holds .* an item of type NoneType"),
+    "list of objects": ([object()], "an array of strings may hold only str and bytes, got an item of type object"),
+    "array of objects": (np.array([b"x", None]), "an array of strings may hold .* an item of type NoneType"),
     "complex": (1j, "arrays of dtype complex128 cannot be fed"),
     "dates": (np.array(["2020-01-01"], "datetime64[D]"), "arrays of dtype datetime64"),
 }
@@ -163,7 +163,7 @@ def test_what_other_libraries_cannot_hand_over_is_refused():
     ws = Workspace()
     with pytest.raises(NetError, match="blob 'x': cannot read a .*OnAnotherDevice as an array: can't convert cuda:0"):
         ws.feed("x", OnAnotherDevice())
-    with pytest.raises(NetError, match="blob 'x': a .*NoNumbers offers no array of numbers or strings"):
+    with pytest.raises(NetError, match="blob 'x': a .*NoNumbers cannot be converted to an array of numbers or strings"):
         ws.feed("x", NoNumbers())
     assert not ws.has("x")
 

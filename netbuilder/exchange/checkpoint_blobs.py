@@ -1,4 +1,4 @@
-"""Which blobs of a model a checkpoint holds, and under which names: those of one replica, without its device."""
+"""The blobs of a model that a checkpoint holds: those of one replica, under names without its device prefix."""
 
 from __future__ import annotations
 
@@ -17,9 +17,9 @@ class CheckpointBlobs:
     """The blobs of a model that a checkpoint holds.
 
     Args:
-        names: name in a checkpoint -> blob of the workspace, of a data-parallel model the first replica's.
-        parameters: those that are parameters, trained or computed; the others are the optimizer's state.
-        record: of the replicas; None: the model is not data-parallel.
+        names: name in the checkpoint -> blob in the workspace; for a data-parallel model, the first replica's.
+        parameters: the names of parameters, trained or computed; the others are the optimizer's state.
+        record: the replicas; None: the model is not data-parallel.
     """
 
     names: dict[str, str]
@@ -27,7 +27,7 @@ class CheckpointBlobs:
     record: Replicas | None = None
 
     def replicated(self, names: Iterable[str]) -> list[str]:
-        """Return those of these names of which each replica has a blob of its own."""
+        """Return those of these names for which each replica has a blob of its own."""
         if self.record is None or len(self.record) == 1:
             return []
         shared = set(self.record.parameters) if self.record.shared else set()
@@ -36,13 +36,14 @@ class CheckpointBlobs:
 
 
 def checkpoint_blobs(model: ModelHelper) -> CheckpointBlobs:
-    """Return the blobs of a model that training has to find again.
+    """Return the blobs of a model that training needs to resume.
 
-    These are its parameters, computed parameters, and what its init net makes and its main net changes, as momenta
-    and iteration counters are. Of a data-parallel model they are the first replica's, and those outside of replicas.
+    These are its parameters, its computed parameters, and blobs that its init net makes and its main net changes, such
+    as momenta and iteration counters. For a data-parallel model, these are the first replica's, and the blobs outside
+    of replicas.
 
     Raises:
-        NetError: two blobs would get one name.
+        NetError: two blobs would get the same name.
 
     >>> from netbuilder.model import brew
     >>> model = ModelHelper("scorer")

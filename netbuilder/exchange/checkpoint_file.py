@@ -1,8 +1,8 @@
-"""Checkpoint files: blobs as Caffe2's Save operator stores them, after a record that says what they must be.
+"""Checkpoint files: blobs as Caffe2's Save operator stores them, after a record with the state of the training.
 
-The record is a string blob, ``MANIFEST``, that holds JSON: the position of the training, and a checksum of each blob.
-Caffe2 reads the file as any other; a file that Caffe2 wrote, without such a record, is read, too, though nothing can be
-checked then but its structure.
+The record is a string blob, ``MANIFEST``, with JSON: step, metric, random state, and a checksum of each blob. Caffe2
+reads such a file like its own. Files that Caffe2 wrote, without the record, can be read too, but then only their
+structure is checked.
 """
 
 from __future__ import annotations
@@ -26,33 +26,33 @@ Array = np.ndarray[Any, np.dtype[Any]]
 PathLike = str | os.PathLike[str]
 
 MANIFEST = "!!NETBUILDER_CHECKPOINT"
-"""Name of the blob that says what a checkpoint holds."""
+"""Name of the blob with the state of the training and the checksums."""
 
 _FORMAT, _VERSION = "netbuilder checkpoint", 1
 _ENTRIES: dict[str, Any] = {
     "step": int, "metric": (int, float, type(None)), "model": str, "net": str, "readers": dict, "state": dict,
     "blobs": dict,
 }  # fmt: skip
-_MARK = _FORMAT  # stored with each tensor: without its manifest the file is not taken for one of Caffe2's
+_MARK = _FORMAT  # stored with each tensor, so that a file that lost its manifest is not mistaken for one of Caffe2's
 _SHOWN = 20  # problems that an error lists
 
 
 @dataclass(frozen=True)
 class Checkpoint:
-    """All that training needs to go on.
+    """All that training needs to resume.
 
     Args:
-        blobs: values by name, without scopes of devices: parameters, computed parameters, the optimizer's state.
-        step: how often the main net had run.
-        metric: what the best checkpoint is chosen by, a number.
+        blobs: values by name, without device prefix: parameters, computed parameters, the optimizer's state.
+        step: how many times the main net had run.
+        metric: the number by which the best checkpoint is chosen.
         model: name of the model.
         net: name of its main net.
-        random: what random operators draw by.
-        readers: for each reader of a database, how many records of its pass it had read.
-        state: what the caller keeps besides: text, numbers, None, and lists and dicts (with text as keys) of these.
+        random: state of the random operators.
+        readers: for each database reader, how many records of its current pass it had read.
+        state: the caller's own state: text, numbers, None, and lists and dicts (with text as keys) of these.
 
     Raises:
-        NetError: ``step`` is no such number, or ``metric`` not one number.
+        NetError: ``step`` is not 0 or a positive integer, or ``metric`` is not a single number.
     """
 
     blobs: Mapping[str, Array]
@@ -66,16 +66,16 @@ class Checkpoint:
 
     def __post_init__(self) -> None:
         if isinstance(self.step, bool) or not isinstance(self.step, (int, np.integer)) or self.step < 0:
-            raise NetError(f"checkpoint: step is the number of steps done, 0 or more, got {self.step!r}")
+            raise NetError(f"checkpoint: step must be the number of completed steps, 0 or more, got {self.step!r}")
         object.__setattr__(self, "metric", _as_number(self.metric))
 
 
 def write_checkpoint(path: PathLike, checkpoint: Checkpoint) -> None:
-    """Write a checkpoint, whole or not at all; one of that name is replaced.
+    """Write a checkpoint, whole or not at all; an existing file is replaced.
 
     Raises:
-        NetError: a blob is neither a tensor nor a string, or ``state`` holds what JSON cannot.
-        OSError: the file cannot be written; one that was there is as before.
+        NetError: a blob is neither a tensor nor a string, or ``state`` cannot be stored as JSON.
+        OSError: the file cannot be written; an existing one is unchanged.
     """
     blobs = {name: _as_array(value) for name, value in checkpoint.blobs.items()}
     manifest = {
@@ -103,7 +103,7 @@ def read_checkpoint(path: PathLike) -> Checkpoint:
 
     Raises:
         FileNotFoundError: there is no such file.
-        ParseError: the file is cut short, damaged or of another kind; the message lists what is wrong.
+        ParseError: the file is truncated, damaged or not a checkpoint; the message lists all problems.
     """
     parts, manifest, problems = _parts(path)
     blobs: dict[str, Array] = {}
@@ -117,7 +117,7 @@ def read_checkpoint(path: PathLike) -> Checkpoint:
     elif any(_MARK in device.extra_info for device in parts.devices.values()):
         problems.insert(0, f"the record {MANIFEST!r}, with the step and the checksums, is missing")
     elif not blobs and not problems:
-        problems.append("it holds no blob")
+        problems.append("it holds no blobs")
     if problems:
         more = f"\n  and {len(problems) - _SHOWN} more" if len(problems) > _SHOWN else ""
         listed = "".join(f"\n  - {text}" for text in dict.fromkeys(problems[:_SHOWN]))
@@ -138,11 +138,11 @@ def read_checkpoint(path: PathLike) -> Checkpoint:
 
 
 def read_manifest(path: PathLike) -> dict[str, Any] | None:
-    """Return what the first record of a checkpoint says, without reading the blobs; None: the file has none.
+    """Return the manifest of a checkpoint without reading the blobs; None if the file has no manifest.
 
     Raises:
         FileNotFoundError: there is no such file.
-        ParseError: the record is damaged, or the file of another kind.
+        ParseError: the manifest is damaged, or the file is not a checkpoint.
     """
     for key, value in read_minidb(path):
         where = f"{os.fspath(path)}, its first record"
@@ -158,7 +158,7 @@ def _records(manifest: bytes, blobs: Mapping[str, Array]) -> Iterator[tuple[str,
 
 
 def _as_number(value: Any) -> float | None:
-    """Return a metric as a float, also where it is an array of one, as a blob of accuracy is."""
+    """Return a metric as a float; it may be an array with one element, such as the blob of an accuracy."""
     if value is None:
         return None
     try:
@@ -169,7 +169,7 @@ def _as_number(value: Any) -> float | None:
 
 
 def _as_array(value: Any) -> Any:
-    """Return a string or a number of NumPy's as an array of one; all else as it is."""
+    """Return a string or a NumPy scalar as an array without dimensions; anything else unchanged."""
     if isinstance(value, np.generic):
         return np.asarray(value)
     if isinstance(value, (str, bytes)):
@@ -180,7 +180,7 @@ def _as_array(value: Any) -> Any:
 
 
 def _digest(name: str, value: Any) -> str:
-    """Return the checksum of an array: of its type, its shape and its elements in row-major order."""
+    """Return the checksum of an array's type, shape and elements in row-major order."""
     if not isinstance(value, np.ndarray):
         raise NetError(f"blob {name!r}: a checkpoint can hold tensors and strings, not {value!r}")
     found = hashlib.sha256(f"{'strings' if value.dtype == object else value.dtype.name} {value.shape} ".encode())
@@ -205,7 +205,7 @@ def _sealed(manifest: dict[str, Any]) -> bytes:
 
 
 def _check_keys(value: Any) -> None:
-    """Raise TypeError if a dict has a key that is no text, which JSON would make one."""
+    """Raise TypeError if a dict has a key that is not text: JSON would convert it to text."""
     if isinstance(value, Mapping):
         if wrong := [key for key in value if not isinstance(key, str)]:
             raise TypeError(f"keys of dicts must be text, got {wrong[0]!r}")
@@ -245,12 +245,12 @@ def _manifest(blob: BlobProto, where: str) -> dict[str, Any]:
         wrong.append("random")
     if wrong or found["step"] < 0:
         name = (wrong or ["step"])[0]
-        raise ParseError(f"{where}: is damaged: its {name!r} cannot be {found.get(name)!r}")
+        raise ParseError(f"{where}: is damaged: it has the impossible {name!r} {found.get(name)!r}")
     return found
 
 
 def _parts(path: PathLike) -> tuple[BlobParts, dict[str, Any] | None, list[str]]:
-    """Return what can be read of a file: its blobs, its manifest, and what is wrong."""
+    """Return what can be read of a file: its blobs, its manifest, and the problems found."""
     parts, manifest, problems = BlobParts(), None, []
     try:
         for key, value in read_minidb(path):
@@ -265,7 +265,7 @@ def _parts(path: PathLike) -> tuple[BlobParts, dict[str, Any] | None, list[str]]
                     parts.add(blob.name, blob, where)
             except ParseError as error:
                 problems.append(str(error))
-    except ParseError as error:  # of the file; the list begins with its name
+    except ParseError as error:  # of the file: its name is removed, since the error message begins with it
         problems.append(str(error).removeprefix(f"{os.fspath(path)!r}: "))
     return parts, manifest, problems
 

@@ -1,4 +1,4 @@
-"""A folder of checkpoints: the last ones of a training run, and the best."""
+"""A folder with the latest checkpoints of a training run, and the best one."""
 
 from __future__ import annotations
 
@@ -27,12 +27,12 @@ class CheckpointFolder:
     """Checkpoints of one run in one folder, each a file ``step-<steps done>.minidb``.
 
     Args:
-        folder: made at the first save.
-        keep: how many of the last are kept; older ones are removed after each save.
-        best: which metric is the best, "max" or "min"; that checkpoint is kept, too. None: there is no best.
+        folder: created by the first save.
+        keep: how many of the latest are kept; older ones are removed after each save.
+        best: "max" or "min", the metric that is best; the checkpoint with it is kept too. None: keep no best one.
 
     Raises:
-        NetError: ``keep`` is below 1, or ``best`` neither of the words nor None.
+        NetError: ``keep`` is less than 1, or ``best`` is none of these.
 
     >>> CheckpointFolder("out/checkpoints").paths()
     []
@@ -44,7 +44,7 @@ class CheckpointFolder:
 
     def __post_init__(self) -> None:
         if isinstance(self.keep, bool) or not isinstance(self.keep, int) or self.keep < 1:
-            raise NetError(f"CheckpointFolder: keep must be 1 checkpoint or more, got {self.keep!r}")
+            raise NetError(f"CheckpointFolder: keep must be 1 or more, got {self.keep!r}")
         if self.best not in ("max", "min", None):
             raise NetError(f"CheckpointFolder: best must be 'max', 'min' or None, got {self.best!r}")
 
@@ -64,7 +64,7 @@ class CheckpointFolder:
 
         Raises:
             NetError, BlobError: see ``save_checkpoint``.
-            OSError: the file cannot be written; those that were there are as before.
+            OSError: the file cannot be written; existing ones are unchanged.
         """
         return self.write(take_checkpoint(model, workspace=workspace, step=step, metric=metric, state=state))
 
@@ -72,8 +72,9 @@ class CheckpointFolder:
         """Write a checkpoint, then remove those that are no longer kept; return its file.
 
         Raises:
-            NetError: the folder holds a later step, of another run then; or the checkpoint, what cannot be stored.
-            OSError: the file cannot be written; those that were there are as before.
+            NetError: the folder holds a checkpoint of a later step, which must be of another run; or the
+                checkpoint cannot be stored.
+            OSError: the file cannot be written; existing ones are unchanged.
         """
         folder = Path(self.folder)
         folder.mkdir(parents=True, exist_ok=True)
@@ -92,7 +93,7 @@ class CheckpointFolder:
             )
 
     def paths(self) -> list[Path]:
-        """Return the files of the checkpoints, by the number of steps done."""
+        """Return the files of the checkpoints, sorted by step."""
         folder = Path(self.folder)
         names = os.listdir(folder) if folder.is_dir() else []
         return [folder / name for name in sorted((n for n in names if _NAME.fullmatch(n)), key=_step)]
@@ -100,21 +101,21 @@ class CheckpointFolder:
     def latest(
         self, show: Callable[[str], object] = print, *, set_aside: bool = False
     ) -> tuple[Path, Checkpoint] | None:
-        """Return the newest checkpoint that is whole, and its file; None: there is no checkpoint.
+        """Return the newest complete checkpoint and its file; None if there are no checkpoints.
 
         Args:
-            show: is told of each newer one that is damaged.
-            set_aside: put ".damaged" after the names of those, so that they are not in the way.
+            show: called with a message about each newer one that is damaged.
+            set_aside: rename those, with ".damaged" at the end, so that they are no longer found.
 
         Raises:
-            ParseError: there are checkpoints, and none is whole.
+            ParseError: there are checkpoints, but none is complete.
         """
         problems: dict[Path, str] = {}
         for path in reversed(self.paths()):
             try:
                 found = read_checkpoint(path)
                 if read_manifest(path) is None:
-                    raise ParseError(f"{os.fspath(path)!r}: says nothing of the step it was taken at")
+                    raise ParseError(f"{os.fspath(path)!r}: has no record of its step")
             except (ParseError, OSError) as error:
                 problems[path] = str(error)
                 continue
@@ -128,7 +129,7 @@ class CheckpointFolder:
         return None
 
     def best_path(self) -> Path | None:
-        """Return the file of the checkpoint with the best metric, the newest of equals; None: none has a metric."""
+        """Return the file of the checkpoint with the best metric, the newest of equals; None if none has one."""
         if self.best is None:
             return None
         sign = 1 if self.best == "max" else -1
@@ -138,7 +139,7 @@ class CheckpointFolder:
         return max(rated)[2] if rated else None
 
     def _clear(self, newest: Path) -> None:
-        """Remove what is not kept, and drafts that a killed process has left."""
+        """Remove checkpoints that are not kept, and unfinished files that a killed process has left."""
         with contextlib.suppress(OSError):
             for name in os.listdir(self.folder):
                 if is_draft(name) and name.startswith(".step-"):
@@ -157,7 +158,7 @@ def _step(name: str) -> int:
 
 
 def _metric(path: Path) -> float | None:
-    """Return the metric of a checkpoint; None if it has none, or one that cannot be compared."""
+    """Return the metric of a checkpoint; None if it has none, or NaN."""
     try:
         found = (read_manifest(path) or {}).get("metric")
     except (ParseError, OSError):

@@ -1,4 +1,4 @@
-"""Training saved and resumed: a model's blobs, and all else that the next step depends on, to and from a file."""
+"""Saving and resuming training: a model's blobs and all other state that the next step depends on."""
 
 from __future__ import annotations
 
@@ -36,25 +36,25 @@ def take_checkpoint(
 ) -> Checkpoint:
     """Return a checkpoint of a model in memory.
 
-    Computed parameters that the replicas have each for themselves (``broadcast_computed_params=False``) are made equal
-    to the first replica's before, so that training goes on from what is saved.
+    If each replica computes its own computed parameters (``broadcast_computed_params=False``), the first replica's are
+    copied to the others first, so that this training continues from the same values as a resumed one.
 
     Args:
         model: data-parallel or not; its init net has run.
         workspace: has its blobs; None: the current default one.
-        step: how many steps are done; None: how often the main net has run.
-        metric: what the best checkpoint is chosen by.
-        state: what the caller needs besides to go on (see ``Checkpoint``), such as its position in the data.
+        step: number of completed steps; None: how many times the main net has run.
+        metric: the number by which the best checkpoint is chosen.
+        state: the caller's own state (see ``Checkpoint``), such as its position in the data.
 
     Raises:
-        NetError: two blobs would get one name; or the gradients of a step are summed in part (``accumulate_steps``).
+        NetError: two blobs would get the same name; or only some micro-batches of a step have run.
         BlobError: blobs are missing in the workspace, or hold no value.
     """
     workspace = workspace or default.workspace()
     if has_record(model.net.Proto()) and (pending := pending_steps(model, workspace)):
         raise NetError(
-            f"model {model.name!r}: {pending} micro-batches of a step have run, whose gradients no checkpoint holds; "
-            "take it after an update, or call forget_gradients"
+            f"model {model.name!r}: {pending} micro-batches of a step have run, and checkpoints do not hold their "
+            "gradients; take the checkpoint after an update, or call forget_gradients"
         )
     blobs = checkpoint_blobs(model)
     _require(model, blobs, workspace)
@@ -81,18 +81,18 @@ def save_checkpoint(
     metric: float | None = None,
     state: Mapping[str, Any] | None = None,
 ) -> Checkpoint:
-    """Write all that training needs to go on into a file, whole or not at all; return what was written.
+    """Write all that training needs to resume to a file, whole or not at all; return what was written.
 
     The file is a minidb as Caffe2's Save operator writes it: Caffe2's Load, and ``read_blobs``, read it, too.
 
     Args:
-        path: one of that name is replaced.
+        path: the file; an existing one is replaced.
         model, workspace, step, metric, state: see ``take_checkpoint``.
 
     Raises:
-        NetError: two blobs would get one name, or ``state`` is of a kind that cannot be stored.
+        NetError: two blobs would get the same name, or ``state`` cannot be stored.
         BlobError: blobs are missing in the workspace, or hold no value.
-        OSError: the file cannot be written; one that was there is as before.
+        OSError: the file cannot be written; an existing one is unchanged.
     """
     checkpoint = take_checkpoint(model, workspace=workspace, step=step, metric=metric, state=state)
     write_checkpoint(path, checkpoint)
@@ -110,24 +110,24 @@ def load_checkpoint(
     skip: Iterable[str] = (),
     show: Callable[[str], object] = print,
 ) -> LoadReport:
-    """Put a checkpoint into a model, on any number of devices of any kind; return what went where.
+    """Load a checkpoint into a model, on any number of devices of any kind; return what was loaded.
 
-    Without ``parameters_only``, ``partial`` and ``skip`` this resumes training: blobs, random operators and readers of
-    databases go on where they were. Otherwise it loads values alone. After an error everything is as it was.
+    Without ``parameters_only``, ``partial`` and ``skip`` this resumes training: blobs, random operators and database
+    readers continue where they were. Otherwise it loads only values. An error leaves everything unchanged.
 
     Args:
-        source: a file of ``save_checkpoint`` or of Caffe2's Save operator, or a checkpoint that has been read.
+        source: a file written by ``save_checkpoint`` or Caffe2's Save operator, or a checkpoint in memory.
         model: data-parallel or not; its init net has run in the workspace.
         workspace: None: the current default one.
         parameters_only: leave the optimizer's state as it is.
-        partial: go on though blobs are missing, are left over, or differ in shape or type.
+        partial: load what matches, though blobs are missing, are left over, or differ in shape or type.
         rename, skip: see ``match_blobs``.
-        show: is given the report, if blobs were left out.
+        show: called with the report, with ``partial`` or ``skip``.
 
     Raises:
         FileNotFoundError: there is no such file.
-        ParseError: the file is cut short, damaged or of another kind.
-        NetError: blobs do not match, all of which are listed; or an entry of ``rename`` or ``skip`` fits nothing.
+        ParseError: the file is truncated, damaged or not a checkpoint.
+        NetError: blobs do not match (the message lists all), or an entry of ``rename`` or ``skip`` matches nothing.
         BlobError: blobs of the model are not in the workspace: run its init net first.
     """
     workspace = workspace or default.workspace()
@@ -156,7 +156,7 @@ def load_checkpoint(
 
 
 def _require(model: ModelHelper, blobs: CheckpointBlobs, workspace: Workspace) -> None:
-    """Raise BlobError, naming them, if blobs have no value yet."""
+    """Raise BlobError if blobs have no value yet."""
     found = {blob: workspace.find(blob) for blob in blobs.names.values()}
     if missing := [name for name, blob in found.items() if blob is None or blob.is_empty]:
         raise BlobError(
@@ -177,8 +177,8 @@ def _equalize(model: ModelHelper, blobs: CheckpointBlobs, workspace: Workspace) 
     record = blobs.record
     if record is not None and len(record) > 1 and record.computed and not record.broadcasts_computed:
         _log.info(
-            "model %r: its replicas compute %s each for itself; the first replica's are saved, and copied over the "
-            "others'", model.name, ", ".join(record.computed),
+            "model %r: each replica computes its own %s; the first replica's values are saved, and copied to the "
+            "others", model.name, ", ".join(record.computed),
         )  # fmt: skip
         FinalizeAfterCheckpoint(model, record.computed, workspace=workspace)
 
@@ -189,16 +189,16 @@ def _readers(workspace: Workspace) -> dict[str, DBReader]:
 
 
 def _refuse_differences(label: str, model: ModelHelper, match: Match, *, ignore_left_over: bool) -> None:
-    """Raise NetError, listing them, if blobs of the model or of the checkpoint have no counterpart."""
-    problems = {name: why for name, why in match.left.items() if name not in match.meant}
+    """Raise NetError if blobs of the model or of the checkpoint have no counterpart."""
+    problems = {name: why for name, why in match.left.items() if name not in match.intended}
     if not ignore_left_over:
-        problems = {**{name: why for name, why in match.skipped.items() if name not in match.meant}, **problems}
+        problems = {**{name: why for name, why in match.skipped.items() if name not in match.intended}, **problems}
     if problems:
         listed = "".join(f"\n  - {name}: {why}" for name, why in problems.items())
         raise NetError(
-            f"{label} does not fit model {model.name!r}; nothing is loaded:{listed}\n"
-            "give rename= for other names, parameters_only=True to leave the optimizer's state, or partial=True to "
-            "load what fits"
+            f"{label} does not match model {model.name!r}; nothing is loaded:{listed}\n"
+            "give rename= for other names, parameters_only=True to ignore the optimizer's state, or partial=True to "
+            "load what matches"
         )
 
 
@@ -212,20 +212,20 @@ def _apply(
 
 
 def _set_readers(positions: Mapping[str, int], readers: Mapping[str, DBReader]) -> None:
-    """Put readers where they were; all of them, or none."""
+    """Move readers to where they were; all of them, or none."""
     before = {name: reader.position for name, reader in readers.items() if name in positions}
     try:
         for name in before:
             readers[name].seek(positions[name])
     except BaseException:
         for name, position in before.items():
-            with contextlib.suppress(NetError):  # of a database that has lost records since
+            with contextlib.suppress(NetError):  # the database has lost records since
                 readers[name].seek(position)
         raise
 
 
 def _set_randomness(checkpoint: Checkpoint, drawn: RandomState, model: ModelHelper, workspace: Workspace) -> None:
     counts = dict(drawn.iterations)
-    if checkpoint.net in counts:  # the model may have another name now
+    if checkpoint.net in counts:  # the model may have been renamed since
         counts[model.net.Name()] = counts.pop(checkpoint.net)
     set_random_state(workspace, RandomState(drawn.seed, counts))

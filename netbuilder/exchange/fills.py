@@ -1,4 +1,4 @@
-"""Tensors as operators of an init net: GivenTensor fills, made and read without a Python object per element."""
+"""Tensors as operators of an init net: GivenTensor fills, written and read without a Python object per element."""
 
 from __future__ import annotations
 
@@ -30,8 +30,8 @@ _DTYPES: dict[str, np.dtype[Any]] = {op_type: dtype for dtype, op_type in _TYPES
 SERVED_TYPES = ("float32", "int32", "int64", "int16", "bool", "uint8", "strings")
 """Element types that an init net can hold."""
 
-_FLOATS = 0x2D  # in the bytes of an Argument: field 5 (floats), four bytes follow
-_FLOATS_PACKED = 0x2A  # the same field as one run, which readers take, too
+_FLOATS = 0x2D  # tag of an Argument's field 5 (floats), unpacked: four bytes follow
+_FLOATS_PACKED = 0x2A  # tag of the same field, packed, which readers accept too
 
 
 def fill_operator(name: str, value: Any) -> OperatorDef:
@@ -42,13 +42,13 @@ def fill_operator(name: str, value: Any) -> OperatorDef:
         value: an array of one of ``SERVED_TYPES``.
 
     Raises:
-        ArgumentError: it is no array, or of another element type.
+        ArgumentError: it is not an array, or of another element type.
 
     >>> fill_operator("b", np.int32([1, 2])).type
     'GivenTensorIntFill'
     """
     if not isinstance(value, np.ndarray):
-        raise ArgumentError(f"blob {name!r}: an init net holds tensors, and this is {type(value).__name__} {value!r}")
+        raise ArgumentError(f"blob {name!r}: an init net can hold only tensors, got {type(value).__name__} {value!r}")
     array = value.astype(object) if value.dtype.kind in "SU" else value
     op_type = _TYPES.get(array.dtype)
     if op_type is None:
@@ -75,7 +75,7 @@ def fill_values(op: OperatorDef) -> Array | None:
     """Return the array that ``fill_operator`` put into an operator; None for any other operator.
 
     Raises:
-        ArgumentError: its shape and its values do not fit.
+        ArgumentError: the number of values does not match the shape.
     """
     dtype = _DTYPES.get(op.type)
     found = {argument.name: argument for argument in op.arg}
@@ -93,7 +93,7 @@ def fill_values(op: OperatorDef) -> Array | None:
         flat = np.fromiter(values.ints, np.int64, len(values.ints)).astype(dtype)
     shape = tuple(found["shape"].ints)
     if flat.size != count_elements(shape):
-        raise ArgumentError(f"{op.type} of {op.output[0]!r}: shape {shape} does not hold {flat.size} values")
+        raise ArgumentError(f"{op.type} of {op.output[0]!r}: shape {shape} does not match {flat.size} values")
     return flat.reshape(shape)
 
 

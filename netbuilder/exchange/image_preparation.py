@@ -1,6 +1,6 @@
-"""How images become the input of a predictor, and the names of its classes, kept as arguments of its net.
+"""Preprocessing of images for a predictor, and the names of its classes, stored as arguments of its net.
 
-Readers that do not know these arguments, Caffe2 and Netron among them, pass them over or show them.
+Other readers of nets, such as Caffe2 and Netron, ignore or show these arguments.
 """
 
 from __future__ import annotations
@@ -28,14 +28,13 @@ _INTERPOLATIONS = ("area", "linear")
 
 @dataclass(frozen=True)
 class ImagePreparation:
-    """From the pixels of an image, 0 to 255, to the input: the middle is cut out, a pixel p becomes
-    ``(p * scale - mean) / std``.
+    """Preprocessing of an image with pixels from 0 to 255: center crop, then ``(pixel * scale - mean) / std``.
 
     Args:
-        scale: of pixels.
-        mean, std: after scaling; one number, or one for each channel in the order of the input.
-        resize: length of the shorter side in pixels before the middle is cut out; 0: as it comes; None: so that the
-            image just covers the input.
+        scale: factor of pixels.
+        mean, std: of scaled pixels; one number, or one for each channel in the order of the input.
+        resize: length of the shorter side in pixels before the crop; 0: do not resize; None: the smallest size that
+            covers the input.
         interpolation: "linear" or "area"; None: "area" where an image shrinks, else "linear".
         rgb: channels are red, green, blue; else blue, green, red.
         channels_last: the input is (N, H, W, C); else (N, C, H, W).
@@ -61,16 +60,16 @@ class ImagePreparation:
         if self.resize is not None and self.resize < 0:
             raise ArgumentError(f"images: resize must not be negative, got {self.resize}")
         if self.interpolation is not None and self.interpolation not in _INTERPOLATIONS:
-            raise ArgumentError(f"images: interpolation is one of {_INTERPOLATIONS}, got {self.interpolation!r}")
+            raise ArgumentError(f"images: interpolation must be one of {_INTERPOLATIONS}, got {self.interpolation!r}")
 
 
 def describe_images(net: NetDef, images: ImagePreparation | None = None, classes: Sequence[str] | None = None) -> None:
-    """Write into the arguments of a net how its images are prepared, and the names of its classes.
+    """Write the preprocessing of images and the names of classes into the arguments of a net.
 
     Args:
-        net: the predict net; changed. What it has said so far of what is given goes.
-        images: None: left as it is.
-        classes: names from class 0 on; None: left as they are.
+        net: the predict net; changed.
+        images: replaces the net's; None: leave that as it is.
+        classes: names from class 0 on, which replace the net's; None: leave those as they are.
     """
     if classes is not None:
         if isinstance(classes, (str, bytes)):
@@ -93,10 +92,10 @@ def describe_images(net: NetDef, images: ImagePreparation | None = None, classes
 
 
 def image_preparation(net: NetDef) -> ImagePreparation | None:
-    """Return how the images of a predictor are prepared, None if its net does not say.
+    """Return the preprocessing of images that a net stores; None if it stores none.
 
     Raises:
-        ParseError: what it says makes no sense.
+        ParseError: the arguments are invalid.
     """
     found = {name: value for name, value in arguments(net).items() if name.startswith(_IMAGE)}
     if "image_scale" not in found and "image_mean" not in found:
@@ -112,33 +111,33 @@ def image_preparation(net: NetDef) -> ImagePreparation | None:
             channels_last=_text(found.get("image_order", b"NCHW")) == "NHWC",
         )
     except (ArgumentError, TypeError, ValueError, AttributeError, OverflowError) as error:
-        raise ParseError(f"net {net.name!r}: its arguments image_... make no sense: {error}") from error
+        raise ParseError(f"net {net.name!r}: its arguments image_... are invalid: {error}") from error
 
 
 def class_names(net: NetDef) -> tuple[str, ...]:
-    """Return the names of a predictor's classes from 0 on, none if its net does not say."""
+    """Return the names of a predictor's classes from 0 on; empty if its net stores none."""
     found = arguments(net).get(_CLASSES)
     try:
         return tuple(_text(name) for name in found) if isinstance(found, (list, tuple)) else ()
     except UnicodeDecodeError as error:
-        raise ParseError(f"net {net.name!r}: its argument {_CLASSES!r} is no UTF-8 text: {error}") from error
+        raise ParseError(f"net {net.name!r}: its argument {_CLASSES!r} is not UTF-8 text: {error}") from error
 
 
 def preparation_texts(net: NetDef) -> dict[str, str]:
-    """Return what a net says of its images and classes as JSON by name, for files that keep texts (ONNX)."""
+    """Return a net's arguments about images and classes, name -> JSON, for files that store only text (ONNX)."""
     found = {name: value for name, value in arguments(net).items() if name == _CLASSES or name.startswith(_IMAGE)}
     return {name: json.dumps(value, default=_text) for name, value in found.items()}
 
 
 def copy_texts(net: NetDef, texts: Mapping[str, str]) -> None:
-    """Write what ``preparation_texts`` returned into the arguments of a net; texts of others are left out."""
+    """Write the result of ``preparation_texts`` into the arguments of a net; other texts are ignored."""
     for name, text in texts.items():
         if name != _CLASSES and not name.startswith(_IMAGE):
             continue
         try:
             set_argument(net, name, json.loads(text))
         except (ValueError, TypeError, OverflowError, RecursionError):
-            continue  # of another program
+            continue  # written by another program
 
 
 def _numbers(value: Any) -> tuple[float, ...]:

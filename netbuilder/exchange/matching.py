@@ -1,4 +1,4 @@
-"""Which blob of a checkpoint goes into which of a model: by name, with renames and blobs left out, or why not."""
+"""Matching the blobs of a checkpoint to those of a model, by name, with renamed and skipped blobs."""
 
 from __future__ import annotations
 
@@ -18,13 +18,13 @@ _ANY = "*"
 
 @dataclass(frozen=True)
 class LoadReport:
-    """What a load did, by names in a checkpoint; printed, a table of it.
+    """What a load did; printed, it is a table.
 
     Args:
         source: the checkpoint.
-        loaded: blobs of the model that have the checkpoint's values.
-        skipped: blobs of the checkpoint that went nowhere, and why.
-        reinitialized: blobs of the model that keep the values they had, from the init net as a rule, and why.
+        loaded: blobs of the model that have the checkpoint's values now.
+        skipped: blobs of the checkpoint that were not loaded -> the reason.
+        reinitialized: blobs of the model that keep their values, usually those of the init net -> the reason.
     """
 
     source: str
@@ -53,19 +53,19 @@ class LoadReport:
 
 @dataclass(frozen=True)
 class Match:
-    """Where the blobs of a checkpoint go.
+    """Which blobs of a checkpoint are loaded into which blobs of a model.
 
     Args:
         targets: name in the model -> name in the checkpoint.
-        skipped: name in the checkpoint -> why it goes nowhere.
-        left: name in the model -> why nothing comes.
-        meant: names in ``skipped`` and ``left`` that are there by ``skip``, or as copies on further devices.
+        skipped: name in the checkpoint -> why it is not loaded.
+        left: name in the model -> why nothing is loaded into it.
+        intended: names in ``skipped`` and ``left`` that ``skip`` asks for, or that are copies on other devices.
     """
 
     targets: dict[str, str]
     skipped: dict[str, str]
     left: dict[str, str]
-    meant: frozenset[str]
+    intended: frozenset[str]
 
 
 def match_blobs(
@@ -76,44 +76,42 @@ def match_blobs(
     skip: Iterable[str] = (),
     only: Collection[str] | None = None,
 ) -> Match:
-    """Find for the blobs of a model those of a checkpoint that fit in name, shape and type.
+    """Find the blobs of a checkpoint that match those of a model in name, shape and type.
 
-    A name in the checkpoint may begin with the scope of a device, as Caffe2 stores it; of several devices the first
-    that is stored counts.
+    A name in the checkpoint may have a device prefix, as in Caffe2's; of several devices the first in the file is used.
 
     Args:
         stored, wanted: the blobs of the checkpoint and of the model.
-        rename: name in the checkpoint -> name in the model; where both end in "*", all names that begin so.
-        skip: names in the model that get nothing, or patterns as ``fnmatch`` takes them.
-        only: names in the model that get something; of the others nothing is said but where the checkpoint has them.
-            None: all.
+        rename: name in the checkpoint -> name in the model; if both end in "*", this renames the beginning of names.
+        skip: names in the model, or ``fnmatch`` patterns, into which nothing is loaded.
+        only: names in the model to load; others are reported only if the checkpoint has them. None: all.
 
     Raises:
-        NetError: an entry of ``rename`` or ``skip`` fits nothing, or two blobs would go into one.
+        NetError: an entry of ``rename`` or ``skip`` matches nothing, or two blobs would be loaded into one.
     """
     new_names = _renamed(stored, dict(rename or {}))
     left_out = _left_out(wanted, [skip] if isinstance(skip, str) else list(skip))
     targets: dict[str, str] = {}
     skipped: dict[str, str] = {}
     left = {name: f"left out by skip={pattern!r}" for name, pattern in left_out.items() if only is None or name in only}
-    meant = set(left)
+    intended = set(left)
     for name in stored:
         new = new_names.get(name, name)
         target = new if new in wanted else strip_prefix(new)
         note = f"renamed to {target!r}, " if name in new_names else ""
         if target not in wanted:
-            skipped[name] = f"{note}the model has none of this name"
+            skipped[name] = f"{note}the model has no blob of this name"
         elif only is not None and target not in only:
-            skipped[name] = f"{note}{target!r} is no parameter"
-            meant.add(name)
+            skipped[name] = f"{note}{target!r} is not a parameter"
+            intended.add(name)
         elif target in left_out:
             skipped[name] = f"{note}{left[target]}"
-            meant.add(name)
+            intended.add(name)
         elif target in targets:
             if name in new_names or targets[target] in new_names:
                 raise NetError(f"rename: {targets[target]!r} and {name!r} would both be loaded into {target!r}")
             skipped[name] = f"a copy of {targets[target]!r}, on another device"
-            meant.add(name)
+            intended.add(name)
         elif (problem := _misfit(stored[name], wanted[target])) is not None:
             skipped[name] = left[target] = note + problem
         else:
@@ -122,7 +120,7 @@ def match_blobs(
     for name in wanted:
         if name not in targets and (only is None or name in only):
             left.setdefault(name, "the checkpoint has no blob of this name")
-    return Match(targets, skipped, left, frozenset(meant))
+    return Match(targets, skipped, left, frozenset(intended))
 
 
 def _misfit(stored: TensorSpec, wanted: TensorSpec) -> str | None:
@@ -135,7 +133,7 @@ def _misfit(stored: TensorSpec, wanted: TensorSpec) -> str | None:
 
 
 def _renamed(stored: Collection[str], rename: dict[str, str]) -> dict[str, str]:
-    """Return the new names of those blobs that get one."""
+    """Return the renamed blobs: old name -> new name."""
     found: dict[str, str] = {}
     for old, new in rename.items():
         if old.endswith(_ANY) != new.endswith(_ANY):

@@ -17,13 +17,13 @@ from netbuilder.proto import BlobError, NetDef, NetError
 __all__ = ["Export", "fetch_parameters"]
 
 PLACEHOLDER = np.zeros((1, 1), np.float32)
-"""What the init net of a pair holds for a blob that will be fed."""
+"""Value that an init net holds for a blob that will be fed."""
 
 
 def Export(workspace: Any, net: Any, params: Iterable[Any]) -> tuple[NetDef, NetDef]:
     """Return the init net that fills the parameters, and the predict net.
 
-    The init net fills blobs that will be fed, too, with one zero of shape (1, 1).
+    The init net also fills blobs that will be fed, with a zero of shape (1, 1).
 
     Args:
         workspace: a Workspace, or a module with ``FetchBlob``.
@@ -31,12 +31,12 @@ def Export(workspace: Any, net: Any, params: Iterable[Any]) -> tuple[NetDef, Net
         params: the parameters that ``net`` reads, by name or reference.
 
     Returns:
-        The init net, without name, and the predict net; its external outputs are what ``net`` declares and what it
-        writes and never reads.
+        The init net, without name, and the predict net; its external outputs are those that ``net`` declares, and the
+        blobs that it writes and never reads.
 
     Raises:
         BlobError: a parameter is not in the workspace.
-        ArgumentError: a parameter is no tensor, or of a type that an init net cannot hold.
+        ArgumentError: a parameter is not a tensor, or of a type that an init net cannot hold.
     """
     proto = message_of(net)
     values = fetch_parameters(workspace, proto, params)

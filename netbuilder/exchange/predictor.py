@@ -26,35 +26,35 @@ _log = logging.getLogger("netbuilder")
 
 
 class Predictor:
-    """A predict net ready to run, in a workspace of its own.
+    """A predict net that is ready to run, in its own workspace.
 
     Args:
-        init_net: fills the parameters; run once, here.
+        init_net: fills the parameters; it runs once, in the constructor.
         predict_net: computes the outputs.
-        inputs: blobs that each run is given; None: what ``predictor_names.find_inputs`` finds, as a rule the external
-            inputs that the init net does not fill.
-        outputs: blobs that a run returns; None: the external outputs, or, where the net lists none, the results that
+        inputs: blobs that ``run`` is given; None: those that ``predictor_names.find_inputs`` finds, usually the
+            external inputs that the init net does not fill.
+        outputs: blobs that ``run`` returns; None: the external outputs, or, if the net lists none, the results that
             no operator reads.
-        specs: shape and type of inputs, where known; the first extent is the batch and may differ.
-        device: where the operators of both nets run, whatever they say themselves; None: where they say.
+        specs: shape and type of inputs, if known; the first extent is the batch and may differ.
+        device: runs all operators of both nets; None: each runs on its own device option.
         workspace: None: a new one.
-        fold: put normalizations in test mode into the weights before them (see ``passes.fold_batch_norm``), so
-            that the net runs faster; the same up to rounding. Those parameters are then not in the workspace: to feed
-            them later, give False. A net with a normalization in training mode is left as it is.
-        observable: blobs that can be fetched from the workspace after a run, besides inputs, outputs and parameters:
-            a list of names, or "outputs" for no others; None: all blobs, and nothing is folded.
-        parameters: arrays by name, besides those that the init net fills.
-        trusted: run whatever the nets hold. If not, an init net runs fills alone (``trust.FILLS``), and a predict net
-            with operators that touch files, loop, wait or call Python (``trust.UNTRUSTED``) is refused.
+        fold: fold batch normalizations in test mode into the weights before them (see ``passes.fold_batch_norm``), for
+            speed; results are the same up to rounding. The folded parameters are not in the workspace; give False to
+            feed them later. A net with a normalization in training mode is not changed.
+        observable: blobs that can be fetched from the workspace after a run, in addition to inputs, outputs and
+            parameters: a list of names, or "outputs" for no others; None: all blobs, and nothing is folded.
+        parameters: arrays by name, in addition to those that the init net fills.
+        trusted: allow all operators. If not, an init net may hold only fills (``trust.FILLS``), and a predict net no
+            operators that touch files, loop, wait or call Python (``trust.UNTRUSTED``).
 
-    ``images`` says how images are prepared (``ImagePreparation``) and ``classes`` how the classes are called, where the
-    predictor was saved with it; else they are None and ().
+    ``images`` (``ImagePreparation``) is the preprocessing of images, ``classes`` the names of the classes, if the
+    predictor was saved with them; otherwise they are None and ().
 
     Raises:
-        NetError: a net is wrong, no net fills a parameter, or there is no output; or a net holds operators
-            that are run only if ``trusted``.
+        NetError: a net is invalid, a parameter is not filled, or there is no output; or a net holds operators that are
+            allowed only if ``trusted``.
         BlobError: an input, an output or a name in ``observable`` is not in the net.
-        DeviceError: the device is missing.
+        DeviceError: the device is not available.
 
     >>> from netbuilder.proto.arguments import make_op
     >>> init_net = NetDef(op=[make_op("GivenTensorFill", [], ["w"], shape=[2], values=[1.0, 2.0])])
@@ -126,12 +126,12 @@ class Predictor:
     def _fold(
         self, parameters: Collection[str], kept: Sequence[str], before: Collection[str], device: DeviceOption | None
     ) -> set[str]:
-        """Fold normalizations; return the parameters of the new net, which are in the workspace in place of the old.
+        """Fold normalizations; return the parameters of the new net, which replace the old ones in the workspace.
 
         Args:
-            parameters: of the net as it is.
-            kept: blobs that have to stay.
-            before: blobs of the workspace that are not ours to remove.
+            parameters: of the net before folding.
+            kept: blobs that must not be folded away.
+            before: blobs that the workspace had before, and that must stay in it.
         """
         outputs = list(self._net.external_output)
         self._net.external_output[:] = dict.fromkeys([*outputs, *kept])
@@ -147,7 +147,7 @@ class Predictor:
 
     @property
     def net(self) -> NetDef:
-        """A copy of the predict net, as it runs: with what was folded."""
+        """A copy of the predict net after folding."""
         copy = NetDef()
         copy.CopyFrom(self._net)
         return copy
@@ -156,8 +156,8 @@ class Predictor:
         """Return the outputs for one batch.
 
         Args:
-            values: the inputs by name, where names are no Python identifiers.
-            inputs: the inputs by name. Lists take the type of the input, arrays must have it.
+            values: the inputs by name, for names that are not Python identifiers.
+            inputs: the inputs by name. Lists are converted to the type of the input, arrays must have it.
 
         Returns:
             The outputs by name, as NumPy arrays.
@@ -165,7 +165,7 @@ class Predictor:
         Raises:
             BlobError: an input is missing or unknown.
             TypeError: an input is given without its name.
-            ShapeError: an input has another type or shape than the predictor was saved with.
+            ShapeError: the type or shape of an input is not that of the saved predictor.
             NetError, OperatorError: an operator failed.
         """
         if values is not None and not isinstance(values, Mapping):
@@ -211,12 +211,12 @@ class Predictor:
 
 
 def check_names(net: NetDef, filled: Collection[str], inputs: Sequence[str], outputs: Sequence[str]) -> None:
-    """Refuse a predictor whose names do not fit.
+    """Check that the inputs and outputs of a predictor match its nets.
 
     Args:
         net: the predict net.
         filled: blobs that the init net makes.
-        inputs, outputs: blobs fed and wanted.
+        inputs, outputs: blobs that are fed and fetched.
 
     Raises:
         NetError: the net reads a blob that is neither fed nor filled, or no output is named.
@@ -240,7 +240,7 @@ def check_names(net: NetDef, filled: Collection[str], inputs: Sequence[str], out
 
 
 def _split(init_net: NetDef) -> tuple[dict[str, Any], NetDef]:
-    """Return the tensors that an init net holds, and a net of its other operators."""
+    """Return the tensors that an init net holds, and a net with its other operators."""
     filled: dict[str, Any] = {}
     rest = NetDef(name=init_net.name or "init")
     for op in init_net.op:
@@ -253,10 +253,10 @@ def _split(init_net: NetDef) -> tuple[dict[str, Any], NetDef]:
 
 
 def _check_gpus(*nets: NetDef) -> None:
-    """Refuse nets that name a GPU which cannot be used.
+    """Check that the GPUs that nets name can be used.
 
     Raises:
-        DeviceError: the message says how the nets run on the CPU.
+        DeviceError: one cannot; the message says how to run the nets on the CPU.
     """
     options = [op.device_option if op.HasField("device_option") else net.device_option for net in nets for op in net.op]
     for number in sorted({option.device_id for option in options if option.device_type == PROTO_CUDA}):
@@ -264,13 +264,13 @@ def _check_gpus(*nets: NetDef) -> None:
             gpu(number)
         except DeviceError as error:
             raise DeviceError(
-                f"the predictor names GPU {number}: give device=make_device_option(PROTO_CPU, 0) (on a command line: "
+                f"the predictor needs GPU {number}: give device=make_device_option(PROTO_CPU, 0) (on a command line: "
                 f"--cpu) to run it on the CPU; {error}"
             ) from error
 
 
 def _homes(net: NetDef) -> dict[str, DeviceOption]:
-    """Return for each blob that operators read the device of the first that does."""
+    """Return for each blob the device of the first operator that reads it."""
     homes: dict[str, DeviceOption] = {}
     for op in net.op:
         for blob in op.input:

@@ -1,8 +1,8 @@
 """Predictors in one database file, as Caffe2's predictor_exporter writes them: nets in a MetaNetDef, and parameters.
 
-A file has the record ``!!META_NET_DEF`` and the parameters as Save writes them. The MetaNetDef names parameters, inputs
-and outputs, and holds three nets: one that loads the parameters, one that makes blobs of the right shapes, and the
-predict net.
+A file has the record ``!!META_NET_DEF``, and the parameters as the Save operator writes them. The MetaNetDef names
+parameters, inputs and outputs, and holds three nets: one that loads the parameters, one that makes blobs of the right
+shapes, and the predict net.
 """
 
 from __future__ import annotations
@@ -57,22 +57,22 @@ _NAMES = PredictorConsts()
 
 @dataclass(frozen=True)
 class PredictorExportMeta:
-    """What goes into a predictor's file.
+    """Contents of a predictor's file.
 
     Args:
         predict_net: a Net or NetDef in test mode.
         parameters: the blobs that it reads and that are saved.
-        inputs, outputs: the blobs that are fed and wanted.
-        shapes: shapes by blob; ``prepare_prediction_net`` makes these blobs beforehand.
-        name: of the predictor, where a file is to hold several; it follows the keys of the nets.
-        extra_init_net: more to be run before the predict net.
-        global_init_net: more to be run when the parameters have been loaded.
-        net_type, num_workers: of the predict net; None: as it says.
-        trainer_prefix: comes before the parameters' names in the trainer's workspace, and not in the file.
+        inputs, outputs: the blobs that are fed and fetched.
+        shapes: shapes by blob; ``prepare_prediction_net`` makes these blobs.
+        name: name of the predictor, a suffix of the keys, so that a file can hold several.
+        extra_init_net: runs before the predict net.
+        global_init_net: runs after the parameters have been loaded.
+        net_type, num_workers: set on the predict net; None: unchanged.
+        trainer_prefix: prefix of the parameters' names in the trainer's workspace; the file does not have it.
 
     Raises:
-        NetError: inputs, outputs or parameters are named twice or overlap, the net reads something else, or does not
-            make an output.
+        NetError: inputs, outputs or parameters are named twice or overlap, the net reads other blobs, or does not make
+            an output.
         ArgumentError: a shape is given for a blob that is neither input nor output nor parameter.
     """
 
@@ -107,7 +107,7 @@ class PredictorExportMeta:
         parameters = set(self.parameters)
         for what in ("inputs", "outputs"):
             if both := sorted(parameters.intersection(getattr(self, what))):
-                raise NetError(f"{where}: {both} are among both parameters and {what}; leave them out of one")
+                raise NetError(f"{where}: {both} are both parameters and {what}; remove them from one of the lists")
         known = parameters.union(self.inputs, self.outputs)
         if strange := sorted(set(self.shapes or {}) - known):
             raise ArgumentError(
@@ -116,7 +116,7 @@ class PredictorExportMeta:
         self._check_net(where)
 
     def _check_net(self, where: str) -> None:
-        """Refuse a net that reads a blob that is neither fed nor filled, or that does not make the outputs."""
+        """Raise NetError if the net reads a blob that is neither fed nor filled, or does not make an output."""
         before = [message_of(net) for net in (self.extra_init_net, self.global_init_net) if net is not None]
         known = {*self.inputs, *self.parameters, *(blob for net in before for op in net.op for blob in op.output)}
         if unknown := [blob for blob in dict.fromkeys(undefined_inputs(self.predict_net.op)) if blob not in known]:
@@ -129,15 +129,15 @@ class PredictorExportMeta:
             raise NetError(f"{where}: no operator makes the outputs {unknown}")
 
     def inputs_name(self) -> str:
-        """The key under which the file names the inputs."""
+        """The key of the list of inputs."""
         return _key(_NAMES.INPUTS_BLOB_TYPE, self.name)
 
     def outputs_name(self) -> str:
-        """The key under which the file names the outputs."""
+        """The key of the list of outputs."""
         return _key(_NAMES.OUTPUTS_BLOB_TYPE, self.name)
 
     def parameters_name(self) -> str:
-        """The key under which the file names the parameters."""
+        """The key of the list of parameters."""
         return _key(_NAMES.PARAMETERS_BLOB_TYPE, self.name)
 
     def global_init_name(self) -> str:
@@ -160,12 +160,12 @@ def _key(key: str, name: str) -> str:
 def get_meta_net_def(
     predictor_export_meta: PredictorExportMeta, ws: Any = None, db_type: str | None = None
 ) -> MetaNetDef:
-    """Return what the record ``!!META_NET_DEF`` holds.
+    """Return the contents of the record ``!!META_NET_DEF``.
 
     Args:
         predictor_export_meta: what to write.
-        ws: not read; Caffe2 takes it.
-        db_type: of the file; written into the net that loads the parameters, if given.
+        ws: ignored; Caffe2 has this argument.
+        db_type: type of the file, written into the net that loads the parameters.
     """
     meta = predictor_export_meta
     result = MetaNetDef()
@@ -232,13 +232,13 @@ def save_to_db(
         db_type: "minidb".
         db_destination: the file.
         predictor_export_meta: what to write.
-        use_ideep: not read: which library computes is chosen when the net runs.
+        use_ideep: ignored; the library is chosen when the net runs.
         workspace: has the parameters; None: the current default one.
 
     Raises:
         BlobError: a parameter is not in the workspace.
-        ArgumentError: there is no such kind of database, or an argument is unknown.
-        OSError: the file cannot be written; one that was there is as before.
+        ArgumentError: the type of database or an argument is unknown.
+        OSError: the file cannot be written; an existing one is unchanged.
     """
     if kwargs:
         raise ArgumentError(f"save_to_db: unknown arguments {sorted(kwargs)}")
@@ -254,10 +254,10 @@ def save_to_db(
 
 
 def net_of(meta_net_def: MetaNetDef, key: str) -> NetDef:
-    """Return a net of a MetaNetDef, by its key or by the beginning of it where a name follows.
+    """Return a net of a MetaNetDef by its key, with or without the name of the predictor at the end.
 
     Raises:
-        NetError: there is none, or several predictors have one.
+        NetError: there is no such net, or several predictors have one.
     """
     found = [each for each in meta_net_def.nets if each.key == key]
     found = found or [each for each in meta_net_def.nets if each.key.startswith(f"{key}_")]
@@ -277,18 +277,16 @@ def load_from_db(
     Args:
         filename: the file.
         db_type: "minidb".
-        device_option: where the parameters go; None: to the host.
-        workspace: gets them; None: the current default one.
-        trusted: run whatever the global init net holds; if not, fills alone (``trust.FILLS``).
-        parameters_only: run nothing of the global init net, which the caller will.
+        device_option: device of the parameters; None: the CPU.
+        workspace: gets the parameters; None: the current default one.
+        trusted: allow all operators in the global init net; if not, only fills (``trust.FILLS``).
+        parameters_only: do not run the global init net; the caller will.
 
     Raises:
         FileNotFoundError: there is no such file.
-        ParseError: it is no such file, or a parameter is missing in it.
-        NetError: the global init net holds operators that are run only if ``trusted``.
-        ArgumentError: there is no such kind of database.
-
-    Nothing is set before the whole file has been read.
+        ParseError: it is not such a file, or lacks a parameter; the workspace is unchanged.
+        NetError: the global init net holds operators that are allowed only if ``trusted``.
+        ArgumentError: the type of database is unknown.
     """
     meta, values = _read(filename, db_type)
     space = workspace or default.workspace()
@@ -319,7 +317,7 @@ def _read(filename: str | os.PathLike[str], db_type: str) -> tuple[MetaNetDef, d
         else:
             parts.add(blob.name, blob, where)
     if meta is None:
-        raise ParseError(f"{os.fspath(filename)} holds no record {_NAMES.META_NET_DEF!r}, so it is no predictor")
+        raise ParseError(f"{os.fspath(filename)} has no record {_NAMES.META_NET_DEF!r}, so it is not a predictor")
     lists = [list(each.value) for each in meta.blobs if each.key.startswith(_NAMES.PARAMETERS_BLOB_TYPE)]
     if twice := sorted({name for names in lists for name in names if names.count(name) > 1}):
         raise ParseError(f"{os.fspath(filename)}: parameters are named twice: {twice}")
@@ -337,10 +335,11 @@ def prepare_prediction_net(
 
     Args:
         filename, db_type, device_option, workspace: see ``load_from_db``.
-        trusted: run whatever the nets hold, also operators that touch files, loop, wait or call Python.
+        trusted: allow all operators, also those that touch files, loop, wait or call Python.
 
     Raises:
-        NetError: the file holds several predictors, or a net is wrong, or holds what is run only if ``trusted``.
+        NetError: the file holds several predictors; or a net is invalid, or holds operators that are allowed only if
+            ``trusted``.
         FileNotFoundError, ParseError, ArgumentError: see ``load_from_db``.
     """
     space = workspace or default.workspace()
@@ -370,11 +369,11 @@ def load_predictor_from_db(
     outputs: Sequence[str] | None = None,
     **options: Any,
 ) -> Predictor:
-    """Return the predictor in a file, in a workspace of its own.
+    """Load a predictor from a file into its own workspace.
 
     Args:
         filename, db_type: the file.
-        inputs, outputs: other blobs than the file says.
+        inputs, outputs: blobs to use instead of those that the file names.
         options: see ``Predictor``.
     """
     meta, values = _read(filename, db_type)

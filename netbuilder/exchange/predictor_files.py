@@ -49,7 +49,7 @@ __all__ = [
 
 INIT_FILE, PREDICT_FILE = "init_net.pb", "predict_net.pb"
 
-_SHOWN = 5  # names of files in a message
+_SHOWN = 5  # number of file names in a message
 
 _INPUTS, _OUTPUTS, _SHAPES, _WEIGHTS = (
     "predictor_inputs",
@@ -72,27 +72,27 @@ def save_predictor(
     images: ImagePreparation | None = None,
     classes: Sequence[str] | None = None,
 ) -> None:
-    """Write a predictor into a folder, which ``load_predictor`` reads.
+    """Write a predictor to a folder, for ``load_predictor``.
 
-    Other readers of init_net.pb and predict_net.pb, Caffe2 among them, can read it, too.
+    Other readers of init_net.pb and predict_net.pb, such as Caffe2, can read it too.
 
     Args:
-        directory: made if it is not there; the files of an earlier predictor in it are replaced, or, after an error,
-            both as they were.
+        directory: created if it does not exist; files of an earlier predictor in it are both replaced, or, after an
+            error, both unchanged.
         predict_net: a Net or NetDef in test mode, as ``extract_predictor`` and ``ExtractPredictorNet`` return it.
-        parameters: blobs, or a mapping of blobs to arrays; None: what the net reads from outside, but for ``inputs``.
-        inputs: blobs that will be fed; None: what the net reads from outside, but for ``parameters``.
-        outputs: requested blobs; None: the net's external outputs.
-        shapes: shape of inputs, the batch first; others are those of the workspace's blobs of these names, if any.
+        parameters: blobs, or a mapping of blobs to arrays; None: all external inputs that are not in ``inputs``.
+        inputs: blobs that will be fed; None: all external inputs that are not in ``parameters``.
+        outputs: blobs that the predictor returns; None: the net's external outputs.
+        shapes: input -> shape, the batch first; for other inputs the shapes of the workspace's blobs are used, if any.
         workspace: has the parameters' values; None: the current default one.
-        fold: write the net with normalizations put into the weights before them (``passes.fold_batch_norm``),
-            for readers that do not do that themselves; ``load_predictor`` does.
-        images: how images become the input, kept as arguments of the net; None: as the net says, if it does.
-        classes: names of the classes from 0 on, kept likewise.
+        fold: fold batch normalizations into the weights before them (``passes.fold_batch_norm``), for readers that do
+            not fold; ``load_predictor`` does.
+        images: preprocessing of images, stored as arguments of the net; None: keep the net's, if any.
+        classes: names of the classes from 0 on, stored likewise.
 
     Raises:
-        NetError: parameters and inputs overlap, are both None, or leave out what the net reads; no output is named;
-            a normalization that is to be folded is in training mode.
+        NetError: parameters and inputs overlap, are both None, or lack a blob that the net reads; there is no output; a
+            normalization to fold is in training mode.
         BlobError: a parameter is not in the workspace, or an output not in the net.
         ArgumentError: a parameter is of a type that files cannot hold.
         OSError: the files cannot be written.
@@ -147,25 +147,24 @@ def load_predictor(
     observable: str | Iterable[Any] | None = OUTPUTS,
     trusted: bool = False,
 ) -> Predictor:
-    """Read a predictor from a folder with init_net.pb and predict_net.pb, and make it ready to run.
+    """Load a predictor from a folder with init_net.pb and predict_net.pb.
 
     Args:
         directory: written by ``save_predictor``, by Caffe2's exporters, or by its translator of Caffe models; with
             ``init_net``, the file of the predict net.
-        init_net: the file of the init net, where the two have other names; binary, or text in .pbtxt.
-        inputs, outputs: blobs, where the files do not say, or others than they say (see ``Predictor``).
-        device: where it runs; None: where the nets say. The CPU's serves nets that were written for a GPU.
+        init_net: the file of the init net, if the two have other names; binary, or text in .pbtxt.
+        inputs, outputs: blobs, if the files do not name them, or to replace those (see ``Predictor``).
+        device: where it runs; None: on the devices that the nets name. Give the CPU's for nets written for a GPU.
         workspace: None: a new one.
-        fold: put normalizations into the weights before them, for speed (see ``Predictor``); the files stay as
-            they are.
+        fold: fold batch normalizations, for speed (see ``Predictor``); the files are not changed.
         observable: blobs that can be fetched after a run (see ``Predictor``).
-        trusted: run whatever the files hold, also operators that touch files, loop, wait or call Python.
+        trusted: allow all operators, also those that touch files, loop, wait or call Python.
 
     Raises:
-        FileNotFoundError: the folder or one of the files is not there.
-        ParseError: a file is cut short or holds something else, or the two were not saved together.
-        NetError: the init net leaves out a parameter; or a net holds operators that are run only if ``trusted``.
-        DeviceError: the device is missing.
+        FileNotFoundError: the folder or one of the files does not exist.
+        ParseError: a file is truncated or not a net, or the two were not saved together.
+        NetError: the init net lacks a parameter; or a net holds operators that are allowed only if ``trusted``.
+        DeviceError: the device is not available.
     """
     if init_net is None:
         require_predictor(Path(directory))
@@ -177,8 +176,8 @@ def load_predictor(
     saved = found.get(_WEIGHTS)
     if saved is not None and saved != _digest(init_proto).encode():
         raise ParseError(
-            f"{str(init_path)!r}: holds other weights than {str(predict_path)!r} was saved with; saving was broken "
-            "off, or one of the files was replaced: save the predictor again"
+            f"{str(init_path)!r}: does not hold the weights that {str(predict_path)!r} was saved with; saving was "
+            "interrupted, or one of the files was replaced: save the predictor again"
         )
     if inputs is None and _INPUTS in found:
         inputs = _names(found[_INPUTS], _INPUTS, predict_path)
@@ -201,18 +200,18 @@ def load_predictor(
 
 
 def _names(stored: Any, argument: str, path: Path) -> list[str]:
-    """Return the names of blobs in an argument of the predict net."""
+    """Decode the names of blobs in an argument of the predict net."""
     try:
         return [name.decode() for name in stored or ()]
     except (AttributeError, TypeError, UnicodeDecodeError):
-        raise ParseError(f"{str(path)!r}: argument {argument!r} must be names of blobs, got {stored!r}") from None
+        raise ParseError(f"{str(path)!r}: argument {argument!r} must be a list of blob names, got {stored!r}") from None
 
 
 def read_net(path: str | os.PathLike[str]) -> NetDef:
     """Read a net from a binary file, or from text in .pbtxt or .prototxt.
 
     Raises:
-        ParseError: the file holds something else.
+        ParseError: the file is not a net.
         OSError: it cannot be read.
     """
     text = os.fspath(path).endswith((".pbtxt", ".prototxt"))
@@ -236,10 +235,10 @@ def _needed(net: NetDef) -> list[str]:
 def _divide(
     net: NetDef, needed: Sequence[str], inputs: Sequence[Any] | None, parameters: Iterable[Any] | None
 ) -> tuple[list[str], list[str]]:
-    """Return the blobs that are fed and those that are kept, which together are what the net reads from outside."""
+    """Divide the external inputs of a net into those that are fed and those that are stored as parameters."""
     if inputs is None and parameters is None:
         raise NetError(
-            f"net {net.name!r}: reads {list(needed)}; say which of these are inputs, or which are parameters"
+            f"net {net.name!r}: reads {list(needed)}; give inputs= or parameters= to say which of these are inputs"
         )
     if isinstance(parameters, (str, bytes)) or isinstance(inputs, (str, bytes)):
         raise NetError(f"net {net.name!r}: inputs and parameters must be lists of blobs, got a single string")
@@ -264,7 +263,7 @@ def _shapes(
     shapes: Mapping[Any, Any] | None,
     workspace: Workspace,
 ) -> TensorShapes:
-    """Return shapes and types of inputs and outputs, as far as they are known."""
+    """Return the known shapes and types of inputs and outputs."""
     given = {blob_name(name): shape for name, shape in (shapes or {}).items()}
     if unknown := [name for name in given if name not in inputs]:
         raise NetError(f"shapes are given for {unknown}, which are not among the inputs {list(inputs)}")
@@ -282,7 +281,7 @@ def _shapes(
 
 
 def require_predictor(folder: Path, names: Sequence[str] = (INIT_FILE, PREDICT_FILE)) -> None:
-    """Raise FileNotFoundError unless a folder holds these files of a predictor; it says what is there instead."""
+    """Raise FileNotFoundError, which lists what the folder holds, unless it holds these files of a predictor."""
     missing = [name for name in names if not (folder / name).is_file()]
     if not missing:
         return
@@ -293,14 +292,14 @@ def require_predictor(folder: Path, names: Sequence[str] = (INIT_FILE, PREDICT_F
     there = sorted(entry.name for entry in folder.iterdir())
     shown = ", ".join(there[:_SHOWN]) + (", ..." if len(there) > _SHOWN else "")
     lacking = " and ".join(missing) + (" is missing" if len(missing) == 1 else " are missing")
-    raise FileNotFoundError(f"{str(folder)!r}: holds no predictor: {lacking}; it holds {shown or 'nothing'}")
+    raise FileNotFoundError(f"{str(folder)!r}: does not hold a predictor: {lacking}; it holds {shown or 'nothing'}")
 
 
 def stored_specs(predict_net: NetDef, source: str) -> dict[str, TensorSpec]:
     """Return the shapes and types of inputs and outputs that a predict net was saved with.
 
     Raises:
-        ParseError: what it holds is damaged; ``source`` is named.
+        ParseError: they are damaged; ``source`` is the name of the net's file in the message.
     """
     stored = arguments(predict_net).get(_SHAPES) or b""
     if not isinstance(stored, bytes):

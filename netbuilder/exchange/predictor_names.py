@@ -1,4 +1,4 @@
-"""What a predictor is fed and what it returns, where its files do not say so themselves."""
+"""Inputs and outputs of a predictor whose files do not name them."""
 
 from __future__ import annotations
 
@@ -14,17 +14,17 @@ __all__ = ["find_inputs", "find_outputs"]
 
 
 def find_inputs(net: NetDef, init_net: NetDef, filled: Mapping[str, Any], parameters: Collection[str]) -> list[str]:
-    """Return the blobs that each run of a predict net is given.
+    """Return the inputs of a predict net.
 
-    These are the external inputs (of a net that lists none: what it reads and never makes) that no parameter has the
-    name of and that the init net does not fill, or fills with the placeholder that ``Export`` writes. Where there is
-    none, it is what the init net fills with zeros by ConstantFill and operators only read as their first input, as
-    the image in what Caffe2's translator of Caffe models writes; weights and biases come second and third.
+    These are the external inputs (if the net lists none: the blobs that it reads and never makes) that are not
+    parameters, and that the init net does not fill, or fills with the placeholder that ``Export`` writes. If there are
+    none, they are the blobs that the init net fills with zeros by ConstantFill and that operators read only as their
+    first input: so Caffe2's translator of Caffe models writes the image; weights and biases are other inputs.
 
     Args:
         net, init_net: the predictor.
         filled: arrays that the init net holds.
-        parameters: those given besides the init net.
+        parameters: names of parameters that the init net does not fill.
     """
     made = {blob for op in init_net.op for blob in op.output}.union(parameters)
     names = list(dict.fromkeys(net.external_input or undefined_inputs(net.op)))
@@ -37,9 +37,9 @@ def find_inputs(net: NetDef, init_net: NetDef, filled: Mapping[str, Any], parame
 
 
 def find_outputs(net: NetDef) -> list[str]:
-    """Return the external outputs of a predict net; of a net that lists none, the results that nothing reads.
+    """Return the external outputs of a predict net; if it lists none, the results that no operator reads.
 
-    Outputs of an operator of which one is read, such as the mask besides the values of a Dropout, are not among them.
+    If one output of an operator is read, the others, such as the mask of a Dropout, do not count as results.
 
     >>> from netbuilder.proto.arguments import make_op
     >>> net = NetDef(op=[make_op("Dropout", ["x"], ["y", "mask"], is_test=1), make_op("Softmax", ["y"], ["scores"])])

@@ -1,4 +1,4 @@
-"""What a predictor from a file may do: its init net fills blobs, its predict net computes; no more unless trusted."""
+"""Checks of untrusted predictors: an init net may only fill blobs, a predict net only compute."""
 
 from __future__ import annotations
 
@@ -17,14 +17,14 @@ FILLS = frozenset({
     "GivenTensorByteStringToUInt8Fill", "GivenTensorDoubleFill", "GivenTensorFill", "GivenTensorInt16Fill",
     "GivenTensorInt64Fill", "GivenTensorIntFill", "GivenTensorStringFill", "LengthsRangeFill", "MSRAFill", "RangeFill",
     "UniformFill", "UniformIntFill", "UniqueUniformFill", "XavierFill",
-    # What exporters put after a fill.
+    # Operators that exporters put after a fill.
     "Cast", "Concat", "Copy", "EnsureCPUOutput", "ExpandDims", "FloatToHalf", "HalfToFloat", "Reshape", "Shape",
     "Squeeze", "Transpose",
 })  # fmt: skip
-"""Operators of an init net that are run without trust: they make tensors of their arguments, or of such tensors."""
+"""Operators that an untrusted init net may hold: they make tensors from their arguments, or from such tensors."""
 
 _FILES = "touches files"
-_LOOPS = "runs as often as its own data say"
+_LOOPS = "may loop without end"
 _WAITS = "waits for another net or thread"
 _CODE = "calls Python code"
 
@@ -40,14 +40,14 @@ UNTRUSTED: dict[str, str] = {
     ),
     **dict.fromkeys(("Python", "PythonGradient"), _CODE),
 }  # fmt: skip
-"""Operators that a predict net from a file may not hold without trust, and why."""
+"""Operators that an untrusted predict net must not hold -> the reason."""
 
 _TO_FILE = ("Print", "Summarize")
-_REMEDY = "give trusted=True (on a command line: --trusted) if you trust whoever made it"
+_REMEDY = "give trusted=True (on a command line: --trusted) if you trust its source"
 
 
 def check_fills(ops: Iterable[OperatorDef], what: str) -> None:
-    """Refuse operators of an init net that do more than fill blobs.
+    """Check that the operators of an init net only fill blobs.
 
     Args:
         ops: the operators.
@@ -59,13 +59,13 @@ def check_fills(ops: Iterable[OperatorDef], what: str) -> None:
     for op in ops:
         if op.type not in FILLS:
             raise NetError(
-                f"{what}: holds {op.type} -> {list(op.output)}; an init net from a file fills blobs, and no other "
-                f"operators of it are run; {_REMEDY}"
+                f"{what}: holds {op.type} -> {list(op.output)}; an untrusted init net may hold only operators "
+                f"that fill blobs; {_REMEDY}"
             )
 
 
 def check_harmless(net: NetDef, what: str) -> None:
-    """Refuse a net with operators that touch files, loop, wait or call Python, at any depth.
+    """Check that a net has no operators that touch files, loop, wait or call Python, also in subgraphs.
 
     Args:
         net: the net.
@@ -85,7 +85,7 @@ def check_harmless(net: NetDef, what: str) -> None:
 
 
 def _all_operators(ops: Iterable[OperatorDef]) -> Iterator[OperatorDef]:
-    """Yield operators and those of the nets in their arguments."""
+    """Yield operators, and those of the nets in their arguments."""
     waiting = list(ops)
     while waiting:
         op = waiting.pop()
@@ -93,7 +93,7 @@ def _all_operators(ops: Iterable[OperatorDef]) -> Iterator[OperatorDef]:
         fields = argument_fields(find(op.type)) if is_registered(op.type) else {}
         for argument in op.arg:
             nets = [*argument.nets, *([argument.n] if argument.HasField("n") else [])]
-            if argument.s and argument.name in fields:  # an operator that holds a net takes its bytes, too
+            if argument.s and argument.name in fields:  # operators accept the bytes of a net as well as the message
                 nets += _net_of(argument.s)
             waiting += [inner for net in nets for inner in net.op]
 

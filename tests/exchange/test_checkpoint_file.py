@@ -111,7 +111,7 @@ def test_keys_that_would_come_back_as_text(tmp_path):
 
 @pytest.mark.parametrize("step", [-1, 1.5, True, "7"])
 def test_a_step_is_a_number_of_steps(step):
-    with pytest.raises(NetError, match="step is the number of steps done, 0 or more, got"):
+    with pytest.raises(NetError, match="step must be the number of completed steps, 0 or more, got"):
         checkpoint(step=step)
 
 
@@ -267,7 +267,7 @@ def test_a_checkpoint_without_its_manifest_is_not_taken_for_one_of_caffe2(tmp_pa
 def test_a_folder_passes_over_files_that_do_not_say_their_step(tmp_path):
     write_blobs(tmp_path / "step-00000009.minidb", {"w": np.float32([1])})
     with pytest.raises(
-        ParseError, match="no checkpoint is complete:\n.*step-00000009.minidb': says nothing of the step"
+        ParseError, match="no checkpoint is complete:\n.*step-00000009.minidb': has no record of its step"
     ):
         CheckpointFolder(tmp_path).latest()
 
@@ -275,9 +275,10 @@ def test_a_folder_passes_over_files_that_do_not_say_their_step(tmp_path):
 @pytest.mark.parametrize(
     ("change", "message"),
     [
-        ({"step": "7"}, "its 'step' cannot be '7'"), ({"step": -1}, "its 'step' cannot be -1"),
-        ({"blobs": None}, "its 'blobs' cannot be None"), ({"random": {"seed": 1}}, "its 'random' cannot be"),
-        ({"version": "new"}, "version new"), ({"state": [1]}, "its 'state' cannot be"),
+        ({"step": "7"}, "it has the impossible 'step' '7'"), ({"step": -1}, "it has the impossible 'step' -1"),
+        ({"blobs": None}, "it has the impossible 'blobs' None"),
+        ({"random": {"seed": 1}}, "it has the impossible 'random'"),
+        ({"version": "new"}, "version new"), ({"state": [1]}, "it has the impossible 'state'"),
     ],
 )  # fmt: skip
 def test_a_sealed_manifest_of_other_types_is_refused(tmp_path, change, message):

@@ -258,7 +258,7 @@ def test_statistics_that_replicas_have_each_for_itself_are_made_equal_first(tmp_
     assert (fetch("cpu_0/bn_rm") != fetch("cpu_1/bn_rm")).any()
     with caplog.at_level(logging.INFO, "netbuilder"):
         saved = training.save(tmp_path / "c")
-    assert "its replicas compute bn_rm, bn_riv each for itself" in caplog.text
+    assert "each replica computes its own bn_rm, bn_riv" in caplog.text
     for name in ("bn_rm", "bn_riv"):
         for scope in ("cpu_0/", "cpu_1/"):
             np.testing.assert_array_equal(fetch(scope + name), saved.blobs[name])
@@ -349,7 +349,7 @@ def test_fine_tuning_to_another_number_of_classes(tmp_path):
     shape = "shape (4, 8) in the checkpoint, (7, 8) in the model"
     assert report.reinitialized["fc2_w"] == shape
     assert f"  re-initialized  fc2_w: {shape}" in said[0]
-    assert report.skipped["fc1_w_momentum"] == "'fc1_w_momentum' is no parameter"
+    assert report.skipped["fc1_w_momentum"] == "'fc1_w_momentum' is not a parameter"
     assert set(report.reinitialized) == {"fc2_w", "fc2_b"}
     after, stored = tuned.checkpointed(), read_checkpoint(tmp_path / "c").blobs
     for name in after:
@@ -396,9 +396,9 @@ def test_all_that_does_not_fit_is_listed_and_nothing_changes(tmp_path):
     for line in (
         "'net'; nothing is loaded:",
         "fc2_w: shape (4, 8) in the checkpoint, (7, 8) in the model",
-        "fc1_w_first_moment: the model has none of this name",
+        "fc1_w_first_moment: the model has no blob of this name",
         "fc1_w_momentum: the checkpoint has no blob of this name",
-        "or partial=True to load what fits",
+        "or partial=True to load what matches",
     ):
         assert line in text, line
     assert_equal(other.values(), before)

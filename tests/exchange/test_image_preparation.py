@@ -75,7 +75,7 @@ def test_onnx(net, tmp_path):
         ({"mean": (1.0, 2.0)}, "mean must be one number or three"),
         ({"std": (0.0,)}, "std must not be 0"),
         ({"resize": -1}, "resize must not be negative"),
-        ({"interpolation": "cubic"}, "interpolation is one of"),
+        ({"interpolation": "cubic"}, "interpolation must be one of"),
     ],
 )
 def test_refusals(wrong, message):
@@ -87,7 +87,7 @@ def test_a_net_that_says_nonsense():
     net = NetDef(name="net")
     describe_images(net, FULL)
     set_argument(net, "image_std", [0.0])
-    with pytest.raises(ParseError, match=r"net 'net': its arguments image_\.\.\. make no sense: images: std"):
+    with pytest.raises(ParseError, match=r"net 'net': its arguments image_\.\.\. are invalid: images: std"):
         image_preparation(net)
     with pytest.raises(ArgumentError, match="a list of names"):
         describe_images(net, classes="cat")

@@ -25,16 +25,16 @@ def test_mismatches_are_reported_on_both_sides():
     assert match.targets == {"a": "a"}
     shape = "shape (2,) in the checkpoint, (5,) in the model"
     kind = "elements of type int64 in the checkpoint, float32 in the model"
-    assert match.skipped == {"b": shape, "old": "the model has none of this name", "kind": kind}
+    assert match.skipped == {"b": shape, "old": "the model has no blob of this name", "kind": kind}
     assert match.left == {"b": shape, "kind": kind, "new": "the checkpoint has no blob of this name"}
-    assert not match.meant
+    assert not match.intended
 
 
 def test_scopes_of_devices_in_the_checkpoint():
     match = match_blobs(specs(gpu_0__a__w=(1,), gpu_1__a__w=(1,), b=(2,)), specs(a__w=(1,), b=(2,)))
     assert match.targets == {"a/w": "gpu_0/a/w", "b": "b"}
     assert match.skipped == {"gpu_1/a/w": "a copy of 'gpu_0/a/w', on another device"}
-    assert match.meant == {"gpu_1/a/w"}
+    assert match.intended == {"gpu_1/a/w"}
     same = match_blobs(specs(gpu_0__w=(1,)), specs(gpu_0__w=(1,)))
     assert same.targets == {"gpu_0/w": "gpu_0/w"}
 
@@ -53,7 +53,7 @@ def test_blobs_omitted():
     match = match_blobs(specs(fc_w=(1,), fc_b=(1,), conv=(1,)), specs(fc_w=(1,), fc_b=(1,), conv=(1,)), skip="fc_*")
     assert match.targets == {"conv": "conv"}
     assert match.left == dict.fromkeys(("fc_w", "fc_b"), "left out by skip='fc_*'")
-    assert match.meant == {"fc_w", "fc_b"}
+    assert match.intended == {"fc_w", "fc_b"}
 
 
 @pytest.mark.parametrize(

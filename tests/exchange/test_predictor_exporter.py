@@ -152,8 +152,8 @@ def test_parameters_with_a_trainers_prefix(tmp_path):
     [
         ((["w"], ["x", "x"], ["y"]), {}, NetError, r"inputs are named twice: \['x'\]"),
         ((["w"], ["x"], ["y", "y"]), {}, NetError, r"outputs are named twice"),
-        ((["w", "x"], ["x"], ["y"]), {}, NetError, r"\['x'\] are among both parameters and inputs"),
-        ((["w", "y"], ["x"], ["y"]), {}, NetError, r"\['y'\] are among both parameters and outputs"),
+        ((["w", "x"], ["x"], ["y"]), {}, NetError, r"\['x'\] are both parameters and inputs"),
+        ((["w", "y"], ["x"], ["y"]), {}, NetError, r"\['y'\] are both parameters and outputs"),
         ((["w"], ["x"], ["y"]), {"shapes": {"z": (1,)}}, ArgumentError, r"given for \['z'\]"),
     ],
 )

@@ -194,7 +194,9 @@ def test_files_of_two_saves_do_not_go_together(tmp_path, scorer):
         workspace.feed("fc_b", np.full(4, shift, np.float32))
         save_predictor(tmp_path / folder, net, parameters, outputs=["scores"], workspace=workspace)
     (tmp_path / "a" / "init_net.pb").write_bytes((tmp_path / "b" / "init_net.pb").read_bytes())
-    with pytest.raises(ParseError, match=r"init_net.pb': holds other weights than '.*predict_net.pb' was saved with"):
+    with pytest.raises(
+        ParseError, match=r"init_net.pb': does not hold the weights that '.*predict_net.pb' was saved with"
+    ):
         load_predictor(tmp_path / "a")
 
 
@@ -236,7 +238,7 @@ def test_a_missing_file_is_named(tmp_path, scorer, name):
             NetError,
             r"must differ from each other, got \['data', 'data'\]",
         ),
-        ({"outputs": ["fc"]}, NetError, "say which of these are inputs, or which are parameters"),
+        ({"outputs": ["fc"]}, NetError, "give inputs= or parameters= to say which of these are inputs"),
         ({"inputs": ["data"]}, NetError, "declares no external output; name the outputs"),
         ({"inputs": ["data"], "outputs": ["nope"]}, BlobError, r"no operator makes the outputs \['nope'\]"),
         ({"inputs": ["data", "nope"], "outputs": ["fc"]}, BlobError, r"no operator reads the inputs \['nope'\]"),
@@ -277,7 +279,7 @@ def test_what_is_no_net_or_no_tensor_is_refused(tmp_path, scorer):
     with pytest.raises(NetError, match="expected a Net, a NetDef or its bytes, got 'scorer' of type str"):
         save_predictor(tmp_path, "scorer", parameters, workspace=workspace)
     workspace.feed("fc_w", b"text")
-    with pytest.raises(ArgumentError, match="blob 'fc_w': an init net holds tensors, and this is bytes"):
+    with pytest.raises(ArgumentError, match="blob 'fc_w': an init net can hold only tensors, got bytes"):
         save_predictor(tmp_path, net, parameters, outputs=["fc"], workspace=workspace)
 
 

@@ -74,7 +74,7 @@ def test_files_of_other_names(tmp_path, names):
     written(tmp_path, init_net, predict_net, names)
     predictor = load_predictor(tmp_path / names[1], init_net=tmp_path / names[0])
     np.testing.assert_allclose(predictor.run(data=images)["softmax"], want, rtol=1e-5, atol=1e-7)
-    with pytest.raises(FileNotFoundError, match=f"holds no predictor: .*are missing; it holds {names[0]}"):
+    with pytest.raises(FileNotFoundError, match=f"does not hold a predictor: .*are missing; it holds {names[0]}"):
         load_predictor(tmp_path)
     with pytest.raises(FileNotFoundError, match="no_such"):
         load_predictor(tmp_path / names[1], init_net=tmp_path / "no_such.pb")

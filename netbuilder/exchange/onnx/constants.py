@@ -1,4 +1,4 @@
-"""ONNX nodes whose inputs are all constant, computed while a model is read, with a limit on what they may make."""
+"""Constant folding: ONNX nodes with constant inputs, computed while a model is read, up to a limit on their size."""
 
 from __future__ import annotations
 
@@ -14,10 +14,15 @@ __all__ = ["MOST_ELEMENTS", "compute_node"]
 Array = np.ndarray[Any, Any]
 
 MOST_ELEMENTS = 1 << 26
-"""Elements that the computed constants of a model may have, all together."""
+"""Largest total number of elements of a model's folded constants."""
 
-_SMALL = 1024  # elements of an input that shape inference looks at
-_SELECTS = {"Compress", "NonZero", "Unique", "NonMaxSuppression"}  # no more elements, or indices of each axis
+_SMALL = 1024  # inputs with up to this many elements are given to shape inference
+_SELECTS = {
+    "Compress",
+    "NonZero",
+    "Unique",
+    "NonMaxSuppression",
+}  # outputs have at most as many elements as the inputs, or indices of these
 
 
 def compute_node(onnx: Any, node: Any, opsets: list[Any], constants: Mapping[str, Array], most: int) -> list[Array]:
@@ -26,16 +31,16 @@ def compute_node(onnx: Any, node: Any, opsets: list[Any], constants: Mapping[str
     Args:
         onnx: the package.
         node: its inputs are in ``constants``.
-        opsets: of the model.
+        opsets: the model's ``opset_import``.
         constants: arrays by name.
-        most: elements that the outputs may have.
+        most: largest number of elements of the outputs.
 
     Raises:
-        OperatorError: the node holds a graph, so that it can loop; or its outputs would have more elements, or nobody
-            can say how many.
+        OperatorError: the node holds a graph, so it could loop; or its outputs have more elements than ``most``, or an
+            unknown number.
     """
     if any(each.type in (onnx.AttributeProto.GRAPH, onnx.AttributeProto.GRAPHS) for each in node.attribute):
-        raise OperatorError("nodes of constants that hold graphs are not computed")
+        raise OperatorError("constant nodes that hold graphs are not supported")
     helper = onnx.helper
     inputs = {name: constants[name] for name in dict.fromkeys(node.input) if name}
     infos = [
@@ -49,11 +54,11 @@ def compute_node(onnx: Any, node: Any, opsets: list[Any], constants: Mapping[str
     if claimed is None and node.op_type in _SELECTS:
         claimed = sum(value.size * max(value.ndim, 1) for value in inputs.values())
     if claimed is None:
-        raise OperatorError("it is constant, and how large it is cannot be inferred")
+        raise OperatorError("it is constant, but its size cannot be inferred")
     if claimed > most:
         raise OperatorError(
-            f"it makes a constant of {claimed:,} elements, and {most:,} are left of the {MOST_ELEMENTS:,} that "
-            "computed constants may have"
+            f"it makes a constant of {claimed:,} elements, but only {most:,} are left of the {MOST_ELEMENTS:,} that "
+            "folded constants may have"
         )
     from onnx.reference import ReferenceEvaluator
 
@@ -62,7 +67,7 @@ def compute_node(onnx: Any, node: Any, opsets: list[Any], constants: Mapping[str
 
 
 def _elements(onnx: Any, model: Any, inputs: Mapping[str, Array]) -> int | None:
-    """Return how many elements the outputs of a model of one node have, None if that cannot be inferred."""
+    """Return how many elements the outputs of a one-node model have; None if that cannot be inferred."""
     known = type(model)()
     known.CopyFrom(model)
     for name, value in inputs.items():

@@ -1,4 +1,4 @@
-"""Predictors written as ONNX models, checked by ONNX's own checker before a file appears."""
+"""Export of predictors as ONNX models, which ONNX's checker checks before a file is written."""
 
 from __future__ import annotations
 
@@ -11,7 +11,6 @@ import numpy as np
 import netbuilder.exchange.onnx.rules_dense
 import netbuilder.exchange.onnx.rules_elementwise
 import netbuilder.exchange.onnx.rules_images
-import netbuilder.exchange.onnx.rules_regions
 import netbuilder.exchange.onnx.rules_shape  # noqa: F401  (they register themselves)
 from netbuilder.exchange.image_preparation import preparation_texts
 from netbuilder.exchange.mobile_exporter import fetch_parameters
@@ -32,7 +31,7 @@ from netbuilder.runtime.execute import default
 __all__ = ["OPSETS", "export_onnx", "onnx_model"]
 
 OPSETS = range(13, 22)
-"""Versions of ONNX's operators that can be written."""
+"""Opset versions that can be written."""
 
 _IR_VERSION = 8
 
@@ -54,19 +53,19 @@ def export_onnx(
     Args:
         file: the model; an existing one is replaced, whole or not at all.
         predict_net: a Net or NetDef in test mode, as ``extract_predictor`` and ``ExtractPredictorNet`` return it.
-        parameters: blobs, or a mapping of blobs to arrays; None: what the net reads from outside, but for inputs.
-        shapes: shape of each input, the batch first; or a TensorSpec, where the type is not float32.
-        outputs: requested blobs; None: the net's external outputs.
+        parameters: blobs, or a mapping of blobs to arrays; None: all external inputs that are not in ``shapes``.
+        shapes: shape of each input, the batch first; or a TensorSpec, if the type is not float32.
+        outputs: blobs that become outputs of the model; None: the net's external outputs.
         workspace: has the parameters' values; None: the current default one.
-        fold: put normalizations into the weights before them.
-        dynamic_batch: leave the batch open, under the name "N": the first extent of the first input, of others that
-            have the same, and whatever of the outputs follows it.
+        fold: fold batch normalizations into the weights before them.
+        dynamic_batch: make the batch a dynamic axis "N": the first extent of the first input, of inputs with the same
+            first extent, and extents of the outputs that depend on it.
         opset: version of ONNX's operators, 13 to 21.
 
     Raises:
-        OperatorError: an operator has no meaning in ONNX, or not with these arguments, or not for any batch; the
+        OperatorError: an operator has no counterpart in ONNX, not with these arguments, or not for a dynamic batch; the
             message names it.
-        NetError: the net is wrong, or a normalization that is to be folded is in training mode.
+        NetError: the net is invalid, or a normalization to fold is in training mode.
         BlobError: an output is not in the net, or a parameter not in the workspace.
         ArgumentError: ``opset`` is out of range.
         DeviceError: the package onnx is not installed.
@@ -108,7 +107,7 @@ def onnx_model(
     export = _Export(net, values, specs, requested, opset)
     export.write()
     if dynamic_batch:
-        export.open_batch()
+        export.make_batch_dynamic()
     model = export.model(onnx)
     onnx.checker.check_model(model, full_check=True)
     return model
@@ -134,11 +133,13 @@ def _check_outputs(net: NetDef, requested: Sequence[str]) -> None:
     made = {blob for op in net.op for blob in op.output}
     for name in requested:
         if name not in made:
-            raise BlobError(f"net {net.name!r} makes no blob {name!r}, so it cannot be an output of the model")
+            raise BlobError(
+                f"net {net.name!r}: no operator makes blob {name!r}, so it cannot be an output of the model"
+            )
 
 
 class _Export:
-    """One net being written: a name for each version of each blob, and the shapes on the way."""
+    """Export of one net: a name for each version of each blob, and its shape."""
 
     def __init__(
         self,
@@ -154,7 +155,7 @@ class _Export:
         self._outputs = [self._names[self._versions.last[name]] for name in outputs]
         self._node_names: set[str] = set()
         self._values = values
-        self._open: dict[str, list[Any]] = {}  # shapes of inputs and outputs with what follows the batch as text
+        self._open: dict[str, list[Any]] = {}  # shapes of inputs and outputs; extents that depend on the batch are text
         self.graph = Graph(opset, values)
         self.graph.specs.update({name: spec_of(value) for name, value in values.items()} | dict(inputs))
 
@@ -169,11 +170,11 @@ class _Export:
                     where += f", made at {op_def.debug_info}"
                 raise OperatorError(f"ONNX export, {where}: {error}") from error
 
-    def open_batch(self) -> None:
-        """Leave the batch open, having found by writing the net for twice the batch what follows it.
+    def make_batch_dynamic(self) -> None:
+        """Make the batch dynamic; exporting the net for twice the batch shows which extents depend on it.
 
         Raises:
-            OperatorError: the nodes are others then, so that the model would not do for any batch.
+            OperatorError: the nodes depend on the batch, so that the model would not work for others.
         """
         batch = next((spec.shape[0] for spec in self._inputs.values() if spec.shape), 0)
         if batch < 1:
@@ -190,9 +191,7 @@ class _Export:
         except OperatorError as error:
             raise OperatorError(f"{error} (with twice the batch); {remedy}") from error
         if (place := self.graph.difference(twice.graph)) is not None:
-            raise OperatorError(
-                f"ONNX export, net {self._net.name!r}: {place} holds what depends on the batch; {remedy}"
-            )
+            raise OperatorError(f"ONNX export, net {self._net.name!r}: {place} depends on the batch; {remedy}")
         for name in (*self._inputs, *self._outputs):
             shape, other = self.graph.spec(name).shape, twice.graph.spec(name).shape
             self._open[name] = [_extent(n, batch) if n != m else n for n, m in zip(shape, other)]
@@ -214,7 +213,7 @@ class _Export:
         op_def = as_fused(op_def)
         write = rules().get(op_def.type)
         if write is None:
-            raise OperatorError(f"{op_def.type} has no counterpart in ONNX that netbuilder knows of")
+            raise OperatorError(f"{op_def.type} cannot be exported to ONNX")
         op = decode(find(op_def.type), op_def)
         ins = [self._names[value] for value in self._versions.inputs[index]]
         for name in ins:
@@ -226,7 +225,7 @@ class _Export:
             self.graph.specs[self._names[value]] = spec
         read = [bool(self._versions.readers[value]) or self._names[value] in self._outputs for value in values]
         if not any(read):
-            return  # no output of it is used
+            return  # none of its outputs is used
         before = len(self.graph.nodes)
         write(self.graph, op, ins, [self._names[value] if used else "" for value, used in zip(values, read)])
         for number, node in enumerate(self.graph.nodes[before:]):
@@ -247,13 +246,13 @@ class _Export:
 
 
 def _extent(extent: int, batch: int) -> str:
-    """Return the name of an extent that follows the batch."""
+    """Return the name of an extent that depends on the batch."""
     times, rest = divmod(extent, batch)
     return "N" if extent == batch else f"{times}*N" if not rest else f"{extent}*N/{batch}"
 
 
 def _value_names(versions: Versions) -> list[str]:
-    """Return a name for each value; the last version of a blob has the blob's, unless it was there from outside."""
+    """Return a name for each value; the last version of a blob gets the blob's name, unless the blob is an input."""
     outside = {name for name, writer in zip(versions.names, versions.writers) if writer == EXTERNAL}
     return [
         name if writer == EXTERNAL or (versions.last[name] == value and name not in outside) else f"{name}/{version}"

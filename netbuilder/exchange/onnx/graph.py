@@ -1,4 +1,4 @@
-"""An ONNX graph while it is written: nodes, constants, and what rules know of each value."""
+"""An ONNX graph under construction: nodes, constants, and the shape and type of each value."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ _rules: dict[str, Rule] = {}
 
 
 def rule(*types: str) -> Callable[[Rule], Rule]:
-    """Decorator: register how operators of these types are written."""
+    """Decorator: register the function that exports operators of these types."""
 
     def add(function: Rule) -> Rule:
         for name in types:
@@ -31,7 +31,7 @@ def rule(*types: str) -> Callable[[Rule], Rule]:
 
 
 def rules() -> Mapping[str, Rule]:
-    """Return the rules by operator type."""
+    """Return the export functions by operator type."""
     return _rules
 
 
@@ -64,10 +64,10 @@ class Graph:
         """Return the elements of a value that has to be a parameter.
 
         Raises:
-            OperatorError: it is computed.
+            OperatorError: the value is computed.
         """
         if value not in self._constants:
-            raise OperatorError(f"{op.type}: {what} ({value!r}) is computed; ONNX wants it to be a constant here")
+            raise OperatorError(f"{op.type}: {what} ({value!r}) is computed, but must be a constant in ONNX")
         return self._constants[value]
 
     def is_constant(self, value: str) -> bool:
@@ -81,7 +81,7 @@ class Graph:
         return name
 
     def fresh(self, hint: str) -> str:
-        """Return a name that no value has."""
+        """Return an unused name."""
         name, number = hint, 1
         while name in self._names or name in self.specs or name in self._constants:
             number += 1
@@ -99,7 +99,7 @@ class Graph:
         return outputs[0]
 
     def difference(self, other: Graph) -> str | None:
-        """Return the first node or constant that another graph has otherwise, in words; None: they do the same."""
+        """Describe the first node or constant that differs in another graph; None if none does."""
         for mine, node in zip(self.nodes, other.nodes):
             if mine != node:
                 return f"node {mine.name!r} ({mine.op_type})"
@@ -112,5 +112,5 @@ class Graph:
         return None if len(self.nodes) == len(other.nodes) else "the net"
 
     def between(self, kind: str, inputs: Sequence[str], hint: str, **attributes: Any) -> str:
-        """Add a node whose result only this operator reads; return its name."""
+        """Add a node with a new intermediate value as its output; return the value's name."""
         return self.add(kind, inputs, [self.fresh(hint)], **attributes)

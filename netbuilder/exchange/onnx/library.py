@@ -14,7 +14,7 @@ def onnx_library() -> Any:
     """Return the package onnx.
 
     Raises:
-        DeviceError: it is not installed; the message says what to install.
+        DeviceError: it is not installed.
     """
     try:
         return importlib.import_module("onnx")

@@ -1,4 +1,4 @@
-"""ONNX models read as predict nets with parameters."""
+"""Import of ONNX models as predict nets with parameters."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ _rules: dict[str, ReadRule] = {}
 
 
 def reads(*kinds: str) -> Callable[[ReadRule], ReadRule]:
-    """Decorator: register how ONNX operators of these kinds are read."""
+    """Decorator: register the function that imports ONNX operators of these types."""
 
     def add(function: ReadRule) -> ReadRule:
         for kind in kinds:
@@ -50,15 +50,15 @@ def reads(*kinds: str) -> Callable[[ReadRule], ReadRule]:
 
 @dataclass(frozen=True)
 class ReadModel:
-    """What a model says.
+    """An imported model.
 
     Args:
-        net: the predict net; names of blobs are those of the model's values.
+        net: the predict net; blobs are named like the model's values.
         parameters: the constants that the net reads, by name.
-        inputs, outputs: names of what is fed and what is computed.
-        specs: shapes and types of the inputs, an open extent as 1.
-        fixed: the inputs of which only the first extent may be open.
-        reference_nodes: the types of the nodes that ONNX's reference implementation runs (``ONNXNode``), sorted.
+        inputs, outputs: names of the inputs and outputs.
+        specs: shapes and types of the inputs, dynamic axes as 1.
+        fixed: the inputs without dynamic axes, except possibly the first axis.
+        reference_nodes: types of the nodes that ONNX's reference implementation runs (``ONNXNode``), sorted.
     """
 
     net: NetDef
@@ -78,7 +78,7 @@ class ReadModel:
         )  # fmt: skip
 
     def predictor(self, **options: Any) -> Predictor:
-        """Return a predictor of the net; options are those of ``Predictor``."""
+        """Return a predictor; options are those of ``Predictor``."""
         known = {
             "inputs": self.inputs,
             "outputs": self.outputs,
@@ -92,22 +92,19 @@ def read_onnx(model: str | os.PathLike[str] | Any, *, reference: bool = True) ->
     """Read a model.
 
     Args:
-        model: a file, or an ``onnx.ModelProto``. Tensors that are stored in files of their own are read from the
-            model's folder.
-        reference: let ONNX's reference implementation run nodes for which there is no operator, or not with their
-            attributes, with a ``ReferenceNodeWarning``; if not, such a node is an error.
+        model: a file, or an ``onnx.ModelProto``. External data are read from the model's folder.
+        reference: run unsupported nodes in ONNX's reference implementation, with a ``ReferenceNodeWarning``;
+            otherwise such a node is an error.
 
     Raises:
-        OperatorError: a node has no counterpart here, or not with these attributes; the message names it.
-        ParseError: the file holds no ONNX model.
+        OperatorError: a node is not supported, or not with these attributes; the message names it.
+        ParseError: the file is not an ONNX model.
         OSError: it cannot be read.
         DeviceError: the package onnx is not installed.
 
-    Nodes whose inputs are all constant are computed while reading. Dropout, which does nothing in a predictor, is
-    left out.
+    Nodes with only constant inputs are folded. Dropout, which does nothing in a predictor, is removed.
     """
     onnx = onnx_library()
-    import netbuilder.exchange.onnx.reading_recurrent
     import netbuilder.exchange.onnx.reading_resize
     import netbuilder.exchange.onnx.reading_rules  # noqa: F401  (they register themselves)
 
@@ -116,7 +113,7 @@ def read_onnx(model: str | os.PathLike[str] | Any, *, reference: bool = True) ->
     if read.reference_nodes:
         warnings.warn(
             f"ONNX model {read.net.name!r}: nodes of the types {', '.join(read.reference_nodes)} run in ONNX's "
-            "reference implementation: slowly, on the host, without gradients (reference=False refuses them)",
+            "reference implementation: slowly, on the CPU, without gradients (reference=False makes them errors)",
             ReferenceNodeWarning,
             stacklevel=2,
         )
@@ -128,7 +125,7 @@ def _read_file(onnx: Any, path: str | os.PathLike[str], reference: bool) -> Read
         try:
             return Reader(onnx, _load(onnx, path), reference).read()
         except UnicodeDecodeError as error:
-            raise ParseError(f"a text of the model is no UTF-8: {error}") from None
+            raise ParseError(f"the model holds text that is not UTF-8: {error}") from None
 
 
 def _load(onnx: Any, path: str | os.PathLike[str]) -> Any:
@@ -139,16 +136,16 @@ def _load(onnx: Any, path: str | os.PathLike[str]) -> Any:
         onnx.external_data_helper.load_external_data_for_model(model, os.path.dirname(os.path.abspath(path)))
         onnx.checker.check_model(model)
     except Exception as error:
-        raise ParseError(f"{os.fspath(path)!r} holds no ONNX model that its checker accepts: {error}") from error
+        raise ParseError(f"{os.fspath(path)!r} is not an ONNX model that ONNX's checker accepts: {error}") from error
     return model
 
 
 class Reader:
-    """One model being read.
+    """Import of one model.
 
     Attributes:
-        net: gets the operators.
-        opset: the version of ONNX's own operators.
+        net: the net to which operators are added.
+        opset: the model's opset version.
         library: the package onnx.
     """
 
@@ -161,14 +158,14 @@ class Reader:
         self.net = NetDef(name=model.graph.name or "onnx")
         copy_texts(self.net, {each.key: each.value for each in model.metadata_props})
         self.constants: dict[str, Array] = {each.name: self._array(each) for each in model.graph.initializer}
-        self._left = MOST_ELEMENTS
+        self._elements_left = MOST_ELEMENTS
         self.outputs = tuple(output.name for output in model.graph.output)
         self._same: dict[str, str] = {}
         self._infos = self._inferred()
         self._fresh = 0
 
     def read(self) -> ReadModel:
-        """Return what the model says."""
+        """Return the imported model."""
         given = [each for each in self._graph.input if each.name not in self.constants]
         for node in self._graph.node:
             try:
@@ -179,7 +176,7 @@ class Reader:
                 if isinstance(error, (NetError, OperatorError, DeviceError)):
                     raise OperatorError(f"{where}: {error}") from error
                 raise ParseError(
-                    f"{where}: its attributes or constants are not as ONNX has them: {type(error).__name__}: {error}"
+                    f"{where}: its attributes or constants are invalid: {type(error).__name__}: {error}"
                 ) from error
         read = {blob for op in self.net.op for blob in op.input}
         inputs = tuple(each.name for each in given if each.name in read)
@@ -191,7 +188,7 @@ class Reader:
         kinds = tuple(sorted(self._reference_nodes))
         return ReadModel(self.net, parameters, inputs, self.outputs, specs, fixed, kinds)
 
-    # What rules use.
+    # For the import functions of operators.
 
     def add(self, op_type: str, inputs: Sequence[str], outputs: Sequence[str], **arguments: Any) -> str:
         """Add an operator; return its first output."""
@@ -200,11 +197,11 @@ class Reader:
         return outputs[0]
 
     def name(self, value: str) -> str:
-        """Return the blob that a value of the model is."""
+        """Return the blob that holds a value of the model."""
         return self._same.get(value, value)
 
     def same(self, source: str, target: str) -> None:
-        """Say that a value is another one under a new name."""
+        """Make ``target`` another name of the value ``source``."""
         if target in self.outputs:
             self.add("Copy", [source], [target])
         elif source in self.constants:
@@ -213,7 +210,7 @@ class Reader:
             self._same[target] = self.name(source)
 
     def between(self, hint: str) -> str:
-        """Return a name that no value has."""
+        """Return an unused name for an intermediate value."""
         self._fresh += 1
         return f"{hint}/netbuilder_{self._fresh}"
 
@@ -224,20 +221,20 @@ class Reader:
         return name
 
     def elements(self, value: str, what: str) -> Array:
-        """Return the elements of a value that has to be constant.
+        """Return the elements of a value that must be constant.
 
         Raises:
-            OperatorError: it is computed.
+            OperatorError: the value is computed.
         """
         if value not in self.constants:
-            raise OperatorError(f"{what} ({value!r}) is computed while the model runs; only a constant can be read")
+            raise OperatorError(f"{what} ({value!r}) is computed while the model runs; it must be a constant")
         return self.constants[value]
 
     def shape(self, value: str) -> tuple[int, ...]:
-        """Return the shape of a value, an open extent as 1.
+        """Return the shape of a value, dynamic axes as 1.
 
         Raises:
-            OperatorError: it cannot be inferred.
+            OperatorError: the shape cannot be inferred.
         """
         if value in self.constants:
             return tuple(self.constants[value].shape)
@@ -247,7 +244,7 @@ class Reader:
         return _extents(info)
 
     def dtype(self, value: str) -> np.dtype[Any] | None:
-        """Return the NumPy dtype of a value's elements; None if it is not known."""
+        """Return the NumPy dtype of a value's elements; None if unknown."""
         if value in self.constants:
             return self.constants[value].dtype
         info = self._infos.get(value)
@@ -256,11 +253,11 @@ class Reader:
         return np.dtype(self.library.helper.tensor_dtype_to_np_dtype(info.type.tensor_type.elem_type))
 
     def info(self, value: str) -> Any:
-        """Return what ONNX says of a value, a ValueInfoProto; None if it says nothing."""
+        """Return what ONNX's shape inference knows about a value, a ValueInfoProto; None if nothing."""
         return self._infos.get(value)
 
     def dims(self, value: str) -> tuple[int | str, ...] | None:
-        """Return the extents of a value, an open one as its name; None if one is not known or has no name."""
+        """Return the extents of a value, those of dynamic axes as names; None if one is unknown or has no name."""
         if value in self.constants:
             return self.constants[value].shape
         info = self._infos.get(value)
@@ -270,7 +267,7 @@ class Reader:
         return None if "" in found else tuple(found)
 
     def spec(self, value: str) -> TensorSpec | None:
-        """Return the shape and dtype of a value; None if one of them is not known, or an extent is open."""
+        """Return the shape and dtype of a value; None if one of them is unknown, or an axis is dynamic."""
         if value in self.constants:
             return TensorSpec(self.constants[value].shape, self.constants[value].dtype)
         dims, dtype = self.dims(value), self.dtype(value)
@@ -283,11 +280,9 @@ class Reader:
         values = {each.name: self.library.helper.get_attribute_value(each) for each in node.attribute}
         return {name: value.decode() if isinstance(value, bytes) else value for name, value in values.items()}
 
-    # Inside.
-
     def _node(self, node: Any) -> None:
         if node.domain not in ("", "ai.onnx"):
-            raise OperatorError(f"operators of the domain {node.domain!r} are not read")
+            raise OperatorError(f"operators of the domain {node.domain!r} are not supported")
         constant = all(name in self.constants for name in names_read(node)) and not holds_graphs(node)
         if constant and node.op_type != "Dropout":
             self._compute(node)
@@ -314,24 +309,24 @@ class Reader:
     def _translate(self, node: Any) -> None:
         rule = _rules.get(node.op_type)
         if rule is None:
-            raise OperatorError(f"{node.op_type} has no counterpart here")
+            raise OperatorError(f"{node.op_type} is not supported")
         rule(self, node)
 
     def _check_types(self, node: Any) -> None:
-        """Refuse a node that reads or writes what is no tensor, or elements that no blob can hold."""
+        """Raise OperatorError for a node with values that are not tensors, or have elements that no blob can hold."""
         for name in (*names_read(node), *node.output):
             info = self._infos.get(name)
             if info is not None and info.type.WhichOneof("value") not in (None, "tensor_type"):
-                raise OperatorError(f"{name!r} is a {info.type.WhichOneof('value')}; only tensors are read")
+                raise OperatorError(f"{name!r} is a {info.type.WhichOneof('value')}; only tensors are supported")
             dtype = self.dtype(name) if name else None
             if dtype is not None and not supported_dtype(STRING if dtype.kind in "OUS" else dtype):
                 raise OperatorError(f"{name!r} holds elements of type {dtype}, which no blob can hold")
 
     def _check_inferred(self, node: Any, ops: Sequence[OperatorDef]) -> None:
-        """Compare what operators make of a node's inputs with what ONNX says, as far as both are known.
+        """Compare the shapes and types that operators infer for a node with those of ONNX, as far as both are known.
 
         Raises:
-            OperatorError: an operator does not take these inputs, or gives another shape or type.
+            OperatorError: an operator does not accept these inputs, or its outputs differ in shape or type.
         """
         specs: dict[str, TensorSpec | None] = {self.name(name): self.spec(name) for name in node.input if name}
         for op_def in ops:
@@ -346,11 +341,11 @@ class Reader:
                 raise OperatorError(str(error)) from error
             specs.update(zip(op_def.output, made or [None] * len(op_def.output)))
         for name in node.output:
-            said, made_here = self.spec(name), specs.get(self.name(name))
-            if said is not None and made_here is not None and said != made_here.plain:
+            expected, inferred = self.spec(name), specs.get(self.name(name))
+            if expected is not None and inferred is not None and expected != inferred.plain:
                 raise OperatorError(
-                    f"{name!r} would have shape {made_here.shape} and type {made_here.dtype}, where ONNX says "
-                    f"{said.shape} and {said.dtype}"
+                    f"{name!r} would have shape {inferred.shape} and type {inferred.dtype}, where ONNX infers "
+                    f"{expected.shape} and {expected.dtype}"
                 )
 
     def _run_by_onnx(self, node: Any) -> None:
@@ -359,27 +354,27 @@ class Reader:
         self._reference_nodes.add(node.op_type)
 
     def _compute(self, node: Any) -> None:
-        """Compute a node of constants."""
-        made = compute_node(self.library, node, list(self._model.opset_import), self.constants, self._left)
+        """Fold a node with constant inputs."""
+        made = compute_node(self.library, node, list(self._model.opset_import), self.constants, self._elements_left)
         for name, value in zip((name for name in node.output if name), made):
             self.constants[name] = value
-            self._left -= value.size
+            self._elements_left -= value.size
 
     def _array(self, tensor: Any) -> Array:
         try:
             values: Array = self.library.numpy_helper.to_array(tensor)
-        except Exception as error:  # of NumPy or onnx: other dims than data, unknown types, text that is none
+        except Exception as error:  # of NumPy or onnx: dims that do not match the data, unknown types, invalid text
             raise ParseError(
                 f"ONNX model {self._graph.name!r}: constant {tensor.name!r} of dims {list(tensor.dims)} and type "
-                f"{tensor.data_type} does not fit its data: {error}"
+                f"{tensor.data_type} does not match its data: {error}"
             ) from None
         return values
 
     def _inferred(self) -> dict[str, Any]:
-        """Return what ONNX says of each value: its type and, where it is known, its shape."""
+        """Return the result of ONNX's shape inference by value: its type and, if known, its shape."""
         try:
             graph = self.library.shape_inference.infer_shapes(self._model, data_prop=True).graph
-        except Exception:  # a model that ONNX itself cannot follow may need none of it here
+        except Exception:  # ONNX may fail on a model that can be imported without inferred shapes
             graph = self._graph
         return {each.name: each for each in (*graph.output, *graph.value_info, *graph.input)}
 
@@ -389,7 +384,7 @@ def _extents(info: Any) -> tuple[int, ...]:
 
 
 def _is_fixed(info: Any) -> bool:
-    """Whether the extents of an input are known, but for the first."""
+    """Whether an input has no dynamic axis after the first."""
     kind = info.type.tensor_type
     return bool(kind.HasField("shape")) and all(d.HasField("dim_value") for d in list(kind.shape.dim)[1:])
 
@@ -399,7 +394,7 @@ def _spec(onnx: Any, info: Any) -> TensorSpec:
     try:
         dtype = np.dtype(onnx.helper.tensor_dtype_to_np_dtype(kind))
     except KeyError:
-        raise ParseError(f"ONNX model: input {info.name!r} has no type of elements that is read, got {kind}") from None
+        raise ParseError(f"ONNX model: input {info.name!r} has elements of the unsupported type {kind}") from None
     if count_elements(_extents(info)) is None:
         raise ParseError(f"ONNX model: input {info.name!r} has the impossible shape {_extents(info)}")
     return TensorSpec(_extents(info), dtype)

@@ -1,4 +1,4 @@
-"""How ONNX's Resize and Upsample become operators: products with the matrices of interpolation, or repeated pixels."""
+"""Import of ONNX's Resize and Upsample: products with interpolation matrices, or repeated pixels."""
 
 from __future__ import annotations
 
@@ -15,12 +15,12 @@ __all__: list[str] = []
 
 @reads("Upsample", "Resize")
 def _resize(r: Reader, node: Any) -> None:
-    """Resize images in their plane; with other extents than those that the model says if it leaves them open."""
+    """Resize height and width of images; repeated pixels also if the model leaves these dynamic."""
     found = r.attributes(node)
     scales = _scales(r, node, found)
     shape = r.shape(node.input[0])
     if len(shape) != 4 or scales[:2] != [1.0, 1.0]:
-        raise OperatorError(f"only images (N, C, H, W) are resized in their plane, got scales {scales}")
+        raise OperatorError(f"only height and width of images (N, C, H, W) can be resized, got scales {scales}")
     old = node.op_type == "Upsample" or r.opset < 11
     places = found.get("coordinate_transformation_mode", "asymmetric" if old else "half_pixel")
     nearest = found.get("mode", "nearest") == "nearest"
@@ -30,7 +30,7 @@ def _resize(r: Reader, node: Any) -> None:
         r.add("ResizeNearest", node.input[:1], node.output, height_scale=scales[2], width_scale=scales[3], order="NCHW")
         return
     if r.spec(node.input[0]) is None and not _is_fixed(r, node.input[0]):
-        raise OperatorError("the height and width of what is interpolated must be known")
+        raise OperatorError("height and width must be known for interpolation")
     across = _matrix(r, node, found, scales, 3)
     down = _matrix(r, node, found, scales, 2)
     wide = r.add("BatchMatMul", [node.input[0], across], [r.between(node.output[0])], trans_b=1, broadcast=1)
@@ -43,19 +43,19 @@ def _is_fixed(r: Reader, name: str) -> bool:
 
 
 def _scales(r: Reader, node: Any, found: dict[str, Any]) -> list[float]:
-    """Return by how much each axis grows, those that are not named by 1."""
+    """Return the scale of each axis, 1 for axes that the node does not name."""
     at = 1 if node.op_type == "Upsample" or r.opset < 11 else 2
     shape = r.shape(node.input[0])
     if found.get("keep_aspect_ratio_policy", "stretch") != "stretch":
-        raise OperatorError("only the policy 'stretch' is read")
+        raise OperatorError("only keep_aspect_ratio_policy 'stretch' is supported")
     axes = [int(n) % len(shape) for n in found.get("axes", range(len(shape)))]
     given = found.get("scales")
     if given is None and len(node.input) > at and node.input[at]:
         given = r.elements(node.input[at], "scales").tolist()
     if not given:
         if len(node.input) < 4 or not _is_fixed(r, node.input[0]):
-            raise OperatorError("extents to resize to are read only where those of the images are known")
-        # The batch may be open, and then has the extent that it is resized to.
+            raise OperatorError("sizes are supported only if height and width of the images are known")
+        # The batch may be dynamic; it is not resized then.
         sizes = dict(zip(axes, r.elements(node.input[3], "sizes").tolist()))
         dims = r.dims(node.input[0]) or ("",) * len(shape)
         given = [1.0 if isinstance(dims[axis], str) else sizes[axis] / shape[axis] for axis in axes]
@@ -66,7 +66,7 @@ def _scales(r: Reader, node: Any, found: dict[str, Any]) -> list[float]:
 
 
 def _matrix(r: Reader, node: Any, found: dict[str, Any], scales: list[float], axis: int) -> str:
-    """Return the parameter (new extent, extent) that interpolates an axis: what ONNX makes of the unit matrix."""
+    """Return the parameter (new extent, extent) that interpolates an axis: ONNX's result for the identity matrix."""
     extent = r.shape(node.input[0])[axis]
     sized = len(node.input) > 3 and bool(node.input[3])
     kept = {name: value for name, value in found.items() if name not in ("axes", "scales")}
@@ -77,7 +77,7 @@ def _matrix(r: Reader, node: Any, found: dict[str, Any], scales: list[float], ax
     else:
         values["scales"] = np.array([1, scales[axis]], np.float32)
     if found.get("coordinate_transformation_mode") == "tf_crop_and_resize":
-        raise OperatorError("tf_crop_and_resize is not read")
+        raise OperatorError("tf_crop_and_resize is not supported")
     single = r.library.helper.make_node(
         "Resize", ["X", "", "" if sized else "scales", "sizes" if sized else ""], ["Y"], **kept
     )

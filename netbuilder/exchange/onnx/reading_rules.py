@@ -1,4 +1,4 @@
-"""How each kind of ONNX node becomes operators of a net."""
+"""Import of ONNX nodes: one function for each type."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from netbuilder.proto import OperatorError, TensorProto
 
 __all__: list[str] = []
 
-_TO_THE_END = 2**31 - 1  # and what is larger, as the end of a slice
+_TO_THE_END = 2**31 - 1  # an end of a slice from here on means the end of the axis
 
 _SAME = {
     "Relu": "Relu", "Sigmoid": "Sigmoid", "Tanh": "Tanh", "Exp": "Exp", "Log": "Log", "Abs": "Abs", "Sqrt": "Sqrt",
@@ -24,6 +24,8 @@ _SAME = {
     "Tan": "Tan", "Asin": "Asin", "Acos": "Acos", "Atan": "Atan", "Sinh": "Sinh", "Cosh": "Cosh",
 }  # fmt: skip
 
+_RECURRENT_OPTIONAL = ("B", "sequence_lens", "initial_h", "initial_c", "P")  # inputs of LSTM, GRU and RNN
+
 
 @reads(*_SAME)
 def _same(r: Reader, node: Any) -> None:
@@ -33,7 +35,7 @@ def _same(r: Reader, node: Any) -> None:
 @reads("Where")
 def _where(r: Reader, node: Any) -> None:
     if len({r.dims(name) for name in node.input}) > 1 or r.dims(node.input[0]) is None:
-        raise OperatorError("Where is read only for a condition and branches of one known shape")
+        raise OperatorError("Where is supported only if condition and branches have the same known shape")
     r.add("Where", node.input, node.output)
 
 
@@ -45,7 +47,7 @@ def _identity(r: Reader, node: Any) -> None:
 @reads("Dropout")
 def _dropout(r: Reader, node: Any) -> None:
     if len(node.input) > 2 and node.input[2] and r.elements(node.input[2], "training_mode").any():
-        raise OperatorError("Dropout in training mode is not read")
+        raise OperatorError("Dropout in training mode is not supported")
     r.same(node.input[0], node.output[0])
     if len(node.output) > 1 and node.output[1]:
         r.add("ConstantFill", node.input[:1], node.output[1:2], value=True, dtype=TensorProto.BOOL)
@@ -63,7 +65,7 @@ def _many(r: Reader, node: Any) -> None:
             total = r.add("Add", [total, name], [made])
         return
     if len(shapes) > 1:
-        raise OperatorError(f"its operands have several shapes, {sorted(shapes)}; only one is read")
+        raise OperatorError(f"its operands must have one shape, got {sorted(shapes)}")
     r.add(node.op_type, node.input, node.output)
 
 
@@ -96,7 +98,7 @@ def _prelu(r: Reader, node: Any) -> None:
     shape = r.shape(node.input[0])
     if slope.size not in (1, shape[1]) or (slope.size > 1 and slope.ndim != len(shape) - 1 and slope.ndim != 1):
         raise OperatorError(
-            f"a slope of shape {slope.shape} for X of shape {shape} is not read: one number, or one each"
+            f"the slope must have one element or one per channel, got shape {slope.shape} for X of shape {shape}"
         )
     r.add("PRelu", [node.input[0], r.constant(node.output[0], slope.ravel())], node.output)
 
@@ -127,13 +129,13 @@ def _conv(r: Reader, node: Any) -> None:
         arguments["pads"] = _pads(r, node, found, reach)
     else:
         if any(d != 1 for d in dilations):
-            raise OperatorError("dilations of transposed convolutions are not read")
+            raise OperatorError("transposed convolution with dilations is not supported")
         arguments["pads"], arguments["adjs"] = _transposed_pads(r, node, found, kernel)
     r.add(node.op_type, [name for name in node.input if name], node.output, **arguments)
 
 
 def _pads(r: Reader, node: Any, found: dict[str, Any], reach: Sequence[int]) -> list[int]:
-    """Return what is added before each axis, then after each."""
+    """Return the padding before each axis, then after each axis."""
     auto = found.get("auto_pad", "NOTSET")
     count = len(reach)
     if auto in ("NOTSET", ""):
@@ -150,7 +152,7 @@ def _pads(r: Reader, node: Any, found: dict[str, Any], reach: Sequence[int]) -> 
 def _transposed_pads(
     r: Reader, node: Any, found: dict[str, Any], kernel: Sequence[int]
 ) -> tuple[list[int], list[int] | None]:
-    """Return the pads of a transposed convolution, and what is added to the end of each axis (None for nothing).
+    """Return the pads of a transposed convolution, and its output padding (None if 0).
 
     Source: the formulas of ONNX's operator ConvTranspose for ``output_shape`` and ``auto_pad``.
     """
@@ -166,7 +168,7 @@ def _transposed_pads(
     pads, more = [0] * 2 * count, list(more)
     for i, (n, s, k, out) in enumerate(zip(r.shape(node.input[0])[2:], strides, kernel, extents[-count:])):
         total = s * (n - 1) + more[i] + k - out
-        if total < 0:  # more than the kernel reaches: the rest is added to the end
+        if total < 0:  # larger than without padding: the rest becomes output padding
             more[i] -= total
             total = 0
         half = total // 2
@@ -178,9 +180,9 @@ def _transposed_pads(
 def _pool(r: Reader, node: Any) -> None:
     found = r.attributes(node)
     if len(node.output) > 1 and node.output[1]:
-        raise OperatorError("the second output, indices, is not read")
+        raise OperatorError("the second output, indices, is not supported")
     if any(d != 1 for d in found.get("dilations", ())):
-        raise OperatorError("dilations of a pooling are not read")
+        raise OperatorError("pooling with dilations is not supported")
     kernel = list(found["kernel_shape"])
     strides = list(found.get("strides", [1] * len(kernel)))
     pads = _pads(r, node, found, kernel)
@@ -189,7 +191,7 @@ def _pool(r: Reader, node: Any) -> None:
         longer = _rounded_up(r.shape(node.input[0])[2:], kernel, strides, pads)
         if count and longer != pads:
             raise OperatorError(
-                "ceil_mode with count_include_pad is not read where the last window reaches over the edge"
+                "ceil_mode with count_include_pad is not supported if the last window extends beyond the padding"
             )
         pads = longer
     r.add(node.op_type, node.input, node.output[:1], kernels=kernel, strides=strides, pads=pads,
@@ -197,13 +199,13 @@ def _pool(r: Reader, node: Any) -> None:
 
 
 def _rounded_up(extents: Sequence[int], kernel: Sequence[int], strides: Sequence[int], pads: list[int]) -> list[int]:
-    """Return pads with which the number of windows, rounded down, is what it was rounded up."""
+    """Return pads for which rounding down the number of windows gives the same as rounding up with ``pads``."""
     n = len(kernel)
     at_end = []
     for extent, k, s, before, after in zip(extents, kernel, strides, pads[:n], pads[n:]):
         windows = math.ceil((extent + before + after - k) / s) + 1
         if (windows - 1) * s >= extent + before:
-            windows -= 1  # the last one would begin beyond the image
+            windows -= 1  # the last window would begin beyond the image
         at_end.append(max(after, (windows - 1) * s + k - extent - before))
     return [*pads[:n], *at_end]
 
@@ -217,7 +219,7 @@ def _global_pool(r: Reader, node: Any) -> None:
 def _batch_norm(r: Reader, node: Any) -> None:
     found = r.attributes(node)
     if found.get("training_mode", 0) or len([name for name in node.output if name]) > 1 and r.opset >= 14:
-        raise OperatorError("normalization in training mode is not read")
+        raise OperatorError("BatchNormalization in training mode is not supported")
     r.add("SpatialBN", node.input, node.output[:1], is_test=1, epsilon=found.get("epsilon", 1e-5), order="NCHW")
 
 
@@ -237,16 +239,14 @@ def _lrn(r: Reader, node: Any) -> None:
 def _gemm(r: Reader, node: Any) -> None:
     found = r.attributes(node)
     if found.get("alpha", 1.0) != 1 or found.get("beta", 1.0) != 1:
-        raise OperatorError(
-            f"alpha and beta are read as 1 only, got {found.get('alpha', 1.0)}, {found.get('beta', 1.0)}"
-        )
-    turned_a, turned_b = found.get("transA", 0), found.get("transB", 0)
+        raise OperatorError(f"alpha and beta must be 1, got {found.get('alpha', 1.0)} and {found.get('beta', 1.0)}")
+    trans_a, trans_b = found.get("transA", 0), found.get("transB", 0)
     bias = node.input[2] if len(node.input) > 2 and node.input[2] else None
-    if bias is not None and not turned_a and len(r.shape(bias)) == 1 and r.shape(bias) == r.shape(node.output[0])[1:]:
-        r.add("FC" if turned_b else "FCTransposed", node.input, node.output)
+    if bias is not None and not trans_a and len(r.shape(bias)) == 1 and r.shape(bias) == r.shape(node.output[0])[1:]:
+        r.add("FC" if trans_b else "FCTransposed", node.input, node.output)
         return
     product = node.output[0] if bias is None else r.between(node.output[0])
-    r.add("MatMul", node.input[:2], [product], trans_a=turned_a, trans_b=turned_b)
+    r.add("MatMul", node.input[:2], [product], trans_a=trans_a, trans_b=trans_b)
     if bias is not None:
         r.add("Add", [product, bias], node.output)
 
@@ -274,8 +274,8 @@ def _softmax(r: Reader, node: Any) -> None:
         r.add("Softmax", node.input, node.output, axis=axis)
         return
     order = [*(i for i in range(ndim) if i != axis), axis]
-    turned = r.add("Transpose", node.input, [r.between(node.output[0])], axes=order)
-    made = r.add("Softmax", [turned], [r.between(node.output[0])], axis=ndim - 1)
+    transposed = r.add("Transpose", node.input, [r.between(node.output[0])], axes=order)
+    made = r.add("Softmax", [transposed], [r.between(node.output[0])], axis=ndim - 1)
     r.add("Transpose", [made], node.output, axes=[order.index(i) for i in range(ndim)])
 
 
@@ -302,12 +302,12 @@ def _reshape(r: Reader, node: Any) -> None:
     found = r.attributes(node)
     if len(node.input) > 1 and node.input[1] not in r.constants:
         if found.get("allowzero", 0):
-            raise OperatorError("allowzero with a computed shape is not read")
+            raise OperatorError("allowzero with a computed shape is not supported")
         r.add("Reshape", node.input, [node.output[0], r.between(node.output[0])])
         return
     shape = found.get("shape") or [int(n) for n in r.elements(node.input[1], "the shape")]
     if found.get("allowzero", 0) and 0 in shape:
-        raise OperatorError("allowzero with an extent of 0 is not read")
+        raise OperatorError("allowzero with an extent of 0 is not supported")
     r.add("Reshape", node.input[:1], [node.output[0], r.between(node.output[0])], shape=list(shape))
 
 
@@ -346,7 +346,9 @@ def _pad(r: Reader, node: Any) -> None:
         value = float(r.elements(node.input[2], "the value").item())
     n = len(pads) // 2
     if n != 4 or any(pads[i] for i in (0, 1, n, n + 1)) or min(pads) < 0 or any(node.input[3:]):
-        raise OperatorError(f"only borders around images (N, C, H, W) are read, got pads {list(pads)}")
+        raise OperatorError(
+            f"only padding of height and width of images (N, C, H, W) is supported, got pads {list(pads)}"
+        )
     top, left, bottom, right = pads[2], pads[3], pads[6], pads[7]
     r.add("PadImage", node.input[:1], node.output, mode=found.get("mode", "constant"), value=value,
           pad_t=top, pad_l=left, pad_b=bottom, pad_r=right)  # fmt: skip
@@ -364,8 +366,8 @@ def _slice(r: Reader, node: Any) -> None:
     ndim = len(r.shape(node.input[0]))
     starts, ends, axes, steps = (numbers(i + 1, name) for i, name in enumerate(("starts", "ends", "axes", "steps")))
     if starts is None or ends is None or any(step != 1 for step in steps or ()):
-        raise OperatorError("only slices with constant bounds and steps of 1 are read")
-    # ONNX counts from the end by -1 for the last element, Caffe2 by -1 for what comes after it.
+        raise OperatorError("only slices with constant bounds and steps of 1 are supported")
+    # An end of -1 excludes the last element in ONNX, and includes it in Caffe2.
     from_, to = [0] * ndim, [-1] * ndim
     for axis, start, end in zip(axes if axes is not None else range(len(starts)), starts, ends):
         from_[axis] = start if start >= 0 else start - 1
@@ -390,7 +392,7 @@ def _gather(r: Reader, node: Any) -> None:
     if indices in r.constants and (r.constants[indices] < 0).any():
         known = r.spec(node.input[0])
         if known is None:
-            raise OperatorError("negative indices are read only where the extent that they count in is known")
+            raise OperatorError("negative indices are supported only if the extent of the axis is known")
         counted = r.constants[indices]
         indices = r.constant(node.output[0], np.where(counted < 0, counted + known.shape[axis], counted))
     r.add("Gather", [node.input[0], indices], node.output, axis=axis)
@@ -402,7 +404,7 @@ def _shape(r: Reader, node: Any) -> None:
     ndim = len(r.shape(node.input[0]))
     axes = list(range(ndim))[slice(found.get("start", 0), found.get("end"))]
     if not axes:
-        raise OperatorError(f"start and end leave no extent of {ndim}")
+        raise OperatorError(f"start and end select none of the {ndim} axes")
     r.add("Shape", node.input, node.output, axes=axes if len(axes) < ndim else None)
 
 
@@ -411,7 +413,7 @@ def _layer_norm(r: Reader, node: Any) -> None:
     found = r.attributes(node)
     axis = found.get("axis", -1)
     if any(node.output[1:]) or len(node.input) < 3 or not node.input[2]:
-        raise OperatorError("only the normalized values, with scale and bias, are read")
+        raise OperatorError("only the first output, with scale and bias, is supported")
     made = [node.output[0], r.between(node.output[0]), r.between(node.output[0])]
     r.add("LayerNorm", node.input, made, axis=axis % len(r.shape(node.input[0])),
           epsilon=found.get("epsilon", 1e-5), elementwise_affine=1)  # fmt: skip
@@ -421,7 +423,7 @@ def _layer_norm(r: Reader, node: Any) -> None:
 def _group_norm(r: Reader, node: Any) -> None:
     found = r.attributes(node)
     groups, scale = found["num_groups"], list(node.input[1:])
-    if r.opset < 21:  # scale and bias have a number per group
+    if r.opset < 21:  # scale and bias have one element per group
         each = r.shape(node.input[0])[1] // groups
         scale = [r.constant(node.output[0], np.repeat(r.elements(name, "scale and bias"), each)) for name in scale]
     r.add("GroupNorm", [node.input[0], *scale], node.output, group=groups, epsilon=found.get("epsilon", 1e-5),
@@ -454,7 +456,7 @@ def _reduce(r: Reader, node: Any) -> None:
 def _arg(r: Reader, node: Any) -> None:
     found = r.attributes(node)
     if found.get("select_last_index", 0):
-        raise OperatorError("select_last_index is not read")
+        raise OperatorError("select_last_index is not supported")
     r.add(node.op_type, node.input, node.output, axis=found.get("axis", 0), keepdims=found.get("keepdims", 1))
 
 
@@ -466,5 +468,30 @@ def _cast(r: Reader, node: Any) -> None:
     requested = np.dtype(onnx_library().helper.tensor_dtype_to_np_dtype(r.attributes(node)["to"]))
     number = next((number for number, dtype in NUMPY_TYPES.items() if dtype == requested), None)
     if number is None:
-        raise OperatorError(f"a cast to {requested} is not read")
+        raise OperatorError(f"a cast to {requested} is not supported")
     r.add("Cast", node.input, node.output, to=number)
+
+
+@reads("LSTM", "GRU", "RNN")
+def _recurrent(r: Reader, node: Any) -> None:
+    found = r.attributes(node)
+    if found.get("input_forget", 0):
+        raise OperatorError("input_forget is not supported")
+    if found.get("activation_alpha") or found.get("activation_beta"):
+        raise OperatorError("activations with alpha or beta are not supported")
+    inputs = [(name, value) for name, value in zip(_RECURRENT_OPTIONAL, node.input[3:]) if value]
+    activations = [each.decode() for each in found.get("activations", ())]
+    states = 2 if node.op_type == "LSTM" else 1
+    outputs = [*node.output, *[""] * (1 + states - len(node.output))]
+    r.add(
+        f"ONNX{node.op_type}",
+        [*node.input[:3], *(value for _, value in inputs)],
+        [name or r.between(next(filter(None, node.output))) for name in outputs],
+        hidden_size=found.get("hidden_size", r.shape(node.input[2])[2]),
+        direction=found.get("direction", "forward"),
+        given=[name for name, _ in inputs] or None,
+        activations=activations or None,
+        clip=found.get("clip"),
+        layout=found.get("layout"),
+        linear_before_reset=1 if found.get("linear_before_reset", 0) else None,
+    )

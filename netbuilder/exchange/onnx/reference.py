@@ -1,4 +1,4 @@
-"""Nodes that ONNX's reference implementation runs, since there is no operator for them."""
+"""Unsupported ONNX nodes, which ONNX's reference implementation runs."""
 
 from __future__ import annotations
 
@@ -19,11 +19,11 @@ _DTYPES = frozenset(map(np.dtype, "? i1 i2 i4 i8 u1 u2 u4 u8 f2 f4 f8 O".split()
 
 
 class ReferenceNodeWarning(UserWarning):
-    """Some nodes of a model run in ONNX's reference implementation: many times slower, on the host, no gradients."""
+    """Some nodes of a model run in ONNX's reference implementation: many times slower, on the CPU, no gradients."""
 
 
 def supported_dtype(dtype: Any) -> bool:
-    """Whether a blob can hold elements of a NumPy dtype (of ONNX's types not bfloat16, float8 and smaller, complex)."""
+    """Whether a blob can hold elements of a NumPy dtype (not bfloat16, float8 or smaller, or complex)."""
     return np.dtype(dtype) in _DTYPES
 
 
@@ -38,17 +38,17 @@ def reference_arguments(node: Any, opsets: Any) -> dict[str, Any]:
         OperatorError: the node draws random numbers, or onnx has no implementation of it.
     """
     if node.op_type in _RANDOM or node.op_type == "Dropout" or _trains(node):
-        raise OperatorError(f"{node.op_type} as in training, or with random numbers of its own, is not read")
+        raise OperatorError(f"{node.op_type} in training mode, or with random numbers of its own, is not supported")
     if node.op_type == "Loop" and _collects_scalars(node):
-        raise OperatorError("a Loop that collects scalars, or values of unknown shape, is not read")
+        raise OperatorError("a Loop that collects scalars, or values of unknown shape, is not supported")
     if node.op_type == "Scan" and all(each.version < 9 for each in opsets if each.domain in ("", "ai.onnx")):
-        raise OperatorError("Scan is read from opset 9 on")
+        raise OperatorError("Scan is supported from opset 9 on")
     arguments = {
         "node": node.SerializeToString(),
         "reads": names_read(node),
         "opsets": tuple(f"{each.domain}:{each.version}" for each in opsets),
     }
-    reference_node(**arguments)  # whether there is an implementation
+    reference_node(**arguments)  # raises an error if onnx does not implement it
     return arguments
 
 
@@ -57,19 +57,19 @@ def _trains(node: Any) -> bool:
 
 
 def _collects_scalars(node: Any) -> bool:
-    """Whether a Loop may collect scalars, of which ONNX's reference implementation makes columns."""
+    """Whether a Loop may collect scalars, for which ONNX's reference implementation returns the wrong shape (N, 1)."""
     (body,) = (each.g for each in node.attribute if each.name == "body")
     collected = body.output[1 + len(node.input) - 2 :]
     return any(not each.type.tensor_type.shape.dim for each in collected)
 
 
 def holds_graphs(node: Any) -> bool:
-    """Whether a node has graphs of its own, as If and Loop have."""
+    """Whether a node holds subgraphs, like If and Loop."""
     return any(each.HasField("g") or each.graphs for each in node.attribute)
 
 
 def names_read(node: Any) -> tuple[str, ...]:
-    """Return the values that a node reads, those included that graphs inside it read from outside."""
+    """Return the values that a node reads, including those that its subgraphs capture."""
     return tuple(dict.fromkeys(_reads(node)))
 
 

@@ -1,4 +1,4 @@
-"""How products, softmax and fully connected layers are written in ONNX."""
+"""Export of products, softmax, normalizations and fully connected layers to ONNX."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ __all__: list[str] = []
 
 
 def _as_rows(g: Graph, x: str, axis: int, hint: str) -> str:
-    """Return ``x`` as a matrix, cut before ``axis``."""
+    """Return ``x`` flattened to a matrix at ``axis``."""
     spec = g.spec(x)
     if spec.ndim == 2 and axis == 1:
         return x
@@ -47,10 +47,10 @@ def _matmul(g: Graph, op: Any, x: Sequence[str], y: Sequence[str]) -> None:
 @rule("BatchMatMul")
 def _batch_matmul(g: Graph, op: Any, x: Sequence[str], y: Sequence[str]) -> None:
     sides = []
-    for name, turned in ((x[0], op.trans_a), (x[1], op.trans_b)):
+    for name, transposed in ((x[0], op.trans_a), (x[1], op.trans_b)):
         ndim = g.spec(name).ndim
         order = [*range(ndim - 2), ndim - 1, ndim - 2]
-        sides.append(g.between("Transpose", [name], f"{name}/transposed", perm=order) if turned else name)
+        sides.append(g.between("Transpose", [name], f"{name}/transposed", perm=order) if transposed else name)
     g.add("MatMul", sides, [y[0]])
 
 
@@ -61,13 +61,13 @@ def _softmax(g: Graph, op: Any, x: Sequence[str], y: Sequence[str]) -> None:
     if axis == ndim - 1:
         g.add("Softmax", [x[0]], [y[0]], axis=-1)
         return
-    # Caffe2's runs over all axes from ``axis`` on together.
+    # Caffe2's Softmax normalizes over all axes from ``axis`` on together.
     rows = g.between("Flatten", [x[0]], f"{y[0]}/rows", axis=axis)
     made = g.between("Softmax", [rows], f"{y[0]}/softmax", axis=-1)
-    _in_shape_of(g, made, x[0], y[0])
+    _reshape_like(g, made, x[0], y[0])
 
 
-def _in_shape_of(g: Graph, made: str, like: str, y: str) -> None:
+def _reshape_like(g: Graph, made: str, like: str, y: str) -> None:
     shape = g.constant(f"{y}/shape", [-1, *g.spec(like).shape[1:]], np.int64)
     g.add("Reshape", [made, shape], [y])
 
@@ -75,7 +75,7 @@ def _in_shape_of(g: Graph, made: str, like: str, y: str) -> None:
 @rule("LayerNorm")
 def _layer_norm(g: Graph, op: Any, x: Sequence[str], y: Sequence[str]) -> None:
     if any(y[1:]):
-        raise OperatorError("LayerNorm: mean or deviation is read; ONNX export has the first output alone")
+        raise OperatorError("LayerNorm: mean or deviation is used, but only the first output can be exported")
     if g.opset < 17:
         raise OperatorError(f"LayerNorm needs opset 17, got {g.opset}")
     spec = g.spec(x[0])
@@ -88,7 +88,7 @@ def _layer_norm(g: Graph, op: Any, x: Sequence[str], y: Sequence[str]) -> None:
 @rule("RMSNorm")
 def _rms_norm(g: Graph, op: Any, x: Sequence[str], y: Sequence[str]) -> None:
     if any(y[1:]):
-        raise OperatorError("RMSNorm: the deviation is read; ONNX export has the first output alone")
+        raise OperatorError("RMSNorm: the deviation is used, but only the first output can be exported")
     spec = g.spec(x[0])
     axes = list(range(op.axis % spec.ndim, spec.ndim))
     square = g.between("Mul", [x[0], x[0]], f"{y[0]}/square")
@@ -131,11 +131,11 @@ def _glu(g: Graph, op: Any, x: Sequence[str], y: Sequence[str]) -> None:
 @rule("TopK")
 def _top_k(g: Graph, op: Any, x: Sequence[str], y: Sequence[str]) -> None:
     if len(x) > 1 or any(y[2:]):
-        raise OperatorError("TopK: k as an input, or the flattened indices, have no counterpart in ONNX")
+        raise OperatorError("TopK: k as an input, or the flattened indices, cannot be exported to ONNX")
     spec = g.spec(x[0])
     axis = op.axis % spec.ndim
     if op.k > spec.shape[axis]:
-        raise OperatorError(f"TopK: k={op.k} of {spec.shape[axis]} elements; ONNX takes no more than there are")
+        raise OperatorError(f"TopK: k={op.k} of {spec.shape[axis]} elements; k must not be larger in ONNX")
     names = [name or g.fresh(f"{x[0]}/unused") for name in y[:2]]
     g.add("TopK", [x[0], g.constant(f"{names[0]}/k", [op.k], np.int64)], names, axis=axis)
 

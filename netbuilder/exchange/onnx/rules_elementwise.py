@@ -1,4 +1,4 @@
-"""How elementwise operators, sums and reductions are written in ONNX."""
+"""Export of elementwise operators, sums and reductions to ONNX."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ _TWO = {
     "Add": "Add", "Sub": "Sub", "Mul": "Mul", "Div": "Div", "And": "And", "Or": "Or", "Xor": "Xor", "LT": "Less",
     "GT": "Greater", "LE": "LessOrEqual", "GE": "GreaterOrEqual", "EQ": "Equal",
 }  # fmt: skip
-_FLOAT_LIMIT = 3.4e38  # Clip's defaults, which bound nothing
+_FLOAT_LIMIT = 3.4e38  # limits beyond this, such as Clip's defaults, are omitted
 
 
 @rule(*_SAME)
@@ -45,7 +45,7 @@ def _two(g: Graph, op: Any, x: Sequence[str], y: Sequence[str]) -> None:
 
 
 def _placed(g: Graph, op: Any, x: Sequence[str], hint: str) -> str:
-    """Return the second operand in a shape that joins the first one's by ONNX's rule, which is NumPy's."""
+    """Return the second operand in a shape that broadcasts to the first one's in ONNX, which has NumPy's rule."""
     a, b = g.spec(x[0]).shape, g.spec(x[1]).shape
     if not op.broadcast or g.spec(x[1]).size == 1:
         return x[1]
@@ -105,9 +105,9 @@ def _swish(g: Graph, op: Any, x: Sequence[str], y: Sequence[str]) -> None:
 
 @rule("Gelu")
 def _gelu(g: Graph, op: Any, x: Sequence[str], y: Sequence[str]) -> None:
-    """x * Phi(x), by Erf: as an operator of its own it came with opset 20."""
+    """Written with Erf, as x * Phi(x), since Gelu needs opset 20."""
     if op.fast_gelu:
-        raise OperatorError("Gelu with fast_gelu has no counterpart in ONNX that netbuilder knows of")
+        raise OperatorError("Gelu with fast_gelu cannot be exported to ONNX")
     dtype = g.spec(x[0]).dtype
 
     def number(name: str, value: float) -> str:
@@ -144,7 +144,7 @@ def _relu_n(g: Graph, op: Any, x: Sequence[str], y: Sequence[str]) -> None:
 
 @rule("Mish")
 def _mish(g: Graph, op: Any, x: Sequence[str], y: Sequence[str]) -> None:
-    """x * tanh(softplus(x)): as an operator of its own it came with opset 18."""
+    """Written as x * tanh(softplus(x)), since Mish needs opset 18."""
     soft = g.between("Softplus", x[:1], f"{y[0]}/softplus")
     g.add("Mul", [x[0], g.between("Tanh", [soft], f"{y[0]}/tanh")], [y[0]])
 
@@ -188,7 +188,7 @@ def _dropout(g: Graph, op: Any, x: Sequence[str], y: Sequence[str]) -> None:
     if not op.is_test:
         raise OperatorError("Dropout is in training mode; extract a net that was built with is_test=1")
     if any(y[1:]):
-        raise OperatorError("Dropout: the mask is read, but in test mode there is none")
+        raise OperatorError("Dropout: the mask is used, but in test mode there is none")
     g.add("Identity", x[:1], [y[0]])
 
 
@@ -201,7 +201,7 @@ def _weighted_sum(g: Graph, op: Any, x: Sequence[str], y: Sequence[str]) -> None
 @rule("Where")
 def _where(g: Graph, op: Any, x: Sequence[str], y: Sequence[str]) -> None:
     if op.broadcast_on_rows:
-        raise OperatorError("Where with broadcast_on_rows has no counterpart in ONNX that netbuilder knows of")
+        raise OperatorError("Where with broadcast_on_rows cannot be exported to ONNX")
     g.add("Where", x[:3], [y[0]])
 
 
@@ -223,7 +223,7 @@ def _reduce(g: Graph, op: Any, x: Sequence[str], y: Sequence[str]) -> None:
 @rule("ReduceFrontSum", "ReduceFrontMean", "ReduceFrontMax", "ReduceBackSum", "ReduceBackMean", "ReduceBackMax")
 def _reduce_end(g: Graph, op: Any, x: Sequence[str], y: Sequence[str]) -> None:
     if len(x) > 1:
-        raise OperatorError(f"{op.type} with lengths has no counterpart in ONNX that netbuilder knows of")
+        raise OperatorError(f"{op.type} with lengths cannot be exported to ONNX")
     ndim, kind = g.spec(x[0]).ndim, op.type.replace("Front", "").replace("Back", "")
     axes = range(op.num_reduce_dim) if "Front" in op.type else range(ndim - op.num_reduce_dim, ndim)
     _reduced(g, kind, x[0], y[0], list(axes))

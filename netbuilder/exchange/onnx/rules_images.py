@@ -1,4 +1,4 @@
-"""How operators on images are written in ONNX, which knows channels first only: others are transposed around them."""
+"""Export of operators on images. ONNX supports only channels first; otherwise the operator gets Transpose nodes."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from netbuilder.exchange.onnx.graph import Graph, rule
 from netbuilder.ops.core.operator import Operator
 from netbuilder.proto import OperatorError
 
-__all__ = ["on_images", "windows"]
+__all__: list[str] = []
 
 
 def _first_order(ndim: int) -> list[int]:
@@ -22,8 +22,8 @@ def _last_order(ndim: int) -> list[int]:
     return [0, *range(2, ndim), 1]
 
 
-def on_images(g: Graph, op: Any, x: str, y: str, write: Callable[[str, str], None]) -> None:
-    """Let ``write(x, y)`` work with channels first."""
+def _on_images(g: Graph, op: Any, x: str, y: str, write: Callable[[str, str], None]) -> None:
+    """Call ``write(x, y)`` with values whose channels are first."""
     if op.order == "NCHW":
         write(x, y)
         return
@@ -34,8 +34,8 @@ def on_images(g: Graph, op: Any, x: str, y: str, write: Callable[[str, str], Non
     g.add("Transpose", [made], [y], perm=_last_order(len(g.spec(y).shape)))
 
 
-def windows(geometry: Any) -> dict[str, Any]:
-    """Return the attributes of a window; a border that leaves some of the image out is given as none."""
+def _windows(geometry: Any) -> dict[str, Any]:
+    """Return the attributes of a window; negative padding, which skips the edge of the image, becomes 0."""
     return {
         "kernel_shape": list(geometry.kernel),
         "strides": list(geometry.strides),
@@ -44,7 +44,7 @@ def windows(geometry: Any) -> dict[str, Any]:
 
 
 def _weights(g: Graph, op: Any, w: str, y: str) -> str:
-    """Return the weights with channels before the window."""
+    """Return the weights with channels first."""
     if op.order == "NCHW":
         return w
     return g.between("Transpose", [w], f"{y}/w", perm=_first_order(g.spec(w).ndim))
@@ -59,12 +59,12 @@ def _conv(g: Graph, op: Any, x: Sequence[str], y: Sequence[str]) -> None:
         sums = g.fresh(f"{made}/sums") if op.type == "ConvRelu" else made
         g.add(
             "Conv", [image, weights, *x[2:3]], [sums],
-            dilations=list(geometry.dilations), group=op.group, **windows(geometry),
+            dilations=list(geometry.dilations), group=op.group, **_windows(geometry),
         )  # fmt: skip
         if sums != made:
             g.add("Relu", [sums], [made])
 
-    on_images(g, op, x[0], y[0], write)
+    _on_images(g, op, x[0], y[0], write)
 
 
 @rule("ConvTranspose")
@@ -85,10 +85,10 @@ def _conv_transpose(g: Graph, op: Any, x: Sequence[str], y: Sequence[str]) -> No
     def write(image: str, made: str) -> None:
         g.add(
             "ConvTranspose", [image, weights, *x[2:3]], [made],
-            dilations=list(geometry.dilations), group=op.group, output_padding=more, **windows(geometry),
+            dilations=list(geometry.dilations), group=op.group, output_padding=more, **_windows(geometry),
         )  # fmt: skip
 
-    on_images(g, op, x[0], y[0], write)
+    _on_images(g, op, x[0], y[0], write)
 
 
 @rule(*(f"{kind}{axes}" for kind in ("MaxPool", "AveragePool") for axes in ("", "1D", "2D", "3D")))
@@ -100,12 +100,12 @@ def _pool(g: Graph, op: Any, x: Sequence[str], y: Sequence[str]) -> None:
         if op.global_pooling:
             g.add(f"Global{kind}", [image], [made])
             return
-        attributes = windows(geometry)
+        attributes = _windows(geometry)
         if kind == "AveragePool":
             attributes["count_include_pad"] = 1 if op.count_include_pad else 0
         g.add(kind, [image], [made], **attributes)
 
-    on_images(g, op, x[0], y[0], write)
+    _on_images(g, op, x[0], y[0], write)
 
 
 @rule("SpatialBN")
@@ -116,18 +116,18 @@ def _spatial_bn(g: Graph, op: Any, x: Sequence[str], y: Sequence[str]) -> None:
     def write(image: str, made: str) -> None:
         g.add("BatchNormalization", [image, *x[1:5]], [made], epsilon=op.epsilon)
 
-    on_images(g, op, x[0], y[0], write)
+    _on_images(g, op, x[0], y[0], write)
 
 
 @rule("LRN")
 def _lrn(g: Graph, op: Any, x: Sequence[str], y: Sequence[str]) -> None:
     if len(y) > 1 and y[1]:
-        raise OperatorError("LRN's second output, the scale, is read; ONNX has the first alone")
+        raise OperatorError("LRN's second output, the scale, is used, but ONNX has only the first")
 
     def write(image: str, made: str) -> None:
         g.add("LRN", [image], [made], size=op.size, alpha=op.alpha, beta=op.beta, bias=op.bias)
 
-    on_images(g, op, x[0], y[0], write)
+    _on_images(g, op, x[0], y[0], write)
 
 
 @rule("InstanceNorm")
@@ -137,12 +137,12 @@ def _instance_norm(g: Graph, op: Any, x: Sequence[str], y: Sequence[str]) -> Non
     def write(image: str, made: str) -> None:
         g.add("InstanceNormalization", [image, *x[1:3]], [made], epsilon=op.epsilon)
 
-    on_images(g, op, x[0], y[0], write)
+    _on_images(g, op, x[0], y[0], write)
 
 
 @rule("GroupNorm")
 def _group_norm(g: Graph, op: Any, x: Sequence[str], y: Sequence[str]) -> None:
-    """Each group as one channel of an InstanceNormalization; as an operator of its own it came with opset 18."""
+    """Written as InstanceNormalization with a channel per group, since GroupNormalization needs opset 18."""
     _only_first(op, y)
     shape = g.spec(y[0]).shape
     extents = shape[2:] if op.order == "NCHW" else shape[1:-1]
@@ -160,7 +160,7 @@ def _group_norm(g: Graph, op: Any, x: Sequence[str], y: Sequence[str]) -> None:
         scaled = g.between("Mul", [images, _along_channels(g, x[1], len(extents), made)], f"{made}/scaled")
         g.add("Add", [scaled, _along_channels(g, x[2], len(extents), made)], [made])
 
-    on_images(g, op, x[0], y[0], write)
+    _on_images(g, op, x[0], y[0], write)
 
 
 @rule("AffineChannel")
@@ -171,7 +171,7 @@ def _affine_channel(g: Graph, op: Any, x: Sequence[str], y: Sequence[str]) -> No
 
 
 def _along_channels(g: Graph, numbers: str, trailing: int, y: str) -> str:
-    """Return a number per channel reshaped so that so many axes follow the channels."""
+    """Return a value with one element per channel, reshaped to have this number of axes after the channels."""
     if not trailing:
         return numbers
     shape = g.constant(f"{y}/per_channel", [-1, *[1] * trailing], np.int64)
@@ -188,7 +188,7 @@ def _prelu(g: Graph, op: Any, x: Sequence[str], y: Sequence[str]) -> None:
 @rule("ResizeNearest", "ResizeNearest3D", "UpsampleBilinear")
 def _resize(g: Graph, op: Any, x: Sequence[str], y: Sequence[str]) -> None:
     if len(x) > 1:
-        raise OperatorError(f"{op.type}: scales as an input are computed; give width_scale and height_scale")
+        raise OperatorError(f"{op.type}: scales must not be an input; give width_scale and height_scale")
     scales = g.constant(f"{y[0]}/scales", [1, 1, *op.scales], np.float32)
     mode = (
         {"mode": "nearest", "coordinate_transformation_mode": "asymmetric", "nearest_mode": "floor"}
@@ -202,7 +202,7 @@ def _resize(g: Graph, op: Any, x: Sequence[str], y: Sequence[str]) -> None:
     if op.layout == "NCHW":
         write(x[0], y[0])
     else:
-        on_images(g, op, x[0], y[0], write)
+        _on_images(g, op, x[0], y[0], write)
 
 
 @rule("PadImage")
@@ -215,7 +215,7 @@ def _pad(g: Graph, op: Any, x: Sequence[str], y: Sequence[str]) -> None:
         inputs = [image, pads, value] if op.mode == "constant" else [image, pads]
         g.add("Pad", inputs, [made], mode=op.mode)
 
-    on_images(g, op, x[0], y[0], write)
+    _on_images(g, op, x[0], y[0], write)
 
 
 @rule("ChannelShuffle")
@@ -233,9 +233,55 @@ def _shuffle(g: Graph, op: Any, x: Sequence[str], y: Sequence[str]) -> None:
         whole = g.constant(f"{made}/channels", [0, channels, *extents], np.int64)
         g.add("Reshape", [shuffled, whole], [made])
 
-    on_images(g, op, x[0], y[0], write)
+    _on_images(g, op, x[0], y[0], write)
+
+
+@rule("RoIAlign")
+def _roi_align(g: Graph, op: Any, x: Sequence[str], y: Sequence[str]) -> None:
+    """In ONNX the index of the image is a separate input; ``aligned`` needs opset 16."""
+    if op.aligned and g.opset < 16:
+        raise OperatorError(f"RoIAlign: aligned needs opset 16 or later, got {g.opset}")
+    columns = g.spec(x[1]).shape[1]
+    taken = g.constant(f"{y[0]}/columns", range(columns - 4, columns), np.int64)
+    boxes = g.between("Gather", [x[1], taken], f"{y[0]}/boxes", axis=1)
+    numbers = g.between("Gather", [x[1], g.constant(f"{y[0]}/first", 0, np.int64)], f"{y[0]}/numbers", axis=1)
+    if columns == 4:
+        numbers = g.between("Sub", [numbers, numbers], f"{y[0]}/zeros")
+    images = g.between("Cast", [numbers], f"{y[0]}/images", to=7)  # int64
+    places = "half_pixel" if op.aligned else "output_half_pixel"
+
+    def write(image: str, made: str) -> None:
+        g.add(
+            "RoiAlign", [image, boxes, images], [made],
+            output_height=op.pooled_h, output_width=op.pooled_w, sampling_ratio=max(0, op.sampling_ratio),
+            spatial_scale=op.spatial_scale, coordinate_transformation_mode=places if g.opset >= 16 else None,
+        )  # fmt: skip
+
+    _on_images(g, op, x[0], y[0], write)
+
+
+@rule("MaxPoolWithIndex")
+def _max_pool_with_index(g: Graph, op: Any, x: Sequence[str], y: Sequence[str]) -> None:
+    """ONNX counts indices through all images, in int64; Caffe2 within the plane, in int32."""
+    spec = g.spec(x[0])
+    attributes = _windows(op.geometry(spec))
+    if not y[1]:
+        g.add("MaxPool", [x[0]], [y[0]], **attributes)
+        return
+    places = g.fresh(f"{y[1]}/places")
+    g.add("MaxPool", [x[0]], [y[0] or g.fresh(f"{y[1]}/greatest"), places], **attributes)
+    plane = g.constant(f"{y[1]}/plane", int(np.prod(spec.shape[2:])), np.int64)
+    g.add("Cast", [g.between("Mod", [places, plane], f"{y[1]}/in_plane")], [y[1]], to=6)  # int32
+
+
+@rule("IntegralImage")
+def _integral_image(g: Graph, op: Any, x: Sequence[str], y: Sequence[str]) -> None:
+    pads = g.constant(f"{y[0]}/pads", [0, 0, 1, 1, 0, 0, 0, 0], np.int64)
+    framed = g.between("Pad", [x[0], pads], f"{y[0]}/framed", mode="constant")
+    down, right = (g.constant(f"{y[0]}/{name}", axis, np.int64) for name, axis in (("down", 2), ("right", 3)))
+    g.add("CumSum", [g.between("CumSum", [framed, down], f"{y[0]}/columns"), right], [y[0]])
 
 
 def _only_first(op: Operator, y: Sequence[str]) -> None:
     if any(y[1:]):
-        raise OperatorError(f"{op.type}: outputs beyond the first are read; ONNX has the first alone")
+        raise OperatorError(f"{op.type}: outputs after the first are used, but ONNX has only the first")

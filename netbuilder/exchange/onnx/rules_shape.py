@@ -1,4 +1,4 @@
-"""How operators that join, cut, turn and reshape values are written in ONNX."""
+"""Export of operators that concatenate, split, slice, transpose and reshape to ONNX."""
 
 from __future__ import annotations
 
@@ -36,11 +36,11 @@ def _concat(g: Graph, op: Any, x: Sequence[str], y: Sequence[str]) -> None:
 @rule("Split", "DepthSplit")
 def _split(g: Graph, op: Any, x: Sequence[str], y: Sequence[str]) -> None:
     if op.adds_axis:
-        raise OperatorError(f"{op.type} with add_axis has no counterpart in ONNX that netbuilder knows of")
+        raise OperatorError(f"{op.type} with add_axis cannot be exported to ONNX")
     axis = _axis(g, op, x[0]) % g.spec(x[0]).ndim
     extents = [g.spec(name).shape[axis] if name else 0 for name in y]
     missing = [i for i, name in enumerate(y) if not name]
-    if missing:  # a part that is not read still needs its place
+    if missing:  # an unused output still needs its extent
         total = g.spec(x[0]).shape[axis]
         given = list(op.split) or [total // len(y)] * len(y)
         extents = [int(n) for n in given]
@@ -51,7 +51,7 @@ def _split(g: Graph, op: Any, x: Sequence[str], y: Sequence[str]) -> None:
 @rule("Reshape")
 def _reshape(g: Graph, op: Any, x: Sequence[str], y: Sequence[str]) -> None:
     if len(y) > 1 and y[1]:
-        raise OperatorError("Reshape: the old shape is read, which depends on the batch")
+        raise OperatorError("Reshape: the old shape, which depends on the batch, is used")
     shape = [int(n) for n in g.constant_of(x[1], op, "the shape")] if len(x) > 1 else list(op.shape or ())
     g.add("Reshape", [x[0], g.constant(f"{y[0]}/shape", shape, np.int64)], [y[0]])
 
@@ -101,7 +101,7 @@ def _slice(g: Graph, op: Any, x: Sequence[str], y: Sequence[str]) -> None:
         return [int(n) for n in g.constant_of(x[i], op, what).ravel()] if len(x) > i else list(given)
 
     starts, ends = bounds(1, op.starts, "starts"), bounds(2, op.ends, "ends")
-    # Caffe2 counts from the end by -1 for "to the end", ONNX by a number beyond it.
+    # In Caffe2 -1 means the end of the axis, in ONNX any number beyond it does.
     end = np.iinfo(np.int64).max
     starts, stops = ([n if n >= 0 else end if n == -1 else n + 1 for n in bound] for bound in (starts, ends))
     names = [

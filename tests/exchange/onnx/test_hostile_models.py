@@ -52,7 +52,7 @@ def test_many_constants_are_bounded_together(tmp_path):
     shape = np.int64([MOST_ELEMENTS // 4])
     nodes = [node("ConstantOfShape", ["s"], [f"c{k}"]) for k in range(6)]
     path = saved(tmp_path, [*nodes, node("Add", ["x", "c5"], ["y"])], {"s": shape})
-    with pytest.raises(OperatorError, match=r"makes a constant of 16,777,216 elements, and 0 are left"):
+    with pytest.raises(OperatorError, match=r"makes a constant of 16,777,216 elements, but only 0 are left"):
         read_onnx(path)
 
 
@@ -68,7 +68,7 @@ def test_loops_of_constants_are_not_run(tmp_path):
     path = saved(tmp_path, [loop, ADD], {"n": np.int64(1 << 60), "go": np.bool_(True)})
     with pytest.warns(ReferenceNodeWarning, match="Loop"):
         read = read_onnx(path)
-    with pytest.raises(NetError, match="holds ONNXNode -> .*runs as often as its own data say"):
+    with pytest.raises(NetError, match="holds ONNXNode -> .*may loop without end"):
         read.predictor()
 
 

@@ -19,5 +19,5 @@ def test_boxes_that_are_not_aligned(opset, mode):
 
 def test_aligned_boxes_need_a_later_opset():
     net = NetDef(name="boxes", op=[make_op("RoIAlign", ["x", "rois"], ["y"], aligned=1)])
-    with pytest.raises(OperatorError, match="aligned needs opset 16 or later, the model is written for 15"):
+    with pytest.raises(OperatorError, match="aligned needs opset 16 or later, got 15"):
         onnx_model(net, {}, shapes={"x": (1, 2, 8, 8), "rois": (3, 5)}, outputs=["y"], opset=15)

@@ -1,8 +1,8 @@
-"""A recommendation model (DLRM) on made-up clicks whose true probabilities are known: it finds them.
+"""A recommendation model (DLRM), trained on synthetic clicks until it recovers their true probabilities.
 
-Users, items and the items' categories have rows in tables; a layer turns the time of day into a row of the same length.
-The products of all pairs of these rows, weighted, are the logit of a click. The clicks are drawn from such a model, so
-the best log loss that any model can reach is known, and so is the logit of each user for each item.
+Users, items and the items' categories have embeddings; a layer maps the time of day to a vector of the same length.
+The logit of a click is a weighted sum of the products of all pairs of these vectors. The clicks are drawn from such a
+model, so the best log loss that any model can reach is known, and so is the true logit of each user for each item.
 
     python examples/dlrm.py --devices 2
 
@@ -27,11 +27,11 @@ from netbuilder.runtime import Workspace
 
 Batch = dict[str, Any]
 
-ROW = 8  # numbers in a row of a table
+ROW = 8  # width of the embeddings
 
 
 class Clicks:
-    """Users, items in one to three categories each, and the true logit of a click: what the model has to find."""
+    """Synthetic users, items in one to three categories each, and the true logits of clicks, which the model learns."""
 
     def __init__(self, users: int = 60, items: int = 50, categories: int = 12, seed: int = 0) -> None:
         rng = np.random.default_rng(seed)
@@ -48,7 +48,7 @@ class Clicks:
         return (self.tastes[users] * self.traits[items]).sum(axis=1) + appeal[items] + 0.5 * time[:, 0] - 0.25
 
     def at(self, rng: Any, users: Any, items: Any) -> Batch:
-        """Return what the model reads, and clicks that are drawn from the true probabilities."""
+        """Return the inputs of the model, and clicks drawn from the true probabilities."""
         hour = rng.uniform(0, 2 * np.pi, len(users))
         time = np.stack([np.cos(hour), np.sin(hour)], axis=1)
         probability = 1 / (1 + np.exp(-self.logits(users, items, time)))
@@ -67,7 +67,7 @@ class Clicks:
 
 
 def shares(batch: Batch, count: int) -> list[Batch]:
-    """Split a batch over the replicas; the categories go with the samples that they belong to."""
+    """Split a batch over the replicas; categories follow their samples."""
     parts = [dict(zip(batch, columns)) for columns in zip(*(np.array_split(x, count) for x in batch.values()))]
     ends = np.cumsum([part["category_lengths"].sum() for part in parts])
     for part, categories in zip(parts, np.split(batch["category"], ends[:-1])):
@@ -95,7 +95,7 @@ def add_logits(model: ModelHelper, counts: Sequence[int]) -> Any:
 
 
 def add_updates(model: ModelHelper) -> Any:
-    """Add Adagrad, with one number a row for the tables; clicks on one row are summed first."""
+    """Add Adagrad, row-wise for the tables: gradients of the same row are summed before the update."""
     for_tables = optimizers.AdagradOptimizer(alpha=0.1, rowWise=True, sparse_dedup_aggregator="sum")
     for info in model.GetOptimizationParamInfo():
         if isinstance(info.grad, GradientSlice):
@@ -105,13 +105,13 @@ def add_updates(model: ModelHelper) -> Any:
 
 @dataclass(frozen=True)
 class Outcome:
-    """What was learned, on clicks that were not trained on.
+    """Results on clicks that were not used for training.
 
     Attributes:
-        log_loss: of the model, in nats a click.
-        best: of the true probabilities.
+        log_loss: the model's, in nats per click.
+        best: log loss of the true probabilities.
         correlation: between the model's logits and the true ones.
-        tables_outside: names of the tables that are there once, not in each replica.
+        tables_outside: names of the tables that the replicas share.
     """
 
     log_loss: float
@@ -123,7 +123,7 @@ class Outcome:
 def train(
     clicks: Clicks, steps: int = 400, batch: int = 1024, devices: int = 1, outside_from_bytes: int | None = None
 ) -> Outcome:
-    """Train on clicks as they come, and compare with the truth."""
+    """Train on a stream of clicks, and compare with the truth."""
 
     def forward(model: ModelHelper, loss_scale: float) -> list[Any]:
         logits = add_logits(model, clicks.counts)
@@ -163,7 +163,7 @@ def feed(workspace: Workspace, record: parallel.Replicas, batch: Batch) -> None:
 
 
 def log_loss(logits: Any, clicked: Any) -> float:
-    """Return the mean of -log of the probability that was given to what happened."""
+    """Return the mean negative log probability of the observed clicks."""
     logits = logits.astype(np.float64)
     return float(np.mean(np.logaddexp(0, logits) - clicked * logits))
 
@@ -173,7 +173,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     parser.add_argument("--steps", type=int, default=400, help="batches to train on (400)")
     parser.add_argument("--batch", type=int, default=1024, help="clicks in a batch (1024)")
     parser.add_argument("--devices", type=int, default=1, help="replicas on the CPU (1)")
-    parser.add_argument("--outside-from-bytes", type=int, metavar="N", help="keep tables of N bytes or more once")
+    parser.add_argument("--outside-from-bytes", type=int, metavar="N", help="replicas share tables of N bytes or more")
     options = parser.parse_args(arguments)
     outcome = train(Clicks(), options.steps, options.batch, options.devices, options.outside_from_bytes)
     if outcome.tables_outside:

@@ -1,4 +1,4 @@
-"""Benchmarks, compared with other libraries on the same machine in the same run: ``netbuilder-benchmark TASK...``."""
+"""Benchmarks against other libraries, on the same machine in the same run: ``netbuilder-benchmark TASK...``."""
 
 from __future__ import annotations
 
@@ -20,9 +20,8 @@ from netbuilder.tools.bench.growth import SWEEPS, Sweeps, growth
 from netbuilder.tools.bench.input import Inputs, input_rates
 from netbuilder.tools.bench.machine import busy_share, describe_machine
 from netbuilder.tools.bench.pairs import compare
-from netbuilder.tools.bench.peers import peer_python
 from netbuilder.tools.bench.predict import BATCHES, Predictors, predict
-from netbuilder.tools.bench.processes import our_worker, torch_worker
+from netbuilder.tools.bench.processes import our_worker, peer_python, torch_worker
 from netbuilder.tools.bench.report import Line, compared, write_records
 from netbuilder.tools.bench.sparse import Sums, sparse_sums
 from netbuilder.tools.bench.work import TASKS, Task, Work
@@ -31,7 +30,7 @@ from netbuilder.tools.parser import Parser
 
 __all__ = ["main"]
 
-_IDLE = 0.05  # share of the cores that other work may take before a figure is doubtful
+_IDLE = 0.05  # share of the cores that other work may use before results are doubtful
 _DEVICE_TASKS = ("resnet18", "resnet50")
 _GROWTH_BATCH = 16
 
@@ -46,9 +45,9 @@ _TASKS_HELP = """tasks:
     predict             an exported ResNet-50, batch 1 and 32, with onnxruntime
     sparse              SparseLengthsSum and its gradient, with embedding_bag
     input               image input, with the libraries it uses in a bare loop
-  netbuilder alone:
+  only netbuilder:
     devices             two CPU devices, and one with the same threads and batch
-    growth              time of an image by batch, depth, width and devices
+    growth              time per image by batch, depth, width and devices
     build               time that Parallelize takes for each operator
     busy                the mlp alone, and with a busy loop on each other core
 """
@@ -58,7 +57,7 @@ def _parser() -> argparse.ArgumentParser:
     parser = Parser(
         prog="netbuilder-benchmark",
         description="Run benchmarks and print one line for each. A peer (PyTorch or onnxruntime)\n"
-        "runs in turn with netbuilder, on the same machine and as many threads.",
+        "runs alternately with netbuilder, on the same machine with as many threads.",
         epilog=_TASKS_HELP,
         formatter_class=argparse.RawDescriptionHelpFormatter,
     )
@@ -83,10 +82,10 @@ def _parser() -> argparse.ArgumentParser:
         help=f"threads on each side (default: {default_threads()})",
     )
     parser.add_argument(
-        "--batch", type=count, metavar="N", help="samples in each step (default: as the task says; 16 for growth)"
+        "--batch", type=count, metavar="N", help="samples in each step (default: that of the task; 16 for growth)"
     )
     parser.add_argument(
-        "--pairs", type=count, default=5, metavar="N", help="how often each side is timed, in turn (default: 5)"
+        "--pairs", type=count, default=5, metavar="N", help="how often each side is timed, alternately (default: 5)"
     )
     parser.add_argument(
         "--steps", type=count, metavar="N", help="steps in each timing; for growth, for each point (default: 5)"
@@ -95,10 +94,10 @@ def _parser() -> argparse.ArgumentParser:
         "--peer-python", metavar="FILE", help="a Python interpreter that has the peer (default: the peer is installed)"
     )
     parser.add_argument(
-        "--check", action="store_true", help="instead of times, compare losses and updates of both sides, in float32"
+        "--check", action="store_true", help="compare losses and updates of both sides, in float32, instead of times"
     )
     add_without(parser)
-    parser.add_argument("--json", metavar="FILE", help="also write all figures as JSON")
+    parser.add_argument("--json", metavar="FILE", help="also write all results as JSON")
     swept = parser.add_argument_group("growth and build")
     swept.add_argument(
         "--sweep",
@@ -132,10 +131,10 @@ def _parser() -> argparse.ArgumentParser:
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
-    """Run benchmarks and print a line each.
+    """Run benchmarks and print a line for each.
 
     Returns:
-        The exit status: 0; 1 if a check failed or a figure is invalid; 2 if something is missing or failed.
+        The exit status: 0; 1 if a check failed or a result is invalid; 2 if something is missing or failed.
     """
     options = _parser().parse_args(arguments)
     machine, busy = describe_machine(), busy_share()
@@ -145,7 +144,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
         print(f"without {', '.join(sorted(options.without))}", flush=True)
     if busy > _IDLE and not options.check:
         print(
-            f"the machine is not idle: other work takes {busy:.0%} of its cores, figures are doubtful", file=sys.stderr
+            f"the machine is not idle: other work uses {busy:.0%} of its cores, so results are doubtful",
+            file=sys.stderr,
         )
     lines: list[Line] = []
     try:
@@ -182,7 +182,7 @@ def _lines(task: str, options: argparse.Namespace) -> Iterator[Line]:
     elif options.check:
         yield _check(task, options)
     else:
-        yield _beside_torch(_with_options(TASKS[task], options), options)
+        yield _against_torch(_with_options(TASKS[task], options), options)
 
 
 def _with_options(task: Task, options: argparse.Namespace) -> Task:
@@ -192,7 +192,7 @@ def _with_options(task: Task, options: argparse.Namespace) -> Task:
     return dataclasses.replace(task, work=work, steps=options.steps or task.steps)
 
 
-def _beside_torch(task: Task, options: argparse.Namespace) -> Line:
+def _against_torch(task: Task, options: argparse.Namespace) -> Line:
     python = options.peer_python or peer_python("torch")
     with ExitStack() as stack:
         peer = stack.enter_context(torch_worker(task.work, python, warmup=task.warmup))
@@ -219,7 +219,7 @@ def _sparse(options: argparse.Namespace) -> Iterator[Line]:
 
 def _devices(task: Task, options: argparse.Namespace) -> Line:
     if task.work.threads < 2:
-        raise ArgumentError(f"devices: two devices need two threads at least, got {task.work.threads}; see --threads")
+        raise ArgumentError(f"devices: two devices need at least two threads, got {task.work.threads}; see --threads")
     two = dataclasses.replace(task.work, devices=2)
     with our_worker(two, warmup=task.warmup) as split, our_worker(task.work, warmup=task.warmup) as whole:
         result = compare(split, whole, pairs=options.pairs, steps=task.steps)
@@ -244,7 +244,7 @@ def _build(devices: Sequence[int]) -> Iterator[Line]:
         done = build_time(number)
         text = (
             f"Parallelize of ResNet-50 over {done.devices} devices: {done.operators} operators in "
-            f"{done.seconds:.2f} s, {done.per_operator:.1f} us an operator"
+            f"{done.seconds:.2f} s, {done.per_operator:.1f} us per operator"
         )
         yield Line(text, {"kind": "build", **dataclasses.asdict(done)})
 

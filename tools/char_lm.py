@@ -1,4 +1,4 @@
-"""Train a character language model on a text, and let it write: ``netbuilder-char-lm``."""
+"""Train a character language model on a text, and generate text with it: ``netbuilder-char-lm``."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ __all__ = ["main"]
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
-    """Train, export and write as the command line says; returns the exit status."""
+    """Train, export and generate as the command line says; return the exit status."""
     options = _parser().parse_args(arguments)
     try:
         if options.text is not None:
@@ -52,7 +52,7 @@ def _parser() -> argparse.ArgumentParser:
         type=count,
         default=32,
         metavar="N",
-        help="parts of the text that are read at the same time (default: 32)",
+        help="parts of the text that are read in parallel (default: 32)",
     )
     parser.add_argument(
         "--steps", type=count, default=50, metavar="N", help="characters of each part in a training step (default: 50)"
@@ -87,11 +87,11 @@ def _train(options: argparse.Namespace) -> None:
         began, losses = time.perf_counter(), []
         if epoch:
             model.reset()
-        for now, then in text.batches(options.batch, options.steps):
-            losses.append(model.step(now, then))
+        for current, following in text.batches(options.batch, options.steps):
+            losses.append(model.step(current, following))
         seconds = time.perf_counter() - began
         print(
-            f"epoch {epoch + 1}: loss {sum(losses) / len(losses):.4g} nats a character, "
+            f"epoch {epoch + 1}: loss {sum(losses) / len(losses):.4g} nats per character, "
             f"{len(losses) * options.batch * options.steps / seconds:.0f} characters/s",
             flush=True,
         )

@@ -28,38 +28,39 @@ _TYPES = ("float32", "float64", "float16", "int32", "int64", "uint8", "bool")
 
 
 def add_cpu(parser: Any) -> None:
-    """Add the option ``--cpu`` of commands that run a predictor to a parser, or to a group of one."""
+    """Add the option ``--cpu`` of commands that run a predictor to a parser or argument group."""
     parser.add_argument("--cpu", action="store_true", help="run on the CPU, whatever devices the files name")
 
 
 def cpu_device(options: argparse.Namespace) -> DeviceOption | None:
-    """Return the device that ``--cpu`` asks for; None: each operator runs where its net says."""
+    """Return the device that ``--cpu`` asks for; None: each operator runs on the device in its net."""
     return make_device_option(PROTO_CPU, 0) if options.cpu else None
 
 
 def add_max_pixels(parser: Any) -> None:
-    """Add the option ``--max-pixels`` to a parser, or to a group of one; its value is None or a whole number."""
+    """Add the option ``--max-pixels`` to a parser or argument group; its value is None or a whole number."""
     parser.add_argument(
         "--max-pixels", type=count, metavar="N",
-        help=f"refuse an image of more than N pixels, height times width (NETBUILDER_MAX_PIXELS, or {MAX_PIXELS})",
+        help=f"largest number of pixels of an image, height times width "
+        f"(default: NETBUILDER_MAX_PIXELS, or {MAX_PIXELS})",
     )  # fmt: skip
 
 
 def add_trusted(parser: Any) -> None:
-    """Add the option ``--trusted`` to a parser, or to a group of one."""
+    """Add the option ``--trusted`` to a parser or argument group."""
     parser.add_argument(
         "--trusted", action="store_true",
-        help="run every operator in the files, also those that read or write files, loop, wait or call Python; "
-        "without it such files are refused",
+        help="allow all operators in the files, also those that read or write files, loop, wait or call Python; "
+        "without this option such files are an error",
     )  # fmt: skip
 
 
 def add_without(parser: Any) -> None:
-    """Add the option ``--without`` to a parser, or to a group of one; its value is a frozenset of names."""
+    """Add the option ``--without`` to a parser or argument group; its value is a frozenset of names."""
     parser.add_argument(
         "--without", type=_optimizations, default=frozenset(), metavar="NAME,NAME",
-        help="optimizations of the net to switch off; docs/optimizations.md lists the names, and "
-        f"{' and '.join(GROUPS)} each name a group",
+        help="optimizations of the net to switch off; docs/optimizations.md lists their names; "
+        f"{' and '.join(GROUPS)} are groups",
     )  # fmt: skip
 
 
@@ -67,14 +68,16 @@ def _optimizations(text: str) -> frozenset[str]:
     try:
         return check_without(text, "--without")
     except NetError as error:
-        raise argparse.ArgumentTypeError(str(error).removeprefix("--without: ")) from None  # argparse says it
+        raise argparse.ArgumentTypeError(
+            str(error).removeprefix("--without: ")
+        ) from None  # argparse adds the option's name
 
 
 def count(text: str) -> int:
     """Return a whole number greater than 0, for ``type=`` of an option.
 
     Raises:
-        argparse.ArgumentTypeError: the text is no such number; argparse adds the name of the option.
+        argparse.ArgumentTypeError: the text is not such a number; argparse adds the name of the option.
     """
     if not text.isdecimal() or int(text) < 1:
         raise argparse.ArgumentTypeError(f"must be a whole number greater than 0, got {text!r}")
@@ -82,14 +85,14 @@ def count(text: str) -> int:
 
 
 def split_problem(batch: int, devices: int, steps: int = 1) -> str | None:
-    """Return why a batch cannot be split over devices and micro-batches into equal parts; None: it can.
+    """Return why a batch cannot be split over devices and micro-batches into equal parts; None if it can.
 
     >>> split_problem(10, 3)
     'a batch of 10 cannot be split evenly over 3 devices; give a multiple of 3, such as 9 or 12'
     """
     parts = devices * steps
     if batch < 1:
-        return f"a batch must have 1 sample or more, got {batch}"
+        return f"the batch must be 1 or more, got {batch}"
     if batch % parts == 0:
         return None
     where = f"{devices} device{'s' if devices > 1 else ''}" + (f" in {steps} micro-batches" if steps > 1 else "")
@@ -120,7 +123,7 @@ def blob_spec(text: str) -> tuple[str, TensorSpec]:
         or (kind or "int32") not in _TYPES
     ):
         raise argparse.ArgumentTypeError(
-            f"must be BLOB=SHAPE, such as data=32x3x224x224, or BLOB=SHAPE:TYPE with a type of {', '.join(_TYPES)}; "
-            f"got {text!r}"
+            f"must be BLOB=SHAPE, such as data=32x3x224x224, or BLOB=SHAPE:TYPE where TYPE is one of "
+            f"{', '.join(_TYPES)}; got {text!r}"
         )
     return name, TensorSpec(tuple(map(int, extents)), np.dtype(kind or "float32"))

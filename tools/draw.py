@@ -1,6 +1,6 @@
-"""A net as a drawing in one page of HTML: ``netbuilder-draw NET -o net.html``.
+"""Draw a net as an HTML page: ``netbuilder-draw NET -o net.html``.
 
-NET is a net in a file, a folder with a predictor, or a net of the zoo by name.
+NET is a net in a file, a folder with a predictor, or the name of a net of the zoo.
 """
 
 from __future__ import annotations
@@ -25,18 +25,18 @@ from netbuilder.tools.training.nets import NETS, add_net
 
 __all__ = ["main"]
 
-_SHOWN = 6  # names of blobs in a message
+_SHOWN = 6  # number of blob names in a message
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
-    """Draw a net as the command line says; returns the exit status."""
+    """Draw a net as the command line says; return the exit status."""
     options = _parser().parse_args(arguments)
     try:
         net, init, specs = _load(options)
         _require_known(net, [name for name, _ in options.input])
         specs.update(options.input)
         drawing = lay_out(net, specs, init)
-        if drawing.lacking and not options.without_shapes:
+        if drawing.missing and not options.without_shapes:
             raise ShapeError(_question(drawing, bool(init)))
         write_text(options.output, page(drawing))
     except (NetError, OSError) as error:
@@ -58,7 +58,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
 
 
 def _require_known(net: Any, names: Sequence[str]) -> None:
-    """Raise ArgumentError if one of the names given by ``--input`` is no blob of the net."""
+    """Raise ArgumentError if one of the names given by ``--input`` is not a blob of the net."""
     proto = net if isinstance(net, NetDef) else net.Proto()
     blobs = {*proto.external_input, *(blob for op in proto.op for blob in (*op.input, *op.output))}
     for name in names:
@@ -67,9 +67,9 @@ def _require_known(net: Any, names: Sequence[str]) -> None:
 
 
 def _question(drawing: Drawing, has_init: bool) -> str:
-    """Return a message with the shapes that a drawing lacks, and the options that give them."""
-    shown = drawing.lacking[:_SHOWN]
-    more = len(drawing.lacking) - len(shown)
+    """Return a message that asks for the missing shapes."""
+    shown = drawing.missing[:_SHOWN]
+    more = len(drawing.missing) - len(shown)
     names = ", ".join(map(repr, shown)) + (f" and {more} more" if more else "")
     examples = " ".join(f"--input {name}=SHAPE" for name in shown[:2])
     init = "" if has_init else ", --init FILE if an init net makes them,"
@@ -117,13 +117,13 @@ def _parser() -> argparse.ArgumentParser:
 
 
 def _input(text: str) -> tuple[str, Any]:
-    """Return a name, and a shape, with the type where one is given: others follow from what reads the blob."""
+    """Return a name and a shape, or a spec if a type is given; otherwise the operators that read the blob decide."""
     name, spec = blob_spec(text)
     return name, spec if ":" in text else spec.shape
 
 
 def _load(options: argparse.Namespace) -> tuple[Any, Any, dict[str, Any]]:
-    """Return a net, its init net or None, and what is known of its inputs."""
+    """Return a net, its init net or None, and the known specs of its inputs."""
     init = read_net(options.init) if options.init else None
     path = Path(options.net)
     if path.is_dir():
@@ -137,7 +137,7 @@ def _load(options: argparse.Namespace) -> tuple[Any, Any, dict[str, Any]]:
         return _zoo(options)
     if not path.exists():
         raise FileNotFoundError(
-            f"{options.net!r}: is no file, no folder and no net of the zoo{did_you_mean(options.net, NETS)}; the nets "
+            f"{options.net!r}: is not a file, a folder or a net of the zoo{did_you_mean(options.net, NETS)}; the nets "
             f"of the zoo are {', '.join(NETS)}"
         )
     return read_net(path), init, {}

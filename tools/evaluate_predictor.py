@@ -17,7 +17,7 @@ __all__ = ["main"]
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
-    """Print the accuracy of a predictor that was written by ``netbuilder-train --export``."""
+    """Print the accuracy of a predictor that ``netbuilder-train --export`` wrote; return the exit status."""
     parser = Parser(prog="evaluate_predictor", description="Print the accuracy of a predictor on held-out images.")
     parser.add_argument("folder", help="a folder with init_net.pb and predict_net.pb")
     parser.add_argument(

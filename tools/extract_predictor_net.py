@@ -1,4 +1,4 @@
-"""Make a predictor out of a net and its parameters: ``netbuilder-extract``."""
+"""Extract a predictor from a net and its parameters: ``netbuilder-extract``."""
 
 from __future__ import annotations
 
@@ -37,12 +37,12 @@ __all__ = ["main"]
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
-    """Extract a predictor, or list what could be named; returns the exit status."""
+    """Extract a predictor, or list the blobs of the net; return the exit status."""
     options = _parser().parse_args(arguments)
     try:
         if Path(options.net).is_dir():
             raise NetError(
-                f"{options.net!r} is a folder; give the net's file, as {str(Path(options.net) / PREDICT_FILE)!r}"
+                f"{options.net!r} is a folder; give the net's file, such as {str(Path(options.net) / PREDICT_FILE)!r}"
             )
         net = read_net(options.net)
         if options.inspect:
@@ -63,13 +63,13 @@ def main(arguments: Sequence[str] | None = None) -> int:
 def _parser() -> argparse.ArgumentParser:
     parser = Parser(
         prog="netbuilder-extract",
-        description="Keep what computes the outputs from the inputs of a net in test mode, and write it with its "
-        "parameters as init_net.pb and predict_net.pb.",
+        description="Extract the operators that compute the outputs from the inputs of a net in test mode, "
+        "and write them with their parameters as init_net.pb and predict_net.pb.",
     )
     parser.add_argument(
         "net", help="the net, a NetDef (.pb, or text in .pbtxt); of a data-parallel net, the first replica is used"
     )
-    parser.add_argument("--inspect", action="store_true", help="list inputs, outputs and parameters, and write nothing")
+    parser.add_argument("--inspect", action="store_true", help="only list inputs, outputs and parameters")
     parser.add_argument(
         "--parameters",
         metavar="FILE",
@@ -84,7 +84,7 @@ def _parser() -> argparse.ArgumentParser:
         "--device",
         metavar="DEVICE",
         type=_device,
-        help="device that the predictor runs on: cpu, gpu or gpu:ID (default: as the net says)",
+        help="device that the predictor runs on: cpu, gpu or gpu:ID (default: the devices in the net)",
     )
     where.add_argument(
         "--cpu",
@@ -104,7 +104,7 @@ def _device(text: str) -> DeviceOption:
 
 
 def _inspect(net: NetDef) -> None:
-    """Print the blobs that are fed, those that could be outputs, and those that are read from outside."""
+    """Print the external inputs, the outputs of readers, and the blobs that could be outputs."""
     scope = _first_scope(net)
     forward = [op for op in _forward_pass(net) if all(blob.startswith(scope) for blob in op.output)]
     made: set[str] = set()
@@ -149,7 +149,7 @@ def _first_scope(net: NetDef) -> str:
 
 
 def _forward_pass(net: NetDef) -> list[OperatorDef]:
-    """Return the operators before the backward pass, without the fills that seed it."""
+    """Return the operators before the backward pass, without the fills of the first gradients."""
     end = next((index for index, op in enumerate(net.op) if op.is_gradient_op), len(net.op))
     read = {blob for op in net.op[:end] for blob in op.input}
     if end == len(net.op):
@@ -190,8 +190,8 @@ def _extract(net: NetDef, options: argparse.Namespace) -> None:
         values[name] = found
     inputs = [blob.removeprefix(scope) for blob in options.inputs]
     fed = [blob for blob in inputs if blob in predictor.external_input]
-    # A workspace of its own: what the default one holds says nothing about this net.
-    if set(fed) <= set(net.external_input):  # what the net says of its images holds for the same input alone
+    # An empty workspace: blobs of the default one have nothing to do with this net.
+    if set(fed) <= set(net.external_input):  # its preprocessing of images is valid only for the same input
         describe_images(predictor, image_preparation(net), class_names(net) or None)
     save_predictor(options.output_dir, predictor, values, inputs=fed, workspace=Workspace())
     print(
@@ -213,10 +213,10 @@ def _read_parameters(path: Path, *, trusted: bool) -> dict[str, Any]:
     waits = [blob for op in net.op for blob in op.input if blob not in made]
     if waits:
         raise NetError(
-            f"--parameters {str(path)!r}: an init net makes all that it reads, but {net.name!r} reads {waits[0]!r}, "
-            "which it does not make; give the net that makes the parameters, as init_net.pb"
+            f"--parameters {str(path)!r}: an init net must make all blobs that it reads, but {net.name!r} reads "
+            f"{waits[0]!r}; give the net that makes the parameters, such as init_net.pb"
         )
-    place_operators(net, _device("cpu"))  # values are made on the host, wherever the net would make them
+    place_operators(net, _device("cpu"))  # parameters are computed on the CPU, whatever the net says
     with files.naming(path):
         if not trusted:
             check_fills(net.op, f"--parameters: init net {net.name!r}")

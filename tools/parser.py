@@ -1,4 +1,4 @@
-"""The parser of all commands: an option or a choice that is mistyped is answered with the nearest there is."""
+"""The parser of all commands, whose errors suggest similar names for a mistyped option or choice."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ _CHOICE = re.compile(r"invalid choice: '(.*?)' \(choose from (.*)\)")
 
 
 def did_you_mean(name: str, known: Iterable[str]) -> str:
-    """Return "; did you mean A or B?" with the names nearest to one that is not known, or "".
+    """Return "; did you mean A or B?" with the known names that are most similar, or "".
 
     >>> did_you_mean("resnet19", ["resnet18", "lenet"])
     '; did you mean resnet18?'
@@ -25,17 +25,17 @@ def did_you_mean(name: str, known: Iterable[str]) -> str:
 
 
 class Parser(argparse.ArgumentParser):
-    """``argparse.ArgumentParser`` whose errors say what was probably meant."""
+    """``argparse.ArgumentParser`` whose errors suggest similar names."""
 
     _given: Sequence[str] = ()
 
     def parse_known_args(self, args: Any = None, namespace: Any = None) -> Any:
-        """As ``argparse``; notes the arguments for a message."""
+        """Like ``argparse``; also stores the arguments, for ``error``."""
         self._given = list(sys.argv[1:] if args is None else args)
         return super().parse_known_args(args, namespace)
 
     def error(self, message: str) -> NoReturn:
-        """End the program with a message, and what was probably meant."""
+        """End the program with a message that suggests similar names."""
         hints = [
             f"; unknown option {name}{near}" if name not in message else near
             for name in self._unknown()
@@ -46,7 +46,7 @@ class Parser(argparse.ArgumentParser):
         super().error(message + "".join(hints))
 
     def _unknown(self) -> list[str]:
-        """Return the options given that the parser does not have, not even in short."""
+        """Return the given options that are not options of the parser, nor abbreviations of one."""
         known = list(self._option_string_actions)
         names = dict.fromkeys(text.partition("=")[0] for text in self._given if re.match("--[A-Za-z]", text))
         return [name for name in names if not any(option.startswith(name) for option in known)]

@@ -1,4 +1,4 @@
-"""Run a predictor on image files and print the likeliest classes: ``netbuilder-predict``."""
+"""Run a predictor on image files and print the most likely classes: ``netbuilder-predict``."""
 
 from __future__ import annotations
 
@@ -18,19 +18,23 @@ from netbuilder.exchange.onnx import read_onnx
 from netbuilder.exchange.predictor_exporter import load_predictor_from_db
 from netbuilder.exchange.predictor_files import INIT_FILE, PREDICT_FILE
 from netbuilder.graph.defuse import undefined_inputs
-from netbuilder.proto import ArgumentError, DeviceError, NetError, OperatorError, ParseError, ShapeError
+from netbuilder.proto import ArgumentError, DeviceError, NetDef, NetError, OperatorError, ParseError, ShapeError
 from netbuilder.tools.common_options import add_cpu, add_max_pixels, add_trusted, count, cpu_device
 from netbuilder.tools.parser import Parser
 
 __all__ = ["load", "main", "prepared_image"]
 
 Array = np.ndarray[Any, np.dtype[Any]]
-_SHOWN = 8  # names of blobs in a message
-_ROUNDING = 0.01  # of a sum of probabilities, which may be float16
+_SHOWN = 8  # number of blob names in a message
+_SAME_VALUES = {
+    "Alias", "Copy", "CopyCPUToGPU", "CopyGPUToCPU", "EnsureCPUOutput", "ExpandDims", "Flatten", "FlattenToVec",
+    "Reshape", "Squeeze", "StopGradient",
+}  # fmt: skip
+"""Operators whose first output has the values of the first input."""
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
-    """Print a line for each image and class; returns the exit status: 1 if something could not be read or run."""
+    """Print a line for each image and class; return the exit status: 1 if something could not be read or run."""
     options = _parser().parse_args(arguments)
     try:
         predictor = load(
@@ -49,7 +53,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     if options.json:
         print(json.dumps(results, indent=1))
         return 0
-    percent = not options.scores and all(result["probabilities"] for result in results)
+    percent = not options.scores and _ends_with_softmax(predictor.net, predictor.outputs[0])
     for result in results:
         print(result["image"])
         for row in result["classes"]:
@@ -82,11 +86,10 @@ def _parser() -> argparse.ArgumentParser:
     parser.add_argument(
         "--scores",
         action="store_true",
-        help="print probabilities as numbers instead of percent; outputs "
-        "that are not probabilities are always printed as numbers",
+        help="print the values of a Softmax as numbers instead of percent; other outputs are always printed as numbers",
     )
-    net = parser.add_argument_group("the net, where its files do not say this or say it wrongly")
-    net.add_argument("--init", metavar="FILE", help="the init net, if the two files have names of their own")
+    net = parser.add_argument_group("the net, if its files do not name these or name others")
+    net.add_argument("--init", metavar="FILE", help="the init net, if the two files have other names")
     net.add_argument("--inputs", nargs="+", metavar="BLOB", help="the blob that takes the images")
     net.add_argument(
         "--outputs", nargs="+", metavar="BLOB", help="the blob with the scores of the classes; the first one is printed"
@@ -95,7 +98,7 @@ def _parser() -> argparse.ArgumentParser:
     add_trusted(net)
     image = parser.add_argument_group(
         "preparation of images: (pixel * scale - mean) / std",
-        "Pixels are 0 to 255. What is not given here is as the predictor says (netbuilder-train --export stores it).",
+        "Pixels are 0 to 255. These options override what the predictor stores (netbuilder-train --export stores it).",
     )
     image.add_argument("--size", type=_size, metavar="HxW", help="height and width of the input")
     image.add_argument(
@@ -103,7 +106,7 @@ def _parser() -> argparse.ArgumentParser:
         type=_length,
         metavar="N|fit",
         help="resize each image so that its shorter side has N "
-        "pixels, or so that it just covers the input (fit), before its middle is cut out",
+        "pixels, or so that it just covers the input (fit), before the center crop",
     )
     image.add_argument(
         "--interpolation",
@@ -119,7 +122,7 @@ def _parser() -> argparse.ArgumentParser:
         "number, three, or an array of shape (3,), (3, H, W) or (H, W, 3), such as ilsvrc_2012_mean.npy, "
         "of which each channel's mean is used",
     )
-    image.add_argument("--std", type=_divisors, metavar="B,G,R", help="divisor after that (default: 1)")
+    image.add_argument("--std", type=_divisors, metavar="B,G,R", help="divisor, after the subtraction (default: 1)")
     image.add_argument(
         "--rgb",
         action=argparse.BooleanOptionalAction,
@@ -158,18 +161,18 @@ def _numbers(text: str) -> tuple[float, ...]:
     except ValueError:
         numbers = ()
     if len(numbers) not in (1, 3):
-        raise argparse.ArgumentTypeError(f"must be one number or three with commas between them, got {text!r}")
+        raise argparse.ArgumentTypeError(f"must be one number, or three separated by commas, got {text!r}")
     return numbers
 
 
 def _mean(text: str) -> tuple[float, ...]:
-    """Return one number or three, given as such, or as the mean image of a data set."""
+    """Return one number or three, given as text, or the channels' means of a mean image in a file."""
     if not text.endswith(".npy"):
         return _numbers(text)
     try:
         array = np.load(text, allow_pickle=False)
     except (OSError, ValueError, EOFError) as error:
-        raise argparse.ArgumentTypeError(f"must be numbers or a file of NumPy; {text!r}: {error}") from error
+        raise argparse.ArgumentTypeError(f"must be numbers or an .npy file; {text!r}: {error}") from error
     if array.dtype.kind in "fiu" and array.ndim in (1, 3) and 3 in (array.shape[0], array.shape[-1]):
         planes = array.astype(np.float64).reshape(3, -1) if array.shape[0] == 3 else array.reshape(-1, 3).T
         return tuple(map(float, planes.mean(axis=1)))
@@ -187,17 +190,17 @@ def _divisors(text: str) -> tuple[float, ...]:
 
 
 def load(path: str, init: str | None = None, **options: Any) -> Predictor:
-    """Return the predictor in a folder, a minidb or an ONNX file, or that of a predict net and an init net.
+    """Load a predictor from a folder, a minidb or an ONNX file, or from a predict net and an init net.
 
     Args:
         path: the folder or file.
-        init: the file of the init net; None: it is in the folder, or the file holds all.
+        init: the file of the init net; None: it is in the folder, or ``path`` is a file with both nets.
         options: see ``Predictor``.
 
     Raises:
         ParseError: the file is damaged, or of another kind.
-        FileNotFoundError: there is nothing of that name.
-        ArgumentError: ``path`` is a predict net alone.
+        FileNotFoundError: ``path`` does not exist.
+        ArgumentError: ``path`` is a predict net without init net.
     """
     if init is not None:
         return load_predictor(path, init_net=init, **options)
@@ -205,8 +208,8 @@ def load(path: str, init: str | None = None, **options: Any) -> Predictor:
         return read_onnx(path).predictor(**options)
     if path.endswith((".pb", ".pbtxt", ".prototxt")) and Path(path).is_file():
         raise ArgumentError(
-            f"{path!r} is one net; give the folder that holds {INIT_FILE} and {PREDICT_FILE}, or the init net, too: "
-            "--init FILE"
+            f"{path!r} is a single net; give the folder with {INIT_FILE} and {PREDICT_FILE}, or also the init net "
+            "(--init FILE)"
         )
     return load_predictor_from_db(path, **options) if Path(path).is_file() else load_predictor(path, **options)
 
@@ -220,11 +223,11 @@ def _class_names(path: str | None) -> list[str] | None:
     try:
         return [str(name) for name in json.loads(text)]
     except json.JSONDecodeError as error:
-        raise ParseError(f"--classes {path!r}: begins with '[', but is no JSON list: {error}") from error
+        raise ParseError(f"--classes {path!r}: begins with '[', but is not a JSON list: {error}") from error
 
 
 def _preparation(predictor: Predictor, options: argparse.Namespace) -> ImagePreparation:
-    """Return how images are prepared: as the options say, then the predictor, then as they come."""
+    """Return the preprocessing of images: from the options, else the predictor, else the defaults."""
     names = [field.name for field in dataclasses.fields(ImagePreparation)]
     given = {name: getattr(options, name) for name in names if getattr(options, name) is not None}
     if given.get("resize") == -1:
@@ -235,13 +238,14 @@ def _preparation(predictor: Predictor, options: argparse.Namespace) -> ImagePrep
 def _predict(predictor: Predictor, options: argparse.Namespace, classes: Sequence[str]) -> Iterator[dict[str, Any]]:
     if len(predictor.inputs) != 1:
         raise ArgumentError(
-            f"an image goes into one input, but the predictor has {list(predictor.inputs) or 'none'}; name it by "
+            f"the predictor must have one input, for the image, and has {list(predictor.inputs) or 'none'}; name it by "
             f"--inputs: the net reads {undefined_inputs(predictor.net.op)[:_SHOWN]}"
         )
     name, output = predictor.inputs[0], predictor.outputs[0]
     if len(predictor.outputs) > 1 and options.outputs is None:
-        print(f"netbuilder-predict: the scores are those of {output!r}, the first of the outputs "
+        print(f"netbuilder-predict: printing {output!r}, the first of the outputs "
               f"{list(predictor.outputs)}; choose another by --outputs", file=sys.stderr)  # fmt: skip
+    probabilities = _ends_with_softmax(predictor.net, output)
     images = _preparation(predictor, options)
     height, width, channels = _input_size(predictor, options.size, images.channels_last)
     for start in range(0, len(options.images), options.batch):
@@ -262,12 +266,18 @@ def _predict(predictor: Predictor, options: argparse.Namespace, classes: Sequenc
                 "scores for each image: choose another by --outputs"
             )
         for file, row in zip(files, scores):
-            yield {"image": file, "probabilities": _are_probabilities(row), "classes": _best(row, options.top, classes)}
+            yield {"image": file, "probabilities": probabilities, "classes": _best(row, options.top, classes)}
 
 
-def _are_probabilities(scores: Array) -> bool:
-    """Whether numbers are the probabilities of the classes: each in [0, 1], and their sum 1 up to rounding."""
-    return bool(np.all((scores >= 0) & (scores <= 1)) and abs(scores.sum(dtype=np.float64) - 1) < _ROUNDING)
+def _ends_with_softmax(net: NetDef, output: str) -> bool:
+    """Whether an output is the result of a Softmax, possibly copied or reshaped after it."""
+    for op in reversed(net.op):
+        if output not in op.output:
+            continue
+        if op.type not in _SAME_VALUES:
+            return op.type in ("Softmax", "SoftmaxWithLoss") and output == op.output[0]
+        output = op.input[0]
+    return False
 
 
 def _input_size(predictor: Predictor, size: tuple[int, int] | None, channels_last: bool) -> tuple[int, int, int]:
@@ -275,10 +285,10 @@ def _input_size(predictor: Predictor, size: tuple[int, int] | None, channels_las
     spec = predictor.specs.get(predictor.inputs[0])
     if spec is None:
         if size is None:
-            raise ArgumentError("the predictor does not say how large its images are; give --size HxW")
+            raise ArgumentError("the predictor does not state the size of its images; give --size HxW")
         return (*size, 3)
     if spec.ndim != 4:
-        raise ShapeError(f"the predictor's input {predictor.inputs[0]!r} is no batch of images: shape {spec.shape}")
+        raise ShapeError(f"the predictor's input {predictor.inputs[0]!r} is not a batch of images: shape {spec.shape}")
     axes = spec.shape[1:] if channels_last else (*spec.shape[2:], spec.shape[1])
     height, width, channels = axes
     return (*(size or (height, width)), channels)
@@ -299,24 +309,24 @@ def prepared_image(
     rgb: bool = False,
     max_pixels: int | None = None,
 ) -> Array:
-    """Return an image as a predictor takes it: float32, (height, width, channels).
+    """Return an image as input of a predictor: float32, (height, width, channels).
 
     Args:
-        data: the bytes of a file.
-        height, width: of the part that is cut out of the middle.
+        data: the bytes of an image file.
+        height, width: of the center crop.
         channels: 3, or 1 for the brightness.
-        where: what to call the image in errors.
-        resize: length of the shorter side before that, in pixels; 0: as it comes; None: as short as can be.
-        interpolation: "linear" or "area"; None: "area" where the image shrinks, else "linear".
-        scale, mean, std: ``(pixel * scale - mean) / std``; the latter two are numbers for all channels, or for each.
+        where: name of the image in errors.
+        resize: length of the shorter side in pixels, before the crop; 0: unchanged; None: the smallest possible.
+        interpolation: "linear" or "area"; None: "area" if the image shrinks, else "linear".
+        scale, mean, std: ``(pixel * scale - mean) / std``; mean and std have one number, or one for each channel.
         rgb: channels are red, green, blue; else blue, green, red.
-        max_pixels: as of ``decode_image``.
+        max_pixels: see ``decode_image``.
 
     Raises:
-        ParseError: the bytes are no image.
-        ArgumentError: the image is to be smaller than what is cut out of it, or the input has neither 1 nor 3
-            channels, or another number of them than mean or std.
-        DeviceError: no library for images is installed.
+        ParseError: the bytes are not an image.
+        ArgumentError: the resized image is smaller than the crop, the number of channels is neither 1 nor 3, or it
+            does not match mean or std.
+        DeviceError: no image library is installed.
     """
     if channels not in (1, 3):
         raise ArgumentError(f"images have 1 or 3 channels, the predictor's input has {channels}")
@@ -331,7 +341,7 @@ def prepared_image(
     if resize is None:
         factor = max(height / high, width / wide)
         size = max(round(high * factor), height), max(round(wide * factor), width)
-    else:  # rounded as in training
+    else:  # with the same rounding as in training
         shorter = min(high, wide)
         size = (high * resize // shorter, wide * resize // shorter) if resize else (high, wide)
     if size[0] < height or size[1] < width:
@@ -349,7 +359,7 @@ def prepared_image(
 
 
 def _best(scores: Array, count: int, classes: Sequence[str]) -> list[dict[str, Any]]:
-    """Return the largest scores of an image, the largest first; only a vector of them is named by classes."""
+    """Return the largest scores of an image, the largest first; only a vector of scores gets names of classes."""
     flat, planes = scores.reshape(-1), sum(extent > 1 for extent in scores.shape) > 1
 
     def name(number: int) -> str:

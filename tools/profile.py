@@ -1,6 +1,6 @@
-"""Where the time of a net's step goes, compared with what the machine can do: ``netbuilder-profile NET``.
+"""Profile a net, compared with the machine's limits: ``netbuilder-profile NET``.
 
-NET is a net in a file, a folder with a predictor, or a net of the zoo by name.
+NET is a net in a file, a folder with a predictor, or the name of a net of the zoo.
 """
 
 from __future__ import annotations
@@ -33,13 +33,14 @@ _IDLE = 0.05  # largest share of the cores that other processes may use without 
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
-    """Profile a net as the command line says, and print tables; returns the exit status."""
+    """Profile a net as the command line says, and print tables; return the exit status."""
     options = _parser().parse_args(arguments)
     print(describe_machine())
     busy = busy_share()
     if busy > _IDLE:
         print(
-            f"the machine is not idle: other work takes {busy:.0%} of its cores, figures are doubtful", file=sys.stderr
+            f"the machine is not idle: other work uses {busy:.0%} of its cores, so results are doubtful",
+            file=sys.stderr,
         )
     try:
         _check_folders(options.json, options.trace)
@@ -71,7 +72,10 @@ def _parser() -> argparse.ArgumentParser:
     )
     run = parser.add_argument_group("how it runs")
     run.add_argument(
-        "--threads", type=count, metavar="N", help="threads in all (default: OMP_NUM_THREADS, or one for each core)"
+        "--threads",
+        type=count,
+        metavar="N",
+        help="total number of threads (default: OMP_NUM_THREADS, or one for each core)",
     )
     run.add_argument(
         "--runs",
@@ -82,8 +86,8 @@ def _parser() -> argparse.ArgumentParser:
     )
     run.add_argument("--warmup", type=count, default=2, metavar="N", help="runs before the timed ones (default: 2)")
     add_without(run)
-    run.add_argument("--no-fuse", action="store_true", help="fuse no operators; the same as --without fusion")
-    run.add_argument("--numpy", action="store_true", help="use NumPy alone, no faster library")
+    run.add_argument("--no-fuse", action="store_true", help="do not fuse operators; the same as --without fusion")
+    run.add_argument("--numpy", action="store_true", help="use only NumPy, no faster library")
     stored = parser.add_argument_group("nets in files")
     stored.add_argument("--init", metavar="FILE", help="init net that makes the parameters")
     add_cpu(stored)
@@ -103,7 +107,7 @@ def _parser() -> argparse.ArgumentParser:
         "--batch",
         type=count,
         metavar="N",
-        help="samples in each step, over all devices (default: 32; for a predictor, as stored)",
+        help="samples in each step, over all devices (default: 32; for a predictor, the stored batch)",
     )
     zoo.add_argument(
         "--image-size",
@@ -126,13 +130,13 @@ def _parser() -> argparse.ArgumentParser:
     )
     out = parser.add_argument_group("result")
     out.add_argument("--top", type=count, default=20, metavar="N", help="list the N slowest calls (default: 20)")
-    out.add_argument("--json", metavar="FILE", help="write all figures as JSON")
-    out.add_argument("--trace", metavar="FILE", help="write a trace that https://ui.perfetto.dev opens")
+    out.add_argument("--json", metavar="FILE", help="write all results as JSON")
+    out.add_argument("--trace", metavar="FILE", help="write a trace for https://ui.perfetto.dev")
     return parser
 
 
 def _check_folders(*paths: str | None) -> None:
-    """Refuse a result that could not be written, before anything runs."""
+    """Raise NetError if a result could not be written, before anything runs."""
     for path in paths:
         if path and not Path(path).parent.is_dir():
             raise NetError(f"{path!r} cannot be written: its folder does not exist")

@@ -1,4 +1,4 @@
-"""How far a command is: a bar on a terminal (with tqdm), a line a minute elsewhere."""
+"""Progress of a command: a bar on a terminal (with tqdm), otherwise a line per minute."""
 
 from __future__ import annotations
 
@@ -12,12 +12,12 @@ _EVERY = 60.0  # seconds between plain lines
 
 
 class Progress:
-    """Shows how many of the things to do are done; a context manager.
+    """Context manager that shows how many items are done.
 
     Args:
-        title: what is done, the first word of the bar or line.
-        total: how many things there are; None: not known.
-        unit: what one of them is called.
+        title: the first word of the bar or line.
+        total: number of items; None: unknown.
+        unit: name of one item.
     """
 
     def __init__(self, title: str, total: int | None, unit: str = "image") -> None:
@@ -41,11 +41,11 @@ class Progress:
 
     @property
     def seconds(self) -> float:
-        """Time since the beginning."""
+        """Seconds since the beginning."""
         return time.perf_counter() - self._began
 
     def advance(self, count: int = 1, note: str = "") -> None:
-        """Count ``count`` more things as done; ``note`` is shown after the numbers."""
+        """Count ``count`` more items as done; ``note`` is shown after the numbers."""
         self._done += count
         if self._bar is not None:
             self._bar.set_postfix_str(note, refresh=False)
@@ -59,7 +59,7 @@ class Progress:
             print(f"{self._title}: {self._unit} {self._done}{of}{f', {note}' if note else ''}{left}", flush=True)
 
     def _left(self, total: int) -> float:
-        """Seconds that the rest will take at the rate so far."""
+        """Seconds that the rest will take at the present rate."""
         return self.seconds / max(self._done, 1) * (total - self._done)
 
 
@@ -68,7 +68,7 @@ class EpochProgress(Progress):
 
     Args:
         title: the first word of the bar or line.
-        steps: how many there are.
+        steps: number of steps.
     """
 
     def __init__(self, title: str, steps: int) -> None:
@@ -84,7 +84,7 @@ class EpochProgress(Progress):
         return self._images / max(self.seconds, 1e-9)
 
     def step(self, images: int, loss: float | None, top1: float | None = None) -> None:
-        """Count a step over so many images; ``loss`` and ``top1`` are the last ones known, None before the first."""
+        """Count a step over ``images`` images; ``loss`` and ``top1`` are the last known values, or None."""
         self._images += images
         shown = "-" if loss is None else f"{loss:.4g}"
         if top1 is not None:

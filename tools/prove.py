@@ -1,4 +1,4 @@
-"""Same data, total batch and seed give the same parameters on any number of devices: ``netbuilder-prove`` shows it."""
+"""Show that training gives the same parameters on any number of devices: ``netbuilder-prove``."""
 
 from __future__ import annotations
 
@@ -12,20 +12,19 @@ from netbuilder.proto.whole_file import write_text
 from netbuilder.tools.common_options import count
 from netbuilder.tools.parser import Parser, did_you_mean
 from netbuilder.tools.proof.measure import difference, trained
-from netbuilder.tools.proof.models import SAMPLES, TABLES
-from netbuilder.tools.proof.optimizers import OPTIMIZERS
+from netbuilder.tools.proof.models import OPTIMIZERS, SAMPLES, TABLES
 from netbuilder.tools.proof.sequences import SEQUENCES
 
 __all__ = ["MODELS", "Entry", "entries", "main"]
 
 MODELS = {**TABLES, **SEQUENCES}
-"""What is trained, by name."""
+"""Name -> model to train."""
 
 DEVICES = (1, 2, 3, 4, 8)
 
 
 class Entry(NamedTuple):
-    """One place of the table: the difference of a model's parameters from those of one device."""
+    """An entry of the table: the difference of a model's parameters from those of one device."""
 
     model: str
     optimizer: str
@@ -36,7 +35,7 @@ class Entry(NamedTuple):
 def entries(models: Sequence[str], optimizers: Sequence[str], devices: Sequence[int], steps: int) -> Iterator[Entry]:
     """Train each model with each optimizer on each number of devices; yield the differences from one device.
 
-    The entry of one device is the difference between two runs on it: 0, as runs repeat to the bit.
+    The entry for one device is the difference between two runs on it: 0, since runs are reproducible to the bit.
     """
     for model in models:
         for optimizer in optimizers:
@@ -47,7 +46,7 @@ def entries(models: Sequence[str], optimizers: Sequence[str], devices: Sequence[
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
-    """Print the table that the command line asks for; returns 1 if an entry is above the bound."""
+    """Print the table as the command line says; return 1 if an entry is above the bound."""
     options = _parser().parse_args(arguments)
     print(_line(["model", "optimizer", *(f"{count} devices" for count in options.devices)]))
     found: list[Entry] = []

@@ -1,4 +1,4 @@
-"""Train a sequence-to-sequence model to turn strings round or to add numbers: ``netbuilder-seq2seq``."""
+"""Train a sequence-to-sequence model to reverse strings or add numbers: ``netbuilder-seq2seq``."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ __all__ = ["main"]
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
-    """Train and answer as the command line says; returns the exit status: 1 if the answers are worse than asked for."""
+    """Train and answer as the command line says; return the exit status: 1 if fewer than ``--at-least`` are correct."""
     options = _parser().parse_args(arguments)
     try:
         if problem := split_problem(options.batch, options.devices):

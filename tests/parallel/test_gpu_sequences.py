@@ -7,8 +7,7 @@ from netbuilder import parallel
 from netbuilder.graph.net_names import reset_names
 from netbuilder.model import ModelHelper
 from netbuilder.runtime import Workspace
-from netbuilder.tools.proof.models import TABLES
-from netbuilder.tools.proof.optimizers import OPTIMIZERS
+from netbuilder.tools.proof.models import OPTIMIZERS, TABLES
 from netbuilder.tools.proof.sequences import SEQUENCES
 from parallel_models import distance, no_input
 

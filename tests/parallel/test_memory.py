@@ -9,7 +9,7 @@ from netbuilder import ModelHelper, Parallelize_CPU, parallel
 from netbuilder.graph.net_names import reset_names
 from netbuilder.proto import NetError
 from netbuilder.tools.proof.measure import trained
-from netbuilder.tools.proof.optimizers import OPTIMIZERS as PROVED
+from netbuilder.tools.proof.models import OPTIMIZERS as PROVED
 from netbuilder.tools.prove import MODELS
 from parallel_models import OPTIMIZERS, Task, convnet, mlp, no_input, parallelize, train
 

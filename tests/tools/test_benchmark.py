@@ -139,7 +139,7 @@ def test_activations_in_bfloat16():
 
 def test_devices_need_threads(capsys):
     assert benchmark.main(["devices", "--threads", "1"]) == 2
-    assert "two devices need two threads at least, got 1" in capsys.readouterr().err
+    assert "two devices need at least two threads, got 1" in capsys.readouterr().err
 
 
 def test_devices_must_divide_the_batch():
@@ -148,7 +148,7 @@ def test_devices_must_divide_the_batch():
 
 
 def test_an_unknown_net_is_refused():
-    with pytest.raises(ArgumentError, match="no net 'lenet'; the nets are .*'vgg16'"):
+    with pytest.raises(ArgumentError, match="unknown net 'lenet'; known are .*'vgg16'"):
         Training(dataclasses.replace(MLP, net="lenet"))
 
 
@@ -183,10 +183,10 @@ def test_the_check_holds_for_the_same_work_and_fails_for_other_work():
 
 def test_the_check_refuses_other_parameters():
     state = state_of(MLP)
-    with pytest.raises(ArgumentError, match=r"mlp: 8 parameters here, 8 there, fc0_w \(7, 7\) here, \(6, 6\) there"):
+    with pytest.raises(ArgumentError, match=r"8 parameters in netbuilder, 8 in the peer: fc0_w \(7, 7\) and \(6, 6\)"):
         replay(dataclasses.replace(MLP, size=7), {**state, "data": np.zeros((4, 7), "f")})
     fewer = {name: value for name, value in state.items() if name != "before_7"}
-    with pytest.raises(ArgumentError, match="8 parameters here, 7 there"):
+    with pytest.raises(ArgumentError, match="8 parameters in netbuilder, 7 in the peer"):
         replay(MLP, fewer)
 
 
@@ -199,7 +199,7 @@ def test_torch_does_the_same_work(task, capsys):
 
 
 def test_compiling_needs_a_compiler(tmp_path, capsys, monkeypatch):
-    with pytest.raises(DeviceError, match="needs a C.. compiler, and 'c.-17' is not there; install g.."):
+    with pytest.raises(DeviceError, match="needs a C.. compiler, but 'c.-17' was not found; install g.."):
         require_compiler({"CXX": "c+-17", "PATH": str(tmp_path)})
     monkeypatch.setenv("CXX", "c+-17")
     assert benchmark.main(["mlp", "--mode", "compile", "--peer-python", sys.executable]) == 2
@@ -254,7 +254,7 @@ def test_build_counts_both_nets(capsys, tmp_path):
     assert benchmark.main(["build", "--devices", "1", "2", "--json", str(file)]) == 0
     text = capsys.readouterr().out
     assert "over 1 devices" in text
-    assert "us an operator" in text
+    assert "us per operator" in text
     found = json.loads(file.read_text())
     assert [r["devices"] for r in found["results"]] == [1, 2]
     assert "cores" in found["machine"]

@@ -140,7 +140,7 @@ def test_nets_that_touch_files_run_only_if_trusted(command, part, nets, tmp_path
     assert module.main(arguments) == 1
     error = capsys.readouterr().err
     assert "holds Save -> []" in error
-    assert "give trusted=True (on a command line: --trusted) if you trust whoever made it" in error
+    assert "give trusted=True (on a command line: --trusted) if you trust its source" in error
     assert not target.exists()
     assert module.main([*arguments, "--trusted"]) == 0
     assert target.is_file()

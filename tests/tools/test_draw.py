@@ -45,7 +45,7 @@ def test_contradicting_shapes_leave_the_drawing_without():
     net.Add(["x", "y"], "z")
     drawing = lay_out(net, {"x": (2,), "y": (3, 4, 5)})
     assert len(drawing.boxes) == 1 and not any(blob.shape for blob in drawing.blobs)
-    assert "Add" in drawing.problem and not drawing.lacking
+    assert "Add" in drawing.problem and not drawing.missing
 
 
 def test_step_nets_are_found_by_their_operators():
@@ -134,9 +134,9 @@ def test_a_predictor_knows_the_shapes_of_its_inputs(tmp_path, capsys):
 def test_what_is_no_net(tmp_path, capsys):
     (tmp_path / "notes.txt").write_text("nothing")
     assert main([str(tmp_path), "-o", "x.html"]) == 1
-    assert "holds no predictor: predict_net.pb is missing; it holds notes.txt" in capsys.readouterr().err
+    assert "does not hold a predictor: predict_net.pb is missing; it holds notes.txt" in capsys.readouterr().err
     assert main(["resnet19", "-o", "x.html"]) == 1
-    assert "'resnet19': is no file, no folder and no net of the zoo; did you mean resnet18" in capsys.readouterr().err
+    assert "'resnet19': is not a file, a folder or a net of the zoo; did you mean resnet18" in capsys.readouterr().err
 
 
 # Repeated blocks.
@@ -200,7 +200,7 @@ def test_a_residual_net_is_folded_by_stages(tmp_path, capsys):
     )
 
 
-def test_shapes_that_are_lacking_are_asked_for(tmp_path, capsys):
+def test_shapes_that_are_missing_are_asked_for(tmp_path, capsys):
     net, shapes = chain(2)
     files.save(tmp_path / "net.pb", net.Proto())
     given = [str(tmp_path / "net.pb"), "-o", str(tmp_path / "net.html")]

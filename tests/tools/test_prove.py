@@ -10,7 +10,7 @@ import pytest
 from house import ROOT
 from netbuilder.tools import prove
 from netbuilder.tools.proof.measure import difference, trained
-from netbuilder.tools.proof.optimizers import OPTIMIZERS
+from netbuilder.tools.proof.models import OPTIMIZERS
 from netbuilder.tools.prove import MODELS
 
 

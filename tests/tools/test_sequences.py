@@ -7,7 +7,7 @@ from netbuilder.graph import reset_names
 from netbuilder.optimizers import reset_optimizer_instance_count
 from netbuilder.proto import ArgumentError
 from netbuilder.tools import char_lm, seq2seq
-from netbuilder.tools.sequences.char_model import CharModel, Size, Writer, drawn
+from netbuilder.tools.sequences.char_model import CharModel, Size, Writer, draw
 from netbuilder.tools.sequences.characters import Characters
 from netbuilder.tools.sequences.pairs import TASKS, Pairs
 from netbuilder.tools.sequences.translator import Shape, Translator
@@ -71,15 +71,15 @@ def test_characters():
     assert text.alphabet == "ab" and text.decode(text.numbers) == "abab"
     ((now, then),) = text.batches(1, 3)
     assert text.decode(now[:, 0]) == "aba" and text.decode(then[:, 0]) == "bab"
-    with pytest.raises(ArgumentError, match="needs a text of at least 9 characters, and this one has 4"):
+    with pytest.raises(ArgumentError, match="needs a text of at least 9 characters, got 4"):
         next(text.batches(2, 4))
-    with pytest.raises(ArgumentError, match="characters \\['c'\\] do not occur in the text that was learned"):
+    with pytest.raises(ArgumentError, match="characters \\['c'\\] do not occur in the training text"):
         text.encode("c")
     with pytest.raises(ArgumentError, match="at least two characters"):
         Characters("a")
     rng = np.random.default_rng(0)
-    assert drawn(np.array([0.2, 0.5, 0.3]), 0, rng) == 1
-    draws = [drawn(np.array([0.25, 0.75]), 1.0, rng) for _ in range(400)]
+    assert draw(np.array([0.2, 0.5, 0.3]), 0, rng) == 1
+    draws = [draw(np.array([0.25, 0.75]), 1.0, rng) for _ in range(400)]
     assert 0.6 < np.mean(draws) < 0.9
 
 
@@ -131,7 +131,7 @@ def test_pairs():
     assert batch.source.shape == (5, 2) and batch.label.shape == (4, 2)
     assert batch.source_lengths.tolist() == [3, 4] and batch.target_lengths.tolist() == [2, 3]
     assert batch.weight.sum() == 5 and set(TASKS) == {"add", "reverse"}
-    with pytest.raises(ArgumentError, match="tasks are"):
+    with pytest.raises(ArgumentError, match="the task must be one of"):
         Pairs("multiply", 2)
 
 

@@ -209,7 +209,7 @@ def test_a_signal_ends_the_step_saves_and_says_how_to_resume(tmp_path, monkeypat
         assert train(tmp_path / "with space", 1, "--resume", "auto") == 128 + number
     said = capfd.readouterr()
     assert "there is no checkpoint in" in said.out
-    assert f"{number.name}: finishing this step; repeat it to end at once" in said.err
+    assert f"{number.name}: finishing this step; send it again to end at once" in said.err
     assert f"stopped by {number.name} after 7 steps, saved to" in said.out
     command = shlex.split(said.out.strip().splitlines()[-1])
     assert command == ["netbuilder-train", *arguments(tmp_path / "with space", 1), "--resume", "auto"]
@@ -331,7 +331,7 @@ def test_auto_passes_over_a_damaged_one(tmp_path, capsys):
         (["--checkpoint=c", "--checkpoint-every-epochs=0"], "--checkpoint-every-epochs: must be greater than 0"),
         (["--checkpoint=c", "--keep=0"], "--keep: must be greater than 0"),
         (["--resume=auto"], "--resume auto: needs --checkpoint FOLDER"),
-        ([f"--checkpoint={__file__}"], "is a file; name a folder"),
+        ([f"--checkpoint={__file__}"], "is a file; give a folder"),
     ],
 )
 def test_wrong_options(options, message, capsys):

@@ -12,7 +12,7 @@ import pytest
 from netbuilder.graph import Net
 from netbuilder.proto import NetError
 from netbuilder.runtime import Workspace
-from netbuilder.tools.imagenet_trainer import _say_speed_up, main
+from netbuilder.tools.imagenet_trainer import _print_speed_up, main
 from netbuilder.tools.training.config import config_arguments, plain_arguments, read_config
 from netbuilder.tools.training.images import Images
 from netbuilder.tools.training.metrics import Metrics
@@ -146,7 +146,7 @@ def test_the_speed_up_is_measured(capsys, more):
 
 
 def test_one_device_alone_has_no_speed_up(capsys):
-    _say_speed_up(parse(["--cpu", "--model=mlp", "--measure-speed-up"]), None, None)
+    _print_speed_up(parse(["--cpu", "--model=mlp", "--measure-speed-up"]), None, None)
     assert capsys.readouterr().out.startswith("speed-up: cannot be measured on a single device")
 
 

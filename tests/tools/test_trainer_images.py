@@ -142,7 +142,7 @@ def test_options_survive_the_way_to_another_process():
     ("argument", "message"),
     [
         ("--crop=20", None),
-        ("--decode-threads=0", "1 to 64 threads, got 0"),
+        ("--decode-threads=0", "the number of decoding threads must be in [1, 64], got 0"),
         ("--std=0", "std must be greater than 0"),
         ("--classes=0", "--classes: must be greater than 0"),
         ("--area-crop", "area_crop needs crop"),

@@ -115,8 +115,8 @@ def test_idx_files_are_changed_if_options_say_so_and_classes_can_be_named(tmp_pa
 @pytest.mark.parametrize(
     ("arguments", "message"),
     [
-        (["--data", "nowhere"], "--data: there is no 'nowhere'; give digits, dummy, a folder of class folders"),
-        (["--resume", "nowhere"], "--resume: there is no checkpoint 'nowhere'"),
+        (["--data", "nowhere"], "--data: 'nowhere' does not exist; give digits, dummy, a folder of class folders"),
+        (["--resume", "nowhere"], "--resume: the checkpoint 'nowhere' does not exist"),
         (["--export", "/proc/nowhere/net"], "--export: no file can be written in '/proc/nowhere/net'"),
         (["--checkpoint", "/proc/nowhere"], "--checkpoint: no file can be written"),
         (["--out", "/proc/nowhere"], "--out: no file can be written"),

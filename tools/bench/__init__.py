@@ -1,1 +1,1 @@
-"""Benchmarks compared with peers: workers that run steps, a controller that alternates them, the machine."""
+"""Benchmarks against peers: worker processes that run steps, a controller that alternates them, the machine."""

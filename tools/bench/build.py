@@ -1,4 +1,4 @@
-"""How long it takes to build nets: Parallelize of ResNet-50, per operator, over numbers of devices."""
+"""Time to build nets: Parallelize of ResNet-50, per operator, for different numbers of devices."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ __all__ = ["BuildTime", "build_time"]
 
 @dataclass(frozen=True)
 class BuildTime:
-    """Operators in the two nets of a model, and the seconds it took to build them."""
+    """Number of operators in the two nets of a model, and the seconds to build them."""
 
     devices: int
     operators: int
@@ -35,10 +35,10 @@ def _forward(model: ModelHelper, loss_scale: float) -> list[BlobReference]:
 
 
 def build_time(devices: int) -> BuildTime:
-    """Build a data-parallel ResNet-50 with momentum SGD over so many CPU devices.
+    """Build a data-parallel ResNet-50 with momentum SGD; the nets are not run.
 
     Args:
-        devices: how many; the nets are built, not run.
+        devices: number of CPU devices.
     """
     gc.collect()
     began = time.perf_counter()

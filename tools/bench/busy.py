@@ -1,4 +1,4 @@
-"""A small net with all cores but one taken by other programs, compared with the same net on an idle machine."""
+"""Speed of a small net while other programs use all cores but one, compared with an idle machine."""
 
 from __future__ import annotations
 
@@ -20,11 +20,11 @@ _LEAST = 0.5  # share of its idle rate that the net must keep
 
 
 def busy_rate(task: Task, *, pairs: int) -> Line:
-    """Train on an otherwise idle machine and with a busy loop on each other core, in turn.
+    """Train alternately on an idle machine, and with a busy loop on each other core.
 
     Args:
-        task: with the threads that the net may use.
-        pairs: turns of each kind.
+        task: the net, with its number of threads.
+        pairs: number of measurements of each kind.
     """
     loops = max(1, len(os.sched_getaffinity(0)) - 1 if hasattr(os, "sched_getaffinity") else (os.cpu_count() or 2) - 1)
     with our_worker(task.work, warmup=task.warmup) as worker:
@@ -40,7 +40,7 @@ def busy_rate(task: Task, *, pairs: int) -> Line:
 
 @contextlib.contextmanager
 def _loops(count: int) -> Iterator[None]:
-    """Keep so many cores busy while the block runs."""
+    """Keep this number of cores busy while the block runs."""
     running = [subprocess.Popen([sys.executable, "-c", "while True: pass"]) for _ in range(count)]
     try:
         yield
@@ -51,7 +51,7 @@ def _loops(count: int) -> Iterator[None]:
 
 
 def _line(task: Task, idle: Sequence[float], busy: Sequence[float], loops: int) -> Line:
-    """Return what was found; it is good if the busy net keeps half of its idle rate."""
+    """Return the result; it is good if the busy net keeps half of its idle rate."""
     work = task.work
     rates = [work.batch / statistics.median(seconds) for seconds in (idle, busy)]
     kept = rates[1] / rates[0]

@@ -1,4 +1,4 @@
-"""Proves that both sides of a benchmark do the same work: from the same parameters, the same losses and updates."""
+"""Checks that both sides of a benchmark do the same work: equal losses and updates from the same parameters."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from netbuilder.tools.bench.work import TASKS, Work
 __all__ = ["Agreement", "check", "replay"]
 
 LOSS_BOUND = 1e-3
-CHANGE_BOUND = 0.05  # rounding, which normalization over few samples amplifies from step to step
+CHANGE_BOUND = 0.05  # allows for rounding, which normalization over few samples amplifies from step to step
 
 
 @dataclass(frozen=True)
@@ -27,8 +27,8 @@ class Agreement:
 
     Args:
         ours, theirs: the losses, step by step.
-        worst_change: for the parameter that differs most, the norm of the difference over that of its whole change.
-        worst: its name.
+        worst_change: for the parameter that differs most, the norm of the difference divided by that of its change.
+        worst: name of that parameter.
     """
 
     ours: tuple[float, ...]
@@ -38,7 +38,7 @@ class Agreement:
 
     @property
     def loss(self) -> float:
-        """The greatest difference of losses."""
+        """The largest difference of losses."""
         return max(abs(a - b) for a, b in zip(self.ours, self.theirs))
 
     @property
@@ -48,14 +48,14 @@ class Agreement:
 
 
 def check(task: str, python: str, *, threads: int, mode: str = "eager") -> Agreement:
-    """Let PyTorch train the small form of a task, and train it again from the same data and parameters.
+    """Train the small form of a task in PyTorch, then in netbuilder from the same data and parameters.
 
     Args:
         python: an interpreter that has PyTorch.
-        mode: how it runs, "eager" or "compile".
+        mode: how PyTorch runs, "eager" or "compile".
 
     Raises:
-        DeviceError: it is to compile, and there is no C++ compiler.
+        DeviceError: "compile" needs a C++ compiler, and there is none.
         RuntimeError: PyTorch failed.
         ArgumentError: the nets have different parameters.
     """
@@ -68,7 +68,7 @@ def check(task: str, python: str, *, threads: int, mode: str = "eager") -> Agree
 
 
 def replay(work: Work, state: Mapping[str, Any]) -> Agreement:
-    """Train from the data and parameters of a peer, as many steps as it did.
+    """Train from the data and parameters of a peer, for as many steps as the peer.
 
     Args:
         state: ``data``, ``label``, ``losses``; ``before_<i>`` and ``after_<i>``, parameter ``i`` before the first step

@@ -1,4 +1,4 @@
-"""How the time of a training step grows: with the batch, the depth, the width, and over devices."""
+"""How the time of a training step grows with the batch, the depth, the width, and the number of devices."""
 
 from __future__ import annotations
 
@@ -21,8 +21,8 @@ class Sweeps:
     """What is varied, one at a time.
 
     Args:
-        work: what stays: the net for batches and devices, the batch for depths, widths and devices, the threads.
-        batches: samples a step.
+        work: the fixed values: the net (for batches and devices), the batch (for the others), the threads.
+        batches: samples per step.
         depths: layers of residual nets.
         widths: channels of the first stage's 3x3 convolutions in ResNet-50, which doubles from stage to stage.
         devices: CPU devices that share the batch and the threads.
@@ -35,7 +35,7 @@ class Sweeps:
     devices: Sequence[int]
 
     def works(self, sweep: str) -> Iterator[tuple[str, Work]]:
-        """Yield what is measured, with its name."""
+        """Yield the points of a sweep: name, and what is trained."""
         if sweep == "batch":
             yield from ((f"batch {n}", dataclasses.replace(self.work, batch=n)) for n in self.batches)
         elif sweep == "depth":
@@ -49,10 +49,10 @@ class Sweeps:
 
 
 def growth(sweeps: Sweeps, chosen: Sequence[str], *, warmup: int, steps: int) -> Iterator[Line]:
-    """Measure each point by itself, in a process of its own.
+    """Measure each point in its own process.
 
     Args:
-        chosen: of ``SWEEPS``.
+        chosen: some of ``SWEEPS``.
         warmup, steps: of each point.
     """
     for sweep in chosen:
@@ -66,7 +66,7 @@ def _line(sweep: str, name: str, work: Work, seconds: Sequence[float]) -> Line:
     median, per_image = statistics.median(seconds), 1e3 * statistics.median(seconds) / work.batch
     text = (
         f"growth with {sweep}: {name} ({work.net}, {work.dtype}, batch {work.batch}, {work.threads} threads): "
-        f"{per_image:.2f} ms an image; {1e3 * median:.1f} ms a step "
+        f"{per_image:.2f} ms per image; {1e3 * median:.1f} ms per step "
         f"(median of {len(seconds)}, {1e3 * min(seconds):.1f} to {1e3 * max(seconds):.1f})"
     )
     record = {

@@ -1,4 +1,4 @@
-"""Image input, compared with the libraries that it decodes and resizes with: images per second on one core."""
+"""Image input, compared with bare calls of the same image libraries: images per second on one core."""
 
 from __future__ import annotations
 
@@ -40,9 +40,9 @@ class Inputs:
 
     Args:
         images: JPEG files of 500 x 375 pixels.
-        batch: images a batch.
-        pairs: of rates that are compared.
-        turns: of each side in a pair, by turns with the other's, all files each; the median counts.
+        batch: images per batch.
+        pairs: number of ratios.
+        turns: passes over all files of each side in a pair, alternating with the other's; their median counts.
     """
 
     images: int = 64
@@ -54,17 +54,17 @@ class Inputs:
 def input_rates(inputs: Inputs) -> Iterator[Line]:
     """Yield a line for each kind of resizing: our input with one thread, and the same libraries in a bare loop.
 
-    Ours reads records of a database, decodes, cuts out at random what makes 224 x 224 pixels of an image whose shorter
-    side is 256, scales it, mirrors, and normalizes into batches of float32, as ``netbuilder-train`` does. The loop
-    calls the libraries directly for the same pixels, from one generator of random numbers for all, with files that lie
-    in memory: without a database, records, labels, threads, numbers that follow from seed and image, or errors to name.
-    All are timed by the time that they keep cores busy, in short turns, so that other work counts less.
+    Ours reads records of a database, decodes, takes a random crop that becomes 224 x 224 pixels of an image whose
+    shorter side is 256, scales, mirrors, and normalizes into batches of float32, as ``netbuilder-train`` does. The loop
+    calls the libraries directly for the same pixels, with files in memory and a single random generator: it has no
+    database, records, labels, threads, random numbers that can be reproduced for each image, or error messages. CPU
+    time is measured, in short turns, so that other load on the machine matters less.
 
     Raises:
         DeviceError: no library for images is installed.
     """
     if not image_libraries():
-        raise DeviceError("input: needs libraries for images: pip install simplejpeg opencv-python-headless, or pillow")
+        raise DeviceError("input: needs image libraries: pip install simplejpeg opencv-python-headless, or pillow")
     files = [_photo(number) for number in range(inputs.images)]
     with tempfile.TemporaryDirectory() as folder:
         path = Path(folder) / "images.minidb"
@@ -74,7 +74,7 @@ def input_rates(inputs: Inputs) -> Iterator[Line]:
 
 
 def _photo(number: int) -> bytes:
-    """Return a JPEG file of smooth colors with some noise, about as large as photographs are."""
+    """Return a JPEG file of smooth colors with some noise, about as large as a photograph."""
     rng = np.random.default_rng(number)
     smooth = resize_image(rng.integers(0, 256, (24, 32, 3), np.uint8), _HEIGHT, _WIDTH)
     noise = resize_image(rng.integers(0, 24, (_HEIGHT // 2, _WIDTH // 2, 3), np.uint8), _HEIGHT, _WIDTH)
@@ -99,7 +99,7 @@ def _pairs(path: Path, files: list[bytes], interpolation: str, inputs: Inputs) -
         side()
     for _ in range(inputs.pairs):
         seconds: tuple[list[float], ...] = ([], [], [])
-        for turn in range(inputs.turns):  # short ones: other load on the machine affects all sides equally
+        for turn in range(inputs.turns):  # short turns: other load on the machine affects all sides equally
             for k in (0, 1, 2) if turn % 2 else (2, 1, 0):
                 seconds[k].append(_seconds(sides[k]))
         for rate, each in zip(rates, seconds):
@@ -122,7 +122,7 @@ def _pairs(path: Path, files: list[bytes], interpolation: str, inputs: Inputs) -
 def _bare_loops(
     files: list[bytes], interpolation: str, out: np.ndarray[Any, Any]
 ) -> tuple[Callable[[], None], Callable[[], None]]:
-    """Return what fills the batch ``out`` from files by plain calls of the libraries, and what decodes and resizes."""
+    """Return two functions that call the libraries: one fills the batch ``out``, one only decodes and resizes."""
     side = round(_CROP * _HEIGHT / _SCALE)
     factors = [np.float32(1 / std) for std in _STD]
     shifts = [np.float32(-mean / std) for mean, std in zip(_MEAN, _STD)]
@@ -151,7 +151,7 @@ def _bare_loops(
 
 
 def _calls(interpolation: str) -> tuple[Callable[..., Any], Callable[..., Any], Callable[..., Any], Callable[..., Any]]:
-    """Return what decodes, resizes, mirrors and splits into channels: the fast libraries, or whatever is installed."""
+    """Return functions to decode, resize, mirror and split channels: the fast libraries', or those installed."""
     if not {"simplejpeg", "opencv"} <= set(image_libraries()):
 
         def resized(pixels: Any) -> Any:

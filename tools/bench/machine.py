@@ -1,4 +1,4 @@
-"""What machine a benchmark runs on, and whether it is idle."""
+"""The machine that a benchmark runs on, and whether it is idle."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ def _cpu_times() -> tuple[int, int]:
 
 
 def busy_share(seconds: float = 1.0) -> float:
-    """Return the share of all cores that other work took over ``seconds``; 0.0 where the system does not say."""
+    """Return the share of all cores that other work used over ``seconds``; 0.0 if the system does not tell."""
     try:
         total, idle = _cpu_times()
         time.sleep(seconds)

@@ -27,7 +27,7 @@ def _mlp(model: ModelHelper, work: Work) -> Any:
 
 def _resnet(model: ModelHelper, work: Work) -> Any:
     if work.width:
-        # One group is no group: the bottlenecks are those of a ResNet, and as wide as asked for.
+        # ResNeXt with one group is a ResNet whose width can be chosen.
         return create_resnext(model, "data", 3, work.classes, work.layers, 1, work.width, no_loss=True)
     return create_resnet(model, "data", 3, work.classes, work.layers, no_loss=True)
 
@@ -51,8 +51,8 @@ def _dropout(work: Work) -> dict[str, Any]:
     return {} if work.dropout else {"dropout": 0.0}
 
 
-def _looked_up(model: ModelHelper, work: Work) -> Any:
-    """Add a table of vectors, and those of the words in ``data``."""
+def _embed(model: ModelHelper, work: Work) -> Any:
+    """Add an embedding table, and the embeddings of the words in ``data``."""
     fill = Initializer("UniformFill", min=-0.1, max=0.1)
     table = model.create_param("table", [work.classes, work.size], fill, ParameterTags.WEIGHT)
     return model.net.Gather([table, "data"], "words", dense_gradient=1)
@@ -64,7 +64,7 @@ def _zeros(model: ModelHelper, work: Work, *names: str) -> list[Any]:
 
 
 def _attention(model: ModelHelper, work: Work) -> Any:
-    words = _looked_up(model, work)
+    words = _embed(model, work)
     cell = LSTMWithAttentionCell(
         work.size, words, None, work.size, work.size, "decoder", AttentionType.Regular, None, 0.0, False, False
     )
@@ -74,7 +74,7 @@ def _attention(model: ModelHelper, work: Work) -> Any:
 
 
 def _lstm(model: ModelHelper, work: Work) -> Any:
-    words = _looked_up(model, work)
+    words = _embed(model, work)
     cell = LSTMCell(work.size, work.size, forget_bias=0.0, memory_optimization=False, name="lstm")
     states, _ = cell.apply_over_sequence(model, words, None, _zeros(model, work, "h0", "c0"))
     rows, _ = model.net.Reshape(states, ["rows", "rows_shape"], shape=[-1, work.size])
@@ -93,7 +93,7 @@ _NETS = {
 
 
 def add_scores(model: ModelHelper, work: Work) -> Any:
-    """Add the net of a piece of work over the blob ``data``; return its scores.
+    """Add the net that ``work`` names, with the input ``data``; return its scores.
 
     The gradient of the images is not computed: no peer computes it either.
 
@@ -102,7 +102,7 @@ def add_scores(model: ModelHelper, work: Work) -> Any:
     """
     make = _resnet if work.layers else _NETS.get(work.net)
     if make is None:
-        raise ArgumentError(f"no net {work.net!r}; the nets are {sorted(_NETS)} and resnet18, resnet34, ...")
+        raise ArgumentError(f"unknown net {work.net!r}; known are {sorted(_NETS)} and resnet18, resnet34, ...")
     scores = make(model, work)
     data = ScopedName("data")
     for op in model.net.Proto().op:

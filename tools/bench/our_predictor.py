@@ -21,7 +21,7 @@ from netbuilder.zoo.resnet import create_resnet
 __all__ = ["OUTPUTS", "export", "main"]
 
 OUTPUTS = "outputs.npz"
-"""The file of our outputs; the peer's are in ``peer.npz``."""
+"""File of our outputs; the peer's are in ``peer.npz``."""
 
 _CLASSES = 1000
 
@@ -32,7 +32,7 @@ def export(folder: Path, *, layers: int, batch: int, size: int) -> None:
     Args:
         folder: gets the predictor's files, ``graph.json``, ``weights.npz`` and ``batch.npy``.
         layers: of the net, 18 to 200.
-        batch: images.
+        batch: number of images.
         size: height and width of the images in pixels.
     """
     model = ModelHelper(name=f"resnet{layers}", arg_scope={"order": "NCHW"})
@@ -52,7 +52,7 @@ def export(folder: Path, *, layers: int, batch: int, size: int) -> None:
 
 
 def _value(name: str, value: np.ndarray[Any, Any], rng: np.random.Generator) -> np.ndarray[Any, Any]:
-    """Return a parameter, its vectors (which start as zeros and ones) with elements that show if they are mixed up."""
+    """Return a parameter; vectors, which are initialized to 0 or 1, get random elements, so that mix-ups show."""
     if value.ndim > 1:
         return value
     positive = name.endswith(("_s", "_riv"))
@@ -60,7 +60,7 @@ def _value(name: str, value: np.ndarray[Any, Any], rng: np.random.Generator) -> 
 
 
 def _single_assignment(net: NetDef) -> dict[str, Any]:
-    """Return operators and outputs of a net, with a name of its own for each value."""
+    """Return operators and outputs of a net in single-assignment form: each value has its own name."""
     versions = number_versions(net.op)
     names = [name if version == 0 else f"{name}/{version}" for name, version in zip(versions.names, versions.versions)]
     operators = [

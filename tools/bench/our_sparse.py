@@ -19,7 +19,7 @@ __all__ = ["main"]
 
 
 def main(arguments: list[str]) -> None:
-    """Write the result for the peer's arrays, then serve runs: rows summed and, with "both", the sparse gradient."""
+    """Write the result for the same arrays as the peer, then serve runs: sums, and with ``backward`` their gradient."""
     work, folder = json.loads(arguments[1]), Path(arguments[2])
     made = arrays(work)
     workspace = Workspace(threads=work["threads"])

@@ -22,10 +22,10 @@ __all__ = ["Training", "main"]
 
 
 class Training:
-    """A net in a workspace, with its data, ready to step.
+    """A net with its data in a workspace, ready to train.
 
     Args:
-        work: what to train, over one device or several.
+        work: what to train, on one device or several.
 
     Raises:
         ArgumentError: the batch cannot be split evenly over the devices.
@@ -97,18 +97,21 @@ class Training:
         return [str(parameter) for parameter in self.model.GetParams()]
 
     def start_from(self, data: np.ndarray, label: np.ndarray, parameters: list[np.ndarray]) -> None:
-        """Feed the data of another side, and its parameters in the order of ``parameters``.
+        """Feed the data and the parameters of the other side.
+
+        Args:
+            parameters: in the order of ``parameters()``.
 
         Raises:
-            ArgumentError: there are more or fewer, or one has another shape.
+            ArgumentError: the number of parameters or a shape differs.
         """
         names = self.parameters()
         shapes = [self.workspace.fetch(name).shape for name in names]
         given = [array.shape for array in parameters]
         if shapes != given:
             raise ArgumentError(
-                f"{self._work.net}: {len(shapes)} parameters here, {len(given)} there, "
-                + "; ".join(f"{name} {a} here, {b} there" for name, a, b in zip(names, shapes, given) if a != b)
+                f"{self._work.net}: {len(shapes)} parameters in netbuilder, {len(given)} in the peer: "
+                + "; ".join(f"{name} {a} and {b}" for name, a, b in zip(names, shapes, given) if a != b)
             )
         self._feed(data, label)
         for name, array in zip(names, parameters):

@@ -13,14 +13,14 @@ __all__ = ["Comparison", "Worker", "compare"]
 
 
 class Worker:
-    """A process that runs steps on command (see ``worker.serve``); a block ``with`` ends it.
+    """A process that runs steps on command (see ``worker.serve``); the end of a ``with`` block ends it.
 
     Attributes:
-        info: what it said of itself.
-        loss: of the last step; None: it has none.
+        info: its description of itself, such as its version.
+        loss: of the last step; None: it has no loss.
 
     Raises:
-        RuntimeError: it ended before it was ready; the message has the last lines of what it printed.
+        RuntimeError: it ended before it was ready; the message has the last lines of its output.
     """
 
     def __init__(self, name: str, command: Sequence[str], env: Mapping[str, str]) -> None:
@@ -53,7 +53,7 @@ class Worker:
         return answer
 
     def run(self, steps: int) -> list[float]:
-        """Return the seconds that each of so many steps took."""
+        """Run steps; return the seconds that each took."""
         assert self._process.stdin is not None
         self._process.stdin.write(json.dumps({"steps": steps}) + "\n")
         self._process.stdin.flush()
@@ -73,7 +73,7 @@ class Worker:
 
 @dataclass(frozen=True)
 class Comparison:
-    """Step times of two workers in turn, in seconds: the median of each turn."""
+    """Step times of two alternating workers, in seconds: the median of each turn."""
 
     ours: Sequence[float]
     peer: Sequence[float]
@@ -85,15 +85,15 @@ class Comparison:
 
     @property
     def spread(self) -> tuple[float, float]:
-        """The least and the greatest ratio of a single pair."""
+        """The smallest and the largest ratio of a single pair."""
         ratios = [b / a for a, b in zip(self.ours, self.peer)]
         return min(ratios), max(ratios)
 
 
 def compare(ours: Worker, peer: Worker, *, pairs: int, steps: int) -> Comparison:
-    """Let two workers take turns, ``pairs`` times ``steps`` steps each.
+    """Run two workers alternately, ``pairs`` times ``steps`` steps each.
 
-    The one that begins changes from pair to pair.
+    The workers also alternate in beginning a pair.
     """
     times: dict[str, list[float]] = {"ours": [], "peer": []}
     for turn in range(pairs):

@@ -1,4 +1,4 @@
-"""The nets of the benchmarks in PyTorch, layer by layer as netbuilder's zoo has them, parameters in its order."""
+"""The nets of the benchmarks in PyTorch, with the layers of netbuilder's zoo and parameters in the same order."""
 
 from __future__ import annotations
 
@@ -8,11 +8,11 @@ import torch
 from torch import nn
 from work import Work
 
-PROJECTION_EPSILON = 1e-3  # of the shortcuts of blocks without bottleneck
+PROJECTION_EPSILON = 1e-3  # epsilon of normalization in the shortcuts of blocks without bottleneck
 
 
 class Block(nn.Module):
-    """Convolutions with normalization and Relu, and a shortcut; the stride of a bottleneck sits on its 3x3."""
+    """Convolutions with normalization and Relu, and a shortcut; the 3x3 convolution of a bottleneck has the stride."""
 
     def __init__(self, layers: Sequence[nn.Module], inside: int, outside: int, stride: int, epsilon: float) -> None:
         super().__init__()
@@ -28,7 +28,7 @@ class Block(nn.Module):
 
 
 def simple_block(inside: int, outside: int, stride: int) -> Block:
-    """Two convolutions 3x3."""
+    """Two 3x3 convolutions."""
     layers = [
         nn.Conv2d(inside, outside, 3, stride=stride, padding=1, bias=False),
         nn.BatchNorm2d(outside),
@@ -40,7 +40,7 @@ def simple_block(inside: int, outside: int, stride: int) -> Block:
 
 
 def bottleneck(inside: int, width: int, outside: int, stride: int) -> Block:
-    """Convolutions 1x1, 3x3, 1x1."""
+    """A 1x1, a 3x3 and a 1x1 convolution."""
     layers = [
         nn.Conv2d(inside, width, 1, bias=False),
         nn.BatchNorm2d(width),
@@ -88,7 +88,7 @@ def mlp(work: Work) -> nn.Module:
 
 
 def dense(inside: int, work: Work) -> list[nn.Module]:
-    """The end of AlexNet and VGG."""
+    """The fully connected layers of AlexNet and VGG."""
     layers: list[nn.Module] = [nn.Flatten()]
     for dim in (inside, 4096):
         layers += [nn.Linear(dim, 4096), nn.ReLU(inplace=True)]
@@ -98,7 +98,7 @@ def dense(inside: int, work: Work) -> list[nn.Module]:
 
 
 def alexnet(work: Work) -> nn.Module:
-    """AlexNet in two towers with normalization over channels, or in one without."""
+    """AlexNet: two towers with normalization over channels, or one without."""
     towers = 1 if work.net == "alexnet_one_tower" else 2
     filters = (64, 192, 384, 256, 256) if towers == 1 else (96, 256, 384, 384, 256)
     layers: list[nn.Module] = []
@@ -136,7 +136,7 @@ def conv_relu(inside: int, outside: int, kernel: int, stride: int = 1) -> nn.Mod
 
 
 class InceptionModule(nn.Module):
-    """Four branches, joined."""
+    """Four branches, concatenated."""
 
     def __init__(self, inside: int, one: int, three: tuple[int, int], five: tuple[int, int], pool: int) -> None:
         super().__init__()
@@ -175,7 +175,7 @@ def inception_v1(work: Work) -> nn.Module:
 
 
 class Attention(nn.Module):
-    """A decoder that looks at the vectors of all words in each step: an LSTM cell and attention written out."""
+    """A decoder with attention over the embeddings of all words: an LSTM cell and attention written out."""
 
     def __init__(self, work: Work) -> None:
         super().__init__()
@@ -205,7 +205,7 @@ class Attention(nn.Module):
 
 
 class LanguageModel(nn.Module):
-    """Words looked up, an LSTM over them, scores of the next word."""
+    """Embeddings of words, an LSTM over them, scores of the next word."""
 
     def __init__(self, work: Work) -> None:
         super().__init__()
@@ -218,7 +218,7 @@ class LanguageModel(nn.Module):
         return self.scores(self.lstm(self.table(words))[0].flatten(0, 1))
 
     def in_order(self) -> list[torch.Tensor]:
-        """Return the parameters in netbuilder's order, the gates as it has them: i, f, o and g."""
+        """Return the parameters in netbuilder's order, with its order of gates: i, f, o and g."""
         lstm = self.lstm
         gates = [lstm.weight_ih_l0, lstm.bias_ih_l0, lstm.weight_hh_l0, lstm.bias_hh_l0]
         ours = [torch.cat([torch.chunk(p.detach(), 4)[k] for k in (0, 1, 3, 2)]) for p in gates]
@@ -226,7 +226,7 @@ class LanguageModel(nn.Module):
 
 
 def build(work: Work) -> nn.Module:
-    """Return the net of a piece of work, channels last if it takes images."""
+    """Return the net that ``work`` names, in channels-last format if its input is images."""
     if work.net == "attention":
         return Attention(work)
     if work.net == "lstm":

@@ -21,7 +21,7 @@ _SAME_NAME = {"Relu", "Softmax", "Sum"}
 
 
 def nodes_of(row: dict[str, Any]) -> list[Any]:
-    """Return the nodes that do what one operator of Caffe2 does."""
+    """Return the ONNX nodes for one Caffe2 operator."""
     kind, inputs, outputs, given = row["type"], row["inputs"], row["outputs"], row["arguments"]
     if kind in _SAME_NAME:
         attributes = {"axis": given.get("axis", 1)} if kind == "Softmax" else {}
@@ -49,7 +49,7 @@ def nodes_of(row: dict[str, Any]) -> list[Any]:
 
 
 def model_of(folder: Path) -> Any:
-    """Return the net in a folder as an ONNX model, normalizations as they are: onnxruntime folds them itself."""
+    """Return the net in a folder as an ONNX model; normalizations are not folded, since onnxruntime does that."""
     graph = json.loads((folder / "graph.json").read_text(encoding="utf-8"))
     with np.load(folder / "weights.npz") as weights:
         initial = [numpy_helper.from_array(weights[name], name) for name in weights.files]

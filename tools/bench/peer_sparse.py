@@ -16,7 +16,7 @@ from worker import serve
 
 
 def main(arguments: list[str]) -> None:
-    """Write the result, then serve runs of ``embedding_bag``, with "both" its sparse gradient too."""
+    """Write the result, then serve runs of ``embedding_bag``, with ``backward`` also of its sparse gradient."""
     work, folder = json.loads(arguments[1]), Path(arguments[2])
     torch.set_num_threads(work["threads"])
     made = {name: torch.from_numpy(value) for name, value in arrays(work).items()}

@@ -15,11 +15,11 @@ from work import MOMENTUM, Work
 from worker import serve
 
 STATE_STEPS = 3
-SHORTCUT_SHARE = 0.2
+BRANCH_SCALE = 0.2
 
 
 class Training:
-    """A net, its data and its optimizer, ready to step."""
+    """A net with its data and optimizer, ready to train."""
 
     def __init__(self, work: Work) -> None:
         torch.manual_seed(0)
@@ -37,7 +37,7 @@ class Training:
         self.loss = torch.zeros(())
 
     def _groups(self, decay: float) -> list[dict]:
-        # As netbuilder tags them: weights, of normalizations too, decay; biases do not.
+        # As in netbuilder: weights decay, including those of normalizations; biases do not.
         groups: dict[float, list] = {decay: [], 0.0: []}
         for name, parameter in self.net.named_parameters():
             is_weight = name.rpartition(".")[2].startswith("weight")
@@ -61,20 +61,20 @@ class Training:
         return [parameter.detach().contiguous().numpy().copy() for parameter in in_order()]
 
 
-def calm(net: nn.Module) -> None:
-    """Let the shortcuts of residual blocks weigh more.
+def scale_down_blocks(net: nn.Module) -> None:
+    """Scale down the branches of residual blocks relative to their shortcuts.
 
-    As they are, the gradients of 50 layers that normalize over few samples differ by several percent between float32
-    and float64, so that nothing could be compared.
+    Otherwise the gradients of 50 layers that normalize over few samples differ by several percent even between float32
+    and float64, too much for a comparison.
     """
     for block in net.modules():
         if isinstance(block, peer_nets.Block):
-            block.layers[-1].weight.data.mul_(SHORTCUT_SHARE)
+            block.layers[-1].weight.data.mul_(BRANCH_SCALE)
 
 
 def write_state(training: Training, file: str) -> None:
     """Train a few steps, and write the data, the losses, and the parameters before and after."""
-    calm(training.net)
+    scale_down_blocks(training.net)
     found = {"data": training.x.contiguous().numpy(), "label": training.y.numpy()}
     found |= {f"before_{i}": array for i, array in enumerate(training.arrays())}
     losses = []
@@ -86,7 +86,7 @@ def write_state(training: Training, file: str) -> None:
 
 
 def main(warmup: int, work: Work) -> None:
-    """Serve the steps of a piece of work, or write its state."""
+    """Serve training steps, or write the state that ``check`` compares."""
     torch.set_num_threads(work.threads)
     training = Training(work)
     if work.state:

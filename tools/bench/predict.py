@@ -18,10 +18,10 @@ from netbuilder.tools.bench.pairs import Comparison, Worker, compare
 __all__ = ["BATCHES", "Prediction", "Predictors", "difference", "predict"]
 
 BATCHES = (1, 32)
-"""Images in each run, by default."""
+"""Default batches."""
 
 BOUND = 1e-3
-"""Largest difference of outputs that is taken for rounding, relative to the largest value."""
+"""Largest difference of outputs that counts as rounding, relative to the largest value."""
 
 _PEER = Path(__file__).parent / "peer_onnx.py"
 
@@ -31,8 +31,8 @@ class Predictors:
     """What is measured: a residual net in test mode, from an array to arrays.
 
     Args:
-        batch: images a run.
-        threads: on either side.
+        batch: images per run.
+        threads: of each side.
         layers: of the net.
         size: height and width of the images in pixels.
         warmup: runs before the first turn.
@@ -46,7 +46,7 @@ class Predictors:
 
     @property
     def steps(self) -> int:
-        """Runs of a turn."""
+        """Runs per turn."""
         return max(2, 20 // self.batch)
 
 
@@ -61,12 +61,12 @@ class Prediction:
 
     @property
     def good(self) -> bool:
-        """Whether both compute the same; NaN counts as a difference."""
+        """Whether both sides compute the same; NaN counts as a difference."""
         return self.apart <= BOUND
 
     @property
     def text(self) -> str:
-        """One line of text."""
+        """The result as one line of text."""
         work, (low, high) = self.work, self.times.spread
         ours, theirs = (statistics.median(times) for times in (self.times.ours, self.times.peer))
         line = (
@@ -79,7 +79,7 @@ class Prediction:
 
     @property
     def record(self) -> dict[str, Any]:
-        """The same as a record for JSON."""
+        """The result as a record for JSON."""
         return {
             "kind": "predict",
             "layers": self.work.layers,
@@ -94,20 +94,20 @@ class Prediction:
 
 
 def predict(work: Predictors, python: str, *, pairs: int, steps: int | None = None, script: Path = _PEER) -> Prediction:
-    """Measure both sides in turn, and compare their outputs.
+    """Measure both sides alternately, and compare their outputs.
 
-    A run takes an array and gives arrays, on either side; loading and what the first runs prepare do not count.
+    A run takes an array and returns arrays, on both sides; loading and warm-up are not measured.
 
     Args:
         python: an interpreter that has the peer.
         pairs: turns of each side.
-        steps: runs of a turn; None: as the work has them.
-        script: of the peer.
+        steps: runs per turn; None: ``work.steps``.
+        script: the peer's program.
 
     Raises:
-        RuntimeError: a side failed; the message has the end of what it printed.
+        RuntimeError: a side failed; the message has the end of its output.
     """
-    # Passive: a side that waits must not use the other side's cores.
+    # Without OMP_WAIT_POLICY=active: a side that waits must not use the cores of the other.
     env = {**os.environ, "OMP_NUM_THREADS": str(work.threads)}
     with tempfile.TemporaryDirectory() as name:
         folder = Path(name)

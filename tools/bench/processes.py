@@ -6,6 +6,7 @@ import os
 import shutil
 import subprocess
 import sys
+import venv
 from collections.abc import Mapping
 from pathlib import Path
 
@@ -13,13 +14,17 @@ from netbuilder.proto import DeviceError
 from netbuilder.tools.bench.pairs import Worker
 from netbuilder.tools.bench.work import Work
 
-__all__ = ["our_worker", "require_compiler", "torch_state", "torch_worker"]
+__all__ = ["our_worker", "peer_python", "require_compiler", "torch_state", "torch_worker"]
 
 _PEER = Path(__file__).parent / "peer_torch.py"
+_PINS = {
+    "onnxruntime": ["onnxruntime==1.31.1", "onnx==1.23.2", "numpy"],
+    "torch": ["torch==2.13.0", "numpy"],
+}
 
 
 def _environment(threads: int) -> dict[str, str]:
-    # Passive: a side that waits must not use the other side's cores.
+    # Without OMP_WAIT_POLICY=active: a side that waits must not use the cores of the other.
     return {**os.environ, "OMP_NUM_THREADS": str(threads)}
 
 
@@ -33,20 +38,20 @@ def torch_worker(work: Work, python: str, *, warmup: int) -> Worker:
     """Start a process that trains with PyTorch.
 
     Args:
-        python: an interpreter that has it.
+        python: an interpreter that has PyTorch.
 
     Raises:
-        DeviceError: the work is to be compiled, and there is no C++ compiler.
+        DeviceError: mode "compile" needs a C++ compiler, and there is none.
     """
     return Worker("torch", _torch_command(work, python, warmup), _environment(work.threads))
 
 
 def torch_state(work: Work, python: str) -> None:
-    """Let PyTorch train a few steps and write ``work.state``.
+    """Train a few steps in PyTorch, which writes ``work.state``.
 
     Raises:
-        DeviceError: the work is to be compiled, and there is no C++ compiler.
-        RuntimeError: it failed; the message has the end of what it printed.
+        DeviceError: mode "compile" needs a C++ compiler, and there is none.
+        RuntimeError: PyTorch failed; the message has the end of its output.
     """
     done = subprocess.run(
         _torch_command(work, python, 0), env=_environment(work.threads), capture_output=True, text=True, check=False
@@ -62,14 +67,39 @@ def _torch_command(work: Work, python: str, warmup: int) -> list[str]:
 
 
 def require_compiler(environment: Mapping[str, str]) -> None:
-    """Check that torch.compile finds the C++ compiler that it writes its kernels for.
+    """Check that torch.compile finds the C++ compiler that it needs.
 
     Raises:
-        DeviceError: it is not there.
+        DeviceError: there is none.
     """
     compiler = environment.get("CXX", "clang++" if sys.platform == "darwin" else "g++")
     if shutil.which(compiler, path=environment.get("PATH")) is None:
         raise DeviceError(
-            f"torch.compile needs a C++ compiler, and {compiler!r} is not there; install g++, name another in the "
-            "variable CXX, or measure with --mode eager"
+            f"torch.compile needs a C++ compiler, but {compiler!r} was not found; install g++, name another in the "
+            "variable CXX, or use --mode eager"
         )
+
+
+def peer_python(peer: str) -> str:
+    """Return the interpreter of a peer's environment, which the first call makes with pip in the user's cache.
+
+    Args:
+        peer: "torch" or "onnxruntime".
+
+    Raises:
+        RuntimeError: pip could not install the peer; the message has the end of its output.
+    """
+    cache = Path(os.environ.get("XDG_CACHE_HOME", "~/.cache")).expanduser()
+    folder = cache / "netbuilder" / "peers" / _PINS[peer][0].replace("==", "-")
+    python = folder / ("Scripts" if os.name == "nt" else "bin") / "python"
+    stamp = folder / "installed"
+    if not stamp.exists():
+        print(f"making an environment with {_PINS[peer][0]} in {folder}", file=sys.stderr)
+        venv.create(folder, with_pip=True, clear=True)
+        done = subprocess.run(
+            [str(python), "-m", "pip", "install", "--quiet", *_PINS[peer]], capture_output=True, text=True, check=False
+        )
+        if done.returncode != 0:
+            raise RuntimeError(f"pip could not install {_PINS[peer]}:\n{done.stderr[-2000:]}")
+        stamp.touch()
+    return str(python)

@@ -1,4 +1,4 @@
-"""Results of benchmarks: a line of text and a record for JSON for each measurement."""
+"""Results of benchmarks: for each measurement a line of text, and a record for JSON."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ class Line:
     Args:
         text: for people.
         record: for programs; times in seconds.
-        good: whether it is as it must be; the exit status of the program says so.
+        good: whether the result is acceptable; otherwise the program's exit status is not 0.
     """
 
     text: str
@@ -34,12 +34,12 @@ class Line:
 
 
 def compared(task: Task, names: tuple[str, str], result: Comparison, losses: Sequence[float | None]) -> Line:
-    """Return the line of two sides that took turns.
+    """Return the line for two sides that ran alternately.
 
     Args:
         task: with the batch and threads that were used.
         names: of the sides.
-        losses: of both sides, at the end; if one is not finite, the times mean nothing, and the line says so.
+        losses: last loss of each side; if one is not finite, the result is marked as doubtful.
     """
     unit, factor = task.unit
     work, (low, high) = task.work, result.spread
@@ -73,6 +73,6 @@ def _threads(count: int) -> str:
 
 
 def write_records(file: str | Path, machine: str, busy: float, lines: Sequence[Line]) -> None:
-    """Write all records, with the machine and the share of its cores that other work took beforehand."""
+    """Write all records, the machine, and the share of its cores that other work used before."""
     found = {"machine": machine, "busy": busy, "results": [line.record for line in lines]}
     write_text(file, json.dumps(found, indent=1) + "\n")

@@ -24,13 +24,13 @@ _PEER = Path(__file__).parent / "peer_sparse.py"
 
 @dataclass(frozen=True)
 class Sums:
-    """What is measured: rows of a table gathered and summed by segment, in float32, and the sparse gradient of that.
+    """What is measured: gathering rows of a table and summing them by segment, in float32, and the sparse gradient.
 
     Args:
-        threads: on either side.
+        threads: of each side.
         rows, width: of the table.
-        indices, segments: how many.
-        backward: whether the gradient's values are made, too.
+        indices, segments: their numbers.
+        backward: whether the gradient is computed too.
     """
 
     threads: int
@@ -52,12 +52,12 @@ class SumsFound:
 
     @property
     def good(self) -> bool:
-        """Whether both compute the same; NaN counts as a difference."""
+        """Whether both sides compute the same; NaN counts as a difference."""
         return self.apart <= BOUND
 
     @property
     def text(self) -> str:
-        """One line of text."""
+        """The result as one line of text."""
         work, (low, high) = self.work, self.times.spread
         ours, theirs = (1e3 * statistics.median(times) for times in (self.times.ours, self.times.peer))
         line = (
@@ -70,7 +70,7 @@ class SumsFound:
 
     @property
     def record(self) -> dict[str, Any]:
-        """The same as a record for JSON."""
+        """The result as a record for JSON."""
         return {
             "kind": "sparse",
             **dataclasses.asdict(self.work),
@@ -83,18 +83,18 @@ class SumsFound:
 
 
 def sparse_sums(work: Sums, python: str, *, pairs: int, steps: int = 20, script: Path = _PEER) -> SumsFound:
-    """Measure both sides in turn, and compare their sums and the values of their sparse gradients.
+    """Measure both sides alternately, and compare their sums and the values of their sparse gradients.
 
     Args:
         python: an interpreter that has PyTorch.
         pairs: turns of each side.
-        steps: runs of a turn.
-        script: of the peer.
+        steps: runs per turn.
+        script: the peer's program.
 
     Raises:
-        RuntimeError: a side failed; the message has the end of what it printed.
+        RuntimeError: a side failed; the message has the end of its output.
     """
-    # Passive: a side that waits must not use the other side's cores.
+    # Without OMP_WAIT_POLICY=active: a side that waits must not use the cores of the other.
     env = {**os.environ, "OMP_NUM_THREADS": str(work.threads)}
     own = [sys.executable, "-m", "netbuilder.tools.bench.our_sparse"]
     with tempfile.TemporaryDirectory() as name:

@@ -1,4 +1,7 @@
-"""The arrays of the benchmark of sparse sums. Read in the peer's environment too, so nothing of ours is here."""
+"""The arrays of the benchmark of sparse sums.
+
+The peer's environment, which has no netbuilder, imports it too, so it must not import netbuilder.
+"""
 
 from __future__ import annotations
 
@@ -10,10 +13,10 @@ __all__ = ["arrays"]
 
 
 def arrays(work: dict[str, Any]) -> dict[str, np.ndarray[Any, Any]]:
-    """Return table, indices (int64), lengths (int64) and the slope of the sums, the same on either side.
+    """Return table, indices (int64), lengths (int64) and gradient of the sums, the same for both sides.
 
     Args:
-        work: "rows" and "width" of the table, "indices" and "segments": how many.
+        work: "rows" and "width" of the table, numbers of "indices" and "segments".
     """
     rng = np.random.default_rng(0)
     cuts = np.sort(rng.integers(0, work["indices"] + 1, work["segments"] - 1))

@@ -1,6 +1,6 @@
-"""What a benchmark trains: the net, its sizes, how it is trained.
+"""What a benchmark trains: the net, its sizes, its optimizer.
 
-It is read in the peers' environments too, which have no netbuilder, so it imports nothing of ours.
+The peers' environments, which have no netbuilder, import it too, so it must not import netbuilder.
 """
 
 from __future__ import annotations
@@ -12,7 +12,7 @@ from dataclasses import dataclass
 __all__ = ["TASKS", "Task", "Work"]
 
 MOMENTUM = 0.9
-"""Of the stochastic gradient descent on either side."""
+"""Momentum of the SGD of both sides."""
 
 
 @dataclass(frozen=True)
@@ -20,20 +20,20 @@ class Work:
     """One training step: softmax, mean loss, gradients of all parameters, momentum, weight decay.
 
     Args:
-        net: "mlp", "alexnet", "alexnet_one_tower", "inception_v1", "vgg16", "lstm", "attention", or "resnet" with its
-            layers behind it.
-        batch: samples a step, over all devices.
+        net: "mlp", "alexnet", "alexnet_one_tower", "inception_v1", "vgg16", "lstm", "attention", or "resnet" followed
+            by its number of layers.
+        batch: samples per step, over all devices.
         threads: of the process.
-        size: height and width of the images in pixels; of "mlp" the length of its vectors, of "lstm" and
-            "attention" the width of the looked-up vectors and of the states.
-        classes: of the samples; of "lstm" and "attention" the words.
-        length: words of a sample of these.
-        decay: of the weights (of convolutions, fully connected layers and normalizations, not of biases).
+        size: height and width of the images in pixels; for "mlp" the width of its layers, for "lstm" and
+            "attention" that of the embeddings and states.
+        classes: number of classes; for "lstm" and "attention" of words.
+        length: words per sample.
+        decay: weight decay (of convolutions, fully connected layers and normalizations, not of biases).
         rate: the learning rate.
-        dropout: whether nets that have dropout drop.
+        dropout: whether dropout layers are active.
         devices: CPU devices that share the batch; our side only.
         width: channels of the first stage's 3x3 convolutions in a residual net with bottlenecks; 0: as usual (64).
-        dtype: of activations, "float32" or "bfloat16"; parameters and their gradients are float32 in either case.
+        dtype: of activations, "float32" or "bfloat16"; parameters and their gradients are always float32.
         mode: how the peer runs, "eager" or "compile".
         state: the peer writes a file of this name instead of serving, see ``check``.
     """
@@ -63,7 +63,7 @@ class Work:
 
     @property
     def layers(self) -> int:
-        """The layers of a residual net; 0 of other nets."""
+        """The number of layers of a residual net; 0 for other nets."""
         number = self.net.removeprefix("resnet")
         return int(number) if number.isdigit() and number != self.net else 0
 
@@ -76,12 +76,12 @@ class Work:
 
     @property
     def labels(self) -> int:
-        """How many labels a batch has."""
+        """Number of labels per batch."""
         return self.length * self.batch if self.reads_words else self.batch
 
     @property
     def reads_words(self) -> bool:
-        """Whether samples are words by their numbers."""
+        """Whether the input is indices of words."""
         return self.net in ("lstm", "attention")
 
 
@@ -90,10 +90,10 @@ class Task:
     """A training step that is compared with a peer.
 
     Args:
-        work: with the usual batch.
-        steps: of a turn.
+        work: with the default batch.
+        steps: per turn.
         warmup: steps before the first turn; the first ones compile.
-        small: the same net at a size at which three steps take no time, for ``check``.
+        small: the same net, small enough that three steps take hardly any time, for ``check``.
     """
 
     work: Work
@@ -103,12 +103,12 @@ class Task:
 
     @property
     def unit(self) -> tuple[str, float]:
-        """The unit that suits the time of a step, and how many of it make a second."""
+        """Unit for the time of a step, and how many units are in a second."""
         return ("us", 1e6) if self.work.net == "mlp" else ("ms", 1e3)
 
 
 def _images(net: str, batch: int, steps: int, size: int) -> Task:
-    # A strong decay, so that one that is left out, or given to other parameters, shows after a few steps.
+    # A large decay, so that missing or misplaced decay shows after a few steps.
     small = Work(net, batch=4, size=size, classes=10, decay=1.0, rate=0.01, dropout=False)
     return Task(Work(net, batch), steps, 4, small)
 
@@ -139,4 +139,4 @@ TASKS = {
     "alexnet": _images("alexnet", 128, 3, 67),
     "alexnet_one_tower": _images("alexnet_one_tower", 128, 3, 67),
 }
-"""Name -> task; the batch of AlexNet is its papers'."""
+"""Name -> task; AlexNet has the batch of its papers."""

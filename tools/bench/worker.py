@@ -1,9 +1,9 @@
-"""The side of a benchmark that steps: reads commands, runs steps, answers with their times.
+"""The worker process of a benchmark: reads commands, runs steps, answers with their times.
 
-It is run by path in the peers' environments, which have no netbuilder, so it imports nothing of ours.
+It runs by path in the peers' environments, which have no netbuilder, so it must not import netbuilder.
 
-The conversation, one JSON text a line: the worker says ``{"ready": info}`` once it is warm; to ``{"steps": n}`` it
-answers ``{"seconds": [...]}``, one number a step, and the loss of the last one as ``"loss"``; the end of input ends it.
+The protocol, one JSON text per line: after the warm-up the worker writes ``{"ready": info}``; to ``{"steps": n}`` it
+answers ``{"seconds": [...], "loss": ...}``, a time for each step and the loss of the last one; it ends with its input.
 """
 
 from __future__ import annotations
@@ -29,11 +29,11 @@ def serve(
 
     Args:
         step: runs one step to its end.
-        warmup: steps that are not counted.
-        loss: returns the loss of the last step; None: there is none.
-        info: what the controller shows with the figures.
+        warmup: number of steps that are not timed.
+        loss: returns the loss of the last step; None: there is no loss.
+        info: description that the controller shows with the times.
     """
-    # keep the output of libraries out of the answers
+    # Libraries may print to standard output, which must contain only answers.
     answers = os.fdopen(os.dup(1), "w", buffering=1)
     os.dup2(2, 1)
     for _ in range(warmup):

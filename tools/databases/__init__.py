@@ -1,1 +1,1 @@
-"""The parts of netbuilder-make-db: sources of images, writing, checking and describing databases."""
+"""Parts of netbuilder-make-db: sources of images; writing, checking and describing databases."""

@@ -1,4 +1,4 @@
-"""A description of a database, in a few lines."""
+"""Description of a database in a few lines."""
 
 from __future__ import annotations
 
@@ -11,10 +11,10 @@ from netbuilder.proto.errors import counted
 
 __all__ = ["describe_database"]
 
-_FIRST = 5  # keys that are shown
-_KINDS = 10  # kinds of records that are shown
-_LABELS = 20  # labels that are shown
-_DECODED = 100  # images that are decoded for their sizes
+_FIRST = 5  # number of keys shown
+_KINDS = 10  # number of kinds of records shown
+_LABELS = 20  # number of labels shown
+_DECODED = 100  # number of images decoded to find their sizes
 
 
 def describe_database(
@@ -22,7 +22,7 @@ def describe_database(
 ) -> list[str]:
     """Return lines about a database: count, types, shapes of images, labels, first keys.
 
-    All records are looked at, and the first hundred images decoded.
+    All records are read, and the first hundred images decoded.
 
     Raises:
         As ``open_records``.
@@ -47,7 +47,7 @@ def describe_database(
             labels[None] += 1
             damaged.append(str(error))
         tick(1)
-    lines.append(f"bytes: {bytes_:,} in all, {bytes_ // max(len(records), 1):,} a record")
+    lines.append(f"bytes: {bytes_:,}, {bytes_ // max(len(records), 1):,} per record")
     lines += [f"first keys: {', '.join(keys)}"] if keys else []
     lines += [f"records: {count} of {kind}" for kind, count in kinds.most_common(_KINDS)]
     lines += [f"records: of {counted(len(kinds) - _KINDS, 'more kind')}"] if len(kinds) > _KINDS else []

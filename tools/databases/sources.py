@@ -1,4 +1,4 @@
-"""Sources of images for netbuilder-make-db, recognized by their form."""
+"""Sources of images for netbuilder-make-db; the kind of source is recognized from the path."""
 
 from __future__ import annotations
 
@@ -32,13 +32,13 @@ def open_source(
     Args:
         source: a folder of class folders, or of IDX files such as MNIST's; a CSV list; an ``.npz`` file; an
             IDX file of images; or a database of images.
-        part: "train" or "test", where the source has both.
-        labels: the IDX file of labels that belongs to one of images.
-        root: folder that the paths of a list are relative to.
+        part: "train" or "test", if the source has both.
+        labels: the IDX file of labels, if the source is an IDX file of images.
+        root: folder that paths in a list are relative to.
 
     Raises:
         FileNotFoundError: there is no such source.
-        NetError: it has none of these forms, or is damaged.
+        NetError: it is of none of these kinds, or damaged.
     """
     path = Path(source)
     if labels is not None:
@@ -51,7 +51,7 @@ def open_source(
         return ImageArrays(read_idx(files[0]), read_idx(files[1]), str(files[0]))
     kind = database_type(path)
     if kind == "minidb" and "idx" in path.name:
-        raise NetError(f"{str(path)!r}: looks like an IDX file of images; give the file of labels, too (--labels FILE)")
+        raise NetError(f"{str(path)!r}: looks like an IDX file of images; give the file of labels too (--labels FILE)")
     if kind is not None:
         return ImageDatabase(path, kind)
     if not path.exists():
@@ -60,6 +60,6 @@ def open_source(
 
 
 def _idx_files(folder: Path, part: str) -> list[Path]:
-    """Return the files of images and labels; none, if there are no such files."""
+    """Return the files of images and labels; [] unless both exist."""
     found = [p for name in IDX_PARTS[part] for p in (folder / name, folder / f"{name}.gz") if p.is_file()]
     return found if len(found) == 2 else []

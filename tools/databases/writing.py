@@ -1,4 +1,4 @@
-"""Databases of images written and read back."""
+"""Writing databases of images, and reading them back to check them."""
 
 from __future__ import annotations
 
@@ -32,18 +32,17 @@ Tick = Callable[[int], object]
 
 @dataclass(frozen=True)
 class Choices:
-    """How records are made.
+    """Options for writing records.
 
     Args:
-        resize: length of the shorter side; 0: as it comes.
-        size: height and width; None: as they come.
-        encode: "keep" (image files as they are, unless they are resized; then, and for arrays, "raw" or JPEG as the
-            source was), "jpeg" or "raw".
+        resize: length of the shorter side; 0: unchanged.
+        size: height and width; None: unchanged.
+        encode: "keep" (image files unchanged; JPEG if they are resized, and arrays as "raw"), "jpeg" or "raw".
         quality: of JPEG, 1 to 100.
-        shuffle: seed of the order; None: that of the source.
-        skip_damaged: images that cannot be decoded are left out, not refused.
-        threads: that decode and encode; None: one for each core.
-        max_pixels: largest image that is decoded, height times width; None: as ``decode_image`` has it.
+        shuffle: seed to shuffle the images; None: keep the order of the source.
+        skip_damaged: skip images that cannot be decoded; otherwise they are errors.
+        threads: number of threads that decode and encode; None: one for each core.
+        max_pixels: largest image that is decoded, height times width; None: the default of ``decode_image``.
     """
 
     resize: int = 0
@@ -58,23 +57,23 @@ class Choices:
 
 @dataclass
 class Written:
-    """What was written: checksums of the records in order, numbers of labels, and messages of images left out."""
+    """What was written: checksums of the records in order, counts of labels, and messages about skipped images."""
 
     sums: list[int] = field(default_factory=list)
     labels: Counter[int] = field(default_factory=Counter)
-    left_out: list[str] = field(default_factory=list)
+    skipped: list[str] = field(default_factory=list)
 
 
 def write_database(images: ImageSet, path: str, db_type: str, choices: Choices, tick: Tick) -> Written:
     """Write the images to a new database, and the names of their classes next to it.
 
-    Keys are the numbers of the records, eight digits, and, for files, their names.
+    A key is the number of the record in eight digits, and, for files, the file's name.
 
     Args:
         images: the source.
         path, db_type: of the database.
-        choices: see there.
-        tick: called with 1 for each image that is done.
+        choices: options.
+        tick: called with 1 for each image.
 
     Raises:
         ParseError: an image is damaged.
@@ -109,7 +108,7 @@ def _records(
                 except ParseError as error:
                     if not choices.skip_damaged:
                         raise
-                    written.left_out.append(str(error))
+                    written.skipped.append(str(error))
                     tick(1)
                     continue
                 key = f"{len(written.sums):08}"
@@ -123,15 +122,13 @@ def _records(
             pool.shutdown(cancel_futures=True)
     if not written.sums:
         why = (
-            f"all {len(images)} images are damaged, the first: {written.left_out[0]}"
-            if written.left_out
-            else "no images"
+            f"all {len(images)} images are damaged, the first: {written.skipped[0]}" if written.skipped else "no images"
         )
         raise NetError(f"the source has nothing to write: {why}")
 
 
 def _record(images: ImageSet, number: int, choices: Choices) -> tuple[bytes, int]:
-    """Return a record and its label; images that are kept are decoded too, so that no damaged one is written."""
+    """Return a record and its label; unchanged images are decoded too, so that no damaged one is written."""
     found = images[number]
     pixels = found.pixels(max_pixels=choices.max_pixels)
     sized = _sized(pixels, choices)
@@ -164,10 +161,12 @@ def check_database(path: str, db_type: str, written: Written, tick: Tick, *, max
 
     Raises:
         NetError: a record or label is missing, added or different.
-        ParseError: a record cannot be read, or its image not be decoded.
+        ParseError: a record cannot be read, or its image cannot be decoded.
     """
     if len(open_records(path, db_type)) != len(written.sums):
-        raise NetError(f"{path!r}: holds {len(open_records(path, db_type))} records, {len(written.sums)} were written")
+        raise NetError(
+            f"{path!r}: holds {len(open_records(path, db_type))} records, but {len(written.sums)} were written"
+        )
     labels: Counter[int] = Counter()
     with ThreadPoolExecutor(decoding_threads()) as pool:
         waiting: deque[Future[int]] = deque()

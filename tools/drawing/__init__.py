@@ -1,1 +1,1 @@
-"""Drawings of nets: where operators stand, and the page that shows them."""
+"""Drawings of nets: their layout, and the page that shows them."""

@@ -1,4 +1,4 @@
-"""What a drawing of a net is made of."""
+"""Elements of the drawing of a net."""
 
 from __future__ import annotations
 
@@ -13,8 +13,8 @@ class Blob:
 
     Args:
         name: the blob.
-        shape: its shape and type as text, "" where they are not known.
-        writer: index of the operator that makes it; -1: it is there before.
+        shape: its shape and type as text, "" if they are not known.
+        writer: index of the operator that writes it; -1: it exists before the net runs.
     """
 
     name: str

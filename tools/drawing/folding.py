@@ -1,4 +1,4 @@
-"""Repeated blocks of a drawing: runs of operators that follow one another with the same kinds, arguments and shapes."""
+"""Repeated blocks of a drawing: consecutive sequences of operators with the same types, arguments and shapes."""
 
 from __future__ import annotations
 
@@ -9,9 +9,9 @@ from netbuilder.tools.drawing.boxes import Blob, Box
 
 __all__ = ["Fold", "find_folds", "repeats"]
 
-_LONGEST = 400  # operators of a block
-_LEAST_HIDDEN = 3  # operators that a fold has to save
-_OWN = ("stream", "seed", "name", "net")  # in the names of arguments that differ between equal blocks
+_LONGEST = 400  # longest block, in operators
+_LEAST_HIDDEN = 3  # least number of operators that a fold must hide
+_IGNORED = ("stream", "seed", "name", "net")  # arguments with these in their names may differ between equal blocks
 
 
 @dataclass(frozen=True)
@@ -19,9 +19,9 @@ class Fold:
     """A block that is repeated.
 
     Args:
-        first: the operators of its first turn.
-        others: those of the other turns, which are hidden while it is folded.
-        times: how many turns there are.
+        first: the operators of the first occurrence.
+        others: those of the other occurrences, which are hidden while the block is folded.
+        times: number of occurrences.
     """
 
     first: list[int]
@@ -53,14 +53,14 @@ def find_folds(boxes: Sequence[Box], blobs: Sequence[Blob]) -> list[Fold]:
 def repeats(
     kinds: Sequence[Hashable], cost: Callable[[int, int], int] = lambda start, length: 0
 ) -> list[tuple[int, int, int]]:
-    """Return the runs of a block that is repeated at once: where it starts, its length, how often it comes.
+    """Find blocks that are repeated without a gap: return where each starts, its length, and how often it occurs.
 
-    Of runs that overlap, the one that covers most counts, and of those the one with the shortest block.
+    Of overlapping runs the one that covers most operators is used, and of those the one with the shortest block.
 
     Args:
-        kinds: operators that may be turns of one block are equal.
-        cost: given start and length of a block; a run that could as well start some operators later starts where
-            this is least.
+        kinds: a value for each operator; blocks with equal values are repetitions.
+        cost: function of start and length of a block; a run that could also start some operators later starts where
+            the cost is least.
 
     >>> repeats("xabcabcabcy")
     [(1, 3, 3)]
@@ -72,7 +72,7 @@ def repeats(
     for length in range(1, min(_LONGEST, count // 2) + 1):
         start = 0
         while start + 2 * length <= count:
-            same = 0  # operators from `start` on that are as those a block later
+            same = 0  # number of operators from `start` on that equal those one block later
             while start + same + length < count and codes[start + same] == codes[start + same + length]:
                 same += 1
             times, slack = same // length + 1, same % length
@@ -91,5 +91,5 @@ def repeats(
 
 
 def _signature(box: Box, blobs: Sequence[Blob]) -> Hashable:
-    arguments = tuple(sorted(item for item in box.arguments.items() if not any(part in item[0] for part in _OWN)))
+    arguments = tuple(sorted(item for item in box.arguments.items() if not any(part in item[0] for part in _IGNORED)))
     return box.type, box.backward, arguments, tuple(blobs[output].shape for output in box.outputs)

@@ -1,4 +1,4 @@
-"""Where the operators of a net are in a drawing: a lane for each device, time downwards."""
+"""Layout of the drawing of a net: a lane for each device, time downwards."""
 
 from __future__ import annotations
 
@@ -26,10 +26,10 @@ class Drawing:
         name: of the net.
         lanes: the devices.
         boxes: the operators, in their order.
-        blobs: what they read and write.
+        blobs: their inputs and outputs.
         folds: blocks of operators that are repeated.
-        lacking: blobs that the net reads from outside and whose shape is not known, if others depend on it.
-        problem: why no shape is known at all, as they contradict one another; "": they do not.
+        missing: external inputs with unknown shapes on which other shapes depend.
+        problem: why shapes contradict each other, in which case none is shown; "" if they do not.
     """
 
     name: str
@@ -37,21 +37,21 @@ class Drawing:
     boxes: list[Box]
     blobs: list[Blob]
     folds: list[Fold]
-    lacking: list[str]
+    missing: list[str]
     problem: str
 
 
 def lay_out(net: Any, blob_specs: Mapping[Any, Any] | None = None, init_net: Any = None) -> Drawing:
-    """Return where the operators of a net are drawn.
+    """Lay out a net.
 
-    An operator is drawn below those before it in its lane, and below those that make what it reads.
+    An operator is drawn below the earlier ones in its lane, and below those that write its inputs.
 
     Args:
         net: a Net or NetDef.
-        blob_specs: shapes of what it reads, as ``netbuilder.graph.infer_shapes`` takes them.
+        blob_specs: shapes of external inputs, as for ``netbuilder.graph.infer_shapes``.
         init_net: makes the parameters; their shapes are inferred from it.
 
-    Where shapes contradict one another the drawing has none, and says why.
+    If shapes contradict each other, the drawing has none, and ``problem`` says why.
     """
     message: NetDef = message_of(net)
     versions = number_versions(message.op)
@@ -77,8 +77,8 @@ def lay_out(net: Any, blob_specs: Mapping[Any, Any] | None = None, init_net: Any
                 arguments, bool(op.is_gradient_op))
         )  # fmt: skip
     known = all(blob.shape for blob in blobs)
-    lacking = [] if known or problem else _lacking(message, shapes, init_net)
-    return Drawing(message.name, list(lanes), boxes, blobs, find_folds(boxes, blobs), lacking, problem)
+    missing = [] if known or problem else _missing(message, shapes, init_net)
+    return Drawing(message.name, list(lanes), boxes, blobs, find_folds(boxes, blobs), missing, problem)
 
 
 def _rows_below(versions: Versions, rows: list[int], index: int) -> list[int]:
@@ -93,7 +93,7 @@ def _device_text(device: DeviceOption) -> str:
 
 
 def _shapes(net: NetDef, specs: Mapping[Any, Any] | None, init_net: Any) -> tuple[InferredShapes, str]:
-    """Return what is known of the blobs; and why it is nothing, where shapes contradict one another."""
+    """Return the inferred shapes, and \"\"; or no shapes and the reason, if they contradict each other."""
     nets = [net] if init_net is None else [init_net, net]
     try:
         return infer_shapes(nets, specs), ""
@@ -101,10 +101,10 @@ def _shapes(net: NetDef, specs: Mapping[Any, Any] | None, init_net: Any) -> tupl
         return InferredShapes({}, {}, []), str(error)
 
 
-def _lacking(net: NetDef, shapes: InferredShapes, init_net: Any) -> list[str]:
-    """Return the blobs that a net reads from outside, whose shape is not known and which no init net makes.
+def _missing(net: NetDef, shapes: InferredShapes, init_net: Any) -> list[str]:
+    """Return the external inputs of unknown shape that the init net does not make.
 
-    Those of an init net are not known at the end either if the net writes them anew, as updates do.
+    Blobs that the init net makes may have no known shape at the end either, if the net overwrites them, as updates do.
     """
     made = set() if init_net is None else {blob for op in message_of(init_net).op for blob in op.output}
     return [blob for blob in undefined_inputs(net.op) if blob not in made and shapes.spec(blob) is None]

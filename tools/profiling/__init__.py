@@ -1,1 +1,1 @@
-"""What the profiler runs: nets from files, from predictors and from the zoo, fed and created in a workspace."""
+"""Nets for the profiler, from files, predictors and the zoo, created in a workspace with their inputs fed."""

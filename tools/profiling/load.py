@@ -1,4 +1,4 @@
-"""Nets in files, made ready to run: with values for what they read, those of an init net or random ones."""
+"""Nets from files, made ready to run: their inputs get values from an init net, or random ones."""
 
 from __future__ import annotations
 
@@ -30,22 +30,25 @@ def load_net(
     """Create a net from a file.
 
     Args:
-        workspace: where.
-        path: of the net.
-        init: of the init net, which is run first; None: none.
-        given: inputs, as arrays or as specs of random ones.
-        device: where all operators run; None: where the files say.
-        trusted: run every operator of the nets; if not, none that touches files, loops, waits or calls Python.
+        workspace: where the net is created.
+        path: file of the net.
+        init: file of the init net, which runs first; None: there is none.
+        given: inputs, as arrays, or as specs for random arrays.
+        device: where all operators run; None: on the devices in the files.
+        trusted: allow all operators; if not, none that touches files, loops, waits or calls Python.
 
     Raises:
-        BlobError: the net reads what neither the init net makes nor ``given`` names, or ``given`` names what it
-            does not read.
-        ParseError, NetError, OSError: a file or a net is wrong, or holds operators that are run only if ``trusted``.
+        BlobError: the net reads a blob that neither the init net makes nor ``given`` names, or ``given`` names a blob
+            that it does not read.
+        ParseError, NetError, OSError: a file or net is invalid, or holds operators that are allowed only if
+            ``trusted``.
     """
     net = read_net(path)
     init_net = read_net(init) if init is not None else NetDef()
     if not trusted:
-        check_harmless(init_net, f"--init {str(init)!r}")  # of a training net: more than fills, such as CreateMutex
+        check_harmless(
+            init_net, f"--init {str(init)!r}"
+        )  # not check_fills: init nets of training also hold operators such as CreateMutex
         check_harmless(net, repr(str(path)))
     if device is not None:
         place_operators(init_net, device)
@@ -55,11 +58,11 @@ def load_net(
     reads = undefined_inputs(net.op)
     for name, spec in given.items():
         if name not in reads:
-            raise BlobError(f"input {name!r}: net {net.name!r} reads no such blob from outside; it reads {reads}")
+            raise BlobError(f"input {name!r}: net {net.name!r} has no such external input; its inputs are {reads}")
         workspace.feed(name, value_of(spec))
     if missing := [name for name in reads if name not in made and name not in given]:
         raise BlobError(
-            f"net {net.name!r} reads {missing}, which nothing makes; give "
+            f"net {net.name!r} reads {missing}, which have no values; give "
             + " ".join(f"--input {name}=SHAPE" for name in missing[:3])
             + (" and so on" if len(missing) > 3 else "")
             + (", or the init net that makes them by --init" if init is None else "")
@@ -79,16 +82,16 @@ def load_folder(
     """Create the net of a predictor.
 
     Args:
-        workspace: where.
+        workspace: where the net is created.
         folder: with init_net.pb and predict_net.pb.
-        batch: samples of each input; None: as saved, or 1 where none is.
-        given: inputs, as arrays or as specs of random ones; none is needed where the files have the shapes.
-        device: where all operators run; None: where the files say.
-        trusted: run every operator of the nets; see ``load_predictor``.
+        batch: samples of each input; None: the stored batch, or 1 without one.
+        given: inputs, as arrays, or as specs for random arrays; not needed for inputs whose shapes are stored.
+        device: where all operators run; None: on the devices in the files.
+        trusted: allow all operators; see ``load_predictor``.
 
     Raises:
         BlobError: the shape of an input is not known.
-        ParseError, NetError, OSError: a file or a net is wrong.
+        ParseError, NetError, OSError: a file or net is invalid.
     """
     predictor = load_predictor(folder, workspace=workspace, device=device, trusted=trusted)
     parameters = frozenset(workspace.blobs()) - set(predictor.inputs)
@@ -97,7 +100,7 @@ def load_folder(
         spec = specs.get(name)
         if spec is None:
             raise BlobError(
-                f"{str(folder)!r} does not say which shape its input {name!r} has; give --input {name}=SHAPE"
+                f"{str(folder)!r} does not store the shape of its input {name!r}; give --input {name}=SHAPE"
             )
         if name not in given and spec.ndim:
             spec = spec.with_shape((batch or spec.shape[0] or 1, *spec.shape[1:]))

@@ -1,4 +1,4 @@
-"""A net that is ready to run, and what to feed it."""
+"""A net that is ready to run, and values for its inputs."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ class Ready:
 
 
 def value_of(given: Any) -> Any:
-    """Return an array as it is, and for a spec one of random fractions, or of zeroes where they may be indices."""
+    """Return an array unchanged; for a spec return random floats, or zeros for integers, which may be indices."""
     if not isinstance(given, TensorSpec):
         return given
     if given.dtype.kind != "f":

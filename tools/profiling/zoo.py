@@ -20,21 +20,21 @@ from netbuilder.tools.training.nets import NETS, add_net
 
 __all__ = ["ZooOptions", "image_shape", "load_zoo"]
 
-_GREY = {"mlp": 28, "lenet": 28}  # nets for images of one channel, by pixels a side
+_GRAY = {"mlp": 28, "lenet": 28}  # nets for images of one channel -> height and width
 
 
 @dataclass(frozen=True)
 class ZooOptions:
-    """What of a net to run.
+    """How to run a net of the zoo.
 
     Args:
-        batch: samples a step, over all devices.
-        image_size: pixels a side; None: what the net is known for.
-        classes: how many.
+        batch: samples per step, over all devices.
+        image_size: height and width in pixels; None: the net's usual size.
+        classes: number of classes.
         training: forward, backward and update; else inference.
-        devices: how many; replicas share the batch.
-        gpu: devices are GPUs.
-        net_type: of the net, such as "dag".
+        devices: number of replicas, which share the batch.
+        gpu: whether devices are GPUs.
+        net_type: how the net is executed, such as "dag".
     """
 
     batch: int = 32
@@ -50,9 +50,9 @@ def load_zoo(workspace: Workspace, name: str, options: ZooOptions) -> Ready:
     """Create a net of the zoo with random images.
 
     Args:
-        workspace: where.
+        workspace: where the net is created.
         name: one of ``netbuilder.tools.training.nets.NETS``.
-        options: what of it to run. Training is by momentum SGD with weight decay.
+        options: how to run it. Training uses momentum SGD with weight decay.
 
     Raises:
         NetError: there is no such net, or the devices cannot share the batch.
@@ -66,13 +66,13 @@ def load_zoo(workspace: Workspace, name: str, options: ZooOptions) -> Ready:
     if problem := split_problem(options.batch, options.devices):
         raise NetError(f"--batch: {problem}")
     many = options.devices > 1 or options.gpu
-    return _parallel(workspace, name, options) if many else _alone(workspace, name, options)
+    return _parallel(workspace, name, options) if many else _on_one_device(workspace, name, options)
 
 
 def image_shape(name: str, options: ZooOptions) -> tuple[int, int, int]:
     """Return channels, height and width of the images for a net of the zoo."""
-    side = options.image_size or _GREY.get(name) or (32 if name.endswith("-cifar") else 224)
-    return 1 if name in _GREY else 3, side, side
+    side = options.image_size or _GRAY.get(name) or (32 if name.endswith("-cifar") else 224)
+    return 1 if name in _GRAY else 3, side, side
 
 
 def _forward(model: ModelHelper, name: str, options: ZooOptions) -> Any:
@@ -104,7 +104,7 @@ def _made(model: ModelHelper) -> frozenset[str]:
     return frozenset(blob for op in model.param_init_net.Proto().op for blob in op.output)
 
 
-def _alone(workspace: Workspace, name: str, options: ZooOptions) -> Ready:
+def _on_one_device(workspace: Workspace, name: str, options: ZooOptions) -> Ready:
     model = _model(name)
     loss = _forward(model, name, options)
     if options.training:
@@ -123,7 +123,7 @@ def _parallel(workspace: Workspace, name: str, options: ZooOptions) -> Ready:
         return [model.net.Scale(loss, "scaled_loss", scale=loss_scale)] if options.training else []
 
     with warnings.catch_warnings():
-        warnings.filterwarnings("ignore", "model .* has no update")  # random parameters are as good here
+        warnings.filterwarnings("ignore", "model .* has no update")  # profiling does not need trained parameters
         record = Parallelize(
             model,
             input_builder_fun=lambda model: None,

@@ -1,1 +1,1 @@
-"""The proof that training does not depend on the number of devices: models, optimizers, and the measure."""
+"""Parts of netbuilder-prove, which shows that training does not depend on the number of devices."""

@@ -1,4 +1,4 @@
-"""Parameters after some steps on several devices, against those after the same steps on one."""
+"""Training on a number of devices, and the difference between parameters."""
 
 from __future__ import annotations
 
@@ -17,19 +17,19 @@ __all__ = ["difference", "trained"]
 
 Values = dict[str, Any]
 
-_LEAST = 1e-6  # a parameter's elements, in the root mean square, that differences are taken relative to
+_LEAST = 1e-6  # smallest root mean square of the elements to which differences are relative
 
 
 def trained(
     model: ProofModel, optimizer: Callable[[ModelHelper], Any], devices: int, *, steps: int = 10, threads: int = 1
 ) -> Values:
-    """Train a model on replicas on the CPU; return its parameters by their names without scope.
+    """Train a model on replicas on the CPU; return its parameters by name, without device prefix.
 
     Args:
         model: what to train; its batches come from a fixed seed.
         optimizer: adds the updates.
         devices: number of replicas, a divisor of ``SAMPLES``.
-        steps: how many batches.
+        steps: number of batches.
         threads: of the workspace.
     """
     reset_names()

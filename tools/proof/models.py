@@ -1,4 +1,4 @@
-"""What is trained on several numbers of devices, with batches from a fixed seed: models with tables."""
+"""What netbuilder-prove trains: models with embedding tables, with batches from a fixed seed, and optimizers."""
 
 from __future__ import annotations
 
@@ -8,15 +8,16 @@ from typing import Any
 
 import numpy as np
 
-from netbuilder.graph import DeviceScope, NameScope
+from netbuilder import optimizers
+from netbuilder.graph import DeviceScope, GradientSlice, NameScope
 from netbuilder.model import Initializer, ModelHelper, brew
 from netbuilder.proto import PROTO_CPU
 from netbuilder.proto.arguments import make_device_option
 
-__all__ = ["SAMPLES", "TABLES", "ProofModel"]
+__all__ = ["OPTIMIZERS", "SAMPLES", "TABLES", "ProofModel"]
 
 SAMPLES = 24
-"""Samples of a batch, a number that 1, 2, 3, 4 and 8 divide."""
+"""Samples per batch, a multiple of 1, 2, 3, 4 and 8."""
 
 _ROWS, _COLUMNS, _READ, _CLASSES = 13, 4, 3, 4
 
@@ -25,13 +26,13 @@ Batch = dict[str, Any]
 
 @dataclass(frozen=True)
 class ProofModel:
-    """A model whose training is compared.
+    """A model whose training on different numbers of devices is compared.
 
     Args:
-        build: adds the forward pass of one replica to the model, given the loss scale and what ``outside`` made.
+        build: adds the forward pass of one replica, given the model, the loss scale and the result of ``outside``.
         batch: draws the inputs of ``SAMPLES`` samples, by name.
         outside: makes parameters outside of the replicas; None: there are none.
-        axes: axis of the samples, for inputs where that is not the first one.
+        axes: axis of the samples, for inputs in which it is not the first.
         options: further arguments of Parallelize.
     """
 
@@ -43,7 +44,7 @@ class ProofModel:
 
 
 def _indices(rng: np.random.Generator) -> Batch:
-    """Draw a few rows for each sample, many of them several times, and classes."""
+    """Draw indices, many of them repeated, and classes."""
     return {
         "indices": rng.integers(0, _ROWS, (SAMPLES, _READ)).astype(np.int32),
         "label": rng.integers(0, _CLASSES, SAMPLES).astype(np.int32),
@@ -71,23 +72,46 @@ def _loss(model: ModelHelper, scores: Any, loss_scale: float) -> list[Any]:
     return [model.net.Scale(loss, "scaled_loss", scale=loss_scale)]
 
 
-def _looked_up(model: ModelHelper, loss_scale: float, table: Any) -> list[Any]:
-    """Rows of a table, a hidden layer, classes; the table is outside, or made here."""
+def _embedding(model: ModelHelper, loss_scale: float, table: Any) -> list[Any]:
+    """Add an embedding, a hidden layer and classes; the table is ``table``, or made here."""
     x = _hidden(model, table if table is not None else _table(model))
     return _loss(model, brew.fc(model, x, "fc2", _COLUMNS, _CLASSES), loss_scale)
 
 
 def _tied(model: ModelHelper, loss_scale: float, table: Any) -> list[Any]:
-    """The table is looked up, and is the weight of the scores, too: a sparse and a dense gradient for one parameter."""
+    """Add a model whose table is also the weight of the scores: one parameter with a sparse and a dense gradient."""
     table = _table(model)
     scores = model.net.MatMul([_hidden(model, table), table], "scores", trans_b=1)
     return _loss(model, brew.fc(model, scores, "fc2", _ROWS, _CLASSES), loss_scale)
 
 
 TABLES: dict[str, ProofModel] = {
-    "embedding outside": ProofModel(_looked_up, _indices, outside=_table_outside),
-    "embedding inside": ProofModel(_looked_up, _indices),
-    "embedding moved out": ProofModel(_looked_up, _indices, options={"outside_from_bytes": 0}),
+    "embedding outside": ProofModel(_embedding, _indices, outside=_table_outside),
+    "embedding inside": ProofModel(_embedding, _indices),
+    "embedding moved out": ProofModel(_embedding, _indices, options={"outside_from_bytes": 0}),
     "both on one table": ProofModel(_tied, _indices),
 }
-"""By name: models whose table gets a sparse gradient, or a sparse one and a dense one."""
+"""Name -> model whose table gets a sparse gradient, or a sparse and a dense one."""
+
+_SUM: dict[str, Any] = {"sparse_dedup_aggregator": "sum"}  # sums repeated rows of sparse gradients before the update
+
+
+def _row_wise(model: ModelHelper) -> Any:
+    """Adagrad, row-wise for the parameters that have a sparse gradient."""
+    rows = optimizers.AdagradOptimizer(alpha=0.05, rowWise=True, **_SUM)
+    for param in model.params:
+        if isinstance(model.param_to_grad.get(param), GradientSlice):
+            info = model.get_param_info(param)
+            assert info is not None
+            info.optimizer = rows
+    return optimizers.build_adagrad(model, 0.05)
+
+
+OPTIMIZERS: dict[str, Callable[[ModelHelper], Any]] = {
+    "SGD": lambda model: optimizers.build_sgd(model, 0.1, **_SUM),
+    "momentum": lambda model: optimizers.build_sgd(model, 0.05, momentum=0.9, **_SUM),
+    "Adagrad": lambda model: optimizers.build_adagrad(model, 0.05, **_SUM),
+    "Adam": lambda model: optimizers.build_adam(model, 0.01, **_SUM),
+    "row-wise": _row_wise,
+}
+"""Name -> function that adds the updates to a model."""

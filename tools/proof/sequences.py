@@ -1,4 +1,4 @@
-"""Models of the proof that read sequences of words of different lengths: a table inside, recurrent cells, attention."""
+"""Models that netbuilder-prove trains on sequences of different lengths: embeddings, recurrent cells, attention."""
 
 from __future__ import annotations
 
@@ -29,12 +29,12 @@ def _words(rng: np.random.Generator) -> dict[str, Any]:
 
 
 def _pairs(rng: np.random.Generator) -> dict[str, Any]:
-    """Draw sequences, what is to be said of them, and the first context, which is 0."""
+    """Draw source and target sequences, and the first context, which is 0."""
     words = rng.integers(0, _WORDS, (2, _STEPS - 1, SAMPLES)).astype(np.int32)
     return {
         "words": rng.integers(0, _WORDS, (_STEPS, SAMPLES)).astype(np.int32),
-        "lengths": _lengths(rng, least=1),  # attention needs something to look at
-        "said": words[0],
+        "lengths": _lengths(rng, least=1),  # attention needs at least one word
+        "target": words[0],
         "next": words[1],
         "context": np.zeros((1, SAMPLES, _HIDDEN), np.float32),
     }
@@ -45,7 +45,7 @@ def _table(model: ModelHelper) -> Any:
 
 
 def _embedded(model: ModelHelper, table: Any, words: str, steps: int = _STEPS) -> Any:
-    """Add the rows of words (steps, samples), as (steps, samples, width); repeated ones are summed by flat indices."""
+    """Embed words (steps, samples) as (steps, samples, width); repeated rows can be summed thanks to flat indices."""
     flat, _ = model.net.Reshape(words, [f"{words}_flat", f"{words}_shape"], shape=[-1])
     rows = model.net.Gather([table, flat], f"{words}_rows")
     shaped, _ = model.net.Reshape(rows, [f"{words}_in", f"{words}_rows_shape"], shape=[steps, -1, _WIDTH])
@@ -59,7 +59,7 @@ def _loss(model: ModelHelper, states: Any, width: int, classes: int, label: Any,
 
 
 def _classified(layer: Callable[..., Any]) -> Callable[[ModelHelper, float, Any], list[Any]]:
-    """Return a builder: words through a recurrent layer, classes from its last state."""
+    """Return a builder of a model that classifies words by the last state of a recurrent layer."""
 
     def build(model: ModelHelper, loss_scale: float, outside: Any) -> list[Any]:
         rows = _embedded(model, _table(model), "words")
@@ -70,7 +70,7 @@ def _classified(layer: Callable[..., Any]) -> Callable[[ModelHelper, float, Any]
 
 
 def _translated(model: ModelHelper, loss_scale: float, outside: Any) -> list[Any]:
-    """An LSTM reads, another one with attention says the words of the answer; both look words up in one table."""
+    """Add an LSTM encoder and an LSTM decoder with attention; both use the same embedding table."""
     table = _table(model)
     read, hidden, _, cell = LSTM(
         model,
@@ -84,7 +84,7 @@ def _translated(model: ModelHelper, loss_scale: float, outside: Any) -> list[Any
     )
     states = LSTMWithAttention(
         model,
-        decoder_inputs=_embedded(model, table, "said", _STEPS - 1),
+        decoder_inputs=_embedded(model, table, "target", _STEPS - 1),
         decoder_input_lengths=None,
         initial_decoder_hidden_state=hidden,
         initial_decoder_cell_state=cell,
@@ -102,11 +102,11 @@ def _translated(model: ModelHelper, loss_scale: float, outside: Any) -> list[Any
     return _loss(model, both, 2 * _HIDDEN, _WORDS, label, loss_scale)
 
 
-_AXES = {"words": 1, "said": 1, "next": 1, "context": 1}
+_AXES = {"words": 1, "target": 1, "next": 1, "context": 1}
 
 SEQUENCES: dict[str, ProofModel] = {
     "LSTM": ProofModel(_classified(LSTM), _words, axes=_AXES),
     "GRU": ProofModel(_classified(GRU), _words, axes=_AXES),
     "attention": ProofModel(_translated, _pairs, axes=_AXES),
 }
-"""By name."""
+"""Name -> model."""

@@ -1,1 +1,1 @@
-"""What the examples of sequence models are made of."""
+"""Parts of the commands that train sequence models."""

@@ -27,13 +27,13 @@ TABLE = BlobReference("characters/vectors")
 
 @dataclass(frozen=True)
 class Size:
-    """Extents of a model.
+    """Size of a model.
 
     Args:
-        characters: of the alphabet.
+        characters: number of characters in the alphabet.
         hidden: width of the states.
         layers: number of stacked LSTMs.
-        embedding: width of the vectors of characters.
+        embedding: width of the embeddings.
     """
 
     characters: int
@@ -43,22 +43,22 @@ class Size:
 
     @property
     def states(self) -> list[str]:
-        """The names of the states between pieces: hidden and cell of each layer."""
+        """The names of the states that are kept between pieces: hidden and cell of each layer."""
         return [f"{kind}_{i}" for i in range(self.layers) for kind in ("hidden", "cell")]
 
 
 def add_table(model: ModelHelper, size: Size) -> None:
-    """Make the vectors of the characters, once for all replicas: their gradient is sparse."""
+    """Make the embedding table, which the replicas share: its gradient is sparse."""
     with DeviceScope(make_device_option(PROTO_CPU)):
         fill = Initializer("GaussianFill", std=0.1)
         model.create_param(TABLE, [size.characters, size.embedding], fill)
 
 
 def add_language_model(model: ModelHelper, size: Size, *, forward_only: bool = False) -> tuple[Any, list[Any]]:
-    """Add the net from ``characters``, (steps, samples) int32, to a number for each next character.
+    """Add the net from ``characters``, (steps, samples) int32, to scores of each next character.
 
     Returns:
-        The numbers, (steps * samples, characters), and the states after the last step.
+        The scores, (steps * samples, characters), and the states after the last step.
     """
     rows = model.net.Gather([TABLE, "characters"], "rows")
     starts = [model.net.Copy(model.net.StopGradient(name, f"{name}_given"), f"{name}_start") for name in size.states]
@@ -86,7 +86,7 @@ class CharModel:
         batch: columns of a piece, over all devices.
         devices: replicas on the CPU.
         rate: the learning rate of Adam.
-        seed: of the first values.
+        seed: of the initial values.
     """
 
     def __init__(self, size: Size, batch: int, devices: int, rate: float = 0.003, seed: int = 1) -> None:
@@ -106,14 +106,14 @@ class CharModel:
     def _forward(self, model: ModelHelper, scale: float) -> list[Any]:
         scores, states = add_language_model(model, self.size)
         labels = model.net.FlattenToVec("next", "labels")
-        _, loss = model.net.SoftmaxWithLoss([scores, labels], ["chances", "loss"])
+        _, loss = model.net.SoftmaxWithLoss([scores, labels], ["probabilities", "loss"])
         for name, state in zip(self.size.states, states):
-            model.net.Copy(model.net.StopGradient(state, f"{name}_end"), name)  # what the next piece begins with
+            model.net.Copy(model.net.StopGradient(state, f"{name}_end"), name)  # initial states of the next piece
         return [model.Scale(loss, scale=scale)]
 
-    def step(self, now: Array, then: Array) -> float:
-        """Train on one piece; return the mean loss before the step, in nats a character."""
-        for name, value in (("characters", now), ("next", then)):
+    def step(self, current: Array, following: Array) -> float:
+        """Train on one piece; return the mean loss before the step, in nats per character."""
+        for name, value in (("characters", current), ("next", following)):
             for blob, part in zip(self.record.devices.copies(name), np.split(value, len(self.record), axis=1)):
                 self.workspace.feed(blob, np.ascontiguousarray(part))
         if not self.started:
@@ -132,7 +132,7 @@ class CharModel:
                 self.workspace.feed(blob, np.zeros(shape, np.float32))
 
     def export(self, folder: str | os.PathLike[str], text: Characters) -> None:
-        """Write a predictor: characters and states in, chances of the next and states out; with the alphabet."""
+        """Write a predictor: inputs are a character and states, outputs the next one's probabilities and states."""
         net, parameters = writing_net(self.size)
         scope = self.record.devices.scopes[0]
         values = {name: self.workspace.fetch(name if name == TABLE else scope + str(name)) for name in parameters}
@@ -141,19 +141,19 @@ class CharModel:
             net,
             values,
             inputs=["characters", *self.size.states],
-            outputs=["chances", *(f"{name}_end" for name in self.size.states)],
+            outputs=["probabilities", *(f"{name}_end" for name in self.size.states)],
             shapes={"characters": (1, 1), **dict.fromkeys(self.size.states, (1, 1, self.size.hidden))},
             classes=list(text.alphabet),
         )
 
 
 def writing_net(size: Size) -> tuple[NetDef, list[str]]:
-    """Return the net that writes, and the names of its parameters."""
+    """Return the net that generates text, and the names of its parameters."""
     model = ModelHelper("writing", init_params=False)
     add_table(model, size)
     scores, states = add_language_model(model, size, forward_only=True)
     ends = [model.net.Copy(state, f"{name}_end") for name, state in zip(size.states, states)]
-    model.net.AddExternalOutputs(model.net.Softmax(scores, "chances"), *ends)
+    model.net.AddExternalOutputs(model.net.Softmax(scores, "probabilities"), *ends)
     return model.net.Proto(), [str(parameter) for parameter in model.GetAllParams("")]
 
 
@@ -165,7 +165,7 @@ class Writer:
         trusted: see ``load_predictor``.
 
     Raises:
-        NetError: it is a predictor of another kind.
+        NetError: it is not a character model.
     """
 
     def __init__(self, folder: str | os.PathLike[str], *, trusted: bool = False) -> None:
@@ -173,8 +173,8 @@ class Writer:
         self.alphabet = "".join(self._predictor.classes or ())
         if not self.alphabet or "characters" not in self._predictor.inputs:
             raise NetError(
-                f"{os.fspath(folder)!r}: holds no character model: it reads {list(self._predictor.inputs)} and has "
-                f"{len(self.alphabet)} characters; give a folder that netbuilder-char-lm TEXT --export FOLDER wrote"
+                f"{os.fspath(folder)!r}: is not a character model: its inputs are {list(self._predictor.inputs)}, and "
+                f"it has {len(self.alphabet)} characters; give one that netbuilder-char-lm TEXT --export FOLDER wrote"
             )
 
     def write(self, prime: str, length: int, *, temperature: float = 1.0, seed: int = 0) -> str:
@@ -182,19 +182,19 @@ class Writer:
 
         Args:
             prime: at least one character.
-            temperature: probabilities are raised to its inverse: below 1, likely ones are drawn more often; 0: the
-                likeliest is taken.
-            seed: of the draws.
+            temperature: probabilities are raised to the power 1 / temperature: below 1, likely characters are drawn
+                more often; 0: the most likely one is taken.
+            seed: of the random numbers.
         """
         text, rng = Characters(prime + self.alphabet, self.alphabet), np.random.default_rng(seed)
         states = {name: np.zeros(shape, np.float32) for name, shape in self._states().items()}
         written: list[int] = []
-        chances: Array = np.empty(0)
+        probabilities: Array = np.empty(0)
         for number in text.encode(prime):
-            chances, states = self._step(int(number), states)
+            probabilities, states = self._step(int(number), states)
         for _ in range(length):
-            written.append(drawn(chances, temperature, rng))
-            chances, states = self._step(written[-1], states)
+            written.append(draw(probabilities, temperature, rng))
+            probabilities, states = self._step(written[-1], states)
         return text.decode(written)
 
     def _states(self) -> dict[str, Any]:
@@ -202,13 +202,13 @@ class Writer:
 
     def _step(self, number: int, states: dict[str, Array]) -> tuple[Array, dict[str, Array]]:
         found = self._predictor.run({"characters": np.array([[number]], np.int32), **states})
-        return found["chances"][0], {name: found[f"{name}_end"] for name in states}
+        return found[self._predictor.outputs[0]][0], {name: found[f"{name}_end"] for name in states}
 
 
-def drawn(chances: Array, temperature: float, rng: Any) -> int:
-    """Draw a number by its chances, sharpened as ``Writer.write`` says."""
+def draw(probabilities: Array, temperature: float, rng: Any) -> int:
+    """Draw an index by its probability, with the temperature of ``Writer.write``."""
     if temperature <= 0:
-        return int(np.argmax(chances))
-    logs = np.log(np.maximum(np.asarray(chances, np.float64), 1e-30)) / temperature
+        return int(np.argmax(probabilities))
+    logs = np.log(np.maximum(np.asarray(probabilities, np.float64), 1e-30)) / temperature
     weights = np.exp(logs - logs.max())
     return int(rng.choice(len(weights), p=weights / weights.sum()))

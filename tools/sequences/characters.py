@@ -1,4 +1,4 @@
-"""A text as numbers of characters, cut into pieces that follow each other."""
+"""A text as indices of characters, cut into consecutive pieces."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ class Characters:
         alphabet: the characters, in their order; None: those of the text, sorted.
 
     Raises:
-        ArgumentError: the text is too short, or has a character that the alphabet has not.
+        ArgumentError: the text is too short, or has a character that is not in the alphabet.
     """
 
     def __init__(self, text: str, alphabet: str | None = None) -> None:
@@ -33,28 +33,28 @@ class Characters:
         self.numbers = self.encode(text)
 
     def encode(self, text: str) -> Array:
-        """Return the numbers of characters, int32.
+        """Return the indices of characters, int32.
 
         Raises:
-            ArgumentError: one is not in the alphabet.
+            ArgumentError: a character is not in the alphabet.
         """
         strange = sorted(set(text).difference(self._number))
         if strange:
             raise ArgumentError(
-                f"the characters {strange} do not occur in the text that was learned; it has {self.alphabet!r}"
+                f"the characters {strange} do not occur in the training text, whose characters are {self.alphabet!r}"
             )
         return np.array([self._number[character] for character in text], np.int32)
 
     def decode(self, numbers: Any) -> str:
-        """Return the text of some numbers."""
+        """Return the text of indices."""
         return "".join(self.alphabet[int(number)] for number in numbers)
 
     def batches(self, batch: int, steps: int) -> Iterator[tuple[Array, Array]]:
-        """Yield (characters, the ones after them), (steps, batch) int32 each; each column goes on where it was.
+        """Yield (characters, the ones after them), each (steps, batch) int32; columns continue in the next piece.
 
         Args:
-            batch: columns; the text is cut into so many parts.
-            steps: characters of each in a piece.
+            batch: number of columns, parts into which the text is cut.
+            steps: characters of each column in a piece.
 
         Raises:
             ArgumentError: the text is too short for one piece.
@@ -63,9 +63,9 @@ class Characters:
         if length < steps:
             raise ArgumentError(
                 f"a batch of {batch} parts of {steps} characters needs a text of at least {batch * steps + 1} "
-                f"characters, and this one has {len(self.numbers)}; give a smaller batch or fewer steps"
+                f"characters, got {len(self.numbers)}; give a smaller batch or fewer steps"
             )
-        now = self.numbers[: batch * length].reshape(batch, length).T
-        then = self.numbers[1 : batch * length + 1].reshape(batch, length).T
+        current = self.numbers[: batch * length].reshape(batch, length).T
+        following = self.numbers[1 : batch * length + 1].reshape(batch, length).T
         for start in range(0, length - steps + 1, steps):
-            yield now[start : start + steps], then[start : start + steps]
+            yield current[start : start + steps], following[start : start + steps]

@@ -14,8 +14,8 @@ from netbuilder.proto import ArgumentError
 __all__ = ["TASKS", "Batch", "Pairs"]
 
 Array = np.ndarray[Any, Any]
-_MOST = 18  # digits that a 64-bit integer holds, whatever they are
-FIRST = 4  # numbers below are those of PAD, GO, EOS and UNK
+_MOST = 18  # number of digits that always fits into a 64-bit integer
+FIRST = 4  # smaller indices are PAD, GO, EOS and UNK
 
 
 def _reversed(rng: Any, length: int) -> tuple[str, str]:
@@ -32,18 +32,18 @@ TASKS: dict[str, tuple[Callable[[Any, int], tuple[str, str]], Callable[[int], in
     "reverse": (_reversed, lambda length: length, lambda length: length),
     "add": (_sum, lambda length: 2 * length + 1, lambda length: length + 1),
 }
-"""Task -> what draws a pair, and the most characters of its question and of its answer, for a ``length``."""
+"""Task -> functions of ``length``: draw a pair; largest number of characters of a question, and of an answer."""
 
 
 @dataclass(frozen=True)
 class Batch:
-    """Questions and answers as numbers, the steps first.
+    """Questions and answers as indices, the axis of steps first.
 
     Args:
         source: (source steps, samples) int32, with its lengths (samples,) int32.
-        target: what the decoder reads, GO first, (target steps, samples), with its lengths.
-        label: what it is to write, EOS last, of the same shape.
-        weight: 1 where there is a label, 0 after the end; float32, of the same shape.
+        target: input of the decoder, which begins with GO, (target steps, samples), with its lengths.
+        label: expected output of the decoder, which ends with EOS, of the same shape.
+        weight: 1 for labels, 0 for padding; float32, of the same shape.
     """
 
     source: Array
@@ -58,18 +58,18 @@ class Pairs:
     """Questions and answers of a task, drawn at random.
 
     Args:
-        task: of ``TASKS``.
-        length: the most digits of a number, 1 to 18.
+        task: one of ``TASKS``.
+        length: largest number of digits of a number, 1 to 18.
 
     Raises:
-        ArgumentError: there is no such task; the length is out of bounds.
+        ArgumentError: the task is unknown, or the length out of bounds.
     """
 
     alphabet = "0123456789+"
 
     def __init__(self, task: str, length: int) -> None:
         if task not in TASKS:
-            raise ArgumentError(f"tasks are {sorted(TASKS)}, got {task!r}")
+            raise ArgumentError(f"the task must be one of {sorted(TASKS)}, got {task!r}")
         if not 1 <= length <= _MOST:
             raise ArgumentError(
                 f"{task}: --length, the largest number of digits, must be in [1, {_MOST}], got {length}"
@@ -80,15 +80,15 @@ class Pairs:
         self.words = FIRST + len(self.alphabet)
 
     def draw(self, rng: Any, count: int) -> list[tuple[str, str]]:
-        """Return so many questions with their answers."""
+        """Return ``count`` questions with their answers."""
         return [self._draw(rng, self.length) for _ in range(count)]
 
     def encode(self, text: str) -> list[int]:
-        """Return the numbers of a string's characters."""
+        """Return the indices of a string's characters."""
         return [FIRST + self.alphabet.index(character) for character in text]
 
     def decode(self, numbers: Any) -> str:
-        """Return the string of some numbers."""
+        """Return the string of indices."""
         return "".join(self.alphabet[int(number) - FIRST] for number in numbers if number >= FIRST)
 
     def batch(self, pairs: list[tuple[str, str]]) -> Batch:

@@ -36,12 +36,12 @@ INPUTS = ("source", "source_lengths", "target", "target_lengths")
 
 @dataclass(frozen=True)
 class Shape:
-    """Extents of a model, and its kind of attention.
+    """Size of a model, and its kind of attention.
 
     Args:
-        words: of both languages.
+        words: number of words of both languages.
         units: width of the states of encoder and decoder.
-        embedding: width of the vectors of words.
+        embedding: width of the embeddings.
         attention: "none", "regular", "recurrent", "dot" or "soft_coverage".
     """
 
@@ -58,7 +58,7 @@ class _Nets:
         self.shape = shape
 
     def tables(self, model: ModelHelper) -> tuple[BlobReference, BlobReference]:
-        """Make the vectors of words, once for all replicas: their gradients are sparse."""
+        """Make the embedding tables, which the replicas share: their gradients are sparse."""
         with DeviceScope(make_device_option(PROTO_CPU)):
             read, written = (
                 build_embeddings(model, self.shape.words, self.shape.embedding, name, False)
@@ -83,7 +83,7 @@ class _Nets:
         )
 
     def training(self, model: ModelHelper, tables: tuple[Any, Any]) -> Any:
-        """Add all from words to the scores of the next ones."""
+        """Add the whole model, from words to the scores of the next words."""
         encoded = self.encode(model, tables[0], False)
         outputs, width = build_embedding_decoder(
             model,
@@ -106,7 +106,7 @@ class _Nets:
         return output_projection(model, outputs, width, self.shape.words, None)
 
     def beginning(self) -> tuple[ModelHelper, list[str]]:
-        """Return the net that reads a question, and its outputs: what it read, then the first states."""
+        """Return the net that encodes a question, and its outputs: the encoder's, then the decoder's initial states."""
         model = Seq2SeqModelHelper(init_params=False, name="reading")
         encoded = self.encode(model, self.tables(model)[0], True)
         attends = self.shape.attention != "none"
@@ -121,7 +121,7 @@ class _Nets:
         return model, [str(encoded.outputs), *map(str, states)]
 
     def step(self) -> tuple[ModelHelper, list[str], list[str]]:
-        """Return the net of one step of the decoder, its states before, and its outputs: log chances and states."""
+        """Return the net of one decoder step, its input states, and its outputs: log probabilities and states."""
         model = Seq2SeqModelHelper(init_params=False, name="writing")
         cell = LSTMCell(
             input_size=self.shape.embedding,
@@ -146,18 +146,18 @@ class _Nets:
         output, after = decoder.apply(model, rows, None, before, "timestep")
         flat, _ = model.net.Reshape(output, ["flat", "flat_shape"], shape=[-1, decoder.get_output_dim()])
         scores = output_projection(model, flat, decoder.get_output_dim(), self.shape.words, None)
-        chances = model.net.Log(model.net.Softmax(scores, "chances"), "log_chances")
-        return model, before, [str(chances), *map(str, after)]
+        log_probabilities = model.net.Log(model.net.Softmax(scores, "probabilities"), "log_probabilities")
+        return model, before, [str(log_probabilities), *map(str, after)]
 
 
 class Translator:
-    """A model in training, a replica on each device.
+    """A model in training, with a replica on each device.
 
     Args:
         shape: of the model.
         devices: replicas on the CPU.
         rate: the learning rate of Adam.
-        seed: of the first values.
+        seed: of the initial values.
     """
 
     def __init__(self, shape: Shape, devices: int = 1, rate: float = 0.005, seed: int = 1) -> None:
@@ -183,7 +183,7 @@ class Translator:
         return [model.Scale(loss, scale=scale)]
 
     def step(self, batch: Batch) -> float:
-        """Train on one batch; return its loss before the step, in nats, over all places, padding included."""
+        """Train on one batch; return its loss before the step, in nats, over all positions including padding."""
         for name in (*INPUTS, "label", "weight"):
             value = getattr(batch, name)
             parts = np.split(value, len(self.record), axis=value.ndim - 1)
@@ -196,10 +196,10 @@ class Translator:
         return float(np.mean([self.workspace.fetch(blob) for blob in self.record.devices.copies("loss")]))
 
     def answer(self, pairs: Pairs, question: str, beam_size: int = 4) -> list[Hypothesis]:
-        """Return the best answers, the best first."""
+        """Return answers, the best first."""
         reading, read, writing, before, after = self._nets_for_answers()
         source = np.array(pairs.encode(question), np.int32)[:, None]
-        workspace = self._beside
+        workspace = self._answer_workspace
         workspace.feed("source", source)
         workspace.feed("source_lengths", np.array([len(source)], np.int32))
         workspace.run_net(reading)
@@ -213,36 +213,36 @@ class Translator:
             for name, value in values.items():
                 workspace.feed(name, value[None])
             workspace.run_net(writing)
-            chances, *states_after = (workspace.fetch(name) for name in after)
-            return chances, dict(zip(before, (state[0] for state in states_after)))
+            log_probabilities, *states_after = (workspace.fetch(name) for name in after)
+            return log_probabilities, dict(zip(before, (state[0] for state in states_after)))
 
         first = {name: state.reshape(-1) for name, state in zip(before, states)}
         return beam_search(step, first, beam_size=beam_size, max_length=pairs.target_steps)
 
     def _nets_for_answers(self) -> tuple[Any, list[str], Any, list[str], list[str]]:
-        """Return the nets that read and write, with the parameters as they are now in a workspace of their own."""
+        """Return the nets for answers, in a separate workspace with the present parameters."""
         if self._answering is None:
             reading, read = self.nets.beginning()
             writing, before, after = self.nets.step()
-            self._beside = Workspace()
+            self._answer_workspace = Workspace()
             self._parameters = {str(p) for model in (reading, writing) for p in model.GetAllParams("")}
             self._answering = (reading.net, read, writing.net, before, after)
-            self._take_parameters()
+            self._copy_parameters()
             for name in ("read", "words", "timestep", "read_lengths", "source", "source_lengths"):
-                self._beside.feed(name, np.zeros((1, 1), np.int32))
+                self._answer_workspace.feed(name, np.zeros((1, 1), np.int32))
             for net in (reading.net, writing.net):
-                self._beside.create_net(net)
-        self._take_parameters()
+                self._answer_workspace.create_net(net)
+        self._copy_parameters()
         return self._answering
 
-    def _take_parameters(self) -> None:
+    def _copy_parameters(self) -> None:
         scope = self.record.devices.scopes[0]
         for name in self._parameters:
             own = scope + name
-            self._beside.feed(name, self.workspace.fetch(own if self.workspace.has(own) else name))
+            self._answer_workspace.feed(name, self.workspace.fetch(own if self.workspace.has(own) else name))
 
     def accuracy(self, pairs: Pairs, count: int, seed: int, beam_size: int = 4) -> float:
-        """Return the share of ``count`` questions that the best answer to is right."""
+        """Return the share of ``count`` questions whose best answer is correct."""
         drawn = pairs.draw(np.random.default_rng(seed), count)
         right = [pairs.decode(self.answer(pairs, q, beam_size)[0].tokens) == a for q, a in drawn]
         return float(np.mean(right))

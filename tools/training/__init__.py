@@ -1,1 +1,1 @@
-"""The parts of the trainer: options, data, nets by name, the run, and what it shows."""
+"""Parts of the trainer: options, data, nets by name, the run, and its reports."""

@@ -17,11 +17,11 @@ from netbuilder.tools.training.settings import Options
 __all__ = ["AUTO", "problem_of"]
 
 AUTO = "auto"
-"""Value of ``resume``: the newest checkpoint in the run's own folder, if there is one."""
+"""Value of ``resume``: the newest checkpoint in the run's folder, if there is one."""
 
 
 def problem_of(options: Options) -> str | None:
-    """Return what is wrong with a run's options, or None."""
+    """Return the first problem of a run's options, or None."""
     if options.model not in NETS:
         return (
             f"--model: unknown net {options.model!r}{did_you_mean(options.model, NETS)}; the nets are {', '.join(NETS)}"
@@ -36,7 +36,7 @@ def problem_of(options: Options) -> str | None:
         if (value := getattr(options, name)) is not None and not value > 0:
             return f"--{name.replace('_', '-')}: must be greater than 0 seconds, got {value:g}"
     if options.first_step_limit is not None and options.step_limit is None:
-        return "--first-step-limit: needs --step-limit, too"
+        return "--first-step-limit: needs --step-limit"
     if options.base_batch is not None and options.base_batch < 1:
         return f"--base-batch: must be greater than 0, got {options.base_batch}"
     if not 0 <= options.label_smoothing < 1:
@@ -47,9 +47,9 @@ def problem_of(options: Options) -> str | None:
     if options.average_decay is not None and not 0 <= options.average_decay < 1:
         return f"--ema: must be in [0, 1), usually 0.999 or more, got {options.average_decay:g}"
     if options.patience is None and options.least_improvement:
-        return "--least-improvement: needs --patience, too"
+        return "--least-improvement: needs --patience"
     if options.patience is None and options.patience_measure != "accuracy":
-        return "--patience-measure: needs --patience, too"
+        return "--patience-measure: needs --patience"
     if options.patience is not None and options.patience < 1:
         return f"--patience: must be 1 epoch or more, got {options.patience}"
     if not 0 <= options.least_improvement < float("inf"):
@@ -60,9 +60,9 @@ def problem_of(options: Options) -> str | None:
             f"{options.warmup_epochs:g} and {options.warmup_start:g}"
         )
     if options.warmup_epochs and options.policy == "composite":
-        return "--warmup-epochs: cannot be combined with --policy composite, which can begin with a warm-up itself"
+        return "--warmup-epochs: cannot be combined with --policy composite, which can include a warm-up"
     if options.out and Path(options.out).is_file():
-        return f"--out: {options.out!r} is a file; name a folder"
+        return f"--out: {options.out!r} is a file; give a folder"
     if options.net_type not in NET_TYPES:
         near = did_you_mean(options.net_type, NET_TYPES)
         return f"--net-type: unknown type {options.net_type!r}{near}; the types are {', '.join(NET_TYPES)}"
@@ -80,7 +80,7 @@ def problem_of(options: Options) -> str | None:
     if problem := options.input.problem():
         return problem
     if options.export and Path(options.export).is_file():
-        return f"--export: {options.export!r} is a file; name a folder"
+        return f"--export: {options.export!r} is a file; give a folder"
     if not options.cpu and gpu_count() <= max(options.devices):
         return (
             f"--devices: there is no GPU {max(options.devices)} ({gpu_count()} found); give --cpu to train on the CPU"
@@ -95,12 +95,12 @@ def problem_of(options: Options) -> str | None:
 
 
 def _update_problem(options: Options) -> str | None:
-    """Return what is wrong with the optimizer and its learning rate, or None."""
+    """Return the first problem of the optimizer and its learning rate, or None."""
     trial = dict(options.policy_args)
     if options.step_epochs:
         trial["stepsize"] = options.step_epochs
     if options.optimizer in OPTIMIZERS and OPTIMIZERS[options.optimizer].half:
-        return f"--optimizer: {options.optimizer} is for nets with float16 parameters, and these have float32; give sgd"
+        return f"--optimizer: {options.optimizer} is for nets with float16 parameters, but these have float32; give sgd"
     if options.warmup_epochs and not getattr(OPTIMIZERS.get(options.optimizer), "has_policy", True):
         return f"--warmup-epochs: the learning rate of {options.optimizer} is fixed"
     try:
@@ -116,7 +116,7 @@ def _update_problem(options: Options) -> str | None:
 
 
 def _checkpoint_problem(options: Options) -> str | None:
-    """Return what is wrong with the options for checkpoints, or None."""
+    """Return the first problem of the options for checkpoints, or None."""
     for name in ("every_steps", "every_epochs"):
         value = getattr(options, name)
         if value is not None and value < 1:
@@ -126,7 +126,7 @@ def _checkpoint_problem(options: Options) -> str | None:
     if options.keep < 1:
         return f"--keep: must be greater than 0, got {options.keep}"
     if options.resume == AUTO and not options.checkpoint:
-        return "--resume auto: needs --checkpoint FOLDER; or name a checkpoint"
+        return "--resume auto: needs --checkpoint FOLDER; or give a checkpoint"
     if options.checkpoint and Path(options.checkpoint).is_file():
-        return f"--checkpoint: {options.checkpoint!r} is a file; name a folder"
+        return f"--checkpoint: {options.checkpoint!r} is a file; give a folder"
     return None

@@ -1,4 +1,4 @@
-"""Options of the trainer from a file, under Caffe2's names too, and written into the folder of a run."""
+"""Options of the trainer read from a file, also under Caffe2's names, and written to the folder of a run."""
 
 from __future__ import annotations
 
@@ -19,15 +19,15 @@ _CAFFE2 = {
     "--base-learning-rate": "--learning-rate", "--num-labels": "--classes", "--image-size": "--crop",
     "--use-cpu": "--cpu", "--save-model-name": "--export",
 }  # fmt: skip
-"""Options of Caffe2's imagenet_trainer.py whose meaning is that of another one here."""
+"""Options of Caffe2's imagenet_trainer.py -> options with the same meaning."""
 
 _COUNT = "--num-gpus"
 _PAIRS = ("--policy-arg", "--optimizer-arg")
-_SWITCHES = ("--nesterov",)  # which are switched off as --no-NAME
+_SWITCHES = ("--nesterov",)  # switched off by --no-NAME
 
 
 def plain_arguments(given: Iterable[str]) -> list[str]:
-    """Return a command line with Caffe2's spellings replaced by ours.
+    """Return a command line with Caffe2's names of options replaced by netbuilder's.
 
     >>> plain_arguments(["--batch_size=32", "--num_gpus", "2", "--use_cpu"])
     ['--batch=32', '--devices', '0,1', '--cpu']
@@ -57,12 +57,12 @@ def _devices(count: str) -> str:
 
 
 def read_config(path: Path) -> dict[str, Any]:
-    """Return the values of a file in TOML (``.toml``), YAML (``.yaml``, ``.yml``) or JSON (``.json``).
+    """Return the values in a file in TOML (``.toml``), YAML (``.yaml``, ``.yml``) or JSON (``.json``).
 
     Raises:
-        FileNotFoundError: it is not there.
-        ParseError: it is damaged, or holds no table of options.
-        NetError: it is of another kind, or a package that reads it is missing.
+        FileNotFoundError: the file does not exist.
+        ParseError: it is damaged, or does not hold a table of options.
+        NetError: it is of another kind, or a package to read it is missing.
     """
     text = path.read_text(encoding="utf-8")
     kind = path.suffix.lower()
@@ -100,7 +100,7 @@ def _yaml(text: str) -> Any:
 
 
 def config_arguments(values: Mapping[str, Any]) -> list[str]:
-    """Return the command line that says the same as a file; tables in it only group options.
+    """Return the command line for the values in a file; tables in the file only group options.
 
     >>> config_arguments({"model": "mlp", "cpu": True, "optimization": {"batch": 32, "policy-arg": {"gamma": 0.5}}})
     ['--model=mlp', '--cpu', '--batch=32', '--policy-arg=gamma=0.5']
@@ -129,9 +129,9 @@ def write_config(folder: Path, values: Mapping[str, Any], given: Sequence[str]) 
     """Write all options of a run, those with default values too, as ``options.json``, which ``--config`` reads.
 
     Args:
-        folder: made if it is not there.
+        folder: created if it does not exist.
         values: by name.
-        given: the command line, kept as ``command.txt``.
+        given: the command line, written to ``command.txt``.
 
     Raises:
         OSError: it cannot be written.

@@ -1,4 +1,4 @@
-"""Labeled images that are decoded as they are needed, divided into a part to train on and a part held out."""
+"""Labeled images that are decoded on demand, split into training and held-out samples."""
 
 from __future__ import annotations
 
@@ -18,10 +18,10 @@ __all__ = ["DUMMY", "HELD_OUT", "DecodedImages", "decoded_arrays", "decoded_imag
 Array = np.ndarray[Any, np.dtype[Any]]
 
 HELD_OUT = 5
-"""Every fifth sample is held out where the data has no test part of its own."""
+"""Every fifth sample is held out if the data has no test part."""
 
 DUMMY = "dummy"
-"""Name of a data set of random images, for measuring speed."""
+"""Name of a data set of random images, to measure speed."""
 
 _DUMMY_COUNT, _DUMMY_CLASSES = 1280, 10
 _TEST_FOLDERS = ("val", "validation", "test")
@@ -32,7 +32,7 @@ class DecodedImages:
 
     Args:
         images: the set.
-        options: their preparation.
+        options: their preprocessing.
         is_test: test mode, without random changes.
         classes: number of classes.
     """
@@ -53,7 +53,7 @@ class DecodedImages:
 
     @property
     def damaged(self) -> int:
-        """Number of images left out so far."""
+        """Number of images skipped so far."""
         return len(self._loader.damaged)
 
     @property
@@ -70,11 +70,11 @@ class DecodedImages:
         """Yield batches of images and labels.
 
         Args:
-            size: samples a batch.
-            rng: shuffles the samples; damaged images are replaced by those that follow. None: in order, damaged images
-                left out. The last batch is as large as it comes.
-            start: batches at the beginning that are left out.
-            reuse: images are overwritten when the next batch is asked for.
+            size: samples per batch; the last batch may be smaller.
+            rng: shuffles the samples; damaged images are replaced by those after them. None: in order, damaged images
+                are skipped.
+            start: number of batches to skip at the beginning.
+            reuse: overwrite the images when the next batch is requested.
 
         Raises:
             NetError: a label is too large.
@@ -95,22 +95,21 @@ class DecodedImages:
 
 
 def decoded_images(source: str, options: InputOptions) -> tuple[DecodedImages, DecodedImages]:
-    """Return the samples to train on and those held out.
+    """Return training and held-out samples.
 
     Args:
-        source: a folder of class folders, or one with two such, ``train`` and ``val`` (or ``test``); a database of
-            images; an ``.npz`` file; a CSV list; or "dummy", 1280 images of noise of the size
-            ``crop``.
-        options: what is done to them. Without ``test_data`` and a test part, every fifth sample is held out.
+        source: a folder of class folders, or a folder with two of these, ``train`` and ``val`` (or ``test``); a
+            database of images; an ``.npz`` file; a CSV list; or "dummy", 1280 images of noise of the size ``crop``.
+        options: their preprocessing. Without ``test_data`` and a test part, every fifth sample is held out.
 
     Raises:
-        FileNotFoundError, NetError, ParseError: as ``open_source``; the two parts have other classes.
+        FileNotFoundError, NetError, ParseError: see ``open_source``; or the two parts have different classes.
     """
     return _pair(source, *_parts(source, options), options)
 
 
 def decoded_arrays(train: ImageSet, test: ImageSet, options: InputOptions) -> tuple[DecodedImages, DecodedImages]:
-    """Return samples to train on and those held out, of sets that are there."""
+    """Return training and held-out samples from two sets."""
     return _pair("arrays", train, test, options)
 
 

@@ -1,4 +1,4 @@
-"""Labeled images, in memory or decoded as they are needed, divided into a part to train on and a part held out."""
+"""Labeled images, in memory or decoded on demand, split into training and held-out samples."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ _NO_OPTIONS = InputOptions()
 
 @dataclass(frozen=True)
 class Images:
-    """Images (N, C, H, W), float32, and their labels (N,), int32; how they were prepared, and names of classes."""
+    """Images (N, C, H, W), float32, and their labels (N,), int32; their preprocessing, and names of classes."""
 
     images: Array
     labels: Array
@@ -42,7 +42,7 @@ class Images:
 
     @property
     def class_count(self) -> int:
-        """How many classes there are."""
+        """Number of classes."""
         return int(self.labels.max()) + 1
 
     def batches(
@@ -51,9 +51,9 @@ class Images:
         """Yield batches of images and labels.
 
         Args:
-            size: samples a batch.
-            rng: shuffles the samples; None: in order. The last batch is as large as it comes.
-            start: batches at the beginning that are left out.
+            size: samples per batch; the last batch may be smaller.
+            rng: shuffles the samples; None: in order.
+            start: number of batches to skip at the beginning.
             reuse: ignored for images in memory.
         """
         order = np.arange(len(self)) if rng is None else rng.permutation(len(self))
@@ -65,27 +65,27 @@ class Images:
 def load_images(
     source: str, options: InputOptions = _NO_OPTIONS
 ) -> tuple[Images, Images] | tuple[DecodedImages, DecodedImages]:
-    """Return the samples to train on and those held out.
+    """Return training and held-out samples.
 
     Args:
         source: "digits", the bundled scans of digits, of which every fifth is held out; "dummy", random images of shape
-            (3, 32, 32), or of the size ``crop``, with labels from 0 to 9 in turn, to time nets; a folder with the four
-            files of an IDX data set such as MNIST or Fashion-MNIST, packed by gzip or not; or what ``decoded_images``
-            reads. Digits and IDX files are normalized by the mean and deviation of the samples to train on, unless
-            options are to change their images; then they go the way of decoded ones.
-        options: of images that are decoded.
+            (3, 32, 32), or of the size ``crop``, with labels from 0 to 9 in rotation; a folder with the four
+            files of an IDX data set such as MNIST or Fashion-MNIST, compressed by gzip or not; or a source of
+            ``decoded_images``. Digits and IDX files are normalized by mean and deviation of the training samples,
+            unless options change the images; then they are treated like decoded ones.
+        options: of decoded images.
 
     Raises:
-        FileNotFoundError: the folder, or one of its files, is not there.
-        ParseError: a file is damaged, or images and labels do not fit.
-        NetError: as ``decoded_images``.
+        FileNotFoundError: the folder, or one of its files, does not exist.
+        ParseError: a file is damaged, or images and labels do not match.
+        NetError: see ``decoded_images``.
     """
     if _is_decoded(source, options):
         return decoded_images(source, options)
     if source == DUMMY:
-        return _normalized(*_divided(*_dummy()))
+        return _normalized(*_split(*_dummy()))
     if source == "digits":
-        parts = _divided(*digits())
+        parts = _split(*digits())
         names = tuple(map(str, range(10)))
     else:
         _check_source(Path(source))
@@ -100,18 +100,18 @@ def load_images(
 def _check_source(source: Path) -> None:
     if not source.exists():
         raise FileNotFoundError(
-            f"--data: there is no {str(source)!r}; give digits, dummy, a folder of class folders with images or of IDX "
-            "files, a database, an .npz file, or a CSV list"
+            f"--data: {str(source)!r} does not exist; give digits, dummy, a folder of class folders with images or of "
+            "IDX files, a database, an .npz file, or a CSV list"
         )
 
 
-def _divided(images: Array, labels: Array) -> tuple[Images, Images]:
+def _split(images: Array, labels: Array) -> tuple[Images, Images]:
     held_out = np.arange(len(labels)) % HELD_OUT == HELD_OUT - 1
     return Images(images[~held_out], labels[~held_out]), Images(images[held_out], labels[held_out])
 
 
 def _normalized(train: Images, test: Images, names: tuple[str, ...] = ()) -> tuple[Images, Images]:
-    """Return images by mean and deviation of those to train on; numbers were 0 to 1."""
+    """Return images from 0 to 1 normalized by mean and deviation of the training images."""
     mean, deviation = train.images.mean(), max(float(train.images.std()), 1e-6)
     prepared = ImagePreparation(scale=1 / 255, mean=(float(mean),), std=(deviation,))
     one, other = (
@@ -122,7 +122,7 @@ def _normalized(train: Images, test: Images, names: tuple[str, ...] = ()) -> tup
 
 
 def _pixels(part: Images, name: str, classes: tuple[str, ...]) -> ImageArrays:
-    """Return images of numbers from 0 to 1 as pixels."""
+    """Return images from 0 to 1 as pixels from 0 to 255."""
     pixels = np.rint(part.images[:, 0] * 255).astype(np.uint8)
     found = ImageArrays(pixels, part.labels, name)
     found.classes = classes
@@ -131,12 +131,12 @@ def _pixels(part: Images, name: str, classes: tuple[str, ...]) -> ImageArrays:
 
 def _dummy() -> tuple[Array, Array]:
     images = next(dummy_batches({"data": _DUMMY_SHAPE}))["data"]
-    labels = np.arange(len(images)) // HELD_OUT % _DUMMY_CLASSES  # those held out have all labels, too
+    labels = np.arange(len(images)) // HELD_OUT % _DUMMY_CLASSES  # held-out samples have all labels too
     return images, labels.astype(np.int32)
 
 
 def _is_decoded(source: str, options: InputOptions) -> bool:
-    """Whether the images at ``source`` are decoded as they are needed: a file, a database, or a folder of folders."""
+    """Whether the images at ``source`` are decoded on demand: a file, a database, or a folder of folders."""
     path = Path(source)
     if source == DUMMY:
         return options.crop > 0

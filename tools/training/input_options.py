@@ -1,4 +1,4 @@
-"""What the trainer is told about images that are decoded as they are needed."""
+"""Options of the trainer for images that are decoded on demand."""
 
 from __future__ import annotations
 
@@ -16,23 +16,23 @@ __all__ = ["InputOptions", "add_input_arguments", "input_options"]
 
 @dataclass(frozen=True)
 class InputOptions:
-    """How images become what a net reads; see ``netbuilder.data.ImageTransform``.
+    """Preprocessing of images; see ``netbuilder.data.ImageTransform``.
 
     Args:
         scale, crop, pad: in pixels; 0: none.
-        mirror: every second image, in training.
-        area_crop: training takes parts of 8 % to 100 % of the area.
-        random_scale: shortest and longest side in training.
-        rand_augment: number and strength of RandAugment's changes in training; None: none.
-        color_jitter, color_lighting: shares, and deviation, of changes of color in training.
+        mirror: mirror half of the images in training.
+        area_crop: in training, take random parts with 8 % to 100 % of the area.
+        random_scale: smallest and largest ``scale`` in training.
+        rand_augment: number and strength of RandAugment's operations in training; None: none.
+        color_jitter, color_lighting: share, and standard deviation, of changes of color in training.
         mean, std: one for all channels, or blue, green, red.
         gray: one channel instead of three.
-        threads: that decode; None: one for each core.
-        skip_damaged: images that cannot be decoded are left out, not refused.
-        max_pixels: largest image that is decoded, height times width; None: as ``decode_image`` has it.
-        test_data: where held-out images are; None: in the data, or every fifth of them.
-        classes: how many there are; None: as the data says.
-        names: of the classes from 0 on, for the predictor; none: as the data says.
+        threads: number of decoding threads; None: one for each core.
+        skip_damaged: skip images that cannot be decoded; otherwise they are errors.
+        max_pixels: largest image that is decoded, height times width; None: the default of ``decode_image``.
+        test_data: held-out images; None: the test part of the data, or every fifth image.
+        classes: number of classes; None: that of the data.
+        names: of the classes from 0 on, for the predictor; (): those of the data.
     """
 
     scale: int = 0
@@ -55,10 +55,10 @@ class InputOptions:
     names: tuple[str, ...] = ()
 
     def transform(self, *, is_test: bool) -> ImageTransform:
-        """Return what is done to images while training, or in test mode.
+        """Return the transformation of images in training, or in test mode.
 
         Raises:
-            ArgumentError: options do not fit each other.
+            ArgumentError: options contradict each other.
         """
         scale = self.scale
         if not scale and self.crop and is_test and (self.area_crop or self.random_scale):
@@ -71,7 +71,7 @@ class InputOptions:
         )  # fmt: skip
 
     def problem(self) -> str | None:
-        """Return what is wrong, or None."""
+        """Return the first problem of the options, or None."""
         try:
             decoding_threads(self.threads)
             for is_test in (False, True):
@@ -97,7 +97,7 @@ class InputOptions:
         return found
 
     def preparation(self) -> ImagePreparation:
-        """Return how evaluation prepares images, as a predictor is told it."""
+        """Return the preprocessing in evaluation, which predictors store."""
         found = self.transform(is_test=True)
         return ImagePreparation(
             mean=self.mean, std=self.std, interpolation=found.interpolation,
@@ -106,7 +106,7 @@ class InputOptions:
 
     @property
     def transforms(self) -> bool:
-        """Whether images are to be changed, beyond being brought to numbers of another range."""
+        """Whether an option changes images in another way than normalizing them."""
         names = (
             "scale",
             "crop",
@@ -130,11 +130,11 @@ def add_input_arguments(parser: argparse.ArgumentParser) -> None:
     group.add_argument(
         "--test-data", metavar="PATH", help="held-out images (default: the test part of the data, or every fifth image)"
     )
-    group.add_argument("--classes", type=int, metavar="N", help="number of classes (default: as the data says)")
+    group.add_argument("--classes", type=int, metavar="N", help="number of classes (default: that of the data)")
     group.add_argument(
         "--class-names",
         metavar="FILE",
-        help="names of the classes, one on each line, stored in the exported predictor (default: as the data says)",
+        help="names of the classes, one on each line, stored in the exported predictor (default: those of the data)",
     )
     group.add_argument(
         "--scale", type=int, default=0, metavar="N", help="resize each image so that its shorter side has N pixels"
@@ -144,16 +144,16 @@ def add_input_arguments(parser: argparse.ArgumentParser) -> None:
         type=int,
         default=0,
         metavar="N",
-        help="cut out a square of N pixels: at random in training, the middle in evaluation",
+        help="crop a square of N pixels: at random in training, in the middle in evaluation",
     )
-    group.add_argument("--mirror", action="store_true", help="in training, mirror each image with a chance of 1/2")
+    group.add_argument("--mirror", action="store_true", help="in training, mirror each image with a probability of 1/2")
     group.add_argument(
         "--pad", type=int, default=0, metavar="N", help="in training, add a margin of N pixels before the crop"
     )
     group.add_argument(
         "--area-crop",
         action="store_true",
-        help="in training, cut out a random part of 8 to 100 %% of the area, and resize it to --crop",
+        help="in training, take a random part with 8 to 100 %% of the area, and resize it to --crop",
     )
     group.add_argument(
         "--random-scale",
@@ -200,14 +200,14 @@ def add_input_arguments(parser: argparse.ArgumentParser) -> None:
         metavar="S",
         help="divide pixels by this: one number, or blue, green and red (default: 64)",
     )
-    group.add_argument("--gray", action="store_true", help="read images in one channel, their brightness")
+    group.add_argument("--gray", action="store_true", help="read images as one channel, their brightness")
     group.add_argument(
         "--decode-threads",
         type=int,
         metavar="N",
         help="decode images in N threads (default: one for each core, at most 16)",
     )
-    group.add_argument("--skip-damaged", action="store_true", help="leave out images that cannot be decoded")
+    group.add_argument("--skip-damaged", action="store_true", help="skip images that cannot be decoded")
     add_max_pixels(group)
 
 
@@ -224,7 +224,7 @@ def input_options(found: argparse.Namespace) -> InputOptions:
     """Return the options that a command line gave.
 
     Raises:
-        NetError: the file of the classes' names cannot be read, or a number is no whole one.
+        NetError: the file of class names cannot be read, or COUNT is not a whole number.
     """
     if found.rand_augment and found.rand_augment[0] != round(found.rand_augment[0]):
         raise NetError(f"--rand-augment: COUNT must be a whole number, got {found.rand_augment[0]:g}")

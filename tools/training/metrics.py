@@ -1,4 +1,4 @@
-"""Metrics of a run in files: lines of JSON, event files of TensorBoard, plots."""
+"""Files with the metrics of a run: lines of JSON, event files of TensorBoard, plots."""
 
 from __future__ import annotations
 
@@ -24,9 +24,9 @@ class Metrics:
     """Context manager that writes metrics.
 
     Args:
-        lines: file that a line of JSON is added to for each step and each epoch, or None.
+        lines: file to which a line of JSON is appended for each step and each epoch, or None.
         events: folder for TensorBoard, or None.
-        plot: plot (.png) of the epochs, written again after each, or None.
+        plot: image (.png) with a plot of the epochs, written again after each epoch, or None.
         title: of the plot.
 
     Raises:
@@ -68,7 +68,7 @@ class Metrics:
             try:
                 entry = json.loads(line)
             except ValueError:
-                continue  # a line that is not complete, since the run was killed
+                continue  # an incomplete line of a run that was killed
             if isinstance(entry, dict) and entry.get("kind") == "epoch" and entry.get("epoch", 0) <= epochs:
                 found[entry["epoch"]] = entry  # the last entry, if an epoch was trained again
         self._epochs = [found[number] for number in sorted(found)]

@@ -22,21 +22,21 @@ from netbuilder.tools.training.step_timing import Boundaries
 __all__ = ["TARGET", "evaluation_model", "policy_of", "training_model"]
 
 TARGET = "target"
-"""The input where labels are soft: the probability of each class, (N, classes)."""
+"""Input for soft labels: the probability of each class, (N, classes)."""
 
 _NORMS = frozenset({"SpatialBN", "GroupNorm", "LayerNorm", "InstanceNorm", "RMSNorm"})
 Shape = tuple[int, ...]
 
 
 def training_model(options: Options, shape: Shape, classes: int, steps: int, boundaries: Boundaries) -> ModelHelper:
-    """Return the model that trains, over all devices.
+    """Return the training model, over all devices.
 
     Args:
         options: of the run.
         shape: of an image.
-        classes: how many.
-        steps: of an epoch.
-        boundaries: gets where the parts of its net end.
+        classes: number of classes.
+        steps: per epoch.
+        boundaries: its fields are set to the ends of the phases.
     """
 
     def forward(model: ModelHelper, loss_scale: float) -> list[BlobReference]:
@@ -95,11 +95,11 @@ def _norm_parameters(model: ModelHelper) -> set[str]:
 
 
 def policy_of(options: Options, steps: int) -> tuple[str, dict[str, Any]]:
-    """Return the policy of the learning rate with its arguments, in iterations; a warm-up makes it ``composite``.
+    """Return the policy of the learning rate with its arguments, in iterations; with a warm-up it is ``composite``.
 
     Args:
         options: of the run.
-        steps: of an epoch.
+        steps: per epoch.
     """
     arguments = dict(options.policy_args)
     if options.step_epochs:
@@ -123,8 +123,8 @@ def evaluation_model(options: Options, shape: Shape, classes: int, averages: Map
     Args:
         options: of the run.
         shape: of an image.
-        classes: how many.
-        averages: parameter -> the blob that is read in its place.
+        classes: number of classes.
+        averages: parameter -> blob that is read instead.
     """
 
     def forward(model: ModelHelper, loss_scale: float) -> list[BlobReference]:

@@ -1,4 +1,4 @@
-"""The nets that the trainer can be asked for, by name."""
+"""The nets of the trainer, by name."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ Builder = Callable[..., Any]
 
 
 def _mlp(model: ModelHelper, shape: Shape, classes: int, **options: Any) -> Any:
-    options.pop("is_test")  # nothing in it differs between training and testing
+    options.pop("is_test")  # the net is the same in training and testing
     size = 1
     for extent in shape:
         size *= extent
@@ -130,9 +130,9 @@ NETS: dict[str, Builder] = {
     "resnext50": _resnext(50, 32, 4),
     "resnext101": _resnext(101, 32, 4),
 }
-"""Name -> what adds the net to a model: ``build(model, image shape, classes, is_test=, label=, no_loss=)``."""
+"""Name -> function that adds the net to a model: ``build(model, image shape, classes, is_test=, label=, no_loss=)``."""
 
 
 def add_net(model: ModelHelper, name: str, shape: Shape, classes: int, *, is_test: bool, label: Any = None) -> Any:
-    """Add a net that reads the blob ``data``; return (softmax, loss) with a label, the softmax without."""
+    """Add a net that reads the blob ``data``; return (softmax, loss) if ``label`` is given, else the softmax."""
     return NETS[name](model, shape, classes, is_test=is_test, label=label)

@@ -1,4 +1,4 @@
-"""What the trainer can be told on its command line and in a file."""
+"""Options of the trainer, from its command line and a file."""
 
 from __future__ import annotations
 
@@ -47,7 +47,7 @@ def _parser() -> Parser:
         "epoch, and export a predictor.",
     )
     parser.add_argument(
-        "--demo", action="store_true", help=f"the same as {' '.join(_DEMO)}; options given after it override these"
+        "--demo", action="store_true", help=f"the same as {' '.join(_DEMO)}; other options override these"
     )
     parser.add_argument(
         "--config",
@@ -123,8 +123,8 @@ def _parser() -> Parser:
         action="append",
         default=[],
         metavar="KEY=VALUE",
-        help="set an argument of the optimizer, such as beta2=0.99; an unknown one lists those there "
-        "are; may be repeated",
+        help="set an argument of the optimizer, such as beta2=0.99 (the error for an unknown one lists "
+        "all); may be repeated",
     )
     step.add_argument(
         "--learning-rate",
@@ -143,7 +143,7 @@ def _parser() -> Parser:
         type=float,
         default=0.0,
         metavar="N",
-        help="let the rate rise linearly over the first N epochs (default: 0)",
+        help="increase the rate linearly over the first N epochs (default: 0)",
     )
     step.add_argument(
         "--warmup-start",
@@ -169,7 +169,7 @@ def _parser() -> Parser:
         "--gamma",
         type=float,
         metavar="FACTOR",
-        help="with --policy step: what the rate is multiplied by at each change",
+        help="with --policy step: factor of the rate at each change",
     )
     step.add_argument("--momentum", type=float, metavar="M", help="momentum of sgd (default: 0.9)")
     step.add_argument(
@@ -182,12 +182,12 @@ def _parser() -> Parser:
         type=float,
         default=1e-4,
         metavar="SHARE",
-        help="weight decay, which biases never have (default: 1e-4)",
+        help="weight decay, not applied to biases (default: 1e-4)",
     )
     step.add_argument(
         "--no-norm-decay",
         action="store_true",
-        help="leave the scales of normalization layers without weight decay, too",
+        help="do not apply weight decay to the scales of normalization layers either",
     )
     step.add_argument(
         "--label-smoothing",
@@ -226,14 +226,14 @@ def _parser() -> Parser:
         "--patience-measure",
         default="accuracy",
         choices=["accuracy", "loss"],
-        help="the result that --patience looks at (default: accuracy)",
+        help="the result that --patience compares (default: accuracy)",
     )
     step.add_argument(
         "--least-improvement",
         type=float,
         default=0.0,
         metavar="X",
-        help="a result is better for --patience if it improves by more than X (default: 0)",
+        help="--patience counts a result as better if it improves by more than X (default: 0)",
     )
     step.add_argument(
         "--step-limit",
@@ -283,7 +283,7 @@ def _parser() -> Parser:
 
 
 def parse(arguments: Sequence[str] | None = None) -> Options:
-    """Return the options of a command line; bad ones end the program with a message."""
+    """Parse a command line; an invalid option ends the program with a message."""
     import sys
 
     given = list(sys.argv[1:] if arguments is None else arguments)
@@ -312,7 +312,7 @@ def parse(arguments: Sequence[str] | None = None) -> Options:
     for name in ("momentum", "nesterov"):
         if found.optimizer != "sgd" and getattr(found, name) is not None:
             parser.error(
-                f"--{name}: applies to --optimizer sgd alone; set that of {found.optimizer}, if it has one, "
+                f"--{name}: applies only to --optimizer sgd; set that of {found.optimizer}, if it has one, "
                 "by --optimizer-arg"
             )
     options = Options(
@@ -363,7 +363,7 @@ def _with_config(parser: Parser, given: list[str]) -> list[str]:
 
 
 def _effective(found: argparse.Namespace) -> dict[str, Any]:
-    """Return all options as a file for ``--config`` has them."""
+    """Return all options in the form of a file for ``--config``."""
     values = {name.replace("_", "-"): value for name, value in vars(found).items() if name not in ("demo", "config")}
     for name in ("policy-arg", "optimizer-arg"):
         values[name] = dict(text.partition("=")[::2] for text in values[name])

@@ -1,4 +1,4 @@
-"""One training run: a parallel model, its test model over the same parameters, epochs, export."""
+"""A training run: a data-parallel model, its test model over the same parameters, epochs, export."""
 
 from __future__ import annotations
 
@@ -40,10 +40,10 @@ from netbuilder.tools.training.step_timing import Boundaries, StepTiming
 
 __all__ = ["Epoch", "Evaluation", "Run"]
 
-_AMONG = 5  # classes of top-5 accuracy
+_TOP = 5  # number of classes of top-5 accuracy
 _TINY = 1e-20  # probabilities are clamped to this before log, as in SoftmaxWithLoss
 
-_BEFORE: Mapping[str, Any] = {
+_EARLIER_DEFAULTS: Mapping[str, Any] = {
     "--optimizer": "sgd", "--nesterov": True, "--optimizer-arg": {}, "--mixup": 0.0, "--cutmix": 0.0, "--ema": None,
     "--ema (moving averages)": False, "--rand-augment": [],
 }  # fmt: skip
@@ -60,7 +60,7 @@ class Epoch:
         rate: images per second.
         wait: seconds that training waited for input.
         seconds: duration of the epoch.
-        shares: of the steps' time, by phase, from a step that was timed call by call.
+        shares: phase -> share of the steps' time, measured in a step that was timed call by call.
         learning_rate: of the last step.
     """
 
@@ -78,9 +78,9 @@ class Evaluation:
     """Results on held-out samples.
 
     Args:
-        top1, top5: shares of samples with the right class first, or among the first five.
-        samples: how many.
-        loss: mean over the samples of -log of the right class's probability.
+        top1, top5: shares of samples with the correct class first, or among the first five.
+        samples: number of samples.
+        loss: mean over the samples of -log of the correct class's probability.
     """
 
     top1: float
@@ -93,7 +93,7 @@ class Run:
     """A net in training.
 
     Args:
-        options: see there.
+        options: of the run.
         train, test: the data.
         metrics: gets the values of each step and epoch.
 
@@ -123,11 +123,11 @@ class Run:
         self.step = 0  # of the current epoch
         self._losses, self._right, self._seen = 0.0, 0.0, 0  # sums over its samples
         self._of_step, self._step_seen, self._measured = {"loss": 0.0, "accuracy": 0.0}, 0, 0
-        self._first_step = 0  # steps that the resumed run had done
+        self._first_step = 0  # steps that the run had done when it was resumed
         self._rate = options.scaled_rate  # of the last step of that run
-        self._counts: deque[int] = deque()  # samples of micro-batches whose results are not read yet
+        self._counts: deque[int] = deque()  # numbers of samples of micro-batches whose results have not been read yet
         self.tick: Callable[[], object] = lambda: None  # called after each step of training or evaluation
-        self._loss: float | None = None  # of the last step that was read
+        self._loss: float | None = None  # of the last step whose results were read
         self._top1: float | None = None
         self._warnings = SanityWarnings(self._classes)
         self._mixer = BatchMixer(
@@ -155,15 +155,15 @@ class Run:
 
     @property
     def parameter_count(self) -> int:
-        """Elements of all parameters of one replica."""
+        """Number of elements of all parameters of one replica."""
         names = {str(p) for p in self._model.GetParams() if str(p).startswith(self._scopes[0])}
         return sum(self._workspace.fetch(name).size for name in names)
 
     def train_epoch(self, number: int, stop: Callable[[], object] = lambda: False) -> Epoch | None:
-        """Train on all samples once, in an order that follows from the seed and the epoch alone.
+        """Train on all samples once, in an order that depends only on the seed and the epoch.
 
         Args:
-            number: of the epoch, from 1; after an interruption, the rest of it is trained.
+            number: of the epoch, from 1; after an interruption, only the rest of it is trained.
             stop: called after each step; returns whether to stop.
 
         Returns:
@@ -175,7 +175,7 @@ class Run:
             EpochProgress(f"epoch {number}/{self.options.epochs}", self.steps - self.step) as progress,
             self._prefetch(self._model, self._batches(number), self._inputs) as input,
         ):
-            seen = 0  # samples of the step
+            seen = 0  # samples of the step so far
             for place, batch in enumerate(input, start=1):
                 if place == 1:
                     self._warnings.batch(batch["data"], batch["label"])
@@ -199,7 +199,7 @@ class Run:
 
     @property
     def _timed_steps(self) -> set[int]:
-        """Steps of an epoch that are timed call by call; the fastest counts, since the machine may be shared."""
+        """Steps of an epoch that are timed call by call; the fastest is used, since the machine may be shared."""
         return {min(2, self.steps - 1), self.steps // 3, self.steps * 2 // 3}
 
     def _run(self, batch: Mapping[str, Any], *, timed: bool) -> int:
@@ -218,10 +218,10 @@ class Run:
         return ["data", "label", TARGET] if self.options.soft_labels else ["data", "label"]
 
     def step_seconds(self, steps: int = 4) -> float:
-        """Return the least time of a step on the first batch; the parameters change.
+        """Return the shortest time of a step on the first batch; the parameters change.
 
         Args:
-            steps: that are timed, after two that are not.
+            steps: number of timed steps, after two warm-up steps.
         """
         batch, least = self._first_batch(), float("inf")
         for number in range(steps + 2):
@@ -234,9 +234,8 @@ class Run:
         return least
 
     def _prefetch(self, model: ModelHelper, batches: Iterable[Mapping[str, Any]], blobs: Sequence[str]) -> Prefetch:
-        return prefetch(
-            model, batches, blobs=blobs, workspace=self._workspace, look=False
-        )  # SanityWarnings looks at batches
+        # SanityWarnings checks batches, so prefetch need not.
+        return prefetch(model, batches, blobs=blobs, workspace=self._workspace, look=False)
 
     def _training_inputs(
         self, batches: Iterable[tuple[np.ndarray, np.ndarray]], epoch: int, first: int
@@ -284,24 +283,24 @@ class Run:
 
     @property
     def learning_rate(self) -> float:
-        """The learning rate of the last step, also if that was before this run resumed."""
+        """The learning rate of the last step, also right after this run was resumed."""
         if self.steps_done == self._first_step:
             return self._rate
         if not any(op.type == "LearningRate" for op in self._model.net.Proto().op):
-            return self.options.scaled_rate  # of an optimizer whose rate is an argument
+            return self.options.scaled_rate  # the optimizer has its rate as an argument
         blob = GetLearningRateBlobNames(self._model)[0]
         return abs(float(np.asarray(self._workspace.fetch(blob)).reshape(())))
 
     @property
     def steps_done(self) -> int:
-        """Steps of all epochs."""
+        """Number of steps of all epochs so far."""
         return self.epochs_done * self.steps + self.step
 
     def checkpoint(self, metric: float | None = None) -> Checkpoint:
-        """Return a checkpoint from which training can be resumed here.
+        """Return a checkpoint from which training can be resumed.
 
         Args:
-            metric: the accuracy on held-out samples, if it is known.
+            metric: the accuracy on held-out samples, if known.
         """
         self._add(self._reader.last())
         state = {
@@ -316,7 +315,7 @@ class Run:
         """Resume from a checkpoint; return a text for each option that has changed since.
 
         Raises:
-            NetError: it is of another net, or of other data; the run is as it was.
+            NetError: it is of another net, or other data; this run is unchanged.
         """
         state = checkpoint.state
         if "must_be" not in state:
@@ -335,7 +334,7 @@ class Run:
         return _differences(state["options"], self._rates())
 
     def _identity(self) -> dict[str, Any]:
-        """What must be equal in a checkpoint and in the run that resumes from it."""
+        """Options that must be the same in a checkpoint and in the run that resumes from it."""
         options = self.options
         return {"--model": options.model, "--batch": options.batch, "--seed": options.seed,
                 "training samples": len(self._train_images), "--optimizer": options.optimizer,
@@ -354,12 +353,12 @@ class Run:
                 "number of devices": len(options.devices)}  # fmt: skip
 
     def evaluate(self) -> float:
-        """Return the share of held-out samples that the net gets right, in test mode, each counted once."""
+        """Return the accuracy in test mode on all held-out samples, each counted once."""
         return self.evaluation().top1
 
     def evaluation(self) -> Evaluation:
         """Evaluate the net in test mode on all held-out samples, each counted once."""
-        first = among = count = 0
+        first = top = count = 0
         loss = 0.0
         pairs = self._test_images.batches(self.options.batch, reuse=True)
         batches = ({"data": images, "label": labels} for images, labels in pairs)
@@ -371,16 +370,16 @@ class Run:
                 RunNet(self._test_model, 1, workspace=self._workspace)
                 labels = np.asarray(batch["label"])
                 scores = gather_shares(self._test_model, "softmax", len(labels), workspace=self._workspace)
-                right = scores[np.arange(len(labels)), labels][:, None]
-                before = (scores > right).sum(axis=1)
-                # among equal probabilities, argmax takes the first class
+                correct = scores[np.arange(len(labels)), labels][:, None]
+                before = (scores > correct).sum(axis=1)
+                # argmax takes the first of equal probabilities
                 first += int((scores.argmax(axis=1) == labels).sum())
-                among += int((before < _AMONG).sum())
-                loss -= float(np.log(np.maximum(right, _TINY), dtype=np.float64).sum())
+                top += int((before < _TOP).sum())
+                loss -= float(np.log(np.maximum(correct, _TINY), dtype=np.float64).sum())
                 self.tick()
                 progress.advance(len(labels))
-                count += len(labels)  # damaged images may have been left out
-        return Evaluation(first / max(count, 1), among / max(count, 1), count, loss / max(count, 1))
+                count += len(labels)  # damaged images may have been skipped
+        return Evaluation(first / max(count, 1), top / max(count, 1), count, loss / max(count, 1))
 
     def export(self, folder: str | Path) -> None:
         """Write the predictor: images in (``data``), probabilities of the classes out (``softmax``)."""
@@ -388,7 +387,7 @@ class Run:
         shape, scope = (1, *self._test_images.shape), self._scopes[0]
         plain = {average.removeprefix(scope): name.removeprefix(scope) for name, average in self._averages.items()}
         values = {plain.get(name, name): self._workspace.fetch(scope + name) for name in map(str, parameters)}
-        rename_blobs(net.Proto(), plain)  # in the predictor, averages have the names of the weights
+        rename_blobs(net.Proto(), plain)  # in the predictor, averages are named like the parameters
         save_predictor(
             folder, net, values, inputs=["data"], shapes={"data": shape}, workspace=self._workspace,
             images=self._test_images.preparation, classes=self._names or None,
@@ -396,7 +395,7 @@ class Run:
 
 
 def _differences(before: Mapping[str, Any], now: Mapping[str, Any]) -> list[str]:
-    before = {**_BEFORE, **before}
+    before = {**_EARLIER_DEFAULTS, **before}
     return [
         f"{name} was {before.get(name)!r}, now {value!r}" for name, value in now.items() if before.get(name) != value
     ]

@@ -14,7 +14,7 @@ from netbuilder.runtime import Workspace
 
 __all__ = ["SanityWarnings", "first_not_finite"]
 
-_MANY = 16  # this many labels are hardly equal by chance
+_MANY = 16  # this many labels are unlikely to be equal by chance
 _STUCK = 3  # epochs at chance after which to warn
 _NEAR = 1.2  # accuracy below this times chance counts as chance
 
@@ -32,7 +32,7 @@ class SanityWarnings:
         self._found: list[float] = []
 
     def batch(self, images: Any, labels: Any) -> None:
-        """Check a batch; the first one of each epoch is enough."""
+        """Check a batch, such as the first one of each epoch."""
         images, labels = np.asarray(images), np.asarray(labels)
         if len(images) > 1 and images.size and (images == images.flat[0]).all():
             self._warn(f"all pixels of the {len(images)} images of a batch are {images.flat[0]:g}; check the format in "
@@ -46,7 +46,7 @@ class SanityWarnings:
         last = self._found[-_STUCK:]
         if len(last) < _STUCK:
             if training == held_out == 1.0 and len(self._found) == 1:
-                self._warn("accuracy is 100% after the first epoch already; check that images do not show their "
+                self._warn("accuracy is already 100% after the first epoch; check that images do not contain their "
                           "labels, and that the samples differ")  # fmt: skip
         elif max(last) < _NEAR * self._chance:
             self._warn(f"accuracy has been at chance ({self._chance:.1%}) for {_STUCK} epochs; try another learning "
@@ -59,7 +59,7 @@ class SanityWarnings:
 
 
 def first_not_finite(net: Net, workspace: Workspace) -> str | None:
-    """Return the first blob, in the order of a net, whose value is not finite, with its operator; None: there is none.
+    """Return the first blob, in the order of a net, whose value is not finite, with its operator; None if all are.
 
     Values that cannot be fetched (see docs/concepts.md) are not checked.
     """

@@ -15,14 +15,14 @@ __all__ = ["Saving", "find_checkpoint"]
 
 
 class Trained(Protocol):
-    """What a run offers for checkpoints."""
+    """The part of a run that checkpoints need."""
 
     steps: int  #: in an epoch
     step: int  #: done in the current epoch
 
     @property
     def steps_done(self) -> int:
-        """Steps of all epochs."""
+        """Number of steps of all epochs so far."""
 
     def checkpoint(self, metric: float | None = None) -> Checkpoint: ...
 
@@ -36,7 +36,7 @@ class Saving:
 
     Raises:
         NetError: the folder holds checkpoints of another run.
-        OSError: it cannot be made.
+        OSError: the folder cannot be created.
     """
 
     def __init__(self, options: Options, run: Trained) -> None:
@@ -50,16 +50,15 @@ class Saving:
             self._folder.require_none_later(run.steps_done)
 
     def after_step(self) -> None:
-        """Write a checkpoint if one is due after so many steps."""
+        """Write a checkpoint if one is due after this step."""
         every, run = self._options.every_steps, self._run
-        ends_epoch = run.step == run.steps and self._due(
-            run.steps_done // run.steps
-        )  # after_epoch writes it, with the accuracy
+        # At the end of an epoch, after_epoch writes the checkpoint, with the accuracy.
+        ends_epoch = run.step == run.steps and self._due(run.steps_done // run.steps)
         if every and not ends_epoch and run.steps_done % every == 0:
             self._try()
 
     def after_epoch(self, number: int, accuracy: float, *, last: bool = False) -> None:
-        """Write a checkpoint if one is due after so many epochs, or if this is the ``last`` epoch."""
+        """Write a checkpoint if one is due after this epoch, or if it is the ``last`` one."""
         if last or self._due(number):
             self._try(accuracy)
 
@@ -68,10 +67,10 @@ class Saving:
         return epoch == self._options.epochs or every is not None and epoch % every == 0
 
     def now(self, metric: float | None = None) -> Path | None:
-        """Write a checkpoint, unless there is one of this step; return its file, None if the run keeps none.
+        """Write a checkpoint, unless this step has one; return its file, or None if the run writes no checkpoints.
 
         Raises:
-            OSError: it cannot be written.
+            OSError: the file cannot be written.
         """
         if self._folder is not None and self._run.steps_done != self._last_step:
             self.last = self._folder.write(self._run.checkpoint(metric))
@@ -96,7 +95,7 @@ def find_checkpoint(options: Options) -> tuple[str, Checkpoint] | None:
     """Return the checkpoint from which a run resumes, and its file; None: it starts from the beginning.
 
     Raises:
-        NetError: there is none where one was named.
+        NetError: the checkpoint that ``resume`` names does not exist.
         FileNotFoundError, ParseError: it cannot be read.
     """
     if options.resume is None:
@@ -104,8 +103,8 @@ def find_checkpoint(options: Options) -> tuple[str, Checkpoint] | None:
     place = Path(str(options.checkpoint) if options.resume == AUTO else options.resume)
     if options.resume != AUTO and not place.exists():
         raise NetError(
-            f"--resume: there is no checkpoint {str(place)!r}; name a file of --checkpoint FOLDER, the folder itself "
-            "for its newest, or auto"
+            f"--resume: the checkpoint {str(place)!r} does not exist; give a file in --checkpoint FOLDER, the folder "
+            "for its newest checkpoint, or auto"
         )
     if not place.is_dir() and options.resume != AUTO:
         return str(place), read_checkpoint(place)

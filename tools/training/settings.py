@@ -20,40 +20,40 @@ class Options:
         data: see ``load_images``.
         cpu: replicas on the CPU instead of on GPUs.
         devices: their ids.
-        batch: samples a step over all devices.
+        batch: samples per step, over all devices.
         epochs: passes over the data.
-        learning_rate: before its policy.
+        learning_rate: before its policy changes it.
         policy, policy_args: how the rate changes over the iterations.
         optimizer, optimizer_args: one of ``netbuilder.optimizers.OPTIMIZERS``, and its arguments by name.
         momentum, nesterov: of SGD.
-        weight_decay: share of each weight that is added to its gradient.
+        weight_decay: factor of each weight that is added to its gradient.
         seed: of initial values and of the order of samples.
         net_type: how the net is executed.
         device_workers: upper bound of the threads that run the net, for each device.
-        dtype: how activations are kept in memory while training.
+        dtype: type of activations in training.
         export: folder for the predictor, or None.
-        check_export: evaluate it again in a new process.
+        check_export: evaluate the predictor in a new process.
         checkpoint: folder for checkpoints, or None.
-        every_steps, every_epochs: how often one is written; None: not by steps, or not by epochs.
-        keep: how many of the last are kept, besides the best.
+        every_steps, every_epochs: steps and epochs between checkpoints; None: not by steps, or not by epochs.
+        keep: how many of the latest checkpoints are kept, in addition to the best.
         resume: a checkpoint, a folder of them, or "auto"; None: start from the beginning.
         without: optimizations of plans that are switched off.
         step_limit, first_step_limit: longest time of a step in seconds; None: no limit, ten times the former.
-        input: of images that are decoded as they are needed.
+        input: options for images that are decoded on demand.
         accumulate_steps: micro-batches that a batch is split into.
         measure_speed_up: before training, time steps on one device and on all.
-        base_batch: the batch that the learning rate is meant for; None: that of this run.
-        warmup_epochs, warmup_start: how long the rate rises to its policy's, and the share of it at the beginning.
+        base_batch: the batch for which the learning rate is given; None: that of this run.
+        warmup_epochs, warmup_start: length of the warm-up, and the share of the rate at its beginning.
         norm_decay: whether scales of normalization layers have weight decay.
         label_smoothing: share of each label that is spread evenly over all classes.
-        mixup, cutmix: how strongly samples of a batch are mixed (see ``netbuilder.data.BatchMixer``); 0: not.
+        mixup, cutmix: alpha of each (see ``netbuilder.data.BatchMixer``); 0: never.
         average_decay: of the moving averages of parameters, which are evaluated and exported; None: there are none.
         patience: epochs without a better result on held-out samples after which training ends; None: no limit.
         patience_measure: "accuracy" or "loss".
         least_improvement: by how much a result must be better to count.
         out: folder of the run, or None.
         metrics, tensorboard, plot: files for metrics, or None.
-        effective: all options by name, as a file for ``--config`` has them.
+        effective: all options by name, in the form of a file for ``--config``.
     """
 
     model: str
@@ -123,5 +123,5 @@ class Options:
 
     @property
     def device_batch(self) -> int:
-        """Samples a step, or a micro-batch of it, on each device."""
+        """Samples per step, or per micro-batch, on each device."""
         return self.batch // (len(self.devices) * self.accumulate_steps)

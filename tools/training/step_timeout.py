@@ -14,7 +14,7 @@ __all__ = ["STATUS", "StepTimeout"]
 STATUS = 124
 """Exit status of a run whose step took too long, the same as that of the command ``timeout``."""
 
-_SLICE = 0.25  # seconds of each wait; time in which the process was suspended counts as one wait at most
+_SLICE = 0.25  # seconds of each wait; time in which the process is suspended counts at most as one wait
 
 
 class StepTimeout:
@@ -64,9 +64,9 @@ class StepTimeout:
                 continue
             waited += piece
             if waited >= limit:
-                return self._give_up(seen + 1, limit)
+                return self._abort(seen + 1, limit)
 
-    def _give_up(self, step: int, limit: float) -> None:
+    def _abort(self, step: int, limit: float) -> None:
         option = "--first-step-limit" if step == 1 else "--step-limit"
         print(
             f"netbuilder-train: step {step} of this run has not finished after {limit:g} s ({option}), so the run "

@@ -1,4 +1,4 @@
-"""Time of training by phase: a few steps of each epoch are timed call by call, the others as a whole."""
+"""Time of training by phase: a few steps of each epoch are timed call by call."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ class StepTiming:
     """Times steps call by call.
 
     Args:
-        model: data-parallel, training.
+        model: data-parallel training model.
         workspace: where its nets were created.
         boundaries: of its net.
     """
@@ -44,9 +44,8 @@ class StepTiming:
     model: ModelHelper
     workspace: Workspace
     boundaries: Boundaries
-    shares: dict[str, float] = field(
-        default_factory=dict
-    )  #: of the fastest step that was timed by call; their sum is 1
+    #: Phase -> share of the time of the fastest step that was timed; their sum is 1.
+    shares: dict[str, float] = field(default_factory=dict)
     memory: Memory | None = None
     _least: float = 0.0
 

@@ -1,4 +1,4 @@
-"""Ctrl-C and SIGTERM: the current step is finished first."""
+"""Ctrl-C and SIGTERM end a run after the current step."""
 
 from __future__ import annotations
 
@@ -12,10 +12,10 @@ __all__ = ["Stopping"]
 
 
 class Stopping:
-    """Context manager that records the first of these signals. A second one takes effect at once, as usual.
+    """Context manager that records the first of these signals; a second one has its usual effect.
 
     Attributes:
-        by: the signal received; None: none so far.
+        by: the signal that was received; None: none so far.
     """
 
     _SIGNALS = (signal.SIGINT, signal.SIGTERM)
@@ -30,20 +30,20 @@ class Stopping:
         return self
 
     def __exit__(self, *details: object) -> None:
-        self._give_back()
+        self._restore_handlers()
 
     def _note(self, number: int, frame: FrameType | None) -> None:
         self.by = signal.Signals(number)
-        self._give_back()
-        # Not print(): the signal may have interrupted one.
-        os.write(2, f"{self.by.name}: finishing this step; repeat it to end at once\n".encode())
+        self._restore_handlers()
+        # Not print(), which the signal may have interrupted.
+        os.write(2, f"{self.by.name}: finishing this step; send it again to end at once\n".encode())
 
-    def _give_back(self) -> None:
+    def _restore_handlers(self) -> None:
         for number, handler in self._before.items():
             signal.signal(number, handler)
         self._before = {}
 
     @property
     def status(self) -> int:
-        """The exit status of a program that a signal has ended."""
+        """The exit status of a program that was ended by the signal."""
         return 128 + self.by if self.by is not None else 0

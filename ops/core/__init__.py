@@ -1,1 +1,1 @@
-"""What all operators are made of: the base class, the registry, contexts, element types and arithmetic on rows."""
+"""What all operators share: the base class, the registry, contexts, element types and arithmetic on rows."""

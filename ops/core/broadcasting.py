@@ -1,4 +1,4 @@
-"""How the shapes of two operands join: Caffe2's older rule (``broadcast``, ``axis``) and NumPy's."""
+"""Broadcasting of two operands: Caffe2's older rule (``broadcast``, ``axis``) and NumPy's."""
 
 from __future__ import annotations
 
@@ -18,10 +18,10 @@ Shape = tuple[int, ...]
 
 
 def start_axis(op_type: str, axis: int, axis_str: str, order: str, a: Shape, b: Shape) -> int:
-    """Return the axis of ``a`` that the first axis of ``b`` stands for; -1 for both arguments unset: a suffix.
+    """Return the axis of ``a`` that the first axis of ``b`` corresponds to; by default, ``b`` is a suffix of ``a``.
 
     Raises:
-        ArgumentError: both ``axis`` and ``axis_str`` are given, or ``axis_str`` is no axis of ``order``.
+        ArgumentError: both ``axis`` and ``axis_str`` are given, or ``axis_str`` is not an axis of ``order``.
     """
     if axis_str:
         if axis != -1:
@@ -33,10 +33,10 @@ def start_axis(op_type: str, axis: int, axis_str: str, order: str, a: Shape, b: 
 
 
 def placed_shape(op: Operator, a: Shape, b: Shape, start: int) -> Shape:
-    """Return the shape that lets NumPy's rule put ``b`` at axis ``start`` of ``a``.
+    """Return the shape of ``b`` with which NumPy's rule aligns it with ``a`` at axis ``start``.
 
     Raises:
-        ShapeError: the extents of ``b``, without the ones that it begins and ends with, are not those of ``a`` there.
+        ShapeError: the extents of ``b``, without leading and trailing ones of 1, are not those of ``a`` at that axis.
     """
     leading = next((i for i, n in enumerate(b) if n != 1), len(b))
     core = b[leading:]
@@ -46,7 +46,7 @@ def placed_shape(op: Operator, a: Shape, b: Shape, start: int) -> Shape:
     require(
         0 <= start and first + len(core) <= len(a) and a[first : first + len(core)] == core,
         op,
-        f"with broadcast=1 the shape of B must be a run of A's, here from axis {start} on: A is {a}, B is {b}",
+        f"with broadcast=1 the shape of B must equal consecutive axes of A, from axis {start} on: A is {a}, B is {b}",
     )
     return core + (1,) * (len(a) - first - len(core))
 
@@ -55,10 +55,10 @@ def placed_shape(op: Operator, a: Shape, b: Shape, start: int) -> Shape:
 class Broadcasting(Operator):
     """Base of operators on two operands A and B.
 
-    Without ``broadcast`` shapes join as in NumPy. With it, B's shape is a run of A's: from ``axis`` on, or
-    from the axis that ``axis_str`` names in ``order``, by default the last ones; B may begin and end with axes of
-    extent 1 instead, and a B of one element is a scalar.
-    ``allow_broadcast_fastpath`` is read by no one; nets carry it.
+    Without ``broadcast``, shapes broadcast as in NumPy. With it, B's shape equals consecutive axes of A: from ``axis``
+    on, or from the axis that ``axis_str`` names in ``order``, by default the last ones. B may have axes of extent 1
+    at either end instead, and a B with one element is a scalar.
+    ``allow_broadcast_fastpath`` has no effect; Caffe2's nets have it.
     """
 
     broadcast: bool = False
@@ -75,7 +75,7 @@ class Broadcasting(Operator):
         start_axis(self.type, self.axis, self.axis_str, self.order, (), ())
 
     def view(self, a: Shape, b: Shape) -> Shape:
-        """Return the shape that B takes so that NumPy's rule joins it with A."""
+        """Return the shape of B with which NumPy's rule broadcasts it to A."""
         if not self.broadcast:
             return b
         if math.prod(b) == 1:
@@ -87,7 +87,7 @@ class Broadcasting(Operator):
         """Return the shape of the result.
 
         Raises:
-            ShapeError: the operands' shapes do not join, or their types differ.
+            ShapeError: the operands' shapes do not broadcast, or their types differ.
         """
         require(a.dtype == b.dtype, self, f"A and B must have one type, got {a.dtype} and {b.dtype}")
         view = self.view(a.shape, b.shape)
@@ -99,7 +99,7 @@ class Broadcasting(Operator):
         return shape
 
     def aligned(self, a: Any, b: Any) -> tuple[Any, Any]:
-        """Return the operands in shapes that NumPy's rule joins."""
+        """Return the operands in shapes that broadcast by NumPy's rule."""
         return a, b.reshape(self.view(a.shape, b.shape))
 
 

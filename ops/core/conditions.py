@@ -1,4 +1,4 @@
-"""Conditions of branches, loops and steps: one truth value in a tensor."""
+"""Conditions of branches, loops and execution steps: a tensor with one bool."""
 
 from __future__ import annotations
 
@@ -16,10 +16,10 @@ def truth_of(value: Any, what: str) -> bool:
 
     Args:
         value: an array on the host.
-        what: what to call the value in errors.
+        what: the name of the value in errors.
 
     Raises:
-        ShapeError: it has not one element, or is not of type bool.
+        ShapeError: the value does not have one element, or is not of type bool.
     """
     found = np.asarray(value)
     if found.size != 1:

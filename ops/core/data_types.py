@@ -1,4 +1,4 @@
-"""Element types: the numbers and names that arguments use, and NumPy's dtypes."""
+"""Element types: their numbers and names in arguments, and their NumPy dtypes."""
 
 from __future__ import annotations
 
@@ -13,11 +13,11 @@ __all__ = ["data_type", "exact_reciprocal", "numpy_type"]
 
 
 def data_type(value: Any, where: str) -> int:
-    """Return the number of an element type that is given as a number or by name, in either case.
+    """Return the number of an element type that is given as a number or a name.
 
     Args:
-        value: a value of TensorProto.DataType, or its name (str or bytes).
-        where: what the message names: operator and argument.
+        value: a value of TensorProto.DataType, or its name (str or bytes), in upper or lower case.
+        where: operator and argument, for the message.
 
     Raises:
         ArgumentError: there is no such type.
@@ -35,14 +35,14 @@ def data_type(value: Any, where: str) -> int:
 
 
 def numpy_type(value: Any, where: str) -> np.dtype[Any]:
-    """Return NumPy's dtype for an element type that is given as ``data_type`` takes it."""
+    """Return the NumPy dtype of an element type; the arguments are those of ``data_type``."""
     return NUMPY_TYPES[data_type(value, where)]
 
 
 def exact_reciprocal(value: float) -> float:
-    """Return 1/n where ``value`` is the float32 nearest to it, n an integer up to 2**16; else ``value`` itself.
+    """Return 1/n if ``value`` is the float32 nearest to it, for an integer n up to 2**16; else ``value`` itself.
 
-    An argument of a stored operator is a float32; this is what a share of n meant, for arrays of float64.
+    Arguments of operators are stored as float32; this recovers a weight of 1/n exactly, for float64 arrays.
 
     >>> exact_reciprocal(float(np.float32(1 / 3))) == 1 / 3, exact_reciprocal(0.3)
     (True, 0.3)

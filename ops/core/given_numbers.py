@@ -1,4 +1,4 @@
-"""Numbers and extents that come as inputs and may be anything: checked before a kernel counts by them."""
+"""Checks of numbers and extents that come from inputs, before a kernel uses them."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ _CGROUP = Path("/sys/fs/cgroup/memory.max")
 
 @functools.cache
 def machine_memory() -> int:
-    """Return the bytes of memory that this process can have: the machine's, or its control group's if that is less."""
+    """Return how many bytes of memory this process can use: the machine's, or its control group's limit if lower."""
     total = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
     try:
         limit = _CGROUP.read_text().strip()
@@ -54,7 +54,7 @@ def one_number(op: Operator, ctx: RunContext, value: Any, name: str) -> float | 
     """Return the number in an array of one element.
 
     Raises:
-        ShapeError: it has none or several elements, or no numbers.
+        ShapeError: the array does not have one element, or its elements are not numbers.
     """
     array = np.asarray(ctx.host(value))
     require(
@@ -70,7 +70,7 @@ def one_integer(op: Operator, ctx: RunContext, value: Any, name: str) -> int:
     """Return the integer in an array of one element.
 
     Raises:
-        ShapeError: it has none or several elements, or is not of an integer type.
+        ShapeError: the array does not have one element, or is not of an integer type.
     """
     require(value.dtype.kind in "iu", op, f"{name} must be an integer, got type {value.dtype}")
     return int(one_number(op, ctx, value, name))
@@ -80,7 +80,7 @@ def integer_list(op: Operator, ctx: RunContext, value: Any, name: str) -> list[i
     """Return the integers in an array, in its order.
 
     Raises:
-        ShapeError: it is of another type.
+        ShapeError: the array is not of an integer type.
     """
     array = np.asarray(ctx.host(value))
     require(array.dtype.kind in "iu", op, f"{name} must be integers, got type {array.dtype}")

@@ -1,4 +1,4 @@
-"""Where an image's channels and extents are in its shape, for the orders NCHW and NHWC."""
+"""The positions of channels and extents in the shape of images, for the orders NCHW and NHWC."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Adding rows into tables, and checking indices: what Gather, Scatter and segment operators share."""
+"""Adding rows into tables and checking indices, for Gather, Scatter and segment operators."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ def check_indices(what: str, indices: Array, extent: int, lowest: int = 0) -> bo
 
 
 def add_rows(xp: Any, table: Array, indices: Array, values: Array) -> None:
-    """Add ``values[i]`` to row ``indices[i]`` of ``table``, in place; of repeated indices, all are added.
+    """Add ``values[i]`` to row ``indices[i]`` of ``table``, in place; for repeated indices, all values are added.
 
     Args:
         xp: numpy or cupy.
@@ -60,11 +60,11 @@ def add_rows(xp: Any, table: Array, indices: Array, values: Array) -> None:
 
 
 def _add_at(xp: Any, matrix: Array, rows: Array, values: Array) -> None:
-    """``xp.add.at`` for every type: CuPy's has no integers below 32 bits, and only lately those of 64 with a sign."""
+    """``xp.add.at`` for every type: CuPy's lacks integers of less than 32 bits, and older versions lack int64."""
     kind, size = matrix.dtype.kind, matrix.dtype.itemsize
     if xp is np or kind == "f" or size == 4:
         xp.add.at(matrix, rows, values)
-    elif size == 8:  # the bits of a sum are the same with a sign and without
+    elif size == 8:  # signed and unsigned sums have the same bits
         xp.add.at(matrix.view("uint64"), rows, values.view("uint64"))
     else:
         wide = matrix.astype(f"{kind}4")

@@ -1,4 +1,4 @@
-"""Operators of a net decoded, where they are in it, and errors that say so."""
+"""Instructions: the decoded operators of a net; and errors that name an operator's position."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ __all__ = [
 
 
 class Role(enum.Enum):
-    """What an operator is there for: with its device, it decides about the lane that runs it."""
+    """The purpose of an operator; role and device determine the lane that runs it."""
 
     COMPUTE = "compute"
     EXCHANGE = "exchange"  #: of values between devices
@@ -36,12 +36,12 @@ class Role(enum.Enum):
 
 @dataclass(slots=True, eq=False)
 class Instruction:
-    """One operator of a net: its message, its arguments decoded, the device it runs on, what it is there for."""
+    """One operator of a net: its message, its decoded arguments, its device and its role."""
 
     index: int
     op_def: OperatorDef
     op: Operator
-    device: tuple[int, int]  # (device type, id): on the CPU the id is that of a replica
+    device: tuple[int, int]  # (device type, id); on the CPU the id is the number of a replica
     inputs: tuple[str, ...]
     outputs: tuple[str, ...]
     control: tuple[str, ...]
@@ -49,12 +49,12 @@ class Instruction:
 
     @property
     def location(self) -> tuple[int, int]:
-        """Where its buffers are, see ``ops.engines.engine.Location``."""
+        """The location of its buffers, see ``ops.engines.engine.Location``."""
         return (PROTO_CPU, 0) if self.device[0] == PROTO_CPU else self.device
 
 
 class PartFailed(Exception):
-    """One of the operators that a call was joined from failed; the cause says how."""
+    """One of several operators fused into a call failed; the cause is its error."""
 
     def __init__(self, part: Instruction) -> None:
         super().__init__(f"operator {part.index}, {part.op_def.type}, failed")
@@ -67,7 +67,7 @@ def read_instruction(index: int, op_def: OperatorDef, device: tuple[int, int] = 
     Args:
         index: its position in the net.
         op_def: the operator.
-        device: it runs on.
+        device: the device it runs on.
 
     Raises:
         NetError: the operator or one of its arguments is unknown or wrong.
@@ -82,7 +82,8 @@ def infer_outputs(instruction: Instruction, inputs: Sequence[TensorSpec]) -> tup
     """Return the specs of an operator's outputs; None if they are not known before it runs.
 
     Raises:
-        ShapeError, NetError: the inputs do not fit, an extent is too large for memory, or an output has no spec.
+        ShapeError, NetError: the specs are not valid for the operator, an output is too large for memory, or an output
+            has no spec.
     """
     if not instruction.op.static_for(*inputs):
         return None
@@ -102,12 +103,12 @@ _KINDS: dict[int, str] = {PROTO_CPU: "CPU", PROTO_CUDA: "GPU"}
 
 
 def describe(net_name: str, instruction: Instruction) -> str:
-    """Return where an operator is: net, position, type, blobs, device, and the user's line that made it."""
+    """Return an operator's position for messages: net, index, type, blobs, device, and the user's line of code."""
     return describe_operator(net_name, instruction.index, instruction.op_def)
 
 
 def describe_operator(net_name: str, index: int, op: OperatorDef) -> str:
-    """Return where an operator is that is not decoded, as ``describe`` does."""
+    """Return the same as ``describe``, for an operator that is not decoded."""
     text = f"net {net_name!r}, operator {index}: {op.type} {list(op.input)} -> {list(op.output)}"
     if op.HasField("device_option"):
         option = op.device_option
@@ -120,12 +121,12 @@ def describe_operator(net_name: str, index: int, op: OperatorDef) -> str:
 
 
 def located(where: str, error: BaseException, *, in_subgraph: bool = False) -> BaseException:
-    """Return ``error`` with its place before its message; errors of other kinds become OperatorErrors, too.
+    """Return ``error`` with a position before its message; an error of another type becomes an OperatorError as well.
 
     Args:
-        where: see ``describe``.
-        error: an error that has a place already stays as it is.
-        in_subgraph: the place is in a net that an operator holds; that operator's own place is still to be added.
+        where: the position, see ``describe``.
+        error: the error; if it has a position already, it is returned unchanged.
+        in_subgraph: the position is in a subgraph; the position of the operator with the subgraph will be added.
     """
     if getattr(error, "_located", False) or not isinstance(error, Exception):
         return error
@@ -139,13 +140,13 @@ def located(where: str, error: BaseException, *, in_subgraph: bool = False) -> B
 
 
 def _operator_error(kind: type[Exception], text: str) -> OperatorError:
-    """Return an OperatorError that is caught as ``kind``, too: what a Python operator raises, its user expects."""
+    """Return an OperatorError that ``except kind`` catches too: users expect the errors that their functions raise."""
     try:
         members = {"__module__": OperatorError.__module__, "__str__": OperatorError.__str__}
         cls: Any = type("OperatorError", (OperatorError, kind), members)
         made: OperatorError = kind.__new__(cls, text)
         made.args = (text,)
-    except TypeError:  # a class that cannot be a second base, or that asks for arguments of its own
+    except TypeError:  # a class that cannot be a second base, or whose constructor has other arguments
         return OperatorError(text)
     return made
 
@@ -154,7 +155,8 @@ def run_in_order(calls: Sequence[Callable[[], object]], failed: Callable[[int, E
     """Run all calls.
 
     Args:
-        failed: given the index of the call that failed and what it raised, returns what is raised instead.
+        calls: the calls.
+        failed: is given the index of a call that failed and its error; returns the error to raise.
     """
     due = iter(calls)
     try:

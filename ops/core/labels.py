@@ -1,4 +1,4 @@
-"""Class labels: one integer per row, and the elements of the rows that they choose."""
+"""Class labels: one integer per row, and the elements of a matrix that they select."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ def check_label_spec(op: Operator, labels: TensorSpec, rows: int) -> None:
 
 
 def chosen(op: Operator, ctx: RunContext, labels: Any, classes: int) -> tuple[Any, Any]:
-    """Return the index of the elements that labels choose in a matrix with a row per label.
+    """Return the index of the elements that labels select in a matrix with one row per label.
 
     Raises:
         ShapeError: a label is not in [0, classes).
@@ -35,30 +35,30 @@ def chosen(op: Operator, ctx: RunContext, labels: Any, classes: int) -> tuple[An
 
 
 class Positions:
-    """Where the elements that labels choose are in the memory of a matrix; for kernels bound to buffers.
+    """The positions in a flattened matrix of the elements that labels select; for kernels bound to buffers.
 
     Args:
         op, run: the operator and its run context, for the error.
-        labels: the buffer of the labels, integers of any width.
-        classes: columns of the matrix.
+        labels: the buffer of the labels, of any integer type.
+        classes: number of columns of the matrix.
     """
 
     def __init__(self, op: Operator, run: RunContext, labels: Any, classes: int) -> None:
         self._op, self._run = op, run
         self._labels, self._classes = labels.reshape(-1), classes
-        # A negative label is a very large number without its sign, so that one comparison checks both bounds.
+        # As an unsigned integer, a negative label is very large, so that one comparison checks both bounds.
         self._unsigned = self._labels.view(f"u{labels.dtype.itemsize}")
         self._last = np.array(min(classes - 1, np.iinfo(labels.dtype).max), self._unsigned.dtype)
-        self._fits, self._all_fit = np.empty(labels.size, np.bool_), b"\x01" * labels.size
+        self._valid, self._all_valid = np.empty(labels.size, np.bool_), b"\x01" * labels.size
         self._starts = np.arange(labels.size, dtype=np.intp) * classes
         self._positions = np.empty(labels.size, np.intp)
 
     def update(self) -> Any:
-        """Return the positions for the labels that the buffer holds now.
+        """Return the positions for the present labels in the buffer.
 
         Raises:
-            ShapeError: a label is no class.
+            ShapeError: a label is not in [0, classes).
         """
-        if np.less_equal(self._unsigned, self._last, self._fits).tobytes() != self._all_fit:
+        if np.less_equal(self._unsigned, self._last, self._valid).tobytes() != self._all_valid:
             chosen(self._op, self._run, self._labels, self._classes)  # raises the error
         return np.add(self._starts, self._labels, self._positions)

@@ -1,4 +1,4 @@
-"""Objects in blobs, such as counters and maps, that several operators share."""
+"""Blobs with objects, such as counters and maps, that several operators share."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ def shared_object(op: Operator, value: Any, kind: type[_Kind], maker: str) -> _K
     """Return ``value`` if it is of ``kind``.
 
     Raises:
-        NetError: it is not; the message names the operator ``maker``, which makes one.
+        NetError: it is not; the message names ``maker``, the operator that makes such objects.
     """
     if not isinstance(value, kind):
         raise NetError(f"{op.type}: input 0 must be what {maker} makes, got {type(value).__name__}")

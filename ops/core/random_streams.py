@@ -1,10 +1,10 @@
-"""Random streams: the arguments that say what an operator draws, whatever it and its blobs are called later.
+"""Random streams: the arguments that determine an operator's random numbers, independent of the names of its blobs.
 
-An operator that draws random numbers does so by (seed, stream, iteration, global sample). The stream is a text in its
-argument ``random_stream``. Builders write the name of its first output there, without the scope of a replica, and
-passes keep it: a copy under other names, or one computed again, draws the same numbers. ``random_replica`` is the
-number of its replica over all processes; the samples of a replica follow those of the replicas before. Caffe2 ignores
-both.
+The random numbers of an operator depend on (seed, stream, iteration, global sample). The stream is a string in the
+argument ``random_stream``. Builders set it to the name of the first output, without the scope of a replica, and passes
+keep it: a renamed copy of the operator, or one that recomputes its output, draws the same numbers. ``random_replica``
+is the number of the operator's replica over all processes; the samples of a replica follow those of earlier replicas.
+Caffe2 ignores both arguments.
 """
 
 from __future__ import annotations
@@ -28,33 +28,34 @@ def stream_of(op: OperatorDef, scope: str = "") -> str:
     """Return the random stream of an operator.
 
     Args:
-        op: the operator; without the argument (nets of Caffe2, or written by hand) its first output counts.
-        scope: of its replica, which that name loses wherever it is in it: cells put names with it after their own.
+        op: the operator; without the argument (nets of Caffe2, or written by hand) the stream is its first output.
+        scope: of its replica; it is removed from that name, at any position: RNN cells embed the prefixed name inside
+            longer names.
 
     >>> stream_of(OperatorDef(type="Dropout", output=["cpu_1/y", "cpu_1/mask"]), "cpu_1/")
     'y'
 
     Raises:
-        ArgumentError: the argument holds no text.
+        ArgumentError: the argument is not a string.
     """
     for argument in op.arg:
         if argument.name == RANDOM_STREAM:
             if not argument.HasField("s"):
-                raise ArgumentError(f"{op.type}: argument {RANDOM_STREAM!r} must be a text")
+                raise ArgumentError(f"{op.type}: argument {RANDOM_STREAM!r} must be a string")
             return argument.s.decode(errors="backslashreplace")
     name = op.output[0] if op.output else op.type
     return name.replace(scope, "") if scope else name
 
 
 def replica_of(op: OperatorDef) -> int | None:
-    """Return the number of the replica that an operator draws for; None: it does not say so.
+    """Return the number of an operator's replica, None without the argument ``random_replica``.
 
     Raises:
-        ArgumentError: the argument is no whole number from 0 on.
+        ArgumentError: the argument is not a whole number of 0 or more.
     """
     for argument in op.arg:
         if argument.name == RANDOM_REPLICA:
             if not argument.HasField("i") or argument.i < 0:
-                raise ArgumentError(f"{op.type}: argument {RANDOM_REPLICA!r} must be a whole number from 0 on")
+                raise ArgumentError(f"{op.type}: argument {RANDOM_REPLICA!r} must be a whole number, 0 or more")
             return int(argument.i)
     return None

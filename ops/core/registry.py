@@ -33,7 +33,7 @@ _prepared: dict[tuple[str, int], list[PreparedKernel]] = {}
 
 @dataclass(frozen=True)
 class PreparedKernel:
-    """A prepared kernel's maker: ``make(op, ctx, *specs)`` returns a ``Prepared``, or None if it cannot serve."""
+    """A registered prepared kernel: ``make(op, ctx, *specs)`` returns a ``Prepared``, or None if it does not apply."""
 
     make: Callable[..., Any]
     engine: str
@@ -41,7 +41,7 @@ class PreparedKernel:
 
 
 def register(cls: type[Operator]) -> type[Operator]:
-    """Class decorator: make an operator known under the name of its class."""
+    """Class decorator: register an operator under the name of its class."""
     name = cls.__name__
     if name in _operators:
         raise NetError(f"operator {name!r} is registered twice: {_operators[name].__module__} and {cls.__module__}")
@@ -54,7 +54,7 @@ def kernel(cls: type[Operator], *, device: int | None = None) -> Callable[[Calla
 
     Args:
         cls: the operator.
-        device: CPU or GPU where the text serves one only; None: both.
+        device: CPU or GPU if the kernel is for one only; None: both.
     """
 
     def add(fn: Callable[..., Any]) -> Callable[..., Any]:
@@ -69,8 +69,13 @@ def prepare(
 ) -> Callable[[Callable[..., Any]], Callable[..., Any]]:
     """Register ``fn(op, ctx, *specs) -> Prepared | None`` as a prepared kernel.
 
-    Of several, the one with the highest ``priority`` that does not return None serves; an operator's
-    own ``engine`` goes first. ``engine`` is a library's name ("ONEDNN", "CUDNN"), or "" for ours.
+    Of several, the one with the highest ``priority`` that does not return None is used.
+
+    Args:
+        cls: the operator.
+        device: CPU or GPU.
+        engine: the name of the library ("ONEDNN", "CUDNN"), or "" for NumPy and CuPy.
+        priority: kernels with a higher priority are tried first.
     """
 
     def add(fn: Callable[..., Any]) -> Callable[..., Any]:
@@ -86,7 +91,7 @@ def find(op_type: str) -> type[Operator]:
     """Return the class of an operator.
 
     Raises:
-        NetError: it is not registered; the message says so of Caffe2's operators, and else lists the nearest names.
+        NetError: it is not registered; the message suggests a replacement for Caffe2's operators, else similar names.
     """
     cls = _operators.get(op_type)
     if cls is None:
@@ -98,7 +103,7 @@ def find(op_type: str) -> type[Operator]:
 
 
 def is_registered(op_type: str) -> bool:
-    """Say whether an operator of this name is known."""
+    """Whether an operator of this name is registered."""
     return op_type in _operators
 
 
@@ -108,7 +113,7 @@ def operator_types() -> list[str]:
 
 
 def plain_kernel(op_type: str, device: int) -> Callable[..., Any] | None:
-    """Return the plain kernel that serves a device, one made for it before one for all; None if there is none."""
+    """Return the plain kernel for a device: one for this device only, else one for both; None if there is none."""
     return _plain.get((op_type, device)) or _plain.get((op_type, None))
 
 

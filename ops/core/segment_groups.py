@@ -1,4 +1,4 @@
-"""Rows reduced by segments without a loop over them: segments of one length are gathered and reduced together."""
+"""Reduction of rows by segments without a loop over segments: those of one length are gathered and reduced together."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ __all__ = [
 _Counts = np.ndarray[Any, Any]
 
 CACHED_BYTES = 1 << 19
-"""Memory of the rows that are gathered at once: about half of a core's second cache."""
+"""Bytes of the rows that are gathered at once: about half of a core's L2 cache."""
 _GPU_BYTES = 1 << 26
 
 
@@ -55,7 +55,7 @@ def lengths_on_host(op: Operator, ctx: RunContext, lengths: Any, name: str = "le
     """Return a vector of lengths on the host, in int64.
 
     Raises:
-        ShapeError: it is no vector of integers, or one is negative.
+        ShapeError: ``lengths`` is not a vector of integers, or one is negative.
     """
     check_integers(op, name, lengths)
     counts = ctx.host(lengths).astype(np.int64)
@@ -70,7 +70,7 @@ def segment_starts(counts: _Counts) -> _Counts:
 
 
 def positions_in_segments(counts: _Counts) -> _Counts:
-    """Return for each row of all segments its position in its own, from 0."""
+    """Return for each row its position in its segment, from 0."""
     return np.arange(counts.sum()) - np.repeat(segment_starts(counts), counts)
 
 
@@ -87,10 +87,10 @@ def counts_of_lengths(op: Operator, ctx: RunContext, lengths: Any, rows: int) ->
 
 
 def counts_of_sorted(op: Operator, ctx: RunContext, segments: Any) -> _Counts:
-    """Return how many rows each of the segments has whose ids follow one another: 0, 0, 1, 1, 1, 2 ...
+    """Return the number of rows of each segment, for sorted segment ids such as 0, 0, 1, 1, 1, 2.
 
     Raises:
-        ShapeError: the numbers do not begin with 0, or do not rise by steps of 1.
+        ShapeError: the ids do not begin with 0, or do not rise by steps of 1.
     """
     numbers = ctx.host(segments)
     steps = np.diff(numbers)
@@ -100,12 +100,12 @@ def counts_of_sorted(op: Operator, ctx: RunContext, segments: Any) -> _Counts:
 
 
 def segment_numbers(ctx: RunContext, counts: _Counts) -> Any:
-    """Return for each row the number of its segment, where the operator runs."""
+    """Return for each row the id of its segment, on the operator's device."""
     return ctx.xp.asarray(np.repeat(np.arange(counts.size), counts))
 
 
 def as_rows(x: Any) -> Any:
-    """Return ``x`` as a matrix, its first axis kept."""
+    """Return ``x`` as a matrix with the same first axis."""
     width = 1
     for extent in x.shape[1:]:
         width *= extent
@@ -113,18 +113,18 @@ def as_rows(x: Any) -> Any:
 
 
 def per_row(values: Any, like: Any) -> Any:
-    """Return a vector in the type of ``like``, shaped so that it multiplies the rows of ``like``."""
+    """Return a vector in the type of ``like``, in a shape that broadcasts over the rows of ``like``."""
     return values.astype(like.dtype, copy=False).reshape((-1,) + (1,) * (like.ndim - 1))
 
 
 def _pieces(counts: _Counts, most: int) -> Iterator[tuple[_Counts, _Counts, bool]]:
-    """Yield (segments, rows, first): ``rows[k, s]`` is a row of segment ``segments[s]``, at most about ``most`` rows.
+    """Yield pieces of about ``most`` rows as (segments, rows, first): ``rows[k, s]`` is a row of ``segments[s]``.
 
-    All segments of a piece have the same length; one that is longer than ``most`` comes in several pieces, of which
-    one is the first. Empty segments do not come.
+    All segments of a piece have the same length. A segment with more than ``most`` rows is in several pieces, and
+    ``first`` marks its first one. Empty segments are left out.
     """
     starts = np.cumsum(counts) - counts
-    # NumPy sorts numbers of 16 bits by radix, several times as fast.
+    # NumPy sorts 16-bit integers by radix sort, which is several times as fast.
     order = np.argsort(counts.astype(np.uint16) if counts.max(initial=0) < 1 << 16 else counts, kind="stable")
     ordered = counts[order]
     ends = np.flatnonzero(np.diff(ordered, append=-1)) + 1
@@ -152,8 +152,8 @@ def reduce_segments(
 
     Args:
         xp: numpy or cupy.
-        counts: rows of each segment, which follow one another, on the host.
-        gather: returns the rows of these numbers (a vector where the operator runs), as a matrix.
+        counts: number of rows of each segment, on the host; segments are contiguous.
+        gather: is given a vector of row indices on the operator's device; returns these rows as a matrix.
         out: (segments, width).
         how: "sum" or "max".
     """
@@ -162,7 +162,7 @@ def reduce_segments(
     combine = xp.add if how == "sum" else xp.maximum
     out[...] = 0
     for segments, rows, first in _pieces(counts, most):
-        # Segments contiguous in memory, so that each step of the reduction is a long one.
+        # One row per position in a segment, all segments side by side, so that the reduction runs over long rows.
         block = gather(xp.asarray(rows.reshape(-1))).reshape(rows.shape[0], segments.size * width)
         part = (block.sum(axis=0) if how == "sum" else block.max(axis=0)).reshape(segments.size, width)
         where = xp.asarray(segments)

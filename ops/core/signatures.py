@@ -1,4 +1,4 @@
-"""What the docstrings of operators state about their inputs and outputs: names, shapes and element types.
+"""Signatures in the docstrings of operators: names, shapes and element types of inputs and outputs.
 
 A section of a docstring has one line for each name in ``inputs`` or ``outputs``, in their order::
 
@@ -10,11 +10,11 @@ A section of a docstring has one line for each name in ``inputs`` or ``outputs``
 
 A name is written as in ``inputs``, with its ``?``, ``*`` or ``+``. An extent is a number, a symbol (the same extent
 wherever the operator has this symbol; the name of an argument stands for its value) or an expression of these, where
-``prod`` and ``len`` take a run of axes; ``*S`` is a run of any number of axes, ``...`` a run without a name. Types are
-NumPy's names, ``string``, ``object`` (a blob that is no tensor: such a one has no shape), ``float`` (float16, float32
-or float64), ``int`` (any integer type), ``any``, or ``as X``: the type that X has. What comes after a comma is for
-readers. An operator without a section has that of its base class. Gradient operators need none: a gradient has the
-shape and type of what it is the gradient of, and their other inputs are those of the forward operator.
+``prod`` and ``len`` take several axes; ``*S`` stands for any number of axes, ``...`` for axes without a name. Types are
+NumPy's names, ``string``, ``object`` (a blob that is not a tensor, and so has no shape), ``float`` (float16, float32
+or float64), ``int`` (any integer type), ``any``, or ``as X``: the type of X. Text after a comma is a comment. An
+operator without a section has that of its base class. Gradient operators need none: a gradient has the shape and type
+of the blob whose gradient it is, and their other inputs are those of the forward operator.
 """
 
 from __future__ import annotations
@@ -36,7 +36,7 @@ TYPE_GROUPS: dict[str, tuple[str, ...]] = {
     "any": (*_FLOATS, *_INTEGERS, "bool", "string"),
     **{name: (name,) for name in (*_FLOATS, *_INTEGERS, "bool", "string", "object")},
 }
-"""What may be written for a type: the names of the element types that it stands for."""
+"""The names of types in signatures, and the element types that each stands for."""
 
 _SHAPE = r"\((?:[^()]|\([^()]*\))*\)"
 _LINE = re.compile(rf"(\w+[?*+]?)(?: ({_SHAPE}(?: or {_SHAPE})*))?: (as \w+|[\w|]+)(?:, (.+))?")
@@ -44,14 +44,14 @@ _LINE = re.compile(rf"(\w+[?*+]?)(?: ({_SHAPE}(?: or {_SHAPE})*))?: (as \w+|[\w|
 
 @dataclass(frozen=True)
 class Blob:
-    """What is stated of one input or output.
+    """The signature of one input or output.
 
     Args:
         name: as in ``inputs`` or ``outputs``.
-        shapes: the shapes that it may have, each a tuple of extents as they are written; () where it is no tensor.
-        types: element types, all of ``TYPE_GROUPS``; () where it has that of ``like``.
-        like: the name of the blob whose element type it has, or "".
-        text: what is said about it, or "".
+        shapes: the shapes that it may have, each a tuple of extents as written; () if it is not a tensor.
+        types: the element types that it may have; () if ``like`` is given.
+        like: the name of the blob that has the same element type, or "".
+        text: the comment, or "".
     """
 
     name: str
@@ -63,22 +63,22 @@ class Blob:
 
 @dataclass(frozen=True)
 class Signature:
-    """What is stated of all inputs and outputs of an operator, in order."""
+    """The signature of an operator: all inputs and outputs, in order."""
 
     inputs: tuple[Blob, ...]
     outputs: tuple[Blob, ...]
 
 
 def is_gradient(cls: type[Operator]) -> bool:
-    """Whether this is a gradient operator: it says so in its name, and a blob of it is named as a gradient (dY)."""
+    """Whether this is a gradient operator: its name says so, and one of its blobs is named as a gradient (dY)."""
     return "Grad" in cls.__name__ and any(name[0] == "d" for name in (*cls.inputs, *cls.outputs))
 
 
 def signature(cls: type[Operator]) -> Signature | None:
-    """Return what an operator's docstring, or that of the nearest base that has one, states; None if none does.
+    """Return the signature in an operator's docstring, or in that of its nearest base; None if there is none.
 
     Raises:
-        NetError: a line is not of the form, or the names are not those of ``inputs`` and ``outputs``.
+        NetError: a line has another form, or the names are not those of ``inputs`` and ``outputs``.
     """
     if not (cls.inputs or cls.outputs):
         return Signature((), ())
@@ -101,7 +101,7 @@ def _section(cls: type[Operator], document: str, title: str) -> tuple[Blob, ...]
 
 
 def _lines(text: str) -> list[str]:
-    """Return the lines of a section, those that go on joined with the ones before them."""
+    """Return the lines of a section, continuation lines joined to the lines before them."""
     lines: list[str] = []
     first = len(text) - len(text.lstrip())
     for line in text.splitlines():

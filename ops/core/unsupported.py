@@ -1,4 +1,4 @@
-"""Operators of Caffe2's last release that are not in this version, and what there is instead."""
+"""Operators of Caffe2's last release that this version does not have, and what to use instead."""
 
 from __future__ import annotations
 
@@ -59,18 +59,18 @@ GROUPS: tuple[tuple[str, str], ...] = (
         "GetGPUMemoryUsage",
     ),
 )
-"""(what there is instead; operators with spaces between them)."""
+"""(what to use instead, the operators separated by spaces)."""
 
 ABSENT: dict[str, str] = {name: instead for instead, names in GROUPS for name in names.split()}
-"""For each such operator, what there is instead."""
+"""For each such operator, what to use instead."""
 
 
 def instead_of(op_type: str, known: Iterable[str]) -> str:
-    """Return what to say, after a refusal, of an operator that is not registered: "; " and a hint, or "".
+    """Return a hint for an operator that is not registered, which begins with "; ", or "".
 
     Args:
-        op_type: the name that was asked for.
-        known: names of which the nearest are listed, where Caffe2 has no such operator either.
+        op_type: the name of the operator.
+        known: the registered names; similar ones are suggested if Caffe2 has no such operator either.
 
     >>> instead_of("Convv", ["Conv"])
     '; did you mean Conv?'

@@ -33,7 +33,7 @@ def test_a_net_says_how_its_activations_are_kept():
         assert asked(net) == dtype.encode()
     assert len(net.Proto().arg) == 1
     assert asked(net.Clone("copy")) == b"float32"
-    with pytest.raises(NetError, match="activations are kept as one of float32, bfloat16; got 'float64'"):
+    with pytest.raises(NetError, match="activations must be stored as one of float32, bfloat16; got 'float64'"):
         net.set_activation_dtype("float64")
 
 

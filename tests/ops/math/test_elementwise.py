@@ -57,8 +57,8 @@ def placed(op, a, b):
 def refusals(cls):
     return (
         refusal(cls(), [f32(2, 3), f32(2)], r"A \(2, 3\) and B \(2,\) do not broadcast"),
-        refusal(cls(broadcast=True, axis=1), [f32(2, 3, 4), f32(2)], "run of A's, here from axis 1"),
-        refusal(cls(broadcast=True), [f32(3), f32(2, 3)], "run of A's"),
+        refusal(cls(broadcast=True, axis=1), [f32(2, 3, 4), f32(2)], "consecutive axes of A, from axis 1"),
+        refusal(cls(broadcast=True), [f32(3), f32(2, 3)], "consecutive axes of A"),
         refusal(cls(axis=1), [f32(2, 3), f32(3)], "need broadcast=1", ArgumentError),
         refusal(cls(broadcast=True, axis=1, axis_str="C"), [f32(2, 3), f32(3)], "not both", ArgumentError),
         refusal(cls(broadcast=True, axis_str="Q"), [f32(2, 3), f32(3)], "one letter of order", ArgumentError),

@@ -20,7 +20,7 @@ class TestPow(OperatorSuite):
         refusal(Pow(), [f32(2)], "argument exponent, or a second input", ArgumentError),
         refusal(Pow(exponent=2.0), [i32(2)], "floating-point numbers"),
         refusal(Pow(), [f32(2, 3), f32(2)], "do not broadcast"),
-        refusal(Pow(broadcast=True), [f32(2, 3), f32(2)], "run of A's"),
+        refusal(Pow(broadcast=True), [f32(2, 3), f32(2)], "consecutive axes of A"),
     )
 
     def draw(self, data):

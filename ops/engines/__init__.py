@@ -1,1 +1,1 @@
-"""All that talks to a library or a device: array modules, oneDNN, random streams, allocation."""
+"""Interfaces to libraries and devices: array modules, GPUs, oneDNN, random streams, allocation."""

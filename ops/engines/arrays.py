@@ -13,12 +13,12 @@ from netbuilder.proto import DeviceError
 
 __all__ = ["aligned_empty", "aligned_zeros", "array_module", "as_flat", "gpu_count", "trim_heap"]
 
-_ALIGNMENT = 64  # bytes: a cache line, and what oneDNN's AVX-512 kernels like
+_ALIGNMENT = 64  # bytes: a cache line; oneDNN's AVX-512 kernels are fastest with it
 
 
 @functools.cache
 def _cupy() -> Any:
-    """CuPy, or None where it or the driver is missing."""
+    """Return CuPy, or None if it or the driver is missing."""
     try:
         cupy = importlib.import_module("cupy")
     except ImportError:
@@ -27,7 +27,7 @@ def _cupy() -> Any:
 
 
 def gpu_count() -> int:
-    """Return how many NVIDIA GPUs can be used; 0 without CuPy or a driver."""
+    """Return the number of usable NVIDIA GPUs; 0 without CuPy or a driver."""
     cupy = _cupy()
     return int(cupy.cuda.runtime.getDeviceCount()) if cupy is not None else 0
 
@@ -36,7 +36,7 @@ def array_module(device_type: int) -> Any:
     """Return numpy for PROTO_CPU, cupy for PROTO_CUDA.
 
     Raises:
-        DeviceError: no GPU can be used, or the device type is none that we run on.
+        DeviceError: no GPU can be used, or the device type is not supported.
     """
     if device_type == 0:
         return np
@@ -52,12 +52,12 @@ def array_module(device_type: int) -> Any:
 
 
 def aligned_empty(nbytes: int) -> np.ndarray[Any, Any]:
-    """Return uninitialized memory, one-dimensional uint8, that starts at a multiple of 64 bytes."""
+    """Return uninitialized memory, one-dimensional uint8, whose address is a multiple of 64 bytes."""
     return _aligned(np.empty(nbytes + _ALIGNMENT, np.uint8), nbytes)
 
 
 def aligned_zeros(nbytes: int) -> np.ndarray[Any, Any]:
-    """Return zeroed memory like ``aligned_empty``; the system clears its pages when they are first used."""
+    """Return zeroed memory like ``aligned_empty``; the system zeroes its pages when they are first used."""
     return _aligned(np.zeros(nbytes + _ALIGNMENT, np.uint8), nbytes)
 
 
@@ -67,7 +67,7 @@ def _aligned(raw: np.ndarray[Any, Any], nbytes: int) -> np.ndarray[Any, Any]:
 
 
 def trim_heap() -> None:
-    """Give memory that was freed back to the system, where the C library would keep it for later (glibc)."""
+    """Return freed memory to the system, if the C library (glibc) would otherwise keep it."""
     trim = _trim()
     if trim is not None:
         trim(0)

@@ -1,7 +1,7 @@
-"""The threads of NumPy's matrix products, held while a plan runs.
+"""Limits the threads of NumPy's BLAS while a plan runs.
 
-A BLAS has threads of its own, which stay awake for a while after each product. Beside those of oneDNN they would share
-the cores with them: large products were seen to take twice as long.
+A BLAS has threads of its own, which keep spinning for a while after each product. They would compete for the cores with
+those of oneDNN: large products were seen to take twice as long.
 """
 
 from __future__ import annotations
@@ -12,12 +12,12 @@ from typing import Any
 
 from netbuilder.data.forking import after_fork, held_over_fork
 
-__all__ = ["hold", "release"]
+__all__ = ["limit_threads", "release_threads"]
 
 
 @functools.cache
 def _libraries() -> list[Any]:
-    """Return the BLAS libraries of the process; none without threadpoolctl, and then nothing is held."""
+    """Return the BLAS libraries of the process; none without threadpoolctl, so that nothing is limited."""
     try:
         from threadpoolctl import ThreadpoolController
     except ModuleNotFoundError:
@@ -25,33 +25,33 @@ def _libraries() -> list[Any]:
     return list(ThreadpoolController().select(user_api="blas").lib_controllers)
 
 
-class _Held:
-    """What all plans that run at this moment hold: the smallest number that one of them asks for."""
+class _ThreadLimit:
+    """The limit of all plans that run at this moment: the smallest number that one of them requests."""
 
     def __init__(self) -> None:
         self.lock = threading.RLock()  # held over a fork: a BLAS has locks of its own
         held_over_fork(self.lock)
-        self.holders = 0
+        self.users = 0
         self.before: list[tuple[Any, int]] = []
 
-    def take(self, threads: int) -> None:
+    def acquire(self, threads: int) -> None:
         with self.lock:
-            self.holders += 1
+            self.users += 1
             for library in _libraries():
                 found = library.get_num_threads()
                 if found is not None and found > threads:
                     self.before.append((library, found))
                     library.set_num_threads(threads)
 
-    def give_back(self) -> None:
+    def release(self) -> None:
         with self.lock:
-            self.holders -= 1
-            if self.holders == 0:
+            self.users -= 1
+            if self.users == 0:
                 self._restore()
 
     def forget(self) -> None:
-        """In a forked process: those that held it are the parent's threads."""
-        self.holders = 0
+        """Remove the limit in a forked process: its users are threads of the parent."""
+        self.users = 0
         self._restore()
 
     def _restore(self) -> None:
@@ -60,15 +60,15 @@ class _Held:
         self.before.clear()
 
 
-_held = _Held()
-after_fork(_held.forget)
+_limit = _ThreadLimit()
+after_fork(_limit.forget)
 
 
-def hold(threads: int) -> None:
-    """Let BLAS use at most so many threads, in the whole process, until ``release`` is called as often as this."""
-    _held.take(threads)
+def limit_threads(threads: int) -> None:
+    """Let BLAS use at most so many threads, in the whole process, until ``release_threads`` is called as often."""
+    _limit.acquire(threads)
 
 
-def release() -> None:
-    """End a ``hold``: behind the last one, BLAS uses as many threads as before the first."""
-    _held.give_back()
+def release_threads() -> None:
+    """End a ``limit_threads``; after the last one, BLAS uses as many threads as before the first."""
+    _limit.release()

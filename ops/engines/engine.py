@@ -1,11 +1,11 @@
-"""What an engine is, and which engines there are.
+"""Engine: the interface of a library or a kind of device that plans compute with; and the registry of engines.
 
-An engine is a library, or a kind of device, that plans compute with: it has kernels, fusions of neighboring operators,
-buffers, and layouts of its own. `Engine` is all that the runtime knows of one. The array engines (NumPy for the host,
-CuPy for GPUs) hold plain row-major values and are always there where their device is; library engines, such as oneDNN,
-serve where they are available and a net's settings allow them.
+An engine has kernels, fusions of neighboring operators, buffers, and layouts of its own. The array engines (NumPy for
+the host, CuPy for GPUs) store plain row-major values and are always used for their devices; library engines, such as
+oneDNN, are used where they are available and a net's options allow them.
 
-Another package adds an engine by an entry point in the group ``netbuilder.engines`` that names an ``Engine`` class.
+Another package adds an engine through an entry point in the group ``netbuilder.engines`` that names an ``Engine``
+class.
 """
 
 from __future__ import annotations
@@ -40,16 +40,16 @@ __all__ = [
 ]
 
 ENTRY_POINTS = "netbuilder.engines"
-"""The group of entry points under which other packages name their engines."""
+"""The group of entry points in which other packages name their engines."""
 
 Location = tuple[int, int]
-"""Where a buffer is: (PROTO_CPU, 0) for the host's memory, (PROTO_CUDA, id) for a GPU's."""
+"""Where a buffer is stored: (PROTO_CPU, 0) for the host's memory, (PROTO_CUDA, id) for a GPU's."""
 
 HOST: Location = (0, 0)
 
 
 class Pattern(enum.Enum):
-    """How the two operators of a fusion stand to each other."""
+    """The relation of the two operators of a fusion."""
 
     CHAIN = "the second reads what the first writes, and nothing else"
     ACCUMULATE = "the second adds what the first writes to a value, which the result may overwrite"
@@ -64,13 +64,13 @@ class Fusion:
     """A kernel that does the work of two neighboring operators.
 
     Args:
-        pattern: how the two stand to each other.
-        first: types of the operators that the first part is made of: one, or those of an earlier fusion.
-        second: type of the second operator.
-        make: ``make(op, ctx, *specs) -> Prepared | None``, given the operator that the rest is fused to (for an
-            NORMALIZATION_GRADIENT the second, else the first) and what the fused kernel reads; None if it cannot serve.
-        optimization: the name under which it can be switched off, of ``netbuilder.runtime.plan.optimizations``.
-        inputs: how many inputs the first part must have; None for any number.
+        pattern: the relation of the two.
+        first: the type of the first operator, or the types of the operators of an earlier fusion.
+        second: the type of the second operator.
+        make: ``make(op, ctx, *specs) -> Prepared | None``; is given the main operator (of NORMALIZATION_GRADIENT the
+            second one, else the first) and the specs of the fused kernel's inputs; returns None if it does not apply.
+        optimization: the name that switches it off, of ``netbuilder.runtime.plan.optimizations``.
+        inputs: the number of inputs that the first part must have; None for any number.
     """
 
     pattern: Pattern
@@ -95,19 +95,19 @@ class Engine(ABC):
         return True
 
     def why_unavailable(self) -> str:
-        """Return what is missing and how to install it; only asked of an engine that is not available."""
+        """Return what is missing and how to install it; called only if the engine is not available."""
         return ""
 
     def register_kernels(self) -> None:
-        """Give the prepared kernels of all operators known by now to the registry; called before each compilation."""
+        """Register prepared kernels for all operators registered so far; called before each compilation."""
         return  # an engine may have fusions alone
 
     def check_precision(self, precision: str) -> None:
-        """Warn if the engine cannot keep activations as ``precision`` says (see ``ops.precision``) or gains nothing."""
+        """Warn if the engine cannot store activations in a precision (see ``ops.core.precision``), or not faster."""
         return  # nothing to warn of
 
     def fusions(self) -> Sequence[Fusion]:
-        """Return the fusions that the engine has kernels for; the first that fits is taken."""
+        """Return the fusions that the engine has kernels for; the first that applies is used."""
         return ()
 
     def best_image_order(
@@ -117,31 +117,31 @@ class Engine(ABC):
         return None
 
     def thread_setter(self, threads: int) -> Callable[[], object] | None:
-        """Return a call by which a thread says, before it runs kernels, how many threads they may use."""
+        """Return a call that a thread makes before it runs kernels, to set how many threads they may use."""
         return None
 
     def release_kernels(self) -> None:
-        """Free what is kept of kernels that no plan uses, as far as that can be told."""
+        """Free cached kernels that no plan uses."""
         return  # nothing is kept
 
     @property
     def owns_threads(self) -> bool:
-        """Whether kernels have a pool of threads, which NumPy's BLAS should not compete with."""
+        """Whether kernels have a pool of threads, with which NumPy's BLAS must not compete."""
         return False
 
     @abstractmethod
     def new_buffer(self, spec: TensorSpec, location: Location) -> Any:
-        """Return zeroed memory for a value in one of the engine's layouts, or for a plain one if it holds arrays.
+        """Return zeroed memory for a value in one of the engine's layouts; of an array engine, for a plain value.
 
-        A value with a layout is flat uint8 of ``spec.nbytes``; a plain one is an array of its shape and dtype.
+        The memory is flat uint8 of ``spec.nbytes`` for a value with a layout, else an array of its shape and dtype.
         """
 
     @abstractmethod
     def prepare_reorder(self, ctx: Any, source: TensorSpec, target: TensorSpec, location: Location) -> Prepared:
-        """Return the prepared copy between two layouts of one value: its shape and dtype are the same."""
+        """Return the prepared copy of a value from one layout to another; shape and dtype are the same."""
 
 
-# Our own, in the order in which they are asked. A module is imported when its engine is first needed.
+# netbuilder's engines, in order of preference. A module is imported when its engine is first needed.
 _OWN: Mapping[str, str] = {
     "NUMPY": "netbuilder.ops.engines.array_engines:NumPyEngine",
     "CUPY": "netbuilder.ops.engines.array_engines:CuPyEngine",
@@ -153,13 +153,13 @@ _found: dict[str, Engine] = {}
 
 @functools.cache
 def _sources() -> Mapping[str, importlib.metadata.EntryPoint | str]:
-    """Return where the class of each engine is to be found."""
+    """Return the source of each engine's class, by name: an entry point, or "module:class"."""
     others = importlib.metadata.entry_points(group=ENTRY_POINTS)
     return {**_OWN, **{point.name: point for point in others if point.name not in _OWN}}
 
 
 def engine_names() -> tuple[str, ...]:
-    """Return the names of all engines that a net can be allowed to use, available or not."""
+    """Return the names of all library engines, available or not."""
     return tuple(name for name in _sources() if name not in _ARRAY_ENGINES)
 
 
@@ -167,7 +167,7 @@ def find_engine(name: str) -> Engine:
     """Return an engine by its name.
 
     Raises:
-        DeviceError: there is none of this name, or what another package names under it is not an ``Engine``.
+        DeviceError: there is no engine of this name, or its entry point does not name an ``Engine``.
     """
     engine = _found.get(name)
     if engine is None:
@@ -193,23 +193,23 @@ def _load(name: str) -> Engine:
     return found()
 
 
-def library_engines(allows: Callable[[str], bool]) -> list[Engine]:
-    """Return the engines other than the array engines that are allowed and available."""
-    return [engine for name in engine_names() if allows(name) and (engine := find_engine(name)).available()]
+def library_engines(allowed: Callable[[str], bool]) -> list[Engine]:
+    """Return the library engines that are allowed and available."""
+    return [engine for name in engine_names() if allowed(name) and (engine := find_engine(name)).available()]
 
 
 def release_kernels() -> None:
-    """Free what the engines that were used so far keep of kernels that no plan uses."""
+    """Free cached kernels that no plan uses, of all engines used so far."""
     for engine in list(_found.values()):
         if engine.available():
             engine.release_kernels()
 
 
 def array_engine(location: Location) -> Engine:
-    """Return the engine that holds plain values at a location."""
+    """Return the engine that stores plain values at a location."""
     return find_engine("NUMPY" if location[0] == HOST[0] else "CUPY")
 
 
 def layout_engine(spec: TensorSpec, location: Location) -> Engine:
-    """Return the engine that a value's layout belongs to: the array engine of its location for a plain one."""
+    """Return the engine of a value's layout; for a plain value, the array engine of its location."""
     return array_engine(location) if spec.layout is None else find_engine(spec.layout.engine)

@@ -1,8 +1,8 @@
-"""Elementwise work on whole buffers, whatever their layout, in pieces that stay in a core's cache.
+"""Elementwise operators on whole buffers of any layout, in pieces that stay in a core's cache.
 
-An elementwise operator does not care where an element lies, as long as all its operands agree. So its prepared kernel
-asks for all of them in one layout and works on the flat memory, padding included: zeroes there stay zeroes if the
-operator maps zeroes to zero.
+The layout does not matter for an elementwise operator if all operands have the same one. So its prepared kernel
+requests one layout for all of them and works on the flat memory, including padding: zeros there stay zeros if the
+operator maps zeros to zero.
 """
 
 from __future__ import annotations
@@ -19,21 +19,22 @@ from netbuilder.ops.engines.arrays import as_flat
 __all__ = ["PIECE", "Step", "common_spec", "pieces", "replay", "scalar", "scratch_bytes"]
 
 PIECE = 1 << 16
-"""Elements worked on at a time: a few arrays of so many floats fit a core's second-level cache."""
+"""Number of elements of a piece: a few float32 arrays of this size fit into a core's L2 cache."""
 
 Step = tuple[Callable[..., object], tuple[Any, ...]]
 """A call and its arguments: a ufunc with its operands and, last, the array it writes."""
 
 
 def common_spec(specs: Sequence[TensorSpec], *, zero_to_zero: bool = True) -> TensorSpec | None:
-    """Return the spec that all operands of an elementwise operator should have, or None if they cannot agree.
+    """Return one spec for all operands of an elementwise operator, or None if there is none.
 
-    The first operand that has a layout decides, so name first the one that others read most (a parameter before its
-    gradient).
+    It has the layout of the first operand with a layout, so list first the operand that others read most (a parameter
+    before its gradient).
 
     Args:
         specs: the operands, of one shape and dtype.
-        zero_to_zero: the operator leaves padding of zeroes as it is; otherwise only plain order serves.
+        zero_to_zero: whether the operator maps zeros to zero, so that padding stays zero; if not, only plain order is
+            possible.
     """
     first = specs[0]
     if first.dtype not in (np.float32, np.float64):
@@ -51,7 +52,7 @@ def _elements(spec: TensorSpec) -> int:
 
 
 def scratch_bytes(spec: TensorSpec, temporaries: int) -> int:
-    """Return the scratch memory that ``pieces`` needs for so many temporaries."""
+    """Return the bytes of scratch memory that ``pieces`` needs for so many temporaries."""
     return temporaries * min(_elements(spec), PIECE) * spec.dtype.itemsize
 
 
@@ -63,21 +64,21 @@ def pieces(
     if size == 0:
         return
     flat = [as_flat(buffer, spec.dtype) for buffer in buffers]
-    room = min(size, PIECE)
-    space = as_flat(scratch[: temporaries * room * spec.dtype.itemsize], spec.dtype) if temporaries else None
+    most = min(size, PIECE)
+    space = as_flat(scratch[: temporaries * most * spec.dtype.itemsize], spec.dtype) if temporaries else None
     for start in range(0, size, PIECE):
         stop = min(start + PIECE, size)
-        extra = (space[i * room : i * room + stop - start] for i in range(temporaries)) if space is not None else ()
+        extra = (space[i * most : i * most + stop - start] for i in range(temporaries)) if space is not None else ()
         yield (*(part[start:stop] for part in flat), *extra)
 
 
 def scalar(value: float, dtype: Any) -> Any:
-    """Return a number as a 0-d array: ufuncs take it faster than a Python number, and it may be changed in place."""
+    """Return a number as a 0-d array, which ufuncs process faster than a Python number and which can be changed."""
     return np.array(value, dtype)
 
 
 def replay(steps: Sequence[Step], before: Callable[[], object] | None = None) -> Call:
-    """Return a call that takes the steps in order, after ``before``."""
+    """Return a call that runs the steps in order, after ``before``."""
     fixed = tuple(steps)
 
     def call() -> None:

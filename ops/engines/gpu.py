@@ -1,10 +1,9 @@
-"""GPUs: the stream that each works on, how they wait for one another, and copies between them and the host.
+"""GPUs: their streams, synchronization between them, and copies between GPUs and the host.
 
-All that the process computes on a GPU goes to one stream, so it runs in the order in which it was given, and memory
-that is freed can be used again at once. Only where a value goes from one GPU to another must one wait: the copy for
-what the owner was told to do before, and what the owner is told to do next for the copy. A plan's copies have a stream
-of their own on the GPU that receives, so that both GPUs compute meanwhile (``begin_copy``). The host waits where it
-reads.
+All kernels that the process runs on a GPU go to one stream, so they run in the order of their launch, and freed memory
+can be reused at once. Synchronization is needed only where a value goes from one GPU to another: the copy waits for the
+owner's earlier work, and the owner's later work waits for the copy. A plan's copies have a stream of their own on the
+receiving GPU, so that both GPUs compute at the same time (``begin_copy``). The host waits when it reads.
 """
 
 from __future__ import annotations
@@ -22,7 +21,7 @@ __all__ = ["GPU", "adopt", "begin_copy", "copy_into", "gpu", "to_host"]
 
 
 class GPU:
-    """A GPU and its stream. Inside ``with gpu(0):`` CuPy's calls of this thread go there; it may be nested.
+    """A GPU and its stream. Inside ``with gpu(0):``, which may be nested, this thread's CuPy calls use that stream.
 
     Attributes:
         id: its number.
@@ -52,34 +51,34 @@ class GPU:
         self._device.__exit__(*error)
 
     def wait_for(self, other: GPU) -> None:
-        """Let what this GPU is given from now on begin when the other is through with all it has been given."""
+        """Make later work of this GPU wait for the work that the other GPU has now."""
         with other._device:  # an event belongs to the device that it was made on
             event = other._stream.record(self.xp.cuda.Event(disable_timing=True))
         self._stream.wait_event(event)
 
-    def mark(self) -> Any:
-        """Return an event that has come when the GPU is through with all it has been given up to now."""
+    def record_event(self) -> Any:
+        """Return an event that is complete when the GPU has finished the work that it has now."""
         with self._device:
             return self._stream.record(self.xp.cuda.Event(disable_timing=True))
 
     def receive(self, buffer: Any, value: Any, other: GPU) -> Any:
-        """Let a stream of its own copy memory from another GPU, after all that both have been given up to now.
+        """Copy memory from another GPU, on the copy stream, after the work that both GPUs have now.
 
         Returns:
-            The event that has come when the copy is done.
+            An event that is complete when the copy is done.
         """
         for owner in (other, self):
-            self._copies.wait_event(owner.mark())
+            self._copies.wait_event(owner.record_event())
         with self._device, self._copies:
             buffer.data.copy_from_device_async(value.data, value.nbytes)
             return self._copies.record(self.xp.cuda.Event(disable_timing=True))
 
     def wait_until(self, event: Any) -> None:
-        """Let what this GPU is given from now on begin when an event has come."""
+        """Make later work of this GPU wait for an event."""
         self._stream.wait_event(event)
 
     def synchronize(self) -> None:
-        """Wait until the GPU is through with all it has been given."""
+        """Wait until the GPU has finished all its work."""
         self._stream.synchronize()
 
 
@@ -90,7 +89,7 @@ _used_before_fork = False
 
 @after_fork
 def _forked() -> None:
-    """A driver that was used before a fork serves the parent only."""
+    """Drop the GPUs: after a fork, a CUDA driver that was in use works only in the parent."""
     global _used_before_fork
     _used_before_fork = _used_before_fork or bool(_made)
     _made.clear()
@@ -100,7 +99,7 @@ def gpu(number: int) -> GPU:
     """Return the GPU of this number; its stream is made at the first call.
 
     Raises:
-        DeviceError: no GPU can be used, or none has this number.
+        DeviceError: no GPU can be used, or there is none with this number.
     """
     found = _made.get(number)
     if found is None:
@@ -121,7 +120,7 @@ def gpu(number: int) -> GPU:
 
 
 def to_host(array: Any) -> np.ndarray[Any, Any]:
-    """Return ``array`` as a NumPy array; one on a GPU is copied, when the GPU is through with it."""
+    """Return ``array`` as a NumPy array; an array on a GPU is copied when the GPU has finished earlier work."""
     if isinstance(array, np.ndarray):
         return array
     if not hasattr(array, "__cuda_array_interface__"):
@@ -132,9 +131,9 @@ def to_host(array: Any) -> np.ndarray[Any, Any]:
 
 
 def copy_into(buffer: Any, value: Any) -> None:
-    """Copy an array into a buffer of its shape, from where it lies to where the buffer lies.
+    """Copy an array into a buffer of its shape; both may be on the host or on any GPU.
 
-    A buffer on a GPU is contiguous. GPUs need not be able to read each other's memory.
+    A buffer on a GPU must be contiguous. GPUs need not be able to access each other's memory.
     """
     if isinstance(buffer, np.ndarray):
         np.copyto(buffer, to_host(value), casting="same_kind")
@@ -154,7 +153,7 @@ def copy_into(buffer: Any, value: Any) -> None:
     with there:
         value = there.xp.ascontiguousarray(value, dtype=buffer.dtype)
     here.wait_for(there)
-    with here:  # a copy of memory; `buffer[...] = value` may be a kernel, for which the GPUs must be peers
+    with here:  # a memory copy; `buffer[...] = value` may run a kernel, which needs peer access
         buffer.data.copy_from_device_async(value.data, value.nbytes)
     there.wait_for(here)
 
@@ -163,14 +162,14 @@ def begin_copy(buffer: Any, value: Any) -> Callable[[], None]:
     """Begin to copy an array to a contiguous buffer of its shape and dtype on another GPU.
 
     Returns:
-        A call that lets both GPUs wait for the copy: until then the buffer may not be read, nor the array overwritten.
+        A call that makes both GPUs wait for the copy. Before it, do not read the buffer or overwrite the array.
     """
     here, there = gpu(buffer.device.id), gpu(value.device.id)
     with there:
         value = there.xp.ascontiguousarray(value)
     done = here.receive(buffer, value, there)
 
-    def wait(kept: Any = value) -> None:  # a contiguous copy is not to be freed before the owner waits
+    def wait(kept: Any = value) -> None:  # keeps a contiguous copy alive until the owner waits
         here.wait_until(done)
         there.wait_until(done)
 
@@ -178,11 +177,11 @@ def begin_copy(buffer: Any, value: Any) -> Callable[[], None]:
 
 
 def adopt(value: Any) -> Any:
-    """Return a copy of an array that others made on a GPU, by CuPy or another library, on whatever stream."""
+    """Return a copy of an array on a GPU that CuPy or another library made, on any stream."""
     xp = array_module(PROTO_CUDA)
     array = value if isinstance(value, xp.ndarray) else xp.asarray(value)
     array.device.synchronize()
     with gpu(array.device.id) as there:
         copy = array.copy()
-    there.synchronize()  # from here on its owner may overwrite it
+    there.synchronize()  # after this the owner may overwrite the array
     return copy

@@ -1,4 +1,4 @@
-"""Buffers of values and copies between their layouts, by the engine that each layout belongs to."""
+"""Buffers of values, and conversions between layouts, dispatched to the engine of the layout."""
 
 from __future__ import annotations
 
@@ -15,13 +15,13 @@ __all__ = ["HOST", "Location", "convert", "new_buffer", "prepare_reorder"]
 def new_buffer(spec: TensorSpec, location: Location = HOST) -> Any:
     """Return zeroed memory for a value: an array of its shape and dtype, or flat bytes if it has a layout.
 
-    Zeroes, because the padding of a blocked layout has to be zero before anything is summed over it.
+    The padding of a blocked layout has to be zero, because kernels sum over it.
     """
     return layout_engine(spec, location).new_buffer(spec, location)
 
 
 def prepare_reorder(ctx: Any, source: TensorSpec, target: TensorSpec, location: Location = HOST) -> Prepared:
-    """Return the prepared copy between two layouts of one value (shape and dtype are the same), at one location."""
+    """Return the prepared copy of a value from one layout to another, at one location; shape and dtype are the same."""
     of = source if source.layout is not None else target
     return layout_engine(of, location).prepare_reorder(ctx, source, target, location)
 

@@ -1,4 +1,4 @@
-"""Which GPUs can read each other's memory."""
+"""Peer access between GPUs."""
 
 from __future__ import annotations
 
@@ -12,9 +12,9 @@ __all__ = ["can_access_peer"]
 
 @functools.cache
 def can_access_peer(reader: int, owner: int) -> bool:
-    """Whether GPU ``reader`` can read the memory of GPU ``owner``.
+    """Whether GPU ``reader`` can access the memory of GPU ``owner``.
 
-    Of GPUs that this machine does not have it is expected: a net may be built elsewhere than it runs.
+    For GPUs that this machine does not have, the answer is True: a net may be built on another machine than it runs on.
     """
     if reader == owner or max(reader, owner) >= gpu_count():
         return True

@@ -1,4 +1,4 @@
-"""Elementwise operators as calls on matching pieces of their operands: one by one, or several over the same pieces."""
+"""Elementwise operators as calls on pieces of their operands, so that several operators can share each piece."""
 
 from __future__ import annotations
 
@@ -18,18 +18,18 @@ Steps = Callable[[Sequence[Any], Sequence[Any], Sequence[Any], Sequence[bool]], 
 
 @dataclass(frozen=True, eq=False)
 class Piecewise:
-    """An elementwise operator made ready for inputs of given specs.
+    """The calls of an elementwise operator for inputs of given specs.
 
     Args:
-        spec: what all tensors that it reads and writes are to have.
-        numbers: the inputs (indices) that hold one number for all pieces; they stay as they are.
-        steps: ``steps(inputs, outputs, temporaries, wanted)`` returns the calls for one piece. Inputs and outputs are
-            flat pieces, numbers 0-d arrays; an output may lie where an input does, as the operator's ``inplace`` says.
-            An output that is not ``wanted`` is memory to work in: what the calls leave there is read by nobody.
-        temporaries: pieces of memory that the calls work in.
-        units: numbers that may be given as None where they are 1: the calls for them are left out.
-        before: ``before(inputs)`` returns a call that is made once before those of all pieces.
-        copies: outputs that are the same as another one: index -> index of the other.
+        spec: the spec of all tensors that it reads and writes.
+        numbers: the indices of inputs that are one number for all pieces; the calls do not change them.
+        steps: ``steps(inputs, outputs, temporaries, needed)`` returns the calls for one piece. Inputs and outputs are
+            flat pieces, numbers 0-d arrays; an output may share memory with an input as the operator's ``inplace``
+            allows. An output that is not ``needed`` is not read; the calls may use it as a temporary.
+        temporaries: number of temporaries, of the size of a piece.
+        units: indices of numbers that may be None where they are 1, so that the calls for them are left out.
+        before: ``before(inputs)`` returns a call that is made once, before the calls of all pieces.
+        copies: outputs that equal another one: index -> index of the other.
     """
 
     spec: TensorSpec
@@ -47,9 +47,9 @@ _makers: dict[str, Maker] = {}
 
 
 def piecewise(cls: type[Operator]) -> Callable[[Maker], Maker]:
-    """Register ``make(op, *specs) -> Piecewise | None`` as a prepared kernel of an operator on the CPU.
+    """Register ``make(op, *specs) -> Piecewise | None`` for an operator on the CPU.
 
-    It serves alone, and together with others over the same pieces.
+    It becomes a prepared kernel of the operator, and can be fused with others over the same pieces.
     """
 
     def add(make: Maker) -> Maker:
@@ -65,7 +65,7 @@ def piecewise(cls: type[Operator]) -> Callable[[Maker], Maker]:
 
 
 def maker_of(op_type: str) -> Maker | None:
-    """Return what was registered for an operator, or None."""
+    """Return the function that was registered for an operator, or None."""
     return _makers.get(op_type)
 
 

@@ -1,7 +1,7 @@
 """Counter-based random numbers: the same bits for the same key, on NumPy and CuPy, in any order.
 
-Element ``k`` of a stream is a hash of (key, k), so a part of a stream can be drawn anywhere: a replica that holds
-samples 8 to 15 of a batch draws what one device would have drawn for them.
+Element ``k`` of a stream is a hash of (key, k), so any part of a stream can be drawn independently: a replica with
+samples 8 to 15 of a batch draws the numbers that a single device would draw for them.
 
 Source: the finalizer of SplitMix64, Steele, Lea and Flood, "Fast splittable pseudorandom number generators", 2014.
 """
@@ -23,7 +23,7 @@ _MASK = (1 << 64) - 1
 
 
 def stream_key(*parts: object) -> int:
-    """Return a 64-bit key for a stream, from anything with a stable text (seed, operator, iteration)."""
+    """Return a 64-bit key for a stream, from values with a stable ``str`` (seed, operator, iteration)."""
     digest = hashlib.blake2b("\x1f".join(str(p) for p in parts).encode(), digest_size=8).digest()
     return int.from_bytes(digest, "little")
 
@@ -31,7 +31,7 @@ def stream_key(*parts: object) -> int:
 def _bits(xp: Any, key: int, start: int, count: int) -> Any:
     first = np.uint64((key + (start + 1) * _GOLDEN) & _MASK)
     z = xp.arange(count, dtype=xp.uint64)
-    z *= xp.uint64(_GOLDEN)  # wraps modulo 2**64, as it should
+    z *= xp.uint64(_GOLDEN)  # wraps modulo 2**64, as intended
     z += xp.asarray(first)
     z ^= z >> xp.uint64(30)
     z *= xp.uint64(0xBF58476D1CE4E5B9)
@@ -41,7 +41,7 @@ def _bits(xp: Any, key: int, start: int, count: int) -> Any:
     return z
 
 
-_PIECE = 1 << 14  # elements hashed at a time: three arrays of so many 64-bit words stay in a core's cache
+_PIECE = 1 << 14  # elements hashed at a time: three arrays of this many 64-bit words stay in a core's cache
 
 
 @functools.lru_cache(1)
@@ -50,13 +50,13 @@ def _multiples() -> Any:
 
 
 class AtLeast:
-    """Writes ``uniform(np, key, shape, start=start) >= share``, the same bits, for one key after another.
+    """Computes ``uniform(np, key, shape, start=start) >= share`` for successive keys, bit for bit.
 
-    The numbers are compared as whole ones, piece by piece, without being made.
+    It compares the hashes as integers, piece by piece, without converting them to floating point.
 
     Args:
-        share: in [0, 1).
-        start: of the stream.
+        share: the threshold, in [0, 1).
+        start: index of the first element of the stream.
 
     >>> found = np.empty(4, bool)
     >>> AtLeast(0.25, 2).write(7, 0, found)
@@ -75,7 +75,7 @@ class AtLeast:
         self._last = np.array(31, np.uint64)
 
     def write(self, key: int, offset: int, out: Any) -> None:
-        """Write elements ``offset`` on from the start, at most ``piece``, to ``out``, a flat array of bool."""
+        """Write the elements from ``offset`` on, at most ``piece``, to ``out``, a flat array of bool."""
         count = len(out)
         z, t = self._words[:count], self._shifted[:count]
         first = (key + (self._start + offset + 1) * _GOLDEN) & _MASK

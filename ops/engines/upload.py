@@ -1,4 +1,4 @@
-"""Copies between the host and a GPU beside what the GPU computes."""
+"""Copies between the host and a GPU while the GPU computes."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ __all__ = ["Downloader", "Uploader"]
 
 
 class Uploader:
-    """Fills buffers of one GPU, on a stream of its own; it serves one thread.
+    """Fills buffers of one GPU, on a stream of its own; it must be used by one thread only.
 
     Args:
         number: the GPU.
@@ -34,10 +34,12 @@ class Uploader:
             return here.xp.empty(spec.shape, spec.dtype)
 
     def fill(self, buffer: Any, value: np.ndarray[Any, Any], after: Any = None) -> None:
-        """Copy ``value``, contiguous and of the buffer's dtype; the call returns when it is there.
+        """Copy ``value`` into a buffer, and return when the copy is done.
 
         Args:
-            after: an event (``GPU.mark``), when the GPU has come to which the buffer may be overwritten.
+            buffer: from ``new``.
+            value: contiguous, of the buffer's dtype.
+            after: an event (``GPU.record_event``) to wait for before the buffer is overwritten.
         """
         if after is not None:
             self._stream.wait_event(after)
@@ -47,7 +49,7 @@ class Uploader:
 
 
 class Downloader:
-    """Reads small values of one GPU without waiting for what it is given meanwhile.
+    """Reads small values of one GPU without waiting for later work of the GPU.
 
     Args:
         number: the GPU.
@@ -62,18 +64,18 @@ class Downloader:
             self._stream = here.xp.cuda.Stream(non_blocking=True)
 
     def begin(self, values: Sequence[Any]) -> Callable[[], list[np.ndarray[Any, Any]]]:
-        """Have values kept as they are when the GPU is through with all it has been given up to now.
+        """Queue copies of values, after the work that the GPU has now.
 
         Returns:
-            A function that waits for that, and for nothing else, and returns the values.
+            A function that waits for these copies only, and returns the values.
         """
         with self._gpu:
-            kept = [value.copy() for value in values]
-        there = self._gpu.mark()
+            copies = [value.copy() for value in values]
+        copied = self._gpu.record_event()
 
         def end() -> list[np.ndarray[Any, Any]]:
-            self._stream.wait_event(there)
+            self._stream.wait_event(copied)
             with self._gpu, self._stream:
-                return [value.get() for value in kept]
+                return [value.get() for value in copies]
 
         return end

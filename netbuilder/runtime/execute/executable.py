@@ -199,14 +199,14 @@ class Plan:
         """
         for blob in self._watched_outputs:
             blob.mark_written()
-        blas.hold(self._blas_threads)
+        blas.limit_threads(self._blas_threads)
         try:
             self._run_calls()
         except BaseException:
             self._wait_for_split_calls()
             raise
         finally:
-            blas.release()
+            blas.release_threads()
 
     def _wait_for_split_calls(self) -> None:
         """Wait, after an error, for split kernels that have begun: they would write into buffers that are used next."""

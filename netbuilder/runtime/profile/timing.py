@@ -198,6 +198,6 @@ def _timed(call: Call, marks: list[int], gpus: Collection[int] = ()) -> Call:
 
 
 def _gpus_of(step: Step) -> list[int]:
-    places = {step.node.first.location}
-    places.update(value.location for value in (*step.inputs, *step.outputs) if value is not None)
-    return sorted(number for kind, number in places - {HOST})
+    locations = {step.node.first.location}
+    locations.update(value.location for value in (*step.inputs, *step.outputs) if value is not None)
+    return sorted(number for kind, number in locations - {HOST})

@@ -29,7 +29,7 @@ class BufferRing:
         index: the buffer that holds the blob's value, or held it last.
     """
 
-    __slots__ = ("_free", "_lock", "_marks", "buffers", "index", "location", "spec")
+    __slots__ = ("_free", "_lock", "_events", "buffers", "index", "location", "spec")
 
     def __init__(self, spec: TensorSpec, location: Location) -> None:
         self.spec = spec
@@ -37,7 +37,7 @@ class BufferRing:
         self.buffers: list[Any] = []
         self.index = 0
         self._free: list[int] = []
-        self._marks: dict[int, Any] = {}
+        self._events: dict[int, Any] = {}
         self._lock = new_lock()
 
     def acquire(self, make: Callable[[TensorSpec], Any] | None = None) -> int:
@@ -56,12 +56,12 @@ class BufferRing:
 
     def after(self, index: int) -> Any:
         """Return the event after which a buffer on a GPU may be overwritten; None: at once."""
-        return self._marks.get(index)
+        return self._events.get(index)
 
     def release(self, index: int) -> None:
         """Release a buffer; work already queued on the GPU may still read it (see ``after``)."""
         if self.location != HOST:
-            self._marks[index] = gpu(self.location[1]).mark()
+            self._events[index] = gpu(self.location[1]).record_event()
         with self._lock:
             self._free.append(index)
 

@@ -1,8 +1,8 @@
 """oneDNN through its C interface: layouts, reorders, and prepared kernels for the CPU.
 
-Nothing is loaded before it is needed. ``available()`` says whether the library is there, ``register_kernels()`` gives
-its kernels to the registry. A thread that runs calls made here first says with ``set_threads`` how many threads it
-computes with: some primitives keep the number they were made with, others ask when they run.
+Nothing is loaded before it is needed. ``available()`` tells whether the library can be used, ``register_kernels()``
+registers its kernels. A thread that runs calls made here first sets its number of threads with ``set_threads``: some
+primitives keep the number at their creation, others use the number at execution.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""Where the arguments of primitives lie: in the operator's inputs and outputs, in scratch memory, in memory kept."""
+"""The memory of a primitive's arguments: the operator's inputs and outputs, scratch memory, persistent memory."""
 
 from __future__ import annotations
 
@@ -11,7 +11,19 @@ import numpy as np
 
 from netbuilder.ops.engines.arrays import aligned_empty, as_flat
 
-__all__ = ["Constant", "Held", "In", "Out", "Part", "Place", "Room", "Scratch", "Sparse", "memory_at", "parts_of"]
+__all__ = [
+    "Constant",
+    "Persistent",
+    "In",
+    "Out",
+    "Part",
+    "MemoryRef",
+    "ScratchAllocator",
+    "Scratch",
+    "Sparse",
+    "resolve",
+    "parts_of",
+]
 
 
 @dataclass(frozen=True)
@@ -36,8 +48,8 @@ class Scratch:
     nbytes: int
 
 
-class Held:
-    """Memory that lives from a forward operator to its backward one; made when first bound."""
+class Persistent:
+    """Memory that keeps its content from a forward operator to the gradient operator; allocated when first bound."""
 
     def __init__(self, nbytes: int) -> None:
         self.nbytes = nbytes
@@ -51,66 +63,67 @@ class Held:
         return self._buffer
 
 
-class Constant(Held):
-    """Numbers that are the same in each run."""
+class Constant(Persistent):
+    """Memory whose content is the same in each run."""
 
     def __init__(self, values: np.ndarray[Any, Any]) -> None:
         super().__init__(values.nbytes)
         as_flat(self.buffer[: values.nbytes], values.dtype)[:] = values.reshape(-1)
 
 
-Place = In | Out | Scratch | Held
+MemoryRef = In | Out | Scratch | Persistent
+"""The memory of an argument."""
 
 
 @dataclass(frozen=True)
 class Part:
-    """Some of the memory of another place, from ``offset`` on, in bytes."""
+    """A part of other memory, from ``offset`` on, in bytes."""
 
-    whole: Place
+    whole: MemoryRef
     offset: int
     nbytes: int
 
 
 @dataclass(frozen=True)
 class Sparse:
-    """A matrix in compressed rows: its elements that are not 0, their columns, and where each row begins (int32)."""
+    """A sparse matrix in CSR format: non-zero elements, their columns, and the start of each row (int32)."""
 
-    values: Place | Part
-    columns: Place | Part
-    starts: Place | Part
+    values: MemoryRef | Part
+    columns: MemoryRef | Part
+    starts: MemoryRef | Part
 
 
-class Room:
-    """Hands out scratch memory, each place from a multiple of 64 bytes on."""
+class ScratchAllocator:
+    """Assigns parts of the scratch memory, each aligned to 64 bytes."""
 
     def __init__(self) -> None:
         self.nbytes = 0
 
-    def take(self, nbytes: int) -> Scratch:
-        """Return room for so many bytes."""
-        place = Scratch(self.nbytes, nbytes)
+    def allocate(self, nbytes: int) -> Scratch:
+        """Return scratch memory of so many bytes."""
+        scratch = Scratch(self.nbytes, nbytes)
         self.nbytes += -(-nbytes // 64) * 64
-        return place
+        return scratch
 
-    def numbers(self, *extents: int) -> Scratch:
-        """Return room for an array of numbers of 4 bytes."""
-        return self.take(4 * math.prod(extents))
-
-
-def parts_of(place: Place | Part | Sparse) -> tuple[Place | Part, ...]:
-    """Return the pieces of memory that an argument consists of: one, or the three of a sparse matrix."""
-    return (place.values, place.columns, place.starts) if isinstance(place, Sparse) else (place,)
+    def allocate_words(self, *extents: int) -> Scratch:
+        """Return scratch memory for an array with elements of 4 bytes."""
+        return self.allocate(4 * math.prod(extents))
 
 
-def memory_at(place: Place | Part, inputs: Sequence[Any], outputs: Sequence[Any], scratch: Any) -> Any:
-    """Return the array at a place, given the buffers that a call is bound to."""
-    if isinstance(place, Part):
-        whole = as_flat(memory_at(place.whole, inputs, outputs, scratch), np.uint8)
-        return whole[place.offset : place.offset + place.nbytes]
-    if isinstance(place, In):
-        return inputs[place.index]
-    if isinstance(place, Out):
-        return outputs[place.index]
-    if isinstance(place, Scratch):
-        return scratch[place.offset : place.offset + place.nbytes]
-    return place.buffer
+def parts_of(ref: MemoryRef | Part | Sparse) -> tuple[MemoryRef | Part, ...]:
+    """Return the parts of an argument: one, or the three of a sparse matrix."""
+    return (ref.values, ref.columns, ref.starts) if isinstance(ref, Sparse) else (ref,)
+
+
+def resolve(ref: MemoryRef | Part, inputs: Sequence[Any], outputs: Sequence[Any], scratch: Any) -> Any:
+    """Return the array that a reference stands for, given the buffers that a call is bound to."""
+    if isinstance(ref, Part):
+        whole = as_flat(resolve(ref.whole, inputs, outputs, scratch), np.uint8)
+        return whole[ref.offset : ref.offset + ref.nbytes]
+    if isinstance(ref, In):
+        return inputs[ref.index]
+    if isinstance(ref, Out):
+        return outputs[ref.index]
+    if isinstance(ref, Scratch):
+        return scratch[ref.offset : ref.offset + ref.nbytes]
+    return ref.buffer

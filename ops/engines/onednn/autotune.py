@@ -1,8 +1,8 @@
-"""Choices between kernels that do the same: measured once, and remembered in a file for the machine.
+"""Autotuning: the choice between equivalent kernels is measured once, and stored in a file for the machine.
 
-The file is ``choices-*.json`` in the folder that ``NETBUILDER_CACHE`` names, else in netbuilder's folder among the
-user's caches; where it cannot be written, the choices are kept for the process. ``NETBUILDER_MEASURE=0`` leaves each
-choice to what is fastest on most machines, and reads no file.
+The file is ``choices-*.json`` in the folder ``NETBUILDER_CACHE``, by default the folder ``netbuilder`` in the user's
+cache folder; if it cannot be written, the choices hold for the process. With ``NETBUILDER_MEASURE=0`` nothing is
+measured or read: each choice is the kernel that is fastest on most machines.
 """
 
 from __future__ import annotations
@@ -33,31 +33,31 @@ CACHE_VARIABLE = "NETBUILDER_CACHE"
 SWITCH_VARIABLE = "NETBUILDER_MEASURE"
 
 _ROUNDS = 5
-_CLEARLY = 0.97  # in how much of the first candidate's time another one has to be through to take its place
-_CACHES = 32 << 20  # bytes, about what the caches of a processor hold
-_FORMAT = 3  # of the file, and of what the names of choices mean
+_CLEARLY_FASTER = 0.97  # of the first candidate's time; a candidate that takes longer does not replace it
+_CACHE_BYTES = 32 << 20  # about the size of a processor's caches
+_FORMAT = 3  # version of the file and of the meaning of its names
 
 Candidates = Mapping[str, Callable[[], Sequence[Prepared]]]
-"""Name -> makes the kernel and, behind it, whatever else a step needs if it is chosen; nothing if it cannot serve."""
+"""Name -> function that returns the kernel, followed by other kernels that the choice requires; [] if unavailable."""
 
 
 def turned_off() -> bool:
-    """Whether nothing is to be measured, so that every process chooses alike."""
+    """Whether measuring is switched off, so that every process makes the same choices."""
     return os.environ.get(SWITCH_VARIABLE, "1").strip().lower() in ("0", "off", "no", "false")
 
 
 def fastest(key: str, candidates: Candidates, n: int) -> str:
-    """Return the name of the candidate that takes least time, the first one if nothing is measured.
+    """Return the name of the fastest candidate, or the first one if measuring is switched off.
 
     Args:
-        key: what is computed, on which shapes: the same key is measured once a machine and number of threads.
-        candidates: what there is; the first one has to serve.
-        n: threads.
+        key: describes the computation and its shapes; it is measured once for each machine and number of threads.
+        candidates: the candidates; the first one must be available.
+        n: number of threads.
     """
     default = next(iter(candidates))
     if turned_off():
         return default
-    known = _Known.of_machine()
+    known = _Choices.of_machine()
     full = f"{key}, threads {n}"
     name = known.get(full)
     if not isinstance(name, str) or name not in candidates:
@@ -67,13 +67,13 @@ def fastest(key: str, candidates: Candidates, n: int) -> str:
 
 
 def seconds(key: str, make: Callable[[], Prepared | None], n: int) -> float:
-    """Return what a kernel takes, in seconds, with what it reads in the caches; infinity if there is none.
+    """Return the time of a kernel in seconds, with its inputs in the caches; infinity if there is no kernel.
 
     Args:
-        key, n: see ``fastest``; keys of the two functions are apart.
+        key, n: see ``fastest``; the two functions do not share keys.
         make: makes the kernel.
     """
-    known = _Known.of_machine()
+    known = _Choices.of_machine()
     full = f"seconds of {key}, threads {n}"
     found = known.get(full)
     if isinstance(found, float):
@@ -91,17 +91,17 @@ def seconds(key: str, make: Callable[[], Prepared | None], n: int) -> float:
 
 
 def _seconds_of_one(call: Call, *, cold: bool = True) -> float:
-    """Return what a call takes; if ``cold``, as in a net whose other operators have filled the caches."""
+    """Return the time of a call; if ``cold``, with other data in the caches, as after other operators of a net."""
     if cold:
-        _others().fill(0)
+        _other_data().fill(0)
     start = time.perf_counter()
     call()
     return time.perf_counter() - start
 
 
 @functools.cache
-def _others() -> np.ndarray[Any, Any]:
-    return np.empty(_CACHES, np.uint8)
+def _other_data() -> np.ndarray[Any, Any]:
+    return np.empty(_CACHE_BYTES, np.uint8)
 
 
 def _measured(candidates: Candidates, n: int) -> str:
@@ -111,33 +111,33 @@ def _measured(candidates: Candidates, n: int) -> str:
         if len(calls) == 1:
             return next(iter(calls))
         times: dict[str, list[float]] = {name: [] for name in calls}
-        for name in (*calls, *list(calls) * _ROUNDS):  # in turn: what else the machine does meets all of them
+        for name in (*calls, *list(calls) * _ROUNDS):  # alternately, so that other load affects all of them equally
             times[name].append(sum(map(_seconds_of_one, calls[name])))
     medians = {name: statistics.median(times[name][1:]) for name in calls}
     default, best = next(iter(calls)), min(medians, key=medians.__getitem__)
-    return best if medians[best] < _CLEARLY * medians[default] else default
+    return best if medians[best] < _CLEARLY_FASTER * medians[default] else default
 
 
 def _bound(kernel: Prepared) -> Call:
-    """Return the call of a kernel on memory of zeroes."""
-    inputs, outputs = ([_zeroes(spec) for spec in specs] for specs in (kernel.inputs, kernel.outputs))
-    return kernel.bind(inputs, outputs, _filled(kernel.scratch))
+    """Return the call of a kernel on zeroed memory."""
+    inputs, outputs = ([_zeros(spec) for spec in specs] for specs in (kernel.inputs, kernel.outputs))
+    return kernel.bind(inputs, outputs, _zeroed(kernel.scratch))
 
 
-def _zeroes(spec: TensorSpec | None) -> Any:
+def _zeros(spec: TensorSpec | None) -> Any:
     if spec is None:
         return None
-    memory = _filled(spec.nbytes)
+    memory = _zeroed(spec.nbytes)
     return memory if spec.layout is not None else as_flat(memory, spec.dtype).reshape(spec.shape)
 
 
-def _filled(nbytes: int) -> Any:
+def _zeroed(nbytes: int) -> Any:
     memory = aligned_empty(nbytes)
     memory[:] = 0
     return memory
 
 
-class _Known:
+class _Choices:
     """The choices made so far on this machine: those in the file, and those of this process."""
 
     def __init__(self, path: Path | None, machine: str) -> None:
@@ -146,21 +146,21 @@ class _Known:
         self._choices = self._read()
 
     @staticmethod
-    def of_machine() -> _Known:
-        """Return what is known on this machine, for the folder that the environment names now."""
-        return _known(cache_file())
+    def of_machine() -> _Choices:
+        """Return the choices of this machine, for the present value of ``NETBUILDER_CACHE``."""
+        return _choices(cache_file())
 
     def get(self, key: str) -> str | float | None:
         return self._choices.get(key)
 
     def put(self, key: str, found: str | float) -> None:
-        """Remember a choice or a time; those that other processes have written in the meantime are kept."""
+        """Store a choice or a time; those that other processes have written in the meantime are kept."""
         with self._lock:
             self._choices = {**self._choices, **self._read(), key: found}
             self._write()
 
     def _read(self) -> dict[str, str | float]:
-        """Return what the file says; nothing if it is not there, not readable or about another machine."""
+        """Return the content of the file; {} if it is missing, not readable or of another machine."""
         if self._path is None:
             return {}
         try:
@@ -182,16 +182,16 @@ class _Known:
                 file.write(text)
             os.replace(name, self._path)
         except OSError:
-            self._path = None  # from now on for this process only
+            self._path = None  # keep the choices for this process only
 
 
 @functools.lru_cache(8)
-def _known(path: Path | None) -> _Known:
-    return _Known(path, _machine())
+def _choices(path: Path | None) -> _Choices:
+    return _Choices(path, _machine())
 
 
 def cache_file() -> Path | None:
-    """Return where the choices of this machine are kept; None if there is no place."""
+    """Return the file with the choices of this machine; None if there is no folder for it."""
     folder = os.environ.get(CACHE_VARIABLE) or ""
     if not folder:
         caches = os.environ.get("XDG_CACHE_HOME") or ""
@@ -204,7 +204,7 @@ def cache_file() -> Path | None:
 
 @functools.cache
 def _machine() -> str:
-    """Return what the choices depend on, besides threads: processor, instruction set, library."""
+    """Return a description of all that choices depend on besides threads: processor, instruction set, library."""
     library = dnnl()
     version = ".".join(map(str, library.version))
     isa = library.lib.dnnl_get_effective_cpu_isa()
@@ -216,6 +216,6 @@ def _processor() -> str:
         lines = Path("/proc/cpuinfo").read_text(encoding="utf-8").splitlines()
     except OSError:
         return platform.processor() or platform.machine()
-    wanted = ("model name", "cpu family", "model", "stepping")
-    found = dict.fromkeys(line for line in lines if line.split("\t")[0].split(":")[0].strip() in wanted)
+    fields = ("model name", "cpu family", "model", "stepping")
+    found = dict.fromkeys(line for line in lines if line.split("\t")[0].split(":")[0].strip() in fields)
     return ", ".join(" ".join(line.split(":", 1)[1].split()) for line in found)

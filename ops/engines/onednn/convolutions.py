@@ -1,4 +1,4 @@
-"""What convolutions and transposed ones share forward and backward: primitives, and how oneDNN sees tensors."""
+"""Primitives of convolutions and transposed convolutions, and the tensors as oneDNN sees them."""
 
 from __future__ import annotations
 
@@ -16,20 +16,20 @@ from netbuilder.ops.engines.onednn.library import dnnl
 from netbuilder.ops.engines.onednn.primitive import PostOp, Primitive, cached, compile_primitive
 
 __all__ = [
-    "WORTH",
+    "WORTH_MEASURING",
     "Views",
     "backward_data",
     "backward_weights",
-    "described",
+    "description_of",
     "forward",
-    "free",
+    "any_order",
     "may_measure",
     "serves",
-    "wish",
+    "own_order",
     "worth_measuring",
 ]
 
-WORTH = 10_000_000  # floating-point operations from which on it pays to measure which kernel is the fastest
+WORTH_MEASURING = 10_000_000  # operations from which on it is worth measuring which kernel is fastest
 
 
 @cached
@@ -37,7 +37,7 @@ def forward(
     kind: str, src: Desc, weights: Desc, bias: Desc | None, dst: Desc, window: Any, inference: bool,
     post: tuple[PostOp, ...],
 ) -> Primitive:  # fmt: skip
-    """Return the primitive for Y, with what follows in ``post`` joined to it; ``kind`` is a key of the algorithms."""
+    """Return the primitive for Y, with the fused operations ``post``; ``kind`` is a key of ``_ALGORITHM``."""
     prop = c.FORWARD_INFERENCE if inference else c.FORWARD_TRAINING
     return compile_primitive(
         f"{kind}_forward", prop, _ALGORITHM[kind], src.handle, weights.handle, _or_null(bias), dst.handle, *window,
@@ -58,7 +58,7 @@ def backward_weights(
 
 @cached
 def backward_data(kind: str, src: Desc, weights: Desc, dst: Desc, window: Any, hint: Primitive) -> Primitive:
-    """Return the primitive for the gradient of X; ``hint`` is the forward one, ``src`` what dX is."""
+    """Return the primitive for the gradient of X; ``hint`` is the forward primitive, ``src`` describes dX."""
     return compile_primitive(
         f"{kind}_backward_data", _ALGORITHM[kind], src.handle, weights.handle, dst.handle, *window, hint=hint
     )
@@ -72,7 +72,7 @@ def _or_null(desc: Desc | None) -> Any:
 
 
 class Views:
-    """How oneDNN sees the tensors of a convolution, or of a transposed one."""
+    """The tensors of a convolution or transposed convolution, as oneDNN sees them."""
 
     def __init__(self, op: Any, x: TensorSpec, w: TensorSpec, *, transposed: bool) -> None:
         last = channels_last(op)
@@ -104,33 +104,33 @@ def _transposed_weights(view: View, group: int) -> View:
 
 
 def serves(*specs: TensorSpec) -> bool:
-    """Whether there are primitives for values of these shapes and types."""
+    """Whether oneDNN supports values of these shapes and types."""
     return all(s.dtype == np.float32 and s.size > 0 for s in specs) and 3 <= specs[0].ndim <= 5
 
 
-def free(view: View, code: int) -> Desc:
-    """Describe a value with elements of the type ``code``, in whatever order serves best."""
-    return plain_in(view, code).free
+def any_order(view: View, code: int) -> Desc:
+    """Describe a value with elements of the type ``code``, in an order that the primitive chooses."""
+    return plain_in(view, code).any_order
 
 
-def wish(spec: TensorSpec, view: View, code: int) -> Desc:
-    """Describe a blocked value of the right type as it lies, any other in whatever order serves best."""
+def own_order(spec: TensorSpec, view: View, code: int) -> Desc:
+    """Describe a blocked value of the type ``code`` in its layout, any other in an order that the primitive chooses."""
     desc = desc_of(spec, view)
-    return free(view, code) if isinstance(desc.order, tuple) or desc.code != code else desc
+    return any_order(view, code) if isinstance(desc.order, tuple) or desc.code != code else desc
 
 
 def worth_measuring(op: Any, ctx: PlanContext, v: Views, x: TensorSpec, w: TensorSpec) -> bool:
-    """Whether the library has kernels of several families that may differ much, and the convolution is no tiny one."""
-    return not v.is_pointwise and 2 * op.products(x, w) >= WORTH and may_measure(ctx)
+    """Whether the library has several kinds of kernels whose speed may differ much, and the convolution is not tiny."""
+    return not v.is_pointwise and 2 * op.products(x, w) >= WORTH_MEASURING and may_measure(ctx)
 
 
 def may_measure(ctx: PlanContext) -> bool:
-    """Whether a choice between kernels may be left to their measured times."""
+    """Whether a choice between kernels may be made by measuring them."""
     return ctx.enabled("measured_choices") and not turned_off()
 
 
-def described(v: Views, code: int) -> str:
-    """Return a line that says what a convolution computes, for the file of choices."""
+def description_of(v: Views, code: int) -> str:
+    """Return a description of a convolution, as a key of ``autotune``."""
     images, weights = ("x".join(map(str, view.dims)) for view in (v.x, v.weights))
     window = " ".join(map(str, v.window))
     return f"{v.kind} of {images} by {weights}, window {window}, {'bfloat16' if code == c.BF16 else 'float32'}"

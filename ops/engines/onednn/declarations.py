@@ -1,7 +1,7 @@
 """The part of oneDNN's C interface (version 3) that is used here: prototypes for cffi, and enumeration values.
 
-Handles are pointers to structures that only the library knows; enumerations are ints. The values hold for
-oneDNN 3.2 up to 3.12 at least.
+Handles are pointers to opaque structures; enumerations are ints. The values are those of oneDNN 3.2 up to at least
+3.12.
 """
 
 from __future__ import annotations
@@ -58,7 +58,7 @@ int dnnl_primitive_execute(primitive_t, stream_t, int count, const exec_arg_t *)
 int dnnl_primitive_destroy(primitive_t);
 """
 
-# Each takes a pd_t * for the result first; `engine` stands where the library wants it.
+# Each has a pd_t * for the result as its first parameter; `engine` is at the position that the library requires.
 _PRIMITIVES = """
 reorder(md_t src, engine_t, md_t dst, engine_t, primitive_attr_t)
 concat(engine_t, md_t dst, int n, int axis, const md_t *src, primitive_attr_t)

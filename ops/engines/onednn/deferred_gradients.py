@@ -1,4 +1,4 @@
-"""Gradients of inputs that nobody reads: not computed, or, where they can be fetched, computed from dY and W then."""
+"""Gradients of inputs that no operator reads: not computed, or, if observable, computed from dY and W when fetched."""
 
 from __future__ import annotations
 
@@ -13,8 +13,8 @@ from netbuilder.ops.core.operator import TensorSpec
 from netbuilder.ops.engines.arrays import as_flat
 from netbuilder.ops.engines.onednn import declarations as c
 from netbuilder.ops.engines.onednn import kernels_conv_gradient as conv
-from netbuilder.ops.engines.onednn.arguments import Held, In, Out
-from netbuilder.ops.engines.onednn.convolutions import Views, backward_data, forward, free, serves
+from netbuilder.ops.engines.onednn.arguments import In, Out, Persistent
+from netbuilder.ops.engines.onednn.convolutions import Views, any_order, backward_data, forward, serves
 from netbuilder.ops.engines.onednn.primitive import Step, prepared
 
 __all__ = ["conv_gradient", "conv_transpose_gradient", "without_unread_dx"]
@@ -40,17 +40,17 @@ def _unless_unread(make: Any, op: Any, ctx: PlanContext, specs: Any, *, transpos
 
 
 class SavedCopy:
-    """A copy of a value in the layout in which it lies, see ``ops.contexts.Kept``."""
+    """A copy of a value in its layout, see ``ops.core.contexts.Saved``."""
 
     def __init__(self, spec: TensorSpec) -> None:
         self.spec = spec
-        self._held = Held(spec.nbytes)
+        self._memory = Persistent(spec.nbytes)
 
     @property
     def buffer(self) -> Any:
         if self.spec.layout is not None:
-            return self._held.buffer
-        return as_flat(self._held.buffer, self.spec.dtype).reshape(self.spec.shape)
+            return self._memory.buffer
+        return as_flat(self._memory.buffer, self.spec.dtype).reshape(self.spec.shape)
 
 
 def without_unread_dx(
@@ -58,18 +58,18 @@ def without_unread_dx(
     ctx: PlanContext,
     w: TensorSpec,
     make: Callable[[Any], Prepared | None],
-    late: Callable[[], Prepared | None],
+    make_dx: Callable[[], Prepared | None],
 ) -> Prepared | None:
     """Prepare the gradient of a layer with inputs X, W, dY; without dX, its last output, where no operator reads it.
 
-    W is copied for a later fetch, because it is updated before.
+    A fetch computes dX later. W is saved for it, because the parameter update changes W before.
 
     Args:
         op: the gradient operator, whose last output is dX.
         ctx: of the plan.
-        w: the weights as they lie.
-        make: prepares an operator with so many of the outputs.
-        late: prepares dX alone, from W and dY.
+        w: the spec of the weights in their layout.
+        make: prepares the operator that it is given, which may lack the last output.
+        make_dx: prepares dX alone, from W and dY.
     """
     last = op.n_out - 1
     demand = ctx.demand(last, (2,))
@@ -79,17 +79,18 @@ def without_unread_dx(
     if made is None:
         return None
     made.outputs = [*made.outputs, None]
-    return made if demand == "never" else _with_copy(made, w, SavedCopy(w), late, last)
+    return made if demand == "never" else _with_saved_weights(made, w, SavedCopy(w), make_dx, last)
 
 
-def _with_copy(
-    made: Prepared, w: TensorSpec, kept: SavedCopy, late: Callable[[], Prepared | None], output: int
+def _with_saved_weights(
+    made: Prepared, w: TensorSpec, saved: SavedCopy, make_dx: Callable[[], Prepared | None], output: int
 ) -> Prepared:
+    """Make a kernel save W in each call, and declare how output ``output`` is computed from it."""
     made.inputs = [made.inputs[0], w, *made.inputs[2:]]
     bind_alone = made.bind
 
     def bind(inputs: Sequence[Any], outputs: Sequence[Any], scratch: Any) -> Call:
-        call, source, target, copy_to = bind_alone(inputs, outputs, scratch), inputs[1], kept.buffer, np.copyto
+        call, source, target, copy_to = bind_alone(inputs, outputs, scratch), inputs[1], saved.buffer, np.copyto
 
         def call_and_copy() -> None:
             copy_to(target, source)
@@ -98,12 +99,12 @@ def _with_copy(
         return call_and_copy
 
     def prepare() -> Prepared:
-        found = late()
-        assert found is not None, "what a gradient with dX was made for serves without it"
+        found = make_dx()
+        assert found is not None, "there is a kernel for dX alone wherever there is one for the whole gradient"
         return found
 
     made.bind = bind
-    made.deferred = {output: Deferred(prepare, (2,), {1: kept})}
+    made.deferred = {output: Deferred(prepare, (2,), {1: saved})}
     return made
 
 
@@ -112,7 +113,7 @@ def _dx(
 ) -> Prepared | None:
     """Prepare dX of a convolution alone, in float32: X, W, dY -> dX; X is not read."""
     v = Views(op, x, w, transposed=transposed)
-    source, weights, target = (free(view, c.F32) for view in (v.x, v.weights, v.y))
+    source, weights, target = (any_order(view, c.F32) for view in (v.x, v.weights, v.y))
     hint = forward(v.kind, source, weights, None, target, v.window, False, (), threads=ctx.threads)
     dx = backward_data(v.kind, source, weights, target, v.window, hint, threads=ctx.threads) if hint else None
     if dx is None:

@@ -16,7 +16,7 @@ __all__ = ["OneDnnEngine"]
 
 
 class OneDnnEngine(Engine):
-    """Intel's library of kernels for CPUs, with blocked layouts and bfloat16.
+    """oneDNN, a library of kernels for CPUs, with blocked layouts and bfloat16.
 
     Source: https://uxlfoundation.github.io/oneDNN
     """
@@ -71,4 +71,4 @@ class OneDnnEngine(Engine):
 
 def _on_host(location: Location) -> None:
     if location != HOST:
-        raise DeviceError(f"oneDNN's layouts are of values in the host's memory, not at {location}")
+        raise DeviceError(f"oneDNN's layouts are for values in the host's memory, not at {location}")

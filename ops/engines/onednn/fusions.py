@@ -1,4 +1,4 @@
-"""Which neighboring operators oneDNN computes as one kernel."""
+"""The table of oneDNN's fusions: neighboring operators that have one kernel."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Windows of convolutions and pooling in the form in which oneDNN takes them."""
+"""Windows of convolutions and pooling in oneDNN's form."""
 
 from __future__ import annotations
 
@@ -10,15 +10,15 @@ __all__ = ["channels_last", "window_arguments"]
 
 
 def channels_last(op: Any) -> bool:
-    """Whether the images of an operator are in order NHWC."""
+    """Whether the images of an operator are in NHWC order."""
     return str(op.order) == "NHWC"
 
 
 def window_arguments(g: Geometry) -> tuple[tuple[int, ...], ...]:
-    """Return strides, gaps between a window's elements (0: none), and borders before and after.
+    """Return strides, dilations as oneDNN counts them (0: none), and padding before and after.
 
-    A border that is negative, where the last windows leave some of the input out, is given as none: the number of
-    windows follows from rounding down.
+    Padding after may be negative, where the last windows do not reach the end of the input. It is returned as 0, since
+    oneDNN rounds the number of windows down.
     """
     gaps = tuple(d - 1 for d in g.dilations)
     return g.strides, gaps, g.begin, tuple(max(0, pad) for pad in g.end)

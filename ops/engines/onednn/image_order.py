@@ -1,7 +1,7 @@
-"""In which order the images of a whole predictor lie: channels in blocks, or last.
+"""The choice of the image order of a whole predictor: blocked channels, or channels last.
 
-Kernels for either order are measured, convolution by convolution. In a training net the gradients of weights decide for
-blocks, and the other order serves within single operators (see channels_last).
+The kernels for both orders are measured, convolution by convolution. In a training net the gradients of weights are
+faster with blocks, and channels last is used within single operators only (see ``channels_last``).
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ from netbuilder.ops.core.contexts import ANY_ORDER, CHANNELS_LAST, CompiledSegme
 from netbuilder.ops.core.operator import TensorSpec
 from netbuilder.ops.engines.onednn import declarations as c
 from netbuilder.ops.engines.onednn.autotune import seconds, turned_off
-from netbuilder.ops.engines.onednn.convolutions import WORTH, Views, described, serves
+from netbuilder.ops.engines.onednn.convolutions import WORTH_MEASURING, Views, description_of, serves
 from netbuilder.ops.engines.onednn.kernels_conv import conv
 from netbuilder.proto import OperatorDef
 
@@ -22,8 +22,8 @@ __all__ = ["best_image_order"]
 
 
 @dataclass
-class _Alone:
-    """The plan context of a convolution with constant weights that is measured by itself."""
+class _MeasuringContext:
+    """The plan context of a single convolution with constant weights, for measuring it."""
 
     threads: int
     precision: str
@@ -45,7 +45,7 @@ class _Alone:
         return False
 
     def compile_segment(self, segment: Segment) -> CompiledSegment:
-        raise NotImplementedError("a convolution holds no net")
+        raise NotImplementedError("a convolution has no subgraph")
 
     def enabled(self, optimization: str) -> bool:
         return True
@@ -55,24 +55,24 @@ class _Alone:
 
 
 def best_image_order(convs: Sequence[tuple[Any, Sequence[TensorSpec]]], threads: int, precision: str) -> str:
-    """Return in which order a net with constant weights computes faster.
+    """Return the order in which a net with constant weights computes faster.
 
     Args:
         convs: its convolutions, with the specs of their inputs.
-        threads: that compute.
+        threads: number of threads.
         precision: of activations.
     """
-    served = [(op, specs) for op, specs in convs if serves(*specs)]
-    if turned_off() or sum(2 * op.products(specs[0], specs[1]) for op, specs in served) < WORTH:
+    supported = [(op, specs) for op, specs in convs if serves(*specs)]
+    if turned_off() or sum(2 * op.products(specs[0], specs[1]) for op, specs in supported) < WORTH_MEASURING:
         return ANY_ORDER
     times = {ANY_ORDER: 0.0, CHANNELS_LAST: 0.0}
-    for op, specs in served:
+    for op, specs in supported:
         code = c.BF16 if precision == "bfloat16" else c.F32
-        what = described(Views(op, specs[0], specs[1], transposed=False), code)
+        what = description_of(Views(op, specs[0], specs[1], transposed=False), code)
         for order in times:
 
             def make(order: str = order, op: Any = op, specs: Sequence[TensorSpec] = specs) -> Prepared | None:
-                return conv(op, _Alone(threads, precision, order), *specs)
+                return conv(op, _MeasuringContext(threads, precision, order), *specs)
 
             times[order] += seconds(f"forward {what}, images in {order}", make, threads)
     return min(times, key=times.__getitem__)

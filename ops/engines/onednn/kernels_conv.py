@@ -1,6 +1,6 @@
 """Conv and ConvTranspose on oneDNN; their gradients are in kernels_conv_gradient.
 
-In bfloat16, images and a rounded copy of the weights are read, and images are written; biases are float32.
+In bfloat16, the kernels read images and a rounded copy of the weights, and write images; biases are float32.
 """
 
 from __future__ import annotations
@@ -18,8 +18,21 @@ from netbuilder.ops.engines.onednn import declarations as c
 from netbuilder.ops.engines.onednn import winograd
 from netbuilder.ops.engines.onednn.arguments import In, Out
 from netbuilder.ops.engines.onednn.autotune import fastest
-from netbuilder.ops.engines.onednn.channels_last import ThroughChannelsLast, forward_through, last_in, may_turn
-from netbuilder.ops.engines.onednn.convolutions import Views, described, forward, free, serves, wish, worth_measuring
+from netbuilder.ops.engines.onednn.channels_last import (
+    ChannelsLastConvolution,
+    can_be_channels_last,
+    channels_last_desc,
+    forward_channels_last,
+)
+from netbuilder.ops.engines.onednn.convolutions import (
+    Views,
+    any_order,
+    description_of,
+    forward,
+    own_order,
+    serves,
+    worth_measuring,
+)
 from netbuilder.ops.engines.onednn.layout import Desc, element_code, plain_in
 from netbuilder.ops.engines.onednn.precision import types_for_products
 from netbuilder.ops.engines.onednn.primitive import NOT_NEGATIVE, Extra, PostOp, Primitive, Step, first_fast, prepared
@@ -48,15 +61,15 @@ def conv_transpose(
 def fused_conv(
     op: Any, ctx: PlanContext, specs: Sequence[TensorSpec], *, relu: bool = False, add: TensorSpec | None = None
 ) -> Prepared | None:
-    """Prepare Conv with what follows it in an inference net: Y = relu(conv(X, W, b) + A).
+    """Prepare Conv with the operators after it in an inference net: Y = relu(conv(X, W, b) + A).
 
     Args:
         op: the Conv.
         ctx: of the plan.
-        specs: X, W and, if there is one, b.
+        specs: of X, W and, if there is one, b.
         relu: whether a Relu follows.
-        add: the addend A, of the shape of Y, or None. It becomes the last input, and may share its memory with Y
-            (the pair is in ``inplace``; then it is not copied).
+        add: the spec of the addend A, which has the shape of Y, or None. A becomes the last input, and may share its
+            buffer with Y (the pair is in ``inplace``; then it is not copied).
     """
     x, w = specs[0], specs[1]
     b = specs[2] if len(specs) > 2 else None
@@ -82,59 +95,63 @@ def _prepare_forward(
     bias = plain_in(v.bias, c.F32) if b is not None else None
 
     def make(src: Desc, y: Desc) -> Primitive | None:
-        dst = y if add is None else wish(add, v.y, src.code)
+        dst = y if add is None else own_order(add, v.y, src.code)
         return forward(
-            v.kind, src, free(v.weights, src.code), bias, dst, v.window, inference, post, threads=ctx.threads
+            v.kind, src, any_order(v.weights, src.code), bias, dst, v.window, inference, post, threads=ctx.threads
         )
 
     codes = types_for_products(ctx)
     made = None
-    if ctx.image_order == CHANNELS_LAST and may_turn(v):
-        made = first_fast(make, [(last_in(v.x, code), last_in(v.y, code)) for code in codes])
-    turned = made is not None and not made.slow
-    if not turned:
-        sources = [(src, free(v.y, code)) for code in codes for src in (wish(x, v.x, code), free(v.x, code))]
+    if ctx.image_order == CHANNELS_LAST and can_be_channels_last(v):
+        made = first_fast(make, [(channels_last_desc(v.x, code), channels_last_desc(v.y, code)) for code in codes])
+    last = made is not None and not made.slow
+    if not last:
+        sources = [
+            (src, any_order(v.y, code)) for code in codes for src in (own_order(x, v.x, code), any_order(v.x, code))
+        ]
         made = first_fast(make, sources)
     if made is None:
         return None
     if post and post[-1].kind == "relu":
         ctx.publish(0, NOT_NEGATIVE, True)
-    ends = _Ends(made.spec(c.SRC, x, v.x), b, made.spec(c.DST, TensorSpec(v.y_shape, x.dtype), v.y), add is not None)
+    ends = _Endpoints(
+        made.spec(c.SRC, x, v.x), b, made.spec(c.DST, TensorSpec(v.y_shape, x.dtype), v.y), add is not None
+    )
     direct = ends.direct(made, made.spec(c.WEIGHTS, w, v.weights))
     if not worth_measuring(op, ctx, v, x, w):
         return direct
     code = element_code(made.argument(c.SRC))
 
-    def last() -> Prepared | None:
-        found = forward_through(v, ends.x, ends.y, code, bias, inference, post, threads=ctx.threads)
+    def through_channels_last() -> Prepared | None:
+        found = forward_channels_last(v, ends.x, ends.y, code, bias, inference, post, threads=ctx.threads)
         return None if found is None else ends.through(found, w)
 
-    def minimal() -> Prepared | None:
+    def through_winograd() -> Prepared | None:
         found = winograd.forward(v, ends.x, ends.y, b is not None, post, threads=ctx.threads)
         return None if found is None else ends.through(found, w)
 
-    others = {} if turned else {"channels last": last}
+    others = {} if last else {"channels last": through_channels_last}
     if ctx.enabled("winograd") and winograd.may_serve(v, code):
-        others["winograd"] = minimal
+        others["winograd"] = through_winograd
     if not others:
         return direct
-    lie = ", images with channels last" if turned else ""
-    return _fastest(f"forward {described(v, code)}{lie}", ctx, direct, others)
+    order = ", images with channels last" if last else ""
+    return _fastest(f"forward {description_of(v, code)}{order}", ctx, direct, others)
 
 
 def _fastest(
     key: str, ctx: PlanContext, direct: Prepared, others: Mapping[str, Callable[[], Prepared | None]]
 ) -> Prepared:
-    """Return the kernel that takes least time, with the reorder of the weights in each step of a training net."""
+    """Return the fastest kernel; the time includes the reorder of the weights, which training needs in each step."""
     constant = ctx.is_constant(1)
 
     def with_reorder(other: Callable[[], Prepared | None]) -> list[Prepared]:
         made = other()
         if made is None:
             return []
-        lies, wanted = direct.inputs[1], made.inputs[1]
-        assert lies is not None and wanted is not None
-        return [made] if constant or lies == wanted else [made, reorder(ctx, lies, wanted)]
+        own, needed = direct.inputs[1], made.inputs[1]
+        assert own is not None and needed is not None
+        return [made] if constant or own == needed else [made, reorder(ctx, own, needed)]
 
     chosen = fastest(
         f"{key}{', constant weights' if constant else ''}",
@@ -148,8 +165,8 @@ def _fastest(
 
 
 @dataclass(frozen=True)
-class _Ends:
-    """What a kernel takes and gives, whichever way it computes: X, the bias, Y, and Y before something is added."""
+class _Endpoints:
+    """The specs of X, the bias and Y, which all alternative kernels share; ``add``: whether Y is added to."""
 
     x: TensorSpec
     b: TensorSpec | None
@@ -162,7 +179,7 @@ class _Ends:
             arguments[c.BIAS] = In(2)
         return self._prepared(weights, [Step(made, arguments)])
 
-    def through(self, found: ThroughChannelsLast | winograd.Winograd, w: TensorSpec) -> Prepared:
+    def through(self, found: ChannelsLastConvolution | winograd.Winograd, w: TensorSpec) -> Prepared:
         steps = found.steps(In(0), Out(0), In(1), In(2) if self.b is not None else None)
         return self._prepared(found.weights(w), steps, found.scratch)
 
@@ -176,7 +193,7 @@ class _Ends:
 
 
 def _copy_into_output(index: int) -> Any:
-    """A step that copies an input to output 0, unless they are the same memory."""
+    """Return the step that copies an input to output 0, unless they share a buffer."""
 
     def bind(inputs: Sequence[Any], outputs: Sequence[Any], scratch: Any) -> Call | None:
         source, target = inputs[index], outputs[0]

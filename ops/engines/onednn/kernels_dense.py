@@ -1,8 +1,8 @@
 """FC, MatMul and BatchMatMul on oneDNN, all in plain order.
 
-Matrix products take matrices as they lie, transposed or not, so weights keep the plain order through forward pass,
-gradient and update: nothing is reordered, which is what small and very large layers want alike. In bfloat16, which
-small products are not worth, forward pass and gradient share one rounded copy of the weights.
+Matrix products read plain matrices, transposed or not, so weights stay in plain order in the forward pass, the gradient
+and the update: nothing is reordered, which is best both for small and for very large layers. In bfloat16, which is not
+used for small products, forward pass and gradient share one rounded copy of the weights.
 """
 
 from __future__ import annotations
@@ -30,18 +30,18 @@ from netbuilder.ops.engines.onednn.products import product
 
 __all__ = ["batch_matmul", "fc", "fc_gradient", "fused_fc_relu", "matmul"]
 
-# Products of fewer multiplications than this are done by one thread, before several would have met.
+# One thread finishes products of fewer multiplications than this before several threads would have synchronized.
 SMALL = 500_000
 
-# Sums of columns of so many elements are quicker as a product with ones than by NumPy's reduction.
+# Up to so many elements, column sums are faster as a product with ones than by NumPy's reduction.
 _SMALL_SUMS = 8192
 
-# A copy of the weights, which a dX that is computed later needs, takes about as long as dX for so many rows.
+# A deferred dX needs a copy of the weights, which takes about as long as dX for so many rows.
 _FEW_ROWS = 32
 
 
 def _matrix(rows: int, columns: int, code: int, transposed: bool = False) -> Desc:
-    """Describe a plain matrix; ``transposed``: it is stored (columns, rows)."""
+    """Describe a plain matrix; if ``transposed``, it is stored as (columns, rows)."""
     return plain_in(View((rows, columns), (1, rows)) if transposed else row_major((rows, columns)), code)
 
 
@@ -49,10 +49,15 @@ def _make(
     ctx: PlanContext, code: int, rows: int, inner: int, columns: int, *, trans_a: bool = False, trans_b: bool = False,
     bias: bool = False, relu: bool = False, result: int | None = None,
 ) -> Primitive | None:  # fmt: skip
-    """Compile Y (rows, columns) = A B (+ bias), the matrices stored transposed where said.
+    """Compile Y (rows, columns) = A B (+ bias).
 
     Args:
-        code: the type of A and B, and of Y if ``result`` does not say otherwise; the bias is float32.
+        ctx: of the plan.
+        code: the element type of A and B, and of Y unless ``result`` is given; the bias is float32.
+        rows, inner, columns: A is (rows, inner), B is (inner, columns).
+        trans_a, trans_b: whether a matrix is stored transposed.
+        bias, relu: whether a bias is added, and whether a Relu follows.
+        result: the element type of Y.
     """
     threads = 1 if rows * inner * columns < SMALL else ctx.threads
     post = (PostOp("relu"),) if relu else ()
@@ -68,7 +73,7 @@ Made = tuple[Primitive | None, ...]
 def _in_best_type(
     ctx: PlanContext, multiplications: int, make: Callable[[int], Made]
 ) -> tuple[int, tuple[Primitive, ...]] | None:
-    """Return the type that products should be computed on, and the primitives that ``make`` makes for it."""
+    """Return the best element type for products, and the primitives that ``make`` makes for it."""
     types = types_for_products(ctx) if multiplications >= SMALL else (c.F32,)
     for code in types:
         made = make(code)
@@ -79,7 +84,7 @@ def _in_best_type(
 
 
 def _as(spec: TensorSpec, code: int) -> TensorSpec:
-    """Return the spec of a value in plain order, its elements of the type ``code``."""
+    """Return the spec of a value in plain order, stored as the type ``code``."""
     return spec.plain if code == c.F32 else spec.with_layout(rounded(spec.size))
 
 
@@ -137,12 +142,12 @@ def _fc(op: Any, ctx: PlanContext, x: TensorSpec, w: TensorSpec, b: TensorSpec, 
 
 
 def _repeated_fc(op: Any, ctx: PlanContext, x: TensorSpec, w: TensorSpec, b: TensorSpec) -> Prepared | None:
-    """Prepare an FC that runs for each step of a sequence: the weights lie as the product likes them best."""
+    """Prepare an FC that runs for each step of a sequence, with the weights in the layout that is fastest for it."""
     rows, columns, inner = op.sizes(x, w)
     view = row_major((inner, columns)) if op._transposed else View((inner, columns), (1, inner))
     threads = 1 if rows * inner * columns < SMALL else ctx.threads
     made = product(
-        _matrix(rows, inner, c.F32), plain_in(view, c.F32).free, _matrix(1, columns, c.F32),
+        _matrix(rows, inner, c.F32), plain_in(view, c.F32).any_order, _matrix(1, columns, c.F32),
         _matrix(rows, columns, c.F32), threads=threads,
     )  # fmt: skip
     if made is None:
@@ -203,12 +208,12 @@ def _fc_gradient(op: Any, ctx: PlanContext, x: TensorSpec, w: TensorSpec, dy: Te
 
 
 def _ones(count: int) -> Constant:
-    """Return ones in bfloat16, whose product with a matrix gives the sums of its columns."""
+    """Return ones in bfloat16; their product with a matrix gives the sums of its columns."""
     return Constant(np.full(count, 0x3F80, np.uint16))
 
 
 def _column_sums(rows: int, columns: int) -> Any:
-    """A step that sums dY (input 2) over its rows into db (output 1)."""
+    """Return the step that sums dY (input 2) over its rows into db (output 1)."""
 
     def bind(inputs: Sequence[Any], outputs: Sequence[Any], scratch: Any) -> Call:
         dy, db = inputs[2].reshape(rows, columns), outputs[1]
@@ -222,7 +227,7 @@ def _column_sums(rows: int, columns: int) -> Any:
 
 
 def matmul(op: Any, ctx: PlanContext, a: TensorSpec, b: TensorSpec, *shape_only: TensorSpec) -> Prepared | None:
-    """Prepare MatMul: Y = A B, both folded to matrices; further inputs tell shapes only and are not read."""
+    """Prepare MatMul: Y = A B, both folded to matrices; of further inputs only the shapes are used."""
     if not _serves(a, b):
         return None
     a_rows, a_columns = _fold(a.shape, op.axis_a)
@@ -249,12 +254,12 @@ def matmul(op: Any, ctx: PlanContext, a: TensorSpec, b: TensorSpec, *shape_only:
 
 
 def _result(ctx: PlanContext, code: int) -> int:
-    """Return the type of a product of factors of type ``code``: float32 for a gradient, which may be a parameter's."""
+    """Return the element type of a product of factors of type ``code``: float32 for a gradient, as of a parameter."""
     return c.F32 if ctx.op_def.is_gradient_op else code
 
 
 def batch_matmul(op: Any, ctx: PlanContext, a: TensorSpec, b: TensorSpec) -> Prepared | None:
-    """Prepare BatchMatMul of two stacks of equally many matrices (no broadcasting)."""
+    """Prepare BatchMatMul of two stacks with the same number of matrices (no broadcasting)."""
     if not _serves(a, b) or a.ndim != b.ndim or not 3 <= a.ndim <= 5 or a.shape[:-2] != b.shape[:-2]:
         return None
     lead = a.shape[:-2]

@@ -1,6 +1,6 @@
-"""Functions of one value, sums and products of values of one shape, on oneDNN; any layout is kept.
+"""Elementwise functions, sums and products of values of one shape, on oneDNN, in any layout.
 
-Where a plan asks for bfloat16, values that all lie so give one that does, and a gradient lies as the value that it
+With bfloat16 activations, the result is stored as bfloat16 if all inputs are, and a gradient like the value that it
 belongs to.
 """
 
@@ -13,7 +13,7 @@ import numpy as np
 
 from netbuilder.ops.core.contexts import Call, PlanContext, Prepared
 from netbuilder.ops.core.operator import TensorSpec
-from netbuilder.ops.engines.flat import PIECE, pieces
+from netbuilder.ops.engines import flat
 from netbuilder.ops.engines.onednn import declarations as c
 from netbuilder.ops.engines.onednn.arguments import In, Out
 from netbuilder.ops.engines.onednn.layout import BlockedLayout, Desc, desc_of, elements, rounded, row_major
@@ -25,14 +25,14 @@ from netbuilder.ops.engines.onednn.primitive import (
     PostOp,
     Primitive,
     Step,
-    alone,
     cached,
     compile_primitive,
     prepared,
-    team,
+    team_size,
+    threads_after,
 )
 
-__all__ = ["common_layout", "fused_sum_relu", "relu_primitive"]
+__all__ = ["common_layout", "fused_sum_relu", "relu_primitive", "scale"]
 
 
 @cached
@@ -41,7 +41,7 @@ def _forward(algorithm: int, data: Desc, alpha: float, beta: float) -> Primitive
 
 
 def relu_primitive(data: Desc, *, threads: int) -> Primitive | None:
-    """Return a Relu that keeps NaN, over values of one description; it may work in place."""
+    """Return a Relu that keeps NaN, for values of one description; it may work in place."""
     algorithm, alpha = RELU
     made: Primitive | None = _forward(algorithm, data, alpha, 0.0, threads=threads)
     return made
@@ -68,13 +68,13 @@ def _sum(data: Desc, count: int) -> Primitive:
 
 
 def common_layout(specs: Sequence[TensorSpec], code: int = c.F32) -> tuple[TensorSpec, Desc]:
-    """Return the spec that all values should have, in the layout of the first blocked one, and its description.
+    """Return a common spec for values, in the layout of the first blocked one, and its description.
 
-    A plain value is described with one dimension, which any implementation walks fastest.
+    A plain value is described with one dimension, which is fastest with all implementations.
 
     Args:
-        specs: values of one shape and dtype.
-        code: the type that their elements are to have in memory.
+        specs: of values of one shape and dtype.
+        code: the type of their elements in memory.
     """
     blocked = (s.layout for s in specs if isinstance(s.layout, BlockedLayout) and s.layout.view is not None)
     layout = next((layout for layout in blocked if layout.code == code), None)
@@ -89,22 +89,23 @@ def common_layout(specs: Sequence[TensorSpec], code: int = c.F32) -> tuple[Tenso
 def _in_common(
     ctx: PlanContext, specs: Sequence[TensorSpec], types: Sequence[int], make: Callable[[Desc, int], Primitive | None]
 ) -> tuple[TensorSpec, Primitive, int] | None:
-    """Make a primitive over values in one layout.
+    """Make a primitive for values in a common layout.
 
     Args:
-        specs: values of one shape and dtype.
-        types: to try, best first.
-        make: makes the primitive for the layout's description and a number of threads.
+        ctx: of the plan.
+        specs: of values of one shape and dtype.
+        types: element types to try, best first.
+        make: makes the primitive from the layout's description and a number of threads.
 
     Returns:
-        The spec that all values should have, the primitive, and ``Step.threads_after``; None if it cannot be had.
+        The common spec, the primitive, and ``Step.threads_after``; None if there is no primitive.
     """
     slow = None
     for code in types:
         spec, desc = common_layout(specs, code)
-        made = make(desc, team(ctx, elements(spec)))
+        made = make(desc, team_size(ctx, elements(spec)))
         if made is not None:
-            found = (spec, made, alone(ctx, elements(spec)))
+            found = (spec, made, threads_after(ctx, elements(spec)))
             if not made.slow:
                 return found
             slow = slow or found
@@ -145,8 +146,8 @@ def _unary(ctx: PlanContext, x: TensorSpec, algorithm: int, alpha: float) -> Pre
 
     found = _in_common(ctx, [x], types_as_given(ctx, x), make)
     if found is not None and found[1].slow and x.layout is not None:
-        # A function of 0 that is not 0 must not reach the padding of blocks, so the library has its reference alone,
-        # which takes long and gives 0 for the Sigmoid of NaN.
+        # Where f(0) is not 0, padding must still stay 0. For that the library has only its reference kernel, which is
+        # slow and returns 0 for the Sigmoid of NaN.
         found = _in_common(ctx, [x.plain], (c.F32,), make)
     if found is None:
         return None
@@ -169,18 +170,18 @@ def elu_gradient(op: Any, ctx: PlanContext, y: TensorSpec, dy: TensorSpec) -> Pr
 def _kinked_gradient(y: TensorSpec, dy: TensorSpec, slope: Callable[[Any, Any], object]) -> Prepared | None:
     """Prepare dX = dY where Y >= 0, else (also for NaN) dY * slope(Y), in NumPy.
 
-    oneDNN takes the other side of the kink at 0.
+    oneDNN uses the other slope at 0.
     """
     if not _serves(y, dy):
         return None
     spec, _ = common_layout([y, dy])
-    room = min(elements(spec), PIECE)
+    piece = min(elements(spec), flat.PIECE)
 
     def bind(inputs: Sequence[Any], outputs: Sequence[Any], scratch: Any) -> Call:
-        others = np.empty(room, np.bool_)
+        others = np.empty(piece, np.bool_)
         rows = [
             (*row, others[: len(row[0])])
-            for row in pieces(spec, [inputs[0], inputs[1], outputs[0]], scratch, temporaries=1)
+            for row in flat.pieces(spec, [inputs[0], inputs[1], outputs[0]], scratch, temporaries=1)
         ]
         zero, same = np.float32(0), inputs[1].ctypes.data == outputs[0].ctypes.data
 
@@ -194,7 +195,7 @@ def _kinked_gradient(y: TensorSpec, dy: TensorSpec, slope: Callable[[Any, Any], 
 
         return call
 
-    return Prepared([spec, spec], [spec], bind, 4 * room, inplace=((1, 0),), name="numpy")
+    return Prepared([spec, spec], [spec], bind, 4 * piece, inplace=((1, 0),), name="numpy")
 
 
 def sigmoid_gradient(op: Any, ctx: PlanContext, y: TensorSpec, dy: TensorSpec) -> Prepared | None:
@@ -247,7 +248,7 @@ def _binary_kernel(
 
 
 def sum_kernel(op: Any, ctx: PlanContext, *specs: TensorSpec) -> Prepared | None:
-    """Prepare Sum: any number of values of one shape."""
+    """Prepare Sum of any number of values of one shape."""
     if len(specs) == 2:
         return add(op, ctx, *specs)
     if not _serves(*specs) or len(specs) < 2:
@@ -260,8 +261,8 @@ def sum_kernel(op: Any, ctx: PlanContext, *specs: TensorSpec) -> Prepared | None
     if found is None:
         return None
     spec, made, after = found
-    places: dict[int, Any] = {c.MULTIPLE_SRC + i: In(i) for i in range(len(specs))}
-    return prepared([spec] * len(specs), [spec], [Step(made, {**places, c.DST: Out(0)}, after)], inplace=[(0, 0)])
+    sources: dict[int, Any] = {c.MULTIPLE_SRC + i: In(i) for i in range(len(specs))}
+    return prepared([spec] * len(specs), [spec], [Step(made, {**sources, c.DST: Out(0)}, after)], inplace=[(0, 0)])
 
 
 def fused_sum_relu(op: Any, ctx: PlanContext, a: TensorSpec, b: TensorSpec) -> Prepared | None:
@@ -276,3 +277,16 @@ def fused_sum_relu(op: Any, ctx: PlanContext, a: TensorSpec, b: TensorSpec) -> P
     if made is not None:
         ctx.publish(0, NOT_NEGATIVE, True)
     return made
+
+
+def scale(op: Any, ctx: PlanContext, x: TensorSpec) -> Prepared | None:
+    """Prepare Scale of a value in a layout, in NumPy over the flat memory, where padding stays zero."""
+    spec = flat.common_spec([x])
+    if spec is None or spec.layout is None:
+        return None
+
+    def bind(inputs: Sequence[Any], outputs: Sequence[Any], scratch: Any) -> Call:
+        factor = flat.scalar(op.factor(spec.dtype), spec.dtype)
+        return flat.replay([(np.multiply, (x, factor, y)) for x, y in flat.pieces(spec, [inputs[0], outputs[0]])])
+
+    return Prepared([spec], [spec], bind, inplace=((0, 0),), name="numpy in any layout")

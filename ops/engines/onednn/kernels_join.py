@@ -1,7 +1,7 @@
-"""Concat and Split on oneDNN, where the parts lie in blocks of channels that are cut nowhere; copies in any layout.
+"""Concat and Split on oneDNN, for parts in blocked channels if no block is cut; and copies in any layout.
 
-Values in bfloat16 whose blocks would be cut are joined and cut in plain order; NumPy, which does the same for float32,
-does not know the type.
+Where a block would be cut, NumPy computes the operators in plain order for float32; for bfloat16, which NumPy does not
+have, oneDNN does so.
 """
 
 from __future__ import annotations
@@ -46,7 +46,7 @@ def _cut(whole: Desc, part: Desc, offsets: tuple[int, ...]) -> Primitive:
 
 
 class _Blocks:
-    """The common layout of a whole and its parts: blocks of channels, none of which is cut, or (0) the plain order."""
+    """The common layout of a whole and its parts: channels in blocks of ``block``, or plain order if that is 0."""
 
     def __init__(self, specs: Sequence[TensorSpec], code: int, block: int, last: bool) -> None:
         self.last = last
@@ -63,7 +63,7 @@ class _Blocks:
         return desc_of(spec, image_view(spec.shape, self.last))
 
     def dimension(self, axis: int, ndim: int) -> int:
-        """Return which dimension of oneDNN's an axis of the value is."""
+        """Return oneDNN's dimension for an axis of the value."""
         if not self.last:
             return axis
         return 1 if axis == ndim - 1 else axis + 1 if axis else 0
@@ -72,7 +72,7 @@ class _Blocks:
 def _blocks(
     given: Sequence[TensorSpec], whole: TensorSpec, parts: Sequence[TensorSpec], axis: int, code: int
 ) -> _Blocks | None:
-    """Return the layout in which to join or cut, whole first; None if that is better done by NumPy."""
+    """Return the layout for Concat or Split, with the whole first; None if NumPy is faster."""
     if any(s.dtype != np.float32 or s.ndim != whole.ndim or s.size == 0 for s in (whole, *parts)):
         return None
     layouts = (s.layout for s in given if isinstance(s.layout, BlockedLayout))
@@ -105,15 +105,15 @@ def concat(op: Any, ctx: PlanContext, *specs: TensorSpec) -> Prepared | None:
         return None
     if all(ctx.published(i, NOT_NEGATIVE) for i in range(len(specs))):
         ctx.publish(0, NOT_NEGATIVE, True)
-    places: dict[int, Any] = {c.MULTIPLE_SRC + i: In(i) for i in range(len(parts))}
-    steps: list[Any] = [Step(made, {**places, c.DST: Out(0)})]
+    sources: dict[int, Any] = {c.MULTIPLE_SRC + i: In(i) for i in range(len(parts))}
+    steps: list[Any] = [Step(made, {**sources, c.DST: Out(0)})]
     if op.n_out > 1:
         steps.append(_constant(1, np.array([s.shape[axis] for s in parts], np.int32)))
     return prepared(parts, [whole, info][: op.n_out], steps)
 
 
 def _constant(output: int, value: Any) -> Any:
-    """A step that writes a constant."""
+    """Return the step that writes a constant to an output."""
 
     def bind(inputs: Sequence[Any], outputs: Sequence[Any], scratch: Any) -> Call:
         target = outputs[output]
@@ -123,7 +123,7 @@ def _constant(output: int, value: Any) -> Any:
 
 
 def split(op: Any, ctx: PlanContext, x: TensorSpec, *extents: TensorSpec) -> Prepared | None:
-    """Prepare Split: whole -> parts; an input that says how to cut has to be known beforehand, and is not read."""
+    """Prepare Split: whole -> parts; an input with the extents must be known at compile time, and is not read."""
     if op.adds_axis:
         return None
     parts = op.infer(x.plain, *extents)
@@ -145,7 +145,7 @@ def split(op: Any, ctx: PlanContext, x: TensorSpec, *extents: TensorSpec) -> Pre
 
 
 def copy(op: Any, ctx: PlanContext, x: TensorSpec, *like: TensorSpec) -> Prepared | None:
-    """Prepare Copy and its kin for a value that is not plain: the bytes are copied, padding included."""
+    """Prepare Copy and similar operators for a value with a layout: the bytes are copied, including padding."""
     if not isinstance(x.layout, BlockedLayout):
         return None
     if ctx.published(0, NOT_NEGATIVE):
@@ -161,4 +161,4 @@ def copy(op: Any, ctx: PlanContext, x: TensorSpec, *like: TensorSpec) -> Prepare
 
 
 def _nothing() -> None:
-    """What is left of a copy onto itself."""
+    """The call for a copy onto itself."""

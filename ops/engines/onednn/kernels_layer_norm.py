@@ -1,7 +1,7 @@
-"""LayerNorm, its gradient, GroupNorm and InstanceNorm on oneDNN's normalization of rows.
+"""LayerNorm, its gradient, GroupNorm and InstanceNorm on oneDNN's layer normalization.
 
-A group of channels of an image lies in one piece where channels come first, so that it is a row; what the library has
-no primitive for, a factor and a summand per channel, is done in NumPy image by image, while it lies in the cache.
+In NCHW order, a group of channels of an image is contiguous, so it is a row. The library has no primitive for a scale
+and bias per channel; NumPy applies them, image by image, while an image is in the cache.
 """
 
 from __future__ import annotations
@@ -14,9 +14,17 @@ import numpy as np
 from netbuilder.ops.core.contexts import Call, PlanContext, Prepared
 from netbuilder.ops.core.operator import TensorSpec
 from netbuilder.ops.engines.onednn import declarations as c
-from netbuilder.ops.engines.onednn.arguments import Held, In, Out
+from netbuilder.ops.engines.onednn.arguments import In, Out, Persistent
 from netbuilder.ops.engines.onednn.layout import Desc, plain_desc, row_major
-from netbuilder.ops.engines.onednn.primitive import Primitive, Step, alone, cached, compile_primitive, prepared, team
+from netbuilder.ops.engines.onednn.primitive import (
+    Primitive,
+    Step,
+    cached,
+    compile_primitive,
+    prepared,
+    team_size,
+    threads_after,
+)
 
 __all__ = ["group_norm", "layer_norm", "layer_norm_gradient"]
 
@@ -41,9 +49,9 @@ def _backward(data: Desc, stats: Desc, epsilon: float, flags: int, hint: Primiti
 
 
 def _primitives(ctx: PlanContext, rows: int, columns: int, epsilon: float, flags: int, *, back: bool) -> Any:
-    """Return the primitive that normalizes rows, or its gradient; None if the library has none that is fast."""
+    """Return the primitive that normalizes rows, or its gradient; None if the library has no fast one."""
     data, stats = (plain_desc(row_major(shape), np.float32) for shape in ((rows, columns), (rows,)))
-    n = team(ctx, rows * columns)
+    n = team_size(ctx, rows * columns)
     made = _forward(data, stats, epsilon, flags, threads=n)
     if made is not None and back:
         made = _backward(data, stats, epsilon, flags, made, threads=n)
@@ -55,7 +63,7 @@ def _serves(*specs: TensorSpec) -> bool:
 
 
 def layer_norm(op: Any, ctx: PlanContext, x: TensorSpec, *affine: TensorSpec) -> Prepared | None:
-    """Prepare LayerNorm: X, [gamma, beta] -> Y, mean, deviation."""
+    """Prepare LayerNorm: X, [gamma, beta] -> Y, mean, standard deviation."""
     scaled = affine[:2] if op.elementwise_affine else ()
     if not _serves(x, *scaled):
         return None
@@ -63,16 +71,16 @@ def layer_norm(op: Any, ctx: PlanContext, x: TensorSpec, *affine: TensorSpec) ->
     made = _primitives(ctx, rows, columns, float(op.epsilon), _AFFINE if scaled else 0, back=False)
     if made is None:
         return None
-    places: dict[int, Any] = {c.SRC: In(0), c.DST: Out(0), c.MEAN: Out(1), c.VARIANCE: Out(2)}
+    arguments: dict[int, Any] = {c.SRC: In(0), c.DST: Out(0), c.MEAN: Out(1), c.VARIANCE: Out(2)}
     if scaled:
-        places |= {c.SCALE: In(1), c.SHIFT: In(2)}
+        arguments |= {c.SCALE: In(1), c.SHIFT: In(2)}
     inputs = [x.plain, *([s.plain for s in affine] if scaled else [None] * len(affine))]
     outputs = op.infer(x.plain, *(s.plain for s in affine))
-    return prepared(inputs, outputs, [Step(made, places, alone(ctx, x.size)), _root(op.epsilon)])
+    return prepared(inputs, outputs, [Step(made, arguments, threads_after(ctx, x.size)), _root(op.epsilon)])
 
 
 def _root(epsilon: float) -> Any:
-    """A step that makes output 2, a variance, the deviation."""
+    """Return the step that converts output 2 from a variance to the standard deviation."""
     small = np.float32(epsilon)
 
     def bind(inputs: Sequence[Any], outputs: Sequence[Any], scratch: Any) -> Call:
@@ -91,27 +99,27 @@ def layer_norm_gradient(
     op: Any, ctx: PlanContext, dy: TensorSpec, y: TensorSpec, mean: TensorSpec, std: TensorSpec, x: TensorSpec,
     *gamma: TensorSpec,
 ) -> Prepared | None:  # fmt: skip
-    """Prepare LayerNormGradient: dY, Y (not read), mean, deviation, X, [gamma] -> dX, [dgamma, dbeta]."""
+    """Prepare LayerNormGradient: dY, Y (not read), mean, standard deviation, X, [gamma] -> dX, [dgamma, dbeta]."""
     if not _serves(dy, mean, std, x, *gamma):
         return None
     rows, columns = op.extents(x)
     made = _primitives(ctx, rows, columns, float(op.epsilon), _AFFINE if gamma else 0, back=True)
     if made is None:
         return None
-    variance = Held(4 * rows)
-    places: dict[int, Any] = {
+    variance = Persistent(4 * rows)
+    arguments: dict[int, Any] = {
         c.SRC: In(4), c.DIFF_DST: In(0), c.MEAN: In(2), c.VARIANCE: variance, c.DIFF_SRC: Out(0),
     }  # fmt: skip
     if gamma:
-        # Version 3.2 wants the shift as well, which it does not read.
-        places |= {c.SCALE: In(5), c.SHIFT: In(5), c.DIFF_SCALE: Out(1), c.DIFF_SHIFT: Out(2)}
-    steps = [_variance(op.epsilon, variance), Step(made, places, alone(ctx, x.size))]
+        # oneDNN 3.2 requires the shift as well, though it does not read it.
+        arguments |= {c.SCALE: In(5), c.SHIFT: In(5), c.DIFF_SCALE: Out(1), c.DIFF_SHIFT: Out(2)}
+    steps = [_variance(op.epsilon, variance), Step(made, arguments, threads_after(ctx, x.size))]
     outputs = [x.plain, *([gamma[0].plain] * 2 if gamma else [])]
     return prepared([dy.plain, None, mean.plain, std.plain, x.plain, *(g.plain for g in gamma)], outputs, steps)
 
 
-def _variance(epsilon: float, variance: Held) -> Any:
-    """A step that computes the variances from the deviations, input 3."""
+def _variance(epsilon: float, variance: Persistent) -> Any:
+    """Return the step that computes the variances from the standard deviations, input 3."""
 
     def bind(inputs: Sequence[Any], outputs: Sequence[Any], scratch: Any) -> Call:
         std, found = inputs[3].reshape(-1), variance.buffer.view(np.float32)
@@ -129,26 +137,29 @@ def _variance(epsilon: float, variance: Held) -> Any:
 
 
 def _image_parts(op: Any, x: TensorSpec) -> tuple[int, int, int, int] | None:
-    """Return images, groups, channels and places; None where groups are not in one piece."""
+    """Return the numbers of images, groups, channels and pixels; None if groups are not contiguous."""
     if str(op.order) != "NCHW":
         return None
-    n, groups, width, places = op.parts(x.shape)
-    return n, groups, groups * width, places
+    n, groups, width, pixels = op.parts(x.shape)
+    return n, groups, groups * width, pixels
 
 
 def group_norm(op: Any, ctx: PlanContext, x: TensorSpec, scale: TensorSpec, bias: TensorSpec) -> Prepared | None:
-    """Prepare GroupNorm and InstanceNorm: X, scale, bias -> Y, [mean, inverse deviation]."""
+    """Prepare GroupNorm and InstanceNorm: X, scale, bias -> Y, [mean, inverse standard deviation]."""
     parts = _image_parts(op, x) if _serves(x, scale, bias) else None
     if parts is None:
         return None
-    n, groups, channels, places = parts
+    n, groups, channels, pixels = parts
     rows = n * groups
-    made = _primitives(ctx, rows, channels // groups * places, float(op.epsilon), 0, back=False)
+    made = _primitives(ctx, rows, channels // groups * pixels, float(op.epsilon), 0, back=False)
     if made is None:
         return None
-    stats: list[Any] = [Out(1) if op.n_out > 1 else Held(4 * rows), Out(2) if op.n_out > 2 else Held(4 * rows)]
-    step = Step(made, {c.SRC: In(0), c.DST: Out(0), c.MEAN: stats[0], c.VARIANCE: stats[1]}, alone(ctx, x.size))
-    steps: list[Any] = [step, _per_channel((n, channels, places))]
+    stats: list[Any] = [
+        Out(1) if op.n_out > 1 else Persistent(4 * rows),
+        Out(2) if op.n_out > 2 else Persistent(4 * rows),
+    ]
+    step = Step(made, {c.SRC: In(0), c.DST: Out(0), c.MEAN: stats[0], c.VARIANCE: stats[1]}, threads_after(ctx, x.size))
+    steps: list[Any] = [step, _per_channel((n, channels, pixels))]
     if op.n_out > 2:
         steps.append(_inverse_root(op.epsilon))
     outputs = op.infer(x.plain, scale.plain, bias.plain)
@@ -156,7 +167,7 @@ def group_norm(op: Any, ctx: PlanContext, x: TensorSpec, scale: TensorSpec, bias
 
 
 def _per_channel(shape: tuple[int, int, int]) -> Any:
-    """A step that multiplies output 0 by input 1 and adds input 2, channel by channel."""
+    """Return the step that multiplies output 0 by input 1 and adds input 2, channel by channel."""
 
     def bind(inputs: Sequence[Any], outputs: Sequence[Any], scratch: Any) -> Call:
         images = list(outputs[0].reshape(shape))
@@ -174,7 +185,7 @@ def _per_channel(shape: tuple[int, int, int]) -> Any:
 
 
 def _inverse_root(epsilon: float) -> Any:
-    """A step that makes output 2, a variance, the inverse deviation."""
+    """Return the step that converts output 2 from a variance to the inverse standard deviation."""
     small, one = np.float32(epsilon), np.float32(1)
 
     def bind(inputs: Sequence[Any], outputs: Sequence[Any], scratch: Any) -> Call:

@@ -1,4 +1,4 @@
-"""SpatialBN, alone and with the Relu behind it, and LRN, forward and backward, on oneDNN."""
+"""SpatialBN, alone and fused with the Relu after it, and LRN, forward and backward, on oneDNN."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from netbuilder.ops.core.operator import TensorSpec
 from netbuilder.ops.core.registry import CPU, plain_kernel
 from netbuilder.ops.engines.arrays import aligned_empty
 from netbuilder.ops.engines.onednn import declarations as c
-from netbuilder.ops.engines.onednn.arguments import Held, In, Out
+from netbuilder.ops.engines.onednn.arguments import In, Out, Persistent
 from netbuilder.ops.engines.onednn.geometry import channels_last
 from netbuilder.ops.engines.onednn.kernels_eltwise import relu_primitive
 from netbuilder.ops.engines.onednn.layout import Desc, View, image_view, orders_of
@@ -31,7 +31,7 @@ from netbuilder.ops.engines.onednn.primitive import (
 __all__ = ["fused_bn_relu", "fused_bn_relu_gradient", "lrn", "lrn_gradient", "spatial_bn", "spatial_bn_gradient"]
 
 _VARIANCE = "onednn batch variance"
-_RELU = "onednn relu behind batch normalization"
+_RELU = "onednn relu after batch normalization"
 
 
 @cached
@@ -62,7 +62,7 @@ def fused_bn_relu(
 ) -> Prepared | None:
     """Prepare a SpatialBN with the Relu that follows it; output 0 is the Relu's.
 
-    In training, where the Relu let through is published with outputs 0 and 4 for ``fused_bn_relu_gradient``.
+    In training, the mask of the Relu is published with outputs 0 and 4, for ``fused_bn_relu_gradient``.
 
     Args:
         op: the SpatialBN.
@@ -89,36 +89,36 @@ def _prepare_forward(
         ctx.publish(0, NOT_NEGATIVE, True)
     spec, channel = made.spec(c.SRC, x, view), TensorSpec((view.dims[1],), x.dtype)
     inputs = [spec, scale.plain, bias.plain, stats[0].plain, stats[1].plain]
-    places: dict[int, Any] = {c.SRC: In(0), c.SCALE: In(1), c.SHIFT: In(2), c.DST: Out(0)}
+    arguments: dict[int, Any] = {c.SRC: In(0), c.SCALE: In(1), c.SHIFT: In(2), c.DST: Out(0)}
     if test:
-        places |= {c.MEAN: In(3), c.VARIANCE: In(4)}
-        steps: list[Any] = [Step(made, places)]
+        arguments |= {c.MEAN: In(3), c.VARIANCE: In(4)}
+        steps: list[Any] = [Step(made, arguments)]
         if relu:
             over = relu_primitive(made.desc(c.DST, view), threads=ctx.threads)
             if over is None:
                 return None
             steps.append(Step(over, {c.SRC: Out(0), c.DST: Out(0)}))
         return prepared(inputs, [spec], steps, inplace=[(0, 0)])
-    variance = Held(4 * channel.size)
-    places |= {c.MEAN: Out(3), c.VARIANCE: variance}
+    variance = Persistent(4 * channel.size)
+    arguments |= {c.MEAN: Out(3), c.VARIANCE: variance}
     if made.workspace:
-        places[c.WORKSPACE] = Held(made.workspace)
+        arguments[c.WORKSPACE] = Persistent(made.workspace)
     if relu:
         for output in (0, 4):
-            ctx.publish(output, _RELU, (made, places.get(c.WORKSPACE)))
+            ctx.publish(output, _RELU, (made, arguments.get(c.WORKSPACE)))
     ctx.publish(4, _VARIANCE, variance)
     count = x.size // channel.size
-    steps = [Step(made, places), _running(float(op.momentum), float(op.epsilon), count, variance)]
+    steps = [Step(made, arguments), _running(float(op.momentum), float(op.epsilon), count, variance)]
     if relu:
         steps.append(_with_nan(ctx, made.desc(c.SRC, view), float(op.epsilon), variance))
     return prepared(inputs, [spec, channel, channel, channel, channel], steps, inplace=[(3, 1), (4, 2)])
 
 
-def _with_nan(ctx: PlanContext, data: Desc, epsilon: float, variance: Held) -> Any:
-    """A step that normalizes again, with a Relu that keeps NaN, where the one fused to the normalization hid some.
+def _with_nan(ctx: PlanContext, data: Desc, epsilon: float, variance: Persistent) -> Any:
+    """Return the step that, if the input has NaN or infinities, computes the output again, with a Relu that keeps NaN.
 
-    An element that is not finite makes the variance of its channel NaN, so that looking at numbers per channel is
-    enough.
+    The Relu fused into the primitive turns NaN into 0. An element that is not finite makes the variance of its channel
+    NaN, so checking the variances is enough.
     """
 
     def bind(inputs: Sequence[Any], outputs: Sequence[Any], scratch: Any) -> Call:
@@ -134,22 +134,22 @@ def _with_nan(ctx: PlanContext, data: Desc, epsilon: float, variance: Held) -> A
     return bind
 
 
-def _normalize_then_relu(ctx: PlanContext, data: Desc, epsilon: float, variance: Held) -> list[Step]:
-    """Return the executions that give output 0 of a fused normalization in two, from the statistics of the batch."""
+def _normalize_then_relu(ctx: PlanContext, data: Desc, epsilon: float, variance: Persistent) -> list[Step]:
+    """Return the executions that compute output 0 of a fused normalization in two steps, from the batch statistics."""
     flags = c.USE_SCALE | c.USE_SHIFT | c.GLOBAL_STATS
     normalize = _forward(c.FORWARD_INFERENCE, data, epsilon, flags, threads=ctx.threads)
     relu = relu_primitive(data, threads=ctx.threads)
-    assert normalize is not None and relu is not None, "there is one that is fused"
-    places: dict[int, Any] = {
+    assert normalize is not None and relu is not None, "both exist wherever the fused primitive exists"
+    arguments: dict[int, Any] = {
         c.SRC: In(0), c.SCALE: In(1), c.SHIFT: In(2), c.MEAN: Out(3), c.VARIANCE: variance, c.DST: Out(0),
     }  # fmt: skip
-    return [Step(normalize, places), Step(relu, {c.SRC: Out(0), c.DST: Out(0)})]
+    return [Step(normalize, arguments), Step(relu, {c.SRC: Out(0), c.DST: Out(0)})]
 
 
 def _forward_over(
     ctx: PlanContext, prop: int, x: TensorSpec, view: View, epsilon: float, flags: int
 ) -> Primitive | None:
-    """Return the forward primitive for X as it lies or, if that is slow, for how it could be put."""
+    """Return the forward primitive for X in its layout or, if that is slow, in another layout."""
 
     def make(data: Desc) -> Primitive | None:
         made: Primitive | None = _forward(prop, data, epsilon, flags, threads=ctx.threads)
@@ -159,8 +159,8 @@ def _forward_over(
     return first_fast(make, ((order,) for of_type in orders for order in of_type))
 
 
-def _running(momentum: float, epsilon: float, count: int, variance: Held) -> Any:
-    """A step that updates the running statistics and gives the inverse deviation of the batch."""
+def _running(momentum: float, epsilon: float, count: int, variance: Persistent) -> Any:
+    """Return the step that updates the running statistics and writes the inverse deviation of the batch."""
     unbiased = count / max(count - 1, 1)
 
     def bind(inputs: Sequence[Any], outputs: Sequence[Any], scratch: Any) -> Call:
@@ -201,7 +201,7 @@ def spatial_bn_gradient(
 ) -> Prepared | None:
     """Prepare SpatialBNGradient: X, scale, dY, saved mean, saved inverse deviation -> dX, dscale, dbias.
 
-    The variance is what the forward operator published; without it, it is computed from the inverse deviation.
+    The variance is the one that the forward operator published, or is computed from the inverse deviation.
     """
     if sums:
         return None
@@ -217,7 +217,7 @@ def fused_bn_relu_gradient(
     mean: TensorSpec,
     inverse: TensorSpec,
 ) -> Prepared | None:
-    """Prepare the gradient of ``fused_bn_relu``; None unless its forward operator published what it let through.
+    """Prepare the gradient of ``fused_bn_relu``; None unless the forward operator published the mask of the Relu.
 
     Args:
         op: the SpatialBNGradient.
@@ -256,19 +256,19 @@ def _prepare_gradient(
     steps: list[Any] = []
     if variance is None:
         inputs[4] = channel
-        variance = Held(4 * channel.size)
+        variance = Persistent(4 * channel.size)
         steps.append(_variance_from_inverse(epsilon, variance))
-    places: dict[int, Any] = {
+    arguments: dict[int, Any] = {
         c.SRC: In(0), c.SCALE: In(1), c.DIFF_DST: In(2), c.MEAN: In(3), c.VARIANCE: variance,
         c.DIFF_SRC: Out(0), c.DIFF_SCALE: Out(1), c.DIFF_SHIFT: Out(2),
     }  # fmt: skip
     if workspace is not None:
-        places[c.WORKSPACE] = workspace
-    steps.append(Step(made, places))
+        arguments[c.WORKSPACE] = workspace
+    steps.append(Step(made, arguments))
     return prepared(inputs, [spec, channel, channel], steps, inplace=[(2, 0)])
 
 
-def _variance_from_inverse(epsilon: float, variance: Held) -> Any:
+def _variance_from_inverse(epsilon: float, variance: Persistent) -> Any:
     def bind(inputs: Sequence[Any], outputs: Sequence[Any], scratch: Any) -> Call:
         inverse, result = inputs[4], variance.buffer.view(np.float32)
         minus_two, small, zero = np.float32(-2), np.float32(epsilon), np.float32(0)
@@ -300,19 +300,19 @@ def _lrn_backward(data: Desc, size: int, alpha: float, beta: float, bias: float,
 _LRN = "onednn lrn"
 
 
-def _lrn_arguments(op: Any) -> tuple[int, float, float, float]:
+def _lrn_parameters(op: Any) -> tuple[int, float, float, float]:
     return int(op.size), float(op.alpha), float(op.beta), float(op.bias)
 
 
 def _lrn_over(op: Any, ctx: PlanContext, x: TensorSpec, view: View) -> Primitive | None:
-    """Return the forward primitive for the first order of X in which it and the backward one are fast."""
-    arguments, slow = _lrn_arguments(op), None
+    """Return the forward primitive for the first layout of X in which it and the backward one are fast."""
+    parameters, slow = _lrn_parameters(op), None
     for code in types_as_given(ctx, x):
         for data in orders_of(x, view, code):
-            forward = _lrn_forward(data, *arguments, threads=ctx.threads)
+            forward = _lrn_forward(data, *parameters, threads=ctx.threads)
             if forward is None or forward.slow:
                 continue
-            backward = _lrn_backward(data, *arguments, forward, threads=ctx.threads)
+            backward = _lrn_backward(data, *parameters, forward, threads=ctx.threads)
             if backward is not None and not backward.slow:
                 return forward
             slow = slow or forward
@@ -320,14 +320,14 @@ def _lrn_over(op: Any, ctx: PlanContext, x: TensorSpec, view: View) -> Primitive
 
 
 def lrn(op: Any, ctx: PlanContext, x: TensorSpec) -> Prepared | None:
-    """Prepare LRN: X -> Y, [scale]; not where the scale is read in each run, which oneDNN does not give."""
+    """Prepare LRN: X -> Y, [scale]; None if the scale is read in each run, because oneDNN does not compute it."""
     if x.dtype != np.float32 or x.ndim != 4 or x.size == 0:
         return None
     demand = ctx.demand(1, (0,)) if op.n_out > 1 else "never"
     if demand == "run":
         return None
     if op.size % 2 == 0:
-        return None  # oneDNN puts the longer half of such a window before the channel, Caffe2 behind it
+        return None  # the longer half of such a window is before the channel in oneDNN, and after it in Caffe2
     if op.size == 1:
         return None  # oneDNN 3.2 crashes while it compiles the gradient for channels last
     view = image_view(x.shape, channels_last(op))
@@ -336,22 +336,22 @@ def lrn(op: Any, ctx: PlanContext, x: TensorSpec) -> Prepared | None:
     made = _lrn_over(op, ctx, x, view)
     if made is None:
         return None
-    places: dict[int, Any] = {c.SRC: In(0), c.DST: Out(0)}
+    arguments: dict[int, Any] = {c.SRC: In(0), c.DST: Out(0)}
     if made.workspace:
-        places[c.WORKSPACE] = Held(made.workspace)
-    ctx.publish(0, _LRN, (made, places.get(c.WORKSPACE)))
+        arguments[c.WORKSPACE] = Persistent(made.workspace)
+    ctx.publish(0, _LRN, (made, arguments.get(c.WORKSPACE)))
     if ctx.published(0, NOT_NEGATIVE):
         ctx.publish(0, NOT_NEGATIVE, True)
     spec = made.spec(c.SRC, x, view)
     y_spec = made.spec(c.DST, x.plain, view)
-    result = prepared([spec], [y_spec, None][: op.n_out], [Step(made, places)])
+    result = prepared([spec], [y_spec, None][: op.n_out], [Step(made, arguments)])
     if demand == "fetch":
         result.deferred = {1: Deferred(lambda: _lrn_scale(op, ctx.run, x.plain), (0,))}
     return result
 
 
 def _lrn_scale(op: Any, run: Any, x: TensorSpec) -> Prepared:
-    """Prepare the scale of LRN alone, by the kernel over arrays."""
+    """Prepare the scale of LRN alone, by the plain kernel."""
     plain = plain_kernel("LRN", CPU)
     assert plain is not None
 
@@ -362,17 +362,17 @@ def _lrn_scale(op: Any, run: Any, x: TensorSpec) -> Prepared:
 
 
 def lrn_gradient(op: Any, ctx: PlanContext, x: TensorSpec, y: TensorSpec, dy: TensorSpec) -> Prepared | None:
-    """Prepare LRNGradient: X, Y, dY -> dX; where the forward operator ran on oneDNN, and left what it needs."""
+    """Prepare LRNGradient: X, Y, dY -> dX; None unless the forward operator published its primitive."""
     found = ctx.published(1, _LRN)
     if found is None or dy.dtype != np.float32:
         return None
     forward, workspace = found
     view = image_view(x.shape, channels_last(op))
     spec = forward.spec(c.SRC, x.plain, view)
-    made = _lrn_backward(forward.desc(c.SRC, view), *_lrn_arguments(op), forward, threads=ctx.threads)
+    made = _lrn_backward(forward.desc(c.SRC, view), *_lrn_parameters(op), forward, threads=ctx.threads)
     if made is None or made.slow:
-        return None  # the kernel over arrays is faster than the library's reference
-    places: dict[int, Any] = {c.SRC: In(0), c.DIFF_DST: In(2), c.DIFF_SRC: Out(0)}
+        return None  # the plain kernel is faster than the library's reference
+    arguments: dict[int, Any] = {c.SRC: In(0), c.DIFF_DST: In(2), c.DIFF_SRC: Out(0)}
     if workspace is not None:
-        places[c.WORKSPACE] = workspace
-    return prepared([spec, None, spec], [spec], [Step(made, places)])
+        arguments[c.WORKSPACE] = workspace
+    return prepared([spec, None, spec], [spec], [Step(made, arguments)])

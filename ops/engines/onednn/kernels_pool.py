@@ -1,13 +1,14 @@
 """MaxPool and AveragePool, forward and backward, on oneDNN.
 
-Where several elements of a window are the greatest, oneDNN gives the gradient to the first of them, while it is due to
-each. So its MaxPoolGradient serves only where X comes from a Relu: there nearly all ties are between zeroes, to
-which the Relu's own gradient lets nothing through. Elsewhere the kernel over arrays serves.
+If several elements of a window equal the maximum, oneDNN gives the gradient to the first of them, while Caffe2 gives it
+to each. So oneDNN's MaxPoolGradient is used only if X comes from a Relu: there nearly all ties are between zeros, for
+which the gradient of the Relu is 0. Otherwise the plain kernel is used.
 """
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+import math
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import numpy as np
@@ -15,12 +16,12 @@ import numpy as np
 from netbuilder.ops.core.contexts import Call, PlanContext, Prepared
 from netbuilder.ops.core.operator import TensorSpec
 from netbuilder.ops.core.registry import CPU, plain_kernel
+from netbuilder.ops.engines.arrays import as_flat
 from netbuilder.ops.engines.layouts import convert
 from netbuilder.ops.engines.onednn import declarations as c
-from netbuilder.ops.engines.onednn.arguments import Held, In, Out
-from netbuilder.ops.engines.onednn.finite import finite_check
+from netbuilder.ops.engines.onednn.arguments import In, Out, Persistent
 from netbuilder.ops.engines.onednn.geometry import channels_last, window_arguments
-from netbuilder.ops.engines.onednn.layout import Desc, image_view, orders_of, plain_in
+from netbuilder.ops.engines.onednn.layout import Desc, image_view, orders_of, plain_in, stored_as
 from netbuilder.ops.engines.onednn.precision import types_as_given
 from netbuilder.ops.engines.onednn.primitive import (
     NOT_NEGATIVE,
@@ -36,6 +37,8 @@ from netbuilder.ops.windows.conv_geometry import Geometry
 __all__ = ["average_pool", "average_pool_gradient", "max_pool", "max_pool_gradient"]
 
 _WORKSPACE = "onednn max pool"
+_INFINITY = 0x7F80  # the bits of +inf in bfloat16; those of NaN are larger
+_MINUS_INFINITY = 0xFF80
 
 
 @cached
@@ -54,7 +57,7 @@ def _geometry(w: Geometry) -> tuple[Any, ...]:
 
 
 def _window(op: Any, x: TensorSpec) -> Geometry | None:
-    """Return how the operator's windows lie on X, or None if oneDNN cannot serve it."""
+    """Return the geometry of the operator's windows on X, or None if oneDNN does not support it."""
     if x.dtype != np.float32 or not 3 <= x.ndim <= 5 or x.size == 0:
         return None
     w: Geometry = op.geometry(x)
@@ -67,7 +70,7 @@ def _out_shape(op: Any, x: TensorSpec) -> tuple[int, ...]:
 
 
 class _Pool:
-    """The forward primitive of a pooling operator on X, and how it sees X and Y."""
+    """The forward primitive of a pooling operator on X, and its views of X and Y."""
 
     def __init__(self, op: Any, ctx: PlanContext, x: TensorSpec, w: Geometry, algorithm: int) -> None:
         last = channels_last(op)
@@ -75,9 +78,9 @@ class _Pool:
         self.view, self.y_view = image_view(x.shape, last), image_view(self.y.shape, last)
 
         def make(source: Desc) -> Primitive | None:
-            # Blocked in, blocked out; plain in, plain out.
+            # A blocked input gives a blocked output, a plain input a plain one.
             plain = plain_in(self.y_view, source.code)
-            target = plain if isinstance(source.order, tuple) else plain.free
+            target = plain if isinstance(source.order, tuple) else plain.any_order
             return _forward(algorithm, c.FORWARD_TRAINING, source, target, w, threads=ctx.threads)
 
         orders = (orders_of(x, self.view, code) for code in types_as_given(ctx, x))
@@ -85,7 +88,7 @@ class _Pool:
 
     @property
     def specs(self) -> tuple[TensorSpec, TensorSpec]:
-        """The specs of X and of Y that the primitive takes and gives."""
+        """The specs of X and Y that the primitive reads and writes."""
         assert self.primitive is not None
         return (
             self.primitive.spec(c.SRC, self.x.plain, self.view),
@@ -93,7 +96,7 @@ class _Pool:
         )
 
     def backward(self, ctx: PlanContext, w: Geometry, algorithm: int) -> Primitive | None:
-        """Return the backward primitive, in just the orders of the forward one."""
+        """Return the backward primitive, in exactly the layouts of the forward one."""
         forward = self.primitive
         if forward is None:
             return None
@@ -103,34 +106,34 @@ class _Pool:
 
 
 def max_pool(op: Any, ctx: PlanContext, x: TensorSpec) -> Prepared | None:
-    """Prepare MaxPool; behind a Relu, where each maximum stood is published for the gradient."""
+    """Prepare MaxPool; after a Relu, the positions of the maxima are published for the gradient."""
     w = _window(op, x)
     if w is None:
         return None
     pool = _Pool(op, ctx, x, w, c.POOLING_MAX)
     if pool.primitive is None:
         return None
-    places: dict[int, Any] = {c.SRC: In(0), c.DST: Out(0)}
+    arguments: dict[int, Any] = {c.SRC: In(0), c.DST: Out(0)}
     if pool.primitive.workspace:
-        places[c.WORKSPACE] = Held(pool.primitive.workspace)
+        arguments[c.WORKSPACE] = Persistent(pool.primitive.workspace)
     if ctx.published(0, NOT_NEGATIVE):
         ctx.publish(0, NOT_NEGATIVE, True)
         if ctx.enabled("kept_maxima"):
-            ctx.publish(0, _WORKSPACE, (pool, w, places.get(c.WORKSPACE)))
+            ctx.publish(0, _WORKSPACE, (pool, w, arguments.get(c.WORKSPACE)))
     x_spec, y_spec = pool.specs
-    return prepared([x_spec], [y_spec], [Step(pool.primitive, places), _with_nan(op, ctx, x_spec, y_spec)])
+    return prepared([x_spec], [y_spec], [Step(pool.primitive, arguments), _with_nan(op, ctx, x_spec, y_spec)])
 
 
 def _with_nan(op: Any, ctx: PlanContext, x_spec: TensorSpec, y_spec: TensorSpec) -> Any:
-    """A step that computes MaxPool again by the kernel over arrays where X holds NaN or an infinity.
+    """Return the step that computes MaxPool again by the plain kernel if X has NaN or infinities.
 
-    oneDNN passes NaN over, and the greatest of none but NaN and -inf is the least float to it.
+    oneDNN ignores NaN, and returns the smallest float as the maximum of a window of only NaN and -inf.
     """
     plain = plain_kernel(op.type, CPU)
     assert plain is not None
 
     def bind(inputs: Sequence[Any], outputs: Sequence[Any], scratch: Any) -> Call:
-        is_finite = finite_check(inputs[0], x_spec)
+        is_finite = _finite_check(inputs[0], x_spec)
 
         def call() -> None:
             if not is_finite():
@@ -142,21 +145,38 @@ def _with_nan(op: Any, ctx: PlanContext, x_spec: TensorSpec, y_spec: TensorSpec)
     return bind
 
 
-def max_pool_gradient(op: Any, ctx: PlanContext, x: TensorSpec, y: TensorSpec, dy: TensorSpec) -> Prepared | None:
-    """Prepare MaxPoolGradient: X, Y, dY -> dX, if the forward operator published; X and Y are not read.
+def _finite_check(buffer: Any, spec: TensorSpec) -> Callable[[], bool]:
+    """Return a function that tells whether all elements of a buffer, including padding, are finite.
 
-    Of several elements of a window that equal the greatest, the first one gets the gradient, where the plain kernel
-    gives it to each of them.
+    In float32 it may also return False if the sum of squares overflows.
+
+    Args:
+        buffer: of float32 or bfloat16, in any layout.
+        spec: the spec of the buffer's value.
+    """
+    if stored_as(spec) == c.BF16:
+        signed, unsigned = as_flat(buffer, np.int16), as_flat(buffer, np.uint16)
+        greatest = np.maximum.reduce
+        # As signed integers, positive floats are in order; as unsigned ones, negative floats follow them, in order.
+        return lambda: bool(greatest(signed) < _INFINITY and greatest(unsigned) < _MINUS_INFINITY)
+    flat, dot = as_flat(buffer, np.float32), np.dot
+    return lambda: math.isfinite(dot(flat, flat))
+
+
+def max_pool_gradient(op: Any, ctx: PlanContext, x: TensorSpec, y: TensorSpec, dy: TensorSpec) -> Prepared | None:
+    """Prepare MaxPoolGradient: X, Y, dY -> dX, from the published positions of the maxima; X and Y are not read.
+
+    If several elements of a window equal the maximum, the first one gets the gradient; with the plain kernel each does.
     """
     found = ctx.published(1, _WORKSPACE)
     if found is None or dy.dtype != np.float32 or dy.shape != y.shape:
         return None
-    pool, w, held = found
+    pool, w, workspace = found
     made = pool.backward(ctx, w, c.POOLING_MAX)
-    if made is None or held is None or pool.x.plain != x.plain:
+    if made is None or workspace is None or pool.x.plain != x.plain:
         return None
     x_spec, y_spec = pool.specs
-    step = Step(made, {c.DIFF_DST: In(2), c.WORKSPACE: held, c.DIFF_SRC: Out(0)})
+    step = Step(made, {c.DIFF_DST: In(2), c.WORKSPACE: workspace, c.DIFF_SRC: Out(0)})
     return prepared([None, None, y_spec], [x_spec], [step])
 
 

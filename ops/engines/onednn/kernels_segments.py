@@ -1,7 +1,7 @@
-"""Rows summed by segment on oneDNN: the product of a sparse matrix, which has a row for each segment, with the table.
+"""Sums of rows by segment on oneDNN: the product of a sparse matrix, with one row per segment, and the table.
 
-The product goes through the elements of that matrix only, so neither it nor what is read of the table depends on how
-many rows the table has. Each segment is added up in order by one thread.
+The product visits the non-zero elements of that matrix only, so its time does not depend on the number of rows of the
+table. One thread adds up each segment, in order.
 """
 
 from __future__ import annotations
@@ -17,10 +17,18 @@ from netbuilder.ops.core.indexing import check_indices
 from netbuilder.ops.core.operator import TensorSpec
 from netbuilder.ops.core.segment_groups import counts_of_lengths
 from netbuilder.ops.engines.onednn import declarations as c
-from netbuilder.ops.engines.onednn.arguments import Constant, In, Out, Place, Room, Scratch, Sparse
+from netbuilder.ops.engines.onednn.arguments import Constant, In, MemoryRef, Out, Scratch, ScratchAllocator, Sparse
 from netbuilder.ops.engines.onednn.layout import plain_in, row_major
 from netbuilder.ops.engines.onednn.library import OneDnnError, check, dnnl
-from netbuilder.ops.engines.onednn.primitive import Primitive, Step, alone, cached, compile_primitive, prepared, team
+from netbuilder.ops.engines.onednn.primitive import (
+    Primitive,
+    Step,
+    cached,
+    compile_primitive,
+    prepared,
+    team_size,
+    threads_after,
+)
 
 __all__ = ["lookup", "segment_sums", "weighted_rows"]
 
@@ -30,7 +38,7 @@ _UNIMPLEMENTED = 3
 
 @cached
 def _sparse_product(rows: int, columns: int, count: int, width: int) -> Primitive:
-    """Compile Y (rows, width) = S X: S has ``count`` elements that are not 0, X is (columns, width)."""
+    """Compile Y (rows, width) = S X: S has ``count`` non-zero elements, X is (columns, width)."""
     d = dnnl()
     if not hasattr(d.lib, "dnnl_memory_desc_create_with_csr_encoding"):
         raise OneDnnError("sparse matrices", _UNIMPLEMENTED)
@@ -50,12 +58,12 @@ Fill = Callable[[Sequence[Any], Any], Call]
 
 
 def _prepared(
-    ctx: PlanContext, inputs: Sequence[TensorSpec], y: TensorSpec, table: int, matrix: Sparse, count: int, room: Room,
-    fill: Fill,
+    ctx: PlanContext, inputs: Sequence[TensorSpec], y: TensorSpec, table: int, matrix: Sparse, count: int,
+    scratch_memory: ScratchAllocator, fill: Fill,
 ) -> Prepared | None:  # fmt: skip
-    """Return the product of ``matrix`` with the input ``table``, after the call that ``fill(inputs, scratch)`` returns.
+    """Prepare the product of ``matrix`` with the input ``table``; None if the library has no fast implementation.
 
-    None: the library has no quick implementation.
+    ``fill(inputs, scratch)`` returns the call that runs before the product, to write the matrix.
     """
     x = inputs[table]
     rows, columns = y.shape[0], x.shape[0]
@@ -63,42 +71,42 @@ def _prepared(
     if min(rows, columns, count, width) == 0 or max(rows, columns, count) > _MOST:
         return None
     elements = count * width
-    made = _sparse_product(rows, columns, count, width, threads=team(ctx, elements))
+    made = _sparse_product(rows, columns, count, width, threads=team_size(ctx, elements))
     if made is None or made.slow:
         return None
-    step = Step(made, {c.SRC: matrix, c.WEIGHTS: In(table), c.DST: Out(0)}, alone(ctx, elements))
+    step = Step(made, {c.SRC: matrix, c.WEIGHTS: In(table), c.DST: Out(0)}, threads_after(ctx, elements))
     steps: list[Any] = [lambda ins, outs, scratch: fill(ins, scratch), step]
-    result = prepared([spec.plain for spec in inputs], [y], steps, scratch=room.nbytes)
+    result = prepared([spec.plain for spec in inputs], [y], steps, scratch=scratch_memory.nbytes)
     return dataclasses.replace(result, capturable=False)
 
 
 def lookup(op: Any, ctx: PlanContext, *specs: TensorSpec) -> Prepared | None:
-    """Prepare SparseLengthsSum, its mean, and its sums weighted by index or by place."""
+    """Prepare SparseLengthsSum, its mean, and its sums weighted by index or by position."""
     x, *weights, indices, lengths = specs
     if x.dtype != np.float32:
         return None
-    count, segments, room = indices.shape[0], lengths.shape[0], Room()
-    starts = room.numbers(segments + 1)
-    columns: Place = In(len(specs) - 2) if indices.dtype == np.int32 else room.numbers(count)
-    factors = _factors(op, specs, count, room)
+    count, segments, scratch_memory = indices.shape[0], lengths.shape[0], ScratchAllocator()
+    starts = scratch_memory.allocate_words(segments + 1)
+    columns: MemoryRef = In(len(specs) - 2) if indices.dtype == np.int32 else scratch_memory.allocate_words(count)
+    factors = _factors(op, specs, count, scratch_memory)
 
     def fill(inputs: Sequence[Any], scratch: Any) -> Call:
         which, given = inputs[-2], inputs[1]
         begin = _numbers(starts, scratch, np.int32)
-        picked = _numbers(columns, scratch, np.int32) if isinstance(columns, Scratch) else None
+        gathered = _numbers(columns, scratch, np.int32) if isinstance(columns, Scratch) else None
         factor = _numbers(factors, scratch, np.float32) if isinstance(factors, Scratch) else None
 
         def call() -> None:
             check_indices(op.type, which, x.shape[0])
             counts = _cut(op, ctx, inputs[-1], count, begin)
-            if picked is not None:
-                np.copyto(picked, which, casting="unsafe")
+            if gathered is not None:
+                np.copyto(gathered, which, casting="unsafe")
             if factor is not None:
                 factor[...] = _shares(counts) if op.mean else op.weights_of_rows(ctx.run, given, counts)
 
         return call
 
-    return _prepared(ctx, specs, op.infer(*specs)[0], 0, Sparse(factors, columns, starts), count, room, fill)
+    return _prepared(ctx, specs, op.infer(*specs)[0], 0, Sparse(factors, columns, starts), count, scratch_memory, fill)
 
 
 def segment_sums(op: Any, ctx: PlanContext, *specs: TensorSpec) -> Prepared | None:
@@ -106,9 +114,9 @@ def segment_sums(op: Any, ctx: PlanContext, *specs: TensorSpec) -> Prepared | No
     x, lengths = specs[0], specs[-1]
     if x.dtype != np.float32:
         return None
-    count, room = x.shape[0], Room()
-    starts = room.numbers(lengths.shape[0] + 1)
-    factors = _factors(op, specs, count, room)
+    count, scratch_memory = x.shape[0], ScratchAllocator()
+    starts = scratch_memory.allocate_words(lengths.shape[0] + 1)
+    factors = _factors(op, specs, count, scratch_memory)
 
     def fill(inputs: Sequence[Any], scratch: Any) -> Call:
         begin = _numbers(starts, scratch, np.int32)
@@ -122,7 +130,7 @@ def segment_sums(op: Any, ctx: PlanContext, *specs: TensorSpec) -> Prepared | No
         return call
 
     matrix = Sparse(factors, Constant(np.arange(count, dtype=np.int32)), starts)
-    return _prepared(ctx, specs, op.infer(*specs)[0], 0, matrix, count, room, fill)
+    return _prepared(ctx, specs, op.infer(*specs)[0], 0, matrix, count, scratch_memory, fill)
 
 
 def weighted_rows(op: Any, ctx: PlanContext, *specs: TensorSpec) -> Prepared | None:
@@ -130,8 +138,8 @@ def weighted_rows(op: Any, ctx: PlanContext, *specs: TensorSpec) -> Prepared | N
     weights, dy = specs[:2]
     if dy.dtype != np.float32:
         return None
-    count, room = weights.shape[0], Room()
-    columns = room.numbers(count)
+    count, scratch_memory = weights.shape[0], ScratchAllocator()
+    columns = scratch_memory.allocate_words(count)
     segments = np.arange(dy.shape[0], dtype=np.int32)
 
     def fill(inputs: Sequence[Any], scratch: Any) -> Call:
@@ -143,20 +151,20 @@ def weighted_rows(op: Any, ctx: PlanContext, *specs: TensorSpec) -> Prepared | N
         return call
 
     matrix = Sparse(In(0), columns, Constant(np.arange(count + 1, dtype=np.int32)))
-    return _prepared(ctx, specs, op.infer(*specs)[0], 1, matrix, count, room, fill)
+    return _prepared(ctx, specs, op.infer(*specs)[0], 1, matrix, count, scratch_memory, fill)
 
 
-def _factors(op: Any, specs: Sequence[TensorSpec], count: int, room: Room) -> Place:
-    """Return where the factor of each row comes from: 1, the weights as they come, or made in each run."""
+def _factors(op: Any, specs: Sequence[TensorSpec], count: int, scratch_memory: ScratchAllocator) -> MemoryRef:
+    """Return the memory of the rows' factors: a constant 1, the input weights, or scratch memory for other factors."""
     if op.mean:
-        return room.numbers(count)
+        return scratch_memory.allocate_words(count)
     if "weights" not in type(op).inputs:
         return Constant(np.ones(count, np.float32))
-    return In(1) if specs[1].shape == (count,) and not op.by_position else room.numbers(count)
+    return In(1) if specs[1].shape == (count,) and not op.by_position else scratch_memory.allocate_words(count)
 
 
 def _cut(op: Any, ctx: PlanContext, lengths: Any, count: int, starts: Any) -> Any:
-    """Return the lengths, checked, and write where each segment begins, and the last one ends."""
+    """Return the checked lengths, and write the start of each segment and the end of the last one."""
     counts = counts_of_lengths(op, ctx.run, lengths, count)
     starts[0] = 0
     np.cumsum(counts, dtype=np.int32, out=starts[1:])

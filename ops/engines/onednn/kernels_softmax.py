@@ -1,4 +1,4 @@
-"""Softmax and SoftmaxWithLoss on oneDNN, in plain order; an input in bfloat16 gives results in float32."""
+"""Softmax and SoftmaxWithLoss on oneDNN, in plain order; results are float32, also of bfloat16 inputs."""
 
 from __future__ import annotations
 
@@ -14,7 +14,15 @@ from netbuilder.ops.engines.onednn import declarations as c
 from netbuilder.ops.engines.onednn.arguments import In, Out
 from netbuilder.ops.engines.onednn.layout import Desc, plain_desc, plain_in, rounded, row_major
 from netbuilder.ops.engines.onednn.precision import types_as_given
-from netbuilder.ops.engines.onednn.primitive import Primitive, Step, alone, cached, compile_primitive, prepared, team
+from netbuilder.ops.engines.onednn.primitive import (
+    Primitive,
+    Step,
+    cached,
+    compile_primitive,
+    prepared,
+    team_size,
+    threads_after,
+)
 
 __all__ = ["softmax", "softmax_gradient", "softmax_with_loss", "softmax_with_loss_gradient"]
 
@@ -47,11 +55,11 @@ def _matrix(spec: TensorSpec, axis: int) -> Desc:
 
 
 def _forward(ctx: PlanContext, x: TensorSpec, axis: int, algorithm: int) -> tuple[TensorSpec, Primitive] | None:
-    """Return how X is wanted, and the primitive that takes it so and gives float32."""
+    """Return the spec in which X is read, and the primitive, whose result is float32."""
     data = _matrix(x, axis)
     view = row_major(data.dims)
     for code in types_as_given(ctx, x):
-        made = _softmax(plain_in(view, code), data, algorithm, threads=team(ctx, x.size))
+        made = _softmax(plain_in(view, code), data, algorithm, threads=team_size(ctx, x.size))
         if made is not None and not (made.slow and code == c.BF16):
             return (x.plain if code == c.F32 else x.with_layout(rounded(x.size))), made
     return None
@@ -62,16 +70,16 @@ def softmax(op: Any, ctx: PlanContext, x: TensorSpec) -> Prepared | None:
     found = _forward(ctx, x, op.axis, c.SOFTMAX_ACCURATE) if _serves(x) else None
     if found is None:
         return None
-    wanted, made = found
-    step = Step(made, {c.SRC: In(0), c.DST: Out(0)}, alone(ctx, x.size))
+    needed, made = found
+    step = Step(made, {c.SRC: In(0), c.DST: Out(0)}, threads_after(ctx, x.size))
     steps = [step, _undefined_rows(_matrix(x, op.axis).dims)]
-    return prepared([wanted], [x.plain], steps, inplace=[(0, 0)] if wanted.layout is None else ())
+    return prepared([needed], [x.plain], steps, inplace=[(0, 0)] if needed.layout is None else ())
 
 
 def _undefined_rows(dims: tuple[int, ...]) -> Any:
-    """A step that gives NaN for rows that hold NaN or infinity, for which oneDNN gives zeroes.
+    """Return the step that writes NaN into rows with NaN or infinity, for which oneDNN's result is 0.
 
-    Rows whose first probability is above 0 are not looked at further, which is nearly all of them.
+    Only rows whose first probability is not above 0, which are few, are checked further.
     """
 
     def bind(inputs: Sequence[Any], outputs: Sequence[Any], scratch: Any) -> Call:
@@ -88,7 +96,7 @@ def _undefined_rows(dims: tuple[int, ...]) -> Any:
 
 
 def _mark_undefined(p: Any, rows: Any) -> None:
-    """Write NaN into those of ``rows`` of probabilities of which none is above 0."""
+    """Write NaN into those of ``rows`` that have no probability above 0."""
     p[rows[~(p[rows].max(axis=1) > 0)]] = np.nan
 
 
@@ -96,10 +104,10 @@ def softmax_gradient(op: Any, ctx: PlanContext, y: TensorSpec, dy: TensorSpec) -
     """Prepare SoftmaxGradient: Y, dY -> dX."""
     if not _serves(y, dy):
         return None
-    made = _softmax_backward(_matrix(y, op.axis), threads=team(ctx, y.size))
+    made = _softmax_backward(_matrix(y, op.axis), threads=team_size(ctx, y.size))
     if made is None:
         return None
-    step = Step(made, {c.DST: In(0), c.DIFF_DST: In(1), c.DIFF_SRC: Out(0)}, alone(ctx, y.size))
+    step = Step(made, {c.DST: In(0), c.DIFF_DST: In(1), c.DIFF_SRC: Out(0)}, threads_after(ctx, y.size))
     return prepared([y.plain, dy.plain], [y.plain], [step], inplace=[(1, 0)])
 
 
@@ -114,32 +122,32 @@ def softmax_with_loss(op: Any, ctx: PlanContext, x: TensorSpec, label: TensorSpe
     found = _forward(ctx, x, op.axis, c.SOFTMAX_ACCURATE)
     if found is None:
         return None
-    wanted, made = found
+    needed, made = found
     steps = [
-        Step(made, {c.SRC: In(0), c.DST: Out(0)}, alone(ctx, x.size)),
+        Step(made, {c.SRC: In(0), c.DST: Out(0)}, threads_after(ctx, x.size)),
         _mean_loss(op, ctx, _matrix(x, op.axis).dims),
     ]
-    return prepared([wanted, label.plain], [x.plain, TensorSpec((), x.dtype)], steps)
+    return prepared([needed, label.plain], [x.plain, TensorSpec((), x.dtype)], steps)
 
 
 def _mean_loss(op: Any, ctx: PlanContext, dims: tuple[int, ...]) -> Any:
-    """A step that gives, as output 1, the scaled mean of minus the logarithms of the labels' probabilities."""
+    """Return the step that writes output 1, the scaled mean of the labels' negative log probabilities."""
 
     def bind(inputs: Sequence[Any], outputs: Sequence[Any], scratch: Any) -> Call:
-        places = Positions(op, ctx.run, inputs[1], dims[1])
+        labels = Positions(op, ctx.run, inputs[1], dims[1])
         x, p, loss = _rows(inputs[0], dims), outputs[0].reshape(dims), outputs[1]
-        flat, picked = p.reshape(-1), np.empty(dims[0], np.float32)
+        flat, selected = p.reshape(-1), np.empty(dims[0], np.float32)
         shares, dot, log = np.full(dims[0], -op.scale / dims[0], np.float32), np.dot, np.log
         least = np.minimum.reduce
 
         def call() -> None:
-            positions = places.update()
-            flat.take(positions, None, picked, "clip")
-            if not least(picked) >= _RARE:
-                _logarithms(picked, x, p, positions)
+            positions = labels.update()
+            flat.take(positions, None, selected, "clip")
+            if not least(selected) >= _RARE:
+                _logarithms(selected, x, p, positions)
             else:
-                log(picked, picked)
-            dot(picked, shares, loss)
+                log(selected, selected)
+            dot(selected, shares, loss)
 
         return call
 
@@ -147,23 +155,23 @@ def _mean_loss(op: Any, ctx: PlanContext, dims: tuple[int, ...]) -> Any:
 
 
 def _rows(x: Any, dims: tuple[int, ...]) -> Any:
-    """Return X as a matrix: of float32, or of bfloat16 by its bits."""
+    """Return X as a matrix of float32, or of uint16, the bits of bfloat16."""
     return x.reshape(dims) if x.dtype == np.float32 else x.view(np.uint16)[: dims[0] * dims[1]].reshape(dims)
 
 
-def _logarithms(picked: Any, x: Any, p: Any, positions: Any) -> None:
-    """Replace probabilities by their logarithms; those too small for float32, or nearly so, are computed from X.
+def _logarithms(selected: Any, x: Any, p: Any, positions: Any) -> None:
+    """Replace probabilities by their logarithms; very small ones, which float32 rounds, are computed from X.
 
     Rows without probabilities (see ``_undefined_rows``) become NaN.
     """
-    rows = np.flatnonzero(~(picked >= _RARE))
+    rows = np.flatnonzero(~(selected >= _RARE))
     _mark_undefined(p, rows)
     given = x[rows]
     if given.dtype == np.uint16:
         given = (given.astype(np.uint32) << 16).view(np.float32)
     chosen = given[np.arange(rows.size), positions[rows] % x.shape[1]]
-    np.log(np.maximum(picked, _RARE), picked)
-    picked[rows] = chosen - given.max(axis=1) + np.log(p[rows].max(axis=1))
+    np.log(np.maximum(selected, _RARE), selected)
+    selected[rows] = chosen - given.max(axis=1) + np.log(p[rows].max(axis=1))
 
 
 def softmax_with_loss_gradient(
@@ -178,20 +186,20 @@ def softmax_with_loss_gradient(
     dims = _matrix(x, op.axis).dims
 
     def bind(inputs: Sequence[Any], outputs: Sequence[Any], scratch: Any) -> Call:
-        places = Positions(op, ctx.run, inputs[1], dims[1])
+        labels = Positions(op, ctx.run, inputs[1], dims[1])
         p, dx = inputs[2].reshape(-1), outputs[0].reshape(-1)
-        # Numbers are arrays here, which NumPy's functions take in half the time of its scalars.
+        # 0-d arrays, which NumPy's functions process in half the time of its scalars.
         d_loss, share = inputs[3].reshape(()), np.array(op.scale / dims[0], np.float32)
-        picked, factor, one = np.empty(dims[0], np.float32), np.empty((), np.float32), np.array(1, np.float32)
+        selected, factor, one = np.empty(dims[0], np.float32), np.empty((), np.float32), np.array(1, np.float32)
         subtract, multiply, copy, same = np.subtract, np.multiply, np.copyto, p.ctypes.data == dx.ctypes.data
 
         def call() -> None:
             if not same:
                 copy(dx, p)
-            positions = places.update()
-            dx.take(positions, None, picked, "clip")
-            subtract(picked, one, picked)
-            dx[positions] = picked
+            positions = labels.update()
+            dx.take(positions, None, selected, "clip")
+            subtract(selected, one, selected)
+            dx[positions] = selected
             multiply(d_loss, share, factor)
             multiply(dx, factor, dx)
 

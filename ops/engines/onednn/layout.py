@@ -1,6 +1,6 @@
-"""How oneDNN orders a value in memory, and how that is told apart from, or is the same as, plain row-major order.
+"""oneDNN's layouts: how a value is stored in memory, and when that is the plain row-major order.
 
-A value of float32 may lie in memory as bfloat16: that is a matter of its layout, and a reorder converts it.
+A float32 value may be stored as bfloat16: that is a property of its layout, and a reorder converts it.
 """
 
 from __future__ import annotations
@@ -53,10 +53,10 @@ def _type_code(dtype: Any) -> int | None:
 
 @dataclass(frozen=True)
 class View:
-    """A plain array as oneDNN is to see it: extents in its order of dimensions, and strides in elements.
+    """A plain array as oneDNN sees it: extents in oneDNN's order of dimensions, and strides in elements.
 
-    An NHWC image becomes N, C, H, W with the strides of NHWC; the weights of a convolution in groups get a
-    dimension of their own for the group.
+    An NHWC image becomes N, C, H, W with the strides of NHWC; the weights of a grouped convolution get one more
+    dimension, for the group.
     """
 
     dims: tuple[int, ...]
@@ -72,7 +72,7 @@ class View:
 
 @functools.lru_cache(1024)
 def row_major(shape: tuple[int, ...]) -> View:
-    """Return the view of a plain array that keeps its dimensions; a scalar is seen as one element."""
+    """Return the view of a plain array with its own dimensions; a scalar becomes an array of one element."""
     shape = shape or (1,)
     strides = [1] * len(shape)
     for i in range(len(shape) - 2, -1, -1):
@@ -82,7 +82,7 @@ def row_major(shape: tuple[int, ...]) -> View:
 
 @functools.lru_cache(1024)
 def image_view(shape: tuple[int, ...], channels_last: bool = False) -> View:
-    """Return the view N, C, spatial... of images (or O, I, spatial... of weights) in either order."""
+    """Return the view N, C, spatial... of images (or O, I, spatial... of weights) in NCHW or NHWC order."""
     plain = row_major(shape)
     if not channels_last or len(shape) < 3:
         return plain
@@ -92,7 +92,7 @@ def image_view(shape: tuple[int, ...], channels_last: bool = False) -> View:
 
 @functools.lru_cache(1024)
 def grouped(view: View, group: int) -> View:
-    """Return weights O, I, ... as G, O/G, I, ...; with one group, as they are."""
+    """Return weights O, I, ... as G, O/G, I, ...; with one group, unchanged."""
     if group == 1:
         return view
     per_group = view.dims[0] // group
@@ -100,10 +100,12 @@ def grouped(view: View, group: int) -> View:
 
 
 class BlockedLayout:
-    """An order of elements that is not the plain one, or the plain one in bfloat16; equal layouts are one object.
+    """A layout other than plain order in the value's dtype; equal layouts are the same object.
 
-    ``view`` says which plain array is meant, so a layout can be undone without knowing who made it; it is None for
-    the plain order, which all views share. ``code`` is oneDNN's number for the type of the elements as they lie.
+    Attributes:
+        view: the plain array that the layout is for, so that any kernel can convert back; None for plain order in
+            bfloat16, which all views share.
+        code: oneDNN's number for the type of the stored elements.
     """
 
     engine = "ONEDNN"
@@ -122,11 +124,11 @@ class BlockedLayout:
 
 
 class DerivedLayout(abc.ABC):
-    """What a kernel computes from a value before it reads it; nothing is written in it, and nothing read back.
+    """A form of a value that is computed for a kernel to read; no kernel writes it, and it cannot be converted back.
 
     Args:
-        nbytes: of what is derived.
-        text: what it is.
+        nbytes: its size.
+        text: its description.
     """
 
     engine = "ONEDNN"
@@ -141,11 +143,11 @@ class DerivedLayout(abc.ABC):
 
     @abc.abstractmethod
     def copy(self, ctx: PlanContext, source: TensorSpec, target: TensorSpec) -> Prepared:
-        """Prepare what computes it from a value as it lies."""
+        """Prepare the kernel that computes it from a value in another layout."""
 
 
 class Exact:
-    """A memory descriptor as a primitive has it, which its backward primitive may want to the letter."""
+    """The memory descriptor of a primitive, which its backward primitive may require exactly."""
 
     __slots__ = ("descriptor",)
 
@@ -155,7 +157,7 @@ class Exact:
 
 @dataclass(frozen=True)
 class Desc:
-    """What a primitive is asked to take or give: extents, type, and an order (None: whichever it likes best)."""
+    """The description of an argument: extents, type, and order (None: the primitive chooses)."""
 
     dims: tuple[int, ...]
     code: int
@@ -166,13 +168,13 @@ class Desc:
         return _handle(self)
 
     @property
-    def free(self) -> Desc:
-        """The same value in whichever order the primitive likes."""
+    def any_order(self) -> Desc:
+        """The same value in an order that the primitive chooses."""
         return Desc(self.dims, self.code, None)
 
 
 def plain_in(view: View, code: int) -> Desc:
-    """Return the description of a value in the plain order of ``view``, its elements of the type ``code``."""
+    """Return the description of a value in the plain order of ``view``, with elements of the type ``code``."""
     return Desc(view.dims, code, view.strides)
 
 
@@ -184,7 +186,7 @@ def plain_desc(view: View, dtype: Any) -> Desc:
 
 
 def desc_of(spec: TensorSpec, view: View) -> Desc:
-    """Return the description of a value as it lies; one in the layout of another view is wanted plain."""
+    """Return the description of a value in its layout; if that is for another view, the plain description."""
     layout = spec.layout
     if isinstance(layout, BlockedLayout):
         if layout.view is None:
@@ -195,7 +197,7 @@ def desc_of(spec: TensorSpec, view: View) -> Desc:
 
 
 def desc_in(spec: TensorSpec, view: View, code: int) -> Desc:
-    """Return the description of a value with elements of the type ``code``, in the order in which it lies if it can."""
+    """Return the description of a value with elements of the type ``code``, in its own order if possible."""
     desc = desc_of(spec, view)
     if desc.code == code:
         return desc
@@ -205,12 +207,12 @@ def desc_in(spec: TensorSpec, view: View, code: int) -> Desc:
 
 
 def stored_as(spec: TensorSpec) -> int | None:
-    """Return oneDNN's number for the type of a value's elements as they lie in memory, or None if it has none."""
+    """Return oneDNN's number for the type of a value's stored elements, or None if it has none."""
     return spec.layout.code if isinstance(spec.layout, BlockedLayout) else _type_code(spec.dtype)
 
 
 def elements(spec: TensorSpec) -> int:
-    """Return how many elements a value's memory holds, padding included."""
+    """Return the number of elements in a value's memory, including padding."""
     itemsize = spec.layout.itemsize if spec.layout is not None else spec.dtype.itemsize
     return spec.nbytes // int(itemsize)
 
@@ -230,12 +232,12 @@ def _handle(desc: Desc) -> Any:
     return d.ffi.gc(out[0], d.lib.dnnl_memory_desc_destroy)
 
 
-# Those that somebody uses; two equal ones cannot be there at a time.
+# The layouts in use; no two of them are equal.
 _layouts: weakref.WeakValueDictionary[Any, BlockedLayout] = weakref.WeakValueDictionary()
 
 
 def layout_of(descriptor: Any, view: View) -> BlockedLayout | None:
-    """Return the layout that a memory descriptor stands for, None if it is a plain array of ``view``."""
+    """Return the layout of a memory descriptor, None if it describes a plain array of ``view``."""
     digits, padded, code, offset = _structure(descriptor)
     if padded == view.dims and offset == 0 and digits == _plain_digits(view):
         return rounded(view.size) if code == c.BF16 else None
@@ -266,13 +268,15 @@ Digits = tuple[tuple[tuple[int, int], ...], ...]
 
 
 def _structure(descriptor: Any) -> tuple[Digits, tuple[int, ...], int, int]:
-    """Return what decides where an element lies: for each dimension its (extent, stride) digits, most significant
-    first, without those of extent 1 and with neighbors joined; so two descriptors that mean the same are equal.
+    """Return a canonical form of a descriptor, equal for two descriptors that mean the same.
+
+    For each dimension it has (extent, stride) digits, the most significant first, without those of extent 1 and with
+    adjacent ones merged; further the padded extents, the element type and the offset.
     """
     dims = _dims(descriptor, c.QUERY_DIMS)
     padded = _dims(descriptor, c.QUERY_PADDED_DIMS)
     if _number(descriptor, c.QUERY_FORMAT) != c.FORMAT_BLOCKED:
-        raise ValueError(f"oneDNN chose an order that only it can read, for a value of extents {dims}")
+        raise ValueError(f"oneDNN chose an opaque layout for a value of extents {dims}")
     strides = _dims(descriptor, c.QUERY_STRIDES)
     count = _number(descriptor, c.QUERY_BLOCK_COUNT)
     blocks = _dims(descriptor, c.QUERY_BLOCKS, count)
@@ -288,15 +292,15 @@ def _structure(descriptor: Any) -> tuple[Digits, tuple[int, ...], int, int]:
         outer = extent
         for block, _ in inner[dim]:
             outer //= block
-        joined: list[tuple[int, int]] = []
+        merged: list[tuple[int, int]] = []
         for n, s in [(outer, strides[dim]), *reversed(inner[dim])]:
             if n == 1:
                 continue
-            if joined and joined[-1][1] == n * s:
-                joined[-1] = (joined[-1][0] * n, s)
+            if merged and merged[-1][1] == n * s:
+                merged[-1] = (merged[-1][0] * n, s)
             else:
-                joined.append((n, s))
-        digits.append(tuple(joined))
+                merged.append((n, s))
+        digits.append(tuple(merged))
     return tuple(digits), padded, element_code(descriptor), _number(descriptor, c.QUERY_OFFSET, "dim_t *")
 
 
@@ -304,13 +308,13 @@ def _plain_digits(view: View) -> Digits:
     return tuple(((n, s),) if n != 1 else () for n, s in zip(view.dims, view.strides))
 
 
-# Tags of the orders N, C in blocks, spatial..., block; by number of dimensions and extent of the block.
+# oneDNN's tags of the layouts nChw16c, nChw8c and their like, by number of dimensions and extent of the block.
 _CHANNEL_BLOCKS = {(3, 16): 56, (4, 16): 78, (5, 16): 121, (3, 8): 69, (4, 8): 102, (5, 8): 142}
 
 
 @functools.lru_cache(1024)
 def channel_blocked(view: View, code: int, block: int) -> BlockedLayout | None:
-    """Return the layout with channels (dimension 1) in blocks; None if there is none, or it is a plain array."""
+    """Return the layout with channels (dimension 1) in blocks; None if oneDNN has none, or it is plain order."""
     tag = _CHANNEL_BLOCKS.get((len(view.dims), block))
     if tag is None:
         return None
@@ -332,9 +336,9 @@ def channel_block(layout: BlockedLayout) -> int:
 
 
 def orders_of(spec: TensorSpec, view: View, code: int) -> list[Desc]:
-    """Return descriptions of a value, its elements of the type ``code``, in the orders that may serve.
+    """Return descriptions of a value, with elements of the type ``code``, to try in this order.
 
-    The order in which it lies comes first, then others that it could be put in.
+    The layout that the value has comes first.
     """
     blocked = [channel_blocked(view, code, block) for block in (16, 8)]
     others = [Desc(view.dims, code, layout) for layout in blocked if layout is not None and layout.view is not None]
@@ -362,7 +366,7 @@ def _dims(descriptor: Any, what: int, count: int | None = None) -> tuple[int, ..
 
 
 def _describe(view: View, digits: Digits, padded: Sequence[int]) -> str:
-    """Return the dimensions as letters from the slowest to the fastest, extents of inner blocks as numbers."""
+    """Return the layout as text: letters for dimensions, slowest first, with the extents of inner blocks."""
     loops = [(s, dim, n, k) for dim, parts in enumerate(digits) for k, (n, s) in enumerate(parts)]
     text = ""
     for _, dim, n, k in sorted(loops, key=lambda loop: -loop[0]):

@@ -1,4 +1,4 @@
-"""The oneDNN library: found, loaded once, its status codes checked, its thread count set."""
+"""Finding and loading the oneDNN library, checking its status codes, and setting its number of threads."""
 
 from __future__ import annotations
 
@@ -34,8 +34,8 @@ PATH_VARIABLE = "NETBUILDER_DNNL"
 SWITCH_VARIABLE = "NETBUILDER_ONEDNN"
 
 _OMP_PAUSE_HARD = 2
-_SPIN_VARIABLE, _SPINS = "GOMP_SPINCOUNT", 30_000  # some 0.3 milliseconds
-_KEPT_PRIMITIVES = 128  # some 20 MB of code; what plans use, they keep themselves
+_SPIN_VARIABLE, _SPINS = "GOMP_SPINCOUNT", 30_000  # about 0.3 ms
+_CACHED_PRIMITIVES = 128  # about 20 MB of code; plans keep the primitives that they use
 _RTLD_NOW = 0x2
 _RTLD_NODELETE = 0x1000  # Linux; OpenMP's workers still spin inside the library when the interpreter unloads it
 
@@ -50,7 +50,7 @@ class OneDnnError(RuntimeError):
 
 @dataclass(frozen=True)
 class Library:
-    """What every other module of this package talks to."""
+    """The loaded library, for the other modules of this package."""
 
     ffi: Any
     lib: Any
@@ -101,13 +101,13 @@ def set_threads(n: int) -> None:
 
 
 def thread_setter(n: int) -> Callable[[], object]:
-    """Return a call that does ``set_threads(n)`` on whichever thread makes it."""
+    """Return a call that does ``set_threads(n)`` on the thread that makes it."""
     return functools.partial(dnnl().omp.omp_set_num_threads, max(1, n))
 
 
 @contextlib.contextmanager
 def threads(n: int) -> Iterator[None]:
-    """Use ``n`` threads for primitives made inside: a primitive keeps the count it was made with."""
+    """Use ``n`` threads for primitives made inside: a primitive keeps the number of its creation."""
     omp = dnnl().omp
     before = omp.omp_get_max_threads()
     omp.omp_set_num_threads(max(1, n))
@@ -118,16 +118,16 @@ def threads(n: int) -> Iterator[None]:
 
 
 def limit_cache(primitives: int | None = None, *, library: Library | None = None) -> None:
-    """Let the library keep so many primitives that nobody uses; None: as many as usual, or as its variable says."""
+    """Set how many unused primitives the library caches, unless its environment variable does; None: the default."""
     named = any(os.environ.get(f"{prefix}_PRIMITIVE_CACHE_CAPACITY") for prefix in ("ONEDNN", "DNNL"))
     if not named:
-        count = _KEPT_PRIMITIVES if primitives is None else primitives
+        count = _CACHED_PRIMITIVES if primitives is None else primitives
         check((library or dnnl()).lib.dnnl_set_primitive_cache_capacity(count), "capacity of the cache")
 
 
 @functools.cache
 def _load() -> Library | str:
-    """Load the library, or say why that is not possible."""
+    """Load and return the library, or return why that is not possible."""
     with loading:
         return _loaded()
 
@@ -170,10 +170,11 @@ def _loaded() -> Library | str:
 
 @contextlib.contextmanager
 def _brief_waits() -> Iterator[None]:
-    """Load libgomp so that a thread without work gives its core up soon, unless the environment says how it waits.
+    """Load libgomp such that a thread without work releases its core soon, unless the environment sets this.
 
-    It reads this once, when it is loaded. Its own choice, some milliseconds, takes the core from others for longer
-    than the next work of a net is ever away; nothing changes where another library has loaded it before.
+    libgomp reads the variable once, when it is loaded. By default threads spin for some milliseconds, which keeps the
+    core from others for longer than the next work of a net ever takes to come. If another library has loaded libgomp
+    before, nothing changes.
     """
     chosen = any(os.environ.get(name) for name in (_SPIN_VARIABLE, "OMP_WAIT_POLICY"))
     if not chosen:
@@ -186,10 +187,10 @@ def _brief_waits() -> Iterator[None]:
 
 
 def _end_team_before_fork(omp: Any) -> None:
-    """Have whoever forks end its OpenMP threads first; parent and child make new ones when they need them.
+    """End the OpenMP threads of a thread that forks, before the fork; parent and child make new ones when needed.
 
-    libgomp does not know of forks: a child would wait for threads that are its parent's. Those of other threads do
-    not matter, since these are not in the child.
+    libgomp does not support forks: a child would wait for threads that only its parent has. The OpenMP teams of other
+    threads do not matter, since these threads do not exist in the child.
     """
     if not hasattr(os, "register_at_fork"):
         return
@@ -218,6 +219,6 @@ def _find() -> str | None:
         files = importlib.metadata.files(PACKAGE) or []
     except importlib.metadata.PackageNotFoundError:
         files = []
-    places = [Path(str(file.locate())) for file in files if file.name == "libdnnl.so.3"]
-    places += [Path(prefix) / "lib" / "libdnnl.so.3" for prefix in (sys.prefix, sys.base_prefix)]
-    return next((str(place.resolve()) for place in places if place.exists()), None)
+    paths = [Path(str(file.locate())) for file in files if file.name == "libdnnl.so.3"]
+    paths += [Path(prefix) / "lib" / "libdnnl.so.3" for prefix in (sys.prefix, sys.base_prefix)]
+    return next((str(path.resolve()) for path in paths if path.exists()), None)

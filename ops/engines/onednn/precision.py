@@ -1,8 +1,8 @@
-"""Where kernels compute on bfloat16: in plans that ask for it, and what a machine lacks for it.
+"""bfloat16 activations: which kernels use them, and whether the machine supports them.
 
-Values stay float32 to all who look at them; a layout says that one lies in memory as bfloat16, rounded once. Sums are
-added up in float32 everywhere. Kernels whose time goes into products round their inputs, whatever these are. Kernels
-whose time goes into memory take values as they lie. Parameters, their gradients, statistics and losses are float32.
+Users always see float32; a layout tells that a value is stored as bfloat16, rounded once. All sums are computed in
+float32. Compute-bound kernels round their inputs to bfloat16. Memory-bound kernels use the type in which their inputs
+are stored. Parameters, their gradients, statistics and losses are float32.
 """
 
 from __future__ import annotations
@@ -17,35 +17,35 @@ from netbuilder.ops.engines.onednn.library import available, dnnl
 
 __all__ = ["types_as_given", "types_for_products", "warn_without_bfloat16", "why_bfloat16_is_slow"]
 
-_AVX512_BF16 = 0xE7  # the bits of this instruction set, which those that came after it have, too
+_AVX512_BF16 = 0xE7  # the bits of this instruction set, which later ones include
 
 _warned: list[str] = []
 
 
 def types_for_products(ctx: PlanContext) -> tuple[int, ...]:
-    """Return the types, best first, that a kernel whose time goes into products should compute on."""
+    """Return the types, best first, for a compute-bound kernel."""
     return (c.BF16, c.F32) if ctx.precision == "bfloat16" else (c.F32,)
 
 
 def types_as_given(ctx: PlanContext, *specs: TensorSpec) -> tuple[int, ...]:
-    """Return the types, best first, for a kernel whose time goes into memory: bfloat16 only where all inputs are."""
+    """Return the types, best first, for a memory-bound kernel: bfloat16 only if all inputs are stored so."""
     if ctx.precision == "bfloat16" and all(stored_as(spec) == c.BF16 for spec in specs):
         return (c.BF16, c.F32)
     return (c.F32,)
 
 
 def why_bfloat16_is_slow() -> str:
-    """Return what this machine lacks to compute on bfloat16 faster than on float32; "" if nothing."""
+    """Return why bfloat16 is not faster than float32 on this machine; "" if it is."""
     if not available():
-        return "oneDNN is not available, so that all operators compute on float32"
+        return "oneDNN is not available, so all operators compute in float32"
     if dnnl().lib.dnnl_get_effective_cpu_isa() & _AVX512_BF16 != _AVX512_BF16:
-        return "this CPU has no instructions for it (AVX512_BF16): it is emulated, or float32 serves in its place"
+        return "this CPU has no instructions for it (AVX512_BF16): it is emulated, or float32 is used instead"
     return ""
 
 
 def warn_without_bfloat16() -> None:
-    """Warn, once per process, where bfloat16 is asked for and brings no speed."""
+    """Warn, once per process, if bfloat16 is requested but not faster."""
     reason = why_bfloat16_is_slow()
     if reason and not _warned:
         _warned.append(reason)
-        warnings.warn(f"bfloat16 activations were asked for, but {reason}", RuntimeWarning, stacklevel=2)
+        warnings.warn(f"bfloat16 activations were requested, but {reason}", RuntimeWarning, stacklevel=2)

@@ -1,4 +1,4 @@
-"""Compiled oneDNN primitives, and how they become prepared operators and bound calls."""
+"""Compiled oneDNN primitives, and prepared kernels and bound calls made from them."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from netbuilder.data.forking import loading
 from netbuilder.ops.core.contexts import Call, PlanContext, Prepared
 from netbuilder.ops.core.operator import TensorSpec
 from netbuilder.ops.engines.onednn import declarations as c
-from netbuilder.ops.engines.onednn.arguments import Part, Place, Sparse, memory_at, parts_of
+from netbuilder.ops.engines.onednn.arguments import MemoryRef, Part, Sparse, parts_of, resolve
 from netbuilder.ops.engines.onednn.layout import BlockedLayout, Desc, Exact, View, element_code, layout_of
 from netbuilder.ops.engines.onednn.library import OneDnnError, check, dnnl, limit_cache, threads
 
@@ -24,36 +24,36 @@ __all__ = [
     "PostOp",
     "Primitive",
     "Step",
-    "alone",
+    "threads_after",
     "cached",
     "compile_primitive",
     "first_fast",
     "prepared",
     "release_primitives",
-    "team",
+    "team_size",
 ]
 
 
 NOT_NEGATIVE = "not negative"
-"""Published with an output that comes from a Relu."""
+"""The key published with an output of a Relu, whose elements are not negative."""
 
 RELU = (c.ELU, -0.0)
-"""Algorithm and alpha of a Relu that keeps NaN: alpha * (exp(x) - 1), which is 0, where x is not above 0.
+"""Algorithm and alpha of a Relu that keeps NaN: where x is not above 0, it is alpha * (exp(x) - 1), which is 0.
 
-The library's own Relu is a maximum with 0, which is 0 for NaN. With alpha 0, ELU differs from it for NaN alone; the
-sign of alpha makes it +0 for negative x. It takes as long wherever memory limits both.
+The library's own Relu is a maximum with 0, which returns 0 for NaN. With alpha 0, ELU differs from it only for NaN; the
+sign of alpha makes the result +0 for negative x. Both take the same time where memory bandwidth limits them.
 """
 
 
 @dataclass(frozen=True)
 class PostOp:
-    """What a primitive does to its result before it stores it: ``relu``, or ``sum`` (adds what lies there)."""
+    """An operation on a primitive's result before it is stored: ``relu``, or ``sum`` (adds the output's old value)."""
 
     kind: str
 
 
 class Primitive:
-    """A primitive compiled for certain descriptors and a number of threads; kept alive by whoever may call it."""
+    """A primitive compiled for certain descriptors and a number of threads; bound calls keep it alive."""
 
     __slots__ = ("__weakref__", "_descs", "_layouts", "descriptor", "handle", "name", "scratch")
 
@@ -77,18 +77,18 @@ class Primitive:
         return "ref:" in self.name or "ref_" in self.name
 
     def argument(self, number: int) -> Any:
-        """Return the memory descriptor of an argument of execution."""
+        """Return the memory descriptor of an execution argument."""
         return dnnl().lib.dnnl_primitive_desc_query_md(self.descriptor, c.QUERY_ARGUMENT, number)
 
     def desc(self, number: int, view: View) -> Desc:
-        """Return the description of an argument, in just the order and type that this primitive has chosen."""
+        """Return the description of an argument, in exactly the order and type that this primitive has chosen."""
         if number not in self._descs:
             descriptor = self.argument(number)
             self._descs[number] = Desc(view.dims, element_code(descriptor), Exact(descriptor))
         return self._descs[number]
 
     def spec(self, number: int, spec: TensorSpec, view: View) -> TensorSpec:
-        """Return ``spec`` in the layout that this primitive has chosen for an argument; its dtype stays."""
+        """Return ``spec`` in the layout that this primitive has chosen for an argument, with the same dtype."""
         key = (number, view)
         if key not in self._layouts:
             self._layouts[key] = layout_of(self.argument(number), view)
@@ -100,7 +100,7 @@ class Primitive:
 
     @property
     def workspace(self) -> int:
-        """Bytes that the forward primitive leaves for the backward one."""
+        """Bytes of the workspace that the forward primitive writes for the backward one."""
         return self._size(c.QUERY_WORKSPACE)
 
     def _size(self, what: int) -> int:
@@ -116,7 +116,7 @@ def compile_primitive(kind: str, *args: Any, post: Sequence[PostOp] = (), hint: 
     """Compile a primitive; the arguments are those of the C function, without engine, attributes and hint.
 
     Raises:
-        OneDnnError: the library has no implementation, or refuses the arguments.
+        OneDnnError: the library has no implementation, or the arguments are not valid.
     """
     d = dnnl()
     out = d.ffi.new("pd_t *")
@@ -138,7 +138,7 @@ def compile_primitive(kind: str, *args: Any, post: Sequence[PostOp] = (), hint: 
 
 @functools.lru_cache(64)
 def _attributes(post: tuple[PostOp, ...]) -> Any:
-    """Attributes: scratch memory comes from us, and what is to be done to results."""
+    """Return the attributes of a primitive: scratch memory is provided by the caller; and operations on results."""
     d = dnnl()
     out = d.ffi.new("primitive_attr_t *")
     check(d.lib.dnnl_primitive_attr_create(out), "attributes")
@@ -159,15 +159,15 @@ def _attributes(post: tuple[PostOp, ...]) -> Any:
 
 Made = TypeVar("Made")
 
-_PRIMITIVE_BYTES = 160 << 10  # of code and tables, on the average of those of convolutions and matrix products
-_KEPT_BYTES = 64 << 20
+_PRIMITIVE_BYTES = 160 << 10  # code and tables of a primitive, averaged over convolutions and matrix products
+_CACHE_BYTES = 64 << 20
 
 
 def cached(make: Callable[..., Made]) -> Callable[..., Made]:
-    """Decorator of a function that compiles: keep its results by arguments and ``threads``, so replanning is fast.
+    """Decorator that caches compiled primitives by arguments and number of threads, so that compiling again is fast.
 
-    The decorated function takes one more keyword, ``threads``, and returns None where the library has no
-    implementation (the undecorated one raises OneDnnError).
+    The decorated function has one more keyword, ``threads``, and returns None if the library has no implementation
+    (the undecorated one raises OneDnnError).
     """
 
     @functools.wraps(make)
@@ -178,19 +178,19 @@ def cached(make: Callable[..., Made]) -> Callable[..., Made]:
 
 
 class _Primitives:
-    """Primitives by what they were made for: all that plans use, and some that were asked for last."""
+    """A cache of primitives: all that plans use, and the most recently requested others."""
 
     def __init__(self) -> None:
         self._used: weakref.WeakValueDictionary[Any, Primitive] = weakref.WeakValueDictionary()
         self._recent: OrderedDict[Any, Primitive | None] = OrderedDict()
 
     def get(self, key: Any, make: Callable[[], Any]) -> Any:
-        """Return the primitive of a key, made if it is not there; None: the library has none."""
+        """Return the primitive of a key; ``make`` makes it if it is not cached. None: the library has none."""
         try:
             found = self._recent[key]
             self._recent.move_to_end(key)
             return found
-        except KeyError:  # perhaps another thread has just dropped it
+        except KeyError:  # not cached, or just dropped by another thread
             pass
         with loading:
             found = self._used.get(key)
@@ -202,11 +202,11 @@ class _Primitives:
                     except (OneDnnError, ValueError):
                         pass
             self._recent[key] = found
-            self.keep(_KEPT_BYTES)
+            self.shrink(_CACHE_BYTES)
         return found
 
-    def keep(self, nbytes: int) -> None:
-        """Drop the primitives that were not asked for lately, down to about so many bytes."""
+    def shrink(self, nbytes: int) -> None:
+        """Drop the least recently requested primitives until about so many bytes are left."""
         with loading:
             while len(self._recent) > nbytes // _PRIMITIVE_BYTES:
                 self._recent.popitem(last=False)
@@ -217,18 +217,18 @@ _primitives = _Primitives()
 
 def release_primitives() -> None:
     """Free the primitives that no plan uses."""
-    _primitives.keep(0)
+    _primitives.shrink(0)
     with loading:
         limit_cache(0)
         limit_cache()
 
 
 def first_fast(make: Callable[..., Primitive | None], candidates: Iterable[tuple[Any, ...]]) -> Primitive | None:
-    """Return the first primitive that is no reference implementation, else the first that there is, or None.
+    """Return the first primitive that is not a reference implementation, else the first of any kind, or None.
 
     Args:
-        make: makes a primitive, or None if it cannot be had.
-        candidates: arguments to try, in order.
+        make: returns a primitive, or None if the library has none.
+        candidates: arguments of ``make`` to try, in order.
     """
     found = None
     for arguments in candidates:
@@ -240,17 +240,17 @@ def first_fast(make: Callable[..., Primitive | None], candidates: Iterable[tuple
 
 
 SMALL = 32768
-"""Elementwise work on up to so many elements is done by one thread before several have met."""
+"""One thread finishes elementwise work on up to so many elements before several threads would have synchronized."""
 
 
-def team(ctx: PlanContext, elements: int) -> int:
-    """Return with how many of the lane's threads elementwise work is done."""
+def team_size(ctx: PlanContext, elements: int) -> int:
+    """Return how many of the lane's threads do elementwise work on so many elements."""
     return 1 if elements <= SMALL else ctx.threads
 
 
-def alone(ctx: PlanContext, elements: int) -> int:
-    """Return what ``Step.threads_after`` is for elementwise work."""
-    return ctx.threads if team(ctx, elements) < ctx.threads else 0
+def threads_after(ctx: PlanContext, elements: int) -> int:
+    """Return ``Step.threads_after`` for elementwise work on so many elements."""
+    return ctx.threads if team_size(ctx, elements) < ctx.threads else 0
 
 
 @dataclass(frozen=True)
@@ -258,22 +258,22 @@ class Step:
     """One execution of a primitive.
 
     Args:
-        primitive: what is executed.
-        arguments: where each of its arguments lies.
-        threads_after: for work that one thread does fastest, the lane's number of threads, which is set again
-            afterwards; 0: the work is done by as many as there are.
+        primitive: the primitive.
+        arguments: the memory of its arguments, by their numbers.
+        threads_after: for work that one thread does fastest, the lane's number of threads, which is restored
+            afterwards; 0: all threads of the lane do the work.
     """
 
     primitive: Primitive
-    arguments: Mapping[int, Place | Part | Sparse]
+    arguments: Mapping[int, MemoryRef | Part | Sparse]
     threads_after: int = 0
 
     def bind(self, inputs: Sequence[Any], outputs: Sequence[Any], scratch: Any, start: int) -> Call:
         """Return a call that executes the primitive on these buffers; its own scratch memory starts at ``start``."""
         d = dnnl()
         buffers = {
-            number: [memory_at(part, inputs, outputs, scratch) for part in parts_of(place)]
-            for number, place in self.arguments.items()
+            number: [resolve(part, inputs, outputs, scratch) for part in parts_of(argument)]
+            for number, argument in self.arguments.items()
         }
         if self.primitive.scratch:
             buffers[c.SCRATCHPAD] = [scratch[start:]]
@@ -291,7 +291,7 @@ class Step:
 
 
 def _memory_object(descriptor: Any, parts: Sequence[Any]) -> Any:
-    """Return oneDNN's memory object over these arrays: one, or the three of a sparse matrix."""
+    """Return oneDNN's memory object for these arrays: one, or the three of a sparse matrix."""
     d = dnnl()
     memory = d.ffi.new("memory_t *")
     pointers = [d.ffi.cast("void *", part.ctypes.data) for part in parts]
@@ -333,13 +333,15 @@ def prepared(
     inplace: Sequence[tuple[int, int]] = (),
     scratch: int = 0,
 ) -> Prepared:
-    """Return the prepared operator that executes ``steps`` in order.
+    """Return the prepared kernel that executes ``steps`` in order.
 
-    A step is a primitive's execution, or, for the little that is done in NumPy, a function that binds to (inputs,
-    outputs, scratch) like one, or returns None if there is nothing to do.
+    A step is the execution of a primitive or, for small work in NumPy, a function of (inputs, outputs, scratch) that
+    returns the bound call, or None if there is nothing to do.
 
     Args:
-        scratch: bytes that the steps' ``Scratch`` places need; the primitives' own scratch memory lies behind them.
+        inputs, outputs, inplace: see ``Prepared``.
+        steps: the steps.
+        scratch: bytes of the steps' ``Scratch`` memory; the primitives' own scratch memory follows it.
     """
     own = max([step.primitive.scratch for step in steps if isinstance(step, Step)], default=0)
     start = -(-scratch // 64) * 64

@@ -1,4 +1,4 @@
-"""Products of matrices, and of stacks of them, as primitives."""
+"""The primitive for matrix products, also of stacks of matrices."""
 
 from __future__ import annotations
 
@@ -11,6 +11,6 @@ __all__ = ["product"]
 
 @cached
 def product(a: Desc, b: Desc, bias: Desc | None, y: Desc, post: tuple[PostOp, ...] = ()) -> Primitive:
-    """Return the primitive for Y = A B, with a bias, and with what follows in ``post``."""
+    """Return the primitive for Y = A B, with a bias and the fused operations ``post``."""
     null = dnnl().ffi.NULL
     return compile_primitive("matmul", a.handle, b.handle, null if bias is None else bias.handle, y.handle, post=post)

@@ -1,4 +1,4 @@
-"""Which prepared kernel serves which operator; registered once, and only where the library is there."""
+"""The table of oneDNN's prepared kernels by operator, and their registration."""
 
 from __future__ import annotations
 
@@ -15,11 +15,11 @@ _warned: list[str] = []
 
 
 def register_kernels() -> bool:
-    """Register the prepared kernels of all operators that are known by now; more may follow in a later call.
+    """Register prepared kernels for all operators registered so far; a later call adds those of later operators.
 
     Returns:
-        Whether oneDNN is available. If it is missing, one warning per process says what to install; if it is turned
-        off, none does.
+        Whether oneDNN is available. If it is missing, a warning, once per process, tells what to install; if it is
+        turned off, there is no warning.
     """
     if not available():
         if not turned_off() and not _warned:
@@ -38,12 +38,11 @@ def register_kernels() -> bool:
 
 
 def kernel_table() -> dict[str, Any]:
-    """Return the maker of each operator's prepared kernel, by operator type."""
-    from netbuilder.ops.engines.onednn import deferred_gradients as later
+    """Return the function that makes each operator's prepared kernel, by operator type."""
+    from netbuilder.ops.engines.onednn import deferred_gradients
     from netbuilder.ops.engines.onednn import kernels_conv as conv
     from netbuilder.ops.engines.onednn import kernels_dense as dense
     from netbuilder.ops.engines.onednn import kernels_eltwise as eltwise
-    from netbuilder.ops.engines.onednn import kernels_flat as flat
     from netbuilder.ops.engines.onednn import kernels_join as join
     from netbuilder.ops.engines.onednn import kernels_layer_norm as layer_norm
     from netbuilder.ops.engines.onednn import kernels_norm as norm
@@ -59,10 +58,10 @@ def kernel_table() -> dict[str, Any]:
         "BatchMatMul": dense.batch_matmul,
         "Concat": join.concat,
         "Conv": conv.conv,
-        "ConvGradient": later.conv_gradient,
+        "ConvGradient": deferred_gradients.conv_gradient,
         "ConvRelu": conv.conv_relu,
         "ConvTranspose": conv.conv_transpose,
-        "ConvTransposeGradient": later.conv_transpose_gradient,
+        "ConvTransposeGradient": deferred_gradients.conv_transpose_gradient,
         "Copy": join.copy,
         "CopyFromCPUInput": join.copy,
         "CopyOnDeviceLike": join.copy,
@@ -93,7 +92,7 @@ def kernel_table() -> dict[str, Any]:
         "Mul": eltwise.multiply,
         "Relu": eltwise.relu,
         "ReluGradient": eltwise.relu_gradient,
-        "Scale": flat.scale,
+        "Scale": eltwise.scale,
         "Sigmoid": eltwise.sigmoid,
         "SigmoidGradient": eltwise.sigmoid_gradient,
         "Softmax": softmax.softmax,

@@ -1,4 +1,4 @@
-"""Changes of order: from plain to blocked, back, from one blocked order to another, and into bfloat16 and back."""
+"""Reorders: conversions between plain and blocked layouts, and to and from bfloat16."""
 
 from __future__ import annotations
 
@@ -11,24 +11,32 @@ from netbuilder.ops.core.operator import TensorSpec
 from netbuilder.ops.engines.onednn import declarations as c
 from netbuilder.ops.engines.onednn.arguments import In, Out, Scratch
 from netbuilder.ops.engines.onednn.layout import BlockedLayout, DerivedLayout, Desc, desc_of, row_major
-from netbuilder.ops.engines.onednn.primitive import Primitive, Step, alone, cached, compile_primitive, prepared, team
+from netbuilder.ops.engines.onednn.primitive import (
+    Primitive,
+    Step,
+    cached,
+    compile_primitive,
+    prepared,
+    team_size,
+    threads_after,
+)
 
 __all__ = ["reorder", "reorder_primitive"]
 
 
 @cached
 def reorder_primitive(source: Desc, target: Desc) -> Primitive:
-    """Return the primitive that copies a value of one description into one of another."""
+    """Return the primitive that copies a value from one description to another."""
     return compile_primitive("reorder", source.handle, target.handle)
 
 
 def reorder(ctx: PlanContext, source: TensorSpec, target: TensorSpec) -> Prepared:
-    """Return the prepared copy of a value from one order to another.
+    """Return the prepared copy of a value from one layout to another.
 
     Args:
-        ctx: of the plan; its ``threads`` are used.
-        source, target: specs of one shape and dtype; layouts are None or made by this package. Into one with narrower
-            elements, values are rounded to the nearest.
+        ctx: of the plan, for its number of threads.
+        source, target: specs of one shape and dtype; layouts are None or of this package. If elements of the target
+            are narrower, values are rounded to nearest.
 
     Raises:
         ValueError: shapes or dtypes differ.
@@ -38,7 +46,7 @@ def reorder(ctx: PlanContext, source: TensorSpec, target: TensorSpec) -> Prepare
         raise ValueError(f"a reorder changes neither shape nor dtype: {source} cannot become {target}")
     if isinstance(target.layout, DerivedLayout) and target.layout is not source.layout:
         return target.layout.copy(ctx, source, target)
-    after = alone(ctx, source.size)
+    after = threads_after(ctx, source.size)
     if source.layout is target.layout:
         return _copy(source, target)
     layouts = [spec.layout for spec in (source, target) if isinstance(spec.layout, BlockedLayout)]
@@ -46,7 +54,7 @@ def reorder(ctx: PlanContext, source: TensorSpec, target: TensorSpec) -> Prepare
     if len(set(views)) < 2:
         made = _between(ctx, source, target, views[0] if views else row_major((source.size,)))
         return prepared([source], [target], [Step(made, {c.SRC: In(0), c.DST: Out(0)}, after)])
-    # The two layouts see the value with different dimensions: only the plain order is common to them.
+    # The layouts have different views of the value, so it is converted through plain order, which both share.
     plain, nbytes = source.plain, source.plain.nbytes
     middle = Scratch(0, nbytes)
     first = _between(ctx, source, plain, views[0])
@@ -56,7 +64,7 @@ def reorder(ctx: PlanContext, source: TensorSpec, target: TensorSpec) -> Prepare
 
 
 def _between(ctx: PlanContext, source: TensorSpec, target: TensorSpec, view: Any) -> Primitive:
-    made = reorder_primitive(desc_of(source, view), desc_of(target, view), threads=team(ctx, source.size))
+    made = reorder_primitive(desc_of(source, view), desc_of(target, view), threads=team_size(ctx, source.size))
     if made is None:
         raise RuntimeError(f"oneDNN cannot reorder {source} to {target}")
     assert isinstance(made, Primitive)

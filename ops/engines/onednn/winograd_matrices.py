@@ -1,7 +1,7 @@
-"""Winograd's minimal filtering in one and two directions: its matrices, and how its products see them.
+"""The matrices of Winograd's minimal filtering, in one and two dimensions, and descriptions for its products.
 
-The points are 0, 3/4, -3/4, 3/2, -3/2 and infinity: with them, results in float32 are a few units of 1e-6 of the
-greatest one from exact ones (with 0, 1, -1, 2, -2 and infinity, four times as far).
+The points are 0, 3/4, -3/4, 3/2, -3/2 and infinity: with them, errors in float32 are a few 1e-6 of the largest result
+(with 0, 1, -1, 2, -2 and infinity, they are four times as large).
 
 Source of how to choose points: B. Barabasz et al., Error Analysis and Improving the Accuracy of Winograd Convolution
 for Deep Neural Networks, 2018.
@@ -22,28 +22,28 @@ from netbuilder.ops.engines.onednn.layout import Desc, View, plain_in, row_major
 __all__ = ["AT", "FLOAT", "POINTS", "TILE", "WINDOW", "constant", "matrices", "ones", "plain", "strided"]
 
 TILE, WINDOW, POINTS = 4, 3, 6
-AT = POINTS * POINTS  # products of a tile and channel
+AT = POINTS * POINTS  # points of a tile, so products per tile and channel
 FLOAT = 4  # bytes
 _FINITE = (0.0, 0.75, -0.75, 1.5, -1.5)
 
 
 @functools.cache
 def matrices() -> tuple[np.ndarray[Any, Any], np.ndarray[Any, Any], np.ndarray[Any, Any]]:
-    """Return B', G and A' of one direction: results are A' (G g * B' d) for a window g of 3 and data d of 6."""
+    """Return B', G and A' of one dimension: results are A' (G g * B' d) for a filter g of 3 and data d of 6."""
     evaluate = [_evaluation(extent) for extent in (POINTS, WINDOW, TILE)]
     whole, window, tile = evaluate
     return np.linalg.inv(whole).T, window, tile.T
 
 
 def _evaluation(extent: int) -> np.ndarray[Any, Any]:
-    """Return the matrix that takes coefficients to values at the points; at infinity the value is the last one."""
+    """Return the matrix from coefficients to values at the points; at infinity, the value is the last coefficient."""
     finite = np.vander(np.array(_FINITE), extent, increasing=True)
     return np.vstack([finite, np.eye(extent)[-1:]])
 
 
 @functools.cache
 def constant(which: str) -> Constant:
-    """Return the memory of a matrix for both directions: rows by columns as the products want it."""
+    """Return the memory of a matrix for two dimensions, in the orientation that the products read."""
     b, g, a = matrices()
     flipped = g[:, ::-1]
     found = {
@@ -65,5 +65,5 @@ def plain(*dims: int) -> Desc:
 
 
 def strided(dims: Sequence[int], strides: Sequence[int]) -> Desc:
-    """Describe float32 values with strides of their own, in elements."""
+    """Describe float32 values with given strides, in elements."""
     return plain_in(View(tuple(dims), tuple(strides)), c.F32)

@@ -1,4 +1,4 @@
-"""Images in tiles, a part of a batch at a time, as minimal filtering takes and gives them (see winograd)."""
+"""Images in tiles, one chunk of a batch at a time, as minimal filtering reads and writes them (see ``winograd``)."""
 
 from __future__ import annotations
 
@@ -12,8 +12,8 @@ from netbuilder.ops.core.contexts import Call
 from netbuilder.ops.core.operator import TensorSpec
 from netbuilder.ops.engines.arrays import as_flat
 from netbuilder.ops.engines.onednn import declarations as c
-from netbuilder.ops.engines.onednn.arguments import Part, Place, Room, Scratch
-from netbuilder.ops.engines.onednn.channels_last import last_in
+from netbuilder.ops.engines.onednn.arguments import MemoryRef, Part, Scratch, ScratchAllocator
+from netbuilder.ops.engines.onednn.channels_last import channels_last_desc
 from netbuilder.ops.engines.onednn.convolutions import Views
 from netbuilder.ops.engines.onednn.layout import BlockedLayout, Desc, View, channel_block, layout_of
 from netbuilder.ops.engines.onednn.primitive import Extra, PostOp, Primitive, Step
@@ -29,14 +29,20 @@ from netbuilder.ops.engines.onednn.winograd_matrices import (
     strided,
 )
 
-__all__ = ["Lie", "Missing", "Source", "Tiles", "over", "zeroed"]
+__all__ = ["ImageStrides", "Missing", "Source", "Tiles", "reuse", "zeroed"]
 
-_ROOM = 5 << 19  # bytes of tiles, of images and of results, that are worked on at a time, for each thread
+_CHUNK_BYTES = 5 << 19  # bytes of the tiles of images and results of a chunk, per thread
 
 
 @dataclass(frozen=True)
-class Lie:
-    """Where the elements of images lie: strides of images, blocks of channels, rows, columns and within a block."""
+class ImageStrides:
+    """The layout of images: channels, the extent of a block of channels, and strides in elements.
+
+    Args:
+        channels: number of channels.
+        block: number of channels in a block.
+        image, group, row, column, inner: strides of images, blocks of channels, rows, columns, and within a block.
+    """
 
     channels: int
     block: int
@@ -51,31 +57,33 @@ class Lie:
         return self.channels // self.block
 
     @staticmethod
-    def of(spec: TensorSpec, view: View) -> Lie | None:
-        """Return it for a value as it lies: plain, channels in blocks or last; None for other orders."""
+    def of(spec: TensorSpec, view: View) -> ImageStrides | None:
+        """Return the layout of a plain value, or one with channels in blocks or last; None for other layouts."""
         _, channels, height, width = view.dims
         layout = spec.layout
         if layout is None:
             n, ch, h, w = view.strides
-            return Lie(channels, channels, n, 0, h, w, ch)
+            return ImageStrides(channels, channels, n, 0, h, w, ch)
         if not isinstance(layout, BlockedLayout) or layout.code != c.F32 or layout.view != view:
             return None
-        if layout is layout_of(last_in(view, c.F32).handle, view):
-            return Lie(channels, channels, channels * height * width, 0, width * channels, channels, 1)
+        if layout is layout_of(channels_last_desc(view, c.F32).handle, view):
+            return ImageStrides(channels, channels, channels * height * width, 0, width * channels, channels, 1)
         block = channel_block(layout)
         if not block or channels % block:
             return None
         pixels = height * width
-        return Lie(channels, block, channels * pixels, pixels * block, width * block, block, 1)
+        return ImageStrides(channels, block, channels * pixels, pixels * block, width * block, block, 1)
 
 
 @dataclass(frozen=True)
 class Tiles:
-    """The results of a part of a batch in tiles of 4x4; a tile's number is (row * columns + column) * images + image.
+    """The results of one chunk of a batch in tiles of 4x4; a tile's index is (row * columns + column) * images + image.
 
     Args:
-        images: in a part; ``parts`` of them are the batch.
-        height, width: of results.
+        images: number of images in a chunk.
+        parts: number of chunks.
+        height, width: of the results.
+        threads: number of threads.
     """
 
     images: int
@@ -89,7 +97,7 @@ class Tiles:
         o, i = v.weights.dims[:2]
         n = v.x.dims[0]
         one = -(-height // TILE) * -(-width // TILE) * AT * (i + o) * FLOAT
-        images = next(m for m in range(min(n, max(1, _ROOM * threads // one)), 0, -1) if n % m == 0)
+        images = next(m for m in range(min(n, max(1, _CHUNK_BYTES * threads // one)), 0, -1) if n % m == 0)
         return Tiles(images, n // images, height, width, threads)
 
     @property
@@ -108,7 +116,7 @@ class Tiles:
         return _needed(reorder_primitive(source, target, threads=self.threads))
 
     def copy(self, dims: Sequence[int], read: Sequence[int], written: Sequence[int]) -> Primitive:
-        """Return the copy between two orders of values, given by their strides."""
+        """Return the copy between two layouts of values, given by their strides."""
         return self.reorder(strided(dims, _apart(dims, read)), strided(dims, _apart(dims, written)))
 
     def product(
@@ -117,7 +125,7 @@ class Tiles:
         return _needed(product(a, b, bias, y, tuple(post), threads=self.threads))
 
     def evaluated(self, values: int, channels: int) -> Primitive:
-        """(36, values) times tiles (count, values, channels): their values at the points, (36, count, channels)."""
+        """Return the product of (36, values) and tiles (count, values, channels): (36, count, channels)."""
         n = self.count
         return self.product(
             plain(1, AT, values),
@@ -126,34 +134,42 @@ class Tiles:
         )
 
     def edges(self) -> Iterator[tuple[tuple[int, int, int], tuple[int, int, int]]]:
-        """Yield regions of tiles whose results all exist: first tile, tiles, and results a tile, down and across."""
+        """Yield regions of tiles of one size: first tile, number of tiles, and results per tile, down and across."""
         for down in _runs(self.height):
             for across in _runs(self.width):
                 yield down, across
 
-    def results(self, lie: Lie) -> list[tuple[Desc, int, Desc, int]]:
-        """Return for each region the results in tiles (count, 4, 4, channels), and as they lie; offsets in bytes."""
-        k, found = lie.channels, []
+    def results(self, strides: ImageStrides) -> list[tuple[Desc, int, Desc, int]]:
+        """Return for each region description and offset in bytes, in tiles (count, 4, 4, channels) and in images."""
+        k, found = strides.channels, []
         tile = TILE * TILE * k
         column, row = self.images * tile, self.columns * self.images * tile
         for (t, nt, down), (s, ns, across) in self.edges():
-            dims = (self.images, lie.groups, nt, down, ns, across, lie.block)
-            tiles = (tile, lie.block, row, TILE * k, column, k, 1)
-            lies = (lie.image, lie.group, TILE * lie.row, lie.row, TILE * lie.column, lie.column, lie.inner)
+            dims = (self.images, strides.groups, nt, down, ns, across, strides.block)
+            tiles = (tile, strides.block, row, TILE * k, column, k, 1)
+            image_strides = (
+                strides.image,
+                strides.group,
+                TILE * strides.row,
+                strides.row,
+                TILE * strides.column,
+                strides.column,
+                strides.inner,
+            )
             first = (t * row + s * column) * FLOAT
-            start = TILE * (t * lie.row + s * lie.column) * FLOAT
-            found.append((strided(dims, _apart(dims, tiles)), first, strided(dims, _apart(dims, lies)), start))
+            start = TILE * (t * strides.row + s * strides.column) * FLOAT
+            found.append((strided(dims, _apart(dims, tiles)), first, strided(dims, _apart(dims, image_strides)), start))
         return found
 
 
 def _apart(dims: Sequence[int], strides: Sequence[int]) -> list[int]:
-    """Return strides whose value does not matter, of extents 1, as the library accepts them."""
+    """Replace the strides of extents of 1, whose value does not matter, by ones that the library accepts."""
     least = max(s * n for n, s in zip(dims, strides) if n > 1)
     return [s if n > 1 else least for n, s in zip(dims, strides)]
 
 
 def _runs(extent: int) -> list[tuple[int, int, int]]:
-    """Return whole tiles along a side, and the last one if it is not whole: first, how many, results of each."""
+    """Return (first tile, number of tiles, results per tile) for the whole tiles of a side, and for a partial one."""
     whole, rest = divmod(extent, TILE)
     return ([(0, whole, TILE)] if whole else []) + ([(whole, 1, rest)] if rest else [])
 
@@ -168,34 +184,40 @@ def _needed(made: Primitive | None) -> Primitive:
     return made
 
 
-def over(place: Scratch, *extents: int) -> Scratch:
-    """Return the first part of a place that is free again, for other values."""
-    return Scratch(place.offset, int(np.prod(extents)) * FLOAT)
+def reuse(memory: Scratch, *extents: int) -> Scratch:
+    """Return the first part of scratch memory whose values are not needed any more, for other values."""
+    return Scratch(memory.offset, int(np.prod(extents)) * FLOAT)
 
 
 class Source:
-    """Steps that bring a part of images into tiles of 6x6 and to the 36 points.
+    """Steps that copy a chunk of images into tiles of 6x6 and evaluate these at the 36 points.
 
-    The tiles are free once they are at the points. Both places are large enough for as many values of ``others``
-    channels.
+    The memory of the tiles can be reused after that (``reusable``). It and that of the points are large enough for the
+    same number of values with ``others`` channels.
     """
 
     def __init__(
-        self, tiles: Tiles, lie: Lie, image: tuple[int, ...], pads: tuple[int, ...], others: int, room: Room
+        self,
+        tiles: Tiles,
+        strides: ImageStrides,
+        image: tuple[int, ...],
+        pads: tuple[int, ...],
+        others: int,
+        scratch_memory: ScratchAllocator,
     ) -> None:
-        self.tiles, self.lie = tiles, lie
-        ch, (height, width), (top, left) = lie.channels, image, pads[:2]
+        self.tiles, self.strides = tiles, strides
+        ch, (height, width), (top, left) = strides.channels, image, pads[:2]
         m, t, s = tiles.images, tiles.rows, tiles.columns
-        high, wide = TILE * t + 4, TILE * s + 4  # as far as strides of two tiles reach, which the library checks
+        high, wide = TILE * t + 4, TILE * s + 4  # the library requires room for strides of two tiles
         row, col, one = wide * ch, ch, high * wide * ch
-        self.padded = room.numbers(m, high, wide, ch)
+        self.padded = scratch_memory.allocate_words(m, high, wide, ch)
         self.start = (top * row + left * col) * FLOAT
-        dims = (m, lie.groups, height, width, lie.block)
-        lies = (lie.image, lie.group, lie.row, lie.column, lie.inner)
-        self.fetch = tiles.copy(dims, lies, (one, lie.block, row, col, 1))
-        most = room.numbers(tiles.count, AT, max(ch, others))
-        self.gathered, self.gather = over(most, tiles.count, AT, ch), []
-        self.free = most
+        dims = (m, strides.groups, height, width, strides.block)
+        image_strides = (strides.image, strides.group, strides.row, strides.column, strides.inner)
+        self.fetch = tiles.copy(dims, image_strides, (one, strides.block, row, col, 1))
+        most = scratch_memory.allocate_words(tiles.count, AT, max(ch, others))
+        self.gathered, self.gather = reuse(most, tiles.count, AT, ch), []
+        self.reusable = most
         tile = AT * ch
         for a in range(min(2, t)):
             for b in range(min(2, s)):
@@ -205,30 +227,30 @@ class Source:
                 made = tiles.copy(some, read, written)
                 here, there = TILE * (a * row + b * col) * FLOAT, (a * s + b) * m * tile * FLOAT
                 self.gather.append((made, here, there))
-        self.points = room.numbers(AT, tiles.count, max(ch, others))
+        self.points = scratch_memory.allocate_words(AT, tiles.count, max(ch, others))
         self.evaluate = tiles.evaluated(AT, ch)
 
     def before(self) -> Extra:
-        """What makes the borders zero: the rest is written for each part."""
+        """Return the step that zeroes the borders; the rest is written for each chunk."""
         return zeroed(self.padded)
 
-    def steps(self, source: Place, part: int) -> list[Step | Extra]:
-        size = self.tiles.images * self.lie.image * FLOAT
+    def steps(self, source: MemoryRef, part: int) -> list[Step | Extra]:
+        size = self.tiles.images * self.strides.image * FLOAT
         inside = Part(self.padded, self.start, self.padded.nbytes - self.start)
         steps: list[Step | Extra] = [Step(self.fetch, {c.SRC: Part(source, part * size, size), c.DST: inside})]
         for made, here, there in self.gather:
             read = Part(self.padded, here, self.padded.nbytes - here)
             written = Part(self.gathered, there, self.gathered.nbytes - there)
             steps.append(Step(made, {c.SRC: read, c.DST: written}))
-        places: dict[int, Place | Part] = {c.SRC: constant("data"), c.WEIGHTS: self.gathered, c.DST: self.points}
-        return [*steps, Step(self.evaluate, places)]
+        operands: dict[int, MemoryRef | Part] = {c.SRC: constant("data"), c.WEIGHTS: self.gathered, c.DST: self.points}
+        return [*steps, Step(self.evaluate, operands)]
 
 
-def zeroed(place: Scratch) -> Extra:
-    """Return the step that fills scratch memory with zeroes."""
+def zeroed(ref: Scratch) -> Extra:
+    """Return the step that fills scratch memory with zeros."""
 
     def bind(inputs: Sequence[Any], outputs: Sequence[Any], scratch: Any) -> Call:
-        memory = as_flat(scratch[place.offset : place.offset + place.nbytes], np.float32)
+        memory = as_flat(scratch[ref.offset : ref.offset + ref.nbytes], np.float32)
         return lambda: memory.fill(0)
 
     return bind

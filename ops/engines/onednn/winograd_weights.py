@@ -1,4 +1,4 @@
-"""Windows of 3x3 as minimal filtering reads them: evaluated at 36 points."""
+"""3x3 filters as minimal filtering reads them: evaluated at 36 points."""
 
 from __future__ import annotations
 
@@ -15,15 +15,15 @@ from netbuilder.ops.engines.onednn.products import product
 from netbuilder.ops.engines.onednn.reorders import reorder_primitive
 from netbuilder.ops.engines.onednn.winograd_matrices import AT, FLOAT, WINDOW, constant, plain
 
-__all__ = ["by_place", "derived_weights"]
+__all__ = ["by_window_position", "derived_weights"]
 
 
 class DerivedWeights(DerivedLayout):
-    """Windows evaluated at the 36 points, (36, I, O); equal ones are one object.
+    """Filters evaluated at the 36 points, (36, I, O); equal layouts are the same object.
 
     Args:
         view: the weights, O, I, 3, 3.
-        flipped: turned round, for the gradient of images.
+        flipped: whether filters are rotated by 180 degrees, for the gradient of images.
     """
 
     __slots__ = ("flipped", "view")
@@ -32,7 +32,7 @@ class DerivedWeights(DerivedLayout):
         self.view, self.flipped = view, flipped
         super().__init__(
             view.dims[0] * view.dims[1] * AT * FLOAT,
-            f"windows at 36 points{', turned round' if flipped else ''}, of {'x'.join(map(str, view.dims))}",
+            f"filters at 36 points{', rotated' if flipped else ''}, of {'x'.join(map(str, view.dims))}",
         )
 
     def copy(self, ctx: PlanContext, source: TensorSpec, target: TensorSpec) -> Prepared:
@@ -40,9 +40,9 @@ class DerivedWeights(DerivedLayout):
         multiply = product(plain(AT, WINDOW**2), plain(WINDOW**2, n), None, plain(AT, n), threads=ctx.threads)
         read: In | Scratch = In(0)
         steps, nbytes = [], 0
-        if source.layout is not by_place(self.view):
-            wanted = plain_in(_places_outermost(self.view), c.F32)
-            made = reorder_primitive(desc_of(source, self.view), wanted, threads=ctx.threads)
+        if source.layout is not by_window_position(self.view):
+            needed = plain_in(_positions_outermost(self.view), c.F32)
+            made = reorder_primitive(desc_of(source, self.view), needed, threads=ctx.threads)
             nbytes = source.plain.nbytes
             read = Scratch(0, nbytes)
             steps.append(_step(made, {c.SRC: In(0), c.DST: read}))
@@ -56,18 +56,18 @@ def derived_weights(view: View, flipped: bool) -> DerivedWeights:
     return DerivedWeights(view, flipped)
 
 
-def _places_outermost(view: View) -> View:
+def _positions_outermost(view: View) -> View:
     """Return weights O, I, 3, 3 in the order 3, 3, I, O."""
     o, i = view.dims[:2]
     return View(view.dims, (1, o, WINDOW * i * o, i * o))
 
 
-def by_place(view: View) -> BlockedLayout | None:
+def by_window_position(view: View) -> BlockedLayout | None:
     """Return the layout of weights in that order."""
-    return layout_of(plain_in(_places_outermost(view), c.F32).handle, view)
+    return layout_of(plain_in(_positions_outermost(view), c.F32).handle, view)
 
 
-def _step(made: Primitive | None, places: dict[int, Any]) -> Step:
+def _step(made: Primitive | None, arguments: dict[int, Any]) -> Step:
     if made is None:
-        raise RuntimeError("oneDNN lacks a product or reorder that it had when the convolution was made ready")
-    return Step(made, places)
+        raise RuntimeError("oneDNN lacks a product or reorder that it had when the convolution was compiled")
+    return Step(made, arguments)

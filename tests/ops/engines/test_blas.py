@@ -9,7 +9,7 @@ from netbuilder.graph import Net
 from netbuilder.ops.engines import blas, onednn
 from netbuilder.proto import ShapeError
 
-hold = blas.hold
+hold = blas.limit_threads
 
 
 def threads():
@@ -27,22 +27,22 @@ def three_threads():
 
 @pytest.mark.usefixtures("three_threads")
 def test_the_smallest_number_counts_until_the_last_release():
-    blas.hold(2)
+    blas.limit_threads(2)
     assert set(threads()) == {2}
-    blas.hold(1)
+    blas.limit_threads(1)
     assert set(threads()) == {1}
-    blas.hold(8)
+    blas.limit_threads(8)
     assert set(threads()) == {1}
-    blas.release()
-    blas.release()
+    blas.release_threads()
+    blas.release_threads()
     assert set(threads()) == {1}
-    blas.release()
+    blas.release_threads()
     assert set(threads()) == {3}
 
 
 def held_by(monkeypatch, workspace, dtype):
     held = []
-    monkeypatch.setattr(blas, "hold", lambda threads: held.append(threads) or hold(threads))
+    monkeypatch.setattr(blas, "limit_threads", lambda threads: held.append(threads) or hold(threads))
     workspace.feed("x", np.ones((2, 2), dtype))
     net = Net("product")
     net.MatMul(["x", "x"], "y")

@@ -69,7 +69,7 @@ def test_measured_once_for_a_key_and_number_of_threads_and_kept_in_a_file(folder
     assert len(calls) == count
     choices.fastest("a", ways, 2)
     assert len(calls) == 2 * count
-    choices._known.cache_clear()  # as in a new process
+    choices._choices.cache_clear()  # as in a new process
     assert choices.fastest("a", ways, 1) == "two"
     assert len(calls) == 2 * count
     (file,) = folder.iterdir()
@@ -122,9 +122,9 @@ def test_times_are_stored_with_the_choices(folder):
     first = choices.seconds("a", lambda: kernel(0.001, calls), 1)
     assert 0.001 <= first < 1
     count = len(calls)
-    choices._known.cache_clear()
+    choices._choices.cache_clear()
     assert choices.seconds("a", lambda: kernel(0.001, calls), 1) == first
     assert len(calls) == count
     assert choices.seconds("none", lambda: None, 1) == float("inf")
-    choices._known.cache_clear()
+    choices._choices.cache_clear()
     assert choices.seconds("none", lambda: kernel(0.0), 1) == float("inf")

@@ -42,8 +42,8 @@ def chosen(monkeypatch):
 
     for module in (kernels_conv, kernels_conv_gradient):
         monkeypatch.setattr(module, "fastest", fastest)
-    monkeypatch.setattr(convolutions, "WORTH", 0)
-    monkeypatch.setattr(channels_last, "_ROOM", 1)
+    monkeypatch.setattr(convolutions, "WORTH_MEASURING", 0)
+    monkeypatch.setattr(channels_last, "_CHUNK_BYTES", 1)
     monkeypatch.setenv("NETBUILDER_MEASURE", "1")
     return count
 
@@ -145,7 +145,7 @@ def test_others_are_left_alone(shape, weights, given, chosen):
 
 
 def test_small_ones_are_not_measured(monkeypatch):
-    monkeypatch.setattr(convolutions, "WORTH", 10**9)
+    monkeypatch.setattr(convolutions, "WORTH_MEASURING", 10**9)
     monkeypatch.setattr(kernels_conv, "fastest", None)
     monkeypatch.setattr(choices, "_measured", None)
     shape, weights, given = CASES["3x3"]

@@ -34,7 +34,7 @@ def predictor(create, *args, **options):
 def timed(monkeypatch):
     """Let an order be the faster one; the keys that were asked for."""
     monkeypatch.setenv("NETBUILDER_MEASURE", "1")
-    monkeypatch.setattr(image_order, "WORTH", 1)
+    monkeypatch.setattr(image_order, "WORTH_MEASURING", 1)
 
     def prefer(order):
         keys = []
@@ -105,6 +105,6 @@ def test_training_nets_and_small_ones_are_left_alone(timed, monkeypatch):
     workspace.run_net_once(model.param_init_net)
     workspace.run_net_once(model.net)
     assert keys == []
-    monkeypatch.setattr(image_order, "WORTH", 10**15)
+    monkeypatch.setattr(image_order, "WORTH_MEASURING", 10**15)
     predictor(create_resnet, 18)[0].run(data=IMAGES)
     assert keys == []

@@ -187,7 +187,8 @@ def test_what_fails_says_which_operator_in_which_step():
     given["zero"] = np.array([2], np.int32)
     given["values"] = np.zeros(6, np.float32)
     with pytest.raises(
-        ShapeError, match=r"net 'outer', operator 0: Rec.*net 'step', operator 2: Slice .*, in step 1: .* cut from 2"
+        ShapeError,
+        match=r"net 'outer', operator 0: Rec.*net 'step', operator 2: Slice .*, in step 1: .* slice .* from 2",
     ):
         run(recurrent(growing_step()), given)
 

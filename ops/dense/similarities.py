@@ -134,7 +134,7 @@ class DotProductWithPadding(_Padding):
     def gradient(self, g: GradientContext) -> list[OperatorDef]:
         inputs = [g.input("X"), g.input("Y"), g.d_output("Z")]
         outputs = [g.d_input("X"), g.d_input("Y")]
-        arguments = {"pad_value": self.pad_value, "replicate": self.replicate}
+        arguments: dict[str, Any] = {"pad_value": self.pad_value, "replicate": self.replicate}
         return [make_op("DotProductWithPaddingGradient", inputs, outputs, **arguments)]
 
     def flops(self, x: TensorSpec, y: TensorSpec) -> int:

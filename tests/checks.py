@@ -15,11 +15,12 @@ import pytest
 
 import netbuilder.ops.all  # noqa: F401  (fills the registry)
 from netbuilder.graph.gradient_context import operator_gradient
+from netbuilder.graph.rename import place_operators
 from netbuilder.ops.core.contexts import Sparse
 from netbuilder.ops.core.operator import Operator, TensorSpec, decode, encode, spec_of
 from netbuilder.ops.core.registry import find, plain_kernel
 from netbuilder.ops.engines.gpu import gpu, to_host
-from netbuilder.proto import PROTO_CUDA, OperatorDef
+from netbuilder.proto import PROTO_CUDA, NetDef, OperatorDef
 from netbuilder.proto.arguments import make_device_option
 from netbuilder.runtime.plan.run_context import KernelContext
 
@@ -36,6 +37,15 @@ def _on_device(op_def: OperatorDef, device: str) -> OperatorDef:
     if device == GPU:
         placed.device_option.CopyFrom(make_device_option(PROTO_CUDA, 0))
     return placed
+
+
+def placed(net: NetDef, device: str) -> NetDef:
+    """Return a copy of a net whose operators are all on a device."""
+    copy = NetDef()
+    copy.CopyFrom(net)
+    if device == GPU:
+        place_operators(copy, make_device_option(PROTO_CUDA, 0))
+    return copy
 
 
 def interpret(

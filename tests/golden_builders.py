@@ -14,7 +14,7 @@ from netbuilder.graph.net_names import reset_names
 from netbuilder.model import brew, rnn
 from netbuilder.optimizers import reset_optimizer_instance_count
 
-__all__ = ["rebuild"]
+__all__ = ["ROWS_READ", "TABLE_COLUMNS", "names_of_calls", "rebuild"]
 
 # Where the notes tell the calls in words.
 _CALLS = {
@@ -37,7 +37,23 @@ build_convnet(model, c=4, classes=5, is_test=True)
 """,
 }
 
-_TABLE_ROWS, _TABLE_COLUMNS, _ROWS_READ = 12, 3, 2
+TABLE_ROWS, TABLE_COLUMNS, ROWS_READ = 12, 3, 2
+
+
+def names_of_calls(**more: Any) -> dict[str, Any]:
+    """Return the names that stored calls use, with what they stand for here."""
+    return {
+        "brew": brew,
+        "core": graph,
+        "optimizer": optimizers,
+        "resnet": zoo.resnet,
+        "rnn_cell": rnn,
+        "V": TABLE_ROWS,
+        "D": TABLE_COLUMNS,
+        "R": ROWS_READ,
+        "held": False,
+        **more,
+    }
 
 
 def rebuild(net: golden_data.Net, names: Mapping[str, Any] | None = None) -> ModelHelper:
@@ -49,19 +65,7 @@ def rebuild(net: golden_data.Net, names: Mapping[str, Any] | None = None) -> Mod
         net: its notes say how it was built.
         names: further names for the stored code (a data-parallel module, for instance).
     """
-    space: dict[str, Any] = {
-        "ModelHelper": ModelHelper,
-        "brew": brew,
-        "core": graph,
-        "optimizer": optimizers,
-        "resnet": zoo.resnet,
-        "rnn_cell": rnn,
-        "V": _TABLE_ROWS,
-        "D": _TABLE_COLUMNS,
-        "R": _ROWS_READ,
-        "held": False,
-        **(names or {}),
-    }
+    space = names_of_calls(ModelHelper=ModelHelper, **(names or {}))
     sources = list(net.meta["source"])
     if "single_embed" in net.meta["how"]:  # it calls a function stored with another net
         sources += golden_data.net("dp_embed_inside_1").meta["source"]

@@ -11,9 +11,10 @@ from typing import Any
 import numpy as np
 
 import golden_data
-from netbuilder import graph, optimizers, parallel, zoo
+from golden_builders import ROWS_READ, TABLE_COLUMNS, names_of_calls
+from netbuilder import graph, optimizers, parallel
 from netbuilder.graph.net_names import reset_names
-from netbuilder.model import ModelHelper, brew, rnn
+from netbuilder.model import ModelHelper, brew
 from netbuilder.optimizers import reset_optimizer_instance_count
 from netbuilder.proto.arguments import make_device_option
 from netbuilder.runtime import Workspace
@@ -130,24 +131,10 @@ def distance(got: Sequence[Any], want: Sequence[Any]) -> float:
     return float(np.linalg.norm(a - b) / max(np.linalg.norm(b), 1e-6 * np.sqrt(b.size)))
 
 
-_TABLE_ROWS, _TABLE_COLUMNS, _ROWS_READ = 12, 3, 2
-
-
 def golden_parallel(name: str) -> tuple[ModelHelper, parallel.Replicas]:
     """Rebuild a golden data-parallel net, as in a fresh process; return the model and its record."""
     golden = golden_data.net(name)
-    space: dict[str, Any] = {
-        "brew": brew,
-        "core": _Core,
-        "caffe2_pb2": _Core,
-        "optimizer": optimizers,
-        "resnet": zoo.resnet,
-        "rnn_cell": rnn,
-        "V": _TABLE_ROWS,
-        "D": _TABLE_COLUMNS,
-        "R": _ROWS_READ,
-        "held": False,
-    }
+    space = names_of_calls(core=_Core, caffe2_pb2=_Core)
     for source in golden.meta["source"]:
         exec(textwrap.dedent(source), space)
     reset_names()
@@ -182,7 +169,7 @@ def _devices(golden: golden_data.Net) -> int:
 
 def _forward(name: str, space: dict[str, Any], kept: dict[str, Any]) -> Callable[[ModelHelper, float], list[Any]]:
     if "embed_outside" in name:
-        return lambda model, scale: space["build_embed_fc"](model, kept["vecs"], scale, _ROWS_READ, _TABLE_COLUMNS)
+        return lambda model, scale: space["build_embed_fc"](model, kept["vecs"], scale, ROWS_READ, TABLE_COLUMNS)
     if "embed_inside" in name:
         return lambda model, scale: space["eb_in"](model, scale, None)
     if "lstm" in name:

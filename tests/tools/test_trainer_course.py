@@ -20,19 +20,7 @@ from netbuilder.tools.training.models import policy_of
 from netbuilder.tools.training.options import parse
 from netbuilder.tools.training.run import Run
 from netbuilder.tools.training.sanity_warnings import SanityWarnings, first_not_finite
-
-BASE = ["--cpu", "--model=mlp", "--batch=12", "--epochs=2", "--learning-rate=0.02"]
-
-
-def images(count=41, classes=7):
-    rng = np.random.default_rng(3)
-    labels = rng.integers(0, classes, count).astype(np.int32)
-    centers = rng.standard_normal((classes, 1, 4, 4))
-    return Images((centers[labels] + rng.standard_normal((count, 1, 4, 4))).astype(np.float32), labels)
-
-
-def run_of(*arguments):
-    return Run(parse([*BASE, *arguments]), images(), images(13))
+from small_training import BASE, images, run_of
 
 
 def parameters(run):

@@ -11,11 +11,11 @@ from netbuilder.data import image_libraries
 from netbuilder.exchange import CheckpointFolder, load_predictor, read_checkpoint, write_checkpoint
 from netbuilder.optimizers import OPTIMIZERS
 from netbuilder.tools.imagenet_trainer import main
-from netbuilder.tools.training.images import Images, load_images
+from netbuilder.tools.training.images import load_images
 from netbuilder.tools.training.options import parse
 from netbuilder.tools.training.run import Run
+from small_training import BASE, images, run_of
 
-BASE = ["--cpu", "--model=mlp", "--batch=12", "--epochs=2", "--learning-rate=0.02"]
 METHODS = {
     "plain momentum": ["--no-nesterov"],
     "adam": ["--optimizer=adam", "--optimizer-arg=beta2=0.99", "--learning-rate=0.001"],
@@ -26,17 +26,6 @@ METHODS = {
     "all": ["--mixup=0.4", "--cutmix=1", "--label-smoothing=0.1", "--ema=0.8", "--optimizer=rms-prop",
             "--learning-rate=0.001", "--optimizer-arg=momentum=0.5", "--patience=9"],
 }  # fmt: skip
-
-
-def images(count=41, classes=7):
-    rng = np.random.default_rng(3)
-    labels = rng.integers(0, classes, count).astype(np.int32)
-    centers = rng.standard_normal((classes, 1, 4, 4))
-    return Images((centers[labels] + rng.standard_normal((count, 1, 4, 4))).astype(np.float32), labels)
-
-
-def run_of(*arguments):
-    return Run(parse([*BASE, *arguments]), images(), images(13))
 
 
 def blobs(run):

@@ -3,12 +3,11 @@
 import numpy as np
 import pytest
 
-from checks import DEVICES, GPU
+from checks import DEVICES, placed
 from netbuilder.graph.gradients import differentiate
-from netbuilder.graph.rename import place_operators
 from netbuilder.ops.control.scopes import CreateScope, Do, HasScope, Scope
-from netbuilder.proto import PROTO_CUDA, ArgumentError, GradientError, NetDef, NetError
-from netbuilder.proto.arguments import make_device_option, make_op
+from netbuilder.proto import ArgumentError, GradientError, NetDef, NetError
+from netbuilder.proto.arguments import make_op
 from netbuilder.runtime import Workspace
 from suite import OperatorSuite, f32, refusal
 
@@ -32,11 +31,7 @@ def run(proto, device="cpu", **blobs):
     workspace = Workspace()
     for name, value in blobs.items():
         workspace.feed(name, value)
-    if device == GPU:
-        placed = NetDef()
-        placed.CopyFrom(proto)
-        place_operators(placed, make_device_option(PROTO_CUDA, 0))
-        proto = placed
+    proto = placed(proto, device)
     workspace.run_operator_once(make_op("CreateScope", [], ["scope"]))
     workspace.create_net(proto)
     workspace.run_net(proto.name)

@@ -1,7 +1,6 @@
 """Runs that wait are ended: by cancel(), a time limit, an interrupt, or an error of what runs at the same time."""
 
 import contextlib
-import signal
 import subprocess
 import sys
 import threading
@@ -17,10 +16,7 @@ from netbuilder.proto.arguments import make_op
 from netbuilder.runtime import Workspace
 from netbuilder.runtime.execute.lanes import LaneProgram
 from netbuilder.runtime.values.workers import Team
-from waiting import HANG, join_all, wait_until
-
-# Processes that are started in the background of a shell ignore the signal, and so do their children.
-HEEDS_SIGINT = "import signal; signal.signal(signal.SIGINT, signal.default_int_handler)\n"
+from waiting import HANG, interrupted, join_all, wait_until
 
 
 def net_of(*ops, name="net", kind="simple", **more):
@@ -342,16 +338,7 @@ except KeyboardInterrupt:
 
 @pytest.mark.parametrize("case", ["net", "plan", "lanes", "source"])
 def test_sigint_ends_a_run_and_the_process(case):
-    script = INTERRUPTED.format(case=case)
-    with subprocess.Popen([sys.executable, "-c", HEEDS_SIGINT + script], stdout=subprocess.PIPE, text=True) as process:
-        try:
-            assert process.stdout.readline() == "ready\n"
-            time.sleep(0.05)
-            process.send_signal(signal.SIGINT)
-            out, _ = process.communicate(timeout=HANG)
-        finally:
-            process.kill()
-    assert out == "interrupted\n" and process.returncode == 0
+    assert interrupted(INTERRUPTED.format(case=case)) == ("interrupted\n", 0)
 
 
 AT_EXIT = """

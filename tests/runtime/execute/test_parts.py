@@ -1,9 +1,6 @@
 """Nets of several workers whose operators wait: others go on meanwhile, and an error ends those that wait."""
 
 import random
-import signal
-import subprocess
-import sys
 import threading
 import time
 
@@ -20,16 +17,13 @@ from netbuilder.proto.arguments import make_op
 from netbuilder.runtime import Workspace
 from netbuilder.runtime.execute.parts import parts_of
 from netbuilder.runtime.plan.program import read_program
-from waiting import HANG, wait_until
+from waiting import HANG, interrupted, wait_until
 
 KINDS = ["dag", "async_scheduling", "async_dag"]
 
 FAILS = make_op("Reshape", ["x"], ["r", "old"], shape=[3, 5])
 READS = make_op("DequeueBlobs", ["queue"], ["y"])
 WRITES = make_op("EnqueueBlobs", ["queue", "x"], ["x"])
-
-# Processes that are started in the background of a shell ignore the signal, and so do their children.
-HEEDS_SIGINT = "import signal; signal.signal(signal.SIGINT, signal.default_int_handler)\n"
 
 
 def net_of(*ops, name="net", kind="dag", inputs=("queue", "x"), **more):
@@ -401,17 +395,7 @@ print(workspace.fetch("a_out")[0], workspace.fetch("b_out")[0])
 
 
 def test_sigint_ends_all_that_wait():
-    with subprocess.Popen(
-        [sys.executable, "-c", HEEDS_SIGINT + INTERRUPTED], stdout=subprocess.PIPE, text=True
-    ) as process:
-        try:
-            assert process.stdout.readline() == "ready\n"
-            time.sleep(0.05)
-            process.send_signal(signal.SIGINT)
-            out, _ = process.communicate(timeout=HANG)
-        finally:
-            process.kill()
-    assert out == "interrupted 1\n1.0 1.0\n" and process.returncode == 0
+    assert interrupted(INTERRUPTED) == ("interrupted 1\n1.0 1.0\n", 0)
 
 
 class TestBaton:

@@ -87,6 +87,8 @@ RENAMED = {
     "netbuilder.zoo.normalised": "netbuilder.zoo.layers",
     "netbuilder.zoo.normalized": "netbuilder.zoo.layers",
     "netbuilder.passes.devices": "netbuilder.graph.devices",
+    "netbuilder.model.complete_net": "netbuilder.model.model_helper",
+    "netbuilder.model.hierarchy": "netbuilder.ops.losses.hierarchical_softmax",
     "netbuilder.model.undo": "netbuilder.model.rollback",
     "netbuilder.parallel.snapshot": "netbuilder.model.rollback",
     "netbuilder.graph.constant": "netbuilder.graph.operators",

@@ -42,7 +42,7 @@ MODULES: dict[str, tuple[str, str]] = {
     ),
     "python.helpers.arg_scope": (
         "Arguments that layer helpers get from a block around their calls.",
-        "model.arg_scope: arg_scope",
+        "model.brew: arg_scope",
     ),
     "python.helpers.array_helpers": ("Blobs joined.", "model.helpers.outputs: concat depth_concat"),
     "python.helpers.control_ops": ("Branches and loops.", "model.helpers.control: cond loop"),
@@ -74,7 +74,8 @@ MODULES: dict[str, tuple[str, str]] = {
     ),
     "python.hsm_util": (
         "Trees of words for the hierarchical softmax.",
-        "model.hierarchy: create_hierarchy create_node_with_nodes create_node_with_words; proto: hsm_pb2",
+        "ops.losses.hierarchical_softmax: create_hierarchy create_node_with_nodes create_node_with_words; "
+        "proto: hsm_pb2",
     ),
     "python.modeling.initializers": (
         "How the first value of a parameter is made.",

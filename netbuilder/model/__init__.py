@@ -1,7 +1,7 @@
-"""Models: a net with its parameters, layer helpers, initializers."""
+"""Models: nets with their parameters, layer helpers, initializers."""
 
 from netbuilder.model import brew
-from netbuilder.model.arg_scope import arg_scope
+from netbuilder.model.brew import arg_scope
 from netbuilder.model.initializers import (
     ExternalInitializer,
     Initializer,

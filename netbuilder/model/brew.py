@@ -1,7 +1,7 @@
-"""Layer helpers, called as ``brew.conv(model, ...)``, with arguments from the scopes around.
+"""Layer helpers, called as ``brew.conv(model, ...)``, and argument scopes.
 
-A helper gets the model's ``arg_scope``, over it the arguments of the ``brew.arg_scope`` blocks around the
-call, over those the call's own. ``register`` adds a helper.
+A helper gets the arguments of the model's ``arg_scope``, of the enclosing ``brew.arg_scope`` blocks, and of the call;
+later ones take precedence. ``register`` adds a helper.
 """
 
 from __future__ import annotations
@@ -9,10 +9,11 @@ from __future__ import annotations
 import difflib
 import functools
 import inspect
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from contextvars import ContextVar
 from typing import Any, ParamSpec, TypeVar
 
-from netbuilder.model.arg_scope import arg_scope, scope_arguments
 from netbuilder.model.helpers import (
     algebra,
     control,
@@ -87,13 +88,56 @@ R = TypeVar("R")
 _OWN = ("Register", "arg_scope", "has_helper", "register")
 _helpers: dict[str, Callable[..., Any]] = {}
 
+_NONE: Mapping[str, Any] = {}
 
-def register(helper: Callable[P, R]) -> Callable[P, R]:
-    """Make a function a helper: ``brew.<its name>``; return it as it is then called.
+# Helper name -> arguments; those of the innermost block have been merged over those of enclosing blocks.
+_scope: ContextVar[Mapping[str, Mapping[str, Any]]] = ContextVar("netbuilder_arg_scope")
+
+
+@contextmanager
+def arg_scope(
+    single_helper_or_list: Callable[..., Any] | Sequence[Callable[..., Any]], **kwargs: Any
+) -> Iterator[None]:
+    """Set arguments of helpers for all their calls in the block.
+
+    Arguments of a call take precedence over those of a block, an inner block over an outer one, and any block
+    over the model's own ``arg_scope``.
 
     Args:
-        helper: takes a ModelHelper as its first argument, ``model``. If it takes ``**kwargs``, it gets
-            all arguments of the scopes, else those that it names.
+        single_helper_or_list: a helper, such as ``brew.conv``, or several.
+        kwargs: the arguments.
+
+    Raises:
+        TypeError: ``single_helper_or_list`` is neither a helper nor a list of helpers.
+
+    >>> from netbuilder.model import ModelHelper, brew
+    >>> model = ModelHelper("example")
+    >>> with brew.arg_scope([brew.conv, brew.fc], weight_init=("MSRAFill", {})):
+    ...     fc = brew.fc(model, "x", "fc", 2, 3)
+    >>> model.param_init_net.Proto().op[0].type
+    'MSRAFill'
+    """
+    helpers: Sequence[Any] = (
+        single_helper_or_list if isinstance(single_helper_or_list, (list, tuple)) else [single_helper_or_list]
+    )
+    for helper in helpers:
+        if not callable(helper) or not hasattr(helper, "__name__"):
+            raise TypeError(f"arg_scope: needs a helper such as brew.conv, or a list of them; got {helper!r}")
+    outer = _scope.get(_NONE)
+    inner = {helper.__name__: {**outer.get(helper.__name__, _NONE), **kwargs} for helper in helpers}
+    token = _scope.set({**outer, **inner})
+    try:
+        yield
+    finally:
+        _scope.reset(token)
+
+
+def register(helper: Callable[P, R]) -> Callable[P, R]:
+    """Register a function as the helper ``brew.<its name>``; return the function that applies argument scopes.
+
+    Args:
+        helper: takes a ModelHelper as its first argument, ``model``. If it has ``**kwargs`` it gets
+            all arguments of the scopes, otherwise only those that it names.
 
     Raises:
         AttributeError: a helper of this name exists.
@@ -101,9 +145,9 @@ def register(helper: Callable[P, R]) -> Callable[P, R]:
     """
     name = getattr(helper, "__name__", None)
     if not callable(helper) or not isinstance(name, str) or not name.isidentifier():
-        raise TypeError(f"brew.register: needs a function with a name, got {helper!r}")
+        raise TypeError(f"brew.register: helper must be a function with a name, got {helper!r}")
     if name in _helpers or name in _OWN:
-        raise AttributeError(f"brew has a helper {name!r} already; give the new one another name")
+        raise AttributeError(f"brew.register: there is a helper {name!r} already; give the new one another name")
     wrapped = _with_scopes(helper, name)
     _helpers[name] = wrapped
     globals()[name] = wrapped
@@ -131,10 +175,10 @@ def _with_scopes(helper: Callable[P, R], name: str) -> Callable[P, R]:
         model = args[0] if args else kwargs.get("model")
         if not isinstance(model, ModelHelper):
             raise RuntimeError(
-                f"brew.{name}: the first argument must be the ModelHelper to add to, got {model!r}; "
-                f"as in brew.{name}(model, ...)"
+                f"brew.{name}: the first argument must be a ModelHelper, got {model!r}; "
+                f"call it as brew.{name}(model, ...)"
             )
-        given = {**model.arg_scope, **scope_arguments(name)}
+        given = {**model.arg_scope, **_scope.get(_NONE).get(name, _NONE)}
         if not takes_all:
             given = {key: value for key, value in given.items() if key in known}
         if len(args) > optional_from:
@@ -145,15 +189,15 @@ def _with_scopes(helper: Callable[P, R], name: str) -> Callable[P, R]:
             try:
                 return helper(*args, **given)
             except TypeError as error:
-                if misfit := _misfit(signature, args, given):
-                    raise TypeError(f"brew.{name}: {misfit}") from error
+                if mismatch := _mismatch(signature, args, given):
+                    raise TypeError(f"brew.{name}: {mismatch}") from error
                 raise
 
     return call
 
 
-def _misfit(signature: inspect.Signature, args: Sequence[Any], given: Mapping[str, Any]) -> str:
-    """Say why a function cannot be called so, and what misspelt arguments may have been meant; "" if it can."""
+def _mismatch(signature: inspect.Signature, args: Sequence[Any], given: Mapping[str, Any]) -> str:
+    """Return why arguments do not match a signature, with similar names for misspelled ones; "" if they match."""
     try:
         signature.bind(*args, **given)
     except TypeError as error:
@@ -161,7 +205,7 @@ def _misfit(signature: inspect.Signature, args: Sequence[Any], given: Mapping[st
         hints = ""
         for key in given:
             if key not in signature.parameters and (near := difflib.get_close_matches(key, free, n=1)):
-                hints += f"; by {key!r}, did you mean {near[0]}?"
+                hints += f"; instead of {key!r}, did you mean {near[0]}?"
         return f"{error}{hints}"
     return ""
 

@@ -1,4 +1,4 @@
-"""How the first value of a parameter is made: by a fill operator in the init net, or outside the model."""
+"""Initialization of parameters: by a fill operator in the init net, or outside the model."""
 
 from __future__ import annotations
 
@@ -18,15 +18,15 @@ __all__ = [
 ]
 
 FillAndArguments = tuple[str, dict[str, Any]]
-"""The type of a fill operator, and its arguments besides the shape."""
+"""The type of a fill operator, and its arguments other than the shape."""
 
 
 class Initializer:
-    """Fills a parameter by an operator of the init net.
+    """Initializes a parameter by a fill operator in the init net.
 
     Args:
         operator_name: type of the fill, such as "XavierFill".
-        kwargs: its arguments besides the shape.
+        kwargs: its arguments other than the shape.
 
     >>> from netbuilder.graph import Net
     >>> Initializer("GaussianFill", std=0.1).create_param("w", Net("example_init"), [2, 3])
@@ -41,11 +41,11 @@ class Initializer:
         """Set the fill of an initializer that was made without one.
 
         Raises:
-            ArgumentError: it has one.
+            ArgumentError: the initializer has a fill already.
         """
         if self.operator_name is not None:
             raise ArgumentError(
-                f"this initializer fills by {self.operator_name!r}; make another one for {operator_name!r}"
+                f"the initializer has the fill {self.operator_name!r} already; make another one for {operator_name!r}"
             )
         self.operator_name = operator_name
         self.operator_kwargs = kwargs
@@ -54,8 +54,8 @@ class Initializer:
         """Add the fill to ``init_net`` and return the parameter.
 
         Args:
-            param_name: the full name as a reference, or a string under the current name scope.
-            init_net: the net that is run once, before training.
+            param_name: a reference with the full name, or a string, which gets the current name scope.
+            init_net: the net that runs once, before training.
             shape: extents, in elements.
         """
         return ParameterInfo(None, self._fill(param_name, init_net, shape), shape=shape)
@@ -64,16 +64,16 @@ class Initializer:
         if self.operator_name is None:
             raise ArgumentError(
                 f"parameter {str(name)!r}: its initializer {type(self).__name__} has no fill operator; "
-                f'give it one, as in {type(self).__name__}("XavierFill")'
+                f'give it one, for example {type(self).__name__}("XavierFill")'
             )
         blob: BlobReference = getattr(init_net, self.operator_name)([], name, shape=shape, **self.operator_kwargs)
         return blob
 
 
 class ExternalInitializer:
-    """The parameter is not filled by the model: it is fed, loaded, or made by another net.
+    """For parameters that the model does not initialize: they are fed, loaded, or computed by another net.
 
-    Arguments are taken as ``Initializer`` takes them, so that it can replace it, and not used.
+    The arguments are those of ``Initializer``, which it can replace; they are ignored.
     """
 
     def __init__(self, operator_name: str | None = None, **kwargs: Any) -> None:
@@ -82,18 +82,18 @@ class ExternalInitializer:
     def create_param(
         self, param_name: BlobReference | str, init_net: Any, shape: Sequence[int] | None
     ) -> ParameterInfo:
-        """Return the parameter; the init net stays as it is.
+        """Return the parameter; the init net is unchanged.
 
         Raises:
             TypeError: ``param_name`` is neither a string nor a reference.
         """
         if not isinstance(param_name, (str, BlobReference)):
-            raise TypeError(f"a parameter's name is a string or a BlobReference, got {param_name!r}")
+            raise TypeError(f"param_name must be a string or a BlobReference, got {param_name!r}")
         return ParameterInfo(None, BlobReference(ScopedBlobReference(param_name), init_net), shape=shape)
 
 
 class PseudoFP16Initializer(Initializer):
-    """Fills in float32 and halves: the parameter is float16, ``<name>_fp32`` is kept as its master copy."""
+    """Fills in float32 and converts to float16: the parameter is float16, its master copy is ``<name>_fp32``."""
 
     def create_param(self, param_name: BlobReference | str, init_net: Any, shape: Sequence[int]) -> ParameterInfo:
         master = self._fill(param_name + "_fp32", init_net, shape)
@@ -102,7 +102,7 @@ class PseudoFP16Initializer(Initializer):
 
 
 class ReversePseudoFP16Initializer(Initializer):
-    """Fills in float32; ``<name>_fp16`` is the parameter's float16 copy."""
+    """Fills in float32; the parameter is float32, its float16 copy is ``<name>_fp16``."""
 
     def create_param(self, param_name: BlobReference | str, init_net: Any, shape: Sequence[int]) -> ParameterInfo:
         param = self._fill(param_name, init_net, shape)
@@ -115,16 +115,16 @@ def update_initializer(
     operator_name_and_kwargs: FillAndArguments | None,
     default_operator_name_and_kwargs: FillAndArguments,
 ) -> Any:
-    """Return the initializer that a layer helper's arguments ask for.
+    """Return the initializer described by the arguments of a layer helper.
 
     Args:
-        initializer_class: a class such as ``PseudoFP16Initializer``; None: ``Initializer``. A finished
-            initializer is returned as it is.
+        initializer_class: a class such as ``PseudoFP16Initializer``; None: ``Initializer``. An initializer object
+            is returned unchanged.
         operator_name_and_kwargs: the fill and its arguments; None: the default.
-        default_operator_name_and_kwargs: the fill of a layer for which none was given.
+        default_operator_name_and_kwargs: the default fill of the layer.
 
     Raises:
-        ArgumentError: the fill is not such a pair, or was given with a finished initializer.
+        ArgumentError: the fill is not such a pair, or was given together with an initializer object.
 
     >>> update_initializer(None, None, ("ConstantFill", {"value": 1.0})).operator_name
     'ConstantFill'
@@ -132,8 +132,8 @@ def update_initializer(
     if initializer_class is not None and not isinstance(initializer_class, type):
         if operator_name_and_kwargs is not None:
             raise ArgumentError(
-                f"the initializer {initializer_class!r} is complete; the fill {operator_name_and_kwargs!r} besides it "
-                "would not be used"
+                f"the initializer {initializer_class!r} has its own fill, so the fill {operator_name_and_kwargs!r} "
+                "would not be used; give only one of them"
             )
         return initializer_class
     name, kwargs = _checked(operator_name_and_kwargs or default_operator_name_and_kwargs)
@@ -144,4 +144,4 @@ def _checked(fill: Any) -> FillAndArguments:
     if isinstance(fill, (tuple, list)) and len(fill) > 1 and isinstance(fill[0], str):
         if all(isinstance(arguments, dict) for arguments in fill[1:]):
             return fill[0], {name: value for arguments in fill[1:] for name, value in arguments.items()}
-    raise ArgumentError(f'a fill is given as (operator, arguments), as in ("MSRAFill", {{}}); got {fill!r}')
+    raise ArgumentError(f'a fill must be (operator, arguments), for example ("MSRAFill", {{}}); got {fill!r}')

@@ -1,4 +1,4 @@
-"""ModelHelper: a net, the net that makes its parameters, and the list of them."""
+"""ModelHelper: a main net, the init net that initializes its parameters, and the lists of parameters."""
 
 from __future__ import annotations
 
@@ -8,7 +8,6 @@ from typing import Any
 from netbuilder.graph.blob import BlobReference, GradientSlice
 from netbuilder.graph.net import Net
 from netbuilder.graph.operators import IsOperator
-from netbuilder.model.complete_net import complete_net, split_complete_net
 from netbuilder.model.helpers.inputs import db_input
 from netbuilder.model.parameter_info import ParameterInfo
 from netbuilder.model.parameters import ModelParameters
@@ -17,9 +16,11 @@ from netbuilder.proto import GradientError, NetDef, NetError
 __all__ = ["DEFAULT_ARG_SCOPE", "ModelHelper"]
 
 DEFAULT_ARG_SCOPE: Mapping[str, Any] = {"order": "NCHW", "use_cudnn": True, "cudnn_exhaustive_search": False}
-"""What layer helpers are given when neither the call, nor a scope, nor the model says otherwise."""
+"""Default arguments of layer helpers, unless the call, a scope or the model sets them."""
 
-# What a model made with allow_not_known_ops=False takes through its attributes.
+_INIT_MARK = "/param_init_net"  # suffix of the debug_info of operators that come from the init net, as in Caffe2
+
+# Operators that a model made with allow_not_known_ops=False has as attributes.
 _KNOWN_OPERATORS = frozenset(
     "Accuracy Adadelta Adagrad Adam Add AveragedLoss Cast Checkpoint ConstantFill Copy CopyCPUToGPU CopyGPUToCPU "
     "DequeueBlobs EnsureCPUOutput ExpandDims Flatten FlattenToVec LabelCrossEntropy LearningRate MakeTwoClass MatMul "
@@ -32,30 +33,29 @@ Gradient = BlobReference | GradientSlice
 
 
 class ModelHelper(ModelParameters):
-    """A main net with its init net, and what is known about its parameters.
+    """A main net with its init net and its parameters.
 
-    Operators are added by attribute, ``model.Softmax("x", "y")``, or to ``model.net``; layers with
-    parameters by ``brew``.
+    Operators are added as attributes, ``model.Softmax("x", "y")``, or through ``model.net``; layers with
+    parameters through ``brew``.
 
     Args:
-        name: of the main net; in that of the init net "_init" follows it.
-        init_params: make the first values of parameters. False makes a test model: it uses, by name, the
-            parameters that another model makes, and its init net never makes one.
-        allow_not_known_ops: let every operator be called as an attribute, or else only common ones.
-        skip_sparse_optim: leave parameters with sparse gradients out of what optimizers update.
-        param_model: the model whose parameters this one shares. It too is then a test model, except that
-            parameters which ``param_model`` has not are made by its own init net.
-        arg_scope: arguments for all layer helpers, over the defaults ``DEFAULT_ARG_SCOPE``.
-        dtype: how plans keep the main net's activations in memory (see ``Net.set_activation_dtype``); None: as float32.
+        name: name of the main net; the init net's name has the suffix "_init".
+        init_params: initialize parameters. False makes a test model: it uses the parameters of another model, by
+            name, and its init net never initializes one.
+        allow_not_known_ops: whether all operators are attributes of the model; False: only common ones.
+        skip_sparse_optim: exclude parameters with sparse gradients from the updates of optimizers.
+        param_model: the model whose parameters this one shares. This model is then a test model too, except that
+            its own init net initializes parameters that ``param_model`` does not have.
+        arg_scope: arguments for all layer helpers, which take precedence over ``DEFAULT_ARG_SCOPE``.
+        dtype: type in which plans store the main net's activations (see ``Net.set_activation_dtype``); None: float32.
 
     Attributes:
         net, param_init_net: the main net and the init net.
-        params, weights, biases: the parameters that are trained, and those tagged as weights and biases.
-        param_to_grad: gradient of each parameter that has one, after ``AddGradientOperators``.
-        grad_map: gradient of each blob that has one.
-        gradient_ops_added: whether the backward pass is there.
-        parameter_copies: the other copies of replicated parameters, each with the name of the first one,
-            whose gradient equals theirs.
+        params, weights, biases: the trained parameters, and those of them that are tagged as weights and biases.
+        param_to_grad: parameter -> its gradient, after ``AddGradientOperators``.
+        grad_map: blob -> its gradient.
+        gradient_ops_added: whether the model has a backward pass.
+        parameter_copies: for replicated parameters, copy -> the first copy, whose gradient is equal.
 
     >>> from netbuilder.model import brew
     >>> model = ModelHelper("example")
@@ -64,7 +64,7 @@ class ModelHelper(ModelParameters):
     (['FC'], [BlobReference("fc1_w"), BlobReference("fc1_b")])
     """
 
-    net_class: type[Net] = Net  # of the nets of a model that shares no other model's parameters
+    net_class: type[Net] = Net  # class of the nets, unless the model shares the parameters of another one
 
     def __init__(
         self,
@@ -96,29 +96,29 @@ class ModelHelper(ModelParameters):
         self.parameter_copies: dict[str, str] = {}
         self.grad_map: dict[BlobReference, Gradient] = {}
         self.gradient_ops_added = False
-        self._updated: list[BlobReference] = []  # those that an optimizer was built for
+        self._updated: list[BlobReference] = []  # parameters for which an optimizer was built
         self._devices: list[int] = []
         self._arg_scope: dict[str, Any] = {**DEFAULT_ARG_SCOPE, **(arg_scope or {})}
 
     def _init_net(self, param_model: ModelHelper | None) -> Net:
-        """Return the net that makes the parameters which ``param_model``, if there is one, does not have."""
+        """Return the net that initializes the parameters that ``param_model``, if given, does not have."""
         return self.net_class(self.name + "_init")
 
     @property
     def arg_scope(self) -> dict[str, Any]:
-        """The arguments that this model gives to all layer helpers."""
+        """The arguments of this model for all layer helpers."""
         return self._arg_scope
 
     def get_name(self) -> str:
-        """Return the model's name, as it was given."""
+        """Return the model's name."""
         return self.name
 
     def Proto(self) -> NetDef:
-        """Return the main net's message (the net itself, not a copy)."""
+        """Return the main net's message itself, not a copy."""
         return self.net.Proto()
 
     def InitProto(self) -> NetDef:
-        """Return the init net's message (the net itself, not a copy)."""
+        """Return the init net's message itself, not a copy."""
         return self.param_init_net.Proto()
 
     # Devices
@@ -127,10 +127,10 @@ class ModelHelper(ModelParameters):
         """Return the ids of the devices that the model was parallelized over.
 
         Raises:
-            NetError: it was not.
+            NetError: the model is not data-parallel.
         """
         if not self._devices:
-            raise NetError(f"model {self.name!r} is on one device; Parallelize puts it on several")
+            raise NetError(f"model {self.name!r}: is on one device; call Parallelize to build it on several")
         return self._devices
 
     # Backward pass
@@ -142,15 +142,15 @@ class ModelHelper(ModelParameters):
             The gradient of each blob that has one.
 
         Raises:
-            GradientError: it has been added before, or cannot be built; no loss is given.
+            GradientError: the model has a backward pass already, it cannot be built, or no loss is given.
             NetError: parameters are listed twice.
         """
         if self.gradient_ops_added:
-            raise GradientError(f"model {self.name!r}: the backward pass is there already; it is added once a model")
+            raise GradientError(f"model {self.name!r}: has a backward pass already; it can be added only once")
         self.Validate()
         ys = args[0] if args else kwargs.get("ys")
         if isinstance(ys, (Sequence, Mapping)) and not ys:
-            raise GradientError(f"model {self.name!r}: there is no loss to take gradients of; give a list of losses")
+            raise GradientError(f"model {self.name!r}: ys must be a list of at least one loss, got {ys!r}")
         self.grad_map = self.net.AddGradientOperators(*args, **kwargs)
         self.gradient_ops_added = True
         self.param_to_grad = self.get_param_to_grad(self.params)
@@ -166,10 +166,10 @@ class ModelHelper(ModelParameters):
         return {p: self.grad_map[p] for p in params if p in self.grad_map}
 
     def GetOptimizationParamInfo(self, params: Iterable[BlobReference] | None = None) -> list[ParameterInfo]:
-        """Return the parameters that an optimizer updates: those that have a gradient.
+        """Return the parameters that optimizers update: those with a gradient.
 
         Args:
-            params: consider only these; None: all trained ones.
+            params: only these; None: all trained parameters.
 
         Raises:
             GradientError: there is no backward pass yet.
@@ -194,22 +194,41 @@ class ModelHelper(ModelParameters):
     # Whole nets
 
     def GetCompleteNet(self) -> Net:
-        """Return one net that makes the parameters and then does what the main net does."""
-        return complete_net(self.name + "_complete_net", self.param_init_net, self.net)
+        """Return a net that runs the init net's operators, marked as such, and then the main net's.
+
+        Its executor is that of the main net.
+        """
+        joined = self.param_init_net.Clone(self.name + "_complete_net")
+        for op in joined.Proto().op:
+            op.debug_info += _INIT_MARK
+        joined.AppendNet(self.net)
+        proto, main = joined.Proto(), self.net.Proto()
+        if main.HasField("type"):
+            proto.type = main.type
+        if main.HasField("num_workers"):
+            proto.num_workers = main.num_workers
+        return joined
 
     def ConstructInitTrainNetfromNet(self, net: Net) -> None:
-        """Take init net and main net from a net that ``GetCompleteNet`` made."""
-        self.param_init_net, self.net = split_complete_net(net)
+        """Replace init net and main net by the parts of a net of ``GetCompleteNet``, here or in Caffe2."""
+        init_ops: list[int] = []
+        main_ops: list[int] = []
+        for index, op in enumerate(net.Proto().op):
+            (init_ops if op.debug_info.endswith(_INIT_MARK) else main_ops).append(index)
+        self.param_init_net, self.net = (
+            net.Clone(f"{net.Name()}/{name}", op_id_mask=ops, update_external_list=True)
+            for name, ops in (("generated_param_init_net", init_ops), ("generated_net", main_ops))
+        )
 
     def RunAllOnGPU(self, *args: Any, **kwargs: Any) -> None:
-        """Put both nets on a GPU; arguments as for ``Net.RunAllOnGPU``."""
+        """Set the device of both nets to a GPU; arguments as for ``Net.RunAllOnGPU``."""
         self.param_init_net.RunAllOnGPU(*args, **kwargs)
         self.net.RunAllOnGPU(*args, **kwargs)
 
     # Readers
 
     def CreateDB(self, blob_out: str | BlobReference, db: str, db_type: str, **kwargs: Any) -> BlobReference:
-        """Let the init net open a database; returns the blob of its reader.
+        """Append the opening of a database to the init net; return the blob of its reader.
 
         Args:
             blob_out: name of the reader.
@@ -222,7 +241,7 @@ class ModelHelper(ModelParameters):
     def TensorProtosDBInput(
         self, unused_blob_in: Any, blob_out: Any, batch_size: int, db: str, db_type: str, **kwargs: Any
     ) -> Any:
-        """Read batches of tensors from a database; as ``brew.db_input``, with an argument that is not used."""
+        """Read batches of tensors from a database; like ``brew.db_input``, with an additional unused argument."""
         return db_input(self, blob_out, batch_size, db, db_type, **kwargs)
 
     def __getattr__(self, op_type: str) -> Any:
@@ -230,11 +249,11 @@ class ModelHelper(ModelParameters):
             raise AttributeError(op_type)
         if IsOperator(op_type) and not self.allow_not_known_ops and op_type not in _KNOWN_OPERATORS:
             raise AttributeError(
-                f"model {self.name!r} was made with allow_not_known_ops=False, and {op_type} is none of the operators "
-                f"it then takes: {sorted(_KNOWN_OPERATORS)}; model.net.{op_type} adds it all the same"
+                f"model {self.name!r} was made with allow_not_known_ops=False, and {op_type} is not among the "
+                f"operators that it then has: {sorted(_KNOWN_OPERATORS)}; use model.net.{op_type} instead"
             )
         if not IsOperator(op_type) and hasattr(Net, op_type):
-            raise AttributeError(f"a ModelHelper has no attribute {op_type!r}; the net has: model.net.{op_type}")
+            raise AttributeError(f"a ModelHelper has no attribute {op_type!r}; use model.net.{op_type}")
         return getattr(self.net, op_type)
 
     def __repr__(self) -> str:

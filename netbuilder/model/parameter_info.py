@@ -1,4 +1,4 @@
-"""What is known about one parameter: its blob, shape and gradient, and the tags that say what it is for."""
+"""Information about one parameter: its blob, shape and gradient; tags that describe its kind."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ __all__ = ["ParameterInfo", "ParameterTags"]
 
 
 class ParameterTags:
-    """What a parameter is: a weight (it decays), a bias, or computed (no optimizer touches it)."""
+    """Kinds of parameters: weights (with weight decay), biases, and computed ones (not updated by optimizers)."""
 
     BIAS = "BIAS"
     WEIGHT = "WEIGHT"
@@ -23,13 +23,13 @@ class ParameterInfo:
     """One parameter of a model.
 
     Args:
-        param_id: a number of the caller's, or None.
+        param_id: a number chosen by the caller, or None.
         param: the parameter's blob.
         key: blob of the indices that a sparse update uses, or None.
-        shape: extents, in elements; None where it is not known.
-        length: how many entries of ``param`` one key names.
-        grad: its gradient, once the backward pass is built.
-        blob_copy: its copies of other element types, by data type.
+        shape: extents, in elements; None if unknown.
+        length: number of entries of ``param`` per key.
+        grad: its gradient, after the backward pass is built.
+        blob_copy: data type -> copy of the parameter of that type.
 
     Raises:
         TypeError: ``param`` is not a blob reference.
@@ -50,7 +50,7 @@ class ParameterInfo:
         blob_copy: Mapping[int, BlobReference] | None = None,
     ) -> None:
         if not isinstance(param, BlobReference):
-            raise TypeError(f"a parameter is given as a BlobReference, got {param!r} of type {type(param).__name__}")
+            raise TypeError(f"a parameter must be a BlobReference, got {param!r} of type {type(param).__name__}")
         self.param_id = param_id
         self.name = str(param)
         self.blob = param
@@ -63,7 +63,7 @@ class ParameterInfo:
 
     @property
     def size(self) -> int | None:
-        """Number of elements; None where the shape is unknown."""
+        """Number of elements; None if the shape is unknown."""
         return None if self.shape is None else math.prod(self.shape)
 
     @property
@@ -73,13 +73,13 @@ class ParameterInfo:
 
     @property
     def optimizer(self) -> Any:
-        """The optimizer of this parameter alone; None: the one that the whole model is built with."""
+        """The parameter's own optimizer; None: the optimizer of the whole model."""
         return self._optimizer
 
     @optimizer.setter
     def optimizer(self, value: Any) -> None:
         if self._optimizer is not None:
-            raise ValueError(f"parameter {self.name!r} has an optimizer of its own already: {self._optimizer!r}")
+            raise ValueError(f"parameter {self.name!r} has its own optimizer already: {self._optimizer!r}")
         self._optimizer = value
 
     def __str__(self) -> str:

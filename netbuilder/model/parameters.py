@@ -1,4 +1,4 @@
-"""The parameters of a model: made once each, listed, and found by name scope."""
+"""The parameters of a model: creation, lists, selection by name scope."""
 
 from __future__ import annotations
 
@@ -22,13 +22,13 @@ Tags = str | Iterable[str] | None
 
 
 class ModelParameters:
-    """What ``ModelHelper`` has for parameters.
+    """The methods of ``ModelHelper`` for parameters.
 
     Args:
-        name: of the model, for errors.
-        init_net: makes the first values.
-        init_params: whether this model makes them; else another one does.
-        shared_with: the model whose parameters this one shares, if it does.
+        name: name of the model, for errors.
+        init_net: net that initializes parameters.
+        init_params: whether this model initializes them; otherwise another one does.
+        shared_with: the model whose parameters this one shares, or None.
     """
 
     def __init__(self, name: str, init_net: Net, *, init_params: bool, shared_with: ModelParameters | None) -> None:
@@ -37,27 +37,27 @@ class ModelParameters:
         self.init_params = init_params
         self.weights: list[BlobReference] = []
         self.biases: list[BlobReference] = []
-        # Shared, not copied: a parameter made through either model is one of both.
+        # Shared, not copied: a parameter created through either model belongs to both.
         self.params: list[BlobReference] = [] if shared_with is None else shared_with.params
         self._computed_params: list[BlobReference] = [] if shared_with is None else shared_with._computed_params
         self._infos: dict[str, ParameterInfo] = {} if shared_with is None else shared_with._infos
-        self._others = frozenset(self._infos).union(map(str, [*self.params, *self._computed_params]))
+        self._shared_names = frozenset(self._infos).union(map(str, [*self.params, *self._computed_params]))
 
     def create_param(
         self, param_name: str | BlobReference, shape: Sequence[int], initializer: Any, tags: Tags = None
     ) -> BlobReference:
-        """Make a parameter, or return the one that is there under this name.
+        """Create a parameter, or return the existing one of this name.
 
         Args:
-            param_name: a string, under the current name scope and what ``ParameterSharing`` makes of it,
+            param_name: a string, which gets the current name scope or the one that ``ParameterSharing`` maps it to,
                 or a reference with the full name.
             shape: extents, in elements.
-            initializer: makes the first value; not used by a test model.
-            tags: of ``ParameterTags``.
+            initializer: initializes the parameter; ignored by a test model.
+            tags: values of ``ParameterTags``.
 
         Raises:
-            TypeError: ``param_name`` is neither a string nor a reference, or ``initializer`` makes no parameters.
-            ShapeError: ``shape`` is no shape.
+            TypeError: ``param_name`` is neither a string nor a reference, or ``initializer`` is not an initializer.
+            ShapeError: ``shape`` is not a shape.
             UsageError: the parameter exists with another shape.
         """
         if isinstance(param_name, BlobReference):
@@ -65,24 +65,24 @@ class ModelParameters:
         elif isinstance(param_name, str):
             name = parameter_name(param_name)
         else:
-            raise TypeError(f"a parameter's name is a string or a BlobReference, got {param_name!r}")
+            raise TypeError(f"param_name must be a string or a BlobReference, got {param_name!r}")
         if shape is not None and any(not hasattr(extent, "__index__") or extent < 0 for extent in shape):
             raise ShapeError(
-                f"model {self.name!r}: the shape of parameter {str(name)!r} must be whole numbers, got {shape!r}"
+                f"model {self.name!r}: the shape of parameter {str(name)!r} must be integers >= 0, got {shape!r}"
             )
         known = self._infos.get(str(name))
         if known is not None:
             if shape is not None and known.shape is not None and list(shape) != list(known.shape):
                 raise UsageError(
-                    f"model {self.name!r}: parameter {known.name!r} has shape {list(known.shape)}, asked for again "
-                    f"with {list(shape)}; give the layer another name or scope"
+                    f"model {self.name!r}: parameter {known.name!r} exists already with shape {list(known.shape)}, and "
+                    f"was requested with {list(shape)}; give the layer another name or scope"
                 )
             return known.blob
         maker = initializer if self.init_params else ExternalInitializer()
         if not hasattr(maker, "create_param"):
             raise TypeError(
-                f"model {self.name!r}, parameter {str(name)!r}: the initializer must have create_param, as Initializer "
-                f'("XavierFill") has; got {initializer!r}'
+                f"model {self.name!r}, parameter {str(name)!r}: the initializer must have a method create_param, for "
+                f'example Initializer("XavierFill"); got {initializer!r}'
             )
         info = maker.create_param(param_name=name, init_net=self.param_init_net, shape=shape)
         self._infos[info.name] = info
@@ -90,28 +90,27 @@ class ModelParameters:
         return info.blob
 
     def AddParameter(self, param: BlobReference, tags: Tags = None) -> None:
-        """Make a blob known as a parameter.
+        """Register a blob as a parameter.
 
-        A test model takes the operator that makes it out of its init net, with a warning: the value is the
-        trained one's.
+        A test model removes the operator that initializes it from its init net, with a warning, because it would
+        overwrite the trained value.
 
         Args:
-            param: the blob, as the init net's operator returned it.
-            tags: of ``ParameterTags``; with COMPUTED_PARAM it is one that is never trained.
+            param: the blob, as returned by the init net's operator.
+            tags: values of ``ParameterTags``; with COMPUTED_PARAM the parameter is not trained.
 
         Raises:
             TypeError: ``param`` is not a blob reference.
         """
         if not isinstance(param, BlobReference):
             raise TypeError(
-                f"model {self.name!r}: a parameter is given as the BlobReference that its operator returned, "
-                f"got {param!r}"
+                f"model {self.name!r}: a parameter must be the BlobReference that its operator returned, got {param!r}"
             )
         name = str(param)
-        if name not in self._others:
+        if name not in self._shared_names:
             self._list(param, _tags(tags))
-        if not self.init_params or name in self._others:
-            self._leave_to_others(name)
+        if not self.init_params or name in self._shared_names:
+            self._remove_initializer(name)
         ops = self.param_init_net.Proto().op
         if name not in self._infos and len(ops) and name in ops[-1].output:
             self._infos[name] = self._info_from_init(param)
@@ -123,26 +122,26 @@ class ModelParameters:
         if ParameterTags.BIAS in tags:
             self.biases.append(param)
 
-    def _leave_to_others(self, name: str) -> None:
+    def _remove_initializer(self, name: str) -> None:
         ops = self.param_init_net.Proto().op
         for index in range(len(ops) - 1, -1, -1):
             if name in ops[index].output:
                 warn_user(
-                    f"model {self.name!r} shares parameter {name!r} with the model that trains it: "
-                    f"{ops[index].type} is taken out of its init net, which would overwrite the trained value"
+                    f"model {self.name!r} shares parameter {name!r} with the model that trains it: {ops[index].type} "
+                    "is removed from its init net, because it would overwrite the trained value"
                 )
                 self._infos[name] = self._info_from_init(param=BlobReference(name, self.param_init_net))
                 del ops[index]
                 return
 
     def get_param_info(self, param: BlobReference) -> ParameterInfo | None:
-        """Return what is known about a parameter, None if it is not one of this model's.
+        """Return the information about a parameter, None if it is not a parameter of this model.
 
         Raises:
             TypeError: ``param`` is not a blob reference.
         """
         if not isinstance(param, BlobReference):
-            raise TypeError(f"model {self.name!r}: a parameter is given as a BlobReference, got {param!r}")
+            raise TypeError(f"model {self.name!r}: a parameter must be a BlobReference, got {param!r}")
         info = self._infos.get(str(param))
         if info is None and (param in self.params or param in self._computed_params):
             info = self._infos[str(param)] = self._info_from_init(param)
@@ -160,8 +159,8 @@ class ModelParameters:
         """Return the trained parameters in a name scope.
 
         Args:
-            namescope: the scope; "" is all; None: the current one.
-            top_scope: take only the first level of the scope.
+            namescope: the scope; "": all parameters; None: the current scope.
+            top_scope: use only the first level of the scope.
         """
         scope = _scope(namescope)
         if top_scope:
@@ -170,18 +169,18 @@ class ModelParameters:
         return _within(self.params, scope)
 
     def GetComputedParams(self, namescope: str | None = None) -> list[BlobReference]:
-        """Return the parameters that operators compute, such as running means, in a name scope (as ``GetParams``)."""
+        """Return the parameters that operators compute, such as running means; arguments as in ``GetParams``."""
         return _within(self._computed_params, _scope(namescope))
 
     def GetAllParams(self, namescope: str | None = None) -> list[BlobReference]:
-        """Return trained and computed parameters in a name scope (as ``GetParams``)."""
+        """Return trained and computed parameters in a name scope; arguments as in ``GetParams``."""
         return self.GetParams(namescope) + self.GetComputedParams(namescope)
 
     def Validate(self) -> None:
         """Check the lists of parameters.
 
         Raises:
-            NetError: some are listed twice; the message names each once.
+            NetError: parameters are listed twice.
         """
         twice = {str(p) for p, n in Counter([*self.params, *self._computed_params]).items() if n > 1}
         if twice:
@@ -191,9 +190,9 @@ class ModelParameters:
                 if op.debug_info and not twice.isdisjoint(op.output)
             ]
             raise NetError(
-                f"model {self.name!r}: duplicate parameters {sorted(twice)}; a layer of the same name was made twice "
-                "in one name scope, or AddParameter was called twice"
-                + (f"; their values are made at {', '.join(dict.fromkeys(made))}" if made else "")
+                f"model {self.name!r}: duplicate parameters {sorted(twice)}; two layers in one name scope have the "
+                "same name, or AddParameter was called twice"
+                + (f"; they are initialized at {', '.join(dict.fromkeys(made))}" if made else "")
             )
 
 
@@ -204,7 +203,7 @@ def _tags(tags: Tags) -> set[str]:
         return {tags}
     if isinstance(tags, Iterable):
         return set(tags)
-    raise TypeError(f"a parameter's tags are a string of ParameterTags or several, got {tags!r}")
+    raise TypeError(f"tags must be a value of ParameterTags, or a list of them, got {tags!r}")
 
 
 def _scope(namescope: str | None) -> str:

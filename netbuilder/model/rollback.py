@@ -1,4 +1,4 @@
-"""Blocks that change a model: if one raises, the model is as it was before."""
+"""Rollback of changes to a model if a block raises."""
 
 from __future__ import annotations
 
@@ -17,9 +17,9 @@ __all__ = ["remove_added_on_error", "restore_on_error"]
 
 @contextmanager
 def remove_added_on_error(model: ModelHelper) -> Iterator[None]:
-    """If the block raises, remove the operators, external inputs and parameters that it has appended to ``model``.
+    """If the block raises, remove the operators, external inputs and parameters that it appended to ``model``.
 
-    The cost does not depend on the size of the model. Other changes stay; see ``restore_on_error``.
+    The cost does not depend on the size of the model. Other changes are not undone; see ``restore_on_error``.
     """
     nets = [(net.Proto(), net.op_len, len(net.Proto().external_input)) for net in (model.net, model.param_init_net)]
     params = (model.params, model._computed_params, model.weights, model.biases, model._updated)
@@ -62,7 +62,7 @@ def _contents(value: Any) -> Any:
 
 
 def _restore(value: Any, contents: Any) -> None:
-    """Put the contents back into the object itself: others may refer to it, such as a model that shares parameters."""
+    """Restore the contents in place, because other objects may refer to it, such as a model that shares parameters."""
     if isinstance(value, Net):
         value.Proto().CopyFrom(contents)
     elif isinstance(value, list):

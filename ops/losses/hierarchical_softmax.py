@@ -1,10 +1,10 @@
-"""Hierarchical softmax: HSoftmax with its gradient, HSoftmaxSearch, and HuffmanTreeHierarchy."""
+"""Hierarchical softmax: HSoftmax with its gradient, HSoftmaxSearch, HuffmanTreeHierarchy, and trees of words."""
 
 from __future__ import annotations
 
 import functools
 import heapq
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from typing import Any, Literal, TypeVar
 
@@ -17,9 +17,17 @@ from netbuilder.ops.core.operator import Operator, TensorSpec, require
 from netbuilder.ops.core.registry import kernel, register
 from netbuilder.proto import ArgumentError, OperatorDef, ShapeError
 from netbuilder.proto.arguments import make_op
-from netbuilder.proto.hsm_pb2 import HierarchyProto, NodeProto, TreeProto
+from netbuilder.proto.hsm_pb2 import HierarchyProto, NodeProto, PathNodeProto, TreeProto
 
-__all__ = ["HSoftmax", "HSoftmaxGradient", "HSoftmaxSearch", "HuffmanTreeHierarchy"]
+__all__ = [
+    "HSoftmax",
+    "HSoftmaxGradient",
+    "HSoftmaxSearch",
+    "HuffmanTreeHierarchy",
+    "create_hierarchy",
+    "create_node_with_nodes",
+    "create_node_with_words",
+]
 
 _TINY = 1e-20  # probabilities are clamped to this before log
 
@@ -141,7 +149,7 @@ class HSoftmax(_Hierarchical):
     """Y = -log of the probability of each sample's label: the product of the probabilities on the path to the word.
 
     A node's choices have the probabilities softmax(X W' + b), with the node's own rows of W and b. ``hierarchy``, a
-    serialized HierarchyProto (see ``netbuilder.model.hierarchy``), states these rows, and the choices that lead to each
+    serialized HierarchyProto (see ``create_hierarchy``), states these rows, and the choices that lead to each
     word. The second output stores scores and probabilities for the gradient.
 
     Inputs:
@@ -382,3 +390,38 @@ def _build(source: _HuffmanNode, node: NodeProto, offset: int) -> int:
             node.word_ids.append(child.label)
             offset += side
     return offset
+
+
+def create_node_with_words(words: Iterable[int], name: str = "node") -> NodeProto:
+    """Return a node whose leaves are these words, given by their ids."""
+    return NodeProto(name=name, word_ids=words)
+
+
+def create_node_with_nodes(nodes: Iterable[NodeProto], name: str = "node") -> NodeProto:
+    """Return a node whose children are copies of these nodes."""
+    return NodeProto(name=name, children=nodes)
+
+
+def create_hierarchy(tree_proto: TreeProto) -> HierarchyProto:
+    """Return the path to each word of a tree, for the argument ``hierarchy`` of HSoftmax (serialized).
+
+    Each inner node has one row of weights for each child and word. The offset of its first row is written into the
+    tree, for HSoftmaxSearch; ``size`` of the result is the total number of rows.
+    """
+    hierarchy = HierarchyProto(size=0)
+    _add_paths(hierarchy, tree_proto.root_node, [])
+    return hierarchy
+
+
+def _add_paths(hierarchy: HierarchyProto, node: NodeProto, above: list[PathNodeProto]) -> None:
+    length = len(node.children) + len(node.word_ids)
+    node.offset = hierarchy.size
+    hierarchy.size += length
+
+    def path(target: int) -> list[PathNodeProto]:
+        return [*above, PathNodeProto(index=node.offset, length=length, target=target)]
+
+    for target, child in enumerate(node.children):
+        _add_paths(hierarchy, child, path(target))
+    for target, word in enumerate(node.word_ids, len(node.children)):
+        hierarchy.paths.add(word_id=word, path_nodes=path(target))

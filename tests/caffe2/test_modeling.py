@@ -129,7 +129,7 @@ def test_models_of_one_set_of_parameters_have_one_init_net():
     assert step.param_init_net is model.param_init_net
     brew.fc(step, "x", "fc", 2, 3)
     assert [op.type for op in model.param_init_net.Proto().op] == ["XavierFill", "ConstantFill"]
-    with pytest.raises(UsageError, match="asked for again"):
+    with pytest.raises(UsageError, match="was requested with"):
         brew.fc(model, "x", "fc", 2, 4)
 
 

@@ -61,7 +61,7 @@ class TestBrew:
             brew.Register(own_test_helper)
 
     def test_what_is_no_model(self):
-        with pytest.raises(RuntimeError, match="the first argument must be the ModelHelper"):
+        with pytest.raises(RuntimeError, match="the first argument must be a ModelHelper"):
             brew.fc("x")
 
     def test_plain_functions(self):

@@ -67,7 +67,7 @@ def test_reference_functions():
 
 def test_hints_of_the_executor():
     op = core.CreateOperator("Relu", ["x"], ["y"])
-    with pytest.raises(NetError, match="needs a RecurrentNetwork or its gradient, got 'Relu'"):
+    with pytest.raises(NetError, match="must be a RecurrentNetwork or its gradient, got 'Relu'"):
         recurrent.set_rnn_executor_config(op, num_threads=2)
     model = model_helper.ModelHelper(name="m")
     rnn_cell.LSTM(model, "x", "l", ["h", "c"], 2, 3, "lstm")

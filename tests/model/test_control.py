@@ -83,13 +83,13 @@ def test_a_loop_may_decide_in_its_body():
 def test_refusals():
     model = ModelHelper("refused")
     with pytest.raises(
-        NetError, match=r"net 'then\w*' reads \['x'\], which it does not make; add them to external_blobs"
+        NetError, match=r"net 'then\w*' reads \['x'\] before it writes them; add them to external_blobs"
     ):
         brew.cond(model, "c", ["y"], squared("then", "Negative"))
     with pytest.raises(NetError, match="does not write the condition 'go'"):
         brew.loop(model, "go", ["x", "y"], squared("body", "Negative"))
     with pytest.raises(TypeError, match="cond: external_blobs must be a list of blobs, got 'x'"):
         brew.cond(model, "c", "x", squared("then", "Negative"))
-    with pytest.raises(TypeError, match="a branch or loop is a Net, or a model that has one, got None"):
+    with pytest.raises(TypeError, match="a branch or loop must be a Net or a model, got None"):
         brew.loop(model, "go", ["x"], None)
     assert len(model.net.Proto().op) == 0

@@ -145,7 +145,7 @@ def test_given_transitions_and_refusals():
     model = ModelHelper("m")
     layer = CRFWithLoss(model, 3, "given")
     assert [str(p) for p in model.GetParams()] == ["given"] and layer.num_classes_padded == 5
-    with pytest.raises(ArgumentError, match="a run takes one sequence"):
+    with pytest.raises(ArgumentError, match="seq_lengths must be None"):
         layer.crf_loss("pred", "labels", "lengths")
     with pytest.raises(ArgumentError, match="num_classes must be at least 1, got 0"):
         CRFWithLoss(model, 0)

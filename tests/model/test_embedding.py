@@ -82,10 +82,13 @@ def test_equal_over_devices():
 @pytest.mark.parametrize(
     "options, match",
     [
-        ({"num_rows": 5}, "give num_rows and dim_out, or a table that is there"),
+        ({"num_rows": 5}, "give num_rows and dim_out, or an existing table"),
         ({"num_rows": 0, "dim_out": 3}, "num_rows"),
-        ({"table": "t", "weights": "w"}, "weights are for sums of rows; give lengths"),
-        ({"table": "t", "weights": "w", "lengths": "l", "pooling": "mean"}, "weights are for sums of rows"),
+        ({"table": "t", "weights": "w"}, "weights require lengths"),
+        (
+            {"table": "t", "weights": "w", "lengths": "l", "pooling": "mean"},
+            "lengths and pooling",
+        ),
         ({"table": "t", "lengths": "l", "pooling": "max"}, "pooling must be one of sum, mean, got 'max'"),
     ],
 )

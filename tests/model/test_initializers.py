@@ -33,7 +33,7 @@ def test_a_fill_is_set_once():
     with pytest.raises(ArgumentError, match="parameter 'w': its initializer Initializer has no fill operator"):
         made.create_param("w", Net("init"), [1])
     made.update("XavierFill", {})
-    with pytest.raises(ArgumentError, match="fills by 'XavierFill'; make another one for 'MSRAFill'"):
+    with pytest.raises(ArgumentError, match="has the fill 'XavierFill' already; make another one for 'MSRAFill'"):
         made.update("MSRAFill", {})
 
 
@@ -43,7 +43,7 @@ def test_somebody_elses_parameter():
         info = ExternalInitializer().create_param("w", net, [2])
         full = ExternalInitializer().create_param(BlobReference("w"), net, None)
     assert (info.name, info.shape, full.name, full.shape, net.op_len) == ("s/w", [2], "w", None, 0)
-    with pytest.raises(TypeError, match="a parameter's name is a string or a BlobReference, got 3"):
+    with pytest.raises(TypeError, match="param_name must be a string or a BlobReference, got 3"):
         ExternalInitializer().create_param(3, net, [2])
 
 
@@ -56,9 +56,9 @@ def test_what_a_layers_arguments_ask_for():
     assert type(update_initializer(ExternalInitializer, None, DEFAULT)) is ExternalInitializer
     whole = Initializer("UniformFill")
     assert update_initializer(whole, None, DEFAULT) is whole
-    with pytest.raises(ArgumentError, match="is complete; the fill"):
+    with pytest.raises(ArgumentError, match="has its own fill, so the fill"):
         update_initializer(whole, ("MSRAFill", {}), DEFAULT)
-    with pytest.raises(ArgumentError, match="a fill is given as .* got 'MSRAFill'"):
+    with pytest.raises(ArgumentError, match="a fill must be .* got 'MSRAFill'"):
         update_initializer(None, "MSRAFill", DEFAULT)
 
 
@@ -101,5 +101,5 @@ def test_half_precision_with_a_master_copy():
 
 
 def test_a_parameter_is_a_reference():
-    with pytest.raises(TypeError, match="a parameter is given as a BlobReference, got 'w'"):
+    with pytest.raises(TypeError, match="a parameter must be a BlobReference, got 'w'"):
         ParameterInfo(None, "w")

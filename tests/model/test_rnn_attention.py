@@ -15,6 +15,7 @@ from netbuilder.model.rnn import (
     MultiRNNCell,
     UnrolledCell,
 )
+from netbuilder.model.rnn.cell import StepInputs
 from netbuilder.proto import ArgumentError, NetError
 from rnn_nets import check_gradients, close, memory_between_steps, trained, weighted_sum
 from rnn_reference import attention_step, lstm
@@ -176,5 +177,5 @@ def test_refusals():
     cell = AttentionCell(READ, "read", None, decoder, 3, AttentionType.Dot, None, False, name="a")
     with pytest.raises(NetError, match="only attention of type SoftCoverage"):
         cell.build_initial_coverage(ModelHelper("m"))
-    with pytest.raises(NetError, match="prepare_input comes before"):
-        cell._apply(ModelHelper("m"), "x", None, ["h", "c", "context"], "t")
+    with pytest.raises(NetError, match="prepare_input must be called before"):
+        cell._apply(ModelHelper("m"), StepInputs("x", None, ["h", "c", "context"], "t"))

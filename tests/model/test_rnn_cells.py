@@ -250,7 +250,7 @@ def test_dropout_of_the_output():
     kept = got != 0
     assert 0 < kept.sum() < kept.size
     close(got[kept], 2 * hidden[kept])
-    with pytest.raises(ArgumentError, match="is_test must be given"):
+    with pytest.raises(ArgumentError, match="is_test is required"):
         DropoutCell(inner, dropout_ratio=0.5)
 
 
@@ -334,11 +334,11 @@ def test_refusals():
         LSTM(model, "x", None, ["a"], 2, 3, "l")
     with pytest.raises(ArgumentError, match="activation must be 'relu' or 'tanh', got 'sine'"):
         BasicRNN(model, "x", None, None, 2, 3, "l", activation="sine")
-    with pytest.raises(ArgumentError, match="hidden_size must be a whole number from 1 on, got 0"):
+    with pytest.raises(ArgumentError, match="hidden_size must be a positive integer, got 0"):
         LSTM(model, "x", None, None, 2, 0, "l")
-    with pytest.raises(GradientError, match="outputs_with_grads has \\[7\\]; there are 4 outputs"):
+    with pytest.raises(GradientError, match="outputs_with_grads must be in \\[0, 4\\), got \\[7\\]"):
         LSTM(model, "x", None, None, 2, 3, "l", outputs_with_grads=(7,))
-    with pytest.raises(ArgumentError, match="layers with one below them are 1 to 1"):
+    with pytest.raises(ArgumentError, match="residual_output_layers must be in \\[1, 1\\], got"):
         cell = BasicRNNCell(2, 2, 0.0, False, activation="tanh")
         MultiRNNCell([cell, cell], residual_output_layers=[0])
     with pytest.raises(ArgumentError, match="T, the number of steps"):
@@ -351,5 +351,5 @@ def test_refusals():
     a, b = step.net.AddExternalInputs("a", "b")
     with pytest.raises(NetError, match="state 'b' has no link"):
         recurrent_net(model.net, step.net, [(a, "x")], [(b, "s")], {})
-    with pytest.raises(NetError, match="'c' is no blob of it"):
+    with pytest.raises(NetError, match="does not define blob 'c'"):
         recurrent_net(model.net, step.net, [(a, "x")], [(b, "s")], {b: "c"})

@@ -161,7 +161,7 @@ def test_words(tmp_path):
     assert list(gen_vocab(str(file), 0)) == ["<PAD>", "<GO>", "<EOS>", "<UNK>", "a", "b", "c", "d"]
     assert gen_vocab(file, 1) == gen_vocab(file.read_text().splitlines(), 1)
     assert get_numberized_sentence(" a  zz\n", gen_vocab(file, 1)) == [4, 3]
-    with pytest.raises(ArgumentError, match="unk_threshold must be 0 or more"):
+    with pytest.raises(ArgumentError, match="unk_threshold must not be negative"):
         gen_vocab(file, -1)
 
 
@@ -227,17 +227,17 @@ def test_wrong_searches():
     def step(tokens, states, number):
         return np.zeros((len(tokens) + 1, 3)), states
 
-    with pytest.raises(ShapeError, match="given 1 words and gave 2 rows"):
+    with pytest.raises(ShapeError, match="one row for each of 1 tokens, got 2 rows"):
         beam_search(step, {}, beam_size=1, max_length=1)
-    with pytest.raises(ArgumentError, match="beam_size must be 1 or more, got 0"):
+    with pytest.raises(ArgumentError, match="beam_size must be positive, got 0"):
         beam_search(step, {}, beam_size=0, max_length=1)
 
 
 def test_refusals():
     model = ModelHelper("m")
-    with pytest.raises(ArgumentError, match="no encoder_layer_configs"):
+    with pytest.raises(ArgumentError, match="must have encoder_layer_configs"):
         build_embedding_encoder(model, {}, 1, "x", "l", 5, "t", 4, False)
-    with pytest.raises(ArgumentError, match="num_gpus must be 0 or more, got -1"):
+    with pytest.raises(ArgumentError, match="num_gpus must not be negative, got -1"):
         build_embedding_encoder(model, {"encoder_layer_configs": [{}]}, 1, "x", "l", 5, "t", 4, False, num_gpus=-1)
     with pytest.raises(ArgumentError, match="attention_type must be 'none' or one of"):
         build_embedding_decoder(

@@ -1,1 +1,1 @@
-"""Layer helpers, one family a file; ``netbuilder.model.brew`` hands them their arguments."""
+"""Layer helpers, one family per file; ``netbuilder.model.brew`` registers them and passes their arguments."""

@@ -1,4 +1,4 @@
-"""Sums, differences and products of blobs, and the order of their axes."""
+"""Sums, differences and products of blobs; transposition."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ Blob = str | BlobReference
 
 
 def sum(model: ModelHelper, blob_in: Sequence[Blob], blob_out: Blob, **kwargs: Any) -> BlobReference:
-    """Add any number of blobs of one shape."""
+    """Add any number of blobs of equal shape."""
     result: BlobReference = model.net.Sum(blob_in, blob_out, **kwargs)
     return result
 
@@ -46,7 +46,7 @@ def batch_mat_mul(
     """Multiply two batches of matrices (``trans_a``, ``trans_b`` of BatchMatMul).
 
     Args:
-        enable_tensor_core: ask for the engine of that name.
+        enable_tensor_core: request the engine TENSORCORE.
     """
     if enable_tensor_core:
         kwargs["engine"] = "TENSORCORE"

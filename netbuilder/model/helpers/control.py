@@ -1,4 +1,4 @@
-"""Branches and loops: nets that run or not, once or many times, as a blob says."""
+"""Branches and loops: nets that run conditionally or repeatedly, depending on a blob."""
 
 from __future__ import annotations
 
@@ -27,32 +27,32 @@ def cond(
     then_model: ModelHelper | Net,
     else_model: ModelHelper | Net | None = None,
 ) -> Any:
-    """Run one net if a blob is true, and another one, or none, if it is not.
+    """Run one net if a blob is true, and another one, or none, otherwise.
 
-    Blobs that a net writes and that are not in ``external_blobs`` are its own: they cannot be read
-    after it, and may have the name of a blob outside.
+    Blobs that a net writes and that are not in ``external_blobs`` are local: they cannot be read
+    outside, and may have the name of a blob outside.
 
     Args:
-        cond_blob: one bool.
-        external_blobs: what the nets may read from outside, their parameters included, and what they
-            write for others. What only one of them writes must be there before.
-        then_model, else_model: the nets, or models whose main nets they are.
+        cond_blob: a bool.
+        external_blobs: blobs outside that the nets may read, their parameters included, or write. Blobs that only
+            one of the nets writes must exist before.
+        then_model, else_model: the nets, or models whose main nets are used.
 
     Returns:
-        References to the blobs that the nets write for others: one, a tuple of several, or None.
+        References to the blobs of ``external_blobs`` that the nets write: one, a tuple of several, or None.
 
     Raises:
-        NetError: a net reads a blob that is neither its own nor in ``external_blobs``.
-        TypeError: ``external_blobs`` is no list, or a net is none.
+        NetError: a net reads a blob that is neither local nor in ``external_blobs``.
+        TypeError: ``external_blobs`` is not a list, or a model is neither a Net nor a model.
     """
     known = _names("cond", external_blobs)
     name = model.net.NextName("cond")
-    nets = {"then_net": _held(then_model, known, name + "/then")}
+    nets = {"then_net": _subgraph(then_model, known, name + "/then")}
     if else_model is not None:
-        nets["else_net"] = _held(else_model, known, name + "/else")
+        nets["else_net"] = _subgraph(else_model, known, name + "/else")
     writes = [set(net.external_output) for net in nets.values()]
-    in_all = set.intersection(*writes) if else_model is not None else set()
-    return _add(model, "If", blob_name(cond_blob), nets, kept=sorted(set.union(*writes) - in_all))
+    always = set.intersection(*writes) if else_model is not None else set()
+    return _add(model, "If", blob_name(cond_blob), nets, sometimes_written=sorted(set.union(*writes) - always))
 
 
 def loop(
@@ -62,32 +62,32 @@ def loop(
     loop_model: ModelHelper | Net,
     cond_model: ModelHelper | Net | None = None,
 ) -> Any:
-    """Run a net again and again, as long as a blob is true.
+    """Run a net repeatedly, while a blob is true.
 
     Args:
-        cond_blob: one bool, looked at before each run.
-        external_blobs: what the nets may read from outside, and what they write for others.
-        loop_model: the net, or a model whose main net it is.
-        cond_model: a net that writes ``cond_blob``, run before each look at it; None: ``loop_model``
-            writes it, and it is there before.
+        cond_blob: a bool, tested before each run.
+        external_blobs: blobs outside that the nets may read or write.
+        loop_model: the net, or a model whose main net is used.
+        cond_model: a net that writes ``cond_blob``, run before each test; None: ``loop_model``
+            writes it, and it exists before.
 
     Returns:
-        References to the blobs that the nets write for others: one, a tuple of several, or None.
+        References to the blobs of ``external_blobs`` that the nets write: one, a tuple of several, or None.
 
     Raises:
-        NetError: a net reads a blob that is neither its own nor in ``external_blobs``; none writes
+        NetError: a net reads a blob that is neither local nor in ``external_blobs``; no net writes
             ``cond_blob``, so that the loop would never end.
-        TypeError: ``external_blobs`` is no list, or a net is none.
+        TypeError: ``external_blobs`` is not a list, or a model is neither a Net nor a model.
     """
     condition = blob_name(cond_blob)
     known = [*_names("loop", external_blobs), condition]
     name = model.net.NextName("loop")
-    nets = {"loop_net": _held(loop_model, known, name + "/loop")}
+    nets = {"loop_net": _subgraph(loop_model, known, name + "/loop")}
     if cond_model is not None:
-        nets["cond_net"] = _held(cond_model, known, name + "/cond")
-    decides = nets.get("cond_net", nets["loop_net"])
-    if condition not in decides.external_output:
-        raise NetError(f"loop: net {decides.name!r} does not write the condition {condition!r}")
+        nets["cond_net"] = _subgraph(cond_model, known, name + "/cond")
+    writer = nets.get("cond_net", nets["loop_net"])
+    if condition not in writer.external_output:
+        raise NetError(f"loop: net {writer.name!r} does not write the condition {condition!r}")
     return _add(model, "While", condition, nets)
 
 
@@ -97,17 +97,17 @@ def _names(helper: str, blobs: Any) -> list[str]:
     return list(map(blob_name, blobs))
 
 
-def _held(model: ModelHelper | Net, known: Iterable[str], scope: str) -> NetDef:
-    """Return a copy of a net in which the blobs that are its own have names of their own."""
+def _subgraph(model: ModelHelper | Net, known: Iterable[str], scope: str) -> NetDef:
+    """Return a copy of a net whose local blobs are renamed into ``scope``."""
     if not hasattr(model, "Proto"):
-        raise TypeError(f"a branch or loop is a Net, or a model that has one, got {model!r}")
+        raise TypeError(f"a branch or loop must be a Net or a model, got {model!r}")
     net = NetDef()
     net.CopyFrom(model.Proto())
     outside = set(known)
     reads = undefined_inputs(net.op)
     if missing := [blob for blob in reads if blob not in outside]:
         raise NetError(
-            f"net {net.name!r} reads {missing}, which it does not make; add them to external_blobs, or to the net"
+            f"net {net.name!r} reads {missing} before it writes them; add them to external_blobs, or write them first"
         )
     written = dict.fromkeys(blob for op in net.op for blob in op.output)
     net.external_input[:] = reads
@@ -116,10 +116,16 @@ def _held(model: ModelHelper | Net, known: Iterable[str], scope: str) -> NetDef:
     return net
 
 
-def _add(model: ModelHelper, op_type: str, condition: str, nets: dict[str, NetDef], kept: Iterable[str] = ()) -> Any:
-    """Append the operator; ``kept`` are blobs that may be left as they were, so that it reads them."""
+def _add(
+    model: ModelHelper,
+    op_type: str,
+    condition: str,
+    nets: dict[str, NetDef],
+    sometimes_written: Iterable[str] = (),
+) -> Any:
+    """Append the operator; blobs that are only ``sometimes_written`` are among its inputs too."""
     reads = dict.fromkeys(blob for net in nets.values() for blob in net.external_input)
-    reads.update(dict.fromkeys(kept))
+    reads.update(dict.fromkeys(sometimes_written))
     reads.pop(condition, None)  # it is the first input
     writes = dict.fromkeys(blob for net in nets.values() for blob in net.external_output)
     inputs = [BlobReference(blob) for blob in (condition, *reads)]

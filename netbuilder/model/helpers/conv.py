@@ -1,4 +1,4 @@
-"""Convolutions: plain, over any number of axes, transposed, in groups."""
+"""Convolutions: 2-D, N-D, transposed and grouped."""
 
 from __future__ import annotations
 
@@ -36,28 +36,30 @@ def conv(
     transform_inputs: TransformInputs | None = None,
     **kwargs: Any,
 ) -> BlobReference:
-    """Convolve images, with weights ``<blob_out>_w`` and a bias ``<blob_out>_b``.
+    """Add a convolution of images with weights ``<blob_out>_w`` and bias ``<blob_out>_b``.
 
     Args:
         blob_in: images, (N, C, H, W), or (N, H, W, C) with ``order="NHWC"``.
-        blob_out: name of the result; None: one named after the net.
-        dim_in, dim_out: numbers of channels of input and result.
-        kernel: extent of the window in pixels, or its extents (height, width).
+        blob_out: name of the result; None: a name made from the net's.
+        dim_in, dim_out: numbers of input and output channels.
+        kernel: size of the kernel in pixels, or (height, width).
         weight_init, bias_init: (fill operator, its arguments); Xavier and zeros if None.
         WeightInitializer, BiasInitializer: initializer classes, see ``netbuilder.model.initializers``.
-        group: the channels are cut into so many parts, convolved apart.
+        group: number of groups of channels.
         transform_inputs: called with (model, blob_out, inputs); may change the list of inputs.
-        kwargs: ``no_bias`` (leave the bias out), ``order``, ``use_cudnn``, ``engine``,
-            ``cudnn_exhaustive_search`` (try all algorithms, take the fastest), ``ws_nbytes_limit``
+        kwargs: ``no_bias``, ``order``, ``use_cudnn``, ``engine``,
+            ``cudnn_exhaustive_search`` (try all algorithms and use the fastest), ``ws_nbytes_limit``
             (bytes), and arguments of Conv: ``stride``, ``pad``, ``dilation``, ...
 
     Raises:
-        ArgumentError: a number of channels or an extent is no whole number from 1 on; ``group`` does not divide the
+        ArgumentError: a number of channels or the kernel is not a positive integer; ``group`` does not divide the
             channels; an argument is unknown.
     """
     kernels = _as_list(kernel)
     if len(kernels) not in (1, 2):
-        raise ArgumentError(f"conv {str(blob_out)!r}: kernel has one or two extents, got {kernel!r}; see conv_nd")
+        raise ArgumentError(
+            f"conv {str(blob_out)!r}: kernel must be one or two numbers, got {kernel!r}; use conv_nd for more axes"
+        )
     args = {"kernel": kernels[0]} if len(kernels) == 1 else {"kernel_h": kernels[0], "kernel_w": kernels[1]}
     return _conv(
         model, blob_in, blob_out, dim_in, dim_out, kernels * 2 if len(kernels) == 1 else kernels, args,
@@ -81,13 +83,13 @@ def conv_nd(
     order: str = "NCHW",
     **kwargs: Any,
 ) -> BlobReference:
-    """Convolve over as many axes as ``kernel`` has extents; else as ``conv``.
+    """Add a convolution over as many axes as ``kernel`` has numbers; otherwise like ``conv``.
 
     Raises:
         ArgumentError: ``order`` is not "NCHW".
     """
     if order != "NCHW":
-        raise ArgumentError(f"conv_nd {str(blob_out)!r}: channels come first, order must be 'NCHW', got {order!r}")
+        raise ArgumentError(f"conv_nd {str(blob_out)!r}: order must be 'NCHW' (channels first), got {order!r}")
     kernels = _as_list(kernel)
     return _conv(
         model, blob_in, blob_out, dim_in, dim_out, kernels, {"kernels": kernels},
@@ -125,7 +127,7 @@ def _conv(
     if group < 1 or dim_in % group or dim_out % group:
         raise ArgumentError(f"conv {str(out)!r}: group must divide {dim_in} and {dim_out} channels, got {group}")
     if any(not hasattr(extent, "__index__") or extent < 1 for extent in kernels):
-        raise ArgumentError(f"conv {str(out)!r}: kernel must be whole numbers from 1 on, got {kernels}")
+        raise ArgumentError(f"conv {str(out)!r}: kernel must be positive integers, got {kernels}")
     library = convolution_arguments(
         use_cudnn=use_cudnn,
         order=order,
@@ -175,16 +177,16 @@ def conv_transpose(
     ws_nbytes_limit: int | None = None,
     **kwargs: Any,
 ) -> BlobReference:
-    """Convolve transposed: the gradient of a convolution by its input, as a layer; images grow by ``stride``.
+    """Add a transposed convolution, which upsamples images by ``stride``.
 
     Args:
-        kernel: extent of the square window in pixels.
+        kernel: size of the square kernel in pixels.
         kwargs: ``no_bias``, ``engine``, and arguments of ConvTranspose: ``stride``, ``pad``, ``adj``, ...
             The others are those of ``conv``.
     """
     out = blob_out or model.net.NextName()
     if not isinstance(kernel, int):
-        raise ArgumentError(f"conv_transpose {str(out)!r}: kernel is one extent, got {kernel!r}")
+        raise ArgumentError(f"conv_transpose {str(out)!r}: kernel must be one integer, got {kernel!r}")
     check_extents("conv_transpose", out, dim_in=dim_in, dim_out=dim_out, kernel=kernel)
     no_bias = kwargs.pop("no_bias", False)
     library = convolution_arguments(
@@ -213,7 +215,7 @@ def group_conv(
     group: int = 1,
     **kwargs: Any,
 ) -> BlobReference:
-    """Convolve ``group`` parts of the channels apart; ``conv`` with ``group`` after the fills."""
+    """Add a grouped convolution: ``conv`` with another position of the argument ``group``."""
     return conv(
         model, blob_in, blob_out, dim_in, dim_out, kernel, weight_init=weight_init, bias_init=bias_init, group=group,
         **kwargs,
@@ -236,9 +238,9 @@ def group_conv_deprecated(
     ws_nbytes_limit: int | None = None,
     **kwargs: Any,
 ) -> BlobReference:
-    """Convolve parts of the channels by one operator each, as old models did: their parameters are apart too.
+    """Add a grouped convolution as one operator per group, for old models; new models should use ``group_conv``.
 
-    Part ``i`` has the parameters ``<blob_out>_gconv_<i>_w`` and ``_b``. New models take ``group_conv``.
+    Group ``i`` has the parameters ``<blob_out>_gconv_<i>_w`` and ``_b``.
     """
     if group < 1 or dim_in % group or dim_out % group:
         raise ArgumentError(

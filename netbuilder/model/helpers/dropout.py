@@ -21,10 +21,11 @@ def dropout(
     use_cudnn: bool = False,
     **kwargs: Any,
 ) -> BlobReference:
-    """Set a random share of the activations to 0 and scale the others up; the mask is kept in ``_<blob_out>_mask``.
+    """Set activations to 0 at random and scale the others up; the mask is stored in ``_<blob_out>_mask``.
 
     Args:
-        kwargs: ``is_test`` (must be given: in a test net all pass unchanged), ``ratio`` (the share, in [0, 1)).
+        kwargs: ``is_test`` (required; in a test net activations are unchanged), ``ratio`` (dropout probability,
+            in [0, 1)).
 
     Raises:
         ArgumentError: ``is_test`` is missing.
@@ -32,7 +33,7 @@ def dropout(
     Source: Srivastava et al., "Dropout: a simple way to prevent neural networks from overfitting", 2014.
     """
     if "is_test" not in kwargs:
-        raise ArgumentError(f"dropout {str(blob_out)!r}: is_test must be given: 0 in a training net, 1 in a test net")
+        raise ArgumentError(f"dropout {str(blob_out)!r}: is_test is required: 0 in a training net, 1 in a test net")
     engine = CUDNN if use_cudnn else "DEFAULT"
     mask = "_" + blob_out + "_mask"
     result: BlobReference = model.net.Dropout(blob_in, [blob_out, mask], engine=engine, **kwargs)[0]

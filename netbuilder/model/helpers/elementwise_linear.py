@@ -1,4 +1,4 @@
-"""A layer with a factor and a summand per feature."""
+"""A layer with a weight and a bias for each feature."""
 
 from __future__ import annotations
 
@@ -24,11 +24,11 @@ def elementwise_linear(
     bias_init: FillAndArguments | None = None,
     **kwargs: Any,
 ) -> BlobReference:
-    """Multiply each feature by a weight of its own, ``<blob_out>_w``, and add a bias, ``<blob_out>_b``.
+    """Multiply each feature by its own weight, ``<blob_out>_w``, and add its own bias, ``<blob_out>_b``.
 
     Args:
-        blob_in: activations; all axes from ``axis`` (1) on are one vector of ``dim`` features.
-        blob_out: name of the result; None: one named after the net.
+        blob_in: activations; the axes from ``axis`` (1) on are flattened to ``dim`` features.
+        blob_out: name of the result; None: a name made from the net's.
         dim: number of features.
         weight_init, bias_init: (fill operator, its arguments); ones and zeros if None.
         kwargs: ``axis`` of ElementwiseLinear.

@@ -1,4 +1,4 @@
-"""Rows of a table by their indices: embeddings, one for each index or summed by sample."""
+"""Embeddings: rows of a table are looked up by index, and optionally summed for each sample."""
 
 from __future__ import annotations
 
@@ -31,36 +31,36 @@ def embedding(
     pooling: str = "sum",
     **kwargs: Any,
 ) -> BlobReference:
-    """Look up rows of a table, ``<blob_out>_w``, (num_rows, dim_out); with ``lengths``, sum those of each sample.
+    """Look up rows of a table ``<blob_out>_w``, (num_rows, dim_out); with ``lengths``, sum the rows of each sample.
 
     The table's gradient is sparse: see ``docs/sparse.md``.
 
     Args:
-        blob_in: indices of rows, int32 or int64: of any shape; with ``lengths`` a vector, the samples' one after the
-            other.
-        blob_out: name of the result; None: one named after the net.
+        blob_in: indices of rows, int32 or int64, of any shape; with ``lengths``, the concatenated indices of all
+            samples.
+        blob_out: name of the result; None: a name made from the net's.
         weight_init: (fill operator, its arguments) of the table; XavierFill if None.
-        table: a parameter to look up in, instead of a new one of ``num_rows`` and ``dim_out``.
-        lengths: (samples,) int32: how many indices each sample has, 0 or more.
-        weights: float32, a factor for each index; with ``lengths``.
-        pooling: "sum", or "mean" over the rows of a sample.
+        table: an existing parameter to use, instead of a new one of ``num_rows`` and ``dim_out``.
+        lengths: (samples,) int32: number of indices of each sample, 0 or more.
+        weights: float32, a factor for each index; requires ``lengths``.
+        pooling: "sum" or "mean" of the rows of a sample.
         kwargs: arguments of the operator, such as ``grad_on_weights`` for ``weights``.
 
     Returns:
-        Without ``lengths`` (the shape of the indices, dim_out), with them (samples, dim_out).
+        The rows, (*shape of the indices, dim_out); with ``lengths`` (samples, dim_out).
 
     Raises:
-        ArgumentError: ``pooling`` is another; ``weights`` are given without ``lengths`` or with a mean; the table's
-            extents are missing.
+        ArgumentError: ``pooling`` is neither "sum" nor "mean"; ``weights`` are given without ``lengths`` or with
+            "mean"; ``num_rows`` and ``dim_out`` are missing.
     """
     out = blob_out or model.net.NextName()
     if pooling not in _POOLED:
         raise ArgumentError(f"embedding {out!s}: pooling must be one of {', '.join(_POOLED)}, got {pooling!r}")
     if weights is not None and (lengths is None or pooling != "sum"):
-        raise ArgumentError(f"embedding {out!s}: weights are for sums of rows; give lengths, and no other pooling")
+        raise ArgumentError(f"embedding {out!s}: weights require lengths and pooling='sum'")
     if table is None:
         if num_rows is None or dim_out is None:
-            raise ArgumentError(f"embedding {out!s}: give num_rows and dim_out, or a table that is there")
+            raise ArgumentError(f"embedding {out!s}: give num_rows and dim_out, or an existing table")
         check_extents("embedding", out, num_rows=num_rows, dim_out=dim_out)
         table = model.create_param(
             out + "_w", [num_rows, dim_out], update_initializer(None, weight_init, ("XavierFill", {}))

@@ -1,4 +1,4 @@
-"""The arguments that choose a library for an operator, as Caffe2's helpers take them."""
+"""The arguments of Caffe2's helpers that choose the library for an operator."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ __all__ = ["convolution_arguments", "own_arguments", "with_engine"]
 
 CUDNN = "CUDNN"
 
-# What every model's arg_scope may hold for convolutions and their like.
+# Arguments for convolutions and similar layers that a model's arg_scope may have.
 _LAYER_ARGUMENTS = frozenset({"cudnn_exhaustive_search", "order", "use_cudnn", "ws_nbytes_limit"})
 
 
@@ -21,7 +21,7 @@ def with_engine(kwargs: dict[str, Any], use_cudnn: bool) -> dict[str, Any]:
 
 
 def own_arguments(kwargs: Mapping[str, Any]) -> dict[str, Any]:
-    """Return the arguments without those that a model gives to all layers, for an operator that reads none of them."""
+    """Return the arguments without those that a model's arg_scope has for all layers."""
     return {name: value for name, value in kwargs.items() if name not in _LAYER_ARGUMENTS}
 
 
@@ -33,20 +33,19 @@ def convolution_arguments(
     ws_nbytes_limit: int | None,
     engine: str | None,
 ) -> dict[str, Any]:
-    """Return the arguments of a convolution that say which library computes it and how.
+    """Return the arguments of a convolution for its library and memory layout.
 
     Raises:
-        ArgumentError: another engine than cuDNN is named while ``use_cudnn`` holds, or cuDNN while it does not;
-            ``order`` is none.
+        ArgumentError: ``engine`` and ``use_cudnn`` contradict each other; ``order`` is invalid.
     """
     if order not in ("NCHW", "NHWC"):
         raise ArgumentError(f"order must be 'NCHW' or 'NHWC', got {order!r}")
     if not use_cudnn:
         if engine == CUDNN:
-            raise ArgumentError("engine 'CUDNN' contradicts use_cudnn=False; leave one of them out")
+            raise ArgumentError("engine 'CUDNN' contradicts use_cudnn=False; omit one of them")
         return {"order": order, "engine": engine}
     if engine not in (None, CUDNN):
-        raise ArgumentError(f"engine {engine!r} cannot serve with use_cudnn=True; give use_cudnn=False")
+        raise ArgumentError(f"engine {engine!r} contradicts use_cudnn=True; give use_cudnn=False")
     arguments = {"order": order, "engine": CUDNN, "exhaustive_search": cudnn_exhaustive_search}
     if ws_nbytes_limit:
         arguments["ws_nbytes_limit"] = ws_nbytes_limit

@@ -32,17 +32,17 @@ def fc(
     """Multiply by weights ``<blob_out>_w``, (dim_out, dim_in), and add a bias ``<blob_out>_b``.
 
     Args:
-        blob_in: activations; all axes from ``axis`` (1) on are one vector of ``dim_in`` elements.
-        blob_out: name of the result; None: one named after the net.
-        dim_in, dim_out: lengths of the vectors.
+        blob_in: activations; the axes from ``axis`` (1) on are flattened to ``dim_in`` elements.
+        blob_out: name of the result; None: a name made from the net's.
+        dim_in, dim_out: lengths of input and output vectors.
         weight_init, bias_init: (fill operator, its arguments); Xavier and zeros if None.
         WeightInitializer, BiasInitializer: initializer classes, see ``netbuilder.model.initializers``.
-        enable_tensor_core: ask for the engine of that name.
-        float16_compute: accumulate in float16, where an engine can.
+        enable_tensor_core: request the engine TENSORCORE.
+        float16_compute: accumulate in float16, if the engine supports it.
         kwargs: arguments of FC: ``axis``, ``axis_w``, ``engine``, ...
 
     Raises:
-        ArgumentError: a length is no whole number from 1 on; an argument is unknown.
+        ArgumentError: a length is not a positive integer; an argument is unknown.
     """
     out = blob_out or model.net.NextName()
     check_extents("fc", out, dim_in=dim_in, dim_out=dim_out)

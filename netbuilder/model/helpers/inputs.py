@@ -16,11 +16,11 @@ __all__ = ["db_input", "image_input"]
 def db_input(model: ModelHelper, blobs_out: Any, batch_size: int, db: str, db_type: str, **kwargs: Any) -> Any:
     """Read batches of tensors from a database of TensorProtos records; return references to them.
 
-    The init net opens the database, once a path; at its end the reader starts again.
+    The init net opens the database; at its end the reader starts again.
 
     Args:
         blobs_out: a name for each tensor of a record.
-        batch_size: records a batch; they are stacked along a new first axis.
+        batch_size: records per batch; they are stacked along a new first axis.
         db: the database's path.
         db_type: its format, such as "minidb" or "lmdb".
         kwargs: further arguments of TensorProtosDBInput.
@@ -40,14 +40,14 @@ def image_input(
     """Read batches of images and labels from a database; return references to them.
 
     Args:
-        blob_in: the reader that CreateDB made.
-        blob_out: names of images and labels, and of what records hold besides.
-        order: of the images, "NCHW" or "NHWC"; for the former they are transposed, unless a GPU normalizes them.
-        use_gpu_transform: whether a GPU normalizes them, where the operator runs on one.
+        blob_in: the reader, made by CreateDB.
+        blob_out: names of images, labels and further fields of the records.
+        order: layout of the images, "NCHW" or "NHWC"; "NCHW" requires a transposition, unless a GPU normalizes them.
+        use_gpu_transform: normalize on the GPU, if the operator runs on one.
         kwargs: further arguments of ImageInput.
 
     Raises:
-        ArgumentError: ``order`` is none.
+        ArgumentError: ``order`` is invalid.
     """
     if order not in ("NCHW", "NHWC"):
         raise ArgumentError(f"image_input: order must be 'NCHW' or 'NHWC', got {order!r}")

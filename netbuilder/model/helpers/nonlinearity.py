@@ -1,4 +1,4 @@
-"""Functions of single activations."""
+"""Activation functions."""
 
 from __future__ import annotations
 
@@ -19,28 +19,28 @@ Blob = str | BlobReference
 def relu(
     model: ModelHelper, blob_in: Blob, blob_out: Blob, use_cudnn: bool = False, order: str = "NCHW", **kwargs: Any
 ) -> BlobReference:
-    """Replace what is negative by 0; ``blob_out`` may be ``blob_in``."""
+    """Compute max(x, 0); ``blob_out`` may be ``blob_in``."""
     return _apply(model, "Relu", blob_in, blob_out, use_cudnn, order, kwargs)
 
 
 def tanh(
     model: ModelHelper, blob_in: Blob, blob_out: Blob, use_cudnn: bool = False, order: str = "NCHW", **kwargs: Any
 ) -> BlobReference:
-    """Take the hyperbolic tangent; ``blob_out`` may be ``blob_in``."""
+    """Compute tanh(x); ``blob_out`` may be ``blob_in``."""
     return _apply(model, "Tanh", blob_in, blob_out, use_cudnn, order, kwargs)
 
 
 def sigmoid(
     model: ModelHelper, blob_in: Blob, blob_out: Blob, use_cudnn: bool = False, order: str = "NCHW", **kwargs: Any
 ) -> BlobReference:
-    """Take 1 / (1 + exp(-x)); ``blob_out`` may be ``blob_in``."""
+    """Compute 1 / (1 + exp(-x)); ``blob_out`` may be ``blob_in``."""
     return _apply(model, "Sigmoid", blob_in, blob_out, use_cudnn, order, kwargs)
 
 
 def elu(
     model: ModelHelper, blob_in: Blob, blob_out: Blob, use_cudnn: bool = False, order: str = "NCHW", **kwargs: Any
 ) -> BlobReference:
-    """Replace a negative x by ``alpha * (exp(x) - 1)``; ``blob_out`` may be ``blob_in``.
+    """Compute x if it is positive, otherwise ``alpha * (exp(x) - 1)``; ``blob_out`` may be ``blob_in``.
 
     Args:
         kwargs: ``alpha`` of Elu.
@@ -70,10 +70,10 @@ def prelu(
     slope_init: FillAndArguments | None = None,
     **kwargs: Any,
 ) -> BlobReference:
-    """Multiply what is negative by a learnt slope, ``<blob_out>_slope``.
+    """Multiply negative values by a learned slope, ``<blob_out>_slope``.
 
     Args:
-        num_channels: 1 for one slope, or the number of channels for one each.
+        num_channels: 1 for a common slope, or the number of channels for one slope per channel.
         slope_init: (fill operator, its arguments); 0.25 if None.
 
     Source: He, Zhang, Ren and Sun, "Delving deep into rectifiers", 2015, arXiv:1502.01852, section 2.1.

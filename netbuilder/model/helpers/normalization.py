@@ -1,4 +1,4 @@
-"""Normalization of activations: over the batch, within an image or a sample, and across channels."""
+"""Normalization of activations: batch, instance, group, layer and local response normalization."""
 
 from __future__ import annotations
 
@@ -13,8 +13,6 @@ if TYPE_CHECKING:
     from netbuilder.model.model_helper import ModelHelper
 
 __all__ = ["instance_norm", "layer_norm", "lrn", "moments_with_running_stats", "spatial_bn", "spatial_gn"]
-
-_COMPUTED = ParameterTags.COMPUTED_PARAM
 
 
 def spatial_bn(
@@ -33,37 +31,29 @@ def spatial_bn(
 ) -> BlobReference:
     """Normalize each channel over the batch and the image plane, then scale and shift it.
 
-    Training uses the statistics of the batch on this device, and keeps running ones
+    Training uses the statistics of the batch on this device, and updates running averages
     ``r = momentum * r + (1 - momentum) * batch`` in ``<blob_out>_rm`` and ``<blob_out>_riv``; a net with
-    ``is_test`` uses those. Scale and shift are ``<blob_out>_s`` and ``<blob_out>_b``; statistics of the
-    batch are left in ``<blob_out>_sm`` (mean) and ``<blob_out>_siv`` (inverse deviation).
+    ``is_test`` uses these. Scale and shift are ``<blob_out>_s`` and ``<blob_out>_b``; statistics of the
+    batch are written to ``<blob_out>_sm`` (mean) and ``<blob_out>_siv`` (inverse standard deviation).
 
     Args:
         blob_in: activations, (N, C, H, W), or (N, H, W, C) with ``order="NHWC"``.
         blob_out: name of the result.
         dim_in: number of channels C.
-        init_scale, init_bias: what all scales and shifts start from.
+        init_scale, init_bias: initial value of all scales and of all shifts.
         ScaleInitializer, BiasInitializer, RunningMeanInitializer, RunningVarianceInitializer:
             initializer classes, see ``netbuilder.model.initializers``.
         kwargs: ``is_test``, ``epsilon``, ``momentum`` and the other arguments of SpatialBN.
 
     Source: Ioffe and Szegedy, "Batch Normalization", 2015, arXiv:1502.03167, section 3.
     """
-
-    def param(suffix: str, initializer: Any, value: float, tag: str) -> BlobReference:
-        fill = update_initializer(initializer, None, ("ConstantFill", {"value": value}))
-        return model.create_param(blob_out + suffix, [dim_in], fill, tag)
-
-    scale = param("_s", ScaleInitializer, init_scale, ParameterTags.WEIGHT)
-    bias = param("_b", BiasInitializer, init_bias, ParameterTags.BIAS)
-    mean = param("_rm", RunningMeanInitializer, 0.0, _COMPUTED)
-    variance = param("_riv", RunningVarianceInitializer, 1.0, _COMPUTED)
+    fills = (ScaleInitializer, BiasInitializer)
+    scale_and_bias = _scale_and_bias(model, blob_out, dim_in, ("_s", "_b"), (init_scale, init_bias), fills)
+    running = _running_statistics(model, blob_out, dim_in, RunningMeanInitializer, RunningVarianceInitializer)
     outputs = [blob_out]
     if not kwargs.get("is_test"):
-        outputs += [mean, variance, blob_out + "_sm", blob_out + "_siv"]
-    made = model.net.SpatialBN([blob_in, scale, bias, mean, variance], outputs, order=order, **kwargs)
-    result: BlobReference = made[0] if isinstance(made, tuple) else made
-    return result
+        outputs += [*running, blob_out + "_sm", blob_out + "_siv"]
+    return _first(model.net.SpatialBN([blob_in, *scale_and_bias, *running], outputs, order=order, **kwargs))
 
 
 def lrn(
@@ -74,9 +64,9 @@ def lrn(
     use_cudnn: bool = False,
     **kwargs: Any,
 ) -> BlobReference:
-    """Divide each activation by a power of the squares of its neighbors in other channels.
+    """Local response normalization: divide each activation by a power of the sum of squares in neighboring channels.
 
-    The divisor is ``(bias + alpha / size * sum of squares) ** beta``; the sum is kept in ``_<blob_out>_scale``.
+    The divisor is ``(bias + alpha / size * sum of squares) ** beta``; its base is stored in ``_<blob_out>_scale``.
 
     Args:
         kwargs: ``size``, ``alpha``, ``beta``, ``bias`` of LRN.
@@ -97,10 +87,10 @@ def instance_norm(
     order: str = "NCHW",
     **kwargs: Any,
 ) -> BlobReference:
-    """Normalize each channel of each image by itself, then scale and shift it.
+    """Normalize each channel of each image separately, then scale and shift it.
 
-    Scale and shift are ``<blob_out>_s`` and ``<blob_out>_b``. In training, the statistics are left in
-    ``<blob_out>_sm`` (mean) and ``<blob_out>_siv`` (inverse deviation).
+    Scale and shift are ``<blob_out>_s`` and ``<blob_out>_b``. In training, the statistics are written to
+    ``<blob_out>_sm`` (mean) and ``<blob_out>_siv`` (inverse standard deviation).
 
     Args:
         blob_in: activations, (N, C, H, W), or (N, H, W, C) with ``order="NHWC"``.
@@ -131,16 +121,16 @@ def spatial_gn(
 ) -> BlobReference:
     """Normalize each image over groups of its channels, then scale and shift each channel.
 
-    Scale and shift are ``<blob_out>_s`` and ``<blob_out>_b``; the statistics of groups are left in
-    ``<blob_out>_mean`` and ``<blob_out>_std`` (the inverse deviation).
+    Scale and shift are ``<blob_out>_s`` and ``<blob_out>_b``; the statistics of groups are written to
+    ``<blob_out>_mean`` and ``<blob_out>_std`` (the inverse standard deviation).
 
     Args:
         blob_in: activations, (N, C, H, W), or (N, H, W, C) with ``order="NHWC"``.
         blob_out: name of the result.
         dim_in: number of channels C.
-        init_scale, init_bias: what all scales and shifts start from.
+        init_scale, init_bias: initial value of all scales and of all shifts.
         ScaleInitializer, BiasInitializer: initializer classes, see ``netbuilder.model.initializers``.
-        RunningMeanInitializer, RunningVarianceInitializer: not used: groups have no running statistics.
+        RunningMeanInitializer, RunningVarianceInitializer: ignored: groups have no running statistics.
         kwargs: ``group`` (32) and ``epsilon`` of GroupNorm.
 
     Source: Wu and He, "Group Normalization", 2018, arXiv:1803.08494.
@@ -173,10 +163,10 @@ def layer_norm(
         dim_in: number of features, the product of the extents from ``axis`` on; or these extents.
         axis: the first axis of a sample's features.
         epsilon: added to the variance.
-        initial_scale, initial_bias: what all scales and shifts start from.
+        initial_scale, initial_bias: initial value of all scales and of all shifts.
 
     Returns:
-        The result, the means ``<blob_out>_mean``, the deviations ``<blob_out>_std``.
+        The result, the means ``<blob_out>_mean``, the standard deviations ``<blob_out>_std``.
 
     Source: Ba, Kiros and Hinton, "Layer Normalization", 2016, arXiv:1607.06450.
     """
@@ -198,21 +188,19 @@ def moments_with_running_stats(
     order: str = "NCHW",
     **kwargs: Any,
 ) -> tuple[BlobReference, BlobReference]:
-    """Take mean ``<blob_out>_sm`` and variance ``<blob_out>_sv`` of each channel over a batch of images.
+    """Compute mean ``<blob_out>_sm`` and variance ``<blob_out>_sv`` of each channel over a batch of images.
 
-    Computed parameters for running ones, ``<blob_out>_rm`` and ``<blob_out>_riv``, are made; as in Caffe2, the model
-    has to update them itself.
+    Computed parameters for running averages, ``<blob_out>_rm`` and ``<blob_out>_riv``, are created; as in Caffe2, the
+    model has to update them itself.
 
     Args:
         blob_in: activations, (N, C, H, W), or (N, H, W, C) with ``order="NHWC"``.
-        blob_out: what the names of the results begin with.
+        blob_out: prefix of the names of the results.
         dim_in: number of channels C.
         RunningMeanInitializer, RunningVarianceInitializer: initializer classes; zeros and ones if None.
-        kwargs: arguments that Caffe2's helpers hand to any operator.
+        kwargs: arguments that Caffe2's helpers pass to any operator.
     """
-    for suffix, initializer, value in (("_rm", RunningMeanInitializer, 0.0), ("_riv", RunningVarianceInitializer, 1.0)):
-        fill = update_initializer(initializer, None, ("ConstantFill", {"value": value}))
-        model.create_param(blob_out + suffix, [dim_in], fill, _COMPUTED)
+    _running_statistics(model, blob_out, dim_in, RunningMeanInitializer, RunningVarianceInitializer)
     axes = [0, 2, 3] if order == "NCHW" else [0, 1, 2]
     made: tuple[BlobReference, BlobReference] = model.net.Moments(
         [blob_in], [blob_out + "_sm", blob_out + "_sv"], axes=axes, order=order, keepdims=False, **kwargs
@@ -235,6 +223,17 @@ def _scale_and_bias(
     ):
         fill = update_initializer(initializer, None, ("ConstantFill", {"value": value}))
         made.append(model.create_param(blob_out + suffix, shape, fill, tag))
+    return made
+
+
+def _running_statistics(
+    model: ModelHelper, blob_out: str | BlobReference, dim_in: int, mean: Any, variance: Any
+) -> list[BlobReference]:
+    """Create the computed parameters for running mean and variance, with these initializers; return them."""
+    made = []
+    for suffix, initializer, value in (("_rm", mean, 0.0), ("_riv", variance, 1.0)):
+        fill = update_initializer(initializer, None, ("ConstantFill", {"value": value}))
+        made.append(model.create_param(blob_out + suffix, [dim_in], fill, ParameterTags.COMPUTED_PARAM))
     return made
 
 

@@ -1,4 +1,4 @@
-"""Layers for the end of a net, and those that join branches: softmax, accuracy, concatenation, arg max."""
+"""Softmax, accuracy, concatenation, arg max and arg min."""
 
 from __future__ import annotations
 
@@ -19,11 +19,11 @@ Blob = str | BlobReference
 def softmax(
     model: ModelHelper, blob_in: Blob, blob_out: Blob | None = None, use_cudnn: bool = False, **kwargs: Any
 ) -> BlobReference:
-    """Take exp(x) / sum(exp(x)) of each row.
+    """Compute exp(x) / sum(exp(x)) for each row.
 
     Args:
         blob_in: scores, (N, classes).
-        blob_out: name of the result; None: one named after the net and the operator.
+        blob_out: name of the result; None: a name made from the net's and the operator's.
         kwargs: ``axis`` of Softmax.
     """
     result: BlobReference = model.net.Softmax(blob_in, blob_out, **with_engine(kwargs, use_cudnn))
@@ -31,22 +31,22 @@ def softmax(
 
 
 def accuracy(model: ModelHelper, blob_in: Sequence[Blob], blob_out: Blob, **kwargs: Any) -> BlobReference:
-    """Take the share of samples whose label has the greatest score.
+    """Compute the fraction of samples whose label has the greatest score.
 
     Args:
         blob_in: scores, (N, classes), and labels, (N,).
         blob_out: name of the result, a scalar in [0, 1].
-        kwargs: ``top_k``: a label among the so many greatest scores counts.
+        kwargs: ``top_k``: a sample is correct if its label is among the ``top_k`` greatest scores.
     """
     result: BlobReference = model.net.Accuracy(blob_in, blob_out, **own_arguments(kwargs))
     return result
 
 
 def concat(model: ModelHelper, blobs_in: Sequence[Blob], blob_out: Blob, **kwargs: Any) -> BlobReference:
-    """Join blobs along an axis; their extents on it are kept in ``_<blob_out>_concat_dims``.
+    """Concatenate blobs along an axis; their extents on it are stored in ``_<blob_out>_concat_dims``.
 
     Args:
-        kwargs: ``axis`` of Concat, or ``order`` ("NCHW", "NHWC"), whose channels it then is.
+        kwargs: ``axis`` of Concat, or ``order`` ("NCHW", "NHWC") for the channel axis.
     """
     if "axis" in kwargs:
         kwargs.pop("order", None)
@@ -56,17 +56,17 @@ def concat(model: ModelHelper, blobs_in: Sequence[Blob], blob_out: Blob, **kwarg
 
 
 def depth_concat(model: ModelHelper, blobs_in: Sequence[Blob], blob_out: Blob, **kwargs: Any) -> BlobReference:
-    """Join blobs along the channels; an older name for ``concat``."""
+    """Concatenate blobs along the channels; an older name of ``concat``."""
     return concat(model, blobs_in, blob_out, **kwargs)
 
 
 def arg_max(model: ModelHelper, blob_in: Blob, blob_out: Blob, **kwargs: Any) -> BlobReference:
-    """Take the index of the greatest element along an axis (``axis``, ``keepdims`` of ArgMax)."""
+    """Compute the index of the greatest element along an axis (``axis``, ``keepdims`` of ArgMax)."""
     result: BlobReference = model.net.ArgMax(blob_in, blob_out, **kwargs)
     return result
 
 
 def arg_min(model: ModelHelper, blob_in: Blob, blob_out: Blob, **kwargs: Any) -> BlobReference:
-    """Take the index of the least element along an axis (``axis``, ``keepdims`` of ArgMin)."""
+    """Compute the index of the smallest element along an axis (``axis``, ``keepdims`` of ArgMin)."""
     result: BlobReference = model.net.ArgMin(blob_in, blob_out, **kwargs)
     return result

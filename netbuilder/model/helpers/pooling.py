@@ -21,11 +21,11 @@ def max_pool(
     order: str = "NCHW",
     **kwargs: Any,
 ) -> BlobReference:
-    """Take the greatest value of each window.
+    """Compute the maximum of each window.
 
     Args:
         blob_in: images, (N, C, H, W), or (N, H, W, C) with ``order="NHWC"``.
-        kwargs: ``kernel``, ``stride``, ``pad`` (pixels), ``global_pooling`` and the like, of MaxPool.
+        kwargs: arguments of MaxPool: ``kernel``, ``stride``, ``pad`` (pixels), ``global_pooling``, ...
     """
     result: BlobReference = model.net.MaxPool(blob_in, blob_out, order=order, **with_engine(kwargs, use_cudnn))
     return result
@@ -39,7 +39,7 @@ def average_pool(
     order: str = "NCHW",
     **kwargs: Any,
 ) -> BlobReference:
-    """Take the mean of each window; arguments as for ``max_pool``."""
+    """Compute the mean of each window; arguments as for ``max_pool``."""
     result: BlobReference = model.net.AveragePool(blob_in, blob_out, order=order, **with_engine(kwargs, use_cudnn))
     return result
 
@@ -51,11 +51,11 @@ def max_pool_with_index(
     order: str = "NCHW",
     **kwargs: Any,
 ) -> BlobReference:
-    """Take the greatest value of each window; ``<blob_out>_index`` has its position. Arguments as for ``max_pool``.
+    """Compute the maximum of each window, and its position in ``<blob_out>_index``; arguments as for ``max_pool``.
 
     Args:
         blob_in: images, (N, C, H, W).
-        order: NCHW; Caffe2 has no other either.
+        order: must be NCHW, as in Caffe2.
     """
     outputs = [blob_out, f"{blob_out}_index"]
     result: BlobReference = model.net.MaxPoolWithIndex(blob_in, outputs, order=order, **own_arguments(kwargs))[0]

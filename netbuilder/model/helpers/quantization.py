@@ -1,4 +1,4 @@
-"""Lookups in tables of few bits, and such tables as numbers."""
+"""Lookups in quantized tables, and dequantization."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ Blob = str | BlobReference
 
 
 def fused_8bit_rowwise_quantized_to_float(model: ModelHelper, blob_in: Blob, blob_out: Blob) -> BlobReference:
-    """Return the rows of a table of 8 bits as float32 (Fused8BitRowwiseQuantizedToFloat)."""
+    """Dequantize the rows of an 8-bit table to float32 (Fused8BitRowwiseQuantizedToFloat)."""
     result: BlobReference = model.net.Fused8BitRowwiseQuantizedToFloat(blob_in, blob_out)
     return result
 
@@ -24,6 +24,6 @@ def fused_8bit_rowwise_quantized_to_float(model: ModelHelper, blob_in: Blob, blo
 def sparse_lengths_sum_4bit_rowwise_sparse(
     model: ModelHelper, blob_in: Sequence[Blob], blob_out: Blob, **kwargs: Any
 ) -> BlobReference:
-    """Sum rows of a pruned table of 4 bits by indices and lengths (SparseLengthsSum4BitRowwiseSparse)."""
+    """Sum rows of a pruned 4-bit table by indices and lengths (SparseLengthsSum4BitRowwiseSparse)."""
     result: BlobReference = model.net.SparseLengthsSum4BitRowwiseSparse(blob_in, blob_out, **kwargs)
     return result

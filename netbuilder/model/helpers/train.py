@@ -1,4 +1,4 @@
-"""What training nets have in addition to their layers."""
+"""Iteration counter and weight decay constants of training nets."""
 
 from __future__ import annotations
 
@@ -29,14 +29,14 @@ def iter(model: ModelHelper, blob_out: str | BlobReference, **kwargs: Any) -> Bl
 
 
 def add_weight_decay(model: ModelHelper, weight_decay: float) -> None:
-    """Make the constants ``wd`` and ``ONE`` that old scripts build their decay from.
+    """Create the constants ``wd`` and ``ONE``, from which old scripts build their weight decay.
 
-    ``netbuilder.optimizers.add_weight_decay`` adds decay to the gradients by itself.
+    ``netbuilder.optimizers.add_weight_decay`` adds the decay to the gradients.
 
     Raises:
-        ArgumentError: ``weight_decay`` is not greater than 0.
+        ArgumentError: ``weight_decay`` is not positive.
     """
     if weight_decay <= 0:
-        raise ArgumentError(f"add_weight_decay: weight_decay must be greater than 0, got {weight_decay}")
+        raise ArgumentError(f"add_weight_decay: weight_decay must be positive, got {weight_decay}")
     model.param_init_net.ConstantFill([], "wd", shape=[1], value=weight_decay)
     model.param_init_net.ConstantFill([], "ONE", shape=[1], value=1.0)

@@ -1,4 +1,4 @@
-"""Recurrent nets: cells, layers, attention, and the operator that runs a step net over a sequence."""
+"""Recurrent nets: cells, layers, attention, and ``recurrent_net``, which runs a step net over a sequence."""
 
 from netbuilder.model.rnn.attention import AttentionType
 from netbuilder.model.rnn.attention_cell import AttentionCell, LSTMWithAttentionCell, MILSTMWithAttentionCell

@@ -1,8 +1,9 @@
-"""Cells that look at the outputs of an encoder in each step."""
+"""Cells with attention over the outputs of an encoder."""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import replace
 from typing import Any
 
 from netbuilder.graph.blob import BlobReference
@@ -15,7 +16,7 @@ from netbuilder.model.rnn.attention import (
     apply_regular_attention,
     apply_soft_coverage_attention,
 )
-from netbuilder.model.rnn.cell import Blob, ExtraInputs, RNNCell, rectified
+from netbuilder.model.rnn.cell import Blob, RNNCell, StepInputs, as_reference
 from netbuilder.model.rnn.lstm import LSTMCell
 from netbuilder.model.rnn.milstm import MILSTMCell
 from netbuilder.proto import ArgumentError, NetError
@@ -24,24 +25,24 @@ __all__ = ["AttentionCell", "LSTMWithAttentionCell", "MILSTMWithAttentionCell"]
 
 
 class AttentionCell(RNNCell):
-    """A decoder that gets, besides its input, what it looked at in the step before; its output has that of this step.
+    """A decoder cell with attention: the previous step's context is an extra input, the new one part of the output.
 
     Its states are the decoder's, then the context, then, for SoftCoverage, the coverage.
 
     Args:
         encoder_output_dim: width of the encoder's outputs.
         encoder_outputs: (encoder steps, samples, width).
-        encoder_lengths: (samples,) int32: how many steps of these each sample has, at least one; None: all.
+        encoder_lengths: (samples,) int32: number of encoder steps of each sample, at least one; None: all.
         decoder_cell: the decoder.
         decoder_state_dim: width of its output.
-        attention_type: of ``AttentionType``.
-        weighted_encoder_outputs: the encoder's outputs times a matrix, if that is there already; None: made here.
-        attention_memory_optimization: do not keep what is (encoder steps, samples, width) in each step; the backward
-            pass computes it again.
+        attention_type: a value of ``AttentionType``.
+        weighted_encoder_outputs: the encoder's outputs times a matrix; None: computed here.
+        attention_memory_optimization: do not store blobs of shape (encoder steps, samples, width) for each step; the
+            backward pass recomputes them.
         kwargs: ``name``, ``forward_only``, ``initializer``.
 
     Raises:
-        ArgumentError: the attention type is none.
+        ArgumentError: the attention type is invalid.
     """
 
     def __init__(
@@ -59,7 +60,7 @@ class AttentionCell(RNNCell):
         super().__init__(**kwargs)
         if attention_type not in range(4):
             raise ArgumentError(
-                f"cell {self._shown()}: attention_type must be one of AttentionType, got {attention_type!r}"
+                f"cell {self._description()}: attention_type must be one of AttentionType, got {attention_type!r}"
             )
         self.encoder_output_dim = encoder_output_dim
         self.encoder_outputs = encoder_outputs
@@ -79,7 +80,7 @@ class AttentionCell(RNNCell):
         return self.attention_type == AttentionType.SoftCoverage
 
     def prepare_input(self, model: ModelHelper, input_blob: Blob) -> Blob:
-        encoder_outputs = rectified(self.encoder_outputs)
+        encoder_outputs = as_reference(self.encoder_outputs)
         if self.encoder_outputs_transposed is None:
             self.encoder_outputs_transposed = brew.transpose(
                 model, encoder_outputs, self.scope("encoder_outputs_transposed"), axes=[1, 2, 0]
@@ -93,39 +94,32 @@ class AttentionCell(RNNCell):
         return brew.fc(model, self.encoder_outputs, self.scope(name), dim_in=width, dim_out=width, axis=2)
 
     def build_initial_coverage(self, model: ModelHelper) -> BlobReference:
-        """Add what coverage needs before the steps; return its first value, (encoder steps,) zeros.
+        """Add the operators for coverage before the steps; return its initial value, (encoder steps,) zeros.
 
         Raises:
             NetError: the attention is of another type.
         """
         if not self._covers:
-            raise NetError(f"cell {self._shown()}: only attention of type SoftCoverage has a coverage")
+            raise NetError(f"cell {self._description()}: only attention of type SoftCoverage has a coverage")
         self.coverage_weights = self._product(model, "coverage_weights")
         steps = model.net.Slice(model.net.Shape(self.encoder_outputs), starts=[0], ends=[1])
         return model.net.ConstantFill(steps, self.scope("initial_coverage"), value=0.0, input_as_shape=1)
 
-    def _apply(
-        self,
-        model: ModelHelper,
-        input_t: Blob,
-        seq_lengths: Blob | None,
-        states: Sequence[Blob],
-        timestep: Blob,
-        extra_inputs: ExtraInputs | None = None,
-    ) -> list[BlobReference]:
-        before = [rectified(state) for state in states]
+    def _apply(self, model: ModelHelper, step: StepInputs) -> list[BlobReference]:
+        before = [as_reference(state) for state in step.states]
         count = len(self.decoder_cell.get_state_names())
-        context = before[count]
-        extra = [(context, self.encoder_output_dim), *(extra_inputs or ())]
-        after = self.decoder_cell._apply(model, input_t, seq_lengths, before[:count], timestep, extra_inputs=extra)
+        extra = ((before[count], self.encoder_output_dim), *step.extra_inputs)
+        after = self.decoder_cell._apply(model, replace(step, states=before[:count], extra_inputs=extra))
         self.hidden_t_intermediate = self.decoder_cell._prepare_output(model, after)
-        seen, self.attention_weights_3d, again, more = self._attend(model, self.hidden_t_intermediate, before[count:])
+        context, self.attention_weights_3d, recomputable, coverage = self._attend(
+            model, self.hidden_t_intermediate, before[count:]
+        )
         self.recompute_blobs = list(self.decoder_cell.recompute_blobs)
         if self.attention_memory_optimization:
-            self.recompute_blobs += again
+            self.recompute_blobs += recomputable
         index = self.decoder_cell.get_output_state_index()
         after[index] = model.net.Copy(after[index], self.scope("hidden_t_external"))
-        after += [seen, *more]
+        after += [context, *coverage]
         model.net.AddExternalOutputs(*after)
         return after
 
@@ -133,7 +127,7 @@ class AttentionCell(RNNCell):
         self, model: ModelHelper, hidden: BlobReference, own: Sequence[BlobReference]
     ) -> tuple[BlobReference, BlobReference, list[BlobReference], list[BlobReference]]:
         if self.encoder_outputs_transposed is None:
-            raise NetError(f"cell {self._shown()}: prepare_input comes before the first step")
+            raise NetError(f"cell {self._description()}: prepare_input must be called before the first step")
         width, transposed = self.encoder_output_dim, self.encoder_outputs_transposed
         weighted: Any = self.weighted_encoder_outputs
         state = (hidden, self.decoder_state_dim)
@@ -146,14 +140,14 @@ class AttentionCell(RNNCell):
         if self.attention_type == AttentionType.Regular:
             return *apply_regular_attention(model, width, transposed, weighted, *state, self.name, lengths), []
         if self.coverage_weights is None:
-            raise NetError(f"cell {self._shown()}: build_initial_coverage comes before the first step")
-        context, weights, again, coverage = apply_soft_coverage_attention(
+            raise NetError(f"cell {self._description()}: build_initial_coverage must be called before the first step")
+        context, weights, recomputable, coverage = apply_soft_coverage_attention(
             model, width, transposed, weighted, *state, self.name, lengths, own[1], self.coverage_weights
         )
-        return context, weights, again, [coverage]
+        return context, weights, recomputable, [coverage]
 
     def get_attention_weights(self) -> BlobReference | None:
-        """Return the weights of the last step added, (samples, encoder steps, 1)."""
+        """Return the weights of the step that was added last, (samples, encoder steps, 1)."""
         return self.attention_weights_3d
 
     def get_state_names(self) -> list[str]:
@@ -191,7 +185,7 @@ class AttentionCell(RNNCell):
 
 
 class _WithAttention(AttentionCell):
-    """An attention cell that makes its decoder itself."""
+    """An attention cell that creates its own decoder."""
 
     decoder_class = LSTMCell
 
@@ -241,7 +235,7 @@ class MILSTMWithAttentionCell(_WithAttention):
     """An LSTM with multiplicative integration and attention; arguments as for ``AttentionCell`` and ``LSTMCell``.
 
     Args:
-        encoder_lengths: (samples,) int32; None: all steps of the encoder.
+        encoder_lengths: (samples,) int32: number of encoder steps of each sample; None: all.
     """
 
     decoder_class = MILSTMCell

@@ -1,4 +1,4 @@
-"""The backward pass of a step net, as a net of its own that runs once for each step, last first."""
+"""The backward pass of a step net, as a separate net that runs once for each step, in reverse order."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from netbuilder.proto.arguments import make_op
 
 __all__ = ["BackwardStep", "backward_step"]
 
-_GIVEN = "_given"  # after the names of gradients that come in, while the pass is built
+_GIVEN = "_given"  # suffix of the names of incoming gradients while the pass is built
 _ACCUMULATED = "_accum"
 
 Gradient = str | Sparse
@@ -22,14 +22,14 @@ Gradient = str | Sparse
 
 @dataclass
 class BackwardStep:
-    """The operators of the backward pass of one step, and where it leaves gradients.
+    """The operators of the backward pass of one step, and the gradients that it computes.
 
     Args:
         step: the step net.
-        given: state after the step -> the blob that its gradient comes in through.
+        given: state after the step -> blob of its incoming gradient.
         ops: the gradient operators.
         gradients: blob of the step -> its gradient.
-        recomputed: blobs that ``ops`` computes again.
+        recomputed: blobs of the step that ``ops`` recomputes.
     """
 
     step: NetDef
@@ -43,9 +43,9 @@ class BackwardStep:
         self._taken |= set(self.given.values())
 
     def own(self, blob: str) -> str | None:
-        """Return the blob with the gradient of ``blob`` that no other answer has named; None if there is none.
+        """Return a blob with only the gradient of ``blob``; None if it has no gradient.
 
-        Where a gradient is another's too, as that of summands, it is copied.
+        A gradient that is also that of another blob, such as of another term of a sum, is copied.
         """
         found = self._dense(blob)
         if found is not None and found in self._taken:
@@ -66,31 +66,31 @@ class BackwardStep:
         found = self.gradients.get(blob)
         if isinstance(found, Sparse):
             raise GradientError(
-                f"step net {self.step.name!r}: the gradient of {blob!r} is sparse, and steps cannot add it up; look "
-                "rows up before the recurrent net, for the whole sequence at once, or ask for dense_gradient"
+                f"step net {self.step.name!r}: the gradient of {blob!r} is sparse, and cannot be accumulated over "
+                "steps; look up the rows of the whole sequence before the recurrent net, or use dense_gradient"
             )
         return found
 
     def net(self) -> NetDef:
-        """Return the pass as a net; its external inputs are what it reads of the step's own blobs, then the rest."""
+        """Return the pass as a net; the first external inputs are the step's local blobs that it reads."""
         written = {name for op in self.ops for name in op.output}
         read = {name for op in self.ops for name in op.input}
         ends = set(self.step.external_input).union(self.step.external_output)
-        kept = [
+        saved = [
             name
             for name in dict.fromkeys(name for op in self.step.op for name in op.output)
             if name in read and name not in ends and name not in self.recomputed
         ]
         net = NetDef(name="RecurrentBackwardStep", type="simple")
         net.op.extend(self.ops)
-        net.external_input.extend(kept)
+        net.external_input.extend(saved)
         net.external_input.extend(self.given.values())
         net.external_input.extend(self.step.external_input)
         net.external_input.extend(self.step.external_output)
         missing = read.difference(written, net.external_input)
         if missing:
             raise NetError(
-                f"step net {self.step.name!r}: its backward pass reads {sorted(missing)}, which nothing makes"
+                f"step net {self.step.name!r}: its backward pass reads {sorted(missing)}, which no operator writes"
             )
         return net
 
@@ -100,16 +100,15 @@ def backward_step(step: NetDef, given: Mapping[str, str], recompute: Sequence[st
 
     Args:
         step: the net.
-        given: for each state after the step, the blob that its gradient comes in through.
-        recompute: blobs that the pass computes again instead of reading them.
+        given: state after the step -> blob of its incoming gradient.
+        recompute: blobs that the pass recomputes instead of reading them.
 
     Raises:
         GradientError: an operator has no gradient.
         NetError: the step does not write a blob of ``recompute``.
     """
     made = differentiate(step, {state: blob + _GIVEN for state, blob in given.items()})
-    again = _recomputing(step, recompute)
-    ops = [*again, *_with_accumulation(list(made.net.op), given)]
+    ops = [*_recomputing(step, recompute), *_with_accumulation(list(made.net.op), given)]
     names = {blob + _GIVEN: blob for blob in given.values()}
     gradients = {
         blob: names.get(gradient, gradient) if isinstance(gradient, str) else gradient
@@ -122,12 +121,12 @@ def _recomputing(step: NetDef, recompute: Sequence[str]) -> list[OperatorDef]:
     requested = set(recompute)
     ops = [op for op in step.op if requested.intersection(op.output)]
     if missing := requested.difference(*(op.output for op in ops)):
-        raise NetError(f"step net {step.name!r}: no operator writes {sorted(missing)}, which are to be computed again")
+        raise NetError(f"step net {step.name!r}: no operator writes {sorted(missing)}, which are to be recomputed")
     return ops
 
 
 def _with_accumulation(ops: list[OperatorDef], given: Mapping[str, str]) -> list[OperatorDef]:
-    """Name the gradients of states as the step's links have them: what comes in, and what is added to it."""
+    """Rename the gradients of states to the names in the step's links, and add to the incoming gradients in place."""
     for blob in given.values():
         total = next((i for i, op in enumerate(ops) if op.type == "Sum" and blob + _GIVEN in op.input), None)
         if total is not None:
@@ -138,13 +137,13 @@ def _with_accumulation(ops: list[OperatorDef], given: Mapping[str, str]) -> list
 
 
 def _accumulate(ops: list[OperatorDef], total: int, blob: str) -> None:
-    """Let the sum at ``total`` add to the gradient that comes in; its first summand gets a name of its own."""
+    """Let the sum at ``total`` add to the incoming gradient in place; its first term is renamed."""
     end = ops[total]
     old = end.output[0]
     for op in ops[:total]:
         rename_in_operator(op, {old: blob + _ACCUMULATED})
-    summands = [blob + _ACCUMULATED if name == old else name for name in end.input if name != blob + _GIVEN]
-    ops[total] = make_op("Sum", [blob, *summands], [blob], device_option=end.device_option)
+    terms = [blob + _ACCUMULATED if name == old else name for name in end.input if name != blob + _GIVEN]
+    ops[total] = make_op("Sum", [blob, *terms], [blob], device_option=end.device_option)
     if old != blob:
         for op in ops[total + 1 :]:
             rename_in_operator(op, {old: blob})

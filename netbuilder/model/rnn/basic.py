@@ -22,14 +22,14 @@ class BasicRNNCell(SizedCell):
 
     Args:
         input_size, hidden_size: widths of the input and of the state.
-        forget_bias, memory_optimization: not used; here so that all cells are made alike.
-        drop_states: the state becomes 0 where a sequence has ended, instead of staying as it is.
-        initializer: of the first state; None: a parameter ``initial_hidden_state``, 0 at the beginning.
+        forget_bias, memory_optimization: ignored; they exist so that all cells have the same arguments.
+        drop_states: set the state of a sample to 0 after its sequence has ended, instead of leaving it unchanged.
+        initializer: of the initial state; None: a parameter ``initial_hidden_state``, initialized to 0.
         activation: "relu" or "tanh".
         kwargs: ``name``, ``forward_only``.
 
     Raises:
-        ArgumentError: the activation is none of these; a width is no whole number from 1 on.
+        ArgumentError: the activation is invalid; a width is not a positive integer.
     """
 
     def __init__(
@@ -45,7 +45,7 @@ class BasicRNNCell(SizedCell):
     ) -> None:
         super().__init__(input_size, hidden_size, drop_states, initializer, **kwargs)
         if activation not in _ACTIVATIONS:
-            raise ArgumentError(f"cell {self._shown()}: activation must be 'relu' or 'tanh', got {activation!r}")
+            raise ArgumentError(f"cell {self._description()}: activation must be 'relu' or 'tanh', got {activation!r}")
         self.activation = activation
         if initializer is None:
             self.initializer = ZeroStates([self.scope("initial_hidden_state")], hidden_size)
@@ -67,11 +67,11 @@ class BasicRNNCell(SizedCell):
             gates, name if seq_lengths is None else f"{name}_new"
         )
         if seq_lengths is not None:
-            hidden = self._settled(model, hidden, states[0], seq_lengths, timestep, name)
+            hidden = self._masked(model, hidden, states[0], seq_lengths, timestep, name)
         model.net.AddExternalOutputs(hidden)
         return [hidden]
 
-    def _settled(
+    def _masked(
         self,
         model: ModelHelper,
         hidden: BlobReference,
@@ -80,19 +80,19 @@ class BasicRNNCell(SizedCell):
         timestep: BlobReference,
         name: str,
     ) -> BlobReference:
-        """Add what keeps, or drops, the states of samples whose sequence has ended."""
+        """Add the operators that restore, or drop, the states of samples whose sequence has ended."""
         net = model.net
-        here = net.CopyFromCPUInput(timestep, self.scope("timestep_gpu"))
+        step = net.CopyFromCPUInput(timestep, self.scope("timestep_gpu"))
 
-        def flags(compare: Any, which: str) -> BlobReference:
-            answer = compare([seq_lengths, here], self.scope(f"{which}_b"), broadcast=1)
-            number: BlobReference = net.Cast(answer, self.scope(which), to="float")
+        def mask(compare: Any, which: str) -> BlobReference:
+            flags = compare([seq_lengths, step], self.scope(f"{which}_b"), broadcast=1)
+            number: BlobReference = net.Cast(flags, self.scope(which), to="float")
             return net.StopGradient(number, number)
 
-        on = {"broadcast": 1, "axis": 1}
-        valid = flags(net.GT, "valid")
+        by_sample = {"broadcast": 1, "axis": 1}
+        valid = mask(net.GT, "valid")
         if self.drop_states:
-            return net.Mul([hidden, valid], name, **on)
-        going = net.Mul([hidden, valid], self.scope("hidden_valid"), **on)
-        ended = net.Mul([before, flags(net.LE, "invalid")], self.scope("hidden_invalid"), **on)
-        return net.Add([going, ended], name)
+            return net.Mul([hidden, valid], name, **by_sample)
+        running = net.Mul([hidden, valid], self.scope("hidden_valid"), **by_sample)
+        ended = net.Mul([before, mask(net.LE, "invalid")], self.scope("hidden_invalid"), **by_sample)
+        return net.Add([running, ended], name)

@@ -1,8 +1,9 @@
-"""RNNCell: what all recurrent cells have in common, and the first values of their states."""
+"""RNNCell, the base class of recurrent cells, and the initializers of their states."""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import dataclass
 from typing import Any, Protocol, overload
 
 from netbuilder.graph.blob import BlobReference, ScopedBlobReference
@@ -12,35 +13,72 @@ from netbuilder.model.model_helper import ModelHelper
 from netbuilder.model.rnn.recurrent import recurrent_net
 from netbuilder.proto import ArgumentError, NetError
 
-__all__ = ["Blob", "ExtraInputs", "RNNCell", "StateInitializer", "ZeroStates", "joined_name", "rectified", "step_model"]
+__all__ = [
+    "Blob",
+    "ExtraInputs",
+    "RNNCell",
+    "StateInitializer",
+    "StepInputs",
+    "ZeroStates",
+    "as_reference",
+    "joined_name",
+    "step_model",
+]
 
 Blob = str | BlobReference
 ExtraInputs = Sequence[tuple[Blob, int]]
-"""Blobs of the step that a cell takes besides its input, each with its length."""
+"""Additional inputs of a step, each with its width."""
 
 
 class StateInitializer(Protocol):
-    """Makes the first values of a cell's states."""
+    """Creates the initial values of a cell's states."""
 
     def create_states(self, model: ModelHelper) -> list[BlobReference]:
-        """Return a blob for each state, of the shape (width,), the same for all samples."""
+        """Return a blob for each state, of shape (width,), the same for all samples."""
 
 
 @overload
-def rectified(blob: Blob) -> BlobReference: ...
+def as_reference(blob: Blob) -> BlobReference: ...
 
 
 @overload
-def rectified(blob: None) -> None: ...
+def as_reference(blob: None) -> None: ...
 
 
 @overload
-def rectified(blob: Blob | None) -> BlobReference | None: ...
+def as_reference(blob: Blob | None) -> BlobReference | None: ...
 
 
-def rectified(blob: Blob | None) -> BlobReference | None:
-    """Return a reference: strings get the current name scope; None stays None."""
+def as_reference(blob: Blob | None) -> BlobReference | None:
+    """Return a reference: strings get the current name scope; None remains None."""
     return blob if blob is None or isinstance(blob, BlobReference) else ScopedBlobReference(blob)
+
+
+@dataclass(frozen=True)
+class StepInputs:
+    """The inputs of one step of a cell; strings get the current name scope.
+
+    Args:
+        input_t: the input, prepared by ``prepare_input``.
+        seq_lengths: (samples,) int32: number of steps of each sample; None: all.
+        states: the states before the step, (1, samples, width) each.
+        timestep: the number of the step, an int32.
+        extra_inputs: additional inputs, with their widths.
+    """
+
+    input_t: Blob
+    seq_lengths: Blob | None
+    states: Sequence[Blob]
+    timestep: Blob
+    extra_inputs: ExtraInputs = ()
+
+    def as_references(self) -> StepInputs:
+        """Return the same inputs as references."""
+        extra = [(as_reference(blob), width) for blob, width in self.extra_inputs]
+        states = [as_reference(state) for state in self.states]
+        return StepInputs(
+            as_reference(self.input_t), as_reference(self.seq_lengths), states, as_reference(self.timestep), extra
+        )
 
 
 def joined_name(scope: str | None, name: str) -> str:
@@ -49,7 +87,7 @@ def joined_name(scope: str | None, name: str) -> str:
 
 
 def step_model(model: ModelHelper, name: str | None) -> ModelHelper:
-    """Return a model for a step net, whose parameters are made by ``model``'s init net and listed in ``model``."""
+    """Return a model for a step net; ``model``'s init net initializes its parameters, which ``model`` lists."""
     step = ModelHelper(name=name, param_model=model, init_params=model.init_params, arg_scope=model.arg_scope)
     step.param_init_net = model.param_init_net
     step.weights, step.biases = model.weights, model.biases
@@ -57,18 +95,18 @@ def step_model(model: ModelHelper, name: str | None) -> ModelHelper:
 
 
 class RNNCell:
-    """One step of a recurrent net: from an input and the states before to the states after.
+    """One step of a recurrent net, which computes new states from an input and the previous states.
 
-    A cell of one's own overrides ``apply_override`` and ``get_state_names_override``, and mostly ``prepare_input`` and
+    User-defined cells override ``apply_override`` and ``get_state_names_override``, and usually ``prepare_input`` and
     ``get_output_dim``; see ``docs/recurrent.md``.
 
     Args:
-        name: put before the names of the cell's blobs; None: nothing.
-        forward_only: make no backward pass.
-        initializer: makes the first values of the states where a call gives none.
+        name: prefix of the names of the cell's blobs; None: no prefix.
+        forward_only: build no backward pass.
+        initializer: creates the initial states if a call does not give them.
 
     Attributes:
-        recompute_blobs: blobs of a step that the backward pass computes again, of the last call.
+        recompute_blobs: blobs of the step that was added last which the backward pass recomputes.
     """
 
     def __init__(
@@ -81,7 +119,7 @@ class RNNCell:
 
     @property
     def initializer(self) -> StateInitializer | None:
-        """What makes the first values of the states."""
+        """Creates the initial states."""
         return self._initializer
 
     @initializer.setter
@@ -89,11 +127,11 @@ class RNNCell:
         self._initializer = value
 
     def scope(self, name: str) -> str:
-        """Return a name with the cell's as its prefix."""
+        """Return a name with the cell's name as prefix."""
         return joined_name(self.name, name)
 
     def concatenated(self, model: ModelHelper, blobs: Sequence[Blob], name: str) -> BlobReference:
-        """Add what joins blobs of a step along their widths; the result is called ``name`` under the cell's."""
+        """Concatenate blobs of a step along their widths; the result is named ``name`` with the cell's prefix."""
         outputs = [self.scope(name), self.scope(f"_{name}_concat_dims")]
         joined: BlobReference = model.net.Concat(list(blobs), outputs, axis=2)[0]
         return joined
@@ -112,16 +150,16 @@ class RNNCell:
 
         Args:
             inputs: (steps, samples, width).
-            seq_lengths: (samples,) int32: how many steps each sample has; None: all.
-            initial_states: first value of each state, (samples, width), (1, samples, width) or (width,); None: what
-                ``initializer`` makes.
-            outputs_with_grads: which of the outputs gradients come in through; None: that of the cell's output.
+            seq_lengths: (samples,) int32: number of steps of each sample; None: all.
+            initial_states: initial value of each state, (samples, width), (1, samples, width) or (width,); None: the
+                result of ``initializer``.
+            outputs_with_grads: indices of the outputs that have gradients; None: only the cell's output.
 
         Returns:
             The outputs of all steps, (steps, samples, width); and for each state all its values and the last.
 
         Raises:
-            NetError: there are no first values; there are more or fewer than states.
+            NetError: there are no initial states, or their number is wrong.
         """
         first = self.first_states(model, initial_states)
         prepared = self.prepare_input(model, inputs)
@@ -130,7 +168,7 @@ class RNNCell:
         names = [f"{name}_prev" for name in self.get_state_names()]
         before = step.net.AddScopedExternalInputs(*names) if names else []
         before = before if isinstance(before, list) else [before]
-        after = self._apply(step, input_t, seq_lengths, before, timestep)
+        after = self._apply(step, StepInputs(input_t, seq_lengths, before, timestep))
         results = recurrent_net(
             net=model.net,
             cell_net=step.net,
@@ -146,7 +184,7 @@ class RNNCell:
         return self._prepare_output_sequence(model, results), results
 
     def first_states(self, model: ModelHelper, initial_states: Sequence[Blob] | None) -> list[BlobReference]:
-        """Return the first values of the states: those given, or what the initializer makes.
+        """Return the initial states: those given, or those of the initializer.
 
         Raises:
             NetError: see ``apply_over_sequence``.
@@ -154,19 +192,21 @@ class RNNCell:
         names = self.get_state_names()
         if initial_states is None:
             if self.initializer is None:
-                raise NetError(f"cell {self._shown()}: has no initializer, so initial_states must be given: {names}")
+                raise NetError(
+                    f"cell {self._description()}: has no initializer, so initial_states must be given: {names}"
+                )
             initial_states = self.initializer.create_states(model)
         if isinstance(initial_states, (str, BlobReference)) or len(initial_states) != len(names):
             raise NetError(
-                f"cell {self._shown()}: has {len(names)} states, {names}; initial_states must have one value for each, "
-                f"got {initial_states!r}"
+                f"cell {self._description()}: has {len(names)} states, {names}; initial_states must have one value for "
+                f"each, got {initial_states!r}"
             )
-        return [rectified(state) for state in initial_states]
+        return [as_reference(state) for state in initial_states]
 
     def _outputs_with_grads(self, given: Sequence[int] | None) -> list[int]:
         return [2 * self.get_output_state_index()] if given is None else list(given)
 
-    def _shown(self) -> str:
+    def _description(self) -> str:
         return f"{type(self).__name__} {self.name!r}"
 
     # -- one step ---------------------------------------------------------------------------
@@ -174,42 +214,26 @@ class RNNCell:
     def apply(
         self, model: ModelHelper, input_t: Blob, seq_lengths: Blob | None, states: Sequence[Blob], timestep: Blob
     ) -> tuple[BlobReference, list[BlobReference]]:
-        """Add one step, input projection included, to ``model``.
+        """Add one step, including the input projection, to ``model``.
 
         Args:
             input_t: (1, samples, width).
-            seq_lengths: (samples,) int32; None: all samples go on.
-            states: their values before, (1, samples, width) each.
-            timestep: one int32, the number of the step.
+            seq_lengths: (samples,) int32: number of steps of each sample; None: all.
+            states: the states before the step, (1, samples, width) each.
+            timestep: the number of the step, an int32.
 
         Returns:
-            The output, and the states after.
+            The output, and the states after the step.
         """
         prepared = self.prepare_input(model, input_t)
-        after = self._apply(model, prepared, seq_lengths, states, timestep)
+        after = self._apply(model, StepInputs(prepared, seq_lengths, states, timestep))
         return self._prepare_output(model, after), after
 
-    def _apply(
-        self,
-        model: ModelHelper,
-        input_t: Blob,
-        seq_lengths: Blob | None,
-        states: Sequence[Blob],
-        timestep: Blob,
-        extra_inputs: ExtraInputs | None = None,
-    ) -> list[BlobReference]:
-        """Add one step whose input is prepared; blobs may be given by name, and get the current scope then."""
-        given = {"extra_inputs": [(rectified(blob), width) for blob, width in extra_inputs]} if extra_inputs else {}
-        return list(
-            self.apply_override(
-                model,
-                rectified(input_t),
-                rectified(seq_lengths),
-                list(map(rectified, states)),
-                rectified(timestep),
-                **given,
-            )
-        )
+    def _apply(self, model: ModelHelper, step: StepInputs) -> list[BlobReference]:
+        """Add one step to ``model``; return the states after it."""
+        step = step.as_references()
+        extra = {"extra_inputs": step.extra_inputs} if step.extra_inputs else {}
+        return list(self.apply_override(model, step.input_t, step.seq_lengths, step.states, step.timestep, **extra))
 
     def apply_override(
         self,
@@ -220,65 +244,63 @@ class RNNCell:
         timestep: Any,
         extra_inputs: Any = None,
     ) -> Sequence[BlobReference]:
-        """Add one step to ``model`` and return the states after it; for cells to override.
+        """Add one step to ``model`` and return the states after it; cells override this method.
 
         Args:
-            input_t: what ``prepare_input`` made, one step of it: (1, samples, width).
+            input_t: one step of the result of ``prepare_input``, (1, samples, width).
             seq_lengths: (samples,) int32, or None.
-            states: the states before, (1, samples, width) each.
+            states: the states before the step, (1, samples, width) each.
             timestep: the number of the step.
-            extra_inputs: pairs (blob, width) to take besides the states; not given to cells outside an AttentionCell.
+            extra_inputs: pairs (blob, width) of additional inputs; passed only by an AttentionCell.
         """
-        raise NotImplementedError(f"{type(self).__name__}: a cell says in apply_override what a step does")
+        raise NotImplementedError(f"{type(self).__name__}: override apply_override, which adds one step")
 
     def prepare_input(self, model: ModelHelper, input_blob: Blob) -> Blob:
-        """Add what is done for all steps at once, before the first; return what the steps take as input."""
+        """Add the operators that process the input of all steps at once; return the input of the steps."""
         return input_blob
 
-    # -- what it has ------------------------------------------------------------------------
+    # -- states and output ------------------------------------------------------------------
 
     def get_output_state_index(self) -> int:
-        """Return which state is the output."""
+        """Return the index of the state that is the output."""
         return 0
 
     def get_state_names(self) -> list[str]:
-        """Return the names of the states, the cell's own in front."""
+        """Return the names of the states, with the cell's name as prefix."""
         return [self.scope(name) for name in self.get_state_names_override()]
 
     def get_state_names_override(self) -> list[str]:
-        """Return the names of the states, without the cell's; for cells to override."""
-        raise NotImplementedError(f"{type(self).__name__}: a cell names its states in get_state_names_override")
+        """Return the names of the states, without prefix; cells override this method."""
+        raise NotImplementedError(f"{type(self).__name__}: override get_state_names_override")
 
     def get_output_dim(self) -> int:
-        """Return the width of the output; for cells to override, if others are put after them."""
-        raise NotImplementedError(f"{type(self).__name__}: a cell tells the width of its output in get_output_dim")
+        """Return the width of the output; cells must override this method if they are part of other cells."""
+        raise NotImplementedError(f"{type(self).__name__}: override get_output_dim")
 
     def _prepare_output(self, model: ModelHelper, states: Sequence[BlobReference]) -> BlobReference:
-        """Return the output of a step, from the states after it."""
+        """Return the output of a step, given the states after it."""
         return states[self.get_output_state_index()]
 
     def _prepare_output_sequence(self, model: ModelHelper, state_outputs: Sequence[BlobReference]) -> BlobReference:
-        """Return the outputs of all steps, from all values and the last one of each state."""
+        """Return the outputs of all steps, given all values and the last value of each state."""
         return state_outputs[2 * self.get_output_state_index()]
 
 
 class ZeroStates:
-    """First values that are parameters, 0 at the beginning, the same for all samples.
+    """Initial states that are parameters, initialized to 0, the same for all samples.
 
     Args:
-        names: of the states, the cell's name in front.
-        width: of each.
+        names: names of the parameters, one per state.
+        width: width of each state.
     """
 
     def __init__(self, names: Sequence[str], width: int) -> None:
         if width < 1:
-            raise ArgumentError(
-                f"first states {list(names)}: the width must be a whole number from 1 on, got {width!r}"
-            )
+            raise ArgumentError(f"initial states {list(names)}: the width must be a positive integer, got {width!r}")
         self.names = list(names)
         self.width = width
 
     def create_states(self, model: ModelHelper) -> list[BlobReference]:
-        """Return the parameters, made in the current name scope."""
+        """Create the parameters in the current name scope and return them."""
         zeros = Initializer("ConstantFill", value=0.0)
         return [model.create_param(name, [self.width], zeros) for name in self.names]

@@ -1,4 +1,4 @@
-"""Linear-chain conditional random fields: the loss of a path of classes, and the best path."""
+"""Linear-chain conditional random fields: the loss of a sequence of classes, and the best sequence."""
 
 from __future__ import annotations
 
@@ -15,19 +15,19 @@ __all__ = ["CRFWithLoss", "apply_crf", "crf_update_predictions"]
 Blob = str | BlobReference
 
 _IMPOSSIBLE = -1000.0
-"""The score of what cannot be: the two further classes inside a sequence, and all others at its ends."""
+"""The score of impossible classes: start and end inside a sequence, and all other classes at its ends."""
 
 
 class CRFWithLoss:
-    """Scores of the transitions between neighboring classes, and the loss of one sequence.
+    """Transition scores between neighboring classes, and the loss of one sequence.
 
-    Two classes mark the start and the end of a sequence, with the numbers ``num_classes`` and that plus 1.
+    Two additional classes, ``num_classes`` and ``num_classes + 1``, mark the start and the end of a sequence.
 
     Args:
-        model: gets the parameter and the operators.
-        num_classes: of the labels.
+        model: model that gets the parameter and the operators.
+        num_classes: number of classes of the labels.
         transitions_blob: the scores, (num_classes + 2, num_classes + 2), from row to column; None: a parameter
-            ``crf_transitions`` that begins with uniform numbers in [-1, 1).
+            ``crf_transitions``, initialized uniformly in [-1, 1).
 
     Source: Lample et al., "Neural architectures for named entity recognition", 2016, arXiv:1603.01360, section 2.2.
     """
@@ -45,21 +45,23 @@ class CRFWithLoss:
         model.AddParameter(BlobReference(str(transitions_blob)))
 
     def crf_loss(self, predictions: Blob, labels: Blob, seq_lengths: Blob | None = None) -> BlobReference:
-        """Add the loss of one sequence: minus the logarithm of the chance of its labels.
+        """Add the loss of one sequence: the negative log-likelihood of its labels.
 
         Args:
             predictions: the scores of the classes, (steps, num_classes).
-            labels: the right classes, (steps,), integers from 0 on.
-            seq_lengths: None; a run takes one sequence.
+            labels: the correct classes, (steps,), non-negative integers.
+            seq_lengths: must be None, because each run processes one sequence.
 
         Returns:
             The loss, a scalar, ``crf_loss``.
 
         Raises:
-            ArgumentError: ``seq_lengths`` is given (Caffe2 passes it over).
+            ArgumentError: ``seq_lengths`` is given (Caffe2 ignores it).
         """
         if seq_lengths is not None:
-            raise ArgumentError("crf_loss: a run takes one sequence, so seq_lengths must be None; feed them in turn")
+            raise ArgumentError(
+                "crf_loss: seq_lengths must be None, because each run processes one sequence; feed them one by one"
+            )
         net, init = self.model.net, self.model.param_init_net
         snapshot = net.Copy(self.transitions, "transitions_snapshot")
         count = init.ConstantFill([], shape=[1], value=self.num_classes)
@@ -78,17 +80,17 @@ class CRFWithLoss:
         return net.Sub([all_paths, total], "crf_loss")
 
     def _transitions_of(self, path: BlobReference, transitions: BlobReference) -> BlobReference:
-        """Add the sum of the transitions along a path."""
+        """Add the sum of the transition scores along a path."""
         net = self.model.net
         to, _ = net.RemovePadding(path, 2, padding_width=1, end_padding_width=0)
-        come_from, _ = net.RemovePadding(path, 2, padding_width=0, end_padding_width=1)
-        width = net.ConstantFill(come_from, value=self.num_classes_padded)
-        places = net.Add([net.Mul([come_from, width]), to])
-        found = net.Gather([net.FlattenToVec(transitions), places], dense_gradient=1)
+        source, _ = net.RemovePadding(path, 2, padding_width=0, end_padding_width=1)
+        width = net.ConstantFill(source, value=self.num_classes_padded)
+        indices = net.Add([net.Mul([source, width]), to])
+        found = net.Gather([net.FlattenToVec(transitions), indices], dense_gradient=1)
         return net.ReduceFrontSum(found)
 
     def _all_paths(self, steps: BlobReference, initial: BlobReference, transitions: BlobReference) -> BlobReference:
-        """Add the logarithm of the sum over all paths."""
+        """Add the log-sum-exp of the scores of all paths."""
         net = self.model.net
         last = self.build_crf_net(steps, initial, transitions)
         flat, _ = net.Reshape(last, 2, shape=[self.num_classes_padded])
@@ -101,11 +103,11 @@ class CRFWithLoss:
         return self.model.param_init_net.ConstantFill([], *name, value=0, shape=shape, dtype=TensorProto.INT32)
 
     def build_crf_net(self, input_blob: Blob, initial_state: Blob, transitions: Blob) -> BlobReference:
-        """Add the recurrent net that sums over all paths: state[c] = log(sum of exp over what comes before) + score.
+        """Add the recurrent net of the forward algorithm: state[c] = log(sum(exp(state + transitions[:, c]))) + score.
 
         Args:
-            input_blob: scores of the steps, (steps, 1, classes).
-            initial_state: those before the first step, (1, classes).
+            input_blob: scores of the classes in each step, (steps, 1, classes).
+            initial_state: scores before the first step, (1, classes).
             transitions: (classes, classes).
 
         Returns:
@@ -119,12 +121,12 @@ class CRFWithLoss:
         size = self.num_classes_padded
         with NameScope(scope):
             column = brew.transpose(step, before, "prev_transpose", axes=[0, 2, 1])
-            from_before = step.net.Tile(column, "prev_tiled", tiles=size, axis=2)
-            to_row = step.net.Tile(row, "input_t_tiled", tiles=size, axis=1)
-            both = step.net.Add([from_before, to_row], "input_with_prev")
-            ways = step.net.Add([both, transitions], "prev_with_transitions", broadcast=1, use_grad_hack=1)
+            previous = step.net.Tile(column, "prev_tiled", tiles=size, axis=2)
+            current = step.net.Tile(row, "input_t_tiled", tiles=size, axis=1)
+            both = step.net.Add([previous, current], "input_with_prev")
+            scores = step.net.Add([both, transitions], "prev_with_transitions", broadcast=1, use_grad_hack=1)
             table, _ = step.net.Reshape(
-                ways, ["all_with_transitions_reshaped", "all_with_transitions_orig"], shape=[size, size]
+                scores, ["all_with_transitions_reshaped", "all_with_transitions_orig"], shape=[size, size]
             )
             after = step.net.SortedSegmentRangeLogSumExp([table, zeros], "cell_t")
             step.net.AddExternalOutputs(after)
@@ -147,37 +149,37 @@ class CRFWithLoss:
 
 
 def crf_update_predictions(model: ModelHelper, crf_with_loss: CRFWithLoss, classes: Blob) -> BlobReference:
-    """Add operators that make the classes of the best path the greatest scores of their steps.
+    """Add operators that give the class of the best path the greatest score in each step.
 
     Args:
-        model: gets the operators.
-        crf_with_loss: has the scores of the transitions.
+        model: model that gets the operators.
+        crf_with_loss: has the transition scores.
         classes: the scores of the classes, (steps, num_classes).
 
     Returns:
-        The scores, in each step the greatest one and that of the path's class exchanged.
+        The scores; in each step the greatest score is swapped with that of the path's class.
     """
     count, transitions = crf_with_loss.num_classes, crf_with_loss.transitions
     return apply_crf(model.param_init_net, model.net, transitions, classes, count)
 
 
 def apply_crf(init_net: Net, net: Net, transitions: Blob, predictions: Blob, num_classes: int) -> BlobReference:
-    """Add what ``crf_update_predictions`` does to a net.
+    """Add the operators of ``crf_update_predictions`` to a net.
 
     Args:
-        init_net, net: get the operators.
-        transitions: the scores of the transitions, (num_classes + 2, num_classes + 2).
+        init_net, net: nets that get the operators.
+        transitions: the transition scores, (num_classes + 2, num_classes + 2).
         predictions: the scores of the classes, (steps, num_classes).
     """
     return _best(net, _padded(init_net, net, predictions, num_classes), transitions)
 
 
 def _padded(init_net: Net, net: Net, predictions: Blob, num_classes: int) -> BlobReference:
-    """Add two classes to the scores, which are impossible, and a step before and after with them alone."""
+    """Add the classes start and end to the scores, and a step before and one after in which only they are possible."""
     size = num_classes + 2
     ends = []
-    for name, sure in (("b_scores", num_classes), ("e_scores", num_classes + 1)):
-        values = [0.0 if c == sure else _IMPOSSIBLE for c in range(size)]
+    for name, certain in (("b_scores", num_classes), ("e_scores", num_classes + 1)):
+        values = [0.0 if c == certain else _IMPOSSIBLE for c in range(size)]
         ends.append(init_net.GivenTensorFill([], name, shape=[1, size], values=values))
     first = net.ConstantFill([], shape=[1], value=0)
     steps = net.Cast(net.Gather([net.Shape(predictions), first]), to="int32")
@@ -189,7 +191,7 @@ def _padded(init_net: Net, net: Net, predictions: Blob, num_classes: int) -> Blo
 
 
 def _best(net: Net, padded: BlobReference, transitions: Blob, *name: str) -> BlobReference:
-    """Exchange scores along the best path, and take the further classes and steps away again."""
+    """Swap the scores along the best path, and remove the padding of ``_padded``."""
     path = net.ViterbiPath([padded, transitions])
     inner = net.RemovePadding(net.SwapBestPath([padded, path]), padding_width=1, end_padding_width=1)
     starts = net.GivenTensorIntFill([], shape=[2], values=[0, 0])

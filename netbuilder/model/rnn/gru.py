@@ -15,18 +15,18 @@ __all__ = ["GRUCell"]
 
 
 class GRUCell(SizedCell):
-    """A gated recurrent unit: r and u from sigmoids, H' = u * H + (1 - u) * tanh(o), see ``GRUUnit``.
+    """A gated recurrent unit: H' = u * H + (1 - u) * tanh(o) with reset and update gates r and u, see ``GRUUnit``.
 
     Args:
         input_size, hidden_size: widths of the input and of the state.
-        forget_bias, memory_optimization: not used; here so that all cells are made alike.
-        drop_states: the state becomes 0 where a sequence has ended, instead of staying as it is.
-        linear_before_reset: reset the product with the state, instead of the state before it.
-        initializer: of the first state; None: a parameter ``initial_hidden_state``, 0 at the beginning.
+        forget_bias, memory_optimization: ignored; they exist so that all cells have the same arguments.
+        drop_states: set the state of a sample to 0 after its sequence has ended, instead of leaving it unchanged.
+        linear_before_reset: apply the reset gate to the projected state, instead of to the state itself.
+        initializer: of the initial state; None: a parameter ``initial_hidden_state``, initialized to 0.
         kwargs: ``name``, ``forward_only``.
 
     Raises:
-        ArgumentError: a width is no whole number from 1 on.
+        ArgumentError: a width is not a positive integer.
 
     Source: Cho et al., "Learning phrase representations using RNN encoder-decoder", 2014, arXiv:1406.1078.
     """
@@ -65,12 +65,12 @@ class GRUCell(SizedCell):
         given, width = self._with_extra(model, hidden, extra_inputs)
         reset, update = (self._fc(model, given, f"{gate}_gate_t", width) for gate in ("reset", "update"))
         reset = brew.sum(model, [reset, inputs[0]], reset)
-        opened = model.net.Sigmoid(reset, self.scope("reset_gate_t_sigmoid"))
+        gate = model.net.Sigmoid(reset, self.scope("reset_gate_t_sigmoid"))
         if self.linear_before_reset:
             product = self._fc(model, given, "output_gate_t", width)
-            output = model.net.Mul([opened, product], self.scope("output_gate_t_mul"))
+            output = model.net.Mul([gate, product], self.scope("output_gate_t_mul"))
         else:
-            modified = model.net.Mul([opened, hidden], self.scope("modified_hidden_t_prev"))
+            modified = model.net.Mul([gate, hidden], self.scope("modified_hidden_t_prev"))
             modified, width = self._with_extra(model, modified, extra_inputs, "modified_concatenated_input_t")
             output = self._fc(model, modified, "output_gate_t", width)
         update = brew.sum(model, [update, inputs[1]], update)

@@ -1,4 +1,4 @@
-"""Whole recurrent layers: LSTM, GRU and their kin over a sequence."""
+"""Recurrent layers: LSTM, GRU and others over a whole sequence."""
 
 from __future__ import annotations
 
@@ -52,29 +52,30 @@ def recurrent_layers(
     static_rnn_unroll_size: int | None = None,
     **cell_kwargs: Any,
 ) -> tuple[Any, ...]:
-    """Run one layer, or several one above the other, over a sequence.
+    """Run one layer, or a stack of layers, over a sequence.
 
     Args:
-        cell_class: makes the cell of a layer.
+        cell_class: creates the cell of a layer.
         input_blob: (steps, samples, dim_in).
-        seq_lengths: (samples,) int32: how many steps each sample has; None: all.
-        initial_states: first values of all states, lowest layer first; None: parameters that begin as 0.
+        seq_lengths: (samples,) int32: number of steps of each sample; None: all.
+        initial_states: initial values of all states, lowest layer first; None: parameters initialized to 0.
         dim_in: width of the input.
-        dim_out: width of the states; of several layers a list.
-        scope: put before the names of all blobs.
-        outputs_with_grads: numbers of those outputs of the last layer that gradients come in through.
+        dim_out: width of the states; a list for several layers.
+        scope: prefix of the names of all blobs.
+        outputs_with_grads: indices of the outputs of the last layer that have gradients.
         return_params: append the names of the parameters to the result.
         memory_optimization, forget_bias, drop_states, cell_kwargs: see the cell.
-        forward_only: make no backward pass.
-        return_last_layer_only: leave the states of the other layers out of the result.
-        static_rnn_unroll_size: write so many steps out, instead of a RecurrentNetwork operator; None: do not.
+        forward_only: build no backward pass.
+        return_last_layer_only: return only the states of the last layer.
+        static_rnn_unroll_size: unroll this number of steps instead of using a RecurrentNetwork operator; None: do not
+            unroll.
 
     Returns:
         For each state all its values, (steps, samples, width), and the last one, (1, samples, width).
 
     Raises:
         ArgumentError: an argument of the cell is wrong.
-        NetError: the number of first values is not that of the states.
+        NetError: the number of initial states is wrong.
     """
     common = dict(
         forget_bias=forget_bias,
@@ -100,7 +101,9 @@ def recurrent_layers(
 
 def _params(cells: Sequence[RNNCell]) -> dict[str, Any]:
     if len(cells) > 1 or not isinstance(cells[0], LSTMCell):
-        raise ArgumentError("return_params: is there for one layer of an LSTM; model.GetParams() lists all parameters")
+        raise ArgumentError(
+            "return_params is supported only for an LSTM of one layer; model.GetParams() returns all parameters"
+        )
     return {"input": cells[0].get_input_params(), "recurrent": cells[0].get_recurrent_params()}
 
 
@@ -149,11 +152,11 @@ def LSTMWithAttention(
     Args:
         decoder_inputs: (steps, samples, decoder_input_dim).
         decoder_input_lengths: (samples,) int32; None: all steps.
-        initial_decoder_hidden_state, initial_decoder_cell_state: first states, decoder_state_dim wide.
-        initial_attention_weighted_encoder_context: first context, encoder_output_dim wide.
-        scope: put before the names of all blobs.
-        outputs_with_grads: numbers of the outputs that gradients come in through; 0 and 4 are the hidden states and
-            the contexts of all steps.
+        initial_decoder_hidden_state, initial_decoder_cell_state: initial states, of width decoder_state_dim.
+        initial_attention_weighted_encoder_context: initial context, of width encoder_output_dim.
+        scope: prefix of the names of all blobs.
+        outputs_with_grads: indices of the outputs that have gradients; 0 and 4 are the hidden states and the contexts
+            of all steps.
         The others: see ``AttentionCell`` and ``LSTMCell``.
 
     Returns:
@@ -202,15 +205,15 @@ def _layered_LSTM(
     drop_states: bool = False,
     create_lstm: Callable[..., Any] | None = None,
 ) -> tuple[BlobReference, ...]:
-    """Run layers over a sequence one after the other, each over the hidden states of the one below.
+    """Run layers over a sequence one after the other, each over the hidden states of the layer below.
 
-    Each layer begins with the last states of the one below, so all have one width; ``LSTM`` with a list for ``dim_out``
-    gives each layer its own.
+    The initial states of each layer are the last states of the layer below, so all layers must have the same width;
+    ``LSTM`` with a list for ``dim_out`` supports different widths.
 
     Args:
         dim_out: widths of the layers.
-        scope: of the lowest layer; for the others "_layer_<i>" follows it.
-        create_lstm: makes a layer; None: ``LSTM``.
+        scope: scope of the lowest layer; the others have the suffix "_layer_<i>".
+        create_lstm: creates a layer; None: ``LSTM``.
         The others: see ``LSTM``.
 
     Returns:
@@ -220,7 +223,7 @@ def _layered_LSTM(
         ArgumentError: ``return_params`` is set.
     """
     if return_params:
-        raise ArgumentError("layered_LSTM: return_params is not served; model.GetParams() lists all parameters")
+        raise ArgumentError("layered_LSTM: return_params is not supported; model.GetParams() returns all parameters")
     make = create_lstm or LSTM
     given, states = input_blob, initial_states
     results: tuple[BlobReference, ...] = ()
@@ -260,13 +263,13 @@ def cudnn_LSTM(
     num_layers: int = 1,
     return_params: bool = False,
 ) -> Any:
-    """Refuse: the operator Recurrent, which keeps all parameters in one blob, is not in this version.
+    """Raise NotImplementedError: the operator Recurrent, with all parameters in one blob, is not supported.
 
     Raises:
-        NotImplementedError: always; the message says what to use.
+        NotImplementedError: always; the message says what to use instead.
     """
     raise NotImplementedError(
-        f"cudnn_LSTM {scope!r}: the operator Recurrent is not in this version; rnn_cell.LSTM with "
+        f"cudnn_LSTM {scope!r}: the operator Recurrent is not supported in this version; rnn_cell.LSTM with "
         f"dim_out={[dim_out] * num_layers} has the same layers, with parameters that "
         "InitFromLSTMParams sets"
     )

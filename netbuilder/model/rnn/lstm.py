@@ -16,7 +16,7 @@ __all__ = ["LSTMCell", "LSTMInitializer", "LayerNormLSTMCell"]
 
 
 class LSTMInitializer:
-    """First hidden and cell state: parameters ``initial_hidden_state`` and ``initial_cell_state``, 0 at the beginning.
+    """Initial states that are parameters ``initial_hidden_state`` and ``initial_cell_state``, initialized to 0.
 
     Args:
         hidden_size: width of both.
@@ -27,19 +27,19 @@ class LSTMInitializer:
         self.scope: str | None = None
 
     def create_states(self, model: ModelHelper) -> list[BlobReference]:
-        """Return the two parameters, made in the current name scope."""
+        """Create the two parameters in the current name scope and return them."""
         return ZeroStates(["initial_hidden_state", "initial_cell_state"], self.hidden_size).create_states(model)
 
 
 class LSTMCell(SizedCell):
-    """A step of long short-term memory: gates from the input and the hidden state, see ``LSTMUnit``.
+    """A long short-term memory cell, see ``LSTMUnit``.
 
     Args:
         input_size, hidden_size: widths of the input and of both states.
-        forget_bias: added to the forget gate's sum, before its sigmoid.
-        memory_optimization: do not keep the gates of all steps; the backward pass computes them again.
-        drop_states: states become 0 where a sequence has ended, instead of staying as they are.
-        initializer: of the first states; None: ``LSTMInitializer``.
+        forget_bias: added to the forget gate before its sigmoid.
+        memory_optimization: do not store the gates of all steps; the backward pass recomputes them.
+        drop_states: set the states of a sample to 0 after its sequence has ended, instead of leaving them unchanged.
+        initializer: of the initial states; None: ``LSTMInitializer``.
         kwargs: ``name``, ``forward_only``.
 
     Source: Hochreiter and Schmidhuber, "Long short-term memory", 1997; Gers, Schmidhuber and Cummins, "Learning to
@@ -83,7 +83,7 @@ class LSTMCell(SizedCell):
     def gates(
         self, model: ModelHelper, input_t: Blob, hidden: BlobReference, extra_inputs: ExtraInputs | None
     ) -> BlobReference:
-        """Add the sums that the unit takes: the prepared input and the product with the hidden state."""
+        """Add the gates before their activations: the prepared input plus the projected hidden state."""
         given, width = self._with_extra(model, hidden, extra_inputs)
         total = self.projections * self.hidden_size
         gates = brew.fc(model, given, self.scope("gates_t"), dim_in=width, dim_out=total, axis=2)
@@ -96,7 +96,7 @@ class LSTMCell(SizedCell):
             self.recompute_blobs = [*blobs]
 
     def _normalized(self, model: ModelHelper, gates: BlobReference) -> BlobReference:
-        """Add a layer norm over the gates of each sample."""
+        """Add layer normalization of the gates of each sample."""
         width = self.projections * self.hidden_size
         outputs = brew.layer_norm(model, gates, self.scope("gates_t_norm"), dim_in=width, axis=-1)
         self._recompute(*self.recompute_blobs, *outputs)
@@ -140,7 +140,7 @@ class LSTMCell(SizedCell):
 
 
 class _Named(LSTMInitializer):
-    """First states under the cell's name."""
+    """Initial states with the cell's name as prefix."""
 
     def __init__(self, cell: RNNCell, hidden_size: int) -> None:
         super().__init__(hidden_size)
@@ -152,7 +152,7 @@ class _Named(LSTMInitializer):
 
 
 class LayerNormLSTMCell(LSTMCell):
-    """An LSTM whose gates are normalized over each sample before they go into the unit.
+    """An LSTM whose gates are layer-normalized before their activations.
 
     Arguments as for ``LSTMCell``.
 

@@ -15,7 +15,7 @@ _FACTORS = (("alpha", 1.0), ("beta1", 1.0), ("beta2", 1.0), ("b", 0.0))
 
 
 class MILSTMCell(LSTMCell):
-    """An LSTM whose gates are alpha * x * h + beta1 * h + beta2 * x + b, of the projections x and h.
+    """An LSTM whose gates are alpha * x * h + beta1 * h + beta2 * x + b, with projected input x and hidden state h.
 
     Arguments as for ``LSTMCell``.
 
@@ -44,7 +44,7 @@ class MILSTMCell(LSTMCell):
 
 
 class LayerNormMILSTMCell(MILSTMCell):
-    """An LSTM with multiplicative integration whose gates are normalized over each sample.
+    """An LSTM with multiplicative integration whose gates are layer-normalized.
 
     Arguments as for ``LSTMCell``.
     """

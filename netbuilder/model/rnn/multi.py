@@ -1,9 +1,10 @@
-"""Cells around cells: layers one above the other, and dropout."""
+"""Cells made of other cells: stacks of layers, and dropout."""
 
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
+from dataclasses import replace
 from typing import Any
 
 from netbuilder.graph.blob import BlobReference
@@ -11,18 +12,18 @@ from netbuilder.graph.scope import NameScope
 from netbuilder.model import brew
 from netbuilder.model.helpers.engine import CUDNN
 from netbuilder.model.model_helper import ModelHelper
-from netbuilder.model.rnn.cell import Blob, ExtraInputs, RNNCell, joined_name, rectified
+from netbuilder.model.rnn.cell import Blob, RNNCell, StepInputs, as_reference, joined_name
 from netbuilder.proto import ArgumentError, NetError
 
 __all__ = ["DropoutCell", "MultiRNNCell", "MultiRNNCellInitializer"]
 
 
 class MultiRNNCellInitializer:
-    """The first states of all layers, one after the other.
+    """The initial states of all layers, one layer after the other.
 
     Args:
         cells: the layers, lowest first.
-        name: of the cell that has these layers.
+        name: name of the cell that has these layers.
     """
 
     def __init__(self, cells: Sequence[RNNCell], *, name: str | None = None) -> None:
@@ -30,7 +31,7 @@ class MultiRNNCellInitializer:
         self.name = name
 
     def create_states(self, model: ModelHelper) -> list[BlobReference]:
-        """Return what the initializers of the layers make, each in its layer's name scope.
+        """Return the states of the layers' initializers, created in each layer's name scope.
 
         Raises:
             NetError: a layer has no initializer.
@@ -51,15 +52,15 @@ def _layer_scope(name: str | None, layer: int) -> Iterator[None]:
 
 
 class MultiRNNCell(RNNCell):
-    """Layers one above the other: each takes the output of the one below.
+    """A stack of layers: the input of each is the output of the layer below.
 
     Args:
         cells: the layers, lowest first.
-        residual_output_layers: layers whose input is added to their output; 0 is the lowest, and cannot be one.
+        residual_output_layers: indices of layers whose input is added to their output; not 0, the lowest.
         kwargs: ``name``, ``forward_only``, ``initializer``.
 
     Raises:
-        ArgumentError: there are no layers; a residual layer is none of them, or is not as wide as what is below it.
+        ArgumentError: there are no layers; a residual layer does not exist, or has another width than the layer below.
     """
 
     def __init__(
@@ -69,7 +70,7 @@ class MultiRNNCell(RNNCell):
         self.cells = list(cells)
         self.residual_output_layers = sorted(residual_output_layers or ())
         if not self.cells:
-            raise ArgumentError(f"cell {self._shown()}: has no layers; give a list of cells")
+            raise ArgumentError(f"cell {self._description()}: has no layers; give a list of cells")
         self._check_residual()
         self.output_index_of_layer = [0]
         for cell in self.cells[:-1]:
@@ -79,50 +80,42 @@ class MultiRNNCell(RNNCell):
 
     @property
     def output_indices(self) -> list[int]:
-        """The states, by their numbers, that the output of the highest layer is made of."""
+        """Indices of the states that the output consists of."""
         return [self.output_index_of_layer[i] + self.cells[i].get_output_state_index() for i in self._summed_layers()]
 
     def _check_residual(self) -> None:
         for layer in self.residual_output_layers:
             if not 0 < layer < len(self.cells):
                 raise ArgumentError(
-                    f"cell {self._shown()}: residual_output_layers has {layer}; layers with one below them are "
-                    f"1 to {len(self.cells) - 1}"
+                    f"cell {self._description()}: residual_output_layers must be in [1, {len(self.cells) - 1}], got "
+                    f"{layer}"
                 )
-            below, here = self.cells[layer - 1].get_output_dim(), self.cells[layer].get_output_dim()
-            if below != here:
+            below, own = self.cells[layer - 1].get_output_dim(), self.cells[layer].get_output_dim()
+            if below != own:
                 raise ArgumentError(
-                    f"cell {self._shown()}: layer {layer} adds its input, {below} wide, to its output, {here} wide; "
-                    "give both layers one width"
+                    f"cell {self._description()}: layer {layer} adds its input of width {below} to its output of width "
+                    f"{own}; give both layers the same width"
                 )
 
     def layer_scoper(self, layer_id: int) -> Any:
-        """Return the name scope of a layer, to be used by ``with``."""
+        """Return the name scope of a layer, a context manager."""
         return _layer_scope(self.name, layer_id)
 
     def prepare_input(self, model: ModelHelper, input_blob: Blob) -> Blob:
-        given = rectified(input_blob)
+        given = as_reference(input_blob)
         with NameScope(self.name):
             return self.cells[0].prepare_input(model, given)
 
-    def _apply(
-        self,
-        model: ModelHelper,
-        input_t: Blob,
-        seq_lengths: Blob | None,
-        states: Sequence[Blob],
-        timestep: Blob,
-        extra_inputs: ExtraInputs | None = None,
-    ) -> list[BlobReference]:
-        given, lengths, counter = rectified(input_t), rectified(seq_lengths), rectified(timestep)
-        before = [rectified(state) for state in states]
-        extra = [(rectified(blob), width) for blob, width in extra_inputs or ()]
+    def _apply(self, model: ModelHelper, step: StepInputs) -> list[BlobReference]:
+        step = step.as_references()
+        given: Any = step.input_t
         after: list[BlobReference] = []
         for i, cell in enumerate(self.cells):
-            own = before[len(after) : len(after) + len(cell.get_state_names())]
+            own = step.states[len(after) : len(after) + len(cell.get_state_names())]
+            extra = step.extra_inputs if i == 0 else ()
             with self.layer_scoper(i):
                 prepared = given if i == 0 else cell.prepare_input(model, given)
-                made = cell._apply(model, prepared, lengths, own, counter, extra_inputs=extra if i == 0 else None)
+                made = cell._apply(model, replace(step, input_t=prepared, states=own, extra_inputs=extra))
                 if i + 1 < len(self.cells):
                     output = cell._prepare_output(model, made)
                     if i in self.residual_output_layers:
@@ -146,7 +139,7 @@ class MultiRNNCell(RNNCell):
         return self.cells[-1].get_output_dim()
 
     def _summed_layers(self) -> list[int]:
-        """Return the layers whose outputs add up to the cell's: the last, and those below it that reach it."""
+        """Return the layers whose outputs are summed: the last one, and those that residual connections add to it."""
         first = len(self.cells) - 1
         while first in self.residual_output_layers:
             first -= 1
@@ -172,13 +165,13 @@ class MultiRNNCell(RNNCell):
 
 
 class DropoutCell(RNNCell):
-    """A cell whose output, but not its states, goes through dropout.
+    """A cell with dropout of its output, but not of its states.
 
     Args:
         internal_cell: the cell.
-        dropout_ratio: the share of the output that is set to 0; None: all pass.
-        use_cudnn: ask for the engine of that name.
-        is_test: let all pass; must be given.
+        dropout_ratio: dropout probability; None: no dropout.
+        use_cudnn: request the engine CUDNN.
+        is_test: no dropout; required.
         kwargs: ``name``, ``forward_only``.
 
     Raises:
@@ -189,7 +182,7 @@ class DropoutCell(RNNCell):
         self, internal_cell: RNNCell, dropout_ratio: float | None = None, use_cudnn: bool = False, **kwargs: Any
     ) -> None:
         if "is_test" not in kwargs:
-            raise ArgumentError("DropoutCell: is_test must be given: False in a training net, True in a test net")
+            raise ArgumentError("DropoutCell: is_test is required: False in a training net, True in a test net")
         self.is_test = bool(kwargs.pop("is_test"))
         super().__init__(**kwargs)
         self.internal_cell = internal_cell
@@ -202,16 +195,8 @@ class DropoutCell(RNNCell):
     def prepare_input(self, model: ModelHelper, input_blob: Blob) -> Blob:
         return self.internal_cell.prepare_input(model, input_blob)
 
-    def _apply(
-        self,
-        model: ModelHelper,
-        input_t: Blob,
-        seq_lengths: Blob | None,
-        states: Sequence[Blob],
-        timestep: Blob,
-        extra_inputs: ExtraInputs | None = None,
-    ) -> list[BlobReference]:
-        after = self.internal_cell._apply(model, input_t, seq_lengths, states, timestep, extra_inputs)
+    def _apply(self, model: ModelHelper, step: StepInputs) -> list[BlobReference]:
+        after = self.internal_cell._apply(model, step)
         self.recompute_blobs = list(self.internal_cell.recompute_blobs)
         return after
 

@@ -1,4 +1,4 @@
-"""What the cells with one projection of their input share: widths, the projection, extra inputs."""
+"""The base class of cells that project their input: widths, the projection, extra inputs."""
 
 from __future__ import annotations
 
@@ -14,16 +14,16 @@ __all__ = ["SizedCell"]
 
 
 class SizedCell(RNNCell):
-    """Base of cells whose input is projected for all steps at once, to ``projections`` parts as wide as the state.
+    """Base class of cells whose input is projected for all steps at once, to ``projections * hidden_size`` elements.
 
     Args:
         input_size, hidden_size: widths of the input and of the state.
-        drop_states: states become 0 where a sequence has ended, instead of staying as they are.
-        initializer: of the first states.
+        drop_states: set the states of a sample to 0 after its sequence has ended, instead of leaving them unchanged.
+        initializer: of the initial states.
         kwargs: ``name``, ``forward_only``.
 
     Raises:
-        ArgumentError: a width is no whole number from 1 on.
+        ArgumentError: a width is not a positive integer.
     """
 
     projections: ClassVar[int] = 1
@@ -34,7 +34,7 @@ class SizedCell(RNNCell):
         super().__init__(initializer=initializer, **kwargs)
         for what, extent in (("input_size", input_size), ("hidden_size", hidden_size)):
             if not hasattr(extent, "__index__") or extent < 1:
-                raise ArgumentError(f"cell {self._shown()}: {what} must be a whole number from 1 on, got {extent!r}")
+                raise ArgumentError(f"cell {self._description()}: {what} must be a positive integer, got {extent!r}")
         self.input_size = input_size
         self.hidden_size = hidden_size
         self.drop_states = drop_states
@@ -56,7 +56,7 @@ class SizedCell(RNNCell):
         extra_inputs: ExtraInputs | None,
         name: str = "gates_concatenated_input_t",
     ) -> tuple[BlobReference, int]:
-        """Return a state joined with what else goes into the gates, and the width of this."""
+        """Return a state concatenated with the extra inputs of the gates, and the total width."""
         if not extra_inputs:
             return state, self.hidden_size
         joined = self.concatenated(model, [state, *(blob for blob, _ in extra_inputs)], name)

@@ -1,4 +1,4 @@
-"""recurrent_net: an operator that runs a step net once for each element of a sequence."""
+"""recurrent_net: appends an operator that runs a step net once for each step of a sequence."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
-from netbuilder.graph.blob import BlobReference, gradient_name
+from netbuilder.graph.blob import BlobReference, ScopedName, gradient_name
 from netbuilder.graph.net import Net
 from netbuilder.graph.scope import SEPARATOR
 from netbuilder.model.rnn.backward_step import BackwardStep, backward_step
@@ -33,28 +33,28 @@ def recurrent_net(
     recompute_blobs_on_backward: Sequence[Blob] | None = None,
     forward_only: bool = False,
 ) -> tuple[BlobReference, ...]:
-    """Append a RecurrentNetwork operator: ``cell_net`` runs once for each element of axis 0 of its inputs.
+    """Append a RecurrentNetwork operator: ``cell_net`` runs once for each element along axis 0 of its inputs.
 
     Args:
         net: the net that gets the operator.
-        cell_net: the step; every input that is neither an element of the sequence, nor a state, nor the timestep,
-            is read from outside and is the same in all steps.
-        inputs: pairs (blob of the step, sequence); the sequence has the shape (steps, samples, ...), what the step
-            sees of it (1, samples, ...).
-        initial_cell_inputs: for each state, (blob of the step that holds it from the step before, its first value).
-        links: for each of these blobs the blob of the step that holds the state after the step.
-        timestep: blob of the step that holds the number of the step, an int32; None: ``timestep``.
-        scope: put before the names of the operator's own blobs; None: the net's name and "recurrent".
-        outputs_with_grads: the numbers of the outputs that gradients come in through.
-        recompute_blobs_on_backward: blobs of the step that are not kept, but computed again in the backward pass.
-        forward_only: make no backward pass, and keep nothing for it.
+        cell_net: the step net; its inputs that are neither elements of a sequence, nor states, nor the timestep,
+            are read from outside and are the same in all steps.
+        inputs: pairs (blob of the step net, sequence); the sequence has the shape (steps, samples, ...), the blob
+            (1, samples, ...).
+        initial_cell_inputs: for each state, (blob of the step net with the state before the step, initial value).
+        links: for each of these blobs the blob of the step net with the state after the step.
+        timestep: blob of the step net with the number of the step, an int32; None: ``timestep``.
+        scope: prefix of the names of the operator's own blobs; None: the net's name and "recurrent".
+        outputs_with_grads: indices of the outputs that have gradients.
+        recompute_blobs_on_backward: blobs of the step net that are not stored, but recomputed in the backward pass.
+        forward_only: build no backward pass, and store nothing for it.
 
     Returns:
         For each state all its values, (steps, samples, ...), and the last one, (1, samples, ...).
 
     Raises:
-        NetError: a state has no link, or a blob is not one of the step.
-        GradientError: the step cannot be differentiated; ``forward_only`` does without.
+        NetError: a state has no link, or a blob is not in the step net.
+        GradientError: the step net cannot be differentiated; with ``forward_only`` it need not be.
     """
     parts = _Parts(net, cell_net, inputs, initial_cell_inputs, links, timestep, scope)
     if forward_only:
@@ -69,7 +69,7 @@ def recurrent_net(
 
 @dataclass
 class _Parts:
-    """The inputs, outputs and arguments of the operator, as far as they do not concern the backward pass."""
+    """The inputs, outputs and arguments of the operator, except for those of the backward pass."""
 
     net: Net
     cell_net: Net
@@ -103,7 +103,7 @@ class _Parts:
         return scope + SEPARATOR if scope else ""
 
     def states(self, before: str) -> str:
-        """Return the name of the blob that has all values of a state, the first value included."""
+        """Return the name of the blob with all values of a state, including the initial value."""
         return f"{self.prefix}{before}_states"
 
     def step(self) -> NetDef:
@@ -116,16 +116,16 @@ class _Parts:
     def _check(self, names: Mapping[str, str]) -> None:
         where = f"recurrent_net: step net {self.cell_net}"
         if not self.inputs:
-            raise NetError(f"{where}: needs a sequence that it runs over; inputs is empty")
+            raise NetError(f"{where}: inputs must have at least one sequence, got none")
         for before, _ in self.initial:
             if str(before) not in names:
-                raise NetError(f"{where}: state {str(before)!r} has no link to the blob that holds its next value")
+                raise NetError(f"{where}: state {str(before)!r} has no link to the blob of its next value")
         for before in names:
             if before not in {str(blob) for blob, _ in self.initial}:
-                raise NetError(f"{where}: state {before!r} has a link, but no first value in initial_cell_inputs")
+                raise NetError(f"{where}: state {before!r} has a link, but no initial value in initial_cell_inputs")
         for blob in (*names.values(), *(str(blob) for blob, _ in self.inputs)):
             if not self.cell_net.BlobIsDefined(blob):
-                raise NetError(f"{where}: {blob!r} is no blob of it")
+                raise NetError(f"{where}: does not define blob {blob!r}")
 
     def _add_keywords(self) -> None:
         states = [self.states(before) for before in self.before]
@@ -138,18 +138,12 @@ class _Parts:
             initial_recurrent_state_ids=list(range(first, first + len(states))),
             link_internal=[name for pair in zip(self.before, map(str, self.after)) for name in pair]
             + [str(blob) for blob, _ in self.inputs],
-            link_external=[name for name in states for _ in range(2)] + [self._full(blob) for _, blob in self.inputs],
+            link_external=[name for name in states for _ in range(2)] + [ScopedName(blob) for _, blob in self.inputs],
             link_offset=[0, 1] * len(states) + [0] * len(self.inputs),
             enable_rnn_executor=1,
             step_net=self.step(),
             timestep=self.counter,
         )
-
-    @staticmethod
-    def _full(blob: Blob) -> str:
-        from netbuilder.graph.blob import ScopedName
-
-        return str(blob) if isinstance(blob, BlobReference) else ScopedName(blob)
 
 
 def _add_backward(parts: _Parts, backward: BackwardStep, outputs_with_grads: Sequence[int]) -> None:
@@ -183,7 +177,7 @@ def _add_backward(parts: _Parts, backward: BackwardStep, outputs_with_grads: Seq
 
 
 def _parameters(parts: _Parts, backward: BackwardStep) -> tuple[list[int], list[str]]:
-    """Return which inputs are the same in all steps and have a gradient, and the gradients."""
+    """Return the indices of the inputs that are the same in all steps and have a gradient, and these gradients."""
     first = len(parts.inputs) + len(parts.before)
     found = [(first + i, backward.shared(name)) for i, name in enumerate(parts.outside)]
     return [i for i, gradient in found if gradient is not None], [g for _, g in found if g is not None]
@@ -194,8 +188,8 @@ def _checked_outputs(parts: _Parts, numbers: Sequence[int]) -> list[int]:
     wrong = [number for number in numbers if not 0 <= number < count]
     if wrong:
         raise GradientError(
-            f"recurrent_net: step net {parts.cell_net}: outputs_with_grads has {wrong}; there are {count} outputs, "
-            f"numbered {', '.join(f'{i}: {name}' for i, name in enumerate(parts.written[:-1]))}"
+            f"recurrent_net: step net {parts.cell_net}: outputs_with_grads must be in [0, {count}), got {wrong}; the "
+            f"outputs are {', '.join(f'{i}: {name}' for i, name in enumerate(parts.written[:-1]))}"
         )
     return list(numbers)
 
@@ -203,18 +197,20 @@ def _checked_outputs(parts: _Parts, numbers: Sequence[int]) -> list[int]:
 def set_rnn_executor_config(
     rnn_op: OperatorDef, num_threads: int | None = None, max_cuda_streams: int | None = None
 ) -> None:
-    """Write Caffe2's hints for its executor of step nets into an operator; plans here do without them.
+    """Set Caffe2's hints for its executor of step nets in an operator; plans of this library ignore them.
 
     Args:
         rnn_op: a RecurrentNetwork operator or its gradient.
-        num_threads: threads that the steps may overlap on.
-        max_cuda_streams: streams that they may overlap on, on a GPU.
+        num_threads: number of threads for overlapping steps.
+        max_cuda_streams: number of GPU streams for overlapping steps.
 
     Raises:
         NetError: ``rnn_op`` is another operator.
     """
     if rnn_op.type not in ("RecurrentNetwork", "RecurrentNetworkGradient"):
-        raise NetError(f"set_rnn_executor_config: needs a RecurrentNetwork or its gradient, got {rnn_op.type!r}")
+        raise NetError(
+            f"set_rnn_executor_config: rnn_op must be a RecurrentNetwork or its gradient, got {rnn_op.type!r}"
+        )
     for name, value in (("rnn_executor.num_threads", num_threads), ("rnn_executor.max_cuda_streams", max_cuda_streams)):
         if value is not None:
             set_argument(rnn_op, name, value)

@@ -1,4 +1,4 @@
-"""Sequence-to-sequence nets: words, encoders, decoders with attention, and beam search."""
+"""Sequence-to-sequence nets: vocabularies, encoders, decoders with attention, and beam search."""
 
 from netbuilder.model.seq2seq.backtrace import best_sequence
 from netbuilder.model.seq2seq.batches import Batch, gen_batches, prepare_batch

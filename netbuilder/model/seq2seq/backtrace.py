@@ -1,4 +1,4 @@
-"""The best sequence in the rows of a search, traced back from its end to its beginning."""
+"""The best sequence of a beam search, traced back from its end to its beginning."""
 
 from __future__ import annotations
 
@@ -15,20 +15,21 @@ Array = np.ndarray[Any, Any]
 
 
 class Traced(NamedTuple):
-    """A sequence of a search."""
+    """A sequence found by a beam search."""
 
-    tokens: list[int]  #: its words, the end word included if it ended
-    places: list[int]  #: its position in each row, from the second one on
+    tokens: list[int]  #: its tokens, with the end token if it ended
+    places: list[int]  #: its position in each row, from the second row on
     score: float
 
 
 def best_sequence(tokens: Array, before: Array, scores: Array, end_token: int = EOS_ID) -> Traced:
-    """Return the sequence with the highest score among those that ended, and those of the last row.
+    """Return the sequence with the highest score among those that ended and those of the last row.
 
     Args:
-        tokens, before, scores: (steps + 1, beam size): the words of each row, the sequences of the row before that
-            they go on with, and the scores (see ``BeamSearchForwardOnly.apply``); the first row is the beginning.
-        end_token: the word that ends a sequence.
+        tokens, before, scores: (steps + 1, beam size): the tokens of each row, the indices of the sequences of the
+            previous row that they continue, and the scores (see ``BeamSearchForwardOnly.apply``); the first row is the
+            initial one.
+        end_token: the token that ends a sequence.
 
     Raises:
         ArgumentError: there are no steps, or the arrays have different shapes.
@@ -39,11 +40,11 @@ def best_sequence(tokens: Array, before: Array, scores: Array, end_token: int = 
     """
     if tokens.ndim != 2 or not tokens.shape == before.shape == scores.shape or len(tokens) < 2:
         raise ArgumentError(
-            "best_sequence: tokens, before and scores must have one shape (steps + 1, beam size), with a step at "
-            f"least, got {tokens.shape}, {before.shape} and {scores.shape}"
+            "best_sequence: tokens, before and scores must have the same shape (steps + 1, beam size), with at least "
+            f"one step, got {tokens.shape}, {before.shape} and {scores.shape}"
         )
     last = len(tokens) - 1
-    row, place = last, 0  # of equals the best of the last row, then the shortest
+    row, place = last, 0  # of equal scores the best of the last row wins, then the shortest sequence
     for step in range(1, last + 1):
         for i in range(tokens.shape[1]):
             if (step == last or tokens[step, i] == end_token) and scores[step, i] > scores[row, place]:

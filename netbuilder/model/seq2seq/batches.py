@@ -1,4 +1,4 @@
-"""Sentences in pairs: read from two files, sorted by length, and arranged as the arrays of a batch."""
+"""Pairs of sentences: read from two files, sorted by length, and converted to the arrays of a batch."""
 
 from __future__ import annotations
 
@@ -21,18 +21,18 @@ Pair = tuple[Numbers, Numbers]
 
 
 class Batch(NamedTuple):
-    """The arrays of a batch: numbers of words are (steps, samples) int32, lengths (samples,) int32."""
+    """The arrays of a batch: token ids are (steps, samples) int32, lengths (samples,) int32."""
 
-    encoder_inputs: Array  #: the last word first, padding at the end
+    encoder_inputs: Array  #: in reverse order, padded at the end
     encoder_lengths: Array
-    decoder_inputs: Array  #: the go word first
+    decoder_inputs: Array  #: starting with the go token
     decoder_lengths: Array
-    targets: Array  #: what the decoder is to write, the end word last
-    target_weights: Array  #: 1 where there is a target, 0 after it; float32
+    targets: Array  #: the expected outputs of the decoder, ending with the end token
+    target_weights: Array  #: 1 for targets, 0 for padding; float32
 
 
 def prepare_batch(batch: Sequence[tuple[Sequence[int], Sequence[int]]]) -> Batch:
-    """Return pairs of sentences, as numbers of words, as arrays.
+    """Return the arrays of pairs of sentences, which are given as token ids.
 
     Raises:
         ArgumentError: there are no pairs.
@@ -41,7 +41,7 @@ def prepare_batch(batch: Sequence[tuple[Sequence[int], Sequence[int]]]) -> Batch
     [[5], [4]]
     """
     if not batch:
-        raise ArgumentError("prepare_batch: a batch needs at least one pair of sentences")
+        raise ArgumentError("prepare_batch: the batch must have at least one pair of sentences, got none")
     sources = [[*source][::-1] for source, _ in batch]
     given = [[GO_ID, *target] for _, target in batch]
     expected = [[*target, EOS_ID] for _, target in batch]
@@ -69,21 +69,21 @@ def gen_batches(
     batch_size: int,
     max_length: int | None,
 ) -> list[list[Pair]]:
-    """Return the pairs of lines of two files in batches of similar lengths, the batches in random order.
+    """Return the pairs of lines of two files in batches of similar lengths, in random order of the batches.
 
-    Pairs with an empty sentence are left out. The last batch is filled up with its last pair.
+    Pairs with an empty sentence are dropped. The last batch is padded by repeating its last pair.
 
     Args:
-        source_corpus, target_corpus: files, a sentence a line.
-        source_vocab, target_vocab: the numbers of the words.
-        batch_size: pairs of a batch.
-        max_length: leave pairs out of which a sentence has more words; None: none.
+        source_corpus, target_corpus: files with one sentence per line.
+        source_vocab, target_vocab: word -> token id.
+        batch_size: number of pairs of a batch.
+        max_length: drop pairs with a sentence of more words; None: no limit.
 
     Raises:
-        ArgumentError: ``batch_size`` is below 1.
+        ArgumentError: ``batch_size`` is not positive, or the files have different numbers of lines.
     """
     if batch_size < 1:
-        raise ArgumentError(f"gen_batches: batch_size must be 1 or more, got {batch_size!r}")
+        raise ArgumentError(f"gen_batches: batch_size must be positive, got {batch_size!r}")
     pairs = [
         pair
         for pair in _pairs(source_corpus, target_corpus, source_vocab, target_vocab)
@@ -107,6 +107,6 @@ def _pairs(
         for source, target in zip_longest(sources, targets):
             if source is None or target is None:
                 raise ArgumentError(
-                    f"{source_corpus} and {target_corpus} must have a line for each other's lines, and one has more"
+                    f"{source_corpus} and {target_corpus} must have the same number of lines, but one has more"
                 )
             yield get_numberized_sentence(source, source_vocab), get_numberized_sentence(target, target_vocab)

@@ -1,4 +1,4 @@
-"""Beam search as a part of a net: one operator that keeps the best few sequences of each length."""
+"""Beam search as part of a net: one recurrent operator whose states are the best sequences so far."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from typing import NamedTuple, TypeAlias
 
 from netbuilder.graph.blob import BlobReference
-from netbuilder.model.rnn.cell import Blob, rectified
+from netbuilder.model.rnn.cell import Blob, as_reference
 from netbuilder.model.seq2seq.model_helper import Seq2SeqModelHelper
 from netbuilder.proto import ArgumentError, NetError, TensorProto
 
@@ -14,7 +14,7 @@ __all__ = ["BeamSearchForwardOnly", "LinkConfig", "StateConfig"]
 
 
 class LinkConfig(NamedTuple):
-    """In step t, ``blob`` of the step net is ``window`` rows of a state, from row t + ``offset`` on."""
+    """In step t, ``blob`` of the step net is the ``window`` rows of a state that start at row t + ``offset``."""
 
     blob: BlobReference
     offset: int
@@ -22,18 +22,18 @@ class LinkConfig(NamedTuple):
 
 
 class StateConfig(NamedTuple):
-    """A state of the decoder: its first value, the blob that the step reads, and the one that it writes."""
+    """A state of the decoder: its initial value, the blob that the step reads, and the one that it writes."""
 
     initial_value: Blob
     state_prev_link: LinkConfig
     state_link: LinkConfig
 
 
-_State: TypeAlias = StateConfig  # the class below has the name for its own
+_State: TypeAlias = StateConfig  # BeamSearchForwardOnly has an attribute StateConfig
 
 
 class _Row(NamedTuple):
-    """A state of the search: its first value, and where a step reads and writes it."""
+    """A state of the search: its initial value, and where a step reads and writes it."""
 
     initial_value: BlobReference
     before: LinkConfig
@@ -41,21 +41,21 @@ class _Row(NamedTuple):
 
 
 class BeamSearchForwardOnly:
-    """A search over the sequences that a step net writes.
+    """A beam search over the sequences that a step net generates.
 
-    Make one, add a step of the decoder to ``get_step_model()``, which reads ``get_previous_tokens()`` and
-    ``get_timestep()``, and call ``apply``. Nothing is differentiated.
+    Create one, add a step of the decoder to ``get_step_model()``, which reads ``get_previous_tokens()`` and
+    ``get_timestep()``, and call ``apply``. There is no backward pass.
 
     Args:
-        beam_size: sequences kept of each length, at most as many as there are words.
-        model: gets the search.
-        eos_token_id: the word that ends a sequence.
-        go_token_id: the word that the first step gets.
-        post_eos_penalty: added to the log probabilities of what follows the end word, so that ended sequences fall
-            back where it is negative; None: nothing is.
+        beam_size: number of sequences kept in each step, at most the number of words.
+        model: model that gets the search.
+        eos_token_id: the token that ends a sequence.
+        go_token_id: the input token of the first step.
+        post_eos_penalty: added to the log probabilities of tokens after the end token; a negative value lowers the
+            rank of ended sequences; None: nothing is added.
 
     Raises:
-        ArgumentError: ``beam_size`` is below 1.
+        ArgumentError: ``beam_size`` is not positive.
     """
 
     LinkConfig = LinkConfig
@@ -70,7 +70,7 @@ class BeamSearchForwardOnly:
         post_eos_penalty: float | None = None,
     ) -> None:
         if beam_size < 1:
-            raise ArgumentError(f"BeamSearchForwardOnly: beam_size must be 1 or more, got {beam_size!r}")
+            raise ArgumentError(f"BeamSearchForwardOnly: beam_size must be positive, got {beam_size!r}")
         self.beam_size = beam_size
         self.model = model
         self.eos_token_id = eos_token_id
@@ -86,15 +86,15 @@ class BeamSearchForwardOnly:
         self.tokens_t_prev_int32_flattened, _ = net.Reshape(words, [words, "input_t_int32_old_shape"], shape=[1, -1])
 
     def get_step_model(self) -> Seq2SeqModelHelper:
-        """Return the model that one step is added to; its parameters are those of ``model``."""
+        """Return the model of one step; its parameters are those of ``model``."""
         return self.step_model
 
     def get_previous_tokens(self) -> BlobReference:
-        """Return the words that a step gets, (1, beam_size) int32."""
+        """Return the input tokens of a step, (1, beam_size) int32."""
         return self.tokens_t_prev_int32_flattened
 
     def get_timestep(self) -> BlobReference:
-        """Return the number of the step, one int32."""
+        """Return the number of the step, an int32."""
         return self.timestep
 
     def apply(
@@ -112,23 +112,23 @@ class BeamSearchForwardOnly:
         """Add the search to the model.
 
         Args:
-            inputs: the numbers of the words of one sentence, (steps, 1).
-            length: one whole number: how many steps to take.
-            log_probs: of the step: (beam_size, words).
-            attentions: of the step: (beam_size, steps of ``inputs``, 1); None: nothing is kept of it.
+            inputs: the token ids of one sentence, (steps, 1).
+            length: number of steps of the search, an integer.
+            log_probs: log probabilities computed by the step, (beam_size, words).
+            attentions: attention weights computed by the step, (beam_size, steps of ``inputs``, 1); None: not returned.
             state_configs: the decoder's states; a step writes (1, beam_size, ...).
-            data_dependencies: further blobs that the step reads; those that the step net names are found by themselves.
+            data_dependencies: additional blobs that the step reads; external inputs of the step net need not be listed.
             word_rewards: (all words,), added to the score of a sequence for each of its words.
-            possible_translation_tokens: (words,) int32: the numbers of the words that ``log_probs`` is about.
-            go_token_id: the word that the first step gets, (1,) float32; None: the constructor's.
+            possible_translation_tokens: (words,) int32: the token ids of the columns of ``log_probs``.
+            go_token_id: the input token of the first step, (1,) float32; None: that of the constructor.
 
         Returns:
-            For all steps, the first row being what the search begins with, each (steps + 1, beam_size, 1): the words,
-            the sequences of the row before that they go on with, both int32, and the scores, the best first; and the
-            attention, (steps + 1, beam_size, steps of ``inputs``).
+            For all steps, after an initial row: the tokens and the indices of the sequences of the previous row that
+            they continue, both int32, and the scores, in descending order, each (steps + 1, beam_size, 1); and the
+            attention weights, (steps + 1, beam_size, steps of ``inputs``).
 
         Raises:
-            NetError: a blob of ``state_configs`` is none of the step net.
+            NetError: a blob of ``state_configs`` is not in the step net.
         """
         model = self.model
         chosen = self._add_choice(log_probs, word_rewards, possible_translation_tokens)
@@ -151,10 +151,10 @@ class BeamSearchForwardOnly:
         words = model.net.Cast(results[1], "output_token_beam_list", to=TensorProto.INT32)
         before = model.net.Cast(results[2], "output_prev_index_beam_list", to=TensorProto.INT32)
         scores = model.net.Alias(results[0], "output_score_beam_list")
-        looked = None
+        attention = None
         if attentions is not None:
-            looked = model.net.Alias(results[3], "output_attention_weights_beam_list")
-        return words, before, scores, looked
+            attention = model.net.Alias(results[3], "output_attention_weights_beam_list")
+        return words, before, scores, attention
 
     def _constant(self, name: str, value: float, dtype: int, size: int = 1) -> BlobReference:
         made: BlobReference = self.model.param_init_net.ConstantFill([], name, shape=[size], value=value, dtype=dtype)
@@ -163,7 +163,7 @@ class BeamSearchForwardOnly:
     def _add_choice(
         self, log_probs: BlobReference, word_rewards: Blob | None, tokens: Blob | None
     ) -> dict[str, BlobReference]:
-        """Add the choice of the best sequences; return blobs of the step by name."""
+        """Add the selection of the best sequences; return blobs of the step by name."""
         net, size = self.step_model.net, self.beam_size
         zero = self._constant("ZERO", 0, TensorProto.INT32)
         first = net.EQ([zero, self.timestep], "on_initial_step")
@@ -186,12 +186,12 @@ class BeamSearchForwardOnly:
     def _best(
         self, scores: BlobReference, zero: BlobReference, first: BlobReference
     ) -> tuple[BlobReference, BlobReference, BlobReference]:
-        """Add the choice among all scores, in the first step among those of one sequence: the others equal it."""
+        """Add the selection among all scores; in the first step only of one sequence, because all are equal."""
         net, size = self.step_model.net, self.beam_size
-        all_of_them = self._constant("MINUS_ONE_INT32", -1, TensorProto.INT32)
-        of_one = self._constant("beam_size", size, TensorProto.INT32)
-        of_each = self.model.param_init_net.Cast(of_one, "BEAM_SIZE_64", to=TensorProto.INT64)
-        end = net.Conditional([first, of_one, all_of_them], "slice_end")
+        all_rows = self._constant("MINUS_ONE_INT32", -1, TensorProto.INT32)
+        one_row = self._constant("beam_size", size, TensorProto.INT32)
+        of_each = self.model.param_init_net.Cast(one_row, "BEAM_SIZE_64", to=TensorProto.INT64)
+        end = net.Conditional([first, one_row, all_rows], "slice_end")
         cut = net.Slice([scores, zero, end], "output_scores_flattened_slice")
         cut, _ = net.Reshape(cut, [cut, "output_scores_flattened_slice_old_shape"], shape=[1, -1])
         found, places = net.TopK(cut, ["scores_t", "best_indices"], k=size)
@@ -201,23 +201,21 @@ class BeamSearchForwardOnly:
         net = self.step_model.net
         end = self._constant("eos_token", self.eos_token_id, TensorProto.INT32, self.beam_size)
         finished = self._constant("finished_penalty", penalty, TensorProto.FLOAT)
-        nothing = self._constant("ZERO_FLOAT", 0.0, TensorProto.FLOAT)
-        possible = net.Conditional([first, nothing, finished], "possible_finished_penalty")
+        no_penalty = self._constant("ZERO_FLOAT", 0.0, TensorProto.FLOAT)
+        possible = net.Conditional([first, no_penalty, finished], "possible_finished_penalty")
         flat = net.FlattenToVec(self.tokens_t_prev, "tokens_t_flat")
         whole = net.Cast(flat, "tokens_t_flat_int", to=TensorProto.INT32)
         ended = net.EQ([whole, end], "predecessor_is_eos")
-        share = net.Cast(ended, "predecessor_is_eos_float", to=TensorProto.FLOAT)
-        added = net.Mul([share, possible], "predecessor_is_eos_penalty", broadcast=1)
+        mask = net.Cast(ended, "predecessor_is_eos_float", to=TensorProto.FLOAT)
+        added = net.Mul([mask, possible], "predecessor_is_eos_penalty", broadcast=1)
         penalized: BlobReference = net.Add([log_probs, added], "log_probs_penalized", broadcast=1, axis=0)
         return penalized
 
     def _add_attention(self, attentions: BlobReference, follows: BlobReference) -> BlobReference:
         net = self.step_model.net
-        looked = net.Gather([attentions, follows], "attention_t")
-        reshaped: BlobReference = net.Reshape(looked, [looked, "attention_t_old_shape"], shape=[1, self.beam_size, -1])[
-            0
-        ]
-        return reshaped
+        weights = net.Gather([attentions, follows], "attention_t")
+        weights, _ = net.Reshape(weights, [weights, "attention_t_old_shape"], shape=[1, self.beam_size, -1])
+        return weights
 
     def _add_tokens(self, chosen: dict[str, BlobReference]) -> BlobReference:
         net = self.step_model.net
@@ -228,20 +226,20 @@ class BeamSearchForwardOnly:
         return tokens
 
     def _follow(self, config: _State, follows: BlobReference) -> _Row:
-        """Add the choice of the states of the sequences that were chosen."""
+        """Add the selection of the states of the sequences that were selected."""
         net = self.step_model.net
         before, after = config.state_prev_link, config.state_link
         for link in (before, after):
             if not net.BlobIsDefined(link.blob):
-                raise NetError(f"BeamSearchForwardOnly: state {str(link.blob)!r} is no blob of step net {net}")
+                raise NetError(f"BeamSearchForwardOnly: step net {net} does not define state {str(link.blob)!r}")
         flat, _ = net.Reshape(
             after.blob, [after.blob, BlobReference(f"{after.blob}_old_shape")], shape=[self.beam_size, -1]
         )
         chosen = net.Gather([flat, follows], BlobReference(f"{after.blob}_chosen_per_hypo", net))
-        return _Row(rectified(config.initial_value), before, after._replace(blob=chosen))
+        return _Row(as_reference(config.initial_value), before, after._replace(blob=chosen))
 
     def _first_rows(self, go_token_id: Blob | None) -> list[BlobReference]:
-        """Add what scores, words and sequences begin with."""
+        """Add the initial scores, tokens and sequence indices."""
         scores = self._constant("initial_scores", 0.0, TensorProto.FLOAT)
         if go_token_id is None:
             tokens = self._constant("initial_tokens", float(self.go_token_id), TensorProto.FLOAT)
@@ -256,8 +254,8 @@ class BeamSearchForwardOnly:
         after = (chosen["scores_t"], chosen["tokens_t"], chosen["hypo_t"])
         rows = [_row(*each) for each in zip(first, before, after)]
         if "attention_t" in chosen:
-            looked = self.model.net.ConstantFill(flat, "init_attention", value=0.0, dtype=TensorProto.FLOAT)
-            rows.append(_row(looked, self.attention_t_prev, chosen["attention_t"]))
+            zeros = self.model.net.ConstantFill(flat, "init_attention", value=0.0, dtype=TensorProto.FLOAT)
+            rows.append(_row(zeros, self.attention_t_prev, chosen["attention_t"]))
         return rows
 
     def _add_operator(
@@ -267,7 +265,7 @@ class BeamSearchForwardOnly:
         net = self.model.net
         params = list(self.step_model.params)
         first = [row.initial_value for row in rows]
-        given = [str(blob) for blob in (steps, *params, *first, *map(rectified, dependencies))]
+        given = [str(blob) for blob in (steps, *params, *first, *map(as_reference, dependencies))]
         own = {str(link.blob) for row in rows for link in (row.before, row.after)} | {str(self.timestep)}
         read = {name for op in self.step_model.net.Proto().op for name in op.input} - own - set(given)
         given += [name for name in map(str, self.step_model.net.external_inputs) if name in read]

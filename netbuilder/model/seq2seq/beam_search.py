@@ -1,4 +1,4 @@
-"""Beam search: the likeliest sequences that a step net writes, found by keeping the best few of each length."""
+"""Beam search in Python: the most likely sequences, found by keeping the best of each length."""
 
 from __future__ import annotations
 
@@ -21,12 +21,12 @@ log probabilities (beams, words)."""
 
 @dataclass(frozen=True)
 class Hypothesis:
-    """A sequence that a search found.
+    """A sequence found by a search.
 
     Args:
-        tokens: its words, without the first and the end word.
-        score: the sum of the log probabilities of the words and, if it ended, of the end word.
-        ended: whether the end word came before the greatest length.
+        tokens: its tokens, without go and end token.
+        score: the sum of the log probabilities of the tokens and, if it ended, of the end token.
+        ended: whether the end token came before the maximum length.
     """
 
     tokens: tuple[int, ...]
@@ -34,7 +34,7 @@ class Hypothesis:
     ended: bool
 
     def normalized(self, penalty: float) -> float:
-        """Return the score over the number of words to the power of ``penalty``."""
+        """Return the score divided by the length to the power of ``penalty``."""
         return self.score / max(1, len(self.tokens) + self.ended) ** penalty
 
 
@@ -48,20 +48,20 @@ def beam_search(
     end_token: int = 2,
     length_penalty: float = 0.0,
 ) -> list[Hypothesis]:
-    """Return the best sequences found, the best first; at most ``beam_size``.
+    """Return the best sequences, in descending order of scores; at most ``beam_size``.
 
     Args:
         step: one step of the decoder.
-        states: its first states, of one sample: each with shape (...), without an axis of beams.
-        beam_size: sequences kept of each length.
-        max_length: words of the longest sequence.
-        go_token: the word that the first step gets.
-        end_token: the word that ends a sequence.
-        length_penalty: power of the length that scores are divided by to compare sequences; 0: not divided.
+        states: its initial states for one sample, without the axis of beams.
+        beam_size: number of sequences kept of each length.
+        max_length: maximum number of tokens of a sequence.
+        go_token: the input token of the first step.
+        end_token: the token that ends a sequence.
+        length_penalty: scores are divided by the length to this power for comparisons; 0: not divided.
 
     Raises:
-        ArgumentError: a size is below 1.
-        ShapeError: the step gives another number of rows than it was given.
+        ArgumentError: a size is not positive.
+        ShapeError: the step returns a wrong number of rows.
 
     >>> chances = np.log([[0.1, 0.1, 0.2, 0.6], [0.1, 0.1, 0.7, 0.1]])
     >>> def step(tokens, states, number):
@@ -71,7 +71,7 @@ def beam_search(
     """
     for what, value in (("beam_size", beam_size), ("max_length", max_length)):
         if value < 1:
-            raise ArgumentError(f"beam_search: {what} must be 1 or more, got {value!r}")
+            raise ArgumentError(f"beam_search: {what} must be positive, got {value!r}")
     live = [Hypothesis((), 0.0, False)]
     current = {name: np.asarray(value)[None] for name, value in states.items()}
     done: list[Hypothesis] = []
@@ -79,12 +79,13 @@ def beam_search(
         last = np.array([h.tokens[-1] if h.tokens else go_token for h in live], np.int32)
         scores, after = step(last, current, number)
         if scores.shape[0] != len(live):
-            raise ShapeError(f"beam_search: the step was given {len(live)} words and gave {scores.shape[0]} rows")
+            raise ShapeError(
+                f"beam_search: the step must return one row for each of {len(live)} tokens, got {scores.shape[0]} rows"
+            )
         total = np.asarray(scores, np.float64) + np.array([h.score for h in live])[:, None]
-        kept, rows = _best(total, live, beam_size, end_token, done)
-        live = kept
+        live, rows = _best(total, live, beam_size, end_token, done)
         current = {name: np.asarray(value)[rows] for name, value in after.items()}
-        if not live or _cannot_get_better(live, done, beam_size, length_penalty):
+        if not live or _is_finished(live, done, beam_size, length_penalty):
             break
     found = sorted(done + live, key=lambda h: -h.normalized(length_penalty))
     return found[:beam_size]
@@ -93,7 +94,7 @@ def beam_search(
 def _best(
     total: Array, live: Sequence[Hypothesis], beam_size: int, end_token: int, done: list[Hypothesis]
 ) -> tuple[list[Hypothesis], list[int]]:
-    """Return the best sequences that go on, with the rows they come from; those that end go to ``done``."""
+    """Return the best sequences that have not ended, with their rows; those that end are appended to ``done``."""
     words = total.shape[1]
     flat = total.ravel()
     count = min(2 * beam_size, flat.size)
@@ -112,8 +113,8 @@ def _best(
     return kept, rows
 
 
-def _cannot_get_better(live: Sequence[Hypothesis], done: Sequence[Hypothesis], beam_size: int, penalty: float) -> bool:
-    """Whether enough sequences ended that are better than all that go on; scores only fall without a penalty."""
+def _is_finished(live: Sequence[Hypothesis], done: Sequence[Hypothesis], beam_size: int, penalty: float) -> bool:
+    """Whether ``beam_size`` ended sequences are better than all others, whose scores can only fall without penalty."""
     if penalty or len(done) < beam_size:
         return False
     worst = sorted((h.score for h in done), reverse=True)[beam_size - 1]

@@ -1,4 +1,4 @@
-"""Recurrent layers with attention that write a sequence, and the projection to words."""
+"""Decoders: recurrent layers with attention, and the projection to words."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from netbuilder.model.model_helper import ModelHelper
 from netbuilder.model.parameter_info import ParameterTags
 from netbuilder.model.rnn.attention import AttentionType
 from netbuilder.model.rnn.attention_cell import AttentionCell
-from netbuilder.model.rnn.cell import Blob, RNNCell, joined_name, rectified
+from netbuilder.model.rnn.cell import Blob, RNNCell, as_reference, joined_name
 from netbuilder.model.rnn.lstm import LSTMCell
 from netbuilder.model.rnn.multi import DropoutCell, MultiRNNCell
 from netbuilder.model.seq2seq.encoder import embedded_words
@@ -36,22 +36,22 @@ _TYPES = {
 
 
 class LSTMWithAttentionDecoder:
-    """Layers with or without attention, for all steps at once or one step at a time.
+    """Layers with or without attention, for all steps at once or for single steps.
 
     Args:
         encoder_outputs: (steps, samples, encoder_output_dim).
         encoder_lengths: (samples,) int32; None: all steps.
-        vocab_size: not used.
+        vocab_size: ignored.
         attention_type: "none", "regular", "recurrent", "dot" or "soft_coverage".
         embedding_size: width of the input.
         decoder_num_units: width of the last layer.
         decoder_cells: the layers.
         residual_output_layers: see ``MultiRNNCell``.
-        name: put before the names of all blobs.
+        name: prefix of the names of all blobs.
         weighted_encoder_outputs: see ``AttentionCell``.
 
     Raises:
-        ArgumentError: the attention type is none of these.
+        ArgumentError: the attention type is invalid.
     """
 
     def __init__(
@@ -82,7 +82,7 @@ class LSTMWithAttentionDecoder:
         self.cell: RNNCell = inner
         if kind is not None:
             if encoder_outputs is None:
-                raise ArgumentError(f"decoder {name!r}: attention needs the encoder's outputs, encoder_outputs is None")
+                raise ArgumentError(f"decoder {name!r}: attention needs encoder_outputs, got None")
             self.cell = AttentionCell(
                 encoder_output_dim,
                 encoder_outputs,
@@ -97,7 +97,7 @@ class LSTMWithAttentionDecoder:
             )
 
     def scope(self, name: str) -> str:
-        """Return a name with the decoder's as its prefix."""
+        """Return a name with the decoder's name as prefix."""
         return joined_name(self.name, name)
 
     def _get_attention_type(self, attention_type_as_string: str) -> int | None:
@@ -115,7 +115,7 @@ class LSTMWithAttentionDecoder:
         return self.cell.get_state_names()
 
     def get_outputs_with_grads(self) -> list[int]:
-        """Return which outputs gradients come in through: the last layer's, with attention the context's, too."""
+        """Return the indices of the outputs with gradients: the last layer's and, with attention, the context."""
         return self.cell._outputs_with_grads(None)
 
     def get_output_dim(self) -> int:
@@ -123,7 +123,7 @@ class LSTMWithAttentionDecoder:
         return self.decoder_output_dim
 
     def get_attention_weights(self) -> BlobReference | None:
-        """Return the weights of the last step added, (samples, encoder steps, 1); None without attention."""
+        """Return the weights of the step that was added last, (samples, encoder steps, 1); None without attention."""
         return self.cell.get_attention_weights() if isinstance(self.cell, AttentionCell) else None
 
     def apply(
@@ -149,16 +149,16 @@ def build_initial_rnn_decoder_states(
     final_encoder_cell_states: Sequence[Blob | None],
     use_attention: bool,
 ) -> list[BlobReference]:
-    """Return the first states of a decoder: the encoder's last ones, or parameters that begin as 0.
+    """Return the initial states of a decoder: the encoder's final states, or parameters initialized to 0.
 
-    The decoder's lowest layer begins with the lowest of the encoder's last layers, and so on; where the widths
-    differ, states go through a matrix; layers that the encoder has none for begin with parameters. With attention
-    the first context is a parameter, too.
+    The decoder's layers get the states of the encoder's last layers, in the same order; states of another width are
+    projected. Layers without a counterpart in the encoder get parameters. With attention the initial context is a
+    parameter as well.
 
     Args:
         encoder_units_per_layer, decoder_units_per_layer: widths of the layers.
-        final_encoder_hidden_states, final_encoder_cell_states: the encoder's last states.
-        use_attention: whether there is a context.
+        final_encoder_hidden_states, final_encoder_cell_states: the encoder's final states.
+        use_attention: whether the decoder has a context.
     """
     offset = max(0, len(encoder_units_per_layer) - len(decoder_units_per_layer))
     states: list[BlobReference] = []
@@ -173,7 +173,7 @@ def build_initial_rnn_decoder_states(
                     brew.fc(model, final, name, dim_in=encoder_units_per_layer[i + offset], dim_out=width, axis=2)
                 )
             else:
-                states.append(rectified(final))
+                states.append(as_reference(final))
     if use_attention:
         states.append(_zeros(model, "initial_attention_weighted_encoder_context", encoder_units_per_layer[-1]))
     return states
@@ -202,31 +202,31 @@ def build_embedding_decoder(
     num_gpus: int = 0,
     scope: str | None = None,
 ) -> tuple[BlobReference, int]:
-    """Look words up in a table and run a decoder over them.
+    """Look up the embeddings of tokens and run a decoder over them.
 
     Args:
-        decoder_layer_configs: for each layer a mapping with "num_units", and maybe "dropout_keep_prob" and
+        decoder_layer_configs: for each layer a mapping with "num_units", and optionally "dropout_keep_prob" and
             "residual" (the input is added to the output).
-        inputs: (steps, samples) numbers of words.
+        inputs: (steps, samples) token ids.
         input_lengths: (samples,) int32.
         encoder_lengths, encoder_outputs, weighted_encoder_outputs: see ``LSTMWithAttentionDecoder``.
         final_encoder_hidden_states, final_encoder_cell_states, encoder_units_per_layer: see
             ``build_initial_rnn_decoder_states``.
-        vocab_size: rows of the table; not used.
+        vocab_size: ignored (rows of the table).
         embeddings: the table.
         embedding_size: its width.
         attention_type: see ``LSTMWithAttentionDecoder``.
-        forward_only: make no backward pass.
-        num_gpus: not 0: the table is on the CPU, the layers on the GPU of the current device scope.
-        scope: put before the names of all blobs.
+        forward_only: build no backward pass.
+        num_gpus: if positive, the table is on the CPU, the layers on the GPU of the current device scope.
+        scope: prefix of the names of all blobs.
 
     Returns:
         The outputs of all steps, (steps * samples, width), and the width.
 
     Raises:
-        ArgumentError: ``num_gpus`` is below 0.
+        ArgumentError: ``num_gpus`` is negative.
     """
-    given, lengths, table = rectified(inputs), rectified(input_lengths), rectified(embeddings)
+    given, lengths, table = as_reference(inputs), as_reference(input_lengths), as_reference(embeddings)
     with NameScope(scope):
         embedded = embedded_words(model, table, given, "embedded_decoder_inputs", num_gpus)
     cells, residual = decoder_layers(decoder_layer_configs, embedding_size, forward_only)
@@ -262,7 +262,7 @@ def build_embedding_decoder(
 def decoder_layers(
     configs: Sequence[Mapping[str, Any]], embedding_size: int, forward_only: bool
 ) -> tuple[list[RNNCell], list[int]]:
-    """Return the cells of a decoder's layers, and which of them add their input to their output."""
+    """Return the cells of a decoder's layers, and the indices of the residual layers."""
     cells: list[RNNCell] = []
     residual = []
     size = embedding_size
@@ -293,12 +293,12 @@ def output_projection(
     target_vocab_size: int,
     decoder_softmax_size: int | None,
 ) -> BlobReference:
-    """Return a number for each word, before the softmax.
+    """Return the logits of the words.
 
     Args:
         decoder_outputs: (rows, decoder_output_size).
-        target_vocab_size: how many words there are.
-        decoder_softmax_size: go through a layer of this width before; None: do not.
+        target_vocab_size: number of words.
+        decoder_softmax_size: width of an additional layer before the projection; None: no such layer.
     """
     given, size = decoder_outputs, decoder_output_size
     if decoder_softmax_size is not None:

@@ -1,4 +1,4 @@
-"""Embeddings and recurrent layers that read a sequence."""
+"""Encoders: embeddings and recurrent layers."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from netbuilder.graph.scope import SEPARATOR, DeviceScope, NameScope
 from netbuilder.model.initializers import Initializer
 from netbuilder.model.model_helper import ModelHelper
 from netbuilder.model.parameter_info import ParameterTags
-from netbuilder.model.rnn.cell import Blob, RNNCell, joined_name, rectified
+from netbuilder.model.rnn.cell import Blob, RNNCell, as_reference, joined_name
 from netbuilder.model.rnn.lstm import LSTMCell
 from netbuilder.model.rnn.multi import DropoutCell
 from netbuilder.proto import PROTO_CPU, ArgumentError
@@ -27,17 +27,17 @@ __all__ = [
 ]
 
 Layer = tuple[BlobReference | None, BlobReference | None, BlobReference | None]
-"""Outputs of all steps, last hidden state, last cell state."""
+"""Outputs of all steps, final hidden state, final cell state."""
 
 
 def build_embeddings(
     model: ModelHelper, vocab_size: int, embedding_size: int, name: str, freeze_embeddings: bool
 ) -> BlobReference:
-    """Return a table of vectors, (vocab_size, embedding_size), normally distributed with deviation 0.1 at first.
+    """Return an embedding table, (vocab_size, embedding_size), initialized with a standard deviation of 0.1.
 
     Args:
-        name: of the table.
-        freeze_embeddings: do not train it.
+        name: name of the table.
+        freeze_embeddings: do not train the table.
     """
     tags = ParameterTags.COMPUTED_PARAM if freeze_embeddings else None
     return model.create_param(name, [vocab_size, embedding_size], Initializer("GaussianFill", std=0.1), tags)
@@ -55,16 +55,16 @@ def rnn_unidirectional_layer(
     return_final_state: bool,
     scope: str | None = None,
 ) -> Layer:
-    """Run an LSTM over a sequence, from states of 0.
+    """Run an LSTM over a sequence, with initial states of 0.
 
     Args:
         inputs: (steps, samples, input_size).
         input_lengths: (samples,) int32.
         num_units: width of the states.
-        dropout_keep_prob: the share of the outputs that dropout keeps; None: all.
-        forward_only: make no backward pass.
-        return_sequence_output, return_final_state: which of the outputs gradients come in through.
-        scope: put before the names of all blobs.
+        dropout_keep_prob: probability that dropout keeps an output; None: no dropout.
+        forward_only: build no backward pass.
+        return_sequence_output, return_final_state: whether these outputs have gradients.
+        scope: prefix of the names of all blobs.
     """
     first_cell, first_hidden = (
         model.create_param(
@@ -110,22 +110,22 @@ def rnn_bidirectional_layer(
     return_final_state: bool,
     scope: str | None = None,
 ) -> Layer:
-    """Run one LSTM over a sequence and one over the same turned round, and join what they give.
+    """Run one LSTM over a sequence and one over the reversed sequence, and concatenate their results.
 
-    Arguments as for ``rnn_unidirectional_layer``; outputs and states are twice ``num_units`` wide.
+    Arguments as for ``rnn_unidirectional_layer``; the width of outputs and states is ``2 * num_units``.
     """
-    given, lengths = rectified(inputs), rectified(input_lengths)
+    given, lengths = as_reference(inputs), as_reference(input_lengths)
     common = (input_size, num_units, dropout_keep_prob, forward_only, return_sequence_output, return_final_state)
-    forth = rnn_unidirectional_layer(model, given, lengths, *common, scope=joined_name(scope, "fw"))
-    turned = model.net.ReversePackedSegs([given, lengths], joined_name(scope, "reversed_inputs"))
-    back = rnn_unidirectional_layer(model, turned, lengths, *common, scope=joined_name(scope, "bw"))
+    forward = rnn_unidirectional_layer(model, given, lengths, *common, scope=joined_name(scope, "fw"))
+    flipped = model.net.ReversePackedSegs([given, lengths], joined_name(scope, "reversed_inputs"))
+    backward = rnn_unidirectional_layer(model, flipped, lengths, *common, scope=joined_name(scope, "bw"))
     outputs = hidden = cell = None
     if return_sequence_output:
-        reversed_back = model.net.ReversePackedSegs([back[0], lengths], joined_name(scope, "outputs_bw"))
-        outputs = _joined(model, [forth[0], reversed_back], joined_name(scope, "outputs"))
+        in_order = model.net.ReversePackedSegs([backward[0], lengths], joined_name(scope, "outputs_bw"))
+        outputs = _joined(model, [forward[0], in_order], joined_name(scope, "outputs"))
     if return_final_state:
-        hidden = _joined(model, [forth[1], back[1]], joined_name(scope, "final_hidden_state"))
-        cell = _joined(model, [forth[2], back[2]], joined_name(scope, "final_cell_state"))
+        hidden = _joined(model, [forward[1], backward[1]], joined_name(scope, "final_hidden_state"))
+        cell = _joined(model, [forward[2], backward[2]], joined_name(scope, "final_cell_state"))
     return outputs, hidden, cell
 
 
@@ -144,11 +144,11 @@ def get_layer_scope(scope: str | None, layer_type: str, i: int) -> str:
 
 
 class Encoded(NamedTuple):
-    """What an encoder hands to a decoder."""
+    """The results of an encoder, for a decoder."""
 
     outputs: BlobReference | None  #: (steps, samples, width)
-    weighted_outputs: BlobReference | None  #: the same times a matrix, where that is there already
-    final_hidden_states: list[BlobReference | None]  #: of the layers that a decoder's layers begin with
+    weighted_outputs: BlobReference | None  #: the outputs times a matrix, if computed
+    final_hidden_states: list[BlobReference | None]  #: final states of the layers that a decoder needs
     final_cell_states: list[BlobReference | None]
     units_per_layer: list[int]
 
@@ -167,30 +167,32 @@ def build_embedding_encoder(
     forward_only: bool = False,
     scope: str | None = None,
 ) -> Encoded:
-    """Look words up in a table and run recurrent layers over them.
+    """Look up the embeddings of tokens and run recurrent layers over them.
 
     Args:
-        encoder_params: "encoder_layer_configs": for each layer a mapping with "num_units", and maybe
-            "dropout_keep_prob"; "use_bidirectional_encoder": whether the first layer also runs backwards; its outputs
-            are then twice as wide.
-        num_decoder_layers: how many layers of the decoder begin with last states of the encoder's.
-        inputs: (steps, samples) numbers of words.
+        encoder_params: "encoder_layer_configs": for each layer a mapping with "num_units", and optionally
+            "dropout_keep_prob"; "use_bidirectional_encoder": whether the first layer is bidirectional, which doubles
+            the width of its outputs.
+        num_decoder_layers: number of the decoder's layers, which need final states.
+        inputs: (steps, samples) token ids.
         input_lengths: (samples,) int32.
-        vocab_size: rows of the table; not used.
+        vocab_size: ignored (rows of the table).
         embeddings: the table.
         embedding_size: its width.
-        use_attention: whether gradients come in through the outputs of the last layer.
-        num_gpus: not 0: the table is on the CPU, the layers on the GPU of the current device scope.
-        forward_only: make no backward pass.
-        scope: put before the names of all blobs.
+        use_attention: whether the outputs of the last layer have gradients.
+        num_gpus: if positive, the table is on the CPU, the layers on the GPU of the current device scope.
+        forward_only: build no backward pass.
+        scope: prefix of the names of all blobs.
 
     Raises:
-        ArgumentError: there are no layers, or ``num_gpus`` is below 0.
+        ArgumentError: there are no layers, or ``num_gpus`` is negative.
     """
     configs = encoder_params.get("encoder_layer_configs") or ()
     if not configs:
-        raise ArgumentError("build_embedding_encoder: encoder_params has no encoder_layer_configs, one mapping a layer")
-    given, lengths, table = rectified(inputs), rectified(input_lengths), rectified(embeddings)
+        raise ArgumentError(
+            "build_embedding_encoder: encoder_params must have encoder_layer_configs, with one mapping per layer"
+        )
+    given, lengths, table = as_reference(inputs), as_reference(input_lengths), as_reference(embeddings)
     with NameScope(scope):
         outputs: Any = embedded_words(model, table, given, "embedded_encoder_inputs", num_gpus)
     size, hidden, cells, units = embedding_size, [], [], []
@@ -220,20 +222,20 @@ def build_embedding_encoder(
 def embedded_words(
     model: ModelHelper, table: BlobReference, words: BlobReference, name: str, num_gpus: int
 ) -> BlobReference:
-    """Return the vectors of words, (steps, samples, width).
+    """Return the embeddings of tokens, (steps, samples, width).
 
     Args:
-        table: of vectors.
-        words: numbers of rows.
-        name: of the result.
-        num_gpus: 0: the table is where the model is; else on the CPU, and the vectors are copied to the GPU of the
-            current device scope.
+        table: the embedding table.
+        words: token ids.
+        name: name of the result.
+        num_gpus: 0: the table is on the device of the model; otherwise it is on the CPU, and the embeddings are copied
+            to the GPU of the current device scope.
 
     Raises:
-        ArgumentError: ``num_gpus`` is below 0.
+        ArgumentError: ``num_gpus`` is negative.
     """
     if num_gpus < 0:
-        raise ArgumentError(f"num_gpus must be 0 or more, got {num_gpus!r}")
+        raise ArgumentError(f"num_gpus must not be negative, got {num_gpus!r}")
     if num_gpus == 0:
         vectors: BlobReference = model.net.Gather([table, words], name)
         return vectors

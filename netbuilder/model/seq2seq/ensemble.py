@@ -1,4 +1,4 @@
-"""Translators that search together: their nets read a sentence, and one search takes the mean of what they write."""
+"""Ensembles of translators: one beam search over the mean of their log probabilities."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from typing import Any, NamedTuple
 
 from netbuilder.graph.blob import BlobReference
 from netbuilder.graph.scope import NameScope
-from netbuilder.model.rnn.cell import rectified
+from netbuilder.model.rnn.cell import as_reference
 from netbuilder.model.seq2seq.beam_net import BeamSearchForwardOnly, LinkConfig, StateConfig
 from netbuilder.model.seq2seq.decoder import (
     LSTMWithAttentionDecoder,
@@ -17,24 +17,24 @@ from netbuilder.model.seq2seq.decoder import (
 )
 from netbuilder.model.seq2seq.encoder import build_embedding_encoder, build_embeddings
 from netbuilder.model.seq2seq.model_helper import Seq2SeqModelHelper
-from netbuilder.model.seq2seq.training import need
+from netbuilder.model.seq2seq.training import TRANSLATOR_PARAMS, require_params
 from netbuilder.model.seq2seq.vocabulary import EOS_ID
 from netbuilder.proto import ArgumentError, TensorProto
 
 __all__ = ["DecodingBlobs", "Ensemble", "Member"]
 
-_ENDLESS = 100_000  # steps that a sequence of the search may have
+_UNLIMITED = 100_000  # number of steps of a sequence in the search
 
 
 class Member(NamedTuple):
-    """One translator: the scope of its parameters, and what it is made of (see ``translation_loss``)."""
+    """One translator: the scope of its parameters, and its structure (see ``translation_loss``)."""
 
     scope: str
     model_params: Mapping[str, Any]
 
 
 class DecodingBlobs(NamedTuple):
-    """The inputs of a decoding net, and what its search gives (see ``BeamSearchForwardOnly.apply``)."""
+    """The inputs of a decoding net, and the outputs of its search (see ``BeamSearchForwardOnly.apply``)."""
 
     encoder_inputs: BlobReference
     encoder_lengths: BlobReference
@@ -53,7 +53,7 @@ class _Encoded(NamedTuple):
 
 
 class _Made(NamedTuple):
-    """A translator's share of a step."""
+    """One translator's part of a step."""
 
     log_probs: BlobReference
     attention: BlobReference
@@ -64,13 +64,14 @@ class Ensemble:
     """Builds the decoding net of several translators.
 
     Args:
-        model: gets the net.
+        model: model that gets the net.
         members: the translators.
-        beam_size: sequences kept of each length.
-        source_vocab_size, target_vocab_size: words of the languages.
+        beam_size: number of sequences kept in each step.
+        source_vocab_size, target_vocab_size: number of words of the languages.
 
     Raises:
-        ArgumentError: there are no members, a parameter is missing, an attention is unknown, or the beam is too wide.
+        ArgumentError: there are no members, a parameter is missing, an attention type is not supported, or
+            ``beam_size`` is too large.
     """
 
     def __init__(
@@ -82,13 +83,12 @@ class Ensemble:
         target_vocab_size: int,
     ) -> None:
         if not members:
-            raise ArgumentError("an ensemble needs at least one translator, got none")
+            raise ArgumentError("an ensemble must have at least one translator, got none")
         for member in members:
-            need(member.model_params, "encoder_type", "encoder_embedding_size", "decoder_layer_configs",
-                 "decoder_embedding_size", "decoder_softmax_size", "attention")  # fmt: skip
+            require_params(member.model_params, *TRANSLATOR_PARAMS)
             if member.model_params["attention"] == "soft_coverage":
                 raise ArgumentError(
-                    f"{member.scope}: attention 'soft_coverage' does not serve in searches; use another"
+                    f"{member.scope}: attention 'soft_coverage' is not supported in beam search; use another type"
                 )
         if beam_size > target_vocab_size:
             raise ArgumentError(f"beam_size must be at most the number of words, {target_vocab_size}, got {beam_size}")
@@ -101,18 +101,18 @@ class Ensemble:
         net, init = self.model.net, self.model.param_init_net
         names = ("encoder_inputs", "encoder_lengths", "max_output_seq_len")
         self.inputs, self.lengths, length = net.AddExternalInput(*names)
-        many = {"shape": [self.beam_size], "value": _ENDLESS, "dtype": TensorProto.INT32}
+        many = {"shape": [self.beam_size], "value": _UNLIMITED, "dtype": TensorProto.INT32}
         self._fake_lengths = init.ConstantFill([], "fake_seq_lengths", **many)
         made = [self._decode(member, self._encode(member)) for member in self.members]
-        looked = self._mean(
+        attentions = self._mean(
             [m.attention for m in made], "num_decoders_with_attention_blob", "attention_weights_average"
         )
-        chances = self._mean([m.log_probs for m in made], "num_decoders_blob", "output_log_probs_average")
+        log_probs = self._mean([m.log_probs for m in made], "num_decoders_blob", "output_log_probs_average")
         rewards = init.ConstantFill(
             [], "word_rewards", shape=[self.target_vocab_size], value=0.0, dtype=TensorProto.FLOAT
         )
         found = self._search.apply(
-            self.inputs, length, chances, looked, [state for m in made for state in m.states], [], rewards
+            self.inputs, length, log_probs, attentions, [state for m in made for state in m.states], [], rewards
         )
         words, before, scores, attention = found
         assert attention is not None
@@ -125,7 +125,7 @@ class Ensemble:
         return mean
 
     def _encode(self, member: Member) -> _Encoded:
-        """Read the sentence, and repeat what was read for each sequence of the search."""
+        """Add the encoder; its results are repeated for each sequence of the beam."""
         params, attends = member.model_params, member.model_params["attention"] != "none"
         with NameScope(member.scope):
             table = build_embeddings(
@@ -159,7 +159,7 @@ class Ensemble:
         return tiled
 
     def _decode(self, member: Member, encoded: _Encoded) -> _Made:
-        """Add a translator's share of a step."""
+        """Add one translator's part of a step."""
         params, step = member.model_params, self._search.get_step_model()
         layers = params["decoder_layer_configs"]
         with NameScope(member.scope):
@@ -206,7 +206,7 @@ class Ensemble:
     def _states_before(self, member: Member, decoder: LSTMWithAttentionDecoder) -> list[BlobReference]:
         net = self._search.get_step_model().net
         with NameScope(member.scope):
-            return [net.AddExternalInput(rectified(f"{name}_prev")) for name in decoder.get_state_names()]
+            return [net.AddExternalInput(as_reference(f"{name}_prev")) for name in decoder.get_state_names()]
 
     def _log_probs(self, outputs: BlobReference, width: int, softmax_size: int | None) -> BlobReference:
         step = self._search.get_step_model()
@@ -217,11 +217,11 @@ class Ensemble:
         return log_probs
 
     def _no_attention(self) -> BlobReference:
-        """Add zeros for weights of an attention: (sequences, steps), where others are (sequences, steps, 1)."""
+        """Add zero attention weights, (sequences, steps), or (sequences, steps, 1) if other members have attention."""
         net = self._search.get_step_model().net
         zeros = net.ConstantFill(self.inputs, "zero_attention_weights_tmp_1", value=0.0)
-        turned = net.Transpose(zeros, "zero_attention_weights_tmp_2")
-        tiled: BlobReference = net.Tile(turned, "zero_attention_weights_tmp", tiles=self.beam_size, axis=0)
+        transposed = net.Transpose(zeros, "zero_attention_weights_tmp_2")
+        tiled: BlobReference = net.Tile(transposed, "zero_attention_weights_tmp", tiles=self.beam_size, axis=0)
         if any(member.model_params["attention"] != "none" for member in self.members):
             tiled = net.ExpandDims(tiled, "zero_attention_weights", dims=[2])
         return tiled

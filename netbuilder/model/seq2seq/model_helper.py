@@ -14,11 +14,11 @@ __all__ = ["Seq2SeqModelHelper"]
 
 
 class Seq2SeqModelHelper(ModelHelper):
-    """A ModelHelper that also has parameters which are not trained.
+    """A ModelHelper with a method for parameters that are not trained.
 
     Args:
         init_params: see ``ModelHelper``.
-        kwargs: ``name`` ("seq2seq"), ``dtype`` and others of ``ModelHelper``.
+        kwargs: ``name`` ("seq2seq"), ``dtype`` and other arguments of ``ModelHelper``.
     """
 
     def __init__(self, init_params: bool = True, **kwargs: Any) -> None:
@@ -35,18 +35,18 @@ class Seq2SeqModelHelper(ModelHelper):
         """Add a parameter.
 
         Args:
-            name: its name under the current scope; a reference has its full name.
-            init: a blob of the init net that holds the first value; or (operator, arguments), which makes it; None:
-                ``init_value`` makes it.
-            init_value: one number, in a tensor of shape (1,), of float32 or, if it is an int, of int64.
-            trainable: whether optimizers update it.
+            name: a string, which gets the current name scope, or a reference with the full name.
+            init: a blob of the init net with the initial value; or a fill (operator, arguments); None: use
+                ``init_value``.
+            init_value: the value of a tensor of shape (1,), float32 or, if it is an int, int64.
+            trainable: whether optimizers update the parameter.
 
         Raises:
             ArgumentError: neither ``init`` nor ``init_value`` is given.
         """
         tags = None if trainable else ParameterTags.COMPUTED_PARAM
         if init is None and init_value is None:
-            raise ArgumentError(f"AddParam {str(name)!r}: give init, a blob with the first value, or init_value")
+            raise ArgumentError(f"AddParam {str(name)!r}: give init, a blob with the initial value, or init_value")
         if init is None:
             fill = Initializer("ConstantFill", value=init_value)
             return self.create_param(name, [1], fill, tags)
@@ -59,5 +59,5 @@ class Seq2SeqModelHelper(ModelHelper):
         return param
 
     def GetNonTrainableParams(self, namescope: str | None = None) -> list[BlobReference]:
-        """Return the parameters in a name scope that are not trained (as ``GetParams``)."""
+        """Return the parameters in a name scope that are not trained; argument as in ``GetParams``."""
         return self.GetComputedParams(namescope)

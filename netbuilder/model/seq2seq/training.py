@@ -1,4 +1,4 @@
-"""The training net of a translator: its loss, and steps along gradients whose norm is clipped."""
+"""The training net of a translator: its loss, and updates with gradient clipping."""
 
 from __future__ import annotations
 
@@ -16,6 +16,16 @@ from netbuilder.proto import ArgumentError, NetError
 
 __all__ = ["NormClippedUpdate", "translation_loss"]
 
+TRANSLATOR_PARAMS = (
+    "encoder_type",
+    "encoder_embedding_size",
+    "decoder_layer_configs",
+    "decoder_embedding_size",
+    "decoder_softmax_size",
+    "attention",
+)
+"""The parameters of the structure of a translator, see ``translation_loss``."""
+
 _INPUTS = ("encoder_inputs", "encoder_lengths", "decoder_inputs", "decoder_lengths", "targets", "target_weights")
 
 
@@ -31,25 +41,24 @@ def translation_loss(
     num_gpus: int = 0,
     forward_only: bool = False,
 ) -> tuple[BlobReference, BlobReference]:
-    """Add encoder, decoder and loss, from the inputs that ``prepare_batch`` makes, in the current name scope.
+    """Add encoder, decoder and loss in the current name scope; the inputs are those of ``prepare_batch``.
 
     Args:
         model_params: "encoder_type" (see ``build_embedding_encoder``), "encoder_embedding_size",
             "decoder_layer_configs", "decoder_embedding_size", "decoder_softmax_size" (or None) and "attention".
-        source_vocab_size, target_vocab_size: words of the languages.
-        encoder_embeddings, decoder_embeddings: the tables.
-        scale: of the loss that is minimized.
+        source_vocab_size, target_vocab_size: number of words of the languages.
+        encoder_embeddings, decoder_embeddings: the embedding tables.
+        scale: factor of the second result.
         num_gpus: see ``build_embedding_encoder``.
-        forward_only: make no backward pass.
+        forward_only: build no backward pass.
 
     Returns:
-        The sum of the losses of all words, in nats, and the same times ``scale``.
+        The sum of the losses of all words, in nats, and this sum times ``scale``, which is to be minimized.
 
     Raises:
         ArgumentError: a parameter is missing.
     """
-    need(model_params, "encoder_type", "encoder_embedding_size", "decoder_layer_configs", "decoder_embedding_size",
-         "decoder_softmax_size", "attention")  # fmt: skip
+    require_params(model_params, *TRANSLATOR_PARAMS)
     given = model.net.AddScopedExternalInputs(*_INPUTS)
     sources, source_lengths, targets, target_lengths, expected, weights = given
     layers = model_params["decoder_layer_configs"]
@@ -88,11 +97,13 @@ def translation_loss(
     return _loss(model, logits, expected, weights, scale)
 
 
-def need(model_params: Mapping[str, Any], *names: str) -> None:
-    """Raise ArgumentError unless parameters of these names are there."""
+def require_params(model_params: Mapping[str, Any], *names: str) -> None:
+    """Raise ArgumentError unless ``model_params`` has all these names."""
     missing = [name for name in names if name not in model_params]
     if missing:
-        raise ArgumentError(f"model_params has no {', '.join(missing)}; it has {', '.join(sorted(model_params))}")
+        raise ArgumentError(
+            f"model_params must have {', '.join(missing)}; it has only {', '.join(sorted(model_params))}"
+        )
 
 
 def _loss(
@@ -100,22 +111,22 @@ def _loss(
 ) -> tuple[BlobReference, BlobReference]:
     net = model.net
     words, _ = net.Reshape(expected, [expected, "targets_old_shape"], shape=[-1])
-    shares, _ = net.Reshape(weights, [weights, "target_weights_old_shape"], shape=[-1])
-    _, mean = net.SoftmaxWithLoss([logits, words, shares], ["OutputProbs_INVALID", "loss_per_word"], only_loss=True)
-    count = net.SumElements(shares, "num_words")
+    flat, _ = net.Reshape(weights, [weights, "target_weights_old_shape"], shape=[-1])
+    _, mean = net.SoftmaxWithLoss([logits, words, flat], ["OutputProbs_INVALID", "loss_per_word"], only_loss=True)
+    count = net.SumElements(flat, "num_words")
     total = net.Mul([mean, count], "total_loss_scalar")
     return total, net.Scale(total, "total_loss_scalar_weighted", scale=scale)
 
 
 @dataclass(frozen=True)
 class NormClippedUpdate:
-    """Steps along gradients, all made shorter together where their common norm is beyond a bound.
+    """Gradient descent with clipping of the global norm of the gradients.
 
     Args:
-        model: with its backward pass.
-        max_gradient_norm: the bound.
-        learning_rate: of the steps, (1,) float32, where the parameters are.
-        scope: put before the names of all blobs, after the current name scope.
+        model: model with a backward pass.
+        max_gradient_norm: the maximum norm.
+        learning_rate: (1,) float32, on the device of the parameters.
+        scope: scope of all blobs, inside the current name scope.
     """
 
     model: Seq2SeqModelHelper
@@ -127,11 +138,11 @@ class NormClippedUpdate:
         """Update these parameters, all with dense gradients or all with sparse ones.
 
         Raises:
-            NetError: there are none, or one has no gradient.
+            NetError: there are no parameters, or one has no gradient.
         """
         gradients = [self._gradient(param) for param in params]
         if not gradients:
-            raise NetError(f"{self.scope}: no parameters to update; the model {self.model.get_name()!r} trains none")
+            raise NetError(f"{self.scope}: model {self.model.get_name()!r} has no parameters to update")
         one = self.model.param_init_net.ConstantFill([], "ONE", shape=[1], value=1.0)
         ratio = self._norm_ratio(gradients)
         net = self.model.net
@@ -147,11 +158,11 @@ class NormClippedUpdate:
     def _gradient(self, param: BlobReference) -> BlobReference | GradientSlice:
         gradient = self.model.param_to_grad.get(param)
         if gradient is None:
-            raise NetError(f"{self.scope}: parameter {str(param)!r} has no gradient; add the gradient operators before")
+            raise NetError(f"{self.scope}: parameter {str(param)!r} has no gradient; call AddGradientOperators first")
         return gradient
 
     def _norm_ratio(self, gradients: Sequence[BlobReference | GradientSlice]) -> BlobReference:
-        """Add the bound over the norm of all gradients, at most 1; of sparse ones that of the values as they are."""
+        """Add the factor min(1, bound / global norm); repeated rows of sparse gradients are separate terms."""
         net, sums = self.model.net, []
         with NameScope(self.scope):
             for i, gradient in enumerate(gradients):

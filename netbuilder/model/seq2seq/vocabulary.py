@@ -1,4 +1,4 @@
-"""Words and their numbers."""
+"""Vocabularies: words and their token ids."""
 
 from __future__ import annotations
 
@@ -17,20 +17,20 @@ UNK_ID, UNK = 3, "<UNK>"
 
 
 def gen_vocab(corpus: str | os.PathLike[str] | Iterable[str], unk_threshold: int) -> dict[str, int]:
-    """Return the number of each word of a text; the first four are ``<PAD>``, ``<GO>``, ``<EOS>`` and ``<UNK>``.
+    """Return the token id of each word of a text; the first four are ``<PAD>``, ``<GO>``, ``<EOS>`` and ``<UNK>``.
 
     Args:
-        corpus: a file, a sentence a line, or its lines; words have blanks between them.
-        unk_threshold: words that occur at most so often are left out.
+        corpus: a file with one sentence per line, or its lines; words are separated by whitespace.
+        unk_threshold: words that occur at most this often are excluded.
 
     Raises:
-        ArgumentError: the threshold is below 0.
+        ArgumentError: the threshold is negative.
 
     >>> gen_vocab(["a b a", "c a b"], 1)
     {'<PAD>': 0, '<GO>': 1, '<EOS>': 2, '<UNK>': 3, 'a': 4, 'b': 5}
     """
     if unk_threshold < 0:
-        raise ArgumentError(f"gen_vocab: unk_threshold must be 0 or more, got {unk_threshold!r}")
+        raise ArgumentError(f"gen_vocab: unk_threshold must not be negative, got {unk_threshold!r}")
     if isinstance(corpus, (str, os.PathLike)):
         with open(corpus, encoding="utf-8") as file:
             counts = Counter(word for line in file for word in line.split())
@@ -44,7 +44,7 @@ def gen_vocab(corpus: str | os.PathLike[str] | Iterable[str], unk_threshold: int
 
 
 def get_numberized_sentence(sentence: str, vocab: Mapping[str, int]) -> list[int]:
-    """Return the numbers of a sentence's words; words that are not in ``vocab`` have that of ``<UNK>``.
+    """Return the token ids of a sentence's words; words that are not in ``vocab`` get that of ``<UNK>``.
 
     >>> get_numberized_sentence("a d", {"<UNK>": 3, "a": 4})
     [4, 3]

@@ -6,8 +6,15 @@ from hypothesis import strategies as st
 
 from checks import run_plain
 from netbuilder.graph import Net
-from netbuilder.model.hierarchy import create_hierarchy, create_node_with_nodes, create_node_with_words
-from netbuilder.ops.losses.hierarchical_softmax import HSoftmax, HSoftmaxGradient, HSoftmaxSearch, HuffmanTreeHierarchy
+from netbuilder.ops.losses.hierarchical_softmax import (
+    HSoftmax,
+    HSoftmaxGradient,
+    HSoftmaxSearch,
+    HuffmanTreeHierarchy,
+    create_hierarchy,
+    create_node_with_nodes,
+    create_node_with_words,
+)
 from netbuilder.proto import ArgumentError, ShapeError
 from netbuilder.proto.hsm_pb2 import HierarchyProto, PathNodeProto, PathProto, TreeProto
 from netbuilder.runtime import Workspace

@@ -25,7 +25,7 @@ from netbuilder.graph import BlobReference, GradientSlice
 from netbuilder.graph.devices import Devices
 from netbuilder.model.seq2seq import vocabulary
 from netbuilder.model.seq2seq.batches import Batch, gen_batches, prepare_batch
-from netbuilder.model.seq2seq.training import NormClippedUpdate, need, translation_loss
+from netbuilder.model.seq2seq.training import NormClippedUpdate, require_params, translation_loss
 from netbuilder.parallel import Parallelize_GPU
 from netbuilder.proto import PROTO_CPU, PROTO_CUDA, ArgumentError, DeviceOption
 from netbuilder.proto.arguments import make_device_option
@@ -62,7 +62,7 @@ class Seq2SeqModelCaffe2:
         num_gpus: int = 1,
         num_cpus: int = 1,
     ) -> None:
-        need(model_params, "encoder_type", "batch_size", "max_gradient_norm", "optimizer_params")
+        require_params(model_params, "encoder_type", "batch_size", "max_gradient_norm", "optimizer_params")
         if num_gpus < 0 or model_params["batch_size"] % max(num_gpus, 1):
             raise ArgumentError(f"batches of {model_params['batch_size']} do not divide over num_gpus={num_gpus}")
         self.model_params = model_params

@@ -2,7 +2,7 @@
 
 from netbuilder.caffe2.proto import hsm_pb2 as caffe2_messages
 from netbuilder.caffe2.python import hsm_util
-from netbuilder.model.hierarchy import create_hierarchy, create_node_with_nodes, create_node_with_words
+from netbuilder.ops.losses.hierarchical_softmax import create_hierarchy, create_node_with_nodes, create_node_with_words
 from netbuilder.proto.hsm_pb2 import TreeProto
 
 

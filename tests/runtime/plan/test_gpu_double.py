@@ -271,7 +271,7 @@ def test_copies_that_did_not_wait_would_be_found(executor, monkeypatch):
         return lambda here, event: None if here.id == number else waits(here, event)
 
     for method, instead, said in (
-        ("mark", at_once, "copy on .* which has written"),
+        ("record_event", at_once, "copy on .* which has written"),
         ("wait_until", forgets(0), "multiply on .* which has read|setitem on .*"),
         ("wait_until", forgets(1), ".* of GPU 1 does not wait for .* which has written"),
     ):

@@ -122,7 +122,7 @@ def test_a_workspace_that_nobody_refers_to_is_freed_at_once(uncollected):
 def test_primitives_are_bounded_and_those_that_no_plan_uses_go_at_a_reset(monkeypatch):
     from netbuilder.ops.engines.onednn import primitive
 
-    monkeypatch.setattr(primitive, "_KEPT_BYTES", 20 * primitive._PRIMITIVE_BYTES)
+    monkeypatch.setattr(primitive, "_CACHE_BYTES", 20 * primitive._PRIMITIVE_BYTES)
     kept = primitive._primitives
     primitive.release_primitives()
     gc.collect()

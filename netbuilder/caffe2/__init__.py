@@ -1,7 +1,7 @@
-"""Caffe2's modules and names over netbuilder.
+"""The compatibility layer: Caffe2's modules and names, implemented by netbuilder.
 
-A script ports by writing ``netbuilder.caffe2`` for ``caffe2``; ``python -m netbuilder.caffe2 SCRIPT`` runs it
-unchanged, and so does a script that calls ``install_alias()`` before it imports ``caffe2``.
+To port a script, replace ``caffe2`` by ``netbuilder.caffe2`` in its imports. An unchanged script runs with ``python -m
+netbuilder.caffe2 SCRIPT``, or if ``install_alias()`` is called before it imports ``caffe2``.
 """
 
 from netbuilder.caffe2.import_alias import install_alias, stand_in

@@ -1,4 +1,4 @@
-"""``python -m netbuilder.caffe2 SCRIPT ARGS``: run a Caffe2 script as it is."""
+"""``python -m netbuilder.caffe2 SCRIPT ARGS``: run a Caffe2 script unchanged."""
 
 import sys
 

@@ -1,4 +1,4 @@
-"""Checks that what runs reads only blobs that something before it has made."""
+"""Checks that nets, steps, tasks and jobs read only blobs that exist by then."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ __all__ = [
 
 
 class Analyzer(Visitor):
-    """Walks through what runs, in order, and refuses reads of blobs that nothing has made."""
+    """Visits operators in the order in which they run, and raises an error if one reads a blob that does not exist."""
 
     PREFIXES_TO_IGNORE = {"distributed_ctx_init"}
 
@@ -37,12 +37,12 @@ class Analyzer(Visitor):
 
     @property
     def workspace(self) -> dict[str, int]:
-        """The blobs that are there, with how often each has been made."""
+        """The blobs that exist -> how many times each has been written."""
         return self._seen
 
     @contextmanager
     def set_workspace(self, node: Any = None, ws: dict[str, int] | None = None, do_copy: bool = False) -> Iterator[Any]:
-        """Use the blobs of a node, or ``ws``, in the block; with ``do_copy``, a copy that is given up after it."""
+        """Use the blobs of a node, or ``ws``, in the block; with ``do_copy``, a copy that is dropped after it."""
         before = self._seen
         found = ws if ws is not None else self._others.setdefault(str(node), {}) if node is not None else before
         self._seen = dict(found) if do_copy else found
@@ -52,14 +52,14 @@ class Analyzer(Visitor):
             self._seen = before
 
     def define_blob(self, blob: Any) -> None:
-        """Note that a blob is made."""
+        """Note that a blob is written."""
         self.workspace[str(blob)] = self.workspace.get(str(blob), 0) + 1
 
     def need_blob(self, blob: Any) -> None:
-        """Refuse a blob that is not there.
+        """Check that a blob exists.
 
         Raises:
-            UsageError: nothing has made it.
+            UsageError: it does not.
         """
         name = str(blob)
         if name not in self.workspace and not any(name.startswith(prefix) for prefix in self.PREFIXES_TO_IGNORE):
@@ -67,20 +67,20 @@ class Analyzer(Visitor):
 
 
 def analyze(obj: Any) -> None:
-    """Check that what runs reads only blobs that are there: external inputs of nets given alone, and what is made.
+    """Check that only existing blobs are read: those written before, and, for a single net, its external inputs.
 
     Args:
         obj: a net, a step, a task, a group of tasks, or a job.
 
     Raises:
-        UsageError: a blob is read that nothing has made, or two tasks make one.
+        UsageError: a blob that does not exist is read, or two tasks write the same blob.
     """
     Analyzer()(obj)
 
 
 @Analyzer.register(OperatorDef)
 def analyze_op(analyzer: Analyzer, op: OperatorDef) -> None:
-    """Visit an operator: what it reads has to be there, what it writes is there then."""
+    """Visit an operator: its inputs must exist, its outputs exist after it."""
     for name in reads_of(op):
         analyzer.need_blob(name)
     for name in writes_of(op):
@@ -89,7 +89,7 @@ def analyze_op(analyzer: Analyzer, op: OperatorDef) -> None:
 
 @Analyzer.register(Net)
 def analyze_net(analyzer: Analyzer, net: Net) -> None:
-    """Visit a net's operators; outside of tasks, what it declares as external inputs is there."""
+    """Visit a net's operators; outside of tasks, its external inputs exist."""
     proto: NetDef = net.Proto()
     if not analyzer.in_task:
         for name in proto.external_input:
@@ -103,7 +103,7 @@ def analyze_step(analyzer: Analyzer, step: ExecutionStep) -> None:
     """Visit a step's nets and steps; those that run at the same time do not see each other's blobs.
 
     Raises:
-        UsageError: two steps that run at the same time make one blob.
+        UsageError: two steps that run at the same time write the same blob.
     """
     proto = step.Proto()
     if proto.report_net:
@@ -116,7 +116,7 @@ def analyze_step(analyzer: Analyzer, step: ExecutionStep) -> None:
             analyzer(part)
         new = {blob: times for blob, times in seen.items() if blob not in before}
         if proto.concurrent_substeps and (twice := sorted(made.keys() & new.keys())):
-            raise UsageError(f"step {proto.name!r}: steps that run at the same time make the same blobs {twice}")
+            raise UsageError(f"step {proto.name!r}: steps that run at the same time write the same blobs {twice}")
         made.update(new)
     analyzer.workspace.update(made)
     if proto.should_stop_blob:
@@ -125,7 +125,7 @@ def analyze_step(analyzer: Analyzer, step: ExecutionStep) -> None:
 
 @Analyzer.register(Task)
 def analyze_task(analyzer: Analyzer, task: Task) -> None:
-    """Visit a task, in the blobs of its node; its outputs have to be there."""
+    """Visit a task, with the blobs of its node; after it, its outputs must exist."""
     plan_step = task.get_step()
     before, analyzer.in_task = analyzer.in_task, True
     try:
@@ -140,7 +140,7 @@ def analyze_task(analyzer: Analyzer, task: Task) -> None:
 
 @Analyzer.register(TaskGroup)
 def analyze_task_group(analyzer: Analyzer, tg: TaskGroup) -> None:
-    """Visit the tasks of a group, one a node."""
+    """Visit the tasks of a group, one for each node."""
     for task in tg.tasks_by_node().tasks():
         analyzer(task)
 

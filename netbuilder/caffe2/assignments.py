@@ -1,4 +1,4 @@
-"""Which blobs share memory, as lists of (name, LiveRange), in Caffe2's terms: memonger's assignments."""
+"""Assignments of memonger: which blobs share memory, as lists of (name, LiveRange)."""
 
 from __future__ import annotations
 
@@ -28,14 +28,14 @@ __all__ = [
 
 
 class AssignmentAlgorithm(Enum):
-    """How blobs are assigned: each to the free memory that fits best, or so that all memory together is smallest."""
+    """How blobs are assigned: each to the best-fitting free memory, or so that the total memory is smallest."""
 
     GREEDY = 0
     DYNAMIC_PROGRAMMING = 1
 
 
 class LiveRange(NamedTuple):
-    """From which operator to which a blob is needed, both by their numbers, and its bytes; None: not known."""
+    """Index of the first and last operator that needs a blob, and its size in bytes; None: unknown."""
 
     defined: int | None = None
     used: int | None = None
@@ -44,11 +44,11 @@ class LiveRange(NamedTuple):
 
 _Range = tuple[str, LiveRange]
 Assignment = list[_Range]
-"""Blobs that share memory, in the order in which they have it."""
+"""Blobs that share memory, in the order in which they use it."""
 
 
 def is_compatible(candidate_range: LiveRange, assignment: Assignment, static_blobs: Collection[Any]) -> bool:
-    """Whether a blob can have the memory of others after them: the last of these is not static, and not needed then."""
+    """Whether a blob can use the memory of others after them: the last one is not static, and no longer needed."""
     name, last = assignment[-1]
     if name in static_blobs or candidate_range.defined is None or last.used is None:
         return False
@@ -60,7 +60,7 @@ def get_updated_ranges(ranges: Iterable[tuple[str, LiveRange]], max_live: int | 
 
     Args:
         ranges: pairs of a name and a range.
-        max_live: number of an operator; None: one more than the greatest in ``ranges``.
+        max_live: index of an operator; None: one more than the largest in ``ranges``.
     """
     given = list(ranges)
     end = max((live.used or 0 for _, live in given), default=0) + 1 if max_live is None else max_live
@@ -80,11 +80,11 @@ def get_updated_ranges(ranges: Iterable[tuple[str, LiveRange]], max_live: int | 
 def compute_assignments_greedy(
     ranges_sorted: Sequence[tuple[str, LiveRange]], init_assignments: Sequence[Assignment] | None = None
 ) -> list[Assignment]:
-    """Return assignments of blobs, each given the free memory that fits best.
+    """Return assignments of blobs, each to the best-fitting free memory.
 
     Args:
         ranges_sorted: names and ranges without None.
-        init_assignments: memory that there is already, with the blobs that have it; unchanged.
+        init_assignments: existing memory with its blobs; unchanged.
     """
     groups = [_slot(group) for group in init_assignments or ()]
     return _assignments(pack_into_slots(_slot(ranges_sorted), _difference, groups))
@@ -97,18 +97,18 @@ def _difference(slot: Slot[_Range], life: Lifetime[_Range]) -> int:
 def compute_assignments_dp(
     ranges_sorted: Sequence[tuple[str, LiveRange]], init_assignment: Sequence[Assignment] | None, counter: Any = None
 ) -> list[Assignment]:
-    """Return assignments of blobs that take the fewest bytes altogether.
+    """Return assignments of blobs that need the least memory in total.
 
     Args:
         ranges_sorted: names and ranges without None.
-        init_assignment: memory that there is already, with the blobs that have it; unchanged.
-        counter: ignored; Caffe2 counts its steps in it.
+        init_assignment: existing memory with its blobs; unchanged.
+        counter: ignored; Caffe2 counts its steps with it.
     """
     return _assignments(least_memory(_slot(ranges_sorted), [_slot(group) for group in init_assignment or ()]))
 
 
 def _slot(ranges: Iterable[_Range]) -> Slot[_Range]:
-    """Return lifetimes, each with its name and range for a key."""
+    """Return lifetimes whose keys are (name, range)."""
     return [
         Lifetime((name, live), updated.defined or 0, updated.used or 0, (0, 0), updated.size or 1)
         for name, live in ranges
@@ -120,11 +120,11 @@ def _assignments(slots: Iterable[Slot[_Range]]) -> list[Assignment]:
     return [[life.key for life in slot] for slot in slots]
 
 
-_KEPT = 256  # ways that are followed at a time
+_MOST_CANDIDATES = 256  # partial assignments that the search keeps
 
 
-class _Way(NamedTuple):
-    """Values assigned so far: for each slot the last step that touches it and its bytes; the slots' values."""
+class _Candidate(NamedTuple):
+    """A partial assignment: total bytes; for each slot its last use and its bytes; the slots' values."""
 
     nbytes: int
     ends: tuple[tuple[int, int], ...]
@@ -134,64 +134,64 @@ class _Way(NamedTuple):
 def least_memory(
     values: Iterable[Lifetime[Any]], given: Iterable[Sequence[Lifetime[Any]]] = ()
 ) -> list[list[Lifetime[Any]]]:
-    """Return values in slots whose bytes, each slot as large as its largest value, are few in all.
+    """Assign values to slots, each as large as its largest value, so that the total size is small.
 
-    Goes through the values in the order in which they are made, and follows the best ways to assign them; of two ways
-    whose slots end alike, the smaller one. The result is the smallest there is unless there are more such ways than
-    are followed. Values without a size count as one byte.
+    A beam search goes through the values in the order in which they are made; of two candidates whose slots have the
+    same ends and sizes it keeps the smaller one. The result is optimal if the beam is wide enough. Values of unknown
+    size count as one byte.
 
     Args:
-        values: as of ``live_blobs``.
-        given: slots that there are already, each of values of one place; those of ``values`` come after theirs.
+        values: see ``live_blobs``.
+        given: existing slots, each with values of one place; ``values`` come after theirs.
     """
     found: list[list[Lifetime[Any]]] = []
     rest = sorted(values, key=lambda life: life.start)
     before = [tuple(slot) for slot in given]
     for place in dict.fromkeys(life.place for life in (*(life for slot in before for life in slot), *rest)):
-        ways = [_start([slot for slot in before if slot[0].place == place])]
+        candidates = [_start([slot for slot in before if slot[0].place == place])]
         for life in (life for life in rest if life.place == place):
-            best: dict[tuple[tuple[int, int], ...], _Way] = {}
-            for way in ways:
-                for more in _with(way, life):
+            best: dict[tuple[tuple[int, int], ...], _Candidate] = {}
+            for candidate in candidates:
+                for more in _extended(candidate, life):
                     key = tuple(sorted(more.ends))
                     if key not in best or more.nbytes < best[key].nbytes:
                         best[key] = more
-            ways = sorted(best.values(), key=lambda way: way.nbytes)[:_KEPT]
-        found += [list(slot) for slot in ways[0].slots]
+            candidates = sorted(best.values(), key=lambda candidate: candidate.nbytes)[:_MOST_CANDIDATES]
+        found += [list(slot) for slot in candidates[0].slots]
     return found
 
 
-def _start(slots: Sequence[tuple[Lifetime[Any], ...]]) -> _Way:
+def _start(slots: Sequence[tuple[Lifetime[Any], ...]]) -> _Candidate:
     ends = tuple((slot[-1].end, max(max(life.nbytes, 1) for life in slot)) for slot in slots)
-    return _Way(sum(size for _, size in ends), ends, tuple(slots))
+    return _Candidate(sum(size for _, size in ends), ends, tuple(slots))
 
 
-def _with(way: _Way, life: Lifetime[Any]) -> Iterable[_Way]:
-    """Yield the ways with one more value: in each slot that is free and of another kind, or in a new one."""
+def _extended(candidate: _Candidate, life: Lifetime[Any]) -> Iterable[_Candidate]:
+    """Yield the candidate with one more value, in each free slot of a different size, and in a new slot."""
     size, seen = max(life.nbytes, 1), set()
-    for index, (end, nbytes) in enumerate(way.ends):
+    for index, (end, nbytes) in enumerate(candidate.ends):
         if end >= life.start or nbytes in seen:
             continue
         seen.add(nbytes)
         larger = max(nbytes, size)
-        ends = (*way.ends[:index], (life.end, larger), *way.ends[index + 1 :])
-        slots = (*way.slots[:index], (*way.slots[index], life), *way.slots[index + 1 :])
-        yield _Way(way.nbytes + larger - nbytes, ends, slots)
-    yield _Way(way.nbytes + size, (*way.ends, (life.end, size)), (*way.slots, (life,)))
+        ends = (*candidate.ends[:index], (life.end, larger), *candidate.ends[index + 1 :])
+        slots = (*candidate.slots[:index], (*candidate.slots[index], life), *candidate.slots[index + 1 :])
+        yield _Candidate(candidate.nbytes + larger - nbytes, ends, slots)
+    yield _Candidate(candidate.nbytes + size, (*candidate.ends, (life.end, size)), (*candidate.slots, (life,)))
 
 
 def compute_assignments(
     ranges: Mapping[str, LiveRange], static_blobs: Collection[Any], algo: AssignmentAlgorithm
 ) -> list[Assignment]:
-    """Return assignments of blobs; the static ones have memory of their own.
+    """Return assignments of blobs; static ones share no memory.
 
     Args:
-        ranges: by name, as of ``compute_ranges``.
+        ranges: by name, see ``compute_ranges``.
         static_blobs: names.
         algo: how blobs are assigned.
 
     Raises:
-        ArgumentError: there is no such algorithm.
+        ArgumentError: ``algo`` is not an AssignmentAlgorithm.
     """
     if not isinstance(algo, AssignmentAlgorithm):
         raise ArgumentError(f"compute_assignments: algo must be an AssignmentAlgorithm, got {algo!r}")
@@ -213,20 +213,22 @@ def verify_assignments(assignments: Iterable[Assignment]) -> None:
     for group in assignments:
         for (first, a), (second, b) in zip(group, group[1:]):
             if a.used is None or b.defined is None or a.used >= b.defined:
-                raise NetError(f"blobs {first!r} ({a}) and {second!r} ({b}) share memory and are needed together")
+                raise NetError(
+                    f"blobs {first!r} ({a}) and {second!r} ({b}) share memory but are needed at the same time"
+                )
 
 
 def compute_blob_assignments(assignments: Iterable[Assignment]) -> dict[str, str]:
-    """Return for each blob that shares the name that it gets, which is that of the last of its group."""
+    """Return the new name of each blob that shares memory, which is the name of the last blob of its group."""
     return {name: group[-1][0] for group in assignments if len(group) > 1 for name, _ in group}
 
 
 def apply_assignments(net: NetDef, blob_assignments: Mapping[str, str]) -> None:
-    """Give the blobs of a net other names, in place, and in the nets that its operators hold too.
+    """Rename the blobs of a net and its subgraphs, in place.
 
     Args:
         net: the net.
-        blob_assignments: old names and new ones.
+        blob_assignments: old name -> new name.
     """
     rename_blobs(net, blob_assignments)
 
@@ -234,12 +236,12 @@ def apply_assignments(net: NetDef, blob_assignments: Mapping[str, str]) -> None:
 def apply_recurrent_blob_assignments(
     op: OperatorDef, blob_assignments: Mapping[str, str], canonical_name: Callable[[str], str]
 ) -> None:
-    """Give the blobs in the step nets of a recurrent operator other names, in place, and in arguments that name them.
+    """Rename the blobs in the step nets of a recurrent operator, and in its arguments, in place.
 
     Args:
-        op: the operator; what it reads and writes itself keeps its name.
-        blob_assignments: old names and new ones.
-        canonical_name: gives for any name the new one.
+        op: the operator; its inputs and outputs keep their names.
+        blob_assignments: old name -> new name.
+        canonical_name: function from any name to the new one.
     """
     for net in subgraphs(op):
         rename_blobs(net, canonical_name)

@@ -1,4 +1,4 @@
-"""Plans that run in a thread of their own."""
+"""Plans that run in a background thread."""
 
 from __future__ import annotations
 
@@ -11,9 +11,9 @@ __all__ = ["BackgroundPlan"]
 
 
 class BackgroundPlan:
-    """A plan that runs in a thread of its own.
+    """A plan that runs in a background thread.
 
-    The workspace is the plan's until it is done: feed nothing that it reads, and run nothing else there.
+    Until it is done, do not feed blobs that it reads, and run nothing else in its workspace.
 
     Args:
         workspace: where it runs.
@@ -32,18 +32,15 @@ class BackgroundPlan:
             self._error = error
 
     def is_done(self) -> bool:
-        """Whether the plan has ended, well or not."""
+        """Whether the plan has ended, with or without an error."""
         return not self._thread.is_alive()
 
     def is_succeeded(self) -> bool:
-        """Wait until the plan has ended, and return whether it ran to its end without an error.
-
-        ``error`` has what was raised.
-        """
+        """Wait until the plan has ended, and return whether it ran without an error, which ``error`` has."""
         self._thread.join()
         return self._error is None
 
     @property
     def error(self) -> BaseException | None:
-        """What ended the plan; None while it runs, and if nothing did."""
+        """The error that ended the plan; None while it runs, and if there was none."""
         return self._error

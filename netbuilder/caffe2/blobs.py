@@ -1,4 +1,4 @@
-"""A workspace's blobs as objects, as ``workspace.C`` gives them."""
+"""A workspace's blobs as objects of ``workspace.C``."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ _TENSOR = "Tensor"
 
 
 def feed(workspace: Workspace, name: str, value: Any, device: DeviceOption | None = None) -> bool:
-    """Set a blob of a workspace; a TensorProto is read as its tensor, and the name may be empty. Returns True."""
+    """Set a blob of a workspace, whose name may be empty; a TensorProto is converted to its tensor. Return True."""
     if isinstance(value, TensorProto):
         value = proto_to_tensor(value)
     workspace.feed(name, value, device, unnamed=True)
@@ -30,7 +30,7 @@ def to_record(workspace: Workspace, name: str, called: str) -> bytes:
     """Return a blob as a BlobProto's bytes, under the name ``called``.
 
     Raises:
-        BlobError: there is no such blob, or it holds neither a tensor nor an object that has records.
+        BlobError: there is no such blob, or it holds neither a tensor nor an object that can be stored.
     """
     value = workspace.fetch(name)
     if isinstance(value, bytes):
@@ -49,11 +49,11 @@ def to_record(workspace: Workspace, name: str, called: str) -> bytes:
 
 
 def from_record(workspace: Workspace, name: str, content: bytes) -> None:
-    """Set a blob to what a BlobProto's bytes hold.
+    """Set a blob to the value in a BlobProto's bytes.
 
     Raises:
-        ParseError: they hold no BlobProto, or a broken tensor.
-        NetError: it is neither a tensor nor an object that has records.
+        ParseError: the bytes are not a BlobProto, or its tensor is damaged.
+        NetError: it holds neither a tensor nor an object that can be stored.
     """
     blob = files.parse(content, BlobProto, source=f"the bytes for blob {name!r}", allow_unknown=True)
     kind = kind_named(blob.type)
@@ -61,7 +61,7 @@ def from_record(workspace: Workspace, name: str, content: bytes) -> None:
         workspace.feed(name, kind.read(blob), unnamed=True)
         return
     if blob.type != _TENSOR:
-        raise NetError(f"blob {name!r}: cannot be made from a record of type {blob.type!r}; those of tensors can")
+        raise NetError(f"blob {name!r}: records of type {blob.type!r} cannot be deserialized; tensors can")
     workspace.feed(name, proto_to_tensor(blob.tensor), unnamed=True)
 
 
@@ -78,18 +78,18 @@ class TensorCPU:
 
     @property
     def data(self) -> Any:
-        """The elements: the buffer itself where it is in plain order, so that writing changes them; else a copy."""
+        """The elements: the buffer itself, so that writing changes them, if it is row-major; else a copy."""
         value = self._workspace.get(self._name).plain()
         return value if isinstance(value, np.ndarray) else self.fetch()
 
     @property
     def shape(self) -> tuple[int, ...]:
-        """The extents."""
+        """The shape."""
         spec = self._workspace.spec(self._name)
         return () if spec is None else spec.shape
 
     def fetch(self) -> Any:
-        """Return the elements as an array of their own."""
+        """Return a copy of the elements."""
         return np.asarray(self._workspace.fetch(self._name))
 
     def feed(self, value: Any) -> None:
@@ -97,10 +97,10 @@ class TensorCPU:
         feed(self._workspace, self._name, value)
 
     def init(self, shape: Sequence[int], dtype: TensorProto.DataType) -> None:
-        """Give the tensor a shape and a type (of TensorProto.DataType); its elements are zero.
+        """Set shape and type (of TensorProto.DataType); elements become zero.
 
         Raises:
-            NetError: strings have no value to begin with; feed them.
+            NetError: the type is STRING, which has no zero.
         """
         if dtype == TensorProto.STRING:
             raise NetError(f"blob {self._name!r}: a tensor of strings cannot be made empty; feed an array of bytes")
@@ -108,7 +108,7 @@ class TensorCPU:
         self.feed(np.zeros(tuple(shape), proto_to_tensor(empty).dtype))
 
     def reshape(self, shape: Sequence[int]) -> None:
-        """Give the tensor another shape; elements are kept if their number is, else they are zero."""
+        """Set the shape; if the number of elements stays, they are kept, else they become zero."""
         value = self.fetch()
         same = value.size == int(np.prod(shape, dtype=np.int64))
         self.feed(value.reshape(shape) if same else np.zeros(tuple(shape), value.dtype))
@@ -118,7 +118,7 @@ class Blob:
     """A blob of a workspace.
 
     Args:
-        workspace, name: where it is, and what it is called there.
+        workspace, name: the workspace, and the blob's name.
     """
 
     def __init__(self, workspace: Workspace, name: str) -> None:
@@ -129,7 +129,7 @@ class Blob:
         return f"<Blob {self._name!r}>"
 
     def feed(self, arg: Any, device_option: DeviceOption | None = None) -> bool:
-        """Set the value; returns True."""
+        """Set the value; return True."""
         return feed(self._workspace, self._name, arg, device_option)
 
     def fetch(self) -> Any:
@@ -145,14 +145,14 @@ class Blob:
         """Return the blob's tensor.
 
         Raises:
-            BlobError: it holds none.
+            BlobError: the blob holds no tensor.
         """
         if not self.is_tensor():
             raise BlobError(f"blob {self._name!r} holds no tensor")
         return self.as_tensor()
 
     def as_tensor(self) -> TensorCPU:
-        """Return the blob as a tensor, which may be fed if it is none yet."""
+        """Return the blob as a tensor, which may be fed if the blob does not hold one yet."""
         return TensorCPU(self._workspace, self._name)
 
     def serialize(self, name: str) -> bytes:
@@ -160,7 +160,7 @@ class Blob:
         return to_record(self._workspace, self._name, name)
 
     def deserialize(self, content: bytes) -> None:
-        """Set the value to what a BlobProto's bytes hold."""
+        """Set the value to that in a BlobProto's bytes."""
         from_record(self._workspace, self._name, content)
 
 
@@ -169,7 +169,7 @@ class _NoBlob(BlobError, KeyError):
 
 
 class Blobs(Mapping[str, Blob]):
-    """The blobs of a workspace by name; called, it gives their sorted names, as ``Workspace.blobs`` of netbuilder does.
+    """The blobs of a workspace by name; calling it returns their sorted names, like ``Workspace.blobs`` of netbuilder.
 
     Args:
         workspace: the workspace.

@@ -1,4 +1,4 @@
-"""Random arrays for tests of operators, as strategies of hypothesis: tensors, segments, lengths."""
+"""Hypothesis strategies of arrays for tests of operators: tensors, segments, lengths."""
 
 from __future__ import annotations
 
@@ -39,12 +39,12 @@ Strategy = Any  # of hypothesis, which need not be installed
 
 
 def to_float32(x: float) -> float:
-    """Return the float32 next to a number, as a Python float."""
+    """Return the float32 nearest to a number, as a Python float."""
     return float(np.float32(x))
 
 
 def floats(*args: Any, **kwargs: Any) -> Strategy:
-    """Return the strategy of numbers of 32 bits; bounds are rounded to them."""
+    """Return the strategy of float32 numbers; bounds are rounded to float32."""
     width = kwargs.setdefault("width", 32)
     if width == 32:
         args = tuple(to_float32(value) if isinstance(value, float) else value for value in args)
@@ -60,14 +60,14 @@ def dims(min_value: int = 1, max_value: int = 5) -> Strategy:
 
 
 def elements_of_type(dtype: Any = np.float32, filter_: Callable[[Any], bool] | None = None) -> Strategy:
-    """Return the strategy of elements: numbers in [-1, 1], whole numbers of up to 32 bits, or truth values.
+    """Return the strategy of elements: numbers in [-1, 1], whole numbers from 0 on, or bools.
 
     Args:
         dtype: of the elements.
-        filter_: which of them are used.
+        filter_: predicate of the elements to use.
 
     Raises:
-        ArgumentError: there are no elements of this type.
+        ArgumentError: the type is not supported.
     """
     kinds = {
         np.float16: lambda: floats(min_value=-1.0, max_value=1.0),
@@ -79,7 +79,7 @@ def elements_of_type(dtype: Any = np.float32, filter_: Callable[[Any], bool] | N
     }
     kind = np.dtype(dtype).type
     if kind not in kinds:
-        raise ArgumentError(f"no elements of type {np.dtype(dtype).name} are made; give them as elements=")
+        raise ArgumentError(f"elements of type {np.dtype(dtype).name} are not supported; give elements=")
     elements = kinds[kind]()
     return elements if filter_ is None else elements.filter(filter_)
 
@@ -93,7 +93,7 @@ def arrays(
         dims: the shape, or the length of a vector.
         dtype: of the elements.
         elements: the strategy of these; they are converted to the type.
-        unique: no element comes twice.
+        unique: all elements differ.
     """
     given = elements_of_type(dtype) if elements is None else elements
     kind = np.dtype(dtype)
@@ -129,11 +129,11 @@ def tensors1d(n: int, min_len: int = 1, max_len: int = 64, dtype: Any = np.float
     return tensors(n, 1, 1, dtype, elements, min_value=min_len, max_value=max_len)
 
 
-# Segments: which rows belong together.
+# Segments of rows.
 
 
 def segment_ids(size: int, is_sorted: bool) -> Strategy:
-    """Return the strategy of a segment's number for each of ``size`` rows, int32; sorted ones begin with 0."""
+    """Return the strategy of segment ids of ``size`` rows, int32; sorted ones begin with 0."""
     if size == 0:
         return st.just(np.empty((0,), np.int32))
     if not is_sorted:
@@ -143,12 +143,12 @@ def segment_ids(size: int, is_sorted: bool) -> Strategy:
 
 
 def lengths(size: int, min_segments: int | None = None, max_segments: int | None = None, **kwargs: Any) -> Strategy:
-    """Return the strategy of lengths of segments that ``size`` rows fall into, int32.
+    """Return the strategy of lengths of segments, int32, that ``size`` rows are divided into.
 
     Args:
         size: number of rows.
-        min_segments, max_segments: how many segments; None: 0 if there are no rows, else 1, up to ``size``.
-        kwargs: not read.
+        min_segments, max_segments: bounds of the number of segments; None: 1 (0 without rows) and ``size``.
+        kwargs: ignored.
     """
     least = min_segments if min_segments is not None else min(size, 1)
     most = max(least, max_segments if max_segments is not None else size)
@@ -168,9 +168,9 @@ def segmented_tensor(
 
     Args:
         min_dim, max_dim, dtype, elements: of the array.
-        is_sorted: segments in order.
+        is_sorted: whether segments are in order.
         segment_generator: called with the number of rows and ``is_sorted``.
-        allow_empty: no rows are allowed, too.
+        allow_empty: whether there may be no rows.
         kwargs: those of ``dims``, for the axes.
     """
     first = dims(min_value=0 if allow_empty else 1, **{k: v for k, v in kwargs.items() if k != "min_value"})

@@ -1,4 +1,4 @@
-"""What the checkers of operators share: operators run in a workspace of their own, on given values."""
+"""Shared by the checkers of operators: running operators on given values in a new workspace."""
 
 from __future__ import annotations
 
@@ -39,7 +39,7 @@ def run_with(
     ops: Iterable[OperatorDef],
     requested: Sequence[str],
 ) -> list[Any]:
-    """Run operators one by one on given blobs, and return some of what they leave."""
+    """Run operators one by one on given blobs; return the requested blobs."""
     workspace = with_inputs(values, devices)
     for op in ops:
         workspace.run_operator_once(op)
@@ -47,7 +47,7 @@ def run_with(
 
 
 def dense_gradient(workspace: Workspace, gradient: Any, shape: Sequence[int]) -> np.ndarray[Any, Any]:
-    """Return a gradient as an array of the parameter's shape; a sparse one has its rows added up."""
+    """Return a gradient as an array of the parameter's shape; rows of a sparse one are summed."""
     if not isinstance(gradient, tuple):
         return np.asarray(workspace.fetch(gradient))
     indices, values = (np.asarray(workspace.fetch(part)) for part in gradient)
@@ -57,7 +57,7 @@ def dense_gradient(workspace: Workspace, gradient: Any, shape: Sequence[int]) ->
 
 
 def numeric_gradient(loss: Any, x: np.ndarray[Any, Any], step: float) -> np.ndarray[Any, Any]:
-    """Return the gradient of ``loss(x)`` by differences over ``2 * step``; ``x`` is as before when it returns."""
+    """Return the gradient of ``loss(x)`` by central differences with ``step``; ``x`` is unchanged afterwards."""
     result = np.zeros_like(x)
     flat, slope = x.reshape(-1), result.reshape(-1)
     if not x.flags.c_contiguous:
@@ -73,10 +73,10 @@ def numeric_gradient(loss: Any, x: np.ndarray[Any, Any], step: float) -> np.ndar
 
 
 def check_inferred(op: OperatorDef, values: Mapping[str, Any], workspace: Workspace) -> None:
-    """Check that shapes and types inferred for an operator's outputs are those that it has made.
+    """Check that the inferred shapes and types of an operator's outputs are the actual ones.
 
     Raises:
-        ShapeError: nothing is inferred for an output, or something else.
+        ShapeError: nothing is inferred for an output, or another shape or type.
     """
     known = {name: np.asarray(value) for name, value in values.items()}
     found = infer_shapes([NetDef(op=[op])], known)
@@ -85,4 +85,4 @@ def check_inferred(op: OperatorDef, values: Mapping[str, Any], workspace: Worksp
         if made is None or spec is not None and spec.dtype == STRING:
             continue
         if spec is None or spec.shape != made.shape or spec.dtype != made.dtype:
-            raise ShapeError(f"{op.type}: output {name!r} is {made}, and is inferred to be {spec}")
+            raise ShapeError(f"{op.type}: output {name!r} is {made}, but is inferred to be {spec}")

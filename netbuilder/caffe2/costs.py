@@ -1,4 +1,4 @@
-"""Shapes and types of blobs that nets make, and what an operator costs, from the current workspace."""
+"""Inferred shapes and types of blobs, and costs of operators, in the current workspace."""
 
 from __future__ import annotations
 
@@ -29,9 +29,9 @@ def InferShapesAndTypes(
 
     Args:
         nets: Nets or NetDefs.
-        blob_dimensions: shapes of blobs that are there before; None: those of the current workspace.
-        nets_proto: accepted; the nets themselves tell what they are.
-        blob_types: their types, of ``DataType``; None: float32, or what the operators that read them take.
+        blob_dimensions: shapes of existing blobs; None: those of the current workspace.
+        nets_proto: ignored; Nets and NetDefs are told apart by their type.
+        blob_types: types of these blobs, of ``DataType``; None: float32, or a type that their readers accept.
 
     Returns:
         Shape and type of each blob for which they could be inferred.
@@ -57,7 +57,7 @@ def InferShapesAndTypes(
 
 
 class Cost(NamedTuple):
-    """What one run of an operator costs."""
+    """Cost of one run of an operator."""
 
     flops: int
     bytes_written: int
@@ -65,28 +65,28 @@ class Cost(NamedTuple):
 
 
 def GetOperatorCost(operator: OperatorDef | bytes, blobs: Sequence[Any]) -> Cost:
-    """Return what one run of an operator costs: floating-point operations, bytes written, bytes read.
+    """Return the cost of one run of an operator: floating-point operations, bytes written, bytes read.
 
     Args:
         operator: the operator, or its bytes.
         blobs: its inputs, in the current workspace.
 
     Raises:
-        BlobError: one of them is not there, or no tensor.
-        ShapeError: they do not fit.
+        BlobError: an input does not exist, or is not a tensor.
+        ShapeError: the operator does not accept these shapes.
     """
     if isinstance(operator, bytes):
         operator = files.parse(operator, OperatorDef, allow_unknown=True)
     inputs = [spec for name in blobs if (spec := _with_elements(blob_name(name))) is not None]
     if len(inputs) != len(blobs):
-        raise BlobError(f"GetOperatorCost: of {list(map(blob_name, blobs))}, some hold no tensor")
+        raise BlobError(f"GetOperatorCost: some of the blobs {list(map(blob_name, blobs))} hold no tensor")
     decoded = decode(find(operator.type), operator)
     written = sum(spec.nbytes for spec in decoded.infer(*inputs))
     return Cost(decoded.flops(*inputs), written, sum(spec.nbytes for spec in inputs))
 
 
 def _with_elements(name: str) -> TensorSpec | None:
-    """Return the spec of a blob, with its elements where they are few whole numbers: they may be extents."""
+    """Return the spec of a blob, with the elements of a short vector of integers, which may be a shape."""
     workspace = default.workspace()
     spec = workspace.spec(name)
     if spec is None or spec.dtype.kind != "i" or spec.ndim != 1 or spec.size > _LONGEST_SHAPE:

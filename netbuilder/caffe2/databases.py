@@ -1,4 +1,4 @@
-"""Databases as ``workspace.C`` gives them: opened, read by cursors, written by transactions."""
+"""Databases of ``workspace.C``, read by cursors and written by transactions."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ __all__ = ["DB", "Cursor", "Mode", "Transaction", "create_db"]
 
 
 class Mode(enum.Enum):
-    """What a database is opened for: to read, to add to it, or to begin it."""
+    """How a database is opened: to read, to append, or as a new database."""
 
     read = 0
     write = 1
@@ -40,21 +40,21 @@ class DB:
         return Cursor(self._type, self._path)
 
     def new_transaction(self) -> Transaction:
-        """Return what writes.
+        """Return a transaction, which writes records.
 
         Raises:
-            NetError: the database was opened to read.
+            NetError: the database was opened for reading.
         """
         if self._mode is Mode.read:
-            raise NetError(f"{self._path!r} was opened to read; open it with Mode.write or Mode.new")
+            raise NetError(f"{self._path!r} was opened for reading; open it with Mode.write or Mode.new")
         return Transaction(self._type, self._path)
 
     def close(self) -> None:
-        """Do nothing: what has been committed is in the file."""
+        """Do nothing: committed records are already in the file."""
 
 
 class Cursor:
-    """A place in a database; LMDB's records come sorted by key, those of minidb as they were written."""
+    """A position in a database; records of LMDB are sorted by key, those of minidb in the order they were written."""
 
     def __init__(self, db_type: str, path: str) -> None:
         self._type = db_type
@@ -64,7 +64,7 @@ class Cursor:
         self.seek_to_first()
 
     def supports_seek(self) -> bool:
-        """Whether keys can be looked for: they cannot."""
+        """Return False: seeking by key is not supported."""
         return False
 
     def seek_to_first(self) -> None:
@@ -98,12 +98,12 @@ class Cursor:
 
     def _here(self) -> tuple[bytes, bytes]:
         if self._record is None:
-            raise NetError(f"{self._path!r}: the cursor is after the last record; ask valid() before")
+            raise NetError(f"{self._path!r}: the cursor is after the last record; check valid() first")
         return self._record
 
 
 class Transaction:
-    """Records to be written; they are in the database after ``commit``, or when the transaction is given up."""
+    """Records to be written, by ``commit`` or when the transaction is deleted."""
 
     def __init__(self, db_type: str, path: str) -> None:
         self._type = db_type
@@ -116,7 +116,7 @@ class Transaction:
         self._waiting.append((first, second))
 
     def commit(self) -> None:
-        """Write what was put; more may be put after it."""
+        """Write the added records; more may be added afterwards."""
         waiting, self._waiting = self._waiting, []
         if not waiting:
             return
@@ -135,19 +135,19 @@ def create_db(db_type: str, source: str | os.PathLike[str], mode: Any) -> DB:
     """Open a database.
 
     Args:
-        db_type: one of ``registered_dbs()``, in small or large letters.
-        source: its file, or folder.
-        mode: of ``Mode``.
+        db_type: one of ``registered_dbs()``, in lower or upper case.
+        source: its file or folder.
+        mode: a ``Mode``.
 
     Raises:
-        NetError: there is no such type, or ``mode`` is none.
-        FileNotFoundError: it is to be read and is not there.
+        NetError: the type is unknown, or ``mode`` is not a ``Mode``.
+        FileNotFoundError: the database is to be read but does not exist.
     """
     kind, path = db_type.lower(), os.fspath(source)
     if kind not in DATABASES:
         raise NetError(f"{path!r}: unknown type of database {db_type!r}; known: {sorted(DATABASES)}")
     if not isinstance(mode, Mode):
-        raise NetError(f"create_db: mode must be of Mode, got {mode!r}")
+        raise NetError(f"create_db: mode must be a Mode, got {mode!r}")
     if mode is Mode.read and not os.path.exists(path):
         raise FileNotFoundError(f"{path!r}: no such {kind} database")
     if mode is Mode.new and kind == "minidb":

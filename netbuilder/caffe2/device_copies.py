@@ -1,4 +1,4 @@
-"""Copies between devices, put where an operator reads a blob that another device has."""
+"""Insertion of copies between devices where an operator reads a blob of another device."""
 
 from __future__ import annotations
 
@@ -28,15 +28,15 @@ _GPUS = (PROTO_CUDA, PROTO_HIP)
 
 Devices = MutableMapping[str, DeviceOption]
 
-# Which inputs (or outputs) are in the host's memory although the operator runs on a GPU, besides those that the
-# operator's own class names.
+# Indices of inputs (or outputs) in host memory although the operator runs on a GPU, in addition to those that the
+# operator's class names.
 _INPUTS_ON_HOST = {"CopyCPUToGPU": (0,), "CopyFromCPUInput": (0,)}
 _OUTPUTS_ON_HOST = {"Concat": (1,), "CopyGPUToCPU": (0,), "CopyOnDeviceLike": (), "DepthConcat": (1,)}
 
 
 @dataclass(frozen=True, eq=False)
 class RemapEntry:
-    """A blob, and a device that has a copy of it; the key of what has been copied already."""
+    """A blob and a device that has a copy of it; key of the copies made so far."""
 
     blob: str
     device: DeviceOption
@@ -49,10 +49,10 @@ class RemapEntry:
 
 
 def InferOpBlobDevices(op: OperatorDef) -> tuple[list[DeviceOption], list[DeviceOption]]:
-    """Return where an operator wants each input, and where it puts each output.
+    """Return the devices of an operator's inputs and outputs.
 
     Raises:
-        NetError: the operator is unknown, or wrong.
+        NetError: the operator is unknown or invalid.
     """
     device, host = _option(op), DeviceOption(node_name=op.device_option.node_name)
     if not host.node_name:
@@ -82,13 +82,13 @@ def InferOpBlobDevicesAsDict(op: OperatorDef) -> tuple[dict[str, DeviceOption], 
 
 
 def copy_func_between_devices(src: DeviceOption, dst: DeviceOption) -> Callable[..., BlobReference] | None:
-    """Return a function that adds a copy to a net, called with net, blob and the copy's name; None: none is needed.
+    """Return a function that adds a copy to a net, called with net, blob and the new name; None if no copy is needed.
 
     Raises:
         NetError: one of the devices is neither a CPU nor a GPU.
     """
     if unknown := [d.device_type for d in (src, dst) if d.device_type not in (PROTO_CPU, *_GPUS)]:
-        raise NetError(f"device types {unknown}: blobs can be copied between CPUs (0) and GPUs (1)")
+        raise NetError(f"device types {unknown}: blobs can be copied only between CPUs (0) and GPUs (1)")
     from_gpu, to_gpu = src.device_type in _GPUS, dst.device_type in _GPUS
     if from_gpu and to_gpu:
         return None if src.device_id == dst.device_id else _adder("Copy", dst)
@@ -107,7 +107,7 @@ def _adder(op_type: str, device: DeviceOption) -> Callable[..., BlobReference]:
 
 
 def update_placeholder_op_output(op: OperatorDef, blob_to_device: Mapping[str, DeviceOption]) -> None:
-    """Rename the outputs of a placeholder, which are on the CPU, where a GPU has a blob of that name."""
+    """Rename outputs of a placeholder, which are on the CPU, if a GPU has a blob of that name."""
     op.output[:] = [
         f"{blob}_cpu" if blob in blob_to_device and blob_to_device[blob].device_type != PROTO_CPU else blob
         for blob in op.output
@@ -120,21 +120,20 @@ def InjectCrossDeviceCopies(
     blob_remap: MutableMapping[RemapEntry, str] | None = None,
     placeHolderOps: Collection[str] | None = None,
 ) -> tuple[Net, Devices]:
-    """Return a copy of a net in which every operator reads what is on its own device, and where the blobs are.
+    """Return a copy of a net in which operators read only blobs of their own device, and the devices of all blobs.
 
-    A blob is copied before the first operator that needs it elsewhere, to a blob with "_cpu" or "_gpu_1" after
-    its name, which later operators on that device read, too.
+    A blob is copied before the first operator that needs it on another device, to a blob with the suffix "_cpu" or
+    "_gpu_1", which later operators on that device read too.
 
     Args:
         net: left unchanged.
-        blob_to_device: where blobs are before; extended in place. External inputs that it does not have are on the
-            net's device.
-        blob_remap: copies made before, for nets that run before this one; extended in place.
-        placeHolderOps: types of operators that are not known and are placeholders of others; they read and write on
-            their own device.
+        blob_to_device: devices of existing blobs; extended in place. External inputs without an entry are on the net's
+            device.
+        blob_remap: copies made by nets that run before this one; extended in place.
+        placeHolderOps: types of unknown operators that stand for others; their blobs are on their own device.
 
     Raises:
-        NetError: a blob is written on one device after another, or is on a device that blobs cannot be copied from.
+        NetError: a blob is written on several devices, or is on a device that blobs cannot be copied from.
     """
     devices: Devices = {} if blob_to_device is None else blob_to_device
     copies = {} if blob_remap is None else blob_remap
@@ -149,13 +148,13 @@ def InjectCrossDeviceCopies(
     for op in ops:
         infer = InferOpDeviceAsBlobDevices if op.type in placeholders else InferOpBlobDevices
         expected, made = infer(op)
-        renamed = _bring_inputs(net, result, op, expected, devices, copies)
+        renamed = _copy_inputs(net, result, op, expected, devices, copies)
         if op.type in placeholders:
             update_placeholder_op_output(op, devices)
         for device, blob in zip(made, op.output):
             if blob in devices and blob not in op.input and not _same(devices[blob], device):
                 raise NetError(
-                    f"net {net}: {op.type} writes blob {blob!r} on {_text(device)}, and it was written on "
+                    f"net {net}: {op.type} writes blob {blob!r} on {_text(device)}, but it was written on "
                     f"{_text(devices[blob])} before; give its output another name"
                 )
         before = list(op.input)
@@ -166,7 +165,7 @@ def InjectCrossDeviceCopies(
     return result, devices
 
 
-def _bring_inputs(
+def _copy_inputs(
     net: Net,
     result: Net,
     op: OperatorDef,
@@ -174,7 +173,7 @@ def _bring_inputs(
     devices: Devices,
     copies: MutableMapping[RemapEntry, str],
 ) -> dict[str, str]:
-    """Add the copies that an operator needs; return the names that its inputs have on its device."""
+    """Add the copies that an operator needs; return the new names of its inputs."""
     renamed: dict[str, str] = {}
     for device, blob in zip(expected, op.input):
         if blob not in devices:
@@ -198,17 +197,17 @@ def _bring_inputs(
 def InjectDeviceCopiesAmongNets(
     nets: list[Net], blob_to_device_init: Devices | None = None
 ) -> tuple[list[Net], Devices]:
-    """Return copies of nets that run one after the other, each with the copies between devices that it needs.
+    """Return copies of consecutive nets, each with the copies between devices that it needs.
 
     Args:
         nets: in the order in which they run; left unchanged.
-        blob_to_device_init: where blobs are before the first of them; extended in place.
+        blob_to_device_init: devices of blobs before the first net; extended in place.
 
     Returns:
-        The nets, and where all blobs are. See ``InjectCrossDeviceCopies``.
+        The nets, and the devices of all blobs. See ``InjectCrossDeviceCopies``.
 
     Raises:
-        UsageError: ``nets`` is no list of nets.
+        UsageError: ``nets`` is not a list of nets.
         NetError: see ``InjectCrossDeviceCopies``.
     """
     if not isinstance(nets, list) or not all(isinstance(net, Net) for net in nets):
@@ -219,7 +218,7 @@ def InjectDeviceCopiesAmongNets(
 
 
 def InjectDeviceCopiesAmongNetsWithoutB2D(nets: list[Net], blob_to_device_init: Devices | None = None) -> list[Net]:
-    """Return the nets of ``InjectDeviceCopiesAmongNets`` alone."""
+    """Return only the nets of ``InjectDeviceCopiesAmongNets``."""
     return InjectDeviceCopiesAmongNets(nets, blob_to_device_init)[0]
 
 

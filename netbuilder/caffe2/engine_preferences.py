@@ -1,4 +1,4 @@
-"""Preferences for libraries ("engines"), as scripts hand them over; they are kept, and plans choose the kernels."""
+"""Engine preferences of scripts: they are stored but have no effect, since plans choose the kernels."""
 
 from __future__ import annotations
 
@@ -13,12 +13,12 @@ _for_all: dict[int, list[str]] = {}
 
 
 def SetPerOpEnginePref(per_op_engine_pref: Mapping[int, Mapping[str, Sequence[str]]]) -> None:
-    """Say which engines to prefer: device type -> operator type -> engines, the best first; earlier ones are forgotten.
+    """Set preferred engines: device type -> operator type -> engines, the best first; earlier settings are replaced.
 
-    It changes nothing: the plan takes the fastest kernel it has, and an operator's own ``engine`` goes before.
+    This has no effect: the plan uses the fastest kernel, unless the operator names an ``engine``.
 
     Raises:
-        NetError: the engines of an operator are no list of strings.
+        NetError: the engines of an operator are not a list of strings.
     """
     checked = {
         device: {op: _engines(given, op) for op, given in by_op.items()} for device, by_op in per_op_engine_pref.items()
@@ -28,7 +28,7 @@ def SetPerOpEnginePref(per_op_engine_pref: Mapping[int, Mapping[str, Sequence[st
 
 
 def SetGlobalEnginePref(global_engine_pref: Mapping[int, Sequence[str]]) -> None:
-    """Say which engines to prefer for all operators: device type -> engines; see ``SetPerOpEnginePref``."""
+    """Set preferred engines of all operators: device type -> engines; see ``SetPerOpEnginePref``."""
     checked = {device: _engines(given, "all operators") for device, given in global_engine_pref.items()}
     _for_all.clear()
     _for_all.update(checked)
@@ -43,7 +43,7 @@ def SetEnginePref(
 
 
 def SetOpEnginePref(op_type: str, op_pref: Mapping[int, Sequence[str]]) -> None:
-    """Say which engines to prefer for one operator: device type -> engines; see ``SetPerOpEnginePref``."""
+    """Set preferred engines of one operator: device type -> engines; see ``SetPerOpEnginePref``."""
     for device, given in op_pref.items():
         _by_operator.setdefault(device, {})[op_type] = _engines(given, op_type)
 

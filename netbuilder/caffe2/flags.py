@@ -1,4 +1,4 @@
-"""The flags that Caffe2's programs hand over at their start; they are kept, and most change nothing."""
+"""Flags that Caffe2's programs set at their start; most have no effect."""
 
 from __future__ import annotations
 
@@ -10,11 +10,11 @@ _arguments: list[str] = []
 
 
 def GlobalInit(args: Sequence[str]) -> None:
-    """Take the flags of a program, such as ``["caffe2", "--caffe2_log_level=0"]``.
+    """Set the flags of a program, such as ``["caffe2", "--caffe2_log_level=0"]``.
 
-    ``--caffe2_operator_throw_if_fp_exceptions=1`` lets a run fail in which an operator makes infinities or NaN from
-    finite numbers, until the flag comes again with 0. The others choose nothing here: logging is Python's, threads are
-    OMP_NUM_THREADS, memory is NumPy's.
+    ``--caffe2_operator_throw_if_fp_exceptions=1`` makes runs fail in which an operator computes infinities or NaN from
+    finite numbers, until the flag is set to 0. Other flags have no effect: for logging use Python's logging, for the
+    number of threads OMP_NUM_THREADS.
 
     Args:
         args: the program's name, and its flags.

@@ -1,4 +1,4 @@
-"""Runs that fail where an operator makes infinities or NaN from finite numbers, if a flag says so."""
+"""Runs that fail if an operator computes infinities or NaN from finite numbers, if a flag is set."""
 
 from __future__ import annotations
 
@@ -17,9 +17,9 @@ _FLAG = "caffe2_operator_throw_if_fp_exceptions"
 
 
 def check_finite(workspace: Workspace, ops: Sequence[OperatorDef]) -> None:
-    """Look at what operators have left in a workspace, if the flag is on.
+    """If the flag is set, check the outputs of operators in a workspace.
 
-    What an operator overwrote in place is not known any more, so its other inputs decide.
+    Inputs that an operator overwrote in place are no longer known, so only its other inputs are checked.
 
     Raises:
         OperatorError: an operator's output holds an infinity or NaN, and none of its inputs does.

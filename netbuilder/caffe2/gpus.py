@@ -1,4 +1,4 @@
-"""What scripts ask of the machine's GPUs."""
+"""Information about the machine's GPUs."""
 
 from __future__ import annotations
 
@@ -18,27 +18,27 @@ __all__ = [
 ]
 
 _most_used: dict[int, int] = {}
-"""For each GPU, the most bytes in use that ``GetGPUMemoryUsageStats`` has found."""
+"""GPU -> the most bytes in use that ``GetGPUMemoryUsageStats`` has found."""
 
 
 def GetCUDAVersion() -> int:
-    """Return CUDA's version as one number, 12040 for 12.4; 0 where no GPU can be used."""
+    """Return CUDA's version as one number, 12040 for 12.4; 0 if no GPU can be used."""
     return int(array_module(PROTO_CUDA).cuda.runtime.runtimeGetVersion()) if gpu_count() else 0
 
 
 def GetCuDNNVersion() -> int:
-    """Return 0: no kernel here uses cuDNN."""
+    """Return 0: netbuilder does not use cuDNN."""
     return 0
 
 
 def GetDeviceProperties(device_id: int) -> dict[str, Any] | None:
-    """Return what a GPU is: ``name``, compute capability ``major`` and ``minor``, ``totalGlobalMem`` in bytes.
+    """Return properties of a GPU: ``name``, compute capability ``major`` and ``minor``, ``totalGlobalMem`` in bytes.
 
     Args:
         device_id: its number.
 
     Returns:
-        None where no GPU can be used.
+        None if no GPU can be used.
     """
     if not gpu_count():
         return None
@@ -53,7 +53,7 @@ def GetDeviceProperties(device_id: int) -> dict[str, Any] | None:
 
 
 def GetGPUMemoryInfo(device_id: int = 0) -> tuple[int, int] | None:
-    """Return the free and the total memory of a GPU, in bytes; None where no GPU can be used."""
+    """Return the free and the total memory of a GPU, in bytes; None if no GPU can be used."""
     if not gpu_count():
         return None
     free, total = array_module(PROTO_CUDA).cuda.Device(device_id).mem_info
@@ -61,7 +61,7 @@ def GetGPUMemoryInfo(device_id: int = 0) -> tuple[int, int] | None:
 
 
 def GetGPUMemoryUsageStats() -> dict[str, Any]:
-    """Return the memory in use on the GPUs, in bytes, that of other processes included.
+    """Return the memory in use on the GPUs, in bytes, including other processes.
 
     Returns:
         ``total_by_gpu`` and ``max_by_gpu``, an int64 array each with an entry for each GPU: what is in use now, and

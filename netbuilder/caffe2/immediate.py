@@ -1,4 +1,4 @@
-"""The immediate mode: every operator runs as it is added to a net, in a workspace apart."""
+"""Immediate mode: every operator runs when it is added to a net, in a separate workspace."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ _workspace.root_folder = ""
 
 
 def immediate_root_folder() -> str:
-    """Return the folder of the mode's workspace, which goes when the mode ends; "" outside of it."""
+    """Return the folder of the mode's workspace, which is removed when the mode ends; "" if the mode is off."""
     return str(_workspace.root_folder)
 
 
@@ -39,19 +39,21 @@ def IsImmediate() -> bool:
 
 
 def StartImmediate(i_know: bool = False) -> None:
-    """Run every operator as it is added to a net, in a workspace apart, until ``StopImmediate``.
+    """Run every operator when it is added to a net, in a separate workspace, until ``StopImmediate``.
 
-    It is for trying things out: what an operator reads must have been fed by ``FeedImmediate`` or made by those
-    before it.
+    This mode is for experiments: inputs of an operator must have been fed by ``FeedImmediate`` or written by earlier
+    operators.
 
     Args:
-        i_know: leave out the reminder that nets are built for later.
+        i_know: do not log the warning that the mode is on.
     """
     if not IsImmediate():
         operator_watchers.append(RunOperatorImmediate)
         _workspace.root_folder = tempfile.mkdtemp()
     if not i_know:
-        _log.warning("immediate mode: operators run as they are added, in a workspace apart; StopImmediate ends it")
+        _log.warning(
+            "immediate mode: operators run when they are added, in a separate workspace; StopImmediate ends it"
+        )
 
 
 def StopImmediate() -> None:
@@ -79,6 +81,6 @@ def FetchImmediate(name: Any) -> Any:
 
 
 def FeedImmediate(name: Any, arr: Any, device_option: DeviceOption | None = None) -> bool:
-    """Set a blob of the immediate mode's workspace; returns True."""
+    """Set a blob of the immediate mode's workspace; return True."""
     _workspace.feed(blob_name(name), arr, device_option)
     return True

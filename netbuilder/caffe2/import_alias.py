@@ -1,4 +1,4 @@
-"""``caffe2`` as another name of ``netbuilder.caffe2``: the same module objects under both names."""
+"""``caffe2`` as an alias of ``netbuilder.caffe2``: the same module objects under both names."""
 
 from __future__ import annotations
 
@@ -14,23 +14,23 @@ ALIAS = "caffe2"
 PACKAGE = "netbuilder.caffe2"
 
 CHILDREN = os.path.join(os.path.dirname(os.path.abspath(__file__)), "subprocess_hook")
-"""The folder on PYTHONPATH from which child processes get the alias at their start."""
+"""Folder on PYTHONPATH from which child processes install the alias when they start."""
 
 ROOT_VARIABLE = "NETBUILDER_CAFFE2"
-"""The environment variable that turns the alias on there; its value is the folder of the package netbuilder."""
+"""Environment variable that installs the alias in child processes; its value is netbuilder's package folder."""
 
 
 def install_alias(*, children: bool = True) -> None:
-    """Let ``import caffe2`` give the modules of ``netbuilder.caffe2``, here and in child processes.
+    """Make ``import caffe2`` import ``netbuilder.caffe2``, in this process and its child processes.
 
-    Calling it again changes nothing. Children are processes that this one starts with ``sys.executable`` and its
-    environment, by ``subprocess`` or ``multiprocessing``; those started with -I, -E or -S are left out.
+    Calling it again has no effect. Child processes are those started with ``sys.executable`` and this process's
+    environment, by ``subprocess`` or ``multiprocessing``, but not with -I, -E or -S.
 
     Args:
         children: set PYTHONPATH and ``ROOT_VARIABLE`` in ``os.environ`` for child processes.
 
     Raises:
-        ImportError: another ``caffe2`` has been imported already.
+        ImportError: another ``caffe2`` has already been imported.
 
     >>> install_alias(children=False)
     >>> from caffe2.python import core
@@ -40,7 +40,7 @@ def install_alias(*, children: bool = True) -> None:
     loaded = sys.modules.get(ALIAS)
     if loaded is not None and loaded is not sys.modules.get(PACKAGE):
         raise ImportError(
-            f"caffe2 has been imported from {getattr(loaded, '__file__', None)!r} already; call "
+            f"caffe2 has already been imported from {getattr(loaded, '__file__', None)!r}; call "
             "install_alias() before that"
         )
     if _FINDER not in sys.meta_path:

@@ -1,4 +1,4 @@
-"""Operators and nets as Caffe2's scripts build them: what is wrong with an operator is said when its net is created."""
+"""Operators and nets as Caffe2's scripts build them: operators are checked only when their net is created."""
 
 from __future__ import annotations
 
@@ -23,18 +23,18 @@ __all__ = ["IgnoredArgumentWarning", "LenientNet", "build_leniently", "warn_igno
 
 
 class IgnoredArgumentWarning(UserWarning):
-    """An operator, or a builder, was given an argument that it does not read; given once for each type and argument."""
+    """An operator or builder got an argument that it does not read; raised once per type and argument."""
 
 
 _warned: set[tuple[str, str]] = set()
-_said: list[str] = []
+_logged_repeated_rows: list[str] = []
 _LOG = logging.getLogger("netbuilder")
 
 
 def build_leniently(op_type: str, inputs: list[str], outputs: list[str], debug_info: str, **kwargs: Any) -> OperatorDef:
-    """Return an operator that is not checked; arguments that it does not read are kept, with a warning.
+    """Return an operator without checking it; arguments that it does not read are kept, with a warning.
 
-    Args: as for ``build_operator``. The operator's type need not be known.
+    Args: see ``build_operator``. The operator type need not be registered.
     """
     op = make_operator(op_type, inputs, outputs, debug_info, **kwargs)
     if is_registered(op_type):
@@ -44,26 +44,25 @@ def build_leniently(op_type: str, inputs: list[str], outputs: list[str], debug_i
     return op
 
 
-def warn_ignored(taker: str, name: str, text: str) -> None:
-    """Warn, once for each pair, that an operator type or a builder ignores an argument; ``text`` ends the message."""
-    if (taker, name) not in _warned:
-        warn_user(f"{taker}: ignored argument {name!r}{text}", IgnoredArgumentWarning)
-        _warned.add((taker, name))
+def warn_ignored(owner: str, name: str, text: str) -> None:
+    """Warn, once per pair, that an operator type or builder ignores an argument; the message ends with ``text``."""
+    if (owner, name) not in _warned:
+        warn_user(f"{owner}: ignored argument {name!r}{text}", IgnoredArgumentWarning)
+        _warned.add((owner, name))
 
 
 class _EveryNet(type):
-    """Makes ``isinstance(net, LenientNet)`` true of every net: scripts use it to tell a net from a step or a name."""
+    """Makes ``isinstance(net, LenientNet)`` True for every net: scripts use it to tell a net from a step or a name."""
 
     def __instancecheck__(cls, instance: Any) -> bool:
         return isinstance(instance, Net)
 
 
 class LenientNet(RecordNet, metaclass=_EveryNet):
-    """A ``Net`` that takes operators without checks: numbers of blobs, in-place rules, arguments
-    and the empty name of a blob.
+    """A ``Net`` that adds operators without checking them: number of blobs, in-place rules, arguments, blob names.
 
-    What is wrong is an error when the net is created in a workspace, as in Caffe2. An argument that an operator does
-    not read is kept and ignored, with an ``IgnoredArgumentWarning``.
+    Errors are raised when the net is created in a workspace, as in Caffe2. An argument that an operator does not read
+    is kept and ignored, with an ``IgnoredArgumentWarning``.
     """
 
     shares_counters = True
@@ -72,7 +71,7 @@ class LenientNet(RecordNet, metaclass=_EveryNet):
     _build = staticmethod(build_leniently)
 
     def AddExternalInput(self, *inputs: Any) -> Any:
-        """Declare external inputs; a list declares its members, a record its blobs or, if it has none, its fields."""
+        """Declare external inputs; a list declares its elements, a record its blobs or, if it has none, its fields."""
         return super().AddExternalInput(*_flat(inputs))
 
     AddExternalInputs = AddExternalInput
@@ -84,10 +83,10 @@ class LenientNet(RecordNet, metaclass=_EveryNet):
         outputs: Mapping[Any, Any] | Iterable[Any],
         remap_funcs: Mapping[str, RemapFunction] | None = None,
     ) -> tuple[Net, list[BlobReference]]:
-        """See ``Net.ClonePartial``; as in Caffe2, no operator of the copy may be one that the inputs come from.
+        """See ``Net.ClonePartial``; as in Caffe2, the copy must not contain an operator that the inputs depend on.
 
         Raises:
-            UsageError: one is.
+            UsageError: it contains one.
         """
         given = inputs if isinstance(inputs, Mapping) else list(inputs)
         ops, read = self._net.op, [blob_name(blob) for blob in given]
@@ -96,8 +95,8 @@ class LenientNet(RecordNet, metaclass=_EveryNet):
             op = ops[both[0]]
             raise UsageError(
                 f"net {self}: cannot clone a part with the inputs {read}: operator {both[0]} {op.type} -> "
-                f"{list(op.output)} is needed for the outputs and makes what these inputs come from; give its "
-                "outputs as inputs, or leave out the inputs that come after it"
+                f"{list(op.output)} is needed for the outputs, and these inputs depend on it; give its "
+                "outputs as inputs, or drop the inputs that depend on it"
             )
         return super().ClonePartial(name, given, outputs, remap_funcs)
 
@@ -110,8 +109,8 @@ class LenientNet(RecordNet, metaclass=_EveryNet):
     ) -> dict[BlobReference, BlobReference | GradientSlice]:
         """See ``Net.AddGradientOperators``.
 
-        An operator that overwrites what its gradient reads, from which Caffe2 computes a wrong gradient, is given a
-        copy of it, which is made right before it.
+        Where an operator overwrites a blob that its gradient reads, Caffe2 computes a wrong gradient. Here the operator
+        reads a copy instead, made right before it.
         """
         before: NetDef | None = None
         while True:
@@ -129,11 +128,11 @@ class LenientNet(RecordNet, metaclass=_EveryNet):
                 raise
 
     def _keep_inputs(self, error: OverwrittenInputError) -> None:
-        """Let an operator read copies of the inputs that it overwrites."""
+        """Make an operator read copies of the inputs that it overwrites."""
         index = next(i for i, op in enumerate(self._net.op) if op is error.op)
         for blob in error.blobs:
             kept = str(self.NextBlob(f"{blob}_kept"))
-            # The gradient of a Sum reads nothing, where that of a Copy would read what is overwritten.
+            # The gradient of Sum reads no blob; that of Copy would read the overwritten one.
             copy = make_op("Sum", [blob], [kept], debug_info=error.op.debug_info)
             copy.device_option.CopyFrom(error.op.device_option)
             op = self._net.op[index]
@@ -142,19 +141,19 @@ class LenientNet(RecordNet, metaclass=_EveryNet):
             index += 1
 
     def repeated_rows(self, gradient: GradientSlice) -> str:
-        """See ``Net.repeated_rows``: as in Caffe2, they update a table one after another; said once."""
-        if not _said:
-            _said.append(str(gradient.values))
+        """See ``Net.repeated_rows``: as in Caffe2, they update the table one after another; logged once."""
+        if not _logged_repeated_rows:
+            _logged_repeated_rows.append(str(gradient.values))
             _LOG.warning(
-                "%s: where an index comes several times, its rows update the table one after another, as in Caffe2, so "
-                "that results depend on their order and on the number of devices; sparse_dedup_aggregator='sum' adds "
-                "them up first, and 'none' says that this is meant",
+                "%s: an index that occurs several times updates its row that often, one after another, as in Caffe2; "
+                "results depend on the order and on the number of devices; sparse_dedup_aggregator='sum' adds the "
+                "gradients up first, 'none' silences this message",
                 gradient.values,
             )
         return "none"
 
     def RunAllOnGPU(self, gpu_id: int = 0, use_cudnn: bool = False) -> None:
-        """Set the device of the net, and of the step nets that its recurrent operators hold, to a GPU."""
+        """Set the device of the net, and of the step nets of its recurrent operators, to a GPU."""
         super().RunAllOnGPU(gpu_id, use_cudnn)
         for op in self._net.op:
             if op.type == "RecurrentNetwork":
@@ -165,25 +164,25 @@ class LenientNet(RecordNet, metaclass=_EveryNet):
     def reroute_tensor(
         self, tensor: Any, new_producer: OperatorDef, can_modify: Iterable[OperatorDef] | None = None
     ) -> int:
-        """Insert an operator after a blob, and let readers of the blob read its first output instead.
+        """Insert an operator that reads a blob, and make readers of the blob read the operator's first output instead.
 
-        It comes after the operators that make what it reads; the net's external outputs follow, too. No blob of the net
-        may be overwritten.
+        The operator is placed after those that write its inputs; the net's external outputs change, too. No blob of
+        the net may be overwritten.
 
         Args:
             tensor: the blob.
-            new_producer: reads it, and makes what is read instead.
-            can_modify: operators of the net that read ``tensor``; None: none of them changes.
+            new_producer: the operator; reads the blob and writes its replacement.
+            can_modify: operators of the net whose inputs may change; None: none.
 
         Returns:
-            How many operators were changed.
+            The number of changed operators.
 
         Raises:
             UsageError: ``new_producer`` does not read the blob.
         """
         old, new = blob_name(tensor), new_producer.output[0]
         if old not in new_producer.input:
-            raise UsageError(f"net {self}: {new_producer.type} reads {list(new_producer.input)} and not {old!r}")
+            raise UsageError(f"net {self}: {new_producer.type} must read {old!r}, but reads {list(new_producer.input)}")
         readers = list(can_modify or ())
         written = {blob: index for index, op in reversed(list(enumerate(self._net.op))) for blob in op.output}
         self.insert_op_at_idx(new_producer, max(written.get(blob, -1) for blob in new_producer.input) + 1)
@@ -195,7 +194,7 @@ class LenientNet(RecordNet, metaclass=_EveryNet):
         return len(changed)
 
     def PopulateProtoWithFileName(self) -> None:
-        """Name each operator after the line that made it: "/path/to/file.py:123:function"."""
+        """Name each operator after the line that created it: "/path/to/file.py:123:function"."""
         for op in self._net.op:
             if op.debug_info and (name := source_with_path(op.debug_info)):
                 op.name = name

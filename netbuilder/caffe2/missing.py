@@ -1,4 +1,4 @@
-"""Names and modules that the compatibility layer lacks: errors with the reason and the nearest names."""
+"""Errors for names and modules that the compatibility layer lacks: with the reason and similar names."""
 
 from __future__ import annotations
 
@@ -25,11 +25,11 @@ _FROM_IMPORT = dis.opmap["IMPORT_FROM"]
 
 
 def names_of(module: str, lazy: Mapping[str, Callable[[], Any]] | None = None) -> Callable[[str], Any]:
-    """Return a module's ``__getattr__``: it refuses what the module does not have, by name.
+    """Return a ``__getattr__`` for a module: it raises an error with the reason for names that the module lacks.
 
     Args:
-        module: its name, ``__name__``.
-        lazy: names whose values are made when they are first read.
+        module: the module's ``__name__``.
+        lazy: functions that compute values at their first access, by name.
     """
     made = lazy or {}
 
@@ -64,13 +64,13 @@ def _caller() -> FrameType:
 
 
 def find_modules() -> None:
-    """Let the modules of ``MODULES`` be imported, and imports of modules that are missing say so by name."""
+    """Make the modules of ``MODULES`` importable, and imports of missing modules fail with the reason."""
     if _FINDERS[0] not in sys.meta_path:
         sys.meta_path.extend(_FINDERS)
 
 
 class _Refusal(MetaPathFinder):
-    """The last finder: it is asked for what no other has found."""
+    """The last import finder: Python asks it for modules that no other finder has found."""
 
     def find_spec(
         self, fullname: str, path: Sequence[str] | None = None, target: ModuleType | None = None

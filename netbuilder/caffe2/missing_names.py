@@ -1,4 +1,4 @@
-"""Why the compatibility layer does not have a module or name of Caffe2, and what there is instead."""
+"""Why the compatibility layer lacks a module or name of Caffe2, and what to use instead."""
 
 from __future__ import annotations
 
@@ -15,20 +15,20 @@ GROUPS: tuple[tuple[str, str], ...] = (
         "python.serialized_test.serialized_test_util.SerializedTestCase.serialize_test",
     ),
     (
-        "several hosts are not in this version",
+        "training over several hosts is not supported",
         "python.data_parallel_model.AddDistributedBlobSync python.data_parallel_model.CollectivesConcurrencyControl",
     ),
     (
-        "block-wise model updates are not in this version",
+        "block-wise model updates (BMUF) are not supported",
         "python.data_parallel_model.Parallelize_BMUF python.data_parallel_model.Parallelize_CPU_BMUF "
         "python.data_parallel_model.Parallelize_GPU_BMUF python.data_parallel_model.RunWarmup",
     ),
     (
-        "an optimizer is built by its builder, as build_sgd; the tests of optimizers are Caffe2's own",
+        "it belongs to Caffe2's own tests; build optimizers with builders such as build_sgd",
         "python.optimizer_test_util",
     ),
     (
-        "its operators are not in this version",
+        "its operators are not supported",
         "python.brew.video_input python.cnn.CNNModelHelper.VideoInput python.helpers.tools",
     ),
     (
@@ -39,41 +39,41 @@ GROUPS: tuple[tuple[str, str], ...] = (
         "python.helpers.fc.fc_prune python.helpers.fc.fc_sparse python.helpers.fc.packed_fc",
     ),
     (
-        "quantized nets are not served",
+        "quantized nets are not supported",
         "python.workspace.FetchInt8Blob python.workspace.FetchInt8BlobRealVal python.workspace.Int8Tensor "
         "python.fakefp16_transform_lib python.fakelowp",
     ),
     (
-        "netbuilder-benchmark lstm measures recurrent nets",
+        "use netbuilder-benchmark lstm to benchmark recurrent nets",
         "python.lstm_benchmark python.rnn.lstm_comparison",
     ),
     (
-        "onnx.backend and onnx.frontend read and write models, and netbuilder.exchange.onnx with more options",
+        "use onnx.backend and onnx.frontend, or netbuilder.exchange.onnx, which has more options",
         "python.onnx.backend_cpp_rep python.onnx.backend_rep python.onnx.bin python.onnx.error "
         "python.onnx.helper python.onnx.onnxifi python.onnx.test_onnxifi python.onnx.tests "
         "python.onnx.workspace",
     ),
     (
-        "it is a part of Caffe2's construction of control flow; net_builder, control, brew.cond and brew.loop add "
-        "branches and loops",
+        "it is internal to Caffe2's control flow; use net_builder, control, brew.cond or brew.loop for branches and "
+        "loops",
         "python.control_ops_util",
     ),
     (
-        "layer models are not served; brew adds layers to a ModelHelper",
+        "layer models are not supported; use ModelHelper and brew",
         "python.layer_model_helper python.layer_model_instantiator python.layer_test_util python.layers "
         "python.functional",
     ),
     (
-        "Caffe2's own tests are not a part of it; hypothesis_test_util has what tests are made of",
+        "Caffe2's own tests are not included; hypothesis_test_util has the helpers that they use",
         "python.operator_test",
     ),
     (
-        "scripts around Caffe2's examples are not a part of it; netbuilder-train is a trainer, and the examples "
-        "run as they are",
+        "Caffe2's scripts and examples are not included; copies of them run unchanged, and netbuilder-train is a "
+        "trainer",
         "python.examples python.embedding_generation_benchmark python.benchmark_generator python.models.download",
     ),
     (
-        "Caffe 1 is not read",
+        "Caffe 1 models are not supported",
         "python.caffe_translator python.utils.CaffeBlobToNumpyArray proto.caffe2_legacy_pb2",
     ),
     (
@@ -87,7 +87,7 @@ GROUPS: tuple[tuple[str, str], ...] = (
         "python.workspace.CallWithExceptionIntercept python.core.Net.operator_registry_",
     ),
     (
-        "it is a part of Caffe2's gradient construction; an operator's class has its gradient, see "
+        "it is internal to Caffe2's gradient construction; here an operator's class defines its gradient, see "
         "netbuilder.ops.core.operator.Operator",
         "python.core.GradGenMeta python.core.SparseGradGenMeta python.core.OpSSA "
         "python.core.IR.AUTOGEN_GRAD_SUFFIX python.core.IR.AppendSparseGenerators "
@@ -95,31 +95,31 @@ GROUPS: tuple[tuple[str, str], ...] = (
         "python.core.IR.DoGradientAccumulation python.core.IR.Play python.core.IR.SanityCheck",
     ),
     (
-        "observers of nets are not served; BenchmarkNet times a net and its operators",
+        "global observers are not supported; use BenchmarkNet to time a net and its operators",
         "python.workspace.ClearGlobalNetObserver",
     ),
     (
-        "create_param and AddParameter make parameters",
+        "use create_param or AddParameter",
         "python.model_helper.ModelHelper.add_param_DEPRECATED python.model_helper.DEFAULT_OPTIM",
     ),
     (
-        "brew.arg_scope is a block; its arguments reach the helpers by themselves",
+        "inside a brew.arg_scope block the helpers get its arguments without this function",
         "python.helpers.arg_scope.get_current_scope",
     ),
 )
-"""Reasons, each with the names it is for, without "caffe2."."""
+"""Reasons, each with the names that it applies to, without "caffe2."."""
 
 REASONS: dict[str, str] = {name: reason for reason, names in GROUPS for name in names.split()}
 
 
 def reason_of(name: str) -> str:
-    """Return why the compatibility layer lacks a module or name, "" if nothing is written about it.
+    """Return why the compatibility layer lacks a module or name; "" if no reason is listed.
 
     Args:
-        name: without "caffe2.", such as "python.memonger"; what is in a missing module is missing with it.
+        name: without "caffe2.", such as "python.memonger"; names in a missing module get the reason of the module.
 
     >>> reason_of("python.caffe_translator.main")
-    'Caffe 1 is not read'
+    'Caffe 1 models are not supported'
     """
     while name:
         if name in REASONS:

@@ -1,4 +1,4 @@
-"""The records of a net: what its inputs and outputs are, by the names of their fields."""
+"""The input and output records of a net: its blobs by the names of fields."""
 
 from __future__ import annotations
 
@@ -14,35 +14,37 @@ __all__ = ["RecordNet", "clone_and_bind_net"]
 
 
 class RecordNet(Net):
-    """A net that may have a record of its inputs, and one of its outputs.
+    """A net that may have an input record and an output record.
 
     Attributes:
-        _input_record, _output_record: the records, None where there is none.
+        _input_record, _output_record: the records, or None.
     """
 
     _input_record: Any = None
     _output_record: Any = None
 
     def input_record(self) -> Any:
-        """Return the record of the net's inputs, None if it has none."""
+        """Return the net's input record, or None."""
         return self._input_record
 
     def output_record(self) -> Any:
-        """Return the record of the net's outputs, None if it has none."""
+        """Return the net's output record, or None."""
         return self._output_record
 
     def set_input_record(self, input_record: Field) -> Any:
-        """Say which record the net reads; blobs that it does not define become external inputs. Return the record.
+        """Set and return the input record; blobs that the net does not define become external inputs.
 
-        Fields without blobs get some that are new to the net.
+        A record without blobs gets new ones.
 
         Raises:
-            NetError: the net has a record with other blobs, or some of the fields have blobs.
+            NetError: the net has an input record with other blobs, or only some of the fields have blobs.
         """
         _check_record(self, "input", input_record, self._input_record)
         if not input_record.has_blobs():
             if any(scalar.has_blobs() for scalar in input_record.all_scalars()):
-                raise NetError(f"net {self}: some fields of the input record have blobs, others have none")
+                raise NetError(
+                    f"net {self}: only some fields of the input record have blobs; give blobs to all fields or to none"
+                )
             names = [name or "unnamed_scalar" for name in input_record.field_names()]
             input_record = from_blob_list(input_record, [BlobReference(self.NextName(name), self) for name in names])
         for blob in input_record.field_blobs():
@@ -52,10 +54,10 @@ class RecordNet(Net):
         return input_record
 
     def set_output_record(self, record: Field) -> None:
-        """Say which record the net makes; its blobs become external outputs.
+        """Set the output record; its blobs become external outputs.
 
         Raises:
-            NetError: the net has a record with other blobs, or the fields have no blobs.
+            NetError: the net has an output record with other blobs, or the fields have no blobs.
             BlobError: the net does not define a blob.
         """
         _check_record(self, "output", record, self._output_record)
@@ -67,26 +69,26 @@ class RecordNet(Net):
         self._output_record = record
 
     def AppendOutputRecordField(self, field_name: str, record: Any) -> None:
-        """Add a field to the record of the net's outputs.
+        """Add a field to the net's output record.
 
         Raises:
-            NetError: the net has no such record.
+            NetError: the net has no output record.
         """
         if self._output_record is None:
-            raise NetError(f"net {self}: has no output record to add {field_name!r} to; use set_output_record")
+            raise NetError(f"net {self}: has no output record to add {field_name!r} to; call set_output_record first")
         added = Struct((field_name, record))
         declared = set(self._net.external_output)
         self.AddExternalOutput(*[blob for blob in added.field_blobs() if str(blob) not in declared])
         self._output_record = self._output_record + added
 
     def recover_input_record_by_prefix(self, prefix: str) -> None:
-        """Make the record of the inputs from the external inputs whose names begin with ``prefix``."""
+        """Set the input record to the external inputs whose names begin with ``prefix``."""
         record = _by_prefix(self.external_inputs, prefix)
         if record is not None:
             self.set_input_record(record)
 
     def recover_output_record_by_prefix(self, prefix: str) -> None:
-        """Make the record of the outputs from the external outputs whose names begin with ``prefix``."""
+        """Set the output record to the external outputs whose names begin with ``prefix``."""
         record = _by_prefix(self.external_outputs, prefix)
         if record is not None:
             self.set_output_record(record)
@@ -103,7 +105,7 @@ class RecordNet(Net):
         """Return a copy of the net; see ``Net.Clone``.
 
         Args:
-            keep_schema: the copy has this net's records, with the new blobs.
+            keep_schema: give the copy this net's records, with the new blobs.
         """
         copy = super().Clone(name, blob_remap, op_id_mask, remap_funcs, update_external_list=update_external_list)
         names = {blob_name(old): blob_name(new) for old, new in (blob_remap or {}).items()}
@@ -123,7 +125,7 @@ def _check_record(net: Any, which: str, record: Any, before: Any) -> None:
         and before == record
         and list(map(str, before.field_blobs())) == list(map(str, record.field_blobs()))
     ):
-        raise NetError(f"net {net}: has another {which} record already")
+        raise NetError(f"net {net}: already has another {which} record")
 
 
 def _by_prefix(blobs: list[BlobReference], prefix: str) -> Any:
@@ -140,15 +142,15 @@ def clone_and_bind_net(
     inputs: Field | None = None,
     keep_schema: bool = True,
 ) -> tuple[Net, dict[BlobReference, BlobReference]]:
-    """Return a copy of a net that reads ``inputs`` and whose own blobs are under a prefix, and old blob -> new blob.
+    """Return a copy of a net that reads ``inputs``, with a prefix on other blobs, and a dict old blob -> new blob.
 
     Args:
         name: of the copy.
         prefix: put before the names of blobs that are neither renamed by ``blob_remap`` nor external inputs outside
             of the input record.
         blob_remap: old blob -> new blob.
-        inputs: replaces the net's input record; None: this record itself.
-        keep_schema: the copy has the records.
+        inputs: replaces the net's input record; None: keep it.
+        keep_schema: give the copy the net's records.
 
     Raises:
         NetError: ``inputs`` lacks a field of the net's input record, or the net has no such record.

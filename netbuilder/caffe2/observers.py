@@ -1,4 +1,4 @@
-"""Observers of created nets: how long runs take, and how many operators they run."""
+"""Observers of created nets: the time of runs, and the number of operators run."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ __all__ = ["AddObserver", "NumObservers", "RemoveObserver", "RunCountObserver", 
 
 
 class TimeObserver:
-    """The time that the runs of a net take."""
+    """Measures the time of a net's runs."""
 
     def __init__(self) -> None:
         self._began = 0.0
@@ -35,12 +35,12 @@ class TimeObserver:
         return 1000 * self._seconds / self._runs if self._runs else 0.0
 
     def debug_info(self) -> str:
-        """Return ``average_time`` in words."""
+        """Return ``average_time`` as a sentence."""
         return f"A run takes {self.average_time():.6g} ms on average."
 
 
 class RunCountObserver:
-    """How many operators the runs of a net run; those of a recurrent operator's step net count once a step."""
+    """Counts the operators that a net's runs execute; those of a recurrent operator's step net count once per step."""
 
     def __init__(self) -> None:
         self._count = 0
@@ -59,7 +59,7 @@ class RunCountObserver:
                 self._count += steps * len(held.op if held is not None else ())
 
     def debug_info(self) -> str:
-        """Return the number in words; no other digits are in them."""
+        """Return the count as a sentence that contains no other digits."""
         return f"Operators were run {self._count} times."
 
 
@@ -77,12 +77,12 @@ def AddObserver(self: Any, observer_type: str) -> TimeObserver | RunCountObserve
         observer_type: "TimeObserver" or "RunCountObserver".
 
     Raises:
-        NetError: there is no such net in the workspace, or no such observer.
+        NetError: the workspace has no such net, or there is no such observer type.
     """
     if observer_type not in _KINDS:
         raise NetError(
-            f"no observer {observer_type!r}; there are {', '.join(_KINDS)}; for the time of each operator use "
-            "netbuilder.runtime.profile.profiling.profile or netbuilder-profile"
+            f"AddObserver: the type must be one of {', '.join(_KINDS)}, got {observer_type!r}; for the time of each "
+            "operator use netbuilder.runtime.profile.profiling.profile or netbuilder-profile"
         )
     observer = _KINDS[observer_type]()
     _created(self).observers.append(observer)
@@ -90,19 +90,19 @@ def AddObserver(self: Any, observer_type: str) -> TimeObserver | RunCountObserve
 
 
 def RemoveObserver(self: Any, observer: Any) -> None:
-    """End an observer's work.
+    """Remove an observer from a created net.
 
     Raises:
-        NetError: the net is not there, or the observer is none of its.
+        NetError: the net does not exist, or does not have this observer.
     """
     observers = _created(self).observers
     if observer not in observers:
-        raise NetError(f"net {self}: {observer!r} does not observe it; NumObservers() tells how many do")
+        raise NetError(f"net {self}: {observer!r} is not an observer of it; it has {len(observers)} observers")
     observers.remove(observer)
 
 
 def NumObservers(self: Any) -> int:
-    """Return how many observers a created net has."""
+    """Return the number of a created net's observers."""
     return len(_created(self).observers)
 
 
@@ -110,6 +110,6 @@ def _created(net: Any) -> RuntimeNet:
     return default.workspace().net(net)
 
 
-# Nets of the graph know no workspace; under Caffe2's names they do.
+# netbuilder.graph's nets know no workspace; Caffe2's nets have these methods.
 for _method in (AddObserver, RemoveObserver, NumObservers):
     setattr(LenientNet, _method.__name__, _method)

@@ -1,4 +1,4 @@
-"""``workspace.C.OpSchema``: what an operator takes and gives, as Caffe2's scripts ask for it."""
+"""``workspace.C.OpSchema``: the inputs, outputs and arguments of an operator, as Caffe2's scripts query them."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from netbuilder.ops.core.registry import CPU, GPU, find, is_registered, plain_ke
 
 __all__ = ["OpSchema"]
 
-_INF = 2**31 - 1  # Caffe2's sign for "any number"
+_INF = 2**31 - 1  # Caffe2's value for "any number"
 
 
 @dataclass(frozen=True)
@@ -22,7 +22,7 @@ class _Argument:
 
 
 class OpSchema:
-    """Numbers of blobs, arguments and places of one operator type; ``OpSchema.get`` returns it."""
+    """Numbers of blobs, arguments and source location of one operator type; ``OpSchema.get`` returns it."""
 
     Argument = _Argument
     inf = _INF
@@ -55,7 +55,7 @@ class OpSchema:
 
     @staticmethod
     def get_cpu_impl(op_type: str) -> str | None:
-        """Return the name of the function that runs an operator on the host, or None."""
+        """Return the name of the function that runs an operator on the CPU, or None."""
         return _kernel_name(op_type, CPU)
 
     @staticmethod
@@ -65,29 +65,29 @@ class OpSchema:
 
     @staticmethod
     def get_gradient_impl(op_type: str) -> str | None:
-        """Return the name of the function that makes an operator's gradient, or None if it has none."""
+        """Return the name of the function that builds an operator's gradient, or None if it has no gradient."""
         if not is_registered(op_type) or find(op_type).gradient is Operator.gradient:
             return None
         return _full_name(find(op_type).gradient)
 
     def num_inputs_allowed(self, number: int) -> bool:
-        """Say whether the operator takes so many inputs."""
+        """Whether the operator accepts this number of inputs."""
         return self.min_input <= number <= self.max_input
 
     def num_outputs_allowed(self, number: int) -> bool:
-        """Say whether the operator gives so many outputs."""
+        """Whether the operator accepts this number of outputs."""
         return self.min_output <= number <= self.max_output
 
     def num_inputs_outputs_allowed(self, inputs: int, outputs: int) -> bool:
-        """Say whether the operator takes so many inputs and gives so many outputs."""
+        """Whether the operator accepts these numbers of inputs and outputs."""
         return self.num_inputs_allowed(inputs) and self.num_outputs_allowed(outputs)
 
     def inplace_enforced(self, input_index: int, output_index: int) -> bool:
-        """Say whether an output has to be the same blob as an input."""
+        """Whether an output must be the same blob as an input."""
         return (input_index, output_index) in self._cls.must_inplace
 
     def CalculateOutput(self, inputs: int) -> int:
-        """Return how many outputs there are, or -1 if that is not one number."""
+        """Return the number of outputs, or -1 if it varies."""
         return self.min_output if self.min_output == self.max_output else -1
 
 

@@ -1,4 +1,4 @@
-"""Orders in which a net's operators may run: which has to come before which, and orders that keep to it."""
+"""The dependencies between a net's operators, and orders of the operators that respect them."""
 
 from __future__ import annotations
 
@@ -14,12 +14,13 @@ __all__ = ["OperatorGraph", "first_come", "longest_path_first", "reorder_pass"]
 
 
 class OperatorGraph:
-    """Which operators have to run before which, by their numbers.
+    """The dependencies between operators, by their indices.
 
-    One operator has to run before another that reads or overwrites what it writes, or that overwrites what it reads.
+    An operator must run before those that read or overwrite what it writes, and before those that overwrite what it
+    reads.
 
     Args:
-        ops: in an order in which they may run.
+        ops: the operators, in a valid order.
     """
 
     def __init__(self, ops: Sequence[OperatorDef]) -> None:
@@ -46,31 +47,31 @@ class OperatorGraph:
 
     @property
     def nodes(self) -> list[int]:
-        """The numbers of all operators."""
+        """The indices of all operators."""
         return list(range(len(self.ops)))
 
     def predecessors(self, number: int) -> list[int]:
-        """Return the operators that have to run before one."""
+        """Return the operators that must run before one."""
         return sorted(self._before[number])
 
     def successors(self, number: int) -> list[int]:
-        """Return the operators before which one has to run."""
+        """Return the operators that must run after one."""
         return sorted(self._after[number])
 
 
 def _touched(op: OperatorDef) -> tuple[set[str], set[str]]:
-    """Return what an operator reads, and what it writes; of the nets that it holds, all may be either."""
+    """Return the blobs that an operator reads and writes; blobs of its subnets count as both."""
     inner = {name for net in subgraphs(op) for part in net.op for name in (*part.input, *part.output)}
     return {*op.input, *op.control_input, *inner}, {*op.output, *inner}
 
 
 def first_come(graph: OperatorGraph) -> list[int]:
-    """Return the operators in the order that they have, as far as they may run so."""
+    """Return the operators in their given order, as far as the dependencies allow."""
     return _sorted(graph, lambda number: 0)
 
 
 def longest_path_first(graph: OperatorGraph) -> list[int]:
-    """Return an order in which, of operators that may run, the one comes first that most others follow in a row."""
+    """Return an order that runs, of the ready operators, the one with the longest chain of dependents first."""
     length = [0] * len(graph)
     for number in reversed(graph.nodes):
         length[number] = 1 + max((length[other] for other in graph.successors(number)), default=0)
@@ -94,26 +95,26 @@ def _sorted(graph: OperatorGraph, rank: Callable[[int], int]) -> list[int]:
 
 @net_pass
 def reorder_pass(net: NetDef, context: PassContext, *, graph: OperatorGraph, order: Sequence[int]) -> PassResult:
-    """Put the operators of a net in another order.
+    """Reorder the operators of a net.
 
     Args:
-        graph: of its operators.
-        order: their numbers.
+        graph: the dependencies between the operators.
+        order: the indices of the operators.
 
     Raises:
-        NetError: an operator is missing or there twice, or comes before one that has to run first.
+        NetError: an operator is missing or occurs twice, or comes before one that must run first.
     """
     if sorted(order) != graph.nodes:
         raise NetError(
-            f"net {net.name!r}: an order must hold each of its {len(graph)} operators once, got {list(order)}"
+            f"net {net.name!r}: the order must contain each of its {len(graph)} operators once, got {list(order)}"
         )
     place = {number: index for index, number in enumerate(order)}
     for number in order:
         for other in graph.predecessors(number):
             if place[other] > place[number]:
                 raise NetError(
-                    f"net {net.name!r}: operator {number} ({net.op[number].type}) may not run before {other} "
-                    f"({net.op[other].type}), whose blobs it touches"
+                    f"net {net.name!r}: operator {number} ({net.op[number].type}) must run after {other} "
+                    f"({net.op[other].type}), because they share blobs"
                 )
     result = NetDef()
     result.CopyFrom(net)

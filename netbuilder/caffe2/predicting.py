@@ -15,11 +15,11 @@ __all__ = ["Predictor"]
 class Predictor:
     """A predict net with its parameters, in a workspace of its own.
 
-    ``netbuilder.exchange.Predictor`` checks more and tells inputs from parameters.
+    ``netbuilder.exchange.Predictor`` checks its inputs more strictly and distinguishes them from parameters.
 
     Args:
         init_net: fills the parameters; a Net, a NetDef or its bytes.
-        predict_net: computes its external outputs; likewise.
+        predict_net: computes its external outputs; also a Net, a NetDef or its bytes.
 
     >>> from netbuilder.proto.arguments import make_op
     >>> init_net = NetDef(op=[make_op("GivenTensorFill", [], ["w"], shape=[2], values=[1.0, 2.0])])
@@ -42,11 +42,11 @@ class Predictor:
         """Return the external outputs, in their order.
 
         Args:
-            inputs: arrays for the first external inputs of the net, in their order; or arrays by name. What is
-                left out is as the init net filled it, or as it was fed before.
+            inputs: arrays for the first external inputs of the net, in their order; or arrays by name. Other inputs
+                keep the value that the init net or an earlier call gave them.
 
         Raises:
-            NetError: there are more arrays than external inputs, or one is for none of them; an operator failed.
+            NetError: there are too many arrays, or a name is not an external input; an operator failed.
         """
         names = list(self._net.external_input)
         if not isinstance(inputs, Mapping):
@@ -56,7 +56,7 @@ class Predictor:
                 )
             inputs = dict(zip(names, inputs))
         if unknown := [name for name in inputs if name not in names]:
-            raise NetError(f"Predictor.run: net {self._net.name!r} has the inputs {names}, and not {unknown}")
+            raise NetError(f"Predictor.run: net {self._net.name!r} has the inputs {names}, got values for {unknown}")
         for name, value in inputs.items():
             self._workspace.feed(name, value)
         self._workspace.run_net(self._net.name)

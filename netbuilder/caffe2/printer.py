@@ -59,7 +59,7 @@ class Text:
 
     @contextmanager
     def context(self, text: str | None) -> Iterator[None]:
-        """Indent what is added in the block, under ``with <text>:``; None: do not."""
+        """Indent the lines added in the block, under ``with <text>:``; None: do not indent."""
         if text is not None:
             self.add(f"with {text}:")
             self._indent += 4
@@ -81,11 +81,11 @@ class Text:
 
 
 class Printer(Visitor, Text):
-    """Text that is made from what it is called with.
+    """Text built from the objects that it is called with.
 
     Args:
-        factor_prefixes: write the scope that blobs share once.
-        c2_syntax: write operators as the program that makes them; else as assignments.
+        factor_prefixes: write a scope that all blobs share only once.
+        c2_syntax: write operators as the Python code that creates them; else as assignments.
     """
 
     def __init__(self, factor_prefixes: bool = False, c2_syntax: bool = True) -> None:
@@ -108,19 +108,19 @@ def to_string(obj: Any, **kwargs: Any) -> str:
 
 
 def debug_net(net: Any) -> str:
-    """Print a net's operators, each with the line of the program that made it; return the text."""
+    """Print a net's operators, each with the line of code that created it; return the text."""
     text = listing(net, lines=True)
     print(text)
     return text
 
 
 def commonprefix(m: Sequence[str]) -> str:
-    """Return what all names begin with, up to the last slash or letter."""
+    """Return the common prefix of all names, up to the last slash or letter."""
     return common_prefix(list(m))
 
 
 def factor_prefix(vals: Sequence[str], do_it: bool) -> str:
-    """Return names with commas between; with ``do_it``, the scope that all share before the brackets."""
+    """Return the names separated by commas; with ``do_it``, a scope that all share is written once, before brackets."""
     return factored(list(vals), do_it)
 
 
@@ -132,20 +132,20 @@ def call(
 
 
 def format_value(val: Any) -> str:
-    """Return a value as text; of a list its elements' texts."""
+    """Return a value as text; a list as the texts of its elements."""
     if isinstance(val, (list, tuple)):
         return str([format_value(each) for each in val])
     return str(val)
 
 
 def format_device_option(dev_opt: DeviceOption) -> str | None:
-    """Return a device as text; None for the CPU without number."""
+    """Return a device as text; None for the CPU without an id."""
     return device_text(dev_opt)
 
 
 @Printer.register(OperatorDef)
 def print_op(text: Printer, op: OperatorDef) -> None:
-    """Add an operator, and under it the nets that it holds."""
+    """Add an operator, and its subnets below it."""
     _add_call(text, op)
     for name, held in net_arguments(op):
         with text.context(f"arg: {name}"):
@@ -185,7 +185,7 @@ def print_net(text: Printer, net: Net) -> None:
 
 @Printer.register(ExecutionStep)
 def print_step(text: Printer, step: ExecutionStep) -> None:
-    """Add a step, with what it holds."""
+    """Add a step, with its nets and substeps."""
     proto = step.Proto()
     repeats = proto.num_iter if proto.HasField("num_iter") and proto.num_iter != 1 else None
     loops = proto.HasField("should_stop_blob") or repeats is not None
@@ -222,7 +222,7 @@ def print_task(text: Printer, task: Task) -> None:
 
 @Printer.register(TaskGroup)
 def print_task_group(text: Printer, tg: TaskGroup, header: str | None = None) -> None:
-    """Add the tasks of a group, one a node."""
+    """Add the tasks of a group, one per node."""
     with text.context(header or call_text("TaskGroup")):
         for task in tg.tasks_by_node().tasks():
             text(task)
@@ -230,7 +230,7 @@ def print_task_group(text: Printer, tg: TaskGroup, header: str | None = None) ->
 
 @Printer.register(Job)
 def print_job(text: Printer, job: Job) -> None:
-    """Add the groups of a job: what begins it, its epochs, what ends it."""
+    """Add the groups of a job: init, epoch and exit."""
     text(job.init_group, "Job.init_group")
     text(job.epoch_group, "Job.epoch_group")
     with text.context("Job.stop_conditions"):

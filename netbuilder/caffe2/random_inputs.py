@@ -1,4 +1,4 @@
-"""Random values for the inputs that a net reads and does not make."""
+"""Random values for the external inputs of a net."""
 
 from __future__ import annotations
 
@@ -32,25 +32,25 @@ _TYPES = {
 def fill_random_inputs(
     workspace: Workspace, net: Net | NetDef, dims: Sequence[Sequence[Sequence[int]]], types: Sequence[Sequence[str]]
 ) -> None:
-    """Feed every input that no operator before its reader writes.
+    """Feed every operator input that no earlier operator writes.
 
-    Floats are drawn evenly from [0, 1), whole numbers from 0 and 1; inputs that hold indices point into the rows of the
-    operator's first input, and lengths add up to the number of indices (or of rows, where there are no indices).
+    Floats are uniform in [0, 1), integers are 0 or 1; inputs named indices are row indices of the operator's first
+    input, and lengths add up to the number of indices (or of rows, if there are no indices).
 
     Args:
         workspace: where the blobs go.
         net: the net.
-        dims: for each operator, the extents of each of its inputs.
-        types: for each operator, the type of each of its inputs, such as "float", "int" or "int64".
+        dims: for each operator, the shapes of its inputs.
+        types: for each operator, the data types of its inputs, such as "float", "int" or "int64".
 
     Raises:
-        NetError: there are not as many extents or types as operators, or as one of them has inputs; a type is
-            unknown. Nothing has been fed then.
+        NetError: the number of shapes or types does not match the operators or their inputs, or a type is unknown;
+            nothing has been fed.
     """
     ops = net.op if isinstance(net, NetDef) else net.Proto().op
     if not len(ops) == len(dims) == len(types):
         raise NetError(
-            f"FillRandomNetworkInputs: the net has {len(ops)} operators, got extents for {len(dims)} and types for "
+            f"FillRandomNetworkInputs: the net has {len(ops)} operators, got shapes for {len(dims)} and types for "
             f"{len(types)}"
         )
     generator = np.random.default_rng()
@@ -59,11 +59,11 @@ def fill_random_inputs(
     for op, shapes, kinds in zip(ops, dims, types):
         if not len(op.input) == len(shapes) == len(kinds):
             raise NetError(
-                f"FillRandomNetworkInputs: {op.type} reads {list(op.input)}, got {len(shapes)} extents and "
+                f"FillRandomNetworkInputs: {op.type} has the inputs {list(op.input)}, got {len(shapes)} shapes and "
                 f"{len(kinds)} types"
             )
         if unknown := [kind for kind in kinds if kind not in _TYPES]:
-            raise NetError(f"FillRandomNetworkInputs: {op.type}: unknown types {unknown}; there are {sorted(_TYPES)}")
+            raise NetError(f"FillRandomNetworkInputs: {op.type}: types must be among {sorted(_TYPES)}, got {unknown}")
         for name, value in zip(op.input, _draw(generator, op, shapes, kinds)):
             if name not in written:
                 values.setdefault(name, value)

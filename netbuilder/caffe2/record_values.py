@@ -1,4 +1,4 @@
-"""Records fed to a workspace and fetched from it."""
+"""Feeds records to a workspace and fetches them."""
 
 from __future__ import annotations
 
@@ -15,12 +15,12 @@ __all__ = ["FeedRecord", "FetchRecord"]
 
 def _fields(blob_record: Any) -> list[Scalar]:
     if not isinstance(blob_record, Field):
-        raise TypeError(f"a record is a schema.Struct, List or Scalar, got {blob_record!r}")
+        raise TypeError(f"the record must be a schema.Struct, List or Scalar, got {blob_record!r}")
     return blob_record.all_scalars()
 
 
 def FeedRecord(blob_record: Field, arrays: Any, ws: Any = None) -> None:
-    """Set the blobs of a record.
+    """Feed the blobs of a record.
 
     Args:
         blob_record: a record with blobs.
@@ -28,12 +28,12 @@ def FeedRecord(blob_record: Field, arrays: Any, ws: Any = None) -> None:
         ws: the workspace; None: the current one.
 
     Raises:
-        NetError: there are more or fewer arrays than scalars.
+        NetError: the number of arrays differs from that of scalars.
     """
     scalars = _fields(blob_record)
     values = arrays.field_blobs() if isinstance(arrays, Field) else list(arrays)
     if len(values) != len(scalars):
-        raise NetError(f"FeedRecord: the record has {len(scalars)} scalars, got {len(values)} arrays")
+        raise NetError(f"FeedRecord: the record has {len(scalars)} scalars and needs as many arrays, got {len(values)}")
     workspace = default.workspace() if ws is None else ws
     for scalar, value in zip(scalars, values):
         if not isinstance(value, np.ndarray):
@@ -50,12 +50,12 @@ def _feed(workspace: Any, blob: Any, value: Any) -> None:
 
 
 def FetchRecord(blob_record: Field, ws: Any = None, throw_on_type_mismatch: bool = False) -> Any:
-    """Return a record with the values that the blobs of ``blob_record`` have.
+    """Return a record with the values of the blobs of ``blob_record``.
 
     Args:
         blob_record: a record with blobs.
         ws: the workspace; None: the current one.
-        throw_on_type_mismatch: refuse values of another type than the field's, instead of converting them.
+        throw_on_type_mismatch: raise an error for values of another data type than the field's, instead of converting.
     """
     workspace = default.workspace() if ws is None else ws
     values = [_as_text(scalar, workspace.fetch(str(scalar.get()))) for scalar in _fields(blob_record)]
@@ -63,7 +63,7 @@ def FetchRecord(blob_record: Field, ws: Any = None, throw_on_type_mismatch: bool
 
 
 def _as_text(scalar: Scalar, value: Any) -> Any:
-    """Return strings for bytes, if the field is of strings."""
+    """Return strings instead of bytes if the field holds strings."""
     if scalar.dtype.kind != "U" or not isinstance(value, np.ndarray) or value.dtype.kind != "O":
         return value
     texts = [item.decode() if isinstance(item, bytes) else item for item in value.reshape(-1)]

@@ -1,18 +1,38 @@
-"""Modules of Caffe2's that are names of other modules, and names that its modules import from each other."""
+"""Caffe2 modules whose names come from other modules, and names that its modules import from each other."""
 
 from __future__ import annotations
 
 __all__ = ["MODULES", "REEXPORTS", "module_text", "source_module"]
 
 MODULES: dict[str, tuple[str, str]] = {
-    "python.cached_reader": ("Readers whose records are kept in a database.", "caffe2.jobs.file_readers: CachedReader"),
+    "proto.hsm_pb2": (
+        "Messages of the hierarchical softmax.",
+        "proto.hsm_pb2: DESCRIPTOR HierarchyProto NodeProto PathNodeProto PathProto TreeProto",
+    ),
+    "proto.metanet_pb2": (
+        "Messages of predictor files.",
+        "proto.netbuilder_pb2: DESCRIPTOR BlobsMap MetaNetDef ModelInfo NetsMap PlansMap StringMap",
+    ),
+    "proto.predictor_consts_pb2": (
+        "The keys of predictor files.",
+        "proto.netbuilder_pb2: DESCRIPTOR PredictorConsts",
+    ),
+    "python.attention": (
+        "Attention in Caffe2's four kinds.",
+        "model.rnn.attention: AttentionType apply_dot_attention apply_recurrent_attention apply_regular_attention "
+        "apply_soft_coverage_attention; model.rnn.cell: joined_name=s",
+    ),
+    "python.cached_reader": (
+        "Readers that cache their records in a database.",
+        "caffe2.jobs.file_readers: CachedReader",
+    ),
     "python.checkpoint": (
-        "Jobs that go through epochs, save a checkpoint after each, and resume one.",
+        "Jobs that run epochs, save a checkpoint after each, and resume from one.",
         "caffe2.jobs.checkpoint_managers: CheckpointManager MultiNodeCheckpointManager db_name get_ckpt_filename; "
         "caffe2.jobs.job: Job JobRunner UploadTaskGroupBuilder epoch_limiter",
     ),
     "python.control": (
-        "Branches and loops as execution steps: all that the library's own module has.",
+        "Branches and loops as execution steps.",
         "caffe2.jobs.control: BoolNet CombineConditions Do DoParallel DoUntil DoWhile For GetConditionBlobFromNet "
         "If IfNot MergeConditionNets NotNet Switch SwitchNot Until While",
     ),
@@ -44,7 +64,7 @@ MODULES: dict[str, tuple[str, str]] = {
         "Arguments that layer helpers get from a block around their calls.",
         "model.brew: arg_scope",
     ),
-    "python.helpers.array_helpers": ("Blobs joined.", "model.helpers.outputs: concat depth_concat"),
+    "python.helpers.array_helpers": ("Concatenation.", "model.helpers.outputs: concat depth_concat"),
     "python.helpers.control_ops": ("Branches and loops.", "model.helpers.control: cond loop"),
     "python.helpers.conv": (
         "Convolutions.",
@@ -53,7 +73,7 @@ MODULES: dict[str, tuple[str, str]] = {
     "python.helpers.db_input": ("Readers of databases.", "model.helpers.inputs: db_input"),
     "python.helpers.dropout": ("Dropout.", "model.helpers.dropout: dropout"),
     "python.helpers.elementwise_linear": (
-        "A factor and a summand per feature.",
+        "A scale and a bias per feature.",
         "model.helpers.elementwise_linear: elementwise_linear",
     ),
     "python.helpers.fc": ("Fully connected layers.", "model.helpers.fc: fc"),
@@ -65,11 +85,11 @@ MODULES: dict[str, tuple[str, str]] = {
     ),
     "python.helpers.pooling": ("Pooling.", "model.helpers.pooling: average_pool max_pool max_pool_with_index"),
     "python.helpers.quantization": (
-        "Tables of few bits as numbers.",
+        "Quantized tables.",
         "model.helpers.quantization: fused_8bit_rowwise_quantized_to_float",
     ),
     "python.helpers.train": (
-        "What training nets have in addition to their layers.",
+        "Parts of training nets besides layers.",
         "model.helpers.outputs: accuracy; model.helpers.train: add_weight_decay iter",
     ),
     "python.hsm_util": (
@@ -78,12 +98,12 @@ MODULES: dict[str, tuple[str, str]] = {
         "proto: hsm_pb2",
     ),
     "python.modeling.initializers": (
-        "How the first value of a parameter is made.",
+        "Initializers of parameters.",
         "model.initializers: ExternalInitializer Initializer PseudoFP16Initializer ReversePseudoFP16Initializer "
         "update_initializer",
     ),
     "python.modeling.parameter_info": (
-        "What is known about one parameter.",
+        "Descriptions of parameters.",
         "model.parameter_info: ParameterInfo ParameterTags",
     ),
     "python.models.resnet": (
@@ -106,16 +126,28 @@ MODULES: dict[str, tuple[str, str]] = {
         "ShuffleNet v2.",
         "zoo.shufflenet_v2: ShuffleNetV2Builder create_shufflenet_v2=create_shufflenet",
     ),
+    "python.modifier_context": (
+        "Modifiers of parameters by name, current within a block.",
+        "caffe2.modifier_contexts: DEFAULT_MODIFIER ModifierContext UseModifierBase",
+    ),
     "python.net_builder": (
         "Builders of nets and steps; ``ops``.",
         "caffe2.jobs.net_builder: NetBuilder; caffe2.jobs.operations: Operations ops",
     ),
     "python.net_printer": (
-        "Nets, steps, plans, tasks and groups of tasks as text; and checks of what they read.",
+        "Nets, steps, plans, tasks and groups of tasks as text; and checks of their inputs.",
         "caffe2.analyzer: Analyzer analyze analyze_job analyze_net analyze_op analyze_step analyze_task "
         "analyze_task_group; caffe2.printer: Printer Text call commonprefix debug_net factor_prefix "
         "format_device_option format_value print_job print_net print_net_def print_op print_step print_task "
         "print_task_group to_string; caffe2.visitor: Visitor",
+    ),
+    "python.normalizer_context": (
+        "Normalizers by name, current within a block.",
+        "caffe2.modifier_contexts: NormalizerContext UseNormalizer",
+    ),
+    "python.optimizer_context": (
+        "Optimizers by name, current within a block.",
+        "caffe2.modifier_contexts: DEFAULT_MODIFIER=DEFAULT_OPTIM OptimizerContext UseOptimizer",
     ),
     "python.pipeline": (
         "Tasks whose threads read, process and write records.",
@@ -127,14 +159,18 @@ MODULES: dict[str, tuple[str, str]] = {
         "caffe2.jobs.queues: Queue QueueWrapper close_queue dequeue enqueue",
     ),
     "python.record_queue": ("A queue that threads fill from a reader.", "caffe2.jobs.record_queue: RecordQueue"),
+    "python.regularizer_context": (
+        "Regularizers by name, current within a block.",
+        "caffe2.modifier_contexts: RegularizerContext UseRegularizer",
+    ),
     "python.schema": (
-        "Records: blobs by the names of their fields. All that the library's own package has, and their values.",
+        "Records: blobs by field name; feeding and fetching of records.",
         "caffe2.record_values: FeedRecord FetchRecord; caffe2.records: FIELD_SEPARATOR ConstRecord FeatureSpec "
         "Field InitEmptyRecord List ListWithEvicted Map MapWithEvicted Metadata NamedTuple NewRecord RawTuple "
         "Scalar Struct Tuple as_record attach_metadata_to_scalars data_type_for_dtype dtype_for_core_type "
         "equal_schemas from_blob_list from_column_list from_dtype is_schema_subset schema_check",
     ),
-    "python.session": ("Sessions: what runs tasks.", "caffe2.jobs.session: CompiledRunnable LocalSession Session"),
+    "python.session": ("Sessions, which run tasks.", "caffe2.jobs.session: CompiledRunnable LocalSession Session"),
     "python.task": (
         "Tasks, groups of tasks, nodes.",
         "caffe2.jobs.cluster: Cluster Node; caffe2.jobs.outputs: TaskOutput TaskOutputList; caffe2.jobs.task: Task "
@@ -142,10 +178,9 @@ MODULES: dict[str, tuple[str, str]] = {
     ),
     "python.text_file_reader": ("Text files as readers.", "caffe2.jobs.file_readers: TextFileReader"),
 }
-"""Module: its docstring, and the modules that its names come from, each with these names ("there=here": renamed).
+"""Module name: its docstring and its names, grouped by the modules they come from ("there=here": renamed).
 
-Modules of the compatibility layer are without ``netbuilder.caffe2.``, those that the names come from without
-``netbuilder.``.
+Module names omit ``netbuilder.caffe2.``, the modules that names come from omit ``netbuilder.``.
 """
 
 REEXPORTS: dict[str, str] = {
@@ -170,11 +205,11 @@ REEXPORTS: dict[str, str] = {
     "task": "schema: Field from_blob_list",
     "text_file_reader": "dataio: Reader; schema: Scalar Struct data_type_for_dtype",
 }
-"""Module, without ``caffe2.python.``, to the modules that its other names come from, each with these names."""
+"""Further names of modules, grouped by the modules they come from; all without ``caffe2.python.``."""
 
 
 def source_module(module: str, name: str) -> str | None:
-    """Return the module that a name of a module comes from, both without ``caffe2.python.``; None: from no other.
+    """Return the module that a name in ``REEXPORTS`` comes from, or None; modules omit ``caffe2.python.``.
 
     >>> source_module("dataset", "Struct")
     'schema'
@@ -187,7 +222,7 @@ def source_module(module: str, name: str) -> str | None:
 
 
 def module_text(name: str) -> str | None:
-    """Return the source of a module in ``MODULES``; None: it is not there."""
+    """Return the source code of a module in ``MODULES``, or None."""
     if name not in MODULES:
         return None
     doc, sources = MODULES[name]

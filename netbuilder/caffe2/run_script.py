@@ -1,4 +1,4 @@
-"""A script or module run as Python runs it, with caffe2 standing for netbuilder.caffe2."""
+"""Runs a script or module as Python does, with caffe2 as an alias of netbuilder.caffe2."""
 
 from __future__ import annotations
 
@@ -13,11 +13,12 @@ from importlib.machinery import ModuleSpec, SourceFileLoader
 from types import CodeType, ModuleType
 from typing import Any
 
-# Protobuf chooses its parser as it is loaded: old scripts then ask for one by PROTOCOL_BUFFERS_PYTHON_IMPLEMENTATION
-# ("cpp") that it has no longer.
+import numpy as np
+
+# Protobuf chooses its parser at import. Old scripts set PROTOCOL_BUFFERS_PYTHON_IMPLEMENTATION to "cpp", which it no
+# longer has, so it is imported before they run.
 import netbuilder.proto  # noqa: F401
 from netbuilder.caffe2.import_alias import install_alias
-from netbuilder.caffe2.old_numpy import restore_old_names
 
 __all__ = ["main"]
 
@@ -26,18 +27,18 @@ usage: python -m netbuilder.caffe2 SCRIPT [ARGUMENT ...]
        python -m netbuilder.caffe2 -m MODULE [ARGUMENT ...]
        python -m netbuilder.caffe2 -c CODE [ARGUMENT ...]
 
-Runs a Caffe2 script, module or piece of code unchanged: caffe2 is an alias of netbuilder.caffe2 in it, and in the
-processes that it starts."""
+Runs a Caffe2 script, module or piece of code unchanged: caffe2 is an alias of netbuilder.caffe2, also in child
+processes."""
 
 
 def main(arguments: Sequence[str]) -> int:
-    """Run what the command line says; the program's own arguments are in ``sys.argv`` then.
+    """Run the program of the command line, with its own arguments in ``sys.argv``.
 
     Args:
         arguments: SCRIPT, or "-m" and MODULE, or "-c" and CODE, and the program's arguments.
 
     Returns:
-        2 if the command line is wrong or the script cannot be read, 1 if there is no such module, else 0.
+        2 if the command line is wrong or the script cannot be read, 1 if there is no such module, 0 otherwise.
     """
     if not arguments or arguments[0] in ("-h", "--help") or arguments[0] in ("-m", "-c") and len(arguments) < 2:
         print(USAGE, file=sys.stdout if arguments[:1] in (["-h"], ["--help"]) else sys.stderr)
@@ -46,13 +47,34 @@ def main(arguments: Sequence[str]) -> int:
         print(f"unknown option {arguments[0]}\n{USAGE}", file=sys.stderr)
         return 2
     install_alias()
-    restore_old_names()
+    _restore_numpy_names()
     if arguments[0] == "-m":
         return _run_module(arguments[1], arguments[2:])
     if arguments[0] == "-c":
         _run(compile(arguments[1], "<string>", "exec", dont_inherit=True), ["-c", *arguments[2:]])
         return 0
     return _run_file(arguments[0], arguments[1:])
+
+
+_OLD_NUMPY_NAMES: dict[str, Any] = {
+    "asscalar": lambda a: np.asarray(a).item(),
+    "bool": bool,
+    "complex": complex,
+    "float": float,
+    "int": int,
+    "long": int,
+    "object": object,
+    "str": str,
+    "unicode": str,
+    "unicode_": str,
+}
+
+
+def _restore_numpy_names() -> None:
+    """Set ``np.asscalar``, ``np.float`` and other names that NumPy has removed since Caffe2's scripts were written."""
+    for name, value in _OLD_NUMPY_NAMES.items():
+        if name not in vars(np):
+            setattr(np, name, value)
 
 
 def _run_file(path: str, arguments: Sequence[str]) -> int:
@@ -64,7 +86,7 @@ def _run_file(path: str, arguments: Sequence[str]) -> int:
         return 2
     full = os.path.abspath(path)
     code = compile(text, full, "exec", dont_inherit=True)
-    if not getattr(sys.flags, "safe_path", False):  # where Python put the current directory for -m
+    if not getattr(sys.flags, "safe_path", False):  # Python put the current directory there for -m
         sys.path[0] = os.path.dirname(os.path.realpath(path))
     _run(code, [path, *arguments], __file__=full, __cached__=None, __loader__=SourceFileLoader("__main__", full))
     return 0
@@ -80,7 +102,7 @@ def _run_module(name: str, arguments: Sequence[str]) -> int:
         return 1
     code = _code_of(spec)
     if spec is None or code is None:
-        print(f"netbuilder.caffe2: no module {name} that can be run", file=sys.stderr)
+        print(f"netbuilder.caffe2: there is no module {name}, or it cannot be run", file=sys.stderr)
         return 1
     _run(
         code,
@@ -101,7 +123,7 @@ def _code_of(spec: ModuleSpec | None) -> CodeType | None:
 
 
 def _run(code: CodeType, argv: list[str], **attributes: Any) -> None:
-    """Execute ``code`` as the module ``__main__``, which stays there until the process ends, as Python's does."""
+    """Execute ``code`` as the module ``__main__``, which stays until the process ends, as in Python."""
     module = ModuleType("__main__")
     vars(module).update({"__builtins__": builtins, "__package__": None, "__spec__": None, **attributes})
     sys.argv[:] = argv

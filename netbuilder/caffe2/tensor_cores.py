@@ -1,4 +1,4 @@
-"""Matrices as tensor trains: cores for the operator TT, drawn at random or taken from the weights of an FC."""
+"""Matrices as tensor trains: cores for the operator TT, random or computed from the weights of an FC."""
 
 from __future__ import annotations
 
@@ -26,27 +26,27 @@ def _checked(what: str, inp_sizes: Sizes, out_sizes: Sizes, tt_ranks: Sizes) -> 
         or (ranks[0], ranks[-1]) != (1, 1)
     ):
         raise NetError(
-            f"{what}: needs as many inp_sizes as out_sizes, all positive, and one more of tt_ranks, the first and the "
-            f"last of them 1; got {inner}, {outer} and {ranks}"
+            f"{what}: there must be as many inp_sizes as out_sizes and one more tt_ranks, all positive, the first and "
+            f"last rank 1; got {inner}, {outer} and {ranks}"
         )
     return inner, outer, ranks
 
 
 def init_tt_cores(inp_sizes: Sizes, out_sizes: Sizes, tt_ranks: Sizes, seed: int = 1234) -> Array:
-    """Return normally distributed cores, float32, in one vector as the operator TT wants them.
+    """Return normally distributed cores, float32, in one vector as the operator TT reads them.
 
     The matrix that they represent, (K, N), has elements of mean 0 and variance 2 / (K + N). (Those of Caffe2's cores
     are smaller by orders of magnitude.)
 
     Args:
         inp_sizes, out_sizes: their products are K and N.
-        tt_ranks: one more than sizes; the first and the last are 1. Lower ranks: fewer parameters.
-        seed: of the numbers.
+        tt_ranks: one more than sizes; the first and the last are 1. Lower ranks mean fewer parameters.
+        seed: seed of the random numbers.
 
     Raises:
-        NetError: sizes and ranks do not fit.
+        NetError: the numbers of sizes and ranks do not match.
 
-    Source: of the variance, Glorot and Bengio, "Understanding the difficulty of training deep feedforward neural
+    Source of the variance: Glorot and Bengio, "Understanding the difficulty of training deep feedforward neural
     networks", 2010.
     """
     inner, outer, ranks = _checked("init_tt_cores", inp_sizes, out_sizes, tt_ranks)
@@ -63,12 +63,12 @@ def tt_svd(W: Any, sizes: Sizes, tt_ranks: Sizes) -> Array:
     last have orthonormal columns; ranks below the full ones give the truncation of each singular value decomposition.
 
     Args:
-        W: its elements, in C order; any shape.
-        sizes: the extents of the tensor.
+        W: the elements, in C order; any shape.
+        sizes: the shape of the tensor.
         tt_ranks: one more than sizes; the first and the last are 1.
 
     Raises:
-        NetError: sizes and ranks do not fit, or a rank is more than the elements before or after allow.
+        NetError: the numbers of sizes and ranks do not match, or a rank is larger than the full rank.
         ShapeError: W has another number of elements.
 
     Source: Oseledets, "Tensor-Train Decomposition", SIAM J. Sci. Comput. 33(5), 2011, algorithm 1.
@@ -83,7 +83,9 @@ def tt_svd(W: Any, sizes: Sizes, tt_ranks: Sizes) -> Array:
     for k, (extent, rank) in enumerate(zip(extents[:-1], ranks[1:])):
         matrix = rest.reshape(ranks[k] * extent, -1)
         if rank > min(matrix.shape):
-            raise NetError(f"tt_svd: tt_ranks[{k + 1}] can be {min(matrix.shape)} at most for {extents}, got {rank}")
+            raise NetError(
+                f"tt_svd: tt_ranks[{k + 1}] must be at most {min(matrix.shape)} for sizes {extents}, got {rank}"
+            )
         u, s, v = np.linalg.svd(matrix, full_matrices=False)
         cores.append(u[:, :rank])
         rest = s[:rank, None] * v[:rank]
@@ -91,9 +93,9 @@ def tt_svd(W: Any, sizes: Sizes, tt_ranks: Sizes) -> Array:
 
 
 def matrix_to_tt(W: Any, inp_sizes: Sizes, out_sizes: Sizes, tt_ranks: Sizes) -> Array:
-    """Return cores, float32, with which the operator TT computes what FC does with weights W: X W^T.
+    """Return cores, float32, with which the operator TT computes the same as FC with weights W: X W^T.
 
-    With full ranks the results are the same up to rounding; with lower ones W is approximated, see ``tt_svd``.
+    With full ranks the results are equal up to rounding; lower ranks approximate W, see ``tt_svd``.
 
     Args:
         W: (N, K), as the weights of FC.
@@ -101,7 +103,7 @@ def matrix_to_tt(W: Any, inp_sizes: Sizes, out_sizes: Sizes, tt_ranks: Sizes) ->
         tt_ranks: one more than sizes; the first and the last are 1.
 
     Raises:
-        NetError: sizes and ranks do not fit one another.
+        NetError: the numbers of sizes and ranks do not match.
         ShapeError: W has another shape.
     """
     inner, outer, ranks = _checked("matrix_to_tt", inp_sizes, out_sizes, tt_ranks)
@@ -113,7 +115,7 @@ def matrix_to_tt(W: Any, inp_sizes: Sizes, out_sizes: Sizes, tt_ranks: Sizes) ->
             f"got {weights.shape}"
         )
     parts = len(inner)
-    pairs = [axis for k in range(parts) for axis in (k, parts + k)]  # the digits of row and column side by side
+    pairs = [axis for k in range(parts) for axis in (k, parts + k)]  # interleave the factors of row and column
     tensor = weights.T.reshape(*inner, *outer).transpose(pairs)
     flat = tt_svd(tensor, [i * o for i, o in zip(inner, outer)], ranks)
     cores, begin = [], 0
@@ -125,7 +127,7 @@ def matrix_to_tt(W: Any, inp_sizes: Sizes, out_sizes: Sizes, tt_ranks: Sizes) ->
 
 
 def split_size(size: int, parts: int) -> list[int]:
-    """Return ``parts`` numbers whose product is ``size``, as near to one another as its prime factors easily allow.
+    """Return ``parts`` numbers of similar size whose product is ``size``, by a greedy split of its prime factors.
 
     >>> split_size(768, 3), split_size(7, 2)
     ([8, 8, 12], [1, 7])
@@ -136,6 +138,6 @@ def split_size(size: int, parts: int) -> list[int]:
             factors.append(divisor)
             size //= divisor
         divisor = divisor + 1 if divisor * divisor <= size else max(size, 2)
-    for factor in reversed(factors):  # the greatest first, to the least product
+    for factor in reversed(factors):  # the largest first, to the smallest product
         found[found.index(min(found))] *= factor
     return sorted(found)

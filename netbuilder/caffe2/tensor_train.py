@@ -1,4 +1,4 @@
-"""Fully connected layers replaced by tensor trains: TT in the place of FC."""
+"""Replaces fully connected layers, FC, by tensor trains, TT."""
 
 from __future__ import annotations
 
@@ -19,9 +19,9 @@ __all__ = ["fc_net_to_tt_net", "fc_net_to_tt_net_pass"]
 def fc_net_to_tt_net(
     net: Any, parameters: Mapping[str, Any], *, num_cores: int = 2, rank: int = 16
 ) -> tuple[NetDef, dict[str, np.ndarray[Any, np.dtype[Any]]]]:
-    """Return a net with TT in the place of each FC whose weights are known, and the cores that it needs.
+    """Return a net in which TT replaces each FC whose weights are known, and the arrays of its cores.
 
-    Arguments and errors are those of ``fc_net_to_tt_net_pass``; ``parameters`` are those of its context.
+    For arguments and errors see ``fc_net_to_tt_net_pass``; ``parameters`` are those of its context.
     """
     result = fc_net_to_tt_net_pass(net, PassContext(parameters=parameters), num_cores=num_cores, rank=rank)
     return result.net, result.extras["cores"]
@@ -29,16 +29,16 @@ def fc_net_to_tt_net(
 
 @net_pass
 def fc_net_to_tt_net_pass(net: NetDef, context: PassContext, *, num_cores: int = 2, rank: int = 16) -> PassResult:
-    """Put TT in the place of each FC whose weights are known. Reads ``parameters``.
+    """Replace each FC whose weights are known by TT. Reads ``parameters``.
 
-    Weights W, (N, K), become a blob ``<W>_cores``; K and N are split into ``num_cores`` factors each, as near to one
-    another as may be. With ranks as high as the sizes allow, the net computes the same up to rounding; with lower ones
-    W is approximated. An FC stays as it is if its weights are not among ``parameters``, or are written by the net, or
-    if ``axis`` or ``axis_w`` is not 1, or if it would have more parameters as a train.
+    Weights W, (N, K), become a blob ``<W>_cores``; K and N are split into ``num_cores`` factors each, of similar size.
+    With full ranks the net computes the same up to rounding; lower ranks approximate W. An FC is not replaced if its
+    weights are not in ``parameters`` or are written by the net, if ``axis`` or ``axis_w`` is not 1, or if the train
+    would have more parameters.
 
     Args:
-        num_cores: of each layer.
-        rank: between two cores, at most.
+        num_cores: number of cores of each layer.
+        rank: maximum rank between two cores.
 
     Returns:
         The net; ``cores``: arrays by name.
@@ -53,7 +53,7 @@ def fc_net_to_tt_net_pass(net: NetDef, context: PassContext, *, num_cores: int =
     parameters = context.parameters
     if any(op.is_gradient_op for op in result.op):
         raise NetError(
-            f"fc_net_to_tt_net: net {result.name!r} has gradients; replace its layers before AddGradientOperators"
+            f"fc_net_to_tt_net: net {result.name!r} must not have gradients; call this before AddGradientOperators"
         )
     written = {blob for op in result.op for blob in op.output}
     made: dict[str, Any] = {}
@@ -83,13 +83,13 @@ def fc_net_to_tt_net_pass(net: NetDef, context: PassContext, *, num_cores: int =
 
 
 def _ranks(sizes: list[int], rank: int) -> list[int]:
-    """Return the ranks between cores of these sizes: ``rank``, or less where the sizes allow no more."""
+    """Return the ranks between cores of these sizes: ``rank``, or the full rank if that is smaller."""
     cuts = range(1, len(sizes))
     return [1, *(min(rank, math.prod(sizes[:k]), math.prod(sizes[k:])) for k in cuts), 1]
 
 
 def _rename_inputs(net: NetDef, made: Mapping[str, Any], replaced: set[str]) -> None:
-    """Let the net name the cores among its external inputs, and no weights that are no longer read."""
+    """Add the cores to the net's external inputs, and remove weights that are no longer read."""
     read = {blob for op in net.op for blob in op.input}
     gone = replaced - read
     kept = [name for name in net.external_input if name not in gone]

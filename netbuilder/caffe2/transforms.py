@@ -1,4 +1,4 @@
-"""Caffe2's named transformations of nets: engines set, a Relu or a batch normalization taken into a Conv."""
+"""Caffe2's named transformations of nets: set engines, fuse Relu or batch normalization into Conv."""
 
 from __future__ import annotations
 
@@ -30,9 +30,9 @@ _ENGINE = "NNPACK"
 
 @net_pass
 def add_nnpack_pass(net: NetDef, context: PassContext) -> PassResult:
-    """Return a net whose Convs on the CPU, channels-first and with stride 1, have the engine NNPACK.
+    """Set the engine NNPACK for Convs on the CPU with order NCHW and stride 1.
 
-    The engine chooses no kernel here; FuseNNPACKConvRelu looks for it.
+    The engine selects no kernel here; FuseNNPACKConvRelu checks it.
     """
     result = _copied(net)
     for op in result.op:
@@ -49,11 +49,11 @@ def add_nnpack_pass(net: NetDef, context: PassContext) -> PassResult:
 
 @net_pass
 def fuse_nnpack_conv_relu_pass(net: NetDef, context: PassContext) -> PassResult:
-    """Return a net in which Convs with the engine NNPACK do the work of the Relu that alone reads them.
+    """Fuse Convs that have the engine NNPACK with a Relu that is their only reader.
 
-    The Conv gets the argument ``activation="Relu"`` and the Relu's output. Where that is also one of the Conv's
-    inputs, as where two names are used in turn, it gets a new name, which later readers read; a Relu whose output is
-    such a name and an external output of the net stays.
+    The Conv gets the argument ``activation="Relu"`` and the Relu's output. If that name is also an input of the Conv,
+    as where two names alternate, the output is renamed, also in its readers; if it is then also an external output of
+    the net, the Relu is not fused.
     """
     result = _copied(net)
     while _fuse_one(result):
@@ -80,7 +80,7 @@ def _fuse_one(net: NetDef) -> bool:
         readers = versions.readers[result]
         between = net.op[writer + 1 : index]
         if name != relu.input[0] and any(name in op.input or name in op.output for op in between):
-            continue  # the Conv would write it too early
+            continue  # the Conv would write the output too early
         if name in conv.input:
             in_place = any(name in net.op[reader].output for reader in readers)
             if result in outputs or name in held or in_place:
@@ -98,10 +98,9 @@ def _fuse_one(net: NetDef) -> bool:
 
 
 def fuse_conv_bn(net: NetDef, workspace: Workspace) -> NetDef:
-    """Return a net without the batch normalizations in test mode that a Conv or FC before them can do the work of.
+    """Return a net with batch normalizations in test mode folded into the Conv or FC before them.
 
-    The new weights and biases are fed under names of their own, so that other nets keep theirs; see
-    ``fold_batch_norm``.
+    The new weights and biases are fed under new names, so that other nets keep theirs; see ``fold_batch_norm``.
     """
     read = {blob for op in net.op for blob in op.input}
     held = [blob for blob in read if workspace.has(blob) and workspace.spec(blob) is not None]
@@ -115,7 +114,7 @@ def fuse_conv_bn(net: NetDef, workspace: Workspace) -> NetDef:
 
 @net_pass
 def conv_to_nnpack_pass(net: NetDef, context: PassContext) -> PassResult:
-    """Return a net whose Convs on the CPU have the engine NNPACK."""
+    """Set the engine NNPACK for Convs on the CPU."""
     result = _copied(net)
     for op in result.op:
         if op.type == "Conv" and _device(net, op) == PROTO_CPU:
@@ -127,13 +126,13 @@ NET_TRANSFORMS: dict[str, NetPass] = {
     "AddNNPACK": add_nnpack_pass,
     "FuseNNPACKConvRelu": fuse_nnpack_conv_relu_pass,
 }
-"""Those that ``transformations.Transformer`` has."""
+"""The transformations of ``transformations.Transformer``."""
 
 WORKSPACE_TRANSFORMS: dict[str, Callable[[NetDef, Workspace], NetDef]] = {"FuseConvBN": fuse_conv_bn}
-"""Those that also change parameters in a workspace."""
+"""Transformations that also change parameters in a workspace."""
 
 TRANSFORMS: dict[str, NetPass] = {"ConvToNNPack": conv_to_nnpack_pass}
-"""Those of ``workspace.ApplyTransform``."""
+"""The transformations of ``workspace.ApplyTransform``."""
 
 
 def apply_transform(name: str, net: NetDef) -> NetDef:
@@ -143,7 +142,7 @@ def apply_transform(name: str, net: NetDef) -> NetDef:
         NetError: there is no such transformation.
     """
     if name not in TRANSFORMS:
-        raise NetError(f"no transformation {name!r} in the registry; there are {sorted(TRANSFORMS)}")
+        raise NetError(f"the transformation must be one of {sorted(TRANSFORMS)}, got {name!r}")
     return TRANSFORMS[name](net).net
 
 
@@ -156,15 +155,15 @@ def apply_transform_if_faster(
     main_runs: int,
     improvement_threshold: float,
 ) -> NetDef:
-    """Return the transformed net if it is faster than the other by the given factor, else a copy of the net.
+    """Return the transformed net if it is faster than the original by the given factor, otherwise a copy of the net.
 
     Args:
         workspace: where ``init_net`` is run and both nets are timed; neither net is kept.
-        name: of the transformation.
-        net, init_net: the net, and what fills its inputs.
-        warmup_runs: runs before those that are timed.
-        main_runs: runs that are timed.
-        improvement_threshold: how many times as fast the transformed net must be.
+        name: name of the transformation.
+        net, init_net: the net, and a net that fills its inputs.
+        warmup_runs: runs before the timing.
+        main_runs: timed runs.
+        improvement_threshold: required speed-up.
     """
     transformed = apply_transform(name, net)
     workspace.run_net_once(init_net)

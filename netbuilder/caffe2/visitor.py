@@ -1,4 +1,4 @@
-"""Functions chosen by the type of what they are called with."""
+"""Dispatch of functions by the type of their argument."""
 
 from __future__ import annotations
 
@@ -9,13 +9,13 @@ __all__ = ["Visitor"]
 
 
 class Visitor:
-    """Calls, for an object, the function that a class has for its type."""
+    """Calls the function registered for an object's type."""
 
     visitors: dict[type, Callable[..., Any]]
 
     @classmethod
     def register(cls, Type: type) -> Callable[[Callable[..., Any]], Callable[..., Any]]:
-        """Return a decorator: the function is for objects of ``Type``."""
+        """Return a decorator that registers a function for objects of ``Type``."""
         if "visitors" not in vars(cls):
             cls.visitors = {}
 
@@ -26,10 +26,10 @@ class Visitor:
         return take
 
     def __call__(self, obj: Any, *args: Any, **kwargs: Any) -> Any:
-        """Visit an object, or each of several.
+        """Call the function for an object, or for each element of a list.
 
         Raises:
-            TypeError: there is no function for objects like it.
+            TypeError: no function is registered for its type.
         """
         if isinstance(obj, (list, tuple)):
             for each in obj:

@@ -1,4 +1,4 @@
-"""The base of net modifiers that compute something of single blobs, to print it or to add it to the output record."""
+"""The base of net modifiers that compute a result per blob, to print it or add it to the output record."""
 
 from __future__ import annotations
 
@@ -16,11 +16,11 @@ __all__ = ["BlobWatcher", "as_float"]
 
 
 class BlobWatcher(NetModifier):
-    """Compute something of each of some blobs.
+    """Computes a result for each of several blobs.
 
     Args:
-        blobs: their names.
-        logging_frequency: print the result in every so many runs; 0 or less: never.
+        blobs: the blobs.
+        logging_frequency: print the result every this many runs; 0 or less: never.
     """
 
     def __init__(self, blobs: Sequence[Any], logging_frequency: int) -> None:
@@ -29,14 +29,14 @@ class BlobWatcher(NetModifier):
 
     @abc.abstractmethod
     def field_name_suffix(self) -> str:
-        """Return what the names of results, and of their fields in the output record, end with."""
+        """Return the suffix of the names of results, and of their fields in the output record."""
 
     @abc.abstractmethod
     def add(self, net: Net, blob: BlobReference) -> tuple[BlobReference, BlobReference]:
         """Add the operators for a blob; return the blob that the result is named after, and the result."""
 
     def field_type(self) -> Any:
-        """Return the type of a result as a field of the output record."""
+        """Return the data type of a result in the output record."""
         return (float, (1,))
 
     def modify_net(
@@ -50,7 +50,7 @@ class BlobWatcher(NetModifier):
         """Add the operators; see ``NetModifier``.
 
         Raises:
-            NetError: the net has no blob of a name; nothing has been added then.
+            NetError: the net lacks one of the blobs; nothing has been added.
         """
         if missing := [str(blob) for blob in self._blobs if not net.BlobIsDefined(blob)]:
             raise NetError(f"{type(self).__name__}: net {net} does not have the blobs {missing}")

@@ -1,4 +1,4 @@
-"""Workspaces and created nets as objects, as ``workspace.C`` gives them."""
+"""Workspaces and created nets as objects, as ``workspace.C`` returns them."""
 
 from __future__ import annotations
 
@@ -18,26 +18,26 @@ __all__ = ["CreatedNet", "Workspace", "create_net"]
 
 
 def create_net(workspace: NativeWorkspace, net: Any, overwrite: bool = False) -> str:
-    """Make a net ready to run, if the workspace has what it reads; return its name.
+    """Create a net in a workspace that has its inputs; return its name.
 
     Raises:
-        BlobError: the net reads blobs that it does not make and that are not there.
-        NetError: a net of this name exists, or the net is wrong.
+        BlobError: the net reads blobs that neither it nor the workspace provides.
+        NetError: a net of this name exists, or the net is invalid.
     """
     proto = message_of(net)
     if missing := [blob for blob in undefined_inputs(proto.op) if not workspace.has(blob)]:
         raise BlobError(
-            f"net {proto.name!r} reads {missing}, which it does not make and the workspace does not have; feed them "
-            "before, run the net that makes them, or name them in input_blobs"
+            f"net {proto.name!r} reads {missing}, which neither it nor the workspace provides; feed them first, run "
+            "the net that writes them, or list them in input_blobs"
         )
     return workspace.create_net(proto, overwrite, shares_counter=True)
 
 
 class CreatedNet:
-    """A net that a workspace is ready to run.
+    """A created net of a workspace.
 
     Args:
-        workspace, name: where it was created, and its name.
+        workspace, name: its workspace, and its name.
     """
 
     def __init__(self, workspace: NativeWorkspace, name: str) -> None:
@@ -49,7 +49,7 @@ class CreatedNet:
         self._workspace.run_net(self._name)
 
     def cancel(self) -> None:
-        """End the runs of the net that other threads are in, also where they wait for a queue."""
+        """Cancel the net's runs in other threads, also if they wait for a queue."""
         self._workspace.net(self._name).cancel()
 
     def __repr__(self) -> str:
@@ -64,12 +64,12 @@ class _Current(type):
 
 
 class Workspace(metaclass=_Current):
-    """A workspace of its own.
+    """A workspace under Caffe2's names.
 
-    What it does not have by Caffe2's names it has by those of ``netbuilder.runtime.Workspace``, on which it is built.
+    The methods of ``netbuilder.runtime.Workspace``, on which it is built, are also available.
 
     Args:
-        parent: a workspace whose blobs are seen and written here, too.
+        parent: a workspace whose blobs this one shares.
 
     >>> ws = Workspace()
     >>> ws.create_blob("x").feed(np.float32([1, -1]))
@@ -84,7 +84,7 @@ class Workspace(metaclass=_Current):
 
     @classmethod
     def of(cls, native: NativeWorkspace) -> Workspace:
-        """Return a workspace of netbuilder under Caffe2's names."""
+        """Wrap a workspace of netbuilder."""
         made = cls.__new__(cls)
         made._native = native
         return made
@@ -108,7 +108,7 @@ class Workspace(metaclass=_Current):
         return {name: CreatedNet(self._native, name) for name in self._native.nets()}
 
     def create_blob(self, name: Any) -> Blob:
-        """Return the blob of this name, made empty if it is not there."""
+        """Return the blob of this name, created empty if it does not exist."""
         self._native.make(str(name))
         return Blob(self._native, str(name))
 
@@ -125,27 +125,27 @@ class Workspace(metaclass=_Current):
         return self._native.fetch(name)
 
     def remove_blob(self, blob: Any) -> None:
-        """Remove a blob if it is there."""
+        """Remove a blob if it exists."""
         if self._native.has(blob):
             self._native.remove(blob)
 
     def create_net(self, net: Any, overwrite: bool = False) -> CreatedNet:
-        """Make a net ready to run, and return what runs it.
+        """Create a net and return it.
 
         Raises:
-            TypeError: it is neither a Net nor a NetDef.
-            NetError: there is one of this name, or it is wrong.
-            BlobError: it reads blobs that it does not make and the workspace does not have.
+            TypeError: ``net`` is neither a Net nor a NetDef.
+            NetError: a net of this name exists, or the net is invalid.
+            BlobError: the net reads blobs that neither it nor the workspace provides.
         """
         if not isinstance(net, (GraphNet, NetDef)):
-            raise TypeError(f"Workspace.create_net: needs a Net or NetDef, got {net!r}")
+            raise TypeError(f"Workspace.create_net: the net must be a Net or NetDef, got {net!r}")
         return CreatedNet(self._native, create_net(self._native, net, overwrite))
 
     def run(self, obj: Any) -> None:
         """Run an operator, a net or a plan once.
 
         Raises:
-            NetError: it is none of these, or an operator failed.
+            NetError: ``obj`` is none of these, or an operator failed.
         """
         if isinstance(obj, OperatorDef):
             self._native.run_operator_once(obj)
@@ -154,8 +154,8 @@ class Workspace(metaclass=_Current):
         elif isinstance(obj, (Plan, PlanDef)):
             self._native.run_plan(obj)
         else:
-            raise NetError(f"Workspace.run: runs an operator, a net or a plan, got {obj!r}")
+            raise NetError(f"Workspace.run: the object must be an operator, a net or a plan, got {obj!r}")
 
 
-# Python operators that are passed the workspace see it by Caffe2's names, and by netbuilder's as before.
+# Python operators that get the workspace can use it by Caffe2's names and by netbuilder's.
 show_workspaces_as(Workspace.of)

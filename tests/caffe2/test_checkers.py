@@ -51,7 +51,7 @@ def test_a_sparse_gradient():
 
 def test_an_input_without_gradient():
     op = core.CreateOperator("Gather", ["x", "i"], ["y"])
-    with pytest.raises(GradientError, match="has no gradient by input 1, 'i'"):
+    with pytest.raises(GradientError, match="has no gradient with respect to input 1, 'i'"):
         gradient_checker.GradientChecker(0.05, 0.005).CheckSimple(op, [X, np.int32([1])], 1, [0])
 
 
@@ -73,7 +73,7 @@ def test_nets():
     pair[1].Scale("z", "z", scale=2.0)
     with pytest.raises(AssertionError, match="output 0 of net"):
         gradient_checker.NetGradientChecker.CompareNets(pair, [["z"], ["z"]], [0], ["x"], VALUES)
-    with pytest.raises(NetError, match=r"input_values has \['b', 'w', 'x'\], and not 'q'"):
+    with pytest.raises(NetError, match=r"input_values must have a value for 'q'"):
         gradient_checker.NetGradientChecker.Check(net("four", "Sqr"), ["z"], VALUES, "q")
 
 
@@ -90,7 +90,7 @@ def test_devices(capsys):
     random = core.CreateOperator("UniformFill", [], ["y"], shape=[4])
     assert checker.CheckNet(net("five", "Sqr"), VALUES, ["z"])
     assert device_checker.DeviceChecker(-1.0, cpus).CheckSimple(random, [], [0]) is False
-    assert "differs by more than -1.0 between device 0 (type 0, number 0) and device 1" in capsys.readouterr().out
+    assert "differs by more than -1.0 between device 0 (type 0, id 0) and device 1" in capsys.readouterr().out
 
 
 CASES = """

@@ -59,7 +59,7 @@ def test_optimizers_and_regularizers_by_name():
     assert not optimizer_context.OptimizerContext.current().has_optimizer("DEFAULT")
     with pytest.raises(ArgumentError, match="has no 'slow'; it has nothing"):
         optimizer_context.OptimizerContext.current().get_optimizer("slow")
-    with pytest.raises(TypeError, match="UseRegularizer: takes Regularizers by name, got 'DEFAULT'"):
+    with pytest.raises(TypeError, match="UseRegularizer: the argument must be Regularizers by name, got 'DEFAULT'"):
         regularizer_context.UseRegularizer(one)
     with regularizer_context.UseRegularizer(regularizer.L1Norm(0.1)):
         assert regularizer_context.RegularizerContext.current().has_regularizer("DEFAULT")

@@ -40,7 +40,7 @@ def test_a_while_is_told_what_to_keep():
 @pytest.mark.parametrize("function", [gen_do_gradient, gen_while_gradient])
 def test_other_operators_are_refused(function):
     op = core.CreateOperator("If", ["c"], ["y"], then_net=branch(2.0).Proto())
-    with pytest.raises(AssertionError, match=r"got 1 for a If with the outputs \['y'\]"):
+    with pytest.raises(AssertionError, match=r"got 1 gradients for a If with the outputs \['y'\]"):
         function(op, ["dy"])
 
 

@@ -159,7 +159,7 @@ class TestUtils:
         assert utils.GetContentFromProto(op, functions) == "Relu"
         assert utils.GetContentFromProto(caffe2_pb2.NetDef(), functions) is None
         assert utils.GetContentFromProtoString(text_format.MessageToString(op), functions) == "Relu"
-        with pytest.raises(DecodeError, match="none of .'OperatorDef'."):
+        with pytest.raises(DecodeError, match="must be one of the messages .'OperatorDef'."):
             utils.GetContentFromProtoString(b"\xff\xfe", {caffe2_pb2.OperatorDef: str})
 
     def test_files(self, tmp_path):
@@ -212,7 +212,7 @@ class TestUtils:
         assert fails(2) == 0.5 and not stopped and fails.__doc__ == "Divides."
         with pytest.raises(ZeroDivisionError):
             fails(0)
-        assert len(stopped) == 1 and "stopped in the debugger by" in caplog.text
+        assert len(stopped) == 1 and "starting the debugger because of" in caplog.text
 
 
 def test_libraries_of_operators_are_remembered():

@@ -134,7 +134,7 @@ def leaving(worker_id, batch_size):
         (leaving, "SystemExit: enough"),
         (lambda w, n: [np.zeros((3, 2))], r"an array for each of \['data', 'label'\], got \['ndarray'\]"),
         (lambda w, n: ["a", "b"], r"got \['str', 'str'\]"),
-        (lambda w, n: [np.zeros((3, 2)), np.zeros(4)], r"as many samples as one another, got \[3, 4\]"),
+        (lambda w, n: [np.zeros((3, 2)), np.zeros(4)], r"the same number of samples, got \[3, 4\]"),
         (lambda w, n: [np.zeros((3, 2)), np.array(4)], r"shapes \[\(3, 2\), \(\)\] lack the axes"),
     ],
 )
@@ -170,7 +170,7 @@ def test_fetchers_that_the_net_waits_for_are_warned_of_once(monkeypatch, caplog)
     coordinator.stop()
     told = [record.message for record in caplog.records if record.levelname == "WARNING"]
     assert len(told) == 1 and "the net has waited for the input of source 'train'" in told[0]
-    assert "more num_worker_threads, or a quicker fetch function" in told[0]
+    assert "more num_worker_threads, or a faster fetch function" in told[0]
 
 
 def test_stopping_ends_a_net_that_waits():
@@ -194,7 +194,7 @@ def test_stopping_ends_a_net_that_waits():
 def test_a_time_limit_and_a_fetcher_that_returns_none(caplog):
     with caplog.at_level(logging.WARNING, "netbuilder.input"):
         model, _ = loaders(lambda w, n: time.sleep(0.01), timeout=0.1, input_source_name="empty")
-        with pytest.raises(NetError, match="nothing to read for 0.1 seconds"):
+        with pytest.raises(NetError, match="stayed empty for 0.1 seconds"):
             workspace.RunNet(model.net.Name())
         said = "the fetch function of source 'empty' returned None"
         wait_until(lambda: any(said in record.message for record in caplog.records))
@@ -232,11 +232,11 @@ def test_init_fun_and_loggers():
 @pytest.mark.parametrize(
     ("options", "message"),
     [
-        ({"num_worker_threads": 0}, "num_worker_threads must be a whole number from 1 on, got 0"),
-        ({"batch_size": 0}, "batch_size must be a whole number from 1 on, got 0"),
-        ({"batch_columns": [0]}, "1 batch_columns for blobs"),
+        ({"num_worker_threads": 0}, "num_worker_threads must be a whole number, 1 or greater, got 0"),
+        ({"batch_size": 0}, "batch_size must be a whole number, 1 or greater, got 0"),
+        ({"batch_columns": [0]}, "batch_columns must have one axis for each of the blobs .'data', 'label'., got .0."),
         ({"max_buffered_batches": 0, "input_source_name": "none"}, "max_buffered_batches must be at least 1"),
-        ({"names": []}, r"for blobs \[\]"),
+        ({"names": []}, r"each of the blobs \[\]"),
     ],
 )
 def test_wrong_arguments(options, message):

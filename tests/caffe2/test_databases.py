@@ -51,7 +51,7 @@ def test_bad_input(tmp_path):
         C.create_db("leveldb", "x", C.Mode.read)
     with pytest.raises(FileNotFoundError, match="no such minidb database"):
         C.create_db("minidb", tmp_path / "none", C.Mode.read)
-    with pytest.raises(NetError, match="mode must be of Mode, got 1"):
+    with pytest.raises(NetError, match="mode must be a Mode, got 1"):
         C.create_db("minidb", tmp_path / "none", 1)
     write_minidb(tmp_path / "db", [("a", b"1")])
     with pytest.raises(NetError, match="was opened to read"):

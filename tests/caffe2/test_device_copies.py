@@ -100,7 +100,7 @@ def test_placeholders_need_no_schema():
 
 
 def test_refusals():
-    with pytest.raises(NetError, match="Relu writes blob 'a' on GPU 1, and it was written on CPU 0 before"):
+    with pytest.raises(NetError, match="Relu writes blob 'a' on GPU 1, but it was written on CPU 0 before"):
         core.InjectCrossDeviceCopies(net_of(on(CPU, "Relu", "x", "a"), on(GPU1, "Relu", "y", "a")), {"y": GPU1})
     with pytest.raises(UsageError, match="needs a list of nets"):
         core.InjectDeviceCopiesAmongNets(core.Net("alone"))

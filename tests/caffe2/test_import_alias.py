@@ -85,7 +85,7 @@ class TestAlias:
         write(tmp_path / "caffe2" / "__init__.py", "")
         code = "import caffe2; from netbuilder.caffe2 import install_alias; install_alias()"
         run = python("-c", code, cwd=tmp_path)
-        assert "caffe2 has been imported from" in run.stderr and "call install_alias() before that" in run.stderr
+        assert "caffe2 has already been imported from" in run.stderr and "call install_alias() before that" in run.stderr
 
     def test_it_goes_before_another_caffe2_on_the_path(self, tmp_path):
         write(tmp_path / "caffe2" / "__init__.py", "raise RuntimeError('the other one')")
@@ -150,7 +150,7 @@ class TestAsPythonRuns:
             (["-m"], 2, "usage:"),
             (["-z"], 2, "unknown option -z"),
             (["nowhere.py"], 2, "can't open file 'nowhere.py': No such file or directory"),
-            (["-m", "nowhere"], 1, "no module nowhere that can be run"),
+            (["-m", "nowhere"], 1, "there is no module nowhere, or it cannot be run"),
             (["-m", "nowhere.at.all"], 1, "No module named 'nowhere'"),
         ):
             run = run_with_alias(*arguments, cwd=tmp_path)

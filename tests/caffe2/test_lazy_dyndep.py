@@ -30,7 +30,7 @@ def fail(error):
 def test_the_error_comes_when_operators_are_needed_and_once(library, trigger):
     lazy_dyndep.SetErrorHandler(fail)
     with pytest.raises(
-        ValueError, match=f"handled: library of operators '{library}': compiled operators of Caffe2 cannot"
+        ValueError, match=f"handled: operator library '{library}': compiled operators of Caffe2 cannot"
     ):
         trigger()
     trigger()
@@ -52,7 +52,7 @@ def test_a_name_of_no_file_is_ignored():
 
 def test_functions_that_wait(monkeypatch):
     calls = []
-    monkeypatch.setattr("netbuilder.caffe2.python.lazy._waiting", [])
+    monkeypatch.setattr("netbuilder.caffe2.python.lazy._registered", [])
     lazy.RegisterLazyImport(lambda: calls.append(1))
     core.TriggerLazyImport()
     workspace.TriggerLazyImport()

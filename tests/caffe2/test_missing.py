@@ -10,11 +10,11 @@ from netbuilder.caffe2.missing_names import GROUPS
 from netbuilder.caffe2.reexports import REEXPORTS
 
 IMPORTS = {
-    "import caffe2.python.caffe_translator": "has no module python.caffe_translator: Caffe 1 is not read",
-    "from caffe2.python import caffe_translator": "has no module python.caffe_translator: Caffe 1 is not read",
-    "from netbuilder.caffe2.python import layers": "has no module python.layers: layer models are not served",
-    "from caffe2.python.models import download": "has no module python.models.download: scripts around Caffe2",
-    "from caffe2.python.onnx import onnxifi": "python.onnx.onnxifi: onnx.backend and onnx.frontend read and write",
+    "import caffe2.python.caffe_translator": "has no module python.caffe_translator: Caffe 1 models are not supported",
+    "from caffe2.python import caffe_translator": "has no module python.caffe_translator: Caffe 1 models are not supported",
+    "from netbuilder.caffe2.python import layers": "has no module python.layers: layer models are not supported",
+    "from caffe2.python.models import download": "has no module python.models.download: Caffe2's scripts and examples are not included",
+    "from caffe2.python.onnx import onnxifi": "python.onnx.onnxifi: use onnx.backend and onnx.frontend",
     "from caffe2.python import worksapce": r"python.worksapce; nearest: python.workspace \(see docs/caffe2.md\)",
     "import caffe2.mobile.gloo": "has no module mobile; it has proto.caffe2_pb2, .*python.workspace",
     "from caffe2.proto import prof_dag_pb2": "has no module proto.prof_dag_pb2",
@@ -33,7 +33,7 @@ NAMES = {
     "python.workspace": ("FetchBolb", "has no python.workspace.FetchBolb; nearest: FetchBlob"),
     "python.brew": (
         "video_input",
-        "has no python.brew.video_input: its operators are not in this version",
+        "has no python.brew.video_input: its operators are not supported",
     ),
     "python.models.resnet": ("qqq", "has no python.models.resnet.qqq; it has .*create_resnet50"),
     "proto.caffe2_pb2": ("NetDeff", "has no proto.caffe2_pb2.NetDeff; nearest: NetDef"),
@@ -54,9 +54,9 @@ def test_names(module):
 
 
 MEMBERS = {
-    "VideoInput": "its operators are not in this version",
+    "VideoInput": "its operators are not supported",
     "FC_Prune": "Caffe2 itself has no such operator",
-    "add_param_DEPRECATED": "create_param and AddParameter make parameters",
+    "add_param_DEPRECATED": "use create_param or AddParameter",
 }
 
 

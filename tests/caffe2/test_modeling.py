@@ -79,7 +79,7 @@ def test_refusals():
         GradientClipping("by_luck")
     with pytest.raises(NetError, match="clip_norm_type must be one of .*, got None"):
         GradientClipping("by_norm", clip_norm_type=None)
-    with pytest.raises(NetError, match="needs the grad_map"):
+    with pytest.raises(NetError, match="grad_map must be the dict parameter -> gradient"):
         GradientClipping("by_value", clip_norm_type=None)(net)
     with pytest.raises(NetError, match=r"does not have the parameters \['w'\]"):
         GradientClipping("by_value", blobs_to_include=["w"])(net, grad_map={})

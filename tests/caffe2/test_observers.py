@@ -69,7 +69,7 @@ def test_a_failed_run_is_not_counted(net):
 
 
 def test_refusals(net):
-    with pytest.raises(RuntimeError, match="no observer 'ProfileObserver'; there are RunCountObserver, TimeObserver"):
+    with pytest.raises(RuntimeError, match="must be one of RunCountObserver, TimeObserver, got 'ProfileObserver'"):
         net.AddObserver("ProfileObserver")
     observer = net.AddObserver("TimeObserver")
     net.RemoveObserver(observer)

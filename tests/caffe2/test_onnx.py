@@ -54,7 +54,7 @@ def test_there_and_back(nets):
 def test_refusals(nets):
     from netbuilder.caffe2.python.onnx import backend, frontend
 
-    with pytest.raises(NetError, match=r"value_info must tell type and shape of its inputs \['data'\]"):
+    with pytest.raises(NetError, match=r"value_info must have the type and shape of its inputs \['data'\]"):
         frontend.caffe2_net_to_onnx_model(nets[1], nets[0])
     with pytest.raises(NetError, match="device must be 'CPU', 'CUDA' or 'CUDA:1', got 'TPU'"):
         backend.supports_device("TPU")

@@ -47,7 +47,7 @@ def test_orders():
 def test_orders_that_are_wrong():
     net = net_of()
     graph = OperatorGraph(net.op)
-    with pytest.raises(NetError, match=r"operator 4 \(Sum\) may not run before 3 \(Relu\)"):
+    with pytest.raises(NetError, match=r"operator 4 \(Sum\) must run after 3 \(Relu\)"):
         reorder_pass(net, graph=graph, order=[0, 1, 2, 4, 3, 5])
     with pytest.raises(NetError, match="each of its 6 operators once, got"):
         reorder_pass(net, graph=graph, order=[0, 0, 1, 2, 3, 4])

@@ -56,7 +56,7 @@ def test_parts_of_a_meta_net():
     assert predictor_py_utils.GetBlobs(meta, "b") == ["x", "y", "z"]
     assert predictor_py_utils.GetBlobsByTypePrefix(meta, "b") == ["x", "y", "z", "r"]
     assert predictor_py_utils.GetBlobs(meta, "none") == []
-    with pytest.raises(NetError, match=r"no blobs 'none'; it has \['b', 'b2'\]"):
+    with pytest.raises(NetError, match=r"no blobs under 'none', only \['b', 'b2'\]"):
         predictor_py_utils.ReplaceBlobs(meta, "none", ["a"])
     predictor_py_utils.AddNet(meta, "net", core.Net("first").Proto())
     predictor_py_utils.AddNet(meta, "net", core.Net("second").Proto())
@@ -87,7 +87,7 @@ def test_a_trainers_whole_net_is_saved_with_a_warning(tmp_path, caplog):
         predict_net=model.net.Proto(), parameters=["scores_w", "scores_b"], inputs=["[]_cpu/data"], outputs=["scores"]
     )
     assert "reads ['data'], which are neither among its inputs" in caplog.text
-    assert "will not run as a predictor, ExtractPredictorNet makes one" in caplog.text
+    assert "will not run as a predictor; make one with ExtractPredictorNet" in caplog.text
     predictor_exporter.save_to_db("minidb", path, meta)
     workspace.ResetWorkspace()
     predictor_exporter.load_from_db(path, "minidb")

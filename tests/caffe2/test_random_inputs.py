@@ -34,9 +34,9 @@ class TestRandomInputs:
     @pytest.mark.parametrize(
         "dims, types, match",
         [
-            ([], [], "the net has 2 operators, got extents for 0"),
-            ([[], []], [[], []], r"Relu reads \['c'\], got 0 extents"),
-            ([[], [(1,)]], [[], ["complex"]], r"unknown types \['complex'\]"),
+            ([], [], "the net has 2 operators, got shapes for 0"),
+            ([[], []], [[], []], r"Relu has the inputs \['c'\], got 0 shapes"),
+            ([[], [(1,)]], [[], ["complex"]], r"types must be among .*, got \['complex'\]"),
         ],
     )
     def test_refusals(self, net, dims, types, match):

@@ -32,7 +32,7 @@ def test_parameters_gate_by_gate():
     np.testing.assert_array_equal(found[3:6], values["recurrent"]["forget_gate_w"])
     np.testing.assert_array_equal(workspace.FetchBlob("lstm/i2h_b")[9:], values["input"]["cell_b"])
     del values["input"]["cell_b"]
-    with pytest.raises(NetError, match="'input' has no values for \\['cell_b'\\]"):
+    with pytest.raises(NetError, match="'input'. must have values for \\['cell_b'\\]"):
         rnn_cell.InitFromLSTMParams(params, values)
 
 

@@ -80,8 +80,8 @@ def test_clipped_into_a_range():
 
 REFUSED = {
     "L1Norm: reg_lambda must not be negative, got -1": lambda: regularizer.L1Norm(-1),
-    "k must be a whole number from 0 on, got 0.5": lambda: regularizer.L1NormTrimmed(0.1, 0.5),
-    "there is no number between lb=1.0 and ub=0.0": lambda: regularizer.BoundedGradientProjection(lb=1.0, ub=0.0),
+    "k must be a whole number, 0 or greater, got 0.5": lambda: regularizer.L1NormTrimmed(0.1, 0.5),
+    "lb must be at most ub, .*; got lb=1.0 and ub=0.0": lambda: regularizer.BoundedGradientProjection(lb=1.0, ub=0.0),
     "p must be 1 or 2, got 3": lambda: regularizer.SparseLpNorm(3, 0.1),
     "groups must be a list": lambda: regularizer.GroupL1Norm(0.1, 3),
     "by must be a value of RegularizationBy, got 'x'": lambda: build("l1", "x"),
@@ -96,6 +96,6 @@ def test_bad_input(message):
 
 def test_norms_of_rows_want_a_sparse_gradient():
     for made in (regularizer.MaxNorm(1.0), regularizer.ConstantNorm(1.0), regularizer.SparseL1Norm(0.1)):
-        with pytest.raises(NotImplementedError, match="not supported for dense parameters"):
+        with pytest.raises(NotImplementedError, match="not supported for dense gradients"):
             made(core.Net("n"), core.Net("i"), core.BlobReference("w"), grad=core.BlobReference("g"),
                  by=RegularizationBy.AFTER_OPTIMIZER)  # fmt: skip

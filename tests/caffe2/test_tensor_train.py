@@ -58,14 +58,14 @@ def test_random_cores():
 @pytest.mark.parametrize(
     ("call", "error", "message"),
     [
-        (lambda: init_tt_cores([2], [2], [1]), NetError, "init_tt_cores: needs as many inp_sizes as out_sizes"),
-        (lambda: init_tt_cores([2], [2], [1, 2]), NetError, "the first and the last of them 1"),
+        (lambda: init_tt_cores([2], [2], [1]), NetError, "init_tt_cores: there must be as many inp_sizes as out_sizes"),
+        (lambda: init_tt_cores([2], [2], [1, 2]), NetError, "the first and last rank 1"),
         (lambda: matrix_to_tt(np.ones((6, 4)), [2, 3], [2, 2], [1, 1, 1]), ShapeError, r"must have shape \(4, 6\)"),
         (lambda: tt_svd(np.ones(5), [2, 3], [1, 2, 1]), ShapeError, "must have 6 elements"),
         (
             lambda: tt_svd(np.ones(6), [2, 3], [1, 3, 1]),
             NetError,
-            r"tt_ranks\[1\] can be 2 at most for \[2, 3\], got 3",
+            r"tt_ranks\[1\] must be at most 2 for sizes \[2, 3\], got 3",
         ),
         (lambda: fc_net_to_tt_net(ModelHelper().net, {}, rank=0), NetError, "at least 1, got 2 and 0"),
     ],
@@ -126,7 +126,7 @@ def test_layers_that_stay_and_nets_with_gradients(model, workspace):
     assert cores == {} and net == model.net.Proto()
     loss = model.net.AveragedLoss(model.net.Sqr("y", "squares"), "loss")
     model.AddGradientOperators([loss])
-    with pytest.raises(NetError, match="net 'mlp.*' has gradients; replace its layers before AddGradientOperators"):
+    with pytest.raises(NetError, match="net 'mlp.*' must not have gradients; call this before AddGradientOperators"):
         fc_net_to_tt_net(model.net, {"y_w": workspace.fetch("y_w")})
 
 

@@ -94,7 +94,7 @@ def test_the_benchmark_runs(extra, capsys, monkeypatch):
 def test_an_unknown_net_of_the_benchmark(capsys, monkeypatch):
     monkeypatch.setattr(sys, "argv", ["convnet_benchmarks", "--model", "LeNet"])
     assert convnet_benchmarks.main() == 2
-    assert "'LeNet' is not served" in capsys.readouterr().err
+    assert "'LeNet' is not supported" in capsys.readouterr().err
     assert caffe2_pb2.CPU == 0
 
 

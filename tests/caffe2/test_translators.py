@@ -122,7 +122,7 @@ def test_the_end_of_a_block_empties_the_workspace():
 def test_refusals(tmp_path):
     with pytest.raises(ArgumentError, match="model_params must have batch_size"):
         train.Seq2SeqModelCaffe2({k: v for k, v in params().items() if k != "batch_size"}, 7, 7)
-    with pytest.raises(ArgumentError, match="batches of 4 do not divide over num_gpus=3"):
+    with pytest.raises(ArgumentError, match="must be a multiple of num_gpus=3, got 4"):
         train.Seq2SeqModelCaffe2(params(), 7, 7, num_gpus=3)
     vocab = {str(i): i for i in range(7)}
     one = {"source_vocab": vocab, "target_vocab": vocab, "model_params": params(), "model_file": str(tmp_path / "none")}

@@ -50,7 +50,7 @@ def test_pictures(drawn):
 def test_no_pictures(drawn):
     with pytest.raises(ShapeError, match=r"ShowSingle: the array must have 2 or 3 dimensions, got the shape \(4,\)"):
         visualize.NHWC.ShowSingle(np.zeros(4))
-    with pytest.raises(ShapeError, match="there is no picture"):
+    with pytest.raises(ShapeError, match="there is no image"):
         visualize.NHWC.ShowMultiple(np.zeros((0, 2, 2)))
 
 
@@ -81,7 +81,7 @@ def test_sums_over_gpus():
         assert len(function(core.Net("n"), list("abcdefgh")[:number], "_r", list(range(number)))) == number
     assert muji.OnGPU(2).device_id == 2 and muji.OnCPU().device_type == 0
     assert len(muji.AllreduceFallback(core.Net("n"), ["a", "b"], "_r", [0, 1])) == 2
-    with pytest.raises(NetError, match=r"needs one blob for each of 4 GPUs, got 3 blobs for the GPUs \[0, 1, 2\]"):
+    with pytest.raises(NetError, match=r"there must be one blob for each of 4 different GPUs, got 3 blobs for the GPUs \[0, 1, 2\]"):
         muji.Allreduce4(net, ["a", "b", "c"], "_r", [0, 1, 2])
 
 

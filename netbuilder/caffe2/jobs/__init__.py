@@ -1,1 +1,1 @@
-"""Jobs: builders of steps, tasks, sessions, readers and writers, pipes, training with checkpoints."""
+"""Jobs: step builders, tasks, sessions, readers and writers, pipes, training with checkpoints."""

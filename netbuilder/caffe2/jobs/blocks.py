@@ -1,4 +1,4 @@
-"""The blocks of a NetBuilder: loops, branches, guards, reporters, what runs at the beginning and at the end."""
+"""Blocks of a NetBuilder: loops, branches, guards, reporters, setup and exit."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ def _stop() -> None:
 
 
 class RunOnce(NetBuilder):
-    """A block that may be left by ``stop_if``, and is not repeated."""
+    """A block that runs once and may be left by ``stop_if``."""
 
     def __exit__(self, etype: Any, *args: Any) -> Any:
         if etype is None and self._stop_blob is not None:
@@ -45,7 +45,7 @@ class RunOnce(NetBuilder):
 
 
 class StopGuard(RunOnce):
-    """The same; ``has_stopped()`` is a blob that says whether it was left by ``stop_if``."""
+    """A block that runs once; the blob ``has_stopped()`` is true if it was left by ``stop_if``."""
 
     def __init__(self, has_stopped_blob: Any = None, name: str | None = None) -> None:
         super().__init__(name)
@@ -63,13 +63,13 @@ class StopGuard(RunOnce):
         return super().__exit__(etype, *args)
 
     def has_stopped(self) -> BlobReference:
-        """Return the blob that says whether the block was left before its end."""
+        """Return the blob that is true if the block was left before its end."""
         blob: BlobReference = self._ran_to_end
         return blob
 
 
 class Loop(NetBuilder):
-    """A block that is repeated: so many times, or until it stops."""
+    """A block that is repeated a number of times, or until it stops."""
 
     def __init__(self, iters: Any = None, name: str | None = None) -> None:
         super().__init__(name, _stop_blob_required=True)
@@ -87,7 +87,7 @@ class Loop(NetBuilder):
             NetError: the loop has no number of iterations.
         """
         if self._count is None:
-            raise NetError(f"loop {self}: counts only if it is given a number of iterations")
+            raise NetError(f"loop {self}: has no iteration number, since it was not given a number of iterations")
         return self._count
 
     def __enter__(self) -> Loop:
@@ -103,7 +103,7 @@ class Loop(NetBuilder):
 
 
 class Branch(RunOnce):
-    """A block that runs if a condition holds and none of those before has run; see ``Elif`` and ``Else``."""
+    """A block that runs if its condition holds and no earlier branch has run; see ``Elif`` and ``Else``."""
 
     def __init__(self, cond_blob: Any = None, name: str | None = None, _already_ran: Any = None) -> None:
         if cond_blob is None and _already_ran is None:
@@ -125,22 +125,22 @@ class Branch(RunOnce):
         return self
 
     def Elif(self, cond: Any, name: str | None = None) -> Branch:
-        """Return a block for another condition, looked at if this one does not hold."""
+        """Return a block for another condition, which is evaluated if this one does not hold."""
         if self._is_else:
-            raise NetError("Elif: after Else there is no other branch")
+            raise NetError("Elif: must not follow Else")
         branch: Branch = NetBuilder.current().add(Branch(cond, name or self.name, self._already_ran))
         return branch
 
     def Else(self, name: str | None = None) -> Branch:
         """Return a block for the case that no condition holds."""
         if self._is_else:
-            raise NetError("Else: there is one already")
+            raise NetError("Else: there is already one")
         branch: Branch = NetBuilder.current().add(Branch(None, name or self.name, self._already_ran))
         return branch
 
 
-class _Held(NetBuilder):
-    """A block whose operators become a net that an operator holds."""
+class _Subgraph(NetBuilder):
+    """A block whose operators become a subgraph of an operator."""
 
     def __init__(self, name: str | None = None) -> None:
         super().__init__(name, _use_control_ops=True)
@@ -156,7 +156,7 @@ def _add(helper: Any, net: Net, condition: Any, known: set[str], first: Net, sec
     helper(around, condition, sorted(known), first, second)
 
 
-class BranchNet(_Held):
+class BranchNet(_Subgraph):
     """A block that becomes the first net of an operator If."""
 
     def __init__(self, cond_blob: Any, name: str | None = None) -> None:
@@ -165,26 +165,26 @@ class BranchNet(_Held):
         self.other: ElseNet | None = None
 
     def add_to(self, net: Net, known: set[str]) -> None:
-        """Append the operator to ``net``; ``known`` are the blobs that there are around it."""
+        """Append the operator to ``net``; ``known`` are the blobs that exist outside of the block."""
         other = self.other.net() if self.other is not None else None
         _add(cond, net, self._condition, known, self.net(), other)
 
 
-class ElseNet(_Held):
+class ElseNet(_Subgraph):
     """A block that becomes the second net of the operator If before it."""
 
     def __init__(self, name: str | None = None) -> None:
         super().__init__(name)
         before = NetBuilder.current().last_child()
         if not isinstance(before, BranchNet) or before.other is not None:
-            raise NetError("Else: has to follow an IfNet")
+            raise NetError("Else: must follow an IfNet")
         before.other = self
 
     def add_to(self, net: Net, known: set[str]) -> None:
         """Do nothing: the block before this one has added the operator."""
 
 
-class LoopNet(_Held):
+class LoopNet(_Subgraph):
     """A block that becomes the net of an operator While; it begins with a ``Condition`` block."""
 
     def __init__(self, name: str | None = None) -> None:
@@ -192,27 +192,29 @@ class LoopNet(_Held):
         self.condition: ConditionNet | None = None
 
     def add_to(self, net: Net, known: set[str]) -> None:
-        """Append the operator to ``net``; ``known`` are the blobs that there are around it.
+        """Append the operator to ``net``; ``known`` are the blobs that exist outside of the block.
 
         Raises:
             NetError: there is no condition.
         """
         if self.condition is None:
-            raise NetError("WhileNet: needs a block `with ops.Condition():`, whose last operator makes the condition")
+            raise NetError(
+                "WhileNet: needs a block `with ops.Condition():`, whose last operator computes the condition"
+            )
         checks = self.condition.net()
         condition = BlobReference(checks.Proto().op[-1].output[0])
         net.Const(False, blob_out=condition)
         _add(loop, net, condition, known, self.net(), checks)
 
 
-class ConditionNet(_Held):
-    """The block in a ``WhileNet`` that makes the condition, by its last operator."""
+class ConditionNet(_Subgraph):
+    """The block in a ``WhileNet`` whose last operator computes the condition."""
 
     def __init__(self, name: str | None = None) -> None:
         super().__init__(name)
         around = NetBuilder.current()
         if not isinstance(around, LoopNet) or around.condition is not None:
-            raise NetError("Condition: is the one block in a WhileNet that makes its condition")
+            raise NetError("Condition: must be inside a WhileNet, which has only one")
         around.condition = self
 
     def add_to(self, net: Net, known: set[str]) -> None:
@@ -220,11 +222,11 @@ class ConditionNet(_Held):
 
 
 class ReporterBuilder(NetBuilder):
-    """A block that runs every so many milliseconds while a task runs, and once at the end.
+    """A block that runs periodically while a task runs, and once at the end.
 
     Args:
-        interval_ms: how often.
-        net: a net of the task; None: it runs while the tasks of the enclosing group run.
+        interval_ms: milliseconds between runs.
+        net: a net of the task; None: run while the tasks of the enclosing group run.
         name: its name.
     """
 
@@ -244,7 +246,7 @@ class ReporterBuilder(NetBuilder):
 
 
 class SetupBuilder(NetBuilder):
-    """A block that runs once, before or after what it belongs to."""
+    """A block that runs once, before or after its task or group."""
 
     INIT = "init"
     EXIT = "exit"
@@ -254,9 +256,9 @@ class SetupBuilder(NetBuilder):
         self.type = type
 
     def setup(self, net: Net) -> SetupBuilder | None:
-        """Return itself if it runs before."""
+        """Return the block if it runs before."""
         return self if self.type == SetupBuilder.INIT else None
 
     def exit(self, net: Net) -> SetupBuilder | None:
-        """Return itself if it runs afterwards."""
+        """Return the block if it runs after."""
         return self if self.type == SetupBuilder.EXIT else None

@@ -1,4 +1,4 @@
-"""Checkpoint managers: tasks that save the blobs of nodes to files named by the epoch, and load them."""
+"""Checkpoint managers: tasks that save the blobs of nodes to a file for each epoch, and load them."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ def db_name(epoch: int, node_name: str, db_prefix: str, path_prefix: str | None 
     Args:
         epoch, node_name: which file.
         db_prefix: its folder.
-        path_prefix: what the name follows directly, in the place of the folder.
+        path_prefix: prefix of the name, instead of the folder.
 
     >>> db_name(12, "trainer", "/runs/a"), db_name(12, "trainer", "/runs/a", "store/b-")
     ('/runs/a/trainer.12', 'store/b-trainer.12')
@@ -45,7 +45,7 @@ def db_name(epoch: int, node_name: str, db_prefix: str, path_prefix: str | None 
 
 
 class _Managing:
-    """What managers of one node and of several share: the files' place and type, and the one who is told of them."""
+    """Base class: location and type of the files, and the metadata handler."""
 
     def __init__(self, db_prefix: str, db_type: str, metadata_handler: Any) -> None:
         self._db_prefix = os.fspath(db_prefix)
@@ -53,23 +53,23 @@ class _Managing:
         self._metadata_handler = metadata_handler
 
     def write_checkpoint_metadata(self, epoch: int) -> None:
-        """Tell ``metadata_handler`` that an epoch has been saved."""
+        """Notify ``metadata_handler`` that an epoch has been saved."""
         if self._metadata_handler is not None:
             self._metadata_handler.write(epoch=epoch)
 
     def get_resume_from_epoch_id(self, user_epoch: int | None = None) -> int | None:
-        """Return the epoch to resume: what ``metadata_handler`` makes of ``user_epoch``, or that itself."""
+        """Return the epoch to resume: what ``metadata_handler`` finds for ``user_epoch``, or ``user_epoch``."""
         if self._metadata_handler is not None:
             found: int | None = self._metadata_handler.last_epoch(user_epoch=user_epoch)
             return found
         return user_epoch
 
     def cp_accessible(self, epoch: int | None = None) -> bool:
-        """Whether checkpoints can be saved, by ``metadata_handler``; True without one."""
+        """Whether checkpoints can be saved, according to ``metadata_handler``; True without one."""
         return self._metadata_handler is None or bool(self._metadata_handler.cp_accessible(epoch))
 
     def report_checkpoint_stats(self, action_name: str) -> None:
-        """Log how long saving or loading has taken, and tell ``metadata_handler``, if it has ``report``."""
+        """Log the time of saving or loading, and notify ``metadata_handler`` if it has ``report``."""
         stats: dict[str, Any] = {}
         for manager in self._all():
             manager.collect_checkpoint_stats(stats)
@@ -82,7 +82,7 @@ class _Managing:
         """Return the managers of single nodes."""
         raise NotImplementedError(f"{type(self).__name__}: _all returns the managers of single nodes")
 
-    def _tell(self, nodes: Sequence[str], path_prefix: str | None, path_type: str | None) -> None:
+    def _notify(self, nodes: Sequence[str], path_prefix: str | None, path_type: str | None) -> None:
         if self._metadata_handler is not None:
             self._metadata_handler.set_params(
                 db_prefix=self._db_prefix,
@@ -94,18 +94,17 @@ class _Managing:
 
 
 class CheckpointManager(_Managing):
-    """Saves all blobs that a node's workspace has once it is begun, and loads them.
+    """Saves all blobs that a node's workspace has after its init group, and loads them.
 
-    The file also has the blobs' names, in the blob ``blob_names``, so that an epoch can be resumed by a process that
-    begins with nothing. ``init`` has to be run before ``save`` and ``load`` are asked for.
+    The file also stores the blobs' names, in the blob ``blob_names``, so that an epoch can be resumed in a new process.
+    The task of ``init`` must run before ``save`` and ``load`` are called.
 
     Args:
         db_prefix: the folder of the files.
         node_name: the node.
         db_type: "minidb" or "lmdb".
-        metadata_handler: is told of checkpoints, and asked for the last one: an object with ``set_params``,
-            ``last_epoch``, ``cp_accessible``, ``write`` and, optionally, ``report``; None: every epoch is up to the
-            caller.
+        metadata_handler: keeps track of checkpoints: an object with ``set_params``, ``last_epoch``,
+            ``cp_accessible``, ``write`` and, optionally, ``report``; None: the caller keeps track.
     """
 
     BLOB_NAMES = "blob_names"
@@ -127,15 +126,15 @@ class CheckpointManager(_Managing):
         path_prefix: str | None = None,
         path_type: str | None = None,
     ) -> Task:
-        """Return a task that finds out which blobs there are.
+        """Return a task that lists the blobs.
 
         Args:
-            nodes: the node, in a list; None: not said.
-            retrieve_from_epoch: the epoch whose file tells the names; None: those of the workspace.
-            path_prefix, path_type: in the place of the folder, and of ``db_type``.
+            nodes: a list with the node; None: do not check it.
+            retrieve_from_epoch: the epoch whose file has the names; None: list the blobs of the workspace.
+            path_prefix, path_type: replace the folder and ``db_type``.
 
         Raises:
-            NetError: there are several nodes, or none.
+            NetError: there is not exactly one node.
         """
         if nodes is not None and len(nodes) != 1:
             raise NetError(
@@ -157,11 +156,11 @@ class CheckpointManager(_Managing):
             NetError: the task of ``init`` has not run.
         """
         if self._names_output is None:
-            raise NetError("CheckpointManager: does not know the blobs yet; run the task that init() returns first")
+            raise NetError("CheckpointManager: the blobs are not known yet; run the task that init() returns first")
         return [name.decode() if isinstance(name, bytes) else str(name) for name in self._names_output.fetch().tolist()]
 
     def collect_checkpoint_stats(self, stats: dict[str, Any]) -> None:
-        """Add to ``stats``, by the files' names, the nanoseconds that their saving or loading has taken."""
+        """Add to ``stats`` the nanoseconds of saving or loading, by file name."""
         for name, output in self._times.items():
             stats[name] = int(output.fetch().reshape(-1)[0])
 
@@ -180,7 +179,7 @@ class CheckpointManager(_Managing):
         return self._timed_task("checkpoint_load", epoch, add)
 
     def load_blobs_from_checkpoint(self, blob_names: Sequence[str], epoch: int) -> Task:
-        """Return a task that loads some blobs of an epoch, as far as its file has them."""
+        """Return a task that loads those of some blobs that an epoch's file has."""
 
         def add() -> None:
             ops.Load([], list(map(str, blob_names)), **self._file(epoch), allow_incomplete=True)
@@ -188,11 +187,11 @@ class CheckpointManager(_Managing):
         return self._timed_task("checkpoint_partial_load", epoch, add)
 
     def load_blobs_locally(self, nodes: Sequence[str], blob_names: Sequence[str], epoch: int, session: Session) -> bool:
-        """Load some blobs of an epoch into a session's workspace; return False if its file is not there."""
+        """Load some blobs of an epoch into a session's workspace; return False if its file does not exist."""
         return _load_locally([self], blob_names, epoch, session)
 
     def check_db_exists(self, epoch: int) -> Task:
-        """Return a task whose output says whether an epoch's file is there."""
+        """Return a task whose output is whether an epoch's file exists."""
         with _task() as task:
             file = self._file(epoch)
             exists = ops.Const(False)
@@ -201,7 +200,7 @@ class CheckpointManager(_Managing):
         return task
 
     def save(self, epoch: int) -> Task:
-        """Return a task that saves all blobs of an epoch, to a file that is there whole or not at all.
+        """Return a task that saves all blobs of an epoch, to a file that is written whole or not at all.
 
         Raises:
             NetError: the task of ``init`` has not run.
@@ -214,9 +213,9 @@ class CheckpointManager(_Managing):
         return self._timed_task("checkpoint_save", epoch, add)
 
     def set_params(self, nodes: Sequence[str], path_prefix: str | None = None, path_type: str | None = None) -> None:
-        """Set the place of the files; and tell ``metadata_handler`` what the checkpoints are of."""
+        """Set the location of the files, and notify ``metadata_handler``."""
         self._set_path(path_prefix, path_type)
-        self._tell(nodes, path_prefix, path_type)
+        self._notify(nodes, path_prefix, path_type)
 
     def _all(self) -> list[CheckpointManager]:
         return [self]
@@ -244,10 +243,10 @@ class CheckpointManager(_Managing):
 
 
 class MultiNodeCheckpointManager(_Managing):
-    """Saves and loads the blobs of several nodes, each to a file of its own.
+    """Saves and loads the blobs of several nodes, with a file for each.
 
     Args:
-        db_prefix, db_type, metadata_handler: as of ``CheckpointManager``.
+        db_prefix, db_type, metadata_handler: see ``CheckpointManager``.
     """
 
     def __init__(self, db_prefix: str, db_type: str, metadata_handler: Any = None) -> None:
@@ -261,7 +260,7 @@ class MultiNodeCheckpointManager(_Managing):
         path_prefix: str | None = None,
         path_type: str | None = None,
     ) -> TaskGroup:
-        """Return tasks that find out which blobs the nodes have; the arguments are as of ``CheckpointManager``."""
+        """Return tasks that list the blobs of the nodes; for the arguments see ``CheckpointManager``."""
         self._set_nodes(nodes)
         return self._task_group(
             lambda manager: manager.init(
@@ -274,10 +273,10 @@ class MultiNodeCheckpointManager(_Managing):
         return self._task_group(lambda manager: manager.load(epoch, path_prefix, path_type))
 
     def load_blobs_locally(self, nodes: Sequence[str], blob_names: Sequence[str], epoch: int, session: Session) -> bool:
-        """Load some blobs of all nodes, as far as the files have them, into a session's workspace.
+        """Load those of some blobs that the nodes' files have into a session's workspace.
 
         Returns:
-            False if a file is not there; then nothing has been loaded.
+            False, without loading anything, if a file does not exist.
         """
         self._set_nodes(nodes)
         return _load_locally(self._all(), blob_names, epoch, session)
@@ -291,11 +290,11 @@ class MultiNodeCheckpointManager(_Managing):
         return self._task_group(lambda manager: manager.save(epoch))
 
     def set_params(self, nodes: Sequence[str], path_prefix: str | None = None, path_type: str | None = None) -> None:
-        """Set the nodes and the place of the files; and tell ``metadata_handler`` what the checkpoints are of."""
+        """Set the nodes and the location of the files, and notify ``metadata_handler``."""
         self._set_nodes(nodes)
         for manager in self._all():
             manager._set_path(path_prefix, path_type)
-        self._tell(nodes, path_prefix, path_type)
+        self._notify(nodes, path_prefix, path_type)
 
     def _set_nodes(self, nodes: Sequence[str]) -> None:
         names = list(map(str, nodes))
@@ -303,14 +302,16 @@ class MultiNodeCheckpointManager(_Managing):
         if known is None:
             self._node_managers = [(name, CheckpointManager(self._db_prefix, name, self._db_type)) for name in names]
         elif known != names:
-            raise NetError(f"MultiNodeCheckpointManager: is for the nodes {known}, got {names}; make one for those")
+            raise NetError(
+                f"MultiNodeCheckpointManager: was made for the nodes {known}, got {names}; use a new manager for those"
+            )
 
     def _all(self) -> list[CheckpointManager]:
         return [manager for _, manager in self._managers()]
 
     def _managers(self) -> list[tuple[str, CheckpointManager]]:
         if self._node_managers is None:
-            raise NetError("MultiNodeCheckpointManager: does not know its nodes yet; call init() first")
+            raise NetError("MultiNodeCheckpointManager: the nodes are not known yet; call init() first")
         return self._node_managers
 
     def _task_group(self, make: Callable[[CheckpointManager], Task]) -> TaskGroup:
@@ -322,14 +323,14 @@ class MultiNodeCheckpointManager(_Managing):
 
 
 def _task(name: str | None = None) -> Task:
-    """Return a task of the group around, or of one of its own."""
+    """Return a task of the current group, or of a new one."""
     return Task(name=name, group=TaskGroup.current(required=False) or TaskGroup(WorkspaceType.GLOBAL))
 
 
 def _load_locally(
     managers: Sequence[CheckpointManager], blob_names: Sequence[str], epoch: int, session: Session
 ) -> bool:
-    """Load blobs of several files if all of them are there; return whether they are."""
+    """Load blobs of several files if all files exist; return whether they do."""
     for manager in managers:
         check = manager.check_db_exists(epoch)
         session.run(check)

@@ -1,4 +1,4 @@
-"""Nodes, and what nodes there are. All of them are this process."""
+"""Nodes and clusters. All nodes are this process."""
 
 from __future__ import annotations
 
@@ -11,27 +11,27 @@ __all__ = ["Cluster", "Node", "merge_node_kwargs"]
 
 
 def merge_node_kwargs(a: dict[str, Any] | None, b: dict[str, Any] | None) -> dict[str, Any]:
-    """Return the properties of a node, told twice.
+    """Merge two sets of properties of a node.
 
     Raises:
-        NetError: one is told with two values.
+        NetError: a property has two different values.
     """
     first, second = a or {}, b or {}
     for name in first.keys() & second.keys():
         if first[name] != second[name]:
-            raise NetError(f"node: its property {name!r} is {first[name]!r} and {second[name]!r}")
+            raise NetError(f"node: the property {name!r} has the values {first[name]!r} and {second[name]!r}")
     return {**first, **second}
 
 
 class Cluster(DefaultManaged):
-    """The nodes that tasks in the block are for."""
+    """The nodes of the tasks in the block."""
 
     def __init__(self) -> None:
         self._nodes: list[str] = []
         self._kwargs: dict[str, dict[str, Any]] = {}
 
     def add_node(self, node: Node) -> None:
-        """Add a node, or properties of one that is there."""
+        """Add a node, or properties of a known one."""
         name = str(node)
         if name not in self._nodes:
             self._nodes.append(name)
@@ -50,7 +50,7 @@ class Cluster(DefaultManaged):
 
 
 class Node(DefaultManaged):
-    """A node; tasks made in the block are placed on it. They run in this process whatever the node.
+    """A node; tasks made in the block are placed on it, but run in this process.
 
     Args:
         node: its name.

@@ -53,7 +53,7 @@ def _is_nets(nets_or_steps: NetsOrSteps) -> bool:
 
 
 def _joined(first: NetsOrSteps, second: NetsOrSteps) -> list[Any]:
-    """Return nets and steps in a row; steps where not all of them are nets."""
+    """Return nets and steps in one list; nets are converted to steps unless all are nets."""
     parts = [*_listed(first), *_listed(second)]
     return parts if _is_nets(parts) else [to_execution_step(part) for part in parts]
 
@@ -62,7 +62,7 @@ def BoolNet(*blobs_with_bool_value: Any) -> Net:
     """Return a net that sets blobs to true or false.
 
     Args:
-        blobs_with_bool_value: (blob, value) of each, or a list of these, or the two of one blob.
+        blobs_with_bool_value: pairs (blob, value), or a list of pairs, or a single blob and value.
     """
     pairs: Sequence[Any] = blobs_with_bool_value
     if len(pairs) == 1 and isinstance(pairs[0], list):
@@ -80,7 +80,7 @@ def _condition(condition: Condition) -> BlobReference:
 
 
 def NotNet(condition_blob_or_net: Condition) -> tuple[Net, BlobReference]:
-    """Return a net that computes the opposite of a condition, and the blob it makes; a net is to run before."""
+    """Return a net that negates a condition, and its result; if the condition is a net, it must run before."""
     net = Net("not_net")
     out = net.Not(_condition(condition_blob_or_net))
     net.AddExternalOutput(out)
@@ -88,7 +88,7 @@ def NotNet(condition_blob_or_net: Condition) -> tuple[Net, BlobReference]:
 
 
 def _copy_net(condition: Condition) -> tuple[Net, BlobReference]:
-    """Return a net that copies a condition, so that the steps under it may change it."""
+    """Return a net that copies a condition, so that steps may change the original, and the copy."""
     net = Net("copy_condition_blob_net")
     out = net.Copy(_condition(condition))
     net.AddExternalOutput(out)
@@ -96,23 +96,23 @@ def _copy_net(condition: Condition) -> tuple[Net, BlobReference]:
 
 
 def GetConditionBlobFromNet(condition_net: Net) -> BlobReference:
-    """Return the condition that a net makes: its last external output.
+    """Return the condition that a net computes: its last external output.
 
     Raises:
-        NetError: it has none.
+        NetError: it has no external output.
     """
     outputs = condition_net.Proto().external_output
     if not outputs:
-        raise NetError(f"net {condition_net}: a net that makes a condition names it as its last external output")
+        raise NetError(f"net {condition_net}: a net that computes a condition must have it as its last external output")
     return BlobReference(outputs[-1])
 
 
 def MergeConditionNets(name: str, condition_nets: Any, relation: str) -> Any:
-    """Return a net of the operators of several, whose last output joins their conditions.
+    """Return a net with the operators of several nets, whose last output combines their conditions.
 
     Args:
         name: of the net.
-        condition_nets: nets that make conditions; a single one comes back as it is.
+        condition_nets: nets that compute conditions; a single one is returned unchanged.
         relation: "And" or "Or".
     """
     if not isinstance(condition_nets, list):
@@ -123,7 +123,7 @@ def MergeConditionNets(name: str, condition_nets: Any, relation: str) -> Any:
 
 
 def CombineConditions(name: str, condition_nets: Sequence[Net], relation: str) -> Net | None:
-    """Return a net that joins the conditions that several nets, run before, have made; None for no nets.
+    """Return a net that combines conditions computed by several nets, which must run before; None for no nets.
 
     Args:
         name: of the net.
@@ -138,9 +138,9 @@ def CombineConditions(name: str, condition_nets: Sequence[Net], relation: str) -
 
 
 def _join(net: Net, condition_nets: Sequence[Net], relation: str, *, append: bool) -> Net:
-    """Add what joins the conditions of several nets, and these nets themselves if ``append`` is set."""
+    """Add operators that combine the conditions of several nets, and, with ``append``, the nets themselves."""
     if relation not in ("And", "Or"):
-        raise NetError(f"net {net}: conditions are joined by 'And' or 'Or', got {relation!r}")
+        raise NetError(f"net {net}: relation must be 'And' or 'Or', got {relation!r}")
     last = None
     for other in condition_nets:
         if append:
@@ -168,8 +168,8 @@ def _grouped(parts: Sequence[Any]) -> Any:
     return list(parts) if _is_nets(parts) else [to_execution_step(part) for part in parts]
 
 
-def _begin_false(name: str, blob: BlobReference, step: ExecutionStep) -> ExecutionStep:
-    """Return ``step`` after a net that makes the blob it stops by."""
+def _with_false(name: str, blob: BlobReference, step: ExecutionStep) -> ExecutionStep:
+    """Return ``step`` after a net that sets its stop blob to false."""
     return Do(name, BoolNet((blob, False)), step)
 
 
@@ -178,29 +178,29 @@ def _inner(name: str, parts: Any, stop: BlobReference, only_once: bool | None = 
 
 
 def DoUntil(name: str, condition_blob_or_net: Condition, nets_or_steps: NetsOrSteps) -> ExecutionStep:
-    """Return a step that runs nets or steps at least once, until a condition, looked at after each run, holds.
+    """Return a step that runs nets or steps at least once, until a condition, evaluated after each run, holds.
 
-    A blob is looked at after each net, too, so it has to be there, and false, before.
+    If the condition is a blob, it is checked after each net, so it must exist and be false beforehand.
     """
     if not isinstance(condition_blob_or_net, Net):
         return execution_step(_unique(f"{name}/DoUntil"), nets_or_steps, should_stop_blob=condition_blob_or_net)
     name = f"{name}/DoUntil"
     stop = GetConditionBlobFromNet(condition_blob_or_net)
-    return _begin_false(name, stop, _inner(name, _joined(nets_or_steps, condition_blob_or_net), stop))
+    return _with_false(name, stop, _inner(name, _joined(nets_or_steps, condition_blob_or_net), stop))
 
 
 def DoWhile(name: str, condition_blob_or_net: Condition, nets_or_steps: NetsOrSteps) -> ExecutionStep:
-    """Return a step that runs nets or steps at least once, as long as a condition, looked at after each run, holds."""
+    """Return a step that runs nets or steps at least once, as long as a condition, evaluated after each run, holds."""
     name = f"{name}/DoWhile"
     opposite, stop = NotNet(condition_blob_or_net)
     checks = [condition_blob_or_net, opposite] if isinstance(condition_blob_or_net, Net) else [opposite]
-    return _begin_false(name, stop, _inner(name, _joined(nets_or_steps, checks), stop))
+    return _with_false(name, stop, _inner(name, _joined(nets_or_steps, checks), stop))
 
 
 def Until(name: str, condition_blob_or_net: Condition, nets_or_steps: NetsOrSteps) -> ExecutionStep:
-    """Return a step that runs nets or steps until a condition, looked at before each run, holds.
+    """Return a step that runs nets or steps until a condition, evaluated before each run, holds.
 
-    A blob is looked at after each net instead.
+    If the condition is a blob, it is checked after each net instead.
     """
     stop = _condition(condition_blob_or_net)
     parts = nets_or_steps
@@ -210,14 +210,14 @@ def Until(name: str, condition_blob_or_net: Condition, nets_or_steps: NetsOrStep
 
 
 def While(name: str, condition_blob_or_net: Condition, nets_or_steps: NetsOrSteps) -> ExecutionStep:
-    """Return a step that runs nets or steps as long as a condition, looked at before each run, holds."""
+    """Return a step that runs nets or steps as long as a condition, evaluated before each run, holds."""
     return _while(f"{name}/While", condition_blob_or_net, nets_or_steps)
 
 
 def _while(name: str, condition: Condition, nets_or_steps: Any, only_once: bool | None = None) -> ExecutionStep:
     opposite, stop = NotNet(condition)
     checks = [condition, opposite] if isinstance(condition, Net) else [opposite]
-    return _begin_false(name, stop, _inner(name, _joined(checks, nets_or_steps), stop, only_once))
+    return _with_false(name, stop, _inner(name, _joined(checks, nets_or_steps), stop, only_once))
 
 
 def For(name: str, nets_or_steps: NetsOrSteps, iter_num: int) -> ExecutionStep:
@@ -250,7 +250,7 @@ def If(
     true_nets_or_steps: NetsOrSteps,
     false_nets_or_steps: NetsOrSteps | None = None,
 ) -> ExecutionStep:
-    """Return a step that runs some nets or steps if a condition holds, and others, or none, if not."""
+    """Return a step that runs nets or steps if a condition holds, and others, if any, if not."""
     name = f"{name}/If"
     if not false_nets_or_steps:
         return _if(name, condition_blob_or_net, true_nets_or_steps)
@@ -267,7 +267,7 @@ def IfNot(
     true_nets_or_steps: NetsOrSteps,
     false_nets_or_steps: NetsOrSteps | None = None,
 ) -> ExecutionStep:
-    """Return a step that runs some nets or steps if a condition does not hold, and others, or none, if it does."""
+    """Return a step that runs nets or steps if a condition does not hold, and others, if any, if it does."""
     name = f"{name}/IfNot"
     if not false_nets_or_steps:
         return _if_not(name, condition_blob_or_net, true_nets_or_steps)
@@ -279,12 +279,12 @@ def IfNot(
 
 
 def Switch(name: str, *conditions: Any) -> ExecutionStep:
-    """Return a step that runs of each pair (condition, nets or steps) the second, if the first holds, in this order."""
+    """Return a step that goes through pairs (condition, nets or steps) and runs those whose condition holds."""
     steps = [_if(f"{name}/Switch", condition, parts) for condition, parts in conditions]
     return execution_step(_unique(f"{name}/Switch"), steps)
 
 
 def SwitchNot(name: str, *conditions: Any) -> ExecutionStep:
-    """Return a step that runs of each pair (condition, nets or steps) the second, if the first does not hold."""
+    """Return a step that goes through pairs (condition, nets or steps) and runs those whose condition does not hold."""
     steps = [_if_not(f"{name}/SwitchNot", condition, parts) for condition, parts in conditions]
     return execution_step(_unique(f"{name}/SwitchNot"), steps)

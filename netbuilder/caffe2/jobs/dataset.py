@@ -13,13 +13,13 @@ __all__ = ["Dataset", "execution_step_with_progress"]
 
 
 def execution_step_with_progress(name: str, init_net: Net, substeps: Any, rows_read: Any) -> ExecutionStep:
-    """Return a step that runs others, and has a net that prints a count of rows every five seconds.
+    """Return a step that runs ``substeps``, and prints a count of rows every five seconds.
 
     Args:
         name: of the step.
-        init_net: not used.
-        substeps: what it runs.
-        rows_read: the blob of the count.
+        init_net: ignored.
+        substeps: steps or nets.
+        rows_read: the blob with the count.
     """
     net = Net("report_net")
     net.Python(lambda inputs, outputs: print(f"rows read: {inputs[0].data}"))([rows_read], [])
@@ -27,11 +27,11 @@ def execution_step_with_progress(name: str, init_net: Net, substeps: Any, rows_r
 
 
 class Dataset:
-    """Records in blobs: each column one, the rows of lists one after the other.
+    """Records in blobs, one for each column; rows of nested lists are concatenated.
 
     Args:
-        fields: a record, or the names of columns as ``field_names`` of one gives them.
-        name: what its blobs are called after.
+        fields: a record, or names of columns like those of ``field_names``.
+        name: prefix of its blobs.
 
     A record without blobs gets them from ``init_empty``.
     """
@@ -39,29 +39,29 @@ class Dataset:
     def __init__(self, fields: Any, name: str | None = None) -> None:
         if not isinstance(fields, Field):
             if not isinstance(fields, list):
-                raise TypeError(f"Dataset: fields is a schema.Struct or a list of names, got {fields!r}")
+                raise TypeError(f"Dataset: fields must be a schema.Struct or a list of names, got {fields!r}")
             fields = from_column_list(fields)
         self.schema: Any = fields
         self.name = name or "dataset"
         self.field_blobs: Any = fields.field_blobs() if fields.has_blobs() else None
 
     def trim(self, net: Net, multiple_of: int) -> None:
-        """Add to a net what drops rows at the end, so that their number is a multiple."""
+        """Add operators that drop rows at the end, so that their number is a multiple of ``multiple_of``."""
         blobs = self.get_blobs()
         net.TrimDataset(blobs, blobs, fields=self.field_names(), multiple_of=multiple_of)
 
     def init_empty(self, init_net: Net) -> None:
-        """Add to a net what makes it empty; its blobs are new to the net.
+        """Add operators that make new, empty blobs.
 
         Fields of unknown type begin as float32 without rows; the first rows appended determine their type.
         """
         self.field_blobs = InitEmptyRecord(init_net, self.schema.clone_schema()).field_blobs()
 
     def init_from_dataframe(self, net: Net, dataframe: Any) -> None:
-        """Add to a net what fills it with the columns of a table (pandas), which must be those of the record."""
+        """Add operators that fill it with the columns of a pandas DataFrame, which must match the record."""
         if len(self.field_names()) != len(dataframe.columns):
             raise NetError(
-                f"dataset {self.name!r}: has {len(self.field_names())} columns, the table {dataframe.shape[1]}"
+                f"dataset {self.name!r}: has {len(self.field_names())} columns, but the table has {dataframe.shape[1]}"
             )
         self.field_blobs = [
             net.Const(dataframe[name].values, blob_out=net.NextBlob(name)) for name in self.field_names()
@@ -71,10 +71,12 @@ class Dataset:
         """Return the blobs of its columns.
 
         Raises:
-            NetError: it has none yet.
+            NetError: it has no blobs yet.
         """
         if self.field_blobs is None:
-            raise NetError(f"dataset {self.name!r}: has no blobs yet; call init_empty, or make it of a record that has")
+            raise NetError(
+                f"dataset {self.name!r}: has no blobs yet; call init_empty, or construct it from a record with blobs"
+            )
         return list(self.field_blobs)
 
     def content(self) -> Any:
@@ -101,10 +103,10 @@ class Dataset:
         """Return a reader of its rows, in order.
 
         Args:
-            init_net: gets what sets the reader up; None: what uses it does so.
-            cursor_name: what the cursor's blob is called after.
-            batch_size: rows a read.
-            enforce_batch_size: leave out fewer rows at the end.
+            init_net: sets up the reader; None: the caller calls ``setup_ex``.
+            cursor_name: name of the cursor's blob.
+            batch_size: rows per read.
+            enforce_batch_size: drop a smaller batch at the end.
         """
         reader = DatasetReader(self, cursor_name, batch_size, enforce_batch_size)
         if init_net is not None:
@@ -120,12 +122,12 @@ class Dataset:
         loop_over: bool = False,
         enforce_batch_size: bool = False,
     ) -> DatasetRandomReader:
-        """Return a reader of its rows in the order of ``indices``, or in one that ``sort_and_shuffle`` makes.
+        """Return a reader of its rows in the order of ``indices``, or in that of ``sort_and_shuffle``.
 
         Args:
-            init_net, cursor_name, batch_size, enforce_batch_size: as of ``reader``.
-            indices: a blob of numbers of rows, int64.
-            loop_over: begin anew at the end.
+            init_net, cursor_name, batch_size, enforce_batch_size: see ``reader``.
+            indices: a blob of row numbers, int64.
+            loop_over: start again at the end.
         """
         reader = DatasetRandomReader(self, cursor_name, indices, batch_size, loop_over, enforce_batch_size)
         if init_net is not None:
@@ -133,7 +135,7 @@ class Dataset:
         return reader
 
     def writer(self, init_net: Net | None = None) -> DatasetWriter:
-        """Return a writer that appends rows; ``init_net`` as of ``reader``."""
+        """Return a writer that appends rows; for ``init_net`` see ``reader``."""
         writer = DatasetWriter(self.content())
         if init_net is not None:
             writer.setup_ex(init_net, None)
@@ -208,14 +210,14 @@ class DatasetRandomReader(Reader):
         net.ResetCursor([self.cursor], [])
 
     def computeoffset(self, net: Net) -> None:
-        """Add to a net what finds out where each row begins; it has to run before the first read."""
+        """Add operators that compute where each row begins; they must run before the first read."""
         self.reset(net)
         self.offsets = net.ComputeOffset([self.cursor, *self.dataset.content().field_blobs()], "offsets")
 
     def sort_and_shuffle(
         self, net: Net, sort_by_field: str | None = None, shuffle_size: int = 1, batch_size: int = 1
     ) -> None:
-        """Add to a net what makes the order: windows of ``shuffle_size`` batches sorted by a column, then shuffled."""
+        """Compute the order: windows of ``shuffle_size`` batches are sorted by a column, then shuffled."""
         column = -1 if not sort_by_field else self.dataset.content().field_names().index(sort_by_field)
         self.reset(net)
         self.indices = net.SortAndShuffle(
@@ -228,7 +230,9 @@ class DatasetRandomReader(Reader):
 
     def read(self, read_net: Net) -> tuple[Any, list[Any]]:
         if self.indices is None or self.offsets is None:
-            raise NetError(f"reader {self.name!r}: needs indices, or sort_and_shuffle, and computeoffset")
+            raise NetError(
+                f"reader {self.name!r}: give indices or call sort_and_shuffle, and call computeoffset, before reading"
+            )
         content = self.dataset.content()
         with NameScope(read_net.NextName(self.name)):
             fields = read_net.ReadRandomBatch(
@@ -243,7 +247,7 @@ class DatasetRandomReader(Reader):
 
 
 class DatasetWriter(Writer):
-    """Appends rows to a data set; several threads may do so at once."""
+    """Appends rows to a data set; thread-safe."""
 
     def __init__(self, content: Field) -> None:
         self._content = content

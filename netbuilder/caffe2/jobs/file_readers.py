@@ -1,4 +1,4 @@
-"""Readers of files: rows of text, blobs of a data set in a database, and another reader's records kept in one."""
+"""Readers of files: text files, data sets in databases, and databases that cache another reader's records."""
 
 from __future__ import annotations
 
@@ -23,18 +23,18 @@ __all__ = ["CachedReader", "DBFileReader", "TextFileReader"]
 
 
 class TextFileReader(Reader):
-    """Reads a text file with a row a line, and tabs between the columns.
+    """Reads a text file with a row per line and tab-separated columns.
 
     Args:
-        init_net: gets what opens the file.
+        init_net: net to which the operator is added that opens the file.
         filename: the file.
         schema: a Struct of scalars, strings or float32, one for each column.
-        num_passes: how often the file is read.
-        batch_size: rows a read.
+        num_passes: how many times the file is read.
+        batch_size: rows per read.
 
     Raises:
-        TypeError: the schema is no Struct.
-        NetError: a field of it is no scalar, or of another type.
+        TypeError: the schema is not a Struct.
+        NetError: a field is not a scalar, or of another type.
     """
 
     def __init__(self, init_net: Net, filename: str, schema: Struct, num_passes: int = 1, batch_size: int = 1) -> None:
@@ -42,7 +42,7 @@ class TextFileReader(Reader):
             raise TypeError(f"TextFileReader: schema must be a schema.Struct, got {schema!r}")
         for name, child in schema.fields.items():
             if not isinstance(child, Scalar):
-                raise NetError(f"TextFileReader: the schema's fields must be scalars, {name!r} is {child!r}")
+                raise NetError(f"TextFileReader: the schema's fields must be scalars, but {name!r} is {child!r}")
         types = [_text_type(name, dtype) for name, dtype in zip(schema.field_names(), schema.field_types())]
         super().__init__(schema)
         self._handler = init_net.CreateTextFileReader([], filename=filename, num_passes=num_passes, field_types=types)
@@ -59,7 +59,9 @@ def _text_type(name: str, dtype: Any) -> int:
     if kind.kind in "OSU":
         return TensorProto.STRING
     if kind != np.float32:
-        raise NetError(f"TextFileReader: columns are strings or float32, field {name!r} is {kind}; cast it afterwards")
+        raise NetError(
+            f"TextFileReader: columns must be strings or float32, but field {name!r} is {kind}; cast it after reading"
+        )
     return TensorProto.FLOAT
 
 
@@ -67,11 +69,11 @@ class DBFileReader(Reader):
     """Reads the rows of a data set, whose columns are blobs in a database, in a random order.
 
     Args:
-        db_path: the database, as operator Save writes it, with a blob a column; read by ``setup_ex``'s nets.
+        db_path: the database, written by Save with a blob for each column; the nets of ``setup_ex`` read it.
         db_type: "minidb" or "lmdb".
-        name: what its blobs are called after; None: the file's name.
-        batch_size: rows a read.
-        loop_over: begin anew at the end.
+        name: prefix of its blobs; None: the file's name.
+        batch_size: rows per read.
+        loop_over: start again at the end.
         field_names: the columns; None: all blobs of the database, sorted by name.
 
     Raises:
@@ -106,7 +108,7 @@ class DBFileReader(Reader):
             found = {record_name(key) for key, _ in read_records(self.db_path, self.db_type.lower())}
             field_names = sorted(found)
         if not field_names:
-            raise NetError(f"{type(self).__name__}: {self.db_path!r} has no blobs, and so no columns")
+            raise NetError(f"{type(self).__name__}: {self.db_path!r} has no blobs, so there are no columns")
         return Dataset(list(field_names)).schema
 
     def setup_ex(self, init_net: Net, finish_net: Net | None) -> None:
@@ -120,7 +122,7 @@ class DBFileReader(Reader):
 
     def _init_field_blobs_as_empty(self, init_net: Net) -> None:
         with NameScope(self.name):
-            record = InitEmptyRecord(init_net, self.ds.schema.clone_schema())  # the file knows the types
+            record = InitEmptyRecord(init_net, self.ds.schema.clone_schema())  # the file stores the types
         self.ds.field_blobs = record.field_blobs()
 
     def _feed_field_blobs_from_db_file(self, net: Net) -> None:
@@ -135,21 +137,21 @@ class DBFileReader(Reader):
 
     def read(self, read_net: Net) -> tuple[Any, list[Any]]:
         if self.ds_reader is None:
-            raise NetError(f"reader {self.name!r}: is not set up; call setup_ex, or read it by a pipe")
+            raise NetError(f"reader {self.name!r}: is not set up; call setup_ex, or read it through a pipe")
         result: tuple[Any, list[Any]] = self.ds_reader.read(read_net)
         return result
 
 
 class CachedReader(DBFileReader):
-    """Keeps the records of another reader in a database, and reads them from there, in a random order.
+    """Caches the records of another reader in a database, and reads them from there in a random order.
 
     Run the step that ``build_cache_step`` returns first.
 
     Args:
-        original_reader: the other one; its records must be known.
+        original_reader: the other reader, which must have a schema.
         db_path: the database.
         db_type: "minidb" or "lmdb".
-        name, batch_size, loop_over: as of ``DBFileReader``.
+        name, batch_size, loop_over: see ``DBFileReader``.
     """
 
     default_name_suffix = "cached_reader"
@@ -164,7 +166,7 @@ class CachedReader(DBFileReader):
         loop_over: bool = False,
     ) -> None:
         if not original_reader:
-            raise NetError("CachedReader: needs a reader to keep the records of")
+            raise NetError("CachedReader: needs a reader whose records it caches")
         if db_type.lower() not in DATABASES:
             raise NetError(f"CachedReader: db_type must be one of {sorted(DATABASES)}, got {db_type!r}")
         self.original_reader = original_reader
@@ -177,10 +179,10 @@ class CachedReader(DBFileReader):
         """Return a step that reads the other reader to its end, and writes the database.
 
         Args:
-            overwrite: write it anew if it is there; else the step does nothing then.
+            overwrite: replace an existing database; otherwise the step does nothing if there is one.
         """
         if os.path.exists(self.db_path) and not overwrite:
-            return execution_step("build_cache", Net("cache_is_there"))
+            return execution_step("build_cache", Net("cache_exists"))
         init, save = Net("init"), Net("save")
         with NameScope(self.name):
             self.ds.init_empty(init)

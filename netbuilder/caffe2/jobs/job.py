@@ -1,4 +1,4 @@
-"""Job: what is run once, what in each epoch, what at the end; and the runner that goes through the epochs."""
+"""Job: tasks that run once, in each epoch, and at the end; and JobRunner, which runs the epochs."""
 
 from __future__ import annotations
 
@@ -19,15 +19,15 @@ _LOG = logging.getLogger(__name__)
 
 
 class Job(Managed):
-    """Groups of tasks: what begins a training, what an epoch is, what ends it. In its block, tasks join the epoch.
+    """Groups of tasks of a training. Tasks made in its block join ``epoch_group``.
 
     Args:
-        init_group: run once, before the first epoch, not when a checkpoint is resumed; its blobs are the session's.
-        epoch_group: run in each epoch.
-        download_group: run after the last epoch.
-        exit_group: run after that.
-        stop_conditions: TaskOutputs, or blobs, looked at after each epoch: one that is true ends the training.
-        nodes_to_checkpoint: the nodes whose blobs a checkpoint has; None: those of ``init_group``.
+        init_group: runs once before the first epoch, in the session's workspace, unless a checkpoint is resumed.
+        epoch_group: runs in each epoch.
+        download_group: runs after the last epoch.
+        exit_group: runs after ``download_group``.
+        stop_conditions: TaskOutputs or blobs; training ends after an epoch in which one is true.
+        nodes_to_checkpoint: nodes whose blobs are saved; None: those of ``init_group``.
 
     >>> with Job() as job:
     ...     task = Task(step=Net("nothing"), name="idle")
@@ -53,14 +53,14 @@ class Job(Managed):
         self._nodes_to_checkpoint = None if nodes_to_checkpoint is None else list(nodes_to_checkpoint)
 
     def nodes_to_checkpoint(self) -> list[str]:
-        """Return the nodes whose blobs a checkpoint has."""
+        """Return the nodes whose blobs are saved in checkpoints."""
         if self._nodes_to_checkpoint is not None:
             return self._nodes_to_checkpoint
         nodes: list[str] = self.init_group.used_nodes()
         return nodes
 
     def compile(self, session_class: type[Session]) -> None:
-        """Make the groups ready for a kind of session; nothing can be added from then on."""
+        """Compile the groups for a class of sessions; nothing can be added afterwards."""
         self._nodes_to_checkpoint = self.nodes_to_checkpoint()
         for name in ("init_group", "epoch_group", "download_group", "exit_group"):
             setattr(self, name, session_class.compile(getattr(self, name)))
@@ -86,19 +86,19 @@ class Job(Managed):
         if isinstance(output, BlobReference):
             output = Task(outputs=[output], group=self.epoch_group).outputs()[0]
         if not isinstance(output, TaskOutput):
-            raise TypeError(f"Job.add_stop_condition: takes a TaskOutput or a blob reference, got {output!r}")
+            raise TypeError(f"Job.add_stop_condition: needs a TaskOutput or a blob reference, got {output!r}")
         self.stop_conditions.append(output)
 
 
 def epoch_limiter(job: Job, num_epochs: int) -> None:
-    """End a job after so many epochs; those before a checkpoint that is resumed count.
+    """End a job after ``num_epochs`` epochs, including those before a checkpoint that is resumed.
 
     Args:
-        job: which; the count is kept on the node around.
-        num_epochs: from 1 on.
+        job: the job; the count is stored on the current node.
+        num_epochs: at least 1.
 
     Raises:
-        NetError: ``num_epochs`` is less.
+        NetError: ``num_epochs`` is less than 1.
     """
     if num_epochs < 1:
         raise NetError(f"epoch_limiter: num_epochs must be at least 1, got {num_epochs!r}")
@@ -113,27 +113,27 @@ def epoch_limiter(job: Job, num_epochs: int) -> None:
 
 
 class UploadTaskGroupBuilder:
-    """Makes the tasks that take a checkpoint elsewhere when the training is through; derive from it."""
+    """Base class: makes the tasks that upload a checkpoint at the end of the training."""
 
     def build(self, epoch: int, checkpoint_manager: Any) -> Any:
-        """Return a group of tasks, or one compiled.
+        """Return a group of tasks, compiled or not.
 
         Args:
-            epoch: the last one.
-            checkpoint_manager: tells the files' names.
+            epoch: the last epoch.
+            checkpoint_manager: has the names of the files.
         """
         raise NotImplementedError(f"{type(self).__name__}: build(epoch, checkpoint_manager) returns a group of tasks")
 
 
 class JobRunner:
-    """Runs a job epoch by epoch, saves a checkpoint after each, and resumes one.
+    """Runs a job epoch by epoch, and saves a checkpoint after each; can resume from one.
 
     Args:
         job: the job, compiled or not.
         checkpoint_manager: saves and loads, see ``CheckpointManager`` and ``MultiNodeCheckpointManager``; None: nothing
             is saved.
-        resume_from_epoch: the epoch whose checkpoint to begin from; None: begin anew, unless the manager's
-            ``metadata_handler`` knows an epoch.
+        resume_from_epoch: the epoch to resume from; None: start from the beginning, unless the manager's
+            ``metadata_handler`` has an epoch.
         upload_task_group_builder: see ``UploadTaskGroupBuilder``; None: nothing is uploaded.
     """
 
@@ -152,13 +152,13 @@ class JobRunner:
     def train(self, session: Session) -> int:
         """Run the job until one of its stop conditions holds, and return the number of the last epoch, from 1 on.
 
-        A checkpoint that cannot be saved is logged and does not end the training; one that cannot be loaded is an
-        error, before anything has run.
+        If a checkpoint cannot be saved, the error is logged and training continues; if the checkpoint to resume cannot
+        be loaded, an error is raised before anything runs.
 
         Raises:
             NetError, OSError, ParseError: the checkpoint to resume cannot be loaded, or an operator failed.
         """
-        epoch = self._begin(session)
+        epoch = self._start(session)
         while True:
             epoch += 1
             session.run(self.job.epoch_group)
@@ -169,7 +169,7 @@ class JobRunner:
                 break
             if not stops:
                 raise NetError(
-                    "JobRunner.train: the job has no stop condition, so it would run for ever; give it one by "
+                    "JobRunner.train: the job has no stop condition, so it would run for ever; add one with "
                     "job.add_stop_condition(output) or epoch_limiter(job, num_epochs)"
                 )
         if self.upload_task_group_builder is not None:
@@ -178,8 +178,8 @@ class JobRunner:
         session.run(self.job.exit_group)
         return epoch
 
-    def _begin(self, session: Session) -> int:
-        """Run what begins the job, or load a checkpoint; return the epoch that this is."""
+    def _start(self, session: Session) -> int:
+        """Run the init group, or load a checkpoint; return the number of the epoch."""
         manager, nodes = self.checkpoint_manager, self.job.nodes_to_checkpoint()
         if manager is None:
             if self.resume_from_epoch is not None:
@@ -200,17 +200,19 @@ class JobRunner:
         return self.resume_from_epoch
 
     def load_blobs_from_checkpoints(self, blob_names: Sequence[str], epoch: int, session: Session) -> bool:
-        """Load some blobs from an epoch's checkpoint, as far as it has them; return False if it is not there."""
+        """Load those of some blobs that an epoch's checkpoint has; return False if there is no such checkpoint."""
         manager = self._manager()
         result: bool = manager.load_blobs_locally(self.job.nodes_to_checkpoint(), blob_names, epoch, session)
         manager.report_checkpoint_stats("checkpoint_partial_load")
         return result
 
     def save_checkpoints(self, epoch: int, session: Session) -> None:
-        """Save the checkpoint of an epoch; what goes wrong is logged as an error, and the training goes on."""
+        """Save the checkpoint of an epoch; errors are logged, and training continues."""
         manager = self._manager()
         if not manager.cp_accessible(epoch=None):
-            _LOG.warning("no checkpoint of epoch %d: the manager says that its storage cannot be reached", epoch)
+            _LOG.warning(
+                "no checkpoint of epoch %d: the checkpoint manager reports that its storage is not accessible", epoch
+            )
             return
         try:
             session.run(manager.save(epoch))
@@ -221,5 +223,5 @@ class JobRunner:
 
     def _manager(self) -> Any:
         if self.checkpoint_manager is None:
-            raise NetError("JobRunner: has no checkpoint_manager, which saves and loads checkpoints")
+            raise NetError("JobRunner: needs a checkpoint_manager to save and load checkpoints")
         return self.checkpoint_manager

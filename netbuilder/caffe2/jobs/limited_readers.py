@@ -1,4 +1,4 @@
-"""Readers around others: for so many records or seconds, with a delay, several at once; and one that counts."""
+"""Readers that wrap others: with a limit of records or time, with a delay, or several in one; and a counter."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ __all__ = [
 
 
 class CounterReader(Reader):
-    """Gives 0, 1, 2, ... without end, as a field ``iter``; readers in several threads share the count."""
+    """Reads 0, 1, 2, ... without end, in a field ``iter``; threads share the count."""
 
     def __init__(self) -> None:
         super().__init__(schema=Struct(("iter", np.int64)))
@@ -44,10 +44,10 @@ class CounterReader(Reader):
 
 
 class ReaderWithLimitBase(Reader):
-    """A reader that stops before another one does; how, its subclasses say.
+    """Base class of readers that stop before the wrapped reader does.
 
     Args:
-        reader: the other one.
+        reader: the wrapped reader.
     """
 
     def __init__(self, reader: Reader) -> None:
@@ -64,7 +64,7 @@ class ReaderWithLimitBase(Reader):
 
     def read_ex(self, local_init_net: Net, local_finish_net: Net | None) -> tuple[list[Net], Any, list[Any]]:
         if self._data_finished is None:
-            raise NetError(f"{type(self).__name__}: setup_ex has to be called before it is read")
+            raise NetError(f"{type(self).__name__}: call setup_ex before reading")
         check = Net("limited_reader_condition")
         should_stop = self.check_limiter_condition(check)
         nets, reader_stops, fields = self.reader.read_ex(local_init_net, local_finish_net)
@@ -75,24 +75,24 @@ class ReaderWithLimitBase(Reader):
         return [check, *nets, after], should_stop, fields
 
     def setup_limiter(self, global_init_net: Net, global_finish_net: Net | None) -> None:
-        """Add to nets what the limit needs."""
-        raise NotImplementedError(f"{type(self).__name__}: a limit adds what it needs in setup_limiter")
+        """Add operators that set up the limit."""
+        raise NotImplementedError(f"{type(self).__name__}: subclasses must implement setup_limiter")
 
     def check_limiter_condition(self, stop_condition_net: Net) -> Any:
-        """Add to a net what finds out whether the limit is reached; return the blob that says so."""
-        raise NotImplementedError(f"{type(self).__name__}: a limit is looked at in check_limiter_condition")
+        """Add operators that check the limit; return the blob that is true if it is reached."""
+        raise NotImplementedError(f"{type(self).__name__}: subclasses must implement check_limiter_condition")
 
     def data_finished(self) -> Any:
-        """Return the blob that says whether the other reader came to its end, after a run."""
+        """Return the blob that, after a run, is true if the wrapped reader reached its end."""
         return self._data_finished
 
 
 class ReaderWithLimit(ReaderWithLimitBase):
-    """A reader of at most ``num_iter`` records of another one; in several threads, of all of them together.
+    """Reads at most ``num_iter`` records of another reader, summed over all threads.
 
     Args:
-        reader: the other one.
-        num_iter: how many; None: no limit, 0: none.
+        reader: the other reader.
+        num_iter: largest number of records; None: no limit.
     """
 
     def __init__(self, reader: Reader, num_iter: int | None = 1) -> None:
@@ -111,11 +111,11 @@ class ReaderWithLimit(ReaderWithLimitBase):
 
 
 class ReaderWithTimeLimit(ReaderWithLimitBase):
-    """A reader of another one for ``duration`` seconds; 0: without a limit.
+    """Reads another reader for ``duration`` seconds.
 
     Args:
-        reader: the other one.
-        duration: how long.
+        reader: the other reader.
+        duration: in seconds; 0: no limit.
     """
 
     def __init__(self, reader: Reader, duration: float = 0) -> None:
@@ -162,10 +162,10 @@ class ReaderWithDelay(Reader):
 
 
 class CompositeReader(Reader):
-    """Reads several readers by turns, into one record; it stops when one of them does.
+    """Combines the records of several readers into one record; stops when one of them stops.
 
     Args:
-        names: the fields that their records become.
+        names: the fields for their records.
         readers: the readers.
     """
 
@@ -187,7 +187,7 @@ class CompositeReader(Reader):
             if stops is None:
                 stops = local_init_net.Const(False, blob_out=local_init_net.NextBlob("composite_reader_stops"))
             local_init_net.Const(False, blob_out=own_stop)
-            for net in own_nets:  # a limit is told in between
+            for net in own_nets:  # a limited reader may stop in between
                 after = Net(f"{name}_stops")
                 after.Or([stops, own_stop], [stops])
                 nets += [net, after]
@@ -203,8 +203,8 @@ class CompositeReaderBuilder(ReaderBuilder):
     """Makes composite readers.
 
     Args:
-        names: the fields that the records become.
-        reader_builders: make the readers.
+        names: the fields for the records.
+        reader_builders: builders of the readers.
     """
 
     def __init__(self, names: Sequence[str], reader_builders: Sequence[ReaderBuilder]) -> None:
@@ -222,11 +222,11 @@ class CompositeReaderBuilder(ReaderBuilder):
         return made
 
     def new_reader(self, **kwargs: Any) -> Reader:
-        """Return a reader of what the builders make: readers, or pipes and data sets, which have readers."""
+        """Return a composite of the builders' readers; a builder may also make pipes or data sets."""
         made = [builder.new_reader(**kwargs) for builder in self._builders]
         return CompositeReader(self._names, [one if isinstance(one, Reader) else one.reader() for one in made])
 
 
 def CountUntil(num_iter: int) -> ReaderWithLimit:
-    """Return a reader that gives 0 to ``num_iter`` - 1."""
+    """Return a reader of 0 to ``num_iter`` - 1."""
     return ReaderWithLimit(CounterReader(), num_iter)

@@ -1,4 +1,4 @@
-"""NetBuilder: nets and steps built by the operations in ``with`` blocks; ``Operations`` is how it is used."""
+"""NetBuilder: nets and steps built in ``with`` blocks by ``Operations``."""
 
 from __future__ import annotations
 
@@ -15,15 +15,15 @@ __all__ = ["NetBuilder"]
 
 
 class NetBuilder(Managed):
-    """Nets and builders that run one after the other; it is accepted wherever an execution step can be made of it.
+    """A sequence of nets and builders, which can be converted to an execution step.
 
     Args:
-        name: put after the name of the builder around; nets made in the block are called after it.
-        initial_scope: blobs that are known around it, for ``_use_control_ops``.
-        _stop_blob_required: the block has to say when it stops.
-        _stop_blob: the blob that says so, if it is known.
-        _fullname: its name, whatever is around it.
-        _use_control_ops: branches and loops become operators of one net, instead of steps.
+        name: appended to the name of the enclosing builder; prefix of nets made in the block.
+        initial_scope: blobs that exist outside of it, for ``_use_control_ops``.
+        _stop_blob_required: whether the block must have a stop condition.
+        _stop_blob: its stop blob, if it exists already.
+        _fullname: its full name, instead of ``name``.
+        _use_control_ops: make branches and loops operators of one net, instead of steps.
 
     >>> with NetBuilder("double") as builder:
     ...     twice = builder.current_net().Add(["x", "x"], "twice")
@@ -59,15 +59,15 @@ class NetBuilder(Managed):
 
     @property
     def stops_by(self) -> Any:
-        """The blob that says when the step ends, None if it runs once."""
+        """The blob that ends the step when it is true; None if the step runs once."""
         return self._stop_blob
 
     def steps_or_nets(self) -> list[Any]:
-        """Return what a step of this builder runs."""
+        """Return the nets and builders that a step of this builder runs."""
         return self.get()
 
     def stop_blob(self) -> BlobReference:
-        """Return the blob that, once it is true, ends this builder's step; it is made false at the beginning."""
+        """Return the blob that ends this builder's step when it is true; it is false at the beginning."""
         self._assert_mutable()
         if self._stop_blob is None:
             net = self.current_net()
@@ -80,7 +80,7 @@ class NetBuilder(Managed):
         return self._stop_blob
 
     def stop_if(self, blob: Any) -> None:
-        """End the step here if ``blob`` is true; what follows is in another net."""
+        """End the step here if ``blob`` is true; later operators go into another net."""
         stop = self.stop_blob()
         self.current_net().Or([stop, blob], [stop])
         self._current_net = None
@@ -104,7 +104,7 @@ class NetBuilder(Managed):
         return self._current_net
 
     def freeze(self) -> None:
-        """Let nothing be added from now on, and so for the builders in it."""
+        """Allow no more additions to it and its builders."""
         for child in self._children:
             if hasattr(child, "freeze"):
                 child.freeze()
@@ -116,7 +116,7 @@ class NetBuilder(Managed):
         return self._children
 
     def last_child(self) -> Any:
-        """Return the net or builder added last, None if there is none."""
+        """Return the net or builder that was added last; None if there is none."""
         return self._children[-1] if self._children else None
 
     def __exit__(self, etype: Any, *args: Any) -> Any:
@@ -124,7 +124,7 @@ class NetBuilder(Managed):
         if etype is not None:
             return result
         if self._stop_blob_required and self._stop_blob is None:
-            raise NetError(f"NetBuilder {self}: its block has to say when it ends, by ops.stop_if(blob) or ops.stop()")
+            raise NetError(f"NetBuilder {self}: its block needs a stop condition: call ops.stop_if(blob) or ops.stop()")
         self.freeze()
         if self._use_control_ops and self._children:
             self._children = [NetBuilder.merge_nets(self._children, self.known_names())]
@@ -133,7 +133,7 @@ class NetBuilder(Managed):
         return result
 
     def _with_control_nets(self) -> list[Any]:
-        """Return the children, with a net in the place of each block that becomes an operator (``ops.IfNet``)."""
+        """Return the children, with blocks that become an operator (``ops.IfNet``) replaced by a net."""
         known = self.known_names()
         children = []
         for child in self._children:
@@ -149,7 +149,7 @@ class NetBuilder(Managed):
         return children
 
     def known_names(self) -> set[str]:
-        """Return the blobs that the builders around have made so far."""
+        """Return the blobs that the enclosing builders have made so far."""
         names = set(self._outer_names)
         if self._around is not None:
             names |= self._around.known_names() | self._around.own_names()
@@ -161,10 +161,10 @@ class NetBuilder(Managed):
 
     @staticmethod
     def merge_nets(nets_or_builders: Iterable[Any], outer_blob_names: Iterable[Any]) -> Net | None:
-        """Return one net of nets and of what builders, as branches and loops, add to it; None for nothing.
+        """Merge nets, and builders such as branches and loops, into one net; return None for nothing.
 
         Args:
-            outer_blob_names: blobs that are known around it.
+            outer_blob_names: blobs that exist outside of the net.
         """
         net: Net | None = None
         known = set(map(str, outer_blob_names))

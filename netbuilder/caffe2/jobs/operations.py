@@ -1,4 +1,4 @@
-"""``ops``: operators, loops and branches, added to the builder around."""
+"""``ops`` adds operators, loops and branches to the current builder."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ __all__ = ["Operations", "ops"]
 
 
 class Operations:
-    """Every operator is a method that adds it to the current net of the builder around.
+    """Every operator is a method that adds it to the current net of the current builder.
 
     >>> with NetBuilder("sum") as builder:
     ...     total = ops.Const(0)
@@ -45,29 +45,29 @@ class Operations:
         return getattr(self.net(), op_type)
 
     def task_group(self) -> Any:
-        """Return a block of tasks that run here, as a part of the task around."""
+        """Return a block of tasks that run here, as a part of the current task."""
         return _InnerGroup(NetBuilder.current())
 
     def stop(self) -> None:
-        """End the block around here; a loop ends altogether."""
+        """End the current block here; a loop is not repeated."""
         self.stop_if(self.Const(True))
 
     def stop_if(self, blob: Any) -> None:
-        """The same, if ``blob`` is true."""
+        """End the current block here if ``blob`` is true."""
         NetBuilder.current().stop_if(blob)
 
     def loop(self, iters: Any = None, name: str | None = None) -> Loop:
-        """Return a block that runs ``iters`` times, a number or a blob of one; None: until it stops."""
+        """Return a block that runs ``iters`` times, a number or a blob; None: until it stops."""
         block: Loop = NetBuilder.current().add(Loop(iters, name=name))
         return block
 
     def stop_guard(self, has_stopped_blob: Any = None, name: str | None = None) -> StopGuard:
-        """Return a block that runs once, and of which ``has_stopped()`` says whether it was stopped."""
+        """Return a block that runs once; its ``has_stopped()`` is the blob that is true if it was stopped."""
         block: StopGuard = NetBuilder.current().add(StopGuard(has_stopped_blob, name))
         return block
 
     def If(self, cond: Any, name: str | None = None) -> Branch:
-        """Return a block that runs if a blob is true; its ``Elif(blob)`` and ``Else()`` are blocks, too."""
+        """Return a block that runs if a blob is true; its ``Elif(blob)`` and ``Else()`` return blocks too."""
         block: Branch = NetBuilder.current().add(Branch(cond, name=name))
         return block
 
@@ -87,7 +87,7 @@ class Operations:
         return block
 
     def Condition(self, name: str | None = None) -> ConditionNet:
-        """Return the block in a WhileNet whose last operator makes its condition."""
+        """Return the block in a WhileNet whose last operator computes the condition."""
         block: ConditionNet = NetBuilder.current().add(ConditionNet(name=name))
         return block
 
@@ -144,4 +144,4 @@ class _InnerGroup(TaskGroup):
 
 
 ops = Operations()
-"""What operators are added with, inside the block of a builder."""
+"""The object that adds operators inside the block of a builder."""

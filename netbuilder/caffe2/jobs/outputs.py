@@ -14,7 +14,7 @@ Fetch = Callable[[Any], Any]
 
 
 class TaskOutput:
-    """A result of a task: a blob, some blobs, or a record; after a run ``fetch`` gives the value.
+    """A result of a task: a blob, several blobs, or a record; after a run ``fetch`` returns the value.
 
     Args:
         names: blob, list of blobs, or record.
@@ -32,13 +32,13 @@ class TaskOutput:
         self._fetch_func: Fetch | None = None
 
     def set(self, values: Sequence[Any], _fetch_func: Fetch | None = None) -> None:
-        """Set the values, or what ``_fetch_func`` makes values of."""
+        """Set the values, or the arguments from which ``_fetch_func`` gets the values."""
         if len(values) != len(self.names):
             raise NetError(f"TaskOutput: {len(self.names)} blobs, got {len(values)} values")
         self._values, self._fetch_func = values, _fetch_func
 
     def get(self) -> Any:
-        """Return what was set: one value, a list, or a record.
+        """Return what was set: a value, a list, or a record.
 
         Raises:
             NetError: the task has not run.
@@ -46,7 +46,7 @@ class TaskOutput:
         return self._shaped(self._set_values())
 
     def fetch(self) -> Any:
-        """Return the values that the blobs had after the run: one, a list, or a record.
+        """Return the value of the blobs after the run: a value, a list, or a record.
 
         Raises:
             NetError: the task has not run.
@@ -56,7 +56,7 @@ class TaskOutput:
 
     def _set_values(self) -> Sequence[Any]:
         if self._values is None:
-            raise NetError(f"TaskOutput {list(map(str, self.names))}: has no values yet; run the task by a session")
+            raise NetError(f"TaskOutput {list(map(str, self.names))}: has no values yet; run the task in a session")
         return self._values
 
     def _shaped(self, values: Sequence[Any]) -> Any:

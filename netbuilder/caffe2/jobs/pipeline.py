@@ -1,4 +1,4 @@
-"""Pipes: tasks whose threads read records, do something with them, and write them on."""
+"""Pipes: tasks whose threads read records, process them, and write them."""
 
 from __future__ import annotations
 
@@ -31,12 +31,12 @@ DEFAULT_QUEUE_CAPACITY = 100
 
 
 class Output:
-    """What a processor makes of a record.
+    """The result of a processor for a record.
 
     Args:
-        nets: nets, builders or steps that do it; a single one, a list, or None.
-        record: what they give; None: nothing is written on.
-        should_stop: a blob that ends the reading, or a list of such.
+        nets: nets, builders or steps that process the record; a single one, a list, or None.
+        record: the result; None: nothing is written.
+        should_stop: a blob that ends reading when it is true, or a list of blobs.
     """
 
     def __init__(self, nets: Any = None, record: Any = None, should_stop: Any = None) -> None:
@@ -48,7 +48,7 @@ class Output:
 
 
 def normalize_processor_output(output: Any) -> Output:
-    """Return what a processor gave, a record, an Output, or (nets, record[, should_stop]), as an Output."""
+    """Convert the result of a processor (record, Output, or (nets, record[, should_stop])) to an Output."""
     if isinstance(output, Output):
         return output
     if isinstance(output, Field) or output is None:
@@ -70,30 +70,30 @@ def processor_name(processor: Any) -> str:
 
 
 def make_processor(processor: Any, reader: Any = None) -> Callable[[Any], Any]:
-    """Return a function from a record to what becomes of it.
+    """Return a processor as a function of a record.
 
     Args:
         processor: None, a function, or a net with an input and an output record.
-        reader: not used.
+        reader: ignored.
     """
     if processor is None:
         return lambda record: record
     if isinstance(processor, RecordNet):
         return NetProcessor(processor)
     if not callable(processor):
-        raise TypeError(f"pipe: a processor is a net or a function of a record, got {processor!r}")
+        raise TypeError(f"pipe: a processor must be a net or a function of a record, got {processor!r}")
     made: Callable[[Any], Any] = processor
     return made
 
 
 class NetProcessor:
-    """A net as a processor; each thread has a copy with blobs of its own, but shares what the net reads from outside.
+    """A net as a processor; each thread has a copy with its own blobs, but threads share the external inputs.
 
     Args:
         net: with an input and an output record.
-        stop_signal: a blob of the net that ends the reading.
-        thread_init_nets: nets that run in each thread first, on that thread's blobs.
-        name: what the copies are called after.
+        stop_signal: a blob of the net that ends reading when it is true.
+        thread_init_nets: nets that run first in each thread, on the thread's blobs.
+        name: prefix of the copies' names.
     """
 
     def __init__(
@@ -113,17 +113,17 @@ class NetProcessor:
         self._frozen = False
 
     def schema(self) -> Any:
-        """Return what it makes records of."""
+        """Return the schema of its results."""
         return self.net.output_record()
 
     def setup(self, init_net: Net) -> None:
-        """Say that it is in use."""
+        """Allow no more threads."""
         self._frozen = True
 
     def __call__(self, rec: Any) -> Output:
-        """Return the part of a thread that reads ``rec``."""
+        """Return the copy for a thread that reads ``rec``."""
         if self._frozen:
-            raise NetError(f"NetProcessor {self.name!r}: is in use, so another thread cannot have it")
+            raise NetError(f"NetProcessor {self.name!r}: is in use already, so no thread can be added")
         number = len(self._maps)
         prefix = f"{self.name}/worker:{number}/"
         inits = [clone_and_bind_net(net, f"{net.Name()}_t{number}", prefix) for net in self.thread_init_nets]
@@ -139,16 +139,16 @@ class NetProcessor:
         return Output([net], net.output_record(), stop)
 
     def blob_maps(self) -> list[dict[Any, Any]]:
-        """Return for each thread the net's blobs -> its own."""
+        """Return for each thread the net's blob -> the thread's blob."""
         self._frozen = True
         return self._maps
 
 
 class ProcessingReader(Reader):
-    """Reads what a processor makes of the records of another reader.
+    """Reads the records of another reader, and processes them.
 
     Args:
-        reader: the other one.
+        reader: the other reader.
         processor: see ``make_processor``.
     """
 
@@ -194,18 +194,18 @@ def pipe(
     group: Any = None,
     num_runtime_threads: int = 1,
 ) -> Any:
-    """Add a task whose threads read records, process them, and write what comes of it; return what it writes to.
+    """Add a task whose threads read records, process them, and write the results; return the output.
 
     Args:
         input: a reader, or a pipe or anything else with ``reader()``.
-        output: a writer, or a pipe or anything else with ``writer()``; None: a new queue, if there is a record.
-        num_threads: threads, each with nets of its own.
+        output: a writer, or a pipe or anything else with ``writer()``; None: a new queue, if there are results.
+        num_threads: number of threads, each with its own nets.
         processor: a function of a record, which adds operators by ``ops`` and returns a record, or nets and a record;
-            or a net with an input and an output record; None: records are written as they are read.
+            or a net with an input and an output record; None: records are written unchanged.
         name: of the task.
         capacity: of the new queue.
-        group: of the task; None: the one around.
-        num_runtime_threads: threads that share nets, each in a workspace of its own; with it, ``num_threads`` is 1.
+        group: of the task; None: the current one.
+        num_runtime_threads: number of threads that share nets, each in its own workspace; ``num_threads`` must be 1.
 
     Returns:
         The new queue or ``output``; None if nothing is written.
@@ -224,13 +224,13 @@ def pipe_and_output(
     num_runtime_threads: int = 1,
     final_outputs: Any = None,
 ) -> tuple[Any, Any]:
-    """Do as ``pipe``, and give the task results; return what it writes to and the results.
+    """Like ``pipe``, but add outputs to the task; return the output of the pipe, and the task's outputs.
 
     Args:
-        final_outputs: blobs or records, a list or a single one; the others as of ``pipe``.
+        final_outputs: blobs or records, a list or a single one; for the others see ``pipe``.
     """
     if num_threads <= 0 and num_runtime_threads <= 0:
-        raise NetError("pipe_and_output: there must be a thread")
+        raise NetError("pipe_and_output: num_threads or num_runtime_threads must be at least 1")
     return _pipe_step(input, output, num_threads, processor, name, capacity, group, num_runtime_threads, final_outputs)
 
 
@@ -243,7 +243,7 @@ def _pipe_step(
         reader = ProcessingReader(reader, processor)
     if threads == 0 or copies == 0:
         if output is not None:
-            raise NetError("pipe: without a thread nothing is written to the output")
+            raise NetError("pipe: num_threads and num_runtime_threads must not be 0 if there is an output")
         return reader, None
     copies = copies or 1
     if copies > 1 and threads > 1:
@@ -260,7 +260,7 @@ def _pipe_step(
 
 
 def _task_name(input: Any, output: Any, processor: Any) -> str:
-    """Return what a task without a name is called after."""
+    """Return the default name of a task."""
     if processor is not None:
         return processor_name(processor)
     return "pipe_from:" + processor_name(input) if output is None else "pipe_into:" + processor_name(output)
@@ -268,12 +268,12 @@ def _task_name(input: Any, output: Any, processor: Any) -> str:
 
 def _end(pipe_like: Any, which: str) -> Any:
     if not hasattr(pipe_like, which):
-        raise TypeError(f"pipe: needs a reader or writer, or something with {which}(), got {pipe_like!r}")
+        raise TypeError(f"pipe: needs a reader or writer, or an object with {which}(), got {pipe_like!r}")
     return getattr(pipe_like, which)()
 
 
 class _Threads:
-    """The threads of a pipe while they are made."""
+    """The threads of a pipe under construction."""
 
     def __init__(self, reader: Reader, output: Any, capacity: int | None) -> None:
         self._reader = reader

@@ -17,7 +17,7 @@ _LOG = logging.getLogger(__name__)
 
 
 def enqueue(net: Net, queue: Any, data_blobs: Sequence[Any], status: Any = None) -> Any:
-    """Add to a net what puts blobs into a queue; return the blob that says whether the queue is closed.
+    """Add operators that enqueue blobs; return the blob that is true if the queue is closed.
 
     Args:
         status: that blob; None: a new one.
@@ -25,7 +25,7 @@ def enqueue(net: Net, queue: Any, data_blobs: Sequence[Any], status: Any = None)
     blobs: list[Any] = []
     for blob in data_blobs:
         if blob in blobs:
-            _LOG.warning("blob %s goes into queue %s twice: a copy is made", blob, queue)
+            _LOG.warning("blob %s is enqueued twice in queue %s: a copy is made", blob, queue)
             blob = net.Copy(blob)
         blobs.append(blob)
     results = net.SafeEnqueueBlobs([queue, *blobs], [*blobs, net.NextBlob("status") if status is None else status])
@@ -40,13 +40,13 @@ def dequeue(
     field_names: Sequence[str] | None = None,
     num_records: int = 1,
 ) -> tuple[list[Any], Any]:
-    """Add to a net what takes blobs out of a queue; return them, and the blob that says whether the queue is closed.
+    """Add operators that dequeue blobs; return these, and the blob that is true if the queue is closed.
 
     Args:
-        num_blobs: how many blobs a record has.
+        num_blobs: number of blobs per record.
         status: that blob; None: a new one.
-        field_names: what the blobs are called after.
-        num_records: how many records are taken and joined.
+        field_names: names for the blobs.
+        num_records: number of records to dequeue and concatenate.
     """
     if field_names is not None and len(field_names) != num_blobs:
         raise NetError(f"dequeue: {len(field_names)} field_names for {num_blobs} blobs")
@@ -66,11 +66,11 @@ def close_queue(step: Any, *queues: Any) -> ExecutionStep:
 
 
 class QueueReader(Reader):
-    """Takes records out of a queue."""
+    """Dequeues records."""
 
     def __init__(self, wrapper: QueueWrapper, num_dequeue_records: int = 1) -> None:
         if wrapper.schema() is None:
-            raise NetError("queue: its records are not known; give it a schema, or make a writer write first")
+            raise NetError("queue: its schema is not known; give one, or write to the queue first")
         super().__init__(wrapper.schema())
         self._wrapper = wrapper
         self._num_dequeue_records = num_dequeue_records
@@ -99,7 +99,7 @@ class QueueReader(Reader):
 
 
 class QueueWriter(Writer):
-    """Puts records into a queue."""
+    """Enqueues records."""
 
     def __init__(self, wrapper: QueueWrapper) -> None:
         self._wrapper = wrapper
@@ -115,12 +115,12 @@ class QueueWriter(Writer):
 
 
 class QueueWrapper(Pipe):
-    """A queue that there is already, as a pipe.
+    """An existing queue as a pipe.
 
     Args:
         handler: its blob.
-        schema: what the records are like.
-        num_dequeue_records: how many records a read takes and joins.
+        schema: of the records.
+        num_dequeue_records: number of records that a read dequeues and concatenates.
     """
 
     def __init__(self, handler: Any, schema: Field | None = None, num_dequeue_records: int = 1) -> None:
@@ -140,13 +140,13 @@ class QueueWrapper(Pipe):
 
 
 class Queue(QueueWrapper):
-    """A queue that is made when the group of tasks begins that uses it.
+    """A queue that is created when a group of tasks that uses it starts.
 
     Args:
-        capacity: records that fit.
-        schema: what the records are like; None: as the first writer says.
+        capacity: largest number of records.
+        schema: of the records; None: that of the first writer.
         name: of its blob.
-        num_dequeue_records: how many records a read takes and joins.
+        num_dequeue_records: number of records that a read dequeues and concatenates.
     """
 
     def __init__(
@@ -158,7 +158,7 @@ class Queue(QueueWrapper):
 
     def setup(self, global_init_net: Net) -> None:
         if self.schema() is None:
-            raise NetError("queue: its records are not known; give it a schema, or add a writer first")
+            raise NetError("queue: its schema is not known; give one, or add a writer first")
         names = self.schema().field_names()
         global_init_net.CreateBlobsQueue(
             [], [self._queue], capacity=self.capacity, num_blobs=len(names), field_names=names

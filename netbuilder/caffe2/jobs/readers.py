@@ -1,4 +1,4 @@
-"""Readers and writers of records: what they add to nets."""
+"""Base classes of readers and writers of records, which add operators to nets."""
 
 from __future__ import annotations
 
@@ -21,46 +21,45 @@ def blobs_of(fields: Any) -> list[Any]:
 
 
 class Reader:
-    """Gives a record each time it is read, until it says that there are no more.
+    """Base class of readers, which return a record for each read until there are no more.
 
-    A reader of one's own has ``read``, or ``read_ex`` if it needs several nets, and perhaps ``setup_ex``.
+    Subclasses implement ``read``, or ``read_ex`` if they need several nets, and optionally ``setup_ex``.
 
     Args:
-        schema: what its records are like; None: not known.
+        schema: of its records; None: unknown.
     """
 
     def __init__(self, schema: Field | None = None) -> None:
         self._schema = schema
 
     def schema(self) -> Any:
-        """Return what its records are like.
+        """Return the schema of its records.
 
         Raises:
-            NetError: that is not known.
+            NetError: it is unknown.
         """
         if self._schema is None:
-            raise NetError(f"{type(self).__name__}: does not say what its records are like; give it a schema")
+            raise NetError(f"{type(self).__name__}: has no schema; give it one")
         return self._schema
 
     def _set_schema(self, schema: Field | None) -> None:
         self._schema = schema
 
     def setup_ex(self, init_net: Net, finish_net: Net | None) -> None:
-        """Add to ``init_net`` what has to run once before all reads, to ``finish_net`` what runs after them."""
+        """Add operators to ``init_net``, run once before all reads, and to ``finish_net``, run after them."""
 
     def read_ex(self, local_init_net: Net, local_finish_net: Net | None) -> tuple[list[Net], Any, list[Any]]:
-        """Return nets that read a record, the blob that says whether there was none any more, and the blobs read.
+        """Return nets that read a record, the blob that is true if there was no record, and the blobs read.
 
         Args:
-            local_init_net, local_finish_net: get what runs in the same thread before the first read and after the
-                last.
+            local_init_net, local_finish_net: nets that run in the same thread before the first and after the last read.
         """
         read_net = Net("reader_body")
         should_stop, fields = self.read(read_net)
         return [read_net], should_stop, fields
 
     def read_record_ex(self, local_init_net: Net, local_finish_net: Net | None) -> tuple[list[Net], Any, Any]:
-        """Do as ``read_ex``, but return a record in the place of its blobs."""
+        """Like ``read_ex``, but return a record instead of its blobs."""
         nets, should_stop, fields = self.read_ex(local_init_net, local_finish_net)
         return nets, should_stop, self._as_record(fields)
 
@@ -70,15 +69,15 @@ class Reader:
         return from_blob_list(self._schema, list(fields))
 
     def read(self, read_net: Net) -> tuple[Any, Any]:
-        """Add to a net what reads a record; return the blob that says whether there was none, and the blobs read."""
+        """Add operators that read a record; return the blob that is true if there was no record, and the blobs read."""
         raise NotImplementedError("readers must implement `read`")
 
     def reset(self, net: Net) -> None:
-        """Add to a net the operators that start it again."""
+        """Add operators that make the reader start again."""
         raise NotImplementedError("this reader cannot be reset")
 
     def read_record(self, read_net: Net) -> tuple[Any, Any]:
-        """Do as ``read``, but return a record in the place of its blobs."""
+        """Like ``read``, but return a record instead of its blobs."""
         should_stop, fields = self.read(read_net)
         return should_stop, self._as_record(fields)
 
@@ -89,7 +88,7 @@ class Reader:
 
         Args:
             reader_net_name: name of its net.
-            external_should_stop: a blob that ends it, too.
+            external_should_stop: a blob that also ends the step when it is true.
         """
         net = Net(reader_net_name or "reader")
         should_stop, fields = self.read_record(net)
@@ -99,27 +98,27 @@ class Reader:
 
 
 class Writer:
-    """Takes a record each time it is written.
+    """Base class of writers.
 
-    A writer of one's own has ``write``, or ``write_ex`` if it needs several nets, and perhaps ``setup_ex``, ``commit``.
+    Subclasses implement ``write``, or ``write_ex`` for several nets, and optionally ``setup_ex`` and ``commit``.
     """
 
     _schema: Any = None
 
     def schema(self) -> Any:
-        """Return what its records are like, None as long as that is not known."""
+        """Return the schema of its records; None as long as it is unknown."""
         return self._schema
 
     def write(self, writer_net: Net, fields: Any) -> None:
-        """Add to a net what writes a list of blobs."""
+        """Add operators that write a list of blobs."""
         raise NotImplementedError("writers must implement `write`")
 
     def write_record(self, writer_net: Net, fields: Any) -> None:
-        """Add to a net what writes a record, or list of blobs."""
+        """Add operators that write a record, or list of blobs."""
         self.write(writer_net, self._blobs(fields))
 
     def setup_ex(self, init_net: Net, finish_net: Net) -> None:
-        """Add to ``init_net`` what has to run once before all writes, to ``finish_net`` what runs after them."""
+        """Add operators to ``init_net``, run once before all writes, and to ``finish_net``, run after them."""
         self.commit(finish_net)
 
     def write_ex(self, fields: Any, local_init_net: Net, local_finish_net: Net, stop_blob: Any) -> list[Net]:
@@ -131,7 +130,7 @@ class Writer:
     def write_record_ex(
         self, fields: Any, local_init_net: Net, local_finish_net: Net, stop_blob: Any = None
     ) -> tuple[list[Net], Any]:
-        """Return nets that write a record, or blobs, and the blob that says when nothing more can be written."""
+        """Return nets that write a record, or blobs, and the blob that becomes true if nothing more can be written."""
         if stop_blob is None:
             stop_blob = BlobReference(local_init_net.NextName("dequeue_status"), local_init_net)
         return self.write_ex(self._blobs(fields), local_init_net, local_finish_net, stop_blob), stop_blob
@@ -142,31 +141,31 @@ class Writer:
         return blobs_of(fields)
 
     def commit(self, finish_net: Net | None) -> None:
-        """Add to a net what ends the writing."""
+        """Add operators that finish writing."""
 
 
 class ReaderBuilder:
     """Makes readers of one source, one for each thread."""
 
     def schema(self) -> Any:
-        """Return what the records are like."""
-        raise NotImplementedError(f"{type(self).__name__}: a builder of readers tells in schema what records are like")
+        """Return the schema of the records."""
+        raise NotImplementedError(f"{type(self).__name__}: subclasses must implement schema")
 
     def setup(self, **kwargs: Any) -> dict[str, Any]:
-        """Do what is needed once; return arguments that ``new_reader`` is to get."""
+        """Do one-time setup; return arguments for ``new_reader``."""
         return {}
 
     def new_reader(self, **kwargs: Any) -> Reader:
         """Return a reader."""
-        raise NotImplementedError(f"{type(self).__name__}: a builder of readers makes them in new_reader")
+        raise NotImplementedError(f"{type(self).__name__}: subclasses must implement new_reader")
 
 
 class PipedReaderBuilder(ReaderBuilder):
-    """Makes readers of what comes out of a pipe after another builder's readers.
+    """Makes readers of pipes whose inputs are another builder's readers.
 
     Args:
-        builder: makes the readers in front.
-        piper: called with such a reader and, by their names, the arguments of ``new_reader``; returns a reader or pipe.
+        builder: makes the input readers.
+        piper: called with such a reader and the arguments of ``new_reader`` by name; returns a reader or pipe.
     """
 
     def __init__(self, builder: ReaderBuilder, piper: Callable[..., Any]) -> None:
@@ -185,11 +184,11 @@ class PipedReaderBuilder(ReaderBuilder):
 
 
 class Pipe:
-    """Something that records are written to at one end and read from at the other.
+    """Base class of pipes, which have writers at one end and readers at the other.
 
     Args:
-        schema: what the records are like; None: as the first writer says.
-        obj_key: under which attribute of a writer's or reader's net it is kept, to be set up; None: of none.
+        schema: of the records; None: that of the first writer.
+        obj_key: attribute of a writer's or reader's net that holds the pipe, so that it is set up; None: no attribute.
     """
 
     def __init__(self, schema: Field | None = None, obj_key: str | None = None) -> None:
@@ -199,19 +198,19 @@ class Pipe:
         self._obj_key = obj_key
 
     def schema(self) -> Any:
-        """Return what the records are like, None as long as that is not known."""
+        """Return the schema of the records; None as long as it is unknown."""
         return self._schema
 
     def setup(self, global_init_net: Net) -> None:
-        """Add to a net what makes it."""
+        """Add operators that create it."""
 
     def reader(self) -> Reader:
         """Return a reader of it."""
-        raise NotImplementedError(f"{type(self).__name__}: a data source makes its readers in reader")
+        raise NotImplementedError(f"{type(self).__name__}: subclasses must implement reader")
 
     def writer(self) -> Writer:
         """Return a writer to it."""
-        raise NotImplementedError(f"{type(self).__name__}: a data source makes its writers in writer")
+        raise NotImplementedError(f"{type(self).__name__}: subclasses must implement writer")
 
     def num_readers(self) -> int:
         """Return how many readers have been used."""
@@ -235,7 +234,7 @@ class Pipe:
 
 
 def struct_of(names: Sequence[str], readers: Sequence[Any]) -> Struct:
-    """Return a record of the records of several readers, by their names."""
+    """Return a record with the records of several readers as fields."""
     if len(names) != len(readers) or not names:
         raise NetError(f"composite reader: {len(names)} names for {len(readers)} readers; give one for each")
     return Struct(*((name, reader.schema()) for name, reader in zip(names, readers)))

@@ -1,4 +1,4 @@
-"""RecordQueue: a queue that threads fill from a reader, and that is read in turn."""
+"""RecordQueue: a queue that threads fill from a reader."""
 
 from __future__ import annotations
 
@@ -36,14 +36,14 @@ class _QueueWriter(Writer):
 
 
 class RecordQueue:
-    """A queue in the current workspace, made at once.
+    """A queue in the current workspace; the constructor creates it.
 
     Args:
-        fields: what its records are like, a record or names of columns.
-        name: what its nets are called after.
-        capacity: records that fit.
-        enforce_unique_name: refuse the name of a queue that there is.
-        num_threads: threads that fill it.
+        fields: schema of its records, a record or names of columns.
+        name: prefix of its nets.
+        capacity: largest number of records.
+        enforce_unique_name: raise an error if a queue of this name exists.
+        num_threads: number of threads that fill it.
     """
 
     def __init__(
@@ -75,11 +75,11 @@ class RecordQueue:
     def build(
         self, reader: Reader, process: Callable[[Net, Field], Field] | None = None
     ) -> tuple[Reader, ExecutionStep, ExecutionStep, Field]:
-        """Return a reader of the queue, a step that fills it, one that closes it, and what its records are like.
+        """Return a reader of the queue, a step that fills it, a step that closes it, and the schema of its records.
 
         Args:
-            reader: what it is filled from.
-            process: adds to a net what is done with a record, and returns what comes of it.
+            reader: source of the records.
+            process: adds operators that process a record to a net, and returns the result.
         """
         steps = []
         for number in range(self.num_threads):

@@ -1,4 +1,4 @@
-"""Sessions: what runs tasks."""
+"""Sessions, which run tasks."""
 
 from __future__ import annotations
 
@@ -15,11 +15,11 @@ __all__ = ["CompiledRunnable", "LocalSession", "Session"]
 
 
 class CompiledRunnable:
-    """A task or group made ready for a kind of session.
+    """A task or group compiled for a class of sessions.
 
     Args:
         obj: what the session runs.
-        session_class: the kind of session.
+        session_class: the class of sessions.
     """
 
     def __init__(self, obj: Any, session_class: type[Session]) -> None:
@@ -28,9 +28,9 @@ class CompiledRunnable:
 
 
 class Session:
-    """Runs tasks, groups of tasks, steps and nets. Use ``LocalSession``.
+    """Base class of sessions, which run tasks, groups of tasks, steps and nets; ``LocalSession`` is one.
 
-    Its block closes it at the end.
+    The end of its ``with`` block closes it.
     """
 
     _compiled_cache: ClassVar[dict[Any, CompiledRunnable]] = {}
@@ -39,26 +39,27 @@ class Session:
         self._open = True
 
     def is_open(self) -> bool:
-        """Whether it runs things."""
+        """Whether it has not been closed."""
         return self._open
 
     @classmethod
     def compile(cls, runnable: Any, workspace_type: str | None = None, setup_net_list: Any = None) -> CompiledRunnable:
-        """Return a task, group, step or net made ready; it may run often.
+        """Compile a task, group, step or net, which can then run repeatedly.
 
         Args:
-            runnable: which.
-            workspace_type: of single tasks, steps and nets, where their blobs are stored; None: in the session's
-                workspace.
-                A group that does not say otherwise has a private one.
+            runnable: the task, group, step or net.
+            workspace_type: where blobs of single tasks, steps and nets are stored; None: in the session's workspace.
+                Groups have a private workspace by default.
             setup_net_list: nets that run before.
 
         Raises:
-            NetError: it is none of these, or was made ready for another kind of session.
+            NetError: ``runnable`` is none of these, or was compiled for another class of sessions.
         """
         if isinstance(runnable, CompiledRunnable):
             if runnable.session_class is not cls:
-                raise NetError(f"{cls.__name__}: what is to run was compiled for {runnable.session_class.__name__}")
+                raise NetError(
+                    f"{cls.__name__}: this was compiled for {runnable.session_class.__name__}; compile it again"
+                )
             return runnable
         known = cls._compiled_cache.get(runnable) if setup_net_list is None else None
         if known is not None and known.session_class is cls:
@@ -76,32 +77,32 @@ class Session:
             NetError: the session is closed, or an operator failed.
         """
         if not self._open:
-            raise NetError(f"{type(self).__name__}: is closed; make another one")
+            raise NetError(f"{type(self).__name__}: is closed; create another one")
         self._run_compiled(self.compile(runnable, workspace_type, setup_net_list).obj)
 
     def close(self) -> None:
-        """Run nothing from now on."""
+        """Close the session, which then runs nothing."""
         if self._open:
             self._do_close()
             self._open = False
 
     def fetch_output(self, output: Any) -> Any:
         """Return the value of a blob."""
-        raise NotImplementedError(f"{type(self).__name__}: a session returns values of blobs in fetch_output")
+        raise NotImplementedError(f"{type(self).__name__}: subclasses must implement fetch_output")
 
     def _run_compiled(self, task_group: Any) -> None:
-        raise NotImplementedError(f"{type(self).__name__}: a session runs groups of tasks in _run_compiled")
+        raise NotImplementedError(f"{type(self).__name__}: subclasses must implement _run_compiled")
 
     @classmethod
     def _compile_task_group(cls, task_group: TaskGroup, setup_net_list: Any = None) -> Any:
         return task_group
 
     def _do_close(self) -> None:
-        """What a kind of session does when it is closed."""
+        """Called when the session is closed."""
 
     def __enter__(self) -> Session:
         if not self._open:
-            raise NetError(f"{type(self).__name__}: is closed; make another one")
+            raise NetError(f"{type(self).__name__}: is closed; create another one")
         return self
 
     def __exit__(self, ex_type: Any, value: Any, traceback: Any) -> None:
@@ -119,12 +120,12 @@ def _as_group(runnable: Any, workspace_type: str | None) -> TaskGroup:
     if isinstance(runnable, Task):
         group.add(runnable)
     elif isinstance(runnable, Plan):
-        raise NetError("session: a plan is run by a workspace; a session runs its steps")
+        raise NetError("session: cannot run a plan; run it with workspace.RunPlan, or run its steps")
     elif isinstance(runnable, (ExecutionStep, Net, list, tuple)) or hasattr(runnable, "steps_or_nets"):
         step = runnable if isinstance(runnable, ExecutionStep) else execution_step("runnable", _parts(runnable))
         Task(step=step, group=group, name="runnable")
     else:
-        raise NetError(f"session: runs a task, a group of tasks, a step or a net, got {runnable!r}")
+        raise NetError(f"session: can run a task, a group of tasks, a step or a net, got {runnable!r}")
     return group
 
 
@@ -136,7 +137,7 @@ class LocalSession(Session):
     """Runs tasks in this process, whatever their nodes.
 
     Args:
-        ws: the workspace that has the results; None: the current one.
+        ws: the workspace for the results; None: the current one.
 
     >>> session = LocalSession(Workspace())
     >>> net = Net("one")

@@ -1,4 +1,4 @@
-"""Task: steps on a node, with results. TaskGroup: tasks that run at the same time."""
+"""Task: a step on a node, with outputs. TaskGroup: tasks that run at the same time."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ __all__ = ["Task", "TaskGroup", "WorkspaceType", "final_output"]
 
 
 class WorkspaceType:
-    """Where the blobs of tasks are stored: in a workspace of their own, or in the session's."""
+    """Where the blobs of tasks are stored: in a private workspace, or in the session's."""
 
     PRIVATE = "private"
     GLOBAL = "global"
@@ -30,13 +30,13 @@ class Task(Managed):
     In the block of a task, operators are added by ``ops``.
 
     Args:
-        step: what it runs: a step, net or builder, or a list of these; None: what the block adds.
+        step: a step, net or builder, or a list of these; None: the operators added in the block.
         outputs: blobs, records or TaskOutputs to be fetched after a run.
         workspace_type: see ``WorkspaceType``; None: the group's.
-        group: the group of tasks; None: the one around, or none at all: a session runs such a task by itself.
-        node: where it runs; None: the node around.
-        name: put after the node's; made unique within the group; None: the name of ``step`` if that is a step.
-        num_instances: so many copies run at the same time, each in a workspace of its own.
+        group: the group of tasks; None: the current one, if any; a session can run a task without a group.
+        node: where it runs; None: the current node.
+        name: follows the node's name, and is made unique within the group; None: the name of ``step``, if it has one.
+        num_instances: number of copies that run at the same time, each in its own workspace.
     """
 
     TASK_SETUP = "task_setup"
@@ -87,7 +87,7 @@ class Task(Managed):
     def __enter__(self) -> Task:
         super().__enter__()
         if self._step is not None:
-            raise NetError(f"task {self.name!r}: has a step already, so it cannot have a block")
+            raise NetError(f"task {self.name!r}: already has a step, so it cannot have a block")
         self._builder = NetBuilder(_fullname=self.name)
         self._builder.__enter__()
         return self
@@ -102,42 +102,42 @@ class Task(Managed):
         return result
 
     def workspace_type(self) -> str | None:
-        """Return where its blobs are stored, see ``WorkspaceType``; None if that is not said."""
+        """Return where its blobs are stored, see ``WorkspaceType``; None if unspecified."""
         return self._workspace_type
 
     def _assert_not_used(self) -> None:
         if self._already_used:
-            raise NetError(f"task {self.name!r}: is part of a plan and cannot be changed any more")
+            raise NetError(f"task {self.name!r}: is part of a plan and can no longer be changed")
 
     def _notify_used(self) -> None:
         self.get_step()
         self._already_used = True
 
     def add_output(self, output: Any) -> Any:
-        """Add a result: a blob, record or TaskOutput; return the TaskOutput."""
+        """Add an output: a blob, record or TaskOutput; return the TaskOutput."""
         self._assert_not_used()
         made = output if isinstance(output, TaskOutput) else TaskOutput(output)
         self._outputs.append(made)
         return made
 
     def add_outputs(self, outputs: Any) -> Any:
-        """Add results, a list or a single one; return TaskOutputs in the same way."""
+        """Add outputs, a list or a single one; return a list of TaskOutputs, or a single one."""
         self._assert_not_used()
         if isinstance(outputs, (list, tuple)):
             return type(outputs)(self.add_output(output) for output in outputs)
         return self.add_output(outputs)
 
     def set_step(self, step: Any) -> None:
-        """Say what it runs: a step, net or builder, or a list of these."""
+        """Set what it runs: a step, net or builder, or a list of these."""
         self._assert_not_used()
         self._step = to_execution_step(step, self.name if hasattr(step, "steps_or_nets") else None)
 
     def get_step(self) -> ExecutionStep:
-        """Return the step with all that runs before and after it; nothing can be changed from then on."""
+        """Return the step with its setup and exit nets; the task cannot be changed afterwards."""
         if self._step_with_setup is not None:
             return self._step_with_setup
         if self._step is None:
-            self._step_with_setup = ExecutionStep(self.name)  # which runs nothing
+            self._step_with_setup = ExecutionStep(self.name)  # a step that runs nothing
             return self._step_with_setup
         reports = [obj for net in self._step.Nets() for obj in net.get_attributes(Task.REPORT_STEP)]
         body = self._step
@@ -145,7 +145,7 @@ class Task(Managed):
             body = execution_step(self.name + ":body", [*reports, body])
         init, exit_ = get_setup_nets(Task.TASK_SETUP, [self._step, *reports], self)
         instance_init, instance_exit = get_setup_nets(Task.TASK_INSTANCE_SETUP, [self._step, *reports], self)
-        if not self._outputs:  # to know when it is through
+        if not self._outputs:  # an output by which the end of the task is known
             done = Net(self.name + ":output")
             self.add_output(done.Const(True))
             exit_.append(done)
@@ -163,11 +163,11 @@ class Task(Managed):
         return execution_step(self.name + ":parallel", [body], num_concurrent_instances=copies)
 
     def output_list(self) -> TaskOutputList:
-        """Return its results together."""
+        """Return its outputs as a TaskOutputList."""
         return TaskOutputList(self._outputs)
 
     def outputs(self) -> list[TaskOutput]:
-        """Return its results."""
+        """Return its outputs."""
         return self._outputs
 
     def __repr__(self) -> str:
@@ -178,7 +178,7 @@ class TaskGroup(Managed):
     """Tasks that run at the same time.
 
     Args:
-        workspace_type: see ``WorkspaceType``; None: private, unless a task says otherwise.
+        workspace_type: see ``WorkspaceType``; None: that of its tasks, else private.
 
     >>> with TaskGroup() as group:
     ...     task = Task(step=Net("nothing"), name="idle")
@@ -197,7 +197,7 @@ class TaskGroup(Managed):
         self._remote_nets: list[Net] = []
 
     def add_remote_net(self, net: Net) -> None:
-        """Keep a net for other nodes."""
+        """Store a net for other nodes."""
         self._remote_nets.append(net)
 
     def remote_nets(self) -> list[Net]:
@@ -215,18 +215,18 @@ class TaskGroup(Managed):
         self._tasks.append(task)
 
     def tasks_so_far(self) -> list[Task]:
-        """Return the tasks; others can be added."""
+        """Return the tasks; more can be added."""
         return self._tasks
 
     def tasks(self) -> list[Task]:
-        """Return the tasks; nothing can be added from then on.
+        """Return the tasks; no more can be added afterwards.
 
         Raises:
-            NetError: the blobs of some are stored elsewhere than those of others, or of the group.
+            NetError: tasks, or the group, have different types of workspaces.
         """
         kinds = {kind for kind in (self._workspace_type, *(task.workspace_type() for task in self._tasks)) if kind}
         if len(kinds) > 1:
-            raise NetError(f"TaskGroup: its tasks, and itself, have workspaces of the kinds {sorted(kinds)}; take one")
+            raise NetError(f"TaskGroup: all its tasks must have the same type of workspace, got {sorted(kinds)}")
         self._workspace_type = kinds.pop() if kinds else WorkspaceType.PRIVATE
         for task in self._tasks:
             task._workspace_type = self._workspace_type
@@ -235,7 +235,7 @@ class TaskGroup(Managed):
         return self._tasks
 
     def num_registered_tasks(self) -> int:
-        """Return how many tasks there are."""
+        """Return the number of tasks."""
         return len(self._tasks)
 
     def used_nodes(self) -> list[str]:
@@ -247,14 +247,14 @@ class TaskGroup(Managed):
 
         Args:
             step: a step, net or builder.
-            node: where; None: on the node around.
-            interval_ms: how often.
+            node: where it runs; None: on the current node.
+            interval_ms: milliseconds between runs.
         """
         timed = execution_step("report_step", to_execution_step(step), run_every_ms=interval_ms)
         self._report_steps.append((timed, str(Node.current(None if node is None else Node(node)))))
 
     def add_report(self, step: ExecutionStep) -> None:
-        """Run a step, which says itself how often, while the tasks run."""
+        """Run a step, which has an interval, while the tasks run."""
         self._report_steps.append((step, str(Node.current())))
 
     def report_net(self, net: Net | None = None, node: Any = None, report_interval: int = 5) -> Net:
@@ -267,7 +267,7 @@ class TaskGroup(Managed):
         """Return a group with one task for each node, which runs all tasks of the node at the same time.
 
         Args:
-            node_remap: node -> the node that takes its place.
+            node_remap: node -> the node that replaces it.
         """
         remap = node_remap or str
         by_node: dict[str, list[Task]] = {}
@@ -284,7 +284,7 @@ class TaskGroup(Managed):
             step = self._node_step(node, tasks, reports.get(node, []))
             outputs = [output for task in tasks for output in task.outputs()]
             task = Task(node=node, step=step, outputs=outputs, name="grouped_by_node", group=grouped)
-            task._step_with_setup = step  # which has what the tasks need set up
+            task._step_with_setup = step  # includes the setup of the tasks
         for net in self._remote_nets:
             grouped.add_remote_net(net)
         return grouped
@@ -297,7 +297,7 @@ class TaskGroup(Managed):
         return add_setup_steps(body, init, exit_, node)
 
     def to_task(self, node: Any = None) -> Task:
-        """Return one task, on one node, that does what all tasks of the group do."""
+        """Return one task, on one node, that runs all tasks of the group."""
         where = str(Node.current(None if node is None else Node(node)))
         tasks = self.tasks_by_node(lambda name: where).tasks_so_far()
         return tasks[0] if tasks else Task(group=TaskGroup())
@@ -311,10 +311,10 @@ class TaskGroup(Managed):
 
 
 def final_output(blob_or_record: BlobReference | Field) -> Any:
-    """Add a blob or record to the results of the current task, or of a new one where there is none.
+    """Add a blob or record to the outputs of the current task, or of a new one if there is none.
 
     Returns:
-        What gives its value after a run.
+        A TaskOutput, which has the value after a run.
     """
     task = Task.current(required=False)
     return (Task() if task is None else task).add_output(blob_or_record)

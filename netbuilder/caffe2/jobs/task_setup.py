@@ -1,4 +1,4 @@
-"""What runs before and after steps, kept with nets and found by a key."""
+"""Setup and exit nets of steps, stored as attributes of nets."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ __all__ = ["SetupNets", "add_setup_steps", "get_setup_nets"]
 
 
 class SetupNets:
-    """Nets that run before and after the steps, as an attribute of a net that needs them.
+    """Nets that run before and after a step, stored as an attribute of a net that needs them.
 
     Args:
         init_nets, exit_nets: lists of nets, or None.
@@ -35,15 +35,15 @@ class SetupNets:
 
 
 def get_setup_nets(key: str, steps_or_nets: Iterable[Any], target: Any) -> tuple[list[Any], list[Any]]:
-    """Return the nets that run before and after, from what nets keep under ``key``.
+    """Return the setup and exit nets of the objects that nets store in the attribute ``key``.
 
-    Such an object has ``setup(net)``, or ``exit(net)``, or both. They add operators to the net they are given, or
-    return a net or builder, or a list of these. They are asked once for each target.
+    Such an object has ``setup(net)``, or ``exit(net)``, or both. They add operators to ``net``, or return a net or
+    builder, or a list of these. They are called once for each target.
 
     Args:
-        key: the attribute's name.
+        key: name of the attribute.
         steps_or_nets: steps, nets and builders.
-        target: what they are set up for: a task or a group of tasks.
+        target: the task or group of tasks.
     """
     init_net, exit_net = Net(key + "/init"), Net(key + "/exit")
     init_nets: list[Any] = []
@@ -63,7 +63,7 @@ def get_setup_nets(key: str, steps_or_nets: Iterable[Any], target: Any) -> tuple
                 nets.append(made)
     init_nets.extend([init_net] if init_net.op_len else [])
     exit_nets.extend([exit_net] if exit_net.op_len else [])
-    # What a setup itself needs runs before it, or after it.
+    # Setup nets may have setup and exit nets of their own, which run before and after them.
     inner = [net for net in init_nets if net is not init_net] if init_nets else []
     if inner and any(_attributes(net, key) for net in inner):
         more_init, more_exit = get_setup_nets(key, inner, target)

@@ -1,4 +1,4 @@
-"""The messages and device types of nets; the messages are netbuilder's own."""
+"""The messages and device types of nets, the same classes as in netbuilder.proto."""
 
 from netbuilder.caffe2.missing import names_of
 from netbuilder.proto.netbuilder_pb2 import (

@@ -1,4 +1,4 @@
-"""What ``workspace.C`` is: the names of Caffe2's extension that scripts touch."""
+"""``workspace.C``: the names of Caffe2's C extension that scripts use."""
 
 from __future__ import annotations
 
@@ -69,9 +69,9 @@ __all__ = [
 ]
 
 has_hip_support = use_rocm = use_trt = is_asan = define_caffe2_no_operator_schema = False
-has_fbgemm = True  # what its users ask for is here: bfloat16 in files
+has_fbgemm = True  # scripts check it before they save bfloat16, which is supported
 
-# Known only once libraries are loaded.
+# Computed at first access, because they load libraries.
 LAZY: dict[str, Callable[[], Any]] = {
     "has_cuda_support": lambda: gpu_count() > 0,
     "has_gpu_support": lambda: gpu_count() > 0,
@@ -83,7 +83,7 @@ __getattr__ = names_of(__name__, LAZY)
 
 
 def num_cuda_devices() -> int:
-    """Return how many NVIDIA GPUs can be used."""
+    """Return the number of usable NVIDIA GPUs."""
     return gpu_count()
 
 
@@ -93,12 +93,12 @@ def registered_operators() -> list[str]:
 
 
 def nearby_opnames(name: str) -> list[str]:
-    """Return types of operators whose names are like ``name``."""
+    """Return operator types with similar names."""
     return difflib.get_close_matches(name, operator_types(), n=5)
 
 
 def get_build_options() -> dict[str, str]:
-    """Return how this build was made, by Caffe2's names; "" where a library is not used."""
+    """Return the build options under Caffe2's names; "" for libraries that are not used."""
     return {
         "USE_CUDA": "ON" if gpu_count() else "OFF",
         "USE_CUDNN": "",
@@ -130,11 +130,11 @@ def switch_workspace(name: str, create_if_missing: bool | None = None) -> None:
     """Make a workspace the current one.
 
     Args:
-        name: which.
-        create_if_missing: make it if it is not there.
+        name: of the workspace.
+        create_if_missing: create it if it does not exist.
 
     Raises:
-        NetError: there is none of this name.
+        NetError: there is no workspace of this name.
     """
     default.switch(name, create=bool(create_if_missing))
 
@@ -153,13 +153,13 @@ def has_blob(name: Any) -> bool:
 
 
 def create_blob(name: Any) -> bool:
-    """Make an empty blob if there is none of this name; returns True."""
+    """Create an empty blob unless one of this name exists; returns True."""
     default.workspace().make(blob_name(name))
     return True
 
 
 def reset_blob(name: Any) -> None:
-    """Take a blob's value away.
+    """Remove a blob's value.
 
     Raises:
         BlobError: there is no such blob.
@@ -183,14 +183,14 @@ def fetch_blob(name: Any) -> Any:
 
 
 def get_blob_size_bytes(name: Any) -> int:
-    """Return the bytes that a tensor's elements take.
+    """Return the size of a tensor's elements in bytes.
 
     Raises:
-        BlobError: there is no such blob, or it holds no tensor.
+        BlobError: there is no such blob, or it does not hold a tensor.
     """
     spec = default.workspace().spec(blob_name(name))
     if spec is None:
-        raise BlobError(f"blob {blob_name(name)!r} holds no tensor, so it has no size")
+        raise BlobError(f"blob {blob_name(name)!r} does not hold a tensor, so it has no size")
     return spec.nbytes
 
 
@@ -200,7 +200,7 @@ def serialize_blob(name: Any) -> bytes:
 
 
 def deserialize_blob(name: Any, content: bytes) -> None:
-    """Set a blob to what a BlobProto's bytes hold."""
+    """Set a blob from the bytes of a BlobProto."""
     from_record(default.workspace(), blob_name(name), content)
 
 
@@ -220,15 +220,15 @@ def create_net(net_def: Any, overwrite: bool = False) -> bool:
         overwrite: replace a net of this name.
 
     Raises:
-        BlobError: the net reads blobs that it does not make and that are not there.
-        NetError: a net of this name exists, or the net is wrong.
+        BlobError: the net reads blobs that neither it nor the workspace provides.
+        NetError: a net of this name exists, or the net is invalid.
     """
     workspaces_module.create_net(default.workspace(), _message(net_def, NetDef), overwrite)
     return True
 
 
 def delete_net(name: str) -> bool:
-    """Forget a created net; returns True."""
+    """Delete a created net; returns True."""
     default.workspace().delete_net(name)
     return True
 
@@ -238,9 +238,9 @@ def run_net(name: str, num_iter: int = 1, allow_fail: bool = False) -> bool:
 
     Args:
         name: of the net.
-        num_iter: how often.
-        allow_fail: return False, instead of raising, when an operator fails; what an operator raised that is no
-            error of its own, such as an IndexError, is raised still.
+        num_iter: number of runs.
+        allow_fail: return False, instead of raising, when an operator reports an error; other exceptions, such as an
+            IndexError in a Python operator, are raised.
     """
     net = default.workspace().net(name)
     try:
@@ -255,7 +255,7 @@ def run_net(name: str, num_iter: int = 1, allow_fail: bool = False) -> bool:
 
 
 def run_net_once(net_def: Any) -> bool:
-    """Run a net, given as Net, NetDef or bytes, that is not kept; returns True."""
+    """Run a net, given as Net, NetDef or bytes, without keeping it; returns True."""
     net, workspace = message_of(_message(net_def, NetDef)), default.workspace()
     workspace.run_net_once(net)
     check_finite(workspace, net.op)
@@ -277,18 +277,18 @@ def run_plan(plan_def: Any) -> bool:
 
 
 def run_plan_in_background(plan_def: Any) -> BackgroundPlan:
-    """Run a plan, given as Plan, PlanDef or bytes, in a thread of its own."""
+    """Run a plan, given as Plan, PlanDef or bytes, in another thread."""
     return BackgroundPlan(default.workspace(), _message(plan_def, PlanDef))
 
 
 def benchmark_net(name: Any, warmup_runs: int, main_runs: int, run_individual: bool) -> list[float]:
-    """Return the mean time of a run of a created net, in milliseconds, and that of each operator.
+    """Return the mean time of a run of a created net, in milliseconds, followed by the mean time of each operator.
 
     Args:
         name: of the net.
         warmup_runs: runs before those that are timed.
         main_runs: runs that are timed.
-        run_individual: time the operators one by one, too; otherwise their times are 0.
+        run_individual: also time the operators one by one; otherwise their times are 0.
     """
     return benchmark(default.workspace(), name, warmup_runs, main_runs, each_operator=run_individual)
 

@@ -1,4 +1,4 @@
-"""Layer helpers: ``brew.conv(model, ...)``; all of ``netbuilder.model.brew``, with what is registered later."""
+"""Layer helpers: ``brew.conv(model, ...)``; those of ``netbuilder.model.brew``, including helpers registered later."""
 
 from __future__ import annotations
 

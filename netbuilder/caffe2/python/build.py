@@ -1,4 +1,4 @@
-"""How this build was made, as scripts ask for it."""
+"""The build options, as scripts query them."""
 
 from __future__ import annotations
 

@@ -20,13 +20,13 @@ Fill = tuple[str, dict[str, Any]]
 
 
 class CNNModelHelper(ModelHelper):
-    """A model whose methods add layers; what they do, ``brew``'s functions do, too.
+    """A model whose methods add layers, as ``brew``'s functions do.
 
     Args:
-        order: "NCHW" or "NHWC", of all layers.
+        order: "NCHW" or "NHWC", for all layers.
         name: of the model; None: "CNN".
-        use_cudnn, cudnn_exhaustive_search, ws_nbytes_limit: of all layers.
-        init_params, skip_sparse_optim, param_model: of ``ModelHelper``.
+        use_cudnn, cudnn_exhaustive_search, ws_nbytes_limit: for all layers.
+        init_params, skip_sparse_optim, param_model: see ``ModelHelper``.
 
     >>> model = CNNModelHelper(name="cnn_example")
     >>> model.FC("x", "y", 3, 2)
@@ -66,7 +66,7 @@ class CNNModelHelper(ModelHelper):
             raise AttributeError(f"CNNModelHelper has no {name}: {reason}")
         return super().__getattr__(name)
 
-    # Layers; the arguments are those of brew's function after the model.
+    # Layers; they take the arguments of brew's function without the model.
 
     def Conv(self, *args: Any, **kwargs: Any) -> BlobReference:
         """Add ``brew.conv``."""
@@ -170,19 +170,19 @@ class CNNModelHelper(ModelHelper):
         return brew.average_pool(self, *args, **kwargs)
 
     def AddWeightDecay(self, weight_decay: float) -> None:
-        """Add ``brew.add_weight_decay``: the constants that old scripts build their decay from."""
+        """Add ``brew.add_weight_decay``: the constants from which old scripts build weight decay."""
         brew.add_weight_decay(self, weight_decay)
 
     # Fills and devices by name.
 
     @property
     def XavierInit(self) -> Fill:
-        """The fill by Xavier's rule."""
+        """The Xavier initialization."""
         return "XavierFill", {}
 
     @property
     def MSRAInit(self) -> Fill:
-        """The fill by the rule of He and others."""
+        """The initialization of He et al."""
         return "MSRAFill", {}
 
     @property

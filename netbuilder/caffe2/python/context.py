@@ -1,4 +1,4 @@
-"""Objects that are current within a block: a stack per class and thread."""
+"""Objects that are current inside a ``with`` block: one stack per class and thread."""
 
 from __future__ import annotations
 
@@ -18,10 +18,9 @@ M = TypeVar("M", bound="Managed")
 
 
 class Managed:
-    """Base of classes whose objects are entered by ``with``; ``current()`` gives the innermost one of the class.
+    """Base of classes whose objects are entered by ``with``; ``current()`` returns the innermost one.
 
-    Each class that derives from this one directly has a stack of its own, shared with the classes below it; each
-    thread sees its own.
+    Each direct subclass has its own stack per thread, shared with its subclasses.
 
     >>> class Color(Managed):
     ...     pass
@@ -48,7 +47,7 @@ class Managed:
 
     @classmethod
     def _first(cls) -> Any:
-        """Return what is current where nothing has been entered: nothing."""
+        """Return the object that is current before any is entered: None."""
         return None
 
     @classmethod
@@ -56,8 +55,8 @@ class Managed:
         """Return ``value`` if it is given, else the innermost object.
 
         Args:
-            value: what the caller was given, of this class.
-            required: raise if nothing is current, instead of returning None.
+            value: an object of this class that takes precedence, or None.
+            required: raise an error if nothing is current, instead of returning None.
 
         Raises:
             TypeError: ``value`` is of another class.
@@ -70,7 +69,7 @@ class Managed:
         stack = cls._stack()
         found = stack[-1] if stack else cls._first()
         if found is None and required:
-            raise UsageError(f"no {cls.__name__} is current; enter one by `with {cls.__name__}(...):`")
+            raise UsageError(f"no {cls.__name__} is current; enter one with `with {cls.__name__}(...):`")
         return found
 
     def __enter__(self: M) -> M:
@@ -81,7 +80,7 @@ class Managed:
         self._stack().pop()
 
     def __call__(self, function: Callable[..., Any]) -> Callable[..., Any]:
-        """Let a function run inside this object, as a decorator."""
+        """Decorate a function: it runs inside ``with self``."""
 
         @functools.wraps(function)
         def inside(*args: Any, **kwargs: Any) -> Any:
@@ -92,7 +91,7 @@ class Managed:
 
 
 class DefaultManaged(Managed):
-    """The same, with an object that is current where none has been entered: one per class and thread."""
+    """``Managed`` with a default object, current where none has been entered: one per class and thread."""
 
     @classmethod
     def _first(cls) -> Any:

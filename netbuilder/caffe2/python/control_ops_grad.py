@@ -24,40 +24,40 @@ __getattr__ = names_of(__name__)
 
 
 def gen_do_gradient(op: OperatorDef, g_output: Sequence[Any]) -> tuple[list[OperatorDef], list[Any]]:
-    """Return the gradient operators of a Do, and the gradient of each input or None.
+    """Return the gradient operators of a Do, and for each input its gradient or None.
 
     Args:
         op: the operator.
-        g_output: the gradient of each output, None for those without.
+        g_output: for each output its gradient or None.
     """
     return _gradient("Do", op, g_output)
 
 
 def gen_if_gradient(op: OperatorDef, g_output: Sequence[Any]) -> tuple[list[OperatorDef], list[Any]]:
-    """The same for an If. A branch that leaves a blob alone hands its gradient through."""
+    """Return the same for an If. A branch that does not write a blob passes the blob's gradient through."""
     return _gradient("If", op, g_output)
 
 
 def gen_while_gradient(op: OperatorDef, g_output: Sequence[Any]) -> tuple[list[OperatorDef], list[Any]]:
-    """The same for a While, which is given arguments: what it has to keep for its gradient."""
+    """Return the same for a While; sets arguments of ``op`` that name the blobs to keep for its gradient."""
     return _gradient("While", op, g_output)
 
 
 def _gradient(kind: str, op: OperatorDef, g_output: Sequence[Any]) -> tuple[list[OperatorDef], list[Any]]:
     if op.type != kind or len(g_output) != len(op.output):
         raise UsageError(
-            f"needs the gradients of the outputs of a {kind}, one each or None; got {len(g_output)} for a {op.type} "
-            f"with the outputs {list(op.output)}"
+            f"the operator must be a {kind}, with a gradient or None for each output; got {len(g_output)} gradients "
+            f"for a {op.type} with the outputs {list(op.output)}"
         )
     return GradientRegistry.GetGradientForOp(op, g_output)
 
 
 def dedupe_g_output(op: OperatorDef, g_output: Sequence[Any]) -> tuple[list[OperatorDef], list[Any]]:
-    """Return gradients that are all different, and the operators that copy those which came twice.
+    """Return operators that copy gradients which occur twice, and the gradients, now all different.
 
     Args:
         op: the forward operator.
-        g_output: the gradient of each of its outputs, or None; left unchanged.
+        g_output: for each output its gradient or None; unchanged.
     """
     seen: set[str] = set()
     copies, gradients = [], []
@@ -73,16 +73,16 @@ def dedupe_g_output(op: OperatorDef, g_output: Sequence[Any]) -> tuple[list[Oper
 
 
 def disambiguate_grad_if_op_output(grad_op: OperatorDef, idx: int, new_grad_output: str) -> None:
-    """Give an output of a gradient If another name, in the nets that it holds too.
+    """Rename an output of a gradient If, also in its subnets.
 
     Args:
         grad_op: changed in place.
-        idx: which output.
-        new_grad_output: the name.
+        idx: index of the output.
+        new_grad_output: the new name.
     """
     rename_output(grad_op, idx, new_grad_output)
 
 
 def getNetArgument(op: OperatorDef, net_name: str) -> NetDef | None:
-    """Return the net among an operator's arguments that has this name; None if there is none."""
+    """Return the net argument of this name, or None."""
     return next((argument.n for argument in op.arg if argument.name == net_name), None)

@@ -48,7 +48,7 @@ def _with_loss(model: ModelHelper, prediction: Any) -> None:
 
 
 def MLP(order: str, cudnn_ws: int | None) -> Built:
-    """Return three chains of twenty fully connected layers each, added up, and the length of the input."""
+    """Return a model of three chains of twenty fully connected layers each, added up, and the input's width."""
     model = _model("MLP", order, cudnn_ws)
     ends = []
     for chain in range(_MLP_WIDTH):
@@ -72,22 +72,22 @@ def _zoo(name: str, order: str, cudnn_ws: int | None, create: Callable[..., Any]
 
 
 def AlexNet(order: str, cudnn_ws: int | None) -> Built:
-    """Return AlexNet in one tower, without dropout, and the images' side in pixels."""
+    """Return AlexNet with one tower, without dropout, and the image size in pixels."""
     return _zoo("alexnet", order, cudnn_ws, create_alexnet, 224, towers=1, dropout=0.0)
 
 
 def OverFeat(order: str, cudnn_ws: int | None) -> Built:
-    """Return the fast model of OverFeat and the images' side in pixels."""
+    """Return OverFeat's fast model, and the image size in pixels."""
     return _zoo("overfeat", order, cudnn_ws, create_overfeat, 231)
 
 
 def VGGA(order: str, cudnn_ws: int | None) -> Built:
-    """Return VGG of eleven layers and the images' side in pixels."""
+    """Return VGG with eleven layers, and the image size in pixels."""
     return _zoo("vgga", order, cudnn_ws, create_vgg, 224, num_layers=11, dropout=0.0)
 
 
 def Inception(order: str, cudnn_ws: int | None) -> Built:
-    """Return Inception v1 without normalization, and the images' side in pixels."""
+    """Return Inception v1 without normalization, and the image size in pixels."""
     return _zoo("inception", order, cudnn_ws, create_inception_v1, 224, lrn=False, dropout=0.0)
 
 
@@ -97,7 +97,7 @@ GENERATORS: dict[str, Generator] = {
 
 
 def AddParameterUpdate(model: ModelHelper) -> None:
-    """Add plain steps along the gradients, with a rate so small that parameters stay."""
+    """Add gradient descent with a learning rate so small that parameters hardly change."""
     iteration = brew.iter(model, "iter")
     rate = model.net.LearningRate(iteration, "LR", base_lr=-1e-8, policy="step", stepsize=10000, gamma=0.999)
     one = model.param_init_net.ConstantFill([], "ONE", shape=[1], value=1.0)
@@ -106,11 +106,11 @@ def AddParameterUpdate(model: ModelHelper) -> None:
 
 
 def Benchmark(model_gen: Generator, arg: argparse.Namespace) -> None:
-    """Build a net, fill its input at random, and print the time of a step.
+    """Build a net, fill its input with random values, and print the time of a step.
 
     Args:
-        model_gen: makes the model and says the size of its input.
-        arg: what ``GetArgumentParser`` reads.
+        model_gen: returns the model and the size of its input.
+        arg: options of ``GetArgumentParser``.
     """
     model, size = model_gen(arg.order, arg.cudnn_ws)
     model.net.set_type(arg.net_type, arg.num_workers)
@@ -156,21 +156,21 @@ def _report(model: ModelHelper, times: list[float], arg: argparse.Namespace) -> 
 def GetArgumentParser() -> argparse.ArgumentParser:
     """Return the parser of the command line."""
     parser = argparse.ArgumentParser(description="Times steps of well-known nets.")
-    parser.add_argument("--batch_size", type=int, default=128, help="samples a step")
+    parser.add_argument("--batch_size", type=int, default=128, help="samples per step")
     parser.add_argument("--model", type=str, help=f"one of {', '.join(GENERATORS)}")
-    parser.add_argument("--order", type=str, default="NCHW", help="of the axes: NCHW or NHWC")
-    parser.add_argument("--cudnn_ws", type=int, help="written into the operators, not read")
-    parser.add_argument("--iterations", type=int, default=10, help="runs that are timed")
-    parser.add_argument("--warmup_iterations", type=int, default=10, help="runs before those")
-    parser.add_argument("--forward_only", action="store_true", help="neither backward pass nor update")
-    parser.add_argument("--layer_wise_benchmark", action="store_true", help="time the operators one by one, too")
-    parser.add_argument("--cpu", action="store_true", help="run on the CPU, not on a GPU")
-    parser.add_argument("--engine", type=str, default="", help="of every operator")
+    parser.add_argument("--order", type=str, default="NCHW", help="layout of images: NCHW or NHWC")
+    parser.add_argument("--cudnn_ws", type=int, help="set on the operators; has no effect")
+    parser.add_argument("--iterations", type=int, default=10, help="timed runs")
+    parser.add_argument("--warmup_iterations", type=int, default=10, help="runs before the timed ones")
+    parser.add_argument("--forward_only", action="store_true", help="time the forward pass only")
+    parser.add_argument("--layer_wise_benchmark", action="store_true", help="also time the operators one by one")
+    parser.add_argument("--cpu", action="store_true", help="run on the CPU instead of a GPU")
+    parser.add_argument("--engine", type=str, default="", help="engine of every operator")
     parser.add_argument("--dump_model", action="store_true", help="write the nets as text to the current directory")
-    parser.add_argument("--net_type", type=str, default="dag", help="how the net runs")
-    parser.add_argument("--num_workers", type=int, default=2, help="lanes that it runs over")
-    parser.add_argument("--use-nvtx", action="store_true", help="not served: netbuilder-profile --trace")
-    parser.add_argument("--htrace_span_log_path", type=str, help="not served: netbuilder-profile --trace")
+    parser.add_argument("--net_type", type=str, default="dag", help="type of the net")
+    parser.add_argument("--num_workers", type=int, default=2, help="workers of the net")
+    parser.add_argument("--use-nvtx", action="store_true", help="not supported; use netbuilder-profile --trace")
+    parser.add_argument("--htrace_span_log_path", type=str, help="not supported; use netbuilder-profile --trace")
     return parser
 
 
@@ -181,7 +181,7 @@ def main() -> int:
     if arg.model not in GENERATORS or arg.use_nvtx or arg.htrace_span_log_path:
         parser.print_help()
         wrong = arg.model if arg.model not in GENERATORS else "tracing by NVTX or HTrace"
-        print(f"convnet_benchmarks: {wrong!r} is not served", file=sys.stderr)
+        print(f"convnet_benchmarks: {wrong!r} is not supported", file=sys.stderr)
         return 2
     workspace.GlobalInit(["caffe2", "--caffe2_log_level=0", *extra])
     Benchmark(GENERATORS[arg.model], arg)

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any
 
-import netbuilder.caffe2.observers  # noqa: F401  (gives nets the methods for observers)
+import netbuilder.caffe2.observers  # noqa: F401  (adds the observer methods to nets)
 from netbuilder.caffe2.device_copies import (
     InferOpBlobDevices,
     InferOpBlobDevicesAsDict,
@@ -132,7 +132,7 @@ __getattr__ = names_of(__name__)
 
 
 def _reason(name: str) -> str:
-    """Return why a net, or the model that it belongs to, lacks a name of Caffe2's classes."""
+    """Return why a net, or its model, lacks a name of Caffe2's classes."""
     return reason_of(f"python.core.Net.{name}") or reason_of(f"python.model_helper.ModelHelper.{name}")
 
 
@@ -140,7 +140,7 @@ name_reasons.append(_reason)
 
 
 class DataType:
-    """The types of elements, by the numbers that they have in TensorProto.
+    """The data types, with their numbers in TensorProto.
 
     >>> DataType.FLOAT, DataType.INT64
     (1, 10)
@@ -175,9 +175,9 @@ def DeviceOption(
 
     Args:
         device_type: ``caffe2_pb2.CPU`` or ``caffe2_pb2.CUDA``.
-        device_id: number of the GPU, or of the replica on the CPU.
-        random_seed: of the random operators placed on it.
-        node_name: the host, in nets for several.
+        device_id: index of the GPU, or of the replica on the CPU.
+        random_seed: seed of random operators on this device.
+        node_name: the host, in nets for several hosts.
         numa_node_id: kept in the message.
         extra_info: strings kept in the message.
 
@@ -206,11 +206,11 @@ def CreateOperator(
     debug_info: str | None = None,
     **kwargs: Any,
 ) -> OperatorDef:
-    """Return an operator, unchecked: what is wrong with it is an error when it runs, or its net is created.
+    """Return an operator without checking it: it is checked when it runs or when its net is created.
 
     Args:
         operator_type: its type.
-        inputs, outputs: a blob (reference or string) or a list of blobs; strings get the current name scope.
+        inputs, outputs: a blob (reference or string) or a list of blobs; the name scope is added to strings.
         name, control_input, device_option, arg, engine, debug_info, kwargs: as for the native ``CreateOperator``;
             an argument that the operator does not read is ignored, with an ``IgnoredArgumentWarning``.
     """
@@ -229,12 +229,12 @@ def CreateOperator(
 
 
 def IsGPUDeviceType(device_type: int) -> bool:
-    """Whether a device type is one of GPUs."""
+    """Whether a device type is a GPU."""
     return device_type in (PROTO_CUDA, PROTO_HIP)
 
 
 def IsOperatorWithEngine(op_type: str, engine: str) -> bool:
-    """Whether an operator is known and a library of this name serves it; "" and "DEFAULT" are any."""
+    """Whether an operator exists and has a kernel with this engine; "" and "DEFAULT" mean any engine."""
     if not IsOperator(op_type) or engine in ("", "DEFAULT"):
         return IsOperator(op_type)
     return any(kernel.engine == engine for device in (CPU, GPU) for kernel in prepared_kernels(op_type, device))
@@ -246,10 +246,10 @@ def _GetRegisteredOperators() -> set[str]:
 
 
 def RefreshRegisteredOperators(trigger_lazy: bool = True) -> None:
-    """Look up the operators again; those of netbuilder are known from the start.
+    """Update the set of registered operators; netbuilder's own are registered from the start.
 
     Args:
-        trigger_lazy: try the libraries first that ``lazy_dyndep`` was given.
+        trigger_lazy: first try to load the libraries that ``lazy_dyndep`` was given.
     """
     if trigger_lazy:
         TriggerLazyImport()
@@ -266,12 +266,12 @@ def CreatePythonOperator(
     *args: Any,
     **kwargs: Any,
 ) -> OperatorDef:
-    """Return an operator that runs Python code.
+    """Return an operator that calls Python functions.
 
     Args:
         f, grad_f, python_func_type, pass_workspace: as for ``Net.Python``.
         inputs, outputs: blobs.
-        args, kwargs: of ``CreateOperator``, after the outputs.
+        args, kwargs: further arguments of ``CreateOperator``.
     """
     arguments = python_arguments(f, grad_f, python_func_type, pass_workspace, must_fill=False)
     create: Callable[..., OperatorDef] = CreateOperator
@@ -279,12 +279,12 @@ def CreatePythonOperator(
 
 
 def InferBlobDevices(net: Net) -> dict[str, _DeviceOption]:
-    """Return the device of each blob: that of the first operator that touches it."""
+    """Return the device of each blob: that of the first operator that reads or writes it."""
     return blob_devices([net.Proto()])
 
 
 def GetIndexFromGradientList(g_list: Iterable[Any], name: Any) -> int | None:
-    """Return the place of a blob in a list of gradients, dense or sparse (its indices or values); None without."""
+    """Return the index of a blob in a list of dense or sparse gradients (as their indices or values), or None."""
     for index, gradient in enumerate(g_list):
         if gradient == name or isinstance(gradient, tuple) and name in gradient:
             return index
@@ -292,14 +292,14 @@ def GetIndexFromGradientList(g_list: Iterable[Any], name: Any) -> int | None:
 
 
 def get_net_name(netlike: Any) -> Any:
-    """Return the name of a net given as Net, NetDef or name; anything else comes back as it is."""
+    """Return the name of a Net or NetDef; anything else is returned unchanged."""
     if isinstance(netlike, Net):
         return netlike.Name()
     return netlike.name if isinstance(netlike, NetDef) else netlike
 
 
 def output_to_list(op_output: Any) -> list[Any]:
-    """Return what an operator's call gave, a reference or several, as a list."""
+    """Return the result of adding an operator, one reference or several, as a list."""
     return list(op_output) if isinstance(op_output, (list, tuple)) else [op_output]
 
 
@@ -315,10 +315,10 @@ def remap_input(op: OperatorDef, blob_name_remapping: Mapping[Any, Any]) -> None
 
 
 def recurrent_network_op_remap(op: OperatorDef, prefix: str, blob_remap: Mapping[Any, Any]) -> None:
-    """Rename blobs in the step nets of a recurrent operator, and in its arguments; ``Clone`` does so by itself.
+    """Rename blobs in the step nets and arguments of a recurrent operator; ``Clone`` does this automatically.
 
     Args:
-        op: changed in place; its inputs and outputs stay.
+        op: changed in place, except for its inputs and outputs.
         prefix: not used, as in Caffe2.
         blob_remap: old blob -> new blob.
     """
@@ -326,12 +326,12 @@ def recurrent_network_op_remap(op: OperatorDef, prefix: str, blob_remap: Mapping
 
 
 def control_op_remap(op: OperatorDef, prefix: str, blob_remap: Mapping[Any, Any]) -> None:
-    """Rename blobs in the nets that If, While or Do holds; see ``recurrent_network_op_remap``."""
+    """Rename blobs in the subnets of an If, While or Do; see ``recurrent_network_op_remap``."""
     recurrent_network_op_remap(op, prefix, blob_remap)
 
 
 def remap_proto(argument: Argument, blob_remap: Mapping[Any, Any]) -> None:
-    """Rename blobs in the net that an operator's argument holds.
+    """Rename blobs in the net of an operator's argument.
 
     Args:
         argument: changed in place.
@@ -341,7 +341,7 @@ def remap_proto(argument: Argument, blob_remap: Mapping[Any, Any]) -> None:
 
 
 def device_equal(src: _DeviceOption, dst: _DeviceOption) -> bool:
-    """Whether two options name one device of one host."""
+    """Whether two options name the same device on the same host."""
     return _place(src) == _place(dst)
 
 
@@ -351,11 +351,11 @@ def device_option_equal(
     ignore_node_name: bool = True,
     ignore_random_seed: bool = True,
 ) -> bool:
-    """Whether two options mean the same device; on the CPU its number is left out, None is no option.
+    """Whether two options name the same device; the CPU's id is not compared, and None equals only None.
 
     Args:
         opt1, opt2: the options.
-        ignore_node_name, ignore_random_seed: leave these fields out, too.
+        ignore_node_name, ignore_random_seed: do not compare these fields.
     """
     if opt1 is None or opt2 is None:
         return opt1 is opt2

@@ -1,7 +1,7 @@
 """Loader threads that call a fetch function and fill the input blobs of a net, under Caffe2's names.
 
-Fetchers put what the function returns into one bounded queue for each source; an enqueuer for each device cuts it into
-batches, in the order in which it came, and puts these into queues of blobs, from which the net takes them.
+Fetcher threads put the arrays that the function returns (a chunk) into one bounded queue per source. An enqueuer thread
+per device splits the chunks, in their order, into batches and puts these into blob queues, from which the net reads.
 """
 
 from __future__ import annotations
@@ -45,9 +45,9 @@ __getattr__ = names_of(__name__)
 
 log = logging.getLogger("netbuilder.input")
 
-_CAPACITY = 4  # batches that wait in the queue of a blob
-_SLOW_SHARE, _SLOW_SECONDS = 0.5, 5.0  # of all time that a net may wait, and how long before it is said
-_LOOK_AGAIN = 0.1  # seconds after which a thread that waits looks whether it is to stop
+_CAPACITY = 4  # batches in the queue of a blob
+_SLOW_SHARE, _SLOW_SECONDS = 0.5, 5.0  # warn if the net has waited for more than both
+_POLL_SECONDS = 0.1  # a waiting thread checks this often whether it must stop
 
 
 def init_data_input_workers(
@@ -64,29 +64,29 @@ def init_data_input_workers(
     batch_columns: Sequence[int] | None = None,
     timeout: float = 600,
 ) -> GlobalCoordinator:
-    """Add operators to a net that take its input from loader threads; these begin at ``start`` of what is returned.
+    """Add operators to a net that read its input from loader threads; call ``start`` of the result to start them.
 
-    Inside device and name scopes, the blobs are those of the scope; calls with one ``input_source_name`` share what
-    their fetchers provide.
+    The blobs are those of the current device and name scope. Calls with the same ``input_source_name`` share the data
+    of their fetchers.
 
     Args:
         net: a net or model.
-        input_blob_names: the blobs, in the order in which the arrays come.
-        fetch_fun: ``fetch_fun(worker id, batch_size)`` returns an array for each blob, all with as many samples, any
-            number of them; None is said and passed over. What it raises ends the loaders, and the net at the run that
-            misses a batch.
-        batch_size: samples a batch.
+        input_blob_names: the blobs, in the order of the arrays.
+        fetch_fun: ``fetch_fun(worker id, batch_size)`` returns an array per blob, all with the same number of samples,
+            which may be any number; None is logged and ignored. An exception stops the loaders, and is raised by the
+            run that misses a batch.
+        batch_size: samples per batch.
         num_worker_threads: threads that call ``fetch_fun``.
         input_source_name: name of the source.
-        max_buffered_batches: chunks, as they were fetched, that wait at most.
-        init_fun: called once before the threads begin, with their coordinator and the global one.
+        max_buffered_batches: maximum number of chunks in the queue.
+        init_fun: called once before the threads start, with their coordinator and the global one.
         external_loggers: their ``log`` is called with a dict of counts and times, once a minute and at the end.
-        dont_rebatch: every chunk is a batch as it comes.
-        batch_columns: for each blob the axis of the samples; None: the first of all.
+        dont_rebatch: use every chunk as a batch.
+        batch_columns: for each blob the axis of the samples; None: axis 0.
         timeout: seconds that the net waits for a batch.
 
     Raises:
-        NetError: a number is out of range, or ``batch_columns`` has not one for each blob.
+        NetError: a number is out of range, or ``batch_columns`` does not have one for each blob.
     """
     _check_threads(num_worker_threads)
     metrics = Metrics(external_loggers)
@@ -115,7 +115,7 @@ def init_data_input_workers(
 
 
 class BatchFeeder(State):
-    """Cuts what fetchers provide into batches, and puts them into the queues of a net's blobs."""
+    """Splits the chunks of the fetchers into batches, and puts them into the queues of a net's blobs."""
 
     def __init__(
         self,
@@ -134,14 +134,16 @@ class BatchFeeder(State):
         names = [str(name) for name in input_blob_names]
         columns = [0] * len(names) if batch_columns is None else list(batch_columns)
         if not names or len(columns) != len(names):
-            raise NetError(f"data_workers: {len(columns)} batch_columns for blobs {names}; give one for each")
+            raise NetError(
+                f"data_workers: batch_columns must have one axis for each of the blobs {names}, got {columns}"
+            )
         if isinstance(batch_size, bool) or not isinstance(batch_size, int) or batch_size < 1:
-            raise NetError(f"data_workers: batch_size must be a whole number from 1 on, got {batch_size!r}")
+            raise NetError(f"data_workers: batch_size must be a whole number, 1 or greater, got {batch_size!r}")
         self._names, self._columns, self._batch_size = names, columns, batch_size
         self._device, self._namescope, self._source = device_option, namescope, input_source_name
         self._chunks, self._metrics = queue, metrics
         self._dont_rebatch, self._timeout = dont_rebatch, timeout
-        self._rest: list[np.ndarray[Any, Any]] = []  # of a chunk that did not fill a batch
+        self._rest: list[np.ndarray[Any, Any]] = []  # samples of a chunk that are left for the next batch
         self.coordinator: WorkerCoordinator | None = None
         self._queues: list[BlobsQueue] = []
         for name in names:
@@ -159,35 +161,35 @@ class BatchFeeder(State):
                 net.DequeueBlobs([BlobReference(source.name)], [name], timeout_secs=float(self._timeout))
 
     def start(self) -> None:
-        """Begin to count."""
+        """Start the counters."""
         self._since = self._began = time.perf_counter()
 
     def stop(self) -> None:
-        """Close the queues of the net's blobs: a run that would have to wait ends, with the loaders' error if any."""
+        """Close the queues of the net's blobs: a run that would have to wait fails, with the loaders' error if any."""
         for queue in self._queues:
             queue.close(self.coordinator.error if self.coordinator is not None else None)
 
     def cleanup(self) -> None:
-        """Say what was counted."""
+        """Log the counters."""
         self._log_inputs(0, force=True)
 
     def put(self, chunk: Any, data_input_coordinator: WorkerCoordinator) -> None:
-        """Add what a fetcher has provided, once the buffer has space for it.
+        """Add a chunk of a fetcher, once the queue has space for it.
 
         Raises:
-            NetError: it is not an array for each blob, all with as many samples.
+            NetError: the chunk is not an array per blob, all with the same number of samples.
         """
         arrays = self._checked(chunk)
         while arrays is not None and data_input_coordinator.is_active():
             try:
-                return self._chunks.put(arrays, timeout=_LOOK_AGAIN)
+                return self._chunks.put(arrays, timeout=_POLL_SECONDS)
             except queues.Full:
                 continue
 
     def _checked(self, chunk: Any) -> list[np.ndarray[Any, Any]] | None:
         if chunk is None:
             log.warning("data_workers: the fetch function of source %r returned None", self._source)
-            time.sleep(0.001)  # lest it be asked without a pause
+            time.sleep(0.001)  # do not call it in a busy loop
             return None
         arrays = [chunk] if isinstance(chunk, np.ndarray) and len(self._names) == 1 else list(chunk)
         if len(arrays) != len(self._names) or not all(isinstance(array, np.ndarray) for array in arrays):
@@ -201,14 +203,14 @@ class BatchFeeder(State):
             )
         counts = [array.shape[column] for array, column in zip(arrays, self._columns)]
         if len(set(counts)) > 1:
-            raise NetError(f"data_workers: {self._names} must have as many samples as one another, got {counts}")
+            raise NetError(f"data_workers: {self._names} must all have the same number of samples, got {counts}")
         return arrays
 
     def _get(self, data_input_coordinator: WorkerCoordinator) -> list[np.ndarray[Any, Any]] | None:
-        """Return the next chunk; None: it is time to stop."""
+        """Return the next chunk; None: stop."""
         while data_input_coordinator.is_active():
             try:
-                chunk: list[np.ndarray[Any, Any]] = self._chunks.get(timeout=_LOOK_AGAIN)
+                chunk: list[np.ndarray[Any, Any]] = self._chunks.get(timeout=_POLL_SECONDS)
                 return chunk
             except queues.Empty:
                 continue
@@ -247,7 +249,7 @@ class BatchFeeder(State):
         self._log_inputs(self._samples(batch))
 
     def _log_inputs(self, inputs: int, force: bool = False) -> None:
-        """Count samples; tell the loggers once a minute."""
+        """Count samples; call the loggers once a minute."""
         self._inputs += inputs
         self._warn_of_slow_fetchers()
         passed = time.perf_counter() - self._since
@@ -256,7 +258,7 @@ class BatchFeeder(State):
         rate = int(self._inputs / max(passed, 1e-9))
         waited = sum(queue.state().read_wait for queue in self._queues)
         log.info(
-            "%s/%s: %d inputs/s; %d chunks wait to be cut into batches, %s batches for the net, which waited %.1f s",
+            "%s/%s: %d inputs/s; %d chunks and %s batches are queued; the net has waited %.1f s",
             self._source, self._namescope, rate, self._chunks.qsize(), [len(q) for q in self._queues], waited,
         )  # fmt: skip
         for key, value in {"inputs_per_sec": rate, "queue_size": self._chunks.qsize(), "time_elapsed": passed}.items():
@@ -265,20 +267,20 @@ class BatchFeeder(State):
         self._since, self._inputs = time.perf_counter(), 0
 
     def _warn_of_slow_fetchers(self) -> None:
-        """Say once that the net waits for its input most of the time."""
+        """Warn once if the net waits for its input most of the time."""
         passed = time.perf_counter() - self._began
         waited = max(queue.state().read_wait for queue in self._queues)
         if not self._warned and waited > max(_SLOW_SECONDS, _SLOW_SHARE * passed):
             self._warned = True
             log.warning(
                 "data_workers: the net has waited for the input of source %r %.0f%% of the time so far (%.1f s); more "
-                "num_worker_threads, or a quicker fetch function, would help",
+                "num_worker_threads, or a faster fetch function, would help",
                 self._source, 100 * waited / passed, waited,
             )  # fmt: skip
 
 
 class DataWorker(Worker):
-    """A fetcher."""
+    """A fetcher thread's work."""
 
     def __init__(
         self,
@@ -293,14 +295,14 @@ class DataWorker(Worker):
         self._feeder = batch_feeder
 
     def run(self) -> None:
-        """Fetch once, and hand over what came."""
+        """Fetch one chunk and pass it on."""
         assert self._worker_fun is not None
         given = self._worker_fun(self._worker_id, self._feeder._batch_size)
         self._feeder._metrics.put_metric("fetcher_time", time.perf_counter() - self._began)
         self._feeder.put(given, self._coordinator)
 
     def finish(self) -> None:
-        """Nothing: what a call took is counted when it has returned."""
+        """Do nothing: ``run`` counts the time of a call."""
 
 
 class GlobalCoordinator(GlobalWorkerCoordinator):
@@ -311,10 +313,10 @@ class GlobalCoordinator(GlobalWorkerCoordinator):
         self._queues: dict[str, queues.Queue[Any]] = {}
 
     def get_queue(self, queue_name: str, max_buffered_batches: int) -> queues.Queue[Any]:
-        """Return the queue of chunks of a source, made at the first call with so many places.
+        """Return the chunk queue of a source; the first call creates it with this capacity.
 
         Raises:
-            NetError: the number is out of range.
+            NetError: the capacity is out of range.
         """
         if isinstance(max_buffered_batches, bool) or not isinstance(max_buffered_batches, int):
             raise NetError(f"max_buffered_batches must be a whole number, got {max_buffered_batches!r}")
@@ -326,13 +328,13 @@ class GlobalCoordinator(GlobalWorkerCoordinator):
             return self._queues[queue_name]
 
     def reset_data_input(self, namescope: str, name: str, net: Any, batch_size: int) -> None:
-        """Let a net take its input from loaders that are there, in batches of another size.
+        """Make a net read its input from existing loaders, in batches of another size.
 
         Args:
             namescope: of the loaders.
             name: of their source.
             net: gets the operators.
-            batch_size: samples a batch from now on.
+            batch_size: samples per batch from now on.
         """
         log.info("data_workers: source %r, batch size %d", name, batch_size)
         for coordinator in self._coordinators:
@@ -347,7 +349,7 @@ class GlobalCoordinator(GlobalWorkerCoordinator):
             self._queues = {}
 
     def stop(self) -> bool:
-        """End all loaders; what they had fetched is dropped. Return whether they have ended within some seconds."""
+        """Stop all loaders and drop what they have fetched. Return whether all stopped within a few seconds."""
         ended = super().stop()
         self._queues.clear()
         return ended

@@ -17,13 +17,13 @@ __getattr__ = names_of(__name__)
 
 
 def Const(net: Net, value: Any, dtype: Any = None, name: str | None = None) -> BlobReference:
-    """Return a new external input of a net, fed now; what the net writes to it stays from run to run.
+    """Feed a new external input of a net and return it; values that the net writes to it persist between runs.
 
     Args:
         net: the net.
-        value: what is fed.
-        dtype: NumPy's type of the elements; None: that of ``value``.
-        name: of the blob, made unique; None: one named after the net.
+        value: the value to feed.
+        dtype: NumPy data type; None: that of ``value``.
+        name: of the blob, made unique; None: derived from the net's name.
     """
     blob: BlobReference = net.AddExternalInput(net.NextName(prefix=name))
     default.workspace().feed(str(blob), np.array(value, dtype=dtype))

@@ -20,11 +20,11 @@ __getattr__ = names_of(__name__)
 
 
 class DeviceChecker:
-    """Runs the same on each of some devices and compares.
+    """Runs an operator or net on several devices and compares the results.
 
     Args:
-        threshold: largest difference of two elements that passes.
-        device_options: the devices; results are compared with those of the first. Without any, checks pass.
+        threshold: largest allowed difference of two elements.
+        device_options: the devices; results are compared with those of the first.
     """
 
     def __init__(self, threshold: float, device_options: Sequence[DeviceOption]) -> None:
@@ -40,8 +40,8 @@ class DeviceChecker:
         Args:
             op: unchanged.
             inputs: its inputs, as arrays.
-            outputs_to_check: places of outputs.
-            input_device_options: devices of inputs by blob, where they are others than the operator's.
+            outputs_to_check: indices of outputs.
+            input_device_options: devices of inputs by blob, where they differ from the operator's.
         """
         names = [op.output[i] for i in outputs_to_check]
         results = []
@@ -62,15 +62,15 @@ class DeviceChecker:
 
         Args:
             net: a Net or NetDef, unchanged.
-            inputs: what it reads, as arrays by blob.
-            blobs_to_check: None: all that its operators write.
-            ignore: blobs that need not agree.
+            inputs: the net's inputs, arrays by blob.
+            blobs_to_check: the blobs to compare; None: all that its operators write.
+            ignore: blobs not to compare.
         """
         message = message_of(net)
         made = list(dict.fromkeys(name for op in message.op for name in op.output))
-        left_out = {blob_name(blob) for blob in ignore or ()}
+        ignored = {blob_name(blob) for blob in ignore or ()}
         requested = map(blob_name, made if blobs_to_check is None else blobs_to_check)
-        names = [name for name in requested if name not in left_out]
+        names = [name for name in requested if name not in ignored]
         results = []
         for device in self._device_options:
             placed = NetDef()
@@ -105,4 +105,4 @@ def _equal(first: Any, other: Any, threshold: float) -> bool:
 
 
 def _shown(device: DeviceOption) -> str:
-    return f"type {device.device_type}, number {device.device_id}"
+    return f"type {device.device_type}, id {device.device_id}"

@@ -1,4 +1,4 @@
-"""Libraries of operators: their paths are taken and remembered; the operators are here already."""
+"""Operator libraries: their paths are accepted and remembered, but nothing is loaded."""
 
 from __future__ import annotations
 
@@ -15,19 +15,19 @@ __getattr__ = names_of(__name__)
 
 
 def InitOpsLibrary(name: str, trigger_lazy: bool = True) -> None:
-    """Remember the name of a library of operators; nothing is loaded.
+    """Remember the name of an operator library; nothing is loaded.
 
-    An operator that only such a library has is refused by name where a net uses it.
+    A net that uses an operator which only the library has is refused with the operator's name.
 
     Args:
         name: path of the library, or its name in a build.
-        trigger_lazy: accepted; nothing waits to be loaded.
+        trigger_lazy: ignored.
     """
     if name not in _imported:
         _imported.add(name)
-        _log.info("operators of %r: nothing is loaded, netbuilder has operators of its own", name)
+        _log.info("operator library %r: not loaded; netbuilder has its own operators", name)
 
 
 def GetImportedOpsLibraries() -> set[str]:
-    """Return the names given so far."""
+    """Return the names of the libraries so far."""
     return set(_imported)

@@ -1,4 +1,4 @@
-"""Logs of training runs: lines of comma-separated values in a file of their own."""
+"""Logs of training runs: files of comma-separated values."""
 
 from __future__ import annotations
 
@@ -20,15 +20,15 @@ _log = logging.getLogger("ModelTrainerLog")
 
 
 class ExternalLogger(abc.ABC):
-    """Where a run's values go besides the file; written by the user."""
+    """Base of loggers that receive the values of a run in addition to the log file."""
 
     @abc.abstractmethod
     def set_runtime_args(self, runtime_args: Mapping[str, Any]) -> None:
-        """Take note of the options that the run was started with."""
+        """Receive the options of the run."""
 
     @abc.abstractmethod
     def log(self, log_dict: Mapping[str, Any]) -> None:
-        """Take note of what one line of the log holds, by column."""
+        """Receive the values of one line of the log, by column."""
 
 
 class ModelTrainerLog:
@@ -36,15 +36,15 @@ class ModelTrainerLog:
 
     Args:
         expname: name of the experiment.
-        runtime_args: the options that it was started with; written to the head of the file.
-        external_loggers: get the same values; first the options, the experiment's name and the host's.
+        runtime_args: the options of the run; written to the first line of the file.
+        external_loggers: receive the same values; first the options, the experiment id and the host name.
 
     Attributes:
         experiment_id: name and date.
-        filename: of the log.
+        filename: of the log file.
         headers: names of the columns; None before the first values.
         start_time, last_time: seconds since 1970.
-        last_input_count: as of the last values.
+        last_input_count: ``input_count`` of the last line.
     """
 
     def __init__(
@@ -69,12 +69,12 @@ class ModelTrainerLog:
         _log.info(str)
 
     def log(self, input_count: int, batch_count: int, additional_values: Mapping[str, Any]) -> None:
-        """Append a line of values; before the first one, a line of their names.
+        """Append a line of values; the first call also writes a header.
 
         Args:
             input_count: samples so far.
             batch_count: batches so far.
-            additional_values: further columns, the same ones each time.
+            additional_values: further columns, the same in each call.
         """
         now = time.time()
         seconds, inputs = now - self.last_time, input_count - self.last_input_count

@@ -1,4 +1,4 @@
-"""Checks gradients of operators and nets against differences."""
+"""Checks gradients of operators and nets against finite differences."""
 
 from __future__ import annotations
 
@@ -34,14 +34,14 @@ def getGradientForOp(op: OperatorDef) -> tuple[Sequence[OperatorDef], Sequence[A
 
 
 class GradientChecker:
-    """Compares an operator's gradient with differences of the loss ``sum(y * y) / 2`` over its outputs.
+    """Compares an operator's gradient with finite differences of the loss ``sum(y * y) / 2`` over its outputs.
 
     Args:
-        stepsize: the input's elements are moved by this much, up and down.
-        threshold: relative and absolute difference of two gradients that passes.
-        device_option: where the operators run; None: as they say.
-        workspace_name: not read: each check has a workspace of its own.
-        input_device_options: devices of inputs by blob, where they are others.
+        stepsize: step of the central differences.
+        threshold: allowed relative and absolute difference of two gradients.
+        device_option: where the operators run; None: on their own devices.
+        workspace_name: ignored; each check uses a new workspace.
+        input_device_options: devices of inputs by blob, where they differ from the operator's.
     """
 
     def __init__(
@@ -58,14 +58,14 @@ class GradientChecker:
         self, op: OperatorDef, grad_ops: Sequence[OperatorDef], inputs: Sequence[Any], input_names: Sequence[str],
         input_to_check: int, grad_name: Any, outputs_with_grads: Sequence[int],
     ) -> tuple[float, np.ndarray[Any, Any]]:  # fmt: skip
-        """Return the loss, and its gradient by an input as the operators compute it.
+        """Return the loss, and its gradient with respect to an input as the operators compute it.
 
         Args:
             op, grad_ops: the operator and its gradient.
-            inputs, input_names: arrays, and the blobs that they go to.
-            input_to_check: place of the input.
+            inputs, input_names: arrays, and the blobs to feed them to.
+            input_to_check: index of the input.
             grad_name: its gradient, a blob or a slice (indices, values).
-            outputs_with_grads: places of the outputs in the loss.
+            outputs_with_grads: indices of the outputs in the loss.
         """
         workspace, loss = self._forward(op, inputs, input_names, outputs_with_grads)
         for i in outputs_with_grads:
@@ -88,7 +88,7 @@ class GradientChecker:
     def _loss(
         self, op: OperatorDef, inputs: Sequence[Any], checked: int, outputs: Sequence[int]
     ) -> Callable[[Any], float]:
-        """Return the loss as a function of one input; its net is made once, as the others stay."""
+        """Return the loss as a function of one input; the net is created once."""
         places = input_devices(op, self._device_option, self._input_device_options)
         values = dict(zip(op.input, inputs))
         workspace = with_inputs(values, places)
@@ -108,30 +108,32 @@ class GradientChecker:
         grad_ops: Sequence[OperatorDef] | None = None,
         input_device_options: Mapping[str, DeviceOption] | None = None, ensure_outputs_are_inferred: bool = False,
     ) -> tuple[bool, np.ndarray[Any, Any], np.ndarray[Any, Any]]:  # fmt: skip
-        """Check the gradient by one input.
+        """Check the gradient with respect to one input.
 
         Args:
             op: unchanged.
             inputs: arrays, one for each input.
-            input_to_check: place of the input.
-            outputs_with_grads: places of the outputs in the loss.
-            grad_ops: its gradient; None: the one that is registered.
-            input_device_options: besides those that the checker was given.
-            ensure_outputs_are_inferred: check that shape inference tells the outputs' shapes and types, too.
+            input_to_check: index of the input.
+            outputs_with_grads: indices of the outputs in the loss.
+            grad_ops: the gradient operators; None: the registered ones.
+            input_device_options: added to those of the checker.
+            ensure_outputs_are_inferred: also check that shape inference gives the outputs' shapes and types.
 
         Returns:
-            Whether they agree, the operators' gradient, the one by differences.
+            Whether they agree, the operators' gradient, the finite differences.
 
         Raises:
-            GradientError: the operator has no gradient by this input.
-            ShapeError: an output is not inferred as it is.
+            GradientError: the operator has no gradient with respect to this input.
+            ShapeError: the inferred shape or type of an output is wrong.
         """
         placed = self._placed(op)
         made, gradients = getGradientForOp(placed)
         grad_ops = made if grad_ops is None else grad_ops
         grad_name = gradients[input_to_check]
         if grad_name is None:
-            raise GradientError(f"{op.type}: has no gradient by input {input_to_check}, {op.input[input_to_check]!r}")
+            raise GradientError(
+                f"{op.type}: has no gradient with respect to input {input_to_check}, {op.input[input_to_check]!r}"
+            )
         before = self._input_device_options
         self._input_device_options = {**before, **(input_device_options or {})}
         try:
@@ -166,7 +168,7 @@ class GradientChecker:
 
 
 class NetGradientChecker:
-    """Compares gradients of nets with differences, or of one net with another's."""
+    """Compares gradients of nets with finite differences, or with those of another net."""
 
     @staticmethod
     def CompareNets(
@@ -174,23 +176,23 @@ class NetGradientChecker:
         inputs_with_grads: Sequence[Any], input_values: Mapping[str, Any] | None = None, threshold: float = 1e-7,
         print_net_images: bool = False,
     ) -> None:  # fmt: skip
-        """Check that nets give the same outputs and the same gradients by the same inputs.
+        """Check that nets compute the same outputs and the same gradients with respect to the same inputs.
 
         Args:
             nets: Nets without gradients; unchanged.
             outputs: for each net, the blobs to compare.
-            outputs_with_grad_ids: places in these lists of what the gradients are taken of.
+            outputs_with_grad_ids: indices, in these lists, of the blobs to differentiate.
             inputs_with_grads: blobs, the same in all nets.
-            input_values: arrays by blob; what else they read is as in the current workspace.
-            threshold: absolute difference that passes.
-            print_net_images: not served.
+            input_values: arrays by blob; other inputs are taken from the current workspace.
+            threshold: allowed absolute difference.
+            print_net_images: not supported.
 
         Raises:
-            AssertionError: something differs.
-            ArgumentError: pictures are asked for.
+            AssertionError: outputs or gradients differ.
+            ArgumentError: ``print_net_images`` is set.
         """
         if print_net_images:
-            raise ArgumentError("CompareNets: print_net_images is not served; netbuilder-draw draws nets")
+            raise ArgumentError("CompareNets: print_net_images is not supported; draw nets with netbuilder-draw")
         results = []
         for net, requested in zip(nets, outputs):
             copy = net.Clone(f"{net.Name()}_checked")
@@ -214,28 +216,30 @@ class NetGradientChecker:
         net: Net, outputs_with_grad: Sequence[Any], input_values: Mapping[str, Any], input_to_check: Any,
         step_size: float = 0.0001, threshold: float = 0.05, print_net: bool = True,
     ) -> tuple[float, float]:  # fmt: skip
-        """Check a net's gradient by one input, of the loss ``sum(y)`` over outputs.
+        """Check a net's gradient of the loss ``sum(y)`` over outputs, with respect to one input.
 
         Args:
             net: without gradients; unchanged.
             outputs_with_grad: blobs in the loss.
-            input_values: arrays by blob; what else it reads is as in the current workspace.
-            input_to_check: the blob, one of these.
-            step_size: its elements are moved by this much, up and down.
-            threshold: relative and absolute difference that passes.
-            print_net: not read: an error shows the gradients.
+            input_values: arrays by blob; other inputs are taken from the current workspace.
+            input_to_check: a blob of ``input_values``.
+            step_size: step of the central differences.
+            threshold: allowed relative and absolute difference.
+            print_net: ignored; the error shows the gradients.
 
         Returns:
-            Mean and maximum of the absolute differences.
+            The mean and the maximum absolute difference.
 
         Raises:
-            NetError: there is no value for the input.
+            NetError: ``input_values`` has no value for the input.
             AssertionError: the gradients differ.
         """
         values = {blob_name(name): np.array(value, order="C") for name, value in input_values.items()}
         name, ys = blob_name(input_to_check), [blob_name(blob) for blob in outputs_with_grad]
         if name not in values:
-            raise NetError(f"NetGradientChecker.Check: input_values has {sorted(values)}, and not {name!r}")
+            raise NetError(
+                f"NetGradientChecker.Check: input_values must have a value for {name!r}, got {sorted(values)}"
+            )
         copy = net.Clone(f"{net.Name()}_checked")
         seeds = {}
         for y in ys:
@@ -258,13 +262,13 @@ class NetGradientChecker:
 
 
 def _half_squares(workspace: Workspace, op: OperatorDef, outputs: Sequence[int]) -> float:
-    """Return the loss of ``GradientChecker``."""
+    """Return the loss that ``GradientChecker`` uses."""
     squares = (np.square(np.asarray(workspace.fetch(op.output[i]), np.float64)).sum() for i in outputs)
     return float(sum(squares)) / 2
 
 
 def _workspace(net: Net, values: Mapping[str, Any]) -> Workspace:
-    """Return a new workspace with these blobs, and others that the net reads as the current workspace has them."""
+    """Return a new workspace with these blobs, and the net's other inputs copied from the current workspace."""
     current = default.workspace()
     reads = [name for name in undefined_inputs(net.Proto().op) if name not in values and current.has(name)]
     return with_inputs({**values, **{name: current.fetch(name) for name in reads}}, {})
@@ -274,7 +278,7 @@ def _gradient(workspace: Workspace, gradients: Mapping[Any, Any], blob: Any) -> 
     by_name = {str(key): value for key, value in gradients.items()}
     name = blob_name(blob)
     if name not in by_name:
-        raise NetError(f"the net has no gradient by {name!r}; it has gradients by {sorted(by_name)}")
+        raise NetError(f"the net has no gradient with respect to {name!r}, only to {sorted(by_name)}")
     found = by_name[name]
     as_names = tuple(map(str, found)) if isinstance(found, tuple) else str(found)
     return dense_gradient(workspace, as_names, np.shape(workspace.fetch(name)))

@@ -1,4 +1,4 @@
-"""Tests of operators by random inputs: strategies, and a test case with checks against references."""
+"""Property-based tests of operators: hypothesis strategies, and a test case with checks against references."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ from netbuilder.proto.netbuilder_pb2 import PROTO_HIP
 from netbuilder.runtime import Workspace
 from netbuilder.runtime.execute.benchmark import benchmark_net
 
-# After checked_arrays, which says what to install where hypothesis is missing.
+# After checked_arrays, whose error says how to install hypothesis.
 import hypothesis  # isort: skip
 import hypothesis.strategies as st  # isort: skip
 
@@ -88,7 +88,7 @@ _OLD_SETTINGS = ("min_satisfying_examples", "max_iterations", "timeout", "perfor
 
 
 def is_sandcastle() -> bool:
-    """Whether this runs in the build system of Caffe2's makers."""
+    """Whether this runs in Facebook's build system, as Caffe2 asks."""
     return os.getenv("SANDCASTLE") == "1"
 
 
@@ -98,9 +98,9 @@ def is_travis() -> bool:
 
 
 def _load_profile() -> None:
-    """Register and load hypothesis' settings for tests of operators, as Caffe2's module does."""
+    """Register and load the hypothesis profiles for operator tests, as Caffe2's module does."""
     common: dict[str, Any] = {
-        # Caffe2's tests run long and inherit @given methods; the hypothesis of their time let both pass.
+        # Caffe2's tests run long and inherit @given methods; old versions of hypothesis allowed both.
         "suppress_health_check": [hypothesis.HealthCheck.too_slow, hypothesis.HealthCheck.differing_executors],
         "database": None,
         "max_examples": 10,
@@ -118,7 +118,7 @@ _load_profile()
 
 
 def settings(*args: Any, **kwargs: Any) -> Any:
-    """Return ``hypothesis.settings``; what only its old versions take is left out."""
+    """Return ``hypothesis.settings``; arguments that only its old versions accept are dropped."""
     for name in _OLD_SETTINGS:
         kwargs.pop(name, None)
     if kwargs.get("deadline", 0) is not None and "deadline" in kwargs:
@@ -134,19 +134,19 @@ hip_do = DeviceOption(device_type=PROTO_HIP)
 _gpus = [DeviceOption(device_type=PROTO_CUDA, device_id=i) for i in range(workspace.NumCudaDevices())]
 
 device_options = [cpu_do, *_gpus[:1]]
-"""The CPU, and a GPU where there is one."""
+"""The CPU, and the first GPU if there is one."""
 
 expanded_device_options = [cpu_do, *_gpus]
 """The CPU and every GPU."""
 
 
 def device_checker_device_options() -> Any:
-    """Return the strategy of the devices to compare."""
+    """Return a strategy for the list of devices to compare."""
     return st.just(device_options)
 
 
 def gradient_checker_device_option() -> Any:
-    """Return the strategy of one of these devices."""
+    """Return a strategy that draws one of these devices."""
     return st.sampled_from(device_options)
 
 
@@ -163,7 +163,7 @@ gcs_cuda_only = gcs_gpu_only
 
 @contextmanager
 def temp_workspace(name: str = "temp_ws") -> Iterator[None]:
-    """Use an empty workspace in the block; the one before is back after it."""
+    """Use an empty workspace inside the block."""
     before = workspace.CurrentWorkspace()
     workspace.SwitchWorkspace(name, True)
     workspace.ResetWorkspace()
@@ -199,7 +199,7 @@ def runOpBenchmark(
     device_option: DeviceOption, op: OperatorDef, inputs: Sequence[Any], input_device_options: Places | None = None,
     iterations: int = 10,
 ) -> list[float]:  # fmt: skip
-    """Return the mean time of a net with the operator, in milliseconds, and that of the operator."""
+    """Return the mean time of a net of the operator, in milliseconds, and of the operator alone."""
     placed = _placed(op, device_option)
     space = _ready(placed, device_option, inputs, input_device_options)
     name = space.create_net(NetDef(name="benchmarked", op=[placed]))
@@ -207,7 +207,7 @@ def runOpBenchmark(
 
 
 def _same(found: Any, expected: Any, atol: float, rtol: float, what: str) -> None:
-    """Raise AssertionError unless arrays agree: numbers within bounds, anything else exactly."""
+    """Raise an AssertionError unless arrays agree: numbers within the tolerances, strings exactly."""
     one, other = np.asarray(found), np.asarray(expected)
     if one.dtype.kind in "SOU":
         np.testing.assert_array_equal(_text(one), _text(other), err_msg=what)
@@ -220,20 +220,20 @@ def _text(values: Array) -> list[Any]:
 
 
 class HypothesisTestCase(test_util.TestCase):
-    """A test case with checks of operators; inputs are arrays, places of blobs are whole numbers from 0 on."""
+    """A test case with checks of operators; inputs are arrays, blobs are given by their index."""
 
     def assertDeviceChecks(
         self, device_options: Sequence[DeviceOption], op: OperatorDef, inputs: Sequence[Any],
         outputs_to_check: Sequence[int], input_device_options: Places | None = None, threshold: float = 0.01,
     ) -> None:  # fmt: skip
-        """Check that an operator's outputs agree on devices.
+        """Check that an operator's outputs agree on several devices.
 
         Args:
             device_options: the devices.
             op, inputs: the operator, and arrays.
-            outputs_to_check: places of the outputs.
-            input_device_options: devices of inputs by blob, where they are others.
-            threshold: absolute difference that passes.
+            outputs_to_check: indices of the outputs.
+            input_device_options: devices of inputs by blob, where they differ from the operator's.
+            threshold: allowed absolute difference.
         """
         checker = device_checker.DeviceChecker(threshold, device_options=device_options)
         self.assertTrue(checker.CheckSimple(op, inputs, outputs_to_check, input_device_options))
@@ -243,11 +243,11 @@ class HypothesisTestCase(test_util.TestCase):
         outputs_with_grads: Sequence[int], grad_ops: Sequence[OperatorDef] | None = None, threshold: float = 0.005,
         stepsize: float = 0.05, input_device_options: Places | None = None, ensure_outputs_are_inferred: bool = False,
     ) -> None:  # fmt: skip
-        """Check an operator's gradient by one input against differences, see ``GradientChecker``.
+        """Check an operator's gradient with respect to one input, see ``GradientChecker``.
 
         Args:
-            outputs_to_check: place of the input.
-            outputs_with_grads: places of the outputs in the loss.
+            outputs_to_check: index of the input.
+            outputs_with_grads: indices of the outputs in the loss.
         """
         checker = gradient_checker.GradientChecker(
             stepsize=stepsize, threshold=threshold, device_option=device_option,
@@ -260,8 +260,8 @@ class HypothesisTestCase(test_util.TestCase):
         self.assertEqual(gradient.shape, estimate.shape)
         self.assertTrue(
             good,
-            f"{op.type}: the gradient by input {outputs_to_check} differs from differences by more than {threshold}:\n"
-            f"{gradient}\nby differences:\n{estimate}",
+            f"{op.type}: the gradient with respect to input {outputs_to_check} differs from the finite differences by "
+            f"more than {threshold}:\n{gradient}\nfinite differences:\n{estimate}",
         )
 
     def assertReferenceChecks(
@@ -274,13 +274,13 @@ class HypothesisTestCase(test_util.TestCase):
 
         Args:
             reference: called with the inputs; returns a tuple or list of the outputs.
-            threshold: relative difference that passes.
-            output_to_grad: the output whose gradient is given: its own value.
-            grad_reference: called with this gradient, the reference's outputs and the inputs; returns the gradient of
-                each input, None where there is none, (values, indices) where it is sparse.
-            atol: absolute difference that passes; None: ``threshold``.
-            outputs_to_check: places of the outputs; None: all.
-            ensure_outputs_are_inferred: check that shape inference tells the outputs' shapes and types, too.
+            threshold: allowed relative difference.
+            output_to_grad: the output whose gradient is set, to the output's own value.
+            grad_reference: called with this gradient, the reference's outputs and the inputs; returns for each input
+                the gradient, None, or (values, indices) if it is sparse.
+            atol: allowed absolute difference; None: ``threshold``.
+            outputs_to_check: indices of the outputs; None: all.
+            ensure_outputs_are_inferred: also check that shape inference gives the outputs' shapes and types.
 
         Raises:
             TypeError: the reference returns neither tuple nor list.
@@ -291,9 +291,15 @@ class HypothesisTestCase(test_util.TestCase):
         space.run_operator_once(placed)
         expected = reference(*values)
         if not isinstance(expected, (tuple, list)):
-            raise TypeError(f"{op.type}: a reference returns a tuple or list of arrays, got {type(expected).__name__}")
+            raise TypeError(
+                f"{op.type}: the reference must return a tuple or list of arrays, got {type(expected).__name__}"
+            )
         if outputs_to_check is None:
-            self.assertEqual(len(expected), len(placed.output), f"{op.type}: as many outputs as the reference has")
+            self.assertEqual(
+                len(expected),
+                len(placed.output),
+                f"{op.type}: the reference must return as many outputs as the operator",
+            )
             outputs_to_check = range(len(placed.output))
         found = {i: space.fetch(placed.output[i]) for i in outputs_to_check}
         for place, i in enumerate(outputs_to_check):
@@ -304,7 +310,7 @@ class HypothesisTestCase(test_util.TestCase):
         if grad_reference is not None:
             if output_to_grad is None:
                 raise ArgumentError(
-                    f"{op.type}: grad_reference needs output_to_grad, the output whose gradient is given"
+                    f"{op.type}: grad_reference also needs output_to_grad, the output whose gradient is set"
                 )
             self._check_gradient(space, placed, inputs, expected, output_to_grad, grad_reference, (near, threshold))
         return list(found.values())
@@ -324,8 +330,8 @@ class HypothesisTestCase(test_util.TestCase):
             found = by_name.get(blob)
             if want is None:
                 continue
-            self.assertIsNotNone(found, f"{op.type}: has no gradient by {blob!r}, and the reference has one")
-            what = f"{op.type}: the gradient by {blob!r} differs from the reference"
+            self.assertIsNotNone(found, f"{op.type}: has no gradient with respect to {blob!r}, but the reference does")
+            what = f"{op.type}: the gradient with respect to {blob!r} differs from the reference"
             if isinstance(found, tuple):
                 _same(space.fetch(str(found.values)), want[0], *bounds, what)
                 _same(space.fetch(str(found.indices)), want[1], *bounds, what)
@@ -336,15 +342,19 @@ class HypothesisTestCase(test_util.TestCase):
         self, device_option: DeviceOption, op: OperatorDef, inputs: Sequence[Any], validator: Callable[..., Any],
         input_device_options: Places | None = None, as_kwargs: bool = True, init_net: Any = None,
     ) -> None:  # fmt: skip
-        """Run an operator, and let a function look at what came out.
+        """Run an operator and call a function that checks its outputs.
 
         Args:
-            validator: called with inputs and outputs by the names of the blobs; or with lists ``inputs`` and
-                ``outputs``, if not ``as_kwargs``. It raises AssertionError.
-            init_net: is run before.
+            validator: called with inputs and outputs by blob name or, unless ``as_kwargs``, with the lists ``inputs``
+                and ``outputs``. Raises an AssertionError if they are wrong.
+            init_net: run before the operator.
         """
         if as_kwargs:
-            self.assertEqual(len({*op.input, *op.output}), len(op.input) + len(op.output), "blobs by keyword differ")
+            self.assertEqual(
+                len({*op.input, *op.output}),
+                len(op.input) + len(op.output),
+                "as_kwargs needs blobs with different names",
+            )
         placed = _placed(op, device_option)
         space = _ready(placed, device_option, inputs, input_device_options)
         if init_net is not None:
@@ -360,11 +370,11 @@ class HypothesisTestCase(test_util.TestCase):
         self, device_option: DeviceOption, op: OperatorDef, inputs: Sequence[Any],
         input_device_options: Places | None = None, exception: Any = (Exception,), regexp: str | None = None,
     ) -> None:  # fmt: skip
-        """Check that an operator raises.
+        """Check that an operator raises an exception.
 
         Args:
-            exception: of which types.
-            regexp: what the message has in it; None: anything.
+            exception: its type or types.
+            regexp: pattern that the message must contain; None: any message.
         """
         placed = _placed(op, device_option)
         space = _ready(placed, device_option, inputs, input_device_options)

@@ -1,4 +1,4 @@
-"""What waits to be loaded until operators are needed."""
+"""Functions that load operators when they are first needed."""
 
 from __future__ import annotations
 
@@ -10,19 +10,19 @@ __all__ = ["RegisterLazyImport", "TriggerLazyImport"]
 
 __getattr__ = names_of(__name__)
 
-_waiting: list[Callable[[], object]] = []
+_registered: list[Callable[[], object]] = []
 
 
 def RegisterLazyImport(lazy: Callable[[], object]) -> None:
-    """Have a function called whenever operators are looked up or a net is created, run or registered.
+    """Register a function to call whenever operators are looked up or a net is created.
 
     Args:
-        lazy: called without arguments; it may be called often and should return at once when it has nothing to do.
+        lazy: called without arguments; it may be called often, so it should return quickly when it has nothing to do.
     """
-    _waiting.append(lazy)
+    _registered.append(lazy)
 
 
 def TriggerLazyImport() -> None:
-    """Call the functions that were registered, in their order; what one raises goes to the caller."""
-    for lazy in _waiting:
+    """Call the registered functions in order; exceptions propagate."""
+    for lazy in _registered:
         lazy()

@@ -1,8 +1,8 @@
-"""Nets rewritten so that blobs share memory by sharing names.
+"""Rewrites nets so that blobs share memory by sharing names.
 
-Plans here share memory by themselves between blobs that cannot be observed: ``Workspace.create_net(net,
-observable="outputs")``. What these functions do is for nets whose blobs all stay observable, as Caffe2's do, and for
-counting. The nets they return compute the same bits.
+A net created by ``Workspace.create_net(net, observable="outputs")`` shares memory without these functions. They are for
+nets whose blobs all stay observable, as in Caffe2, and for counting bytes. The nets that they return compute the same
+bits.
 """
 
 from __future__ import annotations
@@ -77,10 +77,10 @@ __getattr__ = names_of(__name__)
 
 
 class _InterferenceGraph(OperatorGraph):
-    """Which operators have to run before which; its edges are Caffe2's."""
+    """The dependencies between operators, with Caffe2's edges."""
 
     def edges(self) -> list[tuple[int, int]]:
-        """Return pairs of an operator and a later one that reads a blob of a name which the first writes."""
+        """Return pairs of operators, of which the second reads a blob name that the first, earlier one writes."""
         return [
             (first, second)
             for first, op in enumerate(self.ops)
@@ -90,22 +90,22 @@ class _InterferenceGraph(OperatorGraph):
 
 
 def compute_interference_graph(ops: Sequence[OperatorDef]) -> _InterferenceGraph:
-    """Return which operators have to run before which: ``nodes``, ``predecessors``, ``successors`` and ``edges``."""
+    """Return the dependencies between operators: ``nodes``, ``predecessors``, ``successors`` and ``edges``."""
     return _InterferenceGraph(ops)
 
 
 def topological_sort_traversal(g: OperatorGraph) -> list[int]:
-    """Return the operators in the order that they have."""
+    """Return the operators in their given order."""
     return first_come(g)
 
 
 def topological_sort_traversal_longest_path(g: OperatorGraph) -> list[int]:
-    """Return an order in which, of operators that may run, the one comes first that most others follow in a row."""
+    """Return an order that runs, of the ready operators, the one with the longest chain of dependents first."""
     return longest_path_first(g)
 
 
 class Optimization(NamedTuple):
-    """A net that shares memory; which blobs share, as lists of (name, LiveRange); the new names by the old ones."""
+    """A net that shares memory; the groups of blobs that share, as lists of (name, LiveRange); new names by old."""
 
     net: NetDef
     assignments: list[Assignment]
@@ -113,7 +113,7 @@ class Optimization(NamedTuple):
 
 
 class Statistics(NamedTuple):
-    """Bytes of blobs, if each has its own, and as they share."""
+    """Total bytes of blobs without and with sharing."""
 
     baseline_nbytes: int
     optimized_nbytes: int
@@ -128,16 +128,16 @@ def share_grad_blobs(
     share_activations: bool = False,
     blob_shapes: Mapping[Any, Sequence[int]] | None = None,
 ) -> NetDef:
-    """Return a net in which gradients that are not needed at the same time share names.
+    """Return a net in which gradients with disjoint lifetimes share names.
 
     Args:
-        net: a net with its gradient operators; left unchanged.
-        losses: its losses, which keep their names.
-        param_grads: gradients of parameters, which do, too.
-        namescope: only blobs under this scope share, or under each of these among themselves; "": all.
+        net: a net with its gradient operators; unchanged.
+        losses: its losses; they keep their names.
+        param_grads: gradients of parameters; they keep their names.
+        namescope: only blobs in this scope share; for several scopes, blobs within each; "": all blobs.
         dont_share_blobs: other blobs that keep their names.
-        share_activations: share activations that are read, too.
-        blob_shapes: shapes by name, so that blobs of one size share.
+        share_activations: also share activations that are read.
+        blob_shapes: shapes by name, so that blobs of the same size share.
 
     Raises:
         NetError: the net has no gradient.
@@ -153,15 +153,15 @@ def share_grad_blobs(
 
 
 def optimize_inference_for_dag(net: Any, input_blobs: Iterable[Any], namescope: str = "") -> NetDef:
-    """Return a net without gradients in which activations that are not needed at the same time share names.
+    """Return a net without gradients in which activations with disjoint lifetimes share names.
 
     Args:
-        net: left unchanged; blobs that are not read keep their names.
-        input_blobs: what the net starts from; they keep theirs.
-        namescope: only blobs under this scope share.
+        net: unchanged; blobs that are not read keep their names.
+        input_blobs: the net's inputs; they keep their names.
+        namescope: only blobs in this scope share.
 
     Raises:
-        NetError: the net has gradients, or operators overwrite what they may not.
+        NetError: the net has gradients, or operators break their in-place rules.
     """
     proto = message_of(net)
     _refuse_gradients("optimize_inference_for_dag", proto)
@@ -176,7 +176,7 @@ def optimize_inference_for_dag(net: Any, input_blobs: Iterable[Any], namescope: 
 
 
 def optimize_inference_fast(net: Any, static_blobs: Iterable[Any]) -> NetDef:
-    """Return a net in which blobs share names, but for ``static_blobs``, external ones and those that are not read."""
+    """Return a net in which blobs share names, except ``static_blobs``, external blobs and blobs that are not read."""
     return optimize_interference(net, static_blobs).net
 
 
@@ -187,21 +187,21 @@ def optimize_interference(
     blob_sizes: Mapping[str, int] | None = None,
     algo: AssignmentAlgorithm = AssignmentAlgorithm.GREEDY,
 ) -> Optimization:
-    """Return a net in which blobs share names, and what shares with what.
+    """Return a net in which blobs share names, and the groups of blobs that share.
 
-    A net with gradients may be given too; ``static_blobs`` then has those that are to be fetched.
+    The net may have gradients; ``static_blobs`` must then include those to fetch.
 
     Args:
-        net: left unchanged.
-        static_blobs: blobs that keep their names, besides external ones and those that no operator reads.
-        ordering_function: gets what ``compute_interference_graph`` returns, and returns the numbers of the operators
-            in the order in which they are to run.
-        blob_sizes: bytes by name, as of ``collect_blob_sizes``; None: each blob counts as one byte.
-        algo: how blobs are assigned.
+        net: unchanged.
+        static_blobs: blobs that keep their names, as do external blobs and those that no operator reads.
+        ordering_function: called with the result of ``compute_interference_graph``; returns the indices of the
+            operators in the order in which they should run.
+        blob_sizes: bytes by name, see ``collect_blob_sizes``; None: count one byte per blob.
+        algo: the assignment algorithm.
 
     Raises:
-        NetError: operators may not run in this order, or overwrite what they may not.
-        ArgumentError: there is no such algorithm.
+        NetError: the order breaks a dependency, or operators break their in-place rules.
+        ArgumentError: ``algo`` is not an AssignmentAlgorithm.
     """
     proto = message_of(net)
     _check_operators(proto)
@@ -224,13 +224,13 @@ def _refuse_gradients(function: str, net: NetDef) -> None:
     for op in net.op:
         if op.is_gradient_op:
             raise NetError(
-                f"{function}: net {net.name!r} has gradients, as of operator {op.type}; share_grad_blobs is for such "
-                "nets, and ExtractPredictorNet takes the forward part out"
+                f"{function}: net {net.name!r} must not have gradients, but has {op.type}; use share_grad_blobs "
+                "for such nets, or ExtractPredictorNet to get the forward part"
             )
 
 
 def _check_operators(net: NetDef) -> None:
-    """Refuse operators that overwrite what they may not, or do not overwrite what they must: names decide here."""
+    """Raise an error if operators break their in-place rules, which sharing of names could cause."""
     for index, op in enumerate(net.op):
         if is_registered(op.type):
             try:
@@ -240,18 +240,18 @@ def _check_operators(net: NetDef) -> None:
 
 
 def release_blobs_when_used(netproto: Any, dont_free_blobs: Collection[Any], selector_fun: Any = None) -> NetDef:
-    """Return a net with an operator Free after the last use of each blob that the net makes.
+    """Return a net with a Free operator after the last use of each blob that the net writes.
 
     Args:
-        netproto: left unchanged.
-        dont_free_blobs: blobs that stay, besides external ones.
-        selector_fun: which of the others are freed, by name; None: all.
+        netproto: unchanged.
+        dont_free_blobs: blobs to keep; external blobs are kept, too.
+        selector_fun: called with a blob's name; returns whether to free it; None: free all.
     """
     return free_when_used(message_of(netproto), [blob_name(blob) for blob in dont_free_blobs], selector_fun)
 
 
 def compute_ranges(linearized_ops: Sequence[Any], blob_sizes: Mapping[str, int] | None = None) -> dict[str, LiveRange]:
-    """Return from which operator to which each blob is needed that the operators make."""
+    """Return the lifetime of each blob that the operators write, from operator to operator."""
     return {
         blob.key: LiveRange(blob.start, blob.end, blob.nbytes if blob_sizes is not None else None)
         for blob in live_blobs(linearized_ops, blob_sizes)
@@ -259,18 +259,18 @@ def compute_ranges(linearized_ops: Sequence[Any], blob_sizes: Mapping[str, int] 
 
 
 def get_memory_usage(assignments: Iterable[Sequence[tuple[str, LiveRange]]]) -> int:
-    """Return the bytes of blobs that share as told: of each group, those of the largest."""
+    """Return the total bytes of blobs with sharing: each group takes the bytes of its largest blob."""
     return sum(max((live.size or 0 for _, live in group), default=0) for group in assignments)
 
 
 def compute_statistics(assignments: Iterable[Sequence[tuple[str, LiveRange]]]) -> Statistics:
-    """Return the bytes of blobs, if each has its own, and as they share."""
+    """Return the total bytes of blobs without and with sharing."""
     groups = list(assignments)
     return Statistics(sum(live.size or 0 for group in groups for _, live in group), get_memory_usage(groups))
 
 
 def blob_nbytes(blob: Any) -> int:
-    """Return the bytes of a blob of the current workspace; 0 for one that holds no tensor of numbers."""
+    """Return the bytes of a blob of the current workspace; 0 unless it holds a tensor of numbers."""
     spec = default.workspace().spec(blob_name(blob)) if workspace.HasBlob(blob) else None
     return 0 if spec is None or spec.dtype == STRING else spec.size * spec.dtype.itemsize
 
@@ -283,15 +283,15 @@ def collect_blob_sizes(net: Any) -> dict[str, int]:
 def estimate_memory_usage(
     protos: Iterable[Any], shapes: Mapping[str, Sequence[int]], types: Mapping[str, int], devicescope: Any
 ) -> tuple[int, dict[str, int]]:
-    """Return the bytes of what nets write on a device, by shapes and types, altogether and blob by blob.
+    """Return the bytes of the blobs that nets write on a device, in total and per blob.
 
     Args:
         protos: the nets.
-        shapes, types: as ``workspace.InferShapesAndTypes`` gives them.
-        devicescope: a device; blobs of operators on others are left out.
+        shapes, types: see ``workspace.InferShapesAndTypes``.
+        devicescope: the device; outputs of operators on others are not counted.
 
     Raises:
-        NetError: the shape of a blob is not known.
+        NetError: the shape of a blob is unknown.
     """
     found: dict[str, int] = {}
     for proto in protos:
@@ -301,7 +301,7 @@ def estimate_memory_usage(
                 continue
             for name in op.output:
                 if name not in shapes:
-                    raise NetError(f"estimate_memory_usage: the shape of blob {name!r} is not in `shapes`")
+                    raise NetError(f"estimate_memory_usage: `shapes` must have the shape of blob {name!r}")
                 size = _ITEM_BYTES.get(types.get(name, TensorProto.FLOAT), 4)
                 found[name] = size * int(np.prod(shapes[name], dtype=np.int64))
     return sum(found.values()), found
@@ -321,16 +321,16 @@ _ITEM_BYTES: dict[int, int] = {
 
 
 def verify_graph_equality(net_a: Any, net_b: Any) -> bool:
-    """Whether two nets have the same operators, and each reads what the same one has written, whatever the names.
+    """Whether two nets have the same operators with the same data flow, whatever the names of blobs.
 
-    What comes from outside the nets is not compared, as in Caffe2.
+    External inputs are not compared, as in Caffe2.
     """
     a, b = _reads(message_of(net_a)), _reads(message_of(net_b))
     return a == b
 
 
 def _reads(net: NetDef) -> list[tuple[str, list[Any]]]:
-    """Return for each operator its type, and for each input which output of which operator it is, None if of none."""
+    """Return for each operator its type and, for each input, the (operator, output) that wrote it, or None."""
     writer: dict[str, tuple[int, int]] = {}
     result: list[tuple[str, list[Any]]] = []
     for index, op in enumerate(net.op):
@@ -340,7 +340,7 @@ def _reads(net: NetDef) -> list[tuple[str, list[Any]]]:
 
 
 def verify_inplace_blobs(net_a: Any, net_b: Any) -> bool:
-    """Whether the operators of two nets overwrite their inputs in the same places."""
+    """Whether the operators of two nets have the same in-place inputs and outputs."""
 
     def in_place(net: NetDef) -> list[list[tuple[int, int]]]:
         return [

@@ -1,4 +1,4 @@
-"""ModelHelper, and predictors taken out of nets."""
+"""ModelHelper, and ExtractPredictorNet."""
 
 from __future__ import annotations
 
@@ -16,9 +16,9 @@ __all__ = ["ExtractPredictorNet", "ModelHelper", "db_input"]
 
 
 class ModelHelper(_ModelHelper):
-    """A model whose nets check operators when they are created, as in Caffe2 (see ``LenientNet``).
+    """A model whose nets are checked when they are created, as in Caffe2 (see ``LenientNet``).
 
-    With ``param_model`` it has that model's init net, too.
+    With ``param_model`` it shares that model's init net.
     """
 
     net_class = LenientNet
@@ -28,11 +28,11 @@ class ModelHelper(_ModelHelper):
 
     @property
     def _parameters_info(self) -> dict[str, ParameterInfo]:
-        """What is known of each parameter, by name; models that share parameters share it."""
+        """The ParameterInfo of each parameter by name, shared by models that share parameters."""
         return self._infos
 
     def _Validate(self) -> list[str]:
-        """Return the parameters that are listed twice, sorted; ``Validate`` raises if there are any."""
+        """Return the sorted names of parameters that occur twice; ``Validate`` raises an error if there are any."""
         return sorted(name for name, count in Counter(map(str, self.params)).items() if count > 1)
 
 

@@ -1,4 +1,4 @@
-"""Sums over several GPUs, added to a net; Parallelize adds them by itself."""
+"""All-reduce over GPUs, added to a net; Parallelize does this automatically."""
 
 from __future__ import annotations
 
@@ -32,29 +32,29 @@ def OnGPU(gpu_id: int) -> DeviceOption:
 
 
 def OnCPU() -> DeviceOption:
-    """Return the device of the host."""
+    """Return the device of the CPU."""
     return make_device_option(PROTO_CPU, 0)
 
 
 def Allreduce(
     net: Net, blobs: Blobs, reduced_affix: str = "_reduced", gpu_indices: Sequence[int] | None = None
 ) -> list[BlobReference]:
-    """Add to a net what sums blobs of several GPUs, and gives each GPU the sum.
+    """Add operators that sum blobs of several GPUs and copy the sum to each GPU.
 
-    The sums go up a tree of pairs, those of a power of two of GPUs; others are summed one by one on the first. Where
-    GPUs have no access to each other's memory, the driver copies through the host.
+    2, 4 or 8 GPUs are summed along a tree of pairs, other numbers one by one on the first GPU. If GPUs cannot access
+    each other's memory, the driver copies through the host.
 
     Args:
-        net: gets the operators.
+        net: the operators are added to it.
         blobs: one on each GPU.
-        reduced_affix: what follows the blobs' names in those of the results.
+        reduced_affix: suffix of the results' names.
         gpu_indices: the GPUs; None: 0, 1, 2, ...
 
     Returns:
         The sums, one on each GPU.
 
     Raises:
-        NetError: there is not one blob for each GPU, or a GPU is named twice.
+        NetError: there is not one blob per GPU, or a GPU occurs twice.
     """
     gpus = list(range(len(blobs))) if gpu_indices is None else list(gpu_indices)
     _check("Allreduce", blobs, gpus, len(blobs))
@@ -63,31 +63,31 @@ def Allreduce(
 
 
 def Allreduce2(net: Net, blobs: Blobs, reduced_affix: str, gpu_indices: Sequence[int]) -> list[BlobReference]:
-    """The same for two GPUs."""
+    """Do the same for two GPUs."""
     _check("Allreduce2", blobs, gpu_indices, 2)
     return _by_pairs(net, blobs, reduced_affix, gpu_indices)
 
 
 def Allreduce4(net: Net, blobs: Blobs, reduced_affix: str, gpu_indices: Sequence[int]) -> list[BlobReference]:
-    """The same for four GPUs."""
+    """Do the same for four GPUs."""
     _check("Allreduce4", blobs, gpu_indices, 4)
     return _by_pairs(net, blobs, reduced_affix, gpu_indices)
 
 
 def Allreduce4Group2(net: Net, blobs: Blobs, reduced_affix: str, gpu_indices: Sequence[int]) -> list[BlobReference]:
-    """The same for four GPUs of which the first two, and the last two, have access to each other."""
+    """Do the same for four GPUs of which the first two, and the last two, can access each other."""
     _check("Allreduce4Group2", blobs, gpu_indices, 4)
     return _by_pairs(net, blobs, reduced_affix, gpu_indices)
 
 
 def Allreduce8(net: Net, blobs: Blobs, reduced_affix: str, gpu_indices: Sequence[int]) -> list[BlobReference]:
-    """The same for eight GPUs."""
+    """Do the same for eight GPUs."""
     _check("Allreduce8", blobs, gpu_indices, 8)
     return _by_pairs(net, blobs, reduced_affix, gpu_indices)
 
 
 def AllreduceFallback(net: Net, blobs: Blobs, reduced_affix: str, gpu_indices: Sequence[int]) -> list[BlobReference]:
-    """The same for any GPUs, summed one by one on the first."""
+    """Do the same for any number of GPUs, summed one by one on the first."""
     _check("AllreduceFallback", blobs, gpu_indices, len(blobs))
     return _one_by_one(net, blobs, reduced_affix, gpu_indices)
 
@@ -95,8 +95,8 @@ def AllreduceFallback(net: Net, blobs: Blobs, reduced_affix: str, gpu_indices: S
 def _check(function: str, blobs: Blobs, gpus: Sequence[int], number: int) -> None:
     if not blobs or len(blobs) != number or len(gpus) != number or len(set(gpus)) != number:
         raise NetError(
-            f"muji.{function}: needs one blob for each of {number or 'several'} GPUs, got {len(blobs)} blobs for the "
-            f"GPUs {list(gpus)}"
+            f"muji.{function}: there must be one blob for each of {number or 'several'} different GPUs, got "
+            f"{len(blobs)} blobs for the GPUs {list(gpus)}"
         )
 
 
@@ -106,7 +106,7 @@ def _copy(net: Net, blob: Any, name: str, gpu: int) -> BlobReference:
 
 
 def _by_pairs(net: Net, blobs: Blobs, affix: str, gpus: Sequence[int]) -> list[BlobReference]:
-    """Sum neighbors, then sums of neighbors, up to the first GPU; hand the sum down in the same way."""
+    """Sum pairs of neighbors up to the first GPU, then copy the sum down the same tree."""
     sums = list(blobs)
     step = 1
     while step < len(sums):

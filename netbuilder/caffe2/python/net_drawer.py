@@ -1,4 +1,4 @@
-"""Nets as graphs for Graphviz, through pydot; ``netbuilder-draw`` makes a page that needs neither."""
+"""Nets as Graphviz graphs, by pydot; ``netbuilder-draw`` draws pages without either."""
 
 from __future__ import annotations
 
@@ -52,14 +52,14 @@ _EMPTY_PNG = base64.b64decode(
 def _library() -> Any:
     if pydot is None:
         raise ImportError(
-            "net_drawer needs pydot, which is not installed; pip install pydot, and Graphviz for pictures; "
-            "netbuilder-draw NET -o net.html draws without it"
+            "net_drawer needs pydot (and Graphviz for images), which is not installed: pip install pydot; or draw with "
+            "netbuilder-draw NET -o net.html, which does not need it"
         )
     return pydot
 
 
 def _operators(operators_or_net: Any, name: str | None) -> tuple[list[OperatorDef], str | None]:
-    """Return operators, and the name of the graph: the net's unless another is given."""
+    """Return the operators, and the name of the graph: ``name``, or else the net's."""
     if isinstance(operators_or_net, Net):
         operators_or_net = operators_or_net.Proto()
     if isinstance(operators_or_net, NetDef):
@@ -70,10 +70,10 @@ def _operators(operators_or_net: Any, name: str | None) -> tuple[list[OperatorDe
 
 
 def GetOpNodeProducer(append_output: bool, **kwargs: Any) -> Producer:
-    """Return a function that makes an operator's node from the operator and its number.
+    """Return a function that creates an operator's node from the operator and its index.
 
     Args:
-        append_output: write the outputs after the type.
+        append_output: append the outputs to the label.
         kwargs: attributes of the node.
     """
 
@@ -90,7 +90,7 @@ def _quoted(name: str) -> str:
 
 
 def GetBlobNodeProducer(**kwargs: Any) -> Producer:
-    """Return a function that makes a blob's node from a name and a label; ``kwargs`` are attributes."""
+    """Return a function that creates a blob's node from a name and a label; ``kwargs`` are attributes of the node."""
 
     def produce(node_name: str, label: str) -> Any:
         return _library().Node(node_name, label=label, **kwargs)
@@ -102,13 +102,13 @@ def GetPydotGraph(
     operators_or_net: Any, name: str | None = None, rankdir: str = "LR", op_node_producer: Producer | None = None,
     blob_node_producer: Producer | None = None,
 ) -> Any:  # fmt: skip
-    """Return the graph of operators and blobs, a ``pydot.Dot``; each write of a blob is a node of its own.
+    """Return the graph of operators and blobs, a ``pydot.Dot``; each write of a blob gets a new node.
 
     Args:
         operators_or_net: a Net, a NetDef, or operators.
         name: of the graph; None: the net's.
-        rankdir: where it grows, "LR" or "TB".
-        op_node_producer, blob_node_producer: make the nodes, see ``GetOpNodeProducer``.
+        rankdir: direction of the layout, "LR" or "TB".
+        op_node_producer, blob_node_producer: create the nodes, see ``GetOpNodeProducer``.
 
     Raises:
         ImportError: pydot is not installed.
@@ -140,11 +140,11 @@ def GetPydotGraphMinimal(
     operators_or_net: Any, name: str | None = None, rankdir: str = "LR", minimal_dependency: bool = False,
     op_node_producer: Producer | None = None,
 ) -> Any:  # fmt: skip
-    """Return the graph of operators alone: an edge from each to those that read what it writes.
+    """Return the graph of the operators alone: an edge from each operator to the readers of its outputs.
 
     Args:
         operators_or_net, name, rankdir, op_node_producer: see ``GetPydotGraph``.
-        minimal_dependency: leave out edges that follow from others.
+        minimal_dependency: omit edges that other paths imply.
 
     Raises:
         ImportError: pydot is not installed.
@@ -182,7 +182,7 @@ def GetPlanGraph(plan_def: PlanDef, name: str | None = None, rankdir: str = "TB"
     Args:
         plan_def: a PlanDef or Plan.
         name: of the graph; None: the plan's.
-        rankdir: where it grows.
+        rankdir: direction of the layout.
 
     Raises:
         ImportError: pydot is not installed.
@@ -214,11 +214,11 @@ def _add_steps(library: Any, graph: Any, steps: Iterable[Any], parent: Any) -> N
 
 
 def GetGraphInJson(operators_or_net: Any, output_filepath: str) -> None:
-    """Write the graph of operators and blobs as JSON, nodes and edges by number; pydot is not needed.
+    """Write the graph of operators and blobs as JSON, with numbered nodes; does not need pydot.
 
     Args:
         operators_or_net: a Net, a NetDef, or operators.
-        output_filepath: the file.
+        output_filepath: path of the file.
     """
     ops, _ = _operators(operators_or_net, None)
     nodes: list[dict[str, Any]] = []
@@ -242,19 +242,19 @@ def GetGraphInJson(operators_or_net: Any, output_filepath: str) -> None:
 
 
 def GetGraphPngSafe(func: Callable[..., Any], *args: Any, **kwargs: Any) -> bytes:
-    """Return the picture of the graph that a function makes, as PNG; an empty one if that fails, with a line of why.
+    """Return the graph of a function as a PNG image; if that fails, print why and return an empty image.
 
     Args:
-        func: one of those above; called with ``args`` and ``kwargs``.
+        func: one of the functions above; called with ``args`` and ``kwargs``.
     """
     try:
-        picture: bytes = func(*args, **kwargs).create_png()
-        return picture
+        image: bytes = func(*args, **kwargs).create_png()
+        return image
     except Exception as error:
         print(f"Failed to draw graph: {error}")
         return _EMPTY_PNG
 
 
 def main() -> None:
-    """Draw the net that the command line names, as ``netbuilder-draw`` does."""
+    """Draw the net named on the command line, as ``netbuilder-draw`` does."""
     sys.exit(draw.main())

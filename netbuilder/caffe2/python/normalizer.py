@@ -1,4 +1,4 @@
-"""What normalizes the activations of a layer: settings for those who build layers."""
+"""Normalizers of a layer's activations: settings for code that builds layers."""
 
 from __future__ import annotations
 
@@ -12,8 +12,8 @@ __getattr__ = names_of(__name__)
 class Normalizer:
     """Base of the normalizers.
 
-    What adds the operators are Caffe2's layer models, which are not served: a normalizer keeps its settings, and
-    ``brew.spatial_bn`` and ``model.net.LayerNorm`` normalize.
+    In Caffe2 layer models add the operators; they are not supported. A normalizer only stores its settings; use
+    ``brew.spatial_bn`` or ``model.net.LayerNorm`` to normalize.
     """
 
     def __init__(self) -> None:
@@ -24,8 +24,8 @@ class BatchNormalizer(Normalizer):
     """Normalization over the batch.
 
     Args:
-        momentum: share of the running averages kept per iteration.
-        scale_init_value: first value of the scale.
+        momentum: of the running averages.
+        scale_init_value: initial scale.
     """
 
     def __init__(self, momentum: float, scale_init_value: float = 1.0) -> None:
@@ -39,8 +39,8 @@ class LayerNormalizer(Normalizer):
 
     Args:
         epsilon: added to the variance.
-        use_layer_norm_op: by the operator LayerNorm, not by several.
-        scale_init_value: first value of the scale.
+        use_layer_norm_op: use the operator LayerNorm instead of several operators.
+        scale_init_value: initial scale.
     """
 
     def __init__(self, epsilon: float, use_layer_norm_op: bool = True, scale_init_value: float = 1.0) -> None:

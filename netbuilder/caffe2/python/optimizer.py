@@ -1,4 +1,4 @@
-"""Optimizers and what adds them to a model."""
+"""Optimizers, and functions that add them to a model."""
 
 from __future__ import annotations
 
@@ -80,25 +80,24 @@ __getattr__ = names_of(__name__)
 _Given = ParamSpec("_Given")
 _Made = TypeVar("_Made")
 
-_INSTEAD = {"weight_decay": "; add_weight_decay(model, {value}) before it decays the weights"}
+_INSTEAD = {"weight_decay": "; call add_weight_decay(model, {value}) before it"}
 
 
 def _ignore_unknown_arguments(builder: Callable[_Given, _Made], optimizer: type[Optimizer]) -> Callable[_Given, _Made]:
-    """Return a builder that ignores arguments which neither its optimizer nor a learning rate has.
+    """Return a builder that ignores arguments which neither its optimizer nor the LearningRate operator has.
 
-    Caffe2 hands them to the rate's operator, which does not read them. Names that are nearly those of arguments are
-    refused.
+    Caffe2 passes them to the LearningRate operator, which ignores them. Near misses of argument names are refused.
 
     Args:
         builder: such as ``build_sgd``.
-        optimizer: the class that it makes.
+        optimizer: the class that it builds.
     """
 
     @functools.wraps(builder)
     def build(*args: _Given.args, **kwargs: _Given.kwargs) -> _Made:
         for name in optimizer.unknown_arguments(kwargs, builder):
             hint = _INSTEAD.get(name, "").format(value=kwargs.pop(name))
-            warn_ignored(builder.__name__, name, f"; nothing reads it{hint}")
+            warn_ignored(builder.__name__, name, f"; it has no effect{hint}")
         return builder(*args, **kwargs)
 
     return build
@@ -120,12 +119,12 @@ build_yellowfin = _ignore_unknown_arguments(native.build_yellowfin, YellowFinOpt
 
 
 def _get_param_to_device(model: Any) -> dict[str, DeviceOption]:
-    """Return the device of each blob of a model: that of the first operator that touches it, the init net first."""
+    """Return the device of each blob of a model: that of the first operator that uses it, the init net first."""
     return blob_devices([model.net.Proto()]) | blob_devices([model.param_init_net.Proto()])
 
 
 def get_lr_injection() -> Any:
-    """Return what scales the rates of models built with ``allow_lr_injection``, an array of shape (1,).
+    """Return the factor of the learning rates of models built with ``allow_lr_injection``, an array of shape (1,).
 
     Raises:
         BlobError: neither such a model's init net nor ``set_lr_injection`` has set it.
@@ -134,5 +133,5 @@ def get_lr_injection() -> Any:
 
 
 def set_lr_injection(lr_injection_value: float) -> None:
-    """Scale the rates of models built with ``allow_lr_injection`` from the next run on."""
+    """Set the factor of the learning rates of models built with ``allow_lr_injection``, from the next run on."""
     workspace.FeedBlob(LR_INJECTION, np.array([float(lr_injection_value)], np.float32))

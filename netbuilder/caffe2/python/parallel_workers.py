@@ -1,4 +1,4 @@
-"""Worker threads that call a function over and over until they are told to stop, under Caffe2's names."""
+"""Worker threads that call a function repeatedly until they are stopped, under Caffe2's names."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ __getattr__ = names_of(__name__)
 log = logging.getLogger("netbuilder.input")
 LOG_INT_SECS = 60
 
-_JOIN_SECONDS = 5.0  # for the threads of a coordinator, all together
+_JOIN_SECONDS = 5.0  # for all threads of a coordinator together
 
 
 def init_workers(
@@ -41,15 +41,15 @@ def init_workers(
     external_loggers: Iterable[Any] | None = None,
     shutdown_fun: Callable[[], object] | None = None,
 ) -> GlobalWorkerCoordinator:
-    """Make workers that call ``worker_fun(worker id)`` again and again; they begin at ``start`` of what is returned.
+    """Create workers that call ``worker_fun(worker id)`` repeatedly; call ``start`` of the result to start them.
 
     Args:
-        worker_fun: what it raises ends all workers of this name.
-        num_worker_threads: how many.
-        worker_name: for ``stop_coordinator``.
-        init_fun: called once before they begin, with their coordinator and the global one.
+        worker_fun: an exception in it stops all workers of this name.
+        num_worker_threads: number of workers.
+        worker_name: name for ``stop_coordinator``.
+        init_fun: called once before they start, with their coordinator and the global one.
         external_loggers: their ``log`` is called with a dict of counts and times.
-        shutdown_fun: called when they are told to stop.
+        shutdown_fun: called when they are stopped.
     """
     _check_threads(num_worker_threads)
     metrics = Metrics(external_loggers)
@@ -64,11 +64,11 @@ def init_workers(
 
 def _check_threads(count: Any) -> None:
     if isinstance(count, bool) or not isinstance(count, int) or count < 1:
-        raise NetError(f"num_worker_threads must be a whole number from 1 on, got {count!r}")
+        raise NetError(f"num_worker_threads must be a whole number, 1 or greater, got {count!r}")
 
 
 class Metrics:
-    """Sums of what threads measure, handed to loggers.
+    """Sums of measurements of threads, passed to loggers.
 
     Args:
         external_loggers: objects whose ``log`` takes a dict.
@@ -80,11 +80,11 @@ class Metrics:
         self.reset_metrics()
 
     def reset_metrics(self) -> None:
-        """Begin again at zero."""
+        """Reset the sums to zero."""
         self._metrics: dict[str, float] = defaultdict(lambda: 0)
 
     def log_metrics(self) -> None:
-        """Hand the sums to the loggers and begin again."""
+        """Pass the sums to the loggers and reset them."""
         with self._lock:
             metrics = self._metrics
             self.reset_metrics()
@@ -103,23 +103,23 @@ class Metrics:
 
 
 class State:
-    """What workers share; ``start``, ``stop`` and ``cleanup`` are called when they begin, are stopped, have ended."""
+    """State that workers share; ``start``, ``stop`` and ``cleanup`` are called when they start, stop and have ended."""
 
     def start(self) -> None:
-        """Begin."""
+        """Start."""
 
     def stop(self) -> None:
-        """Wake all who wait."""
+        """Wake waiting threads."""
 
     def cleanup(self) -> None:
-        """Give up what is left."""
+        """Release resources."""
 
 
 class WorkerCoordinator:
-    """The workers of one call of ``init_workers``; the first error ends them.
+    """The workers of one call of ``init_workers``; the first error stops them.
 
     Attributes:
-        error: what ended them, or None.
+        error: the error that stopped them, or None.
     """
 
     def __init__(
@@ -141,11 +141,11 @@ class WorkerCoordinator:
         self.error: BaseException | None = None
 
     def add_thread(self, target: Callable[..., object], name: str, *args: Any) -> None:
-        """Add a thread that is to run ``target(coordinator, *args)``."""
+        """Add a thread that will run ``target(coordinator, *args)``."""
         self._threads.append(threading.Thread(target=target, args=(self, *args), name=name, daemon=True))
 
     def is_active(self) -> bool:
-        """Whether the workers are to go on."""
+        """Whether the workers should continue."""
         return self._active
 
     def init(self, global_coordinator: GlobalWorkerCoordinator) -> None:
@@ -167,14 +167,14 @@ class WorkerCoordinator:
             thread.start()
 
     def _fail(self, error: BaseException) -> None:
-        """Stop because a worker failed; the first error is kept."""
+        """Stop all workers after an error; keep the first error."""
         with self._lock:
             self.error = self.error or error
         self._stop(f"{type(error).__name__}: {error}")
 
     def _stop(self, reason: Any = None) -> None:
         if reason is not None:
-            log.error("workers %r end: %s", self._worker_name, reason)
+            log.error("workers %r stop: %s", self._worker_name, reason)
         with self._lock:
             ending, self._active = self._active, False
         if ending and self._shutdown_fun is not None:
@@ -183,11 +183,11 @@ class WorkerCoordinator:
             self._state.stop()
 
     def _orphan(self) -> None:
-        """In a forked process the threads are not there: let whoever waits for them get an error."""
+        """After a fork the threads do not exist in the child: give threads that wait for them an error."""
         self._active = False
         self.error = NetError(
-            f"the threads of workers {self._worker_name!r} are in the process that this one was forked from; make and "
-            "start workers in this process"
+            f"the threads of workers {self._worker_name!r} exist only in the parent process; create and start workers "
+            "after the fork"
         )
         if self._state is not None:
             self._state.stop()
@@ -201,7 +201,7 @@ class WorkerCoordinator:
                 thread.join(max(0.0, end - time.monotonic()))
         late = [thread.name for thread in alive if thread.is_alive()]
         if late:
-            log.error("workers %r: still at work after %g seconds: %s", self._worker_name, _JOIN_SECONDS, late)
+            log.error("workers %r: still running after %g seconds: %s", self._worker_name, _JOIN_SECONDS, late)
         if self._state is not None:
             self._state.cleanup()
         if cleanup is not None:
@@ -214,7 +214,7 @@ class GlobalWorkerCoordinator:
 
     def __init__(self) -> None:
         self._coordinators: list[WorkerCoordinator] = []
-        self._fetcher_id_seq = 0  # Caffe2's name, which scripts read to count the workers
+        self._fetcher_id_seq = 0  # Caffe2's name; scripts read it to count the workers
         self._worker_ids: list[int] = []
         self._lock = threading.RLock()
         self._registered = False
@@ -234,24 +234,24 @@ class GlobalWorkerCoordinator:
             self._coordinators.append(coordinator)
 
     def get_new_worker_id(self) -> int:
-        """Return an id that no other worker has."""
+        """Return a new worker id."""
         with self._lock:
             self._fetcher_id_seq += 1
             self._worker_ids.append(self._fetcher_id_seq - 1)
             return self._fetcher_id_seq - 1
 
     def get_worker_ids(self) -> list[int]:
-        """Return the ids that were given out since the last ``stop``."""
+        """Return the ids of workers created since the last ``stop``."""
         return list(self._worker_ids)
 
     def start(self) -> None:
-        """Let all workers begin that have not."""
+        """Start all workers that have not started."""
         for coordinator in list(self._coordinators):
             coordinator.init(self)
             coordinator._start()
 
     def stop(self) -> bool:
-        """End all workers; return whether they have ended within some seconds."""
+        """Stop all workers; return whether all stopped within a few seconds."""
         with self._lock:
             ending, self._coordinators, self._worker_ids = self._coordinators, [], []
         for coordinator in ending:
@@ -260,7 +260,7 @@ class GlobalWorkerCoordinator:
         return all(ended)
 
     def stop_coordinator(self, worker_name: str) -> None:
-        """End the workers of a name."""
+        """Stop the workers of this name."""
         with self._lock:
             ending = [c for c in self._coordinators if c._worker_name == worker_name]
             self._coordinators = [c for c in self._coordinators if c._worker_name != worker_name]
@@ -270,14 +270,14 @@ class GlobalWorkerCoordinator:
             coordinator._wait_finish()
 
     def register_shutdown_handler(self) -> None:
-        """Have all workers ended when the process ends."""
+        """Stop all workers when the process exits."""
         if not self._registered:
             self._registered = True
             atexit.register(self.stop)
 
 
 class Worker:
-    """What one worker thread does: ``run`` once, over and over."""
+    """The work of one worker thread: ``run`` is called repeatedly."""
 
     def __init__(
         self,
@@ -292,7 +292,7 @@ class Worker:
         self._metrics = metrics
 
     def start(self) -> None:
-        """Note when a call begins."""
+        """Record the start time of a call."""
         self._began = time.perf_counter()
 
     def run(self) -> None:
@@ -301,26 +301,26 @@ class Worker:
             self._worker_fun(self._worker_id)
 
     def handle_exception(self, e: BaseException) -> None:
-        """End all workers of the coordinator, because this one failed."""
+        """Stop all workers of the coordinator, because this one failed."""
         if hasattr(e, "add_note"):
             e.add_note(f"(in worker {self._worker_id}, thread {threading.current_thread().name!r})")
         self._coordinator._fail(e)
 
     def finish(self) -> None:
-        """Count what a call took."""
+        """Record the time of a call."""
         if self._metrics is not None:
             self._metrics.put_metric("worker_time", time.perf_counter() - self._began)
             self._metrics.log_metrics()
 
 
 def run_worker(coordinator: WorkerCoordinator, worker: Worker) -> None:
-    """Let a worker run until its coordinator is stopped, or it fails."""
+    """Run a worker until its coordinator is stopped or it fails."""
     while coordinator.is_active():
         worker.start()
         try:
             worker.run()
             worker.finish()
-        except BaseException as error:  # SystemExit, too: who waits for the worker must hear of it
+        except BaseException as error:  # including SystemExit: threads that wait for the worker must get it
             worker.handle_exception(error)
 
 

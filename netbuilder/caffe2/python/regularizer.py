@@ -1,4 +1,4 @@
-"""Regularizers of parameters: terms of the loss, and corrections after the update."""
+"""Regularizers of parameters: terms added to the loss, and corrections after the update."""
 
 from __future__ import annotations
 
@@ -36,17 +36,17 @@ __getattr__ = names_of(__name__)
 
 
 class RegularizationBy:
-    """When a regularizer works."""
+    """When a regularizer is applied."""
 
     AFTER_OPTIMIZER = "after_optimizer"
     ON_LOSS = "on_loss"
 
 
 class Regularizer:
-    """Adds to a net what regularizes one parameter.
+    """Adds the regularization of one parameter to a net.
 
     Attributes:
-        kEpsilon: a number just above 0.
+        kEpsilon: a small number, for open intervals.
     """
 
     def __init__(self) -> None:
@@ -58,17 +58,17 @@ class Regularizer:
         """Add the operators.
 
         Args:
-            net: gets them.
-            param_init_net: gets the first values of what they keep.
+            net: the operators are added to it.
+            param_init_net: initializes their state.
             param: the parameter.
-            grad: its gradient, where the correction is for the rows that it touches.
+            grad: its gradient, for corrections of only the rows in it.
             by: one of ``RegularizationBy``.
 
         Returns:
-            By ON_LOSS the term, a scalar, None where this regularizer has none; else None.
+            For ON_LOSS the term, a scalar, or None if this regularizer has no term; otherwise None.
 
         Raises:
-            ArgumentError: ``by`` is neither, or ``param`` no blob.
+            ArgumentError: ``by`` is not a value of ``RegularizationBy``, or ``param`` is not a blob.
         """
         if not isinstance(param, BlobReference):
             raise ArgumentError(f"{type(self).__name__}: param must be a blob, got {param!r}")
@@ -87,14 +87,14 @@ class Regularizer:
 
     def _require_slice(self, grad: Any, what: str) -> GradientSlice:
         if not isinstance(grad, GradientSlice):
-            raise NotImplementedError(f"{what} is not supported for dense parameters; it wants a sparse gradient")
+            raise NotImplementedError(f"{what} is not supported for dense gradients; the gradient must be sparse")
         return grad
 
     def _ensure_clipped(
         self, net: Net, param: BlobReference, grad: Any = None, min: float | None = None, max: float | None = None,
         open_range: bool = False, left_open: bool = False, right_open: bool = False,
     ) -> None:  # fmt: skip
-        """Clip the parameter, or the rows that a sparse gradient touches, into a range, in place."""
+        """Clip the parameter, or the rows in a sparse gradient, to a range, in place."""
         if min is not None and (open_range or left_open):
             min += self.kEpsilon
         if max is not None and (open_range or right_open):
@@ -103,7 +103,7 @@ class Regularizer:
         net.EnsureClipped(inputs, [param], min=min, max=max)
 
     def _feature_grouping(self, param: BlobReference, net: Net) -> BlobReference:
-        """Add the length of each column of the parameter."""
+        """Add the L2 norm of each column of the parameter."""
         squares = net.Mul([param, param], "param_mul")
         return net.Pow([net.ReduceFrontSum(squares, "param_reduced")], "grouped_feature_weight_vec", exponent=0.5)
 
@@ -120,12 +120,12 @@ def _factor(value: float, what: str) -> float:
 
 def _count(value: Any, what: str) -> int:
     if isinstance(value, bool) or not isinstance(value, int) or value < 0:
-        raise ArgumentError(f"{what} must be a whole number from 0 on, got {value!r}")
+        raise ArgumentError(f"{what} must be a whole number, 0 or greater, got {value!r}")
     return value
 
 
 def _trimmed(net: Net, param: BlobReference, k: int, name: str) -> BlobReference:
-    """Add the sum of all absolute values but the ``k`` largest."""
+    """Add the sum of all absolute values except the ``k`` largest."""
     absolute = net.Abs([param], ["abs"])
     total = net.SumElements([absolute], ["sum_abs"], average=False)
     largest, _, _ = net.TopK([absolute], ["topk", "id", "flat_id"], k=k)
@@ -133,7 +133,7 @@ def _trimmed(net: Net, param: BlobReference, k: int, name: str) -> BlobReference
 
 
 class L1Norm(Regularizer):
-    """``reg_lambda * sum |w|`` on the loss."""
+    """Add ``reg_lambda * sum |w|`` to the loss."""
 
     def __init__(self, reg_lambda: float) -> None:
         super().__init__()
@@ -145,7 +145,7 @@ class L1Norm(Regularizer):
 
 
 class L2Norm(Regularizer):
-    """``reg_lambda * sum w^2`` on the loss."""
+    """Add ``reg_lambda * sum w^2`` to the loss."""
 
     def __init__(self, reg_lambda: float) -> None:
         super().__init__()
@@ -157,7 +157,7 @@ class L2Norm(Regularizer):
 
 
 class ElasticNet(Regularizer):
-    """``l1 * sum |w| + l2 * sum w^2`` on the loss."""
+    """Add ``l1 * sum |w| + l2 * sum w^2`` to the loss."""
 
     def __init__(self, l1: float, l2: float) -> None:
         super().__init__()
@@ -172,7 +172,7 @@ class ElasticNet(Regularizer):
 
 
 class L1NormTrimmed(Regularizer):
-    """``reg_lambda * sum |w|`` without the ``k`` largest, on the loss.
+    """Add ``reg_lambda * sum |w|`` without the ``k`` largest to the loss.
 
     Source: Yun et al., "Trimming the l1 regularizer", 2019, arXiv:1908.01669.
     """
@@ -188,7 +188,7 @@ class L1NormTrimmed(Regularizer):
 
 
 class ElasticNetL1NormTrimmed(Regularizer):
-    """``ElasticNet`` with the trimmed norm for the absolute values."""
+    """``ElasticNet`` with ``L1NormTrimmed`` as its L1 part."""
 
     def __init__(self, l1: float, l2: float, k: int) -> None:
         super().__init__()
@@ -204,7 +204,7 @@ class ElasticNetL1NormTrimmed(Regularizer):
 
 
 class LpNorm(Regularizer):
-    """``reg_lambda`` times the p-norm of the lengths of the columns, on the loss."""
+    """Add ``reg_lambda`` times the p-norm of the L2 norms of the columns to the loss."""
 
     def __init__(self, reg_lambda: float, p_value: float = 0.5) -> None:
         super().__init__()
@@ -221,9 +221,9 @@ class LpNorm(Regularizer):
 
 
 class L0ApproxNorm(Regularizer):
-    """About the number of columns that are not 0, beyond a budget, times ``reg_lambda``, on the loss.
+    """Add ``reg_lambda`` times the approximate number of nonzero columns beyond a budget to the loss.
 
-    A column whose length is below ``alpha`` counts as much as its share of ``alpha``.
+    A column counts min(norm, alpha) / alpha.
     """
 
     def __init__(self, reg_lambda: float, alpha: float = 0.01, budget: float = 0) -> None:
@@ -244,12 +244,12 @@ class L0ApproxNorm(Regularizer):
 
 
 class GroupL1Norm(Regularizer):
-    """Lengths of groups of columns, each times the root of the number of columns, on the loss.
+    """Add the L2 norms of groups of columns, each times sqrt(number of columns), to the loss.
 
     Args:
         reg_lambda: factor of the term.
-        groups: how many columns each group has, in their order.
-        stabilizing_val: added to the squares before the root.
+        groups: number of columns of each group, in order.
+        stabilizing_val: added to the sums of squares before the square root.
 
     Source: Scardapane et al., "Group sparse regularization for deep neural networks", 2016, arXiv:1607.00485.
     """
@@ -258,7 +258,7 @@ class GroupL1Norm(Regularizer):
         super().__init__()
         self.reg_lambda = _factor(reg_lambda, "GroupL1Norm: reg_lambda")
         if not isinstance(groups, list):
-            raise ArgumentError(f"GroupL1Norm: groups must be a list of numbers of columns, got {groups!r}")
+            raise ArgumentError(f"GroupL1Norm: groups must be a list of column counts, got {groups!r}")
         self.groups, self.stabilizing_val = groups, stabilizing_val
 
     def _run_on_loss(self, net: Net, param_init_net: Net, param: BlobReference, grad: Any = None) -> Any:
@@ -276,7 +276,7 @@ class GroupL1Norm(Regularizer):
 
 
 class MaxNorm(Regularizer):
-    """Rows that a sparse gradient touches are shrunk to a length of ``norm`` at most, after the update."""
+    """After the update, scale the rows in a sparse gradient to an L2 norm of at most ``norm``."""
 
     def __init__(self, norm: float = 1.0, dtype: Any = None) -> None:
         super().__init__()
@@ -291,7 +291,7 @@ class MaxNorm(Regularizer):
 
 
 class ConstantNorm(Regularizer):
-    """Rows that a sparse gradient touches are brought to the length ``norm``, after the update."""
+    """After the update, scale the rows in a sparse gradient to the L2 norm ``norm``."""
 
     def __init__(self, norm: float = 1.0) -> None:
         super().__init__()
@@ -305,7 +305,7 @@ class ConstantNorm(Regularizer):
 
 
 class SparseLpNorm(Regularizer):
-    """Rows that a sparse gradient touches are regularized by the p-norm, p 1 or 2, after the update."""
+    """After the update, regularize the rows in a sparse gradient by the p-norm, with p 1 or 2."""
 
     def __init__(self, p: float, reg_lambda: float) -> None:
         super().__init__()
@@ -335,12 +335,12 @@ class SparseL2Norm(SparseLpNorm):
 
 
 class LogBarrier(Regularizer):
-    """``-reg_lambda * discount * sum log w`` on the loss, which keeps parameters above 0; they are clipped, too.
+    """Add ``-reg_lambda * discount * sum log w`` to the loss, and clip parameters, to keep them positive.
 
     Args:
         reg_lambda: factor of the term.
-        discount_policy: how the factor goes down with the iterations, a policy of learning rates.
-        discount_options: its arguments; None: gamma 1 and power 1.
+        discount_policy: learning rate policy by which the factor decreases with the iterations.
+        discount_options: arguments of the policy; None: gamma 1 and power 1.
 
     Source: Wright, "The interior-point revolution in optimization", Bulletin of the AMS 42, 2005.
     """
@@ -368,12 +368,12 @@ class LogBarrier(Regularizer):
 
 
 class BoundedGradientProjection(Regularizer):
-    """Parameters are clipped into a range after the update.
+    """After the update, clip the parameters to a range.
 
     Args:
-        lb, ub: lower and upper bound; None: none.
-        left_open, right_open: leave the bound itself out, by ``epsilon``.
-        epsilon: None: 1e-9.
+        lb, ub: lower and upper bound; None: unbounded.
+        left_open, right_open: exclude the bound, by ``epsilon``.
+        epsilon: distance from an excluded bound; None: 1e-9.
 
     Raises:
         ArgumentError: the range is empty.
@@ -394,8 +394,8 @@ class BoundedGradientProjection(Regularizer):
             least = self.lb + (self.kEpsilon if left_open else 0.0)
             if least > self.ub - (self.kEpsilon if right_open else 0.0):
                 raise ArgumentError(
-                    f"BoundedGradientProjection: there is no number between lb={self.lb} and ub={self.ub}, with "
-                    f"epsilon={self.kEpsilon}"
+                    f"BoundedGradientProjection: lb must be at most ub, with epsilon={self.kEpsilon} for open bounds; "
+                    f"got lb={self.lb} and ub={self.ub}"
                 )
 
     def _run_after_optimizer(self, net: Net, param_init_net: Net, param: BlobReference, grad: Any) -> None:

@@ -64,7 +64,7 @@ _GATES = ("input_gate", "forget_gate", "output_gate", "cell")  # in the order of
 
 
 def GetLSTMParamNames() -> dict[str, list[str]]:
-    """Return what the weights and biases of an LSTM's gates are called, in the order in which they are joined.
+    """Return the names of the weights and biases of an LSTM's gates, in the order of their concatenation.
 
     >>> GetLSTMParamNames()["biases"]
     ['input_gate_b', 'forget_gate_b', 'output_gate_b', 'cell_b']
@@ -75,11 +75,11 @@ def GetLSTMParamNames() -> dict[str, list[str]]:
 def InitFromLSTMParams(
     lstm_pblobs: Mapping[str, Mapping[str, Any]], param_values: Mapping[str, Mapping[str, Any]]
 ) -> None:
-    """Feed the parameters of an LSTM from those of its gates.
+    """Feed the parameters of an LSTM from the parameters of its gates.
 
     Args:
-        lstm_pblobs: what ``LSTM(..., return_params=True)`` returned last.
-        param_values: under "input" and "recurrent", for each name of ``GetLSTMParamNames``, the values.
+        lstm_pblobs: the last result of ``LSTM(..., return_params=True)``.
+        param_values: under "input" and "recurrent", the values of each name of ``GetLSTMParamNames``.
 
     Raises:
         NetError: a value is missing.
@@ -89,7 +89,7 @@ def InitFromLSTMParams(
         values = param_values.get(part, {})
         for kind, names in GetLSTMParamNames().items():
             if missing := [name for name in names if name not in values]:
-                raise NetError(f"parameters of an LSTM: {part!r} has no values for {missing}")
+                raise NetError(f"InitFromLSTMParams: param_values[{part!r}] must have values for {missing}")
             joined[blobs[kind]] = np.concatenate([values[name] for name in names])
     for blob, value in joined.items():
         workspace.FeedBlob(blob, value)

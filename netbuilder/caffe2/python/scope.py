@@ -32,10 +32,10 @@ __getattr__ = names_of(__name__)
 
 
 def DeviceScope(scope: Any, node_name: str | None = None) -> AbstractContextManager[None]:
-    """Give the operators made in the block a device.
+    """Set the device of the operators created in the block.
 
     Args:
-        scope: a DeviceOption; None or 0 leave the device open.
-        node_name: the host, in the place of the one in ``scope``.
+        scope: a DeviceOption; None or 0: no device.
+        node_name: the host; overrides that of ``scope``.
     """
     return native.DeviceScope(scope or DeviceOption(), node_name)

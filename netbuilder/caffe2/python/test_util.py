@@ -1,4 +1,4 @@
-"""What tests of nets begin with: random arrays, a test case with an empty workspace."""
+"""Helpers of tests of nets: random arrays, and a test case with an empty workspace."""
 
 from __future__ import annotations
 
@@ -36,18 +36,18 @@ __getattr__ = names_of(__name__)
 
 
 def rand_array(*dims: int) -> np.ndarray[Any, Any]:
-    """Return numbers drawn from [-0.5, 0.5), float32, of these extents; NumPy's seed decides."""
+    """Return a float32 array of this shape, uniform in [-0.5, 0.5), from NumPy's global generator."""
     return np.array(np.random.rand(*dims) - 0.5, np.float32)
 
 
 def randBlob(name: Any, type: Any, *dims: int, **kwargs: Any) -> None:
-    """Feed a blob with numbers drawn from [-0.5, 0.5).
+    """Feed a blob with random numbers, uniform in [-0.5, 0.5).
 
     Args:
         name: the blob.
-        type: NumPy type to convert them to.
-        dims: extents.
-        kwargs: ``offset``: added to each.
+        type: NumPy data type.
+        dims: the shape.
+        kwargs: ``offset``: added to each number.
     """
     offset = kwargs.get("offset", 0.0)
     workspace.FeedBlob(name, np.array(np.random.rand(*dims) - 0.5 + offset, type))
@@ -70,52 +70,52 @@ def numOps(net: Net) -> int:
 
 
 def str_compare(a: str | bytes, b: str | bytes, encoding: str = "utf8") -> bool:
-    """Whether texts are equal, one or both of them as bytes."""
+    """Whether two texts, each str or bytes, are equal."""
     first, second = (text.decode(encoding) if isinstance(text, bytes) else text for text in (a, b))
     return first == second
 
 
 def get_default_test_flags() -> list[str]:
-    """Return what test cases hand to ``GlobalInit``."""
+    """Return the arguments that test cases pass to ``GlobalInit``."""
     return ["caffe2", "--caffe2_log_level=0"]
 
 
 def is_flaky_test_mode() -> bool:
-    """Whether the tests marked by ``caffe2_flaky`` run, and no others: CAFFE2_RUN_FLAKY_TESTS is set to 1."""
+    """Whether only tests marked by ``caffe2_flaky`` run: the variable CAFFE2_RUN_FLAKY_TESTS is 1."""
     return os.environ.get(FLAKY_VARIABLE, "0") == "1"
 
 
 def caffe2_flaky(test_method: Callable[..., Any]) -> Callable[..., Any]:
-    """Mark a test of a ``TestCase``, as a decorator: it runs only if ``is_flaky_test_mode()`` holds."""
+    """Decorate a test of a ``TestCase``: it runs only if ``is_flaky_test_mode()``."""
     setattr(test_method, _MARK, True)
     return test_method
 
 
 class TestCase(unittest.TestCase):
-    """A test case whose tests each find an empty workspace, ``self.ws`` as well."""
+    """A test case whose tests start with an empty current workspace, and an empty one as ``self.ws``."""
 
     test_flags = get_default_test_flags()
 
     @classmethod
     def setUpClass(cls) -> None:
-        """Hand the flags to ``GlobalInit``."""
+        """Pass the flags to ``GlobalInit``."""
         core.GlobalInit(cls.test_flags)
         core.RefreshRegisteredOperators(trigger_lazy=False)
 
     def setUp(self) -> None:
-        """Empty the current workspace and make another one; skip the test if it is not of the kind that runs."""
+        """Reset the current workspace and create ``ws``; skip flaky tests, or in flaky mode all others."""
         marked = getattr(getattr(self, self._testMethodName), _MARK, False)
         if marked != is_flaky_test_mode():
-            raise unittest.SkipTest(f"{FLAKY_VARIABLE}=1 runs the tests marked as flaky, and only those")
+            raise unittest.SkipTest(f"{FLAKY_VARIABLE}=1 runs only the tests marked as flaky")
         self.ws = workspace.C.Workspace()
         workspace.ResetWorkspace()
 
     def tearDown(self) -> None:
-        """Empty the current workspace."""
+        """Reset the current workspace."""
         workspace.ResetWorkspace()
 
     def make_tempdir(self) -> Path:
-        """Return a new folder, which is removed after the test."""
+        """Return a new folder that is removed after the test."""
         folder = Path(tempfile.mkdtemp())
         self.addCleanup(shutil.rmtree, folder, ignore_errors=True)
         return folder

@@ -1,4 +1,4 @@
-"""Ends a process that does not get on: blocks with a time limit, and exits that take too long."""
+"""Ends a process that hangs: in a block with a time limit, or at exit."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ __all__ = ["CompleteInTimeOrDie", "EuthanizeIfNecessary", "WatcherThread"]
 
 _log = logging.getLogger("timeout_guard")
 
-_GRACE = 5.0  # seconds that an interrupted process has to end by itself
+_GRACE = 5.0  # seconds between the interrupt and the abort
 
 __getattr__ = names_of(__name__)
 
@@ -26,8 +26,8 @@ __getattr__ = names_of(__name__)
 class WatcherThread(threading.Thread):
     """Ends the process if ``completed`` is not set in time.
 
-    It writes what every thread is doing to standard error and interrupts the main thread (KeyboardInterrupt); a
-    process that is still there five seconds later is aborted.
+    It writes the stack of every thread to standard error and interrupts the main thread (KeyboardInterrupt); five
+    seconds later it aborts the process if that has not ended.
 
     Args:
         timeout_secs: seconds, above 0.
@@ -45,30 +45,30 @@ class WatcherThread(threading.Thread):
         self._done = threading.Event()
 
     def finish(self) -> None:
-        """Say that what was watched is done."""
+        """Stop watching: the work is done."""
         self.completed = True
         self._done.set()
 
     def run(self) -> None:
-        """Wait; end the process if the time is over."""
+        """Wait, and end the process after the timeout."""
         if self._done.wait(self.timeout_secs) or self.completed:
             return
         _log.error(
-            "not done in %s seconds, so process %d is interrupted; what its threads do:",
+            "not done in %s seconds: interrupting process %d; stacks of its threads:",
             self.timeout_secs,
             os.getpid(),
         )
         _show_threads()
         os.kill(os.getpid(), signal.SIGINT)
         if not self._done.wait(_GRACE):
-            _log.error("the process does not end after the interrupt: aborting")
+            _log.error("the process did not end after the interrupt: aborting")
             os.abort()
 
 
 def _show_threads() -> None:
     try:
         faulthandler.dump_traceback(sys.stderr)
-    except (AttributeError, OSError, ValueError):  # standard error is no file: closed, or captured
+    except (AttributeError, OSError, ValueError):  # standard error is closed or captured
         faulthandler.dump_traceback(sys.__stderr__ or 2)
 
 
@@ -88,7 +88,7 @@ def CompleteInTimeOrDie(timeout_secs: float) -> Iterator[None]:
 
 
 def EuthanizeIfNecessary(timeout_secs: float = 120) -> None:
-    """End the process at last, as ``WatcherThread`` does: for programs whose exit hangs, called at their end.
+    """End the process after a timeout, as ``WatcherThread`` does: call it at the end of programs whose exit may hang.
 
     Args:
         timeout_secs: seconds from now on, above 0.

@@ -15,9 +15,9 @@ __getattr__ = names_of(__name__)
 
 
 class Transformer:
-    """Each transformation is a method that takes a Net and changes it.
+    """Each transformation is a method that changes a Net in place.
 
-    AddNNPACK, FuseNNPACKConvRelu; FuseConvBN, which reads and feeds parameters in the current workspace.
+    They are AddNNPACK, FuseNNPACKConvRelu, and FuseConvBN, which changes parameters in the current workspace.
 
     >>> from netbuilder.caffe2.python import core
     >>> net = core.Net("transformed")
@@ -32,10 +32,10 @@ class Transformer:
 
     @classmethod
     def runTransform(cls, transform_name: str, net: Any) -> None:
-        """Change a net by a transformation.
+        """Apply a transformation to a net, in place.
 
         Args:
-            transform_name: its name.
+            transform_name: name of the transformation.
             net: a Net.
 
         Raises:
@@ -47,7 +47,7 @@ class Transformer:
             made = WORKSPACE_TRANSFORMS[transform_name](net.Proto(), default.workspace())
         else:
             known = ", ".join([*NET_TRANSFORMS, *WORKSPACE_TRANSFORMS])
-            raise AttributeError(f"no transformation {transform_name!r}; there are {known}")
+            raise AttributeError(f"the transformation must be one of {known}, got {transform_name!r}")
         net.replace_message(made)
 
     def __getattr__(self, transform_name: str) -> Callable[[Any], None]:
@@ -57,7 +57,7 @@ class Transformer:
 
 
 def fuseNNPACKConvRelu(net: Any) -> None:
-    """Let Convs with the engine NNPACK do the work of the Relus that alone read them; see ``Transformer``."""
+    """Fuse Convs that have the engine NNPACK with the Relus that are their only readers; see ``Transformer``."""
     Transformer.runTransform("FuseNNPACKConvRelu", net)
 
 

@@ -1,4 +1,4 @@
-"""Cores of tensor trains, and nets with TT in the place of FC."""
+"""Cores of tensor trains, and the replacement of FC by TT."""
 
 from __future__ import annotations
 
@@ -17,15 +17,15 @@ __getattr__ = names_of(__name__)
 
 
 def fc_net_to_tt_net(net: Any, *, num_cores: int = 2, rank: int = 16) -> Net:
-    """Return a copy of a net with TT in the place of each FC whose weights are in the current workspace.
+    """Return a copy of a net in which TT replaces each FC whose weights are in the current workspace.
 
-    The cores are fed there, as ``<weights>_cores``. See ``netbuilder.caffe2.tensor_train.fc_net_to_tt_net``; Caffe2's
+    The cores are fed as ``<weights>_cores``. See ``netbuilder.caffe2.tensor_train.fc_net_to_tt_net``; Caffe2's
     function is empty.
 
     Args:
         net: a Net or NetDef without gradients.
-        num_cores: of each layer.
-        rank: between two cores, at most.
+        num_cores: number of cores of each layer.
+        rank: maximum rank between two cores.
 
     Raises:
         NetError: an argument is less than 1, or the net has gradient operators.

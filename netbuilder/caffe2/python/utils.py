@@ -1,4 +1,4 @@
-"""Arguments, tensors and messages converted; small helpers of scripts."""
+"""Conversions of arguments, tensors and messages; small helpers of scripts."""
 
 from __future__ import annotations
 
@@ -67,7 +67,7 @@ def MakeArgument(key: str, value: Any) -> Argument:
 
 
 def ArgsToDict(args: Iterable[Argument]) -> dict[str, Any]:
-    """Return what arguments hold, by name; strings as bytes, None for one without a value.
+    """Return the values of arguments by name; strings as bytes, None for an argument without a value.
 
     >>> ArgsToDict([MakeArgument("order", "NCHW")])
     {'order': b'NCHW'}
@@ -79,16 +79,16 @@ def NumpyArrayToCaffe2Tensor(arr: Any, name: str | None = None) -> TensorProto:
     """Return an array as a message.
 
     Raises:
-        NetError: its type has no counterpart in TensorProto.
+        NetError: TensorProto has no such data type.
     """
     return tensor_to_proto(arr, name or "")
 
 
 def Caffe2TensorToNumpyArray(tensor: TensorProto) -> np.ndarray[Any, Any]:
-    """Return the array that a message holds.
+    """Return the array of a TensorProto.
 
     Raises:
-        ParseError: the message is no whole tensor.
+        ParseError: the message is incomplete or inconsistent.
     """
     return proto_to_tensor(tensor)
 
@@ -115,10 +115,10 @@ def NHWC2NCHW(tensor: Any) -> Any:
 
 
 def TryReadProtoWithClass(cls: type[Any], s: bytes | str) -> Any:
-    """Return the message of class ``cls`` that text, or else bytes, hold.
+    """Return the message of class ``cls`` parsed from text format or, if that fails, from binary format.
 
     Raises:
-        ParseError: neither reading gives one.
+        ParseError: it is neither.
     """
     data = s if isinstance(s, bytes) else s.encode()
     message = cls()
@@ -130,7 +130,7 @@ def TryReadProtoWithClass(cls: type[Any], s: bytes | str) -> Any:
 
 
 def GetContentFromProto(obj: Message, function_map: Mapping[type[Any], Callable[[Any], Any]]) -> Any:
-    """Return what the function for a message's class makes of it; None if there is none for it."""
+    """Call the function for a message's class and return its result; None if there is no such function."""
     for cls, function in function_map.items():
         if type(obj) is cls:
             return function(obj)
@@ -138,10 +138,10 @@ def GetContentFromProto(obj: Message, function_map: Mapping[type[Any], Callable[
 
 
 def GetContentFromProtoString(s: bytes | str, function_map: Mapping[type[Any], Callable[[Any], Any]]) -> Any:
-    """Return what the first function makes of a serialized message whose class can read it.
+    """Parse a message as the first class that can read it, and return the result of that class's function.
 
     Raises:
-        DecodeError: no class can.
+        DecodeError: no class can read it.
     """
     for cls, function in function_map.items():
         try:
@@ -149,7 +149,7 @@ def GetContentFromProtoString(s: bytes | str, function_map: Mapping[type[Any], C
         except NetError:
             continue
         return function(obj)
-    raise DecodeError(f"the bytes hold none of {[cls.__name__ for cls in function_map]}")
+    raise DecodeError(f"the bytes must be one of the messages {[cls.__name__ for cls in function_map]}")
 
 
 def ConvertProtoToBinary(proto_class: type[Any], filename: str, out_filename: str) -> None:
@@ -159,11 +159,11 @@ def ConvertProtoToBinary(proto_class: type[Any], filename: str, out_filename: st
 
 
 def OpAlmostEqual(op_a: OperatorDef, op_b: OperatorDef, ignore_fields: Iterable[str] | str | None = None) -> bool:
-    """Whether two operators are equal but for some fields.
+    """Whether two operators are equal except for some fields.
 
     Args:
         op_a, op_b: the operators, unchanged.
-        ignore_fields: names of fields of OperatorDef; None: ``debug_info``, where they were made.
+        ignore_fields: names of fields of OperatorDef; None: ``debug_info``.
     """
     ignored = ["debug_info"] if ignore_fields is None else ignore_fields
     pair = []
@@ -180,21 +180,21 @@ def OpAlmostEqual(op_a: OperatorDef, op_b: OperatorDef, ignore_fields: Iterable[
 
 
 def EnumClassKeyVals(cls: type[Any]) -> dict[str, str]:
-    """Return the attributes of a class that are strings."""
+    """Return the string attributes of a class."""
     return {k: v for k in dir(cls) if not k.startswith("__") and isinstance(v := getattr(cls, k), str)}
 
 
 def raiseIfNotEqual(a: Any, b: Any, msg: str) -> None:
-    """Raise an exception with ``msg`` and both values if they differ."""
+    """Raise an error with ``msg`` and both values if they differ."""
     if a != b:
         raise NetError(f"{msg}. {a!r} != {b!r}")
 
 
 def ResetBlobs(blobs: Iterable[Any]) -> None:
-    """Take the values of blobs in the current workspace away.
+    """Remove the values of blobs in the current workspace.
 
     Raises:
-        BlobError: one is not there.
+        BlobError: a blob does not exist.
     """
     for blob in blobs:
         workspace.ResetBlob(blob)
@@ -203,14 +203,14 @@ def ResetBlobs(blobs: Iterable[Any]) -> None:
 def BuildUniqueMutexIter(
     init_net: Net, net: Net, iter: Any = None, iter_mutex: Any = None, iter_val: int = 0
 ) -> BlobReference:
-    """Return a counter that ``net`` counts up once a run; made on the CPU if it is not there.
+    """Return a counter that ``net`` increments once per run, created on the CPU if it does not exist.
 
     Args:
-        init_net: gets its first value.
-        net: counts.
-        iter: the blob; None: the one that optimizers count in.
-        iter_mutex: the blob of its lock.
-        iter_val: what the count starts from.
+        init_net: initializes the counter.
+        net: increments it.
+        iter: the counter's blob; None: that of the optimizers.
+        iter_mutex: the blob of its mutex; None: that of the optimizers.
+        iter_val: initial value.
     """
     return iteration_counter(
         net,
@@ -228,19 +228,19 @@ class DebugMode:
     def run(cls, func: Callable[[], Any]) -> Any:
         """Call a function and return what it returns.
 
-        An exception stops in the debugger, at the place that raised it, and goes on from there; ``sys.exit``
-        and Ctrl-C end the program as always.
+        An exception starts the debugger where it was raised, and is then raised again; ``sys.exit`` and Ctrl-C end the
+        program as usual.
         """
         try:
             return func()
         except Exception:
-            _log.exception("stopped in the debugger by")
+            _log.exception("starting the debugger because of")
             pdb.post_mortem(sys.exc_info()[2])
             raise
 
 
 def debug(f: Callable[..., Any]) -> Callable[..., Any]:
-    """Let a function, given as a decorator, run in ``DebugMode``."""
+    """Decorate a function: it runs in ``DebugMode``."""
 
     @functools.wraps(f)
     def call(*args: Any, **kwargs: Any) -> Any:

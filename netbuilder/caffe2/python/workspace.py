@@ -1,4 +1,4 @@
-"""The current workspace: blobs fed and fetched, operators, nets and plans run."""
+"""The current workspace: feed and fetch blobs, run operators, nets and plans."""
 
 from __future__ import annotations
 
@@ -122,7 +122,7 @@ Workspace = C.Workspace
 Workspaces = C.workspaces
 
 has_hip_support = is_asan = False
-has_fbgemm = True  # what its users ask for is here: bfloat16 in files
+has_fbgemm = True  # scripts check it before they save bfloat16, which is supported
 GpuDeviceType = PROTO_CUDA
 
 
@@ -130,44 +130,44 @@ GpuDeviceType = PROTO_CUDA
 
 
 def GetNameScope() -> str:
-    """Return the prefix of names made here."""
+    """Return the current name scope, as a prefix."""
     return CurrentNameScope()
 
 
 def StringifyBlobName(name: Any) -> str:
-    """Return the name of a blob given as a reference or string."""
+    """Return the name of a blob, given as a reference or string."""
     return blob_name(name)
 
 
 def StringifyNetName(name: Any) -> str:
-    """Return the name of a net given as Net, NetDef or string.
+    """Return the name of a net, given as Net, NetDef or string.
 
     Raises:
-        NetError: it is none of these.
+        NetError: ``name`` is none of these.
     """
     if isinstance(name, (Net, NetDef, str, bytes)):
         return GetNetName(name)
-    raise NetError(f"a net is named by a string, a Net or a NetDef, got {name!r}")
+    raise NetError(f"StringifyNetName: the net must be a string, a Net or a NetDef, got {name!r}")
 
 
 def GetNetName(net: Any) -> str:
-    """Return the name of a net given as Net, NetDef or string."""
+    """Return the name of a net, given as Net, NetDef or string."""
     if isinstance(net, bytes):
         return net.decode()
     return net.Name() if isinstance(net, Net) else net.name if isinstance(net, NetDef) else net
 
 
 def StringifyProto(obj: Any) -> Any:
-    """Return the bytes of a message, or of what has one; strings and bytes come back as they are.
+    """Return the bytes of a message or of an object with ``Proto()``; strings and bytes are returned unchanged.
 
     Raises:
-        NetError: it is none of these.
+        NetError: ``obj`` is none of these.
     """
     if isinstance(obj, (str, bytes)):
         return obj
     proto = obj.Proto() if hasattr(obj, "Proto") else obj
     if not hasattr(proto, "SerializeToString"):
-        raise NetError(f"StringifyProto: needs a message, what has Proto(), or a string, got {obj!r}")
+        raise NetError(f"StringifyProto: the object must be a message, have Proto() or be a string, got {obj!r}")
     return proto.SerializeToString()
 
 
@@ -178,7 +178,7 @@ def ResetWorkspace(root_folder: str | None = None) -> bool:
     """Remove all blobs and nets of the current workspace; returns True.
 
     Args:
-        root_folder: what ``RootFolder`` gives from now on, made if it is not there; None: the current directory.
+        root_folder: the new ``RootFolder``, created if it does not exist; None: the current directory.
     """
     if root_folder is not None:
         os.makedirs(root_folder, exist_ok=True)
@@ -188,13 +188,13 @@ def ResetWorkspace(root_folder: str | None = None) -> bool:
 
 
 def RootFolder() -> str:
-    """Return the folder that ``ResetWorkspace`` was given for the current workspace."""
+    """Return the root folder that ``ResetWorkspace`` set for the current workspace."""
     return default.workspace().root_folder
 
 
 @contextmanager
 def WorkspaceGuard(workspace_name: str) -> Iterator[None]:
-    """Use another workspace, made if it is not there, in the block; the one before is back after it."""
+    """Use another workspace inside the block, created if it does not exist."""
     before = default.current_name()
     default.switch(workspace_name, create=True)
     try:
@@ -210,19 +210,19 @@ def FeedBlob(name: Any, arr: Any, device_option: DeviceOption | None = None) -> 
     """Set a blob of the current workspace; returns True.
 
     Args:
-        name: the blob, a reference or string, without scope.
-        arr: an array of any type, strings included; a string, bytes, a number or a TensorProto.
-        device_option: where it is to be stored; None: on the device of the current device scope.
+        name: the blob, a reference or a string; the name scope is not added.
+        arr: an array, also of strings; a string, bytes, a number or a TensorProto.
+        device_option: where to store it; None: on the device of the current device scope.
 
     Raises:
-        NetError: NumPy makes no array of it, or one of a type that cannot be fed.
-        DeviceError: the device is missing.
+        NetError: NumPy cannot convert the value to an array, or its data type is not supported.
+        DeviceError: the device is not available.
     """
     return C.feed_blob(name, arr, CurrentDeviceScope() if device_option is None else device_option)
 
 
 def FetchBlob(name: Any) -> Any:
-    """Return the value of a blob: an array of its own, bytes, or the object.
+    """Return the value of a blob: a copy as array, bytes, or the object.
 
     Raises:
         BlobError: there is no such blob, or it has no value.
@@ -276,15 +276,15 @@ blobs = _BlobDict()
 
 
 def CreateNet(net: Any, overwrite: bool = False, input_blobs: Iterable[Any] | None = None) -> bool:
-    """Take a snapshot of a net and make it ready to run; returns True.
+    """Compile a copy of a net, ready to run; returns True.
 
     Args:
         net: a Net, a NetDef or its bytes.
         overwrite: replace a net of this name.
-        input_blobs: blobs made empty before, so that the net may be created although they are fed later.
+        input_blobs: blobs to create empty first, so that they can be fed after the net is created.
 
     Raises:
-        NetError: a net of this name exists, or the net is wrong.
+        NetError: a net of this name exists, or the net is invalid.
     """
     TriggerLazyImport()
     for name in input_blobs or ():
@@ -293,11 +293,11 @@ def CreateNet(net: Any, overwrite: bool = False, input_blobs: Iterable[Any] | No
 
 
 def RunNet(name: Any, num_iter: int = 1, allow_fail: bool = False) -> bool:
-    """Run a created net, given by name or as itself.
+    """Run a created net.
 
     Args:
         name: a string, a Net or a NetDef.
-        num_iter: how often.
+        num_iter: number of runs.
         allow_fail: return False, instead of raising, when an operator fails.
 
     Returns:
@@ -310,7 +310,7 @@ def RunNet(name: Any, num_iter: int = 1, allow_fail: bool = False) -> bool:
 
 
 def RunNetOnce(net: Any) -> bool:
-    """Run a net that is not kept; returns True.
+    """Run a net without keeping it; returns True.
 
     Args:
         net: a Net, a NetDef or its bytes.
@@ -319,7 +319,7 @@ def RunNetOnce(net: Any) -> bool:
 
 
 def RunOperatorOnce(operator: Any) -> bool:
-    """Run one operator, given as message or bytes; returns True."""
+    """Run one operator, given as a message or its bytes; returns True."""
     return C.run_operator_once(operator)
 
 
@@ -331,7 +331,7 @@ def RunOperatorsOnce(operators: Iterable[Any]) -> bool:
 
 
 def RunOperatorMultiple(operator: Any, num_runs: int) -> bool:
-    """Run one operator so many times; returns True."""
+    """Run one operator ``num_runs`` times; returns True."""
     return RunOperatorsOnce([operator] * num_runs)
 
 
@@ -345,10 +345,10 @@ def RunPlan(plan_or_step: Any) -> bool:
 
 
 def RunPlanInBackground(plan_or_step: Any) -> BackgroundPlan:
-    """Run a plan in a thread of its own, in the current workspace; return what tells whether it is done.
+    """Run a plan in another thread, in the current workspace; return an object that tells whether it is done.
 
     Args:
-        plan_or_step: as for ``RunPlan``.
+        plan_or_step: see ``RunPlan``.
     """
     return C.run_plan_in_background(_as_plan(plan_or_step))
 
@@ -360,21 +360,21 @@ def _as_plan(plan_or_step: Any) -> Any:
 def FillRandomNetworkInputs(
     net: Any, input_dims: Sequence[Sequence[Sequence[int]]], input_types: Sequence[Sequence[str]]
 ) -> None:
-    """Feed random values to the inputs of a net's operators that the net itself does not make.
+    """Feed random values to the external inputs of a net's operators.
 
     Args:
         net: a Net.
-        input_dims: for each operator, the extents of each of its inputs.
-        input_types: for each operator, the type of each of its inputs: "float", "double", "int", "int64", "bool", ...
+        input_dims: for each operator, the shapes of its inputs.
+        input_types: for each operator, the data types of its inputs: "float", "double", "int", "int64", "bool", ...
 
     Raises:
-        NetError: the numbers do not fit the net, or a type is unknown.
+        NetError: the numbers of shapes and types do not match the net, or a type is unknown.
     """
     fill_random_inputs(default.workspace(), net, input_dims, input_types)
 
 
 def ApplyTransform(transform_key: str, net: NetDef) -> NetDef:
-    """Return a net transformed by a name of the registry: ConvToNNPack.
+    """Return a net transformed by a registered transformation: ConvToNNPack.
 
     Raises:
         NetError: there is no such transformation.
@@ -386,19 +386,19 @@ def ApplyTransformIfFaster(transform_key: str, net: NetDef, init_net: NetDef, **
     """Return the transformed net if it runs faster in the current workspace, else a copy of the net.
 
     Args:
-        transform_key: as for ``ApplyTransform``.
+        transform_key: see ``ApplyTransform``.
         net: the net.
-        init_net: run before, to fill what the net reads.
-        kwargs: ``warmup_runs`` (5) and ``main_runs`` (10), runs before and during the timing, and
-            ``improvement_threshold`` (1.01), how many times as fast the transformed net must be.
+        init_net: run first, to fill the net's inputs.
+        kwargs: ``warmup_runs`` (5), runs before the timing; ``main_runs`` (10), timed runs;
+            ``improvement_threshold`` (1.01), required speed-up.
 
     Raises:
         NetError: there is no such transformation.
-        TypeError: another keyword.
+        TypeError: a keyword is unknown.
     """
     options = {"warmup_runs": 5, "main_runs": 10, "improvement_threshold": 1.01}
     if unknown := kwargs.keys() - options.keys():
-        raise TypeError(f"ApplyTransformIfFaster: takes the keywords {sorted(options)}, not {sorted(unknown)}")
+        raise TypeError(f"ApplyTransformIfFaster: keywords must be among {sorted(options)}, got {sorted(unknown)}")
     options.update(kwargs)
     return apply_transform_if_faster(
         default.workspace(),

@@ -1,4 +1,4 @@
-"""Records: blobs by the names of their fields, in structures, lists and maps."""
+"""Records: blobs by field name, in structures, lists and maps."""
 
 from netbuilder.caffe2.records.build import (
     ConstRecord,

@@ -1,4 +1,4 @@
-"""Records made of blobs, of constants, of nothing, and of types."""
+"""Creates records of blobs, constants and data types, and empty records."""
 
 from __future__ import annotations
 
@@ -28,14 +28,14 @@ __all__ = [
 
 
 def from_blob_list(schema: Field, values: Sequence[Any], throw_on_type_mismatch: bool = False) -> Any:
-    """Return a record with the fields of ``schema`` and other blobs or arrays.
+    """Return a record with the fields of ``schema`` and new blobs or arrays.
 
     Args:
         values: one for each scalar, in order.
-        throw_on_type_mismatch: refuse arrays of another type than the field's.
+        throw_on_type_mismatch: raise an error for arrays of another data type than the field's.
 
     Raises:
-        NetError: there are more or fewer of them.
+        NetError: the number of values differs from that of scalars.
     """
     if not isinstance(schema, Field):
         raise TypeError(f"from_blob_list: schema must be a record, got {schema!r}")
@@ -44,16 +44,18 @@ def from_blob_list(schema: Field, values: Sequence[Any], throw_on_type_mismatch:
     record = schema.clone_schema()
     scalars = record.all_scalars()
     if len(scalars) != len(values):
-        raise NetError(f"from_blob_list: the record has {len(scalars)} scalars, got {len(values)} values")
+        raise NetError(
+            f"from_blob_list: the record has {len(scalars)} scalars and needs as many values, got {len(values)}"
+        )
     for scalar, value in zip(scalars, values):
         scalar.set_value(value, throw_on_type_mismatch, unsafe=True)
     return record
 
 
 def as_record(value: Any) -> Any:
-    """Return a field as it is; of a dict, or a list of (name, value), a structure; of another list a ``Tuple``.
+    """Convert a value to a field: a dict or a list of (name, value) to a ``Struct``, another list to a ``Tuple``.
 
-    Anything else becomes a scalar.
+    A field is returned unchanged; anything else becomes a ``Scalar``.
     """
     if isinstance(value, Field):
         return value
@@ -67,7 +69,7 @@ def as_record(value: Any) -> Any:
 
 
 def NewRecord(net: Net, schema: Field) -> Any:
-    """Return a record with the fields of ``schema`` and blobs that are new to ``net``, named for the fields."""
+    """Return a record with the fields of ``schema`` and new blobs of ``net``, named after the fields."""
     if isinstance(schema, Scalar):
         return from_blob_list(schema, [net.NextScopedBlob("unnamed_scalar")])
     return from_blob_list(schema, [net.NextScopedBlob(name) for name in schema.field_names()])
@@ -82,14 +84,14 @@ def ConstRecord(net: Net, array_record: Field) -> Any:
 
 
 def InitEmptyRecord(net: Net, schema_or_record: Field, enforce_types: bool = False) -> Any:
-    """Return a record whose blobs ``net`` makes empty: no rows, of the fields' types and inner shapes.
+    """Return a record whose blobs ``net`` fills with zero rows of the fields' data types and inner shapes.
 
     Args:
-        schema_or_record: if it has no blobs, they are new to ``net``.
-        enforce_types: refuse fields of unknown type, instead of making float32 of them.
+        schema_or_record: if it has no blobs, new ones are created.
+        enforce_types: raise an error for fields of unknown type, instead of using float32.
 
     Raises:
-        TypeError: a field's type is not known.
+        TypeError: a field's type is unknown.
     """
     record = schema_or_record if schema_or_record.has_blobs() else NewRecord(net, schema_or_record)
     for scalar in record.all_scalars():
@@ -104,13 +106,13 @@ def InitEmptyRecord(net: Net, schema_or_record: Field, enforce_types: bool = Fal
 
 
 def attach_metadata_to_scalars(field: Field, metadata: Metadata) -> None:
-    """Give all scalars of a record this metadata."""
+    """Set the metadata of all scalars of a record."""
     for scalar in field.all_scalars():
         scalar.set_metadata(metadata)
 
 
 def from_dtype(dtype: Any, _outer_shape: tuple[int, ...] = ()) -> Any:
-    """Return a record for a type of NumPy: of one with fields a structure, else a scalar.
+    """Return a record for a NumPy data type: a ``Struct`` if it has fields, otherwise a ``Scalar``.
 
     >>> from_dtype(np.dtype([("a", np.int32), ("b", np.float32, (2,))])).field_names()
     ['a', 'b']

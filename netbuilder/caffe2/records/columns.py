@@ -1,4 +1,4 @@
-"""A record's structure, found again from the names of its scalars."""
+"""Restores a record's structure from the names of its scalars."""
 
 from __future__ import annotations
 
@@ -23,14 +23,14 @@ def from_column_list(
     col_blobs: Sequence[Any] | None = None,
     col_metadata: Sequence[Any] | None = None,
 ) -> Struct:
-    """Return a record of columns by the names that ``field_names`` gives; "x:lengths" and "x:values" make a list.
+    """Return a record from names as of ``field_names``; "x:lengths" and "x:values" make a list.
 
     Args:
         col_names: names of scalars.
-        col_types, col_blobs, col_metadata: as many, or None.
+        col_types, col_blobs, col_metadata: one for each name, or None.
 
     Raises:
-        NetError: a list has another length than the names, or a name is that of a structure and of a scalar.
+        NetError: an argument has another length than the names, or a name is both a structure and a scalar.
 
     >>> from_column_list(["a", "b:lengths", "b:values"]).field_names()
     ['a', 'b:lengths', 'b:values']
@@ -38,7 +38,7 @@ def from_column_list(
     columns = []
     for what, given in (("types", col_types), ("blobs", col_blobs), ("metadata", col_metadata)):
         if given is not None and len(given) != len(col_names):
-            raise NetError(f"from_column_list: {len(col_names)} names, but {len(given)} {what}")
+            raise NetError(f"from_column_list: there are {len(col_names)} names, but {len(given)} {what}")
         columns.append(given if given is not None else [None] * len(col_names))
     root: _Tree = {}
     for name, dtype, blob, metadata in zip(col_names, *columns):
@@ -47,9 +47,9 @@ def from_column_list(
         for part in outer:
             node = node.setdefault(part, {})
             if not isinstance(node, dict):
-                raise NetError(f"from_column_list: {name!r} is in a column that is a scalar")
+                raise NetError(f"from_column_list: {name!r} is inside a column that is a scalar")
         if last in node:
-            raise NetError(f"from_column_list: the column {name!r} is given twice")
+            raise NetError(f"from_column_list: the column {name!r} occurs twice")
         node[last] = Scalar(dtype=dtype, blob=blob, metadata=metadata)
     return Struct(*((name, _field(node)) for name, node in root.items()))
 

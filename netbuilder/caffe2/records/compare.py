@@ -1,4 +1,4 @@
-"""Whether records have the same fields."""
+"""Compares the fields of records."""
 
 from __future__ import annotations
 
@@ -18,14 +18,14 @@ def equal_schemas(
     check_field_types: bool = True,
     check_field_metas: bool = False,
 ) -> bool:
-    """Whether two records agree in the names, types and metadata of their scalars, as far as these are asked for.
+    """Whether two records have the same names, types and metadata of scalars; the flags choose what to compare.
 
     Raises:
-        TypeError: one of them is no field.
+        TypeError: an argument is not a field.
     """
     for field in (schema, original_schema):
         if not isinstance(field, Field):
-            raise TypeError(f"equal_schemas: compares records, got {field!r}")
+            raise TypeError(f"equal_schemas: both arguments must be records, got {field!r}")
     return (
         (not check_field_names or schema.field_names() == original_schema.field_names())
         and (not check_field_types or schema.field_types() == original_schema.field_types())
@@ -34,17 +34,17 @@ def equal_schemas(
 
 
 def is_schema_subset(schema: Field, original_schema: Field) -> bool:
-    """Whether all scalars of one record have their names in the other one."""
+    """Whether the other record has all field names of the first."""
     return set(schema.field_names()) <= set(original_schema.field_names())
 
 
 def schema_check(schema: Any, previous: Any = None) -> Field:
-    """Return what ``as_record`` makes of it.
+    """Return ``as_record(schema)``.
 
     Raises:
         NetError: it has other fields than ``previous``.
     """
     record = as_record(schema)
     if previous is not None and not equal_schemas(record, as_record(previous)):
-        raise NetError(f"the record has other fields than before: {record.field_names()}")
+        raise NetError(f"schema_check: the record must have the same fields as before, got {record.field_names()}")
     return record

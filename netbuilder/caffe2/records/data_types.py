@@ -1,4 +1,4 @@
-"""NumPy's types of elements, and the numbers that tensors in messages have for them."""
+"""NumPy's data types and their numbers in TensorProto."""
 
 from __future__ import annotations
 
@@ -27,10 +27,10 @@ _TYPES: tuple[tuple[Any, int], ...] = (
 
 
 def data_type_for_dtype(dtype: Any) -> int:
-    """Return the number of a type of elements; object arrays hold strings.
+    """Return the TensorProto number of a data type; object arrays are strings.
 
     Raises:
-        TypeError: blobs have no such type.
+        TypeError: TensorProto has no such data type.
 
     >>> data_type_for_dtype(np.dtype(np.float32))
     1
@@ -41,16 +41,16 @@ def data_type_for_dtype(dtype: Any) -> int:
             return number
     if base.kind == "O":
         return TensorProto.STRING
-    raise TypeError(f"records: tensors have no elements of type {base}")
+    raise TypeError(f"records: the data type must be one that tensors have, got {base}")
 
 
 def dtype_for_core_type(core_type: int) -> Any:
-    """Return NumPy's type for a number of ``core.DataType``.
+    """Return NumPy's data type for a number of ``core.DataType``.
 
     Raises:
-        TypeError: there is none.
+        TypeError: NumPy has no such data type.
     """
     for kind, number in _TYPES:
         if number == core_type:
             return str if kind is np.str_ else kind
-    raise TypeError(f"records: no type of NumPy is meant by the number {core_type!r}")
+    raise TypeError(f"records: NumPy has no data type for the number {core_type!r}")

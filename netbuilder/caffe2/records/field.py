@@ -1,4 +1,4 @@
-"""What all fields of records share."""
+"""The base of all fields of records."""
 
 from __future__ import annotations
 
@@ -14,11 +14,11 @@ if TYPE_CHECKING:
 __all__ = ["FIELD_SEPARATOR", "FeatureSpec", "Field", "Metadata", "joined"]
 
 FIELD_SEPARATOR = ":"
-"""The separator between the name of a field and that of a field in it."""
+"""The separator between the name of a field and that of a nested field."""
 
 
 def joined(prefix: str, suffix: str) -> str:
-    """Return the name of a field inside another one.
+    """Return the name of a nested field.
 
     >>> joined("a", "b"), joined("a", "")
     ('a:b', 'a')
@@ -27,7 +27,7 @@ def joined(prefix: str, suffix: str) -> str:
 
 
 class FeatureSpec(NamedTuple):
-    """What features a field holds; kept with it, not read."""
+    """Describes the features of a field; stored only."""
 
     feature_type: Any = None
     feature_names: Any = None
@@ -38,11 +38,11 @@ class FeatureSpec(NamedTuple):
 
 
 class Metadata(NamedTuple):
-    """What is known of a field's values.
+    """Describes a field's values.
 
     Args:
-        categorical_limit: of whole numbers, how many there are: all are in [0, limit).
-        expected_value: their mean, or so.
+        categorical_limit: integers are in [0, limit).
+        expected_value: expected mean.
         feature_specs: see ``FeatureSpec``.
     """
 
@@ -54,11 +54,11 @@ class Metadata(NamedTuple):
 class Field:
     """A field of a record: a scalar, or a structure or list of fields.
 
-    Its scalars have an order, in which lists of names, types and blobs go. Fields are not to be changed once they
-    are part of another one.
+    Its scalars are ordered; lists of names, types and blobs have the same order. Do not change a field once it is part
+    of another one.
 
     Args:
-        children: the fields in it, in order.
+        children: the nested fields, in order.
     """
 
     def __init__(self, children: Iterable[Field]) -> None:
@@ -78,19 +78,19 @@ class Field:
         object.__setattr__(self, "_parent", (parent, relative_id))
 
     def _child_base_id(self, child_index: int | None = None) -> int:
-        """Return the number of the first scalar of a field in it, among those of the whole record."""
+        """Return the index of a nested field's first scalar in the whole record."""
         parent, position = self._parent
         own = 0 if parent is None else parent._child_base_id(position)
         return own if child_index is None else own + self._field_offsets[child_index]
 
     def slice(self) -> slice:
-        """Return which of the whole record's scalars are in this field."""
+        """Return the slice of the whole record's scalars that this field contains."""
         base = self._child_base_id()
         return slice(base, base + self._field_offsets[-1])
 
     def field_names(self) -> list[str]:
         """Return the names of the scalars, with ":" between the names of nested fields."""
-        raise NotImplementedError(f"{type(self).__name__}: a field names its scalars in field_names")
+        raise NotImplementedError(f"{type(self).__name__}: subclasses must define field_names")
 
     def field_types(self) -> list[Any]:
         """Return the scalars' types."""
@@ -101,24 +101,24 @@ class Field:
         return [scalar.metadata for scalar in self.all_scalars()]
 
     def field_blobs(self) -> list[Any]:
-        """Return the scalars' blobs, or arrays.
+        """Return the scalars' blobs or arrays.
 
         Raises:
-            ValueError: a scalar has none.
+            ValueError: a scalar has no blob.
         """
         return [scalar.get() for scalar in self.all_scalars()]
 
     def all_scalars(self) -> list[Scalar]:
         """Return the scalars in it."""
-        raise NotImplementedError(f"{type(self).__name__}: a field returns its scalars in all_scalars")
+        raise NotImplementedError(f"{type(self).__name__}: subclasses must define all_scalars")
 
     def has_blobs(self) -> bool:
         """Whether every scalar has a blob."""
         return all(scalar.has_blobs() for scalar in self.all_scalars())
 
     def clone(self, keep_blobs: bool = True) -> Any:
-        """Return a copy, with the same blobs or without."""
-        raise NotImplementedError(f"{type(self).__name__}: a field copies itself in clone")
+        """Return a copy, with the same blobs or without blobs."""
+        raise NotImplementedError(f"{type(self).__name__}: subclasses must define clone")
 
     def clone_schema(self) -> Any:
         """Return a copy without blobs."""
@@ -134,7 +134,7 @@ class Field:
         )
 
     def _pprint_impl(self, indent: int, str_buffer: StringIO) -> None:
-        raise NotImplementedError(f"{type(self).__name__}: a field writes itself in _pprint_impl")
+        raise NotImplementedError(f"{type(self).__name__}: subclasses must define _pprint_impl")
 
     def __repr__(self) -> str:
         buffer = StringIO()

@@ -1,4 +1,4 @@
-"""Lists and maps: fields with as many values a row as another field says."""
+"""Lists and maps: fields with a variable number of values per row."""
 
 from __future__ import annotations
 
@@ -15,11 +15,11 @@ __all__ = ["List", "ListWithEvicted", "Map", "MapWithEvicted"]
 
 
 class List(Field):
-    """A field of which each row has some values: all are stored one after the other, and ``lengths`` has their numbers.
+    """A field with several values per row: ``values`` has those of all rows, ``lengths`` their number in each row.
 
     Args:
         values: a field, type or blob.
-        lengths_blob: blob of the lengths, int32; or a Scalar.
+        lengths_blob: the blob of the lengths, int32, or a Scalar.
 
     >>> List(np.float32).field_names()
     ['lengths', 'values']
@@ -45,7 +45,7 @@ class List(Field):
         return type(self)(self._items.clone(keep_blobs), self.lengths.clone(keep_blobs))
 
     def __getattr__(self, item: str) -> Any:
-        """What the values have by a name, as ``keys`` of a map, and the values as ``items`` or ``value``."""
+        """Return a field of the values, such as ``keys`` of a map; ``items`` and ``value`` are all values."""
         if item.startswith("_") or item == "lengths":
             raise AttributeError(item)
         if item in ("items", "value") and not (isinstance(self._items, Struct) and item in self._items.fields):
@@ -53,13 +53,13 @@ class List(Field):
         return getattr(self._items, item)
 
     def __getitem__(self, item: str) -> Any:
-        """Return a part by its name among ``field_names``, or the beginning of one."""
+        """Return a nested field by its full or partial name, as in ``field_names``."""
         first, _, rest = item.partition(":")
         field: Any
         for part, field in self._parts():
             if first == part:
                 return field[rest] if rest else field
-        raise KeyError(f"a list has {[part for part, _ in self._parts()]}, not {item!r}")
+        raise KeyError(f"a list has the fields {[part for part, _ in self._parts()]}, not {item!r}")
 
     def _pprint_impl(self, indent: int, str_buffer: StringIO) -> None:
         shown = {"lengths": self.lengths, "_items": self._items}
@@ -67,11 +67,11 @@ class List(Field):
 
 
 class ListWithEvicted(List):
-    """A list with values that were thrown out of it.
+    """A list that also has the values evicted from it.
 
     Args:
-        values, lengths_blob: as of a list.
-        evicted_values: blob of those, int64; or a Scalar.
+        values, lengths_blob: see ``List``.
+        evicted_values: the blob of the evicted values, int64, or a Scalar.
     """
 
     def __init__(self, values: Any, lengths_blob: Any = None, evicted_values: Any = None) -> None:
@@ -97,7 +97,7 @@ def _lengths(blob: Any) -> Any:
 
 
 def write_parts(kind: str, parts: list[tuple[str, Field]], indent: int, buffer: StringIO) -> None:
-    """Write a field with others in it, each on lines of its own."""
+    """Write a field with its nested fields, each on separate lines."""
     space = "  " * indent
     buffer.write(f"{space}{kind}(\n")
     for name, field in parts:
@@ -107,12 +107,12 @@ def write_parts(kind: str, parts: list[tuple[str, Field]], indent: int, buffer: 
 
 
 def Map(keys: Any, values: Any, keys_name: str = "keys", values_name: str = "values", lengths_blob: Any = None) -> List:
-    """Return a list of structures of a key and a value.
+    """Return a list of structures of key and value.
 
     Args:
         keys, values: fields, types or blobs.
-        keys_name, values_name: what they are called.
-        lengths_blob: how many pairs each row has.
+        keys_name, values_name: their names.
+        lengths_blob: number of pairs of each row.
     """
     return List(Struct((keys_name, keys), (values_name, values)), lengths_blob)
 
@@ -125,5 +125,5 @@ def MapWithEvicted(
     lengths_blob: Any = None,
     evicted_values: Any = None,
 ) -> ListWithEvicted:
-    """Return a map with keys that were thrown out of it; see ``Map``."""
+    """Return a map that also has the values evicted from it; see ``Map`` and ``ListWithEvicted``."""
     return ListWithEvicted(Struct((keys_name, keys), (values_name, values)), lengths_blob, evicted_values)

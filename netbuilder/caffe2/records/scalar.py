@@ -1,4 +1,4 @@
-"""Scalar: a field that is one blob, with its type."""
+"""Scalar: a field of one blob, with its data type."""
 
 from __future__ import annotations
 
@@ -21,13 +21,14 @@ class Scalar(Field):
     """A field with one blob, or one array.
 
     Args:
-        dtype: NumPy's type of an element, with an inner shape as in ``(np.float32, (3,))``; None: not known.
-        blob: a reference, or an array, or what an array of ``dtype`` is made of.
-        metadata: what is known of the values.
+        dtype: NumPy data type, with an inner shape as in ``(np.float32, (3,))``; None: unknown.
+        blob: a reference, an array, or a value to convert to an array of ``dtype``.
+        metadata: describes the values.
 
     Raises:
-        NetError: ``blob`` is none and, without ``dtype``, no array; its shape or the metadata does not fit.
-        TypeError: ``dtype`` is not a type, or is ``np.void``, which says that it is not known, with an inner shape.
+        NetError: without ``dtype``, ``blob`` is neither a reference nor an array; the array's shape or the metadata
+            does not match ``dtype``.
+        TypeError: ``dtype`` is not a data type, or is ``np.void`` (unknown) with an inner shape.
 
     >>> Scalar((np.float32, (3,))).dtype.shape
     (3,)
@@ -63,10 +64,10 @@ class Scalar(Field):
         """Return the blob or array.
 
         Raises:
-            ValueError: there is none.
+            ValueError: the field has no blob.
         """
         if self._blob is None:
-            raise NetError("the field has no blob; NewRecord or from_blob_list give a record blobs")
+            raise NetError("the field has no blob; create a record with blobs by NewRecord or from_blob_list")
         return self._blob
 
     def __call__(self) -> Any:
@@ -75,11 +76,11 @@ class Scalar(Field):
 
     @property
     def metadata(self) -> Metadata | None:
-        """What is known of the values."""
+        """The description of the values."""
         return self._metadata
 
     def set_metadata(self, value: Metadata | None) -> None:
-        """Set what is known of the values."""
+        """Set the description of the values."""
         if value is not None and not isinstance(value, Metadata):
             raise TypeError(f"Scalar: metadata must be a schema.Metadata, got {value!r}")
         self._metadata = value
@@ -92,28 +93,28 @@ class Scalar(Field):
         if limit < 0:
             raise NetError(f"Scalar: categorical_limit must not be negative, got {limit}")
         if self.dtype != _VOID and not np.issubdtype(self.dtype.base, np.integer):
-            raise NetError(f"Scalar: categorical_limit is of fields of whole numbers, this one is of {self.dtype}")
+            raise NetError(f"Scalar: categorical_limit is only for fields of integers, but this field is {self.dtype}")
 
     def set_value(self, blob: Any, throw_on_type_mismatch: bool = False, unsafe: bool = False) -> None:
         """Set the blob or array and keep the rest.
 
         Args:
             blob: the reference or array.
-            throw_on_type_mismatch: refuse arrays of another type, instead of converting them.
-            unsafe: without it, a warning says that the field may be part of a record.
+            throw_on_type_mismatch: raise an error for arrays of another data type, instead of converting them.
+            unsafe: do not warn that the field may be part of a record.
 
         Raises:
-            TypeError: the array is of another type, and this is refused.
+            TypeError: the array has another data type and ``throw_on_type_mismatch`` is set.
         """
         if throw_on_type_mismatch and isinstance(blob, np.ndarray) and self._original_dtype is not None:
             if blob.dtype.base != self.dtype.base:
-                raise TypeError(f"Scalar: the field is of type {self.dtype.base}, the array of {blob.dtype.base}")
+                raise TypeError(f"Scalar: the array must be {self.dtype.base}, as the field, got {blob.dtype.base}")
         self.set(self._original_dtype, blob, self._metadata, unsafe)
 
     def set(self, dtype: Any = None, blob: Any = None, metadata: Metadata | None = None, unsafe: bool = False) -> None:
-        """Set everything anew; see the constructor for the arguments, ``set_value`` for ``unsafe``."""
+        """Set all properties; see the constructor for the arguments, ``set_value`` for ``unsafe``."""
         if not unsafe:
-            _LOG.warning("fields are shared by records: Scalar.set is for new ones, which unsafe=True says")
+            _LOG.warning("Scalar.set changes every record that shares this field; for a new field pass unsafe=True")
         if metadata is not None and not isinstance(metadata, Metadata):
             raise TypeError(f"Scalar: metadata must be a schema.Metadata, got {metadata!r}")
         self._original_dtype = dtype
@@ -126,19 +127,19 @@ class Scalar(Field):
         self._validate_metadata()
 
     def _checked(self, blob: Any) -> Any:
-        """Return ``blob`` as it is kept: a reference, or an array of the field's type."""
+        """Return ``blob`` as a reference, or as an array of the field's data type."""
         if blob is None or is_blob(blob):
             return blob
         if self._original_dtype is None:
             if not isinstance(blob, np.ndarray):
-                raise NetError(f"Scalar: without a type, its value must be a BlobReference or an array, got {blob!r}")
+                raise NetError(f"Scalar: without dtype the blob must be a BlobReference or an array, got {blob!r}")
             return blob
         if not isinstance(blob, np.ndarray):
             made = np.atleast_1d(np.array(blob, dtype=self.dtype.base))
-            return made if made.size else made.reshape((0, *self.dtype.shape))  # no rows, as a list []
+            return made if made.size else made.reshape((0, *self.dtype.shape))  # [] has no rows
         inner = self.dtype.shape
         if inner and blob.shape[1:] != inner:
-            raise NetError(f"Scalar: a row of the field has shape {inner}, one of the array {blob.shape[1:]}")
+            raise NetError(f"Scalar: rows of the array must have shape {inner}, as the field, got {blob.shape[1:]}")
         return blob if self.dtype.base.kind == "U" and blob.dtype.kind == "O" else blob.astype(self.dtype.base)
 
     def set_type(self, dtype: Any) -> None:
@@ -151,19 +152,21 @@ class Scalar(Field):
         str_buffer.write(f"{'  ' * indent}Scalar({self.dtype!r}, {self._blob!r}, {self._metadata!r})\n")
 
     def id(self) -> int:
-        """Return the number of the field among the scalars of the whole record."""
+        """Return the index of the field among the scalars of the whole record."""
         return self._child_base_id()
 
 
 def _element_type(dtype: Any) -> Any:
-    """Return NumPy's type for what was given as one; ``np.void`` for None."""
+    """Return a NumPy data type; ``np.void`` for None."""
     if isinstance(dtype, tuple) and dtype and dtype[0] is not None and np.dtype(dtype[0]) == _VOID:
-        raise TypeError(f"Scalar: a field of unknown type (np.void) has no inner shape, got {dtype!r}; give its type")
+        raise TypeError(
+            f"Scalar: a field of unknown type (np.void) cannot have an inner shape, got {dtype!r}; give its data type"
+        )
     return _VOID if dtype is None else np.dtype(dtype)
 
 
 def as_field(value: Any, keep_blobs: bool = True) -> Field:
-    """Return a field as a copy; None as a field of unknown type, anything else as a scalar of this type or blob."""
+    """Return a copy of a field, a field of unknown type for None, or a scalar of a data type or blob."""
     if value is None:
         return Scalar()
     if isinstance(value, Field):

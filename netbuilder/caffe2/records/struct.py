@@ -1,4 +1,4 @@
-"""Struct: a field with named fields in it."""
+"""Struct: a field of named nested fields."""
 
 from __future__ import annotations
 
@@ -15,14 +15,14 @@ __all__ = ["NamedTuple", "RawTuple", "Struct", "Tuple"]
 
 
 class Struct(Field):
-    """Named fields, which are attributes, too.
+    """Named fields, also available as attributes.
 
     Args:
-        fields: (name, field, type or blob); "a:b" is a field b in a structure a.
+        fields: pairs of a name and a field, type or blob; "a:b" is a field b in a structure a.
 
     Raises:
-        NetError: a name is given twice, for other fields than structures.
-        TypeError: so is a name within structures that have the same name.
+        NetError: a name occurs twice, and not for structures only.
+        TypeError: the same inside structures of the same name.
 
     >>> record = Struct(("a", Scalar()), ("b:c", Scalar()))
     >>> record.field_names(), record.b.c is record["b:c"]
@@ -41,14 +41,14 @@ class Struct(Field):
             before = found.get(name)
             if before is not None:
                 if not (isinstance(before, Struct) and isinstance(field, Struct)):
-                    raise NetError(f"Struct: has two fields {name!r}")
+                    raise NetError(f"Struct: field names must be unique, got {name!r} twice")
                 field = before + field
             found[name] = field
         object.__setattr__(self, "fields", found)
         super().__init__(found.values())
 
     def get_children(self) -> list[tuple[str, Field]]:
-        """Return names and fields."""
+        """Return the names and fields."""
         return list(self.fields.items())
 
     def field_names(self) -> list[str]:
@@ -61,7 +61,7 @@ class Struct(Field):
         return type(self)(*((name, field.clone(keep_blobs)) for name, field in self.fields.items()))
 
     def _get_field_by_nested_name(self, nested_name: str) -> Field | None:
-        """Return the field "a:b", None if there is none."""
+        """Return the field of a name such as "a:b", or None."""
         first, _, rest = nested_name.partition(FIELD_SEPARATOR)
         field = self.fields.get(first)
         if field is None or not rest:
@@ -82,10 +82,10 @@ class Struct(Field):
         return len(self.fields)
 
     def __getitem__(self, item: Any) -> Any:
-        """Return a field by its name or number; by several of them, in a list or tuple, a structure of these.
+        """Return a field by name or index; for a list or tuple of them a structure of these fields.
 
         Raises:
-            KeyError: there is no field of this name.
+            KeyError: there is no such field.
         """
         if isinstance(item, (list, tuple)):
             names = list(self.fields)
@@ -95,11 +95,11 @@ class Struct(Field):
             return list(self.fields.values())[item]
         found = self._get_field_by_nested_name(item)
         if found is None:
-            raise KeyError(f"a record has no field {item!r}; it has {', '.join(self.field_names())}")
+            raise KeyError(f"the record has no field {item!r}, only {', '.join(self.field_names())}")
         return found
 
     def get(self, item: str, default_value: Any) -> Any:
-        """Return a field by its name; if there is none, ``default_value``, as a field."""
+        """Return a field by its name; ``default_value`` if there is none."""
         found = self._get_field_by_nested_name(item)
         return default_value if found is None else found
 
@@ -108,17 +108,17 @@ class Struct(Field):
             raise AttributeError(item)
         found = object.__getattribute__(self, "fields").get(item)
         if found is None:
-            raise AttributeError(f"a record has no field {item!r}; it has {', '.join(self.field_names())}")
+            raise AttributeError(f"the record has no field {item!r}, only {', '.join(self.field_names())}")
         return found
 
     def __setattr__(self, key: str, value: Any) -> None:
-        raise TypeError(f"Struct: its fields cannot be set, as {key!r}; make a new one, as with +")
+        raise TypeError(f"Struct: field {key!r} cannot be set; create a new Struct, for example with +")
 
     def __add__(self, other: Field) -> Struct:
-        """Return a structure with the fields of both; structures that both have are joined in turn.
+        """Return a structure with the fields of both; structures of the same name are merged recursively.
 
         Raises:
-            TypeError: both have a field of one name, and not both of these are structures.
+            TypeError: both have a field of the same name, and these are not both structures.
         """
         if not isinstance(other, Struct):
             return NotImplemented
@@ -130,11 +130,11 @@ class Struct(Field):
             elif isinstance(mine, Struct) and isinstance(field, Struct):
                 fields[name] = mine + field
             else:
-                raise TypeError(f"records: both have a field {name!r}, and not both are structures")
+                raise TypeError(f"records: both have a field {name!r}, and these are not both structures")
         return Struct(*fields.items())
 
     def __sub__(self, other: Field) -> Struct:
-        """Return a structure without the fields that ``other`` has; of structures that both have, without theirs."""
+        """Return a structure without the fields of ``other``; structures of the same name recursively."""
         if not isinstance(other, Struct):
             return NotImplemented
         left: list[tuple[str, Field]] = []
@@ -159,12 +159,12 @@ class Struct(Field):
 
 def _checked(entry: Any) -> tuple[str, Field]:
     if not isinstance(entry, tuple) or len(entry) != 2 or not isinstance(entry[0], str) or not entry[0]:
-        raise NetError(f"Struct: its fields are pairs of a name and a field, type or blob, got {entry!r}")
+        raise NetError(f"Struct: each field must be a pair of a name and a field, type or blob, got {entry!r}")
     return entry[0], as_field(entry[1])
 
 
 def Tuple(*fields: Any) -> Struct:
-    """Return a structure whose fields are called field_0, field_1, ...
+    """Return a structure with the fields field_0, field_1, ...
 
     >>> Tuple(Scalar(), Scalar()).field_names()
     ['field_0', 'field_1']
@@ -173,10 +173,10 @@ def Tuple(*fields: Any) -> Struct:
 
 
 def NamedTuple(name_prefix: str, *fields: Any) -> Struct:
-    """Return a structure whose fields are called after a prefix, followed by "_0", "_1" and so on."""
+    """Return a structure with the fields <name_prefix>_0, <name_prefix>_1, ..."""
     return Struct(*((f"{name_prefix}_{i}", field) for i, field in enumerate(fields)))
 
 
 def RawTuple(num_fields: int, name_prefix: str = "field") -> Struct:
-    """Return a structure of so many scalars of unknown type."""
+    """Return a structure of ``num_fields`` scalars of unknown type."""
     return NamedTuple(name_prefix, *[Scalar() for _ in range(num_fields)])

@@ -1,6 +1,6 @@
-"""Run by Python at its start, in the children of a process in which caffe2 is an alias of netbuilder.caffe2.
+"""Python runs this at its start, in child processes of one in which caffe2 is an alias of netbuilder.caffe2.
 
-It loads nothing until caffe2 is imported. It hides another sitecustomize later on the path, so it runs that one.
+It imports nothing until caffe2 is imported. It hides another sitecustomize later on the path, so it runs that one.
 """
 
 import os
@@ -10,10 +10,10 @@ from importlib.machinery import PathFinder
 _OLDEST = (3, 10)
 
 
-class _Waiting:
+class _LazyAlias:
     """A finder that makes caffe2 an alias of netbuilder.caffe2 when it is first imported.
 
-    netbuilder itself comes from where the parent has it, whatever the path says.
+    netbuilder itself is imported from where the parent process has it, whatever the path.
     """
 
     def __init__(self, root):
@@ -46,7 +46,7 @@ def _start():
     sys.path[:] = [folder for folder in sys.path if os.path.abspath(folder) != here]
     root = os.environ.get("NETBUILDER_CAFFE2")
     if root and sys.version_info >= _OLDEST:
-        sys.meta_path.insert(0, _Waiting(root))
+        sys.meta_path.insert(0, _LazyAlias(root))
     _run_next()
 
 

@@ -58,10 +58,10 @@ def test_text(tmp_path, content, options, expected):
 @pytest.mark.parametrize(
     ("content", "message"),
     [
-        (b"x\t1\ny\t2", "row 2: 2 columns; .* every row must end with a line end, the last one too"),
+        (b"x\t1\ny\t2", "row 2: 2 columns; each row must have"),
         (b"x\t1\n\ny\t2\n", "row 2: 1 columns; each row must have 2, separated by tabs"),
         (b"x\t1\t2\n", "row 1: 3 columns"),
-        (b"x\tqq\n", "column 1: could not convert .*, where a number should be"),
+        (b"x\tqq\n", "column 1, of type FLOAT: could not convert"),
     ],
 )
 def test_wrong_text(tmp_path, content, message):
@@ -72,7 +72,7 @@ def test_wrong_text(tmp_path, content, message):
 def test_text_refusals(tmp_path):
     with pytest.raises(TypeError, match="schema must be a schema.Struct"):
         TextFileReader(Net("open"), "f", Scalar(np.float32))
-    with pytest.raises(NetError, match="must be scalars, 'a' is"):
+    with pytest.raises(NetError, match="must be scalars, but 'a' is"):
         TextFileReader(Net("open"), "f", Struct(("a", List(np.float32))))
     with pytest.raises(NetError, match="strings or float32, field 'a' is int32; cast it afterwards"):
         TextFileReader(Net("open"), "f", Struct(("a", np.int32)))
@@ -129,7 +129,7 @@ def test_database_refusals(tmp_path):
     with pytest.raises(FileNotFoundError):
         DBFileReader(str(tmp_path / "none"), "minidb")
     (tmp_path / "empty").write_bytes(b"")
-    with pytest.raises(NetError, match="has no blobs, and so no columns"):
+    with pytest.raises(NetError, match="has no blobs, so there are no columns"):
         DBFileReader(str(tmp_path / "empty"), "minidb")
     with pytest.raises(NetError, match="is not set up; call setup_ex"):
         DBFileReader("none", "minidb", field_names=["a"]).read(Net("read"))

@@ -32,7 +32,7 @@ def counting(epochs=2, extra=None):
 def test_refusals(tmp_path):
     with pytest.raises(NetError, match="num_epochs must be at least 1, got 0"):
         epoch_limiter(Job(), 0)
-    with pytest.raises(TypeError, match="takes a TaskOutput or a blob reference, got 'x'"):
+    with pytest.raises(TypeError, match="needs a TaskOutput or a blob reference, got 'x'"):
         Job().add_stop_condition("x")
     with Job() as endless:
         Task(step=Net("nothing"))

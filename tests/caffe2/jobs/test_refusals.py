@@ -19,7 +19,7 @@ from netbuilder.proto import NetError
 def test_builders():
     with pytest.raises(NetError, match="no NetBuilder is current"):
         ops.Const(1)
-    with pytest.raises(NetError, match="has to say when it ends"), NetBuilder("endless"), ops.loop():
+    with pytest.raises(NetError, match="needs a stop condition"), NetBuilder("endless"), ops.loop():
         ops.Const(1)
     assert NetBuilder.current(required=False) is None
     with NetBuilder("done") as builder:
@@ -41,7 +41,7 @@ def test_tasks_and_sessions():
     with pytest.raises(NetError, match="no Job is current"):
         Job.current()
     task = Task(step=Net("nothing"), name="t", group=TaskGroup())
-    with pytest.raises(NetError, match="run the task by a session"):
+    with pytest.raises(NetError, match="run the task in a session"):
         task.add_output("x").get()
     session = LocalSession(Workspace())
     with pytest.raises(NetError, match="runs a task, a group of tasks, a step or a net, got 5"):
@@ -52,7 +52,7 @@ def test_tasks_and_sessions():
 
 
 def test_readers():
-    with pytest.raises(NetError, match="give it a schema"):
+    with pytest.raises(NetError, match="has no schema; give it one"):
         Reader().schema()
     with pytest.raises(NetError, match="its records are not known"):
         Queue(3).reader()

@@ -167,7 +167,7 @@ def test_records():
     assert type(Own(Scalar()).clone()) is Own
     assert List(Scalar(np.int32)).value.dtype == np.int32
     assert Scalar((np.float32, (3,)), []).get().shape == (0, 3)
-    with pytest.raises(TypeError, match="no inner shape, got"):
+    with pytest.raises(TypeError, match="cannot have an inner shape, got"):
         Scalar((np.void, (2,)))
     record = Struct(("a", Scalar()))
     with pytest.raises(TypeError, match="both have a field 'a'"):

@@ -1,4 +1,4 @@
-"""Layer helpers as plain functions, without the arguments of scopes."""
+"""Layer helpers as plain functions, which do not read arg_scope."""
 
 from netbuilder.caffe2.missing import names_of
 

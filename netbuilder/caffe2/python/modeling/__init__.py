@@ -1,4 +1,4 @@
-"""Parameters: what is known of them, and how they are made and shared."""
+"""Parameters: their initialization, description and sharing; modifiers of nets."""
 
 from netbuilder.caffe2.missing import names_of
 

@@ -1,4 +1,4 @@
-"""Histograms of blobs, added to a net."""
+"""A net modifier that computes histograms of blobs."""
 
 from __future__ import annotations
 
@@ -18,19 +18,19 @@ __getattr__ = names_of(__name__)
 
 
 class ComputeHistogramForBlobs(BlobWatcher):
-    """Compute the share of the elements of blobs in each of some intervals, float32.
+    """Compute a normalized histogram of each blob, float32, as ``<blob>_curr_normalized_hist``.
 
-    The first share is of the elements below ``lower_bound``, the last of those from ``upper_bound`` on, so that there
-    are ``num_buckets + 2``. The result is ``<blob>_curr_normalized_hist``.
+    It has ``num_buckets + 2`` elements: the first is the fraction of elements below ``lower_bound``, the last that of
+    elements at or above ``upper_bound``.
 
     Args:
         blobs, logging_frequency: see ``BlobWatcher``.
         num_buckets: intervals between the bounds.
-        lower_bound, upper_bound: of all intervals.
+        lower_bound, upper_bound: the bounds.
         accumulate: count the elements of all runs so far; the name then ends with ``_acc_normalized_hist``.
 
     Raises:
-        NetError: there is not at least one interval.
+        NetError: ``num_buckets`` is less than 1.
     """
 
     def __init__(

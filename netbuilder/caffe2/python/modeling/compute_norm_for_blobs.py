@@ -1,4 +1,4 @@
-"""Norms of blobs, added to a net."""
+"""A net modifier that computes norms of blobs."""
 
 from __future__ import annotations
 
@@ -16,13 +16,13 @@ __getattr__ = names_of(__name__)
 
 
 class ComputeNormForBlobs(BlobWatcher):
-    """Compute sum(|x|^p) of blobs (not its root), float32, shape (1,), as ``<blob>_l<p>_norm``; no gradient flows back.
+    """Compute sum(|x|^p), without the root, of each blob, float32, shape (1,), as ``<blob>_l<p>_norm``; no gradient.
 
     Args:
         blobs, logging_frequency: see ``BlobWatcher``.
         p: 1 or 2.
         compute_averaged_norm: divide it by the number of elements; the name then ends with ``_averaged_l<p>_norm``.
-        row_index: of a matrix, take this row alone, as ``<blob>_row_<row_index>``; None: all of it.
+        row_index: use only this row of a matrix, as ``<blob>_row_<row_index>``; None: all rows.
 
     Raises:
         NetError: ``row_index`` is negative.

@@ -1,4 +1,4 @@
-"""Least and greatest element, mean and standard deviation of blobs, added to a net."""
+"""A net modifier that computes minimum, maximum, mean and standard deviation of blobs."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ __getattr__ = names_of(__name__)
 
 
 class ComputeStatisticsForBlobs(BlobWatcher):
-    """Compute least and greatest element, mean and standard deviation of blobs, shape (4,), as ``<blob>_summary``.
+    """Compute minimum, maximum, mean and standard deviation of each blob, shape (4,), as ``<blob>_summary``.
 
     Args:
         blobs, logging_frequency: see ``BlobWatcher``.

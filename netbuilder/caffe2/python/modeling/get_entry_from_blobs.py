@@ -1,4 +1,4 @@
-"""Single elements, or rows, of matrices, added to a net."""
+"""A net modifier that extracts single elements or rows of matrices."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ __getattr__ = names_of(__name__)
 
 
 class GetEntryFromBlobs(BlobWatcher):
-    """Take one element of matrices, shape (1, 1), as ``<blob>_<i1>_<i2>``; or a row as ``<blob>_<i1>_all``.
+    """Extract one element of each matrix, shape (1, 1), as ``<blob>_<i1>_<i2>``, or a row as ``<blob>_<i1>_all``.
 
     Args:
         blobs, logging_frequency: see ``BlobWatcher``.

@@ -1,4 +1,4 @@
-"""Gradients kept within bounds, added to a net."""
+"""A net modifier that clips gradients."""
 
 from __future__ import annotations
 
@@ -18,20 +18,20 @@ __getattr__ = names_of(__name__)
 
 
 class GradientClipping(NetModifier):
-    """Bound dense gradients in place, each by its norm or each element by its value; sparse ones are left alone.
+    """Clip dense gradients in place, by norm or by value; sparse ones stay unchanged.
 
     Args:
         grad_clip_method: "by_norm" or "by_value".
         clip_norm_type: "l2_norm" or "l1_norm"; None only with "by_value".
-        clip_threshold: the greatest norm of a gradient that stays as it is; of others the norm becomes this.
-        use_parameter_norm: the threshold is of the gradient's norm over the parameter's.
-        compute_norm_ratio: with ``use_parameter_norm``, give this quotient as ``<parameter>_norm_ratio``.
-        clip_max, clip_min: of "by_value", the bounds of each element.
-        blobs_to_include: parameters whose gradients are bounded; None: all of the ``grad_map``.
-        blobs_to_exclude: of these, parameters whose gradients are not.
+        clip_threshold: maximum norm; gradients with a larger one are scaled to it.
+        use_parameter_norm: apply the threshold to the gradient's norm divided by the parameter's.
+        compute_norm_ratio: with ``use_parameter_norm``, write this ratio to ``<parameter>_norm_ratio``.
+        clip_max, clip_min: bounds of each element, for "by_value".
+        blobs_to_include: parameters whose gradients are clipped; None: all of the ``grad_map``.
+        blobs_to_exclude: parameters to skip.
 
     Raises:
-        NetError: there is no such method or norm.
+        NetError: the method or norm type is unknown.
     """
 
     L1_NORM = "l1_norm"
@@ -77,14 +77,14 @@ class GradientClipping(NetModifier):
         blob_to_device: Mapping[Any, DeviceOption] | None = None,
         modify_output_record: bool = False,
     ) -> None:
-        """Add the operators after those that the net has; see ``NetModifier``.
+        """Append the operators to the net; see ``NetModifier``.
 
         Raises:
-            NetError: there is no ``grad_map``, or it, or the net, does not have a parameter to include.
+            NetError: ``grad_map`` is None, or it or the net does not have a parameter to include.
         """
         if grad_map is None:
             raise NetError(
-                "GradientClipping: needs the grad_map, parameter -> gradient, that AddGradientOperators gave"
+                "GradientClipping: grad_map must be the dict parameter -> gradient that AddGradientOperators returned"
             )
         gradients = {str(param): grad for param, grad in grad_map.items()}
         included = list(gradients) if self.blobs_to_include is None else self.blobs_to_include

@@ -1,4 +1,4 @@
-"""The base of what adds operators to a net that has been built: ``modifier(net)``."""
+"""The base of net modifiers, which add operators to an existing net: ``modifier(net)``."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ __getattr__ = names_of(__name__)
 
 
 class NetModifier(abc.ABC):
-    """What adds operators to a net; a subclass says by ``modify_net`` which."""
+    """Adds operators to a net; subclasses define ``modify_net``."""
 
     @abc.abstractmethod
     def modify_net(
@@ -30,26 +30,13 @@ class NetModifier(abc.ABC):
         """Add the operators.
 
         Args:
-            net: gets them.
-            init_net: gets what has to run once before.
+            net: the operators are added to it.
+            init_net: gets the operators that run once before.
             grad_map: blob -> its gradient.
-            blob_to_device: blob -> the device to work on; others are on the CPU.
+            blob_to_device: blob -> the device of its operators; default: the CPU.
             modify_output_record: add the results to the net's output record.
         """
 
-    def __call__(
-        self,
-        net: Net,
-        init_net: Net | None = None,
-        grad_map: Mapping[Any, Any] | None = None,
-        blob_to_device: Mapping[Any, DeviceOption] | None = None,
-        modify_output_record: bool = False,
-    ) -> None:
+    def __call__(self, net: Net, *args: Any, **kwargs: Any) -> None:
         """Add the operators; see ``modify_net``."""
-        self.modify_net(
-            net,
-            init_net=init_net,
-            grad_map=grad_map,
-            blob_to_device=blob_to_device,
-            modify_output_record=modify_output_record,
-        )
+        self.modify_net(net, *args, **kwargs)

@@ -1,4 +1,4 @@
-"""Scopes that use the parameters of other scopes."""
+"""Scopes that share the parameters of other scopes."""
 
 from __future__ import annotations
 
@@ -15,13 +15,13 @@ __getattr__ = names_of(__name__)
 
 
 class ParameterSharingContext:
-    """The scopes that are shared at this place; ``ParameterSharing`` blocks are the better way to say so."""
+    """The shared scopes as a stack; prefer ``ParameterSharing`` blocks."""
 
     def __init__(self) -> None:
         self._blocks: list[AbstractContextManager[None]] = []
 
     def get_parameter_name(self, name: str) -> BlobReference:
-        """Return the full name of the parameter that ``name`` means in the current name scope."""
+        """Return the full name of parameter ``name`` in the current name scope."""
         return parameter_name(name)
 
     def add_scope_overrides(self, shared_scopes: Mapping[str, str]) -> None:
@@ -31,9 +31,9 @@ class ParameterSharingContext:
         self._blocks.append(block)
 
     def pop(self) -> None:
-        """End what the last ``add_scope_overrides`` began."""
+        """Undo the last ``add_scope_overrides``."""
         self._blocks.pop().__exit__(None, None, None)
 
 
 parameter_sharing_context = ParameterSharingContext()
-"""The one that scripts ask."""
+"""The object that scripts use."""

@@ -1,4 +1,4 @@
-"""Nets built by one call."""
+"""Models built by one call."""
 
 from netbuilder.caffe2.missing import names_of
 

@@ -1,4 +1,4 @@
-"""What tests of image classifiers under memonger are made of: a net, its copy with shared memory, and both results."""
+"""Helpers of memonger's tests: build an image classifier, and run it with and without shared memory."""
 
 from __future__ import annotations
 
@@ -38,17 +38,17 @@ def has_blob(proto: NetDef, needle: str) -> bool:
 
 
 def count_blobs(proto: NetDef) -> int:
-    """Return how many blobs the operators of a net read or write."""
+    """Return the number of blobs that the operators of a net read or write."""
     return len(_blobs(proto))
 
 
 def count_shared_blobs(proto: NetDef) -> int:
-    """Return how many of these memonger has made for several to share."""
+    """Return the number of shared blobs that memonger has made."""
     return sum("_shared" in blob for blob in _blobs(proto))
 
 
 def _build(create_model: Builder, num_labels: int, **options: Any) -> tuple[Any, Any]:
-    """Return a model, and what ``create_model`` gives for it; ``options`` are its further arguments."""
+    """Return a model and the result of ``create_model``; ``options`` are its further arguments."""
     model = cnn.CNNModelHelper(order="NCHW", name="test", cudnn_exhaustive_search=True)
     with NameScope("gpu_0"):
         blobs = {name: model.net.AddExternalInput(blob) for name, blob in options.pop("inputs").items()}
@@ -57,7 +57,7 @@ def _build(create_model: Builder, num_labels: int, **options: Any) -> tuple[Any,
 
 
 def _run(net: NetDef, blobs: list[str]) -> list[Any]:
-    """Run a net and return the values of some blobs, which have been overwritten before."""
+    """Overwrite some blobs, run a net, and return the values of these blobs."""
     for blob in blobs:
         workspace.FeedBlob(blob, np.zeros(1, np.float32))
     workspace.RunNetOnce(net)
@@ -81,19 +81,19 @@ def test_shared_grads(
     label_blob: str = "gpu_0/label",
     num_labels: int = 1000,
 ) -> list[Any]:
-    """Run a step of training with gradients of its own and with shared ones, on four random images.
+    """Run a training step without and with shared gradients, on four random images.
 
     Args:
-        with_shapes: let ``memonger.share_grad_blobs`` know the blobs' shapes.
-        create_model: ``create_model(model, data, num_input_channels=, num_labels=, label=, is_test=)``; it returns the
+        with_shapes: pass the blobs' shapes to ``memonger.share_grad_blobs``.
+        create_model: ``create_model(model, data, num_input_channels=, num_labels=, label=, is_test=)``; returns the
             softmax and the loss.
         conv_blob: a parameter whose gradient is compared.
-        last_out_blob: a result that is compared.
+        last_out_blob: an output that is compared.
         data_blob, label_blob: the inputs.
         num_labels: classes.
 
     Returns:
-        Pairs: the numbers of blobs after and before sharing; ``last_out_blob`` without and with it; and the gradient.
+        Pairs: the numbers of blobs after and before sharing; the output without and with it; and the gradient likewise.
     """
     model, (_, loss) = _build(create_model, num_labels, inputs={"data": data_blob, "label": label_blob}, is_test=False)
     gradient = str(model.AddGradientOperators([loss])[conv_blob])
@@ -125,7 +125,7 @@ def _forward_only(
     optimized = optimize(model.net)
     workspace.RunNetOnce(model.param_init_net)
     workspace.FeedBlob(data_blob, np.random.rand(*_IMAGES).astype(np.float32))
-    # The copy has the same operators, but the blob may have another name, and be overwritten by those that follow.
+    # The copy has the same operators, but there the blob may be renamed, and overwritten by later operators.
     index = max(i for i, op in enumerate(model.net.Proto().op) if last_out_blob in op.output)
     output = list(model.net.Proto().op[index].output).index(last_out_blob)
     nets = [_up_to(net, index) for net in (model.net.Proto(), optimized)]
@@ -136,13 +136,13 @@ def _forward_only(
 def test_forward_only(
     create_model: Builder, last_out_blob: str, data_blob: str = "gpu_0/data", num_labels: int = 1000
 ) -> list[Any]:
-    """Run a net without training as it is, and after ``memonger.optimize_inference_for_dag``, on four random images.
+    """Run a forward-only net before and after ``memonger.optimize_inference_for_dag``, on four random images.
 
     Args:
         create_model, last_out_blob, data_blob, num_labels: see ``test_shared_grads``; there is no label.
 
     Returns:
-        The numbers of blobs after and before, a pair; how many are shared; the results without and with, a pair.
+        The numbers of blobs after and before; the number of shared blobs; the outputs before and after.
     """
     return _forward_only(
         create_model,
@@ -156,7 +156,7 @@ def test_forward_only(
 def test_forward_only_fast_simplenet(
     create_model: Builder, last_out_blob: str, data_blob: str = "gpu_0/data", num_labels: int = 1000
 ) -> list[Any]:
-    """Do as ``test_forward_only``, by ``memonger.optimize_inference_fast``, which is for nets that run in order."""
+    """Run the same with ``memonger.optimize_inference_fast``, which is for nets that run in order."""
 
     def optimize(net: Any) -> NetDef:
         kept = {data_blob, last_out_blob, *net.Proto().external_input}

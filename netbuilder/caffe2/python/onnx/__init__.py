@@ -1,4 +1,4 @@
-"""ONNX models read and written; netbuilder.exchange.onnx has more options."""
+"""Reads and writes ONNX models; netbuilder.exchange.onnx has more options."""
 
 from netbuilder.caffe2.missing import names_of
 

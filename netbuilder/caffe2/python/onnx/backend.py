@@ -1,4 +1,4 @@
-"""ONNX models run."""
+"""Runs ONNX models."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ def init_net_of(model: ReadModel) -> NetDef:
 
 
 def _outputs_named(names: Sequence[str]) -> Any:
-    """Return the type of tuple that a run returns."""
+    """Return the named tuple type of a run's outputs."""
     return namedtuple("Outputs", names, rename=True)
 
 
@@ -42,7 +42,7 @@ class Caffe2Rep:
     """A model ready to run.
 
     Args:
-        model: what was read.
+        model: the model that was read.
         device: where it runs.
     """
 
@@ -62,13 +62,13 @@ class Caffe2Rep:
         return init_net_of(self._model)
 
     def run(self, inputs: Any, **kwargs: Any) -> Any:
-        """Return the outputs, by place or, where they are names of the language, by name.
+        """Return the outputs as a named tuple; names that are not Python identifiers become ``_<index>``.
 
         Args:
             inputs: an array, a list of them in the order of the model's inputs, or a dict by name.
 
         Raises:
-            NetError: there are too many or too few.
+            NetError: the number of arrays is wrong.
         """
         names = self._model.inputs
         if not isinstance(inputs, Mapping):
@@ -81,16 +81,16 @@ class Caffe2Rep:
 
 
 class Caffe2Backend:
-    """The same as methods of a class."""
+    """The functions of this module as class methods."""
 
     @classmethod
     def prepare(cls, model: Any, device: str = "CPU", raw_values_dict: Any = None, **kwargs: Any) -> Caffe2Rep:
-        """Return a model ready to run; ``raw_values_dict`` is not read, a file keeps its values itself."""
+        """Return a model ready to run; ``raw_values_dict`` is ignored."""
         return Caffe2Rep(read_onnx(model), _device(device))
 
     @classmethod
     def run_model(cls, model: Any, inputs: Any, device: str = "CPU", **kwargs: Any) -> Any:
-        """Return what a model makes of inputs."""
+        """Return a model's outputs for inputs."""
         return cls.prepare(model, device).run(inputs)
 
     @classmethod

@@ -1,4 +1,4 @@
-"""Nets written as ONNX models."""
+"""Converts nets to ONNX models."""
 
 from __future__ import annotations
 
@@ -26,12 +26,12 @@ def caffe2_net_to_onnx_model(predict_net: Any, init_net: Any = None, value_info:
     Args:
         predict_net: a net in test mode.
         init_net: fills its parameters.
-        value_info: for each input a pair of its type, of ``onnx.TensorProto.DataType``, and its shape. What the init
-            net does not fill must be among them.
+        value_info: for each input its type (``onnx.TensorProto.DataType``) and shape. Inputs that the init net does
+            not fill must be included.
 
     Raises:
         NetError: an input is not in ``value_info``.
-        OperatorError: an operator has no meaning in ONNX; the message names it.
+        OperatorError: an operator cannot be exported to ONNX.
         DeviceError: the package onnx is not installed.
     """
     library = onnx_library()
@@ -41,7 +41,7 @@ def caffe2_net_to_onnx_model(predict_net: Any, init_net: Any = None, value_info:
     given: Mapping[str, Any] = value_info or {}
     parameters = {name: filled.fetch(name) for name in filled.blobs() if name not in given}
     if missing := [name for name in net.external_input if name not in given and name not in parameters]:
-        raise NetError(f"net {net.name!r}: value_info must tell type and shape of its inputs {missing}")
+        raise NetError(f"net {net.name!r}: value_info must have the type and shape of its inputs {missing}")
     shapes = {
         name: TensorSpec(tuple(shape), np.dtype(library.helper.tensor_dtype_to_np_dtype(kind)))
         for name, (kind, shape) in given.items()
@@ -52,6 +52,6 @@ def caffe2_net_to_onnx_model(predict_net: Any, init_net: Any = None, value_info:
 
 
 class Caffe2Frontend:
-    """The same as methods of a class."""
+    """The functions of this module as static methods."""
 
     caffe2_net_to_onnx_model = staticmethod(caffe2_net_to_onnx_model)

@@ -1,4 +1,4 @@
-"""Predictors in files."""
+"""Saves and loads predictors."""
 
 from netbuilder.caffe2.missing import names_of
 

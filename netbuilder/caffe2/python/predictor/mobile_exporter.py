@@ -1,4 +1,4 @@
-"""A net and its parameters as a pair of nets."""
+"""Exports a net and its parameters as an init net and a predict net."""
 
 from __future__ import annotations
 
@@ -23,10 +23,10 @@ def add_tensor(net: Any, name: Any, blob: Any) -> None:
     Args:
         net: a Net or NetDef.
         name: the blob, without scope.
-        blob: the array, of a type that an init net holds; bytes are a scalar string.
+        blob: an array of a data type that fill operators support; bytes are a scalar string.
 
     Raises:
-        ArgumentError: an init net cannot hold elements of this type.
+        ArgumentError: fill operators do not support the data type.
     """
     value = np.array(blob, object) if isinstance(blob, (str, bytes)) else blob
     message_of(net).op.append(fill_operator(blob_name(name), value))

@@ -1,4 +1,4 @@
-"""Predictors in one database file."""
+"""Saves a predictor to one database file, and loads it."""
 
 from __future__ import annotations
 
@@ -35,17 +35,17 @@ _log = logging.getLogger("netbuilder")
 
 
 class PredictorExportMeta(native.PredictorExportMeta):
-    """What goes into a predictor's file, see ``netbuilder.exchange.predictor_exporter``.
+    """The contents of a predictor's file, see ``netbuilder.exchange.predictor_exporter``.
 
-    Caffe2's trainers save their whole training net so, which reads more than the names tell: here the log warns of it,
-    and the file is written, to load the parameters from.
+    Caffe2's trainers save their training net this way, which has more inputs than are listed. The file is written with
+    a warning: its parameters can be loaded.
     """
 
     def _check_net(self, where: str) -> None:
         try:
             super()._check_net(where)
         except NetError as error:
-            _log.warning("%s; what is saved will not run as a predictor, ExtractPredictorNet makes one", error)
+            _log.warning("%s; the saved net will not run as a predictor; make one with ExtractPredictorNet", error)
 
 
 def load_from_db(
@@ -53,14 +53,14 @@ def load_from_db(
 ) -> MetaNetDef:
     """Load a predictor's parameters into the current workspace; return its MetaNetDef.
 
-    The reader of the file is there, too, so that the net under GLOBAL_INIT_NET_TYPE may be run: it loads them again,
-    and does what else it holds.
+    A reader of the file is created, too, so that the net under GLOBAL_INIT_NET_TYPE can run: it loads the parameters
+    again.
 
     Args:
         filename: the file.
         db_type: "minidb".
-        device_option: where the parameters go, and where all operators of the nets run; None: on the device of the
-            current device scope.
+        device_option: device of the parameters and of all operators of the nets; None: that of the current device
+            scope.
 
     Raises:
         FileNotFoundError, ParseError, ArgumentError: see ``netbuilder.exchange.predictor_exporter.load_from_db``.
@@ -76,12 +76,12 @@ def load_from_db(
 
 
 def get_predictor_exporter_helper(submodelNetName: str) -> PredictorExportMeta:
-    """Return what has a predictor's keys under a name, without a net."""
+    """Return an object that has the keys of the predictor of this name, without a net."""
     return PredictorExportMeta(NetDef(name=submodelNetName), [], [], [], {}, submodelNetName)
 
 
 def set_model_info(meta_net_def: MetaNetDef, project_str: str, model_class_str: str, version: str) -> None:
-    """Write which project and class a model belongs to, and its version."""
+    """Set the project, class and version of a model."""
     meta_net_def.modelInfo.project = project_str
     meta_net_def.modelInfo.modelClass = model_class_str
     meta_net_def.modelInfo.version = version

@@ -43,12 +43,12 @@ _MODEL_ID = "model_id"
 
 
 def get_comp_name(string: str, name: str | None) -> str:
-    """Return a key, followed by the predictor's name if it has one."""
+    """Return a key with the predictor's name, if any, as its suffix."""
     return f"{string}_{name}" if name else string
 
 
 def to_first_match_dict(kv_list: Iterable[Any]) -> dict[str, Any]:
-    """Return the values of entries by key; of several with one key, the first."""
+    """Return the values of entries by key; the first one if a key occurs twice."""
     found: dict[str, Any] = {}
     for entry in kv_list:
         found.setdefault(entry.key, entry.value)
@@ -56,12 +56,12 @@ def to_first_match_dict(kv_list: Iterable[Any]) -> dict[str, Any]:
 
 
 def create_predict_net(predictor_export_meta: PredictorExportMeta) -> NetDef:
-    """Return the net that goes into the file."""
+    """Return the predict net of the file."""
     return _made(predictor_export_meta, predictor_export_meta.predict_net_name())
 
 
 def create_predict_init_net(ws: Any, predictor_export_meta: PredictorExportMeta) -> NetDef:
-    """Return the net that makes blobs of the right shapes; ``ws`` is not read."""
+    """Return the net that creates blobs of the right shapes; ``ws`` is ignored."""
     return _made(predictor_export_meta, predictor_export_meta.predict_init_name())
 
 
@@ -84,17 +84,17 @@ def AddPlan(meta_net_def: MetaNetDef, plan_name: str, plan_def: PlanDef) -> None
 
 
 def GetNetOriginal(meta_net_def: MetaNetDef, key: str) -> NetDef | None:
-    """Return the first net under a key, None without."""
+    """Return the first net under a key, or None."""
     return to_first_match_dict(meta_net_def.nets).get(key)
 
 
 def GetPlanOriginal(meta_net_def: MetaNetDef, key: str) -> PlanDef | None:
-    """Return the first plan under a key, None without."""
+    """Return the first plan under a key, or None."""
     return to_first_match_dict(meta_net_def.plans).get(key)
 
 
 def GetNet(meta_net_def: MetaNetDef, key: str) -> NetDef | None:
-    """Return the first net under a key, None without; a model's number goes to its arguments."""
+    """Return the first net under a key, or None; the model id is set as its argument."""
     net = GetNetOriginal(meta_net_def, key)
     if net is not None:
         AddModelIdArg(meta_net_def, net)
@@ -102,7 +102,7 @@ def GetNet(meta_net_def: MetaNetDef, key: str) -> NetDef | None:
 
 
 def GetPlan(meta_net_def: MetaNetDef, key: str) -> PlanDef | None:
-    """Return the first plan under a key, None without; a model's number goes to its nets' arguments."""
+    """Return the first plan under a key, or None; the model id is set as an argument of its nets."""
     plan = GetPlanOriginal(meta_net_def, key)
     for net in plan.network if plan is not None else ():
         AddModelIdArg(meta_net_def, net)
@@ -110,12 +110,12 @@ def GetPlan(meta_net_def: MetaNetDef, key: str) -> PlanDef | None:
 
 
 def GetArgumentByName(net_def: NetDef, arg_name: str) -> Argument | None:
-    """Return a net's argument, None without."""
+    """Return a net's argument of this name, or None."""
     return next((argument for argument in net_def.arg if argument.name == arg_name), None)
 
 
 def AddModelIdArg(meta_net_def: MetaNetDef, net_def: NetDef) -> None:
-    """Write the model's number, if it has one that is whole, into a net's argument ``model_id``."""
+    """Set a net's argument ``model_id`` to the model id, if that is a whole number."""
     text = meta_net_def.modelInfo.modelId
     if not text.isdigit():
         return
@@ -127,31 +127,33 @@ def AddModelIdArg(meta_net_def: MetaNetDef, net_def: NetDef) -> None:
 
 
 def AddBlobs(meta_net_def: MetaNetDef, blob_name: str, blob_def: Iterable[Any]) -> None:
-    """Append blobs to the list of a key, made if it is not there."""
+    """Append blobs to the list under a key, which is created if it does not exist."""
     entry = _blobs(meta_net_def, blob_name)
     (entry if entry is not None else meta_net_def.blobs.add(key=blob_name)).value.extend(_names(blob_def))
 
 
 def ReplaceBlobs(meta_net_def: MetaNetDef, blob_name: str, blob_def: Iterable[Any]) -> None:
-    """Set the list of a key.
+    """Replace the list under a key.
 
     Raises:
-        NetError: there is none.
+        NetError: there is no such key.
     """
     entry = _blobs(meta_net_def, blob_name)
     if entry is None:
-        raise NetError(f"the MetaNetDef has no blobs {blob_name!r}; it has {[each.key for each in meta_net_def.blobs]}")
+        raise NetError(
+            f"the MetaNetDef has no blobs under {blob_name!r}, only {[each.key for each in meta_net_def.blobs]}"
+        )
     entry.value[:] = _names(blob_def)
 
 
 def GetBlobs(meta_net_def: MetaNetDef, key: str) -> Sequence[str]:
-    """Return the list of a key, empty without."""
+    """Return the list under a key; [] if there is none."""
     entry = _blobs(meta_net_def, key)
     return list(entry.value) if entry is not None else []
 
 
 def GetBlobsByTypePrefix(meta_net_def: MetaNetDef, blob_type_prefix: str) -> list[str]:
-    """Return what the lists hold whose keys begin so, each blob once."""
+    """Return the blobs of all lists whose keys begin with the prefix, each once."""
     lists = (entry.value for entry in meta_net_def.blobs if entry.key.startswith(blob_type_prefix))
     return list(dict.fromkeys(name for names in lists for name in names))
 
@@ -162,7 +164,7 @@ def _blobs(meta_net_def: MetaNetDef, key: str) -> Any:
 
 def _names(blobs: Iterable[Any]) -> list[str]:
     if isinstance(blobs, (str, bytes)):
-        raise BlobError(f"a list of blobs is expected, got {blobs!r}")
+        raise BlobError(f"the blobs must be a list, got {blobs!r}")
     return [blob_name(blob) for blob in blobs]
 
 
@@ -170,40 +172,40 @@ def _names(blobs: Iterable[Any]) -> list[str]:
 
 
 def SetBlobsOrder(meta_net_def: MetaNetDef, blobs_order: Iterable[str]) -> None:
-    """Set in which order blobs are loaded."""
+    """Set the order in which blobs are loaded."""
     meta_net_def.blobsOrder[:] = list(blobs_order)
 
 
 def GetBlobsOrder(meta_net_def: MetaNetDef) -> Sequence[str]:
-    """Return in which order blobs are loaded."""
+    """Return the order in which blobs are loaded."""
     return meta_net_def.blobsOrder
 
 
 def SetPreLoadBlobs(meta_net_def: MetaNetDef, pre_load_blobs: Iterable[str]) -> None:
-    """Set which blobs are loaded first."""
+    """Set the blobs that are loaded first."""
     meta_net_def.preLoadBlobs[:] = list(pre_load_blobs)
 
 
 def SetRequestOnlyEmbeddings(meta_net_def: MetaNetDef, request_only_embeddings: Iterable[str]) -> None:
-    """Set which embeddings belong to the request alone."""
+    """Set the embeddings that only requests use."""
     meta_net_def.requestOnlyEmbeddings[:] = list(request_only_embeddings)
 
 
 def SetTensorBoundShapes(meta_net_def: MetaNetDef, tensor_bound_shapes: Any) -> None:
-    """Set bounds of shapes, a message TensorBoundShapes."""
+    """Set the bounds of shapes, a message TensorBoundShapes."""
     meta_net_def.tensorBoundShapes.CopyFrom(tensor_bound_shapes)
 
 
 def SetAOTConfig(meta_net_def: MetaNetDef, aot_config: Any) -> None:
-    """Set how the net is compiled ahead, a message AOTConfig; it is kept, and not read."""
+    """Set the options of ahead-of-time compilation, a message AOTConfig; stored only."""
     meta_net_def.aotConfig.CopyFrom(aot_config)
 
 
 def GetApplicationSpecificInfo(meta_net_def: MetaNetDef, key: str) -> str | None:
-    """Return what an application wrote under a key, None without."""
+    """Return the application's value under a key, or None."""
     return GetApplicationSpecificInfoDict(meta_net_def).get(key)
 
 
 def GetApplicationSpecificInfoDict(meta_net_def: MetaNetDef) -> dict[str, str]:
-    """Return what applications wrote, by key."""
+    """Return the application's values by key."""
     return {entry.key: entry.value for entry in meta_net_def.applicationSpecificInfo}

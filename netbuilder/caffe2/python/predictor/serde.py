@@ -1,4 +1,4 @@
-"""Messages to bytes and back."""
+"""Serializes messages."""
 
 from __future__ import annotations
 
@@ -19,9 +19,9 @@ def serialize_protobuf_struct(protobuf_struct: Any) -> bytes:
 
 
 def deserialize_protobuf_struct(serialized_protobuf: bytes, struct_type: Any) -> Any:
-    """Return the message of a type that bytes hold.
+    """Return the message of a type from its bytes.
 
     Raises:
-        ParseError: they hold something else.
+        ParseError: the bytes are not such a message.
     """
     return files.parse(serialized_protobuf, struct_type, allow_unknown=True)

@@ -1,1 +1,1 @@
-"""What tests of recurrent cells are made of."""
+"""Helpers of tests of recurrent cells."""

@@ -1,4 +1,4 @@
-"""Reference functions of recurrent cells' tests, and a net around a cell with random inputs."""
+"""Reference functions for tests of recurrent cells, and a net of a recurrent layer with random inputs."""
 
 from __future__ import annotations
 
@@ -45,18 +45,18 @@ def _prepare_rnn(
     num_states: int = 2,
     **kwargs: Any,
 ) -> tuple[list[Any], Net, list[Any]]:
-    """Return the outputs of a recurrent layer, its net, and its first states and input, which hold random numbers.
+    """Return the outputs of a recurrent layer, its net, and its initial states and input, which are random.
 
-    The layer is under the name scope "test_name_scope", its own scope is "external/recurrent".
+    The layer is in the name scope "test_name_scope"; its own scope is "external/recurrent".
 
     Args:
-        t, n: the most steps, and the samples.
+        t, n: maximum number of steps, and number of samples.
         dim_in: width of the input.
-        create_rnn: a layer, such as ``rnn_cell.LSTM``.
-        T: write the steps out; None: do not.
-        two_d_initial_states: first states are (samples, width) instead of (1, samples, width); None: drawn.
-        dim_out: width of the states, or of each layer's; None: that of the input.
-        num_states: how many states a layer has.
+        create_rnn: adds a layer, such as ``rnn_cell.LSTM``.
+        T: number of steps to unroll; None: do not unroll.
+        two_d_initial_states: initial states are (samples, width) instead of (1, samples, width); None: random.
+        dim_out: width of the states, or of those of each layer; None: that of the input.
+        num_states: number of states of a layer.
     """
     widths = [dim_in] if dim_out is None else dim_out if isinstance(dim_out, list) else [dim_out]
     flat = bool(np.random.randint(2)) if two_d_initial_states is None else two_d_initial_states

@@ -1,4 +1,4 @@
-"""Tests of operators whose cases Caffe2 stores."""
+"""Operator tests whose cases Caffe2 stores in files."""
 
 from netbuilder.caffe2.missing import names_of
 

@@ -1,4 +1,4 @@
-"""Tests of operators under the names for those whose cases are stored; here they only run."""
+"""Operator tests under the names that Caffe2 uses for tests with stored cases; here they run without storing."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ operator_test_type = "operator_test"
 TOP_DIR = os.path.dirname(os.path.realpath(__file__))
 DATA_SUFFIX = "data"
 DATA_DIR = os.path.join(TOP_DIR, DATA_SUFFIX)
-"""Where Caffe2 keeps its cases; there are none."""
+"""Where Caffe2 keeps its cases; does not exist here."""
 
 _output_context = threading.local()  # the options of Caffe2's conftest; see SerializedTestCase.setUp
 
@@ -27,25 +27,25 @@ __getattr__ = names_of(__name__)
 
 
 def given(*given_args: Any, **given_kwargs: Any) -> Any:
-    """Return ``hypothesis.given``: the test runs on random inputs; nothing is stored."""
+    """Return ``hypothesis.given``: the test runs on random inputs and stores nothing."""
     return hypothesis.given(*given_args, **given_kwargs)
 
 
 class SerializedTestCase(hu.HypothesisTestCase):
-    """``HypothesisTestCase``; Caffe2's would also write cases to files, or read them."""
+    """``HypothesisTestCase``; Caffe2's class also writes cases to files and reads them."""
 
     should_serialize = False
 
     def setUp(self) -> None:
-        """Refuse what ``pytest --generate-serialized`` asks for.
+        """Refuse ``pytest --generate-serialized``.
 
         Raises:
-            NetError: cases were to be written.
+            NetError: the option is set.
         """
         super().setUp()
         if getattr(_output_context, "should_generate_output", False):
-            raise NetError("cases of operators' tests are not stored; leave out --generate-serialized, the tests run")
+            raise NetError("cases of operator tests cannot be stored; run the tests without --generate-serialized")
 
     def set_disable_serialized_check(self, val: bool) -> contextlib.nullcontext[None]:
-        """Return a block that does nothing: there are no stored cases."""
+        """Return a context manager that does nothing: there are no stored cases."""
         return contextlib.nullcontext()

@@ -10,6 +10,6 @@ __getattr__ = names_of(__name__)
 
 
 class Seq2SeqModelHelper(_Seq2SeqModelHelper):
-    """A model of sequences whose nets check operators when they are created (see ``LenientNet``)."""
+    """A sequence model whose nets are checked when they are created (see ``LenientNet``)."""
 
     net_class = LenientNet

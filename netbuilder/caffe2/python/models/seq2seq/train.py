@@ -36,22 +36,22 @@ __getattr__ = names_of(__name__)
 
 logger = logging.getLogger(__name__)
 
-_TABLE_BOUND = math.sqrt(3)  # of the first values of vectors of words, so that their variance is 1
-_ON_CPU = ("encoder_inputs", "decoder_inputs")  # besides the tables, which are there
+_TABLE_BOUND = math.sqrt(3)  # of the initial word vectors, so that their variance is 1
+_ON_CPU = ("encoder_inputs", "decoder_inputs")  # as are the embedding tables
 
 
 class Seq2SeqModelCaffe2:
-    """A translator in training; as a context manager it empties the current workspace at its end.
+    """A translator in training; as a context manager it resets the current workspace at the end.
 
     Args:
-        model_params: see ``translation_loss``; with "batch_size" (pairs of a batch, over all replicas),
+        model_params: see ``translation_loss``; with "batch_size" (pairs per batch, over all replicas),
             "optimizer_params" ("learning_rate") and "max_gradient_norm".
-        source_vocab_size, target_vocab_size: words of the languages.
-        num_gpus: replicas, a GPU each; 0: one on the CPU.
-        num_cpus: not used.
+        source_vocab_size, target_vocab_size: sizes of the vocabularies.
+        num_gpus: replicas, one per GPU; 0: one on the CPU.
+        num_cpus: ignored.
 
     Raises:
-        ArgumentError: a parameter is missing, or the batches do not divide over the GPUs.
+        ArgumentError: a parameter is missing, or the batch size is not a multiple of the number of GPUs.
     """
 
     def __init__(
@@ -64,7 +64,9 @@ class Seq2SeqModelCaffe2:
     ) -> None:
         require_params(model_params, "encoder_type", "batch_size", "max_gradient_norm", "optimizer_params")
         if num_gpus < 0 or model_params["batch_size"] % max(num_gpus, 1):
-            raise ArgumentError(f"batches of {model_params['batch_size']} do not divide over num_gpus={num_gpus}")
+            raise ArgumentError(
+                f"batch_size must be a multiple of num_gpus={num_gpus}, got {model_params['batch_size']}"
+            )
         self.model_params = model_params
         self.encoder_type = "rnn"
         self.encoder_params = model_params["encoder_type"]
@@ -83,7 +85,7 @@ class Seq2SeqModelCaffe2:
     # The nets
 
     def initialize_from_scratch(self) -> None:
-        """Build the nets, and make the first values of the parameters in the workspace."""
+        """Build the nets and initialize the parameters in the workspace."""
         logger.info("Initializing Seq2SeqModelCaffe2 from scratch: Start")
         self._build_model(init_params=True)
         self._init_model()
@@ -93,7 +95,7 @@ class Seq2SeqModelCaffe2:
         self.model = model = Seq2SeqModelHelper(init_params=init_params)
         self._build_shared(model)
         self._build_embeddings(model)
-        forward = Seq2SeqModelHelper(init_params=False)  # takes the parameters of the other
+        forward = Seq2SeqModelHelper(init_params=False)  # uses the parameters of ``model``
         if self.num_gpus:
             replicas = list(range(self.num_gpus))
             Parallelize_GPU(model, lambda _: None, self._loss, self._dense_update, devices=replicas)
@@ -137,8 +139,8 @@ class Seq2SeqModelCaffe2:
         """Add encoder, decoder and loss; return the loss.
 
         Args:
-            forward_only: make no backward pass.
-            loss_scale: 1 over the number of replicas; the loss is divided by the batch of all of them.
+            forward_only: add no backward pass.
+            loss_scale: 1 / number of replicas; the loss is divided by the batch size of all replicas.
         """
         replicas = max(self.num_gpus, 1)
         scale = 1.0 / self.batch_size if loss_scale is None else loss_scale * replicas / self.batch_size
@@ -168,12 +170,12 @@ class Seq2SeqModelCaffe2:
         self.norm_clipped_grad_update(model, scope="norm_clipped_grad_update")
 
     def norm_clipped_grad_update(self, model: Seq2SeqModelHelper, scope: str) -> None:
-        """Update the parameters with dense gradients, in the current name scope."""
+        """Add the updates of parameters with dense gradients, in the current name scope."""
         rate = model.net.CopyCPUToGPU(self.learning_rate, "LR") if self.num_gpus else self.learning_rate
         self._update(model, rate, scope, sparse=False)
 
     def norm_clipped_sparse_grad_update(self, model: Seq2SeqModelHelper, scope: str) -> None:
-        """Update the tables."""
+        """Add the updates of the embedding tables."""
         self._update(model, self.learning_rate, scope, sparse=True)
 
     def _update(self, model: Seq2SeqModelHelper, rate: BlobReference, scope: str, *, sparse: bool) -> None:
@@ -199,18 +201,20 @@ class Seq2SeqModelCaffe2:
         return list(zip(devices.scopes, devices.options))
 
     def step(self, batch: Sequence[tuple[Sequence[int], Sequence[int]]], forward_only: bool) -> np.ndarray[Any, Any]:
-        """Train on a batch; return its loss before the step, summed over its words, in nats.
+        """Train on a batch; return its loss before the update, summed over words, in nats.
 
         Args:
-            batch: pairs of sentences, as numbers of words; replicas take them in turn.
-            forward_only: do not train.
+            batch: pairs of sentences, as word ids; pairs go to the replicas in turn.
+            forward_only: compute the loss only.
 
         Raises:
             ArgumentError: the batch has fewer pairs than there are replicas.
         """
         replicas = self._replicas()
         if len(batch) < len(replicas):
-            raise ArgumentError(f"a batch of {len(batch)} pairs does not divide over {len(replicas)} replicas")
+            raise ArgumentError(
+                f"step: the batch must have a pair for each of {len(replicas)} replicas, got {len(batch)} pairs"
+            )
         for i, (prefix, device) in enumerate(replicas):
             for name, value in prepare_batch(batch[i :: len(replicas)])._asdict().items():
                 place = _cpu() if device is not None and name in _ON_CPU else device
@@ -221,24 +225,24 @@ class Seq2SeqModelCaffe2:
         return self.total_loss_scalar()
 
     def total_loss_scalar(self) -> np.ndarray[Any, Any]:
-        """Return the loss of the last batch, summed over its words, in nats."""
+        """Return the loss of the last batch, summed over words, in nats."""
         total: np.ndarray[Any, Any] = sum(
             workspace.FetchBlob(f"{prefix}total_loss_scalar") for prefix, _ in self._replicas()
         )
         return total
 
     def get_current_step(self) -> int:
-        """Return how many batches it was trained on."""
+        """Return the number of training steps so far."""
         return int(workspace.FetchBlob(self.global_step)[0])
 
     def inc_current_step(self) -> None:
-        """Count one batch more."""
+        """Count one training step."""
         workspace.FeedBlob(self.global_step, np.array([self.get_current_step() + 1], np.int64))
 
     def save(self, checkpoint_path_prefix: str, current_step: int) -> str:
-        """Write all parameters into the file ``<checkpoint_path_prefix>-<current_step>``, and return its path.
+        """Save all parameters to the file ``<checkpoint_path_prefix>-<current_step>`` and return its path.
 
-        The file ``checkpoint`` in its folder names it.
+        The path is also written to the file ``checkpoint`` in the same folder.
         """
         path = f"{checkpoint_path_prefix}-{current_step}"
         params = self.model.GetAllParams("")
@@ -258,7 +262,7 @@ def run_seq2seq_model(args: argparse.Namespace, model_params: Mapping[str, Any] 
 
     Args:
         args: the options of ``main``.
-        model_params: see ``Seq2SeqModelCaffe2``; None: those of the options.
+        model_params: see ``Seq2SeqModelCaffe2``; None: from the options.
     """
     params = _model_params(args) if model_params is None else model_params
     source_vocab = vocabulary.gen_vocab(args.source_corpus, args.unk_threshold)
@@ -285,14 +289,14 @@ def _parser() -> argparse.ArgumentParser:
     add_model_options(parser)
     parser.add_argument("--source-corpus-eval", required=True, help="file of sentences for the evaluation")
     parser.add_argument("--target-corpus-eval", required=True, help="file of their translations")
-    parser.add_argument("--max-length", type=int, default=None, help="leave longer sentences out (none)")
-    parser.add_argument("--batch-size", type=int, default=32, help="pairs of a step (32)")
+    parser.add_argument("--max-length", type=int, default=None, help="skip longer sentences (default: none)")
+    parser.add_argument("--batch-size", type=int, default=32, help="pairs per step (32)")
     parser.add_argument("--epochs", type=int, default=10, help="passes over the training data (10)")
-    parser.add_argument("--learning-rate", type=float, default=0.5, help="of gradient descent (0.5)")
+    parser.add_argument("--learning-rate", type=float, default=0.5, help="learning rate of gradient descent (0.5)")
     parser.add_argument("--max-gradient-norm", type=float, default=1.0,
-                        help="gradients with a larger norm are made shorter (1)")  # fmt: skip
-    parser.add_argument("--num-gpus", type=int, default=0, help="replicas, a GPU each; 0: one on the CPU (0)")
-    parser.add_argument("--checkpoint", default=None, help="begin of the names of the files that are saved (none)")
+                        help="gradients are clipped to this norm (1)")  # fmt: skip
+    parser.add_argument("--num-gpus", type=int, default=0, help="replicas, one per GPU; 0: one on the CPU (0)")
+    parser.add_argument("--checkpoint", default=None, help="prefix of the checkpoint files (default: no files)")
     return parser
 
 
@@ -306,7 +310,7 @@ def _model_params(args: argparse.Namespace) -> dict[str, Any]:
 
 
 def main() -> None:
-    """Train as the command line says."""
+    """Train with the options of the command line."""
     logging.basicConfig(level=logging.INFO, format="%(message)s", stream=sys.stderr)
     args = _parser().parse_args()
     run_seq2seq_model(args, model_params=_model_params(args))

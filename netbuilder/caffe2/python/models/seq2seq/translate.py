@@ -39,7 +39,7 @@ logger = logging.getLogger(__name__)
 
 
 class Seq2SeqModelCaffe2EnsembleDecoderBase(metaclass=ABCMeta):
-    """What decoders of several models have in common: where the parameters of each come from."""
+    """Base of decoders for several models: loads the parameters of each."""
 
     models: Sequence[Mapping[str, Any]]
     decoder_scope_names: Sequence[str]
@@ -47,18 +47,18 @@ class Seq2SeqModelCaffe2EnsembleDecoderBase(metaclass=ABCMeta):
 
     @abstractmethod
     def get_model_file(self, model: Mapping[str, Any]) -> str:
-        """Return the file that a model's parameters are in."""
+        """Return the file of a model's parameters."""
 
     @abstractmethod
     def get_db_type(self) -> str:
-        """Return the type of these files."""
+        """Return the database type of these files."""
 
     def build_word_rewards(self, vocab_size: int, word_reward: float, unk_reward: float) -> np.ndarray[Any, Any]:
-        """Return what each word adds to the score of a sequence, (vocab_size,) float32.
+        """Return the reward of each word, added to the score of a sequence, (vocab_size,) float32.
 
         Args:
-            word_reward: of all words but padding, go and end.
-            unk_reward: of the unknown word, besides that.
+            word_reward: for all words except PAD, GO and EOS.
+            unk_reward: added to ``word_reward`` for the unknown word.
         """
         rewards = np.full(vocab_size, word_reward, np.float32)
         rewards[[vocabulary.PAD_ID, vocabulary.GO_ID, vocabulary.EOS_ID]] = 0
@@ -69,7 +69,7 @@ class Seq2SeqModelCaffe2EnsembleDecoderBase(metaclass=ABCMeta):
         """Read the parameters of all models into the workspace.
 
         Raises:
-            OperatorError: a file is not there, or lacks a parameter.
+            OperatorError: a file does not exist, or lacks a parameter.
         """
         for scope, model in zip(self.decoder_scope_names, self.models):
             self._load(scope + SEPARATOR, self.get_model_file(model))
@@ -86,11 +86,11 @@ class Seq2SeqModelCaffe2EnsembleDecoderBase(metaclass=ABCMeta):
 
 
 class Seq2SeqModelCaffe2EnsembleDecoder(Seq2SeqModelCaffe2EnsembleDecoderBase):
-    """Translates with one or more models, which search together.
+    """Translates with an ensemble of one or more models.
 
     Args:
-        translate_params: "ensemble_models", for each a mapping with "source_vocab", "target_vocab" (numbers of
-            words), "model_params" (see ``Seq2SeqModelCaffe2``) and "model_file"; "decoding_params" with "beam_size",
+        translate_params: "ensemble_models", for each a dict with "source_vocab", "target_vocab" (word ids by
+            word), "model_params" (see ``Seq2SeqModelCaffe2``) and "model_file"; "decoding_params" with "beam_size",
             "word_reward" and "unk_reward".
 
     Raises:
@@ -137,19 +137,19 @@ class Seq2SeqModelCaffe2EnsembleDecoder(Seq2SeqModelCaffe2EnsembleDecoderBase):
         """Translate a sentence.
 
         Args:
-            numberized_input: the numbers of its words.
-            max_output_seq_len: the most words of the translation, the end word included.
+            numberized_input: the ids of its words.
+            max_output_seq_len: maximum length of the translation, including EOS.
 
         Returns:
-            The numbers of the translation's words, the end word included if it came; for each of them the weights of
-            the sentence's words (zeros without attention); and the score times -1.
+            The word ids of the translation, including EOS if it was reached; for each of them the attention weights of
+            the sentence's words (zeros without attention); and the negated score.
 
         Raises:
-            ArgumentError: the sentence is empty, or the translation could not have a word.
+            ArgumentError: the sentence is empty, or ``max_output_seq_len`` is less than 1.
         """
         if not len(numberized_input) or max_output_seq_len < 1:
             raise ArgumentError(
-                "decode: needs a word at least, and a translation of one or more, got "
+                "decode: the sentence must have a word, and max_output_seq_len must be at least 1, got "
                 f"{list(numberized_input)} and max_output_seq_len={max_output_seq_len}"
             )
         blobs = self._blobs
@@ -160,20 +160,20 @@ class Seq2SeqModelCaffe2EnsembleDecoder(Seq2SeqModelCaffe2EnsembleDecoderBase):
         workspace.RunNet(self.model.net)
         scores = workspace.FetchBlob(blobs.output_score_beam_list)[..., 0]
         tokens = workspace.FetchBlob(blobs.output_token_beam_list)[..., 0]
-        before = workspace.FetchBlob(blobs.output_prev_index_beam_list)[..., 0]
+        previous = workspace.FetchBlob(blobs.output_prev_index_beam_list)[..., 0]
         weights = workspace.FetchBlob(blobs.output_attention_weights_beam_list)
-        best = best_sequence(tokens, before, scores)
-        looked = [weights[i, place, ::-1].tolist() for i, place in enumerate(best.places, 1)]
-        return best.tokens, looked, np.float32(-best.score)
+        best = best_sequence(tokens, previous, scores)
+        attended = [weights[i, place, ::-1].tolist() for i, place in enumerate(best.places, 1)]
+        return best.tokens, attended, np.float32(-best.score)
 
 
 def run_seq2seq_beam_decoder(
     args: argparse.Namespace, model_params: Mapping[str, Any], decoding_params: Mapping[str, Any]
 ) -> None:
-    """Translate the lines of the standard input, and print them; an empty one gives an empty translation.
+    """Print translations of the lines of the standard input; an empty line gives an empty translation.
 
     Args:
-        args: ``source_corpus``, ``target_corpus`` and ``unk_threshold``, of the training, and ``checkpoint``.
+        args: ``source_corpus``, ``target_corpus`` and ``unk_threshold`` as in the training, and ``checkpoint``.
         model_params: see ``Seq2SeqModelCaffe2``.
         decoding_params: see ``Seq2SeqModelCaffe2EnsembleDecoder``.
     """
@@ -199,18 +199,18 @@ def run_seq2seq_beam_decoder(
 
 
 def _parser() -> argparse.ArgumentParser:
-    parser = argparse.ArgumentParser(description="Translate the sentences of the standard input, one a line.")
+    parser = argparse.ArgumentParser(description="Translate the sentences of the standard input, one per line.")
     add_model_options(parser)
-    parser.add_argument("--beam-size", type=int, default=6, help="sequences kept of each length (6)")
+    parser.add_argument("--beam-size", type=int, default=6, help="width of the beam (6)")
     parser.add_argument("--word-reward", type=float, default=0.0, help="added to the score for each word (0)")
     parser.add_argument("--unk-reward", type=float, default=0.0,
-                        help="added for each unknown word besides that, mostly below 0 (0)")  # fmt: skip
-    parser.add_argument("--checkpoint", required=True, help="file that the training saved")
+                        help="also added for each unknown word, usually negative (0)")  # fmt: skip
+    parser.add_argument("--checkpoint", required=True, help="checkpoint file of the training")
     return parser
 
 
 def main() -> None:
-    """Translate as the command line says."""
+    """Translate with the options of the command line."""
     logging.basicConfig(level=logging.INFO, format="%(message)s")
     args = _parser().parse_args()
     decoding_params = {

@@ -54,5 +54,5 @@ def test_bad_input(tmp_path):
     with pytest.raises(NetError, match="mode must be a Mode, got 1"):
         C.create_db("minidb", tmp_path / "none", 1)
     write_minidb(tmp_path / "db", [("a", b"1")])
-    with pytest.raises(NetError, match="was opened to read"):
+    with pytest.raises(NetError, match="was opened for reading"):
         C.create_db("minidb", tmp_path / "db", C.Mode.read).new_transaction()

@@ -104,7 +104,7 @@ def test_refusals():
         core.InjectCrossDeviceCopies(net_of(on(CPU, "Relu", "x", "a"), on(GPU1, "Relu", "y", "a")), {"y": GPU1})
     with pytest.raises(UsageError, match="needs a list of nets"):
         core.InjectDeviceCopiesAmongNets(core.Net("alone"))
-    with pytest.raises(ValueError, match=r"device types \[9\]: blobs can be copied between CPUs"):
+    with pytest.raises(ValueError, match=r"device types \[9\]: blobs can be copied only between CPUs"):
         core.copy_func_between_devices(CPU, caffe2_pb2.DeviceOption(device_type=9))
     assert core.copy_func_between_devices(CPU, CPU) is None and core.copy_func_between_devices(GPU0, GPU0) is None
 

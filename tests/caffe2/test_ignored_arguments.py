@@ -19,7 +19,9 @@ def test_what_nothing_reads_is_ignored(monkeypatch):
     """As in Caffe2's tutorial on CIFAR-10; one warning for each builder and argument."""
     monkeypatch.setattr(lenient, "_warned", set())
     model = model_with_loss()
-    text = r"build_sgd: ignored argument 'weight_decay'; nothing reads it; add_weight_decay\(model, 0.004\) before it"
+    text = (
+        r"build_sgd: ignored argument 'weight_decay'; it has no effect; call add_weight_decay\(model, 0.004\) before it"
+    )
     with pytest.warns(lenient.IgnoredArgumentWarning, match=text):
         optimizer.build_sgd(model, base_learning_rate=0.01, policy="fixed", momentum=0.9, weight_decay=0.004)
     optimizer.build_sgd(model_with_loss(), base_learning_rate=0.01, weight_decay=0.004)

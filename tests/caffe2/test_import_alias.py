@@ -85,7 +85,9 @@ class TestAlias:
         write(tmp_path / "caffe2" / "__init__.py", "")
         code = "import caffe2; from netbuilder.caffe2 import install_alias; install_alias()"
         run = python("-c", code, cwd=tmp_path)
-        assert "caffe2 has already been imported from" in run.stderr and "call install_alias() before that" in run.stderr
+        assert (
+            "caffe2 has already been imported from" in run.stderr and "call install_alias() before that" in run.stderr
+        )
 
     def test_it_goes_before_another_caffe2_on_the_path(self, tmp_path):
         write(tmp_path / "caffe2" / "__init__.py", "raise RuntimeError('the other one')")

@@ -29,9 +29,7 @@ def fail(error):
 )
 def test_the_error_comes_when_operators_are_needed_and_once(library, trigger):
     lazy_dyndep.SetErrorHandler(fail)
-    with pytest.raises(
-        ValueError, match=f"handled: operator library '{library}': compiled operators of Caffe2 cannot"
-    ):
+    with pytest.raises(ValueError, match=f"handled: operator library '{library}': compiled operators of Caffe2 cannot"):
         trigger()
     trigger()
 

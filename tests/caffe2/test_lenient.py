@@ -152,7 +152,9 @@ class TestNets:
         net = core.Net("whole")
         net.Concat(["x", "y"], ["b1", "b2"], axis=0)
         net.Sum(["b1", net.Relu("b2", "c2")], "d")
-        with pytest.raises(AssertionError, match="operator 0 Concat .* is needed for the outputs, and these inputs depend on it"):
+        with pytest.raises(
+            AssertionError, match="operator 0 Concat .* is needed for the outputs, and these inputs depend on it"
+        ):
             net.ClonePartial("part", ["x", "y", "c2"], ["d"])
         part, outputs = net.ClonePartial("part", ["b1", "c2"], ["d"])
         assert [op.type for op in part.Proto().op] == ["Sum"] and outputs == ["part/d"]

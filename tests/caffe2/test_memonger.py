@@ -167,9 +167,9 @@ def test_refusals():
     net = inference_net()
     with pytest.raises(ArgumentError, match="algo must be an AssignmentAlgorithm, got 1"):
         memonger.optimize_interference(net, [], algo=1)
-    with pytest.raises(NetError, match="may not run before"):
+    with pytest.raises(NetError, match="must run after"):
         memonger.optimize_interference(net, [], ordering_function=lambda graph: graph.nodes[::-1])
-    with pytest.raises(NetError, match="must hold each of its"):
+    with pytest.raises(NetError, match="must contain each of its"):
         memonger.optimize_interference(net, [], ordering_function=lambda graph: graph.nodes[:-1])
 
 

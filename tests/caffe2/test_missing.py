@@ -11,9 +11,9 @@ from netbuilder.caffe2.reexports import REEXPORTS
 
 IMPORTS = {
     "import caffe2.python.caffe_translator": "has no module python.caffe_translator: Caffe 1 models are not supported",
-    "from caffe2.python import caffe_translator": "has no module python.caffe_translator: Caffe 1 models are not supported",
+    "from caffe2.python import caffe_translator": "has no module python.caffe_translator: Caffe 1 models are not",
     "from netbuilder.caffe2.python import layers": "has no module python.layers: layer models are not supported",
-    "from caffe2.python.models import download": "has no module python.models.download: Caffe2's scripts and examples are not included",
+    "from caffe2.python.models import download": "has no module python.models.download: Caffe2's scripts and examples",
     "from caffe2.python.onnx import onnxifi": "python.onnx.onnxifi: use onnx.backend and onnx.frontend",
     "from caffe2.python import worksapce": r"python.worksapce; nearest: python.workspace \(see docs/caffe2.md\)",
     "import caffe2.mobile.gloo": "has no module mobile; it has proto.caffe2_pb2, .*python.workspace",

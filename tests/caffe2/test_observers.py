@@ -73,7 +73,7 @@ def test_refusals(net):
         net.AddObserver("ProfileObserver")
     observer = net.AddObserver("TimeObserver")
     net.RemoveObserver(observer)
-    with pytest.raises(RuntimeError, match="does not observe it"):
+    with pytest.raises(RuntimeError, match="is not an observer of it"):
         net.RemoveObserver(observer)
     with pytest.raises(RuntimeError, match="no net 'not_created'"):
         core.Net("not_created").AddObserver("TimeObserver")

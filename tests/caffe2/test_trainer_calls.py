@@ -60,7 +60,7 @@ def test_a_trainer_on_one_cpu_device():
 
 
 def test_gradient_memory_wants_a_model():
-    with pytest.raises(TypeError, match="needs a ModelHelper, got 'model'"):
+    with pytest.raises(TypeError, match="model must be a ModelHelper, got 'model'"):
         data_parallel_model.OptimizeGradientMemory("model", {}, set(), False)
 
 

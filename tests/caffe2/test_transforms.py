@@ -123,9 +123,7 @@ def test_training_normalization_is_refused():
 def test_unknown_names():
     with pytest.raises(AttributeError, match="must be one of AddNNPACK, FuseNNPACKConvRelu, .*, got 'Nothing'"):
         transformer.Nothing(conv_relu())
-    with pytest.raises(
-        RuntimeError, match=r"must be one of \['ConvToNNPack'\], got 'Nothing'"
-    ):
+    with pytest.raises(RuntimeError, match=r"must be one of \['ConvToNNPack'\], got 'Nothing'"):
         workspace.ApplyTransform("Nothing", conv_relu().Proto())
 
 

@@ -131,7 +131,7 @@ def test_refusals(tmp_path):
     with pytest.raises(ArgumentError, match=r"target_vocab must have one size in all models, got \[1, 7\]"):
         translate.Seq2SeqModelCaffe2EnsembleDecoder({"ensemble_models": [one, other], "decoding_params": decoding})
     decoder = translate.Seq2SeqModelCaffe2EnsembleDecoder({"ensemble_models": [one], "decoding_params": decoding})
-    with pytest.raises(ArgumentError, match="needs a word at least"):
+    with pytest.raises(ArgumentError, match="the sentence must have a word"):
         decoder.decode([], 3)
     with pytest.raises(Exception, match="none"):
         decoder.load_models()

@@ -81,7 +81,9 @@ def test_sums_over_gpus():
         assert len(function(core.Net("n"), list("abcdefgh")[:number], "_r", list(range(number)))) == number
     assert muji.OnGPU(2).device_id == 2 and muji.OnCPU().device_type == 0
     assert len(muji.AllreduceFallback(core.Net("n"), ["a", "b"], "_r", [0, 1])) == 2
-    with pytest.raises(NetError, match=r"there must be one blob for each of 4 different GPUs, got 3 blobs for the GPUs \[0, 1, 2\]"):
+    with pytest.raises(
+        NetError, match=r"there must be one blob for each of 4 different GPUs, got 3 blobs for the GPUs \[0, 1, 2\]"
+    ):
         muji.Allreduce4(net, ["a", "b", "c"], "_r", [0, 1, 2])
 
 

@@ -125,7 +125,9 @@ class TestNets:
     def test_inputs_have_to_be_there(self):
         net = core.Net("reads")
         net.Relu("missing", "y")
-        with pytest.raises(RuntimeError, match=r"net 'reads.*' reads \['missing'\], which neither it nor the workspace provides"):
+        with pytest.raises(
+            RuntimeError, match=r"net 'reads.*' reads \['missing'\], which neither it nor the workspace provides"
+        ):
             workspace.CreateNet(net)
         assert workspace.CreateNet(net, input_blobs=["missing"]) and workspace.HasBlob("missing")
         with pytest.raises(RuntimeError, match="missing"):

@@ -74,7 +74,7 @@ def test_text_refusals(tmp_path):
         TextFileReader(Net("open"), "f", Scalar(np.float32))
     with pytest.raises(NetError, match="must be scalars, but 'a' is"):
         TextFileReader(Net("open"), "f", Struct(("a", List(np.float32))))
-    with pytest.raises(NetError, match="strings or float32, field 'a' is int32; cast it afterwards"):
+    with pytest.raises(NetError, match="strings or float32, but field 'a' is int32; cast it after reading"):
         TextFileReader(Net("open"), "f", Struct(("a", np.int32)))
     init = Net("open")
     TextFileReader(init, str(tmp_path / "none"), COLUMNS)

@@ -40,7 +40,7 @@ def test_refusals(tmp_path):
         JobRunner(endless).train(LocalSession(Workspace()))
     with pytest.raises(NetError, match="resuming epoch 3 needs a checkpoint_manager"):
         JobRunner(counting(), resume_from_epoch=3).train(LocalSession(Workspace()))
-    with pytest.raises(NetError, match="has no checkpoint_manager"):
+    with pytest.raises(NetError, match="needs a checkpoint_manager"):
         JobRunner(counting()).save_checkpoints(1, LocalSession(Workspace()))
     with pytest.raises(NotImplementedError, match="returns a group of tasks"):
         UploadTaskGroupBuilder().build(1, None)
@@ -50,10 +50,10 @@ def test_refusals(tmp_path):
     with pytest.raises(NetError, match=r"run the task that init\(\) returns first"):
         one.save(1)
     several = MultiNodeCheckpointManager(tmp_path, "minidb")
-    with pytest.raises(NetError, match=r"does not know its nodes yet; call init\(\) first"):
+    with pytest.raises(NetError, match=r"the nodes are not known yet; call init\(\) first"):
         several.save(1)
     several.init(["a"])
-    with pytest.raises(NetError, match=r"is for the nodes \['a'\], got \['b'\]"):
+    with pytest.raises(NetError, match=r"was made for the nodes \['a'\], got \['b'\]"):
         several.set_params(["b"])
     assert several.get_ckpt_db_name("b", 1) is None
 

@@ -26,7 +26,7 @@ def test_builders():
         ops.Const(1)
     with pytest.raises(NetError, match="its block has ended"):
         builder.current_net()
-    with pytest.raises(NetError, match="has to follow an IfNet"), NetBuilder("else", _use_control_ops=True):
+    with pytest.raises(NetError, match="must follow an IfNet"), NetBuilder("else", _use_control_ops=True):
         ops.Else()
 
 
@@ -44,7 +44,7 @@ def test_tasks_and_sessions():
     with pytest.raises(NetError, match="run the task in a session"):
         task.add_output("x").get()
     session = LocalSession(Workspace())
-    with pytest.raises(NetError, match="runs a task, a group of tasks, a step or a net, got 5"):
+    with pytest.raises(NetError, match="can run a task, a group of tasks, a step or a net, got 5"):
         session.run(5)
     session.close()
     with pytest.raises(NetError, match="is closed"):
@@ -54,9 +54,9 @@ def test_tasks_and_sessions():
 def test_readers():
     with pytest.raises(NetError, match="has no schema; give it one"):
         Reader().schema()
-    with pytest.raises(NetError, match="its records are not known"):
+    with pytest.raises(NetError, match="its schema is not known"):
         Queue(3).reader()
     with pytest.raises(NetError, match="has no blobs yet; call init_empty"):
         Dataset(["x"]).reader()
-    with pytest.raises(TypeError, match="something with reader"):
+    with pytest.raises(TypeError, match="or an object with reader"):
         pipe(3)

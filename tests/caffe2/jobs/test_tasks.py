@@ -172,5 +172,5 @@ def test_records():
     record = Struct(("a", Scalar()))
     with pytest.raises(TypeError, match="both have a field 'a'"):
         record + record
-    with pytest.raises(NetError, match="has two fields 'a'"):
+    with pytest.raises(NetError, match="field names must be unique, got 'a' twice"):
         Struct(("a", Scalar()), ("a", Scalar()))

@@ -1,7 +1,6 @@
 """netbuilder: neural nets as protobuf graphs, differentiated, replicated over devices, planned and run.
 
-The names in ``__all__`` are imported when they are first used, so that ``import netbuilder`` costs next to
-nothing and needs no other library.
+The names in ``__all__`` are imported on first use, so that ``import netbuilder`` is fast and needs no other library.
 """
 
 from __future__ import annotations
@@ -15,14 +14,14 @@ from netbuilder._renamed import install as _install_old_names
 
 __version__ = "0.1.0"
 
-# In a checkout ops/, proto/ and tools/ lie beside this folder; an installed copy holds them inside.
+# In a checkout ops/, proto/ and tools/ are next to this folder; in an installed copy they are inside it.
 _root = _os.path.dirname(_os.path.dirname(_os.path.abspath(__file__)))
 if _os.path.isfile(_os.path.join(_root, "setup.py")) and _os.path.isdir(_os.path.join(_root, "ops")):
     __path__.append(_root)
 
 _install_old_names()
 
-# Public names by the module they live in. The imports below say the same to type checkers.
+# Module -> its public names that this package exports. The imports below are the same list for type checkers.
 _EXPORTS = {
     "netbuilder.exchange": [
         "CheckpointFolder",
@@ -50,7 +49,7 @@ _EXPORTS = {
 }
 _HOME = {name: module for module, names in _EXPORTS.items() for name in names}
 
-# Sub-packages that `import netbuilder` alone makes reachable, as in `netbuilder.optimizers.build_sgd`.
+# Subpackages that are imported on first use, for example by `netbuilder.optimizers.build_sgd`.
 _PACKAGES = frozenset(
     {"data", "exchange", "graph", "model", "ops", "optimizers", "parallel", "passes", "proto", "runtime", "zoo"}
 )

@@ -1,4 +1,4 @@
-"""The commands in one place: ``python -m netbuilder`` lists them, ``python -m netbuilder train ...`` runs one."""
+"""The command line: ``python -m netbuilder`` lists the commands, ``python -m netbuilder train ...`` runs one."""
 
 from __future__ import annotations
 
@@ -12,25 +12,25 @@ __all__ = ["COMMANDS", "main"]
 COMMANDS = {
     "train": ("imagenet_trainer", "train a classifier data-parallel, evaluate it, export a predictor"),
     "predict": ("predict", "run a predictor on image files and print the likeliest classes"),
-    "make-db": ("make_db", "write a database of images, or tell what one holds"),
-    "extract": ("extract_predictor_net", "keep what computes some outputs of a net, and write it as a predictor"),
-    "draw": ("draw", "draw a net in one page of HTML"),
-    "profile": ("profile", "tell where the time of a net goes"),
-    "benchmark": ("benchmark", "time netbuilder beside other programs"),
-    "char-lm": ("char_lm", "train a language model of characters, and let it write"),
+    "make-db": ("make_db", "write a database of images, or describe an existing one"),
+    "extract": ("extract_predictor_net", "extract the part of a net that computes some outputs, as a predictor"),
+    "draw": ("draw", "draw a net as a page of HTML"),
+    "profile": ("profile", "measure the time of each operator of a net"),
+    "benchmark": ("benchmark", "compare the speed of netbuilder with that of other libraries"),
+    "char-lm": ("char_lm", "train a language model of characters, and generate text"),
     "seq2seq": ("seq2seq", "train a model that reverses and adds sequences"),
     "prove": ("prove", "show that data, batch and seed give the same parameters on any number of devices"),
 }
-"""Name of a command -> its module in ``netbuilder.tools``, and what it does. Installed, it is ``netbuilder-NAME``."""
+"""Name of a command -> its module in ``netbuilder.tools``, and its purpose; installed as ``netbuilder-NAME``."""
 
 _OTHERS = {
-    "netbuilder.tools.evaluate_predictor": "evaluate an exported predictor on held-out images",
+    "netbuilder.tools.evaluate_predictor": "evaluate an exported predictor on test images",
     "netbuilder.tools.fetch_cifar10": "fetch CIFAR-10 and write it as JPEG files in class folders",
 }
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
-    """Run the command that is named first, or list all; returns the exit status."""
+    """Run the command given by the first argument, or list all commands; returns the exit status."""
     given = list(sys.argv[1:] if arguments is None else arguments)
     if not given or given[0] in ("-h", "--help"):
         print(_listing())
@@ -51,9 +51,13 @@ def main(arguments: Sequence[str] | None = None) -> int:
 
 
 def _listing() -> str:
-    lines = ["usage: python -m netbuilder COMMAND ..., or netbuilder-COMMAND ... where it is installed", ""]
+    lines = ["usage: python -m netbuilder COMMAND ..., or netbuilder-COMMAND ... if netbuilder is installed", ""]
     lines += [f"  {name:10} {text}" for name, (_, text) in COMMANDS.items()]
-    lines += ["", "Each has --help. Besides:", *(f"  python -m {name}: {text}" for name, text in _OTHERS.items())]
+    lines += [
+        "",
+        "Each command has --help. Other programs:",
+        *(f"  python -m {name}: {text}" for name, text in _OTHERS.items()),
+    ]
     return "\n".join(lines)
 
 

@@ -1,4 +1,4 @@
-"""Modules without a file of their own: another module under a second name, or names of other modules together."""
+"""Importers of modules without a file: aliases of other modules, and modules with generated source."""
 
 from __future__ import annotations
 
@@ -13,11 +13,10 @@ __all__ = ["AliasFinder", "TextFinder"]
 
 
 class AliasFinder(MetaPathFinder):
-    """Finds modules that are other modules: the same objects, which keep their own names and specs.
+    """Finds aliases of modules: importing an alias returns the original module, whose name and spec are unchanged.
 
     Args:
-        original: function of a module's name that returns the name of the module that it is, or None for a name that
-            is no second name.
+        original: function that returns the name of the original module of an alias, or None for other names.
     """
 
     def __init__(self, original: Callable[[str], str | None]) -> None:
@@ -47,7 +46,7 @@ class _AliasLoader(InspectLoader):
         return module
 
     def exec_module(self, module: ModuleType) -> None:
-        module.__spec__ = self._own  # the import system has put the alias's there
+        module.__spec__ = self._own  # the import system has replaced it by the spec of the alias
 
     def get_code(self, fullname: str) -> CodeType | None:
         loader = self._found.loader
@@ -62,10 +61,10 @@ class _AliasLoader(InspectLoader):
 
 
 class TextFinder(MetaPathFinder):
-    """Finds modules whose source a function returns; it is asked after the finders of files.
+    """Finds modules whose source is returned by a function; it comes after the finders of files.
 
     Args:
-        source: function of a module's name that returns its source, or None for a name that it does not know.
+        source: function that returns the source of a module, given its name, or None for other modules.
     """
 
     def __init__(self, source: Callable[[str], str | None]) -> None:

@@ -1,4 +1,4 @@
-"""Old names of modules: they import the module under its present name, with a DeprecationWarning, for one version."""
+"""Old names of modules: they are aliases of the modules' new names, with a DeprecationWarning, for one version."""
 
 from __future__ import annotations
 
@@ -13,10 +13,10 @@ if TYPE_CHECKING:
 
 __all__ = ["install", "moved_names"]
 
-# Packages whose modules are in folders now.
+# Packages whose modules have moved into subpackages.
 _FOLDERS = ("netbuilder.ops", "netbuilder.runtime")
 
-# Modules that have another name as well, and packages, with their modules.
+# Old name -> new name, of modules and of packages with all their modules.
 RENAMED = {
     "netbuilder.ops.absent": "netbuilder.ops.core.unsupported",
     "netbuilder.ops.rows": "netbuilder.ops.core.indexing",
@@ -79,6 +79,8 @@ RENAMED = {
     "netbuilder.passes.pools": "netbuilder.caffe2.assignments",
     "netbuilder.passes.tensor_cores": "netbuilder.caffe2.tensor_cores",
     "netbuilder.passes.tensor_train": "netbuilder.caffe2.tensor_train",
+    "netbuilder.optimizers.gradient_clipping": "netbuilder.optimizers.build",
+    "netbuilder.optimizers.weight_decay": "netbuilder.optimizers.build",
     "netbuilder.parallel.caffe2_view": "netbuilder.parallel.caffe2_attributes",
     "netbuilder.parallel.shared_model": "netbuilder.parallel.build",
     "netbuilder.parallel.synchronise": "netbuilder.parallel.synchronize",
@@ -106,14 +108,14 @@ RENAMED = {
 
 
 def install() -> None:
-    """Let old names of modules be imported."""
-    # A package's modules are asked for first, before its path gives them a second time under the old name.
+    """Install the finders of old module names."""
+    # First, so that modules of a renamed package are not imported a second time through the package's path.
     sys.meta_path.insert(0, _OldNames(_renamed))
-    sys.meta_path.append(_OldNames(_in_a_folder))  # where no module is found
+    sys.meta_path.append(_OldNames(_in_a_folder))  # last, for names that no other finder knows
 
 
 class _OldNames:
-    """Finds modules under old names; what it needs for that is imported when there is one, since it takes 25 ms."""
+    """Finds modules by old names. The import machinery is imported on first use, because that takes 25 ms."""
 
     def __init__(self, present_name: Callable[[str], str | None]) -> None:
         self._present_name = present_name
@@ -133,11 +135,11 @@ class _OldNames:
 
 
 def moved_names(old: str, homes: Mapping[str, str]) -> Callable[[str], Any]:
-    """Return the ``__getattr__`` of a module some of whose names are in other modules now, or are called otherwise.
+    """Return the ``__getattr__`` of a module with names that have been moved or renamed.
 
     Args:
         old: name of the module.
-        homes: names, and the modules that have them now; "module:name" where the name is another one.
+        homes: old name -> module that has it now, or "module:name" if it has a new name.
     """
 
     def find(name: str) -> Any:
@@ -156,7 +158,7 @@ def moved_names(old: str, homes: Mapping[str, str]) -> Callable[[str], Any]:
 
 
 def _renamed(name: str) -> str | None:
-    """Return the present name of a module in ``RENAMED``, or of a module in a package there."""
+    """Return the new name of a module in ``RENAMED``, or in a package that is in ``RENAMED``."""
     if not name.startswith("netbuilder."):
         return None
     package, _, module = name.rpartition(".")
@@ -164,7 +166,7 @@ def _renamed(name: str) -> str | None:
 
 
 def _in_a_folder(name: str) -> str | None:
-    """Return the present name of a module that a folder of its package has now."""
+    """Return the new name of a module that has moved into a subpackage of its package."""
     package, _, module = name.rpartition(".")
     if package not in _FOLDERS:
         return None

@@ -3,7 +3,7 @@
 from netbuilder.optimizers.adadelta import AdadeltaOptimizer
 from netbuilder.optimizers.adagrad import AdagradOptimizer
 from netbuilder.optimizers.adam import AdamOptimizer
-from netbuilder.optimizers.build import add_weight_decay, build_optimizer
+from netbuilder.optimizers.build import WeightDecayBuilder, add_weight_decay, build_optimizer
 from netbuilder.optimizers.builders import (
     build_adadelta,
     build_adagrad,
@@ -31,7 +31,6 @@ from netbuilder.optimizers.placement import get_param_device
 from netbuilder.optimizers.rms_prop import RmsPropOptimizer
 from netbuilder.optimizers.sgd import SgdOptimizer
 from netbuilder.optimizers.storm import StormOptimizer
-from netbuilder.optimizers.weight_decay import WeightDecayBuilder
 from netbuilder.optimizers.wngrad import WngradOptimizer
 from netbuilder.optimizers.yellowfin import YellowFinOptimizer
 

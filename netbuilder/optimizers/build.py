@@ -1,23 +1,26 @@
-"""Adding the updates of an optimizer, and weight decay, to a whole model."""
+"""Adding the updates of an optimizer, clipping of gradients and weight decay to a whole model."""
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterable
+from collections.abc import Collection, Iterable, Mapping, Sequence
+from typing import Any
 
-from netbuilder.graph.blob import BlobReference
-from netbuilder.graph.scope import DeviceScope
+from netbuilder.graph.blob import BlobReference, GradientSlice
+from netbuilder.graph.net import Net
+from netbuilder.graph.scope import DeviceScope, NameScope
 from netbuilder.graph.source import warn_user
 from netbuilder.model.model_helper import ModelHelper
 from netbuilder.model.parameter_info import ParameterInfo
 from netbuilder.model.rollback import remove_added_on_error
-from netbuilder.optimizers.gradient_clipping import norm_ratio
 from netbuilder.optimizers.learning_rate import LR_INJECTION
-from netbuilder.optimizers.optimizer import Optimizer
+from netbuilder.optimizers.optimizer import Optimizer, constant, one
 from netbuilder.optimizers.placement import get_param_device, parameter_devices
-from netbuilder.optimizers.weight_decay import WeightDecayBuilder
-from netbuilder.proto import NetError
+from netbuilder.proto import ArgumentError, DeviceOption, GradientError, NetError, TensorProto
+from netbuilder.proto.arguments import make_device_option
 
-__all__ = ["add_weight_decay", "build_optimizer"]
+__all__ = ["WeightDecayBuilder", "add_weight_decay", "build_optimizer"]
+
+_CLIPPING_SCOPE = "norm_clipped_grad_update"
 
 
 def build_optimizer(
@@ -83,7 +86,7 @@ def _add_updates(
     devices = parameter_devices([model.net.Proto(), model.param_init_net.Proto()], [info.blob for info in infos])
     multiplier = None
     if max_gradient_norm is not None:
-        multiplier = norm_ratio(model, _without_copies(model, infos), devices, max_gradient_norm)
+        multiplier = _norm_ratio(model, _without_copies(model, infos), devices, max_gradient_norm)
     if allow_lr_injection:
         injected = model.param_init_net.ConstantFill([], LR_INJECTION, shape=[1], value=1.0)
         multiplier = (
@@ -119,6 +122,74 @@ def _check_not_updated(model: ModelHelper, optimizer: Optimizer, infos: list[Par
 def _without_copies(model: ModelHelper, infos: list[ParameterInfo]) -> list[ParameterInfo]:
     """Return only the first copy of each replicated parameter; the gradients of the others are equal to its own."""
     return [info for info in infos if info.name not in model.parameter_copies]
+
+
+def _norm_ratio(
+    model: Any, params: Sequence[ParameterInfo], param_to_device: Mapping[str, DeviceOption], max_gradient_norm: float
+) -> BlobReference:
+    """Add operators that compute the global norm of the gradients; return the factor for the learning rate.
+
+    The factor is ``bound / max(bound, norm)``, a scalar on the CPU, so gradients are not scaled below the bound.
+    The rows of a sparse gradient are not aggregated first: each repeated row is a term of the norm.
+
+    Args:
+        model: the model, after its backward pass.
+        params: the parameters whose gradients count; a single copy of each replicated one.
+        param_to_device: device of each parameter.
+        max_gradient_norm: the bound, positive.
+
+    Raises:
+        ArgumentError: the bound is not positive.
+
+    Source: Pascanu, Mikolov and Bengio, "On the difficulty of training recurrent neural networks", 2013,
+    arXiv:1211.5063, algorithm 1.
+    """
+    if not max_gradient_norm > 0:
+        raise ArgumentError(f"max_gradient_norm must be positive, got {max_gradient_norm}")
+    net, init_net = model.net, model.param_init_net
+    squares = []
+    with NameScope(_CLIPPING_SCOPE):
+        for i, info in enumerate(params):
+            grad: Any = info.grad.values if isinstance(info.grad, GradientSlice) else info.grad
+            with DeviceScope(get_param_device(info.name, info.grad, param_to_device)):
+                if not isinstance(info.grad, GradientSlice) and TensorProto.FLOAT in (info.blob_copy or {}):
+                    grad = net.HalfToFloat(grad, f"grad_{i}_fp32")  # in float16 the sum of squares would overflow
+                squares.append(net.EnsureCPUOutput(net.SumSqrElements([grad], f"grad_{i}_squared_sum")))
+        with DeviceScope(make_device_option()):
+            norm = net.Pow(net.Sum(squares, "grad_squared_full_sum"), "global_norm", exponent=0.5)
+            bound = init_net.ConstantFill([], "clip_norm", shape=[], value=float(max_gradient_norm))
+            ratio: BlobReference = net.Div([bound, net.Max([norm, bound], "max_norm")], "norm_ratio")
+    return ratio
+
+
+class WeightDecayBuilder(Optimizer):
+    """g = g + weight_decay * w.
+
+    Args:
+        weight_decay: the factor, not negative.
+
+    Raises:
+        ArgumentError: ``weight_decay`` is negative.
+    """
+
+    updates = False
+
+    def __init__(self, weight_decay: float) -> None:
+        super().__init__()
+        if weight_decay < 0:
+            raise ArgumentError(f"weight decay must not be negative, got {weight_decay}")
+        self.weight_decay = weight_decay
+
+    def _run(self, net: Net, param_init_net: Net, param_info: ParameterInfo) -> None:
+        param, grad = param_info.blob, param_info.grad
+        if isinstance(grad, GradientSlice):
+            raise GradientError(
+                f"weight decay: supports only dense gradients, but the gradient of {param_info} is sparse; "
+                "do not tag this parameter as a weight"
+            )
+        unit = one(param_init_net)
+        decay = constant(param_init_net, "wd", float(self.weight_decay))
+        net.WeightedSum([grad, unit, param, decay], grad)
 
 
 def add_weight_decay(model: ModelHelper, weight_decay: float, *, skip: Collection[str] = ()) -> None:

@@ -261,7 +261,7 @@ def test_a_duplicate_parameter_is_listed_once():
         model.AddParameter(model.GetParams()[0])
         return losses
 
-    message = r"duplicate parameters \['cpu_0/fc1_w', 'cpu_1/fc1_w'\].* made at .*parallel_models.py:\d+ in mlp$"
+    message = r"duplicate parameters \['cpu_0/fc1_w', 'cpu_1/fc1_w'\].* initialized at .*parallel_models.py:\d+ in mlp$"
     refuses(NetError, message, forward)
 
 

@@ -155,7 +155,7 @@ def compiling(folder):
         run_and_compare(workspace, "old")
         workspace.create_net(layer(workspace, "new", 301))
         run_and_compare(workspace, "new")
-        assert blas._held.holders == 0 and not blas._held.before
+        assert blas._limit.users == 0 and not blas._limit.before
 
     with at_work(new_shape):
         for _ in range(FORKS):

@@ -122,7 +122,7 @@ def _prepare_dropout(op: Dropout, ctx: PlanContext, x: TensorSpec) -> Prepared |
 
         return call
 
-    return Prepared([x.plain], op.infer(x), bind, inplace=((0, 0),), capturable=False, name="numpy in pieces")
+    return Prepared([x.plain], op.infer(x), bind, inplace=((0, 0),), name="numpy in pieces")
 
 
 def _prepare_inner_samples(op: Dropout, ctx: PlanContext, x: TensorSpec) -> Prepared:
@@ -146,7 +146,7 @@ def _prepare_inner_samples(op: Dropout, ctx: PlanContext, x: TensorSpec) -> Prep
 
         return call
 
-    return Prepared([x.plain], op.infer(x), bind, inplace=((0, 0),), capturable=False, name="numpy in pieces")
+    return Prepared([x.plain], op.infer(x), bind, inplace=((0, 0),), name="numpy in pieces")
 
 
 @register

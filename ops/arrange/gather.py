@@ -148,7 +148,7 @@ def _prepare_gather(op: _Gathering, ctx: PlanContext, x: TensorSpec, indices: Te
 
         return run
 
-    return Prepared((x.plain, indices.plain), (out,), bind, capturable=False, name="numpy.take")
+    return Prepared((x.plain, indices.plain), (out,), bind, name="numpy.take")
 
 
 for _cls in (Gather, BatchGather):

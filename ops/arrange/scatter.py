@@ -111,7 +111,7 @@ def _prepare_scatter_weighted_sum(op: ScatterWeightedSum, ctx: PlanContext, *spe
 
         return run
 
-    return Prepared(plain, op.infer(*plain), bind, inplace=((0, 0),), capturable=False, name="numpy rows")
+    return Prepared(plain, op.infer(*plain), bind, inplace=((0, 0),), name="numpy rows")
 
 
 @register
@@ -163,4 +163,4 @@ def _prepare_scatter_assign(op: ScatterAssign, ctx: PlanContext, *specs: TensorS
 
         return run
 
-    return Prepared(plain, op.infer(*plain), bind, inplace=((0, 0),), capturable=False, name="numpy rows")
+    return Prepared(plain, op.infer(*plain), bind, inplace=((0, 0),), name="numpy rows")

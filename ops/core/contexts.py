@@ -177,7 +177,6 @@ class Prepared:
         scratch: bytes of scratch memory a call needs.
         inplace: pairs (input index, output index) that may have the same buffer. In any other
             case the plan ensures that outputs and inputs do not overlap.
-        capturable: the call reads nothing on the host and does not synchronize.
         name: what profilers show (library and implementation).
         engine: the name of the engine whose threads compute; "" if the caller's thread does.
         notes: facts for tests and profiles, such as the library's name of the implementation.
@@ -193,7 +192,6 @@ class Prepared:
     bind: Callable[[Sequence[Array | None], Sequence[Array | None], Array | None], Call]
     scratch: int = 0
     inplace: Sequence[tuple[int, int]] = ()
-    capturable: bool = True
     name: str = ""
     engine: str = ""
     notes: dict[str, Any] = field(default_factory=dict)

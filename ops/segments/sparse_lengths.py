@@ -118,9 +118,7 @@ def _prepare(op: _Lookup, ctx: PlanContext, *specs: TensorSpec) -> Prepared:
         spare = scratch[:spare_bytes].view(dtype)
         return lambda: _look_up(op, ctx.run, inputs, outputs[0], spare)
 
-    return Prepared(
-        plain, op.infer(*plain), bind, scratch=spare_bytes, capturable=False, name="numpy rows by segment length"
-    )
+    return Prepared(plain, op.infer(*plain), bind, scratch=spare_bytes, name="numpy rows by segment length")
 
 
 @register
@@ -330,7 +328,7 @@ def _prepare_spread(op: _Spread, ctx: PlanContext, *specs: TensorSpec) -> Prepar
 
         return run
 
-    return Prepared(plain, op.infer(*plain), bind, capturable=False, name="numpy.take")
+    return Prepared(plain, op.infer(*plain), bind, name="numpy.take")
 
 
 for _gradient in (SparseLengthsIndicesInGradientSumGradient, SparseLengthsIndicesInGradientMeanGradient):
@@ -419,4 +417,4 @@ def _prepare_both(op: Operator, ctx: PlanContext, *specs: TensorSpec) -> Prepare
 
         return run
 
-    return Prepared(plain, op.infer(*plain), bind, scratch=2 * part, capturable=False, name="numpy rows in pieces")
+    return Prepared(plain, op.infer(*plain), bind, scratch=2 * part, name="numpy rows in pieces")

@@ -77,7 +77,7 @@ def _prepare_counter(counter: TensorSpec, position: int, report: Callable[[], No
 
         return call
 
-    return Prepared([None] * position + [spec], [spec], bind, inplace=((position, 0),), capturable=False, name="numpy")
+    return Prepared([None] * position + [spec], [spec], bind, inplace=((position, 0),), name="numpy")
 
 
 @prepare(Iter, device=CPU)

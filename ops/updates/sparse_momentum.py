@@ -104,6 +104,5 @@ def prepare_sparse_momentum_sgd_update(
         [specs[0], specs[1], specs[3]],
         bind,
         inplace=((0, 0), (1, 1), (3, 2)),
-        capturable=False,
         name="numpy rows",
     )

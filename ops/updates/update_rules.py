@@ -145,4 +145,4 @@ def updating_rows(op: Operator, specs: Sequence[TensorSpec], update: Callable[[A
         sources, targets = [inputs[i] for i, _ in pairs], [outputs[j] for _, j in pairs]
         return in_place(sources, targets, lambda: update(inputs, outputs))
 
-    return Prepared(plain, op.infer(*plain), bind, inplace=pairs, capturable=False, name="numpy rows")
+    return Prepared(plain, op.infer(*plain), bind, inplace=pairs, name="numpy rows")

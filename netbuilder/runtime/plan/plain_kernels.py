@@ -100,7 +100,7 @@ def transfer(source: TensorSpec, owner: Location, receiver: Location) -> Prepare
     def bind(ins: Sequence[Any], outs: Sequence[Any], scratch: Any) -> Callable[[], object]:
         return partial(begin_copy if split else copy_into, outs[0], ins[0])
 
-    return Prepared([source.plain], [source.plain], bind, capturable=False, name="transfer", split=split)
+    return Prepared([source.plain], [source.plain], bind, name="transfer", split=split)
 
 
 def on_gpu(call: Callable[[], object], number: int) -> Callable[[], None]:

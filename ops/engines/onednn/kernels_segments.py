@@ -6,7 +6,6 @@ table. One thread adds up each segment, in order.
 
 from __future__ import annotations
 
-import dataclasses
 from collections.abc import Callable, Sequence
 from typing import Any
 
@@ -76,8 +75,7 @@ def _prepared(
         return None
     step = Step(made, {c.SRC: matrix, c.WEIGHTS: In(table), c.DST: Out(0)}, threads_after(ctx, elements))
     steps: list[Any] = [lambda ins, outs, scratch: fill(ins, scratch), step]
-    result = prepared([spec.plain for spec in inputs], [y], steps, scratch=scratch_memory.nbytes)
-    return dataclasses.replace(result, capturable=False)
+    return prepared([spec.plain for spec in inputs], [y], steps, scratch=scratch_memory.nbytes)
 
 
 def lookup(op: Any, ctx: PlanContext, *specs: TensorSpec) -> Prepared | None:

@@ -224,9 +224,9 @@ def waiting_parts(folder):
         with contextlib.suppress(NetError):
             workspace.run_net("waits")
 
-    thread = threading.Thread(target=wait)
+    thread = threading.Thread(target=wait, daemon=True)
     thread.start()
-    while not workspace.fetch("never")._filled._waiters:
+    while not workspace.fetch("never")._not_empty._waiters:
         time.sleep(0.01)
     in_child(child)
     workspace.net("waits").cancel()

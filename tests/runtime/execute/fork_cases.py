@@ -247,7 +247,7 @@ def prefetch(folder):
             for batch in opened:
                 seen.append(batch)
         except NetError as error:
-            assert "forked" in str(error), error
+            assert "fork" in str(error), error
         else:
             raise AssertionError("the parent's thread cannot have given 100 batches here")
         assert len(seen) <= 3
@@ -279,7 +279,7 @@ def loaders(folder):
         except OperatorError as error:
             raise AssertionError("an error of another kind") from error
         except NetError as error:
-            assert "forked" in str(error), error
+            assert "fork" in str(error), error
         else:
             raise AssertionError("nothing can have filled the queue")
         own = core.Net("own")
@@ -320,7 +320,7 @@ def images(folder):
         try:
             list(batches)
         except NetError as error:
-            assert "forked" in str(error), error
+            assert "fork" in str(error), error
         else:
             raise AssertionError("the parent's threads cannot have decoded here")
         assert len(list(loader.batches(range(12), 2))) == 6

@@ -384,5 +384,5 @@ def test_a_cpu_without_the_instructions_warns_once_and_computes(instructions):
     environment = {**os.environ, "ONEDNN_MAX_CPU_ISA": instructions, "PYTHONPATH": path}
     done = subprocess.run([sys.executable, "-c", SCRIPT], env=environment, capture_output=True, text=True, timeout=HANG)
     assert done.returncode == 0, done.stderr
-    assert done.stdout.count("bfloat16 activations were asked for") == 1
+    assert done.stdout.count("bfloat16 activations were requested") == 1
     assert "AVX512_BF16" in done.stdout

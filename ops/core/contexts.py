@@ -125,6 +125,7 @@ class Layout(Protocol):
 
     nbytes: int
     itemsize: int  #: bytes of an element as it is stored; fewer than the dtype's if it is rounded
+    filled: bool  #: each kernel that writes such a value writes every byte, padding included; False by default
     engine: str
 
 

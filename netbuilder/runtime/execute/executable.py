@@ -23,12 +23,15 @@ from netbuilder.runtime.execute.lanes import LaneProgram
 from netbuilder.runtime.plan.binding import bind_step, buffer_of, step_failed
 from netbuilder.runtime.plan.buffers import Output, assign_buffers
 from netbuilder.runtime.plan.compiler import Compilation, compile_steps
+from netbuilder.runtime.plan.memory_plan import MemoryPlan
 from netbuilder.runtime.plan.options import PlanOptions
 from netbuilder.runtime.plan.plain_kernels import on_gpu
 from netbuilder.runtime.plan.runner import Runner
+from netbuilder.runtime.plan.schedule import dependencies
 from netbuilder.runtime.plan.split_kernels import SplitCall
 from netbuilder.runtime.plan.subgraph_segment import compile_subgraph
 from netbuilder.runtime.plan.values import Step
+from netbuilder.runtime.values.arena import Arena
 from netbuilder.runtime.values.blob import Blob, Generation
 from netbuilder.runtime.values.buffer_ring import BufferRing, bind_each_buffer
 
@@ -64,7 +67,12 @@ class Plan:
         outputs: Sequence[Output],
         options: PlanOptions,
         make_blob: Callable[[str], Blob],
+        memory: MemoryPlan,
+        arena: Arena,
     ) -> None:
+        self.memory = memory
+        self.arena = arena
+        arena.use(self, memory.nbytes)
         self.end = compilation.end
         self.steps = compilation.steps
         self.options = options
@@ -90,7 +98,7 @@ class Plan:
         self._hidden = [make_blob(name) for name in compilation.hidden]
         self._watched_outputs: list[Blob] = []  # outputs of which another plan holds a converted copy
         rings = {id(blob.buffer): blob.ring for blob, _, _, _ in self._inputs if blob.ring is not None}
-        calls, self._split_calls = _bind(net, [*compilation.constant_steps, *self.steps], options, rings)
+        calls, self._split_calls = _bind(net, [*compilation.constant_steps, *self.steps], memory, rings)
         count = len(compilation.constant_steps)
         self._calls = calls[count:]
         self._constant_copies = [
@@ -106,7 +114,7 @@ class Plan:
 
     def _lane_program(self, calls: Sequence[Call], program: Callable[..., LaneProgram]) -> LaneProgram:
         lanes = [step.lane for step in self.steps]
-        return program(calls, lanes, _dependencies(self.steps), self._before)
+        return program(calls, lanes, dependencies(self.steps, lambda value: id(buffer_of(value))), self._before)
 
     def with_calls(self, wrap: Callable[[int, Call], Call], program: Callable[..., LaneProgram] = LaneProgram) -> Plan:
         """Return a plan over the same buffers that runs ``wrap(index, call)`` in place of each call.
@@ -136,6 +144,7 @@ class Plan:
             value.producer = value.shares = value.lazy = value.lazy_from = None
             value.lazy_reads = ()
             value.copies, value.published = {}, {}
+        self.arena.leave(self)
 
     def matches_inputs(self) -> bool:
         """Whether the blobs that the plan reads have the plain specs and locations that it was compiled for."""
@@ -190,8 +199,17 @@ class Plan:
     def _is_stale(self) -> bool:
         return any(_owner(blob) is not owner or blob.spec != spec for blob, spec, _, owner in self._inputs)
 
+    def begin(self) -> bool:
+        """Take the arena for a run; False if another run has it. ``end_run`` returns it."""
+        return not self.memory.nbytes or self.arena.acquire()
+
+    def end_run(self) -> None:
+        """Return the arena."""
+        if self.memory.nbytes:
+            self.arena.release()
+
     def run(self) -> None:
-        """Run every call once.
+        """Run every call once; the caller has the arena, see ``begin``.
 
         Raises:
             NetError, DeviceError, OperatorError: an operator failed; the message names the operator and the line of
@@ -252,10 +270,11 @@ def make_plan(
     start: int,
     options: PlanOptions,
     make_blob: Callable[[str], Blob],
+    arena: Arena,
 ) -> Plan | None:
     """Compile the longest static segment of operators from ``start``; None if the first operator is dynamic."""
     with loading, collection_paused():
-        return _make_plan(net, generation, start, options, make_blob)
+        return _make_plan(net, generation, start, options, make_blob, arena)
 
 
 def _too_large(net: Runner, compilation: Compilation, error: MemoryError) -> BaseException:
@@ -271,7 +290,12 @@ def _too_large(net: Runner, compilation: Compilation, error: MemoryError) -> Bas
 
 
 def _make_plan(
-    net: Runner, generation: Generation, start: int, options: PlanOptions, make_blob: Callable[[str], Blob]
+    net: Runner,
+    generation: Generation,
+    start: int,
+    options: PlanOptions,
+    make_blob: Callable[[str], Blob],
+    arena: Arena,
 ) -> Plan | None:
     attempts = _ATTEMPTS
     while (compilation := compile_steps(net, start, options, compile_subgraph)) is not None:
@@ -281,12 +305,14 @@ def _make_plan(
             return attempts > 0 and options.enabled("owned_layouts") and (blob.owner is None or blob.owner is net)
 
         try:
-            outputs, layouts = assign_buffers(compilation, make_blob, may_relayout, options.enabled)
+            outputs, layouts, memory = assign_buffers(
+                compilation, make_blob, may_relayout, options.enabled, arena.memory
+            )
         except MemoryError as error:
             raise _too_large(net, compilation, error) from error
         if not layouts:
             _pin_blobs(compilation, outputs)
-            return Plan(net, generation, compilation, outputs, compilation.options, make_blob)
+            return Plan(net, generation, compilation, outputs, compilation.options, make_blob, memory, arena)
         for name, layout in layouts.items():
             blob = compilation.externals[name].blob
             assert blob is not None
@@ -309,14 +335,11 @@ def _pin_blobs(compilation: Compilation, outputs: Sequence[Output]) -> None:
 
 
 def _bind(
-    net: Runner, steps: Sequence[Step], options: PlanOptions, rings: Mapping[int, BufferRing]
+    net: Runner, steps: Sequence[Step], memory: MemoryPlan, rings: Mapping[int, BufferRing]
 ) -> tuple[list[Call], list[SplitCall]]:
     """Return the calls of steps, and the split calls among them."""
-    scratch: list[Any] = [None] * options.lane_count
-    for lane in range(options.lane_count):
-        size = max((step.prepared.scratch for step in steps if step.lane == lane), default=0)
-        if size:
-            scratch[lane] = aligned_empty(size)
+    most = max((step.prepared.scratch for step in steps if id(step) not in memory.scratch), default=0)
+    apart = aligned_empty(most) if most else None  # of the steps that copy constants, which run one after another
     calls: list[Call] = []
     split: dict[int, SplitCall] = {}
     for step in steps:
@@ -326,7 +349,9 @@ def _bind(
         try:
             ids = {id(buffer_of(value)) for value in step.inputs if value is not None}
             own_rings = {key: ring for key, ring in rings.items() if key in ids}
-            call = bind_each_buffer(own_rings, partial(bind_step, step, scratch[step.lane]))
+            call = bind_each_buffer(own_rings, partial(bind_step, step, memory.scratch.get(id(step), apart)))
+            if id(step) in memory.cleared:
+                call = _after_clearing(memory.cleared[id(step)], call)
             if step.prepared.split:
                 split[id(step)] = SplitCall(call)
                 call = split[id(step)].begin
@@ -336,39 +361,18 @@ def _bind(
     return calls, list(split.values())
 
 
+def _after_clearing(buffers: Sequence[Any], call: Call) -> Call:
+    """Return a call that fills buffers with zeros first: kernels read zeros in the padding, and may not write it."""
+
+    def run() -> object:
+        for buffer in buffers:
+            buffer.fill(0)
+        return call()
+
+    return run
+
+
 def _on_device(step: Step, call: Call) -> Call:
     """Return the call of a step as it runs on the step's device."""
     location = step.node.first.location
     return call if location == HOST or step.moves else on_gpu(call, location[1])
-
-
-def _dependencies(steps: Sequence[Step]) -> list[set[int]]:
-    """Return for each step the earlier ones it has to follow: by buffers read and written, and control inputs."""
-    writer: dict[int, int] = {}
-    readers: dict[int, list[int]] = {}
-    named: dict[str, int] = {}
-    result: list[set[int]] = []
-    for index, step in enumerate(steps):
-        after: set[int] = set()
-        reads = {id(buffer_of(v)) for v in step.inputs if v is not None}
-        writes = {id(v.buffer) for v in step.outputs if v is not None}
-        for buffer in reads | writes:
-            if buffer in writer:
-                after.add(writer[buffer])
-        for buffer in writes:
-            after.update(readers.pop(buffer, ()))
-        for part in step.node.parts:
-            after.update(named[name] for name in part.control if name in named)
-            for value in step.node.inputs:  # a kernel may use what its inputs' producer published
-                if value.producer is not None and value.published:
-                    after.add(named.get(value.name, index))
-        for buffer in reads - writes:
-            readers.setdefault(buffer, []).append(index)
-        for buffer in writes:
-            writer[buffer] = index
-        for out in step.outputs:
-            if out is not None:
-                named[out.name] = index
-        after.discard(index)
-        result.append(after)
-    return result

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import threading
 import weakref
 from collections.abc import Callable, Iterable
@@ -31,6 +32,7 @@ from netbuilder.runtime.plan.options import PlanOptions
 from netbuilder.runtime.plan.program import read_program
 from netbuilder.runtime.plan.run_context import KernelContext
 from netbuilder.runtime.plan.static_segment import missing
+from netbuilder.runtime.values.arena import Arena
 from netbuilder.runtime.values.blob import Blob
 
 __all__ = ["NET_TYPES", "RunObserver", "RuntimeNet"]
@@ -135,9 +137,10 @@ class RuntimeNet:
                 f"{MOST_NESTED:,} that can be run"
             )
         self._whole = Part(0, len(self.program), frozenset())
-        self._plans: dict[int, list[Plan]] = {}
-        self._current: dict[int, Plan | None] = {}
-        self._dynamic: dict[int, int] = {}  # operators outside plans -> generation for which that is known
+        self._arenas = [workspace.arena]  # and one more for each run at the same time as others
+        self._plans: dict[tuple[int, int], list[Plan]] = {}  # by the first operator and the number of the arena
+        self._current: dict[tuple[int, int], Plan | None] = {}
+        self._dynamic: dict[int, int] = {}  # operators that run by themselves -> generation for which that is known
         self._single: Plan | None = None
         self._contexts: dict[int, KernelContext] = {}
         self.observers: list[RunObserver] = []  # notified of each run, in this order
@@ -176,7 +179,7 @@ class RuntimeNet:
         found = self.workspace.without if names is None else check_without(names, where)
         if fuse is not None:
             found = found - FUSIONS if fuse else found | FUSIONS
-        if not reuse or self._observable.everything:  # observable values need memory of their own
+        if not reuse:  # all that is kept has memory of its own
             found |= {"reuse"}
         return frozenset(found | from_environment())
 
@@ -321,11 +324,15 @@ class RuntimeNet:
         self._current.clear()
         self._dynamic.clear()
         self._single = None
+        del self._arenas[1:]
 
     def _run_once(self) -> None:
         plan = self._single
-        if plan is not None and plan.seen == plan._generation.number:
-            plan.run()
+        if plan is not None and plan.seen == plan._generation.number and plan.begin():
+            try:
+                plan.run()
+            finally:
+                plan.end_run()
             return
         self._run_parts(Plan.run, self.run_alone)
 
@@ -333,9 +340,12 @@ class RuntimeNet:
         def run_part(part: Part) -> None:
             index = part.start
             while index < part.end:
-                plan = self._plan_at(index)
+                plan = self._begin_plan(index)
                 if plan is not None:
-                    run_plan(plan)
+                    try:
+                        run_plan(plan)
+                    finally:
+                        plan.end_run()
                     if index == 0 and plan.end == len(self.program):
                         self._single = plan
                     index = plan.end
@@ -364,24 +374,41 @@ class RuntimeNet:
                 "stack holds"
             ) from error
 
-    def _plan_at(self, start: int) -> Plan | None:
-        """Return the plan from the operator ``start`` on, for the present blobs; None: the operator is dynamic."""
-        current = self._current.get(start)
+    def _begin_plan(self, start: int) -> Plan | None:
+        """Return the plan for the blobs as they are, with an arena that no other run has; None: run ``start`` alone.
+
+        Runs at the same time are those of other threads, and those that an operator of a running plan begins.
+        """
+        for number in itertools.count():
+            if number == len(self._arenas):
+                self._arenas.append(Arena())
+            plan = self._plan_at(start, number)
+            if plan is None or plan.begin():
+                return plan
+        raise AssertionError("unreachable")
+
+    def _plan_at(self, start: int, arena: int) -> Plan | None:
+        """Return the plan for the blobs as they are, from the operator ``start`` on, in the arena of that number.
+
+        None: the operator ``start`` runs alone.
+        """
+        key = start, arena
+        current = self._current.get(key)
         generation = self.workspace.generation
         if current is not None and current.seen == generation.number:
             return current
         if self._dynamic.get(start) == generation.number:
             return None
-        plans = self._plans.setdefault(start, [])
+        plans = self._plans.setdefault(key, [])
         for plan in plans:
             if plan.matches_inputs():
                 if plan.bind_outputs():
-                    self._current[start] = plan
+                    self._current[key] = plan
                     return plan
                 plans.remove(plan)
                 plan.drop()
                 break
-        made = make_plan(self, generation, start, self.options, self.workspace.make)
+        made = make_plan(self, generation, start, self.options, self.workspace.make, self._arenas[arena])
         if made is not None:
             kept = _KEPT_PLANS if self.options.enabled("kept_plans") else 1
             while len(plans) >= kept:
@@ -390,7 +417,7 @@ class RuntimeNet:
             made.bind_outputs()
         else:
             self._dynamic[start] = generation.number
-        self._current[start] = made
+        self._current[key] = made
         return made
 
     def run_alone(self, instruction: Instruction) -> None:

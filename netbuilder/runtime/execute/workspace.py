@@ -25,6 +25,7 @@ from netbuilder.runtime.execute.net import RuntimeNet
 from netbuilder.runtime.execute.steps import run_plan
 from netbuilder.runtime.plan.optimizations import FUSIONS, check_without
 from netbuilder.runtime.plan.options import default_threads
+from netbuilder.runtime.values.arena import Arena
 from netbuilder.runtime.values.blob import Blob, Generation
 
 __all__ = ["Workspace"]
@@ -89,6 +90,7 @@ class Workspace:
         self.root_folder: str = "." if parent is None else parent.root_folder
         self.generation: Generation = Generation() if parent is None else parent.generation
         self._blobs: dict[str, Blob] = {}
+        self.arena = Arena()
         self._nets: dict[str, RuntimeNet] = {}
         self._init_nets: dict[str, Any] = {}  # of those, the init nets of models: the Net objects
 

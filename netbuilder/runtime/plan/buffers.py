@@ -8,7 +8,7 @@ from typing import Any
 from netbuilder.ops.core.operator import TensorSpec
 from netbuilder.ops.engines.layouts import new_buffer, prepare_reorder
 from netbuilder.runtime.plan.compiler import Compilation
-from netbuilder.runtime.plan.memory_plan import assign
+from netbuilder.runtime.plan.memory_plan import MemoryPlan, Provide, assign
 from netbuilder.runtime.plan.values import Step, StepKind, Value
 from netbuilder.runtime.values.blob import Blob, EdgeContext
 
@@ -30,7 +30,8 @@ def assign_buffers(
     make_blob: Callable[[str], Blob],
     may_relayout: Callable[[Blob], bool],
     enabled: Callable[[str], bool],
-) -> tuple[list[Output], dict[str, Any]]:
+    provide: Provide | None = None,
+) -> tuple[list[Output], dict[str, Any], MemoryPlan]:
     """Give every value of a plan its buffer.
 
     A blob that the plan both reads and writes has to end in the buffer in which it began. Where the writer's kernel
@@ -43,9 +44,11 @@ def assign_buffers(
         make_blob: returns the blob of a name, made if it does not exist.
         may_relayout: whether a blob may change its layout.
         enabled: whether an optimization is on, by its name in ``runtime.plan.optimizations``.
+        provide: returns so many bytes for all values that share memory; None: new ones.
 
     Returns:
-        The blobs written, and the layouts requested, by blob name; if there are any, no buffer is set.
+        The blobs written; the layouts requested, by blob name (if there are any, no buffer is set); and where the
+        values that are not in blobs are.
     """
     versions = versions_of(plan)
     requested: dict[str, Any] = {}
@@ -56,7 +59,7 @@ def assign_buffers(
             if first.spec.layout != final.spec.layout and not final.spec.rounds and may_relayout(first.blob):
                 requested[name] = final.spec.layout
     if requested:
-        return [], requested
+        return [], requested, MemoryPlan()
 
     outputs: list[Output] = []
     for name, chain in versions.items():
@@ -81,8 +84,9 @@ def assign_buffers(
             assert value.spec is not None
             value.buffer = new_buffer(value.spec, value.location)
     read_later = {id(read) for value in plan.values for read in value.lazy_reads}
-    assign([value for value in rest if value.buffer is None], plan.steps, reuse=enabled("reuse"), apart=read_later)
-    return outputs, {}
+    own = [value for value in rest if value.buffer is None]
+    memory = assign(own, plan.steps, provide, reuse=enabled("reuse"), apart=read_later)
+    return outputs, {}, memory
 
 
 def versions_of(plan: Compilation) -> dict[str, list[Value]]:

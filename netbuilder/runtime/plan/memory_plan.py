@@ -1,60 +1,198 @@
-"""Memory of a plan's own values: values that are not needed at the same time share it.
+"""Memory of what a plan needs during a run: values that nobody can fetch, scratch, what kernels keep for others.
 
-Values that only one lane uses, whose steps run in order, have offsets in that lane's arena. Values that several lanes
-use, and those whose layout has padding (which has to stay zero), have buffers of their own. A kernel overwrites an
-input that is not needed any more, where it can.
+Each of these has a lifetime, from the step that writes it to the last step that reads it, and an offset in the arena of
+the workspace; those that are not needed at the same time overlap. Steps of several lanes run at the same time, so a
+lifetime is in terms of what has happened before: see ``Schedule``. Where a kernel may overwrite an input that nobody
+reads after it, it does.
+
+Some values have memory of their own: those on GPUs, texts, and those from which deferred outputs are computed after the
+run.
 """
 
 from __future__ import annotations
 
-from collections.abc import Collection, Hashable, Iterable, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Collection, Iterable, Sequence
+from dataclasses import dataclass, field
 from typing import Any
 
-from netbuilder.graph.lifetimes import Lifetime, lifetimes, pack_into_arena
+from netbuilder.graph.lifetimes import Lifetime, pack_into_arena
 from netbuilder.ops.core.operator import STRING, TensorSpec
-from netbuilder.ops.engines.arrays import aligned_zeros, as_flat
+from netbuilder.ops.engines.arrays import aligned_empty, as_flat
 from netbuilder.ops.engines.layouts import HOST, new_buffer
+from netbuilder.runtime.plan.binding import buffer_of
+from netbuilder.runtime.plan.schedule import Schedule, dependencies
 from netbuilder.runtime.plan.values import Step, Value
 
-__all__ = ["assign"]
+__all__ = ["MemoryPlan", "Placed", "Provide", "assign"]
+
+Array = Any
+Provide = Callable[[int], Array]
+
+_ALIGNMENT = 64
+_TOGETHER = 4000  # lifetimes that are packed together; of more, those of each device are packed by themselves
 
 
-def assign(values: Sequence[Value], steps: Sequence[Step], *, reuse: bool, apart: Collection[int] = ()) -> None:
-    """Assign a buffer to each of ``values``.
+@dataclass(frozen=True)
+class Placed:
+    """Something in the arena: what it is called, when it is needed, where it is.
 
     Args:
-        values: the values of a plan that have none yet.
-        steps: the steps of the plan, in order.
-        reuse: whether values may share memory.
-        apart: ids of values that are read after the steps have run, and so share memory with no other.
+        what: the name of the blob, or of what else it is.
+        start, end: the first and the last step that needs it.
+        offset, nbytes: where it is in the arena, and its size.
     """
+
+    what: str
+    start: int
+    end: int
+    offset: int
+    nbytes: int
+
+
+@dataclass
+class MemoryPlan:
+    """Where a plan has its memory.
+
+    Args:
+        nbytes: of the arena.
+        placed: what is in the arena.
+        alone: bytes of the values that have memory of their own.
+        scratch: the scratch memory of each step, by the step's id.
+        cleared: for a step, by its id, the buffers with padding that it fills with zeros before its kernel runs.
+    """
+
+    nbytes: int = 0
+    placed: list[Placed] = field(default_factory=list)
+    alone: int = 0
+    scratch: dict[int, Array] = field(default_factory=dict)
+    cleared: dict[int, list[Array]] = field(default_factory=dict)
+
+    @property
+    def live(self) -> int:
+        """The bytes of what is needed at the same time, at most: no arena for this order of steps can be smaller."""
+        change: dict[int, int] = {}
+        for each in self.placed:
+            size = _aligned(each.nbytes)
+            change[each.start] = change.get(each.start, 0) + size
+            change[each.end + 1] = change.get(each.end + 1, 0) - size
+        most = now = 0
+        for step in sorted(change):
+            now += change[step]
+            most = max(most, now)
+        return most
+
+
+def assign(
+    values: Sequence[Value],
+    steps: Sequence[Step],
+    provide: Provide | None = None,
+    *,
+    reuse: bool = True,
+    scratch: bool = True,
+    apart: Collection[int] = (),
+) -> MemoryPlan:
+    """Assign a buffer to each of ``values``, to what kernels keep for others, and scratch memory to each step.
+
+    Args:
+        values: the values of a plan that have no buffer yet.
+        steps: the steps of the plan, in order.
+        provide: returns so many bytes for all that shares memory; None: new ones.
+        reuse: whether values may share memory.
+        scratch: whether steps get their scratch memory here.
+        apart: ids of values that are read after the steps have run, and so share memory with no other.
+
+    Raises:
+        MemoryError: the machine has not that much memory.
+    """
+    plan = MemoryPlan()
     if reuse:
         storage = _storage(values)
-        _share(storage, steps, apart)
+        _share(plan, storage, steps, apart, provide, scratch)
     else:
         storage = {id(value): _Storage(_spec(value), [value]) for value in values}
-    for alone in storage.values():
+        if scratch:
+            _scratch_by_lane(plan, steps)
+    for alone in {id(each): each for each in storage.values()}.values():
         if alone.values[0].buffer is None:
             alone.bind(new_buffer(alone.spec, alone.values[0].location))
+            plan.alone += alone.spec.nbytes
+    return plan
 
 
-def _share(storage: dict[int, _Storage], steps: Sequence[Step], apart: Collection[int]) -> None:
-    """Assign an offset in the arena of a lane to all storage that only this lane uses."""
-    lives = lifetimes(
-        (step.lane, [storage[id(v)] for v in (*step.inputs, *step.outputs) if id(v) in storage]) for step in steps
-    )
+def _scratch_by_lane(plan: MemoryPlan, steps: Sequence[Step]) -> None:
+    most: dict[int, int] = {}
+    for step in steps:
+        most[step.lane] = max(most.get(step.lane, 0), step.prepared.scratch)
+    memory = {lane: aligned_empty(nbytes) for lane, nbytes in most.items() if nbytes}
+    plan.alone += sum(most.values())
+    plan.scratch = {id(step): memory[step.lane] for step in steps if step.prepared.scratch}
+
+
+def _share(
+    plan: MemoryPlan,
+    storage: dict[int, _Storage],
+    steps: Sequence[Step],
+    apart: Collection[int],
+    provide: Provide | None,
+    scratch: bool,
+) -> None:
+    """Assign an offset in the arena to all storage that is needed during the run alone."""
+
+    def memory_of(value: Value) -> int:
+        return id(storage[id(value)]) if id(value) in storage else id(buffer_of(value))
+
+    several = any(step.lane for step in steps)
+    schedule = Schedule(steps, dependencies(steps, memory_of) if several else None)
+    lives = _lifetimes(storage, steps, schedule)
     _overwrite(storage, lives, steps)
-    arenas: dict[Hashable, list[Lifetime[_Storage]]] = {}
-    for life in lives.values():
-        if life.place is not None and life.key.may_share and not any(id(v) in apart for v in life.key.values):
-            life.nbytes = life.key.spec.nbytes
-            arenas.setdefault(life.place, []).append(life)
-    for of_lane in arenas.values():
-        offsets, nbytes = pack_into_arena(of_lane)
-        arena = aligned_zeros(nbytes)
-        for life, offset in zip(of_lane, offsets):
-            life.key.bind(_view(arena[offset : offset + life.nbytes], life.key.spec))
+    sharing = [
+        life for life in lives.values() if life.key.may_share and not any(id(v) in apart for v in life.key.values)
+    ]
+    for life in sharing:
+        life.nbytes = life.key.nbytes
+    if scratch:
+        for index, step in enumerate(steps):
+            if step.prepared.scratch:
+                sharing.append(Lifetime(_Scratch(step), index, index, step.lane, step.prepared.scratch))
+    placed, plan.nbytes = _pack(sharing, steps)
+    arena = (provide or aligned_empty)(plan.nbytes)
+    for life, offset in placed:
+        buffer = arena[offset : offset + life.nbytes]
+        life.key.place(plan, buffer, steps[life.start])
+        plan.placed.append(Placed(life.key.what, life.start, life.end, offset, life.nbytes))
+
+
+def _pack(lives: Sequence[Lifetime[Any]], steps: Sequence[Step]) -> tuple[list[tuple[Lifetime[Any], int]], int]:
+    """Return the lifetimes with their offsets, and the size of all: lanes have blocks of their own."""
+    by_device = len(lives) > _TOGETHER
+    blocks: dict[Any, list[Lifetime[Any]]] = {}
+    for life in lives:
+        blocks.setdefault((life.place, steps[life.start].node.first.device if by_device else None), []).append(life)
+    placed: list[tuple[Lifetime[Any], int]] = []
+    begin = 0
+    for block in blocks.values():
+        offsets, nbytes = pack_into_arena(block, alignment=_ALIGNMENT)
+        placed += [(life, begin + offset) for life, offset in zip(block, offsets)]
+        begin += _aligned(nbytes)
+    return placed, begin
+
+
+def _aligned(nbytes: int) -> int:
+    return -(-nbytes // _ALIGNMENT) * _ALIGNMENT
+
+
+@dataclass(slots=True, eq=False)
+class _Scratch:
+    """The scratch memory of a step."""
+
+    step: Step
+
+    @property
+    def what(self) -> str:
+        return f"scratch of {self.step.what}"
+
+    def place(self, plan: MemoryPlan, buffer: Array, step: Step) -> None:
+        plan.scratch[id(step)] = buffer
 
 
 @dataclass(slots=True, eq=False)
@@ -64,16 +202,30 @@ class _Storage:
     spec: TensorSpec
     values: list[Value]
 
-    def bind(self, buffer: Any) -> None:
-        for value in self.values:
-            value.buffer = buffer
+    @property
+    def what(self) -> str:
+        return self.values[0].name
+
+    @property
+    def nbytes(self) -> int:
+        return int(self.spec.nbytes)
 
     @property
     def may_share(self) -> bool:
-        spec = self.spec
-        if self.values[0].location != HOST or spec.dtype == STRING:
-            return False
-        return spec.layout is None or spec.nbytes == spec.size * spec.layout.itemsize
+        return self.values[0].location == HOST and self.spec.dtype != STRING
+
+    def bind(self, buffer: Array) -> None:
+        for value in self.values:
+            value.buffer = buffer
+
+    def place(self, plan: MemoryPlan, buffer: Array, step: Step) -> None:
+        layout = self.spec.layout
+        if layout is None:
+            self.bind(as_flat(buffer, self.spec.dtype).reshape(self.spec.shape))
+            return
+        self.bind(buffer)
+        if not layout.filled and self.nbytes != self.spec.size * layout.itemsize:
+            plan.cleared.setdefault(id(step), []).append(buffer)
 
 
 def _spec(value: Value) -> TensorSpec:
@@ -82,7 +234,7 @@ def _spec(value: Value) -> TensorSpec:
 
 
 def _storage(values: Iterable[Value]) -> dict[int, _Storage]:
-    """Return the storage of each value, by its id; a value that overwrites another has the same storage."""
+    """Return the storage of each value; values that overwrite one another have one together."""
     storage: dict[int, _Storage] = {}
     for value in values:
         before = storage.get(id(value.shares)) if value.shares is not None else None
@@ -94,19 +246,35 @@ def _storage(values: Iterable[Value]) -> dict[int, _Storage]:
     return storage
 
 
+def _lifetimes(
+    storage: dict[int, _Storage], steps: Sequence[Step], schedule: Schedule
+) -> dict[_Storage, Lifetime[_Storage]]:
+    """Return the lifetime of each storage, in the lane of the step that writes it first."""
+    touched: dict[_Storage, list[int]] = {}
+    for index, step in enumerate(steps):
+        for value in (*step.inputs, *step.outputs):
+            if id(value) in storage:
+                touched.setdefault(storage[id(value)], []).append(index)
+    result = {}
+    for each, indices in touched.items():
+        lane = steps[indices[0]].lane
+        result[each] = Lifetime(each, indices[0], schedule.end(lane, indices), lane)
+    return result
+
+
 def _overwrite(storage: dict[int, _Storage], lives: dict[_Storage, Lifetime[_Storage]], steps: Sequence[Step]) -> None:
-    """Give an output the storage of an input that is not needed after the step, where the kernel may overwrite it."""
+    """Let an output have the storage of an input that is not needed any more, where the kernel may overwrite it."""
     for index, step in enumerate(steps):
         if not step.prepared.inplace:
             continue
         ins = [storage.get(id(value)) for value in step.inputs]
         outs = [storage.get(id(value)) for value in step.outputs]
         for i, j in step.prepared.inplace:
-            before, after = ins[i], outs[j]
+            before, after = (ins[i] if i < len(ins) else None), (outs[j] if j < len(outs) else None)
             if before is None or after is None or before is after or ins.count(before) > 1 or before in outs:
                 continue
             first, then = lives[before], lives[after]
-            if first.end != index or then.start != index or first.place is None or first.place != then.place:
+            if first.end != index or then.start != index or first.place != then.place:
                 continue
             if before.spec != after.spec or before.values[0].location != after.values[0].location:
                 continue
@@ -115,7 +283,3 @@ def _overwrite(storage: dict[int, _Storage], lives: dict[_Storage, Lifetime[_Sto
             del lives[after]
             storage.update((id(value), before) for value in after.values)
             outs = [before if other is after else other for other in outs]
-
-
-def _view(memory: Any, spec: TensorSpec) -> Any:
-    return memory if spec.layout is not None else as_flat(memory, spec.dtype).reshape(spec.shape)

@@ -159,5 +159,5 @@ def _assign_buffers(plan: Compilation, outputs: frozenset[str]) -> dict[str, lis
         if value.constant is not None:
             assert value.spec is not None
             value.buffer = new_buffer(value.spec, value.location)
-    assign([value for value in rest if value.buffer is None], plan.steps, reuse=True)
+    assign([value for value in rest if value.buffer is None], plan.steps, scratch=False)
     return given

@@ -109,6 +109,7 @@ class BlockedLayout:
     """
 
     engine = "ONEDNN"
+    filled = False
     __slots__ = ("__weakref__", "code", "descriptor", "itemsize", "nbytes", "text", "view")
 
     def __init__(self, view: View | None, code: int, descriptor: Any, nbytes: int, text: str) -> None:
@@ -133,6 +134,7 @@ class DerivedLayout(abc.ABC):
 
     engine = "ONEDNN"
     itemsize = 4
+    filled = True
     __slots__ = ("nbytes", "text")
 
     def __init__(self, nbytes: int, text: str) -> None:

@@ -138,8 +138,8 @@ class RuntimeNet:
             )
         self._whole = Part(0, len(self.program), frozenset())
         self._arenas = [workspace.arena]  # and one more for each run at the same time as others
-        self._plans: dict[tuple[int, int], list[Plan]] = {}  # by the first operator and the number of the arena
-        self._current: dict[tuple[int, int], Plan | None] = {}
+        self._plans: dict[int, list[Plan]] = {}
+        self._current: dict[tuple[int, int], Plan | None] = {}  # by the first operator and the number of the arena
         self._dynamic: dict[int, int] = {}  # operators that run by themselves -> generation for which that is known
         self._single: Plan | None = None
         self._contexts: dict[int, KernelContext] = {}
@@ -399,9 +399,9 @@ class RuntimeNet:
             return current
         if self._dynamic.get(start) == generation.number:
             return None
-        plans = self._plans.setdefault(key, [])
+        plans = self._plans.setdefault(start, [])
         for plan in plans:
-            if plan.matches_inputs():
+            if plan.arena is self._arenas[arena] and plan.matches_inputs():
                 if plan.bind_outputs():
                     self._current[key] = plan
                     return plan

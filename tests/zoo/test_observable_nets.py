@@ -74,6 +74,48 @@ def test_in_test_mode(name):
         assert np.abs(apart - want).max() <= 1e-4 * np.abs(want).max()
 
 
+def with_dead_memory_filled(plan):
+    """Return a plan that fills with NaN what nothing needs any more, after each of its steps, and all of it before."""
+    memory = plan.arena.memory(plan.memory.nbytes)
+    memory[:] = 255
+    ends = {}
+    for placed in plan.memory.placed:
+        ends.setdefault(placed.end, []).append(memory[placed.offset : placed.offset + placed.nbytes])
+
+    def then_fill(index, call):
+        def run():
+            call()
+            for dead in ends.get(index, ()):
+                dead[:] = 255
+
+        return run
+
+    return plan.with_calls(then_fill)
+
+
+@pytest.mark.parametrize("kind", ["simple", "dag"])
+@pytest.mark.parametrize("name", NETS)
+def test_no_step_reads_dead_memory(name, kind):
+    model, (_, loss), x = model_of(name, label="label")
+    model.AddGradientOperators([loss])
+    build_sgd(model, 0.01, momentum=0.9)
+    model.net.Proto().type = kind
+    found = []
+    for fill in (False, True):
+        workspace = Workspace(threads=2, seed=1)
+        workspace.feed("data", x)
+        workspace.feed("label", np.int32([1, 5]))
+        workspace.run_net_once(model.param_init_net)
+        net = workspace.net(workspace.create_net(model.net, observable="outputs"))
+        for _ in range(2):
+            net.run_by(lambda plan: (with_dead_memory_filled(plan) if fill else plan).run(), net.run_alone)  # noqa: B023
+        (plans,) = net._plans.values()
+        assert plans[-1].memory.nbytes <= 1.01 * plans[-1].memory.live
+        found.append({str(p): workspace.fetch(str(p)) for p in model.params})
+    for p, value in found[0].items():
+        assert np.array_equal(found[1][p], value), p
+
+
 @pytest.mark.parametrize("name", NETS)
 def test_in_training(name):
     model, (_, loss), x = model_of(name, label="label")

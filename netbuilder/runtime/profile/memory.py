@@ -21,8 +21,8 @@ class Memory:
     """Bytes, on the host and on GPUs together; memory that several values share counts once.
 
     Args:
-        values: values that the net makes, including copies in other layouts.
-        scratch: scratch memory of the lanes.
+        values: values that the net makes, including copies in other layouts, and the arena that they share.
+        scratch: scratch memory of the lanes at most; it is in the arena, unless memory is not reused.
         outside: external values that the net reads: parameters and inputs.
         parameters: those of ``outside`` that the caller named as parameters.
         peak_resident: peak resident memory of the process since it started; 0 where the system does not report it.
@@ -44,6 +44,7 @@ def memory_of(net: RuntimeNet, recorder: Recorder, parameters: Collection[str]) 
     made = [value.buffer for value in values if value.blob is None]
     blobs = {name: net.find_blob(name) for call in recorder.alone for name in call.instruction.outputs}
     made += [blob.buffer for blob in blobs.values() if blob is not None]
+    made += [plan.plan.arena.memory(plan.plan.memory.nbytes) for plan in recorder.plans if plan.plan.memory.nbytes]
     before = [_extent(blob.buffer) for blob in outside.values()]
     whole = _union([*before, *map(_extent, made)])
     return Memory(

@@ -1,0 +1,124 @@
+"""Memory of plans: what overlaps is never needed at the same time, and little is needed."""
+
+from types import SimpleNamespace
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from netbuilder.ops.core.contexts import Prepared
+from netbuilder.ops.core.operator import TensorSpec
+from netbuilder.runtime.plan.memory_plan import assign
+from netbuilder.runtime.plan.schedule import dependencies
+from netbuilder.runtime.plan.values import Step, Value
+
+NODE = SimpleNamespace(first=SimpleNamespace(device=(0, 0)), parts=[], inputs=[])
+
+
+def step(inputs, outputs, lane=0, scratch=0, inplace=()):
+    made = Step(NODE, Prepared([], [], lambda *buffers: None, scratch, inplace), inputs, outputs, lane)
+    for value in outputs:
+        value.producer = made
+    return made
+
+
+def value(name, size=16):
+    return Value(name, 0, TensorSpec((size,), np.dtype(np.float32)))
+
+
+@st.composite
+def programs(draw):
+    """Steps in up to three lanes, each of which reads some earlier values and writes one."""
+    values, steps = [], []
+    for number in range(draw(st.integers(1, 25))):
+        read = draw(st.lists(st.sampled_from(values), max_size=3, unique_by=id)) if values else []
+        made = value(f"v{number}", draw(st.sampled_from([1, 16, 100, 1000])))
+        inplace = [(0, 0)] if read and draw(st.booleans()) else []
+        steps.append(step(read, [made], draw(st.integers(0, 2)), draw(st.sampled_from([0, 0, 64, 500])), inplace))
+        values.append(made)
+    return values, steps
+
+
+def ordered(steps):
+    """Return which steps are over before which others begin, from the lanes and from what is read."""
+    count = len(steps)
+    before = np.zeros((count, count), bool)
+    direct = dependencies(steps, id)
+    for index, each in enumerate(steps):
+        sources = {*direct[index], *(i for i in range(index) if steps[i].lane == each.lane)}
+        for source in sources:
+            before[:, index] |= before[:, source]
+            before[source, index] = True
+    return before
+
+
+@settings(max_examples=200, deadline=None)
+@given(programs())
+def test_what_overlaps_is_needed_at_different_times(program):
+    values, steps = program
+    before = ordered(steps)
+    plan = assign(values, steps)
+    touched = {}
+    for each in values:
+        key = id(each.buffer)
+        start = each.buffer.__array_interface__["data"][0]
+        users = [i for i, s in enumerate(steps) if each in s.inputs or each in s.outputs]
+        extent = touched.setdefault(key, (start, start + each.buffer.nbytes, set()))
+        extent[2].update(users)
+    for index, s in enumerate(steps):
+        if s.prepared.scratch:
+            memory = plan.scratch[id(s)]
+            start = memory.__array_interface__["data"][0]
+            touched[id(memory)] = (start, start + memory.nbytes, {index})
+    extents = list(touched.values())
+    for number, (start, end, users) in enumerate(extents):
+        for other_start, other_end, others in extents[:number]:
+            if start < other_end and other_start < end:
+                first = all(before[a, b] for a in users for b in others)
+                assert first or all(before[b, a] for a in users for b in others)
+
+
+@settings(max_examples=100, deadline=None)
+@given(programs())
+def test_an_overwritten_value_has_no_later_reader(program):
+    values, steps = program
+    assign(values, steps)
+    before = ordered(steps)
+    for index, s in enumerate(steps):
+        for read in s.inputs:
+            if any(read.buffer is made.buffer for made in s.outputs):
+                readers = [i for i, other in enumerate(steps) if read in other.inputs and i != index]
+                assert all(before[i, index] for i in readers)
+
+
+def test_a_chain_needs_two_buffers():
+    values = [value(f"v{i}", 1024) for i in range(50)]
+    steps = [step([], [values[0]])] + [step([a], [b]) for a, b in zip(values, values[1:])]
+    plan = assign(values, steps)
+    assert plan.nbytes == plan.live == 2 * 4096
+
+
+def test_scratch_is_where_values_are_not():
+    a, b = value("a", 1024), value("b", 1024)
+    steps = [step([], [a], scratch=4096), step([a], [b], scratch=64)]
+    plan = assign([a, b], steps)
+    assert plan.nbytes == plan.live == 2 * 4096 + 64
+    assert {placed.what for placed in plan.placed} == {"a", "b", "scratch of "}
+
+
+def test_without_reuse_every_value_has_its_own_memory():
+    values = [value(f"v{i}") for i in range(4)]
+    steps = [step([], [values[0]], scratch=64)] + [step([a], [b]) for a, b in zip(values, values[1:])]
+    plan = assign(values, steps, reuse=False)
+    assert plan.nbytes == 0 and plan.alone == 4 * 64 + 64
+    assert len({each.buffer.__array_interface__["data"][0] for each in values}) == 4
+
+
+@pytest.mark.parametrize("apart, shared", [((), True), (("v0",), False)])
+def test_values_that_are_read_after_the_run_stay_apart(apart, shared):
+    values = [value(f"v{i}") for i in range(3)]
+    steps = [step([], [values[0]])] + [step([a], [b]) for a, b in zip(values, values[1:])]
+    assign(values, steps, apart={id(each) for each in values if each.name in apart})
+    start = values[0].buffer.__array_interface__["data"][0]
+    assert (start == values[2].buffer.__array_interface__["data"][0]) is shared

@@ -1,0 +1,143 @@
+"""Arenas: one run at a time, memory that comes back, nets at the same time."""
+
+import threading
+
+import numpy as np
+import pytest
+
+from netbuilder.graph import Net
+from netbuilder.ops.core import given_numbers
+from netbuilder.proto import ShapeError
+from netbuilder.runtime import Workspace
+from netbuilder.runtime.values.arena import Arena
+from waiting import HANG
+
+
+class User:
+    pass
+
+
+def test_memory_of_one_address():
+    arena = Arena()
+    small = arena.memory(100)
+    small[:] = 7
+    large = arena.memory(1 << 20)
+    assert small.ctypes.data == large.ctypes.data and large.ctypes.data % 64 == 0
+    assert small.size == 100 and (large[:100] == 7).all()
+
+
+def test_memory_that_no_plan_uses_goes_back():
+    arena, one, two = Arena(), User(), User()
+    memory = arena.memory(1 << 22)
+    memory[:] = 7
+    arena.use(one, 1 << 12)
+    arena.use(two, 1 << 22)
+    assert arena.nbytes == 1 << 22
+    arena.leave(two)
+    assert arena.nbytes == 1 << 12
+    assert (memory[: 1 << 12] == 7).all() and not memory[1 << 12 :].any()
+    del one
+    assert arena.nbytes == 0
+
+
+def test_one_run_at_a_time():
+    arena = Arena()
+    assert arena.acquire() and not arena.acquire()
+    arena.release()
+    assert arena.acquire()
+
+
+def test_more_than_the_machine_has():
+    with pytest.raises(MemoryError, match="bytes are needed at the same time, the machine has"):
+        Arena().memory(given_numbers.machine_memory() + 1)
+
+
+def chain(name, length=6):
+    net = Net(name)
+    blob = "x"
+    for number in range(length):
+        blob = net.Sigmoid(blob, f"{name}_{number}")
+    net.AddExternalOutput(f"{name}_{length - 1}")
+    return net, f"{name}_{length - 1}"
+
+
+def workspace_with(rows=64):
+    workspace = Workspace(threads=1)
+    workspace.feed("x", np.linspace(-1, 1, rows * 8, dtype=np.float32).reshape(rows, 8))
+    return workspace
+
+
+def test_nets_and_shapes_share_an_arena():
+    workspace = workspace_with()
+    for name in "ab":
+        net, _ = chain(name)
+        workspace.create_net(net, observable="outputs")
+        workspace.run_net(net)
+    assert workspace.arena.nbytes == 2 * 64 * 8 * 4
+    workspace.feed("x", np.zeros((640, 8), np.float32))
+    workspace.run_net("a")
+    assert workspace.arena.nbytes == 2 * 640 * 8 * 4
+    workspace.delete_net("a")
+    assert workspace.arena.nbytes == 2 * 64 * 8 * 4
+    workspace.delete_net("b")
+    assert workspace.arena.nbytes == 0
+
+
+def test_a_net_that_an_operator_of_another_one_runs():
+    workspace = workspace_with()
+    inner, _ = chain("inner")
+    workspace.create_net(inner, observable="outputs")
+
+    def run_inner(inputs, outputs):
+        workspace.run_net(inner)
+        outputs[0].feed(inputs[0].data)
+
+    outer = Net("outer")
+    a = outer.Sigmoid("x", "a")
+    b = outer.Sigmoid(a, "b")
+    c = outer.Python(run_inner)([b], ["c"])
+    outer.Add([outer.Sigmoid(c, "d"), a], "y")
+    outer.AddExternalOutput("y")
+    workspace.create_net(outer, observable="outputs")
+    workspace.run_net(outer, 3)
+
+    def sigmoid(x):
+        return 1 / (1 + np.exp(-x))
+
+    x = workspace.fetch("x").astype(np.float64)
+    np.testing.assert_allclose(workspace.fetch("y"), sigmoid(sigmoid(sigmoid(x))) + sigmoid(x), rtol=1e-6)
+
+
+def test_threads_of_one_workspace():
+    workspace = workspace_with(512)
+    nets = [chain(name, 12) for name in "abcd"]
+    expected = {}
+    for net, out in nets:
+        workspace.create_net(net, observable="outputs")
+        workspace.run_net(net)
+        expected[out] = workspace.fetch(out)
+    wrong = []
+
+    def work(net, out):
+        for _ in range(50):
+            workspace.run_net(net)
+            if not np.array_equal(workspace.fetch(out), expected[out]):
+                wrong.append(out)
+
+    threads = [threading.Thread(target=work, args=pair, daemon=True) for pair in nets]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join(HANG)
+    assert not wrong and not any(thread.is_alive() for thread in threads)
+
+
+def test_values_beyond_the_memory_of_the_machine(monkeypatch):
+    workspace = workspace_with()
+    monkeypatch.setattr("netbuilder.runtime.values.arena.machine_memory", lambda: 4096)
+    net, _ = chain("large")
+    workspace.create_net(net, observable="outputs")
+    with pytest.raises(
+        ShapeError, match=r"net 'large', operator 0 .*do not fit into memory .*4,096.*takes 2,048 bytes"
+    ):
+        workspace.run_net(net)

@@ -8,7 +8,7 @@ from typing import Any, Generic, TypeVar
 
 import numpy as np
 
-__all__ = ["Lifetime", "Slot", "lifetimes", "pack_into_arena", "pack_into_slots"]
+__all__ = ["Lifetime", "Slot", "lifetimes", "live_bytes", "pack_into_arena", "pack_into_slots"]
 
 Key = TypeVar("Key", bound=Hashable)
 
@@ -87,28 +87,66 @@ def pack_into_slots(
     return slots
 
 
+def live_bytes(values: Sequence[Lifetime[Any]], *, alignment: int = 64) -> int:
+    """Return the bytes of the values that are needed at the same time, at most: no block of memory can be smaller."""
+    return int(_load(values, alignment).max(initial=0))
+
+
+def _load(values: Sequence[Lifetime[Any]], alignment: int) -> np.ndarray[Any, Any]:
+    """Return for each step the bytes of the values that it needs."""
+    change = np.zeros(max((life.end for life in values), default=-1) + 2, np.int64)
+    for life in values:
+        change[life.start] += -(-life.nbytes // alignment) * alignment
+        change[life.end + 1] -= -(-life.nbytes // alignment) * alignment
+    return np.cumsum(change)
+
+
+_NEAR = 1.005  # times the bytes that are needed at the same time: then no other order of placement is tried
+
+
 def pack_into_arena(values: Sequence[Lifetime[Any]], *, alignment: int = 64) -> tuple[list[int], int]:
     """Return the offset of each value in one block of memory, and the size of that block, in bytes.
 
-    Values whose lifetimes intersect do not overlap in memory. The largest value is placed first. Each is placed in the
-    smallest sufficient gap between the values whose lifetimes intersect its own, or after them.
+    Values that are needed at the same time do not overlap. The largest are placed first, of these the ones that are
+    needed longest, each into the smallest gap that holds it among those that are needed when it is, or after them.
+    Where that leaves gaps, two other orders are tried: by the bytes that are needed at the same time as the value, and
+    those at the peak first.
 
     Args:
-        values: values of one place, with known sizes.
+        values: of one place, with sizes.
         alignment: offsets are multiples of it.
 
     Source: Pisarchyk and Lee, "Efficient Memory Management for Deep Neural Net Inference", 2020, arXiv:2001.03288,
     "Greedy by Size for Offset Calculation".
     """
+    load = _load(values, alignment)
+    peak = int(load.argmax())
+    orders: list[Callable[[Lifetime[Any]], Any]] = [
+        lambda life: (-life.nbytes, life.start - life.end),
+        lambda life: (-int(load[life.start : life.end + 1].max()), -life.nbytes),
+        lambda life: (not life.start <= peak <= life.end, life.start - life.end),
+    ]
+    best: tuple[list[int], int] | None = None
+    for key in orders:
+        found = _place(values, sorted(range(len(values)), key=lambda i: key(values[i])), alignment)
+        if best is None or found[1] < best[1]:
+            best = found
+        if best[1] <= _NEAR * load[peak]:
+            break
+    assert best is not None
+    return best
+
+
+def _place(values: Sequence[Lifetime[Any]], order: Sequence[int], alignment: int) -> tuple[list[int], int]:
+    """Return the offsets of values that are placed in this order, and the size of the block."""
     offsets = [0] * len(values)
-    # Rows start, end, offset, limit; a column for each value placed so far, ordered by offset.
-    table = np.zeros((4, len(values)), np.int64)
-    for count, index in enumerate(sorted(range(len(values)), key=lambda i: (-values[i].nbytes, values[i].start))):
+    table = np.zeros((4, len(values)), np.int64)  # of the values placed so far, by offset: start, end, offset, limit
+    for count, index in enumerate(order):
         life = values[index]
         need = -(-life.nbytes // alignment) * alignment
         start, end, begin, limit = table[:, :count]
-        intersects = (start <= life.end) & (end >= life.start)
-        offset = _smallest_gap(begin[intersects], limit[intersects], need)
+        at_that_time = (start <= life.end) & (end >= life.start)
+        offset = _smallest_gap(begin[at_that_time], limit[at_that_time], need)
         row = int(np.searchsorted(begin, offset, side="right"))
         table[:, row + 1 : count + 1] = table[:, row:count].copy()
         table[:, row] = life.start, life.end, offset, offset + need

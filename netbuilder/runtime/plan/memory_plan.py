@@ -15,7 +15,7 @@ from collections.abc import Callable, Collection, Iterable, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
-from netbuilder.graph.lifetimes import Lifetime, pack_into_arena
+from netbuilder.graph.lifetimes import Lifetime, live_bytes, pack_into_arena
 from netbuilder.ops.core.operator import STRING, TensorSpec
 from netbuilder.ops.engines.arrays import aligned_empty, as_flat
 from netbuilder.ops.engines.layouts import HOST, new_buffer
@@ -70,16 +70,7 @@ class MemoryPlan:
     @property
     def live(self) -> int:
         """The bytes of what is needed at the same time, at most: no arena for this order of steps can be smaller."""
-        change: dict[int, int] = {}
-        for each in self.placed:
-            size = _aligned(each.nbytes)
-            change[each.start] = change.get(each.start, 0) + size
-            change[each.end + 1] = change.get(each.end + 1, 0) - size
-        most = now = 0
-        for step in sorted(change):
-            now += change[step]
-            most = max(most, now)
-        return most
+        return live_bytes([Lifetime(each.what, each.start, each.end, nbytes=each.nbytes) for each in self.placed])
 
 
 def assign(

@@ -89,7 +89,7 @@ OPTIMIZATIONS: Mapping[str, Optimization] = MappingProxyType({
     ),
     "constants": Optimization("copies of blobs that are declared constant are made once, not in each run"),
     "inplace": Optimization("a kernel overwrites its input where it can and the input is not needed any more"),
-    "reuse": Optimization("values that are not observable share memory when they are not needed at the same time"),
+    "reuse": Optimization("values that nobody can fetch share memory when they are not needed at the same time"),
     "kept_for_gradients": Optimization(
         "intermediate results of a kernel (a variance, a scale) are kept for the kernel of its gradient", ROUNDING
     ),

@@ -136,7 +136,7 @@ def _share(
     schedule = Schedule(steps, dependencies(steps, memory_of) if several else None)
     lives = _lifetimes(storage, steps, schedule)
     _overwrite(storage, lives, steps)
-    sharing = [
+    sharing: list[Lifetime[Any]] = [
         life for life in lives.values() if life.key.may_share and not any(id(v) in apart for v in life.key.values)
     ]
     for life in sharing:

@@ -315,13 +315,16 @@ def as_names(blobs: Any, *, unnamed: bool = False) -> list[str]:
         raise TypeError(
             f"blobs must be a BlobReference, a string, or a list of these, got {blobs!r} of type {type(blobs).__name__}"
         )
-    scope = CurrentNameScope()
+    scope: str | None = None
     names = []
     for blob in blobs:
         kind = type(blob)
         if kind is BlobReference:
             names.append(blob._name)
-        elif kind is str:
+            continue
+        if scope is None:
+            scope = CurrentNameScope()
+        if kind is str:
             if not blob and not unnamed:
                 raise NetError("the name of a blob must not be empty, got ''")
             names.append(scope + blob)

@@ -12,7 +12,7 @@ import netbuilder.ops.all  # noqa: F401  (fills the registry)
 from netbuilder.graph.blob import BlobReference, as_names
 from netbuilder.graph.scope import CurrentDeviceScope
 from netbuilder.graph.source import user_source
-from netbuilder.ops.core.operator import Operator, argument_fields, check_arity, decode
+from netbuilder.ops.core.operator import Operator, argument_fields, decode
 from netbuilder.ops.core.random_streams import RANDOM_ARGUMENTS, RANDOM_STREAM, draws, stream_of
 from netbuilder.ops.core.registry import find, is_registered
 from netbuilder.proto import Argument, ArgumentError, DeviceOption, OperatorDef, TensorProto
@@ -64,11 +64,14 @@ _LAYERS = {
 }
 """Operators with parameters among their inputs -> the brew helpers that create these."""
 
-# Cache of valid operators, as (type, numbers of blobs, arguments): nets have many equal operators, and decoding
-# takes several times as long as this lookup.
-_checked: set[tuple[Any, ...]] = set()
-_CHECKED_LIMIT = 20_000
-_LONGEST_KEY = 16
+# (class, numbers of blobs, in-place pairs, arguments) -> a valid operator with these arguments, and no blobs. Nets have
+# many operators that differ only in their blobs, and storing and checking arguments takes several times as long as this
+# lookup.
+_templates: dict[tuple[Any, ...], OperatorDef] = {}
+_TEMPLATES_LIMIT = 20_000
+_LONGEST_LIST = 16
+_MOST_PAIRS = 100
+_LONGEST_TEXT = 1000
 
 
 def IsOperator(op_type: str) -> bool:
@@ -124,16 +127,40 @@ def CreateOperator(
     )
 
 
-def build_operator(op_type: str, inputs: list[str], outputs: list[str], debug_info: str, **kwargs: Any) -> OperatorDef:
+def build_operator(
+    op_type: str,
+    inputs: list[str],
+    outputs: list[str],
+    debug_info: str,
+    *,
+    name: str = "",
+    control_input: Any = None,
+    device_option: DeviceOption | None = None,
+    arg: Iterable[Argument] | None = None,
+    engine: str | None = None,
+    **kwargs: Any,
+) -> OperatorDef:
     """Return the operator that ``CreateOperator`` describes, after all checks; the names have their scopes already."""
     cls = find(op_type)
-    op = make_operator(op_type, inputs, outputs, debug_info, **kwargs)
-    decoded = None if kwargs.get("arg") is not None else {k: v for k, v in kwargs.items() if k not in _FIELDS}
-    _check(cls, op, inputs, outputs, decoded)
+    key = _key(cls, inputs, outputs, kwargs) if arg is None else None
+    template = _templates.get(key) if key is not None else None
+    if template is not None:
+        op = OperatorDef()
+        op.CopyFrom(template)
+        op.input.extend(inputs)
+        op.output.extend(outputs)
+        _set_fields(op, debug_info, name, control_input, device_option, arg, engine)
+        return op
+    op = _with_arguments(op_type, inputs, outputs, kwargs)
+    template = OperatorDef(type=op_type, arg=op.arg)
+    _set_fields(op, debug_info, name, control_input, device_option, arg, engine)
+    _check_argument_names(cls, op)
+    decode(cls, op)
+    if key is not None:
+        if len(_templates) >= _TEMPLATES_LIMIT:
+            _templates.clear()
+        _templates[key] = template
     return op
-
-
-_FIELDS = frozenset({"name", "control_input", "device_option", "arg", "engine"})
 
 
 def make_operator(
@@ -150,11 +177,29 @@ def make_operator(
     **kwargs: Any,
 ) -> OperatorDef:
     """Return the operator that ``CreateOperator`` describes, unchecked; the names have their scopes already."""
+    op = _with_arguments(op_type, inputs, outputs, kwargs)
+    _set_fields(op, debug_info, name, control_input, device_option, arg, engine)
+    return op
+
+
+def _with_arguments(op_type: str, inputs: list[str], outputs: list[str], kwargs: dict[str, Any]) -> OperatorDef:
     for value in kwargs.values():
         if type(value) not in _PLAIN_TYPES:
             kwargs = {key: _plain(value) for key, value in kwargs.items()}
             break
-    op = make_op(op_type, inputs, outputs, **kwargs)
+    return make_op(op_type, inputs, outputs, **kwargs)
+
+
+def _set_fields(
+    op: OperatorDef,
+    debug_info: str,
+    name: str,
+    control_input: Any,
+    device_option: DeviceOption | None,
+    arg: Iterable[Argument] | None,
+    engine: str | None,
+) -> None:
+    """Set the fields of an operator that are neither its blobs nor arguments of its class."""
     op.debug_info = debug_info
     if name:
         op.name = name
@@ -164,7 +209,7 @@ def make_operator(
         device_option = CurrentDeviceScope()
     if device_option is not None:
         if not isinstance(device_option, DeviceOption):
-            raise TypeError(f"{op_type}: device_option must be a DeviceOption, got {device_option!r}")
+            raise TypeError(f"{op.type}: device_option must be a DeviceOption, got {device_option!r}")
         op.device_option.CopyFrom(device_option)
     if engine:
         op.engine = engine
@@ -172,7 +217,6 @@ def make_operator(
         op.control_input.extend(as_names(control_input))
     if draws(op):
         set_argument(op, RANDOM_STREAM, stream_of(op))
-    return op
 
 
 _CONSTANT_FILLS = {"i4": "GivenTensorIntFill", "i8": "GivenTensorInt64Fill", "b1": "GivenTensorBoolFill"}
@@ -223,7 +267,8 @@ def arguments_by_position(op_type: str, values: Sequence[Any]) -> ArgumentError:
     )
 
 
-_PLAIN_TYPES = frozenset({int, float, str, bool, bytes, list, tuple})
+_SCALARS = frozenset({int, float, str, bool, bytes})
+_PLAIN_TYPES = _SCALARS | {list, tuple}
 
 
 def _plain(value: Any) -> Any:
@@ -236,39 +281,28 @@ def _plain(value: Any) -> Any:
     return proto() if callable(proto) else value
 
 
-def _check(
-    cls: type[Operator], op: OperatorDef, inputs: list[str], outputs: list[str], kwargs: dict[str, Any] | None
-) -> None:
-    """Check an operator; ``kwargs`` are its arguments, None if it was given ``arg`` as well (not cached)."""
-    key = None if kwargs is None else _key(cls, len(inputs), len(outputs), kwargs)
-    if key is None or key not in _checked:
-        _check_argument_names(cls, op)
-        decode(cls, op)
-        if key is not None:
-            if len(_checked) >= _CHECKED_LIMIT:
-                _checked.clear()
-            _checked.add(key)
-    elif cls.must_inplace or not set(inputs).isdisjoint(outputs):
-        check_arity(cls, op)
-
-
-def _key(cls: type[Operator], n_in: int, n_out: int, kwargs: dict[str, Any]) -> tuple[Any, ...] | None:
-    items: list[Any] = [cls, n_in, n_out]
+def _key(cls: type[Operator], inputs: list[str], outputs: list[str], kwargs: dict[str, Any]) -> tuple[Any, ...] | None:
+    """Return a key that is equal only for operators with the same arguments and in-place pairs; None: none."""
+    items: list[Any] = [cls, len(inputs), len(outputs)]
+    if not set(inputs).isdisjoint(outputs):
+        if len(inputs) * len(outputs) > _MOST_PAIRS:
+            return None
+        items.append(tuple([a == b for b in outputs for a in inputs]))
     for name, value in kwargs.items():
         kind = type(value)
         if kind is list or kind is tuple:
-            if len(value) > _LONGEST_KEY:
+            if len(value) > _LONGEST_LIST or not _SCALARS.issuperset(map(type, value)):
                 return None
-            value = tuple(value)
-        elif kind not in _PLAIN_TYPES:
+            value = repr(value)  # 1, 1.0 and True are equal, and so are 0.0 and -0.0
+        elif kind not in _SCALARS:
+            if value is not None:
+                return None
+        elif kind is float:
+            value = value or repr(value)
+        elif (kind is str or kind is bytes) and len(value) > _LONGEST_TEXT:
             return None
         items += (name, kind, value)
-    key = tuple(items)
-    try:
-        hash(key)
-    except TypeError:  # arrays, messages, lists of lists
-        return None
-    return key
+    return tuple(items)
 
 
 def _check_argument_names(cls: type[Operator], op: OperatorDef) -> None:

@@ -6,13 +6,26 @@ import os
 import sys
 import warnings
 from types import CodeType, FrameType
-from typing import Any
+from typing import Any, NamedTuple
 
 __all__ = ["definition_of", "source_with_path", "user_source", "warn_user"]
 
-# id of a code object -> the object, which keeps it alive so that its id is not reused, and file and function of its
-# frames, None for the library's own code. Hashing the code objects themselves would be slow.
-_frames: dict[int, tuple[CodeType, tuple[str, str] | None]] = {}
+
+class _Code(NamedTuple):
+    """What is known of a code object.
+
+    Args:
+        code: the object, which is kept so that its id is not reused.
+        shown: file and function of its frames; None for the library's own code.
+        lines: index of an instruction -> the text of its line.
+    """
+
+    code: CodeType
+    shown: tuple[str, str] | None
+    lines: dict[int, str]
+
+
+_codes: dict[int, _Code] = {}  # by the id of the code object; to hash the objects themselves would be slow
 
 
 def user_source(depth: int = 1) -> str:
@@ -26,9 +39,12 @@ def user_source(depth: int = 1) -> str:
     """
     frame: FrameType | None = sys._getframe(depth)
     while frame is not None:
-        shown = _user_frame(frame)
-        if shown is not None:
-            return f"{shown[0]}:{frame.f_lineno} in {shown[1]}"
+        known = _codes.get(id(frame.f_code)) or _known(frame)
+        if known.shown is not None:
+            text = known.lines.get(frame.f_lasti)
+            if text is None:
+                text = known.lines[frame.f_lasti] = f"{known.shown[0]}:{frame.f_lineno} in {known.shown[1]}"
+            return text
         frame = frame.f_back
     return ""
 
@@ -38,7 +54,7 @@ def source_with_path(text: str) -> str:
     place, _, name = text.partition(" in ")
     file, _, line = place.rpartition(":")
     found = ""
-    for code, shown in _frames.values():
+    for code, shown, _ in _codes.values():
         if shown == (file, name):
             found = f"{code.co_filename}:{line}:{name}"
             if any(number == int(line) for _, _, number in code.co_lines()):
@@ -59,18 +75,17 @@ def definition_of(function: Any) -> str:
 def warn_user(text: str, category: type[Warning] = UserWarning) -> None:
     """Give a warning that points at the innermost line outside the library."""
     frame, level = sys._getframe(1), 2
-    while frame.f_back is not None and _user_frame(frame) is None:
+    while frame.f_back is not None and _known(frame).shown is None:
         frame, level = frame.f_back, level + 1
     warnings.warn(text, category, stacklevel=level)
 
 
-def _user_frame(frame: FrameType) -> tuple[str, str] | None:
-    """Return file and function of a frame, None for the library's own."""
+def _known(frame: FrameType) -> _Code:
     code = frame.f_code
-    entry = _frames.get(id(code))
-    if entry is None:
-        entry = _frames[id(code)] = (code, _shown(frame))
-    return entry[1]
+    known = _codes.get(id(code))
+    if known is None:
+        known = _codes[id(code)] = _Code(code, _shown(frame), {})
+    return known
 
 
 def _shown(frame: FrameType) -> tuple[str, str] | None:

@@ -13,7 +13,9 @@ from netbuilder.graph.scope import SEPARATOR, DeviceScope, NameScope
 from netbuilder.graph.source import definition_of
 from netbuilder.model import ModelHelper
 from netbuilder.ops.core.random_streams import RANDOM_REPLICA, RANDOM_STREAM, draws, stream_of
+from netbuilder.ops.core.registry import find, is_registered
 from netbuilder.parallel.loss_scale import LossScale, warn_of_unscaled_losses
+from netbuilder.passes.blob_devices import may_have_subgraphs
 from netbuilder.proto import NetDef, NetError, OperatorDef
 from netbuilder.proto.arguments import set_argument
 from netbuilder.proto.errors import counted
@@ -171,9 +173,16 @@ def assign_random_replicas(net: NetDef, record: Replicas) -> None:
         record: the record of its replicas.
     """
     for op in net.op:
+        if not _may_draw(op.type):
+            continue
         local = record.devices.replica_of(op.output[0]) if op.output else None
         if local is not None:
             draw_as(op, record.devices.scopes[local], record.world.first_replica + local)
+
+
+def _may_draw(op_type: str) -> bool:
+    """Whether operators of a type, or of their subgraphs, can draw random numbers."""
+    return may_have_subgraphs(op_type) or is_registered(op_type) and find(op_type).draws
 
 
 def draw_as(op: OperatorDef, scope: str, replica: int) -> None:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterator, Sequence
+from collections.abc import Collection, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -122,7 +122,7 @@ def device_faults(
             continue
         device = operator_device(op, net)
         own = scopes.get((device.device_type, device.device_id))
-        if own is None or not _all_under(own, op):
+        if own is None or not (_all_under(own, op.input) and _all_under(own, op.output)):
             yield from _faults_of(index, op, net, owners)
         if may_have_subgraphs(op_type):
             for subgraph in subgraphs(op):
@@ -130,12 +130,9 @@ def device_faults(
                     yield from _faults_of(index, inner, subgraph, owners)
 
 
-def _all_under(scope: str, op: OperatorDef) -> bool:
+def _all_under(scope: str, blobs: Iterable[str]) -> bool:
     """Whether all blobs are the replica's own. This is a fast path for nearly all operators."""
-    for blob in op.input:
-        if not blob.startswith(scope):
-            return False
-    for blob in op.output:
+    for blob in blobs:
         if not blob.startswith(scope):
             return False
     return True

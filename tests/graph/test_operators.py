@@ -4,6 +4,7 @@ import numpy as np
 import pytest
 
 from netbuilder.graph import BlobReference, CreateOperator, IsOperator, Net
+from netbuilder.graph.operators import build_operator, make_operator
 from netbuilder.proto import Argument, ArgumentError, NetError
 from netbuilder.proto.arguments import arguments
 
@@ -85,3 +86,39 @@ def test_references_as_arguments_stand_for_their_names():
     net = Net("n")
     net.LearningRate("iter", "lr", base_lr=0.1, policy=BlobReference("fixed"))
     assert arguments(net.Proto().op[0])["policy"] == b"fixed"
+
+
+@pytest.mark.parametrize(
+    "values",
+    [
+        (1, True, 1.0),
+        (0.0, -0.0, 0, False),
+        ([1, 2], [1.0, 2.0], (1, 2), [True, 2]),
+        ([0.0], [-0.0]),
+        ("1", b"1", 1, ["1"], None),
+    ],
+)
+def test_arguments_that_compare_equal_are_stored_as_they_are(values):
+    """Whichever of them an earlier operator had."""
+    for order in (values, values[::-1]):
+        for value in order:
+            op = build_operator("Print", ["x"], [], "", **{"limit": 1, "order": value})
+            assert (
+                op.SerializeToString()
+                == make_operator("Print", ["x"], [], "", limit=1, order=value).SerializeToString()
+            )
+
+
+def test_an_overwritten_input_is_refused_again_and_again():
+    CreateOperator("Softmax", "x", "y")
+    for _ in range(2):
+        with pytest.raises(NetError, match="output 0 .'x'. may not overwrite input 0"):
+            CreateOperator("Softmax", "x", "x")
+    for blobs in (["x", "y", "x"], ["x", "x", "x"]):
+        *inputs, output = blobs
+        assert CreateOperator("Sum", inputs, output).output[0] == "x"
+    with pytest.raises(NetError, match="output 0 must overwrite input 0"):
+        CreateOperator("ScatterWeightedSum", ["w", "one", "i", "v", "lr"], "other")
+    CreateOperator("ScatterWeightedSum", ["w", "one", "i", "v", "lr"], "w")
+    with pytest.raises(NetError, match="output 0 must overwrite input 0"):
+        CreateOperator("ScatterWeightedSum", ["w", "one", "i", "v", "lr"], "other")

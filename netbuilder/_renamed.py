@@ -1,17 +1,20 @@
-"""Old names of modules: they are aliases of the modules' new names, with a DeprecationWarning, for one version."""
+"""Old names of modules, functions, members and arguments, which work with a DeprecationWarning for one version."""
 
 from __future__ import annotations
 
+import functools
 import importlib
 import sys
 import warnings
 from collections.abc import Callable, Mapping
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, TypeVar
 
 if TYPE_CHECKING:
     from importlib.machinery import ModuleSpec
 
-__all__ = ["install", "moved_names"]
+__all__ = ["RenamedMember", "install", "moved_names", "renamed_arguments"]
+
+T = TypeVar("T", bound=Callable[..., Any])
 
 # Packages whose modules have moved into subpackages.
 _FOLDERS = ("netbuilder.ops", "netbuilder.runtime")
@@ -93,6 +96,9 @@ RENAMED = {
     "netbuilder.model.hierarchy": "netbuilder.ops.losses.hierarchical_softmax",
     "netbuilder.model.undo": "netbuilder.model.rollback",
     "netbuilder.parallel.snapshot": "netbuilder.model.rollback",
+    "netbuilder.graph.seeding": "netbuilder.graph.net",
+    "netbuilder.model.arg_scope": "netbuilder.model.brew",
+    "netbuilder.runtime.step_blobs": "netbuilder.caffe2.step_blobs",
     "netbuilder.graph.constant": "netbuilder.graph.operators",
     "netbuilder.data.image_color": "netbuilder.data.image_transform",
     "netbuilder.graph.unknown": "netbuilder.graph.suggestions",
@@ -139,22 +145,74 @@ def moved_names(old: str, homes: Mapping[str, str]) -> Callable[[str], Any]:
 
     Args:
         old: name of the module.
-        homes: old name -> module that has it now, or "module:name" if it has a new name.
+        homes: old name -> module that has it now, "module:name" if it has a new name, ":name" in the same module.
     """
 
     def find(name: str) -> Any:
         if name not in homes:
             raise AttributeError(f"module {old!r} has no attribute {name!r}")
         module, _, present = homes[name].partition(":")
-        present = present or name
-        warnings.warn(
-            f"{old}.{name} is {module}.{present} now; the old name will be removed in the next version",
-            DeprecationWarning,
-            stacklevel=2,
-        )
+        module, present = module or old, present or name
+        what = "is no longer public; it" if present.startswith("_") else f"is {module}.{present} now; the old name"
+        warnings.warn(f"{old}.{name} {what} will be removed in the next version", DeprecationWarning, stacklevel=2)
         return getattr(importlib.import_module(module), present)
 
     return find
+
+
+class RenamedMember:
+    """An old name of an attribute or a method: ``old = RenamedMember("present")`` in the class.
+
+    Reading it warns and returns the present member.
+    """
+
+    def __init__(self, present: str) -> None:
+        self._present = present
+        self._name = ""
+
+    def __set_name__(self, owner: type, name: str) -> None:
+        self._name = name
+
+    def __get__(self, instance: Any, owner: type) -> Any:
+        _warn_of_member(f"{owner.__name__}.{self._name}", self._present)
+        return getattr(owner if instance is None else instance, self._present)
+
+
+def renamed_arguments(**present: str | None) -> Callable[[T], T]:
+    """Return a decorator that lets a function, or the constructor of a class, take arguments by their old names.
+
+    Args:
+        present: old name -> present name; None: the argument is ignored.
+    """
+
+    def decorate(target: T) -> T:
+        either: Any = target
+        function = either.__init__ if isinstance(target, type) else either
+
+        @functools.wraps(function)
+        def call(*args: Any, **kwargs: Any) -> Any:
+            for old in [name for name in present if name in kwargs]:
+                _warn_of_member(f"{either.__name__}({old}=...)", present[old])
+                value, name = kwargs.pop(old), present[old]
+                if name in kwargs:
+                    raise TypeError(f"{either.__name__} got both {old!r} and {name!r}, its present name")
+                if name is not None:
+                    kwargs[name] = value
+            return function(*args, **kwargs)
+
+        result: Any = call
+        result.renamed_arguments = present
+        if isinstance(target, type):
+            either.__init__ = result
+            return target
+        return result
+
+    return decorate
+
+
+def _warn_of_member(old: str, present: str | None) -> None:
+    what = f"is {present} now; the old name" if present else "has no effect any more; the argument"
+    warnings.warn(f"{old} {what} will be removed in the next version", DeprecationWarning, stacklevel=3)
 
 
 def _renamed(name: str) -> str | None:

@@ -36,7 +36,12 @@ OUTER = {
     "",
 }  # "" is the root package, which imports every package on demand
 
-FOR_ALL = {"netbuilder.__version__", "netbuilder._renamed.moved_names"}
+FOR_ALL = {
+    "netbuilder.__version__",
+    "netbuilder._renamed.RenamedMember",
+    "netbuilder._renamed.moved_names",
+    "netbuilder._renamed.renamed_arguments",
+}
 
 LIBRARY = [module for module in library_modules() if not module.generated]
 

@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 import fnmatch
-import warnings
 from collections.abc import Collection, Iterable, Mapping
 from dataclasses import dataclass, field
 
+from netbuilder._renamed import RenamedMember
 from netbuilder.graph.blob import strip_prefix
 from netbuilder.ops.core.operator import STRING, TensorSpec
 from netbuilder.proto import NetError
@@ -32,15 +32,7 @@ class LoadReport:
     skipped: Mapping[str, str] = field(default_factory=dict)
     reinitialized: Mapping[str, str] = field(default_factory=dict)
 
-    @property
-    def reinitialised(self) -> Mapping[str, str]:
-        """The old name of ``reinitialized``."""
-        warnings.warn(
-            "LoadReport.reinitialised is reinitialized now; the old name will be removed in the next version",
-            DeprecationWarning,
-            stacklevel=2,
-        )
-        return self.reinitialized
+    reinitialised = RenamedMember("reinitialized")
 
     def __str__(self) -> str:
         rows = [f"{self.source}: {len(self.loaded)} blobs loaded, {len(self.skipped)} skipped, "
@@ -66,6 +58,8 @@ class Match:
     skipped: dict[str, str]
     left: dict[str, str]
     intended: frozenset[str]
+
+    meant = RenamedMember("intended")
 
 
 def match_blobs(

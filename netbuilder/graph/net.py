@@ -7,6 +7,7 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from functools import partial
 from typing import Any
 
+from netbuilder._renamed import RenamedMember, moved_names, renamed_arguments
 from netbuilder.graph import gradients
 from netbuilder.graph.blob import BlobReference, GradientSlice, ScopedName, as_names, blob_name
 from netbuilder.graph.context_stack import under_builder
@@ -25,6 +26,8 @@ from netbuilder.proto import PROTO_CUDA, DeviceOption, NetDef, NetError, Operato
 from netbuilder.proto.arguments import set_argument
 
 __all__ = ["Net", "operator_watchers"]
+
+__getattr__ = moved_names(__name__, {"seed_operators": ":_seed_operators"})
 
 PROTO_MKLDNN = 2
 PROTO_IDEEP = 5
@@ -56,6 +59,8 @@ class Net(NetBlobs):
 
     initializes: Net | None = None
     """The main net of the model whose init net this is; None for copies of an init net."""
+
+    initialises = RenamedMember("initializes")
 
     protects_all = False
     """Whether this init net, of a model for evaluation, must not overwrite any blob; False: no trained blob."""
@@ -245,6 +250,7 @@ class Net(NetBlobs):
 
     # -- copies -----------------------------------------------------------------------------
 
+    @renamed_arguments(keep_schema=None)
     def Clone(
         self,
         name: str,
@@ -415,12 +421,16 @@ class Net(NetBlobs):
         """
         if sequence_seed and seed_on_op_def:
             raise NetError(f"net {self}: set_rand_seed: give sequence_seed or seed_on_op_def, not both")
-        for index, op in enumerate(self._net.op):
-            if seed_on_op_def:
-                text = "|".join([op.type, *op.input, "", *op.output, str(seed)])
-                op.device_option.random_seed = zlib.crc32(text.encode())
-            else:
-                op.device_option.random_seed = seed + index if sequence_seed else seed
+        _seed_operators(self._net, seed, in_sequence=sequence_seed, by_operator=seed_on_op_def)
+
+
+def _seed_operators(net: NetDef, seed: int, *, in_sequence: bool = True, by_operator: bool = False) -> None:
+    for index, op in enumerate(net.op):
+        if by_operator:
+            text = "|".join([op.type, *op.input, "", *op.output, str(seed)])
+            op.device_option.random_seed = zlib.crc32(text.encode())
+        else:
+            op.device_option.random_seed = seed + index if in_sequence else seed
 
 
 def _renaming(blobs: Mapping[Any, Any] | Iterable[Any], *, keep: bool) -> dict[str, str]:

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any
 
+from netbuilder._renamed import moved_names
 from netbuilder.ops.core.registry import find, is_registered
 from netbuilder.proto import NetDef, OperatorDef
 
@@ -20,6 +21,8 @@ __all__ = [
     "rename_in_operator",
     "rename_output",
 ]
+
+__getattr__ = moved_names(__name__, {"held_nets": ":subgraphs", "rename_held": ":rename_in_subgraphs"})
 
 Renaming = Callable[[str], str]
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
+from netbuilder._renamed import moved_names
 from netbuilder.graph.blob import BlobReference, GradientSlice
 from netbuilder.graph.net import Net
 from netbuilder.graph.operators import IsOperator
@@ -14,6 +15,8 @@ from netbuilder.model.parameters import ModelParameters
 from netbuilder.proto import GradientError, NetDef, NetError
 
 __all__ = ["DEFAULT_ARG_SCOPE", "ModelHelper"]
+
+__getattr__ = moved_names(__name__, {"complete_net": ":_complete_net", "split_complete_net": ":_split_complete_net"})
 
 DEFAULT_ARG_SCOPE: Mapping[str, Any] = {"order": "NCHW", "use_cudnn": True, "cudnn_exhaustive_search": False}
 """Default arguments of layer helpers, unless the call, a scope or the model sets them."""
@@ -198,27 +201,11 @@ class ModelHelper(ModelParameters):
 
         Its executor is that of the main net.
         """
-        joined = self.param_init_net.Clone(self.name + "_complete_net")
-        for op in joined.Proto().op:
-            op.debug_info += _INIT_MARK
-        joined.AppendNet(self.net)
-        proto, main = joined.Proto(), self.net.Proto()
-        if main.HasField("type"):
-            proto.type = main.type
-        if main.HasField("num_workers"):
-            proto.num_workers = main.num_workers
-        return joined
+        return _complete_net(self.name + "_complete_net", self.param_init_net, self.net)
 
     def ConstructInitTrainNetfromNet(self, net: Net) -> None:
         """Replace init net and main net by the parts of a net of ``GetCompleteNet``, here or in Caffe2."""
-        init_ops: list[int] = []
-        main_ops: list[int] = []
-        for index, op in enumerate(net.Proto().op):
-            (init_ops if op.debug_info.endswith(_INIT_MARK) else main_ops).append(index)
-        self.param_init_net, self.net = (
-            net.Clone(f"{net.Name()}/{name}", op_id_mask=ops, update_external_list=True)
-            for name, ops in (("generated_param_init_net", init_ops), ("generated_net", main_ops))
-        )
+        self.param_init_net, self.net = _split_complete_net(net)
 
     def RunAllOnGPU(self, *args: Any, **kwargs: Any) -> None:
         """Set the device of both nets to a GPU; arguments as for ``Net.RunAllOnGPU``."""
@@ -258,3 +245,29 @@ class ModelHelper(ModelParameters):
 
     def __repr__(self) -> str:
         return f"ModelHelper({self.name!r}, {len(self.params)} parameters, {len(self.net.Proto().op)} operators)"
+
+
+def _complete_net(name: str, init_net: Net, main_net: Net) -> Net:
+    joined = init_net.Clone(name)
+    for op in joined.Proto().op:
+        op.debug_info += _INIT_MARK
+    joined.AppendNet(main_net)
+    proto, main = joined.Proto(), main_net.Proto()
+    if main.HasField("type"):
+        proto.type = main.type
+    if main.HasField("num_workers"):
+        proto.num_workers = main.num_workers
+    return joined
+
+
+def _split_complete_net(net: Net) -> tuple[Net, Net]:
+    """Return the init net and the main net of a complete net."""
+    init_ops: list[int] = []
+    main_ops: list[int] = []
+    for index, op in enumerate(net.Proto().op):
+        (init_ops if op.debug_info.endswith(_INIT_MARK) else main_ops).append(index)
+    init_net, main_net = (
+        net.Clone(f"{net.Name()}/{name}", op_id_mask=ops, update_external_list=True)
+        for name, ops in (("generated_param_init_net", init_ops), ("generated_net", main_ops))
+    )
+    return init_net, main_net

@@ -6,6 +6,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any
 
+from netbuilder._renamed import moved_names
 from netbuilder.graph.net import Net
 from netbuilder.proto import NetDef
 
@@ -13,6 +14,11 @@ if TYPE_CHECKING:
     from netbuilder.model.model_helper import ModelHelper
 
 __all__ = ["remove_added_on_error", "restore_on_error"]
+
+__getattr__ = moved_names(
+    __name__,
+    {"taken_back_on_error": ":remove_added_on_error", "unchanged_on_error": ":restore_on_error"},
+)
 
 
 @contextmanager

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from typing import Any
 
+from netbuilder._renamed import moved_names
 from netbuilder.graph.blob import BlobReference, GradientSlice
 from netbuilder.graph.net import Net
 from netbuilder.graph.scope import DeviceScope, NameScope
@@ -19,6 +20,8 @@ from netbuilder.proto import ArgumentError, DeviceOption, GradientError, NetErro
 from netbuilder.proto.arguments import make_device_option
 
 __all__ = ["WeightDecayBuilder", "add_weight_decay", "build_optimizer"]
+
+__getattr__ = moved_names(__name__, {"norm_ratio": ":_norm_ratio"})
 
 _CLIPPING_SCOPE = "norm_clipped_grad_update"
 

@@ -4,11 +4,12 @@ from __future__ import annotations
 
 import dataclasses
 import logging
-from collections.abc import Callable, Collection, Iterator
+from collections.abc import Callable, Collection, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Any
 
+from netbuilder._renamed import moved_names
 from netbuilder.graph.blob import BlobReference, GradientSlice
 from netbuilder.graph.devices import Devices
 from netbuilder.graph.replicas import Replicas, World
@@ -41,6 +42,8 @@ from netbuilder.proto import NetDef, NetError
 from netbuilder.proto.depth import deep_nets
 
 __all__ = ["Request", "build"]
+
+__getattr__ = moved_names(__name__, {"share_parameters": ":_share_parameters"})
 
 _log = logging.getLogger("netbuilder")
 
@@ -113,7 +116,7 @@ def build(model: ModelHelper, request: Request) -> Replicas:
             gradients = group_gradients(record.parameters, model.param_to_grad, record.devices)
         record = dataclasses.replace(record, gradients=tuple(gradients))
     if record.shared:
-        _share_parameters(model, record)
+        _share_parameters(model, record.parameters, record.devices)
     else:
         for name in record.parameters:
             first, *others = record.blobs(name)
@@ -211,13 +214,13 @@ def _group(
     )
 
 
-def _share_parameters(model: ModelHelper, record: Replicas) -> None:
+def _share_parameters(model: ModelHelper, parameters: Sequence[str], devices: Devices) -> None:
     """Let all replicas, on the CPU, read the first one's parameters, and remove those of the others.
 
     Each replica keeps its own computed parameters.
     """
-    first, *others = record.devices.scopes
-    renaming = {scope + name: first + name for scope in others for name in record.parameters}
+    first, *others = devices.scopes
+    renaming = {scope + name: first + name for scope in others for name in parameters}
     main, init_net = model.net.Proto(), model.param_init_net.Proto()
     for op in main.op:
         for slot, blob in enumerate(op.input):

@@ -6,6 +6,7 @@ from collections.abc import Iterator, Mapping
 from functools import cached_property
 from typing import Any
 
+from netbuilder._renamed import moved_names
 from netbuilder.graph.blob import BlobReference, GradientSlice
 from netbuilder.graph.devices import Devices
 from netbuilder.graph.replicas import Replicas
@@ -14,6 +15,11 @@ from netbuilder.passes.blob_devices import blob_devices
 from netbuilder.proto import DeviceOption
 
 __all__ = ["set_caffe2_attributes", "set_device_attributes"]
+
+__getattr__ = moved_names(
+    __name__,
+    {"leave_on_model": ":set_caffe2_attributes", "show_devices": ":set_device_attributes"},
+)
 
 
 def set_device_attributes(model: ModelHelper, devices: Devices) -> None:

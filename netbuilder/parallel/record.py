@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections import Counter
 
+from netbuilder._renamed import moved_names
 from netbuilder.graph.blob import device_prefix
 from netbuilder.graph.devices import Devices
 from netbuilder.graph.replicas import Replicas, has_record
@@ -13,6 +14,8 @@ from netbuilder.passes.device_check import CROSSING
 from netbuilder.proto import PROTO_CPU, PROTO_CUDA, NetDef, NetError
 
 __all__ = ["replicas_of"]
+
+__getattr__ = moved_names(__name__, {"GradientGroup": "netbuilder.graph.replicas"})
 
 
 def replicas_of(net: NetDef) -> Replicas:

@@ -7,6 +7,7 @@ import os
 from collections.abc import Callable, Iterable, Sequence
 from typing import Any
 
+from netbuilder._renamed import moved_names
 from netbuilder.graph.devices import Devices
 from netbuilder.graph.replicas import has_record
 from netbuilder.graph.scope import SEPARATOR, CurrentDeviceScope, CurrentNameScope
@@ -27,6 +28,8 @@ __all__ = [
     "choose_devices",
     "refuse_unsupported",
 ]
+
+__getattr__ = moved_names(__name__, {"refuse_later_arguments": ":refuse_unsupported"})
 
 
 def check_model(model: Any) -> None:

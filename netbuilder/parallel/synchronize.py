@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Sequence
 from typing import Any
 
+from netbuilder._renamed import moved_names
 from netbuilder.graph.blob import blob_name
 from netbuilder.graph.devices import Devices
 from netbuilder.graph.net import Net
@@ -17,6 +18,11 @@ from netbuilder.runtime import Workspace
 from netbuilder.runtime.execute import default
 
 __all__ = ["AddBlobSync", "FinalizeAfterCheckpoint", "Synchronize", "initialized_names", "require_initialized"]
+
+__getattr__ = moved_names(
+    __name__,
+    {"initialised_names": ":initialized_names", "require_initialised": ":require_initialized"},
+)
 
 _WITHOUT_TENSOR_OUTPUT = frozenset(
     {

@@ -12,7 +12,7 @@ from netbuilder.model import ModelHelper, brew
 
 __all__ = ["MSRA", "Blob", "NormalizedConv", "add_dense", "add_dropout", "add_head"]
 
-__getattr__ = moved_names(__name__, {"NormalisedConv": f"{__name__}:NormalizedConv"})
+__getattr__ = moved_names(__name__, {"NormalisedConv": ":NormalizedConv"})
 
 Blob = str | BlobReference
 

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any, Literal, NamedTuple, Protocol
 
 import numpy as np
 
-from netbuilder._renamed import moved_names
+from netbuilder._renamed import RenamedMember, moved_names, renamed_arguments
 from netbuilder.ops.core.operator import TensorSpec
 from netbuilder.proto import NetDef, OperatorDef
 
@@ -33,7 +33,7 @@ __all__ = [
     "Sparse",
 ]
 
-__getattr__ = moved_names(__name__, {"Later": f"{__name__}:Deferred", "Kept": f"{__name__}:Saved"})
+__getattr__ = moved_names(__name__, {"Later": ":Deferred", "Kept": ":Saved"})
 
 Array = Any
 """A NumPy or CuPy array."""
@@ -149,6 +149,7 @@ class Saved(Protocol):
         """The memory of the copy."""
 
 
+@renamed_arguments(kept="saved")
 @dataclass(frozen=True, eq=False)
 class Deferred:
     """Recipe for an output that the kernel does not write; evaluated when the blob is fetched.
@@ -163,7 +164,10 @@ class Deferred:
     reads: Sequence[int]
     saved: Mapping[int, Saved] = field(default_factory=dict)
 
+    kept = RenamedMember("saved")
 
+
+@renamed_arguments(capturable=None, later="deferred")
 @dataclass(eq=False)
 class Prepared:
     """A prepared kernel: an operator for inputs of given specs; binding it to buffers gives a call.
@@ -198,6 +202,8 @@ class Prepared:
     notes: dict[str, Any] = field(default_factory=dict)
     deferred: dict[int, Deferred] = field(default_factory=dict)
     split: bool = False
+
+    later = RenamedMember("deferred")
 
     def __post_init__(self) -> None:
         if self.split and self.scratch:

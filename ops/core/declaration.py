@@ -69,4 +69,4 @@ else:
         return declare
 
 
-__getattr__ = moved_names(__name__, {"dataclass": f"{__name__}:operator_class"})
+__getattr__ = moved_names(__name__, {"dataclass": ":operator_class"})

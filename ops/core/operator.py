@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Any, ClassVar, Literal
 import numpy as np
 from google.protobuf.message import DecodeError
 
+from netbuilder._renamed import RenamedMember
 from netbuilder.ops.core.declaration import Declared
 from netbuilder.proto import ArgumentError, NetDef, NetError, OperatorDef, ShapeError, TensorProto
 from netbuilder.proto.arguments import argument_value, make_op
@@ -150,6 +151,8 @@ class Operator(Declared):
     open_arguments: ClassVar[tuple[str, ...]] = ()
     blob_arguments: ClassVar[tuple[str, ...]] = ()
     copy_arguments: ClassVar[bool] = True  # the gradient operators get the arguments of the forward one
+
+    outputs_beside = RenamedMember("colocate_outputs_with")
 
     # Set by `decode` and `with_arity`; without them, the numbers of required inputs and outputs.
     n_in: int

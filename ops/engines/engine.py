@@ -19,6 +19,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, ClassVar
 
+from netbuilder._renamed import RenamedMember, renamed_arguments
 from netbuilder.data.forking import loading
 from netbuilder.ops.core.contexts import Prepared
 from netbuilder.ops.core.operator import Operator, TensorSpec
@@ -59,6 +60,7 @@ class Pattern(enum.Enum):
     )
 
 
+@renamed_arguments(optimisation="optimization")
 @dataclass(frozen=True)
 class Fusion:
     """A kernel that does the work of two neighboring operators.
@@ -79,6 +81,8 @@ class Fusion:
     make: Callable[..., Prepared | None]
     optimization: str = "engine_fusions"
     inputs: int | None = None
+
+    optimisation = RenamedMember("optimization")
 
 
 class Engine(ABC):
@@ -193,6 +197,7 @@ def _load(name: str) -> Engine:
     return found()
 
 
+@renamed_arguments(allows="allowed")
 def library_engines(allowed: Callable[[str], bool]) -> list[Engine]:
     """Return the library engines that are allowed and available."""
     return [engine for name in engine_names() if allowed(name) and (engine := find_engine(name)).available()]

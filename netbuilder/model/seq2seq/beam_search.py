@@ -8,6 +8,7 @@ from typing import Any
 
 import numpy as np
 
+from netbuilder._renamed import RenamedMember
 from netbuilder.proto import ArgumentError, ShapeError
 
 __all__ = ["Hypothesis", "beam_search"]
@@ -32,6 +33,8 @@ class Hypothesis:
     tokens: tuple[int, ...]
     score: float
     ended: bool
+
+    normalised = RenamedMember("normalized")
 
     def normalized(self, penalty: float) -> float:
         """Return the score divided by the length to the power of ``penalty``."""

@@ -11,6 +11,7 @@ from typing import Any, Protocol
 
 import numpy as np
 
+from netbuilder._renamed import RenamedMember
 from netbuilder.data.forking import renew_after_fork
 from netbuilder.data.waiting import Cancellation, check_run
 from netbuilder.graph.replicas import Replicas, has_record
@@ -86,6 +87,8 @@ class RuntimeNet:
         NetError: the net is wrong (see ``read_program``), or its type, ``dtype`` or a name in ``without`` is unknown.
         BlobError: the net has no blob of a name in ``observable`` or ``constants``.
     """
+
+    setting = RenamedMember("options")
 
     def __init__(
         self,

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from typing import Any
 
+from netbuilder._renamed import RenamedMember
 from netbuilder.ops.core.contexts import CompiledSegment, Demand, Segment
 from netbuilder.runtime.plan.options import PlanOptions
 from netbuilder.runtime.plan.run_context import KernelContext
@@ -62,6 +63,8 @@ class NodeContext:
 
     def enabled(self, optimization: str) -> bool:
         return self._options.enabled(optimization)
+
+    does = RenamedMember("enabled")
 
     def demand(self, output: int, reads: Sequence[int] = ()) -> Demand:
         demand = self._outputs[output].demand

@@ -139,9 +139,7 @@ FUSIONS = frozenset(name for name, each in OPTIMIZATIONS.items() if each.joins)
 GROUPS: Mapping[str, frozenset[str]] = MappingProxyType({"all": frozenset(OPTIMIZATIONS), "fusion": FUSIONS})
 """Names that stand for several optimizations."""
 
-__getattr__ = moved_names(
-    __name__, {"Optimisation": f"{__name__}:Optimization", "OPTIMISATIONS": f"{__name__}:OPTIMIZATIONS"}
-)
+__getattr__ = moved_names(__name__, {"Optimisation": ":Optimization", "OPTIMISATIONS": ":OPTIMIZATIONS"})
 
 
 def check_without(names: str | Iterable[str], where: str) -> frozenset[str]:

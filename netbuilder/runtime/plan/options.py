@@ -5,12 +5,12 @@ from __future__ import annotations
 import os
 from dataclasses import dataclass
 
-from netbuilder._renamed import moved_names
+from netbuilder._renamed import RenamedMember, moved_names
 from netbuilder.runtime.plan.optimizations import check_optimization
 
 __all__ = ["PlanOptions", "default_threads"]
 
-__getattr__ = moved_names(__name__, {"Setting": f"{__name__}:PlanOptions"})
+__getattr__ = moved_names(__name__, {"Setting": ":PlanOptions"})
 
 
 def default_threads() -> int:
@@ -45,6 +45,9 @@ class PlanOptions:
     without: frozenset[str] = frozenset()
     precision: str = "float32"
     constants: frozenset[str] = frozenset()
+
+    allows = RenamedMember("uses_engine")
+    does = RenamedMember("enabled")
 
     def __post_init__(self) -> None:
         for name in self.without:

@@ -7,6 +7,7 @@ from typing import Any
 
 import numpy as np
 
+from netbuilder._renamed import RenamedMember
 from netbuilder.ops.core.contexts import ANY_ORDER, CompiledSegment, Segment
 from netbuilder.ops.core.operator import STRING, TensorSpec
 from netbuilder.ops.engines.gpu import copy_into, to_host
@@ -58,6 +59,8 @@ class EdgeContext:
 
     def enabled(self, optimization: str) -> bool:
         return True
+
+    does = RenamedMember("enabled")
 
 
 _EDGE = EdgeContext()

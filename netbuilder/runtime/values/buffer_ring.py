@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from typing import Any
 
-from netbuilder._renamed import moved_names
+from netbuilder._renamed import RenamedMember, moved_names
 from netbuilder.data.forking import new_lock
 from netbuilder.ops.core.operator import TensorSpec
 from netbuilder.ops.engines.gpu import gpu
@@ -13,7 +13,7 @@ from netbuilder.ops.engines.layouts import HOST, Location, new_buffer
 
 __all__ = ["BufferRing", "bind_each_buffer"]
 
-__getattr__ = moved_names(__name__, {"Turns": f"{__name__}:BufferRing"})
+__getattr__ = moved_names(__name__, {"Turns": ":BufferRing"})
 
 Call = Callable[[], object]
 
@@ -30,6 +30,9 @@ class BufferRing:
     """
 
     __slots__ = ("_free", "_lock", "_events", "buffers", "index", "location", "spec")
+
+    give = RenamedMember("release")
+    take = RenamedMember("acquire")
 
     def __init__(self, spec: TensorSpec, location: Location) -> None:
         self.spec = spec

@@ -13,6 +13,7 @@ from typing import Any
 
 from netbuilder.optimizers import EarlyStopping
 from netbuilder.proto import DeviceError, NetError
+from netbuilder.runtime.profile.memory import Memory, bytes_text, peak_resident, resident
 from netbuilder.tools.training.config import write_config
 from netbuilder.tools.training.images import load_images
 from netbuilder.tools.training.metrics import Metrics
@@ -45,7 +46,9 @@ def main(arguments: Sequence[str] | None = None) -> int:
         began = time.perf_counter()
         title = f"{options.model} on {Path(options.data).name}"
         with Metrics(options.metrics, options.tensorboard, options.plot, title) as metrics:
+            start = resident()
             run = Run(options, train, test, metrics)
+            run.before_first_step = _print_planned
             _print_run(options, run, len(train), len(test))
             _resume(options, run)
             metrics.read_earlier(run.epochs_done)
@@ -53,7 +56,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
             limit = StepTimeout(options.step_limit, options.first_step_limit)
             run.tick = limit.step_done
             with Stopping() as stopping, limit:
-                accuracy = _train(options, run, saving, stopping)
+                accuracy = _train(options, run, saving, stopping, start)
         if stopping.by is not None:
             return _print_how_to_resume(stopping, run, saving, arguments)
         print(
@@ -173,22 +176,25 @@ def _resume(options: Options, run: Run) -> None:
         print(f"changed since the checkpoint: {text}", flush=True)
 
 
-def _train(options: Options, run: Run, saving: Saving, stopping: Stopping) -> float:
-    """Train the epochs that are left; return the accuracy on held-out samples at the end."""
+def _print_planned(memory: Memory) -> None:
+    known = "" if memory.whole else ", without what follows operators whose output shapes depend on data"
+    print(f"memory planned for a step: {memory}{known}", flush=True)
+
+
+def _train(options: Options, run: Run, saving: Saving, stopping: Stopping, start: int) -> float:
+    """Train the epochs that are left; return the accuracy on held-out samples at the end.
+
+    Args:
+        start: resident memory of the process, in bytes, before the net was built.
+    """
     accuracy: float | None = None
-    reported = False
 
     def stop() -> bool:
-        nonlocal reported
-        if run.timing.memory is not None and not reported:
-            reported = True
-            memory = run.timing.memory
-            print(f"memory of a step: {(memory.values + memory.scratch) / 2**20:.1f} MiB planned, "
-                  f"{memory.outside / 2**20:.1f} MiB of parameters and input", flush=True)  # fmt: skip
         saving.after_step()
         return stopping.by is not None
 
-    for number in range(run.epochs_done + 1, options.epochs + 1):
+    first = run.epochs_done + 1
+    for number in range(first, options.epochs + 1):
         if run.early is not None and run.early.stops:
             break
         epoch = run.train_epoch(number, stop)
@@ -203,6 +209,9 @@ def _train(options: Options, run: Run, saving: Saving, stopping: Stopping) -> fl
             flush=True,
         )
         print(f"  {phase_table(epoch.shares, epoch.wait, epoch.seconds)}", flush=True)
+        if number == first and (peak := peak_resident()):
+            print(f"memory of the process: at most {bytes_text(peak)}, of which {bytes_text(start)} before the net "
+                  "was built", flush=True)  # fmt: skip
         run.check_accuracy(epoch.accuracy, accuracy)
         if run.metrics is not None:
             run.metrics.epoch(number, run.steps_done, {

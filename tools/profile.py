@@ -24,17 +24,26 @@ from netbuilder.tools.bench.machine import busy_share, describe_machine
 from netbuilder.tools.common_options import add_cpu, add_trusted, add_without, blob_spec, count, cpu_device
 from netbuilder.tools.parser import Parser
 from netbuilder.tools.profiling.load import load_folder, load_net
+from netbuilder.tools.profiling.memory_page import memory_page
+from netbuilder.tools.profiling.memory_table import memory_table
+from netbuilder.tools.profiling.net_memory import net_memory
 from netbuilder.tools.profiling.ready import Ready
 from netbuilder.tools.profiling.zoo import ZooOptions, load_zoo
 
 __all__ = ["main"]
 
+OBSERVABLE = ("outputs",)
 _IDLE = 0.05  # largest share of the cores that other processes may use without a warning
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
     """Profile a net as the command line says, and print tables; return the exit status."""
-    options = _parser().parse_args(arguments)
+    parser = _parser()
+    options = parser.parse_args(arguments)
+    if options.memory:
+        return _draw_memory(parser, options)
+    if options.output:
+        parser.error("-o/--output is for the page of --memory; use --json or --trace for times")
     print(describe_machine())
     busy = busy_share()
     if busy > _IDLE:
@@ -48,8 +57,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
         found = profile(
             ready.workspace, ready.name, runs=options.runs, warmup=options.warmup, parameters=ready.parameters
         )
-        width = shutil.get_terminal_size().columns if sys.stdout.isatty() else None
-        print(profile_table(found, options.top, width=width))
+        print(profile_table(found, options.top, width=_width()))
         for path, content in ((options.json, found.to_dict), (options.trace, lambda: chrome_trace(found))):
             if path:
                 write_text(path, json.dumps(content()) + "\n")
@@ -58,6 +66,31 @@ def main(arguments: Sequence[str] | None = None) -> int:
         print(f"netbuilder-profile: {error}", file=sys.stderr)
         return 1
     return 0
+
+
+def _draw_memory(parser: argparse.ArgumentParser, options: argparse.Namespace) -> int:
+    """Plan the memory of a net, print tables and write the page; return the exit status."""
+    if options.trace:
+        parser.error("--trace needs runs with timed calls, and --memory runs nothing; give one of the two")
+    page = options.output or f"{Path(options.net).stem}-memory.html"
+    try:
+        _check_folders(page, options.json)
+        found = net_memory(_load(options))
+        print(memory_table(found, options.top, width=_width()))
+        write_text(page, memory_page(found))
+        print(f"written: {page}")
+        if options.json:
+            write_text(options.json, json.dumps(found.to_dict()) + "\n")
+            print(f"written: {options.json}")
+    except (NetError, OperatorError, DeviceError, NotImplementedError, OSError) as error:
+        print(f"netbuilder-profile: {error}", file=sys.stderr)
+        return 1
+    return 0
+
+
+def _width() -> int | None:
+    """Return the width of the terminal; None if the output goes elsewhere."""
+    return shutil.get_terminal_size().columns if sys.stdout.isatty() else None
 
 
 def _parser() -> argparse.ArgumentParser:
@@ -86,6 +119,13 @@ def _parser() -> argparse.ArgumentParser:
     )
     run.add_argument("--warmup", type=count, default=2, metavar="N", help="runs before the timed ones (default: 2)")
     add_without(run)
+    run.add_argument(
+        "--observable",
+        choices=OBSERVABLE,
+        metavar="KIND",
+        help=f"which values can be fetched after a run, and so do not share memory: {', '.join(OBSERVABLE)} "
+        "(default: as the net says)",
+    )
     run.add_argument("--no-fuse", action="store_true", help="do not fuse operators; the same as --without fusion")
     run.add_argument("--numpy", action="store_true", help="use only NumPy, no faster library")
     stored = parser.add_argument_group("nets in files")
@@ -129,7 +169,17 @@ def _parser() -> argparse.ArgumentParser:
         help=f"with several devices, how the net is executed (default: dag): {', '.join(NET_TYPES)}",
     )
     out = parser.add_argument_group("result")
-    out.add_argument("--top", type=count, default=20, metavar="N", help="list the N slowest calls (default: 20)")
+    out.add_argument(
+        "--top", type=count, default=20, metavar="N", help="list the N slowest calls, or largest values (default: 20)"
+    )
+    out.add_argument(
+        "--memory",
+        action="store_true",
+        help="instead of times: plan the memory of a step, list the largest values, and draw the arena over the steps",
+    )
+    out.add_argument(
+        "-o", "--output", metavar="FILE", help="with --memory: the page to write (default: NET-memory.html)"
+    )
     out.add_argument("--json", metavar="FILE", help="write all results as JSON")
     out.add_argument("--trace", metavar="FILE", help="write a trace for https://ui.perfetto.dev")
     return parser
@@ -155,12 +205,18 @@ def _load(options: argparse.Namespace) -> Ready:
     )  # fmt: skip
     path, given = Path(options.net), {**_arrays(options.feed), **dict(options.input)}
     if path.is_dir():
+        if options.observable:
+            raise NetError(f"--observable: only the outputs of a predictor can be fetched; leave it out for {path}")
         return load_folder(workspace, path, options.batch, given, device=cpu_device(options), trusted=options.trusted)
     if path.is_file() or path.suffix:
-        return load_net(workspace, path, options.init, given, device=cpu_device(options), trusted=options.trusted)
+        return load_net(
+            workspace, path, options.init, given, device=cpu_device(options), trusted=options.trusted,
+            observable=options.observable,
+        )  # fmt: skip
     requested = ZooOptions(
         batch=options.batch or 32, image_size=options.image_size, classes=options.classes,
         training=not options.inference, devices=options.devices, gpu=options.gpu, net_type=options.net_type,
+        observable=options.observable,
     )  # fmt: skip
     return load_zoo(workspace, options.net, requested)
 

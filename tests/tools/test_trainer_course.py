@@ -112,7 +112,10 @@ def test_a_run_writes_its_options_and_its_course(tmp_path, capsys):
     given = ["--cpu", "--model=mlp", "--epochs=1", "--batch=360", f"--out={out}", "--weight-decay=0"]
     assert main(given) == 0
     said = capsys.readouterr().out
-    assert re.search(r"memory of a step: \d+\.\d MiB planned", said)
+    planned = said.index("memory planned for a step: ")
+    assert planned < said.index("epoch 1/1") < said.index("memory of the process: at most ")
+    assert re.search(r"step: \d\.\d MiB \(arena \d+\.\d [KM]iB, parameters 198\.5 KiB, state 198\.5 KiB, ", said)
+    assert said.count("memory planned") == said.count("memory of the process") == 1
     assert re.search(r"  input \d.* forward \d.* backward \d.* exchange 0.00 s .* update \d", said)
     assert "(top-5 " in said
     assert shlex.split((out / "command.txt").read_text()) == ["netbuilder-train", *given]
@@ -123,6 +126,24 @@ def test_a_run_writes_its_options_and_its_course(tmp_path, capsys):
     assert [line["samples"] for line in lines[:-1]] == [360, 360, 360, 358]
     assert lines[-1]["step"] == 4 and 0 < lines[-1]["top1"] <= lines[-1]["top5"] <= 1
     assert lines[-1]["loss"] == pytest.approx(np.average([l["loss"] for l in lines[:-1]], weights=[360] * 3 + [358]))
+
+
+@pytest.mark.parametrize("more", [[], ["--accumulate-steps=2"]], ids=["plain", "micro-batches"])
+def test_memory_is_planned_before_the_first_step_which_runs_this_plan(more):
+    options = parse(["--cpu", "--model=resnet8-cifar", "--batch=4", "--devices=0,1", *more])
+    run, found = Run(options, *[square_images()] * 2), []
+
+    def planned(memory):
+        nets = [net for net in map(run._workspace.net, run._workspace.nets()) if "_train" in net.name]
+        plans = [net.plan_ahead() for net in nets]
+        arena = run._workspace.arena.memory(memory.arena)
+        found.append((memory, arena.any(), nets, plans))
+
+    run.before_first_step = planned
+    run.train_epoch(1)
+    [(memory, written, nets, plans)] = found
+    assert memory.whole and memory.arena and memory.state >= memory.parameters > 0 and not written
+    assert [net.plan_ahead() for net in nets] == plans and len(nets) == 1 + len(more)
 
 
 @pytest.mark.parametrize("more", [[], ["--accumulate-steps=2"]], ids=["plain", "micro-batches"])

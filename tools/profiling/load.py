@@ -26,6 +26,7 @@ def load_net(
     *,
     device: DeviceOption | None = None,
     trusted: bool = False,
+    observable: str | None = None,
 ) -> Ready:
     """Create a net from a file.
 
@@ -36,6 +37,7 @@ def load_net(
         given: inputs, as arrays, or as specs for random arrays.
         device: where all operators run; None: on the devices in the files.
         trusted: allow all operators; if not, none that touches files, loops, waits or calls Python.
+        observable: which blobs can be fetched after a run, see ``Workspace.create_net``.
 
     Raises:
         BlobError: the net reads a blob that neither the init net makes nor ``given`` names, or ``given`` names a blob
@@ -67,7 +69,7 @@ def load_net(
             + (" and so on" if len(missing) > 3 else "")
             + (", or the init net that makes them by --init" if init is None else "")
         )
-    return Ready(workspace, workspace.create_net(net), frozenset(made))
+    return Ready(workspace, workspace.create_net(net, observable=observable), frozenset(made))
 
 
 def load_folder(

@@ -35,6 +35,7 @@ class ZooOptions:
         devices: number of replicas, which share the batch.
         gpu: whether devices are GPUs.
         net_type: how the net is executed, such as "dag".
+        observable: which blobs can be fetched after a run, see ``Workspace.create_net``.
     """
 
     batch: int = 32
@@ -44,6 +45,7 @@ class ZooOptions:
     devices: int = 1
     gpu: bool = False
     net_type: str = "dag"
+    observable: str | None = None
 
 
 def load_zoo(workspace: Workspace, name: str, options: ZooOptions) -> Ready:
@@ -112,7 +114,7 @@ def _on_one_device(workspace: Workspace, name: str, options: ZooOptions) -> Read
         _update(model)
     _feed(workspace, name, options, [""])
     workspace.run_net_once(model.param_init_net)
-    return Ready(workspace, workspace.create_net(model.net), _made(model))
+    return Ready(workspace, workspace.create_net(model.net, observable=options.observable), _made(model))
 
 
 def _parallel(workspace: Workspace, name: str, options: ZooOptions) -> Ready:
@@ -137,4 +139,6 @@ def _parallel(workspace: Workspace, name: str, options: ZooOptions) -> Ready:
     RunInitNet(model, workspace=workspace)
     if model.net.Name() not in workspace.nets():
         CreateNet(model, workspace=workspace)
+    if options.observable is not None:
+        workspace.create_net(model.net, overwrite=True, observable=options.observable)
     return Ready(workspace, model.net.Name(), _made(model))

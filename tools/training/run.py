@@ -14,6 +14,7 @@ import numpy as np
 from netbuilder.data import BatchMixer
 from netbuilder.exchange import Checkpoint, load_checkpoint, save_predictor, take_checkpoint
 from netbuilder.graph.rename import rename_blobs
+from netbuilder.graph.replicas import Replicas
 from netbuilder.model import ModelHelper
 from netbuilder.optimizers import EarlyStopping, moving_averages
 from netbuilder.parallel import (
@@ -27,8 +28,10 @@ from netbuilder.parallel import (
     loss_reader,
     prefetch,
 )
+from netbuilder.parallel.accumulate import net_names
 from netbuilder.proto import NetError
 from netbuilder.runtime import Prefetch, Workspace
+from netbuilder.runtime.profile.memory import Memory, planned_memory
 from netbuilder.tools.progress import EpochProgress, Progress
 from netbuilder.tools.training.decoded import DecodedImages
 from netbuilder.tools.training.images import Images
@@ -127,6 +130,8 @@ class Run:
         self._rate = options.scaled_rate  # of the last step of that run
         self._counts: deque[int] = deque()  # numbers of samples of micro-batches whose results have not been read yet
         self.tick: Callable[[], object] = lambda: None  # called after each step of training or evaluation
+        self.before_first_step: Callable[[Memory], object] = lambda memory: None  # gets the memory that is planned
+        self._planned = False
         self._loss: float | None = None  # of the last step whose results were read
         self._top1: float | None = None
         self._warnings = SanityWarnings(self._classes)
@@ -204,6 +209,9 @@ class Run:
 
     def _run(self, batch: Mapping[str, Any], *, timed: bool) -> int:
         """Run a micro-batch; return its number of samples."""
+        if not self._planned:
+            self._planned = True
+            self.before_first_step(self._plan())
         if timed:
             self.timing.run()
         else:
@@ -212,6 +220,11 @@ class Run:
         self._counts.append(count)
         self._add(self._reader.read())
         return count
+
+    def _plan(self) -> Memory:
+        """Plan a step for the batch that has been fed; return the memory that it will take."""
+        names = net_names(self._model.net.Name(), Replicas.load(self._model.net.Proto()))
+        return planned_memory(self._workspace, names, self._model.GetParams())
 
     @property
     def _inputs(self) -> list[str]:

@@ -9,7 +9,6 @@ from netbuilder.graph.replicas import Replicas
 from netbuilder.model import ModelHelper
 from netbuilder.parallel.accumulate import net_names
 from netbuilder.runtime import Workspace
-from netbuilder.runtime.profile.memory import Memory, memory_of
 from netbuilder.runtime.profile.timing import Recorder
 
 __all__ = ["PHASES", "Boundaries", "StepTiming", "phase_table"]
@@ -46,7 +45,6 @@ class StepTiming:
     boundaries: Boundaries
     #: Phase -> share of the time of the fastest step that was timed; their sum is 1.
     shares: dict[str, float] = field(default_factory=dict)
-    memory: Memory | None = None
     _least: float = 0.0
 
     def begin(self) -> None:
@@ -68,8 +66,6 @@ class StepTiming:
             recorder.run()
             weight = 1 if once else record.accumulate_steps
             self._add(recorder, first, weight, seconds)
-            if number == 0 and self.memory is None:
-                self.memory = memory_of(net, recorder, set(map(str, self.model.GetParams())))
             first += len(net.program)
         whole = sum(seconds.values())
         if whole > 0 and (whole < self._least or not self._least):

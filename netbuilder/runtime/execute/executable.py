@@ -131,6 +131,21 @@ class Plan:
             other._lanes = self._lane_program(other._calls, program)
         return other
 
+    @property
+    def input_blobs(self) -> list[Blob]:
+        """The blobs that exist before a run and that the plan reads."""
+        return [blob for blob, _, _, _ in self._inputs]
+
+    @property
+    def outputs(self) -> list[tuple[Blob, Any]]:
+        """The blobs that the plan writes, with their buffers; not those that it computes when they are fetched."""
+        return [(blob, value.buffer) for blob, value, lazy in self._outputs if lazy is None]
+
+    @property
+    def constant_steps(self) -> list[Step]:
+        """The steps that copy constants, which run when the plan is made and when a constant changes."""
+        return [copied.step for copied in self._constant_copies]
+
     def drop(self) -> None:
         """Release the plan's memory and break the reference cycles among its values.
 

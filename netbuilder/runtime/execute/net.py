@@ -301,6 +301,23 @@ class RuntimeNet:
         self.clock.iteration += 1
         self._run_parts(run_plan, run_alone)
 
+    def plan_ahead(self) -> list[Plan]:
+        """Make the plans for the blobs as they are without running anything, and return them.
+
+        The next run uses them. They end at the first operator whose output shapes depend on data: what follows it is
+        planned when it has run. A run or ``plan_ahead`` must not be in progress in another thread.
+
+        Raises:
+            NetError, DeviceError, OperatorError: as ``run``.
+        """
+        found: list[Plan] = []
+        for part in self._parts or (self._whole,):
+            plan = self._plan_at(part.start, 0) if part.start < part.end else None
+            found += [plan] if plan is not None else []
+            if plan is None or plan.end < part.end:
+                break
+        return found
+
     def run_first(self) -> None:
         """Run a net that is not kept, as iteration 0: initial values do not depend on earlier runs."""
         self._run_once()

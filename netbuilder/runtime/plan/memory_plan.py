@@ -40,6 +40,7 @@ class Placed:
         what: the name of the blob, or of what else it is.
         start, end: the first and the last step that needs it.
         offset, nbytes: where it is in the arena, and its size.
+        scratch: whether it is the scratch memory of a step, and not a value.
     """
 
     what: str
@@ -47,6 +48,7 @@ class Placed:
     end: int
     offset: int
     nbytes: int
+    scratch: bool = False
 
 
 @dataclass
@@ -150,7 +152,9 @@ def _share(
     for life, offset in placed:
         buffer = arena[offset : offset + life.nbytes]
         life.key.place(plan, buffer, steps[life.start])
-        plan.placed.append(Placed(life.key.what, life.start, life.end, offset, life.nbytes))
+        plan.placed.append(
+            Placed(life.key.what, life.start, life.end, offset, life.nbytes, isinstance(life.key, _Scratch))
+        )
 
 
 def _pack(lives: Sequence[Lifetime[Any]], steps: Sequence[Step]) -> tuple[list[tuple[Lifetime[Any], int]], int]:

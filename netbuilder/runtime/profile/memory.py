@@ -1,19 +1,65 @@
-"""The memory of a net's plans, and the peak memory of the process."""
+"""The memory of a net's plans, planned before anything runs, and the peak memory of the process."""
 
 from __future__ import annotations
 
+import dataclasses
 import sys
-from collections.abc import Collection, Iterable
+from collections.abc import Collection, Iterable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from netbuilder.ops.core.instructions import Instruction
 from netbuilder.ops.core.operator import STRING
+from netbuilder.runtime.execute.executable import Plan
 from netbuilder.runtime.execute.net import RuntimeNet
-from netbuilder.runtime.plan.binding import needs_temporary
-from netbuilder.runtime.profile.timing import Recorder, TimedPlan
+from netbuilder.runtime.execute.workspace import Workspace
+from netbuilder.runtime.plan.binding import buffer_of, needs_temporary
+from netbuilder.runtime.plan.values import Value
+from netbuilder.runtime.values.blob import Blob
 
-__all__ = ["Memory", "memory_of", "peak_resident"]
+__all__ = [
+    "KINDS",
+    "Held",
+    "Memory",
+    "bytes_text",
+    "held_outside",
+    "memory_of",
+    "peak_resident",
+    "planned_memory",
+    "resident",
+]
+
+KINDS = {
+    "parameters": "weights, biases and other parameters",
+    "state": "blobs that the net keeps from run to run: moments, running averages, counters",
+    "inputs": "other blobs that exist before a run, such as images and labels",
+    "blobs": "values that the net makes and that can be fetched",
+    "copies": "copies of parameters in other layouts, made once",
+    "alone": "values with memory of their own, which nobody can fetch",
+}
+"""What is outside the arena: the names of kinds, and what belongs to them."""
+
+Extent = tuple[int, int]
+
+
+@dataclass(frozen=True)
+class Held:
+    """Something outside the arena.
+
+    Args:
+        name: of the blob, or of the value.
+        kind: one of ``KINDS``.
+        extent: the addresses at which it begins and ends.
+    """
+
+    name: str
+    kind: str
+    extent: Extent
+
+    @property
+    def nbytes(self) -> int:
+        return self.extent[1] - self.extent[0]
 
 
 @dataclass(frozen=True)
@@ -21,49 +67,203 @@ class Memory:
     """Bytes, on the host and on GPUs together; memory that several values share counts once.
 
     Args:
-        values: values that the net makes, including copies in other layouts, and the arena that they share.
+        arena: what values that nobody can fetch, copies in other layouts and scratch memory share.
+        parameters, state, inputs, blobs, copies, alone: outside the arena, see ``KINDS``.
         scratch: scratch memory of the lanes at most; it is in the arena, unless memory is not reused.
-        outside: external values that the net reads: parameters and inputs.
-        parameters: those of ``outside`` that the caller named as parameters.
+        whole: whether all operators of the net are in plans whose memory is known.
         peak_resident: peak resident memory of the process since it started; 0 where the system does not report it.
     """
 
-    values: int
-    scratch: int
-    outside: int
+    arena: int
     parameters: int
+    state: int
+    inputs: int
+    blobs: int
+    copies: int
+    alone: int
+    scratch: int
+    whole: bool
     peak_resident: int
 
+    @property
+    def outside(self) -> int:
+        """External values that the net reads: parameters, state and inputs."""
+        return self.parameters + self.state + self.inputs
 
-def memory_of(net: RuntimeNet, recorder: Recorder, parameters: Collection[str]) -> Memory:
-    """Return the memory of the plans that have run; values that kernels publish count in ``peak_resident`` only."""
-    chosen = set(parameters)
-    values = [value for plan in recorder.plans for call in plan.calls if call.step is not None
-              for value in (*call.step.inputs, *call.step.outputs) if value is not None]  # fmt: skip
-    outside = {value.name: value.blob for value in values if value.blob is not None}
-    made = [value.buffer for value in values if value.blob is None]
-    blobs = {name: net.find_blob(name) for call in recorder.alone for name in call.instruction.outputs}
-    made += [blob.buffer for blob in blobs.values() if blob is not None]
-    made += [plan.plan.arena.memory(plan.plan.memory.nbytes) for plan in recorder.plans if plan.plan.memory.nbytes]
-    before = [_extent(blob.buffer) for blob in outside.values()]
-    whole = _union([*before, *map(_extent, made)])
-    return Memory(
-        values=whole - _union(before) + sum(map(_temporaries, recorder.plans)),
-        scratch=sum(map(_scratch, recorder.plans)),
-        outside=_union(before),
-        parameters=_union(_extent(blob.buffer) for name, blob in outside.items() if name in chosen),
-        peak_resident=peak_resident(),
-    )
+    @property
+    def values(self) -> int:
+        """All that the net makes: the arena, blobs, copies, and values with memory of their own."""
+        return self.arena + self.blobs + self.copies + self.alone
+
+    @property
+    def total(self) -> int:
+        return self.outside + self.values
+
+    def to_dict(self) -> dict[str, Any]:
+        """Return the fields and the sums."""
+        return {**dataclasses.asdict(self), "outside": self.outside, "values": self.values, "total": self.total}
+
+    def __str__(self) -> str:
+        """The sums as text, such as "2.75 GiB (arena 2.55 GiB, parameters 97.5 MiB)"."""
+        named = {"arena": self.arena, **{kind: getattr(self, kind) for kind in KINDS}}
+        parts = ", ".join(f"{name} {bytes_text(nbytes)}" for name, nbytes in named.items() if nbytes)
+        return f"{bytes_text(self.total)} ({parts})" if parts else "0 B"
+
+
+def bytes_text(nbytes: float) -> str:
+    """Return a size in binary units.
+
+    >>> bytes_text(100), bytes_text(1536), bytes_text(2.75 * 2**30)
+    ('100 B', '1.5 KiB', '2.75 GiB')
+    """
+    if nbytes < 1024:
+        return f"{nbytes:.0f} B"
+    for unit, size, digits in (("KiB", 2**10, 1), ("MiB", 2**20, 1), ("GiB", 2**30, 2)):
+        if nbytes < 1024 * size or unit == "GiB":
+            return f"{nbytes / size:,.{digits}f} {unit}"
+    raise AssertionError("unreachable")
+
+
+def planned_memory(workspace: Workspace, nets: Any, parameters: Iterable[Any] = ()) -> Memory:
+    """Return the memory that runs of created nets will take, before anything of the arena is written.
+
+    The plans are made if they do not exist yet; the next run uses them. What follows an operator whose output shapes
+    depend on data is not known before it has run; then ``whole`` is False.
+
+    Args:
+        workspace: where the nets were created and their inputs fed.
+        nets: the name of a net, or several names, in the order in which they run: they share the arena.
+        parameters: blobs that count as parameters.
+
+    Raises:
+        NetError: there is no such net, an input is missing, or shapes do not fit.
+
+    >>> import numpy as np
+    >>> from netbuilder.graph import Net
+    >>> workspace, net = Workspace(engines=()), Net("example")
+    >>> workspace.feed("x", np.ones((64, 64), np.float32))
+    >>> _ = net.MatMul(["x", "x"], "y"), net.MatMul(["y", "x"], "z")
+    >>> memory = planned_memory(workspace, workspace.create_net(net, observable=["z"]))
+    >>> memory.arena, memory.inputs, memory.blobs
+    (16384, 16384, 16384)
+    """
+    names = [nets] if isinstance(nets, str) or not isinstance(nets, Iterable) else list(nets)
+    chosen = {str(name) for name in parameters}
+    plans: list[Plan] = []
+    held: dict[Extent, Held] = {}  # what one net makes is an input of a later one
+    whole = True
+    for name in names:
+        net = workspace.net(name)
+        made = net.plan_ahead()
+        whole = whole and (made[-1].end if made else 0) == len(net.program)
+        for each in held_outside(net, made, [], chosen):
+            held.setdefault(each.extent, each)
+        plans += made
+    return _summed(plans, list(held.values()), whole)
+
+
+def memory_of(
+    net: RuntimeNet, plans: Sequence[Plan], alone: Sequence[Instruction], parameters: Collection[str]
+) -> Memory:
+    """Return the memory of a run; values that kernels publish count in ``peak_resident`` only.
+
+    Args:
+        net: the net.
+        plans: the plans of the run.
+        alone: the operators that ran outside plans.
+        parameters: blobs that count as parameters.
+    """
+    return _summed(plans, held_outside(net, plans, alone, set(parameters)), whole=True)
+
+
+def held_outside(
+    net: RuntimeNet, plans: Sequence[Plan], alone: Sequence[Instruction], parameters: Collection[str]
+) -> list[Held]:
+    """Return what is outside the arena, the largest first; see ``memory_of``."""
+    found: dict[Extent, Held] = {}
+
+    def add(name: str, kind: str, buffer: Any) -> None:
+        extent = _extent(buffer)
+        if extent[1] > extent[0]:
+            found.setdefault(extent, Held(name, kind, extent))
+
+    for plan in plans:
+        changed, only_read = _changed(plan), _read_unchanged(plan)
+        for blob in plan.input_blobs:
+            add(blob.name, _kind(blob, parameters, changed, only_read), blob.buffer)
+        for blob, buffer in plan.outputs:
+            add(blob.name, "blobs", buffer)
+        for value, is_copy in _made(plan):
+            if not _within(_extent(value.buffer), plan):
+                add(value.name, "copies" if is_copy else "alone", value.buffer)
+    for instruction in alone:
+        for name in instruction.outputs:
+            other = net.find_blob(name)
+            if other is not None:
+                add(name, "blobs", other.buffer)
+    return sorted(found.values(), key=lambda held: -held.nbytes)
+
+
+def _kind(blob: Blob, parameters: Collection[str], changed: Collection[int], only_read: Collection[int]) -> str:
+    """Return the kind of a blob that exists before a run.
+
+    Init nets make parameters and also moments: what only operators that change it read is no parameter.
+    """
+    key = id(blob.buffer)
+    if blob.name in parameters and (key not in changed or key in only_read):
+        return "parameters"
+    return "state" if key in changed or blob.name in parameters else "inputs"
+
+
+def _changed(plan: Plan) -> set[int]:
+    """Return the buffers, by id, that the plan writes."""
+    return {id(value.buffer) for step in plan.steps for value in step.outputs if value is not None}
+
+
+def _read_unchanged(plan: Plan) -> set[int]:
+    """Return the buffers, by id, that some step reads without writing them, or that are copied once."""
+    found: set[int] = set()
+    for step in (*plan.constant_steps, *plan.steps):
+        written = {id(value.buffer) for value in step.outputs if value is not None}
+        found |= {id(buffer_of(value)) for value in step.inputs if value is not None} - written
+    return found
+
+
+def _made(plan: Plan) -> list[tuple[Value, bool]]:
+    """Return the values that are no blob's, and whether each is a copy of a constant."""
+    copied = [value for step in plan.constant_steps for value in step.outputs if value is not None]
+    rest = [value for step in plan.steps for value in (*step.inputs, *step.outputs) if value is not None]
+    return [(value, True) for value in copied] + [(value, False) for value in rest if value.blob is None]
+
+
+def _within(extent: Extent, plan: Plan) -> bool:
+    """Whether something is in the plan's part of the arena."""
+    if not plan.memory.nbytes:
+        return False
+    start, end = _extent(plan.arena.memory(plan.memory.nbytes))
+    return start <= extent[0] and extent[1] <= end
+
+
+def _summed(plans: Sequence[Plan], held: Sequence[Held], whole: bool) -> Memory:
+    """Return the sums by kind; what overlaps counts for the kind that is first in ``KINDS``."""
+    extents: list[Extent] = []
+    sums = {}
+    for kind in KINDS:
+        before = _union(extents)
+        extents += [each.extent for each in held if each.kind == kind]
+        sums[kind] = _union(extents) - before
+    arenas: dict[int, int] = {}
+    for plan in plans:
+        arenas[id(plan.arena)] = max(arenas.get(id(plan.arena), 0), plan.memory.nbytes)
+    sums["alone"] += sum(map(_temporaries, plans))
+    scratch = max(map(_scratch, plans), default=0)
+    return Memory(sum(arenas.values()), **sums, scratch=scratch, whole=whole, peak_resident=peak_resident())
 
 
 def peak_resident() -> int:
     """Return the peak resident memory of the process in bytes; 0 where the system does not report it."""
-    try:
-        for line in Path("/proc/self/status").read_text().splitlines():
-            if line.startswith("VmHWM:"):
-                return int(line.split()[1]) * 1024
-    except OSError:
-        pass
+    if peak := _status("VmHWM"):
+        return peak
     try:
         import resource
     except ImportError:  # Windows
@@ -72,7 +272,23 @@ def peak_resident() -> int:
     return peak if sys.platform == "darwin" else peak * 1024
 
 
-def _extent(buffer: Any) -> tuple[int, int]:
+def resident() -> int:
+    """Return the resident memory of the process in bytes; where the system does not report it, the peak so far."""
+    return _status("VmRSS") or peak_resident()
+
+
+def _status(field: str) -> int:
+    """Return a size that Linux reports about the process; 0 on other systems."""
+    try:
+        for line in Path("/proc/self/status").read_text().splitlines():
+            if line.startswith(f"{field}:"):
+                return int(line.split()[1]) * 1024
+    except OSError:
+        pass
+    return 0
+
+
+def _extent(buffer: Any) -> Extent:
     """Return the addresses of a buffer's begin and end; (0, 0) for anything but an array of numbers."""
     if getattr(buffer, "dtype", STRING) == STRING:
         return 0, 0
@@ -80,7 +296,7 @@ def _extent(buffer: Any) -> tuple[int, int]:
     return start, start + buffer.nbytes
 
 
-def _union(extents: Iterable[tuple[int, int]]) -> int:
+def _union(extents: Iterable[Extent]) -> int:
     """Return how many bytes the union of several extents covers."""
     total, reached = 0, 0
     for start, end in sorted(extents):
@@ -89,18 +305,18 @@ def _union(extents: Iterable[tuple[int, int]]) -> int:
     return total
 
 
-def _scratch(plan: TimedPlan) -> int:
+def _scratch(plan: Plan) -> int:
     most: dict[int, int] = {}
-    for step in plan.plan.steps:
+    for step in plan.steps:
         most[step.lane] = max(most.get(step.lane, 0), step.prepared.scratch)
     return sum(most.values())
 
 
-def _temporaries(plan: TimedPlan) -> int:
+def _temporaries(plan: Plan) -> int:
     """Return the bytes of temporaries for results that are then copied."""
     return sum(
         value.spec.nbytes
-        for step in plan.plan.steps
+        for step in plan.steps
         for j, value in enumerate(step.outputs)
         if value is not None and value.spec is not None and needs_temporary(step, j)
     )

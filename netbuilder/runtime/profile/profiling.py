@@ -78,7 +78,9 @@ def profile(
         net.finish()
         plain.append(clock() - began)
         recorder.run()
-    memory = memory_of(net, recorder, parameters)
+    memory = memory_of(
+        net, [timed.plan for timed in recorder.plans], [call.instruction for call in recorder.alone], parameters
+    )
     found = dict(limits) if limits is not None else _measured(net)
     return _summary(net, recorder, plain, found, memory)
 

@@ -217,7 +217,7 @@ class Profile:
             "exchange_seconds": self.exchange_seconds,
             "overlap_seconds": self.overlap_seconds,
             "limits": {kind: dataclasses.asdict(limits) for kind, limits in self.limits.items()},
-            "memory": dataclasses.asdict(self.memory),
+            "memory": self.memory.to_dict(),
             "categories": self.categories(),
             "lanes": [dataclasses.asdict(lane) for lane in self.lanes],
             "kinds": kinds,

@@ -5,10 +5,11 @@ from __future__ import annotations
 from collections.abc import Iterable, Sequence
 
 from netbuilder.runtime.profile.call import CallProfile
+from netbuilder.runtime.profile.memory import bytes_text
 from netbuilder.runtime.profile.record import Kind, Profile
 from netbuilder.runtime.profile.roofline import Limits
 
-__all__ = ["profile_table"]
+__all__ = ["profile_table", "text_table"]
 
 _HEAD = ("time ms", "share", "GFLOP/s", "GB/s", "limit ms", "of limit")
 _VISIBLE = 0.5e-6  # seconds: less is shown as 0.000 ms
@@ -58,9 +59,7 @@ def _summary(profile: Profile) -> str:
         )
     memory = profile.memory
     lines.append(
-        f"memory: values {_bytes(memory.values)}, scratch {_bytes(memory.scratch)}, "
-        f"parameters {_bytes(memory.parameters)} of {_bytes(memory.outside)} that exist before a run; "
-        f"peak of the process {_bytes(memory.peak_resident)}"
+        f"memory {memory}; scratch {bytes_text(memory.scratch)}; peak of the process {bytes_text(memory.peak_resident)}"
     )
     return "\n".join(lines)
 
@@ -75,7 +74,7 @@ def _kinds(profile: Profile) -> str:
         (*_figures(profile, kind, kind.flops, kind.nbytes, kind.limit_seconds), f"{kind.calls:g}", kind.kind)
         for kind in profile.kinds()
     ]
-    return _table("by kind", (*_HEAD, "calls", "kind"), rows)
+    return text_table("by kind", (*_HEAD, "calls", "kind"), rows)
 
 
 def _calls(profile: Profile, top: int) -> str:
@@ -87,7 +86,7 @@ def _calls(profile: Profile, top: int) -> str:
         where = f"{call.device}: " if several else ""
         rows.append((*figures, f"{where}{call.name}", _shapes(call), call.kernel))
     title = f"by call, the {len(rows)} that take longest of {len(profile.calls)}"
-    return _table(title, (*_HEAD, "call", "first input, first output", "kernel"), rows)
+    return text_table(title, (*_HEAD, "call", "first input, first output", "kernel"), rows)
 
 
 def _copies(profile: Profile, top: int) -> str:
@@ -97,13 +96,13 @@ def _copies(profile: Profile, top: int) -> str:
     seconds = sum(call.seconds for call in copies)
     rows = [(_ms(call.seconds), call.name, call.reason) for call in copies[:top]]
     share = f"{_ms(seconds)} ms, {profile.share_of(seconds):.1%}"
-    return _table(f"copies inserted by the plan: {len(copies)}, {share}", ("time ms", "copy of", "because"), rows)
+    return text_table(f"copies inserted by the plan: {len(copies)}, {share}", ("time ms", "copy of", "because"), rows)
 
 
 def _waits(profile: Profile, top: int) -> str:
     waits = sorted((wait for wait in profile.waits if wait.seconds > _VISIBLE), key=lambda wait: -wait.seconds)[:top]
     rows = [(_ms(wait.seconds), str(wait.lane), wait.before, wait.after) for wait in waits]
-    return _table("waits of lanes for one another", ("time ms", "lane", "before", "for"), rows) if rows else ""
+    return text_table("waits of lanes for one another", ("time ms", "lane", "before", "for"), rows) if rows else ""
 
 
 def _figures(profile: Profile, row: CallProfile | Kind, flops: float, nbytes: float, limit: float) -> tuple[str, ...]:
@@ -125,7 +124,7 @@ def _shapes(call: CallProfile) -> str:
     return " -> ".join(firsts)
 
 
-def _table(title: str, head: Sequence[str], rows: Iterable[Sequence[str]]) -> str:
+def text_table(title: str, head: Sequence[str], rows: Iterable[Sequence[str]]) -> str:
     """Return aligned columns; columns of numbers are aligned to the right."""
     every = [tuple(head), *map(tuple, rows)]
     widths = [max(len(row[i]) for row in every) for i in range(len(head))]
@@ -149,10 +148,6 @@ def _ms(seconds: float) -> str:
 
 def _share(share: float) -> str:
     return f"{100 * share:.1f}%"
-
-
-def _bytes(nbytes: int) -> str:
-    return f"{nbytes / 1e6:.1f} MB" if nbytes >= 1e5 else f"{nbytes / 1e3:.1f} kB"
 
 
 def _plural(count: int, noun: str) -> str:

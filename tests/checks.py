@@ -122,8 +122,9 @@ def check_forward(
     cost = op.flops(*specs)
     assert isinstance(cost, int) and cost >= 0, f"{op}: {cost!r} is no number of operations"
     if not op.dynamic:
-        inferred = op.infer(*specs)
-        assert [(s.shape, s.dtype) for s in inferred] == [(y.shape, y.dtype) for y in got], f"{op}: infer is wrong"
+        stated = [(s.shape, str(s.dtype)) for s in op.infer(*specs)]
+        computed = [(y.shape, str(y.dtype)) for y in got]
+        assert stated == computed, f"{op}: infer states {stated}, but the plain kernel returned {computed}"
     _compare(op, got, expected, rtol, atol, "plain")
     from netbuilder.runtime import Workspace
 

@@ -97,12 +97,17 @@ def _writers(net: NetDef) -> dict[str, list[bytes]]:
 
 
 def _reads(before: NetDef, after: NetDef) -> Iterator[str]:
-    """Operators that the pass left as they were read what they read; if it only renamed blobs, all of them do."""
+    """Operators that the pass left as they were read what they read.
+
+    If it left all types, it may have renamed blobs: then operators whose arguments it left are compared by their
+    positions. One that has other arguments is a new operator.
+    """
     was, now, texts, earlier = number_versions(before.op), number_versions(after.op), _texts(after), _texts(before)
     places = {text: index for index, text in enumerate(earlier)}
     unique = {text for text, count in Counter(earlier).items() if count == 1}
     if texts != earlier and [op.type for op in before.op] == [op.type for op in after.op] and _new(before, after):
-        pairs: Iterable[tuple[int, int]] = [(index, index) for index in range(len(texts))]
+        both = zip(before.op, after.op)
+        pairs: Iterable[tuple[int, int]] = [(i, i) for i, (op, new) in enumerate(both) if list(op.arg) == list(new.arg)]
         by_place = True
     else:
         pairs = [(places[text], index) for index, text in enumerate(texts) if text in unique]

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import difflib
 import inspect
+import itertools
 from collections import Counter
 from collections.abc import Iterable, Sequence
 from dataclasses import fields
@@ -20,6 +21,7 @@ from netbuilder.model.parameter_info import ParameterInfo
 from netbuilder.ops.updates.learning_rate import LearningRate
 from netbuilder.optimizers.learning_rate import check_policy
 from netbuilder.proto import PROTO_CPU, ArgumentError, DeviceOption, GradientError, TensorProto
+from netbuilder.proto.arguments import arguments
 
 __all__ = [
     "ITERATION",
@@ -364,11 +366,28 @@ def one(param_init_net: Net) -> BlobReference:
 
 
 def constant(param_init_net: Net, name: str, value: float) -> BlobReference:
-    """Add a constant on the current device, shape (1,), and return its blob."""
+    """Add a constant on the current device, shape (1,), and return its blob.
+
+    Args:
+        param_init_net: net that gets the constant.
+        name: of the blob, before what stands for the device; a number follows where the net has such a blob with
+            another value.
+        value: the value.
+    """
     device = CurrentDeviceScope() or DeviceOption()
     name = f"{name}_{device.device_type}_{device.device_id}{device.node_name}"
-    blob: BlobReference = param_init_net.ConstantFill([], name, shape=[1], value=value)
+    names = itertools.chain([name], (f"{name}_{number}" for number in itertools.count(2)))
+    free = next(each for each in names if _value_of(param_init_net, ScopedName(each)) in (None, np.float32(value)))
+    blob: BlobReference = param_init_net.ConstantFill([], free, shape=[1], value=value)
     return blob
+
+
+def _value_of(net: Net, blob: str) -> Any:
+    """Return the value of a constant that a net makes, in float32; None if it does not make it."""
+    if not net.BlobIsDefined(BlobReference(blob, net)):
+        return None
+    writers = (op for op in reversed(net.Proto().op) if blob in op.output)  # the last ones, since they are many
+    return next((np.float32(arguments(op).get("value", 0.0)) for op in writers), None)
 
 
 def iteration_counter(

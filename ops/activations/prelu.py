@@ -10,7 +10,7 @@ from netbuilder.ops.core.half import require_one_float_type
 from netbuilder.ops.core.image_order import channel_axis, channel_shape, check_order, other_axes
 from netbuilder.ops.core.operator import Operator, TensorSpec, require
 from netbuilder.ops.core.registry import kernel, register
-from netbuilder.proto import GradientError, OperatorDef
+from netbuilder.proto import OperatorDef
 from netbuilder.proto.arguments import make_op
 
 __all__ = ["PRelu", "PReluGradient"]
@@ -62,10 +62,6 @@ class PRelu(PReluArguments):
         return (x.plain,)
 
     def gradient(self, g: GradientContext) -> list[OperatorDef]:
-        if g.op.input[0] == g.op.output[0]:
-            raise GradientError(
-                f"PRelu: its gradient reads X ({g.op.input[0]!r}), which Y overwrites; give Y another name"
-            )
         inputs = [g.output("Y"), g.d_output("Y"), g.input("X"), g.input("slope")]
         return [make_op("PReluGradient", inputs, [g.d_input("X"), g.d_input("slope")])]
 

@@ -15,7 +15,7 @@ from netbuilder.ops.core.operator import Operator, TensorSpec, require
 from netbuilder.ops.core.registry import kernel, register
 from netbuilder.ops.math.error_function import normal_cdf, normal_density
 from netbuilder.ops.math.unary import Unary, UnaryGradient
-from netbuilder.proto import GradientError, OperatorDef
+from netbuilder.proto import OperatorDef
 from netbuilder.proto.arguments import make_op
 
 __all__ = [
@@ -103,10 +103,6 @@ class Softsign(Unary):
     """
 
     def gradient(self, g: GradientContext) -> list[OperatorDef]:
-        if g.op.input[0] == g.op.output[0]:
-            raise GradientError(
-                "Softsign: has no gradient in place, since the gradient reads X; give the output another name"
-            )
         return [make_op("SoftsignGradient", [g.input("X"), g.d_output("Y")], [g.d_input("X")])]
 
 

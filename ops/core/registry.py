@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Any
 
@@ -19,6 +19,7 @@ __all__ = [
     "operator_types",
     "plain_kernel",
     "prepare",
+    "prepare_table",
     "prepared_kernels",
     "register",
 ]
@@ -85,6 +86,16 @@ def prepare(
         return fn
 
     return add
+
+
+def prepare_table(table: Mapping[str, Callable[..., Any]], *, device: int, engine: str, priority: int = 0) -> None:
+    """Register an engine's prepared kernels, given by operator type, for the operators that are registered so far.
+
+    A later call adds those of operators registered since. Arguments as for ``prepare``.
+    """
+    for op_type, make in table.items():
+        if is_registered(op_type) and all(row.engine != engine for row in prepared_kernels(op_type, device)):
+            prepare(find(op_type), device=device, engine=engine, priority=priority)(make)
 
 
 def find(op_type: str) -> type[Operator]:

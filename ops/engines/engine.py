@@ -14,7 +14,6 @@ import enum
 import functools
 import importlib
 import importlib.metadata
-from abc import ABC, abstractmethod
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, ClassVar
@@ -23,6 +22,7 @@ from netbuilder._renamed import RenamedMember, renamed_arguments
 from netbuilder.data.forking import loading
 from netbuilder.ops.core.contexts import Prepared
 from netbuilder.ops.core.operator import Operator, TensorSpec
+from netbuilder.ops.core.registry import CPU, prepare_table
 from netbuilder.proto import DeviceError
 
 __all__ = [
@@ -85,14 +85,16 @@ class Fusion:
     optimisation = RenamedMember("optimization")
 
 
-class Engine(ABC):
+class Engine:
     """A library, or a kind of device, that plans compute with.
 
     Attributes:
         name: as in ``Workspace(engines=...)``, in an operator's ``engine`` and in layouts.
+        priority: of the kernels in ``kernels``; oneDNN's have 10, those of NumPy less.
     """
 
     name: ClassVar[str]
+    priority: ClassVar[int] = 20
 
     def available(self) -> bool:
         """Whether the engine can be used in this process."""
@@ -102,9 +104,17 @@ class Engine(ABC):
         """Return what is missing and how to install it; called only if the engine is not available."""
         return ""
 
+    def kernels(self) -> Mapping[str, Callable[..., Prepared | None]]:
+        """Return, by operator type, the functions ``make(op, ctx, *specs)`` that prepare kernels for the host.
+
+        Called only if the engine is available. A function returns None if its kernel does not apply.
+        """
+        return {}
+
     def register_kernels(self) -> None:
         """Register prepared kernels for all operators registered so far; called before each compilation."""
-        return  # an engine may have fusions alone
+        if self.available():
+            prepare_table(self.kernels(), device=CPU, engine=self.name, priority=self.priority)
 
     def check_precision(self, precision: str) -> None:
         """Warn if the engine cannot store activations in a precision (see ``ops.core.precision``), or not faster."""
@@ -133,16 +143,17 @@ class Engine(ABC):
         """Whether kernels have a pool of threads, with which NumPy's BLAS must not compete."""
         return False
 
-    @abstractmethod
     def new_buffer(self, spec: TensorSpec, location: Location) -> Any:
         """Return zeroed memory for a value in one of the engine's layouts; of an array engine, for a plain value.
 
         The memory is flat uint8 of ``spec.nbytes`` for a value with a layout, else an array of its shape and dtype.
+        An engine whose kernels read and write plain values only needs neither this nor ``prepare_reorder``.
         """
+        raise NotImplementedError(f"engine {self.name}: has no buffers for values in the layout of {spec}")
 
-    @abstractmethod
     def prepare_reorder(self, ctx: Any, source: TensorSpec, target: TensorSpec, location: Location) -> Prepared:
         """Return the prepared copy of a value from one layout to another; shape and dtype are the same."""
+        raise NotImplementedError(f"engine {self.name}: has no copies from {source} to {target}")
 
 
 # netbuilder's engines, in order of preference. A module is imported when its engine is first needed.
@@ -171,7 +182,7 @@ def find_engine(name: str) -> Engine:
     """Return an engine by its name.
 
     Raises:
-        DeviceError: there is no engine of this name, or its entry point does not name an ``Engine``.
+        DeviceError: there is no engine of this name, or its entry point cannot be loaded or is no ``Engine``.
     """
     engine = _found.get(name)
     if engine is None:
@@ -188,7 +199,14 @@ def _load(name: str) -> Engine:
         module, _, attribute = source.partition(":")
         found = getattr(importlib.import_module(module), attribute)
     else:
-        found = source.load()
+        try:
+            found = source.load()
+        except (ImportError, AttributeError) as error:
+            raise DeviceError(
+                f"engine {name!r}, which the entry point {name} = {source.value} of another package names, cannot be "
+                f"loaded: {type(error).__name__}: {error}; repair or remove that package, or allow only other engines: "
+                "Workspace(engines=...)"
+            ) from error
     if not (isinstance(found, type) and issubclass(found, Engine) and found.name == name):
         raise DeviceError(
             f"entry point {name!r} of group {ENTRY_POINTS} must name a class of Engine whose name is {name!r}, "

@@ -47,10 +47,6 @@ class Pow(Broadcasting):
     def gradient(self, g: GradientContext) -> list[OperatorDef]:
         if len(g.op.input) == 1:
             return self._fixed_exponent_gradient(g)
-        if g.op.output[0] in g.op.input:
-            raise GradientError(
-                "Pow: the gradient needs both inputs, and the output overwrites one; give the output another name"
-            )
         return self._two_input_gradient(g)
 
     def _fixed_exponent_gradient(self, g: GradientContext) -> list[OperatorDef]:

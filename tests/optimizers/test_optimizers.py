@@ -4,7 +4,7 @@ and refusals."""
 import numpy as np
 import pytest
 
-from netbuilder.graph import BlobReference, DeviceScope, NameScope
+from netbuilder.graph import BlobReference, DeviceScope, NameScope, Net
 from netbuilder.model import ModelHelper, ParameterTags, brew
 from netbuilder.optimizers import (
     AdagradOptimizer,
@@ -21,6 +21,7 @@ from netbuilder.optimizers import (
     get_param_device,
     reset_optimizer_instance_count,
 )
+from netbuilder.optimizers.optimizer import constant
 from netbuilder.optimizers.placement import parameter_devices
 from netbuilder.proto import PROTO_CUDA, ArgumentError, DeviceError, GradientError, NetDef, NetError
 from netbuilder.proto.arguments import make_device_option, make_op
@@ -391,3 +392,23 @@ class TestNumbers:
             model = table_model()
             build_sgd(model, 1.0, sparse_dedup_aggregator=aggregator)
             np.testing.assert_allclose(run(model, i=rows).fetch("table"), np.broadcast_to(want, (4, 2)), rtol=1e-6)
+
+
+def test_constants_of_one_name_and_several_values_are_several_blobs():
+    net = Net("init")
+    names = [str(constant(net, "wd", value)) for value in (0.1, 0.2, 0.1, 0.2, 0.3)]
+    assert names == ["wd_0_0", "wd_0_0_2", "wd_0_0", "wd_0_0_2", "wd_0_0_3"]
+    workspace = Workspace()
+    workspace.run_net_once(net)
+    np.testing.assert_array_equal([workspace.fetch(name)[0] for name in names], np.float32([0.1, 0.2, 0.1, 0.2, 0.3]))
+
+
+def test_weights_may_decay_at_several_rates():
+    model = model_of((2, 3), (3, 1))
+    add_weight_decay(model, 0.1, skip=["fc1_w"])
+    add_weight_decay(model, 0.2, skip=["fc0_w"])
+    [first, second] = [op for op in model.net.Proto().op if op.type == "WeightedSum"]
+    workspace = Workspace()
+    workspace.run_net_once(model.param_init_net)
+    rates = [workspace.fetch(op.input[3])[0] for op in (first, second)]
+    np.testing.assert_array_equal(rates, np.float32([0.1, 0.2]))

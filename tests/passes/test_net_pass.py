@@ -92,6 +92,12 @@ def test_what_is_right_passes():
         returning(change)(net_of())
 
 
+def test_an_operator_with_other_arguments_may_read_other_blobs():
+    net = NetDef(name="checked", external_input=["x"])
+    net.op.extend([make_op("Scale", ["x"], ["a"], scale=2.0), make_op("Scale", ["a"], ["y"], scale=3.0)])
+    returning(lambda net: net.op[1].CopyFrom(make_op("Scale", ["x"], ["y"], scale=6.0)))(net)
+
+
 @pytest.mark.parametrize(
     ("change", "message"),
     [

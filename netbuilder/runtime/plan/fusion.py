@@ -25,6 +25,7 @@ import numpy as np
 from netbuilder.ops.core.contexts import Prepared
 from netbuilder.ops.core.registry import plain_kernel
 from netbuilder.ops.engines.engine import HOST, Fusion, Pattern
+from netbuilder.runtime.plan.optimizations import check_optimization
 from netbuilder.runtime.plan.run_context import KernelContext
 from netbuilder.runtime.plan.values import Node, Value
 
@@ -46,7 +47,12 @@ def fuse(
         fusions: the fusions of the engines, those of the preferred engine first.
         hidden: names of which no version is observable.
         enabled: whether an optimization is on, by its name in ``runtime.plan.optimizations``.
+
+    Raises:
+        NetError: the optimization that a fusion belongs to is not in ``runtime.plan.optimizations``.
     """
+    for fusion in fusions:
+        check_optimization(fusion.optimization, f"fusion of {', '.join((*fusion.first, fusion.second))}")
     matcher = _Matcher(nodes, last, [f for f in fusions if enabled(f.optimization)], hidden, enabled)
     for node in nodes:
         matcher.visit(node)

@@ -5,12 +5,11 @@ from __future__ import annotations
 import warnings
 from typing import Any
 
-from netbuilder.ops.core.registry import CPU, find, is_registered, prepare
+from netbuilder.ops.core.registry import CPU, prepare_table
 from netbuilder.ops.engines.onednn.library import available, turned_off, why_unavailable
 
 __all__ = ["kernel_table", "register_kernels"]
 
-_registered: set[str] = set()
 _warned: list[str] = []
 
 
@@ -30,10 +29,7 @@ def register_kernels() -> bool:
                 stacklevel=2,
             )
         return False
-    for op_type, make in kernel_table().items():
-        if op_type not in _registered and is_registered(op_type):
-            prepare(find(op_type), device=CPU, engine="ONEDNN", priority=10)(make)
-            _registered.add(op_type)
+    prepare_table(kernel_table(), device=CPU, engine="ONEDNN", priority=10)
     return True
 
 

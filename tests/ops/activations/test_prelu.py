@@ -67,5 +67,7 @@ class TestPReluGradient(OperatorSuite):
 
 
 def test_in_place_there_is_no_gradient():
-    with pytest.raises(GradientError, match=r"reads X \('x'\), which Y overwrites; give Y another name"):
+    with pytest.raises(
+        GradientError, match=r"overwrites \['x'\], which its gradient reads; give the output another name"
+    ):
         operator_gradient(make_op("PRelu", ["x", "s"], ["x"]), {0: "x_grad"})

@@ -1,6 +1,7 @@
 """Engines: which there are, and what they refuse."""
 
 import os
+import re
 import subprocess
 import sys
 
@@ -10,8 +11,17 @@ import pytest
 from house import ROOT
 from netbuilder import Workspace
 from netbuilder.ops.core.operator import TensorSpec
+from netbuilder.ops.core.registry import CPU, prepared_kernels
 from netbuilder.ops.engines.array_engines import NumPyEngine
-from netbuilder.ops.engines.engine import HOST, array_engine, engine_names, find_engine, layout_engine, library_engines
+from netbuilder.ops.engines.engine import (
+    HOST,
+    Engine,
+    array_engine,
+    engine_names,
+    find_engine,
+    layout_engine,
+    library_engines,
+)
 from netbuilder.ops.engines.onednn.engine import OneDnnEngine
 from netbuilder.ops.engines.onednn.layout import channel_blocked, image_view
 from netbuilder.proto import DeviceError, NetError
@@ -19,17 +29,51 @@ from netbuilder.proto import DeviceError, NetError
 SPEC = TensorSpec((2, 16, 4, 4), np.dtype(np.float32))
 
 
-def test_an_entry_point_that_is_no_engine_is_refused_by_name(tmp_path):
+@pytest.mark.parametrize(
+    ("point", "message"),
+    [
+        ("builtins:print", "entry point 'TOY' of group netbuilder.engines must name a class of Engine"),
+        ("no_such:Toy", "engine 'TOY', .* TOY = no_such:Toy .* cannot be loaded: ModuleNotFoundError: .*'no_such'"),
+        ("builtins:nothing", "TOY = builtins:nothing .*: AttributeError: .*'nothing'.* allow only other engines"),
+    ],
+)
+def test_an_entry_point_that_is_no_engine_is_refused_by_name(tmp_path, point, message):
     """One that is an engine: CONTRIBUTING.md has it, tests/test_examples.py runs it."""
     info = tmp_path / "toy_engine-1.0.dist-info"
     info.mkdir()
     (info / "METADATA").write_text("Metadata-Version: 2.1\nName: toy-engine\nVersion: 1.0\n")
-    (info / "entry_points.txt").write_text("[netbuilder.engines]\nTOY = builtins:print\n")
+    (info / "entry_points.txt").write_text(f"[netbuilder.engines]\nTOY = {point}\n")
     env = dict(os.environ, PYTHONPATH=os.pathsep.join([str(tmp_path), str(ROOT)]))
     script = "from netbuilder.ops.engines.engine import find_engine; find_engine('TOY')"
     done = subprocess.run([sys.executable, "-c", script], env=env, capture_output=True, text=True)
     assert done.returncode == 1
-    assert "'TOY'" in done.stderr and "netbuilder.engines" in done.stderr
+    assert re.search(f"DeviceError: .*{message}", done.stderr), done.stderr
+
+
+class Plain(Engine):
+    """An engine with one kernel; its values are plain arrays."""
+
+    name = "PLAIN"
+    priority = -9
+
+    def kernels(self):
+        return {"Softsign": lambda op, ctx, x: None, "OfAModuleNotImported": lambda op, ctx: None}
+
+
+def test_kernels_are_registered_once_for_the_operators_that_there_are():
+    before = prepared_kernels("Softsign", CPU).copy()
+    try:
+        for _ in range(2):
+            Plain().register_kernels()
+        rows = prepared_kernels("Softsign", CPU)
+        assert [(row.engine, row.priority) for row in rows if row not in before] == [("PLAIN", -9)]
+        assert prepared_kernels("OfAModuleNotImported", CPU) == []
+    finally:
+        prepared_kernels("Softsign", CPU)[:] = before
+    with pytest.raises(NotImplementedError, match="engine PLAIN: has no buffers for values in the layout"):
+        Plain().new_buffer(SPEC, HOST)
+    with pytest.raises(NotImplementedError, match="engine PLAIN: has no copies from"):
+        Plain().prepare_reorder(None, SPEC, SPEC, HOST)
 
 
 def test_plain_values_belong_to_the_array_engine_of_their_location():

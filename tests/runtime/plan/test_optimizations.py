@@ -7,10 +7,11 @@ import pytest
 
 from house import ROOT
 from netbuilder.ops.engines import onednn
-from netbuilder.ops.engines.engine import find_engine
+from netbuilder.ops.engines.engine import Fusion, Pattern, find_engine
 from netbuilder.proto import NetDef, NetError
 from netbuilder.proto.arguments import make_device_option, make_op
 from netbuilder.runtime import Workspace
+from netbuilder.runtime.plan.fusion import fuse
 from netbuilder.runtime.plan.optimizations import (
     FUSIONS,
     GROUPS,
@@ -136,6 +137,17 @@ JOINED = {
 }
 
 
+def test_a_fusion_of_an_unknown_optimization_is_refused():
+    fusion = Fusion(Pattern.CHAIN, ("Scale",), "Relu", lambda op, ctx, x: None, "scale_relv")
+    with pytest.raises(NetError, match="fusion of Scale, Relu: no optimization is called 'scale_relv'; did you mean"):
+        fuse([], {}, [fusion])
+
+
+def test_there_is_a_net_for_each_fusion():
+    elsewhere = {"bn_relu_gradient", "engine_fusions", "joined_updates"}  # tests of their own
+    assert set(JOINED) == FUSIONS - elsewhere, "add a net that the optimization changes to JOINED"
+
+
 @needs_onednn
 @pytest.mark.parametrize("name", JOINED)
 def test_each_fusion_goes_alone(name):
@@ -146,6 +158,8 @@ def test_each_fusion_goes_alone(name):
     apart = [op.type for op in net.op]
     assert kinds_of(off) == apart
     assert kinds_of(on) == kinds_of(others) != apart
+    slow = [[step.prepared.name for step in steps_of(each) if " ref" in step.prepared.name] for each in (on, off)]
+    assert len(slow[0]) <= len(slow[1]), f"{slow[0]} are the library's reference kernels, slower than {name} apart"
     np.testing.assert_allclose(on.fetch("y"), off.fetch("y"), rtol=1e-4, atol=1e-4)
 
 

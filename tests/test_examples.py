@@ -1,6 +1,5 @@
 """Every example in a docstring, in README and in the pages under docs/ runs and gives what it shows."""
 
-import configparser
 import doctest
 import importlib
 import os
@@ -10,6 +9,11 @@ import sys
 
 import numpy as np
 import pytest
+
+try:
+    import tomllib
+except ModuleNotFoundError:  # Python 3.10, where pytest needs this package
+    import tomli as tomllib
 
 from house import ROOT, TOP_FOLDERS, library_modules
 from netbuilder.graph import reset_names
@@ -58,7 +62,7 @@ def test_pages(page, tmp_path, monkeypatch):
 BLOCK = re.compile(r"^```python\n(.*?)^```", re.S | re.M)
 
 # A block, and before it, at the end of a line, the file that a reader is told to write it to.
-FILE = re.compile(r"(?:`([\w/]+\.(?:py|cfg))`:\n\n)?^```(?:python|ini)\n(.*?)^```", re.S | re.M)
+FILE = re.compile(r"(?:`([\w/]+\.(?:py|toml))`:\n\n)?^```(?:python|toml)\n(.*?)^```", re.S | re.M)
 
 # Loaded into the process that runs a page's tests: packages find the page's modules too.
 PACKAGES = """
@@ -76,7 +80,7 @@ def test_the_files_that_contributors_are_told_to_write(tmp_path):
     for file, block in files.items():
         (tmp_path / file).parent.mkdir(parents=True, exist_ok=True)
         (tmp_path / file).write_text(block, encoding="utf-8")
-    install(tmp_path, files["setup.cfg"])
+    install(tmp_path, tomllib.loads(files["pyproject.toml"])["project"])
     folders = {package_of(file): str((tmp_path / file).parent) for file in files if file.startswith(OURS)}
     (tmp_path / "page_packages.py").write_text(PACKAGES.format(folders=folders))
     paths = os.pathsep.join(map(str, (tmp_path, ROOT, ROOT / "tests")))
@@ -96,12 +100,11 @@ def package_of(file):
     return package if package.startswith("netbuilder") else f"netbuilder.{package}"
 
 
-def install(folder, settings):
-    """Have a package with these settings (setup.cfg) found as installed by processes that look into ``folder``."""
-    parser = configparser.ConfigParser()
-    parser.read_string(settings)
-    [(group, points)] = parser["options.entry_points"].items()
-    info = folder / "toy_engine-1.0.dist-info"
+def install(folder, project):
+    """Have a package with these settings found as installed by processes that look into ``folder``."""
+    name, version = project["name"], project["version"]
+    info = folder / f"{name.replace('-', '_')}-{version}.dist-info"
     info.mkdir()
-    (info / "METADATA").write_text("Metadata-Version: 2.1\nName: toy-engine\nVersion: 1.0\n")
-    (info / "entry_points.txt").write_text(f"[{group}]{points}\n")
+    (info / "METADATA").write_text(f"Metadata-Version: 2.1\nName: {name}\nVersion: {version}\n")
+    [(group, points)] = project["entry-points"].items()
+    (info / "entry_points.txt").write_text("\n".join([f"[{group}]", *(f"{k} = {v}" for k, v in points.items())]))

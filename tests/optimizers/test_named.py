@@ -3,6 +3,7 @@
 import numpy as np
 import pytest
 
+from house import ROOT
 from netbuilder import optimizers
 from netbuilder.model import ModelHelper, brew
 from netbuilder.optimizers import OPTIMIZERS, EarlyStopping, build_optimizer, optimizer_by_name
@@ -16,6 +17,8 @@ def test_every_optimizer_has_a_name():
     assert {about.make for about in OPTIMIZERS.values()} == classes - {optimizers.Optimizer, optimizers.NamedOptimizer}
     builders = {name.removeprefix("build_").replace("_", "-") for name in dir(optimizers) if name.startswith("build_")}
     assert set(OPTIMIZERS) == builders - {"optimizer"}
+    page = (ROOT / "docs" / "training.md").read_text(encoding="utf-8")
+    assert [name for name, about in OPTIMIZERS.items() if not about.half and f"`{name}`" not in page] == []
 
 
 def forward(model, loss_scale):

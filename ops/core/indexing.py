@@ -14,8 +14,14 @@ __all__ = ["add_rows", "check_indices"]
 Array = Any
 
 
-def check_indices(what: str, indices: Array, extent: int, lowest: int = 0) -> bool:
-    """Raise IndexError, with a message that begins with ``what``, unless all indices lie in [lowest, extent).
+def check_indices(
+    op_type: str, indices: Array, extent: int, lowest: int = 0, *, named: str = "indices"
+) -> bool:
+    """Raise IndexError unless all indices lie in [lowest, extent).
+
+    Args:
+        op_type: the message begins with it.
+        named: what the message calls them.
 
     Returns:
         Whether any of them is negative.
@@ -24,7 +30,7 @@ def check_indices(what: str, indices: Array, extent: int, lowest: int = 0) -> bo
         return False
     least, most = int(indices.min()), int(indices.max())
     if least < lowest or most >= extent:
-        raise IndexError(f"{what}: indices must lie in [{lowest}, {extent}), got {least if least < lowest else most}")
+        raise IndexError(f"{op_type}: {named} must lie in [{lowest}, {extent}), got {least if least < lowest else most}")
     return least < 0
 
 

@@ -76,7 +76,7 @@ class BBoxTransform(AngleArguments):
 def bbox_transform(op: BBoxTransform, ctx: RunContext, rois: Any, deltas: Any, im_info: Any) -> tuple[Any, ...]:
     xp, numbers = ctx.xp, 5 if op.rotated else 4
     images = xp.zeros(len(rois), int) if rois.shape[1] == numbers else rois[:, 0].astype(int)
-    check_indices("BBoxTransform, images of rois", images, len(im_info))
+    check_indices(op.type, images, len(im_info), named="images of rois")
     scales = im_info[:, 2:]
     scale = scales[images][:, None]
     extent = xp.floor(im_info[:, 1::-1] / scales + rois.dtype.type(0.5))[images][:, None]

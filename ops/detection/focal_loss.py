@@ -199,7 +199,7 @@ def sigmoid_focal_loss_gradient(
 def _softmax_terms(op: _Focal, xp: Any, p: Any, labels: Any) -> tuple[Any, Any, Any]:
     """Return the probability of each anchor's label, the anchor's weight, and the labels with a class axis."""
     like, classes = p.dtype.type, xp.maximum(labels, 0)[:, :, None]
-    check_indices(f"{op.type}, labels", classes, op.num_classes)
+    check_indices(op.type, classes, op.num_classes, named="labels")
     at_label = xp.take_along_axis(p, classes.astype(int), axis=2)[:, :, 0]
     weight = xp.where(labels > 0, like(op.alpha), like(1 - op.alpha)) * (labels >= 0)
     return at_label, weight, classes

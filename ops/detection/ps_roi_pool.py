@@ -119,7 +119,7 @@ def _corners(op: _Boxes, rois: Any, shape: tuple[int, ...]) -> tuple[list[tuple[
     Positions and sizes are (boxes, output_dim, bins, bins).
     """
     numbers = rois[:, 0].astype(np.int64)
-    check_indices(f"{op.type}, images of RoIs", numbers, shape[0])
+    check_indices(op.type, numbers, shape[0], named="images of RoIs")
     boxes = rois[:, 1:].astype(np.float64 if rois.dtype == np.float64 else np.float32)
     (top, bottom), (left, right) = (
         _edges(op, boxes[:, k], boxes[:, k + 2], shape[2 + side]) for k, side in ((1, 0), (0, 1))

@@ -54,7 +54,7 @@ def _images_of(
 ) -> tuple[np.ndarray[Any, Any], np.ndarray[Any, Any]]:
     """Return the image index of each box, and the boxes: left, top, right, bottom."""
     images = rois[:, 0].astype(np.int64) if rois.shape[1] == 5 else np.zeros(len(rois), np.int64)
-    check_indices(f"{op.type}, images of RoIs", images, count)
+    check_indices(op.type, images, count, named="images of RoIs")
     return images, rois[:, -4:].astype(np.float64 if rois.dtype == np.float64 else np.float32)
 
 

@@ -83,7 +83,7 @@ def _parts(op: SampledBoxes, rois: Any, shape: tuple[int, ...], dtype: Any) -> I
     """
     require(bool(np.isfinite(rois * op.spatial_scale).all()), op, "rois must be finite numbers")
     images = rois[:, 0].astype(np.int64) if rois.shape[1] == 6 else np.zeros(len(rois), np.int64)
-    check_indices(f"{op.type}, images of RoIs", images, shape[0])
+    check_indices(op.type, images, shape[0], named="images of RoIs")
     boxes = rois[:, -5:].astype(np.float64 if rois.dtype == np.float64 else np.float32)
     bins = np.array([op.pooled_w, op.pooled_h])
     widest = (boxes[:, 2:4] * op.spatial_scale).max(axis=0, initial=1)

@@ -119,7 +119,7 @@ def roi_pool(op: RoIPool, ctx: RunContext, x: Any, rois: Any) -> tuple[Any, ...]
     boxes = ctx.host(rois).astype(np.float32)
     require(bool(np.isfinite(boxes).all()), op, "rois must be finite numbers")
     images = boxes[:, 0].astype(np.int64)
-    check_indices(f"{op.type}, images of RoIs", images, count)
+    check_indices(op.type, images, count, named="images of RoIs")
     scaled = boxes[:, 1:] * np.float32(op.spatial_scale)
     left, top, right, bottom = (np.sign(scaled) * np.floor(abs(scaled) + 0.5)).T
     rows = _bins(top, bottom, op.pooled_h, height)
@@ -178,7 +178,7 @@ def roi_pool_gradient(
 ) -> tuple[Any, ...]:
     xp, plane = ctx.xp, x.shape[2] * x.shape[3]
     images = ctx.host(rois)[:, 0].astype(np.int64)
-    check_indices(f"{op.type}, images of RoIs", images, x.shape[0])
+    check_indices(op.type, images, x.shape[0], named="images of RoIs")
     first = xp.asarray((images[:, None] * x.shape[1] + np.arange(x.shape[1])) * plane)[:, :, None, None]
     not_empty = xp.flatnonzero(argmaxes >= 0)
     dx = xp.zeros(x.size, x.dtype)

@@ -202,7 +202,7 @@ def _positions(op: Operator, ctx: RunContext, shape: tuple[int, ...], locations:
     image, channel, row, column = (locations[:, i].astype("int64") for i in range(4))
     parts = ((image, "images", images), (channel, "first channels", channels - 3))
     for numbers, what, extent in (*parts, (row, "rows", height), (column, "columns", width)):
-        check_indices(f"{op.type}, {what} of locations", numbers, extent)
+        check_indices(op.type, numbers, extent, named=f"{what} of locations")
     starts = ((image * channels + channel) * height + row) * width + column
     return starts[:, None] + ctx.xp.arange(4) * (height * width)
 

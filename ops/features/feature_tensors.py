@@ -79,6 +79,14 @@ class _Grouped(Operator):
         for name in ("lengths", "presence"):
             sizes = {group[name].size for group in made if name in group}
             require(len(sizes) <= 1, self, f"{name} of all features must be of one size, got {sorted(sizes)}")
+        if {"lengths", "presence"} <= set(self.fields):
+            sizes = {name: made[0][name].size for name in ("lengths", "presence")}
+            require(
+                len(set(sizes.values())) == 1,
+                self,
+                f"lengths and presence must have a number per sample each, got {sizes['lengths']} lengths and "
+                f"{sizes['presence']} of presence",
+            )
         return made
 
     def flops(self, *inputs: TensorSpec) -> int:

@@ -30,6 +30,7 @@ class _Arguments(LabelLoss):
         """Raise ShapeError unless label and weight fit X."""
         require_one_float_type(self, X=x)
         require(x.ndim == 4, self, f"X must be (N, classes, H, W), got shape {x.shape}")
+        require(x.shape[1] >= 1, self, f"X must have at least one class, got shape {x.shape}")
         shape = (x.shape[0], *x.shape[2:])
         require(label.dtype.kind in "iu", self, f"labels must be integers (int32), got {label.dtype}")
         for name, spec in (("label", label), ("weight", weight or label)):

@@ -205,7 +205,8 @@ def _look_up(op: _Lookup, ctx: RunContext, *inputs: Any) -> tuple[Any, ...]:
     if mapping is not None and not (mapping.size == 1 and int(mapping[0]) == 0):
         check_indices(op.type, indices, mapping.size)
         indices = mapping[indices]
-        check_indices(f"{op.type}: COMPRESSED_INDICES_MAPPING", indices[indices != -1], given["DATA"].shape[0])
+        kept = indices[indices != -1]
+        check_indices(op.type, kept, given["DATA"].shape[0], named="COMPRESSED_INDICES_MAPPING")
     else:
         check_indices(op.type, indices, given["DATA"].shape[0])
     shape = op.infer(*inputs)[0].shape

@@ -29,17 +29,22 @@ class _AlongAxis(Operator):
     k: int = -1
     axis: int = -1
 
-    def around(self, shape: Sequence[int]) -> tuple[int, int, int]:
-        """Return the number of elements before the axis, along it and after it."""
+    def axis_of(self, shape: Sequence[int]) -> int:
+        """Return the axis, counted from 0."""
         n = len(shape)
+        require(n >= 1, self, "X must have an axis to take elements from, got a scalar; reshape it to (1,)")
         require(
             -n <= self.axis < n, self, f"axis must lie in [{-n}, {n}) for X of shape {tuple(shape)}, got {self.axis}"
         )
-        axis = self.axis % n
+        return self.axis % n
+
+    def around(self, shape: Sequence[int]) -> tuple[int, int, int]:
+        """Return the number of elements before the axis, along it and after it."""
+        axis = self.axis_of(shape)
         return math.prod(shape[:axis]), shape[axis], math.prod(shape[axis + 1 :])
 
     def result_shape(self, shape: Sequence[int], k: int) -> tuple[int, ...]:
-        axis = self.axis % len(shape)
+        axis = self.axis_of(shape)
         return (*shape[:axis], k, *shape[axis + 1 :])
 
 
@@ -105,8 +110,8 @@ class TopKGradient(_AlongAxis):
     def infer(self, dv: TensorSpec, indices: TensorSpec, x: TensorSpec) -> tuple[TensorSpec, ...]:
         require(dv.shape == indices.shape, self, f"dV {dv.shape} and Indices {indices.shape} must have the same shape")
         require(indices.dtype.kind in "iu", self, f"Indices must be integers, got {indices.dtype}")
-        self.around(x.shape)
-        k = dv.shape[self.axis % x.ndim] if dv.ndim == x.ndim else 0
+        axis = self.axis_of(x.shape)
+        k = dv.shape[axis] if dv.ndim == x.ndim else 0
         shape = self.result_shape(x.shape, k)
         require(dv.shape == shape, self, f"dV must have the shape of X {x.shape} except along the axis, got {dv.shape}")
         return (x.plain,)
@@ -165,7 +170,7 @@ def top_k(op: TopK, ctx: RunContext, x: Any, k: Any = None) -> tuple[Any, ...]:
 def top_k_gradient(op: TopKGradient, ctx: RunContext, dv: Any, indices: Any, x: Any) -> tuple[Any, ...]:
     xp = ctx.xp
     before, n, after = op.around(x.shape)
-    available = min(dv.shape[op.axis % x.ndim], n)  # the rest is padding, with indices of -1
+    available = min(dv.shape[op.axis_of(x.shape)], n)  # the rest is padding, with indices of -1
     d_values = dv.reshape(before, -1, after)[:, :available]
     positions = indices.reshape(before, -1, after)[:, :available]
     check_indices("TopKGradient", positions, n)

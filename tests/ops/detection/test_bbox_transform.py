@@ -61,7 +61,7 @@ class TestBBoxTransform(OperatorSuite):
 
 
 def test_boxes_of_no_image():
-    with pytest.raises(IndexError, match=r"images of rois: indices must lie in \[0, 1\), got 1"):
+    with pytest.raises(IndexError, match=r"images of rois must lie in \[0, 1\), got 1"):
         run_plain(
             BBoxTransform(), [np.ones((1, 5), np.float32), np.zeros((1, 4), np.float32), np.ones((1, 3), np.float32)]
         )

@@ -156,7 +156,7 @@ def test_the_gradient_reads_the_probabilities():
 
 def test_labels_beyond_the_classes_are_refused():
     labels = np.full((1, 1, 1, 1), 3, np.int32)
-    with pytest.raises(IndexError, match=r"SoftmaxFocalLoss, labels: indices must lie in \[0, 3\), got 3"):
+    with pytest.raises(IndexError, match=r"SoftmaxFocalLoss: labels must lie in \[0, 3\), got 3"):
         run_plain(
             SoftmaxFocalLoss(num_classes=3).with_arity(3, 2),
             [np.zeros((1, 3, 1, 1), np.float32), labels, np.float32([1])],

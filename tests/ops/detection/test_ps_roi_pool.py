@@ -87,5 +87,5 @@ class TestPSRoIPoolGradient(OperatorSuite):
 
 
 def test_boxes_of_no_image():
-    with pytest.raises(IndexError, match=r"images of RoIs: indices must lie in \[0, 1\), got 1"):
+    with pytest.raises(IndexError, match=r"images of RoIs must lie in \[0, 1\), got 1"):
         run_plain(PSRoIPool().with_arity(2, 2), [np.ones((1, 1, 2, 2), np.float32), np.float32([[1, 0, 0, 1, 1]])])

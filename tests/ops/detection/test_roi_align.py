@@ -122,7 +122,7 @@ def test_as_many_samples_as_a_bin_has_places():
 
 def test_boxes_of_no_image_and_of_no_size():
     x = np.ones((1, 1, 4, 4), np.float32)
-    with pytest.raises(IndexError, match=r"images of RoIs: indices must lie in \[0, 1\), got 1"):
+    with pytest.raises(IndexError, match=r"images of RoIs must lie in \[0, 1\), got 1"):
         run_plain(RoIAlign(), [x, np.float32([[1, 0, 0, 2, 2]])])
     with pytest.raises(ShapeError, match="must not end before they begin"):
         run_plain(RoIAlign(aligned=True), [x, np.float32([[0, 2, 0, 1, 2]])])

@@ -118,6 +118,6 @@ def test_boxes_that_are_not_turned_are_those_of_roi_align(ratio):
 
 def test_boxes_of_no_image():
     x = np.ones((1, 1, 4, 4), np.float32)
-    with pytest.raises(IndexError, match=r"images of RoIs: indices must lie in \[0, 1\), got 1"):
+    with pytest.raises(IndexError, match=r"images of RoIs must lie in \[0, 1\), got 1"):
         run_plain(RoIAlignRotated(), [x, np.float32([[1, 2, 2, 2, 2, 0]])])
     assert run_plain(RoIAlignRotated(), [x, np.zeros((0, 6), np.float32)])[0].shape == (0, 1, 1, 1)

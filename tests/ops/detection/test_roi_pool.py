@@ -93,5 +93,5 @@ def test_the_first_of_equal_elements_and_boxes_in_parts(monkeypatch):
 
 
 def test_an_image_that_is_not_there():
-    with pytest.raises(IndexError, match=r"RoIPool, images of RoIs: indices must lie in \[0, 1\), got 1"):
+    with pytest.raises(IndexError, match=r"RoIPool: images of RoIs must lie in \[0, 1\), got 1"):
         run_plain(RoIPool().with_arity(2, 2), [np.ones((1, 1, 4, 4), np.float32), np.float32([[1, 0, 0, 1, 1]])])

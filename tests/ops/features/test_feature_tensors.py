@@ -229,6 +229,16 @@ class TestMergeDenseFeatureTensors(OperatorSuite):
             r"presence of all features must be of one size, got \[2, 3\]",
         ),
         (
+            MergeSingleMapFeatureTensors(feature_ids=(11,)).with_arity(4, 5),
+            [np.int32([1, 1, 1]), np.int64([1, 2, 3]), np.zeros(3), np.ones(4, bool)],
+            "lengths and presence must have a number per sample each, got 3 lengths and 4 of presence",
+        ),
+        (
+            MergeSingleListFeatureTensorsGradient().with_arity(3, 1),
+            [np.int32([1, 1, 1]), np.ones(1, bool), np.zeros(3)],
+            "lengths and presence must have a number per sample each, got 3 lengths and 1 of presence",
+        ),
+        (
             MergeMultiScalarFeatureTensorsGradient().with_arity(2, 1),
             [np.int32([2]), np.zeros(3)],
             "there are 2 merged values, but dY has shape",

@@ -34,6 +34,7 @@ class TestSpatialSoftmaxWithLoss(OperatorSuite):
     d_outputs = (1,)
     refusals = (
         refusal(SpatialSoftmaxWithLoss(), [f32(2, 3), i32(2)], r"X must be \(N, classes, H, W\)"),
+        refusal(SpatialSoftmaxWithLoss(), [f32(2, 0, 1, 2), i32(2, 1, 2)], "X must have at least one class"),
         refusal(SpatialSoftmaxWithLoss(), [f32(2, 3, 1, 2), i32(2, 2)], r"label must have shape \(2, 1, 2\)"),
         refusal(SpatialSoftmaxWithLoss(), [f32(2, 3, 1, 2), f32(2, 1, 2)], "labels must be integers"),
         refusal(SpatialSoftmaxWithLoss(), [f32(2, 3, 1, 2), i32(2, 1, 2), f32(2)], "weight must have shape"),

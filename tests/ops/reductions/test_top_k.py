@@ -43,6 +43,7 @@ class TestTopK(OperatorSuite):
         refusal(TopK(), [f32(3)], "k must be at least 1, got -1", ArgumentError),
         refusal(TopK(k=1, axis=1), [f32(3)], "axis must lie in"),
         refusal(TopK(k=1), [i32(3)], "one floating type"),
+        refusal(TopK(k=1), [f32()], "X must have an axis to take elements from, got a scalar"),
     )
 
     def draw(self, data):
@@ -60,6 +61,7 @@ class TestTopKGradient(OperatorSuite):
         refusal(TopKGradient(), [f32(2, 3), i64(2, 2), f32(2, 4)], "must have the same shape"),
         refusal(TopKGradient(), [f32(3, 2), i64(3, 2), f32(2, 4)], "the shape of X"),
         refusal(TopKGradient(), [f32(2, 2), f32(2, 2), f32(2, 4)], "Indices must be integers"),
+        refusal(TopKGradient(), [f32(), i64(), f32()], "X must have an axis to take elements from, got a scalar"),
     )
 
     def draw(self, data):
@@ -95,6 +97,11 @@ def test_what_is_no_number_comes_last():
 def test_k_as_an_input_must_be_positive():
     with pytest.raises(ShapeError, match="k must be at least 1, got 0"):
         run_plain(TopK().with_arity(2, 2), [np.zeros(3, np.float32), np.int64([0])])
+
+
+def test_with_k_as_an_input_a_scalar_is_refused_when_it_runs():
+    with pytest.raises(ShapeError, match=r"got a scalar; reshape it to \(1,\)"):
+        run_plain(TopK().with_arity(2, 2), [np.float32(3), np.int64([1])])
 
 
 def test_a_few_of_many_are_not_sorted():

@@ -128,11 +128,8 @@ def jpeg_size(data: Bytes, library: str | None = None) -> tuple[int, int] | None
     module = _load("simplejpeg") if library in _QUICK and data[:3] == _JPEG else None
     if module is None:
         return None
-    try:
-        height, width = module.decode_jpeg_header(data)[:2]
-    except ValueError:
-        return None
-    return height, width
+    header = _jpeg_header(module, data)
+    return None if header is None else header[:2]
 
 
 def _by_simplejpeg(module: Any, data: Bytes, color: bool, where: str, scratch: Scratch | None) -> Array | None:
@@ -150,24 +147,28 @@ def _by_simplejpeg(module: Any, data: Bytes, color: bool, where: str, scratch: S
         return decoded(buffer)
     except ValueError as error:
         first = error
-    try:
-        height, width, kind = module.decode_jpeg_header(data)[:3]
-        size = height * width * (3 if color else 1)
-        if scratch is not None and buffer is not None and buffer.size < size:
-            return decoded(scratch.take("decoded", size))
-    except ValueError as error:
-        first, kind = error, _kind(module, data)
-    if kind in ("CMYK", "YCCK"):
+    header = _jpeg_header(module, data)
+    if header is not None and header[2] in ("CMYK", "YCCK"):
         return None
+    try:
+        if scratch is not None and buffer is not None:
+            if header is None:
+                return decoded(None)
+            size = header[0] * header[1] * (3 if color else 1)
+            if buffer.size < size:
+                return decoded(scratch.take("decoded", size))
+    except ValueError as error:
+        first = error
     raise _damaged(where, data, first) from None
 
 
-def _kind(module: Any, data: Bytes) -> str | None:
-    """Return the color space of a JPEG, or None if its header is damaged."""
+def _jpeg_header(module: Any, data: Bytes) -> tuple[int, int, str] | None:
+    """Return height, width and color space of a JPEG; None if its header is damaged, or the library cannot name it."""
     try:
-        return str(module.decode_jpeg_header(data)[2])
-    except ValueError:
+        height, width, kind = module.decode_jpeg_header(data)[:3]
+    except (KeyError, ValueError):  # simplejpeg 1.9 raises KeyError for 4:4:1 subsampling, which it can decode
         return None
+    return height, width, str(kind)
 
 
 def _by_opencv(module: Any, data: Bytes, color: bool, where: str) -> Array:

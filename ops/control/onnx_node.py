@@ -4,17 +4,21 @@ from __future__ import annotations
 
 import functools
 import importlib
+from collections.abc import Mapping
 from typing import Any, Literal
 
 import numpy as np
 
 from netbuilder.ops.core.contexts import RunContext
 from netbuilder.ops.core.declaration import operator_class
-from netbuilder.ops.core.operator import STRING, Operator
+from netbuilder.ops.core.given_numbers import check_extents
+from netbuilder.ops.core.operator import STRING, Operator, require
 from netbuilder.ops.core.registry import kernel, register
 from netbuilder.proto import ArgumentError, DeviceError, OperatorError
 
 __all__ = ["ONNXNode", "may_loop", "reference_node"]
+
+_WEIGHTS = {"Conv": 1, "ConvInteger": 1, "ConvTranspose": 1, "QLinearConv": 3}  # which input the weights are
 
 
 @register
@@ -102,6 +106,7 @@ def may_loop(node: bytes) -> bool:
 def onnx_node(op: ONNXNode, ctx: RunContext, *values: Any) -> tuple[Any, ...]:
     session = reference_node(op.node, op.reads, op.opsets)
     given = {name: _to_onnx(ctx.host(value)) for name, value in zip(op.reads, values)}
+    _check_window(op, session.proto_.graph.node[0], {name: value.shape for name, value in given.items()})
     try:
         with np.errstate(all="ignore"):
             made = session.run(None, given)
@@ -111,6 +116,27 @@ def onnx_node(op: ONNXNode, ctx: RunContext, *values: Any) -> tuple[Any, ...]:
             f"onnx could not compute the node for inputs of shapes {shapes}: {type(error).__name__}: {error}"
         ) from error
     return tuple(_from_onnx(value) for value in made)
+
+
+def _check_window(op: ONNXNode, node: Any, shapes: Mapping[str, tuple[int, ...]]) -> None:
+    """Raise ShapeError if the window or the padding of a convolution or a pool does not fit its inputs.
+
+    ONNX's implementation believes these attributes, and takes memory for them before it looks at the inputs.
+    """
+    found = {each.name: tuple(each.ints) for each in node.attribute if each.name in ("kernel_shape", "pads")}
+    read = [shapes.get(name, ()) for name in node.input]
+    if not found or not read or len(read[0]) < 3:
+        return
+    x, pads = read[0], found.get("pads", ())
+    kernel = found.get("kernel_shape", ())
+    weights = read[_WEIGHTS[node.op_type]] if len(read) > _WEIGHTS.get(node.op_type, len(read)) else None
+    if weights is not None and kernel:
+        text = f"{node.op_type}: kernel_shape must be that of the weights {weights}, {weights[2:]}, got {kernel}"
+        require(kernel == weights[2:], op, text)
+    check_extents(f"ONNXNode: the window of {node.op_type}", (*kernel, len(kernel)), np.int64)
+    padded = [n + sum(pads[axis :: len(x) - 2]) for axis, n in enumerate(x[2:])]
+    require(min(padded) >= 0, op, f"{node.op_type}: pads {pads} leave nothing of an input of shape {x}")
+    check_extents(f"ONNXNode: the padded input of {node.op_type}", (*x[:2], *padded), np.float32)
 
 
 def _to_onnx(value: Any) -> Any:

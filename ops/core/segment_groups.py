@@ -34,6 +34,7 @@ _Counts = np.ndarray[Any, Any]
 CACHED_BYTES = 1 << 19
 """Bytes of the rows that are gathered at once: about half of a core's L2 cache."""
 _GPU_BYTES = 1 << 26
+_MOST_ROWS = 1 << 62  # sums of more may not fit into int64, and would pass for a small number
 
 
 def check_integers(op: Operator, name: str, spec: Any) -> None:
@@ -58,12 +59,14 @@ def lengths_on_host(op: Operator, ctx: RunContext, lengths: Any, name: str = "le
     """Return a vector of lengths on the host, in int64.
 
     Raises:
-        ShapeError: ``lengths`` is not a vector of integers, or one is negative.
+        ShapeError: ``lengths`` is not a vector of integers, or one is negative, or int64 cannot hold their sum.
     """
     check_integers(op, name, lengths)
     counts = ctx.host(lengths).astype(np.int64)
     if counts.size and counts.min() < 0:
         raise ShapeError(f"{op.type}: {name} must not be negative, got {counts.min()}")
+    if counts.size and int(counts.max()) > _MOST_ROWS // counts.size:
+        raise ShapeError(f"{op.type}: {name} must be numbers of rows that an array can have, got {counts.max()}")
     return counts
 
 

@@ -107,12 +107,12 @@ def roi_align_rotated(op: RoIAlignRotated, ctx: RunContext, x: Array, rois: Arra
     if op.order == "NCHW":
         images = xp.moveaxis(images, 1, -1)
     n, height, width, channels = images.shape
-    table = xp.ascontiguousarray(images).reshape(-1, channels)
+    table = xp.ascontiguousarray(images).reshape(n * height * width, channels)
     y = xp.empty((rois.shape[0], op.pooled_h, op.pooled_w, channels), images.dtype)
     for part, rows, weights in _parts(op, ctx.host(rois), (n, channels, height, width), images.dtype):
         pixels = table[xp.asarray(rows)]
         pooled = xp.matmul(xp.asarray(weights)[:, :, None], pixels)[:, :, 0]
-        y[part] = pooled.reshape(-1, *y.shape[1:])
+        y[part] = pooled.reshape(y[part].shape)
     return (xp.ascontiguousarray(narrow(xp.moveaxis(y, -1, 1) if op.order == "NCHW" else y, x)),)
 
 

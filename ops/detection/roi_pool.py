@@ -136,7 +136,7 @@ def roi_pool(op: RoIPool, ctx: RunContext, x: Any, rois: Any) -> tuple[Any, ...]
         position = (i[:, :, None, :, None] * width + j[:, None, :, None, :]).reshape(inside.shape)
         image = xp.asarray(images[part][:, None, None, None, None])
         pixels = x[image, :, xp.asarray(i[:, :, None, :, None]), xp.asarray(j[:, None, :, None, :])]
-        pixels = xp.moveaxis(pixels, -1, 1).reshape(-1, channels, *inside.shape[1:])
+        pixels = xp.moveaxis(pixels, -1, 1).reshape(len(i), channels, *inside.shape[1:])
         pixels = xp.where(xp.asarray(inside[:, None]), pixels, x.dtype.type(-np.inf))
         best = pixels.argmax(axis=-1)[..., None]
         not_empty = xp.asarray(inside.any(axis=-1)[:, None])

@@ -42,7 +42,8 @@ class SampledBoxes(Operator):
         n = self.numbers
         fits = rois.ndim == 2 and rois.shape[1] in (n, n + 1)
         require(fits, self, f"RoIs must have {n} or {n + 1} columns, got shape {rois.shape}")
-        channels = x.shape[1] if self.order == "NCHW" else x.shape[3]
+        channels, plane = (x.shape[1], x.shape[2:]) if self.order == "NCHW" else (x.shape[3], x.shape[1:3])
+        require(min(plane) >= 1, self, f"X must have pixels to sample from, got shape {x.shape} in order {self.order}")
         return image_shape(self.order, rois.shape[0], channels, (self.pooled_h, self.pooled_w))
 
 

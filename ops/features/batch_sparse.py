@@ -71,7 +71,9 @@ class BatchSparseToDense(_Rows):
             self,
             f"values must be numbers of the shape of indices, {indices.shape}, got {values.shape} of {values.dtype}",
         )
-        shape = (lengths.shape[0], self.dense_last_dim if like is None else like.shape[-1])
+        if like is not None:
+            require(like.ndim == 2, self, f"the fourth input must be a matrix, got shape {like.shape}")
+        shape = (lengths.shape[0], self.dense_last_dim if like is None else like.shape[1])
         require(
             like is None or (like.shape == shape and self.dense_last_dim in (-1, shape[1])),
             self,

@@ -41,7 +41,7 @@ class _Ranges(Operator):
         """
         whole = ctx.host(ranges).astype(np.int64)
         starts, counts = whole[..., 0], whole[..., 1]
-        bad = (starts < 0) | (counts < 0) | (starts + counts > x.shape[0])
+        bad = (starts < 0) | (counts < 0) | (counts > x.shape[0] - starts)
         if bad.any():
             start, count = (int(of[bad][0]) for of in (starts, counts))
             require(False, self, f"ranges must lie in the {x.shape[0]} elements of X, got {count} from {start} on")

@@ -8,6 +8,7 @@ import numpy as np
 
 from netbuilder.ops.core.contexts import GradientContext, RunContext
 from netbuilder.ops.core.declaration import operator_class
+from netbuilder.ops.core.given_numbers import check_extents
 from netbuilder.ops.core.indexing import add_rows, check_indices
 from netbuilder.ops.core.operator import Operator, TensorSpec, require, spec_of
 from netbuilder.ops.core.registry import kernel, register
@@ -96,8 +97,10 @@ def sparse_to_dense(op: SparseToDense, ctx: RunContext, indices: Any, values: An
         rows = like.shape[0]
     else:
         rows = op.output_first_dim if op.output_first_dim > 0 else _extent(ctx, indices)
-    check_indices("SparseToDense", indices, rows)
-    dense = ctx.xp.zeros((rows, *values.shape[indices.ndim :]), values.dtype)
+    check_indices(op.type, indices, rows)
+    shape = (rows, *values.shape[indices.ndim :])
+    check_extents(f"{op.type}: Y", shape, values.dtype)
+    dense = ctx.xp.zeros(shape, values.dtype)
     add_rows(ctx.xp, dense, indices, values)
     return (dense,)
 
@@ -174,7 +177,9 @@ class _Segments(Operator):
         _check_segments(self, x.shape, x, segments)
         count = self.num_segments if self.num_segments > 0 else _extent(ctx, segments)
         check_indices(self.type, segments, count)
-        total = ctx.xp.zeros((count, *x.shape[1:]), x.dtype)
+        shape = (count, *x.shape[1:])
+        check_extents(f"{self.type}: Y", shape, x.dtype)
+        total = ctx.xp.zeros(shape, x.dtype)
         add_rows(ctx.xp, total, segments, x)
         return total
 

@@ -9,6 +9,7 @@ import numpy as np
 
 from netbuilder.ops.core.contexts import GradientContext, RunContext
 from netbuilder.ops.core.declaration import operator_class
+from netbuilder.ops.core.given_numbers import check_extents
 from netbuilder.ops.core.indexing import check_indices
 from netbuilder.ops.core.operator import Operator, TensorSpec, require
 from netbuilder.ops.core.registry import kernel, register
@@ -94,6 +95,7 @@ class _Unsorted(_SegmentReduction):
         numbers = ctx.host(segments)
         count = self.num_segments if self.num_segments > 0 else int(numbers.max(initial=-1)) + 1
         check_indices(self.type, numbers, count)
+        check_extents(f"{self.type}: the numbers of rows of segments", (count,), np.int64)
         return np.bincount(numbers, minlength=count), np.argsort(numbers, kind="stable")
 
 

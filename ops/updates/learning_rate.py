@@ -100,7 +100,17 @@ class LearningRate(Operator):
         base = self.base_lr
         assert base is not None
         factor = self._composite(op_def) if self.policy == "composite" else rate_of(self.policy, self)
-        return lambda it: base * factor(it)
+
+        def rate(it: int) -> float:
+            try:
+                return base * float(factor(it))  # float() refuses a complex number, the power of a negative one
+            except (ArithmeticError, TypeError, ValueError) as error:
+                raise ArgumentError(
+                    f"LearningRate: policy {self.policy!r} gives no real number at iteration {it} ({error}); "
+                    "change its arguments, or the count of iterations"
+                ) from error
+
+        return rate
 
     def _composite(self, op_def: OperatorDef) -> Rate:
         given = arguments(op_def)

@@ -67,14 +67,18 @@ def check_rows(op: Operator, param: TensorSpec, indices: TensorSpec, grad: Tenso
     )
 
 
+_LAST_STEP = 2**63 - 1
+
+
 def step_number(op: Operator, ctx: RunContext, iteration: Any) -> int:
     """Return the number of this step, counted from 1: ``iter`` + 1.
 
     Raises:
-        ShapeError: ``iter`` is negative, or is not one integer.
+        ShapeError: ``iter`` is negative, is not one integer, or is the last that int64 can hold.
     """
     count = one_integer(op, ctx, iteration, "iter")
     require(count >= 0, op, f"iter must be at least 0, got {count}")
+    require(count < _LAST_STEP, op, f"iter must be less than {_LAST_STEP}, the largest number of int64, got {count}")
     return count + 1
 
 

@@ -8,6 +8,7 @@ import pytest
 
 from image_cases import photo
 from netbuilder.data import decode_image, encode_jpeg, image_codec, image_libraries, resize_image
+from netbuilder.data.scratch import Scratch
 from netbuilder.proto import DeviceError, NetError, ParseError
 
 pytest.importorskip("PIL", reason="the fallback of all")
@@ -81,6 +82,31 @@ def test_the_size_of_a_jpeg_is_known_before_it_is_decoded():
         assert image_codec.jpeg_size(content) == image_codec.jpeg_size(content, "simplejpeg") == (30, 44)
     assert image_codec.jpeg_size(data, "pillow") is None and image_codec.jpeg_size(data[:40]) is None
     assert image_codec.jpeg_size(b"\x89PNG") is None
+
+
+def with_tall_blocks():
+    """A JPEG with 4:4:1 subsampling, which no library here writes: one with 4:1:1, its blocks read as lying upright."""
+    cv2 = pytest.importorskip("cv2")
+    flat = np.full((32, 64, 3), (200, 100, 50), np.uint8)
+    kind = [cv2.IMWRITE_JPEG_SAMPLING_FACTOR, cv2.IMWRITE_JPEG_SAMPLING_FACTOR_411]
+    data = bytearray(cv2.imencode(".jpg", flat, kind)[1].tobytes())
+    at = data.index(b"\xff\xc0") + 5
+    data[at : at + 4] = data[at + 2 : at + 4] + data[at : at + 2]
+    assert data[at + 6] == 0x41
+    data[at + 6] = 0x14
+    return bytes(data)
+
+
+@pytest.mark.parametrize("library", INSTALLED)
+def test_a_subsampling_that_simplejpeg_has_no_name_for(library):
+    data, scratch = with_tall_blocks(), Scratch()
+    scratch.take("decoded", 10)
+    for buffers in (None, scratch):
+        pixels = decode_image(data, library=library, scratch=buffers)
+        assert pixels.shape == (64, 32, 3) and abs(pixels.astype(int) - (200, 100, 50)).max() <= 2
+    assert image_codec.jpeg_size(data) in (None, (64, 32))
+    with pytest.raises(ParseError, match="cannot be decoded"):
+        decode_image(data[:-100], library=library, scratch=scratch)
 
 
 def test_what_cannot_be_asked_for(monkeypatch):

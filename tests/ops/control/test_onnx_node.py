@@ -6,7 +6,7 @@ from hypothesis import strategies as st
 
 from netbuilder.ops.control.onnx_node import ONNXNode, may_loop
 from netbuilder.ops.core.operator import decode, encode
-from netbuilder.proto import ArgumentError, OperatorError
+from netbuilder.proto import ArgumentError, OperatorError, ShapeError
 from suite import OperatorSuite, floats
 
 onnx = pytest.importorskip("onnx")
@@ -69,6 +69,23 @@ def test_what_onnx_cannot_do_is_an_error_with_its_reason():
         run(ONNXNode(node=node("Det"), reads=("a",), opsets=(":17",)), np.zeros((2, 3), np.float32))
     with pytest.raises(OperatorError, match="returned a list, but only tensors can be blobs"):
         run(ONNXNode(node=node("SplitToSequence"), reads=("a",), opsets=(":17",)), np.zeros((2, 3), np.float32))
+
+
+@pytest.mark.parametrize(
+    ("kind", "attributes", "shapes", "message"),
+    [
+        ("Conv", {"kernel_shape": [2**32, 3]}, [(1, 2, 4, 4), (2, 2, 3, 3)], r"kernel_shape must be .* \(3, 3\), got"),
+        ("ConvTranspose", {"kernel_shape": [3, 2]}, [(1, 2, 4, 4), (2, 2, 3, 3)], "kernel_shape must be that of the"),
+        ("MaxPool", {"kernel_shape": [2**32, 2**32]}, [(1, 2, 4, 4)], "window of MaxPool cannot have the shape"),
+        ("AveragePool", {"kernel_shape": [1], "pads": [0, 2**50]}, [(1, 2, 4)], "the padded input of AveragePool of"),
+        ("MaxPool", {"kernel_shape": [1], "pads": [0, -9]}, [(1, 2, 4)], r"pads \(0, -9\) leave nothing of"),
+    ],
+)
+def test_windows_that_do_not_fit_take_no_memory(kind, attributes, shapes, message):
+    names = ("a", "w")[: len(shapes)]
+    op = ONNXNode(node=node(kind, names, **attributes), reads=names, opsets=(":17",))
+    with pytest.raises(ShapeError, match=message):
+        run(op, *(np.zeros(shape, np.float32) for shape in shapes))
 
 
 def test_arguments_are_checked():

@@ -65,6 +65,7 @@ class TestRoIAlignRotated(_Boxes):
     refusals = (
         refusal(RoIAlignRotated(), [f32(2, 3, 4), f32(1, 6)], "X must have 4 axes"),
         refusal(RoIAlignRotated(), [f32(2, 3, 4, 4), f32(1, 4)], "5 or 6 columns"),
+        refusal(RoIAlignRotated(), [f32(2, 3, 0, 4), f32(1, 6)], "X must have pixels to sample from"),
         refusal(RoIAlignRotated(pooled_h=0), [f32(2, 3, 4, 4), f32(1, 6)], "must be 1 or more", ArgumentError),
         refusal(RoIAlignRotated(order="HW"), [f32(2, 3, 4, 4), f32(1, 6)], "NCHW or NHWC", ArgumentError),
     )
@@ -121,3 +122,4 @@ def test_boxes_of_no_image():
     with pytest.raises(IndexError, match=r"images of RoIs must lie in \[0, 1\), got 1"):
         run_plain(RoIAlignRotated(), [x, np.float32([[1, 2, 2, 2, 2, 0]])])
     assert run_plain(RoIAlignRotated(), [x, np.zeros((0, 6), np.float32)])[0].shape == (0, 1, 1, 1)
+    assert run_plain(RoIAlignRotated(), [x[:, :0], np.zeros((2, 6), np.float32)])[0].shape == (2, 0, 1, 1)

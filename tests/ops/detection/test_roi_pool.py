@@ -92,6 +92,11 @@ def test_the_first_of_equal_elements_and_boxes_in_parts(monkeypatch):
     assert where.reshape(-1).tolist() == [5, 0, 10]
 
 
+def test_images_without_channels():
+    x, rois = np.ones((1, 0, 4, 4), np.float32), np.float32([[0, 1, 1, 3, 2]])
+    assert [each.shape for each in run_plain(RoIPool().with_arity(2, 2), [x, rois])] == [(1, 0, 1, 1)] * 2
+
+
 def test_an_image_that_is_not_there():
     with pytest.raises(IndexError, match=r"RoIPool: images of RoIs must lie in \[0, 1\), got 1"):
         run_plain(RoIPool().with_arity(2, 2), [np.ones((1, 1, 4, 4), np.float32), np.float32([[1, 0, 0, 1, 1]])])

@@ -30,6 +30,9 @@ class TestBatchSparseToDense(OperatorSuite):
     operator = BatchSparseToDense
     wrt = (2,)
     refusals = (
+        refusal(
+            BatchSparseToDense(), [i32(1), i64(2), f32(2), f32()], r"the fourth input must be a matrix, got shape \(\)"
+        ),
         refusal(BatchSparseToDense(), [i32(2), i64(3), f32(3)], "dense_last_dim must be positive", ArgumentError),
         refusal(BatchSparseToDense(dense_last_dim=4), [i32(2), i64(3), f32(2)], r"the shape of indices, \(3,\)"),
         refusal(BatchSparseToDense(), [i32(2), i64(3), f32(3), f32(3, 4)], "a row for each of the 2 lengths"),

@@ -206,6 +206,14 @@ def test_what_does_not_fit(op, inputs, message):
         run_plain(op, inputs)
 
 
+def test_lengths_whose_sum_no_integer_holds():
+    lengths = np.int64([2**63 - 1, 2**63 - 1, 4])  # 2 modulo 2^64, the number of rows
+    with pytest.raises(
+        ShapeError, match="LengthsTile: lengths must be numbers of rows that an array can have, got 9223"
+    ):
+        run_plain(LengthsTile(), [np.zeros((3, 1), np.float32), lengths])
+
+
 def test_a_segment_that_is_not_there():
     with pytest.raises(IndexError, match=r"LengthsGather: indices must lie in \[0, 2\), got 2"):
         run_plain(LengthsGather(), [ROWS, np.int32([1, 2]), np.int32([2])])

@@ -83,6 +83,7 @@ class TestSplitByLengths(OperatorSuite):
     [
         (GatherRanges(), [np.zeros(3), np.int32([[[1, 3]]])], "must lie in the 3 elements of X, got 3 from 1 on"),
         (GatherRanges(), [np.zeros(3), np.float32([[[1, 3]]])], "of int32 or int64"),
+        (GatherRanges(), [np.zeros(3), np.int64([[[1, 2**63 - 1]]])], "must lie in the 3 elements of X, got 9223372"),
         (SplitByLengths(axis=0).with_arity(2, 2), [np.zeros(3), np.int32([1, 1, 1])], "a multiple of the 2 outputs"),
         (SplitByLengths(axis=0), [np.zeros(3), np.int32([2])], "must be the extent of axis 0, 3"),
         (SplitByLengths(), [np.zeros(3), np.int32([3])], r"axis must lie in \[-1, 1\)"),

@@ -171,6 +171,13 @@ def test_index_out_of_range(op):
         workspace.run_operator_once(op)
 
 
+@pytest.mark.parametrize("op", [SparseToDense(), UnsortedSegmentSum(), UnsortedSegmentMean()], ids=lambda op: op.type)
+def test_more_rows_than_memory_holds(op):
+    far, row = np.int64([0, 2**62]), np.zeros((2, 3), np.float32)
+    with pytest.raises(ShapeError, match=rf"{op.type}: Y cannot have the shape .*: no array can"):
+        run_plain(op, [far, row] if op.type == "SparseToDense" else [row, far])
+
+
 def test_gradient_of_sparse_to_dense_is_gather():
     ops, where = operator_gradient(make_op("SparseToDense", ["i", "v", "like"], ["y"]), {0: "dy"})
     assert [(op.type, list(op.input), list(op.output)) for op in ops] == [("Gather", ["dy", "i"], ["v_grad"])]

@@ -143,6 +143,12 @@ X = np.zeros((3, 2), np.float32)
         (SparseUnsortedSegmentSum(), [X, np.float32([0]), np.int32([0])], ShapeError, "indices must be a vector"),
         (SortedSegmentWeightedSum(), [X, X[:, 0], np.int32([0])], ShapeError, "each of the 3 rows of X, got 1"),
         (UnsortedSegmentWeightedSum(num_segments=1), [X, X[:, 0], np.int32([0, 1, 0])], IndexError, "got 1"),
+        (
+            UnsortedSegmentWeightedSum(),
+            [X, X[:, 0], np.int64([0, 2**62, 0])],
+            ShapeError,
+            "rows of segments cannot have",
+        ),
     ],
 )
 def test_what_does_not_fit(op, inputs, error, message):

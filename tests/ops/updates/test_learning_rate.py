@@ -153,6 +153,20 @@ COMPOSITE = {
 }
 
 
+@pytest.mark.parametrize(
+    ("arguments", "it"),
+    [
+        ({"policy": "exp", "gamma": 10.0}, 1000),
+        ({"policy": "step", "gamma": 0.0, "stepsize": 1}, -3),
+        ({"policy": "inv", "gamma": -1.0, "power": 0.5}, 5),
+        ({"policy": "cosine", "period": 1, "lr_shrink": 0.5}, -5000),
+    ],
+)
+def test_a_rate_that_is_no_real_number_names_policy_and_iteration(arguments, it):
+    with pytest.raises(ArgumentError, match=rf"policy '{arguments['policy']}' gives no real number at iteration {it} "):
+        rate(it, **arguments)
+
+
 def test_composite_follows_its_parts_and_stays_with_the_last():
     assert rates((0, 1, 2, 3, 5, 6), **COMPOSITE) == [2, 2, 2, 0.5**3, 0.5**5, 0.5**6]
 

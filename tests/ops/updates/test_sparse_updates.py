@@ -239,6 +239,14 @@ def test_an_index_outside_the_table_is_refused(index, device):
         run_plain(RowWiseSparseAdagrad(), [p, p[:, 0], np.int32([0, index]), p[:2], RATE], device)
 
 
+def test_the_last_iteration_that_int64_can_hold_has_no_successor():
+    p, seen, last = np.ones((3, 2), np.float32), np.zeros(3, np.int64), np.int64([2**63 - 1])
+    with pytest.raises(
+        ShapeError, match="SmartDecaySparseAdam: iter must be less than 9223372036854775807, the largest"
+    ):
+        run_plain(SmartDecaySparseAdam(), [p, p, p, seen, np.int32([0]), p[:1], RATE, last])
+
+
 @pytest.mark.parametrize("repeated", [False, True])
 @pytest.mark.parametrize(
     ("op", "state"), [(SparseAdagrad(), (9, 3)), (RowWiseSparseAdagrad(), (9,))], ids=["each", "row"]

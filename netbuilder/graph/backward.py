@@ -54,6 +54,8 @@ class BackwardPass:
         self.ops = list(ops)
         self.versions = number_versions(self.ops)
         self.operators: list[OperatorDef] = []
+        # For each of these operators the index of the forward operator whose visit made it.
+        self.made_for: list[int] = []
         self.gradients: dict[str, Gradient] = {}
         self._differentiate = differentiate
         self._reserved = reserved
@@ -74,6 +76,7 @@ class BackwardPass:
         writer = self.versions.writers[value]
         if op is not None:
             self.operators.append(op)
+            self.made_for.append(_SEED)
             share = Share(gradient, op.device_option, [op], op)
         else:
             share = Share(gradient, DeviceOption() if writer == EXTERNAL else self.ops[writer].device_option)
@@ -98,6 +101,7 @@ class BackwardPass:
                 self._differentiate_operator(index, given)
             if self._shares:
                 self._add_up_shares(index)
+            self.made_for += [index] * (len(self.operators) - len(self.made_for))
 
     # -- one operator -----------------------------------------------------------------------
 

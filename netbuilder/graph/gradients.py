@@ -11,6 +11,7 @@ from typing import Any
 from netbuilder.graph.backward import BackwardPass, Gradient
 from netbuilder.graph.blob import GRADIENT_SUFFIX, BlobReference, GradientSlice, blob_name, seed_name
 from netbuilder.graph.defuse import undefined_inputs
+from netbuilder.graph.devices import Devices
 from netbuilder.graph.gradient_context import (
     GradientFunction,
     OverwrittenInputError,
@@ -19,10 +20,11 @@ from netbuilder.graph.gradient_context import (
     operator_gradient,
 )
 from netbuilder.graph.gradient_shares import ONLY_SUM_TAG, SUM_TAG
+from netbuilder.graph.replicated_backward import replicated_backward
 from netbuilder.graph.scope import CurrentDeviceScope
 from netbuilder.graph.source import user_source
 from netbuilder.graph.versions import EXTERNAL, describe
-from netbuilder.proto import GradientError, NetDef, OperatorDef
+from netbuilder.proto import GradientError, NetDef, NetError, OperatorDef
 from netbuilder.proto.arguments import arguments, make_op
 from netbuilder.proto.depth import deep_nets, nesting
 
@@ -41,7 +43,9 @@ Callback = Callable[[Any, OperatorDef], Any]
 GradientMap = dict[BlobReference, BlobReference | GradientSlice]
 
 
-def add_gradient_operators(net: Any, ys: Any, skip: int, callbacks: Sequence[Callback]) -> GradientMap:
+def add_gradient_operators(
+    net: Any, ys: Any, skip: int, callbacks: Sequence[Callback], devices: Devices | None = None
+) -> GradientMap:
     """See ``Net.AddGradientOperators``; ``net`` is a Net."""
     calls = _checked_callbacks(callbacks)
     proto: NetDef = net.Proto()
@@ -50,7 +54,7 @@ def add_gradient_operators(net: Any, ys: Any, skip: int, callbacks: Sequence[Cal
     ops = list(proto.op)
     skipped = {name for op in ops[:skip] for name in op.output}
     with _depth_error(proto):
-        made, found = _backward(ops[skip:], ys, f"net {net}", skipped)
+        made, found = _backward(ops[skip:], ys, f"net {net}", skipped, devices)
     if not calls:
         net.extend_ops(made)
         return _as_references(found)
@@ -78,28 +82,44 @@ def _checked_callbacks(callbacks: Sequence[Callback]) -> list[Callback]:
 
 
 def _backward(
-    ops: Sequence[OperatorDef], ys: Any, where: str, reserved: set[str] | None = None
+    ops: Sequence[OperatorDef],
+    ys: Any,
+    where: str,
+    reserved: set[str] | None = None,
+    devices: Devices | None = None,
 ) -> tuple[list[OperatorDef], dict[str, Gradient]]:
     seeds = _seeds(ys)
-    backward = BackwardPass(ops, _differentiate, reserved.__contains__ if reserved else None)
+    if devices is not None and len(devices) > 1 and not reserved:
+        # An error is raised by the pass over all replicas, with the operator's index in the net.
+        with contextlib.suppress(NetError):
+            if (found := replicated_backward(ops, seeds, devices, _run)) is not None:
+                return found
     try:
-        _check_losses(backward, seeds)
-        _check_stop_gradients(backward, seeds)
-        line = user_source(2)
-        for loss, gradient in seeds.items():
-            if gradient is None:
-                op = _ones(backward, loss, line)
-                backward.seed(loss, op.output[0], op)
-            else:
-                backward.seed(loss, gradient, None)
-        with deep_nets():
-            backward.run()
+        backward = _run(ops, seeds, reserved)
     except OverwrittenInputError as error:
         error.args = (f"{where}: {error}",)
         raise
     except GradientError as error:
         raise GradientError(f"{where}: {error}") from error
     return backward.operators, backward.gradients
+
+
+def _run(
+    ops: Sequence[OperatorDef], seeds: Mapping[str, Gradient | None], reserved: set[str] | None = None
+) -> BackwardPass:
+    backward = BackwardPass(ops, _differentiate, reserved.__contains__ if reserved else None)
+    _check_losses(backward, seeds)
+    _check_stop_gradients(backward, seeds)
+    line = user_source(2)
+    for loss, gradient in seeds.items():
+        if gradient is None:
+            op = _ones(backward, loss, line)
+            backward.seed(loss, op.output[0], op)
+        else:
+            backward.seed(loss, gradient, None)
+    with deep_nets():
+        backward.run()
+    return backward
 
 
 def _seeds(ys: Any) -> dict[str, Gradient | None]:

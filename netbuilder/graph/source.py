@@ -25,7 +25,9 @@ class _Code(NamedTuple):
     lines: dict[int, str]
 
 
-_codes: dict[int, _Code] = {}  # by the id of the code object; to hash the objects themselves would be slow
+# By the id of the code object; to hash the objects themselves would be slow.
+_codes: dict[int, _Code] = {}
+_own: set[int] = set()  # those of the library
 
 
 def user_source(depth: int = 1) -> str:
@@ -39,12 +41,13 @@ def user_source(depth: int = 1) -> str:
     """
     frame: FrameType | None = sys._getframe(depth)
     while frame is not None:
-        known = _codes.get(id(frame.f_code)) or _known(frame)
-        if known.shown is not None:
-            text = known.lines.get(frame.f_lasti)
-            if text is None:
-                text = known.lines[frame.f_lasti] = f"{known.shown[0]}:{frame.f_lineno} in {known.shown[1]}"
-            return text
+        if id(frame.f_code) not in _own:
+            known = _known(frame)
+            if known.shown is not None:
+                text = known.lines.get(frame.f_lasti)
+                if text is None:
+                    text = known.lines[frame.f_lasti] = f"{known.shown[0]}:{frame.f_lineno} in {known.shown[1]}"
+                return text
         frame = frame.f_back
     return ""
 
@@ -85,6 +88,8 @@ def _known(frame: FrameType) -> _Code:
     known = _codes.get(id(code))
     if known is None:
         known = _codes[id(code)] = _Code(code, _shown(frame), {})
+        if known.shown is None:
+            _own.add(id(code))
     return known
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Collection, Iterable, Mapping, Sequence
+from itertools import groupby
 from typing import Any
 
 from netbuilder._renamed import moved_names
@@ -97,10 +98,11 @@ def _add_updates(
         )
     if multiplier is not None:
         optimizer.add_lr_multiplier(multiplier)
-    for info in infos:
-        own = info.optimizer if use_param_info_optim else None
-        with DeviceScope(get_param_device(info.name, info.grad, devices)):
-            (own or optimizer)(model.net, model.param_init_net, info)
+    for device, of_device in groupby(infos, lambda info: get_param_device(info.name, info.grad, devices)):
+        with DeviceScope(device):
+            for info in of_device:
+                own = info.optimizer if use_param_info_optim else None
+                (own or optimizer)(model.net, model.param_init_net, info)
     if optimizer.updates:
         model._updated += [info.blob for info in infos]
 

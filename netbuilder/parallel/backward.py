@@ -53,7 +53,7 @@ def add_backward_pass(
                     seeds[loss] = model.net.ConstantFill([loss], name, value=1.0 if weights else seed)
                     if weights:
                         model.net.WeightedSum([seeds[loss], weights[replica]], name)
-    model.AddGradientOperators(seeds)
+    model.AddGradientOperators(seeds, devices=devices)
 
 
 def group_gradients(

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
@@ -180,6 +181,7 @@ def assign_random_replicas(net: NetDef, record: Replicas) -> None:
             draw_as(op, record.devices.scopes[local], record.world.first_replica + local)
 
 
+@functools.cache
 def _may_draw(op_type: str) -> bool:
     """Whether operators of a type, or of their subgraphs, can draw random numbers."""
     return may_have_subgraphs(op_type) or is_registered(op_type) and find(op_type).draws

@@ -122,7 +122,7 @@ def device_faults(
             continue
         device = operator_device(op, net)
         own = scopes.get((device.device_type, device.device_id))
-        if own is None or not (_all_under(own, op.input) and _all_under(own, op.output)):
+        if own is None or not (_all_usable(own, op.input, owners) and _all_usable(own, op.output, owners)):
             yield from _faults_of(index, op, net, owners)
         if may_have_subgraphs(op_type):
             for subgraph in subgraphs(op):
@@ -130,10 +130,10 @@ def device_faults(
                     yield from _faults_of(index, inner, subgraph, owners)
 
 
-def _all_under(scope: str, blobs: Iterable[str]) -> bool:
-    """Whether all blobs are the replica's own. This is a fast path for nearly all operators."""
+def _all_usable(scope: str, blobs: Iterable[str], owners: _Owners) -> bool:
+    """Whether all blobs are the replica's own or belong to no device. This is a fast path for nearly all operators."""
     for blob in blobs:
-        if not blob.startswith(scope):
+        if not blob.startswith(scope) and owners.of(blob) is not None:
             return False
     return True
 

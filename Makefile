@@ -8,6 +8,7 @@
 #   make caffe2-tests      download Caffe2's own tests and run them on netbuilder.caffe2; QUICK=1 runs a part
 #   make caffe2-tests-page write docs/caffe2_tests.md
 #   make operators-page    write the tables of docs/operators.md
+#   make onednn-interface  parse ops/engines/onednn/declarations.py, after a change, into interface.py
 #   make venv       only install; EXTRAS=... names the extras, as in setup.py
 #   make clean      remove all that the others made
 
@@ -26,7 +27,7 @@ PROTOBUF_VERSIONS := 4.25 5 6 7
 # Kernels of tests are small: one thread each, and as many test processes as WORKERS.
 TEST_ENV := OMP_NUM_THREADS=1 OPENBLAS_NUM_THREADS=1
 
-.PHONY: train test fuzz test-gpu caffe2-tests caffe2-tests-page operators-page lint types protobuf unit venv proto clean
+.PHONY: train test fuzz test-gpu caffe2-tests caffe2-tests-page operators-page onednn-interface lint types protobuf unit venv proto clean
 .DELETE_ON_ERROR:
 
 train: $(VENV)/.with-train
@@ -87,6 +88,9 @@ caffe2-tests-page: $(VENV)/.with-test
 
 operators-page: $(VENV)/.with-test
 	$(BIN)/python -m netbuilder.tools.operators_page docs/operators.md
+
+onednn-interface: $(VENV)/.with-test
+	$(BIN)/python -m netbuilder.tools.onednn_interface ops/engines/onednn/interface.py
 
 venv: $(VENV)/.with-$(EXTRAS)
 

@@ -148,6 +148,7 @@ def test_folders_of_the_runtime_import_one_way():
 # Import name -> the distribution that setup.py must name.
 DISTRIBUTIONS = {
     "PIL": "pillow",
+    "_cffi_backend": "cffi",
     "cffi": "cffi",
     "cudnn": "nvidia-cudnn-frontend",
     "cupy": "cupy-cuda12x",

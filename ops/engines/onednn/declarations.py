@@ -1,7 +1,7 @@
 """The part of oneDNN's C interface (version 3) that is used here: prototypes for cffi, and enumeration values.
 
 Handles are pointers to opaque structures; enumerations are ints. The values are those of oneDNN 3.2 up to at least
-3.12.
+3.12. What is loaded is interface.py, the prototypes after parsing: ``make onednn-interface`` after a change here.
 """
 
 from __future__ import annotations

@@ -135,20 +135,17 @@ def _load() -> Library | str:
 def _loaded() -> Library | str:
     if importlib.util.find_spec("cffi") is None:
         return f"cffi is not installed (pip install cffi {PACKAGE})"
-    import cffi
-
     path = _find()
     if path is None:
         if sys.platform != "linux" or os.uname().machine != "x86_64":
             return f"no library for {sys.platform}: set {PATH_VARIABLE} to a libdnnl of version 3"
         return f"the package is not installed (pip install {PACKAGE})"
     flags = _RTLD_NOW | (_RTLD_NODELETE if sys.platform == "linux" else 0)
-    ffi, omp_ffi = cffi.FFI(), cffi.FFI()
-    ffi.cdef(c.CDEF)
-    omp_ffi.cdef(c.OMP_CDEF)
+    from netbuilder.ops.engines.onednn.interface import ffi
+
     try:
         with _brief_waits():
-            omp = omp_ffi.dlopen("libgomp.so.1", flags)
+            omp: Any = ffi.dlopen("libgomp.so.1", flags)
     except OSError:
         return "libgomp.so.1 is missing (Debian and Ubuntu: apt-get install libgomp1)"
     lib: Any

@@ -10,6 +10,7 @@ import pytest
 
 from netbuilder.ops.engines import onednn
 from netbuilder.ops.engines.onednn.library import OneDnnError, check, dnnl
+from netbuilder.tools.onednn_interface import interface_text
 
 ROOT = Path(__file__).parents[4]
 
@@ -76,8 +77,22 @@ def test_the_variable_names_another_library():
 
 @needs_onednn
 def test_importing_loads_nothing():
-    code = "import sys, netbuilder.ops.engines.onednn, netbuilder.ops.all; print('cffi' in sys.modules)"
+    code = "import sys, netbuilder.ops.engines.onednn, netbuilder.ops.all; print('_cffi_backend' in sys.modules)"
     assert report(code) == "False\n"
+
+
+@needs_onednn
+def test_loading_parses_no_c():
+    code = (
+        "import sys, netbuilder.ops.engines.onednn as o; print(o.available(), {'cffi', 'pycparser'} & {*sys.modules})"
+    )
+    assert report(code) == "True set()\n"
+
+
+@needs_onednn
+def test_the_interface_is_that_of_the_declarations():
+    path = ROOT / "ops" / "engines" / "onednn" / "interface.py"
+    assert path.read_text(encoding="utf-8") == interface_text(), "run `make onednn-interface`"
 
 
 @needs_onednn

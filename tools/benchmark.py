@@ -19,20 +19,24 @@ from netbuilder.tools.bench.check import check
 from netbuilder.tools.bench.growth import SWEEPS, Sweeps, growth
 from netbuilder.tools.bench.input import Inputs, input_rates
 from netbuilder.tools.bench.machine import busy_share, describe_machine
+from netbuilder.tools.bench.memory import DEFAULT, PEERS, Ours, Point, depths_and_batches, memory_lines, sides_of
 from netbuilder.tools.bench.pairs import compare
 from netbuilder.tools.bench.predict import BATCHES, Predictors, predict
 from netbuilder.tools.bench.processes import our_worker, peer_python, torch_worker
 from netbuilder.tools.bench.report import Line, compared, write_records
 from netbuilder.tools.bench.sparse import Sums, sparse_sums
 from netbuilder.tools.bench.work import TASKS, Task, Work
-from netbuilder.tools.common_options import add_without, count
+from netbuilder.tools.common_options import OBSERVABLE, add_without, count
 from netbuilder.tools.parser import Parser
 
 __all__ = ["main"]
 
 _IDLE = 0.05  # share of the cores that other work may use before results are doubtful
 _DEVICE_TASKS = ("resnet18", "resnet50")
+_LAYERS = (18, 34, 50, 101, 152)  # of the residual nets that the peer has
 _GROWTH_BATCH = 16
+_MEMORY_TASKS = ("memory", "memory-growth", "memory-predict")
+_MEMORY_NETS = [name for name in TASKS if name != "attention"]
 
 _TASKS_HELP = """tasks:
   a training step, compared with PyTorch:
@@ -45,6 +49,10 @@ _TASKS_HELP = """tasks:
     predict             an exported ResNet-50, batch 1 and 32, with onnxruntime
     sparse              SparseLengthsSum and its gradient, with embedding_bag
     input               image input, with the libraries it uses in a bare loop
+  memory, in a fresh process for each figure, with time:
+    memory              a training step, with PyTorch eager and compiled
+    memory-growth       the same by batch and by depth of a ResNet
+    memory-predict      a net in test mode, with PyTorch
   only netbuilder:
     devices             two CPU devices, and one with the same threads and batch
     growth              time per image by batch, depth, width and devices
@@ -64,7 +72,7 @@ def _parser() -> argparse.ArgumentParser:
     parser.add_argument(
         "task",
         nargs="+",
-        choices=[*TASKS, "predict", "sparse", "devices", "growth", "build", "busy", "input"],
+        choices=[*TASKS, "predict", "sparse", "devices", "growth", "build", "busy", "input", *_MEMORY_TASKS],
         metavar="TASK",
         help="one of the tasks listed below",
     )
@@ -72,7 +80,9 @@ def _parser() -> argparse.ArgumentParser:
         "--mode", choices=["eager", "compile"], default="eager", help="how PyTorch runs (default: eager)"
     )
     parser.add_argument(
-        "--dtype", choices=PRECISIONS, default="float32", help="type of activations on both sides (default: float32)"
+        "--dtype",
+        choices=PRECISIONS,
+        help="type of activations on both sides (default: float32; for memory, each of them)",
     )
     parser.add_argument(
         "--threads",
@@ -82,13 +92,19 @@ def _parser() -> argparse.ArgumentParser:
         help=f"threads on each side (default: {default_threads()})",
     )
     parser.add_argument(
-        "--batch", type=count, metavar="N", help="samples in each step (default: that of the task; 16 for growth)"
+        "--batch",
+        type=count,
+        metavar="N",
+        help="samples in each step (default: that of the task; 16 for growth, 32 for memory)",
     )
     parser.add_argument(
         "--pairs", type=count, default=5, metavar="N", help="how often each side is timed, alternately (default: 5)"
     )
     parser.add_argument(
-        "--steps", type=count, metavar="N", help="steps in each timing; for growth, for each point (default: 5)"
+        "--steps",
+        type=count,
+        metavar="N",
+        help="steps in each timing; for growth, for each point (default: 5); for memory 3",
     )
     parser.add_argument(
         "--peer-python", metavar="FILE", help="a Python interpreter that has the peer (default: the peer is installed)"
@@ -105,7 +121,7 @@ def _parser() -> argparse.ArgumentParser:
         nargs="+",
         default=list(SWEEPS),
         metavar="NAME",
-        help=f"what growth varies (default: all): {', '.join(SWEEPS)}",
+        help=f"what growth varies (default: all): {', '.join(SWEEPS)}; for memory-growth batch and depth",
     )
     for name, values, what in (
         ("--batches", [1, 2, 4, 8, 16, 32, 64], "samples in each step"),
@@ -127,7 +143,66 @@ def _parser() -> argparse.ArgumentParser:
         metavar="N",
         help="numbers of devices (default: 1 2 for growth, 1 4 16 64 for build)",
     )
+    memory = parser.add_argument_group("memory")
+    memory.add_argument(
+        "--nets",
+        nargs="+",
+        default=["resnet50"],
+        type=_net,
+        metavar="NET",
+        help=f"what is trained (default: resnet50): {', '.join(_MEMORY_NETS)}, or another ResNet, such as resnet152; "
+        "memory-growth takes one",
+    )
+    memory.add_argument("--image-size", type=count, metavar="N", help="height and width of images (default: 224)")
+    memory.add_argument(
+        "--observable",
+        nargs="+",
+        default=list(Ours.observable),
+        choices=[DEFAULT, *OBSERVABLE],
+        metavar="KIND",
+        help=f"which values can be fetched after a step, each measured by itself: {DEFAULT} (as the net says), "
+        f"{', '.join(OBSERVABLE)} (default: {' '.join(Ours.observable)})",
+    )
+    memory.add_argument(
+        "--budget",
+        nargs="+",
+        default=[],
+        type=_budget,
+        metavar="X",
+        help="memory budgets of netbuilder, each measured by itself: shares of what the step would take, such as 0.65, "
+        "or sizes, such as 2GiB",
+    )
+    memory.add_argument(
+        "--peers",
+        nargs="*",
+        default=["compile", "eager"],
+        choices=PEERS,
+        metavar="HOW",
+        help="how PyTorch runs, each measured by itself: compile, eager, or checkpoint (eager with "
+        "torch.utils.checkpoint); nothing for netbuilder alone (default: compile eager)",
+    )
     return parser
+
+
+def _net(text: str) -> str:
+    """Return the name of a net, for ``type=`` of an option."""
+    if text not in _MEMORY_NETS and Work(text, 1).layers not in _LAYERS:
+        raise argparse.ArgumentTypeError(
+            f"must be one of {', '.join(_MEMORY_NETS)}, or resnet with {', '.join(map(str, _LAYERS))} layers, "
+            f"got {text!r}"
+        )
+    return text
+
+
+def _budget(text: str) -> float | str:
+    """Return a memory budget, for ``type=`` of an option: a share, or a size as text."""
+    try:
+        share = float(text)
+    except ValueError:
+        return text  # the net checks sizes
+    if not 0 < share < 1:
+        raise argparse.ArgumentTypeError(f"a share must be between 0 and 1, such as 0.65, got {text!r}")
+    return share
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
@@ -164,10 +239,12 @@ def main(arguments: Sequence[str] | None = None) -> int:
 def _lines(task: str, options: argparse.Namespace) -> Iterator[Line]:
     if task == "build":
         yield from _build(options.devices or [1, 4, 16, 64])
+    elif task in _MEMORY_TASKS:
+        yield from _memory(task, options)
     elif task == "input":
         yield from input_rates(Inputs(batch=options.batch or 64, pairs=options.pairs))
     elif task == "growth":
-        work = Work("resnet18", options.batch or _GROWTH_BATCH, options.threads, dtype=options.dtype)
+        work = Work("resnet18", options.batch or _GROWTH_BATCH, options.threads, dtype=_dtype(options))
         sweeps = Sweeps(work, options.batches, options.depths, options.widths, options.devices or [1, 2])
         yield from growth(sweeps, options.sweep, warmup=2, steps=options.steps or 5)
     elif task == "predict":
@@ -185,8 +262,43 @@ def _lines(task: str, options: argparse.Namespace) -> Iterator[Line]:
         yield _against_torch(_with_options(TASKS[task], options), options)
 
 
+def _dtype(options: argparse.Namespace) -> str:
+    return options.dtype or PRECISIONS[0]
+
+
+def _memory(task: str, options: argparse.Namespace) -> Iterator[Line]:
+    ours = Ours(options.observable, options.budget)
+    if task == "memory-growth":
+        if len(options.nets) > 1:
+            raise ArgumentError(f"--nets: memory-growth takes one net, got {', '.join(options.nets)}")
+        work = _memory_work(options.nets[0], options, _dtype(options), _GROWTH_BATCH)
+        points = depths_and_batches(
+            work, ours, options.peers, batches=options.batches if "batch" in options.sweep else (),
+            depths=options.depths if "depth" in options.sweep else (),
+        )  # fmt: skip
+    else:
+        types = [options.dtype] if options.dtype or task == "memory-predict" else PRECISIONS
+        works = [_memory_work(net, options, dtype or PRECISIONS[0], None) for net in options.nets for dtype in types]
+        works = [dataclasses.replace(work, test=task == "memory-predict") for work in works]
+        what = ", test mode" if task == "memory-predict" else ""
+        points = iter(
+            Point(f"{work.net}, {work.dtype}, batch {work.batch}{what}", sides_of(work, ours, options.peers))
+            for work in works
+        )
+    python = (options.peer_python or peer_python("torch")) if options.peers else ""
+    yield from memory_lines(points, python, warmup=2, steps=options.steps or 3)
+
+
+def _memory_work(net: str, options: argparse.Namespace, dtype: str, batch: int | None) -> Work:
+    work = TASKS[net].work if net in TASKS else TASKS["resnet50"].work
+    size = options.image_size if options.image_size and not work.reads_words else work.size
+    return dataclasses.replace(
+        work, net=net, threads=options.threads, dtype=dtype, batch=options.batch or batch or work.batch, size=size
+    )
+
+
 def _with_options(task: Task, options: argparse.Namespace) -> Task:
-    work = dataclasses.replace(task.work, threads=options.threads, mode=options.mode, dtype=options.dtype)
+    work = dataclasses.replace(task.work, threads=options.threads, mode=options.mode, dtype=_dtype(options))
     if options.batch:
         work = dataclasses.replace(work, batch=options.batch)
     return dataclasses.replace(task, work=work, steps=options.steps or task.steps)

@@ -14,6 +14,7 @@ from netbuilder.proto.arguments import make_device_option
 from netbuilder.runtime.plan.optimizations import GROUPS, check_without
 
 __all__ = [
+    "OBSERVABLE",
     "add_cpu",
     "add_max_pixels",
     "add_trusted",
@@ -23,6 +24,9 @@ __all__ = [
     "cpu_device",
     "split_problem",
 ]
+
+OBSERVABLE = ("outputs",)
+"""Kinds of values that can be fetched after a run, see ``Workspace.create_net``."""
 
 _TYPES = ("float32", "float64", "float16", "int32", "int64", "uint8", "bool")
 

@@ -28,23 +28,27 @@ def _mlp(model: ModelHelper, work: Work) -> Any:
 def _resnet(model: ModelHelper, work: Work) -> Any:
     if work.width:
         # ResNeXt with one group is a ResNet whose width can be chosen.
-        return create_resnext(model, "data", 3, work.classes, work.layers, 1, work.width, no_loss=True)
-    return create_resnet(model, "data", 3, work.classes, work.layers, no_loss=True)
+        return create_resnext(
+            model, "data", 3, work.classes, work.layers, 1, work.width, no_loss=True, is_test=work.test
+        )
+    return create_resnet(model, "data", 3, work.classes, work.layers, no_loss=True, is_test=work.test)
 
 
 def _alexnet(model: ModelHelper, work: Work) -> Any:
     return create_alexnet(
         model, "data", 3, work.classes, no_loss=True, image_size=work.size,
-        towers=1 if work.net == "alexnet_one_tower" else 2, **_dropout(work),
+        towers=1 if work.net == "alexnet_one_tower" else 2, is_test=work.test, **_dropout(work),
     )  # fmt: skip
 
 
 def _vgg16(model: ModelHelper, work: Work) -> Any:
-    return create_vgg(model, "data", 3, work.classes, 16, no_loss=True, image_size=work.size, **_dropout(work))
+    return create_vgg(
+        model, "data", 3, work.classes, 16, no_loss=True, image_size=work.size, is_test=work.test, **_dropout(work)
+    )
 
 
 def _inception_v1(model: ModelHelper, work: Work) -> Any:
-    return create_inception_v1(model, "data", 3, work.classes, no_loss=True, **_dropout(work))
+    return create_inception_v1(model, "data", 3, work.classes, no_loss=True, is_test=work.test, **_dropout(work))
 
 
 def _dropout(work: Work) -> dict[str, Any]:

@@ -13,9 +13,10 @@ from netbuilder import ModelHelper, Parallelize_CPU, Workspace
 from netbuilder.optimizers import add_weight_decay, build_sgd
 from netbuilder.parallel import Replicas
 from netbuilder.proto import ArgumentError
+from netbuilder.runtime.profile.memory import planned_memory
 from netbuilder.tools.bench.our_nets import add_scores
 from netbuilder.tools.bench.work import MOMENTUM, Work
-from netbuilder.tools.bench.worker import serve
+from netbuilder.tools.bench.worker import resident, serve
 from netbuilder.tools.common_options import split_problem
 
 __all__ = ["Training", "main"]
@@ -28,10 +29,12 @@ class Training:
         work: what to train, on one device or several.
 
     Raises:
-        ArgumentError: the batch cannot be split evenly over the devices.
+        ArgumentError: the batch cannot be split evenly over the devices, or a net in test mode has several.
     """
 
     def __init__(self, work: Work) -> None:
+        if work.test and work.devices > 1:
+            raise ArgumentError(f"{work.net}: in test mode it runs on one device only, got {work.devices}")
         if problem := split_problem(work.batch, work.devices):
             raise ArgumentError(f"{work.net}: {problem}")
         self._work = work
@@ -45,13 +48,17 @@ class Training:
             data = rng.standard_normal(work.shape, np.float32)
         self._feed(data, rng.integers(0, work.classes, work.labels))
         self.workspace.run_net_once(self.model.param_init_net)
-        self.workspace.create_net(self.model.net)
+        self.workspace.create_net(self.model.net, **_creation(work))
         self._name = self.model.net.Name()
 
     def _build(self) -> Replicas | None:
-        """Add the training net to the model; return its record of replicas if there are several devices."""
+        """Add the net to the model; return its record of replicas if there are several devices."""
+        if self._work.test:
+            self.model.net.AddExternalOutput(self.model.net.Softmax(add_scores(self.model, self._work), "softmax"))
+            return None
         if self._work.devices == 1:
             _, loss = self._losses(self.model)
+            self.model.net.AddExternalOutput(loss)
             self.model.AddGradientOperators([loss])
             self._update(self.model)
             return None
@@ -83,6 +90,10 @@ class Training:
 
     def _copies(self, name: str) -> Sequence[str]:
         return [name] if self._record is None else self._record.devices.copies(name)
+
+    def planned(self) -> int:
+        """Return the bytes that a step is planned to take, before it runs."""
+        return planned_memory(self.workspace, self._name, self.model.GetParams()).total
 
     def step(self) -> None:
         """Run one step: forward, backward, update."""
@@ -118,14 +129,25 @@ class Training:
             self.workspace.feed(name, array)
 
 
+def _creation(work: Work) -> dict[str, Any]:
+    """Return the options with which the net is created."""
+    options: dict[str, Any] = {}
+    if work.observable:
+        options["observable"] = work.observable
+    if work.budget is not None:
+        options["memory_budget"] = work.budget
+    return options
+
+
 def main(arguments: list[str]) -> None:
     """Serve the steps of one piece of work (see ``worker.serve``)."""
-    training = Training(Work.from_text(arguments[1]))
+    start, work = resident(), Work.from_text(arguments[1])
+    training = Training(work)
     serve(
         training.step,
         warmup=int(arguments[0]),
-        loss=training.loss,
-        info={"version": netbuilder.__version__},
+        loss=None if work.test else training.loss,
+        info={"version": netbuilder.__version__, "start": start, "planned": training.planned()},
     )
 
 

@@ -18,6 +18,7 @@ class Worker:
     Attributes:
         info: its description of itself, such as its version.
         loss: of the last step; None: it has no loss.
+        peak: peak resident memory of the process in bytes after the last steps; 0: not known.
 
     Raises:
         RuntimeError: it ended before it was ready; the message has the last lines of its output.
@@ -34,6 +35,7 @@ class Worker:
             text=True,
         )
         self.loss: float | None = None
+        self.peak = 0
         self.info: dict[str, Any] = self._answer()["ready"]
 
     def __enter__(self) -> Worker:
@@ -58,7 +60,7 @@ class Worker:
         self._process.stdin.write(json.dumps({"steps": steps}) + "\n")
         self._process.stdin.flush()
         answer = self._answer()
-        self.loss = answer["loss"]
+        self.loss, self.peak = answer["loss"], answer["peak"]
         seconds: list[float] = answer["seconds"]
         return seconds
 

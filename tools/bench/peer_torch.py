@@ -1,18 +1,21 @@
-"""PyTorch's side of the benchmarks: training steps, eager or compiled. Run by path in an environment with torch.
+"""PyTorch's side of the benchmarks: training steps or predictions, eager or compiled.
 
+It runs by path in an environment with torch:
 python peer_torch.py WARMUP WORK, with the work as ``Work.to_text`` writes it
 """
 
 from __future__ import annotations
 
 import sys
+from collections.abc import Callable
 
 import numpy as np
 import peer_nets
 import torch
 from torch import nn
+from torch.utils.checkpoint import checkpoint, checkpoint_sequential
 from work import MOMENTUM, Work
-from worker import serve
+from worker import resident, serve
 
 STATE_STEPS = 3
 BRANCH_SCALE = 0.2
@@ -33,7 +36,14 @@ class Training:
         )
         self._loss_of = nn.CrossEntropyLoss()
         self._half = work.dtype == "bfloat16"
-        self._forward = torch.compile(self._loss) if work.mode == "compile" else self._loss
+        if work.mode == "checkpoint":
+            self._scores = recomputing(self.net)
+        else:
+            self._scores = self.net
+        if work.test:
+            self.net.eval()
+        function = self._predict if work.test else self._loss
+        self._forward = torch.compile(function) if work.mode == "compile" else function
         self.loss = torch.zeros(())
 
     def _groups(self, decay: float) -> list[dict]:
@@ -46,7 +56,16 @@ class Training:
 
     def _loss(self, x: torch.Tensor, y: torch.Tensor) -> torch.Tensor:
         with torch.autocast("cpu", dtype=torch.bfloat16, enabled=self._half):
-            return self._loss_of(self.net(x), y)
+            return self._loss_of(self._scores(x), y)
+
+    def _predict(self, x: torch.Tensor, y: torch.Tensor) -> torch.Tensor:
+        with torch.autocast("cpu", dtype=torch.bfloat16, enabled=self._half):
+            return torch.softmax(self.net(x), 1)
+
+    def predict(self) -> None:
+        """Run the forward pass in test mode."""
+        with torch.inference_mode():
+            self._forward(self.x, self.y)
 
     def step(self) -> None:
         """Run one step: forward, backward, update."""
@@ -59,6 +78,24 @@ class Training:
         """Return copies of the parameters."""
         in_order = getattr(self.net, "in_order", self.net.parameters)
         return [parameter.detach().contiguous().numpy().copy() for parameter in in_order()]
+
+
+def recomputing(net: nn.Module) -> Callable[[torch.Tensor], torch.Tensor]:
+    """Return a function that computes the net and keeps only the inputs of its residual blocks for the backward pass.
+
+    A net without such blocks is divided into as many parts as the square root of the number of its layers.
+    """
+    if not isinstance(net, nn.Sequential):
+        raise SystemExit(f"checkpoint: only nets that are a sequence of layers, not {type(net).__name__}")
+    if not any(isinstance(layer, peer_nets.Block) for layer in net):
+        return lambda x: checkpoint_sequential(net, round(len(net) ** 0.5), x, use_reentrant=False)
+
+    def run(x: torch.Tensor) -> torch.Tensor:
+        for layer in net:
+            x = checkpoint(layer, x, use_reentrant=False) if isinstance(layer, peer_nets.Block) else layer(x)
+        return x
+
+    return run
 
 
 def scale_down_blocks(net: nn.Module) -> None:
@@ -87,16 +124,17 @@ def write_state(training: Training, file: str) -> None:
 
 def main(warmup: int, work: Work) -> None:
     """Serve training steps, or write the state that ``check`` compares."""
+    start = resident()
     torch.set_num_threads(work.threads)
     training = Training(work)
     if work.state:
         write_state(training, work.state)
     else:
         serve(
-            training.step,
+            training.predict if work.test else training.step,
             warmup=warmup,
-            loss=lambda: training.loss.item(),
-            info={"version": torch.__version__, "mode": work.mode},
+            loss=None if work.test else lambda: training.loss.item(),
+            info={"version": torch.__version__, "mode": work.mode, "start": start},
         )
 
 

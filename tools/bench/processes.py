@@ -76,7 +76,7 @@ def require_compiler(environment: Mapping[str, str]) -> None:
     if shutil.which(compiler, path=environment.get("PATH")) is None:
         raise DeviceError(
             f"torch.compile needs a C++ compiler, but {compiler!r} was not found; install g++, name another in the "
-            "variable CXX, or use --mode eager"
+            "variable CXX, or use --mode eager (--peers eager for memory)"
         )
 
 

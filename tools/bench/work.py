@@ -34,7 +34,12 @@ class Work:
         devices: CPU devices that share the batch; our side only.
         width: channels of the first stage's 3x3 convolutions in a residual net with bottlenecks; 0: as usual (64).
         dtype: of activations, "float32" or "bfloat16"; parameters and their gradients are always float32.
-        mode: how the peer runs, "eager" or "compile".
+        mode: how the peer runs, "eager", "compile", or "checkpoint": eager, and parts of the net are computed again in
+            the backward pass (``torch.utils.checkpoint``).
+        test: the forward pass in test mode instead of a training step.
+        observable: which values can be fetched after a step, see ``Workspace.create_net``; "": as the net says; our
+            side only.
+        budget: ``memory_budget`` of ``Workspace.create_net``; None: none is given; our side only.
         state: the peer writes a file of this name instead of serving, see ``check``.
     """
 
@@ -51,6 +56,9 @@ class Work:
     width: int = 0
     dtype: str = "float32"
     mode: str = "eager"
+    test: bool = False
+    observable: str = ""
+    budget: float | str | None = None
     state: str = ""
 
     def to_text(self) -> str:

@@ -3,7 +3,8 @@
 It runs by path in the peers' environments, which have no netbuilder, so it must not import netbuilder.
 
 The protocol, one JSON text per line: after the warm-up the worker writes ``{"ready": info}``; to ``{"steps": n}`` it
-answers ``{"seconds": [...], "loss": ...}``, a time for each step and the loss of the last one; it ends with its input.
+answers ``{"seconds": [...], "loss": ..., "peak": ...}``, a time for each step, the loss of the last one, and the peak
+resident memory of the process in bytes; it ends with its input.
 """
 
 from __future__ import annotations
@@ -15,7 +16,7 @@ import time
 from collections.abc import Callable
 from typing import Any
 
-__all__ = ["serve"]
+__all__ = ["peak_resident", "resident", "serve"]
 
 
 def serve(
@@ -45,4 +46,31 @@ def serve(
             began = time.perf_counter()
             step()
             seconds.append(time.perf_counter() - began)
-        print(json.dumps({"seconds": seconds, "loss": loss() if loss else None}), file=answers)
+        print(json.dumps({"seconds": seconds, "loss": loss() if loss else None, "peak": peak_resident()}), file=answers)
+
+
+def resident() -> int:
+    """Return the resident memory of the process in bytes; where the system does not report it, the peak so far."""
+    return _status("VmRSS") or peak_resident()
+
+
+def peak_resident() -> int:
+    """Return the peak resident memory of the process in bytes; 0 where the system does not report it."""
+    if peak := _status("VmHWM"):
+        return peak
+    try:
+        import resource
+    except ImportError:  # Windows
+        return 0
+    peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
+    return peak if sys.platform == "darwin" else peak * 1024
+
+
+def _status(field: str) -> int:
+    """Return a size that Linux reports about the process; 0 on other systems."""
+    try:
+        with open("/proc/self/status") as file:
+            lines = file.read().splitlines()
+    except OSError:
+        return 0
+    return next((int(line.split()[1]) * 1024 for line in lines if line.startswith(f"{field}:")), 0)

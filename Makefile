@@ -20,8 +20,8 @@ PYTEST_ARGS ?=
 VENV := .venv
 BIN := $(VENV)/bin
 PIP := $(BIN)/python -m pip --disable-pip-version-check --quiet
-ROOMS := netbuilder ops proto tools
-SOURCES := $(shell find $(ROOMS) -type f ! -name '*.pyc') setup.py pyproject.toml README.md
+PACKAGES := netbuilder ops proto tools
+SOURCES := $(shell find $(PACKAGES) -type f ! -name '*.pyc') setup.py pyproject.toml README.md
 PROTOBUF_VERSIONS := 4.25 5 6 7
 
 # Kernels of tests are small: one thread each, and as many test processes as WORKERS.
@@ -130,4 +130,4 @@ $(PROTO_VENV)/.made:
 
 clean:
 	rm -rf $(VENV) $(PROTO_VENV) .caffe2-tests build dist out *.egg-info .pytest_cache .mypy_cache .ruff_cache .hypothesis
-	find $(ROOMS) tests -name __pycache__ -type d -prune -exec rm -rf {} +
+	find $(PACKAGES) tests -name __pycache__ -type d -prune -exec rm -rf {} +

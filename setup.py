@@ -1,4 +1,4 @@
-"""Packaging: ops/, proto/ and tools/, which lie beside netbuilder/, are installed inside it."""
+"""Packaging: ops/, proto/ and tools/, which are next to netbuilder/ in the checkout, are installed inside it."""
 
 import ast
 from pathlib import Path
@@ -6,7 +6,7 @@ from pathlib import Path
 from setuptools import find_packages, setup
 
 ROOT = Path(__file__).resolve().parent
-ROOMS_BESIDE = ["ops", "proto", "tools"]
+PACKAGES = ["ops", "proto", "tools"]
 
 TEST = [
     "hypothesis>=6.100",
@@ -52,9 +52,9 @@ def version() -> str:
 def packages() -> list[str]:
     """Every package under its installed name."""
     found = find_packages(str(ROOT), include=["netbuilder", "netbuilder.*"])
-    for room in ROOMS_BESIDE:
-        found.append(f"netbuilder.{room}")
-        found.extend(f"netbuilder.{room}.{name}" for name in find_packages(str(ROOT / room)))
+    for package in PACKAGES:
+        found.append(f"netbuilder.{package}")
+        found.extend(f"netbuilder.{package}.{name}" for name in find_packages(str(ROOT / package)))
     return found
 
 
@@ -67,7 +67,7 @@ setup(
     license="Apache-2.0",
     python_requires=">=3.10",
     packages=packages(),
-    package_dir={"netbuilder": "netbuilder", **{f"netbuilder.{room}": room for room in ROOMS_BESIDE}},
+    package_dir={"netbuilder": "netbuilder", **{f"netbuilder.{package}": package for package in PACKAGES}},
     package_data={"": ["py.typed", "*.pyi", "*.proto", "*.h", "*.gz", "*.json", "*.md", "*.txt"]},
     include_package_data=False,
     zip_safe=False,

@@ -78,13 +78,13 @@ def _optimizations(text: str) -> frozenset[str]:
 
 
 def count(text: str) -> int:
-    """Return a whole number greater than 0, for ``type=`` of an option.
+    """Return a positive whole number, for ``type=`` of an option.
 
     Raises:
         argparse.ArgumentTypeError: the text is not such a number; argparse adds the name of the option.
     """
     if not text.isdecimal() or int(text) < 1:
-        raise argparse.ArgumentTypeError(f"must be a whole number greater than 0, got {text!r}")
+        raise argparse.ArgumentTypeError(f"must be a positive whole number, got {text!r}")
     return int(text)
 
 

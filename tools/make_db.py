@@ -82,7 +82,7 @@ def _problem(found: argparse.Namespace) -> str | None:
     if found.inspect != (found.source is None):
         return "give SOURCE and DATABASE, or --inspect and DATABASE"
     if found.resize < 0 or found.size is not None and min(found.size) < 1:
-        return "--resize and --size are lengths in pixels and must be greater than 0"
+        return "--resize and --size are lengths in pixels and must be positive"
     if found.resize and found.size:
         return "--resize and --size cannot be given together"
     if not 1 <= found.quality <= 100:

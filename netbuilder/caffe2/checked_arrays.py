@@ -87,7 +87,7 @@ def elements_of_type(dtype: Any = np.float32, filter_: Callable[[Any], bool] | N
 def arrays(
     dims: Sequence[int] | int, dtype: Any = np.float32, elements: Strategy = None, unique: bool = False
 ) -> Strategy:
-    """Return the strategy of arrays of one shape.
+    """Return the strategy of arrays of the same shape.
 
     Args:
         dims: the shape, or the length of a vector.
@@ -119,13 +119,13 @@ def tensor1d(min_len: int = 1, max_len: int = 64, dtype: Any = np.float32, eleme
 def tensors(
     n: int, min_dim: int = 1, max_dim: int = 4, dtype: Any = np.float32, elements: Strategy = None, **kwargs: Any
 ) -> Strategy:
-    """Return the strategy of lists of ``n`` arrays of one shape."""
+    """Return the strategy of lists of ``n`` arrays of the same shape."""
     shapes = st.lists(dims(**kwargs), min_size=min_dim, max_size=max_dim)
     return shapes.flatmap(lambda shape: st.lists(arrays(shape, dtype, elements), min_size=n, max_size=n))
 
 
 def tensors1d(n: int, min_len: int = 1, max_len: int = 64, dtype: Any = np.float32, elements: Strategy = None) -> Any:
-    """Return the strategy of lists of ``n`` vectors of one length."""
+    """Return the strategy of lists of ``n`` vectors of the same length."""
     return tensors(n, 1, 1, dtype, elements, min_value=min_len, max_value=max_len)
 
 

@@ -26,8 +26,8 @@ def _checked(what: str, inp_sizes: Sizes, out_sizes: Sizes, tt_ranks: Sizes) -> 
         or (ranks[0], ranks[-1]) != (1, 1)
     ):
         raise NetError(
-            f"{what}: there must be as many inp_sizes as out_sizes and one more tt_ranks, all positive, the first and "
-            f"last rank 1; got {inner}, {outer} and {ranks}"
+            f"{what}: inp_sizes and out_sizes must have the same length and tt_ranks one element more, all positive, "
+            f"the first and last rank 1; got {inner}, {outer} and {ranks}"
         )
     return inner, outer, ranks
 

@@ -26,7 +26,7 @@ def pixel_limit(given: int | None = None) -> int:
     """Return the limit on pixels of an image: ``given``, or the variable NETBUILDER_MAX_PIXELS, or ``MAX_PIXELS``.
 
     Raises:
-        NetError: the limit is not a whole number greater than 0.
+        NetError: the limit is not a positive whole number.
     """
     text = given if given is not None else os.environ.get(_VARIABLE) or MAX_PIXELS
     try:

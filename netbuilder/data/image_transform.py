@@ -124,7 +124,7 @@ class ImageTransform:
             if len(getattr(self, name)) not in (1, self.channels):
                 return f"{name} must have 1 or {self.channels} values, got {list(getattr(self, name))}"
         if min(self.std) <= 0:
-            return f"std must be greater than 0, got {list(self.std)}"
+            return f"std must be positive, got {list(self.std)}"
         if not self.color and (self.color_jitter or self.color_lighting):
             return "color_jitter and color_lighting need three channels"
         if self.rand_augment is not None and not (self.rand_augment[0] >= 0 and 0 <= self.rand_augment[1] <= MOST):

@@ -12,7 +12,7 @@ from typing import Protocol
 
 from netbuilder.proto import NetError
 
-__all__ = ["Baton", "CancelledError", "Cancellation", "Parts", "baton_of_this_thread", "check_run", "wait"]
+__all__ = ["FairLock", "CancelledError", "Cancellation", "Parts", "lock_of_this_thread", "check_run", "wait"]
 
 
 class CancelledError(NetError):
@@ -22,78 +22,78 @@ class CancelledError(NetError):
 _current: ContextVar[Cancellation | None] = ContextVar("netbuilder_run", default=None)
 
 
-class Baton:
-    """A fair lock, held by the one thread of a run that computes; waiting threads get it in the order they asked."""
+class FairLock:
+    """The lock of a run of which one thread computes at a time; threads get it in the order of their requests."""
 
     def __init__(self) -> None:
         self._guard = threading.Lock()
-        self._asking: deque[threading.Lock] = deque()
-        self._taken = False
+        self._waiters: deque[threading.Lock] = deque()
+        self._locked = False
         self._holder = 0
 
-    def is_mine(self) -> bool:
-        """Whether this thread holds it."""
+    def held_here(self) -> bool:
+        """Whether this thread holds the lock."""
         return self._holder == threading.get_ident()
 
     def acquire(self) -> None:
-        """Acquire it, after the threads that asked earlier."""
-        handed = threading.Lock()
+        """Acquire the lock, after the threads that requested it earlier."""
+        turn = threading.Lock()
         with self._guard:
-            if self._taken:
-                handed.acquire()
-                self._asking.append(handed)
-            self._taken = True
+            if self._locked:
+                turn.acquire()
+                self._waiters.append(turn)
+            self._locked = True
         try:
-            handed.acquire()
+            turn.acquire()
         except BaseException:  # such as KeyboardInterrupt
             with self._guard:
-                if handed in self._asking:
-                    self._asking.remove(handed)
-                else:  # it was handed over just then
-                    self._hand_on()
+                if turn in self._waiters:
+                    self._waiters.remove(turn)
+                else:  # the lock has just been handed over to this thread
+                    self._hand_over()
             raise
         self._holder = threading.get_ident()
 
     def release(self) -> None:
-        """Give it to the first waiting thread, or free it."""
+        """Hand the lock over to the first waiting thread, or free it."""
         self._holder = 0
         with self._guard:
-            self._hand_on()
+            self._hand_over()
 
-    def _hand_on(self) -> None:
-        if self._asking:
-            self._asking.popleft().release()
+    def _hand_over(self) -> None:
+        if self._waiters:
+            self._waiters.popleft().release()
         else:
-            self._taken = False
+            self._locked = False
 
-    def pass_on(self) -> None:
-        """Let the waiting threads have it first."""
-        if self._asking:
+    def yield_to_waiters(self) -> None:
+        """Let the waiting threads hold the lock first."""
+        if self._waiters:
             self.release()
             self.acquire()
 
 
 class Parts(Protocol):
-    """A run of a net in which other operators continue while one waits; its threads take turns holding a baton."""
+    """A run of a net in which other operators continue while one waits; its threads hold ``lock`` in turn."""
 
-    baton: Baton
+    lock: FairLock
 
-    def step_aside(self) -> bool:
-        """Note that this thread will wait, so that another one continues; False if it is not a thread of the run."""
+    def suspend(self) -> bool:
+        """Record that this thread will wait, so that another one continues; False if it is not a thread of the run."""
 
-    def come_back(self) -> None:
-        """Note that this thread has waited, and holds the baton again."""
+    def resume(self) -> None:
+        """Record that this thread no longer waits and holds the lock again."""
 
 
 class Cancellation:
-    """Ends one run of a net, at the latest at its next operator; calls of ``wait`` end at once.
+    """Ends one run of a net: calls of ``wait`` at once, other operators when they are done.
 
     Runs may be nested (an operator runs another net): cancelling the outer one ends the inner one.
 
     Args:
         net: name of the net in messages.
         time_limit: seconds from now; None: no limit.
-        parts: lets other operators continue while one waits; None: they wait too.
+        parts: the run, if its other operators continue while one waits; None: they wait too.
     """
 
     def __init__(self, net: str, time_limit: float | None = None, parts: Parts | None = None) -> None:
@@ -144,7 +144,7 @@ class Cancellation:
                 raise CancelledError(f"the run of net {run._net!r} reached its time limit of {run._limit:g} seconds")
             run = run._outer
 
-    def _around(self) -> list[Cancellation]:
+    def _with_outer(self) -> list[Cancellation]:
         """Return this run and the runs that it is nested in."""
         runs: list[Cancellation] = [self]
         while (outer := runs[-1]._outer) is not None:
@@ -152,33 +152,33 @@ class Cancellation:
         return runs
 
 
-def baton_of_this_thread() -> Baton | None:
-    """Return the baton that this thread holds for the run that it is in, if any."""
+def lock_of_this_thread() -> FairLock | None:
+    """Return the lock of the run of this thread, if the thread holds one."""
     run = _current.get()
-    parts = None if run is None else next((one.parts for one in run._around() if one.parts is not None), None)
-    return parts.baton if parts is not None and parts.baton.is_mine() else None
+    parts = None if run is None else next((one.parts for one in run._with_outer() if one.parts is not None), None)
+    return parts.lock if parts is not None and parts.lock.held_here() else None
 
 
 @contextmanager
-def _aside(runs: Sequence[Cancellation], condition: threading.Condition) -> Iterator[None]:
-    """In the block, other operators of the runs continue; the caller holds the condition before and after it."""
-    baton = baton_of_this_thread()
-    if baton is None:
+def _suspended(runs: Sequence[Cancellation], condition: threading.Condition) -> Iterator[None]:
+    """Let other operators of the runs continue during the block; the caller holds the condition before and after it."""
+    lock = lock_of_this_thread()
+    if lock is None:
         yield
         return
-    around = [one.parts for one in runs if one.parts is not None and one.parts.baton is baton]
-    left = [parts for parts in around if parts.step_aside()]
-    baton.release()
+    enclosing = [one.parts for one in runs if one.parts is not None and one.parts.lock is lock]
+    left = [parts for parts in enclosing if parts.suspend()]
+    lock.release()
     try:
         yield
     finally:
-        condition.release()  # the thread with the baton may need it
+        condition.release()  # the thread with the lock may need it
         try:
-            baton.acquire()
+            lock.acquire()
         finally:
             condition.acquire()
         for parts in left:
-            parts.come_back()
+            parts.resume()
 
 
 def check_run() -> None:
@@ -199,7 +199,7 @@ def wait(condition: threading.Condition, timeout: float | None = None) -> bool:
         timeout: seconds to wait at most; None: no limit.
 
     Returns:
-        False after ``timeout``. As with any condition, the caller must check what it waits for.
+        False if ``timeout`` has passed. As with any condition, the caller must check what it waits for.
 
     Raises:
         CancelledError: the run in which this thread waits was cancelled, or its time limit has passed.
@@ -207,14 +207,14 @@ def wait(condition: threading.Condition, timeout: float | None = None) -> bool:
     run = _current.get()
     if run is None:
         return condition.wait(timeout)
-    runs = run._around()
+    runs = run._with_outer()
     for one in runs:
         one._waiting.append(condition)  # before the check: a later cancel() finds and notifies it
     try:
         run.check()
         deadlines = [one._deadline for one in runs if one._deadline is not None]
         left = min(deadlines) - time.perf_counter() if deadlines else None
-        with _aside(runs, condition):
+        with _suspended(runs, condition):
             if left is None or timeout is not None and timeout < left:
                 notified = condition.wait(timeout)
             else:

@@ -247,7 +247,7 @@ def _divide(
     if kept is None:
         kept = [blob for blob in needed if blob not in fed]
     if len(set(fed)) < len(fed):
-        raise NetError(f"net {net.name!r}: inputs must differ from each other, got {fed}")
+        raise NetError(f"net {net.name!r}: inputs must be distinct, got {fed}")
     if both := sorted(set(fed).intersection(kept)):
         raise NetError(f"net {net.name!r}: {both} cannot be inputs and parameters at once")
     if missing := [blob for blob in needed if blob not in fed and blob not in kept]:

@@ -94,7 +94,7 @@ class ReluN(Activation):
 
     def check(self) -> None:
         if self.n <= 0:
-            raise ArgumentError(f"ReluN: n must be above 0, got {self.n}")
+            raise ArgumentError(f"ReluN: n must be positive, got {self.n}")
 
 
 @register

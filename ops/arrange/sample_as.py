@@ -93,7 +93,7 @@ def _check_labels(op: Operator, x: TensorSpec, labels: TensorSpec) -> None:
 @register
 @operator_class(frozen=True)
 class SampleAs(Operator):
-    """Y = the samples of X whose label is above 0.
+    """Y = the samples of X whose label is positive.
 
     Inputs:
         X (N, *S): any
@@ -121,7 +121,7 @@ class SampleAs(Operator):
 @register
 @operator_class(frozen=True)
 class SampleAsGradient(Operator):
-    """dX = dY for the samples whose label is above 0, 0 for the others."""
+    """dX = dY for the samples whose label is positive, 0 for the others."""
 
     inputs = ("X", "labels", "dY")
     outputs = ("dX",)
@@ -148,7 +148,7 @@ def sample_as(op: SampleAs, ctx: RunContext, x: Any, labels: Any) -> tuple[Any, 
 def sample_as_gradient(op: SampleAsGradient, ctx: RunContext, x: Any, labels: Any, dy: Any) -> tuple[Any, ...]:
     positions = ctx.xp.flatnonzero(labels.reshape(-1) > 0)
     require(
-        len(dy) == positions.size, op, f"dY must have one sample per label above 0, {positions.size}, got {len(dy)}"
+        len(dy) == positions.size, op, f"dY must have one sample per positive label, {positions.size}, got {len(dy)}"
     )
     dx = ctx.xp.zeros(x.shape, dy.dtype)
     dx[positions] = dy

@@ -89,13 +89,13 @@ class Broadcasting(Operator):
         Raises:
             ShapeError: the operands' shapes do not broadcast, or their types differ.
         """
-        require(a.dtype == b.dtype, self, f"A and B must have one type, got {a.dtype} and {b.dtype}")
+        require(a.dtype == b.dtype, self, f"A and B must have the same type, got {a.dtype} and {b.dtype}")
         view = self.view(a.shape, b.shape)
         try:
             shape = tuple(np.broadcast_shapes(a.shape, view))
         except ValueError:
             shape = ()
-            require(False, self, f"A {a.shape} and B {b.shape} do not broadcast to one shape")
+            require(False, self, f"A {a.shape} and B {b.shape} do not broadcast")
         return shape
 
     def aligned(self, a: Any, b: Any) -> tuple[Any, Any]:

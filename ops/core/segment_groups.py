@@ -1,4 +1,4 @@
-"""Reduction of rows by segments without a loop over segments: those of one length are gathered and reduced together."""
+"""Reduction of rows by segments without a loop over segments: those of equal length are reduced together."""
 
 from __future__ import annotations
 

@@ -79,7 +79,7 @@ class BoxWithNMSLimit(Operator):
                 f"{self.type}: soft_nms_method must be one of {', '.join(_SOFT_METHODS)}, got {self.soft_nms_method!r}"
             )
         if not self.soft_nms_sigma > 0:
-            raise ArgumentError(f"BoxWithNMSLimit: soft_nms_sigma must be above 0, got {self.soft_nms_sigma}")
+            raise ArgumentError(f"BoxWithNMSLimit: soft_nms_sigma must be positive, got {self.soft_nms_sigma}")
 
     def input_location(self, index: int) -> Literal["here", "host", "any"]:
         return "host"

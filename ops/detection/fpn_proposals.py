@@ -77,7 +77,7 @@ class _Distributing(_Host):
     def check_outputs(self, others: int) -> None:
         self.check_levels(self.roi_min_level, self.roi_max_level, 1, self.n_out - others, f"outputs besides {others}")
         if self.roi_canonical_scale <= 0:
-            raise ArgumentError(f"{self.type}: roi_canonical_scale must be above 0, got {self.roi_canonical_scale}")
+            raise ArgumentError(f"{self.type}: roi_canonical_scale must be positive, got {self.roi_canonical_scale}")
 
 
 @register

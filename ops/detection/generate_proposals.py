@@ -58,7 +58,7 @@ class GenerateProposals(AngleArguments):
     def check(self) -> None:
         super().check()
         if not self.spatial_scale > 0:
-            raise ArgumentError(f"{self.type}: spatial_scale must be above 0, got {self.spatial_scale}")
+            raise ArgumentError(f"{self.type}: spatial_scale must be positive, got {self.spatial_scale}")
 
     def input_location(self, index: int) -> Literal["here", "host", "any"]:
         return "host"

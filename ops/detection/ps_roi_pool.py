@@ -29,7 +29,7 @@ class _Boxes(Operator):
     def check(self) -> None:
         if min(self.group_size, self.output_dim) < 1 or not self.spatial_scale > 0:
             raise ArgumentError(
-                f"{self.type}: group_size and output_dim must be 1 or more and spatial_scale above 0, got "
+                f"{self.type}: group_size and output_dim must be 1 or more and spatial_scale positive, got "
                 f"{self.group_size}, {self.output_dim} and {self.spatial_scale}"
             )
 

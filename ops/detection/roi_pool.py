@@ -33,7 +33,7 @@ class _Boxes(Operator):
             raise ArgumentError(f"{self.type}: order must be NCHW, got {self.order!r}")
         if min(self.pooled_h, self.pooled_w) < 1 or not self.spatial_scale > 0:
             raise ArgumentError(
-                f"{self.type}: pooled_h and pooled_w must be 1 or more and spatial_scale above 0, got "
+                f"{self.type}: pooled_h and pooled_w must be 1 or more and spatial_scale positive, got "
                 f"{self.pooled_h}, {self.pooled_w} and {self.spatial_scale}"
             )
 

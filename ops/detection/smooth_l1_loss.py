@@ -24,7 +24,7 @@ class _Arguments(Operator):
 
     def check(self) -> None:
         if self.beta <= 0:
-            raise ArgumentError(f"{self.type}: beta must be above 0, got {self.beta}")
+            raise ArgumentError(f"{self.type}: beta must be positive, got {self.beta}")
         if self.scale < 0:
             raise ArgumentError(f"{self.type}: scale must not be negative, got {self.scale}")
 

@@ -32,7 +32,7 @@ def common_spec(specs: Sequence[TensorSpec], *, zero_to_zero: bool = True) -> Te
     before its gradient).
 
     Args:
-        specs: the operands, of one shape and dtype.
+        specs: the operands, of the same shape and dtype.
         zero_to_zero: whether the operator maps zeros to zero, so that padding stays zero; if not, only plain order is
             possible.
     """

@@ -78,7 +78,7 @@ class _Grouped(Operator):
             made.append(group)
         for name in ("lengths", "presence"):
             sizes = {group[name].size for group in made if name in group}
-            require(len(sizes) <= 1, self, f"{name} of all features must be of one size, got {sorted(sizes)}")
+            require(len(sizes) <= 1, self, f"{name} of all features must have the same size, got {sorted(sizes)}")
         if {"lengths", "presence"} <= set(self.fields):
             sizes = {name: made[0][name].size for name in ("lengths", "presence")}
             require(
@@ -99,12 +99,12 @@ def _take(ctx: RunContext, groups: Groups, name: str, rows: Any, op: Operator) -
     require(
         all(array.dtype == arrays[0].dtype and array.ndim >= 1 for array in arrays),
         op,
-        f"{name} of all features must be of one type, got {[str(array.dtype) for array in arrays]}",
+        f"{name} of all features must have the same type, got {[str(array.dtype) for array in arrays]}",
     )
     require(
         all(array.shape[1:] == arrays[0].shape[1:] for array in arrays),
         op,
-        f"{name} of all features must have rows of one shape, got arrays of {[array.shape for array in arrays]}",
+        f"{name} of all features must have rows of the same shape, got arrays of {[array.shape for array in arrays]}",
     )
     whole = ctx.xp.concatenate(arrays)
     require(

@@ -154,7 +154,7 @@ class BatchOneHot(Operator):
         require(valid, self, f"data must be a matrix, lengths one number per column, values a vector; {shapes}")
         text = f"got {data.dtype}, {lengths.dtype} and {values.dtype}"
         valid = data.dtype == values.dtype and data.dtype.kind in "iub" and lengths.dtype == np.int32
-        require(valid, self, f"data and values must be of one type, of integers or bool, and lengths of int32; {text}")
+        require(valid, self, f"data and values must have the same integer or bool type, lengths int32; {text}")
         return (data.with_shape((data.shape[0], values.shape[0])),)
 
 

@@ -41,7 +41,7 @@ class SinusoidPositionEncoding(Operator):
     def check(self) -> None:
         if self.embedding_size < 1 or not self.alpha > 0:
             raise ArgumentError(
-                f"SinusoidPositionEncoding: embedding_size must be at least 1 and alpha above 0, got "
+                f"SinusoidPositionEncoding: embedding_size must be at least 1 and alpha positive, got "
                 f"{self.embedding_size} and {self.alpha}"
             )
 

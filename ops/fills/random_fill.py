@@ -87,7 +87,7 @@ class GaussianFill(Fill):
     def check(self) -> None:
         super().check()
         if not self.std > 0:
-            raise ArgumentError(f"GaussianFill: std must be above 0, got {self.std}")
+            raise ArgumentError(f"GaussianFill: std must be positive, got {self.std}")
 
 
 @kernel(GaussianFill)

@@ -94,7 +94,7 @@ class _Resizing(Operator):
     def check(self) -> None:
         for name in self.scale_names:
             if not getattr(self, name) > 0:
-                raise ArgumentError(f"{self.type}: {name} must be above 0, got {getattr(self, name)}")
+                raise ArgumentError(f"{self.type}: {name} must be positive, got {getattr(self, name)}")
 
     @property
     def scales(self) -> Scales:
@@ -111,7 +111,9 @@ class _Resizing(Operator):
             return self.scales
         values = tuple(float(v) for v in ctx.host(scales).reshape(-1))
         count = len(self.scale_names)
-        require(len(values) == count and min(values) > 0, self, f"scales must be {count} numbers above 0, got {values}")
+        require(
+            len(values) == count and min(values) > 0, self, f"scales must be {count} positive numbers, got {values}"
+        )
         return values
 
     def output_shape(self, shape: Sequence[int], scales: Scales) -> tuple[int, ...]:

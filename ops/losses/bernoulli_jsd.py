@@ -60,7 +60,7 @@ class BernoulliJSDGradient(Operator):
     def infer(self, dl: TensorSpec, x: TensorSpec, t: TensorSpec) -> tuple[TensorSpec, ...]:
         require_one_float_type(self, dL=dl, X=x, T=t)
         valid = dl.size == x.size == t.size
-        require(valid, self, f"dL, X and T must have one size, got shapes {dl.shape}, {x.shape} and {t.shape}")
+        require(valid, self, f"dL, X and T must have the same size, got shapes {dl.shape}, {x.shape} and {t.shape}")
         return (x.plain,)
 
     def flops(self, dl: TensorSpec, x: TensorSpec, t: TensorSpec) -> int:

@@ -64,7 +64,7 @@ class MarginRankingCriterion(Operator):
 @register
 @operator_class(frozen=True)
 class MarginRankingCriterionGradient(Operator):
-    """dX1 = -Y * dloss where the loss is above 0, else 0; dX2 = -dX1."""
+    """dX1 = -Y * dloss where the loss is positive, else 0; dX2 = -dX1."""
 
     inputs = ("X1", "X2", "Y", "dloss")
     outputs = ("dX1", "dX2")

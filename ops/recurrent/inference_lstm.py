@@ -9,6 +9,7 @@ from netbuilder.ops.core.contexts import RunContext
 from netbuilder.ops.core.declaration import operator_class
 from netbuilder.ops.core.operator import Operator, TensorSpec, require
 from netbuilder.ops.core.registry import kernel, register
+from netbuilder.ops.recurrent.units import sigmoid
 from netbuilder.proto import ArgumentError
 from netbuilder.proto.errors import counted
 
@@ -125,10 +126,6 @@ def _layer(xp: Any, x: Any, hidden: Any, cell: Any, params: Sequence[Any]) -> tu
     for t in range(steps):
         gates = from_input[t] + xp.matmul(hidden, recurrent)
         i, f, g, o = (gates[:, k * width : (k + 1) * width] for k in range(4))
-        cell = _sigmoid(xp, f) * cell + _sigmoid(xp, i) * xp.tanh(g)
-        hidden = states[t] = _sigmoid(xp, o) * xp.tanh(cell)
+        cell = sigmoid(xp, f) * cell + sigmoid(xp, i) * xp.tanh(g)
+        hidden = states[t] = sigmoid(xp, o) * xp.tanh(cell)
     return states, cell
-
-
-def _sigmoid(xp: Any, x: Any) -> Any:
-    return (xp.tanh(x * 0.5) + 1) * 0.5  # never overflows

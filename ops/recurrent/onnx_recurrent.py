@@ -12,6 +12,7 @@ from netbuilder.ops.core.declaration import operator_class
 from netbuilder.ops.core.half import require_one_float_type
 from netbuilder.ops.core.operator import Operator, TensorSpec, require
 from netbuilder.ops.core.registry import kernel, register
+from netbuilder.ops.recurrent.units import sigmoid
 from netbuilder.proto import ArgumentError
 
 __all__ = ["ONNXGRU", "ONNXLSTM", "ONNXRNN"]
@@ -125,12 +126,8 @@ class _Recurrent(Operator):
         raise NotImplementedError
 
 
-def _sigmoid(xp: Any, x: Array) -> Array:
-    return (xp.tanh(x * 0.5) + 1) * 0.5
-
-
 _ACTIVATIONS: dict[str, Callable[[Any, Array], Array]] = {
-    "sigmoid": _sigmoid,
+    "sigmoid": sigmoid,
     "tanh": lambda xp, x: xp.tanh(x),
     "relu": lambda xp, x: xp.maximum(x, 0),
 }

@@ -91,8 +91,9 @@ class _Unit(Operator):
         return [gates[..., k * width : (k + 1) * width] for k in range(self.gates)]
 
 
-def _sigmoid(xp: Any, x: Any) -> Any:
-    return (xp.tanh(x * 0.5) + 1) * 0.5  # never overflows
+def sigmoid(xp: Any, x: Any) -> Any:
+    """Return 1 / (1 + exp(-x)), computed without overflow."""
+    return (xp.tanh(x * 0.5) + 1) * 0.5
 
 
 def _zero_ended(ctx: RunContext, running: Any, x: Any) -> Any:
@@ -139,9 +140,9 @@ class LSTMUnit(_LSTM):
 def lstm_unit(op: LSTMUnit, ctx: RunContext, *given: Any) -> tuple[Any, ...]:
     xp, (hidden, cell, gates) = ctx.xp, given[:3]
     i, f, o, g = op.parts(gates)
-    new = _sigmoid(xp, f + op.forget_bias) * cell + _sigmoid(xp, i) * xp.tanh(g)
+    new = sigmoid(xp, f + op.forget_bias) * cell + sigmoid(xp, i) * xp.tanh(g)
     running = op.running(ctx, given)
-    return op.next_state(ctx, running, _sigmoid(xp, o) * xp.tanh(new), hidden), op.next_state(ctx, running, new, cell)
+    return op.next_state(ctx, running, sigmoid(xp, o) * xp.tanh(new), hidden), op.next_state(ctx, running, new, cell)
 
 
 @register
@@ -158,7 +159,7 @@ class LSTMUnitGradient(_LSTM):
 def lstm_unit_gradient(op: LSTMUnitGradient, ctx: RunContext, *given: Any) -> tuple[Any, ...]:
     xp, cell, gates = ctx.xp, given[1], given[2]
     i, f, o, g = op.parts(gates)
-    i, f, o, g = _sigmoid(xp, i), _sigmoid(xp, f + op.forget_bias), _sigmoid(xp, o), xp.tanh(g)
+    i, f, o, g = sigmoid(xp, i), sigmoid(xp, f + op.forget_bias), sigmoid(xp, o), xp.tanh(g)
     running, d_hidden, d_cell = op.running(ctx, given), given[-2], given[-1]
     squashed = xp.tanh(f * cell + i * g)
     through = d_cell + d_hidden * o * (1 - squashed * squashed)
@@ -208,7 +209,7 @@ class GRUUnit(_Unit):
 def gru_unit(op: GRUUnit, ctx: RunContext, *given: Any) -> tuple[Any, ...]:
     xp, (hidden, gates) = ctx.xp, given[:2]
     _, u, o = op.parts(gates)
-    u = _sigmoid(xp, u)
+    u = sigmoid(xp, u)
     return (op.next_state(ctx, op.running(ctx, given), u * hidden + (1 - u) * xp.tanh(o), hidden),)
 
 
@@ -226,7 +227,7 @@ class GRUUnitGradient(_Unit):
 def gru_unit_gradient(op: GRUUnitGradient, ctx: RunContext, *given: Any) -> tuple[Any, ...]:
     xp, (hidden, gates), d_hidden = ctx.xp, given[:2], given[-1]
     _, u, o = op.parts(gates)
-    u, o, running = _sigmoid(xp, u), xp.tanh(o), op.running(ctx, given)
+    u, o, running = sigmoid(xp, u), xp.tanh(o), op.running(ctx, given)
     d_gates = xp.concatenate(
         [xp.zeros_like(u), d_hidden * (hidden - o) * u * (1 - u), d_hidden * (1 - u) * (1 - o * o)], axis=-1
     )

@@ -110,7 +110,7 @@ class SelfBinningHistogram(Operator):
                 f"SelfBinningHistogram: bin_spacing must be linear or logarithmic, got {self.bin_spacing!r}"
             )
         if self.bin_spacing == "logarithmic" and not self.logspace_start > 0:
-            raise ArgumentError(f"SelfBinningHistogram: logspace_start must be above 0, got {self.logspace_start}")
+            raise ArgumentError(f"SelfBinningHistogram: logspace_start must be positive, got {self.logspace_start}")
 
     def infer(self, *xs: TensorSpec) -> tuple[TensorSpec, ...]:
         for x in xs:

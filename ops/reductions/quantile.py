@@ -42,7 +42,7 @@ class Quantile(Operator):
         if not 0 <= self.quantile <= 1:
             raise ArgumentError(f"Quantile: input quantile should be in [0, 1], got {self.quantile}")
         if not self.tol > 0:
-            raise ArgumentError(f"Quantile: tolerance tol should be above 0, got {self.tol}")
+            raise ArgumentError(f"Quantile: tolerance tol must be positive, got {self.tol}")
 
     def infer(self, *xs: TensorSpec) -> tuple[TensorSpec, ...]:
         for x in xs:

@@ -39,7 +39,7 @@ class _TopK(Operator):
 @register
 @operator_class(frozen=True)
 class LengthsTopK(_TopK):
-    """The ``k`` greatest elements of each segment of a vector, descending, and their positions in it (int32).
+    """The ``k`` largest elements of each segment of a vector, descending, and their positions in it (int32).
 
     Equal elements keep their order. A segment with fewer elements is padded with 0, at position -1.
 

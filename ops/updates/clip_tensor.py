@@ -37,9 +37,7 @@ class ClipTensorByScaling(Operator):
 
     def check(self) -> None:
         if self.threshold is None or not self.threshold > 0:
-            raise ArgumentError(
-                f"ClipTensorByScaling: threshold must be given and greater than 0, got {self.threshold}"
-            )
+            raise ArgumentError(f"ClipTensorByScaling: threshold must be given and positive, got {self.threshold}")
 
     def infer(self, x: TensorSpec, *scalars: TensorSpec) -> tuple[TensorSpec, ...]:
         require(x.dtype.kind == "f", self, f"X must hold floating-point numbers, got {x.dtype}")

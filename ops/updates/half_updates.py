@@ -20,7 +20,7 @@ __all__ = ["FP16MomentumSGDUpdate", "FP32MomentumSGDUpdate"]
 
 @operator_class(frozen=True)
 class _DecayedMomentum(Operator):
-    """Base: ``MomentumSGDUpdate`` of the gradient G + weight_decay * P, for parameters of one type."""
+    """Base: ``MomentumSGDUpdate`` of the gradient G + weight_decay * P, for parameters of the same type."""
 
     inputs = ("grad", "moment", "lr", "param")
     outputs = ("output_grad", "output_moment", "output_param")

@@ -24,7 +24,7 @@ def _or(value: Any, default: Any) -> Any:
 def _positive(args: Any, policy: str, name: str) -> Any:
     value = getattr(args, name)
     if value is None or value <= 0:
-        raise ArgumentError(f"LearningRate: policy {policy!r} needs {name} greater than 0, got {value}")
+        raise ArgumentError(f"LearningRate: policy {policy!r} needs {name} > 0, got {value}")
     return value
 
 
@@ -186,9 +186,7 @@ def cosine(args: Any) -> Rate:
     period = _or(args.period, 50)
     t_mult = _or(args.t_mult, 1.0)
     if period <= 0 or t_mult <= 0:
-        raise ArgumentError(
-            f"LearningRate: policy 'cosine' needs period and t_mult greater than 0, got {period} and {t_mult}"
-        )
+        raise ArgumentError(f"LearningRate: policy 'cosine' needs period and t_mult > 0, got {period} and {t_mult}")
     return _cosine(_or(args.max_lr, 0.5), _or(args.min_lr, 0.1), period, t_mult, _or(args.lr_shrink, 0.99))
 
 
@@ -219,7 +217,7 @@ def composite_cyclical(args: Any) -> Rate:
     warmup, length = _warmup(args)
     stepsize = _or(args.cyclical_step_size, 1_000_000)
     if stepsize <= 0:
-        raise ArgumentError(f"LearningRate: cyclical_step_size must be greater than 0, got {stepsize}")
+        raise ArgumentError(f"LearningRate: cyclical_step_size must be positive, got {stepsize}")
     then = _cyclical(args.base_lr, _or(args.cyclical_max_lr, 0.05), stepsize, _or(args.cyclical_decay, 1.0))
     return lambda it: warmup(it) if it < length else then(it - length)
 
@@ -230,7 +228,7 @@ def composite_cosine(args: Any) -> Rate:
     period, t_mult = _or(args.cosine_period, 50), _or(args.cosine_t_mult, 1.0)
     if period <= 0 or t_mult <= 0:
         raise ArgumentError(
-            f"LearningRate: cosine_period and cosine_t_mult must be greater than 0, got {period} and {t_mult}"
+            f"LearningRate: cosine_period and cosine_t_mult must be positive, got {period} and {t_mult}"
         )
     shrink = _or(args.cosine_lr_shrink, 0.99)
     then = _cosine(_or(args.cosine_max_lr, 0.5), _or(args.cosine_min_lr, 0.1), period, t_mult, shrink)

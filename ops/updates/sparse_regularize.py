@@ -127,7 +127,7 @@ class SparseLpRegularizer(_RowRegularizer):
         if self.p not in (1.0, 2.0):
             raise ArgumentError(f"SparseLpRegularizer: p must be 1 or 2, got {self.p}")
         if not self.reg_lambda > 0:
-            raise ArgumentError(f"SparseLpRegularizer: reg_lambda must be greater than 0, got {self.reg_lambda}")
+            raise ArgumentError(f"SparseLpRegularizer: reg_lambda must be positive, got {self.reg_lambda}")
 
     def regularized(self, xp: Any, rows: Any) -> Any:
         if self.p == 2:

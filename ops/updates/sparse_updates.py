@@ -407,7 +407,7 @@ class SparseFtrl(_SparseUpdate):
     def check(self) -> None:
         check_range(self, 0, math.inf, beta=self.beta, lambda1=self.lambda1, lambda2=self.lambda2)
         if not self.alpha > 0:
-            raise ArgumentError(f"{self.type}: alpha must be greater than 0, got {self.alpha}")
+            raise ArgumentError(f"{self.type}: alpha must be positive, got {self.alpha}")
 
     def check_state(self, param: TensorSpec, others: Sequence[TensorSpec]) -> None:
         want = (*param.shape, 2)

@@ -78,7 +78,7 @@ class YellowFin(Operator):
         if self.curv_win_width < 1:
             raise ArgumentError(f"YellowFin: curv_win_width must be at least 1, got {self.curv_win_width}")
         if not self.epsilon > 0:
-            raise ArgumentError(f"YellowFin: epsilon must be greater than 0, got {self.epsilon}")
+            raise ArgumentError(f"YellowFin: epsilon must be positive, got {self.epsilon}")
 
     def infer(self, *specs: TensorSpec) -> tuple[TensorSpec, ...]:
         param, moment, lr, mu, window, g_avg, g2_avg, scalars, grad, iteration = specs

@@ -88,7 +88,10 @@ def test_a_block_that_takes_too_long_ends_the_process(seconds, sleeps, ends):
 
 
 def test_times_are_above_zero():
-    with pytest.raises(ArgumentError, match="above 0 seconds, got 0"), timeout_guard.CompleteInTimeOrDie(0):
+    with (
+        pytest.raises(ArgumentError, match="positive number of seconds, got 0"),
+        timeout_guard.CompleteInTimeOrDie(0),
+    ):
         pass
     with pytest.raises(ArgumentError, match="got -1"):
         timeout_guard.EuthanizeIfNecessary(-1)

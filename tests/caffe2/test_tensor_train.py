@@ -58,7 +58,11 @@ def test_random_cores():
 @pytest.mark.parametrize(
     ("call", "error", "message"),
     [
-        (lambda: init_tt_cores([2], [2], [1]), NetError, "init_tt_cores: there must be as many inp_sizes as out_sizes"),
+        (
+            lambda: init_tt_cores([2], [2], [1]),
+            NetError,
+            "init_tt_cores: inp_sizes and out_sizes must have",
+        ),
         (lambda: init_tt_cores([2], [2], [1, 2]), NetError, "the first and last rank 1"),
         (lambda: matrix_to_tt(np.ones((6, 4)), [2, 3], [2, 2], [1, 1, 1]), ShapeError, r"must have shape \(4, 6\)"),
         (lambda: tt_svd(np.ones(5), [2, 3], [1, 2, 1]), ShapeError, "must have 6 elements"),

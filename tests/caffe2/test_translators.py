@@ -128,7 +128,7 @@ def test_refusals(tmp_path):
     one = {"source_vocab": vocab, "target_vocab": vocab, "model_params": params(), "model_file": str(tmp_path / "none")}
     other = {**one, "target_vocab": {"a": 0}}
     decoding = {"beam_size": 2, "word_reward": 0.0, "unk_reward": 0.0}
-    with pytest.raises(ArgumentError, match=r"target_vocab must have one size in all models, got \[1, 7\]"):
+    with pytest.raises(ArgumentError, match=r"target_vocab must have the same size in all models, got \[1, 7\]"):
         translate.Seq2SeqModelCaffe2EnsembleDecoder({"ensemble_models": [one, other], "decoding_params": decoding})
     decoder = translate.Seq2SeqModelCaffe2EnsembleDecoder({"ensemble_models": [one], "decoding_params": decoding})
     with pytest.raises(ArgumentError, match="the sentence must have a word"):

@@ -19,7 +19,7 @@ __all__ = ["API", "CupyDouble"]
 API: dict[str, Any] = json.loads(Path(__file__).with_name("api.json").read_text())
 
 _STABLE = {"argsort", "sort"}  # CuPy's are, whatever is asked for
-_SAME = {"q": "l", "Q": "L", "p": "l", "P": "L"}  # types of one size, under two names
+_SAME = {"q": "l", "Q": "L", "p": "l", "P": "L"}  # types of the same size under two names
 
 
 @functools.cache

@@ -133,7 +133,7 @@ def test_colors_stay_in_test_mode():
         ({"scale": 20, "crop": 30}, "crop must not be larger than the image after scale, got 30 and 20"),
         ({"random_scale": (30, 20)}, "the shorter one first"),
         ({"mean": (1, 2)}, "mean must have 1 or 3 values"),
-        ({"std": (0,)}, "std must be greater than 0"),
+        ({"std": (0,)}, "std must be positive"),
         ({"area_crop": True}, "area_crop needs crop"),
         ({"color": False, "color_lighting": 0.1}, "need three channels"),
         ({"color_jitter": (2, 0, 0)}, "shares from 0 to 1"),

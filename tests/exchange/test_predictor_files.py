@@ -236,7 +236,7 @@ def test_a_missing_file_is_named(tmp_path, scorer, name):
         (
             {"inputs": ["data", "data"], "outputs": ["fc"]},
             NetError,
-            r"must differ from each other, got \['data', 'data'\]",
+            r"must be distinct, got \['data', 'data'\]",
         ),
         ({"outputs": ["fc"]}, NetError, "give inputs= or parameters= to say which of these are inputs"),
         ({"inputs": ["data"]}, NetError, "declares no external output; name the outputs"),

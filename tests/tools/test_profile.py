@@ -153,7 +153,7 @@ def test_what_cannot_run(arguments, message, capsys):
 @pytest.mark.parametrize(
     ("arguments", "message"),
     [
-        (["--batch", "0"], "must be a whole number greater than 0, got '0'"),
+        (["--batch", "0"], "must be a positive whole number, got '0'"),
         (["--input", "data"], "must be BLOB=SHAPE, such as data=32x3x224x224"),
         (["--input", "data=3xtwo"], "must be BLOB=SHAPE"),
         (["--input", "data=3:float128"], "TYPE is one of float32"),

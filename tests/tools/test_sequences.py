@@ -147,6 +147,6 @@ def test_numbers_of_things_begin_with_one(option, capsys):
     for wrong in ("0", "-1", "two"):
         with pytest.raises(SystemExit):
             seq2seq.main(["add", f"{option}={wrong}"])
-        assert f"argument {option}: must be a whole number greater than 0, got '{wrong}'" in capsys.readouterr().err
+        assert f"argument {option}: must be a positive whole number, got '{wrong}'" in capsys.readouterr().err
     assert seq2seq.main(["add", "--length", "19"]) == 1
     assert "must be in [1, 18], got 19" in capsys.readouterr().err

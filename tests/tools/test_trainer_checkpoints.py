@@ -328,8 +328,8 @@ def test_auto_passes_over_a_damaged_one(tmp_path, capsys):
     ("options", "message"),
     [
         (["--checkpoint-every-steps=3"], "--checkpoint-every-steps: needs --checkpoint FOLDER"),
-        (["--checkpoint=c", "--checkpoint-every-epochs=0"], "--checkpoint-every-epochs: must be greater than 0"),
-        (["--checkpoint=c", "--keep=0"], "--keep: must be greater than 0"),
+        (["--checkpoint=c", "--checkpoint-every-epochs=0"], "--checkpoint-every-epochs: must be positive"),
+        (["--checkpoint=c", "--keep=0"], "--keep: must be positive"),
         (["--resume=auto"], "--resume auto: needs --checkpoint FOLDER"),
         ([f"--checkpoint={__file__}"], "is a file; give a folder"),
     ],

@@ -29,16 +29,16 @@ def problem_of(options: Options) -> str | None:
     if len(set(options.devices)) < len(options.devices) or min(options.devices) < 0:
         return f"--devices: must be numbers of devices, 0 or greater, without repetition; got {list(options.devices)}"
     if options.accumulate_steps < 1:
-        return f"--accumulate-steps: must be greater than 0, got {options.accumulate_steps}"
+        return f"--accumulate-steps: must be positive, got {options.accumulate_steps}"
     if problem := split_problem(options.batch, len(options.devices), options.accumulate_steps):
         return f"--batch: {problem}"
     for name in ("step_limit", "first_step_limit"):
         if (value := getattr(options, name)) is not None and not value > 0:
-            return f"--{name.replace('_', '-')}: must be greater than 0 seconds, got {value:g}"
+            return f"--{name.replace('_', '-')}: must be a positive number of seconds, got {value:g}"
     if options.first_step_limit is not None and options.step_limit is None:
         return "--first-step-limit: needs --step-limit"
     if options.base_batch is not None and options.base_batch < 1:
-        return f"--base-batch: must be greater than 0, got {options.base_batch}"
+        return f"--base-batch: must be positive, got {options.base_batch}"
     if not 0 <= options.label_smoothing < 1:
         return f"--label-smoothing: must be in [0, 1), got {options.label_smoothing:g}"
     for name in ("mixup", "cutmix"):
@@ -70,7 +70,7 @@ def problem_of(options: Options) -> str | None:
         return f"--dtype: must be one of {', '.join(PRECISIONS)}; got {options.dtype!r}"
     for name in ("epochs", "learning_rate", "device_workers"):
         if getattr(options, name) <= 0:
-            return f"--{name.replace('_', '-')}: must be greater than 0, got {getattr(options, name)}"
+            return f"--{name.replace('_', '-')}: must be positive, got {getattr(options, name)}"
     if options.seed < 0:
         return f"--seed: must not be negative, got {options.seed}"
     if not 0 <= options.momentum < 1:
@@ -120,11 +120,11 @@ def _checkpoint_problem(options: Options) -> str | None:
     for name in ("every_steps", "every_epochs"):
         value = getattr(options, name)
         if value is not None and value < 1:
-            return f"--checkpoint-{name.replace('_', '-')}: must be greater than 0, got {value}"
+            return f"--checkpoint-{name.replace('_', '-')}: must be positive, got {value}"
         if value is not None and not options.checkpoint:
             return f"--checkpoint-{name.replace('_', '-')}: needs --checkpoint FOLDER"
     if options.keep < 1:
-        return f"--keep: must be greater than 0, got {options.keep}"
+        return f"--keep: must be positive, got {options.keep}"
     if options.resume == AUTO and not options.checkpoint:
         return "--resume auto: needs --checkpoint FOLDER; or give a checkpoint"
     if options.checkpoint and Path(options.checkpoint).is_file():

@@ -79,7 +79,7 @@ class InputOptions:
         except (NetError, DeviceError) as error:
             return str(error)
         if self.classes is not None and self.classes < 1:
-            return f"--classes: must be greater than 0, got {self.classes}"
+            return f"--classes: must be positive, got {self.classes}"
         return None
 
     def arguments(self) -> list[str]:

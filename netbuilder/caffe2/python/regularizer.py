@@ -210,7 +210,7 @@ class LpNorm(Regularizer):
         super().__init__()
         self.reg_lambda = _factor(reg_lambda, "LpNorm: reg_lambda")
         if not p_value > 0:
-            raise ArgumentError(f"LpNorm: p_value must be above 0, got {p_value!r}")
+            raise ArgumentError(f"LpNorm: p_value must be positive, got {p_value!r}")
         self.p_value = p_value
 
     def _run_on_loss(self, net: Net, param_init_net: Net, param: BlobReference, grad: Any = None) -> Any:
@@ -230,7 +230,7 @@ class L0ApproxNorm(Regularizer):
         super().__init__()
         self.reg_lambda = _factor(reg_lambda, "L0ApproxNorm: reg_lambda")
         if not alpha > 0:
-            raise ArgumentError(f"L0ApproxNorm: alpha must be above 0, got {alpha!r}")
+            raise ArgumentError(f"L0ApproxNorm: alpha must be positive, got {alpha!r}")
         self.alpha, self.budget = alpha, float(_factor(budget, "L0ApproxNorm: budget"))
 
     def _run_on_loss(self, net: Net, param_init_net: Net, param: BlobReference, grad: Any = None) -> Any:
@@ -284,7 +284,7 @@ class MaxNorm(Regularizer):
 
     def _run_after_optimizer(self, net: Net, param_init_net: Net, param: BlobReference, grad: Any) -> None:
         if not self.norm > 0:
-            raise ArgumentError(f"MaxNorm: norm must be above 0, got {self.norm!r}")
+            raise ArgumentError(f"MaxNorm: norm must be positive, got {self.norm!r}")
         rows = self._require_slice(grad, "MaxNorm").indices
         kind = "Float16SparseNormalize" if self.dtype == "fp16" else "SparseNormalize"
         getattr(net, kind)([param, rows], [param], use_max_norm=True, norm=self.norm)
@@ -299,7 +299,7 @@ class ConstantNorm(Regularizer):
 
     def _run_after_optimizer(self, net: Net, param_init_net: Net, param: BlobReference, grad: Any) -> None:
         if not self.norm > 0:
-            raise ArgumentError(f"ConstantNorm: norm must be above 0, got {self.norm!r}")
+            raise ArgumentError(f"ConstantNorm: norm must be positive, got {self.norm!r}")
         rows = self._require_slice(grad, "ConstantNorm").indices
         net.SparseNormalize([param, rows], [param], use_max_norm=False, norm=self.norm)
 
@@ -312,7 +312,7 @@ class SparseLpNorm(Regularizer):
         if p not in (1.0, 2.0):
             raise ArgumentError(f"SparseLpNorm: p must be 1 or 2, got {p!r}")
         if not reg_lambda > 0:
-            raise ArgumentError(f"SparseLpNorm: reg_lambda must be above 0, got {reg_lambda!r}")
+            raise ArgumentError(f"SparseLpNorm: reg_lambda must be positive, got {reg_lambda!r}")
         self.p, self.reg_lambda = p, reg_lambda
 
     def _run_after_optimizer(self, net: Net, param_init_net: Net, param: BlobReference, grad: Any) -> None:
@@ -389,7 +389,7 @@ class BoundedGradientProjection(Regularizer):
         self.left_open, self.right_open = left_open, right_open
         self.kEpsilon = 1e-9 if epsilon is None else epsilon
         if not self.kEpsilon > 0:
-            raise ArgumentError(f"BoundedGradientProjection: epsilon must be above 0, got {epsilon!r}")
+            raise ArgumentError(f"BoundedGradientProjection: epsilon must be positive, got {epsilon!r}")
         if self.lb is not None and self.ub is not None:
             least = self.lb + (self.kEpsilon if left_open else 0.0)
             if least > self.ub - (self.kEpsilon if right_open else 0.0):

@@ -30,16 +30,16 @@ class WatcherThread(threading.Thread):
     seconds later it aborts the process if that has not ended.
 
     Args:
-        timeout_secs: seconds, above 0.
+        timeout_secs: seconds, positive.
 
     Raises:
-        ArgumentError: the time is not above 0.
+        ArgumentError: the time is not positive.
     """
 
     def __init__(self, timeout_secs: float) -> None:
         super().__init__(name="timeout_guard", daemon=True)
         if not timeout_secs > 0:
-            raise ArgumentError(f"timeout_secs must be above 0 seconds, got {timeout_secs!r}")
+            raise ArgumentError(f"timeout_secs must be a positive number of seconds, got {timeout_secs!r}")
         self.timeout_secs = timeout_secs
         self.completed = False
         self._done = threading.Event()
@@ -77,7 +77,7 @@ def CompleteInTimeOrDie(timeout_secs: float) -> Iterator[None]:
     """End the process, as ``WatcherThread`` does, if the block takes longer.
 
     Args:
-        timeout_secs: seconds, above 0.
+        timeout_secs: seconds, positive.
     """
     watcher = WatcherThread(timeout_secs)
     watcher.start()
@@ -91,6 +91,6 @@ def EuthanizeIfNecessary(timeout_secs: float = 120) -> None:
     """End the process after a timeout, as ``WatcherThread`` does: call it at the end of programs whose exit may hang.
 
     Args:
-        timeout_secs: seconds from now on, above 0.
+        timeout_secs: seconds from now on, positive.
     """
     WatcherThread(timeout_secs).start()

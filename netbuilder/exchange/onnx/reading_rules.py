@@ -65,7 +65,7 @@ def _many(r: Reader, node: Any) -> None:
             total = r.add("Add", [total, name], [made])
         return
     if len(shapes) > 1:
-        raise OperatorError(f"its operands must have one shape, got {sorted(shapes)}")
+        raise OperatorError(f"its operands must have the same shape, got {sorted(shapes)}")
     r.add(node.op_type, node.input, node.output)
 
 

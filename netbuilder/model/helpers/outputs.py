@@ -61,7 +61,7 @@ def depth_concat(model: ModelHelper, blobs_in: Sequence[Blob], blob_out: Blob, *
 
 
 def arg_max(model: ModelHelper, blob_in: Blob, blob_out: Blob, **kwargs: Any) -> BlobReference:
-    """Compute the index of the greatest element along an axis (``axis``, ``keepdims`` of ArgMax)."""
+    """Compute the index of the maximum along an axis (``axis``, ``keepdims`` of ArgMax)."""
     result: BlobReference = model.net.ArgMax(blob_in, blob_out, **kwargs)
     return result
 

@@ -8,7 +8,7 @@ from contextvars import copy_context
 from dataclasses import dataclass
 
 from netbuilder.data.forking import renew_after_fork
-from netbuilder.data.waiting import Baton, Cancellation, CancelledError, baton_of_this_thread, wait
+from netbuilder.data.waiting import Cancellation, CancelledError, FairLock, lock_of_this_thread, wait
 from netbuilder.graph.defuse import dependencies
 from netbuilder.graph.rename import subgraphs
 from netbuilder.graph.versions import reads_of
@@ -115,9 +115,9 @@ def _inner_waits(
 class PartsRun:
     """One run of the parts of a net, for ``data.waiting.Parts``.
 
-    Only one thread computes at a time, the one with the baton, so nothing that a run uses has to be thread-safe. It
-    takes the first part whose predecessors are done. A thread that waits passes the baton to another one, which is
-    started if there is a part to run; after the wait, it asks for the baton again.
+    Only one thread computes at a time, the one that holds the lock, so nothing that a run uses has to be thread-safe.
+    It runs the first part whose predecessors are done. A thread that waits releases the lock for another one, which is
+    started if there is a part to run; after the wait, it acquires the lock again.
 
     Args:
         net: the name of the net, for messages.
@@ -126,7 +126,7 @@ class PartsRun:
     """
 
     def __init__(self, net: str, parts: Sequence[Part], run_part: Callable[[Part], object]) -> None:
-        self.baton = baton_of_this_thread() or Baton()
+        self.lock = lock_of_this_thread() or FairLock()
         self._net = net
         self._parts = parts
         self._run_part = run_part
@@ -150,22 +150,22 @@ class PartsRun:
             BaseException: the first error of a part, after the others have ended.
         """
         renew_after_fork(self)
-        nested = self.baton.is_mine()
+        nested = self.lock.held_here()
         with self._cancellation.current():
             try:
                 if not nested:
-                    self.baton.acquire()
+                    self.lock.acquire()
                 self._active.add(threading.get_ident())
                 self._run_parts()
                 self._await_helpers()
             except BaseException as error:
                 self._fail(error)
                 self._end(None if isinstance(error, Exception) else _ENDING_SECONDS)
-                if nested and not self.baton.is_mine():
-                    self.baton.acquire()
+                if nested and not self.lock.held_here():
+                    self.lock.acquire()
             finally:
-                if not nested and self.baton.is_mine():
-                    self.baton.release()
+                if not nested and self.lock.held_here():
+                    self.lock.release()
         failure, self._failure = self._failure, None
         if failure is not None:
             try:
@@ -178,7 +178,7 @@ class PartsRun:
             self._left.remove(number)
             self._run_part(self._parts[number])
             self._done.add(number)
-            self.baton.pass_on()
+            self.lock.yield_to_waiters()
 
     def _next(self) -> int | None:
         """Return the first part that can run."""
@@ -203,14 +203,14 @@ class PartsRun:
 
     def _end(self, seconds: float | None) -> None:
         """Wait for the helpers to end, at most ``seconds``."""
-        if self.baton.is_mine():
-            self.baton.release()
+        if self.lock.held_here():
+            self.lock.release()
         with self._ended:
             self._ended.wait_for(lambda: not self._helpers, seconds)
 
     # Called by a thread that waits, see ``data.waiting.Parts``.
 
-    def step_aside(self) -> bool:
+    def suspend(self) -> bool:
         this = threading.get_ident()
         if this not in self._active:
             return False
@@ -219,24 +219,24 @@ class PartsRun:
             helper = threading.Thread(
                 target=copy_context().run, args=(self._help,), name=f"netbuilder-{self._net}", daemon=True
             )
-            helper.start()  # it begins when it gets the baton
+            helper.start()  # it begins when it has acquired the lock
             assert helper.ident is not None
             self._helpers.add(helper)
             self._active.add(helper.ident)
         return True
 
-    def come_back(self) -> None:
+    def resume(self) -> None:
         self._active.add(threading.get_ident())
 
     def _help(self) -> None:
-        self.baton.acquire()
+        self.lock.acquire()
         try:
             self._run_parts()
         except BaseException as error:
             self._fail(error)
         finally:
             self._active.discard(threading.get_ident())
-            self.baton.release()
+            self.lock.release()
             with self._ended:
                 self._helpers.discard(threading.current_thread())
                 self._ended.notify_all()

@@ -290,7 +290,7 @@ class Workspace:
 
         Raises:
             NetError: there is no such net, an operator failed, ``iterations`` is not a whole number of 0 or more,
-                ``time_limit`` is not above 0, or an init net would overwrite what another model trains.
+                ``time_limit`` is not positive, or an init net would overwrite what another model trains.
             CancelledError: the run was cancelled, or its time limit has passed.
         """
         net = self._nets.get(name) if isinstance(name, str) else None
@@ -299,7 +299,7 @@ class Workspace:
         if not hasattr(iterations, "__index__") or iterations < 0:
             raise NetError(f"net {net.name!r}: iterations must be a whole number, 0 or more, got {iterations!r}")
         if time_limit is not None and not time_limit > 0:
-            raise NetError(f"net {net.name!r}: time_limit must be above 0 seconds, got {time_limit!r}")
+            raise NetError(f"net {net.name!r}: time_limit must be a positive number of seconds, got {time_limit!r}")
         if self._init_nets and not overwrite and net.name in self._init_nets:
             self._refuse_overwriting(self._init_nets[net.name])
         net.run(iterations, time_limit=time_limit)

@@ -29,7 +29,7 @@ ONE_THREAD = 1 << 17
 
 @dataclass(eq=False)
 class Chain:
-    """Operators over tensors of one shape, in order.
+    """Operators over tensors of the same shape, in order.
 
     Args:
         nodes: the operators.

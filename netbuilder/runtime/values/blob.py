@@ -337,7 +337,7 @@ class Blob:
 
 
 def _same(a: Any, b: Any) -> bool:
-    """Whether two contiguous arrays of one shape and type are the same memory."""
+    """Whether two contiguous arrays of the same shape and type are the same memory."""
     name = "__cuda_array_interface__" if hasattr(a, "__cuda_array_interface__") else "__array_interface__"
     return bool(getattr(a, name)["data"][0] == getattr(b, name, {"data": [None]})["data"][0])
 

@@ -1,4 +1,4 @@
-"""Elementwise functions, sums and products of values of one shape, on oneDNN, in any layout.
+"""Elementwise functions, sums and products of values of the same shape, on oneDNN, in any layout.
 
 With bfloat16 activations, the result is stored as bfloat16 if all inputs are, and a gradient like the value that it
 belongs to.
@@ -73,7 +73,7 @@ def common_layout(specs: Sequence[TensorSpec], code: int = c.F32) -> tuple[Tenso
     A plain value is described with one dimension, which is fastest with all implementations.
 
     Args:
-        specs: of values of one shape and dtype.
+        specs: of values of the same shape and dtype.
         code: the type of their elements in memory.
     """
     blocked = (s.layout for s in specs if isinstance(s.layout, BlockedLayout) and s.layout.view is not None)
@@ -93,7 +93,7 @@ def _in_common(
 
     Args:
         ctx: of the plan.
-        specs: of values of one shape and dtype.
+        specs: of values of the same shape and dtype.
         types: element types to try, best first.
         make: makes the primitive from the layout's description and a number of threads.
 
@@ -248,7 +248,7 @@ def _binary_kernel(
 
 
 def sum_kernel(op: Any, ctx: PlanContext, *specs: TensorSpec) -> Prepared | None:
-    """Prepare Sum of any number of values of one shape."""
+    """Prepare Sum of any number of values of the same shape."""
     if len(specs) == 2:
         return add(op, ctx, *specs)
     if not _serves(*specs) or len(specs) < 2:
@@ -271,7 +271,7 @@ def fused_sum_relu(op: Any, ctx: PlanContext, a: TensorSpec, b: TensorSpec) -> P
     Args:
         op: the Sum or Add.
         ctx: of the plan.
-        a, b: values of one shape, float32.
+        a, b: values of the same shape, float32.
     """
     made = _binary_kernel(ctx, a, b, c.BINARY_ADD, (PostOp("relu"),))
     if made is not None:

@@ -79,7 +79,7 @@ def softmax(op: Any, ctx: PlanContext, x: TensorSpec) -> Prepared | None:
 def _undefined_rows(dims: tuple[int, ...]) -> Any:
     """Return the step that writes NaN into rows with NaN or infinity, for which oneDNN's result is 0.
 
-    Only rows whose first probability is not above 0, which are few, are checked further.
+    Only rows whose first probability is not positive, which are few, are checked further.
     """
 
     def bind(inputs: Sequence[Any], outputs: Sequence[Any], scratch: Any) -> Call:
@@ -96,7 +96,7 @@ def _undefined_rows(dims: tuple[int, ...]) -> Any:
 
 
 def _mark_undefined(p: Any, rows: Any) -> None:
-    """Write NaN into those of ``rows`` that have no probability above 0."""
+    """Write NaN into those of ``rows`` that have no positive probability."""
     p[rows[~(p[rows].max(axis=1) > 0)]] = np.nan
 
 

@@ -38,7 +38,7 @@ NOT_NEGATIVE = "not negative"
 """The key published with an output of a Relu, whose elements are not negative."""
 
 RELU = (c.ELU, -0.0)
-"""Algorithm and alpha of a Relu that keeps NaN: where x is not above 0, it is alpha * (exp(x) - 1), which is 0.
+"""Algorithm and alpha of a Relu that keeps NaN: where x is not positive, it is alpha * (exp(x) - 1), which is 0.
 
 The library's own Relu is a maximum with 0, which returns 0 for NaN. With alpha 0, ELU differs from it only for NaN; the
 sign of alpha makes the result +0 for negative x. Both take the same time where memory bandwidth limits them.

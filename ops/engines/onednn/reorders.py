@@ -35,8 +35,8 @@ def reorder(ctx: PlanContext, source: TensorSpec, target: TensorSpec) -> Prepare
 
     Args:
         ctx: of the plan, for its number of threads.
-        source, target: specs of one shape and dtype; layouts are None or of this package. If elements of the target
-            are narrower, values are rounded to nearest.
+        source, target: specs of the same shape and dtype; layouts are None or of this package. If elements of the
+            target are narrower, values are rounded to nearest.
 
     Raises:
         ValueError: shapes or dtypes differ.

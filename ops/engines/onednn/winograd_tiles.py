@@ -134,7 +134,7 @@ class Tiles:
         )
 
     def edges(self) -> Iterator[tuple[tuple[int, int, int], tuple[int, int, int]]]:
-        """Yield regions of tiles of one size: first tile, number of tiles, and results per tile, down and across."""
+        """Yield regions of equal tiles: first tile, number of tiles, and results per tile, down and across."""
         for down in _runs(self.height):
             for across in _runs(self.width):
                 yield down, across

@@ -111,5 +111,5 @@ class TestReluNGradient(_Backward):
 
 
 def test_the_bound_of_relu_n_is_positive():
-    with pytest.raises(ArgumentError, match=r"n must be above 0, got -1\.0"):
+    with pytest.raises(ArgumentError, match=r"n must be positive, got -1\.0"):
         decode(ReluN, make_op("ReluN", ["x"], ["y"], n=-1.0))

@@ -82,5 +82,5 @@ class TestSampleAsGradient(OperatorSuite):
 
 
 def test_gradients_of_other_samples():
-    with pytest.raises(ShapeError, match="dY must have one sample per label above 0, 1, got 2"):
+    with pytest.raises(ShapeError, match="dY must have one sample per positive label, 1, got 2"):
         run_plain(SampleAsGradient(), [np.ones((2, 1), np.float32), np.int32([0, 1]), np.ones((2, 1), np.float32)])

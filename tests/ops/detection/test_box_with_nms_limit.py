@@ -26,7 +26,7 @@ class TestBoxWithNMSLimit(OperatorSuite):
         refusal(
             BoxWithNMSLimit(soft_nms_method="hard"), [f32(3, 2), f32(3, 8)], "linear, gaussian", ArgumentError, n_out=3
         ),
-        refusal(BoxWithNMSLimit(soft_nms_sigma=0), [f32(3, 2), f32(3, 8)], "above 0", ArgumentError, n_out=3),
+        refusal(BoxWithNMSLimit(soft_nms_sigma=0), [f32(3, 2), f32(3, 8)], "must be positive", ArgumentError, n_out=3),
     )
 
     def draw(self, data):

@@ -76,7 +76,10 @@ class TestDistributeFpnProposals(OperatorSuite):
         refusal(DistributeFpnProposals(roi_min_level=6), [f32(2, 5)], "levels 6 to 5 need 0 outputs", ArgumentError),
         refusal(DistributeFpnProposals(roi_max_level=2), [f32(2, 6)], "4 or 5 columns"),
         refusal(
-            DistributeFpnProposals(roi_max_level=2, roi_canonical_scale=0), [f32(2, 5)], "above 0, got 0", ArgumentError
+            DistributeFpnProposals(roi_max_level=2, roi_canonical_scale=0),
+            [f32(2, 5)],
+            "positive, got 0",
+            ArgumentError,
         ),
     )
 

@@ -22,7 +22,7 @@ class TestGenerateProposals(OperatorSuite):
         refusal(GenerateProposals(), [*FITS[:2], f32(2, 3), FITS[3]], r"im_info must have shape \(1, 3\)"),
         refusal(GenerateProposals(), [*FITS[:3], f32(3, 4)], r"anchors must be \(2, 4\) or \(2, 5\)"),
         refusal(GenerateProposals(), FITS, "known only when the net runs", ShapeError),
-        refusal(GenerateProposals(spatial_scale=0), FITS, "spatial_scale must be above 0", ArgumentError),
+        refusal(GenerateProposals(spatial_scale=0), FITS, "spatial_scale must be positive", ArgumentError),
     )
 
     def draw(self, data):

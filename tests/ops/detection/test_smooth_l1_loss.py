@@ -41,7 +41,7 @@ class TestSmoothL1Loss(OperatorSuite):
     refusals = (
         refusal(SmoothL1Loss(), [f32(3, 4), f32(3, 4), f32(3), f32(3, 4)], "alpha_in must have the shape of Y_hat"),
         refusal(SmoothL1Loss(), [f32()] * 4, "must be that of the samples"),
-        refusal(SmoothL1Loss(beta=0.0), [f32(3)] * 4, "beta must be above 0", ArgumentError),
+        refusal(SmoothL1Loss(beta=0.0), [f32(3)] * 4, "beta must be positive", ArgumentError),
         refusal(SmoothL1Loss(scale=-1.0), [f32(3)] * 4, "scale must not be negative", ArgumentError),
     )
 

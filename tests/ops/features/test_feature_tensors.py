@@ -226,7 +226,7 @@ class TestMergeDenseFeatureTensors(OperatorSuite):
         (
             MergeSingleScalarFeatureTensors(feature_ids=IDS).with_arity(4, 3),
             [np.zeros(2), np.ones(2, bool), np.zeros(3), np.ones(3, bool)],
-            r"presence of all features must be of one size, got \[2, 3\]",
+            r"presence of all features must have the same size, got \[2, 3\]",
         ),
         (
             MergeSingleMapFeatureTensors(feature_ids=(11,)).with_arity(4, 5),

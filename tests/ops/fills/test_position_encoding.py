@@ -16,7 +16,7 @@ class TestSinusoidPositionEncoding(OperatorSuite):
         refusal(SinusoidPositionEncoding(), [i32(3)], "positions must have two axes"),
         refusal(SinusoidPositionEncoding(), [TensorSpec((3, 1), np.dtype(bool))], "must be numbers"),
         refusal(SinusoidPositionEncoding(embedding_size=0), [f32(3, 1)], "at least 1", ArgumentError),
-        refusal(SinusoidPositionEncoding(alpha=0), [f32(3, 1)], "alpha above 0", ArgumentError),
+        refusal(SinusoidPositionEncoding(alpha=0), [f32(3, 1)], "alpha positive", ArgumentError),
     )
 
     def draw(self, data):

@@ -51,7 +51,7 @@ class TestGaussianFill(_Random):
     operator = GaussianFill
     refusals = (
         *shared_refusals(GaussianFill),
-        refusal(GaussianFill(shape=(2,), std=0.0), [], "std must be above 0", ArgumentError),
+        refusal(GaussianFill(shape=(2,), std=0.0), [], "std must be positive", ArgumentError),
     )
 
 

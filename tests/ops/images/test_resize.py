@@ -94,7 +94,7 @@ class TestResizeNearest(_Forward):
         refusal(ResizeNearest(), [i32(1, 1, 2, 2)], "one floating type"),
         refusal(ResizeNearest(height_scale=0.1), [f32(1, 1, 2, 2)], "the resized extents must be 1 or more"),
         refusal(ResizeNearest(), [f32(1, 1, 2, 2), f32(2)], "only when the net runs", ShapeError),
-        refusal(ResizeNearest(width_scale=0.0), [f32(1, 1, 2, 2)], "width_scale must be above 0", ArgumentError),
+        refusal(ResizeNearest(width_scale=0.0), [f32(1, 1, 2, 2)], "width_scale must be positive", ArgumentError),
         refusal(ResizeNearest(order="HW"), [f32(1, 1, 2, 2)], "order must be NCHW or NHWC", ArgumentError),
     )
 
@@ -107,7 +107,7 @@ class TestResizeNearestGradient(_Backward):
             [f32(1, 1, 2, 2), f32(1, 1, 2, 2)],
             r"dY must have shape \(1, 1, 4, 2\)",
         ),
-        refusal(ResizeNearestGradient(width_scale=-1.0), [f32(1, 1, 2, 2)] * 2, "above 0", ArgumentError),
+        refusal(ResizeNearestGradient(width_scale=-1.0), [f32(1, 1, 2, 2)] * 2, "must be positive", ArgumentError),
     )
 
 
@@ -173,7 +173,7 @@ class TestResizeNearest3DGradient(OperatorSuite):
 
 @pytest.mark.parametrize("scales", [np.float32([1, 2, 3]), np.float32([0, 1])])
 def test_scales_that_are_not_two_numbers_above_0(scales):
-    with pytest.raises(ShapeError, match="scales must be 2 numbers above 0"):
+    with pytest.raises(ShapeError, match="scales must be 2 positive numbers"):
         run_plain(ResizeNearest(), [np.ones((1, 1, 2, 2), np.float32), scales])
 
 

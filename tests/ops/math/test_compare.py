@@ -57,7 +57,7 @@ def shared_refusals(cls):
 
 class TestEQ(_Pair):
     operator, function = EQ, staticmethod(operator.eq)
-    refusals = (*shared_refusals(EQ), refusal(EQ(), [f32(2), i32(2)], "one type"))
+    refusals = (*shared_refusals(EQ), refusal(EQ(), [f32(2), i32(2)], "the same type"))
 
 
 class TestNE(_Pair):

@@ -62,7 +62,7 @@ def refusals(cls):
         refusal(cls(axis=1), [f32(2, 3), f32(3)], "need broadcast=1", ArgumentError),
         refusal(cls(broadcast=True, axis=1, axis_str="C"), [f32(2, 3), f32(3)], "not both", ArgumentError),
         refusal(cls(broadcast=True, axis_str="Q"), [f32(2, 3), f32(3)], "one letter of order", ArgumentError),
-        refusal(cls(), [f32(2), i32(2)], "one type"),
+        refusal(cls(), [f32(2), i32(2)], "the same type"),
     )
 
 

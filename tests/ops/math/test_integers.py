@@ -52,7 +52,7 @@ class _Bitwise(OperatorSuite):
 def refused(cls):
     return (
         refusal(cls(), [f32(2), f32(2)], "integers or bools, got float32"),
-        refusal(cls(), [i32(2), i64(2)], "one type, got int32 and int64"),
+        refusal(cls(), [i32(2), i64(2)], "the same type, got int32 and int64"),
         refusal(cls(), [i32(2), i32(3)], "do not broadcast"),
     )
 

@@ -17,7 +17,7 @@ def draw_rows(data):
 
 
 def greatest(x, k):
-    """Return for each row the places of its greatest elements."""
+    """Return for each row the positions of its largest elements."""
     rows = x.reshape(-1, x.shape[-1])
     return [sorted(range(len(row)), key=lambda i: -row[i])[:n] for row, n in zip(rows, k.ravel())]
 

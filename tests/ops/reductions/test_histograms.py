@@ -51,7 +51,7 @@ class TestSelfBinningHistogram(OperatorSuite):
         refusal(SelfBinningHistogram(), [f32(3)], "Number of bins must be greater than or equal to 1", ArgumentError),
         refusal(SelfBinningHistogram(num_bins=2, bin_spacing="even"), [f32(3)], "linear or log", ArgumentError),
         refusal(
-            SelfBinningHistogram(num_bins=2, bin_spacing="logarithmic", logspace_start=0), [f32(3)], "above 0",
+            SelfBinningHistogram(num_bins=2, bin_spacing="logarithmic", logspace_start=0), [f32(3)], "must be positive",
             ArgumentError,
         ),
     )  # fmt: skip

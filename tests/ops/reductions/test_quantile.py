@@ -21,7 +21,7 @@ class TestQuantile(OperatorSuite):
     refusals = (
         refusal(Quantile(), [f32(3)], r"input quantile should be in \[0, 1\], got -1", ArgumentError),
         refusal(Quantile(quantile=1.5), [f32(3)], r"got 1.5", ArgumentError),
-        refusal(Quantile(quantile=0.5, tol=0), [f32(3)], "tolerance tol should be above 0, got 0", ArgumentError),
+        refusal(Quantile(quantile=0.5, tol=0), [f32(3)], "tolerance tol must be positive, got 0", ArgumentError),
         refusal(Quantile(quantile=0.5), [f32(0), f32(2, 0)], "must have at least one element, got none"),
         refusal(Quantile(quantile=0.5), [f32(3), i32(2)], "one floating type, got X float32, other int32"),
     )

@@ -14,7 +14,7 @@ class TestClipTensorByScaling(OperatorSuite):
     no_gradient = "it has none"
     refusals = (
         refusal(ClipTensorByScaling(), [f32(2), f32(1)], "threshold must be given", ArgumentError),
-        refusal(ClipTensorByScaling(threshold=0.0), [f32(2), f32(1)], "greater than 0", ArgumentError),
+        refusal(ClipTensorByScaling(threshold=0.0), [f32(2), f32(1)], "must be given and positive", ArgumentError),
         refusal(ClipTensorByScaling(threshold=1.0), [f32(2), f32(2)], "norm must have one element"),
         refusal(ClipTensorByScaling(threshold=1.0), [f32(2), f32(1), f32(3)], "additional_threshold must have one"),
         refusal(ClipTensorByScaling(threshold=1.0), [i32(2), f32(1)], "floating-point numbers"),

@@ -40,7 +40,7 @@ def refused(cls):
         refusal(cls(), [f32(3), f32(3), f32(3)], r"n_z must have shape \(3, 2\), a pair for each weight"),
         refusal(cls(), [f32(3), f32(3, 2), f32(2)], r"grad of shape \(2,\)"),
         refusal(cls(), [f32(3), f32(3, 2), f32(3), f32(3)], "alpha must hold one number"),
-        refusal(cls(alpha=0.0), [f32(3), f32(3, 2), f32(3)], "alpha must be greater than 0, got 0", ArgumentError),
+        refusal(cls(alpha=0.0), [f32(3), f32(3, 2), f32(3)], "alpha must be positive, got 0", ArgumentError),
         refusal(cls(lambda1=-1.0), [f32(3), f32(3, 2), f32(3)], "lambda1 must lie in", ArgumentError),
     )
 

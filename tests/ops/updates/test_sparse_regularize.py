@@ -67,9 +67,7 @@ class TestSparseLpRegularizer(_Rows):
     operator = SparseLpRegularizer
     refusals = (
         refusal(SparseLpRegularizer(p=3.0), [f32(4, 2), i32(1)], "p must be 1 or 2, got 3.0", ArgumentError),
-        refusal(
-            SparseLpRegularizer(reg_lambda=0.0), [f32(4, 2), i32(1)], "reg_lambda must be greater than 0", ArgumentError
-        ),
+        refusal(SparseLpRegularizer(reg_lambda=0.0), [f32(4, 2), i32(1)], "reg_lambda must be positive", ArgumentError),
         refusal(SparseLpRegularizer(), [i32(4, 2), i32(1)], "param must be of a floating type, got int32"),
     )
 

@@ -207,7 +207,7 @@ class TestSparseFtrl(_Update):
         refusal(
             SparseFtrl(alpha=0.0),
             [f32(4, 2), f32(4, 2, 2), i32(1), f32(1, 2)],
-            "alpha must be greater than 0",
+            "alpha must be positive",
             ArgumentError,
         ),
     )

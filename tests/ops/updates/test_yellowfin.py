@@ -30,7 +30,7 @@ class TestYellowFin(OperatorSuite):
         refusal(YellowFin(curv_win_width=WIDTH), _with(9, f32(1)), "iter must be an integer"),
         refusal(YellowFin(beta=1.0, curv_win_width=WIDTH), GOOD, r"beta must lie in \[0, 1\)", ArgumentError),
         refusal(YellowFin(curv_win_width=0), GOOD, "curv_win_width must be at least 1, got 0", ArgumentError),
-        refusal(YellowFin(epsilon=0.0, curv_win_width=WIDTH), GOOD, "epsilon must be greater than 0", ArgumentError),
+        refusal(YellowFin(epsilon=0.0, curv_win_width=WIDTH), GOOD, "epsilon must be positive", ArgumentError),
     )
 
     def draw(self, data):

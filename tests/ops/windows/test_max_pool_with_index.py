@@ -19,7 +19,7 @@ def draw_pool(data, cls):
 
 
 def pooled(op, x):
-    """Return the greatest elements, and their places in the planes."""
+    """Return the maxima, and their positions in the planes."""
     n, c, h, w = x.shape
     kernel, stride, pad = (max(h, w), 1, 0) if op.global_pooling else (op.kernel, op.stride, op.pad)
     counts = (1, 1) if op.global_pooling else [(extent + 2 * pad - 2) // stride + 1 for extent in (h, w)]

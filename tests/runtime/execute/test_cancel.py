@@ -196,7 +196,7 @@ def test_a_reader_of_a_queue_ends_too():
 @pytest.mark.parametrize("limit", [0, -1.0, float("nan")])
 def test_a_time_limit_is_above_zero(limit):
     workspace, _ = waiting_net("DequeueBlobs")
-    with pytest.raises(NetError, match="time_limit must be above 0 seconds"):
+    with pytest.raises(NetError, match="time_limit must be a positive number of seconds"):
         workspace.run_net("net", time_limit=limit)
 
 

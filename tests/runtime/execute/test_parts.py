@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 from netbuilder.data import BlobsQueue, RebatchingQueue
-from netbuilder.data.waiting import Baton, CancelledError, baton_of_this_thread
+from netbuilder.data.waiting import CancelledError, FairLock, lock_of_this_thread
 from netbuilder.exchange.trust import UNTRUSTED
 from netbuilder.ops.control.python_op import python_arguments
 from netbuilder.ops.core.registry import find, operator_types
@@ -166,7 +166,7 @@ class TestErrors:
         seen = []
 
         def works(inputs, outputs):
-            wait_until(lambda: baton_of_this_thread()._asking)
+            wait_until(lambda: lock_of_this_thread()._waiters)
             seen.append(1)
 
         read = make_op("DequeueBlobs", ["queue"], ["y"], timeout_secs=0.02)
@@ -398,32 +398,32 @@ def test_sigint_ends_all_that_wait():
     assert interrupted(INTERRUPTED) == ("interrupted 1\n1.0 1.0\n", 0)
 
 
-class TestBaton:
-    def test_those_who_ask_get_it_in_order(self):
-        baton = Baton()
-        baton.acquire()
+class TestFairLock:
+    def test_threads_get_it_in_the_order_of_their_requests(self):
+        lock = FairLock()
+        lock.acquire()
         got = []
 
-        def ask(number):
-            baton.acquire()
+        def request(number):
+            lock.acquire()
             got.append(number)
-            baton.release()
+            lock.release()
 
-        threads = [threading.Thread(target=ask, args=(number,)) for number in range(4)]
+        threads = [threading.Thread(target=request, args=(number,)) for number in range(4)]
         for number, thread in enumerate(threads):
             thread.start()
-            wait_until(lambda number=number: len(baton._asking) > number)
-        assert baton.is_mine()
-        baton.pass_on()
+            wait_until(lambda number=number: len(lock._waiters) > number)
+        assert lock.held_here()
+        lock.yield_to_waiters()
         assert got[0] == 0
-        baton.release()
+        lock.release()
         for thread in threads:
             thread.join()
-        assert got == [0, 1, 2, 3] and not baton.is_mine()
+        assert got == [0, 1, 2, 3] and not lock.held_here()
 
-    def test_who_is_interrupted_while_asking_does_not_get_it(self, monkeypatch):
-        baton = Baton()
-        baton.acquire()
+    def test_a_thread_interrupted_while_it_waits_does_not_get_it(self, monkeypatch):
+        lock = FairLock()
+        lock.acquire()
 
         class Interrupted:
             def __init__(self):
@@ -436,8 +436,8 @@ class TestBaton:
 
         monkeypatch.setattr("netbuilder.data.waiting.threading.Lock", Interrupted)
         with pytest.raises(KeyboardInterrupt):
-            baton.acquire()
+            lock.acquire()
         monkeypatch.undo()
-        baton.release()
-        baton.acquire()
-        assert baton.is_mine()
+        lock.release()
+        lock.acquire()
+        assert lock.held_here()

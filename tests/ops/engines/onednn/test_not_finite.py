@@ -77,7 +77,7 @@ MORE = {
 PADDED = {"Conv", "ConvGradient", "ConvTranspose", "ConvTransposeGradient"}
 
 # Operators whose kernels over arrays multiply a gradient by 0 where it does not go: NaN where it is not finite.
-# Here it goes to the greatest element of a window alone.
+# Here it goes to the maximum of a window alone.
 SPREAD = {"MaxPoolGradient", "MaxPool1DGradient", "MaxPool2DGradient", "MaxPool3DGradient"}
 
 # Operators with a kernel that no case here reaches, and why.

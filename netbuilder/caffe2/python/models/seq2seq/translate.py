@@ -118,7 +118,7 @@ class Seq2SeqModelCaffe2EnsembleDecoder(Seq2SeqModelCaffe2EnsembleDecoderBase):
     def _size(self, which: str) -> int:
         sizes = {len(model[which]) for model in self.models}
         if len(sizes) != 1:
-            raise ArgumentError(f"ensemble_models: {which} must have one size in all models, got {sorted(sizes)}")
+            raise ArgumentError(f"ensemble_models: {which} must have the same size in all models, got {sorted(sizes)}")
         return sizes.pop()
 
     def get_model_file(self, model: Mapping[str, Any]) -> str:

@@ -173,6 +173,26 @@ def test_growth_of_one_net(capsys):
 @pytest.mark.skipif("PEER_PYTHON" not in os.environ, reason="PEER_PYTHON names no interpreter with torch")
 def test_the_peer(capsys):
     given = ["--image-size", "32", "--batch", "2", "--peer-python", os.environ["PEER_PYTHON"], "--threads", "1"]
-    assert benchmark.main(["memory", "--nets", "vgg16", *given, "--peers", "eager", "checkpoint"]) == 0
-    assert benchmark.main(["memory-predict", "--nets", "resnet18", *given, "--peers", "eager"]) == 0
+    assert (
+        benchmark.main(
+            [
+                "memory",
+                "--nets",
+                "vgg16",
+                *given,
+                "--dtype",
+                "float32",
+                "--observable",
+                "default",
+                "--peers",
+                "eager",
+                "checkpoint",
+            ]
+        )
+        == 0
+    )
+    assert (
+        benchmark.main(["memory-predict", "--nets", "resnet18", *given, "--observable", "default", "--peers", "eager"])
+        == 0
+    )
     assert "checkpoint" in capsys.readouterr().out

@@ -13,7 +13,7 @@ import numpy as np
 import peer_nets
 import torch
 from torch import nn
-from torch.utils.checkpoint import checkpoint, checkpoint_sequential
+from torch.utils.checkpoint import checkpoint
 from work import MOMENTUM, Work
 from worker import resident, serve
 
@@ -87,15 +87,27 @@ def recomputing(net: nn.Module) -> Callable[[torch.Tensor], torch.Tensor]:
     """
     if not isinstance(net, nn.Sequential):
         raise SystemExit(f"checkpoint: only nets that are a sequence of layers, not {type(net).__name__}")
-    if not any(isinstance(layer, peer_nets.Block) for layer in net):
-        return lambda x: checkpoint_sequential(net, round(len(net) ** 0.5), x, use_reentrant=False)
+    parts = list(net) if any(isinstance(layer, peer_nets.Block) for layer in net) else divided(net)
+    again_in_backward = [isinstance(part, peer_nets.Block) or len(parts) < len(net) for part in parts]
 
     def run(x: torch.Tensor) -> torch.Tensor:
-        for layer in net:
-            x = checkpoint(layer, x, use_reentrant=False) if isinstance(layer, peer_nets.Block) else layer(x)
+        for part, again in zip(parts, again_in_backward):
+            x = checkpoint(part, x, use_reentrant=False) if again else part(x)
         return x
 
     return run
+
+
+def divided(net: nn.Sequential) -> list[nn.Module]:
+    """Return parts of a net; none begins with Relu, which overwrites its input, and so that of the part."""
+    count = round(len(net) ** 0.5)
+    ends = []
+    for k in range(1, count):
+        end = round(k * len(net) / count)
+        while isinstance(net[end], nn.ReLU):
+            end += 1
+        ends.append(end)
+    return [net[begin:end] for begin, end in zip([0, *ends], [*ends, len(net)])]
 
 
 def scale_down_blocks(net: nn.Module) -> None:

@@ -38,7 +38,12 @@ def main(arguments: Sequence[str] | None = None) -> int:
         drawing = lay_out(net, specs, init)
         if drawing.missing and not options.without_shapes:
             raise ShapeError(_question(drawing, bool(init)))
-        write_text(options.output, page(drawing))
+        if options.by_bytes and not any(blob.nbytes for blob in drawing.blobs):
+            raise ShapeError(
+                f"--by-bytes: no shape of net {drawing.name!r} is known, so no blob has a size; "
+                + (f"its shapes contradict each other: {drawing.problem}" if drawing.problem else "give --input")
+            )
+        write_text(options.output, page(drawing, by_bytes=options.by_bytes))
     except (NetError, OSError) as error:
         print(f"netbuilder-draw: {error}", file=sys.stderr)
         return 1
@@ -100,6 +105,11 @@ def _parser() -> argparse.ArgumentParser:
     )
     parser.add_argument(
         "--without-shapes", action="store_true", help="draw the net even if shapes of inputs are missing"
+    )
+    parser.add_argument(
+        "--by-bytes",
+        action="store_true",
+        help="color each operator by the bytes of the blobs that it writes; a button of the page changes the colors",
     )
     zoo = parser.add_argument_group("nets of the zoo")
     zoo.add_argument("--batch", type=count, default=32, metavar="N", help="samples in the batch (default: 32)")

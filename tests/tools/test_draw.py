@@ -6,12 +6,14 @@ import re
 import shutil
 import subprocess
 
+import numpy as np
 import pytest
 
 import golden_data
 from netbuilder import ModelHelper, Workspace, brew, save_predictor
 from netbuilder.graph import DeviceScope, Net
 from netbuilder.model import rnn
+from netbuilder.ops.core.operator import STRING, TensorSpec
 from netbuilder.optimizers import build_sgd
 from netbuilder.proto import files
 from netbuilder.proto.arguments import make_device_option
@@ -108,6 +110,51 @@ def test_bad_input(tmp_path, capsys):
     with pytest.raises(SystemExit):
         main(["lenet", "-o", "x", "--input", "data"])
     assert "must be BLOB=SHAPE" in capsys.readouterr().err
+
+
+def test_blobs_have_their_sizes(tmp_path, capsys):
+    drawing = lay_out(two_devices(), {"x": (2, 3)})
+    assert [blob.nbytes for blob in drawing.blobs] == [24] * 5
+    assert not any(blob.nbytes for blob in lay_out(two_devices()).blobs)
+    files.save(tmp_path / "net.pb", two_devices().Proto())
+    out = tmp_path / "net.html"
+    given = [str(tmp_path / "net.pb"), "-o", str(out), "--by-bytes"]
+    assert main([*given, "--input", "x=2x3"]) == 0
+    assert data_of(out.read_text())["by_bytes"] is True and 'id="legend"' in out.read_text()
+    assert data_of(page(drawing))["by_bytes"] is False
+    out.unlink()
+    assert main([*given, "--without-shapes"]) == 1
+    assert re.search(
+        r"--by-bytes: no shape of net 'two <devices>\w*' is known, so no blob has a size; give --input",
+        capsys.readouterr().err,
+    )
+    assert not out.exists()
+
+
+def test_texts_and_unknown_sizes_count_nothing():
+    net = Net("texts")
+    net.StringPrefix("names", "short", length=2)
+    net.Unique("rows", "some")
+    drawing = lay_out(net, {"rows": TensorSpec((3,), np.dtype(np.int32)), "names": TensorSpec((3,), STRING)})
+    assert {blob.name: blob.nbytes for blob in drawing.blobs} == {"names": 0, "short": 0, "rows": 12, "some": 0}
+
+
+@pytest.mark.skipif(shutil.which("node") is None, reason="needs node")
+def test_colors_follow_bytes(tmp_path):
+    """The script's own functions, without a page."""
+    text = page(lay_out(two_devices(), {"x": (2, 3)}))
+    script = re.search(r"<script>(.*)</script>", text, re.S).group(1)
+    begin, end = script.index("const COLORS"), script.index("function tellBytes")
+    (tmp_path / "colors.js").write_text(
+        "const net = {boxes: [{outputs: [0]}, {outputs: [1, 1]}, {outputs: []}, {outputs: [2]}], blobs: [{nbytes: "
+        + "2 ** 30}, {nbytes: 100}, {nbytes: 2 ** 25}]};\n"
+        + script[begin:end]
+        + "console.log(JSON.stringify([sizes, sizes.map(colorOf), sizes.map(bytesText)]))"
+    )
+    done = subprocess.run(["node", str(tmp_path / "colors.js")], capture_output=True, text=True, check=True)
+    sizes, colors, texts = json.loads(done.stdout)
+    assert sizes == [2**30, 100, 0, 2**25] and texts == ["1.00 GiB", "100 B", "0 B", "32.0 MiB"]
+    assert colors[0] == "#6d0a1e" and colors[1] == "#fff7c8" and colors[2] == "#fff" and len(set(colors)) == 4
 
 
 @pytest.mark.skipif(shutil.which("node") is None, reason="needs node")

@@ -15,11 +15,13 @@ class Blob:
         name: the blob.
         shape: its shape and type as text, "" if they are not known.
         writer: index of the operator that writes it; -1: it exists before the net runs.
+        nbytes: its size in plain order; 0: not known.
     """
 
     name: str
     shape: str
     writer: int
+    nbytes: int = 0
 
 
 @dataclass(frozen=True)

@@ -11,6 +11,7 @@ from netbuilder.graph.listing import argument_items, listing, net_arguments
 from netbuilder.graph.message import message_of
 from netbuilder.graph.shapes import InferredShapes, infer_shapes
 from netbuilder.graph.versions import EXTERNAL, Versions, number_versions
+from netbuilder.ops.core.operator import STRING
 from netbuilder.proto import PROTO_CPU, DeviceOption, NetDef, NetError
 from netbuilder.tools.drawing.boxes import Blob, Box
 from netbuilder.tools.drawing.folding import Fold, find_folds
@@ -57,7 +58,8 @@ def lay_out(net: Any, blob_specs: Mapping[Any, Any] | None = None, init_net: Any
     versions = number_versions(message.op)
     shapes, problem = _shapes(message, blob_specs, init_net)
     blobs = [
-        Blob(name, _shape_text(shapes, name), versions.writers[value]) for value, name in enumerate(versions.names)
+        Blob(name, _shape_text(shapes, name), versions.writers[value], _nbytes(shapes, name))
+        for value, name in enumerate(versions.names)
     ]
     lanes: dict[str, int] = {}
     rows: list[int] = []
@@ -116,3 +118,9 @@ def _shape_text(shapes: InferredShapes, name: str) -> str:
         return ""
     extents = " x ".join(map(str, spec.shape)) or "scalar"
     return f"{extents} {spec.dtype.name}"
+
+
+def _nbytes(shapes: InferredShapes, name: str) -> int:
+    """Return the size of a blob; 0 if it is not known, as that of texts and of shapes that depend on data."""
+    spec = shapes.spec(name)
+    return 0 if spec is None or spec.dtype == STRING else max(0, int(spec.nbytes))

@@ -29,6 +29,8 @@ text { font: 12px system-ui, sans-serif; pointer-events: none } .small { font-si
 .edge.near { stroke: #111; stroke-width: 2; opacity: 1 }
 .found rect { stroke: #090; stroke-width: 3 } .chosen rect { stroke: #111; stroke-width: 3 }
 .searching .box:not(.found) { opacity: .35 }
+#legend { display: flex; align-items: center; gap: 4px } #legend[hidden] { display: none }
+#legend i { width: 14px; height: 14px; border: 1px solid #888 }
 """
 
 _SCRIPT = r"""
@@ -41,6 +43,7 @@ const map = document.getElementById("map");
 const readers = net.blobs.map(() => []), foldOf = net.boxes.map(() => -1);
 const folded = net.folds.map(() => true);
 let groups = [], edges = [], place = [], width = 0, height = 0;  // of the current drawing
+let byBytes = Boolean(net.by_bytes);
 let scale = 1, matches = [], current = -1, chosen = -1;
 
 net.boxes.forEach((box, i) => box.inputs.forEach(blob => readers[blob].push(i)));
@@ -53,6 +56,36 @@ function make(name, attributes, parent, text) {
   parent.appendChild(node);
   return node;
 }
+// Colors by bytes: of what an operator writes, on a logarithmic scale from a thousandth of the most to the most.
+const COLORS = ["#fff7c8", "#fde391", "#fdbf5c", "#f98e3c", "#e8562a", "#b71d1d", "#6d0a1e"];
+const sizes = net.boxes.map(box =>
+  [...new Set(box.outputs)].reduce((sum, b) => sum + net.blobs[b].nbytes, 0));
+const most = sizes.reduce((a, b) => Math.max(a, b), 0);
+function bytesText(n) {
+  if (n < 1024) return `${n} B`;
+  const unit = Math.min(4, Math.floor(Math.log2(n) / 10));
+  return `${(n / 1024 ** unit).toFixed(unit > 2 ? 2 : 1)} ${["B", "KiB", "MiB", "GiB", "TiB"][unit]}`;
+}
+function least(k) { return most / 1000 ** (1 - k / COLORS.length); }
+function colorOf(size) {
+  if (!size) return "#fff";
+  for (let k = COLORS.length - 1; k > 0; k--) if (size >= least(k)) return COLORS[k];
+  return COLORS[0];
+}
+function tellBytes() {
+  const legend = document.getElementById("legend"), button = document.getElementById("bytes");
+  button.hidden = !most;
+  button.textContent = byBytes ? "color by pass" : "color by bytes";
+  legend.hidden = !byBytes || !most;
+  legend.textContent = "";
+  COLORS.forEach((color, k) => {
+    const field = document.createElement("i"), text = document.createElement("span");
+    field.style.background = color;
+    text.textContent = k ? `\u2265 ${bytesText(Math.ceil(least(k)))}` : "less";
+    legend.append(field, text);
+  });
+}
+
 function short(text, length) { return text.length > length ? text.slice(0, length - 1) + "\u2026" : text; }
 function left(i) { return net.boxes[i].lane * LANE + 60; }
 function top_(i) { return TOP + place[i] * (HIGH + GAP); }
@@ -118,9 +151,14 @@ function drawBox(box, i) {
   const group = make("g", {class: box.backward ? "box backward" : "box"}, svg);
   const x = left(i), y = top_(i), first = net.blobs[box.outputs[0]];
   const area = make("rect", {x: x, y: y, width: WIDE, height: HIGH, rx: 4}, group);
-  make("text", {x: x + 8, y: y + 14}, group, short(box.type, 36));
+  if (byBytes) area.style.fill = colorOf(sizes[i]);
+  const pale = byBytes && sizes[i] >= least(4) ? {fill: "#fff"} : {};
+  make("text", {x: x + 8, y: y + 14, ...pale}, group, short(box.type, 36));
+  if (byBytes && sizes[i])
+    make("text", {x: x + WIDE - 8, y: y + 14, "text-anchor": "end", ...pale}, group, bytesText(sizes[i]));
   const made = first ? first.name + (first.shape ? "  " + first.shape : "") : "";
-  make("text", {x: x + 8, y: y + 28, class: "small"}, group, short(made, 46));
+  const name = make("text", {x: x + 8, y: y + 28, class: "small"}, group, short(made, 46));
+  if (pale.fill) name.style.fill = pale.fill;
   area.addEventListener("click", () => choose(i, false));
   groups[i] = group;
 }
@@ -165,7 +203,8 @@ function drawMap() {
   c.clearRect(0, 0, wide, high);
   net.boxes.forEach((box, i) => {
     if (hidden(i)) return;
-    c.fillStyle = matches.includes(i) ? "#090" : i === chosen ? "#111" : box.backward ? "#d9a679" : "#7fa6d6";
+    c.fillStyle = matches.includes(i) ? "#090" : i === chosen ? "#111" :
+      byBytes ? colorOf(sizes[i]) : box.backward ? "#d9a679" : "#7fa6d6";
     c.fillRect(left(i) * fx, top_(i) * fy, WIDE * fx, Math.max(1, HIGH * fy));
   });
   c.fillStyle = "#aaa";
@@ -213,7 +252,10 @@ function head(text, kind) {
   node.textContent = text;
   panel.appendChild(node);
 }
-function blobText(blob) { return blob.name + (blob.shape ? "  (" + blob.shape + ")" : ""); }
+function blobText(blob) {
+  const size = blob.nbytes ? ", " + bytesText(blob.nbytes) : "";
+  return blob.name + (blob.shape ? "  (" + blob.shape + size + ")" : "");
+}
 
 function runs(types) {
   const found = [];
@@ -301,20 +343,31 @@ document.getElementById("fold").addEventListener("click", () => {
   draw();
   tellFolds();
 });
+document.getElementById("bytes").addEventListener("click", () => {
+  byBytes = !byBytes;
+  draw();
+  tellBytes();
+});
 document.getElementById("about").addEventListener("click", overview);
 document.getElementById("smaller").addEventListener("click", () => zoom(1 / 1.25));
 document.getElementById("larger").addEventListener("click", () => zoom(1.25));
 draw();
 tellFolds();
+tellBytes();
 overview();
 """
 
 
-def page(drawing: Drawing) -> str:
-    """Return the page: a lane for each device, repeated blocks folded, an overview, and a search field."""
+def page(drawing: Drawing, *, by_bytes: bool = False) -> str:
+    """Return the page: a lane for each device, repeated blocks folded, an overview, and a search field.
+
+    Args:
+        drawing: what is drawn.
+        by_bytes: color operators by the bytes of what they write, and not by pass; a button of the page changes it.
+    """
     title = html.escape(f"Net {drawing.name}")
     # In a script element only "</" and "<!--" could end the data.
-    data = json.dumps(asdict(drawing), separators=(",", ":")).replace("<", "\\u003c")
+    data = json.dumps({**asdict(drawing), "by_bytes": by_bytes}, separators=(",", ":")).replace("<", "\\u003c")
     lanes = len(drawing.lanes)
     counts = f"{len(drawing.boxes)} operators, {lanes} device{'s' if lanes != 1 else ''}"
     return f"""<!DOCTYPE html>
@@ -331,6 +384,8 @@ def page(drawing: Drawing) -> str:
 <input id="search" type="search" placeholder="type, blob, argument or line; Enter: the next" autofocus>
 <span id="found"></span>
 <button id="fold" title="fold or unfold all repeated blocks">unfold all</button>
+<button id="bytes" title="color operators by the bytes that they write, or by pass">color by bytes</button>
+<span id="legend" title="bytes of what an operator writes" hidden></span>
 <button id="about" title="parts of the net">overview</button>
 <button id="smaller" title="smaller">&minus;</button><button id="larger" title="larger">+</button>
 </header>

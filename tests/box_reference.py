@@ -89,7 +89,7 @@ def polygon_overlap(a, b):
 
 
 def greedy(boxes, order, threshold, extra):
-    """Return the boxes that stay, in order."""
+    """Return the boxes that are kept, in order."""
     kept = []
     for i in order:
         if all(overlap(boxes[k], boxes[i], extra) <= threshold for k in kept):

@@ -88,7 +88,7 @@ def names_of(prefix: str, count: int) -> list[str]:
 
 
 def run_plain(op: Operator, inputs: Arrays, device: str = CPU) -> list[Any]:
-    """Run an operator made by hand; ``op.n_out`` says how many outputs are asked for."""
+    """Run a hand-made operator with ``op.n_out`` outputs."""
     xs, ys = names_of("x", len(inputs)), names_of("y", op.n_out)
     done = interpret([_placed(op, xs, ys)], dict(zip(xs, inputs)), device)
     return [done[y] for y in _placed(op, xs, ys).output]

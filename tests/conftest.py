@@ -29,7 +29,7 @@ hypothesis.settings.load_profile("netbuilder")
 
 _doubles = contextlib.ExitStack()
 
-# What is measured while tests run is no use to anybody else, and numbers would depend on it: only tests of
+# Measurements made while tests run are of no use later, and results would depend on them: only tests of
 # measured choices let it happen.
 os.environ["NETBUILDER_MEASURE"] = "0"
 os.environ["PYTHONPATH"] = os.pathsep.join([str(ROOT), *filter(None, [os.environ.get("PYTHONPATH")])])  # of processes
@@ -49,7 +49,7 @@ def pytest_unconfigure(config):
 
 @pytest.hookimpl(wrapper=True)
 def pytest_collection():
-    """Collect without garbage collection, then exempt from it what stays.
+    """Disable garbage collection during collection, then exempt the collected objects from it.
 
     Rewriting assertions makes millions of objects, and the tests are tens of thousands: walking over them again and
     again takes a quarter of the time of collection, and would slow down the tests themselves.

@@ -1,4 +1,4 @@
-"""The shared part of the tests of fills: the ways to ask for a shape, and what all fills refuse."""
+"""The shared part of the tests of fills: the ways to give a shape, and errors of all fills."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ __all__ = ["FillOperatorSuite", "draw_shape", "shared_refusals"]
 
 
 def draw_shape(data: Any, shape: tuple[int, ...], **fields: Any) -> tuple[dict[str, Any], list[Any]]:
-    """Return the arguments and inputs that ask for ``shape`` in one of the ways there are."""
+    """Return arguments and inputs that give ``shape`` in one of the possible ways."""
     how = data.draw(st.sampled_from(["shape", "like", "extra", "input_as_shape"]))
     if how == "shape":
         return {"shape": shape, **fields}, []

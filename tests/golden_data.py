@@ -140,7 +140,7 @@ class Case:
 
     @property
     def gradient_refused(self) -> str:
-        """Why Caffe2 gave no gradient where one was asked for; empty if it gave one or none was asked for."""
+        """Why Caffe2 gave no gradient although one was requested; otherwise empty."""
         return str(self.meta.get("gradient_left_out", ""))
 
     def __str__(self) -> str:
@@ -330,7 +330,7 @@ def all_protobufs() -> list[Path]:
 
 
 def mismatch(got: Any, want: np.ndarray, check: str = "close", rtol: float = 0.0, atol: float = 0.0) -> str | None:
-    """Say how ``got`` differs from ``want`` in shape, type or value; None if it does not.
+    """Describe how ``got`` differs from ``want`` in shape, type or value; None if it does not.
 
     Args:
         got: array, or what becomes one.

@@ -1,4 +1,4 @@
-"""What the house-rule tests look at: the project's files, and what each module imports."""
+"""For the tests of the house rules: the project's files, and what each module imports."""
 
 from __future__ import annotations
 
@@ -43,7 +43,7 @@ class Module:
 
     @functools.cached_property
     def nodes(self) -> tuple[ast.AST, ...]:
-        """All nodes of the tree, walked over once for all rules."""
+        """All nodes of the tree, collected once for all rules."""
         return tuple(ast.walk(self.tree))
 
     @functools.cached_property
@@ -79,7 +79,7 @@ class Module:
 
 
 def files() -> list[Path]:
-    """Every file of the project, without what tools leave behind."""
+    """Every file of the project, except those that tools generate."""
     found = []
     for folder, names, members in os.walk(ROOT):
         names[:] = [

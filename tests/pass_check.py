@@ -80,7 +80,7 @@ def _inputs(before: NetDef, after: NetDef, context: PassContext) -> Iterator[str
 
 
 def _order_of_writes(before: NetDef, after: NetDef) -> Iterator[str]:
-    """Operators that the pass left as they were write a blob in the order that they had."""
+    """Operators that the pass did not change write each blob in the same order as before."""
     old, new = _writers(before), _writers(after)
     for blob, texts in new.items():
         kept, had = [text for text in texts if text in old.get(blob, ())], old.get(blob, [])
@@ -97,7 +97,7 @@ def _writers(net: NetDef) -> dict[str, list[bytes]]:
 
 
 def _reads(before: NetDef, after: NetDef) -> Iterator[str]:
-    """Operators that the pass left as they were read what they read.
+    """Operators that the pass did not change read the same versions as before.
 
     If it left all types, it may have renamed blobs: then operators whose arguments it left are compared by their
     positions. One that has other arguments is a new operator.

@@ -46,7 +46,7 @@ class Value:
 
 def _buffer(spec: TensorSpec) -> Any:
     raw = aligned_empty(spec.nbytes)
-    raw[:] = 0xFF  # NaN for floats: what is not written shows
+    raw[:] = 0xFF  # NaN for floats, so that elements that are not written are noticed
     return raw if spec.layout is not None else raw.view(spec.dtype).reshape(spec.shape)
 
 

@@ -14,8 +14,7 @@ from pathlib import Path
 
 ROOTS = {"netbuilder": "netbuilder", "ops": "netbuilder.ops", "proto": "netbuilder.proto"}
 
-# What only the library itself imports, whatever it is called; and the exceptions, which users or authors of operators
-# and engines import too.
+# Modules that only the library itself imports, and exceptions, which users or authors of operators and engines import.
 INTERNAL = ("caffe2", "exchange.onnx.", "ops.engines.", "ops.recurrent_", "runtime.", "_", "proto.netbuilder_pb2")
 EXCEPTIONS = (
     "caffe2.proto",

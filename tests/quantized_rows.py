@@ -26,7 +26,7 @@ def packed(codes, bits, numbers, kind):
 
 
 def draw_rows(data, bits, kind, rows=None):
-    """A table of rows by chance, and what it stands for, in float64."""
+    """A random quantized table, and the values that it represents, in float64."""
     columns = 8 // bits * data.draw(st.integers(1, 4))
     rng = np.random.default_rng(data.draw(st.integers(0, 99)))
     count = data.draw(st.integers(0, 4)) if rows is None else rows

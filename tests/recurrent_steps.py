@@ -1,4 +1,4 @@
-"""What tests of RecurrentNetwork share: a step net by hand, its reference, and a net around it with its gradient."""
+"""Shared by tests of RecurrentNetwork: a hand-written step net, its reference, and a net with it and its gradient."""
 
 import numpy as np
 

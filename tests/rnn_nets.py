@@ -17,7 +17,7 @@ def close(got, want, rtol=2e-4, atol=2e-5):
 
 
 def weighted_sum(model, blob, slope="slope"):
-    """Add the sum of a blob's elements, each times a number of its own."""
+    """Add a weighted sum of a blob's elements."""
     return model.net.SumElements(model.net.Mul([blob, slope]), "loss")
 
 
@@ -53,7 +53,7 @@ def check_gradients(model, workspace, given, function, names):
 
 
 def memory_between_steps(model, workspace):
-    """Return the bytes that the first recurrent net of a net that has run keeps for its gradient, and those of that."""
+    """Return the bytes that the first recurrent net stored for its gradient in a run, and those of its gradient."""
     op_def = next(op for op in model.net.Proto().op if op.type == "RecurrentNetworkGradient")
     plan = BackwardPlan(decode(find(op_def.type), op_def), [spec_of(workspace.fetch(name)) for name in op_def.input])
     return plan.forward.memory.nbytes, plan.arena.nbytes

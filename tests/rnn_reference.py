@@ -79,7 +79,7 @@ CELLS = {
 
 
 def run(step, x, states, lengths=None, drop=False):
-    """Return for each state all its values; states stay, or become 0, where a sequence has ended."""
+    """Return for each state all its values; after the end of a sequence, states are constant, or 0."""
     values = [[] for _ in states]
     for t, now in enumerate(x):
         after = step(now, states)

@@ -1,4 +1,4 @@
-"""Comparing nets by what is meaningful in them: operators in order, with blobs, arguments, engine and device."""
+"""Comparing nets by their meaning: operators in order, with blobs, arguments, engine and device."""
 
 from __future__ import annotations
 

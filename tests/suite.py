@@ -142,7 +142,7 @@ class OperatorSuite:
         raise NotImplementedError(f"{type(self).__name__}: draw returns an operator and its inputs")
 
     def reference(self, op: Any, *inputs: Any) -> list[Any]:
-        """Return the outputs, computed independently; floating inputs come as float64."""
+        """Return the outputs, computed independently; floating inputs are float64."""
         raise NotImplementedError(f"{type(self).__name__}: reference returns the outputs")
 
     def draw_gradient(self, data: Any) -> tuple[Operator, list[Any]]:

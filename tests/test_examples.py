@@ -61,7 +61,7 @@ def test_pages(page, tmp_path, monkeypatch):
 
 BLOCK = re.compile(r"^```python\n(.*?)^```", re.S | re.M)
 
-# A block, and before it, at the end of a line, the file that a reader is told to write it to.
+# A block, and before it, at the end of a line, the name of its file.
 FILE = re.compile(r"(?:`([\w/]+\.(?:py|toml))`:\n\n)?^```(?:python|toml)\n(.*?)^```", re.S | re.M)
 
 # Loaded into the process that runs a page's tests: packages find the page's modules too.

@@ -1,4 +1,4 @@
-"""The golden data are whole, and their reader tells equal from different."""
+"""The golden data are complete, and their reader detects differences."""
 
 import doctest
 import re

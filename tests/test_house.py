@@ -256,7 +256,7 @@ def test_internal_names_of_blobs_are_constants_of_one_module():
     assert not found, f"names come from {NAMES_ARE_MADE_IN}"
 
 
-# Replicas and gradients are told by the record, the gradient map and the operators, not by how names look.
+# Replicas and gradients are identified by the record, the gradient map and the operators, not by names.
 DEVICE_PREFIX = re.compile(r"^[cg]pu_(\d|$)")
 SUFFIX_TESTS = {"endswith", "removesuffix", "rfind", "rindex", "find", "index", "count", "split", "rsplit", "partition"}
 NAMED_BY_LOOKS = {

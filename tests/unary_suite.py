@@ -1,4 +1,4 @@
-"""The shared part of the tests of functions of one operand: what is drawn, and the reference by a function."""
+"""The shared part of the tests of functions of one operand: drawn inputs, and a reference function."""
 
 from __future__ import annotations
 

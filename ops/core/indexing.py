@@ -14,11 +14,11 @@ __all__ = ["add_rows", "check_indices"]
 Array = Any
 
 
-def check_indices(op_type: str, indices: Array, extent: int, lowest: int = 0, *, named: str = "indices") -> bool:
+def check_indices(what: str, indices: Array, extent: int, lowest: int = 0, *, named: str = "indices") -> bool:
     """Raise IndexError unless all indices lie in [lowest, extent).
 
     Args:
-        op_type: the message begins with it.
+        what: the message begins with it, such as the operator's type.
         named: what the message calls them.
 
     Returns:
@@ -28,9 +28,7 @@ def check_indices(op_type: str, indices: Array, extent: int, lowest: int = 0, *,
         return False
     least, most = int(indices.min()), int(indices.max())
     if least < lowest or most >= extent:
-        raise IndexError(
-            f"{op_type}: {named} must lie in [{lowest}, {extent}), got {least if least < lowest else most}"
-        )
+        raise IndexError(f"{what}: {named} must lie in [{lowest}, {extent}), got {least if least < lowest else most}")
     return least < 0
 
 

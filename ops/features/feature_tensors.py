@@ -80,12 +80,11 @@ class _Grouped(Operator):
             sizes = {group[name].size for group in made if name in group}
             require(len(sizes) <= 1, self, f"{name} of all features must have the same size, got {sorted(sizes)}")
         if {"lengths", "presence"} <= set(self.fields):
-            sizes = {name: made[0][name].size for name in ("lengths", "presence")}
+            lengths, presence = (made[0][name].size for name in ("lengths", "presence"))
             require(
-                len(set(sizes.values())) == 1,
+                lengths == presence,
                 self,
-                f"lengths and presence must have a number per sample each, got {sizes['lengths']} lengths and "
-                f"{sizes['presence']} of presence",
+                f"lengths and presence must have one element per sample each, got {lengths} and {presence} elements",
             )
         return made
 

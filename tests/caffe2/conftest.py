@@ -1,4 +1,4 @@
-"""Every test of the compatibility layer finds the default workspace empty, and leaves it so."""
+"""The default workspace is empty before and after each test of the compatibility layer."""
 
 import pytest
 

@@ -1,4 +1,4 @@
-"""The modules ``core``, ``scope``, ``utils`` and ``dyndep``, beside what Caffe2's gave."""
+"""The modules ``core``, ``scope``, ``utils`` and ``dyndep``, compared with Caffe2's results."""
 
 import pdb
 

@@ -53,7 +53,7 @@ def rising(step=3, stop=10**6):
 
 
 def test_batches_of_equal_size_in_the_order_in_which_the_samples_came():
-    """In Caffe2 what is left of a chunk comes behind the chunks fetched later; here nothing is overtaken."""
+    """In Caffe2 the rest of a chunk comes after chunks fetched later; here the order of arrival is kept."""
     model, coordinator = loaders(rising(), 4, num_worker_threads=1)
     for k in range(9):
         workspace.RunNet(model.net.Name())

@@ -21,7 +21,7 @@ def known(ops):
 
 
 def sample():
-    """The first, the middle and the last case of every operator that is there."""
+    """The first, the middle and the last case of every operator that has cases."""
     for name in golden_data.operators():
         cases = [
             case

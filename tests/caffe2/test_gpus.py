@@ -1,4 +1,4 @@
-"""What scripts ask of GPUs."""
+"""Functions for GPUs that scripts call."""
 
 import pytest
 

@@ -1,4 +1,4 @@
-"""Gradients that a script registers for operators which have none of their own."""
+"""Gradients that a script registers for operators without a gradient."""
 
 import numpy as np
 import pytest

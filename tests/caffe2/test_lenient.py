@@ -80,7 +80,7 @@ class TestIgnoredArguments:
 
     @pytest.mark.parametrize("kind", ["minidb", "lmdb"])
     def test_options_of_a_database_have_no_effect_as_in_caffe2(self, kind, tmp_path):
-        """Caffe2 hands them to DB::SetOptions, which none of its databases of these types implements."""
+        """Caffe2 passes them to DB::SetOptions, which none of its databases of these types implements."""
         pytest.importorskip("lmdb" if kind == "lmdb" else "numpy")
         workspace.FeedBlob("x", np.arange(6, dtype=np.float32))
         places = [str(tmp_path / name) for name in ("plain", "given")]

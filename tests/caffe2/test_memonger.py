@@ -1,4 +1,4 @@
-"""memonger: nets that share memory, on the net whose results Caffe2's memonger left, and on one with gradients."""
+"""memonger: nets that share memory, compared with the results of Caffe2's memonger; a net with gradients."""
 
 import numpy as np
 import pytest
@@ -123,7 +123,7 @@ def test_gradients(activations):
     ["convnet_share_grad", "convnet_share_activations", "resnet50_1_recycle_grad", "resnet50_1_recycle_activations"],
 )
 def test_no_more_blobs_than_caffe2s(name):
-    """Golden nets before their memory was shared, which Caffe2 then left with so many blobs; gradients stay."""
+    """Golden nets before memory sharing, and the number of blobs in Caffe2's result; the gradients are equal."""
     golden = golden_data.net(name)
     before, gradients = golden.protos["net_before"], list(golden.meta["param_to_grad"].values())
     made = [op.output[0] for op in before.op if op.type == "ConstantFill" and op.output[0].endswith("_grad")]
@@ -174,7 +174,7 @@ def test_refusals():
 
 
 def test_gradients_by_optimize_interference():
-    """With what is fetched as static blobs, the forward and backward pass may share among each other."""
+    """If the fetched blobs are static, the forward and the backward pass may share memory with each other."""
     model, gradients, loss = training_net()
     static = [*(blob for op in model.param_init_net.Proto().op for blob in op.output), loss, *gradients]
     made = memonger.optimize_interference(model.net.Proto(), static)

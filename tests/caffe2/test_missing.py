@@ -1,4 +1,4 @@
-"""Missing modules and names say so by name, with the reason or what is there."""
+"""Errors for missing modules and names give the name, and the reason or the existing names."""
 
 import importlib
 

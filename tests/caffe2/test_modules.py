@@ -1,4 +1,4 @@
-"""docs/caffe2.md has a line for each module that Caffe2 has: what is here, or why it is not."""
+"""docs/caffe2.md has a line for each of Caffe2's modules: what it does, or why it is missing."""
 
 import importlib
 import inspect

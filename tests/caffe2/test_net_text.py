@@ -155,7 +155,7 @@ def test_graph_in_json(tmp_path):
 
 
 class Piece:
-    """Stands for a node or an edge of pydot."""
+    """A fake node or edge of pydot."""
 
     def __init__(self, *parts, **attributes):
         self.parts, self.attributes = parts, attributes

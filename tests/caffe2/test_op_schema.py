@@ -1,4 +1,4 @@
-"""``workspace.C.OpSchema``: what scripts ask about an operator."""
+"""``workspace.C.OpSchema``: what scripts read of an operator."""
 
 import pytest
 

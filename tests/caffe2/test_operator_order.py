@@ -1,4 +1,4 @@
-"""What has to run before what, and orders that keep to it."""
+"""Dependencies of operators, and orders that respect them."""
 
 import pytest
 

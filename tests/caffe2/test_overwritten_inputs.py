@@ -1,4 +1,4 @@
-"""Operators that overwrite what their gradient reads: the compatibility layer keeps a copy, the native API refuses."""
+"""Operators that overwrite what their gradient reads: a copy in the compatibility layer, an error in the native API."""
 
 import numpy as np
 import pytest

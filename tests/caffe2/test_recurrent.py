@@ -1,4 +1,4 @@
-"""The compatibility layer's recurrent modules: parameters by gate, the nets of Caffe2's tests, what is missing."""
+"""The compatibility layer's recurrent modules: parameters by gate, the nets of Caffe2's tests, missing names."""
 
 import numpy as np
 import pytest

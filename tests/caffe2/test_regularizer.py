@@ -7,7 +7,7 @@ from caffe2.python.regularizer import RegularizationBy
 
 from netbuilder.proto import ArgumentError
 
-# Case -> (regularizer, operators on the loss, operators behind the update), as Caffe2 (PyTorch 1.10) adds them.
+# Case -> (regularizer, operators on the loss, operators after the update), as Caffe2 (PyTorch 1.10) adds them.
 ADDED = {
     "l1": (regularizer.L1Norm(0.5), "LpNorm Scale", ""),
     "l2": (regularizer.L2Norm(0.5), "LpNorm Scale", ""),

@@ -1,4 +1,4 @@
-"""Rows of one index in the compatibility layer: they update a table one after another, which is said once."""
+"""Rows of one index in the compatibility layer: they update a table one after another, with one warning."""
 
 import logging
 

@@ -65,7 +65,7 @@ def found(name):
 
 
 def recorded_parameters(signature):
-    """(name, default as text or None) of the positional parameters, and whether others are taken by place and name."""
+    """(name, default as text or None) of the positional parameters, and whether others are accepted."""
     arguments = ast.parse(f"def f{signature}: pass").body[0].args
     defaults = [None] * (len(arguments.args) - len(arguments.defaults)) + [*map(ast.unparse, arguments.defaults)]
     positional = list(zip([argument.arg for argument in arguments.args], defaults))
@@ -104,7 +104,7 @@ def check_parameters(name, signature):
     if want and want[0][0] == "cls" and (not ours or ours[0].name != "cls"):
         want = want[1:]  # a static method is called in the same way as a class method
     places = [p for p in ours if p.kind is p.POSITIONAL_OR_KEYWORD]
-    if any_place:  # Caffe2 hands everything on: whatever we take is taken
+    if any_place:  # Caffe2 passes everything on, so any parameters of ours are right
         assert [p.name for p in places[: len(want)]] == [name for name, _ in want]
         return
     assert [p.name for p in places[: len(want)]] == [name for name, _ in want]

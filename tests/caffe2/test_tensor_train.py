@@ -29,7 +29,7 @@ def test_full_ranks_keep_the_matrix(inner, outer, ranks):
 
 
 def test_lower_ranks_are_the_nearest_matrix_of_two_cores():
-    """With two cores the error is what the singular values left out say."""
+    """With two cores the error is determined by the dropped singular values."""
     w = np.random.default_rng(1).standard_normal((4, 6))
     found = matrix_of(matrix_to_tt(w, (2, 3), (2, 2), (1, 2, 1)), (2, 3), (2, 2), (1, 2, 1))
     values = np.linalg.svd(w.T.reshape(2, 3, 2, 2).transpose(0, 2, 1, 3).reshape(4, 6), compute_uv=False)

@@ -1,4 +1,4 @@
-"""visualize: what is drawn, by a stand-in for matplotlib; and muji's sums, whose operators Caffe2's had."""
+"""visualize: the drawn images, with a fake matplotlib; muji: the operators of its sums, compared with Caffe2's."""
 
 import sys
 import types

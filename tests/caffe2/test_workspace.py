@@ -1,4 +1,4 @@
-"""The module ``workspace``: what its functions return and raise, beside what Caffe2's did."""
+"""The module ``workspace``: what its functions return and raise, compared with Caffe2's."""
 
 import os
 

@@ -1,4 +1,4 @@
-"""Stands in for ``layer_test_util`` and ``layer_model_instantiator`` where a test of Caffe2 wants two nets of them."""
+"""Replaces ``layer_test_util`` and ``layer_model_instantiator``, from which a test of Caffe2 uses two nets."""
 
 from netbuilder.caffe2.python import core, test_util
 

@@ -1,4 +1,4 @@
-"""What is expected of each of Caffe2's own tests, and the page that says so."""
+"""The expected outcome of each of Caffe2's own tests, and the page that lists them."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Runs Caffe2's own tests in place on the compatibility layer and compares with what is expected of each.
+"""Runs Caffe2's own tests in place on the compatibility layer and compares their outcomes with the expected ones.
 
     cd tests
     python -m caffe2_suite.run                  all files: some ten minutes on two cores
@@ -90,7 +90,7 @@ def _read_report(path: str) -> Iterable[tuple[str, str]]:
 
 
 def main() -> int:
-    """Run the files that the options select; print what differs from what is expected, and counts by group."""
+    """Run the files that the options select; print unexpected outcomes, and counts by group."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--quick", action="store_true", help="only a part of the files")
     parser.add_argument("--only", default="", help="regular expression on files, as operator_test/hsm")
@@ -124,7 +124,7 @@ def _why_missing(report: dict[str, str]) -> str:
 
 
 def compare(tests: Iterable[Test], said: dict[Test, str]) -> int:
-    """Print differences from what is expected and counts by group; return the number of differences."""
+    """Print unexpected outcomes and counts by group; return the number of unexpected ones."""
     excused = exceptions()
     total, passed, wrong = Counter[str](), Counter[str](), 0
     for test in tests:

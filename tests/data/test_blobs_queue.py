@@ -74,7 +74,7 @@ def test_closing_wakes_all_who_wait_with_the_error():
         assert error.__cause__ is why
     assert str(found[0]) == "queue 'full' is closed, and full: OSError: the disk is gone"
     assert full.read() == [0]
-    full.write([2])  # there is room again
+    full.write([2])  # the queue is no longer full
     assert full.state().write_wait > 0.04 * 5
     assert empty.state().read_wait > 0.04 * 5
 

@@ -1,4 +1,4 @@
-"""Names of a database's classes: kept next to it, and consistent with its records wherever a replacement is killed."""
+"""Names of a database's classes: stored next to it, consistent with its records even if a replacement is killed."""
 
 import importlib.util
 import os
@@ -63,7 +63,7 @@ def test_names_that_somebody_wrote(tmp_path):
 
 
 class Killed(BaseException):
-    """Stands for a kill: nothing that changes files works any more."""
+    """Simulate a killed process: no function that changes files works any more."""
 
 
 def replace_and_die(monkeypatch, path, kind, new, at):
@@ -105,7 +105,7 @@ def test_a_kill_at_each_point_leaves_a_database_with_its_own_names(kind, old, ne
         found, names = there(path, kind)
         assert names == (found[1] if found else ())
         seen.append((died, found))
-        # A second replacement, killed at each point too, starts from what the first one left.
+        # A second replacement, also killed at each point, starts from the files of the first one.
         again = OLD if found is not OLD else NEW
         for then in range(20):
             died_again = replace_and_die(monkeypatch, path, kind, again, then)

@@ -1,4 +1,4 @@
-"""The digits that come with netbuilder."""
+"""The bundled digits."""
 
 import numpy as np
 import pytest

@@ -1,4 +1,4 @@
-"""Files of data sets: fetched once, checked, and what is said without a network."""
+"""Files of data sets: fetched once and checked; the message without a network."""
 
 import hashlib
 import http.server

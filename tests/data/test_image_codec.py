@@ -1,4 +1,4 @@
-"""Decoding and resizing by each library that is installed; damaged and foreign bytes."""
+"""Decoding and resizing by each library that is installed; damaged bytes, and bytes of other formats."""
 
 import io
 import sys

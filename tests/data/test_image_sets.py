@@ -1,4 +1,4 @@
-"""Sets of images: folders, lists, arrays, databases; records of every kind; what is refused."""
+"""Sets of images: folders, lists, arrays, databases; records of every kind; errors."""
 
 import numpy as np
 import pytest

@@ -1,4 +1,4 @@
-"""Headers of images: what they claim is bounded before memory is taken."""
+"""Headers of images: sizes in them are limited before memory is allocated."""
 
 import io
 

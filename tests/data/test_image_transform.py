@@ -1,4 +1,4 @@
-"""What is done to images: sizes, crops, mirroring, colors, normalization."""
+"""Transformations of images: sizes, crops, mirroring, colors, normalization."""
 
 import numpy as np
 import pytest
@@ -152,7 +152,7 @@ def test_images_that_do_not_fit_are_named():
 
 
 def test_cut_before_it_is_scaled():
-    """A ramp keeps its values where it was cut out, in steps of the scale; every place is reached."""
+    """A crop of a ramp has the values of its position, in steps of the scale; every position occurs."""
     ramp = np.repeat(np.indices((60, 100)).transpose(1, 2, 0), [2, 1], axis=2).astype(np.uint8)  # rows, rows, columns
     options, places = ImageTransform(scale=30, crop=20, crop_first=True), set()
     for seed in range(200):

@@ -1,4 +1,4 @@
-"""LMDB databases: written, read by several readers at a time, cut short, foreign; and records by number."""
+"""LMDB databases: written, read by several readers at a time, truncated, of other programs; records by number."""
 
 import os
 import sys

@@ -1,4 +1,4 @@
-"""Arrays parted among ranks: even, one after the other, with each rule for what is left over."""
+"""Arrays divided among ranks: equal parts in order, with each rule for the remainder."""
 
 import numpy as np
 import pytest

@@ -45,7 +45,7 @@ def test_what_single_changes_do():
     moved = apply_changes(image, [Change("translate-x", 10 / (0.45 * 30))])
     np.testing.assert_allclose(moved[:, :20], image[:, 10:], atol=1)
     assert (moved[:, 21:] == 128).all()
-    # Channels are red, green, blue for Pillow, and come back in their own order.
+    # Pillow gets the channels in the order RGB; the result has the order of the input.
     only = np.zeros((4, 4, 3), np.uint8)
     only[..., 0] = 200
     assert (apply_changes(only, [Change("brightness", 0.1)])[..., 1:] == 0).all()

@@ -249,7 +249,7 @@ def test_folders_that_are_not_there_or_not_writable(tmp_path):
 
 
 def without_manifest(tmp_path):
-    """A checkpoint of ours of which the first record is gone."""
+    """A checkpoint of netbuilder without its first record."""
     write_checkpoint(tmp_path / "whole", Checkpoint({"w": np.float32([1, 2])}, step=7))
     records = list(read_minidb(tmp_path / "whole"))
     assert records[0][0] == MANIFEST.encode()

@@ -1,4 +1,4 @@
-"""A folder of checkpoints: the last ones and the best, the newest that is whole, and what is refused."""
+"""A folder of checkpoints: the last ones and the best, the newest complete one, errors."""
 
 import errno
 import os

@@ -1,4 +1,4 @@
-"""Training saved and resumed: bit by bit, on other numbers and kinds of devices, in part, and what is refused."""
+"""Training saved and resumed: bit-identically, on other numbers and kinds of devices, in part; errors."""
 
 import logging
 import os
@@ -51,7 +51,7 @@ def batch(step):
 
 
 class Training:
-    """A model in a workspace of its own, initialized."""
+    """An initialized model in a new workspace."""
 
     def __init__(self, devices=(0, 1), forward=rich, optimizer=OPTIMIZERS["momentum"], seed=3, name="net", **options):
         self.model, self.record = parallelize(list(devices), forward, optimizer, name=name, **options)
@@ -311,7 +311,7 @@ def test_in_memory():
 
 
 def test_a_checkpoint_of_caffe2(tmp_path):
-    """Written by Save of GetCheckpointParams(model) on two devices; here it goes onto three."""
+    """Written by Save of GetCheckpointParams(model) on two devices; here it is loaded on three."""
     export = golden_data.export("extract_data_parallel")
     path = golden_data.GOLDEN / "exports" / "extract_data_parallel" / "checkpoint.minidb"
     space = {"brew": brew}

@@ -1,4 +1,4 @@
-"""Predictors in files: golden ones read, written ones read back, and what is refused."""
+"""Predictors in files: golden ones read, written ones read back, errors."""
 
 import errno
 import logging
@@ -332,7 +332,7 @@ def test_a_parameter_that_the_init_net_leaves_out_is_named():
 
 
 def test_an_extracted_predictor_gives_what_the_training_net_gives_in_test_mode(tmp_path):
-    """Batch normalization and dropout included; the statistics come along."""
+    """With batch normalization, its statistics, and dropout."""
     export = golden_data.export("extract_dropout_bn")
     net, parameters = ExtractPredictorNet(export.net("train_net"), ["data"], ["softmax"])
     workspace = golden_workspace(export)

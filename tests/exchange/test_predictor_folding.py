@@ -1,4 +1,4 @@
-"""Predictors that fold normalizations, keep little, and take new parameters."""
+"""Predictors that fold normalizations, use little memory, and accept new parameters."""
 
 import numpy as np
 import pytest
@@ -14,7 +14,7 @@ from netbuilder.zoo.resnet import create_resnet_32x32
 
 
 class Saved:
-    """A small residual net with statistics of its own, saved; what it computes, operator by operator."""
+    """A saved small residual net with random statistics, and its results operator by operator."""
 
     def __init__(self, folder, **options):
         model = ModelHelper("small", arg_scope={"order": "NCHW"})

@@ -112,9 +112,9 @@ ZEROS = [make_op("ConstantFill", [], [name], shape=[1]) for name in ("x", "b")]
         # The bias is filled with zeros, too, but is never what an operator reads first.
         ([make_op("FC", ["x", "w", "b"], ["y"])], [fill_operator("w", W), *ZEROS], "xwb", ["x"], ["y"]),
         ([make_op("FC", ["x", "w", "b"], ["y"])], [fill_operator("w", W), *ZEROS], "", ["x"], ["y"]),
-        # Where an input is left open, zeros are values.
+        # If an input is not listed, zeros are values.
         ([make_op("Add", ["x", "z"], ["y"])], ZEROS[:1], "xz", ["z"], ["y"]),
-        # A value other than 0 is one that somebody chose.
+        # A value other than 0 was chosen on purpose.
         ([make_op("Relu", ["x"], ["y"])], [make_op("ConstantFill", [], ["x"], shape=[2], value=3.0)], "x", [], ["y"]),
         # In place, several results, and the mask of a Dropout.
         ([make_op("Relu", ["x"], ["y"]), make_op("Relu", ["y"], ["y"])], [], "x", ["x"], ["y"]),

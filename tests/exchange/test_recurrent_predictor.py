@@ -1,4 +1,4 @@
-"""A recurrent net becomes a predictor: its step net comes along, and runs on sequences of any length."""
+"""Predictors of recurrent nets: with the step net, for sequences of any length."""
 
 import numpy as np
 

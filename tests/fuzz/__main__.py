@@ -1,4 +1,4 @@
-"""``make fuzz``: damaged files and wild nets for as long as is asked, and what was found.
+"""``make fuzz``: damaged files and random nets for the requested time; prints the findings.
 
 ``python -m fuzz --only lmdb --seed 0 --number 123`` runs one input again, in this process, and shows its error.
 """

@@ -19,7 +19,7 @@ from fuzz.worker import State
 __all__ = ["Outcome", "campaign"]
 
 _START = 300.0  # seconds in which a worker is ready, on a machine with much to do
-_POLL = 0.1  # seconds between two looks at a worker
+_POLL = 0.1  # seconds between checks of a worker
 _TESTS = Path(__file__).resolve().parent.parent
 
 
@@ -77,7 +77,7 @@ def campaign(
 
 
 def _goes_on(following: list[int], first: int, most: int, until: float) -> bool:
-    """Whether kinds have inputs left, and time too; each kind gets one input, however late it is."""
+    """Whether kinds have inputs left, and time too; each kind gets at least one input."""
     return min(following) < most and (time.time() < until or min(following) == first)
 
 

@@ -73,7 +73,7 @@ class _File:
         self.path.write_bytes(data)
         self.named = self._name
         then = self._read(self.path)
-        self.named = ""  # what is run after loading need not name the file
+        self.named = ""  # errors of runs after loading need not name the file
         if callable(then):
             then()
 

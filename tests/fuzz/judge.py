@@ -15,7 +15,7 @@ _OURS = (NetError, DeviceError, QueueClosedError)
 
 @dataclass(frozen=True)
 class Finding:
-    """An input that was not answered as it should be.
+    """An input with a wrong outcome.
 
     Args:
         kind: of input.
@@ -31,7 +31,7 @@ class Finding:
 
 
 def fault(error: BaseException, named: str = "", *, may_lack_memory: bool = False) -> tuple[str, str] | None:
-    """Return what is wrong with an error, and where it comes from; None: it is as it should be.
+    """Return what is wrong with an error, and where it comes from, or None.
 
     Args:
         error: what was raised.

@@ -1,4 +1,4 @@
-"""Damage to bytes and to messages: small, as disks do it, and large, as somebody who means harm would."""
+"""Damage to bytes and to messages: small, as by failing disks, and large, as by an attacker."""
 
 from __future__ import annotations
 

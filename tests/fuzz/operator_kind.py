@@ -1,4 +1,4 @@
-"""Nets of one operator with wild arguments, shapes, types and values, with oneDNN and without."""
+"""Nets of one operator with random arguments, shapes, types and values, with oneDNN and without."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ _TEXTS = ("NCHW", "NHWC", "", "x", "sum", "mean", "constant", "reflect", "edge",
 
 
 def operator_trial(folder: Path) -> Callable[[random.Random], None]:
-    """Return a trial: a golden case of some operator, changed, run in a workspace of its own."""
+    """Return a trial: a modified golden case of some operator, run in a new workspace."""
     cases = [case for case in golden_data.cases() if case.op not in _LEFT_OUT and is_registered(case.op)]
     by_type: dict[str, list[Any]] = {}
     for case in cases:

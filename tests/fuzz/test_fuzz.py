@@ -1,4 +1,4 @@
-"""Fuzzing: a campaign notices deaths, hangs, bare errors, memory and files written; and none of these is found."""
+"""Fuzzing: a campaign detects crashes, hangs, foreign errors, large memory and written files, and finds none."""
 
 import random
 
@@ -12,7 +12,7 @@ from netbuilder.proto import NetDef, NetError, OperatorError
 from netbuilder.proto.arguments import make_op
 from waiting import HANG
 
-SECONDS = 30  # of damaged files and wild nets, with what a worker takes to begin
+SECONDS = 30  # of damaged files and random nets, including the start of the workers
 
 
 @pytest.mark.slow

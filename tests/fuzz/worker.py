@@ -124,7 +124,7 @@ def _turns(count: int, state: State, until: float, first: int, most: int) -> Ite
 
 
 def limit_memory() -> None:
-    """Bound this process's address space, so that a wild claim fails here and not elsewhere on the machine."""
+    """Limit this process's address space, so that an absurd size in a file does not exhaust the machine's memory."""
     with open("/proc/self/statm") as file:
         have = int(file.read().split()[0]) * resource.getpagesize()
     resource.setrlimit(resource.RLIMIT_AS, (have + ROOM, resource.getrlimit(resource.RLIMIT_AS)[1]))
@@ -137,7 +137,7 @@ def _most_memory() -> int:
 
 
 def judge(name: str, trial: Callable[[random.Random], None], seed: str, number: int, sandbox: Path) -> Finding | None:
-    """Run one input; return what is wrong with the answer, None if nothing is."""
+    """Run one input; return a description of the finding, or None."""
     before = _most_memory()
     wrong = None
     try:
@@ -156,7 +156,7 @@ def judge(name: str, trial: Callable[[random.Random], None], seed: str, number: 
 
 
 def main(arguments: list[str]) -> None:
-    """Run as a process of its own; what to do comes as JSON."""
+    """Run as a process of its own, which reads its inputs as JSON."""
     given = json.loads(arguments[0])
     kinds = importlib.import_module(given["table"]).KINDS
     work(given["names"], kinds, Path(given["folder"]), given["seed"], given["until"], given["first"], given["most"])

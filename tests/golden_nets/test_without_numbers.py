@@ -21,7 +21,7 @@ SMALL = 32  # width of images, instead of 224
 
 
 def on_small_images(net):
-    """Return a ResNet-50 whose last pooling takes in what is left of a small image, and which has few channels."""
+    """Return a ResNet-50 with few channels, for small images: its last pooling covers the whole plane."""
     changed = NetDef()
     changed.CopyFrom(net)
     for op in changed.op:

@@ -19,7 +19,7 @@ def text(op) -> str:
 
 
 def refused(net, losses, **options) -> str:
-    """Check that the gradients of ``losses`` are refused and the net stays as it is; return the message."""
+    """Check that the gradients of ``losses`` are refused and the net is unchanged; return the message."""
     before = net.Proto().SerializeToString()
     with pytest.raises(GradientError) as error:
         net.AddGradientOperators(losses, **options)

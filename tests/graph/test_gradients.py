@@ -396,7 +396,7 @@ def test_sparse_and_dense_gradients_are_added():
 
 
 def test_rows_of_several_sums_and_a_dense_use_are_kept_apart():
-    """The gradients of SparseLengthsSum would have one name, whatever their lookups."""
+    """All gradients of SparseLengthsSum would have the same name."""
 
     def build(net):
         for name in ("e", "g"):

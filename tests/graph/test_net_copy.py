@@ -160,7 +160,7 @@ def test_appended_messages_and_later_lookups(net):
 
 
 def test_external_outputs_of_some_operators():
-    """Those declared that are made, and what nobody reads; of a blob written twice the last version counts."""
+    """The declared outputs that are written, and unread blobs; of a blob written twice, the last version."""
     net = Net("chain")
     for read, written in (("a", "b"), ("b", "c"), ("c", "c"), ("b", "d")):
         net.Relu(read, written)

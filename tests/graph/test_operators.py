@@ -1,4 +1,4 @@
-"""Operators as builders make them: arguments of every kind, and what is refused."""
+"""Operators as builders make them: arguments of all kinds, errors."""
 
 import numpy as np
 import pytest
@@ -65,7 +65,7 @@ def test_legacy_arguments_are_kept():
     ],
 )  # fmt: skip
 def test_refusals(error, match, make):
-    for _ in range(2):  # what was refused once is not taken for checked
+    for _ in range(2):  # an operator that was refused once is checked again
         with pytest.raises(error, match=match):
             make()
 

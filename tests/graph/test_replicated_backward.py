@@ -191,7 +191,7 @@ def test_one_device(taken):
 
 
 def test_a_device_that_is_that_of_the_first_replica(taken):
-    """Whether it stands for the replica's or is always the same one shows in the other replicas."""
+    """The other replicas show whether it is the replica's own blob or always the same one."""
 
     def forward(model, scale):
         return on_the_host(model, scale, make_device_option(PROTO_CPU, 0))

@@ -62,7 +62,7 @@ def run(model, outputs, seed, rewards=None):
 
 
 def going_on(kept, seed, rewards=None, penalty=0.0):
-    """All sequences, one word longer, that go on with those given: (score, words)."""
+    """All continuations of the given sequences by one word: (score, words)."""
     by_word, by_earlier = (table.astype(np.float64) for table in tables(seed))
     found = []
     for score, words in kept:
@@ -74,7 +74,7 @@ def going_on(kept, seed, rewards=None, penalty=0.0):
 
 
 def kept_sequences(seed, beam_size, **more):
-    """What a search keeps of each length."""
+    """The sequences of each length that a search keeps."""
     kept = [[(0.0, [])]]
     for _ in range(STEPS):
         kept.append(going_on(kept[-1], seed, **more)[:beam_size])

@@ -1,4 +1,4 @@
-"""Layer helpers: whose arguments win, what is refused, and what the helpers compute."""
+"""Layer helpers: precedence of arguments, errors, results."""
 
 import numpy as np
 import pytest

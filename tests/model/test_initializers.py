@@ -77,7 +77,7 @@ def test_layers_take_classes_and_finished_ones():
 
 
 class Recorded:
-    """Stands for an init net with any operator; keeps (type, inputs, output)."""
+    """A fake init net that records (type, inputs, output) of the operators."""
 
     def __init__(self):
         self.calls = []

@@ -1,4 +1,4 @@
-"""Scopes that use other scopes' parameters: chains, circles, shapes. What names come out is in tests/recorded."""
+"""Scopes that use other scopes' parameters: chains, cycles, shapes. tests/recorded tests the resulting names."""
 
 import threading
 

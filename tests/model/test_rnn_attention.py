@@ -109,7 +109,7 @@ def test_values_and_gradients(kind, masked, memory):
 
 @pytest.mark.parametrize("kind", ["regular", "recurrent", "soft_coverage"])
 def test_what_is_as_large_as_the_encoders_outputs_is_not_kept(kind):
-    """Kept of each step, it is a sum of that size; computed again, it is there for one step at a time."""
+    """If stored for each step, the sum has this size; if recomputed, it exists for one step at a time."""
     kept, used = zip(*(memory_between_steps(*_trained(kind, memory)) for memory in (False, True)))
     size = 4 * SOURCE * SAMPLES * READ
     assert kept[0] - kept[1] >= STEPS * size

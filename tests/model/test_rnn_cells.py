@@ -100,7 +100,7 @@ def test_values_and_gradients(name, memory, unrolled):
 
 @pytest.mark.parametrize("name, gates", [("lstm", 1), ("layer_norm_lstm", 2), ("milstm", 2), ("layer_norm_milstm", 3)])
 def test_gates_that_are_computed_again_are_not_kept(name, gates):
-    """So many blobs of the gates' size are kept in each step without ``memory_optimization``."""
+    """Without ``memory_optimization``, this number of blobs of the gates' size is stored for each step."""
     found = []
     for memory in (False, True):
         reset_names()

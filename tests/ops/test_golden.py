@@ -120,7 +120,7 @@ def test_on_a_gpu(case, one_gpu):
 
 @of_each_operator([case for case in READY if case.gradient_refused])
 def test_refused_gradients_are_refused_or_right(case):
-    """Where Caffe2 refused a gradient that was asked for, there is none, or one that runs."""
+    """Where Caffe2 refused to build a gradient, there is none, or one that runs."""
     given = {i: f"{name}_grad" for i, name in enumerate(case.operator.output)}
     try:
         made, _ = operator_gradient(case.operator, given)

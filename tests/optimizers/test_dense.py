@@ -1,4 +1,4 @@
-"""The optimizers beside SGD, Adagrad, Adam and RMSProp: they lower a loss; scaling, refusals."""
+"""The optimizers other than SGD, Adagrad, Adam and RMSProp: they lower a loss; scaling, errors."""
 
 import numpy as np
 import pytest

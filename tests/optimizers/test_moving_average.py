@@ -1,4 +1,4 @@
-"""Moving averages of parameters: their numbers, on one device and several, and what is refused."""
+"""Moving averages of parameters: their numbers, on one device and several; errors."""
 
 import numpy as np
 import pytest

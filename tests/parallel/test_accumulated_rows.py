@@ -152,7 +152,7 @@ def ragged(table):
 
 
 def test_bags_of_different_sizes():
-    """Micro-batches with as many samples as one another, but not as many indices."""
+    """Micro-batches with equal numbers of samples, but different numbers of indices."""
     rng, lengths = np.random.default_rng(5), [[1, 4], [0, 2], [3, 3]]
     parts = [
         {"bags": rng.integers(0, ROWS, sum(part)).astype("i"), "lengths": np.int32(part), "label": np.int32([1, 3])}

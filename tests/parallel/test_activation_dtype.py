@@ -1,4 +1,4 @@
-"""Models that ask for bfloat16: by the net, by the model, by Parallelize."""
+"""Models with bfloat16 requested: by the net, by the model, by Parallelize."""
 
 import numpy as np
 import pytest

@@ -1,4 +1,4 @@
-"""Building costs the same per operator, however many devices, and leaves garbage collection as it was."""
+"""The time to build an operator does not depend on the number of devices; garbage collection is enabled afterwards."""
 
 import gc
 

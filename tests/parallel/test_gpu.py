@@ -266,7 +266,7 @@ def test_stored_nets_for_four_gpus(four_gpus, name, threads):
     check_golden(name, threads)
 
 
-# A checkpoint, and what is refused.
+# A checkpoint, and errors.
 
 
 def test_a_checkpoint_is_taken_up_by_all_gpus(two_gpus):

@@ -1,4 +1,4 @@
-"""What data parallelism makes GPUs do, from the record that doubles of them keep."""
+"""The work of GPUs under data parallelism, as recorded by test doubles."""
 
 from collections import Counter
 

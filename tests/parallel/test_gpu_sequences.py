@@ -12,7 +12,7 @@ from netbuilder.tools.proof.sequences import SEQUENCES
 from parallel_models import distance, no_input
 
 MODELS = {**TABLES, **SEQUENCES}
-MODELS.pop("embedding outside")  # its lookups stand on the replicas' devices; "moved out" puts them on the host
+MODELS.pop("embedding outside")  # its lookups are on the replicas' devices; "moved out" puts them on the host
 
 
 def trained(make, model, optimizer, steps=2):

@@ -1,4 +1,4 @@
-"""Parallel nets over lanes where only parameters are observable: memory is shared within a lane, numbers stay."""
+"""Parallel nets over lanes where only parameters are observable: memory is shared within a lane; same results."""
 
 import numpy as np
 import pytest

@@ -1,4 +1,4 @@
-"""Exchange in a lane of its own: the same to the bit as on one lane, on any number of devices."""
+"""Exchange in a lane of its own: bit-identical to one lane, on any number of devices."""
 
 import numpy as np
 import pytest

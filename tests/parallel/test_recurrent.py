@@ -142,7 +142,7 @@ def test_devices_of_step_nets():
 
 
 def test_shared_memory_keeps_the_links():
-    """Names that the pass gives blobs reach the arguments that link the step net to them; the results stay."""
+    """The pass also renames blobs in the arguments that link the step net; the results are the same."""
     model, record, want = trained([0])
     net, names = share_memory(model.net.Proto(), lambda name: "i2h" in name or "rows" in name or "hidden" in name)
     assert names

@@ -26,7 +26,7 @@ def state(model):
 
 
 def refuses(error, match, forward=mlp, *, model=None, call=parallel.Parallelize_CPU, **options):
-    """Check that a call is refused, and that the model is as it was."""
+    """Check that a call raises an error and leaves the model unchanged."""
     model = model or ModelHelper("net")
     before = state(model)
     options.setdefault("devices", [0, 1])
@@ -306,7 +306,7 @@ def test_an_operator_that_reads_another_replica():
 @pytest.mark.parametrize("call", [parallel.Parallelize_CPU, parallel.Parallelize_GPU])
 @pytest.mark.filterwarnings("ignore:GPUs .* are not on this machine")
 def test_a_loss_over_another_replicas_blob(call):
-    """Not what follows is said, that a parameter has no gradient on its device, but what is wrong."""
+    """The message names the cause, not its consequence that a parameter has no gradient on its device."""
 
     def forward(model, loss_scale):
         brew.fc(model, "data", "x", 6, 4)

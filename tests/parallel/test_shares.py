@@ -48,7 +48,7 @@ def trained(devices, sizes, *, forward=mlp, shape=(6,), steps=1, ahead=False, op
 
 
 def plain(sizes, forward=mlp, shape=(6,), optimizer="momentum"):
-    """Return what one device with the whole of each batch, and no weights, comes to."""
+    """Return the results of one device with whole batches and no weights."""
     model, record = parallelize([0], forward, OPTIMIZERS[optimizer])
     workspace, losses = Workspace(threads=2), []
     for number, batch in enumerate(batches(sizes, shape)):

@@ -1,4 +1,4 @@
-"""The device check: what it finds, what it leaves out, and what it says."""
+"""The device check: what it finds, what it ignores, and its messages."""
 
 import pytest
 

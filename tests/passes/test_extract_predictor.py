@@ -1,4 +1,4 @@
-"""Extraction of predictors: golden ones, what stays and what goes, and what is refused."""
+"""Extraction of predictors: golden ones, which operators are kept, errors."""
 
 import numpy as np
 import pytest
@@ -68,7 +68,7 @@ def test_golden_numbers(name, inputs):
 
 
 def test_labels_that_only_the_loss_needs_are_no_parameters():
-    """Caffe2 keeps SoftmaxWithLoss, and with it the label, as a parameter that no user could give."""
+    """Caffe2 keeps SoftmaxWithLoss, and with it the label, as a parameter, which no user could supply."""
     export = golden_data.export("extract_dropout_bn")
     got, parameters = extract_predictor(export.net("train_net"), ["data"], ["softmax"])
     lines = differences(got, export.net("predict_net"))

@@ -1,4 +1,4 @@
-"""Folding of batch normalization: numbers against nets that are not folded, and what is left as it is."""
+"""Folding of batch normalization: results compared with unfolded nets; cases that are not folded."""
 
 import numpy as np
 import pytest
@@ -102,7 +102,7 @@ def two_towers():
 
 def test_weights_that_two_layers_share_are_folded_apart():
     net, values, x = two_towers()
-    values["w_folded"] = np.zeros(3, np.float32)  # a name that is taken
+    values["w_folded"] = np.zeros(3, np.float32)  # a name that is in use
     folded, parameters = fold_batch_norm(net, values)
     names = [list(op.input[1:]) for op in folded.op]
     assert names == [["w_folded_1", "y0_b_folded"], ["w_folded_2", "y1_b_folded"]]

@@ -43,7 +43,7 @@ def test_without_handing_back_only_the_first_has_the_sum():
 @pytest.mark.parametrize("n", [1, 2, 3, 4, 5, 8, 16])
 @pytest.mark.parametrize("peers", [True, False], ids=["peer_access", "no_peer_access"])
 def test_gpu_sums_are_right_for_any_count(n, peers):
-    """The operators are those for GPUs; their values are looked at on the host."""
+    """The operators are those for GPUs; their values are checked on the host."""
     devices = gpus(*range(3, 3 + n))
     net = on_host(allreduce([devices.copies("g")], devices, peer_access=lambda reader, owner: peers))
     workspace = Workspace(threads=1)

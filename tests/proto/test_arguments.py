@@ -24,7 +24,7 @@ from netbuilder.proto.arguments import (
 
 
 class Reference:
-    """Stands for a blob reference, which lives above proto."""
+    """A fake blob reference; the class itself is in a package that proto does not import."""
 
     def __str__(self):
         return "gpu_0/fc_w"
@@ -34,7 +34,7 @@ class Reference:
 
 
 class Net:
-    """Stands for a net, which lives above proto."""
+    """A fake net; the class itself is in a package that proto does not import."""
 
     def __init__(self, name):
         self.proto = NetDef(name=name)

@@ -1,4 +1,4 @@
-"""Messages survive files and text; broken, foreign and missing files get one error that says where and why."""
+"""Messages written to files and read back, as text too; damaged, foreign and missing files give one clear error."""
 
 import os
 import random
@@ -128,7 +128,7 @@ def boundaries(message):
 def test_every_cut_is_found_and_placed(tmp_path):
     net = NetDef()
     net.CopyFrom(LENET)
-    del net.op[12:]  # each length is looked at, and the time grows with the square of it
+    del net.op[12:]  # each length is tried, and the time grows with its square
     whole, ends = to_bytes(net), boundaries(net)
     assert max(ends) == len(whole) and len(ends) > 20
     for length in range(len(whole)):
@@ -261,7 +261,7 @@ def test_broken_text_is_placed(tmp_path):
 
 
 def nested_nets(depth):
-    """Return a net with ``depth`` nets within one another, an argument's net in each, the innermost with a name."""
+    """Return a net with ``depth`` nested nets, each in an argument of the outer one; the innermost has a name."""
     parts = [NetDef(name="innermost").SerializeToString()]
     size = len(parts[0])
     for _ in range(depth):

@@ -189,7 +189,7 @@ _random_field("crf")
 _random_field("crf_in_a_scope", scope="s")
 _random_field("crf_given", transitions="given")
 
-# Arguments that Caffe2 hands on and no operator reads, the default of one that does, and three of ours.
+# Arguments that Caffe2 passes on and no operator reads, a default, and three arguments of netbuilder.
 _UNREAD = frozenset(
     "order use_cudnn cudnn_exhaustive_search use_grad_hack freeze_bias sequence_lengths".split()
     + ["sample_axis", "random_stream", "random_replica"]

@@ -1,4 +1,4 @@
-"""The recorded calls make the nets and numbers of translators that they made on Caffe2, but for what is listed."""
+"""The recorded calls build the same nets of translators as on Caffe2, with the same results, except as listed."""
 
 import difflib
 import functools

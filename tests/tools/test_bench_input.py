@@ -1,4 +1,4 @@
-"""netbuilder-benchmark input: what is timed gives the same kind of batches, and the figures are told."""
+"""netbuilder-benchmark input: the timed loaders return the same kind of batches; the printed figures."""
 
 import numpy as np
 import pytest

@@ -1,4 +1,4 @@
-"""netbuilder-make-db: sources, records, the check, what is told of a database, refusals."""
+"""netbuilder-make-db: sources, records, the check, descriptions of databases, errors."""
 
 import struct
 

@@ -1,4 +1,4 @@
-"""The benchmark of predictors: what is exported for the peer, and what is said of two sides that agree or do not."""
+"""The benchmark of predictors: exports for the peer, and messages about results that agree or differ."""
 
 import dataclasses
 import importlib.util

@@ -18,7 +18,7 @@ from netbuilder.tools.training.nets import NETS
 
 @pytest.fixture(autouse=True)
 def _quick(monkeypatch):
-    """What the machine can do is measured by tests of its own, and whether it is idle too."""
+    """The measurements of the machine's limits and of its load have their own tests."""
     monkeypatch.setattr(
         profiling, "measure_limits", lambda threads, bfloat16=False: Limits(1e12, "a guess", 1e11, threads)
     )

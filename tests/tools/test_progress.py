@@ -70,7 +70,7 @@ def on_a_terminal(*command):
         while piece := os.read(ours, 4096):
             text += piece
     except OSError:
-        pass  # Linux says so that the other end is closed
+        pass  # how Linux reports that the other end is closed
     assert child.wait() == 0, text.decode(errors="replace")
     os.close(ours)
     return [line.strip("\n") for line in text.decode(errors="replace").split("\r")]

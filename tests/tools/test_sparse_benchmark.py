@@ -1,4 +1,4 @@
-"""The benchmark of sparse sums: what is said of two sides that agree or do not."""
+"""The benchmark of sparse sums: messages about results that agree or differ."""
 
 import json
 import sys

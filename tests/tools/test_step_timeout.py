@@ -1,4 +1,4 @@
-"""netbuilder-train --step-limit: a run that hangs tells what its threads do, and ends."""
+"""netbuilder-train --step-limit: a run that hangs prints what its threads do, and ends."""
 
 import subprocess
 import sys

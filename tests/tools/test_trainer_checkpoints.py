@@ -1,4 +1,4 @@
-"""netbuilder-train: checkpoints by steps and epochs, resumed bit by bit, signals, and what is refused."""
+"""netbuilder-train: checkpoints by steps and epochs, resumed bit-identically; signals; errors."""
 
 import errno
 import json
@@ -95,7 +95,7 @@ def test_resumed_in_the_middle_of_an_epoch(tmp_path, monkeypatch, capfd):
 
 
 def test_resumed_after_the_last_step_of_an_epoch(tmp_path, capfd):
-    """Ended between that step's checkpoint and the epoch's: no step is left of it, only its evaluation."""
+    """Ended between the checkpoint of the last step and that of the epoch: only its evaluation remains to be done."""
     assert train(tmp_path / "whole", 2) == 0
     run = Run(parse(arguments(tmp_path / "run", 2)), *load_images("digits", InputOptions()))
     run.train_epoch(1, stop=lambda: run.step == STEPS)
@@ -123,7 +123,7 @@ def test_a_net_with_statistics(tmp_path):
 
 
 def test_on_other_devices(tmp_path, capfd):
-    """As near as one number of devices comes to another."""
+    """The tolerance between different numbers of devices."""
     assert train(tmp_path / "whole", 2, "--learning-rate=0.02") == 0
     assert train(tmp_path / "parts", 1, "--learning-rate=0.02") == 0
     assert train(tmp_path / "parts", 2, "--learning-rate=0.02", "--devices=1,2", "--resume=auto") == 0
@@ -241,7 +241,7 @@ def test_without_a_folder_nothing_is_saved(monkeypatch, capfd):
 
 
 def test_a_process_that_is_ended_goes_on_as_if_it_had_not_been(tmp_path):
-    """The signal comes from outside, at a moment that nobody chose."""
+    """The signal is sent by another process, at a random moment."""
     epochs = 100_000
     command = [sys.executable, "-m", "netbuilder.tools.imagenet_trainer", *arguments(tmp_path / "parts", epochs)]
     with subprocess.Popen(command, stdout=subprocess.PIPE, text=True) as process:

@@ -266,7 +266,7 @@ def test_curves_go_on_where_a_run_is_resumed(tmp_path, monkeypatch):
         for number in (1, 2, 2, 3):
             metrics.epoch(number, number, {"loss": 1.0})
     with open(lines, "a") as file:
-        file.write('{"kind": "ep\n')  # as a program that is ended leaves it
+        file.write('{"kind": "ep\n')  # as an interrupted program leaves it
     with Metrics(str(lines), plot=str(tmp_path / "curves.png")) as metrics:
         metrics.read_earlier(2)
         metrics.epoch(3, 3, {"loss": 0.5})

@@ -1,4 +1,4 @@
-"""netbuilder-train --dtype: what it asks for, and that a small residual net learns as well in bfloat16."""
+"""netbuilder-train --dtype: the requested type, and that a small residual net learns as well in bfloat16."""
 
 import numpy as np
 import pytest

@@ -1,4 +1,4 @@
-"""What netbuilder-train exports tells netbuilder-predict how images are prepared, and how classes are called."""
+"""Predictors of netbuilder-train tell netbuilder-predict how to prepare images, and the names of classes."""
 
 import gzip
 import struct

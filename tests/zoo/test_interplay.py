@@ -72,7 +72,7 @@ def assert_same(got, want):
 
 @pytest.mark.parametrize("name", ["lenet", "resnet8"])
 def test_every_blob_fetched_in_turn(name):
-    """One blob after each step: the same in a net that does all at once, and no later step is affected."""
+    """A blob after each step: the same as in a net of all steps, and without effect on later steps."""
     model = training_of(name)
     ways = [started(model, name), started(model, name, without=EXACT)]
     quiet = started(model, name)
@@ -159,7 +159,7 @@ def _read(model):
 
 @needs_onednn
 def test_a_test_net_first():
-    """What the test net has run on before, the training net still moves to its own order, once."""
+    """After a run of the test net, the training net reorders the parameters to its own layout, once."""
     model = training_of("resnet8")
     test, scores = scoring_of("resnet8")
     alone, both = (started(model, "resnet8") for _ in range(2))

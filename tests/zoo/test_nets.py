@@ -51,7 +51,7 @@ def test_resnext50_has_the_papers_number_of_parameters():
 def test_a_convolution_before_a_normalization_has_no_bias():
     model, _ = built(create_resnet, 3, 10, 18)
     assert all(len(op.input) == 2 for op in model.net.Proto().op if op.type == "Conv")
-    model, _ = built(create_resnet50, 3, 10)  # as its namesake: biases unless told otherwise
+    model, _ = built(create_resnet50, 3, 10)  # as in Caffe2's function: biases by default
     assert all(len(op.input) == 3 for op in model.net.Proto().op if op.type == "Conv")
 
 

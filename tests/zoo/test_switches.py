@@ -88,7 +88,7 @@ class Case:
 
 
 def allowed(bound: float, moved: float) -> float:
-    """Return how far results may be apart: a net may amplify rounding, whoever rounds; see ``reference``."""
+    """Return the tolerance for results: a net may amplify rounding errors; see ``reference``."""
     return bound + min(AMPLIFIED * moved, CHAOS) if bound else 0.0
 
 

@@ -1,4 +1,4 @@
-"""Readers of text files, of data sets in databases, and of another reader's records kept in one.
+"""Readers of text files, of data sets in databases, and of another reader's records, cached in one.
 
 What they give was compared with what Caffe2's gave on the same files.
 """

@@ -78,7 +78,7 @@ def test_what_cannot_be_saved_is_logged(tmp_path, caplog):
 
 
 class Handler:
-    """Keeps what it is told."""
+    """Records its arguments."""
 
     def __init__(self):
         self.told = []
@@ -111,7 +111,7 @@ def test_metadata_handlers(tmp_path, caplog):
     handler.accessible = False
     workspace = Workspace()
     again = JobRunner(job, MultiNodeCheckpointManager(tmp_path, "minidb", handler))
-    assert again.train(LocalSession(workspace)) == 2  # begins behind epoch 1, which it was told of
+    assert again.train(LocalSession(workspace)) == 2  # begins after epoch 1, which it was given
     assert workspace.fetch("count").tolist() == [2.0] and handler.told[-1] == ("checkpoint_load", 1)
     assert "no checkpoint of epoch 2" in caplog.text
 

@@ -131,7 +131,7 @@ def _source(workspace, name, first):
 
 
 def test_fields_of_unknown_type_and_readers_from_data_sets():
-    """A builder may return a data set, whose reader is taken; fields without a type begin empty."""
+    """A builder may return a data set, whose reader is used; fields without a type are empty at first."""
 
     class Builder(ReaderBuilder):
         def __init__(self, name, first):

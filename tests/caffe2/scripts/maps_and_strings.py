@@ -136,7 +136,7 @@ del body.external_output[2]
 run("ONNXWhile", ["m", "no", "v"], ["last"], body=body, has_cond=1, has_trip_count=1)
 
 
-# Tensor trains, beside their definition in float64; TT with one sample at a time.
+# Tensor trains, compared with their definition in float64; TT with one sample at a time.
 def same(name, want):
     """Print whether a blob holds these numbers, up to rounding."""
     value = W.FetchBlob(name)

@@ -33,7 +33,7 @@ class TestDropout(OperatorSuite):
     )
 
     def draw(self, data):
-        # What is random has no reference: nothing is dropped here. Below are tests of the masks.
+        # Random results have no reference, so nothing is dropped here; the masks are tested below.
         op = Dropout(ratio=0.5, is_test=True) if data.draw(st.booleans()) else Dropout(ratio=0.0)
         return op.with_arity(1, data.draw(st.integers(1, 2))), [data.draw(floats((1, 3), (1, 4)))]
 

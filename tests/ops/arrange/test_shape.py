@@ -166,7 +166,7 @@ def test_strings_take_other_shapes_too():
 
 
 def test_new_shape_for_a_new_batch():
-    """A plan is made for the shapes that come; -1 follows the batch."""
+    """A plan is compiled for the shapes of the inputs; -1 follows the batch."""
     workspace = Workspace()
     for batch in (2, 3):
         workspace.feed("x", np.zeros((batch, 4), np.float32))

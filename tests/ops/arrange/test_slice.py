@@ -22,7 +22,7 @@ BOXES = [
 
 
 def cut(shape, starts, ends):
-    """The elements kept of each axis, one by one: an end of -1 counts as one after the last."""
+    """The selected indices of each axis; an end of -1 means one past the last."""
     kept = []
     for axis, extent in enumerate(shape):
         start, end = (starts[axis], ends[axis]) if axis < len(starts) else (0, extent)
@@ -33,7 +33,7 @@ def cut(shape, starts, ends):
 
 
 def draw_box(data, cls):
-    """Return the operator and what comes after X: the bounds as arguments, or as inputs."""
+    """Return the operator and the inputs after X; the bounds are arguments or inputs."""
     starts, ends = data.draw(st.sampled_from(BOXES))
     dtype = data.draw(st.sampled_from([None, np.int32, np.int64]))
     if dtype is None:

@@ -102,7 +102,7 @@ def test_assert_says_which_element_and_the_message():
 
 
 def test_checks_run_within_a_net():
-    """They have no outputs, yet stay, in their place between the others."""
+    """They have no outputs, but are not removed, and run in the net's order."""
     net = NetDef(name="checked")
     net.op.extend([make_op("Relu", ["x"], ["y"]), make_op("EnforceFinite", ["y"], []), make_op("Relu", ["y"], ["z"])])
     workspace = Workspace()

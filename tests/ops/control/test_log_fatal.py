@@ -41,7 +41,7 @@ class TestThrowException(OperatorSuite):
 
 @pytest.mark.parametrize("op_type", ["Fail", "ThrowException", "Gather"])
 def test_what_allow_fail_lets_pass(op_type):
-    """An operator that fails makes RunNet return False; an exception, which an operator raises, is raised still."""
+    """An operator that fails makes RunNet return False; an exception that an operator raises is still raised."""
     caffe2_workspace.ResetWorkspace()
     caffe2_workspace.FeedBlob("x", [0.0])
     caffe2_workspace.FeedBlob("i", np.int32([7]))

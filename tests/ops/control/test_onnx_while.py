@@ -1,4 +1,4 @@
-"""ONNXWhile: counts of turns, conditions, values handed on and collected, as Caffe2 computed them."""
+"""ONNXWhile: numbers of iterations, conditions, carried and collected values, as Caffe2 computed them."""
 
 import numpy as np
 import pytest

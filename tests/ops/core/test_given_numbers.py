@@ -1,4 +1,4 @@
-"""Numbers and extents that come as inputs or arguments: what cannot be is refused in the operator's words."""
+"""Numbers and extents from inputs or arguments: the operator's errors for impossible ones."""
 
 import numpy as np
 import pytest

@@ -1,4 +1,4 @@
-"""Random streams: what an operator draws goes by its argument, whatever it and its blobs are called."""
+"""Random streams: the numbers that an operator draws depend on its argument, not on names."""
 
 from types import SimpleNamespace
 

@@ -11,8 +11,8 @@ import netbuilder.ops.all  # noqa: F401  (fills the registry)
 from all_suites import all_suites
 from netbuilder.ops.core.registry import CPU, find, operator_types, plain_kernel
 
-# What an operator goes without -> why -> which operators. The gradient operator of one of them (its name with
-# "Gradient") may go without it too.
+# What an operator may lack -> why -> which operators. The gradient operator of one of them (its name with
+# "Gradient") may lack it too.
 EXEMPT: dict[str, dict[str, str]] = {
     "suite": {
         "it works on records and on objects in blobs, see tests/ops/records/test_datasets.py": (

@@ -1,4 +1,4 @@
-"""Operators of Caffe2 that are not there: refused by name, never taken for a misspelt other."""
+"""Unsupported operators of Caffe2: errors name them, and suggest no similar name."""
 
 import re
 from pathlib import Path

@@ -95,7 +95,7 @@ def draw_padded(data, cls):
 
 
 def lengthening(op, own, length):
-    """Return how a row becomes a longer one: a matrix, and what is added."""
+    """Return the affine map that lengthens a row: a matrix, and a vector that is added."""
     if own == length or op.replicate:
         return np.tile(np.eye(own), (length // own, 1)), np.zeros(length)
     return np.eye(length, own), np.where(np.arange(length) < own, 0, op.pad_value)

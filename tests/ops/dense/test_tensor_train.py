@@ -1,4 +1,4 @@
-"""TT and its gradient, compared with the matrix that the cores stand for."""
+"""TT and its gradient, compared with the matrix that the cores represent."""
 
 import math
 
@@ -92,7 +92,7 @@ class TestTTLinearGradient(OperatorSuite):
         return [dy @ dense(op, cores).T, dy.sum(axis=0), d_cores]
 
 
-# One sample, sizes and numbers as run in Caffe2's release, whose batches of several samples come out in another order.
+# One sample, sizes and numbers as run in Caffe2's release, which orders the results of several samples differently.
 def test_the_numbers_of_caffe2():
     op = TT((2, 3), (2, 2), (1, 2, 1))
     cores = (np.arange(20, dtype=np.float32) % 7 - 3) / 4

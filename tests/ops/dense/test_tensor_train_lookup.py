@@ -1,4 +1,4 @@
-"""TTSparseLengthsSum and its gradient, compared with the table that the cores stand for."""
+"""TTSparseLengthsSum and its gradient, compared with the table that the cores represent."""
 
 import math
 

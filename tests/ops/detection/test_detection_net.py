@@ -79,7 +79,7 @@ def test_detections(model):
 
 
 def test_the_second_stage_trains_the_features(model):
-    """Gradients go through the sampled boxes to the convolutions, whatever number of boxes there is."""
+    """The convolutions get gradients through the sampled boxes, for any number of boxes."""
     model.net.Sqr("deltas", "squares")
     model.AddGradientOperators([model.net.AveragedLoss("squares", "loss")])
     trained = ("half_w", "features_w", "deltas_w")

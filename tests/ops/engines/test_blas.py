@@ -1,4 +1,4 @@
-"""The threads of NumPy's products are held while plans run, and given back."""
+"""NumPy's products are limited to one thread while plans run; the limit is removed afterwards."""
 
 import numpy as np
 import pytest

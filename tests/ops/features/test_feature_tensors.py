@@ -50,7 +50,7 @@ def draw_groups(data, fields):
 
 
 def entries(groups, fields):
-    """Yield (sample, feature's number, key, keys of the values, values) in the order in which they come out."""
+    """Yield (sample, feature's number, key, keys of the values, values) in the order of the outputs."""
     taken = [{"entry": 0, "value": 0} for _ in groups]
     for s in range(len(groups[0]["presence" if "presence" in fields else "lengths"])):
         for f, group in enumerate(groups):
@@ -231,12 +231,12 @@ class TestMergeDenseFeatureTensors(OperatorSuite):
         (
             MergeSingleMapFeatureTensors(feature_ids=(11,)).with_arity(4, 5),
             [np.int32([1, 1, 1]), np.int64([1, 2, 3]), np.zeros(3), np.ones(4, bool)],
-            "lengths and presence must have a number per sample each, got 3 lengths and 4 of presence",
+            "lengths and presence must have one element per sample each, got 3 and 4",
         ),
         (
             MergeSingleListFeatureTensorsGradient().with_arity(3, 1),
             [np.int32([1, 1, 1]), np.ones(1, bool), np.zeros(3)],
-            "lengths and presence must have a number per sample each, got 3 lengths and 1 of presence",
+            "lengths and presence must have one element per sample each, got 3 and 1",
         ),
         (
             MergeMultiScalarFeatureTensorsGradient().with_arity(2, 1),

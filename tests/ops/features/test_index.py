@@ -50,7 +50,7 @@ class _Makes(OperatorSuite):
         return self.operator(), []
 
     def test_forward(self):
-        """Keys are numbered from 1 as they come; a frozen index answers 0 for others."""
+        """Keys are numbered from 1 in order of arrival; a frozen index returns 0 for others."""
         name = self.operator.__name__
         keys = KEYS[name]
         workspace = Workspace()

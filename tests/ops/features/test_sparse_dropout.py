@@ -22,7 +22,7 @@ class _Sparse(OperatorSuite):
         )
 
     def draw(self, data):
-        """All or nothing; shares are looked at below."""
+        """Ratios 0 and 1; others are tested below."""
         lengths = np.array(data.draw(st.lists(st.integers(0, 3), max_size=4)), np.int32)
         x = np.arange(lengths.sum(), dtype=np.int64)
         return self.operator(ratio=data.draw(st.sampled_from([0.0, 1.0])), replacement_value=-7), [x, lengths]

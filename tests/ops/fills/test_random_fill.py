@@ -23,7 +23,7 @@ class _Random(FillOperatorSuite):
         return self.operator(**args), inputs
 
     def reference(self, op, *inputs):
-        return [None]  # what is drawn is looked at below
+        return [None]  # the random numbers are checked below
 
     def test_inplace(self):
         """The numbers depend on the output's name: drawn again, over the input, in its shape."""

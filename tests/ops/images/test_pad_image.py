@@ -29,7 +29,7 @@ def widths(op):
 
 
 def padded(op, x, value):
-    """One row of the result after the other, along each axis; a negative width leaves rows out."""
+    """Pad row by row along each axis; a negative width removes rows."""
     for axis, (before, after) in enumerate(widths(op)):
         n, rows = x.shape[axis], []
         for i in range(-before, n + after):

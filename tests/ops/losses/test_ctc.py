@@ -50,7 +50,7 @@ class TestCTCBeamSearchDecoder(OperatorSuite):
     refusals = (refusal(CTCBeamSearchDecoder(beam_width=0), [f32(1, 1, 2)], "beam_width must be at", ArgumentError, 3),)
 
     def draw(self, data):
-        """A beam that leaves nothing out, but for what the threshold says."""
+        """An unbounded beam, which drops only what is below the threshold."""
         x = draw_chances(data, data.draw(st.integers(1, 3)), data.draw(st.integers(1, 2)), data.draw(st.integers(1, 3)))
         op = CTCBeamSearchDecoder(beam_width=100, prune_threshold=0.0, num_candidates=data.draw(st.integers(0, 3)))
         return op.with_arity(1, 3), [x, *draw_lengths(data, x)]

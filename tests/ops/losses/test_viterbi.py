@@ -38,7 +38,7 @@ class TestViterbiPath(OperatorSuite):
 
 def test_ties_and_direction():
     (path,) = run_plain(ViterbiPath(), [np.zeros((3, 3), np.float32), np.float32([[0, 0, 5], [0, 0, 0], [0, 0, 0]])])
-    assert path.tolist() == [0, 2, 0]  # as Caffe2: transitions go from row to column, the lowest class of equal ones
+    assert path.tolist() == [0, 2, 0]  # as in Caffe2: transitions from row to column, the lowest of equal classes
     (path,) = run_plain(ViterbiPath(), [np.float32([[5, 5, 3], [1, 1, 1]]), np.zeros((3, 3), np.float32)])
     assert path.tolist() == [0, 0] and path.dtype == np.int32
 

@@ -46,7 +46,7 @@ SPECIAL = np.float32([65519, 65520, -1e6, np.inf, np.nan, 1 + 2**-11, 1 + 3 * 2*
     ("clip", "large"), [(False, [65504, np.inf, -np.inf, np.inf]), (True, [65504, 65504, -65504, 65504])]
 )
 def test_rounding(clip, large):
-    """To the nearest, ties to even; subnormal numbers stay; what is too large is infinite, or clipped."""
+    """Rounded to nearest, ties to even; subnormal numbers are kept; others become infinite, or are clipped."""
     (y,) = run_plain(FloatToHalf(clip=clip), [SPECIAL])
     want = np.float16([*large, np.nan, 1, 1 + 2**-9, 2**-24, 0])
     np.testing.assert_array_equal(y, want)

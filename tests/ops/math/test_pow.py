@@ -35,7 +35,7 @@ class TestPow(OperatorSuite):
 
 
 def test_gradient_in_place():
-    """X is gone then, but not the output's gradient, which bears the name of the input's."""
+    """X is overwritten then, but not the output's gradient, which has the name of the input's."""
     ops, where = operator_gradient(make_op("Pow", ["x"], ["x"], exponent=3.0), {0: "x_grad"})
     x, dy = np.array([1.5, 0.5]), np.array([2.0, -1.0])
     found = interpret(ops, {"x": x**3, "x_grad": dy})

@@ -66,7 +66,7 @@ def test_sum_of_whole_numbers():
 
 
 def test_sum_in_half_precision_keeps_its_bits():
-    """2048 + 1 is 2048 in float16: the sum is taken in float32 and rounded once."""
+    """2048 + 1 is 2048 in float16: the sum is computed in float32 and rounded once."""
     (y,) = run_plain(Sum(), [np.float16([2048]), np.float16([1]), np.float16([1])])
     assert y.dtype == np.float16
     assert y.tolist() == [2050]

@@ -89,7 +89,7 @@ class TestCubeGradient(UnaryGradientOperatorSuite):
     ],
 )
 def test_outside_the_range_as_in_c(op, x, want):
-    """Infinities and NaN come without a warning."""
+    """Infinities and NaN cause no warning."""
     np.testing.assert_array_equal(run_plain(op, [np.float32(x)])[0], np.float32(want))
 
 

@@ -161,7 +161,7 @@ def test_an_empty_batch_leaves_the_running_averages_alone():
 
 
 def test_an_empty_share_of_a_batch():
-    """As in Caffe2: the running averages stay, the share's statistics and gradients are 0."""
+    """As in Caffe2: the running averages are unchanged, the statistics and gradients of the share are 0."""
     x, vectors = np.empty((0, 3, 2), np.float32), np.float32(np.arange(1, 19)).reshape(6, 3)
     found = run_plain(SpatialBN(num_batches=2).with_arity(7, 5), [x, *vectors])
     np.testing.assert_array_equal(found[1:], [*vectors[2:4], *np.zeros((2, 3))])

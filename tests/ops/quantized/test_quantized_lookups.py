@@ -15,7 +15,7 @@ KINDS = ("Sum", "WeightedSum", "Mean")
 
 
 class _Lookup(OperatorSuite):
-    """Draws segments, and weights where there are some; ``bits`` None: scale and bias come as an input."""
+    """Draws segments, and weights if there are any; ``bits`` None: scale and bias are an input."""
 
     no_gradient = "as in Caffe2"
     bits, pruned = 8, False

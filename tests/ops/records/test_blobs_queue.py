@@ -130,7 +130,7 @@ class TestSafeEnqueueBlobs(QueueSuite):
 
     @pytest.mark.parametrize("device", DEVICES)
     def test_forward(self, device):
-        """As Caffe2 does: a closed queue takes what there is room for, then says so."""
+        """As in Caffe2, a closed queue accepts records up to its capacity and then fails."""
         workspace = workspace_with_queue(capacity=2)
         assert put(workspace, [X, Y], safe=True, device=device) is False
         workspace.fetch("q").close()
@@ -186,7 +186,7 @@ class TestSafeDequeueBlobs(QueueSuite):
 
     @pytest.mark.parametrize("device", DEVICES)
     def test_several_records_are_joined(self, device):
-        """As Caffe2 does: along the first axis, and what is left at the end may be fewer."""
+        """As in Caffe2: along the first axis, and the last batch may be smaller."""
         workspace = workspace_with_queue(capacity=9, num_blobs=1)
         for k in range(5):
             put(workspace, [np.float32([k, k])])

@@ -1,4 +1,4 @@
-"""Records in blobs: cursors, batches in order and in another one, appending, packing, and what is refused."""
+"""Records in blobs: cursors, batches in order and shuffled, appending, packing, errors."""
 
 import numpy as np
 import pytest

@@ -88,7 +88,7 @@ class TestImageInput(OperatorSuite):
     @pytest.mark.parametrize("device", DEVICES)
     @pytest.mark.parametrize("on_gpu", [False, True])
     def test_forward(self, device, on_gpu):
-        """Raw pixels that Caffe2 wrote come out normalized, in either order."""
+        """Raw pixels that Caffe2 wrote are normalized, in either order."""
         raw = [record for _, record in read_minidb(IMAGES / "byte_images.minidb")]
         protos = [TensorProtos.FromString(value).protos for value in raw]
         shape = tuple(protos[0][0].dims)

@@ -82,7 +82,7 @@ class TestEnqueueRebatchingQueue(QueueSuite):
 
     @pytest.mark.parametrize("device", DEVICES)
     def test_forward(self, device):
-        """As Caffe2 does: batches of two go in, one of three comes out, and samples get a first axis."""
+        """As in Caffe2: batches of two are written, one of three is read, and samples get a first axis."""
         workspace = made()
         names = np.array([b"a", b"b"], STRING)
         put(workspace, np.float32([1, 2]), names, device=device)
@@ -118,7 +118,7 @@ class TestDequeueRebatchingQueue(QueueSuite):
     refusals = (refusal(DequeueRebatchingQueue(num_elements=0), [QUEUE], "at least 1, got 0", ArgumentError),)
 
     def test_forward(self):
-        """Of a closed queue what is left comes out, then an error."""
+        """The remaining elements of a closed queue can be read; then there is an error."""
         workspace = made(1)
         put(workspace, np.arange(5))
         run(workspace, "CloseRebatchingQueue", ["q"], [])

@@ -12,7 +12,7 @@ from recurrent_steps import SAMPLES, STEPS, WIDTH, recurrent, reference, run, ta
 
 
 def test_no_steps():
-    """A sequence of no elements: the last state is the first one, and its gradient goes there whole."""
+    """An empty sequence: the last state is the initial one, which gets its whole gradient."""
     v = values()
     v["seq"] = v["seq"][:0]
     ops, gradients = with_gradient(recurrent(tanh_step()), {"last": "d_last"})
@@ -98,7 +98,7 @@ def test_a_step_may_read_rows_that_it_has_written():
 
 
 def test_gradients_of_other_outputs_are_not_read():
-    """Of a single operator, only ``outputs_with_grads`` count, whatever gradients are named."""
+    """For a single operator only ``outputs_with_grads`` matter, even if other gradients are named."""
     op = recurrent(tanh_step(), outputs_with_grads=[0])
     made, found = GradientRegistry.GetGradientForOp(op, ["d_all", "d_last", "d_work"])
     assert made[0].input[0] == "d_all" and "d_last" not in made[0].input

@@ -1,4 +1,4 @@
-"""RecurrentNetwork and its gradient: step nets by hand, against NumPy, numerical gradients, and what is refused."""
+"""RecurrentNetwork and its gradient: hand-written step nets, compared with NumPy; numerical gradients; errors."""
 
 import numpy as np
 import pytest
@@ -283,14 +283,14 @@ def size_without_table(workspace):
 
 @pytest.mark.parametrize("fresh", [False, True], ids=["computed again", "kept"])
 def test_kernels_agree(fresh):
-    """Plain and bound kernels, oneDNN and NumPy, a GPU (its double), gates kept or computed again: one result."""
+    """Plain and bound kernels, oneDNN and NumPy, a test double of a GPU, gates stored or recomputed: one result."""
     op, feeds = lstm()
     ops, gradients = with_gradient(op, {"all": "d_all", "cells": "d_cells"})
     if fresh:
         ops, gradients = with_gradient(keeping(op, ops[-1]), {"all": "d_all", "cells": "d_cells"})
     want = run(ops, feeds, (), without="bound_kernels")
     names = ["all", "last", "cells", *gradients.values()]
-    kept = size_without_table(want) - 2 * 128  # besides the two states, (5, 3, 2) each
+    kept = size_without_table(want) - 2 * 128  # in addition to the two states, (5, 3, 2) each
     assert kept == (384 if fresh else 0)  # the gates, (4, 1, 3, 8)
     for other in (run(ops, feeds), run(ops, feeds, ()), on_gpu(ops, feeds, names)):
         for name in names:

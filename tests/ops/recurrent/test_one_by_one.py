@@ -1,4 +1,4 @@
-"""Step nets whose shapes depend on data: against NumPy, what is linked and shared, and what is refused."""
+"""Step nets whose shapes depend on data, compared with NumPy; links, shared blobs, errors."""
 
 import numpy as np
 import pytest

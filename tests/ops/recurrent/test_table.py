@@ -1,4 +1,4 @@
-"""RecurrentNetworkBlobFetcher: what recurrent nets keep of their steps, read from the table it belongs to."""
+"""RecurrentNetworkBlobFetcher: the values that recurrent nets store of their steps, read from their table."""
 
 import numpy as np
 import pytest

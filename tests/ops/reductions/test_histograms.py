@@ -72,7 +72,7 @@ class TestSelfBinningHistogram(OperatorSuite):
         low, high = values.min(), values.min() + np.ptp(values) * 1.0001
         space = np.linspace if op.bin_spacing == "linear" else np.geomspace
         edges = space(low, high, op.num_bins + 1)
-        # A value at an edge may lie on either side of it, in single precision; a second set of edges finds such cases.
+        # In single precision, a value at an edge may fall on either side of it; a second set of edges finds such cases.
         counts = [sum(edges[i] <= v < edges[i + 1] for v in values) for i in range(op.num_bins)]
         close = np.abs(values[:, None] - edges[1:-1]).min(initial=1) < 1e-5
         alone = np.ptp(values) == 0

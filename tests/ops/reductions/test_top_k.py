@@ -105,7 +105,7 @@ def test_with_k_as_an_input_a_scalar_is_refused_when_it_runs():
 
 
 def test_a_few_of_many_are_not_sorted():
-    """Half a million elements: sorting takes over ten times as long as one look at each."""
+    """Half a million elements: sorting takes over ten times as long as one pass."""
     x = np.random.default_rng(0).normal(size=(1, 500_000)).astype(np.float32)
     began = time.thread_time()
     run_plain(TopK(k=5).with_arity(1, 2), [x])

@@ -192,7 +192,7 @@ def test_lengths_that_do_not_fit(lengths, message):
 
 @pytest.mark.parametrize("op", [LengthsSum(), LengthsMax()], ids=lambda op: op.type)
 def test_segments_longer_than_a_piece(op, monkeypatch):
-    """Pieces are small here, so that segments come in several, and several pieces for one length."""
+    """Pieces are small here, so that a segment has several pieces, and a length, too."""
     monkeypatch.setattr(segment_groups, "CACHED_BYTES", 5 * 3 * 4)
     rng = np.random.default_rng(0)
     lengths = rng.integers(0, 14, 40).astype(np.int32)

@@ -31,6 +31,6 @@ class TestAdam(OperatorSuite):
         t = int(counter[0]) + 1
         m1 = op.beta1 * m1 + (1 - op.beta1) * g
         m2 = op.beta2 * m2 + (1 - op.beta2) * g**2
-        # Caffe2 adds epsilon to the root before the bias is taken out of it.
+        # Caffe2 adds epsilon to the root before the bias correction.
         effective = m1 / (1 - op.beta1**t) / (np.sqrt(m2) + op.epsilon) * np.sqrt(1 - op.beta2**t)
         return [p + lr * effective, m1, m2, effective][: op.n_out]

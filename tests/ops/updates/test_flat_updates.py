@@ -49,7 +49,7 @@ def _inputs(op, size):
 
 
 def _run(op, values, specs, inplace):
-    """Run the prepared kernel on buffers of the specs it asks for; return it and the outputs' buffers."""
+    """Run the prepared kernel on buffers of the specs that it requires; return it and the outputs' buffers."""
     op.with_arity(len(values), max(op.n_out, type(op).n_out))
     prepared = prepared_kernels(op.type, CPU)[0].make(op, None, *specs)
     inputs = []

@@ -50,7 +50,7 @@ class TestFtrl(_Ftrl):
     refusals = refused(Ftrl)
 
     def kept(self, op, z, i):
-        """The share of a weight that is kept: each by itself."""
+        """The factor by which each weight shrinks, for single weights."""
         return max(0, 1 - op.lambda1 / abs(z[i]))
 
 
@@ -59,7 +59,7 @@ class TestGFtrl(_Ftrl):
     refusals = refused(GFtrl)
 
     def kept(self, op, z, i):
-        """The share of a weight that is kept: all of a column together."""
+        """The factor by which the weights of a column shrink together."""
         return max(0, 1 - op.lambda1 * np.sqrt(len(z)) / np.linalg.norm(z[:, i[1]]))
 
 

@@ -252,7 +252,7 @@ def test_the_last_iteration_that_int64_can_hold_has_no_successor():
     ("op", "state"), [(SparseAdagrad(), (9, 3)), (RowWiseSparseAdagrad(), (9,))], ids=["each", "row"]
 )
 def test_pieces_of_rows(op, state, repeated, monkeypatch):
-    """Rows that are updated in pieces end as those that are updated at once."""
+    """Rows updated in pieces are equal to rows updated at once."""
     rng = np.random.default_rng(0)
     indices = rng.integers(0, 9, 20) if repeated else rng.permutation(9)
     given = [

@@ -22,7 +22,7 @@ def draw_case(data, cls):
     filters = draw(floats(2, 2 // op.group, op.kernel, op.kernel))
     reach = op.dilation * (op.kernel - 1) + 1
     out = [(n + 2 * op.pad - reach) // op.stride + 1 for n in x.shape[2:]]
-    # Reads jump at the edges, and their slopes at places: offsets stay clear of integers.
+    # Sampled values jump at the edges, and their slopes at integers, so offsets avoid integers.
     whole = np.random.default_rng(draw(st.integers(0, 2**32 - 1))).integers(
         -2, 2, (len(x), 2 * op.deformable_group * op.kernel**2, *out)
     )

@@ -49,7 +49,7 @@ def test_they_are_for_prediction(op):
 
 def test_a_conv_that_carries_its_relu_is_run_as_one():
     w, x = np.float32([[[[-1.0]]]]), np.float32([[[[2.0, -3.0]]]])
-    for engine, want in (("NNPACK", [0.0, 3.0]), ("", [-2.0, 3.0])):  # the engine alone reads it, in Caffe2 too
+    for engine, want in (("NNPACK", [0.0, 3.0]), ("", [-2.0, 3.0])):  # only the engine reads it, in Caffe2 too
         op = make_op("Conv", ["x", "w"], ["y"], kernel=1, activation="Relu", engine=engine)
         assert as_fused(op).type == ("ConvRelu" if engine else "Conv") and op.type == "Conv"
         workspace = Workspace()

@@ -24,7 +24,7 @@ def draw_pool(data, cls, **values):
         kernel = tuple(draw(st.integers(1, 3)) for _ in extents)
         given |= {"kernels": kernel, "strides": tuple(draw(st.integers(1, 3)) for _ in extents)}
         given["legacy_pad"] = draw(st.sampled_from([0, 0, 1, 2, 3]))
-        if given["legacy_pad"] == 3:  # with larger strides a last window could lie outside of X
+        if given["legacy_pad"] == 3:  # with larger strides the last window could be outside of X
             given["strides"] = tuple(min(s, k) for s, k in zip(given["strides"], kernel))
         if given["legacy_pad"] in (0, 3):
             begin = tuple(draw(st.integers(0, k - 1)) for k in kernel)

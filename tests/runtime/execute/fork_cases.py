@@ -1,4 +1,4 @@
-"""What a forked process does with what its parent had made: run by test_fork.py, a case in a process of its own.
+"""A forked process with objects that its parent created: test_fork.py runs each case in a process of its own.
 
 ``python fork_cases.py CASE FOLDER`` ends with status 0 if the case holds; a child that takes minutes hangs.
 """
@@ -202,7 +202,7 @@ def queues(folder):
 
 
 def waiting_parts(folder):
-    """A net whose operators wait for one another runs in a child, also if the parent is in the midst of such a run."""
+    """A net whose operators wait for each other runs in a child, even if the parent is in the middle of such a run."""
     workspace = Workspace()
     workspace.feed("x", np.ones(3, np.float32))
     for name in ("queue", "never"):
@@ -263,7 +263,7 @@ def prefetch(folder):
 
 
 def loaders(folder):
-    """Loader threads of data_workers stay in the parent: the child's net says so, and can have its own."""
+    """Loader threads of data_workers do not exist in the child: an error says so, and it can start its own."""
     net = core.Net("reads")
     coordinator = data_workers.init_data_input_workers(
         net, ["x"], lambda worker, size: [np.ones((size, 2), np.float32)], 4, input_source_name="train"
@@ -310,7 +310,7 @@ def readers(folder):
 
 
 def images(folder):
-    """The threads that decode stay in the parent: the child gets an error, and asks for new batches."""
+    """The decoding threads do not exist in the child, which gets an error and requests new batches."""
     pixels = np.arange(12 * 8 * 8 * 3, dtype=np.uint8).reshape(12, 8, 8, 3)
     loader = ImageLoader(ImageArrays(pixels, np.arange(12)), ImageTransform(crop=8, is_test=True), threads=2)
     batches = loader.batches(range(12), 2)

@@ -201,7 +201,7 @@ def test_a_time_limit_is_above_zero(limit):
 
 
 def test_who_is_woken_in_vain_passes_it_on():
-    """A reader that is cancelled just as a record comes leaves it to the next one."""
+    """If a reader is cancelled just when a record arrives, the next reader gets the record."""
     workspace, queue = waiting_net("DequeueBlobs")
     found = []
 
@@ -214,7 +214,7 @@ def test_who_is_woken_in_vain_passes_it_on():
         threads.append(threading.Thread(target=run, daemon=True))
         threads[-1].start()
         wait_until(lambda waiting=waiting: len(queue._not_empty._waiters) > waiting)
-    with queue._lock:  # both come before either reader can look
+    with queue._lock:  # both happen before a reader can check
         workspace.net("net")._runs[0]._cancelled = True
         queue._records.append(["record"])
         queue._not_empty.notify()

@@ -1,4 +1,4 @@
-"""Nets of one workspace that would spoil each other's blobs are refused."""
+"""Nets of one workspace that would overwrite each other's blobs are errors."""
 
 import numpy as np
 import pytest

@@ -20,7 +20,7 @@ pytestmark = pytest.mark.skipif("fork" not in multiprocessing.get_all_start_meth
 @pytest.mark.parametrize("case", re.findall(r"^def (\w+)\(folder\)", CASES.read_text(encoding="utf-8"), re.MULTILINE))
 def test_fork(case, tmp_path):
     environment = {**os.environ, "PYTHONPATH": str(ROOT), "OMP_NUM_THREADS": "2"}
-    # Python 3.12 and later warn of any fork of a process with threads, which is what is tried here.
+    # Python 3.12 and later warn of any fork of a process with threads, which is tested here.
     command = [sys.executable, "-W", "ignore::DeprecationWarning", str(CASES), case, str(tmp_path)]
     done = subprocess.run(command, env=environment, capture_output=True, text=True, timeout=HANG)
     assert done.returncode == 0, done.stderr

@@ -1,4 +1,4 @@
-"""Nets of several workers whose operators wait: others go on meanwhile, and an error ends those that wait."""
+"""Nets of several workers whose operators wait: others continue meanwhile, and an error ends those that wait."""
 
 import random
 import threading
@@ -162,7 +162,7 @@ class TestErrors:
             assert isinstance(caught.value, KeyError)
 
     def test_an_error_of_the_operator_that_waits_is_raised_while_others_have_work(self, workspace, queue):
-        """It asks for its turn, and gets it before the next operator."""
+        """It requests the lock, and gets it before the next operator."""
         seen = []
 
         def works(inputs, outputs):
@@ -305,7 +305,7 @@ class TestRuns:
         assert Observer.told == ["starts", "ends"] * 2 + ["starts"]
 
     def test_a_run_takes_turns_with_no_thread_that_an_operator_starts(self, workspace):
-        """The operator waits for threads of its own, in which nets wait for one another."""
+        """The operator waits for its own threads, whose nets wait for each other."""
         reads = net_of(READS, make_op("Relu", ["y"], ["z"]), name="reads")
         writes = net_of(WRITES, make_op("Relu", ["x"], ["w"]), name="writes", inputs=["queue", "x"])
         step = ExecutionStep(name="both", concurrent_substeps=True)
@@ -342,7 +342,7 @@ class TestEnds:
         assert over.is_set()
 
     def test_a_time_limit_names_the_operator_that_waits_in_another_thread(self, workspace, queue):
-        """The caller's thread is through with its operator when the limit comes."""
+        """The caller's thread has finished its operator when the time limit is reached."""
         workspace.feed("other", BlobsQueue(1, 1, "other"))
         ops = [READS, WRITES, make_op("DequeueBlobs", ["other"], ["z"])]
         workspace.create_net(net_of(*ops, inputs=["queue", "other", "x"]))

@@ -1,4 +1,4 @@
-"""The random state of a workspace, taken and set."""
+"""The random state of a workspace, read and set."""
 
 import numpy as np
 import pytest

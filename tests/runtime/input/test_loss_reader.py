@@ -1,4 +1,4 @@
-"""LossReader: what a run left, told one call later, on the CPU and on GPUs."""
+"""LossReader: the values of a run, returned one call later, on the CPU and on GPUs."""
 
 import numpy as np
 import pytest

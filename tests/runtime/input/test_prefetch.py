@@ -410,7 +410,7 @@ def test_many_at_once_in_workspaces_of_their_own():
     assert not failures
 
 
-# What is counted and said.
+# Statistics and messages.
 
 
 def test_waiting_is_counted_and_warned_of_once(caplog, monkeypatch):
@@ -438,7 +438,7 @@ def test_a_fast_source_is_idle():
     with Prefetch(Workspace(), counting(6), blobs=["x"], depth=2) as input:
         for number, _ in enumerate(input):
             if number < 4:  # then the source is at its end
-                wait_until(lambda: input._changed._waiters)  # its thread waits for room
+                wait_until(lambda: input._changed._waiters)  # its thread waits, since the queue is full
                 time.sleep(0.01)
     state = input.state()
     assert state.idle > 0.03

@@ -1,4 +1,4 @@
-"""Nets whose activations are kept in bfloat16: how far they stray, what stays float32, and how little is converted."""
+"""Nets with activations in bfloat16: their errors, which values are float32, and the number of conversions."""
 
 import os
 import subprocess

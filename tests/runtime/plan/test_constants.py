@@ -1,4 +1,4 @@
-"""Parameters that do not change: put in order once, and again when they do change."""
+"""Constant parameters: reordered once, and again when they change."""
 
 import numpy as np
 import pytest
@@ -33,7 +33,7 @@ def workspace():
 
 
 def check(workspace):
-    """Compare the output with what a net in another workspace makes of the same blobs."""
+    """Compare the output with that of a net in another workspace with the same blobs."""
     other = Workspace(threads=1)
     for name in ("x", "w"):
         other.feed(name, workspace.fetch(name))

@@ -1,4 +1,4 @@
-"""Nets of If within one another, 100 deep: made, differentiated, copied, written, read, created and run."""
+"""Nets of If nested 100 deep: made, differentiated, copied, written, read, created and run."""
 
 import sys
 

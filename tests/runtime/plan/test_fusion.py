@@ -1,4 +1,4 @@
-"""Fusion: which operators become one, which stay apart, and the numbers of both."""
+"""Fusion: which operators are fused and which are not, with the same results."""
 
 import numpy as np
 import pytest

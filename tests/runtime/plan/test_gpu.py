@@ -1,4 +1,4 @@
-"""Nets on GPUs: where values are stored, how they are copied, what is refused; on real GPUs and on doubles."""
+"""Nets on GPUs: where values are stored, how they are copied, errors; on real GPUs and on test doubles."""
 
 import threading
 
@@ -280,7 +280,7 @@ def test_random_numbers_are_those_of_the_cpu(one_gpu, op_type):
 
 
 def exchange(type, steps):
-    """Two GPUs and the host hand values round, over and over."""
+    """Two GPUs and the host pass values around, many times."""
     ops = []
     for _ in range(3):
         ops += [

@@ -90,11 +90,11 @@ def run_on_gpu(suite, test, examples):
         return run()
     marks = [mark.args for mark in getattr(function, "pytestmark", ()) if mark.name == "parametrize"]
     if not any(name == "device" for name, _ in marks):
-        return None  # no array to look at
+        return None  # no array
     others = [(name, values) for name, values in marks if name != "device"]
     parameters = inspect.signature(function).parameters
     if parameters.keys() - {"device"} - {name for name, _ in others}:
-        return None  # it wants a folder or the like: about files, not arrays
+        return None  # it needs a folder or the like: a test of files, not of arrays
     for chosen in itertools.product(*(values for _, values in others)):
         function(device=GPU, **dict(zip([name for name, _ in others], chosen)))
 
@@ -117,7 +117,7 @@ def test_the_table_of_operators_of_the_host_names_operators():
     assert OF_THE_HOST.keys() <= set(operator_types())
 
 
-# What goes from place to place.
+# Copies between devices.
 
 
 def transfers_of_a_step(machine, workspace, times=1):
@@ -173,7 +173,7 @@ def test_a_constant_goes_to_its_gpu_once():
 
 
 def test_what_a_kernel_reads_on_the_host_does_not_leave_it():
-    """A counter on the host gives each GPU its rate; the GPU is not asked for what it has just been given."""
+    """A counter on the host determines the rate on each GPU; the rate is not copied back from the GPU."""
     made = net(
         make_op("Iter", ["count"], ["count"]),
         on(0, "LearningRate", ["count"], ["rate"], base_lr=1.0, policy="inv", gamma=1.0, power=1.0),
@@ -261,7 +261,7 @@ def test_copies_that_did_not_wait_would_be_found(executor, monkeypatch):
         handing_over(executor, ONE_WAY)
 
     def at_once(here):
-        """Return an event that has come before the GPU has done anything."""
+        """Return an event that is complete before the GPU has done anything."""
         with here._device:
             return here.xp.cuda.Stream().record(here.xp.cuda.Event(disable_timing=True))
 
@@ -284,7 +284,7 @@ def test_copies_that_did_not_wait_would_be_found(executor, monkeypatch):
 
 @pytest.mark.parametrize("executor", ["simple", "dag"])
 def test_copies_between_gpus_begin_when_their_value_is_there(executor):
-    """The first GPU needs the value of the second one last; the copy goes on while both compute."""
+    """The first GPU needs the value of the second one last; the copy continues while both compute."""
     ops = [on(1, "Scale", ["b"], ["g"], scale=2.0), on(1, "Relu", ["b"], ["rest"])]
     ops += [on(0, "Relu", ["a"], ["r"]), on(0, "Sum", ["r", "g"], ["y"])]
     with gpus(2) as machine:
@@ -347,7 +347,7 @@ def test_work_outside_of_its_gpus_stream_would_be_found(monkeypatch):
 
 
 def test_memory_given_up_while_others_copy_it_is_safe():
-    """A workspace whose blobs go away right after a run leaves no copy in flight."""
+    """If the blobs of a workspace are freed right after a run, no copy is still in progress."""
     with gpus(2):
         for _ in range(3):
             handing_over().reset()

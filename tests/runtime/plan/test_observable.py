@@ -1,4 +1,4 @@
-"""Observable blobs: what is kept, what is not, and that results do not depend on it."""
+"""Observable blobs: which values are kept, and that results do not depend on the choice."""
 
 import numpy as np
 import pytest

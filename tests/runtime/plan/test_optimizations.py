@@ -1,4 +1,4 @@
-"""Optimizations by name: where they can be switched off, what an unknown name says, and that each one does go."""
+"""Optimizations by name: where they can be switched off, the error for unknown names, and that each is really off."""
 
 import re
 

@@ -1,4 +1,4 @@
-"""Kernels in two halves: what a step begins is waited for as late as can be, whatever happens in between."""
+"""Kernels in two halves: the second half waits as late as possible, also after errors."""
 
 import numpy as np
 import pytest

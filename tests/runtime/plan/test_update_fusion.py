@@ -192,7 +192,7 @@ def test_two_lanes():
 
 def test_operators_between():
     ops = [update("a"), make_op("Exp", ["lr"], ["e"]), update("c")]
-    assert both(ops) == [["Exp"], [U, U]]  # nothing to do with one another
+    assert both(ops) == [["Exp"], [U, U]]  # independent
     ops = [update("a"), make_op("Exp", ["a"], ["e"]), update("c")]
     assert both(ops) == [[U], ["Exp"], [U]]  # it reads the parameter
     ops = [update("a"), make_op("Exp", ["a_grad"], ["a"]), update("c")]
@@ -202,7 +202,7 @@ def test_operators_between():
     ops = [update("a"), make_op("Scale", ["lr"], ["lr"], scale=0.5), update("c")]
     assert both(ops) == [[U], ["Scale"], [U]]  # the rate is another one
     ops = [update("a"), update("b"), make_op("Exp", ["c"], ["e"], control_input=["a"]), update("c")]
-    assert both(ops) == [[U], ["Exp"], [U, U]]  # what is waited for stays alone
+    assert both(ops) == [[U], ["Exp"], [U, U]]  # an update that others wait for is not fused
 
 
 def test_a_number_that_another_update_makes():

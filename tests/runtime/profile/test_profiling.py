@@ -1,4 +1,4 @@
-"""Profiles: sums, names and counts, flops and bytes, reasons, lanes, traces; the net itself is left as it is."""
+"""Profiles: sums, names and counts, flops and bytes, reasons, lanes, traces; the net is unchanged."""
 
 import json
 

@@ -1,4 +1,4 @@
-"""Run a net on ever new shapes, or ever new nets, and print how much memory the process has after each tenth.
+"""Run a net on new shapes, or new nets, again and again; print the memory of the process after each tenth.
 
 ``python soak.py shapes 10000`` and ``python soak.py nets 1000`` take some minutes; run by test_memory.py.
 A third argument bounds the bytes of primitives that are kept, so that short runs reach their level.

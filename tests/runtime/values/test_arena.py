@@ -1,4 +1,4 @@
-"""Arenas: one run at a time, memory that comes back, nets at the same time."""
+"""Arenas: one run at a time, memory that is freed, concurrent nets."""
 
 import threading
 

@@ -1,4 +1,4 @@
-"""Memory: bounded over new shapes and new nets, given back when nets are deleted and workspaces are reset or end."""
+"""Memory: bounded over new shapes and new nets, freed when nets are deleted and workspaces are reset or freed."""
 
 import gc
 import os
@@ -23,7 +23,7 @@ needs_library = pytest.mark.skipif(not onednn.available(), reason="needs oneDNN"
 
 @pytest.fixture
 def uncollected():
-    """In the test, only what has no reference left is freed: reference cycles stay."""
+    """In the test, only objects without references are freed, not reference cycles."""
     gc.collect()
     gc.disable()
     yield

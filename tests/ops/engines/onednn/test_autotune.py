@@ -1,4 +1,4 @@
-"""Which of several kernels serves: measured, remembered in a file, left alone where nothing is to be measured."""
+"""The choice among several kernels: measured, stored in a file, not measured where there is no choice."""
 
 import json
 from types import SimpleNamespace

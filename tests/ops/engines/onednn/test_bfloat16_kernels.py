@@ -262,7 +262,7 @@ def test_max_pool_after_a_relu(channels, args):
     want = interpret([*pool, relu], {n: v.plain().astype(np.float64) for n, v in values.items()})
     for op_def in (*pool, relu):
         run(op_def, values)
-    differ = values["dx"].plain() != want["dx"]  # rounding makes ties, of which the first takes all
+    differ = values["dx"].plain() != want["dx"]  # rounding makes ties, of which the first gets the whole gradient
     assert np.mean(differ) < 0.02 and values["dx"].spec.rounds
     assert values["dx"].plain().sum() == want["dx"].sum() or differ.any()
 
@@ -373,7 +373,7 @@ def test_copies_keep_the_type_and_weighted_sums_do_not():
 
 @pytest.mark.parametrize("op_type", ["Conv", "FC", "BatchMatMul"])
 def test_inputs_in_float32_are_rounded_once_each(op_type):
-    """So a kernel gives the same, to the last bit, for inputs that somebody has rounded before."""
+    """So the results are bit-identical for inputs that have been rounded before."""
     arrays, args = {
         "Conv": ({"x": random(2, 16, 9, 9), "w": random(32, 16, 3, 3, seed=1)}, {"kernel": 3}),
         "FC": ({"x": random(64, 128), "w": random(96, 128, seed=1), "b": random(96, seed=2)}, {}),

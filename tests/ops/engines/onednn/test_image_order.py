@@ -32,7 +32,7 @@ def predictor(create, *args, **options):
 
 @pytest.fixture
 def timed(monkeypatch):
-    """Let an order be the faster one; the keys that were asked for."""
+    """Make one order the faster one; return the requested keys."""
     monkeypatch.setenv("NETBUILDER_MEASURE", "1")
     monkeypatch.setattr(image_order, "WORTH_MEASURING", 1)
 

@@ -1,4 +1,4 @@
-"""Kernels one after the other: layouts that are kept, kernels that are fused, calls that allocate nothing."""
+"""Sequences of kernels: layouts passed on, fused kernels, calls that allocate nothing."""
 
 import tracemalloc
 

@@ -21,12 +21,12 @@ from netbuilder.ops.engines.onednn.registration import kernel_table
 
 TABLE = kernel_table()
 
-# Kernels for values in a layout alone: golden cases, whose values are plain, go by them.
+# Kernels only for values in a layout: golden cases, whose values are plain, do not use them.
 BLOCKED_ALONE = {
     "Alias", "Concat", "Copy", "DepthConcat", "Scale", "Split", "StopGradient", "WeightedSum",
 }  # fmt: skip
 
-# What is left to the array kernels, by parts of the cases' labels: broadcasting, other types, weights, ...
+# Cases that the array kernels compute, by parts of their labels: broadcasting, other types, weights, ...
 BROADCAST = ("NumPy", "both", "legacy", "scalar", "one-element", "broadcast", "int", "double")
 LEFT = {
     "Add": BROADCAST,
@@ -58,7 +58,7 @@ CASES = [
 
 
 def left(case):
-    """Whether a case is none for oneDNN; LRN's second output is not, nor are groups of channels that come last."""
+    """Whether oneDNN does not compute a case, such as LRN's second output or groups of channels last."""
     if case.op in ("GroupNorm", "InstanceNorm"):
         return case.args.get("order") == "NHWC"
     if case.op == "LRN":

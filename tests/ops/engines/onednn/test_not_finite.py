@@ -76,8 +76,8 @@ MORE = {
 # it does not enter. Here it does not.
 PADDED = {"Conv", "ConvGradient", "ConvTranspose", "ConvTransposeGradient"}
 
-# Operators whose kernels over arrays multiply a gradient by 0 where it does not go: NaN where it is not finite.
-# Here it goes to the maximum of a window alone.
+# Operators whose array kernels multiply a gradient by 0 where it has no effect: NaN if it is not finite.
+# Here only the maximum of a window gets it.
 SPREAD = {"MaxPoolGradient", "MaxPool1DGradient", "MaxPool2DGradient", "MaxPool3DGradient"}
 
 # Operators with a kernel that no case here reaches, and why.
@@ -102,7 +102,7 @@ if not has_instructions("avx512"):
 # Operators, by the number of their inputs, that know the shape of their result only when they run.
 BY_VALUES = {("Split", 2), ("Reshape", 2)}
 
-# The output that a gradient comes from, where it is not the first.
+# The output that a gradient belongs to, if it is not the first.
 LOSS = {"SoftmaxWithLoss": 1}
 
 
@@ -146,7 +146,7 @@ def run(op_def, values, kind, rank):
 
 
 def reached(op_def, arrays):
-    """Where what is not finite among the inputs enters the results, without padding."""
+    """Return which results depend on inputs that are not finite, without padding."""
     marks = {name: (~np.isfinite(x)).astype(np.float64) for name, x in arrays.items()}
     poisoned = {name for name, mark in marks.items() if mark.any()}
     found = []
@@ -267,7 +267,7 @@ CHANNELS = {
 IMAGES = {"x": random(2, 17, 6, 6), "w": random(17, 17, 3, 3, seed=4), "b": random(17, seed=5)}
 CONV = make_op("Conv", ["x", "w", "b"], ["y"], kernel=3)
 
-# What is fused with a Relu -> operators before it, and their inputs.
+# The operators fused with a Relu -> these operators and their inputs.
 FUSED = {
     "SpatialBN": [
         (ops, {"x": random(2, 17, 6, 6), **weights, **CHANNELS})

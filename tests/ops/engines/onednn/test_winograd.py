@@ -85,7 +85,7 @@ def test_forward(case, block, threads, bias, chosen):
     op_def = make_op("Conv", list(arrays), ["y"], **given)
     values = [value_of(array, block if name == "x" else 0) for name, array in arrays.items()]
     bound = bind(kernels_conv.conv, decode(find("Conv"), op_def), values, threads=threads)
-    for _ in range(2):  # what the first run leaves in scratch memory is no part of the second
+    for _ in range(2):  # the second run must not use what the first left in scratch memory
         bound.call()
     assert chosen
     near(bound.outputs[0].plain(), exact([op_def], arrays)["y"])
@@ -118,7 +118,7 @@ def test_joined_with_what_follows(add, chosen):
     values += [value_of(addend, B16)] if add else []
     bound = bind(make, decode(find("Conv"), op_def), values, threads=2)
     bound.call()
-    # What is added is left to the library's own kernels; narrower CPUs have no product with a Relu.
+    # Fusions with a sum use the library's own kernels; narrower CPUs have no product with a Relu.
     assert bool(chosen) != add or not has_instructions("avx512")
     near(bound.outputs[0].plain(), np.maximum(want + addend if add else want, 0))
 

@@ -47,7 +47,10 @@ GONE = {
         netbuilder.graph.backward.BackwardPass.made
         netbuilder.graph.gradient_shares.add_up(blob,shares,base_if_free,debug_info)
     """,
-    "a step of plans": "netbuilder.runtime.turns.bind_turning",
+    "steps of plans and profiles, which take objects that only these have": """
+        netbuilder.runtime.profile_memory.memory_of(net,recorder,parameters)
+        netbuilder.runtime.turns.bind_turning
+    """,
     "used by the compatibility layer alone": """
         netbuilder.graph.lenient.warn_ignored(taker,name,text)
         netbuilder.graph.net_records.NetRecords

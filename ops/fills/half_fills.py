@@ -11,6 +11,7 @@ from netbuilder.ops.core.contexts import GradientContext, RunContext
 from netbuilder.ops.core.declaration import operator_class
 from netbuilder.ops.core.operator import Operator, TensorSpec
 from netbuilder.ops.core.registry import kernel, register
+from netbuilder.ops.engines.random import filled, uniform
 from netbuilder.proto import ArgumentError, OperatorDef
 
 __all__ = ["Float16ConstantFill", "Float16UniformFill"]
@@ -78,4 +79,6 @@ def float16_constant_fill(op: Float16ConstantFill, ctx: RunContext) -> tuple[Any
 
 @kernel(Float16UniformFill)
 def float16_uniform_fill(op: Float16UniformFill, ctx: RunContext) -> tuple[Any, ...]:
-    return ((ctx.uniform(op.shape) * (op.max - op.min) + op.min).astype(np.float16),)
+    key, start = ctx.position(op.shape)
+    found = filled(ctx.xp, uniform, key, op.shape, lambda u: u * (op.max - op.min) + op.min, np.float16, start=start)
+    return (found,)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Callable
 from typing import Any, Literal
 
 import numpy as np
@@ -12,6 +13,7 @@ from netbuilder.ops.core.declaration import operator_class
 from netbuilder.ops.core.given_numbers import one_number
 from netbuilder.ops.core.operator import Operator, TensorSpec, require
 from netbuilder.ops.core.registry import kernel, register
+from netbuilder.ops.engines.random import Draw, filled, normal, uniform
 from netbuilder.ops.fills.fill import Fill
 from netbuilder.proto import ArgumentError
 from netbuilder.proto.errors import counted
@@ -61,17 +63,23 @@ def _fan(op: Operator, shape: Shape, axis: int) -> int:
     return max(math.prod(shape[:axis] + shape[axis + 1 :]), 1)
 
 
+def _filled(ctx: RunContext, draw: Draw, shape: Shape, finish: Callable[[Any], Any], dtype: Any = np.float32) -> Any:
+    key, start = ctx.position(shape)
+    return filled(ctx.xp, draw, key, shape, finish, dtype, start=start)
+
+
 @kernel(XavierFill)
 def xavier_fill(op: XavierFill, ctx: RunContext, like: Any = None) -> tuple[Any, ...]:
     shape = op.target(ctx, like)
     bound = math.sqrt(3.0 / _fan(op, shape, 0))
-    return (((ctx.uniform(shape) * 2.0 - 1.0) * bound).astype(np.float32),)
+    return (_filled(ctx, uniform, shape, lambda u: (u * 2.0 - 1.0) * bound),)
 
 
 @kernel(MSRAFill)
 def msra_fill(op: MSRAFill, ctx: RunContext, like: Any = None) -> tuple[Any, ...]:
     shape = op.target(ctx, like)
-    return ((ctx.normal(shape) * math.sqrt(2.0 / _fan(op, shape, 1))).astype(np.float32),)
+    deviation = math.sqrt(2.0 / _fan(op, shape, 1))
+    return (_filled(ctx, normal, shape, lambda z: z * deviation),)
 
 
 @register
@@ -92,7 +100,7 @@ class GaussianFill(Fill):
 
 @kernel(GaussianFill)
 def gaussian_fill(op: GaussianFill, ctx: RunContext, like: Any = None) -> tuple[Any, ...]:
-    return ((ctx.normal(op.target(ctx, like)) * op.std + op.mean).astype(np.float32),)
+    return (_filled(ctx, normal, op.target(ctx, like), lambda z: z * op.std + op.mean),)
 
 
 def _bounds_on_host(op: Fill, index: int) -> Literal["here", "host", "any"]:
@@ -164,31 +172,31 @@ def _check_bounds_together(op: Fill) -> None:
         raise ArgumentError(f"{op.type}: min and max must both be inputs, or both arguments; got 2 inputs, one bound")
 
 
-def _drawn(op: UniformFill | UniformIntFill, ctx: RunContext, like: Any, low: Any, high: Any) -> tuple[Any, Any, Any]:
-    """Return the bounds, and numbers in [0, 1) of the shape of Y: without rows if the inputs have min above max."""
+def _range(op: UniformFill | UniformIntFill, ctx: RunContext, like: Any, low: Any, high: Any) -> tuple[Any, Any, Shape]:
+    """Return the bounds, and the shape of Y: without rows if the inputs have min above max."""
     shape = op.target(ctx, like)
     if low is None:
-        return op.min, op.max, ctx.uniform(shape)
+        return op.min, op.max, shape
     least, most = one_number(op, ctx, low, "min"), one_number(op, ctx, high, "max")
     if least > most:
         if not shape:
             _check_range(op.type, least, most)
         shape = (0, *shape[1:])
-    return least, most, ctx.uniform(shape)
+    return least, most, shape
 
 
 @kernel(UniformFill)
 def uniform_fill(
     op: UniformFill, ctx: RunContext, like: Any = None, low: Any = None, high: Any = None
 ) -> tuple[Any, ...]:
-    least, most, drawn = _drawn(op, ctx, like, low, high)
-    return ((drawn * (most - least) + least).astype(np.float32),)
+    least, most, shape = _range(op, ctx, like, low, high)
+    return (_filled(ctx, uniform, shape, lambda u: u * (most - least) + least),)
 
 
 @kernel(UniformIntFill)
 def uniform_int_fill(
     op: UniformIntFill, ctx: RunContext, like: Any = None, low: Any = None, high: Any = None
 ) -> tuple[Any, ...]:
-    least, most, drawn = _drawn(op, ctx, like, low, high)
-    steps = ctx.xp.floor(drawn * (int(most) - int(least) + 1))
-    return ((steps + int(least)).astype(np.int32),)
+    least, most, shape = _range(op, ctx, like, low, high)
+    first, count, xp = int(least), int(most) - int(least) + 1, ctx.xp
+    return (_filled(ctx, uniform, shape, lambda u: xp.floor(u * count) + first, np.int32),)

@@ -1,6 +1,7 @@
 """Fills with random numbers."""
 
 import math
+import tracemalloc
 
 import numpy as np
 import pytest
@@ -8,6 +9,7 @@ import pytest
 from checks import DEVICES, interpret, run_plain
 from fill_suite import FillOperatorSuite, draw_shape, shared_refusals
 from netbuilder.ops.core.operator import encode
+from netbuilder.ops.engines.random import filled, normal, uniform
 from netbuilder.ops.fills.random_fill import GaussianFill, MSRAFill, UniformFill, UniformIntFill, XavierFill
 from netbuilder.proto import ArgumentError
 from netbuilder.proto.arguments import make_op
@@ -140,3 +142,25 @@ def test_bounds_from_inputs_that_leave_no_range(op_type, dtype):
 def test_two_outputs_draw_different_numbers():
     found = interpret([make_op("UniformFill", [], [name], shape=[8]) for name in ("a", "b")], {})
     assert not (found["a"] == found["b"]).any()
+
+
+@pytest.mark.parametrize("draw", [uniform, normal])
+def test_a_large_fill_has_the_numbers_of_one_in_whole(draw):
+    def finish(x):
+        return x * 0.3 + 1.0
+
+    shape = (3, 17_001)
+    made = filled(np, draw, 9, shape, finish, np.float32, start=5)
+    np.testing.assert_array_equal(made, finish(draw(np, 9, shape, start=5)).astype(np.float32))
+
+
+@pytest.mark.parametrize("kind", ["XavierFill", "MSRAFill", "GaussianFill", "UniformFill", "UniformIntFill"])
+def test_a_large_fill_takes_little_more_memory_than_its_result(kind):
+    workspace = Workspace()
+    tracemalloc.start()
+    try:
+        workspace.run_operator_once(make_op(kind, [], ["x"], shape=[1000, 2000]))
+        most = tracemalloc.get_traced_memory()[1]
+    finally:
+        tracemalloc.stop()
+    assert most < 2.5 * workspace.fetch("x").nbytes  # the kernel's array and the blob's

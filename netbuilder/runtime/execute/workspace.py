@@ -333,8 +333,11 @@ class Workspace:
             self._refuse_overwriting(net)
         with deep_nets():
             made = RuntimeNet(proto, self)
-        made.run_first()
-        made.finish()
+        try:
+            made.run_first()
+            made.finish()
+        finally:
+            made.forget_plans()  # whose values are reference cycles, and would keep the buffers of blobs that change
 
     def _refuse_overwriting(self, net: Any) -> None:
         """Raise NetError if ``net`` is the init net of a model for evaluation and would overwrite trained blobs."""

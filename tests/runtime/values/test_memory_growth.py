@@ -80,6 +80,17 @@ def test_a_deleted_net_gives_its_memory_back_at_once(uncollected, kind):
         assert not any(buffer() is not None for buffer in buffers)
 
 
+def test_a_net_that_runs_once_gives_its_memory_back_at_once(uncollected):
+    """An init net would keep the plain buffers of parameters whose layout changes later."""
+    workspace, before = workspace_with(), plans()
+    workspace.run_net_once(layers())
+    assert plans() == before
+    expected = np.array(workspace.fetch("total"))
+    workspace.create_net(layers(), overwrite=True)
+    workspace.run_net("net")
+    np.testing.assert_array_equal(workspace.fetch("total"), expected)
+
+
 def test_replacing_a_net_gives_the_memory_of_the_old_one_back(uncollected):
     workspace, before = workspace_with(), plans()
     for _ in range(3):

@@ -17,9 +17,9 @@ from netbuilder.proto import OperatorDef
 from netbuilder.proto.arguments import set_argument
 from netbuilder.runtime import Workspace
 
-__all__ = ["operator_trial"]
+__all__ = ["LEFT_OUT", "operator_trial"]
 
-_LEFT_OUT = {
+LEFT_OUT = {
     "Python": "calls the test's own functions",
     "PythonGradient": "calls the test's own functions",
     "LogFatal": "ends the net with the user's own error",
@@ -33,7 +33,7 @@ _TEXTS = ("NCHW", "NHWC", "", "x", "sum", "mean", "constant", "reflect", "edge",
 
 def operator_trial(folder: Path) -> Callable[[random.Random], None]:
     """Return a trial: a modified golden case of some operator, run in a new workspace."""
-    cases = [case for case in golden_data.cases() if case.op not in _LEFT_OUT and is_registered(case.op)]
+    cases = [case for case in golden_data.cases() if case.op not in LEFT_OUT and is_registered(case.op)]
     by_type: dict[str, list[Any]] = {}
     for case in cases:
         if sum(np.asarray(value).size for value in case.inputs.values()) < 5000:
@@ -43,7 +43,7 @@ def operator_trial(folder: Path) -> Callable[[random.Random], None]:
     def trial(rng: random.Random) -> None:
         case = rng.choice(by_type[rng.choice(types)])
         op = OperatorDef()
-        ops = [case.operator, *(g for g in case.gradient_ops if is_registered(g.type) and g.type not in _LEFT_OUT)]
+        ops = [case.operator, *(g for g in case.gradient_ops if is_registered(g.type) and g.type not in LEFT_OUT)]
         op.CopyFrom(rng.choice(ops))
         values = {**case.inputs, **case.outputs, **case.output_grads}
         inputs = {name: values[name] for name in op.input if name in values}

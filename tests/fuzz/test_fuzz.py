@@ -1,6 +1,10 @@
 """Fuzzing: a campaign detects crashes, hangs, foreign errors, large memory and written files, and finds none."""
 
+import os
 import random
+import subprocess
+import sys
+from pathlib import Path
 
 import pytest
 
@@ -12,6 +16,7 @@ from netbuilder.proto import NetDef, NetError, OperatorError
 from netbuilder.proto.arguments import make_op
 from waiting import HANG
 
+TESTS = Path(__file__).parent.parent
 SECONDS = 30  # of damaged files and random nets, including the start of the workers
 
 
@@ -21,6 +26,13 @@ def test_no_input_kills_hangs_or_gets_a_bare_error():
     assert all(outcome.counts.values()), f"no input of {[name for name, n in outcome.counts.items() if not n]}"
     shown = [f"{each.what} (python -m fuzz --only {each.kind!r} --number {each.number})" for each in outcome.findings]
     assert not shown, "\n".join(shown)
+
+
+def test_one_change_at_a_time():
+    command = [sys.executable, "-m", "fuzz.sweep", "BatchSparseToDense", "GatherRanges", "RoIPool", "TopK"]
+    paths = os.pathsep.join(map(str, (TESTS, TESTS.parent)))
+    done = subprocess.run(command, env={**os.environ, "PYTHONPATH": paths}, capture_output=True, text=True)
+    assert done.returncode == 0 and " inputs, 0 findings" in done.stdout, done.stdout + done.stderr
 
 
 EXPECTED = {

@@ -7,7 +7,7 @@ from typing import Any, Literal
 
 import numpy as np
 
-from netbuilder.ops.core.broadcasting import sum_to
+from netbuilder.ops.core.broadcasting import MOST_AXES, sum_to
 from netbuilder.ops.core.contexts import GradientContext, RunContext
 from netbuilder.ops.core.declaration import operator_class
 from netbuilder.ops.core.given_numbers import check_extents, integer_list
@@ -48,6 +48,8 @@ class Expand(Operator):
             ShapeError: the shapes cannot be broadcast.
         """
         require(min(shape, default=0) >= -1, self, f"extents must not be negative, except -1, got {tuple(shape)}")
+        ndim = max(len(x), len(shape))
+        require(ndim <= MOST_AXES, self, f"Y must have at most {MOST_AXES} axes, got {ndim}")
         try:
             return tuple(np.broadcast_shapes(tuple(x), tuple(1 if n == -1 else n for n in shape)))
         except ValueError:

@@ -12,9 +12,10 @@ from netbuilder.ops.core.declaration import operator_class
 from netbuilder.ops.core.operator import Operator, TensorSpec, require
 from netbuilder.proto import ArgumentError
 
-__all__ = ["Broadcasting", "placed_shape", "start_axis", "sum_to"]
+__all__ = ["MOST_AXES", "Broadcasting", "placed_shape", "start_axis", "sum_to"]
 
 Shape = tuple[int, ...]
+MOST_AXES = 32  # that NumPy broadcasts
 
 
 def start_axis(op_type: str, axis: int, axis_str: str, order: str, a: Shape, b: Shape) -> int:
@@ -91,6 +92,8 @@ class Broadcasting(Operator):
         """
         require(a.dtype == b.dtype, self, f"A and B must have the same type, got {a.dtype} and {b.dtype}")
         view = self.view(a.shape, b.shape)
+        ndim = max(a.ndim, len(view))
+        require(ndim <= MOST_AXES, self, f"A and B must have at most {MOST_AXES} axes, got {ndim}")
         try:
             shape = tuple(np.broadcast_shapes(a.shape, view))
         except ValueError:

@@ -62,6 +62,8 @@ def test_an_extent_of_minus_one_is_kept():
     x = np.arange(3, dtype=np.float32).reshape(1, 3, 1)
     (y,) = run_plain(Expand(), [x, np.int64([2, -1, 2])])
     assert np.array_equal(y, np.tile(x, (2, 1, 2)))
+    with pytest.raises(ShapeError, match="Expand: Y must have at most 32 axes, got 51"):
+        run_plain(Expand(), [x, np.ones(51, np.int64)])
     with pytest.raises(ShapeError, match=r"extents must not be negative, except -1, got \(-2, 1\)"):
         run_plain(Expand(), [x, np.int64([-2, 1])])
 

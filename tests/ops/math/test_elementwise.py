@@ -57,6 +57,7 @@ def placed(op, a, b):
 def refusals(cls):
     return (
         refusal(cls(), [f32(2, 3), f32(2)], r"A \(2, 3\) and B \(2,\) do not broadcast"),
+        refusal(cls(), [f32(*[1] * 40), f32(*[1] * 40)], "A and B must have at most 32 axes, got 40"),
         refusal(cls(broadcast=True, axis=1), [f32(2, 3, 4), f32(2)], "consecutive axes of A, from axis 1"),
         refusal(cls(broadcast=True), [f32(3), f32(2, 3)], "consecutive axes of A"),
         refusal(cls(axis=1), [f32(2, 3), f32(3)], "need broadcast=1", ArgumentError),

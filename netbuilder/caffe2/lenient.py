@@ -32,12 +32,14 @@ _logged_repeated_rows: list[str] = []
 _LOG = logging.getLogger("netbuilder")
 
 
-def build_leniently(op_type: str, inputs: list[str], outputs: list[str], debug_info: str, **kwargs: Any) -> OperatorDef:
+def build_leniently(
+    op_type: str, inputs: list[str], outputs: list[str], debug_info: str, op: OperatorDef, /, **kwargs: Any
+) -> OperatorDef:
     """Return an operator without checking it; arguments that it does not read are kept, with a warning.
 
     Args: see ``build_operator``. The operator type need not be registered.
     """
-    op = make_operator(op_type, inputs, outputs, debug_info, **kwargs)
+    make_operator(op_type, inputs, outputs, debug_info, op, **kwargs)
     if is_registered(op_type):
         cls = find(op_type)
         for name in unknown_arguments(cls, op):

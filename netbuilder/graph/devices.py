@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 
@@ -12,6 +12,9 @@ from netbuilder.proto import PROTO_CPU, DeviceOption, NetError
 from netbuilder.proto.arguments import make_device_option
 
 __all__ = ["Devices", "check_groups"]
+
+
+_LISTED = 8
 
 
 @dataclass(frozen=True)
@@ -24,6 +27,8 @@ class Devices:
 
     >>> Devices(PROTO_CPU, (0, 3)).scopes
     ('cpu_0/', 'cpu_3/')
+    >>> print(Devices(PROTO_CPU, (0, 3)), Devices(PROTO_CPU, (0, *range(16, 32))), sep="; ")
+    CPU 0, 3; CPU 0, 16 to 31
     """
 
     device_type: int
@@ -37,7 +42,11 @@ class Devices:
         return len(self.ids)
 
     def __str__(self) -> str:
-        return f"{'CPU' if self.is_cpu else 'GPU'} {', '.join(map(str, self.ids))}"
+        return self._text
+
+    @cached_property
+    def _text(self) -> str:
+        return f"{'CPU' if self.is_cpu else 'GPU'} {', '.join(_runs(self.ids))}"
 
     @property
     def is_cpu(self) -> bool:
@@ -82,6 +91,17 @@ class Devices:
         ('cpu_0/fc_w', 'cpu_3/fc_w')
         """
         return tuple(scope + short_name for scope in self.scopes)
+
+
+def _runs(numbers: Sequence[int]) -> Iterator[str]:
+    """Yield the numbers as text, long runs of consecutive ones as "0 to 15": each operator of a reduction has them."""
+    start = 0
+    for end in range(1, len(numbers) + 1):
+        if end < len(numbers) and numbers[end] == numbers[end - 1] + 1:
+            continue
+        run = numbers[start:end]
+        yield from map(str, run) if len(run) <= _LISTED else (f"{run[0]} to {run[-1]}",)
+        start = end
 
 
 def check_groups(groups: Sequence[Sequence[str]], devices: Devices) -> None:

@@ -167,8 +167,13 @@ class Net(NetBlobs):
             written = [ScopedName(blobs.next_name(op_type, i)) for i in range(outputs)]
         else:
             written = as_names(outputs, unnamed=self._unnamed)
-        op = self._build(op_type, read, written, user_source(2) if debug_info is None else debug_info, **kwargs)
-        self._net.op.add().CopyFrom(op)
+        ops = self._net.op
+        op = ops.add()
+        try:
+            self._build(op_type, read, written, user_source(2) if debug_info is None else debug_info, op, **kwargs)
+        except BaseException:
+            del ops[-1]
+            raise
         blobs.add_operator(read, written)
         for watch in operator_watchers:
             watch(op)

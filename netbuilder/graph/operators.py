@@ -118,6 +118,7 @@ def CreateOperator(
         as_names(inputs),
         as_names(outputs),
         user_source(2) if debug_info is None else debug_info,
+        OperatorDef(),
         name=name,
         control_input=control_input,
         device_option=device_option,
@@ -132,6 +133,8 @@ def build_operator(
     inputs: list[str],
     outputs: list[str],
     debug_info: str,
+    op: OperatorDef,
+    /,
     *,
     name: str = "",
     control_input: Any = None,
@@ -140,18 +143,20 @@ def build_operator(
     engine: str | None = None,
     **kwargs: Any,
 ) -> OperatorDef:
-    """Return the operator that ``CreateOperator`` describes, after all checks; the names have their scopes already."""
+    """Return the operator that ``CreateOperator`` describes, after all checks; the names have their scopes already.
+
+    It is built in ``op``, an empty message, which may be one of a net's: copies are a tenth of the time that nets take.
+    """
     cls = find(op_type)
     key = _key(cls, inputs, outputs, kwargs) if arg is None else None
     template = _templates.get(key) if key is not None else None
     if template is not None:
-        op = OperatorDef()
         op.CopyFrom(template)
         op.input.extend(inputs)
         op.output.extend(outputs)
         _set_fields(op, debug_info, name, control_input, device_option, arg, engine)
         return op
-    op = _with_arguments(op_type, inputs, outputs, kwargs)
+    op.CopyFrom(_with_arguments(op_type, inputs, outputs, kwargs))
     template = OperatorDef(type=op_type, arg=op.arg)
     _set_fields(op, debug_info, name, control_input, device_option, arg, engine)
     _check_argument_names(cls, op)
@@ -168,6 +173,8 @@ def make_operator(
     inputs: list[str],
     outputs: list[str],
     debug_info: str,
+    op: OperatorDef,
+    /,
     *,
     name: str = "",
     control_input: Any = None,
@@ -176,8 +183,8 @@ def make_operator(
     engine: str | None = None,
     **kwargs: Any,
 ) -> OperatorDef:
-    """Return the operator that ``CreateOperator`` describes, unchecked; the names have their scopes already."""
-    op = _with_arguments(op_type, inputs, outputs, kwargs)
+    """Return the operator that ``CreateOperator`` describes, as ``build_operator`` does, but unchecked."""
+    op.CopyFrom(_with_arguments(op_type, inputs, outputs, kwargs))
     _set_fields(op, debug_info, name, control_input, device_option, arg, engine)
     return op
 

@@ -21,7 +21,7 @@ from netbuilder.model.parameter_info import ParameterInfo
 from netbuilder.ops.updates.learning_rate import LearningRate
 from netbuilder.optimizers.learning_rate import check_policy
 from netbuilder.proto import PROTO_CPU, ArgumentError, DeviceOption, GradientError, TensorProto
-from netbuilder.proto.arguments import arguments
+from netbuilder.proto.arguments import argument_value
 
 __all__ = [
     "ITERATION",
@@ -376,18 +376,23 @@ def constant(param_init_net: Net, name: str, value: float) -> BlobReference:
     """
     device = CurrentDeviceScope() or DeviceOption()
     name = f"{name}_{device.device_type}_{device.device_id}{device.node_name}"
-    names = itertools.chain([name], (f"{name}_{number}" for number in itertools.count(2)))
-    free = next(each for each in names if _value_of(param_init_net, ScopedName(each)) in (None, np.float32(value)))
+    rounded, free = np.float32(value), name
+    for number in itertools.count(2):
+        if _value_of(param_init_net, ScopedName(free)) in (None, rounded):
+            break
+        free = f"{name}_{number}"
     blob: BlobReference = param_init_net.ConstantFill([], free, shape=[1], value=value)
     return blob
 
 
 def _value_of(net: Net, blob: str) -> Any:
     """Return the value of a constant that a net makes, in float32; None if it does not make it."""
-    if not net.BlobIsDefined(BlobReference(blob, net)):
+    if not net.BlobIsDefined(blob):
         return None
-    writers = (op for op in reversed(net.Proto().op) if blob in op.output)  # the last ones, since they are many
-    return next((np.float32(arguments(op).get("value", 0.0)) for op in writers), None)
+    for op in reversed(net.Proto().op):  # the last ones, since they are many
+        if blob in op.output:
+            return np.float32(next((argument_value(each) for each in op.arg if each.name == "value"), 0.0))
+    return None
 
 
 def iteration_counter(

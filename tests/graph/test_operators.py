@@ -5,7 +5,7 @@ import pytest
 
 from netbuilder.graph import BlobReference, CreateOperator, IsOperator, Net
 from netbuilder.graph.operators import build_operator, make_operator
-from netbuilder.proto import Argument, ArgumentError, NetError
+from netbuilder.proto import Argument, ArgumentError, NetError, OperatorDef
 from netbuilder.proto.arguments import arguments
 
 
@@ -102,10 +102,10 @@ def test_arguments_that_compare_equal_are_stored_as_they_are(values):
     """Whichever of them an earlier operator had."""
     for order in (values, values[::-1]):
         for value in order:
-            op = build_operator("Print", ["x"], [], "", **{"limit": 1, "order": value})
+            op = build_operator("Print", ["x"], [], "", OperatorDef(), **{"limit": 1, "order": value})
             assert (
                 op.SerializeToString()
-                == make_operator("Print", ["x"], [], "", limit=1, order=value).SerializeToString()
+                == make_operator("Print", ["x"], [], "", OperatorDef(), limit=1, order=value).SerializeToString()
             )
 
 

@@ -21,6 +21,12 @@ def test_the_cost_per_operator_does_not_grow():
     assert many < 5 * few  # 16 times, if the cost of building were quadratic
 
 
+def test_the_size_of_an_operator_does_not_grow():
+    """Each operator of a reduction says over which devices, without listing them all."""
+    few, many = (parallelize(range(count))[0].net.Proto() for count in (8, 256))
+    assert many.ByteSize() / len(many.op) < 1.1 * few.ByteSize() / len(few.op)
+
+
 @pytest.mark.parametrize("count", [1, 2, 16])
 def test_operators_grow_with_the_devices(count):
     """Per parameter and device: its update, and a share of the reduction."""

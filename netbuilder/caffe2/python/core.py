@@ -219,6 +219,7 @@ def CreateOperator(
         as_names(inputs, unnamed=True),
         as_names(outputs, unnamed=True),
         user_source(2) if debug_info is None else debug_info,
+        OperatorDef(),
         name=name,
         control_input=control_input,
         device_option=device_option,

@@ -14,6 +14,7 @@ from netbuilder.graph.devices import Devices
 from netbuilder.graph.gradient_context import OverwrittenInputError
 from netbuilder.graph.gradients import Callback
 from netbuilder.graph.net import Net, RemapFunction
+from netbuilder.graph.observability import ALL
 from netbuilder.graph.operators import known_arguments, make_operator, unknown_arguments
 from netbuilder.graph.source import source_with_path, warn_user
 from netbuilder.ops.core.registry import find, is_registered
@@ -69,6 +70,7 @@ class LenientNet(RecordNet, metaclass=_EveryNet):
     """
 
     shares_counters = True
+    observes = ALL
     _must_fill = False
     _unnamed = True
     _build = staticmethod(build_leniently)

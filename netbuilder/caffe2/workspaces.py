@@ -9,6 +9,7 @@ from netbuilder.graph import Net as GraphNet
 from netbuilder.graph import Plan
 from netbuilder.graph.defuse import undefined_inputs
 from netbuilder.graph.message import message_of
+from netbuilder.graph.observability import ALL
 from netbuilder.ops.control.python_op import show_workspaces_as
 from netbuilder.proto import BlobError, DeviceOption, NetDef, NetError, OperatorDef, PlanDef
 from netbuilder.runtime import Workspace as NativeWorkspace
@@ -30,7 +31,7 @@ def create_net(workspace: NativeWorkspace, net: Any, overwrite: bool = False) ->
             f"net {proto.name!r} reads {missing}, which neither it nor the workspace provides; feed them first, run "
             "the net that writes them, or list them in input_blobs"
         )
-    return workspace.create_net(proto, overwrite, shares_counter=True)
+    return workspace.create_net(proto, overwrite, observable_default=ALL, shares_counter=True)
 
 
 class CreatedNet:

@@ -12,13 +12,14 @@ from netbuilder.exchange.fills import fill_values
 from netbuilder.exchange.image_preparation import class_names, image_preparation
 from netbuilder.exchange.predictor_names import find_inputs, find_outputs
 from netbuilder.exchange.trust import check_fills, check_harmless
+from netbuilder.graph.observability import ALL, OUTPUTS
 from netbuilder.graph.rename import place_operators
 from netbuilder.ops.core.operator import TensorSpec
 from netbuilder.ops.engines.gpu import gpu
 from netbuilder.passes.fold_batch_norm import fold_batch_norm, training_batch_norms
 from netbuilder.proto import PROTO_CUDA, BlobError, DeviceError, DeviceOption, NetDef, NetError, OperatorDef, ShapeError
 from netbuilder.runtime import Workspace
-from netbuilder.runtime.plan.observable import OUTPUTS, requested_blobs
+from netbuilder.runtime.plan.observable import requested_blobs
 
 __all__ = ["Predictor", "check_names"]
 
@@ -111,10 +112,10 @@ class Predictor:
             self.workspace.run_net_once(NetDef(name=rest.name, op=needed))
         for name in self.inputs:
             self.workspace.make(name)
-        if observable is not None:
-            observable = [*self.outputs, *requested_blobs(self._net, observable)]
+        kind, names = (ALL, []) if observable is None else requested_blobs(self._net, observable)
+        observable = [*self.outputs, *names] if kind == OUTPUTS else kind
         constants = made.difference(self.inputs)
-        if fold and observable is not None and not training_batch_norms(self._net):
+        if fold and not isinstance(observable, str) and not training_batch_norms(self._net):
             constants = self._fold(constants, observable, before, device)
         read = {blob for op in self._net.op for blob in op.input}
         self._name = self.workspace.create_net(self._net, observable=observable, constants=constants.intersection(read))

@@ -17,6 +17,7 @@ from netbuilder.exchange.predictor import Predictor, check_names
 from netbuilder.graph.blob import blob_name
 from netbuilder.graph.defuse import undefined_inputs
 from netbuilder.graph.message import message_of
+from netbuilder.graph.observability import OUTPUTS
 from netbuilder.graph.replicas import remove_record
 from netbuilder.graph.shapes import infer_shapes
 from netbuilder.ops.core.operator import TensorSpec, spec_of
@@ -35,7 +36,6 @@ from netbuilder.proto import (
 from netbuilder.proto.arguments import arguments, set_argument
 from netbuilder.runtime import Workspace
 from netbuilder.runtime.execute import default
-from netbuilder.runtime.plan.observable import OUTPUTS
 
 __all__ = [
     "INIT_FILE",

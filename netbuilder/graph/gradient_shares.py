@@ -10,7 +10,7 @@ from netbuilder.ops.core.contexts import Sparse
 from netbuilder.proto import PROTO_CPU, PROTO_CUDA, DeviceOption, GradientError, OperatorDef
 from netbuilder.proto.arguments import make_op
 
-__all__ = ["ONLY_SUM_TAG", "SUM_TAG", "Share", "add_up", "gradient_blobs", "same_device"]
+__all__ = ["ONLY_SUM_TAG", "SUM_TAG", "Share", "add_up", "gradient_blobs", "is_backward", "same_device"]
 
 _DEVICE_NAMES: dict[int, str] = {PROTO_CPU: "CPU", PROTO_CUDA: "GPU"}
 
@@ -217,6 +217,11 @@ def _densified(blob: str, shares: list[Share]) -> list[tuple[OperatorDef | None,
     return dense
 
 
+def is_backward(op: OperatorDef) -> bool:
+    """Whether an operator belongs to a backward pass: it computes gradients, or sums the shares of one."""
+    return bool(op.is_gradient_op) or SUM_TAG in op.device_option.extra_info
+
+
 def gradient_blobs(ops: Iterable[OperatorDef]) -> set[str]:
     """Return the blobs that the operators of a backward pass write: gradients, their shares and sums.
 
@@ -228,7 +233,6 @@ def gradient_blobs(ops: Iterable[OperatorDef]) -> set[str]:
     """
     first: dict[str, bool] = {}
     for op in ops:
-        backward = op.is_gradient_op or SUM_TAG in op.device_option.extra_info
         for name in op.output:
-            first.setdefault(name, backward)
+            first.setdefault(name, is_backward(op))
     return {name for name, backward in first.items() if backward}

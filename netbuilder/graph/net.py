@@ -8,7 +8,7 @@ from functools import partial
 from typing import Any
 
 from netbuilder._renamed import RenamedMember, moved_names, renamed_arguments
-from netbuilder.graph import gradients
+from netbuilder.graph import gradients, observability
 from netbuilder.graph.blob import BlobReference, GradientSlice, ScopedName, as_names, blob_name
 from netbuilder.graph.context_stack import under_builder
 from netbuilder.graph.devices import Devices
@@ -69,6 +69,9 @@ class Net(NetBlobs):
     shares_counters = False
     """Whether nets that train different parameters may increment the same iteration counter, as in Caffe2."""
 
+    observes: str = observability.ACTIVATIONS
+    """Which blobs of the net are observable if it does not store that, see ``set_observable``."""
+
     _must_fill = True  # whether a Python function must set a value for each output
     _unnamed = False  # whether the empty string is a valid name of a blob
     _build = staticmethod(build_operator)  # makes and checks an operator
@@ -120,6 +123,21 @@ class Net(NetBlobs):
             NetError: ``dtype`` is neither.
         """
         set_argument(self._net, PRECISION_ARGUMENT, check_precision(dtype, f"net {self}"))
+
+    def set_observable(self, kind: str, blobs: Iterable[Any] = ()) -> None:
+        """Set which blobs can be fetched after a run of the net: the fewer, the less memory a run takes.
+
+        The setting is an argument of the net, and stored with it; ``Workspace.create_net(observable=...)`` replaces it.
+
+        Args:
+            kind: "all"; "activations", all but the gradients that only operators of the backward pass read; or
+                "outputs", external inputs (parameters, moments, statistics) and outputs, losses and metrics.
+            blobs: further blobs that can be fetched.
+
+        Raises:
+            NetError: ``kind`` is another one, or ``blobs`` is a single string.
+        """
+        observability.set_stored(self._net, kind, blobs)
 
     def AddArgument(self, arg_name: str, arg_value: Any) -> None:
         """Set an argument of the net itself; it replaces one of the same name."""

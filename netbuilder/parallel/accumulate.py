@@ -102,7 +102,14 @@ def created_nets(net: NetDef, record: Replicas) -> list[NetDef]:
         )
     ends = [rows[0], rows[-1] + 1] if rows else [last + 1]
     bounds = zip([0, *ends], [*ends, len(net.op)])
-    return [_part(net, name, range(*bound)) for name, bound in zip(net_names(net.name, record), bounds)]
+    parts = [_part(net, name, range(*bound)) for name, bound in zip(net_names(net.name, record), bounds)]
+    for part in parts:
+        wanted = {
+            *net.external_output,
+            *(blob for other in parts if other is not part for blob in other.external_input),
+        }
+        part.external_output.extend(sorted(wanted.intersection(blob for op in part.op for blob in op.output)))
+    return parts
 
 
 def _part(net: NetDef, name: str, indices: Iterable[int]) -> NetDef:

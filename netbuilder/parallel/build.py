@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import logging
-from collections.abc import Callable, Collection, Iterator, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Any
@@ -12,6 +12,7 @@ from typing import Any
 from netbuilder._renamed import moved_names
 from netbuilder.graph.blob import BlobReference, GradientSlice
 from netbuilder.graph.devices import Devices
+from netbuilder.graph.observability import OUTPUTS
 from netbuilder.graph.replicas import Replicas, World
 from netbuilder.graph.source import warn_user
 from netbuilder.model import ModelHelper
@@ -71,6 +72,7 @@ class Request:
     accumulate_steps: int = 1
     outside_from_bytes: int | None = None
     shares_memory: bool = False
+    kept: tuple[str, ...] | None = None  # the further blobs of a model that keeps only what is read after a step
     reduce_update_broadcast: bool = False
     world: World = World()
 
@@ -136,9 +138,26 @@ def build(model: ModelHelper, request: Request) -> Replicas:
             _warn_of_initializers(model)
     if request.shares_memory:
         record = share_gradient_memory(model, record)
+    if request.kept is not None:
+        _keep_only(model, record, request.kept)
     _finish(model, record, optimizer)
     _log_summary(model, request, record)
     return record
+
+
+def _keep_only(model: ModelHelper, record: Replicas, blobs: Iterable[str]) -> None:
+    """Make only outputs observable, and ``blobs``: those of each replica if they are given without its scope."""
+    written = {name for op in model.net.Proto().op for name in op.output}
+    kept: list[str] = []
+    for blob in blobs:
+        found = [name for name in (blob, *record.devices.copies(blob)) if name in written]
+        if not found:
+            raise NetError(
+                f"model {model.name!r} makes no blob {blob!r}, so it cannot be among blobs_to_keep; give names that "
+                "operators of the main net write, with or without a device scope"
+            )
+        kept += found
+    model.net.set_observable(OUTPUTS, kept)
 
 
 def _share_weights(model: ModelHelper, request: Request) -> list[BlobReference]:

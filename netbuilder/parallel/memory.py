@@ -9,6 +9,7 @@ from typing import Any
 
 from netbuilder.graph.blob import GradientSlice, blob_name
 from netbuilder.graph.gradient_shares import gradient_blobs
+from netbuilder.graph.observability import OUTPUTS
 from netbuilder.graph.replicas import Replicas
 from netbuilder.graph.shapes import infer_shapes
 from netbuilder.model import ModelHelper
@@ -32,8 +33,8 @@ def share_gradient_memory(
     """Let gradients in the main net of a model share blobs if they are not needed at the same time.
 
     Gradients of parameters and losses keep their names, so updates, exchange and checkpoints are not affected, and
-    the results are bitwise identical. Of blobs that share a name only the last value can be fetched, and their
-    gradients are removed from ``grad_map``. With micro-batches, blobs that the update parts use do not share.
+    the results are bitwise identical. Other gradients and activations cannot be fetched, except ``excluded`` ones (see
+    ``Net.set_observable``); gradients that share a name are removed from ``grad_map``. With micro-batches, blobs that the update parts use do not share.
 
     Args:
         model: model with a backward pass; its net is changed.
@@ -54,7 +55,8 @@ def share_gradient_memory(
             f"model {model.name!r} has no backward pass, so it has no gradients that could share memory; do not "
             "request it for an evaluation model"
         )
-    keep = {blob_name(blob) for blob in excluded} | {loss for losses in record.losses for loss in losses}
+    chosen = [blob_name(blob) for blob in excluded]
+    keep = {*chosen} | {loss for losses in record.losses for loss in losses}
     for gradient in model.param_to_grad.values():
         keep.update(_blobs(gradient))
     for group in record.gradients:
@@ -68,6 +70,8 @@ def share_gradient_memory(
     scopes = record.devices.scopes
     made, names = share_gradients(main, scopes, gradients, keep=keep, sizes=sizes, activations=activations)
     model.net.replace_message(made)
+    of_parameters = [name for gradient in model.param_to_grad.values() for name in _blobs(gradient)]
+    model.net.set_observable(OUTPUTS, dict.fromkeys([*chosen, *of_parameters]))
     model.grad_map = {
         blob: gradient for blob, gradient in model.grad_map.items() if names.keys().isdisjoint(_blobs(gradient))
     }

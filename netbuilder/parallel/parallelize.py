@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Mapping
 from typing import Any
 
+from netbuilder.graph.blob import blob_name
 from netbuilder.graph.gc_paused import collection_paused
 from netbuilder.graph.replicas import Replicas
 from netbuilder.graph.source import user_source, warn_user
@@ -78,7 +79,9 @@ def Parallelize(
         broadcast_computed_params: copy the first replica's running means and variances to the others in each step.
         optimize_gradient_memory: let gradients of activations share blobs if they are not needed at the same time;
             the results are the same, but most of these gradients cannot be fetched.
-        dynamic_memory_management, blobs_to_keep: not supported in this version (memory planning).
+        dynamic_memory_management: keep only what is read after a step (``Net.set_observable("outputs")``).
+        blobs_to_keep: with ``dynamic_memory_management``: other blobs that can be fetched after a step, of each replica
+            if they are given without its scope.
         use_nccl: GPUs: exchange gradients by NCCL's operators instead of sums and copies. This version has no engine
             for NCCL: the operators are computed by sums and copies, with a warning.
         max_concurrent_distributed_ops: used only with ``rendezvous``.
@@ -142,10 +145,10 @@ def Parallelize(
     )
     if optimize_gradient_memory and dynamic_memory_management:
         raise NetError("give optimize_gradient_memory or dynamic_memory_management, not both: they exclude each other")
+    if blobs_to_keep is not None and not dynamic_memory_management:
+        raise NetError("blobs_to_keep has no effect without dynamic_memory_management=True; give both, or neither")
     settings.refuse_unsupported(
         rendezvous=(rendezvous, rendezvous is not None, "several hosts"),
-        dynamic_memory_management=(dynamic_memory_management, dynamic_memory_management, "blobs freed early"),
-        blobs_to_keep=(blobs_to_keep, blobs_to_keep is not None, "blobs not freed early"),
     )
     _check_kind(cpu_device, ideep, shared_model)
     if reduce_update_broadcast and (shared_model or use_nccl):
@@ -185,6 +188,7 @@ def Parallelize(
         accumulate_steps=accumulate_steps,
         outside_from_bytes=outside_from_bytes,
         shares_memory=optimize_gradient_memory,
+        kept=tuple(map(blob_name, blobs_to_keep or ())) if dynamic_memory_management else None,
         reduce_update_broadcast=reduce_update_broadcast,
     )
     with restore_on_error(model_helper_obj), collection_paused():

@@ -84,7 +84,9 @@ def CreateNet(model: ModelHelper, overwrite: bool = False, *, workspace: Workspa
     record = Replicas.load(net)
     _require_devices(record, net)
     for part in created_nets(net, record):
-        (workspace or default.workspace()).create_net(part, overwrite, shares_counter=model.net.shares_counters)
+        (workspace or default.workspace()).create_net(
+            part, overwrite, observable_default=model.net.observes, shares_counter=model.net.shares_counters
+        )
 
 
 def RunNet(

@@ -188,7 +188,7 @@ class Plan:
                 blob.flush_readers(but=self._own)
             blob.bind(value.spec, value.buffer, value.location, lazy)
         for blob in self._hidden:
-            blob.hide(self._net.name)
+            blob.hide(self._net)
         for blob, reader in self._guards:
             if reader not in blob.read_by:
                 blob.read_by.append(reader)

@@ -14,6 +14,7 @@ import numpy as np
 from netbuilder._renamed import RenamedMember
 from netbuilder.data.forking import renew_after_fork
 from netbuilder.data.waiting import Cancellation, check_run
+from netbuilder.graph.observability import ACTIVATIONS, ALL
 from netbuilder.graph.replicas import Replicas, has_record
 from netbuilder.ops.core.contexts import LEFT_AS_IS
 from netbuilder.ops.core.instructions import Instruction, Role, describe, located
@@ -75,7 +76,9 @@ class RuntimeNet:
         without: names of the optimizations that are off, see ``runtime.plan.optimizations``; None: the workspace's.
             Those in the environment variable ``NETBUILDER_WITHOUT`` are added.
         fuse: False also switches off all optimizations that fuse operators, True switches them on.
-        observable: which blobs can be fetched after a run, see ``Workspace.create_net``.
+        observable: which blobs can be fetched after a run, see ``Workspace.create_net``; None: those that the net
+            stores, or ``observable_default``.
+        observable_default: which they are if the net stores nothing.
         reuse: False also switches off the optimization ``reuse``.
         constants: external inputs that seldom change, such as the parameters of a predictor: they are converted to the
             layouts that kernels read once, and again when the blob gets another value. Blobs that the net writes are
@@ -100,6 +103,7 @@ class RuntimeNet:
         without: str | Iterable[str] | None = None,
         fuse: bool | None = None,
         observable: str | Iterable[Any] | None = None,
+        observable_default: str = ACTIVATIONS,
         reuse: bool = True,
         constants: Iterable[Any] = (),
         dtype: str | None = None,
@@ -120,7 +124,7 @@ class RuntimeNet:
         lanes, exchange_lane = self._count_lanes(threads, len(devices)) if net.type in MANY_LANES else (1, False)
         asked = arguments(net).get(PRECISION_ARGUMENT, PRECISIONS[0]) if dtype is None else dtype
         precision = check_precision(asked, f"net {net.name!r}")
-        self._observable = Observable(self.proto, self.program, observable)
+        self._observable = Observable(self.proto, self.program, observable, observable_default)
         self.options = PlanOptions(
             engines if engines is not None else workspace.engines,
             lanes,
@@ -195,6 +199,13 @@ class RuntimeNet:
     def hides(self, name: str, start: int, end: int) -> bool:
         return self._observable.hides(name, start, end)
 
+    def keep(self, name: str) -> bool:
+        """Make a blob observable from the next run on; False if it is already, or if the net has no such blob."""
+        found = self._observable.keep(name)
+        if found:
+            self.forget_plans()
+        return found
+
     def last_end(self, start: int) -> int:
         return next((part.end for part in self._parts if part.end > start), len(self.program))
 
@@ -228,6 +239,7 @@ class RuntimeNet:
             self.workspace,
             engines=self.options.engines,
             inner=True,
+            observable=ALL,
             without=self.options.without,
             dtype=self.options.precision,
             clock=self.clock,

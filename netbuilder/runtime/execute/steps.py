@@ -9,6 +9,7 @@ from functools import partial
 from typing import Any
 
 from netbuilder.data import BlobsQueue, RebatchingQueue
+from netbuilder.graph.observability import ALL
 from netbuilder.ops.core.conditions import truth_of
 from netbuilder.proto import ExecutionStep, NetDef, NetError, PlanDef
 from netbuilder.runtime.execute.threads import PeriodicCall, run_concurrently
@@ -32,7 +33,7 @@ def run_plan(workspace: Any, plan: PlanDef) -> None:
     in_this = set().union(*(_nets_in(step) for step in plan.execution_step))
     for net in plan.network:
         if net.name in in_this or net.name not in in_own:
-            workspace.create_net(net, overwrite=True, shares_counter=True)
+            workspace.create_net(net, overwrite=True, observable_default=ALL, shares_counter=True)
     run = _Run(nets)
     for index, step in enumerate(plan.execution_step):
         _run_step(workspace, step, (index,), run)
@@ -92,7 +93,7 @@ def _run_instance(workspace: Any, step: ExecutionStep, path: Path, run: _Run) ->
         inside = {*step.network, step.criteria_network, step.report_net}.union(*map(_nets_in, step.substep))
         for name, net in run.nets.items():
             if name in inside:
-                workspace.create_net(net, shares_counter=True)
+                workspace.create_net(net, observable_default=ALL, shares_counter=True)
     periodic = []
     if step.report_net and step.report_interval > 0:
         periodic.append(PeriodicCall(partial(workspace.run_net, step.report_net), step.report_interval))

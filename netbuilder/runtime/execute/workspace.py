@@ -12,6 +12,7 @@ from netbuilder.data.blob_values import as_tensor, is_blob_object
 from netbuilder.graph.blob import blob_name, strip_prefix
 from netbuilder.graph.gc_paused import collection_paused
 from netbuilder.graph.message import message_of
+from netbuilder.graph.observability import ACTIVATIONS, ALL
 from netbuilder.ops.core.operator import TensorSpec
 from netbuilder.ops.engines.arrays import trim_heap
 from netbuilder.ops.engines.engine import engine_names, release_kernels
@@ -235,6 +236,7 @@ class Workspace:
         overwrite: bool = False,
         *,
         observable: str | Iterable[Any] | None = None,
+        observable_default: str | None = None,
         shares_counter: bool = False,
         **options: Any,
     ) -> str:
@@ -243,9 +245,12 @@ class Workspace:
         Args:
             net: a Net or NetDef.
             overwrite: replace a net of that name.
-            observable: blobs that can be fetched after a run, besides external inputs and outputs: a list of names,
-                or "outputs" for no others; None: all blobs. Other blobs may be fused away or share memory, and fetching
-                them is an error.
+            observable: the blobs that can be fetched after a run: "all"; "activations", all but the gradients that
+                only operators of the backward pass read; "outputs", external inputs (parameters, moments, statistics)
+                and outputs, losses and metrics; or a list of names, for "outputs" and these. None: what the net stores
+                (``Net.set_observable``), or "activations". Other blobs may be fused away or share memory; the first
+                fetch of one is an error, and from the next run on it is kept.
+            observable_default: the kind in place of "activations".
             shares_counter: allow an iteration counter that a created net with other parameters counts up too.
             options: see ``RuntimeNet`` (engines, without, fuse, dtype, reuse, constants).
 
@@ -259,7 +264,8 @@ class Workspace:
         if not shares_counter:
             require_own_counters(proto, [made.proto for name, made in self._nets.items() if name != proto.name])
         with collection_paused(), deep_nets():
-            made = RuntimeNet(proto, self, observable=observable, **options)
+            default = observable_default or getattr(net, "observes", ACTIVATIONS)
+            made = RuntimeNet(proto, self, observable=observable, observable_default=default, **options)
         for op in proto.op:
             for name in op.output:
                 self.make(name)
@@ -332,7 +338,7 @@ class Workspace:
         if not overwrite:
             self._refuse_overwriting(net)
         with deep_nets():
-            made = RuntimeNet(proto, self)
+            made = RuntimeNet(proto, self, observable_default=ALL)
         try:
             made.run_first()
             made.finish()

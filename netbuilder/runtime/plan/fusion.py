@@ -6,8 +6,9 @@ A value is visible if it is the last version of its name and the name is observa
 - CHAIN: an operator and the producer of its only input (``SpatialBN`` and ``Relu``), where the value between them is
   overwritten or not observable;
 - ACCUMULATE: a ``Conv`` and the ``Sum`` of its output with an earlier value, whose buffer the result overwrites;
-- NORMALIZATION_GRADIENT: ``ReluGradient`` in place and the ``SpatialBNGradient`` after it. Where the value between them
-  is visible, it becomes a deferred value: a fetch computes it from the inputs of the ``ReluGradient``.
+- NORMALIZATION_GRADIENT: ``ReluGradient`` and the ``SpatialBNGradient`` after it. Where the value between them is
+  visible, and overwrites the one before it, it becomes a deferred value: a fetch computes it from the inputs of the
+  ``ReluGradient``.
 
 A ``Dropout`` in test mode is removed: operators that read its output read its input instead.
 
@@ -199,9 +200,11 @@ class _Matcher:
         """Fuse the gradient of an activation, in place, with that of the normalization before the activation."""
         y, before = relu.inputs
         between = relu.outputs[0]
-        if between.readers != 1 or between.name != before.name or self._last[between.name] is not between:
+        own, visible = self._index[id(relu)], self._visible(between)
+        if between.readers != 1 or any(i > own for i in self._readers[id(before)]):
             return False
-        own = self._index[id(relu)]
+        if visible and between.name != before.name:
+            return False  # a deferred value takes the place of the one that it overwrites
         target = self._nodes[self._readers[id(between)][0]]
         if target is None or target.first.op_def.type != fusion.second or target.inputs[2] is not between:
             return False
@@ -214,9 +217,8 @@ class _Matcher:
             return False
         if self._origin.get(id(forward.inputs[0])) is not normalized:
             return False
-        visible = self._visible(between)
         if visible and before.version == 0 and before.blob is not None:
-            return False  # an external input; a plan must not alter it
+            return False  # an external input, which a plan must not alter
 
         def maker(ctx: Any, *specs: Any) -> Prepared | None:
             prepared = fusion.make(front.op, ctx, *specs)

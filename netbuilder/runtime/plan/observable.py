@@ -6,14 +6,20 @@ import difflib
 from collections.abc import Iterable, Iterator, Sequence
 
 from netbuilder.graph.blob import blob_name
+from netbuilder.graph.observability import (
+    ACTIVATIONS,
+    ALL,
+    OUTPUTS,
+    check_kind,
+    hidden_gradients,
+    results,
+    stored,
+)
 from netbuilder.graph.rename import subgraphs
 from netbuilder.ops.core.instructions import Instruction
 from netbuilder.proto import BlobError, NetDef, NetError
 
-__all__ = ["OUTPUTS", "Observable", "requested_blobs", "check_constants", "written_blobs"]
-
-OUTPUTS = "outputs"
-"""In place of a list of names: only external inputs and outputs are observable."""
+__all__ = ["Observable", "check_constants", "requested_blobs", "written_blobs"]
 
 
 class Observable:
@@ -24,21 +30,29 @@ class Observable:
     Args:
         net: the net.
         program: its operators.
-        requested: None: every name is; ``OUTPUTS``: only external inputs and outputs; else these names as well.
+        requested: one of ``netbuilder.graph.observability.KINDS``, or a list of names: "outputs", and these as well;
+            None: what the net stores.
+        default: the kind of a net that stores none.
 
     Raises:
         NetError: ``requested`` is another single string.
         BlobError: the net has no blob of a requested name.
     """
 
-    def __init__(self, net: NetDef, program: Sequence[Instruction], requested: str | Iterable[object] | None) -> None:
-        self.everything = requested is None
-        if requested is None:
+    def __init__(
+        self,
+        net: NetDef,
+        program: Sequence[Instruction],
+        requested: str | Iterable[object] | None,
+        default: str = ACTIVATIONS,
+    ) -> None:
+        kind, names = stored(net) if requested is None else requested_blobs(net, requested)
+        self.kind = kind or default
+        if self.kind == ALL:
             return
-        names = requested_blobs(net, requested)
-        self._kept = {*net.external_input, *net.external_output, *names}
         self._first: dict[str, int] = {}
         self._last: dict[str, int] = {}
+        self._kept = {*net.external_input, *net.external_output, *names}
         for instruction in program:
             for name in (*instruction.inputs, *instruction.outputs):
                 self._first.setdefault(name, instruction.index)
@@ -46,31 +60,37 @@ class Observable:
             if not instruction.op.blob_arguments:  # a step net has no blobs in the workspace
                 for subgraph in subgraphs(instruction.op_def):
                     self._kept.update(_mentioned(subgraph))
-        for name in names:
+        for name in names if requested is not None else ():
             if name not in self._first and name not in self._kept.difference(names):
                 raise _no_blob(net, name, "observable", self._first)
+        if self.kind == ACTIVATIONS:
+            self._kept |= self._first.keys() - hidden_gradients(net)
+        else:
+            self._kept |= results(net)
 
     def hides(self, name: str, start: int, end: int) -> bool:
         """Whether a blob made by the operators from ``start`` to before ``end`` is used by them alone."""
-        if self.everything or name in self._kept:
+        if self.kind == ALL or name in self._kept:
             return False
         return start <= self._first[name] and self._last[name] < end
 
+    def keep(self, name: str) -> bool:
+        """Make a blob observable from now on; False if it is already, or if the net has no such blob."""
+        if self.kind == ALL or name in self._kept or name not in self._first:
+            return False
+        self._kept.add(name)
+        return True
 
-def requested_blobs(net: NetDef, requested: str | Iterable[object]) -> list[str]:
-    """Return the requested names, none for ``OUTPUTS``.
+
+def requested_blobs(net: NetDef, requested: str | Iterable[object]) -> tuple[str, list[str]]:
+    """Return the kind that is requested, and the further names.
 
     Raises:
-        NetError: ``requested`` is another single string.
+        NetError: ``requested`` is a single string that is not one of the kinds.
     """
-    if requested == OUTPUTS:
-        return []
     if isinstance(requested, (str, bytes)):
-        raise NetError(
-            f"net {net.name!r}: observable must be None, {OUTPUTS!r} or a list of blobs, "
-            f"got the single string {requested!r}"
-        )
-    return [blob_name(name) for name in requested]
+        return check_kind(requested, f"net {net.name!r}"), []
+    return OUTPUTS, [blob_name(name) for name in requested]
 
 
 def check_constants(net: NetDef, constants: Iterable[object]) -> frozenset[str]:

@@ -26,5 +26,8 @@ class Runner(Protocol):
     def kernel_context(self, instruction: Instruction) -> KernelContext:
         """The run context of an operator's kernels."""
 
+    def keep(self, name: str) -> bool:
+        """Make a blob observable from the next run on; False if it is already, or if the net has no such blob."""
+
     def hides(self, name: str, start: int, end: int) -> bool:
         """Whether a blob made by the operators from ``start`` to before ``end`` is used by them alone."""

@@ -126,6 +126,9 @@ class _Subgraph:
     def kernel_context(self, instruction: Instruction) -> KernelContext:
         return self._run.inner(instruction.op_def, 0)
 
+    def keep(self, name: str) -> bool:
+        return False
+
     def hides(self, name: str, start: int, end: int) -> bool:
         return name not in self._segment.outputs
 

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+import weakref
 from collections.abc import Callable, Collection, Sequence
-from typing import Any
+from typing import Any, Protocol
 
 import numpy as np
 
@@ -65,6 +66,20 @@ class EdgeContext:
 
 _EDGE = EdgeContext()
 
+
+class Hider(Protocol):
+    """A net that computes blobs without making them observable."""
+
+    name: str
+
+    def keep(self, name: str) -> bool:
+        """Make a blob observable from the next run on; False if the net does not."""
+
+
+def _no_net() -> None:
+    return None
+
+
 Key = tuple[TensorSpec, Location]
 
 
@@ -77,8 +92,8 @@ class Blob:
     """
 
     __slots__ = (
-        "_buffers", "_generation", "_rings", "buffer", "hidden_by", "lazy", "location", "name", "owner", "pinned",
-        "read_by", "ring", "spec", "watched", "writes",
+        "_buffers", "_generation", "_hider", "_rings", "buffer", "hidden_by", "lazy", "location", "name", "owner",
+        "pinned", "read_by", "ring", "spec", "watched", "writes",
     )  # fmt: skip
 
     def __init__(self, name: str, generation: Generation) -> None:
@@ -89,6 +104,7 @@ class Blob:
         self.lazy: Callable[[], Any] | None = None
         self.owner: object = None  # the net that chose the layout
         self.hidden_by = ""  # the net that last computed the value without keeping it: the blob is not observable there
+        self._hider: Callable[[], Hider | None] = _no_net
         self.writes = 0  # write counter: rises whenever the value may have changed
         self.watched = False  # plans hold copies of the value, so each write raises the generation
         self.read_by: list[Blob] = []  # blobs with a deferred value computed from this buffer
@@ -177,12 +193,13 @@ class Blob:
             self.ring.release(self.ring.index)
         self.ring = ring
 
-    def hide(self, net: str) -> None:
-        """Drop the value: the net of this name computes it and does not make it observable."""
+    def hide(self, net: Hider) -> None:
+        """Drop the value: this net computes it and does not make it observable."""
         self._leave_ring()
-        if self.hidden_by != net:
+        if self.hidden_by != net.name:
             self._generation.number += 1
-        self.buffer, self.spec, self.location, self.lazy, self.hidden_by = None, None, HOST, None, net
+        self.buffer, self.spec, self.location, self.lazy, self.hidden_by = None, None, HOST, None, net.name
+        self._hider = weakref.ref(net)
 
     @property
     def is_empty(self) -> bool:
@@ -190,11 +207,16 @@ class Blob:
         return self.spec is None and self.buffer is None
 
     def why_empty(self) -> str:
-        """Return why there is no value, and what to do about it, for messages that begin with the blob's name."""
+        """Return why there is no value, and what to do about it, for messages that begin with the blob's name.
+
+        A net that does not make the blob observable does so from its next run on.
+        """
         if self.hidden_by:
+            net = self._hider()
+            kept = "; from its next run on, the net keeps it" if net is not None and net.keep(self.name) else ""
             return (
                 f"is not observable in net {self.hidden_by!r}, which computes it without keeping it; create the net "
-                f"with observable=[{self.name!r}], or with observable=None to keep every blob"
+                f"with observable=[{self.name!r}], or with observable='all' to keep every blob{kept}"
             )
         return "holds no value; feed it, or run the net that makes it, first"
 

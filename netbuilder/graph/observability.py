@@ -1,0 +1,112 @@
+"""Which blobs of a net can be fetched after a run: an argument of the net; the fewer, the less memory a run takes."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from typing import Any
+
+from netbuilder.graph.blob import blob_name
+from netbuilder.graph.gradient_shares import gradient_blobs, is_backward
+from netbuilder.proto import NetDef, NetError
+from netbuilder.proto.arguments import arguments, set_argument
+
+__all__ = [
+    "ACTIVATIONS",
+    "ALL",
+    "KINDS",
+    "OUTPUTS",
+    "check_kind",
+    "hidden_gradients",
+    "results",
+    "set_stored",
+    "stored",
+]
+
+ALL = "all"
+"""Every blob."""
+
+ACTIVATIONS = "activations"
+"""All blobs but the gradients that only other operators of the backward pass read, see ``hidden_gradients``."""
+
+OUTPUTS = "outputs"
+"""External inputs (parameters, moments, statistics) and outputs, losses and metrics."""
+
+KINDS = (ALL, ACTIVATIONS, OUTPUTS)
+
+_KIND, _BLOBS = "observable", "observable_blobs"  # arguments of the net
+
+
+def check_kind(value: Any, where: str) -> str:
+    """Return a kind as a string.
+
+    Args:
+        value: one of ``KINDS``.
+        where: who gives it, for the message.
+
+    Raises:
+        NetError: ``value`` is not one of ``KINDS``.
+    """
+    text = value.decode(errors="replace") if isinstance(value, bytes) else value
+    if text not in KINDS:
+        raise NetError(f"{where}: observable must be one of {', '.join(map(repr, KINDS))}, or a list of blobs; "
+                       f"got {text!r}")  # fmt: skip
+    return str(text)
+
+
+def set_stored(net: NetDef, kind: str, blobs: Iterable[Any] = ()) -> None:
+    """Store in a net which of its blobs are observable.
+
+    Raises:
+        NetError: ``kind`` is not one of ``KINDS``, or ``blobs`` is a single string.
+    """
+    if isinstance(blobs, (str, bytes)):
+        raise NetError(f"net {net.name!r}: the blobs to keep must be a list, got the single string {blobs!r}")
+    set_argument(net, _KIND, check_kind(kind, f"net {net.name!r}"))
+    set_argument(net, _BLOBS, [blob_name(blob) for blob in blobs])
+
+
+def stored(net: NetDef) -> tuple[str | None, list[str]]:
+    """Return the kind that a net stores, None if it stores none, and the further blobs.
+
+    Raises:
+        NetError: the kind is not one of ``KINDS``.
+    """
+    found = arguments(net)
+    if _KIND not in found:
+        return None, []
+    blobs = [blob.decode(errors="replace") for blob in found.get(_BLOBS) or ()]
+    return check_kind(found[_KIND], f"net {net.name!r}"), blobs
+
+
+def hidden_gradients(net: NetDef) -> set[str]:
+    """Return the gradients that operators of the backward pass read, and no other operator.
+
+    A gradient from which one that nobody reads is computed, usually that of the net's input, is not among them: a plan
+    computes the latter only when it is fetched.
+    """
+    hidden = gradient_blobs(net.op)
+    read = {name for op in net.op for name in op.input}
+    for op in net.op:
+        if not is_backward(op) or not read.issuperset(op.output):
+            hidden.difference_update(op.input)
+    return hidden & read
+
+
+def results(net: NetDef) -> set[str]:
+    """Return the losses and metrics: outputs of the forward pass that nothing but the start of the backward pass reads.
+
+    The first operators of the backward pass (``ConstantFill``) read the shape of a loss. An operator none of whose
+    outputs is read computes a metric.
+    """
+    gradients = gradient_blobs(net.op)
+    read = {name for op in net.op if not _starts_backward(op) for name in op.input}
+    starts = {name for op in net.op if _starts_backward(op) for name in op.input}
+    found = starts - read
+    for op in net.op:
+        if not op.is_gradient_op and read.isdisjoint(op.output) and gradients.isdisjoint(op.output):
+            found.update(op.output)
+    return found
+
+
+def _starts_backward(op: Any) -> bool:
+    return bool(op.is_gradient_op) and op.type == "ConstantFill"

@@ -7,7 +7,7 @@ from typing import Any
 
 from netbuilder.graph.blob import blob_name
 from netbuilder.graph.gradient_shares import gradient_blobs, is_backward
-from netbuilder.proto import NetDef, NetError
+from netbuilder.proto import NetDef, NetError, OperatorDef
 from netbuilder.proto.arguments import arguments, set_argument
 
 __all__ = [
@@ -29,11 +29,13 @@ ACTIVATIONS = "activations"
 """All blobs but the gradients that only other operators of the backward pass read, see ``hidden_gradients``."""
 
 OUTPUTS = "outputs"
-"""External inputs (parameters, moments, statistics) and outputs, losses and metrics."""
+"""External inputs (parameters, moments, statistics) and outputs, losses, metrics and learning rates."""
 
 KINDS = (ALL, ACTIVATIONS, OUTPUTS)
 
 _KIND, _BLOBS = "observable", "observable_blobs"  # arguments of the net
+
+_OF_LOSSES = frozenset({"Add", "Mul", "Scale", "Sum", "WeightedSum"})  # what a loss is weighted and summed by
 
 
 def check_kind(value: Any, where: str) -> str:
@@ -81,32 +83,42 @@ def stored(net: NetDef) -> tuple[str | None, list[str]]:
 def hidden_gradients(net: NetDef) -> set[str]:
     """Return the gradients that operators of the backward pass read, and no other operator.
 
-    A gradient from which one that nobody reads is computed, usually that of the net's input, is not among them: a plan
-    computes the latter only when it is fetched.
+    A gradient whose last value nobody reads is not among them (of a parameter that is not updated, of the net's input),
+    nor is one from which such a gradient is computed: a plan may compute the latter only when it is fetched.
     """
     hidden = gradient_blobs(net.op)
-    read = {name for op in net.op for name in op.input}
-    for op in net.op:
-        if not is_backward(op) or not read.issuperset(op.output):
+    read: set[str] = set()  # after the operator
+    written: set[str] = set()
+    for op in reversed(net.op):
+        unread = {name for name in op.output if name not in read and name not in written}
+        hidden.difference_update(unread)
+        if unread or not is_backward(op):
             hidden.difference_update(op.input)
-    return hidden & read
+        written.update(op.output)
+        read.update(op.input)
+    return hidden
 
 
 def results(net: NetDef) -> set[str]:
-    """Return the losses and metrics: outputs of the forward pass that nothing but the start of the backward pass reads.
+    """Return the losses, metrics and learning rates.
 
-    The first operators of the backward pass (``ConstantFill``) read the shape of a loss. An operator none of whose
-    outputs is read computes a metric.
+    A loss is an output of the forward pass that only the start of the backward pass reads (``ConstantFill``, which
+    reads its shape), or one of the terms that are weighted and summed to such an output. An operator of the forward
+    pass none of whose outputs is read computes a metric.
     """
     gradients = gradient_blobs(net.op)
     read = {name for op in net.op if not _starts_backward(op) for name in op.input}
-    starts = {name for op in net.op if _starts_backward(op) for name in op.input}
-    found = starts - read
-    for op in net.op:
-        if not op.is_gradient_op and read.isdisjoint(op.output) and gradients.isdisjoint(op.output):
+    losses = {name for op in net.op if _starts_backward(op) for name in op.input} - read
+    found: set[str] = set()
+    for op in reversed(net.op):
+        if is_backward(op):
+            continue
+        if op.type in _OF_LOSSES and not losses.isdisjoint(op.output):
+            losses.update(op.input)
+        elif op.type == "LearningRate" or (read.isdisjoint(op.output) and gradients.isdisjoint(op.output)):
             found.update(op.output)
-    return found
+    return losses | found
 
 
-def _starts_backward(op: Any) -> bool:
+def _starts_backward(op: OperatorDef) -> bool:
     return bool(op.is_gradient_op) and op.type == "ConstantFill"

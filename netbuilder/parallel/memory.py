@@ -9,7 +9,7 @@ from typing import Any
 
 from netbuilder.graph.blob import GradientSlice, blob_name
 from netbuilder.graph.gradient_shares import gradient_blobs
-from netbuilder.graph.observability import OUTPUTS
+from netbuilder.graph.observability import ALL, OUTPUTS
 from netbuilder.graph.replicas import Replicas
 from netbuilder.graph.shapes import infer_shapes
 from netbuilder.model import ModelHelper
@@ -33,8 +33,9 @@ def share_gradient_memory(
     """Let gradients in the main net of a model share blobs if they are not needed at the same time.
 
     Gradients of parameters and losses keep their names, so updates, exchange and checkpoints are not affected, and
-    the results are bitwise identical. Other gradients and activations cannot be fetched, except ``excluded`` ones (see
-    ``Net.set_observable``); gradients that share a name are removed from ``grad_map``. With micro-batches, blobs that the update parts use do not share.
+    the results are bitwise identical. Other gradients and activations are not kept after a run (``Net.set_observable``),
+    except ``excluded`` ones and where all blobs are observable by default, as in Caffe2; gradients that share a name
+    are removed from ``grad_map``. With micro-batches, blobs that the update parts use do not share.
 
     Args:
         model: model with a backward pass; its net is changed.
@@ -70,8 +71,9 @@ def share_gradient_memory(
     scopes = record.devices.scopes
     made, names = share_gradients(main, scopes, gradients, keep=keep, sizes=sizes, activations=activations)
     model.net.replace_message(made)
-    of_parameters = [name for gradient in model.param_to_grad.values() for name in _blobs(gradient)]
-    model.net.set_observable(OUTPUTS, dict.fromkeys([*chosen, *of_parameters]))
+    if model.net.observes != ALL:
+        of_parameters = [name for gradient in model.param_to_grad.values() for name in _blobs(gradient)]
+        model.net.set_observable(OUTPUTS, dict.fromkeys([*chosen, *of_parameters]))
     model.grad_map = {
         blob: gradient for blob, gradient in model.grad_map.items() if names.keys().isdisjoint(_blobs(gradient))
     }

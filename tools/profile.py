@@ -14,6 +14,7 @@ from pathlib import Path
 from typing import Any
 
 from netbuilder.data import read_npz
+from netbuilder.graph.observability import KINDS
 from netbuilder.proto import DeviceError, NetError, OperatorError
 from netbuilder.proto.whole_file import write_text
 from netbuilder.runtime import NET_TYPES, Workspace
@@ -120,9 +121,9 @@ def _parser() -> argparse.ArgumentParser:
     add_without(run)
     run.add_argument(
         "--observable",
-        choices=OBSERVABLE,
+        choices=KINDS,
         metavar="KIND",
-        help=f"which values can be fetched after a run, and so do not share memory: {', '.join(OBSERVABLE)} "
+        help=f"which values can be fetched after a run, and so do not share memory: {', '.join(KINDS)} "
         "(default: as the net says)",
     )
     run.add_argument("--no-fuse", action="store_true", help="do not fuse operators; the same as --without fusion")

@@ -12,7 +12,7 @@ from netbuilder.exchange.fills import fill_values
 from netbuilder.exchange.image_preparation import class_names, image_preparation
 from netbuilder.exchange.predictor_names import find_inputs, find_outputs
 from netbuilder.exchange.trust import check_fills, check_harmless
-from netbuilder.graph.observability import ALL, OUTPUTS
+from netbuilder.graph.observability import ALL, OUTPUTS, stored
 from netbuilder.graph.rename import place_operators
 from netbuilder.ops.core.operator import TensorSpec
 from netbuilder.ops.engines.gpu import gpu
@@ -43,7 +43,8 @@ class Predictor:
             speed; results are the same up to rounding. The folded parameters are not in the workspace; give False to
             feed them later. A net with a normalization in training mode is not changed.
         observable: blobs that can be fetched from the workspace after a run, in addition to inputs, outputs and
-            parameters: a list of names, or "outputs" for no others; None: all blobs, and nothing is folded.
+            parameters: a list of names, or "outputs" for no others but those that the net stores
+            (``Net.set_observable``); "all" or None, or "activations": those, and nothing is folded.
         parameters: arrays by name, in addition to those that the init net fills.
         trusted: allow all operators. If not, an init net may hold only fills (``trust.FILLS``), and a predict net no
             operators that touch files, loop, wait or call Python (``trust.UNTRUSTED``).
@@ -113,7 +114,8 @@ class Predictor:
         for name in self.inputs:
             self.workspace.make(name)
         kind, names = (ALL, []) if observable is None else requested_blobs(self._net, observable)
-        observable = [*self.outputs, *names] if kind == OUTPUTS else kind
+        further = stored(self._net)[1] if observable == OUTPUTS else names
+        observable = [*self.outputs, *further] if kind == OUTPUTS else kind
         constants = made.difference(self.inputs)
         if fold and not isinstance(observable, str) and not training_batch_norms(self._net):
             constants = self._fold(constants, observable, before, device)

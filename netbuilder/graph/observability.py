@@ -7,7 +7,8 @@ from typing import Any
 
 from netbuilder.graph.blob import blob_name
 from netbuilder.graph.gradient_shares import gradient_blobs, is_backward
-from netbuilder.proto import NetDef, NetError, OperatorDef
+from netbuilder.graph.rename import OBSERVABLE_BLOBS
+from netbuilder.proto import NetDef, NetError
 from netbuilder.proto.arguments import arguments, set_argument
 
 __all__ = [
@@ -33,7 +34,7 @@ OUTPUTS = "outputs"
 
 KINDS = (ALL, ACTIVATIONS, OUTPUTS)
 
-_KIND, _BLOBS = "observable", "observable_blobs"  # arguments of the net
+_KIND = "observable"  # argument of the net
 
 _OF_LOSSES = frozenset({"Add", "Mul", "Scale", "Sum", "WeightedSum"})  # what a loss is weighted and summed by
 
@@ -64,7 +65,7 @@ def set_stored(net: NetDef, kind: str, blobs: Iterable[Any] = ()) -> None:
     if isinstance(blobs, (str, bytes)):
         raise NetError(f"net {net.name!r}: the blobs to keep must be a list, got the single string {blobs!r}")
     set_argument(net, _KIND, check_kind(kind, f"net {net.name!r}"))
-    set_argument(net, _BLOBS, [blob_name(blob) for blob in blobs])
+    set_argument(net, OBSERVABLE_BLOBS, [blob_name(blob) for blob in blobs])
 
 
 def stored(net: NetDef) -> tuple[str | None, list[str]]:
@@ -76,7 +77,7 @@ def stored(net: NetDef) -> tuple[str | None, list[str]]:
     found = arguments(net)
     if _KIND not in found:
         return None, []
-    blobs = [blob.decode(errors="replace") for blob in found.get(_BLOBS) or ()]
+    blobs = [blob.decode(errors="replace") for blob in found.get(OBSERVABLE_BLOBS) or ()]
     return check_kind(found[_KIND], f"net {net.name!r}"), blobs
 
 
@@ -102,23 +103,22 @@ def hidden_gradients(net: NetDef) -> set[str]:
 def results(net: NetDef) -> set[str]:
     """Return the losses, metrics and learning rates.
 
-    A loss is an output of the forward pass that only the start of the backward pass reads (``ConstantFill``, which
-    reads its shape), or one of the terms that are weighted and summed to such an output. An operator of the forward
-    pass none of whose outputs is read computes a metric.
+    The backward pass starts at a loss: a ``ConstantFill`` that reads its shape makes its gradient. What is weighted and
+    summed to a loss is one, too. An operator of the forward pass computes a metric if none of its outputs is read, or
+    an external output.
     """
-    gradients = gradient_blobs(net.op)
-    read = {name for op in net.op if not _starts_backward(op) for name in op.input}
-    losses = {name for op in net.op if _starts_backward(op) for name in op.input} - read
+    forward = [op for op in net.op if not is_backward(op)]
+    read_forward = {name for op in forward for name in op.input}
+    read_backward = {name for op in net.op if is_backward(op) for name in op.input}
+    losses: set[str] = set()
+    for op in forward:
+        if op.type == "ConstantFill" and read_forward.isdisjoint(op.output) and not read_backward.isdisjoint(op.output):
+            losses.update(op.input)
+    used = {*read_forward, *read_backward, *gradient_blobs(net.op), *net.external_output}
     found: set[str] = set()
-    for op in reversed(net.op):
-        if is_backward(op):
-            continue
+    for op in reversed(forward):
         if op.type in _OF_LOSSES and not losses.isdisjoint(op.output):
             losses.update(op.input)
-        elif op.type == "LearningRate" or (read.isdisjoint(op.output) and gradients.isdisjoint(op.output)):
+        elif op.type == "LearningRate" or used.isdisjoint(op.output):
             found.update(op.output)
     return losses | found
-
-
-def _starts_backward(op: OperatorDef) -> bool:
-    return bool(op.is_gradient_op) and op.type == "ConstantFill"

@@ -10,6 +10,7 @@ from netbuilder.ops.core.registry import find, is_registered
 from netbuilder.proto import NetDef, OperatorDef
 
 __all__ = [
+    "OBSERVABLE_BLOBS",
     "blob_names",
     "subgraphs",
     "names_in_net",
@@ -23,6 +24,9 @@ __all__ = [
 ]
 
 __getattr__ = moved_names(__name__, {"held_nets": ":subgraphs", "rename_held": ":rename_in_subgraphs"})
+
+OBSERVABLE_BLOBS = "observable_blobs"
+"""Argument of a net that names blobs, see ``graph.observability``."""
 
 Renaming = Callable[[str], str]
 
@@ -42,7 +46,7 @@ def _as_function(names: Mapping[str, str] | Renaming) -> Renaming:
 
 
 def rename_blobs(net: NetDef, names: Mapping[str, str] | Renaming) -> None:
-    """Rename blobs in ``net``: in inputs, outputs, control inputs, external lists and subgraphs.
+    """Rename blobs in ``net``: in inputs, outputs, control inputs, external lists, subgraphs, and as observable.
 
     Args:
         net: changed in place.
@@ -53,6 +57,9 @@ def rename_blobs(net: NetDef, names: Mapping[str, str] | Renaming) -> None:
         rename_in_operator(op, rename)
     _rename_list(net.external_input, rename)
     _rename_list(net.external_output, rename)
+    for argument in net.arg:
+        if argument.name == OBSERVABLE_BLOBS:
+            argument.strings[:] = [rename(name.decode()).encode() for name in list(argument.strings)]
 
 
 def rename_in_operator(op: OperatorDef, names: Mapping[str, str] | Renaming) -> None:

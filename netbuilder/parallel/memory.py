@@ -33,9 +33,10 @@ def share_gradient_memory(
     """Let gradients in the main net of a model share blobs if they are not needed at the same time.
 
     Gradients of parameters and losses keep their names, so updates, exchange and checkpoints are not affected, and
-    the results are bitwise identical. Other gradients and activations are not kept after a run (``Net.set_observable``),
-    except ``excluded`` ones and where all blobs are observable by default, as in Caffe2; gradients that share a name
-    are removed from ``grad_map``. With micro-batches, blobs that the update parts use do not share.
+    the results are bitwise identical. Other gradients and activations are not kept after a run (see
+    ``Net.set_observable``), except ``excluded`` ones and where all blobs are observable by default, as in Caffe2;
+    gradients that share a name are removed from ``grad_map``. With micro-batches, blobs that the update parts use do
+    not share.
 
     Args:
         model: model with a backward pass; its net is changed.

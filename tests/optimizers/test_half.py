@@ -58,7 +58,7 @@ def trained(initializer, build):
     workspace.feed("label", labels[:BATCH])
     workspace.run_net_once(model.param_init_net)
     start_alike(model, workspace)
-    workspace.create_net(model.net)
+    workspace.create_net(model.net, observable="all")
     for step in range(STEPS):
         rows = np.arange(step * BATCH, (step + 1) * BATCH) % FIRST
         workspace.feed("data", images[rows])

@@ -136,8 +136,6 @@ def test_losses(returned, match):
     "options, match",
     [
         ({"rendezvous": {"num_shards": 2}}, r"rendezvous=.*several hosts"),
-        ({"dynamic_memory_management": True}, "dynamic_memory_management=True"),
-        ({"blobs_to_keep": ["x"]}, r"blobs_to_keep=\['x'\]"),
         ({"combine_spatial_bn": True}, "combine_spatial_bn=True"),
     ],
 )

@@ -74,7 +74,7 @@ def assert_same(got, want):
 def test_every_blob_fetched_in_turn(name):
     """A blob after each step: the same as in a net of all steps, and without effect on later steps."""
     model = training_of(name)
-    ways = [started(model, name), started(model, name, without=EXACT)]
+    ways = [started(model, name, observable="all", **options) for options in ({}, {"without": EXACT})]
     quiet = started(model, name)
     blobs = sorted({blob for op in model.net.Proto().op for blob in op.output})
     for number, blob in enumerate(blobs):

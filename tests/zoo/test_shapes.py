@@ -92,7 +92,7 @@ def differing(model, shape):
         workspace.feed(op.output[0], np.zeros(spec.shape, spec.dtype))
     for name, value in given.items():
         workspace.feed(name, value)
-    workspace.create_net(model.net)
+    workspace.create_net(model.net, observable="all")
     workspace.run_net(model.net.Name())
     wrong = dict.fromkeys(unknown, "unknown")
     for blob in dict.fromkeys(name for op in model.net.Proto().op for name in op.output):

@@ -135,10 +135,10 @@ def _parallel(workspace: Workspace, name: str, options: ZooOptions) -> Ready:
             net_type=options.net_type,
             cpu_device=not options.gpu,
         )
+    if options.observable is not None:
+        model.net.set_observable(options.observable)
     _feed(workspace, name, options, list(record.devices.scopes))
     RunInitNet(model, workspace=workspace)
     if model.net.Name() not in workspace.nets():
         CreateNet(model, workspace=workspace)
-    if options.observable is not None:
-        workspace.create_net(model.net, overwrite=True, observable=options.observable)
     return Ready(workspace, model.net.Name(), _made(model))

@@ -11,6 +11,7 @@ import numpy as np
 from netbuilder import parallel
 from netbuilder.exchange import load_predictor, save_predictor
 from netbuilder.graph import BlobReference, DeviceScope
+from netbuilder.graph.observability import OUTPUTS
 from netbuilder.model import Initializer, ModelHelper, brew
 from netbuilder.model.rnn import LSTM
 from netbuilder.proto import PROTO_CPU, NetDef, NetError
@@ -100,6 +101,7 @@ class CharModel:
             optimizer_builder_fun=lambda model: build_update(model, rate, size.embedding),
             devices=list(range(devices)),
         )
+        self.model.net.set_observable(OUTPUTS)
         self.workspace = Workspace(seed=seed)
         self.started = False
 

@@ -9,6 +9,7 @@ import numpy as np
 
 from netbuilder import parallel
 from netbuilder.graph import BlobReference, DeviceScope
+from netbuilder.graph.observability import OUTPUTS
 from netbuilder.model import ModelHelper
 from netbuilder.model.rnn import LSTMCell
 from netbuilder.model.seq2seq import (
@@ -171,6 +172,7 @@ class Translator:
             optimizer_builder_fun=lambda model: build_update(model, rate, shape.embedding),
             devices=list(range(devices)),
         )
+        self.model.net.set_observable(OUTPUTS)
         self.workspace = Workspace(seed=seed)
         self._started = False
         self._answering: tuple[Any, list[str], Any, list[str], list[str]] | None = None

@@ -6,6 +6,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from netbuilder.graph import BlobReference
+from netbuilder.graph.observability import OUTPUTS
 from netbuilder.graph.rename import rename_blobs
 from netbuilder.model import ModelHelper, brew
 from netbuilder.optimizers import (
@@ -82,6 +83,7 @@ def training_model(options: Options, shape: Shape, classes: int, steps: int, bou
         weighted_shares=True,
         accumulate_steps=options.accumulate_steps,
     )
+    model.net.set_observable(OUTPUTS)
     return model
 
 
@@ -141,4 +143,5 @@ def evaluation_model(options: Options, shape: Shape, classes: int, averages: Map
         weighted_shares=True,
     )
     rename_blobs(model.net.Proto(), averages)
+    model.net.set_observable(OUTPUTS)
     return model

@@ -29,7 +29,7 @@ def run(proto, device="cpu", **blobs):
     for name, value in blobs.items():
         workspace.feed(name, value)
     proto = placed(proto, device)
-    workspace.create_net(proto)
+    workspace.create_net(proto, observable="all")
     workspace.run_net(proto.name)
     return workspace
 

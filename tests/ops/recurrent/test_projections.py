@@ -76,7 +76,7 @@ def run(model, names, **options):
     workspace = Workspace(threads=1, **options)
     for name, value in feeds().items():
         workspace.feed(name, value)
-    workspace.create_net(model.net)
+    workspace.create_net(model.net, observable="all")
     workspace.run_net(model.net)
     workspace.run_net(model.net)  # a replay gives the same
     return {name: workspace.fetch(name) for name in names}

@@ -1,5 +1,7 @@
 """Observable blobs: which values are kept, and that results do not depend on the choice."""
 
+import gc
+
 import numpy as np
 import pytest
 
@@ -8,7 +10,7 @@ from netbuilder.model import ModelHelper, brew
 from netbuilder.optimizers import build_sgd
 from netbuilder.proto import BlobError, NetDef, NetError
 from netbuilder.proto.arguments import make_op
-from netbuilder.runtime import Workspace
+from netbuilder.runtime import LossReader, Workspace
 from netbuilder.zoo.resnet import create_resnet_32x32
 
 X = np.float32([[-1.0, 2.0]])
@@ -34,7 +36,16 @@ def made(net, **options):
 
 
 @pytest.mark.parametrize(
-    "observable, kept", [(None, "ab"), ("outputs", ""), ([], ""), (["b"], "b"), (iter("ab"), "ab")]
+    "observable, kept",
+    [
+        (None, "ab"),
+        ("all", "ab"),
+        ("activations", "ab"),
+        ("outputs", ""),
+        ([], ""),
+        (["b"], "b"),
+        (iter("ab"), "ab"),
+    ],
 )
 def test_what_is_kept(observable, kept):
     want, _ = made(chain())
@@ -53,7 +64,7 @@ def test_names_that_are_not_there_are_refused():
     ):
         made(chain(), observable=["aa"])
     with pytest.raises(
-        NetError, match="observable must be None, 'outputs' or a list of blobs, got the single string 'a'"
+        NetError, match="observable must be one of 'all', 'activations', 'outputs', or a list of blobs; got 'a'"
     ):
         made(chain(), observable="a")
 
@@ -73,8 +84,7 @@ def test_nets_that_make_the_same_blob_take_turns():
         workspace.run_net(whole)
         assert np.array_equal(workspace.fetch("a"), np.exp(X))
         workspace.run_net(name)
-        with pytest.raises(BlobError, match="is not observable"):
-            workspace.fetch("a")
+        assert workspace.spec("a") is None and workspace.get("a").hidden_by == name
     workspace.feed("a", X)
     assert np.array_equal(workspace.fetch("a"), X)
     workspace.run_net(name)
@@ -117,8 +127,133 @@ def test_what_a_held_net_reads_is_kept():
     workspace.create_net(net, observable="outputs")
     workspace.run_net("holds")
     assert np.array_equal(workspace.fetch("y"), np.exp(X))
-    with pytest.raises(BlobError, match="'yes' is not observable"):
-        workspace.fetch("yes")
+    assert workspace.fetch("yes").tolist() == [[False, True]]  # nobody reads it, so it is a result
+
+
+def test_what_is_asked_for_in_vain_is_kept_from_the_next_run_on():
+    workspace, name = made(chain(), observable="outputs")
+    with pytest.raises(BlobError, match=r"with observable='all' to keep every blob; from its next run on, .* keeps it"):
+        workspace.fetch("a")
+    with pytest.raises(BlobError, match="is not observable"):  # there is no value yet
+        workspace.fetch("a")
+    for x in (X, 2 * X, np.float32([[1], [2]])):
+        workspace.feed("x", x)
+        workspace.run_net(name)
+        np.testing.assert_array_equal(workspace.fetch("a"), np.exp(x))
+        assert workspace.get("b").is_empty
+
+
+def test_what_another_net_or_a_reader_of_losses_asks_for_is_kept():
+    workspace, name = made(chain(), observable="outputs")
+    workspace.create_net(NetDef(name="reads", op=[make_op("ReduceBackMean", ["b"], ["mean"], num_reduce_dim=2)]))
+    with pytest.raises(BlobError, match="'b' is not observable"):
+        workspace.run_net("reads")
+    workspace.run_net(name)
+    workspace.run_net("reads")
+    assert np.allclose(workspace.fetch("mean"), workspace.fetch("b").mean())
+    workspace.feed("x", np.float32([0.5]))
+    workspace.run_net(name)
+    reader = LossReader(workspace, ["a"])
+    with pytest.raises(BlobError, match="LossReader: blob 'a' is not observable"):
+        reader.read()
+    workspace.run_net(name)
+    reader.read()
+    assert np.isclose(reader.last()["a"], np.exp(0.5))
+
+
+def test_a_net_that_is_replaced_or_gone_keeps_nothing():
+    workspace, name = made(chain(), observable="outputs")
+    workspace.delete_net(name)
+    gc.collect()
+    with pytest.raises(BlobError, match="to keep every blob$"):
+        workspace.fetch("a")
+
+
+def backward(update=True):
+    """A net of two layers with its backward pass."""
+    model = ModelHelper("mlp")
+    hidden = brew.relu(model, brew.fc(model, "data", "fc0", 6, 5), "relu0")
+    loss = model.net.AveragedLoss(brew.fc(model, hidden, "fc1", 5, 1), "loss")
+    model.net.ReduceFrontMean(model.net.Abs(hidden, "size"), "mean")
+    model.AddGradientOperators([model.net.Scale(loss, "scaled", scale=0.5)])
+    if update:
+        build_sgd(model, 0.1, momentum=0.9, policy="step", stepsize=2, gamma=0.5)
+    return model
+
+
+def run(model, **options):
+    workspace = Workspace(threads=1, seed=1)
+    workspace.feed("data", np.linspace(-1, 1, 18, dtype=np.float32).reshape(3, 6))
+    workspace.run_net_once(model.param_init_net)
+    workspace.create_net(model.net, **options)
+    workspace.run_net(model.net.Name(), 2)
+    return workspace
+
+
+def hidden_in(workspace):
+    return {blob for blob in workspace.blobs() if workspace.get(blob).hidden_by}
+
+
+GRADIENTS_OF_ACTIVATIONS = {"fc0_grad", "relu0_grad", "loss_grad", "fc1_grad"}
+GRADIENTS_OF_PARAMETERS = {"fc0_w_grad", "fc0_b_grad", "fc1_w_grad", "fc1_b_grad"}
+
+
+def test_gradients_of_activations_are_hidden_by_default():
+    model = backward()
+    whole = run(model, observable="all")
+    assert not hidden_in(whole)
+    for options in ({}, {"observable": "activations"}):
+        workspace = run(model, **options)
+        hidden = hidden_in(workspace)
+        # of fc0_grad the gradient of the data is made, if it is fetched
+        assert {"relu0_grad", "fc1_grad"} <= hidden <= GRADIENTS_OF_ACTIVATIONS - {"fc0_grad"} | {"scaled_grad"}
+        for blob in sorted(set(whole.blobs()) - hidden - {"iteration_mutex"}):
+            np.testing.assert_array_equal(workspace.fetch(blob), whole.fetch(blob), err_msg=blob)
+
+
+def test_without_an_update_gradients_of_parameters_are_results():
+    workspace = run(backward(update=False))
+    for blob in (*GRADIENTS_OF_PARAMETERS, "data_grad"):
+        assert workspace.fetch(blob) is not None
+
+
+def test_losses_metrics_and_learning_rates_are_outputs():
+    model = backward()
+    workspace, whole = run(model, observable="outputs"), run(model, observable="all")
+    rate = next(op.output[0] for op in model.net.Proto().op if op.type == "LearningRate")
+    kept = {"loss", "scaled", "mean", "fc0_w", "fc0_w_momentum", rate}
+    for blob in kept:
+        np.testing.assert_array_equal(workspace.fetch(blob), whole.fetch(blob), err_msg=blob)
+    assert {"relu0", "size", "fc1"} | GRADIENTS_OF_PARAMETERS <= hidden_in(workspace)
+
+
+def test_a_net_stores_what_is_observable():
+    net = chain()
+    net.set_observable("outputs", [net.GetBlobRef("b")])
+    message = NetDef.FromString(net.Proto().SerializeToString())
+    for made_from in (net, message):
+        workspace, name = made(made_from)
+        assert hidden_in(workspace) == {"a"}
+    for observable, hidden in (("all", ""), ("activations", ""), ("outputs", "ab"), (["a"], "b")):
+        assert hidden_in(made(net, observable=observable)[0]) == set(hidden)
+    clone = net.Clone("copy", {"b": "renamed"})
+    workspace, _ = made(clone)
+    assert hidden_in(workspace) == {"a"} and not workspace.get("renamed").is_empty
+    net.set_observable("all")
+    assert not hidden_in(made(net)[0])
+
+
+def test_bad_kinds_are_refused():
+    net = chain()
+    before = net.Proto().SerializeToString()
+    with pytest.raises(NetError, match=r"net 'chain.*': observable must be one of 'all', .*; got 'some'"):
+        net.set_observable("some")
+    with pytest.raises(NetError, match="the blobs to keep must be a list, got the single string 'ab'"):
+        net.set_observable("outputs", "ab")
+    assert net.Proto().SerializeToString() == before
+    net.AddArgument("observable", "most")
+    with pytest.raises(NetError, match="got 'most'"):
+        made(net)
 
 
 def test_other_shapes_and_back():

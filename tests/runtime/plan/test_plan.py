@@ -73,12 +73,12 @@ def batch(n, seed):
     return {"x": rng.standard_normal((n, 3, 8, 8)).astype(np.float32), "label": rng.integers(0, 5, n).astype(np.int32)}
 
 
-def train(steps, sizes=(4,), **options):
+def train(steps, sizes=(4,), observable="all", **options):
     net, parameters, state = convnet()
     ws = Workspace(threads=1, **options)
     feed_all(ws, parameters, state)
     feed_all(ws, batch(sizes[0], 0))
-    ws.create_net(net)
+    ws.create_net(net, observable=observable)
     for step in range(steps):
         feed_all(ws, batch(sizes[step % len(sizes)], step))
         ws.run_net("net")

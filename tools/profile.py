@@ -22,7 +22,7 @@ from netbuilder.runtime.profile.profiling import profile
 from netbuilder.runtime.profile.table import profile_table
 from netbuilder.runtime.profile.trace import chrome_trace
 from netbuilder.tools.bench.machine import busy_share, describe_machine
-from netbuilder.tools.common_options import OBSERVABLE, add_cpu, add_trusted, add_without, blob_spec, count, cpu_device
+from netbuilder.tools.common_options import add_cpu, add_trusted, add_without, blob_spec, count, cpu_device
 from netbuilder.tools.parser import Parser
 from netbuilder.tools.profiling.load import load_folder, load_net
 from netbuilder.tools.profiling.memory_page import memory_page

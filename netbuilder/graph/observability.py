@@ -108,7 +108,7 @@ def results(net: NetDef) -> set[str]:
     an external output.
     """
     forward = [op for op in net.op if not is_backward(op)]
-    read_forward = {name for op in forward for name in op.input}
+    read_forward = {name for op in forward for name in op.input if name not in op.output}
     read_backward = {name for op in net.op if is_backward(op) for name in op.input}
     losses: set[str] = set()
     for op in forward:

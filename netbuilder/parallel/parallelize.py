@@ -147,6 +147,8 @@ def Parallelize(
         raise NetError("give optimize_gradient_memory or dynamic_memory_management, not both: they exclude each other")
     if blobs_to_keep is not None and not dynamic_memory_management:
         raise NetError("blobs_to_keep has no effect without dynamic_memory_management=True; give both, or neither")
+    if isinstance(blobs_to_keep, (str, bytes)):
+        raise NetError(f"blobs_to_keep must be a list, got the single string {blobs_to_keep!r}")
     settings.refuse_unsupported(
         rendezvous=(rendezvous, rendezvous is not None, "several hosts"),
     )

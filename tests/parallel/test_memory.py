@@ -5,12 +5,14 @@ import dataclasses
 import numpy as np
 import pytest
 
-from netbuilder import ModelHelper, Parallelize_CPU, parallel
+from netbuilder import ModelHelper, Parallelize_CPU, Workspace, parallel
 from netbuilder.graph.net_names import reset_names
-from netbuilder.proto import NetError
+from netbuilder.optimizers import build_sgd
+from netbuilder.proto import BlobError, NetError
 from netbuilder.tools.proof.measure import trained
 from netbuilder.tools.proof.models import OPTIMIZERS as PROVED
 from netbuilder.tools.prove import MODELS
+from netbuilder.zoo.resnet_cifar import create_resnet_cifar
 from parallel_models import OPTIMIZERS, Task, convnet, mlp, no_input, parallelize, train
 
 SHARED = {"optimize_gradient_memory": True}
@@ -112,3 +114,132 @@ def test_the_later_call(shapes, recycle_activations):
 def test_a_model_that_is_not_parallel():
     with pytest.raises(NetError, match="replicas"):
         parallel.OptimizeGradientMemory(ModelHelper("alone"), None, None, False)
+
+
+def held(devices, *, observable=None, **options):
+    """Return the bytes of the arena, and of the blobs that a plan of a training step makes."""
+    model = ModelHelper("small", arg_scope={"order": "NCHW"})
+
+    def forward(model, loss_scale):
+        _, loss = create_resnet_cifar(model, "data", 3, 10, 8, label="label")
+        return [model.net.Scale(loss, "scaled_loss", scale=loss_scale)]
+
+    record = Parallelize_CPU(
+        model,
+        no_input,
+        forward,
+        optimizer_builder_fun=lambda model: build_sgd(model, 0.1, momentum=0.9),
+        devices=devices,
+        **options,
+    )
+    if observable is not None:
+        model.net.set_observable(*observable(model))
+    workspace = Workspace(threads=1)
+    for scope in record.devices.scopes:
+        workspace.feed(f"{scope}data", np.zeros((2, 3, 32, 32), np.float32))
+        workspace.feed(f"{scope}label", np.zeros(2, np.int32))
+    parallel.RunInitNet(model, workspace=workspace)
+    net = workspace.net(model.net.Name())
+    plans = net.plan_ahead()
+    outside = {*net.proto.external_input}
+    blobs = {id(buffer): buffer for plan in plans for blob, buffer in plan.outputs if blob.name not in outside}
+    return sum(plan.memory.nbytes + plan.memory.alone for plan in plans) + sum(b.nbytes for b in blobs.values())
+
+
+def outputs_and_gradients(model):
+    return "outputs", [str(gradient) for gradient in model.param_to_grad.values()]
+
+
+@pytest.mark.parametrize("devices", [[0], [0, 1]])
+def test_renaming_never_makes_a_plan_larger(devices):
+    whole = held(devices, observable=lambda model: ("all",))
+    assert held(devices, **SHARED, observable=lambda model: ("all",)) < whole
+    least = held(devices, observable=outputs_and_gradients)
+    assert held(devices, **SHARED) <= least < held(devices)
+
+
+def fetchable(workspace):
+    return {blob for blob in workspace.blobs() if not workspace.get(blob).is_empty}
+
+
+def test_what_can_be_fetched_from_a_net_that_shares():
+    _, record, workspace = train([0, 1], OPTIMIZERS["momentum"], Task(convnet, (6, 3, 8, 8), options=SHARED))
+    kept = fetchable(workspace)
+    for scope in record.devices.scopes:
+        assert {f"{scope}{blob}" for blob in ("loss", "conv1_w", "conv1_w_grad", "data")} <= kept
+        assert f"{scope}pooled" not in kept
+        with pytest.raises(BlobError, match="pooled' is not observable"):
+            workspace.fetch(f"{scope}pooled")
+
+
+DYNAMIC = {"dynamic_memory_management": True}
+
+
+@pytest.mark.parametrize("accumulate_steps", [1, 2])
+@pytest.mark.parametrize(
+    "blobs, kept",
+    [
+        (None, []),
+        ([], []),
+        (["pooled", "block_grad"], ["cpu_0/pooled", "cpu_1/pooled", "cpu_0/block_grad", "cpu_1/block_grad"]),
+        (["cpu_1/pooled"], ["cpu_1/pooled"]),
+    ],
+)
+def test_blobs_to_keep(blobs, kept, accumulate_steps):
+    options = {**DYNAMIC, "accumulate_steps": accumulate_steps, **({} if blobs is None else {"blobs_to_keep": blobs})}
+    every = {**options, "blobs_to_keep": ["pooled", "block_grad"]}
+    (_, _, whole), (_, record, workspace) = (
+        train([0, 1], OPTIMIZERS["adam"], Task(convnet, (6, 3, 8, 8), options=each)) for each in (every, options)
+    )
+    found = fetchable(workspace)
+    assert found.intersection(f"cpu_{i}/{name}" for i in (0, 1) for name in ("pooled", "block_grad", "conv2")) == set(
+        kept
+    )
+    for name in sorted(found.intersection(whole.blobs()) - {"iteration_mutex"}):
+        np.testing.assert_array_equal(workspace.fetch(name), whole.fetch(name), err_msg=name)
+    assert {"cpu_0/loss", "cpu_1/loss"} <= found
+
+
+def test_blobs_to_keep_that_are_refused():
+    with pytest.raises(NetError, match="model 'net' makes no blob 'pool', so it cannot be among blobs_to_keep"):
+        parallelize([0, 1], convnet, **DYNAMIC, blobs_to_keep=["pool"])
+    with pytest.raises(NetError, match="blobs_to_keep has no effect without dynamic_memory_management=True"):
+        parallelize([0, 1], convnet, blobs_to_keep=["pooled"])
+    with pytest.raises(NetError, match="blobs_to_keep must be a list, got the single string 'pooled'"):
+        parallelize([0, 1], convnet, **DYNAMIC, blobs_to_keep="pooled")
+
+
+@pytest.mark.parametrize("devices", [[0], [0, 1, 2]])
+@pytest.mark.parametrize("accumulate_steps", [1, 3])
+@pytest.mark.parametrize("model", ["embedding inside", "both on one table"])
+def test_each_kind_trains_the_same(model, accumulate_steps, devices):
+    found = []
+    for kind in ("all", "activations", "outputs"):
+        plain = MODELS[model]
+
+        def build(helper, *about, plain=plain, kind=kind):
+            helper.net.set_observable(kind)
+            return plain.build(helper, *about)
+
+        options = {**plain.options, "accumulate_steps": accumulate_steps}
+        found.append(trained(dataclasses.replace(plain, build=build, options=options), PROVED["Adam"], len(devices)))
+    for other in found[1:]:
+        for blob in found[0]:
+            np.testing.assert_array_equal(other[blob], found[0][blob], err_msg=blob)
+
+
+def test_micro_batches_keep_what_other_parts_read():
+    model, record = parallelize([0, 1], convnet, accumulate_steps=2)
+    model.net.set_observable("outputs", ["cpu_0/pooled"])
+    workspace = Workspace(threads=1)
+    for scope in record.devices.scopes:
+        workspace.feed(f"{scope}data", np.ones((3, 3, 8, 8), np.float32))
+        workspace.feed(f"{scope}label", np.zeros(3, np.int32))
+    parallel.RunInitNet(model, workspace=workspace)
+    parallel.RunNet(model, 4, workspace=workspace)
+    assert {"cpu_0/pooled", "cpu_0/loss", "cpu_1/loss"} <= fetchable(workspace)
+    assert "cpu_1/pooled" not in fetchable(workspace)
+    with pytest.raises(BlobError, match="'cpu_1/pooled' is not observable"):
+        workspace.fetch("cpu_1/pooled")
+    parallel.RunNet(model, workspace=workspace)
+    assert workspace.fetch("cpu_1/pooled").shape == (3, 4, 1, 1)

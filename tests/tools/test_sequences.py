@@ -110,6 +110,7 @@ def test_answers_are_those_of_the_training_net():
     """The best answer's score is the log chance that the net in training gives it."""
     pairs = Pairs("reverse", 2)
     translator = Translator(Shape(pairs.words, 8, 4, "regular"), rate=0.03)
+    translator.model.net.set_observable("outputs", ["cpu_0/softmax"])
     for batch in pairs.batches(16, 40, seed=1):
         translator.step(batch)
     best = [h for h in translator.answer(pairs, "42", beam_size=8) if h.ended and len(h.tokens) <= 2][0]

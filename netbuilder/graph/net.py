@@ -131,7 +131,8 @@ class Net(NetBlobs):
 
         Args:
             kind: "all"; "activations", all but the gradients that only operators of the backward pass read; or
-                "outputs", external inputs (parameters, moments, statistics) and outputs, losses and metrics.
+                "outputs", external inputs (parameters, moments, statistics) and outputs, losses, metrics and learning
+                rates.
             blobs: further blobs that can be fetched.
 
         Raises:

@@ -77,8 +77,8 @@ def Parallelize(
         rendezvous: not supported in this version (several hosts).
         net_type: the executor of the net.
         broadcast_computed_params: copy the first replica's running means and variances to the others in each step.
-        optimize_gradient_memory: let gradients of activations share blobs if they are not needed at the same time;
-            the results are the same, but most of these gradients cannot be fetched.
+        optimize_gradient_memory: let gradients of activations share blobs if they are not needed at the same time,
+            and keep only outputs and gradients of parameters after a step; the results are the same.
         dynamic_memory_management: keep only what is read after a step (``Net.set_observable("outputs")``).
         blobs_to_keep: with ``dynamic_memory_management``: other blobs that can be fetched after a step, of each replica
             if they are given without its scope.

@@ -122,15 +122,22 @@ def test_in_training(name):
     model.AddGradientOperators([loss])
     build_sgd(model, 0.01, momentum=0.9)
     found = []
-    for options in ({}, {"observable": "outputs", "reuse": False}, {"observable": "outputs"}):
+    for options in (
+        {"observable": "all"},
+        {"observable": "outputs", "reuse": False},
+        {"observable": "outputs"},
+        {"observable": "activations"},
+    ):
         workspace = Workspace(threads=1, seed=1)
         workspace.feed("data", x)
         workspace.feed("label", np.int32([1, 5]))
         workspace.run_net_once(model.param_init_net)
         workspace.create_net(model.net, **options)
         workspace.run_net(model.net.Name(), 2)
+        assert workspace.fetch(str(loss)).shape == ()
         found.append({str(p): workspace.fetch(str(p)) for p in model.params})
     for p, value in found[1].items():
+        assert np.array_equal(found[3][p], found[0][p]), p
         assert np.array_equal(found[2][p], value), p
         # Fusion adds in another order, so a step may differ by rounding.
         assert np.abs(found[0][p] - value).max() <= 1e-3 * max(np.abs(value).max(), 1e-3), p

@@ -247,9 +247,9 @@ class Workspace:
             overwrite: replace a net of that name.
             observable: the blobs that can be fetched after a run: "all"; "activations", all but the gradients that
                 only operators of the backward pass read; "outputs", external inputs (parameters, moments, statistics)
-                and outputs, losses and metrics; or a list of names, for "outputs" and these. None: what the net stores
-                (``Net.set_observable``), or "activations". Other blobs may be fused away or share memory; the first
-                fetch of one is an error, and from the next run on it is kept.
+                and outputs, losses, metrics and learning rates; or a list of names, for "outputs" and these. None:
+                what the net stores (``Net.set_observable``), or "activations". Other blobs may be fused away or share
+                memory; the first fetch of one is an error, and from the next run on it is kept.
             observable_default: the kind in place of "activations".
             shares_counter: allow an iteration counter that a created net with other parameters counts up too.
             options: see ``RuntimeNet`` (engines, without, fuse, dtype, reuse, constants).

@@ -8,7 +8,7 @@ from typing import Any, Generic, TypeVar
 
 import numpy as np
 
-__all__ = ["Lifetime", "Slot", "lifetimes", "live_bytes", "pack_into_arena", "pack_into_slots"]
+__all__ = ["Lifetime", "Slot", "lifetimes", "live_bytes", "load_of", "pack_into_arena", "pack_into_slots"]
 
 Key = TypeVar("Key", bound=Hashable)
 
@@ -89,12 +89,12 @@ def pack_into_slots(
 
 def live_bytes(values: Sequence[Lifetime[Any]], *, alignment: int = 64) -> int:
     """Return the bytes of the values that are needed at the same time, at most: no block of memory can be smaller."""
-    return int(_load(values, alignment).max(initial=0))
+    return int(load_of(values, alignment).max(initial=0))
 
 
-def _load(values: Sequence[Lifetime[Any]], alignment: int) -> np.ndarray[Any, Any]:
-    """Return for each step the bytes of the values that it needs."""
-    change = np.zeros(max((life.end for life in values), default=-1) + 2, np.int64)
+def load_of(values: Sequence[Lifetime[Any]], alignment: int, steps: int = 0) -> np.ndarray[Any, Any]:
+    """Return for each step, of at least so many, the bytes of the values that it needs."""
+    change = np.zeros(max([steps - 2, *(life.end for life in values)], default=-1) + 2, np.int64)
     for life in values:
         change[life.start] += -(-life.nbytes // alignment) * alignment
         change[life.end + 1] -= -(-life.nbytes // alignment) * alignment
@@ -119,7 +119,7 @@ def pack_into_arena(values: Sequence[Lifetime[Any]], *, alignment: int = 64) -> 
     Source: Pisarchyk and Lee, "Efficient Memory Management for Deep Neural Net Inference", 2020, arXiv:2001.03288,
     "Greedy by Size for Offset Calculation".
     """
-    load = _load(values, alignment)
+    load = load_of(values, alignment)
     peak = int(load.argmax())
     orders: list[Callable[[Lifetime[Any]], Any]] = [
         lambda life: (-life.nbytes, life.start - life.end),

@@ -12,6 +12,7 @@ from netbuilder.graph import gradients, observability
 from netbuilder.graph.blob import BlobReference, GradientSlice, ScopedName, as_names, blob_name
 from netbuilder.graph.context_stack import under_builder
 from netbuilder.graph.devices import Devices
+from netbuilder.graph.memory_budget import set_stored_budget
 from netbuilder.graph.net_blobs import NetBlobs
 from netbuilder.graph.net_copy import RemapFunction, copy_net, copy_part, prefixed
 from netbuilder.graph.net_names import net_names
@@ -139,6 +140,20 @@ class Net(NetBlobs):
             NetError: ``kind`` is another one, or ``blobs`` is a single string.
         """
         observability.set_stored(self._net, kind, blobs)
+
+    def set_memory_budget(self, budget: Any) -> None:
+        """Set the memory that a run of the net may take; values are computed again to keep to it.
+
+        The setting is an argument of the net, and stored with it; ``Workspace.create_net(memory_budget=...)`` replaces
+        it. With a budget only "outputs" are observable (see ``set_observable``), unless the net stores another kind.
+
+        Args:
+            budget: a number of bytes; a text such as "4GiB"; or a fraction of what a run would take, such as 0.6.
+
+        Raises:
+            NetError: ``budget`` is none of these.
+        """
+        set_stored_budget(self._net, budget)
 
     def AddArgument(self, arg_name: str, arg_value: Any) -> None:
         """Set an argument of the net itself; it replaces one of the same name."""

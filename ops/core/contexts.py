@@ -186,6 +186,9 @@ class Prepared:
         engine: the name of the engine whose threads compute; "" if the caller's thread does.
         notes: facts for tests and profiles, such as the library's name of the implementation.
         deferred: recipes for outputs that are not written but are needed at a fetch (see ``PlanContext.demand``).
+        again: a kernel that computes output 0 a second time in the same run, equal to the bit and with no other effect:
+            its inputs are those of the operator, then the operator's outputs as the first call wrote them. None: if the
+            operator is not stateful and overwrites none of its inputs, that is this kernel.
         split: the call begins the work and returns, at once, another call that waits until the work is done. Between
             the two the plan neither reads the outputs nor overwrites inputs or outputs, and other kernels of the lane
             run; such a kernel has no scratch memory. An error of either call is the operator's; after an error
@@ -202,6 +205,7 @@ class Prepared:
     notes: dict[str, Any] = field(default_factory=dict)
     deferred: dict[int, Deferred] = field(default_factory=dict)
     split: bool = False
+    again: Prepared | None = None
 
     later = RenamedMember("deferred")
 

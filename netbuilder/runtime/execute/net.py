@@ -14,7 +14,8 @@ import numpy as np
 from netbuilder._renamed import RenamedMember
 from netbuilder.data.forking import renew_after_fork
 from netbuilder.data.waiting import Cancellation, check_run
-from netbuilder.graph.observability import ACTIVATIONS, ALL
+from netbuilder.graph.memory_budget import parse_budget, stored_budget
+from netbuilder.graph.observability import ACTIVATIONS, ALL, OUTPUTS
 from netbuilder.graph.replicas import Replicas, has_record
 from netbuilder.ops.core.contexts import LEFT_AS_IS
 from netbuilder.ops.core.instructions import Instruction, Role, describe, located
@@ -83,11 +84,15 @@ class RuntimeNet:
         constants: external inputs that seldom change, such as the parameters of a predictor: they are converted to the
             layouts that kernels read once, and again when the blob gets another value. Blobs that the net writes are
             not treated as constant.
+        memory_budget: the memory that a run may take, in bytes, as text such as "4GiB", or as a fraction of what it
+            would take; values are computed again to keep to it. None: what the net stores
+            (``Net.set_memory_budget``), or no limit. With a budget, ``observable_default`` is "outputs".
         dtype: how activations are stored between operators, "float32" or "bfloat16"; None: the net's argument
             ``activation_dtype``, or float32.
 
     Raises:
-        NetError: the net is wrong (see ``read_program``), or its type, ``dtype`` or a name in ``without`` is unknown.
+        NetError: the net is wrong (see ``read_program``), its type, ``dtype`` or a name in ``without`` is unknown, or
+            ``memory_budget`` is no budget.
         BlobError: the net has no blob of a name in ``observable`` or ``constants``.
     """
 
@@ -106,6 +111,7 @@ class RuntimeNet:
         observable_default: str = ACTIVATIONS,
         reuse: bool = True,
         constants: Iterable[Any] = (),
+        memory_budget: Any = None,
         dtype: str | None = None,
         clock: Clock | None = None,
     ) -> None:
@@ -124,6 +130,9 @@ class RuntimeNet:
         lanes, exchange_lane = self._count_lanes(threads, len(devices)) if net.type in MANY_LANES else (1, False)
         asked = arguments(net).get(PRECISION_ARGUMENT, PRECISIONS[0]) if dtype is None else dtype
         precision = check_precision(asked, f"net {net.name!r}")
+        budget = stored_budget(net) if memory_budget is None else parse_budget(memory_budget, f"net {net.name!r}")
+        if budget is not None:
+            observable_default = OUTPUTS
         self._observable = Observable(self.proto, self.program, observable, observable_default)
         self.options = PlanOptions(
             engines if engines is not None else workspace.engines,
@@ -133,6 +142,7 @@ class RuntimeNet:
             self._without(without, fuse, reuse),
             precision,
             constants=check_constants(self.proto, constants),
+            memory_budget=budget,
         )
         concurrent = net.type in MANY_LANES and self.proto.num_workers != 1
         self._parts = parts_of(self.proto, self.program) if concurrent else ()

@@ -252,7 +252,7 @@ class Workspace:
                 memory; the first fetch of one is an error, and from the next run on it is kept.
             observable_default: the kind in place of "activations".
             shares_counter: allow an iteration counter that a created net with other parameters counts up too.
-            options: see ``RuntimeNet`` (engines, without, fuse, dtype, reuse, constants).
+            options: see ``RuntimeNet`` (engines, without, fuse, dtype, reuse, constants, memory_budget).
 
         Raises:
             NetError: a net of that name exists, the net is wrong, or it counts the iterations of another model.

@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Collection
 from typing import Any
 
 from netbuilder.ops.core.operator import TensorSpec
-from netbuilder.ops.engines.layouts import new_buffer, prepare_reorder
+from netbuilder.ops.engines.layouts import HOST, new_buffer, prepare_reorder
+from netbuilder.runtime.plan.binding import buffer_of
 from netbuilder.runtime.plan.compiler import Compilation
 from netbuilder.runtime.plan.memory_plan import MemoryPlan, Provide, assign
+from netbuilder.runtime.plan.recompute import fit_into
 from netbuilder.runtime.plan.values import Step, StepKind, Value
 from netbuilder.runtime.values.blob import Blob, EdgeContext
 
@@ -85,8 +87,25 @@ def assign_buffers(
             value.buffer = new_buffer(value.spec, value.location)
     read_later = {id(read) for value in plan.values for read in value.lazy_reads}
     own = [value for value in rest if value.buffer is None]
+    if plan.options.memory_budget is not None:
+        own = _keep_to_budget(plan, own, read_later)
     memory = assign(own, plan.steps, provide, reuse=enabled("reuse"), apart=read_later)
     return outputs, {}, memory
+
+
+def _keep_to_budget(plan: Compilation, own: list[Value], apart: Collection[int]) -> list[Value]:
+    """Change the steps of a plan so that it keeps to its budget; return the values that are not in blobs."""
+    budget = plan.options.memory_budget
+    assert budget is not None
+    inside = {id(value) for value in own if value.location == HOST and id(value) not in apart}
+    outside = {id(buffer): buffer for buffer in map(buffer_of, plan.values) if buffer is not None}
+    fixed = sum(int(getattr(buffer, "nbytes", 0)) for buffer in outside.values())
+    fixed += sum(value.spec.nbytes for value in own if id(value) not in inside and value.spec is not None)
+    found = fit_into(plan.net, plan.steps, own, apart, budget, fixed)
+    known = {id(value) for value in plan.values}
+    plan.values += [value for value in found.values if id(value) not in known]
+    plan.steps[:] = found.steps
+    return found.values
 
 
 def versions_of(plan: Compilation) -> dict[str, list[Value]]:

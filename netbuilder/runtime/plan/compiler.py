@@ -41,6 +41,7 @@ class Compilation:
     """What the compiler hands to the buffer phase.
 
     Args:
+        net: the name of the net, for messages.
         end: the first operator after those that the plan covers.
         steps: the steps of each run.
         constant_steps: the steps that copy constants, which run when the plan is made.
@@ -51,6 +52,7 @@ class Compilation:
         options: those of the net, with as many lanes and threads as the operators are worth.
     """
 
+    net: str
     end: int
     steps: list[Step]
     constant_steps: list[Step]
@@ -121,7 +123,9 @@ def compile_range(
     if options.exchange_lane:
         nodes = exchange_when_ready(nodes)
     steps = _choose_kernels(net, nodes, options, values, compile_subgraph, in_subgraph)
-    return Compilation(end, add_waits(steps.steps), steps.constant_steps, values, last, externals, hidden, options)
+    return Compilation(
+        net.name, end, add_waits(steps.steps), steps.constant_steps, values, last, externals, hidden, options
+    )
 
 
 _SMALL_FLOPS = 8_000_000

@@ -15,7 +15,7 @@ from collections.abc import Callable, Collection, Iterable, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
-from netbuilder.graph.lifetimes import Lifetime, live_bytes, pack_into_arena
+from netbuilder.graph.lifetimes import Lifetime, live_bytes, load_of, pack_into_arena
 from netbuilder.ops.core.operator import STRING, TensorSpec
 from netbuilder.ops.engines.arrays import aligned_empty, as_flat
 from netbuilder.ops.engines.layouts import HOST, new_buffer
@@ -23,7 +23,7 @@ from netbuilder.runtime.plan.binding import buffer_of
 from netbuilder.runtime.plan.schedule import Schedule, dependencies
 from netbuilder.runtime.plan.values import Step, Value
 
-__all__ = ["MemoryPlan", "Placed", "Provide", "assign"]
+__all__ = ["MemoryPlan", "Placed", "Provide", "arena_bytes", "arena_load", "assign"]
 
 Array = Any
 Provide = Callable[[int], Array]
@@ -130,6 +130,36 @@ def _share(
     scratch: bool,
 ) -> None:
     """Assign an offset in the arena to all storage that is needed during the run alone."""
+    placed, plan.nbytes = _pack(_sharing(storage, steps, apart, scratch), steps)
+    arena = (provide or aligned_empty)(plan.nbytes)
+    for life, offset in placed:
+        buffer = arena[offset : offset + life.nbytes]
+        life.key.place(plan, buffer, steps[life.start])
+        plan.placed.append(
+            Placed(life.key.what, life.start, life.end, offset, life.nbytes, isinstance(life.key, _Scratch))
+        )
+
+
+def arena_load(values: Sequence[Value], steps: Sequence[Step], apart: Collection[int]) -> dict[Any, Any]:
+    """Return, for each block of the arena, how many bytes are needed at each step; the arguments are as in ``assign``.
+
+    Nothing is assigned.
+    """
+    blocks: dict[Any, list[Lifetime[Any]]] = {}
+    for life in _sharing(_storage(values), steps, apart, scratch=True):
+        blocks.setdefault(life.place, []).append(life)
+    return {place: load_of(block, _ALIGNMENT, len(steps)) for place, block in blocks.items()}
+
+
+def arena_bytes(values: Sequence[Value], steps: Sequence[Step], apart: Collection[int]) -> int:
+    """Return the size of the arena that ``assign`` would need; nothing is assigned."""
+    return _pack(_sharing(_storage(values), steps, apart, scratch=True), steps)[1]
+
+
+def _sharing(
+    storage: dict[int, _Storage], steps: Sequence[Step], apart: Collection[int], scratch: bool
+) -> list[Lifetime[Any]]:
+    """Return the lifetimes of all that shares memory; storage that overwrites other storage is joined with it."""
 
     def memory_of(value: Value) -> int:
         return id(storage[id(value)]) if id(value) in storage else id(buffer_of(value))
@@ -147,14 +177,7 @@ def _share(
         for index, step in enumerate(steps):
             if step.prepared.scratch:
                 sharing.append(Lifetime(_Scratch(step), index, index, step.lane, step.prepared.scratch))
-    placed, plan.nbytes = _pack(sharing, steps)
-    arena = (provide or aligned_empty)(plan.nbytes)
-    for life, offset in placed:
-        buffer = arena[offset : offset + life.nbytes]
-        life.key.place(plan, buffer, steps[life.start])
-        plan.placed.append(
-            Placed(life.key.what, life.start, life.end, offset, life.nbytes, isinstance(life.key, _Scratch))
-        )
+    return sharing
 
 
 def _pack(lives: Sequence[Lifetime[Any]], steps: Sequence[Step]) -> tuple[list[tuple[Lifetime[Any], int]], int]:

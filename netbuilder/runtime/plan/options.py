@@ -33,6 +33,8 @@ class PlanOptions:
         without: names of the optimizations that are off, see ``runtime.plan.optimizations``.
         precision: how activations may be stored (see ``ops.core.precision``).
         constants: blobs that do not change from run to run: they are converted to other layouts once.
+        memory_budget: bytes that a plan may need, or a fraction of what it would need (see ``runtime.plan.recompute``);
+            None: as many as it needs.
 
     Raises:
         NetError: ``without`` names an optimization that does not exist.
@@ -45,6 +47,7 @@ class PlanOptions:
     without: frozenset[str] = frozenset()
     precision: str = "float32"
     constants: frozenset[str] = frozenset()
+    memory_budget: int | float | None = None
 
     allows = RenamedMember("uses_engine")
     does = RenamedMember("enabled")

@@ -75,12 +75,13 @@ Maker = Callable[..., Prepared | None]
 
 
 class StepKind(enum.Enum):
-    """What a step of a plan is: an operator's kernel, a copy that the plan inserted, or the wait of a split kernel."""
+    """What a step of a plan is: an operator's kernel, or a step that the plan inserted."""
 
     COMPUTE = "compute"
     REORDER = "reorder"  #: into the layout that a kernel reads
     TRANSFER = "transfer"  #: to another device, or between a device and the host
     RESTORE = "restore"  #: back into the layout in which the blob's other readers expect the value
+    RECOMPUTE = "recompute"  #: a kernel a second time, since its output was not kept (see ``recompute``)
     WAIT = "wait"  #: for the work that a split kernel has begun
 
 
@@ -129,7 +130,7 @@ class Step:
     @property
     def moves(self) -> bool:
         """Whether the step is a copy that the plan inserted: to another layout or location, or back."""
-        return self.kind not in (StepKind.COMPUTE, StepKind.WAIT)
+        return self.kind in (StepKind.REORDER, StepKind.TRANSFER, StepKind.RESTORE)
 
     @property
     def what(self) -> str:

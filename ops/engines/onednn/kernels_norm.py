@@ -13,7 +13,7 @@ from netbuilder.ops.core.operator import TensorSpec
 from netbuilder.ops.core.registry import CPU, plain_kernel
 from netbuilder.ops.engines.arrays import aligned_empty
 from netbuilder.ops.engines.onednn import declarations as c
-from netbuilder.ops.engines.onednn.arguments import In, Out, Persistent
+from netbuilder.ops.engines.onednn.arguments import In, MemoryRef, Out, Persistent
 from netbuilder.ops.engines.onednn.geometry import channels_last
 from netbuilder.ops.engines.onednn.kernels_eltwise import relu_primitive
 from netbuilder.ops.engines.onednn.layout import Desc, View, image_view, orders_of
@@ -110,11 +110,40 @@ def _prepare_forward(
     count = x.size // channel.size
     steps = [Step(made, arguments), _running(float(op.momentum), float(op.epsilon), count, variance)]
     if relu:
-        steps.append(_with_nan(ctx, made.desc(c.SRC, view), float(op.epsilon), variance))
-    return prepared(inputs, [spec, channel, channel, channel, channel], steps, inplace=[(3, 1), (4, 2)])
+        steps.append(_with_nan(ctx, made.desc(c.SRC, view), float(op.epsilon), Out(3), variance))
+    result = prepared(inputs, [spec, channel, channel, channel, channel], steps, inplace=[(3, 1), (4, 2)])
+    result.again = _again(ctx, made.desc(c.SRC, view), float(op.epsilon), variance, inputs, channel, relu=relu)
+    return result
 
 
-def _with_nan(ctx: PlanContext, data: Desc, epsilon: float, variance: Persistent) -> Any:
+def _again(
+    ctx: PlanContext,
+    data: Desc,
+    epsilon: float,
+    variance: Persistent,
+    inputs: Sequence[TensorSpec],
+    channel: TensorSpec,
+    *,
+    relu: bool,
+) -> Prepared | None:
+    """Prepare the kernel that computes output 0 again, from the statistics of the batch."""
+    flags = c.USE_SCALE | c.USE_SHIFT | c.GLOBAL_STATS | (c.FUSE_RELU if relu else 0)
+    made = _forward(c.FORWARD_INFERENCE, data, epsilon, flags, threads=ctx.threads)
+    if made is None:
+        return None
+    mean = In(len(inputs) + 3)
+    steps: list[Any] = [Step(made, _arguments(mean, variance))]
+    if relu:
+        steps.append(_with_nan(ctx, data, epsilon, mean, variance))
+    return prepared([*inputs[:3], None, None, None, None, None, channel, None], [inputs[0]], steps)
+
+
+def _arguments(mean: MemoryRef, variance: Persistent) -> dict[int, Any]:
+    """Return the arguments of a normalization with given statistics."""
+    return {c.SRC: In(0), c.SCALE: In(1), c.SHIFT: In(2), c.MEAN: mean, c.VARIANCE: variance, c.DST: Out(0)}
+
+
+def _with_nan(ctx: PlanContext, data: Desc, epsilon: float, mean: MemoryRef, variance: Persistent) -> Any:
     """Return the step that, if the input has NaN or infinities, computes the output again, with a Relu that keeps NaN.
 
     The Relu fused into the primitive turns NaN into 0. An element that is not finite makes the variance of its channel
@@ -126,7 +155,7 @@ def _with_nan(ctx: PlanContext, data: Desc, epsilon: float, variance: Persistent
 
         def call() -> None:
             if not math.isfinite(dot(batch, scale) + dot(batch, shift)):
-                for step in _normalize_then_relu(ctx, data, epsilon, variance):
+                for step in _normalize_then_relu(ctx, data, epsilon, mean, variance):
                     step.bind(inputs, outputs, aligned_empty(step.primitive.scratch), 0)()
 
         return call
@@ -134,16 +163,15 @@ def _with_nan(ctx: PlanContext, data: Desc, epsilon: float, variance: Persistent
     return bind
 
 
-def _normalize_then_relu(ctx: PlanContext, data: Desc, epsilon: float, variance: Persistent) -> list[Step]:
+def _normalize_then_relu(
+    ctx: PlanContext, data: Desc, epsilon: float, mean: MemoryRef, variance: Persistent
+) -> list[Step]:
     """Return the executions that compute output 0 of a fused normalization in two steps, from the batch statistics."""
     flags = c.USE_SCALE | c.USE_SHIFT | c.GLOBAL_STATS
     normalize = _forward(c.FORWARD_INFERENCE, data, epsilon, flags, threads=ctx.threads)
     relu = relu_primitive(data, threads=ctx.threads)
     assert normalize is not None and relu is not None, "both exist wherever the fused primitive exists"
-    arguments: dict[int, Any] = {
-        c.SRC: In(0), c.SCALE: In(1), c.SHIFT: In(2), c.MEAN: Out(3), c.VARIANCE: variance, c.DST: Out(0),
-    }  # fmt: skip
-    return [Step(normalize, arguments), Step(relu, {c.SRC: Out(0), c.DST: Out(0)})]
+    return [Step(normalize, _arguments(mean, variance)), Step(relu, {c.SRC: Out(0), c.DST: Out(0)})]
 
 
 def _forward_over(

@@ -1,0 +1,76 @@
+"""The memory that a run of a net may take: an argument of the net, in bytes or as a fraction of what it would take."""
+
+from __future__ import annotations
+
+import re
+from typing import Any
+
+from netbuilder.proto import NetDef, NetError
+from netbuilder.proto.arguments import arguments, set_argument
+
+__all__ = ["parse_budget", "set_stored_budget", "stored_budget"]
+
+_ARGUMENT = "memory_budget"
+
+_TEXT = re.compile(r"\s*(\d+(?:\.\d*)?|\.\d+)\s*(%|[a-z]*)\s*", re.IGNORECASE)
+
+_UNITS = {"": 1, "b": 1, "kib": 1 << 10, "mib": 1 << 20, "gib": 1 << 30, "tib": 1 << 40,
+          "kb": 10**3, "mb": 10**6, "gb": 10**9, "tb": 10**12, "k": 1 << 10, "m": 1 << 20, "g": 1 << 30}  # fmt: skip
+
+
+def parse_budget(value: Any, where: str) -> int | float:
+    """Return a budget as a whole number of bytes, or as a fraction above 0 and at most 1.
+
+    Args:
+        value: a whole number of bytes; a fraction; or a string with either, such as "4GiB", "600 MB", "0.6" or "60%".
+        where: who gives it, for the message.
+
+    Raises:
+        NetError: it is none of these.
+
+    >>> parse_budget("1.5GiB", "net 'train'"), parse_budget("60%", "net 'train'")
+    (1610612736, 0.6)
+    """
+    if hasattr(value, "__index__") and not isinstance(value, bool) and int(value) > 0:
+        return int(value)
+    if isinstance(value, float) and 0 < value <= 1:
+        return value
+    found = (
+        re.fullmatch(r"\s*(\d+(?:\.\d*)?|\.\d+)\s*(%|[a-z]*)\s*", value, re.IGNORECASE)
+        if isinstance(value, str)
+        else None
+    )
+    if found is not None:
+        number, unit = float(found[1]), found[2].lower()
+        if unit == "%" and 0 < number <= 100:
+            return number / 100
+        if unit == "" and 0 < number <= 1:
+            return number
+        if unit in _UNITS and number * _UNITS[unit] >= 1:
+            return int(number * _UNITS[unit])
+    raise NetError(
+        f"{where}: memory_budget must be a number of bytes, such as 4294967296 or '4GiB', or a fraction above 0 and at "
+        f"most 1 of what a run would take, such as 0.6 or '60%'; got {value!r}"
+    )
+
+
+def set_stored_budget(net: NetDef, value: Any) -> None:
+    """Store a budget in a net.
+
+    Raises:
+        NetError: it is no budget, see ``parse_budget``.
+    """
+    parse_budget(value, f"net {net.name!r}")
+    set_argument(net, _ARGUMENT, str(value))
+
+
+def stored_budget(net: NetDef) -> int | float | None:
+    """Return the budget that a net stores, None if it stores none.
+
+    Raises:
+        NetError: what it stores is no budget.
+    """
+    value = arguments(net).get(_ARGUMENT)
+    if value is None:
+        return None
+    return parse_budget(value.decode(errors="replace") if isinstance(value, bytes) else value, f"net {net.name!r}")

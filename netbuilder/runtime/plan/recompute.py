@@ -1,0 +1,407 @@
+"""Recomputation: values that are not kept from the forward to the backward pass, but computed again when they are read.
+
+A value that is used early and late, and not in between, needs memory all that time. If it is dropped, its kernel runs a
+second time before the late use (``StepKind.RECOMPUTE``), from inputs that are there, or that are computed again too. It
+is the same kernel on the same numbers (or ``Prepared.again``, where a second run of it would have other effects), so
+the results are equal to the bit.
+
+Which values are dropped is decided by the bytes that they free at the peak for the work of computing them again, until
+the plan fits into its budget; the peak is simulated after each decision.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Collection, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+import numpy as np
+
+from netbuilder.ops.core.contexts import Prepared
+from netbuilder.ops.core.instructions import Role
+from netbuilder.ops.engines.layouts import HOST
+from netbuilder.proto import NetError
+from netbuilder.runtime.plan.memory_plan import arena_bytes, arena_load
+from netbuilder.runtime.plan.values import Step, StepKind, Value
+
+__all__ = ["Recomputed", "fit_into"]
+
+_log = logging.getLogger("netbuilder")
+
+_FLOPS_PER_BYTE = 14  # floating-point operations that take as long as a byte of memory: 410 GFLOP/s, 30 GB/s
+_SMALL = 1 << 16  # bytes of a value that is rather kept than computed again as the input of another one
+_TRIES = 8  # plans that are packed until one fits
+
+
+@dataclass
+class Recomputed:
+    """A plan in which values are computed again.
+
+    Args:
+        steps: in place of the plan's.
+        values: in place of the plan's values in the arena.
+        count: how many values are dropped.
+        work: of the additional steps, as a fraction of that of all others; an estimate from their operations and bytes.
+        before: bytes of the arena without dropped values.
+    """
+
+    steps: list[Step]
+    values: list[Value]
+    count: int = 0
+    work: float = 0.0
+    before: int = 0
+
+
+def fit_into(
+    net_name: str, steps: list[Step], values: list[Value], apart: Collection[int], budget: float, fixed: int
+) -> Recomputed:
+    """Return the plan with enough values dropped for the budget.
+
+    Args:
+        net_name: for messages.
+        steps: of the plan.
+        values: those that are in the arena.
+        apart: ids of those that are read after the steps have run.
+        budget: in bytes; a float: the fraction of what the plan would need.
+        fixed: the bytes of it that the plan needs outside the arena: parameters, moments, inputs, observable blobs.
+
+    Raises:
+        NetError: the budget is too small whatever is computed again; the message has the smallest possible one.
+    """
+    before = arena_bytes(values, steps, apart)
+    budget = int(budget * (before + fixed)) if isinstance(budget, float) else budget
+    if before + fixed <= budget:
+        return Recomputed(steps, values, before=before)
+    search = _Search(steps, values, apart)
+    limit = budget - fixed
+    for _ in range(_TRIES):
+        if not search.reduce(limit):
+            break
+        found = search.sequence
+        nbytes = arena_bytes(found.values, found.steps, apart)
+        if nbytes + fixed <= budget:
+            _log.info(
+                "net %r: to need %s rather than %s bytes, %d values are computed again, some %.0f %% more work",
+                net_name, f"{nbytes + fixed:,}", f"{before + fixed:,}", len(search.dropped), 100 * found.work,
+            )  # fmt: skip
+            return Recomputed(found.steps, found.values, len(search.dropped), found.work, before)
+        limit -= nbytes + fixed - budget
+    least = search.reduce_all()
+    nbytes = arena_bytes(least.values, least.steps, apart)
+    raise NetError(
+        f"net {net_name!r}: it cannot run in memory_budget={budget:,} bytes: with all values computed again that can "
+        f"be, it needs {nbytes + fixed:,} bytes, {fixed:,} of them for parameters, inputs and blobs that can be "
+        f"fetched; without recomputation {before + fixed:,}. Give a larger budget, or feed smaller batches"
+    )
+
+
+class _Infeasible(Exception):
+    """A value cannot be computed again: an input of it is not there any more."""
+
+
+@dataclass(slots=True)
+class _Gap:
+    """A value between two uses.
+
+    Args:
+        value: the value.
+        last: the last step that uses it before the gap.
+        resume: the first step that uses it after the gap.
+        nbytes: its size.
+    """
+
+    value: Value
+    last: int
+    resume: int
+    nbytes: int
+
+
+@dataclass
+class _Sequence:
+    """Steps with recomputation, and what they need.
+
+    Args:
+        steps, values: see ``Recomputed``.
+        origin: for each step, the number of the original step that it is, or before which it has been inserted.
+        work: of the inserted steps, as a fraction of that of the others.
+        load: for each block of the arena, the bytes needed at each step.
+    """
+
+    steps: list[Step] = field(default_factory=list)
+    values: list[Value] = field(default_factory=list)
+    origin: list[int] = field(default_factory=list)
+    work: float = 0.0
+    load: dict[Any, np.ndarray[Any, Any]] = field(default_factory=dict)
+
+    @property
+    def peak(self) -> int:
+        """The bytes that the arena needs at least."""
+        return sum(int(load.max(initial=0)) for load in self.load.values())
+
+    @property
+    def height(self) -> tuple[int, int]:
+        """The peak, and how many steps are at it."""
+        return self.peak, sum(int((load == load.max()).sum()) for load in self.load.values() if load.size)
+
+
+class _Search:
+    """Drops values, one after another, where that frees most at the peak for the least work."""
+
+    def __init__(self, steps: list[Step], values: list[Value], apart: Collection[int]) -> None:
+        self._steps, self._values, self._apart = steps, values, apart
+        self._own = {id(value) for value in values}
+        self._uses: dict[int, list[int]] = {}
+        self._overwritten: dict[int, int] = {}  # by the step that writes another value into the same buffer
+        self._written: dict[tuple[str, int], int] = {}  # name and version -> the step that writes it
+        for index, step in enumerate(steps):
+            for value in (*step.inputs, *step.outputs):
+                if value is not None:
+                    uses = self._uses.setdefault(id(value), [])
+                    if not uses or uses[-1] != index:
+                        uses.append(index)
+            for value in step.outputs:
+                if value is not None and not value.intermediate:
+                    self._written.setdefault((value.name, value.version), index)
+                    if value.shares is not None:
+                        self._overwritten[id(value.shares)] = index
+        self._costs = {id(step): _cost(step, step.prepared) for step in steps}
+        self._total_cost = sum(self._costs.values())
+        self._gaps = self._find_gaps()
+        self.dropped: set[int] = set()
+        self._refused: set[int] = set()
+        self.sequence = self._measured(self._build(self.dropped))
+        self._least = self.sequence
+
+    def _find_gaps(self) -> dict[int, _Gap]:
+        gaps = {}
+        for value in self._values:
+            uses = self._uses.get(id(value), [])
+            if len(uses) < 2 or id(value) in self._apart or value.location != HOST or _kernel(value) is None:
+                continue
+            last, resume = max(zip(uses, uses[1:]), key=lambda pair: pair[1] - pair[0])
+            if resume - last > 1 and value.spec is not None:
+                gaps[id(value)] = _Gap(value, last, resume, value.spec.nbytes)
+        return gaps
+
+    def reduce(self, limit: int) -> bool:
+        """Drop values until the peak is at most ``limit`` bytes; False if there are none left that help."""
+        while self.sequence.peak > limit:
+            chosen = self._choose(self.sequence.peak - limit)
+            if not chosen:
+                return False
+            self._drop(chosen)
+        return True
+
+    def reduce_all(self) -> _Sequence:
+        """Drop all values that help; return the steps that need the least memory."""
+        self.reduce(0)
+        return self._least
+
+    def _drop(self, chosen: list[int]) -> None:
+        """Drop values, or fewer of them, if that lowers the peak; else refuse the first of them from now on."""
+        while True:
+            try:
+                found = self._measured(self._build(self.dropped.union(chosen)))
+            except _Infeasible:
+                found = None
+            if found is not None and found.height < self.sequence.height:
+                self.dropped.update(chosen)
+                self.sequence = found
+                if found.peak < self._least.peak:
+                    self._least = found
+                return
+            if len(chosen) == 1:
+                self._refused.update(chosen)
+                return
+            chosen = chosen[: len(chosen) // 2]
+
+    def _choose(self, excess: int) -> list[int]:
+        """Return the values to drop next: of each block, those that free about half of its share of the excess."""
+        chosen: list[int] = []
+        loads = {place: load for place, load in self.sequence.load.items() if load.size}
+        total = self.sequence.peak
+        for place, load in loads.items():
+            at = int(load.argmax())
+            index = self.sequence.origin[at]
+            wanted, freed = excess * int(load[at]) / total / 2, 0
+            for gap in self._ranked(place, index):
+                if freed and freed + gap.nbytes > wanted:
+                    break
+                chosen.append(id(gap.value))
+                freed += gap.nbytes
+        return chosen
+
+    def _ranked(self, place: Any, index: int) -> list[_Gap]:
+        """Return what could be dropped in a block of the arena while a step runs, the best first."""
+        found = []
+        for key, gap in self._gaps.items():
+            if key in self.dropped or key in self._refused or not gap.last < index < gap.resume:
+                continue
+            if gap.value.producer is not None and gap.value.producer.lane == place:
+                try:
+                    work = self._work(gap.value, gap.resume, set())
+                except _Infeasible:
+                    continue
+                found.append((gap.nbytes / max(work, 1.0), gap))
+        found.sort(key=lambda pair: -pair[0])
+        return [gap for _, gap in found]
+
+    def _work(self, value: Value, index: int, seen: set[int]) -> float:
+        """Return the cost of computing a value again before a step, with the inputs that are not there then."""
+        if id(value) in seen or id(value) not in self._own:
+            return 0.0
+        seen.add(id(value))
+        prepared, inputs = self._recipe(value)
+        assert value.producer is not None
+        work = self._costs[id(value.producer)] if prepared is value.producer.prepared else _cost_again(value, inputs)
+        for each in inputs:
+            if each is not None and not self._is_there(each, index):
+                work += self._work(each, index, seen)
+        return work
+
+    def _recipe(self, value: Value) -> tuple[Prepared, list[Value | None]]:
+        """Return the kernel that computes a value again, and its inputs.
+
+        Raises:
+            _Infeasible: there is none.
+        """
+        prepared, step = _kernel(value), value.producer
+        if prepared is None or step is None:
+            raise _Infeasible
+        inputs = [*step.inputs] if prepared is step.prepared else [*step.inputs, *step.outputs]
+        return prepared, [x if spec is not None else None for x, spec in zip(inputs, prepared.inputs)]
+
+    def _is_there(self, value: Value, index: int) -> bool:
+        """Whether a value is in its buffer before a step, or may stay there until then.
+
+        Raises:
+            _Infeasible: it is not, and cannot be computed again.
+        """
+        own = id(value) in self._own
+        if own and id(value) not in self.dropped:
+            if self._uses[id(value)][-1] >= index:
+                return True
+            small = value.spec is not None and value.spec.nbytes <= _SMALL
+            if not small and _kernel(value) is not None:
+                return False
+        elif own:
+            return False
+        if not own and self._written.get((value.name, value.version + 1), index) < index:
+            raise _Infeasible  # the next version of the blob is in the same buffer
+        if self._overwritten.get(id(value), index) < index:
+            raise _Infeasible
+        return True
+
+    def _build(self, dropped: Collection[int]) -> _Sequence:
+        """Return the steps in which these values are computed again.
+
+        Raises:
+            _Infeasible: one of them cannot be.
+        """
+        kept, self.dropped = self.dropped, set(dropped)
+        try:
+            return _Builder(self).build()
+        finally:
+            self.dropped = kept
+
+    def _measured(self, sequence: _Sequence) -> _Sequence:
+        sequence.load = arena_load(sequence.values, sequence.steps, self._apart)
+        return sequence
+
+
+class _Builder:
+    """Makes the sequence of steps for the dropped values of a search."""
+
+    def __init__(self, search: _Search) -> None:
+        self._search = search
+        self._made: dict[int, Value] = {}  # what takes the place of a value from here on
+        self._replaced: dict[int, Step] = {}  # steps that read other values, by the ids of the original ones
+        self._result = _Sequence(values=[*search._values])
+        self._work = 0.0
+
+    def build(self) -> _Sequence:
+        search, result = self._search, self._result
+        for index, step in enumerate(search._steps):
+            inputs = [value if value is None else self._current(value, index) for value in step.inputs]
+            waits_for = self._replaced.get(id(step.waits_for), step.waits_for)
+            if inputs != step.inputs or waits_for is not step.waits_for:
+                made = Step(step.node, step.prepared, inputs, step.outputs, step.lane, step.kind, waits_for)
+                step = self._replaced[id(step)] = made
+            result.steps.append(step)
+            result.origin.append(index)
+        result.work = self._work / max(search._total_cost, 1.0)
+        return result
+
+    def _current(self, value: Value, index: int) -> Value:
+        """Return what a step of the plan reads in place of a value."""
+        gap = self._search._gaps.get(id(value)) if id(value) in self._search.dropped else None
+        return value if gap is None or index <= gap.last else self._again(value, index)
+
+    def _again(self, value: Value, index: int) -> Value:
+        """Return the value that takes the place of a dropped one; it is computed before step ``index``."""
+        found = self._made.get(id(value))
+        if found is not None:
+            return found
+        search = self._search
+        prepared, wanted = search._recipe(value)
+        inputs = [x if x is None or search._is_there(x, index) else self._again(x, index) for x in wanted]
+        step = value.producer
+        assert step is not None
+        outputs: list[Value | None] = []
+        for old in step.outputs if prepared is step.prepared else [value]:
+            if old is None:
+                outputs.append(None)
+                continue
+            made = Value(old.name, old.version, old.spec, None, old.location, intermediate=True)
+            made.published = old.published
+            outputs.append(made)
+            self._result.values.append(made)
+            if old is value or id(old) in search.dropped:
+                self._made[id(old)] = made
+        again = Step(step.node, prepared, inputs, outputs, step.lane, StepKind.RECOMPUTE)
+        for made_value in outputs:
+            if made_value is not None:
+                made_value.producer = again
+        self._result.steps.append(again)
+        self._result.origin.append(index)
+        self._work += search._costs[id(step)] if prepared is step.prepared else _cost_again(value, inputs)
+        return self._made[id(value)]
+
+
+def _kernel(value: Value) -> Prepared | None:
+    """Return the kernel that computes a value again, None if it cannot be."""
+    step = value.producer
+    if step is None or step.prepared.split or step.kind not in (StepKind.COMPUTE, StepKind.REORDER, StepKind.RESTORE):
+        return None
+    if step.kind is not StepKind.COMPUTE:
+        return step.prepared
+    node = step.node
+    if node.role is Role.EXCHANGE or any(part.op_def.is_gradient_op for part in node.parts):
+        return None
+    if step.prepared.again is not None:
+        return step.prepared.again if step.outputs[0] is value else None
+    if any(part.op.must_inplace or part.op.stateful and not part.op.draws for part in node.parts):
+        return None
+    return step.prepared
+
+
+def _nbytes(values: Sequence[Value | None]) -> int:
+    return sum(value.spec.nbytes for value in values if value is not None and value.spec is not None)
+
+
+def _cost(step: Step, prepared: Prepared) -> float:
+    """Return the estimated time of a step, as the bytes that are read or written in that time."""
+    nbytes = float(_nbytes([*step.inputs, *step.outputs]))
+    if step.kind is not StepKind.COMPUTE:
+        return nbytes
+    first = step.node.first
+    try:
+        flops = float(first.op.flops(*[value.spec.plain for value in step.node.inputs if value.spec is not None]))
+    except Exception:  # the formula needs shapes that are known only when the net runs
+        flops = 0.0
+    return max(nbytes, flops / _FLOPS_PER_BYTE)
+
+
+def _cost_again(value: Value, inputs: Sequence[Value | None]) -> float:
+    return float(_nbytes([value, *inputs]))

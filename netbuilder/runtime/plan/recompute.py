@@ -31,6 +31,7 @@ _log = logging.getLogger("netbuilder")
 
 _FLOPS_PER_BYTE = 14  # floating-point operations that take as long as a byte of memory: 410 GFLOP/s, 30 GB/s
 _SMALL = 1 << 16  # bytes of a value that is rather kept than computed again as the input of another one
+_PATIENCE = 8  # dropped values that are kept after all, one after another, without a new lowest peak
 _TRIES = 8  # plans that are packed until one fits
 
 
@@ -169,7 +170,9 @@ class _Search:
         self._total_cost = sum(self._costs.values())
         self._gaps = self._find_gaps()
         self.dropped: set[int] = set()
-        self._refused: set[int] = set()
+        self._refused: set[int] = set()  # values that do not help at present
+        self._patience = _PATIENCE
+        self._kept: set[int] = set()  # values that were dropped once and are not to be dropped again
         self.sequence = self._measured(self._build(self.dropped))
         self._least = self.sequence
 
@@ -188,10 +191,41 @@ class _Search:
         """Drop values until the peak is at most ``limit`` bytes; False if there are none left that help."""
         while self.sequence.peak > limit:
             chosen = self._choose(self.sequence.peak - limit)
-            if not chosen:
+            if chosen:
+                self._drop(chosen)
+            elif not self._restore():
                 return False
-            self._drop(chosen)
         return True
+
+    def _restore(self) -> bool:
+        """Keep a dropped value after all, the one without which the peak is lowest; False if no more are to be tried.
+
+        Values that are computed again stay until their last use, so a long chain of them needs more memory than its
+        beginning. The peak may rise at first: other values can then be dropped instead.
+        """
+        if self._patience == 0:
+            return False
+        self._patience -= 1
+        best: tuple[_Sequence, int] | None = None
+        for key in self.dropped:
+            try:
+                found = self._measured(self._build(self.dropped - {key}))
+            except _Infeasible:
+                continue
+            if best is None or found.height < best[0].height:
+                best = found, key
+        if best is None:
+            return False
+        self.sequence, key = best
+        self.dropped.discard(key)
+        self._note_least()
+        self._kept.add(key)
+        self._refused = {*self._kept}
+        return True
+
+    def _note_least(self) -> None:
+        if self.sequence.peak < self._least.peak:
+            self._least, self._patience = self.sequence, _PATIENCE
 
     def reduce_all(self) -> _Sequence:
         """Drop all values that help; return the steps that need the least memory."""
@@ -208,8 +242,7 @@ class _Search:
             if found is not None and found.height < self.sequence.height:
                 self.dropped.update(chosen)
                 self.sequence = found
-                if found.peak < self._least.peak:
-                    self._least = found
+                self._note_least()
                 return
             if len(chosen) == 1:
                 self._refused.update(chosen)

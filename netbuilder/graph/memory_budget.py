@@ -8,7 +8,7 @@ from typing import Any
 from netbuilder.proto import NetDef, NetError
 from netbuilder.proto.arguments import arguments, set_argument
 
-__all__ = ["parse_budget", "set_stored_budget", "stored_budget"]
+__all__ = ["clear_stored_budget", "parse_budget", "set_stored_budget", "stored_budget"]
 
 _ARGUMENT = "memory_budget"
 
@@ -62,6 +62,13 @@ def set_stored_budget(net: NetDef, value: Any) -> None:
     """
     parse_budget(value, f"net {net.name!r}")
     set_argument(net, _ARGUMENT, str(value))
+
+
+def clear_stored_budget(net: NetDef) -> None:
+    """Remove the budget that a net stores, if any."""
+    kept = [argument for argument in net.arg if argument.name != _ARGUMENT]
+    del net.arg[:]
+    net.arg.extend(kept)
 
 
 def stored_budget(net: NetDef) -> int | float | None:

@@ -103,6 +103,8 @@ def created_nets(net: NetDef, record: Replicas) -> list[NetDef]:
     ends = [rows[0], rows[-1] + 1] if rows else [last + 1]
     bounds = zip([0, *ends], [*ends, len(net.op)])
     parts = [_part(net, name, range(*bound)) for name, bound in zip(net_names(net.name, record), bounds)]
+    for part in parts[1:]:
+        clear_stored_budget(part)  # an update has nothing to compute again
     for part in parts:
         wanted = {
             *net.external_output,

@@ -53,6 +53,7 @@ def Parallelize(
     accumulate_steps: int = 1,
     outside_from_bytes: int | None = None,
     reduce_update_broadcast: bool = False,
+    memory_budget: Any = None,
 ) -> Replicas:
     """Build a model on several devices, with the exchange of gradients between them.
 
@@ -105,6 +106,9 @@ def Parallelize(
         reduce_update_broadcast: sum gradients only on the first device, update its parameters there, and copy them to
             the others, instead of summing and updating on each device: the same parameters, with one copy of the
             optimizer's state. ``param_update_builder_fun`` is called only for the first device.
+        memory_budget: the memory that a step may take, in bytes, as text such as "4GiB", or as a fraction of what it
+            would take: activations are computed again in the backward pass to keep to it (see
+            ``Net.set_memory_budget``). The numbers are the same to the bit.
 
     Returns:
         The record of the replicas, which the net stores in its arguments.
@@ -195,6 +199,8 @@ def Parallelize(
     )
     with restore_on_error(model_helper_obj), collection_paused():
         model_helper_obj.net.set_type(net_type, num_threads_per_device * len(request.devices))
+        if memory_budget is not None:
+            model_helper_obj.net.set_memory_budget(memory_budget)
         if dtype is not None:
             model_helper_obj.net.set_activation_dtype(dtype)
         return build(model_helper_obj, request)

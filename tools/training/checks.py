@@ -4,10 +4,11 @@ from __future__ import annotations
 
 from pathlib import Path
 
+from netbuilder.graph.memory_budget import parse_budget
 from netbuilder.ops.core.precision import PRECISIONS
 from netbuilder.ops.engines.arrays import gpu_count
 from netbuilder.optimizers import OPTIMIZERS, check_policy, optimizer_by_name
-from netbuilder.proto import ArgumentError
+from netbuilder.proto import ArgumentError, NetError
 from netbuilder.runtime import NET_TYPES
 from netbuilder.tools.common_options import split_problem
 from netbuilder.tools.parser import did_you_mean
@@ -68,6 +69,11 @@ def problem_of(options: Options) -> str | None:
         return f"--net-type: unknown type {options.net_type!r}{near}; the types are {', '.join(NET_TYPES)}"
     if options.dtype not in PRECISIONS:
         return f"--dtype: must be one of {', '.join(PRECISIONS)}; got {options.dtype!r}"
+    if options.memory_budget is not None:
+        try:
+            parse_budget(options.memory_budget, "--memory-budget")
+        except NetError as error:
+            return str(error)
     for name in ("epochs", "learning_rate", "device_workers"):
         if getattr(options, name) <= 0:
             return f"--{name.replace('_', '-')}: must be positive, got {getattr(options, name)}"

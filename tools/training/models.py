@@ -80,6 +80,7 @@ def training_model(options: Options, shape: Shape, classes: int, steps: int, bou
         num_threads_per_device=options.device_workers,
         cpu_device=options.cpu,
         dtype=options.dtype,
+        memory_budget=options.memory_budget,
         weighted_shares=True,
         accumulate_steps=options.accumulate_steps,
     )

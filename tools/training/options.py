@@ -97,6 +97,12 @@ def _parser() -> Parser:
         help=f"type of activations in training: {' or '.join(PRECISIONS)} (default: float32)",
     )
     where.add_argument(
+        "--memory-budget",
+        metavar="SIZE",
+        help="memory of a training step, such as 4GiB, or the fraction of what it would take, such as 0.6: activations "
+        "are computed again in the backward pass to keep to it, with the same results (default: no limit)",
+    )
+    where.add_argument(
         "--measure-speed-up",
         action="store_true",
         help="before training, time steps on all devices and on the first one alone",
@@ -323,7 +329,8 @@ def parse(arguments: Sequence[str] | None = None) -> Options:
         mixup=found.mixup, cutmix=found.cutmix, average_decay=found.ema, patience=found.patience,
         patience_measure=found.patience_measure, least_improvement=found.least_improvement,
         weight_decay=found.weight_decay, seed=found.seed, net_type=found.net_type,
-        device_workers=found.device_workers, dtype=found.dtype, export=found.export, check_export=found.check_export,
+        device_workers=found.device_workers, dtype=found.dtype, memory_budget=found.memory_budget,
+        export=found.export, check_export=found.check_export,
         step_epochs=found.step_epochs, checkpoint=found.checkpoint, every_steps=found.checkpoint_every_steps,
         every_epochs=_every_epochs(found), keep=found.keep, resume=found.resume, without=found.without,
         input=images, accumulate_steps=found.accumulate_steps, base_batch=found.base_batch,

@@ -31,6 +31,7 @@ class Options:
         net_type: how the net is executed.
         device_workers: upper bound of the threads that run the net, for each device.
         dtype: type of activations in training.
+        memory_budget: of a training step; None: no limit.
         export: folder for the predictor, or None.
         check_export: evaluate the predictor in a new process.
         checkpoint: folder for checkpoints, or None.
@@ -71,6 +72,7 @@ class Options:
     net_type: str
     device_workers: int
     dtype: str
+    memory_budget: str | None
     export: str | None
     check_export: bool
     step_epochs: int | None = None

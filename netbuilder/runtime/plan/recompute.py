@@ -64,17 +64,19 @@ def fit_into(
         steps: of the plan.
         values: those that are in the arena.
         apart: ids of those that are read after the steps have run.
-        budget: in bytes; a float: the fraction of what the plan would need.
+        budget: in bytes; a float: the fraction of what the plan would need, if there is anything to compute again.
         fixed: the bytes of it that the plan needs outside the arena: parameters, moments, inputs, observable blobs.
 
     Raises:
         NetError: the budget is too small whatever is computed again; the message has the smallest possible one.
     """
     before = arena_bytes(values, steps, apart)
+    search = _Search(steps, values, apart)
+    if isinstance(budget, float) and not search.any_gaps:
+        return Recomputed(steps, values, before=before)
     budget = int(budget * (before + fixed)) if isinstance(budget, float) else budget
     if before + fixed <= budget:
         return Recomputed(steps, values, before=before)
-    search = _Search(steps, values, apart)
     limit = budget - fixed
     for _ in range(_TRIES):
         if not search.reduce(limit):
@@ -186,6 +188,11 @@ class _Search:
             if resume - last > 1 and value.spec is not None:
                 gaps[id(value)] = _Gap(value, last, resume, value.spec.nbytes)
         return gaps
+
+    @property
+    def any_gaps(self) -> bool:
+        """Whether any value could be dropped."""
+        return bool(self._gaps)
 
     def reduce(self, limit: int) -> bool:
         """Drop values until the peak is at most ``limit`` bytes; False if there are none left that help."""

@@ -6,6 +6,7 @@ import dataclasses
 from collections.abc import Iterable
 
 from netbuilder.graph.blob import BlobReference, GradientSlice
+from netbuilder.graph.memory_budget import clear_stored_budget
 from netbuilder.graph.replicas import Replicas
 from netbuilder.graph.scope import DeviceScope, EmptyNameScope
 from netbuilder.model import ModelHelper

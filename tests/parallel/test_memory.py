@@ -7,8 +7,10 @@ import pytest
 
 from netbuilder import ModelHelper, Parallelize_CPU, Workspace, parallel
 from netbuilder.graph.net_names import reset_names
+from netbuilder.model import brew
 from netbuilder.optimizers import build_sgd
 from netbuilder.proto import BlobError, NetError
+from netbuilder.runtime.plan.values import StepKind
 from netbuilder.tools.proof.measure import trained
 from netbuilder.tools.proof.models import OPTIMIZERS as PROVED
 from netbuilder.tools.prove import MODELS
@@ -243,3 +245,31 @@ def test_micro_batches_keep_what_other_parts_read():
         workspace.fetch("cpu_1/pooled")
     parallel.RunNet(model, workspace=workspace)
     assert workspace.fetch("cpu_1/pooled").shape == (3, 4, 1, 1)
+@pytest.mark.parametrize("net_type", ["simple", "dag"])
+@pytest.mark.parametrize("devices", [1, 2])
+def test_under_a_memory_budget(devices, net_type):
+    def forward(model, loss_scale):
+        x = "data"
+        for number in range(5):
+            x = brew.relu(model, brew.fc(model, x, f"fc{number}", 6, 6), f"relu{number}")
+        _, loss = model.net.SoftmaxWithLoss([brew.fc(model, x, "scores", 6, 4), "label"], ["softmax", "loss"])
+        return [model.Scale(loss, scale=loss_scale)]
+
+    options = {"net_type": net_type}
+    tasks = [Task(forward, (2048, 6), options={**options, **more}) for more in ({}, {"memory_budget": "85%"})]
+    (_, record, want), (model, _, got) = (train(range(devices), OPTIMIZERS["momentum"], task) for task in tasks)
+    for param in record.parameters:
+        for blob in record.blobs(param):
+            np.testing.assert_array_equal(got.fetch(blob), want.fetch(blob))
+    (plans,) = got.net(model.net.Name())._plans.values()
+    assert any(step.kind is StepKind.RECOMPUTE for step in plans[-1].steps)
+
+
+def test_a_memory_budget_with_micro_batches():
+    options = {"accumulate_steps": 2}
+    tasks = [Task(mlp, (4096, 6), options={**options, **more}) for more in ({}, {"memory_budget": "95%"})]
+    (_, record, want), (_, _, got) = (train([0, 1], OPTIMIZERS["momentum"], task) for task in tasks)
+    for param in record.parameters:
+        np.testing.assert_array_equal(got.fetch(record.blobs(param)[1]), want.fetch(record.blobs(param)[1]))
+    with pytest.raises(NetError, match="memory_budget must be a number of bytes"):
+        parallelize([0], mlp, memory_budget="some")

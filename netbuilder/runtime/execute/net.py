@@ -134,12 +134,18 @@ class RuntimeNet:
         if budget is not None:
             observable_default = OUTPUTS
         self._observable = Observable(self.proto, self.program, observable, observable_default)
+        off = self._without(without, fuse, reuse)
+        if budget is not None and "reuse" in off:
+            raise NetError(
+                f"net {net.name!r}: a memory_budget needs the optimization 'reuse', which is off; switch it on, or "
+                "omit the budget"
+            )
         self.options = PlanOptions(
             engines if engines is not None else workspace.engines,
             lanes,
             exchange_lane,
             threads,
-            self._without(without, fuse, reuse),
+            off,
             precision,
             constants=check_constants(self.proto, constants),
             memory_budget=budget,

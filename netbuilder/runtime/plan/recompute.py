@@ -30,7 +30,7 @@ __all__ = ["Recomputed", "fit_into"]
 _log = logging.getLogger("netbuilder")
 
 _FLOPS_PER_BYTE = 14  # floating-point operations that take as long as a byte of memory: 410 GFLOP/s, 30 GB/s
-_SMALL = 1 << 16  # bytes of a value that is rather kept than computed again as the input of another one
+_SMALL = 16  # an input that is so many times smaller than what is computed from it is kept, not computed again as well
 _PATIENCE = 8  # dropped values that are kept after all, one after another, without a new lowest peak
 _TRIES = 8  # plans that are packed until one fits
 
@@ -42,7 +42,7 @@ class Recomputed:
     Args:
         steps: in place of the plan's.
         values: in place of the plan's values in the arena.
-        count: how many values are dropped.
+        count: how many steps compute a value again.
         work: of the additional steps, as a fraction of that of all others; an estimate from their operations and bytes.
         before: bytes of the arena without dropped values.
     """
@@ -81,22 +81,28 @@ def fit_into(
     for _ in range(_TRIES):
         if not search.reduce(limit):
             break
-        found = search.sequence
-        nbytes = arena_bytes(found.values, found.steps, apart)
+        nbytes = arena_bytes(search.sequence.values, search.sequence.steps, apart)
         if nbytes + fixed <= budget:
-            _log.info(
-                "net %r: to need %s rather than %s bytes, %d values are computed again, some %.0f %% more work",
-                net_name, f"{nbytes + fixed:,}", f"{before + fixed:,}", len(search.dropped), 100 * found.work,
-            )  # fmt: skip
-            return Recomputed(found.steps, found.values, len(search.dropped), found.work, before)
+            return _result(net_name, search.sequence, fixed, before, nbytes)
         limit -= nbytes + fixed - budget
-    least = search.reduce_all()
+    least = _Search(steps, values, apart).reduce_all()
     nbytes = arena_bytes(least.values, least.steps, apart)
+    if nbytes + fixed <= budget:
+        return _result(net_name, least, fixed, before, nbytes)
     raise NetError(
-        f"net {net_name!r}: it cannot run in memory_budget={budget:,} bytes: with all values computed again that can "
-        f"be, it needs {nbytes + fixed:,} bytes, {fixed:,} of them for parameters, inputs and blobs that can be "
-        f"fetched; without recomputation {before + fixed:,}. Give a larger budget, or feed smaller batches"
+        f"net {net_name!r}: memory_budget={budget:,} bytes is too small: a run needs at least {nbytes + fixed:,} "
+        f"bytes, {fixed:,} of them for parameters, inputs and blobs that can be fetched ({before + fixed:,} with "
+        "nothing computed again); give a larger budget, or feed smaller batches"
     )
+
+
+def _result(net_name: str, found: _Sequence, fixed: int, before: int, nbytes: int) -> Recomputed:
+    count = sum(step.kind is StepKind.RECOMPUTE for step in found.steps)
+    _log.info(
+        "net %r: %d values are computed again, some %.0f %% more work, so that a run needs %s bytes, not %s",
+        net_name, count, 100 * found.work, f"{nbytes + fixed:,}", f"{before + fixed:,}",
+    )  # fmt: skip
+    return Recomputed(found.steps, found.values, count, found.work, before)
 
 
 class _Infeasible(Exception):
@@ -296,7 +302,7 @@ class _Search:
         assert value.producer is not None
         work = self._costs[id(value.producer)] if prepared is value.producer.prepared else _cost_again(value, inputs)
         for each in inputs:
-            if each is not None and not self._is_there(each, index):
+            if each is not None and not self._is_there(each, index, value):
                 work += self._work(each, index, seen)
         return work
 
@@ -312,8 +318,8 @@ class _Search:
         inputs = [*step.inputs] if prepared is step.prepared else [*step.inputs, *step.outputs]
         return prepared, [x if spec is not None else None for x, spec in zip(inputs, prepared.inputs)]
 
-    def _is_there(self, value: Value, index: int) -> bool:
-        """Whether a value is in its buffer before a step, or may stay there until then.
+    def _is_there(self, value: Value, index: int, wanted: Value) -> bool:
+        """Whether a value, from which ``wanted`` is computed, is in its buffer before a step, or may stay there.
 
         Raises:
             _Infeasible: it is not, and cannot be computed again.
@@ -322,7 +328,7 @@ class _Search:
         if own and id(value) not in self.dropped:
             if self._uses[id(value)][-1] >= index:
                 return True
-            small = value.spec is not None and value.spec.nbytes <= _SMALL
+            small = _SMALL * _nbytes([value]) <= _nbytes([wanted])
             if not small and _kernel(value) is not None:
                 return False
         elif own:
@@ -385,7 +391,7 @@ class _Builder:
             return found
         search = self._search
         prepared, wanted = search._recipe(value)
-        inputs = [x if x is None or search._is_there(x, index) else self._again(x, index) for x in wanted]
+        inputs = [x if x is None or search._is_there(x, index, value) else self._again(x, index) for x in wanted]
         step = value.producer
         assert step is not None
         outputs: list[Value | None] = []

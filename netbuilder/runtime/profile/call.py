@@ -41,7 +41,8 @@ class CallProfile:
         kind: the operator's type; for fused operators their types, in the order of the net, joined by "+", each with
             its count if it occurs more than once; for copies "reorder", "transfer" or "restore"; "wait" for the wait of
             a split kernel.
-        category: "operator", "gradient", "exchange" (between devices), "input" or "copy".
+        category: "operator", "gradient", "exchange" (between devices), "input", "copy" or "recompute" (a kernel a
+            second time, for a memory budget).
         output: the first blob that it writes.
         operators: its operators' types with their first outputs, in the order of the net.
         inputs, outputs: the values that it reads and writes.
@@ -111,6 +112,12 @@ def _category(parts: Sequence[Instruction]) -> str:
     return "gradient" if any(part.op_def.is_gradient_op for part in parts) else "operator"
 
 
+def _category_of_step(step: Step) -> str:
+    if step.kind is StepKind.RECOMPUTE:
+        return "recompute"
+    return "copy" if step.moves else _category(step.node.parts)
+
+
 def device_text(device: tuple[int, int]) -> str:
     """Return "CPU 0" or "GPU 1"."""
     return f"{'CPU' if device[0] == PROTO_CPU else 'GPU'} {device[1]}"
@@ -126,7 +133,7 @@ def describe_step(step: Step, *, count: float, seconds: float, spans: Any) -> Ca
     parts = _in_order(step.node)
     return CallProfile(
         kind=_kind(step),
-        category="copy" if step.moves else _category(parts),
+        category=_category_of_step(step),
         output=_first(step.outputs) or next(iter(parts[0].outputs), ""),
         operators=() if step.kind is StepKind.WAIT else tuple(_operator_text(part) for part in parts),
         inputs=_operands(step.inputs),
@@ -181,6 +188,8 @@ def _in_order(node: Node) -> list[Instruction]:
 
 
 def _kind(step: Step) -> str:
+    if step.kind is StepKind.RECOMPUTE:
+        return f"{_kind_of(step.node)} again"
     return _kind_of(step.node) if step.kind is StepKind.COMPUTE else step.what
 
 
@@ -222,7 +231,7 @@ def _single(node: Node) -> list[Node]:
 
 def _flops_of_step(step: Step) -> int:
     """Return the operations of a step, without those for outputs that it does not write."""
-    if step.kind is not StepKind.COMPUTE:
+    if step.kind not in (StepKind.COMPUTE, StepKind.RECOMPUTE):
         return 0
     written, op = len(step.outputs), step.node.first.op
     while written and step.outputs[written - 1] is None:
@@ -286,6 +295,8 @@ def _reason(step: Step) -> str:
     """Return why the plan inserted a copy, or why an operator's result is copied; "" otherwise."""
     if step.kind is StepKind.WAIT:
         return f"waits for {_kind_of(step.node)}, which began earlier: the next step needs its result"
+    if step.kind is StepKind.RECOMPUTE:
+        return "its first result was not kept until here, to keep to the memory budget"
     if not step.moves:
         names = [value.name for j, value in enumerate(step.outputs) if value is not None and needs_temporary(step, j)]
         text = "{} shares the buffer of an input that the kernel may not overwrite: a temporary is written and copied"

@@ -1,0 +1,172 @@
+"""Recomputation: chains, operators in place, dropout, constants of the step; budgets that cannot be kept."""
+
+import logging
+
+import numpy as np
+import pytest
+
+from netbuilder.model import ModelHelper, brew
+from netbuilder.optimizers import build_adam, build_sgd
+from netbuilder.proto import BlobError, NetDef, NetError
+from netbuilder.proto.arguments import make_op
+from netbuilder.runtime import Workspace
+from netbuilder.runtime.plan.values import StepKind
+
+ROWS = 512
+
+
+def dense(model):
+    """Layers as wide as the batch is long: activations and weights take the same memory."""
+    x = "data"
+    for number in range(6):
+        x = brew.relu(model, brew.fc(model, x, f"fc{number}", 32, 32), f"relu{number}")
+    return x
+
+
+def dense_in_place(model):
+    x = "data"
+    for number in range(6):
+        x = brew.fc(model, x, f"fc{number}", 32, 32)
+        x = brew.relu(model, x, x)
+    return x
+
+
+def dropped_out(model):
+    x = "data"
+    for number in range(4):
+        x = brew.relu(model, brew.fc(model, x, f"fc{number}", 32, 32), f"relu{number}")
+        x = brew.dropout(model, x, f"dropout{number}", ratio=0.3, is_test=0)
+    return x
+
+
+def elementwise(model):
+    """Operators whose gradients read inputs, outputs, or neither; plain kernels among them."""
+    x = "data"
+    for number in range(3):
+        x = model.net.Tanh(brew.fc(model, x, f"fc{number}", 32, 32), f"tanh{number}")
+        x = model.net.Sigmoid(model.net.Exp(model.net.Negative(x, f"negative{number}"), f"exp{number}"), f"s{number}")
+        left, right = model.net.Split(x, [f"left{number}", f"right{number}"], axis=1)
+        x, _ = model.net.Concat([right, left], [f"joined{number}", f"extents{number}"], axis=1)
+        x = model.net.Mul([x, "data"], f"mul{number}")
+    return x
+
+
+def transposed(model):
+    x = "data"
+    for number in range(3):
+        x = brew.fc(model, x, f"fc{number}", 32, 32)
+        x = model.net.Transpose(model.net.Softmax(x, f"soft{number}"), f"t{number}")
+        x = model.net.Transpose(x, f"u{number}")
+        x = model.net.LayerNorm(x, [f"norm{number}", f"mean{number}", f"std{number}"])[0]
+    return x
+
+
+def train(build, *, engines=None, optimizer=build_sgd, steps=3, threads=1, **options):
+    model = ModelHelper("trained")
+    scores = brew.fc(model, build(model), "scores", 32, 5)
+    _, loss = model.net.SoftmaxWithLoss([scores, "label"], ["softmax", "loss"])
+    model.AddGradientOperators([loss])
+    optimizer(model, 0.01)
+    workspace, rng = Workspace(threads=threads, seed=3, engines=engines), np.random.default_rng(1)
+    workspace.feed("data", rng.normal(size=(ROWS, 32)).astype(np.float32))
+    workspace.feed("label", rng.integers(0, 5, ROWS).astype(np.int32))
+    workspace.run_net_once(model.param_init_net)
+    name = workspace.create_net(model.net, **{"observable": "outputs", **options})
+    workspace.run_net(name, steps)
+    return model, workspace, workspace.net(name)
+
+
+def plan_of(net):
+    (plans,) = net._plans.values()
+    return plans[-1]
+
+
+def again(net):
+    return [step for step in plan_of(net).steps if step.kind is StepKind.RECOMPUTE]
+
+
+@pytest.mark.parametrize("engines", [None, ()], ids=["default", "NumPy"])
+@pytest.mark.parametrize("build", [dense, dense_in_place, dropped_out, elementwise, transposed])
+def test_results_are_equal_to_the_bit(build, engines):
+    model, want, net = train(build, engines=engines)
+    whole, recomputed = plan_of(net).memory.nbytes, 0
+    for fraction in (0.95, 0.9, 0.85, 0.8):
+        try:
+            _, got, other = train(build, engines=engines, memory_budget=fraction)
+        except NetError as error:
+            assert "is too small" in str(error)
+            break
+        for name in (*map(str, model.GetAllParams("")), "loss"):
+            np.testing.assert_array_equal(got.fetch(name), want.fetch(name), err_msg=name)
+        assert plan_of(other).memory.nbytes < whole
+        recomputed += len(again(other))
+    assert recomputed, "nothing was computed again"
+
+
+def test_moments_and_more_steps():
+    model, want, _ = train(dense, optimizer=build_adam, steps=5)
+    _, got, net = train(dense, optimizer=build_adam, steps=5, memory_budget="85%")
+    assert again(net)
+    for name in map(str, model.GetAllParams("")):
+        np.testing.assert_array_equal(got.fetch(name), want.fetch(name))
+
+
+def test_what_is_fetched_is_kept():
+    _, workspace, net = train(dense, memory_budget=0.85)
+    dropped = {step.outputs[0].name for step in again(net)}
+    _, want, _ = train(dense, steps=4, observable="all")
+    name = sorted(dropped)[0]
+    with pytest.raises(BlobError, match=f"'{name}' is not observable"):
+        workspace.fetch(name)
+    workspace.run_net(net.name)
+    np.testing.assert_array_equal(workspace.fetch(name), want.fetch(name))
+
+
+def test_the_smallest_budget_is_named_and_can_be_kept():
+    with pytest.raises(NetError, match=r"memory_budget=1,000 bytes is too small: a run needs at least") as raised:
+        train(dense, memory_budget=1000)
+    least = int(str(raised.value).split("at least ")[1].split()[0].replace(",", ""))
+    _, got, net = train(dense, memory_budget=least)
+    _, want, _ = train(dense)
+    np.testing.assert_array_equal(got.fetch("fc0_w"), want.fetch("fc0_w"))
+    assert again(net)
+    with pytest.raises(NetError, match="is too small"):
+        train(dense, memory_budget=least - 64)
+
+
+def test_a_budget_that_is_large_enough_changes_nothing():
+    for budget in ("1TiB", 1.0):
+        _, _, net = train(dense, memory_budget=budget)
+        assert not again(net)
+    workspace = Workspace(threads=1)
+    workspace.feed("x", np.ones(3, np.float32))
+    workspace.create_net(NetDef(name="forward", op=[make_op("Exp", ["x"], ["y"])]), memory_budget=0.5)
+    workspace.run_net("forward")
+    assert np.allclose(workspace.fetch("x"), 1)
+
+
+def test_the_net_stores_its_budget():
+    def build(model):
+        model.net.set_memory_budget("85%")
+        return dense(model)
+
+    _, _, net = train(build)
+    assert again(net)
+    _, workspace, net = train(build, observable=None)
+    with pytest.raises(BlobError, match="not observable"):
+        workspace.fetch("relu1")
+    _, _, net = train(build, memory_budget=1.0)
+    assert not again(net)
+
+
+def test_a_budget_needs_reuse():
+    with pytest.raises(NetError, match="a memory_budget needs the optimization 'reuse', which is off; switch it on"):
+        train(dense, memory_budget=0.5, without=["reuse"])
+    with pytest.raises(NetError, match="net 'trained.*': memory_budget must be a number of bytes"):
+        train(dense, memory_budget="half")
+
+
+def test_what_was_chosen_is_logged(caplog):
+    with caplog.at_level(logging.INFO, "netbuilder"):
+        train(dense, memory_budget=0.85)
+    assert any("values are computed again, some" in record.getMessage() for record in caplog.records)

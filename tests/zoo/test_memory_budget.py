@@ -1,0 +1,77 @@
+"""Nets of the zoo under memory budgets: equal to the bit, also where dead memory is filled with NaN."""
+
+import numpy as np
+import pytest
+
+from netbuilder.graph.net_names import reset_names
+from netbuilder.optimizers import build_sgd
+from netbuilder.proto import NetError
+from netbuilder.runtime import Workspace
+from netbuilder.runtime.plan.values import StepKind
+from zoo.test_observable_nets import model_of, with_dead_memory_filled
+
+BATCH = 12  # with fewer images, activations take less memory than the gradients of parameters
+
+
+def trained(name, kind="simple", *, fill=False, dtype=None, **options):
+    reset_names()
+    model, (_, loss), x = model_of(name, label="label")
+    model.AddGradientOperators([loss])
+    build_sgd(model, 0.01, momentum=0.9)
+    model.net.Proto().type = kind
+    workspace = Workspace(threads=2, seed=1)
+    workspace.feed("data", np.concatenate([x * (1 + i) / 4 for i in range(BATCH // 2)]))
+    workspace.feed("label", np.arange(BATCH, dtype=np.int32) % 7)
+    workspace.run_net_once(model.param_init_net)
+    net = workspace.net(workspace.create_net(model.net, observable="outputs", dtype=dtype, **options))
+    for _ in range(2):
+        net.run_by(lambda plan: (with_dead_memory_filled(plan) if fill else plan).run(), net.run_alone)
+    (plans,) = net._plans.values()
+    return {str(p): workspace.fetch(str(p)) for p in model.GetAllParams("")}, plans[-1]
+
+
+@pytest.mark.parametrize("name", ["resnet8", "resnet50", "inception_bn", "alexnet_one_tower"])
+def test_under_budgets(name):
+    want, whole = trained(name)
+    rng, recomputed = np.random.default_rng(sum(map(ord, name))), []
+    for fraction in rng.uniform(0.6, 1, 10 if name == "resnet8" else 3):
+        try:
+            got, plan = trained(name, fill=True, memory_budget=float(fraction))
+        except NetError as error:
+            assert "is too small" in str(error)
+            continue
+        for p, value in want.items():
+            np.testing.assert_array_equal(got[p], value, err_msg=f"{p} at {fraction}")
+        assert plan.memory.nbytes <= whole.memory.nbytes
+        recomputed.append(sum(step.kind is StepKind.RECOMPUTE for step in plan.steps))
+    assert any(recomputed)
+
+
+def test_in_bfloat16_and_without_onednn():
+    for options in ({"dtype": "bfloat16"}, {"engines": ()}):
+        want, _ = trained("resnet8", **options)
+        got, plan = trained("resnet8", fill=True, memory_budget=0.75, **options)
+        assert any(step.kind is StepKind.RECOMPUTE for step in plan.steps)
+        for p, value in want.items():
+            np.testing.assert_array_equal(got[p], value, err_msg=p)
+
+
+def test_a_nan_is_not_hidden():
+    """The Relu fused with a normalization keeps NaN, also when it runs a second time."""
+    found = []
+    for budget in (None, 0.75):
+        reset_names()
+        model, (_, loss), x = model_of("resnet8", label="label")
+        model.AddGradientOperators([loss])
+        build_sgd(model, 0.01)
+        workspace = Workspace(threads=1, seed=1)
+        data = np.concatenate([x] * (BATCH // 2))
+        data[3, 0, 2, 2] = np.nan
+        workspace.feed("data", data)
+        workspace.feed("label", np.arange(BATCH, dtype=np.int32) % 7)
+        workspace.run_net_once(model.param_init_net)
+        workspace.run_net(workspace.create_net(model.net, observable="outputs", memory_budget=budget))
+        found.append({str(p): workspace.fetch(str(p)) for p in model.GetAllParams("")})
+    assert any(np.isnan(value).any() for value in found[0].values())
+    for p, value in found[0].items():
+        np.testing.assert_array_equal(np.isnan(found[1][p]), np.isnan(value), err_msg=p)

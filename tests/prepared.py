@@ -76,6 +76,9 @@ class FakePlan:
     def is_constant(self, input: int) -> bool:
         return False
 
+    def ends_early(self, output: int, reads: Sequence[int]) -> bool:
+        return False
+
     def repeats(self, input: int) -> bool:
         return False
 

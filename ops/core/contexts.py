@@ -185,7 +185,8 @@ class Prepared:
         name: what profilers show (library and implementation).
         engine: the name of the engine whose threads compute; "" if the caller's thread does.
         notes: facts for tests and profiles, such as the library's name of the implementation.
-        deferred: recipes for outputs that are not written but are needed at a fetch (see ``PlanContext.demand``).
+        deferred: recipes for outputs that are not written but are needed at a fetch (see ``PlanContext.demand``), or
+            that are written but not kept until then (see ``PlanContext.ends_early``).
         again: a kernel that computes output 0 a second time in the same run, equal to the bit and with no other effect:
             its inputs are those of the operator, then the operator's outputs as the first call wrote them. None: if the
             operator is not stateful and overwrites none of its inputs, that is this kernel.
@@ -302,6 +303,12 @@ class PlanContext(Protocol):
 
     def repeats(self, input: int) -> bool:
         """Whether the operator reads the same value of an input many times per run, so that a reorder is worth it."""
+
+    def ends_early(self, output: int, reads: Sequence[int]) -> bool:
+        """Whether only operators of the forward pass read an output, and afterwards it is needed when it is fetched.
+
+        A kernel that writes it may declare a ``Deferred`` for it, from these inputs: then it is not kept.
+        """
 
     def demand(self, output: int, reads: Sequence[int] = ()) -> Demand:
         """When an output is needed; a kernel need not write one that is not needed in each run.

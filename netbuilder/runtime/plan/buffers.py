@@ -74,6 +74,8 @@ def assign_buffers(
                 final = last = append_restore(plan, first.spec, final)
         if final.blob is None and name not in plan.hidden:
             assert final.spec is not None
+            if final.producer is not None and final.lazy is not None:
+                final = last = _when_fetched(plan, final)
             blob = first.blob or make_blob(name)
             final.buffer = blob.buffer_for(final.spec, final.location)
             outputs.append(Output(blob, last))
@@ -91,6 +93,15 @@ def assign_buffers(
         own = _keep_to_budget(plan, own, read_later)
     memory = assign(own, plan.steps, provide, reuse=enabled("reuse"), apart=read_later)
     return outputs, {}, memory
+
+
+def _when_fetched(plan: Compilation, value: Value) -> Value:
+    """Return the value of a blob that is computed when it is fetched, though the plan has it for a part of the run."""
+    blob_value = Value(value.name, value.version, value.spec, None, value.location)
+    blob_value.lazy, blob_value.lazy_reads, blob_value.guarded = value.lazy, value.lazy_reads, value.guarded
+    value.lazy, value.lazy_reads, value.intermediate = None, (), True
+    plan.values.append(blob_value)
+    return blob_value
 
 
 def _keep_to_budget(plan: Compilation, own: list[Value], apart: Collection[int]) -> list[Value]:

@@ -28,7 +28,7 @@ __all__ = ["deferred_value", "mark_unused"]
 def mark_unused(
     nodes: Sequence[Node], last: Mapping[str, Value], hidden: frozenset[str], read_outside: Collection[str]
 ) -> None:
-    """Set ``demand`` and ``persists`` of the values of a plan.
+    """Set ``demand``, ``persists`` and ``ends_early`` of the values of a plan.
 
     Args:
         nodes: operators over values, in order.
@@ -36,12 +36,19 @@ def mark_unused(
         hidden: names of which no version is observable.
         read_outside: names whose last version operators outside the plan read, or may read.
     """
-    read = {id(value) for node in nodes for value in node.inputs}
+    read: dict[int, bool] = {}  # value -> whether operators of the backward pass read it
+    for node in nodes:
+        backward = any(part.op_def.is_gradient_op for part in node.parts)
+        for value in node.inputs:
+            read[id(value)] = read.get(id(value), False) or backward
+    trains = True in read.values()
     for node in nodes:
         for value in (*node.inputs, *node.outputs):
             value.persists = last[value.name] is value and value.name not in hidden and value.location == HOST
         for value in node.outputs:
             if id(value) in read:
+                first = value.version == 0 and value.name not in read_outside
+                value.ends_early = trains and value.persists and first and not read[id(value)]
                 continue
             if last[value.name] is not value or value.name in hidden:
                 value.demand = "never"

@@ -72,6 +72,9 @@ class NodeContext:
             return "run"
         return demand
 
+    def ends_early(self, output: int, reads: Sequence[int]) -> bool:
+        return self._outputs[output].ends_early and all(self._inputs[i].persists for i in reads)
+
     def repeats(self, input: int) -> bool:
         return self.in_subgraph and self.is_constant(input)
 

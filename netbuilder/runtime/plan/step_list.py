@@ -48,6 +48,9 @@ class StepList:
                 continue
             value.spec = with_known(spec, value.spec)
             value.producer = step
+            if j in prepared.deferred:
+                _defer(value, prepared.deferred[j], node, ctx)
+                continue
             if value.spec.layout is not None and not self._enabled("blocked_layouts"):
                 conversions.append(self._emit_plain(step, j, ctx))
         _share(step)

@@ -55,6 +55,9 @@ class EdgeContext:
     def repeats(self, input: int) -> bool:
         return False
 
+    def ends_early(self, output: int, reads: Sequence[int]) -> bool:
+        return False
+
     def compile_segment(self, segment: Segment) -> CompiledSegment:
         raise NotImplementedError("an operator with subgraphs cannot run outside a plan")
 

@@ -9,6 +9,7 @@ from typing import Any
 
 import numpy as np
 
+from netbuilder.ops.core.operator import TensorSpec
 from netbuilder.ops.engines.arrays import aligned_empty, as_flat
 
 __all__ = [
@@ -19,6 +20,7 @@ __all__ = [
     "Part",
     "MemoryRef",
     "ScratchAllocator",
+    "SavedCopy",
     "Scratch",
     "Sparse",
     "resolve",
@@ -61,6 +63,20 @@ class Persistent:
             self._buffer = aligned_empty(max(self.nbytes, 1))
             self._buffer[:] = 0
         return self._buffer
+
+
+class SavedCopy:
+    """A copy of a value in its layout, see ``ops.core.contexts.Saved``."""
+
+    def __init__(self, spec: TensorSpec) -> None:
+        self.spec = spec
+        self._memory = Persistent(spec.nbytes)
+
+    @property
+    def buffer(self) -> Any:
+        if self.spec.layout is not None:
+            return self._memory.buffer
+        return as_flat(self._memory.buffer, self.spec.dtype).reshape(self.spec.shape)
 
 
 class Constant(Persistent):

@@ -10,10 +10,9 @@ import numpy as np
 
 from netbuilder.ops.core.contexts import Call, Deferred, PlanContext, Prepared
 from netbuilder.ops.core.operator import TensorSpec
-from netbuilder.ops.engines.arrays import as_flat
 from netbuilder.ops.engines.onednn import declarations as c
 from netbuilder.ops.engines.onednn import kernels_conv_gradient as conv
-from netbuilder.ops.engines.onednn.arguments import In, Out, Persistent
+from netbuilder.ops.engines.onednn.arguments import In, Out, SavedCopy
 from netbuilder.ops.engines.onednn.convolutions import Views, any_order, backward_data, forward, serves
 from netbuilder.ops.engines.onednn.primitive import Step, prepared
 
@@ -37,20 +36,6 @@ def _unless_unread(make: Any, op: Any, ctx: PlanContext, specs: Any, *, transpos
     return without_unread_dx(
         op, ctx, specs[1], lambda each: make(each, ctx, *specs), lambda: _dx(op, ctx, *specs, transposed=transposed)
     )
-
-
-class SavedCopy:
-    """A copy of a value in its layout, see ``ops.core.contexts.Saved``."""
-
-    def __init__(self, spec: TensorSpec) -> None:
-        self.spec = spec
-        self._memory = Persistent(spec.nbytes)
-
-    @property
-    def buffer(self) -> Any:
-        if self.spec.layout is not None:
-            return self._memory.buffer
-        return as_flat(self._memory.buffer, self.spec.dtype).reshape(self.spec.shape)
 
 
 def without_unread_dx(

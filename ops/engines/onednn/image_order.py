@@ -44,6 +44,9 @@ class _MeasuringContext:
     def repeats(self, input: int) -> bool:
         return False
 
+    def ends_early(self, output: int, reads: Sequence[int]) -> bool:
+        return False
+
     def compile_segment(self, segment: Segment) -> CompiledSegment:
         raise NotImplementedError("a convolution has no subgraph")
 

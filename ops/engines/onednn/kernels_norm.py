@@ -13,7 +13,7 @@ from netbuilder.ops.core.operator import TensorSpec
 from netbuilder.ops.core.registry import CPU, plain_kernel
 from netbuilder.ops.engines.arrays import aligned_empty
 from netbuilder.ops.engines.onednn import declarations as c
-from netbuilder.ops.engines.onednn.arguments import In, MemoryRef, Out, Persistent
+from netbuilder.ops.engines.onednn.arguments import In, MemoryRef, Out, Persistent, SavedCopy
 from netbuilder.ops.engines.onednn.geometry import channels_last
 from netbuilder.ops.engines.onednn.kernels_eltwise import relu_primitive
 from netbuilder.ops.engines.onednn.layout import Desc, View, image_view, orders_of
@@ -112,6 +112,8 @@ def _prepare_forward(
     if relu:
         steps.append(_with_nan(ctx, made.desc(c.SRC, view), float(op.epsilon), Out(3), variance))
     result = prepared(inputs, [spec, channel, channel, channel, channel], steps, inplace=[(3, 1), (4, 2)])
+    if not relu and ctx.ends_early(0, (0,)):
+        _defer(ctx, result, made.desc(c.SRC, view), float(op.epsilon), variance)
     result.again = _again(ctx, made.desc(c.SRC, view), float(op.epsilon), variance, inputs, channel, relu=relu)
     return result
 
@@ -136,6 +138,36 @@ def _again(
     if relu:
         steps.append(_with_nan(ctx, data, epsilon, mean, variance))
     return prepared([*inputs[:3], None, None, None, None, None, channel, None], [inputs[0]], steps)
+
+
+def _defer(ctx: PlanContext, made: Prepared, data: Desc, epsilon: float, variance: Persistent) -> None:
+    """Declare how output 0 is computed when it is fetched: each call saves the parameters and the mean of the batch."""
+    flags = c.USE_SCALE | c.USE_SHIFT | c.GLOBAL_STATS
+    again = _forward(c.FORWARD_INFERENCE, data, epsilon, flags, threads=ctx.threads)
+    if again is None:
+        return
+    spec, scale, bias = made.inputs[:3]
+    assert spec is not None and scale is not None and bias is not None
+    mean = Persistent(scale.nbytes)
+    saved, bind_alone = {1: SavedCopy(scale), 2: SavedCopy(bias)}, made.bind
+
+    def bind(inputs: Sequence[Any], outputs: Sequence[Any], scratch: Any) -> Call:
+        call, copy_to = bind_alone(inputs, outputs, scratch), np.copyto
+        copies = [(each.buffer, inputs[i]) for i, each in saved.items()]
+        copies.append((mean.buffer[: scale.nbytes].view(scale.dtype), outputs[3]))
+
+        def call_and_copy() -> None:
+            call()
+            for target, source in copies:
+                copy_to(target, source)
+
+        return call_and_copy
+
+    def prepare() -> Prepared:
+        return prepared([spec, scale, bias, None, None], [spec], [Step(again, _arguments(mean, variance))])
+
+    made.bind = bind
+    made.deferred = {0: Deferred(prepare, (0,), saved)}
 
 
 def _arguments(mean: MemoryRef, variance: Persistent) -> dict[int, Any]:

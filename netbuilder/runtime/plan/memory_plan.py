@@ -29,7 +29,9 @@ Array = Any
 Provide = Callable[[int], Array]
 
 _ALIGNMENT = 64
-_TOGETHER = 4000  # lifetimes that are packed together; of more, those of each device are packed by themselves
+_MANY = 2000  # lifetimes; of more, the smallest do not share memory, so that packing takes no longer
+_TINY = 0.005  # of the bytes that are needed at the same time: what those that do not share may take together
+_TOGETHER = 12_000  # lifetimes that are packed together; of more, those of each device are packed by themselves
 
 
 @dataclass(frozen=True)
@@ -182,17 +184,42 @@ def _sharing(
 
 def _pack(lives: Sequence[Lifetime[Any]], steps: Sequence[Step]) -> tuple[list[tuple[Lifetime[Any], int]], int]:
     """Return the lifetimes with their offsets, and the size of all: lanes have blocks of their own."""
-    by_device = len(lives) > _TOGETHER
     blocks: dict[Any, list[Lifetime[Any]]] = {}
     for life in lives:
-        blocks.setdefault((life.place, steps[life.start].node.first.device if by_device else None), []).append(life)
+        blocks.setdefault(life.place, []).append(life)
     placed: list[tuple[Lifetime[Any], int]] = []
     begin = 0
     for block in blocks.values():
-        offsets, nbytes = pack_into_arena(block, alignment=_ALIGNMENT)
-        placed += [(life, begin + offset) for life, offset in zip(block, offsets)]
-        begin += _aligned(nbytes)
+        if len(block) > _MANY:
+            block, tiny = _without_tiny(block)
+            for life in tiny:
+                placed.append((life, begin))
+                begin += _aligned(life.nbytes)
+        if len(block) > _TOGETHER:
+            parts: dict[Any, list[Lifetime[Any]]] = {}
+            for life in block:
+                parts.setdefault(steps[life.start].node.first.device, []).append(life)
+        else:
+            parts = {None: block}
+        for part in parts.values():
+            offsets, nbytes = pack_into_arena(part, alignment=_ALIGNMENT)
+            placed += [(life, begin + offset) for life, offset in zip(part, offsets)]
+            begin += _aligned(nbytes)
     return placed, begin
+
+
+def _without_tiny(lives: Sequence[Lifetime[Any]]) -> tuple[list[Lifetime[Any]], list[Lifetime[Any]]]:
+    """Split lifetimes into those that are packed, and the smallest, which together are a small part of the peak.
+
+    The time of packing grows with the square of their number, and most values of a net with many devices are small.
+    """
+    allowed = _TINY * live_bytes(lives)
+    by_size = sorted(lives, key=lambda life: life.nbytes)
+    count, total = 0, 0
+    while count < len(by_size) and total + _aligned(by_size[count].nbytes) <= allowed:
+        total += _aligned(by_size[count].nbytes)
+        count += 1
+    return by_size[count:], by_size[:count]
 
 
 def _aligned(nbytes: int) -> int:

@@ -94,7 +94,7 @@ def live_bytes(values: Sequence[Lifetime[Any]], *, alignment: int = 64) -> int:
 
 def load_of(values: Sequence[Lifetime[Any]], alignment: int, steps: int = 0) -> np.ndarray[Any, Any]:
     """Return for each step, of at least so many, the bytes of the values that it needs."""
-    change = np.zeros(max([steps - 2, *(life.end for life in values)], default=-1) + 2, np.int64)
+    change = np.zeros(max([steps - 1, *(life.end for life in values)]) + 2, np.int64)
     for life in values:
         change[life.start] += -(-life.nbytes // alignment) * alignment
         change[life.end + 1] -= -(-life.nbytes // alignment) * alignment

@@ -245,6 +245,8 @@ def test_micro_batches_keep_what_other_parts_read():
         workspace.fetch("cpu_1/pooled")
     parallel.RunNet(model, workspace=workspace)
     assert workspace.fetch("cpu_1/pooled").shape == (3, 4, 1, 1)
+
+
 @pytest.mark.parametrize("net_type", ["simple", "dag"])
 @pytest.mark.parametrize("devices", [1, 2])
 def test_under_a_memory_budget(devices, net_type):

@@ -5,6 +5,7 @@ import pytest
 
 from netbuilder.exchange import Predictor, load_predictor, save_predictor
 from netbuilder.exchange.fills import fill_operator
+from netbuilder.graph.observability import set_stored
 from netbuilder.model import ModelHelper, brew
 from netbuilder.ops.engines import onednn
 from netbuilder.passes import extract_predictor
@@ -103,6 +104,20 @@ def test_only_what_is_observable_is_kept(tmp_path, saved):
         load_predictor(tmp_path / "p", observable=["nope"])
     with pytest.raises(NetError, match="observable must be one of 'all', .* got 'conv1'"):
         load_predictor(tmp_path / "p", observable="conv1")
+
+
+def test_what_a_net_stores_is_kept(tmp_path, saved):
+    path = tmp_path / "p" / "predict_net.pb"
+    net = files.load(path, NetDef)
+    set_stored(net, "outputs", ["final_avg"])
+    path.write_bytes(net.SerializeToString())
+    for observable, kept in (("outputs", ["final_avg"]), (["conv1"], ["conv1"])):
+        predictor = load_predictor(tmp_path / "p", observable=observable, workspace=Workspace(threads=1))
+        saved.check(predictor)
+        found = [
+            name for name in ("final_avg", "conv1") if predictor.workspace.has(name) and predictor.workspace.spec(name)
+        ]
+        assert found == kept
 
 
 def test_everything_is_kept_on_request(tmp_path, saved):

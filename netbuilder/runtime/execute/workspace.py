@@ -264,7 +264,7 @@ class Workspace:
         if not shares_counter:
             require_own_counters(proto, [made.proto for name, made in self._nets.items() if name != proto.name])
         with collection_paused(), deep_nets():
-            default = observable_default or getattr(net, "observes", ACTIVATIONS)
+            default: str = getattr(net, "observes", ACTIVATIONS) if observable_default is None else observable_default
             made = RuntimeNet(proto, self, observable=observable, observable_default=default, **options)
         for op in proto.op:
             for name in op.output:

@@ -53,8 +53,8 @@ class Optimization:
 OPTIMIZATIONS: Mapping[str, Optimization] = MappingProxyType({
     "bn_relu": Optimization("SpatialBN and the Relu after it run as one kernel", joins=True),
     "bn_relu_gradient": Optimization(
-        "ReluGradient in place and the SpatialBNGradient after it run as one kernel; the gradient between them is "
-        "computed if it is fetched", joins=True,
+        "ReluGradient and the SpatialBNGradient after it run as one kernel; the gradient between them, if it can be "
+        "fetched, is computed then", joins=True,
     ),
     "sum_relu": Optimization("a Sum of two values and the Relu after it run as one kernel", joins=True),
     "fc_relu": Optimization("FC and the Relu after it run as one kernel", joins=True),

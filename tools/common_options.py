@@ -8,6 +8,7 @@ from typing import Any
 import numpy as np
 
 from netbuilder.data.image_size import MAX_PIXELS
+from netbuilder.graph.observability import KINDS
 from netbuilder.ops.core.operator import TensorSpec
 from netbuilder.proto import PROTO_CPU, DeviceOption, NetError
 from netbuilder.proto.arguments import make_device_option
@@ -25,7 +26,7 @@ __all__ = [
     "split_problem",
 ]
 
-OBSERVABLE = ("outputs",)
+OBSERVABLE = KINDS
 """Kinds of values that can be fetched after a run, see ``Workspace.create_net``."""
 
 _TYPES = ("float32", "float64", "float16", "int32", "int64", "uint8", "bool")

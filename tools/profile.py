@@ -126,6 +126,12 @@ def _parser() -> argparse.ArgumentParser:
         help=f"which values can be fetched after a run, and so do not share memory: {', '.join(KINDS)} "
         "(default: as the net says)",
     )
+    run.add_argument(
+        "--memory-budget",
+        metavar="SIZE",
+        help="memory of a run, such as 4GiB, or the fraction of what it would take, such as 0.6: values are computed "
+        "again to keep to it (default: as the net says)",
+    )
     run.add_argument("--no-fuse", action="store_true", help="do not fuse operators; the same as --without fusion")
     run.add_argument("--numpy", action="store_true", help="use only NumPy, no faster library")
     stored = parser.add_argument_group("nets in files")
@@ -207,16 +213,18 @@ def _load(options: argparse.Namespace) -> Ready:
     if path.is_dir():
         if options.observable:
             raise NetError(f"--observable: only the outputs of a predictor can be fetched; leave it out for {path}")
+        if options.memory_budget:
+            raise NetError(f"--memory-budget: a predictor has no backward pass to compute for; leave it out for {path}")
         return load_folder(workspace, path, options.batch, given, device=cpu_device(options), trusted=options.trusted)
     if path.is_file() or path.suffix:
         return load_net(
             workspace, path, options.init, given, device=cpu_device(options), trusted=options.trusted,
-            observable=options.observable,
+            observable=options.observable, memory_budget=options.memory_budget,
         )  # fmt: skip
     requested = ZooOptions(
         batch=options.batch or 32, image_size=options.image_size, classes=options.classes,
         training=not options.inference, devices=options.devices, gpu=options.gpu, net_type=options.net_type,
-        observable=options.observable,
+        observable=options.observable, memory_budget=options.memory_budget,
     )  # fmt: skip
     return load_zoo(workspace, options.net, requested)
 

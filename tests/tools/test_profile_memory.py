@@ -149,3 +149,24 @@ def test_options_that_do_not_fit(arguments, message, capsys):
     with pytest.raises(SystemExit):
         tool.main(["mlp", *arguments])
     assert message in capsys.readouterr().err
+
+
+def test_under_a_memory_budget(tmp_path, capsys):
+    figures = tmp_path / "memory.json"
+    size = ["--batch", "16", "--classes", "10", "--memory-budget", "85%", "--observable", "outputs"]
+    page = tmp_path / "memory.html"
+    for devices in ("1", "2"):
+        arguments = [*size, "--devices", devices, "-o", str(page), "--json", str(figures)]
+        assert tool.main(["resnet8-cifar", "--memory", *arguments]) == 0
+        capsys.readouterr()
+        [plan] = json.loads(figures.read_text())["plans"]
+        assert "recompute" in {value["kind"] for value in plan["values"]}
+        assert "made a second time, to keep to the memory budget" in page.read_text()
+    assert tool.main(["resnet8-cifar", "--batch", "16", "--runs", "1", "--warmup", "1", *size]) == 0
+    assert "SpatialBN+Relu again" in capsys.readouterr().out
+    assert tool.main(["resnet8-cifar", "--memory", "--memory-budget", "half"]) != 0
+    assert "memory_budget must be a number of bytes" in capsys.readouterr().err
+    predictor = tmp_path / "predictor"
+    predictor.mkdir()
+    assert tool.main([str(predictor), "--memory-budget", "0.5"]) != 0
+    assert "--memory-budget: a predictor has no backward pass" in capsys.readouterr().err

@@ -27,6 +27,7 @@ def load_net(
     device: DeviceOption | None = None,
     trusted: bool = False,
     observable: str | None = None,
+    memory_budget: str | None = None,
 ) -> Ready:
     """Create a net from a file.
 
@@ -38,6 +39,7 @@ def load_net(
         device: where all operators run; None: on the devices in the files.
         trusted: allow all operators; if not, none that touches files, loops, waits or calls Python.
         observable: which blobs can be fetched after a run, see ``Workspace.create_net``.
+        memory_budget: of a run, see there.
 
     Raises:
         BlobError: the net reads a blob that neither the init net makes nor ``given`` names, or ``given`` names a blob
@@ -69,7 +71,8 @@ def load_net(
             + (" and so on" if len(missing) > 3 else "")
             + (", or the init net that makes them by --init" if init is None else "")
         )
-    return Ready(workspace, workspace.create_net(net, observable=observable), frozenset(made))
+    name = workspace.create_net(net, observable=observable, memory_budget=memory_budget)
+    return Ready(workspace, name, frozenset(made))
 
 
 def load_folder(

@@ -22,6 +22,7 @@ _POINTS = 1200  # of the curve
 _COLORS = {
     "forward": ("#7fa6d6", "made by the forward pass"),
     "backward": ("#e0a06a", "made by the backward pass and updates"),
+    "recompute": ("#c98fd0", "made a second time, to keep to the memory budget"),
     "copy": ("#8fbf7f", "copy inserted by the plan, mostly in another layout"),
     "scratch": ("#b9a3cf", "scratch memory of a step"),
     "small": ("#bbb", "several small values"),

@@ -36,6 +36,7 @@ class ZooOptions:
         gpu: whether devices are GPUs.
         net_type: how the net is executed, such as "dag".
         observable: which blobs can be fetched after a run, see ``Workspace.create_net``.
+        memory_budget: of a run, see there.
     """
 
     batch: int = 32
@@ -46,6 +47,7 @@ class ZooOptions:
     gpu: bool = False
     net_type: str = "dag"
     observable: str | None = None
+    memory_budget: str | None = None
 
 
 def load_zoo(workspace: Workspace, name: str, options: ZooOptions) -> Ready:
@@ -114,7 +116,8 @@ def _on_one_device(workspace: Workspace, name: str, options: ZooOptions) -> Read
         _update(model)
     _feed(workspace, name, options, [""])
     workspace.run_net_once(model.param_init_net)
-    return Ready(workspace, workspace.create_net(model.net, observable=options.observable), _made(model))
+    name = workspace.create_net(model.net, observable=options.observable, memory_budget=options.memory_budget)
+    return Ready(workspace, name, _made(model))
 
 
 def _parallel(workspace: Workspace, name: str, options: ZooOptions) -> Ready:
@@ -135,6 +138,8 @@ def _parallel(workspace: Workspace, name: str, options: ZooOptions) -> Ready:
             net_type=options.net_type,
             cpu_device=not options.gpu,
         )
+    if options.memory_budget is not None:
+        model.net.set_memory_budget(options.memory_budget)
     if options.observable is not None:
         model.net.set_observable(options.observable)
     _feed(workspace, name, options, list(record.devices.scopes))

@@ -23,7 +23,8 @@ class ArenaValue:
 
     Args:
         name: of the blob; "" for scratch memory.
-        kind: "forward", "backward", "copy" (inserted by the plan, mostly in another layout) or "scratch".
+        kind: "forward", "backward", "recompute" (made a second time), "copy" (inserted by the plan, mostly in another
+            layout) or "scratch".
         made_by: type and first output of the operator that needs it first; it makes the value.
         device: of that operator.
         line: of the user's program that added the operator.
@@ -112,6 +113,8 @@ def _described(placed: Placed, step: Step) -> ArenaValue:
 def _kind(placed: Placed, step: Step) -> str:
     if placed.scratch:
         return "scratch"
+    if step.kind is StepKind.RECOMPUTE:
+        return "recompute"
     if step.kind is not StepKind.COMPUTE:
         return "copy"
     return "backward" if any(part.op_def.is_gradient_op for part in step.node.parts) else "forward"

@@ -106,6 +106,10 @@ OPTIMIZATIONS: Mapping[str, Optimization] = MappingProxyType({
         "small operators run NumPy kernels that are bound to their memory in advance; without it, the plain ones",
         ROUNDING,
     ),
+    "wide_products": Optimization(
+        "in bfloat16, convolutions convert their inputs to float32 and multiply those where that is measured to be "
+        "faster", ROUNDING,
+    ),
     "winograd": Optimization(
         "convolutions of 3x3 with strides of 1 are computed by Winograd's minimal filtering where that is measured to "
         "be faster", ROUNDING,

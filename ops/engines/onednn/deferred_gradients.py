@@ -15,18 +15,27 @@ from netbuilder.ops.engines.onednn import kernels_conv_gradient as conv
 from netbuilder.ops.engines.onednn.arguments import In, Out, SavedCopy
 from netbuilder.ops.engines.onednn.convolutions import Views, any_order, backward_data, forward, serves
 from netbuilder.ops.engines.onednn.primitive import Step, prepared
+from netbuilder.ops.engines.onednn.widened import widened_where_faster
 
 __all__ = ["conv_gradient", "conv_transpose_gradient", "without_unread_dx"]
 
 
+def _dx_of(op: Any) -> tuple[int, ...]:
+    return (op.n_out - 1,) if op.computes_dx and op.n_out > 1 + op.computes_db else ()
+
+
+_CONV_GRADIENT = widened_where_faster(conv.conv_gradient, _dx_of)
+_CONV_TRANSPOSE_GRADIENT = widened_where_faster(conv.conv_transpose_gradient, _dx_of)
+
+
 def conv_gradient(op: Any, ctx: PlanContext, x: TensorSpec, w: TensorSpec, dy: TensorSpec) -> Prepared | None:
     """Prepare ConvGradient: X, W, dY -> dW, [db], [dX], dX only where it is read."""
-    return _unless_unread(conv.conv_gradient, op, ctx, (x, w, dy), transposed=False)
+    return _unless_unread(_CONV_GRADIENT, op, ctx, (x, w, dy), transposed=False)
 
 
 def conv_transpose_gradient(op: Any, ctx: PlanContext, x: TensorSpec, w: TensorSpec, dy: TensorSpec) -> Prepared | None:
     """Prepare ConvTransposeGradient: X, W, dY -> dW, [db], [dX], dX only where it is read."""
-    return _unless_unread(conv.conv_transpose_gradient, op, ctx, (x, w, dy), transposed=True)
+    return _unless_unread(_CONV_TRANSPOSE_GRADIENT, op, ctx, (x, w, dy), transposed=True)
 
 
 def _unless_unread(make: Any, op: Any, ctx: PlanContext, specs: Any, *, transposed: bool) -> Prepared | None:

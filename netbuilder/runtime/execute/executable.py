@@ -18,8 +18,10 @@ from netbuilder.ops.engines import blas
 from netbuilder.ops.engines.arrays import aligned_empty
 from netbuilder.ops.engines.engine import find_engine, library_engines
 from netbuilder.ops.engines.layouts import HOST, Location
+from netbuilder.ops.engines.open_choice import OpenChoice
 from netbuilder.proto import ShapeError
 from netbuilder.runtime.execute.lanes import LaneProgram
+from netbuilder.runtime.execute.measuring import measure_before_run, take_open_choices
 from netbuilder.runtime.plan.binding import bind_step, buffer_of, step_failed
 from netbuilder.runtime.plan.buffers import Output, assign_buffers
 from netbuilder.runtime.plan.compiler import Compilation, compile_steps
@@ -77,6 +79,7 @@ class Plan:
         self.steps = compilation.steps
         self.options = options
         self.seen = -1
+        self.open_choices: list[OpenChoice] = []
         self._net = net
         self._values = compilation.values
         self._generation = generation
@@ -304,6 +307,26 @@ def _too_large(net: Runner, compilation: Compilation, error: MemoryError) -> Bas
     return located(describe(net.name, largest.producer.node.first), ShapeError(text))
 
 
+def _compile(
+    net: Runner, start: int, options: PlanOptions, arena: Arena
+) -> tuple[Compilation, list[OpenChoice]] | None:
+    """Compile, and once more if choices between kernels that there is time to measure turn out otherwise.
+
+    Returns:
+        The compilation, and the choices that are still open; None if the first operator is dynamic.
+    """
+    take_open_choices(options)  # of a compilation that failed
+    compilation = compile_steps(net, start, options, compile_subgraph)
+    if compilation is None:
+        return None
+    choices = take_open_choices(options)
+    if choices and measure_before_run(choices, arena.lend):
+        compilation = compile_steps(net, start, options, compile_subgraph)
+        assert compilation is not None
+        choices = take_open_choices(options)
+    return compilation, [choice for choice in choices if not choice.known]
+
+
 def _make_plan(
     net: Runner,
     generation: Generation,
@@ -313,7 +336,8 @@ def _make_plan(
     arena: Arena,
 ) -> Plan | None:
     attempts = _ATTEMPTS
-    while (compilation := compile_steps(net, start, options, compile_subgraph)) is not None:
+    while (found := _compile(net, start, options, arena)) is not None:
+        compilation, open_choices = found
         attempts -= 1
 
         def may_relayout(blob: Blob, attempts: int = attempts) -> bool:
@@ -327,7 +351,9 @@ def _make_plan(
             raise _too_large(net, compilation, error) from error
         if not layouts:
             _pin_blobs(compilation, outputs)
-            return Plan(net, generation, compilation, outputs, compilation.options, make_blob, memory, arena)
+            plan = Plan(net, generation, compilation, outputs, compilation.options, make_blob, memory, arena)
+            plan.open_choices = open_choices
+            return plan
         for name, layout in layouts.items():
             blob = compilation.externals[name].blob
             assert blob is not None

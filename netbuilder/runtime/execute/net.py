@@ -28,6 +28,7 @@ from netbuilder.proto import PROTO_CUDA, NetDef, NetError
 from netbuilder.proto.arguments import arguments
 from netbuilder.proto.depth import MOST_NESTED, deep_nets, nesting
 from netbuilder.runtime.execute.executable import Plan, make_plan
+from netbuilder.runtime.execute.measuring import MeasuringBetweenRuns
 from netbuilder.runtime.execute.parts import Part, PartsRun, parts_of
 from netbuilder.runtime.plan.observable import Observable, check_constants
 from netbuilder.runtime.plan.optimizations import FUSIONS, check_without, from_environment
@@ -166,6 +167,7 @@ class RuntimeNet:
         self._dynamic: dict[int, int] = {}  # operators that run by themselves -> generation for which that is known
         self._single: Plan | None = None
         self._contexts: dict[int, KernelContext] = {}
+        self._measuring: MeasuringBetweenRuns | None = None
         self.observers: list[RunObserver] = []  # notified of each run, in this order
         self._runs: list[Cancellation] = []  # the runs in progress, which `cancel` ends
         renew_after_fork(self)
@@ -308,6 +310,9 @@ class RuntimeNet:
             run.cancel(error)
 
     def _run_counted(self) -> None:
+        measuring = self._measuring
+        if measuring is not None:
+            measuring.run_starts(self)
         for observer in self.observers:
             observer.run_starts(self)
         self.clock.iteration += 1
@@ -316,6 +321,8 @@ class RuntimeNet:
         except BaseException:
             self.clock.iteration -= 1  # a retry must draw the same random numbers
             raise
+        if measuring is not None:
+            measuring.run_ends()
         for observer in self.observers:
             observer.run_ends(self)
 
@@ -345,6 +352,18 @@ class RuntimeNet:
             if plan is None or plan.end < part.end:
                 break
         return found
+
+    def measure_choices(self) -> None:
+        """Make the plans, and measure, however long that takes, what they leave open between kernels.
+
+        Otherwise that is measured bit by bit between runs. A run must not be in progress in another thread.
+
+        Raises:
+            NetError, DeviceError, OperatorError: as ``run``.
+        """
+        self.plan_ahead()
+        while self._measuring is not None and self._measuring.measure_all(self):
+            self.plan_ahead()  # which can leave others open
 
     def run_first(self) -> None:
         """Run a net that is not kept, as iteration 0: initial values do not depend on earlier runs."""
@@ -463,10 +482,17 @@ class RuntimeNet:
                 plans.pop(0).drop()
             plans.append(made)
             made.bind_outputs()
+            if made.open_choices:
+                self._measure_later(made)
         else:
             self._dynamic[start] = generation.number
         self._current[key] = made
         return made
+
+    def _measure_later(self, plan: Plan) -> None:
+        if self._measuring is None:
+            self._measuring = MeasuringBetweenRuns()
+        self._measuring.add(plan.open_choices, plan.arena.lend)
 
     def run_alone(self, instruction: Instruction) -> None:
         """Run one operator outside a plan."""

@@ -11,13 +11,14 @@ from __future__ import annotations
 import contextlib
 import mmap
 import weakref
+from collections.abc import Iterator
 from typing import Any
 
 import numpy as np
 
 from netbuilder.data.forking import new_lock
 from netbuilder.ops.core.given_numbers import machine_memory
-from netbuilder.ops.engines.arrays import aligned_zeros
+from netbuilder.ops.engines.arrays import aligned_empty, aligned_zeros
 
 __all__ = ["Arena"]
 
@@ -91,6 +92,18 @@ class Arena:
             length = -(-(self._written - start) // mmap.PAGESIZE) * mmap.PAGESIZE
             self._range.madvise(_GIVE_BACK, start, min(length, len(self._range) - start))
             self._written = start
+
+    @contextlib.contextmanager
+    def lend(self, nbytes: int) -> Iterator[Array]:
+        """Lend memory for work between runs: the arena's, or other memory if a run has it. It is freed afterwards."""
+        if not self.acquire():
+            yield aligned_empty(nbytes)
+            return
+        try:
+            yield self.memory(nbytes)
+        finally:
+            self._shrink()
+            self.release()
 
     @property
     def nbytes(self) -> int:

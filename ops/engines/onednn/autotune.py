@@ -1,5 +1,9 @@
 """Autotuning: the choice between equivalent kernels is measured once, and stored in a file for the machine.
 
+Nothing is measured while a plan is compiled: a choice that is not known is the first candidate, and is noted as open.
+The runtime measures open choices in rounds, for a limited time before a net's first run and then between its runs (see
+``netbuilder.runtime.execute.measuring``).
+
 The file is ``choices-*.json`` in the folder ``NETBUILDER_CACHE``, by default the folder ``netbuilder`` in the user's
 cache folder; if it cannot be written, the choices hold for the process. With ``NETBUILDER_MEASURE=0`` nothing is
 measured or read: each choice is the kernel that is fastest on most machines.
@@ -9,31 +13,34 @@ from __future__ import annotations
 
 import functools
 import hashlib
+import itertools
 import json
 import os
 import platform
 import statistics
 import tempfile
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-import numpy as np
-
-from netbuilder.data.forking import new_lock
+from netbuilder.data.forking import loading, new_lock
 from netbuilder.ops.core.contexts import Call, Prepared
 from netbuilder.ops.core.operator import TensorSpec
-from netbuilder.ops.engines.arrays import aligned_empty, as_flat
+from netbuilder.ops.engines.arrays import as_flat
 from netbuilder.ops.engines.onednn.library import dnnl, threads
+from netbuilder.ops.engines.open_choice import Lend, OpenChoice
 
-__all__ = ["CACHE_VARIABLE", "SWITCH_VARIABLE", "cache_file", "fastest", "seconds", "turned_off"]
+__all__ = ["CACHE_VARIABLE", "SWITCH_VARIABLE", "cache_file", "fastest", "seconds", "take_open", "turned_off"]
 
 CACHE_VARIABLE = "NETBUILDER_CACHE"
 SWITCH_VARIABLE = "NETBUILDER_MEASURE"
 
 _ROUNDS = 5
 _CLEARLY_FASTER = 0.97  # of the first candidate's time; a candidate that takes longer does not replace it
+_ROUNDS_OF_ALL = 2  # after which those that are far slower than another one are not measured any more
+_FAR_SLOWER = 1.5  # of the fastest one's shortest time
+_ALIGNMENT = 64  # bytes
 _CACHE_BYTES = 32 << 20  # about the size of a processor's caches
 _FORMAT = 3  # version of the file and of the meaning of its names
 
@@ -46,95 +53,212 @@ def turned_off() -> bool:
     return os.environ.get(SWITCH_VARIABLE, "1").strip().lower() in ("0", "off", "no", "false")
 
 
-def fastest(key: str, candidates: Candidates, n: int) -> str:
-    """Return the name of the fastest candidate, or the first one if measuring is switched off.
+def fastest(key: str, candidates: Candidates, n: int, *, flops: int) -> str:
+    """Return the name of the fastest candidate; the first one if that is not known, which is noted as open.
 
     Args:
         key: describes the computation and its shapes; it is measured once for each machine and number of threads.
         candidates: the candidates; the first one must be available.
         n: number of threads.
+        flops: floating-point operations of the computation.
     """
     default = next(iter(candidates))
     if turned_off():
         return default
-    known = _Choices.of_machine()
     full = f"{key}, threads {n}"
-    name = known.get(full)
-    if not isinstance(name, str) or name not in candidates:
-        name = _measured(candidates, n)
-        known.put(full, name)
-    return name
+    name = _Choices.of_machine().get(full)
+    if isinstance(name, str) and name in candidates:
+        return name
+    _open[full] = _OpenFastest(full, candidates, n, flops)
+    return default
 
 
-def seconds(key: str, make: Callable[[], Prepared | None], n: int) -> float:
+def seconds(
+    key: str, make: Callable[[], Prepared | None], n: int, *, flops: int, differs: Callable[[], bool]
+) -> float | None:
     """Return the time of a kernel in seconds, with its inputs in the caches; infinity if there is no kernel.
 
+    None: it is not known, which is noted as open.
+
     Args:
-        key, n: see ``fastest``; the two functions do not share keys.
+        key, n, flops: see ``fastest``; the two functions do not share keys.
         make: makes the kernel.
+        differs: whether a plan that is compiled now would be another one, by the times that are known now.
     """
-    known = _Choices.of_machine()
     full = f"seconds of {key}, threads {n}"
-    found = known.get(full)
+    found = _Choices.of_machine().get(full)
     if isinstance(found, float):
         return found
-    with threads(n):
-        kernel = make()
-        times = [float("inf")]
-        if kernel is not None:
-            call = _bound(kernel)
-            call()
-            times = [_seconds_of_one(call, cold=False) for _ in range(_ROUNDS)]
-    result = statistics.median(times)
-    known.put(full, result)
-    return result
+    _open[full] = _OpenTime(full, make, n, flops, differs)
+    return None
 
 
-def _seconds_of_one(call: Call, *, cold: bool = True) -> float:
-    """Return the time of a call; if ``cold``, with other data in the caches, as after other operators of a net."""
-    if cold:
-        _other_data().fill(0)
+def take_open() -> list[OpenChoice]:
+    """Return the choices that were noted as open since the last call."""
+    found: list[OpenChoice] = list(_open.values())
+    _open.clear()
+    return found
+
+
+_open: dict[str, _Open] = {}  # plans are compiled one at a time
+_FIRST_RATE = 5e-11  # seconds of a thread for an operation: a slow kernel, until kernels have been measured
+_rates: list[float] = []  # seconds for an operation in the last rounds that were measured
+
+
+class _Open:
+    """An open choice (see ``OpenChoice``): candidates, and their times in the rounds measured so far."""
+
+    cold = True  # with other data in the caches, as after other operators of a net
+
+    def __init__(self, key: str, candidates: Candidates, n: int, flops: int) -> None:
+        self.key, self.flops = key, flops
+        self._candidates, self._threads = candidates, n
+        self._found: str | float | None = None
+        self._kernels: dict[str, Sequence[Prepared]] | None = None  # those still compared
+        self._times: dict[str, list[float]] = {}
+
+    def settled(self) -> str | float | None:
+        """Return what was found, here or for another plan."""
+        return self._found if self._found is not None else self.accepted(_Choices.of_machine().get(self.key))
+
+    def accepted(self, found: str | float | None) -> str | float | None:
+        """Return what was stored if it is of use."""
+        raise NotImplementedError
+
+    def result(self) -> str | float | None:
+        """Return what the times so far tell; None if another round is needed."""
+        raise NotImplementedError
+
+    @property
+    def known(self) -> bool:
+        return self.settled() is not None
+
+    @property
+    def started(self) -> bool:
+        return self._kernels is not None
+
+    @property
+    def expected(self) -> float:
+        count = len(self._candidates if self._kernels is None else self._kernels)
+        rate = statistics.median(_rates) if _rates else _FIRST_RATE / self._threads
+        return rate * count * self.flops
+
+    def advance(self, lend: Lend) -> None:
+        """Measure one round: each candidate once, alternately, so that other load affects all of them equally."""
+        with loading, threads(self._threads):
+            if self._kernels is None:
+                made = {name: make() for name, make in self._candidates.items()}
+                self._kernels = {name: parts for name, parts in made.items() if parts}
+                self._times = {name: [] for name in self._kernels}
+            if self.result() is None:
+                start, operations = time.perf_counter(), max(1, len(self._kernels) * self.flops)
+                self._measure(self._kernels, lend)
+                _rates[:] = [*_rates[-_ROUNDS:], (time.perf_counter() - start) / operations]
+        found = self.result()
+        if found is not None:
+            self._found, self._kernels = found, {}
+            _Choices.of_machine().put(self.key, found)
+
+    def _measure(self, kernels: Mapping[str, Sequence[Prepared]], lend: Lend) -> None:
+        parts = [part for each in kernels.values() for part in each]
+        needed = max(map(_nbytes, parts))
+        with lend(needed + (_CACHE_BYTES if self.cold else 0)) as memory:
+            own, other = memory[:needed], memory[needed:]
+            own.fill(0)  # and zeros it stays: all kernels are linear, so all may use the same memory
+            for name, each in kernels.items():
+                self._times[name].append(sum(_seconds_of_one(_bound(part, own), other) for part in each))
+
+
+class _OpenFastest(_Open):
+    """The choice of ``fastest``. The first round only fills the caches; then the slow ones drop out."""
+
+    def accepted(self, found: str | float | None) -> str | float | None:
+        return found if isinstance(found, str) and found in self._candidates else None
+
+    def result(self) -> str | float | None:
+        assert self._kernels is not None
+        times = {name: self._times[name][1:] for name in self._kernels}
+        rounds = min(map(len, times.values()))
+        if rounds >= _ROUNDS_OF_ALL:
+            quickest = min(map(min, times.values()))
+            self._kernels = {
+                name: parts for name, parts in self._kernels.items() if min(times[name]) <= _FAR_SLOWER * quickest
+            }
+        if len(self._kernels) == 1:
+            return next(iter(self._kernels))
+        if rounds < _ROUNDS:
+            return None
+        medians = {name: statistics.median(times[name]) for name in self._kernels}
+        first, best = next(iter(medians)), min(medians, key=medians.__getitem__)
+        return best if medians[best] < _CLEARLY_FASTER * medians[first] else first
+
+    @property
+    def differs(self) -> bool:
+        return self.settled() not in (None, next(iter(self._candidates)))
+
+
+class _OpenTime(_Open):
+    """The time of ``seconds``."""
+
+    cold = False
+
+    def __init__(
+        self, key: str, make: Callable[[], Prepared | None], n: int, flops: int, differs: Callable[[], bool]
+    ) -> None:
+        def kernels() -> list[Prepared]:
+            kernel = make()
+            return [] if kernel is None else [kernel]
+
+        super().__init__(key, {"": kernels}, n, flops)
+        self._differs = differs
+
+    def accepted(self, found: str | float | None) -> str | float | None:
+        return found if isinstance(found, float) else None
+
+    def result(self) -> str | float | None:
+        if not self._times:
+            return float("inf")
+        times = self._times[""][1:]
+        return statistics.median(times) if len(times) >= _ROUNDS else None
+
+    @property
+    def differs(self) -> bool:
+        return self._differs()
+
+
+def _seconds_of_one(call: Call, other: Any) -> float:
+    """Return the time of a call, with ``other`` data in the caches."""
+    other.fill(0)
     start = time.perf_counter()
     call()
     return time.perf_counter() - start
 
 
-@functools.cache
-def _other_data() -> np.ndarray[Any, Any]:
-    return np.empty(_CACHE_BYTES, np.uint8)
+def _bound(kernel: Prepared, memory: Any) -> Call:
+    """Return the call of a kernel on memory of ``_nbytes``."""
+    starts = _starts(kernel)
+
+    def value(spec: TensorSpec | None) -> Any:
+        start = next(starts)
+        if spec is None:
+            return None
+        part = memory[start : start + spec.nbytes]
+        return part if spec.layout is not None else as_flat(part, spec.dtype).reshape(spec.shape)
+
+    inputs, outputs = ([value(spec) for spec in specs] for specs in (kernel.inputs, kernel.outputs))
+    start = next(starts)
+    return kernel.bind(inputs, outputs, memory[start : start + kernel.scratch])
 
 
-def _measured(candidates: Candidates, n: int) -> str:
-    with threads(n):
-        made = {name: make() for name, make in candidates.items()}
-        calls = {name: [_bound(part) for part in parts] for name, parts in made.items() if parts}
-        if len(calls) == 1:
-            return next(iter(calls))
-        times: dict[str, list[float]] = {name: [] for name in calls}
-        for name in (*calls, *list(calls) * _ROUNDS):  # alternately, so that other load affects all of them equally
-            times[name].append(sum(map(_seconds_of_one, calls[name])))
-    medians = {name: statistics.median(times[name][1:]) for name in calls}
-    default, best = next(iter(calls)), min(medians, key=medians.__getitem__)
-    return best if medians[best] < _CLEARLY_FASTER * medians[default] else default
+def _starts(kernel: Prepared) -> Iterator[int]:
+    """Yield where each input, each output and the scratch memory begin, and where that ends."""
+    sizes = [0 if spec is None else spec.nbytes for spec in (*kernel.inputs, *kernel.outputs)]
+    return itertools.accumulate((-(-size // _ALIGNMENT) * _ALIGNMENT for size in (*sizes, kernel.scratch)), initial=0)
 
 
-def _bound(kernel: Prepared) -> Call:
-    """Return the call of a kernel on zeroed memory."""
-    inputs, outputs = ([_zeros(spec) for spec in specs] for specs in (kernel.inputs, kernel.outputs))
-    return kernel.bind(inputs, outputs, _zeroed(kernel.scratch))
-
-
-def _zeros(spec: TensorSpec | None) -> Any:
-    if spec is None:
-        return None
-    memory = _zeroed(spec.nbytes)
-    return memory if spec.layout is not None else as_flat(memory, spec.dtype).reshape(spec.shape)
-
-
-def _zeroed(nbytes: int) -> Any:
-    memory = aligned_empty(nbytes)
-    memory[:] = 0
-    return memory
+def _nbytes(kernel: Prepared) -> int:
+    """Return how much memory a kernel needs, to be measured."""
+    return max(_starts(kernel))
 
 
 class _Choices:

@@ -10,6 +10,7 @@ from netbuilder.ops.core.operator import Operator, TensorSpec
 from netbuilder.ops.engines import onednn
 from netbuilder.ops.engines.arrays import aligned_zeros
 from netbuilder.ops.engines.engine import HOST, Engine, Fusion, Location
+from netbuilder.ops.engines.open_choice import OpenChoice
 from netbuilder.proto import DeviceError
 
 __all__ = ["OneDnnEngine"]
@@ -47,6 +48,11 @@ class OneDnnEngine(Engine):
         from netbuilder.ops.engines.onednn.image_order import best_image_order
 
         return best_image_order(convolutions, threads, precision)
+
+    def take_open_choices(self) -> list[OpenChoice]:
+        from netbuilder.ops.engines.onednn.autotune import take_open
+
+        return take_open()
 
     def thread_setter(self, threads: int) -> Callable[[], object] | None:
         return onednn.thread_setter(threads)

@@ -58,7 +58,7 @@ class _MeasuringContext:
 
 
 def best_image_order(convs: Sequence[tuple[Any, Sequence[TensorSpec]]], threads: int, precision: str) -> str:
-    """Return the order in which a net with constant weights computes faster.
+    """Return the order in which a net with constant weights computes faster; any order if that is not known yet.
 
     Args:
         convs: its convolutions, with the specs of their inputs.
@@ -68,14 +68,29 @@ def best_image_order(convs: Sequence[tuple[Any, Sequence[TensorSpec]]], threads:
     supported = [(op, specs) for op, specs in convs if serves(*specs)]
     if turned_off() or sum(2 * op.products(specs[0], specs[1]) for op, specs in supported) < WORTH_MEASURING:
         return ANY_ORDER
-    times = {ANY_ORDER: 0.0, CHANNELS_LAST: 0.0}
+
+    def differs() -> bool:
+        return best_image_order(convs, threads, precision) != ANY_ORDER
+
+    times: dict[str, list[float | None]] = {ANY_ORDER: [], CHANNELS_LAST: []}
     for op, specs in supported:
         code = c.BF16 if precision == "bfloat16" else c.F32
         what = description_of(Views(op, specs[0], specs[1], transposed=False), code)
-        for order in times:
+        flops = 2 * op.products(specs[0], specs[1])
+        for order, found in times.items():
 
             def make(order: str = order, op: Any = op, specs: Sequence[TensorSpec] = specs) -> Prepared | None:
                 return conv(op, _MeasuringContext(threads, precision, order), *specs)
 
-            times[order] += seconds(f"forward {what}, images in {order}", make, threads)
-    return min(times, key=times.__getitem__)
+            key = f"forward {what}, images in {order}"
+            first_open = all(None not in each for each in times.values())  # that one answers for all of them
+            decides = differs if first_open else _never
+            found.append(seconds(key, make, threads, flops=flops, differs=decides))
+    known = {order: [time for time in found if time is not None] for order, found in times.items()}
+    if any(len(found) < len(supported) for found in known.values()):
+        return ANY_ORDER
+    return min(known, key=lambda order: sum(known[order]))
+
+
+def _never() -> bool:
+    return False

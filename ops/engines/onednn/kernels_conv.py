@@ -136,11 +136,12 @@ def _prepare_forward(
     if not others:
         return direct
     order = ", images with channels last" if last else ""
-    return _fastest(f"forward {description_of(v, code)}{order}", ctx, direct, others)
+    flops = 2 * op.products(x, w)
+    return _fastest(f"forward {description_of(v, code)}{order}", ctx, direct, others, flops=flops)
 
 
 def _fastest(
-    key: str, ctx: PlanContext, direct: Prepared, others: Mapping[str, Callable[[], Prepared | None]]
+    key: str, ctx: PlanContext, direct: Prepared, others: Mapping[str, Callable[[], Prepared | None]], *, flops: int
 ) -> Prepared:
     """Return the fastest kernel; the time includes the reorder of the weights, which training needs in each step."""
     constant = ctx.is_constant(1)
@@ -160,6 +161,7 @@ def _fastest(
             **{name: functools.partial(with_reorder, other) for name, other in others.items()},
         },
         ctx.threads,
+        flops=flops,
     )
     return direct if chosen == "blocked" else others[chosen]() or direct
 

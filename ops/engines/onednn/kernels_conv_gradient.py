@@ -173,9 +173,8 @@ def _with_faster_dw(
         return [] if found is None else [found.dw_kernel(v, x, w, dy)]
 
     key = f"gradient of the weights of {description_of(v, code)}, {'with' if op.computes_db else 'without'} a bias"
-    chosen = fastest(
-        key, {"blocked": lambda: kernels(found), "winograd": lambda: kernels(through_winograd())}, ctx.threads
-    )
+    ways = {"blocked": lambda: kernels(found), "winograd": lambda: kernels(through_winograd())}
+    chosen = fastest(key, ways, ctx.threads, flops=2 * op.products(x, w))
     return found if chosen == "blocked" else through_winograd() or found
 
 
@@ -208,7 +207,8 @@ def _with_faster_dx(
     ways = {"blocked": lambda: kernels(found), "channels last": lambda: kernels(through_channels_last())}
     if ctx.enabled("winograd") and may_serve(v, code):
         ways["winograd"] = lambda: kernels(through_winograd())
-    chosen = fastest(f"gradient of the images of {description_of(v, code)}", ways, ctx.threads)
+    key = f"gradient of the images of {description_of(v, code)}"
+    chosen = fastest(key, ways, ctx.threads, flops=2 * op.products(x, w))
     makers = {"blocked": lambda: found, "channels last": through_channels_last, "winograd": through_winograd}
     return makers[chosen]() or found
 
@@ -284,7 +284,7 @@ class _Search:
         ways = {"bfloat16": direct, "float32": other}
         key = f"gradient of the weights of {description_of(self.v, self.code)}"
         makers = {name: lambda found=found: [found.dw_kernel(self.v, x, w, dy)] for name, found in ways.items()}
-        return ways[fastest(key, makers, self.threads)]
+        return ways[fastest(key, makers, self.threads, flops=2 * self.op.products(x, w))]
 
 
 def _bound(op: Any, v: Views, found: _Found, x: TensorSpec, w: TensorSpec, dy: TensorSpec) -> Prepared:

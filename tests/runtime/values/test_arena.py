@@ -40,6 +40,19 @@ def test_memory_that_no_plan_uses_goes_back():
     assert arena.nbytes == 0
 
 
+def test_memory_for_work_between_runs():
+    arena, user = Arena(), User()
+    arena.use(user, 1 << 12)
+    with arena.lend(1 << 22) as lent:
+        assert lent.ctypes.data == arena.memory(1).ctypes.data and not arena.acquire()
+        lent[:] = 7
+    assert (arena.memory(1 << 12) == 7).all() and not arena.memory(1 << 22)[1 << 12 :].any()
+    assert arena.acquire()  # a run has it
+    with arena.lend(100) as lent:
+        assert lent.nbytes == 100 and lent.ctypes.data != arena.memory(1).ctypes.data
+    assert not arena.acquire()
+
+
 def test_one_run_at_a_time():
     arena = Arena()
     assert arena.acquire() and not arena.acquire()

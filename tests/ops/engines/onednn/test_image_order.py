@@ -39,7 +39,7 @@ def timed(monkeypatch):
     def prefer(order):
         keys = []
 
-        def seconds(key, make, n):
+        def seconds(key, make, n, *, flops, differs):
             assert make() is not None
             keys.append(key)
             return 1.0 if key.endswith(f"images in {order}") else 2.0

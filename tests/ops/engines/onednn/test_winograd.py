@@ -39,7 +39,7 @@ def chosen(monkeypatch):
     """Let these kernels serve wherever they can, few images at a time; what they were chosen for."""
     keys = []
 
-    def fastest(key, candidates, n):
+    def fastest(key, candidates, n, *, flops):
         if "winograd" in candidates and list(candidates["winograd"]()):
             keys.append(key)
             return "winograd"

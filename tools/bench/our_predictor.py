@@ -78,8 +78,12 @@ def _single_assignment(net: NetDef) -> dict[str, Any]:
 def main(arguments: list[str]) -> None:
     """Write the outputs for the batch in the folder, then serve runs of it (see ``worker.serve``)."""
     folder, threads = Path(arguments[1]), int(arguments[2])
-    predictor = load_predictor(folder, workspace=Workspace(threads=threads))
+    workspace = Workspace(threads=threads)
+    predictor = load_predictor(folder, workspace=workspace)
     batch = np.load(folder / "batch.npy")
+    predictor.run(data=batch)
+    for name in workspace.nets():
+        workspace.net(name).measure_choices()
     np.savez(folder / OUTPUTS, **predictor.run(data=batch))
     serve(lambda: predictor.run(data=batch), warmup=int(arguments[0]), info={"version": netbuilder.__version__})
 

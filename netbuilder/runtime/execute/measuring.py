@@ -44,7 +44,7 @@ def measure_before_run(choices: Sequence[OpenChoice], lend: Lend) -> bool:
 
 
 def _measure(choices: Iterable[OpenChoice], lend: Lend, limit: float) -> float:
-    """Measure choices, those that were begun and the most expensive ones first, for at most ``limit`` seconds; return the seconds."""
+    """Measure, those that were begun and then the most expensive ones first; return the seconds, at most ``limit``."""
     start = time.perf_counter()
     for choice in sorted(choices, key=lambda choice: (not choice.started, -choice.flops)):
         while not choice.known and time.perf_counter() - start + choice.expected <= limit:

@@ -17,11 +17,11 @@ class OpenChoice(Protocol):
 
     Attributes:
         key: describes the choice; two open choices with the same key need to be measured only once.
-        flops: floating-point operations of a call: the more, the more a right choice saves.
+        worth: floating-point operations of a run that it decides on: the more, the more a right choice saves.
     """
 
     key: str
-    flops: int
+    worth: int
 
     @property
     def known(self) -> bool:

@@ -44,9 +44,9 @@ def measure_before_run(choices: Sequence[OpenChoice], lend: Lend) -> bool:
 
 
 def _measure(choices: Iterable[OpenChoice], lend: Lend, limit: float) -> float:
-    """Measure, those that were begun and then the most expensive ones first; return the seconds, at most ``limit``."""
+    """Measure, those that were begun and then those worth most; return the seconds, at most ``limit``."""
     start = time.perf_counter()
-    for choice in sorted(choices, key=lambda choice: (not choice.started, -choice.flops)):
+    for choice in sorted(choices, key=lambda choice: (not choice.started, -choice.worth)):
         while not choice.known and time.perf_counter() - start + choice.expected <= limit:
             choice.advance(lend)
     return time.perf_counter() - start

@@ -53,7 +53,7 @@ def turned_off() -> bool:
     return os.environ.get(SWITCH_VARIABLE, "1").strip().lower() in ("0", "off", "no", "false")
 
 
-def fastest(key: str, candidates: Candidates, n: int, *, flops: int) -> str:
+def fastest(key: str, candidates: Candidates, n: int, *, flops: int, worth: int | None = None) -> str:
     """Return the name of the fastest candidate; the first one if that is not known, which is noted as open.
 
     Args:
@@ -61,6 +61,7 @@ def fastest(key: str, candidates: Candidates, n: int, *, flops: int) -> str:
         candidates: the candidates; the first one must be available.
         n: number of threads.
         flops: floating-point operations of the computation.
+        worth: those that the choice decides on, if the computation stands for others.
     """
     default = next(iter(candidates))
     if turned_off():
@@ -69,7 +70,7 @@ def fastest(key: str, candidates: Candidates, n: int, *, flops: int) -> str:
     name = _Choices.of_machine().get(full)
     if isinstance(name, str) and name in candidates:
         return name
-    _open[full] = _OpenFastest(full, candidates, n, flops)
+    _note(_OpenFastest(full, candidates, n, flops), flops if worth is None else worth)
     return default
 
 
@@ -89,13 +90,18 @@ def seconds(
     found = _Choices.of_machine().get(full)
     if isinstance(found, float):
         return found
-    _open[full] = _OpenTime(full, make, n, flops, differs)
+    _note(_OpenTime(full, make, n, flops, differs), flops)
     return None
+
+
+def _note(choice: _Open, worth: int) -> None:
+    """Note a choice as open; each time that it is asked for, it is worth more."""
+    _open.setdefault(choice.key, choice).worth += worth
 
 
 def take_open() -> list[OpenChoice]:
     """Return the choices that were noted as open since the last call."""
-    found: list[OpenChoice] = list(_open.values())
+    found: list[OpenChoice] = [*_open.values()]
     _open.clear()
     return found
 
@@ -111,7 +117,7 @@ class _Open:
     cold = True  # with other data in the caches, as after other operators of a net
 
     def __init__(self, key: str, candidates: Candidates, n: int, flops: int) -> None:
-        self.key, self.flops = key, flops
+        self.key, self.worth, self._flops = key, 0, flops
         self._candidates, self._threads = candidates, n
         self._found: str | float | None = None
         self._kernels: dict[str, Sequence[Prepared]] | None = None  # those still compared
@@ -130,6 +136,11 @@ class _Open:
         raise NotImplementedError
 
     @property
+    def differs(self) -> bool:
+        """Whether a plan that is compiled now would be another one, by this choice."""
+        raise NotImplementedError
+
+    @property
     def known(self) -> bool:
         return self.settled() is not None
 
@@ -141,7 +152,7 @@ class _Open:
     def expected(self) -> float:
         count = len(self._candidates if self._kernels is None else self._kernels)
         rate = statistics.median(_rates) if _rates else _FIRST_RATE / self._threads
-        return rate * count * self.flops
+        return rate * count * self._flops
 
     def advance(self, lend: Lend) -> None:
         """Measure one round: each candidate once, alternately, so that other load affects all of them equally."""
@@ -151,7 +162,7 @@ class _Open:
                 self._kernels = {name: parts for name, parts in made.items() if parts}
                 self._times = {name: [] for name in self._kernels}
             if self.result() is None:
-                start, operations = time.perf_counter(), max(1, len(self._kernels) * self.flops)
+                start, operations = time.perf_counter(), max(1, len(self._kernels) * self._flops)
                 self._measure(self._kernels, lend)
                 _rates[:] = [*_rates[-_ROUNDS:], (time.perf_counter() - start) / operations]
         found = self.result()

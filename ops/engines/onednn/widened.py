@@ -47,6 +47,8 @@ def widened_where_faster(make: Make, images: Callable[[Any], Sequence[int]]) -> 
                 "float32": lambda: _measured(_widened(make, op, _Measuring(ctx), few, images(op))),
             },
             ctx.threads,
+            flops=op.flops(*few),
+            worth=op.flops(*specs),
         )
         found = _widened(make, op, ctx, specs, images(op)) if chosen == "float32" else None
         return found if found is not None else make(op, ctx, *specs)

@@ -24,8 +24,8 @@ def time_left(monkeypatch):
 class Choice:
     """A choice whose rounds take a given time."""
 
-    def __init__(self, key, flops=1, *, rounds=2, seconds=0.5, differs=False):
-        self.key, self.flops, self.expected, self._differs = key, flops, seconds, differs
+    def __init__(self, key, worth=1, *, rounds=2, seconds=0.5, differs=False):
+        self.key, self.worth, self.expected, self._differs = key, worth, seconds, differs
         self.rounds, self.left = rounds, rounds
 
     @property
@@ -56,7 +56,7 @@ def lend(nbytes):
 def test_before_runs_the_process_has_two_seconds_in_all():
     small, large, other = Choice("small", 1), Choice("large", 9, rounds=3), Choice("other", 5, seconds=1.5)
     assert not measuring.measure_before_run([small, large, other], lend)
-    assert (large.left, other.left, small.left) == (0, 2, 1)  # the most expensive first, if there is time for a round
+    assert (large.left, other.left, small.left) == (0, 2, 1)  # those worth most first, if there is time for a round
     later = Choice("later")
     assert not measuring.measure_before_run([later], lend)
     assert later.left == 2

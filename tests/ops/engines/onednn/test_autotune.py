@@ -98,6 +98,13 @@ def test_what_a_round_takes_is_known_before():
     assert first.expected == pytest.approx(0.02) and second.expected == pytest.approx(0.06)
 
 
+def test_each_use_makes_a_choice_worth_more():
+    for _ in range(3):
+        choices.fastest("a", {"one": list, "two": list}, 1, flops=5)
+        choices.fastest("b", {"one": list, "two": list}, 1, flops=5, worth=100)
+    assert [choice.worth for choice in choices.take_open()] == [15, 300]
+
+
 def test_what_else_a_step_needs_counts():
     assert fastest("a", {"one": lambda: [kernel(0.004)], "two": lambda: [kernel(0.001), kernel(0.01)]}, 1) == "one"
 

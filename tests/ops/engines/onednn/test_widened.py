@@ -17,7 +17,7 @@ IMAGES = np.random.default_rng(2).normal(size=(3, 16, 9, 9)).astype(np.float32)
 @pytest.fixture
 def always(monkeypatch):
     monkeypatch.setattr(widened, "_LARGE_FLOPS", 0)
-    monkeypatch.setattr(widened, "fastest", lambda key, candidates, n: "float32")
+    monkeypatch.setattr(widened, "fastest", lambda key, candidates, n, **cost: "float32")
 
 
 def net_of(order="NCHW", layer="conv", **options):

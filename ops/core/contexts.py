@@ -194,6 +194,8 @@ class Prepared:
             the two the plan neither reads the outputs nor overwrites inputs or outputs, and other kernels of the lane
             run; such a kernel has no scratch memory. An error of either call is the operator's; after an error
             elsewhere the plan still waits for work that has begun.
+        rows: the indices of inputs, of one row each, that the call processes together if they are next to each other in
+            memory, each beginning at a multiple of 64 bytes. The plan tries to store them so.
     """
 
     inputs: Sequence[TensorSpec | None]
@@ -207,6 +209,7 @@ class Prepared:
     deferred: dict[int, Deferred] = field(default_factory=dict)
     split: bool = False
     again: Prepared | None = None
+    rows: Sequence[Sequence[int]] = ()
 
     later = RenamedMember("deferred")
 

@@ -90,6 +90,7 @@ class Plan:
             spec = value.spec if blob.spec is not None else None
             self._inputs.append((blob, spec, blob.location, _owner(blob)))  # type: ignore[arg-type]
         self._outputs = [(o.blob, (o.value.lazy_from or o.value), o.value.lazy) for o in outputs]
+        self._movable = [o.blob for o in outputs if not o.blob.fixed]
         self._guards = [
             (make_blob(read.name), o.blob)
             for o in outputs
@@ -215,6 +216,8 @@ class Plan:
             copied.writes = copied.blob.writes
 
     def _is_stale(self) -> bool:
+        if any(blob.fixed for blob in self._movable):
+            return True  # the plan would write to the blob's former memory
         return any(_owner(blob) is not owner or blob.spec != spec for blob, spec, _, owner in self._inputs)
 
     def begin(self) -> bool:

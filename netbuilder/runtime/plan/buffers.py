@@ -13,6 +13,7 @@ from netbuilder.runtime.plan.memory_plan import MemoryPlan, Provide, assign
 from netbuilder.runtime.plan.recompute import fit_into
 from netbuilder.runtime.plan.values import Step, StepKind, Value
 from netbuilder.runtime.values.blob import Blob, EdgeContext
+from netbuilder.runtime.values.rows import make_row_of
 
 __all__ = ["Output", "append_restore", "assign_buffers", "versions_of"]
 
@@ -63,6 +64,8 @@ def assign_buffers(
     if requested:
         return [], requested, MemoryPlan()
 
+    for step in plan.steps:
+        _store_in_rows(step)
     outputs: list[Output] = []
     for name, chain in versions.items():
         first, last = chain[0], chain[-1]
@@ -93,6 +96,15 @@ def assign_buffers(
         own = _keep_to_budget(plan, own, read_later)
     memory = assign(own, plan.steps, provide, reuse=enabled("reuse"), apart=read_later)
     return outputs, {}, memory
+
+
+def _store_in_rows(step: Step) -> None:
+    """Store the blobs in rows that a kernel processes together, as far as they can be moved."""
+    for row in step.prepared.rows:
+        values = [step.inputs[i] for i in row]
+        blobs = [value.blob for value in values if value is not None and value.blob is not None]
+        if len(blobs) == len(values):
+            make_row_of(blobs)
 
 
 def _when_fetched(plan: Compilation, value: Value) -> Value:

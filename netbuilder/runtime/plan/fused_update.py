@@ -2,15 +2,22 @@
 
 All operators of a chain run on one piece of its tensors before the next piece begins, so a piece is read from memory
 once, and values between two operators stay in a core's cache.
+
+A call on a small tensor takes longer than its work. So small tensors whose chains do the same with the same numbers are
+processed together: the kernel asks the plan to store parameters, and other blobs that the chains read, in rows (see
+``runtime.values.rows``), and each call processes a whole row. What is not in a row, usually the gradients, is copied
+into one first.
 """
 
 from __future__ import annotations
 
 from bisect import bisect_right
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from operator import length_hint
 from typing import Any
+
+import numpy as np
 
 from netbuilder.ops.core.contexts import Call, Prepared
 from netbuilder.ops.core.instructions import Instruction, PartFailed
@@ -19,12 +26,19 @@ from netbuilder.ops.engines import flat
 from netbuilder.ops.engines.arrays import as_flat
 from netbuilder.ops.engines.piecewise import Piecewise, maker_of
 from netbuilder.runtime.plan.values import Node, Value
+from netbuilder.runtime.values.rows import as_row, new_row, row_starts
 from netbuilder.runtime.values.workers import Team
 
 __all__ = ["Chain", "prepare_chains", "make_piecewise"]
 
 ONE_THREAD = 1 << 17
 """Up to about so many elements, one thread is done before several threads have synchronized."""
+
+_SMALL = 1 << 13
+"""Tensors of at most so many elements are processed in rows: copying gradients is faster than more calls."""
+
+_MOST_COPIED = 2
+"""Tensors of a chain that may be copied to rows, or from rows, without losing what rows gain."""
 
 
 @dataclass(eq=False)
@@ -94,26 +108,29 @@ def prepare_chains(
         plan = _plan_chain(chain, [specs[i] for i in own])
         if plan is None:
             return None
+        plan.first_in, plan.first_out = first, sum(len(other.chain.outputs) for other in plans)
         for i in own:
             expected[i] = plan.spec
         plans.append(plan)
         first += len(chain.tensors)
+    units = _units(plans)
     total = sum(plan.size for plan in plans)
     team = min(threads, max(1, sum(-(-plan.size // flat.PIECE) for plan in plans))) if total >= ONE_THREAD else 1
-    thread_scratch = max(plan.scratch for plan in plans)
+    thread_scratch = max(unit.scratch for unit in (*plans, *units))
 
     def bind(ins: Sequence[Any], outs: Sequence[Any], scratch: Any) -> Call:
         memory = [
             scratch[i * thread_scratch : (i + 1) * thread_scratch] if thread_scratch else None for i in range(team)
         ]
-        return _BoundChains(plans, ins, outs, place, memory).run
+        return _BoundChains(units, ins, outs, place, memory).run
 
     made = [plan.spec for plan in plans for _ in plan.chain.outputs]
     pairs = _inplace(plans)
     for i, j in pairs:  # the plan shares buffers only between successive versions; those in between are not written
         outputs[j].version = inputs[i].version + 1
     name = "numpy" if team == 1 else f"numpy, {team} threads"
-    return Prepared(expected, made, bind, scratch=team * thread_scratch, inplace=pairs, name=name)
+    rows = [row for unit in units for row in _rows_of_blobs(unit, inputs)]
+    return Prepared(expected, made, bind, scratch=team * thread_scratch, inplace=pairs, name=name, rows=rows)
 
 
 @dataclass(eq=False)
@@ -137,12 +154,24 @@ class _Operator:
 
 @dataclass(eq=False)
 class _ChainPlan:
-    """A chain in one layout. Its registers are the tensors it reads, then those it writes, then temporaries."""
+    """A chain in one layout. Its registers are the tensors it reads, then those it writes, then temporaries.
+
+    Args:
+        chain: the chain.
+        spec: of its tensors.
+        operators: its operators.
+        temporaries: how many it needs between operators.
+        first_in, first_out: the indices of its first tensors among the inputs and outputs of the kernel.
+        members: if this plan processes several chains in rows: their plans.
+    """
 
     chain: Chain
     spec: TensorSpec
     operators: list[_Operator]
     temporaries: int
+    first_in: int = 0
+    first_out: int = 0
+    members: list[_ChainPlan] = field(default_factory=list)
 
     @property
     def size(self) -> int:
@@ -209,6 +238,67 @@ def _registers(chain: Chain, made: Sequence[Piecewise]) -> tuple[list[_Operator]
     return operators, count
 
 
+def _units(plans: Sequence[_ChainPlan]) -> list[_ChainPlan]:
+    """Return the plans, those of small tensors that do the same replaced by one over rows of all their tensors."""
+    alike: dict[Any, list[_ChainPlan]] = {}
+    for plan in plans:
+        key: Any = _what_it_does(plan) if 0 < plan.size <= _SMALL else id(plan)
+        alike.setdefault(key, []).append(plan)
+    units: list[_ChainPlan] = []
+    for same in alike.values():
+        members: list[_ChainPlan] = []
+        for plan in same:
+            if members and _row_size([*members, plan]) > flat.PIECE:
+                units += _joined(members)
+                members = []
+            members.append(plan)
+        units += _joined(members)
+    return units
+
+
+def _joined(members: list[_ChainPlan]) -> list[_ChainPlan]:
+    """Return one plan over rows in place of several, if there is one."""
+    row = _row_plan(members) if len(members) > 1 else None
+    return members if row is None else [row]
+
+
+def _what_it_does(plan: _ChainPlan) -> tuple[Any, ...]:
+    operators = tuple(
+        (
+            operator.node.first.op_def.type,
+            repr(operator.node.first.op),
+            tuple(source if isinstance(source, int) else (id(source),) for source in operator.sources),
+            tuple(operator.targets),
+            tuple(operator.needed),
+        )
+        for operator in plan.operators
+    )
+    return plan.spec.dtype, len(plan.chain.tensors), len(plan.chain.outputs), operators
+
+
+def _row_size(plans: Sequence[_ChainPlan]) -> int:
+    return row_starts([plan.spec.nbytes for plan in plans])[-1] // plans[0].spec.dtype.itemsize
+
+
+def _row_plan(members: list[_ChainPlan]) -> _ChainPlan | None:
+    """Return the plan that processes several chains in rows; None if an operator cannot process rows."""
+    first = members[0]
+    spec = TensorSpec((_row_size(members),), first.spec.dtype)
+    made = [make_piecewise(node, spec) for node in first.chain.nodes]
+    operators = [
+        replace(old, made=new) for old, new in zip(first.operators, made) if new is not None and new.spec == spec
+    ]
+    return replace(first, spec=spec, operators=operators, members=members) if len(operators) == len(made) else None
+
+
+def _rows_of_blobs(unit: _ChainPlan, inputs: Sequence[Value]) -> Iterator[list[int]]:
+    """Yield the inputs that the plan should store in a row: each time, one tensor of every member, if all are blobs."""
+    for i in range(len(unit.chain.tensors)):
+        row = [plan.first_in + i for plan in unit.members]
+        if row and all(inputs[each].blob is not None for each in row):
+            yield row
+
+
 def _inplace(plans: Sequence[_ChainPlan]) -> list[tuple[int, int]]:
     """Return the pairs of an input and an output of one name that may share a buffer."""
     pairs = []
@@ -235,6 +325,69 @@ def _may_overwrite(plan: _ChainPlan, source: int, target: int) -> bool:
             if any((i, j) not in type(operator.node.first.op).inplace for i in reads):
                 return False
     return True
+
+
+@dataclass(eq=False)
+class _BoundPlan:
+    """A plan with the memory of its tensors.
+
+    Args:
+        plan: the plan.
+        tensors: its inputs and outputs, one-dimensional.
+        before: the calls that copy inputs into rows.
+        after: the calls that copy outputs out of rows.
+    """
+
+    plan: _ChainPlan
+    tensors: list[Any]
+    before: list[flat.Step] = field(default_factory=list)
+    after: list[flat.Step] = field(default_factory=list)
+
+
+def _bound_plans(units: Sequence[_ChainPlan], ins: Sequence[Any], outs: Sequence[Any]) -> Iterator[_BoundPlan]:
+    """Yield the plans with their memory; in place of one over rows, its members if too much would have to be copied."""
+    for unit in units:
+        row = _bound_row(unit, ins, outs) if unit.members else None
+        if row is not None:
+            yield row
+            continue
+        for plan in unit.members or [unit]:
+            dtype = plan.spec.dtype
+            tensors = [
+                *ins[plan.first_in :][: len(plan.chain.tensors)],
+                *outs[plan.first_out :][: len(plan.chain.outputs)],
+            ]
+            yield _BoundPlan(plan, [as_flat(buffer, dtype) for buffer in tensors])
+
+
+def _bound_row(unit: _ChainPlan, ins: Sequence[Any], outs: Sequence[Any]) -> _BoundPlan | None:
+    """Return a plan over rows with its memory; None if too many of its tensors are not in rows."""
+    bound = _BoundPlan(unit, [])
+    groups = [(True, [ins[plan.first_in + i] for plan in unit.members]) for i in range(len(unit.chain.tensors))]
+    groups += [(False, [outs[plan.first_out + j] for plan in unit.members]) for j in range(len(unit.chain.outputs))]
+    copied = 0
+    for is_input, buffers in groups:
+        row = as_row(buffers)
+        if row is None:
+            copied += 1
+            row, parts = new_row([buffer.nbytes for buffer in buffers])
+            if is_input:
+                bound.before.append(_gather(buffers, row, unit.spec.dtype))
+            else:
+                bound.after += [(np.copyto, (as_flat(b, np.uint8), part)) for b, part in zip(buffers, parts)]
+        bound.tensors.append(as_flat(row, unit.spec.dtype))
+    return bound if copied <= _MOST_COPIED else None
+
+
+def _gather(buffers: Sequence[Any], row: Any, dtype: Any) -> flat.Step:
+    """Return the call that copies buffers into a row."""
+    *starts, end = row_starts([buffer.nbytes for buffer in buffers])
+    sources: list[Any] = []
+    for buffer, start, following in zip(buffers, starts, [*starts[1:], end]):
+        sources.append(as_flat(buffer, dtype))
+        if gap := (following - start - buffer.nbytes) // dtype.itemsize:
+            sources.append(np.zeros(gap, dtype))
+    return np.concatenate, (sources, 0, as_flat(row, dtype))
 
 
 @dataclass(eq=False)
@@ -270,13 +423,14 @@ class _BoundChains:
 
     def __init__(
         self,
-        plans: Sequence[_ChainPlan],
+        units: Sequence[_ChainPlan],
         ins: Sequence[Any],
         outs: Sequence[Any],
         place: dict[int, int],
         memory: Sequence[Any],
     ) -> None:
-        self._plans, self._ins, self._outs, self._memory = plans, ins, outs, memory
+        self._bound, self._memory = [*_bound_plans(units, ins, outs)], memory
+        plans = [bound.plan for bound in self._bound]
         self._numbers = {id(v): ins[place[id(v)]].reshape(()) for plan in plans for v in plan.chain.numbers()}
         operators = [operator for plan in plans for operator in plan.operators]
         self._units = sorted({id(operator.node.inputs[i]) for operator in operators for i in operator.made.units})
@@ -286,21 +440,21 @@ class _BoundChains:
             if operator.made.before is not None:
                 given = [None if isinstance(s, int) else self._numbers[id(s)] for s in operator.sources]
                 self._before.append((operator.node.first, operator.made.before(given)))
-        self._teams: dict[tuple[bool, ...], tuple[list[_Job], Team]] = {}
+        self._teams: dict[tuple[bool, ...], tuple[list[_Job], Call]] = {}
 
     def run(self) -> None:
         ones = tuple([number.item() == 1 for number in self._unit_numbers])
         found = self._teams.get(ones)
         if found is None:
             jobs = self._jobs({key for key, one in zip(self._units, ones) if one})
-            found = self._teams[ones] = jobs, Team([job.run for job in jobs])
+            found = self._teams[ones] = jobs, Team([job.run for job in jobs]).run if len(jobs) > 1 else jobs[0].run
         for part, before in self._before:
             try:
                 before()
             except Exception as error:
                 raise PartFailed(part) from error
-        jobs, team = found
-        team.run()
+        jobs, run = found
+        run()
         for job in jobs:
             if job.failure is not None:
                 (part, cause), job.failure = job.failure, None
@@ -310,20 +464,20 @@ class _BoundChains:
         """Return the calls of each thread: consecutive pieces, about the same number of elements for each."""
         numbers = {key: None if key in ones else number for key, number in self._numbers.items()}
         jobs = [_Job() for _ in self._memory]
-        total, done = sum(plan.size for plan in self._plans), 0
-        first_in = first_out = 0
-        for plan in self._plans:
-            ins, outs = len(plan.chain.tensors), len(plan.chain.outputs)
-            buffers = [*self._ins[first_in : first_in + ins], *self._outs[first_out : first_out + outs]]
-            whole = [as_flat(buffer, plan.spec.dtype) for buffer in buffers]
-            first_in, first_out = first_in + ins, first_out + outs
+        total, done = sum(bound.plan.size for bound in self._bound), 0
+        for bound in self._bound:
+            plan = bound.plan
             for start in range(0, plan.size, flat.PIECE):
                 stop = min(start + flat.PIECE, plan.size)
                 thread = min(len(jobs) - 1, done * len(jobs) // total)
-                registers = [part[start:stop] for part in whole]
+                registers = [tensor[start:stop] for tensor in bound.tensors]
                 registers += _temporaries(plan, self._memory[thread], stop - start)
+                if start == 0:
+                    jobs[thread].add(bound.before, plan.operators[0].node.first)
                 _add_piece(jobs[thread], plan, registers, numbers, self._numbers)
                 done += stop - start
+            if bound.after:
+                jobs[thread].add(bound.after, plan.operators[-1].node.first)
         return jobs
 
 

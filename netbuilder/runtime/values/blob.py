@@ -95,8 +95,8 @@ class Blob:
     """
 
     __slots__ = (
-        "_buffers", "_generation", "_hider", "_rings", "buffer", "hidden_by", "lazy", "location", "name", "owner",
-        "pinned", "read_by", "ring", "spec", "watched", "writes",
+        "_buffers", "_generation", "_hider", "_rings", "buffer", "fixed", "hidden_by", "lazy", "location", "name",
+        "owner", "pinned", "read_by", "ring", "spec", "watched", "writes",
     )  # fmt: skip
 
     def __init__(self, name: str, generation: Generation) -> None:
@@ -113,6 +113,7 @@ class Blob:
         self.read_by: list[Blob] = []  # blobs with a deferred value computed from this buffer
         self.ring: BufferRing | None = None  # the ring that ``buffer`` belongs to, if any
         self.pinned = False  # a plan is bound to this buffer; do not rotate buffers
+        self.fixed = False  # the memory belongs together with that of other blobs, so the value is not moved any more
         self._rings: dict[Key, BufferRing] = {}
         self._buffers: dict[Key, Any] = {}
         self._generation = generation
@@ -300,6 +301,7 @@ class Blob:
         Returns the array that the blob now has: its present one if that is the same memory, so that plans stay valid.
         """
         spec = TensorSpec(tuple(buffer.shape), buffer.dtype)
+        self.fixed = True
         if self.spec == spec and self.location == location and self.lazy is None and _same(self.buffer, buffer):
             self.mark_written()
             return self.buffer
@@ -308,6 +310,24 @@ class Blob:
         self._buffers[(spec, location)] = buffer
         self.bind(spec, buffer, location)
         return buffer
+
+    @property
+    def may_move(self) -> bool:
+        """Whether ``move`` may be called."""
+        on_host = self.spec is not None and self.spec.dtype != STRING and self.location == HOST
+        return on_host and not (self.fixed or self.ring or self._rings) and self.lazy is None
+
+    def move(self, buffer: Any) -> None:
+        """Move the value to memory next to that of other blobs; later values of its spec are written there.
+
+        Plans that read or write the blob become invalid. A blob is moved once, so that nets do not undo what others
+        did.
+        """
+        assert self.may_move and self.spec is not None
+        copy_into(buffer, self.buffer)
+        self._buffers[(self.spec, self.location)] = buffer
+        self.fixed = True
+        self.bind(self.spec, buffer, self.location)
 
     def relayout(self, layout: Any) -> None:
         """Convert the value to another layout; feeds and plans use that layout from now on."""

@@ -3,13 +3,16 @@
 import numpy as np
 import pytest
 
+from netbuilder.graph import Net
 from netbuilder.model import ModelHelper, brew
 from netbuilder.ops.engines import piecewise
 from netbuilder.optimizers import add_weight_decay, build_adagrad, build_adam, build_rms_prop, build_sgd
 from netbuilder.proto import NetDef, OperatorError, ShapeError
 from netbuilder.proto.arguments import make_device_option, make_op
 from netbuilder.runtime import Workspace
+from netbuilder.runtime.plan import fused_update
 from netbuilder.runtime.profile.profiling import profile
+from netbuilder.runtime.values.rows import as_row
 
 SHAPES = {"a": (3,), "b": (300, 500), "c": (40, 5, 3), "d": (1,)}
 DECAYED = ("b", "c")
@@ -276,6 +279,7 @@ def test_errors_of_a_thread_name_the_operator(monkeypatch, name, net_type):
         return made
 
     monkeypatch.setitem(piecewise._makers, "MomentumSGDUpdate", failing)
+    monkeypatch.setattr(fused_update, "_SMALL", 0)  # no rows: an error there is that of the first operator
     net = NetDef(name="net", type=net_type, external_input=values())
     net.op.extend(ALL)
     workspace = Workspace(threads=2)
@@ -301,3 +305,158 @@ def test_profile():
     assert call.flops == sum(other.flops for other in rows[False])
     size = sum(np.prod(workspace.fetch(p).shape) for p in ("fc1_w", "fc1_b", "fc2_w", "fc2_b"))
     assert call.nbytes == 4 * (5 * size + 3)  # three read, two written; rate, decay, one
+
+
+LAYERS = (7, 16, 3, 20, 1)  # parameters of which most do not fill a whole number of cache lines
+DEEP_WEIGHTS = [f"fc{i}_w" for i in range(len(LAYERS) - 1)]
+DEEP_BIASES = [f"fc{i}_b" for i in range(len(LAYERS) - 1)]
+
+
+def deep_model(build, decayed=False, **options):
+    """Small layers, so that their parameters are updated in rows; the first two in blocked layouts, if anywhere."""
+    model = ModelHelper("deep")
+    blob = "x"
+    for i, (n_in, n_out) in enumerate(zip(LAYERS, LAYERS[1:])):
+        blob = brew.relu(model, brew.fc(model, blob, f"fc{i}", n_in, n_out), f"relu{i}")
+    loss = model.net.AveragedLoss(model.net.Mul([blob, blob], "square"), "loss")
+    model.AddGradientOperators([loss])
+    if decayed:
+        add_weight_decay(model, 1e-2)
+    build(model, **options)
+    return model
+
+
+def train_deep(model, fetch_at=(0, 1, 3), between=lambda ws, step: None, threads=1, **options):
+    workspace = Workspace(threads=threads, seed=3)
+    workspace.run_net_once(model.param_init_net)
+    x = np.random.default_rng(0).standard_normal((4, LAYERS[0]), dtype=np.float32)
+    workspace.feed("x", x)
+    workspace.create_net(model.net, **options)
+    found = []
+    for step in range(4):
+        workspace.run_net(model.net)
+        if step in fetch_at:
+            found.append({name: workspace.fetch(name) for name in observable(workspace)})
+        between(workspace, step)
+    return workspace, found
+
+
+def in_row(workspace, names):
+    return as_row([workspace.find(name).buffer for name in names]) is not None
+
+
+def calls_of_update(workspace, model):
+    (plan,) = workspace.net(model.net)._plans[0]
+    [bound] = [
+        call.__self__ for call in plan._calls if isinstance(getattr(call, "__self__", None), fused_update._BoundChains)
+    ]
+    [(jobs, _)] = bound._teams.values()
+    return sum(len(job.steps) for job in jobs)
+
+
+@pytest.mark.parametrize("observed", [None, "outputs"])
+@pytest.mark.parametrize("decay", [False, True])
+@pytest.mark.parametrize("optimizer", BUILDERS)
+def test_rows_compute_the_same_to_the_bit(optimizer, decay, observed):
+    build, options = BUILDERS[optimizer]
+    model = deep_model(build, decay, **options)
+    workspace, rows = train_deep(model, observable=observed)
+    _, apart = train_deep(model, observable=observed, without=["joined_updates"])
+    same(rows, apart)
+    if decay:
+        assert in_row(workspace, DEEP_WEIGHTS) and in_row(workspace, DEEP_BIASES)
+    else:
+        assert in_row(workspace, [name for pair in zip(DEEP_WEIGHTS, DEEP_BIASES) for name in pair]) or in_row(
+            workspace, [name for pair in zip(DEEP_BIASES, DEEP_WEIGHTS) for name in pair]
+        )
+
+
+def test_one_call_for_a_row():
+    build, options = BUILDERS["momentum"]
+    model = deep_model(build, **options)
+    workspace, _ = train_deep(model, observable="outputs")
+    assert calls_of_update(workspace, model) == 5  # gradients into a row, two products, sum, difference
+
+
+def test_rows_stay_where_they_are():
+    build, options = BUILDERS["momentum"]
+    model = deep_model(build, **options)
+
+    def between(workspace, step):
+        if step == 1:
+            workspace.feed("fc1_w", np.full_like(workspace.fetch("fc1_w"), 0.125))
+            workspace.feed("x", np.ones((2, LAYERS[0]), np.float32))  # another plan
+
+    workspace, rows = train_deep(model, between=between)
+    same(rows, train_deep(model, between=between, without=["joined_updates"])[1])
+    assert len(workspace.net(model.net)._plans[0]) == 2
+    assert in_row(workspace, ["fc1_w", "fc1_b"]) or in_row(workspace, ["fc1_b", "fc1_w"])
+
+
+def test_nets_that_write_parameters_are_planned_again_once():
+    build, options = BUILDERS["momentum"]
+    model = deep_model(build, **options)
+    writer = Net("writer")
+    for name in DEEP_WEIGHTS:
+        writer.Scale("half_" + name, name, scale=2.0)
+
+    def between(workspace, step):
+        for name in DEEP_WEIGHTS:
+            workspace.feed("half_" + name, workspace.fetch(name) / 4)
+        if step == 0:
+            workspace.create_net(writer)
+        workspace.run_net(writer)
+        between.plans.append((workspace.net(writer)._plans[0][-1], workspace.net(model.net)._plans[0][-1]))
+
+    def early(workspace):
+        """Plan the writing net before the parameters are moved."""
+        for name in DEEP_WEIGHTS:
+            workspace.feed("half_" + name, workspace.fetch(name) / 2)
+        workspace.create_net(writer)
+        workspace.run_net(writer)
+
+    between.plans = []
+    _, rows = train_deep(model, between=between)
+    assert len(set(between.plans)) == 1  # no run makes the plans of the other net invalid
+    same(rows, train_deep(model, between=between, without=["joined_updates"])[1])
+
+    workspace = Workspace(seed=3)
+    workspace.run_net_once(model.param_init_net)
+    early(workspace)
+    workspace.feed("x", np.ones((2, LAYERS[0]), np.float32))
+    workspace.create_net(model.net)
+    plans = []
+    for _ in range(3):
+        workspace.run_net(model.net)
+        workspace.run_net(writer)
+        plans.append((workspace.net(writer)._plans[0][-1], workspace.net(model.net)._plans[0][-1]))
+        for name in DEEP_WEIGHTS:
+            np.testing.assert_array_equal(workspace.fetch(name), workspace.fetch("half_" + name) * 2)
+    assert len(set(plans)) == 1
+
+
+def test_blobs_that_cannot_be_moved_are_updated_one_by_one():
+    build, options = BUILDERS["momentum"]
+    model = deep_model(build, **options)
+    coalesce = Net("coalesce")
+    moments = [name + "_momentum" for name in (*DEEP_WEIGHTS, *DEEP_BIASES)]
+    names = [*DEEP_WEIGHTS[:2], *moments]
+    coalesce.UnsafeCoalesce(names, [*names, "vector"])
+    workspace = Workspace(seed=3)
+    workspace.run_net_once(model.param_init_net)
+    workspace.feed("x", np.ones((2, LAYERS[0]), np.float32))
+    workspace.create_net(coalesce)
+    workspace.run_net(coalesce)
+    workspace.create_net(model.net, observable="outputs")
+    other = Workspace(seed=3)
+    other.run_net_once(model.param_init_net)
+    other.feed("x", np.ones((2, LAYERS[0]), np.float32))
+    other.create_net(model.net, observable="outputs", without=["joined_updates"])
+    for _ in range(3):
+        workspace.run_net(model.net)
+        other.run_net(model.net)
+        for name in (*DEEP_WEIGHTS, *DEEP_BIASES, *moments):
+            np.testing.assert_array_equal(workspace.fetch(name), other.fetch(name))
+        parts = np.concatenate([workspace.fetch(name).reshape(-1) for name in names])
+        np.testing.assert_array_equal(workspace.fetch("vector"), parts)
+    assert calls_of_update(workspace, model) > 20

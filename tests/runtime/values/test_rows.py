@@ -1,0 +1,64 @@
+"""Rows: buffers next to each other in memory."""
+
+import numpy as np
+
+from netbuilder.ops.core.operator import TensorSpec
+from netbuilder.ops.engines.arrays import as_flat
+from netbuilder.runtime.values.blob import Blob, Generation
+from netbuilder.runtime.values.rows import as_row, make_row_of, new_row, row_starts
+
+
+def made(*values):
+    generation = Generation()
+    blobs = [Blob(str(i), generation) for i in range(len(values))]
+    for blob, value in zip(blobs, values):
+        blob.store(np.asarray(value, np.float32))
+    return blobs
+
+
+def test_parts_begin_at_multiples_of_64_bytes():
+    assert row_starts([4, 64, 65, 8]) == [0, 64, 128, 256, 264]
+    row, parts = new_row([4, 8])
+    assert row.nbytes == 72 and not row.any() and row.ctypes.data % 64 == 0
+    assert [part.ctypes.data - row.ctypes.data for part in parts] == [0, 64]
+
+
+def test_only_parts_of_one_row_in_order_are_a_row():
+    row, (a, b, c) = new_row([4, 8, 64])
+    found = as_row([a, b, c])
+    assert found.ctypes.data == row.ctypes.data and found.nbytes == row.nbytes
+    assert as_row([b, c]).nbytes == 128 and as_row([a]).nbytes == 4
+    assert as_row([b, a]) is None and as_row([a, c]) is None and as_row([a, a]) is None
+    assert as_row([a, np.zeros(8, np.uint8)]) is None
+
+
+def test_blobs_are_moved_once():
+    a, b, c = made([[1, 2]], [3], [4, 5])
+    make_row_of([a, b])
+    number = a._generation.number
+    assert as_row([a.buffer, b.buffer]) is not None
+    np.testing.assert_array_equal(a.fetch(), [[1, 2]])
+    np.testing.assert_array_equal(b.fetch(), [3])
+    make_row_of([a, b])
+    make_row_of([b, c])
+    assert number == a._generation.number and as_row([b.buffer, c.buffer]) is None
+    a.store(np.float32([[6, 7]]))
+    buffer = a.buffer_for(TensorSpec((1, 2), np.dtype(np.float32)))
+    assert a.buffer is buffer and as_row([a.buffer, b.buffer]) is not None
+    np.testing.assert_array_equal(a.fetch(), [[6, 7]])
+
+
+def test_what_cannot_be_moved():
+    a, b, c, d = made([1], [2], [3], [4])
+    make_row_of([a, a])
+    assert a.may_move
+    b.share(as_flat(np.zeros(1, np.float32), np.float32), b.location)
+    c.lazy = lambda: np.ones(1, np.float32)
+    text = Blob("text", Generation())
+    text.store("text")
+    for blob in (b, c, text, Blob("empty", Generation())):
+        assert not blob.may_move
+        make_row_of([d, blob])
+    assert d.may_move
+    d.ring_for(d.spec)
+    assert not d.may_move

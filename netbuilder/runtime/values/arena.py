@@ -26,6 +26,7 @@ Array = Any
 
 _NO_RESERVE = getattr(mmap, "MAP_NORESERVE", 0x4000)  # Linux: pages count as used when they are written
 _LARGE_PAGES = 14  # Linux: MADV_HUGEPAGE; a first write then provides 2 MiB
+_LARGE = 32 << 20  # bytes of an arena that has large pages; a small one would take longer to fill with them
 _GIVE_BACK = getattr(mmap, "MADV_DONTNEED", None)
 
 
@@ -49,6 +50,9 @@ class Arena:
             raise MemoryError(f"{nbytes:,} bytes are needed at the same time, the machine has {machine_memory():,}")
         if self._memory is None:
             self._reserve()
+        if self._written < _LARGE <= nbytes and hasattr(self._range, "madvise"):
+            with contextlib.suppress(OSError):  # a kernel without large pages
+                self._range.madvise(_LARGE_PAGES)
         if self._memory is None or self._memory.size < nbytes:  # a system that cannot reserve: plans keep the old block
             self._memory = aligned_zeros(nbytes)
         self._written = max(self._written, nbytes)
@@ -63,9 +67,6 @@ class Arena:
             self._range = mmap.mmap(-1, machine_memory(), flags=flags)
         except (OSError, ValueError, OverflowError):
             return
-        if hasattr(self._range, "madvise"):
-            with contextlib.suppress(OSError):  # a kernel without large pages
-                self._range.madvise(_LARGE_PAGES)
         self._memory = np.frombuffer(self._range, np.uint8)
 
     def use(self, user: object, nbytes: int) -> None:

@@ -32,6 +32,8 @@ _log = logging.getLogger("netbuilder")
 _FLOPS_PER_BYTE = 14  # floating-point operations that take as long as a byte of memory: 410 GFLOP/s, 30 GB/s
 _SMALL = 16  # an input that is so many times smaller than what is computed from it is kept, not computed again as well
 _PATIENCE = 8  # dropped values that are kept after all, one after another, without a new lowest peak
+_SIMULATED = 200_000  # steps of all plans that are simulated in a search; the time of a simulation grows with its steps
+_LEAST_SIMULATIONS = 40
 _TRIES = 8  # plans that are packed until one fits
 
 
@@ -181,6 +183,7 @@ class _Search:
         self._refused: set[int] = set()  # values that do not help at present
         self._patience = _PATIENCE
         self._kept: set[int] = set()  # values that were dropped once and are not to be dropped again
+        self._simulations = max(_LEAST_SIMULATIONS, _SIMULATED // max(len(steps), 1))  # that are left
         self.sequence = self._measured(self._build(self.dropped))
         self._least = self.sequence
 
@@ -202,13 +205,13 @@ class _Search:
 
     def reduce(self, limit: int) -> bool:
         """Drop values until the peak is at most ``limit`` bytes; False if there are none left that help."""
-        while self.sequence.peak > limit:
+        while self.sequence.peak > limit and self._simulations > 0:
             chosen = self._choose(self.sequence.peak - limit)
             if chosen:
                 self._drop(chosen)
             elif not self._restore():
                 return False
-        return True
+        return self.sequence.peak <= limit
 
     def _restore(self) -> bool:
         """Keep a dropped value after all, the one without which the peak is lowest; False if no more are to be tried.
@@ -216,11 +219,11 @@ class _Search:
         Values that are computed again stay until their last use, so a long chain of them needs more memory than its
         beginning. The peak may rise at first: other values can then be dropped instead.
         """
-        if self._patience == 0:
+        if self._patience == 0 or self._simulations <= 0:
             return False
         self._patience -= 1
         best: tuple[_Sequence, int] | None = None
-        for key in self.dropped:
+        for key in sorted(self.dropped, key=lambda key: -self._gaps[key].nbytes)[: self._simulations]:
             try:
                 found = self._measured(self._build(self.dropped - {key}))
             except _Infeasible:
@@ -352,6 +355,7 @@ class _Search:
             self.dropped = kept
 
     def _measured(self, sequence: _Sequence) -> _Sequence:
+        self._simulations -= 1
         sequence.load = arena_load(sequence.values, sequence.steps, self._apart)
         return sequence
 

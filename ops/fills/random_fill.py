@@ -65,7 +65,8 @@ def _fan(op: Operator, shape: Shape, axis: int) -> int:
 
 def _filled(ctx: RunContext, draw: Draw, shape: Shape, finish: Callable[[Any], Any], dtype: Any = np.float32) -> Any:
     key, start = ctx.position(shape)
-    return filled(ctx.xp, draw, key, shape, finish, dtype, start=start)
+    threads = 1 if ctx.workspace is None else ctx.workspace.threads
+    return filled(ctx.xp, draw, key, shape, finish, dtype, start=start, threads=threads)
 
 
 @kernel(XavierFill)

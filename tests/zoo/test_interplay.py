@@ -131,7 +131,7 @@ def test_a_test_net_between_steps(name, without, monkeypatch):
     both.create_net(test.net, observable=[scores], without=without)
     relayouts = []
     relayout = Blob.relayout
-    monkeypatch.setattr(Blob, "relayout", lambda blob, layout: [relayouts.append(blob.name), relayout(blob, layout)])
+    monkeypatch.setattr(Blob, "relayout", lambda blob, *a, **b: [relayouts.append(blob.name), relayout(blob, *a, **b)])
     plans = []
     for number in range(5):
         for workspace in (alone, both):

@@ -361,7 +361,7 @@ def _make_plan(
             blob = compilation.externals[name].blob
             assert blob is not None
             blob.materialize()
-            blob.relayout(layout)
+            blob.relayout(layout, threads=options.threads)
             blob.owner = net
     return None
 

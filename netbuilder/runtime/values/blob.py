@@ -329,7 +329,7 @@ class Blob:
         self.fixed = True
         self.bind(self.spec, buffer, self.location)
 
-    def relayout(self, layout: Any) -> None:
+    def relayout(self, layout: Any, *, threads: int = 1) -> None:
         """Convert the value to another layout; feeds and plans use that layout from now on."""
         if self.spec is None or self.spec.layout == layout:
             return
@@ -337,7 +337,7 @@ class Blob:
         value = self.plain()
         self._buffers.clear()  # one copy of a parameter is enough
         buffer = self.buffer_for(target)
-        convert(np.ascontiguousarray(value), self.spec.plain, target, _EDGE, buffer)
+        convert(np.ascontiguousarray(value), self.spec.plain, target, EdgeContext(threads), buffer)
         self.bind(target, buffer)
 
     def at(self, location: Location) -> Any:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection
+from collections.abc import Callable, Collection, Mapping, Sequence
 from typing import Any
 
 from netbuilder.ops.core.operator import TensorSpec
@@ -13,7 +13,7 @@ from netbuilder.runtime.plan.memory_plan import MemoryPlan, Provide, assign
 from netbuilder.runtime.plan.recompute import fit_into
 from netbuilder.runtime.plan.values import Step, StepKind, Value
 from netbuilder.runtime.values.blob import Blob, EdgeContext
-from netbuilder.runtime.values.rows import make_row_of
+from netbuilder.runtime.values.rows import make_row_of, new_row, part_of_row
 
 __all__ = ["Output", "append_restore", "assign_buffers", "versions_of"]
 
@@ -64,8 +64,7 @@ def assign_buffers(
     if requested:
         return [], requested, MemoryPlan()
 
-    for step in plan.steps:
-        _store_in_rows(step)
+    in_rows = sum(_store_in_rows(step, plan.hidden, versions) for step in plan.steps)
     outputs: list[Output] = []
     for name, chain in versions.items():
         first, last = chain[0], chain[-1]
@@ -95,16 +94,36 @@ def assign_buffers(
     if plan.options.memory_budget is not None:
         own = _keep_to_budget(plan, own, read_later)
     memory = assign(own, plan.steps, provide, reuse=enabled("reuse"), apart=read_later)
+    memory.alone += in_rows
     return outputs, {}, memory
 
 
-def _store_in_rows(step: Step) -> None:
-    """Store the blobs in rows that a kernel processes together, as far as they can be moved."""
-    for row in step.prepared.rows:
-        values = [step.inputs[i] for i in row]
-        blobs = [value.blob for value in values if value is not None and value.blob is not None]
-        if len(blobs) == len(values):
+def _store_in_rows(step: Step, hidden: Collection[str], versions: Mapping[str, Sequence[Value]]) -> int:
+    """Store what a kernel processes together in rows: blobs, if they can be moved, and hidden values.
+
+    Returns:
+        The bytes of the rows of hidden values.
+    """
+    nbytes = 0
+    for indices in step.prepared.rows:
+        values = [value for i in indices if (value := step.inputs[i]) is not None]
+        blobs = [value.blob for value in values if value.blob is not None]
+        if len(blobs) == len(indices):
             make_row_of(blobs)
+        elif len({id(v) for v in values if _is_kept_by_plan(v, hidden, versions)}) == len(indices):
+            specs = [value.spec for value in values if value.spec is not None]
+            row, parts = new_row([spec.nbytes for spec in specs])
+            nbytes += row.nbytes
+            for value, spec, part in zip(values, specs, parts):
+                value.buffer = part_of_row(part, spec)
+    return nbytes
+
+
+def _is_kept_by_plan(value: Value, hidden: Collection[str], versions: Mapping[str, Sequence[Value]]) -> bool:
+    """Whether a value is the last of a hidden name, made by the plan, without a buffer yet."""
+    if value.name not in hidden or value.producer is None or value.buffer is not None:
+        return False
+    return versions[value.name][-1] is value and value.constant is None
 
 
 def _when_fetched(plan: Compilation, value: Value) -> Value:

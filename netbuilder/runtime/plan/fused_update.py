@@ -4,9 +4,9 @@ All operators of a chain run on one piece of its tensors before the next piece b
 once, and values between two operators stay in a core's cache.
 
 A call on a small tensor takes longer than its work. So small tensors whose chains do the same with the same numbers are
-processed together: the kernel asks the plan to store parameters, and other blobs that the chains read, in rows (see
-``runtime.values.rows``), and each call processes a whole row. What is not in a row, usually the gradients, is copied
-into one first.
+processed together: the kernel asks the plan to store parameters, and other tensors that the chains read, in rows (see
+``runtime.values.rows``), and each call processes a whole row. What is not in a row, such as gradients that are
+observable, is copied into one first.
 """
 
 from __future__ import annotations
@@ -129,7 +129,7 @@ def prepare_chains(
     for i, j in pairs:  # the plan shares buffers only between successive versions; those in between are not written
         outputs[j].version = inputs[i].version + 1
     name = "numpy" if team == 1 else f"numpy, {team} threads"
-    rows = [row for unit in units for row in _rows_of_blobs(unit, inputs)]
+    rows = [row for unit in units for row in _rows(unit, inputs)]
     return Prepared(expected, made, bind, scratch=team * thread_scratch, inplace=pairs, name=name, rows=rows)
 
 
@@ -291,11 +291,11 @@ def _row_plan(members: list[_ChainPlan]) -> _ChainPlan | None:
     return replace(first, spec=spec, operators=operators, members=members) if len(operators) == len(made) else None
 
 
-def _rows_of_blobs(unit: _ChainPlan, inputs: Sequence[Value]) -> Iterator[list[int]]:
-    """Yield the inputs that the plan should store in a row: each time, one tensor of every member, if all are blobs."""
+def _rows(unit: _ChainPlan, inputs: Sequence[Value]) -> Iterator[list[int]]:
+    """Yield the inputs that the plan should store in a row: each time, one tensor of every member."""
     for i in range(len(unit.chain.tensors)):
         row = [plan.first_in + i for plan in unit.members]
-        if row and all(inputs[each].blob is not None for each in row):
+        if row and len({inputs[each].blob is None for each in row}) == 1:
             yield row
 
 

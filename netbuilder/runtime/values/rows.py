@@ -11,7 +11,7 @@ from netbuilder.ops.core.operator import TensorSpec
 from netbuilder.ops.engines.arrays import aligned_zeros, as_flat
 from netbuilder.runtime.values.blob import Blob
 
-__all__ = ["as_row", "make_row_of", "new_row", "row_starts"]
+__all__ = ["as_row", "make_row_of", "new_row", "part_of_row", "row_starts"]
 
 _ALIGNMENT = 64  # bytes: kernels expect buffers that begin at a multiple of it
 
@@ -62,7 +62,12 @@ def make_row_of(blobs: Sequence[Blob]) -> None:
     for blob, part in zip(blobs, parts):
         spec = blob.spec
         assert isinstance(spec, TensorSpec)
-        blob.move(part if spec.layout is not None else as_flat(part, spec.dtype).reshape(spec.shape))
+        blob.move(part_of_row(part, spec))
+
+
+def part_of_row(part: Array, spec: TensorSpec) -> Array:
+    """Return a part of a row as a buffer for a value of ``spec``."""
+    return part if spec.layout is not None else as_flat(part, spec.dtype).reshape(spec.shape)
 
 
 def _root(array: Array) -> Array:

@@ -371,11 +371,13 @@ def test_rows_compute_the_same_to_the_bit(optimizer, decay, observed):
         )
 
 
-def test_one_call_for_a_row():
+@pytest.mark.parametrize(("observed", "calls"), [("outputs", 4), (None, 5)])
+def test_one_call_for_a_row(observed, calls):
     build, options = BUILDERS["momentum"]
     model = deep_model(build, **options)
-    workspace, _ = train_deep(model, observable="outputs")
-    assert calls_of_update(workspace, model) == 5  # gradients into a row, two products, sum, difference
+    workspace, _ = train_deep(model, observable=observed)
+    # Two products, sum, difference; gradients that are observable are copied into a row before.
+    assert calls_of_update(workspace, model) == calls
 
 
 def test_rows_stay_where_they_are():

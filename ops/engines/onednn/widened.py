@@ -111,13 +111,13 @@ def _widened(make: Make, op: Any, ctx: Any, specs: Sequence[TensorSpec], images:
     begin = -(-made.scratch // 64) * 64
     for i, (given, wide) in enumerate(zip(specs, made.inputs)):
         if wide is not None and stored_as(given) == c.BF16:
-            inputs[i] = _narrow(wide)
-            before.append((i, wide, reorder(ctx, inputs[i], wide), begin))
+            inputs[i] = narrow = _narrow(wide)
+            before.append((i, wide, reorder(ctx, narrow, wide), begin))
             begin += -(-wide.nbytes // 64) * 64
     for j, wide in enumerate(made.outputs):
         if wide is not None and j in images:
-            outputs[j] = _narrow(wide)
-            after.append((j, wide, reorder(ctx, wide, outputs[j]), begin))
+            outputs[j] = narrow = _narrow(wide)
+            after.append((j, wide, reorder(ctx, wide, narrow), begin))
             begin += -(-wide.nbytes // 64) * 64
     own = max([each.scratch for _, _, each, _ in (*before, *after)], default=0)
 

@@ -50,7 +50,7 @@ class Arena:
             raise MemoryError(f"{nbytes:,} bytes are needed at the same time, the machine has {machine_memory():,}")
         if self._memory is None:
             self._reserve()
-        if self._written < _LARGE <= nbytes and hasattr(self._range, "madvise"):
+        if self._written < _LARGE <= nbytes and self._range is not None and hasattr(self._range, "madvise"):
             with contextlib.suppress(OSError):  # a kernel without large pages
                 self._range.madvise(_LARGE_PAGES)
         if self._memory is None or self._memory.size < nbytes:  # a system that cannot reserve: plans keep the old block

@@ -75,10 +75,9 @@ def assign_buffers(
                 assert first.spec is not None
                 final = last = append_restore(plan, first.spec, final)
         if final.blob is None and name not in plan.hidden:
-            assert final.spec is not None
             if final.producer is not None and final.lazy is not None:
                 final = last = _when_fetched(plan, final)
-                assert final.spec is not None
+            assert final.spec is not None
             blob = first.blob or make_blob(name)
             final.buffer = blob.buffer_for(final.spec, final.location)
             outputs.append(Output(blob, last))

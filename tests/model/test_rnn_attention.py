@@ -15,7 +15,6 @@ from netbuilder.model.rnn import (
     MultiRNNCell,
     UnrolledCell,
 )
-from netbuilder.model.rnn.cell import StepInputs
 from netbuilder.proto import ArgumentError, NetError
 from rnn_nets import check_gradients, close, memory_between_steps, trained, weighted_sum
 from rnn_reference import attention_step, lstm
@@ -178,4 +177,4 @@ def test_refusals():
     with pytest.raises(NetError, match="only attention of type SoftCoverage"):
         cell.build_initial_coverage(ModelHelper("m"))
     with pytest.raises(NetError, match="prepare_input must be called before"):
-        cell._apply(ModelHelper("m"), StepInputs("x", None, ["h", "c", "context"], "t"))
+        cell._apply(ModelHelper("m"), "x", None, ["h", "c", "context"], "t")

@@ -23,6 +23,7 @@ from netbuilder.model.rnn import (
 )
 from netbuilder.model.rnn.layers import cudnn_LSTM
 from netbuilder.proto import ArgumentError, GradientError, NetError
+from netbuilder.runtime import Workspace
 from rnn_nets import check_gradients, close, memory_between_steps, trained, weighted_sum
 from rnn_reference import CELLS, run
 
@@ -353,3 +354,30 @@ def test_refusals():
         recurrent_net(model.net, step.net, [(a, "x")], [(b, "s")], {})
     with pytest.raises(NetError, match="does not define blob 'c'"):
         recurrent_net(model.net, step.net, [(a, "x")], [(b, "s")], {b: "c"})
+
+
+@pytest.mark.parametrize(
+    "wrap", [lambda cell: cell, lambda cell: MultiRNNCell([cell], name="multi")], ids=["alone", "multi"]
+)
+@pytest.mark.parametrize("unrolled", [False, True])
+def test_a_cell_of_a_script_overrides_apply_as_in_caffe2(wrap, unrolled):
+    class MulCell(RNNCell):
+        def _apply(self, model, input_t, seq_lengths, states, timestep, extra_inputs):
+            assert seq_lengths is None and not extra_inputs and str(timestep)
+            product = model.net.Mul([input_t, states[0]])
+            model.net.AddExternalOutput(product)
+            return [product]
+
+        def get_state_names(self):
+            return [self.scope("state")]
+
+    model = ModelHelper("script")
+    cell = wrap(MulCell(name="mul"))
+    cell = UnrolledCell(cell, T=3) if unrolled else cell
+    start = model.param_init_net.ConstantFill([], "start", shape=[1, 2, 4], value=2.0)
+    _, results = cell.apply_over_sequence(model, "data", initial_states=[start])
+    workspace, x = Workspace(threads=1), np.random.default_rng(0).normal(size=(3, 2, 4)).astype(np.float32)
+    workspace.feed("data", x)
+    workspace.run_net_once(model.param_init_net)
+    workspace.run_net_once(model.net)
+    np.testing.assert_allclose(workspace.fetch(str(results[0])), 2 * np.cumprod(x, axis=0), rtol=1e-6)

@@ -105,11 +105,11 @@ class AttentionCell(RNNCell):
         steps = model.net.Slice(model.net.Shape(self.encoder_outputs), starts=[0], ends=[1])
         return model.net.ConstantFill(steps, self.scope("initial_coverage"), value=0.0, input_as_shape=1)
 
-    def _apply(self, model: ModelHelper, step: StepInputs) -> list[BlobReference]:
+    def _step(self, model: ModelHelper, step: StepInputs) -> list[BlobReference]:
         before = [as_reference(state) for state in step.states]
         count = len(self.decoder_cell.get_state_names())
         extra = ((before[count], self.encoder_output_dim), *step.extra_inputs)
-        after = self.decoder_cell._apply(model, replace(step, states=before[:count], extra_inputs=extra))
+        after = self.decoder_cell._add_step(model, replace(step, states=before[:count], extra_inputs=extra))
         self.hidden_t_intermediate = self.decoder_cell._prepare_output(model, after)
         context, self.attention_weights_3d, recomputable, coverage = self._attend(
             model, self.hidden_t_intermediate, before[count:]

@@ -171,7 +171,7 @@ class RNNCell:
         names = [f"{name}_prev" for name in self.get_state_names()]
         before = step.net.AddScopedExternalInputs(*names) if names else []
         before = before if isinstance(before, list) else [before]
-        after = self._apply(step, StepInputs(input_t, seq_lengths, before, timestep))
+        after = self._add_step(step, StepInputs(input_t, seq_lengths, before, timestep))
         results = recurrent_net(
             net=model.net,
             cell_net=step.net,
@@ -229,10 +229,27 @@ class RNNCell:
             The output, and the states after the step.
         """
         prepared = self.prepare_input(model, input_t)
-        after = self._apply(model, StepInputs(prepared, seq_lengths, states, timestep))
+        after = self._add_step(model, StepInputs(prepared, seq_lengths, states, timestep))
         return self._prepare_output(model, after), after
 
-    def _apply(self, model: ModelHelper, step: StepInputs) -> list[BlobReference]:
+    def _add_step(self, model: ModelHelper, step: StepInputs) -> list[BlobReference]:
+        """Add one step to ``model``, by ``_apply``, which cells of Caffe2's scripts override."""
+        extra = step.extra_inputs
+        return list(self._apply(model, step.input_t, step.seq_lengths, step.states, step.timestep, extra))
+
+    def _apply(
+        self,
+        model: ModelHelper,
+        input_t: Any,
+        seq_lengths: Any,
+        states: Any,
+        timestep: Any,
+        extra_inputs: Any = (),
+    ) -> Sequence[BlobReference]:
+        """Add one step to ``model``; return the states after it. The arguments are those of ``apply_override``."""
+        return self._step(model, StepInputs(input_t, seq_lengths, states, timestep, extra_inputs or ()))
+
+    def _step(self, model: ModelHelper, step: StepInputs) -> list[BlobReference]:
         """Add one step to ``model``; return the states after it."""
         step = step.as_references()
         extra = {"extra_inputs": step.extra_inputs} if step.extra_inputs else {}

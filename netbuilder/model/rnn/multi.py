@@ -106,7 +106,7 @@ class MultiRNNCell(RNNCell):
         with NameScope(self.name):
             return self.cells[0].prepare_input(model, given)
 
-    def _apply(self, model: ModelHelper, step: StepInputs) -> list[BlobReference]:
+    def _step(self, model: ModelHelper, step: StepInputs) -> list[BlobReference]:
         step = step.as_references()
         given: Any = step.input_t
         after: list[BlobReference] = []
@@ -115,7 +115,7 @@ class MultiRNNCell(RNNCell):
             extra = step.extra_inputs if i == 0 else ()
             with self.layer_scoper(i):
                 prepared = given if i == 0 else cell.prepare_input(model, given)
-                made = cell._apply(model, replace(step, input_t=prepared, states=own, extra_inputs=extra))
+                made = cell._add_step(model, replace(step, input_t=prepared, states=own, extra_inputs=extra))
                 if i + 1 < len(self.cells):
                     output = cell._prepare_output(model, made)
                     if i in self.residual_output_layers:
@@ -195,8 +195,8 @@ class DropoutCell(RNNCell):
     def prepare_input(self, model: ModelHelper, input_blob: Blob) -> Blob:
         return self.internal_cell.prepare_input(model, input_blob)
 
-    def _apply(self, model: ModelHelper, step: StepInputs) -> list[BlobReference]:
-        after = self.internal_cell._apply(model, step)
+    def _step(self, model: ModelHelper, step: StepInputs) -> list[BlobReference]:
+        after = self.internal_cell._add_step(model, step)
         self.recompute_blobs = list(self.internal_cell.recompute_blobs)
         return after
 

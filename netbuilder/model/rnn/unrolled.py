@@ -64,7 +64,7 @@ class UnrolledCell(RNNCell):
             scope = f"timestep_{k}"
             with ParameterSharing({scope: ""}), NameScope(scope):
                 counter = model.param_init_net.ConstantFill([], "timestep", value=k, dtype=TensorProto.INT32, shape=[1])
-                states = self._cell._apply(model, StepInputs(piece, lengths, states, counter))
+                states = self._cell._add_step(model, StepInputs(piece, lengths, states, counter))
             for seen, state in zip(values, states):
                 seen.append(state)
         results = self._joined(model, values)

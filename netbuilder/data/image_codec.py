@@ -148,8 +148,6 @@ def _by_simplejpeg(module: Any, data: Bytes, color: bool, where: str, scratch: S
     except ValueError as error:
         first = error
     header = _jpeg_header(module, data)
-    if header is not None and header[2] in ("CMYK", "YCCK"):
-        return None
     try:
         if scratch is not None and buffer is not None:
             if header is None:
@@ -159,6 +157,8 @@ def _by_simplejpeg(module: Any, data: Bytes, color: bool, where: str, scratch: S
                 return decoded(scratch.take("decoded", size))
     except ValueError as error:
         first = error
+    if header is not None and header[2] in ("CMYK", "YCCK"):
+        return None
     raise _damaged(where, data, first) from None
 
 

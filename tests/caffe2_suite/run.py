@@ -52,6 +52,7 @@ def run_file(file: str, folder: Path, limit: float) -> dict[str, str]:
             PYTHONDONTWRITEBYTECODE="1",
             PYTHONPATH=os.pathsep.join([str(HERE.parent), str(ROOT)]),
             HYPOTHESIS_STORAGE_DIRECTORY=scratch,
+            CAFFE2_HYPOTHESIS_PROFILE="no deadline",
             CAFFE2_TESTS=str(folder),
         )
         command = [
@@ -95,7 +96,7 @@ def main() -> int:
     parser.add_argument("--quick", action="store_true", help="only a part of the files")
     parser.add_argument("--only", default="", help="regular expression on files, as operator_test/hsm")
     parser.add_argument("--folder", type=Path, default=ROOT / ".caffe2-tests", help="where the tests are kept")
-    parser.add_argument("--limit", type=float, default=300, help="seconds for one file, a third of it for one test")
+    parser.add_argument("--limit", type=float, default=900, help="seconds for one file, a third of it for one test")
     parser.add_argument("-j", "--jobs", type=int, default=2, help="files at the same time")
     parser.add_argument("--page", action="store_true", help="write docs/caffe2_tests.md and run nothing")
     options = parser.parse_args()

@@ -22,7 +22,7 @@ from netbuilder.tools.bench.machine import busy_share, describe_machine
 from netbuilder.tools.bench.memory import DEFAULT, PEERS, Ours, Point, depths_and_batches, memory_lines, sides_of
 from netbuilder.tools.bench.pairs import compare
 from netbuilder.tools.bench.predict import BATCHES, Predictors, predict
-from netbuilder.tools.bench.processes import our_worker, peer_python, torch_worker
+from netbuilder.tools.bench.processes import BEST, modes_of, our_worker, peer_python, prediction_pythons, torch_worker
 from netbuilder.tools.bench.report import Line, compared, write_records
 from netbuilder.tools.bench.sparse import Sums, sparse_sums
 from netbuilder.tools.bench.work import TASKS, Task, Work
@@ -46,7 +46,8 @@ _TASKS_HELP = """tasks:
     lstm                a language model over 35 words of a vocabulary of 10,000
     attention           a recurrent cell with attention over 20 words
   other comparisons:
-    predict             an exported ResNet-50, batch 1 and 32, with onnxruntime
+    predict             an exported ResNet-50, batch 1 and 32, with onnxruntime and
+                        OpenVINO
     sparse              SparseLengthsSum and its gradient, with embedding_bag
     input               image input, with the libraries it uses in a bare loop
   memory, in a fresh process for each figure, with time:
@@ -64,8 +65,9 @@ _TASKS_HELP = """tasks:
 def _parser() -> argparse.ArgumentParser:
     parser = Parser(
         prog="netbuilder-benchmark",
-        description="Run benchmarks and print one line for each. A peer (PyTorch or onnxruntime)\n"
-        "runs alternately with netbuilder, on the same machine with as many threads.",
+        description="Run benchmarks and print one line for each. The peers (PyTorch eager and compiled;\n"
+        "onnxruntime and OpenVINO) run alternately with netbuilder, on the same machine with as many\n"
+        "threads, and ratios are to the fastest of them.",
         epilog=_TASKS_HELP,
         formatter_class=argparse.RawDescriptionHelpFormatter,
     )
@@ -77,7 +79,10 @@ def _parser() -> argparse.ArgumentParser:
         help="one of the tasks listed below",
     )
     parser.add_argument(
-        "--mode", choices=["eager", "compile"], default="eager", help="how PyTorch runs (default: eager)"
+        "--mode",
+        choices=["eager", "compile", BEST],
+        default=BEST,
+        help=f"how PyTorch runs (default: {BEST}: eager, channels last, and compiled, each measured)",
     )
     parser.add_argument(
         "--dtype",
@@ -257,7 +262,7 @@ def _lines(task: str, options: argparse.Namespace) -> Iterator[Line]:
         for name in _DEVICE_TASKS:
             yield _devices(_with_options(TASKS[name], options), options)
     elif options.check:
-        yield _check(task, options)
+        yield from _check(task, options)
     else:
         yield _against_torch(_with_options(TASKS[task], options), options)
 
@@ -298,7 +303,7 @@ def _memory_work(net: str, options: argparse.Namespace, dtype: str, batch: int |
 
 
 def _with_options(task: Task, options: argparse.Namespace) -> Task:
-    work = dataclasses.replace(task.work, threads=options.threads, mode=options.mode, dtype=_dtype(options))
+    work = dataclasses.replace(task.work, threads=options.threads, dtype=_dtype(options))
     if options.batch:
         work = dataclasses.replace(work, batch=options.batch)
     return dataclasses.replace(task, work=work, steps=options.steps or task.steps)
@@ -307,17 +312,20 @@ def _with_options(task: Task, options: argparse.Namespace) -> Task:
 def _against_torch(task: Task, options: argparse.Namespace) -> Line:
     python = options.peer_python or peer_python("torch")
     with ExitStack() as stack:
-        peer = stack.enter_context(torch_worker(task.work, python, warmup=task.warmup))
+        peers = [
+            stack.enter_context(torch_worker(dataclasses.replace(task.work, mode=mode), python, warmup=task.warmup))
+            for mode in modes_of(options.mode, os.environ)
+        ]
         ours = stack.enter_context(our_worker(task.work, warmup=task.warmup))
-        result = compare(ours, peer, pairs=options.pairs, steps=task.steps)
-        names = ("netbuilder", f"torch {peer.info['version']} {peer.info['mode']}")
-        return compared(task, names, result, [ours.loss, peer.loss])
+        result = compare(ours, *peers, pairs=options.pairs, steps=task.steps)
+        names = ["netbuilder", *(f"torch {peer.info['version']} {peer.info['mode']}" for peer in peers)]
+        return compared(task, names, result, [ours.loss, *(peer.loss for peer in peers)])
 
 
 def _predict(options: argparse.Namespace) -> Iterator[Line]:
-    python = options.peer_python or peer_python("onnxruntime")
+    pythons = prediction_pythons(options.peer_python)
     for batch in [options.batch] if options.batch else BATCHES:
-        found = predict(Predictors(batch, options.threads), python, pairs=options.pairs, steps=options.steps)
+        found = predict(Predictors(batch, options.threads), pythons, pairs=options.pairs, steps=options.steps)
         yield Line(found.text, found.record, found.good)
 
 
@@ -339,15 +347,17 @@ def _devices(task: Task, options: argparse.Namespace) -> Line:
         return compared(task, names, result, [split.loss, whole.loss])
 
 
-def _check(task: str, options: argparse.Namespace) -> Line:
+def _check(task: str, options: argparse.Namespace) -> Iterator[Line]:
     python = options.peer_python or peer_python("torch")
-    found = check(task, python, threads=options.threads, mode=options.mode)
-    losses = "; ".join(f"{a:.7g} and {b:.7g}" for a, b in zip(found.ours, found.theirs))
-    text = (
-        f"{task}: {'the same work' if found.holds else 'NOT the same work'}: losses {losses} (at most {found.loss:.1e} "
-        f"apart); changes of parameters at most {found.worst_change:.1e} of their norm apart ({found.worst})"
-    )
-    return Line(text, {"kind": "check", "task": task, **dataclasses.asdict(found)}, found.holds)
+    for mode in modes_of(options.mode, os.environ):
+        found = check(task, python, threads=options.threads, mode=mode)
+        losses = "; ".join(f"{a:.7g} and {b:.7g}" for a, b in zip(found.ours, found.theirs))
+        text = (
+            f"{task}: {'the same work' if found.holds else 'NOT the same work'} as torch {mode}: losses {losses} (at "
+            f"most {found.loss:.1e} apart); changes of parameters at most {found.worst_change:.1e} of their norm apart "
+            f"({found.worst})"
+        )
+        yield Line(text, {"kind": "check", "task": task, "mode": mode, **dataclasses.asdict(found)}, found.holds)
 
 
 def _build(devices: Sequence[int]) -> Iterator[Line]:

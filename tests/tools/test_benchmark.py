@@ -19,7 +19,7 @@ from netbuilder.tools.bench.check import CHANGE_BOUND, Agreement, replay
 from netbuilder.tools.bench.growth import Sweeps, growth
 from netbuilder.tools.bench.ours import Training
 from netbuilder.tools.bench.pairs import Comparison, Worker, compare
-from netbuilder.tools.bench.processes import require_compiler
+from netbuilder.tools.bench.processes import modes_of, require_compiler
 from netbuilder.tools.bench.report import compared
 from netbuilder.tools.bench.work import TASKS, Task, Work
 
@@ -42,9 +42,25 @@ def test_two_workers_take_turns(tmp_path):
         assert worker.info == {"name": "quick"}
         result = compare(worker, other, pairs=3, steps=2)
         assert (worker.loss, other.loss) == (0.5, None)
-    assert len(result.ours) == len(result.peer) == 3
-    assert min(result.peer) >= 0.002
+    assert len(result.ours) == len(result.peers[0]) == 3
+    assert min(result.peers[0]) >= 0.002
     assert min(result.ours) > 0
+
+
+def test_every_other_turn_is_in_reverse_order():
+    order = []
+
+    class Fake:
+        def __init__(self, name):
+            self.name = name
+
+        def run(self, steps):
+            order.append(self.name)
+            return [float(len(order))] * steps
+
+    result = compare(Fake("a"), Fake("b"), Fake("c"), pairs=2, steps=3)
+    assert order == ["a", "b", "c", "c", "b", "a"]
+    assert result == Comparison([1.0, 6.0], [[2.0, 5.0], [3.0, 4.0]])
 
 
 def test_a_worker_that_fails_says_why(tmp_path):
@@ -53,14 +69,22 @@ def test_a_worker_that_fails_says_why(tmp_path):
 
 
 def test_the_ratio_is_of_medians_and_the_spread_of_pairs():
-    result = Comparison([1.0, 2.0, 4.0], [4.0, 4.0, 4.0])
+    result = Comparison([1.0, 2.0, 4.0], [[4.0, 4.0, 4.0]])
     assert result.ratio == 2.0
     assert result.spread == (1.0, 4.0)
 
 
+def test_the_ratio_is_to_the_fastest_peer():
+    result = Comparison([1.0, 1.0, 1.0], [[1.0, 5.0, 6.0], [2.0, 3.0, 9.0]])
+    assert result.best == 1 and result.ratio == 3.0 and result.spread == (2.0, 9.0)
+    line = compared(Task(MLP, 1, 1, MLP), ("here", "one", "two"), result, [])
+    assert "here 1000000.0 us, one 5000000.0 us, two 3000000.0 us; 3.00 x as fast as two (pairs 2.00 to" in line.text
+    assert line.record["peer"] == "two" and len(line.record["seconds"]) == len(line.record["sides"]) == 3
+
+
 def test_a_line_has_ratio_and_spread_and_doubts_losses_that_are_no_numbers():
     task = Task(Work("resnet18", 8, threads=2), 1, 1, MLP)
-    result = Comparison([1.0, 2.0, 4.0], [4.0, 4.0, 4.0])
+    result = Comparison([1.0, 2.0, 4.0], [[4.0, 4.0, 4.0]])
     line = compared(task, ("here", "there"), result, [1.5, None])
     assert line.text == (
         "resnet18, batch 8, 2 threads, 3 pairs: here 2000.0 ms, there 4000.0 ms; 2.00 x as fast (pairs 1.00 to 4.00), "
@@ -204,6 +228,37 @@ def test_compiling_needs_a_compiler(tmp_path, capsys, monkeypatch):
     monkeypatch.setenv("CXX", "c+-17")
     assert benchmark.main(["mlp", "--mode", "compile", "--peer-python", sys.executable]) == 2
     assert "--mode eager" in capsys.readouterr().err
+
+
+def test_without_a_compiler_pytorch_runs_only_eager(tmp_path, capsys):
+    without = {"CXX": "c+-17", "PATH": str(tmp_path)}
+    assert modes_of("best", without) == ("eager",)
+    assert "'c+-17' was not found" in (said := capsys.readouterr().err) and "PyTorch runs only eager" in said
+    assert modes_of("compile", without) == ("compile",)
+    assert modes_of("best", {"CXX": Path(sys.executable).name, "PATH": str(Path(sys.executable).parent)}) == (
+        "eager", "compile",
+    )  # fmt: skip
+
+
+@pytest.mark.parametrize(("mode", "modes"), [([], ["eager", "compile"]), (["--mode", "compile"], ["compile"])])
+def test_pytorch_runs_eager_and_compiled_by_default(mode, modes, tmp_path, capsys, monkeypatch):
+    """Both in the same run, and the line has the ratio to the faster one."""
+
+    def start(work, python, *, warmup):
+        wait = {"eager": 0.03, "compile": 0.02}[work.mode]
+        info = f"info={{'version': '1.0', 'mode': {work.mode!r}}}"
+        return Worker("torch", script(tmp_path, f"serve(lambda: time.sleep({wait}), warmup=1, {info})"), {})
+
+    monkeypatch.setattr(benchmark, "torch_worker", start)
+    monkeypatch.setattr(benchmark, "modes_of", lambda mode, environment: modes_of(mode, os.environ | {"CXX": "python"}))
+    file = tmp_path / "figures.json"
+    given = ["mlp", "--pairs", "1", "--steps", "2", "--threads", "1", "--peer-python", "python", "--json", str(file)]
+    monkeypatch.setenv("PATH", str(Path(sys.executable).parent) + os.pathsep + os.environ.get("PATH", ""))
+    assert benchmark.main([*given, *mode]) == 0
+    (row,) = json.loads(file.read_text())["results"]
+    assert row["sides"] == ["netbuilder", *(f"torch 1.0 {mode}" for mode in modes)]
+    assert row["peer"] == "torch 1.0 compile"
+    assert ("x as fast as torch 1.0 compile" in capsys.readouterr().out) == (len(modes) > 1)
 
 
 @pytest.mark.skipif(sys.platform == "win32", reason="needs a shell of Unix")

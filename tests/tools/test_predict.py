@@ -11,11 +11,11 @@ import numpy as np
 import pytest
 
 from netbuilder.exchange import load_predictor
-from netbuilder.proto import NetDef
+from netbuilder.proto import DeviceError, NetDef
 from netbuilder.proto.arguments import make_op
 from netbuilder.runtime import Workspace
 from netbuilder.tools import benchmark
-from netbuilder.tools.bench import our_predictor, predict
+from netbuilder.tools.bench import our_predictor, predict, processes
 from netbuilder.tools.bench.pairs import Comparison
 
 BENCH = Path(predict.__file__).parent
@@ -31,8 +31,8 @@ from worker import serve
 predictor = load_predictor(sys.argv[2], fold=False)
 batch = np.load(sys.argv[2] + "/batch.npy")
 found = predictor.run(data=batch)
-np.savez(sys.argv[2] + "/peer.npz", **{{name: {factor} * value for name, value in found.items()}})
-serve(lambda: predictor.run(data=batch), warmup=int(sys.argv[1]), info={{"version": "1.0", "name": "double"}})
+np.savez(sys.argv[2] + "/{name}.npz", **{{name: {factor} * value for name, value in found.items()}})
+serve(lambda: predictor.run(data=batch), warmup=int(sys.argv[1]), info={{"version": "1.0"}})
 """
 
 
@@ -69,31 +69,35 @@ def test_statistics_are_not_those_that_nets_start_with(folder):
     assert vectors and all(len(np.unique(vector)) > 1 for vector in vectors)
 
 
-def peer(tmp_path, factor):
-    script = tmp_path / "peer.py"
-    root = BENCH.parent.parent
-    script.write_text(PEER.format(path=[str(BENCH), str(root)], factor=factor), encoding="utf-8")
-    return script
+def write_peer(folder, name, factor):
+    text = PEER.format(path=[str(BENCH), str(BENCH.parent.parent)], name=name, factor=factor)
+    (folder / f"peer_{name}.py").write_text(text, encoding="utf-8")
 
 
 def test_both_sides_take_turns_and_their_outputs_are_compared(tmp_path, monkeypatch):
     monkeypatch.setenv("PYTHONPATH", str(BENCH.parent.parent))
     work = predict.Predictors(2, 1, layers=18, size=32, warmup=1)
-    found = predict.predict(work, sys.executable, pairs=2, steps=2, script=peer(tmp_path, 1.01))
+    write_peer(tmp_path, "double", 1.01)
+    write_peer(tmp_path, "exact", 1)
+    pythons = dict.fromkeys(["exact", "double"], sys.executable)
+    found = predict.predict(work, pythons, pairs=2, steps=2, scripts=tmp_path)
     assert not found.good and 0.005 < found.apart < 0.02 and "NOT the same work" in found.text
     same = dataclasses.replace(found, apart=1e-6)
     assert same.good and "NOT the same work" not in same.text
-    assert len(found.times.ours) == len(found.times.peer) == 2 and found.record["sides"][1] == "double 1.0"
+    assert [len(times) for times in (found.times.ours, *found.times.peers)] == [2, 2, 2]
+    assert found.record["sides"] == ["netbuilder", "exact 1.0", "double 1.0"]
+    assert f"x as fast as {found.record['peer']} (pairs" in found.text
+    alone = predict.predict(work, {"exact": sys.executable}, pairs=1, steps=1, scripts=tmp_path)
+    assert alone.good and "x as fast (pairs" in alone.text
     assert "predict, ResNet-18, batch 2, threads 1, 2 pairs: netbuilder " in found.text
     json.dumps(found.record)
 
 
 def test_a_peer_that_fails_is_reported(tmp_path):
-    script = tmp_path / "peer.py"
-    script.write_text("raise SystemExit('no such library')", encoding="utf-8")
+    (tmp_path / "peer_onnxruntime.py").write_text("raise SystemExit('no such library')", encoding="utf-8")
     work = predict.Predictors(1, 1, layers=18, size=32)
     with pytest.raises(RuntimeError, match="worker 'onnxruntime' ended with code 1: no such library"):
-        predict.predict(work, sys.executable, pairs=1, script=script)
+        predict.predict(work, {"onnxruntime": sys.executable}, pairs=1, scripts=tmp_path)
 
 
 @pytest.mark.parametrize("a, b, want", [([1, 2], [1, 2], 0), ([1], [1, 2], np.inf), ([0, 3], [0, 4], 0.25)])
@@ -102,10 +106,14 @@ def test_difference(a, b, want):
 
 
 def test_what_is_not_a_number_is_not_good():
-    times = Comparison([1.0], [2.0])
+    times = Comparison([1.0], [[2.0]])
     work = predict.Predictors(1, 1)
-    assert predict.Prediction(work, "peer", times, 1e-4).good
-    assert not predict.Prediction(work, "peer", times, float("nan")).good
+    assert predict.Prediction(work, ["peer"], times, 1e-4).good
+    assert not predict.Prediction(work, ["peer"], times, float("nan")).good
+
+
+def test_the_largest_difference_is_that_of_a_side_that_is_not_a_number():
+    assert np.isnan(predict._worst([0.5, float("nan"), 0.25])) and predict._worst([0.25, 0.5]) == 0.5
 
 
 @pytest.mark.parametrize("batch, batches", [([], [1, 32]), (["--batch", 4], [4])])
@@ -113,18 +121,47 @@ def test_what_is_not_a_number_is_not_good():
 def test_the_command(tmp_path, monkeypatch, capsys, batch, batches, apart, status):
     asked = []
 
-    def measured(work, python, *, pairs, steps):
-        asked.append((work.batch, work.threads, python, pairs, steps))
-        return predict.Prediction(work, "peer 2.0", Comparison([0.1] * pairs, [0.2] * pairs), apart)
+    def measured(work, pythons, *, pairs, steps):
+        asked.append((work.batch, work.threads, pythons, pairs, steps))
+        return predict.Prediction(work, ["peer 2.0"], Comparison([0.1] * pairs, [[0.2] * pairs]), apart)
 
     monkeypatch.setattr(benchmark, "predict", measured)
+    monkeypatch.setattr(benchmark, "prediction_pythons", lambda python: {"peer": python})
     file = tmp_path / "figures.json"
     options = ["--threads", 2, "--pairs", 3, "--peer-python", "python-of-peer", "--json", file, *batch]
     assert benchmark.main(["predict", *map(str, options)]) == status
-    assert asked == [(n, 2, "python-of-peer", 3, None) for n in batches]
+    assert asked == [(n, 2, {"peer": "python-of-peer"}, 3, None) for n in batches]
     said = capsys.readouterr().out
     assert said.count("netbuilder 100.0 ms") == said.count("peer 2.0 200.0 ms") == len(batches)
     assert [row["batch"] for row in json.loads(file.read_text())["results"]] == batches
+
+
+@pytest.mark.skipif(sys.platform == "win32", reason="needs a shell of Unix")
+def test_an_interpreter_may_have_one_peer_only(tmp_path, capsys):
+    python = tmp_path / "python"
+    python.write_text("#!/bin/sh\ntest \"$2\" = 'import onnxruntime'\n")
+    python.chmod(0o755)
+    assert processes.prediction_pythons(str(python)) == {"onnxruntime": str(python)}
+    assert "without openvino: " in capsys.readouterr().err
+    python.write_text("#!/bin/sh\nexit 1\n")
+    with pytest.raises(DeviceError, match="cannot import onnxruntime; install it there, or leave --peer-python out"):
+        processes.prediction_pythons(str(python))
+
+
+def test_a_peer_that_cannot_be_installed_is_left_out(capsys, monkeypatch):
+    def made(peer):
+        if peer == "openvino":
+            raise RuntimeError("no wheel for this machine")
+        return f"python of {peer}"
+
+    monkeypatch.setattr(processes, "peer_python", made)
+    assert processes.prediction_pythons(None) == {"onnxruntime": "python of onnxruntime"}
+    assert "without openvino: no wheel for this machine" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize("peer", predict.PEERS)
+def test_each_peer_has_a_program(peer):
+    assert (BENCH / f"peer_{peer}.py").is_file()
 
 
 def test_the_nodes_for_onnx(folder, monkeypatch):
@@ -137,9 +174,7 @@ def test_the_nodes_for_onnx(folder, monkeypatch):
     onnx.helper = types.SimpleNamespace(make_node=make_node)
     onnx.TensorProto = onnx.numpy_helper = None
     monkeypatch.setitem(sys.modules, "onnx", onnx)
-    monkeypatch.setitem(sys.modules, "onnxruntime", types.ModuleType("onnxruntime"))
-    monkeypatch.syspath_prepend(str(BENCH))
-    spec = importlib.util.spec_from_file_location("peer_onnx", BENCH / "peer_onnx.py")
+    spec = importlib.util.spec_from_file_location("peer_onnx_model", BENCH / "peer_onnx_model.py")
     module = importlib.util.module_from_spec(spec)
     spec.loader.exec_module(module)
     rows = json.loads((folder / "graph.json").read_text())["operators"]

@@ -42,7 +42,7 @@ def test_results_are_compared(factor, good, tmp_path):
 
 
 def test_the_line():
-    found = SumsFound(Sums(2), "2.0", Comparison([0.002], [0.001]), 0.0)
+    found = SumsFound(Sums(2), "2.0", Comparison([0.002], [[0.001]]), 0.0)
     assert "forward and backward, threads 2: netbuilder 2.00 ms, torch 2.0 1.00 ms; 0.50 x as fast" in found.text
 
 

@@ -1,4 +1,4 @@
-"""Two workers that run alternately, so that the ratio of their times is right even if the machine's speed drifts."""
+"""Workers that run alternately, so that the ratios of their times are right even if the machine's speed drifts."""
 
 from __future__ import annotations
 
@@ -75,31 +75,40 @@ class Worker:
 
 @dataclass(frozen=True)
 class Comparison:
-    """Step times of two alternating workers, in seconds: the median of each turn."""
+    """Step times of alternating workers, in seconds: the median of each turn.
+
+    Args:
+        ours: netbuilder's times.
+        peers: those of each peer, of which there is at least one.
+    """
 
     ours: Sequence[float]
-    peer: Sequence[float]
+    peers: Sequence[Sequence[float]]
+
+    @property
+    def best(self) -> int:
+        """Index of the fastest peer, by the median of its times."""
+        medians = [statistics.median(times) for times in self.peers]
+        return medians.index(min(medians))
 
     @property
     def ratio(self) -> float:
-        """Median time of the peer divided by ours: how many times faster netbuilder is."""
-        return statistics.median(self.peer) / statistics.median(self.ours)
+        """Median time of the fastest peer divided by ours: how many times faster netbuilder is."""
+        return statistics.median(self.peers[self.best]) / statistics.median(self.ours)
 
     @property
     def spread(self) -> tuple[float, float]:
-        """The smallest and the largest ratio of a single pair."""
-        ratios = [b / a for a, b in zip(self.ours, self.peer)]
+        """The smallest and the largest ratio to the fastest peer in a single turn."""
+        ratios = [b / a for a, b in zip(self.ours, self.peers[self.best])]
         return min(ratios), max(ratios)
 
 
-def compare(ours: Worker, peer: Worker, *, pairs: int, steps: int) -> Comparison:
-    """Run two workers alternately, ``pairs`` times ``steps`` steps each.
-
-    The workers also alternate in beginning a pair.
-    """
-    times: dict[str, list[float]] = {"ours": [], "peer": []}
+def compare(ours: Worker, *peers: Worker, pairs: int, steps: int) -> Comparison:
+    """Run workers alternately, ``pairs`` times ``steps`` steps each; every other turn is in reverse order."""
+    workers = (ours, *peers)
+    times: list[list[float]] = [[] for _ in workers]
     for turn in range(pairs):
-        order = [("ours", ours), ("peer", peer)]
-        for key, worker in order if turn % 2 == 0 else reversed(order):
-            times[key].append(statistics.median(worker.run(steps)))
-    return Comparison(times["ours"], times["peer"])
+        order = list(zip(times, workers))
+        for found, worker in order if turn % 2 == 0 else reversed(order):
+            found.append(statistics.median(worker.run(steps)))
+    return Comparison(times[0], times[1:])

@@ -1,4 +1,4 @@
-"""The benchmark of predictors: an exported and reloaded ResNet-50, compared with onnxruntime on the same net."""
+"""The benchmark of predictors: an exported and reloaded ResNet-50, compared with other libraries on the same net."""
 
 from __future__ import annotations
 
@@ -6,6 +6,8 @@ import os
 import statistics
 import sys
 import tempfile
+from collections.abc import Mapping, Sequence
+from contextlib import ExitStack
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -14,8 +16,9 @@ import numpy as np
 
 from netbuilder.tools.bench.our_predictor import OUTPUTS, export
 from netbuilder.tools.bench.pairs import Comparison, Worker, compare
+from netbuilder.tools.bench.report import as_which
 
-__all__ = ["BATCHES", "Prediction", "Predictors", "difference", "predict"]
+__all__ = ["BATCHES", "PEERS", "Prediction", "Predictors", "difference", "predict"]
 
 BATCHES = (1, 32)
 """Default batches."""
@@ -23,7 +26,8 @@ BATCHES = (1, 32)
 BOUND = 1e-3
 """Largest difference of outputs that counts as rounding, relative to the largest value."""
 
-_PEER = Path(__file__).parent / "peer_onnx.py"
+PEERS = ("onnxruntime", "openvino")
+"""The libraries that netbuilder is compared with; ``peer_<name>.py`` is the program of each."""
 
 
 @dataclass(frozen=True)
@@ -52,28 +56,37 @@ class Predictors:
 
 @dataclass(frozen=True)
 class Prediction:
-    """Times of both sides, in seconds, and the largest difference of their outputs relative to the largest value."""
+    """What was found.
+
+    Args:
+        work: what was measured.
+        peers: the names of the peers, with their versions.
+        times: of all sides, in seconds.
+        apart: the largest difference between our outputs and those of a peer, relative to the largest value.
+    """
 
     work: Predictors
-    peer: str
+    peers: Sequence[str]
     times: Comparison
     apart: float
 
     @property
     def good(self) -> bool:
-        """Whether both sides compute the same; NaN counts as a difference."""
+        """Whether all sides compute the same; NaN counts as a difference."""
         return self.apart <= BOUND
 
     @property
     def text(self) -> str:
         """The result as one line of text."""
         work, (low, high) = self.work, self.times.spread
-        ours, theirs = (statistics.median(times) for times in (self.times.ours, self.times.peer))
+        each = []
+        for name, times in zip(["netbuilder", *self.peers], [self.times.ours, *self.times.peers]):
+            seconds = statistics.median(times)
+            each.append(f"{name} {1e3 * seconds:.1f} ms ({work.batch / seconds:.1f} images/s)")
         line = (
             f"predict, ResNet-{work.layers}, batch {work.batch}, threads {work.threads}, {len(self.times.ours)} pairs: "
-            f"netbuilder {1e3 * ours:.1f} ms ({work.batch / ours:.1f} images/s), "
-            f"{self.peer} {1e3 * theirs:.1f} ms ({work.batch / theirs:.1f} images/s); "
-            f"{self.times.ratio:.2f} x as fast (pairs {low:.2f} to {high:.2f}); outputs {self.apart:.1e} apart"
+            f"{', '.join(each)}; {self.times.ratio:.2f} x as fast{as_which(self.times, self.peers)} "
+            f"(pairs {low:.2f} to {high:.2f}); outputs {self.apart:.1e} apart"
         )
         return line if self.good else f"{line}: NOT the same work: differences above {BOUND:.0e} are more than rounding"
 
@@ -85,24 +98,32 @@ class Prediction:
             "layers": self.work.layers,
             "batch": self.work.batch,
             "threads": self.work.threads,
-            "sides": ["netbuilder", self.peer],
-            "seconds": [list(self.times.ours), list(self.times.peer)],
+            "sides": ["netbuilder", *self.peers],
+            "seconds": [list(seconds) for seconds in (self.times.ours, *self.times.peers)],
+            "peer": self.peers[self.times.best],
             "ratio": self.times.ratio,
             "spread": list(self.times.spread),
             "apart": self.apart,
         }
 
 
-def predict(work: Predictors, python: str, *, pairs: int, steps: int | None = None, script: Path = _PEER) -> Prediction:
-    """Measure both sides alternately, and compare their outputs.
+def predict(
+    work: Predictors,
+    pythons: Mapping[str, str],
+    *,
+    pairs: int,
+    steps: int | None = None,
+    scripts: Path = Path(__file__).parent,
+) -> Prediction:
+    """Measure all sides alternately, and compare their outputs.
 
-    A run takes an array and returns arrays, on both sides; loading and warm-up are not measured.
+    A run takes an array and returns arrays, on all sides; loading and warm-up are not measured.
 
     Args:
-        python: an interpreter that has the peer.
+        pythons: for each peer an interpreter that has it.
         pairs: turns of each side.
         steps: runs per turn; None: ``work.steps``.
-        script: the peer's program.
+        scripts: the folder of the peers' programs.
 
     Raises:
         RuntimeError: a side failed; the message has the end of its output.
@@ -114,18 +135,28 @@ def predict(work: Predictors, python: str, *, pairs: int, steps: int | None = No
         export(folder, layers=work.layers, batch=work.batch, size=work.size)
         size = [str(work.warmup), name, str(work.threads)]
         own = [sys.executable, "-m", "netbuilder.tools.bench.our_predictor"]
-        with (
-            Worker("onnxruntime", [python, str(script), *size], env) as peer,
-            Worker("netbuilder", [*own, *size], env) as ours,
-        ):
-            times = compare(ours, peer, pairs=pairs, steps=steps or work.steps)
-        with np.load(folder / OUTPUTS) as a, np.load(folder / "peer.npz") as b:
-            apart = max(difference(x, y) for x, y in zip(_in_order(a), _in_order(b)))
-    return Prediction(work, f"{peer.info.get('name', 'peer')} {peer.info['version']}", times, apart)
+        with ExitStack() as stack:
+            peers = [
+                stack.enter_context(Worker(name, [python, str(scripts / f"peer_{name}.py"), *size], env))
+                for name, python in pythons.items()
+            ]
+            ours = stack.enter_context(Worker("netbuilder", [*own, *size], env))
+            times = compare(ours, *peers, pairs=pairs, steps=steps or work.steps)
+        found = _outputs(folder / OUTPUTS)
+        apart = [difference(x, y) for name in pythons for x, y in zip(found, _outputs(folder / f"{name}.npz"))]
+    return Prediction(
+        work, [f"{name} {peer.info['version']}" for name, peer in zip(pythons, peers)], times, _worst(apart)
+    )
 
 
-def _in_order(outputs: Any) -> list[np.ndarray[Any, Any]]:
-    return [outputs[name] for name in outputs.files]
+def _outputs(file: Path) -> list[np.ndarray[Any, Any]]:
+    with np.load(file) as outputs:
+        return [outputs[name] for name in outputs.files]
+
+
+def _worst(apart: Sequence[float]) -> float:
+    """Return the largest difference; NaN if there is one."""
+    return float(np.max(apart))
 
 
 def difference(a: np.ndarray[Any, Any], b: np.ndarray[Any, Any]) -> float:

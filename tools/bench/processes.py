@@ -12,13 +12,27 @@ from pathlib import Path
 
 from netbuilder.proto import DeviceError
 from netbuilder.tools.bench.pairs import Worker
+from netbuilder.tools.bench.predict import PEERS
 from netbuilder.tools.bench.work import Work
 
-__all__ = ["our_worker", "peer_python", "require_compiler", "torch_state", "torch_worker"]
+__all__ = [
+    "BEST",
+    "modes_of",
+    "our_worker",
+    "peer_python",
+    "prediction_pythons",
+    "require_compiler",
+    "torch_state",
+    "torch_worker",
+]
+
+BEST = "best"
+"""In place of a mode of PyTorch: eager and compiled, and the ratio to the faster of the two."""
 
 _PEER = Path(__file__).parent / "peer_torch.py"
 _PINS = {
     "onnxruntime": ["onnxruntime==1.31.1", "onnx==1.23.2", "numpy"],
+    "openvino": ["openvino==2026.4.1", "onnx==1.23.2", "numpy"],
     "torch": ["torch==2.13.0", "numpy"],
 }
 
@@ -66,6 +80,18 @@ def _torch_command(work: Work, python: str, warmup: int) -> list[str]:
     return [python, str(_PEER), str(warmup), work.to_text()]
 
 
+def modes_of(mode: str, environment: Mapping[str, str]) -> tuple[str, ...]:
+    """Return the modes that PyTorch runs in: one, or for ``BEST`` eager and, with a C++ compiler, compiled."""
+    if mode != BEST:
+        return (mode,)
+    try:
+        require_compiler(environment)
+    except DeviceError as error:
+        print(f"{error}; PyTorch runs only eager", file=sys.stderr)
+        return ("eager",)
+    return ("eager", "compile")
+
+
 def require_compiler(environment: Mapping[str, str]) -> None:
     """Check that torch.compile finds the C++ compiler that it needs.
 
@@ -84,7 +110,7 @@ def peer_python(peer: str) -> str:
     """Return the interpreter of a peer's environment, which the first call makes with pip in the user's cache.
 
     Args:
-        peer: "torch" or "onnxruntime".
+        peer: "torch", "onnxruntime" or "openvino".
 
     Raises:
         RuntimeError: pip could not install the peer; the message has the end of its output.
@@ -103,3 +129,32 @@ def peer_python(peer: str) -> str:
             raise RuntimeError(f"pip could not install {_PINS[peer]}:\n{done.stderr[-2000:]}")
         stamp.touch()
     return str(python)
+
+
+def prediction_pythons(python: str | None) -> dict[str, str]:
+    """Return an interpreter for each peer of the benchmark of predictors; a library that is not available is left out.
+
+    Args:
+        python: an interpreter that has some of the peers; None: environments are made, see ``peer_python``.
+
+    Raises:
+        DeviceError: ``python`` has none of the peers.
+        RuntimeError: pip could install none of them; the message has the end of its output.
+    """
+    found, missing = {}, []
+    for peer in PEERS:
+        try:
+            found[peer] = peer_python(peer) if python is None else _having(python, peer)
+        except (DeviceError, RuntimeError) as error:
+            missing.append(error)
+            print(f"without {peer}: {error}", file=sys.stderr)
+    if not found:
+        raise missing[0]
+    return found
+
+
+def _having(python: str, peer: str) -> str:
+    """Return ``python`` if it has a package; raise DeviceError if not."""
+    if subprocess.run([python, "-c", f"import {peer}"], capture_output=True, check=False).returncode:
+        raise DeviceError(f"{python!r} cannot import {peer}; install it there, or leave --peer-python out")
+    return python

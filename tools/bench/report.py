@@ -15,7 +15,7 @@ from netbuilder.proto.whole_file import write_text
 from netbuilder.tools.bench.pairs import Comparison
 from netbuilder.tools.bench.work import Task, Work
 
-__all__ = ["Line", "compared", "write_records"]
+__all__ = ["Line", "as_which", "compared", "write_records"]
 
 
 @dataclass(frozen=True)
@@ -33,21 +33,22 @@ class Line:
     good: bool = True
 
 
-def compared(task: Task, names: tuple[str, str], result: Comparison, losses: Sequence[float | None]) -> Line:
-    """Return the line for two sides that ran alternately.
+def compared(task: Task, names: Sequence[str], result: Comparison, losses: Sequence[float | None]) -> Line:
+    """Return the line for sides that ran alternately.
 
     Args:
         task: with the batch and threads that were used.
-        names: of the sides.
+        names: of the sides, ours first.
         losses: last loss of each side; if one is not finite, the result is marked as doubtful.
     """
     unit, factor = task.unit
     work, (low, high) = task.work, result.spread
-    first, second = (factor * statistics.median(times) for times in (result.ours, result.peer))
+    sides = [result.ours, *result.peers]
+    each = ", ".join(f"{name} {factor * statistics.median(seconds):.1f} {unit}" for name, seconds in zip(names, sides))
     text = (
-        f"{work.net}, {_type(work)}batch {work.batch}, {_threads(work.threads)}, {len(result.ours)} pairs: "
-        f"{names[0]} {first:.1f} {unit}, {names[1]} {second:.1f} {unit}; {result.ratio:.2f} x as fast "
-        f"(pairs {low:.2f} to {high:.2f}), {1 / result.ratio:.2f} of its time"
+        f"{work.net}, {_type(work)}batch {work.batch}, {_threads(work.threads)}, {len(result.ours)} pairs: {each}; "
+        f"{result.ratio:.2f} x as fast{as_which(result, names[1:])} (pairs {low:.2f} to {high:.2f}), "
+        f"{1 / result.ratio:.2f} of its time"
     )
     diverged = [name for name, loss in zip(names, losses) if loss is not None and not math.isfinite(loss)]
     if diverged:
@@ -56,12 +57,18 @@ def compared(task: Task, names: tuple[str, str], result: Comparison, losses: Seq
         "kind": "pairs",
         "work": dataclasses.asdict(work),
         "sides": list(names),
-        "seconds": [list(result.ours), list(result.peer)],
+        "seconds": [list(seconds) for seconds in sides],
+        "peer": names[1 + result.best],
         "ratio": result.ratio,
         "spread": [low, high],
         "losses": list(losses),
     }
     return Line(text, record, not diverged)
+
+
+def as_which(result: Comparison, peers: Sequence[str]) -> str:
+    """Return " as " and the name of the peer that a ratio is to; "" if there is only one."""
+    return f" as {peers[result.best]}" if len(peers) > 1 else ""
 
 
 def _type(work: Work) -> str:

@@ -59,7 +59,7 @@ class SumsFound:
     def text(self) -> str:
         """The result as one line of text."""
         work, (low, high) = self.work, self.times.spread
-        ours, theirs = (1e3 * statistics.median(times) for times in (self.times.ours, self.times.peer))
+        ours, theirs = (1e3 * statistics.median(times) for times in (self.times.ours, self.times.peers[0]))
         line = (
             f"sparse, table {work.rows} x {work.width}, {work.indices} indices, {work.segments} segments, "
             f"{'forward and backward' if work.backward else 'forward'}, threads {work.threads}: "
@@ -75,7 +75,7 @@ class SumsFound:
             "kind": "sparse",
             **dataclasses.asdict(self.work),
             "sides": ["netbuilder", f"torch {self.version}"],
-            "seconds": [list(self.times.ours), list(self.times.peer)],
+            "seconds": [list(self.times.ours), list(self.times.peers[0])],
             "ratio": self.times.ratio,
             "spread": list(self.times.spread),
             "apart": self.apart,

@@ -1,20 +1,14 @@
-"""onnxruntime's side of the benchmark of predictors. Run by path in an environment with onnx and onnxruntime.
-
-python peer_onnx.py WARMUP FOLDER THREADS, with the folder as ``our_predictor.export`` writes it
-"""
+"""The net of the benchmark of predictors as an ONNX model, for the peers, in whose environments onnx is installed."""
 
 from __future__ import annotations
 
 import json
-import sys
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import onnx
-import onnxruntime
 from onnx import TensorProto, helper, numpy_helper
-from worker import serve
 
 _OPSET, _IR_VERSION = 17, 8
 _SAME_NAME = {"Relu", "Softmax", "Sum"}
@@ -49,7 +43,11 @@ def nodes_of(row: dict[str, Any]) -> list[Any]:
 
 
 def model_of(folder: Path) -> Any:
-    """Return the net in a folder as an ONNX model; normalizations are not folded, since onnxruntime does that."""
+    """Return the net in a folder as an ONNX model; normalizations are not folded, since the peers do that.
+
+    Args:
+        folder: as ``our_predictor.export`` writes it.
+    """
     graph = json.loads((folder / "graph.json").read_text(encoding="utf-8"))
     with np.load(folder / "weights.npz") as weights:
         initial = [numpy_helper.from_array(weights[name], name) for name in weights.files]
@@ -63,24 +61,3 @@ def model_of(folder: Path) -> Any:
     model = helper.make_model(made, opset_imports=[helper.make_opsetid("", _OPSET)], ir_version=_IR_VERSION)
     onnx.checker.check_model(model)
     return model
-
-
-def main(warmup: int, folder: Path, threads: int) -> None:
-    """Write the outputs for the batch in the folder, then serve runs of it."""
-    options = onnxruntime.SessionOptions()
-    options.intra_op_num_threads = threads
-    options.inter_op_num_threads = 1
-    model = model_of(folder)
-    session = onnxruntime.InferenceSession(model.SerializeToString(), options, providers=["CPUExecutionProvider"])
-    given = {session.get_inputs()[0].name: np.load(folder / "batch.npy")}
-    names = [output.name for output in session.get_outputs()]
-    np.savez(folder / "peer.npz", **dict(zip(names, session.run(None, given))))
-    serve(
-        lambda: session.run(None, given),
-        warmup=warmup,
-        info={"version": onnxruntime.__version__, "name": "onnxruntime"},
-    )
-
-
-if __name__ == "__main__":
-    main(int(sys.argv[1]), Path(sys.argv[2]), int(sys.argv[3]))

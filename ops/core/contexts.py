@@ -196,6 +196,8 @@ class Prepared:
             elsewhere the plan still waits for work that has begun.
         rows: the indices of inputs, of one row each, that the call processes together if they are next to each other in
             memory, each beginning at a multiple of 64 bytes. The plan tries to store them so.
+        saved_flops: how many floating-point operations fewer the call does than the operators' formulas count, as with
+            minimal filtering.
     """
 
     inputs: Sequence[TensorSpec | None]
@@ -210,6 +212,7 @@ class Prepared:
     split: bool = False
     again: Prepared | None = None
     rows: Sequence[Sequence[int]] = ()
+    saved_flops: int = 0
 
     later = RenamedMember("deferred")
 

@@ -50,6 +50,7 @@ class CallProfile:
         device: "CPU 0", "GPU 1"; on the CPU the number is that of a replica.
         lane: the lane that runs it.
         flops: floating-point operations of one call, by the operators' formulas.
+        kernel_flops: those that the kernel does, fewer where it computes by minimal filtering.
         nbytes: bytes read and written by one call, including the padding of layouts; no value is counted twice.
         reason: why a copy, or a temporary, is needed.
         line: the line of the user's program that added the operator.
@@ -69,6 +70,7 @@ class CallProfile:
     device: str
     lane: int
     flops: int
+    kernel_flops: int
     nbytes: int
     reason: str
     line: str
@@ -131,6 +133,7 @@ def step_text(step: Step) -> str:
 def describe_step(step: Step, *, count: float, seconds: float, spans: Any) -> CallProfile:
     """Return the profile of a step of a plan."""
     parts = _in_order(step.node)
+    flops = _flops_of_step(step)
     return CallProfile(
         kind=_kind(step),
         category=_category_of_step(step),
@@ -141,7 +144,8 @@ def describe_step(step: Step, *, count: float, seconds: float, spans: Any) -> Ca
         kernel=step.prepared.name,
         device=device_text(parts[0].device),
         lane=step.lane,
-        flops=_flops_of_step(step),
+        flops=flops,
+        kernel_flops=flops - min(flops, step.prepared.saved_flops),
         nbytes=_nbytes(step),
         reason=_reason(step),
         line=parts[-1].op_def.debug_info,
@@ -163,6 +167,7 @@ def describe_alone(
     specs = [spec.plain for _, spec in ins]
     complete = len(specs) == len(instruction.inputs)
     sizes = [*map(_size, specs)], [_size(spec.plain) for _, spec in outs]
+    flops = _flops_of(instruction.op, specs) if complete else 0
     return CallProfile(
         kind=instruction.op_def.type,
         category=_category([instruction]),
@@ -173,7 +178,8 @@ def describe_alone(
         kernel="plain, outside plans",
         device=device_text(instruction.device),
         lane=0,
-        flops=_flops_of(instruction.op, specs) if complete else 0,
+        flops=flops,
+        kernel_flops=flops,
         nbytes=_rows_only(instruction.op, specs, *sizes) if complete else sum(map(sum, sizes)),
         reason="its output shapes depend on data, so it cannot be part of a plan",
         line=instruction.op_def.debug_info,

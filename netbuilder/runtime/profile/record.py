@@ -117,6 +117,19 @@ class Profile:
         return sum(self.limit_of(call) for call in self.calls) / self._compute_lanes
 
     @property
+    def kernel_limit_seconds(self) -> float:
+        """The least possible time of a step with the operations that its kernels do, see ``CallProfile.kernel_flops``.
+
+        It is less than ``limit_seconds`` where convolutions are computed by minimal filtering.
+        """
+        return sum(self.kernel_limit_of(call) for call in self.calls) / self._compute_lanes
+
+    @property
+    def kernel_fraction(self) -> float:
+        """``kernel_limit_seconds`` divided by the time of a step without timed calls."""
+        return self.kernel_limit_seconds / self.plain_seconds
+
+    @property
     def fraction(self) -> float:
         """The least possible time divided by the time of a step without timed calls; 1 is optimal.
 
@@ -126,11 +139,18 @@ class Profile:
 
     def limit_of(self, call: CallProfile) -> float:
         """Return the least possible time of a call per step, with its lane's share of the threads."""
+        return self._least_seconds(call, call.flops)
+
+    def kernel_limit_of(self, call: CallProfile) -> float:
+        """Return the same with the operations that its kernel does."""
+        return self._least_seconds(call, call.kernel_flops)
+
+    def _least_seconds(self, call: CallProfile, flops: int) -> float:
         if call.category == "copy":
             return 0.0
         kind = call.device.partition(" ")[0]
         lanes = self._compute_lanes if kind == "CPU" else 1
-        return call.count * lanes * self.limits[kind].seconds(call.flops, call.nbytes, bfloat16=call.bfloat16)
+        return call.count * lanes * self.limits[kind].seconds(flops, call.nbytes, bfloat16=call.bfloat16)
 
     @property
     def _compute_lanes(self) -> int:
@@ -199,7 +219,15 @@ class Profile:
         for call in self.calls:
             row = dataclasses.asdict(call)
             del row["spans"]
-            calls.append({**row, "name": call.name, **self._rates(call.count, call), "limit": self.limit_of(call)})
+            calls.append(
+                {
+                    **row,
+                    "name": call.name,
+                    **self._rates(call.count, call),
+                    "limit": self.limit_of(call),
+                    "kernel_limit": self.kernel_limit_of(call),
+                }
+            )
         kinds = [{**dataclasses.asdict(kind), **self._rates(1, kind)} for kind in self.kinds()]
         waits = [dataclasses.asdict(wait) for wait in self.waits]
         for wait in waits:
@@ -214,6 +242,8 @@ class Profile:
             "interpreter_share": self.interpreter_share,
             "limit_seconds": self.limit_seconds,
             "fraction_of_limit": self.fraction,
+            "kernel_limit_seconds": self.kernel_limit_seconds,
+            "fraction_of_kernel_limit": self.kernel_fraction,
             "exchange_seconds": self.exchange_seconds,
             "overlap_seconds": self.overlap_seconds,
             "limits": {kind: dataclasses.asdict(limits) for kind, limits in self.limits.items()},

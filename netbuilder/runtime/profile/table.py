@@ -35,7 +35,9 @@ def _summary(profile: Profile) -> str:
         f"net {profile.net!r}: {_plural(profile.threads, 'thread')}{lanes}; means over {counted}",
         f"step {_ms(profile.plain_seconds)} ms; with timed calls {_ms(profile.step_seconds)} ms, "
         f"of which {_share(profile.interpreter_share)} is Python between them",
-        f"limit {_ms(profile.limit_seconds)} ms, {profile.fraction:.2f} of the step",
+        f"limit {_ms(profile.limit_seconds)} ms, {profile.fraction:.2f} of the step, by the operators' formulas",
+        f"limit {_ms(profile.kernel_limit_seconds)} ms, {profile.kernel_fraction:.2f} of the step, by the operations "
+        "that the kernels do",
     ]
     shares = [f"{name} {_share(profile.share_of(seconds))}" for name, seconds in profile.categories().items()]
     lines.append("by category: " + ", ".join(shares))

@@ -11,6 +11,7 @@ from __future__ import annotations
 import dataclasses
 from collections.abc import Sequence
 from dataclasses import dataclass
+from typing import ClassVar
 
 from netbuilder.ops.core.operator import TensorSpec
 from netbuilder.ops.engines.onednn import declarations as c
@@ -64,6 +65,8 @@ class ChannelsLastConvolution:
     parts: int
     source_bytes: int
     target_bytes: int
+
+    saved_flops: ClassVar[int] = 0
 
     @property
     def scratch(self) -> int:

@@ -183,15 +183,15 @@ class _Endpoints:
 
     def through(self, found: ChannelsLastConvolution | winograd.Winograd, w: TensorSpec) -> Prepared:
         steps = found.steps(In(0), Out(0), In(1), In(2) if self.b is not None else None)
-        return self._prepared(found.weights(w), steps, found.scratch)
+        return self._prepared(found.weights(w), steps, scratch=found.scratch, saved_flops=found.saved_flops)
 
-    def _prepared(self, weights: TensorSpec, steps: Sequence[Step | Extra], scratch: int = 0) -> Prepared:
+    def _prepared(self, weights: TensorSpec, steps: Sequence[Step | Extra], **options: int) -> Prepared:
         inputs = [self.x, weights, *([self.b.plain] if self.b is not None else [])]
         if not self.add:
-            return prepared(inputs, [self.y], steps, scratch=scratch)
+            return prepared(inputs, [self.y], steps, **options)
         inputs.append(self.y)
         last = len(inputs) - 1
-        return prepared(inputs, [self.y], [_copy_into_output(last), *steps], inplace=[(last, 0)], scratch=scratch)
+        return prepared(inputs, [self.y], [_copy_into_output(last), *steps], inplace=[(last, 0)], **options)
 
 
 def _copy_into_output(index: int) -> Any:

@@ -84,6 +84,11 @@ class _Found:
         """Bytes of scratch memory that dX needs."""
         return self.other_dx.scratch if self.other_dx is not None else 0
 
+    @property
+    def saved_flops(self) -> int:
+        """Floating-point operations that minimal filtering saves."""
+        return sum(other.saved_flops for other in (self.other_dx, self.other_dw) if other is not None)
+
     def weights(self, spec: TensorSpec, view: View) -> TensorSpec:
         """Return the spec in which the weights are read, for dX."""
         if self.other_dx is not None:
@@ -298,4 +303,4 @@ def _bound(op: Any, v: Views, found: _Found, x: TensorSpec, w: TensorSpec, dy: T
         inputs[1] = found.weights(w, v.weights)
         outputs.append(found.dx.spec(c.DIFF_SRC, x.plain, v.x))
         steps += found.dx_steps(In(2), In(1), Out(len(outputs) - 1))
-    return prepared(inputs, outputs, steps, scratch=max(scratch, found.scratch))
+    return prepared(inputs, outputs, steps, scratch=max(scratch, found.scratch), saved_flops=found.saved_flops)

@@ -53,13 +53,18 @@ class PostOp:
 
 
 class Primitive:
-    """A primitive compiled for certain descriptors and a number of threads; bound calls keep it alive."""
+    """A primitive compiled for certain descriptors and a number of threads; bound calls keep it alive.
 
-    __slots__ = ("__weakref__", "_descs", "_layouts", "descriptor", "handle", "name", "scratch")
+    Args:
+        kind: for its name.
+        flops: floating-point operations of an execution, of matrix products only; 0 for others.
+    """
 
-    def __init__(self, descriptor: Any, kind: str) -> None:
+    __slots__ = ("__weakref__", "_descs", "_layouts", "descriptor", "flops", "handle", "name", "scratch")
+
+    def __init__(self, descriptor: Any, kind: str, flops: int = 0) -> None:
         d = dnnl()
-        self.descriptor = descriptor
+        self.descriptor, self.flops = descriptor, flops
         self._descs: dict[int, Desc] = {}
         self._layouts: dict[tuple[int, View], BlockedLayout | None] = {}
         out = d.ffi.new("primitive_t *")
@@ -112,8 +117,17 @@ class Primitive:
 _INVALID_ARGUMENTS = 2  # the library's status
 
 
-def compile_primitive(kind: str, *args: Any, post: Sequence[PostOp] = (), hint: Primitive | None = None) -> Primitive:
+def compile_primitive(
+    kind: str, *args: Any, post: Sequence[PostOp] = (), hint: Primitive | None = None, flops: int = 0
+) -> Primitive:
     """Compile a primitive; the arguments are those of the C function, without engine, attributes and hint.
+
+    Args:
+        kind: part of the name of that function.
+        args: its arguments.
+        post: fused operations.
+        hint: the forward primitive, for a backward one.
+        flops: see ``Primitive``.
 
     Raises:
         OneDnnError: the library has no implementation, or the arguments are not valid.
@@ -133,7 +147,7 @@ def compile_primitive(kind: str, *args: Any, post: Sequence[PostOp] = (), hint: 
             check(create(out, *args, attributes), kind)
     except OverflowError:  # a number that does not fit into the library's integers
         raise OneDnnError(kind, _INVALID_ARGUMENTS) from None
-    return Primitive(d.ffi.gc(out[0], d.lib.dnnl_primitive_desc_destroy), kind)
+    return Primitive(d.ffi.gc(out[0], d.lib.dnnl_primitive_desc_destroy), kind, flops)
 
 
 @functools.lru_cache(64)
@@ -332,6 +346,7 @@ def prepared(
     *,
     inplace: Sequence[tuple[int, int]] = (),
     scratch: int = 0,
+    saved_flops: int = 0,
 ) -> Prepared:
     """Return the prepared kernel that executes ``steps`` in order.
 
@@ -339,7 +354,7 @@ def prepared(
     returns the bound call, or None if there is nothing to do.
 
     Args:
-        inputs, outputs, inplace: see ``Prepared``.
+        inputs, outputs, inplace, saved_flops: see ``Prepared``.
         steps: the steps.
         scratch: bytes of the steps' ``Scratch`` memory; the primitives' own scratch memory follows it.
     """
@@ -361,6 +376,7 @@ def prepared(
         tuple(inplace),
         name=" + ".join(names),
         engine="ONEDNN",
+        saved_flops=saved_flops,
     )
 
 

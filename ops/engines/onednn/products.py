@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import math
+
 from netbuilder.ops.engines.onednn.layout import Desc
 from netbuilder.ops.engines.onednn.library import dnnl
 from netbuilder.ops.engines.onednn.primitive import PostOp, Primitive, cached, compile_primitive
@@ -13,4 +15,5 @@ __all__ = ["product"]
 def product(a: Desc, b: Desc, bias: Desc | None, y: Desc, post: tuple[PostOp, ...] = ()) -> Primitive:
     """Return the primitive for Y = A B, with a bias and the fused operations ``post``."""
     null = dnnl().ffi.NULL
-    return compile_primitive("matmul", a.handle, b.handle, null if bias is None else bias.handle, y.handle, post=post)
+    given = (a.handle, b.handle, null if bias is None else bias.handle, y.handle)
+    return compile_primitive("matmul", *given, post=post, flops=2 * math.prod(y.dims) * a.dims[-1])

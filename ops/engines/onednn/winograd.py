@@ -11,6 +11,7 @@ Convolutional Neural Networks, 2015.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 
@@ -44,6 +45,7 @@ class Winograd:
         products, results: the memory of both for one chunk.
         target_bytes: bytes of one chunk of the results, in the image's layout.
         scratch: bytes of scratch memory.
+        direct_flops: floating-point operations of the convolution without minimal filtering.
     """
 
     view: View
@@ -56,6 +58,13 @@ class Winograd:
     results: Scratch
     target_bytes: int
     scratch: int
+    direct_flops: int
+
+    @property
+    def saved_flops(self) -> int:
+        """How many floating-point operations fewer than ``direct_flops`` the matrix products do."""
+        each = (self.read.evaluate, self.multiply, self.interpolate)
+        return self.direct_flops - self.read.tiles.parts * sum(made.flops for made in each)
 
     def weights(self, spec: TensorSpec) -> TensorSpec:
         """Return the spec in which the weights are read."""
@@ -100,6 +109,7 @@ class FilterGradient:
         results, points, sums: the memory of dY in tiles, of dY at the points, and of the sums.
         source_bytes: bytes of one chunk of dY, in the image's layout.
         scratch: bytes of scratch memory.
+        direct_flops: floating-point operations of the gradient without minimal filtering.
     """
 
     view: View
@@ -114,6 +124,13 @@ class FilterGradient:
     sums: Scratch
     source_bytes: int
     scratch: int
+    direct_flops: int
+
+    @property
+    def saved_flops(self) -> int:
+        """How many floating-point operations fewer than ``direct_flops`` the matrix products do."""
+        each = (self.read.evaluate, self.evaluate, self.multiply[0])
+        return self.direct_flops - self.read.tiles.parts * sum(made.flops for made in each) - self.finish.flops
 
     def weights(self, spec: TensorSpec) -> TensorSpec:
         """Return the spec in which the gradient of the weights is written."""
@@ -206,8 +223,9 @@ def _images(
     products, results = reuse(read.reusable, AT, n, k), reuse(read.points, n, TILE**2, k)
     size = tiles.images * write_strides.image * FLOAT
     return Winograd(
-        v.weights, flipped, read, multiply, interpolate, regions, products, results, size, scratch_memory.nbytes
-    )
+        v.weights, flipped, read, multiply, interpolate, regions, products, results, size, scratch_memory.nbytes,
+        _direct_flops(v),
+    )  # fmt: skip
 
 
 def filter_gradient(v: Views, x: TensorSpec, dy: TensorSpec, bias: bool, *, threads: int) -> FilterGradient | None:
@@ -244,5 +262,12 @@ def filter_gradient(v: Views, x: TensorSpec, dy: TensorSpec, bias: bool, *, thre
     )
     size = tiles.images * dy_strides.image * FLOAT
     return FilterGradient(
-        v.weights, read, regions, evaluate, multiply, total, finish, results, points, sums, size, scratch_memory.nbytes
-    )
+        v.weights, read, regions, evaluate, multiply, total, finish, results, points, sums, size, scratch_memory.nbytes,
+        _direct_flops(v),
+    )  # fmt: skip
+
+
+def _direct_flops(v: Views) -> int:
+    """Return the operations of a convolution, which are those of either of its gradients."""
+    n, _, *image = v.y.dims
+    return 2 * n * math.prod(image) * math.prod(v.weights.dims)

@@ -11,7 +11,12 @@ from netbuilder.ops.core.operator import decode
 from netbuilder.ops.core.registry import find
 from netbuilder.ops.engines import onednn
 from netbuilder.ops.engines.onednn import kernels_conv
+from netbuilder.proto import NetDef
 from netbuilder.proto.arguments import make_op
+from netbuilder.runtime import Workspace
+from netbuilder.runtime.profile.profiling import profile
+from netbuilder.runtime.profile.roofline import Limits
+from netbuilder.runtime.profile.table import profile_table
 from prepared import Value, bind
 
 if not onednn.available():
@@ -163,3 +168,57 @@ def test_others_are_left_alone(shape, weights, given, chosen):
     bound.call()
     assert not chosen
     near(bound.outputs[0].plain(), exact([op_def], arrays)["y"])
+
+
+def filtered_flops(images, channels, filters, *, of_filters=False):
+    """Return the operations of the matrix products for images with 2x2 tiles each, by Lavin and Gray's counts."""
+    tiles = 4 * images
+    images_at_points = 36 * 36 * tiles * channels
+    products = 36 * tiles * channels * filters
+    results = 16 * 36 * tiles * filters  # of tiles; for the gradient of filters, evaluated at the points
+    return 2 * (images_at_points + products + results + (9 * 36 * channels * filters if of_filters else 0))
+
+
+def test_what_is_saved(chosen):
+    """The kernels say how many operations fewer they do than the direct convolution."""
+    n, o, i = 6, 64, 128
+    arrays = arrays_of((n, i, 7, 7), (o, i, 3, 3))
+    op_def = make_op("Conv", list(arrays), ["y"], kernel=3, pad=1)
+    values = [value_of(arrays["x"], B16), Value.of(arrays["w"]), Value.of(arrays["b"])]
+    made = bind(kernels_conv.conv, decode(find("Conv"), op_def), values).prepared
+    direct = 2 * n * 7 * 7 * 9 * o * i
+    assert made.saved_flops == direct - filtered_flops(n, i, o) > 0.4 * direct
+
+    arrays["dy"] = random(n, o, 7, 7, seed=4)
+    gradient = make_op("ConvGradient", ["x", "w", "dy"], ["dw", "dx"], kernel=3, pad=1, no_bias=1)
+    values = [value_of(arrays[name], B16 if name != "w" else 0) for name in gradient.input]
+    made = bind(kernels_conv_gradient.conv_gradient, decode(find("ConvGradient"), gradient), values).prepared
+    done = filtered_flops(n, i, o, of_filters=True) + filtered_flops(n, o, i)
+    assert made.saved_flops == 2 * direct - done
+
+
+def test_a_direct_convolution_saves_nothing():
+    arrays = arrays_of((2, 16, 8, 8), (16, 16, 5, 5))
+    op_def = make_op("Conv", list(arrays), ["y"], kernel=5)
+    values = [Value.of(array) for array in arrays.values()]
+    assert bind(kernels_conv.conv, decode(find("Conv"), op_def), values).prepared.saved_flops == 0
+
+
+def test_the_profile_states_the_limit_both_ways(chosen, monkeypatch):
+    net = NetDef(name="net", external_input=["x", "w", "b"])
+    net.op.append(make_op("Conv", ["x", "w", "b"], ["y"], kernel=3, pad=1))
+    arrays, limits = arrays_of((6, 128, 7, 7), (64, 128, 3, 3)), {"CPU": Limits(1e6, "a slow machine", 1e15, 1)}
+    fractions = []
+    for without in ([], ["winograd"]):
+        workspace = Workspace(threads=1, without=without)
+        for name, array in arrays.items():
+            workspace.feed(name, array)
+        found = profile(workspace, workspace.create_net(net), runs=1, warmup=1, limits=limits)
+        (call,) = (call for call in found.calls if call.kind == "Conv")
+        done = filtered_flops(6, 128, 64) + 6 * 64 * 7 * 7 if not without else call.flops  # and the additions of b
+        assert call.kernel_flops == done
+        assert found.kernel_limit_seconds == pytest.approx(done / 1e6)
+        assert found.limit_seconds == pytest.approx(call.flops / 1e6)
+        fractions.append(found.to_dict()["fraction_of_kernel_limit"] / found.to_dict()["fraction_of_limit"])
+        assert f"limit {1e3 * done / 1e6:.3f} ms, {found.kernel_fraction:.2f} of the step" in profile_table(found)
+    assert fractions[0] < 0.6 and fractions[1] == 1

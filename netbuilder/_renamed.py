@@ -21,6 +21,7 @@ _FOLDERS = ("netbuilder.ops", "netbuilder.runtime")
 
 # Old name -> new name, of modules and of packages with all their modules.
 RENAMED = {
+    "netbuilder.passes.blob_devices": "netbuilder.graph.blob_devices",
     "netbuilder.ops.absent": "netbuilder.ops.core.unsupported",
     "netbuilder.ops.rows": "netbuilder.ops.core.indexing",
     "netbuilder.ops.grouped_places": "netbuilder.ops.core.segmented_search",

@@ -8,10 +8,10 @@ from typing import Any
 
 from netbuilder._renamed import moved_names
 from netbuilder.graph.blob import BlobReference, GradientSlice
+from netbuilder.graph.blob_devices import blob_devices
 from netbuilder.graph.devices import Devices
 from netbuilder.graph.replicas import Replicas
 from netbuilder.model import ModelHelper
-from netbuilder.passes.blob_devices import blob_devices
 from netbuilder.proto import DeviceOption
 
 __all__ = ["set_caffe2_attributes", "set_device_attributes"]

@@ -6,11 +6,11 @@ from collections import Counter
 
 from netbuilder._renamed import moved_names
 from netbuilder.graph.blob import device_prefix
+from netbuilder.graph.blob_devices import operator_device
+from netbuilder.graph.device_faults import CROSSING
 from netbuilder.graph.devices import Devices
 from netbuilder.graph.replicas import Replicas, has_record
 from netbuilder.graph.scope import SEPARATOR
-from netbuilder.passes.blob_devices import operator_device
-from netbuilder.passes.device_check import CROSSING
 from netbuilder.proto import PROTO_CPU, PROTO_CUDA, NetDef, NetError
 
 __all__ = ["replicas_of"]

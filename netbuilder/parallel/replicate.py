@@ -7,6 +7,7 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 from netbuilder.graph.blob import BlobReference
+from netbuilder.graph.blob_devices import may_have_subgraphs
 from netbuilder.graph.devices import Devices
 from netbuilder.graph.rename import subgraphs
 from netbuilder.graph.replicas import Replicas
@@ -16,7 +17,6 @@ from netbuilder.model import ModelHelper
 from netbuilder.ops.core.random_streams import RANDOM_REPLICA, RANDOM_STREAM, draws, stream_of
 from netbuilder.ops.core.registry import find, is_registered
 from netbuilder.parallel.loss_scale import LossScale, warn_of_unscaled_losses
-from netbuilder.passes.blob_devices import may_have_subgraphs
 from netbuilder.proto import NetDef, NetError, OperatorDef
 from netbuilder.proto.arguments import set_argument
 from netbuilder.proto.errors import counted

@@ -6,8 +6,8 @@ they take the fields of the context that the pass reads as arguments, and return
 """
 
 from netbuilder._renamed import moved_names
+from netbuilder.graph.blob_devices import blob_devices
 from netbuilder.graph.devices import Devices
-from netbuilder.passes.blob_devices import blob_devices
 from netbuilder.passes.device_check import DeviceFault, check_devices, device_faults
 from netbuilder.passes.extract_predictor import ExtractPredictorNet, extract_predictor, parameter_sources
 from netbuilder.passes.fold_batch_norm import fold_batch_norm

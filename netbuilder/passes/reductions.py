@@ -6,6 +6,7 @@ from collections.abc import Callable, Iterator, Sequence
 from typing import Any
 
 from netbuilder.graph.blob import gathered_name
+from netbuilder.graph.device_faults import TREE_SUM_NAME
 from netbuilder.graph.devices import Devices, check_groups
 from netbuilder.passes.net_pass import NetPass, PassContext, PassResult, net_pass
 from netbuilder.proto import NetDef, NetError, OperatorDef
@@ -25,9 +26,6 @@ __all__ = [
     "nccl_broadcast",
     "nccl_broadcast_pass",
 ]
-
-TREE_SUM_NAME = "dpm"
-"""Name of the operators that compute partial sums of an allreduce over GPUs, as in Caffe2."""
 
 _CONCAT_NAME = "note:data_parallel_model"
 _TREE_COUNTS = (2, 4, 8, 16)

@@ -12,6 +12,7 @@ from netbuilder import optimizers as native
 from netbuilder.caffe2.lenient import warn_ignored
 from netbuilder.caffe2.missing import names_of
 from netbuilder.caffe2.python import workspace
+from netbuilder.graph.blob_devices import blob_devices
 from netbuilder.optimizers import (
     LR_INJECTION,
     AdadeltaOptimizer,
@@ -35,7 +36,6 @@ from netbuilder.optimizers import (
     reset_optimizer_instance_count,
 )
 from netbuilder.optimizers.optimizer import _instances as _optimizer_instance_count  # noqa: F401, Caffe2's name for it
-from netbuilder.passes.blob_devices import blob_devices
 from netbuilder.proto import DeviceOption
 
 __all__ = [

@@ -102,6 +102,7 @@ setup(
             "netbuilder-char-lm = netbuilder.tools.char_lm:main",
             "netbuilder-seq2seq = netbuilder.tools.seq2seq:main",
             "netbuilder-prove = netbuilder.tools.prove:main",
+            "netbuilder-check = netbuilder.tools.check:main",
         ]
     },
     classifiers=[

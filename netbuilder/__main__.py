@@ -20,6 +20,7 @@ COMMANDS = {
     "char-lm": ("char_lm", "train a language model of characters, and generate text"),
     "seq2seq": ("seq2seq", "train a model that reverses and adds sequences"),
     "prove": ("prove", "show that data, batch and seed give the same parameters on any number of devices"),
+    "check": ("check", "check a net in a file without running it"),
 }
 """Name of a command -> its module in ``netbuilder.tools``, and its purpose; installed as ``netbuilder-NAME``."""
 

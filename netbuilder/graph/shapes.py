@@ -16,7 +16,22 @@ from netbuilder.ops.core.operator import Operator, TensorSpec, decode, spec_of
 from netbuilder.ops.core.registry import find, is_registered
 from netbuilder.proto import NetDef, NetError, OperatorDef, ShapeError
 
-__all__ = ["InferredShapes", "infer_shapes"]
+__all__ = ["InferredShapes", "ShapeConflict", "infer_shapes"]
+
+
+class ShapeConflict(ShapeError):
+    """Shapes of a net that contradict each other.
+
+    Args:
+        where: describes the operator.
+        reason: what is wrong.
+        number: the position of the net among the nets of the call.
+        index: the operator's position in its net.
+    """
+
+    def __init__(self, where: str, reason: str, number: int, index: int) -> None:
+        super().__init__(f"{where}: {reason}")
+        self.reason, self.number, self.index = reason, number, index
 
 
 @dataclass(frozen=True)
@@ -87,7 +102,7 @@ class _Inference:
         self._nets = nets
         self._given = given
         self._untyped = untyped
-        self._places = [(net.name, index) for net in nets for index in range(len(net.op))]
+        self._places = [(number, index) for number, net in enumerate(nets) for index in range(len(net.op))]
         self._ops = [op for net in nets for op in net.op]
         self._operators: dict[int, Operator | None] = {}
         self._versions = number_versions(self._ops)
@@ -133,7 +148,7 @@ class _Inference:
         except ShapeError as error:
             retyped = self._with_other_types(operator, values[0], reads, writes, queue)
             if retyped is None:
-                raise ShapeError(f"{self._where(index)}: {error}") from error
+                raise self._conflict(index, str(error)) from error
             found = retyped
         for group, specs in zip(values, found):
             for value, spec in zip(group, specs):
@@ -148,9 +163,10 @@ class _Inference:
                         self._specs[value] = spec.plain  # the type of an input was corrected
                         self._enqueue(queue, value, index)
                 else:
-                    raise ShapeError(
-                        f"{self._where(index)}: blob {self._versions.names[value]!r} has shape {spec.shape} according "
-                        f"to this operator, and {before.shape} according to other operators"
+                    raise self._conflict(
+                        index,
+                        f"blob {self._versions.names[value]!r} has shape {spec.shape} according to this operator, and "
+                        f"{before.shape} according to other operators",
                     )
 
     def _with_other_types(
@@ -182,8 +198,12 @@ class _Inference:
                 raise type(error)(f"{self._where(index)}: {error}") from error
         return self._operators[index]
 
+    def _conflict(self, index: int, reason: str) -> ShapeConflict:
+        return ShapeConflict(self._where(index), reason, *self._places[index])
+
     def _where(self, index: int) -> str:
-        net, place = self._places[index]
+        number, place = self._places[index]
+        net = self._nets[number].name
         op: OperatorDef = self._ops[index]
         reads, writes = self._versions.inputs[index], self._versions.outputs[index]
         made = f", made at {op.debug_info}" if op.debug_info else ""

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable
-from typing import Any
+from typing import Any, Literal
 
 from netbuilder.graph.blob import BlobReference, GradientSlice
 from netbuilder.graph.replicas import Replicas
@@ -68,23 +68,33 @@ def _share_weights(record: Replicas, workspace: Workspace) -> dict[str, Any]:
     return {blob: workspace.fetch(blob) for blob in blobs if workspace.has(blob) and not workspace.get(blob).is_empty}
 
 
-def CreateNet(model: ModelHelper, overwrite: bool = False, *, workspace: Workspace | None = None) -> None:
+def CreateNet(
+    model: ModelHelper,
+    overwrite: bool = False,
+    *,
+    check: bool | Literal["warn"] = False,
+    workspace: Workspace | None = None,
+) -> None:
     """Create the main net in the workspace; with ``accumulate_steps`` its parts, as separate nets.
 
     Args:
         model: made by ``Parallelize``.
         overwrite: replace an existing net of this name.
+        check: check the net first: raise an error for findings, or, with "warn", give a warning for each; see
+            ``Workspace.check_net``.
         workspace: workspace to use; None: the current default one.
 
     Raises:
-        NetError: the model is not data-parallel, or a net of this name exists.
+        NetError: the model is not data-parallel, a net of this name exists, or ``check`` found something.
         DeviceError: a GPU, or a kernel for it, is missing.
     """
     net = model.net.Proto()
     record = Replicas.load(net)
     _require_devices(record, net)
+    workspace = workspace or default.workspace()
+    workspace.check_net(net, check)
     for part in created_nets(net, record):
-        (workspace or default.workspace()).create_net(
+        workspace.create_net(
             part, overwrite, observable_default=model.net.observes, shares_counter=model.net.shares_counters
         )
 

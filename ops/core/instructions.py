@@ -10,16 +10,18 @@ from typing import Any
 
 from netbuilder.ops.core.given_numbers import check_extents
 from netbuilder.ops.core.operator import Operator, TensorSpec, decode
-from netbuilder.ops.core.registry import find
-from netbuilder.proto import PROTO_CPU, PROTO_CUDA, DeviceError, NetError, OperatorDef, OperatorError
+from netbuilder.ops.core.registry import find, plain_kernel, prepared_kernels
+from netbuilder.proto import PROTO_CPU, PROTO_CUDA, DeviceError, DeviceOption, NetError, OperatorDef, OperatorError
 from netbuilder.proto.errors import counted
 
 __all__ = [
     "Instruction",
     "PartFailed",
     "Role",
+    "check_kernel",
     "describe",
     "describe_operator",
+    "device_of",
     "infer_outputs",
     "located",
     "read_instruction",
@@ -167,3 +169,34 @@ def run_in_order(calls: Sequence[Callable[[], object]], failed: Callable[[int, E
         if instead is error:
             raise
         raise instead from error
+
+
+def device_of(op_def: OperatorDef, default: DeviceOption | None = None) -> tuple[int, int]:
+    """Return type and id of the device that an operator runs on.
+
+    Args:
+        op_def: the operator.
+        default: the device of its net; None: CPU 0.
+
+    Raises:
+        DeviceError: the type is not supported.
+    """
+    option = op_def.device_option if op_def.HasField("device_option") else default
+    if option is None:
+        return (PROTO_CPU, 0)
+    if option.device_type not in (PROTO_CPU, PROTO_CUDA):
+        # Caffe2's device types MKLDNN and IDEEP are the CPU with a certain library; here the plan chooses the library.
+        if option.device_type in (2, 5):
+            return (PROTO_CPU, option.device_id)
+        raise DeviceError(f"device type {option.device_type} is not supported; use CPU (0) or CUDA (1)")
+    return (option.device_type, option.device_id)
+
+
+def check_kernel(op_type: str, device_type: int) -> None:
+    """Raise DeviceError unless an operator has a kernel for a type of device."""
+    if plain_kernel(op_type, device_type) is None and not prepared_kernels(op_type, device_type):
+        kind, other = ("CPU", "GPU") if device_type == PROTO_CPU else ("GPU", "CPU")
+        raise DeviceError(
+            f"operator {op_type!r} has no kernel for the {kind}; place it on the {other} by a DeviceScope, and the "
+            "plan copies its inputs and outputs"
+        )

@@ -4,15 +4,17 @@ from __future__ import annotations
 
 import difflib
 from collections.abc import Iterable, Iterator, Mapping
-from typing import Any
+from typing import Any, Literal
 
 import numpy as np
 
 from netbuilder.data.blob_values import as_tensor, is_blob_object
 from netbuilder.graph.blob import blob_name, strip_prefix
+from netbuilder.graph.checks import check_net, require_sound
 from netbuilder.graph.gc_paused import collection_paused
 from netbuilder.graph.message import message_of
 from netbuilder.graph.observability import ACTIVATIONS, ALL
+from netbuilder.graph.source import warn_user
 from netbuilder.ops.core.operator import TensorSpec
 from netbuilder.ops.engines.arrays import trim_heap
 from netbuilder.ops.engines.engine import engine_names, release_kernels
@@ -238,6 +240,7 @@ class Workspace:
         observable: str | Iterable[Any] | None = None,
         observable_default: str | None = None,
         shares_counter: bool = False,
+        check: bool | Literal["warn"] = False,
         **options: Any,
     ) -> str:
         """Take a snapshot of a net and make it ready to run; return its name.
@@ -252,10 +255,13 @@ class Workspace:
                 memory; the first fetch of one is an error, and from the next run on it is kept.
             observable_default: the kind in place of "activations".
             shares_counter: allow an iteration counter that a created net with other parameters counts up too.
+            check: check the net first (see ``netbuilder.graph.checks.check_net``), with the shapes of the blobs that
+                have values: raise an error for findings, or, with "warn", give a warning for each.
             options: see ``RuntimeNet`` (engines, without, fuse, dtype, reuse, constants, memory_budget).
 
         Raises:
-            NetError: a net of that name exists, the net is wrong, or it counts the iterations of another model.
+            NetError: a net of that name exists, the net is wrong, it counts the iterations of another model, or
+                ``check`` found something.
             BlobError: the net has no blob of a name in ``observable`` or ``constants``.
         """
         proto = message_of(net)
@@ -263,6 +269,7 @@ class Workspace:
             raise NetError(f"net {proto.name!r} exists already; give overwrite=True to replace it, or another name")
         if not shares_counter:
             require_own_counters(proto, [made.proto for name, made in self._nets.items() if name != proto.name])
+        self.check_net(proto, check)
         with collection_paused(), deep_nets():
             default: str = getattr(net, "observes", ACTIVATIONS) if observable_default is None else observable_default
             made = RuntimeNet(proto, self, observable=observable, observable_default=default, **options)
@@ -274,6 +281,27 @@ class Workspace:
         if getattr(net, "initializes", None) is not None:
             self._init_nets[proto.name] = net
         return str(proto.name)
+
+    def check_net(self, net: Any, check: bool | Literal["warn"] = True) -> None:
+        """Check a net for ``netbuilder.graph.checks.Rule``, with the shapes of the blobs that have values.
+
+        Args:
+            net: a Net or NetDef; nothing of it runs.
+            check: True: an error for findings; "warn": a warning for each; False: nothing.
+
+        Raises:
+            NetError: there are findings, or ``check`` is none of these values.
+        """
+        proto = message_of(net)
+        if check not in (True, False, "warn"):
+            raise NetError(f"net {proto.name!r}: check must be True, False or 'warn', got {check!r}")
+        blobs = {name: self.find(name) for name in proto.external_input} if check else {}
+        specs = {name: blob.spec.plain for name, blob in blobs.items() if blob is not None and blob.spec is not None}
+        if check is True:
+            require_sound(proto, inputs=specs, available=self.blobs())
+        elif check:
+            for finding in check_net(proto, inputs=specs, available=self.blobs()):
+                warn_user(str(finding))
 
     def run_net(
         self,

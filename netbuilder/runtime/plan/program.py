@@ -3,21 +3,18 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import Any
 
 import netbuilder.ops.all  # noqa: F401  (fills the registry)
-from netbuilder.ops.core.instructions import Instruction, describe_operator, located, read_instruction
-from netbuilder.ops.core.registry import plain_kernel, prepared_kernels
-from netbuilder.ops.windows.fused import as_fused
-from netbuilder.proto import (
-    PROTO_CPU,
-    PROTO_CUDA,
-    DeviceError,
-    DeviceOption,
-    NetDef,
-    NetError,
-    OperatorDef,
+from netbuilder.ops.core.instructions import (
+    Instruction,
+    check_kernel,
+    describe_operator,
+    device_of,
+    located,
+    read_instruction,
 )
+from netbuilder.ops.windows.fused import as_fused
+from netbuilder.proto import DeviceError, NetDef, NetError
 from netbuilder.runtime.plan.roles import assign_roles
 
 __all__ = ["read_program"]
@@ -40,8 +37,8 @@ def read_program(net: NetDef, is_known: Callable[[str], bool] | None = None) -> 
     for index, op_def in enumerate(net.op):
         try:
             op_def = as_fused(op_def)
-            instruction = read_instruction(index, op_def, _device(op_def, default))
-            _check_kernel(op_def.type, instruction.device[0])
+            instruction = read_instruction(index, op_def, device_of(op_def, default))
+            check_kernel(op_def.type, instruction.device[0])
             if is_known is not None:
                 for blob in op_def.input:
                     if blob not in made and not is_known(blob):
@@ -55,24 +52,3 @@ def read_program(net: NetDef, is_known: Callable[[str], bool] | None = None) -> 
         program.append(instruction)
     assign_roles(program)
     return program
-
-
-def _device(op_def: OperatorDef, default: DeviceOption | None) -> tuple[int, int]:
-    option: Any = op_def.device_option if op_def.HasField("device_option") else default
-    if option is None:
-        return (PROTO_CPU, 0)
-    if option.device_type not in (PROTO_CPU, PROTO_CUDA):
-        # Caffe2's device types MKLDNN and IDEEP are the CPU with a certain library; here the plan chooses the library.
-        if option.device_type in (2, 5):
-            return (PROTO_CPU, option.device_id)
-        raise DeviceError(f"device type {option.device_type} is not supported; use CPU (0) or CUDA (1)")
-    return (option.device_type, option.device_id)
-
-
-def _check_kernel(op_type: str, device_type: int) -> None:
-    if plain_kernel(op_type, device_type) is None and not prepared_kernels(op_type, device_type):
-        kind, other = ("CPU", "GPU") if device_type == PROTO_CPU else ("GPU", "CPU")
-        raise DeviceError(
-            f"operator {op_type!r} has no kernel for the {kind}; place it on the {other} by a DeviceScope, and the "
-            "plan copies its inputs and outputs"
-        )

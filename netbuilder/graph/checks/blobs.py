@@ -1,0 +1,151 @@
+"""Checks of the blobs of a net: read before they are written, never written, written twice without an order."""
+
+from __future__ import annotations
+
+import difflib
+from collections.abc import Collection, Iterator
+
+from netbuilder.graph.checks.finding import Finding, Place, Rule
+from netbuilder.graph.device_faults import CROSSING
+from netbuilder.graph.rename import subgraphs
+from netbuilder.graph.versions import reads_of
+from netbuilder.ops.core.registry import find, is_registered
+from netbuilder.proto import OperatorDef
+from netbuilder.proto.arguments import arguments
+
+__all__ = ["check_dangling", "check_races"]
+
+
+def check_dangling(place: Place, available: Collection[str] = ()) -> Iterator[Finding]:
+    """Yield each blob that a net, or a subgraph, reads although nothing has written it, or that it never writes.
+
+    Args:
+        place: the net.
+        available: blobs that exist in addition to its external inputs.
+    """
+    net = place.net
+    known = {*net.external_input, *available}
+    later = {blob: index for index, op in enumerate(net.op) for blob in op.output}
+    for index, op in enumerate(net.op):
+        for what, blobs in (("reads", op.input), ("has the control input", op.control_input)):
+            for blob in dict.fromkeys(blobs):
+                if blob not in known:
+                    hint = _hint(blob, later.get(blob), known)
+                    yield place.finding(
+                        Rule.DANGLING_BLOB,
+                        f"it {what} {blob!r}, which no earlier operator writes and which is not an external input of "
+                        f"the net{hint}",
+                        index,
+                        blob=blob,
+                    )
+        inner = {*known, *op.output, *_named_in(op)}
+        for subgraph in subgraphs(op):
+            yield from check_dangling(place.of_subgraph(subgraph, index), inner)
+        known.update(op.output)
+    for blob in net.external_output:
+        if blob not in known:
+            yield place.finding(
+                Rule.DANGLING_BLOB,
+                f"its external output {blob!r} is written by no operator{_hint(blob, None, known)}",
+                blob=blob,
+            )
+
+
+def _named_in(op: OperatorDef) -> set[str]:
+    """Return the blobs of an operator's subgraphs that its arguments name, such as those linked to a sequence."""
+    named = find(op.type).blob_arguments if is_registered(op.type) else ()
+    values = arguments(op) if named or op.type == "Do" else {}
+    found: set[str] = set()
+    for name in (*named, *(("inner_blobs",) if op.type == "Do" else ())):
+        value = values.get(name) or ()
+        found.update(text.decode() for text in ([value] if isinstance(value, bytes) else value))
+    return found
+
+
+def _hint(blob: str, writer: int | None, known: Collection[str]) -> str:
+    if writer is not None:
+        return f"; operator {writer} writes it later: change the order of the operators, or declare the input"
+    near = difflib.get_close_matches(blob, known, n=2)
+    if near:
+        return f"; did you mean {' or '.join(map(repr, near))}?"
+    return "; add the operator that makes it, or declare the input (AddExternalInput)"
+
+
+def check_races(place: Place) -> Iterator[Finding]:
+    """Yield each blob that two operators of a net, or of a subgraph, write although neither depends on the other.
+
+    An operator depends on another one if it reads what that one has written, or has it as a control input, directly or
+    through further operators. If it only comes later in the list, the first value is lost, or the second one if the two
+    run at the same time. Equal operators, such as two fills with one number, and copies that make the replicas' blobs
+    equal are no findings.
+    """
+    net = place.net
+    sources = _sources(net.op)
+    writer: dict[str, int] = {}
+    read: set[str] = set()  # since the last write
+    for index, op in enumerate(net.op):
+        for blob in _repeated(op.output):
+            yield place.finding(
+                Rule.RACE, f"it writes {blob!r} twice, as two of its outputs; give each a name of its own", index,
+                blob=blob,
+            )  # fmt: skip
+        read.update(reads_of(op), op.control_input)
+        for blob in dict.fromkeys(op.output):
+            first = writer.get(blob)
+            if first is None or blob in read or op.type in CROSSING or _depends(sources, index, first):
+                pass
+            elif not _same(before := net.op[first], op):
+                made = f", made at {before.debug_info}" if before.debug_info else ""
+                yield place.finding(
+                    Rule.RACE,
+                    f"it writes {blob!r}, which operator {first} {before.type}{made} writes too, nobody reads the "
+                    "blob between them, and neither depends on the other, so one of the values is lost; give one of "
+                    "the outputs another name, or order them by a control input",
+                    index,
+                    blob=blob,
+                )
+            writer[blob] = index
+            read.discard(blob)
+        for subgraph in subgraphs(op):
+            yield from check_races(place.of_subgraph(subgraph, index))
+
+
+def _repeated(names: Collection[str]) -> list[str]:
+    seen: set[str] = set()
+    return [name for name in names if name in seen or seen.add(name)]  # type: ignore[func-returns-value]
+
+
+def _same(first: OperatorDef, second: OperatorDef) -> bool:
+    """Whether two operators write the same values: equal but for name and source line, and not random."""
+    if is_registered(first.type) and find(first.type).stateful:
+        return False
+    texts = []
+    for op in (first, second):
+        copy = OperatorDef()
+        copy.CopyFrom(op)
+        copy.ClearField("name")
+        copy.ClearField("debug_info")
+        texts.append(copy.SerializeToString(deterministic=True))
+    return texts[0] == texts[1]
+
+
+def _sources(ops: Collection[OperatorDef]) -> list[set[int]]:
+    """Return for each operator those whose outputs it reads, or has as control inputs."""
+    writer: dict[str, int] = {}
+    found = []
+    for index, op in enumerate(ops):
+        found.append({writer[blob] for blob in (*reads_of(op), *op.control_input) if blob in writer})
+        writer.update(dict.fromkeys(op.output, index))
+    return found
+
+
+def _depends(sources: list[set[int]], index: int, first: int) -> bool:
+    stack, seen = [index], {index}
+    while stack:
+        for source in sources[stack.pop()]:
+            if source == first:
+                return True
+            if source > first and source not in seen:
+                seen.add(source)
+                stack.append(source)
+    return False

@@ -1,0 +1,438 @@
+"""Checks of nets: each finding where it is planted, none in sound nets."""
+
+import warnings
+
+import numpy as np
+import pytest
+
+import golden_data
+from netbuilder import ModelHelper, Parallelize, Workspace, brew
+from netbuilder.graph import DeviceScope, Net
+from netbuilder.graph.checks import Finding, Rule, check_net, require_sound
+from netbuilder.model import rnn
+from netbuilder.optimizers import build_adam, build_sgd
+from netbuilder.parallel import CreateNet, Parallelize_CPU, RunInitNet
+from netbuilder.proto import PROTO_CPU, PROTO_CUDA, NetDef, NetError
+from netbuilder.proto.arguments import make_argument, make_device_option, make_op
+from netbuilder.tools.profiling.zoo import ZooOptions, image_shape
+from netbuilder.tools.prove import MODELS
+from netbuilder.tools.training.nets import NETS, add_net
+
+
+def net_of(*ops, inputs=("x",), outputs=(), name="planted"):
+    return NetDef(name=name, op=list(ops), external_input=inputs, external_output=outputs)
+
+
+def only(found: list[Finding], rule: Rule) -> Finding:
+    assert [finding.rule for finding in found] == [rule], found
+    return found[0]
+
+
+def step_net(*ops):
+    """A net with an If whose branch has these operators."""
+    inner = NetDef(name="branch", op=list(ops))
+    return net_of(make_op("If", ["condition", "x"], [], then_net=inner), inputs=["condition", "x"])
+
+
+@pytest.mark.parametrize("wrap", [net_of, step_net])
+def test_an_unknown_operator(wrap):
+    op = make_op("Reluu", ["x"], ["y"])
+    op.debug_info = "train.py:7 in build"
+    found = only(check_net(wrap(op)), Rule.UNKNOWN_OPERATOR)
+    assert found.message.startswith("there is no operator 'Reluu'; did you mean ")
+    assert (found.index, found.op_type, found.source) == (0, "Reluu", "train.py:7 in build")
+    assert "train.py:7 in build" in str(found) and str(found).startswith("unknown-operator: net '")
+    if wrap is step_net:
+        assert found.net == "branch" and ", in operator 0 If of net 'planted'" in str(found)
+
+
+@pytest.mark.parametrize(
+    "op, message",
+    [
+        (make_op("Softmax", ["x"], ["y"], axis="first"), "argument 'axis' must be int"),
+        (make_op("FC", ["x"], ["y"]), "FC"),
+        (make_op("FC", ["x", "x", "x"], ["x"]), "output 0 ('x') may not overwrite input 0"),
+    ],
+)
+def test_an_operator_that_is_wrong_by_itself(op, message):
+    assert message in only(check_net(net_of(op)), Rule.OPERATOR).message
+
+
+def test_a_blob_that_nobody_writes():
+    net = net_of(make_op("Relu", ["data"], ["a"]), make_op("Relu", ["hidden"], ["b"]), inputs=["data", "hiden"])
+    found = only(check_net(net), Rule.DANGLING_BLOB)
+    assert (found.index, found.blob) == (1, "hidden")
+    assert "no earlier operator writes" in found.message and "did you mean 'hiden'?" in found.message
+
+
+def test_a_blob_that_is_written_too_late():
+    net = net_of(make_op("Relu", ["a"], ["b"]), make_op("Relu", ["x"], ["a"]))
+    assert "operator 1 writes it later" in only(check_net(net), Rule.DANGLING_BLOB).message
+
+
+def test_a_control_input_and_an_external_output_that_nobody_writes():
+    net = net_of(make_op("Relu", ["x"], ["y"], control_input=["done"]), outputs=["y", "z"])
+    first, second = check_net(net)
+    assert first.rule is second.rule is Rule.DANGLING_BLOB
+    assert "has the control input 'done'" in first.message and first.index == 0
+    assert "external output 'z' is written by no operator" in second.message and second.index is None
+
+
+def test_a_blob_that_a_subgraph_reads():
+    found = only(check_net(step_net(make_op("Relu", ["missing"], ["y"]))), Rule.DANGLING_BLOB)
+    assert found.net == "branch" and found.blob == "missing"
+    assert not check_net(step_net(make_op("Relu", ["x"], ["y"])))  # the branch reads blobs of the outer net
+
+
+def test_a_blob_that_a_step_net_reads():
+    net, _ = lstm()
+    recurrent = next(op for op in net.op if op.type == "RecurrentNetwork")
+    step = next(argument.n for argument in recurrent.arg if argument.name == "step_net")
+    step.op[0].input[0] = "nowhere"
+    rules = {finding.rule: finding for finding in check_net(net)}
+    assert rules[Rule.DANGLING_BLOB].blob == "nowhere" and rules[Rule.DANGLING_BLOB].net == step.name
+
+
+def test_an_input_without_a_value():
+    net = net_of(make_op("FC", ["x", "w", "b"], ["y"]), inputs=["x", "w", "b"])
+    init = net_of(make_op("ConstantFill", [], ["w"], shape=[3, 2]), inputs=[], name="init")
+    found = only(check_net(net, init_net=init, inputs={"x": (4, 2)}), Rule.NO_VALUE)
+    assert found.blob == "b" and "init net 'init'" in found.message
+    assert not check_net(net, init_net=init)  # without inputs nothing says what will be fed
+
+
+def test_shapes_that_do_not_fit():
+    net = net_of(make_op("FC", ["x", "w", "b"], ["y"]), inputs=["x", "w", "b"])
+    net.op[0].debug_info = "net.py:3 in build"
+    shapes = {"x": (4, 2), "w": (3, 5), "b": (3,)}
+    found = only(check_net(net, inputs=shapes), Rule.SHAPE)
+    assert (found.net, found.index, found.source) == ("planted", 0, "net.py:3 in build") and "FC" in found.message
+    assert not check_net(net, inputs={**shapes, "w": (3, 2)})
+
+
+def test_shapes_of_the_init_net():
+    init = net_of(make_op("ConstantFill", [], ["w"], shape=[3]), make_op("MatMul", ["w", "w"], ["v"]), inputs=[])
+    found = only(check_net(net_of(make_op("Relu", ["v"], ["y"]), inputs=["v"]), init_net=init), Rule.SHAPE)
+    assert found.index == 1 and found.op_type == "MatMul"
+
+
+class TestRaces:
+    def test_two_writers(self):
+        ops = [make_op("Relu", ["x"], ["y"]), make_op("Tanh", ["x"], ["y"])]
+        ops[0].debug_info = "net.py:3 in build"
+        found = only(check_net(net_of(*ops)), Rule.RACE)
+        assert (found.index, found.blob) == (1, "y") and "operator 0 Relu, made at net.py:3 in build" in found.message
+        assert "control input" in found.message
+
+    def test_in_a_subgraph(self):
+        ops = [make_op("Relu", ["x"], ["y"]), make_op("Tanh", ["x"], ["y"])]
+        assert only(check_net(step_net(*ops)), Rule.RACE).net == "branch"
+
+    def test_two_outputs_of_one_name(self):
+        assert "twice" in only(check_net(net_of(make_op("Split", ["x"], ["y", "y"], axis=0))), Rule.RACE).message
+
+    @pytest.mark.parametrize(
+        "second",
+        [
+            [make_op("Relu", ["y"], ["y"])],  # in place
+            [make_op("Relu", ["y"], ["z"]), make_op("Tanh", ["x"], ["y"])],  # read before it is overwritten
+            [make_op("Tanh", ["x"], ["y"], control_input=["y"])],
+            [make_op("Relu", ["x"], ["y"])],  # the same
+        ],
+    )
+    def test_writers_with_an_order(self, second):
+        assert not check_net(net_of(make_op("Relu", ["x"], ["y"]), *second))
+
+    def test_equal_operators_that_draw_random_numbers(self):
+        fill = make_op("UniformFill", [], ["y"], shape=[2])
+        assert only(check_net(net_of(fill, fill)), Rule.RACE).index == 1
+
+
+def data_parallel(update=lambda model: build_sgd(model, 0.1), devices=2, **options):
+    """Return a model with two layers over CPU devices, and the shapes of its inputs."""
+
+    def forward(model, loss_scale):
+        x = brew.relu(model, brew.fc(model, "data", "fc1", 5, 4), "relu1")
+        _, loss = model.net.SoftmaxWithLoss([brew.fc(model, x, "fc2", 4, 3), "label"], ["softmax", "loss"])
+        return [model.net.Scale(loss, "scaled", scale=loss_scale)]
+
+    model = ModelHelper("parallel")
+    record = Parallelize_CPU(
+        model, lambda model: None, forward, optimizer_builder_fun=update, devices=list(range(devices)), **options
+    )
+    shapes = {"data": (6, 5), "label": (6,)}
+    return model, {scope + name: shape for scope in record.devices.scopes for name, shape in shapes.items()}
+
+
+def without(net, remove):
+    """Return a copy of a net without the operators for which ``remove`` is true."""
+    result = NetDef()
+    result.CopyFrom(net)
+    del result.op[:]
+    result.op.extend(op for op in net.op if not remove(op))
+    assert len(result.op) < len(net.op)
+    return result
+
+
+class TestDevices:
+    def test_an_operator_that_reads_another_replica(self):
+        model, _ = data_parallel()
+        net = model.net.Proto()
+        op = next(op for op in net.op if op.type == "Relu" and op.output[0].startswith("cpu_1/"))
+        op.input[0] = "cpu_0/fc1"
+        found = only(check_net(net), Rule.DEVICE)
+        assert found.blob == "cpu_0/fc1" and "use 'cpu_1/fc1'" in found.message and found.source == op.debug_info
+
+    def test_a_blob_of_another_gpu_in_a_net_without_a_record(self):
+        first, second = (make_device_option(PROTO_CUDA, number) for number in (0, 1))
+        ops = [
+            make_op("Relu", ["x"], ["y"], device_option=first),
+            make_op("Relu", ["y"], ["z"], device_option=second),
+        ]
+        assert "GPU 0" in only(check_net(net_of(*ops)), Rule.DEVICE).message
+
+    def test_a_device_without_a_kernel(self):
+        op = make_op("Relu", ["x"], ["y"], device_option=make_device_option(7, 0))
+        assert "device type 7 is not supported" in only(check_net(net_of(op)), Rule.DEVICE).message
+
+    def test_in_the_init_net(self):
+        model, _ = data_parallel()
+        init = model.param_init_net.Proto()
+        op = next(op for op in init.op if op.output[0] == "cpu_1/fc1_w")
+        op.output[0] = "cpu_0/fc1_w"
+        assert Rule.DEVICE in {finding.rule for finding in check_net(model.net, init_net=init)}
+
+
+class TestUpdates:
+    def test_a_missing_allreduce(self):
+        model, _ = data_parallel()
+
+        def reduces(op):
+            return op.type in ("Sum", "Copy", "Allreduce") and any(blob == "cpu_0/fc1_w_grad" for blob in op.input)
+
+        net = without(model.net.Proto(), reduces)
+        found = check_net(net)
+        assert [finding.rule for finding in found] == [Rule.UNREDUCED_GRADIENT] * 2
+        assert [finding.blob for finding in found] == ["cpu_0/fc1_w_grad", "cpu_1/fc1_w_grad"]
+        first = found[0]
+        assert "with gradients of cpu_0/ only" in first.message and "those of cpu_1/ do not reach it" in first.message
+        assert "test_checks.py" in first.source and net.op[first.index].output[-1] == "cpu_0/fc1_w"
+
+    def test_a_replica_that_is_left_out_of_the_sum(self):
+        model, _ = data_parallel(devices=3)
+        net = model.net.Proto()
+        op = next(op for op in net.op if len(op.input) == 3 and op.input[0] == "cpu_0/fc2_b_grad")
+        op.input.remove("cpu_1/fc2_b_grad")
+        of_devices, *found = check_net(net)  # a sum over some replicas is no reduction, so it also is on a wrong device
+        assert of_devices.rule is Rule.DEVICE
+        assert {finding.rule for finding in found} == {Rule.UNREDUCED_GRADIENT}
+        assert all("gradients of cpu_0/, cpu_2/ only" in finding.message for finding in found) and len(found) == 3
+
+    def test_a_sparse_gradient(self):
+        model = ModelHelper("sparse")
+        proof = MODELS["embedding inside"]
+        Parallelize_CPU(
+            model, lambda model: None, lambda model, scale: proof.build(model, scale, None),
+            optimizer_builder_fun=lambda model: build_sgd(model, 0.1), devices=[0, 1],
+        )  # fmt: skip
+        net = model.net.Proto()
+        joins = [op for op in net.op if op.type == "Concat" and {blob[:6] for blob in op.input} == {"cpu_0/", "cpu_1/"}]
+        for op in joins:
+            op.input[1] = op.input[0]
+        rules = {(finding.rule, finding.message.split("'")[1]) for finding in check_net(net)}
+        assert rules == {(Rule.UNREDUCED_GRADIENT, f"cpu_{i}/table") for i in (0, 1)}
+
+    def test_a_parameter_that_is_not_updated(self):
+        model, _ = data_parallel()
+        net = without(model.net.Proto(), lambda op: "cpu_1/fc2_w" in op.output)
+        found = only(check_net(net), Rule.NOT_UPDATED)
+        assert found.blob == "cpu_1/fc2_w" and "'cpu_1/fc2_w_grad'" in found.message and found.source
+
+    @pytest.mark.parametrize("update", [lambda model: build_sgd(model, 0.1), lambda model: build_adam(model, 0.1)])
+    def test_a_parameter_that_is_updated_twice(self, update):
+        model, _ = data_parallel(update)
+        net = model.net.Proto()
+        op = next(op for op in net.op if "cpu_1/fc1_b" in op.output)
+        first = list(net.op).index(op)
+        net.op.add().CopyFrom(op)
+        found = only(check_net(net), Rule.UPDATED_TWICE)
+        assert found.index == len(net.op) - 1 and f"operator {first} {op.type}" in found.message
+        assert "'cpu_1/fc1_b'" in found.message
+
+    def test_two_optimizers_on_one_device(self):
+        model = ModelHelper("one")
+        _, loss = model.net.SoftmaxWithLoss([brew.fc(model, "data", "fc", 3, 2), "label"], ["softmax", "loss"])
+        model.AddGradientOperators([loss])
+        build_sgd(model, 0.1)
+        assert not check_net(model.net, init_net=model.param_init_net)
+        with pytest.warns(UserWarning, match="two steps per iteration"):
+            build_adam(model, 0.1)
+        found = check_net(model.net, init_net=model.param_init_net)
+        assert {finding.rule for finding in found} == {Rule.UPDATED_TWICE}
+        assert {finding.blob for finding in found} == {"fc_w", "fc_b"}
+
+    def test_a_frozen_parameter_is_no_finding(self):
+        def forward(model, loss_scale):
+            x = model.net.StopGradient(brew.fc(model, "data", "frozen", 5, 4), "stopped")
+            _, loss = model.net.SoftmaxWithLoss([brew.fc(model, x, "fc", 4, 3), "label"], ["softmax", "loss"])
+            return [model.net.Scale(loss, "scaled", scale=loss_scale)]
+
+        model = ModelHelper("frozen")
+        Parallelize_CPU(
+            model,
+            lambda model: None,
+            forward,
+            optimizer_builder_fun=lambda model: build_sgd(model, 0.1),
+            devices=[0, 1],
+        )
+        assert not check_net(model.net, init_net=model.param_init_net)
+
+
+SOUND = {
+    "plain": {},
+    "momentum": {"update": lambda model: build_sgd(model, 0.1, momentum=0.9)},
+    "shared": {"shared_model": True},
+    "micro-batches": {"accumulate_steps": 2},
+    "shares": {"weighted_shares": True},
+    "reduce, update, broadcast": {"reduce_update_broadcast": True},
+    "shared gradients": {"optimize_gradient_memory": True},
+    "one device": {"devices": 1},
+    "four devices": {"devices": 4},
+}
+
+
+@pytest.mark.parametrize("options", SOUND.values(), ids=list(SOUND))
+def test_ways_to_train(options):
+    model, shapes = data_parallel(**options)
+    assert not check_net(model.net, init_net=model.param_init_net, inputs=shapes)
+
+
+@pytest.mark.parametrize("name", NETS)
+@pytest.mark.parametrize("training", [True, False])
+def test_nets_of_the_zoo(name, training):
+    options = ZooOptions(batch=2, classes=10)
+    model = ModelHelper(name, arg_scope={"order": "NCHW"})
+
+    def forward(model, loss_scale):
+        shape = image_shape(name, options)
+        if not training:
+            add_net(model, name, shape, options.classes, is_test=True)
+            return []
+        _, loss = add_net(model, name, shape, options.classes, is_test=False, label="label")
+        return [model.net.Scale(loss, "scaled", scale=loss_scale)]
+
+    with warnings.catch_warnings():
+        warnings.filterwarnings("ignore", "model .* has no update")
+        record = Parallelize(
+            model, lambda model: None, forward,
+            optimizer_builder_fun=(lambda model: build_sgd(model, 0.1, momentum=0.9)) if training else None,
+            devices=[0, 1], cpu_device=True,
+        )  # fmt: skip
+    shapes = {f"{scope}data": (2, *image_shape(name, options)) for scope in record.devices.scopes}
+    shapes.update({f"{scope}label": (2,) for scope in record.devices.scopes if training})
+    assert not check_net(model.net, init_net=model.param_init_net, inputs=shapes)
+
+
+@pytest.mark.parametrize("name", MODELS)
+def test_models_with_tables_and_recurrent_layers(name):
+    proof, model = MODELS[name], ModelHelper(name)
+    outside = None if proof.outside is None else proof.outside(model)
+    record = Parallelize_CPU(
+        model, lambda model: None, lambda model, scale: proof.build(model, scale, outside),
+        optimizer_builder_fun=lambda model: build_adam(model, 0.1), devices=[0, 1], **proof.options,
+    )  # fmt: skip
+    batch = proof.batch(np.random.default_rng(0))
+    shapes = {scope + blob: value for scope in record.devices.scopes for blob, value in batch.items()}
+    assert not check_net(model.net, init_net=model.param_init_net, inputs=shapes)
+
+
+def test_nets_of_caffe2():
+    cases = [case for name in golden_data.nets() if "net" in (case := golden_data.net(name)).protos]
+    assert len(cases) > 30
+    for case in cases:
+        assert not check_net(case.main, init_net=case.protos.get("param_init_net")), case.name
+
+
+def lstm():
+    """Return the net and the init net of an LSTM, with its backward pass."""
+    model = ModelHelper("lstm")
+    output, *_ = rnn.LSTM(model, "x", "lengths", ("h0", "c0"), 3, 4, "lstm")
+    loss = model.net.AveragedLoss(model.net.SquaredL2Distance([output, "target"], "distance"), "loss")
+    model.AddGradientOperators([loss])
+    return model.net.Proto(), model.param_init_net.Proto()
+
+
+class TestCreateNet:
+    def plant(self):
+        return net_of(make_op("Relu", ["x"], ["y"]), make_op("Tanh", ["x"], ["y"]))
+
+    def test_an_error(self):
+        workspace = Workspace()
+        workspace.feed("x", np.zeros(3, np.float32))
+        with pytest.raises(NetError, match=r"the check found\n  race: net 'planted', operator 1: Tanh"):
+            workspace.create_net(self.plant(), check=True)
+        assert workspace.nets() == []
+        workspace.create_net(self.plant())
+
+    def test_a_warning(self):
+        workspace = Workspace()
+        workspace.feed("x", np.zeros(3, np.float32))
+        with pytest.warns(UserWarning, match="race: net 'planted'"):
+            workspace.create_net(self.plant(), check="warn")
+        assert workspace.nets() == ["planted"]
+
+    def test_shapes_of_blobs_that_have_values(self):
+        workspace = Workspace()
+        for name, shape in {"x": (4, 2), "w": (3, 5), "b": (3,)}.items():
+            workspace.feed(name, np.zeros(shape, np.float32))
+        net = net_of(make_op("FC", ["x", "w", "b"], ["y"]), inputs=["x", "w", "b"])
+        with pytest.raises(NetError, match="shape: net 'planted', operator 0: FC"):
+            workspace.create_net(net, check=True)
+
+    def test_blobs_of_the_workspace_are_no_findings(self):
+        workspace = Workspace()
+        workspace.feed("there", np.zeros(3, np.float32))
+        workspace.create_net(net_of(make_op("Relu", ["there"], ["y"])), check=True)
+
+    def test_a_value_that_is_none(self):
+        with pytest.raises(NetError, match="check must be True, False or 'warn', got 'error'"):
+            Workspace().create_net(self.plant(), check="error")
+
+    @pytest.mark.parametrize("steps", [1, 2])
+    def test_a_parallel_model(self, steps):
+        model, shapes = data_parallel(accumulate_steps=steps)
+        workspace = Workspace()
+        for name, shape in shapes.items():
+            workspace.feed(name, np.zeros(shape, np.float32 if "data" in name else np.int32))
+        RunInitNet(model, workspace=workspace)
+        CreateNet(model, True, check=True, workspace=workspace)
+        net = model.net.Proto()
+        net.op.add().CopyFrom(next(op for op in net.op if "cpu_1/fc1_b" in op.output))
+        with pytest.raises(NetError, match="updated-twice"):
+            CreateNet(model, True, check=True, workspace=workspace)
+
+
+def test_many_findings_are_cut_short():
+    ops = [make_op("Relu", [f"missing{i}"], [f"y{i}"]) for i in range(8)]
+    with pytest.raises(NetError, match="and 3 more"):
+        require_sound(net_of(*ops))
+    assert len(check_net(net_of(*ops))) == 8
+
+
+def test_a_damaged_record():
+    model, _ = data_parallel()
+    net = model.net.Proto()
+    next(argument for argument in net.arg if argument.name == "replica_device_type").CopyFrom(
+        make_argument("replica_device_type", "cpu")
+    )
+    with pytest.raises(NetError, match="record of replicas is damaged"):
+        check_net(net)
+
+
+def test_nets_are_unchanged_and_may_be_net_objects():
+    net = Net("small")
+    with DeviceScope(make_device_option(PROTO_CPU, 0)):
+        net.Relu("x", "y")
+    before = net.Proto().SerializeToString()
+    assert not check_net(net, inputs={"x": (3,)})
+    assert net.Proto().SerializeToString() == before

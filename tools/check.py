@@ -1,0 +1,115 @@
+"""Check a net in a file without running it: ``netbuilder-check NET``."""
+
+from __future__ import annotations
+
+import argparse
+import json
+import sys
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+from netbuilder.exchange.predictor_files import INIT_FILE, PREDICT_FILE, read_net, require_predictor, stored_specs
+from netbuilder.graph.checks import Finding, Rule, check_net
+from netbuilder.graph.defuse import undefined_inputs
+from netbuilder.graph.replicas import Replicas
+from netbuilder.parallel import replicas_of
+from netbuilder.proto import BlobError, NetDef, NetError
+from netbuilder.proto.errors import counted
+from netbuilder.proto.whole_file import write_text
+from netbuilder.tools.common_options import blob_spec
+from netbuilder.tools.parser import Parser
+
+__all__ = ["main"]
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    """Check the net that the command line names, print what is found; return 1 if anything is."""
+    options = _parser().parse_args(arguments)
+    try:
+        net, init_net, specs = _read(options)
+        record = _replicas(net)
+        specs.update(_of_replicas(dict(options.input), net, init_net, record))
+        found = check_net(net, init_net=init_net, inputs=specs, replicas=record)
+        for finding in found:
+            print(finding)
+        made = f" and init net {init_net.name!r}" if init_net is not None else ""
+        print(f"net {net.name!r}{made}: {counted(len(net.op), 'operator')}, {counted(len(found), 'finding')}")
+        if options.json:
+            write_text(options.json, json.dumps(_as_json(net, found), indent=1) + "\n")
+    except (NetError, OSError) as error:
+        print(f"netbuilder-check: {error}", file=sys.stderr)
+        return 1
+    return 1 if found else 0
+
+
+def _parser() -> argparse.ArgumentParser:
+    parser = Parser(
+        prog="netbuilder-check",
+        description="Check a net and the nets inside its operators without running it, and print one line for each "
+        f"finding. Rules: {', '.join(rule.value for rule in Rule)}.",
+    )
+    parser.add_argument("net", help="a net in a file (.pb, or text in .pbtxt), or a folder with a predictor")
+    parser.add_argument("--init", metavar="FILE", help="init net that makes the parameters; it is checked, too")
+    parser.add_argument(
+        "--input",
+        metavar="BLOB=SHAPE[:TYPE]",
+        type=blob_spec,
+        action="append",
+        default=[],
+        help="shape of an input, such as data=32x3x224x224 or label=32:int32, so that shapes are checked; of a "
+        "data-parallel net, also the share of each replica, without its scope; may be repeated",
+    )
+    parser.add_argument("--json", metavar="FILE", help="also write the findings as JSON")
+    return parser
+
+
+def _read(options: argparse.Namespace) -> tuple[NetDef, NetDef | None, dict[str, Any]]:
+    """Return the net, its init net, and the shapes that are stored with it."""
+    path = Path(options.net)
+    if not path.is_dir():
+        return read_net(path), read_net(options.init) if options.init else None, {}
+    if options.init:
+        raise NetError(f"--init: {str(path)!r} is a folder with a predictor, which has its own {INIT_FILE}")
+    require_predictor(path)
+    net = read_net(path / PREDICT_FILE)
+    return net, read_net(path / INIT_FILE), dict(stored_specs(net, str(path)))
+
+
+def _replicas(net: NetDef) -> Replicas | None:
+    """Return the record of replicas, also of nets that Caffe2 stored; None for a net without replicas."""
+    try:
+        return replicas_of(net)
+    except NetError:
+        return None
+
+
+def _of_replicas(
+    given: Mapping[str, Any], net: NetDef, init_net: NetDef | None, record: Replicas | None
+) -> dict[str, Any]:
+    """Return the given shapes by full name: one for each replica if a name has no scope.
+
+    Raises:
+        BlobError: the nets have no such input.
+    """
+    protos = [proto for proto in (init_net, net) if proto is not None]
+    known = {blob for proto in protos for blob in (*proto.external_input, *undefined_inputs(proto.op))}
+    found = {}
+    for name, spec in given.items():
+        copies = record.devices.copies(name) if record is not None else ()
+        names = [blob for blob in (name, *copies) if blob in known]
+        if not names:
+            raise BlobError(
+                f"--input {name!r}: net {net.name!r} has no such external input; its inputs are "
+                f"{list(net.external_input)[:8]}{' and more' if len(net.external_input) > 8 else ''}"
+            )
+        found.update(dict.fromkeys(names, spec))
+    return found
+
+
+def _as_json(net: NetDef, found: Sequence[Finding]) -> dict[str, Any]:
+    return {"net": net.name, "operators": len(net.op), "findings": [finding.to_dict() for finding in found]}
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -9,6 +9,7 @@ from netbuilder.graph.net_names import reset_names
 from netbuilder.optimizers import build_sgd
 from netbuilder.proto import NetError
 from netbuilder.runtime import Workspace
+from netbuilder.runtime.plan import update_fusion
 from netbuilder.runtime.plan.values import StepKind
 from zoo.test_observable_nets import model_of, with_dead_memory_filled
 
@@ -55,6 +56,17 @@ def test_under_budgets(name):
             np.testing.assert_array_equal(got[p], value, err_msg=f"{p} at {budget}")
         assert plan.memory.nbytes < whole.memory.nbytes
         assert recomputed(plan)
+
+
+def test_under_budgets_with_updates_during_the_backward_pass(monkeypatch):
+    want, _ = trained("resnet8", without=["early_updates"])
+    monkeypatch.setattr(update_fusion, "_EARLY_BYTES", 1)
+    least, most = possible("resnet8")
+    for budget in (least, (least + most) // 2, most):
+        got, plan = trained("resnet8", fill=True, memory_budget=budget)
+        for p, value in want.items():
+            np.testing.assert_array_equal(got[p], value, err_msg=f"{p} at {budget}")
+        assert recomputed(plan) or budget == most
 
 
 @pytest.mark.parametrize("options", [{"dtype": "bfloat16"}, {"engines": ()}], ids=str)

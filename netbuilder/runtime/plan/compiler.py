@@ -117,7 +117,8 @@ def compile_range(
     engines = library_engines(options.uses_engine)
     nodes = fuse(nodes, last, [fusion for engine in engines for fusion in engine.fusions()], hidden, options.enabled)
     if options.enabled("joined_updates"):
-        nodes = fuse_updates(nodes, last, hidden)
+        early = options.enabled("early_updates") and not (in_subgraph or options.exchange_lane)
+        nodes = fuse_updates(nodes, last, hidden, early=early)
     if options.enabled("unread_outputs"):
         mark_unused(nodes, last, hidden, read_outside)
     if options.exchange_lane:

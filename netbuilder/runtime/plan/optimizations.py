@@ -72,6 +72,10 @@ OPTIMIZATIONS: Mapping[str, Optimization] = MappingProxyType({
         "the operators that update parameters, and the weight decay before them, run as few calls, which go through "
         "the parameters piece by piece, on all threads of the lane", joins=True,
     ),
+    "early_updates": Optimization(
+        "large parameters are updated during the backward pass, each group as soon as its gradients are there, if "
+        "these are not observable"
+    ),
     "unread_outputs": Optimization(
         "an output that no operator reads, such as the gradient of the images, is computed when it is fetched, and "
         "not at all if it is not observable", ROUNDING,

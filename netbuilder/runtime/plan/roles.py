@@ -6,12 +6,12 @@ starts each of them as soon as its operands are written, so that the rest of the
 
 from __future__ import annotations
 
-from collections import defaultdict
 from collections.abc import Iterable, Sequence
 from typing import TYPE_CHECKING
 
 from netbuilder.ops.core.instructions import Instruction, Role
 from netbuilder.ops.core.operator import Exchange
+from netbuilder.runtime.plan.node_order import move_when_ready
 
 if TYPE_CHECKING:
     from netbuilder.runtime.plan.values import Node
@@ -41,27 +41,6 @@ def assign_roles(program: Iterable[Instruction]) -> None:
 def exchange_when_ready(nodes: Sequence[Node]) -> list[Node]:
     """Return the nodes of a plan with each exchange moved right after the last node that it depends on.
 
-    An exchange depends on nodes that write its inputs, that read or write the blobs it overwrites, or that make its
-    control inputs. Nodes that compute keep their order; so do exchanges that become ready at the same time, so the
-    order of all exchanges is the same in every run.
+    The order of all exchanges is the same in every run.
     """
-    touched: dict[str, int] = {}  # name -> index of the last node that reads or writes it
-    written: dict[str, int] = {}  # name -> index of the last node that writes it
-    ready: dict[int, list[Node]] = defaultdict(list)  # index -> the exchanges that can start after the node there
-    for index, node in enumerate(nodes):
-        at = index
-        reads, writes = {value.name for value in node.inputs}, {value.name for value in node.outputs}
-        if node.role is Role.EXCHANGE:
-            control = {name for part in node.parts for name in part.control}
-            before = [written.get(name, -1) for name in reads | control] + [touched.get(name, -1) for name in writes]
-            at = max(before, default=-1)
-            ready[at].append(node)
-        for name in reads | writes:
-            touched[name] = max(at, touched.get(name, -1))
-        written |= dict.fromkeys(writes, at)
-    result = ready.pop(-1, [])
-    for index, node in enumerate(nodes):
-        if node.role is not Role.EXCHANGE:
-            result.append(node)
-        result += ready.get(index, ())
-    return result
+    return move_when_ready(nodes, lambda node: node.role is Role.EXCHANGE)

@@ -7,6 +7,9 @@ another. See ``runtime.plan.fused_update`` for how a group runs.
 
 Values that are not visible are not written: a gradient with its decay, and the step that an update writes over the
 gradient, if that blob is not observable. A visible step that equals the new moment is copied when it is fetched.
+
+Gradients that nobody can fetch need memory until their update has run. So large groups are divided into several, which
+run during the backward pass, each as soon as its gradients are there.
 """
 
 from __future__ import annotations
@@ -21,23 +24,52 @@ from netbuilder.ops.core.operator import TensorSpec
 from netbuilder.ops.engines.layouts import HOST
 from netbuilder.ops.engines.piecewise import Piecewise
 from netbuilder.runtime.plan.fused_update import Chain, make_piecewise, prepare_chains
+from netbuilder.runtime.plan.node_order import move_when_ready, ready_after
 from netbuilder.runtime.plan.values import Node, Value
 
 __all__ = ["fuse_updates"]
 
 
-def fuse_updates(nodes: Sequence[Node], last: Mapping[str, Value], hidden: Collection[str] = ()) -> list[Node]:
+_EARLY_BYTES = 8 << 20
+"""Gradients of so many bytes are worth an update of their own during the backward pass."""
+
+
+def fuse_updates(
+    nodes: Sequence[Node], last: Mapping[str, Value], hidden: Collection[str] = (), *, early: bool = False
+) -> list[Node]:
     """Return the nodes of a plan with groups of updates fused.
 
     Args:
         nodes: operators over values, in order.
         last: the last version of each name.
         hidden: names of which no version is observable.
+        early: whether updates may run during the backward pass.
     """
+    groups = _groups(nodes)
+    moved: set[int] = set()
+    if early:
+        groups, moved = _divided(nodes, groups, hidden)
+    result: list[Node | None] = list(nodes)
+    readers, place = _readers(nodes), {id(node): index for index, node in enumerate(nodes)}
+    for chains in groups:
+        indices = sorted(place[id(node)] for chain in chains for node in chain.nodes)
+        if len(indices) > 1:
+            fused = _fused_node(chains, [nodes[i] for i in indices], readers, last, hidden)
+            for i in indices:
+                result[i] = None
+            result[indices[-1]] = fused
+            if id(nodes[indices[-1]]) in moved:
+                moved.add(id(fused))
+    kept = [node for node in result if node is not None]
+    return move_when_ready(kept, lambda node: id(node) in moved) if moved else kept
+
+
+def _groups(nodes: Sequence[Node]) -> list[list[Chain]]:
+    """Return the chains of updates in groups that can run as one call, at the position of the last update."""
     controls = {name for node in nodes for part in node.parts for name in part.control}
     open_groups: dict[tuple[int, int], _Group] = {}
     groups: list[_Group] = []
-    for index, node in enumerate(nodes):
+    for node in nodes:
         device = node.first.device
         made = _piecewise_update(node, controls)
         for other, group in list(open_groups.items()):
@@ -45,19 +77,70 @@ def fuse_updates(nodes: Sequence[Node], last: Mapping[str, Value], hidden: Colle
                 del open_groups[other]
         if made is None:
             continue
-        if device not in open_groups or not open_groups[device].accepts(index, node, made):
+        if device not in open_groups or not open_groups[device].accepts(node, made):
             groups.append(_Group())
             open_groups[device] = groups[-1]
-            groups[-1].accepts(index, node, made)
-    result: list[Node | None] = list(nodes)
-    readers = _readers(nodes)
-    for group in groups:
-        if len(group.indices) > 1:
-            fused = _fused_node(group, [nodes[i] for i in group.indices], readers, last, hidden)
-            for i in group.indices:
-                result[i] = None
-            result[group.indices[-1]] = fused
-    return [node for node in result if node is not None]
+            groups[-1].accepts(node, made)
+    return [group.chains for group in groups]
+
+
+def _divided(
+    nodes: Sequence[Node], groups: Sequence[Sequence[Chain]], hidden: Collection[str]
+) -> tuple[list[list[Chain]], set[int]]:
+    """Divide groups into those that can run one after another during the backward pass.
+
+    Returns:
+        The groups; and the ids of the nodes that move to where they can run.
+    """
+    numbers = _makers_of_numbers(nodes, [number for chains in groups for chain in chains for number in chain.numbers()])
+    updates = {id(node) for chains in groups for chain in chains for node in chain.nodes}
+    after = ready_after(nodes, lambda node: id(node) in updates or id(node) in numbers)
+    ready = {id(node): index for node, index in zip(nodes, after)}
+    found: list[list[Chain]] = []
+    moved: set[int] = set()
+    for chains in groups:
+        parts = _by_readiness(chains, ready, hidden)
+        found += parts
+        if len(parts) > 1:
+            moved |= numbers | {id(node) for chain in chains for node in chain.nodes}
+    return found, moved
+
+
+def _makers_of_numbers(nodes: Sequence[Node], numbers: Iterable[Value]) -> set[int]:
+    """Return the ids of the nodes that make numbers, such as learning rates, from nothing but numbers."""
+    maker = {id(value): node for node in nodes for value in node.outputs}
+    found: set[int] = set()
+    wanted = [*numbers]
+    while wanted:
+        node = maker.get(id(wanted.pop()))
+        if node is None or id(node) in found:
+            continue
+        if all(value.spec is not None and value.spec.size <= 1 for value in (*node.inputs, *node.outputs)):
+            found.add(id(node))
+            wanted += node.inputs
+    return found
+
+
+def _by_readiness(chains: Sequence[Chain], ready: Mapping[int, int], hidden: Collection[str]) -> list[list[Chain]]:
+    """Divide a group of chains where enough bytes of gradients that nobody can fetch are ready."""
+
+    def when(chain: Chain) -> int:
+        return max(ready[id(node)] for node in chain.nodes)
+
+    def freed(chain: Chain) -> int:
+        return sum(value.spec.nbytes for value in chain.tensors if value.name in hidden and value.spec is not None)
+
+    parts: list[list[Chain]] = [[]]
+    total = 0
+    for chain in sorted((chain for chain in chains if freed(chain)), key=when):
+        if total >= _EARLY_BYTES and when(chain) > when(parts[-1][-1]):
+            parts.append([])
+            total = 0
+        parts[-1].append(chain)
+        total += freed(chain)
+    parts[-1] += [chain for chain in chains if not freed(chain)]
+    order = {id(chain): index for index, chain in enumerate(chains)}
+    return [sorted(part, key=lambda chain: order[id(chain)]) for part in parts]
 
 
 def _piecewise_update(node: Node, controls: Collection[str]) -> Piecewise | None:
@@ -94,7 +177,6 @@ class _Group:
     """Updates that can run as one call, in chains."""
 
     def __init__(self) -> None:
-        self.indices: list[int] = []
         self.chains: list[Chain] = []
         self._maker: dict[int, Chain] = {}  # value -> the chain that makes it
         self._writes: dict[str, Chain] = {}
@@ -108,7 +190,7 @@ class _Group:
         return any(value.name in self._writes or value.name in self._reads or value.name in self._numbers
                    for value in node.outputs)  # fmt: skip
 
-    def accepts(self, index: int, node: Node, made: Piecewise) -> bool:
+    def accepts(self, node: Node, made: Piecewise) -> bool:
         """Add an update and return True, or return False if it has to come after the whole group."""
         touched: dict[int, Chain] = {}
         for i, value in enumerate(node.inputs):
@@ -130,11 +212,10 @@ class _Group:
         if chain is None:
             chain = Chain()
             self.chains.append(chain)
-        self._add(chain, index, node, made)
+        self._add(chain, node, made)
         return True
 
-    def _add(self, chain: Chain, index: int, node: Node, made: Piecewise) -> None:
-        self.indices.append(index)
+    def _add(self, chain: Chain, node: Node, made: Piecewise) -> None:
         chain.nodes.append(node)
         chain.made.append(made)
         for i, value in enumerate(node.inputs):
@@ -156,14 +237,13 @@ def _shape(node: Node) -> tuple[Any, ...]:
 
 
 def _fused_node(
-    group: _Group,
+    chains: Sequence[Chain],
     originals: list[Node],
     readers: Mapping[int, Sequence[Node]],
     last: Mapping[str, Value],
     hidden: Collection[str],
 ) -> Node:
-    """Return the node that replaces all nodes of a group."""
-    chains = group.chains
+    """Return the node that replaces all nodes of a group of chains."""
     deferred: list[tuple[Value, Value, Value | None]] = []
     for chain in chains:
         for node, made in zip(chain.nodes, chain.made):

@@ -299,8 +299,11 @@ def _bound(op: Any, v: Views, found: _Found, x: TensorSpec, w: TensorSpec, dy: T
     if bias is not None:
         outputs.append(TensorSpec(v.bias.dims, x.dtype))
     steps, scratch = found.dw_steps(bias)
+    inplace = []
     if found.dx is not None:
         inputs[1] = found.weights(w, v.weights)
+        inplace.append((0, len(outputs)))  # dX is computed when nothing reads X any more
         outputs.append(found.dx.spec(c.DIFF_SRC, x.plain, v.x))
         steps += found.dx_steps(In(2), In(1), Out(len(outputs) - 1))
-    return prepared(inputs, outputs, steps, scratch=max(scratch, found.scratch), saved_flops=found.saved_flops)
+    scratch = max(scratch, found.scratch)
+    return prepared(inputs, outputs, steps, inplace=inplace, scratch=scratch, saved_flops=found.saved_flops)

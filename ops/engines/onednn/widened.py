@@ -109,16 +109,20 @@ def _widened(make: Make, op: Any, ctx: Any, specs: Sequence[TensorSpec], images:
         return None
     inputs, outputs, before, after = [*made.inputs], [*made.outputs], [], []
     begin = -(-made.scratch // 64) * 64
+    overwrites = {j: i for i, j in made.inplace if made.inputs[i] == made.outputs[j]}
+    offsets: dict[int, int] = {}  # of the inputs in float32
     for i, (given, wide) in enumerate(zip(specs, made.inputs)):
         if wide is not None and stored_as(given) == c.BF16:
             inputs[i] = narrow = _narrow(wide)
             before.append((i, wide, reorder(ctx, narrow, wide), begin))
+            offsets[i] = begin
             begin += -(-wide.nbytes // 64) * 64
     for j, wide in enumerate(made.outputs):
         if wide is not None and j in images:
             outputs[j] = narrow = _narrow(wide)
-            after.append((j, wide, reorder(ctx, wide, narrow), begin))
-            begin += -(-wide.nbytes // 64) * 64
+            offset = offsets.pop(overwrites.get(j, -1), begin)
+            after.append((j, wide, reorder(ctx, wide, narrow), offset))
+            begin += -(-wide.nbytes // 64) * 64 if offset == begin else 0
     own = max([each.scratch for _, _, each, _ in (*before, *after)], default=0)
 
     def bind(ins: Sequence[Any], outs: Sequence[Any], scratch: Any) -> Call:

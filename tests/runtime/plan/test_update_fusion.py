@@ -10,7 +10,7 @@ from netbuilder.optimizers import add_weight_decay, build_adagrad, build_adam, b
 from netbuilder.proto import NetDef, OperatorError, ShapeError
 from netbuilder.proto.arguments import make_device_option, make_op
 from netbuilder.runtime import Workspace
-from netbuilder.runtime.plan import fused_update
+from netbuilder.runtime.plan import fused_update, update_fusion
 from netbuilder.runtime.profile.profiling import profile
 from netbuilder.runtime.values.rows import as_row
 
@@ -462,3 +462,97 @@ def test_blobs_that_cannot_be_moved_are_updated_one_by_one():
         parts = np.concatenate([workspace.fetch(name).reshape(-1) for name in names])
         np.testing.assert_array_equal(workspace.fetch("vector"), parts)
     assert calls_of_update(workspace, model) > 20
+
+
+def early_model(build, decayed, *, clipped=False, **options):
+    """Four layers, the weights of two of which are the same blob."""
+    model = ModelHelper("early")
+    hidden = "x"
+    for layer in range(4):
+        made = brew.fc(model, hidden, f"fc{layer}", 40, 40)
+        hidden = brew.relu(model, made, f"relu{layer}")
+    hidden = model.net.FC([hidden, "fc1_w", "fc1_b"], "again")
+    loss = model.net.AveragedLoss(model.net.Mul([hidden, hidden], "square"), "loss")
+    model.AddGradientOperators([loss])
+    if decayed:
+        add_weight_decay(model, 1e-2)
+    build(model, max_gradient_norm=0.1 if clipped else None, **options)
+    return model
+
+
+def train_early(model, **options):
+    workspace = Workspace(threads=2, seed=3)
+    workspace.run_net_once(model.param_init_net)
+    workspace.feed("x", np.random.default_rng(0).standard_normal((4, 40), dtype=np.float32))
+    workspace.create_net(model.net, observable="outputs", **options)
+    found = []
+    for _ in range(4):
+        workspace.run_net(model.net)
+        found.append({name: workspace.fetch(name) for name in observable(workspace) if not name.endswith("_grad")})
+    (plan,) = workspace.net(model.net)._plans[0]
+    return found, plan
+
+
+def written(plan):
+    return [[value.name for value in step.outputs if value is not None] for step in plan.steps]
+
+
+@pytest.fixture
+def every_layer(monkeypatch):
+    """Update after each layer, small as it is."""
+    monkeypatch.setattr(update_fusion, "_EARLY_BYTES", 1)
+
+
+@pytest.mark.parametrize("options", [{}, {"engines": ()}], ids=str)
+@pytest.mark.parametrize("decay", [False, True])
+@pytest.mark.parametrize("optimizer", BUILDERS)
+def test_early_updates_compute_the_same_to_the_bit(every_layer, optimizer, decay, options):
+    build, chosen = BUILDERS[optimizer]
+    model = early_model(build, decay, **chosen)
+    early, plan = train_early(model, **options)
+    late, whole = train_early(model, without=["early_updates"], **options)
+    same(early, late)
+    assert plan.memory.nbytes <= whole.memory.nbytes
+    order = written(plan)
+    at = {name: next(i for i, names in enumerate(order) if name in names) for layer in range(4)
+          for name in (f"fc{layer}_w", f"fc{layer}_w_grad")}  # fmt: skip
+    assert at["fc3_w_grad"] < at["fc3_w"] < at["fc2_w_grad"] < at["fc2_w"] < at["fc1_w"] < at["fc0_w_grad"]
+    (shared,) = [
+        i for i, step in enumerate(plan.steps) if step.node.first.op.type == "Sum" and "fc1_w_grad" in order[i]
+    ]
+    assert shared < at["fc1_w"], "a parameter that two layers read is updated after both gradients"
+
+
+def test_early_updates_need_less_memory(every_layer):
+    model = early_model(BUILDERS["momentum"][0], False, **BUILDERS["momentum"][1])
+    (_, plan), (_, whole) = train_early(model), train_early(model, without=["early_updates"])
+    assert plan.memory.live < 0.8 * whole.memory.live
+
+
+def test_small_updates_are_not_divided():
+    model = early_model(BUILDERS["SGD"][0], False, **BUILDERS["SGD"][1])
+    (found, plan), (want, whole) = train_early(model), train_early(model, without=["early_updates"])
+    same(found, want)
+    assert written(plan) == written(whole)
+
+
+@pytest.mark.parametrize("kept", ["activations", "all"])
+def test_updates_with_observable_gradients_come_last(every_layer, kept):
+    model = early_model(BUILDERS["SGD"][0], False, **BUILDERS["SGD"][1])
+    workspace = Workspace(threads=2, seed=3)
+    workspace.run_net_once(model.param_init_net)
+    workspace.feed("x", np.ones((4, 40), np.float32))
+    workspace.create_net(model.net, observable=kept)
+    workspace.run_net(model.net)
+    assert len(updates_of(workspace, model.net)) == 1
+    assert np.abs(workspace.fetch("fc0_w_grad")).max() > 0
+
+
+def test_updates_that_need_all_gradients_come_last(every_layer):
+    build, chosen = BUILDERS["SGD"]
+    model = early_model(build, False, clipped=True, **chosen)
+    (found, plan), (want, _) = train_early(model), train_early(model, without=["early_updates"])
+    same(found, want)
+    order = written(plan)
+    last_gradient = max(i for i, names in enumerate(order) if "fc0_w_grad" in names)
+    assert all(f"fc{layer}_w" not in names for names in order[:last_gradient] for layer in range(4))

@@ -1,0 +1,60 @@
+"""The order of a plan's nodes: some of them move to where all that they depend on is done."""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from collections.abc import Callable, Sequence
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from netbuilder.runtime.plan.values import Node
+
+__all__ = ["move_when_ready", "ready_after"]
+
+
+def ready_after(nodes: Sequence[Node], moves: Callable[[Node], bool]) -> list[int]:
+    """Return, for each node, the index of the node after which it can run; -1: it can be the first.
+
+    A node depends on nodes that write its inputs, that read or write the blobs it overwrites, or that make its control
+    inputs. A node that does not move runs where it is.
+
+    Args:
+        nodes: the nodes of a plan, in order.
+        moves: whether a node moves.
+    """
+    touched: dict[str, int] = {}  # name -> index of the last node that reads or writes it
+    written: dict[str, int] = {}  # name -> index of the last node that writes it
+    found = []
+    for index, node in enumerate(nodes):
+        at = index
+        reads, writes = {value.name for value in node.inputs}, {value.name for value in node.outputs}
+        if moves(node):
+            control = {name for part in node.parts for name in part.control}
+            before = [written.get(name, -1) for name in reads | control] + [touched.get(name, -1) for name in writes]
+            at = max(before, default=-1)
+        for name in reads | writes:
+            touched[name] = max(at, touched.get(name, -1))
+        written |= dict.fromkeys(writes, at)
+        found.append(at)
+    return found
+
+
+def move_when_ready(nodes: Sequence[Node], moves: Callable[[Node], bool]) -> list[Node]:
+    """Return the nodes, those that move right after the last one that they depend on.
+
+    The others keep their order; so do nodes that become ready at the same time.
+
+    Args:
+        nodes, moves: see ``ready_after``.
+    """
+    moving = [moves(node) for node in nodes]
+    ready: dict[int, list[Node]] = defaultdict(list)
+    for node, at, moved in zip(nodes, ready_after(nodes, moves), moving):
+        if moved:
+            ready[at].append(node)
+    result = ready.pop(-1, [])
+    for index, node in enumerate(nodes):
+        if not moving[index]:
+            result.append(node)
+        result += ready.get(index, ())
+    return result

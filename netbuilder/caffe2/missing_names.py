@@ -19,11 +19,6 @@ GROUPS: tuple[tuple[str, str], ...] = (
         "python.data_parallel_model.AddDistributedBlobSync python.data_parallel_model.CollectivesConcurrencyControl",
     ),
     (
-        "block-wise model updates (BMUF) are not supported",
-        "python.data_parallel_model.Parallelize_BMUF python.data_parallel_model.Parallelize_CPU_BMUF "
-        "python.data_parallel_model.Parallelize_GPU_BMUF python.data_parallel_model.RunWarmup",
-    ),
-    (
         "it belongs to Caffe2's own tests; build optimizers with builders such as build_sgd",
         "python.optimizer_test_util",
     ),

@@ -45,7 +45,8 @@ MODULES: dict[str, tuple[str, str]] = {
         "Data parallelism: replicas of a model over devices.",
         "parallel: AddBlobSync ConvertNetForDevice CreateNet ExtractPredictorNet FinalizeAfterCheckpoint "
         "GetCheckpointParams GetLearningRateBlobNames OptimizeGradientMemory Parallelize Parallelize_CPU "
-        "Parallelize_GPU Parallelize_iDeep RunInitNet RunNet Synchronize stripBlobName",
+        "Parallelize_GPU Parallelize_iDeep RunInitNet RunNet RunWarmup Synchronize stripBlobName; "
+        "caffe2.block_updates: Parallelize_BMUF Parallelize_CPU_BMUF Parallelize_GPU_BMUF",
     ),
     "python.dataio": (
         "Readers and writers of records, and pipes.",

@@ -30,9 +30,16 @@ class CheckpointBlobs:
         """Return those of these names for which each replica has a blob of its own."""
         if self.record is None or len(self.record) == 1:
             return []
-        shared = set(self.record.parameters) if self.record.shared else set()
+        stored = set(names)
+        once = set(self.record.parameters) if self.record.shared else set()
+        once.update(map(self.record.devices.short_name, self.record.block_state))
         replica_of = self.record.devices.replica_of
-        return [name for name in names if replica_of(self.names[name]) == 0 and name not in shared]
+        return [
+            name
+            for name in stored.difference(once)
+            if replica_of(self.names[name]) == 0
+            and not all(_name_of(name, replica) in stored for replica in range(1, len(self.record)))
+        ]
 
 
 def checkpoint_blobs(model: ModelHelper) -> CheckpointBlobs:
@@ -40,7 +47,7 @@ def checkpoint_blobs(model: ModelHelper) -> CheckpointBlobs:
 
     These are its parameters, its computed parameters, and blobs that its init net makes and its main net changes, such
     as momenta and iteration counters. For a data-parallel model, these are the first replica's, and the blobs outside
-    of replicas.
+    of replicas. With block-wise updates, those of the other replicas are stored as ``replica_1/fc_w`` and so on.
 
     Raises:
         NetError: two blobs would get the same name.
@@ -57,6 +64,9 @@ def checkpoint_blobs(model: ModelHelper) -> CheckpointBlobs:
     names: dict[str, str] = {}
     for blob in sorted(map(str, GetCheckpointParams(model))):
         short = record.devices.short_name(blob)
+        replica = record.devices.replica_of(blob)
+        if replica and blob not in record.block_state:
+            short = _name_of(short, replica)
         if short in names:
             raise NetError(
                 f"model {model.name!r}: the blobs {names[short]!r} and {blob!r} would both be stored as {short!r}; "
@@ -65,6 +75,11 @@ def checkpoint_blobs(model: ModelHelper) -> CheckpointBlobs:
         names[short] = blob
     parameters = {*record.parameters, *record.computed, *record.outside}
     return CheckpointBlobs(names, frozenset(parameters.intersection(names)), record)
+
+
+def _name_of(name: str, replica: int) -> str:
+    """Return the name in a checkpoint of another replica's blob than the first one's."""
+    return f"replica_{replica}/{name}"
 
 
 def _of_one_device(model: ModelHelper) -> CheckpointBlobs:

@@ -175,7 +175,9 @@ def _spec(workspace: Workspace, blob: str) -> TensorSpec:
 
 def _equalize(model: ModelHelper, blobs: CheckpointBlobs, workspace: Workspace) -> None:
     record = blobs.record
-    if record is not None and len(record) > 1 and record.computed and not record.broadcasts_computed:
+    if record is None or record.block is not None:
+        return  # with block-wise updates, each replica's values are saved
+    if len(record) > 1 and record.computed and not record.broadcasts_computed:
         _log.info(
             "model %r: each replica computes its own %s; the first replica's values are saved, and copied to the "
             "others", model.name, ", ".join(record.computed),

@@ -8,6 +8,7 @@ from functools import cached_property
 from typing import Any
 
 from netbuilder.graph.blob import GradientSlice
+from netbuilder.graph.block_updates import BlockRule
 from netbuilder.graph.devices import Devices
 from netbuilder.proto import BlobError, NetDef, NetError
 from netbuilder.proto.arguments import arguments, make_argument
@@ -86,6 +87,7 @@ class Replicas:
         accumulated_rows: full names of the blobs that hold the indices and rows of sparse gradients until the update.
         shares_memory: gradients that are not needed at the same time share blobs.
         world: the replicas of all processes; by default only those of this process.
+        block: the replicas train on their own, and this rule brings them together; None: gradients are exchanged.
     """
 
     devices: Devices
@@ -102,6 +104,7 @@ class Replicas:
     accumulated_rows: tuple[str, ...] = ()
     shares_memory: bool = False
     world: World = World()
+    block: BlockRule | None = None
 
     def __post_init__(self) -> None:
         if not self.world.size:
@@ -130,6 +133,16 @@ class Replicas:
     def shared_blobs(self) -> tuple[str, ...]:
         """Blobs of the first replica that all replicas read."""
         return tuple(self.devices.scopes[0] + name for name in self.parameters) if self.shared else ()
+
+    @property
+    def block_state(self) -> tuple[str, ...]:
+        """Full names of the blobs of the block rule that training needs to resume; empty without one."""
+        if self.block is None:
+            return ()
+        kinds = (self.block.global_name, self.block.momentum_name)
+        names = [kind(name) for name in self.parameters for kind in kinds]
+        scope = self.devices.scopes[self.block.master]
+        return tuple(scope + name for name in (*names, *([self.block.counter] if self.block.iterations else [])))
 
     def short_names(self, blobs: Iterable[Any], known: Iterable[str]) -> list[str]:
         """Return names without a replica's scope for blobs given with or without it.
@@ -180,6 +193,8 @@ class Replicas:
             found.update(accumulated_rows=list(self.accumulated_rows))
         if self.world != World(len(self)):
             found.update(world_size=self.world.size, first=self.world.first_replica, rank=self.world.rank)
+        if self.block is not None:
+            found.update(self.block.arguments())
         remove_record(net)
         net.arg.extend(make_argument(_KEY + key, value) for key, value in found.items())
 
@@ -211,6 +226,7 @@ class Replicas:
                 accumulated_rows=_texts({"accumulated_rows": (), **found}, "accumulated_rows"),
                 shares_memory=bool(found.get("shares_memory")),
                 world=World(int(size), int(first), int(rank)),
+                block=BlockRule.of_arguments(found),
             )
         except (KeyError, TypeError, ValueError, AttributeError, RuntimeError) as error:
             raise NetError(f"net {net.name!r}: its record of replicas is damaged: {error!r}") from error

@@ -7,6 +7,7 @@ from typing import Any
 
 from netbuilder._renamed import moved_names
 from netbuilder.graph.blob import BlobReference, GradientSlice
+from netbuilder.graph.block_updates import BlockNets
 from netbuilder.graph.net import Net
 from netbuilder.graph.operators import IsOperator
 from netbuilder.model.helpers.inputs import db_input
@@ -59,6 +60,7 @@ class ModelHelper(ModelParameters):
         grad_map: blob -> its gradient.
         gradient_ops_added: whether the model has a backward pass.
         parameter_copies: for replicated parameters, copy -> the first copy, whose gradient is equal.
+        block_nets: the nets of block-wise updates, after ``Parallelize_BMUF``.
 
     >>> from netbuilder.model import brew
     >>> model = ModelHelper("example")
@@ -99,6 +101,7 @@ class ModelHelper(ModelParameters):
         self.parameter_copies: dict[str, str] = {}
         self.grad_map: dict[BlobReference, Gradient] = {}
         self.gradient_ops_added = False
+        self.block_nets: BlockNets | None = None
         self._updated: list[BlobReference] = []  # parameters for which an optimizer was built
         self._devices: list[int] = []
         self._arg_scope: dict[str, Any] = {**DEFAULT_ARG_SCOPE, **(arg_scope or {})}

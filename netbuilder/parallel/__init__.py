@@ -2,9 +2,11 @@
 
 from netbuilder.graph.replicas import GradientGroup, Replicas, has_record
 from netbuilder.parallel.accumulate import forget_gradients, pending_steps
+from netbuilder.parallel.blocks import RunWarmup, finish_block
 from netbuilder.parallel.input import loss_reader, prefetch
 from netbuilder.parallel.memory import OptimizeGradientMemory
 from netbuilder.parallel.parallelize import Parallelize, Parallelize_CPU, Parallelize_GPU, Parallelize_iDeep
+from netbuilder.parallel.parallelize_bmuf import Parallelize_BMUF, Parallelize_CPU_BMUF, Parallelize_GPU_BMUF
 from netbuilder.parallel.predictor import ConvertNetForDevice, ExtractPredictorNet
 from netbuilder.parallel.record import replicas_of
 from netbuilder.parallel.running import (
@@ -29,14 +31,19 @@ __all__ = [
     "GradientGroup",
     "OptimizeGradientMemory",
     "Parallelize",
+    "Parallelize_BMUF",
     "Parallelize_CPU",
+    "Parallelize_CPU_BMUF",
     "Parallelize_GPU",
+    "Parallelize_GPU_BMUF",
     "Parallelize_iDeep",
     "Replicas",
     "RunInitNet",
     "RunNet",
+    "RunWarmup",
     "Synchronize",
     "feed_shares",
+    "finish_block",
     "forget_gradients",
     "gather_shares",
     "has_record",

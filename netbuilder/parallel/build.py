@@ -24,6 +24,7 @@ from netbuilder.parallel.backward import (
     gathered_gradients,
     group_gradients,
 )
+from netbuilder.parallel.block_update import BlockRequest, block_nets
 from netbuilder.parallel.caffe2_attributes import set_caffe2_attributes, set_device_attributes
 from netbuilder.parallel.large_tables import move_tables_outside
 from netbuilder.parallel.loss_scale import LossScale, warn_of_scaled_updates
@@ -36,7 +37,7 @@ from netbuilder.parallel.replicate import (
     initial_shapes,
 )
 from netbuilder.parallel.shares import SHARE_WEIGHT
-from netbuilder.parallel.synchronize import initialized_names, require_initialized
+from netbuilder.parallel.synchronize import initialized_names, known_names, require_initialized
 from netbuilder.passes.device_check import check_devices
 from netbuilder.passes.reductions import PeerAccess, broadcast
 from netbuilder.proto import NetDef, NetError
@@ -75,6 +76,7 @@ class Request:
     kept: tuple[str, ...] | None = None  # the further blobs of a model that keeps only what is read after a step
     reduce_update_broadcast: bool = False
     world: World = World()
+    block: BlockRequest | None = None
 
     @property
     def world_size(self) -> int:
@@ -97,6 +99,7 @@ def build(model: ModelHelper, request: Request) -> Replicas:
         request.build_forward,
         trains=request.trains,
         world_size=request.world_size,
+        sums_gradients=request.block is None,
     )
     if request.outside_from_bytes is not None:
         before = before + move_tables_outside(model, request.devices, request.outside_from_bytes)
@@ -119,14 +122,15 @@ def build(model: ModelHelper, request: Request) -> Replicas:
         record = dataclasses.replace(record, gradients=tuple(gradients))
     if record.shared:
         _share_parameters(model, record.parameters, record.devices)
-    else:
+    elif request.block is None:
         for name in record.parameters:
             first, *others = record.blobs(name)
             model.parameter_copies.update(dict.fromkeys(others, first))
     if request.trains:
         if request.accumulate_steps > 1:
             record = accumulate_gradients(model, record)
-        record = _exchange(model, request, record)
+        if request.block is None:
+            record = _exchange(model, request, record)
         optimizer = _update(model, request, record)
         if request.reduce_update_broadcast:
             groups = [record.blobs(group.parameter) for group in record.gradients]
@@ -140,6 +144,8 @@ def build(model: ModelHelper, request: Request) -> Replicas:
         record = share_gradient_memory(model, record)
     if request.kept is not None:
         _keep_only(model, record, request.kept)
+    if request.block is not None:
+        _add_block_nets(model, request, request.block, record)
     _finish(model, record, optimizer)
     _log_summary(model, request, record)
     return record
@@ -160,6 +166,19 @@ def _keep_only(model: ModelHelper, record: Replicas, blobs: Iterable[str]) -> No
     model.net.set_observable(OUTPUTS, kept)
 
 
+def _add_block_nets(model: ModelHelper, request: Request, block: BlockRequest, record: Replicas) -> None:
+    """Give the model the nets of its block-wise updates."""
+    names = tuple(known_names(model, record, block.synchronized))
+    model.block_nets = block_nets(
+        model.net.Proto(),
+        record,
+        dataclasses.replace(block, synchronized=names),
+        use_nccl=request.use_nccl,
+        peer_access=request.peer_access,
+        debug_info=request.debug_info,
+    )
+
+
 def _share_weights(model: ModelHelper, request: Request) -> list[BlobReference]:
     """Let the init net create the weight of each replica's share of a batch; return the blobs, none for even shares."""
     if not request.weighted_shares:
@@ -173,13 +192,14 @@ def _share_weights(model: ModelHelper, request: Request) -> list[BlobReference]:
 
 def _log_summary(model: ModelHelper, request: Request, record: Replicas) -> None:
     _log.info(
-        "model %r over %s: loss scale 1/%d, %d parameters each, %d outside, %d gradients exchanged by %s",
+        "model %r over %s: loss scale 1/%d, %d parameters each, %d outside, %d gradients exchanged%s by %s",
         model.name,
         record.devices,
         record.world.size,
         len(record.parameters),
         len(record.outside),
-        len(record.gradients) if len(record) > 1 else 0,
+        len(record.gradients) if len(record) > 1 and record.block is None else 0,
+        ", parameters averaged after each block" if record.block is not None else "",
         "NCCL's operators (computed by sums and copies)" if request.use_nccl else "sums and copies",
     )
     having = {group.parameter for group in record.gradients}
@@ -226,10 +246,11 @@ def _group(
         losses=tuple(tuple(map(str, of_replica)) for of_replica in losses),
         outside=tuple(map(str, outside)),
         shared=request.shared_model,
-        broadcasts_computed=request.broadcasts_computed,
+        broadcasts_computed=request.broadcasts_computed and request.block is None,
         weighted_shares=request.weighted_shares,
         accumulate_steps=request.accumulate_steps,
         world=request.world,
+        block=request.block and request.block.rule,
     )
 
 
@@ -300,20 +321,30 @@ def _exchange(model: ModelHelper, request: Request, record: Replicas) -> Replica
 def _update(model: ModelHelper, request: Request, record: Replicas) -> Any:
     """Append the parameter update; return the result of the optimizer builder."""
     start, optimizer, devices = model.net.op_len, None, request.devices
-    if request.reduce_update_broadcast:
-        devices = Devices(devices.device_type, devices.ids[:1])
-    with _only_parameters_of(model, record, devices):
-        if request.optimize is not None:
-            optimizer = request.optimize(model)
-        elif request.update is not None:
-            update = request.update
-            call_per_device(devices, lambda replica: update(model))
+    if request.block is not None:
+        call_per_device(devices, lambda replica: _update_replica(model, request, record, replica))
+    else:
+        if request.reduce_update_broadcast:
+            devices = Devices(devices.device_type, devices.ids[:1])
+        with _only_parameters_of(model, record, range(len(devices))):
+            if request.optimize is not None:
+                optimizer = request.optimize(model)
+            elif request.update is not None:
+                update = request.update
+                call_per_device(devices, lambda replica: update(model))
     _warn_of_missing_updates(model, record, {blob for op in model.net.Proto().op[start:] for blob in op.output})
-    if record.world.size > 1:
+    if record.world.size > 1 and record.block is None:
         blobs = [blob for group in record.gradients for blob in record.devices.copies(group.values)]
         scale = LossScale(1.0 / record.world.size)
         warn_of_scaled_updates(model.net.Proto().op[start:], blobs, scale, record.world.size)
     return optimizer
+
+
+def _update_replica(model: ModelHelper, request: Request, record: Replicas, replica: int) -> None:
+    """Append the update of a replica that trains on its own; the builder sees only this replica's parameters."""
+    assert request.update is not None
+    with _only_parameters_of(model, record, [replica]):
+        request.update(model)
 
 
 def _warn_of_missing_updates(model: ModelHelper, record: Replicas, written: set[str]) -> None:
@@ -336,9 +367,11 @@ def _warn_of_missing_updates(model: ModelHelper, record: Replicas, written: set[
 
 
 @contextmanager
-def _only_parameters_of(model: ModelHelper, record: Replicas, devices: Devices) -> Iterator[None]:
-    """Hide, in the block, the parameters of the replicas that are not on ``devices`` from the model's lists."""
-    copies = {blob for name in record.parameters for blob in record.blobs(name)[len(devices) :]}
+def _only_parameters_of(model: ModelHelper, record: Replicas, replicas: Collection[int]) -> Iterator[None]:
+    """Hide, in the block, the parameters of other replicas than ``replicas`` from the model's lists."""
+    blobs = [record.blobs(name) for name in record.parameters]
+    shown = {copies[replica] for copies in blobs for replica in replicas}
+    copies = {blob for copies in blobs for blob in copies}.difference(shown)
     lists = [(params, list(params)) for params in (model.params, model.weights, model.biases)]
     for params, _ in lists:
         params[:] = [param for param in params if str(param) not in copies]

@@ -36,7 +36,8 @@ def set_caffe2_attributes(model: ModelHelper, record: Replicas, optimizer: Any) 
     groups: dict[str, dict[int, Any]] = {}
     for name in (*record.parameters, *record.computed):
         groups[name] = _by_device(record, record.blobs(name))
-    for group in record.gradients:
+    exchanged = record.gradients if record.block is None else ()
+    for group in exchanged:
         if group.is_sparse:
             pairs = zip(devices.copies(group.indices), devices.copies(group.values))
             groups[str(group)] = {
@@ -58,6 +59,15 @@ def set_caffe2_attributes(model: ModelHelper, record: Replicas, optimizer: Any) 
         _shared_model=record.shared,
         _optimizer=optimizer,
     )
+    if (nets := model.block_nets) is not None and record.block is not None:
+        vars(model).update(
+            _global_model_init_net=nets.init,
+            _global_model_param_updates_net=nets.update,
+            _warmup_broadcast=nets.warm_up,
+            _warmup_iterations=record.block.warmup_iterations,
+            _data_parallel_model_init_nets=[model.param_init_net, nets.init],
+            _data_parallel_model_nets=[model.net, (nets.update, 1)],
+        )
 
 
 class _BlobDevices(Mapping[str, DeviceOption]):

@@ -8,7 +8,7 @@ from typing import Any
 from netbuilder.graph.blob import blob_name
 from netbuilder.graph.gc_paused import collection_paused
 from netbuilder.graph.replicas import Replicas
-from netbuilder.graph.source import user_source, warn_user
+from netbuilder.graph.source import user_source
 from netbuilder.model import ModelHelper
 from netbuilder.model.rollback import restore_on_error
 from netbuilder.ops.engines.peers import can_access_peer
@@ -164,9 +164,8 @@ def Parallelize(
             else "use_nccl=True, which sums on all devices"
         )
         raise NetError(f"reduce_update_broadcast=True cannot be combined with {other}; give one of them")
-    _check_numbers(num_threads_per_device, net_type)
-    if peer_access is not None and not callable(peer_access):
-        raise TypeError(f"peer_access must be a function of two device numbers, or None, got {peer_access!r}")
+    settings.check_executor(num_threads_per_device, net_type)
+    settings.check_peer_access(peer_access)
     settings.check_accumulation(accumulate_steps)
     settings.check_outside_from_bytes(outside_from_bytes)
     chosen = settings.choose_devices(devices, PROTO_CPU if cpu_device else PROTO_CUDA)
@@ -175,7 +174,7 @@ def Parallelize(
         combine_spatial_bn=(combine_spatial_bn, requested, "batch normalization over all of several devices")
     )
     if use_nccl and len(chosen) > 1:
-        _warn_of_nccl(bool(cpu_device))
+        settings.warn_of_nccl(bool(cpu_device))
     request = Request(
         devices=chosen,
         build_input=input_builder_fun,
@@ -244,23 +243,3 @@ def _check_kind(cpu_device: bool, ideep: bool, shared_model: bool) -> None:
         )
     if shared_model and not cpu_device:
         raise NetError("shared_model=True needs replicas on the CPU, which share memory; call Parallelize_CPU")
-
-
-def _warn_of_nccl(cpu_device: bool) -> None:
-    """Warn what runs instead of NCCL."""
-    if cpu_device:
-        text = "NCCL exchanges values between GPUs; gradients of replicas on the CPU are exchanged by sums and copies"
-    else:
-        text = (
-            "the net gets NCCLAllreduce and NCCLBroadcast operators, but this version has no engine for NCCL and "
-            "computes them by sums on one GPU and copies; use_nccl=False spreads the sums over the GPUs"
-        )
-    warn_user(f"use_nccl=True: {text}")
-
-
-def _check_numbers(num_threads_per_device: Any, net_type: Any) -> None:
-    if isinstance(num_threads_per_device, bool) or not isinstance(num_threads_per_device, int):
-        raise TypeError(f"num_threads_per_device must be an integer, got {num_threads_per_device!r}")
-    if num_threads_per_device < 1:
-        raise NetError(f"num_threads_per_device must be at least 1, got {num_threads_per_device}")
-    settings.check_net_type(net_type)

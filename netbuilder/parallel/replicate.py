@@ -49,10 +49,12 @@ def build_replicas(
     *,
     trains: bool,
     world_size: int,
+    sums_gradients: bool = True,
 ) -> list[list[BlobReference]]:
     """Build input and forward pass on each device; return the losses of each replica, none without training.
 
-    The losses are scaled by 1 / ``world_size``, the number of replicas of all processes.
+    The losses are scaled by 1 / ``world_size``, the number of replicas of all processes; with ``sums_gradients`` there
+    is a warning for losses that are not.
 
     Raises:
         NetError: the forward builder of a net for training does not return a list of losses, or not the same
@@ -67,7 +69,7 @@ def build_replicas(
         if not trains:
             return []
         check_losses(losses, devices, replica, build_forward)
-        if replica == 0 and world_size > 1:
+        if replica == 0 and world_size > 1 and sums_gradients:
             ops = model.net.Proto().op[start:]
             warn_of_unscaled_losses(ops, model.param_init_net.Proto(), losses, scale, world_size)
         return list(losses)

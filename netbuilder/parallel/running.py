@@ -11,6 +11,7 @@ from netbuilder.graph.scope import SEPARATOR
 from netbuilder.model import ModelHelper
 from netbuilder.ops.engines.arrays import gpu_count
 from netbuilder.parallel.accumulate import created_nets, net_names
+from netbuilder.parallel.blocks import block_nets_of, run_blocks
 from netbuilder.parallel.shares import SHARE_WEIGHT
 from netbuilder.proto import PROTO_CUDA, DeviceError, NetDef, NetError
 from netbuilder.runtime import Workspace
@@ -55,6 +56,8 @@ def RunInitNet(model: ModelHelper, *, overwrite: bool = False, workspace: Worksp
         )
     fed = {} if overwrite else _share_weights(record, workspace)
     workspace.run_net_once(init_net)
+    if record.block is not None:
+        workspace.run_net_once(block_nets_of(model).init)
     for blob, weight in fed.items():
         workspace.feed(blob, weight)
     CreateNet(model, overwrite, workspace=workspace)
@@ -77,6 +80,8 @@ def CreateNet(
 ) -> None:
     """Create the main net in the workspace; with ``accumulate_steps`` its parts, as separate nets.
 
+    With block-wise updates (``Parallelize_BMUF``) their nets are created, too.
+
     Args:
         model: made by ``Parallelize``.
         overwrite: replace an existing net of this name.
@@ -97,6 +102,10 @@ def CreateNet(
         workspace.create_net(
             part, overwrite, observable_default=model.net.observes, shares_counter=model.net.shares_counters
         )
+    if record.block is not None:
+        nets = block_nets_of(model)
+        for part in filter(None, (nets.update, nets.warm_up)):
+            workspace.create_net(part, overwrite)
 
 
 def RunNet(
@@ -105,6 +114,8 @@ def RunNet(
     """Run ``num_iterations`` iterations of the main net, which was created before.
 
     With ``accumulate_steps`` an iteration is one micro-batch; the update runs after the last micro-batch of each step.
+    With block-wise updates, the replicas are brought together after the last iteration, or after each
+    ``block_iterations``.
 
     Args:
         model: made by ``Parallelize``.
@@ -119,6 +130,9 @@ def RunNet(
     if isinstance(num_iterations, bool) or not hasattr(num_iterations, "__index__") or num_iterations < 0:
         raise NetError(f"RunNet: num_iterations must be a non-negative integer, got {num_iterations!r}")
     workspace, count = workspace or default.workspace(), num_iterations.__index__()
+    if record.block is not None:
+        run_blocks(model, record, count, workspace=workspace, wait=wait)
+        return
     if record.accumulate_steps == 1:
         workspace.run_net(model.net.Name(), count, wait=wait)
         return
@@ -150,18 +164,21 @@ def GetCheckpointParams(model: ModelHelper) -> set[BlobReference]:
     """Return the blobs that training needs from a checkpoint: those of the first replica and those outside replicas.
 
     These are parameters, computed parameters, and the blobs that the init net fills and the main net changes in each
-    step, such as momenta and iteration counters.
+    step, such as momenta and iteration counters. With block-wise updates they are those of all replicas, which differ,
+    and the global parameters and their momenta.
 
     Raises:
         NetError: the model is not data-parallel.
     """
     main = model.net.Proto()
     record = Replicas.load(main)
-    scope = record.devices.scopes[0]
-    found = {scope + name for name in (*record.parameters, *record.computed)}.union(record.outside)
+    count = 1 if record.block is None else len(record)
+    scopes = record.devices.scopes[:count]
+    found = {scope + name for scope in scopes for name in (*record.parameters, *record.computed)}
+    found.update(record.outside, record.block_state)
     made = {blob for op in model.param_init_net.Proto().op for blob in op.output}
     for op in main.op:
-        found.update(blob for blob in op.output if blob in made and record.devices.replica_of(blob) in (0, None))
+        found.update(blob for blob in op.output if blob in made and (record.devices.replica_of(blob) or 0) < count)
     return {BlobReference(blob) for blob in found.difference(record.accumulated, record.accumulated_rows)}
 
 

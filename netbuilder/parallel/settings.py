@@ -20,13 +20,16 @@ from netbuilder.runtime import NET_TYPES
 __all__ = [
     "check_accumulation",
     "check_builders",
+    "check_executor",
     "check_flags",
     "check_model",
     "check_net_type",
     "check_outside_from_bytes",
+    "check_peer_access",
     "check_scope",
     "choose_devices",
     "refuse_unsupported",
+    "warn_of_nccl",
 ]
 
 __getattr__ = moved_names(__name__, {"refuse_later_arguments": ":refuse_unsupported"})
@@ -150,6 +153,33 @@ def check_net_type(net_type: Any) -> None:
     """Raise NetError unless ``net_type`` is one of the executors of workspaces."""
     if net_type not in NET_TYPES:
         raise NetError(f"unknown net_type {net_type!r}; the types are {', '.join(NET_TYPES)}")
+
+
+def warn_of_nccl(cpu_device: bool) -> None:
+    """Warn what runs instead of NCCL."""
+    if cpu_device:
+        text = "NCCL exchanges values between GPUs; gradients of replicas on the CPU are exchanged by sums and copies"
+    else:
+        text = (
+            "the net gets NCCLAllreduce and NCCLBroadcast operators, but this version has no engine for NCCL and "
+            "computes them by sums on one GPU and copies; use_nccl=False spreads the sums over the GPUs"
+        )
+    warn_user(f"use_nccl=True: {text}")
+
+
+def check_executor(num_threads_per_device: Any, net_type: Any) -> None:
+    """Raise TypeError or NetError unless the number of threads is a positive integer and the net type is known."""
+    if isinstance(num_threads_per_device, bool) or not isinstance(num_threads_per_device, int):
+        raise TypeError(f"num_threads_per_device must be an integer, got {num_threads_per_device!r}")
+    if num_threads_per_device < 1:
+        raise NetError(f"num_threads_per_device must be at least 1, got {num_threads_per_device}")
+    check_net_type(net_type)
+
+
+def check_peer_access(peer_access: Any) -> None:
+    """Raise TypeError unless ``peer_access`` is a function or None."""
+    if peer_access is not None and not callable(peer_access):
+        raise TypeError(f"peer_access must be a function of two device numbers, or None, got {peer_access!r}")
 
 
 def choose_devices(devices: Iterable[int] | None, device_type: int) -> Devices:

@@ -12,12 +12,20 @@ from netbuilder.graph.net import Net
 from netbuilder.graph.replicas import Replicas
 from netbuilder.graph.source import user_source
 from netbuilder.model import ModelHelper
+from netbuilder.parallel.block_update import global_from_first
 from netbuilder.passes.reductions import broadcast
 from netbuilder.proto import BlobError, NetDef, NetError
 from netbuilder.runtime import Workspace
 from netbuilder.runtime.execute import default
 
-__all__ = ["AddBlobSync", "FinalizeAfterCheckpoint", "Synchronize", "initialized_names", "require_initialized"]
+__all__ = [
+    "AddBlobSync",
+    "FinalizeAfterCheckpoint",
+    "Synchronize",
+    "initialized_names",
+    "known_names",
+    "require_initialized",
+]
 
 __getattr__ = moved_names(
     __name__,
@@ -63,7 +71,8 @@ def FinalizeAfterCheckpoint(
 ) -> None:
     """Copy the first replica's blobs to the other replicas, for example after loading a checkpoint into the first.
 
-    It may be called any number of times.
+    With block-wise updates, its parameters are copied to the global parameters too. It may be called any number of
+    times.
 
     Args:
         model: made by ``Parallelize``.
@@ -76,12 +85,13 @@ def FinalizeAfterCheckpoint(
         BlobError: the replicas have no blob of this name, or it has no value yet.
     """
     record = Replicas.load(model.net.Proto())
-    names = _known_names(model, record, blobs)
+    names = known_names(model, record, blobs)
     workspace = workspace or default.workspace()
     sources = [record.devices.scopes[0] + name for name in names]
     if missing := [blob for blob in sources if not workspace.has(blob)]:
         raise BlobError(f"blobs {missing} are not in the workspace; run the init net, or load them, first")
     net = _sync_net(record, names, user_source())
+    net.op.extend(global_from_first(record, names))
     net.name = f"{model.net.Name()}_checkpoint_sync"
     workspace.run_net_once(net)
 
@@ -98,7 +108,7 @@ def AddBlobSync(model: ModelHelper, blobs: Iterable[Any], net: Net | None = None
         BlobError: the replicas have no blob of that name.
     """
     record = Replicas.load(model.net.Proto())
-    names = _known_names(model, record, blobs)
+    names = known_names(model, record, blobs)
     (model.net if net is None else net).extend_ops(_sync_net(record, names, user_source()).op)
 
 
@@ -113,7 +123,13 @@ def Synchronize(model: ModelHelper, timeout_sec: float = 300) -> None:
         raise NetError(f"Synchronize: timeout_sec must be a positive number of seconds, got {timeout_sec!r}")
 
 
-def _known_names(model: ModelHelper, record: Replicas, blobs: Iterable[Any] | None) -> list[str]:
+def known_names(model: ModelHelper, record: Replicas, blobs: Iterable[Any] | None) -> list[str]:
+    """Return the short names of blobs that each replica has; None: of all that the init net fills.
+
+    Raises:
+        BlobError: the replicas have no blob of this name.
+        TypeError: ``blobs`` is a single string.
+    """
     init_net, main = model.param_init_net.Proto(), model.net.Proto()
     if blobs is None:
         return [name for name in initialized_names(init_net, record.devices) if name not in _shared(record)]

@@ -1,0 +1,100 @@
+"""Block-wise model updates: the rule, the names of its state, and its nets."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any
+
+from netbuilder.graph.net import Net
+
+__all__ = ["BlockNets", "BlockRule"]
+
+_KEY = "block_"
+
+
+@dataclass(frozen=True)
+class BlockRule:
+    """The rule by which replicas that train on their own are brought together after each block of iterations.
+
+    With the mean w of the replicas' parameters at the end of a block, the global parameters g from which the replicas
+    started it, and the momentum v of the blocks: ::
+
+        v' = momentum * v + learning_rate * (w - g)
+        g' = g + v' + lookahead * (v' - v)
+
+    All replicas start the next block from g'. ``lookahead`` is 0 for the classical block momentum, and ``momentum`` for
+    Nesterov's: g is then the model with the look-ahead, from which the replicas start.
+
+    Args:
+        momentum: share of v that is kept, in [0, 1).
+        learning_rate: factor of the block's change.
+        lookahead: weight of the change of v.
+        iterations: length of a block in iterations of the main net; 0: each call of RunNet is one block.
+        warmup_iterations: number of iterations before the first block; None: there is no warm-up.
+        master: the replica that has g and v.
+
+    Source: Chen and Huo, "Scalable training of deep learning machines by incremental block training with intra-block
+    parallel optimization and blockwise model-update filtering", ICASSP 2016, section 2.
+    """
+
+    momentum: float
+    learning_rate: float = 1.0
+    lookahead: float = 0.0
+    iterations: int = 0
+    warmup_iterations: int | None = None
+    master: int = 0
+
+    @staticmethod
+    def global_name(parameter: str) -> str:
+        """Return the blob of a parameter's global value, in the scope of the master."""
+        return parameter + "_g"
+
+    @staticmethod
+    def momentum_name(parameter: str) -> str:
+        """Return the blob of a parameter's block momentum, in the scope of the master."""
+        return parameter + "_v"
+
+    @staticmethod
+    def previous_name(parameter: str) -> str:
+        """Return the blob of a parameter's previous block momentum, which only a look-ahead needs, within an update."""
+        return parameter + "_v_prev"
+
+    counter = "block_iterations"
+    """Blob in the scope of the master, if ``iterations`` is set: how many iterations of the block have run.
+
+    It is negative during the warm-up.
+    """
+
+    def arguments(self) -> dict[str, Any]:
+        """Return the rule as arguments of a net; numbers are text, because arguments have only single precision."""
+        numbers = (self.momentum, self.learning_rate, self.lookahead)
+        warmup = -1 if self.warmup_iterations is None else self.warmup_iterations
+        return {
+            _KEY + "rule": [repr(float(number)) for number in numbers],
+            _KEY + "lengths": [self.iterations, warmup, self.master],
+        }
+
+    @classmethod
+    def of_arguments(cls, found: Mapping[str, Any]) -> BlockRule | None:
+        """Return the rule that ``arguments`` returned; None: there is none."""
+        if _KEY + "rule" not in found:
+            return None
+        momentum, learning_rate, lookahead = (float(text) for text in found[_KEY + "rule"])
+        iterations, warmup, master = map(int, found[_KEY + "lengths"])
+        return cls(momentum, learning_rate, lookahead, iterations, None if warmup < 0 else warmup, master)
+
+
+@dataclass(frozen=True)
+class BlockNets:
+    """The nets of block-wise updates that a model has besides its main net and its init net.
+
+    Args:
+        init: makes the state of the rule from the initial parameters.
+        update: ends a block: averages, applies the rule, and copies the result to all replicas.
+        warm_up: ends the warm-up: copies the master's parameters to all replicas, and to the rule's state.
+    """
+
+    init: Net
+    update: Net
+    warm_up: Net | None = None

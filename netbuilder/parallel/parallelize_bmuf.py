@@ -1,0 +1,231 @@
+"""Parallelize_BMUF: replicas that train on their own, brought together by block-wise model updates."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Iterable, Mapping
+from typing import Any
+
+from netbuilder.graph.blob import blob_name
+from netbuilder.graph.block_updates import BlockRule
+from netbuilder.graph.gc_paused import collection_paused
+from netbuilder.graph.replicas import Replicas
+from netbuilder.graph.source import user_source
+from netbuilder.model import ModelHelper
+from netbuilder.model.rollback import restore_on_error
+from netbuilder.ops.engines.peers import can_access_peer
+from netbuilder.parallel import settings
+from netbuilder.parallel.block_update import BlockRequest
+from netbuilder.parallel.build import Request, build
+from netbuilder.passes.reductions import PeerAccess
+from netbuilder.proto import PROTO_CPU, PROTO_CUDA, NetError
+
+__all__ = ["Parallelize_BMUF", "Parallelize_CPU_BMUF", "Parallelize_GPU_BMUF"]
+
+Builder = Callable[[ModelHelper], Any]
+
+
+def Parallelize_BMUF(
+    model_helper_obj: ModelHelper,
+    input_builder_fun: Builder,
+    forward_pass_builder_fun: Callable[[ModelHelper, float], Any],
+    param_update_builder_fun: Builder,
+    block_learning_rate: float = 1.0,
+    block_momentum: float | None = None,
+    devices: Iterable[int] | None = None,
+    rendezvous: Mapping[str, Any] | None = None,
+    net_type: str = "dag",
+    master_device: int | None = None,
+    use_nccl: bool = False,
+    nesterov: bool = False,
+    optimize_gradient_memory: bool = False,
+    reset_momentum_sgd: bool = False,
+    warmup_iterations: int | None = None,
+    max_concurrent_distributed_ops: int = 4,
+    add_blobs_to_sync: Iterable[Any] | None = None,
+    num_threads_per_device: int = 4,
+    cpu_device: bool = False,
+    barrier_net_timeout_sec: float = 300,
+    *,
+    block_iterations: int | None = None,
+    lookahead: float | None = None,
+    peer_access: PeerAccess | None = None,
+    dtype: str | None = None,
+    weighted_shares: bool = False,
+    memory_budget: Any = None,
+) -> Replicas:
+    """Build a model on several devices that train on their own and are brought together after each block of iterations.
+
+    Replicas start a block from the same parameters and update them from their own gradients, without exchange. At the
+    end of the block their parameters are averaged, and the average moves the global parameters, with momentum over the
+    blocks (see ``BlockRule``). With ``block_momentum=0`` and ``block_learning_rate=1`` this is local SGD. Computed
+    parameters, such as running means, are averaged; what the replicas' own updates keep, such as momenta, is not
+    exchanged.
+
+    ``RunInitNet`` initializes, ``RunWarmup`` runs the warm-up, and each ``RunNet(model, n)`` is a block of n
+    iterations.
+
+    Args:
+        model_helper_obj: a model without backward pass; its nets are extended.
+        input_builder_fun: as for ``Parallelize``.
+        forward_pass_builder_fun: as for ``Parallelize``. Gradients are not summed over the replicas, so a loss that is
+            multiplied by the loss scale makes the steps of each replica so much smaller; a builder may ignore it.
+        param_update_builder_fun: appends the update of one replica's parameters; called once per replica, in its
+            scopes, and sees only this replica's parameters, so that it may build an optimizer.
+        block_learning_rate: factor of the change of a block, positive.
+        block_momentum: share of the previous blocks' change that is added, in [0, 1); None: 1 - 1 / number of replicas.
+        devices: as for ``Parallelize``.
+        rendezvous: not supported in this version (several hosts).
+        net_type: the executor of the nets.
+        master_device: the device that has the global parameters; None: the first one.
+        use_nccl: as for ``Parallelize``.
+        nesterov: Nesterov's block momentum: replicas start a block from the global parameters plus ``block_momentum``
+            times the last change, the look-ahead.
+        optimize_gradient_memory: as for ``Parallelize``.
+        reset_momentum_sgd: set the momenta of the replicas' own updates (SGD with momentum) to 0 after each block.
+        warmup_iterations: number of iterations before the first block, see ``RunWarmup``; None: none.
+        max_concurrent_distributed_ops: used only with ``rendezvous``.
+        add_blobs_to_sync: further blobs, with or without a replica's scope, that the master's values overwrite on the
+            other devices at the end of each block.
+        num_threads_per_device: maximum number of threads per device that run the net.
+        cpu_device: replicas on the CPU instead of on GPUs.
+        barrier_net_timeout_sec: in seconds; used only with ``rendezvous``.
+        block_iterations: length of a block, counted over calls of ``RunNet``, the warm-up first; checkpoints hold the
+            count. None: each call of ``RunNet`` is a block.
+        lookahead: the look-ahead as a multiple of ``block_momentum``; None: 1 with ``nesterov``, else 0. Caffe2's
+            ``nesterov=True`` has the opposite sign, -1.
+        peer_access, dtype, weighted_shares, memory_budget: as for ``Parallelize``.
+
+    Returns:
+        The record of the replicas, which the net stores in its arguments; ``record.block`` is the rule.
+
+    Raises:
+        NetError: an argument is out of range, the model is data-parallel or has a backward pass already, the builders
+            do not return a list of losses, an operator uses a blob of another device, a blob has the name of a state
+            of the rule (``fc_w_g``, ``fc_w_v``), or there is no momentum for ``reset_momentum_sgd``.
+        BlobError: the replicas have no blob of a name in ``add_blobs_to_sync``.
+        TypeError: an argument is of the wrong type.
+        NotImplementedError: an argument requests something that this version does not support.
+        DeviceError: ``devices`` is None and there is no GPU.
+
+    After an exception, raised by a builder too, the model is in its former state.
+
+    Source: Chen and Huo, "Scalable training of deep learning machines by incremental block training with intra-block
+    parallel optimization and blockwise model-update filtering", ICASSP 2016.
+    """
+    settings.check_scope()
+    settings.check_model(model_helper_obj)
+    settings.check_builders(
+        input_builder_fun=input_builder_fun,
+        forward_pass_builder_fun=forward_pass_builder_fun,
+        param_update_builder_fun=param_update_builder_fun,
+        optimizer_builder_fun=None,
+    )
+    if param_update_builder_fun is None:
+        raise TypeError("param_update_builder_fun must be a function, got None: replicas train on their own")
+    settings.check_flags(
+        use_nccl=use_nccl,
+        nesterov=nesterov,
+        optimize_gradient_memory=optimize_gradient_memory,
+        reset_momentum_sgd=reset_momentum_sgd,
+        cpu_device=cpu_device,
+        weighted_shares=weighted_shares,
+    )
+    settings.refuse_unsupported(rendezvous=(rendezvous, rendezvous is not None, "several hosts"))
+    settings.check_executor(num_threads_per_device, net_type)
+    settings.check_peer_access(peer_access)
+    chosen = settings.choose_devices(devices, PROTO_CPU if cpu_device else PROTO_CUDA)
+    if isinstance(add_blobs_to_sync, (str, bytes)):
+        raise TypeError(f"add_blobs_to_sync must be a list, got the single string {add_blobs_to_sync!r}")
+    momentum = 1.0 - 1.0 / len(chosen) if block_momentum is None else _number("block_momentum", block_momentum)
+    if not 0 <= momentum < 1:
+        raise NetError(f"block_momentum must be in [0, 1), got {block_momentum!r}")
+    rate = _number("block_learning_rate", block_learning_rate)
+    if rate <= 0:
+        raise NetError(f"block_learning_rate must be positive, got {block_learning_rate!r}")
+    multiple = float(nesterov) if lookahead is None else _number("lookahead", lookahead)
+    rule = BlockRule(
+        momentum=momentum,
+        learning_rate=rate,
+        lookahead=multiple * momentum,
+        iterations=_count("block_iterations", block_iterations, least=1) or 0,
+        warmup_iterations=_count("warmup_iterations", warmup_iterations, least=0),
+        master=_master(master_device, chosen.ids),
+    )
+    if use_nccl and len(chosen) > 1:
+        settings.warn_of_nccl(bool(cpu_device))
+    request = Request(
+        devices=chosen,
+        build_input=input_builder_fun,
+        build_forward=forward_pass_builder_fun,
+        update=param_update_builder_fun,
+        optimize=None,
+        post_sync=None,
+        before_gradients=None,
+        transform=None,
+        broadcasts_computed=False,
+        use_nccl=use_nccl and not cpu_device,
+        shared_model=False,
+        peer_access=peer_access or can_access_peer,
+        debug_info=user_source(),
+        weighted_shares=weighted_shares,
+        shares_memory=optimize_gradient_memory,
+        block=BlockRequest(rule, tuple(map(blob_name, add_blobs_to_sync or ())), reset_momentum_sgd),
+    )
+    with restore_on_error(model_helper_obj), collection_paused():
+        model_helper_obj.net.set_type(net_type, num_threads_per_device * len(chosen))
+        if memory_budget is not None:
+            model_helper_obj.net.set_memory_budget(memory_budget)
+        if dtype is not None:
+            model_helper_obj.net.set_activation_dtype(dtype)
+        return build(model_helper_obj, request)
+
+
+def Parallelize_CPU_BMUF(*args: Any, **kwargs: Any) -> Replicas:
+    """``Parallelize_BMUF`` on the CPU: ``devices`` are the numbers of the replicas, by default one per core.
+
+    >>> from netbuilder import ModelHelper, brew
+    >>> from netbuilder.optimizers import build_sgd
+    >>> def forward(model, loss_scale):
+    ...     pred = brew.fc(model, "data", "pred", 4, 3)
+    ...     softmax, loss = model.net.SoftmaxWithLoss([pred, "label"], ["softmax", "loss"])
+    ...     return [loss]
+    >>> model = ModelHelper("two_replicas")
+    >>> record = Parallelize_CPU_BMUF(
+    ...     model, lambda model: None, forward, lambda model: build_sgd(model, 0.1), devices=[0, 1], block_momentum=0.5
+    ... )
+    >>> record.block.momentum, record.block_state[:2]
+    (0.5, ('cpu_0/pred_w_g', 'cpu_0/pred_w_v'))
+    """
+    return Parallelize_BMUF(*args, **{**kwargs, "cpu_device": True})
+
+
+def Parallelize_GPU_BMUF(*args: Any, **kwargs: Any) -> Replicas:
+    """``Parallelize_BMUF`` on NVIDIA GPUs. The nets can be built on a machine without GPUs."""
+    return Parallelize_BMUF(*args, **{**kwargs, "cpu_device": False})
+
+
+def _number(name: str, value: Any) -> float:
+    if isinstance(value, (bool, str, bytes)) or not hasattr(value, "__float__"):
+        raise TypeError(f"{name} must be a number, got {value!r}")
+    if not math.isfinite(value):
+        raise NetError(f"{name} must be finite, got {value!r}")
+    return float(value)
+
+
+def _count(name: str, value: Any, *, least: int) -> int | None:
+    if value is None:
+        return None
+    if isinstance(value, bool) or not hasattr(value, "__index__"):
+        raise TypeError(f"{name} must be an integer or None, got {value!r}")
+    if value < least:
+        raise NetError(f"{name} must be at least {least}, got {value!r}")
+    return int(value)
+
+
+def _master(device: Any, ids: tuple[int, ...]) -> int:
+    if device is None:
+        return 0
+    if device not in ids:
+        raise NetError(f"master_device must be one of the devices {list(ids)}, got {device!r}")
+    return ids.index(device)

@@ -1,0 +1,78 @@
+"""Parallelize_BMUF through the compatibility layer: the steps that Caffe2's scripts take, in its order of rounding."""
+
+import numpy as np
+import pytest
+
+from netbuilder.caffe2.python import cnn, core, data_parallel_model, workspace
+
+
+def forward(model, loss_scale):
+    score = model.FC("data", "fc", 16, 1, ("ConstantFill", {}), ("ConstantFill", {}))
+    squares = model.SquaredL2Distance([model.Sigmoid(model.FlattenToVec(score, "flat"), "sigmoid"), "label"], "squares")
+    return [model.Scale(model.AveragedLoss(squares, "loss"), scale=loss_scale)]
+
+
+def update(model):
+    rate = model.net.LearningRate([model.Iter("iteration")], "rate", base_lr=-0.1, policy="fixed")
+    one = model.param_init_net.ConstantFill([], "one", shape=[1], value=1.0)
+    for param in model.GetParams():
+        model.WeightedSum([param, one, model.param_to_grad[param], rate], param)
+
+
+def build(**options):
+    workspace.ResetWorkspace()
+    model, rng = cnn.CNNModelHelper(order="NHWC", name="blocks"), np.random.default_rng(26)
+    data_parallel_model.Parallelize_CPU_BMUF(model, lambda model: None, forward, update, devices=[0, 1], **options)
+    for device in (0, 1):
+        data = rng.random((32, 16), np.float32)
+        with core.DeviceScope(core.DeviceOption(0, device)):
+            workspace.FeedBlob(f"cpu_{device}/data", data)
+            workspace.FeedBlob(f"cpu_{device}/label", np.round(data[:, 0]))
+    data_parallel_model.RunInitNet(model)
+    return model
+
+
+def fetch(name):
+    return workspace.FetchBlob(name)
+
+
+@pytest.mark.parametrize("nesterov", [False, True])
+@pytest.mark.parametrize("momentum", [None, 0.75])
+def test_the_rule_to_the_bit(nesterov, momentum):
+    model = build(nesterov=nesterov, block_momentum=momentum)
+    assert list(model._device_grouped_blobs) == ["fc_w", "fc_b"]
+    assert not fetch("cpu_0/fc_w_v").any() and fetch("cpu_0/fc_w_v").shape == (1, 16)
+    data_parallel_model.RunNet(model, 1)
+    names = ("fc_w", "fc_b")
+    speed = {name: fetch(f"cpu_0/{name}_v") for name in names}
+    held = {name: fetch(f"cpu_0/{name}_g") for name in names}
+    workspace.RunNetOnce(model.net)
+    both = {name: [fetch(f"cpu_{device}/{name}") for device in (0, 1)] for name in names}
+    workspace.RunNetOnce(model._global_model_param_updates_net)
+    kept = np.float32(0.5 if momentum is None else momentum)
+    for name in names:
+        change = (both[name][0] + both[name][1]) / np.float32(2) - held[name]
+        now = fetch(f"cpu_0/{name}_v")
+        np.testing.assert_array_equal(now, kept * speed[name] + change)
+        want = held[name] + now - (kept * (now - speed[name]) if nesterov else 0)  # Caffe2's sign
+        for blob in (f"cpu_0/{name}", f"cpu_1/{name}", f"cpu_0/{name}_g"):
+            np.testing.assert_array_equal(fetch(blob), want)
+
+
+def test_warm_up():
+    model = build(warmup_iterations=3)
+    assert model._warmup_iterations == 3
+    data_parallel_model.RunWarmup(model)
+    np.testing.assert_array_equal(fetch("cpu_1/fc_w"), fetch("cpu_0/fc_w"))
+    np.testing.assert_array_equal(fetch("cpu_0/fc_w_g"), fetch("cpu_0/fc_w"))
+    assert fetch("cpu_0/fc_w").any() and not fetch("cpu_0/fc_w_v").any()
+    assert fetch("cpu_0/iteration").tolist() == [3]
+
+
+def test_what_scripts_read_from_the_model():
+    model = build()
+    assert model._data_parallel_model_init_nets == [model.param_init_net, model._global_model_init_net]
+    assert model._data_parallel_model_nets == [model.net, (model._global_model_param_updates_net, 1)]
+    assert model._warmup_broadcast is None and model._warmup_iterations is None
+    with pytest.raises(ValueError, match="RunWarmup: model 'blocks.*' has no warm-up"):
+        data_parallel_model.RunWarmup(model)

@@ -119,10 +119,16 @@ def _print_run(options: Options, run: Run, train: int, test: int) -> None:
     print(
         f"devices {devices}; batches of {options.batch}, {options.device_batch} on each device{parts}"
         f"{f' (the last batch has {last})' if last else ''}; "
-        f"loss scale 1/{len(options.devices)}; learning rate {_rate_text(options)}, "
+        f"{_exchange_text(options)}; learning rate {_rate_text(options)}, "
         f"{_update_text(options)}, weight decay {options.weight_decay:g}; seed {options.seed}",
         flush=True,
     )
+
+
+def _exchange_text(options: Options) -> str:
+    if options.block is None:
+        return f"loss scale 1/{len(options.devices)}"
+    return f"parameters averaged after each {options.block.steps} steps"
 
 
 def _print_speed_up(options: Options, train: Any, test: Any) -> None:

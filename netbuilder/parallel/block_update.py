@@ -142,7 +142,7 @@ def _counter(scope: str, rule: BlockRule) -> list[OperatorDef]:
         return []
     start = -(rule.warmup_iterations or 0)
     fill = make_op("ConstantFill", [], [scope + rule.counter], shape=[1], value=start, dtype=TensorProto.INT64)
-    return _on(make_device_option(PROTO_CPU, 0), [fill])
+    return [*_on(make_device_option(PROTO_CPU, 0), [fill])]
 
 
 def _rule(parameter: str, rule: BlockRule, replicas: int) -> Iterator[OperatorDef]:

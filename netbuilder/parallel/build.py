@@ -250,7 +250,7 @@ def _group(
         weighted_shares=request.weighted_shares,
         accumulate_steps=request.accumulate_steps,
         world=request.world,
-        block=request.block and request.block.rule,
+        block=None if request.block is None else request.block.rule,
     )
 
 

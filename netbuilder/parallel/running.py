@@ -104,8 +104,8 @@ def CreateNet(
         )
     if record.block is not None:
         nets = block_nets_of(model)
-        for part in filter(None, (nets.update, nets.warm_up)):
-            workspace.create_net(part, overwrite)
+        for net_of_blocks in filter(None, (nets.update, nets.warm_up)):
+            workspace.create_net(net_of_blocks, overwrite)
 
 
 def RunNet(

@@ -97,7 +97,29 @@ def problem_of(options: Options) -> str | None:
         return problem
     if options.policy == "step" and not options.step_epochs and "stepsize" not in options.policy_args:
         return "--policy step: give --step-epochs, or --policy-arg stepsize=ITERATIONS"
-    return _update_problem(options)
+    return _block_problem(options) or _update_problem(options)
+
+
+def _block_problem(options: Options) -> str | None:
+    """Return the first problem of block-wise updates, or None."""
+    block = options.block
+    if block is None:
+        return None
+    if block.steps < 1:
+        return f"--block-steps: must be positive, got {block.steps}"
+    if not 0 < block.learning_rate < float("inf"):
+        return f"--block-learning-rate: must be positive, got {block.learning_rate:g}"
+    if block.momentum is not None and not 0 <= block.momentum < 1:
+        return f"--block-momentum: must be in [0, 1), got {block.momentum:g}"
+    if block.warmup_steps < 0:
+        return f"--block-warmup-steps: must not be negative, got {block.warmup_steps}"
+    if block.resets_momentum and (options.optimizer != "sgd" or not options.momentum):
+        return "--block-reset-momentum: needs --optimizer sgd with a --momentum"
+    if options.accumulate_steps > 1:
+        return "--accumulate-steps: cannot be combined with --block-steps"
+    if options.average_decay is not None:
+        return "--ema: cannot be combined with --block-steps, because each device would average its own parameters"
+    return None
 
 
 def _update_problem(options: Options) -> str | None:

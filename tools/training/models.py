@@ -15,7 +15,7 @@ from netbuilder.optimizers import (
     build_optimizer,
     optimizer_by_name,
 )
-from netbuilder.parallel import Parallelize
+from netbuilder.parallel import Parallelize, Parallelize_BMUF
 from netbuilder.tools.training.nets import NETS, add_net
 from netbuilder.tools.training.settings import Options
 from netbuilder.tools.training.step_timing import Boundaries
@@ -45,16 +45,16 @@ def training_model(options: Options, shape: Shape, classes: int, steps: int, bou
             model, options.model, shape, classes, is_test=False, label="label"
         )  # fmt: skip
         brew.accuracy(model, [softmax, "label"], "accuracy")
-        return [model.net.Scale(loss, "scaled_loss", scale=loss_scale)]
-
-    def end_of_forward(model: ModelHelper) -> None:
+        scaled = model.net.Scale(loss, "scaled_loss", scale=1.0 if options.block else loss_scale)
         boundaries.forward = model.net.op_len
+        return [scaled]
 
     def end_of_backward(model: ModelHelper, *about: Any) -> None:
         boundaries.backward = model.net.op_len
 
     def update(model: ModelHelper) -> object:
-        boundaries.exchange = model.net.op_len
+        boundaries.exchange = boundaries.exchange or model.net.op_len
+        boundaries.backward = boundaries.backward or model.net.op_len
         if options.weight_decay:
             add_weight_decay(model, options.weight_decay, skip=() if options.norm_decay else _norm_parameters(model))
         policy, arguments = policy_of(options, steps)
@@ -68,22 +68,37 @@ def training_model(options: Options, shape: Shape, classes: int, steps: int, bou
         return optimizer
 
     model = ModelHelper(name=f"{options.model}_train", arg_scope={"order": "NCHW"})
-    Parallelize(
-        model,
-        input_builder_fun=lambda model: None,
-        forward_pass_builder_fun=forward,
-        optimizer_builder_fun=update,
-        pre_grad_net_transformer_fun=end_of_forward,
-        net_transformer_fun=end_of_backward,
-        devices=list(options.devices),
-        net_type=options.net_type,
-        num_threads_per_device=options.device_workers,
-        cpu_device=options.cpu,
-        dtype=options.dtype,
-        memory_budget=options.memory_budget,
-        weighted_shares=True,
-        accumulate_steps=options.accumulate_steps,
-    )
+    common: dict[str, Any] = {
+        "input_builder_fun": lambda model: None,
+        "forward_pass_builder_fun": forward,
+        "devices": list(options.devices),
+        "net_type": options.net_type,
+        "num_threads_per_device": options.device_workers,
+        "cpu_device": options.cpu,
+        "dtype": options.dtype,
+        "memory_budget": options.memory_budget,
+        "weighted_shares": True,
+    }
+    if (block := options.block) is None:
+        Parallelize(
+            model,
+            optimizer_builder_fun=update,
+            net_transformer_fun=end_of_backward,
+            accumulate_steps=options.accumulate_steps,
+            **common,
+        )
+    else:
+        Parallelize_BMUF(
+            model,
+            param_update_builder_fun=update,
+            block_learning_rate=block.learning_rate,
+            block_momentum=block.momentum,
+            nesterov=block.nesterov,
+            reset_momentum_sgd=block.resets_momentum,
+            warmup_iterations=block.warmup_steps or None,
+            block_iterations=block.steps,
+            **common,
+        )
     model.net.set_observable(OUTPUTS)
     return model
 

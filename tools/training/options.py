@@ -18,7 +18,7 @@ from netbuilder.tools.training.checks import AUTO, problem_of
 from netbuilder.tools.training.config import config_arguments, plain_arguments, read_config
 from netbuilder.tools.training.input_options import add_input_arguments, input_options
 from netbuilder.tools.training.nets import NETS
-from netbuilder.tools.training.settings import Options
+from netbuilder.tools.training.settings import BlockOptions, Options
 
 __all__ = ["AUTO", "Options", "parse"]
 
@@ -260,6 +260,34 @@ def _parser() -> Parser:
         metavar="N",
         help="seed of initial values and of the order of samples (default: 0)",
     )
+    block = parser.add_argument_group("block-wise updates")
+    block.add_argument(
+        "--block-steps",
+        type=int,
+        metavar="K",
+        help="let each device train on its own, and average the parameters after each K steps, instead of exchanging "
+        "gradients in each step",
+    )
+    block.add_argument(
+        "--block-learning-rate", type=float, metavar="R", help="factor of the change of a block (default: 1)"
+    )
+    block.add_argument(
+        "--block-momentum",
+        type=float,
+        metavar="M",
+        help="share of the earlier blocks' change that is added (default: 1 - 1 / number of devices)",
+    )
+    block.add_argument("--block-nesterov", action="store_true", help="Nesterov's block momentum")
+    block.add_argument(
+        "--block-warmup-steps",
+        type=int,
+        metavar="N",
+        help="steps before the first block, after which all devices continue from the first one's parameters "
+        "(default: 0)",
+    )
+    block.add_argument(
+        "--block-reset-momentum", action="store_true", help="with sgd: set the momenta to 0 after each block"
+    )
     out = parser.add_argument_group("result")
     out.add_argument("--export", metavar="FOLDER", help="write a predictor (init_net.pb and predict_net.pb)")
     out.add_argument("--check-export", action="store_true", help="evaluate the exported predictor in a new process")
@@ -339,12 +367,30 @@ def parse(arguments: Sequence[str] | None = None) -> Options:
         warmup_epochs=found.warmup_epochs, warmup_start=found.warmup_start, norm_decay=not found.no_norm_decay,
         label_smoothing=found.label_smoothing, out=found.out, tensorboard=found.tensorboard, plot=found.plot,
         metrics=found.metrics or (str(Path(found.out) / "metrics.jsonl") if found.out else None),
-        effective=_effective(found),
+        block=_block_options(parser, found), effective=_effective(found),
     )  # fmt: skip
     problem = problem_of(options)
     if problem:
         parser.error(problem)
     return options
+
+
+def _block_options(parser: Parser, found: argparse.Namespace) -> BlockOptions | None:
+    """Return the options of block-wise updates, or None; the others need ``--block-steps``."""
+    if found.block_steps is not None:
+        return BlockOptions(
+            found.block_steps,
+            1.0 if found.block_learning_rate is None else found.block_learning_rate,
+            found.block_momentum,
+            found.block_nesterov,
+            found.block_warmup_steps or 0,
+            found.block_reset_momentum,
+        )
+    given = {name: value for name, value in vars(found).items() if name.startswith("block_")}
+    for name, value in given.items():
+        if value is not None and value is not False:
+            parser.error(f"--{name.replace('_', '-')}: needs --block-steps")
+    return None
 
 
 def _with_config(parser: Parser, given: list[str]) -> list[str]:

@@ -24,6 +24,7 @@ from netbuilder.parallel import (
     RunInitNet,
     RunNet,
     feed_shares,
+    finish_block,
     gather_shares,
     loss_reader,
     prefetch,
@@ -194,6 +195,8 @@ class Run:
                 if stop():
                     return None
             self._add(self._reader.last())
+            if self.options.block is not None:
+                finish_block(self._model, workspace=self._workspace)  # evaluation is of one model
         seconds, wait = time.perf_counter() - began, input.state().wait
         epoch = Epoch(
             self._losses / max(self._seen, 1), self._right / max(self._seen, 1), progress.rate, wait, seconds,
@@ -349,9 +352,11 @@ class Run:
     def _identity(self) -> dict[str, Any]:
         """Options that must be the same in a checkpoint and in the run that resumes from it."""
         options = self.options
-        return {"--model": options.model, "--batch": options.batch, "--seed": options.seed,
-                "training samples": len(self._train_images), "--optimizer": options.optimizer,
-                "--ema (moving averages)": bool(self._averages)}  # fmt: skip
+        found = {"--model": options.model, "--batch": options.batch, "--seed": options.seed,
+                 "training samples": len(self._train_images), "--optimizer": options.optimizer,
+                 "--ema (moving averages)": bool(self._averages),
+                 "--block-steps": options.block and options.block.steps}  # fmt: skip
+        return {**found, "number of devices": len(options.devices)} if options.block else found
 
     def _rates(self) -> dict[str, Any]:
         options = self.options
@@ -362,8 +367,14 @@ class Run:
                 "--nesterov": options.nesterov, "--optimizer-arg": dict(options.optimizer_args),
                 "--mixup": options.mixup, "--cutmix": options.cutmix, "--ema": options.average_decay,
                 "--rand-augment": list(options.input.rand_augment or ()),
-                "--weight-decay": options.weight_decay, "--dtype": options.dtype,
+                "--weight-decay": options.weight_decay, "--dtype": options.dtype, **self._block_rates(),
                 "number of devices": len(options.devices)}  # fmt: skip
+
+    def _block_rates(self) -> dict[str, Any]:
+        if (block := self.options.block) is None:
+            return {}
+        return {"--block-learning-rate": block.learning_rate, "--block-momentum": block.momentum,
+                "--block-nesterov": block.nesterov, "--block-reset-momentum": block.resets_momentum}  # fmt: skip
 
     def evaluate(self) -> float:
         """Return the accuracy in test mode on all held-out samples, each counted once."""

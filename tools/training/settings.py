@@ -8,7 +8,26 @@ from typing import Any
 
 from netbuilder.tools.training.input_options import InputOptions
 
-__all__ = ["Options"]
+__all__ = ["BlockOptions", "Options"]
+
+
+@dataclass(frozen=True)
+class BlockOptions:
+    """Devices train on their own and are brought together by block-wise updates, see ``Parallelize_BMUF``.
+
+    Args:
+        steps: length of a block.
+        learning_rate, momentum, nesterov: of the rule; a momentum of None is 1 - 1 / number of devices.
+        warmup_steps: before the first block.
+        resets_momentum: set the momenta of the devices' own updates to 0 after each block.
+    """
+
+    steps: int
+    learning_rate: float = 1.0
+    momentum: float | None = None
+    nesterov: bool = False
+    warmup_steps: int = 0
+    resets_momentum: bool = False
 
 
 @dataclass(frozen=True)
@@ -54,6 +73,7 @@ class Options:
         least_improvement: by how much a result must be better to count.
         out: folder of the run, or None.
         metrics, tensorboard, plot: files for metrics, or None.
+        block: block-wise updates; None: gradients are exchanged in each step.
         effective: all options by name, in the form of a file for ``--config``.
     """
 
@@ -105,6 +125,7 @@ class Options:
     metrics: str | None = None
     tensorboard: str | None = None
     plot: str | None = None
+    block: BlockOptions | None = None
     effective: Mapping[str, Any] = field(default_factory=dict, compare=False)
 
     @property

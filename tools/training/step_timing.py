@@ -8,6 +8,7 @@ from dataclasses import dataclass, field
 from netbuilder.graph.replicas import Replicas
 from netbuilder.model import ModelHelper
 from netbuilder.parallel.accumulate import net_names
+from netbuilder.parallel.blocks import count_iterations
 from netbuilder.runtime import Workspace
 from netbuilder.runtime.profile.timing import Recorder
 
@@ -67,6 +68,7 @@ class StepTiming:
             weight = 1 if once else record.accumulate_steps
             self._add(recorder, first, weight, seconds)
             first += len(net.program)
+        count_iterations(self.model, 1, workspace=self.workspace)
         whole = sum(seconds.values())
         if whole > 0 and (whole < self._least or not self._least):
             self._least = whole

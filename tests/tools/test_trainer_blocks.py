@@ -1,0 +1,115 @@
+"""netbuilder-train --block-steps: devices train on their own between block-wise updates."""
+
+import numpy as np
+import pytest
+
+from netbuilder.graph.replicas import Replicas
+from netbuilder.proto import NetError
+from netbuilder.tools.imagenet_trainer import main
+from netbuilder.tools.training.options import parse
+from netbuilder.tools.training.settings import BlockOptions
+from small_training import BASE, run_of
+
+BLOCKS = ["--devices=0,1", "--block-steps=3"]
+WAYS = {
+    "blocks": [],
+    "warm-up": ["--block-warmup-steps=5"],
+    "nesterov": ["--block-nesterov", "--block-momentum=0.6", "--block-learning-rate=0.9", "--block-reset-momentum"],
+    "adam": ["--optimizer=adam", "--learning-rate=0.01"],
+}
+
+
+def weights(run):
+    values = run.checkpoint().blobs
+    return [values[name] for name in ("fc1_w", "replica_1/fc1_w", "fc1_w_g")]
+
+
+@pytest.mark.parametrize("way", WAYS)
+def test_devices_agree_after_an_epoch_and_learn(way):
+    run = run_of(*BLOCKS, *WAYS[way])
+    epochs = [run.train_epoch(number) for number in range(1, 5)]
+    first, *others = weights(run)
+    assert all(np.array_equal(first, other) for other in others)
+    assert epochs[-1].loss < 0.7 * epochs[0].loss
+    assert run.checkpoint().blobs["block_iterations"].tolist() == [0]  # also with steps that were timed
+
+
+def test_devices_differ_within_a_block():
+    run = run_of(*BLOCKS)
+    run.train_epoch(1, stop=lambda: run.step == 2)
+    first, second, common = weights(run)
+    assert not np.array_equal(first, second) and not np.array_equal(first, common)
+    assert run.checkpoint().blobs["block_iterations"].tolist() == [2]
+
+
+@pytest.mark.parametrize("stop", [1, 2, 3])
+@pytest.mark.parametrize("way", WAYS)
+def test_resumed_to_the_bit_in_the_middle_of_an_epoch(way, stop):
+    arguments = [*BLOCKS, *WAYS[way]]
+    whole = run_of(*arguments)
+    for number in (1, 2):
+        whole.train_epoch(number)
+    first = run_of(*arguments)
+    first.train_epoch(1)
+    first.train_epoch(2, stop=lambda: first.step == stop)
+    again = run_of(*arguments)
+    assert again.resume(first.checkpoint(), "checkpoint") == []
+    again.train_epoch(2)
+    want, got = whole.checkpoint().blobs, again.checkpoint().blobs
+    assert want.keys() == got.keys()
+    assert [name for name in want if not np.array_equal(want[name], got[name])] == []
+
+
+def test_a_checkpoint_of_another_rule():
+    run = run_of(*BLOCKS)
+    run.train_epoch(1)
+    checkpoint = run.checkpoint()
+    with pytest.raises(NetError, match="number of devices was 2, now 3"):
+        run_of("--devices=0,1,2", "--block-steps=3").resume(checkpoint, "checkpoint")
+    with pytest.raises(NetError, match="--block-steps was 3, now None"):
+        run_of("--devices=0,1").resume(checkpoint, "checkpoint")
+    changed = run_of(*BLOCKS, "--block-momentum=0.1").resume(checkpoint, "checkpoint")
+    assert changed == ["--block-momentum was None, now 0.1"]
+
+
+def test_the_options():
+    assert parse([*BASE, "--devices=0,1"]).block is None
+    assert parse([*BASE, *BLOCKS]).block == BlockOptions(3)
+    options = parse([*BASE, *BLOCKS, *WAYS["nesterov"], "--block-warmup-steps=4"])
+    assert options.block == BlockOptions(3, 0.9, 0.6, True, 4, True)
+    run = run_of(*BLOCKS, *WAYS["nesterov"])
+    rule = Replicas.load(run._model.net.Proto()).block
+    assert (rule.iterations, rule.momentum, rule.lookahead, rule.learning_rate) == (3, 0.6, 0.6, 0.9)
+
+
+PROBLEMS = {
+    "--block-steps=0": "--block-steps: must be positive, got 0",
+    "--block-learning-rate=0": "--block-learning-rate: must be positive, got 0",
+    "--block-momentum=1": r"--block-momentum: must be in [0, 1), got 1",
+    "--block-warmup-steps=-1": "--block-warmup-steps: must not be negative, got -1",
+    "--accumulate-steps=2": "--accumulate-steps: cannot be combined with --block-steps",
+    "--ema=0.9": "--ema: cannot be combined with --block-steps",
+    "--block-reset-momentum --momentum=0": "--block-reset-momentum: needs --optimizer sgd with a --momentum",
+}
+
+
+@pytest.mark.parametrize("given", PROBLEMS)
+def test_problems(given, capsys):
+    with pytest.raises(SystemExit):
+        parse([*BASE, "--devices=0,1", "--block-steps=3", *given.split()])
+    assert PROBLEMS[given] in capsys.readouterr().err
+
+
+@pytest.mark.parametrize("given", ["--block-momentum=0", "--block-nesterov", "--block-warmup-steps=2"])
+def test_options_without_blocks(given, capsys):
+    with pytest.raises(SystemExit):
+        parse([*BASE, given])
+    assert f"{given.partition('=')[0]}: needs --block-steps" in capsys.readouterr().err
+
+
+def test_the_command(tmp_path, capsys):
+    folder = tmp_path / "out"
+    arguments = ["--cpu", "--model=mlp", "--epochs=1", *BLOCKS, "--export", str(folder)]
+    assert main(arguments) == 0
+    assert "parameters averaged after each 3 steps" in capsys.readouterr().out
+    assert (folder / "predict_net.pb").exists()

@@ -10,6 +10,7 @@ from golden_builders import names_of_calls
 from netbuilder import optimizers, parallel
 from netbuilder.exchange import load_checkpoint, save_checkpoint, take_checkpoint
 from netbuilder.graph.block_updates import BlockRule
+from netbuilder.graph.checks import Rule, check_net
 from netbuilder.graph.net_names import reset_names
 from netbuilder.graph.replicas import Replicas
 from netbuilder.model import ModelHelper, brew
@@ -411,6 +412,19 @@ def test_nothing_is_exchanged_within_a_block():
         touched = {record.devices.replica_of(blob) for blob in (*op.input, *op.output)} - {None}
         assert len(touched) == 1, op
     assert model.parameter_copies == {}  # a norm of gradients is that of one replica
+
+
+def test_the_checks_of_a_net_know_that_nothing_is_exchanged():
+    def found(model):
+        everything = check_net(model.net, init_net=model.param_init_net, available=inputs)
+        return [finding.rule for finding in everything]
+
+    inputs = [f"cpu_{device}/{name}" for device in (0, 1) for name in ("data", "label")]
+    model, _ = build(2, mlp, momentum_sgd)
+    assert found(model) == []
+    update = next(op for op in model.net.Proto().op if op.type == "MomentumSGDUpdate" and "cpu_1/fc1_w" in op.output)
+    update.input[0] = "cpu_0/fc1_w_grad"  # another replica's gradient
+    assert Rule.UNREDUCED_GRADIENT in found(model)
 
 
 @pytest.mark.filterwarnings("ignore:GPUs .* are not on this machine", "ignore:use_nccl=True")

@@ -78,7 +78,7 @@ def _of_replicas(place: Place, record: Replicas, flow: _GradientFlow) -> Iterato
                     maker,
                     blob=blob,
                 )
-            elif missing := everyone - flow.sources.get(blob, _NONE):
+            elif missing := (everyone if record.block is None else {replica}) - flow.sources.get(blob, _NONE):
                 known = [record.devices.scopes[i] for i in sorted(everyone - missing)]
                 made = place.net.op[maker].debug_info if maker is not None else ""
                 yield place.finding(

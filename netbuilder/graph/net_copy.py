@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any
 
 from netbuilder.graph.defuse import operators_between, undefined_inputs
@@ -11,7 +11,7 @@ from netbuilder.graph.scope import SEPARATOR
 from netbuilder.proto import NetDef, NetError, OperatorDef
 from netbuilder.proto.depth import deep_nets
 
-__all__ = ["copy_net", "copy_part", "prefixed"]
+__all__ = ["copy_net", "copy_operators", "copy_part", "join_parts", "prefixed"]
 
 RemapFunction = Callable[[OperatorDef, str, Mapping[str, str]], Any]
 """Called with a copied operator, the prefix of the blobs that the copy writes, and the mapping of names."""
@@ -136,3 +136,33 @@ def prefixed(net: NetDef, scope: str) -> NetDef:
     copy.CopyFrom(net)
     rename_blobs(copy, lambda name: name if name.startswith(scope) else scope + name)
     return copy
+
+
+def copy_operators(net: NetDef, name: str, indices: Iterable[int]) -> NetDef:
+    """Return a net of some of a net's operators, in this order, under another name.
+
+    What they read and do not write before becomes external inputs; there are no external outputs (see ``join_parts``).
+    """
+    part = NetDef()
+    part.CopyFrom(net)
+    del part.op[:], part.external_input[:], part.external_output[:]
+    part.name = name
+    made: set[str] = set()
+    read: dict[str, None] = {}
+    for index in indices:
+        op = net.op[index]
+        read.update((blob, None) for blob in op.input if blob not in made)
+        made.update(op.output)
+        part.op.add().CopyFrom(op)
+    part.external_input.extend(read)
+    return part
+
+
+def join_parts(net: NetDef, parts: Sequence[NetDef]) -> None:
+    """Declare as external outputs of each part what other parts read, and the outputs of the whole net."""
+    for part in parts:
+        wanted = {
+            *net.external_output,
+            *(blob for other in parts if other is not part for blob in other.external_input),
+        }
+        part.external_output.extend(sorted(wanted.intersection(blob for op in part.op for blob in op.output)))

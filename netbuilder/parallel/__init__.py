@@ -3,6 +3,7 @@
 from netbuilder.graph.replicas import GradientGroup, Replicas, has_record
 from netbuilder.parallel.accumulate import forget_gradients, pending_steps
 from netbuilder.parallel.blocks import RunWarmup, finish_block
+from netbuilder.parallel.data_parallel import DataParallel, Output
 from netbuilder.parallel.input import loss_reader, prefetch
 from netbuilder.parallel.memory import OptimizeGradientMemory
 from netbuilder.parallel.parallelize import Parallelize, Parallelize_CPU, Parallelize_GPU, Parallelize_iDeep
@@ -19,17 +20,22 @@ from netbuilder.parallel.running import (
 )
 from netbuilder.parallel.shares import feed_shares, gather_shares, share_sizes
 from netbuilder.parallel.synchronize import AddBlobSync, FinalizeAfterCheckpoint, Synchronize
+from netbuilder.parallel.work_pool import Parallel, Parallelizable
 
 __all__ = [
     "AddBlobSync",
     "ConvertNetForDevice",
     "CreateNet",
+    "DataParallel",
     "ExtractPredictorNet",
     "FinalizeAfterCheckpoint",
     "GetCheckpointParams",
     "GetLearningRateBlobNames",
     "GradientGroup",
     "OptimizeGradientMemory",
+    "Output",
+    "Parallel",
+    "Parallelizable",
     "Parallelize",
     "Parallelize_BMUF",
     "Parallelize_CPU",

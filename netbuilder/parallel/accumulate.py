@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Iterable
 
 from netbuilder.graph.blob import BlobReference, GradientSlice
 from netbuilder.graph.memory_budget import clear_stored_budget
+from netbuilder.graph.net_copy import copy_operators, join_parts
 from netbuilder.graph.replicas import Replicas
 from netbuilder.graph.scope import DeviceScope, EmptyNameScope
 from netbuilder.model import ModelHelper
@@ -103,32 +103,11 @@ def created_nets(net: NetDef, record: Replicas) -> list[NetDef]:
         )
     ends = [rows[0], rows[-1] + 1] if rows else [last + 1]
     bounds = zip([0, *ends], [*ends, len(net.op)])
-    parts = [_part(net, name, range(*bound)) for name, bound in zip(net_names(net.name, record), bounds)]
+    parts = [copy_operators(net, name, range(*bound)) for name, bound in zip(net_names(net.name, record), bounds)]
     for part in parts[1:]:
         clear_stored_budget(part)  # an update has nothing to compute again
-    for part in parts:
-        wanted = {
-            *net.external_output,
-            *(blob for other in parts if other is not part for blob in other.external_input),
-        }
-        part.external_output.extend(sorted(wanted.intersection(blob for op in part.op for blob in op.output)))
+    join_parts(net, parts)
     return parts
-
-
-def _part(net: NetDef, name: str, indices: Iterable[int]) -> NetDef:
-    part = NetDef()
-    part.CopyFrom(net)
-    del part.op[:], part.external_input[:], part.external_output[:]
-    part.name = name
-    made: set[str] = set()
-    read: dict[str, None] = {}
-    for index in indices:
-        op = net.op[index]
-        read.update((blob, None) for blob in op.input if blob not in made)
-        made.update(op.output)
-        part.op.add().CopyFrom(op)
-    part.external_input.extend(read)
-    return part
 
 
 def pending_steps(model: ModelHelper, workspace: Workspace) -> int:

@@ -23,6 +23,7 @@ __all__ = [
     "GetLearningRateBlobNames",
     "RunInitNet",
     "RunNet",
+    "require_devices",
     "stripBlobName",
 ]
 
@@ -48,7 +49,7 @@ def RunInitNet(model: ModelHelper, *, overwrite: bool = False, workspace: Worksp
     init_net = model.param_init_net.Proto()
     if not record.gradients and not overwrite:
         _refuse_overwriting(model, init_net, workspace)
-    _require_devices(record, model.net.Proto())
+    require_devices(record, model.net.Proto())
     if net_names(model.net.Name(), record)[0] in workspace.nets() and not overwrite:
         raise NetError(
             f"net {model.net.Name()!r} exists already in the workspace, and its init net would restart the training; "
@@ -95,7 +96,7 @@ def CreateNet(
     """
     net = model.net.Proto()
     record = Replicas.load(net)
-    _require_devices(record, net)
+    require_devices(record, net)
     workspace = workspace or default.workspace()
     workspace.check_net(net, check)
     for part in created_nets(net, record):
@@ -213,7 +214,7 @@ def _outputs(net: NetDef) -> Iterable[str]:
     return dict.fromkeys(blob for op in net.op for blob in op.output)
 
 
-def _require_devices(record: Replicas, net: NetDef) -> None:
+def require_devices(record: Replicas, net: NetDef) -> None:
     """Raise DeviceError if a GPU of the record is missing."""
     if record.devices.device_type != PROTO_CUDA:
         return

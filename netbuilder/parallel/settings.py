@@ -14,7 +14,8 @@ from netbuilder.graph.scope import SEPARATOR, CurrentDeviceScope, CurrentNameSco
 from netbuilder.graph.source import warn_user
 from netbuilder.model import ModelHelper
 from netbuilder.ops.engines.arrays import gpu_count
-from netbuilder.proto import PROTO_CPU, PROTO_CUDA, DeviceError, NetError, UsageError
+from netbuilder.proto import PROTO_CPU, PROTO_CUDA, DeviceError, DeviceOption, NetError, UsageError
+from netbuilder.proto.errors import counted
 from netbuilder.runtime import NET_TYPES
 
 __all__ = [
@@ -30,6 +31,7 @@ __all__ = [
     "choose_devices",
     "refuse_unsupported",
     "warn_of_nccl",
+    "wrapper_devices",
 ]
 
 __getattr__ = moved_names(__name__, {"refuse_later_arguments": ":refuse_unsupported"})
@@ -226,3 +228,33 @@ def _numbers(devices: Any) -> tuple[int, ...]:
     if repeated := sorted({number for number in plain if plain.count(number) > 1}):
         raise NetError(f"devices must all be different, got {repeated} more than once in {list(plain)}")
     return plain
+
+
+def wrapper_devices(devices: Iterable[Any], cpu_device: bool) -> Devices:
+    """Return the devices of a wrapper.
+
+    Args:
+        devices: numbers, or DeviceOptions of one type.
+        cpu_device: what numbers are: replicas on the CPU, or GPUs.
+
+    Raises:
+        NetError: a device is repeated, negative or no device, or there is none.
+        DeviceError: this machine has no such GPU.
+    """
+    listed: Any = devices
+    if not isinstance(listed, (str, bytes)) and isinstance(listed, Iterable):
+        listed = list(listed)
+        options = [device for device in listed if isinstance(device, DeviceOption)]
+        if options:
+            kinds = {option.device_type for option in options}
+            if len(options) < len(listed) or len(kinds) > 1 or not kinds <= {PROTO_CPU, PROTO_CUDA}:
+                raise NetError(f"DataParallel: devices must be all CPU devices or all GPUs, got {listed}")
+            cpu_device, listed = kinds == {PROTO_CPU}, [option.device_id for option in options]
+        if not cpu_device and (
+            absent := [number for number in listed if isinstance(number, int) and number >= gpu_count()]
+        ):
+            raise DeviceError(
+                f"DataParallel: this machine has {counted(gpu_count(), 'usable GPU')}, so there is no GPU {absent}; "
+                "give others, or cpu_device=True for replicas on the CPU"
+            )
+    return choose_devices(listed, PROTO_CPU if cpu_device else PROTO_CUDA)

@@ -1,0 +1,694 @@
+"""DataParallel: a model on several devices that is called with arrays, as if it were a function."""
+
+from __future__ import annotations
+
+import enum
+import threading
+import weakref
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import dataclass, field
+from typing import Any
+
+import numpy as np
+
+from netbuilder.data.forking import renew_after_fork
+from netbuilder.graph.blob import BlobReference
+from netbuilder.graph.replicas import Replicas
+from netbuilder.model import ModelHelper
+from netbuilder.ops.engines.arrays import gpu_count
+from netbuilder.parallel.call_arguments import (
+    difference,
+    map_leaves,
+    named_arguments,
+    samples_of,
+    split_sizes,
+    take_leaves,
+)
+from netbuilder.parallel.settings import wrapper_devices
+from netbuilder.parallel.shares import SHARE_WEIGHT, share_sizes
+from netbuilder.parallel.wrapped_nets import (
+    Definition,
+    Kind,
+    Structure,
+    WrappedNet,
+    as_function,
+    build,
+    create,
+    create_parts,
+    initialize,
+    lacks_values,
+)
+from netbuilder.proto import ArgumentError, NetError, ShapeError, UsageError
+from netbuilder.proto.errors import counted
+from netbuilder.runtime import Workspace
+from netbuilder.runtime.execute.net import Clock
+from netbuilder.runtime.input.batches import Batch, Splitter
+
+__all__ = ["DataParallel", "Output"]
+
+_OPTIONS = frozenset(
+    {"broadcast_computed_params", "combine_spatial_bn", "dtype", "memory_budget", "net_type", "num_threads_per_device",
+     "optimize_gradient_memory", "outside_from_bytes", "peer_access", "reduce_update_broadcast", "shared_model",
+     "use_nccl"}
+)  # fmt: skip
+
+
+class Output:
+    """An array that the devices compute, read when it is needed.
+
+    ``np.asarray(output)`` and ``output.numpy()`` return it, ``float(output)`` a single number. It keeps its value
+    when the wrapper is called again.
+    """
+
+    __slots__ = ("__weakref__", "_call", "_losses", "_read", "_value")
+
+    def __init__(self, call: _Call, read: Callable[[], Any], losses: bool) -> None:
+        self._call: _Call | None = call
+        self._read = read
+        self._losses = losses  # it needs the losses' part of the forward pass too
+        self._value: Any = None
+
+    def numpy(self) -> Any:
+        """Return the array; it is computed and copied to the host at the first call.
+
+        Raises:
+            NetError: it cannot be computed any more.
+        """
+        call = self._call
+        if call is not None:
+            call.wrapper._take(call, self)
+        return self._value
+
+    def _fetch(self) -> None:
+        if self._call is not None:
+            self._value, self._call = self._read(), None
+
+    def __array__(self, dtype: Any = None, copy: bool | None = None) -> Any:
+        value = np.asarray(self.numpy(), dtype)
+        return value.copy() if copy else value
+
+    def __float__(self) -> float:
+        return float(self.numpy())
+
+    def __len__(self) -> int:
+        return len(self.numpy())
+
+    @property
+    def shape(self) -> tuple[int, ...]:
+        """The extents of the array, which is computed for them."""
+        found: tuple[int, ...] = np.shape(self.numpy())
+        return found
+
+    def __repr__(self) -> str:
+        return f"Output({self._value!r})" if self._call is None else "Output(not read yet)"
+
+
+class _Stage(enum.Enum):
+    """How far a call is."""
+
+    CALLED = "called"
+    LOSS = "loss"
+    BACKWARD = "backward"
+    DONE = "done"
+
+
+@dataclass(eq=False)
+class _Call:
+    """One call of a wrapper, with its arrays in buffers of the blobs until they are presented."""
+
+    wrapper: DataParallel
+    batches: list[Batch]
+    samples: int
+    sizes: list[int]
+    stage: _Stage = _Stage.CALLED
+    parts_run: int = 0  # of the three parts that make a step
+    lost: str = ""  # why it cannot be continued
+    outputs: weakref.WeakSet[Output] = field(default_factory=weakref.WeakSet)  # that have been returned
+
+    @property
+    def weights(self) -> list[float]:
+        """The share of the batch that each device has."""
+        return [size / self.samples if self.samples else 1 / len(self.sizes) for size in self.sizes]
+
+
+class DataParallel:
+    """A model with a replica on each of several devices, called with whole batches as if it were a function.
+
+    A call splits the arrays among its arguments over the devices along their first axis, in order, nested tuples, lists
+    and dicts included. Arrays without axes are given to all devices whole; all other values (numbers, strings, None)
+    are handed to the model when the nets are built, at the first call, and must be the same in later ones.
+
+    A training step is ``wrapper(x)``, ``wrapper.loss(y)``, ``wrapper.backward()`` and ``wrapper.step()``. It is one run
+    of one net, made by ``Parallelize``, which begins in ``step()``, unless an output is read before: what has
+    been computed until then is not computed again. In test mode a call runs at once. Several threads may use a
+    wrapper: each has a call of its own, and calls do not mix.
+
+    Args:
+        model: function that appends the forward pass of one replica: called with a ModelHelper and, in place of each
+            array, a blob that holds its part; returns blobs, or nested tuples, lists and dicts of them. In test mode
+            ``init_params`` of the ModelHelper is false. Or a ModelHelper without backward pass, whose nets
+            are copied; they are the same in test mode.
+        devices: numbers of GPUs, with ``cpu_device`` of replicas on the CPU; or DeviceOptions. None: one device, and
+            results are not put into tuples for each device.
+        loss: function that appends the losses of one replica: called with the ModelHelper, what ``model`` returned,
+            and the parts of the arguments of ``loss()``; returns a blob of one number, a mean over samples, or a list
+            of them, which are added.
+        optimizer: function that is called with the ModelHelper and appends the update of all parameters, such as
+            ``lambda helper: build_sgd(helper, 0.1)``; None: the wrapper is not for training.
+        cpu_device: whether numbers in ``devices`` are replicas on the CPU.
+        gather: return results of the whole batch instead of a tuple for each device: rows in the order of the samples,
+            numbers as means over the samples.
+        sync: compute outputs before a call returns, not when they are needed; results are the same.
+        batch_axes: name of an argument's array -> the axis of its samples, if it is not the first. Names are those of
+            the model's arguments, with "_0" or "_key" appended for each level of nesting. Gathered outputs are joined
+            along the axis that is given for the name of their blob.
+        dtypes: name of an argument's array -> the type it is converted to.
+        workspace: where the nets run; None: a new one.
+        name: name of the main net; None: that of ``model``.
+        arg_scope: arguments for all layer helpers, see ``ModelHelper``.
+        options: arguments of ``Parallelize``, such as ``shared_model``, ``net_type`` or ``memory_budget``.
+
+    Raises:
+        NetError: a device is repeated, or an argument is out of range.
+        DeviceError: a device does not exist.
+        TypeError: an argument is of the wrong type.
+
+    >>> from netbuilder.model import brew
+    >>> from netbuilder.optimizers import build_sgd
+    >>> def scores(helper, x):
+    ...     return brew.fc(helper, x, "scores", 4, 3)
+    >>> def loss(helper, scores, label):
+    ...     return helper.net.SoftmaxWithLoss([scores, label], ["softmax", "loss"])[1]
+    >>> net = DataParallel(scores, [0, 1], loss=loss, optimizer=lambda m: build_sgd(m, 0.1), cpu_device=True)
+    >>> outputs = net(np.ones((6, 4), np.float32))
+    >>> losses = net.loss(np.zeros(6, np.int32))
+    >>> net.backward()
+    >>> net.step()
+    >>> [[output.shape for output in of_device] for of_device in outputs], len(losses)
+    ([[(3, 3)], [(3, 3)]], 2)
+    >>> net
+    DataParallel(scores, CPU 0, 1; training)
+    """
+
+    def __init__(
+        self,
+        model: Any,
+        devices: Iterable[Any] | None = None,
+        *,
+        loss: Callable[..., Any] | None = None,
+        optimizer: Callable[[ModelHelper], Any] | None = None,
+        cpu_device: bool = False,
+        gather: bool = False,
+        sync: bool = False,
+        batch_axes: Mapping[str, int] | None = None,
+        dtypes: Mapping[str, Any] | None = None,
+        workspace: Workspace | None = None,
+        name: str | None = None,
+        arg_scope: Mapping[str, Any] | None = None,
+        **options: Any,
+    ) -> None:
+        function = as_function(model) if isinstance(model, ModelHelper) else model
+        if isinstance(function, type) or not callable(function):
+            raise TypeError(f"DataParallel: model must be a function or a ModelHelper, got {model!r}")
+        for what, given in (("loss", loss), ("optimizer", optimizer)):
+            if given is not None and not callable(given):
+                raise TypeError(f"DataParallel: {what} must be a function, or None, got {given!r}")
+        if optimizer is not None and loss is None:
+            raise NetError("DataParallel: an optimizer needs a loss; give loss=, a function that returns it")
+        if unknown := sorted(set(options) - _OPTIONS):
+            raise ArgumentError(
+                f"DataParallel: unknown options {unknown}; the options are {', '.join(sorted(_OPTIONS))}"
+            )
+        self._passes_through = devices is None
+        found = wrapper_devices([0] if devices is None else devices, cpu_device or devices is None and not gpu_count())
+        title = name or getattr(function, "__name__", "") or type(function).__name__
+        title = title if title != "<lambda>" else "model"
+        self._definition = Definition(title, function, loss, optimizer, found, arg_scope, options)
+        self._title = repr(model) if isinstance(model, ModelHelper) else title
+        self._gather, self._sync = gather or devices is None, sync
+        self._axes, self._dtypes = dict(batch_axes or {}), dict(dtypes or {})
+        self._workspace = workspace or Workspace()
+        self._training = optimizer is not None
+        self._clock = Clock()
+        self._nets: dict[Kind, WrappedNet] = {}
+        self._parts: list[str] = []
+        self._splitters: dict[tuple[str, ...], list[Splitter]] = {}
+        self._inputs: Structure | None = None
+        self._targets: Structure | None = None
+        self._fed_weights: list[float] = [1 / len(found)] * len(found)
+        self._present: _Call | None = None  # whose values the blobs hold
+        self._calls = threading.local()
+        self._lock = threading.RLock()
+        self._closed = False
+        renew_after_fork(self)
+
+    def renew(self) -> None:
+        """Make the lock free: in a forked process no other thread holds it."""
+        self._lock = threading.RLock()
+
+    def __enter__(self) -> DataParallel:
+        return self
+
+    def __exit__(self, *error: object) -> None:
+        self.close()
+
+    def __len__(self) -> int:
+        """The number of devices."""
+        return len(self._definition.devices)
+
+    def __repr__(self) -> str:
+        mode = "closed" if self._closed else "training" if self._training else "test"
+        devices = f"no split, {self._definition.devices}" if self._passes_through else str(self._definition.devices)
+        return f"DataParallel({self._title}, {devices}; {mode})"
+
+    @property
+    def workspace(self) -> Workspace:
+        """The workspace with the parameters, whose names begin with the replicas' scopes."""
+        return self._workspace
+
+    @property
+    def training(self) -> bool:
+        """Whether calls are in training mode."""
+        return self._training
+
+    @property
+    def model(self) -> ModelHelper:
+        """The model that ``Parallelize`` made, for checkpoints and learning rates: that for training, if there is one.
+
+        Raises:
+            UsageError: nothing has been called yet; the nets are built at the first call.
+        """
+        return self._net_of_parameters().helper
+
+    @property
+    def record(self) -> Replicas:
+        """The record of the replicas of ``model``."""
+        return self._net_of_parameters().record
+
+    def parameters(self) -> dict[str, Any]:
+        """Return the first replica's parameters by name, without its scope, the computed ones (BN) included."""
+        with self._lock:
+            record = self._net_of_parameters().record
+            names = {name: record.blobs(name)[0] for name in (*record.parameters, *record.computed)}
+            names.update((name, name) for name in record.outside)
+            return {name: self._workspace.fetch(blob) for name, blob in names.items()}
+
+    def _net_of_parameters(self) -> WrappedNet:
+        self._check_open()
+        for kind in Kind:
+            if kind in self._nets:
+                return self._nets[kind]
+        raise UsageError(f"{self!r}: the nets are built at the first call of a step; call the wrapper and loss() first")
+
+    # Modes.
+
+    def train(self, mode: bool = True) -> DataParallel:
+        """Let calls be in training mode, or in test mode; return the wrapper."""
+        self._training = bool(mode)
+        return self
+
+    def eval(self) -> DataParallel:
+        """Let calls be in test mode; return the wrapper."""
+        return self.train(False)
+
+    # A step.
+
+    def __call__(self, *inputs: Any, **named: Any) -> Any:
+        """Split a batch over the devices, and return the model's outputs.
+
+        Returns:
+            For each device a tuple of its outputs (``Output``), in the structure that the model returned. With
+            ``gather``, or without a device list, only that structure.
+
+        Raises:
+            NetError: the number of arguments or their structure differs from that of the model or of the first call.
+            ShapeError: the arrays have different numbers of samples, or fewer than there are devices.
+            UsageError: the wrapper is closed.
+        """
+        with self._lock:
+            self._check_open()
+            self._finish_call()
+            self._inputs, arrays = self._structured("inputs", self._definition.model, 1, inputs, named, self._inputs)
+            call = self._begin(arrays)
+            if self._training:
+                self._calls.current = call
+                if self._sync:
+                    self._run_parts(call, 1)
+            else:
+                self._calls.current = None
+                self._run_test(call)
+            return self._results(call, self._forward_net().outputs if self._training else self._nets[Kind.TEST].outputs)
+
+    def loss(self, *targets: Any, **named: Any) -> Any:
+        """Split the targets of the last call over the devices, and return the losses.
+
+        Returns:
+            For each device its loss (``Output``), or a tuple of them if the loss function returns a list. With
+            ``gather``, or without a device list, the mean over all samples.
+
+        Raises:
+            NetError, ShapeError: as for a call.
+            UsageError: there was no call in training mode, the wrapper has no loss, or it is closed.
+        """
+        with self._lock:
+            call = self._current("loss", _Stage.CALLED)
+            if self._definition.loss is None or self._definition.optimizer is None:
+                missing = "loss" if self._definition.loss is None else "optimizer"
+                raise UsageError(f"{self!r}: loss() needs a wrapper for training; give DataParallel {missing}=")
+            targets_of, arrays = self._structured("targets", self._definition.loss, 2, targets, named, self._targets)
+            samples = samples_of({**self._whole_sizes(call), **arrays}, self._axes, f"{self!r}: loss()")
+            self._check_samples(samples)
+            if Kind.TRAINING not in self._nets:
+                assert self._inputs is not None
+                self._build(Kind.TRAINING, targets_of)
+            self._targets = targets_of
+            call.samples, call.sizes = samples, share_sizes(samples, len(self))
+            call.batches += self._fill(arrays, call.sizes)
+            call.stage = _Stage.LOSS
+            if self._sync:
+                self._run_parts(call, 2)
+            return self._loss_results(call, self._nets[Kind.TRAINING])
+
+    def backward(self) -> None:
+        """Request the gradients of the losses of this call; they are computed and exchanged in ``step()``.
+
+        Raises:
+            UsageError: ``loss()`` was not called before, or the wrapper is closed.
+        """
+        with self._lock:
+            self._current("backward", _Stage.LOSS).stage = _Stage.BACKWARD
+
+    def step(self) -> None:
+        """Compute what has not been computed yet, and update the parameters.
+
+        Raises:
+            UsageError: ``backward()`` was not called before, or the wrapper is closed.
+            NetError, OperatorError: an operator failed; the message has its device.
+        """
+        with self._lock:
+            call = self._current("step", _Stage.BACKWARD)
+            call.stage = _Stage.DONE
+            self._run_parts(call, 3)
+
+    def wait(self) -> None:
+        """Wait until all GPUs have finished; results can be read without it."""
+        with self._lock:
+            self._check_open()
+            for net in self._nets.values():
+                if net.name in self._workspace.nets():
+                    self._workspace.net(net.name).finish()
+
+    def close(self) -> None:
+        """Remove the nets from the workspace; outputs stay readable. Calling it again has no effect."""
+        with self._lock:
+            if self._closed:
+                return
+            self._read_outputs()
+            self._closed = True
+            for name in [*(net.name for net in self._nets.values()), *filter(None, self._parts)]:
+                self._workspace.delete_net(name)
+
+    # Calls.
+
+    def _check_open(self) -> None:
+        if self._closed:
+            raise UsageError(f"{self!r} is closed; make another one")
+
+    def _current(self, what: str, stage: _Stage) -> _Call:
+        """Return this thread's call, which must be at ``stage``."""
+        self._check_open()
+        call: _Call | None = getattr(self._calls, "current", None)
+        if call is not None and call.lost:
+            raise NetError(f"{self!r}: {what}(): {call.lost}")
+        if call is None or call.stage is not stage:
+            first = {
+                _Stage.CALLED: "a call in training mode",
+                _Stage.LOSS: "loss()",
+                _Stage.BACKWARD: "backward()",
+            }[stage]
+            state = "there is none in this thread" if call is None else f"the last call is at: {call.stage.value}"
+            raise UsageError(f"{self!r}: {what}() must follow {first}, and {state}")
+        return call
+
+    def _finish_call(self) -> None:
+        """Do the forward pass of this thread's last call, if no output was read and no step done: it counts."""
+        call: _Call | None = getattr(self._calls, "current", None)
+        if call is not None and call.stage is not _Stage.DONE and not call.parts_run and not call.lost:
+            self._run_parts(call, 1)
+        self._calls.current = None
+
+    def _structured(
+        self,
+        what: str,
+        function: Callable[..., Any],
+        skipped: int,
+        args: tuple[Any, ...],
+        kwargs: dict[str, Any],
+        before: Structure | None,
+    ) -> tuple[Structure, dict[str, Any]]:
+        """Return the structure of a call's arguments, and its arrays by name.
+
+        Args:
+            what: the arguments, for messages.
+            function: whose arguments they are, after ``skipped`` other ones.
+            before: the structure of the first call, if there was one.
+        """
+        named = named_arguments(function, skipped, args, kwargs, f"{self!r}: {what}")
+        used = set() if what == "inputs" else set(self._inputs.names() if self._inputs else ())
+        found = [(name, *take_leaves(value, name, used)) for name, value in named]
+        arrays = {
+            name: value if hasattr(value, "__cuda_array_interface__") else np.asarray(value)
+            for _, _, leaves in found
+            for name, value in leaves.items()
+        }
+        structure = Structure(
+            tuple(value for _, value, _ in found[: len(args)]),
+            {key: value for key, (_, value, _) in zip(kwargs, found[len(args) :])},
+        )
+        if before is not None:
+            text = difference(structure.args, before.args, what) or difference(structure.kwargs, before.kwargs, what)
+            if text:
+                raise NetError(
+                    f"{self!r}: {text} in the first call; the nets are built for that, so give arguments of the same "
+                    "structure, and arrays for what changes"
+                )
+        return structure, arrays
+
+    def _check_samples(self, samples: int) -> None:
+        if 0 < samples < len(self):
+            raise ShapeError(
+                f"{self!r}: a batch of {counted(samples, 'sample')} cannot be split over {len(self)} devices; give at "
+                f"least {len(self)} samples, or fewer devices"
+            )
+
+    def _begin(self, arrays: dict[str, Any]) -> _Call:
+        samples = samples_of(arrays, self._axes, repr(self))
+        self._check_samples(samples)
+        if any(
+            0 in array.shape[axis : axis + 1] for name, array in arrays.items() for axis in [self._axes.get(name, 0)]
+        ):
+            raise ShapeError(f"{self!r}: the batch has no samples; give at least {len(self)}")
+        sizes = share_sizes(samples, len(self))
+        return _Call(self, self._fill(arrays, sizes), samples, sizes)
+
+    def _whole_sizes(self, call: _Call) -> dict[str, Any]:
+        """Return the number of samples of the inputs as if they were one array, to compare that of the targets."""
+        return {"inputs": np.empty((call.samples, 0))} if call.samples else {}
+
+    def _fill(self, arrays: dict[str, Any], sizes: list[int]) -> list[Batch]:
+        """Copy the parts of arrays into buffers of their blobs."""
+        if not arrays:
+            return []
+        devices = self._definition.devices
+        names = tuple(arrays)
+        splitters = self._splitters.get(names)
+        if splitters is None:
+            splitters = self._splitters[names] = [
+                Splitter(
+                    {blob: (blob,) for blob in map(scope.__add__, names)},
+                    {blob: self._workspace.make(blob) for blob in map(scope.__add__, names)},
+                    [option],
+                    {scope + name: dtype for name, dtype in self._dtypes.items() if name in arrays},
+                    even=False,
+                    same_length=False,
+                )
+                for scope, option in zip(devices.scopes, devices.options)
+            ]
+        parts = {name: split_sizes(sizes, array, self._axes.get(name, 0)) for name, array in arrays.items()}
+        return [
+            splitter.split({scope + name: of_name[k] for name, of_name in parts.items()})
+            for k, (scope, splitter) in enumerate(zip(devices.scopes, splitters))
+        ]
+
+    # Nets and runs.
+
+    def _build(self, kind: Kind, targets: Structure) -> WrappedNet:
+        assert self._inputs is not None
+        net = build(self._definition, kind, self._inputs, targets)
+        if kind is not Kind.TEST:
+            initialize(net, self._workspace)
+        create(net, kind, self._workspace, Clock() if kind is Kind.TEST else self._clock)
+        self._nets[kind] = net
+        return net
+
+    def _forward_net(self) -> WrappedNet:
+        """Return a net with the forward pass in training mode, whose parameters are initialized."""
+        found = self._nets.get(Kind.TRAINING) or self._nets.get(Kind.FORWARD)
+        return found or self._build(Kind.FORWARD, Structure())
+
+    def _run_test(self, call: _Call) -> None:
+        net = self._nets.get(Kind.TEST) or self._build(Kind.TEST, Structure())
+        if lacks_values(net, self._workspace):
+            self._forward_net()
+        self._present_batches(call)
+        self._workspace.run_net(net.name)
+        call.parts_run, call.stage = 1, _Stage.DONE
+
+    def _run_parts(self, call: _Call, end: int) -> None:
+        """Run the parts of a call that have not run, up to ``end``: all three are one run of the whole net."""
+        if call.lost:
+            raise NetError(f"{self!r}: {call.lost}")
+        if call.parts_run >= end:
+            return
+        net = self._nets.get(Kind.TRAINING)
+        done = call.parts_run
+        try:
+            self._present_batches(call)
+            self._feed_weights(call)
+            if net is None:
+                self._run_part(call, self._forward_net().name)
+            elif done == 0 and end == 3:
+                self._workspace.run_net(net.name)
+            else:
+                self._parts = self._parts or create_parts(net, self._workspace, self._clock)
+                for name in self._parts[done:end]:
+                    self._run_part(call, name)
+        except BaseException:
+            call.lost = "an operator failed in this call; call the wrapper again"
+            raise
+        call.parts_run = end
+        forward = self._nets.pop(Kind.FORWARD, None) if net is not None else None
+        if forward is not None:  # the net for training, built since then, has the same forward pass
+            self._workspace.delete_net(forward.name)
+
+    def _run_part(self, call: _Call, name: str) -> None:
+        """Run a part of a step: all parts are one iteration, on which random numbers depend."""
+        if name:
+            again = call.parts_run > 0
+            self._clock.iteration -= again
+            try:
+                self._workspace.run_net(name)
+            except BaseException:
+                self._clock.iteration += again
+                raise
+        call.parts_run += 1
+
+    def _present_batches(self, call: _Call) -> None:
+        """Make the arrays of a call the values of its blobs, after what the blobs hold has been read."""
+        if self._present is not call:
+            self._read_outputs()
+            before, self._present = self._present, call
+            if before is not None and before.stage is not _Stage.DONE:
+                before.lost = (
+                    "another call, of another thread or in test mode, has overwritten what this call computed; do not "
+                    "read outputs before step(), or use one wrapper for each thread"
+                )
+        for batch in call.batches:
+            batch.present(self._workspace)
+        call.batches = []
+
+    def _feed_weights(self, call: _Call) -> None:
+        """Feed the weights of the shares in a training net, if they differ from those of the last call."""
+        if Kind.TRAINING not in self._nets:
+            return
+        weights = call.weights
+        if weights != self._fed_weights:
+            for blob, weight in zip(self._definition.devices.copies(SHARE_WEIGHT), weights):
+                self._workspace.feed(blob, np.array([weight * len(self)], np.float32))
+            self._fed_weights = weights
+
+    # Results.
+
+    def _take(self, call: _Call, output: Output) -> None:
+        """Compute an output that is not read yet, and read it."""
+        with self._lock:
+            if output._call is None:
+                return
+            if not call.parts_run or output._losses and call.parts_run < 2:
+                self._check_open()
+                self._run_parts(call, 2 if output._losses else 1)
+            if self._present is not call:
+                raise NetError(f"{self!r}: {call.lost or 'the output was overwritten'}")
+            output._fetch()
+
+    def _read_outputs(self) -> None:
+        """Read the outputs that somebody holds, before their blobs get other values."""
+        call = self._present
+        if call is not None:
+            for output in list(call.outputs):
+                if call.parts_run > output._losses:
+                    output._fetch()
+
+    def _results(self, call: _Call, outputs: list[Any]) -> Any:
+        if self._gather:
+            return _joined(outputs, lambda blobs: self._output(call, lambda: self._gathered(call, blobs)))
+
+        def single(leaf: Any, path: str) -> Any:
+            return self._output(call, lambda: self._fetched(leaf)) if isinstance(leaf, BlobReference) else leaf
+
+        found = [map_leaves(single, value, "") for value in outputs]
+        return tuple(tuple(value) if isinstance(value, (tuple, list)) else (value,) for value in found)
+
+    def _loss_results(self, call: _Call, net: WrappedNet) -> Any:
+        if self._gather:
+            found = _joined(
+                [tuple(losses) for losses in net.losses],
+                lambda blobs: self._output(call, lambda: self._gathered(call, blobs), losses=True),
+            )
+            return found[0] if net.single else found
+        of_devices = tuple(
+            tuple(self._output(call, lambda loss=loss: self._fetched(loss), losses=True) for loss in losses)  # type: ignore[misc]
+            for losses in net.losses
+        )
+        return tuple(losses[0] for losses in of_devices) if net.single else of_devices
+
+    def _output(self, call: _Call, read: Callable[[], Any], *, losses: bool = False) -> Output:
+        output = Output(call, read, losses)
+        call.outputs.add(output)
+        return output
+
+    def _fetched(self, blob: BlobReference) -> Any:
+        return self._workspace.fetch(str(blob))
+
+    def _gathered(self, call: _Call, blobs: list[BlobReference]) -> Any:
+        """Return rows of all devices in the order of the samples; the mean of numbers, weighted by the shares."""
+        values = [np.asarray(self._fetched(blob)) for blob in blobs]
+        if len(values) == 1:
+            return values[0]
+        if values[0].ndim == 0:
+            return np.average(values, weights=call.weights).astype(values[0].dtype)
+        name = self._definition.devices.short_name(str(blobs[0]))
+        axis = self._axes.get(name, 0)
+        wrong = [value.shape for value, size in zip(values, call.sizes) if value.shape[axis : axis + 1] != (size,)]
+        if call.samples and wrong:
+            raise ShapeError(
+                f"{self!r}: output {name!r} of shape {wrong[0]} cannot be gathered: it must have one row for each of "
+                f"the device's samples along axis {axis}; return it without gather=True, or name its axis in batch_axes"
+            )
+        return np.concatenate(values, axis)
+
+
+def _joined(values: list[Any], join: Callable[[list[BlobReference]], Any]) -> Any:
+    """Return the structure of the first value, each leaf joined with the same leaf of the others."""
+    flat: list[list[Any]] = []
+    for value in values:
+        leaves: list[Any] = []
+        map_leaves(lambda leaf, path, leaves=leaves: leaves.append(leaf), value, "")  # type: ignore[misc]
+        flat.append(leaves)
+    groups = iter(zip(*flat))
+
+    def of_all(leaf: Any, path: str) -> Any:
+        group = list(next(groups))
+        return join(group) if isinstance(leaf, BlobReference) else leaf
+
+    return map_leaves(of_all, values[0], "")

@@ -34,7 +34,14 @@ _EXPORTS = {
     ],
     "netbuilder.graph": ["BlobReference", "DeviceScope", "ExecutionStep", "NameScope", "Net", "Plan"],
     "netbuilder.model": ["ModelHelper", "brew"],
-    "netbuilder.parallel": ["ExtractPredictorNet", "Parallelize", "Parallelize_CPU", "Parallelize_GPU", "Replicas"],
+    "netbuilder.parallel": [
+        "DataParallel",
+        "ExtractPredictorNet",
+        "Parallelize",
+        "Parallelize_CPU",
+        "Parallelize_GPU",
+        "Replicas",
+    ],
     "netbuilder.proto": [
         "ArgumentError",
         "BlobError",
@@ -72,6 +79,7 @@ if TYPE_CHECKING:
     from netbuilder.graph import Plan as Plan
     from netbuilder.model import ModelHelper as ModelHelper
     from netbuilder.model import brew as brew
+    from netbuilder.parallel import DataParallel as DataParallel
     from netbuilder.parallel import ExtractPredictorNet as ExtractPredictorNet
     from netbuilder.parallel import Parallelize as Parallelize
     from netbuilder.parallel import Parallelize_CPU as Parallelize_CPU

@@ -118,6 +118,7 @@ class _Call:
 
     wrapper: DataParallel
     batches: list[Batch]
+    training: bool
     samples: int
     sizes: list[int]
     stage: _Stage = _Stage.CALLED
@@ -223,15 +224,16 @@ class DataParallel:
         found = wrapper_devices([0] if devices is None else devices, cpu_device or devices is None and not gpu_count())
         title = name or getattr(function, "__name__", "") or type(function).__name__
         title = title if title != "<lambda>" else "model"
-        self._definition = Definition(title, function, loss, optimizer, found, arg_scope, options)
+        unique = ModelHelper(title).net.Name()
+        self._definition = Definition(unique, function, loss, optimizer, found, arg_scope, options)
         self._title = repr(model) if isinstance(model, ModelHelper) else title
         self._gather, self._sync = gather or devices is None, sync
         self._axes, self._dtypes = dict(batch_axes or {}), dict(dtypes or {})
         self._workspace = workspace or Workspace()
         self._training = optimizer is not None
-        self._clock = Clock()
+        self._clocks = {True: Clock(), False: Clock()}  # of training, and of test mode
         self._nets: dict[Kind, WrappedNet] = {}
-        self._parts: list[str] = []
+        self._parts: dict[Kind, list[str]] = {}
         self._splitters: dict[tuple[str, ...], list[Splitter]] = {}
         self._inputs: Structure | None = None
         self._targets: Structure | None = None
@@ -329,15 +331,11 @@ class DataParallel:
             self._check_open()
             self._finish_call()
             self._inputs, arrays = self._structured("inputs", self._definition.model, 1, inputs, named, self._inputs)
-            call = self._begin(arrays)
-            if self._training:
-                self._calls.current = call
-                if self._sync:
-                    self._run_parts(call, 1)
-            else:
-                self._calls.current = None
-                self._run_test(call)
-            return self._results(call, self._forward_net().outputs if self._training else self._nets[Kind.TEST].outputs)
+            call = self._calls.current = self._begin(arrays)
+            net = self._forward_net(self._training)
+            if self._sync or not self._training:
+                self._run_parts(call, 1)
+            return self._results(call, net.outputs)
 
     def loss(self, *targets: Any, **named: Any) -> Any:
         """Split the targets of the last call over the devices, and return the losses.
@@ -348,26 +346,28 @@ class DataParallel:
 
         Raises:
             NetError, ShapeError: as for a call.
-            UsageError: there was no call in training mode, the wrapper has no loss, or it is closed.
+            UsageError: there was no call, the wrapper has no loss or is closed, or there is no optimizer for a call in
+                training mode.
         """
         with self._lock:
             call = self._current("loss", _Stage.CALLED)
-            if self._definition.loss is None or self._definition.optimizer is None:
-                missing = "loss" if self._definition.loss is None else "optimizer"
-                raise UsageError(f"{self!r}: loss() needs a wrapper for training; give DataParallel {missing}=")
+            missing = "loss" if self._definition.loss is None else "optimizer"
+            if self._definition.loss is None or call.training and self._definition.optimizer is None:
+                raise UsageError(f"{self!r}: loss() needs another argument of DataParallel; give {missing}=")
             targets_of, arrays = self._structured("targets", self._definition.loss, 2, targets, named, self._targets)
             samples = samples_of({**self._whole_sizes(call), **arrays}, self._axes, f"{self!r}: loss()")
             self._check_samples(samples)
-            if Kind.TRAINING not in self._nets:
-                assert self._inputs is not None
-                self._build(Kind.TRAINING, targets_of)
+            kind = Kind.TRAINING if call.training else Kind.VALIDATION
+            if kind not in self._nets:
+                self._build(kind, targets_of)
+                call.parts_run = call.parts_run if call.training else 0  # it kept too little for the losses
             self._targets = targets_of
             call.samples, call.sizes = samples, share_sizes(samples, len(self))
             call.batches += self._fill(arrays, call.sizes)
             call.stage = _Stage.LOSS
-            if self._sync:
+            if self._sync or not call.training:
                 self._run_parts(call, 2)
-            return self._loss_results(call, self._nets[Kind.TRAINING])
+            return self._loss_results(call, self._nets[kind])
 
     def backward(self) -> None:
         """Request the gradients of the losses of this call; they are computed and exchanged in ``step()``.
@@ -405,7 +405,10 @@ class DataParallel:
                 return
             self._read_outputs()
             self._closed = True
-            for name in [*(net.name for net in self._nets.values()), *filter(None, self._parts)]:
+            for name in [
+                *(net.name for net in self._nets.values()),
+                *(n for part in self._parts.values() for n in part),
+            ]:
                 self._workspace.delete_net(name)
 
     # Calls.
@@ -420,9 +423,11 @@ class DataParallel:
         call: _Call | None = getattr(self._calls, "current", None)
         if call is not None and call.lost:
             raise NetError(f"{self!r}: {what}(): {call.lost}")
+        if call is not None and not call.training and stage is not _Stage.CALLED:
+            raise UsageError(f"{self!r}: {what}() needs a call in training mode; call train() before")
         if call is None or call.stage is not stage:
             first = {
-                _Stage.CALLED: "a call in training mode",
+                _Stage.CALLED: "a call",
                 _Stage.LOSS: "loss()",
                 _Stage.BACKWARD: "backward()",
             }[stage]
@@ -433,7 +438,7 @@ class DataParallel:
     def _finish_call(self) -> None:
         """Do the forward pass of this thread's last call, if no output was read and no step done: it counts."""
         call: _Call | None = getattr(self._calls, "current", None)
-        if call is not None and call.stage is not _Stage.DONE and not call.parts_run and not call.lost:
+        if call is not None and call.training and call.stage is not _Stage.DONE and not (call.parts_run or call.lost):
             self._run_parts(call, 1)
         self._calls.current = None
 
@@ -489,7 +494,7 @@ class DataParallel:
         ):
             raise ShapeError(f"{self!r}: the batch has no samples; give at least {len(self)}")
         sizes = share_sizes(samples, len(self))
-        return _Call(self, self._fill(arrays, sizes), samples, sizes)
+        return _Call(self, self._fill(arrays, sizes), self._training, samples, sizes)
 
     def _whole_sizes(self, call: _Call) -> dict[str, Any]:
         """Return the number of samples of the inputs as if they were one array, to compare that of the targets."""
@@ -525,24 +530,19 @@ class DataParallel:
     def _build(self, kind: Kind, targets: Structure) -> WrappedNet:
         assert self._inputs is not None
         net = build(self._definition, kind, self._inputs, targets)
-        if kind is not Kind.TEST:
+        if not kind.in_test_mode:
             initialize(net, self._workspace)
-        create(net, kind, self._workspace, Clock() if kind is Kind.TEST else self._clock)
+        create(net, kind, self._workspace, self._clocks[not kind.in_test_mode])
         self._nets[kind] = net
         return net
 
-    def _forward_net(self) -> WrappedNet:
-        """Return a net with the forward pass in training mode, whose parameters are initialized."""
-        found = self._nets.get(Kind.TRAINING) or self._nets.get(Kind.FORWARD)
-        return found or self._build(Kind.FORWARD, Structure())
-
-    def _run_test(self, call: _Call) -> None:
-        net = self._nets.get(Kind.TEST) or self._build(Kind.TEST, Structure())
-        if lacks_values(net, self._workspace):
-            self._forward_net()
-        self._present_batches(call)
-        self._workspace.run_net(net.name)
-        call.parts_run, call.stage = 1, _Stage.DONE
+    def _forward_net(self, training: bool) -> WrappedNet:
+        """Return a net with the forward pass, whose parameters are initialized."""
+        whole, alone = (Kind.TRAINING, Kind.FORWARD) if training else (Kind.VALIDATION, Kind.TEST)
+        net = self._nets.get(whole) or self._nets.get(alone) or self._build(alone, Structure())
+        if not training and lacks_values(net, self._workspace):
+            self._forward_net(True)
+        return net
 
     def _run_parts(self, call: _Call, end: int) -> None:
         """Run the parts of a call that have not run, up to ``end``: all three are one run of the whole net."""
@@ -550,36 +550,41 @@ class DataParallel:
             raise NetError(f"{self!r}: {call.lost}")
         if call.parts_run >= end:
             return
-        net = self._nets.get(Kind.TRAINING)
-        done = call.parts_run
+        kind = Kind.TRAINING if call.training else Kind.VALIDATION
+        net, done = self._nets.get(kind), call.parts_run
         try:
             self._present_batches(call)
             self._feed_weights(call)
             if net is None:
-                self._run_part(call, self._forward_net().name)
+                self._run_part(call, self._forward_net(call.training).name)
             elif done == 0 and end == 3:
                 self._workspace.run_net(net.name)
             else:
-                self._parts = self._parts or create_parts(net, self._workspace, self._clock)
-                for name in self._parts[done:end]:
-                    self._run_part(call, name)
+                self._run_some(call, net, kind, end)
         except BaseException:
             call.lost = "an operator failed in this call; call the wrapper again"
             raise
         call.parts_run = end
-        forward = self._nets.pop(Kind.FORWARD, None) if net is not None else None
+        forward = self._nets.pop(Kind.FORWARD, None) if net is not None and call.training else None
         if forward is not None:  # the net for training, built since then, has the same forward pass
             self._workspace.delete_net(forward.name)
+
+    def _run_some(self, call: _Call, net: WrappedNet, kind: Kind, end: int) -> None:
+        """Run the parts of a step that have not run, up to ``end``, one by one."""
+        if kind not in self._parts:
+            self._parts[kind] = create_parts(net, self._workspace, self._clocks[call.training])
+        for name in self._parts[kind][call.parts_run : end]:
+            self._run_part(call, name)
 
     def _run_part(self, call: _Call, name: str) -> None:
         """Run a part of a step: all parts are one iteration, on which random numbers depend."""
         if name:
-            again = call.parts_run > 0
-            self._clock.iteration -= again
+            clock, again = self._clocks[call.training], call.parts_run > 0
+            clock.iteration -= again
             try:
                 self._workspace.run_net(name)
             except BaseException:
-                self._clock.iteration += again
+                clock.iteration += again
                 raise
         call.parts_run += 1
 
@@ -599,7 +604,7 @@ class DataParallel:
 
     def _feed_weights(self, call: _Call) -> None:
         """Feed the weights of the shares in a training net, if they differ from those of the last call."""
-        if Kind.TRAINING not in self._nets:
+        if not call.training or Kind.TRAINING not in self._nets:
             return
         weights = call.weights
         if weights != self._fed_weights:

@@ -53,7 +53,18 @@ class Kind(enum.Enum):
 
     TRAINING = "training"  #: forward pass, losses, backward pass and update
     FORWARD = "forward"  #: the forward pass in training mode; its init net is that of TRAINING without the optimizer's
-    TEST = "test"  #: the forward pass in test mode, without an init net
+    VALIDATION = "validation"  #: forward pass and losses in test mode
+    TEST = "test"  #: the forward pass in test mode
+
+    @property
+    def in_test_mode(self) -> bool:
+        """Whether it uses the parameters of another net, and its init net fills none."""
+        return self in (Kind.VALIDATION, Kind.TEST)
+
+    @property
+    def has_losses(self) -> bool:
+        """Whether it computes losses."""
+        return self in (Kind.TRAINING, Kind.VALIDATION)
 
 
 @dataclass(frozen=True)
@@ -145,11 +156,9 @@ def build(definition: Definition, kind: Kind, inputs: Structure, targets: Struct
         NetError: the functions make different outputs on the devices, no loss, or overwrite an input.
     """
     trains = kind is Kind.TRAINING
-    helper = ModelHelper(
-        definition.name if trains else f"{definition.name}_{kind.value}",
-        init_params=kind is not Kind.TEST,
-        arg_scope=definition.arg_scope,
-    )
+    helper = ModelHelper(definition.name, init_params=not kind.in_test_mode, arg_scope=definition.arg_scope)
+    for net, suffix in ((helper.net, ""), (helper.param_init_net, "_init")):
+        net.Proto().name = definition.name + suffix  # names made from it, and random streams, are those of all kinds
     outputs: list[Any] = []
     losses: list[list[BlobReference]] = []
     single: list[bool] = []
@@ -157,7 +166,7 @@ def build(definition: Definition, kind: Kind, inputs: Structure, targets: Struct
     def forward(helper: ModelHelper, scale: float) -> list[Any]:
         args, kwargs = inputs.blobs()
         outputs.append(definition.model(helper, *args, **kwargs))
-        if not trains:
+        if not kind.has_losses:
             return []
         assert definition.loss is not None
         args, kwargs = targets.blobs()
@@ -180,6 +189,8 @@ def build(definition: Definition, kind: Kind, inputs: Structure, targets: Struct
             weighted_shares=trains,
             **options,
         )
+    if not trains:
+        helper.net.Proto().name += f"_{kind.value}"
     _check_outputs(definition, record, outputs)
     _check_inputs(definition, record, helper, [*inputs.names(), *targets.names()])
     return WrappedNet(helper, record, outputs, losses, all(single))
@@ -266,7 +277,7 @@ def create(net: WrappedNet, kind: Kind, workspace: Workspace, clock: Any) -> Non
 
 
 def create_parts(net: WrappedNet, workspace: Workspace, clock: Any) -> list[str]:
-    """Create three nets that do together, in order, what a net for training does; return their names.
+    """Create three nets that do together, in order, what a net with losses does; return their names.
 
     The first computes the model's outputs, the second the losses, the third the rest. One that has nothing to do has
     the name "".
@@ -281,7 +292,7 @@ def create_parts(net: WrappedNet, workspace: Workspace, clock: Any) -> list[str]
         done |= needed
         chosen.append(sorted(needed))
     chosen.append([index for index in range(len(whole.op)) if index not in done])
-    names = [f"{net.name}_{suffix}" for suffix in ("outputs", "losses", "update")]
+    names = [f"{net.name}_{suffix}" for suffix in ("outputs", "losses", "rest")]
     parts = [copy_operators(whole, name, indices) for name, indices in zip(names, chosen)]
     join_parts(whole, parts)
     for part, blobs in zip(parts, (net.output_blobs(), net.loss_blobs(), net.output_blobs())):

@@ -6,6 +6,7 @@ import numpy as np
 import pytest
 
 from netbuilder import DeviceError, ModelHelper, NetError, Workspace, brew
+from netbuilder.graph import reset_names
 from netbuilder.ops.engines.arrays import gpu_count
 from netbuilder.optimizers import build_adagrad, build_sgd
 from netbuilder.parallel import DataParallel, Parallelize_CPU, RunInitNet, RunNet, feed_shares
@@ -330,6 +331,56 @@ def test_test_mode_uses_the_trained_parameters_and_changes_nothing():
         one_step(net.train(), *data[0])
 
 
+def test_losses_in_test_mode():
+    """They are those of the whole batch by the trained parameters; nothing is updated."""
+    with wrapper(gather=True) as net:
+        for image, label in batches():
+            one_step(net, image, label)
+        net.eval()
+        before = net.parameters()
+        found = []
+        for image, label in batches(3, 7):
+            output = net(image)
+            found.append(float(net.loss(label)))
+            rows = output.numpy().astype(np.float64)
+            log = rows - np.log(np.exp(rows).sum(axis=1, keepdims=True))
+            assert found[-1] == pytest.approx(-log[np.arange(7), label].mean(), rel=1e-5)
+        assert len(set(found)) == 3
+        assert_equal(net.parameters(), before)
+        with pytest.raises(UsageError, match=r"backward\(\) needs a call in training mode; call train\(\) before"):
+            net.backward()
+        one_step(net.train(), image, label)
+
+
+def test_outputs_without_names():
+    """Names that nets make up are the same in all nets of a wrapper: random streams, and what parts share."""
+
+    def model(helper, image):
+        return helper.net.Dropout(helper.net.FC([helper.net.Relu(image), *parameters(helper)]), ratio=0.5, outputs=2)[0]
+
+    def parameters(helper):
+        init = helper.param_init_net
+        found = init.XavierFill([], "w", shape=[4, 6]), init.ConstantFill([], "b", shape=[4])
+        for param in found if helper.init_params else map(helper.net.AddScopedExternalInputs, "wb"):
+            helper.AddParameter(param)
+        return found
+
+    found = []
+    for early in (False, True):
+        reset_names()
+        with wrapper(model=model) as net:
+            for image, label in batches():
+                outputs = net(image)
+                if early:
+                    outputs[1][0].numpy()
+                net.loss(label)
+                net.backward()
+                net.step()
+            found.append([net.parameters(), outputs[1][0].numpy()])
+    assert_equal(found[1][0], found[0][0])
+    np.testing.assert_array_equal(found[1][1], found[0][1])
+
+
 def test_evaluation_between_steps_changes_no_step():
     with wrapper() as net:
         for image, label in batches():
@@ -547,7 +598,7 @@ IMAGE, LABEL = next(batches(1))
         (UsageError, r"must follow loss\(\), and the last call is at: called", lambda: called().backward()),
         (UsageError, r"backward\(\) must follow loss\(\), and there is none", lambda: wrapper().backward()),
         (UsageError, r"step\(\) must follow backward\(\)", lambda: called().step()),
-        (UsageError, r"loss\(\) must follow a call in training mode", lambda: wrapper().loss(LABEL)),
+        (UsageError, r"loss\(\) must follow a call, and there is none", lambda: wrapper().loss(LABEL)),
         (UsageError, "the nets are built at the first call", lambda: wrapper().model),
         (NetError, r"devices must all be different, got \[1\] more than once", lambda: wrapper([1, 1])),
         (NetError, "devices must be non-negative integers, got 'tpu'", lambda: wrapper(["tpu"])),

@@ -26,6 +26,9 @@ def check_indices(what: str, indices: Array, extent: int, lowest: int = 0, *, na
     """
     if not indices.size:
         return False
+    # One pass over the indices is enough: as unsigned numbers, negative ones are the greatest.
+    if not lowest and indices.dtype.kind == "i" and int(indices.view(f"u{indices.dtype.itemsize}").max()) < extent:
+        return False
     least, most = int(indices.min()), int(indices.max())
     if least < lowest or most >= extent:
         raise IndexError(f"{what}: {named} must lie in [{lowest}, {extent}), got {least if least < lowest else most}")

@@ -63,9 +63,10 @@ def lengths_on_host(op: Operator, ctx: RunContext, lengths: Any, name: str = "le
     """
     check_integers(op, name, lengths)
     counts = ctx.host(lengths).astype(np.int64)
-    if counts.size and counts.min() < 0:
-        raise ShapeError(f"{op.type}: {name} must not be negative, got {counts.min()}")
-    if counts.size and int(counts.max()) > _MOST_ROWS // counts.size:
+    # One pass is enough for nearly all: as unsigned numbers, negative ones are the greatest.
+    if counts.size and int(counts.view(np.uint64).max()) > _MOST_ROWS // counts.size:
+        if counts.min() < 0:
+            raise ShapeError(f"{op.type}: {name} must not be negative, got {counts.min()}")
         raise ShapeError(f"{op.type}: {name} must be numbers of rows that an array can have, got {counts.max()}")
     return counts
 

@@ -163,8 +163,14 @@ def _factors(op: Any, specs: Sequence[TensorSpec], count: int, scratch_memory: S
 
 def _cut(op: Any, ctx: PlanContext, lengths: Any, count: int, starts: Any) -> Any:
     """Return the checked lengths, and write the start of each segment and the end of the last one."""
-    counts = counts_of_lengths(op, ctx.run, lengths, count)
     starts[0] = 0
+    # Two passes over lengths in int32: as unsigned numbers, negative ones are the greatest, and the sum of small ones
+    # fits.
+    if lengths.dtype == np.int32 and int(lengths.view(np.uint32).max()) <= _MOST // lengths.size:
+        np.cumsum(lengths, dtype=np.int32, out=starts[1:])
+        if starts[-1] == count:
+            return lengths
+    counts = counts_of_lengths(op, ctx.run, lengths, count)
     np.cumsum(counts, dtype=np.int32, out=starts[1:])
     return counts
 

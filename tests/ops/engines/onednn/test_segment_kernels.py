@@ -4,9 +4,11 @@ import numpy as np
 import pytest
 
 from checks import interpret
+from netbuilder.ops.core.indexing import check_indices
 from netbuilder.ops.core.operator import decode
 from netbuilder.ops.core.registry import find
 from netbuilder.ops.engines import onednn
+from netbuilder.proto import ShapeError
 from netbuilder.proto.arguments import make_op
 from netbuilder.runtime.plan.run_context import KernelContext
 from prepared import Value, bind
@@ -84,3 +86,34 @@ def test_bad_input_is_found_when_it_runs():
         pytest.skip("the library has no quick product with a sparse matrix on this CPU")
     with pytest.raises(IndexError, match=r"indices must lie in \[0, 50\)"):
         bound.call()
+
+
+@pytest.mark.parametrize("kind", [np.int32, np.int64])
+def test_lengths_that_are_negative_or_too_many_are_found(kind):
+    given = arrays(np.int64, (3,))
+    right = given["lengths"].astype(kind)
+    for position, value, message in (
+        ([0, 1], (right[0] + right[1] + 5, -5), "must not be negative, got -5"),
+        ([0], (right[0] + 1,), f"sum of the lengths must be the number of rows, {right.sum()}, got {right.sum() + 1}"),
+        # Sums of int32 would be the right number, modulo 2^32.
+        ([0, 1, 2], (2**31 - 1, 2**31 - 1, 2 + right[:3].sum()), "sum of the lengths must be the number of rows"),
+    ):
+        lengths = right.copy()
+        lengths[position] = value
+        bound = made("SparseLengthsSum", {**given, "lengths": lengths})
+        if bound is None:
+            pytest.skip("the library has no quick product with a sparse matrix on this CPU")
+        with pytest.raises(ShapeError, match=message):
+            bound.call()
+
+
+@pytest.mark.parametrize("kind", [np.int8, np.int32, np.int64, np.uint8])
+@pytest.mark.parametrize("steps", [1, 2])
+def test_indices_are_checked(kind, steps):
+    indices = np.zeros(12, kind)[::steps]
+    assert check_indices("Op", indices, 7) is False
+    for wrong in (7, 100, -1) if indices.dtype.kind == "i" else (7, 100):
+        indices[2] = wrong
+        with pytest.raises(IndexError, match=rf"Op: indices must lie in \[0, 7\), got {wrong}"):
+            check_indices("Op", indices, 7)
+        assert check_indices("Op", indices, 101, -2) is (wrong < 0)

@@ -13,7 +13,7 @@ from netbuilder.runtime.plan.memory_plan import MemoryPlan, Provide, assign
 from netbuilder.runtime.plan.recompute import fit_into
 from netbuilder.runtime.plan.values import Step, StepKind, Value
 from netbuilder.runtime.values.blob import Blob, EdgeContext
-from netbuilder.runtime.values.rows import make_row_of, new_row, part_of_row
+from netbuilder.runtime.values.rows import make_row_of, new_row, part_of_row, reserve_row
 
 __all__ = ["Output", "append_restore", "assign_buffers", "versions_of"]
 
@@ -64,7 +64,7 @@ def assign_buffers(
     if requested:
         return [], requested, MemoryPlan()
 
-    in_rows = sum(_store_in_rows(step, plan.hidden, versions) for step in plan.steps)
+    in_rows = sum(_store_in_rows(step, plan.hidden, versions, make_blob) for step in plan.steps)
     outputs: list[Output] = []
     for name, chain in versions.items():
         first, last = chain[0], chain[-1]
@@ -98,8 +98,10 @@ def assign_buffers(
     return outputs, {}, memory
 
 
-def _store_in_rows(step: Step, hidden: Collection[str], versions: Mapping[str, Sequence[Value]]) -> int:
-    """Store what a kernel processes together in rows: blobs, if they can be moved, and hidden values.
+def _store_in_rows(
+    step: Step, hidden: Collection[str], versions: Mapping[str, Sequence[Value]], make_blob: Callable[[str], Blob]
+) -> int:
+    """Store what a kernel processes together in rows: blobs, if they can be moved, and values that the plan makes.
 
     Returns:
         The bytes of the rows of hidden values.
@@ -116,7 +118,17 @@ def _store_in_rows(step: Step, hidden: Collection[str], versions: Mapping[str, S
             nbytes += row.nbytes
             for value, spec, part in zip(values, specs, parts):
                 value.buffer = part_of_row(part, spec)
+        elif all(_will_be_in_blob(value, hidden, versions) for value in values):
+            reserve_row([(make_blob(value.name), value.spec) for value in values if value.spec is not None])
     return nbytes
+
+
+def _will_be_in_blob(value: Value, hidden: Collection[str], versions: Mapping[str, Sequence[Value]]) -> bool:
+    """Whether the plan makes a value, on the host, that its blob will have until the next run."""
+    if value.name in hidden or value.producer is None or value.location != HOST or value.lazy is not None:
+        return False
+    chain = versions.get(value.name)
+    return chain is not None and chain[0].blob is None and _physical(chain[-1]) is value
 
 
 def _is_kept_by_plan(value: Value, hidden: Collection[str], versions: Mapping[str, Sequence[Value]]) -> bool:

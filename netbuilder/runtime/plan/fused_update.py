@@ -5,8 +5,8 @@ once, and values between two operators stay in a core's cache.
 
 A call on a small tensor takes longer than its work. So small tensors whose chains do the same with the same numbers are
 processed together: the kernel asks the plan to store parameters, and other tensors that the chains read, in rows (see
-``runtime.values.rows``), and each call processes a whole row. What is not in a row, such as gradients that are
-observable, is copied into one first.
+``runtime.values.rows``), and each call processes a whole row. What is not in a row, such as a gradient that had memory
+of its own before, is copied into one first.
 """
 
 from __future__ import annotations

@@ -131,6 +131,14 @@ class Blob:
             buffer = self._buffers[key] = new_buffer(spec, location)
         return buffer
 
+    def reserve(self, spec: TensorSpec, buffer: Any) -> None:
+        """Let ``buffer_for`` return this memory of the host for values of ``spec``, for which it has none yet."""
+        self._buffers.setdefault((spec, HOST), buffer)
+
+    def has_buffer_for(self, spec: TensorSpec) -> bool:
+        """Whether the blob has a buffer on the host for values of ``spec``."""
+        return (spec, HOST) in self._buffers
+
     def ring_for(self, spec: TensorSpec, location: Location = HOST) -> BufferRing:
         """Return the ring of buffers for values of ``spec``, made at the first call."""
         key = (spec, location)

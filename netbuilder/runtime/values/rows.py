@@ -11,7 +11,7 @@ from netbuilder.ops.core.operator import TensorSpec
 from netbuilder.ops.engines.arrays import aligned_zeros, as_flat
 from netbuilder.runtime.values.blob import Blob
 
-__all__ = ["as_row", "make_row_of", "new_row", "part_of_row", "row_starts"]
+__all__ = ["as_row", "make_row_of", "new_row", "part_of_row", "reserve_row", "row_starts"]
 
 _ALIGNMENT = 64  # bytes: kernels expect buffers that begin at a multiple of it
 
@@ -63,6 +63,15 @@ def make_row_of(blobs: Sequence[Blob]) -> None:
         spec = blob.spec
         assert isinstance(spec, TensorSpec)
         blob.move(part_of_row(part, spec))
+
+
+def reserve_row(blobs: Sequence[tuple[Blob, TensorSpec]]) -> None:
+    """Let blobs have values of given specs in one row; nothing happens if one of them has a buffer for its values."""
+    if len({id(blob) for blob, _ in blobs}) < len(blobs) or any(blob.has_buffer_for(spec) for blob, spec in blobs):
+        return
+    _, parts = new_row([spec.nbytes for _, spec in blobs])
+    for (blob, spec), part in zip(blobs, parts):
+        blob.reserve(spec, part_of_row(part, spec))
 
 
 def part_of_row(part: Array, spec: TensorSpec) -> Array:

@@ -371,13 +371,39 @@ def test_rows_compute_the_same_to_the_bit(optimizer, decay, observed):
         )
 
 
-@pytest.mark.parametrize(("observed", "calls"), [("outputs", 4), (None, 5)])
-def test_one_call_for_a_row(observed, calls):
+@pytest.mark.parametrize("observed", ["outputs", None])
+def test_one_call_for_a_row(observed):
     build, options = BUILDERS["momentum"]
     model = deep_model(build, **options)
     workspace, _ = train_deep(model, observable=observed)
-    # Two products, sum, difference; gradients that are observable are copied into a row before.
-    assert calls_of_update(workspace, model) == calls
+    assert calls_of_update(workspace, model) == 4  # two products, sum, difference
+
+
+@pytest.mark.parametrize("early", [True, False])
+def test_gradients_that_have_memory_already_are_copied_into_a_row(early):
+    """Such as those that are fed before the first run; a later feed is written into the row."""
+    build, options = BUILDERS["momentum"]
+    model = deep_model(build, **options)
+    fetched = {}
+    for without in ((), ("joined_updates",)):
+        workspace = Workspace(seed=3)
+        workspace.run_net_once(model.param_init_net)
+        workspace.feed("x", np.ones((2, LAYERS[0]), np.float32))
+        gradient = np.full_like(workspace.fetch("fc1_w"), 7)
+        if early:
+            workspace.feed("fc1_w_grad", gradient)
+        workspace.create_net(model.net, without=without)
+        found = []
+        for _ in range(3):
+            workspace.run_net(model.net)
+            found += [workspace.fetch(name) for name in (*DEEP_WEIGHTS, *DEEP_BIASES, "fc1_w_grad", "fc0_b_grad")]
+            workspace.feed("fc1_w_grad", gradient)
+            np.testing.assert_array_equal(workspace.fetch("fc1_w_grad"), gradient)
+        fetched[without] = found
+        if not without:
+            assert calls_of_update(workspace, model) == 4 + early
+    for joined, apart in zip(*fetched.values()):
+        np.testing.assert_array_equal(joined, apart)
 
 
 def test_rows_stay_where_they_are():

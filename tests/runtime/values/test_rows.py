@@ -5,7 +5,7 @@ import numpy as np
 from netbuilder.ops.core.operator import TensorSpec
 from netbuilder.ops.engines.arrays import as_flat
 from netbuilder.runtime.values.blob import Blob, Generation
-from netbuilder.runtime.values.rows import as_row, make_row_of, new_row, row_starts
+from netbuilder.runtime.values.rows import as_row, make_row_of, new_row, reserve_row, row_starts
 
 
 def made(*values):
@@ -46,6 +46,20 @@ def test_blobs_are_moved_once():
     buffer = a.buffer_for(TensorSpec((1, 2), np.dtype(np.float32)))
     assert a.buffer is buffer and as_row([a.buffer, b.buffer]) is not None
     np.testing.assert_array_equal(a.fetch(), [[6, 7]])
+
+
+def test_memory_that_is_reserved_in_a_row():
+    spec, other = TensorSpec((3,), np.dtype(np.float32)), TensorSpec((2, 2), np.dtype(np.float32))
+    a, b, c = (Blob(name, Generation()) for name in "abc")
+    reserve_row([(a, spec), (b, other)])
+    parts = [a.buffer_for(spec), b.buffer_for(other)]
+    assert as_row(parts) is not None and [part.shape for part in parts] == [(3,), (2, 2)]
+    assert as_row([a.buffer_for(other), b.buffer_for(other)]) is None
+    own = c.buffer_for(spec)
+    reserve_row([(b, spec), (c, spec)])  # one of them has a buffer
+    assert c.buffer_for(spec) is own and not b.has_buffer_for(spec)
+    reserve_row([(b, spec), (b, spec)])
+    assert not b.has_buffer_for(spec)
 
 
 def test_what_cannot_be_moved():

@@ -6,7 +6,8 @@ import contextlib
 import difflib
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any
+from functools import partial
+from typing import Any, NamedTuple
 
 from netbuilder.graph.backward import BackwardPass, Gradient
 from netbuilder.graph.blob import GRADIENT_SUFFIX, BlobReference, GradientSlice, blob_name, seed_name
@@ -49,26 +50,45 @@ def add_gradient_operators(
     """See ``Net.AddGradientOperators``; ``net`` is a Net."""
     calls = _checked_callbacks(callbacks)
     proto: NetDef = net.Proto()
+    inner = partial(_differentiate, callbacks=_InSubgraphs(calls, type(net))) if calls else _differentiate
     if not 0 <= skip <= len(proto.op):
         raise GradientError(f"net {net}: skip must be in [0, {len(proto.op)}], the number of operators, got {skip}")
     ops = list(proto.op)
     skipped = {name for op in ops[:skip] for name in op.output}
     with _depth_error(proto):
-        made, found = _backward(ops[skip:], ys, f"net {net}", skipped, devices)
+        made, found = _backward(ops[skip:], ys, f"net {net}", skipped, devices, inner)
     if not calls:
         net.extend_ops(made)
         return _as_references(found)
     before = len(proto.op), len(proto.external_input), len(proto.external_output)
     try:
-        for op in made:
-            net.extend_ops([op])
-            appended = proto.op[-1]
-            for call in calls:
-                call(net, appended)
+        _append(net, made, calls)
     except BaseException:
         del proto.op[before[0] :], proto.external_input[before[1] :], proto.external_output[before[2] :]
         raise
     return _as_references(found)
+
+
+def _append(net: Any, made: Iterable[OperatorDef], calls: Sequence[Callback]) -> None:
+    """Append operators to a Net, with the calls after each."""
+    for op in made:
+        net.extend_ops([op])
+        appended = net.Proto().op[-1]
+        for call in calls:
+            call(net, appended)
+
+
+class _InSubgraphs(NamedTuple):
+    """The callbacks of a backward pass, for the gradients of subgraphs that take them."""
+
+    calls: Sequence[Callback]
+    net_class: type[Any]
+
+    def applied(self, made: Sequence[OperatorDef], name: str) -> list[OperatorDef]:
+        """Return the operators of a gradient net together with those that the callbacks append to it."""
+        net = self.net_class(NetDef(name=name))
+        _append(net, made, self.calls)
+        return list(net.Proto().op)
 
 
 def _checked_callbacks(callbacks: Sequence[Callback]) -> list[Callback]:
@@ -87,15 +107,18 @@ def _backward(
     where: str,
     reserved: set[str] | None = None,
     devices: Devices | None = None,
+    inner: Callable[..., Differentiated] | None = None,
 ) -> tuple[list[OperatorDef], dict[str, Gradient]]:
+    """Return the backward pass; ``inner`` differentiates subgraphs."""
     seeds = _seeds(ys)
+    inner = inner or _differentiate
     if devices is not None and len(devices) > 1 and not reserved:
         # An error is raised by the pass over all replicas, with the operator's index in the net.
         with contextlib.suppress(NetError):
-            if (found := replicated_backward(ops, seeds, devices, _run)) is not None:
+            if (found := replicated_backward(ops, seeds, devices, partial(_run, inner=inner))) is not None:
                 return found
     try:
-        backward = _run(ops, seeds, reserved)
+        backward = _run(ops, seeds, reserved, inner)
     except OverwrittenInputError as error:
         error.args = (f"{where}: {error}",)
         raise
@@ -105,9 +128,12 @@ def _backward(
 
 
 def _run(
-    ops: Sequence[OperatorDef], seeds: Mapping[str, Gradient | None], reserved: set[str] | None = None
+    ops: Sequence[OperatorDef],
+    seeds: Mapping[str, Gradient | None],
+    reserved: set[str] | None = None,
+    inner: Callable[..., Differentiated] | None = None,
 ) -> BackwardPass:
-    backward = BackwardPass(ops, _differentiate, reserved.__contains__ if reserved else None)
+    backward = BackwardPass(ops, inner or _differentiate, reserved.__contains__ if reserved else None)
     _check_losses(backward, seeds)
     _check_stop_gradients(backward, seeds)
     line = user_source(2)
@@ -217,9 +243,25 @@ def _depth_error(net: NetDef) -> Iterator[None]:
         ) from error
 
 
-def _differentiate(net: NetDef, losses: Any, *, name: str | None = None) -> Differentiated:
-    made, found = _backward(net.op, losses, f"net {net.name!r}")
+def _differentiate(
+    net: NetDef,
+    losses: Any,
+    *,
+    name: str | None = None,
+    with_callbacks: bool = False,
+    callbacks: _InSubgraphs | None = None,
+) -> Differentiated:
+    """See ``differentiate``.
+
+    Args:
+        with_callbacks: call the callbacks of the whole backward pass for the operators of this gradient net, too.
+        callbacks: these.
+    """
+    inner = partial(_differentiate, callbacks=callbacks)
+    made, found = _backward(net.op, losses, f"net {net.name!r}", inner=inner)
     backward = NetDef(name=net.name + GRADIENT_SUFFIX if name is None else name, type=net.type)
+    if with_callbacks and callbacks is not None:
+        made = callbacks.applied(made, backward.name)
     if not net.HasField("type"):
         backward.ClearField("type")
     with deep_nets():

@@ -392,7 +392,7 @@ class Net(NetBlobs):
             ys: the losses, each seeded with ones; or a mapping loss -> its gradient (None: ones).
             skip: number of operators at the start of the net that are not differentiated.
             callbacks: functions called with (net, operator), in this order, after each operator is appended;
-                they may append operators themselves.
+                they may append operators themselves. They are called for the gradient nets of ParallelDo, too.
             devices: devices of the replicas that the net consists of, if it does. The result is the same; it takes
                 less time where the replicas are equal.
 

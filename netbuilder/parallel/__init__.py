@@ -6,6 +6,7 @@ from netbuilder.parallel.blocks import RunWarmup, finish_block
 from netbuilder.parallel.data_parallel import DataParallel, Output
 from netbuilder.parallel.input import loss_reader, prefetch
 from netbuilder.parallel.memory import OptimizeGradientMemory
+from netbuilder.parallel.parallel_do import ParallelDo
 from netbuilder.parallel.parallelize import Parallelize, Parallelize_CPU, Parallelize_GPU, Parallelize_iDeep
 from netbuilder.parallel.parallelize_bmuf import Parallelize_BMUF, Parallelize_CPU_BMUF, Parallelize_GPU_BMUF
 from netbuilder.parallel.predictor import ConvertNetForDevice, ExtractPredictorNet
@@ -36,6 +37,7 @@ __all__ = [
     "Output",
     "Parallel",
     "Parallelizable",
+    "ParallelDo",
     "Parallelize",
     "Parallelize_BMUF",
     "Parallelize_CPU",

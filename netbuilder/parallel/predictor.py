@@ -9,11 +9,11 @@ from netbuilder.graph.blob import BlobReference, blob_name, device_prefix
 from netbuilder.graph.net import Net
 from netbuilder.graph.net_copy import copy_net
 from netbuilder.graph.rename import place_operators, rename_blobs, subgraphs
+from netbuilder.graph.replicated_net import draw_as
 from netbuilder.graph.scope import SEPARATOR, CurrentDeviceScope
 from netbuilder.model import ModelHelper
 from netbuilder.ops.core.registry import is_registered
 from netbuilder.parallel.record import replicas_of
-from netbuilder.parallel.replicate import draw_as
 from netbuilder.passes.extract_predictor import extract_predictor
 from netbuilder.proto import DeviceOption, NetDef, NetError
 

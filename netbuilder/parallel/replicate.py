@@ -9,16 +9,14 @@ from typing import Any
 from netbuilder.graph.blob import BlobReference
 from netbuilder.graph.blob_devices import may_have_subgraphs
 from netbuilder.graph.devices import Devices
-from netbuilder.graph.rename import subgraphs
 from netbuilder.graph.replicas import Replicas
+from netbuilder.graph.replicated_net import draw_as
 from netbuilder.graph.scope import SEPARATOR, DeviceScope, NameScope
 from netbuilder.graph.source import definition_of
 from netbuilder.model import ModelHelper
-from netbuilder.ops.core.random_streams import RANDOM_REPLICA, RANDOM_STREAM, draws, stream_of
 from netbuilder.ops.core.registry import find, is_registered
 from netbuilder.parallel.loss_scale import LossScale, warn_of_unscaled_losses
-from netbuilder.proto import NetDef, NetError, OperatorDef
-from netbuilder.proto.arguments import set_argument
+from netbuilder.proto import NetDef, NetError
 from netbuilder.proto.errors import counted
 
 __all__ = [
@@ -26,7 +24,6 @@ __all__ = [
     "build_replicas",
     "call_per_device",
     "check_losses",
-    "draw_as",
     "group_by_name",
     "initial_shapes",
 ]
@@ -187,19 +184,3 @@ def assign_random_replicas(net: NetDef, record: Replicas) -> None:
 def _may_draw(op_type: str) -> bool:
     """Whether operators of a type, or of their subgraphs, can draw random numbers."""
     return may_have_subgraphs(op_type) or is_registered(op_type) and find(op_type).draws
-
-
-def draw_as(op: OperatorDef, scope: str, replica: int) -> None:
-    """Let an operator, and those in its subgraphs, draw the random numbers of a replica.
-
-    Args:
-        op: changed in place.
-        scope: scope of the replica, which is removed from the random streams.
-        replica: number of the replica among those of all processes.
-    """
-    if draws(op):
-        set_argument(op, RANDOM_STREAM, stream_of(op).replace(scope, ""))
-        set_argument(op, RANDOM_REPLICA, replica)
-    for subgraph in subgraphs(op):
-        for inner in subgraph.op:
-            draw_as(inner, scope, replica)

@@ -22,6 +22,7 @@ __all__ = [
     "check_accumulation",
     "check_builders",
     "check_executor",
+    "check_device_type",
     "check_flags",
     "check_model",
     "check_net_type",
@@ -155,6 +156,13 @@ def check_net_type(net_type: Any) -> None:
     """Raise NetError unless ``net_type`` is one of the executors of workspaces."""
     if net_type not in NET_TYPES:
         raise NetError(f"unknown net_type {net_type!r}; the types are {', '.join(NET_TYPES)}")
+
+
+def check_device_type(device_type: Any) -> int:
+    """Return a device type; raise NetError unless it is that of CPUs or of GPUs."""
+    if device_type not in (PROTO_CPU, PROTO_CUDA) or isinstance(device_type, bool):
+        raise NetError(f"device_type must be PROTO_CPU ({PROTO_CPU}) or PROTO_CUDA ({PROTO_CUDA}), got {device_type!r}")
+    return int(device_type)
 
 
 def warn_of_nccl(cpu_device: bool) -> None:

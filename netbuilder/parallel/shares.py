@@ -9,6 +9,7 @@ import numpy as np
 
 from netbuilder.graph.replicas import Replicas
 from netbuilder.model import ModelHelper
+from netbuilder.ops.core.replication import share_sizes
 from netbuilder.proto import NetError, ShapeError
 from netbuilder.proto.errors import counted
 from netbuilder.runtime import Workspace
@@ -31,16 +32,6 @@ SHARE_WEIGHT = "share_weight"
 
 Array = np.ndarray[Any, np.dtype[Any]]
 Batches = Iterable[Mapping[str, Any]] | Callable[[], Mapping[str, Any] | None]
-
-
-def share_sizes(samples: int, shares: int) -> list[int]:
-    """Return the number of samples of each share: equal, except that the first ones may have one more.
-
-    >>> share_sizes(7, 3), share_sizes(2, 3)
-    ([3, 2, 2], [1, 1, 0])
-    """
-    base, more = divmod(samples, shares)
-    return [base + (number < more) for number in range(shares)]
 
 
 def local_shares(samples: int, record: Replicas) -> tuple[int, list[int]]:

@@ -80,9 +80,15 @@ def dropout(op: Dropout, ctx: RunContext, x: Any) -> tuple[Any, ...]:
     if op.is_test:
         return (x, ctx.xp.ones(x.shape, bool))
     axis = op.sample_axis
-    drawn = ctx.uniform((*x.shape[axis : axis + 1], *x.shape[:axis], *x.shape[axis + 1 :]), per_sample=True)
+    drawn = ctx.uniform(_by_sample(op, x.shape), per_sample=True)
     mask = ctx.xp.moveaxis(drawn, 0, axis) >= op.ratio if axis else drawn >= op.ratio
     return (_masked(op, x, mask), mask)
+
+
+def _by_sample(op: Dropout, shape: tuple[int, ...]) -> tuple[int, ...]:
+    """Return the shape of the numbers that are drawn: that of X with the axis of the samples first."""
+    axis = op.sample_axis
+    return (*shape[axis : axis + 1], *shape[:axis], *shape[axis + 1 :])
 
 
 def _masked(op: DropoutArguments, x: Any, mask: Any) -> Any:
@@ -104,7 +110,7 @@ def _prepare_dropout(op: Dropout, ctx: PlanContext, x: TensorSpec) -> Prepared |
 
     def bind(inputs: Sequence[Any], outputs: Sequence[Any], scratch: Any) -> Callable[[], None]:
         mask = outputs[1] if op.n_out > 1 else np.empty(size, np.bool_)
-        draw = AtLeast(op.ratio, run.position(x.shape, per_sample=True)[1])
+        draw = AtLeast(op.ratio, run.position(_by_sample(op, x.shape), per_sample=True)[1])
         factors = np.empty(min(size, draw.piece), x.dtype)
         scale = _scale(op, x.dtype)
         flat = [array.reshape(-1) for array in (inputs[0], mask, outputs[0])]
@@ -128,7 +134,7 @@ def _prepare_dropout(op: Dropout, ctx: PlanContext, x: TensorSpec) -> Prepared |
 def _prepare_inner_samples(op: Dropout, ctx: PlanContext, x: TensorSpec) -> Prepared:
     """Prepare Dropout with samples on another axis than the first: the mask is drawn by sample, then transposed."""
     run, size, axis = ctx.run, x.size, op.sample_axis
-    shape = (x.shape[axis], *x.shape[:axis], *x.shape[axis + 1 :])
+    shape = _by_sample(op, x.shape)
 
     def bind(inputs: Sequence[Any], outputs: Sequence[Any], scratch: Any) -> Callable[[], None]:
         drawn, mask = np.empty(shape, np.bool_), outputs[1] if op.n_out > 1 else np.empty(x.shape, np.bool_)

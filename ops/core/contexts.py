@@ -14,6 +14,7 @@ from netbuilder.proto import NetDef, OperatorDef
 
 if TYPE_CHECKING:
     from netbuilder.ops.core.instructions import Instruction
+    from netbuilder.ops.core.replication import Replication
 
 __all__ = [
     "ANY_ORDER",
@@ -90,7 +91,7 @@ class GradientContext(Protocol):
         """Set an argument of the forward operator, which tells it what to keep for its gradient."""
 
     def differentiate(self, net: NetDef, losses: Any, **options: Any) -> Any:
-        """Differentiate a subgraph of the operator (see netbuilder.graph.gradients)."""
+        """Differentiate a subgraph of the operator (see ``netbuilder.graph.gradients.differentiate``)."""
 
 
 class RunContext(Protocol):
@@ -116,8 +117,13 @@ class RunContext(Protocol):
     def inner(self, op_def: OperatorDef, step: int) -> RunContext:
         """Return the context of an operator of a step net, in a time step; random numbers depend on both."""
 
-    def compile(self, net: NetDef) -> Callable[[], None]:
-        """Return a call that runs a subgraph in the operator's workspace."""
+    def compile(self, net: NetDef, replication: Replication | None = None) -> Callable[[], None]:
+        """Return a call that runs a subgraph in the operator's workspace.
+
+        Args:
+            net: the subgraph.
+            replication: the devices that run it at the same time; None: it runs once, on the devices of its operators.
+        """
 
 
 class Layout(Protocol):

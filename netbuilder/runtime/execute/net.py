@@ -17,11 +17,13 @@ from netbuilder.data.waiting import Cancellation, check_run
 from netbuilder.graph.memory_budget import parse_budget, stored_budget
 from netbuilder.graph.observability import ACTIVATIONS, ALL, OUTPUTS
 from netbuilder.graph.replicas import Replicas, has_record
+from netbuilder.graph.replicated_net import replicated_net
 from netbuilder.ops.core.contexts import LEFT_AS_IS
 from netbuilder.ops.core.instructions import Instruction, Role, describe, located
 from netbuilder.ops.core.operator import STRING
 from netbuilder.ops.core.precision import PRECISION_ARGUMENT, PRECISIONS, check_precision
 from netbuilder.ops.core.registry import plain_kernel
+from netbuilder.ops.core.replication import Replication
 from netbuilder.ops.engines.gpu import gpu
 from netbuilder.ops.engines.layouts import HOST
 from netbuilder.proto import PROTO_CUDA, NetDef, NetError
@@ -251,13 +253,14 @@ class RuntimeNet:
             return "", 0
         return replicas.devices.scopes[local], replicas.world.first_replica + local
 
-    def _compile_inner(self, net: NetDef) -> Callable[[], None]:
+    def _compile_inner(self, net: NetDef, replication: Replication | None = None) -> Callable[[], None]:
+        """Return a call that runs a subgraph; the outputs of a replicated one list what other operators read of it."""
         inner = RuntimeNet(
-            net,
+            net if replication is None else replicated_net(net, replication),
             self.workspace,
             engines=self.options.engines,
             inner=True,
-            observable=ALL,
+            observable=ALL if replication is None else self._observable.kind,
             without=self.options.without,
             dtype=self.options.precision,
             clock=self.clock,

@@ -9,8 +9,9 @@ from typing import Any
 
 import numpy as np
 
-from netbuilder.ops.core.random_streams import replica_of, stream_of
+from netbuilder.ops.core.random_streams import first_sample_of, replica_of, stream_of
 from netbuilder.ops.core.registry import find, is_registered
+from netbuilder.ops.core.replication import Replication
 from netbuilder.ops.engines import random
 from netbuilder.ops.engines.arrays import array_module
 from netbuilder.ops.engines.gpu import gpu, to_host
@@ -34,7 +35,7 @@ class KernelContext:
             ``ops.core.random_streams``).
         replica: the number of that replica, likewise; its samples follow those of earlier replicas.
         step: the time step, for an operator of a step net.
-        compile_net: returns a call that runs a net in the same workspace.
+        compile_net: returns a call that runs a net in the same workspace, see ``RunContext.compile``.
         clock: has the iteration, on which random numbers depend.
     """
 
@@ -48,7 +49,7 @@ class KernelContext:
         scope: str = "",
         replica: int = 0,
         step: int | None = None,
-        compile_net: Callable[[NetDef], Callable[[], None]] | None = None,
+        compile_net: Callable[[NetDef, Replication | None], Callable[[], None]] | None = None,
         clock: Any = None,
     ) -> None:
         option = op_def.device_option
@@ -62,6 +63,7 @@ class KernelContext:
         self._seed = option.random_seed if option.HasField("random_seed") else seed
         own = replica_of(op_def)
         self._replica = replica if own is None else own
+        self._first_sample = first_sample_of(op_def)
         self._step = step
         self._compile_net = compile_net
         self._workspace_seed = seed
@@ -105,6 +107,8 @@ class KernelContext:
         size = 1
         for extent in shape:
             size *= int(extent)
+        if per_sample and self._first_sample is not None and shape and shape[0]:
+            return self._first_sample * (size // int(shape[0]))
         return self._replica * size if per_sample else 0
 
     def position(self, shape: Sequence[int], *, per_sample: bool = False) -> tuple[int, int]:
@@ -119,7 +123,7 @@ class KernelContext:
     def host(self, array: Any) -> np.ndarray[Any, Any]:
         return to_host(array)
 
-    def compile(self, net: NetDef) -> Callable[[], None]:
+    def compile(self, net: NetDef, replication: Replication | None = None) -> Callable[[], None]:
         if self._compile_net is None:
             raise NotImplementedError("this caller cannot run an operator's subgraphs")
-        return self._compile_net(net)
+        return self._compile_net(net, replication)

@@ -9,10 +9,17 @@ from netbuilder import ModelHelper, Parallelize_CPU, Workspace, brew, parallel
 from netbuilder.graph import CreateOperator, NameScope, Net, ScopedName
 from netbuilder.graph.gradients import differentiate
 from netbuilder.graph.net_copy import copy_net, prefixed
+from netbuilder.graph.replicated_net import draw_as
 from netbuilder.ops.core.operator import arity
-from netbuilder.ops.core.random_streams import RANDOM_ARGUMENTS, RANDOM_REPLICA, RANDOM_STREAM, draws, stream_of
+from netbuilder.ops.core.random_streams import (
+    RANDOM_ARGUMENTS,
+    RANDOM_FIRST_SAMPLE,
+    RANDOM_REPLICA,
+    RANDOM_STREAM,
+    draws,
+    stream_of,
+)
 from netbuilder.ops.core.registry import find, operator_types
-from netbuilder.parallel.replicate import draw_as
 from netbuilder.passes import Devices
 from netbuilder.passes.share_memory import share_memory
 from netbuilder.proto import PROTO_CPU, ArgumentError, NetDef, NetError, OperatorDef
@@ -98,7 +105,10 @@ def test_builders_write_the_name_of_the_first_output():
         CreateOperator("Relu", "x", "y", random_stream="mine")
 
 
-@pytest.mark.parametrize("name, value", [(RANDOM_STREAM, 5), (RANDOM_REPLICA, -1), (RANDOM_REPLICA, "one")])
+@pytest.mark.parametrize(
+    "name, value",
+    [(RANDOM_STREAM, 5), (RANDOM_REPLICA, -1), (RANDOM_REPLICA, "one"), (RANDOM_FIRST_SAMPLE, -1)],
+)
 def test_wrong_arguments_are_refused(name, value):
     workspace = Workspace()
     workspace.feed("x", np.ones((2, 3), np.float32))
@@ -201,3 +211,23 @@ def test_what_a_builder_wrote_for_all_is_a_replicas_then():
     op.CopyFrom(CreateOperator("Dropout", "cpu_1/x", ["rnn/cpu_1/y", "rnn/cpu_1/mask"]))
     draw_as(op, "cpu_1/", 6)
     assert draws(op) and (arguments(op)[RANDOM_STREAM], arguments(op)[RANDOM_REPLICA]) == (b"rnn/y", 6)
+
+
+@pytest.mark.parametrize("axis", [0, 1])
+@pytest.mark.parametrize("without", [(), ("bound_kernels",)])
+@pytest.mark.parametrize("steps", [1, 3])
+def test_replicas_of_different_sizes_draw_what_one_draws(axis, without, steps):
+    """Masks of 3, 2 and 2 of 7 samples."""
+    x = np.ones((7, steps, 5) if axis == 0 else (steps, 7, 5), np.float32)
+
+    def mask(part, first):
+        workspace = Workspace(seed=3, without=without)
+        workspace.feed("x", part)
+        op = make_op("Dropout", ["x"], ["y", "mask"], random_stream="s", sample_axis=axis)
+        if first is not None:
+            draw_as(op, "", 9, first)
+        workspace.run_net_once(NetDef(name="net", op=[op]))
+        return workspace.fetch("mask")
+
+    parts = [mask(part, first) for part, first in zip(np.split(x, [3, 5], axis), (0, 3, 5))]
+    np.testing.assert_array_equal(np.concatenate(parts, axis), mask(x, None))

@@ -1,0 +1,170 @@
+"""A subgraph replicated over devices: its operators once for each device, with the blobs and the device of each.
+
+The inputs are distributed before the operators, and each output is merged right after the last operator that its
+results depend on, so that the reduction of a gradient can run at the same time as the rest of the backward pass.
+"""
+
+from __future__ import annotations
+
+import math
+from collections import defaultdict
+from collections.abc import Iterator
+
+from netbuilder.graph.defuse import undefined_inputs
+from netbuilder.graph.devices import Devices
+from netbuilder.graph.rename import rename_in_operator, subgraphs
+from netbuilder.ops.core.random_streams import RANDOM_FIRST_SAMPLE, RANDOM_REPLICA, RANDOM_STREAM, draws, stream_of
+from netbuilder.ops.core.replication import Distributed, Merged, Replication
+from netbuilder.proto import NetDef, OperatorDef
+from netbuilder.proto.arguments import make_op, set_argument
+
+__all__ = ["draw_as", "replicated_net"]
+
+_SHARE = "_share"  # suffix of a result times the fraction of the batch that its device has
+
+
+def replicated_net(net: NetDef, replication: Replication) -> NetDef:
+    """Return a net that runs a subgraph on several devices at the same time.
+
+    Its external outputs are the merged outputs, and the blobs to keep of all devices. Blobs of the subgraph other than
+    inputs that all devices read are under the scope of their device.
+
+    Args:
+        net: the subgraph; unchanged.
+        replication: the devices, and the inputs and outputs.
+    """
+    return _Replicated(net, replication).net()
+
+
+class _Replicated:
+    def __init__(self, net: NetDef, replication: Replication) -> None:
+        self._net, self._replication = net, replication
+        self._devices = Devices(replication.device_type, replication.devices)
+        self._count = len(self._devices)
+        uneven = len(set(replication.shares)) > 1
+        self._first_samples = [sum(replication.shares[:i]) if uneven else None for i in range(self._count)]
+        # For each device the names of the blobs that are not under its scope.
+        self._outside: list[dict[str, str]] = [{} for _ in replication.devices]
+        for given in replication.inputs:
+            if given.mode in ("whole", "updated"):
+                for names in self._outside if given.mode == "whole" else self._outside[:1]:
+                    names[given.inner] = given.outer
+
+    def _copies(self, inner: str) -> list[str]:
+        """Return the names of a blob of the subgraph, one for each device."""
+        return [self._name(device, inner) for device in range(self._count)]
+
+    def _name(self, device: int, inner: str) -> str:
+        if not inner:  # the empty name of an output that nobody reads
+            return inner
+        return self._outside[device].get(inner) or self._devices.scopes[device] + inner
+
+    def net(self) -> NetDef:
+        result = NetDef(name=self._net.name, type="dag")
+        for given in self._replication.inputs:
+            result.op.extend(self._distribution(given))
+        due = self._due()
+        result.op.extend(due.pop(-1, ()))
+        for device in range(self._count):
+            last = device == self._count - 1
+            for index, op in enumerate(self._net.op):
+                result.op.append(self._replica(device, op))
+                if last:
+                    result.op.extend(due.get(index, ()))
+        if any(op.is_gradient_op for op in self._net.op):
+            for op in result.op:
+                op.is_gradient_op = True
+        result.external_input.extend(undefined_inputs(result.op))
+        merged = [name for output in self._replication.outputs for name in (output.outer, output.rows) if name]
+        kept = [name for blob in self._replication.kept for name in self._copies(blob)]
+        result.external_output.extend(dict.fromkeys([*merged, *kept]))
+        return result
+
+    def _distribution(self, given: Distributed) -> list[OperatorDef]:
+        options = self._devices.options
+        if given.mode == "split":
+            rows = list(given.rows)
+            return [
+                make_op("Split", [given.outer], self._copies(given.inner), axis=0, split=rows, device_option=options[0])
+            ]
+        if given.mode == "scaled":
+            copies = self._copies(given.inner)
+            return [op for device, copy in enumerate(copies) for op in self._weighted(device, given.outer, copy)]
+        if given.mode == "updated":
+            copies = self._copies(given.inner)[1:]
+            return [
+                make_op("Copy", [given.outer], [copy], device_option=option)
+                for copy, option in zip(copies, options[1:])
+            ]
+        return []
+
+    def _weighted(self, device: int, blob: str, result: str) -> Iterator[OperatorDef]:
+        """Yield the operators that multiply a blob by the fraction of the batch that a device has.
+
+        The factors are arguments of float32: 1/n, which Scale makes exact for float64, and a whole number.
+        """
+        total, share, option = sum(self._replication.shares), self._replication.shares[device], self._devices.options
+        common = math.gcd(total, share)
+        yield make_op("Scale", [blob], [result], scale=common / total, device_option=option[device])
+        if share > common:
+            yield make_op("Scale", [result], [result], scale=float(share // common), device_option=option[device])
+
+    def _replica(self, device: int, op: OperatorDef) -> OperatorDef:
+        replica = OperatorDef()
+        replica.CopyFrom(op)
+        rename_in_operator(replica, lambda name: self._name(device, name))
+        _place(replica, self._devices, device)
+        draw_as(replica, self._devices.scopes[device], device, self._first_samples[device])
+        return replica
+
+    def _due(self) -> dict[int, list[OperatorDef]]:
+        """Return the operators that merge outputs, by the last operator of the subgraph that they wait for."""
+        last = {name: index for index, op in enumerate(self._net.op) for name in op.output}
+        due: dict[int, list[OperatorDef]] = defaultdict(list)
+        for output in self._replication.outputs:
+            due[last.get(output.inner, -1)] += self._merge(output)
+        return due
+
+    def _merge(self, output: Merged) -> list[OperatorDef]:
+        options, parts = self._devices.options, self._copies(output.inner)
+        made: list[OperatorDef] = []
+        if output.mode == "updated":
+            return []
+        if output.mode == "mean":
+            weighted = [self._devices.scopes[device] + output.inner + _SHARE for device in range(self._count)]
+            for device, (part, name) in enumerate(zip(parts, weighted)):
+                made += self._weighted(device, part, name)
+            parts = weighted
+        if output.mode == "concat":
+            written = [output.outer, output.rows or output.outer + "_rows"]
+            return [*made, make_op("Concat", parts, written, axis=0, device_option=options[0])]
+        op_type = "Copy" if self._count == 1 else "NCCLReduce" if self._replication.use_nccl else "Sum"
+        return [*made, make_op(op_type, parts, [output.outer], device_option=options[0])]
+
+
+def _place(op: OperatorDef, devices: Devices, device: int) -> None:
+    """Set the device of an operator and of those in its subgraphs; random seeds and other fields stay."""
+    op.device_option.device_type = devices.device_type
+    op.device_option.device_id = devices.ids[device]
+    for subgraph in subgraphs(op):
+        for inner in subgraph.op:
+            _place(inner, devices, device)
+
+
+def draw_as(op: OperatorDef, scope: str, replica: int, first_sample: int | None = None) -> None:
+    """Let an operator, and those in its subgraphs, draw the random numbers of a replica.
+
+    Args:
+        op: changed in place.
+        scope: scope of the replica, which is removed from the random streams.
+        replica: number of the replica among those of all processes.
+        first_sample: number of its first sample, if the replicas have different numbers of samples.
+    """
+    if draws(op):
+        set_argument(op, RANDOM_STREAM, stream_of(op).replace(scope, ""))
+        set_argument(op, RANDOM_REPLICA, replica)
+        if first_sample is not None:
+            set_argument(op, RANDOM_FIRST_SAMPLE, first_sample)
+    for subgraph in subgraphs(op):
+        for inner in subgraph.op:
+            draw_as(inner, scope, replica, first_sample)

@@ -16,6 +16,7 @@ from typing import Any
 from netbuilder.data import read_npz
 from netbuilder.graph.observability import KINDS
 from netbuilder.proto import DeviceError, NetError, OperatorError
+from netbuilder.proto.errors import counted
 from netbuilder.proto.whole_file import write_text
 from netbuilder.runtime import NET_TYPES, Workspace
 from netbuilder.runtime.profile.profiling import profile
@@ -42,6 +43,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
     options = parser.parse_args(arguments)
     if options.memory:
         return _draw_memory(parser, options)
+    if options.find_nan:
+        return _find_nan(parser, options)
     if options.output:
         parser.error("-o/--output is for the page of --memory; use --json or --trace for times")
     print(describe_machine())
@@ -85,6 +88,21 @@ def _draw_memory(parser: argparse.ArgumentParser, options: argparse.Namespace) -
     except (NetError, OperatorError, DeviceError, NotImplementedError, OSError) as error:
         print(f"netbuilder-profile: {error}", file=sys.stderr)
         return 1
+    return 0
+
+
+def _find_nan(parser: argparse.ArgumentParser, options: argparse.Namespace) -> int:
+    """Run a net with the finder of NaN; return the exit status, 1 if it finds something."""
+    for name in ("trace", "json", "output"):
+        if getattr(options, name):
+            parser.error(f"--{name} is for times or memory, and --find-nan measures nothing; give one of the two")
+    try:
+        ready = _load(options)
+        ready.workspace.run_net(ready.name, options.runs, find_nan=True)
+    except (NetError, OperatorError, DeviceError, NotImplementedError, OSError) as error:
+        print(f"netbuilder-profile: {error}", file=sys.stderr)
+        return 1
+    print(f"net {ready.name!r}: no NaN and no infinities in {counted(options.runs, 'run')}")
     return 0
 
 
@@ -182,6 +200,12 @@ def _parser() -> argparse.ArgumentParser:
         "--memory",
         action="store_true",
         help="instead of times: plan the memory of a step, list the largest values, and draw the arena over the steps",
+    )
+    out.add_argument(
+        "--find-nan",
+        action="store_true",
+        help="instead of times: look at the result of every operator of --runs runs, also in step nets, and name the "
+        "first that is NaN or infinite",
     )
     out.add_argument(
         "-o", "--output", metavar="FILE", help="with --memory: the page to write (default: NET-memory.html)"

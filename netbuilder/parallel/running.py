@@ -16,6 +16,7 @@ from netbuilder.parallel.shares import SHARE_WEIGHT
 from netbuilder.proto import PROTO_CUDA, DeviceError, NetDef, NetError
 from netbuilder.runtime import Workspace
 from netbuilder.runtime.execute import default
+from netbuilder.runtime.execute.not_finite import FindNan
 
 __all__ = [
     "CreateNet",
@@ -110,7 +111,12 @@ def CreateNet(
 
 
 def RunNet(
-    model: ModelHelper, num_iterations: int = 1, *, wait: bool = True, workspace: Workspace | None = None
+    model: ModelHelper,
+    num_iterations: int = 1,
+    *,
+    wait: bool = True,
+    find_nan: FindNan = False,
+    workspace: Workspace | None = None,
 ) -> None:
     """Run ``num_iterations`` iterations of the main net, which was created before.
 
@@ -122,9 +128,11 @@ def RunNet(
         model: made by ``Parallelize``.
         num_iterations: number of iterations.
         wait: wait until all GPUs have finished, see ``Workspace.run_net``.
+        find_nan: raise an error at the first operator whose result is NaN or infinite, see there.
         workspace: workspace to use; None: the current default one.
 
     Raises:
+        NotFiniteError: ``find_nan`` has found something.
         NetError: the model is not data-parallel, its net was not created, or an operator failed.
     """
     record = Replicas.load(model.net.Proto())
@@ -135,14 +143,14 @@ def RunNet(
         run_blocks(model, record, count, workspace=workspace, wait=wait)
         return
     if record.accumulate_steps == 1:
-        workspace.run_net(model.net.Name(), count, wait=wait)
+        workspace.run_net(model.net.Name(), count, wait=wait, find_nan=find_nan)
         return
     *micro_batch, update = net_names(model.net.Name(), record)
     for _ in range(count):
         for part in micro_batch:
-            workspace.run_net(part, wait=wait)
+            workspace.run_net(part, wait=wait, find_nan=find_nan)
         if workspace.net(micro_batch[0]).clock.iteration % record.accumulate_steps == 0:
-            workspace.run_net(update, wait=wait)
+            workspace.run_net(update, wait=wait, find_nan=find_nan)
 
 
 def GetLearningRateBlobNames(model: ModelHelper) -> list[str]:

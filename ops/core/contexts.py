@@ -14,6 +14,7 @@ from netbuilder.proto import NetDef, OperatorDef
 
 if TYPE_CHECKING:
     from netbuilder.ops.core.instructions import Instruction
+    from netbuilder.ops.core.operator_event import OnOperator
     from netbuilder.ops.core.replication import Replication
 
 __all__ = [
@@ -101,6 +102,7 @@ class RunContext(Protocol):
     is_gpu: bool
     workspace: Any  #: the workspace the net runs in
     op_def: OperatorDef  #: the operator as it is in the net
+    on_operator: OnOperator | None  #: to be called after each operator of a step net
 
     def uniform(self, shape: Sequence[int], *, per_sample: bool = False) -> Array:
         """Doubles in [0, 1), determined by seed, operator, iteration and global sample; see ops.engines.random."""

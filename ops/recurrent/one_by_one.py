@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
+from functools import partial
 from typing import Any
 
 import numpy as np
@@ -10,6 +11,7 @@ import numpy as np
 from netbuilder.ops.core.contexts import CompiledSegment, PlanContext, RunContext, Segment
 from netbuilder.ops.core.instructions import Instruction, infer_outputs, located
 from netbuilder.ops.core.operator import TensorSpec, spec_of
+from netbuilder.ops.core.operator_event import OperatorEvent
 from netbuilder.ops.core.registry import CPU, GPU, plain_kernel
 from netbuilder.ops.engines.layouts import HOST, new_buffer
 from netbuilder.ops.recurrent.links import Recurrent
@@ -70,9 +72,19 @@ def _run(
             )
         for name, result in zip(operator.outputs, results):
             made[name] = _stored(name, result, arrays(name)) if name in given else _owned(result, ins)
+        if run.on_operator is not None:
+            run.on_operator(_event(op.step.name, operator, run, ins, made, time))
     except Exception as error:
         when = f", in step {time}" if time >= 0 else ""
         raise located(op.step.describe(operator) + when, error, in_subgraph=True) from error
+
+
+def _event(
+    net: str, operator: Instruction, run: RunContext, ins: Sequence[Array], made: Mapping[str, Array], time: int
+) -> OperatorEvent:
+    inputs = [(name, partial(run.host, array)) for name, array in zip(operator.inputs, ins)]
+    outputs = [(name, partial(run.host, made[name])) for name in operator.outputs]
+    return OperatorEvent(net, (operator,), inputs, outputs, time)
 
 
 def _kernel(net: str, operator: Instruction, ctx: PlanContext) -> _Kernel:

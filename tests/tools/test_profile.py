@@ -186,3 +186,18 @@ def test_every_net_of_the_zoo_has_a_size_of_its_own():
         sizes["lenet"] == (1, 28, 28) and sizes["resnet20-cifar"] == (3, 32, 32) and sizes["resnet50"] == (3, 224, 224)
     )
     assert image_shape("resnet50", ZooOptions(image_size=64)) == (3, 64, 64)
+
+
+def test_find_nan(tmp_path, capsys):
+    net = NetDef(name="logs", op=[make_op("Relu", ["x"], ["r"]), make_op("Log", ["r"], ["y"])], external_input=["x"])
+    files.save(tmp_path / "net.pb", net)
+    np.savez(tmp_path / "good.npz", x=np.float32([1, 2]))
+    np.savez(tmp_path / "bad.npz", x=np.float32([1, -2]))
+    given = [str(tmp_path / "net.pb"), "--find-nan", "--feed"]
+    assert run(*given, tmp_path / "good.npz") == 0
+    assert capsys.readouterr().out == "net 'logs': no NaN and no infinities in 2 runs\n"
+    assert run(*given, tmp_path / "bad.npz") == 1
+    assert "operator 1: Log ['r'] -> ['y']" in capsys.readouterr().err
+    with pytest.raises(SystemExit):
+        run(*given, tmp_path / "good.npz", "--trace", "trace.json")
+    assert "--trace is for times or memory" in capsys.readouterr().err

@@ -222,3 +222,15 @@ def test_wrong_options(arguments, message, capsys):
     with pytest.raises(SystemExit):
         parse(["--cpu", *arguments])
     assert message in capsys.readouterr().err
+
+
+def test_find_nan_names_the_operator():
+    run = run_of("--devices=0,1", "--find-nan")
+    assert run.train_epoch(1) is not None
+    blob = min(name for name in run._workspace.blobs() if name.startswith("cpu_1/") and name.endswith("_w"))
+    value = run._workspace.fetch(blob)
+    value[0, 0] = 3e38
+    run._workspace.feed(blob, value)
+    message = r"epoch 2, step 1: net 'mlp_train.*operator \d+: .* not finite: its output 'cpu_1/"
+    with pytest.raises(FloatingPointError, match=message):
+        run.train_epoch(2)

@@ -242,6 +242,12 @@ def _parser() -> Parser:
         help="--patience counts a result as better if it improves by more than X (default: 0)",
     )
     step.add_argument(
+        "--find-nan",
+        action="store_true",
+        help="look at the result of every operator, also in step nets, and end the run at the first that is NaN or "
+        "infinite, naming blob, operator and line; steps take several times as long",
+    )
+    step.add_argument(
         "--step-limit",
         type=float,
         metavar="SECONDS",
@@ -361,6 +367,7 @@ def parse(arguments: Sequence[str] | None = None) -> Options:
         export=found.export, check_export=found.check_export,
         step_epochs=found.step_epochs, checkpoint=found.checkpoint, every_steps=found.checkpoint_every_steps,
         every_epochs=_every_epochs(found), keep=found.keep, resume=found.resume, without=found.without,
+        find_nan=found.find_nan,
         input=images, accumulate_steps=found.accumulate_steps, base_batch=found.base_batch,
         measure_speed_up=found.measure_speed_up, step_limit=found.step_limit,
         first_step_limit=found.first_step_limit,

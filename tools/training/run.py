@@ -32,6 +32,7 @@ from netbuilder.parallel import (
 from netbuilder.parallel.accumulate import net_names
 from netbuilder.proto import NetError
 from netbuilder.runtime import Prefetch, Workspace
+from netbuilder.runtime.execute.not_finite import NotFiniteError
 from netbuilder.runtime.profile.memory import Memory, planned_memory
 from netbuilder.tools.progress import EpochProgress, Progress
 from netbuilder.tools.training.decoded import DecodedImages
@@ -215,7 +216,9 @@ class Run:
         if not self._planned:
             self._planned = True
             self.before_first_step(self._plan())
-        if timed:
+        if self.options.find_nan:
+            self._find_nan()
+        elif timed:
             self.timing.run()
         else:
             RunNet(self._model, 1, wait=False, workspace=self._workspace)
@@ -223,6 +226,13 @@ class Run:
         self._counts.append(count)
         self._add(self._reader.read())
         return count
+
+    def _find_nan(self) -> None:
+        """Run a micro-batch with the finder of NaN."""
+        try:
+            RunNet(self._model, 1, workspace=self._workspace, find_nan=True)
+        except NotFiniteError as error:
+            raise FloatingPointError(f"epoch {self.epochs_done + 1}, step {self.step + 1}: {error}") from error
 
     def _plan(self) -> Memory:
         """Plan a step for the batch that has been fed; return the memory that it will take."""
@@ -290,7 +300,8 @@ class Run:
         blob = first_not_finite(self._model.net, self._workspace)
         seen = f"; the first blob of the net that is not finite is {blob}" if blob else ""
         place = f"epoch {self.epochs_done + 1}, step {self.step}"
-        return f"{place}: the loss is {loss:.4g}{seen}; try a smaller --learning-rate"
+        advice = "try a smaller --learning-rate, or --find-nan, which names the operator"
+        return f"{place}: the loss is {loss:.4g}{seen}; {advice}"
 
     def _batches(self, epoch: int) -> Iterator[dict[str, np.ndarray]]:
         rng = np.random.default_rng([self.options.seed, epoch])

@@ -58,6 +58,7 @@ class Options:
         keep: how many of the latest checkpoints are kept, in addition to the best.
         resume: a checkpoint, a folder of them, or "auto"; None: start from the beginning.
         without: optimizations of plans that are switched off.
+        find_nan: raise an error at the first operator whose result is NaN or infinite.
         step_limit, first_step_limit: longest time of a step in seconds; None: no limit, ten times the former.
         input: options for images that are decoded on demand.
         accumulate_steps: micro-batches that a batch is split into.
@@ -102,6 +103,7 @@ class Options:
     keep: int = 3
     resume: str | None = None
     without: frozenset[str] = frozenset()
+    find_nan: bool = False
     step_limit: float | None = None
     first_step_limit: float | None = None
     input: InputOptions = InputOptions()

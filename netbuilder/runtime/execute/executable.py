@@ -14,6 +14,7 @@ from netbuilder.data.forking import loading
 from netbuilder.graph.gc_paused import collection_paused
 from netbuilder.ops.core.instructions import describe, located, run_in_order
 from netbuilder.ops.core.operator import TensorSpec
+from netbuilder.ops.core.operator_event import OnOperator
 from netbuilder.ops.engines import blas
 from netbuilder.ops.engines.arrays import aligned_empty
 from netbuilder.ops.engines.engine import find_engine, library_engines
@@ -26,6 +27,7 @@ from netbuilder.runtime.plan.binding import bind_step, buffer_of, step_failed
 from netbuilder.runtime.plan.buffers import Output, assign_buffers
 from netbuilder.runtime.plan.compiler import Compilation, compile_steps
 from netbuilder.runtime.plan.memory_plan import MemoryPlan
+from netbuilder.runtime.plan.observed_calls import observed_call
 from netbuilder.runtime.plan.options import PlanOptions
 from netbuilder.runtime.plan.plain_kernels import on_gpu
 from netbuilder.runtime.plan.runner import Runner
@@ -133,6 +135,16 @@ class Plan:
         other._calls = [wrap(index, call) for index, call in enumerate(self._calls)]
         if self._lanes is not None:
             other._lanes = self._lane_program(other._calls, program)
+        return other
+
+    def observed(self, on_operator: OnOperator) -> Plan:
+        """Return a plan over the same buffers that runs in the order of the net and calls ``on_operator``.
+
+        This plan is unchanged. The new one is valid for as long as this one is.
+        """
+        name = self._net.name
+        other = self.with_calls(lambda index, call: observed_call(name, self.steps[index], call, on_operator))
+        other._lanes = None
         return other
 
     @property

@@ -7,6 +7,7 @@ import threading
 import weakref
 from collections.abc import Callable, Iterable
 from contextlib import nullcontext
+from functools import partial
 from typing import Any, Protocol
 
 import numpy as np
@@ -14,6 +15,7 @@ import numpy as np
 from netbuilder._renamed import RenamedMember
 from netbuilder.data.forking import renew_after_fork
 from netbuilder.data.waiting import Cancellation, check_run
+from netbuilder.graph.defuse import undefined_inputs
 from netbuilder.graph.memory_budget import parse_budget, stored_budget
 from netbuilder.graph.observability import ACTIVATIONS, ALL, OUTPUTS
 from netbuilder.graph.replicas import Replicas, has_record
@@ -21,6 +23,7 @@ from netbuilder.graph.replicated_net import replicated_net
 from netbuilder.ops.core.contexts import LEFT_AS_IS
 from netbuilder.ops.core.instructions import Instruction, Role, describe, located
 from netbuilder.ops.core.operator import STRING
+from netbuilder.ops.core.operator_event import OnOperator, OperatorEvent, ReadValue
 from netbuilder.ops.core.precision import PRECISION_ARGUMENT, PRECISIONS, check_precision
 from netbuilder.ops.core.registry import plain_kernel
 from netbuilder.ops.core.replication import Replication
@@ -31,6 +34,7 @@ from netbuilder.proto.arguments import arguments
 from netbuilder.proto.depth import MOST_NESTED, deep_nets, nesting
 from netbuilder.runtime.execute.executable import Plan, make_plan
 from netbuilder.runtime.execute.measuring import MeasuringBetweenRuns
+from netbuilder.runtime.execute.not_finite import UNFUSED, FindNan, NotFiniteFinder, check_find_nan
 from netbuilder.runtime.execute.parts import Part, PartsRun, parts_of
 from netbuilder.runtime.plan.observable import Observable, check_constants
 from netbuilder.runtime.plan.optimizations import FUSIONS, check_without, from_environment
@@ -90,6 +94,10 @@ class RuntimeNet:
         memory_budget: the memory that a run may take, in bytes, as text such as "4GiB", or as a fraction of what it
             would take; values are computed again to keep to it. None: what the net stores
             (``Net.set_memory_budget``), or no limit. With a budget, ``observable_default`` is "outputs".
+        find_nan: raise an error at the first operator whose result is NaN or infinite ("nan": only NaN). Every operator
+            is looked at by itself, those of step nets and other subgraphs too, so that nothing is fused and the lanes
+            run one after the other: a run takes several times as long.
+        on_operator: called after each operator, in the order of the net, with what it has read and written.
         dtype: how activations are stored between operators, "float32" or "bfloat16"; None: the net's argument
             ``activation_dtype``, or float32.
 
@@ -117,6 +125,8 @@ class RuntimeNet:
         memory_budget: Any = None,
         dtype: str | None = None,
         clock: Clock | None = None,
+        find_nan: FindNan = False,
+        on_operator: OnOperator | None = None,
     ) -> None:
         if net.type not in ONE_LANE + MANY_LANES:
             raise NetError(f"net {net.name!r}: unknown type {net.type!r}; the types are {', '.join(NET_TYPES)}")
@@ -126,6 +136,10 @@ class RuntimeNet:
         self._workspace = weakref.ref(workspace)  # weak: a reference cycle would keep the memory for long
         self.program = read_program(self.proto, None if inner else workspace.has)
         self.clock = clock or Clock()
+        self._finder = NotFiniteFinder(find_nan, self.clock) if check_find_nan(find_nan, f"net {net.name!r}") else None
+        self._on_operator = on_operator if self._finder is None else self._finder.on_operator
+        self._observed: dict[int, tuple[Plan, Plan]] = {}  # by the id of the plan: the plan, and the observed one
+        self._finding: dict[FindNan, RuntimeNet] = {}  # this net, with the finder of each kind
         self._replicas = Replicas.load(self.proto) if has_record(self.proto) else None
         threads = workspace.threads
         devices = {instruction.device for instruction in self.program}
@@ -138,6 +152,8 @@ class RuntimeNet:
             observable_default = OUTPUTS
         self._observable = Observable(self.proto, self.program, observable, observable_default)
         off = self._without(without, fuse, reuse)
+        if self._finder is not None:
+            off |= FUSIONS | UNFUSED
         if budget is not None and "reuse" in off:
             raise NetError(
                 f"net {net.name!r}: a memory_budget needs the optimization 'reuse', which is off; switch it on, or "
@@ -242,6 +258,7 @@ class RuntimeNet:
                 replica=replica,
                 compile_net=self._compile_inner,
                 clock=self.clock,
+                on_operator=self._on_operator,
             )
         return context
 
@@ -264,6 +281,7 @@ class RuntimeNet:
             without=self.options.without,
             dtype=self.options.precision,
             clock=self.clock,
+            on_operator=self._on_operator,
         )
 
         def run() -> None:
@@ -274,18 +292,24 @@ class RuntimeNet:
 
     # Running.
 
-    def run(self, iterations: int = 1, *, time_limit: float | None = None) -> None:
+    def run(self, iterations: int = 1, *, time_limit: float | None = None, find_nan: FindNan = False) -> None:
         """Run the net.
 
         Args:
             iterations: number of runs.
+            find_nan: raise an error at the first operator whose result is NaN or infinite ("nan": only NaN), in these
+                runs, see ``RuntimeNet``.
             time_limit: seconds after which the runs end with an error: at once if an operator waits for a queue, else
                 before the next operator outside a plan, or the next run; None: no limit.
 
         Raises:
             NetError, DeviceError, OperatorError: an operator failed, or an input is missing.
+            NotFiniteError: ``find_nan`` has found something; what comes after the operator has not run.
             CancelledError: ``cancel`` was called, or the time limit has passed.
         """
+        if find_nan and self._finder is None:
+            self._with_finder(find_nan).run(iterations, time_limit=time_limit)
+            return
         plan = self._single
         if iterations == 1 and time_limit is None and plan is not None and plan.seen == plan._generation.number:
             self._run_counted()  # one plan, in which nothing waits
@@ -299,6 +323,26 @@ class RuntimeNet:
                     self._run_counted()
         finally:
             self._runs.remove(run)
+
+    def _with_finder(self, kinds: FindNan) -> RuntimeNet:
+        """Return this net with a finder of NaN: over the same blobs and with the same counter of runs."""
+        found = self._finding.get(kinds)
+        if found is None:
+            options = self.options
+            found = RuntimeNet(
+                self.proto,
+                self.workspace,
+                engines=options.engines,
+                without=options.without,
+                constants=options.constants,
+                memory_budget=options.memory_budget,
+                dtype=options.precision,
+                clock=self.clock,
+                find_nan=kinds,
+            )
+            found._observable, found.observers, found._runs = self._observable, self.observers, self._runs
+            self._finding[kinds] = found
+        return found
 
     def cancel(self, error: BaseException | None = None) -> None:
         """End the runs of this net that are in progress in other threads; the net can be run again afterwards.
@@ -386,6 +430,9 @@ class RuntimeNet:
 
     def forget_plans(self) -> None:
         """Drop all plans and free their memory; the next run compiles again."""
+        for found in self._finding.values():
+            found.forget_plans()
+        self._observed.clear()
         self._contexts.clear()
         for plans in self._plans.values():
             for plan in plans:
@@ -397,6 +444,11 @@ class RuntimeNet:
         del self._arenas[1:]
 
     def _run_once(self) -> None:
+        if self._finder is not None:
+            self._finder.check_inputs(self.name, map(self.find_blob, undefined_inputs(self.proto.op)))
+        if self._on_operator is not None:
+            self._run_parts(partial(self._run_observed, self._on_operator), self.run_alone)
+            return
         plan = self._single
         if plan is not None and plan.seen == plan._generation.number and plan.begin():
             try:
@@ -405,6 +457,14 @@ class RuntimeNet:
                 plan.end_run()
             return
         self._run_parts(Plan.run, self.run_alone)
+
+    def _run_observed(self, on_operator: OnOperator, plan: Plan) -> None:
+        kept = self._observed.get(id(plan))
+        if kept is None:
+            if len(self._observed) > _KEPT_PLANS:
+                self._observed.clear()
+            kept = self._observed[id(plan)] = plan, plan.observed(on_operator)
+        kept[1].run()
 
     def _run_parts(self, run_plan: Callable[[Plan], object], run_alone: Callable[[Instruction], object]) -> None:
         def run_part(part: Part) -> None:
@@ -519,8 +579,24 @@ class RuntimeNet:
                     continue
                 host = instruction.op.outputs_on_host or instruction.location == HOST
                 blob.store(result, HOST if host else instruction.location)
+            if self._on_operator is not None:
+                self._on_operator(self._event(instruction))
         except Exception as error:
             raise located(describe(self.name, instruction), error) from error
+
+    def _event(self, instruction: Instruction) -> OperatorEvent:
+        """Return the event of an operator that has run outside a plan."""
+
+        def readers(names: Iterable[str]) -> list[tuple[str, ReadValue]]:
+            blobs = ((name, self.find_blob(name)) for name in names)
+            return [
+                (name, blob.fetch)
+                for name, blob in blobs
+                if blob is not None and not blob.is_empty and blob.spec is not None and blob.spec.dtype != STRING
+            ]
+
+        kept = [name for name in instruction.inputs if name not in instruction.outputs]
+        return OperatorEvent(self.name, (instruction,), readers(kept), readers(instruction.outputs))
 
     def _value(self, name: str, index: int, instruction: Instruction) -> Any:
         blob = self.find_blob(name)

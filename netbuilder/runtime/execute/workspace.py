@@ -25,6 +25,7 @@ from netbuilder.proto.depth import deep_nets
 from netbuilder.proto.errors import counted
 from netbuilder.runtime.execute.conflicts import init_conflict, require_own_counters
 from netbuilder.runtime.execute.net import RuntimeNet
+from netbuilder.runtime.execute.not_finite import FindNan
 from netbuilder.runtime.execute.steps import run_plan
 from netbuilder.runtime.plan.optimizations import FUSIONS, check_without
 from netbuilder.runtime.plan.options import default_threads
@@ -257,7 +258,8 @@ class Workspace:
             shares_counter: allow an iteration counter that a created net with other parameters counts up too.
             check: check the net first (see ``netbuilder.graph.checks.check_net``), with the shapes of the blobs that
                 have values: raise an error for findings, or, with "warn", give a warning for each.
-            options: see ``RuntimeNet`` (engines, without, fuse, dtype, reuse, constants, memory_budget).
+            options: see ``RuntimeNet`` (engines, without, fuse, dtype, reuse, constants, memory_budget, find_nan,
+                on_operator).
 
         Raises:
             NetError: a net of that name exists, the net is wrong, it counts the iterations of another model, or
@@ -311,6 +313,7 @@ class Workspace:
         wait: bool = True,
         time_limit: float | None = None,
         overwrite: bool = False,
+        find_nan: FindNan = False,
     ) -> None:
         """Run a created net; ``net(name).cancel()`` in another thread ends the run.
 
@@ -321,8 +324,11 @@ class Workspace:
                 for its blob in any case.
             time_limit: seconds after which the runs end with an error, see ``RuntimeNet.run``; None: no limit.
             overwrite: run the init net of a model for evaluation even over trained parameters.
+            find_nan: raise an error at the first operator whose result is NaN or infinite ("nan": only NaN), in these
+                runs, which take several times as long; see ``RuntimeNet``.
 
         Raises:
+            NotFiniteError: ``find_nan`` has found something.
             NetError: there is no such net, an operator failed, ``iterations`` is not a whole number of 0 or more,
                 ``time_limit`` is not positive, or an init net would overwrite what another model trains.
             CancelledError: the run was cancelled, or its time limit has passed.
@@ -336,7 +342,7 @@ class Workspace:
             raise NetError(f"net {net.name!r}: time_limit must be a positive number of seconds, got {time_limit!r}")
         if self._init_nets and not overwrite and net.name in self._init_nets:
             self._refuse_overwriting(self._init_nets[net.name])
-        net.run(iterations, time_limit=time_limit)
+        net.run(iterations, time_limit=time_limit, find_nan=find_nan)
         if net.gpus and wait:
             net.finish()
 
@@ -350,14 +356,16 @@ class Workspace:
             raise NetError(f"no net {text!r} in the workspace; create it first (created: {known})")
         return net
 
-    def run_net_once(self, net: Any, *, overwrite: bool = False) -> None:
+    def run_net_once(self, net: Any, *, overwrite: bool = False, find_nan: FindNan = False) -> None:
         """Run a net without creating it in the workspace.
 
         Args:
             net: a Net or NetDef.
             overwrite: run the init net of a model for evaluation even over trained parameters.
+            find_nan: see ``run_net``.
 
         Raises:
+            NotFiniteError: ``find_nan`` has found something.
             NetError: the net is wrong, an operator failed, or it is the init net of a model that has no backward
                 pass, and would overwrite blobs that a created net trains or, of a parallel model, any that hold a
                 value.
@@ -366,7 +374,7 @@ class Workspace:
         if not overwrite:
             self._refuse_overwriting(net)
         with deep_nets():
-            made = RuntimeNet(proto, self, observable_default=ALL)
+            made = RuntimeNet(proto, self, observable_default=ALL, find_nan=find_nan)
         try:
             made.run_first()
             made.finish()

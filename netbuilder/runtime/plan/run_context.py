@@ -9,6 +9,7 @@ from typing import Any
 
 import numpy as np
 
+from netbuilder.ops.core.operator_event import OnOperator
 from netbuilder.ops.core.random_streams import first_sample_of, replica_of, stream_of
 from netbuilder.ops.core.registry import find, is_registered
 from netbuilder.ops.core.replication import Replication
@@ -37,6 +38,7 @@ class KernelContext:
         step: the time step, for an operator of a step net.
         compile_net: returns a call that runs a net in the same workspace, see ``RunContext.compile``.
         clock: has the iteration, on which random numbers depend.
+        on_operator: is called after each operator of a step net; None: nobody observes them.
     """
 
     def __init__(
@@ -51,6 +53,7 @@ class KernelContext:
         step: int | None = None,
         compile_net: Callable[[NetDef, Replication | None], Callable[[], None]] | None = None,
         clock: Any = None,
+        on_operator: OnOperator | None = None,
     ) -> None:
         option = op_def.device_option
         device_type, number = (option.device_type, option.device_id) if device is None else device
@@ -69,6 +72,7 @@ class KernelContext:
         self._workspace_seed = seed
         self._scope = scope
         self.device = (device_type, number)
+        self.on_operator = on_operator
 
     @property
     def workspace(self) -> Any:
@@ -87,6 +91,7 @@ class KernelContext:
             step=step,
             compile_net=self._compile_net,
             clock=self._clock,
+            on_operator=self.on_operator,
         )
 
     def _key(self) -> int:

@@ -21,6 +21,7 @@ from netbuilder.runtime.plan.compiler import Compilation, compile_range
 from netbuilder.runtime.plan.kernel_choice import choose_kernel
 from netbuilder.runtime.plan.memory_plan import assign
 from netbuilder.runtime.plan.node_context import NodeContext
+from netbuilder.runtime.plan.observed_calls import observed_call
 from netbuilder.runtime.plan.options import PlanOptions
 from netbuilder.runtime.plan.run_context import KernelContext
 from netbuilder.runtime.plan.values import Node, Step, Value
@@ -92,7 +93,10 @@ class SubgraphSegment:
         for step in steps:
             failed = partial(step_failed, self._net.name, step, extra=extra, in_subgraph=True)
             try:
-                bound.append(BoundStep(bind_step(self._of_step(step, number), scratch, {}, self._temporaries), failed))
+                call = bind_step(self._of_step(step, number), scratch, {}, self._temporaries)
+                if self._net.on_operator is not None:
+                    call = observed_call(self._net.name, step, call, self._net.on_operator, number)
+                bound.append(BoundStep(call, failed))
             except Exception as error:
                 raise failed(error) from error
         return bound
@@ -111,6 +115,7 @@ class _Subgraph:
         self.name = segment.net
         self.program = [replace(each, device=run.device) for each in segment.operators]
         self._segment, self._run = segment, run
+        self.on_operator = run.on_operator
         self._location = HOST if not run.is_gpu else run.device
 
     def find_blob(self, name: str) -> Blob:

@@ -66,16 +66,17 @@ def softmax(op: Softmax, ctx: RunContext, x: Any) -> tuple[Any, ...]:
     return (e.reshape(x.shape),)
 
 
-def bind_row_softmax(rows: Any, shifted: Any, sums: Any, p: Any) -> Callable[[], None]:
+def bind_row_softmax(rows: Any, sums: Any, p: Any, maxima: Any = None) -> Callable[[], None]:
     """Return a call that computes the softmax of a matrix's rows.
 
     Args:
-        rows: the matrix; may be ``p`` or ``shifted``.
-        shifted: receives the rows minus their maxima; may be ``p``.
-        sums: one number per row; receives the sums of exp(shifted).
+        rows: the matrix; may be ``p``.
+        sums: one number per row; receives the sums of exp(rows - maxima).
         p: receives the result.
+        maxima: one number per row, as a column; receives the rows' maxima.
     """
-    maxima, factors = (np.empty((len(rows), 1), rows.dtype) for _ in range(2))
+    factors = np.empty((len(rows), 1), rows.dtype)
+    maxima = np.empty_like(factors) if maxima is None else maxima
     maxima_flat, ones, one = maxima[:, 0], np.ones(rows.shape[1], rows.dtype), rows.dtype.type(1)
     sums_column = sums.reshape(-1, 1)
     # Looked up once: in small nets looking up the attributes takes longer than the calls.
@@ -84,8 +85,8 @@ def bind_row_softmax(rows: Any, shifted: Any, sums: Any, p: Any) -> Callable[[],
 
     def call() -> None:
         maximum(rows, 1, None, maxima_flat)
-        subtract(rows, maxima, shifted)
-        exp(shifted, p)
+        subtract(rows, maxima, p)
+        exp(p, p)
         dot(p, ones, sums)
         divide(one, sums_column, factors)
         multiply(p, factors, p)
@@ -101,7 +102,7 @@ def _prepare_softmax(op: Softmax, ctx: PlanContext, x: TensorSpec) -> Prepared |
 
     def bind(inputs: Sequence[Any], outputs: Sequence[Any], scratch: Any) -> Callable[[], None]:
         p = outputs[0].reshape(shape)
-        return bind_row_softmax(inputs[0].reshape(shape), p, np.empty(shape[0], x.dtype), p)
+        return bind_row_softmax(inputs[0].reshape(shape), np.empty(shape[0], x.dtype), p)
 
     return Prepared([x.plain], [x.plain], bind, inplace=((0, 0),), name="numpy")
 

@@ -148,21 +148,23 @@ def _prepare_softmax_with_loss(
 
     def bind(inputs: Sequence[Any], outputs: Sequence[Any], scratch: Any) -> Callable[[], None]:
         p, loss, positions = outputs[0].reshape(shape), outputs[1], Positions(op, ctx.run, inputs[1], classes)
-        shifted, (sums, gathered) = np.empty(shape, x.dtype), np.empty((2, rows), x.dtype)
-        softmax = bind_row_softmax(inputs[0].reshape(shape), shifted, sums, p)
-        flat, factor = shifted.reshape(-1), x.dtype.type(op.scale / rows)
+        maxima, sums, gathered = np.empty((rows, 1), x.dtype), np.empty(rows, x.dtype), np.empty(rows, x.dtype)
+        softmax = bind_row_softmax(inputs[0].reshape(shape), sums, p, maxima)
+        flat, largest, factor = inputs[0].reshape(-1), maxima[:, 0], x.dtype.type(op.scale / rows)
         log, subtract, add_up, multiply = np.log, np.subtract, np.add.reduce, np.multiply
 
         def call() -> None:
+            flat.take(positions.update(), None, gathered, "clip")  # before P, which may overwrite X
             softmax()
-            flat.take(positions.update(), None, gathered, "clip")
+            subtract(gathered, largest, gathered)
             log(sums, sums)
             subtract(sums, gathered, sums)
             multiply(add_up(sums), factor, loss)
 
         return call
 
-    return Prepared([x.plain, label.plain], [x.plain, x.with_shape(())], bind, name="numpy")
+    outputs = [x.plain, x.with_shape(())]
+    return Prepared([x.plain, label.plain], outputs, bind, inplace=((0, 0),), name="numpy")
 
 
 @prepare(SoftmaxWithLossGradient, device=CPU)

@@ -271,6 +271,16 @@ class BackwardPlan:
         made += [self.forward.inputs[name].plain for name, number in self.sequences.items() if number > 0]
         return tuple(made)
 
+    def read(self, specs: Sequence[TensorSpec]) -> list[TensorSpec | None]:
+        """Return the specs of the operator's inputs that are read: None instead for the others."""
+        op = self.op
+        joined = [product.x for product in self.products]
+        blobs = {*op.backward.read, *joined}
+        names = blobs.union(op.linked[name].external for name in blobs if name in op.linked)
+        read = [True] * self.n_dy + [name in names for name in op.forward_inputs]
+        read += [False] * (len(specs) - len(read) - 1) + [True]
+        return [spec if is_read else None for spec, is_read in zip(specs, read)]
+
 
 class BoundBackward:
     """A backward pass bound to its arrays; see ``ops.recurrent.forward.bind_forward``."""

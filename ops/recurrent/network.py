@@ -149,7 +149,7 @@ def prepare_recurrent_network_gradient(op: RecurrentNetworkGradient, ctx: PlanCo
     def bind(ins: Sequence[Any], outs: Sequence[Any], scratch: Any) -> Callable[[], object]:
         return BoundBackward(plan, loop, zeros, ins, outs, *memory.parts(scratch)).calls.run
 
-    return _prepared(inputs, plan.output_specs(), bind, memory, loop)
+    return _prepared(plan.read(inputs), plan.output_specs(), bind, memory, loop)
 
 
 class _Memory:
@@ -177,7 +177,7 @@ class _Memory:
 
 
 def _prepared(
-    inputs: Sequence[TensorSpec],
+    inputs: Sequence[TensorSpec | None],
     outputs: Sequence[TensorSpec | None],
     bind: Callable[..., Callable[[], object]],
     memory: _Memory,

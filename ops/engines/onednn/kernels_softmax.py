@@ -26,6 +26,7 @@ from netbuilder.ops.engines.onednn.primitive import (
 
 __all__ = ["softmax", "softmax_gradient", "softmax_with_loss", "softmax_with_loss_gradient"]
 
+_WORTH_OVERWRITING = 1 << 16  # bytes of scores; of fewer, what the loss reads of them takes longer to keep than it saves
 _RARE = np.float32(1e-30)  # smaller probabilities lose digits in float32
 
 
@@ -123,11 +124,41 @@ def softmax_with_loss(op: Any, ctx: PlanContext, x: TensorSpec, label: TensorSpe
     if found is None:
         return None
     needed, made = found
+    dims = _matrix(x, op.axis).dims
     steps = [
+        _overwritten_scores(op, ctx, dims),
         Step(made, {c.SRC: In(0), c.DST: Out(0)}, threads_after(ctx, x.size)),
-        _mean_loss(op, ctx, _matrix(x, op.axis).dims),
+        _mean_loss(op, ctx, dims),
     ]
-    return prepared([needed, label.plain], [x.plain, TensorSpec((), x.dtype)], steps)
+    inplace = [(0, 0)] if needed.layout is None and x.nbytes >= _WORTH_OVERWRITING else ()
+    outputs = [x.plain, TensorSpec((), x.dtype)]
+    return prepared([needed, label.plain], outputs, steps, inplace=inplace, scratch=8 * dims[0])
+
+
+def _kept_scores(scratch: Any, rows: int) -> tuple[Any, Any]:
+    """Return the arrays in scratch memory for the labels' elements of X, and the largest of each row."""
+    both = scratch[: 8 * rows].view(np.float32)
+    return both[:rows], both[rows:]
+
+
+def _overwritten_scores(op: Any, ctx: PlanContext, dims: tuple[int, ...]) -> Any:
+    """Return the step that keeps what the loss may read of X, if P overwrites X."""
+
+    def bind(inputs: Sequence[Any], outputs: Sequence[Any], scratch: Any) -> Call | None:
+        if inputs[0].ctypes.data != outputs[0].ctypes.data:
+            return None
+        labels = Positions(op, ctx.run, inputs[1], dims[1])
+        chosen, largest = _kept_scores(scratch, dims[0])
+        x, maximum = inputs[0].reshape(dims), np.maximum.reduce
+        flat = x.reshape(-1)
+
+        def call() -> None:
+            flat.take(labels.update(), None, chosen, "clip")
+            maximum(x, 1, None, largest)
+
+        return call
+
+    return bind
 
 
 def _mean_loss(op: Any, ctx: PlanContext, dims: tuple[int, ...]) -> Any:
@@ -136,6 +167,8 @@ def _mean_loss(op: Any, ctx: PlanContext, dims: tuple[int, ...]) -> Any:
     def bind(inputs: Sequence[Any], outputs: Sequence[Any], scratch: Any) -> Call:
         labels = Positions(op, ctx.run, inputs[1], dims[1])
         x, p, loss = _rows(inputs[0], dims), outputs[0].reshape(dims), outputs[1]
+        overwritten = inputs[0].ctypes.data == outputs[0].ctypes.data
+        kept = _kept_scores(scratch, dims[0]) if overwritten else None
         flat, selected = p.reshape(-1), np.empty(dims[0], np.float32)
         shares, dot, log = np.full(dims[0], -op.scale / dims[0], np.float32), np.dot, np.log
         # The bytes of a comparison, since a reduction of few elements takes three times as long.
@@ -148,7 +181,9 @@ def _mean_loss(op: Any, ctx: PlanContext, dims: tuple[int, ...]) -> Any:
             if compare(selected, rare, are_large).tobytes() == all_large:
                 log(selected, selected)
             else:
-                _logarithms(selected, x, p, positions)
+                rows = np.flatnonzero(~are_large)
+                scores = (kept[0][rows], kept[1][rows]) if kept else _scores_of(x, rows, positions)
+                _logarithms(selected, rows, *scores, p)
             dot(selected, shares, loss)
 
         return call
@@ -161,19 +196,28 @@ def _rows(x: Any, dims: tuple[int, ...]) -> Any:
     return x.reshape(dims) if x.dtype == np.float32 else x.view(np.uint16)[: dims[0] * dims[1]].reshape(dims)
 
 
-def _logarithms(selected: Any, x: Any, p: Any, positions: Any) -> None:
-    """Replace probabilities by their logarithms; very small ones, which float32 rounds, are computed from X.
-
-    Rows without probabilities (see ``_undefined_rows``) become NaN.
-    """
-    rows = np.flatnonzero(~(selected >= _RARE))
-    _mark_undefined(p, rows)
+def _scores_of(x: Any, rows: Any, positions: Any) -> tuple[Any, Any]:
+    """Return of some rows of X the labels' elements, and the largest ones."""
     given = x[rows]
     if given.dtype == np.uint16:
         given = (given.astype(np.uint32) << 16).view(np.float32)
-    chosen = given[np.arange(rows.size), positions[rows] % x.shape[1]]
+    return given[np.arange(rows.size), positions[rows] % x.shape[1]], given.max(axis=1)
+
+
+def _logarithms(selected: Any, rows: Any, chosen: Any, largest: Any, p: Any) -> None:
+    """Replace probabilities by their logarithms; very small ones, which float32 rounds, are computed from X.
+
+    Rows without probabilities (see ``_undefined_rows``) become NaN.
+
+    Args:
+        selected: the labels' probabilities.
+        rows: those that are very small.
+        chosen, largest: of these rows of X, the labels' elements and the largest ones.
+        p: all probabilities.
+    """
+    _mark_undefined(p, rows)
     np.log(np.maximum(selected, _RARE), selected)
-    selected[rows] = chosen - given.max(axis=1) + np.log(p[rows].max(axis=1))
+    selected[rows] = chosen - largest + np.log(p[rows].max(axis=1))
 
 
 def softmax_with_loss_gradient(

@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 from checks import run_plain
 from netbuilder.graph.gradient_context import operator_gradient
 from netbuilder.ops.losses.softmax_with_loss import SoftmaxWithLoss, SoftmaxWithLossGradient
-from netbuilder.proto import ArgumentError, GradientError, ShapeError
+from netbuilder.proto import ArgumentError, GradientError, NetDef, ShapeError
 from netbuilder.proto.arguments import make_op
 from netbuilder.runtime import Workspace
 from suite import OperatorSuite, f32, floats, i32, refusal
@@ -118,6 +118,37 @@ def test_far_logits():
     assert loss == 200
     _, loss = run_plain(SoftmaxWithLoss(label_prob=True).with_arity(2, 2), [x, np.float32([[0, 1, 0]])])
     np.testing.assert_allclose(loss, -np.log(1e-20), 1e-6)
+
+
+@pytest.mark.parametrize("engines", [None, ()], ids=["default", "NumPy"])
+def test_probabilities_overwrite_scores_that_nobody_reads_later(engines):
+    """The loss is exact all the same, also of far scores."""
+    rng = np.random.default_rng(0)
+    x = rng.normal(size=(400, 50)).astype(np.float32)
+    x[::3] *= 100
+    label, found = rng.integers(0, 50, 400, np.int32), []
+    for observable in ("all", "outputs"):
+        workspace = Workspace(engines=engines, threads=1)
+        workspace.feed("x", x)
+        workspace.feed("label", label)
+        ops = [
+            make_op("Negative", ["x"], ["scores"]),
+            make_op("SoftmaxWithLoss", ["scores", "label"], ["p", "loss"]),
+            make_op("SoftmaxWithLossGradient", ["scores", "label", "p", "loss"], ["dx"]),
+        ]
+        net = NetDef(name="net", op=ops, external_input=["x", "label"], external_output=["loss", "dx"])
+        workspace.create_net(net, observable=observable)
+        workspace.run_net("net")
+        (plans,) = workspace.net("net")._plans.values()
+        found.append((workspace.fetch("loss"), workspace.fetch("dx"), plans[-1].memory.nbytes))
+    exact = -x.astype(np.float64)
+    exact -= exact.max(axis=1, keepdims=True)
+    exact = np.log(np.exp(exact).sum(axis=1)) - exact[np.arange(400), label]
+    np.testing.assert_allclose(found[1][0], exact.mean(), 1e-6)
+    assert exact.max() > 100, "the case of probabilities that float32 rounds"
+    np.testing.assert_array_equal(found[0][0], found[1][0])
+    np.testing.assert_array_equal(found[0][1], found[1][1])
+    assert found[1][2] < 1.2 * x.nbytes, "scores and probabilities are in one buffer"
 
 
 @pytest.mark.parametrize("label", [-1, 3, 70])

@@ -22,6 +22,7 @@ __all__ = [
     "CHANNELS_LAST",
     "LEFT_AS_IS",
     "BoundStep",
+    "Checkpoints",
     "CompiledSegment",
     "Deferred",
     "Demand",
@@ -206,6 +207,7 @@ class Prepared:
             memory, each beginning at a multiple of 64 bytes. The plan tries to store them so.
         saved_flops: how many floating-point operations fewer the call does than the operators' formulas count, as with
             minimal filtering.
+        checkpoints: how the operator and its gradient keep less between them, for a memory budget; None: they cannot.
     """
 
     inputs: Sequence[TensorSpec | None]
@@ -221,6 +223,7 @@ class Prepared:
     again: Prepared | None = None
     rows: Sequence[Sequence[int]] = ()
     saved_flops: int = 0
+    checkpoints: Checkpoints | None = None
 
     later = RenamedMember("deferred")
 
@@ -230,6 +233,24 @@ class Prepared:
                 f"kernel {self.name!r} is split, so other calls use the lane's scratch memory before it is done: it "
                 f"must have none, got scratch={self.scratch}; let bind allocate it"
             )
+
+
+@dataclass(frozen=True, eq=False)
+class Checkpoints:
+    """How an operator keeps less for its gradient, which then computes the rest again, equal to the bit.
+
+    Both kernels have it. The plan uses both of the other kernels or none, and only if nothing else reads the value.
+
+    Args:
+        make: returns the other kernel, in which that value has another spec. The operator's is given None; the
+            gradient's, which may read more inputs, is given the operator's, and may return None if they do not fit.
+        output: the index of the operator's output with what it keeps; None for the gradient.
+        input: the index of the gradient's input that is this output; None for the operator.
+    """
+
+    make: Callable[[Prepared | None], Prepared | None]
+    output: int | None = None
+    input: int | None = None
 
 
 @dataclass(frozen=True, eq=False)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
 from typing import Any
@@ -10,7 +10,7 @@ from typing import Any
 from netbuilder.ops.core.instructions import Instruction
 from netbuilder.ops.core.operator import TensorSpec, require
 from netbuilder.ops.recurrent.arena import Arena, Slot
-from netbuilder.ops.recurrent.forward import ForwardPlan
+from netbuilder.ops.recurrent.forward import ForwardPlan, Stored
 from netbuilder.ops.recurrent.links import Link, Recurrent
 from netbuilder.ops.recurrent.loop import BoundLoop, Loop, LoopOperators, Views, assign, fixed, rows, step_of
 from netbuilder.ops.recurrent.products import Product, products
@@ -263,6 +263,10 @@ class BackwardPlan:
             if name not in self.stacked
         }
 
+    def flops(self) -> int:
+        """Return the floating-point operations of all steps."""
+        return self.op.backward.flops(self.specs, self.once, self.forward.steps)
+
     def output_specs(self) -> tuple[TensorSpec, ...]:
         """Return the specs of the gradients: of the first input, the parameters, the initial states, other inputs."""
         inputs = [self.forward.inputs[name].plain for name in self.op.forward_inputs]
@@ -271,19 +275,51 @@ class BackwardPlan:
         made += [self.forward.inputs[name].plain for name, number in self.sequences.items() if number > 0]
         return tuple(made)
 
-    def read(self, specs: Sequence[TensorSpec]) -> list[TensorSpec | None]:
-        """Return the specs of the operator's inputs that are read: None instead for the others."""
+    def read(self, specs: Sequence[TensorSpec], also: Iterable[str] = ()) -> list[TensorSpec | None]:
+        """Return the specs of the operator's inputs that are read: None instead for the others.
+
+        Args:
+            specs: of all inputs.
+            also: blobs of the step net that are read besides.
+        """
         op = self.op
-        joined = [product.x for product in self.products]
-        blobs = {*op.backward.read, *joined}
+        blobs = {*op.backward.read, *also, *(product.x for product in self.products)}
         names = blobs.union(op.linked[name].external for name in blobs if name in op.linked)
         read = [True] * self.n_dy + [name in names for name in op.forward_inputs]
         read += [False] * (len(specs) - len(read) - 1) + [True]
         return [spec if is_read else None for spec, is_read in zip(specs, read)]
 
+    def overwrites(self, read: Sequence[TensorSpec | None]) -> list[tuple[int, int]]:
+        """Return the pairs (input, output) that may have one buffer if a segment's forward steps run before its others.
+
+        They are sequences that only the forward steps read, row by row, and their gradients, which are written so.
+
+        Args:
+            read: the specs of the inputs that the backward steps read, None for the others.
+        """
+        pairs = []
+        for out in self.outgoing:
+            name = self.target_name(out.link)
+            if out.state or not out.direct or out.output < 0:
+                continue
+            index = self.n_dy + self.op.forward_inputs.index(name)
+            by_row = all(k.offset == 0 and k.window == 1 for k in self.op.links if k.external == name)
+            if read[index] is None and by_row and name in self.forward.inputs:
+                pairs.append((index, out.output))
+        return pairs
+
 
 class BoundBackward:
-    """A backward pass bound to its arrays; see ``ops.recurrent.forward.bind_forward``."""
+    """A backward pass bound to its arrays; see ``ops.recurrent.forward.bind_forward``.
+
+    Args:
+        plan, loop, zeros: the plan, its operators, compiled, and the zeros of its products.
+        inputs, outputs: the operator's arrays.
+        stored: the arrays of the forward pass.
+        local: memory of ``plan.arena.nbytes`` bytes.
+        scratch: ``loop.scratch`` bytes.
+        before_step: the loops that run before steps: segments of the forward pass, which run again.
+    """
 
     def __init__(
         self,
@@ -292,10 +328,12 @@ class BoundBackward:
         zeros: Mapping[str, Array],
         inputs: Sequence[Array],
         outputs: Sequence[Array],
+        stored: Stored,
         local: Array,
         scratch: Array | None,
+        before_step: Mapping[int, BoundLoop] | None = None,
     ) -> None:
-        self._plan, self._inputs, self._outputs = plan, inputs, outputs
+        self._plan, self._inputs, self._outputs, self._stored = plan, inputs, outputs, stored
         self._states = {name: slot.of(local) for name, slot in plan.states.items()}
         self._local = {name: slot.of(local) for name, slot in plan.local.items()}
         self._stacks = {name: slot.of(local) for name, slot in plan.stacked.items()}
@@ -309,6 +347,8 @@ class BoundBackward:
         self._begin()
         self.calls.before()
         for time in reversed(range(plan.forward.steps)):
+            if before_step is not None and time in before_step:
+                self.calls.add_loop(before_step[time])
             self.calls.step(time)
             self._collect(time)
         self.calls.after()
@@ -336,7 +376,7 @@ class BoundBackward:
         plan = self._plan
         count = plan.n_dy
         inputs = self._inputs[count : count + len(plan.op.forward_inputs)]
-        views = plan.forward.views(inputs, self._inputs[-1])
+        views = plan.forward.views(inputs, self._stored)
         for name, array in self._local.items():
             views[name] = fixed(array)
         for name, array in self._stacks.items():
@@ -370,13 +410,12 @@ class BoundBackward:
         for out in plan.outgoing:
             if out.link.internal == name:
                 return self._target(out.link)[out.link.offset : out.link.offset + steps]
-        memory = self._inputs[-1]
         link = plan.op.linked.get(name)
         if link is None:
-            return plan.forward.kept[name].of(memory)
-        slot = plan.forward.states.get(link.external)
+            return self._stored.kept[name].array
+        state = self._stored.states.get(link.external)
         given = dict(zip(plan.op.forward_inputs, self._inputs[plan.n_dy :]))
-        whole = given[link.external] if slot is None else slot.of(memory)
+        whole = given[link.external] if state is None else state.array
         return whole[link.offset : link.offset + steps]
 
     def _collect(self, time: int) -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
 from functools import partial
 from typing import Any
 
@@ -14,16 +15,34 @@ from netbuilder.ops.core.operator import TensorSpec, require
 from netbuilder.ops.engines.gpu import copy_into
 from netbuilder.ops.recurrent.arena import Arena, Slot
 from netbuilder.ops.recurrent.links import Link, Recurrent
-from netbuilder.ops.recurrent.loop import BoundLoop, Loop, LoopOperators, Views, assign, fixed, rows, step_of
+from netbuilder.ops.recurrent.loop import BoundLoop, Loop, LoopOperators, Stack, Views, assign, fixed, rows, step_of
 from netbuilder.ops.recurrent.one_by_one import step_by_step
 from netbuilder.ops.recurrent.projections import Projection, projections
 from netbuilder.ops.recurrent.table import KeptBlob, table_bytes
 
-__all__ = ["ForwardPlan", "bind_forward"]
+__all__ = ["ForwardPlan", "Stored", "bind_forward"]
 
 Array = Any
 
 _STEP_NUMBER = TensorSpec((1,), np.dtype(np.int32))
+
+
+@dataclass(frozen=True)
+class Stored:
+    """The arrays in which a forward pass stores its values.
+
+    Args:
+        states: the rows of each state.
+        kept, kept_once: what only the backward step net reads again, by step and for all steps.
+        local: values that are not kept although several steps read them.
+        table: for the table of the contents; None: there is none.
+    """
+
+    states: Mapping[str, Stack]
+    kept: Mapping[str, Stack]
+    kept_once: Mapping[str, Array]
+    local: Mapping[str, Array]
+    table: Array | None = None
 
 
 class ForwardPlan:
@@ -206,6 +225,10 @@ class ForwardPlan:
         found += [KeptBlob(name, slot, -1) for name, slot in self.kept_once.items()]
         return table_bytes(self.steps, self.op.timestep, found)
 
+    def flops(self) -> int:
+        """Return the floating-point operations of all steps; 0 if the shapes of some blobs depend on data."""
+        return 0 if self.one_by_one else self.op.step.flops(self.specs, self.once, self.steps)
+
     def output_specs(self, names: Sequence[str]) -> tuple[TensorSpec, ...]:
         """Return the specs of the forward operator's outputs."""
         aliases = self.op.output_aliases(names)
@@ -221,19 +244,37 @@ class ForwardPlan:
             specs.append(TensorSpec((len(range(slot.shape[0])[offset:]), *slot.shape[1:]), slot.dtype))
         return (*specs, TensorSpec((self.memory.nbytes,), np.dtype(np.uint8)))
 
-    def views(self, inputs: Sequence[Array], memory: Array) -> Views:
+    def stored(self, memory: Array, local: Array | None) -> Stored:
+        """Return the arrays in ``memory`` and, for a forward pass, in ``local``, memory of ``arena.nbytes`` bytes."""
+        return Stored(
+            {name: Stack(slot.of(memory), self.steps) for name, slot in self.states.items()},
+            {name: Stack(slot.of(memory), self.steps) for name, slot in self.kept.items()},
+            {name: slot.of(memory) for name, slot in self.kept_once.items()},
+            {} if local is None else {name: slot.of(local) for name, slot in self.local.items()},
+            self.table_slot.of(memory) if self.keep else None,
+        )
+
+    def views(self, inputs: Sequence[Array], stored: Stored) -> Views:
         """Return the views of blobs that the step net and the backward step net share."""
         views = Views(self.op.timestep, self.steps)
         given = dict(zip(self.op.forward_inputs, inputs))
         for name, array in given.items():
             views[name] = fixed(array)
         for link in self.op.links:
-            slot = self.states.get(link.external)
-            views[link.internal] = rows(given[link.external] if slot is None else slot.of(memory), link)
-        for name, slot in self.kept.items():
-            views[name] = step_of(slot.of(memory))
-        for name, slot in self.kept_once.items():
-            views[name] = fixed(slot.of(memory))
+            state = stored.states.get(link.external)
+            views[link.internal] = rows(given[link.external], link) if state is None else state.rows(link)
+        for name, stack in stored.kept.items():
+            views[name] = stack.step_of()
+        for name, array in stored.kept_once.items():
+            views[name] = fixed(array)
+        return views
+
+    def step_views(self, inputs: Sequence[Array], stored: Stored) -> Views:
+        """Return the views of all blobs of the step net that are stored."""
+        views = self.views(inputs, stored)
+        stacked = {each.result for each in self.projections}
+        for name, array in stored.local.items():
+            views[name] = step_of(array) if name in stacked else fixed(array)
         return views
 
 
@@ -243,7 +284,7 @@ def bind_forward(
     ctx: PlanContext,
     inputs: Sequence[Array],
     outputs: Sequence[Array],
-    local: Array,
+    stored: Stored,
     scratch: Array | None,
 ) -> BoundLoop:
     """Bind a forward pass to its arrays.
@@ -252,26 +293,23 @@ def bind_forward(
         plan: where its values are stored.
         loop: its operators, compiled; None if they are run one by one.
         ctx: the plan context of the operator.
-        inputs, outputs: the operator's arrays.
-        local: memory for values that are not kept, ``plan.arena.nbytes`` bytes.
+        inputs: the operator's arrays.
+        outputs: those of its outputs but the last.
+        stored: the arrays of its values, with all steps of the states and of what is computed before the loop.
         scratch: ``loop.scratch`` bytes.
     """
-    op, memory = plan.op, outputs[-1]
-    views = plan.views(inputs, memory)
-    arrays = {name: slot.of(local) for name, slot in plan.local.items()}
-    stacked = {each.result for each in plan.projections}
-    for name, array in arrays.items():
-        views[name] = step_of(array) if name in stacked else fixed(array)
-    arrays.update((name, slot.of(memory)) for name, slot in plan.kept.items())
+    op = plan.op
+    views = plan.step_views(inputs, stored)
+    arrays = {**stored.local, **{name: stack.array for name, stack in stored.kept.items()}}
     arrays.update(zip(op.forward_inputs, inputs))
     for each in plan.projections:
         _add_matrices(views, plan, each, arrays)
     bound = BoundLoop(loop, views, scratch)
     for state in op.states:
-        first = plan.states[state.name].of(memory)[: plan.initial_rows[state.name]]
+        first = stored.states[state.name].array[: plan.initial_rows[state.name]]
         bound.add(partial(assign, first, inputs[state.initial]))
-    if plan.keep:
-        bound.add(partial(copy_into, plan.table_slot.of(memory), plan.table))
+    if stored.table is not None:
+        bound.add(partial(copy_into, stored.table, plan.table))
     if loop is None:
         bound.add(partial(step_by_step, op, ctx, views, plan.once, plan.steps))
     bound.before()
@@ -279,7 +317,7 @@ def bind_forward(
         bound.step(time)
     aliases = op.output_aliases(op.output_names)
     for name, out in zip(op.output_names[:-1], outputs):
-        source = plan.states[aliases[name].source].of(memory)
+        source = stored.states[aliases[name].source].array
         bound.add(partial(assign, out, source[aliases[name].offset :]))
     return bound
 

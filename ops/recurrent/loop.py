@@ -13,7 +13,7 @@ from netbuilder.ops.core.instructions import Instruction, run_in_order
 from netbuilder.ops.core.operator import TensorSpec
 from netbuilder.ops.recurrent.links import Link
 
-__all__ = ["BoundLoop", "Loop", "LoopOperators", "Views", "assign", "fixed", "rows", "step_of"]
+__all__ = ["BoundLoop", "Loop", "LoopOperators", "Stack", "Views", "assign", "fixed", "rows", "step_of"]
 
 Array = Any
 View = Callable[[int], Array]
@@ -32,6 +32,28 @@ def step_of(array: Array) -> View:
 def fixed(array: Array) -> View:
     """Return the function that returns the same array in all steps."""
     return lambda time: array
+
+
+@dataclass(frozen=True)
+class Stack:
+    """An array with the values of all steps, or of a segment of so many at a time.
+
+    Args:
+        array: the array; along its first axis it has the steps, or the rows to which links refer.
+        length: the number of steps; the value of step t is that of t % length.
+    """
+
+    array: Array
+    length: int
+
+    def rows(self, link: Link) -> View:
+        """Return the function from a step to the rows of a link."""
+        of_segment = rows(self.array, link)
+        return lambda time: of_segment(time % self.length)
+
+    def step_of(self) -> View:
+        """Return the function from a step to its element along the first axis."""
+        return lambda time: self.array[time % self.length, ...]
 
 
 class Views:
@@ -120,6 +142,11 @@ class BoundLoop:
         """Append a call."""
         self._calls.append(call)
         self._failed.append(None)
+
+    def add_loop(self, loop: BoundLoop) -> None:
+        """Append the calls of another loop."""
+        self._calls += loop._calls
+        self._failed += loop._failed
 
     def before(self) -> None:
         """Append the calls before the first step."""

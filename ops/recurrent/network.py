@@ -6,13 +6,14 @@ A time step runs the step net's operators on views of the stacked arrays: linked
 from __future__ import annotations
 
 import itertools
-from collections.abc import Callable, Sequence
-from functools import cached_property
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import replace
+from functools import cached_property, partial
 from typing import Any
 
 import numpy as np
 
-from netbuilder.ops.core.contexts import GradientContext, PlanContext, Prepared
+from netbuilder.ops.core.contexts import Checkpoints, GradientContext, PlanContext, Prepared
 from netbuilder.ops.core.declaration import operator_class
 from netbuilder.ops.core.operator import TensorSpec
 from netbuilder.ops.core.registry import CPU, GPU, prepare, register
@@ -23,6 +24,7 @@ from netbuilder.ops.recurrent.derived import derived_backward
 from netbuilder.ops.recurrent.forward import ForwardPlan, bind_forward
 from netbuilder.ops.recurrent.links import Recurrent
 from netbuilder.ops.recurrent.loop import Loop
+from netbuilder.ops.recurrent.segments import Segments, whole_in_backward
 from netbuilder.proto import ArgumentError, GradientError, NetError, OperatorDef
 from netbuilder.proto.arguments import make_op
 
@@ -62,6 +64,9 @@ class RecurrentNetwork(Recurrent):
 
     def infer(self, *specs: TensorSpec) -> tuple[TensorSpec, ...]:
         return ForwardPlan(self, specs).output_specs(self.output_names)
+
+    def flops(self, *specs: TensorSpec) -> int:
+        return ForwardPlan(self, specs).flops()
 
     def gradient(self, g: GradientContext) -> list[OperatorDef]:
         if self.own_rows and self.backward_step_net is None:
@@ -116,6 +121,9 @@ class RecurrentNetworkGradient(Recurrent):
     def infer(self, *specs: TensorSpec) -> tuple[TensorSpec, ...]:
         return BackwardPlan(self, specs).output_specs()
 
+    def flops(self, *specs: TensorSpec) -> int:
+        return BackwardPlan(self, specs, join=False).flops()
+
 
 @prepare(RecurrentNetwork, device=CPU)
 @prepare(RecurrentNetwork, device=GPU)
@@ -132,9 +140,31 @@ def prepare_recurrent_network(op: RecurrentNetwork, ctx: PlanContext, *specs: Te
 
     def bind(ins: Sequence[Any], outs: Sequence[Any], scratch: Any) -> Callable[[], object]:
         own, local, rest = memory.parts(scratch)
-        return bind_forward(plan, loop, ctx, ins, [*outs[:-1], outs[-1] if keep else own], local, rest).run
+        stored = plan.stored(outs[-1] if keep else own, local)
+        return bind_forward(plan, loop, ctx, ins, outs[:-1], stored, rest).run
 
-    return _prepared(inputs, outputs, bind, memory, loop)
+    made = _prepared(inputs, outputs, bind, memory, loop)
+    if loop is None or memory.location != HOST or not Segments.possible(plan):
+        return made
+    in_segments = partial(_forward_in_segments, ctx, made, plan, loop)
+    return replace(made, checkpoints=Checkpoints(lambda _: in_segments(), output=op.n_out - 1))
+
+
+def _forward_in_segments(ctx: PlanContext, whole: Prepared, plan: ForwardPlan, loop: Loop) -> Prepared:
+    """Return the kernel that keeps the states at the borders of segments alone."""
+    segments = Segments(plan, loop)
+    working = segments.working(1, whole=plan.states)
+    memory = _Memory(ctx, working.arena.nbytes, loop.scratch)
+
+    def bind(ins: Sequence[Any], outs: Sequence[Any], scratch: Any) -> Callable[[], object]:
+        values, rest = memory.parts(scratch)
+        stored = segments.stored(outs[-1], working, values)
+        bound = bind_forward(plan, loop, ctx, ins, outs[:-1], stored, rest)
+        segments.keep_borders(bound, outs[-1], stored)
+        return bound.run
+
+    outputs = [*whole.outputs[:-1], _bytes(segments.memory.nbytes)]
+    return replace(_prepared(whole.inputs, outputs, bind, memory, loop), notes={"segments": segments})
 
 
 @prepare(RecurrentNetworkGradient, device=CPU)
@@ -147,9 +177,47 @@ def prepare_recurrent_network_gradient(op: RecurrentNetworkGradient, ctx: PlanCo
     zeros = {p.zeros: new_buffer(plan.specs[p.zeros], memory.location) for p in plan.products if p.zeros}
 
     def bind(ins: Sequence[Any], outs: Sequence[Any], scratch: Any) -> Callable[[], object]:
-        return BoundBackward(plan, loop, zeros, ins, outs, *memory.parts(scratch)).calls.run
+        stored = plan.forward.stored(ins[-1], None)
+        return BoundBackward(plan, loop, zeros, ins, outs, stored, *memory.parts(scratch)).calls.run
 
-    return _prepared(plan.read(inputs), plan.output_specs(), bind, memory, loop)
+    made = _prepared(plan.read(inputs), plan.output_specs(), bind, memory, loop)
+    if memory.location != HOST:
+        return made
+    in_segments = partial(_backward_in_segments, ctx, made, inputs, plan, loop, zeros)
+    return replace(made, checkpoints=Checkpoints(in_segments, input=op.n_in - 1))
+
+
+def _backward_in_segments(
+    ctx: PlanContext,
+    whole: Prepared,
+    inputs: Sequence[TensorSpec],
+    plan: BackwardPlan,
+    loop: Loop,
+    zeros: Mapping[str, Any],
+    forward: Prepared | None,
+) -> Prepared | None:
+    """Return the kernel that runs each segment of the forward pass again before its backward steps."""
+    assert forward is not None
+    segments: Segments = forward.notes["segments"]
+    if segments.plan.kept.keys() != plan.forward.kept.keys() or segments.plan.states != plan.forward.states:
+        return None
+    working = segments.working(segments.length, whole_in_backward(plan))
+    memory = _Memory(ctx, plan.arena.nbytes, working.arena.nbytes, max(loop.scratch, segments.loop.scratch))
+    read = plan.read(inputs, [name for operator in segments.plan.body for name in operator.inputs])
+
+    def bind(ins: Sequence[Any], outs: Sequence[Any], scratch: Any) -> Callable[[], object]:
+        local, values, rest = memory.parts(scratch)
+        stored = segments.stored(ins[-1], working, values)
+        given = ins[plan.n_dy : plan.n_dy + len(plan.op.forward_inputs)]
+        again = segments.again(given, ins[-1], stored, rest)
+        return BoundBackward(plan, loop, zeros, ins, outs, stored, local, rest, again).calls.run
+
+    made = _prepared([*read[:-1], _bytes(segments.memory.nbytes)], whole.outputs, bind, memory, loop)
+    return replace(made, inplace=plan.overwrites(whole.inputs))
+
+
+def _bytes(count: int) -> TensorSpec:
+    return TensorSpec((count,), np.dtype(np.uint8))
 
 
 class _Memory:
@@ -172,7 +240,7 @@ class _Memory:
     def parts(self, scratch: Any) -> list[Any]:
         """Return the parts, views of ``scratch`` or of memory on the GPU."""
         if self.location != HOST:
-            scratch = new_buffer(TensorSpec((self._ends[-1],), np.dtype(np.uint8)), self.location)
+            scratch = new_buffer(_bytes(self._ends[-1]), self.location)
         return [scratch[begin:end] for begin, end in zip([0, *self._ends], self._ends)]
 
 

@@ -18,6 +18,10 @@ from netbuilder.proto.arguments import make_op
 
 __all__ = ["ALL", "Product", "products", "replacement"]
 
+_ROWS_OF_MANY = 16
+"""With so many rows in each step for each column of dW^T, adding dW up is a small part of the work, and X of all steps
+takes much more memory than dW: there is nothing to gain from one product."""
+
 _ZEROS = "zeros for "
 ALL = "all steps of "
 """Prefix of a blob's name, for its values in all steps."""
@@ -62,7 +66,7 @@ class Product:
 def products(
     op: Recurrent, specs: Mapping[str, TensorSpec], fixed: Collection[str], steps: int, ends: Collection[str]
 ) -> list[Product]:
-    """Return the operators of the backward step net whose gradients of weights can be computed after the loop.
+    """Return the operators of the backward step net whose gradients of weights are computed after the loop.
 
     Args:
         op: the gradient operator.
@@ -83,7 +87,9 @@ def products(
         )
         overwritten = {name for other in net.ops[position:] for name in other.outputs}
         stackable = not overwritten.intersection((x, dy)) and x not in fixed and dy not in fixed
-        if only_summed and stackable and w in fixed and specs[x].dtype.itemsize >= 4:
+        m, n, _ = operator.op.sizes(specs[x], specs[w])
+        worth = n * _ROWS_OF_MANY > m and specs[x].dtype.itemsize >= 4
+        if only_summed and stackable and w in fixed and worth:
             dx = operator.outputs[2] if len(operator.outputs) > 2 else ""
             dx_waits = dx in ends and net.writes(dx) == 1 and not any(dx in other.inputs for other in net.ops)
             found.append(_product(operator, specs, steps, 3 if dx_waits else 2))

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Container, Iterable
+from collections.abc import Container, Iterable, Mapping
 from functools import cached_property
 
 from netbuilder.ops.core.instructions import (
@@ -108,6 +108,19 @@ class StepNet:
         except Exception as error:
             raise located(self.describe(operator), error, in_subgraph=True) from error
         specs.update(zip(operator.outputs, (spec.plain for spec in made)))
+
+    def flops(self, specs: Mapping[str, TensorSpec], once: Container[Instruction], steps: int) -> int:
+        """Return the floating-point operations of all steps.
+
+        Args:
+            specs: of all blobs of a step.
+            once: the operators that run once.
+            steps: how often the others do.
+        """
+        return sum(
+            (1 if operator in once else steps) * operator.op.flops(*(specs[name] for name in operator.inputs))
+            for operator in self.ops
+        )
 
     def check_one_by_one(self) -> None:
         """Raise ShapeError if an operator needs more than the arrays of a step."""

@@ -156,6 +156,8 @@ def _keep_to_budget(plan: Compilation, own: list[Value], apart: Collection[int])
     fixed = sum(int(getattr(buffer, "nbytes", 0)) for buffer in outside.values())
     fixed += sum(value.spec.nbytes for value in own if id(value) not in inside and value.spec is not None)
     found = fit_into(plan.net, plan.steps, own, apart, budget, fixed)
+    replaced = {id(value) for value in own}.difference(map(id, found.values))
+    plan.values[:] = [value for value in plan.values if id(value) not in replaced]
     known = {id(value) for value in plan.values}
     plan.values += [value for value in found.values if id(value) not in known]
     plan.steps[:] = found.steps

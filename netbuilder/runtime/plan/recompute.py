@@ -22,6 +22,7 @@ from netbuilder.ops.core.contexts import Prepared
 from netbuilder.ops.core.instructions import Role
 from netbuilder.ops.engines.layouts import HOST
 from netbuilder.proto import NetError
+from netbuilder.runtime.plan.checkpoints import CheckpointedPair, checkpointed_pairs, with_checkpoints
 from netbuilder.runtime.plan.memory_plan import arena_bytes, arena_load
 from netbuilder.runtime.plan.values import Step, StepKind, Value
 
@@ -73,38 +74,102 @@ def fit_into(
         NetError: the budget is too small whatever is computed again; the message has the smallest possible one.
     """
     before = arena_bytes(values, steps, apart)
-    search = _Search(steps, values, apart)
-    if isinstance(budget, float) and not search.any_gaps:
-        return Recomputed(steps, values, before=before)
-    budget = int(budget * (before + fixed)) if isinstance(budget, float) else budget
+    pairs = checkpointed_pairs(steps, values, apart)
+    if isinstance(budget, float):
+        if not pairs and not _Search(steps, values, apart).any_gaps:
+            return Recomputed(steps, values, before=before)
+        budget = int(budget * (before + fixed))
     if before + fixed <= budget:
         return Recomputed(steps, values, before=before)
     limit = budget - fixed
-    for _ in range(_TRIES):
-        if not search.reduce(limit):
-            break
-        nbytes = arena_bytes(search.sequence.values, search.sequence.steps, apart)
-        if nbytes + fixed <= budget:
-            return _result(net_name, search.sequence, fixed, before, nbytes)
-        limit -= nbytes + fixed - budget
-    least = _Search(steps, values, apart).reduce_all()
-    nbytes = arena_bytes(least.values, least.steps, apart)
-    if nbytes + fixed <= budget:
-        return _result(net_name, least, fixed, before, nbytes)
-    raise NetError(
-        f"net {net_name!r}: memory_budget={budget:,} bytes is too small: a run needs at least {nbytes + fixed:,} "
-        f"bytes, {fixed:,} of them for parameters, inputs and blobs that can be fetched ({before + fixed:,} with "
-        "nothing computed again); give a larger budget, or feed smaller batches"
-    )
-
-
-def _result(net_name: str, found: _Sequence, fixed: int, before: int, nbytes: int) -> Recomputed:
-    count = sum(step.kind is StepKind.RECOMPUTE for step in found.steps)
+    found = _cheapest(steps, values, apart, limit, pairs)
+    if found.nbytes > limit:
+        least = found.nbytes + fixed
+        raise NetError(
+            f"net {net_name!r}: memory_budget={budget:,} bytes is too small: a run needs at least {least:,} bytes, "
+            f"{fixed:,} of them for parameters, inputs and blobs that can be fetched ({before + fixed:,} with nothing "
+            "computed again); give a larger budget, or feed smaller batches"
+        )
+    result = Recomputed(found.sequence.steps, found.sequence.values, found.count, found.work, before)
     _log.info(
         "net %r: %d values are computed again, some %.0f %% more work, so that a run needs %s bytes, not %s",
-        net_name, count, 100 * found.work, f"{nbytes + fixed:,}", f"{before + fixed:,}",
+        net_name, result.count, 100 * result.work, f"{found.nbytes + fixed:,}", f"{before + fixed:,}",
     )  # fmt: skip
-    return Recomputed(found.steps, found.values, count, found.work, before)
+    return result
+
+
+@dataclass
+class _Found:
+    """A plan that was searched for.
+
+    Args:
+        sequence: its steps and values.
+        nbytes: of its arena.
+        pairs: the numbers of the pairs that keep less.
+        work: of the additional steps, and of gradients that compute again what an operator has not kept, as a fraction
+            of that of all steps of the plan without them.
+    """
+
+    sequence: _Sequence
+    nbytes: int
+    pairs: frozenset[int]
+    work: float
+
+    @property
+    def count(self) -> int:
+        """How many steps compute a value again."""
+        return sum(step.kind is StepKind.RECOMPUTE for step in self.sequence.steps) + len(self.pairs)
+
+
+def _cheapest(
+    steps: list[Step], values: list[Value], apart: Collection[int], limit: int, pairs: Sequence[CheckpointedPair]
+) -> _Found:
+    """Return the plan with the least additional work that needs at most ``limit`` bytes, or the one with fewest bytes.
+
+    Pairs that keep less are tried all together, and then without one after another of them.
+    """
+
+    def search(chosen: frozenset[int]) -> _Found:
+        own_steps, own_values = with_checkpoints(steps, values, pairs, chosen)
+        sequence, nbytes = _fitted(own_steps, own_values, apart, limit)
+        again = sum(_cost(pairs[number].forward, pairs[number].forward.prepared) for number in chosen)
+        total = sum(_cost(step, step.prepared) for step in steps)
+        return _Found(sequence, nbytes, chosen, (sequence.work * total + again) / max(total, 1.0))
+
+    def better(a: _Found, b: _Found) -> bool:
+        if a.nbytes <= limit and b.nbytes <= limit:
+            return a.work < b.work
+        return a.nbytes < b.nbytes
+
+    best = search(frozenset())
+    if pairs:
+        chosen = frozenset(range(len(pairs)))
+        with_all = search(chosen)
+        best = with_all if better(with_all, best) else best
+        for number in chosen if best.nbytes <= limit else ():
+            without = search(chosen - {number}) if len(chosen) > 1 else best
+            if without.nbytes <= limit:
+                chosen -= {number}
+                best = without if better(without, best) else best
+    with_checkpoints(steps, values, pairs, best.pairs)
+    return best
+
+
+def _fitted(steps: list[Step], values: list[Value], apart: Collection[int], limit: int) -> tuple[_Sequence, int]:
+    """Return the steps with enough values dropped for an arena of ``limit`` bytes, or of as few as possible."""
+    search, target = _Search(steps, values, apart), limit
+    nbytes = arena_bytes(values, steps, apart)
+    if nbytes <= limit:
+        return search.sequence, nbytes
+    for _ in range(_TRIES):
+        if not search.reduce(target):
+            break
+        nbytes = arena_bytes(search.sequence.values, search.sequence.steps, apart)
+        if nbytes <= limit:
+            return search.sequence, nbytes
+        target -= nbytes - limit
+    least = _Search(steps, values, apart).reduce_all()
+    return least, arena_bytes(least.values, least.steps, apart)
 
 
 class _Infeasible(Exception):

@@ -5,6 +5,8 @@ import pytest
 
 from cupy_double import gpus
 from netbuilder.graph.rename import place_operators, rename_blobs
+from netbuilder.ops.core.operator import decode, spec_of
+from netbuilder.ops.recurrent.network import RecurrentNetwork
 from netbuilder.proto import ArgumentError, GradientError, NetDef, NetError, OperatorError
 from netbuilder.proto.arguments import make_device_option, make_op
 from netbuilder.runtime import Workspace
@@ -376,3 +378,11 @@ def test_gradients_of_parameters_have_the_usual_names_by_default():
     rename_blobs(args["backward_step_net"].n, {old: f"{new}_grad" for old, new in zip(names, params)})
     backward.arg.remove(args["param_grads"])
     np.testing.assert_allclose(run(ops, feeds).fetch(gradients["w"]), want, rtol=1e-12)
+
+
+def test_flops_count_all_steps():
+    op = decode(RecurrentNetwork, recurrent(tanh_step()))
+    specs = [spec_of(value) for value in values().values()]
+    product, elements = 2 * SAMPLES * WIDTH * WIDTH, SAMPLES * WIDTH
+    assert op.flops(*specs) >= STEPS * product
+    assert op.flops(*specs) <= STEPS * (product + 20 * elements)

@@ -7,7 +7,7 @@ import pytest
 
 from netbuilder.model import ModelHelper, brew
 from netbuilder.optimizers import build_adam, build_sgd
-from netbuilder.proto import BlobError, NetDef, NetError
+from netbuilder.proto import BlobError, NetDef, NetError, TensorProto
 from netbuilder.proto.arguments import make_op
 from netbuilder.runtime import Workspace
 from netbuilder.runtime.plan.values import StepKind
@@ -101,6 +101,34 @@ def test_results_are_equal_to_the_bit(build, engines):
         assert plan_of(other).memory.nbytes < whole
         recomputed += len(again(other))
     assert recomputed, "nothing was computed again"
+
+
+LOOKUPS = ["Gather", "SparseLengthsSum", "SparseLengthsMean", "SparseLengthsWeightedSum"]
+
+
+@pytest.mark.parametrize("engines", [None, ()], ids=["default", "NumPy"])
+@pytest.mark.parametrize("lookup", LOOKUPS)
+def test_lookups_of_tables_are_computed_again(lookup, engines):
+    def build(model):
+        fills = model.param_init_net
+        fills.UniformFill([], "table", shape=[40, 32], min=-1.0, max=1.0)
+        fills.UniformIntFill([], "indices", shape=[ROWS], min=0, max=39)
+        fills.ConstantFill([], "lengths", shape=[ROWS], value=1, dtype=TensorProto.INT32)
+        fills.UniformFill([], "weights", shape=[ROWS], min=0.5, max=1.5)
+        middle = ["weights"] if "Weighted" in lookup else []
+        inputs = ["table", *middle, "indices"] + ([] if lookup == "Gather" else ["lengths"])
+        x = model.net.Sqr(getattr(model.net, lookup)(inputs, "looked_up"), "squares")
+        x = model.net.Tanh(brew.fc(model, x, "up", 32, 128), "wide")
+        return brew.fc(model, x, "down", 128, 32)
+
+    model, want, _ = train(build, engines=engines)
+    with pytest.raises(NetError, match="is too small") as raised:
+        train(build, engines=engines, memory_budget=1000)
+    least = int(str(raised.value).split("at least ")[1].split()[0].replace(",", ""))
+    _, got, net = train(build, engines=engines, memory_budget=least)
+    assert "looked_up" in {step.outputs[0].name for step in again(net)}
+    for name in (*map(str, model.GetAllParams("")), "loss"):
+        np.testing.assert_array_equal(got.fetch(name), want.fetch(name), err_msg=name)
 
 
 def test_moments_and_more_steps():

@@ -1,0 +1,201 @@
+"""Recurrent nets under memory budgets: in segments of steps, and their tables' lookups again; equal to the bit."""
+
+import re
+
+import numpy as np
+import pytest
+
+from netbuilder.graph.net_names import reset_names
+from netbuilder.model import Initializer, ModelHelper, brew
+from netbuilder.model.rnn import (
+    GRU,
+    LSTM,
+    AttentionType,
+    BasicRNN,
+    DropoutCell,
+    LayerNormMILSTM,
+    LSTMCell,
+    LSTMWithAttentionCell,
+    MultiRNNCell,
+)
+from netbuilder.model.rnn.recurrent import recurrent_net
+from netbuilder.optimizers import build_sgd
+from netbuilder.proto import NetDef, NetError
+from netbuilder.proto.arguments import make_op
+from netbuilder.runtime import Workspace
+from zoo.test_observable_nets import with_dead_memory_filled
+
+STEPS, SAMPLES, WIDTH, WORDS = 23, 4, 16, 11
+LENGTHS = np.array([23, 1, 7, 0], np.int32)
+
+
+def words(model):
+    return model.net.Gather(["table", "data"], "words", dense_gradient=1)
+
+
+def states(model, count):
+    return [model.param_init_net.ConstantFill([], f"s{i}", shape=[1, SAMPLES, WIDTH], value=0.1) for i in range(count)]
+
+
+def layer(function, count, **options):
+    def build(model):
+        found = function(model, words(model), "lengths", states(model, count), WIDTH, WIDTH, "net", **options)
+        return found[0]
+
+    return build
+
+
+def dropped_out(model):
+    cells = [DropoutCell(LSTMCell(WIDTH, WIDTH, 0.0, False, name=f"cell{i}"), 0.4, is_test=False) for i in range(2)]
+    cell = MultiRNNCell(cells, name="both")
+    initial = [state for _ in range(2) for state in states(model, 2)]
+    results, _ = cell.apply_over_sequence(model, words(model), "lengths", initial)
+    return results
+
+
+def attention(model):
+    given = words(model)
+    cell = LSTMWithAttentionCell(
+        WIDTH, given, None, WIDTH, WIDTH, "decoder", AttentionType.Recurrent, None, 0.0, False, False
+    )
+    results, _ = cell.apply_over_sequence(model, given, None, states(model, 3))
+    return brew.fc(model, results, "narrow", cell.get_output_dim(), WIDTH, axis=2)
+
+
+def two_directions(model):
+    given = words(model)
+    there, *_ = LSTM(model, given, None, states(model, 2), WIDTH, WIDTH, "there")
+    turned = model.net.ReversePackedSegs([there, "lengths"], "turned")
+    back, *_ = GRU(model, turned, "lengths", states(model, 1), WIDTH, WIDTH, "back")
+    return model.net.Add([there, back], "sum")
+
+
+def products_of_the_input(model):
+    """One product of rows of the input for all steps, of which the backward pass reads each step's."""
+    given = words(model)
+    for name in "wv":
+        model.create_param(name, [WIDTH, WIDTH], Initializer("UniformFill", min=-0.3, max=0.3))
+        model.create_param(name + "b", [WIDTH], Initializer("ConstantFill", value=0.1))
+    step = ModelHelper("step", param_model=model)
+    x, before, *_ = step.net.AddExternalInputs("x", "before", "w", "wb", "v", "vb")
+    scale = step.net.Sigmoid(step.net.FC([x, "w", "wb"], "of_x", axis=2), "scale")
+    for number in range(4):
+        scale = step.net.Sigmoid(step.net.Mul([scale, before], f"scaled{number}"), f"scale{number}")
+    sides = [step.net.Mul([scale, before], "scaled"), step.net.FC([before, "v", "vb"], "product", axis=2)]
+    after = step.net.Tanh(step.net.Sum([*sides, "of_x"], "total"), "after")
+    step.net.AddExternalOutput(after)
+    (initial,) = states(model, 1)
+    found, _ = recurrent_net(model.net, step.net, [(x, given)], [(before, initial)], {before: after}, scope="net")
+    return found
+
+
+def derived(model):
+    """A step net whose backward step net is derived: it keeps only the states."""
+    given, (initial,) = words(model), states(model, 1)
+    model.create_param("w", [WIDTH], Initializer("UniformFill", min=-0.9, max=0.9))
+    step = NetDef(name="step", type="simple")
+    step.op.add().CopyFrom(make_op("Mul", ["h_prev", "w"], ["s"], broadcast=1))
+    step.op.add().CopyFrom(make_op("Sum", ["s", "x"], ["s"]))
+    step.op.add().CopyFrom(make_op("Tanh", ["s"], ["h"]))
+    found = model.net.RecurrentNetwork(
+        [given, initial, "w"], ["all", "last", "work"], step_net=step, recurrent_states=["states"],
+        initial_recurrent_state_ids=[1], link_internal=["h_prev", "h", "x"],
+        link_external=["states", "states", str(given)], link_offset=[0, 1, 0], alias_src=["states", "states"],
+        alias_dst=["all", "last"], alias_offset=[1, -1], outputs_with_grads=[0],
+    )  # fmt: skip
+    return found[0]
+
+
+NETS = {
+    "lstm": layer(LSTM, 2),
+    "lstm that recomputes gates": layer(LSTM, 2, memory_optimization=True),
+    "two layers": lambda model: LSTM(
+        model, words(model), "lengths", states(model, 4), WIDTH, [WIDTH, WIDTH], "net", return_last_layer_only=True
+    )[0],
+    "gru": layer(GRU, 1),
+    "rnn": layer(BasicRNN, 1, activation="tanh"),
+    "multiplicative": layer(LayerNormMILSTM, 2),
+    "attention": attention,
+    "dropout": dropped_out,
+    "two directions": two_directions,
+    "products of the input": products_of_the_input,
+    "derived": derived,
+}
+
+
+def train(build, *, fill=False, engines=None, runs=2, kind="simple", **options):
+    reset_names()
+    model = ModelHelper("trained")
+    model.create_param("table", [WORDS, WIDTH], Initializer("UniformFill", min=-0.5, max=0.5))
+    result = build(model)
+    rows, _ = model.net.Reshape(result, ["rows", "rows_shape"], shape=[-1, WIDTH])
+    _, loss = model.net.SoftmaxWithLoss([brew.fc(model, rows, "scores", WIDTH, 5), "label"], ["softmax", "loss"])
+    model.AddGradientOperators([loss])
+    build_sgd(model, 0.1)
+    model.net.Proto().type = kind
+    workspace, rng = Workspace(threads=2, seed=3, engines=engines), np.random.default_rng(1)
+    workspace.feed("data", rng.integers(0, WORDS, (STEPS, SAMPLES)).astype(np.int32))
+    workspace.feed("label", rng.integers(0, 5, STEPS * SAMPLES).astype(np.int32))
+    workspace.feed("lengths", LENGTHS)
+    workspace.run_net_once(model.param_init_net)
+    net = workspace.net(workspace.create_net(model.net, **{"observable": "outputs", **options}))
+    for _ in range(runs):
+        net.run_by(lambda plan: (with_dead_memory_filled(plan) if fill else plan).run(), net.run_alone)
+    (plans,) = net._plans.values()
+    return {name: workspace.fetch(name) for name in (*map(str, model.GetParams("")), "loss")}, plans[-1]
+
+
+def possible(build, **options):
+    """Return the smallest budget of a net, and what it takes without one."""
+    with pytest.raises(NetError, match="is too small") as raised:
+        train(build, memory_budget=1000, **options)
+    numbers = re.findall(r"(?:at least |fetched \()([\d,]+)", str(raised.value))
+    return [int(number.replace(",", "")) for number in numbers]
+
+
+def test_random_budgets():
+    want, _ = train(NETS["lstm"])
+    least, most = possible(NETS["lstm"])
+    for budget in np.random.default_rng(7).integers(least, most, 10):
+        got, plan = train(NETS["lstm"], fill=True, memory_budget=int(budget), kind=("simple", "dag")[budget % 2])
+        for p, value in want.items():
+            np.testing.assert_array_equal(got[p], value, err_msg=f"{p} at {budget}")
+
+
+def test_what_is_kept_is_a_few_rows():
+    """The decoder with attention keeps states at borders, and less than two thirds of the bytes at the peak."""
+    _, whole = train(attention)
+    _, plan = train(attention, memory_budget=possible(attention)[0])
+    kept = [max(each.nbytes for each in p.memory.placed if "workspaces" in each.what) for p in (whole, plan)]
+    assert kept[1] < kept[0] / 5
+    assert plan.memory.nbytes < whole.memory.nbytes / 1.5
+
+
+def test_a_net_whose_steps_are_fetched_keeps_them():
+    with pytest.raises(NetError, match="is too small") as raised:
+        train(NETS["lstm"], memory_budget=1000, observable=["net/step_workspaces"])
+    assert "is too small" in str(raised.value)
+    least = possible(NETS["lstm"], observable=["net/step_workspaces"])[0]
+    _, plan = train(NETS["lstm"], memory_budget=least, observable=["net/step_workspaces"])
+    assert not in_segments(plan)
+
+
+def in_segments(plan):
+    return sum("segments" in step.prepared.notes for step in plan.steps)
+
+
+@pytest.mark.parametrize("engines", [None, ()], ids=["default", "NumPy"])
+@pytest.mark.parametrize("name", NETS)
+def test_results_are_equal_to_the_bit(name, engines):
+    build = NETS[name]
+    want, whole = train(build, engines=engines)
+    least, most = possible(build, engines=engines)
+    segments = 0
+    for budget in (least, (least + most) // 2):
+        got, plan = train(build, engines=engines, fill=True, memory_budget=budget)
+        for p, value in want.items():
+            np.testing.assert_array_equal(got[p], value, err_msg=f"{p} at {budget}")
+        assert np.isfinite(got["loss"])
+        assert plan.memory.nbytes < whole.memory.nbytes or least == most
+        segments += in_segments(plan)
+    assert segments or least == most, "no net ran in segments"

@@ -26,7 +26,9 @@ from netbuilder.ops.engines.onednn.primitive import (
 
 __all__ = ["softmax", "softmax_gradient", "softmax_with_loss", "softmax_with_loss_gradient"]
 
-_WORTH_OVERWRITING = 1 << 16  # bytes of scores; of fewer, what the loss reads of them takes longer to keep than it saves
+_WORTH_OVERWRITING = (
+    1 << 16
+)  # bytes of scores; of fewer, what the loss reads of them takes longer to keep than it saves
 _RARE = np.float32(1e-30)  # smaller probabilities lose digits in float32
 
 

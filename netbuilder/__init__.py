@@ -37,6 +37,7 @@ _EXPORTS = {
     "netbuilder.parallel": [
         "DataParallel",
         "ExtractPredictorNet",
+        "ParallelDo",
         "Parallelize",
         "Parallelize_CPU",
         "Parallelize_GPU",
@@ -81,6 +82,7 @@ if TYPE_CHECKING:
     from netbuilder.model import brew as brew
     from netbuilder.parallel import DataParallel as DataParallel
     from netbuilder.parallel import ExtractPredictorNet as ExtractPredictorNet
+    from netbuilder.parallel import ParallelDo as ParallelDo
     from netbuilder.parallel import Parallelize as Parallelize
     from netbuilder.parallel import Parallelize_CPU as Parallelize_CPU
     from netbuilder.parallel import Parallelize_GPU as Parallelize_GPU

@@ -11,7 +11,7 @@ from typing import NamedTuple
 from netbuilder.proto.whole_file import write_text
 from netbuilder.tools.common_options import count
 from netbuilder.tools.parser import Parser, did_you_mean
-from netbuilder.tools.proof.measure import difference, trained
+from netbuilder.tools.proof.measure import METHODS, difference, trained
 from netbuilder.tools.proof.models import OPTIMIZERS, SAMPLES, TABLES
 from netbuilder.tools.proof.sequences import SEQUENCES
 
@@ -28,37 +28,50 @@ class Entry(NamedTuple):
 
     model: str
     optimizer: str
+    method: str
     devices: int
     difference: float
 
 
-def entries(models: Sequence[str], optimizers: Sequence[str], devices: Sequence[int], steps: int) -> Iterator[Entry]:
+def entries(
+    models: Sequence[str],
+    optimizers: Sequence[str],
+    devices: Sequence[int],
+    steps: int,
+    methods: Sequence[str] = ("Parallelize",),
+) -> Iterator[Entry]:
     """Train each model with each optimizer on each number of devices; yield the differences from one device.
 
-    The entry for one device is the difference between two runs on it: 0, since runs are reproducible to the bit.
+    The entry of Parallelize for one device is the difference between two runs on it: 0, since runs are reproducible to
+    the bit. Models that need options of Parallelize have no entries for other methods.
     """
     for model in models:
         for optimizer in optimizers:
             want = list(trained(MODELS[model], OPTIMIZERS[optimizer], 1, steps=steps).values())
-            for number in devices:
-                got = trained(MODELS[model], OPTIMIZERS[optimizer], number, steps=steps)
-                yield Entry(model, optimizer, number, difference(list(got.values()), want))
+            for method in methods:
+                for number in () if MODELS[model].options and method != "Parallelize" else devices:
+                    got = trained(MODELS[model], OPTIMIZERS[optimizer], number, steps=steps, method=method)
+                    yield Entry(model, optimizer, method, number, difference(list(got.values()), want))
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
     """Print the table as the command line says; return 1 if an entry is above the bound."""
     options = _parser().parse_args(arguments)
-    print(_line(["model", "optimizer", *(f"{count} devices" for count in options.devices)]))
+    print(_line(["model", "optimizer", "method", *(f"{count} devices" for count in options.devices)]))
     found: list[Entry] = []
-    for entry in entries(options.models, options.optimizers, options.devices, options.steps):
+    for entry in entries(options.models, options.optimizers, options.devices, options.steps, options.methods):
         found.append(entry)
         if len(found) % len(options.devices) == 0:
             row = found[-len(options.devices) :]
-            print(_line([entry.model, entry.optimizer, *(f"{each.difference:.1e}" for each in row)]), flush=True)
+            cells = [entry.model, entry.optimizer, entry.method, *(f"{each.difference:.1e}" for each in row)]
+            print(_line(cells), flush=True)
+    if not found:
+        print("netbuilder-prove: these models need options of Parallelize; add it to --methods", file=sys.stderr)
+        return 1
     worst = max(found, key=lambda entry: entry.difference)
     print(
         f"worst of {len(found)} entries after {options.steps} steps: {worst.difference:.1e}, {worst.model}, "
-        f"{worst.optimizer}, {worst.devices} devices; the bound is {options.bound:.0e}"
+        f"{worst.optimizer}, {worst.method}, {worst.devices} devices; the bound is {options.bound:.0e}"
     )
     if options.json:
         write_text(options.json, json.dumps([entry._asdict() for entry in found], indent=1))
@@ -69,7 +82,9 @@ def main(arguments: Sequence[str] | None = None) -> int:
 
 
 def _line(cells: Sequence[str]) -> str:
-    return "  ".join([cells[0].ljust(20), cells[1].ljust(10), *(cell.rjust(9) for cell in cells[2:])])
+    return "  ".join(
+        [cells[0].ljust(20), cells[1].ljust(10), cells[2].ljust(12), *(cell.rjust(9) for cell in cells[3:])]
+    )
 
 
 def _parser() -> argparse.ArgumentParser:
@@ -93,11 +108,18 @@ def _parser() -> argparse.ArgumentParser:
         help=f"optimizers, separated by commas (default: all): {', '.join(OPTIMIZERS)}",
     )
     parser.add_argument(
+        "--methods",
+        type=_some_of(METHODS),
+        default=list(METHODS),
+        metavar="NAMES",
+        help=f"how models are distributed over devices, separated by commas (default: all): {', '.join(METHODS)}",
+    )
+    parser.add_argument(
         "--devices",
         type=_counts,
         default=list(DEVICES),
         metavar="NUMBERS",
-        help="numbers of replicas on the CPU, separated by commas (default: 1,2,3,4,8)",
+        help="numbers of devices of the CPU, separated by commas (default: 1,2,3,4,8)",
     )
     parser.add_argument("--steps", type=count, default=10, metavar="N", help="training steps (default: 10)")
     parser.add_argument(

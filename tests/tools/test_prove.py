@@ -9,7 +9,7 @@ import pytest
 
 from house import ROOT
 from netbuilder.tools import prove
-from netbuilder.tools.proof.measure import difference, trained
+from netbuilder.tools.proof.measure import METHODS, difference, trained
 from netbuilder.tools.proof.models import OPTIMIZERS
 from netbuilder.tools.prove import MODELS
 
@@ -17,8 +17,10 @@ from netbuilder.tools.prove import MODELS
 @pytest.mark.parametrize("model", MODELS)
 def test_the_table_in_small_form(model):
     for optimizer in OPTIMIZERS:
-        (entry,) = prove.entries([model], [optimizer], [3], steps=2)
-        assert entry.devices == 3 and entry.difference < 1e-5, entry
+        found = list(prove.entries([model], [optimizer], [3], steps=2, methods=list(METHODS)))
+        assert [entry.method for entry in found] == ["Parallelize", *([] if MODELS[model].options else ["ParallelDo"])]
+        for entry in found:
+            assert entry.devices == 3 and entry.difference < 1e-5, entry
 
 
 def test_two_runs_on_one_device_are_equal():
@@ -43,15 +45,22 @@ def test_the_command_prints_the_table_and_holds_the_bound(tmp_path, capsys):
         "1,2",
         "--steps",
         "2",
+        "--methods",
+        "ParallelDo",
     ]
     assert prove.main([*chosen, "--json", str(path)]) == 0
     head, first, second, worst = capsys.readouterr().out.splitlines()
-    assert head.split()[:2] == ["model", "optimizer"] and "2 devices" in head
-    assert first.startswith("embedding inside") and second.startswith("both on one table")
+    assert head.split()[:3] == ["model", "optimizer", "method"] and "2 devices" in head
+    assert first.startswith("embedding inside      SGD         ParallelDo") and second.startswith("both on one table")
     assert worst.startswith("worst of 4 entries after 2 steps")
     assert [entry["devices"] for entry in json.loads(path.read_text())] == [1, 2, 1, 2]
     assert prove.main([*chosen, "--bound", "-1"]) == 1
     assert "is above the bound" in capsys.readouterr().err
+
+
+def test_models_that_need_options_of_parallelize(capsys):
+    assert prove.main(["--models", "embedding moved out", "--methods", "ParallelDo", "--steps", "1"]) == 1
+    assert "these models need options of Parallelize; add it to --methods" in capsys.readouterr().err
 
 
 def test_the_measure():
@@ -64,6 +73,7 @@ def test_the_measure():
     [
         (["--models", "embedding"], "unknown name 'embedding'; did you mean"),
         (["--optimizers", "sgd"], "the names are SGD, momentum"),
+        (["--methods", "Parallel"], "unknown name 'Parallel'; did you mean"),
         (["--devices", "5"], "must be numbers that divide 24"),
         (["--devices", "2,two"], "must be numbers that divide 24"),
     ],
@@ -77,4 +87,9 @@ def test_options(arguments, match, capsys):
 def test_commands_of_the_page():
     page = (ROOT / "docs" / "commands.md").read_text(encoding="utf-8")
     lines = [shlex.split(line) for line in re.findall(r"^    (netbuilder-prove.*)", page, re.M)]
-    assert [len(prove._parser().parse_args(line[1:]).models) for line in lines] == [len(MODELS), 2, len(MODELS)]
+    assert [len(prove._parser().parse_args(line[1:]).models) for line in lines] == [
+        len(MODELS),
+        2,
+        len(MODELS),
+        len(MODELS),
+    ]

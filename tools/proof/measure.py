@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 
@@ -13,26 +13,63 @@ from netbuilder.model import ModelHelper
 from netbuilder.runtime import Workspace
 from netbuilder.tools.proof.models import ProofModel
 
-__all__ = ["difference", "trained"]
+__all__ = ["METHODS", "Method", "difference", "trained"]
 
 Values = dict[str, Any]
+Optimizer = Callable[[ModelHelper], Any]
 
 _LEAST = 1e-6  # smallest root mean square of the elements to which differences are relative
 
 
 def trained(
-    model: ProofModel, optimizer: Callable[[ModelHelper], Any], devices: int, *, steps: int = 10, threads: int = 1
+    model: ProofModel,
+    optimizer: Optimizer,
+    devices: int,
+    *,
+    steps: int = 10,
+    threads: int = 1,
+    method: str = "Parallelize",
 ) -> Values:
-    """Train a model on replicas on the CPU; return its parameters by name, without device prefix.
+    """Train a model on several devices of the CPU; return its parameters by name, without device prefix.
 
     Args:
         model: what to train; its batches come from a fixed seed.
         optimizer: adds the updates.
-        devices: number of replicas, a divisor of ``SAMPLES``.
+        devices: number of devices, a divisor of ``SAMPLES``.
         steps: number of batches.
         threads: of the workspace.
+        method: how the model is distributed, one of ``METHODS``.
     """
     reset_names()
+    made = METHODS[method](model, optimizer, devices)
+    workspace, rng = Workspace(threads=threads, seed=1), np.random.default_rng(5)
+    for step in range(steps):
+        for name, whole in model.batch(rng).items():
+            made.feed(workspace, name, whole)
+        if step == 0:
+            made.initialize(workspace)
+        made.run(workspace)
+    return {name: workspace.fetch(blob) for name, blob in sorted(made.parameters.items())}
+
+
+class Method(NamedTuple):
+    """A model distributed over devices.
+
+    Args:
+        initialize: runs the init net, once inputs are fed.
+        feed: feeds a whole batch of one input.
+        run: trains one step.
+        parameters: name -> blob.
+    """
+
+    initialize: Callable[[Workspace], object]
+    feed: Callable[[Workspace, str, Any], object]
+    run: Callable[[Workspace], object]
+    parameters: dict[str, str]
+
+
+def _parallelize(model: ProofModel, optimizer: Optimizer, devices: int) -> Method:
+    """Distribute a model by Parallelize: each device has a replica."""
     helper = ModelHelper("proof")
     outside = None if model.outside is None else model.outside(helper)
     record = parallel.Parallelize_CPU(
@@ -43,17 +80,52 @@ def trained(
         devices=list(range(devices)),
         **model.options,
     )
-    workspace, rng = Workspace(threads=threads, seed=1), np.random.default_rng(5)
-    for step in range(steps):
-        for name, whole in model.batch(rng).items():
-            for blob, share in zip(record.devices.copies(name), np.split(whole, devices, model.axes.get(name, 0))):
-                workspace.feed(blob, np.ascontiguousarray(share))
-        if step == 0:
-            parallel.RunInitNet(helper, workspace=workspace)
-        parallel.RunNet(helper, workspace=workspace)
+
+    def feed(workspace: Workspace, name: str, whole: Any) -> None:
+        for blob, share in zip(record.devices.copies(name), np.split(whole, devices, model.axes.get(name, 0))):
+            workspace.feed(blob, np.ascontiguousarray(share))
+
     names = {name: record.blobs(name)[0] for name in record.parameters}
     names.update((name.rpartition("/")[2], name) for name in record.outside)
-    return {name: workspace.fetch(blob) for name, blob in sorted(names.items())}
+    return Method(
+        lambda workspace: parallel.RunInitNet(helper, workspace=workspace),
+        feed,
+        lambda workspace: parallel.RunNet(helper, workspace=workspace),
+        names,
+    )
+
+
+def _parallel_do(model: ProofModel, optimizer: Optimizer, devices: int) -> Method:
+    """Distribute a model by ParallelDo; inputs are fed with the samples first, and transposed on the devices."""
+    helper = ModelHelper("proof")
+    outside = None if model.outside is None else model.outside(helper)
+    before = {str(param) for param in helper.params}
+    inputs = model.batch(np.random.default_rng(0))
+    with parallel.ParallelDo(helper, range(devices)) as block:
+        for name, whole in inputs.items():
+            axes = list(range(whole.ndim))
+            axes.insert(model.axes.get(name, 0), axes.pop(0))
+            helper.net.Transpose(block.read_input(f"{name}_by_sample"), name, axes=axes)
+        losses = [block.write_output(loss, merge="mean") for loss in model.build(helper, 1.0, outside)]
+    helper.AddGradientOperators(losses)
+    optimizer(helper)
+
+    def initialize(workspace: Workspace) -> None:
+        workspace.run_net_once(helper.param_init_net)
+        workspace.create_net(helper.net)
+
+    def feed(workspace: Workspace, name: str, whole: Any) -> None:
+        workspace.feed(f"{name}_by_sample", np.ascontiguousarray(np.moveaxis(whole, model.axes.get(name, 0), 0)))
+
+    names = {name.rpartition("/")[2] if name in before else name: name for name in map(str, helper.params)}
+    return Method(initialize, feed, lambda workspace: workspace.run_net(helper.net.Name()), names)
+
+
+METHODS: dict[str, Callable[[ProofModel, Optimizer, int], Method]] = {
+    "Parallelize": _parallelize,
+    "ParallelDo": _parallel_do,
+}
+"""Name -> how a model is distributed over devices."""
 
 
 def difference(got: Sequence[Any], want: Sequence[Any]) -> float:

@@ -150,6 +150,8 @@ def golden_parallel(name: str) -> tuple[ModelHelper, parallel.Replicas]:
     options: dict[str, Any] = {"cpu_device": not name.startswith("gpu_"), "devices": list(range(_devices(golden)))}
     if name.endswith("shared_model"):
         options["shared_model"] = True
+    if name.endswith("combine_bn"):
+        options["combine_spatial_bn"] = True
     if name.endswith("nccl"):
         options["use_nccl"] = True
     if name.startswith("gpu_"):

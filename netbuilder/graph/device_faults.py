@@ -93,6 +93,9 @@ def device_faults(
             if op_type == "Copy":
                 owners.copied[op.output[0]] = op.input[0]
             continue
+        if op_type == "Sum" and _is_for_all(op, devices):
+            owners.share(op.output[0])
+            continue
         device = operator_device(op, net)
         own = scopes.get((device.device_type, device.device_id))
         if own is None or not (_all_usable(own, op.input, owners) and _all_usable(own, op.output, owners)):
@@ -154,6 +157,10 @@ class _Owners:
         homes = (self.of(blob) for blobs in (op.output, op.input) for blob in blobs)
         return next((home for home in homes if home is not None), None)
 
+    def share(self, blob: str) -> None:
+        """Let all devices use a blob from here on."""
+        self._known[blob] = None
+
     def of(self, blob: str) -> Place | None:
         """Return the device that a blob belongs to; None: all devices may use it."""
         if blob in self._known:
@@ -189,6 +196,17 @@ def _is_reduction(op: OperatorDef, owners: _Owners) -> bool:
         each = ({strip_prefix(blob), strip_prefix(owners.copied.get(blob, blob))} for blob in op.input)
         return bool(set.intersection(*each))  # without peer access a blob is copied first, to another name
     return devices is not None and devices.is_cpu and _is_over_replicas(op.input, devices)
+
+
+def _is_for_all(op: OperatorDef, devices: Devices | None) -> bool:
+    """Whether an operator on the CPU sums the replicas' copies of a blob into another one, which all of them read."""
+    return (
+        devices is not None
+        and devices.is_cpu
+        and op.output[0] not in op.input
+        and _is_over_replicas(op.input, devices)
+        and devices.replica_of(op.output[0]) == 0
+    )
 
 
 def _is_over_replicas(blobs: Sequence[str], devices: Devices) -> bool:

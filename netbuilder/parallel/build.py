@@ -39,7 +39,9 @@ from netbuilder.parallel.replicate import (
 from netbuilder.parallel.shares import SHARE_WEIGHT
 from netbuilder.parallel.synchronize import initialized_names, known_names, require_initialized
 from netbuilder.passes.device_check import check_devices
+from netbuilder.passes.net_pass import PassContext
 from netbuilder.passes.reductions import PeerAccess, broadcast
+from netbuilder.passes.synchronize_batch_norm import synchronize_batch_norm_pass
 from netbuilder.proto import NetDef, NetError
 from netbuilder.proto.depth import deep_nets
 
@@ -75,6 +77,7 @@ class Request:
     shares_memory: bool = False
     kept: tuple[str, ...] | None = None  # the further blobs of a model that keeps only what is read after a step
     reduce_update_broadcast: bool = False
+    combines_batch_norm: bool = False
     world: World = World()
     block: BlockRequest | None = None
 
@@ -107,7 +110,7 @@ def build(model: ModelHelper, request: Request) -> Replicas:
     record = _group(model, request, before, losses)
     if request.before_gradients is not None:
         request.before_gradients(model)
-    optimizer = None
+    optimizer, weights = None, list[BlobReference]()
     if request.trains:
         if model.init_params:
             require_initialized(model, record)
@@ -120,6 +123,8 @@ def build(model: ModelHelper, request: Request) -> Replicas:
         with _prefer_device_errors(model, record):
             gradients = group_gradients(record.parameters, model.param_to_grad, record.devices)
         record = dataclasses.replace(record, gradients=tuple(gradients))
+    if request.combines_batch_norm:
+        _combine_batch_norm(model, request, weights)
     if record.shared:
         _share_parameters(model, record.parameters, record.devices)
     elif request.block is None:
@@ -188,6 +193,17 @@ def _share_weights(model: ModelHelper, request: Request) -> list[BlobReference]:
         request.devices,
         lambda replica: model.param_init_net.ConstantFill([], SHARE_WEIGHT, shape=[1], value=value),
     )
+
+
+def _combine_batch_norm(model: ModelHelper, request: Request, weights: Sequence[BlobReference]) -> None:
+    """Let batch normalizations exchange their statistics between the replicas."""
+    main = model.net.Proto()
+    context = PassContext(devices=request.devices, available=model.param_init_net.Proto().external_output)
+    result = synchronize_batch_norm_pass(
+        main, context, parts=request.world_size, weights=tuple(map(str, weights)), debug_info=request.debug_info
+    )
+    model.net.replace_message(result.net)
+    _log.info("model %r: %d batch normalizations over %s", model.name, result.extras["count"], request.devices)
 
 
 def _log_summary(model: ModelHelper, request: Request, record: Replicas) -> None:

@@ -90,7 +90,9 @@ def Parallelize(
         ideep: not supported: plans choose oneDNN for operators on the CPU automatically.
         num_threads_per_device: maximum number of threads per device that run the net.
         shared_model: CPU: one copy of each parameter for all replicas instead of one each.
-        combine_spatial_bn: batch normalization over all devices; supported only for one device in this version.
+        combine_spatial_bn: batch normalization in training mode uses the statistics of the whole batch instead of each
+            device's share, forward and backward: the devices exchange sums per channel, and their operators are
+            interleaved. Shares must be equal, unless ``weighted_shares`` is given.
         barrier_net_timeout_sec: in seconds; used only with ``rendezvous``.
         peer_access: GPUs: ``peer_access(a, b)`` returns whether GPU a can read the memory of GPU b; None: ask the
             driver, or assume it if there is no GPU.
@@ -169,10 +171,11 @@ def Parallelize(
     settings.check_accumulation(accumulate_steps)
     settings.check_outside_from_bytes(outside_from_bytes)
     chosen = settings.choose_devices(devices, PROTO_CPU if cpu_device else PROTO_CUDA)
-    requested = combine_spatial_bn and len(chosen) > 1
-    settings.refuse_unsupported(
-        combine_spatial_bn=(combine_spatial_bn, requested, "batch normalization over all of several devices")
-    )
+    if combine_spatial_bn and param_update_builder_fun is None and optimizer_builder_fun is None:
+        raise NetError(
+            "combine_spatial_bn=True is for training: without param_update_builder_fun or optimizer_builder_fun the "
+            "net has only the forward pass, in which batch normalization must use the running statistics (is_test=1)"
+        )
     if use_nccl and len(chosen) > 1:
         settings.warn_of_nccl(bool(cpu_device))
     request = Request(
@@ -195,6 +198,7 @@ def Parallelize(
         shares_memory=optimize_gradient_memory,
         kept=tuple(map(blob_name, blobs_to_keep or ())) if dynamic_memory_management else None,
         reduce_update_broadcast=reduce_update_broadcast,
+        combines_batch_norm=combine_spatial_bn,
     )
     with restore_on_error(model_helper_obj), collection_paused():
         model_helper_obj.net.set_type(net_type, num_threads_per_device * len(request.devices))

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from typing import Any
 
 from netbuilder.ops.core.operator import Operator, TensorSpec, require
 from netbuilder.proto import ArgumentError
@@ -10,8 +11,10 @@ from netbuilder.proto import ArgumentError
 __all__ = [
     "channel_axis",
     "channel_shape",
+    "check_one_number",
     "check_order",
     "check_per_channel",
+    "count_per_channel",
     "image_extents",
     "image_shape",
     "other_axes",
@@ -33,6 +36,11 @@ def other_axes(order: str, ndim: int) -> tuple[int, ...]:
     """Return all axes but that of the channels."""
     channel = channel_axis(order, ndim)
     return tuple(i for i in range(ndim) if i != channel)
+
+
+def count_per_channel(order: str, x: Any) -> int:
+    """Return the number of elements that each channel of X, an array or a spec, has."""
+    return int(x.size) // max(1, x.shape[channel_axis(order, x.ndim)])
 
 
 def channel_shape(order: str, ndim: int) -> tuple[int, ...]:
@@ -57,6 +65,13 @@ def check_per_channel(op: Operator, order: str, x: TensorSpec, **specs: TensorSp
             f"got {spec.shape}",
         )
     return channels
+
+
+def check_one_number(op: Operator, **specs: TensorSpec | None) -> None:
+    """Raise ShapeError unless each input, by name, has one element, or is None."""
+    for name, spec in specs.items():
+        if spec is not None:
+            require(spec.size == 1, op, f"{name} must have one element, got shape {spec.shape}")
 
 
 def image_extents(shape: Sequence[int], order: str) -> tuple[int, ...]:

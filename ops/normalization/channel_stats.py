@@ -4,10 +4,19 @@ from __future__ import annotations
 
 from typing import Any
 
+import numpy as np
+
 from netbuilder.ops.core.contexts import RunContext
 from netbuilder.ops.core.declaration import operator_class
 from netbuilder.ops.core.half import narrow, widen
-from netbuilder.ops.core.image_order import channel_shape, check_order, check_per_channel, other_axes
+from netbuilder.ops.core.image_order import (
+    channel_shape,
+    check_one_number,
+    check_order,
+    check_per_channel,
+    count_per_channel,
+    other_axes,
+)
 from netbuilder.ops.core.operator import Operator, TensorSpec, require
 from netbuilder.ops.core.registry import kernel, register
 
@@ -25,30 +34,41 @@ class _PerChannel(Operator):
 @register
 @operator_class(frozen=True)
 class ChannelStats(_PerChannel):
-    """sum = the sum of X, sumsq = the sum of X * X, per channel.
+    """sum = the sum of X, sumsq = the sum of X * X, count = the number of elements, per channel.
+
+    A part of a batch with weight 0 is a placeholder: all outputs are 0. The outputs are float32 if X is float16.
 
     Inputs:
         X (N, C, *S) or (N, *S, C): float, by the order
+        weight? (1): float32|float64, the weight of this part of the batch
     Outputs:
-        sum (C): as X
-        sumsq (C): as X
+        sum (C): as X, or float32
+        sumsq (C): as sum
+        count? (1): as sum
     """
 
-    inputs = ("X",)
-    outputs = ("sum", "sumsq")
+    inputs = ("X", "weight?")
+    outputs = ("sum", "sumsq", "count?")
 
-    def infer(self, x: TensorSpec) -> tuple[TensorSpec, ...]:
-        sums = x.with_shape((check_per_channel(self, self.order, x),))
-        return (sums, sums)
+    def infer(self, x: TensorSpec, weight: TensorSpec | None = None) -> tuple[TensorSpec, ...]:
+        channels = check_per_channel(self, self.order, x)
+        check_one_number(self, weight=weight)
+        dtype = np.dtype(np.float32) if x.dtype == np.float16 else x.dtype
+        sums, count = (TensorSpec(shape, dtype) for shape in ((channels,), (1,)))
+        return (sums, sums, count)[: self.n_out]
 
-    def flops(self, x: TensorSpec) -> int:
+    def flops(self, x: TensorSpec, weight: TensorSpec | None = None) -> int:
         return 3 * x.size
 
 
 @kernel(ChannelStats)
-def channel_stats(op: ChannelStats, ctx: RunContext, x: Any) -> tuple[Any, ...]:
+def channel_stats(op: ChannelStats, ctx: RunContext, x: Any, weight: Any = None) -> tuple[Any, ...]:
     values, axes = widen(x), other_axes(op.order, x.ndim)
-    return tuple(narrow(v.sum(axis=axes), x) for v in (values, values * values))
+    sums = [v.sum(axis=axes) for v in (values, values * values)]
+    sums.append(ctx.xp.full((1,), count_per_channel(op.order, x), values.dtype))
+    if weight is not None:  # not a product: X of a placeholder may have infinities
+        sums = [ctx.xp.where(weight == 0, 0, part).astype(values.dtype, copy=False) for part in sums]
+    return tuple(sums[: op.n_out])
 
 
 @register

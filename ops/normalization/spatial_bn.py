@@ -7,13 +7,22 @@ from typing import Any
 from netbuilder.ops.core.contexts import GradientContext, RunContext
 from netbuilder.ops.core.declaration import operator_class
 from netbuilder.ops.core.half import narrow, require_one_float_type, widen
-from netbuilder.ops.core.image_order import channel_axis, channel_shape, check_order, check_per_channel, other_axes
+from netbuilder.ops.core.image_order import (
+    channel_shape,
+    check_one_number,
+    check_order,
+    check_per_channel,
+    count_per_channel,
+    other_axes,
+)
 from netbuilder.ops.core.operator import Operator, TensorSpec, require
 from netbuilder.ops.core.registry import kernel, register
 from netbuilder.proto import ArgumentError, GradientError, OperatorDef
 from netbuilder.proto.arguments import make_op
 
 __all__ = ["SpatialBN", "SpatialBNGradient"]
+
+_COUNT = 7  # the index of the input count
 
 
 @operator_class(frozen=True)
@@ -35,6 +44,13 @@ class BNArguments(Operator):
         if self.num_batches < 1:
             raise ArgumentError(f"{self.type}: num_batches must be at least 1, got {self.num_batches}")
 
+    def check_count(self, count: TensorSpec | None) -> None:
+        """Raise ShapeError unless ``count`` is one number, given only with parts of a batch."""
+        check_one_number(self, count=count)
+        require(
+            count is None or self.num_batches > 1, self, "count is the size of several parts: it needs num_batches > 1"
+        )
+
 
 @register
 @operator_class(frozen=True)
@@ -44,8 +60,9 @@ class SpatialBN(BNArguments):
     In training, the mean and the (biased) variance are those of the batch, and the running statistics become
     ``momentum * running + (1 - momentum) * batch``, with the unbiased variance of the batch; an empty batch does not
     change them, and its saved statistics are 0. With ``num_batches`` > 1, X is one of ``num_batches`` parts of a batch,
-    and ``sums`` and ``sumsq`` are the sums of X and of its squares over all of them. In test mode the running mean and
-    variance are used, and Y is the only output.
+    and ``sums`` and ``sumsq`` are the sums of X and of its squares over all of them, see ChannelStats. ``count`` is the
+    number of elements per channel that were summed; without it, all parts have as many as X. In test mode the running
+    mean and variance are used, and Y is the only output.
 
     Inputs:
         X (N, C, *S) or (N, *S, C): float, by the order
@@ -55,6 +72,7 @@ class SpatialBN(BNArguments):
         var (C): as scale, running variance
         sums? (C): as scale
         sumsq? (C): as scale
+        count? (1): as scale
     Outputs:
         Y (N, C, *S) or (N, *S, C): as X
         running_mean? (C): as mean
@@ -65,18 +83,19 @@ class SpatialBN(BNArguments):
     Source: Ioffe and Szegedy, "Batch Normalization", 2015, arXiv:1502.03167, section 3.
     """
 
-    inputs = ("X", "scale", "bias", "mean", "var", "sums?", "sumsq?")
+    inputs = ("X", "scale", "bias", "mean", "var", "sums?", "sumsq?", "count?")
     outputs = ("Y", "running_mean?", "running_var?", "saved_mean?", "saved_inv_std?")
     inplace = ((0, 0), (5, 3), (6, 4))
     must_inplace = ((3, 1), (4, 2))
 
     def infer(self, x: TensorSpec, *others: TensorSpec) -> tuple[TensorSpec, ...]:
-        names = ("scale", "bias", "mean", "var", "sums", "sumsq")
-        require_one_float_type(self, mixed_half=True, X=x, **dict(zip(names, others)))
-        check_per_channel(self, self.order, x, **dict(zip(names, others)))
+        given = dict(zip(("scale", "bias", "mean", "var", "sums", "sumsq", "count"), others))
+        require_one_float_type(self, mixed_half=True, X=x, **given)
+        self.check_count(given.pop("count", None))
+        check_per_channel(self, self.order, x, **given)
         if self.num_batches > 1 and not self.is_test:
             require(
-                len(others) == 6,
+                "sumsq" in given,
                 self,
                 f"with num_batches={self.num_batches} it also needs the inputs sums and sumsq",
             )
@@ -97,6 +116,7 @@ class SpatialBN(BNArguments):
             inputs += [g.output("saved_mean"), g.output("saved_inv_std")]
             if self.num_batches > 1:
                 inputs += outputs[1:]
+                inputs += [g.input("count")] if self.n_in > _COUNT else []
         return [make_op("SpatialBNGradient", inputs, outputs)]
 
     def flops(self, x: TensorSpec, *others: TensorSpec) -> int:
@@ -109,22 +129,27 @@ class SpatialBNGradient(BNArguments):
     """Gradients of SpatialBN: of X, of the scale and of the bias.
 
     ``mean`` and ``inv_std`` are those that SpatialBN saved; in test mode, the running mean and variance. With
-    ``num_batches`` > 1 the inputs have the gradients of scale and bias summed over all parts of the batch, and the
-    outputs are these divided by ``num_batches``.
+    ``num_batches`` > 1 the inputs have the gradients of scale and bias summed over all parts of the batch (see
+    ChannelBackpropStats), and the outputs are these divided by ``num_batches``, so that their sum over the parts is the
+    gradient of the whole batch; ``count`` is as in SpatialBN. A part with the weight 0 is a placeholder, which was not
+    summed: its dX is 0.
     """
 
-    inputs = ("X", "scale", "dY", "mean", "inv_std", "dscale_sum?", "dbias_sum?")
+    inputs = ("X", "scale", "dY", "mean", "inv_std", "dscale_sum?", "dbias_sum?", "count?", "weight?")
     outputs = ("dX", "dscale", "dbias")
     inplace = ((5, 1), (6, 2))
 
     def infer(self, x: TensorSpec, scale: TensorSpec, dy: TensorSpec, *others: TensorSpec) -> tuple[TensorSpec, ...]:
         require_one_float_type(self, mixed_half=True, X=x, scale=scale, dY=dy)
         require(dy.shape == x.shape, self, f"dY must have the shape of X, {x.shape}, got {dy.shape}")
-        names = ("scale", "mean", "inv_std", "dscale_sum", "dbias_sum")
-        check_per_channel(self, self.order, x, **dict(zip(names, (scale, *others))))
+        names = ("scale", "mean", "inv_std", "dscale_sum", "dbias_sum", "count", "weight")
+        given = dict(zip(names, (scale, *others)))
+        check_one_number(self, weight=given.pop("weight", None))
+        self.check_count(given.pop("count", None))
+        check_per_channel(self, self.order, x, **given)
         if self.num_batches > 1 and not self.is_test:
             require(
-                len(others) == 4,
+                "dbias_sum" in given,
                 self,
                 f"with num_batches={self.num_batches} it also needs the summed gradients of scale and bias",
             )
@@ -136,8 +161,7 @@ class SpatialBNGradient(BNArguments):
 
 def _channel_geometry(op: BNArguments, x: Any) -> tuple[tuple[int, ...], tuple[int, ...], int]:
     """Return the axes of the statistics, the shape in which channels broadcast over X, and the elements per channel."""
-    count = x.size // max(1, x.shape[channel_axis(op.order, x.ndim)])
-    return other_axes(op.order, x.ndim), channel_shape(op.order, x.ndim), count
+    return other_axes(op.order, x.ndim), channel_shape(op.order, x.ndim), count_per_channel(op.order, x)
 
 
 @kernel(SpatialBN)
@@ -151,22 +175,21 @@ def spatial_bn(
     var: Any,
     sums: Any = None,
     sumsq: Any = None,
+    total: Any = None,
 ) -> tuple[Any, ...]:
     xp = ctx.xp
     axes, shape, count = _channel_geometry(op, x)
-    if x.size == 0 and not op.is_test:
+    if x.size == 0 and not op.is_test and total is None:
         return (x, mean, var, xp.zeros_like(mean), xp.zeros_like(var))
     values = widen(x)
     if op.is_test:
         batch_mean, batch_var, running = mean, var, (mean, var)
+    elif op.num_batches > 1:
+        total = xp.full((1,), count * op.num_batches) if total is None else total
+        batch_mean, batch_var, running = _of_parts(op, xp, mean, var, sums, sumsq, total.reshape(1))
     else:
-        if op.num_batches > 1:
-            count *= op.num_batches
-            batch_mean = sums / count
-            batch_var = sumsq / count - batch_mean * batch_mean
-        else:
-            batch_mean = values.mean(axis=axes)
-            batch_var = xp.square(values - batch_mean.reshape(shape)).mean(axis=axes)
+        batch_mean = values.mean(axis=axes)
+        batch_var = xp.square(values - batch_mean.reshape(shape)).mean(axis=axes)
         unbiased = count / (count - 1) if count > 1 else 1.0
         old, new = op.momentum, 1.0 - op.momentum
         running = (old * mean + new * batch_mean, old * var + (new * unbiased) * batch_var)
@@ -174,6 +197,23 @@ def spatial_bn(
     factor = scale * inv_std
     y = values * factor.reshape(shape) + (bias - batch_mean * factor).reshape(shape)
     return (narrow(y, x), *running, batch_mean, inv_std)
+
+
+def _of_parts(
+    op: SpatialBN, xp: Any, mean: Any, var: Any, sums: Any, sumsq: Any, total: Any
+) -> tuple[Any, Any, tuple[Any, Any]]:
+    """Return mean and variance of a batch from the sums over its parts, and the new running statistics.
+
+    They are computed in float64, because the variance is a difference. Sums over no elements change nothing.
+    """
+    sums, sumsq, total = (part.astype("float64") for part in (sums, sumsq, total))
+    counted = xp.maximum(total, 1)
+    batch_mean = sums / counted
+    batch_var = xp.maximum(sumsq / counted - batch_mean * batch_mean, 0)
+    new = xp.where(total > 0, 1.0 - op.momentum, 0.0)
+    unbiased = counted / xp.maximum(counted - 1, 1)
+    running = (1 - new) * mean + new * batch_mean, (1 - new) * var + (new * unbiased) * batch_var
+    return narrow(batch_mean, mean), narrow(batch_var, var), (narrow(running[0], mean), narrow(running[1], var))
 
 
 @kernel(SpatialBNGradient)
@@ -187,10 +227,12 @@ def spatial_bn_gradient(
     inv_std: Any,
     dscale_sum: Any = None,
     dbias_sum: Any = None,
+    total: Any = None,
+    weight: Any = None,
 ) -> tuple[Any, ...]:
     xp = ctx.xp
     axes, shape, count = _channel_geometry(op, x)
-    if x.size == 0:
+    if x.size == 0 and total is None:
         return (x, xp.zeros_like(scale), xp.zeros_like(scale))
     values, d_values = (widen(a) for a in (x, dy))
     if op.is_test:
@@ -198,11 +240,13 @@ def spatial_bn_gradient(
     normal = (values - mean.reshape(shape)) * inv_std.reshape(shape)
     factor = (scale * inv_std).reshape(shape)
     if op.num_batches > 1 and not op.is_test:
-        dscale, dbias = dscale_sum / op.num_batches, dbias_sum / op.num_batches
+        dscale, dbias = dscale_sum, dbias_sum
+        count = count * op.num_batches if total is None else xp.maximum(total, 1)
     else:
         dscale, dbias = (d_values * normal).sum(axis=axes), d_values.sum(axis=axes)
     if op.is_test:
-        dx = factor * d_values
-    else:
-        dx = factor * (d_values - (dbias / count).reshape(shape) - normal * (dscale / count).reshape(shape))
-    return (narrow(dx, x), dscale, dbias)
+        return (narrow(factor * d_values, x), dscale, dbias)
+    dx = factor * (d_values - (dbias / count).reshape(shape) - normal * (dscale / count).reshape(shape))
+    if weight is not None:
+        dx = xp.where(weight.reshape(()) == 0, xp.zeros_like(dx), dx)
+    return (narrow(dx, x), dscale / op.num_batches, dbias / op.num_batches)

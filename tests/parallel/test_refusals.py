@@ -136,7 +136,6 @@ def test_losses(returned, match):
     "options, match",
     [
         ({"rendezvous": {"num_shards": 2}}, r"rendezvous=.*several hosts"),
-        ({"combine_spatial_bn": True}, "combine_spatial_bn=True"),
     ],
 )
 def test_arguments_of_later_versions_are_named(options, match):

@@ -135,7 +135,7 @@ def test_many_faults_are_counted():
         check_devices(wrong, devices=TWO_CPUS)
 
 
-PARALLEL = [n for n in golden_data.nets() if n.startswith(("dp_", "gpu_")) and "combine_bn" not in n]
+PARALLEL = [n for n in golden_data.nets() if n.startswith(("dp_", "gpu_"))]
 
 
 @pytest.mark.parametrize("name", [name for name in PARALLEL if "shared_model" not in name])

@@ -50,6 +50,7 @@ int dnnl_post_ops_create(post_ops_t *);
 int dnnl_post_ops_destroy(post_ops_t);
 int dnnl_post_ops_append_sum(post_ops_t, float scale, int32_t zero_point, int type);
 int dnnl_post_ops_append_eltwise(post_ops_t, int algorithm, float alpha, float beta);
+int dnnl_post_ops_append_binary(post_ops_t, int algorithm, md_t src1);
 int dnnl_primitive_desc_query(pd_t, int what, int index, void *result);
 md_t dnnl_primitive_desc_query_md(pd_t, int what, int index);
 int dnnl_primitive_desc_destroy(pd_t);
@@ -150,4 +151,4 @@ MEAN, VARIANCE, SCALE, SHIFT = 49, 50, 51, 52
 WORKSPACE, SCRATCHPAD = 64, 80
 DIFF_SRC, DIFF_DST, DIFF_WEIGHTS, DIFF_BIAS = 129, 145, 161, 169
 DIFF_SCALE, DIFF_SHIFT = 255, 256
-MULTIPLE_SRC = 1024
+MULTIPLE_SRC, POST_OPERATION = 1024, 32768

@@ -32,7 +32,7 @@ from netbuilder.ops.engines.onednn.primitive import (
     threads_after,
 )
 
-__all__ = ["common_layout", "fused_sum_relu", "relu_primitive", "scale"]
+__all__ = ["binary", "common_layout", "fused_sum_relu", "relu_primitive", "scale"]
 
 
 @cached
@@ -56,8 +56,9 @@ def _backward(algorithm: int, data: Desc, alpha: float, beta: float) -> Primitiv
 
 
 @cached
-def _binary(algorithm: int, data: Desc, post: tuple[PostOp, ...]) -> Primitive:
-    return compile_primitive("binary", algorithm, data.handle, data.handle, data.handle, post=post)
+def binary(algorithm: int, data: Desc, other: Desc, post: tuple[PostOp, ...]) -> Primitive:
+    """Return the primitive that combines a value and another one, which may be broadcast, into one like the first."""
+    return compile_primitive("binary", algorithm, data.handle, other.handle, data.handle, post=post)
 
 
 @cached
@@ -237,7 +238,8 @@ def _binary_kernel(
     ctx: PlanContext, a: TensorSpec, b: TensorSpec, algorithm: int, post: tuple[PostOp, ...] = ()
 ) -> Prepared | None:
     def make(desc: Desc, threads: int) -> Primitive | None:
-        return _binary(algorithm, desc, post, threads=threads)
+        made: Primitive | None = binary(algorithm, desc, desc, post, threads=threads)
+        return made
 
     found = _in_common(ctx, [a, b], types_as_given(ctx, a, b), make) if _serves(a, b) else None
     if found is None:

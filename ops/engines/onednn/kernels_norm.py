@@ -16,6 +16,7 @@ from netbuilder.ops.engines.onednn import declarations as c
 from netbuilder.ops.engines.onednn.arguments import In, MemoryRef, Out, Persistent, SavedCopy
 from netbuilder.ops.engines.onednn.geometry import channels_last
 from netbuilder.ops.engines.onednn.kernels_eltwise import relu_primitive
+from netbuilder.ops.engines.onednn.kernels_parts import gradient_of_part
 from netbuilder.ops.engines.onednn.layout import Desc, View, image_view, orders_of
 from netbuilder.ops.engines.onednn.precision import types_as_given
 from netbuilder.ops.engines.onednn.primitive import (
@@ -46,14 +47,17 @@ def _backward(data: Desc, diff: Desc, epsilon: float, flags: int, hint: Primitiv
     )
 
 
-def _serves(op: Any, x: TensorSpec) -> bool:
-    return x.dtype == np.float32 and x.size > 0 and 2 <= x.ndim <= 5 and getattr(op, "num_batches", 1) <= 1
+def _serves(x: TensorSpec) -> bool:
+    return x.dtype == np.float32 and x.size > 0 and 2 <= x.ndim <= 5
 
 
 def spatial_bn(
     op: Any, ctx: PlanContext, x: TensorSpec, scale: TensorSpec, bias: TensorSpec, *stats: TensorSpec
 ) -> Prepared | None:
-    """Prepare SpatialBN: X, scale, bias, running mean, running variance -> Y, and in training four statistics."""
+    """Prepare SpatialBN: X, scale, bias, running mean, running variance -> Y, and in training four statistics.
+
+    For a part of a batch, the sums over all parts follow, and possibly their number of elements.
+    """
     return _prepare_forward(op, ctx, x, scale, bias, stats, relu=False)
 
 
@@ -62,7 +66,8 @@ def fused_bn_relu(
 ) -> Prepared | None:
     """Prepare a SpatialBN with the Relu that follows it; output 0 is the Relu's.
 
-    In training, the mask of the Relu is published with outputs 0 and 4, for ``fused_bn_relu_gradient``.
+    In training, the mask of the Relu is published with outputs 0 and 4, for ``fused_bn_relu_gradient``, except for a
+    part of a batch: between its gradient and that of the Relu there is an exchange.
 
     Args:
         op: the SpatialBN.
@@ -75,47 +80,61 @@ def fused_bn_relu(
 def _prepare_forward(
     op: Any, ctx: PlanContext, x: TensorSpec, scale: TensorSpec, bias: TensorSpec, stats: Any, *, relu: bool
 ) -> Prepared | None:
-    if not _serves(op, x) or len(stats) != 2 or op.n_out != (1 if op.is_test else 5):
+    test, parts = bool(op.is_test), op.num_batches > 1 and not op.is_test
+    if not _serves(x) or len(stats) not in ((4, 5) if parts else (2,)) or op.n_out != (1 if test else 5):
         return None
     view = image_view(x.shape, channels_last(op))
-    test = bool(op.is_test)
     flags = c.USE_SCALE | c.USE_SHIFT | (c.FUSE_RELU if relu and not test else 0)
-    prop = c.FORWARD_INFERENCE if test else c.FORWARD_TRAINING
-    all_flags = flags | (c.GLOBAL_STATS if test else 0)
+    given = test or parts
+    prop = c.FORWARD_INFERENCE if given else c.FORWARD_TRAINING
+    all_flags = flags | (c.GLOBAL_STATS if given else 0)
     made = _forward_over(ctx, prop, x, view, float(op.epsilon), all_flags)
     if made is None:
         return None
     if relu:
         ctx.publish(0, NOT_NEGATIVE, True)
     spec, channel = made.spec(c.SRC, x, view), TensorSpec((view.dims[1],), x.dtype)
-    inputs = [spec, scale.plain, bias.plain, stats[0].plain, stats[1].plain]
-    arguments: dict[int, Any] = {c.SRC: In(0), c.SCALE: In(1), c.SHIFT: In(2), c.DST: Out(0)}
+    inputs = [spec, scale.plain, bias.plain, *(each.plain for each in stats)]
     if test:
-        arguments |= {c.MEAN: In(3), c.VARIANCE: In(4)}
-        steps: list[Any] = [Step(made, arguments)]
-        if relu:
-            over = relu_primitive(made.desc(c.DST, view), threads=ctx.threads)
-            if over is None:
-                return None
-            steps.append(Step(over, {c.SRC: Out(0), c.DST: Out(0)}))
-        return prepared(inputs, [spec], steps, inplace=[(0, 0)])
+        return _test_mode(ctx, made, inputs, made.desc(c.DST, view), relu=relu)
     variance = Persistent(4 * channel.size)
-    arguments |= {c.MEAN: Out(3), c.VARIANCE: variance}
-    if made.workspace:
-        arguments[c.WORKSPACE] = Persistent(made.workspace)
-    if relu:
-        for output in (0, 4):
-            ctx.publish(output, _RELU, (made, arguments.get(c.WORKSPACE)))
-    ctx.publish(4, _VARIANCE, variance)
     count = x.size // channel.size
-    steps = [Step(made, arguments), _running(float(op.momentum), float(op.epsilon), count, variance)]
+    data, epsilon = made.desc(c.SRC, view), float(op.epsilon)
+    steps: list[Any]
+    if parts:
+        found = _of_parts(float(op.momentum), epsilon, count * op.num_batches, variance)
+        steps = [found, Step(made, _arguments(Out(3), variance))]
+    else:
+        arguments = _arguments(Out(3), variance)
+        if made.workspace:
+            arguments[c.WORKSPACE] = Persistent(made.workspace)
+        if relu:
+            for output in (0, 4):
+                ctx.publish(output, _RELU, (made, arguments.get(c.WORKSPACE)))
+        ctx.publish(4, _VARIANCE, variance)
+        steps = [Step(made, arguments), _running(float(op.momentum), epsilon, count, variance)]
     if relu:
-        steps.append(_with_nan(ctx, made.desc(c.SRC, view), float(op.epsilon), Out(3), variance))
+        steps.append(_with_nan(ctx, data, epsilon, Out(3), variance))
     result = prepared(inputs, [spec, channel, channel, channel, channel], steps, inplace=[(3, 1), (4, 2)])
     if not relu and ctx.ends_early(0, (0,)):
-        _defer(ctx, result, made.desc(c.SRC, view), float(op.epsilon), variance)
-    result.again = _again(ctx, made.desc(c.SRC, view), float(op.epsilon), variance, inputs, channel, relu=relu)
+        _defer(ctx, result, data, epsilon, variance)
+    result.again = _again(ctx, data, epsilon, variance, inputs, channel, relu=relu)
     return result
+
+
+def _test_mode(
+    ctx: PlanContext, made: Primitive, inputs: Sequence[TensorSpec], y: Desc, *, relu: bool
+) -> Prepared | None:
+    arguments: dict[int, Any] = {
+        c.SRC: In(0), c.SCALE: In(1), c.SHIFT: In(2), c.MEAN: In(3), c.VARIANCE: In(4), c.DST: Out(0)
+    }  # fmt: skip
+    steps: list[Any] = [Step(made, arguments)]
+    if relu:
+        over = relu_primitive(y, threads=ctx.threads)
+        if over is None:
+            return None
+        steps.append(Step(over, {c.SRC: Out(0), c.DST: Out(0)}))
+    return prepared(inputs, [inputs[0]], steps, inplace=[(0, 0)])
 
 
 def _again(
@@ -137,7 +156,8 @@ def _again(
     steps: list[Any] = [Step(made, _arguments(mean, variance))]
     if relu:
         steps.append(_with_nan(ctx, data, epsilon, mean, variance))
-    return prepared([*inputs[:3], None, None, None, None, None, channel, None], [inputs[0]], steps)
+    unread: list[TensorSpec | None] = [None] * len(inputs)
+    return prepared([*inputs[:3], *unread[3:], None, None, None, channel, None], [inputs[0]], steps)
 
 
 def _defer(ctx: PlanContext, made: Prepared, data: Desc, epsilon: float, variance: Persistent) -> None:
@@ -249,6 +269,47 @@ def _running(momentum: float, epsilon: float, count: int, variance: Persistent) 
     return bind
 
 
+def _of_parts(momentum: float, epsilon: float, count: int, variance: Persistent) -> Any:
+    """Return the step that computes the statistics of a batch from the sums over its parts, and the running ones.
+
+    As in the plain kernel: in float64, and sums over no elements change nothing.
+
+    Args:
+        count: the number of elements per channel, if it is not an input.
+    """
+
+    def bind(inputs: Sequence[Any], outputs: Sequence[Any], scratch: Any) -> Call:
+        old_mean, old_variance, sums, squares, *total = inputs[3:]
+        _, new_mean, new_variance, mean, inverse = outputs
+        batch = variance.buffer.view(np.float32)[: mean.size]
+        first, second, rest = (np.empty(mean.size) for _ in range(3))
+
+        def call() -> None:
+            found = float(total[0].reshape(-1)[0]) if total else float(count)
+            counted, share = max(found, 1.0), 1.0 - momentum if found > 0 else 0.0
+            unbiased = counted / max(counted - 1.0, 1.0)
+            np.divide(sums, counted, first)
+            np.divide(squares, counted, second)
+            np.multiply(first, first, rest)
+            np.subtract(second, rest, second)
+            np.maximum(second, 0.0, out=second)
+            for old, new, value, part in (
+                (old_mean, new_mean, first, share), (old_variance, new_variance, second, share * unbiased)
+            ):  # fmt: skip
+                np.multiply(value, part, rest)
+                np.add(rest, np.multiply(old, 1.0 - share, dtype=np.float64), rest)
+                new[...] = rest
+            mean[...], batch[...] = first, second
+            np.add(second, epsilon, rest)
+            np.sqrt(rest, rest)
+            np.divide(1.0, rest, rest)
+            inverse[...] = rest
+
+        return call
+
+    return bind
+
+
 def spatial_bn_gradient(
     op: Any,
     ctx: PlanContext,
@@ -261,10 +322,11 @@ def spatial_bn_gradient(
 ) -> Prepared | None:
     """Prepare SpatialBNGradient: X, scale, dY, saved mean, saved inverse deviation -> dX, dscale, dbias.
 
-    The variance is the one that the forward operator published, or is computed from the inverse deviation.
+    The variance is the one that the forward operator published, or is computed from the inverse deviation. For a part
+    of a batch, the sums of the gradients over all parts follow, see ``gradient_of_part``.
     """
     if sums:
-        return None
+        return gradient_of_part(op, ctx, x, scale, dy, mean, inverse, *sums)
     return _prepare_gradient(op, ctx, x, scale, dy, relu=False)
 
 
@@ -291,7 +353,7 @@ def fused_bn_relu_gradient(
 def _prepare_gradient(
     op: Any, ctx: PlanContext, x: TensorSpec, scale: TensorSpec, dy: TensorSpec, *, relu: bool
 ) -> Prepared | None:
-    if not _serves(op, x) or x.ndim < 3 or bool(op.is_test) or dy.dtype != np.float32:
+    if not _serves(x) or x.ndim < 3 or bool(op.is_test) or dy.dtype != np.float32 or op.num_batches > 1:
         return None
     view = image_view(x.shape, channels_last(op))
     flags, epsilon = c.USE_SCALE | c.USE_SHIFT | (c.FUSE_RELU if relu else 0), float(op.epsilon)

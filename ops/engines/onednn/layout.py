@@ -35,6 +35,7 @@ __all__ = [
     "image_view",
     "layout_of",
     "orders_of",
+    "per_channel",
     "plain_desc",
     "plain_in",
     "row_major",
@@ -326,6 +327,20 @@ def channel_blocked(view: View, code: int, block: int) -> BlockedLayout | None:
     check(status, f"memory descriptor {view.dims}")
     made = d.ffi.gc(out[0], d.lib.dnnl_memory_desc_destroy)
     return layout_of(made, view)
+
+
+@functools.lru_cache(1024)
+def per_channel(data: Desc) -> Desc:
+    """Describe one float32 number per channel, as an image of one pixel in the order of the images ``data``."""
+    dims = (1, data.dims[1], *(1 for _ in data.dims[2:]))
+    block = channel_block(data.order) if isinstance(data.order, BlockedLayout) else 0
+    if not block:
+        return plain_in(row_major(dims), c.F32)
+    d = dnnl()
+    out = d.ffi.new("md_t *")
+    tag = _CHANNEL_BLOCKS[len(dims), block]
+    check(d.lib.dnnl_memory_desc_create_with_tag(out, len(dims), dims, c.F32, tag), f"memory descriptor {dims}")
+    return Desc(dims, c.F32, Exact(d.ffi.gc(out[0], d.lib.dnnl_memory_desc_destroy)))
 
 
 @functools.lru_cache(1024)

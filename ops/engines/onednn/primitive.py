@@ -28,6 +28,7 @@ __all__ = [
     "cached",
     "compile_primitive",
     "first_fast",
+    "post_argument",
     "prepared",
     "release_primitives",
     "team_size",
@@ -47,9 +48,23 @@ sign of alpha makes the result +0 for negative x. Both take the same time where 
 
 @dataclass(frozen=True)
 class PostOp:
-    """An operation on a primitive's result before it is stored: ``relu``, or ``sum`` (adds the output's old value)."""
+    """An operation on a primitive's result before it is stored.
+
+    Args:
+        kind: "relu"; "sum", which adds the output's old value; "add" or "multiply", with another value.
+        other: the description of that value; ``post_argument`` returns the number of its argument.
+    """
 
     kind: str
+    other: Desc | None = None
+
+
+_BINARY = {"add": c.BINARY_ADD, "multiply": c.BINARY_MUL}
+
+
+def post_argument(index: int) -> int:
+    """Return the number of the argument that the post-operation ``index`` of a primitive reads."""
+    return (index + 1) * c.POST_OPERATION | c.SRC_1
 
 
 class Primitive:
@@ -164,6 +179,9 @@ def _attributes(post: tuple[PostOp, ...]) -> Any:
         for op in post:
             if op.kind == "sum":
                 check(d.lib.dnnl_post_ops_append_sum(made[0], 1.0, 0, 0), "post-operation sum")
+            elif op.other is not None:
+                appended = d.lib.dnnl_post_ops_append_binary(made[0], _BINARY[op.kind], op.other.handle)
+                check(appended, f"post-operation {op.kind}")
             else:
                 check(d.lib.dnnl_post_ops_append_eltwise(made[0], *RELU, 0.0), "post-operation relu")
         check(d.lib.dnnl_primitive_attr_set_post_ops(attributes, made[0]), "post-operations")

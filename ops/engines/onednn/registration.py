@@ -42,6 +42,7 @@ def kernel_table() -> dict[str, Any]:
     from netbuilder.ops.engines.onednn import kernels_join as join
     from netbuilder.ops.engines.onednn import kernels_layer_norm as layer_norm
     from netbuilder.ops.engines.onednn import kernels_norm as norm
+    from netbuilder.ops.engines.onednn import kernels_parts as parts
     from netbuilder.ops.engines.onednn import kernels_pool as pool
     from netbuilder.ops.engines.onednn import kernels_segments as segments
     from netbuilder.ops.engines.onednn import kernels_softmax as softmax
@@ -53,6 +54,8 @@ def kernel_table() -> dict[str, Any]:
         "AveragePool": pool.average_pool,
         "AveragePoolGradient": pool.average_pool_gradient,
         "BatchMatMul": dense.batch_matmul,
+        "ChannelBackpropStats": parts.channel_backprop_stats,
+        "ChannelStats": parts.channel_stats,
         "Concat": join.concat,
         "Conv": widened_where_faster(conv.conv, lambda op: (0,)),
         "ConvGradient": deferred_gradients.conv_gradient,

@@ -10,6 +10,7 @@ from hypothesis import strategies as st
 
 from checks import check_gradient, run_plain
 from netbuilder.graph.gradient_context import operator_gradient
+from netbuilder.ops.normalization.channel_stats import ChannelBackpropStats, ChannelStats
 from netbuilder.ops.normalization.spatial_bn import SpatialBN, SpatialBNGradient
 from netbuilder.proto import ArgumentError, GradientError
 from netbuilder.proto.arguments import make_op
@@ -53,6 +54,8 @@ class TestSpatialBN(OperatorSuite):
         refusal(SpatialBN(), [X, C, f32(4), C, C], r"bias must have shape \(3,\), one number per channel"),
         refusal(SpatialBN(order="NHWC"), [X, C, C, C, C], r"scale must have shape \(4,\)"),
         refusal(SpatialBN(num_batches=2), [X, C, C, C, C], "also needs the inputs sums and sumsq"),
+        refusal(SpatialBN(), [X, *[C] * 6, f32(1)], "count is the size of several parts: it needs num_batches > 1"),
+        refusal(SpatialBN(num_batches=2), [X, *[C] * 6, f32(2)], r"count must have one element, got shape \(2,\)"),
         refusal(SpatialBN(order="CHW"), [X, C, C, C, C], "NCHW or NHWC", ArgumentError),
         refusal(SpatialBN(momentum=1.5), [X, C, C, C, C], r"momentum must lie in \[0, 1\]", ArgumentError),
         refusal(SpatialBN(epsilon=-1.0), [X, C, C, C, C], "epsilon must not be negative", ArgumentError),
@@ -90,6 +93,8 @@ class TestSpatialBNGradient(OperatorSuite):
         refusal(SpatialBNGradient(), [X, C, f32(2, 3, 4, 5), C, C], "dY must have the shape of X"),
         refusal(SpatialBNGradient(), [X, C, X, C, f32(2)], r"inv_std must have shape \(3,\)"),
         refusal(SpatialBNGradient(num_batches=2), [X, C, X, C, C], "also needs the summed gradients"),
+        refusal(SpatialBNGradient(), [X, C, X, C, C, C, C, f32(1)], "it needs num_batches > 1"),
+        refusal(SpatialBNGradient(num_batches=2), [X, C, X, C, C, C, C, f32(1), C], "weight must have one element"),
     )
 
     def draw(self, data):
@@ -167,3 +172,98 @@ def test_an_empty_share_of_a_batch():
     np.testing.assert_array_equal(found[1:], [*vectors[2:4], *np.zeros((2, 3))])
     found = run_plain(SpatialBNGradient(num_batches=2), [x, vectors[0], x, *vectors[1:5]])
     np.testing.assert_array_equal(found[1:], np.zeros((2, 3)))
+
+
+WEIGHTS = (0.5, 0.2, 0.0, 0.3)
+"""Of the parts of a batch; the third one is a placeholder."""
+
+
+def chain(order, parts, weights=WEIGHTS):
+    """Run the operators of an exchange, forward and backward, over parts of a batch; return each part's results."""
+    rng = np.random.default_rng(1)
+    channels = parts[0].shape[1 if order == "NCHW" else -1]
+    scale, bias, mean = rng.standard_normal((3, channels))
+    vectors = [scale, bias, mean, rng.uniform(0.5, 1, channels)]
+    slopes = [rng.standard_normal(x.shape) * (w > 0) for x, w in zip(parts, weights)]
+    weights = [np.float64([w]) for w in weights]
+    stats = [run_plain(ChannelStats(order=order).with_arity(2, 3), [x, w]) for x, w in zip(parts, weights)]
+    sums = [sum(each) for each in zip(*stats)]
+    op = SpatialBN(order=order, momentum=0.8, num_batches=len(parts)).with_arity(8, 5)
+    done = [run_plain(op, [x, *vectors, *sums]) for x in parts]
+    backward = ChannelBackpropStats(order=order)
+    shares = [run_plain(backward, [x, y[3], y[4], dy]) for x, y, dy in zip(parts, done, slopes)]
+    totals = [sum(each) for each in zip(*shares)]
+    gradient = SpatialBNGradient(order=order, num_batches=len(parts)).with_arity(9, 3)
+    slopes_of = [
+        run_plain(gradient, [x, scale, dy, y[3], y[4], *totals, sums[2], w])
+        for x, y, dy, w in zip(parts, done, slopes, weights)
+    ]
+    return vectors, slopes, done, slopes_of
+
+
+@pytest.mark.parametrize("order", ["NCHW", "NHWC"])
+def test_parts_of_different_sizes_give_what_the_whole_gives(order):
+    x = np.random.default_rng(2).standard_normal((6, 3, 2, 4))
+    parts = [x[:3], x[3:4], x[:2] * 1e30, x[4:]]
+    vectors, slopes, done, found = chain(order, parts)
+    present = [k for k, weight in enumerate(WEIGHTS) if weight]
+    op = SpatialBN(order=order, momentum=0.8)
+    whole = run_plain(op.with_arity(5, 5), [x, *vectors])
+    dy = np.concatenate([slopes[k] for k in present])
+    d_whole = run_plain(SpatialBNGradient(order=order), [x, vectors[0], dy, whole[3], whole[4]])
+    np.testing.assert_allclose(np.concatenate([done[k][0] for k in present]), whole[0], 1e-9, 1e-9)
+    for each in done:  # that of the placeholder as well
+        for got, want in zip(each[1:], whole[1:]):
+            np.testing.assert_allclose(got, want, 1e-9, 1e-12)
+    np.testing.assert_allclose(np.concatenate([found[k][0] for k in present]), d_whole[0], 1e-9, 1e-9)
+    np.testing.assert_array_equal(found[2][0], np.zeros_like(parts[2]))
+    for output in (1, 2):
+        np.testing.assert_allclose(sum(each[output] for each in found), d_whole[output], 1e-9, 1e-9)
+
+
+def test_the_gradient_over_parts_is_that_of_the_numbers():
+    """Central differences of sum(dY * Y) over all parts: an element of one part changes the outputs of the others."""
+    x = np.random.default_rng(3).standard_normal((4, 2, 3))
+    cut = [slice(0, 3), slice(3, 4)]
+
+    def loss(x):
+        _, slopes, done, _ = chain("NCHW", [x[part] for part in cut], (1.0, 1.0))
+        return sum((dy * y[0]).sum() for dy, y in zip(slopes, done))
+
+    found = np.concatenate([each[0] for each in chain("NCHW", [x[part] for part in cut], (1.0, 1.0))[3]])
+    for place in np.ndindex(x.shape):
+        step = np.zeros_like(x)
+        step[place] = 1e-5
+        assert abs((loss(x + step) - loss(x - step)) / 2e-5 - found[place]) < 1e-6
+
+
+def test_no_part_with_samples_changes_nothing():
+    vectors, _, done, found = chain("NCHW", [np.ones((2, 3, 4)), np.ones((1, 3, 4))], (0.0, 0.0))
+    for each in done:
+        np.testing.assert_array_equal(each[1:3], vectors[2:])
+        assert np.isfinite(each[0]).all()
+    for each in found:
+        assert not any(part.any() for part in each)
+
+
+def test_an_empty_part_learns_from_the_others():
+    vectors, _, done, found = chain("NCHW", [np.empty((0, 3, 4)), np.arange(24.0).reshape(2, 3, 4)], (0.0, 1.0))
+    for of_empty, of_other in zip(done[0][1:], done[1][1:]):
+        np.testing.assert_array_equal(of_empty, of_other)
+    assert (done[0][1] != vectors[2]).all() and found[0][0].shape == (0, 3, 4)
+    np.testing.assert_array_equal(found[0][1:], found[1][1:])
+
+
+def test_a_variance_of_rounding_errors_is_not_negative():
+    """All elements are equal: the difference of the sums has only rounding errors."""
+    x = np.full((1, 3, 5, 5), 1234.567, np.float32)
+    sums = run_plain(ChannelStats().with_arity(1, 2), [x])
+    vectors = np.ones((4, 3), np.float32)
+    found = run_plain(SpatialBN(num_batches=2).with_arity(7, 5), [x, *vectors, *(2 * s for s in sums)])
+    assert not np.isnan(found[4]).any() and (found[2] >= 0).all()
+
+
+def test_the_gradient_hands_the_count_on():
+    op_def = make_op("SpatialBN", [*"xsbmvpqn"], ["y", "m", "v", "sm", "si"], num_batches=2)
+    (made,), _ = operator_gradient(op_def, {0: "dy"})
+    assert list(made.input) == ["x", "s", "dy", "sm", "si", "s_grad", "b_grad", "n"]

@@ -33,7 +33,6 @@ LEFT = {
     "BatchMatMul": ("broadcast",),
     "Mul": BROADCAST,
     "SoftmaxWithLoss": ("weights", "label_prob", "average_by_batch_size"),
-    "SpatialBN": ("multi-batch", "gradient with aggregated"),
     "Sub": BROADCAST,
     "Sum": ("one input", "int32"),
 }

@@ -164,6 +164,65 @@ def test_spatial_bn_gradient_without_the_forward_operator():
     check(op_def, given, B16, gradient=False, blocked=("x", "dy"))
 
 
+PARTS = [
+    ((4, 17, 5, 5), B16, "NCHW"), ((2, 32, 4, 3), B16, "NCHW"), ((2, 24, 4, 3), B8, "NCHW"),
+    ((2, 4, 5, 32), PLAIN, "NHWC"),
+]  # fmt: skip
+
+
+def of_parts(shape, order):
+    """Return inputs of a part of a batch, images and the sums over all parts, as the plain kernels compute them."""
+    arrays = normalization(shape, shape[1 if order == "NCHW" else -1])
+    op_def = make_op("ChannelStats", ["x"], ["p", "q", "n"], order=order)
+    done = interpret([op_def], {"x": arrays["x"].astype(np.float64)})
+    return {**arrays, **{name: 1.5 * done[name].astype(np.float32) for name in "pqn"}}
+
+
+@pytest.mark.parametrize("weight", [None, 0.0, 0.5])
+@pytest.mark.parametrize("shape, block, order", PARTS)
+def test_channel_stats(shape, block, order, weight):
+    if block == B8 and has_instructions("avx512"):
+        pytest.skip("the kernel is for blocks of 16 channels")
+    arrays = {"x": random(*shape)} if weight is None else {"x": random(*shape), "w": np.float32([weight])}
+    op_def = make_op("ChannelStats", list(arrays), ["p", "q", "n"], order=order)
+    check(op_def, arrays, block, gradient=False, threads=2)
+
+
+@pytest.mark.parametrize("inplace", [False, True])
+@pytest.mark.parametrize("counted", [False, True])
+@pytest.mark.parametrize("shape, block, order", PARTS)
+def test_spatial_bn_of_a_part(shape, block, order, counted, inplace):
+    arrays = of_parts(shape, order)
+    if not counted:
+        del arrays["n"]
+    op_def = make_op(
+        "SpatialBN", list(arrays), TRAINED, is_test=0, epsilon=1e-3, momentum=0.7, num_batches=2, order=order
+    )
+    check(op_def, arrays, block, gradient=False, inplace=inplace, blocked=("x",))
+
+
+@pytest.mark.parametrize("weight", [None, 0.0, 0.5])
+@pytest.mark.parametrize("shape, block, order", PARTS)
+def test_gradient_of_a_part(shape, block, order, weight):
+    if block == B8 and has_instructions("avx512"):
+        pytest.skip("the kernel is for blocks of 16 channels")
+    arrays = of_parts(shape, order)
+    forward = make_op("SpatialBN", list(arrays), TRAINED, is_test=0, num_batches=2, order=order)
+    done = interpret([forward], {n: x.astype(np.float64) for n, x in arrays.items()})
+    given = {n: done[n].astype(np.float32) for n in ("x", "s", "sm", "si", "n")} | {"dy": random(*shape, seed=9)}
+    op_def = make_op("ChannelBackpropStats", ["x", "sm", "si", "dy"], ["ds", "db"], order=order)
+    check(op_def, given, block, gradient=False, blocked=("x", "dy"))
+    sums = interpret([op_def], given)
+    given |= {name: sums[name].astype(np.float32) for name in ("ds", "db")}
+    inputs = ["x", "s", "dy", "sm", "si", "ds", "db"]
+    if weight is not None:
+        given["w"] = np.float32([weight])
+        inputs += ["n", "w"]
+    op_def = make_op("SpatialBNGradient", inputs, ["dx", "ds", "db"], is_test=0, num_batches=2, order=order)
+    for inplace in (False, True):
+        check(op_def, given, block, gradient=False, inplace=inplace, blocked=("x", "dy"))
+
+
 @pytest.mark.parametrize("block", [PLAIN, B16, B8])
 @pytest.mark.parametrize("args", POOLS, ids=str)
 @pytest.mark.parametrize("channels", [3, 17, 32])

@@ -56,12 +56,12 @@ def rows_of(net: NetDef, devices: Devices) -> list[list[OperatorDef]]:
             outside.append(_Outside(op, touched.last_row(op)))
             touched.add(op, outside=len(outside))
         else:
-            row = len(streams[replica])
-            if touched.last_row(op) > row:
+            place = len(streams[replica])
+            if touched.last_row(op) > place:
                 raise NetError(_waits(net, op, devices))
             streams[replica].append(op)
-            needed[row] = max(needed.get(row, 0), touched.outside_before(op))
-            touched.add(op, row=row)
+            needed[place] = max(needed.get(place, 0), touched.outside_before(op))
+            touched.add(op, row=place)
     _check_uniform(net, streams, devices)
     rows: list[list[OperatorDef]] = []
     done = 0
@@ -90,12 +90,16 @@ class _Outside:
     after: int
 
 
+_Uses = tuple[defaultdict[str, int], defaultdict[str, int]]
+"""Blob -> the largest number of an operator that reads it, and that writes it."""
+
+
 class _Touched:
     """Which rows, and which operators outside the replicas, have read and written each blob so far."""
 
     def __init__(self) -> None:
-        self._rows: tuple[defaultdict[str, int], ...] = (defaultdict(lambda: -1), defaultdict(lambda: -1))
-        self._outside: tuple[defaultdict[str, int], ...] = (defaultdict(int), defaultdict(int))
+        self._rows: _Uses = (defaultdict(lambda: -1), defaultdict(lambda: -1))
+        self._outside: _Uses = (defaultdict(int), defaultdict(int))
 
     def add(self, op: OperatorDef, *, row: int = -1, outside: int = 0) -> None:
         for blobs, rows, others in zip((_reads(op), op.output), self._rows, self._outside):
@@ -104,15 +108,16 @@ class _Touched:
 
     def last_row(self, op: OperatorDef) -> int:
         """Return the last row that an operator has to wait for."""
-        return _last(op, *self._rows, -1)
+        return _last(op, self._rows, -1)
 
     def outside_before(self, op: OperatorDef) -> int:
         """Return how many of the operators outside an operator has to wait for."""
-        return _last(op, *self._outside, 0)
+        return _last(op, self._outside, 0)
 
 
-def _last(op: OperatorDef, read: defaultdict[str, int], written: defaultdict[str, int], none: int) -> int:
+def _last(op: OperatorDef, uses: _Uses, none: int) -> int:
     """Return the largest number of an operator that writes what ``op`` uses, or reads what it writes."""
+    read, written = uses
     found = [written[blob] for blob in (*_reads(op), *op.output)]
     return max([*found, *(read[blob] for blob in op.output)], default=none)
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 
+from netbuilder.graph.blob import device_prefix
 from netbuilder.graph.devices import Devices
 from netbuilder.graph.rename import subgraphs
 from netbuilder.graph.scope import SEPARATOR
@@ -83,7 +84,7 @@ def _check_operators(net: NetDef) -> bool:
             if _synchronizes(inner, "SpatialBN"):
                 raise NetError(
                     f"net {net.name!r}: {op.type} {list(op.output)} has SpatialBN {list(inner.output)} in its "
-                    "subgraph, where statistics cannot be exchanged between devices; use it outside of control flow, or "
+                    "subgraph, where devices cannot exchange statistics; use it outside of control flow, or "
                     "without combine_spatial_bn"
                 )
         if not _synchronizes(op, "SpatialBN"):
@@ -219,4 +220,4 @@ class _Exchange:
 
 
 _HOST = make_device_option(PROTO_CPU, 0)
-_HOST_SCOPE = "cpu_0" + SEPARATOR
+_HOST_SCOPE = device_prefix(PROTO_CPU, 0) + SEPARATOR

@@ -14,6 +14,7 @@ from typing import Any
 from netbuilder.optimizers import EarlyStopping
 from netbuilder.proto import DeviceError, NetError
 from netbuilder.runtime.profile.memory import Memory, bytes_text, peak_resident, resident
+from netbuilder.runtime.profile.table import again_text
 from netbuilder.tools.training.config import write_config
 from netbuilder.tools.training.images import load_images
 from netbuilder.tools.training.metrics import Metrics
@@ -185,6 +186,8 @@ def _resume(options: Options, run: Run) -> None:
 def _print_planned(memory: Memory) -> None:
     known = "" if memory.whole else ", without what follows operators whose output shapes depend on data"
     print(f"memory planned for a step: {memory}{known}", flush=True)
+    if memory.predicted_again:
+        print(f"computed again to keep to the budget: {again_text(memory.predicted_again)}", flush=True)
 
 
 def _train(options: Options, run: Run, saving: Saving, stopping: Stopping, start: int) -> float:
@@ -218,6 +221,9 @@ def _train(options: Options, run: Run, saving: Saving, stopping: Stopping, start
         if number == first and (peak := peak_resident()):
             print(f"memory of the process: at most {bytes_text(peak)}, of which {bytes_text(start)} before the net "
                   "was built", flush=True)  # fmt: skip
+        if number == first and epoch.again:
+            predicted = run.planned.predicted_again if run.planned is not None else 0.0
+            print(f"computed again to keep to the budget: {again_text(predicted, epoch.again)}", flush=True)
         run.check_accuracy(epoch.accuracy, accuracy)
         if run.metrics is not None:
             run.metrics.epoch(number, run.steps_done, {

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from netbuilder.runtime.profile.memory import KINDS, bytes_text
-from netbuilder.runtime.profile.table import text_table
+from netbuilder.runtime.profile.table import again_text, text_table
 from netbuilder.tools.profiling.net_memory import NetMemory
 
 __all__ = ["memory_table"]
@@ -34,6 +34,8 @@ def _summary(found: NetMemory) -> str:
             f"at most {bytes_text(arena.live)} are needed at the same time"
             + (f", in step {arena.peak} ({arena.steps[arena.peak]})" if arena.values else "")
         )
+    if memory.predicted_again:
+        lines.append(f"computed again: {again_text(memory.predicted_again)}")
     if not memory.whole:
         lines.append("the operators that follow one whose output shapes depend on data are not included")
     return "\n".join(lines)

@@ -67,6 +67,7 @@ class Epoch:
         seconds: duration of the epoch.
         shares: phase -> share of the steps' time, measured in a step that was timed call by call.
         learning_rate: of the last step.
+        again: the time to compute values again, for a memory budget, as a fraction of that of all else, measured there.
     """
 
     loss: float
@@ -76,6 +77,7 @@ class Epoch:
     seconds: float
     shares: dict[str, float]
     learning_rate: float
+    again: float = 0.0
 
 
 @dataclass(frozen=True)
@@ -132,6 +134,7 @@ class Run:
         self._rate = options.scaled_rate  # of the last step of that run
         self._counts: deque[int] = deque()  # numbers of samples of micro-batches whose results have not been read yet
         self.tick: Callable[[], object] = lambda: None  # called after each step of training or evaluation
+        self.planned: Memory | None = None  # what a step is planned to take, once that is known
         self.before_first_step: Callable[[Memory], object] = lambda memory: None  # gets the memory that is planned
         self._planned = False
         self._loss: float | None = None  # of the last step whose results were read
@@ -201,7 +204,7 @@ class Run:
         seconds, wait = time.perf_counter() - began, input.state().wait
         epoch = Epoch(
             self._losses / max(self._seen, 1), self._right / max(self._seen, 1), progress.rate, wait, seconds,
-            dict(self.timing.shares), self.learning_rate,
+            dict(self.timing.shares), self.learning_rate, self.timing.again,
         )  # fmt: skip
         self.epochs_done, self.step, self._losses, self._right, self._seen = number, 0, 0.0, 0.0, 0
         return epoch
@@ -215,7 +218,8 @@ class Run:
         """Run a micro-batch; return its number of samples."""
         if not self._planned:
             self._planned = True
-            self.before_first_step(self._plan())
+            self.planned = self._plan()
+            self.before_first_step(self.planned)
         if self.options.find_nan:
             self._find_nan()
         elif timed:

@@ -10,6 +10,8 @@ from netbuilder.model import ModelHelper
 from netbuilder.parallel.accumulate import net_names
 from netbuilder.parallel.blocks import count_iterations
 from netbuilder.runtime import Workspace
+from netbuilder.runtime.plan.values import StepKind
+from netbuilder.runtime.profile.call import runs_again, share_again
 from netbuilder.runtime.profile.timing import Recorder
 
 __all__ = ["PHASES", "Boundaries", "StepTiming", "phase_table"]
@@ -46,6 +48,8 @@ class StepTiming:
     boundaries: Boundaries
     #: Phase -> share of the time of the fastest step that was timed; their sum is 1.
     shares: dict[str, float] = field(default_factory=dict)
+    #: The time to compute values again, for a memory budget, as a fraction of that of all else, in the same step.
+    again: float = 0.0
     _least: float = 0.0
 
     def begin(self) -> None:
@@ -57,7 +61,7 @@ class StepTiming:
         record = Replicas.load(self.model.net.Proto())
         names = net_names(self.model.net.Name(), record)
         seconds = dict.fromkeys(PHASES, 0.0)
-        first = 0
+        first, times = 0, []
         for number, name in enumerate(names):
             net = self.workspace.net(name)
             once = number > 0 and number == len(names) - 1
@@ -66,19 +70,28 @@ class StepTiming:
             recorder = Recorder(net)
             recorder.run()
             weight = 1 if once else record.accumulate_steps
-            self._add(recorder, first, weight, seconds)
+            times += self._add(recorder, first, weight, seconds)
             first += len(net.program)
         count_iterations(self.model, 1, workspace=self.workspace)
         whole = sum(seconds.values())
         if whole > 0 and (whole < self._least or not self._least):
             self._least = whole
             self.shares = {name: value / whole for name, value in seconds.items()}
+            self.again = share_again(times)
 
-    def _add(self, recorder: Recorder, first: int, weight: int, seconds: dict[str, float]) -> None:
+    def _add(
+        self, recorder: Recorder, first: int, weight: int, seconds: dict[str, float]
+    ) -> list[tuple[bool, bool, float]]:
+        """Add the time of each call to that of its phase; return the times for ``share_again``."""
+        times = []
         calls = [call for plan in recorder.plans for call in plan.calls] + recorder.alone
         for call in calls:
             phase = self.boundaries.phase(first + call.instruction.index)
-            seconds[phase] += weight * sum(ended - began for _, began, ended in call.spans) / 1e9
+            took = weight * sum(ended - began for _, began, ended in call.spans) / 1e9
+            seconds[phase] += took
+            if call.step is not None:
+                times.append((call.step.kind is StepKind.RECOMPUTE, runs_again(call.step), took))
+        return times
 
 
 def phase_table(shares: dict[str, float], wait: float, seconds: float) -> str:

@@ -10,7 +10,7 @@ from netbuilder.ops.engines.layouts import HOST, new_buffer, prepare_reorder
 from netbuilder.runtime.plan.binding import buffer_of
 from netbuilder.runtime.plan.compiler import Compilation
 from netbuilder.runtime.plan.memory_plan import MemoryPlan, Provide, assign
-from netbuilder.runtime.plan.recompute import fit_into
+from netbuilder.runtime.plan.recompute import Recomputed, fit_into
 from netbuilder.runtime.plan.values import Step, StepKind, Value
 from netbuilder.runtime.values.blob import Blob, EdgeContext
 from netbuilder.runtime.values.rows import make_row_of, new_row, part_of_row, reserve_row
@@ -91,9 +91,13 @@ def assign_buffers(
             value.buffer = new_buffer(value.spec, value.location)
     read_later = {id(read) for value in plan.values for read in value.lazy_reads}
     own = [value for value in rest if value.buffer is None]
+    again = None
     if plan.options.memory_budget is not None:
-        own = _keep_to_budget(plan, own, read_later)
+        again = _keep_to_budget(plan, own, read_later)
+        own = again.values
     memory = assign(own, plan.steps, provide, reuse=enabled("reuse"), apart=read_later)
+    if again is not None:
+        memory.work, memory.work_again = again.total, again.work * again.total
     memory.alone += in_rows
     return outputs, {}, memory
 
@@ -147,8 +151,8 @@ def _when_fetched(plan: Compilation, value: Value) -> Value:
     return blob_value
 
 
-def _keep_to_budget(plan: Compilation, own: list[Value], apart: Collection[int]) -> list[Value]:
-    """Change the steps of a plan so that it keeps to its budget; return the values that are not in blobs."""
+def _keep_to_budget(plan: Compilation, own: list[Value], apart: Collection[int]) -> Recomputed:
+    """Change the steps of a plan so that it keeps to its budget; return what was done."""
     budget = plan.options.memory_budget
     assert budget is not None
     inside = {id(value) for value in own if value.location == HOST and id(value) not in apart}
@@ -161,7 +165,7 @@ def _keep_to_budget(plan: Compilation, own: list[Value], apart: Collection[int])
     known = {id(value) for value in plan.values}
     plan.values += [value for value in found.values if id(value) not in known]
     plan.steps[:] = found.steps
-    return found.values
+    return found
 
 
 def versions_of(plan: Compilation) -> dict[str, list[Value]]:

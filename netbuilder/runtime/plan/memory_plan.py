@@ -61,6 +61,7 @@ class MemoryPlan:
         nbytes: of the arena.
         placed: what is in the arena.
         alone: bytes of the values that have memory of their own.
+        work, work_again: the estimated work of the steps without a memory budget, and what is added to keep to it.
         scratch: the scratch memory of each step, by the step's id.
         cleared: for a step, by its id, the buffers with padding that it fills with zeros before its kernel runs.
     """
@@ -68,6 +69,8 @@ class MemoryPlan:
     nbytes: int = 0
     placed: list[Placed] = field(default_factory=list)
     alone: int = 0
+    work: float = 0.0
+    work_again: float = 0.0
     scratch: dict[int, Array] = field(default_factory=dict)
     cleared: dict[int, list[Array]] = field(default_factory=dict)
 

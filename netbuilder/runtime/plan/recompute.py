@@ -48,6 +48,7 @@ class Recomputed:
         count: how many steps compute a value again.
         work: of the additional steps, as a fraction of that of all others; an estimate from their operations and bytes.
         before: bytes of the arena without dropped values.
+        total: the estimated work of all other steps.
     """
 
     steps: list[Step]
@@ -55,6 +56,7 @@ class Recomputed:
     count: int = 0
     work: float = 0.0
     before: int = 0
+    total: float = 0.0
 
 
 def fit_into(
@@ -90,7 +92,8 @@ def fit_into(
             f"{fixed:,} of them for parameters, inputs and blobs that can be fetched ({before + fixed:,} with nothing "
             "computed again); give a larger budget, or feed smaller batches"
         )
-    result = Recomputed(found.sequence.steps, found.sequence.values, found.count, found.work, before)
+    total = _total_cost(steps)
+    result = Recomputed(found.sequence.steps, found.sequence.values, found.count, found.work, before, total)
     _log.info(
         "net %r: %d values are computed again, some %.0f %% more work, so that a run needs %s bytes, not %s",
         net_name, result.count, 100 * result.work, f"{found.nbytes + fixed:,}", f"{before + fixed:,}",
@@ -133,7 +136,7 @@ def _cheapest(
         own_steps, own_values = with_checkpoints(steps, values, pairs, chosen)
         sequence, nbytes = _fitted(own_steps, own_values, apart, limit)
         again = sum(_cost(pairs[number].forward, pairs[number].forward.prepared) for number in chosen)
-        total = sum(_cost(step, step.prepared) for step in steps)
+        total = _total_cost(steps)
         return _Found(sequence, nbytes, chosen, (sequence.work * total + again) / max(total, 1.0))
 
     def better(a: _Found, b: _Found) -> bool:
@@ -503,6 +506,10 @@ def _kernel(value: Value) -> Prepared | None:
 
 def _nbytes(values: Sequence[Value | None]) -> int:
     return sum(value.spec.nbytes for value in values if value is not None and value.spec is not None)
+
+
+def _total_cost(steps: Sequence[Step]) -> float:
+    return sum(_cost(step, step.prepared) for step in steps)
 
 
 def _cost(step: Step, prepared: Prepared) -> float:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import copy
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -17,7 +17,16 @@ from netbuilder.runtime.plan.binding import needs_temporary
 from netbuilder.runtime.plan.values import Node, Step, StepKind, Value
 from netbuilder.runtime.profile.timing import Span
 
-__all__ = ["CallProfile", "Operand", "describe_alone", "describe_step", "device_text", "step_text"]
+__all__ = [
+    "CallProfile",
+    "Operand",
+    "describe_alone",
+    "describe_step",
+    "device_text",
+    "runs_again",
+    "share_again",
+    "step_text",
+]
 
 
 @dataclass(frozen=True)
@@ -58,6 +67,7 @@ class CallProfile:
         seconds: time per step, of all its calls.
         spans: the times of each call, see ``timing.Span``.
         bfloat16: whether it reads values that are stored rounded to bfloat16.
+        runs_again: whether its gradient runs it again, for a memory budget (recurrent nets in segments of steps).
     """
 
     kind: str
@@ -78,6 +88,7 @@ class CallProfile:
     seconds: float
     spans: tuple[Span, ...]
     bfloat16: bool = False
+    runs_again: bool = False
 
     @property
     def name(self) -> str:
@@ -120,6 +131,26 @@ def _category_of_step(step: Step) -> str:
     return "copy" if step.moves else _category(step.node.parts)
 
 
+def runs_again(step: Step) -> bool:
+    """Whether a step's kernel keeps less, for a memory budget, so that its gradient runs it again."""
+    return "segments" in step.prepared.notes
+
+
+def share_again(times: Iterable[tuple[bool, bool, float]]) -> float:
+    """Return the time to compute values again as a fraction of that of all else.
+
+    A kernel that its gradient runs again takes the same time there.
+
+    Args:
+        times: of each call: whether it computes a value again, whether its gradient runs it again, its time.
+    """
+    again = total = 0.0
+    for recomputes, in_gradient, seconds in times:
+        again += seconds if recomputes or in_gradient else 0.0
+        total += seconds
+    return again / (total - again) if total > again else 0.0
+
+
 def device_text(device: tuple[int, int]) -> str:
     """Return "CPU 0" or "GPU 1"."""
     return f"{'CPU' if device[0] == PROTO_CPU else 'GPU'} {device[1]}"
@@ -153,6 +184,7 @@ def describe_step(step: Step, *, count: float, seconds: float, spans: Any) -> Ca
         seconds=seconds,
         spans=spans,
         bfloat16=step.reads_rounded,
+        runs_again=runs_again(step),
     )
 
 

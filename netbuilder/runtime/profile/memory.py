@@ -72,6 +72,8 @@ class Memory:
         scratch: scratch memory of the lanes at most; it is in the arena, unless memory is not reused.
         whole: whether all operators of the net are in plans whose memory is known.
         peak_resident: peak resident memory of the process since it started; 0 where the system does not report it.
+        predicted_again: the time to compute values again, for a memory budget, as a fraction of that of all else, by
+            the estimates from which the plan chose them; 0 if nothing is computed again.
     """
 
     arena: int
@@ -84,6 +86,7 @@ class Memory:
     scratch: int
     whole: bool
     peak_resident: int
+    predicted_again: float = 0.0
 
     @property
     def outside(self) -> int:
@@ -257,7 +260,11 @@ def _summed(plans: Sequence[Plan], held: Sequence[Held], whole: bool) -> Memory:
         arenas[id(plan.arena)] = max(arenas.get(id(plan.arena), 0), plan.memory.nbytes)
     sums["alone"] += sum(map(_temporaries, plans))
     scratch = max(map(_scratch, plans), default=0)
-    return Memory(sum(arenas.values()), **sums, scratch=scratch, whole=whole, peak_resident=peak_resident())
+    work = sum(plan.memory.work for plan in plans)
+    return Memory(
+        sum(arenas.values()), **sums, scratch=scratch, whole=whole, peak_resident=peak_resident(),
+        predicted_again=sum(plan.memory.work_again for plan in plans) / max(work, 1.0),
+    )  # fmt: skip
 
 
 def peak_resident() -> int:

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from netbuilder.ops.core.instructions import Role
-from netbuilder.runtime.profile.call import CallProfile
+from netbuilder.runtime.profile.call import CallProfile, share_again
 from netbuilder.runtime.profile.memory import Memory
 from netbuilder.runtime.profile.roofline import Limits
 from netbuilder.runtime.profile.timing import Span
@@ -188,6 +188,11 @@ class Profile:
         """Return a time's share of the lanes' total time."""
         return seconds / (len(self.lanes) * self.step_seconds)
 
+    @property
+    def measured_again(self) -> float:
+        """The time to compute values again, for a memory budget, as a fraction of that of all other calls."""
+        return share_again((call.category == "recompute", call.runs_again, call.seconds) for call in self.calls)
+
     def categories(self) -> dict[str, float]:
         """Return the seconds of a step by category, the longest first."""
         sums: dict[str, float] = {}
@@ -244,6 +249,7 @@ class Profile:
             "fraction_of_limit": self.fraction,
             "kernel_limit_seconds": self.kernel_limit_seconds,
             "fraction_of_kernel_limit": self.kernel_fraction,
+            "measured_again": self.measured_again,
             "exchange_seconds": self.exchange_seconds,
             "overlap_seconds": self.overlap_seconds,
             "limits": {kind: dataclasses.asdict(limits) for kind, limits in self.limits.items()},

@@ -9,7 +9,7 @@ from netbuilder.runtime.profile.memory import bytes_text
 from netbuilder.runtime.profile.record import Kind, Profile
 from netbuilder.runtime.profile.roofline import Limits
 
-__all__ = ["profile_table", "text_table"]
+__all__ = ["again_text", "profile_table", "text_table"]
 
 _HEAD = ("time ms", "share", "GFLOP/s", "GB/s", "limit ms", "of limit")
 _VISIBLE = 0.5e-6  # seconds: less is shown as 0.000 ms
@@ -60,10 +60,22 @@ def _summary(profile: Profile) -> str:
             "while another lane computes"
         )
     memory = profile.memory
+    if profile.measured_again or memory.predicted_again:
+        lines.append(f"computed again: {again_text(memory.predicted_again, profile.measured_again)}")
     lines.append(
         f"memory {memory}; scratch {bytes_text(memory.scratch)}; peak of the process {bytes_text(memory.peak_resident)}"
     )
     return "\n".join(lines)
+
+
+def again_text(predicted: float, measured: float | None = None) -> str:
+    """Return the time to compute values again, for a memory budget.
+
+    >>> again_text(0.251, 0.3), again_text(0.25)
+    ('predicted +25 % time, measured +30 %', 'predicted +25 % time')
+    """
+    text = f"predicted +{100 * predicted:.0f} % time"
+    return text if measured is None else f"{text}, measured +{100 * measured:.0f} %"
 
 
 def _rounded(limits: Limits) -> str:

@@ -23,6 +23,9 @@ from netbuilder.optimizers import build_sgd
 from netbuilder.proto import NetDef, NetError
 from netbuilder.proto.arguments import make_op
 from netbuilder.runtime import Workspace
+from netbuilder.runtime.profile.profiling import profile
+from netbuilder.runtime.profile.roofline import Limits
+from netbuilder.runtime.profile.table import profile_table
 from zoo.test_observable_nets import with_dead_memory_filled
 
 STEPS, SAMPLES, WIDTH, WORDS = 23, 4, 16, 11
@@ -123,7 +126,7 @@ NETS = {
 }
 
 
-def train(build, *, fill=False, engines=None, runs=2, kind="simple", **options):
+def built(build, *, engines=None, kind="simple", **options):
     reset_names()
     model = ModelHelper("trained")
     model.create_param("table", [WORDS, WIDTH], Initializer("UniformFill", min=-0.5, max=0.5))
@@ -138,7 +141,13 @@ def train(build, *, fill=False, engines=None, runs=2, kind="simple", **options):
     workspace.feed("label", rng.integers(0, 5, STEPS * SAMPLES).astype(np.int32))
     workspace.feed("lengths", LENGTHS)
     workspace.run_net_once(model.param_init_net)
-    net = workspace.net(workspace.create_net(model.net, **{"observable": "outputs", **options}))
+    workspace.create_net(model.net, **{"observable": "outputs", **options})
+    return model, workspace
+
+
+def train(build, *, fill=False, runs=2, **options):
+    model, workspace = built(build, **options)
+    net = workspace.net(model.net.Name())
     for _ in range(runs):
         net.run_by(lambda plan: (with_dead_memory_filled(plan) if fill else plan).run(), net.run_alone)
     (plans,) = net._plans.values()
@@ -169,6 +178,20 @@ def test_what_is_kept_is_a_few_rows():
     kept = [max(each.nbytes for each in p.memory.placed if "workspaces" in each.what) for p in (whole, plan)]
     assert kept[1] < kept[0] / 5
     assert plan.memory.nbytes < whole.memory.nbytes / 1.5
+
+
+def test_the_time_is_predicted_and_measured():
+    """The gradient of a net in segments takes the net's own time more."""
+    model, workspace = built(attention, memory_budget=possible(attention)[0])
+    found = profile(workspace, model.net.Name(), runs=2, warmup=1, limits={"CPU": Limits(1e9, "test", 1e9, 1)})
+    (again,) = [call for call in found.calls if call.runs_again]
+    assert again.kind == "RecurrentNetwork"
+    total = sum(call.seconds for call in found.calls)
+    assert found.measured_again >= again.seconds / (total - again.seconds)
+    assert 0 < found.memory.predicted_again < 1
+    assert "computed again: predicted +" in profile_table(found)
+    _, plan = train(attention)
+    assert plan.memory.work_again == 0
 
 
 def test_a_net_whose_steps_are_fetched_keeps_them():

@@ -207,6 +207,7 @@ class Prepared:
             memory, each beginning at a multiple of 64 bytes. The plan tries to store them so.
         saved_flops: how many floating-point operations fewer the call does than the operators' formulas count, as with
             minimal filtering.
+        seconds: the measured time of a call, as stored for the machine; None: it is not known.
         checkpoints: how the operator and its gradient keep less between them, for a memory budget; None: they cannot.
     """
 
@@ -223,6 +224,7 @@ class Prepared:
     again: Prepared | None = None
     rows: Sequence[Sequence[int]] = ()
     saved_flops: int = 0
+    seconds: float | None = None
     checkpoints: Checkpoints | None = None
 
     later = RenamedMember("deferred")

@@ -6,7 +6,8 @@ is the same kernel on the same numbers (or ``Prepared.again``, where a second ru
 the results are equal to the bit.
 
 Which values are dropped is decided by the bytes that they free at the peak for the work of computing them again, until
-the plan fits into its budget; the peak is simulated after each decision.
+the plan fits into its budget; the peak is simulated after each decision. The work is estimated from operations and
+bytes; where an engine has measured kernels, their times tell how the work of these is distributed among them.
 """
 
 from __future__ import annotations
@@ -92,7 +93,7 @@ def fit_into(
             f"{fixed:,} of them for parameters, inputs and blobs that can be fetched ({before + fixed:,} with nothing "
             "computed again); give a larger budget, or feed smaller batches"
         )
-    total = _total_cost(steps)
+    total = sum(_costs(steps).values())
     result = Recomputed(found.sequence.steps, found.sequence.values, found.count, found.work, before, total)
     _log.info(
         "net %r: %d values are computed again, some %.0f %% more work, so that a run needs %s bytes, not %s",
@@ -132,11 +133,13 @@ def _cheapest(
     Pairs that keep less are tried all together, and then without one after another of them.
     """
 
+    costs = _costs(steps)
+    total = sum(costs.values())
+
     def search(chosen: frozenset[int]) -> _Found:
         own_steps, own_values = with_checkpoints(steps, values, pairs, chosen)
         sequence, nbytes = _fitted(own_steps, own_values, apart, limit)
-        again = sum(_cost(pairs[number].forward, pairs[number].forward.prepared) for number in chosen)
-        total = _total_cost(steps)
+        again = sum(costs[id(pairs[number].forward)] for number in chosen)
         return _Found(sequence, nbytes, chosen, (sequence.work * total + again) / max(total, 1.0))
 
     def better(a: _Found, b: _Found) -> bool:
@@ -244,7 +247,7 @@ class _Search:
                     self._written.setdefault((value.name, value.version), index)
                     if value.shares is not None:
                         self._overwritten[id(value.shares)] = index
-        self._costs = {id(step): _cost(step, step.prepared) for step in steps}
+        self._costs = _costs(steps)
         self._total_cost = sum(self._costs.values())
         self._gaps = self._find_gaps()
         self.dropped: set[int] = set()
@@ -508,11 +511,19 @@ def _nbytes(values: Sequence[Value | None]) -> int:
     return sum(value.spec.nbytes for value in values if value is not None and value.spec is not None)
 
 
-def _total_cost(steps: Sequence[Step]) -> float:
-    return sum(_cost(step, step.prepared) for step in steps)
+def _costs(steps: Sequence[Step]) -> dict[int, float]:
+    """Return the cost of each step, by its id: measured times where they are known, on the scale of the estimates."""
+    costs = {id(step): _estimate(step) for step in steps}
+    known = [(step, step.prepared.seconds) for step in steps if step.kind is StepKind.COMPUTE]
+    times = {id(step): seconds for step, seconds in known if seconds is not None}
+    measured = sum(times.values())
+    if measured > 0:
+        scale = sum(costs[key] for key in times) / measured
+        costs.update((key, scale * seconds) for key, seconds in times.items())
+    return costs
 
 
-def _cost(step: Step, prepared: Prepared) -> float:
+def _estimate(step: Step) -> float:
     """Return the estimated time of a step, as the bytes that are read or written in that time."""
     nbytes = float(_nbytes([*step.inputs, *step.outputs]))
     if step.kind is not StepKind.COMPUTE:

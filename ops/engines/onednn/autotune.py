@@ -31,7 +31,16 @@ from netbuilder.ops.engines.arrays import as_flat
 from netbuilder.ops.engines.onednn.library import dnnl, threads
 from netbuilder.ops.engines.open_choice import Lend, OpenChoice
 
-__all__ = ["CACHE_VARIABLE", "SWITCH_VARIABLE", "cache_file", "fastest", "seconds", "take_open", "turned_off"]
+__all__ = [
+    "CACHE_VARIABLE",
+    "SWITCH_VARIABLE",
+    "cache_file",
+    "fastest",
+    "seconds",
+    "take_open",
+    "time_of_fastest",
+    "turned_off",
+]
 
 CACHE_VARIABLE = "NETBUILDER_CACHE"
 SWITCH_VARIABLE = "NETBUILDER_MEASURE"
@@ -72,6 +81,20 @@ def fastest(key: str, candidates: Candidates, n: int, *, flops: int, worth: int 
         return name
     _note(_OpenFastest(full, candidates, n, flops), flops if worth is None else worth)
     return default
+
+
+def time_of_fastest(key: str, n: int) -> float | None:
+    """Return the time in seconds of the candidate that ``fastest`` returns; None if it is not known.
+
+    Args:
+        key, n: see ``fastest``.
+    """
+    found = None if turned_off() else _Choices.of_machine().get(_time_key(f"{key}, threads {n}"))
+    return found if isinstance(found, float) else None
+
+
+def _time_key(key: str) -> str:
+    return f"time of {key}"
 
 
 def seconds(
@@ -135,6 +158,10 @@ class _Open:
         """Return what the times so far tell; None if another round is needed."""
         raise NotImplementedError
 
+    def stored(self, found: str | float) -> dict[str, str | float]:
+        """Return what is stored for a result, by key."""
+        return {self.key: found}
+
     @property
     def differs(self) -> bool:
         """Whether a plan that is compiled now would be another one, by this choice."""
@@ -168,7 +195,7 @@ class _Open:
         found = self.result()
         if found is not None:
             self._found, self._kernels = found, {}
-            _Choices.of_machine().put(self.key, found)
+            _Choices.of_machine().put(self.stored(found))
 
     def _measure(self, kernels: Mapping[str, Sequence[Prepared]], lend: Lend) -> None:
         parts = [part for each in kernels.values() for part in each]
@@ -202,6 +229,10 @@ class _OpenFastest(_Open):
         medians = {name: statistics.median(times[name]) for name in self._kernels}
         first, best = next(iter(medians)), min(medians, key=medians.__getitem__)
         return best if medians[best] < _CLEARLY_FASTER * medians[first] else first
+
+    def stored(self, found: str | float) -> dict[str, str | float]:
+        times = self._times.get(str(found), [])[1:]
+        return {self.key: found, **({_time_key(self.key): statistics.median(times)} if times else {})}
 
     @property
     def differs(self) -> bool:
@@ -288,10 +319,10 @@ class _Choices:
     def get(self, key: str) -> str | float | None:
         return self._choices.get(key)
 
-    def put(self, key: str, found: str | float) -> None:
-        """Store a choice or a time; those that other processes have written in the meantime are kept."""
+    def put(self, found: Mapping[str, str | float]) -> None:
+        """Store choices and times; those that other processes have written in the meantime are kept."""
         with self._lock:
-            self._choices = {**self._choices, **self._read(), key: found}
+            self._choices = {**self._choices, **self._read(), **found}
             self._write()
 
     def _read(self) -> dict[str, str | float]:

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import functools
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
@@ -17,7 +17,7 @@ from netbuilder.ops.core.operator import TensorSpec
 from netbuilder.ops.engines.onednn import declarations as c
 from netbuilder.ops.engines.onednn import winograd
 from netbuilder.ops.engines.onednn.arguments import In, Out
-from netbuilder.ops.engines.onednn.autotune import fastest
+from netbuilder.ops.engines.onednn.autotune import fastest, time_of_fastest
 from netbuilder.ops.engines.onednn.channels_last import (
     ChannelsLastConvolution,
     can_be_channels_last,
@@ -154,8 +154,9 @@ def _fastest(
         assert own is not None and needed is not None
         return [made] if constant or own == needed else [made, reorder(ctx, own, needed)]
 
+    key = f"{key}{', constant weights' if constant else ''}"
     chosen = fastest(
-        f"{key}{', constant weights' if constant else ''}",
+        key,
         {
             "blocked": lambda: [direct],
             **{name: functools.partial(with_reorder, other) for name, other in others.items()},
@@ -163,7 +164,8 @@ def _fastest(
         ctx.threads,
         flops=flops,
     )
-    return direct if chosen == "blocked" else others[chosen]() or direct
+    made = direct if chosen == "blocked" else others[chosen]() or direct
+    return replace(made, seconds=time_of_fastest(key, ctx.threads))
 
 
 @dataclass(frozen=True)

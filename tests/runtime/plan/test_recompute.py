@@ -1,6 +1,7 @@
 """Recomputation: chains, operators in place, dropout, constants of the step; budgets that cannot be kept."""
 
 import logging
+from dataclasses import replace
 
 import numpy as np
 import pytest
@@ -10,7 +11,9 @@ from netbuilder.optimizers import build_adam, build_sgd
 from netbuilder.proto import BlobError, NetDef, NetError, TensorProto
 from netbuilder.proto.arguments import make_op
 from netbuilder.runtime import Workspace
+from netbuilder.runtime.plan import recompute
 from netbuilder.runtime.plan.values import StepKind
+from netbuilder.runtime.profile.memory import planned_memory
 
 ROWS = 512
 
@@ -198,3 +201,29 @@ def test_what_was_chosen_is_logged(caplog):
     with caplog.at_level(logging.INFO, "netbuilder"):
         train(dense, memory_budget=0.85)
     assert any("values are computed again, some" in record.getMessage() for record in caplog.records)
+
+
+@pytest.mark.parametrize("slow", [0, 1])
+def test_measured_times_decide_where_they_are_known(slow, monkeypatch):
+    """Of two values of equal size and estimated work, the one whose kernel was measured to be quick is dropped."""
+
+    def build(model):
+        sides = [model.net.Sqr(brew.fc(model, "data", f"fc{i}", 32, 32), f"squares{i}") for i in range(2)]
+        x = model.net.Tanh(brew.fc(model, model.net.Mul(sides, "product"), "up", 32, 64), "wide")
+        return brew.fc(model, x, "down", 64, 32)
+
+    plain = recompute._Search.__init__
+
+    def with_times(self, steps, *rest):
+        for step in steps:
+            for number in range(2):
+                if step.outputs[0].name == f"fc{number}" and step.kind is StepKind.COMPUTE:
+                    step.prepared = replace(step.prepared, seconds=1e-2 if number == slow else 1e-4)
+        plain(self, steps, *rest)
+
+    monkeypatch.setattr(recompute._Search, "__init__", with_times)
+    _, workspace, net = train(build)
+    whole = planned_memory(workspace, net.name).total
+    _, _, net = train(build, memory_budget=whole - 4096)
+    dropped = {step.outputs[0].name for step in again(net)}
+    assert f"fc{1 - slow}" in dropped and f"fc{slow}" not in dropped

@@ -56,6 +56,8 @@ _TASKS_HELP = """tasks:
     memory-predict      a net in test mode, with PyTorch
   only netbuilder:
     devices             two CPU devices, and one with the same threads and batch
+    wrapper             the mlp on two CPU devices, fed in each step: by DataParallel,
+                        and by RunNet with prefetch
     growth              time per image by batch, depth, width and devices
     build               time that Parallelize takes for each operator
     busy                the mlp alone, and with a busy loop on each other core
@@ -74,7 +76,7 @@ def _parser() -> argparse.ArgumentParser:
     parser.add_argument(
         "task",
         nargs="+",
-        choices=[*TASKS, "predict", "sparse", "devices", "growth", "build", "busy", "input", *_MEMORY_TASKS],
+        choices=[*TASKS, "predict", "sparse", "devices", "growth", "build", "busy", "input", "wrapper", *_MEMORY_TASKS],
         metavar="TASK",
         help="one of the tasks listed below",
     )
@@ -258,6 +260,8 @@ def _lines(task: str, options: argparse.Namespace) -> Iterator[Line]:
         yield from _sparse(options)
     elif task == "busy":
         yield busy_rate(_with_options(TASKS["mlp"], options), pairs=options.pairs)
+    elif task == "wrapper":
+        yield _wrapper(_with_options(TASKS["mlp"], options), options)
     elif task == "devices":
         for name in _DEVICE_TASKS:
             yield _devices(_with_options(TASKS[name], options), options)
@@ -345,6 +349,17 @@ def _devices(task: Task, options: argparse.Namespace) -> Line:
         result = compare(split, whole, pairs=options.pairs, steps=task.steps)
         names = (f"2 devices x {task.work.threads // 2}", f"1 device x {task.work.threads}")
         return compared(task, names, result, [split.loss, whole.loss])
+
+
+def _wrapper(task: Task, options: argparse.Namespace) -> Line:
+    """Compare steps with their feed, on two CPU devices."""
+    work = dataclasses.replace(task.work, devices=2)
+    with (
+        our_worker(work, warmup=task.warmup, way="wrapper") as wrapper,
+        our_worker(work, warmup=task.warmup, way="prefetch") as run_net,
+    ):
+        result = compare(wrapper, run_net, pairs=options.pairs, steps=task.steps)
+        return compared(task, ("DataParallel", "RunNet with prefetch"), result, [wrapper.loss, run_net.loss])
 
 
 def _check(task: str, options: argparse.Namespace) -> Iterator[Line]:

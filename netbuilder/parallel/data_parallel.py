@@ -458,6 +458,8 @@ class DataParallel:
             function: whose arguments they are, after ``skipped`` other ones.
             before: the structure of the first call, if there was one.
         """
+        if before is not None and before.is_flat(args, kwargs):
+            return before, {leaf.name: array for leaf, array in zip(before.args, args)}
         named = named_arguments(function, skipped, args, kwargs, f"{self!r}: {what}")
         used = set() if what == "inputs" else set(self._inputs.names() if self._inputs else ())
         found = [(name, *take_leaves(value, name, used)) for name, value in named]

@@ -9,6 +9,8 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
+import numpy as np
+
 from netbuilder.graph.blob import BlobReference, ScopedBlobReference
 from netbuilder.graph.defuse import dependencies, undefined_inputs
 from netbuilder.graph.devices import Devices
@@ -73,6 +75,12 @@ class Structure:
 
     args: tuple[Any, ...] = ()
     kwargs: Mapping[str, Any] = field(default_factory=dict)
+
+    def is_flat(self, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> bool:
+        """Whether arguments are positional NumPy arrays, as these were: a quick answer for most calls."""
+        if kwargs or self.kwargs or len(args) != len(self.args):
+            return False
+        return all(type(given) is np.ndarray and type(leaf) is Leaf for given, leaf in zip(args, self.args))
 
     def blobs(self) -> tuple[list[Any], dict[str, Any]]:
         """Return the arguments, with references to blobs under the current scope in place of the arrays."""

@@ -13,7 +13,7 @@ from netbuilder.ops.engines.onednn.precision import why_bfloat16_is_slow
 from netbuilder.proto import ArgumentError, DeviceError
 from netbuilder.proto.arguments import arguments
 from netbuilder.tools import benchmark
-from netbuilder.tools.bench import machine
+from netbuilder.tools.bench import machine, our_wrapper
 from netbuilder.tools.bench.busy import _line, busy_rate
 from netbuilder.tools.bench.check import CHANGE_BOUND, Agreement, replay
 from netbuilder.tools.bench.growth import Sweeps, growth
@@ -337,3 +337,21 @@ def test_a_small_net_trains_with_a_busy_loop():
     task = Task(MLP, 20, 5, MLP)
     line = busy_rate(task, pairs=1)
     assert [len(turns) for turns in line.record["seconds"]] == [1, 1] and line.record["kept"] > 0
+
+
+@pytest.mark.parametrize("devices", [1, 2])
+def test_both_ways_to_feed_a_step_train_the_same(devices):
+    """The comparison of DataParallel with RunNet is one of equal work."""
+    work = dataclasses.replace(MLP, devices=devices)
+    losses = []
+    for way in our_wrapper.WAYS:
+        step, loss = our_wrapper.steps(way, work)
+        for _ in range(4):
+            step()
+        losses.append(loss())
+    assert losses[0] == pytest.approx(losses[1], rel=1e-6) and np.isfinite(losses[0])
+
+
+def test_the_benchmark_of_the_wrapper(capsys):
+    assert benchmark.main(["wrapper", "--pairs", "1", "--steps", "2", "--threads", "1", "--batch", "4"]) == 0
+    assert "DataParallel" in capsys.readouterr().out

@@ -42,9 +42,15 @@ def _environment(threads: int) -> dict[str, str]:
     return {**os.environ, "OMP_NUM_THREADS": str(threads)}
 
 
-def our_worker(work: Work, *, warmup: int) -> Worker:
-    """Start a process that trains with netbuilder."""
-    command = [sys.executable, "-m", "netbuilder.tools.bench.ours", str(warmup), work.to_text()]
+def our_worker(work: Work, *, warmup: int, way: str = "") -> Worker:
+    """Start a process that trains with netbuilder.
+
+    Args:
+        way: how its steps are fed and run, see ``our_wrapper``; "": they are only run.
+    """
+    module = "our_wrapper" if way else "ours"
+    command = [sys.executable, "-m", f"netbuilder.tools.bench.{module}", str(warmup), work.to_text()]
+    command += [way] if way else []
     return Worker("netbuilder", command, _environment(work.threads))
 
 

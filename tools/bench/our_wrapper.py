@@ -81,7 +81,6 @@ def _by_run_net(work: Work) -> tuple[Callable[[], None], Callable[[], float]]:
 
     fed = parallel.prefetch(model, source(), blobs=["data", "label"], workspace=workspace)
     losses = parallel.loss_reader(model, ["loss"], workspace=workspace)
-    next(fed)
     parallel.RunInitNet(model, workspace=workspace)
 
     def step() -> None:

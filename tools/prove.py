@@ -11,7 +11,7 @@ from typing import NamedTuple
 from netbuilder.proto.whole_file import write_text
 from netbuilder.tools.common_options import count
 from netbuilder.tools.parser import Parser, did_you_mean
-from netbuilder.tools.proof.measure import METHODS, difference, trained
+from netbuilder.tools.proof.measure import METHODS, difference, supports, trained
 from netbuilder.tools.proof.models import OPTIMIZERS, SAMPLES, TABLES
 from netbuilder.tools.proof.sequences import SEQUENCES
 
@@ -43,13 +43,13 @@ def entries(
     """Train each model with each optimizer on each number of devices; yield the differences from one device.
 
     The entry of Parallelize for one device is the difference between two runs on it: 0, since runs are reproducible to
-    the bit. Models that need options of Parallelize have no entries for other methods.
+    the bit. Methods have no entries for models that they do not support.
     """
     for model in models:
         for optimizer in optimizers:
             want = list(trained(MODELS[model], OPTIMIZERS[optimizer], 1, steps=steps).values())
             for method in methods:
-                for number in () if MODELS[model].options and method != "Parallelize" else devices:
+                for number in devices if supports(method, MODELS[model]) else ():
                     got = trained(MODELS[model], OPTIMIZERS[optimizer], number, steps=steps, method=method)
                     yield Entry(model, optimizer, method, number, difference(list(got.values()), want))
 
@@ -66,7 +66,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
             cells = [entry.model, entry.optimizer, entry.method, *(f"{each.difference:.1e}" for each in row)]
             print(_line(cells), flush=True)
     if not found:
-        print("netbuilder-prove: these models need options of Parallelize; add it to --methods", file=sys.stderr)
+        print("netbuilder-prove: these models need Parallelize; add it to --methods", file=sys.stderr)
         return 1
     worst = max(found, key=lambda entry: entry.difference)
     print(

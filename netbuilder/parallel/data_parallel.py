@@ -58,11 +58,15 @@ class Output:
 
     ``np.asarray(output)`` and ``output.numpy()`` return it, ``float(output)`` a single number. It keeps its value
     when the wrapper is called again.
+
+    Attributes:
+        wrapper: the wrapper that was called.
     """
 
-    __slots__ = ("__weakref__", "_call", "_losses", "_read", "_value")
+    __slots__ = ("__weakref__", "_call", "_losses", "_read", "_value", "wrapper")
 
     def __init__(self, call: _Call, read: Callable[[], Any], losses: bool) -> None:
+        self.wrapper: DataParallel = call.wrapper
         self._call: _Call | None = call
         self._read = read
         self._losses = losses  # it needs the losses' part of the forward pass too
@@ -76,7 +80,7 @@ class Output:
         """
         call = self._call
         if call is not None:
-            call.wrapper._take(call, self)
+            self.wrapper._take(call, self)
         return self._value
 
     def _fetch(self) -> None:
@@ -558,6 +562,7 @@ class DataParallel:
             self._present_batches(call)
             self._feed_weights(call)
             if net is None:
+                self._check_forward(call)
                 self._run_part(call, self._forward_net(call.training).name)
             elif done == 0 and end == 3:
                 self._workspace.run_net(net.name)
@@ -570,6 +575,14 @@ class DataParallel:
         forward = self._nets.pop(Kind.FORWARD, None) if net is not None and call.training else None
         if forward is not None:  # the net for training, built since then, has the same forward pass
             self._workspace.delete_net(forward.name)
+
+    def _check_forward(self, call: _Call) -> None:
+        """Raise NetError if a net without losses would compute something else than the net for training."""
+        if call.training and len(self) > 1 and self._definition.options.get("combine_spatial_bn"):
+            raise NetError(
+                f"{self!r}: with combine_spatial_bn=True outputs in training mode can be computed once loss() has been "
+                "called: batch normalization over all devices is a part of nets with losses; read them after that"
+            )
 
     def _run_some(self, call: _Call, net: WrappedNet, kind: Kind, end: int) -> None:
         """Run the parts of a step that have not run, up to ``end``, one by one."""

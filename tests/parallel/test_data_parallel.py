@@ -431,6 +431,31 @@ def test_options_of_parallelize(options):
         assert_equal(net.parameters(), reference([0, 1], **options)[0])
 
 
+def test_batch_normalization_over_all_devices():
+    """Outputs, losses and parameters are those of one device, however early they are read, with uneven shares too."""
+    data = [*batches(2, 8, (3, 4, 4)), *batches(1, 7, (3, 4, 4))]
+    found = []
+    for devices, early in (([0], False), ([0, 1, 2], False), ([0, 1, 2], True)):
+        results = []
+        with wrapper(devices, normalized, combine_spatial_bn=True, gather=True) as net:
+            for number, (image, label) in enumerate(data):
+                output = net(image)
+                if early and number:
+                    output.numpy()
+                loss = net.loss(label)
+                net.backward()
+                net.step()
+                results += [output.numpy(), loss.numpy()]
+            found.append([*results, *net.parameters().values()])
+    for others in found[1:]:
+        for got, want in zip(others, found[0]):
+            np.testing.assert_allclose(got, want, rtol=1e-4, atol=1e-5)
+    net = wrapper([0, 1], normalized, combine_spatial_bn=True)
+    output = net(data[0][0])[0][0]
+    with pytest.raises(NetError, match=r"can be computed once loss\(\) has been called"):
+        output.numpy()
+
+
 def test_a_model_helper():
     """Its nets are copied for each device; the result is that of the function that built it."""
     helper = ModelHelper("whole")

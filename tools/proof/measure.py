@@ -13,7 +13,7 @@ from netbuilder.model import ModelHelper
 from netbuilder.runtime import Workspace
 from netbuilder.tools.proof.models import ProofModel
 
-__all__ = ["METHODS", "Method", "difference", "trained"]
+__all__ = ["METHODS", "Method", "difference", "supports", "trained"]
 
 Values = dict[str, Any]
 Optimizer = Callable[[ModelHelper], Any]
@@ -59,7 +59,7 @@ class Method(NamedTuple):
         initialize: runs the init net, once inputs are fed.
         feed: feeds a whole batch of one input.
         run: trains one step.
-        parameters: name -> blob.
+        parameters: name -> blob, once a step has run.
     """
 
     initialize: Callable[[Workspace], object]
@@ -121,11 +121,50 @@ def _parallel_do(model: ProofModel, optimizer: Optimizer, devices: int) -> Metho
     return Method(initialize, feed, lambda workspace: workspace.run_net(helper.net.Name()), names)
 
 
+def _data_parallel(model: ProofModel, optimizer: Optimizer, devices: int) -> Method:
+    """Distribute a model by DataParallel, which is called with whole batches."""
+    batch: Values = {}
+    names: dict[str, str] = {}
+    made: list[parallel.DataParallel] = []
+
+    def run(workspace: Workspace) -> None:
+        if not made:
+            net = parallel.DataParallel(
+                lambda helper, **inputs: model.build(helper, 1.0, None),
+                range(devices),
+                loss=lambda helper, losses: losses,
+                optimizer=optimizer,
+                cpu_device=True,
+                batch_axes=model.axes,
+                workspace=workspace,
+                **model.options,
+            )
+            made.append(net)
+        net = made[0]
+        net(**batch)
+        net.loss()
+        net.backward()
+        net.step()
+        names.update((name, net.record.blobs(name)[0]) for name in net.record.parameters)
+        names.update((name.rpartition("/")[2], name) for name in net.record.outside)
+
+    return Method(lambda workspace: None, lambda workspace, name, whole: batch.update({name: whole}), run, names)
+
+
 METHODS: dict[str, Callable[[ProofModel, Optimizer, int], Method]] = {
     "Parallelize": _parallelize,
     "ParallelDo": _parallel_do,
+    "DataParallel": _data_parallel,
 }
 """Name -> how a model is distributed over devices."""
+
+
+def supports(method: str, model: ProofModel) -> bool:
+    """Whether a model can be distributed so.
+
+    ParallelDo has no options of Parallelize, and a DataParallel no parameters that are made before its replicas.
+    """
+    return not (method == "ParallelDo" and model.options or method == "DataParallel" and model.outside is not None)
 
 
 def difference(got: Sequence[Any], want: Sequence[Any]) -> float:

@@ -1,0 +1,220 @@
+"""Older names of data-parallel wrappers, as in MXNet's gluon-cv, for scripts that use them; use ``DataParallel``."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from typing import Any
+
+import numpy as np
+
+from netbuilder.model import ModelHelper
+from netbuilder.parallel.call_arguments import is_array, map_leaves, split_sizes
+from netbuilder.parallel.data_parallel import DataParallel, Output
+from netbuilder.parallel.shares import share_sizes
+from netbuilder.proto import NetError, ShapeError, UsageError
+from netbuilder.proto.errors import counted
+
+__all__ = ["DataParallelCriterion", "DataParallelModel", "parallel_backward", "split_and_load", "split_load_kwargs"]
+
+
+class _Criterion:
+    """The loss function of a wrapper, which it gets from the first DataParallelCriterion that is called."""
+
+    module: Callable[..., Any] | None = None
+
+    def __call__(self, helper: ModelHelper, outputs: Any, *targets: Any, **named: Any) -> Any:
+        assert self.module is not None
+        first = outputs if isinstance(outputs, (tuple, list)) else (outputs,)
+        return self.module(helper, *first, *targets, **named)
+
+
+class DataParallelModel:
+    """A ``DataParallel`` whose losses come from a ``DataParallelCriterion``.
+
+    Args:
+        module: the model, see ``DataParallel``.
+        ctx_list: the devices; None: the call is passed through to one device.
+        sync: see ``DataParallel``.
+        optimizer: adds the updates that ``step`` makes; without it there is no training.
+        options: further arguments of ``DataParallel``.
+
+    Raises:
+        NetError, DeviceError, TypeError: see ``DataParallel``.
+    """
+
+    def __init__(
+        self,
+        module: Any,
+        ctx_list: Iterable[Any] | None = None,
+        sync: bool = False,
+        *,
+        optimizer: Callable[[ModelHelper], Any] | None = None,
+        **options: Any,
+    ) -> None:
+        if refused := sorted({"loss", "gather"} & set(options)):
+            raise NetError(f"DataParallelModel: {refused} cannot be given; use DataParallel, which has them")
+        self.wrapper = DataParallel(
+            module, ctx_list, loss=_Criterion(), optimizer=optimizer, sync=sync, name=_name(module), **options
+        )
+
+    def __call__(self, *inputs: Any, **named: Any) -> Any:
+        """Return the outputs, for each device a tuple; see ``DataParallel``."""
+        return self.wrapper(*inputs, **named)
+
+    def step(self, batch_size: int | None = None) -> None:
+        """Update the parameters; losses are means, so ``batch_size`` is not used."""
+        self.wrapper.step()
+
+    def __repr__(self) -> str:
+        return repr(self.wrapper).replace("DataParallel", "DataParallelModel", 1)
+
+
+class DataParallelCriterion:
+    """The loss function of a ``DataParallelModel``.
+
+    Args:
+        module: called with a ModelHelper, the outputs of the model and the targets; returns a blob of one number, a
+            mean over samples, or a list of them.
+        ctx_list: the devices of the model; they are taken from its outputs.
+        sync: ignored; that of the model counts.
+
+    Raises:
+        TypeError: ``module`` is not a function.
+    """
+
+    def __init__(self, module: Callable[..., Any], ctx_list: Iterable[Any] | None = None, sync: bool = False) -> None:
+        if not callable(module):
+            raise TypeError(f"DataParallelCriterion: module must be a function, got {module!r}")
+        self.module = module
+
+    def __call__(self, inputs: Any, *targets: Any, **named: Any) -> Any:
+        """Return the losses of the devices, for the outputs of a model's last call.
+
+        Raises:
+            NetError: ``inputs`` are not outputs of a DataParallelModel, or its nets have another loss.
+        """
+        found = _wrappers(inputs)
+        criterion = found[0]._definition.loss if len(found) == 1 else None
+        if not isinstance(criterion, _Criterion):
+            raise NetError(f"DataParallelCriterion: give it what a DataParallelModel returned, got {inputs!r}")
+        if criterion.module not in (None, self.module):
+            raise NetError(
+                f"{self!r}: the model is trained with the loss {_name(criterion.module)!r} already; make another model"
+            )
+        criterion.module = self.module
+        return found[0].loss(*targets, **named)
+
+    def __repr__(self) -> str:
+        return f"DataParallelCriterion({_name(self.module)})"
+
+
+def _name(module: Any) -> str | None:
+    return None if isinstance(module, ModelHelper) else getattr(module, "__name__", type(module).__name__)
+
+
+def _wrappers(values: Any) -> list[DataParallel]:
+    """Return the wrappers, each once, whose outputs are in a nested structure."""
+    found: dict[int, DataParallel] = {}
+
+    def note(leaf: Any, path: str) -> None:
+        if isinstance(leaf, Output):
+            found[id(leaf.wrapper)] = leaf.wrapper
+
+    map_leaves(note, values, "")
+    return list(found.values())
+
+
+def parallel_backward(losses: Any, sync: bool = True) -> None:
+    """Request the gradients of losses, which ``step()`` computes on all devices at the same time.
+
+    Args:
+        losses: what one or several calls of DataParallelCriterion, or of ``DataParallel.loss``, returned.
+        sync: ignored: both ways give the same gradients.
+
+    Raises:
+        UsageError: there is no such loss, or it is not of the wrapper's last call.
+    """
+    found = _wrappers(losses)
+    if not found:
+        raise UsageError(f"parallel_backward: give it losses of a DataParallelCriterion, got {losses!r}")
+    for wrapper in found:
+        wrapper.backward()
+
+
+def split_and_load(data: Any, ctx_list: Sequence[Any], batch_axis: int = 0, even_split: bool = True) -> list[Any]:
+    """Split an array over devices; calls of the wrappers copy the parts to the devices.
+
+    Args:
+        data: array with the samples along ``batch_axis``.
+        ctx_list: the devices.
+        batch_axis: the axis to split.
+        even_split: raise if the parts would differ in size; if not, they differ by one sample at most.
+
+    Returns:
+        Views of the array, one for each device.
+
+    Raises:
+        ShapeError: there are fewer samples than devices, or they cannot be split evenly.
+
+    >>> [part.tolist() for part in split_and_load(np.arange(5), ["cpu(0)", "cpu(1)"], even_split=False)]
+    [[0, 1, 2], [3, 4]]
+    """
+    count, array = len(ctx_list), data if hasattr(data, "__cuda_array_interface__") else np.asarray(data)
+    if not count:
+        raise NetError("split_and_load: ctx_list must list at least one device, got none")
+    samples = array.shape[batch_axis] if -array.ndim <= batch_axis < array.ndim else 0
+    if samples < count or even_split and samples % count:
+        raise ShapeError(
+            f"split_and_load: an array of shape {tuple(array.shape)} has {counted(samples, 'sample')} along axis "
+            f"{batch_axis}, which cannot be split {'evenly ' if even_split else ''}over {count} devices; give "
+            f"{f'a multiple of {count}, or even_split=False' if even_split else f'at least {count}'}"
+        )
+    return split_sizes(share_sizes(samples, count), array, batch_axis % array.ndim)
+
+
+def split_load_kwargs(
+    inputs: Sequence[Any], kwargs: Mapping[str, Any], ctx_list: Sequence[Any], batch_axis: int = 0
+) -> tuple[tuple[tuple[Any, ...], ...], tuple[dict[str, Any], ...]]:
+    """Split the arrays among positional and keyword arguments over devices, in nested tuples, lists and dicts too.
+
+    Args:
+        inputs: positional arguments; whatever is not an array is given to each device as it is.
+        kwargs: keyword arguments.
+        ctx_list: the devices.
+        batch_axis: the axis of the samples, of all arrays that have axes.
+
+    Returns:
+        For each device its positional arguments, and its keyword arguments.
+
+    Raises:
+        ShapeError: the arrays have different numbers of samples, or fewer than there are devices.
+    """
+    counts: dict[str, int] = {}
+
+    def split(leaf: Any, path: str) -> Any:
+        if not is_array(leaf) or not np.ndim(leaf):
+            return _Parts([leaf] * len(ctx_list))
+        parts = split_and_load(leaf, ctx_list, batch_axis, even_split=False)
+        counts[path.strip("_")] = np.shape(leaf)[batch_axis]
+        return _Parts(parts)
+
+    args, named = map_leaves(split, tuple(inputs), ""), map_leaves(split, dict(kwargs), "")
+    if len(set(counts.values())) > 1:
+        raise ShapeError(
+            f"split_load_kwargs: all arrays that are split must have the same number of samples, got {counts}"
+        )
+    chosen = range(len(ctx_list))
+    return (
+        tuple(map_leaves(lambda leaf, path, k=k: leaf[k], args, "") for k in chosen),  # type: ignore[misc]
+        tuple(map_leaves(lambda leaf, path, k=k: leaf[k], named, "") for k in chosen),  # type: ignore[misc]
+    )
+
+
+class _Parts:
+    """The parts of one array, which are a leaf."""
+
+    def __init__(self, parts: list[Any]) -> None:
+        self._parts = parts
+
+    def __getitem__(self, device: int) -> Any:
+        return self._parts[device]

@@ -565,7 +565,7 @@ class DataParallel:
                 self._check_forward(call)
                 self._run_part(call, self._forward_net(call.training).name)
             elif done == 0 and end == 3:
-                self._workspace.run_net(net.name)
+                self._workspace.run_net(net.name, wait=self._sync)
             else:
                 self._run_some(call, net, kind, end)
         except BaseException:
@@ -597,7 +597,7 @@ class DataParallel:
             clock, again = self._clocks[call.training], call.parts_run > 0
             clock.iteration -= again
             try:
-                self._workspace.run_net(name)
+                self._workspace.run_net(name, wait=self._sync)
             except BaseException:
                 clock.iteration += again
                 raise

@@ -49,7 +49,7 @@ def _by_wrapper(work: Work) -> tuple[Callable[[], None], Callable[[], float]]:
         cpu_device=True,
         workspace=Workspace(threads=work.threads),
     )
-    batches, losses = itertools.cycle(_batches(work)), []
+    batches, losses = itertools.cycle(_batches(work)), list[Any]()
 
     def step() -> None:
         batch = next(batches)

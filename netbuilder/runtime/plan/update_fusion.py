@@ -30,7 +30,7 @@ from netbuilder.runtime.plan.values import Node, Value
 __all__ = ["fuse_updates"]
 
 
-_EARLY_BYTES = 8 << 20
+_EARLY_BYTES = 4 << 20
 """Gradients of so many bytes are worth an update of their own during the backward pass."""
 
 

@@ -7,6 +7,7 @@ used for small products, forward pass and gradient share one rounded copy of the
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Sequence
 from typing import Any
 
@@ -35,6 +36,10 @@ SMALL = 500_000
 
 # Up to so many elements, column sums are faster as a product with ones than by NumPy's reduction.
 _SMALL_SUMS = 8192
+
+# NumPy's products are faster than the library's up to about so many multiplications, unless the right factor is stored
+# transposed.
+_SMALL_PRODUCT = 1 << 17
 
 # A deferred dX needs a copy of the weights, which takes about as long as dX for so many rows.
 _FEW_ROWS = 32
@@ -172,11 +177,48 @@ def fc_gradient(op: Any, ctx: PlanContext, x: TensorSpec, w: TensorSpec, dy: Ten
 def _fc_dx(op: Any, ctx: PlanContext, x: TensorSpec, w: TensorSpec, dy: TensorSpec) -> Prepared | None:
     """Prepare dX alone, in float32; X is not read."""
     rows, columns, inner = op.sizes(x, w)
+    if _is_small(rows, columns, inner) and not op._transposed:
+        return prepared([None, w.plain, dy.plain], [x.plain], [_small_dx(op, x, w, 0)], name=_DOT)
     dx = _make(ctx, c.F32, rows, columns, inner, trans_b=op._transposed)
     if dx is None:
         return None
     step = Step(dx, {c.SRC: In(2), c.WEIGHTS: In(1), c.DST: Out(0)})
     return prepared([None, w.plain, dy.plain], [x.plain], [step])
+
+
+_DOT = "numpy.dot"
+
+
+def _is_small(*extents: int) -> bool:
+    """Whether a product with these extents is faster by NumPy; not if it is one of a matrix and a vector."""
+    return math.prod(extents) <= _SMALL_PRODUCT and min(extents) > 1
+
+
+def _small_dx(op: Any, x: TensorSpec, w: TensorSpec, output: int) -> Any:
+    """Return the step that computes dX = dY W."""
+    rows, columns, inner = op.sizes(x, w)
+
+    def bind(inputs: Sequence[Any], outputs: Sequence[Any], scratch: Any) -> Call:
+        return _dot(inputs[2].reshape(rows, columns), inputs[1].reshape(columns, inner), outputs[output])
+
+    return bind
+
+
+def _small_dw(op: Any, x: TensorSpec, w: TensorSpec) -> Any:
+    """Return the step that computes dW = dY' X, or X' dY for weights that are stored transposed."""
+    rows, columns, inner = op.sizes(x, w)
+
+    def bind(inputs: Sequence[Any], outputs: Sequence[Any], scratch: Any) -> Call:
+        pair = inputs[0].reshape(rows, inner), inputs[2].reshape(rows, columns)
+        left, right = pair if op._transposed else reversed(pair)
+        return _dot(left.T, right, outputs[0])
+
+    return bind
+
+
+def _dot(a: Any, b: Any, y: Any) -> Call:
+    result, dot = y.reshape(a.shape[0], b.shape[1]), np.dot
+    return lambda: dot(a, b, result)
 
 
 def _fc_gradient(op: Any, ctx: PlanContext, x: TensorSpec, w: TensorSpec, dy: TensorSpec) -> Prepared | None:
@@ -196,15 +238,19 @@ def _fc_gradient(op: Any, ctx: PlanContext, x: TensorSpec, w: TensorSpec, dy: Te
     code, (dw, dx, db) = found
     factors = {c.SRC: In(0), c.WEIGHTS: In(2)} if op._transposed else {c.SRC: In(2), c.WEIGHTS: In(0)}
     steps: list[Any] = [Step(dw, {**factors, c.DST: Out(0)}), _column_sums(rows, columns)]
+    small = code == c.F32 and _is_small(rows, columns, inner)
+    if small:
+        steps[0] = _small_dw(op, x, w)
     if code == c.BF16:
         steps[1] = Step(db, {c.SRC: _ones(rows), c.WEIGHTS: In(2), c.DST: Out(1)})
     outputs = [w.plain, TensorSpec((columns,), w.dtype)]
     inputs: list[TensorSpec | None] = [_as(x, code), None, _as(dy, code)]
     if op.n_out > 2:
-        steps.append(Step(dx, {c.SRC: In(2), c.WEIGHTS: In(1), c.DST: Out(2)}))
+        step = Step(dx, {c.SRC: In(2), c.WEIGHTS: In(1), c.DST: Out(2)})
+        steps.append(_small_dx(op, x, w, 2) if small and not op._transposed else step)
         outputs.append(_as(x, code))
         inputs[1] = _as(w, code)
-    return prepared(inputs, outputs, steps)
+    return prepared(inputs, outputs, steps, name=_DOT if small else "")
 
 
 def _ones(count: int) -> Constant:

@@ -365,6 +365,7 @@ def prepared(
     inplace: Sequence[tuple[int, int]] = (),
     scratch: int = 0,
     saved_flops: int = 0,
+    name: str = "",
 ) -> Prepared:
     """Return the prepared kernel that executes ``steps`` in order.
 
@@ -375,6 +376,7 @@ def prepared(
         inputs, outputs, inplace, saved_flops: see ``Prepared``.
         steps: the steps.
         scratch: bytes of the steps' ``Scratch`` memory; the primitives' own scratch memory follows it.
+        name: of the steps that are functions, for ``Prepared.name``.
     """
     own = max([step.primitive.scratch for step in steps if isinstance(step, Step)], default=0)
     start = -(-scratch // 64) * 64
@@ -385,7 +387,8 @@ def prepared(
         ]
         return _in_order([call for call in calls if call is not None])
 
-    names = dict.fromkeys(step.primitive.name for step in steps if isinstance(step, Step))
+    names = dict.fromkeys([name] if name else [])
+    names.update(dict.fromkeys(step.primitive.name for step in steps if isinstance(step, Step)))
     return Prepared(
         list(inputs),
         list(outputs),

@@ -23,7 +23,7 @@ from netbuilder.proto.arguments import make_op
 
 __all__ = ["Iterations", "WhileGradient", "loop_gradient"]
 
-_CONTAINERS = ("If", "While")  # stateful only because they contain nets
+_CONTAINERS = ("If", "ParallelDo", "While")  # stateful only because they contain nets
 _numbers = itertools.count()
 
 

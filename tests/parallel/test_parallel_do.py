@@ -7,16 +7,19 @@ import pytest
 
 from cupy_double import gpus
 from netbuilder import parallel
+from netbuilder.exchange import load_predictor, save_predictor
 from netbuilder.graph import BlobReference, DeviceScope, NameScope, infer_shapes, reset_names
+from netbuilder.graph.checks import check_net
 from netbuilder.graph.replicated_net import replicated_net
 from netbuilder.model import Initializer, ModelHelper, brew, rnn
 from netbuilder.ops.core.operator import TensorSpec
 from netbuilder.ops.core.replication import Distributed, Merged, Replication
 from netbuilder.parallel import ParallelDo
+from netbuilder.passes.extract_predictor import extract_predictor
 from netbuilder.proto import PROTO_CPU, PROTO_CUDA, DeviceError, GradientError, NetDef, NetError, ShapeError, UsageError
 from netbuilder.proto.arguments import arguments, make_device_option, make_op
 from netbuilder.runtime import Workspace
-from parallel_models import OPTIMIZERS, distance, no_input
+from parallel_models import OPTIMIZERS, Task, distance, no_input, train
 
 COUNTS = [1, 2, 3, 4, 8]
 FLOAT32, FLOAT64 = 1e-5, 1e-10
@@ -422,6 +425,54 @@ def test_an_output_is_read_by_operators_after_the_block():
         assert distance(trained(built_so(count), UNEVEN)[0], want) < FLOAT32, count
 
 
+@pytest.mark.parametrize("kind", ["If", "While"])
+def test_a_block_in_a_branch_and_in_a_loop(kind):
+    """Against central differences in float64; the loop goes through the block twice."""
+    model, inner = ModelHelper("model"), ModelHelper("inner")
+    w = model.create_param("w", [2, 2], Initializer("GaussianFill", std=1.0))
+    inner.params.append(w)
+    with ParallelDo(inner, [0, 1]) as block:
+        x = inner.net.Tanh(inner.net.MatMul([block.read_input("x"), w], "h"), "y")
+        block.write_output(x)
+    blobs = {"x": X, "c": np.array(True)}
+    if kind == "If":
+        brew.cond(model, "c", ["x", "w", "y"], inner)
+        blobs["y"] = X
+    else:
+        inner.net.Copy("y", "x")
+        inner.net.Add(["i", "one"], "i")
+        inner.net.LT(["i", "n"], "c")
+        brew.loop(model, "c", ["x", "w", "i", "one", "n", "c"], inner)
+        blobs.update(i=np.float32(0), one=np.float32(1), n=np.float32(2))
+    model.AddGradientOperators([model.net.SumElements("y" if kind == "If" else "x", "loss")])
+    workspace = run(model, **blobs)
+    w = workspace.fetch("w").astype(np.float64)
+
+    def loss(w):
+        y = np.tanh(X.astype(np.float64) @ w)
+        return (y if kind == "If" else np.tanh(y @ w)).sum()
+
+    steps = 1e-5 * np.eye(4).reshape(2, 2, 2, 2)
+    want = [[(loss(w + steps[i, j]) - loss(w - steps[i, j])) / 2e-5 for j in range(2)] for i in range(2)]
+    np.testing.assert_allclose(workspace.fetch("w_grad"), want, atol=1e-5)
+    np.testing.assert_allclose(workspace.fetch("loss"), loss(w), rtol=1e-5)
+
+
+def test_a_block_in_each_replica_of_parallelize():
+    def forward(model, scale):
+        with ParallelDo(model, [0, 1]) as block:
+            h = brew.relu(model, brew.fc(model, block.read_input("data"), "fc1", 6, 8), "h")
+            h = block.write_output(h)
+        _, loss = model.net.SoftmaxWithLoss([brew.fc(model, h, "fc2", 8, 4), "label"], ["softmax", "loss"])
+        return [model.Scale(loss, scale=scale)]
+
+    found = []
+    for devices in ([0], [0, 1, 2]):
+        _, record, workspace = train(devices, task=Task(forward))
+        found.append([workspace.fetch(record.blobs(name)[-1]) for name in record.parameters])
+    assert distance(found[1], found[0]) < FLOAT32
+
+
 # -- the reductions ---------------------------------------------------------------------------
 
 
@@ -587,6 +638,41 @@ def test_a_model_for_tests_uses_the_trained_parameters():
         workspace.run_net_once(one.net)
         found.append(workspace.fetch("softmax"))
     np.testing.assert_allclose(*found, rtol=1e-5)
+
+
+def test_a_predictor_can_be_extracted(tmp_path):
+    model = built(mlp, 3)
+    _, workspace = trained(model, UNEVEN)
+    test = ModelHelper("test", init_params=False)
+    with ParallelDo(test, range(2)) as block:
+        x = brew.relu(test, brew.fc(test, block.read_input("data"), "fc1", 6, 8), "fc1")
+        block.write_output(brew.softmax(test, brew.fc(test, x, "fc2", 8, 4), "softmax"))
+    net, parameters = extract_predictor(test.net, ["data"], ["softmax"])
+    assert parameters == ["fc1_w", "fc1_b", "fc2_w", "fc2_b"]
+    save_predictor(tmp_path, net, parameters, workspace=workspace)
+    data, _ = next(batches([8]))
+    workspace.feed("data", data)
+    workspace.run_net_once(test.net)
+    for rows in (8, 1):
+        got = load_predictor(tmp_path).run(data=data[:rows])["softmax"]
+        np.testing.assert_allclose(got, workspace.fetch("softmax")[:rows], rtol=1e-5)
+
+
+def test_in_bfloat16():
+    """As far from float32 as the net without the block is."""
+    found = []
+    for count, dtype in ((0, "float32"), (0, "bfloat16"), (3, "bfloat16")):
+        reset_names()
+        model = built(convnet, count)
+        model.net.set_activation_dtype(dtype)
+        found.append(trained(model, width=192)[0])
+    without, within = (distance(each, found[0]) for each in found[1:])
+    assert 1e-5 < within < 2 * without
+
+
+def test_the_check_finds_nothing():
+    model = built(mlp, 3)
+    assert check_net(model.net, init_net=model.param_init_net, inputs={"data": (7, 6), "label": np.zeros(7, "i")}) == []
 
 
 @pytest.mark.parametrize("kind", ["simple", "dag", "async_scheduling"])

@@ -15,6 +15,7 @@ from netbuilder.optimizers import EarlyStopping
 from netbuilder.proto import DeviceError, NetError
 from netbuilder.runtime.profile.memory import Memory, bytes_text, peak_resident, resident
 from netbuilder.runtime.profile.table import again_text
+from netbuilder.tools.training.budget import run_within_budget
 from netbuilder.tools.training.config import write_config
 from netbuilder.tools.training.images import load_images
 from netbuilder.tools.training.metrics import Metrics
@@ -48,7 +49,10 @@ def main(arguments: Sequence[str] | None = None) -> int:
         title = f"{options.model} on {Path(options.data).name}"
         with Metrics(options.metrics, options.tensorboard, options.plot, title) as metrics:
             start = resident()
-            run = Run(options, train, test, metrics)
+            run = (run_within_budget if options.memory_budget is not None else Run)(options, train, test, metrics)
+            if run.options.accumulate_steps > options.accumulate_steps:
+                print(f"each batch is split into {run.options.accumulate_steps} micro-batches to keep to the budget")
+                options = run.options
             run.before_first_step = _print_planned
             _print_run(options, run, len(train), len(test))
             _resume(options, run)

@@ -8,7 +8,7 @@ from typing import Any
 from netbuilder.proto import NetDef, NetError
 from netbuilder.proto.arguments import arguments, set_argument
 
-__all__ = ["clear_stored_budget", "parse_budget", "set_stored_budget", "stored_budget"]
+__all__ = ["MemoryBudgetError", "clear_stored_budget", "parse_budget", "set_stored_budget", "stored_budget"]
 
 _ARGUMENT = "memory_budget"
 
@@ -16,6 +16,19 @@ _TEXT = re.compile(r"\s*(\d+(?:\.\d*)?|\.\d+)\s*(%|[a-z]*)\s*", re.IGNORECASE)
 
 _UNITS = {"": 1, "b": 1, "kib": 1 << 10, "mib": 1 << 20, "gib": 1 << 30, "tib": 1 << 40,
           "kb": 10**3, "mb": 10**6, "gb": 10**9, "tb": 10**12, "k": 1 << 10, "m": 1 << 20, "g": 1 << 30}  # fmt: skip
+
+
+class MemoryBudgetError(NetError):
+    """A budget is too small whatever is computed again.
+
+    Args:
+        message: says so.
+        budget: in bytes, also where it was given as a fraction.
+    """
+
+    def __init__(self, message: str, budget: int = 0) -> None:
+        super().__init__(message)
+        self.budget = budget
 
 
 def parse_budget(value: Any, where: str) -> int | float:
@@ -35,11 +48,7 @@ def parse_budget(value: Any, where: str) -> int | float:
         return int(value)
     if isinstance(value, float) and 0 < value <= 1:
         return value
-    found = (
-        re.fullmatch(r"\s*(\d+(?:\.\d*)?|\.\d+)\s*(%|[a-z]*)\s*", value, re.IGNORECASE)
-        if isinstance(value, str)
-        else None
-    )
+    found = _TEXT.fullmatch(value) if isinstance(value, str) else None
     if found is not None:
         number, unit = float(found[1]), found[2].lower()
         if unit == "%" and 0 < number <= 100:

@@ -10,12 +10,21 @@ from netbuilder.graph.net_copy import copy_operators, join_parts
 from netbuilder.graph.replicas import Replicas
 from netbuilder.graph.scope import DeviceScope, EmptyNameScope
 from netbuilder.model import ModelHelper
+from netbuilder.ops.core.random_streams import draws
 from netbuilder.optimizers.placement import get_param_device, parameter_devices
 from netbuilder.parallel.accumulate_rows import append_rows, flush_rows, is_row_operator, row_buffers
 from netbuilder.proto import DeviceOption, NetDef, NetError
+from netbuilder.proto.arguments import arguments
 from netbuilder.runtime import Workspace
 
-__all__ = ["accumulate_gradients", "created_nets", "forget_gradients", "net_names", "pending_steps"]
+__all__ = [
+    "accumulate_gradients",
+    "created_nets",
+    "forget_gradients",
+    "net_names",
+    "pending_steps",
+    "why_micro_batches_differ",
+]
 
 _SUFFIX = "_accumulated"
 _MICRO, _ROWS, _UPDATE = "_micro_batch", "_rows", "_update"  # suffixes of the main net's name
@@ -72,6 +81,27 @@ def _pairs(model: ModelHelper, record: Replicas) -> list[tuple[BlobReference, Bl
 def _device_of(gradient: BlobReference, record: Replicas) -> DeviceOption | None:
     replica = record.devices.replica_of(str(gradient))
     return None if replica is None else record.devices.options[replica]
+
+
+_OF_WHOLE_BATCH = {"SpatialBN": "normalizes with", "ChannelStats": "computes"}
+
+
+def why_micro_batches_differ(net: NetDef) -> str | None:
+    """Return why the gradients of micro-batches do not add up to those of the whole batch; None if they do.
+
+    They do, within rounding, if no operator depends on the other samples of its batch, and none draws random numbers,
+    which differ between micro-batches.
+
+    Args:
+        net: a training net whose losses are means over the batch.
+    """
+    for op in net.op:
+        in_training = not arguments(op).get("is_test", 0)
+        if op.type in _OF_WHOLE_BATCH and in_training and not op.is_gradient_op:
+            return f"{op.type} {op.output[0]!r} {_OF_WHOLE_BATCH[op.type]} statistics of the whole batch"
+        if draws(op) and in_training:
+            return f"{op.type} {op.output[0]!r} draws other random numbers for each micro-batch"
+    return None
 
 
 def net_names(name: str, record: Replicas) -> list[str]:

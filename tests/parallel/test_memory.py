@@ -9,7 +9,9 @@ from netbuilder import ModelHelper, Parallelize_CPU, Workspace, parallel
 from netbuilder.graph.net_names import reset_names
 from netbuilder.model import brew
 from netbuilder.optimizers import build_sgd
-from netbuilder.proto import BlobError, NetError
+from netbuilder.parallel.accumulate import why_micro_batches_differ
+from netbuilder.proto import BlobError, NetDef, NetError
+from netbuilder.proto.arguments import make_op
 from netbuilder.runtime.plan.values import StepKind
 from netbuilder.tools.proof.measure import trained
 from netbuilder.tools.proof.models import OPTIMIZERS as PROVED
@@ -280,3 +282,20 @@ def test_a_memory_budget_with_micro_batches():
     }  # fmt: skip
     with pytest.raises(NetError, match="memory_budget must be a number of bytes"):
         parallelize([0], mlp, memory_budget="some")
+
+
+@pytest.mark.parametrize("kind", ["SpatialBN", "Dropout", "Relu"])
+def test_why_micro_batches_differ(kind):
+    def net(**arguments):
+        return NetDef(op=[make_op("FC", ["x", "w", "b"], ["y"]), make_op(kind, ["y"], ["z"], **arguments)])
+
+    found = why_micro_batches_differ(net())
+    assert (
+        found
+        == {
+            "SpatialBN": "SpatialBN 'z' normalizes with statistics of the whole batch",
+            "Dropout": "Dropout 'z' draws other random numbers for each micro-batch",
+            "Relu": None,
+        }[kind]
+    )
+    assert why_micro_batches_differ(net(is_test=1)) is None

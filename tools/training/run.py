@@ -30,7 +30,7 @@ from netbuilder.parallel import (
     prefetch,
 )
 from netbuilder.parallel.accumulate import net_names
-from netbuilder.proto import NetError
+from netbuilder.proto import NetDef, NetError
 from netbuilder.runtime import Prefetch, Workspace
 from netbuilder.runtime.execute.not_finite import NotFiniteError
 from netbuilder.runtime.profile.memory import Memory, planned_memory
@@ -159,6 +159,11 @@ class Run:
         batches = self._train_images.batches(self.options.batch)
         return next(self._training_inputs(batches, 0, 0))
 
+    @property
+    def training_net(self) -> NetDef:
+        """The net that trains."""
+        return self._model.net.Proto()
+
     def check_accuracy(self, training: float, held_out: float) -> None:
         """Warn about accuracies that look wrong."""
         self._warnings.epoch(training, held_out)
@@ -218,8 +223,7 @@ class Run:
         """Run a micro-batch; return its number of samples."""
         if not self._planned:
             self._planned = True
-            self.planned = self._plan()
-            self.before_first_step(self.planned)
+            self.before_first_step(self.plan())
         if self.options.find_nan:
             self._find_nan()
         elif timed:
@@ -238,10 +242,16 @@ class Run:
         except NotFiniteError as error:
             raise FloatingPointError(f"epoch {self.epochs_done + 1}, step {self.step + 1}: {error}") from error
 
-    def _plan(self) -> Memory:
-        """Plan a step for the batch that has been fed; return the memory that it will take."""
+    def plan(self) -> Memory:
+        """Plan a step for the batch that has been fed; return the memory that it will take.
+
+        Raises:
+            NetError: the step cannot be planned.
+            MemoryBudgetError: it cannot keep to its budget.
+        """
         names = net_names(self._model.net.Name(), Replicas.load(self._model.net.Proto()))
-        return planned_memory(self._workspace, names, self._model.GetParams())
+        self.planned = planned_memory(self._workspace, names, self._model.GetParams())
+        return self.planned
 
     @property
     def _inputs(self) -> list[str]:

@@ -19,10 +19,10 @@ from typing import Any
 
 import numpy as np
 
+from netbuilder.graph.memory_budget import MemoryBudgetError
 from netbuilder.ops.core.contexts import Prepared
 from netbuilder.ops.core.instructions import Role
 from netbuilder.ops.engines.layouts import HOST
-from netbuilder.proto import NetError
 from netbuilder.runtime.plan.checkpoints import CheckpointedPair, checkpointed_pairs, with_checkpoints
 from netbuilder.runtime.plan.memory_plan import arena_bytes, arena_load
 from netbuilder.runtime.plan.values import Step, StepKind, Value
@@ -74,7 +74,7 @@ def fit_into(
         fixed: the bytes of it that the plan needs outside the arena: parameters, moments, inputs, observable blobs.
 
     Raises:
-        NetError: the budget is too small whatever is computed again; the message has the smallest possible one.
+        MemoryBudgetError: the budget is too small whatever is computed again; the message names the smallest possible.
     """
     before = arena_bytes(values, steps, apart)
     pairs = checkpointed_pairs(steps, values, apart)
@@ -88,10 +88,11 @@ def fit_into(
     found = _cheapest(steps, values, apart, limit, pairs)
     if found.nbytes > limit:
         least = found.nbytes + fixed
-        raise NetError(
+        raise MemoryBudgetError(
             f"net {net_name!r}: memory_budget={budget:,} bytes is too small: a run needs at least {least:,} bytes, "
             f"{fixed:,} of them for parameters, inputs and blobs that can be fetched ({before + fixed:,} with nothing "
-            "computed again); give a larger budget, or feed smaller batches"
+            "computed again); give a larger budget, or feed smaller batches",
+            budget,
         )
     total = sum(_costs(steps).values())
     result = Recomputed(found.sequence.steps, found.sequence.values, found.count, found.work, before, total)

@@ -187,7 +187,7 @@ class _Endpoints:
         steps = found.steps(In(0), Out(0), In(1), In(2) if self.b is not None else None)
         return self._prepared(found.weights(w), steps, scratch=found.scratch, saved_flops=found.saved_flops)
 
-    def _prepared(self, weights: TensorSpec, steps: Sequence[Step | Extra], **options: int) -> Prepared:
+    def _prepared(self, weights: TensorSpec, steps: Sequence[Step | Extra], **options: Any) -> Prepared:
         inputs = [self.x, weights, *([self.b.plain] if self.b is not None else [])]
         if not self.add:
             return prepared(inputs, [self.y], steps, **options)

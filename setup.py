@@ -103,6 +103,7 @@ setup(
             "netbuilder-seq2seq = netbuilder.tools.seq2seq:main",
             "netbuilder-prove = netbuilder.tools.prove:main",
             "netbuilder-check = netbuilder.tools.check:main",
+            "netbuilder-compare = netbuilder.tools.compare:main",
         ]
     },
     classifiers=[

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import functools
+import itertools
 import time
 from collections import deque
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
@@ -32,6 +34,7 @@ from netbuilder.parallel import (
 from netbuilder.parallel.accumulate import net_names
 from netbuilder.proto import NetDef, NetError
 from netbuilder.runtime import Prefetch, Workspace
+from netbuilder.runtime.execute.net import RuntimeNet
 from netbuilder.runtime.execute.not_finite import NotFiniteError
 from netbuilder.runtime.profile.memory import Memory, planned_memory
 from netbuilder.tools.progress import EpochProgress, Progress
@@ -272,6 +275,26 @@ class Run:
                 seconds += time.perf_counter() - began
             least = min(least, seconds) if number >= 2 else least
         return least
+
+    @property
+    def record(self) -> Replicas:
+        """The record of the replicas of the training model."""
+        return Replicas.load(self._model.net.Proto())
+
+    @property
+    def nets(self) -> list[RuntimeNet]:
+        """The created nets of a training step: one, or with micro-batches several."""
+        return [self._workspace.net(name) for name in net_names(self._model.net.Name(), self.record)]
+
+    def first_steps(self, count: int) -> Iterator[Callable[[], None]]:
+        """Yield, for each of the first steps of training, a function that runs it."""
+        batches = itertools.islice(self._batches(1), count)
+        for batch in batches:
+            yield functools.partial(self._run_shares, batch)
+
+    def _run_shares(self, batch: Mapping[str, Any]) -> None:
+        for _ in feed_shares(self._model, batch, workspace=self._workspace):
+            RunNet(self._model, 1, workspace=self._workspace)
 
     def _prefetch(self, model: ModelHelper, batches: Iterable[Mapping[str, Any]], blobs: Sequence[str]) -> Prefetch:
         # SanityWarnings checks batches, so prefetch need not.

@@ -242,6 +242,14 @@ class RuntimeNet:
             self.forget_plans()
         return found
 
+    def observe(self, on_operator: OnOperator | None) -> None:
+        """Call a function after each operator of the next runs, see ``on_operator`` of the constructor; None: end that.
+
+        A run must not be in progress in another thread.
+        """
+        self._on_operator = on_operator
+        self.forget_plans()
+
     def last_end(self, start: int) -> int:
         return next((part.end for part in self._parts if part.end > start), len(self.program))
 

@@ -157,7 +157,7 @@ def _message(event: OperatorEvent, found: NotFinite) -> str:
 
 def _ranges(inputs: Sequence[tuple[str, ReadValue]]) -> str:
     """Return the ranges of an operator's inputs as text: with them the reason is mostly plain."""
-    texts = []
+    texts: list[str] = []
     for name, read in dict(inputs).items():
         array = np.asarray(read())
         if array.dtype.kind in "fiu" and array.size and len(texts) < _INPUTS:

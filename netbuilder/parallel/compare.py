@@ -1,0 +1,368 @@
+"""The first value that differs between two runs of a net, on other numbers of devices or with other settings."""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+
+from netbuilder.graph.replicas import Replicas
+from netbuilder.proto import NetError
+from netbuilder.runtime.execute.recorded_run import RecordedRun, Written
+
+__all__ = ["Difference", "difference_from_file", "distance", "first_difference"]
+
+Array = np.ndarray[Any, np.dtype[Any]]
+
+_LEAST = 1e-6  # smallest root mean square of the elements to which differences are relative
+
+
+@dataclass(frozen=True)
+class Difference:
+    """A value that differs between two runs.
+
+    Args:
+        blob: its name, without the replicas' scopes if it is one of theirs.
+        what: which values were compared.
+        absolute: largest absolute difference of two elements.
+        relative: ||a - b|| / max(||a||, 1e-6 sqrt(n)), a being the first run's value with n elements.
+        bound: what ``relative`` must not exceed.
+        where: the operator that wrote it in the second run; "": it was there before the run.
+        operator: that operator's index; None: it was there before.
+        op_type: its type, or "".
+        source: the line of the user's code that made the operator, or "".
+        where_first: the operator that wrote it in the first run, or "".
+    """
+
+    blob: str
+    what: str
+    absolute: float
+    relative: float
+    bound: float
+    where: str = ""
+    operator: int | None = None
+    op_type: str = ""
+    source: str = ""
+    where_first: str = ""
+
+    def __str__(self) -> str:
+        return (
+            f"{self.blob!r} differs ({self.what}): by {self.absolute:.3g}, relative {self.relative:.3g}, the bound is "
+            f"{self.bound:.3g}; " + (f"made by {self.where}" if self.where else "it differs before the run")
+        )
+
+
+def distance(first: Array, second: Array) -> tuple[float, float]:
+    """Return the largest absolute difference of two elements, and ||a - b|| / max(||a||, 1e-6 sqrt(n)).
+
+    Elements that are NaN, or the same infinity, in both arrays are equal.
+
+    >>> distance(np.array([3.0, 4.0]), np.array([3.0, 4.5]))
+    (0.5, 0.1)
+    """
+    a, b = (np.ravel(array).astype(np.float64) for array in (first, second))
+    same = (a == b) | (np.isnan(a) & np.isnan(b))
+    with np.errstate(all="ignore"):
+        delta = np.where(same, 0.0, a - b)
+    if not np.isfinite(delta).all():
+        return float("inf"), float("inf")
+    finite = a[np.isfinite(a)]
+    norm = max(float(np.linalg.norm(finite)), _LEAST * float(np.sqrt(max(a.size, 1))))
+    return float(np.abs(delta).max(initial=0)), float(np.linalg.norm(delta)) / norm
+
+
+def first_difference(
+    first: RecordedRun,
+    second: RecordedRun,
+    *,
+    records: tuple[Replicas | None, Replicas | None] = (None, None),
+    bound: float = 1e-4,
+) -> Difference | None:
+    """Return the first value, in the order in which the first run wrote them, that differs in the second run.
+
+    With equal numbers of replicas, values of the same operators are compared. Otherwise those of the replicas are put
+    together: parameters, and gradients after their reduction, must be the same on all replicas; gradients before it
+    add up to those of the whole batch; other values are joined along the axis of the samples or, if they have none,
+    are equal, or have the same sum or mean. Values that only one of the runs has, such as those inside a fused kernel,
+    and those whose shapes do not fit, are not compared.
+
+    Args:
+        first, second: runs from the same initial values, on the same batch.
+        records: the records of replicas of their nets; None: the net has no replicas.
+        bound: what relative differences must not exceed.
+    """
+    counts = [1 if record is None else len(record) for record in records]
+    pairs = _same_operators(first, second) if counts[0] == counts[1] else _gathered(first, second, records)
+    for pair in pairs:
+        if pair.relative > bound:
+            return pair.difference(bound)
+    return None
+
+
+def difference_from_file(run: RecordedRun, stored: Mapping[str, Array], *, bound: float = 1e-4) -> Difference | None:
+    """Return the first blob whose last value in a run differs from a stored one, in the order of their last writes.
+
+    Args:
+        run: the run.
+        stored: name -> value of blobs after it, for example those that Caffe2 computed.
+        bound: what relative differences must not exceed.
+
+    Raises:
+        NetError: the run has written none of the stored blobs.
+    """
+    last = {written.name: written for written in run.written if written.step < 0}
+    common = [written for written in run.written if last.get(written.name) is written and written.name in stored]
+    if not common:
+        raise NetError(f"the run has written none of the stored blobs, {sorted(stored)[:8]}")
+    for written in common:
+        pair = _Pair(written.name, "the stored value and the last of the run", stored[written.name], written.value,
+                     None, written)  # fmt: skip
+        if pair.relative > bound:
+            return pair.difference(bound)
+    return None
+
+
+class _Pair:
+    """Two values to compare."""
+
+    def __init__(
+        self, blob: str, what: str, a: Array, b: Array, first: Written | None = None, second: Written | None = None
+    ) -> None:
+        self.blob, self.what, self._first, self._second = blob, what, first, second
+        if a.shape != b.shape:
+            self.what, self.absolute, self.relative = f"shapes {a.shape} and {b.shape}", float("inf"), float("inf")
+        else:
+            self.absolute, self.relative = distance(a, b)
+
+    def difference(self, bound: float) -> Difference:
+        made = self._second
+        return Difference(
+            self.blob, self.what, self.absolute, self.relative, bound,
+            where=made.where if made is not None else "",
+            operator=made.maker.index if made is not None else None,
+            op_type=made.maker.op_def.type if made is not None else "",
+            source=made.maker.op_def.debug_info if made is not None else "",
+            where_first=self._first.where if self._first is not None else "",
+        )  # fmt: skip
+
+
+def _same_operators(first: RecordedRun, second: RecordedRun) -> Iterator[_Pair]:
+    for name, value in first.before.items():
+        if name in second.before:
+            yield _Pair(name, "the values before the run", value, second.before[name])
+    keys = _keys_by_position if _programs_agree(first, second) else _keys_by_count
+    found = dict(zip(keys(second), second.written))
+    for key, written in zip(keys(first), first.written):
+        other = found.get(key)
+        if other is not None:
+            yield _Pair(written.name, "the values of the two runs", written.value, other.value, written, other)
+
+
+Key = tuple[Any, ...]
+
+
+def _keys_by_position(run: RecordedRun) -> Iterator[Key]:
+    """Yield for each value the position of its operator and of the output; names may differ between the runs."""
+    for written in run.written:
+        outputs = written.maker.outputs
+        slot = outputs.index(written.name) if written.name in outputs else written.name
+        yield _net_of(run, written), written.maker.index, slot, written.step
+
+
+def _keys_by_count(run: RecordedRun) -> Iterator[Key]:
+    """Yield for each value its name, and how often the name was written before."""
+    counts: dict[tuple[str, int], int] = defaultdict(int)
+    for written in run.written:
+        counts[written.name, written.step] += 1
+        yield written.name, written.step, counts[written.name, written.step]
+
+
+def _net_of(run: RecordedRun, written: Written) -> int | str:
+    """Return the number of the net that has an operator, or the name of a subgraph."""
+    return run.nets.index(written.net) if written.net in run.nets else written.net
+
+
+def _programs_agree(first: RecordedRun, second: RecordedRun) -> bool:
+    """Whether operators of one position have the same type in both runs, as far as they are recorded."""
+    types = [
+        {(_net_of(run, written), part.index): part.op_def.type for written in run.written for part in written.parts}
+        for run in (first, second)
+    ]
+    return all(types[1].get(place, op_type) == op_type for place, op_type in types[0].items())
+
+
+class _Copies:
+    """The values of one run by the blob's name without scope: those of compute operators, and those exchanged."""
+
+    def __init__(self, run: RecordedRun, record: Replicas | None) -> None:
+        self._devices = record.devices if record is not None else None
+        self.before: dict[str, list[Array]] = defaultdict(list)
+        for name in sorted(run.before, key=self._replica):
+            self.before[self.short(name)].append(run.before[name])
+        self.computed: dict[tuple[str, int, int], list[Written]] = defaultdict(list)
+        self.exchanged: dict[tuple[str, str, int], Written] = {}  # by name, scope, and number of computed values before
+        counts: dict[tuple[str, int], int] = defaultdict(int)
+        for written in run.written:
+            if self._hides_its_replica(written, in_subgraph=written.net not in run.nets):
+                continue
+            number = counts[written.name, written.step]
+            if written.exchanged:
+                self.exchanged[self.short(written.name), written.name, number - 1] = written
+            else:
+                self.computed[self.short(written.name), written.step, number].append(written)
+                counts[written.name, written.step] += 1
+        for copies in self.computed.values():  # the backward pass goes through the replicas in another order
+            copies.sort(key=lambda written: self._replica(written.name))
+
+    def _replica(self, name: str) -> int:
+        return (self._devices.replica_of(name) if self._devices is not None else None) or 0
+
+    def _hides_its_replica(self, written: Written, *, in_subgraph: bool) -> bool:
+        """Whether a value belongs to a replica, and its name does not say to which: parts of sums, and of step nets."""
+        if self._devices is None or self._devices.replica_of(written.name) is not None:
+            return False
+        reads = (*written.maker.inputs, *written.maker.outputs)
+        return in_subgraph or any(self._devices.replica_of(name) is not None for name in reads)
+
+    def short(self, name: str) -> str:
+        return self._devices.short_name(name) if self._devices is not None else name
+
+    def after_exchange(self, name: str, number: int) -> list[Written]:
+        """Return the copies of a value after its exchange; those that have none are as they were computed."""
+        return [
+            self.exchanged.get((name, written.name, number), written) for written in self.computed[name, -1, number]
+        ]
+
+
+def _gathered(
+    first: RecordedRun, second: RecordedRun, records: tuple[Replicas | None, Replicas | None]
+) -> Iterator[_Pair]:
+    runs = [_Copies(run, record) for run, record in zip((first, second), records)]
+    a, b = runs
+    known = next(record for record in records if record is not None)
+    equal = {*known.parameters, *known.computed}
+    # Samples that are not on the first axis are in another order where an operator has joined the first two axes.
+    modes_of_others = _ANY_ORDER if _is_split_along_later_axis(a, b) else _ANY
+    gradients = {group.values for group in known.gradients if not group.is_sparse and known.accumulate_steps == 1}
+    for name, values in a.before.items():
+        if name in b.before:
+            modes = _EQUAL if name in equal else modes_of_others
+            yield _closest(name, values, b.before[name], modes)
+    for (name, step, number), made in a.computed.items():
+        others = b.computed.get((name, step, number))
+        if others is None:
+            continue
+        final = _last_before_exchange(b, name) if name in gradients and step < 0 else None
+        if final is not None and number <= final:
+            modes = _SUM
+        else:
+            modes = _EQUAL if name in equal or final is not None else modes_of_others
+        yield _of_written(name, made, others, modes)
+        if number == final:
+            yield _of_written(name, a.after_exchange(name, number), b.after_exchange(name, number), _REDUCED)
+
+
+def _last_before_exchange(run: _Copies, name: str) -> int:
+    """Return which of the values of a gradient is reduced: of those that are not, the backward pass's last."""
+    exchanged = [number for short, _, number in run.exchanged if short == name]
+    made = [
+        number
+        for (short, step, number), written in run.computed.items()
+        if short == name and step < 0 and written[0].maker.op_def.is_gradient_op
+    ]
+    return max(exchanged or made, default=0)
+
+
+_EQUAL = ("equal",)
+_REDUCED = ("reduced",)
+_SUM = ("sum",)
+_ANY = ("joined", "equal", "sum", "mean")
+_ANY_ORDER = (*_ANY, "sorted")
+
+_TEXTS = {
+    "equal": "the copy of each replica is compared",
+    "reduced": "the gradient on each replica after the reduction",
+    "sum": "the sum over the replicas",
+    "mean": "the mean over the replicas",
+    "joined": "the values of the replicas joined along axis {}",
+    "sorted": "the elements of the replicas in any order",
+}
+
+
+def _of_written(name: str, made: Sequence[Written], others: Sequence[Written], modes: Iterable[str]) -> _Pair:
+    first, second = ([written.value for written in side] for side in (made, others))
+    return _closest(name, first, second, modes, made[0], others)
+
+
+def _closest(
+    name: str,
+    a: Sequence[Array],
+    b: Sequence[Array],
+    modes: Iterable[str],
+    first: Written | None = None,
+    second: Sequence[Written] = (),
+) -> _Pair:
+    """Return the pair of put together values that differ least; an empty pair if the shapes do not fit."""
+    if second and _is_of_the_share(a, b):
+        modes = ()
+    found = [
+        _Pair(name, what, x, y, first, second[which] if second else None)
+        for mode in modes
+        for what, x, y, which in _put_together(mode, a, b)
+    ]
+    if not found:
+        return _Pair(name, "not comparable", np.zeros(0), np.zeros(0))
+    return min(found, key=lambda pair: pair.relative)
+
+
+def _is_split_along_later_axis(a: _Copies, b: _Copies) -> bool:
+    shapes = ((a.before[name][0].shape, b.before[name][0].shape) for name in a.before if name in b.before)
+    return any(len(x) == len(y) and x[:1] == y[:1] and x != y for x, y in shapes)
+
+
+def _is_of_the_share(a: Sequence[Array], b: Sequence[Array]) -> bool:
+    """Whether values describe a replica's share, so that they differ: shapes, lengths, and state stored as bytes."""
+    return a[0].dtype == np.uint8 or (a[0].dtype.kind in "iu" and all(value.shape == a[0].shape for value in b))
+
+
+def _put_together(mode: str, a: Sequence[Array], b: Sequence[Array]) -> Iterator[tuple[str, Array, Array, int]]:
+    """Yield texts, two values, and the number of the second one's operator to name."""
+    text = _TEXTS[mode]
+    if mode == "joined":
+        for axis in range(a[0].ndim):
+            if _fit(a, axis) and _fit(b, axis):
+                x, y = np.concatenate(a, axis), np.concatenate(b, axis)
+                if x.shape == y.shape:
+                    yield text.format(axis), x, y, _worst([x] * len(b), b)
+        return
+    if mode == "sorted":
+        x, y = (np.sort(np.concatenate([np.ravel(value) for value in values])) for values in (a, b))
+        if x.shape == y.shape and a[0].ndim:
+            yield text, x, y, 0
+        return
+    if any(value.shape != a[0].shape for value in (*a, *b)):
+        return
+    if mode in ("equal", "reduced"):
+        pairs = [(distance(x, y)[1], number, x, y) for x in a for number, y in enumerate(b)]
+        _, number, x, y = max(pairs, key=lambda pair: pair[0])
+        yield text, x, y, number
+        return
+    sums = [np.sum(np.stack(values).astype(np.float64), 0) for values in (a, b)]
+    counts = (1, 1) if mode == "sum" else (len(a), len(b))
+    yield text, sums[0] / counts[0], sums[1] / counts[1], 0
+
+
+def _fit(values: Sequence[Array], axis: int) -> bool:
+    shapes = {value.shape[:axis] + value.shape[axis + 1 :] for value in values if value.ndim > axis}
+    return len(shapes) == 1 and all(value.ndim > axis for value in values)
+
+
+def _worst(whole: Sequence[Array], parts: Sequence[Array]) -> int:
+    """Return the number of the part that differs most from its share of the whole."""
+    axis = next((i for i, (n, m) in enumerate(zip(whole[0].shape, parts[0].shape)) if n != m), 0)
+    ends = np.cumsum([part.shape[axis] for part in parts])
+    shares = np.split(whole[0], ends[:-1], axis)
+    return max(range(len(parts)), key=lambda i: distance(shares[i], parts[i])[1])

@@ -1,0 +1,173 @@
+"""Compare training on one and on several devices, or with two settings, value by value: ``netbuilder-compare``."""
+
+from __future__ import annotations
+
+import argparse
+import dataclasses
+import json
+import sys
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+from netbuilder.data import read_npz
+from netbuilder.parallel.compare import Difference, difference_from_file, first_difference
+from netbuilder.proto import DeviceError, NetError, OperatorError
+from netbuilder.proto.errors import counted
+from netbuilder.proto.whole_file import write_text
+from netbuilder.runtime.plan.optimizations import check_without
+from netbuilder.tools.common_options import blob_spec, count
+from netbuilder.tools.comparing.sides import Side, StoredNet, StoredSide, TrainerSide
+from netbuilder.tools.parser import Parser, did_you_mean
+from netbuilder.tools.training.images import load_images
+from netbuilder.tools.training.options import parse
+
+__all__ = ["main"]
+
+_SETTINGS = ("net", "init", "without", "dtype", "memory-budget", "numpy", "seed")
+"""Settings of stored nets that --against can change."""
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    """Compare as the command line says; return 1 if a value differs by more than the bound."""
+    parser = _parser()
+    options, others = parser.parse_known_args(arguments)
+    try:
+        if options.net:
+            found, done, texts = _compare_stored(parser, options, others)
+        else:
+            found, done, texts = _compare_trainers(parser, options, others)
+        _print(found, done, texts, options)
+    except (NetError, OperatorError, DeviceError, NotImplementedError, OSError) as error:
+        print(f"netbuilder-compare: {error}", file=sys.stderr)
+        return 1
+    return 1 if found else 0
+
+
+def _parser() -> Parser:
+    parser = Parser(
+        prog="netbuilder-compare",
+        description="Train the same steps from the same seed twice, on one device and on several, or with two "
+        "settings, compare the values in the order in which they are computed, and name the first that differs and the "
+        "operator that made it. All options of netbuilder-train set what is trained (netbuilder-train --help); without "
+        "--against, the first of its --devices is compared with all of them.",
+        epilog="The exit status is 1 if a value differs by more than the bound.",
+        allow_abbrev=False,
+    )
+    parser.add_argument("--steps", type=count, default=3, metavar="K", help="training steps (default: 3)")
+    parser.add_argument(
+        "--bound",
+        type=float,
+        default=1e-4,
+        metavar="X",
+        help="largest ||a - b|| / max(||a||, 1e-6 sqrt(n)) of a value with n elements (default: 1e-4; for bfloat16, "
+        "about 0.05)",
+    )
+    parser.add_argument(
+        "--against",
+        action="append",
+        default=[],
+        metavar="OPTION=VALUE",
+        help="what differs in the second run, such as dtype=bfloat16, without=all, memory-budget=0.6 or devices=0,1,2; "
+        f"of a stored net one of {', '.join(_SETTINGS)}; may be repeated",
+    )
+    parser.add_argument("--json", metavar="FILE", help="also write the result as JSON")
+    stored = parser.add_argument_group("nets in files, instead of those of netbuilder-train")
+    stored.add_argument("--net", metavar="FILE", help="a net (.pb, or text in .pbtxt) that trains, or runs otherwise")
+    stored.add_argument("--init", metavar="FILE", help="init net that makes the parameters")
+    stored.add_argument("--feed", metavar="FILE", help="values of inputs by name, in an .npz file; of a data-parallel "
+                        "net, the whole batch by the name without the replicas' scopes")  # fmt: skip
+    stored.add_argument(
+        "--input", metavar="BLOB=SHAPE[:TYPE]", type=blob_spec, action="append", default=[],
+        help="shape of an input, such as data=32x3x224x224 or label=32:int32; floats are random; may be repeated",
+    )  # fmt: skip
+    stored.add_argument(
+        "--blobs", metavar="FILE", help="compare the blobs after the last step with those in this .npz file"
+    )
+    stored.add_argument("--trusted", action="store_true", help="allow all operators in the files")
+    return parser
+
+
+def _compare_trainers(
+    parser: Parser, options: argparse.Namespace, others: list[str]
+) -> tuple[Difference | None, int, list[str]]:
+    for name in ("init", "feed", "blobs"):
+        if getattr(options, name):
+            parser.error(f"--{name} is for a net in a file; give --net, too")
+    first = parse(others)
+    changed = [f"--{text}" for text in options.against]
+    second = parse([*others, *changed]) if changed else first
+    if not changed:
+        if len(first.devices) < 2:
+            parser.error("give several --devices to compare with the first of them, or --against OPTION=VALUE")
+        first = dataclasses.replace(first, devices=first.devices[:1])
+    if second.batch != first.batch or second.seed != first.seed or second.data != first.data:
+        parser.error("--against: batch, data and seed must be the same in both runs")
+    train, test = load_images(first.data, first.input)
+    sides = [TrainerSide(each, train, test, options.steps) for each in (first, second)]
+    texts = [f"devices {','.join(map(str, first.devices))}", ", ".join(options.against) or
+             f"devices {','.join(map(str, second.devices))}"]  # fmt: skip
+    return *_first(sides, options), texts
+
+
+def _compare_stored(
+    parser: Parser, options: argparse.Namespace, others: list[str]
+) -> tuple[Difference | None, int, list[str]]:
+    if others:
+        parser.error(f"{others[0]} is an option of netbuilder-train, which --net replaces")
+    if bool(options.against) == bool(options.blobs):
+        parser.error("with --net, give --against OPTION=VALUE (such as numpy, or net=OTHER.pb), or --blobs FILE")
+    given = {**(dict(read_npz(options.feed)) if options.feed else {}), **dict(options.input)}
+    stored = StoredNet(options.net, options.init, trusted=options.trusted)
+    if options.blobs:
+        blobs = dict(read_npz(options.blobs))
+        side = StoredSide(stored, given)
+        for _ in range(options.steps):
+            run = side.step()
+        found = difference_from_file(run, blobs, bound=options.bound)
+        return found, options.steps, [str(options.net), str(options.blobs)]
+    changed = dict(_setting(parser, text) for text in options.against)
+    sides: list[Side] = [StoredSide(each, given) for each in (stored, dataclasses.replace(stored, **changed))]
+    return *_first(sides, options), [str(options.net), ", ".join(options.against)]
+
+
+def _setting(parser: Parser, text: str) -> tuple[str, Any]:
+    name, _, value = text.partition("=")
+    if name not in _SETTINGS:
+        near = did_you_mean(name, _SETTINGS)
+        parser.error(f"--against: unknown setting {name!r}{near}; the settings are {', '.join(_SETTINGS)}")
+    if name == "numpy":
+        return name, True
+    if name == "without":
+        return name, check_without(value, "--against without")
+    if name == "seed":
+        return name, int(value) if value.isdigit() else parser.error("--against seed: must be a whole number")
+    return name.replace("-", "_"), value
+
+
+def _first(sides: Sequence[Side], options: argparse.Namespace) -> tuple[Difference | None, int]:
+    """Step both sides until they differ; return the difference, and the number of steps."""
+    records = (sides[0].record, sides[1].record)
+    for step in range(1, options.steps + 1):
+        first, second = (side.step() for side in sides)
+        found = first_difference(first, second, records=records, bound=options.bound)
+        if found is not None:
+            return found, step
+    return None, options.steps
+
+
+def _print(found: Difference | None, steps: int, texts: list[str], options: argparse.Namespace) -> None:
+    if found is None:
+        print(f"{texts[0]} and {texts[1]}: no value differs by more than {options.bound:g} in {counted(steps, 'step')}")
+    else:
+        print(f"{texts[0]} and {texts[1]}, step {steps}: {found}")
+    if options.json:
+        result = {"compared": texts, "steps": steps, "bound": options.bound,
+                  "difference": dataclasses.asdict(found) if found is not None else None}  # fmt: skip
+        if not Path(options.json).parent.is_dir():
+            raise NetError(f"{options.json!r} cannot be written: its folder does not exist")
+        write_text(options.json, json.dumps(result, indent=1) + "\n")
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,1 @@
+"""For netbuilder-compare: the two runs that it compares."""

@@ -1,0 +1,160 @@
+"""The two sides of a comparison: training runs, or stored nets, that are stepped together."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any, Protocol
+
+import numpy as np
+
+from netbuilder.exchange.predictor_files import read_net
+from netbuilder.exchange.trust import check_harmless
+from netbuilder.graph.defuse import undefined_inputs
+from netbuilder.graph.net_names import reset_names
+from netbuilder.graph.replicas import Replicas
+from netbuilder.optimizers import reset_optimizer_instance_count
+from netbuilder.parallel import replicas_of
+from netbuilder.parallel.shares import SHARE_WEIGHT, share_sizes
+from netbuilder.proto import BlobError, NetDef, NetError
+from netbuilder.runtime import Workspace
+from netbuilder.runtime.execute.net import RuntimeNet
+from netbuilder.runtime.execute.recorded_run import RecordedRun, recorded
+from netbuilder.tools.profiling.ready import value_of
+from netbuilder.tools.training.decoded import DecodedImages
+from netbuilder.tools.training.images import Images
+from netbuilder.tools.training.run import Run
+from netbuilder.tools.training.settings import Options
+
+__all__ = ["Side", "StoredNet", "StoredSide", "TrainerSide"]
+
+
+class Side(Protocol):
+    """A run that is compared with another."""
+
+    record: Replicas | None
+
+    def step(self) -> RecordedRun:
+        """Run a training step; return its values."""
+
+
+class TrainerSide:
+    """A run of netbuilder-train.
+
+    Args:
+        options: of the run.
+        train, test: the data.
+        steps: how many there will be.
+    """
+
+    def __init__(
+        self, options: Options, train: Images | DecodedImages, test: Images | DecodedImages, steps: int
+    ) -> None:
+        reset_optimizer_instance_count()
+        reset_names()  # names, and with them random numbers, are those of the other side
+        run = Run(options, train, test)
+        self.record: Replicas | None = run.record
+        self._nets = run.nets
+        self._steps = run.first_steps(steps)
+
+    def step(self) -> RecordedRun:
+        run = next(self._steps)
+        with recorded(self._nets) as found:
+            run()
+        return found
+
+
+@dataclass(frozen=True)
+class StoredNet:
+    """A net in a file, and how to run it.
+
+    Args:
+        net, init: files of the net and of its init net; None: there is none.
+        without: names of optimizations that are off.
+        dtype: how activations are stored; None: as the net says.
+        memory_budget: of a run; None: as the net says.
+        numpy: only NumPy's kernels.
+        seed: of the workspace.
+        trusted: allow all operators.
+    """
+
+    net: str
+    init: str | None = None
+    without: frozenset[str] = frozenset()
+    dtype: str | None = None
+    memory_budget: str | None = None
+    numpy: bool = False
+    seed: int = 0
+    trusted: bool = False
+
+
+class StoredSide:
+    """A stored net, run on the same inputs in each step.
+
+    Args:
+        stored: the net.
+        given: inputs, as arrays or specs of random ones; an input of each replica is given as the whole batch, without
+            the replicas' scopes.
+
+    Raises:
+        BlobError: an input is not given, or the net does not have it.
+        NetError: a file is damaged, or holds operators that are allowed only if trusted.
+    """
+
+    def __init__(self, stored: StoredNet, given: Mapping[str, Any]) -> None:
+        net = read_net(stored.net)
+        init = read_net(stored.init) if stored.init is not None else NetDef()
+        if not stored.trusted:
+            check_harmless(init, f"init net {stored.init!r}")
+            check_harmless(net, repr(stored.net))
+        self.record = _replicas(net)
+        self._workspace = Workspace(seed=stored.seed, engines=() if stored.numpy else None, without=stored.without)
+        self._workspace.run_net_once(init)
+        made = {blob for op in init.op for blob in op.output}
+        for name, value in _split(given, net, self.record).items():
+            self._workspace.feed(name, value)
+            made.add(name)
+        if missing := [name for name in undefined_inputs(net.op) if name not in made]:
+            raise BlobError(
+                f"net {net.name!r} of {stored.net!r} reads {missing[:4]}{' and more' if len(missing) > 4 else ''}, "
+                "which have no values; give them by --feed or --input, or the init net that makes them by --init"
+            )
+        self._name = self._workspace.create_net(net, dtype=stored.dtype, memory_budget=stored.memory_budget)
+
+    def step(self) -> RecordedRun:
+        net: RuntimeNet = self._workspace.net(self._name)
+        with recorded([net]) as found:
+            net.run()
+        return found
+
+
+def _replicas(net: NetDef) -> Replicas | None:
+    try:
+        return replicas_of(net)
+    except NetError:
+        return None
+
+
+def _split(given: Mapping[str, Any], net: NetDef, record: Replicas | None) -> dict[str, Any]:
+    """Return the inputs by full name, batches split over the replicas."""
+    reads = set(undefined_inputs(net.op))
+    found: dict[str, Any] = {}
+    for name, spec in given.items():
+        value = value_of(spec)
+        copies = record.devices.copies(name) if record is not None else ()
+        if name in reads:
+            found[name] = value
+        elif copies and reads.issuperset(copies):
+            found.update(zip(copies, _shares(value, len(copies), name)))
+        else:
+            raise BlobError(f"input {name!r}: net {net.name!r} has no such input; it reads {sorted(reads)[:8]}")
+    if record is not None and reads.issuperset(record.devices.copies(SHARE_WEIGHT)) and record.weighted_shares:
+        found.update(dict.fromkeys(record.devices.copies(SHARE_WEIGHT), np.full(1, 1 / len(record), np.float32)))
+    return found
+
+
+def _shares(value: Any, count: int, name: str) -> Sequence[Any]:
+    array = np.asarray(value)
+    if not array.ndim or len(array) % count:
+        raise NetError(f"input {name!r} of shape {array.shape} cannot be split evenly over {count} replicas")
+    return np.split(array, np.cumsum(share_sizes(len(array), count))[:-1])

@@ -35,6 +35,7 @@ _IDLE = 0.05  # share of the cores that other work may use before results are do
 _DEVICE_TASKS = ("resnet18", "resnet50")
 _LAYERS = (18, 34, 50, 101, 152)  # of the residual nets that the peer has
 _GROWTH_BATCH = 16
+_OTHER_TASKS = ("predict", "sparse", "devices", "combine-bn", "growth", "build", "busy", "input", "wrapper")
 _MEMORY_TASKS = ("memory", "memory-growth", "memory-predict")
 _MEMORY_NETS = [name for name in TASKS if name != "attention"]
 
@@ -58,6 +59,7 @@ _TASKS_HELP = """tasks:
     devices             two CPU devices, and one with the same threads and batch
     wrapper             the mlp on two CPU devices, fed in each step: by DataParallel,
                         and by RunNet with prefetch
+    combine-bn          two CPU devices with batch normalization over both, and without
     growth              time per image by batch, depth, width and devices
     build               time that Parallelize takes for each operator
     busy                the mlp alone, and with a busy loop on each other core
@@ -76,7 +78,7 @@ def _parser() -> argparse.ArgumentParser:
     parser.add_argument(
         "task",
         nargs="+",
-        choices=[*TASKS, "predict", "sparse", "devices", "growth", "build", "busy", "input", "wrapper", *_MEMORY_TASKS],
+        choices=[*TASKS, *_OTHER_TASKS, *_MEMORY_TASKS],
         metavar="TASK",
         help="one of the tasks listed below",
     )
@@ -342,9 +344,7 @@ def _sparse(options: argparse.Namespace) -> Iterator[Line]:
 
 
 def _devices(task: Task, options: argparse.Namespace) -> Line:
-    if task.work.threads < 2:
-        raise ArgumentError(f"devices: two devices need at least two threads, got {task.work.threads}; see --threads")
-    two = dataclasses.replace(task.work, devices=2)
+    two = _on_two(task, "devices")
     with our_worker(two, warmup=task.warmup) as split, our_worker(task.work, warmup=task.warmup) as whole:
         result = compare(split, whole, pairs=options.pairs, steps=task.steps)
         names = (f"2 devices x {task.work.threads // 2}", f"1 device x {task.work.threads}")
@@ -360,6 +360,21 @@ def _wrapper(task: Task, options: argparse.Namespace) -> Line:
     ):
         result = compare(wrapper, run_net, pairs=options.pairs, steps=task.steps)
         return compared(task, ("DataParallel", "RunNet with prefetch"), result, [wrapper.loss, run_net.loss])
+
+
+def _combine_bn(task: Task, options: argparse.Namespace) -> Line:
+    plain = _on_two(task, "combine-bn")
+    combined = dataclasses.replace(plain, combine_bn=True)
+    with our_worker(combined, warmup=task.warmup) as one, our_worker(plain, warmup=task.warmup) as other:
+        result = compare(one, other, pairs=options.pairs, steps=task.steps)
+        return compared(task, ("2 devices, combined", "2 devices"), result, [one.loss, other.loss])
+
+
+def _on_two(task: Task, name: str) -> Work:
+    """Return the work over two devices."""
+    if task.work.threads < 2:
+        raise ArgumentError(f"{name}: two devices need at least two threads, got {task.work.threads}; see --threads")
+    return dataclasses.replace(task.work, devices=2)
 
 
 def _check(task: str, options: argparse.Namespace) -> Iterator[Line]:

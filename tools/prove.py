@@ -11,13 +11,14 @@ from typing import NamedTuple
 from netbuilder.proto.whole_file import write_text
 from netbuilder.tools.common_options import count
 from netbuilder.tools.parser import Parser, did_you_mean
+from netbuilder.tools.proof.images import IMAGES
 from netbuilder.tools.proof.measure import METHODS, difference, supports, trained
 from netbuilder.tools.proof.models import OPTIMIZERS, SAMPLES, TABLES
 from netbuilder.tools.proof.sequences import SEQUENCES
 
 __all__ = ["MODELS", "Entry", "entries", "main"]
 
-MODELS = {**TABLES, **SEQUENCES}
+MODELS = {**TABLES, **SEQUENCES, **IMAGES}
 """Name -> model to train."""
 
 DEVICES = (1, 2, 3, 4, 8)

@@ -54,3 +54,28 @@ def test_from_a_database(tmp_path, kind):
     one = trained(database, "--test-data", database)
     assert one[2] == 3  # 6, 6 and 1 samples
     assert_same(one, trained(database, "--test-data", database, "--devices=0,1,2"))
+
+
+def test_normalization_over_all_devices(tmp_path):
+    """The last batch has one sample: two of the devices have none."""
+    source = arrays(tmp_path / "set.npz", 2 * BATCH + 1)
+
+    def normalized(*arguments):
+        options = parse([*BASE, "--model=resnet8-cifar", "--data", source, *arguments])
+        run = Run(options, *load_images(source, options.input))
+        epoch = run.train_epoch(1)
+        names = (*run._model.params, *run._model.GetComputedParams(""))
+        chosen = [str(name) for name in names if str(name).startswith("cpu_0/")]
+        return [run._workspace.fetch(name) for name in chosen], epoch.loss, run.steps
+
+    def distance(one, other):
+        each = [np.concatenate([np.ravel(array) for array in values]) for values in (one, other)]
+        return np.linalg.norm(each[0] - each[1]) / np.linalg.norm(each[1])
+
+    one, two, apart = (
+        normalized("--devices=0", "--combine-bn"),
+        normalized("--devices=0,1,2", "--combine-bn"),
+        normalized("--devices=0,1,2"),
+    )
+    assert distance(two[0], one[0]) < 1e-4 < 1e-3 < distance(apart[0], one[0])
+    np.testing.assert_allclose(two[1], one[1], rtol=1e-4)

@@ -70,6 +70,7 @@ class Training:
             ],
             optimizer_builder_fun=self._update,
             devices=list(range(self._work.devices)),
+            combine_spatial_bn=self._work.combine_bn,
         )
 
     def _losses(self, model: ModelHelper) -> Any:

@@ -32,6 +32,7 @@ class Work:
         rate: the learning rate.
         dropout: whether dropout layers are active.
         devices: CPU devices that share the batch; our side only.
+        combine_bn: batch normalization over all of several devices.
         width: channels of the first stage's 3x3 convolutions in a residual net with bottlenecks; 0: as usual (64).
         dtype: of activations, "float32" or "bfloat16"; parameters and their gradients are always float32.
         mode: how the peer runs, "eager", "compile", or "checkpoint": eager, and parts of the net are computed again in
@@ -53,6 +54,7 @@ class Work:
     rate: float = 0.001
     dropout: bool = True
     devices: int = 1
+    combine_bn: bool = False
     width: int = 0
     dtype: str = "float32"
     mode: str = "eager"

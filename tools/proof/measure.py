@@ -30,7 +30,7 @@ def trained(
     threads: int = 1,
     method: str = "Parallelize",
 ) -> Values:
-    """Train a model on several devices of the CPU; return its parameters by name, without device prefix.
+    """Train a model on several devices of the CPU; return its parameters by name, and the averages of combined BN.
 
     Args:
         model: what to train; its batches come from a fixed seed.
@@ -85,7 +85,8 @@ def _parallelize(model: ProofModel, optimizer: Optimizer, devices: int) -> Metho
         for blob, share in zip(record.devices.copies(name), np.split(whole, devices, model.axes.get(name, 0))):
             workspace.feed(blob, np.ascontiguousarray(share))
 
-    names = {name: record.blobs(name)[0] for name in record.parameters}
+    averages = record.computed if "combine_spatial_bn" in model.options else ()
+    names = {name: record.blobs(name)[0] for name in (*record.parameters, *averages)}
     names.update((name.rpartition("/")[2], name) for name in record.outside)
     return Method(
         lambda workspace: parallel.RunInitNet(helper, workspace=workspace),

@@ -117,6 +117,8 @@ def _block_problem(options: Options) -> str | None:
         return "--block-reset-momentum: needs --optimizer sgd with a --momentum"
     if options.accumulate_steps > 1:
         return "--accumulate-steps: cannot be combined with --block-steps"
+    if options.combine_bn:
+        return "--combine-bn: cannot be combined with --block-steps, whose devices do not exchange anything in a step"
     if options.average_decay is not None:
         return "--ema: cannot be combined with --block-steps, because each device would average its own parameters"
     return None

@@ -103,6 +103,11 @@ def _parser() -> Parser:
         "are computed again in the backward pass to keep to it, with the same results (default: no limit)",
     )
     where.add_argument(
+        "--combine-bn",
+        action="store_true",
+        help="normalize each batch over all devices together, as one device does, not each device's share",
+    )
+    where.add_argument(
         "--measure-speed-up",
         action="store_true",
         help="before training, time steps on all devices and on the first one alone",
@@ -368,7 +373,7 @@ def parse(arguments: Sequence[str] | None = None) -> Options:
         step_epochs=found.step_epochs, checkpoint=found.checkpoint, every_steps=found.checkpoint_every_steps,
         every_epochs=_every_epochs(found), keep=found.keep, resume=found.resume, without=found.without,
         find_nan=found.find_nan,
-        input=images, accumulate_steps=found.accumulate_steps, base_batch=found.base_batch,
+        input=images, accumulate_steps=found.accumulate_steps, combine_bn=found.combine_bn, base_batch=found.base_batch,
         measure_speed_up=found.measure_speed_up, step_limit=found.step_limit,
         first_step_limit=found.first_step_limit,
         warmup_epochs=found.warmup_epochs, warmup_start=found.warmup_start, norm_decay=not found.no_norm_decay,

@@ -415,7 +415,8 @@ class Run:
                 "--nesterov": options.nesterov, "--optimizer-arg": dict(options.optimizer_args),
                 "--mixup": options.mixup, "--cutmix": options.cutmix, "--ema": options.average_decay,
                 "--rand-augment": list(options.input.rand_augment or ()),
-                "--weight-decay": options.weight_decay, "--dtype": options.dtype, **self._block_rates(),
+                "--weight-decay": options.weight_decay, "--dtype": options.dtype,
+                "--combine-bn": options.combine_bn, **self._block_rates(),
                 "number of devices": len(options.devices)}  # fmt: skip
 
     def _block_rates(self) -> dict[str, Any]:

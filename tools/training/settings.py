@@ -51,6 +51,7 @@ class Options:
         device_workers: upper bound of the threads that run the net, for each device.
         dtype: type of activations in training.
         memory_budget: of a training step; None: no limit.
+        combine_bn: batch normalization over all devices.
         export: folder for the predictor, or None.
         check_export: evaluate the predictor in a new process.
         checkpoint: folder for checkpoints, or None.
@@ -108,6 +109,7 @@ class Options:
     first_step_limit: float | None = None
     input: InputOptions = InputOptions()
     accumulate_steps: int = 1
+    combine_bn: bool = False
     base_batch: int | None = None
     measure_speed_up: bool = False
     warmup_epochs: float = 0.0

@@ -262,6 +262,8 @@ def _lines(task: str, options: argparse.Namespace) -> Iterator[Line]:
         yield from _sparse(options)
     elif task == "busy":
         yield busy_rate(_with_options(TASKS["mlp"], options), pairs=options.pairs)
+    elif task == "combine-bn":
+        yield _combine_bn(_with_options(TASKS["resnet50"], options), options)
     elif task == "wrapper":
         yield _wrapper(_with_options(TASKS["mlp"], options), options)
     elif task == "devices":

@@ -9,6 +9,7 @@ import numpy as np
 
 from netbuilder import parallel
 from netbuilder.graph.net_names import reset_names
+from netbuilder.graph.replicas import Replicas
 from netbuilder.model import ModelHelper
 from netbuilder.runtime import Workspace
 from netbuilder.tools.proof.models import ProofModel
@@ -85,15 +86,20 @@ def _parallelize(model: ProofModel, optimizer: Optimizer, devices: int) -> Metho
         for blob, share in zip(record.devices.copies(name), np.split(whole, devices, model.axes.get(name, 0))):
             workspace.feed(blob, np.ascontiguousarray(share))
 
-    averages = record.computed if "combine_spatial_bn" in model.options else ()
-    names = {name: record.blobs(name)[0] for name in (*record.parameters, *averages)}
-    names.update((name.rpartition("/")[2], name) for name in record.outside)
     return Method(
         lambda workspace: parallel.RunInitNet(helper, workspace=workspace),
         feed,
         lambda workspace: parallel.RunNet(helper, workspace=workspace),
-        names,
+        _blobs(model, record),
     )
+
+
+def _blobs(model: ProofModel, record: Replicas) -> dict[str, str]:
+    """Return name -> blob of the parameters, and of the running averages if they are those of all devices."""
+    averages = record.computed if "combine_spatial_bn" in model.options else ()
+    found = {name: record.blobs(name)[0] for name in (*record.parameters, *averages)}
+    found.update((name.rpartition("/")[2], name) for name in record.outside)
+    return found
 
 
 def _parallel_do(model: ProofModel, optimizer: Optimizer, devices: int) -> Method:
@@ -146,8 +152,7 @@ def _data_parallel(model: ProofModel, optimizer: Optimizer, devices: int) -> Met
         net.loss()
         net.backward()
         net.step()
-        names.update((name, net.record.blobs(name)[0]) for name in net.record.parameters)
-        names.update((name.rpartition("/")[2], name) for name in net.record.outside)
+        names.update(_blobs(model, net.record))
 
     return Method(lambda workspace: None, lambda workspace, name, whole: batch.update({name: whole}), run, names)
 

@@ -130,6 +130,10 @@ class _Call:
     lost: str = ""  # why it cannot be continued
     outputs: weakref.WeakSet[Output] = field(default_factory=weakref.WeakSet)  # that have been returned
 
+    def __del__(self) -> None:
+        for batch in self.batches:
+            batch.release()
+
     @property
     def weights(self) -> list[float]:
         """The share of the batch that each device has."""
@@ -361,13 +365,14 @@ class DataParallel:
             targets_of, arrays = self._structured("targets", self._definition.loss, 2, targets, named, self._targets)
             samples = samples_of({**self._whole_sizes(call), **arrays}, self._axes, f"{self!r}: loss()")
             self._check_samples(samples)
-            kind = Kind.TRAINING if call.training else Kind.VALIDATION
+            kind, sizes = Kind.TRAINING if call.training else Kind.VALIDATION, share_sizes(samples, len(self))
+            batches = self._fill(arrays, sizes)
             if kind not in self._nets:
-                self._build(kind, targets_of)
+                self._build(kind, targets_of, self._first_shapes([*call.batches, *batches]))
                 call.parts_run = call.parts_run if call.training else 0  # it kept too little for the losses
             self._targets = targets_of
-            call.samples, call.sizes = samples, share_sizes(samples, len(self))
-            call.batches += self._fill(arrays, call.sizes)
+            call.samples, call.sizes = samples, sizes
+            call.batches += batches
             call.stage = _Stage.LOSS
             if self._sync or not call.training:
                 self._run_parts(call, 2)
@@ -531,11 +536,23 @@ class DataParallel:
             for k, (scope, splitter) in enumerate(zip(devices.scopes, splitters))
         ]
 
+    def _first_shapes(self, batches: list[Batch]) -> dict[str, tuple[int, ...]]:
+        """Return the shapes of the first replica's arguments by blob, those that were presented already included."""
+        scope = self._definition.devices.scopes[0]
+        found: dict[str, tuple[int, ...]] = {}
+        for name in self._inputs.names() if self._inputs is not None else ():
+            spec = self._workspace.spec(scope + name)
+            if spec is not None:
+                found[scope + name] = spec.shape
+        for batch in batches:
+            found.update((blob, part.shape) for blob, part in batch.source.items() if blob.startswith(scope))
+        return found
+
     # Nets and runs.
 
-    def _build(self, kind: Kind, targets: Structure) -> WrappedNet:
+    def _build(self, kind: Kind, targets: Structure, shapes: Mapping[str, tuple[int, ...]]) -> WrappedNet:
         assert self._inputs is not None
-        net = build(self._definition, kind, self._inputs, targets)
+        net = build(self._definition, kind, self._inputs, targets, shapes)
         if not kind.in_test_mode:
             initialize(net, self._workspace)
         create(net, kind, self._workspace, self._clocks[not kind.in_test_mode])
@@ -545,7 +562,7 @@ class DataParallel:
     def _forward_net(self, training: bool) -> WrappedNet:
         """Return a net with the forward pass, whose parameters are initialized."""
         whole, alone = (Kind.TRAINING, Kind.FORWARD) if training else (Kind.VALIDATION, Kind.TEST)
-        net = self._nets.get(whole) or self._nets.get(alone) or self._build(alone, Structure())
+        net = self._nets.get(whole) or self._nets.get(alone) or self._build(alone, Structure(), {})
         if not training and lacks_values(net, self._workspace):
             self._forward_net(True)
         return net
@@ -613,9 +630,9 @@ class DataParallel:
                     "another call, of another thread or in test mode, has overwritten what this call computed; do not "
                     "read outputs before step(), or use one wrapper for each thread"
                 )
-        for batch in call.batches:
+        batches, call.batches = call.batches, []
+        for batch in batches:
             batch.present(self._workspace)
-        call.batches = []
 
     def _feed_weights(self, call: _Call) -> None:
         """Feed the weights of the shares in a training net, if they differ from those of the last call."""

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import enum
 import inspect
+import itertools
 import warnings
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
@@ -20,13 +21,14 @@ from netbuilder.graph.net_copy import copy_operators, join_parts, prefixed
 from netbuilder.graph.observability import ALL, OUTPUTS
 from netbuilder.graph.replicas import Replicas
 from netbuilder.graph.scope import CurrentDeviceScope, CurrentNameScope
+from netbuilder.graph.shapes import infer_shapes
 from netbuilder.model import ModelHelper
 from netbuilder.model.parameter_info import ParameterTags
 from netbuilder.parallel.call_arguments import Leaf, difference, map_leaves
 from netbuilder.parallel.parallelize import Parallelize
 from netbuilder.parallel.running import require_devices
 from netbuilder.parallel.synchronize import FinalizeAfterCheckpoint
-from netbuilder.proto import NetDef, NetError
+from netbuilder.proto import NetDef, NetError, ShapeError
 from netbuilder.runtime import Workspace
 
 __all__ = [
@@ -157,11 +159,17 @@ class WrappedNet:
         return list(dict.fromkeys(str(loss) for losses in self.losses for loss in losses))
 
 
-def build(definition: Definition, kind: Kind, inputs: Structure, targets: Structure) -> WrappedNet:
+def build(
+    definition: Definition, kind: Kind, inputs: Structure, targets: Structure, shapes: Mapping[str, tuple[int, ...]]
+) -> WrappedNet:
     """Build a net for arguments of the given structure.
+
+    Args:
+        shapes: of the first replica's arguments, by blob.
 
     Raises:
         NetError: the functions make different outputs on the devices, no loss, or overwrite an input.
+        ShapeError: a loss is not one number.
     """
     trains = kind is Kind.TRAINING
     helper = ModelHelper(definition.name, init_params=not kind.in_test_mode, arg_scope=definition.arg_scope)
@@ -201,6 +209,8 @@ def build(definition: Definition, kind: Kind, inputs: Structure, targets: Struct
         helper.net.Proto().name += f"_{kind.value}"
     _check_outputs(definition, record, outputs)
     _check_inputs(definition, record, helper, [*inputs.names(), *targets.names()])
+    if losses:
+        _check_losses(definition, helper, losses[0], shapes)
     return WrappedNet(helper, record, outputs, losses, all(single))
 
 
@@ -212,6 +222,22 @@ def _losses(found: Any, definition: Definition) -> list[BlobReference]:
             f"{found!r}"
         )
     return losses
+
+
+def _check_losses(
+    definition: Definition, helper: ModelHelper, losses: list[BlobReference], shapes: Mapping[str, tuple[int, ...]]
+) -> None:
+    """Raise ShapeError for a loss that is not one number: its gradient would depend on the number of devices."""
+    whole = helper.net.Proto()
+    forward = itertools.takewhile(lambda index: not is_backward(whole.op[index]), range(len(whole.op)))
+    found = infer_shapes([helper.param_init_net, copy_operators(whole, whole.name, forward)], shapes)
+    for loss in losses:
+        spec = found.spec(loss)
+        if spec is not None and spec.size != 1:
+            raise ShapeError(
+                f"DataParallel {definition.name!r}: the loss {str(loss)!r} has shape {spec.shape}, and must be one "
+                "number, a mean over samples; return helper.net.AveragedLoss(loss, ...) of it"
+            )
 
 
 def _check_outputs(definition: Definition, record: Replicas, outputs: list[Any]) -> None:

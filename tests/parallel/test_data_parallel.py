@@ -8,7 +8,7 @@ import pytest
 from netbuilder import DeviceError, ModelHelper, NetError, Workspace, brew
 from netbuilder.graph import reset_names
 from netbuilder.ops.engines.arrays import gpu_count
-from netbuilder.optimizers import build_adagrad, build_sgd
+from netbuilder.optimizers import add_weight_decay, build_adagrad, build_sgd
 from netbuilder.parallel import DataParallel, Parallelize_CPU, RunInitNet, RunNet, feed_shares
 from netbuilder.proto import ArgumentError, ShapeError, UsageError
 from netbuilder.proto.arguments import make_device_option
@@ -470,10 +470,40 @@ def test_a_model_helper():
             net.loss()
             net.backward()
             net.step()
-        assert len(outputs[0]) == len(helper.net.external_outputs) or len(outputs[0]) >= 2
-        want = reference([0, 1])[0]
-        assert_equal(net.parameters(), want)
-        assert str(helper) in repr(net) or "whole" in repr(net)
+        assert [value.shape for value in outputs[0]] == [(6, 8), (6, 4), ()]  # the mask, softmax and loss
+        assert_equal(net.parameters(), reference([0, 1])[0])
+        assert repr(net) == f"DataParallel({helper!r}, CPU 0, 1; training)"
+
+
+def test_a_model_helper_with_other_kinds_of_parameters():
+    """Weight decay applies to copies of weights only, and computed parameters are those of the function."""
+
+    def decay(helper):
+        add_weight_decay(helper, 0.1)
+        return sgd(helper)
+
+    helper = ModelHelper("whole")
+    normalized(helper, "image")
+    data = list(batches(3, 8, (3, 4, 4)))
+    found = []
+    for model, loss in (
+        (normalized, mean_loss),
+        (helper, lambda helper, outputs, y: mean_loss(helper, outputs[-1], y)),
+    ):
+        with wrapper([0, 1], model, loss=loss, optimizer=decay) as net:
+            for image, label in data:
+                one_step(net, image, label)
+            found.append(net.parameters())
+    assert_equal(found[1], found[0])
+    undecayed = reference([0, 1], normalized, data)[0]
+    assert not np.array_equal(found[0]["fc_w"], undecayed["fc_w"])
+
+
+def test_a_model_helper_that_has_gradients():
+    helper = ModelHelper("whole")
+    helper.AddGradientOperators([mean_loss(helper, scores(helper, "image"), "label")])
+    with pytest.raises(NetError, match="has a backward pass already; give it without one"):
+        DataParallel(helper, [0, 1], cpu_device=True)
 
 
 # One plan, no new threads.
@@ -641,6 +671,38 @@ IMAGE, LABEL = next(batches(1))
 def test_errors(error, match, act):
     with pytest.raises(error, match=match):
         act()
+
+
+@pytest.mark.parametrize("early", [False, True])
+def test_a_loss_of_several_numbers_is_refused(early):
+    """The gradient of its sum would depend on the number of devices."""
+
+    def loss(helper, scores, target):
+        return helper.net.SquaredL2Distance([scores, target], "distance")
+
+    net = wrapper(loss=loss)
+    output = net(IMAGE)[0][0]
+    if early:
+        output.numpy()
+    for _ in range(2):
+        with pytest.raises(
+            ShapeError, match=r"'cpu_0/distance' has shape \(6,\), and must be one number.*AveragedLoss"
+        ):
+            net.loss(np.zeros((12, 4), np.float32))
+
+
+def test_buffers_of_calls_that_do_not_run_are_used_again():
+    net = wrapper()
+    one_step(net, IMAGE, LABEL)
+    for _ in range(10):
+        net(IMAGE)
+        with pytest.raises(NetError):
+            net.loss(LABEL, LABEL)
+        net.loss(LABEL)
+    one_step(net, IMAGE, LABEL)
+    for name in ("image", "label"):
+        ring = net.workspace.get(f"cpu_1/{name}").ring
+        assert len(ring.buffers) <= 3
 
 
 def test_unknown_gpus():

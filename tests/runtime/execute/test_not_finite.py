@@ -7,7 +7,7 @@ from netbuilder import ModelHelper, Workspace, brew
 from netbuilder.graph import Net
 from netbuilder.model import rnn
 from netbuilder.optimizers import build_sgd
-from netbuilder.parallel import CreateNet, Parallelize_CPU, RunInitNet, RunNet
+from netbuilder.parallel import CreateNet, ParallelDo, Parallelize_CPU, RunInitNet, RunNet
 from netbuilder.proto import NetDef, NetError, OperatorError
 from netbuilder.proto.arguments import make_op
 from netbuilder.runtime.execute.not_finite import NotFiniteError
@@ -272,3 +272,20 @@ def test_on_every_replica(net_type, steps):
     assert (caught.value.found.blob, caught.value.found.infinite) == ("cpu_1/log", 3)
     assert "on CPU 1" in str(caught.value)
     assert (workspace.fetch("cpu_0/fc_w") == before).all()  # the parameters are still those of before the step
+
+
+def test_on_a_device_of_a_parallel_block():
+    model = ModelHelper("block")
+    with ParallelDo(model, devices=[0, 1]) as block:
+        x = brew.relu(model, block.read_input("x"), "relu")
+        block.write_output(model.net.Exp(model.net.Log(x, "log"), "exp"))
+    x = np.ones((4, 3), np.float32)
+    workspace = workspace_with(x=x)
+    name = workspace.create_net(model.net, check=True)
+    workspace.run_net(name, find_nan=True)
+    x[3, 0] = -1
+    workspace.feed("x", x)
+    with pytest.raises(NotFiniteError) as caught:
+        workspace.run_net(name, find_nan=True)
+    assert caught.value.found.op_type == "Log" and "cpu_1/" in caught.value.found.blob
+    assert (caught.value.found.index, caught.value.found.infinite) == ((1, 0), 1)

@@ -15,6 +15,7 @@ from netbuilder.data.forking import renew_after_fork
 from netbuilder.graph.blob import BlobReference
 from netbuilder.graph.replicas import Replicas
 from netbuilder.model import ModelHelper
+from netbuilder.ops.core.operator import TensorSpec
 from netbuilder.ops.engines.arrays import gpu_count
 from netbuilder.parallel.call_arguments import (
     difference,
@@ -368,7 +369,7 @@ class DataParallel:
             kind, sizes = Kind.TRAINING if call.training else Kind.VALIDATION, share_sizes(samples, len(self))
             batches = self._fill(arrays, sizes)
             if kind not in self._nets:
-                self._build(kind, targets_of, self._first_shapes([*call.batches, *batches]))
+                self._build(kind, targets_of, self._first_specs([*call.batches, *batches]))
                 call.parts_run = call.parts_run if call.training else 0  # it kept too little for the losses
             self._targets = targets_of
             call.samples, call.sizes = samples, sizes
@@ -536,23 +537,29 @@ class DataParallel:
             for k, (scope, splitter) in enumerate(zip(devices.scopes, splitters))
         ]
 
-    def _first_shapes(self, batches: list[Batch]) -> dict[str, tuple[int, ...]]:
-        """Return the shapes of the first replica's arguments by blob, those that were presented already included."""
+    def _first_specs(self, batches: list[Batch]) -> dict[str, TensorSpec]:
+        """Return shapes and types of the first replica's arguments by blob, those that were presented before included.
+
+        Strings are left out.
+        """
         scope = self._definition.devices.scopes[0]
-        found: dict[str, tuple[int, ...]] = {}
+        found: dict[str, TensorSpec] = {}
         for name in self._inputs.names() if self._inputs is not None else ():
             spec = self._workspace.spec(scope + name)
             if spec is not None:
-                found[scope + name] = spec.shape
+                found[scope + name] = spec
         for batch in batches:
-            found.update((blob, part.shape) for blob, part in batch.source.items() if blob.startswith(scope))
-        return found
+            for blob, part in batch.source.items():
+                if blob.startswith(scope):
+                    dtype = np.dtype(self._dtypes.get(blob[len(scope) :], part.dtype))
+                    found[blob] = TensorSpec(tuple(part.shape), dtype)
+        return {blob: spec for blob, spec in found.items() if spec.dtype.kind in "biuf"}
 
     # Nets and runs.
 
-    def _build(self, kind: Kind, targets: Structure, shapes: Mapping[str, tuple[int, ...]]) -> WrappedNet:
+    def _build(self, kind: Kind, targets: Structure, specs: Mapping[str, TensorSpec]) -> WrappedNet:
         assert self._inputs is not None
-        net = build(self._definition, kind, self._inputs, targets, shapes)
+        net = build(self._definition, kind, self._inputs, targets, specs)
         if not kind.in_test_mode:
             initialize(net, self._workspace)
         create(net, kind, self._workspace, self._clocks[not kind.in_test_mode])

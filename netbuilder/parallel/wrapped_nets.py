@@ -24,6 +24,7 @@ from netbuilder.graph.scope import CurrentDeviceScope, CurrentNameScope
 from netbuilder.graph.shapes import infer_shapes
 from netbuilder.model import ModelHelper
 from netbuilder.model.parameter_info import ParameterTags
+from netbuilder.ops.core.operator import TensorSpec
 from netbuilder.parallel.call_arguments import Leaf, difference, map_leaves
 from netbuilder.parallel.parallelize import Parallelize
 from netbuilder.parallel.running import require_devices
@@ -160,12 +161,12 @@ class WrappedNet:
 
 
 def build(
-    definition: Definition, kind: Kind, inputs: Structure, targets: Structure, shapes: Mapping[str, tuple[int, ...]]
+    definition: Definition, kind: Kind, inputs: Structure, targets: Structure, specs: Mapping[str, TensorSpec]
 ) -> WrappedNet:
     """Build a net for arguments of the given structure.
 
     Args:
-        shapes: of the first replica's arguments, by blob.
+        specs: shapes and types of the first replica's arguments, by blob.
 
     Raises:
         NetError: the functions make different outputs on the devices, no loss, or overwrite an input.
@@ -210,7 +211,7 @@ def build(
     _check_outputs(definition, record, outputs)
     _check_inputs(definition, record, helper, [*inputs.names(), *targets.names()])
     if losses:
-        _check_losses(definition, helper, losses[0], shapes)
+        _check_losses(definition, helper, losses[0], specs)
     return WrappedNet(helper, record, outputs, losses, all(single))
 
 
@@ -225,12 +226,12 @@ def _losses(found: Any, definition: Definition) -> list[BlobReference]:
 
 
 def _check_losses(
-    definition: Definition, helper: ModelHelper, losses: list[BlobReference], shapes: Mapping[str, tuple[int, ...]]
+    definition: Definition, helper: ModelHelper, losses: list[BlobReference], specs: Mapping[str, TensorSpec]
 ) -> None:
     """Raise ShapeError for a loss that is not one number: its gradient would depend on the number of devices."""
     whole = helper.net.Proto()
     forward = itertools.takewhile(lambda index: not is_backward(whole.op[index]), range(len(whole.op)))
-    found = infer_shapes([helper.param_init_net, copy_operators(whole, whole.name, forward)], shapes)
+    found = infer_shapes([helper.param_init_net, copy_operators(whole, whole.name, forward)], specs)
     for loss in losses:
         spec = found.spec(loss)
         if spec is not None and spec.size != 1:

@@ -7,6 +7,7 @@ import pytest
 
 from netbuilder import DeviceError, ModelHelper, NetError, Workspace, brew
 from netbuilder.graph import reset_names
+from netbuilder.model import Initializer
 from netbuilder.ops.engines.arrays import gpu_count
 from netbuilder.optimizers import add_weight_decay, build_adagrad, build_sgd
 from netbuilder.parallel import DataParallel, Parallelize_CPU, RunInitNet, RunNet, feed_shares
@@ -671,6 +672,25 @@ IMAGE, LABEL = next(batches(1))
 def test_errors(error, match, act):
     with pytest.raises(error, match=match):
         act()
+
+
+@pytest.mark.parametrize("early", [False, True])
+def test_indices_that_pass_through_other_operators(early):
+    """Types of arguments matter where nets are checked before they run."""
+
+    def model(helper, words):
+        flat, _ = helper.net.Reshape(words, ["flat", "shape"], shape=[-1])
+        table = helper.create_param("table", [5, 4], Initializer("UniformFill", min=-0.5, max=0.5))
+        return helper.net.Gather([table, flat], "rows")
+
+    net = wrapper(model=model, dtypes={"words": np.int32})
+    output = net(np.arange(12).reshape(12, 1) % 5)[0][0]
+    if early:
+        output.numpy()
+    net.loss(LABEL)
+    net.backward()
+    net.step()
+    assert net.parameters()["table"].shape == (5, 4)
 
 
 @pytest.mark.parametrize("early", [False, True])

@@ -11,8 +11,9 @@ from typing import NamedTuple
 from netbuilder.proto.whole_file import write_text
 from netbuilder.tools.common_options import count
 from netbuilder.tools.parser import Parser, did_you_mean
+from netbuilder.tools.proof.blocks import trained_apart
 from netbuilder.tools.proof.images import IMAGES
-from netbuilder.tools.proof.measure import METHODS, difference, supports, trained
+from netbuilder.tools.proof.measure import METHODS, block_rule, difference, supports, trained
 from netbuilder.tools.proof.models import OPTIMIZERS, SAMPLES, TABLES
 from netbuilder.tools.proof.sequences import SEQUENCES
 
@@ -25,7 +26,7 @@ DEVICES = (1, 2, 3, 4, 8)
 
 
 class Entry(NamedTuple):
-    """An entry of the table: the difference of a model's parameters from those of one device."""
+    """An entry of the table: the difference of a model's parameters from the reference, mostly those of one device."""
 
     model: str
     optimizer: str
@@ -44,15 +45,22 @@ def entries(
     """Train each model with each optimizer on each number of devices; yield the differences from one device.
 
     The entry of Parallelize for one device is the difference between two runs on it: 0, since runs are reproducible to
-    the bit. Methods have no entries for models that they do not support.
+    the bit. BMUF gives other parameters than one device; its reference is ``trained_apart``. Methods have no entries
+    for models that they do not support; local SGD has none but for plain SGD, of which alone the mean of the replicas'
+    steps is a step on the whole batch.
     """
     for model in models:
         for optimizer in optimizers:
-            want = list(trained(MODELS[model], OPTIMIZERS[optimizer], 1, steps=steps).values())
+            chosen = MODELS[model], OPTIMIZERS[optimizer]
+            one = trained(*chosen, 1, steps=steps)
             for method in methods:
-                for number in devices if supports(method, MODELS[model]) else ():
-                    got = trained(MODELS[model], OPTIMIZERS[optimizer], number, steps=steps, method=method)
-                    yield Entry(model, optimizer, method, number, difference(list(got.values()), want))
+                if not supports(method, MODELS[model]) or method == "local SGD" and optimizer != "SGD":
+                    continue
+                for number in devices:
+                    got = trained(*chosen, number, steps=steps, method=method)
+                    want = trained_apart(*chosen, number, block_rule(number), steps=steps) if method == "BMUF" else one
+                    apart = difference(list(got.values()), list(want.values()))
+                    yield Entry(model, optimizer, method, number, apart)
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
@@ -67,7 +75,10 @@ def main(arguments: Sequence[str] | None = None) -> int:
             cells = [entry.model, entry.optimizer, entry.method, *(f"{each.difference:.1e}" for each in row)]
             print(_line(cells), flush=True)
     if not found:
-        print("netbuilder-prove: these models need Parallelize; add it to --methods", file=sys.stderr)
+        print(
+            "netbuilder-prove: these methods support none of the models and optimizers; add Parallelize to --methods",
+            file=sys.stderr,
+        )
         return 1
     worst = max(found, key=lambda entry: entry.difference)
     print(
@@ -92,7 +103,8 @@ def _parser() -> argparse.ArgumentParser:
     parser = Parser(
         prog="netbuilder-prove",
         description="Train small models on several numbers of devices, and print how much their parameters differ from "
-        "those of one device: ||a - b|| / max(||b||, 1e-6 sqrt(n)).",
+        "those of one device, or with BMUF from those of separate models and the rule in float64: "
+        "||a - b|| / max(||b||, 1e-6 sqrt(n)).",
     )
     parser.add_argument(
         "--models",

@@ -357,9 +357,12 @@ def _update(model: ModelHelper, request: Request, record: Replicas) -> Any:
 
 
 def _update_replica(model: ModelHelper, request: Request, record: Replicas, replica: int) -> None:
-    """Append the update of a replica that trains on its own; the builder sees only this replica's parameters."""
+    """Append the update of a replica that trains on its own; the builder sees only this replica's parameters.
+
+    The first replica's builder also sees those outside the replicas, so that they are updated once.
+    """
     assert request.update is not None
-    with _only_parameters_of(model, record, [replica]):
+    with _only_parameters_of(model, record, [replica], hidden=record.outside if replica else ()):
         request.update(model)
 
 
@@ -383,17 +386,19 @@ def _warn_of_missing_updates(model: ModelHelper, record: Replicas, written: set[
 
 
 @contextmanager
-def _only_parameters_of(model: ModelHelper, record: Replicas, replicas: Collection[int]) -> Iterator[None]:
-    """Hide, in the block, the parameters of other replicas than ``replicas`` from the model's lists."""
+def _only_parameters_of(
+    model: ModelHelper, record: Replicas, replicas: Collection[int], hidden: Sequence[str] = ()
+) -> Iterator[None]:
+    """Hide, in the block, parameters of other replicas than ``replicas``, and ``hidden``, from the model's lists."""
     blobs = [record.blobs(name) for name in record.parameters]
     shown = {copies[replica] for copies in blobs for replica in replicas}
-    copies = {blob for copies in blobs for blob in copies}.difference(shown)
+    concealed = {blob for copies in blobs for blob in copies}.difference(shown).union(hidden)
     lists = [(params, list(params)) for params in (model.params, model.weights, model.biases)]
     for params, _ in lists:
-        params[:] = [param for param in params if str(param) not in copies]
-    hidden = {
+        params[:] = [param for param in params if str(param) not in concealed]
+    without = {
         param: model.param_to_grad.pop(param)
-        for param in map(BlobReference, sorted(copies))
+        for param in map(BlobReference, sorted(concealed))
         if param in model.param_to_grad
     }
     try:
@@ -402,7 +407,7 @@ def _only_parameters_of(model: ModelHelper, record: Replicas, replicas: Collecti
         for params, before in lists:
             known = set(map(str, before))
             params[:] = [*before, *(param for param in params if str(param) not in known)]
-        model.param_to_grad.update(hidden)
+        model.param_to_grad.update(without)
 
 
 def _synchronize_initial_values(model: ModelHelper, request: Request, record: Replicas) -> None:

@@ -60,7 +60,8 @@ def Parallelize_BMUF(
     end of the block their parameters are averaged, and the average moves the global parameters, with momentum over the
     blocks (see ``BlockRule``). With ``block_momentum=0`` and ``block_learning_rate=1`` this is local SGD. Computed
     parameters, such as running means, are averaged; what the replicas' own updates keep, such as momenta, is not
-    exchanged.
+    exchanged. Parameters that the model has before the call exist once: they follow no rule, and are updated in each
+    iteration, with the sum of all replicas' gradients.
 
     ``RunInitNet`` initializes, ``RunWarmup`` runs the warm-up, and each ``RunNet(model, n)`` is a block of n
     iterations.
@@ -71,7 +72,8 @@ def Parallelize_BMUF(
         forward_pass_builder_fun: as for ``Parallelize``. Gradients are not summed over the replicas, so a loss that is
             multiplied by the loss scale makes the steps of each replica so much smaller; a builder may ignore it.
         param_update_builder_fun: appends the update of one replica's parameters; called once per replica, in its
-            scopes, and sees only this replica's parameters, so that it may build an optimizer.
+            scopes, and sees only this replica's parameters, so that it may build an optimizer. Parameters outside the
+            replicas are among those of the first call.
         block_learning_rate: factor of the change of a block, positive.
         block_momentum: share of the previous blocks' change that is added, in [0, 1); None: 1 - 1 / number of replicas.
         devices: as for ``Parallelize``.

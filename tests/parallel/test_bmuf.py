@@ -13,7 +13,7 @@ from netbuilder.graph.block_updates import BlockRule
 from netbuilder.graph.checks import Rule, check_net
 from netbuilder.graph.net_names import reset_names
 from netbuilder.graph.replicas import Replicas
-from netbuilder.model import ModelHelper, brew
+from netbuilder.model import Initializer, ModelHelper, brew
 from netbuilder.proto import PROTO_CUDA, BlobError, NetError
 from netbuilder.runtime import Workspace
 from parallel_models import distance, mlp, no_input, train
@@ -404,6 +404,29 @@ def test_the_record():
     )  # fmt: skip
     _, plain, _ = train([0, 1])
     assert plain.block is None and plain.block_state == ()
+
+
+def test_a_table_outside_is_updated_once_with_all_gradients():
+    model = ModelHelper("outside")
+    table = model.create_param("table", [6, 2], Initializer("UniformFill", min=-0.5, max=0.5))
+
+    def forward(model, loss_scale):
+        rows = model.net.Gather([table, "rows"], "read")
+        return [*regression(model, loss_scale), model.net.AveragedLoss(rows, "mean")]
+
+    record = parallel.Parallelize_CPU_BMUF(model, no_input, forward, sgd, devices=[0, 1])
+    workspace = Workspace(threads=1)
+    feed(record, workspace, batches(1, 2)[0])
+    read = np.int32([[0, 1, 1, 5], [1, 2, 3, 5]])
+    for scope, rows in zip(record.devices.scopes, read):
+        workspace.feed(scope + "rows", rows)
+    parallel.RunInitNet(model, workspace=workspace)
+    before = workspace.fetch("table")
+    parallel.RunNet(model, 3, workspace=workspace)
+    count = np.bincount(read.ravel(), minlength=6)[:, None]
+    np.testing.assert_allclose(workspace.fetch("table"), before - 3 * RATE * count / 8, rtol=1e-5, atol=1e-6)
+    assert sum("table" in op.output for op in model.net.Proto().op) == 1
+    assert len(model.params) == 1 + 4 and len(model.param_to_grad) == 5
 
 
 def test_nothing_is_exchanged_within_a_block():

@@ -8,13 +8,14 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from netbuilder import parallel
+from netbuilder.graph.block_updates import BlockRule
 from netbuilder.graph.net_names import reset_names
 from netbuilder.graph.replicas import Replicas
 from netbuilder.model import ModelHelper
 from netbuilder.runtime import Workspace
 from netbuilder.tools.proof.models import ProofModel
 
-__all__ = ["METHODS", "Method", "difference", "supports", "trained"]
+__all__ = ["METHODS", "Method", "Values", "block_rule", "difference", "supports", "trained"]
 
 Values = dict[str, Any]
 Optimizer = Callable[[ModelHelper], Any]
@@ -82,8 +83,12 @@ def _parallelize(model: ProofModel, optimizer: Optimizer, devices: int) -> Metho
         **model.options,
     )
 
+    return _of_replicas(model, helper, record)
+
+
+def _of_replicas(model: ProofModel, helper: ModelHelper, record: Replicas) -> Method:
     def feed(workspace: Workspace, name: str, whole: Any) -> None:
-        for blob, share in zip(record.devices.copies(name), np.split(whole, devices, model.axes.get(name, 0))):
+        for blob, share in zip(record.devices.copies(name), np.split(whole, len(record), model.axes.get(name, 0))):
             workspace.feed(blob, np.ascontiguousarray(share))
 
     return Method(
@@ -157,10 +162,42 @@ def _data_parallel(model: ProofModel, optimizer: Optimizer, devices: int) -> Met
     return Method(lambda workspace: None, lambda workspace, name, whole: batch.update({name: whole}), run, names)
 
 
+def block_rule(devices: int) -> BlockRule:
+    """Return the rule of the method "BMUF": Nesterov's block momentum, blocks of two steps."""
+    momentum = 1 - 1 / devices
+    return BlockRule(momentum, lookahead=momentum, iterations=2)
+
+
+def _bmuf(model: ProofModel, optimizer: Optimizer, devices: int) -> Method:
+    return _in_blocks(model, optimizer, block_rule(devices), devices)
+
+
+def _local_sgd(model: ProofModel, optimizer: Optimizer, devices: int) -> Method:
+    return _in_blocks(model, optimizer, BlockRule(0.0, iterations=1), devices)
+
+
+def _in_blocks(model: ProofModel, optimizer: Optimizer, rule: BlockRule, devices: int) -> Method:
+    """Distribute a model, without parameters outside, by Parallelize_BMUF: each device trains on its own in a block."""
+    helper = ModelHelper("proof")
+    record = parallel.Parallelize_CPU_BMUF(
+        helper,
+        lambda helper: None,
+        lambda helper, loss_scale: model.build(helper, 1.0, None),
+        optimizer,
+        devices=list(range(devices)),
+        block_momentum=rule.momentum,
+        nesterov=rule.lookahead > 0,
+        block_iterations=rule.iterations,
+    )
+    return _of_replicas(model, helper, record)
+
+
 METHODS: dict[str, Callable[[ProofModel, Optimizer, int], Method]] = {
     "Parallelize": _parallelize,
     "ParallelDo": _parallel_do,
     "DataParallel": _data_parallel,
+    "local SGD": _local_sgd,
+    "BMUF": _bmuf,
 }
 """Name -> how a model is distributed over devices."""
 
@@ -168,9 +205,13 @@ METHODS: dict[str, Callable[[ProofModel, Optimizer, int], Method]] = {
 def supports(method: str, model: ProofModel) -> bool:
     """Whether a model can be distributed so.
 
-    ParallelDo has no options of Parallelize, and a DataParallel no parameters that are made before its replicas.
+    ParallelDo has no options of Parallelize, a DataParallel no parameters that are made before its replicas, and
+    block-wise updates have neither.
     """
-    return not (method == "ParallelDo" and model.options or method == "DataParallel" and model.outside is not None)
+    if method == "Parallelize":
+        return True
+    without_options = method == "DataParallel" or not model.options
+    return without_options and (method == "ParallelDo" or model.outside is None)
 
 
 def difference(got: Sequence[Any], want: Sequence[Any]) -> float:

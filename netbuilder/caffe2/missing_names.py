@@ -16,7 +16,21 @@ GROUPS: tuple[tuple[str, str], ...] = (
     ),
     (
         "training over several hosts is not supported",
-        "python.data_parallel_model.AddDistributedBlobSync python.data_parallel_model.CollectivesConcurrencyControl",
+        "python.data_parallel_model.CollectivesConcurrencyControl "
+        "python.data_parallel_model._AllReduceBlobsDistributed "
+        "python.data_parallel_model._BroadcastComputedParamsDistributed "
+        "python.data_parallel_model._CreateBarrierNet python.data_parallel_model._CreateOrCloneCommonWorld "
+        "python.data_parallel_model._SyncAllParamsDistributed",
+    ),
+    (
+        "use Parallelize_CPU(shared_model=True)",
+        "python.data_parallel_model._PruneParametersForSharing "
+        "python.data_parallel_model._RemapParameterBlobsForSharedModel",
+    ),
+    (
+        "use Parallelize(combine_spatial_bn=True)",
+        "python.data_parallel_model._CPUInterDeviceBatchNormalization "
+        "python.data_parallel_model._GPUInterDeviceBatchNormalization python.data_parallel_model._InterleaveOps",
     ),
     (
         "it belongs to Caffe2's own tests; build optimizers with builders such as build_sgd",

@@ -46,7 +46,13 @@ MODULES: dict[str, tuple[str, str]] = {
         "parallel: AddBlobSync ConvertNetForDevice CreateNet ExtractPredictorNet FinalizeAfterCheckpoint "
         "GetCheckpointParams GetLearningRateBlobNames OptimizeGradientMemory Parallelize Parallelize_CPU "
         "Parallelize_GPU Parallelize_iDeep RunInitNet RunNet RunWarmup Synchronize stripBlobName; "
-        "caffe2.block_updates: Parallelize_BMUF Parallelize_CPU_BMUF Parallelize_GPU_BMUF",
+        "caffe2.block_updates: Parallelize_BMUF Parallelize_CPU_BMUF Parallelize_GPU_BMUF; "
+        "caffe2.data_parallel_helpers: _AddBarrierToModelNets _AddDynamicMemoryOptimization _AddGradientOperators "
+        "_AllReduce _AllReduceBlobs _AllReduceBlobsSingleHost _AnalyzeOperators _Broadcast _BroadcastComputedParams "
+        "_BroadcastComputedParamsSingleHost _ComputeBlobsToSync _DEFAULT_BARRIER_NET_TIMEOUT_SEC "
+        "_DEFAULT_TIMEOUT_SEC _ForEachDevice _GetReverseOrderedGrads _GroupByDevice _InferBlobDevice _IsGPUBlob "
+        "_IsIDEEPBlob _OptimizeGradientMemorySimple _RunComparison _SyncAllParams _SyncAllParamsSingleHost "
+        "_ValidateParams AddDistributedBlobSync log",
     ),
     "python.dataio": (
         "Readers and writers of records, and pipes.",
@@ -236,6 +242,6 @@ def module_text(name: str) -> str | None:
     return f'''"""{doc}"""
 from netbuilder.caffe2.missing import names_of
 {"; ".join(lines)}
-__all__ = {sorted(listed)}
+__all__ = {sorted(name for name in listed if not name.startswith("_"))}
 __getattr__ = names_of(__name__)
 '''

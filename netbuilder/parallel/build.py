@@ -45,7 +45,7 @@ from netbuilder.passes.synchronize_batch_norm import synchronize_batch_norm_pass
 from netbuilder.proto import NetDef, NetError
 from netbuilder.proto.depth import deep_nets
 
-__all__ = ["Request", "build"]
+__all__ = ["Request", "build", "keep_only"]
 
 __getattr__ = moved_names(__name__, {"share_parameters": ":_share_parameters"})
 
@@ -148,7 +148,7 @@ def build(model: ModelHelper, request: Request) -> Replicas:
     if request.shares_memory:
         record = share_gradient_memory(model, record)
     if request.kept is not None:
-        _keep_only(model, record, request.kept)
+        keep_only(model, record.devices, request.kept)
     if request.block is not None:
         _add_block_nets(model, request, request.block, record)
     _finish(model, record, optimizer)
@@ -156,12 +156,16 @@ def build(model: ModelHelper, request: Request) -> Replicas:
     return record
 
 
-def _keep_only(model: ModelHelper, record: Replicas, blobs: Iterable[str]) -> None:
-    """Make only outputs observable, and ``blobs``: those of each replica if they are given without its scope."""
+def keep_only(model: ModelHelper, devices: Devices, blobs: Iterable[str]) -> None:
+    """Make only outputs observable, and ``blobs``: those of each replica if they are given without its scope.
+
+    Raises:
+        NetError: the main net writes no blob of a name.
+    """
     written = {name for op in model.net.Proto().op for name in op.output}
     kept: list[str] = []
     for blob in blobs:
-        found = [name for name in (blob, *record.devices.copies(blob)) if name in written]
+        found = [name for name in (blob, *devices.copies(blob)) if name in written]
         if not found:
             raise NetError(
                 f"model {model.name!r} makes no blob {blob!r}, so it cannot be among blobs_to_keep; give names that "

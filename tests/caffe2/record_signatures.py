@@ -94,6 +94,7 @@ MODULES = [
 ]
 PYTHON = "caffe2.python."
 EXTENSION = "caffe2.python.caffe2_pybind11_state"
+PRIVATE = ["data_parallel_model"]  # scripts call the private functions of these modules
 TAKEN_OVER = {"core": ["DeviceScope", "NameScope"]}
 SIMPLE = (type(None), bool, int, float, str)
 
@@ -131,7 +132,8 @@ def facts(module_name, module):
     for name in sorted(vars(module)):
         value = getattr(module, name)
         home = getattr(value, "__module__", None) or ""
-        if name.startswith("_") or inspect.ismodule(value):
+        private = name.startswith("_") and not (module_name in PRIVATE and inspect.isfunction(value))
+        if private or inspect.ismodule(value):
             continue
         if inspect.isclass(value) or callable(value):
             own = home == module.__name__ or home.startswith(EXTENSION)

@@ -1,0 +1,240 @@
+"""The private functions of data_parallel_model: a script that makes replicas by them, and each of them alone."""
+
+import json
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from netbuilder.caffe2.missing_names import reason_of
+from netbuilder.caffe2.python import brew, core, data_parallel_model, model_helper, scope, workspace
+from netbuilder.graph import observability
+from netbuilder.graph.net_names import reset_names
+from netbuilder.proto import NetError
+from structure import differences
+
+RECORDED = json.loads((Path(__file__).parent / "data" / "signatures.json").read_text())
+PRIVATE = [name for name in RECORDED["python"]["data_parallel_model"]["functions"] if name.startswith("_")]
+CPU, GPU = 0, 1
+
+
+def forward(model, loss_scale):
+    x = brew.spatial_bn(model, "data", "bn", 3, is_test=False)
+    _, loss = model.net.SoftmaxWithLoss([brew.fc(model, x, "fc", 3 * 4, 5), "label"], ["softmax", "loss"])
+    return [model.Scale(loss, scale=loss_scale)]
+
+
+def update(model):
+    one = model.param_init_net.ConstantFill([], "one", shape=[1], value=1.0)
+    rate = model.param_init_net.ConstantFill([], "rate", shape=[1], value=-0.1)
+    for param in model.GetParams():
+        model.WeightedSum([param, one, model.param_to_grad[param], rate], param)
+
+
+def by_parallelize(devices, **options):
+    reset_names()
+    model = model_helper.ModelHelper("net")
+    data_parallel_model.Parallelize(
+        model, lambda model: None, forward, update, devices=list(devices), cpu_device=True, **options
+    )
+    return model
+
+
+def by_hand(devices):
+    """What scripts do that make replicas by the functions of Caffe2's module."""
+    reset_names()
+    model, devices, losses = model_helper.ModelHelper("net"), list(devices), {}
+    model._devices, model._device_type, model._device_prefix = devices, CPU, "cpu"
+    model._rendezvous = None
+    each = {"device_type": CPU, "device_prefix": "cpu", "scoped": True}
+
+    def build(device, scale):
+        losses[device] = forward(model, scale)
+
+    data_parallel_model._ForEachDevice(devices, build, scale=1.0 / len(devices), **each)
+    data_parallel_model._ValidateParams(model.params)
+    params = data_parallel_model._GroupByDevice(model, devices, model.params, [])
+    computed = data_parallel_model._GroupByDevice(model, devices, model.GetComputedParams(""), [])
+    model._device_grouped_blobs = {**params, **computed}
+    model._param_names, model._computed_param_names = list(params), list(computed)
+    data_parallel_model._AddGradientOperators(devices, model, losses)
+    grads = data_parallel_model._GroupByDevice(model, devices, list(model.param_to_grad.values()), [])
+    model._device_grouped_blobs.update(grads)
+    model._grad_names = list(grads)
+    data_parallel_model._InferBlobDevice(model)
+    if len(devices) > 1:
+        data_parallel_model._BroadcastComputedParams(devices, model, None)
+        order = data_parallel_model._GetReverseOrderedGrads(model)
+        data_parallel_model._AllReduceBlobs(order, devices, model, model.net, None, False, 16)
+    data_parallel_model._ForEachDevice(devices, lambda device: update(model), **each)
+    _, names = data_parallel_model._ComputeBlobsToSync(model)
+    data_parallel_model._SyncAllParams(devices, model, model.param_init_net, model.param_init_net, None, sorted(names))
+    data_parallel_model._AnalyzeOperators(model)
+    data_parallel_model._InferBlobDevice(model)  # also of what has been added since
+    data_parallel_model._AddBarrierToModelNets(model, 300)
+    return model
+
+
+@pytest.mark.parametrize("devices", [[0], [0, 1], [3, 1, 2]])
+def test_replicas_made_by_hand_are_those_of_parallelize(devices):
+    got, want = by_hand(devices), by_parallelize(devices)
+    assert differences(got.net.Proto(), want.net.Proto()) == []
+    assert differences(got.param_init_net.Proto(), want.param_init_net.Proto()) == []
+    assert got.param_to_grad == want.param_to_grad
+    assert {name: got._blob_to_device[name] for name in want._blob_to_device} == dict(want._blob_to_device)
+    assert got._grad_names == want._grad_names and got._param_names == want._param_names
+
+
+def test_they_train():
+    found = []
+    for make in (by_hand, by_parallelize):
+        workspace.ResetWorkspace()
+        model, rng = make([0, 1]), np.random.default_rng(1)
+        for device in (0, 1):
+            workspace.FeedBlob(f"cpu_{device}/data", rng.normal(size=(6, 3, 2, 2)).astype(np.float32))
+            workspace.FeedBlob(f"cpu_{device}/label", rng.integers(0, 5, 6).astype(np.int32))
+        workspace.RunNetOnce(model.param_init_net)
+        weights = rng.normal(size=workspace.FetchBlob("cpu_0/fc_w").shape).astype(np.float32)
+        for device in (0, 1):
+            workspace.FeedBlob(f"cpu_{device}/fc_w", weights)
+        workspace.CreateNet(model.net)
+        workspace.RunNet(model.net, 3)
+        found.append([workspace.FetchBlob(f"cpu_{device}/fc_w") for device in (0, 1)])
+    np.testing.assert_array_equal(*found)
+    np.testing.assert_array_equal(*found[0])
+
+
+def test_the_private_functions_of_caffe2_answer_or_name_what_replaces_them():
+    assert len(PRIVATE) == 32
+    for name in PRIVATE:
+        if reason := reason_of(f"python.data_parallel_model.{name}"):
+            assert "Parallelize" in reason or "several hosts" in reason
+            with pytest.raises(ImportError, match=f"{name}.*: {reason[:10]}"):
+                exec(f"from caffe2.python.data_parallel_model import {name}")
+        else:
+            assert callable(getattr(data_parallel_model, name)), name
+            assert name not in data_parallel_model.__all__
+
+
+def test_constants_and_the_log():
+    assert data_parallel_model._DEFAULT_TIMEOUT_SEC == 30
+    assert data_parallel_model._DEFAULT_BARRIER_NET_TIMEOUT_SEC == 300
+    assert data_parallel_model.log.name == "netbuilder"
+
+
+def test_for_each_device_without_name_scopes():
+    seen = []
+
+    def note(device, word, more=0):
+        seen.append((device, word, more, scope.CurrentDeviceScope().device_id, core.ScopedName("x")))
+
+    data_parallel_model._ForEachDevice([4, 2], note, GPU, "gpu", False, "a", more=1)
+    data_parallel_model._ForEachDevice([7], note, GPU, "gpu", True, "b")
+    assert seen == [(4, "a", 1, 4, "x"), (2, "a", 1, 2, "x"), (7, "b", 0, 7, "gpu_7/x")]
+
+
+def test_grouping():
+    model = by_parallelize([0, 1])
+    blobs = [core.BlobReference(name) for name in ("table", "cpu_0/a/w", "cpu_1/a/w", "cpu_0/b", "cpu_1/b")]
+    grouped = data_parallel_model._GroupByDevice(model, [0, 1], blobs, blobs[:1])
+    assert list(grouped) == ["a/w", "b"] and grouped["b"] == {0: "cpu_0/b", 1: "cpu_1/b"}
+    rows = core.GradientSlice(core.BlobReference("cpu_0/i"), core.BlobReference("cpu_0/v"))
+    assert data_parallel_model._GroupByDevice(model, [0, 1], [rows], []) == {"i:v": {0: rows}}
+    with pytest.raises(NetError, match=r"blob 'table' is not in the scope of a device \(cpu_0/, cpu_1/\)"):
+        data_parallel_model._GroupByDevice(model, [0, 1], blobs, [])
+    with pytest.raises(NetError, match="'cpu_0/b' must be a BlobReference"):
+        data_parallel_model._GroupByDevice(model, [0, 1], ["cpu_0/b"], [])
+    with pytest.raises(NetError, match=r"the parameters \['cpu_0/b'\] are listed more than once"):
+        data_parallel_model._ValidateParams([*blobs, blobs[3]])
+
+
+def test_blobs_to_synchronize():
+    model = by_parallelize([1, 0])
+    blobs, names = data_parallel_model._ComputeBlobsToSync(model)
+    assert names == {"bn_s", "bn_b", "bn_rm", "bn_riv", "fc_w", "fc_b", "one", "rate"}
+    assert blobs == [f"cpu_{device}/{name}" for device in (1, 0) for name in sorted(names)]
+    model._param_names = ["other"]
+    with pytest.raises(NetError, match=r"does not initialize the parameters \['other'\]"):
+        data_parallel_model._ComputeBlobsToSync(model)
+
+
+def test_single_groups():
+    model = by_parallelize([0, 1])
+    net = core.Net("reduction")
+    data_parallel_model._AllReduce([0, 1], model, net, "fc_w", control_input="ready")
+    data_parallel_model._Broadcast([0, 1], model, net, "rate")  # not in the groups: by name
+    ops = [(op.type, list(op.input), list(op.output), list(op.control_input)) for op in net.Proto().op]
+    assert ops == [
+        ("Sum", ["cpu_0/fc_w", "cpu_1/fc_w"], ["cpu_0/fc_w"], ["ready"]),
+        ("Copy", ["cpu_0/fc_w"], ["cpu_1/fc_w"], []),
+        ("Copy", ["cpu_0/rate"], ["cpu_1/rate"], []),
+    ]
+    nccl = core.Net("nccl")
+    data_parallel_model._AllReduceBlobs(["fc_w", "fc_b"], [0, 1], model, nccl, None, True, 16)
+    assert [op.type for op in nccl.Proto().op] == ["NCCLAllreduce"] * 2
+    assert list(nccl.Proto().op[1].control_input) == ["cpu_0/fc_w"]
+    with pytest.raises(NetError, match="group 'fc_w' has no blob on device 5"):
+        data_parallel_model._AllReduce([0, 5], model, net, "fc_w")
+    rows = core.GradientSlice(core.BlobReference("cpu_0/i"), core.BlobReference("cpu_0/v"))
+    model._device_grouped_blobs["i:v"] = {0: rows, 1: rows}
+    with pytest.raises(NetError, match="'i:v' is a sparse gradient, which only Parallelize exchanges"):
+        data_parallel_model._AllReduce([0, 1], model, net, "i:v")
+
+
+def test_devices_of_blobs():
+    model = by_parallelize([0, 1])
+    assert not data_parallel_model._IsGPUBlob(model, "fc_w") and not data_parallel_model._IsIDEEPBlob(model, "fc_w")
+    with pytest.raises(NetError, match="its nets have no blob 'nothing'"):
+        data_parallel_model._IsGPUBlob(model, "nothing")
+    model.net.Proto().op[-1].device_option.device_type = GPU
+    model._blob_to_device = {"gpu_0/x": core.DeviceOption(GPU, 0)}
+    model._device_prefix = "gpu"
+    assert data_parallel_model._IsGPUBlob(model, "x")
+
+
+def test_an_operator_on_blobs_of_another_device():
+    model = by_parallelize([0, 1])
+    data_parallel_model._AnalyzeOperators(model)
+    model.net.Proto().op[0].input[0] = "cpu_1/data"
+    with pytest.raises(NetError, match="cpu_1/data"):
+        data_parallel_model._AnalyzeOperators(model)
+
+
+def test_memory():
+    model = by_parallelize([0, 1])
+    data_parallel_model._OptimizeGradientMemorySimple(model, model._losses_by_gpu, model._devices)
+    assert any("_shared" in blob for op in model.net.Proto().op for blob in op.output)
+    model = by_parallelize([0, 1])
+    data_parallel_model._AddDynamicMemoryOptimization(model, ["fc"], model._devices)
+    assert observability.stored(model.net.Proto()) == ("outputs", ["cpu_0/fc", "cpu_1/fc"])
+    with pytest.raises(NetError, match="makes no blob 'nothing'"):
+        data_parallel_model._AddDynamicMemoryOptimization(model, ["nothing"], model._devices)
+
+
+def test_several_hosts():
+    model = by_parallelize([0, 1])
+    hosts = {"num_shards": 2, "shard_id": 0}
+    assert data_parallel_model._RunComparison(model, "fc_w") is True
+    data_parallel_model._AddBarrierToModelNets(model, 300)
+    before = len(model.net.Proto().op)
+    data_parallel_model.AddDistributedBlobSync(model, ["fc_w"])
+    data_parallel_model._BroadcastComputedParams([0, 1], model, {**hosts, "num_shards": 1})  # one is like none
+    assert len(model.net.Proto().op) == before + 2
+    model._rendezvous = hosts
+    calls = [
+        lambda: data_parallel_model._RunComparison(model, "fc_w"),
+        lambda: data_parallel_model._AddBarrierToModelNets(model, 300),
+        lambda: data_parallel_model.AddDistributedBlobSync(model, ["fc_w"]),
+        lambda: data_parallel_model._SyncAllParams([0, 1], model, model.net, model.net, hosts, ["fc_w"]),
+        lambda: data_parallel_model._AllReduceBlobs(["fc_w"], [0, 1], model, model.net, hosts, False, 16),
+        lambda: data_parallel_model._BroadcastComputedParams([0, 1], model, hosts),
+    ]
+    for call in calls:
+        with pytest.raises(NotImplementedError, match="several hosts is not supported"):
+            call()
+
+
+def test_a_model_without_replicas():
+    model = model_helper.ModelHelper("plain")
+    with pytest.raises(NetError, match="model 'plain' has no replicas: call Parallelize"):
+        data_parallel_model._Broadcast([0, 1], model, model.net, "fc_w")

@@ -164,7 +164,7 @@ def _AnalyzeOperators(model: ModelHelper) -> None:
 
 def _InferBlobDevice(model: ModelHelper) -> None:
     """Set ``model._blob_to_device``: the device of each blob, that of the first operator that reads or writes it."""
-    model._blob_to_device = blob_devices([model.param_init_net.Proto(), model.net.Proto()])
+    vars(model).update(_blob_to_device=blob_devices([model.param_init_net.Proto(), model.net.Proto()]))
 
 
 def _IsGPUBlob(model: ModelHelper, blob_name: Any) -> bool:

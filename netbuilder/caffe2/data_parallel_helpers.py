@@ -28,6 +28,8 @@ from netbuilder.passes.reductions import allreduce, broadcast, nccl_allreduce, n
 from netbuilder.proto import PROTO_CUDA, NetError
 from netbuilder.proto.arguments import make_device_option
 
+__all__ = ["AddDistributedBlobSync", "log"]
+
 _DEFAULT_TIMEOUT_SEC = 30
 _DEFAULT_BARRIER_NET_TIMEOUT_SEC = 300
 

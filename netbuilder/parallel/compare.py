@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
+import enum
 from collections import defaultdict
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
 
+from netbuilder.graph.gradient_shares import is_backward
 from netbuilder.graph.replicas import Replicas
 from netbuilder.proto import NetError
 from netbuilder.runtime.execute.recorded_run import RecordedRun, Written
@@ -194,28 +196,37 @@ def _programs_agree(first: RecordedRun, second: RecordedRun) -> bool:
     return all(types[1].get(place, op_type) == op_type for place, op_type in types[0].items())
 
 
-class _Copies:
-    """The values of one run by the blob's name without scope: those of compute operators, and those exchanged."""
+class _Phase(enum.Enum):
+    """What a value is: of a parameter's gradient, before and after its reduction over the replicas, or another one."""
 
-    def __init__(self, run: RecordedRun, record: Replicas | None) -> None:
+    OTHER = "other"
+    LOCAL = "local"
+    REDUCED = "reduced"
+    CHANGED = "changed"  #: by weight decay or the update
+
+
+class _Copies:
+    """The values of one run, by the blob's name without scope; of each the copies in the order of the replicas."""
+
+    def __init__(self, run: RecordedRun, record: Replicas | None, gradients: Collection[str]) -> None:
         self._devices = record.devices if record is not None else None
         self.before: dict[str, list[Array]] = defaultdict(list)
         for name in sorted(run.before, key=self._replica):
-            self.before[self.short(name)].append(run.before[name])
-        self.computed: dict[tuple[str, int, int], list[Written]] = defaultdict(list)
-        self.exchanged: dict[tuple[str, str, int], Written] = {}  # by name, scope, and number of computed values before
-        counts: dict[tuple[str, int], int] = defaultdict(int)
-        for written in run.written:
-            if self._hides_its_replica(written, in_subgraph=written.net not in run.nets):
-                continue
-            number = counts[written.name, written.step]
-            if written.exchanged:
-                self.exchanged[self.short(written.name), written.name, number - 1] = written
-            else:
-                self.computed[self.short(written.name), written.step, number].append(written)
-                counts[written.name, written.step] += 1
-        for copies in self.computed.values():  # the backward pass goes through the replicas in another order
-            copies.sort(key=lambda written: self._replica(written.name))
+            self.before[self._short(name)].append(run.before[name])
+        histories: dict[tuple[str, int], list[tuple[int, Written]]] = defaultdict(list)
+        for order, written in enumerate(run.written):
+            if not self._hides_its_replica(written, in_subgraph=written.net not in run.nets):
+                histories[written.name, written.step].append((order, written))
+        found: dict[Key, list[tuple[int, Written]]] = defaultdict(list)
+        for (name, step), history in histories.items():
+            short = self._short(name)
+            phases = _of_gradient if short in gradients and step < 0 else _of_other
+            for phase, number, place in phases([written for _, written in history]):
+                found[short, step, phase, number].append(history[place])
+        self.written: dict[Key, list[Written]] = {}
+        for key, copies in sorted(found.items(), key=lambda item: item[1][0][0]):  # in the order of the run
+            copies.sort(key=lambda copy: self._replica(copy[1].name))  # which may go through the replicas backwards
+            self.written[key] = [written for _, written in copies]
 
     def _replica(self, name: str) -> int:
         return (self._devices.replica_of(name) if self._devices is not None else None) or 0
@@ -227,58 +238,72 @@ class _Copies:
         reads = (*written.maker.inputs, *written.maker.outputs)
         return in_subgraph or any(self._devices.replica_of(name) is not None for name in reads)
 
-    def short(self, name: str) -> str:
+    def _short(self, name: str) -> str:
         return self._devices.short_name(name) if self._devices is not None else name
 
-    def after_exchange(self, name: str, number: int) -> list[Written]:
-        """Return the copies of a value after its exchange; those that have none are as they were computed."""
-        return [
-            self.exchanged.get((name, written.name, number), written) for written in self.computed[name, -1, number]
-        ]
+
+Phases = Iterator[tuple[_Phase, int, int]]
+
+
+def _of_other(history: Sequence[Written]) -> Phases:
+    """Yield for each value of a blob that compute operators write: phase, number, place in the history."""
+    computed = [place for place, written in enumerate(history) if not written.exchanged]
+    yield from ((_Phase.OTHER, number, place) for number, place in enumerate(computed))
+
+
+def _of_gradient(history: Sequence[Written]) -> Phases:
+    """Yield the values of a gradient that can be compared: phase, number, place in the history.
+
+    The reduced value is the last that the backward pass or an exchange writes. The local one is that before the only
+    exchange, or the same one if there is none: then the two differ if a reduction is missing. What is written in
+    between, such as the sums of a normalization over all devices, is not compared.
+    """
+    ends = [place for place, written in enumerate(history) if written.exchanged or is_backward(written.maker.op_def)]
+    last = ends[-1] if ends else 0
+    exchanges = [place for place, written in enumerate(history[: last + 1]) if written.exchanged]
+    if not exchanges:
+        yield _Phase.LOCAL, 0, last
+    elif exchanges[0] > 0 and all(history[place].exchanged for place in range(exchanges[0], last + 1)):
+        yield _Phase.LOCAL, 0, exchanges[0] - 1
+    yield _Phase.REDUCED, 0, last
+    yield from ((_Phase.CHANGED, place - last, place) for place in range(last + 1, len(history)))
 
 
 def _gathered(
     first: RecordedRun, second: RecordedRun, records: tuple[Replicas | None, Replicas | None]
 ) -> Iterator[_Pair]:
-    runs = [_Copies(run, record) for run, record in zip((first, second), records)]
-    a, b = runs
     known = next(record for record in records if record is not None)
     equal = {*known.parameters, *known.computed}
+    gradients = {group.values for group in known.gradients if not group.is_sparse and known.accumulate_steps == 1}
+    a, b = (_Copies(run, record, gradients) for run, record in zip((first, second), records))
     # Samples that are not on the first axis are in another order where an operator has joined the first two axes.
     modes_of_others = _ANY_ORDER if _is_split_along_later_axis(a, b) else _ANY
-    gradients = {group.values for group in known.gradients if not group.is_sparse and known.accumulate_steps == 1}
     for name, values in a.before.items():
         if name in b.before:
             modes = _EQUAL if name in equal else modes_of_others
             yield _closest(name, values, b.before[name], modes)
-    for (name, step, number), made in a.computed.items():
-        others = b.computed.get((name, step, number))
+    for key, made in a.written.items():
+        name, _, phase, _ = key
+        others = b.written.get(key)
         if others is None:
             continue
-        final = _last_before_exchange(b, name) if name in gradients and step < 0 else None
-        if final is not None and number <= final:
-            modes = _SUM
+        if phase is _Phase.OTHER:
+            modes = _EQUAL if name in equal else modes_of_others
         else:
-            modes = _EQUAL if name in equal or final is not None else modes_of_others
+            modes = _MODES[phase]
+        if phase is _Phase.REDUCED:  # some ways to train reduce the gradient on the first replica only
+            made, others = _reduced(made), _reduced(others)
         yield _of_written(name, made, others, modes)
-        if number == final:
-            yield _of_written(name, a.after_exchange(name, number), b.after_exchange(name, number), _REDUCED)
 
 
-def _last_before_exchange(run: _Copies, name: str) -> int:
-    """Return which of the values of a gradient is reduced: of those that are not, the backward pass's last."""
-    exchanged = [number for short, _, number in run.exchanged if short == name]
-    made = [
-        number
-        for (short, step, number), written in run.computed.items()
-        if short == name and step < 0 and written[0].maker.op_def.is_gradient_op
-    ]
-    return max(exchanged or made, default=0)
+def _reduced(copies: Sequence[Written]) -> Sequence[Written]:
+    return [copy for copy in copies if copy.exchanged] or copies
 
 
 _EQUAL = ("equal",)
 _REDUCED = ("reduced",)
-_SUM = ("sum",)
+_LOCAL = ("sum", "equal")  # equal: computed from values of all devices, as in a normalization over all of them
+_MODES = {_Phase.LOCAL: _LOCAL, _Phase.REDUCED: _REDUCED, _Phase.CHANGED: _EQUAL}
 _ANY = ("joined", "equal", "sum", "mean")
 _ANY_ORDER = (*_ANY, "sorted")
 

@@ -29,15 +29,26 @@ class Side:
     Args:
         devices: their number.
         plant: changes the net.
+        parallel: further arguments of Parallelize.
     """
 
-    def __init__(self, devices, plant=lambda net: None, *, build=forward, batch=batch_of_rows, axes=None, **options):
+    def __init__(
+        self,
+        devices,
+        plant=lambda net: None,
+        *,
+        build=forward,
+        batch=batch_of_rows,
+        axes=None,
+        parallel=None,
+        **options,
+    ):
         reset_names()
         reset_optimizer_instance_count()
         model = ModelHelper("compared")
         self.record = Parallelize_CPU(
             model, lambda model: None, build, optimizer_builder_fun=lambda model: build_sgd(model, 0.1, momentum=0.9),
-            devices=list(range(devices)),
+            devices=list(range(devices)), **(parallel or {}),
         )  # fmt: skip
         plant(model.net.Proto())
         self.workspace = Workspace(threads=2)
@@ -77,7 +88,8 @@ def test_tables_and_recurrent_layers(name):
     proof = MODELS[name]
     if proof.outside is not None:
         pytest.skip("a table outside the replicas is made by the caller")
-    options = {"build": lambda model, scale: proof.build(model, scale, None), "batch": proof.batch, "axes": proof.axes}
+    options = {"build": lambda model, scale: proof.build(model, scale, None), "batch": proof.batch, "axes": proof.axes,
+               "parallel": proof.options}  # fmt: skip
     assert compare(Side(1, **options), Side(2, **options), bound=1e-4) is None
 
 

@@ -254,17 +254,16 @@ def _of_other(history: Sequence[Written]) -> Phases:
 def _of_gradient(history: Sequence[Written]) -> Phases:
     """Yield the values of a gradient that can be compared: phase, number, place in the history.
 
-    The reduced value is the last that the backward pass or an exchange writes. The local one is that before the only
-    exchange, or the same one if there is none: then the two differ if a reduction is missing. What is written in
-    between, such as the sums of a normalization over all devices, is not compared.
+    The reduced value is the last that the backward pass or an exchange writes; the local one is the last that is
+    computed before the exchange. Without an exchange the two are the same value, which differs as a reduced one if a
+    reduction is missing. Earlier values, such as the sums of a normalization over all devices, are not compared.
     """
     ends = [place for place, written in enumerate(history) if written.exchanged or is_backward(written.maker.op_def)]
-    last = ends[-1] if ends else 0
-    exchanges = [place for place, written in enumerate(history[: last + 1]) if written.exchanged]
-    if not exchanges:
-        yield _Phase.LOCAL, 0, last
-    elif exchanges[0] > 0 and all(history[place].exchanged for place in range(exchanges[0], last + 1)):
-        yield _Phase.LOCAL, 0, exchanges[0] - 1
+    last = local = ends[-1] if ends else 0
+    while local >= 0 and history[local].exchanged:
+        local -= 1
+    if local >= 0:
+        yield _Phase.LOCAL, 0, local
     yield _Phase.REDUCED, 0, last
     yield from ((_Phase.CHANGED, place - last, place) for place in range(last + 1, len(history)))
 
@@ -277,35 +276,33 @@ def _gathered(
     gradients = {group.values for group in known.gradients if not group.is_sparse and known.accumulate_steps == 1}
     a, b = (_Copies(run, record, gradients) for run, record in zip((first, second), records))
     # Samples that are not on the first axis are in another order where an operator has joined the first two axes.
-    modes_of_others = _ANY_ORDER if _is_split_along_later_axis(a, b) else _ANY
+    others_of = _ANY_ORDER if _is_split_along_later_axis(a, b) else _ANY
+    modes_of = {_Phase.OTHER: others_of, _Phase.LOCAL: _LOCAL, _Phase.CHANGED: _EQUAL}
     for name, values in a.before.items():
         if name in b.before:
-            modes = _EQUAL if name in equal else modes_of_others
-            yield _closest(name, values, b.before[name], modes)
+            yield _closest(name, values, b.before[name], _EQUAL if name in equal else others_of)
     for key, made in a.written.items():
         name, _, phase, _ = key
         others = b.written.get(key)
         if others is None:
             continue
-        if phase is _Phase.OTHER:
-            modes = _EQUAL if name in equal else modes_of_others
-        else:
-            modes = _MODES[phase]
         if phase is _Phase.REDUCED:  # some ways to train reduce the gradient on the first replica only
-            made, others = _reduced(made), _reduced(others)
-        yield _of_written(name, made, others, modes)
+            yield _of_written(name, _reduced(made), _reduced(others), _REDUCED)
+        else:
+            yield _of_written(name, made, others, _EQUAL if name in equal else modes_of[phase])
 
 
 def _reduced(copies: Sequence[Written]) -> Sequence[Written]:
     return [copy for copy in copies if copy.exchanged] or copies
 
 
-_EQUAL = ("equal",)
-_REDUCED = ("reduced",)
-_LOCAL = ("sum", "equal")  # equal: computed from values of all devices, as in a normalization over all of them
-_MODES = {_Phase.LOCAL: _LOCAL, _Phase.REDUCED: _REDUCED, _Phase.CHANGED: _EQUAL}
-_ANY = ("joined", "equal", "sum", "mean")
-_ANY_ORDER = (*_ANY, "sorted")
+Modes = tuple[str, ...]
+
+_EQUAL: Modes = ("equal",)
+_REDUCED: Modes = ("reduced",)
+_LOCAL: Modes = ("sum", "equal")  # equal: computed from values of all devices
+_ANY: Modes = ("joined", "equal", "sum", "mean")
+_ANY_ORDER: Modes = (*_ANY, "sorted")
 
 _TEXTS = {
     "equal": "the copy of each replica is compared",

@@ -27,6 +27,7 @@ __all__ = [
     "Deferred",
     "Demand",
     "GradientContext",
+    "Kept",
     "Layout",
     "PlanContext",
     "Prepared",
@@ -176,6 +177,15 @@ class Deferred:
     kept = RenamedMember("saved")
 
 
+class Kept(Protocol):
+    """Memory in which a kernel keeps something for another one; before ``bind`` the plan may say where it is."""
+
+    nbytes: int
+
+    def place(self, buffer: Array) -> None:
+        """Use a buffer, uint8 of ``nbytes``, aligned to 64 bytes, whose content is undefined."""
+
+
 @renamed_arguments(capturable=None, later="deferred")
 @dataclass(eq=False)
 class Prepared:
@@ -208,6 +218,8 @@ class Prepared:
         saved_flops: how many floating-point operations fewer the call does than the operators' formulas count, as with
             minimal filtering.
         seconds: the measured time of a call, as stored for the machine; None: it is not known.
+        kept: memory that the call shares with those of other steps: a kernel of the forward pass writes it, that of the
+            gradient reads it. The plan provides it from the first to the last step that has it.
         checkpoints: how the operator and its gradient keep less between them, for a memory budget; None: they cannot.
     """
 
@@ -225,6 +237,7 @@ class Prepared:
     rows: Sequence[Sequence[int]] = ()
     saved_flops: int = 0
     seconds: float | None = None
+    kept: Sequence[Kept] = ()
     checkpoints: Checkpoints | None = None
 
     later = RenamedMember("deferred")

@@ -16,6 +16,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from netbuilder.graph.lifetimes import Lifetime, live_bytes, load_of, pack_into_arena
+from netbuilder.ops.core.contexts import Kept
 from netbuilder.ops.core.operator import STRING, TensorSpec
 from netbuilder.ops.engines.arrays import aligned_empty, as_flat
 from netbuilder.ops.engines.layouts import HOST, new_buffer
@@ -182,7 +183,22 @@ def _sharing(
         for index, step in enumerate(steps):
             if step.prepared.scratch:
                 sharing.append(Lifetime(_Scratch(step), index, index, step.lane, step.prepared.scratch))
-    return sharing
+    return sharing + _kept_for_gradients(steps, schedule)
+
+
+def _kept_for_gradients(steps: Sequence[Step], schedule: Schedule) -> list[Lifetime[Any]]:
+    """Return the lifetimes of what kernels keep for others."""
+    touched: dict[int, tuple[Kept, list[int]]] = {}
+    for index, step in enumerate(steps):
+        for each in step.prepared.kept:
+            touched.setdefault(id(each), (each, []))[1].append(index)
+    found: list[Lifetime[Any]] = []
+    for each, indices in touched.values():
+        first = steps[indices[0]]
+        found.append(
+            Lifetime(_ForGradient(each, first), indices[0], schedule.end(first.lane, indices), first.lane, each.nbytes)
+        )
+    return found
 
 
 def _pack(lives: Sequence[Lifetime[Any]], steps: Sequence[Step]) -> tuple[list[tuple[Lifetime[Any], int]], int]:
@@ -241,6 +257,21 @@ class _Scratch:
 
     def place(self, plan: MemoryPlan, buffer: Array, step: Step) -> None:
         plan.scratch[id(step)] = buffer
+
+
+@dataclass(slots=True, eq=False)
+class _ForGradient:
+    """What the kernel of a step keeps for that of its gradient."""
+
+    kept: Kept
+    step: Step
+
+    @property
+    def what(self) -> str:
+        return f"kept by {self.step.what} for its gradient"
+
+    def place(self, plan: MemoryPlan, buffer: Array, step: Step) -> None:
+        self.kept.place(buffer)
 
 
 @dataclass(slots=True, eq=False)

@@ -227,6 +227,16 @@ class _Sequence:
         """The peak, and how many steps are at it."""
         return self.peak, sum(int((load == load.max()).sum()) for load in self.load.values() if load.size)
 
+    def release(self) -> None:
+        """Free what it alone has: a value and the step that makes it refer to each other, so nothing else frees them.
+
+        A search makes hundreds of sequences while the garbage collector is paused.
+        """
+        for step in self.steps:
+            for value in step.outputs if step.kind is StepKind.RECOMPUTE else ():
+                if value is not None:
+                    value.producer = None
+
 
 class _Search:
     """Drops values, one after another, where that frees most at the peak for the least work."""
@@ -295,25 +305,35 @@ class _Search:
             return False
         self._patience -= 1
         best: tuple[_Sequence, int] | None = None
-        for key in sorted(self.dropped, key=lambda key: -self._gaps[key].nbytes)[: self._simulations]:
+        dropped = [key for key in reversed(self._gaps) if key in self.dropped]  # of equal sizes, the last comes first
+        for key in sorted(dropped, key=lambda key: -self._gaps[key].nbytes)[: self._simulations]:
             try:
                 found = self._measured(self._build(self.dropped - {key}))
             except _Infeasible:
                 continue
-            if best is None or found.height < best[0].height:
-                best = found, key
+            if best is not None and found.height >= best[0].height:
+                found.release()
+                continue
+            if best is not None:
+                best[0].release()
+            best = found, key
         if best is None:
             return False
-        self.sequence, key = best
+        sequence, key = best
         self.dropped.discard(key)
-        self._note_least()
+        self._accept(sequence)
         self._kept.add(key)
         self._refused = {*self._kept}
         return True
 
-    def _note_least(self) -> None:
-        if self.sequence.peak < self._least.peak:
-            self._least, self._patience = self.sequence, _PATIENCE
+    def _accept(self, sequence: _Sequence) -> None:
+        before = {id(each): each for each in (self.sequence, self._least)}
+        self.sequence = sequence
+        if sequence.peak < self._least.peak:
+            self._least, self._patience = sequence, _PATIENCE
+        for each in before.values():
+            if each is not self._least:
+                each.release()
 
     def reduce_all(self) -> _Sequence:
         """Drop all values that help; return the steps that need the least memory."""
@@ -329,9 +349,10 @@ class _Search:
                 found = None
             if found is not None and found.height < self.sequence.height:
                 self.dropped.update(chosen)
-                self.sequence = found
-                self._note_least()
+                self._accept(found)
                 return
+            if found is not None:
+                found.release()
             if len(chosen) == 1:
                 self._refused.update(chosen)
                 return

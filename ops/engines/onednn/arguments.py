@@ -23,6 +23,7 @@ __all__ = [
     "SavedCopy",
     "Scratch",
     "Sparse",
+    "Workspace",
     "resolve",
     "parts_of",
 ]
@@ -63,6 +64,14 @@ class Persistent:
             self._buffer = aligned_empty(max(self.nbytes, 1))
             self._buffer[:] = 0
         return self._buffer
+
+
+class Workspace(Persistent):
+    """What a primitive writes for that of its gradient, and nothing else reads: see ``Prepared.kept``."""
+
+    def place(self, buffer: Any) -> None:
+        """Use a buffer of the plan's."""
+        self._buffer = buffer
 
 
 class SavedCopy:

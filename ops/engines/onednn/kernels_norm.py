@@ -13,7 +13,7 @@ from netbuilder.ops.core.operator import TensorSpec
 from netbuilder.ops.core.registry import CPU, plain_kernel
 from netbuilder.ops.engines.arrays import aligned_empty
 from netbuilder.ops.engines.onednn import declarations as c
-from netbuilder.ops.engines.onednn.arguments import In, MemoryRef, Out, Persistent, SavedCopy
+from netbuilder.ops.engines.onednn.arguments import In, MemoryRef, Out, Persistent, SavedCopy, Workspace
 from netbuilder.ops.engines.onednn.geometry import channels_last
 from netbuilder.ops.engines.onednn.kernels_eltwise import relu_primitive
 from netbuilder.ops.engines.onednn.kernels_parts import gradient_of_part
@@ -107,7 +107,7 @@ def _prepare_forward(
     else:
         arguments = _arguments(Out(3), variance)
         if made.workspace:
-            arguments[c.WORKSPACE] = Persistent(made.workspace)
+            arguments[c.WORKSPACE] = Workspace(made.workspace)
         if relu:
             for output in (0, 4):
                 ctx.publish(output, _RELU, (made, arguments.get(c.WORKSPACE)))
@@ -460,7 +460,7 @@ def lrn(op: Any, ctx: PlanContext, x: TensorSpec) -> Prepared | None:
         return None
     arguments: dict[int, Any] = {c.SRC: In(0), c.DST: Out(0)}
     if made.workspace:
-        arguments[c.WORKSPACE] = Persistent(made.workspace)
+        arguments[c.WORKSPACE] = Workspace(made.workspace)
     ctx.publish(0, _LRN, (made, arguments.get(c.WORKSPACE)))
     if ctx.published(0, NOT_NEGATIVE):
         ctx.publish(0, NOT_NEGATIVE, True)

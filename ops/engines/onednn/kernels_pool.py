@@ -19,7 +19,7 @@ from netbuilder.ops.core.registry import CPU, plain_kernel
 from netbuilder.ops.engines.arrays import as_flat
 from netbuilder.ops.engines.layouts import convert
 from netbuilder.ops.engines.onednn import declarations as c
-from netbuilder.ops.engines.onednn.arguments import In, Out, Persistent
+from netbuilder.ops.engines.onednn.arguments import In, Out, Workspace
 from netbuilder.ops.engines.onednn.geometry import channels_last, window_arguments
 from netbuilder.ops.engines.onednn.layout import Desc, image_view, orders_of, plain_in, stored_as
 from netbuilder.ops.engines.onednn.precision import types_as_given
@@ -115,7 +115,7 @@ def max_pool(op: Any, ctx: PlanContext, x: TensorSpec) -> Prepared | None:
         return None
     arguments: dict[int, Any] = {c.SRC: In(0), c.DST: Out(0)}
     if pool.primitive.workspace:
-        arguments[c.WORKSPACE] = Persistent(pool.primitive.workspace)
+        arguments[c.WORKSPACE] = Workspace(pool.primitive.workspace)
     if ctx.published(0, NOT_NEGATIVE):
         ctx.publish(0, NOT_NEGATIVE, True)
         if ctx.enabled("kept_maxima"):

@@ -13,7 +13,7 @@ from netbuilder.data.forking import loading
 from netbuilder.ops.core.contexts import Call, PlanContext, Prepared
 from netbuilder.ops.core.operator import TensorSpec
 from netbuilder.ops.engines.onednn import declarations as c
-from netbuilder.ops.engines.onednn.arguments import MemoryRef, Part, Sparse, parts_of, resolve
+from netbuilder.ops.engines.onednn.arguments import MemoryRef, Part, Sparse, Workspace, parts_of, resolve
 from netbuilder.ops.engines.onednn.layout import BlockedLayout, Desc, Exact, View, element_code, layout_of
 from netbuilder.ops.engines.onednn.library import OneDnnError, check, dnnl, limit_cache, threads
 
@@ -378,7 +378,8 @@ def prepared(
         scratch: bytes of the steps' ``Scratch`` memory; the primitives' own scratch memory follows it.
         name: of the steps that are functions, for ``Prepared.name``.
     """
-    own = max([step.primitive.scratch for step in steps if isinstance(step, Step)], default=0)
+    executed = [step for step in steps if isinstance(step, Step)]
+    own = max([step.primitive.scratch for step in executed], default=0)
     start = -(-scratch // 64) * 64
 
     def bind(ins: Sequence[Any], outs: Sequence[Any], memory: Any) -> Call:
@@ -387,8 +388,9 @@ def prepared(
         ]
         return _in_order([call for call in calls if call is not None])
 
+    kept = {id(each): each for step in executed for each in step.arguments.values() if isinstance(each, Workspace)}
     names = dict.fromkeys([name] if name else [])
-    names.update(dict.fromkeys(step.primitive.name for step in steps if isinstance(step, Step)))
+    names.update(dict.fromkeys(step.primitive.name for step in executed))
     return Prepared(
         list(inputs),
         list(outputs),
@@ -398,6 +400,7 @@ def prepared(
         name=" + ".join(names),
         engine="ONEDNN",
         saved_flops=saved_flops,
+        kept=tuple(kept.values()),
     )
 
 

@@ -3,6 +3,7 @@
 import numpy as np
 import pytest
 
+from netbuilder.graph import Net
 from netbuilder.graph.gradient_context import operator_gradient
 from netbuilder.ops.engines import onednn
 from netbuilder.proto import NetDef
@@ -307,3 +308,24 @@ def test_extents_fed_by_the_user_are_read_at_each_run(engines):
         ws.feed("extents", np.int32(extents))
         ws.run_net("net")
         assert [ws.fetch("p").shape[1], ws.fetch("q").shape[1]] == extents
+
+
+@needs_onednn
+def test_what_kernels_keep_for_gradients_is_in_the_arena():
+    net = Net("kept")
+    relu = net.Relu("x", "relu")
+    net.AddExternalOutput(net.AveragedLoss(net.MaxPool(relu, "pool", kernel=2, stride=2), "loss"))
+    net.AddGradientOperators(["loss"])
+    workspace = Workspace()
+    x = np.random.default_rng(0).standard_normal((2, 16, 8, 8), dtype=np.float32)
+    workspace.feed("x", x)
+    workspace.create_net(net, observable="outputs")
+    workspace.run_net(net)
+    (plan,) = workspace.net("kept")._plans[0]
+    forward, backward = (next(i for i, step in enumerate(plan.steps) if step.node.first.op.type == kind)
+                         for kind in ("MaxPool", "MaxPoolGradient"))  # fmt: skip
+    (kept,) = [each for each in plan.memory.placed if each.what.startswith("kept by")]
+    assert (kept.start, kept.end) == (forward, backward)
+    (workspace_memory,) = plan.steps[forward].prepared.kept
+    arena = plan.arena.memory(plan.memory.nbytes)
+    assert np.shares_memory(workspace_memory.buffer, arena[kept.offset : kept.offset + kept.nbytes])

@@ -15,6 +15,7 @@ from typing import Any
 
 from netbuilder.data import read_npz
 from netbuilder.graph.observability import KINDS
+from netbuilder.ops.core.precision import PRECISIONS
 from netbuilder.proto import DeviceError, NetError, OperatorError
 from netbuilder.proto.errors import counted
 from netbuilder.proto.whole_file import write_text
@@ -145,6 +146,11 @@ def _parser() -> argparse.ArgumentParser:
         "(default: as the net says)",
     )
     run.add_argument(
+        "--dtype",
+        choices=PRECISIONS,
+        help="how activations are stored (default: as the net says; float32 for nets of the zoo)",
+    )
+    run.add_argument(
         "--memory-budget",
         metavar="SIZE",
         help="memory of a run, such as 4GiB, or the fraction of what it would take, such as 0.6: values are computed "
@@ -239,16 +245,18 @@ def _load(options: argparse.Namespace) -> Ready:
             raise NetError(f"--observable: only the outputs of a predictor can be fetched; leave it out for {path}")
         if options.memory_budget:
             raise NetError(f"--memory-budget: a predictor has no backward pass to compute for; leave it out for {path}")
+        if options.dtype:
+            raise NetError(f"--dtype: a predictor runs in the type in which it was exported; leave it out for {path}")
         return load_folder(workspace, path, options.batch, given, device=cpu_device(options), trusted=options.trusted)
     if path.is_file() or path.suffix:
         return load_net(
             workspace, path, options.init, given, device=cpu_device(options), trusted=options.trusted,
-            observable=options.observable, memory_budget=options.memory_budget,
+            observable=options.observable, memory_budget=options.memory_budget, dtype=options.dtype,
         )  # fmt: skip
     requested = ZooOptions(
         batch=options.batch or 32, image_size=options.image_size, classes=options.classes,
         training=not options.inference, devices=options.devices, gpu=options.gpu, net_type=options.net_type,
-        observable=options.observable, memory_budget=options.memory_budget,
+        observable=options.observable, memory_budget=options.memory_budget, dtype=options.dtype,
     )  # fmt: skip
     return load_zoo(workspace, options.net, requested)
 

@@ -57,6 +57,21 @@ def test_inference_has_no_gradients(tmp_path):
     assert first["outputs"][0]["shape"] == [2, 16, 32, 32]
 
 
+def test_activations_in_bfloat16(tmp_path, capsys):
+    for dtype in ("float32", "bfloat16"):
+        options = ["--batch", 8, "--observable", "outputs", "--memory", "-o", tmp_path / "m.html"]
+        assert run("resnet8-cifar", *options, "--dtype", dtype, "--json", tmp_path / f"{dtype}.json") == 0
+    wide, narrow = (json.loads((tmp_path / f"{dtype}.json").read_text())["plans"] for dtype in ("float32", "bfloat16"))
+    assert narrow[0]["nbytes"] < 0.8 * wide[0]["nbytes"]
+    capsys.readouterr()
+    net = NetDef(name="net", op=[make_op("Relu", ["x"], ["y"])], external_input=["x"])
+    files.save(tmp_path / "net.pb", net)
+    assert run(tmp_path / "net.pb", "--input", "x=8x8", "--dtype", "bfloat16") == 0
+    (tmp_path / "predictor").mkdir()
+    assert run(tmp_path / "predictor", "--dtype", "bfloat16") == 1
+    assert "--dtype: a predictor runs in the type in which it was exported" in capsys.readouterr().err
+
+
 def test_image_size_and_switches(tmp_path):
     size = ["--image-size", 40, "--batch", 1, "--classes", 7, "--inference", "--numpy", "--no-fuse"]
     assert run("lenet", *size, "--json", tmp_path / "f.json") == 0

@@ -28,6 +28,7 @@ def load_net(
     trusted: bool = False,
     observable: str | None = None,
     memory_budget: str | None = None,
+    dtype: str | None = None,
 ) -> Ready:
     """Create a net from a file.
 
@@ -40,6 +41,7 @@ def load_net(
         trusted: allow all operators; if not, none that touches files, loops, waits or calls Python.
         observable: which blobs can be fetched after a run, see ``Workspace.create_net``.
         memory_budget: of a run, see there.
+        dtype: how activations are stored, see there.
 
     Raises:
         BlobError: the net reads a blob that neither the init net makes nor ``given`` names, or ``given`` names a blob
@@ -71,7 +73,7 @@ def load_net(
             + (" and so on" if len(missing) > 3 else "")
             + (", or the init net that makes them by --init" if init is None else "")
         )
-    name = workspace.create_net(net, observable=observable, memory_budget=memory_budget)
+    name = workspace.create_net(net, observable=observable, memory_budget=memory_budget, dtype=dtype)
     return Ready(workspace, name, frozenset(made))
 
 

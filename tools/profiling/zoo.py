@@ -37,6 +37,7 @@ class ZooOptions:
         net_type: how the net is executed, such as "dag".
         observable: which blobs can be fetched after a run, see ``Workspace.create_net``.
         memory_budget: of a run, see there.
+        dtype: how activations are stored, see ``ModelHelper``; None: float32.
     """
 
     batch: int = 32
@@ -48,6 +49,7 @@ class ZooOptions:
     net_type: str = "dag"
     observable: str | None = None
     memory_budget: str | None = None
+    dtype: str | None = None
 
 
 def load_zoo(workspace: Workspace, name: str, options: ZooOptions) -> Ready:
@@ -91,8 +93,8 @@ def _update(model: ModelHelper) -> object:
     return build_sgd(model, 0.01, momentum=0.9)
 
 
-def _model(name: str) -> ModelHelper:
-    return ModelHelper(name=name, arg_scope={"order": "NCHW"})
+def _model(name: str, options: ZooOptions) -> ModelHelper:
+    return ModelHelper(name=name, arg_scope={"order": "NCHW"}, dtype=options.dtype)
 
 
 def _feed(workspace: Workspace, name: str, options: ZooOptions, scopes: list[str]) -> None:
@@ -109,7 +111,7 @@ def _made(model: ModelHelper) -> frozenset[str]:
 
 
 def _on_one_device(workspace: Workspace, name: str, options: ZooOptions) -> Ready:
-    model = _model(name)
+    model = _model(name, options)
     loss = _forward(model, name, options)
     if options.training:
         model.AddGradientOperators([loss])
@@ -121,7 +123,7 @@ def _on_one_device(workspace: Workspace, name: str, options: ZooOptions) -> Read
 
 
 def _parallel(workspace: Workspace, name: str, options: ZooOptions) -> Ready:
-    model = _model(name)
+    model = _model(name, options)
 
     def forward(model: ModelHelper, loss_scale: float) -> list[Any]:
         loss = _forward(model, name, options)

@@ -47,8 +47,8 @@ _TASKS_HELP = """tasks:
     lstm                a language model over 35 words of a vocabulary of 10,000
     attention           a recurrent cell with attention over 20 words
   other comparisons:
-    predict             an exported ResNet-50, batch 1 and 32, with onnxruntime and
-                        OpenVINO
+    predict             an exported ResNet-50, batch 1 and 32, with onnxruntime
+                        and OpenVINO
     sparse              SparseLengthsSum and its gradient, with embedding_bag
     input               image input, with the libraries it uses in a bare loop
   memory, in a fresh process for each figure, with time:
@@ -57,9 +57,10 @@ _TASKS_HELP = """tasks:
     memory-predict      a net in test mode, with PyTorch
   only netbuilder:
     devices             two CPU devices, and one with the same threads and batch
-    wrapper             the mlp on two CPU devices, fed in each step: by DataParallel,
-                        and by RunNet with prefetch
-    combine-bn          two CPU devices with batch normalization over both, and without
+    wrapper             the mlp on two CPU devices, fed in each step: by
+                        DataParallel, and by RunNet with prefetch
+    combine-bn          two CPU devices, with batch normalization over both, and
+                        without
     growth              time per image by batch, depth, width and devices
     build               time that Parallelize takes for each operator
     busy                the mlp alone, and with a busy loop on each other core
@@ -69,9 +70,9 @@ _TASKS_HELP = """tasks:
 def _parser() -> argparse.ArgumentParser:
     parser = Parser(
         prog="netbuilder-benchmark",
-        description="Run benchmarks and print one line for each. The peers (PyTorch eager and compiled;\n"
-        "onnxruntime and OpenVINO) run alternately with netbuilder, on the same machine with as many\n"
-        "threads, and ratios are to the fastest of them.",
+        description="Run benchmarks and print one line for each. The peers (PyTorch eager and\n"
+        "compiled; onnxruntime and OpenVINO) run alternately with netbuilder, on the\n"
+        "same machine with as many threads, and ratios are to the fastest of them.",
         epilog=_TASKS_HELP,
         formatter_class=argparse.RawDescriptionHelpFormatter,
     )

@@ -66,8 +66,8 @@ COMMANDS = sorted(
 @pytest.mark.parametrize("name", COMMANDS)
 def test_help_explains_every_option_and_fits_the_terminal(name, monkeypatch, capsys):
     parsers = []
-    parse = Parser.parse_args
-    monkeypatch.setattr(Parser, "parse_args", lambda self, *given: [parsers.append(self), parse(self, *given)][1])
+    parse = Parser.parse_known_args
+    monkeypatch.setattr(Parser, "parse_known_args", lambda self, *given: [parsers.append(self), parse(self, *given)][1])
     command = importlib.import_module(f"netbuilder.tools.{name}")
     for columns in (80, 120):
         monkeypatch.setenv("COLUMNS", str(columns))

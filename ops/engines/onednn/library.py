@@ -34,7 +34,7 @@ PATH_VARIABLE = "NETBUILDER_DNNL"
 SWITCH_VARIABLE = "NETBUILDER_ONEDNN"
 
 _OMP_PAUSE_HARD = 2
-_SPIN_VARIABLE, _SPINS = "GOMP_SPINCOUNT", 30_000  # about 0.3 ms
+_SPIN_VARIABLE, _SPINS = "GOMP_SPINCOUNT", 10_000  # about 0.1 ms
 _CACHED_PRIMITIVES = 128  # about 20 MB of code; plans keep the primitives that they use
 _RTLD_NOW = 0x2
 _RTLD_NODELETE = 0x1000  # Linux; OpenMP's workers still spin inside the library when the interpreter unloads it
@@ -170,8 +170,9 @@ def _brief_waits() -> Iterator[None]:
     """Load libgomp such that a thread without work releases its core soon, unless the environment sets this.
 
     libgomp reads the variable once, when it is loaded. By default threads spin for some milliseconds, which keeps the
-    core from others for longer than the next work of a net ever takes to come. If another library has loaded libgomp
-    before, nothing changes.
+    core from others for longer than the next work of a net ever takes to come. Threads also spin at the end of each
+    kernel until the last one has finished; if other programs use the cores, that one may be waiting for the very core
+    on which another spins. If another library has loaded libgomp before, nothing changes.
     """
     chosen = any(os.environ.get(name) for name in (_SPIN_VARIABLE, "OMP_WAIT_POLICY"))
     if not chosen:

@@ -131,3 +131,33 @@ ws.run_operator_once(make_op("Conv", ["x", "w"], ["y"], kernel=3))
 print(ws.fetch("y").shape)
 """
     assert report(code, OMP_NUM_THREADS="2") == "(2, 16, 14, 14)\n"
+
+
+WAITS = """
+import os, time
+import numpy as np
+from netbuilder.proto import NetDef
+from netbuilder.proto.arguments import make_op
+from netbuilder.runtime import Workspace
+before = os.environ.get("GOMP_SPINCOUNT")
+ws = Workspace(threads=2)
+ws.feed("x", np.ones((2, 64, 56, 56), np.float32))
+ws.feed("w", np.ones((64, 64, 3, 3), np.float32))
+ws.create_net(NetDef(name="net", op=[make_op("Conv", ["x", "w"], ["y"], kernel=3)]))
+ws.run_net("net")
+assert os.environ.get("GOMP_SPINCOUNT") == before
+waited = []
+for _ in range(100):
+    ws.run_net("net")
+    start = time.process_time()
+    time.sleep(0.02)
+    waited.append(time.process_time() - start)
+print(sorted(waited)[50])
+"""
+
+
+@needs_onednn
+@pytest.mark.skipif((os.cpu_count() or 1) < 2, reason="libgomp does not spin with more threads than cores")
+def test_waiting_threads_give_up_their_cores_soon():
+    own, long = (float(report(WAITS, OMP_NUM_THREADS="2", **spins)) for spins in ({}, {"GOMP_SPINCOUNT": "30000"}))
+    assert own < long / 2

@@ -35,7 +35,7 @@ from netbuilder.runtime.plan.schedule import dependencies
 from netbuilder.runtime.plan.split_kernels import SplitCall
 from netbuilder.runtime.plan.subgraph_segment import compile_subgraph
 from netbuilder.runtime.plan.values import Step
-from netbuilder.runtime.values.arena import Arena
+from netbuilder.runtime.values.arena import Arena, give_back_freed
 from netbuilder.runtime.values.blob import Blob, Generation
 from netbuilder.runtime.values.buffer_ring import BufferRing, bind_each_buffer
 
@@ -297,6 +297,10 @@ class _ConstantCopy:
         self.step, self.call, self.blob, self.writes = step, call, copied.constant, -1
 
 
+_LARGE_PLAN = 32 << 20
+"""Bytes of an arena from which memory that compilation has freed, such as parameters in their old layouts, matters."""
+
+
 def make_plan(
     net: Runner,
     generation: Generation,
@@ -307,7 +311,10 @@ def make_plan(
 ) -> Plan | None:
     """Compile the longest static segment of operators from ``start``; None if the first operator is dynamic."""
     with loading, collection_paused():
-        return _make_plan(net, generation, start, options, make_blob, arena)
+        made = _make_plan(net, generation, start, options, make_blob, arena)
+    if made is not None and made.memory.nbytes >= _LARGE_PLAN:
+        give_back_freed()
+    return made
 
 
 def _too_large(net: Runner, compilation: Compilation, error: MemoryError) -> BaseException:

@@ -1,5 +1,8 @@
 """Arenas: one run at a time, memory that is freed, concurrent nets."""
 
+import platform
+import subprocess
+import sys
 import threading
 
 import numpy as np
@@ -154,3 +157,19 @@ def test_values_beyond_the_memory_of_the_machine(monkeypatch):
         ShapeError, match=r"net 'large', operator 0: .*do not fit into memory .*1,024.*takes 2,048 bytes"
     ):
         workspace.run_net(net)
+
+
+@pytest.mark.skipif(platform.libc_ver()[0] != "glibc", reason="another C library")
+def test_freed_memory_is_given_back():
+    code = """
+import numpy as np
+from netbuilder.runtime.profile.memory import resident
+from netbuilder.runtime.values.arena import give_back_freed
+blocks = [np.ones(64 << 10, np.uint8) for _ in range(1000)]
+del blocks[:-1]  # the last one keeps the C library from giving back the rest
+before = resident()
+give_back_freed()
+print(before - resident())
+"""
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    assert int(done.stdout) > 30 << 20

@@ -5,16 +5,19 @@ from __future__ import annotations
 import argparse
 import json
 import sys
-from collections.abc import Callable, Iterable, Iterator, Sequence
-from typing import NamedTuple
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from dataclasses import replace
+from typing import Any, NamedTuple
 
+from netbuilder.graph.memory_budget import MemoryBudgetError, parse_budget
+from netbuilder.proto import NetError
 from netbuilder.proto.whole_file import write_text
 from netbuilder.tools.common_options import count
 from netbuilder.tools.parser import Parser, did_you_mean
 from netbuilder.tools.proof.blocks import trained_apart
 from netbuilder.tools.proof.images import IMAGES
-from netbuilder.tools.proof.measure import METHODS, block_rule, difference, supports, trained
-from netbuilder.tools.proof.models import OPTIMIZERS, SAMPLES, TABLES
+from netbuilder.tools.proof.measure import METHODS, block_rule, difference, has_options, supports, trained
+from netbuilder.tools.proof.models import OPTIMIZERS, SAMPLES, TABLES, ProofModel
 from netbuilder.tools.proof.sequences import SEQUENCES
 
 __all__ = ["MODELS", "Entry", "entries", "main"]
@@ -24,15 +27,22 @@ MODELS = {**TABLES, **SEQUENCES, **IMAGES}
 
 DEVICES = (1, 2, 3, 4, 8)
 
+_OPTIONS = ("dtype", "memory_budget", "shared_model")
+
+_BOUNDS = {"float32": 1e-5, "bfloat16": 2**-7}  # bfloat16: the distance of its numbers between 1 and 2
+
 
 class Entry(NamedTuple):
-    """An entry of the table: the difference of a model's parameters from the reference, mostly those of one device."""
+    """An entry of the table: the difference of a model's parameters from the reference, mostly those of one device.
+
+    The difference is None if the memory budget is too small for the model.
+    """
 
     model: str
     optimizer: str
     method: str
     devices: int
-    difference: float
+    difference: float | None
 
 
 def entries(
@@ -41,53 +51,88 @@ def entries(
     devices: Sequence[int],
     steps: int,
     methods: Sequence[str] = ("Parallelize",),
+    options: Mapping[str, Any] | None = None,
 ) -> Iterator[Entry]:
     """Train each model with each optimizer on each number of devices; yield the differences from one device.
 
     The entry of Parallelize for one device is the difference between two runs on it: 0, since runs are reproducible to
     the bit. BMUF gives other parameters than one device; its reference is ``trained_apart``. Methods have no entries
-    for models that they do not support; local SGD has none but for plain SGD, of which alone the mean of the replicas'
-    steps is a step on the whole batch.
+    for models and options that they do not support; local SGD has none but for plain SGD, of which alone the mean of
+    the replicas' steps is a step on the whole batch.
+
+    Args:
+        options: of Parallelize, for all models. The reference has the same ``dtype``, and none of the others.
     """
-    for model in models:
+    options = options or {}
+    for name in models:
+        plain = _with_options(MODELS[name], {key: value for key, value in options.items() if key == "dtype"})
+        model = _with_options(MODELS[name], options)
         for optimizer in optimizers:
-            chosen = MODELS[model], OPTIMIZERS[optimizer]
-            one = trained(*chosen, 1, steps=steps)
+            update = OPTIMIZERS[optimizer]
+            one = trained(plain, update, 1, steps=steps)
             for method in methods:
-                if not supports(method, MODELS[model]) or method == "local SGD" and optimizer != "SGD":
+                if not supports(method, model) or method == "local SGD" and optimizer != "SGD":
                     continue
                 for number in devices:
-                    got = trained(*chosen, number, steps=steps, method=method)
-                    want = trained_apart(*chosen, number, block_rule(number), steps=steps) if method == "BMUF" else one
+                    try:
+                        got = trained(model, update, number, steps=steps, method=method)
+                    except MemoryBudgetError:
+                        yield Entry(name, optimizer, method, number, None)
+                        continue
+                    blocks = method == "BMUF"
+                    want = trained_apart(plain, update, number, block_rule(number), steps=steps) if blocks else one
                     apart = difference(list(got.values()), list(want.values()))
-                    yield Entry(model, optimizer, method, number, apart)
+                    yield Entry(name, optimizer, method, number, apart)
+
+
+def _with_options(model: ProofModel, options: Mapping[str, Any]) -> ProofModel:
+    return replace(model, options={**model.options, **options})
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
     """Print the table as the command line says; return 1 if an entry is above the bound."""
     options = _parser().parse_args(arguments)
+    chosen = {name: getattr(options, name) for name in _OPTIONS if getattr(options, name)}
+    bound = _BOUNDS[options.dtype or "float32"] if options.bound is None else options.bound
+    if without := [method for method in options.methods if not has_options(method, chosen)]:
+        print(f"left out, since these methods have no shared_model: {', '.join(without)}")
     print(_line(["model", "optimizer", "method", *(f"{count} devices" for count in options.devices)]))
     found: list[Entry] = []
-    for entry in entries(options.models, options.optimizers, options.devices, options.steps, options.methods):
+    for entry in entries(options.models, options.optimizers, options.devices, options.steps, options.methods, chosen):
         found.append(entry)
         if len(found) % len(options.devices) == 0:
             row = found[-len(options.devices) :]
-            cells = [entry.model, entry.optimizer, entry.method, *(f"{each.difference:.1e}" for each in row)]
-            print(_line(cells), flush=True)
+            cells = ["-" if each.difference is None else f"{each.difference:.1e}" for each in row]
+            print(_line([entry.model, entry.optimizer, entry.method, *cells]), flush=True)
     if not found:
         print(
             "netbuilder-prove: these methods support none of the models and optimizers; add Parallelize to --methods",
             file=sys.stderr,
         )
         return 1
-    worst = max(found, key=lambda entry: entry.difference)
-    print(
-        f"worst of {len(found)} entries after {options.steps} steps: {worst.difference:.1e}, {worst.model}, "
-        f"{worst.optimizer}, {worst.method}, {worst.devices} devices; the bound is {options.bound:.0e}"
-    )
     if options.json:
         write_text(options.json, json.dumps([entry._asdict() for entry in found], indent=1))
-    if worst.difference > options.bound:
+    return _judge(found, bound, f"{options.steps} steps{_listed(chosen)}")
+
+
+def _listed(chosen: Mapping[str, Any]) -> str:
+    return " with " + ", ".join(f"{name}={value}" for name, value in chosen.items()) if chosen else ""
+
+
+def _judge(found: Sequence[Entry], bound: float, what: str) -> int:
+    """Print the worst entry; return the exit status."""
+    differences = {entry: entry.difference for entry in found if entry.difference is not None}
+    if missing := len(found) - len(differences):
+        print(f"{missing} of {len(found)} entries are missing (-): the memory budget is too small for their models")
+    if not differences:
+        print("netbuilder-prove: the memory budget is too small for all models; give a larger one", file=sys.stderr)
+        return 1
+    worst = max(differences, key=differences.__getitem__)
+    print(
+        f"worst of {len(differences)} entries after {what}: {worst.difference:.1e}, {worst.model}, {worst.optimizer}, "
+        f"{worst.method}, {worst.devices} devices; the bound is {bound:.0e}"
+    )
+    if not differences[worst] <= bound:
         print(f"netbuilder-prove: {worst.difference:.1e} is above the bound", file=sys.stderr)
         return 1
     return 0
@@ -136,7 +181,27 @@ def _parser() -> argparse.ArgumentParser:
     )
     parser.add_argument("--steps", type=count, default=10, metavar="N", help="training steps (default: 10)")
     parser.add_argument(
-        "--bound", type=float, default=1e-5, help="exit with status 1 if a difference is larger (default: 1e-5)"
+        "--dtype",
+        choices=list(_BOUNDS),
+        help="type in which activations are stored, also on the one device that is compared with (default: float32)",
+    )
+    parser.add_argument(
+        "--memory-budget",
+        type=_budget,
+        metavar="SIZE",
+        help="memory of a step on several devices, in bytes or as a fraction such as 0.95; compared with one device "
+        "without a budget",
+    )
+    parser.add_argument(
+        "--shared-model",
+        action="store_true",
+        help="one copy of each parameter for all replicas (Parallelize and DataParallel)",
+    )
+    parser.add_argument(
+        "--bound",
+        type=float,
+        help="exit with status 1 if a difference is larger "
+        f"(default: {', '.join(f'{bound:.0e} with {dtype}' for dtype, bound in _BOUNDS.items())})",
     )
     parser.add_argument("--json", metavar="FILE", help="also write all differences as JSON")
     return parser
@@ -152,6 +217,14 @@ def _some_of(known: Iterable[str]) -> Callable[[str], list[str]]:
         return found
 
     return names
+
+
+def _budget(text: str) -> str:
+    try:
+        parse_budget(text, "--memory-budget")
+    except NetError as error:
+        raise argparse.ArgumentTypeError(str(error).removeprefix("--memory-budget: ")) from None
+    return text
 
 
 def _counts(text: str) -> list[int]:

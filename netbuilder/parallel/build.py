@@ -13,6 +13,7 @@ from netbuilder._renamed import moved_names
 from netbuilder.graph.blob import BlobReference, GradientSlice
 from netbuilder.graph.devices import Devices
 from netbuilder.graph.observability import OUTPUTS
+from netbuilder.graph.rename import rename_in_subgraphs
 from netbuilder.graph.replicas import Replicas, World
 from netbuilder.graph.source import warn_user
 from netbuilder.model import ModelHelper
@@ -286,6 +287,7 @@ def _share_parameters(model: ModelHelper, parameters: Sequence[str], devices: De
         for slot, blob in enumerate(op.input):
             if blob in renaming:
                 op.input[slot] = renaming[blob]
+        rename_in_subgraphs(op, renaming)
     main.external_input[:] = [blob for blob in main.external_input if blob not in renaming]
     _remove_initializers(init_net, renaming)
     for params in (model.params, model.weights, model.biases):

@@ -46,8 +46,8 @@ def dropout_behind(model, loss_scale):
     return [model.Scale(loss, scale=loss_scale)]
 
 
-def trained(devices, forward=lstm, optimizer="momentum", **options):
-    model, record = parallelize(devices, forward, OPTIMIZERS[optimizer])
+def trained(devices, forward=lstm, optimizer="momentum", shared_model=False, **options):
+    model, record = parallelize(devices, forward, OPTIMIZERS[optimizer], shared_model=shared_model)
     workspace, r = Workspace(threads=2, **options), np.random.default_rng(5)
     for number in range(4):
         batch = {
@@ -72,6 +72,14 @@ def test_equal_over_device_counts(optimizer):
     _, _, one = trained([0], optimizer=optimizer)
     for count in (2, 3, 4):
         assert distance(trained(range(count), optimizer=optimizer)[2], one) < 1e-5, count
+
+
+def test_parameters_of_a_shared_model():
+    """Step nets, and the arguments that name their blobs, read the one copy of the parameters, too."""
+    model, record, shared = trained([0, 1, 2], shared_model=True)
+    assert distance(shared, trained([0])[2]) < 1e-5
+    others = {scope + name for scope in record.devices.scopes[1:] for name in record.parameters}
+    assert others and all(others.isdisjoint(blob_names(op)) for op in model.net.Proto().op)
 
 
 def test_uneven_shares():

@@ -26,6 +26,37 @@ def test_the_table_in_small_form(model):
             assert entry.devices == 3 and entry.difference < 1e-5, entry
 
 
+@pytest.mark.parametrize(
+    "options, models, methods",
+    [
+        ({"dtype": "bfloat16"}, ["GRU", "combined BN"], set(METHODS)),
+        ({"memory_budget": "0.95"}, ["embedding inside", "LSTM", "combined BN"], set(METHODS)),
+        ({"shared_model": True}, ["embedding outside", "LSTM", "attention"], {"Parallelize", "DataParallel"}),
+    ],
+)
+def test_options_in_small_form(options, models, methods):
+    bound = prove._BOUNDS[options.get("dtype", "float32")]
+    found = list(prove.entries(models, ["SGD"], [3], 2, list(METHODS), options))
+    assert {entry.method for entry in found} == methods
+    assert {entry.model for entry in found} == set(models)
+    for entry in found:
+        assert entry.difference < bound, entry
+
+
+def test_the_bound_of_bfloat16_notices_what_is_wrong():
+    """Here normalization with each device's statistics; and the type has an effect."""
+    model = MODELS["combined BN"]
+
+    def parameters(devices, **options):
+        changed = dataclasses.replace(model, options={**model.options, **options})
+        return list(trained(changed, OPTIMIZERS["Adagrad"], devices, steps=3).values())
+
+    exact, rounded = parameters(1), parameters(1, dtype="bfloat16")
+    assert difference(rounded, exact) > 1e-4
+    wrong = parameters(3, dtype="bfloat16", combine_spatial_bn=False)
+    assert difference(wrong, rounded) > 2 * prove._BOUNDS["bfloat16"]
+
+
 def test_methods_support_most_models():
     without = {method: {name for name in MODELS if not supports(method, MODELS[name])} for method in METHODS}
     options = {name for name in MODELS if MODELS[name].options}
@@ -83,6 +114,36 @@ def test_the_command_prints_the_table_and_holds_the_bound(tmp_path, capsys):
     assert "is above the bound" in capsys.readouterr().err
 
 
+def test_the_command_says_its_options_and_what_is_left_out(capsys):
+    chosen = ["--models", "embedding inside", "--optimizers", "SGD", "--devices", "2", "--steps", "1", "--shared-model"]
+    assert prove.main([*chosen, "--dtype", "bfloat16"]) == 0
+    without, _, *rows, worst = capsys.readouterr().out.splitlines()
+    assert without == "left out, since these methods have no shared_model: ParallelDo, local SGD, BMUF"
+    assert [row.split()[3] for row in rows] == ["Parallelize", "DataParallel"]
+    assert "after 1 steps with dtype=bfloat16, shared_model=True: " in worst and worst.endswith("the bound is 8e-03")
+
+
+def test_a_budget_that_is_too_small_leaves_entries_out(capsys, tmp_path):
+    path = tmp_path / "table.json"
+    chosen = [
+        "--optimizers",
+        "SGD",
+        "--devices",
+        "1,2",
+        "--steps",
+        "1",
+        "--methods",
+        "Parallelize",
+        "--json",
+        str(path),
+    ]
+    assert prove.main([*chosen, "--models", "both on one table", "--memory-budget", "0.5"]) == 1
+    said = capsys.readouterr()
+    assert said.out.splitlines()[1].split()[-2:] == ["-", "-"] and "2 of 2 entries are missing (-)" in said.out
+    assert "too small for all models; give a larger one" in said.err
+    assert [entry["difference"] for entry in json.loads(path.read_text())] == [None, None]
+
+
 def test_models_that_need_options_of_parallelize(capsys):
     assert prove.main(["--models", "embedding moved out", "--methods", "ParallelDo", "--steps", "1"]) == 1
     assert "these methods support none of the models and optimizers; add Parallelize" in capsys.readouterr().err
@@ -101,6 +162,8 @@ def test_the_measure():
         (["--methods", "Parallel"], "unknown name 'Parallel'; did you mean"),
         (["--devices", "5"], "must be numbers that divide 24"),
         (["--devices", "2,two"], "must be numbers that divide 24"),
+        (["--dtype", "float16"], "argument --dtype: invalid choice: 'float16'"),
+        (["--memory-budget", "1.5"], r"must be a number of bytes, such as .*; got '1.5'"),
     ],
 )
 def test_options(arguments, match, capsys):
@@ -112,9 +175,13 @@ def test_options(arguments, match, capsys):
 def test_commands_of_the_page():
     page = (ROOT / "docs" / "commands.md").read_text(encoding="utf-8")
     lines = [shlex.split(line) for line in re.findall(r"^    (netbuilder-prove.*)", page, re.M)]
+    every = len(MODELS)
     assert [len(prove._parser().parse_args(line[1:]).models) for line in lines] == [
-        len(MODELS),
+        every,
         2,
-        len(MODELS),
-        len(MODELS),
+        every,
+        every,
+        1,
+        every,
+        every,
     ]

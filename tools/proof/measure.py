@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -15,7 +15,7 @@ from netbuilder.model import ModelHelper
 from netbuilder.runtime import Workspace
 from netbuilder.tools.proof.models import ProofModel
 
-__all__ = ["METHODS", "Method", "Values", "block_rule", "difference", "supports", "trained"]
+__all__ = ["METHODS", "Method", "Values", "block_rule", "difference", "has_options", "supports", "trained"]
 
 Values = dict[str, Any]
 Optimizer = Callable[[ModelHelper], Any]
@@ -110,6 +110,10 @@ def _blobs(model: ProofModel, record: Replicas) -> dict[str, str]:
 def _parallel_do(model: ProofModel, optimizer: Optimizer, devices: int) -> Method:
     """Distribute a model by ParallelDo; inputs are fed with the samples first, and transposed on the devices."""
     helper = ModelHelper("proof")
+    if "dtype" in model.options:
+        helper.net.set_activation_dtype(model.options["dtype"])
+    if "memory_budget" in model.options:
+        helper.net.set_memory_budget(model.options["memory_budget"])
     outside = None if model.outside is None else model.outside(helper)
     before = {str(param) for param in helper.params}
     inputs = model.batch(np.random.default_rng(0))
@@ -188,6 +192,7 @@ def _in_blocks(model: ProofModel, optimizer: Optimizer, rule: BlockRule, devices
         block_momentum=rule.momentum,
         nesterov=rule.lookahead > 0,
         block_iterations=rule.iterations,
+        **model.options,
     )
     return _of_replicas(model, helper, record)
 
@@ -202,16 +207,22 @@ METHODS: dict[str, Callable[[ProofModel, Optimizer, int], Method]] = {
 """Name -> how a model is distributed over devices."""
 
 
+_OPTIONS = {method: frozenset({"dtype", "memory_budget"}) for method in ("ParallelDo", "local SGD", "BMUF")}
+"""Methods that have only some options of Parallelize."""
+
+
 def supports(method: str, model: ProofModel) -> bool:
     """Whether a model can be distributed so.
 
-    ParallelDo has no options of Parallelize, a DataParallel no parameters that are made before its replicas, and
-    block-wise updates have neither.
+    ParallelDo and block-wise updates have few options of Parallelize; a DataParallel and block-wise updates have no
+    parameters that are made before the replicas.
     """
-    if method == "Parallelize":
-        return True
-    without_options = method == "DataParallel" or not model.options
-    return without_options and (method == "ParallelDo" or model.outside is None)
+    return has_options(method, model.options) and (model.outside is None or method in ("Parallelize", "ParallelDo"))
+
+
+def has_options(method: str, options: Iterable[str]) -> bool:
+    """Whether a method has these options of Parallelize."""
+    return _OPTIONS.get(method, frozenset(options)).issuperset(options)
 
 
 def difference(got: Sequence[Any], want: Sequence[Any]) -> float:

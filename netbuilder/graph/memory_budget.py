@@ -55,7 +55,7 @@ def parse_budget(value: Any, where: str) -> int | float:
             return number / 100
         if unit == "" and 0 < number <= 1:
             return number
-        if unit in _UNITS and number * _UNITS[unit] >= 1:
+        if unit in _UNITS and number * _UNITS[unit] >= 1 and (unit or number.is_integer()):
             return int(number * _UNITS[unit])
     raise NetError(
         f"{where}: memory_budget must be a number of bytes, such as 4294967296 or '4GiB', or a fraction above 0 and at "

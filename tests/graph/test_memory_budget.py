@@ -18,7 +18,7 @@ def test_budgets(value, expected):
 
 
 @pytest.mark.parametrize(
-    "value", [0, -1, 0.0, 1.5, True, None, "", "GiB", "4 GiB more", "-1", "0", "0%", "101%", "1e9", [1], b"4GiB"]
+    "value", [0, -1, 0.0, 1.5, True, None, "", "GiB", "4 GiB more", "-1", "0", "0%", "101%", "1.5", "1e9", [1], b"4GiB"]
 )
 def test_what_is_no_budget(value):
     with pytest.raises(NetError, match=r"here: memory_budget must be a number of bytes, .* or '60%'; got"):

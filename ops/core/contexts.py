@@ -27,7 +27,7 @@ __all__ = [
     "Deferred",
     "Demand",
     "GradientContext",
-    "Kept",
+    "KeptMemory",
     "Layout",
     "PlanContext",
     "Prepared",
@@ -177,7 +177,7 @@ class Deferred:
     kept = RenamedMember("saved")
 
 
-class Kept(Protocol):
+class KeptMemory(Protocol):
     """Memory in which a kernel keeps something for another one; before ``bind`` the plan may say where it is."""
 
     nbytes: int
@@ -237,7 +237,7 @@ class Prepared:
     rows: Sequence[Sequence[int]] = ()
     saved_flops: int = 0
     seconds: float | None = None
-    kept: Sequence[Kept] = ()
+    kept: Sequence[KeptMemory] = ()
     checkpoints: Checkpoints | None = None
 
     later = RenamedMember("deferred")

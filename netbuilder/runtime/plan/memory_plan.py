@@ -16,7 +16,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from netbuilder.graph.lifetimes import Lifetime, live_bytes, load_of, pack_into_arena
-from netbuilder.ops.core.contexts import Kept
+from netbuilder.ops.core.contexts import KeptMemory
 from netbuilder.ops.core.operator import STRING, TensorSpec
 from netbuilder.ops.engines.arrays import aligned_empty, as_flat
 from netbuilder.ops.engines.layouts import HOST, new_buffer
@@ -188,7 +188,7 @@ def _sharing(
 
 def _kept_for_gradients(steps: Sequence[Step], schedule: Schedule) -> list[Lifetime[Any]]:
     """Return the lifetimes of what kernels keep for others."""
-    touched: dict[int, tuple[Kept, list[int]]] = {}
+    touched: dict[int, tuple[KeptMemory, list[int]]] = {}
     for index, step in enumerate(steps):
         for each in step.prepared.kept:
             touched.setdefault(id(each), (each, []))[1].append(index)
@@ -263,7 +263,7 @@ class _Scratch:
 class _ForGradient:
     """What the kernel of a step keeps for that of its gradient."""
 
-    kept: Kept
+    kept: KeptMemory
     step: Step
 
     @property

@@ -12,11 +12,13 @@ from typing import Any
 from netbuilder._renamed import moved_names
 from netbuilder.graph.blob import BlobReference, GradientSlice
 from netbuilder.graph.devices import Devices
+from netbuilder.graph.gc_paused import collection_paused
 from netbuilder.graph.observability import OUTPUTS
 from netbuilder.graph.rename import rename_in_subgraphs
 from netbuilder.graph.replicas import Replicas, World
 from netbuilder.graph.source import warn_user
 from netbuilder.model import ModelHelper
+from netbuilder.model.rollback import restore_on_error
 from netbuilder.parallel.accumulate import accumulate_gradients
 from netbuilder.parallel.backward import (
     add_backward_pass,
@@ -57,21 +59,25 @@ Builder = Callable[[ModelHelper], Any]
 
 @dataclass(frozen=True)
 class Request:
-    """The checked arguments of a call of Parallelize."""
+    """The checked arguments of a call of Parallelize or Parallelize_BMUF."""
 
     devices: Devices
     build_input: Builder
     build_forward: Callable[[ModelHelper, float], Any]
-    update: Builder | None
-    optimize: Builder | None
-    post_sync: Builder | None
-    before_gradients: Builder | None
-    transform: Callable[[ModelHelper, int, str, int], Any] | None
-    broadcasts_computed: bool
     use_nccl: bool
-    shared_model: bool
-    peer_access: PeerAccess | None
+    peer_access: PeerAccess
     debug_info: str
+    net_type: str
+    num_threads_per_device: int
+    dtype: str | None = None
+    memory_budget: Any = None
+    update: Builder | None = None
+    optimize: Builder | None = None
+    post_sync: Builder | None = None
+    before_gradients: Builder | None = None
+    transform: Callable[[ModelHelper, int, str, int], Any] | None = None
+    broadcasts_computed: bool = False
+    shared_model: bool = False
     weighted_shares: bool = False
     accumulate_steps: int = 1
     outside_from_bytes: int | None = None
@@ -93,7 +99,20 @@ class Request:
 
 
 def build(model: ModelHelper, request: Request) -> Replicas:
-    """Build the replicas that ``request`` describes in ``model``; return the record, which the main net stores."""
+    """Build the replicas that ``request`` describes in ``model``; return the record, which the main net stores.
+
+    After an exception the model is in its former state.
+    """
+    with restore_on_error(model), collection_paused():
+        model.net.set_type(request.net_type, request.num_threads_per_device * len(request.devices))
+        if request.memory_budget is not None:
+            model.net.set_memory_budget(request.memory_budget)
+        if request.dtype is not None:
+            model.net.set_activation_dtype(request.dtype)
+        return _build(model, request)
+
+
+def _build(model: ModelHelper, request: Request) -> Replicas:
     before = model.GetAllParams("")
     set_device_attributes(model, request.devices)
     losses = build_replicas(

@@ -75,11 +75,9 @@ class ParallelDo:
             )
         settings.check_flags(use_nccl=use_nccl)
         self.devices = settings.choose_devices(devices, settings.check_device_type(device_type))
-        if use_nccl and len(self.devices) > 1:
-            settings.warn_of_nccl(self.devices.is_cpu)
         self.outputs: list[BlobReference] = []  # references to the merged outputs, in the order of ``write_output``
         self._model = model
-        self._use_nccl = use_nccl and not self.devices.is_cpu
+        self._use_nccl = settings.choose_nccl(use_nccl, self.devices)
         self.name = str(model.net.NextBlob(model.net.Name() + SEPARATOR + name))
         self._start: NetDef | None = None  # the net before the block
         self._ended = False

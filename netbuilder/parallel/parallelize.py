@@ -6,11 +6,9 @@ from collections.abc import Callable, Iterable, Mapping
 from typing import Any
 
 from netbuilder.graph.blob import blob_name
-from netbuilder.graph.gc_paused import collection_paused
 from netbuilder.graph.replicas import Replicas
 from netbuilder.graph.source import user_source
 from netbuilder.model import ModelHelper
-from netbuilder.model.rollback import restore_on_error
 from netbuilder.ops.engines.peers import can_access_peer
 from netbuilder.parallel import settings
 from netbuilder.parallel.build import Request, build
@@ -126,28 +124,32 @@ def Parallelize(
 
     After an exception, raised by a builder too, the model is in its former state.
     """
-    settings.check_scope()
-    settings.check_model(model_helper_obj)
-    settings.check_builders(
-        input_builder_fun=input_builder_fun,
-        forward_pass_builder_fun=forward_pass_builder_fun,
-        param_update_builder_fun=param_update_builder_fun,
-        optimizer_builder_fun=optimizer_builder_fun,
-        post_sync_builder_fun=post_sync_builder_fun,
-        pre_grad_net_transformer_fun=pre_grad_net_transformer_fun,
-        net_transformer_fun=net_transformer_fun,
-    )
-    settings.check_flags(
-        broadcast_computed_params=broadcast_computed_params,
-        optimize_gradient_memory=optimize_gradient_memory,
-        dynamic_memory_management=dynamic_memory_management,
-        use_nccl=use_nccl,
-        cpu_device=cpu_device,
-        ideep=ideep,
-        shared_model=shared_model,
-        combine_spatial_bn=combine_spatial_bn,
-        weighted_shares=weighted_shares,
-        reduce_update_broadcast=reduce_update_broadcast,
+    settings.check_call(
+        model_helper_obj,
+        builders={
+            "input_builder_fun": input_builder_fun,
+            "forward_pass_builder_fun": forward_pass_builder_fun,
+            "param_update_builder_fun": param_update_builder_fun,
+            "optimizer_builder_fun": optimizer_builder_fun,
+            "post_sync_builder_fun": post_sync_builder_fun,
+            "pre_grad_net_transformer_fun": pre_grad_net_transformer_fun,
+            "net_transformer_fun": net_transformer_fun,
+        },
+        flags={
+            "broadcast_computed_params": broadcast_computed_params,
+            "optimize_gradient_memory": optimize_gradient_memory,
+            "dynamic_memory_management": dynamic_memory_management,
+            "use_nccl": use_nccl,
+            "cpu_device": cpu_device,
+            "ideep": ideep,
+            "shared_model": shared_model,
+            "combine_spatial_bn": combine_spatial_bn,
+            "weighted_shares": weighted_shares,
+            "reduce_update_broadcast": reduce_update_broadcast,
+        },
+        net_type=net_type,
+        num_threads_per_device=num_threads_per_device,
+        peer_access=peer_access,
     )
     if optimize_gradient_memory and dynamic_memory_management:
         raise NetError("give optimize_gradient_memory or dynamic_memory_management, not both: they exclude each other")
@@ -166,20 +168,23 @@ def Parallelize(
             else "use_nccl=True, which sums on all devices"
         )
         raise NetError(f"reduce_update_broadcast=True cannot be combined with {other}; give one of them")
-    settings.check_executor(num_threads_per_device, net_type)
-    settings.check_peer_access(peer_access)
     settings.check_accumulation(accumulate_steps)
     settings.check_outside_from_bytes(outside_from_bytes)
-    chosen = settings.choose_devices(devices, PROTO_CPU if cpu_device else PROTO_CUDA)
     if combine_spatial_bn and param_update_builder_fun is None and optimizer_builder_fun is None:
         raise NetError(
             "combine_spatial_bn=True is for training: without param_update_builder_fun or optimizer_builder_fun the "
             "net has only the forward pass, in which batch normalization must use the running statistics (is_test=1)"
         )
-    if use_nccl and len(chosen) > 1:
-        settings.warn_of_nccl(bool(cpu_device))
+    chosen = settings.choose_devices(devices, PROTO_CPU if cpu_device else PROTO_CUDA)
     request = Request(
         devices=chosen,
+        use_nccl=settings.choose_nccl(use_nccl, chosen),
+        peer_access=peer_access or can_access_peer,
+        debug_info=user_source(),
+        net_type=net_type,
+        num_threads_per_device=num_threads_per_device,
+        dtype=dtype,
+        memory_budget=memory_budget,
         build_input=input_builder_fun,
         build_forward=forward_pass_builder_fun,
         update=param_update_builder_fun,
@@ -188,10 +193,7 @@ def Parallelize(
         before_gradients=pre_grad_net_transformer_fun,
         transform=net_transformer_fun,
         broadcasts_computed=broadcast_computed_params,
-        use_nccl=use_nccl and not cpu_device,
         shared_model=shared_model,
-        peer_access=peer_access or can_access_peer,
-        debug_info=user_source(),
         weighted_shares=weighted_shares or accumulate_steps > 1,
         accumulate_steps=accumulate_steps,
         outside_from_bytes=outside_from_bytes,
@@ -200,13 +202,7 @@ def Parallelize(
         reduce_update_broadcast=reduce_update_broadcast,
         combines_batch_norm=combine_spatial_bn,
     )
-    with restore_on_error(model_helper_obj), collection_paused():
-        model_helper_obj.net.set_type(net_type, num_threads_per_device * len(request.devices))
-        if memory_budget is not None:
-            model_helper_obj.net.set_memory_budget(memory_budget)
-        if dtype is not None:
-            model_helper_obj.net.set_activation_dtype(dtype)
-        return build(model_helper_obj, request)
+    return build(model_helper_obj, request)
 
 
 def Parallelize_CPU(*args: Any, **kwargs: Any) -> Replicas:

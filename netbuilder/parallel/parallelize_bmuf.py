@@ -8,11 +8,9 @@ from typing import Any
 
 from netbuilder.graph.blob import blob_name
 from netbuilder.graph.block_updates import BlockRule
-from netbuilder.graph.gc_paused import collection_paused
 from netbuilder.graph.replicas import Replicas
 from netbuilder.graph.source import user_source
 from netbuilder.model import ModelHelper
-from netbuilder.model.rollback import restore_on_error
 from netbuilder.ops.engines.peers import can_access_peer
 from netbuilder.parallel import settings
 from netbuilder.parallel.block_update import BlockRequest
@@ -115,27 +113,28 @@ def Parallelize_BMUF(
     Source: Chen and Huo, "Scalable training of deep learning machines by incremental block training with intra-block
     parallel optimization and blockwise model-update filtering", ICASSP 2016.
     """
-    settings.check_scope()
-    settings.check_model(model_helper_obj)
-    settings.check_builders(
-        input_builder_fun=input_builder_fun,
-        forward_pass_builder_fun=forward_pass_builder_fun,
-        param_update_builder_fun=param_update_builder_fun,
-        optimizer_builder_fun=None,
+    settings.check_call(
+        model_helper_obj,
+        builders={
+            "input_builder_fun": input_builder_fun,
+            "forward_pass_builder_fun": forward_pass_builder_fun,
+            "param_update_builder_fun": param_update_builder_fun,
+        },
+        flags={
+            "use_nccl": use_nccl,
+            "nesterov": nesterov,
+            "optimize_gradient_memory": optimize_gradient_memory,
+            "reset_momentum_sgd": reset_momentum_sgd,
+            "cpu_device": cpu_device,
+            "weighted_shares": weighted_shares,
+        },
+        net_type=net_type,
+        num_threads_per_device=num_threads_per_device,
+        peer_access=peer_access,
     )
     if param_update_builder_fun is None:
         raise TypeError("param_update_builder_fun must be a function, got None: replicas train on their own")
-    settings.check_flags(
-        use_nccl=use_nccl,
-        nesterov=nesterov,
-        optimize_gradient_memory=optimize_gradient_memory,
-        reset_momentum_sgd=reset_momentum_sgd,
-        cpu_device=cpu_device,
-        weighted_shares=weighted_shares,
-    )
     settings.refuse_unsupported(rendezvous=(rendezvous, rendezvous is not None, "several hosts"))
-    settings.check_executor(num_threads_per_device, net_type)
-    settings.check_peer_access(peer_access)
     chosen = settings.choose_devices(devices, PROTO_CPU if cpu_device else PROTO_CUDA)
     if isinstance(add_blobs_to_sync, (str, bytes)):
         raise TypeError(f"add_blobs_to_sync must be a list, got the single string {add_blobs_to_sync!r}")
@@ -154,33 +153,23 @@ def Parallelize_BMUF(
         warmup_iterations=_count("warmup_iterations", warmup_iterations, least=0),
         master=_master(master_device, chosen.ids),
     )
-    if use_nccl and len(chosen) > 1:
-        settings.warn_of_nccl(bool(cpu_device))
     request = Request(
         devices=chosen,
+        use_nccl=settings.choose_nccl(use_nccl, chosen),
+        peer_access=peer_access or can_access_peer,
+        debug_info=user_source(),
+        net_type=net_type,
+        num_threads_per_device=num_threads_per_device,
+        dtype=dtype,
+        memory_budget=memory_budget,
         build_input=input_builder_fun,
         build_forward=forward_pass_builder_fun,
         update=param_update_builder_fun,
-        optimize=None,
-        post_sync=None,
-        before_gradients=None,
-        transform=None,
-        broadcasts_computed=False,
-        use_nccl=use_nccl and not cpu_device,
-        shared_model=False,
-        peer_access=peer_access or can_access_peer,
-        debug_info=user_source(),
         weighted_shares=weighted_shares,
         shares_memory=optimize_gradient_memory,
         block=BlockRequest(rule, tuple(map(blob_name, add_blobs_to_sync or ())), reset_momentum_sgd),
     )
-    with restore_on_error(model_helper_obj), collection_paused():
-        model_helper_obj.net.set_type(net_type, num_threads_per_device * len(chosen))
-        if memory_budget is not None:
-            model_helper_obj.net.set_memory_budget(memory_budget)
-        if dtype is not None:
-            model_helper_obj.net.set_activation_dtype(dtype)
-        return build(model_helper_obj, request)
+    return build(model_helper_obj, request)
 
 
 def Parallelize_CPU_BMUF(*args: Any, **kwargs: Any) -> Replicas:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import inspect
 import os
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any
 
 from netbuilder._renamed import moved_names
@@ -21,6 +21,7 @@ from netbuilder.runtime import NET_TYPES
 __all__ = [
     "check_accumulation",
     "check_builders",
+    "check_call",
     "check_executor",
     "check_device_type",
     "check_flags",
@@ -30,12 +31,30 @@ __all__ = [
     "check_peer_access",
     "check_scope",
     "choose_devices",
+    "choose_nccl",
     "refuse_unsupported",
-    "warn_of_nccl",
     "wrapper_devices",
 ]
 
 __getattr__ = moved_names(__name__, {"refuse_later_arguments": ":refuse_unsupported"})
+
+
+def check_call(
+    model: Any,
+    *,
+    builders: Mapping[str, Any],
+    flags: Mapping[str, Any],
+    net_type: Any,
+    num_threads_per_device: Any,
+    peer_access: Any,
+) -> None:
+    """Check the arguments that Parallelize and Parallelize_BMUF have in common; raise what the functions below do."""
+    check_scope()
+    check_model(model)
+    check_builders(**builders)
+    check_flags(**flags)
+    check_executor(num_threads_per_device, net_type)
+    check_peer_access(peer_access)
 
 
 def check_model(model: Any) -> None:
@@ -92,7 +111,7 @@ def check_builders(**builders: Any) -> None:
         NetError: both update builders are given, or the signature of a builder takes other arguments.
         TypeError: a builder is not callable.
     """
-    if builders["param_update_builder_fun"] is not None and builders["optimizer_builder_fun"] is not None:
+    if builders["param_update_builder_fun"] is not None and builders.get("optimizer_builder_fun") is not None:
         raise NetError(
             "give param_update_builder_fun (called once per device) or optimizer_builder_fun (called once), not both"
         )
@@ -165,16 +184,18 @@ def check_device_type(device_type: Any) -> int:
     return int(device_type)
 
 
-def warn_of_nccl(cpu_device: bool) -> None:
-    """Warn what runs instead of NCCL."""
-    if cpu_device:
+def choose_nccl(use_nccl: bool, devices: Devices) -> bool:
+    """Return whether a net gets NCCL's operators, which are for GPUs; warn what runs instead of NCCL."""
+    if devices.is_cpu:
         text = "NCCL exchanges values between GPUs; gradients of replicas on the CPU are exchanged by sums and copies"
     else:
         text = (
             "the net gets NCCLAllreduce and NCCLBroadcast operators, but this version has no engine for NCCL and "
             "computes them by sums on one GPU and copies; use_nccl=False spreads the sums over the GPUs"
         )
-    warn_user(f"use_nccl=True: {text}")
+    if use_nccl and len(devices) > 1:
+        warn_user(f"use_nccl=True: {text}")
+    return use_nccl and not devices.is_cpu
 
 
 def check_executor(num_threads_per_device: Any, net_type: Any) -> None:

@@ -87,6 +87,7 @@ setup(
         "gpu": GPU,
         "onnx": ONNX,
         "plot": PLOT,
+        "redis": ["redis>=5"],
         "test": TEST + TRAIN + DATA + ONNX,
         "train": TRAIN,
     },

@@ -47,11 +47,13 @@ _EXPORTS = {
         "ArgumentError",
         "BlobError",
         "DeviceError",
+        "DistributedError",
         "GradientError",
         "NetError",
         "OperatorError",
         "ParseError",
         "ShapeError",
+        "StoreTimeoutError",
     ],
     "netbuilder.runtime": ["LossReader", "Prefetch", "Workspace"],
 }
@@ -90,11 +92,13 @@ if TYPE_CHECKING:
     from netbuilder.proto import ArgumentError as ArgumentError
     from netbuilder.proto import BlobError as BlobError
     from netbuilder.proto import DeviceError as DeviceError
+    from netbuilder.proto import DistributedError as DistributedError
     from netbuilder.proto import GradientError as GradientError
     from netbuilder.proto import NetError as NetError
     from netbuilder.proto import OperatorError as OperatorError
     from netbuilder.proto import ParseError as ParseError
     from netbuilder.proto import ShapeError as ShapeError
+    from netbuilder.proto import StoreTimeoutError as StoreTimeoutError
     from netbuilder.runtime import LossReader as LossReader
     from netbuilder.runtime import Prefetch as Prefetch
     from netbuilder.runtime import Workspace as Workspace

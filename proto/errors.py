@@ -4,11 +4,13 @@ __all__ = [
     "ArgumentError",
     "BlobError",
     "DeviceError",
+    "DistributedError",
     "GradientError",
     "NetError",
     "OperatorError",
     "ParseError",
     "ShapeError",
+    "StoreTimeoutError",
     "UsageError",
     "counted",
 ]
@@ -50,6 +52,14 @@ class ParseError(NetError):
 
 class DeviceError(RuntimeError):
     """A device, or a library that drives it, is missing; the message says what to install."""
+
+
+class DistributedError(RuntimeError):
+    """The processes of a run disagree, one of them is missing or has failed, or what connects them does not answer."""
+
+
+class StoreTimeoutError(DistributedError, TimeoutError):
+    """A key did not appear in a store in time; the message names the key and the store."""
 
 
 class OperatorError(RuntimeError):

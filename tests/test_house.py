@@ -160,6 +160,7 @@ DISTRIBUTIONS = {
     "numpy": "numpy",
     "hypothesis": "hypothesis",
     "onnx": "onnx",
+    "redis": "redis",
     "simplejpeg": "simplejpeg",
     "tensorboardX": "tensorboardX",
     "threadpoolctl": "threadpoolctl",

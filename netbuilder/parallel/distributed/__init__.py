@@ -1,0 +1,5 @@
+"""Data parallelism over processes: how they find one another, check that they agree, and are launched."""
+
+from netbuilder.parallel.distributed.rendezvous import Rendezvous
+
+__all__ = ["Rendezvous"]

@@ -1,0 +1,145 @@
+"""Rank and number of processes, as launchers state them in the environment."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+from netbuilder.proto import NetError
+
+__all__ = ["ATTEMPT", "ENGINE", "LOCAL_RANK", "LOCAL_SIZE", "RANK", "RUN_ID", "SECRET", "STORE", "WORLD_SIZE"]
+__all__ += ["Place", "place_in"]
+
+RANK = "NETBUILDER_RANK"
+WORLD_SIZE = "NETBUILDER_WORLD_SIZE"
+LOCAL_RANK = "NETBUILDER_LOCAL_RANK"
+LOCAL_SIZE = "NETBUILDER_LOCAL_SIZE"
+RUN_ID = "NETBUILDER_RUN_ID"
+ENGINE = "NETBUILDER_ENGINE"
+STORE = "NETBUILDER_STORE"
+"""Address of the store, as ``open_store`` takes it."""
+SECRET = "NETBUILDER_STORE_SECRET"
+"""What a store over TCP asks for, in hexadecimal digits."""
+ATTEMPT = "NETBUILDER_ATTEMPT"
+"""How often the job has been started before: 0 at first."""
+
+
+@dataclass(frozen=True)
+class Place:
+    """The place of a process among all.
+
+    Args:
+        launcher: what started it, for messages.
+        rank: its number among all processes, from 0 on.
+        size: how many there are.
+        local_rank: its number among those of its host.
+        local_size: how many its host has.
+        run_id: text that another run does not have; "" where the launcher gives none.
+    """
+
+    launcher: str
+    rank: int = 0
+    size: int = 1
+    local_rank: int = 0
+    local_size: int = 1
+    run_id: str = ""
+
+
+@dataclass(frozen=True)
+class _Launcher:
+    """Variables that a launcher sets; it has started the process if the first two are there."""
+
+    name: str
+    rank: str
+    size: str
+    local_rank: str
+    local_size: str
+    run_id: tuple[str, ...] = ()
+
+    def place(self, environment: Mapping[str, str]) -> Place:
+        rank, size = self._number(environment, self.rank), self._number(environment, self.size)
+        if not 0 <= rank < size:
+            raise NetError(
+                f"{self.rank}={rank} in the environment, set by {self.name}, must lie in [0, {size}), since "
+                f"{self.size}={size}"
+            )
+        local_rank, local_size = self._local(environment)
+        run_id = ".".join(environment[name] for name in self.run_id if environment.get(name))
+        return Place(self.name, rank, size, local_rank, local_size, run_id)
+
+    def _number(self, environment: Mapping[str, str], name: str) -> int:
+        text = environment.get(name)
+        if text is None:
+            raise NetError(f"{self.rank} is set in the environment, as by {self.name}, but {name} is not; set both")
+        try:
+            return int(text)
+        except ValueError:
+            raise NetError(f"{name} in the environment must be a whole number, got {text!r}") from None
+
+    def _local(self, environment: Mapping[str, str]) -> tuple[int, int]:
+        """Return rank and number of processes on this host; (0, 1) where the launcher does not state them."""
+        if self.local_rank not in environment:
+            return 0, 1
+        rank = self._number(environment, self.local_rank)
+        if self.local_size not in environment:
+            return rank, rank + 1
+        if self.name == "srun":
+            return rank, max(rank + 1, _tasks_here(environment, self.local_size))
+        return rank, max(rank + 1, self._number(environment, self.local_size))
+
+
+# In the order in which they count: mpiexec inside a job of Slurm, say, has Slurm's variables, too.
+_LAUNCHERS = (
+    _Launcher("netbuilder-launch", RANK, WORLD_SIZE, LOCAL_RANK, LOCAL_SIZE, (RUN_ID, ATTEMPT)),
+    _Launcher(
+        "mpiexec of Open MPI",
+        "OMPI_COMM_WORLD_RANK",
+        "OMPI_COMM_WORLD_SIZE",
+        "OMPI_COMM_WORLD_LOCAL_RANK",
+        "OMPI_COMM_WORLD_LOCAL_SIZE",
+        ("PMIX_NAMESPACE",),
+    ),
+    _Launcher("mpiexec (PMI)", "PMI_RANK", "PMI_SIZE", "MPI_LOCALRANKID", "MPI_LOCALNRANKS"),
+    _Launcher(
+        "srun",
+        "SLURM_PROCID",
+        "SLURM_STEP_NUM_TASKS",  # in a step only: a batch script has SLURM_PROCID=0 and is one process
+        "SLURM_LOCALID",
+        "SLURM_STEP_TASKS_PER_NODE",
+        ("SLURM_JOB_ID", "SLURM_STEP_ID", "SLURM_RESTART_COUNT"),
+    ),
+    _Launcher(
+        "torchrun",
+        "RANK",
+        "WORLD_SIZE",
+        "LOCAL_RANK",
+        "LOCAL_WORLD_SIZE",
+        ("TORCHELASTIC_RUN_ID", "TORCHELASTIC_RESTART_COUNT"),
+    ),
+)
+
+
+def place_in(environment: Mapping[str, str]) -> Place:
+    """Return the place that a launcher's variables state; without any, this is the only process.
+
+    Raises:
+        NetError: a variable is missing or wrong; the message names it and the launcher.
+    """
+    found = [launcher for launcher in _LAUNCHERS if _started_by(launcher, environment)]
+    return found[0].place(environment) if found else Place("no launcher")
+
+
+def _tasks_here(environment: Mapping[str, str], name: str) -> int:
+    """Return the number of tasks on this node from Slurm's list, such as "2(x3),1"; 0 if it cannot be read."""
+    counts: list[int] = []
+    for count, times in re.findall(r"(\d+)(?:\(x(\d+)\))?", environment[name]):
+        counts += [int(count)] * int(times or 1)
+    node = environment.get("SLURM_NODEID", "")
+    return counts[int(node)] if node.isdecimal() and int(node) < len(counts) else 0
+
+
+def _started_by(launcher: _Launcher, environment: Mapping[str, str]) -> bool:
+    if launcher.rank == "SLURM_PROCID":
+        return launcher.rank in environment and launcher.size in environment
+    return launcher.rank in environment

@@ -1,0 +1,54 @@
+"""Stores: keys and bytes that the processes of a run share, in memory, in a folder, on Redis, or over TCP."""
+
+from __future__ import annotations
+
+import urllib.parse
+
+from netbuilder.ops.engines.stores.file import FileStore
+from netbuilder.ops.engines.stores.memory import MemoryStore
+from netbuilder.ops.engines.stores.redis import RedisStore
+from netbuilder.ops.engines.stores.store import DEFAULT_TIMEOUT, Store
+from netbuilder.ops.engines.stores.tcp import TcpStore, TcpStoreServer
+from netbuilder.proto.errors import NetError
+
+__all__ = [
+    "DEFAULT_TIMEOUT",
+    "FileStore",
+    "MemoryStore",
+    "RedisStore",
+    "Store",
+    "TcpStore",
+    "TcpStoreServer",
+    "open_store",
+]
+
+
+def open_store(address: str, *, secret: bytes | None = None) -> Store:
+    """Open the store that an address names.
+
+    Args:
+        address: ``file:FOLDER``, ``redis://[:PASSWORD@]HOST[:PORT][/DB]``, ``tcp://HOST:PORT`` or ``memory:``.
+        secret: for ``tcp:``, what the server of the store asks for.
+
+    Raises:
+        NetError: the address is none of these.
+        DeviceError: a package is missing.
+        DistributedError: the store does not answer.
+    """
+    parts = urllib.parse.urlsplit(address)
+    try:
+        port, database = parts.port, int(parts.path.strip("/") or 0) if parts.scheme == "redis" else 0
+    except ValueError as error:
+        raise NetError(f"store {address!r}: {error}") from None
+    host = parts.hostname or "127.0.0.1"
+    if parts.scheme == "file" and (parts.netloc + parts.path):
+        return FileStore(parts.netloc + urllib.parse.unquote(parts.path))
+    if parts.scheme == "redis":
+        return RedisStore(host, port or 6379, password=parts.password, db=database)
+    if parts.scheme == "tcp" and port is not None:
+        return TcpStore(host, port, secret=secret or b"")
+    if parts.scheme == "memory":
+        return MemoryStore()
+    raise NetError(
+        f"store {address!r}: must be file:FOLDER, redis://HOST:PORT, tcp://HOST:PORT or memory:, such as file:/tmp/run7"
+    )

@@ -59,6 +59,10 @@ class Pattern(enum.Enum):
         "the first is the gradient of an activation, in place; the second that of the normalization before it, with "
         "the inputs X, scale, dY, mean, deviation"
     )
+    STATISTICS_GRADIENT = (
+        "the first is the gradient of an activation; the second sums its result over a part of a batch, for the "
+        "normalization before the activation, with the inputs X, mean, deviation, dY"
+    )
 
 
 @renamed_arguments(optimisation="optimization")
@@ -70,8 +74,9 @@ class Fusion:
         pattern: the relation of the two.
         first: the type of the first operator, or the types of the operators of an earlier fusion.
         second: the type of the second operator.
-        make: ``make(op, ctx, *specs) -> Prepared | None``; is given the main operator (of NORMALIZATION_GRADIENT the
-            second one, else the first) and the specs of the fused kernel's inputs; returns None if it does not apply.
+        make: ``make(op, ctx, *specs) -> Prepared | None``; is given the main operator (the second one if the
+            first is a gradient, else the first) and the specs of the fused kernel's inputs; returns None if it does not
+            apply.
         optimization: the name that switches it off, of ``netbuilder.runtime.plan.optimizations``.
         inputs: the number of inputs that the first part must have; None for any number.
     """

@@ -182,9 +182,34 @@ def test_kernels_are_fused_around_the_exchange():
              if not step.moves]  # fmt: skip
     names = [name for name, _ in steps]
     assert names.count("SpatialBN+Relu") == 4 and names.count("SpatialBN") == 2 and names.count("Sum+Relu") == 2
+    assert names.count("ChannelBackpropStats+ReluGradient") == 4 and names.count("ChannelBackpropStats") == 2
+    assert names.count("ReluGradient") == 2  # after the sum
     for name, kernel in steps:
-        if name in ("SpatialBN", "SpatialBN+Relu", "ChannelStats", "ChannelBackpropStats", "SpatialBNGradient"):
+        if "Channel" in name or "SpatialBN" in name:
             assert "onednn" in kernel, (name, kernel)
+
+
+@pytest.mark.skipif(not onednn.available(), reason="needs oneDNN")
+@pytest.mark.parametrize("observable", ["outputs", "all"])
+@pytest.mark.parametrize("options", [{}, {"dtype": "bfloat16"}, {"weighted_shares": True}], ids=str)
+def test_the_fused_gradient_changes_nothing_but_rounding(options, observable):
+    """Also where all gradients can be fetched: that of the Relu's input is the same to the bit in the first step."""
+    found = []
+    for without in ((), ("relu_gradient_stats",)):
+        model, record = parallelize(range(2), chain, OPTIMIZERS["momentum"], **COMBINED, **options)
+        workspace, rng = Workspace(threads=2), np.random.default_rng(0)
+        for scope in record.devices.scopes:
+            workspace.feed(scope + "data", rng.normal(size=(4, 3, 8, 8)).astype(np.float32))
+            workspace.feed(scope + "label", rng.integers(0, 4, 4).astype(np.int32))
+        workspace.run_net_once(model.param_init_net)
+        workspace.create_net(model.net, observable=observable, without=without)
+        workspace.run_net(model.net)
+        gradient = workspace.fetch("cpu_1/bn3_grad") if observable == "all" else None
+        workspace.run_net(model.net, 2)
+        found.append((all_values(record, workspace), gradient))
+    assert distance(found[0][0], found[1][0]) < (1e-2 if "dtype" in options else 1e-6)
+    if observable == "all":
+        np.testing.assert_array_equal(found[0][1], found[1][1])
 
 
 # The net.

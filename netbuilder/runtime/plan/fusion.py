@@ -8,7 +8,9 @@ A value is visible if it is the last version of its name and the name is observa
 - ACCUMULATE: a ``Conv`` and the ``Sum`` of its output with an earlier value, whose buffer the result overwrites;
 - NORMALIZATION_GRADIENT: ``ReluGradient`` and the ``SpatialBNGradient`` after it. Where the value between them is
   visible, and overwrites the one before it, it becomes a deferred value: a fetch computes it from the inputs of the
-  ``ReluGradient``.
+  ``ReluGradient``;
+- STATISTICS_GRADIENT: ``ReluGradient`` and the ``ChannelBackpropStats`` that reads its result, of a normalization over
+  several devices. The kernel writes the results of both.
 
 A ``Dropout`` in test mode is removed: operators that read its output read its input instead.
 
@@ -74,12 +76,13 @@ class _Matcher:
         self._last, self._hidden, self._enabled = last, hidden, enabled
         self._by_trigger: dict[str, list[Fusion]] = {}  # by the type of the operator at whose visit it is tried
         for fusion in fusions:
-            gradient = fusion.pattern is Pattern.NORMALIZATION_GRADIENT
-            self._by_trigger.setdefault(fusion.first[0] if gradient else fusion.second, []).append(fusion)
+            trigger = fusion.first[0] if fusion.pattern in _OF_GRADIENTS else fusion.second
+            self._by_trigger.setdefault(trigger, []).append(fusion)
         self._fuse_by = {
             Pattern.CHAIN: self._fuse_chain,
             Pattern.ACCUMULATE: self._fuse_sum,
             Pattern.NORMALIZATION_GRADIENT: self._fuse_normalization_gradient,
+            Pattern.STATISTICS_GRADIENT: self._fuse_statistics_gradient,
         }
         self._nodes: list[Node | None] = list(nodes)
         self._index = {id(node): i for i, node in enumerate(nodes)}
@@ -209,13 +212,7 @@ class _Matcher:
         if target is None or target.first.op_def.type != fusion.second or target.inputs[2] is not between:
             return False
         front = target.first
-        forward = self._origin.get(id(y))
-        normalized = self._origin.get(id(target.inputs[3]))
-        if front.device != relu.first.device or forward is None:
-            return False
-        if f"{forward.first.op_def.type}Gradient" != relu.first.op_def.type:
-            return False
-        if self._origin.get(id(forward.inputs[0])) is not normalized:
+        if not self._undoes_activation_after(target.inputs[3], relu, target):
             return False
         if visible and before.version == 0 and before.blob is not None:
             return False  # an external input, which a plan must not alter
@@ -240,6 +237,47 @@ class _Matcher:
             self._maker[id(value)] = node
         self._readers[id(before)] = [index if i == own else i for i in self._readers[id(before)]]
         return True
+
+    def _fuse_statistics_gradient(self, relu: Node, fusion: Fusion) -> bool:
+        """Fuse the gradient of an activation with the sums over it for the normalization before the activation."""
+        between, before = relu.outputs[0], relu.inputs[1]
+        readers = [self._nodes[i] for i in self._readers.get(id(between), ())]
+        stats = next((node for node in readers if node is not None and node.first.op_def.type == fusion.second), None)
+        if stats is None or stats.inputs[3] is not between or not self._undoes_activation_after(
+            stats.inputs[1], relu, stats
+        ):  # fmt: skip
+            return False
+        if any(value.version for value in stats.outputs):
+            return False  # they are written earlier than before
+        x, mean, deviation = (self._replacement.get(id(value), value) for value in stats.inputs[:3])
+
+        def maker(ctx: Any, *specs: Any) -> Prepared | None:
+            return fusion.make(stats.first.op, ctx, *specs)
+
+        inputs, outputs = [x, mean, deviation, before], [between, *stats.outputs]
+        node = Node([stats.first, relu.first], inputs, outputs, maker, originals=[relu, stats])
+        own, old = self._index[id(relu)], self._index[id(stats)]
+        self._nodes[own], self._nodes[old] = node, None
+        self._index[id(node)] = own
+        for value in outputs:
+            self._maker[id(value)] = node
+        for value in (x, mean, deviation):
+            self._readers[id(value)] = [own if i == old else i for i in self._readers[id(value)]]
+        self._readers[id(between)].remove(old)
+        return True
+
+    def _undoes_activation_after(self, mean: Value, relu: Node, target: Node) -> bool:
+        """Whether the operator that ``relu`` is the gradient of reads what the normalization with ``mean`` writes."""
+        forward = self._origin.get(id(relu.inputs[0]))
+        return (
+            target.first.device == relu.first.device
+            and forward is not None
+            and f"{forward.first.op_def.type}Gradient" == relu.first.op_def.type
+            and self._origin.get(id(forward.inputs[0])) is self._origin.get(id(mean))
+        )
+
+
+_OF_GRADIENTS = (Pattern.NORMALIZATION_GRADIENT, Pattern.STATISTICS_GRADIENT)
 
 
 def _can_begin(fusion: Fusion, front: Node) -> bool:

@@ -56,6 +56,10 @@ OPTIMIZATIONS: Mapping[str, Optimization] = MappingProxyType({
         "ReluGradient and the SpatialBNGradient after it run as one kernel; the gradient between them, if it can be "
         "fetched, is computed then", joins=True,
     ),
+    "relu_gradient_stats": Optimization(
+        "ReluGradient and the ChannelBackpropStats after it, of a SpatialBN over several devices, run as one kernel",
+        ROUNDING, joins=True,
+    ),
     "sum_relu": Optimization("a Sum of two values and the Relu after it run as one kernel", joins=True),
     "fc_relu": Optimization("FC and the Relu after it run as one kernel", joins=True),
     "conv_relu": Optimization(

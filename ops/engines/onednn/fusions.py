@@ -9,7 +9,7 @@ from netbuilder.ops.engines.engine import Fusion, Pattern
 from netbuilder.ops.engines.onednn.kernels_conv import fused_conv
 from netbuilder.ops.engines.onednn.kernels_dense import fused_fc_relu
 from netbuilder.ops.engines.onednn.kernels_eltwise import fused_sum_relu
-from netbuilder.ops.engines.onednn.kernels_norm import fused_bn_relu, fused_bn_relu_gradient
+from netbuilder.ops.engines.onednn.kernels_norm import fused_bn_relu, fused_bn_relu_gradient, fused_relu_gradient_stats
 
 __all__ = ["FUSIONS"]
 
@@ -39,5 +39,12 @@ FUSIONS = (
         "SpatialBNGradient",
         fused_bn_relu_gradient,
         "bn_relu_gradient",
+    ),
+    Fusion(
+        Pattern.STATISTICS_GRADIENT,
+        ("ReluGradient",),
+        "ChannelBackpropStats",
+        fused_relu_gradient_stats,
+        "relu_gradient_stats",
     ),
 )

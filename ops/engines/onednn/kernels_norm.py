@@ -1,24 +1,32 @@
-"""SpatialBN, alone and fused with the Relu after it, and LRN, forward and backward, on oneDNN."""
+"""SpatialBN, alone and fused with the Relu after it, forward and backward, on oneDNN."""
 
 from __future__ import annotations
 
 import math
 from collections.abc import Sequence
+from functools import partial
 from typing import Any
 
 import numpy as np
 
 from netbuilder.ops.core.contexts import Call, Deferred, PlanContext, Prepared
 from netbuilder.ops.core.operator import TensorSpec
-from netbuilder.ops.core.registry import CPU, plain_kernel
 from netbuilder.ops.engines.arrays import aligned_empty
 from netbuilder.ops.engines.onednn import declarations as c
-from netbuilder.ops.engines.onednn.arguments import In, MemoryRef, Out, Persistent, SavedCopy, Workspace
+from netbuilder.ops.engines.onednn.arguments import (
+    Constant,
+    In,
+    MemoryRef,
+    Out,
+    Persistent,
+    SavedCopy,
+    Workspace,
+)
 from netbuilder.ops.engines.onednn.geometry import channels_last
 from netbuilder.ops.engines.onednn.kernels_eltwise import relu_primitive
-from netbuilder.ops.engines.onednn.kernels_parts import gradient_of_part
-from netbuilder.ops.engines.onednn.layout import Desc, View, image_view, orders_of
-from netbuilder.ops.engines.onednn.precision import types_as_given
+from netbuilder.ops.engines.onednn.kernels_parts import gradient_of_part, serves_gradient
+from netbuilder.ops.engines.onednn.layout import Desc, View, image_view
+from netbuilder.ops.engines.onednn.precision import orders_as_given
 from netbuilder.ops.engines.onednn.primitive import (
     NOT_NEGATIVE,
     Primitive,
@@ -29,7 +37,13 @@ from netbuilder.ops.engines.onednn.primitive import (
     prepared,
 )
 
-__all__ = ["fused_bn_relu", "fused_bn_relu_gradient", "lrn", "lrn_gradient", "spatial_bn", "spatial_bn_gradient"]
+__all__ = [
+    "fused_bn_relu",
+    "fused_bn_relu_gradient",
+    "fused_relu_gradient_stats",
+    "spatial_bn",
+    "spatial_bn_gradient",
+]
 
 _VARIANCE = "onednn batch variance"
 _RELU = "onednn relu after batch normalization"
@@ -66,8 +80,8 @@ def fused_bn_relu(
 ) -> Prepared | None:
     """Prepare a SpatialBN with the Relu that follows it; output 0 is the Relu's.
 
-    In training, the mask of the Relu is published with outputs 0 and 4, for ``fused_bn_relu_gradient``, except for a
-    part of a batch: between its gradient and that of the Relu there is an exchange.
+    In training, the mask of the Relu is published with outputs 0 and 4, for ``fused_bn_relu_gradient`` or, for a part
+    of a batch, ``fused_relu_gradient_stats``.
 
     Args:
         op: the SpatialBN.
@@ -85,9 +99,8 @@ def _prepare_forward(
         return None
     view = image_view(x.shape, channels_last(op))
     flags = c.USE_SCALE | c.USE_SHIFT | (c.FUSE_RELU if relu and not test else 0)
-    given = test or parts
-    prop = c.FORWARD_INFERENCE if given else c.FORWARD_TRAINING
-    all_flags = flags | (c.GLOBAL_STATS if given else 0)
+    prop = c.FORWARD_INFERENCE if test or parts and not relu else c.FORWARD_TRAINING
+    all_flags = flags | (c.GLOBAL_STATS if test or parts else 0)
     made = _forward_over(ctx, prop, x, view, float(op.epsilon), all_flags)
     if made is None:
         return None
@@ -100,19 +113,18 @@ def _prepare_forward(
     variance = Persistent(4 * channel.size)
     count = x.size // channel.size
     data, epsilon = made.desc(c.SRC, view), float(op.epsilon)
-    steps: list[Any]
+    arguments = _arguments(Out(3), variance)
+    if made.workspace:
+        arguments[c.WORKSPACE] = Workspace(made.workspace)
+    if relu:
+        for output in (0, 4):
+            ctx.publish(output, _RELU, (made, arguments.get(c.WORKSPACE)))
+    steps: list[Any] = [Step(made, arguments)]
     if parts:
-        found = _of_parts(float(op.momentum), epsilon, count * op.num_batches, variance)
-        steps = [found, Step(made, _arguments(Out(3), variance))]
+        steps.insert(0, _of_parts(float(op.momentum), epsilon, count * op.num_batches, variance))
     else:
-        arguments = _arguments(Out(3), variance)
-        if made.workspace:
-            arguments[c.WORKSPACE] = Workspace(made.workspace)
-        if relu:
-            for output in (0, 4):
-                ctx.publish(output, _RELU, (made, arguments.get(c.WORKSPACE)))
         ctx.publish(4, _VARIANCE, variance)
-        steps = [Step(made, arguments), _running(float(op.momentum), epsilon, count, variance)]
+        steps.append(_running(float(op.momentum), epsilon, count, variance))
     if relu:
         steps.append(_with_nan(ctx, data, epsilon, Out(3), variance))
     result = prepared(inputs, [spec, channel, channel, channel, channel], steps, inplace=[(3, 1), (4, 2)])
@@ -235,8 +247,7 @@ def _forward_over(
         made: Primitive | None = _forward(prop, data, epsilon, flags, threads=ctx.threads)
         return made
 
-    orders = (orders_of(x, view, code) for code in types_as_given(ctx, x))
-    return first_fast(make, ((order,) for of_type in orders for order in of_type))
+    return first_fast(make, ((order,) for order in orders_as_given(ctx, view, x)))
 
 
 def _running(momentum: float, epsilon: float, count: int, variance: Persistent) -> Any:
@@ -353,26 +364,14 @@ def fused_bn_relu_gradient(
 def _prepare_gradient(
     op: Any, ctx: PlanContext, x: TensorSpec, scale: TensorSpec, dy: TensorSpec, *, relu: bool
 ) -> Prepared | None:
-    if not _serves(x) or x.ndim < 3 or bool(op.is_test) or dy.dtype != np.float32 or op.num_batches > 1:
+    if not serves_gradient(x, dy) or bool(op.is_test) or op.num_batches > 1:
         return None
-    view = image_view(x.shape, channels_last(op))
-    flags, epsilon = c.USE_SCALE | c.USE_SHIFT | (c.FUSE_RELU if relu else 0), float(op.epsilon)
-    workspace = None
-    if relu:
-        found = ctx.published(4, _RELU)
-        if found is None:
-            return None
-        forward, workspace = found
-    else:
-        forward = _forward_over(ctx, c.FORWARD_TRAINING, x, view, epsilon, flags)
-    if forward is None:
+    view, epsilon = image_view(x.shape, channels_last(op)), float(op.epsilon)
+    found = _backward_after(ctx, x, view, epsilon, relu_of=4 if relu else None)
+    if found is None:
         return None
-    spec = forward.spec(c.SRC, x, view)
-    data = forward.desc(c.SRC, view)
-    made = _backward(data, data, epsilon, flags, forward, threads=ctx.threads)
-    if made is None:
-        return None
-    channel = TensorSpec((view.dims[1],), x.dtype)
+    made, arguments = found
+    spec, channel = made.spec(c.SRC, x, view), TensorSpec((view.dims[1],), x.dtype)
     variance = ctx.published(4, _VARIANCE)
     inputs: list[TensorSpec | None] = [spec, scale.plain, spec, channel, None]
     steps: list[Any] = []
@@ -380,14 +379,69 @@ def _prepare_gradient(
         inputs[4] = channel
         variance = Persistent(4 * channel.size)
         steps.append(_variance_from_inverse(epsilon, variance))
-    arguments: dict[int, Any] = {
-        c.SRC: In(0), c.SCALE: In(1), c.DIFF_DST: In(2), c.MEAN: In(3), c.VARIANCE: variance,
-        c.DIFF_SRC: Out(0), c.DIFF_SCALE: Out(1), c.DIFF_SHIFT: Out(2),
-    }  # fmt: skip
-    if workspace is not None:
-        arguments[c.WORKSPACE] = workspace
+    arguments |= {c.SCALE: In(1), c.DIFF_DST: In(2), c.MEAN: In(3), c.VARIANCE: variance}
     steps.append(Step(made, arguments))
     return prepared(inputs, [spec, channel, channel], steps, inplace=[(2, 0)])
+
+
+def fused_relu_gradient_stats(
+    op: Any, ctx: PlanContext, x: TensorSpec, mean: TensorSpec, inverse: TensorSpec, dy: TensorSpec
+) -> Prepared | None:
+    """Prepare ReluGradient and the ChannelBackpropStats after it, for a part of a batch, in one pass.
+
+    The outputs are the gradient of the Relu's input, which is exact, and those of ChannelBackpropStats: the primitive
+    is given a variance and a scale of 1. None unless the forward operator published the mask of the Relu.
+
+    Args:
+        op: the ChannelBackpropStats.
+        ctx: of the plan.
+        x, mean, inverse: as in ChannelBackpropStats.
+        dy: gradient of the Relu's output.
+    """
+    if not serves_gradient(x, dy):
+        return None
+    view = image_view(x.shape, channels_last(op))
+    found = _backward_after(ctx, x, view, 0.0, relu_of=2, flags=c.GLOBAL_STATS)
+    if found is None:
+        return None
+    made, arguments = found
+    spec, channel = made.spec(c.SRC, x, view), TensorSpec((view.dims[1],), x.dtype)
+    one = Constant(np.ones(channel.size, np.float32))
+    arguments |= {c.SCALE: one, c.DIFF_DST: In(3), c.MEAN: In(1), c.VARIANCE: one}
+
+    def normalize(inputs: Sequence[Any], outputs: Sequence[Any], scratch: Any) -> Call:
+        return partial(np.multiply, outputs[1], inputs[2], outputs[1])
+
+    inputs = [spec, channel, channel, spec]
+    return prepared(inputs, [spec, channel, channel], [Step(made, arguments), normalize], inplace=[(3, 0)])
+
+
+def _backward_after(
+    ctx: PlanContext, x: TensorSpec, view: View, epsilon: float, *, relu_of: int | None, flags: int = 0
+) -> tuple[Primitive, dict[int, Any]] | None:
+    """Return the primitive of the gradient, and the arguments that it always has; None if there is none.
+
+    Args:
+        ctx: of the plan.
+        x, view: of the normalization.
+        epsilon: of the gradient.
+        relu_of: the input with which the forward operator published the mask of the Relu; None: without Relu.
+        flags: further flags.
+    """
+    flags |= c.USE_SCALE | c.USE_SHIFT | (0 if relu_of is None else c.FUSE_RELU)
+    forward = mask = None
+    if relu_of is None:
+        forward = _forward_over(ctx, c.FORWARD_TRAINING, x, view, epsilon, flags)
+    elif (found := ctx.published(relu_of, _RELU)) is not None:
+        forward, mask = found
+    if forward is None:
+        return None
+    data = forward.desc(c.SRC, view)
+    made = _backward(data, data, epsilon, flags, forward, threads=ctx.threads)
+    if made is None:
+        return None
+    arguments: dict[int, Any] = {c.SRC: In(0), c.DIFF_SRC: Out(0), c.DIFF_SCALE: Out(1), c.DIFF_SHIFT: Out(2)}
+    return made, arguments if mask is None else {**arguments, c.WORKSPACE: mask}
 
 
 def _variance_from_inverse(epsilon: float, variance: Persistent) -> Any:
@@ -403,98 +457,3 @@ def _variance_from_inverse(epsilon: float, variance: Persistent) -> Any:
         return call
 
     return bind
-
-
-@cached
-def _lrn_forward(data: Desc, size: int, alpha: float, beta: float, bias: float) -> Primitive:
-    return compile_primitive(
-        "lrn_forward", c.FORWARD_TRAINING, c.LRN_ACROSS_CHANNELS, data.handle, data.handle, size, alpha, beta, bias
-    )
-
-
-@cached
-def _lrn_backward(data: Desc, size: int, alpha: float, beta: float, bias: float, hint: Primitive) -> Primitive:
-    return compile_primitive(
-        "lrn_backward", c.LRN_ACROSS_CHANNELS, data.handle, data.handle, data.handle, size, alpha, beta, bias, hint=hint
-    )
-
-
-_LRN = "onednn lrn"
-
-
-def _lrn_parameters(op: Any) -> tuple[int, float, float, float]:
-    return int(op.size), float(op.alpha), float(op.beta), float(op.bias)
-
-
-def _lrn_over(op: Any, ctx: PlanContext, x: TensorSpec, view: View) -> Primitive | None:
-    """Return the forward primitive for the first layout of X in which it and the backward one are fast."""
-    parameters, slow = _lrn_parameters(op), None
-    for code in types_as_given(ctx, x):
-        for data in orders_of(x, view, code):
-            forward = _lrn_forward(data, *parameters, threads=ctx.threads)
-            if forward is None or forward.slow:
-                continue
-            backward = _lrn_backward(data, *parameters, forward, threads=ctx.threads)
-            if backward is not None and not backward.slow:
-                return forward
-            slow = slow or forward
-    return slow
-
-
-def lrn(op: Any, ctx: PlanContext, x: TensorSpec) -> Prepared | None:
-    """Prepare LRN: X -> Y, [scale]; None if the scale is read in each run, because oneDNN does not compute it."""
-    if x.dtype != np.float32 or x.ndim != 4 or x.size == 0:
-        return None
-    demand = ctx.demand(1, (0,)) if op.n_out > 1 else "never"
-    if demand == "run":
-        return None
-    if op.size % 2 == 0:
-        return None  # the longer half of such a window is before the channel in oneDNN, and after it in Caffe2
-    if op.size == 1:
-        return None  # oneDNN 3.2 crashes while it compiles the gradient for channels last
-    view = image_view(x.shape, channels_last(op))
-    if op.size > 5 and view.dims[1] % 16:
-        return None  # oneDNN 3.2 computes a wrong gradient for channels last
-    made = _lrn_over(op, ctx, x, view)
-    if made is None:
-        return None
-    arguments: dict[int, Any] = {c.SRC: In(0), c.DST: Out(0)}
-    if made.workspace:
-        arguments[c.WORKSPACE] = Workspace(made.workspace)
-    ctx.publish(0, _LRN, (made, arguments.get(c.WORKSPACE)))
-    if ctx.published(0, NOT_NEGATIVE):
-        ctx.publish(0, NOT_NEGATIVE, True)
-    spec = made.spec(c.SRC, x, view)
-    y_spec = made.spec(c.DST, x.plain, view)
-    result = prepared([spec], [y_spec, None][: op.n_out], [Step(made, arguments)])
-    if demand == "fetch":
-        result.deferred = {1: Deferred(lambda: _lrn_scale(op, ctx.run, x.plain), (0,))}
-    return result
-
-
-def _lrn_scale(op: Any, run: Any, x: TensorSpec) -> Prepared:
-    """Prepare the scale of LRN alone, by the plain kernel."""
-    plain = plain_kernel("LRN", CPU)
-    assert plain is not None
-
-    def bind(inputs: Sequence[Any], outputs: Sequence[Any], scratch: Any) -> Call:
-        return lambda: np.copyto(outputs[0], plain(op, run, inputs[0])[1])
-
-    return Prepared([x], [x], bind, name="plain")
-
-
-def lrn_gradient(op: Any, ctx: PlanContext, x: TensorSpec, y: TensorSpec, dy: TensorSpec) -> Prepared | None:
-    """Prepare LRNGradient: X, Y, dY -> dX; None unless the forward operator published its primitive."""
-    found = ctx.published(1, _LRN)
-    if found is None or dy.dtype != np.float32:
-        return None
-    forward, workspace = found
-    view = image_view(x.shape, channels_last(op))
-    spec = forward.spec(c.SRC, x.plain, view)
-    made = _lrn_backward(forward.desc(c.SRC, view), *_lrn_parameters(op), forward, threads=ctx.threads)
-    if made is None or made.slow:
-        return None  # the plain kernel is faster than the library's reference
-    arguments: dict[int, Any] = {c.SRC: In(0), c.DIFF_DST: In(2), c.DIFF_SRC: Out(0)}
-    if workspace is not None:
-        arguments[c.WORKSPACE] = workspace
-    return prepared([spec, None, spec], [spec], [Step(made, arguments)])

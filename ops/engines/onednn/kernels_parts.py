@@ -18,15 +18,16 @@ from netbuilder.ops.engines.onednn.arguments import In, MemoryRef, Out, Persiste
 from netbuilder.ops.engines.onednn.convolutions import any_order, backward_weights, forward
 from netbuilder.ops.engines.onednn.geometry import channels_last
 from netbuilder.ops.engines.onednn.kernels_eltwise import binary
-from netbuilder.ops.engines.onednn.layout import Desc, View, image_view, orders_of, per_channel, plain_in, row_major
+from netbuilder.ops.engines.onednn.layout import Desc, View, image_view, per_channel, plain_in, row_major
 from netbuilder.ops.engines.onednn.library import dnnl
-from netbuilder.ops.engines.onednn.precision import types_as_given
+from netbuilder.ops.engines.onednn.precision import orders_as_given
 from netbuilder.ops.engines.onednn.primitive import PostOp, Primitive, Step, post_argument, prepared
 
-__all__ = ["channel_backprop_stats", "channel_stats", "gradient_of_part"]
+__all__ = ["channel_backprop_stats", "channel_stats", "gradient_of_part", "serves_gradient"]
 
 
-def _serves(x: TensorSpec, *others: TensorSpec) -> bool:
+def serves_gradient(x: TensorSpec, *others: TensorSpec) -> bool:
+    """Whether the library has sums and gradients of a normalization over images like ``x``: in float32, not empty."""
     return x.size > 0 and 3 <= x.ndim <= 5 and all(spec.dtype == np.float32 for spec in (x, *others))
 
 
@@ -39,25 +40,22 @@ def _products(ctx: PlanContext, view: View, x: TensorSpec, *others: TensorSpec) 
     filter_view = row_major((channels, 1, 1, *[1] * axes))
     sums = plain_in(row_major((channels,)), c.F32)
     window = ((1,) * axes, *[(0,) * axes] * 3)
-    for code in types_as_given(ctx, x, *others):
-        weights = any_order(filter_view, c.F32)
-        for data in orders_of(x, view, code):
-            hint_weights = any_order(filter_view, code)
-            hint = forward(
-                "convolution", data, hint_weights, sums, data, window, False, (), threads=ctx.threads
-            )  # fmt: skip
-            if hint is None:
-                continue
-            made = backward_weights("convolution", data, weights, sums, data, window, hint, threads=ctx.threads)
-            if made is not None and "jit_dw" in made.name:
-                found: Primitive = made
-                return found
+    weights = any_order(filter_view, c.F32)
+    for data in orders_as_given(ctx, view, x, *others):
+        hint_weights = any_order(filter_view, data.code)
+        hint = forward("convolution", data, hint_weights, sums, data, window, False, (), threads=ctx.threads)
+        if hint is None:
+            continue
+        made = backward_weights("convolution", data, weights, sums, data, window, hint, threads=ctx.threads)
+        if made is not None and "jit_dw" in made.name:
+            found: Primitive = made
+            return found
     return None
 
 
 def channel_stats(op: Any, ctx: PlanContext, x: TensorSpec, *weight: TensorSpec) -> Prepared | None:
     """Prepare ChannelStats: X, [weight] -> sum, sumsq, [count]."""
-    if not _serves(x):
+    if not serves_gradient(x):
         return None
     view = image_view(x.shape, channels_last(op))
     made = _products(ctx, view, x)
@@ -91,7 +89,7 @@ def channel_backprop_stats(
     op: Any, ctx: PlanContext, x: TensorSpec, mean: TensorSpec, inverse: TensorSpec, dy: TensorSpec
 ) -> Prepared | None:
     """Prepare ChannelBackpropStats: X, mean, inverse deviation, dY -> dscale, dbias."""
-    if not _serves(x, mean, inverse, dy):
+    if not serves_gradient(x, mean, inverse, dy):
         return None
     view = image_view(x.shape, channels_last(op))
     made = _products(ctx, view, x, dy)
@@ -138,7 +136,7 @@ def gradient_of_part(
         x, scale, dy, mean, inverse: its inputs.
         sums: the gradients of scale and bias summed over all parts, and possibly the count and the weight.
     """
-    if not _serves(x, scale, dy) or op.num_batches <= 1 or bool(op.is_test) or len(sums) < 2:
+    if not serves_gradient(x, scale, dy) or op.num_batches <= 1 or bool(op.is_test) or len(sums) < 2:
         return None
     view = image_view(x.shape, channels_last(op))
     made = _linear_over(ctx, view, x, dy)
@@ -185,13 +183,12 @@ def gradient_of_part(
 
 def _linear_over(ctx: PlanContext, view: View, x: TensorSpec, dy: TensorSpec) -> tuple[Primitive, Desc] | None:
     """Return the primitive for (X * a + b + dY) * c with a, b and c per channel, and the description of these."""
-    for code in types_as_given(ctx, x, dy):
-        for data in orders_of(x, view, code):
-            channels = per_channel(data)
-            post = (PostOp("add", channels), PostOp("add", data), PostOp("multiply", channels))
-            made = binary(c.BINARY_MUL, data, channels, post, threads=ctx.threads)
-            if made is not None and not made.slow:
-                return made, channels
+    for data in orders_as_given(ctx, view, x, dy):
+        channels = per_channel(data)
+        post = (PostOp("add", channels), PostOp("add", data), PostOp("multiply", channels))
+        made = binary(c.BINARY_MUL, data, channels, post, threads=ctx.threads)
+        if made is not None and not made.slow:
+            return made, channels
     return None
 
 

@@ -21,8 +21,8 @@ from netbuilder.ops.engines.layouts import convert
 from netbuilder.ops.engines.onednn import declarations as c
 from netbuilder.ops.engines.onednn.arguments import In, Out, Workspace
 from netbuilder.ops.engines.onednn.geometry import channels_last, window_arguments
-from netbuilder.ops.engines.onednn.layout import Desc, image_view, orders_of, plain_in, stored_as
-from netbuilder.ops.engines.onednn.precision import types_as_given
+from netbuilder.ops.engines.onednn.layout import Desc, image_view, plain_in, stored_as
+from netbuilder.ops.engines.onednn.precision import orders_as_given
 from netbuilder.ops.engines.onednn.primitive import (
     NOT_NEGATIVE,
     Primitive,
@@ -83,8 +83,7 @@ class _Pool:
             target = plain if isinstance(source.order, tuple) else plain.any_order
             return _forward(algorithm, c.FORWARD_TRAINING, source, target, w, threads=ctx.threads)
 
-        orders = (orders_of(x, self.view, code) for code in types_as_given(ctx, x))
-        self.primitive = first_fast(make, ((order,) for of_type in orders for order in of_type))
+        self.primitive = first_fast(make, ((order,) for order in orders_as_given(ctx, self.view, x)))
 
     @property
     def specs(self) -> tuple[TensorSpec, TensorSpec]:

@@ -8,14 +8,15 @@ are stored. Parameters, their gradients, statistics and losses are float32.
 from __future__ import annotations
 
 import warnings
+from collections.abc import Iterator
 
 from netbuilder.ops.core.contexts import PlanContext
 from netbuilder.ops.core.operator import TensorSpec
 from netbuilder.ops.engines.onednn import declarations as c
-from netbuilder.ops.engines.onednn.layout import stored_as
+from netbuilder.ops.engines.onednn.layout import Desc, View, orders_of, stored_as
 from netbuilder.ops.engines.onednn.library import available, dnnl
 
-__all__ = ["types_as_given", "types_for_products", "warn_without_bfloat16", "why_bfloat16_is_slow"]
+__all__ = ["orders_as_given", "types_as_given", "types_for_products", "warn_without_bfloat16", "why_bfloat16_is_slow"]
 
 _AVX512_BF16 = 0xE7  # the bits of this instruction set, which later ones include
 
@@ -32,6 +33,19 @@ def types_as_given(ctx: PlanContext, *specs: TensorSpec) -> tuple[int, ...]:
     if ctx.precision == "bfloat16" and all(stored_as(spec) == c.BF16 for spec in specs):
         return (c.BF16, c.F32)
     return (c.F32,)
+
+
+def orders_as_given(ctx: PlanContext, view: View, x: TensorSpec, *others: TensorSpec) -> Iterator[Desc]:
+    """Yield descriptions of an image for a memory-bound kernel, best first: its types, and the orders of each.
+
+    Args:
+        ctx: of the plan.
+        view: of the image.
+        x: the image; the layout that it has comes first.
+        others: further inputs, stored in the same way.
+    """
+    for code in types_as_given(ctx, x, *others):
+        yield from orders_of(x, view, code)
 
 
 def why_bfloat16_is_slow() -> str:

@@ -41,6 +41,7 @@ def kernel_table() -> dict[str, Any]:
     from netbuilder.ops.engines.onednn import kernels_eltwise as eltwise
     from netbuilder.ops.engines.onednn import kernels_join as join
     from netbuilder.ops.engines.onednn import kernels_layer_norm as layer_norm
+    from netbuilder.ops.engines.onednn import kernels_lrn as lrn
     from netbuilder.ops.engines.onednn import kernels_norm as norm
     from netbuilder.ops.engines.onednn import kernels_parts as parts
     from netbuilder.ops.engines.onednn import kernels_pool as pool
@@ -76,8 +77,8 @@ def kernel_table() -> dict[str, Any]:
         "FCTransposedGradient": dense.fc_gradient,
         "GroupNorm": layer_norm.group_norm,
         "InstanceNorm": layer_norm.group_norm,
-        "LRN": norm.lrn,
-        "LRNGradient": norm.lrn_gradient,
+        "LRN": lrn.lrn,
+        "LRNGradient": lrn.lrn_gradient,
         "LayerNorm": layer_norm.layer_norm,
         "LayerNormGradient": layer_norm.layer_norm_gradient,
         "LeakyRelu": eltwise.leaky_relu,

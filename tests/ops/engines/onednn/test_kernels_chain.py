@@ -140,6 +140,70 @@ def test_the_fused_gradient_needs_the_fused_forward_operator():
     assert bind(kernels_norm.fused_bn_relu_gradient, op, values) is None
 
 
+PARTS = [((4, 32, 5, 4), "NCHW"), ((3, 17, 4, 4), "NCHW"), ((3, 5, 4, 32), "NHWC"), ((4, 16, 7), "NCHW")]
+
+
+@pytest.mark.parametrize("inplace", [False, True])
+@pytest.mark.parametrize("weight", [None, 0.0])
+@pytest.mark.parametrize("shape, order", PARTS)
+def test_the_gradient_of_a_relu_and_the_sums_of_a_part_in_one_pass(shape, order, weight, inplace):
+    """In float64: of a part of a batch, after the normalization with the Relu; the gradient of the Relu is exact."""
+    channels = shape[1 if order == "NCHW" else -1]
+    s, b, rm, rv = (random(channels, seed=i) for i in range(1, 5))
+    part = random(*shape, seed=9)
+    with_weight = {} if weight is None else {"w": np.float32([weight])}
+    chain = Chain(x=part + 2, s=s, b=b, rm=rm, rv=np.abs(rv), dy=random(*shape, seed=6), **with_weight)
+    chain.exact = interpret([make_op("ChannelStats", ["x"], ["sums", "squares"], order=order)], chain.exact)
+    chain.values.update((name, Value.of(chain.exact[name].astype(np.float32))) for name in ("sums", "squares"))
+    names = ["x", "s", "b", "rm", "rv", "sums", "squares"]
+    outputs = ["y", "rm", "rv", "sm", "si"]
+    args = {"num_batches": 2, "order": order}
+    chain.run("SpatialBN", names, outputs, make=kernels_norm.fused_bn_relu, relu=True, **args)
+    stats = make_op("ChannelBackpropStats", ["x", "sm", "si", "dz"], ["ds", "db"], order=order)
+    values = [chain.values[name] for name in ("x", "sm", "si", "dy")]
+    op, y = decode(find(stats.type), stats), chain.values["y"].plain()
+    bound = bind(kernels_norm.fused_relu_gradient_stats, op, values, inplace=inplace)
+    assert "ref" not in bound.prepared.name
+    bound.call()
+    dz = bound.outputs[0].plain()
+    np.testing.assert_array_equal(dz, np.where(y > 0, chain.values["dy"].plain(), 0))
+    chain.values.update(zip(("dz", "ds", "db"), bound.outputs))
+    chain.exact = interpret([make_op("ReluGradient", ["y", "dy"], ["dz"]), stats], chain.exact)
+    more = [] if weight is None else ["n", "w"]
+    if more:
+        chain.values["n"] = Value.of(np.float32([7]))
+        chain.exact["n"] = np.float64([7])
+    chain.run("SpatialBNGradient", ["x", "s", "dz", "sm", "si", "ds", "db", *more], ["dx", "dsx", "dbx"], **args)
+    chain.check("y", "dz", "ds", "db", "dx")
+
+
+def test_a_nan_in_a_part_stays_in_its_channel():
+    """The statistics of the channel are NaN, so that all of it is, as with separate kernels; others are exact."""
+    x = random(2, 16, 4, 4)
+    x[1, 3, 2, 2] = np.nan
+    chain = Chain(x=x, **{n: np.ones(16, np.float32) for n in ("s", "b", "rm", "rv")}, dy=random(2, 16, 4, 4))
+    chain.run("ChannelStats", ["x"], ["p", "q"])
+    names = ["x", "s", "b", "rm", "rv", "p", "q"]
+    outputs = ["y", "rm", "rv", "sm", "si"]
+    chain.run("SpatialBN", names, outputs, make=kernels_norm.fused_bn_relu, relu=True, num_batches=2)
+    stats = make_op("ChannelBackpropStats", ["x", "sm", "si", "dz"], ["ds", "db"])
+    values = [chain.values[n] for n in ("x", "sm", "si", "dy")]
+    bound = bind(kernels_norm.fused_relu_gradient_stats, decode(find(stats.type), stats), values)
+    bound.call()
+    chain.values.update(zip(("dz", "ds", "db"), bound.outputs))
+    chain.exact = interpret([make_op("ReluGradient", ["y", "dy"], ["dz"]), stats], chain.exact)
+    chain.run("SpatialBNGradient", ["x", "s", "dz", "sm", "si", "ds", "db"], ["dx", "dsx", "dbx"], num_batches=2)
+    assert np.isnan(chain.exact["dx"]).any(axis=(0, 2, 3)).nonzero()[0].tolist() == [3]
+    for name in ("y", "ds", "dx"):
+        np.testing.assert_array_equal(np.isnan(chain.values[name].plain()), np.isnan(chain.exact[name]), name)
+
+
+def test_the_fused_sums_need_the_fused_forward_operator():
+    values = [Value.of(random(*s)) for s in ((2, 16, 4, 4), (16,), (16,), (2, 16, 4, 4))]
+    op = decode(find("ChannelBackpropStats"), make_op("ChannelBackpropStats", ["x", "sm", "si", "dy"], ["ds", "db"]))
+    assert bind(kernels_norm.fused_relu_gradient_stats, op, values) is None
+
+
 @pytest.mark.parametrize("shape", [(32, 64, 64), (5, 3, 7)])
 def test_fused_fc_relu(shape):
     rows, inner, columns = shape

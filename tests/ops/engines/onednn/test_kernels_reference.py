@@ -6,10 +6,12 @@ import pytest
 from checks import interpret
 from kernel_cases import ACTIVATIONS, CONVOLUTIONS, POOLS, TRANSPOSED, normalization, random
 from kernel_checks import B8, B16, PLAIN, close, has_instructions, padding_is_zero, value_of
+from netbuilder import Workspace
 from netbuilder.graph.gradient_context import operator_gradient
 from netbuilder.ops.core.operator import decode
 from netbuilder.ops.core.registry import CPU, find, prepared_kernels
 from netbuilder.ops.engines import onednn
+from netbuilder.proto import NetDef
 from netbuilder.proto.arguments import make_op
 from prepared import Value, bind
 
@@ -243,6 +245,29 @@ def test_gradient_of_a_part(shape, block, order, weight):
     op_def = make_op("SpatialBNGradient", inputs, ["dx", "ds", "db"], is_test=0, num_batches=2, order=order)
     for inplace in (False, True):
         check(op_def, given, block, gradient=False, inplace=inplace, blocked=("x", "dy"))
+
+
+@pytest.mark.parametrize("order", ["NCHW", "NHWC"])
+@pytest.mark.parametrize("channels", [3, 16, 24])
+def test_parts_of_images_of_one_pixel(channels, order):
+    """Whatever kernels a workspace chooses."""
+    shape = (4, channels, 1, 1) if order == "NCHW" else (4, 1, 1, channels)
+    arrays = of_parts(shape, order) | {"dy": random(*shape, seed=9)}
+    ops = [
+        make_op("ChannelStats", ["x"], ["own_p", "own_q"], order=order),
+        make_op("SpatialBN", list(arrays)[:-1], TRAINED, is_test=0, num_batches=2, order=order),
+        make_op("ChannelBackpropStats", ["x", "sm", "si", "dy"], ["ds", "db"], order=order),
+        make_op("SpatialBNGradient", ["x", "s", "dy", "sm", "si", "ds", "db", "n"], ["dx", "d", "e"], is_test=0,
+                num_batches=2, order=order),
+    ]  # fmt: skip
+    want = interpret(ops, {name: x.astype(np.float64) for name, x in arrays.items()})
+    workspace = Workspace()
+    for name, x in arrays.items():
+        workspace.feed(name, x)
+    for op_def in ops:
+        workspace.run_net_once(NetDef(op=[op_def]))
+        for name in op_def.output:
+            close(workspace.fetch(name), want[name], name)
 
 
 @pytest.mark.parametrize("block", [PLAIN, B16, B8])

@@ -1,0 +1,290 @@
+"""simulate: predicts the step time of data-parallel training, by the events of a compute lane and an exchange lane."""
+
+from __future__ import annotations
+
+import dataclasses
+import math
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+
+from netbuilder.parallel.simulation.allreduce import Cluster, allreduce_seconds
+from netbuilder.parallel.simulation.step_times import StepTimes, TimedWork
+from netbuilder.proto import ArgumentError
+
+__all__ = ["Bucket", "Exchange", "Prediction", "make_buckets", "simulate", "slowest_of"]
+
+_STAGED = 1 << 20  # bytes: a larger gradient is exchanged where it is stored, without a copy
+_WIDTHS = {"float32": 1.0, "float16": 0.5, "bfloat16": 0.5}  # bytes sent for each byte of float32
+
+
+@dataclass(frozen=True)
+class Exchange:
+    """How gradients are exchanged.
+
+    Args:
+        bucket_bytes: gradients are exchanged together until they have so many bytes; 0: each by itself.
+        overlap: whether the exchange goes on while the device computes; else it computes nothing meanwhile.
+        precision: of the values that are sent: "float32", "float16" or "bfloat16".
+        header_bytes: of an allreduce before each bucket, by which the processes find out whether they agree; 0: none.
+        jitter: standard deviation of a device's step time, as a fraction of it. Each step takes as long as on the
+            slowest device.
+
+    Raises:
+        ArgumentError: a number is negative, or the precision unknown.
+    """
+
+    bucket_bytes: int = 25 << 20
+    overlap: bool = True
+    precision: str = "float32"
+    header_bytes: int = 0
+    jitter: float = 0.0
+
+    def __post_init__(self) -> None:
+        for name in ("bucket_bytes", "header_bytes", "jitter"):
+            if not (math.isfinite(getattr(self, name)) and getattr(self, name) >= 0):
+                raise ArgumentError(f"exchange: {name} must be 0 or more, got {getattr(self, name)}")
+        if self.precision not in _WIDTHS:
+            raise ArgumentError(
+                f"exchange: precision must be one of {', '.join(_WIDTHS)}, got {self.precision!r}"
+            )
+
+
+@dataclass(frozen=True)
+class Bucket:
+    """Gradients that are exchanged together.
+
+    Args:
+        gradients: their names.
+        nbytes: of all of them.
+        staged: bytes of those that are copied into one buffer and back.
+        ready, began, ended: seconds since the step began; NaN before it is simulated.
+    """
+
+    gradients: tuple[str, ...]
+    nbytes: int
+    staged: int
+    ready: float = math.nan
+    began: float = math.nan
+    ended: float = math.nan
+
+
+@dataclass(frozen=True)
+class Prediction:
+    """A step of data-parallel training; times in seconds.
+
+    Args:
+        devices, hosts: of the cluster, devices for each host.
+        samples: of a step, over all devices.
+        alone: time of the step on one device without any other.
+        compute: the same while the other devices of its host compute, and on the slowest of all devices.
+        step: time of the step.
+        exchange: time of all buckets.
+        buckets: in order, with their times.
+    """
+
+    devices: int
+    hosts: int
+    samples: int
+    alone: float
+    compute: float
+    step: float
+    exchange: float
+    buckets: tuple[Bucket, ...]
+
+    @property
+    def size(self) -> int:
+        """Number of devices of all hosts."""
+        return self.devices * self.hosts
+
+    @property
+    def exposed(self) -> float:
+        """Seconds by which the exchange makes the step longer; the rest of it is hidden by computing."""
+        return self.step - self.compute
+
+    @property
+    def efficiency(self) -> float:
+        """Samples per second and device, divided by those of one device alone."""
+        return self.alone / self.step
+
+    @property
+    def samples_per_second(self) -> float:
+        """Samples per second over all devices."""
+        return self.samples / self.step
+
+    def to_dict(self) -> dict[str, Any]:
+        """Return the prediction as a record for JSON."""
+        derived = ("size", "exposed", "efficiency", "samples_per_second")
+        return {**dataclasses.asdict(self), **{name: getattr(self, name) for name in derived}}
+
+
+def make_buckets(gradients: Iterable[tuple[str, int]], bucket_bytes: int) -> list[Bucket]:
+    """Group gradients in the order in which they become ready.
+
+    A bucket is complete with the gradient by which it has ``bucket_bytes`` or more; the last one may have fewer.
+
+    >>> [bucket.gradients for bucket in make_buckets([("a", 3), ("b", 1), ("c", 8), ("d", 2)], 4)]
+    [('a', 'b'), ('c',), ('d',)]
+    """
+    found: list[Bucket] = []
+    names: list[str] = []
+    sizes: list[int] = []
+    for name, nbytes in gradients:
+        names.append(name)
+        sizes.append(nbytes)
+        if sum(sizes) >= bucket_bytes:
+            found.append(_bucket(names, sizes))
+            names, sizes = [], []
+    return [*found, _bucket(names, sizes)] if names else found
+
+
+def _bucket(names: Sequence[str], sizes: Sequence[int]) -> Bucket:
+    staged = sum(size for size in sizes if size < _STAGED) if len(names) > 1 else 0
+    return Bucket(tuple(names), sum(sizes), staged)
+
+
+def slowest_of(count: int) -> float:
+    """Return the expected maximum of so many independent standard normal values.
+
+    It is the integral of 1 - F(x)^count - F(-x)^count over positive x, with the distribution function F.
+
+    Source: David and Nagaraja, "Order Statistics", 3rd edition, 2003, section 3.1.
+
+    >>> round(slowest_of(2), 4), round(slowest_of(100), 3)
+    (0.5642, 2.508)
+    """
+    x = np.linspace(0.0, 12.0, 4801)
+    above = np.array([0.5 * math.erfc(value / math.sqrt(2)) for value in x])
+    values = 1 - (1 - above) ** count - above**count
+    return float(np.sum((values[1:] + values[:-1]) / 2) * (x[1] - x[0]))
+
+
+def simulate(times: StepTimes, cluster: Cluster, exchange: Exchange | None = None) -> Prediction:
+    """Predict the step time of a data-parallel net of which each device computes a batch as large as the measured one.
+
+    Each device has a compute lane, which makes the calls in order, and an exchange lane, which exchanges one bucket
+    after the other from the moment when its last gradient is ready. A call that needs sums waits for their buckets. All
+    devices do the same at the same time. The exchange polls, so while it runs its thread competes with those that
+    compute for the host's cores: d devices with t threads on c cores compute at a rate of 1 or c / (d t), whichever is
+    less, and both lanes run at a rate of 1 or c / (d (t + 1)) while both work. A call that moves bytes at a rate that
+    the host's memory does not have for all of its devices takes longer in proportion.
+
+    Args:
+        times: the step on one device.
+        cluster: devices, links and cores.
+        exchange: buckets, overlap, precision; None: the defaults of ``Exchange``.
+    """
+    exchange = exchange or Exchange()
+    work = [dataclasses.replace(each, seconds=_crowded(each, times, cluster)) for each in times.work]
+    if exchange.jitter:
+        slowest = 1 + exchange.jitter * slowest_of(cluster.size) if cluster.size > 1 else 1.0
+        work = [dataclasses.replace(each, seconds=slowest * each.seconds) for each in work]
+    compute = sum(each.seconds for each in work) / _rates(cluster, True, False)
+    buckets = make_buckets(times.gradients, exchange.bucket_bytes) if cluster.size > 1 else []
+    seconds = [_bucket_seconds(bucket, times, cluster, exchange) for bucket in buckets]
+    ended, buckets = _Lanes(work, buckets, seconds, cluster, overlap=exchange.overlap).run()
+    return Prediction(
+        cluster.devices, cluster.hosts, times.samples * cluster.size, times.seconds, compute, ended, sum(seconds),
+        tuple(buckets),
+    )  # fmt: skip
+
+
+def _crowded(work: TimedWork, times: StepTimes, cluster: Cluster) -> float:
+    """Return the seconds of a call while all devices of the host make it, by the bandwidth of the host's memory."""
+    if cluster.memory_bandwidth is None or not work.seconds:
+        return work.seconds
+    # What moves bytes faster than the memory reads them from a cache, and needs the memory for no more than it has.
+    one = min(work.nbytes / work.seconds, times.copy_bandwidth or math.inf)
+    return work.seconds * max(1.0, cluster.devices * one / cluster.memory_bandwidth)
+
+
+def _bucket_seconds(bucket: Bucket, times: StepTimes, cluster: Cluster, exchange: Exchange) -> float:
+    width = _WIDTHS[exchange.precision]
+    seconds = allreduce_seconds(cluster, width * bucket.nbytes)
+    if exchange.header_bytes:
+        seconds += allreduce_seconds(cluster, exchange.header_bytes)
+    if times.copy_bandwidth:
+        copied = bucket.staged if width == 1 else bucket.nbytes
+        seconds += 2 * (1 + width) * copied / times.copy_bandwidth  # there and back; read, and written
+    return seconds
+
+
+def _rates(cluster: Cluster, computes: bool, exchanges: bool) -> float:
+    """Return how fast the lanes work, at most 1, by the number of threads for each core."""
+    if cluster.cores is None:
+        return 1.0
+    threads = cluster.devices * (cluster.threads * computes + exchanges)
+    return min(1.0, cluster.cores / threads) if threads else 1.0
+
+
+class _Lanes:
+    """The two lanes of a device during one step."""
+
+    def __init__(
+        self,
+        work: Sequence[TimedWork],
+        buckets: Sequence[Bucket],
+        seconds: Sequence[float],
+        cluster: Cluster,
+        *,
+        overlap: bool,
+    ) -> None:
+        self._work, self._buckets, self._seconds = work, list(buckets), seconds
+        self._cluster, self._overlap = cluster, overlap
+        self._bucket_of = {name: number for number, bucket in enumerate(buckets) for name in bucket.gradients}
+        self._missing = [len(bucket.gradients) for bucket in buckets]
+        self._now = 0.0
+        self._next_call = self._next_bucket = 0
+        self._left_call = self._left_bucket = 0.0  # seconds of work, at a rate of 1
+        self._computes = self._exchanges = False
+
+    def run(self) -> tuple[float, list[Bucket]]:
+        """Return the time at which both lanes have ended, and the buckets with their times."""
+        while True:
+            self._begin()
+            if not (self._computes or self._exchanges):
+                assert self._next_call == len(self._work) and self._next_bucket == len(self._buckets)
+                return self._now, self._buckets
+            self._advance()
+
+    def _begin(self) -> None:
+        """Begin what can begin now."""
+        if not self._exchanges and self._next_bucket < len(self._buckets) and not self._missing[self._next_bucket]:
+            self._exchanges, self._left_bucket = True, self._seconds[self._next_bucket]
+            self._mark(self._next_bucket, began=self._now)
+        if self._computes or self._next_call == len(self._work) or (self._exchanges and not self._overlap):
+            return
+        call = self._work[self._next_call]
+        if all(self._bucket_of.get(name, -1) < self._next_bucket for name in call.needs):
+            self._computes, self._left_call = True, call.seconds
+
+    def _advance(self) -> None:
+        """Go on to the next end of a call or a bucket."""
+        rate = _rates(self._cluster, self._computes, self._exchanges)
+        call = self._left_call if self._computes else math.inf
+        bucket = self._left_bucket if self._exchanges else math.inf
+        done = min(call, bucket)
+        self._now += done / rate
+        self._left_call -= done
+        self._left_bucket -= done
+        if bucket <= call:
+            self._exchanges = False
+            self._mark(self._next_bucket, ended=self._now)
+            self._next_bucket += 1
+        if call <= bucket:
+            self._computes = False
+            self._make_ready(self._work[self._next_call])
+            self._next_call += 1
+
+    def _make_ready(self, call: TimedWork) -> None:
+        for name, _ in call.ready:
+            number = self._bucket_of.get(name, -1)
+            if number >= 0:
+                self._missing[number] -= 1
+                if not self._missing[number]:
+                    self._mark(number, ready=self._now)
+
+    def _mark(self, number: int, **times: float) -> None:
+        self._buckets[number] = dataclasses.replace(self._buckets[number], **times)

@@ -99,6 +99,7 @@ setup(
             "netbuilder-predict = netbuilder.tools.predict:main",
             "netbuilder-make-db = netbuilder.tools.make_db:main",
             "netbuilder-profile = netbuilder.tools.profile:main",
+            "netbuilder-simulate = netbuilder.tools.simulate:main",
             "netbuilder-draw = netbuilder.tools.draw:main",
             "netbuilder-char-lm = netbuilder.tools.char_lm:main",
             "netbuilder-seq2seq = netbuilder.tools.seq2seq:main",

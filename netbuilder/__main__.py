@@ -16,6 +16,7 @@ COMMANDS = {
     "extract": ("extract_predictor_net", "extract the part of a net that computes some outputs, as a predictor"),
     "draw": ("draw", "draw a net as a page of HTML"),
     "profile": ("profile", "measure the time of each operator of a net"),
+    "simulate": ("simulate", "predict the speed of training on many devices and hosts"),
     "benchmark": ("benchmark", "compare the speed of netbuilder with that of other libraries"),
     "char-lm": ("char_lm", "train a language model of characters, and generate text"),
     "seq2seq": ("seq2seq", "train a model that reverses and adds sequences"),

@@ -23,6 +23,7 @@ from netbuilder.tools import (
     operators_page,
     predict,
     seq2seq,
+    simulate,
 )
 from netbuilder.tools.training import options
 
@@ -129,3 +130,8 @@ def test_commands_of_the_page_of_checkpoints(tmp_path, monkeypatch, capsys):
     assert [imagenet_trainer.main(arguments) for _, *arguments in lines] == [0, 0]
     assert "resumed from out/run/step-" in capsys.readouterr().out
     assert len(list((tmp_path / "out" / "run").iterdir())) in (3, 4)
+
+
+def test_commands_of_the_page_of_growth():
+    parsed = [simulate._parser().parse_args(arguments) for _, *arguments in command_lines("growth")]
+    assert len(parsed) >= 5 and any(options.published for options in parsed)

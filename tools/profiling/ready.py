@@ -20,11 +20,13 @@ class Ready:
     Args:
         name: of the net.
         parameters: the blobs that its init net made.
+        gradients: the dense gradients of parameters, if it trains on one device and they are known.
     """
 
     workspace: Workspace
     name: str
     parameters: frozenset[str]
+    gradients: frozenset[str] = frozenset()
 
 
 def value_of(given: Any) -> Any:

@@ -8,6 +8,7 @@ from typing import Any
 
 import numpy as np
 
+from netbuilder.graph import BlobReference
 from netbuilder.model import ModelHelper
 from netbuilder.optimizers import add_weight_decay, build_sgd
 from netbuilder.parallel import CreateNet, Parallelize, RunInitNet
@@ -113,13 +114,15 @@ def _made(model: ModelHelper) -> frozenset[str]:
 def _on_one_device(workspace: Workspace, name: str, options: ZooOptions) -> Ready:
     model = _model(name, options)
     loss = _forward(model, name, options)
+    gradients = frozenset[str]()
     if options.training:
         model.AddGradientOperators([loss])
+        gradients = frozenset(str(grad) for grad in model.param_to_grad.values() if isinstance(grad, BlobReference))
         _update(model)
     _feed(workspace, name, options, [""])
     workspace.run_net_once(model.param_init_net)
     name = workspace.create_net(model.net, observable=options.observable, memory_budget=options.memory_budget)
-    return Ready(workspace, name, _made(model))
+    return Ready(workspace, name, _made(model), gradients)
 
 
 def _parallel(workspace: Workspace, name: str, options: ZooOptions) -> Ready:

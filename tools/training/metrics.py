@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any, TextIO
 
 from netbuilder.proto import NetError
-from netbuilder.proto.whole_file import whole_file
+from netbuilder.tools.picture import check_picture, figure_classes, save_picture
 
 __all__ = ["Metrics"]
 
@@ -41,7 +41,7 @@ class Metrics:
         self._plot = Path(plot) if plot else None
         self._epochs: list[dict[str, Any]] = []
         if plot:
-            _check_picture(plot)
+            check_picture(plot)
         self._events: Any = _event_writer(events) if events else None
         self._lines: TextIO | None = None
         for path in filter(None, (lines, plot)):
@@ -101,7 +101,7 @@ class Metrics:
                     self._events.add_scalar(f"{kind}/{name}", value, step)
 
     def _draw(self, path: Path) -> None:
-        figure_class, whole_numbers = _matplotlib()
+        figure_class, whole_numbers = figure_classes()
         figure = figure_class(figsize=(12, 3.5), layout="constrained")
         numbers = [entry["epoch"] for entry in self._epochs]
         for axes, (title, names) in zip(figure.subplots(1, len(_CURVES)), _CURVES.items()):
@@ -116,26 +116,7 @@ class Metrics:
                 axes.legend()
         if self._title:
             figure.suptitle(self._title)
-        with whole_file(path) as file:
-            figure.savefig(file, format=path.suffix.removeprefix(".") or None)
-
-
-def _matplotlib() -> Any:
-    try:
-        from matplotlib.figure import Figure
-        from matplotlib.ticker import MaxNLocator
-    except ImportError:
-        raise NetError("--plot needs the package matplotlib; pip install netbuilder[plot]") from None
-    return Figure, MaxNLocator
-
-
-def _check_picture(path: str) -> None:
-    """Raise NetError if matplotlib cannot write a file with this ending."""
-    kinds = sorted(_matplotlib()[0]().canvas.get_supported_filetypes())
-    if Path(path).suffix[1:].lower() not in kinds:
-        raise NetError(
-            f"--plot: {path!r} must end in .png or another ending that matplotlib writes: {', '.join(kinds)}"
-        )
+        save_picture(figure, path)
 
 
 def _event_writer(folder: str) -> Any:

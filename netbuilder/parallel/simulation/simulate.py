@@ -14,10 +14,12 @@ from netbuilder.parallel.simulation.allreduce import Cluster, allreduce_seconds
 from netbuilder.parallel.simulation.step_times import StepTimes, TimedWork
 from netbuilder.proto import ArgumentError
 
-__all__ = ["Bucket", "Exchange", "Prediction", "make_buckets", "simulate", "slowest_of"]
+__all__ = ["WIDTHS", "Bucket", "Exchange", "Prediction", "make_buckets", "simulate", "slowest_of"]
 
 _STAGED = 1 << 20  # bytes: a larger gradient is exchanged where it is stored, without a copy
-_WIDTHS = {"float32": 1.0, "float16": 0.5, "bfloat16": 0.5}  # bytes sent for each byte of float32
+
+WIDTHS = {"float32": 1.0, "float16": 0.5, "bfloat16": 0.5}
+"""Precision of what is sent -> bytes for each byte of a gradient in float32."""
 
 
 @dataclass(frozen=True)
@@ -46,10 +48,8 @@ class Exchange:
         for name in ("bucket_bytes", "header_bytes", "jitter"):
             if not (math.isfinite(getattr(self, name)) and getattr(self, name) >= 0):
                 raise ArgumentError(f"exchange: {name} must be 0 or more, got {getattr(self, name)}")
-        if self.precision not in _WIDTHS:
-            raise ArgumentError(
-                f"exchange: precision must be one of {', '.join(_WIDTHS)}, got {self.precision!r}"
-            )
+        if self.precision not in WIDTHS:
+            raise ArgumentError(f"exchange: precision must be one of {', '.join(WIDTHS)}, got {self.precision!r}")
 
 
 @dataclass(frozen=True)
@@ -201,7 +201,7 @@ def _crowded(work: TimedWork, times: StepTimes, cluster: Cluster) -> float:
 
 
 def _bucket_seconds(bucket: Bucket, times: StepTimes, cluster: Cluster, exchange: Exchange) -> float:
-    width = _WIDTHS[exchange.precision]
+    width = WIDTHS[exchange.precision]
     seconds = allreduce_seconds(cluster, width * bucket.nbytes)
     if exchange.header_bytes:
         seconds += allreduce_seconds(cluster, exchange.header_bytes)
@@ -286,5 +286,5 @@ class _Lanes:
                 if not self._missing[number]:
                     self._mark(number, ready=self._now)
 
-    def _mark(self, number: int, **times: float) -> None:
+    def _mark(self, number: int, **times: Any) -> None:
         self._buckets[number] = dataclasses.replace(self._buckets[number], **times)

@@ -1,0 +1,157 @@
+"""netbuilder-simulate: a measured step, steps in files, published figures, what it refuses."""
+
+import json
+
+import pytest
+
+from netbuilder.parallel.simulation.allreduce import Cluster
+from netbuilder.parallel.simulation.links import Link
+from netbuilder.parallel.simulation.simulate import Exchange, simulate
+from netbuilder.parallel.simulation.step_times import StepTimes, TimedWork
+from netbuilder.runtime.profile import profiling
+from netbuilder.runtime.profile.roofline import Limits
+from netbuilder.tools import simulate as tool
+from netbuilder.tools.profiling.zoo import ZooOptions
+from netbuilder.tools.simulating.step import measure_step
+
+STEP = StepTimes(
+    (
+        TimedWork("forward", 0.02),
+        *(TimedWork(f"backward {i}", 0.01, ready=((f"g{i}", 5_000_000),)) for i in range(4)),
+        TimedWork("update", 0.01, needs=frozenset(f"g{i}" for i in range(4))),
+    ),
+    samples=16,
+)
+
+
+@pytest.fixture(autouse=True)
+def _quick(monkeypatch):
+    monkeypatch.setattr(
+        profiling, "measure_limits", lambda threads, bfloat16=False: Limits(1e12, "a guess", 1e11, threads)
+    )
+
+
+@pytest.fixture
+def stored(tmp_path):
+    path = tmp_path / "step.json"
+    path.write_text(json.dumps(STEP.to_dict()))
+    return str(path)
+
+
+def run(*arguments):
+    return tool.main([str(each) for each in arguments])
+
+
+def test_a_net_is_measured_and_stored(tmp_path, capsys):
+    path, found = tmp_path / "step.json", tmp_path / "found.json"
+    assert run("resnet8-cifar", "--batch", 4, "--runs", 2, "--save", path, "--devices", 1, 2, "--json", found) == 0
+    said = capsys.readouterr().out
+    assert "resnet8-cifar, batch 4 a device" in said and "efficiency" in said and f"written: {path}" in said
+    times = StepTimes.from_dict(json.loads(path.read_text()))
+    record = json.loads(found.read_text())
+    assert record["gradient_bytes"] == times.gradient_bytes
+    one, two = record["predictions"]
+    assert one["step"] == pytest.approx(times.seconds) and one["exchange"] == 0
+    assert two["size"] == 2 and two["exchange"] > 0 and two["buckets"][0]["ended"] <= two["step"]
+
+
+def test_the_gradients_of_a_net_become_ready_in_the_order_of_the_backward_pass():
+    times = measure_step("lenet", ZooOptions(batch=4, classes=10), threads=1, runs=1, warmup=1)
+    sizes = dict(times.gradients)
+    # Two convolutions and two FC layers, each with a bias; 28 x 28 images.
+    assert list(sizes.values()) == [4 * n for n in (10 * 500, 10, 500 * 800, 500, 50 * 20 * 25, 50, 20 * 25, 20)]
+    updates = [work for work in times.work if work.needs]
+    assert frozenset().union(*(work.needs for work in updates)) == sizes.keys()
+    last = max(i for i, work in enumerate(times.work) if work.ready)
+    assert all(times.work.index(work) > last for work in updates)
+    assert times.samples == 4 and times.copy_bandwidth == 1e11
+
+
+def test_options_reach_the_simulation(stored, tmp_path, capsys):
+    found = tmp_path / "found.json"
+    options = [
+        "--devices", 2, "--hosts", 1, 4, "--link", "30us:10Gbit/s", "--local-link", "2us:5GB/s", "--algorithm", "tree",
+        "--reduce-bandwidth", "4GB/s", "--cores", 3, "--threads", 1, "--memory-bandwidth", "90GB/s", "--bucket", "10MB",
+        "--no-overlap", "--precision", "bfloat16", "--jitter", 0.02,
+    ]  # fmt: skip
+    assert run(stored, *options, "--json", found) == 0
+    said = capsys.readouterr().out
+    assert "no overlap; tree, 2 us, 5 GB/s inside a host, 30 us, 1.25 GB/s between hosts" in said
+    exchange = Exchange(10_000_000, overlap=False, precision="bfloat16", jitter=0.02)
+    for hosts, record in zip((1, 4), json.loads(found.read_text())["predictions"]):
+        cluster = Cluster(2, hosts, Link(2e-6, 5e9), Link(30e-6, 1.25e9), "tree", 4e9, 3, 1, 90e9)
+        expected = simulate(STEP, cluster, exchange).to_dict()
+        assert record == json.loads(json.dumps(expected))
+
+
+def test_another_device(stored, capsys):
+    assert run(stored, "--devices", 1, "--step-time", "35ms", "--backward-time", "30ms") == 0
+    assert (
+        "step, batch 16 a device, 35.00 ms on one; 20.0 MB of gradients, buckets of 25 MiB" in capsys.readouterr().out
+    )
+
+
+def test_published_figures(stored, tmp_path, capsys):
+    found = tmp_path / "found.json"
+    assert run(stored, "--published", "goyal2017", "--json", found) == 0
+    said = capsys.readouterr().out
+    assert "arXiv:1706.02677" in said and "    256           290       89.7%" in said
+    record = json.loads(found.read_text())
+    assert [(each["devices"], each["hosts"]) for each in record["predictions"]] == [(8, 1), (8, 32)]
+    assert record["seconds"] == pytest.approx(0.26)
+
+
+def test_a_figure(stored, tmp_path):
+    pytest.importorskip("matplotlib")
+    assert run(stored, "--hosts", 1, 2, "--plot", tmp_path / "growth.png") == 0
+    assert (tmp_path / "growth.png").read_bytes().startswith(b"\x89PNG")
+
+
+@pytest.mark.parametrize(
+    "options, said",
+    [
+        ([], "give the name of a net of the zoo, or a file that --save wrote"),
+        (["lenet", "--devices", "0"], "argument --devices: must be a positive whole number, got '0'"),
+        (["lenet", "--link", "3us"], "argument --link: a link must be LATENCY:BANDWIDTH, such as 20us:50Gbit/s"),
+        (["lenet", "--local-link", "none.json"], "argument --local-link: 'none.json': there is no such file"),
+        (["lenet", "--bucket", "0.5"], "argument --bucket: must be a number of bytes, such as 25MiB, got '0.5'"),
+        (["lenet", "--jitter", "2"], "argument --jitter: must be a fraction from 0 to 1, such as 0.02, got '2'"),
+        (["lenet", "--algorithm", "rign"], "did you mean ring?"),
+        (["lenet", "--reduce-bandwidth", "5"], "argument --reduce-bandwidth: a bandwidth must be a number of bit/s"),
+        (["lenet", "--step-time", "5"], "argument --step-time: a time must be a number of s, ms, us or ns"),
+        (["--published", "goyal2017", "--hosts", "2"], "--hosts is part of what --published says; leave it out"),
+    ],
+)
+def test_options_that_are_refused(options, said, capsys):
+    with pytest.raises(SystemExit) as error:
+        run(*options)
+    assert error.value.code == 2 and said in capsys.readouterr().err
+
+
+@pytest.mark.parametrize(
+    "options, said",
+    [
+        (["resnet8-cifra"], "'resnet8-cifra' is neither a file, nor a folder, nor a net of the zoo; did you mean"),
+        (["no.json"], "'no.json': there is no such file with the times of a step"),
+        (["lenet", "--save", "nowhere/step.json"], "'nowhere/step.json' cannot be written: its folder does not exist"),
+        (["lenet", "--plot", "growth.docx"], "--plot: 'growth.docx' must end in .png"),
+    ],
+)
+def test_what_is_refused_before_anything_is_measured(options, said, capsys):
+    assert run(*options) == 1
+    assert f"netbuilder-simulate: {said}" in capsys.readouterr().err
+
+
+def test_files_with_something_else(tmp_path, capsys):
+    for text, said in (("{", "is not a file of JSON with the times of a step"), ("{}", "a record needs 'work'")):
+        path = tmp_path / "step.json"
+        path.write_text(text)
+        assert run(path) == 1
+        assert said in capsys.readouterr().err
+
+
+def test_a_link_in_a_file(stored, tmp_path, capsys):
+    path = tmp_path / "link.json"
+    path.write_text(json.dumps(Link(1e-6, 1e9, ((1e6, 2e9), (1e8, 1e9))).to_dict()))
+    assert run(stored, "--local-link", path, "--devices", 2) == 0
+    assert "1 us, 1 to 2 GB/s by size inside a host" in capsys.readouterr().out

@@ -1,0 +1,241 @@
+"""Predict data-parallel training on many devices and hosts from one device's step: ``netbuilder-simulate NET``."""
+
+from __future__ import annotations
+
+import argparse
+import dataclasses
+import json
+import math
+import sys
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from typing import Any, TypeVar
+
+from netbuilder.graph.memory_budget import parse_budget
+from netbuilder.ops.core.precision import PRECISIONS
+from netbuilder.parallel.simulation.allreduce import ALGORITHMS, Cluster
+from netbuilder.parallel.simulation.links import Link, bandwidth_of, seconds_of
+from netbuilder.parallel.simulation.published import PUBLISHED, Published
+from netbuilder.parallel.simulation.simulate import WIDTHS, Exchange, Prediction, simulate
+from netbuilder.parallel.simulation.step_times import StepTimes
+from netbuilder.proto import DeviceError, NetError, OperatorError
+from netbuilder.proto.whole_file import write_text
+from netbuilder.tools.common_options import count
+from netbuilder.tools.parser import Parser
+from netbuilder.tools.picture import check_picture
+from netbuilder.tools.profiling.zoo import ZooOptions
+from netbuilder.tools.simulating.growth_table import draw_growth, growth_table, published_table
+from netbuilder.tools.simulating.step import measure_step, read_link, read_step
+
+__all__ = ["main"]
+
+T = TypeVar("T")
+
+_LOCAL, _NETWORK = "5us:10GB/s", "20us:10Gbit/s"
+_BUCKET = "25MiB"
+_OF_PUBLISHED = ("devices", "hosts", "link", "local_link", "algorithm", "bucket", "batch")
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    """Predict as the command line says, and print a table; return the exit status."""
+    parser = _parser()
+    options = parser.parse_args(arguments)
+    try:
+        return _run(parser, options)
+    except (NetError, OperatorError, DeviceError, NotImplementedError, OSError) as error:
+        print(f"netbuilder-simulate: {error}", file=sys.stderr)
+        return 1
+
+
+def _run(parser: Parser, options: argparse.Namespace) -> int:
+    published = PUBLISHED[options.published] if options.published else None
+    if published:
+        for name in _OF_PUBLISHED:
+            if getattr(options, name) is not None:
+                parser.error(f"--{name.replace('_', '-')} is part of what --published says; leave it out")
+    if not (options.step or published):
+        parser.error("give the name of a net of the zoo, or a file that --save wrote")
+    _check_files(options)
+    clusters = [] if published else _clusters(options)
+    exchange = _exchange(options, published.exchange if published else Exchange())
+    times = _step(options, published)
+    if options.save:
+        write_text(options.save, json.dumps(times.to_dict()) + "\n")
+        print(f"written: {options.save}")
+    if published:
+        clusters = [_with_options(published.cluster(size), options) for size, _ in published.steps]
+    found = [simulate(times, cluster, exchange) for cluster in clusters]
+    title = _title(options.step or options.published, times, exchange, clusters[0])
+    print(growth_table(title, found) if published is None else f"{title}\n{published_table(published, found)}")
+    _write(options, times, clusters, exchange, found, title)
+    return 0
+
+
+def _parser() -> Parser:
+    parser = Parser(
+        prog="netbuilder-simulate",
+        description="Measure a training step on one device, and predict it on many devices and hosts: its time, the "
+        "efficiency, and the part of the exchange of gradients that computing does not hide.",
+    )
+    parser.add_argument(
+        "step", nargs="?", metavar="NET", help="the name of a net of the zoo, or a file with a step (.json) from --save"
+    )
+    one = parser.add_argument_group("the step of one device")
+    one.add_argument("--batch", type=count, metavar="N", help="samples of each device (default: 32)")
+    one.add_argument("--image-size", type=count, metavar="N", help="height and width of images in pixels "
+                     "(default: the usual size for the net)")  # fmt: skip
+    one.add_argument("--classes", type=count, default=1000, metavar="N", help="number of classes (default: 1000)")
+    one.add_argument("--dtype", choices=PRECISIONS, help="how activations are stored (default: float32)")
+    one.add_argument("--threads", type=count, default=1, metavar="N", help="of each device (default: 1)")
+    one.add_argument("--runs", type=count, default=5, metavar="N", help="measured steps (default: 5)")
+    one.add_argument("--save", metavar="FILE", help="write the measured step, which can be given in place of NET")
+    one.add_argument("--step-time", type=_or(seconds_of), metavar="TIME",
+                     help="predict for a device whose step takes so long, such as 260ms")  # fmt: skip
+    one.add_argument("--backward-time", type=_or(seconds_of), metavar="TIME",
+                     help="its backward pass (default: in proportion)")  # fmt: skip
+    where = parser.add_argument_group("devices and links")
+    where.add_argument("--devices", type=count, nargs="+", metavar="N", help="of each host (default: 1 2 4 8)")
+    where.add_argument("--hosts", type=count, nargs="+", metavar="N", help="numbers of hosts (default: 1)")
+    where.add_argument("--link", type=_or(read_link), metavar="LATENCY:BANDWIDTH",
+                       help=f"between hosts, such as 2us:100Gbit/s (default: {_NETWORK})")  # fmt: skip
+    where.add_argument("--local-link", type=_or(read_link), metavar="LATENCY:BANDWIDTH",
+                       help=f"between the devices of a host (default: {_LOCAL})")  # fmt: skip
+    where.add_argument("--algorithm", choices=ALGORITHMS, help="of the allreduce (default: hierarchical)")
+    where.add_argument("--reduce-bandwidth", type=_or(bandwidth_of), metavar="RATE",
+                       help="bytes that a device adds per second, such as 5GB/s (default: no time; a measured link "
+                       "includes it)")  # fmt: skip
+    where.add_argument("--cores", type=count, metavar="N", help="of each host, for computing and exchanging (default: "
+                       "enough for both)")  # fmt: skip
+    where.add_argument("--memory-bandwidth", type=_or(bandwidth_of), metavar="RATE",
+                       help="of each host, read and written, such as 80GB/s (default: enough)")  # fmt: skip
+    how = parser.add_argument_group("exchange")
+    how.add_argument("--bucket", type=_or(_bytes), metavar="SIZE", help="gradients are exchanged together until they "
+                     f"have so many bytes; 0: each by itself (default: {_BUCKET})")  # fmt: skip
+    how.add_argument("--no-overlap", action="store_true", help="compute nothing while gradients are exchanged")
+    how.add_argument("--precision", choices=list(WIDTHS), default="float32", help="of what is sent (default: float32)")
+    how.add_argument("--jitter", type=_or(_fraction), default=0.0, metavar="X", help="standard deviation of a device's "
+                     "step time as a fraction of it; each step waits for the slowest device (default: 0)")  # fmt: skip
+    out = parser.add_argument_group("result")
+    out.add_argument("--published", choices=sorted(PUBLISHED), help="predict for the machines of published figures, "
+                     "and print both; without NET the step is measured with their net")  # fmt: skip
+    out.add_argument("--json", metavar="FILE", help="also write the predictions, with all buckets, as JSON")
+    out.add_argument("--plot", metavar="FILE", help="also draw efficiency and step time (.png); needs matplotlib")
+    return parser
+
+
+def _or(convert: Callable[[str], T]) -> Callable[[str], T]:
+    """Return a function for ``type=`` of an option; argparse adds the option's name to what ``convert`` refuses."""
+
+    def converted(text: str) -> T:
+        try:
+            return convert(text)
+        except NetError as error:
+            raise argparse.ArgumentTypeError(str(error)) from None
+
+    return converted
+
+
+def _bytes(text: str) -> int:
+    found = 0 if text == "0" else parse_budget(text, "size")
+    if not isinstance(found, int):
+        raise NetError(f"must be a number of bytes, such as 25MiB, got {text!r}")
+    return found
+
+
+def _fraction(text: str) -> float:
+    try:
+        value = float(text)
+    except ValueError:
+        value = -1.0
+    if not 0 <= value < 1:
+        raise NetError(f"must be a fraction from 0 to 1, such as 0.02, got {text!r}")
+    return value
+
+
+def _check_files(options: argparse.Namespace) -> None:
+    """Raise NetError if a result could not be written, before anything is measured."""
+    for path in (options.save, options.json, options.plot):
+        if path and not Path(path).parent.is_dir():
+            raise NetError(f"{path!r} cannot be written: its folder does not exist")
+    if options.plot:
+        check_picture(options.plot)
+
+
+def _step(options: argparse.Namespace, published: Published | None) -> StepTimes:
+    name = options.step or (published.net if published else "")
+    if name.endswith(".json"):
+        times = read_step(name)
+    else:
+        zoo = ZooOptions(
+            batch=options.batch or (published.batch if published else 32), image_size=options.image_size,
+            classes=options.classes, dtype=options.dtype,
+        )  # fmt: skip
+        times = measure_step(name, zoo, threads=options.threads, runs=options.runs)
+    step, backward = options.step_time, options.backward_time
+    if published:
+        step, backward = step or published.steps[0][1], backward or published.backward
+    return times if step is backward is None else times.scaled(step=step, backward=backward)
+
+
+def _clusters(options: argparse.Namespace) -> list[Cluster]:
+    local, network = options.local_link or Link.parse(_LOCAL), options.link or Link.parse(_NETWORK)
+    algorithm = options.algorithm or "hierarchical"
+    return [
+        _with_options(Cluster(devices, hosts, local, network, algorithm), options)
+        for hosts in options.hosts or [1]
+        for devices in options.devices or [1, 2, 4, 8]
+    ]
+
+
+def _with_options(cluster: Cluster, options: argparse.Namespace) -> Cluster:
+    return dataclasses.replace(
+        cluster, reduce_bandwidth=options.reduce_bandwidth or math.inf, cores=options.cores, threads=options.threads,
+        memory_bandwidth=options.memory_bandwidth,
+    )  # fmt: skip
+
+
+def _exchange(options: argparse.Namespace, default: Exchange) -> Exchange:
+    bucket = options.bucket if options.bucket is not None else default.bucket_bytes
+    return dataclasses.replace(
+        default, bucket_bytes=bucket, overlap=not options.no_overlap, precision=options.precision, jitter=options.jitter
+    )
+
+
+def _title(net: str, times: StepTimes, exchange: Exchange, cluster: Cluster) -> str:
+    size = f"buckets of {exchange.bucket_bytes / 2**20:.3g} MiB" if exchange.bucket_bytes else "no buckets"
+    links = f"{cluster.inside} inside a host" + (f", {cluster.across} between hosts" if cluster.between else "")
+    return (
+        f"{Path(net).stem}, batch {times.samples} a device, {1e3 * times.seconds:.2f} ms on one; "
+        f"{times.gradient_bytes / 1e6:.1f} MB of gradients, {size}, {exchange.precision}"
+        f"{'' if exchange.overlap else ', no overlap'}; {cluster.algorithm}, {links}"
+    )
+
+
+def _write(
+    options: argparse.Namespace,
+    times: StepTimes,
+    clusters: Sequence[Cluster],
+    exchange: Exchange,
+    found: Sequence[Prediction],
+    title: str,
+) -> None:
+    if options.json:
+        record = {
+            "seconds": times.seconds, "samples": times.samples, "gradient_bytes": times.gradient_bytes,
+            "exchange": dataclasses.asdict(exchange), "cluster": _finite(dataclasses.asdict(clusters[0])),
+            "predictions": [each.to_dict() for each in found],
+        }  # fmt: skip
+        write_text(options.json, json.dumps(record, indent=1) + "\n")
+        print(f"written: {options.json}")
+    if options.plot:
+        draw_growth(options.plot, title, found)
+        print(f"written: {options.plot}")
+
+
+def _finite(record: dict[str, Any]) -> dict[str, Any]:
+    """Return a record in which None stands for infinity, which JSON does not have."""
+    return {name: None if value == math.inf else value for name, value in record.items() if name != "devices"}
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,69 @@
+"""The step of one device: measured with a net of the zoo, or read from a file."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+from netbuilder.parallel.simulation.links import Link
+from netbuilder.parallel.simulation.step_times import StepTimes
+from netbuilder.proto import NetError
+from netbuilder.runtime import Workspace
+from netbuilder.runtime.profile.profiling import profile
+from netbuilder.tools.profiling.zoo import ZooOptions, load_zoo
+
+__all__ = ["measure_step", "read_link", "read_record", "read_step"]
+
+
+def measure_step(net: str, options: ZooOptions, *, threads: int | None, runs: int = 5, warmup: int = 2) -> StepTimes:
+    """Train a net of the zoo on one CPU device for a few steps, and return the times of its calls.
+
+    Args:
+        net: one of ``netbuilder.tools.training.nets.NETS``.
+        options: batch, size of images and so on.
+        threads: None: all of the machine.
+        runs, warmup: see ``profile``.
+
+    Raises:
+        NetError: there is no such net.
+    """
+    ready = load_zoo(Workspace(threads=threads), net, options)
+    found = profile(ready.workspace, ready.name, runs=runs, warmup=warmup, parameters=ready.parameters)
+    return StepTimes.of(found, ready.gradients, samples=options.batch)
+
+
+def read_record(path: str, what: str) -> Any:
+    """Return what is stored in a file of JSON.
+
+    Raises:
+        NetError: there is no such file, or it is not JSON.
+    """
+    try:
+        return json.loads(Path(path).read_text(encoding="utf-8"))
+    except FileNotFoundError:
+        raise NetError(f"{path!r}: there is no such file with {what}") from None
+    except ValueError as error:
+        raise NetError(f"{path!r} is not a file of JSON with {what}: {error}") from None
+
+
+def read_step(path: str) -> StepTimes:
+    """Return the step that a file has, which ``--save`` wrote.
+
+    Raises:
+        NetError: there is no such file, or it has something else.
+    """
+    record = read_record(path, "the times of a step")
+    try:
+        return StepTimes.from_dict(record)
+    except NetError as error:
+        raise NetError(f"{path!r}: {error}") from None
+
+
+def read_link(text: str) -> Link:
+    """Return the link that a text gives, or the file that ``--measure`` wrote.
+
+    Raises:
+        NetError: it is neither.
+    """
+    return Link.from_dict(read_record(text, "a link")) if text.endswith(".json") else Link.parse(text)

@@ -67,9 +67,9 @@ class BlobReference:
     __slots__ = ("_name", "_net")
 
     def __init__(self, name: str | bytes | BlobReference, net: Any = None) -> None:
-        if isinstance(name, bytes):
-            name = name.decode()
-        self._name = name if type(name) is str else str(name)
+        if type(name) is not str:
+            name = name.decode() if isinstance(name, bytes) else str(name)
+        self._name = name
         self._net = net
 
     def __str__(self) -> str:

@@ -98,7 +98,7 @@ def device_faults(
             continue
         device = operator_device(op, net)
         own = scopes.get((device.device_type, device.device_id))
-        if own is None or not (_all_usable(own, op.input, owners) and _all_usable(own, op.output, owners)):
+        if own is None or not _all_usable(own, (*op.input[:], *op.output[:]), owners):  # slices: faster than iteration
             yield from _faults_of(index, op, net, owners)
         if may_have_subgraphs(op_type):
             for subgraph in subgraphs(op):

@@ -193,7 +193,7 @@ class Net(NetBlobs):
         if more or debug_info is not None and not isinstance(debug_info, str):
             raise arguments_by_position(op_type, (debug_info, *more))
         read = as_names(inputs, unnamed=self._unnamed)
-        blobs = self._blobs
+        blobs, ops = self._blobs, self._net.op
         blobs.refresh()
         if outputs is None:
             written = [ScopedName(blobs.next_name(op_type, None))]
@@ -201,7 +201,6 @@ class Net(NetBlobs):
             written = [ScopedName(blobs.next_name(op_type, i)) for i in range(outputs)]
         else:
             written = as_names(outputs, unnamed=self._unnamed)
-        ops = self._net.op
         op = ops.add()
         try:
             self._build(op_type, read, written, user_source(2) if debug_info is None else debug_info, op, **kwargs)

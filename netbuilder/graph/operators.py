@@ -154,11 +154,11 @@ def build_operator(
         op.CopyFrom(template)
         op.input.extend(inputs)
         op.output.extend(outputs)
-        _set_fields(op, debug_info, name, control_input, device_option, arg, engine)
+        _set_fields(op, debug_info, name, control_input, device_option, arg, engine, cls.draws)
         return op
     op.CopyFrom(_with_arguments(op_type, inputs, outputs, kwargs))
     template = OperatorDef(type=op_type, arg=op.arg)
-    _set_fields(op, debug_info, name, control_input, device_option, arg, engine)
+    _set_fields(op, debug_info, name, control_input, device_option, arg, engine, cls.draws)
     _check_argument_names(cls, op)
     decode(cls, op)
     if key is not None:
@@ -185,7 +185,7 @@ def make_operator(
 ) -> OperatorDef:
     """Return the operator that ``CreateOperator`` describes, as ``build_operator`` does, but unchecked."""
     op.CopyFrom(_with_arguments(op_type, inputs, outputs, kwargs))
-    _set_fields(op, debug_info, name, control_input, device_option, arg, engine)
+    _set_fields(op, debug_info, name, control_input, device_option, arg, engine, draws(op))
     return op
 
 
@@ -205,6 +205,7 @@ def _set_fields(
     device_option: DeviceOption | None,
     arg: Iterable[Argument] | None,
     engine: str | None,
+    is_random: bool,
 ) -> None:
     """Set the fields of an operator that are neither its blobs nor arguments of its class."""
     op.debug_info = debug_info
@@ -222,7 +223,7 @@ def _set_fields(
         op.engine = engine
     if control_input is not None:
         op.control_input.extend(as_names(control_input))
-    if draws(op):
+    if is_random:
         set_argument(op, RANDOM_STREAM, stream_of(op))
 
 
@@ -291,7 +292,7 @@ def _plain(value: Any) -> Any:
 def _key(cls: type[Operator], inputs: list[str], outputs: list[str], kwargs: dict[str, Any]) -> tuple[Any, ...] | None:
     """Return a key that is equal only for operators with the same arguments and in-place pairs; None: none."""
     items: list[Any] = [cls, len(inputs), len(outputs)]
-    if not set(inputs).isdisjoint(outputs):
+    if inputs and not set(inputs).isdisjoint(outputs):
         if len(inputs) * len(outputs) > _MOST_PAIRS:
             return None
         items.append(tuple([a == b for b in outputs for a in inputs]))

@@ -42,7 +42,7 @@ def user_source(depth: int = 1) -> str:
     frame: FrameType | None = sys._getframe(depth)
     while frame is not None:
         if id(frame.f_code) not in _own:
-            known = _known(frame)
+            known = _codes.get(id(frame.f_code)) or _known(frame)
             if known.shown is not None:
                 text = known.lines.get(frame.f_lasti)
                 if text is None:

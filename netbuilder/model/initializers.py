@@ -141,6 +141,8 @@ def update_initializer(
 
 
 def _checked(fill: Any) -> FillAndArguments:
+    if type(fill) is tuple and len(fill) == 2 and type(fill[0]) is str and type(fill[1]) is dict:  # nearly always
+        return fill[0], fill[1]
     if isinstance(fill, (tuple, list)) and len(fill) > 1 and isinstance(fill[0], str):
         if all(isinstance(arguments, dict) for arguments in fill[1:]):
             return fill[0], {name: value for arguments in fill[1:] for name, value in arguments.items()}

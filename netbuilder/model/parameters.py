@@ -66,10 +66,11 @@ class ModelParameters:
             name = parameter_name(param_name)
         else:
             raise TypeError(f"param_name must be a string or a BlobReference, got {param_name!r}")
-        if shape is not None and any(not hasattr(extent, "__index__") or extent < 0 for extent in shape):
-            raise ShapeError(
-                f"model {self.name!r}: the shape of parameter {str(name)!r} must be integers >= 0, got {shape!r}"
-            )
+        for extent in shape if shape is not None else ():
+            if not hasattr(extent, "__index__") or extent < 0:
+                raise ShapeError(
+                    f"model {self.name!r}: the shape of parameter {str(name)!r} must be integers >= 0, got {shape!r}"
+                )
         known = self._infos.get(str(name))
         if known is not None:
             if shape is not None and known.shape is not None and list(shape) != list(known.shape):

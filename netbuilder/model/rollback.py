@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import AbstractContextManager, contextmanager
 from typing import TYPE_CHECKING, Any
 
 from netbuilder._renamed import moved_names
@@ -21,27 +21,44 @@ __getattr__ = moved_names(
 )
 
 
-@contextmanager
-def remove_added_on_error(model: ModelHelper) -> Iterator[None]:
+def remove_added_on_error(model: ModelHelper) -> AbstractContextManager[None]:
     """If the block raises, remove the operators, external inputs and parameters that it appended to ``model``.
 
     The cost does not depend on the size of the model. Other changes are not undone; see ``restore_on_error``.
     """
-    nets = [(net.Proto(), net.op_len, len(net.Proto().external_input)) for net in (model.net, model.param_init_net)]
-    params = (model.params, model._computed_params, model.weights, model.biases, model._updated)
-    lists = [(of_kind, len(of_kind)) for of_kind in params]
-    infos = len(model._infos)
-    try:
-        yield
-    except BaseException:
-        for net, operators, inputs in nets:
+    return _Added(model)
+
+
+class _Added:
+    """What a block appends to a model. This is a class because generators would take twice the time, in each layer."""
+
+    __slots__ = ("_counts", "_lists", "_model", "_nets")
+
+    def __init__(self, model: ModelHelper) -> None:
+        self._model = model
+
+    def __enter__(self) -> None:
+        model = self._model
+        net, init_net = self._nets = model.net.Proto(), model.param_init_net.Proto()
+        lists = self._lists = model.params, model._computed_params, model.weights, model.biases, model._updated
+        self._counts = (
+            (len(net.op), len(net.external_input)),
+            (len(init_net.op), len(init_net.external_input)),
+            [*map(len, lists)],
+            len(model._infos),
+        )
+
+    def __exit__(self, kind: type[BaseException] | None, error: Any, traceback: Any) -> None:
+        if kind is None:
+            return
+        *nets, lists, infos = self._counts
+        for net, (operators, inputs) in zip(self._nets, nets):
             del net.op[operators:]
             del net.external_input[inputs:]
-        for of_kind, count in lists:
+        for of_kind, count in zip(self._lists, lists):
             del of_kind[count:]
-        for name in list(model._infos)[infos:]:
-            del model._infos[name]
-        raise
+        for name in list(self._model._infos)[infos:]:
+            del self._model._infos[name]
 
 
 @contextmanager

@@ -30,6 +30,8 @@ class AdadeltaOptimizer(Optimizer):
     Source: Zeiler, "ADADELTA: an adaptive learning rate method", 2012, arXiv:1212.5701.
     """
 
+    repeats = True
+
     def __init__(
         self,
         alpha: float = 0.01,

@@ -50,6 +50,8 @@ class AdagradOptimizer(Optimizer):
     optimization", 2011.
     """
 
+    repeats = True
+
     def __init__(
         self,
         alpha: float = 0.01,

@@ -46,6 +46,8 @@ class AdamOptimizer(Optimizer):
     Source: Kingma and Ba, "Adam: a method for stochastic optimization", 2015, arXiv:1412.6980, algorithm 1.
     """
 
+    repeats = True
+
     def __init__(
         self,
         alpha: float = 0.001,

@@ -17,6 +17,7 @@ from netbuilder.model.rollback import remove_added_on_error
 from netbuilder.optimizers.learning_rate import LR_INJECTION
 from netbuilder.optimizers.optimizer import Optimizer, constant, one
 from netbuilder.optimizers.placement import get_param_device, parameter_devices
+from netbuilder.optimizers.repeated import RepeatedUpdates
 from netbuilder.proto import ArgumentError, DeviceOption, GradientError, NetError, TensorProto
 from netbuilder.proto.arguments import make_device_option
 
@@ -100,9 +101,16 @@ def _add_updates(
         optimizer.add_lr_multiplier(multiplier)
     for device, of_device in groupby(infos, lambda info: get_param_device(info.name, info.grad, devices)):
         with DeviceScope(device):
-            for info in of_device:
+            here = list(of_device)
+            updates: RepeatedUpdates | None = None
+            for number, info in enumerate(here):
                 own = info.optimizer if use_param_info_optim else None
-                (own or optimizer)(model.net, model.param_init_net, info)
+                if own:
+                    own(model.net, model.param_init_net, info)
+                    updates = None  # another optimizer may have changed what the updates share
+                else:
+                    updates = updates or RepeatedUpdates(optimizer, model, len(here) - number)
+                    updates.add(info)
     if optimizer.updates:
         model._updated += [info.blob for info in infos]
 
@@ -178,6 +186,7 @@ class WeightDecayBuilder(Optimizer):
     """
 
     updates = False
+    repeats = True
 
     def __init__(self, weight_decay: float) -> None:
         super().__init__()

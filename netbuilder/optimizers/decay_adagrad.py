@@ -40,6 +40,8 @@ class DecayAdagradOptimizer(Optimizer):
     optimization", 2011.
     """
 
+    repeats = True
+
     def __init__(
         self,
         alpha: float = 0.01,

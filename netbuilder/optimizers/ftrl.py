@@ -32,6 +32,8 @@ class FtrlOptimizer(Optimizer):
     Source: McMahan et al., "Ad click prediction: a view from the trenches", 2013.
     """
 
+    repeats = True
+
     _operator: ClassVar[str] = "Ftrl"
     _suffix: ClassVar[str] = "_ftrl_nz"
 
@@ -91,6 +93,8 @@ class GFtrlOptimizer(FtrlOptimizer):
     Source: Ni et al., "Feature selection for Facebook feed ranking system via a group-sparsity-regularized training
     algorithm", 2019.
     """
+
+    repeats = True
 
     _operator: ClassVar[str] = "GFtrl"
     _suffix: ClassVar[str] = "_gftrl_nz"

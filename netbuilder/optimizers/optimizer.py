@@ -68,6 +68,14 @@ class Optimizer:
     updates = True
     """Whether it updates parameters, which only one optimizer may do; False: it only changes their gradients."""
 
+    repeats = False
+    """Whether, after the first one on a device, updates for dense gradients differ only in the names of blobs.
+
+    Then the operators of one of them are repeated with the other names. A class must set it itself, since a subclass
+    may add other operators. Names of blobs must be made by appending or prepending text to the parameter's or the
+    gradient's; all state must be in the list that ``get_auxiliary_parameters`` returns.
+    """
+
     def __init__(self) -> None:
         kind = type(self).__name__
         self._instance_num = _instances[kind]

@@ -29,6 +29,8 @@ class RmsPropOptimizer(Optimizer):
     Source: Tieleman and Hinton, "Neural networks for machine learning", lecture 6.5, 2012.
     """
 
+    repeats = True
+
     def __init__(
         self,
         alpha: float = 0.01,

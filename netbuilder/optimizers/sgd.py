@@ -37,6 +37,8 @@ class SgdOptimizer(Optimizer):
     arXiv:1708.03888.
     """
 
+    repeats = True
+
     def __init__(
         self,
         base_learning_rate: float = 0.01,

@@ -34,6 +34,8 @@ class StormOptimizer(Optimizer):
     Source: Cutkosky and Orabona, "Momentum-based variance reduction in non-convex SGD", 2019, arXiv:1905.10018.
     """
 
+    repeats = True
+
     def __init__(
         self,
         lr: float = 0.1,

@@ -36,6 +36,8 @@ class WngradOptimizer(Optimizer):
     Source: Wu, Ward and Bottou, "WNGrad: learn the learning rate in gradient descent", 2018, arXiv:1803.02865.
     """
 
+    repeats = True
+
     def __init__(
         self,
         alpha: float = 1.0,

@@ -35,6 +35,8 @@ class YellowFinOptimizer(Optimizer):
     Source: Zhang and Mitliagkas, "YellowFin and the art of momentum tuning", 2017, arXiv:1706.03471.
     """
 
+    repeats = True
+
     def __init__(
         self,
         alpha: float = 0.1,

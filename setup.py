@@ -22,6 +22,7 @@ TRAIN = ["pyyaml>=6", "tomli>=2; python_version < '3.11'", "tqdm>=4.60"]
 PLOT = ["matplotlib>=3.8", "tensorboardX>=2.6"]
 DATA = ["lmdb>=1.4", "opencv-python-headless>=4.10", "pillow>=10", "simplejpeg>=1.8"]
 ONNX = ["onnx>=1.16"]
+MPI = ["mpi4py>=4", "mpich>=4.2"]
 # What Caffe2's own tests import; the last NumPy and SciPy that serve tests of their age.
 CAFFE2_TESTS = [
     "future",
@@ -83,12 +84,13 @@ setup(
         "caffe2-tests": TEST + TRAIN + DATA + ONNX + CAFFE2_TESTS,
         "data": DATA,
         "draw": ["pydot>=1.4.2"],
-        "dev": TEST + TRAIN + DATA + ONNX,
+        "dev": TEST + TRAIN + DATA + ONNX + MPI,
         "gpu": GPU,
+        "mpi": MPI,
         "onnx": ONNX,
         "plot": PLOT,
         "redis": ["redis>=5"],
-        "test": TEST + TRAIN + DATA + ONNX,
+        "test": TEST + TRAIN + DATA + ONNX + MPI,
         "train": TRAIN,
     },
     entry_points={

@@ -1,1 +1,1 @@
-"""Operators that exchange values between devices."""
+"""Operators that exchange values between devices, or between processes."""

@@ -105,6 +105,7 @@ class Exchange(enum.Enum):
     NEVER = "it works on values of its own device"
     BETWEEN_DEVICES = "it copies, adds or concatenates values: an exchange if they belong to several devices"
     ALWAYS = "a collective over devices"
+    BETWEEN_PROCESSES = "a collective over processes: they all run the same ones, in the order of the net"
 
 
 class Operator(Declared):

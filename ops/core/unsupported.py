@@ -15,10 +15,12 @@ GROUPS: tuple[tuple[str, str], ...] = (
         "VideoInput",
     ),
     (
-        "several hosts are not in this version; on one, Parallelize makes the exchange between devices",
-        "Allgather Allreduce Barrier Broadcast CloneCommonWorld CreateCommonWorld DestroyCommonWorld "
-        "FileStoreHandlerCreate NCCLReduceScatter ReceiveTensor Reduce ReduceScatter SendTensor StoreAdd StoreGet "
-        "StoreSet StoreWait",
+        "stores are not in this version",
+        "FileStoreHandlerCreate StoreAdd StoreGet StoreSet StoreWait",
+    ),
+    (
+        "NCCLAllreduce sums over the GPUs of one host, ReduceScatter over processes",
+        "NCCLReduceScatter",
     ),
     (
         "8-bit integer nets are not in this version, unlike tables of few bits (FloatToFused8BitRowwiseQuantized)",

@@ -22,11 +22,12 @@ from netbuilder.graph.replicas import Replicas, has_record
 from netbuilder.graph.replicated_net import replicated_net
 from netbuilder.ops.core.contexts import LEFT_AS_IS
 from netbuilder.ops.core.instructions import Instruction, Role, describe, located
-from netbuilder.ops.core.operator import STRING
+from netbuilder.ops.core.operator import STRING, Exchange
 from netbuilder.ops.core.operator_event import OnOperator, OperatorEvent, ReadValue
 from netbuilder.ops.core.precision import PRECISION_ARGUMENT, PRECISIONS, check_precision
 from netbuilder.ops.core.registry import plain_kernel
 from netbuilder.ops.core.replication import Replication
+from netbuilder.ops.engines.collectives.world import CommonWorld
 from netbuilder.ops.engines.gpu import gpu
 from netbuilder.ops.engines.layouts import HOST
 from netbuilder.proto import PROTO_CUDA, NetDef, NetError
@@ -373,13 +374,22 @@ class RuntimeNet:
         self.clock.iteration += 1
         try:
             self._run_once()
-        except BaseException:
+        except BaseException as error:
             self.clock.iteration -= 1  # a retry must draw the same random numbers
+            self._tell_other_processes(error)
             raise
         if measuring is not None:
             measuring.run_ends()
         for observer in self.observers:
             observer.run_ends(self)
+
+    def _tell_other_processes(self, error: BaseException) -> None:
+        """Make the next collective of the other processes raise an error: they would wait for this one for ever."""
+        for instruction in self.program:
+            if instruction.op.exchanges is Exchange.BETWEEN_PROCESSES:
+                for blob in map(self.find_blob, instruction.inputs[:1]):
+                    if blob is not None and isinstance(blob.buffer, CommonWorld):
+                        blob.buffer.report_failure(error)
 
     def run_by(self, run_plan: Callable[[Plan], object], run_alone: Callable[[Instruction], object]) -> None:
         """Run the net once; functions of the caller run its plans and the operators between them (to time them).
@@ -422,7 +432,11 @@ class RuntimeNet:
 
     def run_first(self) -> None:
         """Run a net that is not kept, as iteration 0: initial values do not depend on earlier runs."""
-        self._run_once()
+        try:
+            self._run_once()
+        except BaseException as error:
+            self._tell_other_processes(error)
+            raise
 
     def finish(self) -> None:
         """Wait until all GPUs have finished the work of earlier runs.

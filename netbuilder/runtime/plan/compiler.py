@@ -25,7 +25,7 @@ from netbuilder.runtime.plan.fusion import fuse
 from netbuilder.runtime.plan.kernel_choice import choose_image_order, choose_kernel
 from netbuilder.runtime.plan.node_context import CompileSubgraph, NodeContext
 from netbuilder.runtime.plan.options import PlanOptions
-from netbuilder.runtime.plan.roles import exchange_when_ready
+from netbuilder.runtime.plan.roles import between_processes, exchange_when_ready
 from netbuilder.runtime.plan.runner import Runner
 from netbuilder.runtime.plan.split_kernels import add_waits
 from netbuilder.runtime.plan.static_segment import static_segment, values_of
@@ -121,8 +121,7 @@ def compile_range(
         nodes = fuse_updates(nodes, last, hidden, early=early)
     if options.enabled("unread_outputs"):
         mark_unused(nodes, last, hidden, read_outside)
-    if options.exchange_lane:
-        nodes = exchange_when_ready(nodes)
+    nodes = exchange_when_ready(nodes, lane=options.exchange_lane)
     steps = _choose_kernels(net, nodes, options, values, compile_subgraph, in_subgraph)
     return Compilation(
         net.name, end, add_waits(steps.steps), steps.constant_steps, values, last, externals, hidden, options
@@ -203,6 +202,8 @@ class _Lanes:
     def __call__(self, node: Node) -> int:
         if self._options.exchange_lane and node.role is Role.EXCHANGE:
             return self._options.lanes
+        if between_processes(node):
+            return 0  # one lane for all of them, so that their order is that of the net
         device = node.first.device
         lane = self._lanes.get(device)
         if lane is None:

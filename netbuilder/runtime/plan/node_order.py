@@ -12,7 +12,13 @@ if TYPE_CHECKING:
 __all__ = ["move_when_ready", "ready_after"]
 
 
-def ready_after(nodes: Sequence[Node], moves: Callable[[Node], bool]) -> list[int]:
+def _none(node: Node) -> bool:
+    return False
+
+
+def ready_after(
+    nodes: Sequence[Node], moves: Callable[[Node], bool], in_order: Callable[[Node], bool] = _none
+) -> list[int]:
     """Return, for each node, the index of the node after which it can run; -1: it can be the first.
 
     A node depends on nodes that write its inputs, that read or write the blobs it overwrites, or that make its control
@@ -21,7 +27,9 @@ def ready_after(nodes: Sequence[Node], moves: Callable[[Node], bool]) -> list[in
     Args:
         nodes: the nodes of a plan, in order.
         moves: whether a node moves.
+        in_order: whether a node also depends on the last one before it for which this is true.
     """
+    last = -1
     touched: dict[str, int] = {}  # name -> index of the last node that reads or writes it
     written: dict[str, int] = {}  # name -> index of the last node that writes it
     found = []
@@ -32,6 +40,8 @@ def ready_after(nodes: Sequence[Node], moves: Callable[[Node], bool]) -> list[in
             control = {name for part in node.parts for name in part.control}
             before = [written.get(name, -1) for name in reads | control] + [touched.get(name, -1) for name in writes]
             at = max(before, default=-1)
+        if in_order(node):
+            at = last = max(at, last)
         for name in reads | writes:
             touched[name] = max(at, touched.get(name, -1))
         written |= dict.fromkeys(writes, at)
@@ -39,17 +49,19 @@ def ready_after(nodes: Sequence[Node], moves: Callable[[Node], bool]) -> list[in
     return found
 
 
-def move_when_ready(nodes: Sequence[Node], moves: Callable[[Node], bool]) -> list[Node]:
+def move_when_ready(
+    nodes: Sequence[Node], moves: Callable[[Node], bool], in_order: Callable[[Node], bool] = _none
+) -> list[Node]:
     """Return the nodes, those that move right after the last one that they depend on.
 
     The others keep their order; so do nodes that become ready at the same time.
 
     Args:
-        nodes, moves: see ``ready_after``.
+        nodes, moves, in_order: see ``ready_after``.
     """
     moving = [moves(node) for node in nodes]
     ready: dict[int, list[Node]] = defaultdict(list)
-    for node, at, moved in zip(nodes, ready_after(nodes, moves), moving):
+    for node, at, moved in zip(nodes, ready_after(nodes, moves, in_order), moving):
         if moved:
             ready[at].append(node)
     result = ready.pop(-1, [])

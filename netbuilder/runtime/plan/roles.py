@@ -1,4 +1,4 @@
-"""Roles of operators: computing, or exchanging values between devices; and when an exchange starts.
+"""Roles of operators: computing, or exchanging values between devices or processes; and when an exchange starts.
 
 A net lists the reductions of gradients after the whole backward pass, as Caffe2's nets do. A plan with an exchange lane
 starts each of them as soon as its operands are written, so that the rest of the backward pass runs at the same time.
@@ -16,7 +16,7 @@ from netbuilder.runtime.plan.node_order import move_when_ready
 if TYPE_CHECKING:
     from netbuilder.runtime.plan.values import Node
 
-__all__ = ["assign_roles", "exchange_when_ready"]
+__all__ = ["assign_roles", "between_processes", "exchange_when_ready"]
 
 
 def assign_roles(program: Iterable[Instruction]) -> None:
@@ -34,13 +34,25 @@ def assign_roles(program: Iterable[Instruction]) -> None:
         exchanges = instruction.op.exchanges
         devices = {homes[blob] for blob in (*instruction.inputs, *instruction.outputs)}
         across = exchanges is Exchange.BETWEEN_DEVICES and not devices <= {instruction.device}
-        if across or exchanges is Exchange.ALWAYS:
+        if across or exchanges in (Exchange.ALWAYS, Exchange.BETWEEN_PROCESSES):
             instruction.role = Role.EXCHANGE
 
 
-def exchange_when_ready(nodes: Sequence[Node]) -> list[Node]:
+def between_processes(node: Node) -> bool:
+    """Whether a node is a collective over processes."""
+    return node.first.op.exchanges is Exchange.BETWEEN_PROCESSES
+
+
+def exchange_when_ready(nodes: Sequence[Node], *, lane: bool) -> list[Node]:
     """Return the nodes of a plan with each exchange moved right after the last node that it depends on.
 
-    The order of all exchanges is the same in every run.
+    The order of all exchanges is the same in every run. Collectives over processes keep the order of the net, which
+    all processes have in common.
+
+    Args:
+        nodes: the nodes, in order.
+        lane: whether exchanges have a lane of their own; if not, only collectives over processes move, which are done
+            by another thread, or the other processes, while the lane goes on.
     """
-    return move_when_ready(nodes, lambda node: node.role is Role.EXCHANGE)
+    moves = (lambda node: node.role is Role.EXCHANGE) if lane else between_processes
+    return move_when_ready(nodes, moves, in_order=between_processes)

@@ -1,0 +1,177 @@
+"""Common worlds, over which the processes of a run exchange values: making and destroying them, and the barrier."""
+
+from __future__ import annotations
+
+from typing import Any, ClassVar, Literal
+
+from netbuilder.ops.core.contexts import RunContext
+from netbuilder.ops.core.declaration import operator_class
+from netbuilder.ops.core.objects import shared_object
+from netbuilder.ops.core.operator import STRING, Exchange, Operator, TensorSpec, require
+from netbuilder.ops.core.registry import kernel, register
+from netbuilder.ops.engines.collectives.world import CommonWorld, create_world
+from netbuilder.proto import ArgumentError
+
+__all__ = [
+    "Barrier",
+    "CloneCommonWorld",
+    "CreateCommonWorld",
+    "DestroyCommonWorld",
+    "OverWorld",
+    "world_of",
+]
+
+_OBJECT = TensorSpec((), STRING)
+_ENGINES = ("", "DEFAULT", "MPI", "GLOO")  # all of them exchange values of the host by MPI
+
+
+@operator_class(frozen=True)
+class OverWorld(Operator):
+    """Base: a collective of all processes, over the common world in input 0."""
+
+    inputs: ClassVar[tuple[str, ...]] = ("common_world",)
+    outputs: ClassVar[tuple[str, ...]] = ()
+    stateful = True
+    outputs_on_host = True
+    exchanges: ClassVar[Exchange] = Exchange.BETWEEN_PROCESSES
+
+    def input_location(self, index: int) -> Literal["here", "host", "any"]:
+        return "host"
+
+    def infer(self, *inputs: TensorSpec) -> tuple[TensorSpec, ...]:
+        world = inputs[0].dtype
+        require(world == STRING, self, f"input 0 must be a common world, got a tensor of type {world}")
+        return (_OBJECT,) * self.n_out
+
+    def flops(self, *inputs: TensorSpec) -> int:
+        return 0
+
+
+def world_of(op: Operator, value: Any) -> CommonWorld:
+    """Return the common world in input 0 of an operator."""
+    return shared_object(op, value, CommonWorld, "CreateCommonWorld")
+
+
+@register
+@operator_class(frozen=True)
+class CreateCommonWorld(Operator):
+    """Make the common world of ``size`` processes, of which this one has the number ``rank``.
+
+    All of them run it, in the same order among other collectives. Several processes are connected by MPI, which has
+    started them; a world of one process needs no library. A second run gives the same world.
+
+    A collective raises an error if other ranks have not come after ``timeout_ms`` milliseconds; -1: it waits. The other
+    arguments, and the input, are Caffe2's; MPI does without them.
+
+    Inputs:
+        kv_handler?: object, ignored
+    Outputs:
+        common_world: object
+    """
+
+    inputs = ("kv_handler?",)
+    outputs = ("common_world",)
+    stateful = True
+    outputs_on_host = True
+    exchanges = Exchange.BETWEEN_PROCESSES
+    size: int = 0  # 0: all processes that MPI has started, numbered as by MPI
+    rank: int = 0
+    timeout_ms: int = -1
+    sync: bool = False
+    transport: str = ""
+    interface: str = ""
+    mpi_rendezvous: bool = False
+    status_blob: str = ""
+
+    def check(self) -> None:
+        if self.size < 0 or not 0 <= self.rank < max(1, self.size):
+            raise ArgumentError(
+                f"CreateCommonWorld: rank must lie in [0, size), got rank={self.rank}, size={self.size}"
+            )
+        if self.timeout_ms < 1 and self.timeout_ms != -1:
+            raise ArgumentError(
+                f"CreateCommonWorld: timeout_ms must be a positive number of milliseconds, or -1, got {self.timeout_ms}"
+            )
+
+    def input_location(self, index: int) -> Literal["here", "host", "any"]:
+        return "any"
+
+    def infer(self, *inputs: TensorSpec) -> tuple[TensorSpec, ...]:
+        for spec in inputs:
+            require(spec.dtype == STRING, self, f"input 0 must be a store, got a tensor of type {spec.dtype}")
+        return (_OBJECT,)
+
+    def flops(self, *inputs: TensorSpec) -> int:
+        return 0
+
+
+@kernel(CreateCommonWorld)
+def create_common_world(op: CreateCommonWorld, ctx: RunContext, *store: Any) -> tuple[Any, ...]:
+    if ctx.op_def.engine not in _ENGINES:
+        raise ArgumentError(
+            f"CreateCommonWorld: engine {ctx.op_def.engine!r} is not in this version; use 'MPI', or leave it out"
+        )
+    timeout = None if op.timeout_ms < 0 else op.timeout_ms / 1000
+    return (create_world(ctx.op_def.output[0], op.size, op.rank, timeout),)
+
+
+@register
+@operator_class(frozen=True)
+class CloneCommonWorld(OverWorld):
+    """Make a common world of the same processes; messages over the two do not meet.
+
+    Inputs:
+        existing_common_world: object
+    Outputs:
+        common_world: object
+    """
+
+    inputs = ("existing_common_world",)
+    outputs = ("common_world",)
+    sync: bool = False
+    status_blob: str = ""
+
+
+@kernel(CloneCommonWorld)
+def clone_common_world(op: CloneCommonWorld, ctx: RunContext, world: Any) -> tuple[Any, ...]:
+    return (world_of(op, world).clone(ctx.op_def.output[0]),)
+
+
+@register
+@operator_class(frozen=True)
+class DestroyCommonWorld(OverWorld):
+    """Free what the library has for a common world; using it afterwards is an error.
+
+    Inputs:
+        common_world: object
+    Outputs:
+        common_world: object
+    """
+
+    outputs = ("common_world",)
+    must_inplace = ((0, 0),)
+
+
+@kernel(DestroyCommonWorld)
+def destroy_common_world(op: DestroyCommonWorld, ctx: RunContext, world: Any) -> tuple[Any, ...]:
+    world_of(op, world).close()
+    return (world,)
+
+
+@register
+@operator_class(frozen=True)
+class Barrier(OverWorld):
+    """Wait until all processes have come to it.
+
+    Inputs:
+        common_world: object
+    """
+
+    status_blob: str = ""
+
+
+@kernel(Barrier)
+def barrier(op: Barrier, ctx: RunContext, world: Any) -> tuple[Any, ...]:
+    common = world_of(op, world)
+    common.run(common.call("Barrier", ""), lambda communicator, _: None)  # the agreement is a barrier by itself
+    return ()

@@ -1,0 +1,83 @@
+"""Sums over ranks that MPI does not do itself: of 16-bit floating types in float32, and in the order of the ranks."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+import numpy as np
+
+from netbuilder.ops.engines.flat import PIECE
+
+__all__ = ["FLOAT_TYPES", "narrow", "split_evenly", "sum_rows", "widen"]
+
+Array = np.ndarray[Any, np.dtype[Any]]
+
+FLOAT_TYPES: dict[str, np.dtype[Any]] = {
+    "float32": np.dtype(np.float32),
+    "float16": np.dtype(np.float16),
+    "bfloat16": np.dtype(np.uint16),
+}
+"""The types in which float32 values can be exchanged, and the dtypes of arrays of them; bfloat16 is stored as bits."""
+
+
+def narrow(values: Array, out: Array) -> None:
+    """Round float32 to the nearest values of another type, ties to even; NaN stays NaN.
+
+    Args:
+        values: float32, one-dimensional.
+        out: of the same size; float32, float16, or uint16 for the bits of bfloat16.
+    """
+    if out.dtype != np.uint16:
+        np.copyto(out, values, casting="same_kind")
+        return
+    for start in range(0, values.size, PIECE):  # temporaries that stay in the cache
+        part = values[start : start + PIECE]
+        bits = part.view(np.uint32)
+        rounded = (bits + (0x7FFF + (bits >> 16 & 1)).astype(np.uint32)) >> 16
+        nan = np.isnan(part)
+        if nan.any():
+            rounded[nan] = bits[nan] >> 16 | 0x40
+        out[start : start + PIECE] = rounded
+
+
+def widen(stored: Array, out: Array) -> None:
+    """Write values of a type of ``narrow`` to float32; exact."""
+    if stored.dtype == np.uint16:
+        np.left_shift(stored, 16, out=out.view(np.uint32), dtype=np.uint32, casting="unsafe")
+    else:
+        np.copyto(out, stored)
+
+
+def sum_rows(rows: Sequence[Array], out: Array, *, bfloat16: bool = False) -> None:
+    """Add the rows in order; 16-bit floating types are added in float32, and the sum is rounded once.
+
+    Args:
+        rows: one-dimensional arrays of one size and dtype; at least one.
+        out: of that size and dtype; it may be the first row.
+        bfloat16: the elements are uint16 with the bits of bfloat16.
+    """
+    if not bfloat16 and out.dtype != np.float16:
+        if out is not rows[0]:
+            np.copyto(out, rows[0])
+        for row in rows[1:]:
+            np.add(out, row, out=out)
+        return
+    for start in range(0, out.size, PIECE):
+        stop = min(start + PIECE, out.size)
+        total, term = np.empty((2, stop - start), np.float32)
+        widen(rows[0][start:stop], total)
+        for row in rows[1:]:
+            widen(row[start:stop], term)
+            total += term
+        narrow(total, out[start:stop])
+
+
+def split_evenly(size: int, parts: int) -> list[int]:
+    """Return the sizes of so many parts that differ by at most 1; the larger ones come first.
+
+    >>> split_evenly(8, 3)
+    [3, 3, 2]
+    """
+    least, more = divmod(size, parts)
+    return [least + (part < more) for part in range(parts)]

@@ -1,0 +1,252 @@
+"""A session: the ranks agree on each collective before they make it, so that a disagreement is an error and no hang."""
+
+from __future__ import annotations
+
+import hashlib
+import os
+import threading
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from typing import TypeVar
+
+import numpy as np
+
+from netbuilder.ops.engines.collectives.communicator import Communicator
+from netbuilder.ops.engines.collectives.lane import Lane, Submitted
+from netbuilder.proto import DistributedError
+
+__all__ = ["Collective", "Session"]
+
+T = TypeVar("T")
+
+_TEXT = 1 << 11  # bytes of the text that ranks exchange when they disagree
+_READABLE = 300  # characters of such a text
+_END = "the end of the program"
+
+
+@dataclass(frozen=True)
+class Collective:
+    """What a rank is about to do with the others.
+
+    Args:
+        what: the operator.
+        blob: the blob, or the first of several; "" if there is none.
+        terms: what all ranks must agree on besides, such as the common world, shapes, types and arguments.
+        layouts: how the values are stored; ranks may differ in it.
+        timeout: seconds to wait for other ranks at most; None: no limit.
+    """
+
+    what: str
+    blob: str = ""
+    terms: str = ""
+    layouts: str = ""
+    timeout: float | None = None
+
+    def __str__(self) -> str:
+        return f"{self.what}{f' of {self.blob!r}' if self.blob else ''}{f' ({self.terms})' if self.terms else ''}"
+
+
+class Session:
+    """The ranks of a run and their order of collectives, over all common worlds.
+
+    Before each collective the ranks exchange a header of a few numbers. If they differ, all ranks raise the same error,
+    and so they do if one of them has reported a failure; the session is over then.
+
+    Args:
+        control: the communicator for headers; nothing else uses it.
+        lane: the thread that makes all calls.
+    """
+
+    def __init__(self, control: Communicator, lane: Lane) -> None:
+        self.control, self.lane = control, lane
+        control.check = self.check
+        self._call: Collective | None = None
+        self._deadline: float | None = None
+        self._number = 0
+        self._refused: BaseException | None = None  # why no further collective may be submitted
+        self._ended: BaseException | None = None  # why those that were submitted are not run either
+        self._lock = threading.Lock()
+
+    @property
+    def rank(self) -> int:
+        return self.control.rank
+
+    @property
+    def size(self) -> int:
+        return self.control.size
+
+    @property
+    def over(self) -> BaseException | None:
+        """The error that ended the session; None if there was none."""
+        return self._ended or self._refused or self.lane.interrupted
+
+    def submit(self, call: Collective, body: Callable[[bool], T]) -> Submitted[T]:
+        """Run ``body`` in the lane after all ranks have agreed on ``call``.
+
+        Args:
+            call: what ``body`` does.
+            body: is given whether all ranks store the values in the same layouts.
+
+        Raises:
+            DistributedError: the session is over; or, by ``result()``, the ranks do not agree, or one has failed.
+        """
+        self.require(call)
+        return self.lane.submit(lambda: self._perform(call, body), call.what, call.blob)
+
+    def submit_between_two(self, call: Collective, body: Callable[[], T]) -> Submitted[T]:
+        """Run ``body``, which sends to one rank or receives from one, in the lane; the other ranks take no part."""
+        self.require(call)
+
+        def perform() -> T:
+            if self._ended is not None:
+                self.require(call)
+            with self._waiting_in(call):
+                return body()
+
+        return self.lane.submit(perform, call.what, call.blob)
+
+    def require(self, call: Collective) -> None:
+        """Raise DistributedError if the session is over."""
+        if (error := self.over) is not None:
+            raise DistributedError(
+                f"{call.what}: the ranks exchange nothing more after an earlier error; run the init net, which makes "
+                f"the common worlds, on all of them again, or start the program again. The error: {error}"
+            ) from error
+
+    def _perform(self, call: Collective, body: Callable[[bool], T]) -> T:
+        if self._ended is not None:
+            self.require(call)
+        try:
+            return body(self._agree(call))
+        except BaseException as error:
+            self._ended = self._ended or error
+            raise
+
+    def _agree(self, call: Collective) -> bool:
+        self._number += 1
+        header = _header(f"{call.what} {call.blob} {call.terms} {self._number}", call.layouts, failed=False)
+        self._exchange(call, header)
+        if header[0] == -header[1] and not header[4]:
+            return bool(header[2] == -header[3])
+        raise self._disagreement(str(call))
+
+    def _exchange(self, call: Collective, header: np.ndarray[tuple[int], np.dtype[np.int64]]) -> None:
+        with self._waiting_in(call):
+            self.control.allreduce(header, maximum=True, patient=True)
+
+    @contextmanager
+    def _waiting_in(self, call: Collective) -> Iterator[None]:
+        self._call = call
+        self._deadline = None if call.timeout is None else time.monotonic() + call.timeout
+        try:
+            yield
+        finally:
+            self._deadline = None
+
+    def _disagreement(self, text: str) -> DistributedError:
+        """Return the error for ranks that do not agree, which is the same on all of them.
+
+        Args:
+            text: what this rank is about to do, or "!" and why it cannot.
+        """
+        own = np.zeros(_TEXT, np.uint8)
+        encoded = text.encode()[:_TEXT]
+        own[: len(encoded)] = np.frombuffer(encoded, np.uint8)
+        rows = self.control.allgather(own).reshape(self.size, _TEXT)
+        return DistributedError(_compare([bytes(row).rstrip(b"\0").decode(errors="replace") for row in rows]))
+
+    def report_failure(self, error: BaseException) -> None:
+        """Make the next collective of the other ranks raise an error that says that this rank has failed, and why.
+
+        Nothing happens if the session is over: then they know already.
+        """
+        with self._lock:
+            if self.size == 1 or self.over is not None:
+                return
+            self._refused = error
+        text = f"!{type(error).__name__}: {error}"
+
+        def tell() -> None:
+            if self._ended is None:
+                self._number += 1
+                self._exchange(Collective("the report of a failure"), _header(text, "", failed=True))
+                self._ended = self._disagreement(text)
+
+        self.lane.submit(tell, "the report of a failure")
+
+    def close(self) -> None:
+        """Tell the other ranks that this one exchanges nothing more; wait until they have heard it."""
+        if self.lane.interrupted is not None:
+            self.control.abort(1)
+        elif self._ended is None:
+            if self._refused is None:
+                self.submit(Collective(_END), lambda same_layouts: None).result()
+            else:
+                self.lane.submit(lambda: None).result()
+
+    def check(self) -> None:
+        """Raise DistributedError if the lane was interrupted, or the other ranks do not come in time."""
+        self.lane.check()
+        if self._deadline is not None and time.monotonic() > self._deadline:
+            assert self._call is not None and self._call.timeout is not None
+            error = DistributedError(
+                f"rank {self.rank} of {self.size} has waited {self._call.timeout:g} s for the other ranks in "
+                f"{self._call}; at least one of them has not come so far"
+            )
+            self.lane.interrupt(error)
+            raise error
+
+
+def _header(text: str, layouts: str, *, failed: bool) -> np.ndarray[tuple[int], np.dtype[np.int64]]:
+    """Return numbers whose maxima over the ranks tell whether all texts, and all layouts, are the same."""
+    first, second = _number_of(text), _number_of(layouts)
+    return np.array([first, -first, second, -second, int(failed)], np.int64)
+
+
+def _number_of(text: str) -> int:
+    return int.from_bytes(hashlib.blake2b(text.encode(), digest_size=7).digest(), "big")
+
+
+def _compare(texts: list[str]) -> str:
+    """Return the message for ranks that do not agree.
+
+    >>> _compare(["Barrier", "!ValueError: no", "Barrier"])
+    'rank 1 of 3 has failed (ValueError: no), while ranks 0, 2 wait in Barrier'
+    """
+    texts = _shortened(texts)
+    at: dict[str, list[int]] = {}
+    for rank, text in enumerate(texts):
+        at.setdefault(text, []).append(rank)
+    failed = {text[1:]: ranks for text, ranks in at.items() if text.startswith("!")}
+    rest = {text: ranks for text, ranks in at.items() if not text.startswith("!")}
+    if failed:
+        message = "; ".join(
+            f"{_named(ranks)} of {len(texts)} {'has' if len(ranks) == 1 else 'have'} failed ({text})"
+            for text, ranks in failed.items()
+        )
+        waiting = ", ".join(
+            f"{_named(ranks)} {'waits' if len(ranks) == 1 else 'wait'} in {text}" for text, ranks in rest.items()
+        )
+        return f"{message}, while {waiting}" if waiting else message
+    if len(rest) == 1:
+        return f"the ranks have made different numbers of collectives before {texts[0]}"
+    return "the ranks do not exchange the same: " + "; ".join(
+        f"{_named(ranks)}: {text}" for text, ranks in rest.items()
+    )
+
+
+def _shortened(texts: list[str]) -> list[str]:
+    """Return the texts, of long ones only the beginning and what surrounds the first difference."""
+    if max(map(len, texts)) <= _READABLE:
+        return texts
+    third = _READABLE // 3
+    start = len(os.path.commonprefix(texts)) - third
+    if start <= third:
+        return [text[: 2 * _READABLE] for text in texts]
+    return [f"{text[:third]} ... {text[start : start + _READABLE]}" for text in texts]
+
+
+def _named(ranks: list[int]) -> str:
+    return f"rank{'s' if len(ranks) > 1 else ''} {', '.join(map(str, ranks))}"

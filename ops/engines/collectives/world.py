@@ -1,0 +1,230 @@
+"""Common worlds: the objects in blobs over which operators exchange values, and the session of the process."""
+
+from __future__ import annotations
+
+import atexit
+import logging
+import os
+import warnings
+from collections.abc import Callable
+from typing import TypeVar
+
+import numpy as np
+
+from netbuilder.data.blob_values import BlobObject
+from netbuilder.data.forking import after_fork, new_lock
+from netbuilder.ops.engines.collectives.communicator import Communicator, OneRank
+from netbuilder.ops.engines.collectives.lane import Lane
+from netbuilder.ops.engines.collectives.mpi import mpi, mpi_world
+from netbuilder.ops.engines.collectives.session import Collective, Session
+from netbuilder.proto import DistributedError, NetError
+
+__all__ = ["CommonWorld", "create_world", "process_lane"]
+
+_log = logging.getLogger("netbuilder")
+T = TypeVar("T")
+
+Work = Callable[[Communicator, bool], T]
+"""What an operator does: is given the communicator, and whether all ranks store the values in the same layouts."""
+
+
+class CommonWorld(BlobObject):
+    """The ranks of a run as operators see them; several worlds of a run keep their messages apart.
+
+    Args:
+        name: of the blob, for messages.
+        communicator: carries the values.
+        session: the agreement of the ranks; None for a single rank.
+        timeout: seconds that an operator waits for other ranks at most; None: no limit.
+    """
+
+    __slots__ = ("closed", "communicator", "name", "session", "timeout")
+
+    def __init__(
+        self, name: str, communicator: Communicator, session: Session | None, timeout: float | None = None
+    ) -> None:
+        self.name, self.communicator, self.session, self.timeout = name, communicator, session, timeout
+        self.closed = False
+
+    @property
+    def rank(self) -> int:
+        return self.communicator.rank
+
+    @property
+    def size(self) -> int:
+        return self.communicator.size
+
+    def begin(self, call: Collective, work: Work[T]) -> Callable[[], T]:
+        """Begin to exchange values; return a function that waits, and returns the result.
+
+        Raises:
+            DistributedError: the world was destroyed or the session is over; or, by the function, the ranks do not
+                agree, or one of them has failed.
+        """
+        self._require_open(call)
+        if self.session is None:
+            result = work(self.communicator, True)
+            return lambda: result
+        return self.session.submit(call, lambda same: work(self.communicator, same)).result
+
+    def run(self, call: Collective, work: Work[T]) -> T:
+        """Exchange values, and return the result."""
+        return self.begin(call, work)()
+
+    def run_between_two(self, call: Collective, work: Callable[[Communicator], T]) -> T:
+        """Send to one rank, or receive from one; the others take no part."""
+        self._require_open(call)
+        if self.session is None:
+            return work(self.communicator)
+        return self.session.submit_between_two(call, lambda: work(self.communicator)).result()
+
+    def _require_open(self, call: Collective) -> None:
+        if self.closed:
+            raise DistributedError(f"{call.what}: common world {self.name!r} was destroyed by DestroyCommonWorld")
+
+    def call(self, what: str, blob: str, terms: str = "", layouts: str = "") -> Collective:
+        """Return the description of a collective over this world."""
+        over = f"over {self.name!r}"
+        return Collective(what, blob, f"{terms}, {over}" if terms else over, layouts, self.timeout)
+
+    def report_failure(self, error: BaseException) -> None:
+        """Make the next collective of the other ranks raise an error, as this one has failed."""
+        if self.session is not None:
+            self.session.report_failure(error)
+
+    def clone(self, name: str) -> CommonWorld:
+        """Return a world of the same ranks whose messages are apart from those of this one."""
+        communicator = self.run(self.call("CloneCommonWorld", name), lambda comm, _: comm.clone())
+        return CommonWorld(name, communicator, self.session, self.timeout)
+
+    def close(self) -> None:
+        """Free what the engine has for the world; all ranks do it. A second call does nothing."""
+        if not self.closed:
+            self.run(self.call("DestroyCommonWorld", self.name), lambda comm, _: comm.close())
+            self.closed = True
+
+
+class _Process:
+    """The lane and the session of this process, and the worlds by name."""
+
+    def __init__(self) -> None:
+        self.lock = new_lock()
+        self.lane = Lane()
+        self.identity = (1, 0)
+        self.session: Session | None = None
+        self.worlds: dict[str, CommonWorld] = {}
+        self.forked = False
+
+
+_process = _Process()
+
+
+def process_lane() -> Lane:
+    """Return the lane that makes all collectives of this process."""
+    return _process.lane
+
+
+def create_world(name: str, size: int, rank: int, timeout: float | None = None) -> CommonWorld:
+    """Return the common world of a name; all ranks call it.
+
+    A second call returns the same world, unless it was destroyed or an error has ended the session.
+
+    Args:
+        name: of its blob.
+        size: the number of ranks; 0: as many as MPI has started, numbered as by MPI.
+        rank: the number of this process, from 0.
+        timeout: see ``CommonWorld``.
+
+    Raises:
+        DeviceError: mpi4py or MPI is missing.
+        DistributedError: MPI runs another number of processes, or the ranks of the processes are not 0 to size - 1.
+    """
+    if size == 0:
+        comm = mpi().COMM_WORLD
+        size, rank = _process.lane.submit(lambda: (comm.Get_size(), comm.Get_rank())).result()
+    if size == 1:
+        return CommonWorld(name, OneRank(), None, timeout)
+    with _process.lock:
+        session = _session(size, rank)
+    world = _process.worlds.get(name)
+    if world is None or world.session is not session or world.closed:
+        call = Collective("CreateCommonWorld", name, f"{size} ranks", timeout=timeout)
+        communicator = session.submit(call, lambda same: session.control.clone()).result()
+        communicator.check = session.check
+        world = _process.worlds[name] = CommonWorld(name, communicator, session, timeout)
+    world.timeout = timeout
+    return world
+
+
+def _session(size: int, rank: int) -> Session:
+    if _process.forked:
+        raise DistributedError(
+            "a forked process cannot exchange values with other ranks; start processes by netbuilder-launch or mpiexec"
+        )
+    session = _process.session
+    if session is not None and session.over is None:
+        if _process.identity != (size, rank):
+            raise NetError(
+                f"CreateCommonWorld: this process is rank {_process.identity[1]} of {_process.identity[0]} in its "
+                f"other common worlds, got rank={rank}, size={size}"
+            )
+        return session
+    _process.lane.check()
+    mpi()  # in this thread, mostly the main one, which also finalizes MPI
+    control = _process.lane.submit(lambda: _control(size, rank), "CreateCommonWorld").result()
+    if _process.session is None:
+        atexit.register(_close)
+    _warn_if_oversubscribed(size)
+    _process.identity, _process.session = (size, rank), Session(control, _process.lane)
+    return _process.session
+
+
+def _control(size: int, rank: int) -> Communicator:
+    """Return the communicator of all processes, numbered by the ranks that they give."""
+    processes = mpi_world()
+    processes.check = _process.lane.check
+    given = processes.allgather(np.array([size, rank], np.int64)).reshape(-1, 2).tolist()
+    count = len(given)
+    if any(each != count for each, _ in given):
+        sizes = sorted({each for each, _ in given})
+        raise DistributedError(
+            f"CreateCommonWorld: size is {' and '.join(map(str, sizes))}, but MPI has started {count} "
+            f"process{'es' if count > 1 else ''} together; start as many as size says, by netbuilder-launch or mpiexec"
+        )
+    ranks = [each for _, each in given]
+    if sorted(ranks) != list(range(count)):
+        raise DistributedError(
+            f"CreateCommonWorld: the ranks (shard ids) of {count} processes must be 0 to {count - 1}, each once, got "
+            f"{ranks}"
+        )
+    return processes.split(0, rank)
+
+
+def _warn_if_oversubscribed(size: int) -> None:
+    """Warn if this host has fewer cores than ranks: MPI waits by polling, so each exchange takes milliseconds."""
+    local = os.environ.get("MPI_LOCALNRANKS") or os.environ.get("OMPI_COMM_WORLD_LOCAL_SIZE") or str(size)
+    cores = os.cpu_count() or 1
+    if local.isdigit() and int(local) > cores:
+        warnings.warn(
+            f"{local} ranks share the {cores} cores of this host, so that they wait for one another in each exchange; "
+            "start at most one rank per core",
+            RuntimeWarning,
+            stacklevel=2,
+        )
+
+
+def _close() -> None:
+    """End the session at the end of the program: the other ranks hear that this one exchanges nothing more."""
+    session = _process.session
+    if session is not None and not _process.forked:
+        try:
+            session.close()
+        except DistributedError as error:
+            _log.warning("at the end of the program of rank %d: %s", session.rank, error)
+
+
+@after_fork
+def _leave() -> None:
+    _process.forked = _process.forked or _process.session is not None
+    _process.session = None
+    _process.worlds = {}

@@ -1,0 +1,75 @@
+"""16-bit floating types and sums in the order of ranks, against NumPy."""
+
+import numpy as np
+import pytest
+
+from netbuilder.data.tensor_records import proto_to_tensor, tensor_to_proto
+from netbuilder.ops.engines.collectives.reductions import narrow, split_evenly, sum_rows, widen
+from netbuilder.ops.engines.flat import PIECE
+
+SIZES = [0, 1, 1000, PIECE, PIECE + 7]
+
+
+def values(size, seed=0):
+    x = np.random.default_rng(seed).normal(size=size).astype(np.float32)
+    x[::7] *= 1e-3
+    return x
+
+
+def stored_bfloat16(x):
+    """float32 rounded to bfloat16, by the code that writes files."""
+    return proto_to_tensor(tensor_to_proto(x, bfloat16=True))
+
+
+@pytest.mark.parametrize("size", SIZES)
+def test_bfloat16_is_rounded_as_in_files(size):
+    x = values(size)
+    bits, back = np.empty(size, np.uint16), np.empty(size, np.float32)
+    narrow(x, bits)
+    widen(bits, back)
+    np.testing.assert_array_equal(back, stored_bfloat16(x))
+
+
+def test_nan_infinity_and_ties():
+    x = np.float32([np.nan, np.inf, -np.inf, 1 + 2**-8, 1 + 3 * 2**-8, 3.4e38, -0.0])
+    bits, back = np.empty(x.size, np.uint16), np.empty(x.size, np.float32)
+    narrow(x, bits)
+    widen(bits, back)
+    np.testing.assert_array_equal(back, np.float32([np.nan, np.inf, -np.inf, 1, 1 + 2**-6, np.inf, -0.0]))
+    assert np.signbit(back[-1])
+    half = np.empty(x.size, np.float16)
+    with np.errstate(over="ignore"):  # as plans and the lane run
+        narrow(x, half)
+        np.testing.assert_array_equal(half, x.astype(np.float16))
+
+
+@pytest.mark.parametrize("size", SIZES[1:])
+@pytest.mark.parametrize("dtype", [np.float16, np.float32, np.float64, np.int8, np.int64])
+def test_sums(dtype, size):
+    rows = [(values(size, seed) * 10).astype(dtype) for seed in range(3)]
+    out = np.empty(size, dtype)
+    sum_rows(rows, out)
+    wide = np.float32 if dtype == np.float16 else dtype
+    expected = ((rows[0].astype(wide) + rows[1].astype(wide)) + rows[2].astype(wide)).astype(dtype)
+    np.testing.assert_array_equal(out, expected)
+    first = rows[0]
+    sum_rows(rows, first)  # into the first row
+    np.testing.assert_array_equal(first, expected)
+
+
+def test_bfloat16_is_summed_in_float32():
+    rows = [np.float32([256, 1]), np.float32([1, 1]), np.float32([1, 1])]
+    bits = []
+    for row in rows:
+        bits.append(np.empty(2, np.uint16))
+        narrow(row, bits[-1])
+    total, out = np.empty(2, np.uint16), np.empty(2, np.float32)
+    sum_rows(bits, total, bfloat16=True)
+    widen(total, out)
+    assert out.tolist() == [258, 3]  # 256 + 1 is 256 in bfloat16
+
+
+@pytest.mark.parametrize(("size", "parts"), [(0, 3), (2, 3), (9, 3), (10, 4)])
+def test_parts_of_almost_the_same_size(size, parts):
+    found = split_evenly(size, parts)
+    assert sum(found) == size and len(found) == parts and max(found) - min(found) <= 1

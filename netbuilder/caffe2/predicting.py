@@ -6,6 +6,7 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from netbuilder.graph import Net
+from netbuilder.graph.observability import OUTPUTS
 from netbuilder.proto import NetDef, NetError, files
 from netbuilder.runtime import Workspace
 
@@ -36,7 +37,7 @@ class Predictor:
         self._net = _message(predict_net)
         for name in self._net.external_input:
             self._workspace.make(name)
-        self._workspace.create_net(self._net)
+        self._workspace.create_net(self._net, observable_default=OUTPUTS)
 
     def run(self, inputs: Sequence[Any] | Mapping[str, Any]) -> list[Any]:
         """Return the external outputs, in their order.

@@ -23,6 +23,7 @@ from netbuilder.graph import Net
 from netbuilder.graph.blob import blob_name
 from netbuilder.graph.defuse import undefined_inputs
 from netbuilder.graph.message import message_of
+from netbuilder.graph.observability import OUTPUTS
 from netbuilder.graph.rename import place_operators
 from netbuilder.ops.core.operator import TensorSpec
 from netbuilder.proto import (
@@ -329,13 +330,16 @@ def _read(filename: str | os.PathLike[str], db_type: str) -> tuple[MetaNetDef, d
 
 def prepare_prediction_net(
     filename: str | os.PathLike[str], db_type: str, device_option: DeviceOption | None = None, *args: Any,
-    workspace: Workspace | None = None, trusted: bool = False, **kwargs: Any,
+    workspace: Workspace | None = None, trusted: bool = False, observable: str | Iterable[Any] | None = None,
+    **kwargs: Any,
 ) -> Net:  # fmt: skip
     """Load a predictor into a workspace and create its net; return the net, for ``run_net`` and ``run_net_once``.
 
     Args:
         filename, db_type, device_option, workspace: see ``load_from_db``.
         trusted: allow all operators, also those that touch files, loop, wait or call Python.
+        observable: the blobs that can be fetched after a run, see ``Workspace.create_net``; None: what the net stores, or
+            "outputs".
 
     Raises:
         NetError: the file holds several predictors; or a net is invalid, or holds operators that are allowed only if
@@ -357,7 +361,7 @@ def prepare_prediction_net(
             check_harmless(nets[1], f"net {nets[1].name!r}")
         space.run_net_once(nets[0])
         made = Net(nets[1])
-        space.create_net(made, overwrite=True)
+        space.create_net(made, overwrite=True, observable=observable, observable_default=OUTPUTS)
     return made
 
 

@@ -175,6 +175,11 @@ class Operator(Declared):
     def type(self) -> str:
         return type(self).__name__
 
+    @property
+    def has_side_effects(self) -> bool:
+        """Whether a second run on the same inputs would do more than make the same outputs again."""
+        return self.stateful and not self.draws
+
     def with_arity(self, n_in: int, n_out: int) -> Any:
         """Set the numbers of inputs and outputs; return this operator."""
         object.__setattr__(self, "n_in", n_in)

@@ -102,6 +102,10 @@ class Recurrent(Operator):
     num_workspaces_on_fwd_only: int = 0
 
     @property
+    def has_side_effects(self) -> bool:
+        return self.step_net is not None and any(each.op.has_side_effects for each in self.step.ops)
+
+    @property
     def forward_inputs(self) -> tuple[str, ...]:
         """The names of the forward operator's inputs."""
         return self.input_names

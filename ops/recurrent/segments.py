@@ -66,7 +66,7 @@ class Segments:
     def possible(plan: ForwardPlan) -> bool:
         """Whether steps of a forward pass can run again: they draw the same numbers and have no other effects."""
         steps = not plan.one_by_one and plan.keep and plan.steps >= _FEWEST
-        return steps and all(each.op.draws or not each.op.stateful for each in plan.op.step.ops)
+        return steps and not plan.op.has_side_effects
 
     def _add(self, shape: Sequence[int], like: Slot) -> Slot:
         return self.memory.add(shape, like.dtype)

@@ -78,7 +78,8 @@ class StepNet:
                 self.writes(name) == 1 and name not in never and name not in operator.inputs
                 for name in operator.outputs
             )
-            if only_writer and not operator.op.stateful and same.issuperset(operator.inputs):
+            stateful = operator.op.stateful or operator.op.has_side_effects
+            if only_writer and not stateful and same.issuperset(operator.inputs):
                 found.append(operator)
                 same.update(operator.outputs)
         return found

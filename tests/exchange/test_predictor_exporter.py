@@ -21,6 +21,7 @@ from netbuilder.model import ModelHelper, brew
 from netbuilder.proto import ArgumentError, BlobError, MetaNetDef, NetDef, NetError, ParseError, files
 from netbuilder.proto.arguments import make_op
 from netbuilder.runtime import Workspace
+from netbuilder.runtime.profile.memory import planned_memory
 from structure import differences
 
 EXPORT = golden_data.export("predictor_minidb")
@@ -40,6 +41,22 @@ def test_golden_file_gives_the_numbers():
     workspace.run_net(name)
     close(workspace.fetch("softmax"), EXPORT.arrays["expected"]["softmax"])
     close(load_predictor_from_db(FILE).run(data=data)["softmax"], EXPORT.arrays["expected"]["softmax"])
+
+
+def test_only_outputs_are_kept_unless_more_is_requested():
+    (data,) = EXPORT.arrays["inputs"].values()
+    planned = []
+    for options in ({}, {"observable": "all"}):
+        workspace = Workspace(threads=1)
+        net = prepare_prediction_net(FILE, "minidb", workspace=workspace, **options)
+        workspace.feed("data", data)
+        workspace.run_net(net)
+        planned.append(planned_memory(workspace, net.Name()))
+        hidden = [blob for op in net.Proto().op[:-1] for blob in op.output]
+        for blob in hidden if options else ():
+            assert workspace.fetch(blob).size
+    assert planned[0].blobs == workspace.fetch("softmax").nbytes < planned[1].blobs
+    assert planned[0].total < planned[1].total
 
 
 def golden_meta(shapes=None, **options):

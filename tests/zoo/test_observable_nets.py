@@ -3,10 +3,13 @@
 import numpy as np
 import pytest
 
+from netbuilder.graph.gradient_shares import gradient_blobs
 from netbuilder.model import ModelHelper
 from netbuilder.optimizers import build_sgd
 from netbuilder.passes import extract_predictor, fold_batch_norm
+from netbuilder.passes.share_memory import share_gradients
 from netbuilder.runtime import Workspace
+from netbuilder.runtime.profile.memory import planned_memory
 from netbuilder.zoo.alexnet import create_alexnet
 from netbuilder.zoo.inception import create_inception_v1
 from netbuilder.zoo.lenet import create_lenet
@@ -141,3 +144,28 @@ def test_in_training(name):
         assert np.array_equal(found[2][p], value), p
         # Fusion adds in another order, so a step may differ by rounding.
         assert np.abs(found[0][p] - value).max() <= 1e-3 * max(np.abs(value).max(), 1e-3), p
+
+
+@pytest.mark.parametrize("name", ["lenet", "alexnet", "resnet8"])
+def test_gradients_that_share_names_make_no_plan_larger(name):
+    """Also the gradient of the images, which nobody reads, is computed only when it is fetched."""
+    planned = []
+    for renamed in (False, True):
+        model, (_, loss), x = model_of(name, label="label")
+        model.AddGradientOperators([loss])
+        keep = {str(gradient) for gradient in model.param_to_grad.values()}
+        build_sgd(model, 0.01, momentum=0.9)
+        net = model.net.Proto()
+        if renamed:
+            net, names = share_gradients(net, [""], gradient_blobs(net.op), keep=keep)
+            assert names
+        workspace = Workspace(threads=2, seed=1)
+        workspace.feed("data", x)
+        workspace.feed("label", np.int32([1, 5]))
+        workspace.run_net_once(model.param_init_net)
+        made = workspace.create_net(net, observable="all")
+        planned.append((planned_memory(workspace, made), workspace.net(made).plan_ahead()))
+        workspace.run_net(made)
+    (plain, (plan,)), (shared, (plan_shared,)) = planned
+    assert shared.total <= plain.total
+    assert len(plan_shared.steps) <= len(plan.steps)

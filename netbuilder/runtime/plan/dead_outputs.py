@@ -42,6 +42,7 @@ def mark_unused(
         for value in node.inputs:
             read[id(value)] = read.get(id(value), False) or backward
     trains = True in read.values()
+    given = {value.name for node in nodes for value in node.inputs if value.blob is not None}
     for node in nodes:
         for value in (*node.inputs, *node.outputs):
             value.persists = last[value.name] is value and value.name not in hidden and value.location == HOST
@@ -52,7 +53,7 @@ def mark_unused(
                 continue
             if last[value.name] is not value or value.name in hidden:
                 value.demand = "never"
-            elif value.persists and value.version == 0 and value.name not in read_outside:
+            elif value.persists and value.name not in given and value.name not in read_outside:
                 value.demand = "fetch"
 
 

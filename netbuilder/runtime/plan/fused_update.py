@@ -12,7 +12,7 @@ of its own before, is copied into one first.
 from __future__ import annotations
 
 from bisect import bisect_right
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from operator import length_hint
 from typing import Any
@@ -391,15 +391,62 @@ def _gather(buffers: Sequence[Any], row: Any, dtype: Any) -> flat.Step:
 
 
 @dataclass(eq=False)
+class _Part:
+    """The calls of an operator on a piece.
+
+    Args:
+        plan: that of its chain, or of a row.
+        operator: of the plan.
+        registers: the pieces of the plan's registers; none for copies into and out of a row.
+        numbers: by the ids of their values.
+        units: the same, None for those that are 1.
+    """
+
+    plan: _ChainPlan
+    operator: _Operator
+    registers: Sequence[Any] = ()
+    numbers: Mapping[int, Any] = field(default_factory=dict)
+    units: Mapping[int, Any] = field(default_factory=dict)
+
+    def steps(self) -> list[flat.Step]:
+        """Return the calls; the last registers are the temporaries of an operator."""
+        operator, made, registers = self.operator, self.operator.made, self.registers
+        ins = [registers[s] if isinstance(s, int) else (self.units if i in made.units else self.numbers)[id(s)]
+               for i, s in enumerate(operator.sources)]  # fmt: skip
+        outs = [registers[target] for target in operator.targets]
+        spare = registers[len(registers) - self.plan.spare :][: made.temporaries]
+        return list(made.steps(ins, outs, spare, operator.needed))
+
+    def failed(self) -> Instruction:
+        """Return the operator at fault after one of the calls has failed.
+
+        A row has several operators at once. The one at fault is found by their own calls, on copies of their parts.
+        """
+        plan, index = self.plan, self.plan.operators.index(self.operator)
+        if self.registers:
+            starts = row_starts([member.spec.nbytes for member in plan.members])
+            for member, start in zip(plan.members, starts):
+                first = start // plan.spec.dtype.itemsize
+                own = [register[first : first + member.size].copy() for register in self.registers]
+                alone = replace(self, plan=member, operator=member.operators[index], registers=own)
+                try:
+                    for function, operands in alone.steps():
+                        function(*operands)
+                except Exception:
+                    return alone.operator.node.first
+        return self.operator.node.first
+
+
+@dataclass(eq=False)
 class _Job:
     """The calls of one thread, and which operator each belongs to."""
 
     steps: list[flat.Step] = field(default_factory=list)
     starts: list[int] = field(default_factory=list)
-    parts: list[Instruction] = field(default_factory=list)
-    failure: tuple[Instruction, BaseException] | None = None
+    parts: list[_Part] = field(default_factory=list)
+    failure: tuple[_Part, BaseException] | None = None
 
-    def add(self, steps: Sequence[flat.Step], part: Instruction) -> None:
+    def add(self, steps: Sequence[flat.Step], part: _Part) -> None:
         self.starts.append(len(self.steps))
         self.parts.append(part)
         self.steps += steps
@@ -458,11 +505,11 @@ class _BoundChains:
         for job in jobs:
             if job.failure is not None:
                 (part, cause), job.failure = job.failure, None
-                raise PartFailed(part) from cause
+                raise PartFailed(part.failed()) from cause
 
     def _jobs(self, ones: set[int]) -> list[_Job]:
         """Return the calls of each thread: consecutive pieces, about the same number of elements for each."""
-        numbers = {key: None if key in ones else number for key, number in self._numbers.items()}
+        units = {key: None if key in ones else number for key, number in self._numbers.items()}
         jobs = [_Job() for _ in self._memory]
         total, done = sum(bound.plan.size for bound in self._bound), 0
         for bound in self._bound:
@@ -473,11 +520,13 @@ class _BoundChains:
                 registers = [tensor[start:stop] for tensor in bound.tensors]
                 registers += _temporaries(plan, self._memory[thread], stop - start)
                 if start == 0:
-                    jobs[thread].add(bound.before, plan.operators[0].node.first)
-                _add_piece(jobs[thread], plan, registers, numbers, self._numbers)
+                    jobs[thread].add(bound.before, _Part(plan, plan.operators[0]))
+                for operator in plan.operators:
+                    part = _Part(plan, operator, registers, self._numbers, units)
+                    jobs[thread].add(part.steps(), part)
                 done += stop - start
             if bound.after:
-                jobs[thread].add(bound.after, plan.operators[-1].node.first)
+                jobs[thread].add(bound.after, _Part(plan, plan.operators[-1]))
         return jobs
 
 
@@ -488,15 +537,3 @@ def _temporaries(plan: _ChainPlan, memory: Any, size: int) -> list[Any]:
     most = min(plan.size, flat.PIECE)
     space = as_flat(memory[: count * most * plan.spec.dtype.itemsize], plan.spec.dtype)
     return [space[i * most : i * most + size] for i in range(count)]
-
-
-def _add_piece(
-    job: _Job, plan: _ChainPlan, registers: Sequence[Any], numbers: dict[int, Any], exact: dict[int, Any]
-) -> None:
-    spare = registers[len(registers) - plan.spare :]
-    for operator in plan.operators:
-        made = operator.made
-        ins = [registers[s] if isinstance(s, int) else (numbers if i in made.units else exact)[id(s)]
-               for i, s in enumerate(operator.sources)]  # fmt: skip
-        outs = [registers[target] for target in operator.targets]
-        job.add(list(made.steps(ins, outs, spare[: made.temporaries], operator.needed)), operator.node.first)

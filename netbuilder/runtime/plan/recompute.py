@@ -524,7 +524,7 @@ def _kernel(value: Value) -> Prepared | None:
         return None
     if step.prepared.again is not None:
         return step.prepared.again if step.outputs[0] is value else None
-    if any(part.op.must_inplace or part.op.stateful and not part.op.draws for part in node.parts):
+    if any(part.op.must_inplace or part.op.has_side_effects for part in node.parts):
         return None
     return step.prepared
 

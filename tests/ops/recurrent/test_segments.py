@@ -1,5 +1,6 @@
 """Recurrent nets under memory budgets: in segments of steps, and their tables' lookups again; equal to the bit."""
 
+import functools
 import re
 
 import numpy as np
@@ -19,10 +20,12 @@ from netbuilder.model.rnn import (
     MultiRNNCell,
 )
 from netbuilder.model.rnn.recurrent import recurrent_net
+from netbuilder.ops.control.timers import statistics_of_process
 from netbuilder.optimizers import build_sgd
 from netbuilder.proto import NetDef, NetError
 from netbuilder.proto.arguments import make_op
 from netbuilder.runtime import Workspace
+from netbuilder.runtime.plan.values import StepKind
 from netbuilder.runtime.profile.profiling import profile
 from netbuilder.runtime.profile.roofline import Limits
 from netbuilder.runtime.profile.table import profile_table
@@ -201,6 +204,44 @@ def test_a_net_whose_steps_are_fetched_keeps_them():
     least = possible(NETS["lstm"], observable=["net/step_workspaces"])[0]
     _, plan = train(NETS["lstm"], memory_budget=least, observable=["net/step_workspaces"])
     assert not in_segments(plan)
+
+
+def short(model, count=False):
+    """A net whose result is large and can be computed again; ``count``: it counts its steps in the statistics."""
+    given, (initial,) = words(model), states(model, 1)
+    step = ModelHelper("step", param_model=model)
+    x, before = step.net.AddExternalInputs("x", "before")
+    total = step.net.Sum([x, before], "total")
+    if count:
+        step.net.AveragePut([total], [], stat_name="steps")
+    after = step.net.Tanh(total, "after")
+    step.net.AddExternalOutput(after)
+    found, _ = recurrent_net(model.net, step.net, [(x, given)], [(before, initial)], {before: after}, scope="net")
+    wide = found
+    for number in range(4):
+        wide = brew.fc(model, wide, f"wide{number}", WIDTH, WIDTH, axis=2)
+    return model.net.Mul([wide, found], "product")
+
+
+def test_a_net_whose_steps_have_side_effects_runs_once(monkeypatch):
+    def again(plan):
+        return [
+            step for step in plan.steps if step.kind is StepKind.RECOMPUTE and "Recurrent" in step.node.first.op.type
+        ]
+
+    _, plan = train(short, memory_budget=possible(short)[0])
+    assert again(plan) or in_segments(plan), "it could be computed again"
+    statistics = statistics_of_process()
+    statistics.read(reset=True)
+    counting = functools.partial(short, count=True)
+    want, _ = train(counting, runs=2)
+    once = statistics.read(reset=True)
+    got, plan = train(counting, runs=2, memory_budget=possible(counting)[0])
+    statistics_again = statistics.read(reset=True)
+    assert not again(plan) and not in_segments(plan)
+    assert dict(statistics_again) == dict(once)
+    for name, value in want.items():
+        np.testing.assert_array_equal(got[name], value, err_msg=name)
 
 
 def in_segments(plan):

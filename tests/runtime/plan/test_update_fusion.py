@@ -279,7 +279,7 @@ def test_errors_of_a_thread_name_the_operator(monkeypatch, name, net_type):
         return made
 
     monkeypatch.setitem(piecewise._makers, "MomentumSGDUpdate", failing)
-    monkeypatch.setattr(fused_update, "_SMALL", 0)  # no rows: an error there is that of the first operator
+    monkeypatch.setattr(fused_update, "_SMALL", 0)  # no rows
     net = NetDef(name="net", type=net_type, external_input=values())
     net.op.extend(ALL)
     workspace = Workspace(threads=2)
@@ -289,6 +289,43 @@ def test_errors_of_a_thread_name_the_operator(monkeypatch, name, net_type):
     for _ in range(2):
         with pytest.raises(OperatorError, match=rf"operator \d: MomentumSGDUpdate \['{name}_grad'.*ZeroDivision"):
             workspace.run_net("net")
+
+
+@pytest.mark.parametrize("name", ["fc0_b", "fc1_w", "fc3_b"])
+def test_errors_in_a_row_name_the_operator_at_fault(monkeypatch, name):
+    make = piecewise.maker_of("MomentumSGDUpdate")
+
+    def refuse(gradient):
+        if 7 in gradient:
+            raise ZeroDivisionError("a seven")
+
+    def failing(op, *specs):
+        made = make(op, *specs)
+        steps = made.steps
+        checked = lambda ins, *others: [(refuse, (ins[0],)), *steps(ins, *others)]  # noqa: E731
+        object.__setattr__(made, "steps", checked)
+        return made
+
+    monkeypatch.setitem(piecewise._makers, "MomentumSGDUpdate", failing)
+    names = [*DEEP_WEIGHTS, *DEEP_BIASES]
+    net, fed = NetDef(name="net"), {"lr": np.float32([0.1])}
+    for i, each in enumerate(names):
+        blobs = [f"{each}_grad", f"{each}_m", "lr", each]
+        net.op.append(make_op("MomentumSGDUpdate", blobs, [blobs[0], blobs[1], each], momentum=0.9))
+        fed |= {blob: np.full(5 + i, 0.5, np.float32) for blob in blobs if blob != "lr"}
+    net.external_input.extend(fed)
+    workspace = Workspace(threads=1)
+    for key, value in fed.items():
+        workspace.feed(key, value)
+    workspace.create_net(net)
+    workspace.run_net("net")
+    assert steps_of(workspace) == [["MomentumSGDUpdate"] * len(names)]
+    assert as_row([workspace.get(each).buffer for each in names]) is not None
+    gradient = fed[f"{name}_grad"]
+    workspace.feed(f"{name}_grad", np.append(gradient[:-1], np.float32(7)))
+    index = names.index(name)
+    with pytest.raises(OperatorError, match=rf"operator {index}: MomentumSGDUpdate \['{name}_grad'.*ZeroDivision"):
+        workspace.run_net("net")
 
 
 def test_profile():

@@ -10,9 +10,10 @@ from netbuilder.caffe2.missing import names_of
 from netbuilder.exchange import predictor_exporter as native
 from netbuilder.exchange.predictor_exporter import (
     get_meta_net_def,
-    prepare_prediction_net,
     save_to_db,
 )
+from netbuilder.graph import Net
+from netbuilder.graph.observability import ALL
 from netbuilder.graph.rename import place_operators
 from netbuilder.graph.scope import CurrentDeviceScope
 from netbuilder.proto import DeviceOption, MetaNetDef, NetDef, NetError, PredictorConsts
@@ -46,6 +47,18 @@ class PredictorExportMeta(native.PredictorExportMeta):
             super()._check_net(where)
         except NetError as error:
             _log.warning("%s; the saved net will not run as a predictor; make one with ExtractPredictorNet", error)
+
+
+def prepare_prediction_net(
+    filename: str | os.PathLike[str], db_type: str, device_option: DeviceOption | None = None, *args: Any, **kwargs: Any
+) -> Net:
+    """Load a predictor into the current workspace and create its net, all of whose blobs can be fetched; return the net.
+
+    Args:
+        filename, db_type, device_option, kwargs: see ``netbuilder.exchange.predictor_exporter.prepare_prediction_net``.
+        args: ignored.
+    """
+    return native.prepare_prediction_net(filename, db_type, device_option, *args, **{"observable": ALL, **kwargs})
 
 
 def load_from_db(

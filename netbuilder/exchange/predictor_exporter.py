@@ -338,8 +338,8 @@ def prepare_prediction_net(
     Args:
         filename, db_type, device_option, workspace: see ``load_from_db``.
         trusted: allow all operators, also those that touch files, loop, wait or call Python.
-        observable: the blobs that can be fetched after a run, see ``Workspace.create_net``; None: what the net stores, or
-            "outputs".
+        observable: the blobs that can be fetched after a run, see ``Workspace.create_net``; None: what the net stores,
+            or "outputs".
 
     Raises:
         NetError: the file holds several predictors; or a net is invalid, or holds operators that are allowed only if

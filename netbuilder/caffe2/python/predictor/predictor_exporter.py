@@ -52,7 +52,7 @@ class PredictorExportMeta(native.PredictorExportMeta):
 def prepare_prediction_net(
     filename: str | os.PathLike[str], db_type: str, device_option: DeviceOption | None = None, *args: Any, **kwargs: Any
 ) -> Net:
-    """Load a predictor into the current workspace and create its net, all of whose blobs can be fetched; return the net.
+    """Load a predictor into the current workspace and create its net; return the net. All of its blobs can be fetched.
 
     Args:
         filename, db_type, device_option, kwargs: see ``netbuilder.exchange.predictor_exporter.prepare_prediction_net``.

@@ -8,8 +8,9 @@ from __future__ import annotations
 
 import math
 from collections import defaultdict
-from collections.abc import Iterator
+from collections.abc import Collection, Iterator, Mapping, Sequence
 
+from netbuilder.graph.batch_norm_exchange import BatchNormExchange, count_name
 from netbuilder.graph.defuse import undefined_inputs
 from netbuilder.graph.devices import Devices
 from netbuilder.graph.rename import rename_in_operator, subgraphs
@@ -41,8 +42,8 @@ class _Replicated:
         self._net, self._replication = net, replication
         self._devices = Devices(replication.device_type, replication.devices)
         self._count = len(self._devices)
-        uneven = len(set(replication.shares)) > 1
-        self._first_samples = [sum(replication.shares[:i]) if uneven else None for i in range(self._count)]
+        self._uneven = len(set(replication.shares)) > 1
+        self._first_samples = [sum(replication.shares[:i]) if self._uneven else None for i in range(self._count)]
         # For each device the names of the blobs that are not under its scope.
         self._outside: list[dict[str, str]] = [{} for _ in replication.devices]
         for given in replication.inputs:
@@ -65,20 +66,42 @@ class _Replicated:
             result.op.extend(self._distribution(given))
         due = self._due()
         result.op.extend(due.pop(-1, ()))
+        if self._replication.combine_spatial_bn and self._count > 1:
+            self._add_rows(result, due)
+        else:
+            self._add_replicas(result, due)
+        if any(op.is_gradient_op for op in self._net.op):
+            for op in result.op:
+                op.is_gradient_op = True
+        result.external_input.extend(undefined_inputs(result.op))
+        written = {name for op in result.op for name in op.output}
+        merged = [name for output in self._replication.outputs for name in (output.outer, output.rows) if name]
+        kept = [name for blob in self._replication.kept for name in self._kept(blob, written)]
+        result.external_output.extend(dict.fromkeys([*merged, *kept]))
+        return result
+
+    def _add_replicas(self, result: NetDef, due: Mapping[int, Sequence[OperatorDef]]) -> None:
+        """Append the operators of one device after another, and what is due after those of the last device."""
         for device in range(self._count):
             last = device == self._count - 1
             for index, op in enumerate(self._net.op):
                 result.op.append(self._replica(device, op))
                 if last:
                     result.op.extend(due.get(index, ()))
-        if any(op.is_gradient_op for op in self._net.op):
-            for op in result.op:
-                op.is_gradient_op = True
-        result.external_input.extend(undefined_inputs(result.op))
-        merged = [name for output in self._replication.outputs for name in (output.outer, output.rows) if name]
-        kept = [name for blob in self._replication.kept for name in self._copies(blob)]
-        result.external_output.extend(dict.fromkeys([*merged, *kept]))
-        return result
+
+    def _add_rows(self, result: NetDef, due: Mapping[int, Sequence[OperatorDef]]) -> None:
+        """Append each operator for all devices, so that they reach the exchanges of batch normalization together."""
+        taken = {name for op in self._net.op for blob in (*op.input, *op.output) for name in self._copies(blob)}
+        exchange = BatchNormExchange(result, self._devices, taken, self._count, counts=self._uneven)
+        for index, op in enumerate(self._net.op):
+            exchange.add_row([self._replica(device, op) for device in range(self._count)])
+            result.op.extend(due.get(index, ()))
+
+    def _kept(self, blob: str, written: Collection[str]) -> list[str]:
+        """Return the blobs to keep for one of the subgraph: its copies, and the count of the batch if it is a mean."""
+        found = self._copies(blob)
+        counts = map(count_name, found) if self._replication.combine_spatial_bn and self._uneven else ()
+        return [*found, *(name for name in counts if name in written)]
 
     def _distribution(self, given: Distributed) -> list[OperatorDef]:
         options = self._devices.options

@@ -6,6 +6,7 @@ from collections.abc import Iterable, Sequence
 from types import TracebackType
 from typing import Any
 
+from netbuilder.graph.batch_norm_exchange import normalizes_over_batch
 from netbuilder.graph.blob import BlobReference, ScopedName
 from netbuilder.graph.defuse import undefined_inputs
 from netbuilder.graph.rename import rename_in_operator
@@ -39,10 +40,13 @@ class ParallelDo:
         device_type: PROTO_CPU or PROTO_CUDA.
         use_nccl: GPUs: sum gradients by NCCL's operators. This version has no engine for NCCL and computes them by
             sums, and says so; on CPUs the option is ignored with a warning.
+        combine_spatial_bn: batch normalization in training mode uses the statistics of the whole batch instead of each
+            device's share, so that any number of devices gives what one gives; otherwise each device normalizes its
+            own share, and the running averages are those of the first device.
         name: prefix of the block's blobs; made unique in the net.
 
     Raises:
-        TypeError: ``model`` is not a ModelHelper.
+        TypeError: ``model`` is not a ModelHelper, or a flag is neither True nor False.
         NetError: the device type or a device is none.
         DeviceError: ``devices`` is None and there is no GPU.
 
@@ -67,17 +71,19 @@ class ParallelDo:
         *,
         device_type: int = PROTO_CPU,
         use_nccl: bool = False,
+        combine_spatial_bn: bool = False,
         name: str = "parallel_do",
     ) -> None:
         if not isinstance(model, ModelHelper):
             raise TypeError(
                 f"ParallelDo: the model must be a ModelHelper, got {model!r} of type {type(model).__name__}"
             )
-        settings.check_flags(use_nccl=use_nccl)
+        settings.check_flags(use_nccl=use_nccl, combine_spatial_bn=combine_spatial_bn)
         self.devices = settings.choose_devices(devices, settings.check_device_type(device_type))
         self.outputs: list[BlobReference] = []  # references to the merged outputs, in the order of ``write_output``
         self._model = model
         self._use_nccl = settings.choose_nccl(use_nccl, self.devices)
+        self._combine_spatial_bn = combine_spatial_bn
         self.name = str(model.net.NextBlob(model.net.Name() + SEPARATOR + name))
         self._start: NetDef | None = None  # the net before the block
         self._ended = False
@@ -183,6 +189,7 @@ class ParallelDo:
         inner_inputs = [*self._split.values(), *(local[name] for name in whole)]
         inner_outputs = [local[name] for name in outputs]
         net = NetDef(name=self.name, op=ops, external_input=inner_inputs, external_output=inner_outputs)
+        combines = self._combine_spatial_bn and normalizes_over_batch(net)
         with EmptyNameScope(), DeviceScope(self.devices.options[0]):
             self._model.net.ParallelDo(
                 [BlobReference(name) for name in inputs],
@@ -195,6 +202,7 @@ class ParallelDo:
                 inner_outputs=inner_outputs,
                 merge=[*self._merged.values(), *("updated" for _ in updated)],
                 use_nccl=self._use_nccl,
+                combine_spatial_bn=combines or None,
             )
 
     def _read_whole(self, ops: Sequence[OperatorDef]) -> list[str]:

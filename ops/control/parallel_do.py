@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
 from typing import Any, ClassVar, Literal
 from weakref import WeakKeyDictionary
 
@@ -28,6 +29,21 @@ _KEPT_CALLS = 8  # compiled nets kept for each operator, one for each division o
 _compiled: WeakKeyDictionary[Any, dict[Any, Callable[[], None]]] = WeakKeyDictionary()
 
 
+@dataclass(frozen=True)
+class _Inner:
+    """What the spec of the sizes has for the gradient, whose shapes follow from it.
+
+    Args:
+        shares: the number of samples of each device at work.
+        blobs: for each of these numbers, the specs of the blobs of the net on such a device.
+        results: for each row of the sizes but the first, the name of the output in the net.
+    """
+
+    shares: tuple[int, ...]
+    blobs: Mapping[int, Mapping[str, TensorSpec]]
+    results: tuple[str, ...]
+
+
 @operator_class(frozen=True)
 class _OnDevices(Operator):
     """Base: a net, the devices that run it, and for each input and output its name in the net."""
@@ -44,6 +60,7 @@ class _OnDevices(Operator):
     inner_outputs: tuple[str, ...] = ()
     merge: tuple[str, ...] = ()
     use_nccl: bool = False
+    combine_spatial_bn: bool = False
 
     def input_location(self, index: int) -> Literal["here", "host", "any"]:
         return "any"
@@ -53,6 +70,57 @@ class _OnDevices(Operator):
             raise ArgumentError(f"{self.type}: the argument net, a net, must be given")
         if not self.devices or len(set(self.devices)) < len(self.devices):
             raise ArgumentError(f"{self.type}: devices must list different devices, at least one, got {self.devices}")
+
+    def infer_partial(
+        self, inputs: Sequence[TensorSpec | None], outputs: Sequence[TensorSpec | None]
+    ) -> tuple[Sequence[TensorSpec | None], Sequence[TensorSpec | None]]:
+        known = [spec for spec in inputs if spec is not None]
+        return inputs, outputs if len(known) < len(inputs) else self.infer(*known)
+
+    def _infer_net(self, specs: Mapping[str, TensorSpec]) -> dict[str, TensorSpec]:
+        """Return the specs of all blobs of the net on one device, given those of what it reads."""
+        net, found = self.net or NetDef(), dict(specs)
+        for index, op_def in enumerate(net.op):
+            if any(name not in found for name in op_def.input):
+                raise NotImplementedError(f"{self.type}: the shapes of {list(op_def.input)} are not known")
+            inputs = [found[name] for name in op_def.input]
+            try:
+                instruction = read_instruction(index, op_def)
+                made = infer_outputs(instruction, inputs)
+                if made is None:  # an operator with a subgraph may know them
+                    made = instruction.op.infer_partial(inputs, [None] * len(op_def.output))[1]
+            except NetError as error:
+                raise located(describe_operator(net.name, index, op_def), error, in_subgraph=True) from error
+            for name, spec in zip(op_def.output, made):
+                if spec is None:
+                    raise NotImplementedError(f"{self.type}: the shapes of {list(op_def.output)} depend on data")
+                found[name] = spec.plain
+        return found
+
+    def _merged(self, name: str, merge: str, parts: Sequence[TensorSpec]) -> TensorSpec:
+        first = parts[0]
+        if merge == "updated":
+            return first
+        joined = merge == "concat"
+        require(
+            first.ndim > 0 or not joined,
+            self,
+            f"output {name!r} is one number on each device, which cannot be concatenated; merge it by 'mean' or 'sum'",
+        )
+        for device, part in zip(self.devices, parts):
+            require(
+                part.shape[joined:] == first.shape[joined:] and part.dtype == first.dtype,
+                self,
+                f"output {name!r} has shape {part.shape} on device {device} and {first.shape} on device "
+                f"{self.devices[0]}, so it cannot be merged by {merge!r}"
+                + ("" if joined else "; outputs with a row for each sample are merged by 'concat'"),
+            )
+        require(
+            merge != "mean" or first.dtype.kind == "f",
+            self,
+            f"output {name!r} is of type {first.dtype}, and only floating-point outputs are merged by 'mean'",
+        )
+        return first.with_shape((sum(part.shape[0] for part in parts), *first.shape[1:])) if joined else first
 
 
 @register
@@ -75,6 +143,7 @@ class ParallelDo(_OnDevices):
             "updated".
         kept: set by the gradient: the blobs of ``net`` that it reads.
         use_nccl: sum gradients on GPUs by NCCL's operators.
+        combine_spatial_bn: SpatialBN in training mode uses the statistics of the whole batch.
 
     Inputs:
         X+ (...): any
@@ -123,62 +192,21 @@ class ParallelDo(_OnDevices):
 
     def infer(self, *xs: TensorSpec) -> tuple[TensorSpec, ...]:
         shares = self.shares(self.inner_inputs, xs)
-        by_size = {size: self._inner_specs(size, xs) for size in dict.fromkeys(shares)}
+        by_size = {size: self._infer_net(self._share(size, xs)) for size in dict.fromkeys(shares)}
         found = [
             self._merged(name, merge, [by_size[size][name] for size in shares])
             for name, merge in zip(self.inner_outputs, self.merge)
         ]
-        return (*found, TensorSpec((len(found) + 1, len(shares)), np.dtype(np.int32)))
+        inner = _Inner(shares, by_size, self.inner_outputs)
+        sizes = TensorSpec((len(found) + 1, len(shares)), np.dtype(np.int32), inner=inner)
+        return (*found, sizes)
 
-    def infer_partial(
-        self, inputs: Sequence[TensorSpec | None], outputs: Sequence[TensorSpec | None]
-    ) -> tuple[Sequence[TensorSpec | None], Sequence[TensorSpec | None]]:
-        known = [spec for spec in inputs if spec is not None]
-        return inputs, outputs if len(known) < len(inputs) else self.infer(*known)
-
-    def _inner_specs(self, size: int, xs: Sequence[TensorSpec]) -> dict[str, TensorSpec]:
-        """Return the specs of the net's blobs on a device with ``size`` samples."""
-        net = self.net or NetDef()
-        specs = {
+    def _share(self, size: int, xs: Sequence[TensorSpec]) -> dict[str, TensorSpec]:
+        """Return the specs of the net's inputs on a device with ``size`` samples."""
+        return {
             name: x.with_shape((size, *x.shape[1:])) if mode == "split" else x.plain
             for name, x, mode in zip(self.inner_inputs, xs, self.modes)
         }
-        for index, op_def in enumerate(net.op):
-            if any(name not in specs for name in op_def.input):
-                raise NotImplementedError(f"ParallelDo: the shapes of {list(op_def.input)} are not known")
-            try:
-                made = infer_outputs(read_instruction(index, op_def), [specs[name] for name in op_def.input])
-            except NetError as error:
-                raise located(describe_operator(net.name, index, op_def), error, in_subgraph=True) from error
-            if made is None:
-                raise NotImplementedError(f"ParallelDo: the shapes of {list(op_def.output)} depend on data")
-            specs.update(zip(op_def.output, (spec.plain for spec in made)))
-        return specs
-
-    def _merged(self, name: str, merge: str, parts: Sequence[TensorSpec]) -> TensorSpec:
-        first = parts[0]
-        if merge == "updated":
-            return first
-        joined = merge == "concat"
-        require(
-            first.ndim > 0 or not joined,
-            self,
-            f"output {name!r} is one number on each device, which cannot be concatenated; merge it by 'mean' or 'sum'",
-        )
-        for device, part in zip(self.devices, parts):
-            require(
-                part.shape[joined:] == first.shape[joined:] and part.dtype == first.dtype,
-                self,
-                f"output {name!r} has shape {part.shape} on device {device} and {first.shape} on device "
-                f"{self.devices[0]}, so it cannot be merged by {merge!r}"
-                + ("" if joined else "; outputs with a row for each sample are merged by 'concat'"),
-            )
-        require(
-            merge != "mean" or first.dtype.kind == "f",
-            self,
-            f"output {name!r} is of type {first.dtype}, and only floating-point outputs are merged by 'mean'",
-        )
-        return first.with_shape((sum(part.shape[0] for part in parts), *first.shape[1:])) if joined else first
 
     def gradient(self, g: GradientContext) -> list[OperatorDef]:
         """Return a ParallelDoGradient of the gradient of the net; gradients of whole inputs are summed."""
@@ -209,6 +237,26 @@ class ParallelDoGradient(_OnDevices):
 
     def input_location(self, index: int) -> Literal["here", "host", "any"]:
         return "host" if index == 0 else "any"
+
+    def infer(self, shares: TensorSpec, *xs: TensorSpec) -> tuple[TensorSpec, ...]:
+        inner = shares.inner
+        if not isinstance(inner, _Inner):
+            raise NotImplementedError("ParallelDoGradient: the shapes of the blobs of ParallelDo are not known")
+        by_size = {size: self._infer_net(self._share(size, inner, xs)) for size in dict.fromkeys(inner.shares)}
+        return tuple(
+            self._merged(name, merge, [by_size[size][name] for size in inner.shares])
+            for name, merge in zip(self.inner_outputs, self.merge)
+        )
+
+    def _share(self, size: int, inner: _Inner, xs: Sequence[TensorSpec]) -> dict[str, TensorSpec]:
+        """Return the specs of what the net may read on a device with ``size`` samples."""
+        specs = dict(inner.blobs[size])
+        for name, x, mode, row in zip(self.inner_inputs, xs, self.modes, self.rows):
+            if mode == "split":
+                specs[name] = x.with_shape((specs[inner.results[row - 1]].shape[0], *x.shape[1:]))
+            else:
+                specs[name] = x.plain
+        return specs
 
 
 class _Gradient:
@@ -247,6 +295,7 @@ class _Gradient:
                 inner_outputs=results,
                 merge=merge,
                 use_nccl=op.use_nccl or None,
+                combine_spatial_bn=op.combine_spatial_bn or None,
             )
         ]
 
@@ -323,7 +372,9 @@ def parallel_do(op: ParallelDo, ctx: RunContext, *xs: Any) -> tuple[Any, ...]:
             for outer, inner, mode in zip(names, op.inner_inputs, op.modes)
         ]
         devices = op.devices[: len(shares)]
-        return Replication(op.device_type, devices, shares, inputs, outputs, op.kept, op.use_nccl)
+        return Replication(
+            op.device_type, devices, shares, inputs, outputs, op.kept, op.use_nccl, op.combine_spatial_bn
+        )
 
     _run(ctx, op, shares, replication)
     sizes = np.zeros((len(outputs) + 1, len(shares)), np.int32)
@@ -352,7 +403,8 @@ def parallel_do_gradient(op: ParallelDoGradient, ctx: RunContext, sizes: Any, *x
             for outer, inner, mode, row in zip(ctx.op_def.input[1:], op.inner_inputs, op.modes, op.rows)
         ]
         outputs = list(_merged(op, ctx.op_def))
-        return Replication(op.device_type, op.devices[: len(table[0])], table[0], inputs, outputs, (), op.use_nccl)
+        devices = op.devices[: len(table[0])]
+        return Replication(op.device_type, devices, table[0], inputs, outputs, (), op.use_nccl, op.combine_spatial_bn)
 
     _run(ctx, op, tuple(table), replication)
     return tuple(LEFT_AS_IS for _ in ctx.op_def.output)

@@ -50,12 +50,15 @@ class TensorSpec:
         layout: None for plain row-major; else an engine's layout (hashable, see ``ops.core.contexts.Layout``).
         known: the elements of an integer tensor (extents, a shape) that are known before the net runs; ignored when
             specs are compared.
+        inner: what another operator infers its shapes from besides this one: the specs in a subgraph, for its
+            gradient. Ignored likewise.
     """
 
     shape: tuple[int, ...]
     dtype: np.dtype[Any]
     layout: Any = None
     known: tuple[int, ...] | None = dataclasses.field(default=None, compare=False)
+    inner: Any = dataclasses.field(default=None, compare=False, repr=False)
 
     @property
     def ndim(self) -> int:

@@ -67,6 +67,7 @@ class Replication:
         inputs, outputs: of the subgraph.
         kept: further blobs of the subgraph, whose values on all devices are read when it has run.
         use_nccl: sum by NCCL's operators.
+        combine_spatial_bn: batch normalizations use the statistics of the whole batch.
     """
 
     device_type: int
@@ -76,3 +77,4 @@ class Replication:
     outputs: Sequence[Merged]
     kept: Sequence[str] = ()
     use_nccl: bool = False
+    combine_spatial_bn: bool = False

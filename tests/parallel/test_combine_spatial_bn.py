@@ -240,11 +240,12 @@ def test_shares_of_different_sizes_bring_their_counts():
     ops = {op.output[0]: op for op in model.net.Proto().op}
     assert list(ops["cpu_1/conv1_sums"].input) == ["cpu_1/conv1", "cpu_1/share_weight"]
     assert (
-        list(ops["cpu_1/conv1_bn"].input[5:]) == [f"cpu_0/conv1_{part}_combined" for part in ("sums", "sumsq", "count")]
+        list(ops["cpu_1/conv1_bn"].input[5:])
+        == ["cpu_0/conv1_sums_combined", "cpu_0/conv1_sumsq_combined", "cpu_0/conv1_bn_sm_count"]
         or ops["cpu_1/conv1_bn"].type == "Relu"
     )
     gradient = next(op for op in model.net.Proto().op if op.type == "SpatialBNGradient" and "cpu_1/" in op.output[0])
-    assert list(gradient.input[7:]) == ["cpu_0/conv3_count_combined", "cpu_1/share_weight"]
+    assert list(gradient.input[7:]) == ["cpu_0/conv3_bn_sm_count", "cpu_1/share_weight"]
 
 
 def test_one_device_exchanges_nothing():

@@ -236,6 +236,118 @@ def test_normalization_is_that_of_parallelize():
         assert np.abs(got - want).max() < 1e-5 * max(1, np.abs(want).max()), name
 
 
+# -- normalization over all devices -----------------------------------------------------------
+
+
+def normalized(model, x, label, order="NCHW"):
+    """A residual block with normalization before a Relu and before a sum; x (N, 192)."""
+    shape = [-1, 3, 8, 8] if order == "NCHW" else [-1, 8, 8, 3]
+    x, _ = model.net.Reshape(x, ["images", "shape"], shape=shape)
+    for number, channels in enumerate((3, 16)):
+        y = brew.conv(model, x, f"conv{number}", channels, 16, kernel=3, pad=1, no_bias=1, order=order)
+        y = brew.spatial_bn(model, y, f"bn{number}", 16, epsilon=1e-3, is_test=False, order=order)
+        x = brew.sum(model, [x, y], "block") if number else brew.relu(model, y, "relu")
+    x = brew.average_pool(model, x, "pooled", kernel=8, order=order)
+    return model.net.SoftmaxWithLoss([brew.fc(model, x, "fc", 16, 4), label], ["softmax", "loss"])
+
+
+STATISTICS = ["bn0_rm", "bn0_riv", "bn1_rm", "bn1_riv"]
+
+
+def with_statistics(model, sizes, **options):
+    found, workspace = trained(model, sizes, 192, **options)
+    return [*found, *map(workspace.fetch, STATISTICS)]
+
+
+@pytest.mark.parametrize("sizes", [BATCHES, UNEVEN], ids=["even", "uneven and short"])
+def test_normalization_over_all_devices_is_that_of_one(sizes):
+    """Eight devices have at most one sample each, and fewer of them work for a short batch."""
+    options = {"prepare": in_float64, "dtype": np.float64}
+    want, want64 = (with_statistics(built(normalized), sizes, **more) for more in ({}, options))
+    for count in COUNTS:
+        model = built(normalized, count, combine_spatial_bn=True)
+        assert distance(with_statistics(model, sizes), want) < FLOAT32, count
+        assert distance(with_statistics(model, sizes, **options), want64) < FLOAT64, count
+    assert distance(with_statistics(built(normalized, 3), sizes), want) > 1e-3  # each device alone differs
+
+
+@pytest.mark.parametrize(
+    "options", [{"net_type": "simple"}, {"net_type": "async_scheduling"}, {"observable": ["softmax"]},
+                {"memory_budget": 0.85, "observable": ["softmax"]}, {"threads": 4}, {"dtype": "bfloat16"}], ids=str
+)  # fmt: skip
+def test_normalization_over_all_devices_with_other_options(options):
+    bound = 0.03 if options.get("dtype") else FLOAT32
+    kind, width = options.pop("net_type", None), options.pop("dtype", None)
+    found = []
+    for count in (0, 3):
+        model = built(normalized, count, **({"combine_spatial_bn": True} if count else {}))
+        if kind:
+            model.net.set_type(kind)
+        if width:
+            model.net.set_activation_dtype(width)
+        found.append(with_statistics(model, (24, 13), **options))
+    assert distance(found[1], found[0]) < bound
+
+
+def test_normalization_over_all_devices_with_channels_last():
+    def forward(model, x, label):
+        return normalized(model, x, label, order="NHWC")
+
+    want = with_statistics(built(forward), UNEVEN)
+    assert distance(with_statistics(built(forward, 3, combine_spatial_bn=True), UNEVEN), want) < FLOAT32
+
+
+def test_devices_exchange_only_where_they_normalize_in_training_mode():
+    """Not with one device, and not in test mode; a stored net knows that it exchanges."""
+    for is_test in (False, True):
+        model = ModelHelper("normalized")
+        with ParallelDo(model, [0, 1], combine_spatial_bn=True) as block:
+            x = model.net.Copy(block.read_input("x"), "images")
+            block.write_output(brew.spatial_bn(model, x, "bn", 2, is_test=is_test))
+        (op,) = model.net.Proto().op
+        assert bool(arguments(op).get("combine_spatial_bn")) is not is_test
+        x = np.random.default_rng(0).normal(size=(5, 2, 3, 3)).astype(np.float32)
+        workspace = run(model, x=x)
+        exchanged = [name for name in workspace.blobs() if name.endswith("_sums")]
+        assert len(exchanged) == (0 if is_test else 2)
+        mean, variance = x.mean(axis=(0, 2, 3)), x.var(axis=(0, 2, 3))
+        if is_test:
+            mean, variance = np.zeros(2), np.ones(2)
+        want = (x - mean.reshape(2, 1, 1)) / np.sqrt(variance + 1e-5).reshape(2, 1, 1)
+        np.testing.assert_allclose(workspace.fetch("bn"), want, atol=1e-5)
+        assert not [name for name in run(model, x=x[:1]).blobs() if name.endswith("_sums")]
+
+
+def test_a_normalization_in_control_flow_over_all_devices_is_refused():
+    def build(model, block):
+        inner = ModelHelper("inner")
+        x = block.read_input("x")
+        inner.net.SpatialBN(["h", "s", "b", "m", "v"], ["y", "m", "v", "sm", "si"], is_test=0)
+        blobs = [block.read_input(name, split=False) for name in "sbmv"]
+        model.net.Copy(model.net.Copy(x, "h"), "y")
+        brew.cond(model, block.read_input("c", split=False), ["h", *blobs, "y"], inner)
+        block.write_output("y")
+
+    refused(build, r"has SpatialBN .* in its subgraph, .*; use it outside of control flow, or", combine_spatial_bn=True)
+
+
+def test_the_name_of_the_number_of_elements_must_be_free():
+    model = ModelHelper("taken")
+    with ParallelDo(model, [0, 1], combine_spatial_bn=True) as block:
+        x = model.net.Copy(block.read_input("x"), "bn_sm_count")
+        block.write_output(brew.spatial_bn(model, x, "bn", 2, is_test=False))
+    with pytest.raises(NetError, match=r"\['cpu_0/taken/parallel_do/bn_sm_count'\] are names of blobs for the number"):
+        run(model, x=np.ones((5, 2, 3, 3), np.float32))
+
+
+def test_normalization_over_gpus():
+    want = with_statistics(built(normalized), (8, 7))
+    reset_names()
+    with gpus(3), DeviceScope(make_device_option(PROTO_CUDA, 0)):
+        model = built(normalized, 3, device_type=PROTO_CUDA, combine_spatial_bn=True)
+        assert distance(with_statistics(model, (8, 7)), want) < FLOAT32
+
+
 # -- outputs --------------------------------------------------------------------------------
 
 
@@ -573,6 +685,38 @@ def test_shapes_are_inferred():
     assert found.shapes["net/parallel_do/sizes"] == (3, 3)
     with pytest.raises(ShapeError, match=r"ParallelDo .*net 'net/parallel_do', operator 0: FC .*"):
         infer_shapes([model.param_init_net, model.net], {**specs, "data": (7, 5)})
+
+
+@pytest.mark.parametrize("count, samples", [(3, 24), (3, 7), (8, 2)])
+@pytest.mark.parametrize("name", [*NETS, "normalized"])
+def test_inferred_shapes_are_those_of_a_run(name, count, samples):
+    """Of all blobs outside the block, gradients too; If and recurrent operators have no shapes in advance."""
+    forward, width = NETS.get(name, (normalized, 192))
+    model = built(forward, count)
+    _, workspace = trained(model, (samples,), width)
+    data = {"data": (samples, width), "label": TensorSpec((samples,), np.dtype(np.int32))}
+    found = infer_shapes([model.param_init_net, model.net], data)
+    gradients = [str(gradient) for gradient in model.param_to_grad.values() if isinstance(gradient, BlobReference)]
+    if name not in ("If", "LSTM"):
+        assert not found.unknown and gradients
+    for blob, shape in found.shapes.items():
+        if workspace.has(blob) and workspace.spec(blob) is not None:
+            assert workspace.spec(blob).shape == shape, blob
+
+
+def test_shapes_of_gradients_are_inferred_in_nested_blocks_and_of_all_outputs():
+    model = ModelHelper("nested")
+    with ParallelDo(model, range(3)) as block:
+        x, w = block.read_input("x"), block.read_input("w", split=False)
+        with ParallelDo(model, range(2)) as inner:
+            h = inner.write_output(model.net.MatMul([inner.read_input(x), inner.read_input(w, split=False)], "h"))
+        block.write_output(h)
+        block.write_output(model.net.SumElements(h, "total"), merge="sum")
+    model.AddGradientOperators(["h", "total"])
+    found = infer_shapes([model.net], {"x": (7, 2), "w": (2, 5)})
+    assert {name: found.shapes[name] for name in ("h", "total", "x_grad", "w_grad")} == {
+        "h": (7, 5), "total": (), "x_grad": (7, 2), "w_grad": (2, 5)
+    }  # fmt: skip
 
 
 @pytest.mark.parametrize("options", [{"observable": "outputs"}, {"observable": "all"}, {"memory_budget": 0.5}])

@@ -3,6 +3,7 @@
 from netbuilder.graph.replicas import GradientGroup, Replicas, has_record
 from netbuilder.parallel.accumulate import forget_gradients, pending_steps
 from netbuilder.parallel.blocks import RunWarmup, finish_block
+from netbuilder.parallel.budget import build_within_budget, planned_step
 from netbuilder.parallel.data_parallel import DataParallel, Output
 from netbuilder.parallel.input import loss_reader, prefetch
 from netbuilder.parallel.memory import OptimizeGradientMemory
@@ -50,6 +51,7 @@ __all__ = [
     "RunNet",
     "RunWarmup",
     "Synchronize",
+    "build_within_budget",
     "feed_shares",
     "finish_block",
     "forget_gradients",
@@ -57,6 +59,7 @@ __all__ = [
     "has_record",
     "loss_reader",
     "pending_steps",
+    "planned_step",
     "prefetch",
     "replicas_of",
     "share_sizes",

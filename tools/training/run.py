@@ -29,6 +29,7 @@ from netbuilder.parallel import (
     finish_block,
     gather_shares,
     loss_reader,
+    planned_step,
     prefetch,
 )
 from netbuilder.parallel.accumulate import net_names
@@ -36,7 +37,7 @@ from netbuilder.proto import NetDef, NetError
 from netbuilder.runtime import Prefetch, Workspace
 from netbuilder.runtime.execute.net import RuntimeNet
 from netbuilder.runtime.execute.not_finite import NotFiniteError
-from netbuilder.runtime.profile.memory import Memory, planned_memory
+from netbuilder.runtime.profile.memory import Memory
 from netbuilder.tools.progress import EpochProgress, Progress
 from netbuilder.tools.training.decoded import DecodedImages
 from netbuilder.tools.training.images import Images
@@ -252,8 +253,7 @@ class Run:
             NetError: the step cannot be planned.
             MemoryBudgetError: it cannot keep to its budget.
         """
-        names = net_names(self._model.net.Name(), Replicas.load(self._model.net.Proto()))
-        self.planned = planned_memory(self._workspace, names, self._model.GetParams())
+        self.planned = planned_step(self._model, self._workspace)
         return self.planned
 
     @property

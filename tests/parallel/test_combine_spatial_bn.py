@@ -3,10 +3,11 @@
 import numpy as np
 import pytest
 
+from cupy_double import gpus
 from netbuilder import parallel
 from netbuilder.model import ModelHelper, brew
 from netbuilder.ops.engines import onednn
-from netbuilder.proto import NetError
+from netbuilder.proto import NetError, ShapeError
 from netbuilder.proto.arguments import arguments
 from netbuilder.runtime import Workspace
 from netbuilder.runtime.plan.step_list import StepKind
@@ -321,6 +322,46 @@ def test_a_normalization_over_parts_already_is_refused():
         return losses
 
     refused("has num_batches=1 and 7 inputs: so it is over several parts of a batch already", forward)
+
+
+@pytest.mark.parametrize("options", [{}, {"shared_model": True}, {"net_type": "simple"}], ids=str)
+@pytest.mark.parametrize("sizes", [(3, 2), (4, 4, 3)], ids=str)
+def test_shares_of_different_sizes_without_weights_are_refused(sizes, options):
+    """At the first run with such shares, whether or not the net has run with equal ones before."""
+    numbers = [3, 0, 5][: len(sizes)]
+    model, record = parallelize(numbers, convnet, **COMBINED, **options)
+    workspace, rng = Workspace(threads=2), np.random.default_rng(0)
+
+    def feed(sizes):
+        for scope, size in zip(record.devices.scopes, sizes):
+            workspace.feed(scope + "data", rng.normal(size=(size, 3, 8, 8)).astype(np.float32))
+            workspace.feed(scope + "label", rng.integers(0, 4, size).astype(np.int32))
+
+    feed(sizes)
+    parallel.RunInitNet(model, workspace=workspace)
+    counts = ", ".join(f"{n} samples of shape .16, 8, 8. on CPU {device}" for n, device in zip(sizes, numbers))
+    match = f"SpatialBN .*normalizes over {len(sizes)} shares .* the same size, got {counts}; .*weighted_shares=True"
+    for _ in range(2):
+        with pytest.raises(ShapeError, match=match):
+            parallel.RunNet(model, workspace=workspace)
+        feed([2] * len(sizes))
+        parallel.RunNet(model, workspace=workspace)
+        feed(sizes)
+
+
+def test_shares_of_different_sizes_on_gpus_are_refused():
+    """The sums are copied to the CPU, added there and copied back."""
+    with gpus(2):
+        model = ModelHelper("net")
+        options = {"optimizer_builder_fun": OPTIMIZERS["sgd"], "devices": [0, 1], **COMBINED}
+        record = parallel.Parallelize_GPU(model, no_input, convnet, **options)
+        workspace = Workspace()
+        for scope, size in zip(record.devices.scopes, (3, 2)):
+            workspace.feed(scope + "data", np.ones((size, 3, 8, 8), np.float32))
+            workspace.feed(scope + "label", np.zeros(size, np.int32))
+        parallel.RunInitNet(model, workspace=workspace)
+        with pytest.raises(ShapeError, match="got 3 samples of shape .16, 8, 8. on GPU 0, 2 samples .* on GPU 1"):
+            parallel.RunNet(model, workspace=workspace)
 
 
 def test_a_model_without_normalization_is_not_changed():

@@ -3,7 +3,7 @@
 A plan covers the operators from ``start`` up to the first one whose output shapes depend on data. The phases, each in
 a module of this package:
 
-1. shapes, and values of which each write makes a new version (``static_segment``);
+1. shapes, and values of which each write makes a new version (``static_segment``, ``even_parts``);
 2. fusion of neighboring operators and of parameter updates (``fusion``, ``update_fusion``);
 3. which outputs are needed (``dead_outputs``), and where exchanges start (``roles``);
 4. kernels and their layouts, with the copies they need (``kernel_choice``, ``step_list``, ``split_kernels``).
@@ -21,6 +21,7 @@ from netbuilder.ops.core.instructions import Role, describe, located
 from netbuilder.ops.core.operator import TensorSpec
 from netbuilder.ops.engines.engine import engine_names, find_engine, library_engines
 from netbuilder.runtime.plan.dead_outputs import mark_unused
+from netbuilder.runtime.plan.even_parts import check_even_parts
 from netbuilder.runtime.plan.fusion import fuse
 from netbuilder.runtime.plan.kernel_choice import choose_image_order, choose_kernel
 from netbuilder.runtime.plan.node_context import CompileSubgraph, NodeContext
@@ -109,6 +110,7 @@ def compile_range(
         in_subgraph: the operators are a segment of an operator's subgraph.
     """
     nodes, last, externals, values = values_of(net, start, end, specs)
+    check_even_parts(net.name, nodes)
     if not in_subgraph:
         options = _options_for_work(nodes, options)
     for name in options.constants.intersection(externals) if options.enabled("constants") else ():

@@ -18,7 +18,7 @@ from netbuilder.ops.core.replication import Distributed, Merged, Replication, sh
 from netbuilder.proto import PROTO_CPU, ArgumentError, GradientError, NetDef, NetError, OperatorDef
 from netbuilder.proto.arguments import make_op
 
-__all__ = ["ParallelDo", "ParallelDoGradient"]
+__all__ = ["OnDevices", "ParallelDo", "ParallelDoGradient"]
 
 _MODES = ("split", "whole", "updated")
 _MERGES = ("concat", "mean", "sum", "updated")
@@ -45,7 +45,7 @@ class _Inner:
 
 
 @operator_class(frozen=True)
-class _OnDevices(Operator):
+class OnDevices(Operator):
     """Base: a net, the devices that run it, and for each input and output its name in the net."""
 
     dynamic = True
@@ -125,7 +125,7 @@ class _OnDevices(Operator):
 
 @register
 @operator_class(frozen=True)
-class ParallelDo(_OnDevices):
+class ParallelDo(OnDevices):
     """Run ``net`` on several devices at the same time, each with a share of the batch, and merge the outputs.
 
     The samples are divided evenly, except that the first devices may have one more; if there are fewer samples than
@@ -215,7 +215,7 @@ class ParallelDo(_OnDevices):
 
 @register
 @operator_class(frozen=True)
-class ParallelDoGradient(_OnDevices):
+class ParallelDoGradient(OnDevices):
     """The gradients of the inputs of a ParallelDo, on the devices and from the shares of its last run.
 
     Args:
@@ -346,7 +346,7 @@ class _Gradient:
         g.set_forward_argument("kept", kept)
 
 
-def _run(ctx: RunContext, op: _OnDevices, key: Any, replication: Callable[[], Replication]) -> None:
+def _run(ctx: RunContext, op: OnDevices, key: Any, replication: Callable[[], Replication]) -> None:
     """Run the operator's net with a division of the batch, compiled when it first occurs."""
     calls = _compiled.setdefault(ctx, {})
     call = calls.pop(key, None) or ctx.compile(op.net or NetDef(), replication())

@@ -16,7 +16,17 @@ from netbuilder.ops.core.operator import TensorSpec
 from netbuilder.ops.core.replication import Distributed, Merged, Replication
 from netbuilder.parallel import ParallelDo
 from netbuilder.passes.extract_predictor import extract_predictor
-from netbuilder.proto import PROTO_CPU, PROTO_CUDA, DeviceError, GradientError, NetDef, NetError, ShapeError, UsageError
+from netbuilder.proto import (
+    PROTO_CPU,
+    PROTO_CUDA,
+    BlobError,
+    DeviceError,
+    GradientError,
+    NetDef,
+    NetError,
+    ShapeError,
+    UsageError,
+)
 from netbuilder.proto.arguments import arguments, make_device_option, make_op
 from netbuilder.runtime import Workspace
 from parallel_models import OPTIMIZERS, Task, distance, no_input, train
@@ -727,6 +737,61 @@ def test_what_is_observable_changes_no_bit(options):
     assert all(np.array_equal(a, b) for a, b in zip(got, want))
     hidden = "cpu_1/net/parallel_do/conv1_grad"
     assert (workspace.spec(hidden) is not None) is (options.get("observable") == "all")
+
+
+@pytest.mark.parametrize("stored", [False, True], ids=["create_net", "set_observable"])
+@pytest.mark.parametrize(
+    "asked, devices",
+    [("cpu_1/net/parallel_do/conv1_grad", [1]), ("net/parallel_do/conv1_grad", [0, 1]),
+     ("net/parallel_do/conv2", [0, 1]), ("cpu_0/net/parallel_do/conv2", [0])],
+)  # fmt: skip
+def test_blobs_of_a_block_can_be_requested(asked, devices, stored):
+    """On one device, or on all; the values are those with all blobs observable, and nothing else is kept."""
+    model = built(convnet, 2)
+    want, everything = trained(model, (6,), 192, observable="all")
+    if stored:
+        model.net.set_observable("outputs", [asked, "softmax"])
+    got, workspace = trained(model, (6,), 192, **({} if stored else {"observable": [asked, "softmax"]}))
+    assert all(np.array_equal(a, b) for a, b in zip(got, want))
+    name = asked.partition("net/")[2]
+    kept = [device for device in range(2) if workspace.spec(f"cpu_{device}/net/{name}") is not None]
+    assert kept == devices or (name.endswith("conv2") and not set(devices) - set(kept))
+    for device in devices:
+        blob = f"cpu_{device}/net/{name}"
+        np.testing.assert_array_equal(workspace.fetch(blob), everything.fetch(blob))
+    assert workspace.spec("cpu_1/net/parallel_do/block_grad") is None
+
+
+def test_a_blob_of_a_block_in_a_block_can_be_requested():
+    model = ModelHelper("nested")
+    with ParallelDo(model, range(2)) as block:
+        x = block.read_input("x")
+        with ParallelDo(model, range(2)) as inner:
+            h = model.net.Scale(inner.read_input(x), "h", scale=2.0)
+            h = inner.write_output(model.net.Scale(h, "y", scale=3.0))
+        block.write_output(h)
+    workspace = Workspace()
+    workspace.feed("x", X)
+    workspace.create_net(model.net, observable="all")
+    workspace.run_net("nested")
+    (name,) = (name for name in workspace.blobs() if name.startswith("cpu_1/cpu_0/") and name.endswith("/h"))
+    want = workspace.fetch(name)
+    workspace = Workspace()
+    workspace.feed("x", X)
+    workspace.create_net(model.net, observable=[name])
+    workspace.run_net("nested")
+    np.testing.assert_array_equal(workspace.fetch(name), want)
+
+
+def test_wrong_blobs_of_a_block_cannot_be_requested():
+    """Of a device that there is not, of no operator, and a parameter, which is outside: the error names a near one."""
+    model = built(mlp, 2)
+    workspace = Workspace()
+    fed(workspace, np.zeros((4, 6), np.float32), np.zeros(4, np.int32))
+    workspace.run_net_once(model.param_init_net)
+    for name in ("cpu_2/net/parallel_do/fc1", "cpu_0/net/parallel_do/fc3", "cpu_0/net/parallel_do/fc1_w"):
+        with pytest.raises(BlobError, match=rf"net 'net' has no blob '{name}', .* did you mean .*parallel_do/fc1"):
+            workspace.create_net(model.net, observable=[name])
 
 
 def test_only_what_is_read_takes_memory():

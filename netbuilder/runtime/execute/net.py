@@ -17,7 +17,7 @@ from netbuilder.data.forking import renew_after_fork
 from netbuilder.data.waiting import Cancellation, check_run
 from netbuilder.graph.defuse import undefined_inputs
 from netbuilder.graph.memory_budget import parse_budget, stored_budget
-from netbuilder.graph.observability import ACTIVATIONS, ALL, OUTPUTS
+from netbuilder.graph.observability import ACTIVATIONS, ALL, OUTPUTS, set_stored
 from netbuilder.graph.replicas import Replicas, has_record
 from netbuilder.graph.replicated_net import replicated_net
 from netbuilder.ops.core.contexts import LEFT_AS_IS
@@ -281,12 +281,15 @@ class RuntimeNet:
 
     def _compile_inner(self, net: NetDef, replication: Replication | None = None) -> Callable[[], None]:
         """Return a call that runs a subgraph; the outputs of a replicated one list what other operators read of it."""
+        if replication is not None:
+            net = replicated_net(net, replication)
+            set_stored(net, self._observable.kind, self._observable.names)
         inner = RuntimeNet(
-            net if replication is None else replicated_net(net, replication),
+            net,
             self.workspace,
             engines=self.options.engines,
             inner=True,
-            observable=ALL if replication is None else self._observable.kind,
+            observable=ALL if replication is None else None,
             without=self.options.without,
             dtype=self.options.precision,
             clock=self.clock,

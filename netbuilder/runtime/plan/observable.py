@@ -6,6 +6,7 @@ import difflib
 from collections.abc import Iterable, Iterator, Sequence
 
 from netbuilder.graph.blob import blob_name
+from netbuilder.graph.devices import Devices
 from netbuilder.graph.observability import (
     ACTIVATIONS,
     ALL,
@@ -15,8 +16,11 @@ from netbuilder.graph.observability import (
     results,
     stored,
 )
-from netbuilder.graph.rename import subgraphs
+from netbuilder.graph.rename import blob_names, subgraphs
+from netbuilder.ops.control.parallel_do import OnDevices
 from netbuilder.ops.core.instructions import Instruction
+from netbuilder.ops.core.operator import decode
+from netbuilder.ops.core.registry import find
 from netbuilder.proto import BlobError, NetDef, NetError
 
 __all__ = ["Observable", "check_constants", "requested_blobs", "written_blobs"]
@@ -25,7 +29,13 @@ __all__ = ["Observable", "check_constants", "requested_blobs", "written_blobs"]
 class Observable:
     """Which names of a net are observable.
 
-    External inputs and outputs always are. So are the blobs of subgraphs, which operators look up in the workspace.
+    External inputs and outputs always are. So are the blobs of subgraphs, which operators look up in the workspace. The
+    blobs of a ParallelDo, which its net makes on each device, can be requested by their names in the workspace, or
+    without the device's scope for all devices.
+
+    Attributes:
+        kind: one of ``netbuilder.graph.observability.KINDS``.
+        names: the further blobs.
 
     Args:
         net: the net.
@@ -48,11 +58,13 @@ class Observable:
     ) -> None:
         kind, names = stored(net) if requested is None else requested_blobs(net, requested)
         self.kind = kind or default
+        blocks = _blobs_of_blocks(program) if names else {}
+        self.names = [copy for name in names for copy in blocks.get(name, (name,))]
         if self.kind == ALL:
             return
         self._first: dict[str, int] = {}
         self._last: dict[str, int] = {}
-        self._kept = {*net.external_input, *net.external_output, *names}
+        self._kept = {*net.external_input, *net.external_output, *self.names}
         for instruction in program:
             for name in (*instruction.inputs, *instruction.outputs):
                 self._first.setdefault(name, instruction.index)
@@ -61,8 +73,8 @@ class Observable:
                 for subgraph in subgraphs(instruction.op_def):
                     self._kept.update(_mentioned(subgraph))
         for name in names if requested is not None else ():
-            if name not in self._first and name not in self._kept.difference(names):
-                raise _no_blob(net, name, "observable", self._first)
+            if name not in self._first and name not in blocks and name not in self._kept.difference(self.names):
+                raise _no_blob(net, name, "observable", [*self._first, *blocks])
         if self.kind == ACTIVATIONS:
             self._kept |= self._first.keys() - hidden_gradients(net)
         else:
@@ -80,6 +92,35 @@ class Observable:
             return False
         self._kept.add(name)
         return True
+
+
+def _blobs_of_blocks(program: Sequence[Instruction]) -> dict[str, tuple[str, ...]]:
+    """Return the names of the blobs that nets on several devices make, with the blobs that each stands for.
+
+    A name with a device's scope stands for that blob, and one without for those of all devices.
+    """
+    found: dict[str, tuple[str, ...]] = {}
+    for instruction in program:
+        if isinstance(instruction.op, OnDevices):
+            for scope, name in _in_block(instruction.op):
+                found[name] = (*found.get(name, ()), scope + name)
+                found[scope + name] = (scope + name,)
+    return found
+
+
+def _in_block(op: OnDevices) -> Iterator[tuple[str, str]]:
+    """Yield the blobs that the net of an operator makes on its devices: their scope, and their name in the net."""
+    outside = {name: mode for name, mode in zip(op.inner_inputs, op.modes) if mode in ("whole", "updated")}
+    for replica, scope in enumerate(Devices(op.device_type, op.devices).scopes):
+        for inner in op.net.op if op.net is not None else ():
+            is_block = issubclass(find(inner.type), OnDevices)
+            for name in (*inner.input, *inner.output) if is_block else blob_names(inner):
+                if name and (name not in outside or outside[name] == "updated" and replica):
+                    yield scope, name
+            if is_block:
+                block = decode(find(inner.type), inner)
+                assert isinstance(block, OnDevices)
+                yield from ((nested + scope, name) for nested, name in _in_block(block))
 
 
 def requested_blobs(net: NetDef, requested: str | Iterable[object]) -> tuple[str, list[str]]:

@@ -25,7 +25,7 @@ from netbuilder.runtime.execute.lanes import LaneProgram
 from netbuilder.runtime.execute.measuring import measure_before_run, take_open_choices
 from netbuilder.runtime.plan.binding import bind_step, buffer_of, step_failed
 from netbuilder.runtime.plan.buffers import Output, assign_buffers
-from netbuilder.runtime.plan.compiler import Compilation, compile_steps
+from netbuilder.runtime.plan.compiler import Compilation, Inferred, compile_steps, infer_segment
 from netbuilder.runtime.plan.memory_plan import MemoryPlan
 from netbuilder.runtime.plan.observed_calls import observed_call
 from netbuilder.runtime.plan.options import PlanOptions
@@ -330,21 +330,19 @@ def _too_large(net: Runner, compilation: Compilation, error: MemoryError) -> Bas
 
 
 def _compile(
-    net: Runner, start: int, options: PlanOptions, arena: Arena
-) -> tuple[Compilation, list[OpenChoice]] | None:
+    net: Runner, start: int, inferred: Inferred, options: PlanOptions, arena: Arena
+) -> tuple[Compilation, list[OpenChoice]]:
     """Compile, and once more if choices between kernels that there is time to measure turn out otherwise.
 
     Returns:
-        The compilation, and the choices that are still open; None if the first operator is dynamic.
+        The compilation, and the choices that are still open.
     """
     take_open_choices(options)  # of a compilation that failed
-    compilation = compile_steps(net, start, options, compile_subgraph)
-    if compilation is None:
-        return None
+    compilation = compile_steps(net, start, inferred, options, compile_subgraph)
     choices = take_open_choices(options)
     if choices and measure_before_run(choices, arena.lend):
-        compilation = compile_steps(net, start, options, compile_subgraph)
-        assert compilation is not None
+        compilation.release()
+        compilation = compile_steps(net, start, inferred, options, compile_subgraph)
         choices = take_open_choices(options)
     return compilation, [choice for choice in choices if not choice.known]
 
@@ -357,9 +355,10 @@ def _make_plan(
     make_blob: Callable[[str], Blob],
     arena: Arena,
 ) -> Plan | None:
+    inferred = infer_segment(net, start, options)
     attempts = _ATTEMPTS
-    while (found := _compile(net, start, options, arena)) is not None:
-        compilation, open_choices = found
+    while inferred is not None:
+        compilation, open_choices = _compile(net, start, inferred, options, arena)
         attempts -= 1
 
         def may_relayout(blob: Blob, attempts: int = attempts) -> bool:
@@ -376,8 +375,9 @@ def _make_plan(
             plan = Plan(net, generation, compilation, outputs, compilation.options, make_blob, memory, arena)
             plan.open_choices = open_choices
             return plan
-        for name, layout in layouts.items():
-            blob = compilation.externals[name].blob
+        changed = [(compilation.externals[name].blob, layout) for name, layout in layouts.items()]
+        compilation.release()
+        for blob, layout in changed:
             assert blob is not None
             blob.materialize()
             blob.relayout(layout, threads=options.threads)

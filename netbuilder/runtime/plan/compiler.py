@@ -34,7 +34,7 @@ from netbuilder.runtime.plan.step_list import StepList
 from netbuilder.runtime.plan.update_fusion import fuse_updates
 from netbuilder.runtime.plan.values import Node, Step, Value
 
-__all__ = ["Compilation", "compile_range", "compile_steps"]
+__all__ = ["Compilation", "Inferred", "compile_range", "compile_steps", "infer_segment"]
 
 
 @dataclass(slots=True)
@@ -63,26 +63,52 @@ class Compilation:
     hidden: frozenset[str]
     options: PlanOptions
 
+    def release(self) -> None:
+        """Free a compilation that is not used: its steps and values refer to each other, so nothing else frees them.
 
-def compile_steps(
-    net: Runner, start: int, options: PlanOptions, compile_subgraph: CompileSubgraph
-) -> Compilation | None:
-    """Compile the longest static segment of operators from ``start``; None if the first operator is not static.
+        The garbage collector is paused while a plan is made, and the next compilation would need as much again.
+        """
+        for value in self.values:
+            value.producer = value.shares = value.lazy = value.lazy_from = None
+            value.lazy_reads = ()
+            value.copies, value.published = {}, {}
+        self.steps, self.constant_steps, self.values, self.last, self.externals = [], [], [], {}, {}
+
+
+Inferred = tuple[list[tuple[TensorSpec, ...]], int]
+"""What ``static_segment`` returns: the plain specs of each operator's outputs, and the first operator after them."""
+
+
+def infer_segment(net: Runner, start: int, options: PlanOptions) -> Inferred | None:
+    """Return the longest static segment of operators from ``start``; None if the first operator is not static.
 
     Args:
         net: the net.
         start: the first operator.
         options: of the net.
-        compile_subgraph: compiles a segment of an operator's subgraph (see ``runtime.plan.subgraph_segment``).
     """
     for name in engine_names():
         if options.uses_engine(name):
             engine = find_engine(name)
             engine.register_kernels()
             engine.check_precision(options.precision)
-    specs, end = static_segment(net, start, options)
-    if end == start:
-        return None
+    inferred = static_segment(net, start, options)
+    return None if inferred[1] == start else inferred
+
+
+def compile_steps(
+    net: Runner, start: int, inferred: Inferred, options: PlanOptions, compile_subgraph: CompileSubgraph
+) -> Compilation:
+    """Compile a static segment of operators.
+
+    Args:
+        net: the net.
+        start: the first operator.
+        inferred: the segment, see ``infer_segment``; it does not depend on the layouts of blobs.
+        options: of the net.
+        compile_subgraph: compiles a segment of an operator's subgraph (see ``runtime.plan.subgraph_segment``).
+    """
+    specs, end = inferred
     read_outside = {name for each in (*net.program[:start], *net.program[end:]) for name in each.inputs}
     return compile_range(net, start, end, specs, options, compile_subgraph, read_outside)
 

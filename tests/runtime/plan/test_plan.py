@@ -1,14 +1,18 @@
 """Plans: new shapes, observable blobs, in place, layouts shared between nets, fusion, dynamic operators."""
 
+import weakref
+
 import numpy as np
 import pytest
 
 from netbuilder.graph import Net
 from netbuilder.graph.gradient_context import operator_gradient
 from netbuilder.ops.engines import onednn
+from netbuilder.ops.engines.onednn import autotune
 from netbuilder.proto import NetDef
 from netbuilder.proto.arguments import make_op
 from netbuilder.runtime import Workspace
+from netbuilder.runtime.execute import executable
 
 ENGINES = [pytest.param((), id="numpy"), pytest.param(None, id="all")]
 
@@ -98,6 +102,29 @@ def test_engines_and_fusion_agree_with_plain_kernels():
             assert got.shape == want.shape, name
             scale = max(1e-3, float(np.abs(want).max()))
             assert float(np.abs(got - want).max()) <= 2e-4 * scale, (name, options)
+
+
+@needs_onednn
+def test_a_second_compilation_infers_no_shapes_and_has_the_memory_of_the_first(monkeypatch):
+    inferred, compiled, alive = [], [], []
+    infer, compile_steps = executable.infer_segment, executable.compile_steps
+
+    def inferring(*args):
+        inferred.append(args[1])
+        return infer(*args)
+
+    def compiling(*args):
+        alive.append(sum(reference() is not None for reference in compiled))
+        made = compile_steps(*args)
+        compiled.extend(weakref.ref(step.prepared) for step in made.steps)
+        return made
+
+    monkeypatch.setenv(autotune.SWITCH_VARIABLE, "0")
+    monkeypatch.setattr(executable, "infer_segment", inferring)
+    monkeypatch.setattr(executable, "compile_steps", compiling)
+    train(2)
+    assert len(inferred) == 1, "shapes do not depend on the layouts of parameters"
+    assert alive == [0, 0], "the first compilation is free before the second begins"
 
 
 def test_shapes_that_alternate_give_what_each_alone_gives():

@@ -10,7 +10,7 @@ import numpy as np
 from netbuilder.ops.collectives.worlds import OverWorld, world_of
 from netbuilder.ops.core.contexts import PlanContext, Prepared, RunContext
 from netbuilder.ops.core.declaration import operator_class
-from netbuilder.ops.core.operator import STRING, TensorSpec, require, spec_of
+from netbuilder.ops.core.operator import STRING, Operator, TensorSpec, require, spec_of
 from netbuilder.ops.core.registry import CPU, kernel, prepare
 from netbuilder.ops.engines.arrays import as_flat
 from netbuilder.ops.engines.collectives.communicator import Communicator
@@ -155,8 +155,8 @@ def _run(op: InPlace, ctx: RunContext, world: Any, *xs: Any) -> tuple[Any, ...]:
     return results
 
 
-def in_place_kernels(cls: type[InPlace]) -> type[InPlace]:
-    """Class decorator: register the kernels of an operator by its ``over_ranks``."""
+def in_place_kernels(cls: type[Operator]) -> type[Operator]:
+    """Class decorator: register the kernels of an ``InPlace`` operator."""
     kernel(cls)(_run)
     prepare(cls, device=CPU)(_prepare)
     return cls

@@ -27,7 +27,7 @@ from netbuilder.ops.core.operator_event import OnOperator, OperatorEvent, ReadVa
 from netbuilder.ops.core.precision import PRECISION_ARGUMENT, PRECISIONS, check_precision
 from netbuilder.ops.core.registry import plain_kernel
 from netbuilder.ops.core.replication import Replication
-from netbuilder.ops.engines.collectives.world import CommonWorld
+from netbuilder.ops.engines.collectives.world import report_failure
 from netbuilder.ops.engines.gpu import gpu
 from netbuilder.ops.engines.layouts import HOST
 from netbuilder.proto import PROTO_CUDA, NetDef, NetError
@@ -388,11 +388,10 @@ class RuntimeNet:
 
     def _tell_other_processes(self, error: BaseException) -> None:
         """Make the next collective of the other processes raise an error: they would wait for this one for ever."""
-        for instruction in self.program:
-            if instruction.op.exchanges is Exchange.BETWEEN_PROCESSES:
-                for blob in map(self.find_blob, instruction.inputs[:1]):
-                    if blob is not None and isinstance(blob.buffer, CommonWorld):
-                        blob.buffer.report_failure(error)
+        collectives = [each for each in self.program if each.op.exchanges is Exchange.BETWEEN_PROCESSES]
+        if collectives:
+            blobs = [self.find_blob(name) for each in collectives for name in each.inputs[:1]]
+            report_failure([blob.buffer for blob in blobs if blob is not None], error)
 
     def run_by(self, run_plan: Callable[[Plan], object], run_alone: Callable[[Instruction], object]) -> None:
         """Run the net once; functions of the caller run its plans and the operators between them (to time them).

@@ -127,7 +127,7 @@ class Communicator(ABC):
         rows = np.empty((self.size, counts[self.rank]), flat.dtype)
         self._alltoall(flat, counts, rows)
         total = np.empty(counts[self.rank], flat.dtype)
-        sum_rows(rows, total, bfloat16=bfloat16)
+        sum_rows(list(rows), total, bfloat16=bfloat16)
         return total
 
     def reduce(self, array: Array, root: int, *, bfloat16: bool = False, deterministic: bool = False) -> None:
@@ -230,4 +230,11 @@ class OneRank(Communicator):
     def _alone(self, *_: Any) -> Any:
         raise NetError("a run of one rank has no other rank to send to or receive from")
 
-    _allreduce = _reduce = _broadcast = _allgather = _alltoall = _barrier = _send = _receive = _alone
+    _allreduce: Any = _alone
+    _reduce: Any = _alone
+    _broadcast: Any = _alone
+    _allgather: Any = _alone
+    _alltoall: Any = _alone
+    _barrier: Any = _alone
+    _send: Any = _alone
+    _receive: Any = _alone

@@ -15,10 +15,11 @@ from netbuilder.data.forking import new_lock, renew_after_fork
 from netbuilder.data.waiting import wait
 from netbuilder.proto import DistributedError
 
-__all__ = ["Lane", "Running", "Submitted"]
+__all__ = ["FORKED", "Lane", "Running", "Submitted"]
 
 T = TypeVar("T")
 
+FORKED = "a forked process cannot exchange values with other ranks; start processes by netbuilder-launch or mpiexec"
 _SLICE = 0.1  # seconds of a wait, between which interrupts and the end of a net's run are noticed
 
 
@@ -87,7 +88,8 @@ class Submitted(Generic[T]):
                 raise
         if self._error is not None:
             raise self._error
-        return self._result  # type: ignore[no-any-return]
+        result: T = self._result
+        return result
 
 
 class Lane:
@@ -105,7 +107,7 @@ class Lane:
     def renew(self) -> None:
         """Forget thread and work, which belong to the process that a forked one comes from."""
         for item in getattr(self, "_waiting", ()):
-            item.end(None, DistributedError("a forked process cannot exchange values with other ranks"))
+            item.end(None, DistributedError(FORKED))
         self._waiting: deque[Submitted[Any]] = deque()
         self._more = threading.Condition(new_lock())
         self._thread: threading.Thread | None = None

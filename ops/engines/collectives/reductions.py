@@ -31,22 +31,31 @@ def narrow(values: Array, out: Array) -> None:
     if out.dtype != np.uint16:
         np.copyto(out, values, casting="same_kind")
         return
-    for start in range(0, values.size, PIECE):  # temporaries that stay in the cache
+    space = np.empty(min(values.size, PIECE), np.uint32)  # stays in the cache
+    for start in range(0, values.size, PIECE):
         part = values[start : start + PIECE]
-        bits = part.view(np.uint32)
-        rounded = (bits + (0x7FFF + (bits >> 16 & 1)).astype(np.uint32)) >> 16
-        nan = np.isnan(part)
-        if nan.any():
-            rounded[nan] = bits[nan] >> 16 | 0x40
-        out[start : start + PIECE] = rounded
+        bits, rounded = part.view(np.uint32), space[: part.size]
+        np.right_shift(bits, 16, out=rounded)
+        np.bitwise_and(rounded, 1, out=rounded)
+        np.add(rounded, 0x7FFF, out=rounded)
+        np.add(rounded, bits, out=rounded)
+        np.right_shift(rounded, 16, out=rounded)
+        np.copyto(out[start : start + PIECE], rounded, casting="unsafe")
+        if np.isnan(part.sum()):  # a NaN, or infinities of both signs
+            nan = np.isnan(part)
+            out[start : start + PIECE][nan] = bits[nan] >> 16 | 0x40
 
 
 def widen(stored: Array, out: Array) -> None:
     """Write values of a type of ``narrow`` to float32; exact."""
-    if stored.dtype == np.uint16:
-        np.left_shift(stored, 16, out=out.view(np.uint32), dtype=np.uint32, casting="unsafe")
-    else:
+    if stored.dtype != np.uint16:
         np.copyto(out, stored)
+        return
+    bits = out.view(np.uint32)
+    for start in range(0, bits.size, PIECE):
+        part = bits[start : start + PIECE]
+        np.copyto(part, stored[start : start + PIECE])
+        np.left_shift(part, 16, out=part)
 
 
 def sum_rows(rows: Sequence[Array], out: Array, *, bfloat16: bool = False) -> None:

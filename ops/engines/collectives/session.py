@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import hashlib
 import os
-import threading
 import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
@@ -13,8 +12,9 @@ from typing import TypeVar
 
 import numpy as np
 
+from netbuilder.data.forking import new_lock, renew_after_fork
 from netbuilder.ops.engines.collectives.communicator import Communicator
-from netbuilder.ops.engines.collectives.lane import Lane, Submitted
+from netbuilder.ops.engines.collectives.lane import FORKED, Lane, Submitted
 from netbuilder.proto import DistributedError
 
 __all__ = ["Collective", "Session"]
@@ -67,7 +67,12 @@ class Session:
         self._number = 0
         self._refused: BaseException | None = None  # why no further collective may be submitted
         self._ended: BaseException | None = None  # why those that were submitted are not run either
-        self._lock = threading.Lock()
+        self._lock = new_lock()
+        renew_after_fork(self)
+
+    def renew(self) -> None:
+        """End the session in a forked process: MPI serves the one that it comes from."""
+        self._refused = self._ended = DistributedError(FORKED)
 
     @property
     def rank(self) -> int:

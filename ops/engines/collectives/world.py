@@ -6,7 +6,7 @@ import atexit
 import logging
 import os
 import warnings
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from typing import TypeVar
 
 import numpy as np
@@ -14,12 +14,12 @@ import numpy as np
 from netbuilder.data.blob_values import BlobObject
 from netbuilder.data.forking import after_fork, new_lock
 from netbuilder.ops.engines.collectives.communicator import Communicator, OneRank
-from netbuilder.ops.engines.collectives.lane import Lane
+from netbuilder.ops.engines.collectives.lane import FORKED, Lane
 from netbuilder.ops.engines.collectives.mpi import mpi, mpi_world
 from netbuilder.ops.engines.collectives.session import Collective, Session
 from netbuilder.proto import DistributedError, NetError
 
-__all__ = ["CommonWorld", "create_world", "process_lane"]
+__all__ = ["CommonWorld", "create_world", "process_lane", "report_failure"]
 
 _log = logging.getLogger("netbuilder")
 T = TypeVar("T")
@@ -87,11 +87,6 @@ class CommonWorld(BlobObject):
         over = f"over {self.name!r}"
         return Collective(what, blob, f"{terms}, {over}" if terms else over, layouts, self.timeout)
 
-    def report_failure(self, error: BaseException) -> None:
-        """Make the next collective of the other ranks raise an error, as this one has failed."""
-        if self.session is not None:
-            self.session.report_failure(error)
-
     def clone(self, name: str) -> CommonWorld:
         """Return a world of the same ranks whose messages are apart from those of this one."""
         communicator = self.run(self.call("CloneCommonWorld", name), lambda comm, _: comm.clone())
@@ -156,11 +151,22 @@ def create_world(name: str, size: int, rank: int, timeout: float | None = None) 
     return world
 
 
+def report_failure(values: Iterable[object], error: BaseException) -> None:
+    """Make the next collective of the other ranks raise an error, as this one has failed.
+
+    Args:
+        values: those of them that are common worlds say which ranks; without one it is those of the process.
+        error: the error.
+    """
+    worlds = [value for value in values if isinstance(value, CommonWorld)]
+    for session in {world.session for world in worlds} if worlds else {_process.session}:
+        if session is not None:
+            session.report_failure(error)
+
+
 def _session(size: int, rank: int) -> Session:
     if _process.forked:
-        raise DistributedError(
-            "a forked process cannot exchange values with other ranks; start processes by netbuilder-launch or mpiexec"
-        )
+        raise DistributedError(FORKED)
     session = _process.session
     if session is not None and session.over is None:
         if _process.identity != (size, rank):
@@ -174,7 +180,8 @@ def _session(size: int, rank: int) -> Session:
     control = _process.lane.submit(lambda: _control(size, rank), "CreateCommonWorld").result()
     if _process.session is None:
         atexit.register(_close)
-    _warn_if_oversubscribed(size)
+    if rank == 0:
+        _warn_if_oversubscribed(size)
     _process.identity, _process.session = (size, rank), Session(control, _process.lane)
     return _process.session
 

@@ -1,0 +1,89 @@
+"""Collectives over MPI, in real processes: a few starts, each of which tests much (see tests/mpi_program.py)."""
+
+import os
+import shutil
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import pytest
+
+from netbuilder.ops.engines.collectives.mpi import mpi
+from netbuilder.proto import DeviceError, DistributedError
+
+TESTS = Path(__file__).resolve().parents[2]
+MPIEXEC = shutil.which("mpiexec", path=os.pathsep.join([str(Path(sys.executable).parent), os.environ.get("PATH", "")]))
+
+needs_mpi = pytest.mark.skipif(MPIEXEC is None, reason="mpiexec is missing: install netbuilder[mpi]")
+
+
+def start(count, function, timeout=120):
+    """Run a function of the program in so many processes; return the exit code, what they print, and the seconds."""
+    pytest.importorskip("mpi4py", reason="mpi4py is missing: install netbuilder[mpi]")
+    environment = {**os.environ, "OMP_NUM_THREADS": "1"}
+    environment["PYTHONPATH"] = os.pathsep.join([str(TESTS), *filter(None, sys.path)])
+    begin = time.monotonic()
+    process = subprocess.Popen(
+        [MPIEXEC, "-n", str(count), sys.executable, str(TESTS / "mpi_program.py"), function],
+        stdout=subprocess.PIPE,
+        stderr=subprocess.STDOUT,
+        text=True,
+        env=environment,
+        start_new_session=True,
+    )
+    try:
+        output, _ = process.communicate(timeout=timeout)
+    except subprocess.TimeoutExpired:
+        os.killpg(process.pid, signal.SIGKILL)
+        pytest.fail(f"{function} hangs: {process.communicate()[0]}")
+    return process.returncode, output, time.monotonic() - begin
+
+
+@needs_mpi
+@pytest.mark.parametrize(("count", "function"), [(2, "everything"), (3, "three")])
+def test_every_operator_and_every_disagreement(count, function):
+    code, output, _ = start(count, function)
+    assert code == 0, output
+    assert {f"rank {rank} is done" for rank in range(count)} <= set(output.splitlines())
+    assert ("share the" in output) == (count > (os.cpu_count() or 1)), output
+
+
+@needs_mpi
+def test_a_rank_that_ends_its_program_is_no_hang():
+    code, output, _ = start(2, "one_ends")
+    assert code == 0 and "rank 0: Allreduce of 'x'" in output, output
+
+
+@needs_mpi
+def test_ctrl_c_during_a_wait_ends_all_processes():
+    code, output, seconds = start(2, "interrupted")
+    assert "interrupted after" in output and code != 0, output
+    assert seconds < 50, "the other rank sleeps for 60 s"
+
+
+def test_without_mpi4py_the_error_names_the_extra(monkeypatch):
+    mpi.cache_clear()
+    monkeypatch.setitem(sys.modules, "mpi4py", None)
+    with pytest.raises(DeviceError, match=r"mpi4py is missing: install the extra netbuilder\[mpi\]"):
+        mpi()
+    monkeypatch.undo()
+    mpi.cache_clear()
+
+
+def test_mpi_without_threads_is_refused(monkeypatch):
+    class Library:
+        THREAD_SERIALIZED = 2
+
+        @staticmethod
+        def Query_thread():
+            return 1
+
+    mpi.cache_clear()
+    monkeypatch.setitem(sys.modules, "mpi4py", Library)
+    monkeypatch.setitem(sys.modules, "mpi4py.MPI", Library)
+    with pytest.raises(DistributedError, match="set mpi4py.rc.thread_level = 'serialized'"):
+        mpi()
+    monkeypatch.undo()
+    mpi.cache_clear()

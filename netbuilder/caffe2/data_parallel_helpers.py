@@ -16,14 +16,24 @@ from netbuilder.graph.blob import BlobReference, GradientSlice
 from netbuilder.graph.blob_devices import blob_devices
 from netbuilder.graph.devices import Devices
 from netbuilder.graph.net import Net
-from netbuilder.graph.replicas import Replicas, has_record
+from netbuilder.graph.replicas import Replicas, World, has_record
 from netbuilder.graph.scope import SEPARATOR, DeviceScope, NameScope
 from netbuilder.model import ModelHelper
 from netbuilder.parallel import OptimizeGradientMemory, stripBlobName
 from netbuilder.parallel.backward import add_backward_pass
 from netbuilder.parallel.build import keep_only
+from netbuilder.parallel.distributed.agreement import require_equal_blobs
+from netbuilder.parallel.distributed.common_worlds import (
+    WORLD_MAKERS,
+    ProcessRequest,
+    barrier_net,
+    process_link,
+    reassign_worlds,
+)
+from netbuilder.parallel.distributed.rendezvous import Rendezvous
 from netbuilder.parallel.synchronize import initialized_names
 from netbuilder.passes.device_check import check_devices
+from netbuilder.passes.processes import ProcessLink, broadcast_over_processes
 from netbuilder.passes.reductions import allreduce, broadcast, nccl_allreduce, nccl_broadcast
 from netbuilder.proto import PROTO_CUDA, NetError
 from netbuilder.proto.arguments import make_device_option
@@ -32,6 +42,7 @@ __all__ = ["AddDistributedBlobSync", "log"]
 
 _DEFAULT_TIMEOUT_SEC = 30
 _DEFAULT_BARRIER_NET_TIMEOUT_SEC = 300
+_MOST_OPERATORS = 4  # between processes at the same time, if a function is not told
 
 log = logging.getLogger("netbuilder")
 
@@ -100,9 +111,20 @@ def _AllReduceBlobs(
     use_nccl: bool,
     max_concurrent_distributed_ops: int,
 ) -> None:
-    """Append the sums of the groups ``blob_names`` over the devices; see ``_AllReduce``."""
-    _refuse_several_hosts(rendezvous)
-    _AllReduceBlobsSingleHost(blob_names, devices, model, net, use_nccl)
+    """Append the sums of the groups ``blob_names`` over the devices, and over the processes of ``rendezvous``.
+
+    Raises: as ``_AllReduce``; NetError: ``rendezvous`` is wrong, or the main net has fewer than two workers.
+    """
+    link = _join(model, devices, rendezvous, max_concurrent_distributed_ops)
+    if link is None:
+        _AllReduceBlobsSingleHost(blob_names, devices, model, net, use_nccl)
+        return
+    for name in blob_names:
+        group = _group(model, devices, name)
+        net.extend_ops(allreduce([group], link.devices, hand_back=False).op)
+        net.extend_ops(link.allreduce(group[:1]))
+        net.extend_ops(broadcast([group], link.devices).op)
+    reassign_worlds(net, link.worlds)
 
 
 def _AllReduceBlobsSingleHost(
@@ -124,9 +146,19 @@ def _SyncAllParams(
     unique_param_names: Iterable[str],
     max_concurrent_distributed_ops: int = 4,
 ) -> None:
-    """Append copies of the first device's blobs of each name to the others."""
-    _refuse_several_hosts(rendezvous)
-    _SyncAllParamsSingleHost(devices, model, net, unique_param_names)
+    """Append copies of the first device's blobs of each name, those of rank 0 with ``rendezvous``, to the others."""
+    _broadcast(devices, model, net, rendezvous, sorted(unique_param_names), max_concurrent_distributed_ops)
+
+
+def _broadcast(
+    devices: Sequence[int], model: ModelHelper, net: Net, rendezvous: Any, names: Iterable[str], most: int
+) -> None:
+    link = _join(model, devices, rendezvous, most)
+    if link is None:
+        _SyncAllParamsSingleHost(devices, model, net, names)
+        return
+    net.extend_ops(broadcast_over_processes([_group(model, devices, name) for name in names], link).op)
+    reassign_worlds(net, link.worlds)
 
 
 def _SyncAllParamsSingleHost(
@@ -140,9 +172,11 @@ def _SyncAllParamsSingleHost(
 def _BroadcastComputedParams(
     devices: Sequence[int], model: ModelHelper, rendezvous: Any, use_nccl: bool = False
 ) -> None:
-    """Append copies of the first device's computed parameters to the main net."""
-    _refuse_several_hosts(rendezvous)
-    _BroadcastComputedParamsSingleHost(devices, model, use_nccl)
+    """Append copies of the first device's computed parameters, those of rank 0 with ``rendezvous``, to the main net."""
+    if _several(rendezvous) is None:
+        _BroadcastComputedParamsSingleHost(devices, model, use_nccl)
+    else:
+        _broadcast(devices, model, model.net, rendezvous, model._computed_param_names, _MOST_OPERATORS)
 
 
 def _BroadcastComputedParamsSingleHost(devices: Sequence[int], model: ModelHelper, use_nccl: bool = False) -> None:
@@ -232,19 +266,98 @@ def _AddDynamicMemoryOptimization(model: ModelHelper, blobs_to_keep: Iterable[An
 
 
 def _AddBarrierToModelNets(model: ModelHelper, barrier_net_timeout_sec: float) -> None:
-    """Do nothing: barriers are between hosts."""
-    _refuse_several_hosts(getattr(model, "_rendezvous", None))
+    """Give a model a barrier: the net ``_barrier_net``, and ``_barrier_init_net``, which makes its common world.
+
+    They become the first of ``_data_parallel_model_nets`` and ``_data_parallel_model_init_nets``, if it has these.
+    A model that ``Parallelize`` made for several processes has a barrier already, and one for one process needs none.
+    """
+    if _several(getattr(model, "_rendezvous", None)) is None or getattr(model, "_barrier_net", None) is not None:
+        return
+    seconds = float(barrier_net_timeout_sec)
+    request, world = _request(model, model._devices, model._rendezvous, _MOST_OPERATORS, seconds)
+    net, init_net = Net(barrier_net(model.net.Name(), world)), Net(f"{model.net.Name()}_barrier_init")
+    init_net.extend_ops(op for op in request.creators(world) if world.barrier in op.output)
+    vars(model).update(_barrier_net=net, _barrier_init_net=init_net)
+    for name, first in (("_data_parallel_model_init_nets", init_net), ("_data_parallel_model_nets", net)):
+        getattr(model, name, []).insert(0, first)
 
 
 def _RunComparison(model: ModelHelper, blob_name: Any, device: Any = None) -> bool:
-    """Return True: there is one host, so nothing can differ between hosts."""
-    _refuse_several_hosts(getattr(model, "_rendezvous", None))
+    """Return True if a blob is the same in all processes, to the bit; with one process it is.
+
+    Args:
+        model: made by ``Parallelize``.
+        blob_name: name without a replica's scope, or the full name of a blob outside the replicas.
+        device: the device, or its DeviceOption, whose blob is compared; None: the first one.
+
+    Raises:
+        DistributedError: it is not; the message names the blob and the processes.
+    """
+    if _several(getattr(model, "_rendezvous", None)) is None:
+        return True
+    record, name = Replicas.load(model.net.Proto()), str(blob_name)
+    if name not in record.outside:
+        number = record.devices.ids[0] if device is None else getattr(device, "device_id", device)
+        scopes = dict(zip(record.devices.ids, record.devices.scopes))
+        if number not in scopes:
+            raise NetError(f"_RunComparison: device must be one of {list(record.devices.ids)}, got {device!r}")
+        name = scopes[number] + record.devices.short_name(name)
+    require_equal_blobs(model, [name])
     return True
 
 
 def AddDistributedBlobSync(model: ModelHelper, blobs: Iterable[Any]) -> None:
-    """Do nothing: it sums blobs over hosts, and there is one."""
-    _refuse_several_hosts(getattr(model, "_rendezvous", None))
+    """Append the sum of each blob over processes to the main net, but not over devices; nothing for one process.
+
+    Args:
+        model: made by ``Parallelize``, or with what Caffe2's scripts set.
+        blobs: full names or references.
+    """
+    if isinstance(blobs, (str, bytes)):
+        raise TypeError(f"blobs must be a list of strings or references, got the single string {blobs!r}")
+    names = list(map(str, blobs))
+    link = _join(model, model._devices, model._rendezvous, _MOST_OPERATORS) if names else None
+    if link is not None:
+        model.net.extend_ops(link.allreduce(names))
+        reassign_worlds(model.net, link.worlds)
+
+
+def _several(rendezvous: Any) -> Rendezvous | None:
+    """Return the rendezvous of several processes; None for one."""
+    found = None if rendezvous is None else Rendezvous.of(rendezvous)
+    return found if found is not None and found.num_shards > 1 else None
+
+
+def _request(
+    model: ModelHelper, devices: Sequence[int], rendezvous: Any, most: int, barrier_seconds: float
+) -> tuple[ProcessRequest, World]:
+    workers = model.net.Proto().num_workers
+    if workers < 2:
+        raise NetError(
+            f"net {model.net.Name()!r} has {workers} workers; operators between processes need two or more, one of "
+            "them for the other operators: set net.Proto().num_workers"
+        )
+    request = ProcessRequest(Rendezvous.of(rendezvous), most, barrier_seconds=barrier_seconds)
+    return request, request.world(model.net.Name(), _devices(model, devices), workers, joined=True)
+
+
+def _join(model: ModelHelper, devices: Sequence[int], rendezvous: Any, most: int) -> ProcessLink | None:
+    """Return how a model exchanges values with other processes; None: with none. Its init net makes the common worlds.
+
+    A model that ``Parallelize`` made has them.
+    """
+    if _several(rendezvous) is None:
+        return None
+    nets = [model.param_init_net.Proto(), model.net.Proto()]
+    if has_record(nets[1]):
+        return process_link(Replicas.load(nets[1]), nets)
+    request, world = _request(model, devices, rendezvous, most, _DEFAULT_BARRIER_NET_TIMEOUT_SEC)
+    present = {blob for op in nets[0].op if op.type in WORLD_MAKERS for blob in op.output}
+    for op in request.creators(world):
+        if not present.intersection(op.output) and world.barrier not in op.output:
+            model.param_init_net.insert_op_at_idx(op, len(present))
+            present.update(op.output)
+    return process_link(Replicas(_devices(model, devices), world=world), nets)
 
 
 def _devices(model: ModelHelper, ids: Sequence[int]) -> Devices:
@@ -276,10 +389,3 @@ def _device_type_of(model: ModelHelper, blob: Any) -> int:
     if name not in model._blob_to_device:
         raise NetError(f"model {model.name!r}: its nets have no blob {str(blob)!r}, in the first replica neither")
     return int(model._blob_to_device[name].device_type)
-
-
-def _refuse_several_hosts(rendezvous: Any) -> None:
-    if rendezvous is not None and (rendezvous.get("num_shards", 2) if isinstance(rendezvous, Mapping) else 2) > 1:
-        raise NotImplementedError(
-            f"rendezvous={rendezvous!r}: training over several hosts is not supported in this version; give None"
-        )

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 
 from netbuilder.graph.blob import device_prefix
@@ -74,6 +74,7 @@ class BatchNormExchange:
         net: the net to append to.
         devices: devices of the replicas.
         names: the names of all blobs; extended.
+        across: returns the operators that replace blobs by their sums over all processes; None: there is one process.
     """
 
     net: NetDef
@@ -84,6 +85,7 @@ class BatchNormExchange:
     counts: bool = False
     debug_info: str = ""
     count: int = 0
+    across: Callable[[Sequence[str]], Sequence[OperatorDef]] | None = None
 
     def add_row(self, row: Sequence[OperatorDef]) -> None:
         """Append the same operator of all replicas and, if it normalizes or is the gradient of that, the exchange.
@@ -107,8 +109,8 @@ class BatchNormExchange:
         for replica, op in enumerate(row):
             inputs = [op.input[0], *self.weights[replica : replica + 1]]
             self._add("ChannelStats", inputs, [group[replica] for group in groups], row, replica)
-        for number, group in enumerate(groups):
-            totals = self._reduce(group, row, self._count_names(row) if number == _COUNT else ())
+        into = [self._count_names(row) if number == _COUNT else () for number in range(len(groups))]
+        for totals in self._reduce(groups, row, into):
             for op, total in zip(row, totals):
                 op.input.append(total)
         for op in row:
@@ -132,9 +134,8 @@ class BatchNormExchange:
         for replica, op in enumerate(row):
             x, _, dy, mean, deviation = op.input
             self._add("ChannelBackpropStats", [x, mean, deviation, dy], op.output[1:], row, replica)
-        for output in (1, 2):
-            group = [op.output[output] for op in row]
-            self._reduce(group, row, into=group)
+        groups = [[op.output[output] for op in row] for output in (1, 2)]
+        self._reduce(groups, row, into=groups)
         for replica, op in enumerate(row):
             op.input.extend(op.output[1:])
             if self.counts:
@@ -142,18 +143,36 @@ class BatchNormExchange:
                 op.input.extend([count_name(mean), *self.weights[replica : replica + 1]])
             set_argument(op, "num_batches", self.parts)
 
-    def _reduce(self, group: Group, row: Sequence[OperatorDef], into: Group = ()) -> Group:
-        """Append the sum of a group of blobs over the devices; return the blobs with the sum, one per device.
+    def _reduce(self, groups: Sequence[Group], row: Sequence[OperatorDef], into: Sequence[Group]) -> list[Group]:
+        """Append the sums of groups of blobs over all devices; return for each the blobs with the sum, one per device.
 
         Args:
-            group: the blobs.
-            row: the normalizations that the sum is for.
-            into: the blobs that get the sum, one per device, or one that all devices read; without, they are new, and
-                on the CPU all devices read one.
+            groups: the groups of blobs.
+            row: the normalizations that the sums are for.
+            into: for each group the blobs that get the sum, one per device, or one that all devices read; without, they
+                are new, and on the CPU all devices read one.
         """
+        if self.across is None:
+            pairs = zip(groups, into)
+            return [
+                self._results(self._local_sum(group, row, results), group, row, results) for group, results in pairs
+            ]
+        totals = [self._local_sum(group, row, results) for group, results in zip(groups, into)]
+        self.net.op.extend(self.across(totals))
+        return [self._results(total, group, row, results) for total, group, results in zip(totals, groups, into)]
+
+    def _local_sum(self, group: Group, row: Sequence[OperatorDef], into: Group) -> str:
+        """Append the sum of a group over the devices of this process; return the blob with the sum, on the CPU."""
         home, terms = self._staged(group, row)
-        total = into[0] if len(into) == 1 else self._new([home], "_combined")[0]
+        named = into[0] if self.devices.is_cpu and len(into) == 1 else ""
+        if len(terms) == 1 and named in ("", terms[0]):
+            return terms[0]
+        total = named or self._new([home], "_combined")[0]
         self._op("Sum", terms, [total], _HOST if not self.devices.is_cpu else self.devices.options[0], row)
+        return total
+
+    def _results(self, total: str, group: Group, row: Sequence[OperatorDef], into: Group) -> Group:
+        """Append the copies of a sum to the devices; return the blob that each of them reads."""
         if self.devices.is_cpu and len(into) < 2:
             return [total] * len(group)
         results = list(into) or self._new(group, "_combined")

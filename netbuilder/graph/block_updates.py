@@ -98,3 +98,7 @@ class BlockNets:
     init: Net
     update: Net
     warm_up: Net | None = None
+
+    def all(self) -> list[Net]:
+        """Return the nets that there are."""
+        return [net for net in (self.init, self.update, self.warm_up) if net is not None]

@@ -142,6 +142,7 @@ def copy_operators(net: NetDef, name: str, indices: Iterable[int]) -> NetDef:
     """Return a net of some of a net's operators, in this order, under another name.
 
     What they read and do not write before becomes external inputs; there are no external outputs (see ``join_parts``).
+    Control inputs that other operators write are removed, because these run in another part.
     """
     part = NetDef()
     part.CopyFrom(net)
@@ -152,8 +153,11 @@ def copy_operators(net: NetDef, name: str, indices: Iterable[int]) -> NetDef:
     for index in indices:
         op = net.op[index]
         read.update((blob, None) for blob in op.input if blob not in made)
+        copy = part.op.add()
+        copy.CopyFrom(op)
+        if op.control_input:
+            copy.control_input[:] = [blob for blob in op.control_input if blob in made]
         made.update(op.output)
-        part.op.add().CopyFrom(op)
     part.external_input.extend(read)
     return part
 

@@ -49,11 +49,16 @@ class World:
         size: number of replicas of all processes; 0: only those of this process.
         first_replica: index of this process's first replica among them; its other replicas follow.
         rank: rank of this process.
+        common: blobs of the common worlds through which the net's operators exchange values with other processes;
+            empty: they do not.
+        barrier: blob of the common world of the barrier before each run of the main net; "": there is none.
     """
 
     size: int = 0
     first_replica: int = 0
     rank: int = 0
+    common: tuple[str, ...] = ()
+    barrier: str = ""
 
     def check(self, devices: Devices) -> None:
         """Raise NetError unless rank, first replica and devices of this process are consistent with the world size."""
@@ -193,6 +198,8 @@ class Replicas:
             found.update(accumulated_rows=list(self.accumulated_rows))
         if self.world != World(len(self)):
             found.update(world_size=self.world.size, first=self.world.first_replica, rank=self.world.rank)
+            if self.world.common:
+                found.update(common_worlds=list(self.world.common), barrier=self.world.barrier)
         if self.block is not None:
             found.update(self.block.arguments())
         remove_record(net)
@@ -225,7 +232,13 @@ class Replicas:
                 accumulated=_texts({"accumulated": (), **found}, "accumulated"),
                 accumulated_rows=_texts({"accumulated_rows": (), **found}, "accumulated_rows"),
                 shares_memory=bool(found.get("shares_memory")),
-                world=World(int(size), int(first), int(rank)),
+                world=World(
+                    int(size),
+                    int(first),
+                    int(rank),
+                    _texts({"common_worlds": (), **found}, "common_worlds"),
+                    bytes(found.get("barrier", b"")).decode(),
+                ),
                 block=BlockRule.of_arguments(found),
             )
         except (KeyError, TypeError, ValueError, AttributeError, RuntimeError) as error:

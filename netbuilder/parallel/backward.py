@@ -98,10 +98,8 @@ def _check_indices(name: str, gradients: Sequence[Any], devices: Devices) -> Non
             )
 
 
-def gathered_gradients(record: Replicas) -> Replicas:
-    """Return the record with the names of sparse gradients after the allgather, see ``gather_sparse``."""
-    if len(record) < 2:
-        return record
+def gathered_gradients(model: ModelHelper, record: Replicas) -> Replicas:
+    """Return the record with the names of sparse gradients after the allgather, which the model gets, too."""
     own_values = record.devices.is_cpu
     groups = tuple(
         GradientGroup(
@@ -111,6 +109,11 @@ def gathered_gradients(record: Replicas) -> Replicas:
         else group
         for group in record.gradients
     )
+    for group in groups:
+        if group.is_sparse:
+            for scope, blob in zip(record.devices.scopes, dict.fromkeys(record.blobs(group.parameter))):
+                pair = BlobReference(scope + group.indices), BlobReference(scope + group.values)
+                model.param_to_grad[BlobReference(blob)] = GradientSlice(*pair)
     return dataclasses.replace(record, gradients=groups)
 
 

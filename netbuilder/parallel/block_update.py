@@ -10,6 +10,7 @@ from netbuilder.graph.devices import Devices
 from netbuilder.graph.net import Net
 from netbuilder.graph.replicas import Replicas
 from netbuilder.ops.core.registry import find, is_registered
+from netbuilder.passes.processes import ProcessLink
 from netbuilder.passes.reductions import PeerAccess, allreduce, broadcast, nccl_allreduce, nccl_broadcast
 from netbuilder.proto import PROTO_CPU, DeviceOption, NetDef, NetError, OperatorDef, TensorProto
 from netbuilder.proto.arguments import make_device_option, make_op
@@ -40,6 +41,7 @@ def block_nets(
     use_nccl: bool,
     peer_access: PeerAccess | None,
     debug_info: str,
+    link: ProcessLink | None = None,
 ) -> BlockNets:
     """Return the nets by which replicas that train on their own are brought together.
 
@@ -53,6 +55,7 @@ def block_nets(
         use_nccl: average and copy by NCCL's operators.
         peer_access: as for ``allreduce``.
         debug_info: line of the user's program.
+        link: how values are exchanged with other processes, each of which has a master; None: there is one process.
 
     Raises:
         NetError: the replicas' own updates have no momenta to reset, or a blob of the rule's state exists already.
@@ -66,7 +69,14 @@ def block_nets(
     further = [devices.copies(name) for name in request.synchronized]
     place, scope = devices.options[0], devices.scopes[0]
     parameters = [scope + name for name in record.parameters]
-    if use_nccl:
+    all_further, all_copies = list[OperatorDef](), list[OperatorDef]()  # to the masters of other processes
+    if link is not None:
+        sums = allreduce(averaged, devices, peer_access=peer_access, hand_back=False, debug_info=debug_info)
+        sums.op.extend(link.allreduce([group[0] for group in averaged]))
+        copies = broadcast([*averaged, *further], devices, debug_info=debug_info)
+        all_further = [op for group in further for op in link.broadcast(group[0])]
+        all_copies = [op for group in averaged for op in link.broadcast(group[0])] + all_further
+    elif use_nccl:
         sums = nccl_allreduce(averaged, devices, debug_info=debug_info)
         copies = nccl_broadcast([*averaged, *further], devices, debug_info=debug_info)
     else:
@@ -85,11 +95,11 @@ def block_nets(
 
     init = [op for parameter in parameters for op in _initial(parameter)]
     resets = _resets(main, record) if request.resets_momentum else []
-    update = [*sums.op, *_on(place, [*rules, *means]), *copies.op, *resets]
+    update = [*sums.op, *_on(place, [*rules, *means]), *all_further, *copies.op, *resets]
     warm_up = None
     if rule.warmup_iterations is not None:
         held = [_copy(parameter, BlockRule.global_name(parameter)) for parameter in parameters]
-        warm_up = net("warmup-broadcast", *copies.op, *_on(place, held))
+        warm_up = net("warmup-broadcast", *all_copies, *copies.op, *_on(place, held))
     return BlockNets(
         init=net("global_model_init", *_on(place, init), *_counter(scope, rule)),
         update=net("global_model", *update),

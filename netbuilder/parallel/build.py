@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from netbuilder._renamed import moved_names
-from netbuilder.graph.blob import BlobReference, GradientSlice
+from netbuilder.graph.blob import BlobReference
 from netbuilder.graph.devices import Devices
 from netbuilder.graph.gc_paused import collection_paused
 from netbuilder.graph.observability import OUTPUTS
@@ -29,6 +29,8 @@ from netbuilder.parallel.backward import (
 )
 from netbuilder.parallel.block_update import BlockRequest, block_nets
 from netbuilder.parallel.caffe2_attributes import set_caffe2_attributes, set_device_attributes
+from netbuilder.parallel.distributed.common_worlds import EXTRA_WORKERS, ProcessRequest, assign_worlds, process_link
+from netbuilder.parallel.distributed.exchange import exchange_over_processes
 from netbuilder.parallel.large_tables import move_tables_outside
 from netbuilder.parallel.loss_scale import LossScale, warn_of_scaled_updates
 from netbuilder.parallel.memory import share_gradient_memory
@@ -40,9 +42,15 @@ from netbuilder.parallel.replicate import (
     initial_shapes,
 )
 from netbuilder.parallel.shares import SHARE_WEIGHT
-from netbuilder.parallel.synchronize import initialized_names, known_names, require_initialized
+from netbuilder.parallel.synchronize import (
+    initialized_names,
+    initialized_outside,
+    known_names,
+    require_initialized,
+)
 from netbuilder.passes.device_check import check_devices
 from netbuilder.passes.net_pass import PassContext
+from netbuilder.passes.processes import ProcessLink, broadcast_over_processes
 from netbuilder.passes.reductions import PeerAccess, broadcast
 from netbuilder.passes.synchronize_batch_norm import synchronize_batch_norm_pass
 from netbuilder.proto import NetDef, NetError
@@ -86,12 +94,24 @@ class Request:
     reduce_update_broadcast: bool = False
     combines_batch_norm: bool = False
     world: World = World()
+    processes: ProcessRequest | None = None
     block: BlockRequest | None = None
 
     @property
     def world_size(self) -> int:
         """The number of replicas of all processes."""
         return self.world.size or len(self.devices)
+
+    @property
+    def hands_back(self) -> bool:
+        """Whether all devices get the sums of gradients, not only the first one."""
+        return not (self.shared_model or self.reduce_update_broadcast)
+
+    @property
+    def workers(self) -> int:
+        """The maximum number of threads that run the main net."""
+        extra = EXTRA_WORKERS if self.processes is not None else 0
+        return self.num_threads_per_device * len(self.devices) + extra
 
     @property
     def trains(self) -> bool:
@@ -104,7 +124,7 @@ def build(model: ModelHelper, request: Request) -> Replicas:
     After an exception the model is in its former state.
     """
     with restore_on_error(model), collection_paused():
-        model.net.set_type(request.net_type, request.num_threads_per_device * len(request.devices))
+        model.net.set_type(request.net_type, request.workers)
         if request.memory_budget is not None:
             model.net.set_memory_budget(request.memory_budget)
         if request.dtype is not None:
@@ -113,6 +133,10 @@ def build(model: ModelHelper, request: Request) -> Replicas:
 
 
 def _build(model: ModelHelper, request: Request) -> Replicas:
+    if request.processes is not None:
+        name = model.net.Name()
+        world = request.processes.world(name, request.devices, request.workers, joined=request.trains)
+        request = dataclasses.replace(request, world=world)
     before = model.GetAllParams("")
     set_device_attributes(model, request.devices)
     losses = build_replicas(
@@ -144,7 +168,7 @@ def _build(model: ModelHelper, request: Request) -> Replicas:
             gradients = group_gradients(record.parameters, model.param_to_grad, record.devices)
         record = dataclasses.replace(record, gradients=tuple(gradients))
     if request.combines_batch_norm:
-        _combine_batch_norm(model, request, weights)
+        _combine_batch_norm(model, request, record, weights)
     if record.shared:
         _share_parameters(model, record.parameters, record.devices)
     elif request.block is None:
@@ -154,8 +178,7 @@ def _build(model: ModelHelper, request: Request) -> Replicas:
     if request.trains:
         if request.accumulate_steps > 1:
             record = accumulate_gradients(model, record)
-        if request.block is None:
-            record = _exchange(model, request, record)
+        record = _exchange(model, request, record)
         optimizer = _update(model, request, record)
         if request.reduce_update_broadcast:
             groups = [record.blobs(group.parameter) for group in record.gradients]
@@ -168,10 +191,15 @@ def _build(model: ModelHelper, request: Request) -> Replicas:
     if request.shares_memory:
         record = share_gradient_memory(model, record)
     if request.kept is not None:
-        keep_only(model, record.devices, request.kept)
+        keep_only(model, record.devices, [*request.kept, *_gradients_to_keep(model, record)])
     if request.block is not None:
         _add_block_nets(model, request, request.block, record)
-    _finish(model, record, optimizer)
+    if record.world.common:
+        assert request.processes is not None
+        nets = [model.net, model.param_init_net, *(() if model.block_nets is None else model.block_nets.all())]
+        world = assign_worlds(nets, model.param_init_net, record.world, request.processes)
+        record = dataclasses.replace(record, world=world)
+    _finish(model, record, optimizer, request.processes)
     _log_summary(model, request, record)
     return record
 
@@ -205,6 +233,26 @@ def _add_block_nets(model: ModelHelper, request: Request, block: BlockRequest, r
         use_nccl=request.use_nccl,
         peer_access=request.peer_access,
         debug_info=request.debug_info,
+        link=_link(model, request, record),
+    )
+
+
+def _gradients_to_keep(model: ModelHelper, record: Replicas) -> list[str]:
+    """Return the gradients that are exchanged between processes, which a model keeps, as in Caffe2."""
+    if not record.world.common:
+        return []
+    outside = [model.param_to_grad.get(BlobReference(name)) for name in record.outside]
+    dense = [str(gradient) for gradient in outside if isinstance(gradient, BlobReference)]
+    return [*(group.values for group in record.gradients), *dense]
+
+
+def _link(model: ModelHelper, request: Request, record: Replicas) -> ProcessLink | None:
+    """Return how operators exchange values with other processes; None: they do not."""
+    return process_link(
+        record,
+        [model.param_init_net.Proto(), model.net.Proto()],
+        deterministic=request.processes is not None and request.processes.deterministic,
+        debug_info=request.debug_info,
     )
 
 
@@ -219,12 +267,19 @@ def _share_weights(model: ModelHelper, request: Request) -> list[BlobReference]:
     )
 
 
-def _combine_batch_norm(model: ModelHelper, request: Request, weights: Sequence[BlobReference]) -> None:
+def _combine_batch_norm(
+    model: ModelHelper, request: Request, record: Replicas, weights: Sequence[BlobReference]
+) -> None:
     """Let batch normalizations exchange their statistics between the replicas."""
     main = model.net.Proto()
     context = PassContext(devices=request.devices, available=model.param_init_net.Proto().external_output)
     result = synchronize_batch_norm_pass(
-        main, context, parts=request.world_size, weights=tuple(map(str, weights)), debug_info=request.debug_info
+        main,
+        context,
+        parts=request.world_size,
+        weights=tuple(map(str, weights)),
+        debug_info=request.debug_info,
+        link=_link(model, request, record),
     )
     model.net.replace_message(result.net)
     _log.info("model %r: %d batch normalizations over %s", model.name, result.extras["count"], request.devices)
@@ -242,6 +297,14 @@ def _log_summary(model: ModelHelper, request: Request, record: Replicas) -> None
         ", parameters averaged after each block" if record.block is not None else "",
         "NCCL's operators (computed by sums and copies)" if request.use_nccl else "sums and copies",
     )
+    if record.world.common:
+        _log.info(
+            "model %r: rank %d of %d processes, %d common worlds",
+            model.name,
+            record.world.rank,
+            record.world.size // len(record),
+            len(record.world.common),
+        )
     having = {group.parameter for group in record.gradients}
     if request.trains and (without := [name for name in record.parameters if name not in having]):
         names = ", ".join(without)
@@ -333,11 +396,22 @@ def _transform(model: ModelHelper, request: Request) -> None:
 
 
 def _exchange(model: ModelHelper, request: Request, record: Replicas) -> Replicas:
-    """Append the broadcast of computed parameters and the reduction of gradients, unless there is only one replica.
+    """Add the broadcast of computed parameters and the reduction of gradients, unless there is only one replica.
 
     Returns the record with the names of the gradients after the exchange.
     """
-    if len(record) < 2:
+    link = _link(model, request, record)
+    if link is not None:
+        assert request.processes is not None
+        return exchange_over_processes(
+            model,
+            record,
+            link,
+            bucket_bytes=request.processes.bucket_bytes,
+            peer_access=request.peer_access,
+            hand_back=request.hands_back,
+        )
+    if len(record) < 2 or request.block is not None:
         return record
     main = model.net.Proto()
     if record.broadcasts_computed:
@@ -346,17 +420,11 @@ def _exchange(model: ModelHelper, request: Request, record: Replicas) -> Replica
         record,
         use_nccl=request.use_nccl,
         peer_access=request.peer_access,
-        hand_back=not (record.shared or request.reduce_update_broadcast),
+        hand_back=request.hands_back,
         debug_info=request.debug_info,
     ):
         main.MergeFrom(part)
-    record = gathered_gradients(record)
-    for group in record.gradients:
-        if group.is_sparse:
-            for scope, blob in zip(record.devices.scopes, dict.fromkeys(record.blobs(group.parameter))):
-                pair = BlobReference(scope + group.indices), BlobReference(scope + group.values)
-                model.param_to_grad[BlobReference(blob)] = GradientSlice(*pair)
-    return record
+    return gathered_gradients(model, record)
 
 
 def _update(model: ModelHelper, request: Request, record: Replicas) -> Any:
@@ -440,7 +508,12 @@ def _synchronize_initial_values(model: ModelHelper, request: Request, record: Re
     init_net = model.param_init_net.Proto()
     names = initialized_names(init_net, record.devices)
     groups = [record.devices.copies(name) for name in names]
-    init_net.MergeFrom(broadcast(groups, record.devices, debug_info=request.debug_info))
+    link = _link(model, request, record)
+    if link is None:
+        init_net.MergeFrom(broadcast(groups, record.devices, debug_info=request.debug_info))
+    else:
+        groups += [(blob,) for blob in initialized_outside(init_net, record.devices)]
+        init_net.MergeFrom(broadcast_over_processes(groups, link))
     if request.post_sync is not None:
         post_sync = request.post_sync
         call_per_device(record.devices, lambda replica: post_sync(model))
@@ -454,9 +527,9 @@ def _warn_of_initializers(model: ModelHelper) -> None:
         )
 
 
-def _finish(model: ModelHelper, record: Replicas, optimizer: Any) -> None:
+def _finish(model: ModelHelper, record: Replicas, optimizer: Any, processes: ProcessRequest | None) -> None:
     _check_devices(model, record)
     for net in (model.net.Proto(), model.param_init_net.Proto()):
         assign_random_replicas(net, record)
         record.store(net)
-    set_caffe2_attributes(model, record, optimizer)
+    set_caffe2_attributes(model, record, optimizer, None if processes is None else processes.rendezvous)

@@ -10,8 +10,10 @@ from netbuilder._renamed import moved_names
 from netbuilder.graph.blob import BlobReference, GradientSlice
 from netbuilder.graph.blob_devices import blob_devices
 from netbuilder.graph.devices import Devices
+from netbuilder.graph.net import Net
 from netbuilder.graph.replicas import Replicas
 from netbuilder.model import ModelHelper
+from netbuilder.parallel.distributed.common_worlds import barrier_net
 from netbuilder.proto import DeviceOption
 
 __all__ = ["set_caffe2_attributes", "set_device_attributes"]
@@ -27,7 +29,7 @@ def set_device_attributes(model: ModelHelper, devices: Devices) -> None:
     vars(model).update(_devices=list(devices.ids), _device_type=devices.device_type, _device_prefix=devices.word)
 
 
-def set_caffe2_attributes(model: ModelHelper, record: Replicas, optimizer: Any) -> None:
+def set_caffe2_attributes(model: ModelHelper, record: Replicas, optimizer: Any, rendezvous: Any = None) -> None:
     """Set the private attributes that Caffe2 sets on a model, for scripts that read them.
 
     The library itself uses the record in the net's arguments instead.
@@ -55,10 +57,18 @@ def set_caffe2_attributes(model: ModelHelper, record: Replicas, optimizer: Any) 
         _blob_to_device=_BlobDevices(model),
         _data_parallel_model_init_nets=[model.param_init_net],
         _data_parallel_model_nets=[model.net],
-        _rendezvous=None,
+        _rendezvous=rendezvous,
         _shared_model=record.shared,
         _optimizer=optimizer,
     )
+    _set_block_attributes(model, record)
+    if record.world.common:
+        barrier = Net(barrier_net(model.net.Name(), record.world))  # the init net makes its common world
+        vars(model).update(_barrier_net=barrier)
+        vars(model)["_data_parallel_model_nets"].insert(0, barrier)
+
+
+def _set_block_attributes(model: ModelHelper, record: Replicas) -> None:
     if (nets := model.block_nets) is not None and record.block is not None:
         vars(model).update(
             _global_model_init_net=nets.init,

@@ -12,6 +12,8 @@ from netbuilder.model import ModelHelper
 from netbuilder.ops.engines.peers import can_access_peer
 from netbuilder.parallel import settings
 from netbuilder.parallel.build import Request, build
+from netbuilder.parallel.distributed.rendezvous import Rendezvous
+from netbuilder.passes.processes import DEFAULT_BUCKET_BYTES
 from netbuilder.passes.reductions import PeerAccess
 from netbuilder.proto import PROTO_CPU, PROTO_CUDA, NetError
 
@@ -30,7 +32,7 @@ def Parallelize(
     pre_grad_net_transformer_fun: Builder | None = None,
     net_transformer_fun: Callable[[ModelHelper, int, str, int], Any] | None = None,
     devices: Iterable[int] | None = None,
-    rendezvous: Mapping[str, Any] | None = None,
+    rendezvous: Rendezvous | Mapping[str, Any] | None = None,
     net_type: str = "dag",
     broadcast_computed_params: bool = True,
     optimize_gradient_memory: bool = False,
@@ -52,8 +54,13 @@ def Parallelize(
     outside_from_bytes: int | None = None,
     reduce_update_broadcast: bool = False,
     memory_budget: Any = None,
+    bucket_bytes: int = DEFAULT_BUCKET_BYTES,
+    deterministic: bool = False,
 ) -> Replicas:
     """Build a model on several devices, with the exchange of gradients between them.
+
+    With a ``rendezvous``, each process calls it with the same arguments, except for its number, and as many devices.
+    Together the processes train one model, and get the parameters that one process with all devices would get.
 
     Each device gets a replica: the blobs that the builders make for it, under its own name scope (``gpu_0/``,
     ``cpu_0/``). Parameters that the model has before the call are outside the replicas: they exist once, and all
@@ -63,8 +70,8 @@ def Parallelize(
         model_helper_obj: a model without backward pass; its nets are extended.
         input_builder_fun: appends the input of one replica; called with the model once per device, in its scopes.
         forward_pass_builder_fun: appends the forward pass of one replica; called with the model and the loss scale,
-            1 / number of devices, after ``input_builder_fun``; returns the list of losses, each multiplied by the
-            scale.
+            1 / number of devices of all processes, after ``input_builder_fun``; returns the list of losses, each
+            multiplied by the scale.
         param_update_builder_fun: appends the update of one replica's parameters; called once per device.
         optimizer_builder_fun: appends the update of all parameters; called once, outside of scopes.
         post_sync_builder_fun: called with the model once per device, after the copies that give all replicas the same
@@ -73,7 +80,8 @@ def Parallelize(
         net_transformer_fun: called with (model, number of devices, "cpu" or "gpu", device type) once, after the
             gradients are added and before they are exchanged.
         devices: device ids; None: all GPUs, or as many replicas as the CPU has cores.
-        rendezvous: not supported in this version (several hosts).
+        rendezvous: the processes that train the model together: ``Rendezvous.from_environment()`` under a launcher,
+            another ``Rendezvous``, or a dict with Caffe2's keys. None, or one process: no operators are added for it.
         net_type: the executor of the net.
         broadcast_computed_params: copy the first replica's running means and variances to the others in each step.
         optimize_gradient_memory: let gradients of activations share blobs if they are not needed at the same time,
@@ -83,7 +91,9 @@ def Parallelize(
             if they are given without its scope.
         use_nccl: GPUs: exchange gradients by NCCL's operators instead of sums and copies. This version has no engine
             for NCCL: the operators are computed by sums and copies, with a warning.
-        max_concurrent_distributed_ops: used only with ``rendezvous``.
+        max_concurrent_distributed_ops: with ``rendezvous``: maximum number of common worlds, which the operators
+            between processes use in turn, and so of such operators at the same time; at most one fewer than the net
+            has threads.
         cpu_device: replicas on the CPU instead of on GPUs.
         ideep: not supported: plans choose oneDNN for operators on the CPU automatically.
         num_threads_per_device: maximum number of threads per device that run the net.
@@ -91,7 +101,8 @@ def Parallelize(
         combine_spatial_bn: batch normalization in training mode uses the statistics of the whole batch instead of each
             device's share, forward and backward: the devices exchange sums per channel, and their operators are
             interleaved. Shares must be equal, unless ``weighted_shares`` is given.
-        barrier_net_timeout_sec: in seconds; used only with ``rendezvous``.
+        barrier_net_timeout_sec: with ``rendezvous``: how long the processes may wait for one another before each
+            ``RunNet`` and in ``Synchronize``, in seconds.
         peer_access: GPUs: ``peer_access(a, b)`` returns whether GPU a can read the memory of GPU b; None: ask the
             driver, or assume it if there is no GPU.
         dtype: type in which plans store activations, "float32" or "bfloat16" (see ``Net.set_activation_dtype``);
@@ -109,6 +120,10 @@ def Parallelize(
         memory_budget: the memory that a step may take, in bytes, as text such as "4GiB", or as a fraction of what it
             would take: activations are computed again in the backward pass to keep to it (see
             ``Net.set_memory_budget``). The numbers are the same to the bit.
+        bucket_bytes: with ``rendezvous``: gradients are exchanged between processes together until they have this size,
+            in the order in which they are ready; 0: each alone.
+        deterministic: with ``rendezvous``: sum in the order of the ranks, so that two runs are equal to the bit with
+            any library.
 
     Returns:
         The record of the replicas, which the net stores in its arguments.
@@ -146,6 +161,7 @@ def Parallelize(
             "combine_spatial_bn": combine_spatial_bn,
             "weighted_shares": weighted_shares,
             "reduce_update_broadcast": reduce_update_broadcast,
+            "deterministic": deterministic,
         },
         net_type=net_type,
         num_threads_per_device=num_threads_per_device,
@@ -157,10 +173,16 @@ def Parallelize(
         raise NetError("blobs_to_keep has no effect without dynamic_memory_management=True; give both, or neither")
     if isinstance(blobs_to_keep, (str, bytes)):
         raise NetError(f"blobs_to_keep must be a list, got the single string {blobs_to_keep!r}")
-    settings.refuse_unsupported(
-        rendezvous=(rendezvous, rendezvous is not None, "several hosts"),
-    )
     _check_kind(cpu_device, ideep, shared_model)
+    processes = settings.choose_processes(
+        rendezvous,
+        max_concurrent_distributed_ops=max_concurrent_distributed_ops,
+        barrier_net_timeout_sec=barrier_net_timeout_sec,
+        bucket_bytes=bucket_bytes,
+        deterministic=deterministic,
+        shared_model=shared_model,
+        use_nccl=use_nccl,
+    )
     if reduce_update_broadcast and (shared_model or use_nccl):
         other = (
             "shared_model=True, whose replicas have one copy"
@@ -201,6 +223,7 @@ def Parallelize(
         kept=tuple(map(blob_name, blobs_to_keep or ())) if dynamic_memory_management else None,
         reduce_update_broadcast=reduce_update_broadcast,
         combines_batch_norm=combine_spatial_bn,
+        processes=processes,
     )
     return build(model_helper_obj, request)
 

@@ -15,6 +15,7 @@ from netbuilder.ops.engines.peers import can_access_peer
 from netbuilder.parallel import settings
 from netbuilder.parallel.block_update import BlockRequest
 from netbuilder.parallel.build import Request, build
+from netbuilder.parallel.distributed.rendezvous import Rendezvous
 from netbuilder.passes.reductions import PeerAccess
 from netbuilder.proto import PROTO_CPU, PROTO_CUDA, NetError
 
@@ -31,7 +32,7 @@ def Parallelize_BMUF(
     block_learning_rate: float = 1.0,
     block_momentum: float | None = None,
     devices: Iterable[int] | None = None,
-    rendezvous: Mapping[str, Any] | None = None,
+    rendezvous: Rendezvous | Mapping[str, Any] | None = None,
     net_type: str = "dag",
     master_device: int | None = None,
     use_nccl: bool = False,
@@ -73,9 +74,11 @@ def Parallelize_BMUF(
             scopes, and sees only this replica's parameters, so that it may build an optimizer. Parameters outside the
             replicas are among those of the first call.
         block_learning_rate: factor of the change of a block, positive.
-        block_momentum: share of the previous blocks' change that is added, in [0, 1); None: 1 - 1 / number of replicas.
+        block_momentum: share of the previous blocks' change that is added, in [0, 1); None: 1 - 1 / number of replicas
+            of all processes.
         devices: as for ``Parallelize``.
-        rendezvous: not supported in this version (several hosts).
+        rendezvous: as for ``Parallelize``; the average is that of the devices of all processes. What differs between
+            replicas is in a process's own checkpoint.
         net_type: the executor of the nets.
         master_device: the device that has the global parameters; None: the first one.
         use_nccl: as for ``Parallelize``.
@@ -84,12 +87,12 @@ def Parallelize_BMUF(
         optimize_gradient_memory: as for ``Parallelize``.
         reset_momentum_sgd: set the momenta of the replicas' own updates (SGD with momentum) to 0 after each block.
         warmup_iterations: number of iterations before the first block, see ``RunWarmup``; None: none.
-        max_concurrent_distributed_ops: used only with ``rendezvous``.
+        max_concurrent_distributed_ops: as for ``Parallelize``.
         add_blobs_to_sync: further blobs, with or without a replica's scope, that the master's values overwrite on the
             other devices at the end of each block.
         num_threads_per_device: maximum number of threads per device that run the net.
         cpu_device: replicas on the CPU instead of on GPUs.
-        barrier_net_timeout_sec: in seconds; used only with ``rendezvous``.
+        barrier_net_timeout_sec: as for ``Parallelize``.
         block_iterations: length of a block, counted over calls of ``RunNet``, the warm-up first; checkpoints hold the
             count. None: each call of ``RunNet`` is a block.
         lookahead: the look-ahead as a multiple of ``block_momentum``; None: 1 with ``nesterov``, else 0. Caffe2's
@@ -134,11 +137,17 @@ def Parallelize_BMUF(
     )
     if param_update_builder_fun is None:
         raise TypeError("param_update_builder_fun must be a function, got None: replicas train on their own")
-    settings.refuse_unsupported(rendezvous=(rendezvous, rendezvous is not None, "several hosts"))
+    processes = settings.choose_processes(
+        rendezvous,
+        max_concurrent_distributed_ops=max_concurrent_distributed_ops,
+        barrier_net_timeout_sec=barrier_net_timeout_sec,
+        use_nccl=use_nccl,
+    )
     chosen = settings.choose_devices(devices, PROTO_CPU if cpu_device else PROTO_CUDA)
     if isinstance(add_blobs_to_sync, (str, bytes)):
         raise TypeError(f"add_blobs_to_sync must be a list, got the single string {add_blobs_to_sync!r}")
-    momentum = 1.0 - 1.0 / len(chosen) if block_momentum is None else _number("block_momentum", block_momentum)
+    count = len(chosen) * (1 if processes is None else processes.rendezvous.num_shards)
+    momentum = 1.0 - 1.0 / count if block_momentum is None else _number("block_momentum", block_momentum)
     if not 0 <= momentum < 1:
         raise NetError(f"block_momentum must be in [0, 1), got {block_momentum!r}")
     rate = _number("block_learning_rate", block_learning_rate)
@@ -168,6 +177,7 @@ def Parallelize_BMUF(
         weighted_shares=weighted_shares,
         shares_memory=optimize_gradient_memory,
         block=BlockRequest(rule, tuple(map(blob_name, add_blobs_to_sync or ())), reset_momentum_sgd),
+        processes=processes,
     )
     return build(model_helper_obj, request)
 

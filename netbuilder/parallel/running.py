@@ -12,6 +12,7 @@ from netbuilder.model import ModelHelper
 from netbuilder.ops.engines.arrays import gpu_count
 from netbuilder.parallel.accumulate import created_nets, net_names
 from netbuilder.parallel.blocks import block_nets_of, run_blocks
+from netbuilder.parallel.distributed.common_worlds import barrier_name, barrier_net
 from netbuilder.parallel.shares import SHARE_WEIGHT
 from netbuilder.proto import PROTO_CUDA, DeviceError, NetDef, NetError
 from netbuilder.runtime import Workspace
@@ -82,7 +83,8 @@ def CreateNet(
 ) -> None:
     """Create the main net in the workspace; with ``accumulate_steps`` its parts, as separate nets.
 
-    With block-wise updates (``Parallelize_BMUF``) their nets are created, too.
+    With block-wise updates (``Parallelize_BMUF``) their nets are created, too, and with several processes the net of
+    their barrier.
 
     Args:
         model: made by ``Parallelize``.
@@ -104,6 +106,8 @@ def CreateNet(
         workspace.create_net(
             part, overwrite, observable_default=model.net.observes, shares_counter=model.net.shares_counters
         )
+    if record.world.common:
+        workspace.create_net(barrier_net(net.name, record.world), overwrite)
     if record.block is not None:
         nets = block_nets_of(model)
         for net_of_blocks in filter(None, (nets.update, nets.warm_up)):
@@ -122,7 +126,7 @@ def RunNet(
 
     With ``accumulate_steps`` an iteration is one micro-batch; the update runs after the last micro-batch of each step.
     With block-wise updates, the replicas are brought together after the last iteration, or after each
-    ``block_iterations``.
+    ``block_iterations``. With several processes, all of them call it equally often; each call begins when all have.
 
     Args:
         model: made by ``Parallelize``.
@@ -139,6 +143,8 @@ def RunNet(
     if isinstance(num_iterations, bool) or not hasattr(num_iterations, "__index__") or num_iterations < 0:
         raise NetError(f"RunNet: num_iterations must be a non-negative integer, got {num_iterations!r}")
     workspace, count = workspace or default.workspace(), num_iterations.__index__()
+    if record.world.common:
+        workspace.run_net(barrier_name(model.net.Name()))
     if record.block is not None:
         run_blocks(model, record, count, workspace=workspace, wait=wait)
         return

@@ -14,6 +14,9 @@ from netbuilder.graph.scope import SEPARATOR, CurrentDeviceScope, CurrentNameSco
 from netbuilder.graph.source import warn_user
 from netbuilder.model import ModelHelper
 from netbuilder.ops.engines.arrays import gpu_count
+from netbuilder.parallel.distributed.common_worlds import ProcessRequest
+from netbuilder.parallel.distributed.rendezvous import Rendezvous
+from netbuilder.passes.processes import DEFAULT_BUCKET_BYTES
 from netbuilder.proto import PROTO_CPU, PROTO_CUDA, DeviceError, DeviceOption, NetError, UsageError
 from netbuilder.proto.errors import counted
 from netbuilder.runtime import NET_TYPES
@@ -32,6 +35,7 @@ __all__ = [
     "check_scope",
     "choose_devices",
     "choose_nccl",
+    "choose_processes",
     "refuse_unsupported",
     "wrapper_devices",
 ]
@@ -169,6 +173,52 @@ def check_outside_from_bytes(size: Any) -> None:
         raise TypeError(f"outside_from_bytes must be an integer (bytes) or None, got {size!r}")
     if size < 0:
         raise NetError(f"outside_from_bytes must not be negative, got {size}")
+
+
+def choose_processes(
+    rendezvous: Any,
+    *,
+    max_concurrent_distributed_ops: Any,
+    barrier_net_timeout_sec: Any,
+    bucket_bytes: Any = DEFAULT_BUCKET_BYTES,
+    deterministic: bool = False,
+    **excluded: bool,
+) -> ProcessRequest | None:
+    """Return what Parallelize's arguments request for several processes; None for one process.
+
+    Args:
+        rendezvous: a Rendezvous, a dict with Caffe2's keys, or None.
+        excluded: arguments that several processes do not support -> whether they are given.
+
+    Raises:
+        NetError: an argument is out of range, or an excluded one is given.
+        TypeError: an argument is of the wrong type.
+        NotImplementedError: the engine of the rendezvous is not supported here.
+    """
+    for name, value, least in (
+        ("max_concurrent_distributed_ops", max_concurrent_distributed_ops, 1),
+        ("bucket_bytes", bucket_bytes, 0),
+    ):
+        if isinstance(value, bool) or not isinstance(value, int):
+            raise TypeError(f"{name} must be an integer, got {value!r}")
+        if value < least:
+            raise NetError(f"{name} must be at least {least}, got {value}")
+    seconds = barrier_net_timeout_sec
+    if isinstance(seconds, bool) or not isinstance(seconds, (int, float)) or not seconds > 0:
+        raise NetError(f"barrier_net_timeout_sec must be a positive number of seconds, got {seconds!r}")
+    found = None if rendezvous is None else Rendezvous.of(rendezvous)
+    if found is None or found.num_shards == 1:
+        return None
+    purpose = "exchange between processes by NCCL; with 'MPI' values on GPUs go through the memory of the host"
+    refuse_unsupported(engine=(found.engine, found.engine != "MPI", purpose))
+    for name, given in excluded.items():
+        if given:
+            raise NetError(
+                f"{name}=True cannot be combined with a rendezvous of {found.num_shards} processes; omit one of them"
+            )
+    return ProcessRequest(
+        found, max_concurrent_distributed_ops, bucket_bytes, deterministic, float(barrier_net_timeout_sec)
+    )
 
 
 def check_net_type(net_type: Any) -> None:

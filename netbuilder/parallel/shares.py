@@ -10,6 +10,7 @@ import numpy as np
 from netbuilder.graph.replicas import Replicas
 from netbuilder.model import ModelHelper
 from netbuilder.ops.core.replication import share_sizes
+from netbuilder.parallel.distributed.agreement import sum_over_processes
 from netbuilder.proto import NetError, ShapeError
 from netbuilder.proto.errors import counted
 from netbuilder.runtime import Workspace
@@ -18,6 +19,7 @@ from netbuilder.runtime.execute import default
 __all__ = [
     "SHARE_WEIGHT",
     "Share",
+    "count_samples",
     "feed_shares",
     "gather_shares",
     "local_part",
@@ -54,7 +56,9 @@ class Share(dict[str, Any]):
     samples: int
 
 
-def split_batch(batch: Mapping[str, Any], names: Sequence[str], record: Replicas) -> list[Share]:
+def split_batch(
+    batch: Mapping[str, Any], names: Sequence[str], record: Replicas, *, samples_of_all: int | None = None
+) -> list[Share]:
     """Split a batch into the micro-batches of a step, and each of these over the replicas of all processes.
 
     The shares of a net for training have ``SHARE_WEIGHT``, a number for each replica: its fraction of the batch,
@@ -64,6 +68,7 @@ def split_batch(batch: Mapping[str, Any], names: Sequence[str], record: Replicas
         batch: arrays with one sample per row, at least one sample. Each process is given the whole batch.
         names: names of the arrays to split.
         record: the record of the replicas.
+        samples_of_all: the number of samples of all processes, if the batch has only those of this one.
 
     Returns:
         For each micro-batch the share of this process.
@@ -75,21 +80,52 @@ def split_batch(batch: Mapping[str, Any], names: Sequence[str], record: Replicas
     if missing := [name for name in names if name not in batch]:
         raise NetError(f"the batch lacks {missing}; it has {sorted(map(str, batch))}")
     arrays = {name: np.asarray(batch[name]) for name in names}
-    counts = {name: array.shape[0] if array.ndim else 0 for name, array in arrays.items()}
+    total = count_samples(arrays)
+    of_process = samples_of_all is not None
+    found, start = [], 0
+    for size in share_sizes(total, record.accumulate_steps):
+        sizes = 0, share_sizes(size, len(record))
+        part = slice(start, start + size)
+        found.append(
+            _share(
+                batch,
+                arrays,
+                part,
+                samples_of_all or total,
+                record,
+                sizes if of_process else local_shares(size, record),
+            )
+        )
+        start += size
+    return found
+
+
+def count_samples(arrays: Mapping[str, Any]) -> int:
+    """Return the number of samples of arrays with one sample per row.
+
+    Raises:
+        ShapeError: the arrays have different numbers of samples, or none.
+    """
+    shapes = {name: np.shape(array) for name, array in arrays.items()}
+    counts = {name: shape[0] if shape else 0 for name, shape in shapes.items()}
     if len(set(counts.values())) > 1:
         raise ShapeError(f"all inputs that are split must have the same number of samples, got {counts}")
     total = next(iter(counts.values()))
     if total < 1:
         raise ShapeError(f"the batch must have at least one sample, got {counts}")
-    found, start = [], 0
-    for size in share_sizes(total, record.accumulate_steps):
-        found.append(_share(batch, arrays, slice(start, start + size), total, record))
-        start += size
-    return found
+    return total
 
 
-def _share(batch: Mapping[str, Any], arrays: Mapping[str, Array], part: slice, total: int, record: Replicas) -> Share:
-    first, sizes = local_shares(part.stop - part.start, record)
+def _share(
+    batch: Mapping[str, Any],
+    arrays: Mapping[str, Array],
+    part: slice,
+    total: int,
+    record: Replicas,
+    assigned: tuple[int, list[int]],
+) -> Share:
+    """Return the share of a part of a batch; ``assigned`` is what ``local_shares`` returns for it."""
+    first, sizes = assigned
     share, own = Share(), {name: array[part][first : first + sum(sizes)] for name, array in arrays.items()}
     for name, rows in own.items():
         empty = sizes.count(0)
@@ -151,7 +187,7 @@ def _each(source: Batches, cut: Callable[[Mapping[str, Any]], Iterable[Any]]) ->
 
 
 def feed_shares(
-    model: ModelHelper, batch: Mapping[str, Any], *, workspace: Workspace | None = None
+    model: ModelHelper, batch: Mapping[str, Any], *, of_process: bool = False, workspace: Workspace | None = None
 ) -> Iterator[dict[str, Any]]:
     """Feed a batch of any size to the replicas of a model, one micro-batch after another.
 
@@ -159,7 +195,10 @@ def feed_shares(
 
     Args:
         model: made by ``Parallelize(..., weighted_shares=True)``, or with ``accumulate_steps``.
-        batch: name of an input, without the replicas' scopes -> array with one sample per row, at least one.
+        batch: name of an input, without the replicas' scopes -> array with one sample per row, at least one. With
+            several processes each is given the whole batch, and feeds its part.
+        of_process: the batch has only the samples of this process, which may be more or fewer than those of another:
+            the processes exchange their numbers, so all of them call this equally often.
         workspace: workspace to feed; None: the current default one.
 
     Yields:
@@ -174,7 +213,10 @@ def feed_shares(
     workspace = workspace or default.workspace()
     devices = record.devices
     named = {devices.short_name(str(name)): value for name, value in batch.items()}
-    for share in split_batch(named, list(named), record):
+    of_all = None
+    if of_process and record.world.size > len(record):
+        of_all = sum_over_processes(model, record, count_samples(named), workspace=workspace)
+    for share in split_batch(named, list(named), record, samples_of_all=of_all):
         ends = np.cumsum(share_sizes(max(share.samples, len(devices)), len(devices)))
         for name, array in share.items():
             split = ends if name != SHARE_WEIGHT else np.arange(1, len(devices) + 1)

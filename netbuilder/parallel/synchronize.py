@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 from collections.abc import Iterable, Sequence
 from typing import Any
 
@@ -10,9 +11,21 @@ from netbuilder.graph.blob import blob_name
 from netbuilder.graph.devices import Devices
 from netbuilder.graph.net import Net
 from netbuilder.graph.replicas import Replicas
+from netbuilder.graph.shapes import infer_shapes
 from netbuilder.graph.source import user_source
 from netbuilder.model import ModelHelper
+from netbuilder.ops.core.operator import TensorSpec
 from netbuilder.parallel.block_update import global_from_first
+from netbuilder.parallel.distributed.common_worlds import (
+    WORLD_MAKERS,
+    barrier_maker,
+    barrier_net,
+    create_worlds,
+    makers_of,
+    process_link,
+    reassign_worlds,
+)
+from netbuilder.passes.processes import broadcast_over_processes
 from netbuilder.passes.reductions import broadcast
 from netbuilder.proto import BlobError, NetDef, NetError
 from netbuilder.runtime import Workspace
@@ -23,6 +36,7 @@ __all__ = [
     "FinalizeAfterCheckpoint",
     "Synchronize",
     "initialized_names",
+    "initialized_outside",
     "known_names",
     "require_initialized",
 ]
@@ -32,14 +46,15 @@ __getattr__ = moved_names(
     {"initialised_names": ":initialized_names", "require_initialised": ":require_initialized"},
 )
 
-_WITHOUT_TENSOR_OUTPUT = frozenset(
+_WITHOUT_TENSOR_OUTPUT = WORLD_MAKERS | frozenset(
     {
         "CreateBlobsQueue",
-        "CreateCommonWorld",
         "CreateCounter",
         "CreateDB",
         "CreateMutex",
         "CreateRebatchingQueue",
+        "FileStoreHandlerCreate",
+        "RedisStoreHandlerCreate",
     }
 )
 
@@ -49,6 +64,18 @@ def initialized_names(init_net: NetDef, devices: Devices) -> list[str]:
     made = dict.fromkeys(blob for op in init_net.op if op.type not in _WITHOUT_TENSOR_OUTPUT for blob in op.output)
     names = [devices.short_name(blob) for blob in made if devices.replica_of(blob) == 0]
     return [name for name in names if all(blob in made for blob in devices.copies(name))]
+
+
+def initialized_outside(init_net: NetDef, devices: Devices) -> list[str]:
+    """Return the tensors of numbers outside the replicas that the init net fills, in order."""
+    made = dict.fromkeys(blob for op in init_net.op if op.type not in _WITHOUT_TENSOR_OUTPUT for blob in op.output)
+    outside = [blob for blob in made if devices.replica_of(blob) is None]
+    known = infer_shapes([init_net]) if outside else None
+    return [blob for blob in outside if known is None or _may_be_numbers(known.spec(blob))]
+
+
+def _may_be_numbers(spec: TensorSpec | None) -> bool:
+    return spec is None or not spec.dtype.hasobject
 
 
 def require_initialized(model: ModelHelper, record: Replicas) -> None:
@@ -71,8 +98,9 @@ def FinalizeAfterCheckpoint(
 ) -> None:
     """Copy the first replica's blobs to the other replicas, for example after loading a checkpoint into the first.
 
-    With block-wise updates, its parameters are copied to the global parameters too. It may be called any number of
-    times.
+    With several processes these are the blobs of the first replica of rank 0, and blobs outside the replicas are copied
+    to the other processes, too; all processes call it, with the same blobs. With block-wise updates, the parameters are
+    copied to the global parameters as well. It may be called any number of times.
 
     Args:
         model: made by ``Parallelize``.
@@ -85,19 +113,24 @@ def FinalizeAfterCheckpoint(
         BlobError: the replicas have no blob of this name, or it has no value yet.
     """
     record = Replicas.load(model.net.Proto())
-    names = known_names(model, record, blobs)
+    names, outside = _to_copy(model, record, blobs)
     workspace = workspace or default.workspace()
-    sources = [record.devices.scopes[0] + name for name in names]
+    sources = [*(record.devices.scopes[0] + name for name in names), *outside]
     if missing := [blob for blob in sources if not workspace.has(blob)]:
         raise BlobError(f"blobs {missing} are not in the workspace; run the init net, or load them, first")
-    net = _sync_net(record, names, user_source())
+    net = _sync_net(model, record, names, outside, user_source())
     net.op.extend(global_from_first(record, names))
     net.name = f"{model.net.Name()}_checkpoint_sync"
+    if record.world.common:
+        create_worlds(makers_of(model.param_init_net.Proto(), record.world), workspace)
+        whole = Net(net)
+        reassign_worlds(whole, record.world.common)
+        net = whole.Proto()
     workspace.run_net_once(net)
 
 
 def AddBlobSync(model: ModelHelper, blobs: Iterable[Any], net: Net | None = None) -> None:
-    """Append operators that copy the first replica's blobs to the other replicas.
+    """Append operators that copy the first replica's blobs to the other replicas, of all processes.
 
     Args:
         model: made by ``Parallelize``.
@@ -108,19 +141,47 @@ def AddBlobSync(model: ModelHelper, blobs: Iterable[Any], net: Net | None = None
         BlobError: the replicas have no blob of that name.
     """
     record = Replicas.load(model.net.Proto())
-    names = known_names(model, record, blobs)
-    (model.net if net is None else net).extend_ops(_sync_net(record, names, user_source()).op)
+    names, outside = _to_copy(model, record, blobs)
+    net = model.net if net is None else net
+    net.extend_ops(_sync_net(model, record, names, outside, user_source()).op)
+    if record.world.common:
+        reassign_worlds(net, record.world.common)
 
 
-def Synchronize(model: ModelHelper, timeout_sec: float = 300) -> None:
-    """Wait for all hosts. Models run on one host only in this version, so there is nothing to wait for.
+def Synchronize(model: ModelHelper, timeout_sec: float = 300, *, workspace: Workspace | None = None) -> None:
+    """Wait until all processes that train a model call it; with one process there is nothing to wait for.
+
+    Args:
+        model: made by ``Parallelize``; its init net has run.
+        timeout_sec: how long the others may take, in seconds.
+        workspace: workspace to use; None: the current default one.
 
     Raises:
         NetError: the model is not data-parallel, or ``timeout_sec`` is not positive.
+        DistributedError: another process did not come in time.
     """
-    Replicas.load(model.net.Proto())
-    if not isinstance(timeout_sec, (int, float)) or not timeout_sec > 0:
+    record = Replicas.load(model.net.Proto())
+    if isinstance(timeout_sec, bool) or not isinstance(timeout_sec, (int, float)) or not timeout_sec > 0:
         raise NetError(f"Synchronize: timeout_sec must be a positive number of seconds, got {timeout_sec!r}")
+    if record.world.common:
+        workspace, init_net = workspace or default.workspace(), model.param_init_net.Proto()
+        maker = barrier_maker(init_net, record.world, timeout_sec)
+        create_worlds([maker], workspace)
+        world = dataclasses.replace(record.world, barrier=maker.output[0])
+        workspace.run_net_once(barrier_net(model.net.Name(), world))
+
+
+def _to_copy(model: ModelHelper, record: Replicas, blobs: Iterable[Any] | None) -> tuple[list[str], list[str]]:
+    """Return the short names of blobs that each replica has, and, for several processes, blobs outside of them."""
+    if not record.world.common:
+        return known_names(model, record, blobs), []
+    outside = dict.fromkeys((*record.outside, *initialized_outside(model.param_init_net.Proto(), record.devices)))
+    if blobs is None:
+        return known_names(model, record, None), list(outside)
+    _refuse_single_name(blobs)
+    given = list(dict.fromkeys(map(blob_name, blobs)))
+    inside = known_names(model, record, [name for name in given if name not in outside])
+    return inside, [name for name in given if name in outside]
 
 
 def known_names(model: ModelHelper, record: Replicas, blobs: Iterable[Any] | None) -> list[str]:
@@ -133,8 +194,7 @@ def known_names(model: ModelHelper, record: Replicas, blobs: Iterable[Any] | Non
     init_net, main = model.param_init_net.Proto(), model.net.Proto()
     if blobs is None:
         return [name for name in initialized_names(init_net, record.devices) if name not in _shared(record)]
-    if isinstance(blobs, (str, bytes)):
-        raise TypeError(f"blobs must be a list of strings or references, got the single string {blobs!r}")
+    _refuse_single_name(blobs)
     names = set(record.parameters).union(record.computed)
     made = (blob for net in (init_net, main) for op in net.op for blob in op.output)
     devices = record.devices
@@ -147,5 +207,16 @@ def _shared(record: Replicas) -> Sequence[str]:
     return record.parameters if record.shared else ()
 
 
-def _sync_net(record: Replicas, names: Sequence[str], debug_info: str) -> NetDef:
-    return broadcast([record.devices.copies(name) for name in names], record.devices, debug_info=debug_info)
+def _refuse_single_name(blobs: Iterable[Any]) -> None:
+    if isinstance(blobs, (str, bytes)):
+        raise TypeError(f"blobs must be a list of strings or references, got the single string {blobs!r}")
+
+
+def _sync_net(
+    model: ModelHelper, record: Replicas, names: Sequence[str], outside: Sequence[str], debug_info: str
+) -> NetDef:
+    groups: list[Sequence[str]] = [record.devices.copies(name) for name in names]
+    link = process_link(record, [model.param_init_net.Proto(), model.net.Proto()], debug_info=debug_info)
+    if link is None:
+        return broadcast(groups, record.devices, debug_info=debug_info)
+    return broadcast_over_processes([*groups, *((blob,) for blob in outside)], link)

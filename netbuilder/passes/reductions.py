@@ -35,6 +35,11 @@ PeerAccess = Callable[[int, int], bool]
 
 Group = Sequence[str]
 
+Gather = Callable[[str, str], Sequence[OperatorDef]]
+"""Function of two blobs: the operators that write to the second one the rows of the first one in all processes."""
+
+_OWN = "_of_process"
+
 
 def allreduce(
     groups: Sequence[Group],
@@ -176,6 +181,7 @@ def gather_sparse(
     hand_back: bool = True,
     debug_info: str = "",
     joined: set[str] | None = None,
+    across: Gather | None = None,
 ) -> NetDef:
     """Return the operators that copy the sparse gradients of all devices to each device (allgather).
 
@@ -191,9 +197,12 @@ def gather_sparse(
         debug_info: as for ``allreduce``.
         joined: names of indices concatenated already, here or by an earlier call: tables that are looked up with the
             same indices share their concatenation, which must not be repeated. The set is extended.
+        across: returns the operators that concatenate a blob of each process, from (source, target); None: there is
+            one process.
     """
     joined = set() if joined is None else joined
-    return _as_net(gather_sparse_pass, groups, devices, hand_back=hand_back, debug_info=debug_info, joined=joined)
+    options: dict[str, Any] = {"hand_back": hand_back, "debug_info": debug_info, "joined": joined, "across": across}
+    return _as_net(gather_sparse_pass, groups, devices, **options)
 
 
 @net_pass
@@ -205,47 +214,54 @@ def gather_sparse_pass(
     hand_back: bool = True,
     debug_info: str = "",
     joined: set[str],
+    across: Gather | None = None,
 ) -> PassResult:
     """Append the operators of ``gather_sparse`` to a net. Reads ``devices``."""
     devices, net = _devices_and_copy(net, context, [group for pair in groups for group in pair])
-    for indices, values in groups if len(devices) > 1 else ():
-        stem = f"{indices[0]}:{devices.short_name(values[0])}"
-        for group, name in ((indices, stem + "_index"), (values, stem + "_val")):
+    for indices, values in groups if len(devices) > 1 or across else ():
+        for group in (indices, values):
             if group is indices and indices[0] in joined:
                 continue
+            note = _note(debug_info, "gather", group, devices)
             if devices.is_cpu:
-                _join_on_cpu(net, group, devices, hand_back, debug_info)
+                _join_on_cpu(net, group, devices, hand_back, across, note)
             else:
+                stem = f"{indices[0]}:{devices.short_name(values[0])}{'_index' if group is indices else '_val'}"
                 results = [gathered_name(blob) for blob in group] if group is indices else group
-                _join(net, group, name, results, devices, debug_info, hand_back=hand_back)
+                _join(net, group, stem, results[: None if hand_back else 1], devices, across, note)
         joined.add(indices[0])
+    made = {blob for op in net.op for blob in op.output}
+    known = made.union(net.external_input, *(group for pair in groups for group in pair))
+    net.external_input.extend(dict.fromkeys(blob for op in net.op for blob in op.input if blob not in known))
     return PassResult(net)
 
 
-def _join_on_cpu(net: NetDef, group: Group, devices: Devices, hand_back: bool, debug_info: str) -> None:
-    note = _note(debug_info, "gather", group, devices)
+def _join_on_cpu(
+    net: NetDef, group: Group, devices: Devices, hand_back: bool, across: Gather | None, note: str
+) -> None:
     whole = [gathered_name(blob) for blob in group]
-    outputs = [whole[0], whole[0] + "_split"]
-    _add(net, make_op("Concat", group, outputs, device_option=devices.options[0], axis=0), note)
+    own = group[0]
+    if len(group) > 1:
+        own = whole[0] + _OWN if across else whole[0]
+        _add(net, make_op("Concat", group, [own, whole[0] + "_split"], device_option=devices.options[0], axis=0), note)
+    if across:
+        net.op.extend(across(own, whole[0]))
     if hand_back:
         _add_copies(net, whole, devices, note)
 
 
 def _join(
-    net: NetDef, group: Group, stem: str, results: Group, devices: Devices, debug_info: str, *, hand_back: bool
+    net: NetDef, group: Group, stem: str, results: Group, devices: Devices, across: Gather | None, note: str
 ) -> None:
-    note = _note(debug_info, "gather", group, devices)
-    whole = stem + "_concat"
-    concat = make_op(
-        "Concat",
-        group,
-        [whole, stem + "_splitinfo"],
-        name=_CONCAT_NAME,
-        device_option=devices.options[0],
-        axis=0,
-    )
-    _add(net, concat, note)
-    for blob, option in zip(results if hand_back else results[:1], devices.options):
+    whole = own = stem + "_concat"
+    place = devices.options[0]
+    if len(group) > 1:
+        own = whole + _OWN if across else whole
+        outputs = [own, stem + "_splitinfo"]
+        _add(net, make_op("Concat", group, outputs, name=_CONCAT_NAME, device_option=place, axis=0), note)
+    if across:
+        net.op.extend(across(own if len(group) > 1 else group[0], whole))
+    for blob, option in zip(results, devices.options):
         _add(net, make_op("Copy", [whole], [blob], device_option=option), note)
 
 

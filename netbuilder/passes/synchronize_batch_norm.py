@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from typing import Any
 
 from netbuilder.graph.batch_norm_exchange import BatchNormExchange, normalizes_over_batch
 from netbuilder.graph.devices import Devices
 from netbuilder.passes.interleave import rows_of
 from netbuilder.passes.net_pass import PassContext, PassResult, net_pass
+from netbuilder.passes.processes import ProcessLink
 from netbuilder.proto import NetDef
 
 __all__ = ["synchronize_batch_norm", "synchronize_batch_norm_pass"]
@@ -16,7 +18,13 @@ Group = Sequence[str]
 
 
 def synchronize_batch_norm(
-    net: NetDef, devices: Devices, *, parts: int | None = None, weights: Group = (), debug_info: str = ""
+    net: NetDef,
+    devices: Devices,
+    *,
+    parts: int | None = None,
+    weights: Group = (),
+    debug_info: str = "",
+    link: ProcessLink | None = None,
 ) -> NetDef:
     """Return a copy of a net whose batch normalizations use the statistics of the batches of all replicas together.
 
@@ -34,18 +42,25 @@ def synchronize_batch_norm(
             them, shares may have different sizes: their numbers of elements are added as well. Without: all shares
             have the same size.
         debug_info: line of the user's program; the operators record it.
+        link: how the sums of all processes are added; None: they are not.
 
     Raises:
         NetError: the replicas have different operators; or a normalization in training mode is in the subgraph of an
             operator, has ``num_batches`` already, or lacks the outputs for the statistics.
     """
-    options = {"parts": parts, "weights": weights, "debug_info": debug_info}
+    options: dict[str, Any] = {"parts": parts, "weights": weights, "debug_info": debug_info, "link": link}
     return synchronize_batch_norm_pass(net, PassContext(devices=devices), **options).net
 
 
 @net_pass
 def synchronize_batch_norm_pass(
-    net: NetDef, context: PassContext, *, parts: int | None = None, weights: Group = (), debug_info: str = ""
+    net: NetDef,
+    context: PassContext,
+    *,
+    parts: int | None = None,
+    weights: Group = (),
+    debug_info: str = "",
+    link: ProcessLink | None = None,
 ) -> PassResult:
     """Do what ``synchronize_batch_norm`` does; extra ``count``: how many normalizations each replica exchanges for."""
     devices = context.devices
@@ -53,14 +68,17 @@ def synchronize_batch_norm_pass(
     source, result = NetDef(), NetDef()
     for copy in (source, result):
         copy.CopyFrom(net)
-    if len(devices) < 2 or not normalizes_over_batch(net):
+    if len(devices) < 2 and link is None or not normalizes_over_batch(net):
         return PassResult(result, {"count": 0})
     del result.op[:]
     names = {blob for op in net.op for blob in (*op.input, *op.output)}.union(net.external_input, context.available)
     exchange = BatchNormExchange(
         result, devices, names, parts or len(devices), weights, counts=bool(weights), debug_info=debug_info
     )
+    if link is not None:
+        exchange.across = link.allreduce
     for row in rows_of(source, devices):
         exchange.add_row(row)
-    result.external_input.extend(weight for weight in weights if weight not in names)
+    worlds = link.worlds[:1] if link is not None and exchange.count else ()
+    result.external_input.extend(blob for blob in (*weights, *worlds) if blob not in names)
     return PassResult(result, {"count": exchange.count})

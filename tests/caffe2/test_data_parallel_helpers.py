@@ -211,27 +211,97 @@ def test_memory():
         data_parallel_model._AddDynamicMemoryOptimization(model, ["nothing"], model._devices)
 
 
-def test_several_hosts():
+HOSTS = {"num_shards": 2, "shard_id": 1, "engine": "GLOO", "kv_handler": "store"}
+
+
+def test_one_host_among_one():
     model = by_parallelize([0, 1])
-    hosts = {"num_shards": 2, "shard_id": 0}
-    assert data_parallel_model._RunComparison(model, "fc_w") is True
-    data_parallel_model._AddBarrierToModelNets(model, 300)
     before = len(model.net.Proto().op)
-    data_parallel_model.AddDistributedBlobSync(model, ["fc_w"])
-    data_parallel_model._BroadcastComputedParams([0, 1], model, {**hosts, "num_shards": 1})  # one is like none
-    assert len(model.net.Proto().op) == before + 2
-    model._rendezvous = hosts
-    calls = [
-        lambda: data_parallel_model._RunComparison(model, "fc_w"),
-        lambda: data_parallel_model._AddBarrierToModelNets(model, 300),
-        lambda: data_parallel_model.AddDistributedBlobSync(model, ["fc_w"]),
-        lambda: data_parallel_model._SyncAllParams([0, 1], model, model.net, model.net, hosts, ["fc_w"]),
-        lambda: data_parallel_model._AllReduceBlobs(["fc_w"], [0, 1], model, model.net, hosts, False, 16),
-        lambda: data_parallel_model._BroadcastComputedParams([0, 1], model, hosts),
+    for hosts in (None, {**HOSTS, "num_shards": 1, "shard_id": 0}):
+        model._rendezvous = hosts
+        assert data_parallel_model._RunComparison(model, "fc_w") is True
+        data_parallel_model._AddBarrierToModelNets(model, 300)
+        data_parallel_model.AddDistributedBlobSync(model, ["fc_w"])
+        assert len(model.net.Proto().op) == before and model._data_parallel_model_nets == [model.net]
+
+
+def over_hosts(devices=(0, 1)):
+    """What scripts do that make replicas of several hosts by the functions of Caffe2's module."""
+    model = by_parallelize(list(devices))
+    made = {name: vars(model)[name] for name in ("_devices", "_device_type", "_device_prefix", "_computed_param_names")}
+    reset_names()
+    plain = model_helper.ModelHelper("net")
+    vars(plain).update(made, _rendezvous=HOSTS)
+    plain.net.Proto().num_workers = 8
+    return plain
+
+
+def exchanged(net):
+    return [(op.type, list(op.input), list(op.output)) for op in net.Proto().op]
+
+
+def test_blobs_are_summed_over_hosts():
+    model = over_hosts()
+    data_parallel_model._AllReduceBlobs(["a", "b", "c"], [0, 1], model, model.net, HOSTS, False, 2)
+    found = exchanged(model.net)
+    assert found[:3] == [
+        ("Sum", ["cpu_0/a", "cpu_1/a"], ["cpu_0/a"]),
+        ("AllreduceBucket", ["net_0_cw", "cpu_0/a"], ["cpu_0/a"]),
+        ("Copy", ["cpu_0/a"], ["cpu_1/a"]),
     ]
-    for call in calls:
-        with pytest.raises(NotImplementedError, match="several hosts is not supported"):
-            call()
+    sums = [op for op in model.net.Proto().op if op.type == "AllreduceBucket"]
+    assert [op.input[0] for op in sums] == ["net_0_cw", "net_1_cw", "net_0_cw"]
+    assert [list(op.control_input) for op in sums] == [[], [], ["cpu_0/a"]]
+    data_parallel_model._BroadcastComputedParams([0, 1], model, HOSTS)
+    assert [op[0] for op in exchanged(model.net)[9:]] == ["Broadcast", "Copy"] * 2
+    data_parallel_model._SyncAllParams([0, 1], model, model.param_init_net, model.param_init_net, HOSTS, {"z", "y"}, 3)
+    made = exchanged(model.param_init_net)
+    assert [op[2] for op in made[:4]] == [[f"net_{i}_cw"] for i in range(4)], "each is made once"
+    assert made[4:] == [
+        ("Broadcast", ["net_0_cw", "cpu_0/y"], ["cpu_0/y"]),
+        ("Copy", ["cpu_0/y"], ["cpu_1/y"]),
+        ("Broadcast", ["net_1_cw", "cpu_0/z"], ["cpu_0/z"]),
+        ("Copy", ["cpu_0/z"], ["cpu_1/z"]),
+    ]
+
+
+def test_blobs_that_are_not_those_of_devices_are_summed_over_hosts():
+    model = over_hosts([0])
+    data_parallel_model.AddDistributedBlobSync(model, ["count", core.BlobReference("total")])
+    assert exchanged(model.net) == [("AllreduceBucket", ["net_0_cw", "count", "total"], ["count", "total"])]
+    with pytest.raises(TypeError, match="blobs must be a list of strings or references, got the single string"):
+        data_parallel_model.AddDistributedBlobSync(model, "count")
+
+
+def test_the_barrier_is_the_first_net():
+    model = over_hosts()
+    model._data_parallel_model_init_nets, model._data_parallel_model_nets = [model.param_init_net], [model.net]
+    for _ in range(2):  # the second time it is there
+        data_parallel_model._AddBarrierToModelNets(model, 20)
+    assert model._data_parallel_model_nets == [model._barrier_net, model.net]
+    assert model._data_parallel_model_init_nets == [model._barrier_init_net, model.param_init_net]
+    assert exchanged(model._barrier_net) == [("Barrier", ["net_barrier_cw"], [])]
+    assert exchanged(model._barrier_init_net) == [("CreateCommonWorld", ["store"], ["net_barrier_cw"])]
+
+
+def test_operators_between_hosts_need_workers():
+    model = over_hosts()
+    model.net.Proto().num_workers = 1
+    with pytest.raises(NetError, match="net 'net.*' has 1 workers; operators between processes need two or more"):
+        data_parallel_model._AllReduceBlobs(["a"], [0, 1], model, model.net, HOSTS, False, 16)
+
+
+def test_parallelize_over_hosts_leaves_its_attributes():
+    model = by_parallelize([0, 1], rendezvous=HOSTS)
+    assert model._rendezvous.num_shards == 2 and model._rendezvous.shard_id == 1
+    assert model._data_parallel_model_nets == [model._barrier_net, model.net]
+    assert exchanged(model._barrier_net) == [("Barrier", ["net_barrier_cw"], [])]
+    data_parallel_model._AddBarrierToModelNets(model, 300)
+    assert len(model._data_parallel_model_nets) == 2
+    data_parallel_model.AddDistributedBlobSync(model, ["count"])
+    assert model.net.Proto().op[-1].input[0] in ("net_0_cw", "net_1_cw", "net_2_cw", "net_3_cw")
+    with pytest.raises(NetError, match=r"device must be one of \[0, 1\], got 5"):
+        data_parallel_model._RunComparison(model, "fc_w", 5)
 
 
 def test_a_model_without_replicas():

@@ -132,16 +132,6 @@ def test_losses(returned, match):
     )
 
 
-@pytest.mark.parametrize(
-    "options, match",
-    [
-        ({"rendezvous": {"num_shards": 2}}, r"rendezvous=.*several hosts"),
-    ],
-)
-def test_arguments_of_later_versions_are_named(options, match):
-    refuses(NotImplementedError, f"Parallelize: {match}", **options)
-
-
 FLAGS = [
     name for name, option in inspect.signature(parallel.Parallelize).parameters.items() if option.annotation == "bool"
 ]

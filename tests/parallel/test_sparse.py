@@ -222,11 +222,6 @@ def test_indices_outside_the_replicas_are_refused():
         parallelized([0, 1], lambda table: build, OPTIMIZERS["sgd"])
 
 
-def test_tables_outside_over_several_hosts_are_not_there_yet():
-    with pytest.raises(NotImplementedError, match="several hosts.* is not supported in this version"):
-        parallelized([0, 1], forward, OPTIMIZERS["sgd"], outside=True, rendezvous={"num_shards": 2, "shard_id": 0})
-
-
 # Large tables put outside.
 
 TABLE_BYTES = 4 * ROWS * COLUMNS

@@ -13,7 +13,7 @@ from netbuilder.parallel.build import build
 from netbuilder.parallel.input import prefetch
 from netbuilder.passes import Devices
 from netbuilder.proto import PROTO_CPU, NetDef, NetError, ShapeError
-from parallel_models import OPTIMIZERS, no_input, parallelize
+from parallel_models import OPTIMIZERS, parallelize
 
 WORLD = 4
 BATCH = {
@@ -123,8 +123,3 @@ def test_it_is_stored_and_read_back():
 def test_a_world_without_room_is_refused(world):
     with pytest.raises(NetError, match=f"rank {world.rank} with replicas .* does not fit into a world of {world.size}"):
         Replicas(Devices(PROTO_CPU, (0, 1)), world=world)
-
-
-def test_parallelize_takes_one_process_alone():
-    with pytest.raises(NotImplementedError, match="rendezvous=.*several hosts.* is not supported in this version"):
-        parallel.Parallelize_CPU(ModelHelper("net"), no_input, dropped([]), devices=[0], rendezvous={"num_shards": 2})

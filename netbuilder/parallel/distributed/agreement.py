@@ -1,0 +1,96 @@
+"""Small exchanges between the processes that train a model: sums of numbers, and whether blobs are the same."""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Iterable, Sequence
+from typing import Any
+
+import numpy as np
+
+from netbuilder.graph.blob import blob_name
+from netbuilder.graph.replicas import Replicas
+from netbuilder.model import ModelHelper
+from netbuilder.parallel.distributed.common_worlds import create_worlds, makers_of, process_link
+from netbuilder.proto import BlobError, DistributedError, NetDef, OperatorDef
+from netbuilder.runtime import Workspace
+from netbuilder.runtime.execute import default
+
+__all__ = ["require_equal_blobs", "sum_over_processes"]
+
+
+def sum_over_processes(model: ModelHelper, record: Replicas, number: int, *, workspace: Workspace) -> int:
+    """Return the sum of a whole number over the processes; all of them call it."""
+    link = process_link(record, [])
+    if link is None:
+        return number
+    blob = f"{model.net.Name()}_sum"
+    workspace.feed(blob, np.array([number], np.int64))
+    _run(model, record, blob, link.allreduce([blob]), workspace)
+    return int(workspace.fetch(blob)[0])
+
+
+def require_equal_blobs(
+    model: ModelHelper, blobs: Iterable[Any] | None = None, *, workspace: Workspace | None = None
+) -> None:
+    """Check that blobs have the same type, shape and values, to the bit, in all processes that train a model.
+
+    All processes call it, with the same blobs.
+
+    Args:
+        model: made by ``Parallelize``; its init net has run.
+        blobs: full names or references; None: the parameters and computed parameters of the first replica, and those
+            outside the replicas.
+        workspace: workspace of the blobs; None: the current default one.
+
+    Raises:
+        NetError: the model is not data-parallel.
+        BlobError: a blob is not in the workspace; then the other processes wait for this one until their time limit.
+        DistributedError: in all processes: a blob differs; the message names it, and the processes that differ from
+            rank 0.
+    """
+    record = Replicas.load(model.net.Proto())
+    workspace = workspace or default.workspace()
+    if blobs is None:
+        scope = record.devices.scopes[0]
+        blobs = [*(scope + name for name in (*record.parameters, *record.computed)), *record.outside]
+    names = list(map(blob_name, blobs))
+    if missing := [name for name in names if not workspace.has(name) or workspace.get(name).is_empty]:
+        raise BlobError(f"blobs {missing} have no value in the workspace; run the init net, or load them, first")
+    link = process_link(record, [])
+    if link is None or not names:
+        return
+    blob = f"{model.net.Name()}_digests"
+    workspace.feed(blob, np.array([_digest(workspace.fetch(name)) for name in names], np.int64))
+    _run(model, record, blob, link.allgather(blob, blob + "_of_all"), workspace)
+    _compare(names, np.asarray(workspace.fetch(blob + "_of_all")).reshape(link.processes, len(names)))
+
+
+def _digest(value: Any) -> int:
+    array = np.ascontiguousarray(value)
+    content = array.tobytes() if not array.dtype.hasobject else repr(array.tolist()).encode()
+    known = hashlib.blake2b(f"{array.dtype} {np.shape(value)} ".encode() + content, digest_size=8)
+    return int.from_bytes(known.digest(), "little", signed=True)
+
+
+def _compare(names: Sequence[str], digests: np.ndarray[Any, Any]) -> None:
+    different = {
+        name: [rank for rank in range(len(digests)) if digests[rank, column] != digests[0, column]]
+        for column, name in enumerate(names)
+    }
+    found = {name: ranks for name, ranks in different.items() if ranks}
+    if found:
+        listed = "; ".join(f"{name!r} on rank {', '.join(map(str, ranks))}" for name, ranks in list(found.items())[:8])
+        more = f", and {len(found) - 8} more" if len(found) > 8 else ""
+        raise DistributedError(
+            f"blobs differ from those of rank 0: {listed}{more}; FinalizeAfterCheckpoint(model, blobs) copies those of "
+            "rank 0 to all processes"
+        )
+
+
+def _run(model: ModelHelper, record: Replicas, blob: str, ops: Sequence[OperatorDef], workspace: Workspace) -> None:
+    """Run operators on a blob, after the common worlds have been made if they were not."""
+    create_worlds(makers_of(model.param_init_net.Proto(), record.world), workspace)
+    net = NetDef(name=f"{blob}_net", external_input=[blob, record.world.common[0]])
+    net.op.extend(ops)
+    workspace.run_net_once(net)

@@ -1,0 +1,238 @@
+"""Allreduce, broadcast and allgather over the processes that train one model, as operators.
+
+Each process sums or concatenates the blobs of its own devices first (``reductions``), so that one blob of each process
+takes part. Blobs on GPUs go through the memory of the host.
+"""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+from netbuilder.graph.devices import Devices, check_groups
+from netbuilder.graph.versions import reads_of
+from netbuilder.passes.net_pass import PassContext, PassResult, net_pass
+from netbuilder.passes.reductions import PeerAccess, allreduce, broadcast
+from netbuilder.proto import PROTO_CPU, PROTO_CUDA, DeviceOption, NetDef, NetError, OperatorDef
+from netbuilder.proto.arguments import make_device_option, make_op
+
+__all__ = [
+    "DEFAULT_BUCKET_BYTES",
+    "ProcessLink",
+    "allreduce_over_processes_pass",
+    "assign_worlds_pass",
+    "broadcast_over_processes",
+    "buckets",
+]
+
+DEFAULT_BUCKET_BYTES = 4 * 2**20
+"""Size from which gradients are exchanged without waiting for further ones."""
+
+_HOST = make_device_option(PROTO_CPU, 0)
+_ON_HOST = "_on_host"
+_MOST_BLOBS = 500  # of one operator
+
+
+@dataclass(frozen=True)
+class ProcessLink:
+    """How the operators of a net exchange values with the other processes.
+
+    All of these operators run on one device, so that they run in the order in which the net lists them. They use the
+    first common world; ``assign_worlds_pass`` distributes them over all of them.
+
+    Args:
+        worlds: blobs of the common worlds.
+        processes: number of processes.
+        devices: devices of the replicas of this process.
+        places: the devices of blobs; others under the scope of a replica are on its device.
+        deterministic: sum in the order of the ranks.
+        debug_info: line of the user's program; the operators record it.
+    """
+
+    worlds: Sequence[str]
+    processes: int
+    devices: Devices
+    places: Mapping[str, DeviceOption] = field(default_factory=dict)
+    deterministic: bool = False
+    debug_info: str = ""
+
+    def allreduce(self, blobs: Sequence[str]) -> list[OperatorDef]:
+        """Return the operators that replace each blob by its sum over the processes."""
+        extra = {"deterministic": 1} if self.deterministic else {}
+        parts = [blobs[start : start + _MOST_BLOBS] for start in range(0, len(blobs), _MOST_BLOBS)]
+        return [op for part in parts for op in self._staged("AllreduceBucket", "allreduce", part, part, **extra)]
+
+    def broadcast(self, blob: str) -> list[OperatorDef]:
+        """Return the operators that replace a blob by that of rank 0."""
+        return self._staged("Broadcast", "broadcast", [blob], [blob], root=0)
+
+    def allgather(self, source: str, target: str) -> list[OperatorDef]:
+        """Return the operators that concatenate the rows of all processes, in the order of the ranks."""
+        return self._staged("Allgather", "gather", [source], [target])
+
+    def _staged(
+        self, op_type: str, what: str, sources: Sequence[str], targets: Sequence[str], **arguments: Any
+    ) -> list[OperatorDef]:
+        there, back, inputs, outputs = list[OperatorDef](), list[OperatorDef](), list[str](), list[str]()
+        for source, target in zip(sources, targets):
+            place = self._place(source)
+            if place.device_type != PROTO_CUDA:
+                inputs.append(source)
+                outputs.append(target)
+                continue
+            inputs.append(source + _ON_HOST)
+            outputs.append(target + _ON_HOST)
+            there.append(make_op("CopyGPUToCPU", [source], inputs[-1:], device_option=place))
+            back.append(make_op("CopyCPUToGPU", outputs[-1:], [target], device_option=place))
+        place = self.devices.options[0] if self.devices.is_cpu else _HOST
+        op = make_op(op_type, [self.worlds[0], *inputs], outputs, device_option=place, **arguments)
+        ops = [*there, op, *back]
+        names = ", ".join(repr(self.devices.short_name(source)) for source in sources)
+        note = f"{what} of {names} over {self.processes} processes"
+        for op in ops:
+            op.debug_info = f"{self.debug_info} ({note})" if self.debug_info else note
+        return ops
+
+    def _place(self, blob: str) -> DeviceOption:
+        replica = self.devices.replica_of(blob)
+        return self.places.get(blob, _HOST if replica is None else self.devices.options[replica])
+
+
+Group = Sequence[str]
+
+
+def buckets(
+    net: NetDef, groups: Sequence[Group], sizes: Mapping[str, int], bucket_bytes: int
+) -> list[tuple[int, list[Group]]]:
+    """Divide groups of blobs into buckets, in the order in which they are ready, and then in the given one.
+
+    Args:
+        net: the net that writes the blobs.
+        groups: for each quantity its blobs, one per device.
+        sizes: first blob of a group -> its size in bytes; one without a size has a bucket of its own.
+        bucket_bytes: a bucket is closed when it has this size; 0: each group has a bucket of its own.
+
+    Returns:
+        For each bucket the index of the last operator that reads or writes one of its blobs, and its groups.
+
+    Raises:
+        NetError: no operator writes a blob.
+    """
+    written = {blob for op in net.op for blob in op.output}
+    last = {blob: index for index, op in enumerate(net.op) for blob in (*reads_of(op), *op.output)}
+    if missing := [blob for group in groups for blob in group if blob not in written]:
+        raise NetError(f"net {net.name!r}: no operator writes {missing}, so they cannot be summed over the processes")
+    ready = sorted((max(last[blob] for blob in group), place) for place, group in enumerate(groups))
+    found: list[tuple[int, list[Group]]] = []
+    filled = bucket_bytes
+    for index, place in ready:
+        group = groups[place]
+        size = sizes.get(group[0], bucket_bytes)
+        if filled >= bucket_bytes or group[0] not in sizes:
+            found.append((index, []))
+            filled = 0
+        found[-1] = (index, [*found[-1][1], group])
+        filled += size
+    return found
+
+
+@net_pass
+def allreduce_over_processes_pass(
+    net: NetDef,
+    context: PassContext,
+    *,
+    groups: Sequence[Group],
+    link: ProcessLink,
+    sizes: Mapping[str, int],
+    bucket_bytes: int = DEFAULT_BUCKET_BYTES,
+    peer_access: PeerAccess | None = None,
+    hand_back: bool = True,
+) -> PassResult:
+    """Sum groups of blobs over the devices of this process and over all processes, as soon as they are written.
+
+    After the last operator that reads or writes a blob of a bucket follow the sums over the devices, the operator that
+    sums these over the processes, and the copies of the results to the other devices.
+
+    Args:
+        net: forward and backward pass.
+        context: not read; the devices are those of ``link``.
+        groups: for each quantity its blobs: one per device, or a single blob that all devices have in common.
+        link: how processes are reached.
+        sizes, bucket_bytes: see ``buckets``.
+        peer_access, hand_back: as for ``allreduce``.
+
+    Raises:
+        NetError: no operator writes a blob, or the number of blobs in a group is wrong.
+    """
+    devices = link.devices
+    check_groups([group for group in groups if len(group) > 1], devices)
+    result = NetDef()
+    result.CopyFrom(net)
+    del result.op[:]
+    due = defaultdict(list[list[Group]])
+    for index, members in buckets(net, groups, sizes, bucket_bytes):
+        due[index].append(members)
+    for index, op in enumerate(net.op):
+        result.op.add().CopyFrom(op)
+        for members in due[index]:
+            local = [group for group in members if len(group) > 1]
+            options: dict[str, Any] = {"debug_info": link.debug_info}
+            result.MergeFrom(allreduce(local, devices, peer_access=peer_access, hand_back=False, **options))
+            result.op.extend(link.allreduce([group[0] for group in members]))
+            if hand_back:
+                result.MergeFrom(broadcast(local, devices, **options))
+    _declare(result, link.worlds[:1])
+    return PassResult(result)
+
+
+def broadcast_over_processes(groups: Sequence[Group], link: ProcessLink) -> NetDef:
+    """Return the operators that copy the first blob of each group from rank 0 to all devices of all processes.
+
+    Args:
+        groups: for each quantity its blobs: one per device, or a single blob that all devices have in common.
+        link: how processes are reached.
+    """
+    net = NetDef()
+    for group in groups:
+        net.op.extend(link.broadcast(group[0]))
+        if len(group) > 1:
+            net.MergeFrom(broadcast([group], link.devices, debug_info=link.debug_info))
+    return net
+
+
+@net_pass
+def assign_worlds_pass(net: NetDef, context: PassContext, *, worlds: Sequence[str]) -> PassResult:
+    """Distribute the operators that use a common world over several: the i-th uses world i modulo their number.
+
+    Each waits, by a control input, for the previous one of its world, so that no world is in two operators at the same
+    time. Extra ``count``: how many there are.
+
+    Args:
+        net: its operators use any of the worlds, and make none.
+        context: not read.
+        worlds: blobs of the common worlds, which become external inputs if they are used.
+    """
+    result = NetDef()
+    result.CopyFrom(net)
+    known, count = set(worlds), 0
+    last: dict[str, str] = {}  # world -> an output of the last operator that uses it
+    for op in result.op:
+        if not op.input or op.input[0] not in known or not op.output:
+            continue
+        world = worlds[count % len(worlds)]
+        op.input[0] = world
+        if world in last and last[world] not in op.control_input:
+            op.control_input.append(last[world])
+        last[world] = op.output[0]
+        count += 1
+    without = [name for name in result.external_input if name not in known]
+    del result.external_input[:]
+    result.external_input.extend(without)
+    _declare(result, [world for world in worlds if world in last])
+    return PassResult(result, {"count": count})
+
+
+def _declare(net: NetDef, blobs: Iterable[str]) -> None:
+    net.external_input.extend(blob for blob in blobs if blob not in net.external_input)

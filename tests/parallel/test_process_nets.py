@@ -205,9 +205,8 @@ def test_control_inputs_of_a_part_name_operators_of_that_part():
 def test_normalization_adds_the_sums_of_all_processes():
     model, record = built(hosts(2), forward=normalized, combine_spatial_bn=True, weighted_shares=True)
     forward, backward, *rest = collectives(model.net)
-    assert [blob.partition("/")[2] for blob in forward.input[1:]] == [
-        f"conv_{kind}_combined" for kind in ("sums", "sumsq", "count")
-    ]
+    sums = ["conv_sums_combined", "conv_sumsq_combined", "bn_sm_count"]
+    assert [blob.partition("/")[2] for blob in forward.input[1:]] == sums
     assert list(backward.input[1:]) == ["cpu_0/bn_s_grad_combined", "cpu_0/bn_b_grad_combined"]
     parts = {arguments(op)["num_batches"] for op in model.net.Proto().op if op.type.startswith("SpatialBN")}
     assert parts == {4}

@@ -32,7 +32,7 @@ __all__ = ["main"]
 T = TypeVar("T")
 
 _LOCAL, _NETWORK = "5us:10GB/s", "20us:10Gbit/s"
-_BUCKET = "25MiB"
+_BUCKET = "4MiB"
 _OF_PUBLISHED = ("devices", "hosts", "link", "local_link", "algorithm", "bucket", "batch")
 
 

@@ -27,7 +27,8 @@ class Exchange:
     """How gradients are exchanged.
 
     Args:
-        bucket_bytes: gradients are exchanged together until they have so many bytes; 0: each by itself.
+        bucket_bytes: gradients are exchanged together until they have so many bytes; 0: each by itself. Large ones (of
+            1 MiB or more) take an allreduce of their own, without copies.
         overlap: whether the exchange goes on while the device computes; else it computes nothing meanwhile.
         precision: of the values that are sent: "float32", "float16" or "bfloat16".
         header_bytes: of an allreduce before each bucket, by which the processes find out whether they agree; 0: none.
@@ -38,7 +39,7 @@ class Exchange:
         ArgumentError: a number is negative, or the precision unknown.
     """
 
-    bucket_bytes: int = 25 << 20
+    bucket_bytes: int = 4 << 20
     overlap: bool = True
     precision: str = "float32"
     header_bytes: int = 0
@@ -59,12 +60,14 @@ class Bucket:
     Args:
         gradients: their names.
         nbytes: of all of them.
-        staged: bytes of those that are copied into one buffer and back.
+        parts: bytes of each allreduce: of small gradients together, then of each large one.
+        staged: bytes of the small gradients that are copied into one buffer and back.
         ready, began, ended: seconds since the step began; NaN before it is simulated.
     """
 
     gradients: tuple[str, ...]
     nbytes: int
+    parts: tuple[int, ...]
     staged: int
     ready: float = math.nan
     began: float = math.nan
@@ -141,8 +144,9 @@ def make_buckets(gradients: Iterable[tuple[str, int]], bucket_bytes: int) -> lis
 
 
 def _bucket(names: Sequence[str], sizes: Sequence[int]) -> Bucket:
-    staged = sum(size for size in sizes if size < _STAGED) if len(names) > 1 else 0
-    return Bucket(tuple(names), sum(sizes), staged)
+    small, large = (tuple(size for size in sizes if (size < _STAGED) == is_small) for is_small in (True, False))
+    parts = ((sum(small),) if small else ()) + large
+    return Bucket(tuple(names), sum(sizes), parts, sum(small) if len(small) > 1 else 0)
 
 
 def slowest_of(count: int) -> float:
@@ -202,7 +206,9 @@ def _crowded(work: TimedWork, times: StepTimes, cluster: Cluster) -> float:
 
 def _bucket_seconds(bucket: Bucket, times: StepTimes, cluster: Cluster, exchange: Exchange) -> float:
     width = WIDTHS[exchange.precision]
-    seconds = allreduce_seconds(cluster, width * bucket.nbytes)
+    # Rounding copies every gradient, so all of them are exchanged together.
+    parts = bucket.parts if width == 1 else (bucket.nbytes,)
+    seconds = sum(allreduce_seconds(cluster, width * part) for part in parts)
     if exchange.header_bytes:
         seconds += allreduce_seconds(cluster, exchange.header_bytes)
     if times.copy_bandwidth:

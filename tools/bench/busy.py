@@ -4,12 +4,12 @@ from __future__ import annotations
 
 import contextlib
 import dataclasses
-import os
 import statistics
 import subprocess
 import sys
 from collections.abc import Iterator, Sequence
 
+from netbuilder.tools.bench.machine import core_count
 from netbuilder.tools.bench.processes import our_worker
 from netbuilder.tools.bench.report import Line
 from netbuilder.tools.bench.work import Task
@@ -26,7 +26,7 @@ def busy_rate(task: Task, *, pairs: int) -> Line:
         task: the net, with its number of threads.
         pairs: number of measurements of each kind.
     """
-    loops = max(1, len(os.sched_getaffinity(0)) - 1 if hasattr(os, "sched_getaffinity") else (os.cpu_count() or 2) - 1)
+    loops = max(1, core_count() - 1)
     with our_worker(task.work, warmup=task.warmup) as worker:
         idle: list[float] = []
         busy: list[float] = []

@@ -7,7 +7,7 @@ import platform
 import time
 from pathlib import Path
 
-__all__ = ["busy_share", "describe_machine"]
+__all__ = ["busy_share", "core_count", "describe_machine"]
 
 
 def _cpu_times() -> tuple[int, int]:
@@ -27,6 +27,11 @@ def busy_share(seconds: float = 1.0) -> float:
     return 1.0 - (later_idle - idle) / max(later_total - total, 1)
 
 
+def core_count() -> int:
+    """Return the number of cores that this process may use."""
+    return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
+
+
 def describe_machine() -> str:
     """Return one line about the processor, the cores and the operating system."""
     model = platform.processor() or platform.machine()
@@ -37,5 +42,4 @@ def describe_machine() -> str:
                 break
     except OSError:
         pass
-    cores = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count()
-    return f"{model}, {cores} cores, Python {platform.python_version()}, {platform.system()} {platform.release()}"
+    return f"{model}, {core_count()} cores, Python {platform.python_version()}, {platform.system()} {platform.release()}"

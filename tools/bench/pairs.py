@@ -7,9 +7,9 @@ import statistics
 import subprocess
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, Protocol
 
-__all__ = ["Comparison", "Worker", "compare"]
+__all__ = ["Comparison", "Side", "Way", "Worker", "compare"]
 
 
 class Worker:
@@ -54,15 +54,23 @@ class Worker:
         answer: dict[str, Any] = json.loads(line)
         return answer
 
-    def run(self, steps: int) -> list[float]:
-        """Run steps; return the seconds that each took."""
-        assert self._process.stdin is not None
-        self._process.stdin.write(json.dumps({"steps": steps}) + "\n")
-        self._process.stdin.flush()
-        answer = self._answer()
-        self.loss, self.peak = answer["loss"], answer["peak"]
+    def run(self, steps: int, **more: Any) -> list[float]:
+        """Run steps; return the seconds that each took.
+
+        Args:
+            more: what the command says besides, to a worker that can do several things.
+        """
+        answer = self.ask(steps=steps, **more)
+        self.loss, self.peak = answer.get("loss"), answer.get("peak", 0)
         seconds: list[float] = answer["seconds"]
         return seconds
+
+    def ask(self, **command: Any) -> dict[str, Any]:
+        """Send a command; return the answer."""
+        assert self._process.stdin is not None
+        self._process.stdin.write(json.dumps(command) + "\n")
+        self._process.stdin.flush()
+        return self._answer()
 
     def close(self) -> None:
         """End the process."""
@@ -103,7 +111,31 @@ class Comparison:
         return min(ratios), max(ratios)
 
 
-def compare(ours: Worker, *peers: Worker, pairs: int, steps: int) -> Comparison:
+class Side(Protocol):
+    """What takes turns: a worker, or one of the things that a worker can do."""
+
+    def run(self, steps: int) -> list[float]:
+        """Run steps; return the seconds that each took."""
+        ...
+
+
+@dataclass(frozen=True)
+class Way:
+    """One of the things that a worker can do.
+
+    Args:
+        name: the worker's name for it.
+    """
+
+    worker: Worker
+    name: str
+
+    def run(self, steps: int) -> list[float]:
+        """Run steps in this way; return the seconds that each took."""
+        return self.worker.run(steps, way=self.name)
+
+
+def compare(ours: Side, *peers: Side, pairs: int, steps: int) -> Comparison:
     """Run workers alternately, ``pairs`` times ``steps`` steps each; every other turn is in reverse order."""
     workers = (ours, *peers)
     times: list[list[float]] = [[] for _ in workers]

@@ -14,9 +14,9 @@ import os
 import sys
 import time
 from collections.abc import Callable
-from typing import Any
+from typing import Any, TextIO
 
-__all__ = ["peak_resident", "resident", "serve"]
+__all__ = ["answer_commands", "open_answers", "peak_resident", "resident", "serve", "timed"]
 
 
 def serve(
@@ -34,19 +34,40 @@ def serve(
         loss: returns the loss of the last step; None: there is no loss.
         info: description that the controller shows with the times.
     """
-    # Libraries may print to standard output, which must contain only answers.
-    answers = os.fdopen(os.dup(1), "w", buffering=1)
-    os.dup2(2, 1)
+    answers = open_answers()
     for _ in range(warmup):
         step()
-    print(json.dumps({"ready": info or {}}), file=answers)
+
+    def run(command: dict[str, Any]) -> dict[str, Any]:
+        return {"seconds": timed(step, command["steps"]), "loss": loss() if loss else None, "peak": peak_resident()}
+
+    answer_commands(answers, run, info or {})
+
+
+def open_answers() -> TextIO:
+    """Return a stream to the controller; what libraries print to standard output goes to standard error from now on."""
+    answers = os.fdopen(os.dup(1), "w", buffering=1)
+    os.dup2(2, 1)
+    return answers
+
+
+def answer_commands(
+    answers: TextIO, run: Callable[[dict[str, Any]], dict[str, Any]], info: dict[str, Any]
+) -> None:
+    """Say that the worker is ready, then answer commands with what ``run`` returns until the input ends."""
+    print(json.dumps({"ready": info}), file=answers)
     for line in sys.stdin:
-        seconds = []
-        for _ in range(json.loads(line)["steps"]):
-            began = time.perf_counter()
-            step()
-            seconds.append(time.perf_counter() - began)
-        print(json.dumps({"seconds": seconds, "loss": loss() if loss else None, "peak": peak_resident()}), file=answers)
+        print(json.dumps(run(json.loads(line))), file=answers)
+
+
+def timed(step: Callable[[], Any], steps: int) -> list[float]:
+    """Run steps; return the seconds that each took."""
+    seconds = []
+    for _ in range(steps):
+        began = time.perf_counter()
+        step()
+        seconds.append(time.perf_counter() - began)
+    return seconds
 
 
 def resident() -> int:

@@ -10,12 +10,14 @@ from collections.abc import Iterator, Sequence
 from contextlib import ExitStack
 
 from netbuilder.ops.core.precision import PRECISIONS
+from netbuilder.parallel.simulation.simulate import Exchange
 from netbuilder.proto import ArgumentError, DeviceError
 from netbuilder.runtime.plan.optimizations import VARIABLE
 from netbuilder.runtime.plan.options import default_threads
 from netbuilder.tools.bench.build import build_time
 from netbuilder.tools.bench.busy import busy_rate
 from netbuilder.tools.bench.check import check
+from netbuilder.tools.bench.exchange import Exchanges, exchange_lines, predicted_lines
 from netbuilder.tools.bench.growth import SWEEPS, Sweeps, growth
 from netbuilder.tools.bench.input import Inputs, input_rates
 from netbuilder.tools.bench.machine import busy_share, describe_machine
@@ -26,7 +28,7 @@ from netbuilder.tools.bench.processes import BEST, modes_of, our_worker, peer_py
 from netbuilder.tools.bench.report import Line, compared, write_records
 from netbuilder.tools.bench.sparse import Sums, sparse_sums
 from netbuilder.tools.bench.work import TASKS, Task, Work
-from netbuilder.tools.common_options import OBSERVABLE, add_without, count
+from netbuilder.tools.common_options import OBSERVABLE, add_without, count, size
 from netbuilder.tools.parser import Parser
 
 __all__ = ["main"]
@@ -35,7 +37,10 @@ _IDLE = 0.05  # share of the cores that other work may use before results are do
 _DEVICE_TASKS = ("resnet18", "resnet50")
 _LAYERS = (18, 34, 50, 101, 152)  # of the residual nets that the peer has
 _GROWTH_BATCH = 16
-_OTHER_TASKS = ("predict", "sparse", "devices", "combine-bn", "growth", "build", "busy", "input", "wrapper")
+_OTHER_TASKS = (
+    "predict", "sparse", "devices", "exchange", "exchange-predicted", "combine-bn", "growth", "build", "busy", "input",
+    "wrapper",
+)  # fmt: skip
 _MEMORY_TASKS = ("memory", "memory-growth", "memory-predict")
 _MEMORY_NETS = [name for name in TASKS if name != "attention"]
 
@@ -50,6 +55,9 @@ _TASKS_HELP = """tasks:
     predict             an exported ResNet-50, batch 1 and 32, with onnxruntime
                         and OpenVINO
     sparse              SparseLengthsSum and its gradient, with embedding_bag
+    exchange            the gradients of ResNet-50 between processes, with mpi4py;
+                        its step in two processes, with one process and with
+                        PyTorch's DistributedDataParallel
     input               image input, with the libraries it uses in a bare loop
   memory, in a fresh process for each figure, with time:
     memory              a training step, with PyTorch eager and compiled
@@ -61,6 +69,7 @@ _TASKS_HELP = """tasks:
                         DataParallel, and by RunNet with prefetch
     combine-bn          two CPU devices, with batch normalization over both, and
                         without
+    exchange-predicted  its step in 1, 2 and 4 processes, predicted and measured
     growth              time per image by batch, depth, width and devices
     build               time that Parallelize takes for each operator
     busy                the mlp alone, and with a busy loop on each other core
@@ -152,6 +161,17 @@ def _parser() -> argparse.ArgumentParser:
         nargs="+",
         metavar="N",
         help="numbers of devices (default: 1 2 for growth, 1 4 16 64 for build)",
+    )
+    exchange = parser.add_argument_group("exchange")
+    exchange.add_argument(
+        "--processes",
+        type=count,
+        nargs="+",
+        metavar="N",
+        help="numbers of processes (default: 2 4 for exchange, 1 2 4 for exchange-predicted)",
+    )
+    exchange.add_argument(
+        "--bucket", type=size, default=Exchange.bucket_bytes, metavar="SIZE", help="size of buckets (default: 4MiB)"
     )
     memory = parser.add_argument_group("memory")
     memory.add_argument(
@@ -261,6 +281,11 @@ def _lines(task: str, options: argparse.Namespace) -> Iterator[Line]:
         yield from _predict(options)
     elif task == "sparse":
         yield from _sparse(options)
+    elif task == "exchange":
+        python = options.peer_python or peer_python("torch")
+        yield from exchange_lines(_exchanges(options, [2, 4]), python, modes_of(options.mode, os.environ))
+    elif task == "exchange-predicted":
+        yield from predicted_lines(_exchanges(options, [1, 2, 4]))
     elif task == "busy":
         yield busy_rate(_with_options(TASKS["mlp"], options), pairs=options.pairs)
     elif task == "combine-bn":
@@ -344,6 +369,11 @@ def _sparse(options: argparse.Namespace) -> Iterator[Line]:
         work = Sums(options.threads, backward=backward)
         found = sparse_sums(work, python, pairs=options.pairs, steps=options.steps or 20)
         yield Line(found.text, found.record, found.good)
+
+
+def _exchanges(options: argparse.Namespace, processes: Sequence[int]) -> Exchanges:
+    task = _with_options(TASKS["resnet50"], options)
+    return Exchanges(task, options.processes or processes, options.bucket, options.pairs, task.steps)
 
 
 def _devices(task: Task, options: argparse.Namespace) -> Line:

@@ -8,6 +8,7 @@ from typing import Any
 import numpy as np
 
 from netbuilder.data.image_size import MAX_PIXELS
+from netbuilder.graph.memory_budget import parse_budget
 from netbuilder.graph.observability import KINDS
 from netbuilder.ops.core.operator import TensorSpec
 from netbuilder.proto import PROTO_CPU, DeviceOption, NetError
@@ -23,6 +24,7 @@ __all__ = [
     "blob_spec",
     "count",
     "cpu_device",
+    "size",
     "split_problem",
 ]
 
@@ -87,6 +89,21 @@ def count(text: str) -> int:
     if not text.isdecimal() or int(text) < 1:
         raise argparse.ArgumentTypeError(f"must be a positive whole number, got {text!r}")
     return int(text)
+
+
+def size(text: str) -> int:
+    """Return a number of bytes, for ``type=`` of an option: 0, or as in ``25MiB``.
+
+    Raises:
+        argparse.ArgumentTypeError: the text is not such a number; argparse adds the name of the option.
+    """
+    try:
+        found = 0 if text == "0" else parse_budget(text, "size")
+    except NetError:
+        found = 0.0
+    if not isinstance(found, int):
+        raise argparse.ArgumentTypeError(f"must be a number of bytes, such as 25MiB, got {text!r}")
+    return found
 
 
 def split_problem(batch: int, devices: int, steps: int = 1) -> str | None:

@@ -11,20 +11,21 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any, TypeVar
 
-from netbuilder.graph.memory_budget import parse_budget
 from netbuilder.ops.core.precision import PRECISIONS
+from netbuilder.ops.engines.collectives.world import create_world
 from netbuilder.parallel.simulation.allreduce import ALGORITHMS, Cluster
 from netbuilder.parallel.simulation.links import Link, bandwidth_of, seconds_of
 from netbuilder.parallel.simulation.published import PUBLISHED, Published
 from netbuilder.parallel.simulation.simulate import WIDTHS, Exchange, Prediction, simulate
 from netbuilder.parallel.simulation.step_times import StepTimes
+from netbuilder.parallel.simulation.sweep import fit_link, sweep_allreduce
 from netbuilder.proto import DeviceError, NetError, OperatorError
 from netbuilder.proto.whole_file import write_text
-from netbuilder.tools.common_options import count
+from netbuilder.tools.common_options import count, size
 from netbuilder.tools.parser import Parser
 from netbuilder.tools.picture import check_picture
 from netbuilder.tools.profiling.zoo import ZooOptions
-from netbuilder.tools.simulating.growth_table import draw_growth, growth_table, published_table
+from netbuilder.tools.simulating.growth_table import draw_growth, growth_table, link_table, published_table
 from netbuilder.tools.simulating.step import measure_step, read_link, read_step
 
 __all__ = ["main"]
@@ -48,6 +49,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
 
 
 def _run(parser: Parser, options: argparse.Namespace) -> int:
+    if options.measure:
+        return _measure(parser, options)
     published = PUBLISHED[options.published] if options.published else None
     if published:
         for name in _OF_PUBLISHED:
@@ -68,6 +71,22 @@ def _run(parser: Parser, options: argparse.Namespace) -> int:
     title = _title(options.step or options.published, times, exchange, clusters[0])
     print(growth_table(title, found) if published is None else f"{title}\n{published_table(published, found)}")
     _write(options, times, clusters, exchange, found, title)
+    return 0
+
+
+def _measure(parser: Parser, options: argparse.Namespace) -> int:
+    """Measure the link between the processes that mpiexec has started; rank 0 prints and writes it."""
+    if options.step or options.published or options.save or options.plot:
+        parser.error("--measure measures the link between processes and nothing else; only --json goes with it")
+    _check_files(options)
+    world = create_world("simulate", 0, 0)
+    points = world.run(world.call("the sweep", ""), lambda communicator, _: sweep_allreduce(communicator))
+    if world.rank == 0:
+        link = fit_link(points, world.size)
+        print(link_table(points, link, world.size))
+        if options.json:
+            write_text(options.json, json.dumps(link.to_dict(), indent=1) + "\n")
+            print(f"written: {options.json}")
     return 0
 
 
@@ -97,7 +116,7 @@ def _parser() -> Parser:
     where.add_argument("--devices", type=count, nargs="+", metavar="N", help="of each host (default: 1 2 4 8)")
     where.add_argument("--hosts", type=count, nargs="+", metavar="N", help="numbers of hosts (default: 1)")
     where.add_argument("--link", type=_or(read_link), metavar="LATENCY:BANDWIDTH",
-                       help=f"between hosts, such as 2us:100Gbit/s (default: {_NETWORK})")  # fmt: skip
+                       help=f"between hosts, such as 2us:100Gbit/s, or a file (default: {_NETWORK})")  # fmt: skip
     where.add_argument("--local-link", type=_or(read_link), metavar="LATENCY:BANDWIDTH",
                        help=f"between the devices of a host (default: {_LOCAL})")  # fmt: skip
     where.add_argument("--algorithm", choices=ALGORITHMS, help="of the allreduce (default: hierarchical)")
@@ -108,8 +127,10 @@ def _parser() -> Parser:
                        "enough for both)")  # fmt: skip
     where.add_argument("--memory-bandwidth", type=_or(bandwidth_of), metavar="RATE",
                        help="of each host, read and written, such as 80GB/s (default: enough)")  # fmt: skip
+    where.add_argument("--measure", action="store_true", help="instead: measure the link between the processes that "
+                       "mpiexec -n 2 netbuilder-simulate --measure --json link.json has started")  # fmt: skip
     how = parser.add_argument_group("exchange")
-    how.add_argument("--bucket", type=_or(_bytes), metavar="SIZE", help="gradients are exchanged together until they "
+    how.add_argument("--bucket", type=size, metavar="SIZE", help="gradients are exchanged together until they "
                      f"have so many bytes; 0: each by itself (default: {_BUCKET})")  # fmt: skip
     how.add_argument("--no-overlap", action="store_true", help="compute nothing while gradients are exchanged")
     how.add_argument("--precision", choices=list(WIDTHS), default="float32", help="of what is sent (default: float32)")
@@ -133,13 +154,6 @@ def _or(convert: Callable[[str], T]) -> Callable[[str], T]:
             raise argparse.ArgumentTypeError(str(error)) from None
 
     return converted
-
-
-def _bytes(text: str) -> int:
-    found = 0 if text == "0" else parse_budget(text, "size")
-    if not isinstance(found, int):
-        raise NetError(f"must be a number of bytes, such as 25MiB, got {text!r}")
-    return found
 
 
 def _fraction(text: str) -> float:
@@ -202,11 +216,11 @@ def _exchange(options: argparse.Namespace, default: Exchange) -> Exchange:
 
 
 def _title(net: str, times: StepTimes, exchange: Exchange, cluster: Cluster) -> str:
-    size = f"buckets of {exchange.bucket_bytes / 2**20:.3g} MiB" if exchange.bucket_bytes else "no buckets"
+    buckets = f"buckets of {exchange.bucket_bytes / 2**20:.3g} MiB" if exchange.bucket_bytes else "no buckets"
     links = f"{cluster.inside} inside a host" + (f", {cluster.across} between hosts" if cluster.between else "")
     return (
         f"{Path(net).stem}, batch {times.samples} a device, {1e3 * times.seconds:.2f} ms on one; "
-        f"{times.gradient_bytes / 1e6:.1f} MB of gradients, {size}, {exchange.precision}"
+        f"{times.gradient_bytes / 1e6:.1f} MB of gradients, {buckets}, {exchange.precision}"
         f"{'' if exchange.overlap else ', no overlap'}; {cluster.algorithm}, {links}"
     )
 

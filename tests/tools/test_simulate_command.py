@@ -1,6 +1,8 @@
 """netbuilder-simulate: a measured step, steps in files, published figures, what it refuses."""
 
 import json
+import subprocess
+import sys
 
 import pytest
 
@@ -11,6 +13,7 @@ from netbuilder.parallel.simulation.step_times import StepTimes, TimedWork
 from netbuilder.runtime.profile import profiling
 from netbuilder.runtime.profile.roofline import Limits
 from netbuilder.tools import simulate as tool
+from netbuilder.tools.bench.processes import mpi_command
 from netbuilder.tools.profiling.zoo import ZooOptions
 from netbuilder.tools.simulating.step import measure_step
 
@@ -117,6 +120,7 @@ def test_a_figure(stored, tmp_path):
         (["lenet", "--algorithm", "rign"], "did you mean ring?"),
         (["lenet", "--reduce-bandwidth", "5"], "argument --reduce-bandwidth: a bandwidth must be a number of bit/s"),
         (["lenet", "--step-time", "5"], "argument --step-time: a time must be a number of s, ms, us or ns"),
+        (["lenet", "--measure"], "--measure measures the link between processes and nothing else"),
         (["--published", "goyal2017", "--hosts", "2"], "--hosts is part of what --published says; leave it out"),
     ],
 )
@@ -153,3 +157,23 @@ def test_a_link_in_a_file(stored, tmp_path, capsys):
     path.write_text(json.dumps(Link(1e-6, 1e9, ((1e6, 2e9), (1e8, 1e9))).to_dict()))
     assert run(stored, "--local-link", path, "--devices", 2) == 0
     assert "1 us, 1 to 2 GB/s by size inside a host" in capsys.readouterr().out
+
+
+def test_a_link_is_measured_by_two_processes(tmp_path):
+    pytest.importorskip("mpi4py")
+    path = tmp_path / "link.json"
+    program = (
+        "import sys; from netbuilder.tools import simulate; "
+        "simulate.sweep_allreduce.__defaults__ = ((1024, 1 << 20),); sys.exit(simulate.main(sys.argv[1:]))"
+    )
+    command = [*mpi_command(2), sys.executable, "-c", program, "--measure", "--json", str(path)]
+    done = subprocess.run(command, capture_output=True, text=True, timeout=60, check=False)
+    assert done.returncode == 0, done.stderr
+    assert done.stdout.count("allreduce over 2 processes: ") == 1  # rank 0 alone prints
+    link = Link.from_dict(json.loads(path.read_text()))
+    assert [size for size, _ in link.curve] == [1 << 20] and 0 < link.latency < 1
+
+
+def test_one_process_has_no_link_to_measure(capsys):
+    assert run("--measure") == 1
+    assert "a link is measured between two processes or more; run it by mpiexec -n 2" in capsys.readouterr().err

@@ -42,4 +42,6 @@ def describe_machine() -> str:
                 break
     except OSError:
         pass
-    return f"{model}, {core_count()} cores, Python {platform.python_version()}, {platform.system()} {platform.release()}"
+    return (
+        f"{model}, {core_count()} cores, Python {platform.python_version()}, {platform.system()} {platform.release()}"
+    )

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import sys
 from collections.abc import Sequence
 from typing import Any
@@ -12,6 +13,7 @@ import netbuilder
 from netbuilder import ModelHelper, Parallelize_CPU, Workspace
 from netbuilder.optimizers import add_weight_decay, build_sgd
 from netbuilder.parallel import Replicas
+from netbuilder.parallel.distributed import Rendezvous
 from netbuilder.proto import ArgumentError
 from netbuilder.runtime.profile.memory import planned_memory
 from netbuilder.tools.bench.our_nets import add_scores
@@ -27,17 +29,20 @@ class Training:
 
     Args:
         work: what to train, on one device or several.
+        rendezvous: of the processes that share the batch; each trains on ``work.devices`` devices. None: there is one.
 
     Raises:
         ArgumentError: the batch cannot be split evenly over the devices, or a net in test mode has several.
     """
 
-    def __init__(self, work: Work) -> None:
-        if work.test and work.devices > 1:
-            raise ArgumentError(f"{work.net}: in test mode it runs on one device only, got {work.devices}")
-        if problem := split_problem(work.batch, work.devices):
+    def __init__(self, work: Work, rendezvous: Rendezvous | None = None) -> None:
+        count = rendezvous.num_shards if rendezvous else 1
+        if work.test and work.devices * count > 1:
+            raise ArgumentError(f"{work.net}: in test mode it runs on one device only, got {work.devices * count}")
+        if problem := split_problem(work.batch, work.devices * count):
             raise ArgumentError(f"{work.net}: {problem}")
-        self._work = work
+        work = dataclasses.replace(work, batch=work.batch // count)
+        self._work, self._rendezvous = work, rendezvous if count > 1 else None
         self.model = ModelHelper(name=work.net, arg_scope={"order": "NCHW"}, dtype=work.dtype)
         self.workspace = Workspace(threads=work.threads)
         self._record = self._build()
@@ -56,7 +61,7 @@ class Training:
         if self._work.test:
             self.model.net.AddExternalOutput(self.model.net.Softmax(add_scores(self.model, self._work), "softmax"))
             return None
-        if self._work.devices == 1:
+        if self._work.devices == 1 and self._rendezvous is None:
             _, loss = self._losses(self.model)
             self.model.net.AddExternalOutput(loss)
             self.model.AddGradientOperators([loss])
@@ -71,6 +76,7 @@ class Training:
             optimizer_builder_fun=self._update,
             devices=list(range(self._work.devices)),
             combine_spatial_bn=self._work.combine_bn,
+            rendezvous=self._rendezvous,
         )
 
     def _losses(self, model: ModelHelper) -> Any:

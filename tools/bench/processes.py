@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+import json
 import os
 import shutil
 import subprocess
 import sys
 import venv
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 
 from netbuilder.proto import DeviceError
@@ -17,10 +18,14 @@ from netbuilder.tools.bench.work import Work
 
 __all__ = [
     "BEST",
+    "ddp_worker",
+    "exchange_worker",
     "modes_of",
+    "mpi_command",
     "our_worker",
     "peer_python",
     "prediction_pythons",
+    "ranks_worker",
     "require_compiler",
     "torch_state",
     "torch_worker",
@@ -52,6 +57,63 @@ def our_worker(work: Work, *, warmup: int, way: str = "") -> Worker:
     command = [sys.executable, "-m", f"netbuilder.tools.bench.{module}", str(warmup), work.to_text()]
     command += [way] if way else []
     return Worker("netbuilder", command, _environment(work.threads))
+
+
+def ranks_worker(work: Work, processes: int, *, warmup: int) -> Worker:
+    """Start processes that train with netbuilder together.
+
+    Args:
+        work: with the batch of all processes together, and the threads of each.
+        processes: number of them.
+
+    Raises:
+        DeviceError: there is no mpiexec.
+    """
+    return _ranks(processes, ["train", str(warmup), work.to_text()], work.threads)
+
+
+def exchange_worker(sizes: Sequence[int], bucket_bytes: int, processes: int) -> Worker:
+    """Start processes that sum values of so many bytes, see ``our_ranks.exchange_ways``.
+
+    Raises:
+        DeviceError: there is no mpiexec.
+    """
+    return _ranks(processes, ["exchange", json.dumps(list(sizes)), str(bucket_bytes)], 1)
+
+
+def _ranks(processes: int, arguments: Sequence[str], threads: int) -> Worker:
+    command = [*mpi_command(processes), sys.executable, "-m", "netbuilder.tools.bench.our_ranks", *arguments]
+    return Worker(f"netbuilder in {processes} processes", command, _environment(threads))
+
+
+def mpi_command(processes: int) -> list[str]:
+    """Return the beginning of a command that starts so many processes on this machine.
+
+    Raises:
+        DeviceError: there is no mpiexec.
+    """
+    beside = str(Path(sys.executable).parent)
+    found = shutil.which("mpiexec", path=os.pathsep.join([beside, os.environ.get("PATH", "")]))
+    if found is None:
+        raise DeviceError("mpiexec was not found; install netbuilder[mpi], or put the mpiexec of your MPI on the path")
+    return [found, "-n", str(processes)]
+
+
+def ddp_worker(work: Work, python: str, processes: int, *, warmup: int) -> Worker:
+    """Start processes that train with PyTorch's DistributedDataParallel over gloo.
+
+    Args:
+        work: with the batch of all processes together, and the threads of each.
+        python: an interpreter that has PyTorch.
+        processes: number of them.
+
+    Raises:
+        DeviceError: mode "compile" needs a C++ compiler, and there is none.
+    """
+    if work.mode == "compile":
+        require_compiler(os.environ)
+    command = [python, str(_PEER.with_name("peer_ddp.py")), str(warmup), work.to_text(), str(processes)]
+    return Worker(f"torch in {processes} processes", command, _environment(work.threads))
 
 
 def torch_worker(work: Work, python: str, *, warmup: int) -> Worker:

@@ -51,9 +51,7 @@ def open_answers() -> TextIO:
     return answers
 
 
-def answer_commands(
-    answers: TextIO, run: Callable[[dict[str, Any]], dict[str, Any]], info: dict[str, Any]
-) -> None:
+def answer_commands(answers: TextIO, run: Callable[[dict[str, Any]], dict[str, Any]], info: dict[str, Any]) -> None:
     """Say that the worker is ready, then answer commands with what ``run`` returns until the input ends."""
     print(json.dumps({"ready": info}), file=answers)
     for line in sys.stdin:

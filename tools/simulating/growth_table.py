@@ -4,12 +4,14 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
+from netbuilder.parallel.simulation.allreduce import Cluster, allreduce_seconds
+from netbuilder.parallel.simulation.links import Link
 from netbuilder.parallel.simulation.published import Published
 from netbuilder.parallel.simulation.simulate import Prediction
 from netbuilder.runtime.profile.table import text_table
 from netbuilder.tools.picture import figure_classes, save_picture
 
-__all__ = ["draw_growth", "growth_table", "published_table"]
+__all__ = ["draw_growth", "growth_table", "link_table", "published_table"]
 
 _HEAD = ("devices", "hosts", "step ms", "compute ms", "exchange ms", "exposed ms", "hidden", "efficiency", "samples/s")
 
@@ -39,6 +41,21 @@ def published_table(published: Published, found: Sequence[Prediction]) -> str:
     ]  # fmt: skip
     head = ("devices", "published ms", "efficiency", "predicted ms", "efficiency", "exchange ms", "exposed ms")
     return text_table(published.source, head, rows)
+
+
+def link_table(points: Sequence[tuple[int, float]], link: Link, processes: int) -> str:
+    """Return the times of measured allreduces, and those that the link gives."""
+    cluster = Cluster(processes, 1, link)
+    rows = [
+        (str(size), f"{1e6 * seconds:.1f}", f"{1e6 * allreduce_seconds(cluster, size):.1f}", _bandwidth(link, size))
+        for size, seconds in points
+    ]
+    title = f"allreduce over {processes} processes: {link}"
+    return text_table(title, ("bytes", "measured us", "by the link us", "GB/s"), rows)
+
+
+def _bandwidth(link: Link, size: int) -> str:
+    return f"{link.bandwidth_at(size) / 1e9:.2f}"
 
 
 def draw_growth(path: str, title: str, found: Sequence[Prediction]) -> None:

@@ -5,14 +5,14 @@ from __future__ import annotations
 import statistics
 import time
 from collections.abc import Callable, Sequence
-from typing import Any, Protocol
 
 import numpy as np
 
+from netbuilder.ops.engines.collectives.communicator import Communicator
 from netbuilder.parallel.simulation.links import Link
 from netbuilder.proto import ArgumentError
 
-__all__ = ["SIZES", "World", "fit_link", "measure_link", "sweep_allreduce"]
+__all__ = ["SIZES", "fit_link", "sweep_allreduce"]
 
 SIZES = tuple(1 << bits for bits in range(10, 28))
 """Bytes of the values that are summed: 1 KiB to 128 MiB."""
@@ -20,29 +20,17 @@ SIZES = tuple(1 << bits for bits in range(10, 28))
 _SMALL = 32 << 10  # bytes up to which an allreduce takes the time of its messages' latency, above all
 
 
-class World(Protocol):
-    """What a sweep needs of a communicator: its size, sums in place, and barriers."""
-
-    @property
-    def size(self) -> int:
-        """Number of processes."""
-        ...
-
-    def allreduce(self, array: Any) -> Any:
-        """Sum an array in place over all processes."""
-        ...
-
-    def barrier(self) -> Any:
-        """Wait until all processes have called it."""
-        ...
-
-
 def sweep_allreduce(
-    world: World, sizes: Sequence[int] = SIZES, *, repeats: int = 7, clock: Callable[[], float] = time.perf_counter
+    world: Communicator,
+    sizes: Sequence[int] = SIZES,
+    *,
+    repeats: int = 7,
+    clock: Callable[[], float] = time.perf_counter,
 ) -> list[tuple[int, float]]:
     """Return (bytes, seconds) of allreduces of float32 values, the median of several for each size.
 
-    Every process calls it. Sums of a small value are repeated until they take long enough to be measured.
+    Every process calls it, in the lane of collectives. Sums of a small value are repeated until they take long enough
+    to be measured.
 
     Raises:
         ArgumentError: a size is less than that of one value, or the world has one process.
@@ -98,8 +86,3 @@ def fit_link(points: Sequence[tuple[int, float]], processes: int) -> Link:
         size, seconds = points[-1]
         curve = [(float(size), rounds / processes * size / seconds)]
     return Link(latency, curve[-1][1], tuple(curve))
-
-
-def measure_link(world: World, sizes: Sequence[int] = SIZES, *, repeats: int = 7) -> Link:
-    """Return the link between the processes of a world, which all call it; see ``fit_link``."""
-    return fit_link(sweep_allreduce(world, sizes, repeats=repeats), world.size)

@@ -7,7 +7,7 @@ import pytest
 
 from netbuilder.parallel.simulation.allreduce import Cluster, allreduce_seconds
 from netbuilder.parallel.simulation.links import Link, bandwidth_of, seconds_of
-from netbuilder.parallel.simulation.sweep import SIZES, fit_link, measure_link, sweep_allreduce
+from netbuilder.parallel.simulation.sweep import SIZES, fit_link, sweep_allreduce
 from netbuilder.proto import ArgumentError
 
 
@@ -135,7 +135,7 @@ def test_a_single_size_is_enough():
 
 def test_what_a_sweep_refuses():
     with pytest.raises(ArgumentError, match="between two processes or more; run it by mpiexec -n 2"):
-        measure_link(Simulated(Cluster(1, 1, Link(0, 1))))
+        sweep_allreduce(Simulated(Cluster(1, 1, Link(0, 1))))
     world = Simulated(Cluster(2, 1, Link(0, 1)))
     with pytest.raises(ArgumentError, match=r"sizes of a sweep must be 4 or more bytes, got \[2\]"):
         sweep_allreduce(world, [2])

@@ -94,9 +94,7 @@ def test_what_is_staged_is_copied_there_and_back():
     times = StepTimes((TimedWork("backward", 1.0, ready=(("a", 500_000), ("b", 4 * MB), ("c", 500_000))),),
                       copy_bandwidth=float(MB))  # fmt: skip
     cluster = Cluster(2, 1, LINK)
-    assert simulate(times, cluster, Exchange(bucket_bytes=MB)).exchange == pytest.approx(
-        5
-    )
+    assert simulate(times, cluster, Exchange(bucket_bytes=MB)).exchange == pytest.approx(5)
     whole = simulate(times, cluster, Exchange(bucket_bytes=100 * MB))
     assert whole.exchange == pytest.approx(5 + 4 * 1.0)
     half = simulate(times, cluster, Exchange(bucket_bytes=100 * MB, precision="bfloat16"))

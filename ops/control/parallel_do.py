@@ -86,7 +86,7 @@ class OnDevices(Operator):
             inputs = [found[name] for name in op_def.input]
             try:
                 instruction = read_instruction(index, op_def)
-                made = infer_outputs(instruction, inputs)
+                made: Sequence[TensorSpec | None] | None = infer_outputs(instruction, inputs)
                 if made is None:  # an operator with a subgraph may know them
                     made = instruction.op.infer_partial(inputs, [None] * len(op_def.output))[1]
             except NetError as error:

@@ -13,6 +13,7 @@ import numpy as np
 import golden_data
 from golden_builders import ROWS_READ, TABLE_COLUMNS, names_of_calls
 from netbuilder import graph, optimizers, parallel
+from netbuilder.caffe2.python import data_parallel_model
 from netbuilder.graph.net_names import reset_names
 from netbuilder.model import ModelHelper, brew
 from netbuilder.optimizers import reset_optimizer_instance_count
@@ -159,7 +160,7 @@ def golden_parallel(name: str) -> tuple[ModelHelper, parallel.Replicas]:
     with warnings.catch_warnings():
         warnings.filterwarnings("ignore", "GPUs .* are not on this machine")
         warnings.filterwarnings("ignore", "use_nccl=True: the net gets NCCLAllreduce")
-        record = parallel.Parallelize(model, no_input, _forward(name, space, kept), **builders, **options)
+        record = data_parallel_model.Parallelize(model, no_input, _forward(name, space, kept), **builders, **options)
     if "after_np" in space:
         space["after_np"](model, kept)
     return model, record

@@ -70,7 +70,8 @@ def _ForEachDevice(
 
 def _AddGradientOperators(devices: Sequence[int], model: ModelHelper, losses_by_gpu: Mapping[int, Any]) -> None:
     """Add the backward pass of all replicas; ``losses_by_gpu`` has the losses of each device."""
-    add_backward_pass(model, _devices(model, devices), [list(losses_by_gpu[device]) for device in devices])
+    losses = [list(losses_by_gpu[device]) for device in devices]
+    add_backward_pass(model, _devices(model, devices), losses, vector_losses=True)
 
 
 def _Broadcast(devices: Sequence[int], model: ModelHelper, net: Net, param: str, use_nccl: bool = False) -> None:

@@ -44,9 +44,10 @@ MODULES: dict[str, tuple[str, str]] = {
     "python.data_parallel_model": (
         "Data parallelism: replicas of a model over devices.",
         "parallel: AddBlobSync ConvertNetForDevice CreateNet ExtractPredictorNet FinalizeAfterCheckpoint "
-        "GetCheckpointParams GetLearningRateBlobNames OptimizeGradientMemory Parallelize Parallelize_CPU "
-        "Parallelize_GPU Parallelize_iDeep RunInitNet RunNet RunWarmup Synchronize stripBlobName; "
-        "caffe2.block_updates: Parallelize_BMUF Parallelize_CPU_BMUF Parallelize_GPU_BMUF; "
+        "GetCheckpointParams GetLearningRateBlobNames OptimizeGradientMemory RunInitNet RunNet RunWarmup Synchronize "
+        "stripBlobName; "
+        "caffe2.parallelize: Parallelize Parallelize_BMUF Parallelize_CPU Parallelize_CPU_BMUF Parallelize_GPU "
+        "Parallelize_GPU_BMUF Parallelize_iDeep; "
         "caffe2.data_parallel_helpers: _AddBarrierToModelNets _AddDynamicMemoryOptimization _AddGradientOperators "
         "_AllReduce _AllReduceBlobs _AllReduceBlobsSingleHost _AnalyzeOperators _Broadcast _BroadcastComputedParams "
         "_BroadcastComputedParamsSingleHost _ComputeBlobsToSync _DEFAULT_BARRIER_NET_TIMEOUT_SEC "

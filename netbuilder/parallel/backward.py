@@ -31,6 +31,7 @@ def add_backward_pass(
     *,
     seed: float = 1.0,
     weights: Sequence[BlobReference] = (),
+    vector_losses: bool = False,
 ) -> None:
     """Differentiate the losses of all replicas together, each seeded with a constant on the replica's device.
 
@@ -42,7 +43,9 @@ def add_backward_pass(
         losses: for each replica its losses.
         seed: the constant.
         weights: for each replica a blob of one number to use instead of the constant; empty: none.
+        vector_losses: losses may have several numbers. Otherwise their shapes are checked when the net runs.
     """
+    checked = {} if vector_losses else {"of_scalar_loss": True}
     seeds: dict[BlobReference, BlobReference] = {}
     read = {blob for op in model.net.Proto().op for blob in op.input} if len(losses[0]) > 1 else ()
     with EmptyNameScope():
@@ -50,7 +53,7 @@ def add_backward_pass(
             with DeviceScope(option):
                 for loss in of_replica:
                     name = seed_name(loss) if str(loss) in read else gradient_name(loss)
-                    seeds[loss] = model.net.ConstantFill([loss], name, value=1.0 if weights else seed)
+                    seeds[loss] = model.net.ConstantFill([loss], name, value=1.0 if weights else seed, **checked)
                     if weights:
                         model.net.WeightedSum([seeds[loss], weights[replica]], name)
     model.AddGradientOperators(seeds, devices=devices)

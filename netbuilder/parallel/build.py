@@ -93,6 +93,7 @@ class Request:
     kept: tuple[str, ...] | None = None  # the further blobs of a model that keeps only what is read after a step
     reduce_update_broadcast: bool = False
     combines_batch_norm: bool = False
+    vector_losses: bool = False
     world: World = World()
     processes: ProcessRequest | None = None
     block: BlockRequest | None = None
@@ -147,6 +148,7 @@ def _build(model: ModelHelper, request: Request) -> Replicas:
         trains=request.trains,
         world_size=request.world_size,
         sums_gradients=request.block is None,
+        vector_losses=request.vector_losses,
     )
     if request.outside_from_bytes is not None:
         before = before + move_tables_outside(model, request.devices, request.outside_from_bytes)
@@ -160,7 +162,10 @@ def _build(model: ModelHelper, request: Request) -> Replicas:
             require_initialized(model, record)
         with _prefer_device_errors(model, record):
             weights = _share_weights(model, request)
-            add_backward_pass(model, request.devices, losses, seed=1.0 / request.accumulate_steps, weights=weights)
+            add_backward_pass(
+                model, request.devices, losses, seed=1.0 / request.accumulate_steps, weights=weights,
+                vector_losses=request.vector_losses,
+            )  # fmt: skip
     _transform(model, request)
     if request.trains:
         model.Validate()

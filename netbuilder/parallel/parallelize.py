@@ -56,6 +56,7 @@ def Parallelize(
     memory_budget: Any = None,
     bucket_bytes: int = DEFAULT_BUCKET_BYTES,
     deterministic: bool = False,
+    vector_losses: bool = False,
 ) -> Replicas:
     """Build a model on several devices, with the exchange of gradients between them.
 
@@ -124,6 +125,9 @@ def Parallelize(
             in the order in which they are ready; 0: each alone.
         deterministic: with ``rendezvous``: sum in the order of the ranks, so that two runs are equal to the bit with
             any library.
+        vector_losses: losses may have several numbers, each of which gets the gradient 1, as in Caffe2. Without this, a
+            loss must be one number, because the gradient of a sum over samples depends on the number of devices, if
+            the builder multiplies it by the loss scale only.
 
     Returns:
         The record of the replicas, which the net stores in its arguments.
@@ -133,6 +137,7 @@ def Parallelize(
             do not return a list of losses, or an operator uses a blob of another device. The builders must make the
             same net on each device; only the number of losses and the parameters and gradients, with their shapes,
             are compared, not each operator.
+        ShapeError: a loss is not one number, as far as shapes are known already; otherwise the first run raises it.
         TypeError: an argument is of the wrong type.
         NotImplementedError: an argument requests something that this version does not support.
         DeviceError: ``devices`` is None and there is no GPU.
@@ -162,6 +167,7 @@ def Parallelize(
             "weighted_shares": weighted_shares,
             "reduce_update_broadcast": reduce_update_broadcast,
             "deterministic": deterministic,
+            "vector_losses": vector_losses,
         },
         net_type=net_type,
         num_threads_per_device=num_threads_per_device,
@@ -224,6 +230,7 @@ def Parallelize(
         reduce_update_broadcast=reduce_update_broadcast,
         combines_batch_norm=combine_spatial_bn,
         processes=processes,
+        vector_losses=vector_losses,
     )
     return build(model_helper_obj, request)
 

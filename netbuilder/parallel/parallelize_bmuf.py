@@ -52,6 +52,7 @@ def Parallelize_BMUF(
     dtype: str | None = None,
     weighted_shares: bool = False,
     memory_budget: Any = None,
+    vector_losses: bool = False,
 ) -> Replicas:
     """Build a model on several devices that train on their own and are brought together after each block of iterations.
 
@@ -97,7 +98,7 @@ def Parallelize_BMUF(
             count. None: each call of ``RunNet`` is a block.
         lookahead: the look-ahead as a multiple of ``block_momentum``; None: 1 with ``nesterov``, else 0. Caffe2's
             ``nesterov=True`` has the opposite sign, -1.
-        peer_access, dtype, weighted_shares, memory_budget: as for ``Parallelize``.
+        peer_access, dtype, weighted_shares, memory_budget, vector_losses: as for ``Parallelize``.
 
     Returns:
         The record of the replicas, which the net stores in its arguments; ``record.block`` is the rule.
@@ -130,6 +131,7 @@ def Parallelize_BMUF(
             "reset_momentum_sgd": reset_momentum_sgd,
             "cpu_device": cpu_device,
             "weighted_shares": weighted_shares,
+            "vector_losses": vector_losses,
         },
         net_type=net_type,
         num_threads_per_device=num_threads_per_device,
@@ -176,6 +178,7 @@ def Parallelize_BMUF(
         update=param_update_builder_fun,
         weighted_shares=weighted_shares,
         shares_memory=optimize_gradient_memory,
+        vector_losses=vector_losses,
         block=BlockRequest(rule, tuple(map(blob_name, add_blobs_to_sync or ())), reset_momentum_sgd),
         processes=processes,
     )

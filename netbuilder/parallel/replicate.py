@@ -3,20 +3,26 @@
 from __future__ import annotations
 
 import functools
+import itertools
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 from netbuilder.graph.blob import BlobReference
 from netbuilder.graph.blob_devices import may_have_subgraphs
+from netbuilder.graph.defuse import undefined_inputs
 from netbuilder.graph.devices import Devices
+from netbuilder.graph.gradient_shares import is_backward
+from netbuilder.graph.net_copy import copy_operators
 from netbuilder.graph.replicas import Replicas
 from netbuilder.graph.replicated_net import draw_as
 from netbuilder.graph.scope import SEPARATOR, DeviceScope, NameScope
+from netbuilder.graph.shapes import infer_shapes
 from netbuilder.graph.source import definition_of
 from netbuilder.model import ModelHelper
+from netbuilder.ops.core.operator import TensorSpec
 from netbuilder.ops.core.registry import find, is_registered
 from netbuilder.parallel.loss_scale import LossScale, warn_of_unscaled_losses
-from netbuilder.proto import NetDef, NetError
+from netbuilder.proto import NetDef, NetError, OperatorDef, ShapeError
 from netbuilder.proto.errors import counted
 
 __all__ = [
@@ -26,6 +32,7 @@ __all__ = [
     "check_losses",
     "group_by_name",
     "initial_shapes",
+    "require_scalar_losses",
 ]
 
 
@@ -47,6 +54,7 @@ def build_replicas(
     trains: bool,
     world_size: int,
     sums_gradients: bool = True,
+    vector_losses: bool = False,
 ) -> list[list[BlobReference]]:
     """Build input and forward pass on each device; return the losses of each replica, none without training.
 
@@ -54,6 +62,7 @@ def build_replicas(
     is a warning for losses that are not.
 
     Raises:
+        ShapeError: a loss is not one number, without ``vector_losses``.
         NetError: the forward builder of a net for training does not return a list of losses, or not the same
             number of losses on each device.
     """
@@ -66,6 +75,8 @@ def build_replicas(
         if not trains:
             return []
         check_losses(losses, devices, replica, build_forward)
+        if replica == 0 and not vector_losses and not _is_fed(model):
+            require_scalar_losses(model, losses)
         if replica == 0 and world_size > 1 and sums_gradients:
             ops = model.net.Proto().op[start:]
             warn_of_unscaled_losses(ops, model.param_init_net.Proto(), losses, scale, world_size)
@@ -80,6 +91,12 @@ def build_replicas(
                 f"{len(of_replica)} on device {number}; the builders must make the same net on each device"
             )
     return losses
+
+
+def _is_fed(model: ModelHelper) -> bool:
+    """Whether the main net reads blobs that the init net does not make, so that no shape follows from them."""
+    made = {blob for op in model.param_init_net.Proto().op for blob in op.output}
+    return not made.issuperset(undefined_inputs(model.net.Proto().op))
 
 
 def check_losses(losses: Any, devices: Devices, replica: int, builder: Any) -> None:
@@ -98,6 +115,33 @@ def check_losses(losses: Any, devices: Devices, replica: int, builder: Any) -> N
                 f"{rule} under the scope {devices.scopes[replica]!r} of the replica; got {str(loss)!r}: name outputs "
                 "of operators by plain strings, which get the scope"
             )
+
+
+def require_scalar_losses(
+    model: ModelHelper, losses: Sequence[BlobReference], specs: Mapping[str, TensorSpec] | None = None
+) -> None:
+    """Raise ShapeError for a loss that is not one number: its gradient would depend on the number of devices.
+
+    Args:
+        model: model with the forward pass, and possibly a backward pass after it.
+        losses: those of one replica. A loss whose shape cannot be inferred is checked when its gradient is computed.
+        specs: known shapes and types of that replica's inputs.
+    """
+    whole = model.net.Proto()
+    forward = itertools.takewhile(lambda index: not _is_of_gradient(whole.op[index]), range(len(whole.op)))
+    found = infer_shapes([model.param_init_net, copy_operators(whole, whole.name, forward)], specs)
+    for loss in losses:
+        spec = found.spec(loss)
+        if spec is not None and spec.size != 1:
+            raise ShapeError(
+                f"model {model.name!r}: the loss {str(loss)!r} has shape {spec.shape}, and must be one number, a mean "
+                "over samples, so that its gradient does not depend on the number of devices; return "
+                "model.net.AveragedLoss(loss, ...) of it"
+            )
+
+
+def _is_of_gradient(op: OperatorDef) -> bool:
+    return is_backward(op) or any(argument.name == "of_scalar_loss" for argument in op.arg)
 
 
 def group_by_name(

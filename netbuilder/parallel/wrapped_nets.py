@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import enum
 import inspect
-import itertools
 import warnings
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
@@ -21,15 +20,15 @@ from netbuilder.graph.net_copy import copy_operators, join_parts, prefixed
 from netbuilder.graph.observability import ALL, OUTPUTS
 from netbuilder.graph.replicas import Replicas
 from netbuilder.graph.scope import CurrentDeviceScope, CurrentNameScope
-from netbuilder.graph.shapes import infer_shapes
 from netbuilder.model import ModelHelper
 from netbuilder.model.parameter_info import ParameterTags
 from netbuilder.ops.core.operator import TensorSpec
 from netbuilder.parallel.call_arguments import Leaf, difference, map_leaves
 from netbuilder.parallel.parallelize import Parallelize
+from netbuilder.parallel.replicate import require_scalar_losses
 from netbuilder.parallel.running import require_devices
 from netbuilder.parallel.synchronize import FinalizeAfterCheckpoint
-from netbuilder.proto import NetDef, NetError, ShapeError
+from netbuilder.proto import NetDef, NetError
 from netbuilder.runtime import Workspace
 
 __all__ = [
@@ -211,7 +210,7 @@ def build(
     _check_outputs(definition, record, outputs)
     _check_inputs(definition, record, helper, [*inputs.names(), *targets.names()])
     if losses:
-        _check_losses(definition, helper, losses[0], specs)
+        require_scalar_losses(helper, losses[0], specs)
     return WrappedNet(helper, record, outputs, losses, all(single))
 
 
@@ -223,22 +222,6 @@ def _losses(found: Any, definition: Definition) -> list[BlobReference]:
             f"{found!r}"
         )
     return losses
-
-
-def _check_losses(
-    definition: Definition, helper: ModelHelper, losses: list[BlobReference], specs: Mapping[str, TensorSpec]
-) -> None:
-    """Raise ShapeError for a loss that is not one number: its gradient would depend on the number of devices."""
-    whole = helper.net.Proto()
-    forward = itertools.takewhile(lambda index: not is_backward(whole.op[index]), range(len(whole.op)))
-    found = infer_shapes([helper.param_init_net, copy_operators(whole, whole.name, forward)], specs)
-    for loss in losses:
-        spec = found.spec(loss)
-        if spec is not None and spec.size != 1:
-            raise ShapeError(
-                f"DataParallel {definition.name!r}: the loss {str(loss)!r} has shape {spec.shape}, and must be one "
-                "number, a mean over samples; return helper.net.AveragedLoss(loss, ...) of it"
-            )
 
 
 def _check_outputs(definition: Definition, record: Replicas, outputs: list[Any]) -> None:

@@ -144,6 +144,9 @@ class ConstantFill(_ConstantLike):
     Without ``dtype``, Y is float64 if the input whose shape it has is: the gradient of a float64 loss has to be. If the
     value is the float32 nearest to 1/n, as the weight of a micro-batch is, Y is then the float64 nearest to 1/n.
 
+    ``of_scalar_loss`` marks the gradient of a loss of replicas, which must be one number: that of several numbers would
+    depend on the number of devices.
+
     Inputs:
         shape? (...): any, its shape or, with input_as_shape, its elements are the shape of Y
         value? (1): any
@@ -152,6 +155,16 @@ class ConstantFill(_ConstantLike):
     """
 
     inputs = ("shape?", "value?")
+    of_scalar_loss: bool = False
+
+    def check_loss(self, like: Any) -> None:
+        """Raise ShapeError if the first input is a loss of several numbers, where one is required."""
+        if self.of_scalar_loss and like is not None and like.size != 1:
+            raise ShapeError(
+                f"{self.type}: a loss must be one number, a mean over samples, so that its gradient does not depend on "
+                f"the number of devices; got shape {tuple(like.shape)}: let the builder return AveragedLoss of it, or "
+                "give Parallelize vector_losses=True"
+            )
 
     def is_float64_like(self, like: Any) -> bool:
         """Whether Y is float64 because the first input is."""
@@ -163,12 +176,14 @@ class ConstantFill(_ConstantLike):
         return np.float64(exact_reciprocal(self.value)) if self.is_float64_like(like) else self.element()
 
     def infer(self, like: TensorSpec | None = None, *values: TensorSpec) -> tuple[TensorSpec, ...]:
+        self.check_loss(like)
         (y,) = super().infer(like, *values)
         return (y.with_dtype(np.float64),) if self.is_float64_like(like) else (y,)
 
 
 @kernel(ConstantFill)
 def constant_fill(op: ConstantFill, ctx: RunContext, like: Any = None, value: Any = None) -> tuple[Any, ...]:
+    op.check_loss(like)
     shape, dtype = op.target(ctx, like), np.dtype(np.float64) if op.is_float64_like(like) else op.output_dtype()
     if dtype == STRING:
         return (np.full(shape, op.element(), object),)

@@ -8,6 +8,7 @@ import pytest
 import golden_data
 from golden_builders import names_of_calls
 from netbuilder import optimizers, parallel
+from netbuilder.caffe2.python import data_parallel_model
 from netbuilder.exchange import load_checkpoint, save_checkpoint, take_checkpoint
 from netbuilder.graph.block_updates import BlockRule
 from netbuilder.graph.checks import Rule, check_net
@@ -22,7 +23,7 @@ from structure import differences
 RATE, STEPS, FEATURES, CLASSES, BATCH = 0.5, 3, 5, 4, 6
 
 
-def golden_model(parallelize=parallel.Parallelize_BMUF):
+def golden_model(parallelize=data_parallel_model.Parallelize_BMUF):
     golden = golden_data.net("mlp_bmuf_2")
     space = names_of_calls(dims=(7, 10, 4))
     for source in golden.meta["source"][::-1]:

@@ -6,11 +6,13 @@ import warnings
 import numpy as np
 import pytest
 
-from netbuilder import parallel
+from checks import run_plain
+from netbuilder import Workspace, graph, parallel
 from netbuilder.graph import BlobReference, CurrentNameScope, DeviceScope, NameScope
 from netbuilder.model import ModelHelper, brew
 from netbuilder.ops.engines.arrays import gpu_count
-from netbuilder.proto import PROTO_CUDA, DeviceError, NetError
+from netbuilder.ops.fills.fill import ConstantFill
+from netbuilder.proto import PROTO_CUDA, DeviceError, NetError, ShapeError
 from netbuilder.proto.arguments import make_device_option
 from parallel_models import OPTIMIZERS, mlp, no_input, parallelize
 
@@ -366,3 +368,68 @@ def test_a_net_for_evaluation_that_would_initialize_is_warned_of():
     with warnings.catch_warnings():
         warnings.simplefilter("error")
         parallel.Parallelize_CPU(ModelHelper("eval", init_params=False), no_input, mlp, devices=[0, 1])
+
+
+def distances(model, loss_scale):
+    """Return a loss of each sample, on data that the init net has if there is ``model.data``."""
+    if model.data is not None:
+        with graph.EmptyNameScope():
+            model.param_init_net.ConstantFill([], "data", shape=model.data)
+    scores = brew.fc(model, "data" if model.data is None else graph.BlobReference("data"), "fc", 4, 3)
+    loss = model.net.ReduceBackSum(scores, "distances")
+    return [model.net.Scale(loss, "scaled", scale=loss_scale)]
+
+
+CALLS = {
+    "Parallelize": (parallel.Parallelize_CPU, {"optimizer_builder_fun": SGD}),
+    "weighted": (parallel.Parallelize_CPU, {"optimizer_builder_fun": SGD, "weighted_shares": True}),
+    "micro-batches": (parallel.Parallelize_CPU, {"optimizer_builder_fun": SGD, "accumulate_steps": 2}),
+    "BMUF": (parallel.Parallelize_CPU_BMUF, {"param_update_builder_fun": SGD}),
+}
+
+
+class TestLossesOfSeveralNumbers:
+    """The gradient of their sum would depend on the number of devices, so they are refused, unless requested."""
+
+    @staticmethod
+    def model(data=None):
+        model = ModelHelper("net")
+        model.data = data
+        return model
+
+    @pytest.mark.parametrize("name", CALLS)
+    def test_when_the_net_is_built(self, name):
+        call, options = CALLS[name]
+        match = r"model 'net': the loss 'cpu_0/scaled' has shape \(5,\), and must be one number.*return .*AveragedLoss"
+        refuses(ShapeError, match, distances, model=self.model(data=[5, 4]), call=call, **options)
+        call(self.model(data=[5, 4]), no_input, distances, devices=[0, 1], vector_losses=True, **options)
+        call(self.model(data=[1, 4]), no_input, distances, devices=[0, 1], **options)
+
+    @pytest.mark.parametrize("name", CALLS)
+    @pytest.mark.parametrize("threads", [1, 2])
+    def test_when_the_net_runs_if_inputs_are_fed(self, name, threads):
+        call, options = CALLS[name]
+        for accepted in (False, True):
+            model, workspace = self.model(), Workspace(threads=threads)
+            record = call(model, no_input, distances, devices=[0, 1], vector_losses=accepted, **options)
+            parallel.RunInitNet(model, workspace=workspace)
+            for blob in record.devices.copies("data"):
+                workspace.feed(blob, np.ones((5, 4), np.float32))
+            before = workspace.fetch("cpu_0/fc_w")
+            if accepted:
+                parallel.RunNet(model, 2, workspace=workspace)
+                assert (workspace.fetch("cpu_0/fc_w") != before).any()
+                continue
+            match = r"ConstantFill \['cpu_0/scaled'\].* made at .*a loss must be one number.*got shape \(5,\)"
+            with pytest.raises(ShapeError, match=match):
+                parallel.RunNet(model, workspace=workspace)
+            assert (workspace.fetch("cpu_0/fc_w") == before).all()
+
+    def test_operators_that_run_one_by_one(self):
+        op = ConstantFill(value=1.0, of_scalar_loss=True).with_arity(1, 1)
+        assert run_plain(op, [np.zeros((1, 1), np.float32)])[0].shape == (1, 1)
+        with pytest.raises(ShapeError, match=r"a loss must be one number, .*; got shape \(2,\)"):
+            run_plain(op, [np.zeros(2, np.float32)])
+
+    def test_the_flag(self):
+        refuses(TypeError, "vector_losses must be True or False, got 1", vector_losses=1)

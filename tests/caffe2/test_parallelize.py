@@ -1,4 +1,4 @@
-"""Parallelize_BMUF through the compatibility layer: the steps that Caffe2's scripts take, in its order of rounding."""
+"""Parallelize and Parallelize_BMUF through the compatibility layer: steps and losses are as in Caffe2."""
 
 import numpy as np
 import pytest
@@ -76,3 +76,23 @@ def test_what_scripts_read_from_the_model():
     assert model._warmup_broadcast is None and model._warmup_iterations is None
     with pytest.raises(ValueError, match="RunWarmup: model 'blocks.*' has no warm-up"):
         data_parallel_model.RunWarmup(model)
+
+
+@pytest.mark.parametrize("call", [data_parallel_model.Parallelize_CPU, data_parallel_model.Parallelize])
+def test_losses_of_several_numbers(call):
+    """Each of them has the gradient 1."""
+    workspace.ResetWorkspace()
+
+    def forward(model, loss_scale):
+        scores = model.FC("data", "fc", 2, 1, ("ConstantFill", {}), ("ConstantFill", {}))
+        return [model.Scale(model.FlattenToVec(scores, "flat"), "scaled", scale=loss_scale)]
+
+    model = cnn.CNNModelHelper(order="NHWC", name="vector")
+    call(model, lambda model: None, forward, update, devices=[0, 1], cpu_device=True)
+    data = np.float32([[1, 2], [3, 4], [5, 7]])
+    for device in (0, 1):
+        workspace.FeedBlob(f"cpu_{device}/data", data)
+    workspace.RunNetOnce(model.param_init_net)
+    workspace.RunNetOnce(model.net)
+    for device in (0, 1):
+        np.testing.assert_array_equal(workspace.FetchBlob(f"cpu_{device}/fc_w_grad"), data.sum(0, keepdims=True))

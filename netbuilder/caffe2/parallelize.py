@@ -1,0 +1,62 @@
+"""Parallelize and Parallelize_BMUF as in Caffe2: losses may have several numbers; Nesterov's sign is the opposite."""
+
+from __future__ import annotations
+
+import functools
+import inspect
+from typing import Any
+
+from netbuilder import parallel
+from netbuilder.parallel import Replicas
+
+__all__ = [
+    "Parallelize",
+    "Parallelize_BMUF",
+    "Parallelize_CPU",
+    "Parallelize_CPU_BMUF",
+    "Parallelize_GPU",
+    "Parallelize_GPU_BMUF",
+    "Parallelize_iDeep",
+]
+
+_BMUF_SIGNATURE = inspect.signature(parallel.Parallelize_BMUF)
+
+
+@functools.wraps(parallel.Parallelize)
+def Parallelize(*args: Any, **kwargs: Any) -> Replicas:
+    """``netbuilder.parallel.Parallelize``, where losses may have several numbers (``vector_losses=True``)."""
+    return parallel.Parallelize(*args, **{"vector_losses": True, **kwargs})
+
+
+def Parallelize_CPU(*args: Any, **kwargs: Any) -> Replicas:
+    """``Parallelize`` on the CPU."""
+    return Parallelize(*args, **{**kwargs, "cpu_device": True})
+
+
+def Parallelize_GPU(*args: Any, **kwargs: Any) -> Replicas:
+    """``Parallelize`` on NVIDIA GPUs."""
+    return Parallelize(*args, **{**kwargs, "cpu_device": False})
+
+
+def Parallelize_iDeep(*args: Any, **kwargs: Any) -> Replicas:
+    """Raise NetError: iDeep is not supported; call ``Parallelize_CPU``, whose plans choose oneDNN automatically."""
+    return Parallelize(*args, **{**kwargs, "ideep": True})
+
+
+@functools.wraps(parallel.Parallelize_BMUF)
+def Parallelize_BMUF(*args: Any, **kwargs: Any) -> Replicas:
+    """``netbuilder.parallel.Parallelize_BMUF``; with ``nesterov`` the look-ahead is Caffe2's, see ``lookahead``."""
+    given = _BMUF_SIGNATURE.bind(*args, **kwargs).arguments
+    if given.get("nesterov") is True and given.get("lookahead") is None:
+        kwargs["lookahead"] = -1.0
+    return parallel.Parallelize_BMUF(*args, **{"vector_losses": True, **kwargs})
+
+
+def Parallelize_CPU_BMUF(*args: Any, **kwargs: Any) -> Replicas:
+    """``Parallelize_BMUF`` on the CPU."""
+    return Parallelize_BMUF(*args, **{**kwargs, "cpu_device": True})
+
+
+def Parallelize_GPU_BMUF(*args: Any, **kwargs: Any) -> Replicas:
+    """``Parallelize_BMUF`` on NVIDIA GPUs."""
+    return Parallelize_BMUF(*args, **{**kwargs, "cpu_device": False})

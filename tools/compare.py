@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import Any
 
 from netbuilder.data import read_npz
-from netbuilder.parallel.compare import Difference, difference_from_file, first_difference
+from netbuilder.parallel.compare import Comparison, Difference, difference_from_file
 from netbuilder.proto import DeviceError, NetError, OperatorError
 from netbuilder.proto.errors import counted
 from netbuilder.proto.whole_file import write_text
@@ -21,6 +21,7 @@ from netbuilder.tools.comparing.sides import Side, StoredNet, StoredSide, Traine
 from netbuilder.tools.parser import Parser, did_you_mean
 from netbuilder.tools.training.images import load_images
 from netbuilder.tools.training.options import parse
+from netbuilder.tools.training.settings import Options
 
 __all__ = ["main"]
 
@@ -94,9 +95,9 @@ def _compare_trainers(
     for name in ("init", "feed", "blobs"):
         if getattr(options, name):
             parser.error(f"--{name} is for a net in a file; give --net, too")
-    first = parse(others)
+    first = _parse(others)
     changed = [f"--{text}" for text in options.against]
-    second = parse([*others, *changed]) if changed else first
+    second = _parse([*others, *changed]) if changed else first
     if not changed:
         if len(first.devices) < 2:
             parser.error("give several --devices to compare with the first of them, or --against OPTION=VALUE")
@@ -108,6 +109,11 @@ def _compare_trainers(
     texts = [f"devices {','.join(map(str, first.devices))}", ", ".join(options.against) or
              f"devices {','.join(map(str, second.devices))}"]  # fmt: skip
     return *_first(sides, options), texts
+
+
+def _parse(given: Sequence[str]) -> Options:
+    """Parse options of netbuilder-train; errors are this command's."""
+    return parse(given, prog="netbuilder-compare", usage="netbuilder-compare [options] [options of netbuilder-train]")
 
 
 def _compare_stored(
@@ -124,7 +130,7 @@ def _compare_stored(
         side = StoredSide(stored, given)
         for _ in range(options.steps):
             run = side.step()
-        found = difference_from_file(run, blobs, bound=options.bound)
+        found = difference_from_file(run, blobs, record=side.record, bound=options.bound)
         return found, options.steps, [str(options.net), str(options.blobs)]
     changed = dict(_setting(parser, text) for text in options.against)
     sides: list[Side] = [StoredSide(each, given) for each in (stored, dataclasses.replace(stored, **changed))]
@@ -147,12 +153,13 @@ def _setting(parser: Parser, text: str) -> tuple[str, Any]:
 
 def _first(sides: Sequence[Side], options: argparse.Namespace) -> tuple[Difference | None, int]:
     """Step both sides until they differ; return the difference, and the number of steps."""
-    records = (sides[0].record, sides[1].record)
+    comparison = Comparison((sides[0].record, sides[1].record), bound=options.bound)
     for step in range(1, options.steps + 1):
         first, second = (side.step() for side in sides)
-        found = first_difference(first, second, records=records, bound=options.bound)
+        found = comparison.step(first, second)
         if found is not None:
             return found, step
+        sides[1].feed(comparison.aligned)
     return None, options.steps
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import enum
 from collections import defaultdict
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
@@ -15,9 +16,12 @@ from netbuilder.graph.replicas import Replicas
 from netbuilder.proto import NetError
 from netbuilder.runtime.execute.recorded_run import RecordedRun, Written
 
-__all__ = ["Difference", "difference_from_file", "distance", "first_difference"]
+__all__ = ["Comparison", "Difference", "difference_from_file", "distance", "first_difference"]
 
 Array = np.ndarray[Any, np.dtype[Any]]
+
+_ROUNDING = 0.1
+"""What is at most this times the bound, relative to what the values are sums of, may consist of rounding errors."""
 
 _LEAST = 1e-6  # smallest root mean square of the elements to which differences are relative
 
@@ -85,31 +89,157 @@ def first_difference(
 ) -> Difference | None:
     """Return the first value, in the order in which the first run wrote them, that differs in the second run.
 
+    See ``Comparison``, for one step.
+    """
+    return Comparison(records, bound=bound).step(first, second)
+
+
+class Comparison:
+    """Compares runs step by step.
+
     With equal numbers of replicas, values of the same operators are compared. Otherwise those of the replicas are put
     together: parameters, and gradients after their reduction, must be the same on all replicas; gradients before it
     add up to those of the whole batch; other values are joined along the axis of the samples or, if they have none,
     are equal, or have the same sum or mean. Values that only one of the runs has, such as those inside a fused kernel,
     and those whose shapes do not fit, are not compared.
 
+    The rounding errors of a sum have no relation to its size if that is zero in theory, such as the gradient of a bias
+    before a batch normalization. So differences do not count if they are at most ``bound / 10`` of the root mean square
+    of the largest gradient, for gradients of parameters, or of the largest input of the operator, for values of the
+    forward pass. Of gradients that are smaller than that in both runs many optimizers make steps of the usual size, so
+    their parameters, with momenta, are not compared after the update. ``aligned`` has the values with which the next
+    step of the second run has to start. With ``bound=0`` all differences count.
+
     Args:
-        first, second: runs from the same initial values, on the same batch.
-        records: the records of replicas of their nets; None: the net has no replicas.
+        records: the records of replicas of the nets of both runs; None: the net has no replicas.
         bound: what relative differences must not exceed.
+
+    Attributes:
+        aligned: blob of the second run -> the value of the first run that it has to get before the next step.
     """
-    counts = [1 if record is None else len(record) for record in records]
-    pairs = _same_operators(first, second) if counts[0] == counts[1] else _gathered(first, second, records)
-    for pair in pairs:
-        if pair.relative > bound:
-            return pair.difference(bound)
-    return None
+
+    def __init__(self, records: tuple[Replicas | None, Replicas | None] = (None, None), *, bound: float = 1e-4) -> None:
+        self._records, self._bound = records, bound
+        self._counts = [1 if record is None else len(record) for record in records]
+        self.aligned: dict[str, Array] = {}
+
+    def step(self, first: RecordedRun, second: RecordedRun) -> Difference | None:
+        """Return the first value, in the order in which the first run wrote them, that differs in the second run.
+
+        Args:
+            first, second: runs from the same values, on the same batch.
+        """
+        runs = list(zip((first, second), self._records))
+        floors = _floors(first, self._records[0], self._bound)
+        exempt = _updated_by_zero(runs, self._bound)
+        if self._counts[0] == self._counts[1]:
+            pairs = _same_operators(first, second)
+        else:
+            pairs = _gathered(first, second, self._records)
+        ignored = set(exempt)
+        for pair in pairs:
+            if pair.relative > self._bound:
+                if not _is_rounding(pair, self._records[0], floors, exempt):
+                    return pair.difference(self._bound)
+                ignored.add(_short(pair.blob, self._records[0]))
+        self.aligned = self._to_align(first, second, ignored)
+        return None
+
+    def _to_align(self, first: RecordedRun, second: RecordedRun, names: Collection[str]) -> dict[str, Array]:
+        last = {_short(written.name, self._records[0]): written.value for written in first.written}
+        found = {}
+        for blob, before in second.before.items():
+            short = _short(blob, self._records[1])
+            value = last.get(short) if short in names else None
+            if value is not None and value.shape == before.shape:
+                found[blob] = value
+        return found
 
 
-def difference_from_file(run: RecordedRun, stored: Mapping[str, Array], *, bound: float = 1e-4) -> Difference | None:
+def _is_rounding(pair: _Pair, record: Replicas | None, floors: Mapping[str, float], exempt: Collection[str]) -> bool:
+    """Whether the difference of values that the runs have written is one of rounding, see ``Comparison``."""
+    short = _short(pair.blob, record)
+    return pair.was_written and (short in exempt or pair.absolute <= floors.get(short, 0.0))
+
+
+def _short(name: str, record: Replicas | None) -> str:
+    return name if record is None else record.devices.short_name(name)
+
+
+def _rms(value: Array) -> float:
+    """Return the root mean square; 0 for values that are not floating-point numbers."""
+    if value.dtype.kind != "f" or not value.size:
+        return 0.0
+    return float(np.linalg.norm(np.ravel(value).astype(np.float64)) / np.sqrt(value.size))
+
+
+def _gradient_sizes(run: RecordedRun, record: Replicas | None) -> dict[str, float]:
+    """Return the root mean squares of the dense gradients of parameters, by name without scope."""
+    sizes: dict[str, float] = {}
+    names = {group.values for group in record.gradients if not group.is_sparse} if record is not None else ()
+    for written in run.written:
+        short = _short(written.name, record)
+        if short in names and (written.exchanged or is_backward(written.maker.op_def)):
+            sizes[short] = _rms(written.value)
+    return sizes
+
+
+def _floors(run: RecordedRun, record: Replicas | None, bound: float) -> dict[str, float]:
+    """Return the differences that are rounding errors, by the values' names without scopes."""
+    sizes = {name: _rms(value) for name, value in run.before.items()}
+    floors: dict[str, float] = {}
+    for written in run.written:
+        if is_backward(written.maker.op_def):
+            break
+        largest = max((sizes.get(name, 0.0) for part in written.parts for name in part.inputs), default=0.0)
+        sizes[written.name] = _rms(written.value)
+        short = _short(written.name, record)
+        floors[short] = max(floors.get(short, 0.0), _ROUNDING * bound * largest)
+    gradients = _gradient_sizes(run, record)
+    largest = max(gradients.values(), default=0.0)
+    return {**floors, **dict.fromkeys(gradients, _ROUNDING * bound * largest)}
+
+
+def _updated_by_zero(runs: Sequence[tuple[RecordedRun, Replicas | None]], bound: float) -> frozenset[str]:
+    """Return what updates make of gradients that may consist of rounding errors in all runs, by name without scope."""
+    small = []
+    for run, record in runs:
+        sizes = _gradient_sizes(run, record)
+        least = _ROUNDING * bound * max(sizes.values(), default=0.0)
+        small.append(frozenset(name for name, size in sizes.items() if size < least))
+    return _updated_by(*runs[0], frozenset.intersection(*small))
+
+
+def _updated_by(run: RecordedRun, record: Replicas | None, gradients: Collection[str]) -> frozenset[str]:
+    """Return the values that the update makes of gradients: parameters, their momenta and averages."""
+    if record is None or not gradients:
+        return frozenset()
+    every = {group.values for group in record.gradients}
+    shapes: dict[str, set[tuple[int, ...]]] = {}  # value -> the shapes of the gradients that it is made of
+    found: set[str] = set()
+    for written in run.written:
+        short = _short(written.name, record)
+        if short in gradients:
+            shapes[short] = {written.value.shape}
+        elif short not in every and not is_backward(written.maker.op_def):
+            reads = (shapes.get(_short(name, record), set()) for name in written.maker.inputs)
+            if any(written.value.shape in each for each in reads):
+                shapes[short] = {written.value.shape}
+                found.add(short)
+    return frozenset(found)
+
+
+def difference_from_file(
+    run: RecordedRun, stored: Mapping[str, Array], *, record: Replicas | None = None, bound: float = 1e-4
+) -> Difference | None:
     """Return the first blob whose last value in a run differs from a stored one, in the order of their last writes.
+
+    Differences of rounding do not count, see ``Comparison``.
 
     Args:
         run: the run.
         stored: name -> value of blobs after it, for example those that Caffe2 computed.
+        record: the record of the net's replicas; None: it has none.
         bound: what relative differences must not exceed.
 
     Raises:
@@ -119,10 +249,18 @@ def difference_from_file(run: RecordedRun, stored: Mapping[str, Array], *, bound
     common = [written for written in run.written if last.get(written.name) is written and written.name in stored]
     if not common:
         raise NetError(f"the run has written none of the stored blobs, {sorted(stored)[:8]}")
+    others = [
+        dataclasses.replace(written, value=stored[written.name])
+        if last.get(written.name) is written and written.name in stored
+        else written
+        for written in run.written
+    ]
+    floors = _floors(run, record, bound)
+    exempt = _updated_by_zero([(run, record), (RecordedRun(run.nets, run.before, others), record)], bound)
     for written in common:
         pair = _Pair(written.name, "the stored value and the last of the run", stored[written.name], written.value,
                      None, written)  # fmt: skip
-        if pair.relative > bound:
+        if pair.relative > bound and not _is_rounding(pair, record, floors, exempt):
             return pair.difference(bound)
     return None
 
@@ -138,6 +276,11 @@ class _Pair:
             self.what, self.absolute, self.relative = f"shapes {a.shape} and {b.shape}", float("inf"), float("inf")
         else:
             self.absolute, self.relative = distance(a, b)
+
+    @property
+    def was_written(self) -> bool:
+        """Whether the run has written the values."""
+        return self._second is not None
 
     def difference(self, bound: float) -> Difference:
         made = self._second

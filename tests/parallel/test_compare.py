@@ -7,10 +7,11 @@ from netbuilder import ModelHelper, Workspace, brew
 from netbuilder.graph import Net, reset_names
 from netbuilder.optimizers import build_sgd, reset_optimizer_instance_count
 from netbuilder.parallel import Parallelize_CPU
-from netbuilder.parallel.compare import difference_from_file, distance, first_difference
+from netbuilder.parallel.compare import Comparison, difference_from_file, distance, first_difference
 from netbuilder.proto import NetDef, NetError
 from netbuilder.runtime.execute.recorded_run import recorded
 from netbuilder.tools.prove import MODELS
+from parallel_models import OPTIMIZERS
 
 
 def forward(model, loss_scale):
@@ -47,8 +48,8 @@ class Side:
         reset_optimizer_instance_count()
         model = ModelHelper("compared")
         self.record = Parallelize_CPU(
-            model, lambda model: None, build, optimizer_builder_fun=lambda model: build_sgd(model, 0.1, momentum=0.9),
-            devices=list(range(devices)), **(parallel or {}),
+            model, lambda model: None, build, devices=list(range(devices)),
+            **{"optimizer_builder_fun": lambda model: build_sgd(model, 0.1, momentum=0.9), **(parallel or {})},
         )  # fmt: skip
         plant(model.net.Proto())
         self.workspace = Workspace(threads=2)
@@ -239,3 +240,85 @@ def test_a_net_def_is_recorded_in_branches():
     with recorded([workspace.net("outer")]) as run:
         workspace.run_net("outer")
     assert [(written.net, written.name) for written in run.written] == [("branch", "y")]
+
+
+class TestValuesThatAreZero:
+    """But for rounding: the gradient of a bias before a batch normalization, a mean of what is normalized."""
+
+    @staticmethod
+    def build(model, loss_scale):
+        x = brew.conv(model, "data", "conv", 3, 8, 3)  # with a bias
+        x = brew.spatial_bn(model, x, "bn1", 8, is_test=False)
+        x = brew.conv(model, x, "conv2", 8, 6, 1)  # the mean of what it makes is its bias
+        x = brew.relu(model, brew.spatial_bn(model, x, "bn2", 6, is_test=False), "relu")
+        x = brew.fc(model, model.net.AveragePool(x, "pool", global_pooling=True), "fc", 6, 2)
+        _, loss = model.net.SoftmaxWithLoss([x, "label"], ["softmax", "loss"])
+        return [model.net.Scale(loss, "scaled", scale=loss_scale)]
+
+    @staticmethod
+    def batch(rng):
+        return {"data": rng.standard_normal((12, 3, 7, 7), dtype=np.float32), "label": np.int32([0, 1, 1] * 4)}
+
+    def side(self, devices, optimizer, plant=lambda net: None, **options):
+        parallel = {"combine_spatial_bn": True, "optimizer_builder_fun": optimizer}
+        return Side(devices, plant, build=self.build, batch=self.batch, parallel=parallel, **options)
+
+    @staticmethod
+    def compare(a, b, steps=3, bound=1e-4):
+        comparison = Comparison((a.record, b.record), bound=bound)
+        for _ in range(steps):
+            if found := comparison.step(a.step(), b.step()):
+                return found, comparison
+            for name, value in comparison.aligned.items():
+                b.workspace.feed(name, value)
+        return None, comparison
+
+    @pytest.mark.parametrize("name", ["sgd", "adam", "adagrad"])
+    @pytest.mark.parametrize("devices", [2, 3])
+    def test_they_are_not_compared(self, name, devices):
+        """Adam and Adagrad make steps of the usual size of these gradients."""
+        found, comparison = self.compare(self.side(1, OPTIMIZERS[name]), self.side(devices, OPTIMIZERS[name]))
+        assert found is None
+        assert {"cpu_0/conv_b", "cpu_1/conv_b", "cpu_0/conv2_b"} <= comparison.aligned.keys()
+        others = {"cpu_0/conv_w", "cpu_0/conv2_w", "cpu_0/bn2_s", "cpu_0/bn2_b", "cpu_0/bn2_riv", "cpu_0/fc_b"}
+        assert not others & comparison.aligned.keys()
+
+    def test_nor_with_another_setting(self):
+        adam = OPTIMIZERS["adam"]
+        assert self.compare(self.side(2, adam), self.side(2, adam, without="all"))[0] is None
+
+    def test_equality_to_the_bit_has_no_exceptions(self):
+        sgd = OPTIMIZERS["sgd"]
+        found, _ = self.compare(self.side(1, sgd), self.side(2, sgd), bound=0)
+        assert found is not None
+        assert self.compare(self.side(2, sgd), self.side(2, sgd), bound=0)[0] is None
+
+    def test_one_that_is_not_zero_in_the_other_run_is_found(self):
+        def plant(net):
+            op = next(op for op in net.op if "cpu_1/conv_b_grad" in op.output)
+            op.output[list(op.output).index("cpu_1/conv_b_grad")] = "cpu_1/unused"
+            net.op.add(type="Copy", input=["cpu_1/conv_w"], output=["cpu_1/more"])
+            fill = net.op.add(type="ConstantFill", input=["cpu_1/unused"], output=["cpu_1/conv_b_grad"])
+            fill.arg.add(name="value").f = 0.5
+            fill.is_gradient_op = True
+            fill.device_option.CopyFrom(op.device_option)
+            ops = [type(each).FromString(each.SerializeToString()) for each in net.op]
+            place = next(i for i, each in enumerate(ops) if "cpu_1/unused" in each.output) + 1
+            del net.op[:]
+            net.op.extend([*ops[:place], ops[-1], *ops[place:-2]])
+
+        sgd = OPTIMIZERS["sgd"]
+        found, _ = self.compare(self.side(1, sgd), self.side(2, sgd, plant))
+        assert found.blob == "conv_b_grad"
+
+    def test_stored_values(self):
+        side = self.side(1, OPTIMIZERS["adam"])
+        run = side.step()
+        stored = {written.name: written.value for written in run.written if written.step < 0}
+        noise = dict.fromkeys(("cpu_0/conv_b_grad", "cpu_0/bn2_rm"), 1e-09) | {"cpu_0/conv_b": 0.01}
+        for name, by in noise.items():
+            stored[name] = stored[name] + np.float32(by)
+        assert difference_from_file(run, stored, record=side.record) is None
+        assert difference_from_file(run, stored).blob in noise
+        stored["cpu_0/fc_b"] = stored["cpu_0/fc_b"] + np.float32(0.01)
+        assert difference_from_file(run, stored, record=side.record).blob == "cpu_0/fc_b"

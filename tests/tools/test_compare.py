@@ -150,6 +150,39 @@ def test_options(given, message, capsys):
     assert message in capsys.readouterr().err
 
 
+@pytest.mark.parametrize(
+    "given, message",
+    [
+        (["--modle=mlp"], "unrecognized arguments: --modle=mlp; did you mean --model?"),
+        (["--model=mlpx", "--devices=0,1"], "--model: unknown net 'mlpx'"),
+        ([*QUICK, "--devices=0,1", "--batch=25"], "--batch: a batch of 25 cannot be split evenly over 2 devices"),
+        ([*QUICK, "--against", "optimiser=adam"], "unrecognized arguments: --optimiser=adam; did you mean --optimizer"),
+        (["--config=missing.toml", "--devices=0,1"], "--config: 'missing.toml' cannot be read"),
+    ],
+)
+def test_errors_of_the_trainers_options_name_this_command(given, message, capsys):
+    with pytest.raises(SystemExit):
+        main(given)
+    said = capsys.readouterr().err.splitlines()
+    assert said[0] == "usage: netbuilder-compare [options] [options of netbuilder-train]"
+    assert said[1].startswith("netbuilder-compare: error: ") and message in said[1] and len(said) == 2
+
+
+def test_biases_before_normalizations_are_no_difference(capsys):
+    """Their gradients consist of rounding errors, of which Adam makes steps of the usual size."""
+    given = [
+        "--model=shufflenet-g1",
+        "--cpu",
+        "--batch=16",
+        "--devices=0,1",
+        "--combine-bn",
+        "--steps=2",
+        "--learning-rate=1e-5",
+    ]
+    assert main([*given, "--optimizer=adam", "--bound", "0.01"]) == 0
+    assert "no value differs by more than 0.01 in 2 steps" in capsys.readouterr().out
+
+
 def test_files(tmp_path, batch, capsys):
     net = store(tmp_path, 1)
     init = ["--init", str(tmp_path / "init1.pb")]

@@ -37,6 +37,9 @@ class Side(Protocol):
     def step(self) -> RecordedRun:
         """Run a training step; return its values."""
 
+    def feed(self, values: Mapping[str, Any]) -> None:
+        """Replace the values of blobs before the next step."""
+
 
 class TrainerSide:
     """A run of netbuilder-train.
@@ -62,6 +65,10 @@ class TrainerSide:
         with recorded(self._nets) as found:
             run()
         return found
+
+    def feed(self, values: Mapping[str, Any]) -> None:
+        for name, value in values.items():
+            self._nets[0].workspace.feed(name, value)
 
 
 @dataclass(frozen=True)
@@ -126,6 +133,10 @@ class StoredSide:
         with recorded([net]) as found:
             net.run()
         return found
+
+    def feed(self, values: Mapping[str, Any]) -> None:
+        for name, value in values.items():
+            self._workspace.feed(name, value)
 
 
 def _replicas(net: NetDef) -> Replicas | None:

@@ -40,9 +40,10 @@ def _usual_rates() -> str:
     return "; ".join(f"{rate:g}: {', '.join(names)}" for rate, names in rates.items())
 
 
-def _parser() -> Parser:
+def _parser(prog: str = "netbuilder-train", usage: str | None = None) -> Parser:
     parser = Parser(
-        prog="netbuilder-train",
+        prog=prog,
+        usage=usage,
         description="Train an image classifier on one or several devices, evaluate it on held-out images after each "
         "epoch, and export a predictor.",
     )
@@ -327,15 +328,23 @@ def _parser() -> Parser:
     return parser
 
 
-def parse(arguments: Sequence[str] | None = None) -> Options:
-    """Parse a command line; an invalid option ends the program with a message."""
+def parse(
+    arguments: Sequence[str] | None = None, *, prog: str = "netbuilder-train", usage: str | None = None
+) -> Options:
+    """Parse a command line; an invalid option ends the program with a message.
+
+    Args:
+        arguments: the options; None: those of the process.
+        prog: the command that the message names.
+        usage: how to call it; None: all options.
+    """
     import sys
 
     given = list(sys.argv[1:] if arguments is None else arguments)
     if "--demo" in given:
         given.remove("--demo")
         given = _DEMO + given
-    parser = _parser()
+    parser = _parser(prog, usage)
     given = _with_config(parser, plain_arguments(given))
     found = parser.parse_args(given)
     try:

@@ -29,6 +29,7 @@ from netbuilder.parallel.distributed.common_worlds import (
     barrier_net,
     process_link,
     reassign_worlds,
+    world_maker,
 )
 from netbuilder.parallel.distributed.rendezvous import Rendezvous
 from netbuilder.parallel.synchronize import initialized_names
@@ -36,9 +37,9 @@ from netbuilder.passes.device_check import check_devices
 from netbuilder.passes.processes import ProcessLink, broadcast_over_processes
 from netbuilder.passes.reductions import allreduce, broadcast, nccl_allreduce, nccl_broadcast
 from netbuilder.proto import PROTO_CUDA, NetError
-from netbuilder.proto.arguments import make_device_option
+from netbuilder.proto.arguments import arguments, make_device_option, make_op
 
-__all__ = ["AddDistributedBlobSync", "log"]
+__all__ = ["AddDistributedBlobSync", "CollectivesConcurrencyControl", "log"]
 
 _DEFAULT_TIMEOUT_SEC = 30
 _DEFAULT_BARRIER_NET_TIMEOUT_SEC = 300
@@ -116,10 +117,22 @@ def _AllReduceBlobs(
 
     Raises: as ``_AllReduce``; NetError: ``rendezvous`` is wrong, or the main net has fewer than two workers.
     """
-    link = _join(model, devices, rendezvous, max_concurrent_distributed_ops)
-    if link is None:
+    if _several(rendezvous) is None:
         _AllReduceBlobsSingleHost(blob_names, devices, model, net, use_nccl)
-        return
+    else:
+        _AllReduceBlobsDistributed(blob_names, devices, model, net, rendezvous, max_concurrent_distributed_ops)
+
+
+def _AllReduceBlobsDistributed(
+    blob_names: Iterable[str],
+    devices: Sequence[int],
+    model: ModelHelper,
+    net: Net,
+    rendezvous: Any,
+    max_concurrent_distributed_ops: int,
+) -> None:
+    """Append the sums of the groups ``blob_names`` over the devices and the processes; see ``_AllReduceBlobs``."""
+    link = _join(model, devices, rendezvous, max_concurrent_distributed_ops)
     for name in blob_names:
         group = _group(model, devices, name)
         net.extend_ops(allreduce([group], link.devices, hand_back=False).op)
@@ -148,17 +161,30 @@ def _SyncAllParams(
     max_concurrent_distributed_ops: int = 4,
 ) -> None:
     """Append copies of the first device's blobs of each name, those of rank 0 with ``rendezvous``, to the others."""
-    _broadcast(devices, model, net, rendezvous, sorted(unique_param_names), max_concurrent_distributed_ops)
+    if _several(rendezvous) is None:
+        _SyncAllParamsSingleHost(devices, model, net, unique_param_names)
+    else:
+        _SyncAllParamsDistributed(
+            devices, model, init_net, net, rendezvous, unique_param_names, max_concurrent_distributed_ops
+        )
 
 
-def _broadcast(
-    devices: Sequence[int], model: ModelHelper, net: Net, rendezvous: Any, names: Iterable[str], most: int
+def _SyncAllParamsDistributed(
+    devices: Sequence[int],
+    model: ModelHelper,
+    init_net: Net,
+    net: Net,
+    rendezvous: Any,
+    unique_param_names: Iterable[str],
+    max_concurrent_distributed_ops: int,
 ) -> None:
-    link = _join(model, devices, rendezvous, most)
-    if link is None:
-        _SyncAllParamsSingleHost(devices, model, net, names)
-        return
-    net.extend_ops(broadcast_over_processes([_group(model, devices, name) for name in names], link).op)
+    """Append copies of the first device's blobs of each name, in rank 0, to all devices of all processes.
+
+    The model's init net makes the common worlds.
+    """
+    link = _join(model, devices, rendezvous, max_concurrent_distributed_ops)
+    groups = [_group(model, devices, name) for name in sorted(unique_param_names)]
+    net.extend_ops(broadcast_over_processes(groups, link).op)
     reassign_worlds(net, link.worlds)
 
 
@@ -177,7 +203,15 @@ def _BroadcastComputedParams(
     if _several(rendezvous) is None:
         _BroadcastComputedParamsSingleHost(devices, model, use_nccl)
     else:
-        _broadcast(devices, model, model.net, rendezvous, model._computed_param_names, _MOST_OPERATORS)
+        _BroadcastComputedParamsDistributed(devices, model, rendezvous, use_nccl)
+
+
+def _BroadcastComputedParamsDistributed(
+    devices: Sequence[int], model: ModelHelper, rendezvous: Any, use_nccl: bool = False
+) -> None:
+    """Append copies of the first device's computed parameters, in rank 0, to the main net."""
+    names, init_net = model._computed_param_names, model.param_init_net
+    _SyncAllParamsDistributed(devices, model, init_net, model.net, rendezvous, names, _MOST_OPERATORS)
 
 
 def _BroadcastComputedParamsSingleHost(devices: Sequence[int], model: ModelHelper, use_nccl: bool = False) -> None:
@@ -274,13 +308,74 @@ def _AddBarrierToModelNets(model: ModelHelper, barrier_net_timeout_sec: float) -
     """
     if _several(getattr(model, "_rendezvous", None)) is None or getattr(model, "_barrier_net", None) is not None:
         return
-    seconds = float(barrier_net_timeout_sec)
-    request, world = _request(model, model._devices, model._rendezvous, _MOST_OPERATORS, seconds)
-    net, init_net = Net(barrier_net(model.net.Name(), world)), Net(f"{model.net.Name()}_barrier_init")
-    init_net.extend_ops(op for op in request.creators(world) if world.barrier in op.output)
+    init_net = Net(f"{model.net.Name()}_barrier_init")
+    net = _CreateBarrierNet(model, init_net, model.net.Name(), barrier_net_timeout_sec)
     vars(model).update(_barrier_net=net, _barrier_init_net=init_net)
     for name, first in (("_data_parallel_model_init_nets", init_net), ("_data_parallel_model_nets", net)):
         getattr(model, name, []).insert(0, first)
+
+
+def _CreateBarrierNet(model: ModelHelper, init_net: Net, name_prefix: str, timeout_sec: float) -> Net:
+    """Return a net in which each process waits for all others; ``init_net`` gets the operator for its common world."""
+    world = _CreateOrCloneCommonWorld(
+        init_net, name_prefix + "_barrier_cw", rendezvous=model._rendezvous, timeout_sec=timeout_sec
+    )
+    return Net(barrier_net(name_prefix, World(barrier=str(world))))
+
+
+def _CreateOrCloneCommonWorld(
+    net: Net, common_world_blob: Any, rendezvous: Any, name: str | None = None, timeout_sec: float | None = None
+) -> BlobReference:
+    """Append an operator that makes a common world, or clones one with this time limit that the net makes before.
+
+    Args:
+        net: the net.
+        common_world_blob: name of the common world.
+        rendezvous: the processes.
+        name: name of the operator; None: that of the common world.
+        timeout_sec: time limit of operators that use it, in seconds; None: 30.
+    """
+    maker = world_maker(Rendezvous.of(rendezvous), str(common_world_blob), timeout_sec or _DEFAULT_TIMEOUT_SEC)
+    for op in net.Proto().op:
+        if op.type == maker.type and arguments(op) == arguments(maker):
+            maker = make_op("CloneCommonWorld", op.output[:1], maker.output, device_option=op.device_option)
+            break
+    if name is not None:
+        maker.name = name
+    net.extend_ops([maker])
+    return BlobReference(maker.output[0], net)
+
+
+class CollectivesConcurrencyControl:
+    """Gives out common worlds in turn, and the blob that the next user of each has to wait for.
+
+    Args:
+        name: what the names of the common worlds begin with.
+        max_concurrent_context: number of common worlds.
+        param_init_net: net that makes them.
+        rendezvous: the processes.
+    """
+
+    def __init__(self, name: str, max_concurrent_context: int, param_init_net: Net, rendezvous: Any) -> None:
+        self.name, self.max_concurrent_context = name, max_concurrent_context
+        self.param_init_net, self.rendezvous = param_init_net, rendezvous
+        self.counter = 0
+        self.common_worlds: list[BlobReference] = []
+        self.control_inputs: list[Any] = []
+
+    def get_control_and_context(self, control_output_blob: Any) -> list[Any]:
+        """Return the next common world, and the control input of its operator: None, or what its last user wrote.
+
+        Args:
+            control_output_blob: an output of the operator that uses the common world.
+        """
+        slot, self.counter = self.counter % self.max_concurrent_context, self.counter + 1
+        if slot == len(self.common_worlds):
+            world = _CreateOrCloneCommonWorld(self.param_init_net, f"{self.name}_{slot}_cw", self.rendezvous)
+            self.common_worlds.append(world)
+            self.control_inputs.append(None)
+        before, self.control_inputs[slot] = self.control_inputs[slot], control_output_blob
+        return [self.common_worlds[slot], before]
 
 
 def _RunComparison(model: ModelHelper, blob_name: Any, device: Any = None) -> bool:
@@ -317,8 +412,8 @@ def AddDistributedBlobSync(model: ModelHelper, blobs: Iterable[Any]) -> None:
     if isinstance(blobs, (str, bytes)):
         raise TypeError(f"blobs must be a list of strings or references, got the single string {blobs!r}")
     names = list(map(str, blobs))
-    link = _join(model, model._devices, model._rendezvous, _MOST_OPERATORS) if names else None
-    if link is not None:
+    if names and _several(model._rendezvous) is not None:
+        link = _join(model, model._devices, model._rendezvous, _MOST_OPERATORS)
         model.net.extend_ops(link.allreduce(names))
         reassign_worlds(model.net, link.worlds)
 
@@ -329,36 +424,42 @@ def _several(rendezvous: Any) -> Rendezvous | None:
     return found if found is not None and found.num_shards > 1 else None
 
 
-def _request(
-    model: ModelHelper, devices: Sequence[int], rendezvous: Any, most: int, barrier_seconds: float
-) -> tuple[ProcessRequest, World]:
+def _request(model: ModelHelper, devices: Sequence[int], rendezvous: Any, most: int) -> tuple[ProcessRequest, World]:
     workers = model.net.Proto().num_workers
     if workers < 2:
         raise NetError(
             f"net {model.net.Name()!r} has {workers} workers; operators between processes need two or more, one of "
             "them for the other operators: set net.Proto().num_workers"
         )
-    request = ProcessRequest(Rendezvous.of(rendezvous), most, barrier_seconds=barrier_seconds)
+    request = ProcessRequest(Rendezvous.of(rendezvous), most)
     return request, request.world(model.net.Name(), _devices(model, devices), workers, joined=True)
 
 
-def _join(model: ModelHelper, devices: Sequence[int], rendezvous: Any, most: int) -> ProcessLink | None:
-    """Return how a model exchanges values with other processes; None: with none. Its init net makes the common worlds.
+def _join(model: ModelHelper, devices: Sequence[int], rendezvous: Any, most: int) -> ProcessLink:
+    """Return how a model exchanges values with other processes.
 
-    A model that ``Parallelize`` made has them.
+    A model that ``Parallelize`` made for them has common worlds; the init net of another makes them.
+
+    Raises:
+        NetError: ``rendezvous`` is of one process, or ``Parallelize`` made the model for one.
     """
     if _several(rendezvous) is None:
-        return None
+        raise NetError(f"rendezvous must be of two processes or more, got {rendezvous!r}")
     nets = [model.param_init_net.Proto(), model.net.Proto()]
     if has_record(nets[1]):
-        return process_link(Replicas.load(nets[1]), nets)
-    request, world = _request(model, devices, rendezvous, most, _DEFAULT_BARRIER_NET_TIMEOUT_SEC)
+        link = process_link(Replicas.load(nets[1]), nets)
+        if link is None:
+            raise NetError(f"model {model.name!r} was parallelized without this rendezvous; give it to Parallelize")
+        return link
+    request, world = _request(model, devices, rendezvous, most)
     present = {blob for op in nets[0].op if op.type in WORLD_MAKERS for blob in op.output}
     for op in request.creators(world):
         if not present.intersection(op.output) and world.barrier not in op.output:
             model.param_init_net.insert_op_at_idx(op, len(present))
             present.update(op.output)
-    return process_link(Replicas(_devices(model, devices), world=world), nets)
+    link = process_link(Replicas(_devices(model, devices), world=world), nets)
+    assert link is not None
+    return link
 
 
 def _devices(model: ModelHelper, ids: Sequence[int]) -> Devices:

@@ -15,14 +15,6 @@ GROUPS: tuple[tuple[str, str], ...] = (
         "python.serialized_test.serialized_test_util.SerializedTestCase.serialize_test",
     ),
     (
-        "training over several hosts is not supported",
-        "python.data_parallel_model.CollectivesConcurrencyControl "
-        "python.data_parallel_model._AllReduceBlobsDistributed "
-        "python.data_parallel_model._BroadcastComputedParamsDistributed "
-        "python.data_parallel_model._CreateBarrierNet python.data_parallel_model._CreateOrCloneCommonWorld "
-        "python.data_parallel_model._SyncAllParamsDistributed",
-    ),
-    (
         "use Parallelize_CPU(shared_model=True)",
         "python.data_parallel_model._PruneParametersForSharing "
         "python.data_parallel_model._RemapParameterBlobsForSharedModel",

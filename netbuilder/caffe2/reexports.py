@@ -49,11 +49,12 @@ MODULES: dict[str, tuple[str, str]] = {
         "caffe2.parallelize: Parallelize Parallelize_BMUF Parallelize_CPU Parallelize_CPU_BMUF Parallelize_GPU "
         "Parallelize_GPU_BMUF Parallelize_iDeep; "
         "caffe2.data_parallel_helpers: _AddBarrierToModelNets _AddDynamicMemoryOptimization _AddGradientOperators "
-        "_AllReduce _AllReduceBlobs _AllReduceBlobsSingleHost _AnalyzeOperators _Broadcast _BroadcastComputedParams "
-        "_BroadcastComputedParamsSingleHost _ComputeBlobsToSync _DEFAULT_BARRIER_NET_TIMEOUT_SEC "
+        "_AllReduce _AllReduceBlobs _AllReduceBlobsDistributed _AllReduceBlobsSingleHost _AnalyzeOperators _Broadcast "
+        "_BroadcastComputedParams _BroadcastComputedParamsDistributed _BroadcastComputedParamsSingleHost "
+        "_ComputeBlobsToSync _CreateBarrierNet _CreateOrCloneCommonWorld _DEFAULT_BARRIER_NET_TIMEOUT_SEC "
         "_DEFAULT_TIMEOUT_SEC _ForEachDevice _GetReverseOrderedGrads _GroupByDevice _InferBlobDevice _IsGPUBlob "
-        "_IsIDEEPBlob _OptimizeGradientMemorySimple _RunComparison _SyncAllParams _SyncAllParamsSingleHost "
-        "_ValidateParams AddDistributedBlobSync log",
+        "_IsIDEEPBlob _OptimizeGradientMemorySimple _RunComparison _SyncAllParams _SyncAllParamsDistributed "
+        "_SyncAllParamsSingleHost _ValidateParams AddDistributedBlobSync CollectivesConcurrencyControl log",
     ),
     "python.dataio": (
         "Readers and writers of records, and pipes.",

@@ -284,6 +284,37 @@ def test_the_barrier_is_the_first_net():
     assert exchanged(model._barrier_init_net) == [("CreateCommonWorld", ["store"], ["net_barrier_cw"])]
 
 
+def test_common_worlds_by_hand():
+    """As in Caffe2's own functions: each slot has a common world, and its users wait for one another."""
+    model = model_helper.ModelHelper("net")
+    control = data_parallel_model.CollectivesConcurrencyControl("allreduce", 2, model.param_init_net, HOSTS)
+    found = [tuple(map(str, control.get_control_and_context(blob))) for blob in "abcde"]
+    assert found == [
+        ("allreduce_0_cw", "None"),
+        ("allreduce_1_cw", "None"),
+        ("allreduce_0_cw", "a"),
+        ("allreduce_1_cw", "b"),
+        ("allreduce_0_cw", "c"),
+    ]
+    data_parallel_model._CreateOrCloneCommonWorld(model.param_init_net, "slow_cw", HOSTS, "slow", 60)
+    assert exchanged(model.param_init_net) == [
+        ("CreateCommonWorld", ["store"], ["allreduce_0_cw"]),
+        ("CloneCommonWorld", ["allreduce_0_cw"], ["allreduce_1_cw"]),
+        ("CreateCommonWorld", ["store"], ["slow_cw"]),
+    ]
+    assert model.param_init_net.Proto().op[2].name == "slow"
+    with pytest.raises(NetError, match="rendezvous must be of two processes or more"):
+        data_parallel_model._AllReduceBlobsDistributed(
+            ["a"], [0], model, model.net, {**HOSTS, "num_shards": 1, "shard_id": 0}, 2
+        )
+
+
+def test_a_model_of_one_process_has_no_common_worlds():
+    model = by_parallelize([0, 1])
+    with pytest.raises(NetError, match="model 'net' was parallelized without this rendezvous"):
+        data_parallel_model._AllReduceBlobsDistributed(["fc_w"], [0, 1], model, model.net, HOSTS, 2)
+
+
 def test_operators_between_hosts_need_workers():
     model = over_hosts()
     model.net.Proto().num_workers = 1

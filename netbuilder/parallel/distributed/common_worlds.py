@@ -19,6 +19,7 @@ from netbuilder.proto.arguments import arguments, make_device_option, make_op, s
 from netbuilder.runtime import Workspace
 
 __all__ = [
+    "COLLECTIVE_SECONDS",
     "EXTRA_WORKERS",
     "WORLD_MAKERS",
     "ProcessRequest",
@@ -30,6 +31,7 @@ __all__ = [
     "makers_of",
     "process_link",
     "reassign_worlds",
+    "world_maker",
 ]
 
 EXTRA_WORKERS = 8
@@ -79,22 +81,23 @@ class ProcessRequest:
     def creators(self, world: World) -> list[OperatorDef]:
         """Return the operators that make the common worlds; the first one of a kind makes it, and others clone it."""
         first, *others = world.common
-        ops = [self._creator(first, COLLECTIVE_SECONDS)]
+        ops = [world_maker(self.rendezvous, first, COLLECTIVE_SECONDS)]
         ops += [make_op("CloneCommonWorld", [first], [blob], device_option=_HOST) for blob in others]
-        return [*ops, self._creator(world.barrier, self.barrier_seconds)]
+        return [*ops, world_maker(self.rendezvous, world.barrier, self.barrier_seconds)]
 
-    def _creator(self, blob: str, seconds: float) -> OperatorDef:
-        found = self.rendezvous
-        handler = [str(found.kv_handler)] if isinstance(found.kv_handler, str) else []
-        options: dict[str, Any] = {
-            "name": f"{found.run_id}/{blob}" if found.run_id else blob,  # unlike that of another run
-            "size": found.num_shards,
-            "rank": found.shard_id,
-            "timeout_ms": _milliseconds(seconds),
-        }
-        op = make_op("CreateCommonWorld", handler, [blob], device_option=_HOST, **options)
-        op.engine = found.engine
-        return op
+
+def world_maker(found: Rendezvous, blob: str, seconds: float) -> OperatorDef:
+    """Return the operator that makes a common world of the processes of a rendezvous, with a time limit."""
+    handler = [str(found.kv_handler)] if isinstance(found.kv_handler, str) else []
+    options: dict[str, Any] = {
+        "name": f"{found.run_id}/{blob}" if found.run_id else blob,  # unlike that of another run
+        "size": found.num_shards,
+        "rank": found.shard_id,
+        "timeout_ms": _milliseconds(seconds),
+    }
+    op = make_op("CreateCommonWorld", handler, [blob], device_option=_HOST, **options)
+    op.engine = found.engine
+    return op
 
 
 def process_link(

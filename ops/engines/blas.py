@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import functools
 import threading
+from collections.abc import Callable
 from typing import Any
 
 from netbuilder.data.forking import after_fork, held_over_fork
@@ -16,13 +17,28 @@ __all__ = ["limit_threads", "release_threads"]
 
 
 @functools.cache
-def _libraries() -> list[Any]:
-    """Return the BLAS libraries of the process; none without threadpoolctl, so that nothing is limited."""
+def _libraries() -> list[tuple[Any, Callable[[], int | None]]]:
+    """Return the BLAS libraries of the process, each with the function that returns its number of threads.
+
+    There are none without threadpoolctl, so that nothing is limited.
+    """
     try:
         from threadpoolctl import ThreadpoolController
     except ModuleNotFoundError:
         return []
-    return list(ThreadpoolController().select(user_api="blas").lib_controllers)
+    found = ThreadpoolController().select(user_api="blas").lib_controllers
+    return [(library, _thread_count(library)) for library in found]
+
+
+def _thread_count(library: Any) -> Callable[[], int | None]:
+    """Return the function of OpenBLAS itself, which each run calls: threadpoolctl takes ten times as long to find it."""
+    if library.internal_api == "openblas" and library.threading_layer == "pthreads":
+        for symbol in library.check_symbols:
+            function: Callable[[], int] | None = getattr(library.dynlib, symbol, None)
+            if function is not None and "get_num_threads" in symbol:
+                return function
+    count: Callable[[], int | None] = library.get_num_threads
+    return count
 
 
 class _ThreadLimit:
@@ -37,8 +53,8 @@ class _ThreadLimit:
     def acquire(self, threads: int) -> None:
         with self.lock:
             self.users += 1
-            for library in _libraries():
-                found = library.get_num_threads()
+            for library, thread_count in _libraries():
+                found = thread_count()
                 if found is not None and found > threads:
                     self.before.append((library, found))
                     library.set_num_threads(threads)

@@ -273,12 +273,15 @@ class Plan:
             return
         if self._before[0] is not None:
             self._before[0]()
-        with np.errstate(all="ignore"):  # inf/NaN are legal results; EnforceFinite and friends detect them
-            run_in_order(self._calls, self._located)
+        _run_quietly(self._calls, self._located)
 
     def _located(self, index: int, error: BaseException, thread: str = "") -> BaseException:
         extra = f", in thread {thread!r}" if thread else ""
         return step_failed(self._net.name, self.steps[index], error, extra)
+
+
+# Infinities and NaN are legal results; EnforceFinite and friends detect them. The decorator is faster than a block.
+_run_quietly = np.errstate(all="ignore")(run_in_order)
 
 
 def _owner(blob: Blob) -> Any:

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Sequence
+from functools import partial
 from typing import Any
 
 import numpy as np
@@ -217,8 +218,7 @@ def _small_dw(op: Any, x: TensorSpec, w: TensorSpec) -> Any:
 
 
 def _dot(a: Any, b: Any, y: Any) -> Call:
-    result, dot = y.reshape(a.shape[0], b.shape[1]), np.dot
-    return lambda: dot(a, b, result)
+    return partial(np.dot, a, b, y.reshape(a.shape[0], b.shape[1]))
 
 
 def _fc_gradient(op: Any, ctx: PlanContext, x: TensorSpec, w: TensorSpec, dy: TensorSpec) -> Prepared | None:
@@ -264,10 +264,8 @@ def _column_sums(rows: int, columns: int) -> Any:
     def bind(inputs: Sequence[Any], outputs: Sequence[Any], scratch: Any) -> Call:
         dy, db = inputs[2].reshape(rows, columns), outputs[1]
         if rows * columns <= _SMALL_SUMS:
-            ones, dot = np.ones(rows, np.float32), np.dot
-            return lambda: dot(ones, dy, db)
-        add_up = np.add.reduce
-        return lambda: add_up(dy, 0, None, db)
+            return partial(np.dot, np.ones(rows, np.float32), dy, db)
+        return partial(np.add.reduce, dy, 0, None, db)
 
     return bind
 

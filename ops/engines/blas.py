@@ -31,11 +31,11 @@ def _libraries() -> list[tuple[Any, Callable[[], int | None]]]:
 
 
 def _thread_count(library: Any) -> Callable[[], int | None]:
-    """Return the function of OpenBLAS itself, which each run calls: threadpoolctl takes ten times as long to find it."""
+    """Return the function of OpenBLAS itself where there is one: threadpoolctl takes ten times as long in each run."""
     if library.internal_api == "openblas" and library.threading_layer == "pthreads":
         for symbol in library.check_symbols:
-            function: Callable[[], int] | None = getattr(library.dynlib, symbol, None)
-            if function is not None and "get_num_threads" in symbol:
+            if "get_num_threads" in symbol and hasattr(library.dynlib, symbol):
+                function: Callable[[], int] = getattr(library.dynlib, symbol)
                 return function
     count: Callable[[], int | None] = library.get_num_threads
     return count

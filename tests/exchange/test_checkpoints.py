@@ -118,6 +118,23 @@ def test_resumed_training_equals_uninterrupted_bit_by_bit(optimizer, tmp_path):
     assert resumed.drawn() == whole.drawn() == (3, 2 * STEPS)
 
 
+@pytest.mark.parametrize("options", [{"dynamic_memory_management": True}, {"memory_budget": 0.95}])
+def test_a_resumed_net_keeps_only_what_it_kept(options, tmp_path):
+    """What can be fetched is stored with the net: saving and loading neither need nor keep any other blob."""
+    want = Training().run(*range(2 * STEPS))
+    saved = Training(**options).run(*range(STEPS))
+    planned = parallel.planned_step(saved.model, saved.workspace).values
+    saved.save(tmp_path / "c")
+    assert parallel.planned_step(saved.model, saved.workspace).values == planned
+    resumed = Training(seed=99, **options)
+    resumed.load(tmp_path / "c")
+    resumed.run(*range(STEPS, 2 * STEPS))
+    assert_equal(resumed.checkpointed(), want.checkpointed())
+    assert parallel.planned_step(resumed.model, resumed.workspace).values == planned
+    with pytest.raises(BlobError, match="'cpu_0/relu' is not observable"):
+        resumed.workspace.fetch("cpu_0/relu")
+
+
 def test_saving_changes_nothing(tmp_path):
     whole, saved = Training(), Training()
     for step in range(STEPS):

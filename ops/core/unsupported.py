@@ -15,10 +15,6 @@ GROUPS: tuple[tuple[str, str], ...] = (
         "VideoInput",
     ),
     (
-        "stores are not in this version",
-        "FileStoreHandlerCreate StoreAdd StoreGet StoreSet StoreWait",
-    ),
-    (
         "NCCLAllreduce sums over the GPUs of one host, ReduceScatter over processes",
         "NCCLReduceScatter",
     ),

@@ -32,6 +32,11 @@ def test_the_table_in_small_form(model):
         ({"dtype": "bfloat16"}, ["GRU", "combined BN"], set(METHODS)),
         ({"memory_budget": "0.95"}, ["embedding inside", "LSTM", "combined BN"], set(METHODS)),
         ({"shared_model": True}, ["embedding outside", "LSTM", "attention"], {"Parallelize", "DataParallel"}),
+        (
+            {"dtype": "bfloat16", "memory_budget": "0.95", "shared_model": True},
+            ["embedding inside", "combined BN"],
+            {"Parallelize", "DataParallel"},
+        ),
     ],
 )
 def test_options_in_small_form(options, models, methods):

@@ -16,7 +16,7 @@ from netbuilder.ops.core.instructions import describe, located, run_in_order
 from netbuilder.ops.core.operator import TensorSpec
 from netbuilder.ops.core.operator_event import OnOperator
 from netbuilder.ops.engines import blas
-from netbuilder.ops.engines.arrays import aligned_empty
+from netbuilder.ops.engines.arrays import aligned_empty, trim_heap
 from netbuilder.ops.engines.engine import find_engine, library_engines
 from netbuilder.ops.engines.layouts import HOST, Location
 from netbuilder.ops.engines.open_choice import OpenChoice
@@ -35,7 +35,7 @@ from netbuilder.runtime.plan.schedule import dependencies
 from netbuilder.runtime.plan.split_kernels import SplitCall
 from netbuilder.runtime.plan.subgraph_segment import compile_subgraph
 from netbuilder.runtime.plan.values import Step
-from netbuilder.runtime.values.arena import Arena, give_back_freed
+from netbuilder.runtime.values.arena import Arena
 from netbuilder.runtime.values.blob import Blob, Generation
 from netbuilder.runtime.values.buffer_ring import BufferRing, bind_each_buffer
 
@@ -316,7 +316,7 @@ def make_plan(
     with loading, collection_paused():
         made = _make_plan(net, generation, start, options, make_blob, arena)
     if made is not None and made.memory.nbytes >= _LARGE_PLAN:
-        give_back_freed()
+        trim_heap()
     return made
 
 

@@ -9,7 +9,6 @@ being bound anew.
 from __future__ import annotations
 
 import contextlib
-import ctypes
 import mmap
 import weakref
 from collections.abc import Iterator
@@ -21,7 +20,7 @@ from netbuilder.data.forking import new_lock
 from netbuilder.ops.core.given_numbers import machine_memory
 from netbuilder.ops.engines.arrays import aligned_empty, aligned_zeros
 
-__all__ = ["Arena", "give_back_freed"]
+__all__ = ["Arena"]
 
 Array = Any
 
@@ -120,9 +119,3 @@ class Arena:
         """End the run that has the arena."""
         if self._lock.locked():  # it is free already in a process that was forked during the run
             self._lock.release()
-
-
-def give_back_freed() -> None:
-    """Give memory that the C library keeps after it was freed back to the system; does nothing but with glibc."""
-    with contextlib.suppress(OSError, AttributeError, TypeError):  # another C library, or none that can be loaded
-        ctypes.CDLL(None).malloc_trim(0)

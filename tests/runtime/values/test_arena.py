@@ -164,11 +164,11 @@ def test_freed_memory_is_given_back():
     code = """
 import numpy as np
 from netbuilder.runtime.profile.memory import resident
-from netbuilder.runtime.values.arena import give_back_freed
+from netbuilder.ops.engines.arrays import trim_heap
 blocks = [np.ones(64 << 10, np.uint8) for _ in range(1000)]
 del blocks[:-1]  # the last one keeps the C library from giving back the rest
 before = resident()
-give_back_freed()
+trim_heap()
 print(before - resident())
 """
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)

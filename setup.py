@@ -107,6 +107,7 @@ setup(
             "netbuilder-seq2seq = netbuilder.tools.seq2seq:main",
             "netbuilder-prove = netbuilder.tools.prove:main",
             "netbuilder-check = netbuilder.tools.check:main",
+            "netbuilder-launch = netbuilder.tools.launch:main",
             "netbuilder-compare = netbuilder.tools.compare:main",
         ]
     },

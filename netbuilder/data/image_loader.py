@@ -36,11 +36,19 @@ _RECORDS_AT_ONCE = 32  # images whose records a thread reads before it decodes a
 
 @renamed_arguments(wanted="requested")
 def decoding_threads(requested: int | None = None) -> int:
-    """Return the number of decoding threads: ``requested``, or one for each core this process may use, 16 at most.
+    """Return the number of decoding threads: ``requested``, or a default.
+
+    It is NETBUILDER_DECODING_THREADS, which netbuilder-launch sets, or one for each core this process may use, 16 at
+    most.
 
     Raises:
         NetError: the number is out of range.
     """
+    text = os.environ.get("NETBUILDER_DECODING_THREADS", "")
+    if requested is None and text:
+        if not text.isdecimal():
+            raise NetError(f"NETBUILDER_DECODING_THREADS must be a whole number, got {text!r}")
+        requested = int(text)
     if requested is None:
         cores = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
         return min(cores, 16)

@@ -12,9 +12,8 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from netbuilder.graph.blob import blob_name
+from netbuilder.ops.engines.launchers import ENGINE, Place, job_store, place_in
 from netbuilder.ops.engines.stores import Store, TcpStore, TcpStoreServer, open_store
-from netbuilder.parallel.distributed import environment as variables
-from netbuilder.parallel.distributed.environment import Place, place_in
 from netbuilder.proto import DistributedError, NetError
 from netbuilder.runtime import Workspace
 
@@ -155,9 +154,9 @@ class Rendezvous:
         environment = os.environ if environment is None else environment
         place = place_in(environment)
         by_torchrun = place.launcher == "torchrun"
-        engine = engine or environment.get(variables.ENGINE) or ("NCCL" if by_torchrun else "MPI")
+        engine = engine or environment.get(ENGINE) or ("NCCL" if by_torchrun else "MPI")
         if store is None and place.size > 1:
-            store = _store_by_torchrun(environment, place) if by_torchrun else _launchers_store(environment)
+            store = _store_by_torchrun(environment, place) if by_torchrun else job_store(environment)
         return cls(
             place.size,
             place.rank,
@@ -227,20 +226,6 @@ def _is_whole(value: Any) -> bool:
 
 def _listed(names: Sequence[str]) -> str:
     return ", ".join(map(repr, names))
-
-
-def _launchers_store(environment: Mapping[str, str]) -> Store | None:
-    """Return the store of netbuilder-launch; None without one."""
-    address = environment.get(variables.STORE)
-    if not address:
-        return None
-    secret = environment.get(variables.SECRET, "")
-    try:
-        return open_store(address, secret=bytes.fromhex(secret))
-    except ValueError as error:
-        if isinstance(error, NetError):
-            raise
-        raise NetError(f"{variables.SECRET} in the environment must be hexadecimal digits: {error}") from None
 
 
 def _store_by_torchrun(environment: Mapping[str, str], place: Place) -> Store:

@@ -100,7 +100,7 @@ def test_launchers(name):
         ({"RANK": "0", "WORLD_SIZE": "two"}, "WORLD_SIZE in the environment must be a whole number, got 'two'"),
         ({"RANK": "2", "WORLD_SIZE": "2"}, r"RANK=2 in the environment, set by torchrun, must lie in \[0, 2\)"),
         ({"RANK": "0", "WORLD_SIZE": "2"}, "but MASTER_ADDR or MASTER_PORT is not; set them"),
-        ({"NETBUILDER_RANK": "0", "NETBUILDER_WORLD_SIZE": "2", "NETBUILDER_STORE": "tcp://h:1",
+        ({"NETBUILDER_RANK": "0", "NETBUILDER_WORLD_SIZE": "2", "NETBUILDER_STORE": "h:1",
           "NETBUILDER_STORE_SECRET": "xyz"}, "NETBUILDER_STORE_SECRET in the environment must be hexadecimal digits"),
         ({"NETBUILDER_RANK": "0", "NETBUILDER_WORLD_SIZE": "2", "NETBUILDER_ENGINE": "TCP"}, "engine must be 'MPI' or"),
     ],
@@ -116,7 +116,7 @@ def test_the_store_of_netbuilder_launch():
         "NETBUILDER_RANK": "0",
         "NETBUILDER_WORLD_SIZE": "2",
         "NETBUILDER_RUN_ID": "r",
-        "NETBUILDER_STORE": f"tcp://127.0.0.1:{server.port}",
+        "NETBUILDER_STORE": f"127.0.0.1:{server.port}",
         "NETBUILDER_STORE_SECRET": server.secret.hex(),
         "NETBUILDER_ENGINE": "NCCL",
     }

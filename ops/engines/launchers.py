@@ -1,4 +1,4 @@
-"""Rank and number of processes, as launchers state them in the environment."""
+"""Rank and number of processes, and the store of their run, as launchers state them in the environment."""
 
 from __future__ import annotations
 
@@ -6,10 +6,26 @@ import re
 from collections.abc import Mapping
 from dataclasses import dataclass
 
-from netbuilder.proto import NetError
+from netbuilder.ops.engines.stores.store import Store
+from netbuilder.ops.engines.stores.tcp import TcpStore
+from netbuilder.proto.errors import NetError
 
-__all__ = ["ATTEMPT", "ENGINE", "LOCAL_RANK", "LOCAL_SIZE", "RANK", "RUN_ID", "SECRET", "STORE", "WORLD_SIZE"]
-__all__ += ["Place", "place_in"]
+__all__ = [
+    "ATTEMPT",
+    "ENGINE",
+    "LOCAL_RANK",
+    "LOCAL_SIZE",
+    "RANK",
+    "RUN_ID",
+    "SECRET",
+    "STOPPING",
+    "STORE",
+    "WORLD_SIZE",
+    "Place",
+    "job_store",
+    "place_in",
+    "place_variables",
+]
 
 RANK = "NETBUILDER_RANK"
 WORLD_SIZE = "NETBUILDER_WORLD_SIZE"
@@ -18,11 +34,16 @@ LOCAL_SIZE = "NETBUILDER_LOCAL_SIZE"
 RUN_ID = "NETBUILDER_RUN_ID"
 ENGINE = "NETBUILDER_ENGINE"
 STORE = "NETBUILDER_STORE"
-"""Address of the store, as ``open_store`` takes it."""
+"""Host and port of the store of netbuilder-launch: HOST:PORT."""
 SECRET = "NETBUILDER_STORE_SECRET"
 """What a store over TCP asks for, in hexadecimal digits."""
 ATTEMPT = "NETBUILDER_ATTEMPT"
 """How often the job has been started before: 0 at first."""
+
+_CONNECT_TIMEOUT = 5.0  # seconds; the store was there before the processes were started
+
+STOPPING = "job/stopping"
+"""Key in the store of netbuilder-launch that is there once all processes are to end, with the signal and the time."""
 
 
 @dataclass(frozen=True)
@@ -120,6 +141,15 @@ _LAUNCHERS = (
 )
 
 
+def place_variables() -> set[str]:
+    """Return the names of all variables by which launchers state a place."""
+    return {
+        name
+        for launcher in _LAUNCHERS
+        for name in (launcher.rank, launcher.size, launcher.local_rank, launcher.local_size)
+    }
+
+
 def place_in(environment: Mapping[str, str]) -> Place:
     """Return the place that a launcher's variables state; without any, this is the only process.
 
@@ -143,3 +173,23 @@ def _started_by(launcher: _Launcher, environment: Mapping[str, str]) -> bool:
     if launcher.rank == "SLURM_PROCID":
         return launcher.rank in environment and launcher.size in environment
     return launcher.rank in environment
+
+
+def job_store(environment: Mapping[str, str]) -> Store | None:
+    """Return the store that netbuilder-launch serves, without a prefix; None if it has not started this process.
+
+    Raises:
+        NetError: a variable is wrong.
+        DistributedError: the store does not answer: the launcher has ended.
+    """
+    address = environment.get(STORE)
+    if not address:
+        return None
+    host, _, port = address.rpartition(":")
+    if not host or not port.isdecimal():
+        raise NetError(f"{STORE} in the environment must be HOST:PORT, got {address!r}")
+    try:
+        secret = bytes.fromhex(environment.get(SECRET, ""))
+    except ValueError as error:
+        raise NetError(f"{SECRET} in the environment must be hexadecimal digits: {error}") from None
+    return TcpStore(host, int(port), secret=secret, connect_timeout=_CONNECT_TIMEOUT)

@@ -1,0 +1,418 @@
+"""Starting the processes of a job on one node or several, and ending all of them when one fails."""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import os
+import secrets
+import shlex
+import signal
+import socket
+import subprocess
+import sys
+import tempfile
+import threading
+import time
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+from netbuilder.ops.engines import launchers
+from netbuilder.ops.engines.stores import Store, TcpStore, TcpStoreServer
+from netbuilder.parallel.distributed.installed_mpi import InstalledMpi, installed_mpi
+from netbuilder.proto import DeviceError, DistributedError, NetError, StoreTimeoutError
+from netbuilder.proto.errors import counted
+
+__all__ = ["Job", "launch"]
+
+_PORT = 29400
+_AFTER_FAILURE = 3.0  # seconds that the other ranks have to end after one has failed
+_AFTER_GRACE = 3.0  # seconds after which processes that should have been killed are killed from here
+_PAUSE = 0.05  # seconds between two looks at processes
+_NODE_SILENCE = 20.0  # seconds without a sign of a node, after which it counts as lost
+
+
+@dataclass(frozen=True)
+class Job:
+    """A program, and how many processes run it where.
+
+    Args:
+        command: the program with its arguments, such as ["python", "train.py"].
+        processes: number of processes on each node.
+        hosts: names or addresses of the nodes, the same list on all of them; empty: this node alone.
+        node_rank: which of the hosts this one is, from 0 on.
+        engine: "MPI" or "NCCL"; None: "MPI" if mpi4py finds an MPI library, otherwise "NCCL".
+        port: port of the store on the first host; used with several hosts only.
+        secret: what the store asks for; with several hosts all must give the same one. None: random.
+        threads: number of threads of each process; None: the cores of the node divided by its processes.
+        pin: give each process cores of its own.
+        prefix: of "stdout" and "stderr", the streams whose lines begin with the rank.
+        only_first: leave out the standard output of ranks other than 0.
+        grace: seconds that processes have to end after a signal before they are killed.
+        restarts: how often to start the job again after a failure.
+        start_timeout: seconds to wait for the other nodes.
+        run_id: text that other runs do not have; None: random.
+
+    Raises:
+        NetError: a value is out of range.
+    """
+
+    command: Sequence[str]
+    processes: int = 1
+    hosts: Sequence[str] = ()
+    node_rank: int = 0
+    engine: str | None = None
+    port: int = _PORT
+    secret: bytes | None = field(default=None, repr=False)
+    threads: int | None = None
+    pin: bool = False
+    prefix: Sequence[str] = ("stderr",)
+    only_first: bool = False
+    grace: float = 30.0
+    restarts: int = 0
+    start_timeout: float = 60.0
+    run_id: str | None = None
+
+    def __post_init__(self) -> None:
+        for name, least in (("processes", 1), ("restarts", 0)):
+            value = getattr(self, name)
+            if not isinstance(value, int) or value < least:
+                raise NetError(f"launch: {name} must be a whole number, {least} or more, got {value!r}")
+        if not self.command:
+            raise NetError("launch: command must name a program, got none")
+        if not 0 <= self.node_rank < self.nodes:
+            raise NetError(f"launch: node_rank must lie in [0, {self.nodes}), got {self.node_rank}")
+        if len(set(self.hosts)) < len(self.hosts):
+            raise NetError(f"launch: each host may be given once, got {list(self.hosts)}; processes= is for each node")
+        if self.nodes > 1 and not self.secret:
+            raise NetError(
+                f"launch: {self.nodes} hosts need a secret, the same on all of them, by which they know one another; "
+                "write one into a file that only you can read"
+            )
+        if self.engine not in (None, "MPI", "NCCL"):
+            raise NetError(f"launch: engine must be 'MPI' or 'NCCL', got {self.engine!r}")
+        if self.pin and self.processes > len(os.sched_getaffinity(0)):
+            raise NetError(
+                f"launch: {self.processes} processes cannot have cores of their own on "
+                f"{counted(len(os.sched_getaffinity(0)), 'core')}; start fewer, or do not pin them"
+            )
+
+    @property
+    def nodes(self) -> int:
+        """Number of nodes."""
+        return max(1, len(self.hosts))
+
+    @property
+    def size(self) -> int:
+        """Number of processes on all nodes."""
+        return self.nodes * self.processes
+
+
+def launch(job: Job) -> int:
+    """Run a job to its end, and return its exit status: 0, or that of the first process that failed.
+
+    A process that fails ends the job: the others get SIGTERM and a few seconds. SIGINT, SIGTERM and SIGHUP are passed
+    on to all processes on all nodes, which have ``job.grace`` seconds. It must be called from the main thread.
+
+    Raises:
+        DeviceError: the engine's library is missing.
+        DistributedError: the other nodes do not answer.
+    """
+    mpi = _mpi(job)
+    if job.node_rank == 0:
+        _warn(job, mpi)
+    with _store(job) as (address, secret, store), _signals() as signals:
+        variables = {
+            launchers.STORE: address,
+            launchers.SECRET: secret.hex(),
+            launchers.ENGINE: "MPI" if mpi else "NCCL",
+            "PYTHONFAULTHANDLER": "1",
+            "PYTHONUNBUFFERED": "1",
+        }
+        node = _Node(job, mpi, store, signals, _inherited() | variables)
+        node.meet()
+        attempt = 0
+        while (status := node.attempt(attempt)) and attempt < job.restarts and not signals:
+            attempt += 1
+            if job.node_rank == 0:
+                _say(f"starting the job again, {attempt} of {counted(job.restarts, 'restart')}")
+        return status
+
+
+class _Node:
+    """What the launcher of one node does."""
+
+    def __init__(
+        self, job: Job, mpi: InstalledMpi | None, store: Store, signals: list[int], environment: dict[str, str]
+    ) -> None:
+        self.job, self.mpi, self.store, self.signals, self.environment = job, mpi, store, signals, environment
+        self.first = job.node_rank == 0
+        if job.run_id is None and self.first:
+            store.set("run_id", secrets.token_hex(6).encode())
+        self._stop_sent: int | None = None
+
+    def meet(self) -> None:
+        """Wait for the launchers of the other nodes."""
+        self.store.set(f"node/{self.job.node_rank}", socket.gethostname().encode())
+        try:
+            self.store.wait([f"node/{rank}" for rank in range(self.job.nodes)], self.job.start_timeout)
+        except StoreTimeoutError:
+            missing = [
+                f"{rank} ({host})"
+                for rank, host in enumerate(self.job.hosts)
+                if self.store.peek(f"node/{rank}") is None
+            ]
+            raise DistributedError(
+                f"nodes {', '.join(missing)} have not started within {self.job.start_timeout:g} s; run the same "
+                "command there with their --node-rank"
+            ) from None
+        given = self.job.run_id
+        self.environment[launchers.RUN_ID] = given if given is not None else self.store.get("run_id", 10).decode()
+
+    def attempt(self, number: int) -> int:
+        """Run the job once; return its status."""
+        self.environment[launchers.ATTEMPT] = str(number)
+        store = self.store.with_prefix(str(number))
+        if self.first:
+            self.store.delete(launchers.STOPPING)
+            store.set("start", b"")
+        store.wait(["start"], 60)
+        self._stop_sent = None
+        begin = time.monotonic()
+        status = self._run(store)
+        store.set(f"node_ended/{self.job.node_rank}", str(status).encode())
+        if self.first:
+            status = self._judge(store, status, time.monotonic() - begin)
+            store.set("outcome", str(status).encode())
+            for rank in range(1, self.job.nodes):  # they read it before the store goes
+                with contextlib.suppress(StoreTimeoutError):
+                    store.get(f"node_read/{rank}", 10)
+            return status
+        status = int(store.get("outcome", self.job.grace + _NODE_SILENCE))
+        store.set(f"node_read/{self.job.node_rank}", b"")
+        return status
+
+    def _run(self, store: Store) -> int:
+        if self.mpi is None:
+            return self._watch(store, [self._start(_rank_command(self.job), self._place(i)) for i in self._local()])
+        if self.job.nodes == 1:
+            command = [*self.mpi.command(self.job.processes), *_rank_command(self.job)]
+            return self._watch(store, [self._start(command, self.mpi.environment())])
+        with tempfile.TemporaryDirectory(prefix="netbuilder-launch-") as folder:
+            started = []
+            if self.first:
+                command = [*self.mpi.on_hosts(self.job.hosts, self.job.processes, _agent_file(folder))]
+                started.append(self._start([*command, *_rank_command(self.job)], self.mpi.environment()))
+            text = self._agents_command(store, started)
+            if text is not None:
+                started.append(self._start(["/bin/sh", "-c", text], {}, cwd="/"))
+            return self._watch(store, started)
+
+    def _agents_command(self, store: Store, started: list[subprocess.Popen[bytes]]) -> str | None:
+        """Return the command that mpiexec on the first node runs on this one; None if it has failed before."""
+        end = time.monotonic() + self.job.start_timeout
+        while time.monotonic() < end and not any(process.poll() for process in started) and not self.signals:
+            with contextlib.suppress(StoreTimeoutError):
+                return store.get(f"command/{self.job.hosts[self.job.node_rank]}", 0.2).decode()
+            if store.peek("outcome") is not None:
+                break
+        return None
+
+    def _local(self) -> range:
+        return range(self.job.processes)
+
+    def _place(self, local_rank: int) -> dict[str, str]:
+        job = self.job
+        return {
+            launchers.RANK: str(job.node_rank * job.processes + local_rank),
+            launchers.WORLD_SIZE: str(job.size),
+            launchers.LOCAL_RANK: str(local_rank),
+            launchers.LOCAL_SIZE: str(job.processes),
+        }
+
+    def _start(self, command: Sequence[str], more: dict[str, str], cwd: str | None = None) -> subprocess.Popen[bytes]:
+        terminal = sys.stdin is None or sys.stdin.closed or sys.stdin.isatty()
+        return subprocess.Popen(
+            command,
+            env=self.environment | more,
+            stdin=subprocess.DEVNULL if terminal else None,  # another session may not read from the terminal
+            start_new_session=True,  # Ctrl-C comes here, and is passed on from here
+            cwd=cwd,
+        )
+
+    def _watch(self, store: Store, processes: list[subprocess.Popen[bytes]]) -> int:
+        """Wait for the processes of this node, pass signals on, and end all when one fails; return the first status."""
+        failed, kill_at, killed = 0, float("inf"), False
+        while None in [process.poll() for process in processes]:
+            if self.signals:
+                grace = self.job.grace if len(self.signals) == 1 else 0.0
+                if self._stop_sent != len(self.signals):
+                    self._stop(self.signals[0], grace)
+                    kill_at = time.monotonic() + grace + _AFTER_GRACE
+            failed = failed or next((p.returncode for p in processes if p.returncode), 0)
+            if (failed or self._other_node_failed(store)) and kill_at == float("inf"):
+                self._stop(signal.SIGTERM, _AFTER_FAILURE)
+                kill_at = time.monotonic() + _AFTER_FAILURE + _AFTER_GRACE
+            if time.monotonic() > kill_at:
+                _kill(processes, signal.SIGKILL if killed else signal.SIGTERM)
+                killed, kill_at = True, time.monotonic() + 1
+            time.sleep(_PAUSE)
+        return failed or next((p.returncode for p in processes if p.returncode), 0)
+
+    def _other_node_failed(self, store: Store) -> bool:
+        return self.job.nodes > 1 and store.peek("failed") is not None
+
+    def _stop(self, number: int, grace: float) -> None:
+        """Let all ranks on all nodes get a signal."""
+        self._stop_sent = len(self.signals)
+        self.store.set(launchers.STOPPING, json.dumps({"signal": int(number), "grace": grace}).encode())
+
+    def _judge(self, store: Store, status: int, seconds: float) -> int:
+        """Return the status of the job, when this node's part has ended with ``status``; say what has failed."""
+        for rank in range(1, self.job.nodes):
+            wait = _AFTER_FAILURE + _NODE_SILENCE if status or self.signals else float(10**9)
+            try:
+                status = status or int(store.get(f"node_ended/{rank}", wait))
+            except StoreTimeoutError:
+                _say(f"node {rank} ({self.job.hosts[rank]}) does not say how it has ended")
+                status = status or 1
+        found = store.peek("failed")
+        if found is not None:
+            failure = json.loads(found)
+            _say(f"rank {failure['rank']} on {failure['host']} {_ended(failure['status'])}; all processes were ended")
+            return _status(failure["status"])
+        if status and self.signals:
+            _say(f"all processes have ended after {signal.Signals(self.signals[0]).name}")
+            return 128 + self.signals[0]
+        if status:
+            _say(f"mpiexec or a node has failed, with status {_status(status)} after {seconds:.1f} s")
+        return _status(status)
+
+
+def _mpi(job: Job) -> InstalledMpi | None:
+    """Return the MPI that the job uses; None: none.
+
+    Raises:
+        DeviceError: it is missing, or cannot do this.
+    """
+    if job.engine == "NCCL":
+        return None
+    try:
+        found = installed_mpi()
+    except DeviceError as error:
+        if job.engine == "MPI":
+            raise
+        _say(
+            f"{error}. The processes are started without MPI: they can exchange values by NCCL on GPUs, and nets on "
+            "CPUs cannot"
+        )
+        return None
+    if job.nodes > 1 and not found.starts_over_store:
+        raise DeviceError(
+            f"launch: several nodes need MPICH, and mpi4py loads {found.name}; pip install mpich in its place, or "
+            "start the program with that MPI's own mpiexec and a list of hosts, or with srun"
+        )
+    return found
+
+
+def _warn(job: Job, mpi: InstalledMpi | None) -> None:
+    cores = len(os.sched_getaffinity(0))
+    if job.processes > cores:
+        slower = "; MPICH keeps a core busy while it waits, so exchanges become many times slower" if mpi else ""
+        _say(
+            f"{counted(job.processes, 'process', 'processes')} on {counted(cores, 'core')}: they take turns{slower}. "
+            f"At most {cores} should run here"
+        )
+    if mpi is not None and mpi.note:
+        _say(mpi.note)
+
+
+@contextlib.contextmanager
+def _store(job: Job) -> Iterator[tuple[str, bytes, Store]]:
+    """Serve the store, or connect to that of the first node; yield its address, its secret, and a client."""
+    single = job.nodes == 1
+    secret = job.secret or secrets.token_bytes(32)
+    server = None
+    if job.node_rank == 0:
+        server = TcpStoreServer("127.0.0.1" if single else "", 0 if single else job.port, secret=secret)
+    host, port = ("127.0.0.1" if single else job.hosts[0]), (server.port if server is not None else job.port)
+    store: Store | None = None
+    try:
+        store = TcpStore("127.0.0.1" if server else host, port, secret=secret, connect_timeout=job.start_timeout)
+        yield f"{host}:{port}", secret, store
+    finally:
+        if store is not None:
+            store.close()
+        if server is not None:
+            server.close()
+
+
+@contextlib.contextmanager
+def _signals() -> Iterator[list[int]]:
+    """Collect the signals that end a job in place of ending this process; yield the list that they come into."""
+    if threading.current_thread() is not threading.main_thread():
+        raise NetError("launch must be called from the main thread, which gets the signals; start it as a process")
+    came: list[int] = []
+    numbers = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
+    before = [signal.signal(number, lambda number, frame: came.append(number)) for number in numbers]
+    try:
+        yield came
+    finally:
+        for number, handler in zip(numbers, before):
+            signal.signal(number, handler)
+
+
+def _inherited() -> dict[str, str]:
+    """Return the environment without the place of this process in another job."""
+    places = launchers.place_variables()
+    return {name: value for name, value in os.environ.items() if name not in places}
+
+
+def _rank_command(job: Job) -> list[str]:
+    options: dict[str, Any] = {
+        "prefix": list(job.prefix),
+        "only_first": job.only_first,
+        "grace": job.grace,
+        "threads": job.threads,
+        "pin": job.pin,
+    }
+    script = str(Path(__file__).with_name("rank_process.py"))
+    return [sys.executable, script, json.dumps(options), *job.command]
+
+
+def _agent_file(folder: str) -> str:
+    """Write the program that mpiexec calls to start something on another host; return its path."""
+    path = Path(folder) / "agent"
+    script = Path(__file__).with_name("node_agent.py")
+    path.write_text(f'#!/bin/sh\nexec {shlex.quote(sys.executable)} {shlex.quote(str(script))} "$@"\n')
+    path.chmod(0o700)
+    return str(path)
+
+
+def _kill(processes: Sequence[subprocess.Popen[bytes]], number: int) -> None:
+    for process in processes:
+        if process.poll() is None:
+            with contextlib.suppress(ProcessLookupError):
+                os.killpg(process.pid, number)
+
+
+def _status(status: int) -> int:
+    return status if status >= 0 else 128 - status
+
+
+def _ended(status: int) -> str:
+    number = -status if status < 0 else status - 128 if status > 128 else 0
+    try:
+        name = signal.Signals(number).name if number else ""
+    except ValueError:
+        name = ""
+    if not name:
+        return f"ended with status {status}"
+    hint = ", as the system does when memory runs out" if number == signal.SIGKILL else ""
+    return f"was ended by {name}{hint}"
+
+
+def _say(text: str) -> None:
+    print(f"netbuilder-launch: {text}", file=sys.stderr, flush=True)

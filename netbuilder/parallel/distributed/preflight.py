@@ -1,0 +1,251 @@
+"""Checks over a store, before the first step, that the processes of a run agree; one error on all of them if not."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import os
+import platform
+import socket
+import time
+import zlib
+from collections import defaultdict
+from collections.abc import Iterable, Mapping, Sequence
+from typing import Any
+
+import google.protobuf
+import numpy as np
+
+from netbuilder import __version__
+from netbuilder.ops.core.operator import TensorSpec
+from netbuilder.ops.engines.stores import Store
+from netbuilder.parallel.distributed.rendezvous import Rendezvous
+from netbuilder.proto import DistributedError, NetDef, NetError, OperatorDef, StoreTimeoutError
+from netbuilder.proto.errors import counted
+
+__all__ = ["fingerprint", "preflight"]
+
+_PAUSE = 0.02  # seconds between two looks at the store
+_IDENTITY = frozenset({"first_replica", "num_shards", "process_rank", "rank", "shard_id", "size", "world_size"})
+_REMEDIES = {
+    "num_shards": "start all processes with the same number",
+    "netbuilder": "install the same version everywhere",
+    "Python": "use the same version everywhere",
+    "NumPy": "install the same version everywhere",
+    "steps": "give all shards the same number of steps, or let the input repeat samples or leave some out",
+}
+
+
+def preflight(
+    rendezvous: Rendezvous,
+    facts: Mapping[str, Any] | None = None,
+    *,
+    nets: Sequence[NetDef] = (),
+    shapes: Mapping[str, TensorSpec] | None = None,
+    store: Store | None = None,
+    name: str = "start",
+    timeout: float = 10.0,
+) -> None:
+    """Return when all processes are there and agree; otherwise raise the same error on each of them.
+
+    They must have different shard ids and the same number of shards, versions, nets, shapes and facts.
+
+    Args:
+        rendezvous: of this process. With one shard nothing is checked.
+        facts: further values that must be equal, such as {"steps": 500}; JSON must be able to hold them.
+        nets: compared operator by operator, without what belongs to a rank.
+        shapes: of the nets' inputs, those of one process.
+        store: None: that of the rendezvous.
+        name: of this check; checks of one run need different names.
+        timeout: seconds to wait for processes that are missing.
+
+    Raises:
+        DistributedError: the processes disagree; the message says in what, and which shards have which value.
+        StoreTimeoutError: processes are missing; the message names their shard ids.
+        NetError: there is no store.
+    """
+    if rendezvous.num_shards == 1:
+        return
+    store = store if store is not None else rendezvous.shared_store()
+    if store is None:
+        raise NetError("preflight: the rendezvous has no store; give store=, or start with netbuilder-launch")
+    found = _Check(store.with_prefix(f"preflight/{name}"), rendezvous, timeout)
+    found.enter(_facts(rendezvous, facts or {}, nets, shapes or {}), [_operators(net) for net in nets])
+    found.judge(nets)
+
+
+def fingerprint(net: NetDef) -> str:
+    """Return a text that is the same for equal nets on all ranks.
+
+    The order of operators and arguments' values count; where operators were made (``debug_info``) and arguments that
+    number a process do not.
+    """
+    digest = hashlib.sha256()
+    for op in net.op:
+        digest.update(_operator_bytes(op))
+    digest.update("\0".join([*net.external_input, "", *net.external_output]).encode())
+    return digest.hexdigest()[:16]
+
+
+def _operator_bytes(op: OperatorDef) -> bytes:
+    copy = OperatorDef()
+    copy.CopyFrom(op)
+    copy.ClearField("debug_info")
+    kept = sorted((arg for arg in copy.arg if arg.name not in _IDENTITY), key=lambda arg: arg.name)
+    plain = [arg for arg in kept if not (arg.HasField("n") or arg.nets)]
+    parts = [arg.SerializeToString(deterministic=True) for arg in plain]
+    for arg in kept:
+        nets = [*([arg.n] if arg.HasField("n") else []), *arg.nets]
+        parts += [f"{arg.name} {fingerprint(net)}".encode() for net in nets]
+    copy.ClearField("arg")
+    return b"\0".join([copy.SerializeToString(deterministic=True), *parts])
+
+
+def _operators(net: NetDef) -> list[int]:
+    return [zlib.crc32(_operator_bytes(op)) for op in net.op]
+
+
+def _facts(
+    rendezvous: Rendezvous, facts: Mapping[str, Any], nets: Iterable[NetDef], shapes: Mapping[str, TensorSpec]
+) -> dict[str, Any]:
+    found: dict[str, Any] = {
+        "num_shards": rendezvous.num_shards,
+        "engine": rendezvous.engine,
+        "netbuilder": __version__,
+        "Python": ".".join(platform.python_version_tuple()[:2]),
+        "NumPy": np.__version__,
+        "protobuf": google.protobuf.__version__,
+    }
+    found.update({str(key): value for key, value in facts.items()})
+    for number, net in enumerate(nets):
+        found[f"net {number}"] = f"{fingerprint(net)}, {counted(len(net.op), 'operator')}"
+    for blob, spec in shapes.items():
+        found[f"input {blob!r}"] = f"{tuple(spec.shape)} {spec.dtype}"
+    return found
+
+
+class _Check:
+    """One check: a record of each process in the store, and a verdict, which the first to see a fault writes."""
+
+    def __init__(self, store: Store, rendezvous: Rendezvous, timeout: float) -> None:
+        self.store, self.shard, self.count, self.timeout = store, rendezvous.shard_id, rendezvous.num_shards, timeout
+        self._records: dict[int, dict[str, Any]] = {}
+        self._ticket = 0
+
+    def enter(self, facts: Mapping[str, Any], operators: Sequence[Sequence[int]]) -> None:
+        """Put the record of this process into the store."""
+        record = {"shard": self.shard, "where": f"{socket.gethostname()}, process {os.getpid()}", "facts": facts}
+        try:
+            text = json.dumps({**record, "operators": operators})
+        except (TypeError, ValueError) as error:
+            raise NetError(f"preflight: facts must be values that JSON can hold: {error}") from None
+        self._ticket = self.store.add("entered")
+        self.store.set(f"record/{self._ticket}", text.encode())
+
+    def judge(self, nets: Sequence[NetDef]) -> None:
+        """Wait for the others and compare."""
+        if self._ticket > self.count:
+            self._fail(
+                f"{self._ticket} processes have come, and num_shards is {self.count} for shard {self.shard}: too many "
+                "have been started, or the store holds what an earlier run has left; give each run its own run_id"
+            )
+        end = time.monotonic() + self.timeout
+        while True:
+            verdict = self.store.peek("verdict")
+            if verdict is not None:
+                raise DistributedError(verdict.decode())
+            self._read()
+            if problem := self._problem(nets):
+                self._fail(problem)
+            if len(self._records) >= self.count:
+                return self._pass_together(end)
+            if time.monotonic() > end:
+                self._fail_missing()
+            time.sleep(_PAUSE)
+
+    def _read(self) -> None:
+        for ticket in range(1, self.count + 1):
+            if ticket not in self._records and (text := self.store.peek(f"record/{ticket}")) is not None:
+                self._records[ticket] = json.loads(text)
+
+    def _problem(self, nets: Sequence[NetDef]) -> str:
+        records = [self._records[ticket] for ticket in sorted(self._records)]
+        by_shard = defaultdict(list)
+        for record in records:
+            by_shard[record["shard"]].append(record["where"])
+        for shard, places in sorted(by_shard.items()):
+            if len(places) > 1:
+                return (
+                    f"shard id {shard} is used {len(places)} times, by {' and by '.join(places)}; give each process "
+                    "its own shard_id, or each run its own run_id if an earlier one has left this in the store"
+                )
+        names = dict.fromkeys(name for record in records for name in record["facts"])
+        for name in names:
+            shards = defaultdict(list)
+            for record in records:
+                shards[json.dumps(record["facts"].get(name), sort_keys=True)].append(record["shard"])
+            if len(shards) > 1:
+                return self._difference(name, shards, records, nets)
+        return ""
+
+    def _difference(
+        self, name: str, shards: Mapping[str, list[int]], records: list[dict[str, Any]], nets: Sequence[NetDef]
+    ) -> str:
+        values = "; ".join(
+            f"{'shard' if len(found) == 1 else 'shards'} {', '.join(map(str, sorted(found)[:8]))}"
+            f"{' and more' if len(found) > 8 else ''}: {value}"
+            for value, found in shards.items()
+        )
+        text = f"the shards differ in {name}: {values}"
+        if name.startswith("net ") and name[4:].isdecimal():
+            return text + _first_difference(int(name[4:]), records, nets)
+        return f"{text}; {_REMEDIES.get(name, 'it must be the same on all')}"
+
+    def _fail(self, text: str) -> None:
+        """Raise the error, the same on all processes: that of the first one that failed."""
+        if self.store.add("judges") == 1:
+            self.store.set("verdict", f"preflight: {text}".encode())
+        raise DistributedError(self.store.get("verdict", 10).decode())
+
+    def _fail_missing(self) -> None:
+        there = {record["shard"] for record in self._records.values()}
+        missing = [str(shard) for shard in range(self.count) if shard not in there]
+        some = "shard" if len(missing) == 1 else "shards"
+        text = (
+            f"preflight: {some} {', '.join(missing[:16])}{' and more' if len(missing) > 16 else ''} of {self.count} "
+            f"did not come to {self.store} within {self.timeout:g} s; {len(there)} did. Were they started, with the "
+            "same run_id and store, and have they failed before?"
+        )
+        if self.store.add("judges") == 1:
+            self.store.set("verdict", text.encode())
+        raise StoreTimeoutError(self.store.get("verdict", 10).decode())
+
+    def _pass_together(self, end: float) -> None:
+        """Return when all have found that they agree, so that none goes on where another one fails."""
+        passed = self.store.add("passed")
+        while passed < self.count:
+            if (verdict := self.store.peek("verdict")) is not None:
+                raise DistributedError(verdict.decode())
+            if time.monotonic() > end + self.timeout:
+                self._fail(f"{passed} of {self.count} shards have finished the check within {self.timeout:g} s")
+            time.sleep(_PAUSE)
+            passed = int(self.store.peek("passed") or 0)
+
+
+def _first_difference(number: int, records: list[dict[str, Any]], nets: Sequence[NetDef]) -> str:
+    """Return where the nets of two shards begin to differ."""
+    lists = [record["operators"][number] for record in records if number < len(record["operators"])]
+    if len(lists) < len(records):
+        return "; build the same nets on all shards"
+    shortest = min(map(len, lists))
+    index = next((i for i in range(shortest) if len({ops[i] for ops in lists}) > 1), shortest)
+    if index == max(map(len, lists)):
+        return "; they differ in their external inputs or outputs"
+    net = nets[number]
+    if index >= len(net.op):
+        return f"; the first {counted(index, 'operator')} are equal, and only some shards have more"
+    op = net.op[index]
+    return (
+        f"; the first operator that differs is number {index}, here {op.type} of {list(op.output)}; build the nets "
+        "from the same arguments on all shards, and in the same order"
+    )

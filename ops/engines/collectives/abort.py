@@ -1,0 +1,113 @@
+"""The end of a job when one of its processes fails: an uncaught exception, or an exit with a status other than 0.
+
+A process that waits for another in MPI waits for ever if that one has failed and waits for it at the end of MPI.
+"""
+
+from __future__ import annotations
+
+import atexit
+import os
+import sys
+import threading
+import traceback
+import weakref
+from collections.abc import Callable
+from types import TracebackType
+from typing import Any, NoReturn
+
+from netbuilder.ops.engines.launchers import STORE
+
+__all__ = ["install"]
+
+_installed: _Hook | None = None
+
+
+def install(rank: int, size: int, abort: Callable[[int], Any]) -> None:
+    """End the whole job when this process fails, from now on.
+
+    An exception that nobody catches, in the main thread or another one, is printed with the rank, and so is
+    ``sys.exit`` with another status than 0; then ``abort`` is called. Under netbuilder-launch only this process ends:
+    the launcher ends the others, and after a signal it first lets them write their checkpoints.
+
+    Args:
+        rank: number of this process, for messages.
+        size: number of processes; with one, nothing is installed.
+        abort: ends all processes with an exit status, as MPI's Abort does. Installing again replaces it.
+    """
+    global _installed
+    if size == 1:
+        return
+    if _installed is not None:
+        _installed.rank, _installed.size, _installed.abort = rank, size, abort
+        return
+    _installed = _Hook(rank, size, abort)
+
+
+class _Exit(SystemExit):
+    """A SystemExit that there can be weak references to."""
+
+
+class _Hook:
+    """What takes the place of the interpreter's hooks; the earlier ones are called first."""
+
+    def __init__(self, rank: int, size: int, abort: Callable[[int], Any]) -> None:
+        self.rank, self.size, self.abort = rank, size, abort
+        self._process = os.getpid()
+        self._exit: weakref.ref[_Exit] | None = None
+        self._status: Any = None
+        self._earlier = sys.excepthook
+        sys.excepthook = self._uncaught
+        threading.excepthook = self._uncaught_in_thread
+        sys.exit = self._exits  # type: ignore[assignment]
+        atexit.register(self._at_exit)  # after MPI's own, so it is called before MPI waits for the others
+
+    def _uncaught(self, kind: type[BaseException], error: BaseException, trace: TracebackType | None) -> None:
+        if os.getpid() != self._process:  # of a forked process, which is no rank
+            self._earlier(kind, error, trace)
+            return
+        self._say("uncaught exception, which ends the job")
+        self._earlier(kind, error, trace)
+        self._end(130 if issubclass(kind, KeyboardInterrupt) else 1)
+
+    def _uncaught_in_thread(self, args: Any) -> None:
+        if os.getpid() != self._process or args.exc_type is SystemExit:
+            return
+        name = args.thread.name if args.thread is not None else "unknown"
+        self._say(f"uncaught exception in thread {name!r}, which ends the job")
+        traceback.print_exception(args.exc_type, args.exc_value, args.exc_traceback)
+        self._end(1)
+
+    def _exits(self, status: Any = None, /) -> NoReturn:
+        raise self._watched(status)  # no variable here holds it, so that nothing keeps it when nobody catches it
+
+    def _watched(self, status: Any) -> SystemExit:
+        error = _Exit(status)
+        if status and threading.current_thread() is threading.main_thread():
+            self._exit = weakref.ref(error, lambda ended: self._exit_ended(ended, status))
+        return error
+
+    def _exit_ended(self, ended: weakref.ref[_Exit], status: Any) -> None:
+        """Note the status if nobody has caught the exception: the interpreter drops it, and no function runs then."""
+        lambda_frame = sys._getframe(1)
+        if ended is self._exit and lambda_frame.f_back is None:
+            self._status = status
+
+    def _at_exit(self) -> None:
+        if os.getpid() != self._process or not self._status:
+            return
+        code = self._status if isinstance(self._status, int) else 1
+        self._say(f"sys.exit({self._status!r}), which ends the job")
+        self._end(code & 255 or 1)
+
+    def _say(self, text: str) -> None:
+        print(f"rank {self.rank} of {self.size}: {text}", file=sys.stderr, flush=True)
+
+    def _end(self, code: int) -> None:
+        for stream in (sys.stdout, sys.stderr):
+            try:
+                stream.flush()
+            except (OSError, ValueError, AttributeError):
+                pass  # closed, or there is none
+        if not os.environ.get(STORE):  # netbuilder-launch sees the status, and ends the others
+            self.abort(code)
+        os._exit(code)

@@ -1,0 +1,288 @@
+"""netbuilder-launch: how jobs end, with real processes, over MPI and without it."""
+
+import os
+import re
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import pytest
+
+from house import ROOT
+from netbuilder.ops.engines import launchers
+from netbuilder.parallel.distributed import installed_mpi as installed
+from netbuilder.parallel.distributed import launch as launch_module
+from netbuilder.parallel.distributed.launch import Job, launch
+from netbuilder.proto import DeviceError, NetError
+from netbuilder.tools.launch import main
+
+PROGRAM = str(Path(__file__).with_name("launched_program.py"))
+LIMIT = 60.0  # seconds for a whole job
+SOON = 10.0  # seconds: the 5 of the launcher, on a machine that does other things, too
+
+try:
+    installed.installed_mpi()
+    ENGINES = ["NCCL", "MPI"]
+except DeviceError:
+    ENGINES = ["NCCL"]
+
+
+class Launched:
+    """A launcher that runs, and what it has printed."""
+
+    def __init__(self, folder, mode, *options):
+        command = [sys.executable, "-m", "netbuilder.tools.launch", "-n", "2", *options, PROGRAM, mode, str(folder)]
+        self.text = ""
+        variables = {"PYTHONPATH": str(ROOT), "OMP_NUM_THREADS": ""}
+        environment = {name: value for name, value in (os.environ | variables).items() if value}
+        self.process = subprocess.Popen(
+            command, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True, bufsize=1, env=environment
+        )
+
+    def read_until(self, pattern):
+        while not re.search(pattern, self.text, re.S):
+            line = self.process.stdout.readline()
+            assert line, f"ended without {pattern!r}:\n{self.text}"
+            self.text += line
+
+    def end(self):
+        """Wait for the end; return the status."""
+        try:
+            rest, _ = self.process.communicate(timeout=LIMIT)
+            self.text += rest
+        finally:
+            self.process.kill()
+        return self.process.returncode
+
+    def ready(self):
+        self.read_until("ready.*ready")
+        return time.monotonic()
+
+
+def processes(folder):
+    """Processes whose command names the folder of a test."""
+    found = []
+    for path in Path("/proc").glob("[0-9]*/cmdline"):
+        try:
+            if str(folder).encode() in path.read_bytes():
+                found.append(path.parent.name)
+        except OSError:
+            pass  # it has ended
+    return found
+
+
+def no_orphans(folder):
+    end = time.monotonic() + SOON
+    while found := processes(folder):
+        assert time.monotonic() < end, found
+        time.sleep(0.05)
+
+
+@pytest.mark.parametrize("engine", ENGINES)
+def test_a_job_that_ends(engine, tmp_path):
+    job = Launched(tmp_path, "end", "--engine", engine)
+    assert job.end() == 0, job.text
+    share = max(1, len(os.sched_getaffinity(0)) // 2)
+    for rank in (0, 1):
+        assert f"place {rank} {share} {share} {rank} 2 {len(os.sched_getaffinity(0))} 0\n" in job.text
+        assert f"[rank {rank}] warning\n" in job.text
+    no_orphans(tmp_path)
+
+
+@pytest.mark.parametrize("engine", ENGINES)
+@pytest.mark.parametrize(
+    "mode, status, said",
+    [
+        ("raise", 1, "[rank 1] ValueError: this rank fails"),
+        ("thread", 1, "[rank 1] rank 1 of 2: uncaught exception in thread 'loader', which ends the job"),
+        ("exit", 3, "[rank 1] rank 1 of 2: sys.exit(3), which ends the job"),
+        ("kill", 137, "was ended by SIGKILL, as the system does when memory runs out"),
+    ],
+)
+def test_a_rank_that_fails_ends_the_job(engine, mode, status, said, tmp_path):
+    job = Launched(tmp_path, mode, "--engine", engine)
+    begin = job.ready()
+    assert job.end() == status, job.text
+    assert time.monotonic() - begin < SOON
+    assert said in job.text and re.search(
+        r"netbuilder-launch: rank 1 on \S+ (ended with status|was ended by)", job.text
+    )
+    no_orphans(tmp_path)
+
+
+def test_sys_exit_that_is_caught_ends_nothing(tmp_path):
+    job = Launched(tmp_path, "caught", "--engine", "NCCL")
+    assert job.end() == 0, job.text
+
+
+@pytest.mark.parametrize("engine", ENGINES)
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
+def test_a_signal_lets_all_ranks_write_checkpoints(engine, number, tmp_path):
+    job = Launched(tmp_path, "checkpoint", "--engine", engine)
+    job.ready()
+    job.process.send_signal(number)
+    assert job.end() == 128 + number, job.text
+    assert sorted(path.name for path in tmp_path.iterdir()) == ["checkpoint-0", "checkpoint-1"]
+    assert f"all processes have ended after {number.name}" in job.text
+    no_orphans(tmp_path)
+
+
+@pytest.mark.parametrize("engine", ENGINES)
+def test_ranks_that_ignore_a_signal_are_killed(engine, tmp_path):
+    job = Launched(tmp_path, "deaf", "--engine", engine, "--grace", "0.3")
+    job.ready()
+    job.process.send_signal(signal.SIGTERM)
+    begin = time.monotonic()
+    assert job.end() == 143, job.text
+    assert 0.3 <= time.monotonic() - begin < SOON
+    no_orphans(tmp_path)
+
+
+@pytest.mark.parametrize("engine", ENGINES)
+def test_a_launcher_that_is_killed_leaves_no_processes(engine, tmp_path):
+    job = Launched(tmp_path, "wait", "--engine", engine)
+    job.ready()
+    job.process.kill()
+    job.end()
+    no_orphans(tmp_path)
+
+
+def test_restarts(tmp_path):
+    job = Launched(tmp_path, "once", "--engine", "NCCL", "--restarts", "2")
+    assert job.end() == 0, job.text
+    assert "starting the job again, 1 of 2 restarts" in job.text and "again, 2 of" not in job.text
+    assert re.search(r"place 0 .* 1\n", job.text)
+    job = Launched(tmp_path, "raise", "--engine", "NCCL", "--restarts", "1", "--prefix", "none")
+    assert job.end() == 1
+    assert job.text.count("ValueError: this rank fails") == 2 and "[rank 1]" not in job.text
+    no_orphans(tmp_path)
+
+
+@pytest.mark.skipif(len(os.sched_getaffinity(0)) < 2, reason="needs two cores")
+def test_cores_threads_and_output(tmp_path):
+    options = ("--engine", "NCCL", "--pin", "--threads", "3", "--only-rank-0", "--prefix", "all")
+    job = Launched(tmp_path, "end", *options)
+    assert job.end() == 0, job.text
+    assert f"[rank 0] place 0 3 3 0 2 {len(os.sched_getaffinity(0)) // 2} 0\n" in job.text
+    assert "place 1" not in job.text and "[rank 1] warning\n" in job.text
+
+
+def nodes(tmp_path, mode, *options):
+    """Two launchers, as on two hosts."""
+    secret = tmp_path / "secret"
+    secret.write_text("only these tests know it")
+    port = 20000 + os.getpid() % 20000
+    common = ("--hosts", "127.0.0.2,127.0.0.3", "--port", str(port), "--secret-file", str(secret), *options)
+    return [Launched(tmp_path, mode, "--node-rank", str(rank), "-n", "1", *common) for rank in (0, 1)]
+
+
+@pytest.mark.parametrize("engine", ENGINES)
+@pytest.mark.parametrize("mode, status", [("end", 0), ("exit", 3)])
+def test_several_nodes(engine, mode, status, tmp_path):
+    if engine == "MPI" and not installed.installed_mpi().starts_over_store:
+        pytest.skip("this MPI starts its processes on several nodes by its own mpiexec only")
+    first, second = nodes(tmp_path, mode, "--engine", engine)
+    assert [first.end(), second.end()] == [status, status], first.text + second.text
+    if mode == "end":
+        text = first.text + second.text
+        assert re.search(r"place 0 \d+ \d+ 0 1 ", text) and re.search(r"place 1 \d+ \d+ 0 1 ", text)
+    else:
+        assert "rank 1 on" in first.text and "ended with status 3; all processes were ended" in first.text
+    no_orphans(tmp_path)
+
+
+def test_a_node_that_never_starts(tmp_path, capsys):
+    secret = tmp_path / "secret"
+    secret.write_text("only these tests know it")
+    options = ["--hosts", "127.0.0.2,127.0.0.3", "--port", str(20000 + os.getpid() % 20000), "--start-timeout", "0.2"]
+    begin = time.monotonic()
+    assert main(["--engine", "NCCL", "--secret-file", str(secret), *options, PROGRAM]) == 1
+    assert time.monotonic() - begin < SOON
+    assert "nodes 1 (127.0.0.3) have not started within 0.2 s; run the same command there" in capsys.readouterr().err
+    assert main(["--node-rank", "1", "--engine", "NCCL", "--secret-file", str(secret), *options, PROGRAM]) == 1
+    assert "nobody answers there after 0.2 s" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize(
+    "values, message",
+    [
+        ({"processes": 0}, "processes must be a whole number, 1 or more, got 0"),
+        ({"restarts": -1}, "restarts must be a whole number, 0 or more, got -1"),
+        ({"command": []}, "command must name a program, got none"),
+        ({"node_rank": 1}, r"node_rank must lie in \[0, 1\), got 1"),
+        ({"hosts": ["a", "a"]}, r"each host may be given once, got \['a', 'a'\]"),
+        ({"hosts": ["a", "b"]}, "2 hosts need a secret, the same on all of them"),
+        ({"engine": "GLOO"}, "engine must be 'MPI' or 'NCCL', got 'GLOO'"),
+        ({"processes": 10**6, "pin": True}, "1000000 processes cannot have cores of their own on"),
+    ],
+)
+def test_wrong_values(values, message):
+    with pytest.raises(NetError, match=message):
+        Job(**{"command": ["true"], **values})
+
+
+@pytest.mark.parametrize(
+    "options, message",
+    [
+        (["-n", "0", "x.py"], "must be a positive whole number, got '0'"),
+        (["--grace", "-1", "x.py"], "must be a number of seconds, 0 or more, got '-1'"),
+        (["--restart", "x", "x.py"], "must be a positive whole number, got 'x'"),
+        ([], "required: program"),
+    ],
+)
+def test_wrong_options(options, message, capsys):
+    with pytest.raises(SystemExit):
+        main(options)
+    assert message in capsys.readouterr().err
+
+
+def test_a_short_secret(tmp_path, capsys):
+    (tmp_path / "secret").write_text("short")
+    assert main(["--secret-file", str(tmp_path / "secret"), "x.py"]) == 1
+    assert "must have 16 characters or more, got 5" in capsys.readouterr().err
+
+
+def test_more_processes_than_cores_are_named(capsys, monkeypatch):
+    monkeypatch.setattr(os, "sched_getaffinity", lambda _: {0})
+    mpi = installed.InstalledMpi("Open MPI v5", "mpiexec")
+    launch_module._warn(Job(["x"], 3), mpi)
+    assert "3 processes on 1 core: they take turns" in capsys.readouterr().err
+    assert mpi.command(3) == ["mpiexec", "--bind-to", "none", "--oversubscribe", "-n", "3"]
+    assert mpi.command(1) == ["mpiexec", "--bind-to", "none", "-n", "1"]
+
+
+def test_open_mpi_as_root(monkeypatch, capsys):
+    mpi = installed.InstalledMpi("Open MPI v5", "mpiexec")
+    monkeypatch.setattr(os, "geteuid", lambda: 0)
+    assert mpi.environment() == {"OMPI_ALLOW_RUN_AS_ROOT": "1", "OMPI_ALLOW_RUN_AS_ROOT_CONFIRM": "1"}
+    launch_module._warn(Job(["x"]), mpi)
+    assert "OMPI_ALLOW_RUN_AS_ROOT is set for this job" in capsys.readouterr().err
+    monkeypatch.setattr(os, "geteuid", lambda: 7)
+    assert mpi.environment() == {} and not mpi.note
+    monkeypatch.setattr(launch_module, "installed_mpi", lambda: mpi)
+    with pytest.raises(DeviceError, match="several nodes need MPICH, and mpi4py loads Open MPI v5; pip install mpich"):
+        launch(Job(["x"], hosts=["a", "b"], secret=b"x" * 16))
+
+
+def test_no_mpi(monkeypatch, capfd):
+    def missing():
+        raise DeviceError("mpi4py cannot be used: install it")
+
+    monkeypatch.setattr(launch_module, "installed_mpi", missing)
+    with pytest.raises(DeviceError, match="mpi4py cannot be used"):
+        launch(Job(["x"], engine="MPI"))
+    code = f"import os; assert os.environ['{launchers.ENGINE}'] == 'NCCL'"
+    assert launch(Job([sys.executable, "-c", code])) == 0
+    assert "install it. The processes are started without MPI" in capfd.readouterr().err
+
+
+def test_mpi4py_that_cannot_be_imported(monkeypatch):
+    monkeypatch.setattr(installed, "_ASK", "import mpi4py_that_is_missing")
+    with pytest.raises(DeviceError, match="No module named 'mpi4py_that_is_missing'.*pip install 'netbuilder.mpi.'"):
+        installed.installed_mpi()
+    monkeypatch.setattr(installed, "_ASK", "print('An MPI'); print('/nowhere/lib/libmpi.so')")
+    monkeypatch.setattr(installed.shutil, "which", lambda *args, **options: None)
+    with pytest.raises(DeviceError, match="An MPI has no mpiexec next to /nowhere/lib/libmpi.so or on the path"):
+        installed.installed_mpi()

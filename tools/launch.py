@@ -1,0 +1,106 @@
+"""Start a program in several processes that train together: ``netbuilder-launch -n 4 train.py``."""
+
+from __future__ import annotations
+
+import argparse
+import os
+import sys
+from collections.abc import Sequence
+from pathlib import Path
+
+from netbuilder.ops.engines import launchers
+from netbuilder.parallel.distributed.launch import Job, launch
+from netbuilder.proto import DeviceError, DistributedError, NetError
+from netbuilder.tools.common_options import count
+from netbuilder.tools.parser import Parser
+
+__all__ = ["main"]
+
+_STREAMS = {"none": (), "stderr": ("stderr",), "all": ("stdout", "stderr")}
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    """Run the program that the command line names in several processes; return its exit status."""
+    options = _parser().parse_args(arguments)
+    try:
+        return launch(_job(options))
+    except (NetError, DeviceError, DistributedError, OSError) as error:
+        print(f"netbuilder-launch: {error}", file=sys.stderr)
+        return 1
+
+
+def _parser() -> argparse.ArgumentParser:
+    parser = Parser(
+        prog="netbuilder-launch",
+        description="Run a Python program in several processes that train together, over MPI where mpi4py is "
+        "installed. When one fails, all are ended, and the exit status is that of the first one. Ctrl-C and SIGTERM "
+        "are passed on to all of them. docs/distributed.md describes the use on several nodes.",
+    )
+    parser.add_argument("-n", "--processes", type=count, default=1, metavar="N", help="processes on each node")
+    parser.add_argument("-m", "--module", action="store_true", help="the program is a module, as with python -m")
+    parser.add_argument("program", help="a Python file, or a module with -m")
+    parser.add_argument("arguments", nargs=argparse.REMAINDER, help="the program's own arguments")
+    parser.add_argument("--engine", type=str.upper, choices=("MPI", "NCCL"), help="default: MPI if it is installed")
+    parser.add_argument("--threads", type=count, metavar="N",
+                        help="threads of each process (default: its share of the node's cores)")  # fmt: skip
+    parser.add_argument("--pin", action="store_true", help="give each process cores of its own")
+    parser.add_argument("--prefix", choices=tuple(_STREAMS), default="stderr",
+                        help="streams whose lines begin with the rank (default: stderr)")  # fmt: skip
+    parser.add_argument("--only-rank-0", action="store_true", help="leave out the standard output of other ranks")
+    parser.add_argument("--grace", type=_seconds, default=30.0, metavar="SECONDS",
+                        help="time to write checkpoints after Ctrl-C or SIGTERM (default: 30)")  # fmt: skip
+    parser.add_argument("--restarts", type=_restarts, default=0, metavar="N",
+                        help="start the job again after a failure, N times at most")  # fmt: skip
+    nodes = parser.add_argument_group("several nodes: the same command on each, with its own --node-rank")
+    nodes.add_argument("--hosts", default="", metavar="HOST,HOST", help="names or addresses of all nodes")
+    nodes.add_argument("--node-rank", type=int, default=0, metavar="R", help="which of the hosts this is, from 0 on")
+    nodes.add_argument("--port", type=count, default=Job.port, help="port on the first host (default: %(default)s)")
+    nodes.add_argument("--secret-file", metavar="FILE",
+                       help=f"file with 16 or more characters of your own (default: {launchers.SECRET})")  # fmt: skip
+    nodes.add_argument("--start-timeout", type=_seconds, default=60.0, metavar="SECONDS",
+                       help="time to wait for the other nodes (default: 60)")  # fmt: skip
+    return parser
+
+
+def _job(options: argparse.Namespace) -> Job:
+    return Job(
+        [sys.executable, *(["-m"] if options.module else []), options.program, *options.arguments],
+        options.processes,
+        hosts=tuple(filter(None, options.hosts.split(","))),
+        node_rank=options.node_rank,
+        engine=options.engine,
+        port=options.port,
+        secret=_secret(options.secret_file),
+        threads=options.threads,
+        pin=options.pin,
+        prefix=_STREAMS[options.prefix],
+        only_first=options.only_rank_0,
+        grace=options.grace,
+        restarts=options.restarts,
+        start_timeout=options.start_timeout,
+    )
+
+
+def _secret(path: str | None) -> bytes | None:
+    text = Path(path).read_text(encoding="utf-8").strip() if path else os.environ.get(launchers.SECRET, "")
+    if (text or path) and len(text) < 16:
+        raise NetError(f"the secret in {path or launchers.SECRET} must have 16 characters or more, got {len(text)}")
+    return text.encode() or None
+
+
+def _seconds(text: str) -> float:
+    try:
+        value = float(text)
+    except ValueError:
+        value = -1.0
+    if not 0 <= value < 1e9:
+        raise argparse.ArgumentTypeError(f"must be a number of seconds, 0 or more, got {text!r}")
+    return value
+
+
+def _restarts(text: str) -> int:
+    return 0 if text == "0" else count(text)
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -22,6 +22,7 @@ COMMANDS = {
     "seq2seq": ("seq2seq", "train a model that reverses and adds sequences"),
     "prove": ("prove", "show that data, batch and seed give the same parameters on any number of devices"),
     "check": ("check", "check a net in a file without running it"),
+    "launch": ("launch", "start a program in several processes that train together"),
     "compare": ("compare", "name the first value that differs between one device and several, or two settings"),
 }
 """Name of a command -> its module in ``netbuilder.tools``, and its purpose; installed as ``netbuilder-NAME``."""

@@ -19,6 +19,7 @@ from netbuilder.tools import (
     draw,
     extract_predictor_net,
     imagenet_trainer,
+    launch,
     make_db,
     operators_page,
     predict,
@@ -85,6 +86,8 @@ def test_commands_of_the_page(tmp_path, monkeypatch):
     for name, *arguments in command_lines():
         if name == "netbuilder-train":
             options.parse(arguments)
+        if name == "netbuilder-launch":
+            launch._parser().parse_args(arguments)
         if name == "netbuilder-benchmark":
             benchmark._parser().parse_args(arguments)
         if name == "netbuilder-draw":

@@ -2,8 +2,7 @@
 
 from netbuilder.parallel.distributed.agreement import require_equal_blobs
 from netbuilder.parallel.distributed.heartbeat import Heartbeat, Heartbeats
-from netbuilder.parallel.distributed.launch import Job, launch
 from netbuilder.parallel.distributed.preflight import fingerprint, preflight
 from netbuilder.parallel.distributed.rendezvous import Rendezvous
 
-__all__ = ["Heartbeat", "Heartbeats", "Job", "Rendezvous", "fingerprint", "launch", "preflight", "require_equal_blobs"]
+__all__ = ["Heartbeat", "Heartbeats", "Rendezvous", "fingerprint", "preflight", "require_equal_blobs"]

@@ -79,7 +79,7 @@ class InstalledMpi:
             agent: program that is called, as ssh would be, to start something on a node.
         """
         listed = ",".join(f"{host}:{processes}" for host in hosts)
-        return [self.mpiexec, "-rmk", "user", "-launcher", "ssh", "-launcher-exec", agent, "-localhost", hosts[0],
+        return [self.mpiexec, "-rmk", "user", "-launcher", "ssh", "-launcher-exec", agent,
                 "-hosts", listed, "-n", str(processes * len(hosts))]  # fmt: skip
 
 

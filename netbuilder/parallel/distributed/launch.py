@@ -205,20 +205,7 @@ class _Node:
             if self.first:
                 command = [*self.mpi.on_hosts(self.job.hosts, self.job.processes, _agent_file(folder))]
                 started.append(self._start([*command, *_rank_command(self.job)], self.mpi.environment()))
-            text = self._agents_command(store, started)
-            if text is not None:
-                started.append(self._start(["/bin/sh", "-c", text], {}, cwd="/"))
-            return self._watch(store, started)
-
-    def _agents_command(self, store: Store, started: list[subprocess.Popen[bytes]]) -> str | None:
-        """Return the command that mpiexec on the first node runs on this one; None if it has failed before."""
-        end = time.monotonic() + self.job.start_timeout
-        while time.monotonic() < end and not any(process.poll() for process in started) and not self.signals:
-            with contextlib.suppress(StoreTimeoutError):
-                return store.get(f"command/{self.job.hosts[self.job.node_rank]}", 0.2).decode()
-            if store.peek("outcome") is not None:
-                break
-        return None
+            return self._watch(store, started, command_from_first=True)
 
     def _local(self) -> range:
         return range(self.job.processes)
@@ -242,10 +229,22 @@ class _Node:
             cwd=cwd,
         )
 
-    def _watch(self, store: Store, processes: list[subprocess.Popen[bytes]]) -> int:
-        """Wait for the processes of this node, pass signals on, and end all when one fails; return the first status."""
+    def _watch(
+        self, store: Store, processes: list[subprocess.Popen[bytes]], *, command_from_first: bool = False
+    ) -> int:
+        """Wait for the processes of this node, pass signals on, and end all when one fails; return the first status.
+
+        Args:
+            command_from_first: start what mpiexec on the first node wants to run on this one, too, when it says so.
+        """
+        key = f"command/{self.job.hosts[self.job.node_rank]}" if command_from_first else ""
         failed, kill_at, killed = 0, float("inf"), False
-        while None in [process.poll() for process in processes]:
+        while None in [process.poll() for process in processes] or self._awaits(store, key):
+            if key and (text := store.peek(key)) is not None:
+                sent = self._start(["/bin/sh", "-c", text.decode()], {}, cwd="/")
+                processes.append(sent)
+                threading.Thread(target=_tell_end, args=(sent, store, f"ended_{key}"), daemon=True).start()
+                key = ""
             if self.signals:
                 grace = self.job.grace if len(self.signals) == 1 else 0.0
                 if self._stop_sent != len(self.signals):
@@ -260,6 +259,10 @@ class _Node:
                 killed, kill_at = True, time.monotonic() + 1
             time.sleep(_PAUSE)
         return failed or next((p.returncode for p in processes if p.returncode), 0)
+
+    def _awaits(self, store: Store, key: str) -> bool:
+        """Say whether the first node may still send a command."""
+        return bool(key) and not self.first and not self.signals and store.peek("node_ended/0") is None
 
     def _other_node_failed(self, store: Store) -> bool:
         return self.job.nodes > 1 and store.peek("failed") is not None
@@ -289,6 +292,13 @@ class _Node:
         if status:
             _say(f"mpiexec or a node has failed, with status {_status(status)} after {seconds:.1f} s")
         return _status(status)
+
+
+def _tell_end(process: subprocess.Popen[bytes], store: Store, key: str) -> None:
+    """Let the agent that mpiexec has started end with the command that it stands for."""
+    status = process.wait()
+    with contextlib.suppress(DistributedError):
+        store.set(key, str(_status(status)).encode())
 
 
 def _mpi(job: Job) -> InstalledMpi | None:

@@ -1,7 +1,7 @@
 """What mpiexec calls to start a command on another host: the launcher that runs there gets it from the store.
 
 It is called as ssh would be, ``node_agent.py [-x] HOST COMMAND...``, and takes its place, so that nodes need neither
-ssh nor keys. It ends when the job does.
+ssh nor keys. It ends when the command has ended there.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ _LOOK = 5.0  # seconds that one question to the store waits
 
 
 def main(arguments: list[str]) -> int:
-    """Hand a command to the launcher of a host, and wait for the end of the job."""
+    """Hand a command to the launcher of a host, and return its status when it has ended there."""
     words = list(arguments)
     while words and words[0].startswith("-"):
         del words[0]
@@ -32,8 +32,7 @@ def main(arguments: list[str]) -> int:
     store.set(f"command/{words[0]}", " ".join(words[1:]).encode())
     while True:
         try:
-            store.get("outcome", _LOOK)
-            return 0
+            return int(store.get(f"ended_command/{words[0]}", _LOOK))
         except TimeoutError:
             continue
         except DistributedError:

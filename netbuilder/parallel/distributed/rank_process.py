@@ -30,6 +30,7 @@ from netbuilder.proto.errors import DistributedError
 _SET_PARENT_DEATH_SIGNAL = 1  # prctl
 _LOOK = 5.0  # seconds that one question to the store waits
 _THREADS = ("OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS", "MKL_NUM_THREADS", "NETBUILDER_DECODING_THREADS")
+_DRAIN = 0.5  # seconds for mpiexec to print what a rank has written: it drops the rest when the rank has failed
 _AFTER_LAUNCHER = 5.0  # seconds that a program has to end when the launcher is gone
 
 
@@ -134,6 +135,8 @@ class _Rank:
         others still write their checkpoints.
         """
         try:
+            if status:
+                time.sleep(_DRAIN)
             if status and not self.stopping and self.store.add("failures") == 1:
                 found = {"rank": self.place.rank, "status": status, "host": socket.gethostname()}
                 self.store.set("failed", json.dumps(found).encode())

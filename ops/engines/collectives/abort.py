@@ -58,7 +58,7 @@ class _Hook:
         self._earlier = sys.excepthook
         sys.excepthook = self._uncaught
         threading.excepthook = self._uncaught_in_thread
-        sys.exit = self._exits  # type: ignore[assignment]
+        sys.exit = self._exits
         atexit.register(self._at_exit)  # after MPI's own, so it is called before MPI waits for the others
 
     def _uncaught(self, kind: type[BaseException], error: BaseException, trace: TracebackType | None) -> None:

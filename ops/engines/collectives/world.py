@@ -13,6 +13,7 @@ import numpy as np
 
 from netbuilder.data.blob_values import BlobObject
 from netbuilder.data.forking import after_fork, new_lock
+from netbuilder.ops.engines.collectives.abort import install
 from netbuilder.ops.engines.collectives.communicator import Communicator, OneRank
 from netbuilder.ops.engines.collectives.lane import FORKED, Lane
 from netbuilder.ops.engines.collectives.mpi import mpi, mpi_world
@@ -180,6 +181,7 @@ def _session(size: int, rank: int) -> Session:
     control = _process.lane.submit(lambda: _control(size, rank), "CreateCommonWorld").result()
     if _process.session is None:
         atexit.register(_close)
+    install(rank, size, control.abort)
     if rank == 0:
         _warn_if_oversubscribed(size)
     _process.identity, _process.session = (size, rank), Session(control, _process.lane)

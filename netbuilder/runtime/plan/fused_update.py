@@ -495,11 +495,11 @@ class _BoundChains:
         if found is None:
             jobs = self._jobs({key for key, one in zip(self._units, ones) if one})
             found = self._teams[ones] = jobs, Team([job.run for job in jobs]).run if len(jobs) > 1 else jobs[0].run
-        for part, before in self._before:
+        for instruction, before in self._before:
             try:
                 before()
             except Exception as error:
-                raise PartFailed(part) from error
+                raise PartFailed(instruction) from error
         jobs, run = found
         run()
         for job in jobs:

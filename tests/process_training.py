@@ -5,6 +5,7 @@ The same cases run in one process with the devices of all.
 
 from __future__ import annotations
 
+import contextlib
 import sys
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
@@ -13,6 +14,7 @@ from typing import Any
 
 import numpy as np
 
+from cupy_double import gpus
 from netbuilder import parallel
 from netbuilder.graph.net_names import reset_names
 from netbuilder.model import Initializer, ModelHelper, brew, rnn
@@ -23,7 +25,7 @@ from netbuilder.proto import DistributedError
 from netbuilder.runtime import Workspace
 from parallel_models import OPTIMIZERS, convnet, mlp, no_input
 
-__all__ = ["CASES", "CASES_OF_FOUR", "DEVICES", "Case", "results", "train_case"]
+__all__ = ["CASES", "CASES_OF_FOUR", "DEVICES", "Case", "train_case"]
 
 DEVICES = 4
 """Devices of all processes together."""
@@ -100,6 +102,7 @@ class Case:
         blocks: iterations of a block, trained by ``Parallelize_BMUF``.
         same_seed: all processes have the same seed, for random numbers in training; else only rank 0 has that of the
             process that trains alone, so that its initial values must reach the others.
+        on_gpus: doubles of GPUs.
     """
 
     forward: Callable[..., list[Any]] = mlp
@@ -111,6 +114,7 @@ class Case:
     own_samples: bool = False
     blocks: int = 0
     same_seed: bool = False
+    on_gpus: bool = False
 
     def batches(self) -> Iterator[dict[str, Any]]:
         rng = np.random.default_rng(7)
@@ -160,6 +164,8 @@ CASES = {
     "shared memory": Case(convnet, IMAGES, options={"optimize_gradient_memory": True}),
     "a memory budget": Case(convnet, IMAGES, options={"memory_budget": 0.95}),
     "only outputs kept": Case(options={"dynamic_memory_management": True, "blobs_to_keep": ["fc1"]}),
+    "on GPUs": Case(normalized, IMAGES, options={"combine_spatial_bn": True}, on_gpus=True),
+    "tables on GPUs": Case(looked_up, INDICES, optimizer=OPTIMIZERS["sgd"], on_gpus=True),
     "blocks": Case(
         options={"block_momentum": 0.5, "add_blobs_to_sync": ["fc2_b_momentum"], "warmup_iterations": 1},
         sizes=(24,) * 5,
@@ -198,27 +204,39 @@ def build_case(case: Case, devices: int, rendezvous: Rendezvous | None) -> tuple
         options["block_iterations"] = case.blocks
         return model, parallel.Parallelize_CPU_BMUF(model, no_input, forward, case.optimizer, **options)
     options["optimizer_builder_fun"] = case.optimizer
-    return model, parallel.Parallelize_CPU(model, no_input, forward, **options)
+    make = parallel.Parallelize_GPU if case.on_gpus else parallel.Parallelize_CPU
+    return model, make(model, no_input, forward, **options)
 
 
 def train_case(
     case: Case, devices: int, rendezvous: Rendezvous | None = None
-) -> tuple[ModelHelper, parallel.Replicas, Workspace]:
-    """Train a case on this process's devices; all processes are given the same batches."""
-    model, record = build_case(case, devices, rendezvous)
-    workspace = Workspace(threads=2, seed=0 if case.same_seed else record.world.rank)
-    parallel.RunInitNet(model, workspace=workspace)
+) -> tuple[ModelHelper, parallel.Replicas, Workspace, dict[str, Any]]:
+    """Train a case on this process's devices; all processes are given the same batches.
+
+    Returns:
+        The model, its record and workspace, and the parameters after training.
+    """
+    with gpus(devices) if case.on_gpus else contextlib.nullcontext():
+        model, record = build_case(case, devices, rendezvous)
+        seed = 0 if case.same_seed else record.world.rank
+        workspace = Workspace(threads=2, seed=seed, engines=() if case.on_gpus else None)
+        parallel.RunInitNet(model, workspace=workspace)
+        _train(case, model, record, workspace, rendezvous is not None)
+        require_equal_blobs(model, workspace=workspace)
+        return model, record, workspace, results(record, workspace)
+
+
+def _train(case: Case, model: ModelHelper, record: parallel.Replicas, workspace: Workspace, several: bool) -> None:
     if record.weighted_shares:
         for batch in case.batches():
-            of_process = case.own_samples and rendezvous is not None
+            of_process = case.own_samples and several
             given = own_part(batch, record) if of_process else batch
             for _ in parallel.feed_shares(model, given, of_process=of_process, workspace=workspace):
                 parallel.RunNet(model, workspace=workspace)
-        return model, record, workspace
+        return
     with parallel.prefetch(model, case.batches(), blobs=list(case.inputs), workspace=workspace) as batches:
         for _ in batches:
             parallel.RunNet(model, workspace=workspace)
-    return model, record, workspace
 
 
 def own_part(batch: dict[str, Any], record: parallel.Replicas) -> dict[str, Any]:
@@ -275,10 +293,9 @@ def main() -> None:
     place = Rendezvous.from_environment()
     devices = DEVICES // place.num_shards
     for number, name in enumerate(CASES if devices > 1 else CASES_OF_FOUR):
-        model, record, workspace = train_case(CASES[name], devices, place)
-        require_equal_blobs(model, workspace=workspace)
+        model, record, workspace, values = train_case(CASES[name], devices, place)
         if place.shard_id == 0:
-            np.savez(folder / f"{name}.npz", **results(record, workspace))
+            np.savez(folder / f"{name}.npz", **values)
         if number == 0:
             check_processes(model, record, workspace, place)
     print(f"rank {place.shard_id} has finished")

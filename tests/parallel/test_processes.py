@@ -11,7 +11,7 @@ import pytest
 
 import process_training
 from parallel_models import distance
-from process_training import CASES, CASES_OF_FOUR, DEVICES, results, train_case
+from process_training import CASES, CASES_OF_FOUR, DEVICES, train_case
 
 pytest.importorskip("mpi4py")
 
@@ -30,10 +30,13 @@ def trained(tmp_path_factory):
     folders = {}
 
     def start(processes):
-        folders[processes] = folder = tmp_path_factory.mktemp("trained")
-        program = [sys.executable, process_training.__file__, str(folder)]
-        command, environment = [str(MPIEXEC), "-n", str(processes), *program], {**os.environ, **AS_ROOT}
-        done = subprocess.run(command, env=environment, capture_output=True, text=True, timeout=SECONDS)
+        for _ in range(2):  # MPICH's mpiexec itself fails now and then on a busy machine
+            folders[processes] = folder = tmp_path_factory.mktemp("trained")
+            program = [sys.executable, process_training.__file__, str(folder)]
+            command, environment = [str(MPIEXEC), "-n", str(processes), *program], {**os.environ, **AS_ROOT}
+            done = subprocess.run(command, env=environment, capture_output=True, text=True, timeout=SECONDS)
+            if "process manager error" not in done.stderr:
+                break
         assert done.returncode == 0, done.stdout + done.stderr
         assert done.stdout.count("has finished") == processes
 
@@ -52,8 +55,7 @@ def alone():
 
     def train(name):
         if name not in found:
-            _, record, workspace = train_case(CASES[name], DEVICES)
-            found[name] = results(record, workspace)
+            found[name] = train_case(CASES[name], DEVICES)[-1]
         return found[name]
 
     return train

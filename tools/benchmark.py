@@ -10,7 +10,6 @@ from collections.abc import Iterator, Sequence
 from contextlib import ExitStack
 
 from netbuilder.ops.core.precision import PRECISIONS
-from netbuilder.parallel.simulation.simulate import Exchange
 from netbuilder.proto import ArgumentError, DeviceError
 from netbuilder.runtime.plan.optimizations import VARIABLE
 from netbuilder.runtime.plan.options import default_threads
@@ -171,7 +170,7 @@ def _parser() -> argparse.ArgumentParser:
         help="numbers of processes (default: 2 4 for exchange, 1 2 4 for exchange-predicted)",
     )
     exchange.add_argument(
-        "--bucket", type=size, default=Exchange.bucket_bytes, metavar="SIZE", help="size of buckets (default: 4MiB)"
+        "--bucket", type=size, default=Work.bucket, metavar="SIZE", help="size of buckets (default: 4MiB)"
     )
     memory = parser.add_argument_group("memory")
     memory.add_argument(
@@ -373,7 +372,8 @@ def _sparse(options: argparse.Namespace) -> Iterator[Line]:
 
 def _exchanges(options: argparse.Namespace, processes: Sequence[int]) -> Exchanges:
     task = _with_options(TASKS["resnet50"], options)
-    return Exchanges(task, options.processes or processes, options.bucket, options.pairs, task.steps)
+    task = dataclasses.replace(task, work=dataclasses.replace(task.work, bucket=options.bucket))
+    return Exchanges(task, options.processes or processes, options.pairs, task.steps)
 
 
 def _devices(task: Task, options: argparse.Namespace) -> Line:

@@ -25,11 +25,11 @@ from netbuilder.tools.bench.exchange import (
 )
 from netbuilder.tools.bench.ours import Training
 from netbuilder.tools.bench.pairs import Way, compare
-from netbuilder.tools.bench.processes import exchange_worker, mpi_command
+from netbuilder.tools.bench.processes import exchange_worker, mpi_command, ranks_worker
 from netbuilder.tools.bench.work import TASKS, Task, Work
 
-SMALL = Work("mlp", 4, threads=1, size=6, classes=5)
-OPTIONS = Exchanges(Task(SMALL, 1, 1, SMALL), [2], 1 << 10, pairs=2, steps=3)
+SMALL = Work("mlp", 4, threads=1, size=6, classes=5, bucket=1 << 10)
+OPTIONS = Exchanges(Task(SMALL, 1, 1, SMALL), [2], pairs=2, steps=3)
 
 
 @pytest.fixture(autouse=True)
@@ -70,6 +70,15 @@ def test_two_processes_sum_in_every_way():
         sides = [Way(worker, name) for name in ("netbuilder", "whole", "buckets")]
         result = compare(*sides, pairs=2, steps=2)
     assert len(result.ours) == 2 and min(result.ours) > 0 and len(result.peers) == 2
+
+
+def test_two_processes_train_and_measure_their_link():
+    pytest.importorskip("mpi4py")
+    with ranks_worker(dataclasses.replace(SMALL, bucket=0), 2, warmup=1) as worker:
+        assert worker.info["buckets"] == 8  # one for each gradient
+        assert len(worker.run(2)) == 2 and 0 < worker.loss < 5
+        (point,) = worker.ask(sweep=[1024])["points"]
+    assert point[0] == 1024 and point[1] > 0
 
 
 def test_without_mpiexec(monkeypatch):
@@ -141,7 +150,7 @@ def test_predictions_beside_measurements(monkeypatch):
 def test_options(monkeypatch):
     options = benchmark._parser().parse_args(["exchange", "--processes", "2", "--bucket", "1MiB"])
     asked = benchmark._exchanges(options, [4])
-    assert (asked.processes, asked.bucket_bytes, asked.task.work.net) == ([2], 1 << 20, "resnet50")
+    assert (asked.processes, asked.task.work.bucket, asked.task.work.net) == ([2], 1 << 20, "resnet50")
     asked = benchmark._exchanges(benchmark._parser().parse_args(["exchange-predicted", "--batch", "8"]), [1, 2])
     assert (asked.processes, asked.task.work.batch) == ([1, 2], 8)
     monkeypatch.setattr(processes, "require_compiler", lambda environment: (_ for _ in ()).throw(DeviceError("no g++")))

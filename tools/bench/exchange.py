@@ -36,15 +36,13 @@ class Exchanges:
     """What is measured.
 
     Args:
-        task: the net, with the batch of all processes together.
+        task: the net, with the batch of all processes together, and the size of netbuilder's buckets.
         processes: numbers of them.
-        bucket_bytes: of netbuilder's buckets.
         pairs, steps: turns of each side, and steps of each turn.
     """
 
     task: Task
     processes: Sequence[int]
-    bucket_bytes: int
     pairs: int
     steps: int
 
@@ -113,12 +111,12 @@ def exchange_lines(options: Exchanges, python: str, modes: Sequence[str]) -> Ite
 
 def _against_mpi4py(options: Exchanges, sizes: Sequence[int], count: int) -> Line:
     load = Load()
-    with exchange_worker(sizes, options.bucket_bytes, count) as worker:
+    with exchange_worker(sizes, options.task.work.bucket, count) as worker:
         ours, *peers = (Way(worker, name) for name in ("netbuilder", "whole", "buckets"))
         result = compare(ours, *peers, pairs=options.pairs, steps=options.steps)
     load.end()
     times = [1e3 * statistics.median(each) for each in (result.ours, *result.peers)]
-    buckets = len(make_buckets([(str(i), size) for i, size in enumerate(sizes)], options.bucket_bytes))
+    buckets = len(make_buckets([(str(i), size) for i, size in enumerate(sizes)], options.task.work.bucket))
     low, high = result.spread
     text = (
         f"exchange over {count} processes, {len(sizes)} gradients of {options.task.work.net}, "
@@ -169,7 +167,7 @@ def _steps_line(options: Exchanges, names: Sequence[str], result: Comparison, le
 def _record(kind: str, options: Exchanges, count: int, sides: Sequence[str], result: Comparison) -> dict[str, Any]:
     return {
         "kind": kind, "work": dataclasses.asdict(options.task.work), "processes": count,
-        "bucket_bytes": options.bucket_bytes, "sides": list(sides),
+        "sides": list(sides),
         "seconds": [list(times) for times in (result.ours, *result.peers)], "ratio": result.ratio,
         "spread": list(result.spread),
     }  # fmt: skip
@@ -200,7 +198,7 @@ def predicted_lines(options: Exchanges) -> Iterator[Line]:
 def _predicted(
     options: Exchanges, measure_step: Callable[[], StepTimes], work: Work, bandwidth: float, count: int
 ) -> Line:
-    load, exchange = Load(), Exchange(options.bucket_bytes, header_bytes=HEADER_BYTES)
+    load, exchange = Load(), Exchange(options.task.work.bucket, header_bytes=HEADER_BYTES)
     predicted, measured, alone = list[float](), list[float](), list[float]()
     whole = dataclasses.replace(work, batch=count * work.batch)
     with ranks_worker(whole, count, warmup=options.task.warmup) as ranks:
@@ -220,7 +218,7 @@ def _predicted(
         f"{100 * (ratio - 1):+.1f} %; one process {1e3 * statistics.median(alone):.1f} ms; {link}"
     )
     record = {
-        "kind": "predicted", "work": dataclasses.asdict(work), "processes": count, "bucket_bytes": options.bucket_bytes,
+        "kind": "predicted", "work": dataclasses.asdict(work), "processes": count,
         "predicted": predicted, "measured": measured, "alone": alone, "link": link.to_dict(), "ratio": ratio,
         "memory_bandwidth": bandwidth,
     }  # fmt: skip

@@ -122,7 +122,8 @@ def _train(warmup: int, work: Work) -> None:
             return {"points": points}
         return {"seconds": timed(training.step, command["steps"]), "loss": training.loss()}
 
-    serve_ranks(run, _INFO, answers)
+    buckets = sum(op.type == "AllreduceBucket" for op in training.model.net.Proto().op)
+    serve_ranks(run, {**_INFO, "buckets": buckets}, answers)
 
 
 _INFO = {"version": netbuilder.__version__}

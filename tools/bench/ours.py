@@ -77,6 +77,7 @@ class Training:
             devices=list(range(self._work.devices)),
             combine_spatial_bn=self._work.combine_bn,
             rendezvous=self._rendezvous,
+            bucket_bytes=self._work.bucket,
         )
 
     def _losses(self, model: ModelHelper) -> Any:

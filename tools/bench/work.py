@@ -33,6 +33,8 @@ class Work:
         dropout: whether dropout layers are active.
         devices: CPU devices that share the batch; our side only.
         combine_bn: batch normalization over all of several devices.
+        bucket: bytes from which gradients are exchanged between processes without waiting for further ones; our side
+            only.
         width: channels of the first stage's 3x3 convolutions in a residual net with bottlenecks; 0: as usual (64).
         dtype: of activations, "float32" or "bfloat16"; parameters and their gradients are always float32.
         mode: how the peer runs, "eager", "compile", or "checkpoint": eager, and parts of the net are computed again in
@@ -56,6 +58,7 @@ class Work:
     devices: int = 1
     combine_bn: bool = False
     width: int = 0
+    bucket: int = 4 << 20
     dtype: str = "float32"
     mode: str = "eager"
     test: bool = False

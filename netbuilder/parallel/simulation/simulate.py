@@ -10,13 +10,13 @@ from typing import Any
 
 import numpy as np
 
+from netbuilder.ops.collectives.allreduce_bucket import IN_PLACE_BYTES
 from netbuilder.parallel.simulation.allreduce import Cluster, allreduce_seconds
 from netbuilder.parallel.simulation.step_times import StepTimes, TimedWork
+from netbuilder.passes.processes import DEFAULT_BUCKET_BYTES
 from netbuilder.proto import ArgumentError
 
 __all__ = ["WIDTHS", "Bucket", "Exchange", "Prediction", "make_buckets", "simulate", "slowest_of"]
-
-_STAGED = 1 << 20  # bytes: a larger gradient is exchanged where it is stored, without a copy
 
 WIDTHS = {"float32": 1.0, "float16": 0.5, "bfloat16": 0.5}
 """Precision of what is sent -> bytes for each byte of a gradient in float32."""
@@ -39,7 +39,7 @@ class Exchange:
         ArgumentError: a number is negative, or the precision unknown.
     """
 
-    bucket_bytes: int = 4 << 20
+    bucket_bytes: int = DEFAULT_BUCKET_BYTES
     overlap: bool = True
     precision: str = "float32"
     header_bytes: int = 0
@@ -144,7 +144,7 @@ def make_buckets(gradients: Iterable[tuple[str, int]], bucket_bytes: int) -> lis
 
 
 def _bucket(names: Sequence[str], sizes: Sequence[int]) -> Bucket:
-    small, large = (tuple(size for size in sizes if (size < _STAGED) == is_small) for is_small in (True, False))
+    small, large = (tuple(size for size in sizes if (size < IN_PLACE_BYTES) == is_small) for is_small in (True, False))
     parts = ((sum(small),) if small else ()) + large
     return Bucket(tuple(names), sum(sizes), parts, sum(small) if len(small) > 1 else 0)
 

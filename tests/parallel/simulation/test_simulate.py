@@ -14,7 +14,9 @@ from netbuilder.parallel.simulation.links import Link
 from netbuilder.parallel.simulation.published import PUBLISHED
 from netbuilder.parallel.simulation.simulate import Exchange, make_buckets, simulate, slowest_of
 from netbuilder.parallel.simulation.step_times import StepTimes, TimedWork
-from netbuilder.proto import ArgumentError
+from netbuilder.passes.processes import buckets
+from netbuilder.proto import ArgumentError, NetDef
+from netbuilder.proto.arguments import make_op
 
 MB = 1_000_000
 LINK = Link(0.0, MB)  # two processes exchange 1 MB in a second
@@ -174,12 +176,12 @@ def steps(draw):
 def test_the_events_are_those_of_small_ticks(times, bucket, overlap, cores):
     exchange = Exchange(bucket_bytes=bucket * MB, overlap=overlap)
     found = simulate(times, Cluster(2, 1, LINK, cores=cores), exchange)
-    buckets = [each.gradients for each in found.buckets]
+    sent = [each.gradients for each in found.buckets]
     seconds = [each.nbytes / MB for each in found.buckets]
     both = 1.0 if cores is None else min(1.0, cores / 4)
     tick = 1 / 32
-    slow = by_ticks(times, seconds, buckets, {False: 1.0, True: both}, overlap=overlap, tick=tick)
-    assert found.step == pytest.approx(slow, abs=2 * tick * (len(times.work) + len(buckets) + 1))
+    slow = by_ticks(times, seconds, sent, {False: 1.0, True: both}, overlap=overlap, tick=tick)
+    assert found.step == pytest.approx(slow, abs=2 * tick * (len(times.work) + len(sent) + 1))
     assert found.step >= max(times.seconds, sum(seconds)) - 1e-9
     assert found.step <= times.seconds + sum(seconds) + 1e-9
 
@@ -193,6 +195,15 @@ def test_buckets(sizes, limit):
     for bucket in buckets[:-1]:
         last = dict(gradients)[bucket.gradients[-1]]
         assert bucket.nbytes >= limit and (bucket.nbytes - last < limit or limit == 0)
+
+
+@given(sizes=st.lists(st.integers(0, 50), max_size=30), limit=st.integers(0, 100))
+def test_buckets_are_those_of_parallelize(sizes, limit):
+    gradients = [(f"g{i}", size) for i, size in enumerate(sizes)]
+    net = NetDef(op=[make_op("Copy", ["x"], [name]) for name, _ in gradients])
+    made = buckets(net, [(name,) for name, _ in gradients], dict(gradients), limit)
+    found = [tuple(name for (name,) in groups) for _, groups in made]
+    assert found == [bucket.gradients for bucket in make_buckets(gradients, limit)]
 
 
 def test_records():

@@ -143,6 +143,7 @@ def test_predictions_beside_measurements(monkeypatch):
     monkeypatch.setattr(exchange, "profile", lambda *arguments, **options: None)
     one, two, four = predicted_lines(dataclasses.replace(OPTIONS, processes=[1, 2, 4]))
     assert one.good and "in each of 1 process, 2 pairs: predicted 30.0 ms, measured 30.0 ms, +0.0 %" in one.text
+    assert "GB/s" not in one.text and "one process alone 30.0 ms; 10 us, 1 GB/s" in two.text
     assert two.good and two.record["ratio"] == pytest.approx(1 / 1.1)
     assert not four.good and four.text.endswith("MISSED: at most 15% apart")
 

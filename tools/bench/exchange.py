@@ -215,7 +215,8 @@ def _predicted(
     text = (
         f"{work.net}, batch {work.batch} in each of {count} process{'es' if count > 1 else ''}, {options.pairs} pairs: "
         f"predicted {1e3 * statistics.median(predicted):.1f} ms, measured {1e3 * statistics.median(measured):.1f} ms, "
-        f"{100 * (ratio - 1):+.1f} %; one process {1e3 * statistics.median(alone):.1f} ms; {link}"
+        f"{100 * (ratio - 1):+.1f} %; one process alone {1e3 * statistics.median(alone):.1f} ms"
+        f"{f'; {link}' if count > 1 else ''}"
     )
     record = {
         "kind": "predicted", "work": dataclasses.asdict(work), "processes": count,

@@ -9,6 +9,7 @@ import atexit
 import os
 import sys
 import threading
+import time
 import traceback
 import weakref
 from collections.abc import Callable
@@ -18,6 +19,8 @@ from typing import Any, NoReturn
 from netbuilder.ops.engines.launchers import STORE
 
 __all__ = ["install"]
+
+_DRAIN = 0.3  # seconds for mpiexec to print what was written: MPICH's drops the rest when the job is aborted
 
 _installed: _Hook | None = None
 
@@ -109,5 +112,6 @@ class _Hook:
             except (OSError, ValueError, AttributeError):
                 pass  # closed, or there is none
         if not os.environ.get(STORE):  # netbuilder-launch sees the status, and ends the others
+            time.sleep(_DRAIN)
             self.abort(code)
         os._exit(code)

@@ -288,9 +288,27 @@ def check_processes(model: ModelHelper, record: parallel.Replicas, workspace: Wo
     assert [np.asarray(world).item() for world in after] == [np.asarray(world).item() for world in worlds]
 
 
+def check_that_nets_are_compared(devices: int, place: Rendezvous) -> None:
+    """Check that all processes raise the same error where one has built another net."""
+
+    def forward(model: ModelHelper, loss_scale: float) -> list[Any]:
+        x = brew.fc(model, "data", "fc", 6, 4 if place.shard_id else 5)
+        _, loss = model.net.SoftmaxWithLoss([x, "label"], ["softmax", "loss"])
+        return [model.Scale(loss, scale=loss_scale)]
+
+    model, _ = build_case(Case(forward), devices, place)
+    try:
+        parallel.RunInitNet(model, workspace=Workspace())
+    except DistributedError as error:
+        assert "the shards differ in net 0: shard " in str(error), error
+        assert "XavierFill of ['cpu_0/fc_w']" in str(error), error
+    else:
+        raise AssertionError("another net has not been noticed")
+
+
 def main() -> None:
     folder = Path(sys.argv[1])
-    place = Rendezvous.from_environment()
+    place = Rendezvous.from_environment(store=f"file:{folder / 'store'}", run_id="run")
     devices = DEVICES // place.num_shards
     for number, name in enumerate(CASES if devices > 1 else CASES_OF_FOUR):
         model, record, workspace, values = train_case(CASES[name], devices, place)
@@ -298,6 +316,7 @@ def main() -> None:
             np.savez(folder / f"{name}.npz", **values)
         if number == 0:
             check_processes(model, record, workspace, place)
+            check_that_nets_are_compared(devices, place)
     print(f"rank {place.shard_id} has finished")
 
 

@@ -12,6 +12,7 @@ from netbuilder.model import ModelHelper
 from netbuilder.ops.engines.arrays import gpu_count
 from netbuilder.parallel.accumulate import created_nets, net_names
 from netbuilder.parallel.blocks import block_nets_of, run_blocks
+from netbuilder.parallel.distributed.agreement import require_equal_nets
 from netbuilder.parallel.distributed.common_worlds import barrier_name, barrier_net
 from netbuilder.parallel.shares import SHARE_WEIGHT
 from netbuilder.proto import PROTO_CUDA, DeviceError, NetDef, NetError
@@ -33,7 +34,8 @@ __all__ = [
 def RunInitNet(model: ModelHelper, *, overwrite: bool = False, workspace: Workspace | None = None) -> None:
     """Run the init net once, and create the main net.
 
-    The weights of the shares of a batch that were fed before are preserved, unless ``overwrite`` is set.
+    Several processes compare their nets first, if their rendezvous has a store. The weights of the shares of a batch
+    that were fed before are preserved, unless ``overwrite`` is set.
 
     Args:
         model: made by ``Parallelize``.
@@ -45,6 +47,7 @@ def RunInitNet(model: ModelHelper, *, overwrite: bool = False, workspace: Worksp
         NetError: the model is not data-parallel; the main net exists already; or, for a model without updates,
             its init net would overwrite blobs.
         DeviceError: a GPU, or a kernel for it, is missing.
+        DistributedError: processes have built different nets; all of them raise it.
     """
     record = Replicas.load(model.net.Proto())
     workspace = workspace or default.workspace()
@@ -52,6 +55,8 @@ def RunInitNet(model: ModelHelper, *, overwrite: bool = False, workspace: Worksp
     if not record.gradients and not overwrite:
         _refuse_overwriting(model, init_net, workspace)
     require_devices(record, model.net.Proto())
+    if record.world.common:
+        require_equal_nets(model, workspace)
     if net_names(model.net.Name(), record)[0] in workspace.nets() and not overwrite:
         raise NetError(
             f"net {model.net.Name()!r} exists already in the workspace, and its init net would restart the training; "

@@ -12,11 +12,15 @@ from netbuilder.graph.blob import blob_name
 from netbuilder.graph.replicas import Replicas
 from netbuilder.model import ModelHelper
 from netbuilder.parallel.distributed.common_worlds import create_worlds, makers_of, process_link
+from netbuilder.parallel.distributed.preflight import preflight
+from netbuilder.parallel.distributed.rendezvous import Rendezvous
 from netbuilder.proto import BlobError, DistributedError, NetDef, OperatorDef
 from netbuilder.runtime import Workspace
 from netbuilder.runtime.execute import default
 
-__all__ = ["require_equal_blobs", "sum_over_processes"]
+__all__ = ["require_equal_blobs", "require_equal_nets", "sum_over_processes"]
+
+_SECONDS = 60.0  # for processes that build their nets more slowly
 
 
 def sum_over_processes(model: ModelHelper, record: Replicas, number: int, *, workspace: Workspace) -> int:
@@ -28,6 +32,25 @@ def sum_over_processes(model: ModelHelper, record: Replicas, number: int, *, wor
     workspace.feed(blob, np.array([number], np.int64))
     _run(model, record, blob, link.allreduce([blob]), workspace)
     return int(workspace.fetch(blob)[0])
+
+
+def require_equal_nets(model: ModelHelper, workspace: Workspace) -> None:
+    """Check over the store of the rendezvous, if it has one, that all processes have built the same nets.
+
+    Raises:
+        DistributedError: they have not, have other versions, or the same shard id; the message says in what they
+            differ, the same in all of them.
+        StoreTimeoutError: a process is missing.
+    """
+    rendezvous = getattr(model, "_rendezvous", None)
+    if not isinstance(rendezvous, Rendezvous):
+        return
+    store = rendezvous.shared_store(workspace)
+    if store is not None:
+        number = store.add(f"nets_of_shard/{rendezvous.shard_id}")
+        name = f"{model.net.Name()}/{number}"
+        nets = [model.param_init_net.Proto(), model.net.Proto()]
+        preflight(rendezvous, nets=nets, store=store, name=name, timeout=_SECONDS)
 
 
 def require_equal_blobs(

@@ -18,6 +18,7 @@ import numpy as np
 
 from netbuilder import __version__
 from netbuilder.ops.core.operator import TensorSpec
+from netbuilder.ops.core.random_streams import RANDOM_FIRST_SAMPLE, RANDOM_REPLICA
 from netbuilder.ops.engines.stores import Store
 from netbuilder.parallel.distributed.rendezvous import Rendezvous
 from netbuilder.proto import DistributedError, NetDef, NetError, OperatorDef, StoreTimeoutError
@@ -26,7 +27,12 @@ from netbuilder.proto.errors import counted
 __all__ = ["fingerprint", "preflight"]
 
 _PAUSE = 0.02  # seconds between two looks at the store
-_IDENTITY = frozenset({"first_replica", "num_shards", "process_rank", "rank", "shard_id", "size", "world_size"})
+_IDENTITY = frozenset(
+    {
+        *(RANDOM_FIRST_SAMPLE, RANDOM_REPLICA),
+        *("first_replica", "num_shards", "process_rank", "rank", "shard_id", "size", "world_size"),
+    }
+)
 _REMEDIES = {
     "num_shards": "start all processes with the same number",
     "netbuilder": "install the same version everywhere",

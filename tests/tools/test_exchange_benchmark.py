@@ -2,7 +2,6 @@
 
 import dataclasses
 import re
-import sys
 
 import pytest
 
@@ -25,7 +24,7 @@ from netbuilder.tools.bench.exchange import (
 )
 from netbuilder.tools.bench.ours import Training
 from netbuilder.tools.bench.pairs import Way, compare
-from netbuilder.tools.bench.processes import exchange_worker, mpi_command, ranks_worker
+from netbuilder.tools.bench.processes import exchange_worker, ranks_worker
 from netbuilder.tools.bench.work import TASKS, Task, Work
 
 SMALL = Work("mlp", 4, threads=1, size=6, classes=5, bucket=1 << 10)
@@ -79,13 +78,6 @@ def test_two_processes_train_and_measure_their_link():
         assert len(worker.run(2)) == 2 and 0 < worker.loss < 5
         (point,) = worker.ask(sweep=[1024])["points"]
     assert point[0] == 1024 and point[1] > 0
-
-
-def test_without_mpiexec(monkeypatch):
-    monkeypatch.setenv("PATH", "")
-    monkeypatch.setattr(sys, "executable", "nowhere/python")
-    with pytest.raises(DeviceError, match=r"mpiexec was not found; install netbuilder\[mpi\]"):
-        mpi_command(2)
 
 
 def test_a_batch_that_processes_cannot_share():

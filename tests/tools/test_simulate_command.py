@@ -1,11 +1,13 @@
 """netbuilder-simulate: a measured step, steps in files, published figures, what it refuses."""
 
 import json
+import os
 import subprocess
 import sys
 
 import pytest
 
+from netbuilder.parallel.distributed.installed_mpi import installed_mpi
 from netbuilder.parallel.simulation.allreduce import Cluster
 from netbuilder.parallel.simulation.links import Link
 from netbuilder.parallel.simulation.simulate import Exchange, simulate
@@ -13,7 +15,6 @@ from netbuilder.parallel.simulation.step_times import StepTimes, TimedWork
 from netbuilder.runtime.profile import profiling
 from netbuilder.runtime.profile.roofline import Limits
 from netbuilder.tools import simulate as tool
-from netbuilder.tools.bench.processes import mpi_command
 from netbuilder.tools.profiling.zoo import ZooOptions
 from netbuilder.tools.simulating.step import measure_step
 
@@ -166,8 +167,10 @@ def test_a_link_is_measured_by_two_processes(tmp_path):
         "import sys; from netbuilder.tools import simulate; "
         "simulate.sweep_allreduce.__defaults__ = ((1024, 1 << 20),); sys.exit(simulate.main(sys.argv[1:]))"
     )
-    command = [*mpi_command(2), sys.executable, "-c", program, "--measure", "--json", str(path)]
-    done = subprocess.run(command, capture_output=True, text=True, timeout=60, check=False)
+    mpi = installed_mpi()
+    command = [*mpi.command(2), sys.executable, "-c", program, "--measure", "--json", str(path)]
+    env = {**os.environ, **mpi.environment()}
+    done = subprocess.run(command, env=env, capture_output=True, text=True, timeout=60, check=False)
     assert done.returncode == 0, done.stderr
     assert done.stdout.count("allreduce over 2 processes: ") == 1  # rank 0 alone prints
     link = Link.from_dict(json.loads(path.read_text()))

@@ -11,6 +11,7 @@ import venv
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 
+from netbuilder.parallel.distributed.installed_mpi import installed_mpi
 from netbuilder.proto import DeviceError
 from netbuilder.tools.bench.pairs import Worker
 from netbuilder.tools.bench.predict import PEERS
@@ -21,7 +22,6 @@ __all__ = [
     "ddp_worker",
     "exchange_worker",
     "modes_of",
-    "mpi_command",
     "our_worker",
     "peer_python",
     "prediction_pythons",
@@ -67,7 +67,7 @@ def ranks_worker(work: Work, processes: int, *, warmup: int) -> Worker:
         processes: number of them.
 
     Raises:
-        DeviceError: there is no mpiexec.
+        DeviceError: mpi4py, its library or mpiexec is missing.
     """
     return _ranks(processes, ["train", str(warmup), work.to_text()], work.threads)
 
@@ -76,27 +76,15 @@ def exchange_worker(sizes: Sequence[int], bucket_bytes: int, processes: int) -> 
     """Start processes that sum values of so many bytes, see ``our_ranks.exchange_ways``.
 
     Raises:
-        DeviceError: there is no mpiexec.
+        DeviceError: mpi4py, its library or mpiexec is missing.
     """
     return _ranks(processes, ["exchange", json.dumps(list(sizes)), str(bucket_bytes)], 1)
 
 
 def _ranks(processes: int, arguments: Sequence[str], threads: int) -> Worker:
-    command = [*mpi_command(processes), sys.executable, "-m", "netbuilder.tools.bench.our_ranks", *arguments]
-    return Worker(f"netbuilder in {processes} processes", command, _environment(threads))
-
-
-def mpi_command(processes: int) -> list[str]:
-    """Return the beginning of a command that starts so many processes on this machine.
-
-    Raises:
-        DeviceError: there is no mpiexec.
-    """
-    beside = str(Path(sys.executable).parent)
-    found = shutil.which("mpiexec", path=os.pathsep.join([beside, os.environ.get("PATH", "")]))
-    if found is None:
-        raise DeviceError("mpiexec was not found; install netbuilder[mpi], or put the mpiexec of your MPI on the path")
-    return [found, "-n", str(processes)]
+    mpi = installed_mpi()
+    command = [*mpi.command(processes), sys.executable, "-m", "netbuilder.tools.bench.our_ranks", *arguments]
+    return Worker(f"netbuilder in {processes} processes", command, {**_environment(threads), **mpi.environment()})
 
 
 def ddp_worker(work: Work, python: str, processes: int, *, warmup: int) -> Worker:

@@ -171,7 +171,7 @@ def allreduce_over_processes_pass(
     result = NetDef()
     result.CopyFrom(net)
     del result.op[:]
-    due = defaultdict(list[list[Group]])
+    due: dict[int, list[list[Group]]] = defaultdict(list)
     for index, members in buckets(net, groups, sizes, bucket_bytes):
         due[index].append(members)
     for index, op in enumerate(net.op):

@@ -60,8 +60,15 @@ def exchange_over_processes(
     for group in reversed(() if alone else record.gradients):
         if group.is_sparse:
             pair = devices.copies(group.indices), devices.copies(group.values)
-            options = {"hand_back": hand_back, "debug_info": link.debug_info}
-            main.MergeFrom(gather_sparse([pair], devices, joined=joined, across=link.allgather, **options))
+            made_rows = gather_sparse(
+                [pair],
+                devices,
+                hand_back=hand_back,
+                debug_info=link.debug_info,
+                joined=joined,
+                across=link.allgather,
+            )
+            main.MergeFrom(made_rows)
     _gather_outside(model, record, link, joined)
     return record if alone else gathered_gradients(model, record)
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -17,7 +17,7 @@ from netbuilder.ops.engines.arrays import aligned_empty
 from netbuilder.ops.engines.collectives.communicator import Communicator
 from netbuilder.ops.engines.collectives.reductions import FLOAT_TYPES, narrow, widen
 from netbuilder.ops.engines.collectives.world import CommonWorld
-from netbuilder.proto import ArgumentError
+from netbuilder.proto import ArgumentError, NetError
 
 __all__ = ["IN_PLACE_BYTES", "AllreduceBucket"]
 
@@ -25,6 +25,10 @@ Array = Any
 
 IN_PLACE_BYTES = 1 << 20
 """Bytes of a blob from which it is exchanged where it is: another call costs less than two copies of it."""
+
+_EXPONENT = {"float16": 0x7C00, "bfloat16": 0x7F80}  # the bits that infinities and NaN have
+_LARGEST = {"float16": 65504.0, "bfloat16": 3.3895313892515355e38}
+_INFINITE_FROM = {"float16": 65520.0, "bfloat16": 3.3961775292304957e38}  # float32 is rounded to infinity from here on
 
 
 @in_place_kernels
@@ -35,8 +39,10 @@ class AllreduceBucket(InPlace):
 
     Small blobs are copied into one buffer and exchanged together; those of 1 MiB or more are exchanged where they are.
     With another ``precision`` than float32, float32 blobs are rounded to it on the way, added in float32, and the sums
-    are rounded once. With ``deterministic``, processes are added in the order of their ranks, so that the sum is the
-    same to the bit in each run.
+    are rounded once. If this makes a finite element, or a sum of such, infinite, all processes raise the same error,
+    which names the blob and the ranks; what was infinite or NaN before stays so. ``clip`` bounds the magnitude of
+    elements before they are rounded; 0: nothing does. With ``deterministic``, processes are added in the order of their
+    ranks, so that the sum is the same to the bit in each run.
 
     Inputs:
         common_world: object
@@ -47,6 +53,7 @@ class AllreduceBucket(InPlace):
 
     precision: str = "float32"
     deterministic: bool = False
+    clip: float = 0.0
 
     def check(self) -> None:
         super().check()
@@ -54,23 +61,57 @@ class AllreduceBucket(InPlace):
             raise ArgumentError(
                 f"AllreduceBucket: precision must be one of {', '.join(FLOAT_TYPES)}, got {self.precision!r}"
             )
+        if not self.clip >= 0 or (self.clip and self.precision == "float32"):
+            raise ArgumentError(
+                f"AllreduceBucket: clip must be a positive bound of values that are rounded to another precision than "
+                f"float32, or 0, got {self.clip!r} with precision {self.precision!r}"
+            )
 
     def flops(self, *inputs: TensorSpec) -> int:
         return sum(x.size for x in inputs[1:])
 
     def terms(self) -> str:
-        return f"precision={self.precision}, deterministic={self.deterministic}"
+        return f"precision={self.precision}, deterministic={self.deterministic}, clip={self.clip:g}"
 
-    def over_ranks(self, world: CommonWorld, blobs: Sequence[Array]) -> Work:
-        parts = _parts(blobs, FLOAT_TYPES[self.precision]) if world.size > 1 else []
+    def over_ranks(self, world: CommonWorld, blobs: Sequence[Array], names: Sequence[str]) -> Work:
+        parts = _parts(blobs, FLOAT_TYPES[self.precision], names) if world.size > 1 else []
 
         def work(communicator: Communicator) -> None:
             for part in parts:
-                part.load()
+                part.load(self.clip)
                 communicator.allreduce(part.buffer, bfloat16=part.bfloat16, deterministic=self.deterministic)
+                if part.rounds:
+                    self._check_overflow(communicator, part)
                 part.store()
 
         return work
+
+    def _check_overflow(self, communicator: Communicator, part: _Part) -> None:
+        """Raise NetError on all ranks, which have the same sums, if one is infinite because of the rounding."""
+        exponent = _EXPONENT[self.precision]
+        found = [
+            (blob, name)
+            for (blob, staged), name in zip(part.blobs, part.names)
+            if np.bitwise_and(staged.view(np.uint16), exponent).max(initial=0) == exponent
+        ]
+        if not found:
+            return
+        own = np.array([np.abs(blob).max() for blob, _ in found], np.float64)
+        of_ranks = communicator.allgather(own).reshape(communicator.size, -1).T
+        for (_, name), largest in zip(found, of_ranks):
+            if np.isfinite(largest).all():
+                raise NetError(_overflow(name, self.precision, largest))
+
+
+def _overflow(name: str, precision: str, largest: Array) -> str:
+    ranks = [rank for rank, value in enumerate(largest) if value >= _INFINITE_FROM[precision]]
+    listed = ", ".join(f"{largest[rank]:g} on rank {rank}" for rank in ranks)
+    what = f"its largest magnitude is {listed}" if ranks else f"the sum over {len(largest)} ranks is larger"
+    wider = "" if precision == "bfloat16" else "exchange bfloat16 or float32, or "
+    return (
+        f"AllreduceBucket: {name!r} overflows {precision}, whose largest number is {_LARGEST[precision]:g}: {what}; "
+        f"{wider}bound the values by clip"
+    )
 
 
 @dataclass(frozen=True)
@@ -80,17 +121,26 @@ class _Part:
     Args:
         buffer: the memory.
         blobs: the blobs that are copied into it, each with its part of the buffer; () if it is a blob itself.
+        names: of these blobs.
     """
 
     buffer: Array
     blobs: Sequence[tuple[Array, Array]] = ()
     bfloat16: bool = False
+    names: Sequence[str] = ()
 
-    def load(self) -> None:
+    @property
+    def rounds(self) -> bool:
+        return any(blob.dtype != staged.dtype for blob, staged in self.blobs)
+
+    def load(self, clip: float) -> None:
         for blob, staged in self.blobs:
             if blob.dtype == staged.dtype:
                 np.copyto(staged, blob)
-            else:
+                continue
+            if clip:
+                np.clip(blob, -clip, clip, out=blob)
+            with np.errstate(over="ignore"):  # found in the sums
                 narrow(blob, staged)
 
     def store(self) -> None:
@@ -101,19 +151,20 @@ class _Part:
                 widen(staged, blob)
 
 
-def _parts(blobs: Sequence[Array], wire: np.dtype[Any]) -> list[_Part]:
+def _parts(blobs: Sequence[Array], wire: np.dtype[Any], names: Sequence[str]) -> list[_Part]:
     """Return the calls for blobs; float32 ones are exchanged as ``wire``."""
-    large, small = [], defaultdict(list)
-    for blob in blobs:
+    large, small = [], defaultdict[Any, dict[str, Array]](dict)
+    for blob, name in zip(blobs, names):
         rounded = blob.dtype == np.float32 and wire != np.float32
-        if rounded or 0 < blob.nbytes < IN_PLACE_BYTES:
-            small[blob.dtype].append(blob)
+        if blob.size and (rounded or blob.nbytes < IN_PLACE_BYTES):
+            small[blob.dtype][name] = blob
         elif blob.size:
             large.append(_Part(blob))
     return [*(_staged(group, wire if dtype == np.float32 else dtype) for dtype, group in small.items()), *large]
 
 
-def _staged(blobs: Sequence[Array], dtype: np.dtype[Any]) -> _Part:
+def _staged(named: Mapping[str, Array], dtype: np.dtype[Any]) -> _Part:
+    blobs = list(named.values())
     if len(blobs) == 1 and blobs[0].dtype == dtype:
         return _Part(blobs[0])
     buffer = aligned_empty(sum(blob.size for blob in blobs) * dtype.itemsize).view(dtype)
@@ -121,4 +172,4 @@ def _staged(blobs: Sequence[Array], dtype: np.dtype[Any]) -> _Part:
     for blob in blobs:
         pairs.append((blob, buffer[start : start + blob.size]))
         start += blob.size
-    return _Part(buffer, pairs, bfloat16=dtype == np.uint16 and blobs[0].dtype == np.float32)
+    return _Part(buffer, pairs, dtype == np.uint16 and blobs[0].dtype == np.float32, list(named))

@@ -58,12 +58,13 @@ class InPlace(OverWorld):
                 require(x.dtype.kind in "iuf", self, f"adds numbers, got input {i} of type {_type_name(x)}")
         return tuple(x.plain for x in inputs[1:])
 
-    def over_ranks(self, world: CommonWorld, blobs: Sequence[Array]) -> Work:
+    def over_ranks(self, world: CommonWorld, blobs: Sequence[Array], names: Sequence[str]) -> Work:
         """Return what the operator does, over memory that stays the same.
 
         Args:
             world: the common world.
             blobs: one-dimensional arrays, to be overwritten.
+            names: those of the blobs, for messages.
         """
         raise NotImplementedError
 
@@ -110,7 +111,7 @@ def _prepare(op: InPlace, ctx: PlanContext, world: TensorSpec, *xs: TensorSpec) 
     def bind(ins: Sequence[Any], outs: Sequence[Any], scratch: Any) -> Callable[[], Any]:
         common = world_of(op, ins[0])
         call = common.call(op.type, names[0], terms, layouts)
-        direct = op.over_ranks(common, [as_flat(out, spec.dtype) for out, spec in zip(outs, specs)])
+        direct = op.over_ranks(common, [as_flat(out, spec.dtype) for out, spec in zip(outs, specs)], names)
         copies = [(out, given) for out, given in zip(outs, ins[1:]) if out is not given]
 
         def work(communicator: Communicator, same_layouts: bool) -> None:
@@ -138,7 +139,7 @@ def _in_plain_order(
         buffer if spec.layout is None else convert(buffer, spec, spec.plain, ctx)
         for buffer, spec in zip(buffers, specs)
     ]
-    op.over_ranks(world, [copy.reshape(-1) for copy in plain])(world.communicator)
+    op.over_ranks(world, [copy.reshape(-1) for copy in plain], list(ctx.op_def.output))(world.communicator)
     for buffer, spec, copy in zip(buffers, specs, plain):
         if spec.layout is not None:
             convert(copy, spec.plain, spec, ctx, out=buffer)
@@ -149,8 +150,9 @@ def _run(op: InPlace, ctx: RunContext, world: Any, *xs: Any) -> tuple[Any, ...]:
     results = tuple(np.array(ctx.host(x), order="C") for x in xs)
     specs = [spec_of(x) for x in results]
     op.infer(spec_of(np.array(world, object)), *specs)
-    work = op.over_ranks(common, [result.reshape(-1) for result in results])
-    call = common.call(op.type, ctx.op_def.output[0], described(op, list(ctx.op_def.output), specs))
+    names = list(ctx.op_def.output)
+    work = op.over_ranks(common, [result.reshape(-1) for result in results], names)
+    call = common.call(op.type, names[0], described(op, names, specs))
     common.run(call, lambda communicator, _: work(communicator))
     return results
 

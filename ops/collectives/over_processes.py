@@ -60,7 +60,7 @@ class Allreduce(InPlace):
     def terms(self) -> str:
         return f"deterministic={self.deterministic}"
 
-    def over_ranks(self, world: CommonWorld, blobs: Sequence[Array]) -> Work:
+    def over_ranks(self, world: CommonWorld, blobs: Sequence[Array], names: Sequence[str]) -> Work:
         first = blobs[0]
 
         def work(communicator: Communicator) -> None:
@@ -102,7 +102,7 @@ class Reduce(InPlace):
     def terms(self) -> str:
         return f"root={self.root}"
 
-    def over_ranks(self, world: CommonWorld, blobs: Sequence[Array]) -> Work:
+    def over_ranks(self, world: CommonWorld, blobs: Sequence[Array], names: Sequence[str]) -> Work:
         _check_root(self, world)
         return lambda communicator: communicator.reduce(blobs[0], self.root)
 
@@ -134,7 +134,7 @@ class Broadcast(InPlace):
     def terms(self) -> str:
         return f"root={self.root}"
 
-    def over_ranks(self, world: CommonWorld, blobs: Sequence[Array]) -> Work:
+    def over_ranks(self, world: CommonWorld, blobs: Sequence[Array], names: Sequence[str]) -> Work:
         _check_root(self, world)
         first = blobs[0]
 
@@ -254,7 +254,7 @@ class ReduceScatter(InPlace):
     def flops(self, *inputs: TensorSpec) -> int:
         return sum(x.size for x in inputs[1:-1])
 
-    def over_ranks(self, world: CommonWorld, blobs: Sequence[Array]) -> Work:
+    def over_ranks(self, world: CommonWorld, blobs: Sequence[Array], names: Sequence[str]) -> Work:
         *xs, counts = blobs
 
         def work(communicator: Communicator) -> None:

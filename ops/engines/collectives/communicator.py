@@ -35,12 +35,14 @@ class Communicator(ABC):
         engine: its name.
         check: called every now and then while a call waits; what it raises ends the wait, and the communicator cannot
             be used any more.
+        given_bytes: bytes of the values that this rank has given to calls with other ranks so far.
     """
 
     engine: ClassVar[str]
 
     def __init__(self, rank: int, size: int, check: Callable[[], object] = _nothing) -> None:
         self.rank, self.size, self.check = rank, size, check
+        self.given_bytes = 0
 
     # What an engine provides. Arrays are one-dimensional and not empty on all ranks; there are at least two ranks.
 
@@ -111,6 +113,7 @@ class Communicator(ABC):
         assert flat.base is array or flat is array or array.base is not None, "the array must be contiguous"
         if self.size == 1 or not flat.size:
             return
+        self.given_bytes += flat.nbytes
         if not maximum and (deterministic or bfloat16 or flat.dtype == np.float16):
             for start in range(0, flat.size, _MOST_AT_ONCE):
                 self._sum_in_order(flat[start : start + _MOST_AT_ONCE], bfloat16)
@@ -144,11 +147,13 @@ class Communicator(ABC):
             if self.rank == root:
                 flat[:] = total
         else:
+            self.given_bytes += flat.nbytes
             self._reduce(flat, root)
 
     def broadcast(self, array: Array, root: int) -> None:
         """Replace the arrays of all ranks by that of rank ``root``; they have the same size and dtype."""
         if self.size > 1 and array.size:
+            self.given_bytes += array.nbytes if self.rank == root else 0
             self._broadcast(array.reshape(-1).view(np.uint8), root)
 
     def allgather(self, array: Array, counts: Sequence[int] | None = None) -> Array:
@@ -166,6 +171,7 @@ class Communicator(ABC):
         if self.size == 1:
             out[:] = flat
         elif out.size:
+            self.given_bytes += flat.nbytes
             self._allgather(flat, out, counts)
         return out
 
@@ -185,6 +191,7 @@ class Communicator(ABC):
             )
         if self.size == 1 or not flat.size:
             return flat.copy()
+        self.given_bytes += flat.nbytes
         return self._sum_part(flat, counts, bfloat16)
 
     def barrier(self) -> None:
@@ -194,6 +201,7 @@ class Communicator(ABC):
 
     def send(self, array: Array, to: int, tag: int = 0) -> None:
         """Send an array to another rank, which calls ``receive``."""
+        self.given_bytes += array.nbytes
         self._send(array.reshape(-1).view(np.uint8), to, tag)
 
     def receive(self, out: Array, source: int | None = None, tag: int | None = None) -> tuple[int, int]:

@@ -22,6 +22,8 @@ class TestAllreduceBucket(OperatorSuite):
     operator = AllreduceBucket
     no_gradient = "it follows the backward pass"
     refusals = (
+        refusal(AllreduceBucket(clip=1.0), [OBJECT, f32(2)], "clip must be a positive bound", ArgumentError),
+        refusal(AllreduceBucket(precision="float16", clip=-1.0), [OBJECT, f32(2)], "got -1.0 with", ArgumentError),
         refusal(AllreduceBucket(), [f32(2), f32(2)], "input 0 must be a common world"),
         refusal(AllreduceBucket(), [OBJECT, TensorSpec((2,), np.dtype(np.bool_))], "adds numbers, got input 1"),
         refusal(
@@ -82,6 +84,57 @@ def test_values_are_rounded_once_before_and_once_after_the_sum(precision):
             np.testing.assert_array_equal(y, same)
 
 
+def with_element(value, rank):
+    """Three ranks' blobs: one element of "g1" on ``rank`` has a value."""
+    blobs = [{"g0": np.ones(3, np.float32), "g1": np.ones((2, 2), np.float32)} for _ in range(3)]
+    blobs[rank]["g1"][1, 0] = value
+    return blobs
+
+
+@pytest.mark.parametrize(
+    "precision, value, match",
+    [
+        ("float16", -1e6, "'g1' overflows float16, whose largest number is 65504: .* is 1e.06 on rank 1; exchange bfl"),
+        ("float16", 65503, "'g1' overflows float16, .*: the sum over 3 ranks is larger"),
+        ("bfloat16", 3.4e38, "'g1' overflows bfloat16, .* is 3.4e.38 on rank 1; bound the values by clip"),
+    ],
+)
+def test_an_overflow_is_the_same_error_on_all_ranks(precision, value, match):
+    blobs = with_element(value, 1)
+    if value == 65503:
+        for each in blobs:
+            each["g1"][1, 0] = value
+    for error in run_on_ranks("AllreduceBucket", blobs, names(2), precision=precision):
+        with pytest.raises(RuntimeError, match=match):
+            raise error
+
+
+@pytest.mark.parametrize("precision", ["float16", "bfloat16"])
+@pytest.mark.parametrize("value", [np.inf, -np.inf, np.nan])
+def test_what_was_not_finite_before_stays_so(precision, value):
+    for outputs in run_on_ranks("AllreduceBucket", with_element(value, 2), names(2), precision=precision):
+        np.testing.assert_array_equal(outputs[1], [[3, 3], [value, 3]])
+
+
+def test_values_are_clipped_before_they_are_rounded():
+    for outputs in run_on_ranks("AllreduceBucket", with_element(-1e6, 0), names(2), precision="float16", clip=100.0):
+        np.testing.assert_array_equal(outputs[1], [[3, 3], [-98, 3]])
+
+
+def test_the_bytes_that_a_rank_gives_are_counted():
+    worlds = thread_worlds(2)
+
+    def work(rank):
+        workspace = Workspace(threads=1)
+        workspace.feed("cw", worlds[rank])
+        workspace.feed("g0", numbers(rank, shape=(10,)))
+        for precision in ("float32", "bfloat16"):
+            workspace.run_operator_once(make_op("AllreduceBucket", ["cw", "g0"], ["g0"], precision=precision))
+        return worlds[rank].communicator.given_bytes
+
+    assert on_ranks(2, work) == [10 * 4 + 10 * 2] * 2
+
+
 def test_one_call_for_all_small_blobs_and_one_for_each_large_one():
     worlds = thread_worlds(2)
 
@@ -100,7 +153,7 @@ def test_a_large_blob_is_not_copied(monkeypatch):
     given = []
     monkeypatch.setattr(allreduce_bucket, "aligned_empty", lambda size: given.append(size))
     blobs = [np.zeros(IN_PLACE_BYTES // 4, np.float32), np.zeros(3, np.float32)]
-    parts = allreduce_bucket._parts(blobs, np.dtype(np.float32))
+    parts = allreduce_bucket._parts(blobs, np.dtype(np.float32), names(2))
     assert {id(part.buffer) for part in parts} == set(map(id, blobs)) and not given
 
 

@@ -1,0 +1,173 @@
+"""AllreduceTopK and AllreduceThreshold: sums of large elements over the processes; the others are kept for later."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from typing import Any, ClassVar
+
+import numpy as np
+
+from netbuilder.ops.collectives.in_place import InPlace, Work, in_place_kernels
+from netbuilder.ops.core.declaration import operator_class
+from netbuilder.ops.core.operator import TensorSpec, require
+from netbuilder.ops.core.registry import register
+from netbuilder.ops.engines.collectives.communicator import Communicator
+from netbuilder.ops.engines.collectives.world import CommonWorld
+from netbuilder.proto import ArgumentError, NetError
+
+__all__ = ["AllreduceThreshold", "AllreduceTopK", "top_k_count"]
+
+Array = Any
+
+_MOST = 1 << 32
+"""Elements of one operator, whose positions are exchanged as uint32."""
+
+
+def top_k_count(size: int, fraction: float) -> int:
+    """Return how many of ``size`` elements a fraction is: rounded up, at least one of those there are.
+
+    >>> [top_k_count(size, 0.1) for size in (0, 1, 10, 11)]
+    [0, 1, 1, 2]
+    """
+    exact = float(f"{fraction:.6g}")  # arguments of operators are float32
+    return min(size, max(1, math.ceil(round(size * exact, 3))))
+
+
+@operator_class(frozen=True)
+class _SparseAllreduce(InPlace):
+    """Base: each process gives some elements of each X, and output i is their sum over the processes.
+
+    Attributes:
+        counts_differ: whether processes may give different numbers of elements.
+    """
+
+    any_layout = False
+    counts_differ: ClassVar[bool] = False
+    residual: bool = True
+
+    def check(self) -> None:
+        super().check()
+        if self.residual and self.n_out % 2:
+            raise ArgumentError(
+                f"{self.type}: takes as many residuals as blobs, after them, or residual=False; got {self.n_out} blobs"
+            )
+
+    def infer(self, *inputs: TensorSpec) -> tuple[TensorSpec, ...]:
+        half = self.n_out // 2 if self.residual else self.n_out
+        for i, x in enumerate(inputs[1:], start=1):
+            require(x.dtype == np.float32, self, f"exchanges float32, got input {i} of type {x.dtype}")
+            shape = inputs[1 + (i - 1) % half].shape
+            require(x.shape == shape, self, f"residual {i} must have the shape of its blob, {shape}, got {x.shape}")
+        return super().infer(*inputs)
+
+    def flops(self, *inputs: TensorSpec) -> int:
+        return sum(x.size for x in inputs[1:])
+
+    def chosen(self, values: Array) -> Array:
+        """Return the ascending positions of the elements that are exchanged, of a one-dimensional array."""
+        raise NotImplementedError
+
+    def over_ranks(self, world: CommonWorld, blobs: Sequence[Array], names: Sequence[str]) -> Work:
+        count = len(blobs) // 2 if self.residual else len(blobs)
+        values, residuals = blobs[:count], blobs[count:] or [None] * count
+        ends = np.cumsum([0, *(each.size for each in values)])
+        if ends[-1] >= _MOST:
+            raise NetError(f"{self.type}: exchanges fewer than {_MOST} elements at a time, got {ends[-1]}")
+
+        def work(communicator: Communicator) -> None:
+            given = [self._take(value, rest) for value, rest in zip(values, residuals)]
+            places = np.concatenate([each + start for (each, _), start in zip(given, ends)])
+            message = np.concatenate([places.astype(np.uint32), np.concatenate([v for _, v in given]).view(np.uint32)])
+            for part in self._of_ranks(communicator, message):
+                where, what = part[: len(part) // 2], part[len(part) // 2 :].view(np.float32)
+                cuts = np.searchsorted(where, ends)
+                for value, start, first, last in zip(values, ends, cuts, cuts[1:]):
+                    value[where[first:last] - np.uint32(start)] += what[first:last]
+
+        return work
+
+    def _take(self, value: Array, residual: Array | None) -> tuple[Array, Array]:
+        """Return positions and values of the elements that are exchanged; the others are added to the residual.
+
+        ``value`` becomes zero.
+        """
+        source = value
+        if residual is not None:
+            np.add(residual, value, out=residual)
+            source = residual
+        where = self.chosen(source)
+        what = source[where]
+        source[where] = 0
+        value[:] = 0
+        return where, what
+
+    def _of_ranks(self, communicator: Communicator, message: Array) -> list[Array]:
+        if not self.counts_differ:
+            return list(communicator.allgather(message).reshape(communicator.size, -1))
+        counts = communicator.allgather(np.array([message.size], np.int64)).tolist()
+        return np.split(communicator.allgather(message, counts), np.cumsum(counts)[:-1])
+
+
+@in_place_kernels
+@register
+@operator_class(frozen=True)
+class AllreduceTopK(_SparseAllreduce):
+    """Output i is the sum, over the processes, of the elements of X_i with the largest magnitudes, and zero elsewhere.
+
+    Each process gives ``fraction`` of the elements of each blob, rounded up. With ``residual``, there is a residual for
+    each blob: it is added to the blob before the elements are chosen, and keeps those that are not given. Processes are
+    added in the order of their ranks, so all of them have the same sums to the bit. NaN count as the largest.
+
+    Inputs:
+        common_world: object
+        X+ (*S): float32, and then the residuals of all of them, if residual
+    Outputs:
+        Y+ (*S): as X
+    """
+
+    fraction: float = 0.01
+
+    def check(self) -> None:
+        super().check()
+        if not 0 < self.fraction <= 1:
+            raise ArgumentError(f"AllreduceTopK: fraction must lie in (0, 1], got {self.fraction!r}")
+
+    def terms(self) -> str:
+        return f"fraction={self.fraction:g}, residual={self.residual}"
+
+    def chosen(self, values: Array) -> Array:
+        count = top_k_count(values.size, self.fraction)
+        if count == values.size:
+            return np.arange(count)
+        return np.sort(np.argpartition(np.abs(values), values.size - count)[values.size - count :])
+
+
+@in_place_kernels
+@register
+@operator_class(frozen=True)
+class AllreduceThreshold(_SparseAllreduce):
+    """Output i is the sum, over the processes, of the elements of X_i with magnitudes of ``bound`` or more.
+
+    The other elements are zero, or kept in residuals, as in AllreduceTopK. NaN are exchanged.
+
+    Inputs:
+        common_world: object
+        X+ (*S): float32, and then the residuals of all of them, if residual
+    Outputs:
+        Y+ (*S): as X
+    """
+
+    counts_differ = True
+    bound: float = 0.0
+
+    def check(self) -> None:
+        super().check()
+        if not 0 <= self.bound < math.inf:
+            raise ArgumentError(f"AllreduceThreshold: bound must be finite and not negative, got {self.bound!r}")
+
+    def terms(self) -> str:
+        return f"bound={self.bound:g}, residual={self.residual}"
+
+    def chosen(self, values: Array) -> Array:
+        return np.flatnonzero(~(np.abs(values) < np.float32(self.bound)))

@@ -32,7 +32,7 @@ class AverageChunk(InPlace):
 
     Inputs:
         common_world: object
-        X+ (*S): first counter (1), int64; then float32
+        X+ (*S): float32|int64, first the counter, one int64, then the blobs
     Outputs:
         Y+ (*S): as X
     """

@@ -6,6 +6,7 @@ import enum
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from operator import length_hint
+from types import BuiltinMethodType
 from typing import Any
 
 from netbuilder.ops.core.given_numbers import check_extents
@@ -146,11 +147,20 @@ def _operator_error(kind: type[Exception], text: str) -> OperatorError:
     try:
         members = {"__module__": OperatorError.__module__, "__str__": OperatorError.__str__}
         cls: Any = type("OperatorError", (OperatorError, kind), members)
-        made: OperatorError = kind.__new__(cls, text)
+        made: OperatorError = _maker(kind)(cls, text)
         made.args = (text,)
     except TypeError:  # a class that cannot be a second base, or whose constructor has other arguments
         return OperatorError(text)
     return made
+
+
+def _maker(kind: type[Exception]) -> Callable[..., Any]:
+    """Return the constructor of an exception's class.
+
+    Of several built-in bases, as StoreTimeoutError has, only that with the largest objects can make one: OSError.
+    """
+    by_c = isinstance(kind.__new__, BuiltinMethodType)
+    return OSError.__new__ if by_c and issubclass(kind, OSError) else kind.__new__
 
 
 def run_in_order(calls: Sequence[Callable[[], object]], failed: Callable[[int, Exception], BaseException]) -> None:

@@ -133,9 +133,9 @@ def test_a_key_that_never_comes(processes):
         make_op("StoreGet", ["store"], ["x"], timeout_secs=0.1),
         make_op("StoreWait", ["store"], [], blob_name=["x"], timeout_secs=0.1),
     ):
-        with pytest.raises(OperatorError, match=r"operator 0: Store(Get|Wait).*x' did not appear") as error:
+        with pytest.raises(StoreTimeoutError, match=r"operator 0: Store(Get|Wait).*x' did not appear") as error:
             processes[0].run_operator_once(op)
-        assert isinstance(error.value.__cause__, StoreTimeoutError)
+        assert isinstance(error.value, OperatorError) and isinstance(error.value.__cause__, StoreTimeoutError)
 
 
 def test_what_is_no_record_of_a_blob():

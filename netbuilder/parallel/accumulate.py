@@ -16,6 +16,7 @@ from netbuilder.parallel.accumulate_rows import append_rows, flush_rows, is_row_
 from netbuilder.proto import DeviceOption, NetDef, NetError
 from netbuilder.proto.arguments import arguments
 from netbuilder.runtime import Workspace
+from netbuilder.runtime.execute.not_finite import FindNan
 
 __all__ = [
     "accumulate_gradients",
@@ -23,6 +24,7 @@ __all__ = [
     "forget_gradients",
     "net_names",
     "pending_steps",
+    "run_iterations",
     "why_micro_batches_differ",
 ]
 
@@ -138,6 +140,24 @@ def created_nets(net: NetDef, record: Replicas) -> list[NetDef]:
         clear_stored_budget(part)  # an update has nothing to compute again
     join_parts(net, parts)
     return parts
+
+
+def run_iterations(
+    name: str, record: Replicas, count: int, *, workspace: Workspace, wait: bool = True, find_nan: FindNan = False
+) -> None:
+    """Run ``count`` micro-batches by the created nets of the main net ``name``, and the update after each K-th one.
+
+    Without ``accumulate_steps`` they are iterations of the main net.
+    """
+    if record.accumulate_steps == 1:
+        workspace.run_net(name, count, wait=wait, find_nan=find_nan)
+        return
+    *micro_batch, update = net_names(name, record)
+    for _ in range(count):
+        for part in micro_batch:
+            workspace.run_net(part, wait=wait, find_nan=find_nan)
+        if workspace.net(micro_batch[0]).clock.iteration % record.accumulate_steps == 0:
+            workspace.run_net(update, wait=wait, find_nan=find_nan)
 
 
 def pending_steps(model: ModelHelper, workspace: Workspace) -> int:

@@ -7,14 +7,18 @@ import numpy as np
 from netbuilder.graph.block_updates import BlockNets, BlockRule
 from netbuilder.graph.replicas import Replicas
 from netbuilder.model import ModelHelper
+from netbuilder.parallel.accumulate import pending_steps, run_iterations
 from netbuilder.proto import NetError
 from netbuilder.runtime import Workspace
 from netbuilder.runtime.execute import default
+from netbuilder.runtime.execute.not_finite import FindNan
 
 __all__ = ["RunWarmup", "block_nets_of", "count_iterations", "finish_block", "run_blocks"]
 
 
-def RunWarmup(model: ModelHelper, *, wait: bool = True, workspace: Workspace | None = None) -> None:
+def RunWarmup(
+    model: ModelHelper, *, wait: bool = True, find_nan: FindNan = False, workspace: Workspace | None = None
+) -> None:
     """Run the warm-up: iterations without blocks, after which all replicas continue from the master's parameters.
 
     Each replica trains on its own meanwhile. With ``block_iterations``, ``RunNet`` does the same by itself; this runs
@@ -23,9 +27,11 @@ def RunWarmup(model: ModelHelper, *, wait: bool = True, workspace: Workspace | N
     Args:
         model: made by ``Parallelize_BMUF`` with ``warmup_iterations``; its nets were created.
         wait: wait until all GPUs have finished, see ``Workspace.run_net``.
+        find_nan: raise an error at the first operator whose result is NaN or infinite, see there.
         workspace: workspace to use; None: the current default one.
 
     Raises:
+        NotFiniteError: ``find_nan`` has found something.
         NetError: the model has no warm-up, or it is over.
     """
     workspace = workspace or default.workspace()
@@ -36,14 +42,16 @@ def RunWarmup(model: ModelHelper, *, wait: bool = True, workspace: Workspace | N
             f"RunWarmup: model {model.name!r} has no warm-up; give Parallelize_BMUF(warmup_iterations=...), or omit "
             "this call"
         )
+    steps, pending = record.accumulate_steps, pending_steps(model, workspace)
     if not rule.iterations:
-        workspace.run_net(model.net.Name(), rule.warmup_iterations, wait=wait)
+        count = rule.warmup_iterations * steps - pending
+        run_iterations(model.net.Name(), record, count, workspace=workspace, wait=wait, find_nan=find_nan)
         workspace.run_net(nets.warm_up.Name(), wait=wait)
         return
     remaining = -_counted(record, rule, workspace)
     if remaining <= 0:
         raise NetError(f"RunWarmup: the warm-up of model {model.name!r} is over; omit this call")
-    run_blocks(model, record, remaining, workspace=workspace, wait=wait)
+    run_blocks(model, record, remaining * steps - pending, workspace=workspace, wait=wait, find_nan=find_nan)
 
 
 def finish_block(model: ModelHelper, *, wait: bool = True, workspace: Workspace | None = None) -> None:
@@ -58,10 +66,15 @@ def finish_block(model: ModelHelper, *, wait: bool = True, workspace: Workspace 
         workspace: workspace to use; None: the current default one.
 
     Raises:
-        NetError: the model has no block-wise updates.
+        NetError: the model has no block-wise updates, or only some micro-batches of a step have run.
     """
     workspace = workspace or default.workspace()
     record, rule = _rule(model, "finish_block")
+    if pending := pending_steps(model, workspace):
+        raise NetError(
+            f"finish_block: {pending} of {record.accumulate_steps} micro-batches of a step of model {model.name!r} "
+            "have run; run the others first, or call forget_gradients"
+        )
     if not rule.iterations:
         return
     done = _counted(record, rule, workspace)
@@ -69,24 +82,42 @@ def finish_block(model: ModelHelper, *, wait: bool = True, workspace: Workspace 
         _end(model, record, rule, done, workspace, wait=wait)
 
 
-def run_blocks(model: ModelHelper, record: Replicas, count: int, *, workspace: Workspace, wait: bool) -> None:
-    """Run ``count`` iterations of the main net, and bring the replicas together after each block that they complete."""
-    rule, name = record.block, model.net.Name()
+def run_blocks(
+    model: ModelHelper,
+    record: Replicas,
+    count: int,
+    *,
+    workspace: Workspace,
+    wait: bool,
+    find_nan: FindNan = False,
+) -> None:
+    """Run ``count`` micro-batches, and bring the replicas together after each block that their updates complete."""
+    rule, name, steps = record.block, model.net.Name(), record.accumulate_steps
     assert rule is not None
+    pending = pending_steps(model, workspace)
     if not rule.iterations:
+        if over := (pending + count) % steps:
+            raise NetError(
+                f"RunNet: each call is a block of model {model.name!r}, but {count} micro-batches would end it after "
+                f"{over} of the {steps} micro-batches of a step; run a multiple of {steps}, or give "
+                "Parallelize_BMUF(block_iterations=...), which counts updates over calls"
+            )
         if count:
-            workspace.run_net(name, count, wait=wait)
+            run_iterations(name, record, count, workspace=workspace, wait=wait, find_nan=find_nan)
             workspace.run_net(block_nets_of(model).update.Name(), wait=wait)
         return
     while count:
-        number = min(count, _end_of(rule, done := _counted(record, rule, workspace)) - done)
-        workspace.run_net(name, number, wait=wait)
-        count_iterations(model, number, workspace=workspace, wait=wait)
+        remaining = _end_of(rule, done := _counted(record, rule, workspace)) - done
+        number = min(count, remaining * steps - pending)
+        run_iterations(name, record, number, workspace=workspace, wait=wait, find_nan=find_nan)
+        updates, pending = divmod(pending + number, steps)
+        if updates:
+            count_iterations(model, updates, workspace=workspace, wait=wait)
         count -= number
 
 
 def count_iterations(model: ModelHelper, number: int, *, workspace: Workspace, wait: bool = True) -> None:
-    """Count iterations of the main net that have run, and bring the replicas together if they complete a block.
+    """Count updates of the replicas that have run, and bring the replicas together if they complete a block.
 
     For callers that run the main net in another way than by ``RunNet``; nothing happens for a model without
     ``block_iterations``.

@@ -51,6 +51,7 @@ def Parallelize_BMUF(
     peer_access: PeerAccess | None = None,
     dtype: str | None = None,
     weighted_shares: bool = False,
+    accumulate_steps: int = 1,
     memory_budget: Any = None,
     vector_losses: bool = False,
 ) -> Replicas:
@@ -87,17 +88,19 @@ def Parallelize_BMUF(
             times the last change, the look-ahead.
         optimize_gradient_memory: as for ``Parallelize``.
         reset_momentum_sgd: set the momenta of the replicas' own updates (SGD with momentum) to 0 after each block.
-        warmup_iterations: number of iterations before the first block, see ``RunWarmup``; None: none.
+        warmup_iterations: number of updates before the first block, see ``RunWarmup``; None: none.
         max_concurrent_distributed_ops: as for ``Parallelize``.
         add_blobs_to_sync: further blobs, with or without a replica's scope, that the master's values overwrite on the
             other devices at the end of each block.
         num_threads_per_device: maximum number of threads per device that run the net.
         cpu_device: replicas on the CPU instead of on GPUs.
         barrier_net_timeout_sec: as for ``Parallelize``.
-        block_iterations: length of a block, counted over calls of ``RunNet``, the warm-up first; checkpoints hold the
-            count. None: each call of ``RunNet`` is a block.
+        block_iterations: length of a block in updates of the replicas, counted over calls of ``RunNet``, the warm-up
+            first; checkpoints hold the count. None: each call of ``RunNet`` is a block.
         lookahead: the look-ahead as a multiple of ``block_momentum``; None: 1 with ``nesterov``, else 0. Caffe2's
             ``nesterov=True`` has the opposite sign, -1.
+        accumulate_steps: number of micro-batches, each an iteration of ``RunNet``, whose gradients each replica sums
+            before its own update, as for ``Parallelize``.
         peer_access, dtype, weighted_shares, memory_budget, vector_losses: as for ``Parallelize``.
 
     Returns:
@@ -139,6 +142,7 @@ def Parallelize_BMUF(
     )
     if param_update_builder_fun is None:
         raise TypeError("param_update_builder_fun must be a function, got None: replicas train on their own")
+    settings.check_accumulation(accumulate_steps)
     processes = settings.choose_processes(
         rendezvous,
         max_concurrent_distributed_ops=max_concurrent_distributed_ops,
@@ -176,7 +180,8 @@ def Parallelize_BMUF(
         build_input=input_builder_fun,
         build_forward=forward_pass_builder_fun,
         update=param_update_builder_fun,
-        weighted_shares=weighted_shares,
+        weighted_shares=weighted_shares or accumulate_steps > 1,
+        accumulate_steps=accumulate_steps,
         shares_memory=optimize_gradient_memory,
         vector_losses=vector_losses,
         block=BlockRequest(rule, tuple(map(blob_name, add_blobs_to_sync or ())), reset_momentum_sgd),

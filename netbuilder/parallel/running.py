@@ -10,7 +10,7 @@ from netbuilder.graph.replicas import Replicas
 from netbuilder.graph.scope import SEPARATOR
 from netbuilder.model import ModelHelper
 from netbuilder.ops.engines.arrays import gpu_count
-from netbuilder.parallel.accumulate import created_nets, net_names
+from netbuilder.parallel.accumulate import created_nets, net_names, run_iterations
 from netbuilder.parallel.blocks import block_nets_of, run_blocks
 from netbuilder.parallel.distributed.agreement import require_equal_nets
 from netbuilder.parallel.distributed.common_worlds import barrier_name, barrier_net
@@ -131,7 +131,8 @@ def RunNet(
 
     With ``accumulate_steps`` an iteration is one micro-batch; the update runs after the last micro-batch of each step.
     With block-wise updates, the replicas are brought together after the last iteration, or after each
-    ``block_iterations``. With several processes, all of them call it equally often; each call begins when all have.
+    ``block_iterations`` updates. With several processes, all of them call it equally often; each call begins when all
+    have.
 
     Args:
         model: made by ``Parallelize``.
@@ -142,7 +143,8 @@ def RunNet(
 
     Raises:
         NotFiniteError: ``find_nan`` has found something.
-        NetError: the model is not data-parallel, its net was not created, or an operator failed.
+        NetError: the model is not data-parallel, its net was not created, an operator failed, or the block that this
+            call is would end before the last micro-batch of a step.
     """
     record = Replicas.load(model.net.Proto())
     if isinstance(num_iterations, bool) or not hasattr(num_iterations, "__index__") or num_iterations < 0:
@@ -151,17 +153,9 @@ def RunNet(
     if record.world.common:
         workspace.run_net(barrier_name(model.net.Name()))
     if record.block is not None:
-        run_blocks(model, record, count, workspace=workspace, wait=wait)
+        run_blocks(model, record, count, workspace=workspace, wait=wait, find_nan=find_nan)
         return
-    if record.accumulate_steps == 1:
-        workspace.run_net(model.net.Name(), count, wait=wait, find_nan=find_nan)
-        return
-    *micro_batch, update = net_names(model.net.Name(), record)
-    for _ in range(count):
-        for part in micro_batch:
-            workspace.run_net(part, wait=wait, find_nan=find_nan)
-        if workspace.net(micro_batch[0]).clock.iteration % record.accumulate_steps == 0:
-            workspace.run_net(update, wait=wait, find_nan=find_nan)
+    run_iterations(model.net.Name(), record, count, workspace=workspace, wait=wait, find_nan=find_nan)
 
 
 def GetLearningRateBlobNames(model: ModelHelper) -> list[str]:

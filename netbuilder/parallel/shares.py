@@ -61,6 +61,9 @@ def split_batch(
 ) -> list[Share]:
     """Split a batch into the micro-batches of a step, and each of these over the replicas of all processes.
 
+    With block-wise updates the batch is split over the replicas first, so that each of them updates its own parameters
+    with the same samples for any number of micro-batches.
+
     The shares of a net for training have ``SHARE_WEIGHT``, a number for each replica: its fraction of the batch,
     times the number of replicas of all processes, because the losses are multiplied by the inverse of that number.
 
@@ -82,8 +85,12 @@ def split_batch(
     arrays = {name: np.asarray(batch[name]) for name in names}
     total = count_samples(arrays)
     of_process = samples_of_all is not None
-    found, start = [], 0
-    for size in share_sizes(total, record.accumulate_steps):
+    found, start, micro_batches = [], 0, share_sizes(total, record.accumulate_steps)
+    if record.block is not None and record.accumulate_steps > 1:
+        rows = _rows_by_replica(total, len(record) if of_process else record.world.size, record.accumulate_steps)
+        arrays = {name: array[np.concatenate(rows)] for name, array in arrays.items()}
+        micro_batches = [len(indices) for indices in rows]
+    for size in micro_batches:
         sizes = 0, share_sizes(size, len(record))
         part = slice(start, start + size)
         found.append(
@@ -98,6 +105,12 @@ def split_batch(
         )
         start += size
     return found
+
+
+def _rows_by_replica(total: int, replicas: int, steps: int) -> list[np.ndarray[Any, np.dtype[np.intp]]]:
+    """Return the indices of the samples of each micro-batch if each replica splits its own share into micro-batches."""
+    shares = [np.array_split(share, steps) for share in np.array_split(np.arange(total), replicas)]
+    return [np.concatenate([share[step] for share in shares]) for step in range(steps)]
 
 
 def count_samples(arrays: Mapping[str, Any]) -> int:

@@ -16,6 +16,7 @@ WAYS = {
     "warm-up": ["--block-warmup-steps=5"],
     "nesterov": ["--block-nesterov", "--block-momentum=0.6", "--block-learning-rate=0.9", "--block-reset-momentum"],
     "adam": ["--optimizer=adam", "--learning-rate=0.01"],
+    "micro-batches": ["--accumulate-steps=2", "--block-warmup-steps=1"],
 }
 
 
@@ -32,6 +33,25 @@ def test_devices_agree_after_an_epoch_and_learn(way):
     assert all(np.array_equal(first, other) for other in others)
     assert epochs[-1].loss < 0.7 * epochs[0].loss
     assert run.checkpoint().blobs["block_iterations"].tolist() == [0]  # also with steps that were timed
+
+
+def test_micro_batches_give_what_whole_batches_give():
+    """Also with steps that were timed call by call."""
+    found = []
+    for steps in (1, 3):
+        run = run_of(*BLOCKS, f"--accumulate-steps={steps}")
+        run.train_epoch(1)
+        run.train_epoch(2, stop=lambda run=run: run.step == 2)
+        assert run.checkpoint().blobs["block_iterations"].tolist() == [2]
+        found.append(weights(run))
+    for one, many in zip(*found):
+        np.testing.assert_allclose(many, one, rtol=1e-4, atol=1e-6)
+
+
+def test_nan_are_found():
+    run = run_of(*BLOCKS, "--find-nan", "--learning-rate=1e30")
+    with pytest.raises(FloatingPointError, match="epoch 1, step .*: the first value of run"):
+        run.train_epoch(1)
 
 
 def test_devices_differ_within_a_block():
@@ -87,7 +107,7 @@ PROBLEMS = {
     "--block-learning-rate=0": "--block-learning-rate: must be positive, got 0",
     "--block-momentum=1": r"--block-momentum: must be in [0, 1), got 1",
     "--block-warmup-steps=-1": "--block-warmup-steps: must not be negative, got -1",
-    "--accumulate-steps=2": "--accumulate-steps: cannot be combined with --block-steps",
+    "--combine-bn": "--combine-bn: cannot be combined with --block-steps",
     "--ema=0.9": "--ema: cannot be combined with --block-steps",
     "--block-reset-momentum --momentum=0": "--block-reset-momentum: needs --optimizer sgd with a --momentum",
 }

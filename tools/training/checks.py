@@ -115,11 +115,6 @@ def _block_problem(options: Options) -> str | None:
         return f"--block-warmup-steps: must not be negative, got {block.warmup_steps}"
     if block.resets_momentum and (options.optimizer != "sgd" or not options.momentum):
         return "--block-reset-momentum: needs --optimizer sgd with a --momentum"
-    if options.accumulate_steps > 1:
-        return (
-            "--accumulate-steps: cannot be combined with --block-steps, with which each device updates its parameters "
-            "after every batch; give a smaller --batch"
-        )
     if options.combine_bn:
         return "--combine-bn: cannot be combined with --block-steps, whose devices do not exchange anything in a step"
     if options.average_decay is not None:

@@ -78,13 +78,13 @@ def training_model(options: Options, shape: Shape, classes: int, steps: int, bou
         "dtype": options.dtype,
         "memory_budget": options.memory_budget,
         "weighted_shares": True,
+        "accumulate_steps": options.accumulate_steps,
     }
     if (block := options.block) is None:
         Parallelize(
             model,
             optimizer_builder_fun=update,
             net_transformer_fun=end_of_backward,
-            accumulate_steps=options.accumulate_steps,
             combine_spatial_bn=options.combine_bn,
             **common,
         )

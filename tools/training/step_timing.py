@@ -72,7 +72,8 @@ class StepTiming:
             weight = 1 if once else record.accumulate_steps
             times += self._add(recorder, first, weight, seconds)
             first += len(net.program)
-        count_iterations(self.model, 1, workspace=self.workspace)
+        else:
+            count_iterations(self.model, 1, workspace=self.workspace)
         whole = sum(seconds.values())
         if whole > 0 and (whole < self._least or not self._least):
             self._least = whole

@@ -61,7 +61,10 @@ _HOME = {name: module for module, names in _EXPORTS.items() for name in names}
 
 # Subpackages that are imported on first use, for example by `netbuilder.optimizers.build_sgd`.
 _PACKAGES = frozenset(
-    {"data", "exchange", "graph", "model", "ops", "optimizers", "parallel", "passes", "proto", "runtime", "zoo"}
+    {
+        *("data", "exchange", "graph", "launch", "model", "ops", "optimizers", "parallel", "passes", "proto"),
+        *("runtime", "zoo"),
+    }
 )
 
 __all__ = ["__version__", *sorted(_HOME)]

@@ -26,6 +26,7 @@ DIRECT = {
     "parallel": {"passes", "model", "optimizers", "runtime"},
     "exchange": {"runtime", "passes", "parallel"},
     "zoo": {"model"},
+    "launch": {"ops"},
 }
 OUTER = {
     "caffe2",

@@ -14,6 +14,7 @@ from netbuilder.ops.core.operator import TensorSpec
 from netbuilder.proto import PROTO_CPU, DeviceOption, NetError
 from netbuilder.proto.arguments import make_device_option
 from netbuilder.runtime.plan.optimizations import GROUPS, check_without
+from netbuilder.tools.parser import count
 
 __all__ = [
     "OBSERVABLE",
@@ -78,17 +79,6 @@ def _optimizations(text: str) -> frozenset[str]:
         raise argparse.ArgumentTypeError(
             str(error).removeprefix("--without: ")
         ) from None  # argparse adds the option's name
-
-
-def count(text: str) -> int:
-    """Return a positive whole number, for ``type=`` of an option.
-
-    Raises:
-        argparse.ArgumentTypeError: the text is not such a number; argparse adds the name of the option.
-    """
-    if not text.isdecimal() or int(text) < 1:
-        raise argparse.ArgumentTypeError(f"must be a positive whole number, got {text!r}")
-    return int(text)
 
 
 def size(text: str) -> int:

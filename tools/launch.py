@@ -8,11 +8,10 @@ import sys
 from collections.abc import Sequence
 from pathlib import Path
 
+from netbuilder.launch import Job, launch
 from netbuilder.ops.engines import launchers
-from netbuilder.parallel.distributed.launch import Job, launch
 from netbuilder.proto import DeviceError, DistributedError, NetError
-from netbuilder.tools.common_options import count
-from netbuilder.tools.parser import Parser
+from netbuilder.tools.parser import Parser, count
 
 __all__ = ["main"]
 

@@ -1,4 +1,4 @@
-"""The parser of all commands, whose errors suggest similar names for a mistyped option or choice."""
+"""The parser of all commands, whose errors suggest similar names for a mistyped option or choice, and counts."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ import sys
 from collections.abc import Iterable, Sequence
 from typing import Any, NoReturn
 
-__all__ = ["Parser", "did_you_mean"]
+__all__ = ["Parser", "count", "did_you_mean"]
 
 _CHOICE = re.compile(r"invalid choice: '(.*?)' \(choose from (.*)\)")
 
@@ -22,6 +22,17 @@ def did_you_mean(name: str, known: Iterable[str]) -> str:
     """
     near = difflib.get_close_matches(name, list(known), n=3, cutoff=0.7)
     return f"; did you mean {' or '.join(near)}?" if near else ""
+
+
+def count(text: str) -> int:
+    """Return a positive whole number, for ``type=`` of an option.
+
+    Raises:
+        argparse.ArgumentTypeError: the text is not such a number; argparse adds the name of the option.
+    """
+    if not text.isdecimal() or int(text) < 1:
+        raise argparse.ArgumentTypeError(f"must be a positive whole number, got {text!r}")
+    return int(text)
 
 
 class Parser(argparse.ArgumentParser):

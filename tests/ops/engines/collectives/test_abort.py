@@ -7,8 +7,8 @@ import sys
 import pytest
 
 from house import ROOT
+from netbuilder.launch.installed_mpi import installed_mpi
 from netbuilder.ops.engines.collectives import abort
-from netbuilder.parallel.distributed.installed_mpi import installed_mpi
 from netbuilder.proto import DeviceError
 
 try:

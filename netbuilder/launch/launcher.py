@@ -19,11 +19,10 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
+from netbuilder.launch.installed_mpi import InstalledMpi, installed_mpi
 from netbuilder.ops.engines import launchers
 from netbuilder.ops.engines.stores import Store, TcpStore, TcpStoreServer
-from netbuilder.parallel.distributed.installed_mpi import InstalledMpi, installed_mpi
-from netbuilder.proto import DeviceError, DistributedError, NetError, StoreTimeoutError
-from netbuilder.proto.errors import counted
+from netbuilder.proto.errors import DeviceError, DistributedError, NetError, StoreTimeoutError, counted
 
 __all__ = ["Job", "launch"]
 

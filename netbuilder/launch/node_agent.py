@@ -13,7 +13,7 @@ from pathlib import Path
 __all__ = ["main"]
 
 if __name__ == "__main__":
-    sys.path[0] = str(Path(__file__).resolve().parents[3])
+    sys.path[0] = str(Path(__file__).resolve().parents[2])
 
 from netbuilder.ops.engines import launchers
 from netbuilder.proto.errors import DistributedError

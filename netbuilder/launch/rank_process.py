@@ -21,7 +21,7 @@ __all__ = ["main"]
 
 if __name__ == "__main__":
     # In place of this folder, whose modules are not to be found by their bare names: the one that has the package.
-    sys.path[0] = str(Path(__file__).resolve().parents[3])
+    sys.path[0] = str(Path(__file__).resolve().parents[2])
 
 from netbuilder.ops.engines import launchers
 from netbuilder.ops.engines.stores.store import Store

@@ -10,7 +10,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from netbuilder.proto import DeviceError
+from netbuilder.proto.errors import DeviceError
 
 __all__ = ["InstalledMpi", "installed_mpi"]
 

@@ -3,6 +3,7 @@
 import os
 import re
 import signal
+import socket
 import subprocess
 import sys
 import time
@@ -151,12 +152,27 @@ def test_restarts_cores_threads_and_output(tmp_path):
     no_orphans(tmp_path)
 
 
+def free_port():
+    with socket.socket() as server:
+        server.bind(("", 0))
+        return server.getsockname()[1]
+
+
 def nodes(tmp_path, mode, *options):
     """Two launchers, as on two hosts."""
     secret = tmp_path / "secret"
     secret.write_text("only these tests know it")
-    port = 20000 + os.getpid() % 20000
-    common = ("--hosts", "127.0.0.2,127.0.0.3", "--port", str(port), "--secret-file", str(secret), *options)
+    common = (
+        "--hosts",
+        "127.0.0.2,127.0.0.3",
+        "--port",
+        str(free_port()),
+        "--start-timeout",
+        "20",
+        "--secret-file",
+        str(secret),
+        *options,
+    )
     return [Launched(tmp_path, mode, "--node-rank", str(rank), "-n", "1", *common) for rank in (0, 1)]
 
 
@@ -177,7 +193,7 @@ def test_several_nodes(engine, mode, status, tmp_path):
 def test_a_node_that_never_starts(tmp_path, capsys):
     secret = tmp_path / "secret"
     secret.write_text("only these tests know it")
-    options = ["--hosts", "127.0.0.2,127.0.0.3", "--port", str(20000 + os.getpid() % 20000), "--start-timeout", "0.2"]
+    options = ["--hosts", "127.0.0.2,127.0.0.3", "--port", str(free_port()), "--start-timeout", "0.2"]
     begin = time.monotonic()
     assert main(["--engine", "NCCL", "--secret-file", str(secret), *options, PROGRAM]) == 1
     assert time.monotonic() - begin < SOON

@@ -46,9 +46,9 @@ class AllreduceBucket(InPlace):
 
     Inputs:
         common_world: object
-        X+ (*S): float|int
+        X+ (...): float|int
     Outputs:
-        Y+ (*S): as X
+        Y+ (...): float|int, with type and shape of X
     """
 
     precision: str = "float32"

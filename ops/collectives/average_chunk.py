@@ -32,9 +32,9 @@ class AverageChunk(InPlace):
 
     Inputs:
         common_world: object
-        X+ (*S): float32|int64, first the counter, one int64, then the blobs
+        X+ (...): float32|int64, first the counter, one int64, then the blobs
     Outputs:
-        Y+ (*S): as X
+        Y+ (...): float32|int64, with type and shape of X
     """
 
     any_layout = False

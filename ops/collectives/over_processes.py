@@ -169,9 +169,9 @@ class Allgather(OverWorld):
 
     Inputs:
         common_world: object
-        X+ (N, *S): any
+        X+ (...): any
     Outputs:
-        Y (M, *S): as X, with the rows of all inputs and processes
+        Y (...): as X, with the rows of all inputs and processes
     """
 
     inputs = ("common_world", "X+")
@@ -228,9 +228,9 @@ class ReduceScatter(InPlace):
 
     Inputs:
         common_world: object
-        X+ (*S): float|int, and last counts (ranks), int32
+        X+ (...): float|int, and last counts (ranks), int32
     Outputs:
-        Y+ (*S): as X
+        Y+ (...): float|int, with type and shape of X
     """
 
     any_layout = False

@@ -121,9 +121,9 @@ class AllreduceTopK(_SparseAllreduce):
 
     Inputs:
         common_world: object
-        X+ (*S): float32, and then the residuals of all of them, if residual
+        X+ (...): float32, and then the residuals of all of them, if residual
     Outputs:
-        Y+ (*S): as X
+        Y+ (...): float32, with the shape of X
     """
 
     fraction: float = 0.01
@@ -153,9 +153,9 @@ class AllreduceThreshold(_SparseAllreduce):
 
     Inputs:
         common_world: object
-        X+ (*S): float32, and then the residuals of all of them, if residual
+        X+ (...): float32, and then the residuals of all of them, if residual
     Outputs:
-        Y+ (*S): as X
+        Y+ (...): float32, with the shape of X
     """
 
     counts_differ = True

@@ -74,8 +74,8 @@ class World:
 class Replicas:
     """The record that ``Parallelize`` makes of a data-parallel net.
 
-    Names are without the replicas' scopes, except in ``losses``, ``outside``, ``accumulated`` and
-    ``accumulated_rows``: ``blobs("fc_w")`` are the copies of a parameter, ``devices.scopes`` the scopes.
+    Names are without the replicas' scopes, except in ``losses``, ``outside``, ``accumulated``, ``accumulated_rows`` and
+    ``residuals``: ``blobs("fc_w")`` are the copies of a parameter, ``devices.scopes`` the scopes.
 
     Args:
         devices: one per replica.
@@ -93,6 +93,7 @@ class Replicas:
         shares_memory: gradients that are not needed at the same time share blobs.
         world: the replicas of all processes; by default only those of this process.
         block: the replicas train on their own, and this rule brings them together; None: gradients are exchanged.
+        residuals: full names of the blobs with what this process has not given of its gradients to the other processes.
     """
 
     devices: Devices
@@ -110,6 +111,7 @@ class Replicas:
     shares_memory: bool = False
     world: World = World()
     block: BlockRule | None = None
+    residuals: tuple[str, ...] = ()
 
     def __post_init__(self) -> None:
         if not self.world.size:
@@ -202,6 +204,8 @@ class Replicas:
                 found.update(common_worlds=list(self.world.common), barrier=self.world.barrier)
         if self.block is not None:
             found.update(self.block.arguments())
+        if self.residuals:
+            found["residuals"] = list(self.residuals)
         remove_record(net)
         net.arg.extend(make_argument(_KEY + key, value) for key, value in found.items())
 
@@ -240,6 +244,7 @@ class Replicas:
                     bytes(found.get("barrier", b"")).decode(),
                 ),
                 block=BlockRule.of_arguments(found),
+                residuals=_texts({"residuals": (), **found}, "residuals"),
             )
         except (KeyError, TypeError, ValueError, AttributeError, RuntimeError) as error:
             raise NetError(f"net {net.name!r}: its record of replicas is damaged: {error!r}") from error

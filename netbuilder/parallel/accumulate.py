@@ -173,14 +173,14 @@ def pending_steps(model: ModelHelper, workspace: Workspace) -> int:
 def forget_gradients(model: ModelHelper, workspace: Workspace) -> None:
     """Restart the current step: set the existing sums of gradients to 0 and count from the first micro-batch.
 
-    The collected rows of sparse gradients are dropped.
+    The collected rows of sparse gradients are dropped, and residuals of the exchange between processes are set to 0.
     """
     net = model.net.Proto()
     record = Replicas.load(net)
     pending = pending_steps(model, workspace)
     if pending:
         workspace.net(net.name + _MICRO).clock.iteration -= pending
-    for blob in record.accumulated:
+    for blob in (*record.accumulated, *record.residuals):
         if workspace.has(blob) and not workspace.get(blob).is_empty:
             workspace.feed(blob, workspace.fetch(blob) * 0)
     for blob in record.accumulated_rows:

@@ -179,7 +179,8 @@ def GetCheckpointParams(model: ModelHelper) -> set[BlobReference]:
 
     These are parameters, computed parameters, and the blobs that the init net fills and the main net changes in each
     step, such as momenta and iteration counters. With block-wise updates they are those of all replicas, which differ,
-    and the global parameters and their momenta.
+    and the global parameters and their momenta. Residuals of the exchange between processes are not among them: those
+    of one process are not those of another, and they begin at zero when training resumes.
 
     Raises:
         NetError: the model is not data-parallel.
@@ -193,7 +194,7 @@ def GetCheckpointParams(model: ModelHelper) -> set[BlobReference]:
     made = {blob for op in model.param_init_net.Proto().op for blob in op.output}
     for op in main.op:
         found.update(blob for blob in op.output if blob in made and (record.devices.replica_of(blob) or 0) < count)
-    return {BlobReference(blob) for blob in found.difference(record.accumulated, record.accumulated_rows)}
+    return {BlobReference(blob) for blob in found.difference(record.accumulated, record.accumulated_rows, record.residuals)}
 
 
 def stripBlobName(param: object) -> str:

@@ -6,6 +6,8 @@ import dataclasses
 from collections.abc import Iterable, Sequence
 from typing import Any
 
+import numpy as np
+
 from netbuilder._renamed import moved_names
 from netbuilder.graph.blob import blob_name
 from netbuilder.graph.devices import Devices
@@ -100,7 +102,8 @@ def FinalizeAfterCheckpoint(
 
     With several processes these are the blobs of the first replica of rank 0, and blobs outside the replicas are copied
     to the other processes, too; all processes call it, with the same blobs. With block-wise updates, the parameters are
-    copied to the global parameters as well. It may be called any number of times.
+    copied to the global parameters as well. If parameters are copied, residuals of the exchange between processes are set
+    to zero: they were computed for others. It may be called any number of times.
 
     Args:
         model: made by ``Parallelize``.
@@ -127,6 +130,9 @@ def FinalizeAfterCheckpoint(
         reassign_worlds(whole, record.world.common)
         net = whole.Proto()
     workspace.run_net_once(net)
+    if set(record.parameters).intersection(names) or set(record.outside).intersection(outside):
+        for residual in filter(workspace.has, record.residuals):
+            workspace.feed(residual, np.zeros_like(workspace.fetch(residual)))
 
 
 def AddBlobSync(model: ModelHelper, blobs: Iterable[Any], net: Net | None = None) -> None:
@@ -175,7 +181,8 @@ def _to_copy(model: ModelHelper, record: Replicas, blobs: Iterable[Any] | None) 
     """Return the short names of blobs that each replica has, and, for several processes, blobs outside of them."""
     if not record.world.common:
         return known_names(model, record, blobs), []
-    outside = dict.fromkeys((*record.outside, *initialized_outside(model.param_init_net.Proto(), record.devices)))
+    filled = initialized_outside(model.param_init_net.Proto(), record.devices)
+    outside = dict.fromkeys((*record.outside, *(blob for blob in filled if blob not in record.residuals)))
     if blobs is None:
         return known_names(model, record, None), list(outside)
     _refuse_single_name(blobs)
@@ -193,7 +200,8 @@ def known_names(model: ModelHelper, record: Replicas, blobs: Iterable[Any] | Non
     """
     init_net, main = model.param_init_net.Proto(), model.net.Proto()
     if blobs is None:
-        return [name for name in initialized_names(init_net, record.devices) if name not in _shared(record)]
+        own = {*_shared(record), *map(record.devices.short_name, record.residuals)}
+        return [name for name in initialized_names(init_net, record.devices) if name not in own]
     _refuse_single_name(blobs)
     names = set(record.parameters).union(record.computed)
     made = (blob for net in (init_net, main) for op in net.op for blob in op.output)

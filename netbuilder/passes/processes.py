@@ -7,7 +7,7 @@ takes part. Blobs on GPUs go through the memory of the host.
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -60,9 +60,28 @@ class ProcessLink:
 
     def allreduce(self, blobs: Sequence[str]) -> list[OperatorDef]:
         """Return the operators that replace each blob by its sum over the processes."""
-        extra = {"deterministic": 1} if self.deterministic else {}
-        parts = [blobs[start : start + _MOST_BLOBS] for start in range(0, len(blobs), _MOST_BLOBS)]
-        return [op for part in parts for op in self._staged("AllreduceBucket", "allreduce", part, part, **extra)]
+        return self.exchange("AllreduceBucket", blobs)
+
+    def exchange(
+        self, op_type: str, blobs: Sequence[str], residuals: Sequence[str] = (), **arguments: Any
+    ) -> list[OperatorDef]:
+        """Return the operators of a type that exchange each blob with the other processes.
+
+        Args:
+            residuals: further inputs and outputs, one for each blob; they are stored by the host.
+            arguments: of the operators.
+        """
+        if op_type == "AllreduceBucket" and self.deterministic:
+            arguments["deterministic"] = 1
+        ops = []
+        for start in range(0, len(blobs), _MOST_BLOBS):
+            part, kept = blobs[start : start + _MOST_BLOBS], residuals[start : start + _MOST_BLOBS]
+            ops += self._staged(op_type, "allreduce", part, part, kept, **arguments)
+        return ops
+
+    def average_chunk(self, counter: str, blobs: Sequence[str], chunk: int) -> list[OperatorDef]:
+        """Return the operators that replace the next chunk of the blobs by its mean over the processes."""
+        return self._staged("AverageChunk", "averages", [counter, *blobs], [counter, *blobs], chunk=chunk)
 
     def broadcast(self, blob: str) -> list[OperatorDef]:
         """Return the operators that replace a blob by that of rank 0."""
@@ -73,7 +92,13 @@ class ProcessLink:
         return self._staged("Allgather", "gather", [source], [target])
 
     def _staged(
-        self, op_type: str, what: str, sources: Sequence[str], targets: Sequence[str], **arguments: Any
+        self,
+        op_type: str,
+        what: str,
+        sources: Sequence[str],
+        targets: Sequence[str],
+        on_host: Sequence[str] = (),
+        **arguments: Any,
     ) -> list[OperatorDef]:
         there, back, inputs, outputs = list[OperatorDef](), list[OperatorDef](), list[str](), list[str]()
         for source, target in zip(sources, targets):
@@ -87,7 +112,9 @@ class ProcessLink:
             there.append(make_op("CopyGPUToCPU", [source], inputs[-1:], device_option=place))
             back.append(make_op("CopyCPUToGPU", outputs[-1:], [target], device_option=place))
         place = self.devices.options[0] if self.devices.is_cpu else _HOST
-        op = make_op(op_type, [self.worlds[0], *inputs], outputs, device_option=place, **arguments)
+        op = make_op(
+            op_type, [self.worlds[0], *inputs, *on_host], [*outputs, *on_host], device_option=place, **arguments
+        )
         ops = [*there, op, *back]
         names = ", ".join(repr(self.devices.short_name(source)) for source in sources)
         note = f"{what} of {names} over {self.processes} processes"
@@ -101,6 +128,7 @@ class ProcessLink:
 
 
 Group = Sequence[str]
+Exchange = Callable[[Sequence[str]], list[OperatorDef]]
 
 
 def buckets(
@@ -149,6 +177,7 @@ def allreduce_over_processes_pass(
     bucket_bytes: int = DEFAULT_BUCKET_BYTES,
     peer_access: PeerAccess | None = None,
     hand_back: bool = True,
+    exchange: Exchange | None = None,
 ) -> PassResult:
     """Sum groups of blobs over the devices of this process and over all processes, as soon as they are written.
 
@@ -162,6 +191,7 @@ def allreduce_over_processes_pass(
         link: how processes are reached.
         sizes, bucket_bytes: see ``buckets``.
         peer_access, hand_back: as for ``allreduce``.
+        exchange: returns the operators that exchange the sums of a bucket; None: ``link.allreduce``.
 
     Raises:
         NetError: no operator writes a blob, or the number of blobs in a group is wrong.
@@ -180,7 +210,7 @@ def allreduce_over_processes_pass(
             local = [group for group in members if len(group) > 1]
             options: dict[str, Any] = {"debug_info": link.debug_info}
             result.MergeFrom(allreduce(local, devices, peer_access=peer_access, hand_back=False, **options))
-            result.op.extend(link.allreduce([group[0] for group in members]))
+            result.op.extend((exchange or link.allreduce)([group[0] for group in members]))
             if hand_back:
                 result.MergeFrom(broadcast(local, devices, **options))
     _declare(result, link.worlds[:1])

@@ -30,7 +30,14 @@ from netbuilder.parallel.backward import (
 from netbuilder.parallel.block_update import BlockRequest, block_nets
 from netbuilder.parallel.caffe2_attributes import set_caffe2_attributes, set_device_attributes
 from netbuilder.parallel.distributed.common_worlds import EXTRA_WORKERS, ProcessRequest, assign_worlds, process_link
-from netbuilder.parallel.distributed.exchange import exchange_over_processes
+from netbuilder.parallel.distributed.exchange import (
+    add_residuals,
+    average_chunks,
+    broadcast_computed_over_processes,
+    dense_sizes,
+    exchange_over_processes,
+)
+from netbuilder.parallel.distributed.strategies import PartialSynchronization, Plain, Strategy
 from netbuilder.parallel.large_tables import move_tables_outside
 from netbuilder.parallel.loss_scale import LossScale, warn_of_scaled_updates
 from netbuilder.parallel.memory import share_gradient_memory
@@ -55,6 +62,7 @@ from netbuilder.passes.reductions import PeerAccess, broadcast
 from netbuilder.passes.synchronize_batch_norm import synchronize_batch_norm_pass
 from netbuilder.proto import NetDef, NetError
 from netbuilder.proto.depth import deep_nets
+from netbuilder.proto.errors import counted
 
 __all__ = ["Request", "build", "keep_only"]
 
@@ -97,6 +105,20 @@ class Request:
     world: World = World()
     processes: ProcessRequest | None = None
     block: BlockRequest | None = None
+    strategy: Strategy = Plain()
+
+    @property
+    def gradient_seed(self) -> float:
+        """The gradient of each loss, which is multiplied by 1 / the number of replicas of all processes.
+
+        A strategy whose replicas or processes train on their own makes their gradients those of their own means.
+        """
+        summed = self.world_size
+        if self.strategy.blocks:
+            summed = 1
+        elif not self.strategy.sums_gradients:
+            summed = len(self.devices)
+        return self.world_size / summed / self.accumulate_steps
 
     @property
     def world_size(self) -> int:
@@ -163,7 +185,7 @@ def _build(model: ModelHelper, request: Request) -> Replicas:
         with _prefer_device_errors(model, record):
             weights = _share_weights(model, request)
             add_backward_pass(
-                model, request.devices, losses, seed=1.0 / request.accumulate_steps, weights=weights,
+                model, request.devices, losses, seed=request.gradient_seed, weights=weights,
                 vector_losses=request.vector_losses,
             )  # fmt: skip
     _transform(model, request)
@@ -185,10 +207,12 @@ def _build(model: ModelHelper, request: Request) -> Replicas:
             record = accumulate_gradients(model, record)
         record = _exchange(model, request, record)
         optimizer = _update(model, request, record)
+        _average(model, request, record)
         if request.reduce_update_broadcast:
             groups = [record.blobs(group.parameter) for group in record.gradients]
             model.net.Proto().MergeFrom(broadcast(groups, request.devices, debug_info=request.debug_info))
         _synchronize_initial_values(model, request, record)
+        add_residuals(model, record)
     else:
         model.param_init_net.protects_all = True
         if model.init_params:
@@ -310,10 +334,23 @@ def _log_summary(model: ModelHelper, request: Request, record: Replicas) -> None
             record.world.size // len(record),
             len(record.world.common),
         )
+        _log.info("model %r: strategy %s: %s", model.name, request.strategy, _planned(model, request, record))
     having = {group.parameter for group in record.gradients}
     if request.trains and (without := [name for name in record.parameters if name not in having]):
         names = ", ".join(without)
         _log.info("model %r: parameters without gradient, neither summed nor updated: %s", model.name, names)
+
+
+def _planned(model: ModelHelper, request: Request, record: Replicas) -> str:
+    """Return the bytes that each process is to give in each step."""
+    sparse = sum(group.is_sparse for group in record.gradients)
+    rows = f", and the rows of {counted(sparse, 'sparse gradient')}" if sparse and request.block is None else ""
+    sizes = dense_sizes(model, dataclasses.replace(record, block=None))
+    if sizes is None:
+        return f"the bytes of a step depend on shapes that are not known yet{rows}"
+    planned, plain = request.strategy.planned_bytes(sizes), 4 * sum(sizes)
+    given = "as many bytes as the data decide" if planned is None else f"{round(planned)} bytes"
+    return f"{given} of each process in a step on average (plain: {plain}){rows}"
 
 
 @contextmanager
@@ -406,7 +443,9 @@ def _exchange(model: ModelHelper, request: Request, record: Replicas) -> Replica
     Returns the record with the names of the gradients after the exchange.
     """
     link = _link(model, request, record)
-    if link is not None:
+    if link is not None and record.broadcasts_computed:
+        broadcast_computed_over_processes(model, record, link)
+    if link is not None and not isinstance(request.strategy, PartialSynchronization):
         assert request.processes is not None
         return exchange_over_processes(
             model,
@@ -415,11 +454,12 @@ def _exchange(model: ModelHelper, request: Request, record: Replicas) -> Replica
             bucket_bytes=request.processes.bucket_bytes,
             peer_access=request.peer_access,
             hand_back=request.hands_back,
+            strategy=request.strategy,
         )
     if len(record) < 2 or request.block is not None:
         return record
     main = model.net.Proto()
-    if record.broadcasts_computed:
+    if record.broadcasts_computed and link is None:
         main.MergeFrom(broadcast_computed(record, use_nccl=request.use_nccl, debug_info=request.debug_info))
     for part in exchange_gradients(
         record,
@@ -430,6 +470,17 @@ def _exchange(model: ModelHelper, request: Request, record: Replicas) -> Replica
     ):
         main.MergeFrom(part)
     return gathered_gradients(model, record)
+
+
+def _average(model: ModelHelper, request: Request, record: Replicas) -> None:
+    """Append the average of a chunk of the parameters over the processes, if that is the strategy."""
+    link, strategy = _link(model, request, record), request.strategy
+    if link is None or not isinstance(strategy, PartialSynchronization):
+        return
+    average_chunks(model, record, link, strategy.chunk)
+    if not request.reduce_update_broadcast:  # which copies the parameters itself
+        groups = [record.blobs(name) for name in record.parameters]
+        model.net.Proto().MergeFrom(broadcast(groups, record.devices, debug_info=request.debug_info))
 
 
 def _update(model: ModelHelper, request: Request, record: Replicas) -> Any:

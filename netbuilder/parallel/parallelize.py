@@ -11,8 +11,11 @@ from netbuilder.graph.source import user_source
 from netbuilder.model import ModelHelper
 from netbuilder.ops.engines.peers import can_access_peer
 from netbuilder.parallel import settings
+from netbuilder.parallel.block_update import BlockRequest
 from netbuilder.parallel.build import Request, build
+from netbuilder.parallel.distributed.optimizer import DistributedOptimizer
 from netbuilder.parallel.distributed.rendezvous import Rendezvous
+from netbuilder.parallel.distributed.strategies import Strategy
 from netbuilder.passes.processes import DEFAULT_BUCKET_BYTES
 from netbuilder.passes.reductions import PeerAccess
 from netbuilder.proto import PROTO_CPU, PROTO_CUDA, NetError
@@ -57,6 +60,7 @@ def Parallelize(
     bucket_bytes: int = DEFAULT_BUCKET_BYTES,
     deterministic: bool = False,
     vector_losses: bool = False,
+    strategy: Strategy | str | None = None,
 ) -> Replicas:
     """Build a model on several devices, with the exchange of gradients between them.
 
@@ -128,6 +132,8 @@ def Parallelize(
         vector_losses: losses may have several numbers, each of which gets the gradient 1, as in Caffe2. Without this, a
             loss must be one number, because the gradient of a sum over samples depends on the number of devices, if
             the builder multiplies it by the loss scale only.
+        strategy: with ``rendezvous``: what the processes exchange, and when; None: ``Plain()``. A text such as
+            "topk:0.01" is one, too. Builders, optimizers and loops are the same for all strategies.
 
     Returns:
         The record of the replicas, which the net stores in its arguments.
@@ -203,7 +209,19 @@ def Parallelize(
             "combine_spatial_bn=True is for training: without param_update_builder_fun or optimizer_builder_fun the "
             "net has only the forward pass, in which batch normalization must use the running statistics (is_test=1)"
         )
+    given = _strategy_of(strategy, optimizer_builder_fun)
     chosen = settings.choose_devices(devices, PROTO_CPU if cpu_device else PROTO_CUDA)
+    rule = given.rule(len(chosen) * (1 if processes is None else processes.rendezvous.num_shards))
+    settings.check_strategy(
+        given,
+        trains=param_update_builder_fun is not None or optimizer_builder_fun is not None,
+        shared_model=shared_model,
+        weighted_shares=weighted_shares,
+        accumulate_steps=accumulate_steps > 1,
+        combine_spatial_bn=combine_spatial_bn,
+        outside_from_bytes=outside_from_bytes is not None,
+        reduce_update_broadcast=reduce_update_broadcast,
+    )
     request = Request(
         devices=chosen,
         use_nccl=settings.choose_nccl(use_nccl, chosen),
@@ -215,8 +233,8 @@ def Parallelize(
         memory_budget=memory_budget,
         build_input=input_builder_fun,
         build_forward=forward_pass_builder_fun,
-        update=param_update_builder_fun,
-        optimize=optimizer_builder_fun,
+        update=param_update_builder_fun or (None if rule is None else optimizer_builder_fun),
+        optimize=optimizer_builder_fun if rule is None else None,
         post_sync=post_sync_builder_fun,
         before_gradients=pre_grad_net_transformer_fun,
         transform=net_transformer_fun,
@@ -231,8 +249,21 @@ def Parallelize(
         combines_batch_norm=combine_spatial_bn,
         processes=processes,
         vector_losses=vector_losses,
+        block=None if rule is None else BlockRequest(rule),
+        strategy=given,
     )
     return build(model_helper_obj, request)
+
+
+def _strategy_of(given: Any, optimizer_builder: Any) -> Strategy:
+    if not isinstance(optimizer_builder, DistributedOptimizer):
+        return Strategy.of(given)
+    if given is not None:
+        raise NetError(
+            f"give strategy={given!r} to Parallelize, or {optimizer_builder.strategy!r} to the DistributedOptimizer, "
+            "not both"
+        )
+    return optimizer_builder.strategy
 
 
 def Parallelize_CPU(*args: Any, **kwargs: Any) -> Replicas:

@@ -194,7 +194,9 @@ def GetCheckpointParams(model: ModelHelper) -> set[BlobReference]:
     made = {blob for op in model.param_init_net.Proto().op for blob in op.output}
     for op in main.op:
         found.update(blob for blob in op.output if blob in made and (record.devices.replica_of(blob) or 0) < count)
-    return {BlobReference(blob) for blob in found.difference(record.accumulated, record.accumulated_rows, record.residuals)}
+    return {
+        BlobReference(blob) for blob in found.difference(record.accumulated, record.accumulated_rows, record.residuals)
+    }
 
 
 def stripBlobName(param: object) -> str:

@@ -16,6 +16,7 @@ from netbuilder.model import ModelHelper
 from netbuilder.ops.engines.arrays import gpu_count
 from netbuilder.parallel.distributed.common_worlds import ProcessRequest
 from netbuilder.parallel.distributed.rendezvous import Rendezvous
+from netbuilder.parallel.distributed.strategies import Strategy
 from netbuilder.passes.processes import DEFAULT_BUCKET_BYTES
 from netbuilder.proto import PROTO_CPU, PROTO_CUDA, DeviceError, DeviceOption, NetError, UsageError
 from netbuilder.proto.errors import counted
@@ -33,6 +34,7 @@ __all__ = [
     "check_outside_from_bytes",
     "check_peer_access",
     "check_scope",
+    "check_strategy",
     "choose_devices",
     "choose_nccl",
     "choose_processes",
@@ -163,6 +165,39 @@ def check_accumulation(steps: Any) -> None:
         raise TypeError(f"accumulate_steps must be an integer, got {steps!r}")
     if steps < 1:
         raise NetError(f"accumulate_steps must be at least 1, got {steps}")
+
+
+def check_strategy(strategy: Strategy, *, trains: bool, **given: bool) -> None:
+    """Raise NetError if a strategy cannot be combined with other arguments of Parallelize.
+
+    Args:
+        trains: whether there is an update.
+        given: argument -> whether it is given.
+    """
+    if strategy.blocks and not trains:
+        raise NetError(
+            f"strategy={strategy!r} is for training: without param_update_builder_fun or optimizer_builder_fun there "
+            "is nothing to average; omit it"
+        )
+    refused = _NOT_IN_BLOCKS if strategy.blocks else () if strategy.sums_gradients else _NOT_ALONE
+    for name in refused:
+        if given[name]:
+            raise NetError(
+                f"strategy={strategy!r} cannot be combined with {name}: {_WHY_NOT[name]}; omit one of them, or use a "
+                "strategy that exchanges gradients"
+            )
+
+
+_WHY_NOT = {
+    "shared_model": "its replicas train on their own, so each needs its own parameters",
+    "weighted_shares": "shares are weighted by the samples of all processes, whose gradients are not added",
+    "accumulate_steps": "micro-batches are weighted by the samples of all processes, whose gradients are not added",
+    "combine_spatial_bn": "processes that train on their own have no statistics in common",
+    "outside_from_bytes": "tables outside the replicas would be updated by all of them in each step",
+    "reduce_update_broadcast": "replicas that train on their own are not updated on one device",
+}
+_NOT_ALONE = ("weighted_shares", "accumulate_steps", "combine_spatial_bn")
+_NOT_IN_BLOCKS = tuple(_WHY_NOT)
 
 
 def check_outside_from_bytes(size: Any) -> None:

@@ -1,8 +1,38 @@
 """Data parallelism over processes: how they find one another, check that they agree, and are launched."""
 
-from netbuilder.parallel.distributed.agreement import require_equal_blobs
+from netbuilder.parallel.distributed.agreement import exchanged_bytes, require_equal_blobs
 from netbuilder.parallel.distributed.heartbeat import Heartbeat, Heartbeats
+from netbuilder.parallel.distributed.optimizer import DistributedOptimizer
 from netbuilder.parallel.distributed.preflight import fingerprint, preflight
 from netbuilder.parallel.distributed.rendezvous import Rendezvous
+from netbuilder.parallel.distributed.strategies import (
+    STRATEGIES,
+    BlockMomentum,
+    HalfPrecision,
+    LocalSGD,
+    PartialSynchronization,
+    Plain,
+    Strategy,
+    Threshold,
+    TopK,
+)
 
-__all__ = ["Heartbeat", "Heartbeats", "Rendezvous", "fingerprint", "preflight", "require_equal_blobs"]
+__all__ = [
+    "STRATEGIES",
+    "BlockMomentum",
+    "DistributedOptimizer",
+    "HalfPrecision",
+    "Heartbeat",
+    "Heartbeats",
+    "LocalSGD",
+    "PartialSynchronization",
+    "Plain",
+    "Rendezvous",
+    "Strategy",
+    "Threshold",
+    "TopK",
+    "exchanged_bytes",
+    "fingerprint",
+    "preflight",
+    "require_equal_blobs",
+]

@@ -11,6 +11,7 @@ import numpy as np
 from netbuilder.graph.blob import blob_name
 from netbuilder.graph.replicas import Replicas
 from netbuilder.model import ModelHelper
+from netbuilder.ops.engines.collectives.world import CommonWorld
 from netbuilder.parallel.distributed.common_worlds import create_worlds, makers_of, process_link
 from netbuilder.parallel.distributed.preflight import preflight
 from netbuilder.parallel.distributed.rendezvous import Rendezvous
@@ -18,9 +19,32 @@ from netbuilder.proto import BlobError, DistributedError, NetDef, OperatorDef
 from netbuilder.runtime import Workspace
 from netbuilder.runtime.execute import default
 
-__all__ = ["require_equal_blobs", "require_equal_nets", "sum_over_processes"]
+__all__ = ["exchanged_bytes", "require_equal_blobs", "require_equal_nets", "sum_over_processes"]
 
 _SECONDS = 60.0  # for processes that build their nets more slowly
+
+
+def exchanged_bytes(model: ModelHelper, *, workspace: Workspace | None = None) -> int:
+    """Return the bytes of the values that this process has given to the exchange since the common worlds were made.
+
+    That of a step is the difference of two calls. Values that are summed count once; with more processes, each of them
+    receives as many bytes for a sum, and as many for each other process where all values are gathered (sparse
+    gradients, ``TopK``, ``Threshold``).
+
+    Args:
+        model: made by ``Parallelize``; its init net has run.
+        workspace: workspace of the model; None: the current default one.
+
+    Raises:
+        NetError: the model is not data-parallel.
+        BlobError: the init net has not run.
+    """
+    record = Replicas.load(model.net.Proto())
+    workspace = workspace or default.workspace()
+    if missing := [blob for blob in record.world.common if not workspace.has(blob)]:
+        raise BlobError(f"common worlds {missing} are not in the workspace; run the init net first")
+    worlds = [np.asarray(workspace.fetch(blob)).item() for blob in record.world.common]
+    return sum(world.communicator.given_bytes for world in worlds if isinstance(world, CommonWorld))
 
 
 def sum_over_processes(model: ModelHelper, record: Replicas, number: int, *, workspace: Workspace) -> int:

@@ -1,0 +1,371 @@
+"""Strategies of the exchange between processes: what is sent of the gradients or parameters, and when."""
+
+from __future__ import annotations
+
+import dataclasses
+import difflib
+import math
+import numbers
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any, ClassVar
+
+from netbuilder.graph.block_updates import BlockRule
+from netbuilder.ops.collectives.sparse_allreduce import top_k_count
+from netbuilder.proto import ArgumentError
+
+__all__ = [
+    "STRATEGIES",
+    "BlockMomentum",
+    "HalfPrecision",
+    "LocalSGD",
+    "PartialSynchronization",
+    "Plain",
+    "Strategy",
+    "Threshold",
+    "TopK",
+]
+
+_ENTRY = 8  # bytes of a position and a value
+_LARGEST_FLOAT16 = 65504.0
+
+
+@dataclass(frozen=True)
+class Strategy:
+    """Base of the strategies. Each is a frozen dataclass that checks its fields; ``Strategy.of`` reads its text form.
+
+    Attributes:
+        name: in the text form.
+        sums_gradients: gradients are summed over the processes; otherwise each process trains with its own.
+        blocks: replicas, also those of one process, train on their own between blocks.
+    """
+
+    name: ClassVar[str]
+    sums_gradients: ClassVar[bool] = True
+    blocks: ClassVar[bool] = False
+
+    @staticmethod
+    def of(given: Any) -> Strategy:
+        """Return a strategy: a given one, None for ``Plain()``, or that of a text.
+
+        A text is a name, and after a colon the fields, by position or by name.
+
+        Raises:
+            ArgumentError: there is no such strategy, or a field is missing, unknown or out of range.
+            TypeError: ``given`` is neither, or a field is of the wrong type.
+
+        >>> Strategy.of("topk:0.01,residual=false")
+        TopK(fraction=0.01, residual=False)
+        >>> str(Strategy.of("half:bfloat16"))
+        'half:bfloat16'
+        """
+        if given is None:
+            return Plain()
+        if isinstance(given, str):
+            return _from_text(given)
+        if not isinstance(given, Strategy):
+            raise TypeError(
+                f"strategy must be a Strategy, such as TopK(0.01), or a text such as 'topk:0.01', got {given!r}"
+            )
+        return given
+
+    def planned_bytes(self, sizes: Sequence[int]) -> float | None:
+        """Return the bytes that a process gives to the exchange in each step, on average; None: data decide.
+
+        Args:
+            sizes: numbers of elements of the dense gradients.
+        """
+        return 4.0 * sum(sizes)
+
+    def operator(self) -> tuple[str, dict[str, Any]]:
+        """Return the type and the arguments of the operator that exchanges gradients."""
+        return "AllreduceBucket", {}
+
+    @property
+    def has_residuals(self) -> bool:
+        """Whether there is a residual for each gradient."""
+        return False
+
+    def rule(self, replicas: int) -> BlockRule | None:
+        """Return the rule that brings so many replicas together after each block; None: there are no blocks."""
+        return None
+
+    def __str__(self) -> str:
+        """Return the text form."""
+        values = []
+        for field in dataclasses.fields(self):
+            value = getattr(self, field.name)
+            if field.default is dataclasses.MISSING:
+                values.append(_text(value))
+            elif value != field.default:
+                values.append(_text(value) if field.name == "dtype" else f"{field.name}={_text(value)}")
+        return f"{self.name}:{','.join(values)}" if values else self.name
+
+
+@dataclass(frozen=True)
+class Plain(Strategy):
+    """Gradients are summed over the processes as they are, in float32."""
+
+    name = "plain"
+
+
+@dataclass(frozen=True)
+class HalfPrecision(Strategy):
+    """Gradients are rounded to 16 bits on the way, which halves the bytes; parameters stay float32.
+
+    They are summed in float32 and rounded once more. A finite gradient that the rounding makes infinite is an error on
+    all processes, which names the gradient and the ranks.
+
+    Args:
+        dtype: "float16" or "bfloat16", which has the range of float32 and 8 significant bits instead of 11.
+        clip: bound of the magnitude of each element before it is rounded; None: there is none.
+    """
+
+    dtype: str = "float16"
+    clip: float | None = None
+    name = "half"
+
+    def __post_init__(self) -> None:
+        if self.dtype not in ("float16", "bfloat16"):
+            raise ArgumentError(f"HalfPrecision: dtype must be 'float16' or 'bfloat16', got {self.dtype!r}")
+        if self.clip is not None:
+            largest = _LARGEST_FLOAT16 if self.dtype == "float16" else math.inf
+            clip = _number(self, "clip", self.clip)
+            if not 0 < clip <= largest or math.isinf(clip):
+                bound = f"at most {largest:g}, the largest {self.dtype}" if largest < math.inf else "finite"
+                raise ArgumentError(f"HalfPrecision: clip must be positive and {bound}, got {self.clip!r}")
+
+    def planned_bytes(self, sizes: Sequence[int]) -> float | None:
+        return 2.0 * sum(sizes)
+
+    def operator(self) -> tuple[str, dict[str, Any]]:
+        clip = {} if self.clip is None else {"clip": float(self.clip)}
+        return "AllreduceBucket", {"precision": self.dtype, **clip}
+
+
+@dataclass(frozen=True)
+class PartialSynchronization(Strategy):
+    """Each process updates its parameters with its own gradients; one chunk of the parameters is averaged in each step.
+
+    Parameters are averaged, not gradients, after the update. The parameters, one after the other, are divided into
+    chunks; after ceil(all elements / ``chunk``) steps each was averaged once. Parameters of processes differ meanwhile,
+    and what optimizers keep, such as momenta, is not exchanged.
+
+    Args:
+        chunk: elements of a chunk.
+    """
+
+    chunk: int
+    name = "partial"
+    sums_gradients = False
+
+    def __post_init__(self) -> None:
+        _count(self, "chunk", self.chunk)
+
+    def planned_bytes(self, sizes: Sequence[int]) -> float | None:
+        chunks = max(1, -(-sum(sizes) // self.chunk))
+        return 4.0 * sum(sizes) / chunks + 8  # and the number of the chunk
+
+
+@dataclass(frozen=True)
+class TopK(Strategy):
+    """Of each gradient only the elements with the largest magnitudes are exchanged, each with its position.
+
+    With ``fraction=1`` the sums are those of ``Plain``. An element takes 8 bytes instead of 4, so that fractions above
+    one half send more than ``Plain``.
+
+    Args:
+        fraction: share of the elements of each gradient that each process gives, in (0, 1], rounded up.
+        residual: add what a process has not given to its gradient of the next step; otherwise it is dropped.
+
+    Source: Aji and Heafield, "Sparse communication for distributed gradient descent", 2017, arXiv:1704.05021.
+    """
+
+    fraction: float
+    residual: bool = True
+    name = "topk"
+
+    def __post_init__(self) -> None:
+        if not 0 < _number(self, "fraction", self.fraction) <= 1:
+            raise ArgumentError(f"TopK: fraction must lie in (0, 1], got {self.fraction!r}")
+        _flag(self, "residual", self.residual)
+
+    def planned_bytes(self, sizes: Sequence[int]) -> float | None:
+        return float(_ENTRY * sum(top_k_count(size, self.fraction) for size in sizes))
+
+    def operator(self) -> tuple[str, dict[str, Any]]:
+        return "AllreduceTopK", {"fraction": float(self.fraction), "residual": int(self.residual)}
+
+    @property
+    def has_residuals(self) -> bool:
+        return self.residual
+
+
+@dataclass(frozen=True)
+class Threshold(Strategy):
+    """Of each gradient only the elements whose magnitude is at least a bound are exchanged, each with its position.
+
+    With ``bound=0`` the sums are those of ``Plain``. Gradients are those of the mean over all samples, so that a
+    process's share is the smaller, the more processes there are.
+
+    Args:
+        bound: not negative.
+        residual: as for ``TopK``.
+    """
+
+    bound: float
+    residual: bool = True
+    name = "threshold"
+
+    def __post_init__(self) -> None:
+        if not 0 <= _number(self, "bound", self.bound) < math.inf:
+            raise ArgumentError(f"Threshold: bound must be finite and not negative, got {self.bound!r}")
+        _flag(self, "residual", self.residual)
+
+    def planned_bytes(self, sizes: Sequence[int]) -> float | None:
+        return None
+
+    def operator(self) -> tuple[str, dict[str, Any]]:
+        return "AllreduceThreshold", {"bound": float(self.bound), "residual": int(self.residual)}
+
+    @property
+    def has_residuals(self) -> bool:
+        return self.residual
+
+
+@dataclass(frozen=True)
+class LocalSGD(Strategy):
+    """All replicas train on their own; after each block of steps their parameters are averaged.
+
+    This is ``Parallelize_BMUF`` without momentum over the blocks: replicas of one process train on their own, too.
+
+    Args:
+        iterations: steps of a block.
+    """
+
+    iterations: int
+    name = "local_sgd"
+    sums_gradients = False
+    blocks = True
+
+    def __post_init__(self) -> None:
+        _count(self, "iterations", self.iterations)
+
+    def planned_bytes(self, sizes: Sequence[int]) -> float | None:
+        return 4.0 * sum(sizes) / self.iterations
+
+    def rule(self, replicas: int) -> BlockRule | None:
+        return BlockRule(momentum=0.0, iterations=self.iterations)
+
+
+@dataclass(frozen=True)
+class BlockMomentum(Strategy):
+    """All replicas train on their own; after each block their mean moves the parameters, with momentum over the blocks.
+
+    See ``Parallelize_BMUF`` and ``BlockRule``.
+
+    Args:
+        iterations: steps of a block.
+        momentum: of the blocks, in [0, 1); None: 1 - 1 / number of replicas.
+        learning_rate: of the blocks, positive.
+        nesterov: replicas start a block from the look-ahead.
+    """
+
+    iterations: int
+    momentum: float | None = None
+    learning_rate: float = 1.0
+    nesterov: bool = False
+    name = "block_momentum"
+    sums_gradients = False
+    blocks = True
+
+    def __post_init__(self) -> None:
+        _count(self, "iterations", self.iterations)
+        if self.momentum is not None and not 0 <= _number(self, "momentum", self.momentum) < 1:
+            raise ArgumentError(f"BlockMomentum: momentum must lie in [0, 1), got {self.momentum!r}")
+        if not 0 < _number(self, "learning_rate", self.learning_rate) < math.inf:
+            raise ArgumentError(f"BlockMomentum: learning_rate must be positive and finite, got {self.learning_rate!r}")
+        _flag(self, "nesterov", self.nesterov)
+
+    def planned_bytes(self, sizes: Sequence[int]) -> float | None:
+        return 4.0 * sum(sizes) / self.iterations
+
+    def rule(self, replicas: int) -> BlockRule | None:
+        momentum = 1.0 - 1.0 / replicas if self.momentum is None else float(self.momentum)
+        return BlockRule(
+            momentum=momentum,
+            learning_rate=float(self.learning_rate),
+            lookahead=momentum if self.nesterov else 0.0,
+            iterations=self.iterations,
+        )
+
+
+STRATEGIES: dict[str, type[Strategy]] = {
+    kind.name: kind for kind in (Plain, HalfPrecision, PartialSynchronization, TopK, Threshold, LocalSGD, BlockMomentum)
+}
+"""The strategies by the names of their text forms."""
+
+
+def _number(strategy: Strategy, name: str, value: Any) -> float:
+    if isinstance(value, bool) or not isinstance(value, numbers.Real):
+        raise TypeError(f"{type(strategy).__name__}: {name} must be a number, got {value!r}")
+    return float(value)
+
+
+def _count(strategy: Strategy, name: str, value: Any) -> None:
+    if isinstance(value, bool) or not isinstance(value, int):
+        raise TypeError(f"{type(strategy).__name__}: {name} must be an integer, got {value!r}")
+    if value < 1:
+        raise ArgumentError(f"{type(strategy).__name__}: {name} must be at least 1, got {value}")
+
+
+def _flag(strategy: Strategy, name: str, value: Any) -> None:
+    if not isinstance(value, bool):
+        raise TypeError(f"{type(strategy).__name__}: {name} must be True or False, got {value!r}")
+
+
+def _text(value: Any) -> str:
+    return str(value).lower() if isinstance(value, bool) else str(value)
+
+
+def _from_text(text: str) -> Strategy:
+    name, _, rest = text.partition(":")
+    kind = STRATEGIES.get(name)
+    if kind is None:
+        near = difflib.get_close_matches(name, STRATEGIES, n=1)
+        raise ArgumentError(
+            f"strategy {text!r}: there is no strategy {name!r}; {f'did you mean {near[0]!r}? ' if near else ''}"
+            f"The strategies are {', '.join(STRATEGIES)}"
+        )
+    fields = [field.name for field in dataclasses.fields(kind)]
+    given: dict[str, Any] = {}
+    for place, part in enumerate(rest.split(",") if rest else []):
+        key, equals, value = part.partition("=")
+        if not equals:
+            key, value = fields[place] if place < len(fields) else part, part
+        if key not in fields or key in given:
+            listed = f"its fields are {', '.join(fields)}, each once" if fields else "it has no fields"
+            raise ArgumentError(f"strategy {text!r}: {name} has no field for {part!r}; {listed}")
+        given[key] = _value(value)
+    required = [field.name for field in dataclasses.fields(kind) if field.default is dataclasses.MISSING]
+    if missing := [key for key in required if key not in given]:
+        raise ArgumentError(
+            f"strategy {text!r}: {name} needs {', '.join(missing)}, as in '{name}:{_EXAMPLES[missing[0]]}'"
+        )
+    return kind(**given)
+
+
+_EXAMPLES = {"chunk": "1000000", "fraction": "0.01", "bound": "0.001", "iterations": "8"}
+
+
+def _value(text: str) -> Any:
+    """Return the value of a text: a truth value, an integer, a number or, otherwise, the text."""
+    known = {"true": True, "false": False, "none": None}
+    if text.lower() in known:
+        return known[text.lower()]
+    for kind in (int, float):
+        try:
+            return kind(text)
+        except ValueError:
+            continue
+    return text

@@ -138,6 +138,10 @@ CASES = {
     "dense": Case(options={"bucket_bytes": 64, "max_concurrent_distributed_ops": 2}),
     "dense, each gradient alone, in the order of ranks": Case(options={"bucket_bytes": 0, "deterministic": True}),
     "dense, adam": Case(optimizer=OPTIMIZERS["adam"]),
+    "dense, all elements with their positions": Case(options={"strategy": "topk:1", "bucket_bytes": 64}),
+    "a layer outside, no least magnitude": Case(
+        scaled_by_common, outside=common_layer, options={"strategy": "threshold:0"}
+    ),
     "convnet": Case(convnet, IMAGES),
     "plain normalization": Case(normalized, IMAGES),
     "normalization over all": Case(normalized, IMAGES, options={"combine_spatial_bn": True}),

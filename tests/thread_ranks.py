@@ -13,7 +13,7 @@ from netbuilder.ops.engines.collectives.lane import Lane
 from netbuilder.ops.engines.collectives.session import Session
 from netbuilder.ops.engines.collectives.world import CommonWorld
 
-__all__ = ["ThreadCommunicator", "on_ranks", "thread_sessions", "thread_worlds"]
+__all__ = ["ThreadCommunicator", "on_ranks", "thread_sessions", "thread_worlds", "use_thread_worlds"]
 
 _SLICE = 0.005
 
@@ -129,6 +129,20 @@ def thread_worlds(size: int, name: str = "cw", timeout: float | None = 20) -> li
         communicator.check = session.check
         worlds.append(CommonWorld(name, communicator, session, timeout))
     return worlds
+
+
+def use_thread_worlds(monkeypatch: Any, size: int) -> None:
+    """Let CreateCommonWorld make worlds of so many ranks that are threads, each with a lane of its own."""
+    sessions, meetings, lock = thread_sessions(size), dict[str, _Meeting](), threading.Lock()
+
+    def create_world(name: str, size: int, rank: int, timeout: float | None = None) -> CommonWorld:
+        with lock:
+            meeting = meetings.setdefault(name, _Meeting(size))
+        communicator = ThreadCommunicator(meeting, rank)
+        communicator.check = sessions[rank].check
+        return CommonWorld(name, communicator, sessions[rank], timeout)
+
+    monkeypatch.setattr("netbuilder.ops.collectives.worlds.create_world", create_world)
 
 
 def on_ranks(size: int, function: Callable[[int], Any], timeout: float = 30) -> list[Any]:

@@ -102,8 +102,8 @@ def FinalizeAfterCheckpoint(
 
     With several processes these are the blobs of the first replica of rank 0, and blobs outside the replicas are copied
     to the other processes, too; all processes call it, with the same blobs. With block-wise updates, the parameters are
-    copied to the global parameters as well. If parameters are copied, residuals of the exchange between processes, which
-    belong to other parameters, are set to zero. It may be called any number of times.
+    copied to the global parameters as well. If parameters are copied, residuals of the exchange between processes are
+    set to zero, as they belong to other parameters. It may be called any number of times.
 
     Args:
         model: made by ``Parallelize``.

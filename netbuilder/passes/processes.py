@@ -204,16 +204,20 @@ def allreduce_over_processes_pass(
     due: dict[int, list[list[Group]]] = defaultdict(list)
     for index, members in buckets(net, groups, sizes, bucket_bytes):
         due[index].append(members)
+    written = {blob for op in net.op for blob in op.output}
+    kept = list[str]()  # residuals, which the operators find from the last step
     for index, op in enumerate(net.op):
         result.op.add().CopyFrom(op)
         for members in due[index]:
             local = [group for group in members if len(group) > 1]
             options: dict[str, Any] = {"debug_info": link.debug_info}
             result.MergeFrom(allreduce(local, devices, peer_access=peer_access, hand_back=False, **options))
-            result.op.extend((exchange or link.allreduce)([group[0] for group in members]))
+            exchanged = (exchange or link.allreduce)([group[0] for group in members])
+            kept += [blob for op in exchanged for blob in op.output if blob in op.input and blob not in written]
+            result.op.extend(exchanged)
             if hand_back:
                 result.MergeFrom(broadcast(local, devices, **options))
-    _declare(result, link.worlds[:1])
+    _declare(result, [*link.worlds[:1], *(blob for blob in kept if not blob.endswith(_ON_HOST))])
     return PassResult(result)
 
 

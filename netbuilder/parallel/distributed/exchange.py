@@ -75,7 +75,6 @@ def exchange_over_processes(
     )
     model.net.replace_message(made.net)
     main = model.net.Proto()
-    main.external_input.extend(residuals)
     joined: set[str] = set()
     for group in reversed(() if alone else record.gradients):
         if group.is_sparse:

@@ -304,7 +304,7 @@ def check_that_nets_are_compared(devices: int, place: Rendezvous) -> None:
     try:
         parallel.RunInitNet(model, workspace=Workspace())
     except DistributedError as error:
-        assert "the shards differ in net 0: shard " in str(error), error
+        assert "the shards differ in net 0: shard" in str(error), error
         assert "XavierFill of ['cpu_0/fc_w']" in str(error), error
     else:
         raise AssertionError("another net has not been noticed")

@@ -26,6 +26,7 @@ class _Meeting:
         self.condition = threading.Condition()
         self.rounds: dict[int, dict[int, Any]] = {}
         self.messages: dict[int, list[tuple[int, int, Any]]] = {rank: [] for rank in range(size)}
+        self.posted: dict[int, list[tuple[int, bytes]]] = {rank: [] for rank in range(size)}
         self.clones: dict[Any, _Meeting] = {}
 
     def exchange(self, rank: int, number: int, value: Any, check: Callable[[], object]) -> list[Any]:
@@ -113,11 +114,28 @@ class ThreadCommunicator(Communicator):
                 self._meeting.condition.wait(_SLICE)
                 self.check()
 
+    def post(self, data: bytes, to: int) -> None:
+        with self._meeting.condition:
+            self._meeting.posted[to].append((self.rank, data))
 
-def thread_sessions(size: int) -> list[Session]:
-    """Return the sessions of so many ranks, each with a lane of its own."""
+    def poll(self) -> tuple[int, bytes] | None:
+        with self._meeting.condition:
+            posted = self._meeting.posted[self.rank]
+            return posted.pop(0) if posted else None
+
+
+def thread_sessions(size: int, answering: bool = False) -> list[Session]:
+    """Return the sessions of so many ranks, each with a lane of its own.
+
+    Args:
+        size: number of ranks.
+        answering: the lanes answer other ranks while they have nothing to do.
+    """
     meeting = _Meeting(size)
-    return [Session(ThreadCommunicator(meeting, rank), Lane(f"lane of rank {rank}")) for rank in range(size)]
+    sessions = [Session(ThreadCommunicator(meeting, rank), Lane(f"lane of rank {rank}")) for rank in range(size)]
+    for session in sessions if answering else ():
+        session.answer_when_idle()
+    return sessions
 
 
 def thread_worlds(size: int, name: str = "cw", timeout: float | None = 20) -> list[CommonWorld]:

@@ -50,6 +50,9 @@ def _parser() -> argparse.ArgumentParser:
                         help="time to write checkpoints after Ctrl-C or SIGTERM (default: 30)")  # fmt: skip
     parser.add_argument("--restarts", type=_restarts, default=0, metavar="N",
                         help="start the job again after a failure, N times at most")  # fmt: skip
+    parser.add_argument("--collective-timeout", type=_seconds, metavar="SECONDS",
+                        help="time that a collective waits for other processes, ten times as long the first time; 0: "
+                        "no limit (default: 60)")  # fmt: skip
     nodes = parser.add_argument_group("several nodes: the same command on each, with its own --node-rank")
     nodes.add_argument("--hosts", default="", metavar="HOST,HOST", help="names or addresses of all nodes")
     nodes.add_argument("--node-rank", type=int, default=0, metavar="R", help="which of the hosts this is, from 0 on")
@@ -76,6 +79,7 @@ def _job(options: argparse.Namespace) -> Job:
         only_first=options.only_rank_0,
         grace=options.grace,
         restarts=options.restarts,
+        collective_timeout=options.collective_timeout,
         start_timeout=options.start_timeout,
     )
 

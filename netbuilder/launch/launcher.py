@@ -21,6 +21,7 @@ from typing import Any
 
 from netbuilder.launch.installed_mpi import InstalledMpi, installed_mpi
 from netbuilder.ops.engines import launchers
+from netbuilder.ops.engines.collectives import time_limits
 from netbuilder.ops.engines.stores import Store, TcpStore, TcpStoreServer
 from netbuilder.proto.errors import DeviceError, DistributedError, NetError, StoreTimeoutError, counted
 
@@ -51,6 +52,8 @@ class Job:
         only_first: leave out the standard output of ranks other than 0.
         grace: seconds that processes have to end after a signal before they are killed.
         restarts: how often to start the job again after a failure.
+        collective_timeout: seconds that a collective waits for other processes, see ``set_collective_timeout``; 0: no
+            limit; None: what the environment says.
         start_timeout: seconds to wait for the other nodes.
         run_id: text that other runs do not have; None: random.
 
@@ -71,6 +74,7 @@ class Job:
     only_first: bool = False
     grace: float = 30.0
     restarts: int = 0
+    collective_timeout: float | None = None
     start_timeout: float = 60.0
     run_id: str | None = None
 
@@ -130,6 +134,8 @@ def launch(job: Job) -> int:
             "PYTHONFAULTHANDLER": "1",
             "PYTHONUNBUFFERED": "1",
         }
+        if job.collective_timeout is not None:
+            variables[time_limits.VARIABLE] = repr(job.collective_timeout)
         node = _Node(job, mpi, store, signals, _inherited() | variables)
         node.meet()
         attempt = 0

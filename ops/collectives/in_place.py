@@ -110,7 +110,7 @@ def _prepare(op: InPlace, ctx: PlanContext, world: TensorSpec, *xs: TensorSpec) 
 
     def bind(ins: Sequence[Any], outs: Sequence[Any], scratch: Any) -> Callable[[], Any]:
         common = world_of(op, ins[0])
-        call = common.call(op.type, names[0], terms, layouts)
+        call = common.call(op.type, names[0], terms, layouts, nbytes=sum(out.nbytes for out in outs))
         direct = op.over_ranks(common, [as_flat(out, spec.dtype) for out, spec in zip(outs, specs)], names)
         copies = [(out, given) for out, given in zip(outs, ins[1:]) if out is not given]
 
@@ -152,7 +152,8 @@ def _run(op: InPlace, ctx: RunContext, world: Any, *xs: Any) -> tuple[Any, ...]:
     op.infer(spec_of(np.array(world, object)), *specs)
     names = list(ctx.op_def.output)
     work = op.over_ranks(common, [result.reshape(-1) for result in results], names)
-    call = common.call(op.type, names[0], described(op, names, specs))
+    nbytes = sum(result.nbytes for result in results)
+    call = common.call(op.type, names[0], described(op, names, specs), nbytes=nbytes)
     common.run(call, lambda communicator, _: work(communicator))
     return results
 

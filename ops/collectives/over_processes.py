@@ -214,7 +214,8 @@ def allgather(op: Allgather, ctx: RunContext, world: Any, *xs: Any) -> tuple[Any
         counts = communicator.allgather(np.array([len(own)], np.int64))
         return communicator.allgather(own, (counts * row).tolist())
 
-    return (common.run(common.call("Allgather", ctx.op_def.input[1], terms), work).reshape(-1, *first.shape[1:]),)
+    call = common.call("Allgather", ctx.op_def.input[1], terms, nbytes=own.nbytes * common.size)
+    return (common.run(call, work).reshape(-1, *first.shape[1:]),)
 
 
 @in_place_kernels

@@ -126,7 +126,8 @@ def send_tensor(op: SendTensor, ctx: RunContext, world: Any, x: Any, *given: Any
         if array.size:
             communicator.send(array, to, tag)
 
-    common.run_between_two(common.call("SendTensor", ctx.op_def.input[1], f"to rank {to}, tag {tag}"), work)
+    call = common.call("SendTensor", ctx.op_def.input[1], f"to rank {to}, tag {tag}", nbytes=array.nbytes)
+    common.run_between_two(call, work)
     return ()
 
 

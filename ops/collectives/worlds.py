@@ -60,8 +60,8 @@ class CreateCommonWorld(Operator):
     All of them run it, in the same order among other collectives. Several processes are connected by MPI, which has
     started them; a world of one process needs no library. A second run gives the same world.
 
-    A collective raises an error if other ranks have not come after ``timeout_ms`` milliseconds; -1: it waits. The other
-    arguments, and the input, are Caffe2's; MPI does without them.
+    A collective raises an error if other ranks have not come after ``timeout_ms`` milliseconds; -1: after the time
+    limits of the process. The other arguments, and the input, are Caffe2's; MPI does without them.
 
     Inputs:
         kv_handler?: object, ignored

@@ -1,5 +1,6 @@
 """Data parallelism over processes: how they find one another, check that they agree, and are launched."""
 
+from netbuilder.ops.engines.collectives.time_limits import set_collective_timeout
 from netbuilder.parallel.distributed.agreement import exchanged_bytes, require_equal_blobs
 from netbuilder.parallel.distributed.heartbeat import Heartbeat, Heartbeats
 from netbuilder.parallel.distributed.optimizer import DistributedOptimizer
@@ -35,4 +36,5 @@ __all__ = [
     "fingerprint",
     "preflight",
     "require_equal_blobs",
+    "set_collective_timeout",
 ]

@@ -19,7 +19,6 @@ from netbuilder.proto.arguments import arguments, make_device_option, make_op, s
 from netbuilder.runtime import Workspace
 
 __all__ = [
-    "COLLECTIVE_SECONDS",
     "EXTRA_WORKERS",
     "WORLD_MAKERS",
     "ProcessRequest",
@@ -36,9 +35,6 @@ __all__ = [
 
 EXTRA_WORKERS = 8
 """Workers that a net has for operators between processes, in addition to those of its devices, as in Caffe2."""
-
-COLLECTIVE_SECONDS = 30
-"""Time limit of an operator between processes, as in Caffe2."""
 
 WORLD_MAKERS = frozenset({"CloneCommonWorld", "CreateCommonWorld"})
 
@@ -81,20 +77,27 @@ class ProcessRequest:
     def creators(self, world: World) -> list[OperatorDef]:
         """Return the operators that make the common worlds; the first one of a kind makes it, and others clone it."""
         first, *others = world.common
-        ops = [world_maker(self.rendezvous, first, COLLECTIVE_SECONDS)]
+        ops = [world_maker(self.rendezvous, first)]
         ops += [make_op("CloneCommonWorld", [first], [blob], device_option=_HOST) for blob in others]
         return [*ops, world_maker(self.rendezvous, world.barrier, self.barrier_seconds)]
 
 
-def world_maker(found: Rendezvous, blob: str, seconds: float) -> OperatorDef:
-    """Return the operator that makes a common world of the processes of a rendezvous, with a time limit."""
+def world_maker(found: Rendezvous, blob: str, seconds: float | None = None) -> OperatorDef:
+    """Return the operator that makes a common world of the processes of a rendezvous.
+
+    Args:
+        found: the rendezvous.
+        blob: the common world.
+        seconds: time limit of operators over it; None: that of all collectives of the process.
+    """
     handler = [str(found.kv_handler)] if isinstance(found.kv_handler, str) else []
     options: dict[str, Any] = {
         "name": f"{found.run_id}/{blob}" if found.run_id else blob,  # unlike that of another run
         "size": found.num_shards,
         "rank": found.shard_id,
-        "timeout_ms": _milliseconds(seconds),
     }
+    if seconds is not None:
+        options["timeout_ms"] = _milliseconds(seconds)
     op = make_op("CreateCommonWorld", handler, [blob], device_option=_HOST, **options)
     op.engine = found.engine
     return op

@@ -87,6 +87,14 @@ class Communicator(ABC):
     @abstractmethod
     def _receive(self, out: Array, source: int | None, tag: int | None) -> tuple[int, int]: ...
 
+    @abstractmethod
+    def post(self, data: bytes, to: int) -> None:
+        """Send a few kilobytes to another rank, which gets them by ``poll``; does not wait."""
+
+    @abstractmethod
+    def poll(self) -> tuple[int, bytes] | None:
+        """Return the sender and the bytes of a message that was posted to this rank; None if none has come."""
+
     # What callers use.
 
     def allreduce(
@@ -234,6 +242,12 @@ class OneRank(Communicator):
 
     def abort(self, code: int) -> None:
         raise SystemExit(code)
+
+    def post(self, data: bytes, to: int) -> None:
+        self._alone()
+
+    def poll(self) -> tuple[int, bytes] | None:
+        return None
 
     def _alone(self, *_: Any) -> Any:
         raise NetError("a run of one rank has no other rank to send to or receive from")

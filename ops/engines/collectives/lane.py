@@ -20,6 +20,7 @@ __all__ = ["FORKED", "Lane", "Running", "Submitted"]
 T = TypeVar("T")
 
 FORKED = "a forked process cannot exchange values with other ranks; start processes by netbuilder-launch or mpiexec"
+_IDLE = 0.25  # seconds between two calls of what a lane does when it has nothing to do
 _SLICE = 0.1  # seconds of a wait, between which interrupts and the end of a net's run are noticed
 
 
@@ -97,6 +98,11 @@ class Lane:
 
     Args:
         name: of the thread.
+
+    Attributes:
+        running: what it does at present; None: nothing.
+        interrupted: the error that has ended it.
+        when_idle: called every now and then, in the thread, while there is nothing to do; must not raise.
     """
 
     def __init__(self, name: str = "netbuilder-collectives") -> None:
@@ -113,6 +119,7 @@ class Lane:
         self._thread: threading.Thread | None = None
         self.running: Running | None = None
         self.interrupted: BaseException | None = None
+        self.when_idle: Callable[[], object] | None = None
 
     def submit(self, function: Callable[[], T], what: str = "", blob: str = "") -> Submitted[T]:
         """Run a function in the thread, after all that were submitted before.
@@ -147,11 +154,17 @@ class Lane:
         if self.interrupted is not None:
             raise self._stopped()
 
+    @property
+    def _idle(self) -> Callable[[], object] | None:
+        return self.when_idle if self.interrupted is None else None
+
     def _stopped(self) -> DistributedError:
         error = self.interrupted
         stopped = DistributedError(
-            f"the exchange with other ranks was interrupted by {type(error).__name__}, so that they and this one no "
-            "longer agree; start the program again"
+            str(error)
+            if isinstance(error, DistributedError)
+            else f"the exchange with other ranks was interrupted by {type(error).__name__}, so that they and this one "
+            "no longer agree; start the program again"
         )
         stopped.__cause__ = error
         return stopped
@@ -159,9 +172,13 @@ class Lane:
     def _work(self) -> None:
         while True:
             with self._more:
-                while not self._waiting:
-                    self._more.wait()
-                item = self._waiting.popleft()
+                if not self._waiting:
+                    self._more.wait(None if self._idle is None else _IDLE)
+                item = self._waiting.popleft() if self._waiting else None
+            if item is None:
+                if self._idle is not None:
+                    self._idle()
+                continue
             self.running = Running(item.what, item.blob, time.monotonic())
             if self.interrupted is None:
                 item.run()

@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import faulthandler
 import functools
 import importlib
 import os
+import sys
 import time
 from collections.abc import Sequence
 from typing import Any
@@ -13,9 +15,10 @@ import numpy as np
 
 from netbuilder.data.forking import loading
 from netbuilder.ops.engines.collectives.communicator import Communicator
+from netbuilder.ops.engines.collectives.time_limits import time_limits
 from netbuilder.proto import DeviceError, DistributedError
 
-__all__ = ["MpiCommunicator", "mpi", "mpi_world"]
+__all__ = ["MpiCommunicator", "abort_mpi", "mpi", "mpi_world"]
 
 Array = np.ndarray[Any, np.dtype[Any]]
 
@@ -23,6 +26,7 @@ _INSTALL = "install the extra netbuilder[mpi] (pip install netbuilder[mpi]), or 
 
 _YIELD_SECONDS = 0.02  # all ranks are there and move data
 _YIELD_SECONDS_PATIENT = 2e-4  # other ranks may still be computing
+_POSTED = (1 << 15) - 1  # tag of messages that are posted; the least upper bound that MPI may set
 _PAUSE, _LONGEST_PAUSE, _LONGEST_PAUSE_PATIENT = 5e-5, 5e-5, 1e-3
 
 
@@ -40,7 +44,7 @@ def mpi() -> Any:
         except ImportError as error:
             raise DeviceError(f"several processes exchange values by MPI, and mpi4py is missing: {_INSTALL}") from error
         try:
-            found: Any = importlib.import_module("mpi4py.MPI")
+            found: Any = _start_mpi_with_all_ranks()
         except (ImportError, RuntimeError) as error:
             raise DeviceError(f"mpi4py finds no MPI library ({error}): {_INSTALL}") from error
     level = found.Query_thread()
@@ -52,9 +56,31 @@ def mpi() -> Any:
     return found
 
 
+def _start_mpi_with_all_ranks() -> Any:
+    """Import mpi4py.MPI: MPI waits for all processes, and lets no other thread of Python run meanwhile.
+
+    If they do not come, faulthandler prints where the threads are, and ends this process, and so the job.
+    """
+    limit = time_limits().first
+    if "mpi4py.MPI" in sys.modules or limit is None:
+        return importlib.import_module("mpi4py.MPI")
+    faulthandler.dump_traceback_later(limit, exit=True, file=sys.__stderr__ or 2)
+    try:
+        return importlib.import_module("mpi4py.MPI")
+    finally:
+        faulthandler.cancel_dump_traceback_later()
+
+
 def mpi_world() -> MpiCommunicator:
-    """Return the communicator of all processes that were started together."""
-    return MpiCommunicator(mpi().COMM_WORLD.Dup())
+    """Return the communicator of all processes that were started together, which the program may use, too."""
+    return MpiCommunicator(mpi().COMM_WORLD)
+
+
+def abort_mpi(code: int) -> None:
+    """End all processes that were started together, with an exit status, if MPI runs in this one."""
+    found = sys.modules.get("mpi4py.MPI")
+    if found is not None and found.Is_initialized() and not found.Is_finalized():
+        found.COMM_WORLD.Abort(code)
 
 
 class MpiCommunicator(Communicator):
@@ -70,9 +96,12 @@ class MpiCommunicator(Communicator):
         super().__init__(comm.Get_rank(), comm.Get_size())
         self._comm = comm
         self._in_place = mpi().IN_PLACE
+        self._posted: list[Any] = []
 
     def clone(self) -> Communicator:
-        return self._with(self._comm.Dup())
+        comm, request = self._comm.Idup()  # Dup waits where nothing can end the wait
+        self._finish(request, patient=True)
+        return self._with(comm)
 
     def split(self, color: int, key: int) -> Communicator:
         return self._with(self._comm.Split(color, key))
@@ -84,6 +113,19 @@ class MpiCommunicator(Communicator):
 
     def close(self) -> None:
         self._comm.Free()
+
+    def post(self, data: bytes, to: int) -> None:
+        self._posted = [request for request in self._posted if not request.Test()]
+        self._posted.append(self._comm.Isend([data, mpi().BYTE], to, _POSTED))
+
+    def poll(self) -> tuple[int, bytes] | None:
+        library = mpi()
+        status = library.Status()
+        if library.Is_finalized() or not self._comm.Iprobe(library.ANY_SOURCE, _POSTED, status):
+            return None
+        data = bytearray(status.Get_count(library.BYTE))
+        self._comm.Recv([data, library.BYTE], status.Get_source(), _POSTED)
+        return status.Get_source(), bytes(data)
 
     def abort(self, code: int) -> None:
         self._comm.Abort(code)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import hashlib
+import math
 import os
 import time
 from collections.abc import Callable, Iterator
@@ -15,6 +16,9 @@ import numpy as np
 from netbuilder.data.forking import new_lock, renew_after_fork
 from netbuilder.ops.engines.collectives.communicator import Communicator
 from netbuilder.ops.engines.collectives.lane import FORKED, Lane, Submitted
+from netbuilder.ops.engines.collectives.roll_call import State, main_stack
+from netbuilder.ops.engines.collectives.time_limits import time_limits
+from netbuilder.ops.engines.collectives.watchdog import Watchdog
 from netbuilder.proto import DistributedError
 
 __all__ = ["Collective", "Session"]
@@ -23,6 +27,7 @@ T = TypeVar("T")
 
 _TEXT = 1 << 11  # bytes of the text that ranks exchange when they disagree
 _READABLE = 300  # characters of such a text
+_LEAST_BYTES_PER_SECOND = 5e6  # an exchange takes no longer than its time limit and its bytes by this
 _END = "the end of the program"
 
 
@@ -35,7 +40,8 @@ class Collective:
         blob: the blob, or the first of several; "" if there is none.
         terms: what all ranks must agree on besides, such as the common world, shapes, types and arguments.
         layouts: how the values are stored; ranks may differ in it.
-        timeout: seconds to wait for other ranks at most; None: no limit.
+        timeout: seconds to wait for other ranks at most; None: those of ``time_limits``; infinity: no limit.
+        nbytes: bytes that it exchanges, as far as known; many take longer.
     """
 
     what: str
@@ -43,6 +49,7 @@ class Collective:
     terms: str = ""
     layouts: str = ""
     timeout: float | None = None
+    nbytes: int = 0
 
     def __str__(self) -> str:
         return f"{self.what}{f' of {self.blob!r}' if self.blob else ''}{f' ({self.terms})' if self.terms else ''}"
@@ -61,9 +68,12 @@ class Session:
 
     def __init__(self, control: Communicator, lane: Lane) -> None:
         self.control, self.lane = control, lane
+        self._watchdog = Watchdog(control, lane, self._state)
         control.check = self.check
         self._call: Collective | None = None
-        self._deadline: float | None = None
+        self._last: Collective | None = None
+        self._since = time.monotonic()  # when _call has begun, or _last has ended
+        self._seen: set[tuple[str, str, str]] = set()  # collectives that have been made
         self._number = 0
         self._refused: BaseException | None = None  # why no further collective may be submitted
         self._ended: BaseException | None = None  # why those that were submitted are not run either
@@ -87,6 +97,14 @@ class Session:
         """The error that ended the session; None if there was none."""
         return self._ended or self._refused or self.lane.interrupted
 
+    def check(self) -> None:
+        """Raise DistributedError if the wait must end; see ``Watchdog``."""
+        self._watchdog.check()
+
+    def answer_when_idle(self) -> None:
+        """Let the lane answer ranks that wait for this one, even while the rest of the program hangs."""
+        self.lane.when_idle = self._watchdog.look
+
     def submit(self, call: Collective, body: Callable[[bool], T]) -> Submitted[T]:
         """Run ``body`` in the lane after all ranks have agreed on ``call``.
 
@@ -107,7 +125,7 @@ class Session:
         def perform() -> T:
             if self._ended is not None:
                 self.require(call)
-            with self._waiting_in(call):
+            with self._in(call), self._watchdog.waiting(call, self._limit(call)):
                 return body()
 
         return self.lane.submit(perform, call.what, call.blob)
@@ -124,7 +142,12 @@ class Session:
         if self._ended is not None:
             self.require(call)
         try:
-            return body(self._agree(call))
+            limit = self._limit(call)
+            with self._in(call):
+                with self._watchdog.waiting(call, limit):
+                    same_layouts = self._agree(call)
+                with self._watchdog.waiting(call, self._moving_limit(call, limit), moving=True):
+                    return body(same_layouts)
         except BaseException as error:
             self._ended = self._ended or error
             raise
@@ -132,23 +155,37 @@ class Session:
     def _agree(self, call: Collective) -> bool:
         self._number += 1
         header = _header(f"{call.what} {call.blob} {call.terms} {self._number}", call.layouts, failed=False)
-        self._exchange(call, header)
+        self.control.allreduce(header, maximum=True, patient=True)
         if header[0] == -header[1] and not header[4]:
             return bool(header[2] == -header[3])
         raise self._disagreement(str(call))
 
-    def _exchange(self, call: Collective, header: np.ndarray[tuple[int], np.dtype[np.int64]]) -> None:
-        with self._waiting_in(call):
-            self.control.allreduce(header, maximum=True, patient=True)
+    def _limit(self, call: Collective) -> float | None:
+        """Return how long a collective waits, in seconds: longer the first time, unless it has a limit of its own."""
+        if call.timeout is not None:
+            return call.timeout
+        limits, key = time_limits(), (call.what, call.blob, call.terms)
+        if key in self._seen:
+            return limits.seconds
+        self._seen.add(key)
+        return limits.first
+
+    def _moving_limit(self, call: Collective, limit: float | None) -> float | None:
+        return None if limit is None else limit + call.nbytes / _LEAST_BYTES_PER_SECOND
+
+    def _state(self) -> State:
+        """Return what this rank does, for others that wait for it."""
+        call, since = self._call, time.monotonic() - self._since
+        waits_in = "" if call is None else str(call)
+        return State(waits_in, self._number, str(self._last or ""), since, [] if waits_in else main_stack())
 
     @contextmanager
-    def _waiting_in(self, call: Collective) -> Iterator[None]:
-        self._call = call
-        self._deadline = None if call.timeout is None else time.monotonic() + call.timeout
+    def _in(self, call: Collective) -> Iterator[None]:
+        self._call, self._since = call, time.monotonic()
         try:
             yield
         finally:
-            self._deadline = None
+            self._call, self._last, self._since = None, call, time.monotonic()
 
     def _disagreement(self, text: str) -> DistributedError:
         """Return the error for ranks that do not agree, which is the same on all of them.
@@ -176,7 +213,9 @@ class Session:
         def tell() -> None:
             if self._ended is None:
                 self._number += 1
-                self._exchange(Collective("the report of a failure"), _header(text, "", failed=True))
+                call, header = Collective("the report of a failure"), _header(text, "", failed=True)
+                with self._in(call), self._watchdog.waiting(call, math.inf):
+                    self.control.allreduce(header, maximum=True, patient=True)
                 self._ended = self._disagreement(text)
 
         self.lane.submit(tell, "the report of a failure")
@@ -187,21 +226,12 @@ class Session:
             self.control.abort(1)
         elif self._ended is None:
             if self._refused is None:
-                self.submit(Collective(_END), lambda same_layouts: None).result()
-            else:
-                self.lane.submit(lambda: None).result()
+                self.submit(Collective(_END, timeout=math.inf), lambda same_layouts: None).result()
+        self.lane.submit(self._leave).result()
 
-    def check(self) -> None:
-        """Raise DistributedError if the lane was interrupted, or the other ranks do not come in time."""
-        self.lane.check()
-        if self._deadline is not None and time.monotonic() > self._deadline:
-            assert self._call is not None and self._call.timeout is not None
-            error = DistributedError(
-                f"rank {self.rank} of {self.size} has waited {self._call.timeout:g} s for the other ranks in "
-                f"{self._call}; at least one of them has not come so far"
-            )
-            self.lane.interrupt(error)
-            raise error
+    def _leave(self) -> None:
+        """Answer no longer: MPI ends after this."""
+        self.lane.when_idle = None
 
 
 def _header(text: str, layouts: str, *, failed: bool) -> np.ndarray[tuple[int], np.dtype[np.int64]]:

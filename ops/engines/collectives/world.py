@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import atexit
+import contextlib
 import logging
 import os
+import time
 import warnings
 from collections.abc import Callable, Iterable
 from typing import TypeVar
@@ -16,12 +18,17 @@ from netbuilder.data.forking import after_fork, new_lock
 from netbuilder.ops.engines.collectives.abort import install
 from netbuilder.ops.engines.collectives.communicator import Communicator, OneRank
 from netbuilder.ops.engines.collectives.lane import FORKED, Lane
-from netbuilder.ops.engines.collectives.mpi import mpi, mpi_world
+from netbuilder.ops.engines.collectives.mpi import abort_mpi, mpi, mpi_world
+from netbuilder.ops.engines.collectives.roll_call import State
 from netbuilder.ops.engines.collectives.session import Collective, Session
-from netbuilder.proto import DistributedError, NetError
+from netbuilder.ops.engines.collectives.time_limits import time_limits
+from netbuilder.ops.engines.collectives.watchdog import Watchdog
+from netbuilder.ops.engines.launchers import ATTEMPT, job_store, place_in
+from netbuilder.proto import DistributedError, NetError, StoreTimeoutError
 
 __all__ = ["CommonWorld", "create_world", "process_lane", "report_failure"]
 
+_PAUSE = 0.02  # seconds between two looks at the store
 _log = logging.getLogger("netbuilder")
 T = TypeVar("T")
 
@@ -36,7 +43,7 @@ class CommonWorld(BlobObject):
         name: of the blob, for messages.
         communicator: carries the values.
         session: the agreement of the ranks; None for a single rank.
-        timeout: seconds that an operator waits for other ranks at most; None: no limit.
+        timeout: seconds that an operator waits for other ranks at most; None: those of ``time_limits``.
     """
 
     __slots__ = ("closed", "communicator", "name", "session", "timeout")
@@ -83,10 +90,10 @@ class CommonWorld(BlobObject):
         if self.closed:
             raise DistributedError(f"{call.what}: common world {self.name!r} was destroyed by DestroyCommonWorld")
 
-    def call(self, what: str, blob: str, terms: str = "", layouts: str = "") -> Collective:
+    def call(self, what: str, blob: str, terms: str = "", layouts: str = "", *, nbytes: int = 0) -> Collective:
         """Return the description of a collective over this world."""
         over = f"over {self.name!r}"
-        return Collective(what, blob, f"{terms}, {over}" if terms else over, layouts, self.timeout)
+        return Collective(what, blob, f"{terms}, {over}" if terms else over, layouts, self.timeout, nbytes)
 
     def clone(self, name: str) -> CommonWorld:
         """Return a world of the same ranks whose messages are apart from those of this one."""
@@ -135,6 +142,8 @@ def create_world(name: str, size: int, rank: int, timeout: float | None = None) 
         DeviceError: mpi4py or MPI is missing.
         DistributedError: MPI runs another number of processes, or the ranks of the processes are not 0 to size - 1.
     """
+    if size != 1 and _process.session is None and not _process.forked:
+        _wait_for_start()
     if size == 0:
         comm = mpi().COMM_WORLD
         size, rank = _process.lane.submit(lambda: (comm.Get_size(), comm.Get_rank())).result()
@@ -177,22 +186,59 @@ def _session(size: int, rank: int) -> Session:
             )
         return session
     _process.lane.check()
-    mpi()  # in this thread, mostly the main one, which also finalizes MPI
+    library = mpi()  # in this thread, mostly the main one, which also finalizes MPI
+    install(rank, size, abort_mpi)
     control = _process.lane.submit(lambda: _control(size, rank), "CreateCommonWorld").result()
     if _process.session is None:
         atexit.register(_close)
-    install(rank, size, control.abort)
     if rank == 0:
         _warn_if_oversubscribed(size)
-    _process.identity, _process.session = (size, rank), Session(control, _process.lane)
-    return _process.session
+    session = Session(control, _process.lane)
+    if library.Query_thread() == library.THREAD_MULTIPLE:
+        session.answer_when_idle()
+    _process.identity, _process.session = (size, rank), session
+    return session
+
+
+def _wait_for_start() -> None:
+    """Wait until all ranks have come here, if netbuilder-launch has started them: MPI's own start names none.
+
+    Raises:
+        StoreTimeoutError: some have not; the message names them.
+    """
+    place = place_in(os.environ)
+    install(place.rank, place.size, abort_mpi)  # a process that fails here must not wait for the others at its end
+    store = job_store(os.environ)
+    if store is None:
+        return
+    with contextlib.closing(store):
+        attempt = store.with_prefix(os.environ.get(ATTEMPT, "0"))
+        attempt.set(f"world/{place.rank}", b"")
+        limit, begin, warned = time_limits().first, time.monotonic(), False
+        missing = list(range(place.size))
+        while missing := [rank for rank in missing if attempt.peek(f"world/{rank}") is None]:
+            waited = time.monotonic() - begin
+            text = (
+                f"CreateCommonWorld: rank {place.rank} of {place.size} has waited {waited:.3g} s for rank "
+                f"{', '.join(map(str, missing))}, which has not begun to make a common world"
+            )
+            if limit is not None and waited > limit:
+                raise StoreTimeoutError(text)
+            if limit is not None and waited > limit / 2 and not warned:
+                _log.warning("%s; it gives up after %g s", text, limit)
+                warned = True
+            time.sleep(_PAUSE)
 
 
 def _control(size: int, rank: int) -> Communicator:
     """Return the communicator of all processes, numbered by the ranks that they give."""
-    processes = mpi_world()
-    processes.check = _process.lane.check
-    given = processes.allgather(np.array([size, rank], np.int64)).reshape(-1, 2).tolist()
+    call, everyone = Collective("CreateCommonWorld"), mpi_world()
+    watchdog = Watchdog(everyone, _process.lane, lambda: State(str(call)))
+    everyone.check = watchdog.check
+    with watchdog.waiting(call, time_limits().first):
+        processes = everyone.clone()
+        given = processes.allgather(np.array([size, rank], np.int64)).reshape(-1, 2).tolist()
+    watchdog.look()  # what ranks have asked that came earlier
     count = len(given)
     if any(each != count for each, _ in given):
         sizes = sorted({each for each, _ in given})

@@ -1,0 +1,130 @@
+"""The watchdog of collectives: who waits too long for other ranks says who is missing, and ends the exchange."""
+
+from __future__ import annotations
+
+import faulthandler
+import logging
+import math
+import sys
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from typing import NoReturn
+
+from netbuilder.ops.engines.collectives.communicator import Communicator
+from netbuilder.ops.engines.collectives.lane import Lane
+from netbuilder.ops.engines.collectives.roll_call import RollCall, State, shortened
+from netbuilder.proto import DistributedError
+
+__all__ = ["Watchdog"]
+
+_log = logging.getLogger("netbuilder")
+
+_LAST_WORDS = 0.5  # seconds for other ranks to print what they do, before the error ends them
+_LOOK = 0.05  # seconds between two looks at the time and at messages of other ranks
+_LONGEST_LOOK = 1.0  # seconds that one of them counts for: a process that was stopped has not waited meanwhile
+_PATIENCE = 60.0  # seconds after which a wait without a limit is warned of
+_ANSWERING = 2.0  # seconds that other ranks have to answer, at most
+
+
+class Watchdog:
+    """Looks after the waits of a lane: ``check`` is called while it waits, and ``look`` while it has nothing to do.
+
+    At half the time limit a warning names the ranks that are missing, and at the end an error, which reaches the other
+    ranks as well.
+
+    Args:
+        communicator: of the ranks; see ``RollCall``.
+        lane: makes all calls.
+        state: returns what this rank does.
+    """
+
+    def __init__(self, communicator: Communicator, lane: Lane, state: Callable[[], State]) -> None:
+        self._communicator, self._lane = communicator, lane
+        self._roll_call = RollCall(communicator, state)
+        self._next_look = 0.0
+        self._wait: _Wait | None = None
+
+    @contextmanager
+    def waiting(self, call: object, limit: float | None, *, moving: bool = False) -> Iterator[None]:
+        """In the block, wait no longer than this.
+
+        Args:
+            call: what waits, for messages.
+            limit: seconds; infinity: only a warning comes; None: nothing comes.
+            moving: all ranks are there, and exchange values.
+        """
+        self._wait = None if limit is None else _Wait(call, limit, moving)
+        try:
+            yield
+        finally:
+            self._wait = None
+
+    def check(self) -> None:
+        """Raise DistributedError if the lane was interrupted, a rank has given up, or the wait is at its limit."""
+        self._lane.check()
+        now = time.monotonic()
+        if now < self._next_look:
+            return
+        self._next_look = now + _LOOK
+        self._roll_call.look()
+        if self._roll_call.given_up:
+            self._end(self._roll_call.given_up)
+        if self._wait is not None:
+            self._look_at_time(self._wait, now)
+
+    def look(self) -> None:
+        """Answer other ranks; called by a lane that has nothing to do."""
+        self._roll_call.look()
+        if self._roll_call.given_up:
+            try:
+                self._end(self._roll_call.given_up)
+            except DistributedError:
+                pass  # what is submitted from now on raises it
+
+    def _look_at_time(self, wait: _Wait, now: float) -> None:
+        step = wait.advance(now)
+        if step == "ask":
+            self._roll_call.ask()
+        elif step == "warn":
+            end = f"; it gives up after {wait.limit:g} s" if math.isfinite(wait.limit) else ""
+            _log.warning("%s%s", self._describe(wait), end)
+        elif step == "end":
+            text = self._describe(wait)
+            self._roll_call.give_up(text)
+            self._end(text)
+
+    def _describe(self, wait: _Wait) -> str:
+        call, own = str(wait.call), f"rank {self._communicator.rank} of {self._communicator.size}"
+        what = "while values move" if wait.moving else "for the other ranks"
+        waited = f"has waited {min(wait.waited, wait.limit):.3g} s {what} in {shortened(call)}"
+        return f"{own} {waited}; {self._roll_call.missing(call)}"
+
+    def _end(self, text: str) -> NoReturn:
+        """Print the error and what all threads do; interrupt the lane, and raise it."""
+        error = DistributedError(text)
+        print(f"{text}. The threads of rank {self._communicator.rank}:", file=sys.stderr, flush=True)
+        try:
+            faulthandler.dump_traceback(sys.stderr, all_threads=True)
+        except (AttributeError, OSError, ValueError):  # standard error is not a file
+            faulthandler.dump_traceback(sys.__stderr__ or 2, all_threads=True)
+        self._lane.interrupt(error)
+        time.sleep(_LAST_WORDS)
+        raise error
+
+
+class _Wait:
+    """A wait with a time limit, and what to do at which of its seconds."""
+
+    def __init__(self, call: object, limit: float, moving: bool) -> None:
+        self.call, self.limit, self.moving = call, limit, moving
+        half = limit / 2 if math.isfinite(limit) else _PATIENCE
+        answering = min(_ANSWERING, half / 2)
+        self._steps = [(half - answering, "ask"), (half, "warn"), (limit - answering, "ask"), (limit, "end")]
+        self.waited, self._seen = 0.0, time.monotonic()
+
+    def advance(self, now: float) -> str:
+        """Count the time until now; return what is due, "" if nothing is."""
+        self.waited += min(now - self._seen, _LONGEST_LOOK)
+        self._seen = now
+        return self._steps.pop(0)[1] if self._steps and self.waited >= self._steps[0][0] else ""

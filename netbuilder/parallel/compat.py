@@ -1,4 +1,7 @@
-"""Older names of data-parallel wrappers, as in MXNet's gluon-cv, for scripts that use them; use ``DataParallel``."""
+"""Names of other libraries for data parallelism, for scripts that use them.
+
+The wrappers are those of MXNet's gluon-cv; use ``DataParallel``. ``DistOpt`` is SINGA's; use ``Parallelize``.
+"""
 
 from __future__ import annotations
 
@@ -7,14 +10,34 @@ from typing import Any
 
 import numpy as np
 
+from netbuilder.graph.replicas import Replicas
 from netbuilder.model import ModelHelper
 from netbuilder.parallel.call_arguments import is_array, map_leaves, split_sizes
 from netbuilder.parallel.data_parallel import DataParallel, Output
+from netbuilder.parallel.distributed.rendezvous import Rendezvous
+from netbuilder.parallel.distributed.strategies import (
+    HalfPrecision,
+    PartialSynchronization,
+    Plain,
+    Strategy,
+    Threshold,
+    TopK,
+)
+from netbuilder.parallel.parallelize import Parallelize
 from netbuilder.parallel.shares import share_sizes
 from netbuilder.proto import NetError, ShapeError, UsageError
 from netbuilder.proto.errors import counted
 
-__all__ = ["DataParallelCriterion", "DataParallelModel", "parallel_backward", "split_and_load", "split_load_kwargs"]
+__all__ = [
+    "DataParallelCriterion",
+    "DataParallelModel",
+    "DistOpt",
+    "parallel_backward",
+    "split_and_load",
+    "split_load_kwargs",
+]
+
+_ELEMENTS = 2097152
 
 
 class _Criterion:
@@ -122,6 +145,163 @@ def _wrappers(values: Any) -> list[DataParallel]:
 
     map_leaves(note, values, "")
     return list(found.values())
+
+
+class DistOpt:
+    """SINGA's distributed optimizer: methods that compute gradients, exchange them between processes, and update.
+
+    Nets are built before they run, so a method is called once: it builds the training step of ``model``, and returns
+    the record of its replicas. ``RunInitNet`` and ``RunNet`` run it. Each method is ``Parallelize`` with a strategy.
+
+    Args:
+        opt: appends the update of all parameters, such as ``lambda model: build_sgd(model, 0.1)``.
+        nccl_id: must be None: processes find one another by ``rendezvous``.
+        local_rank: must be None: ``options`` have the devices of this process.
+        world_size: number of processes, which is checked; None: that of ``rendezvous``.
+        buffSize: largest number of elements of small gradients that are exchanged together.
+        model: a ModelHelper without backward pass.
+        rendezvous: as for ``Parallelize``; None: ``Rendezvous.from_environment()``.
+        options: further arguments of ``Parallelize``, such as ``devices`` and ``cpu_device``.
+
+    Raises:
+        TypeError: ``opt`` is not a function, or ``model`` is missing.
+        NetError: an argument is out of range or not supported.
+
+    >>> from netbuilder.model import brew
+    >>> from netbuilder.optimizers import build_sgd
+    >>> def loss(model):
+    ...     scores = brew.fc(model, "data", "scores", 4, 3)
+    ...     return model.net.SoftmaxWithLoss([scores, "label"], ["softmax", "loss"])[1]
+    >>> place = {"num_shards": 2, "shard_id": 0, "engine": "MPI"}
+    >>> model = ModelHelper("net")
+    >>> sgd = DistOpt(lambda m: build_sgd(m, 0.1), model=model, rendezvous=place, devices=[0], cpu_device=True)
+    >>> sgd.backward_and_sparse_update(loss, spars=0.01, topK=True).residuals
+    ('cpu_0/scores_b_grad_residual', 'cpu_0/scores_w_grad_residual')
+    """
+
+    def __init__(
+        self,
+        opt: Callable[[ModelHelper], Any],
+        nccl_id: Any = None,
+        local_rank: int | None = None,
+        world_size: int | None = None,
+        buffSize: int = 2 * _ELEMENTS,
+        *,
+        model: ModelHelper,
+        rendezvous: Rendezvous | Mapping[str, Any] | None = None,
+        **options: Any,
+    ) -> None:
+        if not callable(opt):
+            raise TypeError(f"DistOpt: opt must be a function that appends the update of a ModelHelper, got {opt!r}")
+        if not isinstance(model, ModelHelper):
+            raise TypeError(f"DistOpt: model must be a ModelHelper, got {model!r}")
+        for name, given, instead in (("nccl_id", nccl_id, "rendezvous="), ("local_rank", local_rank, "devices=")):
+            if given is not None:
+                raise NetError(f"DistOpt: {name} is not supported, got {given!r}; give {instead}")
+        if refused := sorted({"strategy", "bucket_bytes", "optimizer_builder_fun"} & set(options)):
+            raise NetError(f"DistOpt: {refused} are chosen by its own arguments and methods; use Parallelize instead")
+        place = Rendezvous.from_environment() if rendezvous is None else Rendezvous.of(rendezvous)
+        if world_size not in (None, place.num_shards):
+            raise NetError(
+                f"DistOpt: world_size must be that of the rendezvous, {place.num_shards}, got {world_size!r}"
+            )
+        _elements("buffSize", buffSize)
+        self.opt, self.model = opt, model
+        self.world_size, self.global_rank = place.num_shards, place.shard_id
+        self._most, self._place, self._options = buffSize, place, options
+
+    def backward_and_update(self, loss: Callable[[ModelHelper], Any], threshold: int = _ELEMENTS) -> Replicas:
+        """Sum gradients as they are: ``Plain``.
+
+        Args:
+            loss: appends the forward pass of one replica, and returns its loss, one number and a mean over samples, or
+                a list of them.
+            threshold: gradients are exchanged together until they have so many elements.
+
+        Raises:
+            NetError: ``threshold`` is not positive, the model has a step already, or as for ``Parallelize``.
+            TypeError: ``loss`` is not a function, or an argument is of the wrong type.
+        """
+        return self._build(loss, Plain(), threshold)
+
+    def backward_and_update_half(
+        self,
+        loss: Callable[[ModelHelper], Any],
+        threshold: int = _ELEMENTS,
+        clipping: bool = False,
+        clip_Value: float = 100,
+    ) -> Replicas:
+        """Round gradients to float16 on the way: ``HalfPrecision``.
+
+        Args:
+            loss, threshold: as for ``backward_and_update``.
+            clipping: bound the elements before they are rounded.
+            clip_Value: the bound.
+        """
+        return self._build(loss, HalfPrecision("float16", clip_Value if clipping else None), threshold)
+
+    def backward_and_partial_update(self, loss: Callable[[ModelHelper], Any], threshold: int = _ELEMENTS) -> Replicas:
+        """Update with the process's own gradients, and average one chunk of parameters: ``PartialSynchronization``.
+
+        Args:
+            loss: as for ``backward_and_update``.
+            threshold: elements of a chunk.
+        """
+        return self._build(loss, PartialSynchronization(threshold), threshold)
+
+    def backward_and_sparse_update(
+        self,
+        loss: Callable[[ModelHelper], Any],
+        threshold: int = _ELEMENTS,
+        spars: float = 0.05,
+        topK: bool = False,
+        corr: bool = True,
+    ) -> Replicas:
+        """Exchange the largest elements of gradients alone: ``TopK`` or ``Threshold``.
+
+        Args:
+            loss, threshold: as for ``backward_and_update``.
+            spars: with ``topK`` the fraction of the elements of each gradient, otherwise the least magnitude of those
+                that are exchanged.
+            topK: see ``spars``.
+            corr: keep what was not exchanged for the next step.
+        """
+        kind: type[TopK] | type[Threshold] = TopK if topK else Threshold
+        return self._build(loss, kind(spars, corr), threshold)
+
+    def update(self, param: Any, grad: Any) -> None:
+        """Raise UsageError: ``opt`` appends the updates of all parameters when a method builds the step."""
+        raise UsageError("DistOpt.update: nets are built before they run; opt appends the updates of all parameters")
+
+    def _build(self, loss: Callable[[ModelHelper], Any], strategy: Strategy, threshold: int) -> Replicas:
+        if not callable(loss):
+            raise TypeError(
+                f"DistOpt: loss must be a function that appends the forward pass and returns the loss, got {loss!r}"
+            )
+        _elements("threshold", threshold)
+
+        def forward(model: ModelHelper, loss_scale: float) -> list[Any]:
+            found = loss(model)
+            losses = found if isinstance(found, (list, tuple)) else [found]
+            return [model.Scale(each, scale=loss_scale) for each in losses]
+
+        return Parallelize(
+            self.model,
+            lambda model: None,
+            forward,
+            optimizer_builder_fun=self.opt,
+            rendezvous=self._place,
+            strategy=strategy,
+            bucket_bytes=4 * min(threshold, self._most),
+            **self._options,
+        )
+
+
+def _elements(name: str, value: Any) -> None:
+    if isinstance(value, bool) or not isinstance(value, int):
+        raise TypeError(f"DistOpt: {name} must be an integer, got {value!r}")
+    if value < 1:
+        raise NetError(f"DistOpt: {name} must be a positive number of elements, got {value}")
 
 
 def parallel_backward(losses: Any, sync: bool = True) -> None:

@@ -23,15 +23,19 @@ from netbuilder.launch.installed_mpi import InstalledMpi, installed_mpi
 from netbuilder.ops.engines import launchers
 from netbuilder.ops.engines.collectives import time_limits
 from netbuilder.ops.engines.stores import Store, TcpStore, TcpStoreServer
+from netbuilder.ops.engines.stores.heartbeat import Heartbeat, Heartbeats
 from netbuilder.proto.errors import DeviceError, DistributedError, NetError, StoreTimeoutError, counted
 
 __all__ = ["Job", "launch"]
 
 _PORT = 29400
+_NODES = "nodes"
 _AFTER_FAILURE = 3.0  # seconds that the other ranks have to end after one has failed
 _AFTER_GRACE = 3.0  # seconds after which processes that should have been killed are killed from here
 _PAUSE = 0.05  # seconds between two looks at processes
-_NODE_SILENCE = 20.0  # seconds without a sign of a node, after which it counts as lost
+_SIGN, _SILENCE = 1.0, 10.0  # seconds between two signs of life of a node, and without one until it counts as lost
+_AFTER_ALL = 10.0  # seconds that mpiexec has to end after all of its processes
+_LAST_WORDS = 20.0  # seconds that a node may take to say how it has ended
 
 
 @dataclass(frozen=True)
@@ -137,13 +141,14 @@ def launch(job: Job) -> int:
         if job.collective_timeout is not None:
             variables[time_limits.VARIABLE] = repr(job.collective_timeout)
         node = _Node(job, mpi, store, signals, _inherited() | variables)
-        node.meet()
-        attempt = 0
-        while (status := node.attempt(attempt)) and attempt < job.restarts and not signals:
-            attempt += 1
-            if job.node_rank == 0:
-                _say(f"starting the job again, {attempt} of {counted(job.restarts, 'restart')}")
-        return status
+        with Heartbeat(store.with_prefix(_NODES), job.node_rank, interval=_SIGN):
+            node.meet()
+            attempt = 0
+            while (status := node.attempt(attempt)) and attempt < job.restarts and not (signals or node.lost):
+                attempt += 1
+                if job.node_rank == 0:
+                    _say(f"starting the job again, {attempt} of {counted(job.restarts, 'restart')}")
+            return status
 
 
 class _Node:
@@ -156,6 +161,9 @@ class _Node:
         self.first = job.node_rank == 0
         if job.run_id is None and self.first:
             store.set("run_id", secrets.token_hex(6).encode())
+        self.lost: list[int] = []  # nodes that send no signs of life any more
+        self._listen_at = 0.0
+        self._life = Heartbeats(store.with_prefix(_NODES), job.nodes)
         self._stop_sent: int | None = None
 
     def meet(self) -> None:
@@ -191,11 +199,11 @@ class _Node:
         if self.first:
             status = self._judge(store, status, time.monotonic() - begin)
             store.set("outcome", str(status).encode())
-            for rank in range(1, self.job.nodes):  # they read it before the store goes
+            for rank in {*range(1, self.job.nodes)} - {*self.lost}:  # they read it before the store goes
                 with contextlib.suppress(StoreTimeoutError):
                     store.get(f"node_read/{rank}", 10)
             return status
-        status = int(store.get("outcome", self.job.grace + _NODE_SILENCE))
+        status = int(store.get("outcome", self.job.grace + _LAST_WORDS))
         store.set(f"node_read/{self.job.node_rank}", b"")
         return status
 
@@ -256,9 +264,12 @@ class _Node:
                     self._stop(self.signals[0], grace)
                     kill_at = time.monotonic() + grace + _AFTER_GRACE
             failed = failed or next((p.returncode for p in processes if p.returncode), 0)
-            if (failed or self._other_node_failed(store)) and kill_at == float("inf"):
-                self._stop(signal.SIGTERM, _AFTER_FAILURE)
-                kill_at = time.monotonic() + _AFTER_FAILURE + _AFTER_GRACE
+            if kill_at == float("inf"):
+                if failed or store.peek("failed") is not None or self._lost_nodes():
+                    self._stop(signal.SIGTERM, _AFTER_FAILURE)
+                    kill_at = time.monotonic() + _AFTER_FAILURE + _AFTER_GRACE
+                elif self._all_ended(store):
+                    kill_at = time.monotonic() + _AFTER_ALL
             if time.monotonic() > kill_at:
                 _kill(processes, signal.SIGKILL if killed else signal.SIGTERM)
                 killed, kill_at = True, time.monotonic() + 1
@@ -269,8 +280,15 @@ class _Node:
         """Say whether the first node may still send a command."""
         return bool(key) and not self.first and not self.signals and store.peek("node_ended/0") is None
 
-    def _other_node_failed(self, store: Store) -> bool:
-        return self.job.nodes > 1 and store.peek("failed") is not None
+    def _lost_nodes(self) -> list[int]:
+        """Return the nodes that are silent; only the first node listens."""
+        if self.first and self.job.nodes > 1 and time.monotonic() > self._listen_at:
+            self._listen_at = time.monotonic() + _SIGN
+            self.lost = self._life.silent(_SILENCE)
+        return self.lost
+
+    def _all_ended(self, store: Store) -> bool:
+        return int(store.peek("ended") or 0) >= self.job.size
 
     def _stop(self, number: int, grace: float) -> None:
         """Let all ranks on all nodes get a signal."""
@@ -280,12 +298,7 @@ class _Node:
     def _judge(self, store: Store, status: int, seconds: float) -> int:
         """Return the status of the job, when this node's part has ended with ``status``; say what has failed."""
         for rank in range(1, self.job.nodes):
-            wait = _AFTER_FAILURE + _NODE_SILENCE if status or self.signals else float(10**9)
-            try:
-                status = status or int(store.get(f"node_ended/{rank}", wait))
-            except StoreTimeoutError:
-                _say(f"node {rank} ({self.job.hosts[rank]}) does not say how it has ended")
-                status = status or 1
+            status = self._end_of(rank, store, status) or status
         found = store.peek("failed")
         if found is not None:
             failure = json.loads(found)
@@ -294,9 +307,27 @@ class _Node:
         if status and self.signals:
             _say(f"all processes have ended after {signal.Signals(self.signals[0]).name}")
             return 128 + self.signals[0]
+        if status and not self.lost and self._all_ended(store):
+            _say(f"mpiexec has failed, with status {_status(status)}, after all processes had ended well")
+            return 0
         if status:
             _say(f"mpiexec or a node has failed, with status {_status(status)} after {seconds:.1f} s")
         return _status(status)
+
+    def _end_of(self, rank: int, store: Store, status: int) -> int:
+        """Return with which status a node's part has ended, as soon as the node says so; 1 if it does not."""
+        host, begin = self.job.hosts[rank], time.monotonic()
+        while rank not in self._lost_nodes():
+            with contextlib.suppress(StoreTimeoutError):
+                return int(store.get(f"node_ended/{rank}", _SIGN))
+            if (status or self.signals) and time.monotonic() > begin + _AFTER_FAILURE + _LAST_WORDS:
+                _say(f"node {rank} ({host}) does not say how it has ended")
+                return 1
+        _say(
+            f"node {rank} ({host}) has sent no sign of life for {_SILENCE:g} s: its launcher was killed, or the node "
+            "or its network has failed; all processes are ended"
+        )
+        return 1
 
 
 def _tell_end(process: subprocess.Popen[bytes], store: Store, key: str) -> None:

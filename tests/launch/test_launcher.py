@@ -33,8 +33,8 @@ except DeviceError:
 class Launched:
     """A launcher that runs, and what it has printed."""
 
-    def __init__(self, folder, mode, *options):
-        command = [sys.executable, "-m", "netbuilder.tools.launch", "-n", "2", *options, PROGRAM, mode, str(folder)]
+    def __init__(self, folder, mode, *options, program=("-m", "netbuilder.tools.launch")):
+        command = [sys.executable, *program, "-n", "2", *options, PROGRAM, mode, str(folder)]
         self.text = ""
         variables = {"PYTHONPATH": str(ROOT), "OMP_NUM_THREADS": ""}
         environment = {name: value for name, value in (os.environ | variables).items() if value}
@@ -158,7 +158,7 @@ def free_port():
         return server.getsockname()[1]
 
 
-def nodes(tmp_path, mode, *options):
+def nodes(tmp_path, mode, *options, **more):
     """Two launchers, as on two hosts."""
     secret = tmp_path / "secret"
     secret.write_text("only these tests know it")
@@ -173,7 +173,7 @@ def nodes(tmp_path, mode, *options):
         str(secret),
         *options,
     )
-    return [Launched(tmp_path, mode, "--node-rank", str(rank), "-n", "1", *common) for rank in (0, 1)]
+    return [Launched(tmp_path, mode, "--node-rank", str(rank), "-n", "1", *common, **more) for rank in (0, 1)]
 
 
 @pytest.mark.parametrize("engine, mode, status", [(ENGINES[-1], "end", 0), ("NCCL", "exit", 3)])
@@ -187,6 +187,28 @@ def test_several_nodes(engine, mode, status, tmp_path):
         assert re.search(r"place 0 \d+ \d+ 0 1 ", text) and re.search(r"place 1 \d+ \d+ 0 1 ", text)
     else:
         assert "rank 1 on" in first.text and "ended with status 3; all processes were ended" in first.text
+    no_orphans(tmp_path)
+
+
+SHORT_SILENCE = """
+import sys
+from netbuilder.launch import launcher
+from netbuilder.tools.launch import main
+launcher._SIGN, launcher._SILENCE = 0.1, 1.0
+sys.exit(main())
+"""
+
+
+def test_a_node_whose_launcher_is_killed(tmp_path):
+    first, second = nodes(tmp_path, "wait", "--engine", "NCCL", "--restarts", "1", program=("-c", SHORT_SILENCE))
+    first.read_until("ready 0")
+    second.read_until("ready 1")
+    second.process.kill()
+    begin = time.monotonic()
+    assert first.end() == 1, first.text
+    assert time.monotonic() - begin < SOON
+    assert "node 1 (127.0.0.3) has sent no sign of life for 1 s" in first.text and "again" not in first.text
+    second.end()
     no_orphans(tmp_path)
 
 

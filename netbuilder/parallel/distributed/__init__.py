@@ -1,8 +1,8 @@
 """Data parallelism over processes: how they find one another, check that they agree, and are launched."""
 
 from netbuilder.ops.engines.collectives.time_limits import set_collective_timeout
+from netbuilder.ops.engines.stores.heartbeat import Heartbeat, Heartbeats
 from netbuilder.parallel.distributed.agreement import exchanged_bytes, require_equal_blobs
-from netbuilder.parallel.distributed.heartbeat import Heartbeat, Heartbeats
 from netbuilder.parallel.distributed.optimizer import DistributedOptimizer
 from netbuilder.parallel.distributed.preflight import fingerprint, preflight
 from netbuilder.parallel.distributed.rendezvous import Rendezvous

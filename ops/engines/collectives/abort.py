@@ -6,12 +6,13 @@ A process that waits for another in MPI waits for ever if that one has failed an
 from __future__ import annotations
 
 import atexit
+import ctypes
+import gc
 import os
 import sys
 import threading
 import time
 import traceback
-import weakref
 from collections.abc import Callable
 from types import TracebackType
 from typing import Any, NoReturn
@@ -29,8 +30,9 @@ def install(rank: int, size: int, abort: Callable[[int], Any]) -> None:
     """End the whole job when this process fails, from now on.
 
     An exception that nobody catches, in the main thread or another one, is printed with the rank, and so is
-    ``sys.exit`` with another status than 0; then ``abort`` is called. Under netbuilder-launch only this process ends:
-    the launcher ends the others, and after a signal it first lets them write their checkpoints.
+    ``sys.exit``, or ``raise SystemExit``, with another status than 0; then ``abort`` is called. Under
+    netbuilder-launch only this process ends: the launcher ends the others, and after a signal it first lets them write
+    their checkpoints.
 
     Args:
         rank: number of this process, for messages.
@@ -46,22 +48,18 @@ def install(rank: int, size: int, abort: Callable[[int], Any]) -> None:
     _installed = _Hook(rank, size, abort)
 
 
-class _Exit(SystemExit):
-    """A SystemExit that there can be weak references to."""
-
-
 class _Hook:
     """What takes the place of the interpreter's hooks; the earlier ones are called first."""
 
     def __init__(self, rank: int, size: int, abort: Callable[[int], Any]) -> None:
         self.rank, self.size, self.abort = rank, size, abort
         self._process = os.getpid()
-        self._exit: weakref.ref[_Exit] | None = None
-        self._status: Any = None
+        self._status: object = None
         self._earlier = sys.excepthook
         sys.excepthook = self._uncaught
         threading.excepthook = self._uncaught_in_thread
-        sys.exit = self._exits
+        sys.exit = _exit
+        _watch_exits(self._exited)
         atexit.register(self._at_exit)  # after MPI's own, so it is called before MPI waits for the others
 
     def _uncaught(self, kind: type[BaseException], error: BaseException, trace: TracebackType | None) -> None:
@@ -80,19 +78,8 @@ class _Hook:
         traceback.print_exception(args.exc_type, args.exc_value, args.exc_traceback)
         self._end(1)
 
-    def _exits(self, status: Any = None, /) -> NoReturn:
-        raise self._watched(status)  # no variable here holds it, so that nothing keeps it when nobody catches it
-
-    def _watched(self, status: Any) -> SystemExit:
-        error = _Exit(status)
-        if status and threading.current_thread() is threading.main_thread():
-            self._exit = weakref.ref(error, lambda ended: self._exit_ended(ended, status))
-        return error
-
-    def _exit_ended(self, ended: weakref.ref[_Exit], status: Any) -> None:
-        """Note the status if nobody has caught the exception: the interpreter drops it, and no function runs then."""
-        lambda_frame = sys._getframe(1)
-        if ended is self._exit and lambda_frame.f_back is None:
+    def _exited(self, status: object) -> None:
+        if threading.current_thread() is threading.main_thread():
             self._status = status
 
     def _at_exit(self) -> None:
@@ -115,3 +102,27 @@ class _Hook:
             time.sleep(_DRAIN)
             self.abort(code)
         os._exit(code)
+
+
+def _exit(status: Any = None, /) -> NoReturn:
+    """Raise SystemExit: the interpreter's own function raises none where no Python code could catch it."""
+    raise SystemExit(status)
+
+
+def _watch_exits(call: Callable[[object], None]) -> None:
+    """Let a function have the status of each SystemExit that nobody catches.
+
+    The interpreter calls no hook for it. It reads ``code``, while no function runs in the thread: so a property takes
+    the place of the attribute, which the type's own dict holds, as it does not allow it to be set.
+    """
+    attribute = SystemExit.__dict__["code"]
+
+    def code(error: SystemExit) -> object:
+        status = attribute.__get__(error)
+        if sys._getframe().f_back is None:
+            call(status)
+        return status
+
+    (attributes,) = gc.get_referents(SystemExit.__dict__)
+    attributes["code"] = property(code, attribute.__set__, attribute.__delete__, attribute.__doc__)
+    ctypes.pythonapi.PyType_Modified(ctypes.py_object(SystemExit))

@@ -27,6 +27,12 @@ if world.rank == 1:
         raise ValueError("this rank fails")
     if sys.argv[1] == "exit":
         sys.exit(3)
+    if sys.argv[1] == "SystemExit":
+        try:
+            raise SystemExit(7)
+        except SystemExit as error:
+            assert error.code == 7  # a program that reads it does not end
+        raise SystemExit(4)
     threading.Thread(target=lambda: 1 // 0, name="loader").start()
 world.Barrier()
 time.sleep(60 if sys.argv[1] == "thread" else 0)
@@ -39,6 +45,7 @@ time.sleep(60 if sys.argv[1] == "thread" else 0)
     [
         ("raise", 1, "rank 1 of 2: uncaught exception, which ends the job\nTraceback"),
         ("exit", 3, "rank 1 of 2: sys.exit(3), which ends the job"),
+        ("SystemExit", 4, "rank 1 of 2: sys.exit(4), which ends the job"),
         ("thread", 1, "rank 1 of 2: uncaught exception in thread 'loader', which ends the job\nTraceback"),
     ],
 )

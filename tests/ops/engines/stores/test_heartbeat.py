@@ -5,7 +5,7 @@ import time
 import pytest
 
 from netbuilder.ops.engines.stores import MemoryStore
-from netbuilder.parallel.distributed.heartbeat import Heartbeat, Heartbeats
+from netbuilder.ops.engines.stores.heartbeat import Heartbeat, Heartbeats
 from netbuilder.proto import NetError
 from waiting import wait_until
 

@@ -1,4 +1,4 @@
-"""Signs of life of the ranks in a store: which of them still run, and what each did last."""
+"""Signs of life of processes in a store: which of them still run, and what each did last."""
 
 from __future__ import annotations
 
@@ -8,8 +8,8 @@ import time
 from collections.abc import Callable
 from dataclasses import dataclass
 
-from netbuilder.ops.engines.stores import Store
-from netbuilder.proto import DistributedError, NetError
+from netbuilder.ops.engines.stores.store import Store
+from netbuilder.proto.errors import DistributedError, NetError
 
 __all__ = ["Heartbeat", "Heartbeats", "LastSign"]
 

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import copy
+import dataclasses
 from collections.abc import Collection, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 
@@ -40,6 +42,9 @@ CROSSING = frozenset(
 """Types of operators that are meant to use blobs of several devices."""
 
 
+_Inside = tuple[tuple[int, NetDef], ...]
+
+
 @dataclass(frozen=True)
 class DeviceFault:
     """An operator that reads or writes a blob of another device.
@@ -51,6 +56,8 @@ class DeviceFault:
         written: the blob is an output of the operator; otherwise an input.
         blob_at, op_at: the devices of the blob and of the operator, as text.
         remedy: what the user can do.
+        inside: from the outermost, the position of each operator that has the subgraph with the operator, and this
+            subgraph; empty for an operator of the net itself.
     """
 
     index: int
@@ -60,11 +67,13 @@ class DeviceFault:
     blob_at: str
     op_at: str
     remedy: str
+    inside: _Inside = ()
 
     def __str__(self) -> str:
         made = f", made at {self.op.debug_info}" if self.op.debug_info else ""
+        of = f" of net {self.inside[-1][1].name!r} in operator {self.inside[0][0]}" if self.inside else ""
         return (
-            f"operator {self.index} {self.op.type}{made}: {'output' if self.written else 'input'} {self.blob!r} "
+            f"operator {self.index} {self.op.type}{of}{made}: {'output' if self.written else 'input'} {self.blob!r} "
             f"is on {self.blob_at}, but the operator runs on {self.op_at}; {self.remedy}"
         )
 
@@ -102,8 +111,7 @@ def device_faults(
             yield from _faults_of(index, op, net, owners)
         if may_have_subgraphs(op_type):
             for subgraph in subgraphs(op):
-                for inner in subgraph.op:
-                    yield from _faults_of(index, inner, subgraph, owners)
+                yield from _faults_inside(((index, subgraph),), owners)
 
 
 def _all_usable(scope: str, blobs: Iterable[str], owners: _Owners) -> bool:
@@ -141,6 +149,15 @@ class _Owners:
                 for blob in op.output:
                     if self._replica(blob) is None:
                         self._known.setdefault(blob, place)
+
+    def within(self, net: NetDef) -> _Owners:
+        """Return the owners for a subgraph, whose own blobs belong to the GPUs that write them."""
+        if not self._only_gpus:
+            return self
+        inside = copy.copy(self)
+        inside._known = dict(self._known)
+        inside._add_made_on_gpus(net)
+        return inside
 
     def _replica(self, blob: str) -> int | None:
         return self.devices.replica_of(blob) if self.devices is not None else None
@@ -182,6 +199,17 @@ def _faults_of(index: int, op: OperatorDef, net: NetDef, owners: _Owners) -> Ite
             home = owners.of(blob)
             if home is not None and home != place:
                 yield _fault(index, op, blob, written, home, place, owners.devices)
+
+
+def _faults_inside(inside: _Inside, owners: _Owners) -> Iterator[DeviceFault]:
+    """Yield the faults in a subgraph, the last of ``inside``, and in its own subgraphs."""
+    net = inside[-1][1]
+    within = owners.within(net)
+    for index, op in enumerate(net.op):
+        for fault in _faults_of(index, op, net, within):
+            yield dataclasses.replace(fault, inside=inside)
+        for subgraph in subgraphs(op):
+            yield from _faults_inside((*inside, (index, subgraph)), within)
 
 
 def _is_reduction(op: OperatorDef, owners: _Owners) -> bool:

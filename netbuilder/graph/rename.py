@@ -21,6 +21,7 @@ __all__ = [
     "rename_in_group",
     "rename_in_operator",
     "rename_output",
+    "shares_names",
 ]
 
 __getattr__ = moved_names(__name__, {"held_nets": ":subgraphs", "rename_held": ":rename_in_subgraphs"})
@@ -37,6 +38,11 @@ def subgraphs(op: OperatorDef) -> Iterator[NetDef]:
         if argument.HasField("n"):
             yield argument.n
         yield from argument.nets
+
+
+def shares_names(op: OperatorDef) -> bool:
+    """Whether an operator's subgraphs use blobs by the names that these have around it, rather than by their own."""
+    return op.type in ("If", "While")
 
 
 def _as_function(names: Mapping[str, str] | Renaming) -> Renaming:

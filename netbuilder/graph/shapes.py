@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -11,12 +11,13 @@ import numpy as np
 
 from netbuilder.graph.blob import blob_name
 from netbuilder.graph.message import message_of
+from netbuilder.graph.rename import shares_names, subgraphs
 from netbuilder.graph.versions import EXTERNAL, number_versions
 from netbuilder.ops.core.operator import Operator, TensorSpec, decode, spec_of
 from netbuilder.ops.core.registry import find, is_registered
 from netbuilder.proto import NetDef, NetError, OperatorDef, ShapeError
 
-__all__ = ["InferredShapes", "ShapeConflict", "infer_shapes"]
+__all__ = ["InferredShapes", "ShapeConflict", "infer_shapes", "shape_conflicts"]
 
 
 class ShapeConflict(ShapeError):
@@ -71,14 +72,31 @@ def infer_shapes(nets: Iterable[Any], blob_specs: Mapping[Any, Any] | None = Non
         ArgumentError: an operator's arguments are wrong.
         TypeError: ``nets`` is not a list, or a value of ``blob_specs`` is of another type.
     """
-    given = {blob_name(blob): _as_spec(blob, spec) for blob, spec in (blob_specs or {}).items()}
-    untyped = {blob_name(blob) for blob, spec in (blob_specs or {}).items() if not hasattr(spec, "dtype")}
     if not isinstance(nets, Iterable):
         raise TypeError(f"infer_shapes: nets must be a list of nets, got {nets!r}")
-    protos = [message_of(net) for net in nets]
-    inference = _Inference(protos, given, untyped)
+    inference = _Inference([message_of(net) for net in nets], blob_specs or {})
     inference.run()
     return inference.result()
+
+
+def shape_conflicts(
+    nets: Sequence[NetDef], blob_specs: Mapping[Any, Any]
+) -> tuple[list[ShapeConflict], list[tuple[int, int, dict[str, Any]]]]:
+    """Infer shapes as ``infer_shapes`` does, but continue after conflicts, and after operators with wrong arguments.
+
+    What such an operator writes is of unknown shape, so that nothing is reported that only follows from it.
+
+    Returns:
+        The conflicts, in the order of the nets; and, for each operator with subgraphs that use the blobs around them by
+        name (If, While), the position of its net, its own, and what is known of blobs before it, as ``blob_specs``.
+
+    Raises:
+        TypeError: a value of ``blob_specs`` is of another type.
+    """
+    conflicts: list[ShapeConflict] = []
+    inference = _Inference(nets, blob_specs, conflicts)
+    inference.run()
+    return sorted(conflicts, key=lambda found: (found.number, found.index)), list(inference.around_subgraphs())
 
 
 def _as_spec(blob: Any, value: Any) -> TensorSpec:
@@ -98,10 +116,15 @@ Specs = Sequence[TensorSpec | None]
 
 
 class _Inference:
-    def __init__(self, nets: Sequence[NetDef], given: Mapping[str, TensorSpec], untyped: set[str]) -> None:
+    """An inference over nets; with ``conflicts`` it continues after them, and adds them to this list."""
+
+    def __init__(
+        self, nets: Sequence[NetDef], blob_specs: Mapping[Any, Any], conflicts: list[ShapeConflict] | None = None
+    ) -> None:
         self._nets = nets
-        self._given = given
-        self._untyped = untyped
+        self._given = {blob_name(blob): _as_spec(blob, spec) for blob, spec in blob_specs.items()}
+        self._untyped = {blob_name(blob) for blob, spec in blob_specs.items() if not hasattr(spec, "dtype")}
+        self._conflicts = conflicts
         self._places = [(number, index) for number, net in enumerate(nets) for index in range(len(net.op))]
         self._ops = [op for net in nets for op in net.op]
         self._operators: dict[int, Operator | None] = {}
@@ -148,7 +171,8 @@ class _Inference:
         except ShapeError as error:
             retyped = self._with_other_types(operator, values[0], reads, writes, queue)
             if retyped is None:
-                raise self._conflict(index, str(error)) from error
+                self._report(index, str(error), error)
+                return
             found = retyped
         for group, specs in zip(values, found):
             for value, spec in zip(group, specs):
@@ -163,11 +187,12 @@ class _Inference:
                         self._specs[value] = spec.plain  # the type of an input was corrected
                         self._enqueue(queue, value, index)
                 else:
-                    raise self._conflict(
+                    self._report(
                         index,
                         f"blob {self._versions.names[value]!r} has shape {spec.shape} according to this operator, and "
                         f"{before.shape} according to other operators",
                     )
+                    return
 
     def _with_other_types(
         self, operator: Operator, values: Sequence[int], reads: Specs, writes: Specs, queue: deque[int]
@@ -195,11 +220,32 @@ class _Inference:
             try:
                 self._operators[index] = decode(find(op.type), op) if is_registered(op.type) else None
             except NetError as error:
-                raise type(error)(f"{self._where(index)}: {error}") from error
+                if self._conflicts is None:
+                    raise type(error)(f"{self._where(index)}: {error}") from error
+                self._operators[index] = None
         return self._operators[index]
 
-    def _conflict(self, index: int, reason: str) -> ShapeConflict:
-        return ShapeConflict(self._where(index), reason, *self._places[index])
+    def _report(self, index: int, reason: str, error: ShapeError | None = None) -> None:
+        """Raise a conflict, or add it to those found and leave the operator out of what follows."""
+        found = ShapeConflict(self._where(index), reason, *self._places[index])
+        if self._conflicts is None:
+            raise found from error
+        self._conflicts.append(found)
+        self._operators[index] = None
+
+    def around_subgraphs(self) -> Iterator[tuple[int, int, dict[str, Any]]]:
+        """Yield the place of each operator with subgraphs that share names, and what is known of blobs before it."""
+        values: dict[str, int] = {}
+        for index, op in enumerate(self._ops):
+            reads, writes = self._versions.inputs[index], self._versions.outputs[index]
+            values.update((self._versions.names[value], value) for value in reads)
+            if any(True for _ in subgraphs(op)) and shares_names(op):
+                known: dict[str, Any] = dict(self._given)
+                known.update((name, self._specs[value]) for name, value in values.items())
+                for name in self._untyped & known.keys():
+                    known[name] = known[name] and known[name].shape
+                yield *self._places[index], {name: spec for name, spec in known.items() if spec is not None}
+            values.update((self._versions.names[value], value) for value in writes)
 
     def _where(self, index: int) -> str:
         number, place = self._places[index]

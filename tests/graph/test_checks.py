@@ -1,5 +1,6 @@
 """Checks of nets: each finding where it is planted, none in sound nets."""
 
+import dataclasses
 import warnings
 
 import numpy as np
@@ -11,12 +12,14 @@ from netbuilder.graph import DeviceScope, Net
 from netbuilder.graph.checks import Finding, Rule, check_net, require_sound
 from netbuilder.model import rnn
 from netbuilder.optimizers import build_adam, build_sgd
-from netbuilder.parallel import CreateNet, Parallelize_CPU, RunInitNet
+from netbuilder.parallel import CreateNet, ParallelDo, Parallelize_CPU, RunInitNet
+from netbuilder.parallel.distributed import Rendezvous
 from netbuilder.proto import PROTO_CPU, PROTO_CUDA, NetDef, NetError
 from netbuilder.proto.arguments import make_argument, make_device_option, make_op
 from netbuilder.tools.profiling.zoo import ZooOptions, image_shape
 from netbuilder.tools.prove import MODELS
 from netbuilder.tools.training.nets import NETS, add_net
+from process_training import CASES, build_case
 
 
 def net_of(*ops, inputs=("x",), outputs=(), name="planted"):
@@ -46,6 +49,7 @@ def test_an_unknown_operator(wrap):
         assert found.net == "branch" and ", in operator 0 If of net 'planted'" in str(found)
 
 
+@pytest.mark.parametrize("wrap", [net_of, step_net])
 @pytest.mark.parametrize(
     "op, message",
     [
@@ -54,8 +58,10 @@ def test_an_unknown_operator(wrap):
         (make_op("FC", ["x", "x", "x"], ["x"]), "output 0 ('x') may not overwrite input 0"),
     ],
 )
-def test_an_operator_that_is_wrong_by_itself(op, message):
-    assert message in only(check_net(net_of(op)), Rule.OPERATOR).message
+def test_an_operator_that_is_wrong_by_itself(op, message, wrap):
+    op.debug_info = "train.py:7 in build"
+    found = only(check_net(wrap(op)), Rule.OPERATOR)
+    assert message in found.message and found.source == "train.py:7 in build"
 
 
 def test_a_blob_that_nobody_writes():
@@ -84,6 +90,18 @@ def test_a_blob_that_a_subgraph_reads():
     assert not check_net(step_net(make_op("Relu", ["x"], ["y"])))  # the branch reads blobs of the outer net
 
 
+def test_an_output_that_a_branch_does_not_write():
+    net = step_net(make_op("Relu", ["x"], ["y"]))
+    branch = net.op[0].arg[0].n
+    net.op[0].output.extend(["y", "z"])
+    branch.external_output.extend(["y", "z"])
+    found = only(check_net(net), Rule.DANGLING_BLOB)
+    assert (found.net, found.blob, found.index) == ("branch", "z", None)
+    assert "external output 'z' is written by no operator" in found.message
+    branch.external_input.append("z")  # passed through
+    assert not check_net(net)
+
+
 def test_a_blob_that_a_step_net_reads():
     net, _ = lstm()
     recurrent = next(op for op in net.op if op.type == "RecurrentNetwork")
@@ -91,6 +109,20 @@ def test_a_blob_that_a_step_net_reads():
     step.op[0].input[0] = "nowhere"
     rules = {finding.rule: finding for finding in check_net(net)}
     assert rules[Rule.DANGLING_BLOB].blob == "nowhere" and rules[Rule.DANGLING_BLOB].net == step.name
+
+
+@pytest.mark.parametrize("arguments", [{}, {"timestep": "t"}])
+def test_the_number_of_a_step_is_known_in_its_net(arguments):
+    step = NetDef(name="step", external_input=["x_t"], external_output=["h"])
+    step.op.extend(
+        [make_op("Cast", [arguments.get("timestep", "timestep")], ["n"], to=1), make_op("Copy", ["x_t"], ["h"])]
+    )
+    op = make_op(
+        "RecurrentNetwork", ["x", "h0"], ["all", "work"], step_net=step, recurrent_states=["states"],
+        initial_recurrent_state_ids=[1], link_internal=["x_t", "h"], link_external=["x", "states"], link_offset=[0, 1],
+        alias_src=["states"], alias_dst=["all"], alias_offset=[1], **arguments,
+    )  # fmt: skip
+    assert not check_net(net_of(op, inputs=["x", "h0"]))
 
 
 def test_an_input_without_a_value():
@@ -110,6 +142,105 @@ def test_shapes_that_do_not_fit():
     assert not check_net(net, inputs={**shapes, "w": (3, 2)})
 
 
+def test_all_shapes_that_do_not_fit():
+    """What follows from a conflict alone is not reported; wrong arguments elsewhere do not hide it."""
+    ops = [
+        make_op("FC", ["x", "w", "b"], ["y"]), make_op("Add", ["y", "x"], ["after"]),
+        make_op("Softmax", ["x"], ["p"], axis="first"), make_op("FC", ["long", "w", "b"], ["z"]),
+        make_op("MatMul", ["x", "x"], ["product"]),
+    ]  # fmt: skip
+    net = net_of(*ops, inputs=["x", "w", "b", "long"])
+    found = check_net(net, inputs={"x": (4, 2), "long": (4, 9), "w": (3, 5), "b": (3,)})
+    assert [(each.rule, each.index) for each in found] == [
+        (Rule.OPERATOR, 2), (Rule.SHAPE, 0), (Rule.SHAPE, 3), (Rule.SHAPE, 4),
+    ]  # fmt: skip
+
+
+def test_the_same_wrong_shape_on_each_replica():
+    model, shapes = data_parallel()
+    wrong = {name: (6, 4) if name.endswith("data") else shape for name, shape in shapes.items()}
+    found = check_net(model.net, init_net=model.param_init_net, inputs=wrong)
+    assert {finding.rule for finding in found} == {Rule.SHAPE}
+    assert [finding.op_type for finding in found] == ["FC", "FC"]  # and not what follows, such as FCGradient
+
+
+class TestShapesInside:
+    """Shapes of nets inside operators follow from those around them."""
+
+    shapes = {"condition": (1,), "x": (4, 2), "w": (3, 5), "b": (3,)}
+
+    def branch(self, *ops):
+        inner = NetDef(name="branch", op=list(ops))
+        outer = make_op("If", ["condition", "x", "w", "b"], [], then_net=inner)
+        return net_of(outer, inputs=list(self.shapes))
+
+    def test_in_a_branch(self):
+        ops = [make_op("Relu", ["x"], ["r"]), make_op("FC", ["r", "w", "b"], ["y"])]
+        ops[1].debug_info = "net.py:3 in build"
+        found = only(check_net(self.branch(*ops), inputs=self.shapes), Rule.SHAPE)
+        assert (found.net, found.index, found.source) == ("branch", 1, "net.py:3 in build")
+        assert not check_net(self.branch(*ops), inputs={**self.shapes, "x": (4, 5)})
+
+    def test_in_a_loop(self):
+        body = NetDef(name="body", op=[make_op("FC", ["x", "w", "b"], ["y"]), make_op("Copy", ["done"], ["condition"])])
+        net = net_of(
+            make_op("While", ["condition", "x", "w", "b", "done"], ["condition"], loop_net=body),
+            inputs=[*self.shapes, "done"],
+        )
+        found = only(check_net(net, inputs={**self.shapes, "done": (1,)}), Rule.SHAPE)
+        assert (found.net, found.op_type) == ("body", "FC")
+        assert not check_net(net, inputs={**self.shapes, "done": (1,), "x": (4, 5)})
+
+    def test_in_a_branch_of_a_branch(self):
+        inner = NetDef(name="inner", op=[make_op("FC", ["x", "w", "b"], ["y"])])
+        net = self.branch(make_op("If", ["condition", "x", "w", "b"], [], then_net=inner))
+        found = only(check_net(net, inputs=self.shapes), Rule.SHAPE)
+        assert found.net == "inner" and ", in operator 0 If of net 'branch', in operator 0 If" in str(found)
+
+    def test_a_blob_that_is_written_before_and_after(self):
+        net = self.branch(make_op("Add", ["x", "x"], ["y"]), make_op("FC", ["x", "w", "b"], ["z"]))
+        net.op.insert(0, make_op("ConstantFill", [], ["x"], shape=[4, 5]))
+        net.op.append(make_op("ConstantFill", [], ["x"], shape=[4, 9]))
+        net.op[2].control_input.append("y")
+        found = check_net(net, inputs=self.shapes)
+        assert Rule.SHAPE not in {finding.rule for finding in found}
+
+    def test_labels_without_a_type(self):
+        net = step_net(make_op("SoftmaxWithLoss", ["x", "label"], ["p", "loss"]))
+        net.op[0].input.append("label")
+        net.external_input.append("label")
+        assert not check_net(net, inputs={"condition": (1,), "x": (4, 2), "label": (4,)})
+
+    def test_in_a_step_net(self):
+        net, init = lstm()
+        shapes = {"x": (5, 2, 3), "lengths": (2,), "h0": (1, 2, 4), "c0": (1, 2, 4), "target": (5, 2, 4)}
+        assert not check_net(net, init_net=init, inputs=shapes)
+        found = check_net(net, init_net=init, inputs={**shapes, "h0": (1, 2, 5)})
+        first = found[0]
+        assert (first.rule, first.op_type) == (Rule.SHAPE, "RecurrentNetwork")
+        assert "operator 0: FC" in first.message and "test_checks.py" in first.source
+
+    def test_in_a_parallel_block(self):
+        model = parallel_block()
+        shapes = {"x": (6, 3), "label": (6,)}
+        assert not check_net(model.net, init_net=model.param_init_net, inputs=shapes)
+        found = check_net(model.net, init_net=model.param_init_net, inputs={**shapes, "x": (6, 4)})
+        assert (found[0].rule, found[0].op_type) == (Rule.SHAPE, "ParallelDo")
+        assert "operator 0: FC" in found[0].message and "test_checks.py" in found[0].source
+
+
+def parallel_block():
+    """A training step of which ParallelDo has the forward pass."""
+    model = ModelHelper("block")
+    with ParallelDo(model, devices=[0, 1]) as block:
+        scores = brew.fc(model, block.read_input("x"), "fc", 3, 4)
+        _, loss = model.net.SoftmaxWithLoss([scores, block.read_input("label")], ["softmax", "loss"])
+        loss = block.write_output(loss, merge="mean")
+    model.AddGradientOperators([loss])
+    build_sgd(model, 0.1)
+    return model
+
+
 def test_shapes_of_the_init_net():
     init = net_of(make_op("ConstantFill", [], ["w"], shape=[3]), make_op("MatMul", ["w", "w"], ["v"]), inputs=[])
     found = only(check_net(net_of(make_op("Relu", ["v"], ["y"]), inputs=["v"]), init_net=init), Rule.SHAPE)
@@ -127,6 +258,20 @@ class TestRaces:
     def test_in_a_subgraph(self):
         ops = [make_op("Relu", ["x"], ["y"]), make_op("Tanh", ["x"], ["y"])]
         assert only(check_net(step_net(*ops)), Rule.RACE).net == "branch"
+
+    def test_in_a_step_net(self):
+        net, _ = lstm()
+        recurrent = next(op for op in net.op if op.type == "RecurrentNetwork")
+        step = next(argument.n for argument in recurrent.arg if argument.name == "step_net")
+        step.op.add().CopyFrom(make_op("Tanh", ["input_t"], ["lstm/hidden_state"]))
+        assert only(check_net(net), Rule.RACE).net == step.name
+
+    def test_in_a_parallel_block(self):
+        net = parallel_block().net.Proto()
+        inner = next(argument.n for argument in net.op[0].arg if argument.name == "net")
+        inner.op.extend(make_op(kind, inner.op[0].input[:1], ["block/more"]) for kind in ("Relu", "Tanh"))
+        races = [finding for finding in check_net(net) if finding.rule is Rule.RACE]
+        assert [(finding.net, finding.op_type) for finding in races] == [(inner.name, "Tanh")]
 
     def test_two_outputs_of_one_name(self):
         assert "twice" in only(check_net(net_of(make_op("Split", ["x"], ["y", "y"], axis=0))), Rule.RACE).message
@@ -191,9 +336,36 @@ class TestDevices:
         ]
         assert "GPU 0" in only(check_net(net_of(*ops)), Rule.DEVICE).message
 
-    def test_a_device_without_a_kernel(self):
+    @pytest.mark.parametrize("depth", [1, 2])
+    def test_a_blob_of_another_gpu_inside_an_operator(self, depth):
+        first, second = (make_device_option(PROTO_CUDA, number) for number in (0, 1))
+        ops = [
+            make_op("Relu", ["x"], ["y"], device_option=first),
+            make_op("Relu", ["y"], ["z"], device_option=second),
+        ]
+        ops[1].debug_info = "net.py:3 in build"
+        net = step_net(*ops)
+        if depth == 2:
+            net.op[0].arg[0].n.CopyFrom(NetDef(name="outer", op=step_net(*ops).op))
+        found = only(check_net(net), Rule.DEVICE)
+        assert (found.net, found.index, found.blob, found.source) == ("branch", 1, "y", "net.py:3 in build")
+        assert "GPU 0" in found.message and "in operator 0 If" in str(found)
+
+    def test_another_replica_inside_an_operator(self):
+        model, _ = data_parallel()
+        net = model.net.Proto()
+        inner = NetDef(name="branch", op=[make_op("Relu", ["cpu_0/fc1"], ["cpu_1/more"])])
+        inner.op[0].device_option.CopyFrom(make_device_option(PROTO_CPU, 1))
+        op = make_op("If", ["cpu_1/condition", "cpu_0/fc1"], [], then_net=inner)
+        op.device_option.CopyFrom(make_device_option(PROTO_CPU, 1))
+        net.op.add().CopyFrom(op)
+        found = check_net(net, available=["cpu_1/condition"])
+        assert [(each.rule, each.net) for each in found] == [(Rule.DEVICE, net.name), (Rule.DEVICE, "branch")]
+
+    @pytest.mark.parametrize("wrap", [net_of, step_net])
+    def test_a_device_without_a_kernel(self, wrap):
         op = make_op("Relu", ["x"], ["y"], device_option=make_device_option(7, 0))
-        assert "device type 7 is not supported" in only(check_net(net_of(op)), Rule.DEVICE).message
+        assert "device type 7 is not supported" in only(check_net(wrap(op)), Rule.DEVICE).message
 
     def test_in_the_init_net(self):
         model, _ = data_parallel()
@@ -271,6 +443,27 @@ class TestUpdates:
         assert {finding.rule for finding in found} == {Rule.UPDATED_TWICE}
         assert {finding.blob for finding in found} == {"fc_w", "fc_b"}
 
+    def test_two_optimizers_after_a_parallel_block(self):
+        model = parallel_block()
+        assert not check_net(model.net, init_net=model.param_init_net)
+        with pytest.warns(UserWarning, match="two steps per iteration"):
+            build_adam(model, 0.1)
+        found = check_net(model.net, init_net=model.param_init_net)
+        assert {(finding.rule, finding.blob) for finding in found} == {
+            (Rule.UPDATED_TWICE, "fc_w"), (Rule.UPDATED_TWICE, "fc_b"),
+        }  # fmt: skip
+
+    def test_a_parameter_outside_the_replicas(self):
+        case = CASES["a layer outside"]
+        model, _ = build_case(case, 3, None)
+        net = model.net.Proto()
+        assert not check_net(net, init_net=model.param_init_net)
+        op = next(op for op in net.op if op.type == "Sum" and "common_w_grad" in op.output)
+        op.input[1] = op.input[0]
+        found = [each for each in check_net(net) if each.rule is Rule.UNREDUCED_GRADIENT]
+        assert [finding.blob for finding in found] == ["common_w"]
+        assert "gradients of cpu_0/, cpu_2/ only" in found[0].message
+
     def test_a_frozen_parameter_is_no_finding(self):
         def forward(model, loss_scale):
             x = model.net.StopGradient(brew.fc(model, "data", "frozen", 5, 4), "stopped")
@@ -286,6 +479,145 @@ class TestUpdates:
             devices=[0, 1],
         )
         assert not check_net(model.net, init_net=model.param_init_net)
+
+
+class TestUpdatesInside:
+    """A training step that updates its parameters in a branch."""
+
+    def built(self, *updates, gradient=None, branches=("then_net",)):
+        """A model over two devices whose update is an If with so many updates of each parameter in each branch."""
+
+        def forward(model, loss_scale):
+            _, loss = model.net.SoftmaxWithLoss([brew.fc(model, "data", "fc", 5, 3), "label"], ["softmax", "loss"])
+            return [model.net.Scale(loss, "scaled", scale=loss_scale)]
+
+        def update(model):
+            for param in model.GetParams():
+                blobs = [str(param), "one", gradient or str(model.param_to_grad[param]), "rate"]
+                nets = {}
+                for name, count in zip(branches, updates):
+                    ops = [make_op("WeightedSum", blobs, [str(param)])] * count or [make_op("Copy", ["one"], ["other"])]
+                    nets[name] = NetDef(name=name, op=ops, external_output=[str(param)] if count else [])
+                model.net.extend_ops([make_op("If", ["condition", *blobs], [str(param)], **nets)])
+
+        model = ModelHelper("branches")
+        Parallelize_CPU(model, lambda model: None, forward, update, devices=[0, 1])
+        return model.net.Proto()
+
+    def found(self, net):
+        blobs = [f"cpu_{device}/{name}" for device in (0, 1) for name in ("data", "label")]
+        everything = check_net(net, available=["condition", "one", "rate", *blobs])
+        return [finding for finding in everything if finding.rule.value in ("updated-twice", "unreduced-gradient")]
+
+    def test_once(self):
+        assert not self.found(self.built(1))
+        assert not self.found(self.built(1, 1, branches=("then_net", "else_net")))
+
+    def test_twice_in_a_branch(self):
+        found = self.found(self.built(0, 2, branches=("then_net", "else_net")))
+        assert [(each.rule, each.net, each.index) for each in found] == [(Rule.UPDATED_TWICE, "else_net", 1)] * 4
+
+    def test_in_a_branch_and_after_it(self):
+        net = self.built(1)
+        net.op.append(make_op("WeightedSum", ["cpu_1/fc_w", "one", "cpu_1/fc_w_grad", "rate"], ["cpu_1/fc_w"]))
+        found = only(self.found(net), Rule.UPDATED_TWICE)
+        assert (found.blob, found.index, found.net) == ("cpu_1/fc_w", len(net.op) - 1, net.name)
+
+    def test_not_at_all(self):
+        net = self.built(0)
+        for op in net.op:
+            if op.type == "If":
+                del op.output[:]
+        blobs = {finding.blob for finding in check_net(net) if finding.rule is Rule.NOT_UPDATED}
+        assert blobs == {f"cpu_{device}/fc_{name}" for device in (0, 1) for name in "wb"}
+
+    def test_without_a_reduction(self):
+        net = without(
+            self.built(1), lambda op: op.type == "Sum" and op.input[:] == ["cpu_0/fc_w_grad", "cpu_1/fc_w_grad"]
+        )
+        found = self.found(without(net, lambda op: op.type == "Copy" and op.input[0] == "cpu_0/fc_w_grad"))
+        assert [(each.rule, each.net, each.blob) for each in found] == [
+            (Rule.UNREDUCED_GRADIENT, "then_net", f"cpu_{device}/fc_w_grad") for device in (0, 1)
+        ]
+
+
+class TestSeveralProcesses:
+    """The nets of one process of two."""
+
+    place = Rendezvous(2, 1)
+
+    def built(self, name, devices=2, **options):
+        model, record = build_case(
+            dataclasses.replace(CASES[name], on_gpus=False, options={**CASES[name].options, **options}),
+            devices,
+            self.place,
+        )
+        inputs = [blob for name in CASES[name].inputs for blob in record.devices.copies(name)]
+        return model, record, inputs
+
+    @pytest.mark.parametrize("devices", [1, 2])
+    @pytest.mark.parametrize("name", CASES)
+    def test_sound_nets(self, name, devices):
+        model, _, inputs = self.built(name, devices)
+        assert not check_net(model.net, init_net=model.param_init_net, available=inputs)
+
+    @pytest.mark.parametrize("devices", [1, 2])
+    def test_a_gradient_that_is_not_summed_over_the_processes(self, devices):
+        model, record, _ = self.built("dense", devices, bucket_bytes=0)
+        net = without(model.net.Proto(), lambda op: op.type == "AllreduceBucket" and "cpu_0/fc2_w_grad" in op.input)
+        found = check_net(net)
+        assert [(each.rule, each.blob) for each in found] == [
+            (Rule.UNREDUCED_GRADIENT, blob) for blob in record.devices.copies("fc2_w_grad")
+        ]
+        assert "gradients of the replicas of this process only" in found[0].message
+        assert "those of other processes do not reach it" in found[0].message and found[0].source
+
+    def test_a_gradient_that_is_left_out_of_a_bucket(self):
+        model, record, _ = self.built("dense", bucket_bytes=10**6)
+        net = model.net.Proto()
+        (op,) = [op for op in net.op if op.type == "AllreduceBucket"]
+        place = list(op.output).index("cpu_0/fc1_w_grad")
+        del op.output[place], op.input[place + 1]
+        found = check_net(net)
+        assert {each.blob for each in found} == set(record.devices.copies("fc1_w_grad"))
+        assert {each.rule for each in found} == {Rule.UNREDUCED_GRADIENT}
+
+    def test_a_gradient_that_is_summed_over_the_processes_only(self):
+        """Other gradients of its bucket do not stand for it."""
+        model, _, _ = self.built("dense", bucket_bytes=10**6)
+        net = without(model.net.Proto(), lambda op: op.type == "Sum" and "cpu_1/fc1_w_grad" in op.input)
+        found = check_net(net)
+        assert {each.blob for each in found} == {"cpu_0/fc1_w_grad", "cpu_1/fc1_w_grad"}
+        assert all("gradients of cpu_0/ only" in each.message for each in found)
+
+    @pytest.mark.parametrize("name, gathered", [("tables inside", "one"), ("tables outside", "one")])
+    def test_rows_that_are_not_gathered(self, name, gathered):
+        model, record, _ = self.built(name)
+        net = model.net.Proto()
+        for op in net.op:
+            if op.type == "Allgather":
+                op.CopyFrom(make_op("Copy", [op.input[1]], op.output[:], device_option=op.device_option))
+        found = [each for each in check_net(net) if each.rule is Rule.UNREDUCED_GRADIENT]
+        updated = {each.message.split("'")[1] for each in found}
+        assert (
+            updated == {*record.blobs("one"), *record.blobs("two")}
+            if record.parameters.count("one")
+            else {"one", "two"}
+        )
+
+    def test_a_layer_outside(self):
+        model, _, _ = self.built("a layer outside", bucket_bytes=0)
+        net = without(model.net.Proto(), lambda op: op.type == "AllreduceBucket" and "common_b_grad" in op.input)
+        assert only(check_net(net), Rule.UNREDUCED_GRADIENT).blob == "common_b"
+
+    def test_a_common_world_that_nothing_makes(self):
+        model, record, inputs = self.built("dense")
+        world = record.world.common[0]
+        init = without(model.param_init_net.Proto(), lambda op: world in op.output)
+        rules = {
+            (each.rule, each.blob) for each in check_net(model.net, init_net=init, inputs=dict.fromkeys(inputs, (6, 6)))
+        }
+        assert (Rule.DANGLING_BLOB, world) in rules and (Rule.NO_VALUE, world) in rules
 
 
 SOUND = {

@@ -7,7 +7,7 @@ from collections.abc import Collection, Iterator
 
 from netbuilder.graph.checks.finding import Finding, Place, Rule
 from netbuilder.graph.device_faults import CROSSING
-from netbuilder.graph.rename import subgraphs
+from netbuilder.graph.rename import shares_names, subgraphs
 from netbuilder.graph.versions import reads_of
 from netbuilder.ops.core.registry import find, is_registered
 from netbuilder.proto import OperatorDef
@@ -16,14 +16,17 @@ from netbuilder.proto.arguments import arguments
 __all__ = ["check_dangling", "check_races"]
 
 
-def check_dangling(place: Place, available: Collection[str] = ()) -> Iterator[Finding]:
+def check_dangling(
+    place: Place, available: Collection[str] = (), of_operator: Collection[str] = ()
+) -> Iterator[Finding]:
     """Yield each blob that a net, or a subgraph, reads although nothing has written it, or that it never writes.
 
     Args:
         place: the net.
         available: blobs that exist in addition to its external inputs.
+        of_operator: those that exist only because the operator that has the subgraph writes them.
     """
-    net = place.net
+    net, of_operator = place.net, set(of_operator)
     known = {*net.external_input, *available}
     later = {blob: index for index, op in enumerate(net.op) for blob in op.output}
     for index, op in enumerate(net.op):
@@ -38,15 +41,19 @@ def check_dangling(place: Place, available: Collection[str] = ()) -> Iterator[Fi
                         index,
                         blob=blob,
                     )
-        inner = {*known, *op.output, *_named_in(op)}
-        for subgraph in subgraphs(op):
-            yield from check_dangling(place.of_subgraph(subgraph, index), inner)
+        named, inside = _named_in(op), list(subgraphs(op))
+        if inside and not shares_names(op):  # a backward step net reads what the step net has computed
+            named.update(blob for subgraph in inside[:-1] for each in subgraph.op for blob in each.output)
+        for subgraph in inside:
+            written = set(op.output).difference(known, named, subgraph.external_input)
+            yield from check_dangling(place.of_subgraph(subgraph, index), {*known, *op.output, *named}, written)
         known.update(op.output)
+        of_operator.difference_update(op.output)
     for blob in net.external_output:
-        if blob not in known:
+        if blob not in known or blob in of_operator:
             yield place.finding(
                 Rule.DANGLING_BLOB,
-                f"its external output {blob!r} is written by no operator{_hint(blob, None, known)}",
+                f"its external output {blob!r} is written by no operator{_hint(blob, None, known - {blob})}",
                 blob=blob,
             )
 
@@ -57,8 +64,9 @@ def _named_in(op: OperatorDef) -> set[str]:
     values = arguments(op) if named or op.type == "Do" else {}
     found: set[str] = set()
     for name in (*named, *(("inner_blobs",) if op.type == "Do" else ())):
-        value = values.get(name) or ()
-        found.update(text.decode() for text in ([value] if isinstance(value, bytes) else value))
+        value = values.get(name, getattr(find(op.type), name, None)) or ()
+        texts = [value] if isinstance(value, (bytes, str)) else value
+        found.update(text.decode() if isinstance(text, bytes) else text for text in texts)
     return found
 
 

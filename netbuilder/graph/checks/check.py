@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterator, Mapping
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from typing import Any
 
 from netbuilder.graph.blob import blob_name
@@ -12,8 +12,9 @@ from netbuilder.graph.checks.operators import check_operators
 from netbuilder.graph.checks.updates import check_updates
 from netbuilder.graph.device_faults import device_faults
 from netbuilder.graph.message import message_of
+from netbuilder.graph.rename import subgraphs
 from netbuilder.graph.replicas import Replicas, has_record
-from netbuilder.graph.shapes import ShapeConflict, infer_shapes
+from netbuilder.graph.shapes import shape_conflicts
 from netbuilder.proto import NetDef, NetError
 
 __all__ = ["check_net", "require_sound"]
@@ -57,8 +58,7 @@ def check_net(
     found += _devices(main, first, record)
     if first is not None and given:
         found += _without_value(main, first, {*given, *available})
-    if not any(finding.rule in (Rule.UNKNOWN_OPERATOR, Rule.OPERATOR) for finding in found):
-        found += _shapes(main, first, given)
+    found += _shapes([Place(proto) for proto in (first, main) if proto is not None], given)
     found += check_updates(Place(main), record)
     return found
 
@@ -82,7 +82,10 @@ def _devices(main: NetDef, first: NetDef | None, record: Replicas | None) -> Ite
                     f"its {'output' if fault.written else 'input'} {fault.blob!r} is on {fault.blob_at}, but it runs "
                     f"on {fault.op_at}; {fault.remedy}"
                 )
-                yield place.finding(Rule.DEVICE, text, fault.index, blob=fault.blob)
+                at = place
+                for index, subgraph in fault.inside:
+                    at = at.of_subgraph(subgraph, index)
+                yield at.finding(Rule.DEVICE, text, fault.index, blob=fault.blob)
 
 
 def _without_value(main: NetDef, first: NetDef, given: Collection[str]) -> Iterator[Finding]:
@@ -97,9 +100,10 @@ def _without_value(main: NetDef, first: NetDef, given: Collection[str]) -> Itera
             )
 
 
-def _shapes(main: NetDef, first: NetDef | None, given: Mapping[str, Any]) -> Iterator[Finding]:
-    nets = [net for net in (first, main) if net is not None]
-    try:
-        infer_shapes(nets, given)
-    except ShapeConflict as error:
-        yield Place(nets[error.number]).finding(Rule.SHAPE, error.reason, error.index)
+def _shapes(places: Sequence[Place], given: Mapping[str, Any]) -> Iterator[Finding]:
+    conflicts, inside = shape_conflicts([place.net for place in places], given)
+    for conflict in conflicts:
+        yield places[conflict.number].finding(Rule.SHAPE, conflict.reason, conflict.index)
+    for number, index, known in inside:
+        for subgraph in subgraphs(places[number].net.op[index]):
+            yield from _shapes([places[number].of_subgraph(subgraph, index)], known)

@@ -5,9 +5,9 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from netbuilder.graph.checks.finding import Finding, Place, Rule
-from netbuilder.graph.devices import Devices
+from netbuilder.graph.rename import shares_names, subgraphs
 from netbuilder.graph.replicas import Replicas
-from netbuilder.graph.versions import reads_of
+from netbuilder.graph.versions import reads_of, writes_of
 from netbuilder.proto import NetDef, OperatorDef
 
 __all__ = ["check_updates"]
@@ -18,6 +18,9 @@ _ONLY_READS_ROWS = frozenset({"EnsureClipped"})
 Replica = int
 Sources = frozenset[Replica]
 """The replicas from whose gradients a value is computed."""
+
+_OTHERS: Replica = -1
+"""Among the sources: the replicas of all other processes."""
 
 _NONE: Sources = frozenset()
 
@@ -30,7 +33,7 @@ def check_updates(place: Place, record: Replicas | None) -> Iterator[Finding]:
         record: its record of replicas. None: the net has none; then only double updates are found, since nothing says
             which gradient belongs to which parameter.
     """
-    flow = _GradientFlow(place.net, record.devices if record is not None else None)
+    flow = _GradientFlow(place, record)
     if record is None:
         parameters = _trained_inputs(place.net)
     else:
@@ -38,22 +41,24 @@ def check_updates(place: Place, record: Replicas | None) -> Iterator[Finding]:
         parameters = list(dict.fromkeys([*copies, *record.outside]))
     for blob in parameters:
         if len(flow.updates.get(blob, ())) > 1:
-            yield _twice(place, blob, flow.updates[blob])
+            yield _twice(blob, flow.updates[blob])
     if record is not None and record.gradients:
         yield from _of_replicas(place, record, flow)
+    if record is not None:
+        yield from _of_outside(record, flow)
 
 
 def _trained_inputs(net: NetDef) -> list[str]:
     """Return the external inputs that operators before the backward pass read and that the net writes."""
     backward = next((index for index, op in enumerate(net.op) if op.is_gradient_op), len(net.op))
-    written = {blob for op in net.op for blob in op.output}
+    written = {blob for op in net.op for blob in writes_of(op)}
     read = {blob for op in net.op[:backward] for blob in op.input}
     return [blob for blob in net.external_input if blob in written and blob in read]
 
 
-def _twice(place: Place, blob: str, updates: list[int]) -> Finding:
-    first, *_, last = updates
-    before = place.net.op[first]
+def _twice(blob: str, updates: list[_Step]) -> Finding:
+    (at, first), *_, (place, last) = updates
+    before = at.net.op[first]
     made = f", made at {before.debug_info}" if before.debug_info else ""
     return place.finding(
         Rule.UPDATED_TWICE,
@@ -65,35 +70,68 @@ def _twice(place: Place, blob: str, updates: list[int]) -> Finding:
 
 
 def _of_replicas(place: Place, record: Replicas, flow: _GradientFlow) -> Iterator[Finding]:
-    everyone = frozenset(range(len(record)))
+    everyone = _all_sources(record)
     for group in record.gradients:
         for replica, blob in enumerate(dict.fromkeys(record.blobs(group.parameter))):
             gradient = record.devices.copies(group.values)[replica]
             maker = flow.makers.get(gradient)
             if blob not in flow.writers:
-                yield place.finding(
+                at, index = (place, None) if maker is None else maker
+                yield at.finding(
                     Rule.NOT_UPDATED,
                     f"no operator updates the parameter {blob!r}, although it has the gradient {gradient!r}, so the "
                     "copy keeps its initial value; add it to the optimizer, or StopGradient after it if it is constant",
-                    maker,
+                    index,
                     blob=blob,
                 )
             elif missing := (everyone if record.block is None else {replica}) - flow.sources.get(blob, _NONE):
-                known = [record.devices.scopes[i] for i in sorted(everyone - missing)]
-                made = place.net.op[maker].debug_info if maker is not None else ""
-                yield place.finding(
-                    Rule.UNREDUCED_GRADIENT,
-                    f"it updates the parameter {blob!r} with gradients of {', '.join(known) or 'no replica'} only"
-                    f"{f' (made at {made})' if made else ''}; those of "
-                    f"{', '.join(record.devices.scopes[i] for i in sorted(missing))} do not reach it, so the replicas' "
-                    f"copies drift apart; reduce {gradient!r} over the replicas before the update (Allreduce)",
-                    flow.writers[blob],
-                    blob=gradient,
-                )
+                made = maker[0].net.op[maker[1]].debug_info if maker is not None else ""
+                yield _unreduced(record, flow, blob, frozenset(missing), gradient, made)
+
+
+def _of_outside(record: Replicas, flow: _GradientFlow) -> Iterator[Finding]:
+    """Yield parameters outside the replicas that are updated with the gradients of some replicas only."""
+    for blob in record.outside:
+        if flow.updates.get(blob) and (missing := _all_sources(record) - flow.sources.get(blob, _NONE)):
+            yield _unreduced(record, flow, blob, missing)
+
+
+def _all_sources(record: Replicas) -> Sources:
+    of_others = {_OTHERS} if record.world.common else set()
+    return frozenset({*range(len(record)), *of_others})
+
+
+def _unreduced(
+    record: Replicas, flow: _GradientFlow, blob: str, missing: Sources, gradient: str = "", made: str = ""
+) -> Finding:
+    """Return the finding of a parameter that the gradients of some replicas, or processes, do not reach."""
+    what, scopes = repr(gradient) if gradient else "its gradient", record.devices.scopes
+    place, index = flow.writers[blob]
+    if of_replicas := missing - {_OTHERS}:
+        known = ", ".join(scopes[i] for i in range(len(record)) if i not in missing) or "no replica"
+        absent, copies = ", ".join(scopes[i] for i in sorted(of_replicas)), "the replicas'"
+        remedy = f"reduce {what} over the replicas before the update (Allreduce)"
+    else:
+        known, absent, copies = "the replicas of this process", "other processes", "the processes'"
+        remedy = f"sum {what} over the processes before the update (AllreduceBucket on a common world)"
+    return place.finding(
+        Rule.UNREDUCED_GRADIENT,
+        f"it updates the parameter {blob!r} with gradients of {known} only{f' (made at {made})' if made else ''}; "
+        f"those of {absent} do not reach it, so {copies} copies drift apart; {remedy}",
+        index,
+        blob=gradient or blob,
+    )
+
+
+_Step = tuple[Place, int]
+"""An operator: the net, or the subgraph, and the position in it."""
 
 
 class _GradientFlow:
     """Which replicas' gradients each value is computed from.
+
+    Operators of subgraphs that use blobs by the names that they have around them (If, While) count where they are; of
+    several branches, only the one with the most updates of a parameter does.
 
     Attributes:
         sources: blob -> replicas, for the last value.
@@ -102,29 +140,63 @@ class _GradientFlow:
         updates: blob -> the operators that change it, given a gradient.
     """
 
-    def __init__(self, net: NetDef, devices: Devices | None) -> None:
+    def __init__(self, place: Place, record: Replicas | None) -> None:
         self.sources: dict[str, Sources] = {}
-        self.writers: dict[str, int] = {}
-        self.makers: dict[str, int] = {}
-        self.updates: dict[str, list[int]] = {}
-        for index, op in enumerate(net.op):
-            self._add(index, op, devices)
+        self.writers: dict[str, _Step] = {}
+        self.makers: dict[str, _Step] = {}
+        self.updates: dict[str, list[_Step]] = {}
+        self._devices = record.devices if record is not None else None
+        self._worlds = frozenset(record.world.common) if record is not None else frozenset()
+        self._walk(place)
 
-    def _add(self, index: int, op: OperatorDef, devices: Devices | None) -> None:
+    def _walk(self, place: Place) -> None:
+        for index, op in enumerate(place.net.op):
+            inside = list(subgraphs(op))
+            if inside and shares_names(op):
+                self._branches([place.of_subgraph(subgraph, index) for subgraph in inside])
+            elif op.input and op.input[0] in self._worlds:
+                self._exchange((place, index), op)
+            else:
+                self._add((place, index), op)
+
+    def _branches(self, places: list[Place]) -> None:
+        before, most = self.updates, dict[str, list[_Step]]()
+        for place in places:
+            self.updates = {}
+            self._walk(place)
+            for blob, found in self.updates.items():
+                most[blob] = max(most.get(blob, []), found, key=len)
+        for blob, found in most.items():
+            before.setdefault(blob, []).extend(found)
+        self.updates = before
+
+    def _exchange(self, step: _Step, op: OperatorDef) -> None:
+        """Note an operator that exchanges values with other processes: output i is made from input i.
+
+        Only Allreduce adds all of its inputs. Broadcast has the values of one process, whichever gradients they have.
+        """
+        found = [self.sources.get(blob, _NONE) for blob in op.input[1:]]
+        if op.type == "Allreduce":
+            found = [_NONE.union(*found)] * len(found)
+        for blob, sources in zip(op.output, found):
+            self.writers[blob] = step
+            self.sources[blob] = sources if op.type == "Broadcast" else sources | {_OTHERS}
+
+    def _add(self, step: _Step, op: OperatorDef) -> None:
         reads = list(reads_of(op))
         known = {blob: self.sources.get(blob, _NONE) for blob in reads}
         found = _NONE.union(*known.values())
         for blob in op.output:
             own = found
             if op.is_gradient_op:
-                replica = devices.replica_of(blob) if devices is not None else 0
+                replica = self._devices.replica_of(blob) if self._devices is not None else 0
                 own = found | {replica} if replica is not None else found
-                self.makers[blob] = index
+                self.makers[blob] = step
             elif (
                 blob in known
                 and op.type not in _ONLY_READS_ROWS
                 and any(known[other] for other in known if other != blob)
             ):
-                self.updates.setdefault(blob, []).append(index)
-            self.writers[blob] = index
+                self.updates.setdefault(blob, []).append(step)
+            self.writers[blob] = step
             self.sources[blob] = own

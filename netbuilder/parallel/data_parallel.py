@@ -43,6 +43,7 @@ from netbuilder.proto import ArgumentError, NetError, ShapeError, UsageError
 from netbuilder.proto.errors import counted
 from netbuilder.runtime import Workspace
 from netbuilder.runtime.execute.net import Clock
+from netbuilder.runtime.execute.not_finite import FindNan, check_find_nan
 from netbuilder.runtime.input.batches import Batch, Splitter
 
 __all__ = ["DataParallel", "Output"]
@@ -169,6 +170,8 @@ class DataParallel:
         gather: return results of the whole batch instead of a tuple for each device: rows in the order of the samples,
             numbers as means over the samples.
         sync: compute outputs before a call returns, not when they are needed; results are the same.
+        find_nan: raise an error at the first operator whose result is NaN ("nan"), or NaN or infinite (True), see
+            ``Workspace.run_net``.
         batch_axes: name of an argument's array -> the axis of its samples, if it is not the first. Names are those of
             the model's arguments, with "_0" or "_key" appended for each level of nesting. Gathered outputs are joined
             along the axis that is given for the name of their blob.
@@ -210,6 +213,7 @@ class DataParallel:
         cpu_device: bool = False,
         gather: bool = False,
         sync: bool = False,
+        find_nan: FindNan = False,
         batch_axes: Mapping[str, int] | None = None,
         dtypes: Mapping[str, Any] | None = None,
         workspace: Workspace | None = None,
@@ -237,6 +241,7 @@ class DataParallel:
         self._definition = Definition(unique, function, loss, optimizer, found, arg_scope, options)
         self._title = repr(model) if isinstance(model, ModelHelper) else title
         self._gather, self._sync = gather or devices is None, sync
+        self._find_nan = check_find_nan(find_nan, "DataParallel")
         self._axes, self._dtypes = dict(batch_axes or {}), dict(dtypes or {})
         self._workspace = workspace or Workspace()
         self._training = optimizer is not None
@@ -589,7 +594,7 @@ class DataParallel:
                 self._check_forward(call)
                 self._run_part(call, self._forward_net(call.training).name)
             elif done == 0 and end == 3:
-                self._workspace.run_net(net.name, wait=self._sync)
+                self._workspace.run_net(net.name, wait=self._sync, find_nan=self._find_nan)
             else:
                 self._run_some(call, net, kind, end)
         except BaseException:
@@ -621,7 +626,7 @@ class DataParallel:
             clock, again = self._clocks[call.training], call.parts_run > 0
             clock.iteration -= again
             try:
-                self._workspace.run_net(name, wait=self._sync)
+                self._workspace.run_net(name, wait=self._sync, find_nan=self._find_nan)
             except BaseException:
                 clock.iteration += again
                 raise

@@ -7,10 +7,11 @@ from netbuilder import ModelHelper, Workspace, brew
 from netbuilder.graph import Net
 from netbuilder.model import rnn
 from netbuilder.optimizers import build_sgd
-from netbuilder.parallel import CreateNet, ParallelDo, Parallelize_CPU, RunInitNet, RunNet
-from netbuilder.proto import NetDef, NetError, OperatorError
+from netbuilder.parallel import CreateNet, DataParallel, ParallelDo, Parallelize_CPU, RunInitNet, RunNet
+from netbuilder.proto import DistributedError, NetDef, NetError, OperatorError
 from netbuilder.proto.arguments import make_op
 from netbuilder.runtime.execute.not_finite import NotFiniteError
+from thread_ranks import on_ranks, thread_worlds
 
 
 def planted():
@@ -272,6 +273,97 @@ def test_on_every_replica(net_type, steps):
     assert (caught.value.found.blob, caught.value.found.infinite) == ("cpu_1/log", 3)
     assert "on CPU 1" in str(caught.value)
     assert (workspace.fetch("cpu_0/fc_w") == before).all()  # the parameters are still those of before the step
+
+
+def test_in_the_gradient_of_a_parallel_block():
+    model = ModelHelper("block")
+    with ParallelDo(model, devices=[0, 1]) as block:
+        x = brew.relu(model, brew.fc(model, block.read_input("x"), "fc", 3, 4), "relu")
+        loss = block.write_output(model.net.AveragedLoss(model.net.Sqrt(x, "root"), "loss"), merge="mean")
+    model.AddGradientOperators([loss])
+    workspace = workspace_with(x=np.ones((4, 3), np.float32))
+    workspace.run_net_once(model.param_init_net)
+    workspace.feed("fc_b", np.full(4, 99, np.float32))
+    name = workspace.create_net(model.net)
+    workspace.run_net(name, find_nan=True)
+    workspace.feed("fc_b", np.full(4, -99, np.float32))  # the root of 0
+    with pytest.raises(NotFiniteError) as caught:
+        workspace.run_net(name, find_nan=True)
+    found = caught.value.found
+    assert found.net == "block/parallel_do_grad" and found.blob.startswith("cpu_0/") and found.infinite == 8
+    assert "test_not_finite.py" in found.source
+
+
+@pytest.mark.parametrize("devices", [None, [0, 1]])
+def test_in_the_wrapper(devices):
+    def scores(model, x):
+        return brew.fc(model, model.net.Log(brew.relu(model, x, "relu"), "log"), "fc", 3, 2)
+
+    def loss(model, scores, label):
+        return model.net.SoftmaxWithLoss([scores, label], ["softmax", "loss"])[1]
+
+    net = DataParallel(
+        scores, devices, loss=loss, optimizer=lambda m: build_sgd(m, 0.1), cpu_device=True, find_nan=True
+    )
+    for value in (1, 0):
+        net(np.full((4, 3), value, np.float32))
+        net.loss(np.zeros(4, np.int32))
+        net.backward()
+        if value:
+            net.step()
+            continue
+        with pytest.raises(NotFiniteError) as caught:
+            net.step()
+    assert caught.value.found.op_type == "Log"
+    net.eval()
+    with pytest.raises(NotFiniteError):
+        np.asarray(net(np.zeros((4, 3), np.float32)))
+    with pytest.raises(NetError, match="DataParallel: find_nan must be True, False or 'nan'"):
+        DataParallel(scores, devices, cpu_device=True, find_nan=1.5)
+
+
+def test_in_a_loop():
+    body = NetDef(name="body", op=[
+        make_op("Log", ["x"], ["x"]), make_op("Sub", ["left", "one"], ["left"]),
+        make_op("GT", ["left", "zero"], ["more"]),
+    ])  # fmt: skip
+    blobs = ["more", "x", "left", "one", "zero"]
+    net = NetDef(name="outer", op=[make_op("While", blobs, ["x", "left", "more"], loop_net=body)], external_input=blobs)
+    values = {"x": [3.0], "left": [2], "one": [1], "zero": [0]}
+    workspace = workspace_with(more=np.array([True]), **{name: np.float32(value) for name, value in values.items()})
+    workspace.run_net_once(net, find_nan=True)
+    workspace.feed("left", np.float32([9]))
+    workspace.feed("more", np.array([True]))
+    with pytest.raises(NotFiniteError) as caught:
+        workspace.run_net_once(net, find_nan=True)
+    assert (caught.value.found.net, caught.value.found.op_type) == ("body", "Log")
+
+
+@pytest.mark.parametrize("find", [True, "nan"])
+def test_over_processes(find):
+    """Ranks that are threads. A sum that overflows is found by all of them, a value of one rank by this one."""
+    worlds = thread_worlds(2, timeout=2)
+
+    def run(rank, values):
+        workspace = Workspace(threads=1)
+        workspace.feed("cw", worlds[rank])
+        workspace.feed("x", np.float32(values[rank]))
+        net = Net("sum")
+        net.Sqrt("x", "root")
+        net.Mul(["root", "root"], "g")
+        net.AllreduceBucket(["cw", "g"], ["g"])
+        workspace.run_net_once(net, find_nan=find)
+        return workspace.fetch("g")
+
+    small = on_ranks(2, lambda rank: run(rank, [[1.0], [4.0]]))
+    np.testing.assert_allclose(small, [[5], [5]], rtol=1e-6)
+    if find is True:
+        for error in on_ranks(2, lambda rank: run(rank, [[1e38], [3e38]])):
+            assert isinstance(error, NotFiniteError), error
+            assert (error.found.blob, error.found.op_type, error.found.infinite) == ("g", "AllreduceBucket", 1)
+    other, error = on_ranks(2, lambda rank: run(rank, [[1.0], [-1.0]]))
+    assert isinstance(error, NotFiniteError) and (error.found.blob, error.found.op_type) == ("root", "Sqrt")
+    assert isinstance(other, DistributedError), other  # rank 0 waits, until its time is over
 
 
 def test_on_a_device_of_a_parallel_block():

@@ -315,8 +315,10 @@ def check_that_nets_are_compared(devices: int, place: Rendezvous) -> None:
 
 def main() -> None:
     folder = Path(sys.argv[1])
-    place = Rendezvous.from_environment(store=f"file:{folder / 'store'}", run_id="run")
+    place = Rendezvous.from_environment()
     devices = DEVICES // place.num_shards
+    if devices > 1:  # nets are compared over a store; by four processes over MPI
+        place = Rendezvous.from_environment(store=f"file:{folder / 'store'}", run_id="run")
     for number, name in enumerate(CASES if devices > 1 else CASES_OF_FOUR):
         model, record, workspace, values = train_case(CASES[name], devices, place)
         if place.shard_id == 0:

@@ -152,13 +152,16 @@ def thread_worlds(size: int, name: str = "cw", timeout: float | None = 20) -> li
 def use_thread_worlds(monkeypatch: Any, size: int) -> None:
     """Let CreateCommonWorld make worlds of so many ranks that are threads, each with a lane of its own."""
     sessions, meetings, lock = thread_sessions(size), dict[str, _Meeting](), threading.Lock()
+    worlds: dict[tuple[str, int], CommonWorld] = {}
 
     def create_world(name: str, size: int, rank: int, timeout: float | None = None) -> CommonWorld:
         with lock:
             meeting = meetings.setdefault(name, _Meeting(size))
-        communicator = ThreadCommunicator(meeting, rank)
-        communicator.check = sessions[rank].check
-        return CommonWorld(name, communicator, sessions[rank], timeout)
+        if (name, rank) not in worlds:
+            communicator = ThreadCommunicator(meeting, rank)
+            communicator.check = sessions[rank].check
+            worlds[name, rank] = CommonWorld(name, communicator, sessions[rank], timeout)
+        return worlds[name, rank]
 
     monkeypatch.setattr("netbuilder.ops.collectives.worlds.create_world", create_world)
 

@@ -34,8 +34,8 @@ __all__ = [
 def RunInitNet(model: ModelHelper, *, overwrite: bool = False, workspace: Workspace | None = None) -> None:
     """Run the init net once, and create the main net.
 
-    Several processes compare their nets first, if their rendezvous has a store. The weights of the shares of a batch
-    that were fed before are preserved, unless ``overwrite`` is set.
+    Several processes compare their nets first. The weights of the shares of a batch that were fed before are preserved,
+    unless ``overwrite`` is set.
 
     Args:
         model: made by ``Parallelize``.
@@ -68,7 +68,7 @@ def RunInitNet(model: ModelHelper, *, overwrite: bool = False, workspace: Worksp
         workspace.run_net_once(block_nets_of(model).init)
     for blob, weight in fed.items():
         workspace.feed(blob, weight)
-    CreateNet(model, overwrite, workspace=workspace)
+    _create_nets(model, overwrite, False, workspace)
 
 
 def _share_weights(record: Replicas, workspace: Workspace) -> dict[str, Any]:
@@ -89,7 +89,7 @@ def CreateNet(
     """Create the main net in the workspace; with ``accumulate_steps`` its parts, as separate nets.
 
     With block-wise updates (``Parallelize_BMUF``) their nets are created, too, and with several processes the net of
-    their barrier.
+    their barrier; the processes compare their nets first, so all of them call it.
 
     Args:
         model: made by ``Parallelize``.
@@ -101,11 +101,19 @@ def CreateNet(
     Raises:
         NetError: the model is not data-parallel, a net of this name exists, or ``check`` found something.
         DeviceError: a GPU, or a kernel for it, is missing.
+        DistributedError: processes have built different nets; all of them raise it.
     """
+    record = Replicas.load(model.net.Proto())
+    require_devices(record, model.net.Proto())
+    workspace = workspace or default.workspace()
+    if record.world.common:
+        require_equal_nets(model, workspace)
+    _create_nets(model, overwrite, check, workspace)
+
+
+def _create_nets(model: ModelHelper, overwrite: bool, check: bool | Literal["warn"], workspace: Workspace) -> None:
     net = model.net.Proto()
     record = Replicas.load(net)
-    require_devices(record, net)
-    workspace = workspace or default.workspace()
     workspace.check_net(net, check)
     for part in created_nets(net, record):
         workspace.create_net(

@@ -13,9 +13,10 @@ from netbuilder.graph.replicas import Replicas
 from netbuilder.model import ModelHelper
 from netbuilder.ops.engines.collectives.world import CommonWorld
 from netbuilder.parallel.distributed.common_worlds import create_worlds, makers_of, process_link
-from netbuilder.parallel.distributed.preflight import preflight
+from netbuilder.parallel.distributed.preflight import preflight, preflight_by
 from netbuilder.parallel.distributed.rendezvous import Rendezvous
 from netbuilder.proto import BlobError, DistributedError, NetDef, OperatorDef
+from netbuilder.proto.arguments import make_op
 from netbuilder.runtime import Workspace
 from netbuilder.runtime.execute import default
 
@@ -59,7 +60,7 @@ def sum_over_processes(model: ModelHelper, record: Replicas, number: int, *, wor
 
 
 def require_equal_nets(model: ModelHelper, workspace: Workspace) -> None:
-    """Check over the store of the rendezvous, if it has one, that all processes have built the same nets.
+    """Check that all processes have built the same nets: over the store of the rendezvous, or MPI if it has none.
 
     Raises:
         DistributedError: they have not, have other versions, or the same shard id; the message says in what they
@@ -69,12 +70,29 @@ def require_equal_nets(model: ModelHelper, workspace: Workspace) -> None:
     rendezvous = getattr(model, "_rendezvous", None)
     if not isinstance(rendezvous, Rendezvous):
         return
-    store = rendezvous.shared_store(workspace)
-    if store is not None:
-        number = store.add(f"nets_of_shard/{rendezvous.shard_id}")
-        name = f"{model.net.Name()}/{number}"
-        nets = [model.param_init_net.Proto(), model.net.Proto()]
-        preflight(rendezvous, nets=nets, store=store, name=name, timeout=_SECONDS)
+    store, nets = rendezvous.shared_store(workspace), [model.param_init_net.Proto(), model.net.Proto()]
+    if store is None:
+        world = Replicas.load(model.net.Proto()).world.common[0]
+        maker = next(op for op in nets[0].op if list(op.output) == [world])
+        preflight_by(lambda text: _gathered(text, maker), rendezvous, nets=nets)
+        return
+    number = store.add(f"nets_of_shard/{rendezvous.shard_id}")
+    name = f"{model.net.Name()}/{number}"
+    preflight(rendezvous, nets=nets, store=store, name=name, timeout=_SECONDS)
+
+
+def _gathered(text: bytes, maker: OperatorDef) -> list[bytes]:
+    """Return the texts of all processes, in the order of their ranks.
+
+    Args:
+        text: that of this process.
+        maker: makes the common world over which they go.
+    """
+    workspace = Workspace()
+    create_worlds([maker], workspace)
+    workspace.feed("text", np.frombuffer(text + b"\0", np.uint8))
+    workspace.run_operator_once(make_op("Allgather", [maker.output[0], "text"], ["texts"]))
+    return bytes(workspace.fetch("texts")).split(b"\0")[:-1]
 
 
 def require_equal_blobs(

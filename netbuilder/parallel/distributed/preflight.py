@@ -10,7 +10,7 @@ import socket
 import time
 import zlib
 from collections import defaultdict
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any
 
 import google.protobuf
@@ -24,7 +24,7 @@ from netbuilder.parallel.distributed.rendezvous import Rendezvous
 from netbuilder.proto import DistributedError, NetDef, NetError, OperatorDef, StoreTimeoutError
 from netbuilder.proto.errors import counted
 
-__all__ = ["fingerprint", "preflight"]
+__all__ = ["fingerprint", "preflight", "preflight_by"]
 
 _PAUSE = 0.02  # seconds between two looks at the store
 _IDENTITY = frozenset(
@@ -76,8 +76,25 @@ def preflight(
     if store is None:
         raise NetError("preflight: the rendezvous has no store; give store=, or start with netbuilder-launch")
     found = _Check(store.with_prefix(f"preflight/{name}"), rendezvous, timeout)
-    found.enter(_facts(rendezvous, facts or {}, nets, shapes or {}), [_operators(net) for net in nets])
+    found.enter(_facts(rendezvous, facts or {}, nets, shapes or {}), nets)
     found.judge(nets)
+
+
+def preflight_by(exchange: Callable[[bytes], list[bytes]], rendezvous: Rendezvous, *, nets: Sequence[NetDef]) -> None:
+    """Compare all processes as ``preflight`` does, without a store.
+
+    Args:
+        exchange: gives all processes a text of this one, and returns those of all, in the same order in all of them.
+        rendezvous: of this process.
+        nets: as in ``preflight``.
+
+    Raises:
+        DistributedError: the processes disagree.
+    """
+    facts = _facts(rendezvous, {}, nets, {})
+    records = [json.loads(text) for text in exchange(_record(rendezvous.shard_id, facts, nets))]
+    if problem := _problem(records, nets):
+        raise DistributedError(f"preflight: {exchange(problem.encode())[0].decode()}")
 
 
 def fingerprint(net: NetDef) -> str:
@@ -130,6 +147,50 @@ def _facts(
     return found
 
 
+def _record(shard: int, facts: Mapping[str, Any], nets: Sequence[NetDef]) -> bytes:
+    """Return what the others learn of a process, as JSON."""
+    record = {"shard": shard, "where": f"{socket.gethostname()}, process {os.getpid()}", "facts": facts}
+    try:
+        return json.dumps({**record, "operators": [_operators(net) for net in nets]}).encode()
+    except (TypeError, ValueError) as error:
+        raise NetError(f"preflight: facts must be values that JSON can hold: {error}") from None
+
+
+def _problem(records: list[dict[str, Any]], nets: Sequence[NetDef]) -> str:
+    """Return in what the processes disagree; "" if they do not."""
+    by_shard = defaultdict(list)
+    for record in records:
+        by_shard[record["shard"]].append(record["where"])
+    for shard, places in sorted(by_shard.items()):
+        if len(places) > 1:
+            return (
+                f"shard id {shard} is used {len(places)} times, by {' and by '.join(places)}; give each process "
+                "its own shard_id, or each run its own run_id if an earlier one has left this in the store"
+            )
+    names = dict.fromkeys(name for record in records for name in record["facts"])
+    for name in names:
+        shards = defaultdict(list)
+        for record in records:
+            shards[json.dumps(record["facts"].get(name), sort_keys=True)].append(record["shard"])
+        if len(shards) > 1:
+            return _difference(name, shards, records, nets)
+    return ""
+
+
+def _difference(
+    name: str, shards: Mapping[str, list[int]], records: list[dict[str, Any]], nets: Sequence[NetDef]
+) -> str:
+    values = "; ".join(
+        f"{'shard' if len(found) == 1 else 'shards'} {', '.join(map(str, sorted(found)[:8]))}"
+        f"{' and more' if len(found) > 8 else ''}: {value}"
+        for value, found in shards.items()
+    )
+    text = f"the shards differ in {name}: {values}"
+    if name.startswith("net ") and name[4:].isdecimal():
+        return text + _first_difference(int(name[4:]), records, nets)
+    return f"{text}; {_REMEDIES.get(name, 'it must be the same on all')}"
+
+
 class _Check:
     """One check: a record of each process in the store, and a verdict, which the first to see a fault writes."""
 
@@ -138,15 +199,11 @@ class _Check:
         self._records: dict[int, dict[str, Any]] = {}
         self._ticket = 0
 
-    def enter(self, facts: Mapping[str, Any], operators: Sequence[Sequence[int]]) -> None:
+    def enter(self, facts: Mapping[str, Any], nets: Sequence[NetDef]) -> None:
         """Put the record of this process into the store."""
-        record = {"shard": self.shard, "where": f"{socket.gethostname()}, process {os.getpid()}", "facts": facts}
-        try:
-            text = json.dumps({**record, "operators": operators})
-        except (TypeError, ValueError) as error:
-            raise NetError(f"preflight: facts must be values that JSON can hold: {error}") from None
+        record = _record(self.shard, facts, nets)
         self._ticket = self.store.add("entered")
-        self.store.set(f"record/{self._ticket}", text.encode())
+        self.store.set(f"record/{self._ticket}", record)
 
     def judge(self, nets: Sequence[NetDef]) -> None:
         """Wait for the others and compare."""
@@ -161,7 +218,7 @@ class _Check:
             if verdict is not None:
                 raise DistributedError(verdict.decode())
             self._read()
-            if problem := self._problem(nets):
+            if problem := _problem([self._records[ticket] for ticket in sorted(self._records)], nets):
                 self._fail(problem)
             if len(self._records) >= self.count:
                 return self._pass_together(end)
@@ -173,39 +230,6 @@ class _Check:
         for ticket in range(1, self.count + 1):
             if ticket not in self._records and (text := self.store.peek(f"record/{ticket}")) is not None:
                 self._records[ticket] = json.loads(text)
-
-    def _problem(self, nets: Sequence[NetDef]) -> str:
-        records = [self._records[ticket] for ticket in sorted(self._records)]
-        by_shard = defaultdict(list)
-        for record in records:
-            by_shard[record["shard"]].append(record["where"])
-        for shard, places in sorted(by_shard.items()):
-            if len(places) > 1:
-                return (
-                    f"shard id {shard} is used {len(places)} times, by {' and by '.join(places)}; give each process "
-                    "its own shard_id, or each run its own run_id if an earlier one has left this in the store"
-                )
-        names = dict.fromkeys(name for record in records for name in record["facts"])
-        for name in names:
-            shards = defaultdict(list)
-            for record in records:
-                shards[json.dumps(record["facts"].get(name), sort_keys=True)].append(record["shard"])
-            if len(shards) > 1:
-                return self._difference(name, shards, records, nets)
-        return ""
-
-    def _difference(
-        self, name: str, shards: Mapping[str, list[int]], records: list[dict[str, Any]], nets: Sequence[NetDef]
-    ) -> str:
-        values = "; ".join(
-            f"{'shard' if len(found) == 1 else 'shards'} {', '.join(map(str, sorted(found)[:8]))}"
-            f"{' and more' if len(found) > 8 else ''}: {value}"
-            for value, found in shards.items()
-        )
-        text = f"the shards differ in {name}: {values}"
-        if name.startswith("net ") and name[4:].isdecimal():
-            return text + _first_difference(int(name[4:]), records, nets)
-        return f"{text}; {_REMEDIES.get(name, 'it must be the same on all')}"
 
     def _fail(self, text: str) -> None:
         """Raise the error, the same on all processes: that of the first one that failed."""

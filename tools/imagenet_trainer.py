@@ -2,17 +2,20 @@
 
 from __future__ import annotations
 
+import contextlib
 import dataclasses
+import os
 import shlex
 import subprocess
 import sys
 import time
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
 from netbuilder.optimizers import EarlyStopping
-from netbuilder.proto import DeviceError, NetError
+from netbuilder.parallel.distributed import ProcessGroup, Rendezvous
+from netbuilder.proto import DeviceError, DistributedError, NetError
 from netbuilder.runtime.profile.memory import Memory, bytes_text, peak_resident, resident
 from netbuilder.runtime.profile.table import again_text
 from netbuilder.tools.training.budget import run_within_budget
@@ -31,58 +34,92 @@ __all__ = ["main"]
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
-    """Train, evaluate and export as the command line says; return the exit status."""
-    options = parse(arguments)
+    """Train, evaluate and export as the command line says; return the exit status.
+
+    Started in several processes by netbuilder-launch, mpiexec or srun, they train together.
+    """
+    group, where = ProcessGroup(), ""
     try:
-        train, test = load_images(options.data, options.input)
-        if len(train) < options.batch:
-            raise NetError(
-                f"--batch: a batch of {options.batch} is larger than the data, {len(train)} samples; give a smaller one"
-            )
+        rendezvous = Rendezvous.from_environment()
+        where = f"rank {rendezvous.shard_id}: " if rendezvous.num_shards > 1 else ""
+        options = parse(arguments, rendezvous=rendezvous)
+        group = ProcessGroup(options.rendezvous)
+        with _printing(group):
+            return _run(options, group, list(sys.argv[1:] if arguments is None else arguments))
+    except (NetError, DeviceError, DistributedError, OSError, FloatingPointError) as error:
+        print(f"netbuilder-train: {where}{error}", file=sys.stderr, flush=True)
+        group.report_failure(error)
+        return 1
+
+
+@contextlib.contextmanager
+def _printing(group: ProcessGroup) -> Iterator[None]:
+    """Let only rank 0 print, except for errors."""
+    if group.is_first:
+        yield
+        return
+    with open(os.devnull, "w", encoding="utf-8") as nowhere, contextlib.redirect_stdout(nowhere):
+        yield
+
+
+def _run(options: Options, group: ProcessGroup, given: list[str]) -> int:
+    train, test = load_images(options.data, options.input)
+    if len(train) < options.batch:
+        raise NetError(
+            f"--batch: a batch of {options.batch} is larger than the data, {len(train)} samples; give a smaller one"
+        )
+    if group.is_first:
         _check_folders(options)  # before training, which may take hours
         if options.out:
-            given = list(sys.argv[1:] if arguments is None else arguments)
             write_config(Path(options.out), options.effective, given)
-        if options.measure_speed_up:
-            _print_speed_up(options, train, test)
-        began = time.perf_counter()
-        title = f"{options.model} on {Path(options.data).name}"
-        with Metrics(options.metrics, options.tensorboard, options.plot, title) as metrics:
-            start = resident()
-            run = (run_within_budget if options.memory_budget is not None else Run)(options, train, test, metrics)
-            if run.options.accumulate_steps > options.accumulate_steps:
-                print(f"each batch is split into {run.options.accumulate_steps} micro-batches to keep to the budget")
-                options = run.options
-            run.before_first_step = _print_planned
-            _print_run(options, run, len(train), len(test))
-            _resume(options, run)
-            metrics.read_earlier(run.epochs_done)
-            saving = Saving(options, run)
-            limit = StepTimeout(options.step_limit, options.first_step_limit)
-            run.tick = limit.step_done
-            with Stopping() as stopping, limit:
-                accuracy = _train(options, run, saving, stopping, start)
-        if stopping.by is not None:
-            return _print_how_to_resume(stopping, run, saving, arguments)
-        print(
-            f"trained in {time.perf_counter() - began:.1f} s; accuracy on {len(test)} held-out images: {accuracy:.2%}"
-        )
-        if options.export:
-            run.export(options.export)
-            print(f"predictor written to {options.export}", flush=True)
-        if options.check_export:
-            status = subprocess.run(
-                [sys.executable, "-m", "netbuilder.tools.evaluate_predictor", str(options.export),
-                 "--data", options.data, *options.input.arguments()],
-                check=False,
-            ).returncode  # fmt: skip
-            if status:
-                return status
-        if not saving.complete:
-            print("netbuilder-train: the last checkpoint could not be written; see the message above", file=sys.stderr)
-            return 1
-    except (NetError, DeviceError, OSError, FloatingPointError) as error:
-        print(f"netbuilder-train: {error}", file=sys.stderr)
+    if options.measure_speed_up:
+        _print_speed_up(options, train, test)
+    began = time.perf_counter()
+    with _metrics(options, group) as metrics:
+        start = resident()
+        run = (run_within_budget if options.memory_budget is not None else Run)(options, train, test, metrics)
+        if run.options.accumulate_steps > options.accumulate_steps:
+            print(f"each batch is split into {run.options.accumulate_steps} micro-batches to keep to the budget")
+            options = run.options
+        run.before_first_step = _print_planned
+        _print_run(options, run, len(train), len(test))
+        _resume(options, run)
+        metrics.read_earlier(run.epochs_done)
+        saving = Saving(options, run)
+        limit = StepTimeout(options.step_limit, options.first_step_limit, rank=group.rank if group.size > 1 else None)
+        run.tick = limit.step_done
+        with Stopping() as stopping, limit:
+            run.stops = lambda: stopping.by is not None
+            accuracy = _train(options, run, saving, start)
+    if run.stopped:
+        return _print_how_to_resume(stopping, run, saving, given)
+    print(f"trained in {time.perf_counter() - began:.1f} s; accuracy on {len(test)} held-out images: {accuracy:.2%}")
+    return _export(options, run, saving) if group.is_first else 0
+
+
+def _metrics(options: Options, group: ProcessGroup) -> Metrics:
+    """Return what writes the metrics: nothing on other ranks than 0."""
+    if not group.is_first:
+        return Metrics()
+    title = f"{options.model} on {Path(options.data).name}"
+    return Metrics(options.metrics, options.tensorboard, options.plot, title)
+
+
+def _export(options: Options, run: Run, saving: Saving) -> int:
+    """Write the predictor, and check it, as the options say; return the exit status of the run."""
+    if options.export:
+        run.export(options.export)
+        print(f"predictor written to {options.export}", flush=True)
+    if options.check_export:
+        status = subprocess.run(
+            [sys.executable, "-m", "netbuilder.tools.evaluate_predictor", str(options.export),
+             "--data", options.data, *options.input.arguments()],
+            check=False,
+        ).returncode  # fmt: skip
+        if status:
+            return status
+    if not saving.complete:
+        print("netbuilder-train: the last checkpoint could not be written; see the message above", file=sys.stderr)
         return 1
     return 0
 
@@ -119,6 +156,8 @@ def _print_run(options: Options, run: Run, train: int, test: int) -> None:
         f"model {options.model}: {run.parameter_count:,} parameters; "
         f"data {options.data}: {train} to train, {test} held out"
     )
+    if options.rendezvous is not None:
+        devices += f" on each of {options.rendezvous.num_shards} processes"
     parts = f" in each of {options.accumulate_steps} micro-batches" if options.accumulate_steps > 1 else ""
     last = train % options.batch
     print(
@@ -132,24 +171,27 @@ def _print_run(options: Options, run: Run, train: int, test: int) -> None:
 
 def _exchange_text(options: Options) -> str:
     if options.block is None:
-        return f"loss scale 1/{len(options.devices)}"
+        return f"loss scale 1/{options.replicas}"
     return f"parameters averaged after each {options.block.steps} steps"
 
 
 def _print_speed_up(options: Options, train: Any, test: Any) -> None:
     """Time steps of the same batch on all devices and on only the first one, in separate runs."""
-    if len(options.devices) == 1:
+    if options.replicas == 1:
         print("speed-up: cannot be measured on a single device; give several by --devices", flush=True)
         return
-    several, one = (
-        Run(dataclasses.replace(options, devices=devices), train, test)
-        for devices in (options.devices, options.devices[:1])
-    )
-    pairs = [(several.step_seconds(), one.step_seconds()) for _ in range(3)]  # alternately: the machine may be shared
-    many, alone = (min(times) for times in zip(*pairs))
+    several, alone = Run(options, train, test), None
+    if several.group.is_first:  # the other processes wait in their next step
+        one = dataclasses.replace(options, devices=options.devices[:1], rendezvous=None)
+        alone = Run(one, train, test)
+    pairs = []
+    for _ in range(3):  # alternately: the machine may be shared
+        many = several.step_seconds()
+        pairs.append((many, many if alone is None else alone.step_seconds()))
+    many, single = (min(times) for times in zip(*pairs))
     print(
-        f"speed-up: a step takes {many * 1e3:.1f} ms on {len(options.devices)} devices, and {alone * 1e3:.1f} ms on one"
-        f": {alone / many:.2f} times as fast",
+        f"speed-up: a step takes {many * 1e3:.1f} ms on {options.replicas} devices, and {single * 1e3:.1f} ms on one"
+        f": {single / many:.2f} times as fast",
         flush=True,
     )
 
@@ -176,7 +218,7 @@ def _rate_text(options: Options) -> str:
 
 def _resume(options: Options, run: Run) -> None:
     """Resume from a checkpoint, if the options request it, and print which."""
-    found = find_checkpoint(options)
+    found = run.group.broadcast(find_checkpoint(options) if run.group.is_first else None)
     if found is None:
         if options.resume:
             print(f"there is no checkpoint in {options.checkpoint} yet; training starts from the beginning", flush=True)
@@ -194,7 +236,7 @@ def _print_planned(memory: Memory) -> None:
         print(f"computed again to keep to the budget: {again_text(memory.predicted_again)}", flush=True)
 
 
-def _train(options: Options, run: Run, saving: Saving, stopping: Stopping, start: int) -> float:
+def _train(options: Options, run: Run, saving: Saving, start: int) -> float:
     """Train the epochs that are left; return the accuracy on held-out samples at the end.
 
     Args:
@@ -204,7 +246,7 @@ def _train(options: Options, run: Run, saving: Saving, stopping: Stopping, start
 
     def stop() -> bool:
         saving.after_step()
-        return stopping.by is not None
+        return run.must_stop
 
     first = run.epochs_done + 1
     for number in range(first, options.epochs + 1):
@@ -239,7 +281,7 @@ def _train(options: Options, run: Run, saving: Saving, stopping: Stopping, start
         if run.early is not None:
             run.early.update(accuracy if options.patience_measure == "accuracy" else found.loss)
         saving.after_epoch(number, accuracy, last=run.early is not None and run.early.stops)
-        if stopping.by is not None:
+        if run.must_stop:
             break
     if run.early is not None and run.early.stops:
         _print_early_end(options, run, run.early)
@@ -258,28 +300,24 @@ def _print_early_end(options: Options, run: Run, early: EarlyStopping) -> None:
     )
 
 
-def _print_how_to_resume(stopping: Stopping, run: Run, saving: Saving, arguments: Sequence[str] | None) -> int:
+def _print_how_to_resume(stopping: Stopping, run: Run, saving: Saving, given: Sequence[str]) -> int:
     """Write a checkpoint of a stopped run, and print how to resume it; return the exit status."""
     path = saving.now()
-    name = stopping.by.name if stopping.by is not None else ""
+    by = next(number for number in run.group.gather(stopping.by) if number is not None)
+    after = f"stopped by {by.name} after {run.steps_done} steps"
     if path is None:
-        print(
-            f"stopped by {name} after {run.steps_done} steps; nothing is saved without --checkpoint FOLDER",
-            flush=True,
-        )
-        return stopping.status
-    given = list(sys.argv[1:] if arguments is None else arguments)
-    kept = [
-        text
-        for before, text in zip(["", *given], given)
-        if before != "--resume" and text != "--resume" and not text.startswith("--resume=")
-    ]
-    print(
-        f"stopped by {name} after {run.steps_done} steps, saved to {path}; to resume:\n"
-        f"netbuilder-train {shlex.join(kept)} --resume auto",
-        flush=True,
-    )
-    return stopping.status
+        print(f"{after}; nothing is saved without --checkpoint FOLDER", flush=True)
+    else:
+        kept = [
+            text
+            for before, text in zip(["", *given], given)
+            if before != "--resume" and text != "--resume" and not text.startswith("--resume=")
+        ]
+        launcher = f", in {run.group.size} processes or another number of them" if run.group.size > 1 else ""
+        print(f"{after}, saved to {path}; to resume{launcher}:\nnetbuilder-train {shlex.join(kept)} --resume auto",
+              flush=True)  # fmt: skip
+    run.group.wait()  # a process that ends with this status ends the others
+    return 128 + by
 
 
 if __name__ == "__main__":

@@ -18,14 +18,16 @@ class Progress:
         title: the first word of the bar or line.
         total: number of items; None: unknown.
         unit: name of one item.
+        shown: nothing is shown if not.
     """
 
-    def __init__(self, title: str, total: int | None, unit: str = "image") -> None:
+    def __init__(self, title: str, total: int | None, unit: str = "image", *, shown: bool = True) -> None:
         self._title, self._total, self._unit = title, total, unit
+        self._every = _EVERY if shown else float("inf")
         self._done = 0
         self._began = self._shown = time.perf_counter()
         self._bar: Any = None
-        if sys.stderr.isatty():
+        if shown and sys.stderr.isatty():
             try:
                 from tqdm import tqdm
             except ImportError:
@@ -52,7 +54,7 @@ class Progress:
             self._bar.update(count)
             if self._done == self._total:
                 self._bar.refresh()  # tqdm draws ten times a second: the end of a short run would not be seen
-        elif time.perf_counter() - self._shown > _EVERY:
+        elif time.perf_counter() - self._shown > self._every:
             self._shown = time.perf_counter()
             of = "" if self._total is None else f"/{self._total}"
             left = "" if self._total is None else f", {_duration(self._left(self._total))} left"
@@ -69,10 +71,11 @@ class EpochProgress(Progress):
     Args:
         title: the first word of the bar or line.
         steps: number of steps.
+        shown: see ``Progress``.
     """
 
-    def __init__(self, title: str, steps: int) -> None:
-        super().__init__(title, steps, "step")
+    def __init__(self, title: str, steps: int, *, shown: bool = True) -> None:
+        super().__init__(title, steps, "step", shown=shown)
         self._images = 0
 
     def __enter__(self) -> EpochProgress:

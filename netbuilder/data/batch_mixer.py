@@ -71,13 +71,26 @@ class BatchMixer:
         self._classes, self._mixup, self._cutmix = classes, mixup, cutmix
         self._smoothing, self._seed = smoothing, seed
 
-    def __call__(self, images: Array, labels: Array, *, epoch: int, number: int) -> tuple[Array, Array, Array]:
+    @property
+    def mixes(self) -> bool:
+        """Whether samples are mixed."""
+        return bool(self._mixup or self._cutmix)
+
+    def others(self, count: int, *, epoch: int, number: int) -> Array:
+        """Return with which sample each of the ``count`` samples of a batch is mixed, as indices in the batch."""
+        return self._draw(count, epoch, number)[2]
+
+    def __call__(
+        self, images: Array, labels: Array, *, epoch: int, number: int, count: int | None = None
+    ) -> tuple[Array, Array, Array]:
         """Return images, labels and the probability of each class; the arguments are left unchanged.
 
         Args:
             images: (N, C, H, W), floats.
             labels: (N,), whole numbers.
             epoch, number: of the batch; random choices follow from them.
+            count: number of samples of the batch, if ``images`` are only some of them, followed by those with which
+                ``others`` says that they are mixed: the first N / 2 are mixed, and returned.
 
         Returns:
             images of the same shape and type; for each the label with the larger share; (N, classes), float32.
@@ -86,21 +99,29 @@ class BatchMixer:
             NetError: a label is out of range.
         """
         targets = class_probabilities(labels, self._classes, self._smoothing)
-        if not (self._mixup or self._cutmix):
+        if not self.mixes:
             return images, labels, targets
+        cuts, share, others, rng = self._draw(len(labels) if count is None else count, epoch, number)
+        own = slice(None)
+        if count is not None:
+            half = len(labels) // 2
+            own, others = slice(half), np.arange(half, len(labels))
+        if cuts:
+            images, share = _with_box(images[own], images[others], share, rng)
+        else:
+            mixed = images[own] * images.dtype.type(share)
+            mixed += images[others] * images.dtype.type(1 - share)
+            images = mixed
+        targets = targets[own] * np.float32(share) + targets[others] * np.float32(1 - share)
+        return images, labels[own] if share >= 0.5 else labels[others], targets
+
+    def _draw(self, count: int, epoch: int, number: int) -> tuple[bool, float, Array, np.random.Generator]:
+        """Return whether a box is pasted, the share of each sample, its partners, and a generator for the box."""
         rng = np.random.default_rng([self._seed, epoch, number, _STREAM])
         cuts = bool(self._cutmix) and (not self._mixup or rng.random() < 0.5)
         alpha = self._cutmix if cuts else self._mixup
         share = float(rng.beta(alpha, alpha))
-        others = rng.permutation(len(labels))
-        if cuts:
-            images, share = _with_box(images, others, share, rng)
-        else:
-            mixed = images * images.dtype.type(share)
-            mixed += images[others] * images.dtype.type(1 - share)
-            images = mixed
-        targets = targets * np.float32(share) + targets[others] * np.float32(1 - share)
-        return images, labels if share >= 0.5 else labels[others], targets
+        return cuts, share, rng.permutation(count), rng
 
 
 def _with_box(images: Array, others: Array, share: float, rng: np.random.Generator) -> tuple[Array, float]:
@@ -112,6 +133,6 @@ def _with_box(images: Array, others: Array, share: float, rng: np.random.Generat
     rows = slice(max(top, 0), min(top + high, height))
     columns = slice(max(left, 0), min(left + wide, width))
     mixed = images.copy()
-    mixed[..., rows, columns] = images[others][..., rows, columns]
+    mixed[..., rows, columns] = others[..., rows, columns]
     area = max(rows.stop - rows.start, 0) * max(columns.stop - columns.start, 0)
     return mixed, 1 - area / (height * width)

@@ -5,7 +5,7 @@ from __future__ import annotations
 import logging
 import os
 from collections import deque
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from typing import Any, NamedTuple
 
@@ -122,6 +122,7 @@ class ImageLoader:
         replace: bool = False,
         reuse: bool = False,
         skip: int = 0,
+        part: Callable[[int, int], Array] | None = None,
     ) -> Iterator[tuple[Array, Array]]:
         """Yield batches: images (N, C, H, W), float32, and labels (N,), int32.
 
@@ -133,6 +134,8 @@ class ImageLoader:
                 otherwise they become smaller.
             reuse: overwrite the buffer of a batch when the next one is requested.
             skip: number of batches to skip at the beginning; the others stay the same.
+            part: ``part(number, count)`` returns which images of batch ``number``, of ``count``, are requested, such as
+                those of one of several processes; only they are decoded. Batches without any are left out. None: all.
 
         Raises:
             ParseError: an image is damaged; the message names it.
@@ -140,17 +143,17 @@ class ImageLoader:
         """
         if size < 1:
             raise NetError(f"images: the batch size must be at least 1, got {size}")
-        each = max(1, min(_RECORDS_AT_ONCE, size // (2 * self.threads)))
         process = os.getpid()
         with ThreadPoolExecutor(self.threads, thread_name_prefix="netbuilder-decode") as pool:
             waiting: deque[ImageBatch] = deque()
             try:
-                for start in range(skip * size, len(order), size):
-                    batch = ImageBatch(
-                        min(size, len(order) - start), self.transform.channels, self._memory() if reuse else None
-                    )
-                    self._submit(batch, pool, order, start, each, epoch, replace)
-                    waiting.append(batch)
+                starts = range(skip * size, len(order), size)
+                chosen = ((start, _places(start // size, min(size, len(order) - start), part)) for start in starts)
+                for start, places in chosen:
+                    if len(places):
+                        batch = ImageBatch(len(places), self.transform.channels, self._memory() if reuse else None)
+                        self._submit(batch, pool, order, start + places, epoch, replace)
+                        waiting.append(batch)
                     while len(waiting) >= self._ahead or waiting and start + size >= len(order):
                         done = waiting.popleft()
                         if os.getpid() != process:
@@ -165,9 +168,10 @@ class ImageLoader:
                 pool.shutdown(cancel_futures=True)
 
     def _submit(
-        self, batch: ImageBatch, pool: ThreadPoolExecutor, order: Any, start: int, each: int, epoch: int, replace: bool
+        self, batch: ImageBatch, pool: ThreadPoolExecutor, order: Any, at: Array, epoch: int, replace: bool
     ) -> None:
-        """Let the threads fill a batch with the images of ``order`` from index ``start``."""
+        """Let the threads fill a batch with the images that ``order`` has at these indices."""
+        each = max(1, min(_RECORDS_AT_ONCE, batch.size // (2 * self.threads)))
 
         def decode(first: int, numbers: list[int]) -> None:
             # Records first, then pixels: decoding evicts the interpreter from the core's cache each time.
@@ -175,14 +179,14 @@ class ImageLoader:
             for place, one in enumerate([self._read(number, epoch, state) for number in numbers], first):
                 damage = self._decode(batch, place, one, epoch, state)
                 if damage is not None:
-                    others = (int(order[(start + place + k) % len(order)]) for k in range(1, len(order)))
+                    others = (int(order[(at[place] + k) % len(order)]) for k in range(1, len(order)))
                     self._replace(batch, place, damage, others if replace else None, epoch, state)
             self._states.append(state)
 
         firsts = range(0, batch.size, each)
         batch.expect(len(firsts))
         for first in firsts:
-            numbers = [int(n) for n in order[start + first : start + min(first + each, batch.size)]]
+            numbers = [int(order[index]) for index in at[first : first + each]]
             batch.begin(pool.submit(decode, first, numbers))
 
     def _read(self, number: int, epoch: int, state: _ThreadState) -> _Pending:
@@ -269,6 +273,11 @@ class ImageLoader:
             images, labels = batch
             warn_if_suspicious(images, labels[:0] if self.transform.is_test else labels)  # a test set may be sorted
         return batch
+
+
+def _places(number: int, count: int, part: Callable[[int, int], Array] | None) -> Array:
+    """Return which of the ``count`` images of a batch are requested."""
+    return np.arange(count) if part is None else np.asarray(part(number, count))
 
 
 class _ThreadState:

@@ -2,14 +2,17 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
+from typing import TypeVar
 
 from netbuilder.model import ModelHelper
 from netbuilder.parallel import GetCheckpointParams, Replicas, has_record
 from netbuilder.proto import NetError
 
 __all__ = ["CheckpointBlobs", "checkpoint_blobs"]
+
+T = TypeVar("T")
 
 
 @dataclass(frozen=True)
@@ -40,6 +43,38 @@ class CheckpointBlobs:
             if replica_of(self.names[name]) == 0
             and not all(_name_of(name, replica) in stored for replica in range(1, len(self.record)))
         ]
+
+    @property
+    def differs_between_processes(self) -> bool:
+        """Whether several processes train replicas with values of their own, by block-wise updates."""
+        record = self.record
+        return record is not None and record.block is not None and record.world.size > len(record)
+
+    def over_processes(self) -> dict[str, str]:
+        """Return name among the blobs of this process -> name in the checkpoint, which has those of all processes."""
+        assert self.record is not None
+        first, replica_of = self.record.world.first_replica, self.record.devices.replica_of
+        found = {}
+        for name, blob in self.names.items():
+            replica = None if blob in self.record.block_state else replica_of(blob)
+            short = self.record.devices.short_name(blob)
+            found[name] = name if replica is None else _name_of(short, first + replica)
+        return found
+
+    def of_this_process(self, stored: Mapping[str, T]) -> dict[str, T]:
+        """Return those blobs of a checkpoint that are not of other processes, by their names among those of this one.
+
+        A checkpoint that has one replica is returned as it is.
+        """
+        assert self.record is not None
+        own, blocks = self.over_processes(), set(self.record.block_state)
+        short_name, replica_of = self.record.devices.short_name, self.record.devices.replica_of
+        each = {short_name(blob) for blob in self.names.values() if replica_of(blob) == 0 and blob not in blocks}
+        everywhere = {_name_of(short, number) for short in each for number in range(self.record.world.size)}
+        if not everywhere.difference(each).intersection(stored):
+            return dict(stored)
+        rest = {name: value for name, value in stored.items() if name not in everywhere}
+        return {**rest, **{name: stored[there] for name, there in own.items() if there in stored}}
 
 
 def checkpoint_blobs(model: ModelHelper) -> CheckpointBlobs:
@@ -78,8 +113,8 @@ def checkpoint_blobs(model: ModelHelper) -> CheckpointBlobs:
 
 
 def _name_of(name: str, replica: int) -> str:
-    """Return the name in a checkpoint of another replica's blob than the first one's."""
-    return f"replica_{replica}/{name}"
+    """Return the name in a checkpoint of a replica's blob, where each replica has values of its own."""
+    return f"replica_{replica}/{name}" if replica else name
 
 
 def _of_one_device(model: ModelHelper) -> CheckpointBlobs:

@@ -3,10 +3,13 @@
 from __future__ import annotations
 
 import contextlib
+import dataclasses
 import logging
 import os
 from collections.abc import Callable, Iterable, Mapping
 from typing import Any
+
+import numpy as np
 
 from netbuilder.data import DBReader
 from netbuilder.exchange.checkpoint_blobs import CheckpointBlobs, checkpoint_blobs
@@ -15,6 +18,7 @@ from netbuilder.exchange.matching import LoadReport, Match, match_blobs
 from netbuilder.model import ModelHelper
 from netbuilder.ops.core.operator import TensorSpec, spec_of
 from netbuilder.parallel import FinalizeAfterCheckpoint, forget_gradients, has_record, pending_steps
+from netbuilder.parallel.distributed import ProcessGroup
 from netbuilder.proto import BlobError, NetError
 from netbuilder.runtime import RandomState, Workspace, random_state, set_random_state
 from netbuilder.runtime.execute import default
@@ -34,7 +38,7 @@ def take_checkpoint(
     metric: float | None = None,
     state: Mapping[str, Any] | None = None,
 ) -> Checkpoint:
-    """Return a checkpoint of a model in memory.
+    """Return a checkpoint of a model in memory; all processes that train a model call it, and get the same.
 
     If each replica computes its own computed parameters (``broadcast_computed_params=False``), the first replica's are
     copied to the others first, so that this training continues from the same values as a resumed one.
@@ -61,7 +65,7 @@ def take_checkpoint(
     _equalize(model, blobs, workspace)
     drawn, net = random_state(workspace), model.net.Name()
     return Checkpoint(
-        {name: workspace.fetch(blob) for name, blob in blobs.names.items()},
+        _values(blobs, workspace),
         step=drawn.iterations.get(net, 0) if step is None else step,
         metric=metric,
         model=model.name,
@@ -113,7 +117,8 @@ def load_checkpoint(
     """Load a checkpoint into a model, on any number of devices of any kind; return what was loaded.
 
     Without ``parameters_only``, ``partial`` and ``skip`` this resumes training: blobs, random operators and database
-    readers continue where they were. Otherwise it loads only values. An error leaves everything unchanged.
+    readers continue where they were. Otherwise it loads only values. An error leaves everything unchanged. All
+    processes that train a model call it, each with the same checkpoint.
 
     Args:
         source: a file written by ``save_checkpoint`` or Caffe2's Save operator, or a checkpoint in memory.
@@ -137,6 +142,8 @@ def load_checkpoint(
     _require(model, blobs, workspace)
     wanted = {name: _spec(workspace, blob) for name, blob in blobs.names.items()}
     skip = [skip] if isinstance(skip, str) else list(skip)
+    if blobs.differs_between_processes:
+        checkpoint = dataclasses.replace(checkpoint, blobs=blobs.of_this_process(checkpoint.blobs))
     stored = {name: spec_of(value) for name, value in checkpoint.blobs.items()}
     match = match_blobs(stored, wanted, rename=rename, skip=skip, only=blobs.parameters if parameters_only else None)
     if not partial:
@@ -166,6 +173,18 @@ def _require(model: ModelHelper, blobs: CheckpointBlobs, workspace: Workspace) -
         )
 
 
+def _values(blobs: CheckpointBlobs, workspace: Workspace) -> dict[str, Any]:
+    """Return the values of a checkpoint, with those of other processes if they have values of their own."""
+    values = {name: workspace.fetch(blob) for name, blob in blobs.names.items()}
+    if not blobs.differs_between_processes:
+        return values
+    assert blobs.record is not None
+    (world,) = np.asarray(workspace.fetch(blobs.record.world.barrier)).reshape(-1)
+    names, group = blobs.over_processes(), ProcessGroup.over(world)
+    parts = group.gather({names[name]: value for name, value in values.items()})
+    return {name: value for part in reversed(parts) for name, value in part.items()}
+
+
 def _spec(workspace: Workspace, blob: str) -> TensorSpec:
     spec = workspace.spec(blob)
     if spec is None:
@@ -177,7 +196,7 @@ def _equalize(model: ModelHelper, blobs: CheckpointBlobs, workspace: Workspace) 
     record = blobs.record
     if record is None or record.block is not None:
         return  # with block-wise updates, each replica's values are saved
-    if len(record) > 1 and record.computed and not record.broadcasts_computed:
+    if record.world.size > 1 and record.computed and not record.broadcasts_computed:
         _log.info(
             "model %r: each replica computes its own %s; the first replica's values are saved, and copied to the "
             "others", model.name, ", ".join(record.computed),

@@ -20,7 +20,7 @@ from netbuilder.parallel.running import (
     RunNet,
     stripBlobName,
 )
-from netbuilder.parallel.shares import feed_shares, gather_shares, share_sizes
+from netbuilder.parallel.shares import ProcessBatch, feed_shares, gather_shares, share_sizes
 from netbuilder.parallel.synchronize import AddBlobSync, FinalizeAfterCheckpoint, Synchronize
 from netbuilder.parallel.work_pool import Parallel, Parallelizable
 
@@ -46,6 +46,7 @@ __all__ = [
     "Parallelize_GPU",
     "Parallelize_GPU_BMUF",
     "Parallelize_iDeep",
+    "ProcessBatch",
     "Replicas",
     "RunInitNet",
     "RunNet",

@@ -34,7 +34,8 @@ def prefetch(
 
     Args:
         model: made by ``Parallelize``.
-        source: whole batches (of all processes), see ``Prefetch``.
+        source: whole batches (of all processes), see ``Prefetch``; with ``weighted_shares`` each may be a
+            ``ProcessBatch``.
         blobs: names of the inputs, without the replicas' scopes.
         depth, dtypes, look: see ``Prefetch``.
         even: whether all parts must have the same size; None: yes, unless the model has ``weighted_shares``.

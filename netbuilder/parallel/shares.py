@@ -18,12 +18,14 @@ from netbuilder.runtime.execute import default
 
 __all__ = [
     "SHARE_WEIGHT",
+    "ProcessBatch",
     "Share",
     "count_samples",
     "feed_shares",
     "gather_shares",
     "local_part",
     "local_shares",
+    "own_samples",
     "share_sizes",
     "split_batch",
     "split_batches",
@@ -42,6 +44,55 @@ def local_shares(samples: int, record: Replicas) -> tuple[int, list[int]]:
     return sum(sizes[:first]), sizes[first : first + len(record)]
 
 
+class ProcessBatch(dict[str, Any]):
+    """The samples of this process in a batch of all processes, by name of the input.
+
+    ``feed_shares`` and ``prefetch`` take it in place of the whole batch, for a model with ``weighted_shares``: the
+    gradient is that of the mean over the samples of all processes.
+
+    Args:
+        arrays: name -> array with one sample per row, at least one. ``accumulate_steps`` splits them as they are; the
+            micro-batches are those of one process with all devices if they are chosen by ``own_samples``.
+        samples_of_all: number of samples of all processes.
+        empty: this process has no sample; ``arrays`` have one that takes its place, with weight 0.
+
+    Raises:
+        NetError: there are fewer samples of all processes than of this one.
+        ShapeError: the arrays have different numbers of samples, or none.
+
+    >>> part = ProcessBatch({"data": np.zeros((3, 8)), "label": np.zeros(3, int)}, samples_of_all=7)
+    >>> part.samples, part.samples_of_all
+    (3, 7)
+    """
+
+    def __init__(self, arrays: Mapping[str, Any], samples_of_all: int, *, empty: bool = False) -> None:
+        super().__init__(arrays)
+        rows = count_samples(self)
+        self.samples, self.samples_of_all = 0 if empty else rows, samples_of_all
+        if samples_of_all < max(self.samples, 1):
+            raise NetError(
+                f"ProcessBatch: samples_of_all must be the number of samples of all processes, got {samples_of_all}, "
+                f"and this process has {self.samples}"
+            )
+
+
+def own_samples(samples: int, record: Replicas) -> Array:
+    """Return which samples of a batch this process's replicas get, in the order in which a ``ProcessBatch`` has them.
+
+    >>> from netbuilder.graph.devices import Devices
+    >>> from netbuilder.graph.replicas import World
+    >>> from netbuilder.proto import PROTO_CPU
+    >>> own_samples(10, Replicas(Devices(PROTO_CPU, (0,)), accumulate_steps=2, world=World(2, 1, 1)))
+    array([3, 4, 8, 9])
+    """
+    found, start = [np.arange(0)], 0
+    for size in [samples] if _splits_shares(record) else share_sizes(samples, record.accumulate_steps):
+        first, sizes = local_shares(size, record)
+        found.append(np.arange(start + first, start + first + sum(sizes)))
+        start += size
+    return np.concatenate(found)
+
+
 class Share(dict[str, Any]):
     """The arrays, by name, that this process's replicas are fed in one micro-batch, to be split by ``share_sizes``.
 
@@ -56,9 +107,7 @@ class Share(dict[str, Any]):
     samples: int
 
 
-def split_batch(
-    batch: Mapping[str, Any], names: Sequence[str], record: Replicas, *, samples_of_all: int | None = None
-) -> list[Share]:
+def split_batch(batch: Mapping[str, Any], names: Sequence[str], record: Replicas) -> list[Share]:
     """Split a batch into the micro-batches of a step, and each of these over the replicas of all processes.
 
     With block-wise updates the batch is split over the replicas first, so that each of them updates its own parameters
@@ -68,10 +117,10 @@ def split_batch(
     times the number of replicas of all processes, because the losses are multiplied by the inverse of that number.
 
     Args:
-        batch: arrays with one sample per row, at least one sample. Each process is given the whole batch.
+        batch: arrays with one sample per row, at least one sample. Each process is given the whole batch, or a
+            ``ProcessBatch``.
         names: names of the arrays to split.
         record: the record of the replicas.
-        samples_of_all: the number of samples of all processes, if the batch has only those of this one.
 
     Returns:
         For each micro-batch the share of this process.
@@ -83,28 +132,25 @@ def split_batch(
     if missing := [name for name in names if name not in batch]:
         raise NetError(f"the batch lacks {missing}; it has {sorted(map(str, batch))}")
     arrays = {name: np.asarray(batch[name]) for name in names}
-    total = count_samples(arrays)
-    of_process = samples_of_all is not None
-    found, start, micro_batches = [], 0, share_sizes(total, record.accumulate_steps)
-    if record.block is not None and record.accumulate_steps > 1:
-        rows = _rows_by_replica(total, len(record) if of_process else record.world.size, record.accumulate_steps)
+    samples = total = count_samples(arrays)
+    own = isinstance(batch, ProcessBatch)
+    if isinstance(batch, ProcessBatch):
+        samples, total = batch.samples, batch.samples_of_all
+    found, start, micro_batches = [], 0, share_sizes(samples, record.accumulate_steps)
+    if _splits_shares(record) and samples:
+        rows = _rows_by_replica(samples, len(record) if own else record.world.size, record.accumulate_steps)
         arrays = {name: array[np.concatenate(rows)] for name, array in arrays.items()}
         micro_batches = [len(indices) for indices in rows]
     for size in micro_batches:
-        sizes = 0, share_sizes(size, len(record))
-        part = slice(start, start + size)
-        found.append(
-            _share(
-                batch,
-                arrays,
-                part,
-                samples_of_all or total,
-                record,
-                sizes if of_process else local_shares(size, record),
-            )
-        )
+        sizes = (0, share_sizes(size, len(record))) if own else local_shares(size, record)
+        found.append(_share(batch, arrays, slice(start, start + size), total, record, sizes))
         start += size
     return found
+
+
+def _splits_shares(record: Replicas) -> bool:
+    """Whether each replica splits its own share of a batch into micro-batches."""
+    return record.block is not None and record.accumulate_steps > 1
 
 
 def _rows_by_replica(total: int, replicas: int, steps: int) -> list[np.ndarray[Any, np.dtype[np.intp]]]:
@@ -168,6 +214,10 @@ def local_part(source: Batches, names: Sequence[str], record: Replicas, *, even:
 
     def cut(batch: Mapping[str, Any]) -> list[dict[str, Any]]:
         own, size = dict(batch), record.world.size
+        if isinstance(batch, ProcessBatch):
+            raise NetError(
+                "a ProcessBatch is for models that Parallelize(..., weighted_shares=True) builds; give whole batches"
+            )
         for name in set(names) & batch.keys():  # Prefetch raises for missing ones
             array = np.asarray(batch[name])
             samples = array.shape[0] if array.ndim else 0
@@ -209,7 +259,7 @@ def feed_shares(
     Args:
         model: made by ``Parallelize(..., weighted_shares=True)``, or with ``accumulate_steps``.
         batch: name of an input, without the replicas' scopes -> array with one sample per row, at least one. With
-            several processes each is given the whole batch, and feeds its part.
+            several processes each is given the whole batch, and feeds its part, or a ``ProcessBatch``.
         of_process: the batch has only the samples of this process, which may be more or fewer than those of another:
             the processes exchange their numbers, so all of them call this equally often.
         workspace: workspace to feed; None: the current default one.
@@ -226,10 +276,12 @@ def feed_shares(
     workspace = workspace or default.workspace()
     devices = record.devices
     named = {devices.short_name(str(name)): value for name, value in batch.items()}
-    of_all = None
-    if of_process and record.world.size > len(record):
-        of_all = sum_over_processes(model, record, count_samples(named), workspace=workspace)
-    for share in split_batch(named, list(named), record, samples_of_all=of_all):
+    given: Mapping[str, Any] = named
+    if isinstance(batch, ProcessBatch):
+        given = ProcessBatch(named, batch.samples_of_all, empty=not batch.samples)
+    elif of_process and record.world.size > len(record):
+        given = ProcessBatch(named, sum_over_processes(model, record, count_samples(named), workspace=workspace))
+    for share in split_batch(given, list(named), record):
         ends = np.cumsum(share_sizes(max(share.samples, len(devices)), len(devices)))
         for name, array in share.items():
             split = ends if name != SHARE_WEIGHT else np.arange(1, len(devices) + 1)

@@ -30,12 +30,17 @@ def run_within_budget(options: Options, *data: Any) -> Run:
         build,
         options.memory_budget,
         samples=options.batch,
-        devices=len(options.devices),
+        devices=options.replicas,
         accumulate_steps=options.accumulate_steps,
-        plan=lambda run: run.plan().total,
+        plan=_planned,
         net=lambda run: run.training_net,
         why_not_split=_why_not_split(options),
     )
+
+
+def _planned(run: Run) -> int:
+    """Return the memory that a step takes, in the process in which it takes the most."""
+    return max(run.group.gather(run.plan().total))
 
 
 def _why_not_split(options: Options) -> str | None:

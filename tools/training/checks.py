@@ -31,7 +31,7 @@ def problem_of(options: Options) -> str | None:
         return f"--devices: must be numbers of devices, 0 or greater, without repetition; got {list(options.devices)}"
     if options.accumulate_steps < 1:
         return f"--accumulate-steps: must be positive, got {options.accumulate_steps}"
-    if problem := split_problem(options.batch, len(options.devices), options.accumulate_steps):
+    if problem := split_problem(options.batch, options.replicas, options.accumulate_steps):
         return f"--batch: {problem}"
     for name in ("step_limit", "first_step_limit"):
         if (value := getattr(options, name)) is not None and not value > 0:

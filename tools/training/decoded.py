@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -65,7 +65,13 @@ class DecodedImages:
         return self._shape
 
     def batches(
-        self, size: int, rng: np.random.Generator | None = None, start: int = 0, *, reuse: bool = False
+        self,
+        size: int,
+        rng: np.random.Generator | None = None,
+        start: int = 0,
+        *,
+        reuse: bool = False,
+        part: Callable[[int, int], Array] | None = None,
     ) -> Iterator[tuple[Array, Array]]:
         """Yield batches of images and labels.
 
@@ -75,6 +81,7 @@ class DecodedImages:
                 are skipped.
             start: number of batches to skip at the beginning.
             reuse: overwrite the images when the next batch is requested.
+            part: see ``ImageLoader.batches``.
 
         Raises:
             NetError: a label is too large.
@@ -83,7 +90,9 @@ class DecodedImages:
             order, epoch = np.arange(len(self)), 0
         else:
             order, epoch = rng.permutation(len(self)), int(rng.integers(1 << 31))
-        batches = self._loader.batches(order, size, epoch=epoch, replace=rng is not None, reuse=reuse, skip=start)
+        batches = self._loader.batches(
+            order, size, epoch=epoch, replace=rng is not None, reuse=reuse, skip=start, part=part
+        )
         for images, labels in batches:
             if len(labels) and not 0 <= labels.min() <= labels.max() < self.class_count:
                 raise NetError(

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
@@ -46,7 +46,13 @@ class Images:
         return int(self.labels.max()) + 1
 
     def batches(
-        self, size: int, rng: np.random.Generator | None = None, start: int = 0, *, reuse: bool = False
+        self,
+        size: int,
+        rng: np.random.Generator | None = None,
+        start: int = 0,
+        *,
+        reuse: bool = False,
+        part: Callable[[int, int], Array] | None = None,
     ) -> Iterator[tuple[Array, Array]]:
         """Yield batches of images and labels.
 
@@ -55,11 +61,15 @@ class Images:
             rng: shuffles the samples; None: in order.
             start: number of batches to skip at the beginning.
             reuse: ignored for images in memory.
+            part: see ``ImageLoader.batches``.
         """
         order = np.arange(len(self)) if rng is None else rng.permutation(len(self))
         for first in range(start * size, len(self), size):
             chosen = order[first : first + size]
-            yield self.images[chosen], self.labels[chosen]
+            if part is not None:
+                chosen = chosen[part(first // size, len(chosen))]
+            if len(chosen):
+                yield self.images[chosen], self.labels[chosen]
 
 
 def load_images(

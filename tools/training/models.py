@@ -30,7 +30,7 @@ Shape = tuple[int, ...]
 
 
 def training_model(options: Options, shape: Shape, classes: int, steps: int, boundaries: Boundaries) -> ModelHelper:
-    """Return the training model, over all devices.
+    """Return the training model, over all devices of all processes.
 
     Args:
         options: of the run.
@@ -72,6 +72,7 @@ def training_model(options: Options, shape: Shape, classes: int, steps: int, bou
         "input_builder_fun": lambda model: None,
         "forward_pass_builder_fun": forward,
         "devices": list(options.devices),
+        "rendezvous": options.rendezvous,
         "net_type": options.net_type,
         "num_threads_per_device": options.device_workers,
         "cpu_device": options.cpu,
@@ -137,7 +138,7 @@ def policy_of(options: Options, steps: int) -> tuple[str, dict[str, Any]]:
 
 
 def evaluation_model(options: Options, shape: Shape, classes: int, averages: Mapping[str, str]) -> ModelHelper:
-    """Return the model in test mode, over all devices: it reads the parameters of the replicas, or their averages.
+    """Return the model in test mode, over the devices of this process: it reads the replicas' parameters or averages.
 
     Args:
         options: of the run.

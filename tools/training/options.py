@@ -10,6 +10,7 @@ from typing import Any
 from netbuilder.ops.core.precision import PRECISIONS
 from netbuilder.ops.updates.rate_policies import POLICIES
 from netbuilder.optimizers import OPTIMIZERS
+from netbuilder.parallel.distributed import Rendezvous
 from netbuilder.proto import NetError
 from netbuilder.runtime import NET_TYPES
 from netbuilder.tools.common_options import add_without
@@ -76,7 +77,7 @@ def _parser(prog: str = "netbuilder-train", usage: str | None = None) -> Parser:
         "--devices",
         default="0",
         metavar="IDS",
-        help="numbers of the devices, separated by commas; each has one replica (default: 0)",
+        help="numbers of the devices of each process, separated by commas; each has one replica (default: 0)",
     )
     where.add_argument(
         "--net-type",
@@ -117,7 +118,11 @@ def _parser(prog: str = "netbuilder-train", usage: str | None = None) -> Parser:
     add_input_arguments(parser)
     step = parser.add_argument_group("optimization")
     step.add_argument(
-        "--batch", type=int, default=64, metavar="N", help="samples in each step, over all devices (default: 64)"
+        "--batch",
+        type=int,
+        default=64,
+        metavar="N",
+        help="samples in each step, over all devices of all processes (default: 64)",
     )
     step.add_argument(
         "--accumulate-steps",
@@ -329,7 +334,11 @@ def _parser(prog: str = "netbuilder-train", usage: str | None = None) -> Parser:
 
 
 def parse(
-    arguments: Sequence[str] | None = None, *, prog: str = "netbuilder-train", usage: str | None = None
+    arguments: Sequence[str] | None = None,
+    *,
+    prog: str = "netbuilder-train",
+    usage: str | None = None,
+    rendezvous: Rendezvous | None = None,
 ) -> Options:
     """Parse a command line; an invalid option ends the program with a message.
 
@@ -337,6 +346,7 @@ def parse(
         arguments: the options; None: those of the process.
         prog: the command that the message names.
         usage: how to call it; None: all options.
+        rendezvous: the processes that train together; None, or one process: this one alone.
     """
     import sys
 
@@ -389,6 +399,7 @@ def parse(
         label_smoothing=found.label_smoothing, out=found.out, tensorboard=found.tensorboard, plot=found.plot,
         metrics=found.metrics or (str(Path(found.out) / "metrics.jsonl") if found.out else None),
         block=_block_options(parser, found), effective=_effective(found),
+        rendezvous=rendezvous if rendezvous is not None and rendezvous.num_shards > 1 else None,
     )  # fmt: skip
     problem = problem_of(options)
     if problem:

@@ -15,6 +15,7 @@ import numpy as np
 
 from netbuilder.data import BatchMixer
 from netbuilder.exchange import Checkpoint, load_checkpoint, save_predictor, take_checkpoint
+from netbuilder.graph.memory_budget import MemoryBudgetError
 from netbuilder.graph.rename import rename_blobs
 from netbuilder.graph.replicas import Replicas
 from netbuilder.model import ModelHelper
@@ -33,6 +34,8 @@ from netbuilder.parallel import (
     prefetch,
 )
 from netbuilder.parallel.accumulate import net_names
+from netbuilder.parallel.distributed import ProcessGroup
+from netbuilder.parallel.shares import ProcessBatch, local_shares, own_samples
 from netbuilder.proto import NetDef, NetError
 from netbuilder.runtime import Prefetch, Workspace
 from netbuilder.runtime.execute.net import RuntimeNet
@@ -101,16 +104,22 @@ class Evaluation:
 
 
 class Run:
-    """A net in training.
+    """A net in training; with several processes, the part of one of them, and all call the same methods.
 
     Args:
         options: of the run.
         train, test: the data.
         metrics: gets the values of each step and epoch.
 
+    Attributes:
+        group: the processes that train together.
+        stops: asked after each step: whether this process wants to stop.
+        stopped: whether one of the processes has wanted to, by the last step.
+
     Raises:
         NetError: the net cannot be built for these images and devices.
         DeviceError: a GPU is missing.
+        DistributedError: the processes have different options or data.
     """
 
     def __init__(
@@ -121,6 +130,9 @@ class Run:
         metrics: Metrics | None = None,
     ) -> None:
         self.options, self.metrics = options, metrics
+        self.group = ProcessGroup(options.rendezvous)
+        self.stops: Callable[[], bool] = lambda: False
+        self.stopped = False
         self._train_images, self._test_images = train, test
         self._workspace = Workspace(seed=options.seed, without=options.without)
         self._classes = options.input.classes or max(train.class_count, test.class_count)
@@ -134,6 +146,7 @@ class Run:
         self.step = 0  # of the current epoch
         self._losses, self._right, self._seen = 0.0, 0.0, 0  # sums over its samples
         self._of_step, self._step_seen, self._measured = {"loss": 0.0, "accuracy": 0.0}, 0, 0
+        self._of_process = (0.0, 0.0, 0)  # loss, correct answers and samples of the last step that was read, here
         self._first_step = 0  # steps that the run had done when it was resumed
         self._rate = options.scaled_rate  # of the last step of that run
         self._counts: deque[int] = deque()  # numbers of samples of micro-batches whose results have not been read yet
@@ -150,7 +163,10 @@ class Run:
         )  # fmt: skip
         self.early = early_stopping(options)
         boundaries = Boundaries()
+        self._averages: dict[str, str] = {}
+        self.group.require_equal(self._facts())
         self._model = training_model(options, train.shape, self._classes, self.steps, boundaries)
+        self.record = Replicas.load(self._model.net.Proto())  # of the replicas of the training model
         self._reader = loss_reader(self._model, ["loss", "accuracy"], workspace=self._workspace)
         self._averages = moving_averages(self._model)
         self._test_model = evaluation_model(options, test.shape, self._classes, self._averages)
@@ -160,8 +176,14 @@ class Run:
         CreateNet(self._test_model, workspace=self._workspace)
 
     def _first_batch(self) -> dict[str, np.ndarray]:
-        batches = self._train_images.batches(self.options.batch)
-        return next(self._training_inputs(batches, 0, 0))
+        return next(self._inputs_of_epoch(0, 0))
+
+    def _facts(self) -> dict[str, Any]:
+        """Return what must be equal on all processes, by name."""
+        return {**self._identity(), **self._rates(), "held-out samples": len(self._test_images),
+                "classes": self._classes, "shape of an image": list(self._train_images.shape),
+                "--epochs": self.options.epochs, "--without": sorted(self.options.without),
+                "--find-nan": self.options.find_nan, "--memory-budget": self.options.memory_budget}  # fmt: skip
 
     @property
     def training_net(self) -> NetDef:
@@ -170,7 +192,8 @@ class Run:
 
     def check_accuracy(self, training: float, held_out: float) -> None:
         """Warn about accuracies that look wrong."""
-        self._warnings.epoch(training, held_out)
+        if self.group.is_first:
+            self._warnings.epoch(training, held_out)
 
     @property
     def parameter_count(self) -> int:
@@ -186,28 +209,29 @@ class Run:
             stop: called after each step; returns whether to stop.
 
         Returns:
-            None: training was stopped.
+            None: training was stopped. Sums and rates are over all processes, and times those of this one.
         """
         began, each = time.perf_counter(), self.options.accumulate_steps
         self.timing.begin()
         with (
-            EpochProgress(f"epoch {number}/{self.options.epochs}", self.steps - self.step) as progress,
+            EpochProgress(
+                f"epoch {number}/{self.options.epochs}", self.steps - self.step, shown=self.group.is_first
+            ) as progress,
             self._prefetch(self._model, self._batches(number), self._inputs) as input,
         ):
-            seen = 0  # samples of the step so far
             for place, batch in enumerate(input, start=1):
-                if place == 1:
+                if place == 1 and self.group.is_first:
                     self._warnings.batch(batch["data"], batch["label"])
-                seen += self._run(batch, timed=self.step in self._timed_steps and place % each == 0)
+                self._run(batch, timed=self.step in self._timed_steps and place % each == 0)
                 if place % each:
                     continue
+                self._join_measures(self.stops())
                 self.step += 1
                 self.tick()
-                progress.step(seen, self._loss, self._top1)
-                seen = 0
+                progress.step(self._size_of(self.step - 1), self._loss, self._top1)
                 if stop():
                     return None
-            self._add(self._reader.last())
+            self._flush_measures()
             if self.options.block is not None:
                 finish_block(self._model, workspace=self._workspace)  # evaluation is of one model
         seconds, wait = time.perf_counter() - began, input.state().wait
@@ -223,8 +247,8 @@ class Run:
         """Steps of an epoch that are timed call by call; the fastest is used, since the machine may be shared."""
         return {min(2, self.steps - 1), self.steps // 3, self.steps * 2 // 3}
 
-    def _run(self, batch: Mapping[str, Any], *, timed: bool) -> int:
-        """Run a micro-batch; return its number of samples."""
+    def _run(self, batch: Mapping[str, Any], *, timed: bool) -> None:
+        """Run a micro-batch."""
         if not self._planned:
             self._planned = True
             self.before_first_step(self.plan())
@@ -234,10 +258,8 @@ class Run:
             self.timing.run()
         else:
             RunNet(self._model, 1, wait=False, workspace=self._workspace)
-        count = len(batch["label"])
-        self._counts.append(count)
+        self._counts.append(len(batch["label"]))
         self._add(self._reader.read())
-        return count
 
     def _find_nan(self) -> None:
         """Run a micro-batch with the finder of NaN."""
@@ -251,9 +273,17 @@ class Run:
 
         Raises:
             NetError: the step cannot be planned.
-            MemoryBudgetError: it cannot keep to its budget.
+            MemoryBudgetError: it cannot keep to its budget, in one of the processes.
         """
-        self.planned = planned_step(self._model, self._workspace)
+        problem: MemoryBudgetError | None = None
+        try:
+            self.planned = planned_step(self._model, self._workspace)
+        except MemoryBudgetError as error:
+            problem = error
+        problems = [each for each in self.group.gather(problem and (str(problem), problem.budget)) if each]
+        if problems:
+            raise problem or MemoryBudgetError(*problems[0])
+        assert self.planned is not None
         return self.planned
 
     @property
@@ -277,11 +307,6 @@ class Run:
         return least
 
     @property
-    def record(self) -> Replicas:
-        """The record of the replicas of the training model."""
-        return Replicas.load(self._model.net.Proto())
-
-    @property
     def nets(self) -> list[RuntimeNet]:
         """The created nets of a training step: one, or with micro-batches several."""
         return [self._workspace.net(name) for name in net_names(self._model.net.Name(), self.record)]
@@ -300,50 +325,86 @@ class Run:
         # SanityWarnings checks batches, so prefetch need not.
         return prefetch(model, batches, blobs=blobs, workspace=self._workspace, look=False)
 
-    def _training_inputs(
-        self, batches: Iterable[tuple[np.ndarray, np.ndarray]], epoch: int, first: int
-    ) -> Iterator[dict[str, np.ndarray]]:
-        """Yield the input blobs of each batch; the first one is number ``first`` of its epoch."""
+    def _inputs_of_epoch(self, epoch: int, first: int, *, reuse: bool = False) -> Iterator[dict[str, np.ndarray]]:
+        """Yield the input blobs of each batch of an epoch, from number ``first`` on: this process's samples.
+
+        Images that are mixed are followed by those with which they are mixed.
+        """
+        rng = np.random.default_rng([self.options.seed, epoch])
+        alone = self.group.size == 1
+
+        def part(number: int, count: int) -> np.ndarray:
+            own = own_samples(count, self.record)
+            own = own if len(own) else np.arange(1)  # stands for the sample that there is not
+            others = self._mixer.others(count, epoch=epoch, number=number) if self._mixer.mixes else np.arange(0)
+            return np.concatenate([own, others[own]]) if self._mixer.mixes else own
+
+        batches = self._train_images.batches(self.options.batch, rng, first, reuse=reuse, part=None if alone else part)
         for number, (images, labels) in enumerate(batches, first):
-            if not self.options.soft_labels:
-                yield {"data": images, "label": labels}
-                continue
-            images, labels, targets = self._mixer(images, labels, epoch=epoch, number=number)
-            yield {"data": images, "label": labels, TARGET: targets}
+            count = self._size_of(number)
+            inputs = {"data": images, "label": labels}
+            if self.options.soft_labels:
+                given = None if alone else count
+                images, labels, targets = self._mixer(images, labels, epoch=epoch, number=number, count=given)
+                inputs = {"data": images, "label": labels, TARGET: targets}
+            empty = not (alone or len(own_samples(count, self.record)))
+            yield inputs if alone else ProcessBatch(inputs, count, empty=empty)
+
+    def _size_of(self, number: int) -> int:
+        """Return the number of samples of a batch of all processes, by its number in the epoch."""
+        return min(self.options.batch, len(self._train_images) - number * self.options.batch)
 
     def _add(self, measures: dict[str, float] | None) -> None:
-        """Add the results of a micro-batch to the sums of its step and epoch."""
+        """Add the results of a micro-batch to the sums of its step, and note those of a step that is complete."""
         if measures is None:
             return
         count = self._counts.popleft()
         if count:
-            if not np.isfinite(measures["loss"]):
-                raise FloatingPointError(self._not_finite(measures["loss"]))
             for name in self._of_step:
                 self._of_step[name] += measures[name] * count
         self._step_seen += count
         self._measured += 1
-        if self._measured % self.options.accumulate_steps:
+        if self._measured % self.options.accumulate_steps == 0:
+            self._of_process = self._of_step["loss"], self._of_step["accuracy"], self._step_seen
+            self._of_step, self._step_seen = {"loss": 0.0, "accuracy": 0.0}, 0
+
+    @property
+    def must_stop(self) -> bool:
+        """Whether to stop now: of several processes, all stop after the same step."""
+        if self.group.size == 1:
+            self.stopped = self.stopped or self.stops()
+        return self.stopped
+
+    def _flush_measures(self) -> None:
+        """Read the results of the last step, and add them to the sums of the epoch."""
+        self._add(self._reader.last())
+        self._join_measures(False)
+
+    def _join_measures(self, stop: bool) -> None:
+        """Add the results of the last step that was read, over all processes, to the sums of the epoch."""
+        stopping, loss, right, seen = self.group.sum(stop, *self._of_process)
+        self._of_process, self.stopped = (0.0, 0.0, 0), stopping > 0
+        if not seen:
             return
-        loss, right, seen = self._of_step["loss"], self._of_step["accuracy"], max(self._step_seen, 1)
-        self._losses, self._right, self._seen = self._losses + loss, self._right + right, self._seen + self._step_seen
         self._loss, self._top1 = loss / seen, right / seen
-        self._of_step, self._step_seen = {"loss": 0.0, "accuracy": 0.0}, 0
+        if not np.isfinite(loss):
+            raise FloatingPointError(self._not_finite(self._loss))
+        self._losses, self._right, self._seen = self._losses + loss, self._right + right, self._seen + int(seen)
         if self.metrics is not None:
             done = self._measured // self.options.accumulate_steps + self._first_step
-            self.metrics.step(done, {"loss": self._loss, "training_accuracy": self._top1, "samples": seen})
+            self.metrics.step(done, {"loss": self._loss, "training_accuracy": self._top1, "samples": int(seen)})
 
     def _not_finite(self, loss: float) -> str:
-        blob = first_not_finite(self._model.net, self._workspace)
-        seen = f"; the first blob of the net that is not finite is {blob}" if blob else ""
+        found = self.group.gather(first_not_finite(self._model.net, self._workspace))
+        rank, blob = next(((rank, blob) for rank, blob in enumerate(found) if blob), (0, None))
+        where = f" on rank {rank}" if len(found) > 1 else ""
+        seen = f"; the first blob of the net that is not finite is {blob}{where}" if blob else ""
         place = f"epoch {self.epochs_done + 1}, step {self.step}"
         advice = "try a smaller --learning-rate, or --find-nan, which names the operator"
         return f"{place}: the loss is {loss:.4g}{seen}; {advice}"
 
     def _batches(self, epoch: int) -> Iterator[dict[str, np.ndarray]]:
-        rng = np.random.default_rng([self.options.seed, epoch])
-        batches = self._train_images.batches(self.options.batch, rng, self.step, reuse=True)  # Prefetch copies
-        return self._training_inputs(batches, epoch, self.step)
+        return self._inputs_of_epoch(epoch, self.step, reuse=True)  # Prefetch copies
 
     @property
     def learning_rate(self) -> float:
@@ -361,12 +422,12 @@ class Run:
         return self.epochs_done * self.steps + self.step
 
     def checkpoint(self, metric: float | None = None) -> Checkpoint:
-        """Return a checkpoint from which training can be resumed.
+        """Return a checkpoint from which training can be resumed; all processes call it.
 
         Args:
             metric: the accuracy on held-out samples, if known.
         """
-        self._add(self._reader.last())
+        self._flush_measures()
         state = {
             "epochs_done": self.epochs_done, "step": self.step, "losses": self._losses, "right": self._right,
             "seen": self._seen, "rate": self.learning_rate,
@@ -390,6 +451,7 @@ class Run:
         load_checkpoint(checkpoint, self._model, workspace=self._workspace)
         self._reader.last()  # results of an earlier step do not count
         self._counts.clear()
+        self._of_process = (0.0, 0.0, 0)
         self.epochs_done, self.step = state["epochs_done"], state["step"]
         self._losses, self._right, self._seen = state["losses"], state["right"], state.get("seen", 0)
         self._first_step, self._rate = self.steps_done, state.get("rate", self._rate)
@@ -404,7 +466,7 @@ class Run:
                  "training samples": len(self._train_images), "--optimizer": options.optimizer,
                  "--ema (moving averages)": bool(self._averages),
                  "--block-steps": options.block and options.block.steps}  # fmt: skip
-        return {**found, "number of devices": len(options.devices)} if options.block else found
+        return {**found, "number of devices": options.replicas} if options.block else found
 
     def _rates(self) -> dict[str, Any]:
         options = self.options
@@ -417,7 +479,7 @@ class Run:
                 "--rand-augment": list(options.input.rand_augment or ()),
                 "--weight-decay": options.weight_decay, "--dtype": options.dtype,
                 "--combine-bn": options.combine_bn, **self._block_rates(),
-                "number of devices": len(options.devices)}  # fmt: skip
+                "number of devices": options.replicas}  # fmt: skip
 
     def _block_rates(self) -> dict[str, Any]:
         if (block := self.options.block) is None:
@@ -430,14 +492,12 @@ class Run:
         return self.evaluation().top1
 
     def evaluation(self) -> Evaluation:
-        """Evaluate the net in test mode on all held-out samples, each counted once."""
+        """Evaluate the net in test mode on all held-out samples, each counted once, over all processes."""
         first = top = count = 0
         loss = 0.0
-        pairs = self._test_images.batches(self.options.batch, reuse=True)
-        batches = ({"data": images, "label": labels} for images, labels in pairs)
         with (
-            Progress("evaluation", len(self._test_images)) as progress,
-            self._prefetch(self._test_model, batches, ["data"]) as input,
+            Progress("evaluation", len(self._test_images), shown=self.group.is_first) as progress,
+            self._prefetch(self._test_model, self._test_batches(), ["data"]) as input,
         ):
             for batch in input:
                 RunNet(self._test_model, 1, workspace=self._workspace)
@@ -450,9 +510,23 @@ class Run:
                 top += int((before < _TOP).sum())
                 loss -= float(np.log(np.maximum(correct, _TINY), dtype=np.float64).sum())
                 self.tick()
-                progress.advance(len(labels))
+                progress.advance(len(labels) * self.group.size)
                 count += len(labels)  # damaged images may have been skipped
+        stopping, *sums, loss = self.group.sum(self.stops(), first, top, count, loss)
+        self.stopped = stopping > 0
+        first, top, count = map(int, sums)
         return Evaluation(first / max(count, 1), top / max(count, 1), count, loss / max(count, 1))
+
+    def _test_batches(self) -> Iterator[dict[str, np.ndarray]]:
+        """Yield this process's part of each batch of held-out samples."""
+
+        def part(number: int, count: int) -> np.ndarray:
+            first, sizes = local_shares(count, self.record)
+            return np.arange(first, first + sum(sizes))
+
+        alone = self.group.size == 1
+        pairs = self._test_images.batches(self.options.batch, reuse=True, part=None if alone else part)
+        return ({"data": images, "label": labels} for images, labels in pairs)
 
     def export(self, folder: str | Path) -> None:
         """Write the predictor: images in (``data``), probabilities of the classes out (``softmax``)."""

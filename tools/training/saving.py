@@ -7,6 +7,7 @@ from pathlib import Path
 from typing import Protocol
 
 from netbuilder.exchange import Checkpoint, CheckpointFolder, read_checkpoint
+from netbuilder.parallel.distributed import ProcessGroup
 from netbuilder.proto import NetError
 from netbuilder.tools.training.checks import AUTO
 from netbuilder.tools.training.settings import Options
@@ -17,6 +18,7 @@ __all__ = ["Saving", "find_checkpoint"]
 class Trained(Protocol):
     """The part of a run that checkpoints need."""
 
+    group: ProcessGroup
     steps: int  #: in an epoch
     step: int  #: done in the current epoch
 
@@ -28,7 +30,7 @@ class Trained(Protocol):
 
 
 class Saving:
-    """Writes the checkpoints of a run.
+    """Writes the checkpoints of a run; of several processes, which all call the methods, rank 0 writes.
 
     Args:
         options: of the run.
@@ -46,7 +48,7 @@ class Saving:
         self.last: Path | None = None
         self.complete = True  # whether the last checkpoint that was due has been written
         self._last_step = -1
-        if self._folder is not None:
+        if self._folder is not None and run.group.is_first:
             self._folder.require_none_later(run.steps_done)
 
     def after_step(self) -> None:
@@ -67,13 +69,20 @@ class Saving:
         return epoch == self._options.epochs or every is not None and epoch % every == 0
 
     def now(self, metric: float | None = None) -> Path | None:
-        """Write a checkpoint, unless this step has one; return its file, or None if the run writes no checkpoints.
+        """Write a checkpoint, unless this step has one; return its file, or None if this process writes none.
 
         Raises:
             OSError: the file cannot be written.
         """
         if self._folder is not None and self._run.steps_done != self._last_step:
-            self.last = self._folder.write(self._run.checkpoint(metric))
+            checkpoint, group = self._run.checkpoint(metric), self._run.group
+            problem: OSError | None = None
+            try:
+                self.last = self._folder.write(checkpoint) if group.is_first else None
+            except OSError as error:
+                problem = error
+            if group.broadcast(problem is not None):
+                raise problem or OSError("rank 0 could not write it")
             self._last_step = self._run.steps_done
         return self.last
 
@@ -83,6 +92,8 @@ class Saving:
             self.complete = True
         except OSError as error:
             self.complete = False
+            if not self._run.group.is_first:
+                return
             kept = f"the last checkpoint is {self.last}" if self.last else "there is no checkpoint yet"
             print(
                 f"netbuilder-train: a checkpoint could not be written: {error}; training continues, and {kept}",

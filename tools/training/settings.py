@@ -6,6 +6,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
+from netbuilder.parallel.distributed import Rendezvous
 from netbuilder.tools.training.input_options import InputOptions
 
 __all__ = ["BlockOptions", "Options"]
@@ -38,8 +39,8 @@ class Options:
         model: name of the net.
         data: see ``load_images``.
         cpu: replicas on the CPU instead of on GPUs.
-        devices: their ids.
-        batch: samples per step, over all devices.
+        devices: their ids, on each process.
+        batch: samples per step, over all devices of all processes.
         epochs: passes over the data.
         learning_rate: before its policy changes it.
         policy, policy_args: how the rate changes over the iterations.
@@ -77,6 +78,7 @@ class Options:
         metrics, tensorboard, plot: files for metrics, or None.
         block: block-wise updates; None: gradients are exchanged in each step.
         effective: all options by name, in the form of a file for ``--config``.
+        rendezvous: the processes that train together; None: this one alone.
     """
 
     model: str
@@ -131,6 +133,7 @@ class Options:
     plot: str | None = None
     block: BlockOptions | None = None
     effective: Mapping[str, Any] = field(default_factory=dict, compare=False)
+    rendezvous: Rendezvous | None = None
 
     @property
     def scaled_rate(self) -> float:
@@ -151,4 +154,9 @@ class Options:
     @property
     def device_batch(self) -> int:
         """Samples per step, or per micro-batch, on each device."""
-        return self.batch // (len(self.devices) * self.accumulate_steps)
+        return self.batch // (self.replicas * self.accumulate_steps)
+
+    @property
+    def replicas(self) -> int:
+        """The number of devices of all processes."""
+        return len(self.devices) * (1 if self.rendezvous is None else self.rendezvous.num_shards)

@@ -24,13 +24,20 @@ class StepTimeout:
         seconds: limit of a step; None: no limit.
         first: limit of the first step, which compiles plans; None: ten times as long.
         end: called with the exit status to end the process.
+        rank: of this process among several that train together, for the message.
     """
 
     def __init__(
-        self, seconds: float | None, first: float | None = None, *, end: Callable[[int], object] = os._exit
+        self,
+        seconds: float | None,
+        first: float | None = None,
+        *,
+        end: Callable[[int], object] = os._exit,
+        rank: int | None = None,
     ) -> None:
         self._seconds, self._first = seconds, first if first is not None or seconds is None else 10 * seconds
         self._end = end
+        self._where = "" if rank is None else f"rank {rank}: "
         self._steps = 0
         self._over = threading.Event()
         self._thread: threading.Thread | None = None
@@ -69,8 +76,9 @@ class StepTimeout:
     def _abort(self, step: int, limit: float) -> None:
         option = "--first-step-limit" if step == 1 else "--step-limit"
         print(
-            f"netbuilder-train: step {step} of this run has not finished after {limit:g} s ({option}), so the run "
-            "ends; with --checkpoint, --resume auto resumes from the last checkpoint. What the threads are doing:",
+            f"netbuilder-train: {self._where}step {step} of this run has not finished after {limit:g} s ({option}), so "
+            "the run ends; with --checkpoint, --resume auto resumes from the last checkpoint. What the threads are "
+            "doing:",
             file=sys.stderr, flush=True,
         )  # fmt: skip
         try:

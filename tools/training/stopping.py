@@ -42,8 +42,3 @@ class Stopping:
         for number, handler in self._before.items():
             signal.signal(number, handler)
         self._before = {}
-
-    @property
-    def status(self) -> int:
-        """The exit status of a program that was ended by the signal."""
-        return 128 + self.by if self.by is not None else 0

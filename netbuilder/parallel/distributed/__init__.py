@@ -5,6 +5,7 @@ from netbuilder.ops.engines.stores.heartbeat import Heartbeat, Heartbeats
 from netbuilder.parallel.distributed.agreement import exchanged_bytes, require_equal_blobs
 from netbuilder.parallel.distributed.optimizer import DistributedOptimizer
 from netbuilder.parallel.distributed.preflight import fingerprint, preflight
+from netbuilder.parallel.distributed.process_group import ProcessGroup
 from netbuilder.parallel.distributed.rendezvous import Rendezvous
 from netbuilder.parallel.distributed.strategies import (
     STRATEGIES,
@@ -28,6 +29,7 @@ __all__ = [
     "LocalSGD",
     "PartialSynchronization",
     "Plain",
+    "ProcessGroup",
     "Rendezvous",
     "Strategy",
     "Threshold",

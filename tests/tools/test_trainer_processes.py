@@ -1,0 +1,83 @@
+"""netbuilder-train over several processes: the same as one process with all devices, whatever happens on the way."""
+
+import os
+import signal
+import subprocess
+import sys
+
+import numpy as np
+import pytest
+
+import trainer_processes
+from netbuilder.data import BatchMixer, image_libraries
+from netbuilder.tools import imagenet_trainer
+from parallel_models import distance
+from trainer_faults import OPTIONS, blobs_at_end, resumable, start_processes
+from trainer_processes import CASES, DEVICES, results, start
+
+pytest.importorskip("mpi4py")
+
+SECONDS = 120
+
+
+@pytest.fixture(scope="module")
+def trained(tmp_path_factory):
+    """What two processes have printed, and a folder with what they have after each case, and the data of one."""
+    path = tmp_path_factory.mktemp("trained")
+    rng = np.random.default_rng(5)
+    pixels, labels = rng.integers(0, 256, (41, 6, 6), np.uint8), np.arange(41) % 3
+    np.savez(path / "set.npz", x_train=pixels, y_train=labels, x_test=pixels[:7], y_test=labels[:7])
+    program = [trainer_processes.__file__, str(path)]
+    command = [sys.executable, "-m", "netbuilder.tools.launch", "-n", "2", *program]
+    done = subprocess.run(command, capture_output=True, text=True, timeout=SECONDS)
+    assert done.returncode == 0, done.stdout + done.stderr
+    assert done.stdout.count("has finished") == 2
+    return done, path
+
+
+@pytest.mark.parametrize("name", CASES)
+def test_processes_get_what_one_gets(name, trained):
+    if name == "decoded" and not image_libraries():
+        pytest.skip("needs a library for images")
+    folder = trained[1]
+    got, want = dict(np.load(folder / f"{name}.npz")), results(start(name, DEVICES, folder / "set.npz"))
+    assert got.keys() == want.keys()
+    np.testing.assert_allclose(got.pop("measures"), want.pop("measures"), rtol=1e-6)
+    assert distance([got[each] for each in want], list(want.values())) < 1e-6
+
+
+def test_stopped_killed_and_resumed(trained, tmp_path):
+    """Rank 1 got SIGTERM; the resumed run is killed; resumed in one process, it ends as a run without all that."""
+    out, parts, whole = trained[0].stdout, trained[1] / "SIGTERM", tmp_path / "whole"
+    assert out.count("stopped by SIGTERM after 8 steps, saved to") == 1
+    assert "to resume, in 2 processes or another number of them:\nnetbuilder-train --cpu" in out
+    assert sorted(os.listdir(parts)) == [f"step-{number:08d}.minidb" for number in (3, 6, 8)]
+    killed = start_processes(parts, fault=("SIGKILL", "1", "29", "0"))
+    out, _ = killed.communicate(timeout=SECONDS)
+    assert killed.returncode == 128 + signal.SIGKILL, out
+    assert out.count("8 of 23 steps are done") == out.count("epoch 1/2: loss") == 1
+    arguments = [*OPTIONS, "--devices=0,1"]
+    assert imagenet_trainer.main([*arguments, *resumable(parts)]) == 0
+    assert imagenet_trainer.main([*arguments, f"--checkpoint={whole}"]) == 0
+    got, want = blobs_at_end(parts), blobs_at_end(whole)
+    assert got.keys() == want.keys()
+    assert distance([got[name] for name in want], list(want.values())) < 1e-6
+
+
+def test_an_error_in_a_loader_names_its_rank(trained):
+    assert "netbuilder-train: rank 1: the disk with the images is gone" in trained[0].stderr
+    assert "rank 1 of 2 has failed (OSError: the disk with the images is gone)" in trained[0].stderr
+
+
+@pytest.mark.parametrize("options", [{"mixup": 0.4}, {"cutmix": 1.0}, {"mixup": 1.0, "cutmix": 1.0}], ids=str)
+def test_a_part_of_a_batch_is_mixed_as_in_the_whole(options):
+    mixer, rng = BatchMixer(5, smoothing=0.1, **options), np.random.default_rng(0)
+    images, labels = rng.normal(size=(9, 3, 6, 6)).astype(np.float32), rng.integers(0, 5, 9)
+    for number in range(6):
+        place = {"epoch": 2, "number": number}
+        whole = mixer(images, labels, **place)
+        for own in (np.arange(4), np.array([8]), np.array([7, 1, 3])):
+            chosen = np.concatenate([own, mixer.others(9, **place)[own]])
+            part = mixer(images[chosen], labels[chosen], count=9, **place)
+            for got, want in zip(part, whole):
+                np.testing.assert_array_equal(got, want[own])

@@ -1,0 +1,131 @@
+"""netbuilder-train with a fault on one rank, and the proof that a resumed run ends as an undisturbed one.
+
+``trainer_faults.py FAULT RANK STEP DELAY OPTIONS...`` is what one process runs: after so many steps and seconds the
+rank gets a signal (SIGKILL, SIGTERM), or its thread that reads images fails (ERROR). ``trainer_faults.py POINTS SEED``
+kills a random rank at a random moment, POINTS times; it prints the seconds from there to the end of the job, and
+compares what the resumed runs have at the end.
+"""
+
+from __future__ import annotations
+
+import os
+import random
+import signal
+import subprocess
+import sys
+import tempfile
+import threading
+import time
+from collections.abc import Sequence
+from contextlib import AbstractContextManager, nullcontext
+from pathlib import Path
+from typing import Any
+from unittest import mock
+
+import numpy as np
+
+from netbuilder.exchange import read_checkpoint
+from netbuilder.parallel.distributed import Rendezvous
+from netbuilder.tools import imagenet_trainer
+from netbuilder.tools.training.images import Images
+from netbuilder.tools.training.saving import Saving
+
+__all__ = ["OPTIONS", "STEPS", "blobs_at_end", "fault_at", "resumable", "start_processes"]
+
+OPTIONS = ["--cpu", "--model=mlp", "--batch=64", "--epochs=2", "--learning-rate=0.02", "--mixup=0.2", "--keep=100"]
+STEPS = 46
+"""Steps of a whole run with these options."""
+
+
+def start_processes(
+    folder: Path, *arguments: str, processes: int = 2, fault: Sequence[str] = ("", "0", "0", "0")
+) -> subprocess.Popen[str]:
+    """Start a run in several processes; checkpoints go to the folder, where it resumes."""
+    command = [sys.executable, "-m", "netbuilder.tools.launch", "-n", str(processes), __file__, *fault, *OPTIONS]
+    command += [*resumable(folder), *arguments]
+    return subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True)
+
+
+def resumable(folder: Path) -> list[str]:
+    """Return the options for checkpoints in a folder, from which a run resumes."""
+    return [f"--checkpoint={folder}", "--checkpoint-every-steps=3", "--resume=auto"]
+
+
+def blobs_at_end(folder: Path) -> dict[str, Any]:
+    """Return what the last checkpoint of a run holds; it must be that of the last step."""
+    path = sorted(folder.glob("step-*.minidb"))[-1]
+    found = read_checkpoint(path)
+    assert found.step == STEPS, path
+    return dict(found.blobs)
+
+
+def main() -> int:
+    if len(sys.argv) == 3:
+        return prove(int(sys.argv[1]), random.Random(int(sys.argv[2])))
+    fault, rank, step, delay = sys.argv[1:5]
+    chosen = fault and Rendezvous.from_environment().shard_id == int(rank)
+    with fault_at(fault, int(step), float(delay)) if chosen else nullcontext():
+        return imagenet_trainer.main(sys.argv[5:])
+
+
+def fault_at(fault: str, step: int, delay: float = 0.0) -> AbstractContextManager[Any]:
+    """Return a context in which this process has a fault: after a step of a run, or, for ERROR, in a batch."""
+    if fault == "ERROR":
+        batches = Images.batches
+
+        def failing(images: Images, *arguments: Any, **options: Any) -> Any:
+            for number, batch in enumerate(batches(images, *arguments, **options)):
+                if number == step:
+                    raise OSError("the disk with the images is gone")
+                yield batch
+
+        return mock.patch.object(Images, "batches", failing)
+    after_step = Saving.after_step
+
+    def send() -> None:
+        print(f"FAULT {time.time()}", file=sys.stderr, flush=True)
+        os.kill(os.getpid(), signal.Signals[fault])
+
+    def counted(saving: Saving) -> None:
+        after_step(saving)
+        if saving._run.steps_done == step:
+            threading.Timer(delay, send).start() if delay else send()
+
+    return mock.patch.object(Saving, "after_step", counted)
+
+
+def prove(points: int, chance: random.Random) -> int:
+    """Kill ranks at random points; return the number of runs that end differently."""
+    wrong = 0
+    with tempfile.TemporaryDirectory() as place:
+        whole = Path(place) / "whole"
+        assert start_processes(whole).wait() == 0
+        want = blobs_at_end(whole)
+        for number in range(points):
+            folder = Path(place) / str(number)
+            rank, step, delay = chance.randrange(2), chance.randrange(1, STEPS), chance.random() * 0.02
+            job = start_processes(folder, fault=("SIGKILL", str(rank), str(step), str(delay)))
+            out, _ = job.communicate()
+            ended = time.time()
+            times = [float(line.rpartition(" ")[2]) for line in out.splitlines() if "FAULT" in line]
+            assert times and job.returncode == 128 + signal.SIGKILL, out
+            reached = [path.stem for path in sorted(folder.glob("step-*.minidb"))]
+            resumed = 1 + number % 2
+            more = ["--devices=0,1"] if resumed == 1 else []
+            again = start_processes(folder, *more, processes=resumed)
+            out, _ = again.communicate()
+            assert again.returncode == 0, out
+            got = blobs_at_end(folder)
+            same = got.keys() == want.keys() and all(np.array_equal(got[name], want[name]) for name in want)
+            wrong += not same
+            print(
+                f"rank {rank} killed {delay * 1e3:.0f} ms after step {step}: ended in {ended - times[0]:.1f} s; "
+                f"resumed from {reached[-1] if reached else 'the beginning'} in {resumed} processes: "
+                f"{'equal to the bit' if same else 'DIFFERENT'}",
+                flush=True,
+            )
+    return wrong
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -26,6 +26,7 @@ from netbuilder.tools.bench.predict import BATCHES, Predictors, predict
 from netbuilder.tools.bench.processes import BEST, modes_of, our_worker, peer_python, prediction_pythons, torch_worker
 from netbuilder.tools.bench.report import Line, compared, write_records
 from netbuilder.tools.bench.sparse import Sums, sparse_sums
+from netbuilder.tools.bench.strategies import DEFAULT_STRATEGIES, Trainings, strategy_lines
 from netbuilder.tools.bench.work import TASKS, Task, Work
 from netbuilder.tools.common_options import OBSERVABLE, add_without, count, size
 from netbuilder.tools.parser import Parser
@@ -38,7 +39,7 @@ _LAYERS = (18, 34, 50, 101, 152)  # of the residual nets that the peer has
 _GROWTH_BATCH = 16
 _OTHER_TASKS = (
     "predict", "sparse", "devices", "exchange", "exchange-predicted", "combine-bn", "growth", "build", "busy", "input",
-    "wrapper",
+    "strategies", "wrapper",
 )  # fmt: skip
 _MEMORY_TASKS = ("memory", "memory-growth", "memory-predict")
 _MEMORY_NETS = [name for name in TASKS if name != "attention"]
@@ -69,6 +70,8 @@ _TASKS_HELP = """tasks:
     combine-bn          two CPU devices, with batch normalization over both, and
                         without
     exchange-predicted  its step in 1, 2 and 4 processes, predicted and measured
+    strategies          accuracy and bytes with each strategy of the exchange
+                        between processes
     growth              time per image by batch, depth, width and devices
     build               time that Parallelize takes for each operator
     busy                the mlp alone, and with a busy loop on each other core
@@ -171,6 +174,23 @@ def _parser() -> argparse.ArgumentParser:
     )
     exchange.add_argument(
         "--bucket", type=size, default=Work.bucket, metavar="SIZE", help="size of buckets (default: 4MiB)"
+    )
+    strategies = parser.add_argument_group("strategies")
+    strategies.add_argument(
+        "--strategies",
+        nargs="+",
+        default=list(DEFAULT_STRATEGIES),
+        metavar="TEXT",
+        help=f"what processes exchange (default: {' '.join(DEFAULT_STRATEGIES)})",
+    )
+    strategies.add_argument(
+        "--data",
+        default="",
+        metavar="FOLDER",
+        help="a folder with the IDX files of MNIST, or of a set like it (default: the digits that come with netbuilder)",
+    )
+    strategies.add_argument(
+        "--epochs", type=count, default=Trainings.epochs, metavar="N", help=f"default: {Trainings.epochs}"
     )
     memory = parser.add_argument_group("memory")
     memory.add_argument(
@@ -285,6 +305,10 @@ def _lines(task: str, options: argparse.Namespace) -> Iterator[Line]:
         yield from exchange_lines(_exchanges(options, [2, 4]), python, modes_of(options.mode, os.environ))
     elif task == "exchange-predicted":
         yield from predicted_lines(_exchanges(options, [1, 2, 4]))
+    elif task == "strategies":
+        for number in options.processes or [Trainings.processes]:
+            batch = options.batch or Trainings.batch
+            yield from strategy_lines(Trainings(options.strategies, number, options.data, options.epochs, batch))
     elif task == "busy":
         yield busy_rate(_with_options(TASKS["mlp"], options), pairs=options.pairs)
     elif task == "combine-bn":

@@ -185,9 +185,9 @@ def _parser() -> argparse.ArgumentParser:
     )
     strategies.add_argument(
         "--data",
-        default="",
+        default=Trainings.data,
         metavar="FOLDER",
-        help="a folder with the IDX files of MNIST, or of a set like it (default: the digits that come with netbuilder)",
+        help="a folder with IDX files such as MNIST's (default: the digits that come with netbuilder)",
     )
     strategies.add_argument(
         "--epochs", type=count, default=Trainings.epochs, metavar="N", help=f"default: {Trainings.epochs}"

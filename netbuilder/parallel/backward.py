@@ -42,7 +42,7 @@ def add_backward_pass(
         devices: devices of the replicas.
         losses: for each replica its losses.
         seed: the constant.
-        weights: for each replica a blob of one number to use instead of the constant; empty: none.
+        weights: for each replica a blob of one number by which the constant is multiplied; empty: none.
         vector_losses: losses may have several numbers. Otherwise their shapes are checked when the net runs.
     """
     checked = {} if vector_losses else {"of_scalar_loss": True}
@@ -53,7 +53,7 @@ def add_backward_pass(
             with DeviceScope(option):
                 for loss in of_replica:
                     name = seed_name(loss) if str(loss) in read else gradient_name(loss)
-                    seeds[loss] = model.net.ConstantFill([loss], name, value=1.0 if weights else seed, **checked)
+                    seeds[loss] = model.net.ConstantFill([loss], name, value=seed, **checked)
                     if weights:
                         model.net.WeightedSum([seeds[loss], weights[replica]], name)
     model.AddGradientOperators(seeds, devices=devices)

@@ -109,7 +109,7 @@ class Request:
 
     @property
     def gradient_seed(self) -> float:
-        """The gradient of each loss, which is multiplied by 1 / the number of replicas of all processes.
+        """The gradient of each loss, which is multiplied by 1 / the number of replicas, and by the weight of its share.
 
         A strategy whose replicas or processes train on their own makes their gradients those of their own means.
         """
@@ -118,7 +118,7 @@ class Request:
             summed = 1
         elif not self.strategy.sums_gradients:
             summed = len(self.devices)
-        return self.world_size / summed / self.accumulate_steps
+        return self.world_size / summed
 
     @property
     def world_size(self) -> int:

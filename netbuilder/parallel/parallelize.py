@@ -216,8 +216,6 @@ def Parallelize(
         given,
         trains=param_update_builder_fun is not None or optimizer_builder_fun is not None,
         shared_model=shared_model,
-        weighted_shares=weighted_shares,
-        accumulate_steps=accumulate_steps > 1,
         combine_spatial_bn=combine_spatial_bn,
         outside_from_bytes=outside_from_bytes is not None,
         reduce_update_broadcast=reduce_update_broadcast,

@@ -190,13 +190,11 @@ def check_strategy(strategy: Strategy, *, trains: bool, **given: bool) -> None:
 
 _WHY_NOT = {
     "shared_model": "its replicas train on their own, so each needs its own parameters",
-    "weighted_shares": "shares are weighted by the samples of all processes, whose gradients are not added",
-    "accumulate_steps": "micro-batches are weighted by the samples of all processes, whose gradients are not added",
     "combine_spatial_bn": "processes that train on their own have no statistics in common",
     "outside_from_bytes": "tables outside the replicas would be updated by all of them in each step",
     "reduce_update_broadcast": "replicas that train on their own are not updated on one device",
 }
-_NOT_ALONE = ("weighted_shares", "accumulate_steps", "combine_spatial_bn")
+_NOT_ALONE = ("combine_spatial_bn",)
 _NOT_IN_BLOCKS = tuple(_WHY_NOT)
 
 

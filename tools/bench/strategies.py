@@ -19,13 +19,11 @@ from typing import Any
 import numpy as np
 
 from netbuilder import ModelHelper, Workspace, parallel
-from netbuilder.data.digits import digits
-from netbuilder.data.idx import read_idx
+from netbuilder.launch.installed_mpi import installed_mpi
 from netbuilder.optimizers import build_sgd
 from netbuilder.parallel.distributed import Rendezvous, Strategy, exchanged_bytes
-from netbuilder.proto import NetError
-from netbuilder.tools.bench.processes import mpi_command
 from netbuilder.tools.bench.report import Line
+from netbuilder.tools.training.images import load_images
 from netbuilder.zoo.mlp import create_mlp
 
 __all__ = ["DEFAULT_STRATEGIES", "Trainings", "strategy_lines", "train"]
@@ -37,7 +35,6 @@ DEFAULT_STRATEGIES = (
     "threshold:0.01", "partial:2000", "local_sgd:8", "block_momentum:8",
 )  # fmt: skip
 
-_TRAINED = 1500  # of the digits; the others are for the evaluation
 _CLASSES = 10
 _SECONDS = 3600
 
@@ -49,7 +46,7 @@ class Trainings:
     Args:
         strategies: their texts.
         processes: number of them, with one device each.
-        folder: IDX files in the format of MNIST; "": the digits that come with netbuilder.
+        data: as for ``load_images``: the digits that come with netbuilder, or a folder of IDX files such as MNIST's.
         epochs, batch: of all processes together.
         hidden: length of the hidden vectors.
         rate, momentum: of SGD.
@@ -57,7 +54,7 @@ class Trainings:
 
     strategies: Sequence[str] = DEFAULT_STRATEGIES
     processes: int = 2
-    folder: str = ""
+    data: str = "digits"
     epochs: int = 20
     batch: int = 64
     hidden: int = 128
@@ -70,22 +67,25 @@ def strategy_lines(options: Trainings) -> Iterator[Line]:
 
     Raises:
         ArgumentError, TypeError: a strategy cannot be read.
-        DeviceError: there is no mpiexec.
+        DeviceError: mpi4py, its library or mpiexec is missing.
+        FileNotFoundError: there is no such data.
         RuntimeError: the training failed; the message has the end of its output.
     """
     for text in options.strategies:
         Strategy.of(text)
+    load_images(options.data)
     program = [sys.executable, "-m", "netbuilder.tools.bench.strategies", json.dumps(dataclasses.asdict(options))]
-    environment = {**os.environ, "OMP_NUM_THREADS": "1"}
+    mpi = installed_mpi()
+    environment = {**os.environ, **mpi.environment(), "OMP_NUM_THREADS": "1"}
     done = subprocess.run(
-        [*mpi_command(options.processes), *program],
+        [*mpi.command(options.processes), *program],
         env=environment, capture_output=True, text=True, check=False, timeout=_SECONDS,
     )  # fmt: skip
     found = [json.loads(line) for line in done.stdout.splitlines() if line.startswith("{")]
     if done.returncode or len(found) != len(options.strategies):
         raise RuntimeError(f"the training of strategies ended with code {done.returncode}: {done.stderr[-2000:]}")
     dense = next((each["bytes"] for each in found if each["strategy"] == "plain"), None)
-    data = Path(options.folder).name or "digits"
+    data = Path(options.data).name
     for each in found:
         share = "" if dense is None else f", {each['bytes'] / dense:.3f} of plain"
         text = (
@@ -97,17 +97,17 @@ def strategy_lines(options: Trainings) -> Iterator[Line]:
 
 def train(options: Trainings, text: str, place: Rendezvous) -> dict[str, Any]:
     """Train with one strategy in this process, with the others; return accuracy and bytes of a step."""
-    images, labels, test_images, test_labels = _data(options.folder)
-    model, record = _built(options, text, place, images.shape[1])
+    data, test = load_images(options.data)
+    model, record = _built(options, text, place, int(np.prod(data.shape)))
     workspace = Workspace(threads=1, seed=1)
-    order, steps = np.random.default_rng(1), 0
+    order, steps, given = np.random.default_rng(1), 0, 0
     scope, share = record.devices.scopes[0], options.batch // options.processes
-    given = 0
+    own = slice(share * place.shard_id, share * (place.shard_id + 1))
     for _ in range(options.epochs):
-        shuffled = order.permutation(len(images))
-        for start in range(0, len(images) - options.batch + 1, options.batch):
-            own = shuffled[start + share * place.shard_id :][:share]
-            workspace.feed(scope + "data", images[own])
+        for images, labels in data.batches(options.batch, order):
+            if len(labels) < options.batch:
+                break
+            workspace.feed(scope + "data", images[own].reshape(share, -1))
             workspace.feed(scope + "label", labels[own])
             if not steps:
                 parallel.RunInitNet(model, workspace=workspace)
@@ -118,7 +118,7 @@ def train(options: Trainings, text: str, place: Rendezvous) -> dict[str, Any]:
     if record.block is not None:
         parallel.finish_block(model, workspace=workspace)
     parameters = [workspace.fetch(scope + name) for name in ("fc0_w", "fc0_b", "fc1_w", "fc1_b")]
-    return {"strategy": text, "accuracy": _accuracy(parameters, test_images, test_labels), "bytes": given / steps}
+    return {"strategy": text, "accuracy": _accuracy(parameters, test.images, test.labels), "bytes": given / steps}
 
 
 def _built(options: Trainings, text: str, place: Rendezvous, pixels: int) -> tuple[ModelHelper, parallel.Replicas]:
@@ -139,29 +139,10 @@ def _built(options: Trainings, text: str, place: Rendezvous, pixels: int) -> tup
     return model, record
 
 
-def _data(folder: str) -> tuple[Array, Array, Array, Array]:
-    """Return images, one in a row, and labels, for training and for the evaluation."""
-    if not folder:
-        images, labels = digits()
-        rows = images.reshape(len(images), -1)
-        return rows[:_TRAINED], labels[:_TRAINED], rows[_TRAINED:], labels[_TRAINED:]
-    found = []
-    for part in ("train", "t10k"):
-        images, labels = (_idx(Path(folder), f"{part}-{what}-ubyte") for what in ("images-idx3", "labels-idx1"))
-        found += [images.reshape(len(images), -1).astype(np.float32) / 255, labels.astype(np.int32)]
-    return found[0], found[1], found[2], found[3]
-
-
-def _idx(folder: Path, name: str) -> Array:
-    for path in (folder / name, folder / f"{name}.gz"):
-        if path.is_file():
-            return read_idx(path)
-    raise NetError(f"{str(folder)!r} has no file {name} or {name}.gz; give the folder of a data set like MNIST")
-
-
 def _accuracy(parameters: Sequence[Array], images: Array, labels: Array) -> float:
     w0, b0, w1, b1 = parameters
-    scores = np.maximum(images @ w0.T + b0, 0) @ w1.T + b1
+    hidden = np.maximum(images.reshape(len(images), -1) @ w0.T + b0, 0)
+    scores = hidden @ w1.T + b1
     return float((scores.argmax(axis=1) == labels).mean())
 
 

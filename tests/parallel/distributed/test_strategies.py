@@ -243,13 +243,9 @@ def test_the_log_has_the_planned_bytes(caplog, strategy, want):
 
 
 @pytest.mark.parametrize("strategy", [PartialSynchronization(9), LocalSGD(2), BlockMomentum(2)], ids=str)
-@pytest.mark.parametrize(
-    "options", [{"weighted_shares": True}, {"accumulate_steps": 2}, {"combine_spatial_bn": True}], ids=str
-)
-def test_what_needs_the_sums_of_all_processes_is_refused(strategy, options):
-    (name,) = options
-    with pytest.raises(NetError, match=f"strategy={type(strategy).__name__}.* cannot be combined with {name}: "):
-        built(strategy, hosts(2), **options)
+def test_statistics_of_all_processes_are_refused_where_processes_train_on_their_own(strategy):
+    with pytest.raises(NetError, match=f"strategy={type(strategy).__name__}.* cannot be combined with combine_spatial"):
+        built(strategy, hosts(2), combine_spatial_bn=True)
 
 
 @pytest.mark.parametrize(
@@ -289,7 +285,7 @@ def batches(replicas):
     ]  # fmt: skip
 
 
-def train(monkeypatch, strategy, size, devices=1, steps=STEPS, before=None, **options):
+def train(monkeypatch, strategy, size, devices=1, steps=STEPS, before=None, runs=1, **options):
     """Train on ranks that are threads; return for each its parameters after each step, and its workspace."""
     use_thread_worlds(monkeypatch, size)
     options = {"forward": regression, "optimizer": lambda m: build_sgd(m, RATE), "devices": range(devices), **options}
@@ -309,7 +305,7 @@ def train(monkeypatch, strategy, size, devices=1, steps=STEPS, before=None, **op
                 if before is not None:
                     before(rank, workspace)
                 found.append([workspace.fetch("cpu_0/fc_w"), workspace.fetch("cpu_0/fc_b")])
-            parallel.RunNet(model, workspace=workspace)
+            parallel.RunNet(model, runs, workspace=workspace)
             found.append([workspace.fetch("cpu_0/fc_w"), workspace.fetch("cpu_0/fc_b")])
         return found, model, workspace
 
@@ -443,6 +439,19 @@ def test_blocks(monkeypatch, strategy, size, devices):
         for rank, (found, *_) in enumerate(results):
             got = np.concatenate([np.ravel(each) for each in found[number + 1]])
             np.testing.assert_allclose(got, now[rank * devices], rtol=1e-5, atol=1e-5)
+
+
+@pytest.mark.parametrize("strategy", [PartialSynchronization(10), LocalSGD(3), TopK(0.2)], ids=str)
+def test_weighted_shares_and_micro_batches(monkeypatch, strategy):
+    """Even shares have the weights of plain ones; two micro-batches of the same samples are the step of one of them."""
+    want = train(monkeypatch, strategy, 2)
+    weighted = train(monkeypatch, strategy, 2, weighted_shares=True)
+    twice = train(monkeypatch, strategy, 2, accumulate_steps=2, runs=2)
+    for results in (weighted, twice):
+        for (found, *_), (reference, *_) in zip(results, want):
+            for got, expected in zip(found, reference):
+                for value, same in zip(got, expected):
+                    np.testing.assert_allclose(value, same, rtol=1e-5, atol=1e-6)
 
 
 def test_an_overflow_names_the_gradient_and_the_rank(monkeypatch):

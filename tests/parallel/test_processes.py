@@ -1,26 +1,13 @@
 """Several processes train what one does: real ones, started by mpiexec."""
 
-import os
-import shutil
-import subprocess
-import sys
-from pathlib import Path
-
 import numpy as np
 import pytest
 
 import process_training
+from mpi_runs import needs_mpi, run_over_mpi
 from parallel_models import distance
 from process_training import CASES, CASES_OF_FOUR, DEVICES, train_case
 
-pytest.importorskip("mpi4py")
-
-MPIEXEC = shutil.which("mpiexec", path=os.pathsep.join([str(Path(sys.executable).parent), os.environ.get("PATH", "")]))
-AS_ROOT = {  # Open MPI refuses root, and more processes than cores, without
-    "OMPI_ALLOW_RUN_AS_ROOT": "1",
-    "OMPI_ALLOW_RUN_AS_ROOT_CONFIRM": "1",
-    "PRTE_MCA_rmaps_default_mapping_policy": ":oversubscribe",
-}
 SECONDS = 120  # for all cases of a start
 
 
@@ -32,13 +19,11 @@ def trained(tmp_path_factory):
     def start(processes):
         for _ in range(2):  # MPICH's mpiexec itself fails now and then on a busy machine
             folders[processes] = folder = tmp_path_factory.mktemp("trained")
-            program = [sys.executable, process_training.__file__, str(folder)]
-            command, environment = [str(MPIEXEC), "-n", str(processes), *program], {**os.environ, **AS_ROOT}
-            done = subprocess.run(command, env=environment, capture_output=True, text=True, timeout=SECONDS)
-            if "process manager error" not in done.stderr:
+            status, output, _ = run_over_mpi(processes, process_training.__file__, str(folder), timeout=SECONDS)
+            if "process manager error" not in output:
                 break
-        assert done.returncode == 0, done.stdout + done.stderr
-        assert done.stdout.count("has finished") == processes
+        assert status == 0, output
+        assert output.count("has finished") == processes
 
     def load(processes, name):
         if processes not in folders:
@@ -61,7 +46,7 @@ def alone():
     return train
 
 
-@pytest.mark.skipif(MPIEXEC is None, reason="there is no mpiexec")
+@needs_mpi
 @pytest.mark.parametrize(
     "processes, name", [(2, name) for name in CASES] + [(4, name) for name in CASES_OF_FOUR], ids=str
 )

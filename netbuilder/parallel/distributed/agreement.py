@@ -11,6 +11,7 @@ import numpy as np
 from netbuilder.graph.blob import blob_name
 from netbuilder.graph.replicas import Replicas
 from netbuilder.model import ModelHelper
+from netbuilder.ops.engines.collectives.time_limits import time_limits
 from netbuilder.ops.engines.collectives.world import CommonWorld
 from netbuilder.parallel.distributed.common_worlds import create_worlds, makers_of, process_link
 from netbuilder.parallel.distributed.preflight import preflight, preflight_by
@@ -22,7 +23,7 @@ from netbuilder.runtime.execute import default
 
 __all__ = ["exchanged_bytes", "require_equal_blobs", "require_equal_nets", "sum_over_processes"]
 
-_SECONDS = 60.0  # for processes that build their nets more slowly
+_NO_LIMIT = 1e9  # seconds
 
 
 def exchanged_bytes(model: ModelHelper, *, workspace: Workspace | None = None) -> int:
@@ -65,7 +66,7 @@ def require_equal_nets(model: ModelHelper, workspace: Workspace) -> None:
     Raises:
         DistributedError: they have not, have other versions, or the same shard id; the message says in what they
             differ, the same in all of them.
-        StoreTimeoutError: a process is missing.
+        StoreTimeoutError: a process is missing after the time limit of a collective's first run.
     """
     rendezvous = getattr(model, "_rendezvous", None)
     if not isinstance(rendezvous, Rendezvous):
@@ -78,7 +79,7 @@ def require_equal_nets(model: ModelHelper, workspace: Workspace) -> None:
         return
     number = store.add(f"nets_of_shard/{rendezvous.shard_id}")
     name = f"{model.net.Name()}/{number}"
-    preflight(rendezvous, nets=nets, store=store, name=name, timeout=_SECONDS)
+    preflight(rendezvous, nets=nets, store=store, name=name, timeout=time_limits().first or _NO_LIMIT)
 
 
 def _gathered(text: bytes, maker: OperatorDef) -> list[bytes]:

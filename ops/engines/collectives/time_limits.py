@@ -7,7 +7,7 @@ import os
 from dataclasses import dataclass
 from typing import Any
 
-from netbuilder.proto import NetError
+from netbuilder.proto.errors import NetError
 
 __all__ = ["FIRST_VARIABLE", "VARIABLE", "TimeLimits", "set_collective_timeout", "time_limits"]
 

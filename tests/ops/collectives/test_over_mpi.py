@@ -1,44 +1,20 @@
 """Collectives over MPI, in real processes: a few starts, each of which tests much (see tests/mpi_program.py)."""
 
 import os
-import shutil
-import signal
-import subprocess
 import sys
-import time
 from pathlib import Path
 
 import pytest
 
+from mpi_runs import needs_mpi, run_over_mpi
 from netbuilder.ops.engines.collectives.mpi import mpi
 from netbuilder.proto import DeviceError, DistributedError
 
-TESTS = Path(__file__).resolve().parents[2]
-MPIEXEC = shutil.which("mpiexec", path=os.pathsep.join([str(Path(sys.executable).parent), os.environ.get("PATH", "")]))
-
-needs_mpi = pytest.mark.skipif(MPIEXEC is None, reason="mpiexec is missing: install netbuilder[mpi]")
+PROGRAM = Path(__file__).resolve().parents[2] / "mpi_program.py"
 
 
-def start(count, function, timeout=120):
-    """Run a function of the program in so many processes; return the exit code, what they print, and the seconds."""
-    pytest.importorskip("mpi4py", reason="mpi4py is missing: install netbuilder[mpi]")
-    environment = {**os.environ, "OMP_NUM_THREADS": "1"}
-    environment["PYTHONPATH"] = os.pathsep.join([str(TESTS), *filter(None, sys.path)])
-    begin = time.monotonic()
-    process = subprocess.Popen(
-        [MPIEXEC, "-n", str(count), sys.executable, str(TESTS / "mpi_program.py"), function],
-        stdout=subprocess.PIPE,
-        stderr=subprocess.STDOUT,
-        text=True,
-        env=environment,
-        start_new_session=True,
-    )
-    try:
-        output, _ = process.communicate(timeout=timeout)
-    except subprocess.TimeoutExpired:
-        os.killpg(process.pid, signal.SIGKILL)
-        pytest.fail(f"{function} hangs: {process.communicate()[0]}")
-    return process.returncode, output, time.monotonic() - begin
+def start(count, function):
+    return run_over_mpi(count, PROGRAM, function)
 
 
 @needs_mpi

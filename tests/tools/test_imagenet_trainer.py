@@ -161,6 +161,10 @@ def test_a_folder_that_lacks_a_file(tmp_path, capsys):
         (["--policy=step"], "--step-epochs"),
         (["--policy-arg=gamma"], "KEY=VALUE"),
         (["--check-export"], "--export"),
+        (["--strategy=topk:2"], "--strategy: TopK: fraction must lie in (0, 1], got 2"),
+        (["--strategy=local_sgd:8"], "lets processes train on their own; use --block-steps for that"),
+        (["--strategy=partial:8"], "lets processes train on their own; use Parallelize(strategy=) for that"),
+        (["--strategy=half", "--block-steps=2"], "--strategy: half cannot be combined with --block-steps"),
     ],
 )
 def test_wrong_options_end_the_program_before_anything_is_built(arguments, message, capsys):

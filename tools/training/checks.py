@@ -8,6 +8,7 @@ from netbuilder.graph.memory_budget import parse_budget
 from netbuilder.ops.core.precision import PRECISIONS
 from netbuilder.ops.engines.arrays import gpu_count
 from netbuilder.optimizers import OPTIMIZERS, check_policy, optimizer_by_name
+from netbuilder.parallel.distributed import Plain, Strategy
 from netbuilder.proto import ArgumentError, NetError
 from netbuilder.runtime import NET_TYPES
 from netbuilder.tools.common_options import split_problem
@@ -97,7 +98,21 @@ def problem_of(options: Options) -> str | None:
         return problem
     if options.policy == "step" and not options.step_epochs and "stepsize" not in options.policy_args:
         return "--policy step: give --step-epochs, or --policy-arg stepsize=ITERATIONS"
-    return _block_problem(options) or _update_problem(options)
+    return _block_problem(options) or _strategy_problem(options) or _update_problem(options)
+
+
+def _strategy_problem(options: Options) -> str | None:
+    """Return the problem of the strategy of the exchange, or None."""
+    try:
+        strategy = Strategy.of(options.strategy)
+    except (NetError, TypeError) as error:
+        return f"--strategy: {error}"
+    if not strategy.sums_gradients:
+        instead = "--block-steps" if strategy.blocks else "Parallelize(strategy=)"
+        return f"--strategy: {strategy} lets processes train on their own; use {instead} for that"
+    if options.block is not None and strategy != Plain():
+        return f"--strategy: {strategy} cannot be combined with --block-steps, which exchanges no gradients"
+    return None
 
 
 def _block_problem(options: Options) -> str | None:

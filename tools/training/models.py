@@ -87,6 +87,7 @@ def training_model(options: Options, shape: Shape, classes: int, steps: int, bou
             optimizer_builder_fun=update,
             net_transformer_fun=end_of_backward,
             combine_spatial_bn=options.combine_bn,
+            strategy=options.strategy,
             **common,
         )
     else:

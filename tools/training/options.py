@@ -131,6 +131,13 @@ def _parser(prog: str = "netbuilder-train", usage: str | None = None) -> Parser:
         metavar="K",
         help="split each batch into K micro-batches and sum their gradients before one update (default: 1)",
     )
+    step.add_argument(
+        "--strategy",
+        default="plain",
+        metavar="TEXT",
+        help="what several processes exchange in a step, such as half:bfloat16, topk:0.01 or threshold:0.001 (default: "
+        "plain: all gradients)",
+    )
     step.add_argument("--epochs", type=int, default=10, metavar="N", help="passes over the data (default: 10)")
     step.add_argument(
         "--optimizer", default="sgd", metavar="NAME", help=f"the optimizer (default: sgd): {', '.join(_OFFERED)}"
@@ -393,6 +400,7 @@ def parse(
         every_epochs=_every_epochs(found), keep=found.keep, resume=found.resume, without=found.without,
         find_nan=found.find_nan,
         input=images, accumulate_steps=found.accumulate_steps, combine_bn=found.combine_bn, base_batch=found.base_batch,
+        strategy=found.strategy,
         measure_speed_up=found.measure_speed_up, step_limit=found.step_limit,
         first_step_limit=found.first_step_limit,
         warmup_epochs=found.warmup_epochs, warmup_start=found.warmup_start, norm_decay=not found.no_norm_decay,

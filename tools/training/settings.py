@@ -53,6 +53,7 @@ class Options:
         dtype: type of activations in training.
         memory_budget: of a training step; None: no limit.
         combine_bn: batch normalization over all devices.
+        strategy: the text of what processes exchange, see ``Strategy.of``.
         export: folder for the predictor, or None.
         check_export: evaluate the predictor in a new process.
         checkpoint: folder for checkpoints, or None.
@@ -112,6 +113,7 @@ class Options:
     input: InputOptions = InputOptions()
     accumulate_steps: int = 1
     combine_bn: bool = False
+    strategy: str = "plain"
     base_batch: int | None = None
     measure_speed_up: bool = False
     warmup_epochs: float = 0.0

@@ -29,7 +29,7 @@ CONVOLUTIONS = ["--model=resnet8-cifar", "--batch=8", "--epochs=1"]
 
 CASES: dict[str, list[str]] = {
     "plain": ["--find-nan"],
-    "soft labels": ["--mixup=0.4", "--cutmix=1", "--label-smoothing=0.1"],
+    "soft labels": ["--mixup=0.4", "--cutmix=1", "--label-smoothing=0.1", "--strategy=topk:1"],
     "micro-batches": ["--mixup=0.4", "--accumulate-steps=3", "--ema=0.9"],
     "blocks": [
         "--block-steps=2",

@@ -238,6 +238,7 @@ def everything():
     disagreements()
     run("DestroyCommonWorld", ["cw"], ["cw"])
     print(f"rank {rank} is done", flush=True)
+    one_ends()
 
 
 def three():

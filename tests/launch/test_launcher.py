@@ -6,6 +6,7 @@ import signal
 import socket
 import subprocess
 import sys
+import threading
 import time
 from pathlib import Path
 
@@ -41,6 +42,8 @@ class Launched:
         self.process = subprocess.Popen(
             command, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True, bufsize=1, env=environment
         )
+        self.limit = threading.Timer(LIMIT, self.process.kill)  # its processes end with it, and close the pipe
+        self.limit.start()
 
     def read_until(self, pattern):
         while not re.search(pattern, self.text, re.S):
@@ -50,11 +53,9 @@ class Launched:
 
     def end(self):
         """Wait for the end; return the status."""
-        try:
-            rest, _ = self.process.communicate(timeout=LIMIT)
-            self.text += rest
-        finally:
-            self.process.kill()
+        with self.process:
+            self.text += self.process.stdout.read()  # communicate() would leave out what readline() has in its buffer
+        self.limit.cancel()
         return self.process.returncode
 
     def ready(self):
@@ -79,6 +80,13 @@ def no_orphans(folder):
     while found := processes(folder):
         assert time.monotonic() < end, found
         time.sleep(0.05)
+
+
+def test_the_launcher_imports_little():
+    code = "import netbuilder.tools.launch, sys; print({'numpy', 'netbuilder.graph'} & {*sys.modules})"
+    environment = os.environ | {"PYTHONPATH": str(ROOT)}
+    found = subprocess.run([sys.executable, "-c", code], env=environment, capture_output=True, text=True, timeout=LIMIT)
+    assert found.stdout == "set()\n", found.stdout + found.stderr
 
 
 def test_a_job_that_ends(tmp_path):

@@ -22,6 +22,7 @@ from netbuilder.parallel.running import (
 )
 from netbuilder.parallel.shares import ProcessBatch, feed_shares, gather_shares, share_sizes
 from netbuilder.parallel.synchronize import AddBlobSync, FinalizeAfterCheckpoint, Synchronize
+from netbuilder.parallel.unequal_steps import process_batches
 from netbuilder.parallel.work_pool import Parallel, Parallelizable
 
 __all__ = [
@@ -62,6 +63,7 @@ __all__ = [
     "pending_steps",
     "planned_step",
     "prefetch",
+    "process_batches",
     "replicas_of",
     "share_sizes",
     "stripBlobName",

@@ -25,7 +25,7 @@ from netbuilder.parallel.call_arguments import (
     split_sizes,
     take_leaves,
 )
-from netbuilder.parallel.settings import wrapper_devices
+from netbuilder.parallel.settings import check_flags, check_scope, check_wrapper_options, wrapper_devices
 from netbuilder.parallel.shares import SHARE_WEIGHT, share_sizes
 from netbuilder.parallel.wrapped_nets import (
     Definition,
@@ -233,6 +233,8 @@ class DataParallel:
             raise ArgumentError(
                 f"DataParallel: unknown options {unknown}; the options are {', '.join(sorted(_OPTIONS))}"
             )
+        check_flags(cpu_device=cpu_device, gather=gather, sync=sync)
+        check_wrapper_options(options, "DataParallel")
         self._passes_through = devices is None
         found = wrapper_devices([0] if devices is None else devices, cpu_device or devices is None and not gpu_count())
         title = name or getattr(function, "__name__", "") or type(function).__name__
@@ -564,6 +566,7 @@ class DataParallel:
 
     def _build(self, kind: Kind, targets: Structure, specs: Mapping[str, TensorSpec]) -> WrappedNet:
         assert self._inputs is not None
+        check_scope(f"{self!r}, whose nets are built at the first call,")
         net = build(self._definition, kind, self._inputs, targets, specs)
         if not kind.in_test_mode:
             initialize(net, self._workspace)

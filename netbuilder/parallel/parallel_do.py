@@ -10,6 +10,7 @@ from netbuilder.graph.batch_norm_exchange import normalizes_over_batch
 from netbuilder.graph.blob import BlobReference, ScopedName
 from netbuilder.graph.defuse import undefined_inputs
 from netbuilder.graph.rename import rename_in_operator
+from netbuilder.graph.replicas import has_record
 from netbuilder.graph.scope import SEPARATOR, DeviceScope, EmptyNameScope
 from netbuilder.graph.versions import describe
 from netbuilder.model import ModelHelper
@@ -47,7 +48,7 @@ class ParallelDo:
 
     Raises:
         TypeError: ``model`` is not a ModelHelper, or a flag is neither True nor False.
-        NetError: the device type or a device is none.
+        NetError: the device type or a device is none, or the model is data-parallel already.
         DeviceError: ``devices`` is None and there is no GPU.
 
     >>> from netbuilder.model import brew
@@ -77,6 +78,11 @@ class ParallelDo:
         if not isinstance(model, ModelHelper):
             raise TypeError(
                 f"ParallelDo: the model must be a ModelHelper, got {model!r} of type {type(model).__name__}"
+            )
+        if has_record(model.net.Proto()):
+            raise NetError(
+                f"ParallelDo: model {model.name!r} is data-parallel already; call ParallelDo in the builder that "
+                "Parallelize is given, or make a new ModelHelper"
             )
         settings.check_flags(use_nccl=use_nccl, combine_spatial_bn=combine_spatial_bn)
         self.devices = settings.choose_devices(devices, settings.check_device_type(device_type))

@@ -9,10 +9,12 @@ from typing import Any
 
 from netbuilder._renamed import moved_names
 from netbuilder.graph.devices import Devices
+from netbuilder.graph.memory_budget import parse_budget
 from netbuilder.graph.replicas import has_record
 from netbuilder.graph.scope import SEPARATOR, CurrentDeviceScope, CurrentNameScope
 from netbuilder.graph.source import warn_user
 from netbuilder.model import ModelHelper
+from netbuilder.ops.core.precision import check_precision
 from netbuilder.ops.engines.arrays import gpu_count
 from netbuilder.parallel.distributed.common_worlds import ProcessRequest
 from netbuilder.parallel.distributed.rendezvous import Rendezvous
@@ -38,6 +40,7 @@ __all__ = [
     "choose_devices",
     "choose_nccl",
     "choose_processes",
+    "check_wrapper_options",
     "refuse_unsupported",
     "wrapper_devices",
 ]
@@ -83,22 +86,44 @@ def check_model(model: Any) -> None:
         )
 
 
-def check_scope() -> None:
+def check_wrapper_options(options: Mapping[str, Any], where: str) -> None:
+    """Check the arguments of Parallelize that a wrapper is given, which builds its nets later; raise what they do."""
+    flags = {name: value for name, value in options.items() if name in _WRAPPER_FLAGS}
+    check_flags(**flags)
+    check_executor(options.get("num_threads_per_device", 1), options.get("net_type", "dag"))
+    check_peer_access(options.get("peer_access"))
+    check_outside_from_bytes(options.get("outside_from_bytes"))
+    if options.get("dtype") is not None:
+        check_precision(options["dtype"], where)
+    if options.get("memory_budget") is not None:
+        parse_budget(options["memory_budget"], where)
+
+
+_WRAPPER_FLAGS = frozenset(
+    {"broadcast_computed_params", "combine_spatial_bn", "optimize_gradient_memory", "reduce_update_broadcast",
+     "shared_model", "use_nccl"}
+)  # fmt: skip
+
+
+def check_scope(called: str = "Parallelize") -> None:
     """Check that no name scope and no GPU scope is active, because it would apply to the blobs of all replicas.
+
+    Args:
+        called: what is called, for the message.
 
     Raises:
         UsageError: such a scope is active.
     """
     if CurrentNameScope():
         raise UsageError(
-            f"Parallelize was called inside NameScope({CurrentNameScope().rstrip(SEPARATOR)!r}); call it outside of "
+            f"{called} was called inside NameScope({CurrentNameScope().rstrip(SEPARATOR)!r}); call it outside of "
             "name scopes, because the names of the replicas' blobs begin with the replica's scope (gpu_0/)"
         )
     scope = CurrentDeviceScope()
     if scope is not None and scope.device_type != PROTO_CPU:
         text = " ".join(str(scope).split())
         raise UsageError(
-            f"Parallelize was called inside DeviceScope({text}); call it outside of GPU scopes, because it sets the "
+            f"{called} was called inside DeviceScope({text}); call it outside of GPU scopes, because it sets the "
             "devices of the replicas itself"
         )
 

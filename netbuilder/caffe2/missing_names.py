@@ -25,6 +25,20 @@ GROUPS: tuple[tuple[str, str], ...] = (
         "python.data_parallel_model._GPUInterDeviceBatchNormalization python.data_parallel_model._InterleaveOps",
     ),
     (
+        "later versions of Caffe2 call it _AllReduceBlobs; Parallelize does all of it in one call",
+        "python.data_parallel_model._AllReduceGradients python.data_parallel_model._AllReduceGradientsDistributed "
+        "python.data_parallel_model._AllReduceGradientsSingleHost",
+    ),
+    (
+        "later versions of Caffe2 call it _SyncAllParams; Parallelize does all of it in one call",
+        "python.data_parallel_model._AddDistributedParameterSync python.data_parallel_model._SyncParams",
+    ),
+    (
+        "later versions of Caffe2 call it OptimizeGradientMemory, or Parallelize(optimize_gradient_memory=True)",
+        "python.data_parallel_model._OptimizeGradientMemory",
+    ),
+    ("later versions of Caffe2 call it stripBlobName", "python.data_parallel_model.stripParamName"),
+    (
         "it belongs to Caffe2's own tests; build optimizers with builders such as build_sgd",
         "python.optimizer_test_util",
     ),

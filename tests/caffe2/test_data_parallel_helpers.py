@@ -116,6 +116,24 @@ def test_the_private_functions_of_caffe2_answer_or_name_what_replaces_them():
             assert name not in data_parallel_model.__all__
 
 
+OLD_NAMES = {
+    "_AllReduceGradients": "_AllReduceBlobs",
+    "_AllReduceGradientsDistributed": "_AllReduceBlobs",
+    "_AllReduceGradientsSingleHost": "_AllReduceBlobs",
+    "_AddDistributedParameterSync": "_SyncAllParams",
+    "_SyncParams": "_SyncAllParams",
+    "_OptimizeGradientMemory": "OptimizeGradientMemory",
+    "stripParamName": "stripBlobName",
+}
+
+
+@pytest.mark.parametrize("name", OLD_NAMES)
+def test_names_of_earlier_versions_of_caffe2_name_their_successor(name):
+    assert callable(getattr(data_parallel_model, OLD_NAMES[name]))
+    with pytest.raises(ImportError, match=f"{name}: later versions of Caffe2 call it {OLD_NAMES[name]}"):
+        exec(f"from caffe2.python.data_parallel_model import {name}")
+
+
 def test_constants_and_the_log():
     assert data_parallel_model._DEFAULT_TIMEOUT_SEC == 30
     assert data_parallel_model._DEFAULT_BARRIER_NET_TIMEOUT_SEC == 300

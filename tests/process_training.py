@@ -176,7 +176,7 @@ CASES = {
         blocks=2,
     ),
     "blocks of micro-batches": Case(
-        options={"block_momentum": 0.5, "accumulate_steps": 2, "weighted_shares": True}, sizes=(24, 13, 24, 3), blocks=3
+        options={"block_momentum": 0.5, "accumulate_steps": 2, "weighted_shares": True}, sizes=(24, 13, 24, 3), blocks=2
     ),
     "blocks, a layer outside": Case(scaled_by_common, outside=common_layer, sizes=(24,) * 4, blocks=2),
 }

@@ -6,24 +6,20 @@ import argparse
 import json
 import sys
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from dataclasses import replace
+from itertools import groupby
 from typing import Any, NamedTuple
 
 from netbuilder.graph.memory_budget import MemoryBudgetError, parse_budget
-from netbuilder.proto import NetError
+from netbuilder.proto import DeviceError, DistributedError, NetError
 from netbuilder.proto.whole_file import write_text
 from netbuilder.tools.common_options import count
 from netbuilder.tools.parser import Parser, did_you_mean
-from netbuilder.tools.proof.blocks import trained_apart
-from netbuilder.tools.proof.images import IMAGES
-from netbuilder.tools.proof.measure import METHODS, block_rule, difference, has_options, supports, trained
-from netbuilder.tools.proof.models import OPTIMIZERS, SAMPLES, TABLES, ProofModel
-from netbuilder.tools.proof.sequences import SEQUENCES
+from netbuilder.tools.proof.measure import METHODS, Values, difference, has_options
+from netbuilder.tools.proof.models import OPTIMIZERS, SAMPLES
+from netbuilder.tools.proof.processes import trained_in_processes
+from netbuilder.tools.proof.table import MODELS, References, Run, runs_of
 
-__all__ = ["MODELS", "Entry", "entries", "main"]
-
-MODELS = {**TABLES, **SEQUENCES, **IMAGES}
-"""Name -> model to train."""
+__all__ = ["Entry", "entries", "main", "places_of"]
 
 DEVICES = (1, 2, 3, 4, 8)
 
@@ -35,14 +31,21 @@ _BOUNDS = {"float32": 1e-5, "bfloat16": 2**-7}  # bfloat16: the distance of its 
 class Entry(NamedTuple):
     """An entry of the table: the difference of a model's parameters from the reference, mostly those of one device.
 
-    The difference is None if the memory budget is too small for the model.
+    The devices are those of all processes. With several processes the difference is the largest of them; it is None if
+    the memory budget is too small for the model.
     """
 
     model: str
     optimizer: str
     method: str
     devices: int
+    processes: int
     difference: float | None
+
+    @property
+    def place(self) -> tuple[int, int]:
+        """The numbers of processes and of devices of all processes."""
+        return self.processes, self.devices
 
 
 def entries(
@@ -52,58 +55,78 @@ def entries(
     steps: int,
     methods: Sequence[str] = ("Parallelize",),
     options: Mapping[str, Any] | None = None,
+    processes: Sequence[int] = (1,),
 ) -> Iterator[Entry]:
-    """Train each model with each optimizer on each number of devices; yield the differences from one device.
+    """Train each model with each optimizer on each number of devices; yield the differences from the references.
 
     The entry of Parallelize for one device is the difference between two runs on it: 0, since runs are reproducible to
-    the bit. BMUF gives other parameters than one device; its reference is ``trained_apart``. Methods have no entries
-    for models and options that they do not support; local SGD has none but for plain SGD, of which alone the mean of
-    the replicas' steps is a step on the whole batch.
+    the bit. See ``runs_of`` for what has no entry, and ``References`` for what runs are compared with.
 
     Args:
+        devices: numbers of devices of all processes.
         options: of Parallelize, for all models. The reference has the same ``dtype``, and none of the others.
+        processes: numbers of processes; each has as many devices. More than one are started, and train all that they
+            have to before the first entry is yielded; it must be in the main thread then.
+
+    Raises:
+        DeviceError: several processes, and mpi4py or MPI is missing.
+        DistributedError: one of several processes has failed.
     """
     options = options or {}
-    for name in models:
-        plain = _with_options(MODELS[name], {key: value for key, value in options.items() if key == "dtype"})
-        model = _with_options(MODELS[name], options)
-        for optimizer in optimizers:
-            update = OPTIMIZERS[optimizer]
-            one = trained(plain, update, 1, steps=steps)
-            for method in methods:
-                if not supports(method, model) or method == "local SGD" and optimizer != "SGD":
-                    continue
-                for number in devices:
-                    try:
-                        got = trained(model, update, number, steps=steps, method=method)
-                    except MemoryBudgetError:
-                        yield Entry(name, optimizer, method, number, None)
-                        continue
-                    blocks = method == "BMUF"
-                    want = trained_apart(plain, update, number, block_rule(number), steps=steps) if blocks else one
-                    apart = difference(list(got.values()), list(want.values()))
-                    yield Entry(name, optimizer, method, number, apart)
+    runs = list(runs_of(models, optimizers, methods, places_of(devices, processes), options))
+    together: dict[Run, list[Values]] = {}
+    for number in processes:
+        own = [run for run in runs if run.processes == number > 1]
+        together.update(zip(own, trained_in_processes(number, own, steps, options) if own else ()))
+    references = References(steps, options)
+    for run in runs:
+        want = references.of(run)
+        got = together[run] if run in together else _alone(run, steps, options)
+        if run.ends_within_block(steps):  # then the replicas differ, and the reference is the first one
+            got = got[:1]
+        apart = [difference([values[name] for name in want], list(want.values())) for values in got]
+        yield Entry(*run, max(apart, default=None))
 
 
-def _with_options(model: ProofModel, options: Mapping[str, Any]) -> ProofModel:
-    return replace(model, options={**model.options, **options})
+def _alone(run: Run, steps: int, options: Mapping[str, Any]) -> list[Values]:
+    try:
+        return [run.trained(steps, options)]
+    except MemoryBudgetError:
+        return []
+
+
+def places_of(devices: Sequence[int], processes: Sequence[int]) -> list[tuple[int, int]]:
+    """Return the numbers of processes and of devices of the columns of a table; all processes have as many devices."""
+    return [(number, total) for number in processes for total in devices if total % number == 0]
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
     """Print the table as the command line says; return 1 if an entry is above the bound."""
-    options = _parser().parse_args(arguments)
-    chosen = {name: getattr(options, name) for name in _OPTIONS if getattr(options, name)}
+    options, chosen, places = _parse(arguments)
     bound = _BOUNDS[options.dtype or "float32"] if options.bound is None else options.bound
     if without := [method for method in options.methods if not has_options(method, chosen)]:
         print(f"left out, since these methods have no shared_model: {', '.join(without)}")
-    print(_line(["model", "optimizer", "method", *(f"{count} devices" for count in options.devices)]))
-    found: list[Entry] = []
-    for entry in entries(options.models, options.optimizers, options.devices, options.steps, options.methods, chosen):
-        found.append(entry)
-        if len(found) % len(options.devices) == 0:
-            row = found[-len(options.devices) :]
-            cells = ["-" if each.difference is None else f"{each.difference:.1e}" for each in row]
-            print(_line([entry.model, entry.optimizer, entry.method, *cells]), flush=True)
+    if max(options.processes) > 1 and (
+        without := [method for method in options.methods if not has_options(method, ["rendezvous"])]
+    ):
+        print(f"left out with several processes, which these methods do not have: {', '.join(without)}")
+    print(_line(["model", "optimizer", "method", *_titles(places)]), flush=True)
+    try:
+        found = _print_rows(
+            places,
+            entries(
+                options.models,
+                options.optimizers,
+                options.devices,
+                options.steps,
+                options.methods,
+                chosen,
+                options.processes,
+            ),
+        )
+    except (DeviceError, DistributedError) as error:
+        print(f"netbuilder-prove: {error}", file=sys.stderr)
+        return 1
     if not found:
         print(
             "netbuilder-prove: these methods support none of the models and optimizers; add Parallelize to --methods",
@@ -113,6 +136,40 @@ def main(arguments: Sequence[str] | None = None) -> int:
     if options.json:
         write_text(options.json, json.dumps([entry._asdict() for entry in found], indent=1))
     return _judge(found, bound, f"{options.steps} steps{_listed(chosen)}")
+
+
+def _parse(arguments: Sequence[str] | None) -> tuple[argparse.Namespace, dict[str, Any], list[tuple[int, int]]]:
+    """Return the command line, the options of Parallelize, and the columns of the table."""
+    parser = _parser()
+    options = parser.parse_args(arguments)
+    for number in options.processes:
+        if not places_of(options.devices, [number]):
+            parser.error(
+                f"--processes: {number} processes cannot have as many devices each: none of --devices "
+                f"{','.join(map(str, options.devices))} is a multiple of {number}"
+            )
+    if options.shared_model and max(options.processes) > 1:
+        parser.error("--shared-model: replicas of several processes cannot share parameters; omit it, or --processes")
+    chosen = {name: getattr(options, name) for name in _OPTIONS if getattr(options, name)}
+    return options, chosen, places_of(options.devices, options.processes)
+
+
+def _titles(places: Sequence[tuple[int, int]]) -> list[str]:
+    if all(processes == 1 for processes, _ in places):
+        return [f"{devices} devices" for _, devices in places]
+    return [f"{processes} x {devices // processes}" for processes, devices in places]
+
+
+def _print_rows(places: Sequence[tuple[int, int]], found: Iterable[Entry]) -> list[Entry]:
+    """Print the rows of the table as soon as their entries are there; return all entries."""
+    result: list[Entry] = []
+    for labels, row in groupby(found, lambda entry: (entry.model, entry.optimizer, entry.method)):
+        cells = dict.fromkeys(places, "")
+        for entry in row:
+            cells[entry.place] = "-" if entry.difference is None else f"{entry.difference:.1e}"
+            result.append(entry)
+        print(_line([*labels, *cells.values()]).rstrip(), flush=True)
+    return result
 
 
 def _listed(chosen: Mapping[str, Any]) -> str:
@@ -130,7 +187,8 @@ def _judge(found: Sequence[Entry], bound: float, what: str) -> int:
     worst = max(differences, key=differences.__getitem__)
     print(
         f"worst of {len(differences)} entries after {what}: {worst.difference:.1e}, {worst.model}, {worst.optimizer}, "
-        f"{worst.method}, {worst.devices} devices; the bound is {bound:.0e}"
+        f"{worst.method}, {worst.devices} devices"
+        f"{f' of {worst.processes} processes' if worst.processes > 1 else ''}; the bound is {bound:.0e}"
     )
     if not differences[worst] <= bound:
         print(f"netbuilder-prove: {worst.difference:.1e} is above the bound", file=sys.stderr)
@@ -149,7 +207,8 @@ def _parser() -> argparse.ArgumentParser:
         prog="netbuilder-prove",
         description="Train small models on several numbers of devices, and print how much their parameters differ from "
         "those of one device, or with BMUF from those of separate models and the rule in float64: "
-        "||a - b|| / max(||b||, 1e-6 sqrt(n)).",
+        "||a - b|| / max(||b||, 1e-6 sqrt(n)). With --processes the devices are divided among processes, which are "
+        "started over MPI.",
     )
     parser.add_argument(
         "--models",
@@ -177,7 +236,16 @@ def _parser() -> argparse.ArgumentParser:
         type=_counts,
         default=list(DEVICES),
         metavar="NUMBERS",
-        help="numbers of devices of the CPU, separated by commas (default: 1,2,3,4,8)",
+        help="numbers of devices of the CPU, of all processes together, separated by commas (default: 1,2,3,4,8)",
+    )
+    parser.add_argument(
+        "--processes",
+        type=count,
+        nargs="+",
+        default=[1],
+        metavar="P",
+        help="numbers of processes, among which the devices are divided: --devices 4 --processes 1 2 4 has the columns "
+        "1 x 4, 2 x 2 and 4 x 1 (default: 1)",
     )
     parser.add_argument("--steps", type=count, default=10, metavar="N", help="training steps (default: 10)")
     parser.add_argument(

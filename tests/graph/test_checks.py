@@ -17,7 +17,7 @@ from netbuilder.parallel.distributed import Rendezvous
 from netbuilder.proto import PROTO_CPU, PROTO_CUDA, NetDef, NetError
 from netbuilder.proto.arguments import make_argument, make_device_option, make_op
 from netbuilder.tools.profiling.zoo import ZooOptions, image_shape
-from netbuilder.tools.prove import MODELS
+from netbuilder.tools.proof.table import MODELS
 from netbuilder.tools.training.nets import NETS, add_net
 from process_training import CASES, build_case
 

@@ -10,7 +10,7 @@ from netbuilder.parallel import Parallelize_CPU
 from netbuilder.parallel.compare import Comparison, difference_from_file, distance, first_difference
 from netbuilder.proto import NetDef, NetError
 from netbuilder.runtime.execute.recorded_run import recorded
-from netbuilder.tools.prove import MODELS
+from netbuilder.tools.proof.table import MODELS
 from parallel_models import OPTIMIZERS
 
 

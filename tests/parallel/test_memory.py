@@ -15,7 +15,7 @@ from netbuilder.proto.arguments import make_op
 from netbuilder.runtime.plan.values import StepKind
 from netbuilder.tools.proof.measure import trained
 from netbuilder.tools.proof.models import OPTIMIZERS as PROVED
-from netbuilder.tools.prove import MODELS
+from netbuilder.tools.proof.table import MODELS
 from netbuilder.zoo.resnet_cifar import create_resnet_cifar
 from parallel_models import OPTIMIZERS, Task, convnet, mlp, no_input, parallelize, train
 

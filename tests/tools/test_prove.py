@@ -13,7 +13,7 @@ from netbuilder.tools import prove
 from netbuilder.tools.proof.blocks import trained_apart
 from netbuilder.tools.proof.measure import METHODS, block_rule, difference, supports, trained
 from netbuilder.tools.proof.models import OPTIMIZERS
-from netbuilder.tools.prove import MODELS
+from netbuilder.tools.proof.table import MODELS
 
 
 @pytest.mark.parametrize("model", MODELS)

@@ -38,11 +38,10 @@ def trained_apart(
         The parameters at the end of a block, or within one the first replica's.
     """
     alone = [_Alone(model, optimizer) for _ in range(devices)]
-    rng = np.random.default_rng(5)
     common: Values = {}
     speed: Values = {}
-    for step in range(steps):
-        shares = {name: np.split(whole, devices, model.axes.get(name, 0)) for name, whole in model.batch(rng).items()}
+    for step, batch in enumerate(model.batches(steps)):
+        shares = {name: np.split(whole, devices, model.axes.get(name, 0)) for name, whole in batch.items()}
         for replica, one in enumerate(alone):
             one.feed({name: parts[replica] for name, parts in shares.items()})
         if step == 0:
@@ -68,8 +67,7 @@ class _Alone:
         self._initialized = False
 
     def feed(self, share: Values) -> None:
-        for name, value in share.items():
-            self._made.feed(self._workspace, name, value)
+        self._made.feed(self._workspace, share)
         if not self._initialized:
             self._made.initialize(self._workspace)
             self._initialized = True

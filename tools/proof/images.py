@@ -1,4 +1,4 @@
-"""Models of images for netbuilder-prove: batch normalization over all devices."""
+"""Models of images for netbuilder-prove: batch normalization on each device, and over all."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from typing import Any
 import numpy as np
 
 from netbuilder.model import ModelHelper, brew
-from netbuilder.tools.proof.models import SAMPLES, ProofModel
+from netbuilder.tools.proof.models import SAMPLES, UNEVEN, ProofModel
 
 __all__ = ["IMAGES"]
 
@@ -41,6 +41,10 @@ def _normalized(model: ModelHelper, loss_scale: float, outside: Any) -> list[Any
 
 
 IMAGES: dict[str, ProofModel] = {
+    "BN of each device": ProofModel(_normalized, _images, by_devices=True),
+    "uneven combined BN": ProofModel(
+        _normalized, _images, options={"combine_spatial_bn": True, **UNEVEN["options"]}, last=UNEVEN["last"]
+    ),
     "combined BN": ProofModel(_normalized, _images, options={"combine_spatial_bn": True}),
     "combined BN of a shared model": ProofModel(
         _normalized, _images, options={"combine_spatial_bn": True, "shared_model": True}

@@ -15,10 +15,13 @@ from netbuilder.model import ModelHelper
 from netbuilder.runtime import Workspace
 from netbuilder.tools.proof.models import ProofModel
 
-__all__ = ["METHODS", "Method", "Values", "block_rule", "difference", "has_options", "supports", "trained"]
+__all__ = ["BLOCK", "METHODS", "Method", "Values", "block_rule", "difference", "has_options", "supports", "trained"]
 
 Values = dict[str, Any]
 Optimizer = Callable[[ModelHelper], Any]
+
+BLOCK = 2
+"""Iterations of a block of the method "BMUF"."""
 
 _LEAST = 1e-6  # smallest root mean square of the elements to which differences are relative
 
@@ -44,10 +47,9 @@ def trained(
     """
     reset_names()
     made = METHODS[method](model, optimizer, devices)
-    workspace, rng = Workspace(threads=threads, seed=1), np.random.default_rng(5)
-    for step in range(steps):
-        for name, whole in model.batch(rng).items():
-            made.feed(workspace, name, whole)
+    workspace = Workspace(threads=threads, seed=1)
+    for step, batch in enumerate(model.batches(steps)):
+        made.feed(workspace, batch)
         if step == 0:
             made.initialize(workspace)
         made.run(workspace)
@@ -59,13 +61,13 @@ class Method(NamedTuple):
 
     Args:
         initialize: runs the init net, once inputs are fed.
-        feed: feeds a whole batch of one input.
+        feed: feeds the whole batch, of all processes.
         run: trains one step.
         parameters: name -> blob, once a step has run.
     """
 
     initialize: Callable[[Workspace], object]
-    feed: Callable[[Workspace, str, Any], object]
+    feed: Callable[[Workspace, Values], object]
     run: Callable[[Workspace], object]
     parameters: dict[str, str]
 
@@ -87,9 +89,15 @@ def _parallelize(model: ProofModel, optimizer: Optimizer, devices: int) -> Metho
 
 
 def _of_replicas(model: ProofModel, helper: ModelHelper, record: Replicas) -> Method:
-    def feed(workspace: Workspace, name: str, whole: Any) -> None:
-        for blob, share in zip(record.devices.copies(name), np.split(whole, len(record), model.axes.get(name, 0))):
-            workspace.feed(blob, np.ascontiguousarray(share))
+    def feed(workspace: Workspace, batch: Values) -> None:
+        if record.weighted_shares:
+            list(parallel.feed_shares(helper, batch, workspace=workspace))
+            return
+        first = record.world.first_replica
+        for name, whole in batch.items():
+            shares = np.split(whole, record.world.size, model.axes.get(name, 0))
+            for blob, share in zip(record.devices.copies(name), shares[first:]):
+                workspace.feed(blob, np.ascontiguousarray(share))
 
     return Method(
         lambda workspace: parallel.RunInitNet(helper, workspace=workspace),
@@ -130,8 +138,10 @@ def _parallel_do(model: ProofModel, optimizer: Optimizer, devices: int) -> Metho
         workspace.run_net_once(helper.param_init_net)
         workspace.create_net(helper.net)
 
-    def feed(workspace: Workspace, name: str, whole: Any) -> None:
-        workspace.feed(f"{name}_by_sample", np.ascontiguousarray(np.moveaxis(whole, model.axes.get(name, 0), 0)))
+    def feed(workspace: Workspace, batch: Values) -> None:
+        for name, whole in batch.items():
+            by_sample = np.moveaxis(whole, model.axes.get(name, 0), 0)
+            workspace.feed(f"{name}_by_sample", np.ascontiguousarray(by_sample))
 
     names = {name.rpartition("/")[2] if name in before else name: name for name in map(str, helper.params)}
     return Method(initialize, feed, lambda workspace: workspace.run_net(helper.net.Name()), names)
@@ -139,7 +149,7 @@ def _parallel_do(model: ProofModel, optimizer: Optimizer, devices: int) -> Metho
 
 def _data_parallel(model: ProofModel, optimizer: Optimizer, devices: int) -> Method:
     """Distribute a model by DataParallel, which is called with whole batches."""
-    batch: Values = {}
+    given: Values = {}
     names: dict[str, str] = {}
     made: list[parallel.DataParallel] = []
 
@@ -157,23 +167,25 @@ def _data_parallel(model: ProofModel, optimizer: Optimizer, devices: int) -> Met
             )
             made.append(net)
         net = made[0]
-        net(**batch)
+        net(**given)
         net.loss()
         net.backward()
         net.step()
         names.update(_blobs(model, net.record))
 
-    return Method(lambda workspace: None, lambda workspace, name, whole: batch.update({name: whole}), run, names)
+    return Method(lambda workspace: None, lambda workspace, batch: given.update(batch), run, names)
 
 
 def block_rule(devices: int) -> BlockRule:
     """Return the rule of the method "BMUF": Nesterov's block momentum, blocks of two steps."""
     momentum = 1 - 1 / devices
-    return BlockRule(momentum, lookahead=momentum, iterations=2)
+    return BlockRule(momentum, lookahead=momentum, iterations=BLOCK)
 
 
 def _bmuf(model: ProofModel, optimizer: Optimizer, devices: int) -> Method:
-    return _in_blocks(model, optimizer, block_rule(devices), devices)
+    place = model.options.get("rendezvous")
+    everywhere = devices * (1 if place is None else place.num_shards)
+    return _in_blocks(model, optimizer, block_rule(everywhere), devices)
 
 
 def _local_sgd(model: ProofModel, optimizer: Optimizer, devices: int) -> Method:
@@ -207,7 +219,11 @@ METHODS: dict[str, Callable[[ProofModel, Optimizer, int], Method]] = {
 """Name -> how a model is distributed over devices."""
 
 
-_OPTIONS = {method: frozenset({"dtype", "memory_budget"}) for method in ("ParallelDo", "local SGD", "BMUF")}
+_OPTIONS = {
+    "ParallelDo": frozenset({"dtype", "memory_budget"}),
+    "local SGD": frozenset({"dtype", "memory_budget", "rendezvous"}),
+    "BMUF": frozenset({"dtype", "memory_budget", "rendezvous"}),
+}
 """Methods that have only some options of Parallelize."""
 
 
@@ -215,21 +231,29 @@ def supports(method: str, model: ProofModel) -> bool:
     """Whether a model can be distributed so.
 
     ParallelDo and block-wise updates have few options of Parallelize; a DataParallel and block-wise updates have no
-    parameters that are made before the replicas.
+    parameters that are made before the replicas, and a DataParallel has a sample for each device. Several processes do
+    not share parameters.
     """
+    if {"rendezvous", "shared_model"} <= model.options.keys():
+        return False
     return has_options(method, model.options) and (model.outside is None or method in ("Parallelize", "ParallelDo"))
 
 
 def has_options(method: str, options: Iterable[str]) -> bool:
     """Whether a method has these options of Parallelize."""
+    if method == "DataParallel":
+        return {"rendezvous", "weighted_shares"}.isdisjoint(options)
     return _OPTIONS.get(method, frozenset(options)).issuperset(options)
 
 
 def difference(got: Sequence[Any], want: Sequence[Any]) -> float:
     """Return ||got - want|| / max(||want||, 1e-6 sqrt(n)) over all arrays together, n being the number of elements.
 
+    It is infinite if an element is not finite.
+
     >>> difference([np.array([3.0, 4.5])], [np.array([3.0, 4.0])])
     0.1
     """
     a, b = (np.concatenate([np.ravel(x).astype(np.float64) for x in arrays]) for arrays in (got, want))
-    return float(np.linalg.norm(a - b) / max(np.linalg.norm(b), _LEAST * np.sqrt(b.size)))
+    found = float(np.linalg.norm(a - b) / max(np.linalg.norm(b), _LEAST * np.sqrt(b.size)))
+    return found if np.isfinite(found) else float("inf")

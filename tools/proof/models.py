@@ -1,9 +1,9 @@
-"""What netbuilder-prove trains: models with embedding tables, with batches from a fixed seed, and optimizers."""
+"""What netbuilder-prove trains: dense models and those with tables, with batches from a fixed seed, and optimizers."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
-from dataclasses import dataclass, field
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 import numpy as np
@@ -14,12 +14,12 @@ from netbuilder.model import Initializer, ModelHelper, brew
 from netbuilder.proto import PROTO_CPU
 from netbuilder.proto.arguments import make_device_option
 
-__all__ = ["OPTIMIZERS", "SAMPLES", "TABLES", "ProofModel"]
+__all__ = ["OPTIMIZERS", "SAMPLES", "TABLES", "UNEVEN", "ProofModel"]
 
 SAMPLES = 24
 """Samples per batch, a multiple of 1, 2, 3, 4 and 8."""
 
-_ROWS, _COLUMNS, _READ, _CLASSES = 13, 4, 3, 4
+_ROWS, _COLUMNS, _READ, _CLASSES, _INPUTS = 13, 4, 3, 4, 6
 
 Batch = dict[str, Any]
 
@@ -34,6 +34,8 @@ class ProofModel:
         outside: makes parameters outside of the replicas; None: there are none.
         axes: axis of the samples, for inputs in which it is not the first.
         options: further arguments of Parallelize.
+        last: number of samples of each of the last batches, if they have fewer than ``SAMPLES``.
+        by_devices: the results depend on the number of devices, though not on that of processes.
     """
 
     build: Callable[[ModelHelper, float, Any], list[Any]]
@@ -41,6 +43,20 @@ class ProofModel:
     outside: Callable[[ModelHelper], Any] | None = None
     axes: Mapping[str, int] = field(default_factory=dict)
     options: Mapping[str, Any] = field(default_factory=dict)
+    last: tuple[int, ...] = ()
+    by_devices: bool = False
+
+    def with_options(self, options: Mapping[str, Any]) -> ProofModel:
+        """Return the same model with further arguments of Parallelize."""
+        return replace(self, options={**self.options, **options})
+
+    def batches(self, steps: int) -> Iterator[Batch]:
+        """Draw the batches of so many steps from a fixed seed; those of ``last`` have the first axis of the samples."""
+        rng = np.random.default_rng(5)
+        sizes = (*[SAMPLES] * (steps - len(self.last)), *self.last)[-steps:] if self.last else [SAMPLES] * steps
+        for size in sizes:
+            batch = self.batch(rng)
+            yield batch if size == SAMPLES else {name: whole[:size] for name, whole in batch.items()}
 
 
 def _indices(rng: np.random.Generator) -> Batch:
@@ -85,13 +101,31 @@ def _tied(model: ModelHelper, loss_scale: float, table: Any) -> list[Any]:
     return _loss(model, brew.fc(model, scores, "fc2", _ROWS, _CLASSES), loss_scale)
 
 
+def _vectors(rng: np.random.Generator) -> Batch:
+    return {
+        "data": rng.standard_normal((SAMPLES, _INPUTS), np.float32),
+        "label": rng.integers(0, _CLASSES, SAMPLES).astype(np.int32),
+    }
+
+
+def _layers(model: ModelHelper, loss_scale: float, outside: Any) -> list[Any]:
+    x = model.net.Tanh(brew.fc(model, "data", "fc1", _INPUTS, _COLUMNS), "hidden")
+    return _loss(model, brew.fc(model, x, "fc2", _COLUMNS, _CLASSES), loss_scale)
+
+
+UNEVEN: dict[str, Any] = {"options": {"weighted_shares": True}, "last": (13, 3)}
+"""Arguments of models whose last batches cannot be split evenly; the very last has too few samples for four devices."""
+
 TABLES: dict[str, ProofModel] = {
+    "dense": ProofModel(_layers, _vectors),
+    "uneven dense": ProofModel(_layers, _vectors, **UNEVEN),
     "embedding outside": ProofModel(_embedding, _indices, outside=_table_outside),
     "embedding inside": ProofModel(_embedding, _indices),
+    "uneven embedding": ProofModel(_embedding, _indices, **UNEVEN),
     "embedding moved out": ProofModel(_embedding, _indices, options={"outside_from_bytes": 0}),
     "both on one table": ProofModel(_tied, _indices),
 }
-"""Name -> model whose table gets a sparse gradient, or a sparse and a dense one."""
+"""Name -> model of dense layers, or whose table gets a sparse gradient, or a sparse and a dense one."""
 
 _SUM: dict[str, Any] = {"sparse_dedup_aggregator": "sum"}  # sums repeated rows of sparse gradients before the update
 

@@ -10,18 +10,20 @@ import pytest
 
 from house import ROOT
 from netbuilder.tools import prove
+from netbuilder.tools.proof import processes
 from netbuilder.tools.proof.blocks import trained_apart
 from netbuilder.tools.proof.measure import METHODS, block_rule, difference, supports, trained
 from netbuilder.tools.proof.models import OPTIMIZERS
-from netbuilder.tools.proof.table import MODELS
+from netbuilder.tools.proof.table import MODELS, Run
 
 
 @pytest.mark.parametrize("model", MODELS)
 def test_the_table_in_small_form(model):
-    for optimizer in OPTIMIZERS:
+    for optimizer in ["SGD", "Adam"] if MODELS[model].last else OPTIMIZERS:
         found = list(prove.entries([model], [optimizer], [3], steps=2, methods=list(METHODS)))
         supported = [method for method in METHODS if supports(method, MODELS[model])]
-        assert [entry.method for entry in found] == [m for m in supported if m != "local SGD" or optimizer == "SGD"]
+        supported = [method for method in supported if method != "local SGD" or optimizer == "SGD"]
+        assert [entry.method for entry in found] == ([] if MODELS[model].by_devices else supported)
         for entry in found:
             assert entry.devices == 3 and entry.difference < 1e-5, entry
 
@@ -66,7 +68,8 @@ def test_methods_support_most_models():
     without = {method: {name for name in MODELS if not supports(method, MODELS[name])} for method in METHODS}
     options = {name for name in MODELS if MODELS[name].options}
     assert without["Parallelize"] == set() and len(options) < len(MODELS) / 2
-    assert without["ParallelDo"] == options and without["DataParallel"] == {"embedding outside"}
+    uneven = {name for name in MODELS if MODELS[name].last}
+    assert without["ParallelDo"] == options and without["DataParallel"] == {"embedding outside", *uneven}
     assert without["local SGD"] == without["BMUF"] == {*options, "embedding outside"}
 
 
@@ -93,6 +96,51 @@ def test_two_runs_on_one_device_are_equal():
 def test_training_does_something(model):
     before, after = (list(trained(MODELS[model], OPTIMIZERS["SGD"], 1, steps=n).values()) for n in (1, 3))
     assert difference(after, before) > 1e-4
+
+
+def test_processes_in_small_form(tmp_path, capsys):
+    """One start of two processes."""
+    pytest.importorskip("mpi4py")
+    path = tmp_path / "table.json"
+    models = ["dense", "embedding outside", "BN of each device", "uneven combined BN"]
+    chosen = ["--models", ",".join(models), "--optimizers", "SGD", "--devices", "2", "--processes", "2"]
+    assert prove.main([*chosen, "--steps", "2", "--json", str(path)]) == 0
+    without, head, *rows, worst = capsys.readouterr().out.splitlines()
+    assert without.endswith("which these methods do not have: ParallelDo, DataParallel")
+    assert head.split()[3:] == ["2", "x", "1"]
+    found = [prove.Entry(**entry) for entry in json.loads(path.read_text())]
+    several = {"rendezvous": None}
+    assert [(entry.model, entry.method) for entry in found] == [
+        (model, method)
+        for model in models
+        for method in METHODS
+        if supports(method, MODELS[model].with_options(several))
+    ]
+    assert {entry.method for entry in found} == {"Parallelize", "local SGD", "BMUF"} and len(rows) == len(found)
+    assert {(entry.processes, entry.devices) for entry in found} == {(2, 2)}
+    assert max(entry.difference for entry in found) < 1e-5
+    assert worst.startswith(f"worst of {len(found)} entries after 2 steps") and "2 devices of 2 processes" in worst
+
+
+def test_processes_that_fail(capsys, monkeypatch):
+    """The error is that of the command; what the processes write is above it."""
+    monkeypatch.setattr(processes, "launch", lambda job: 3 if job.processes == 2 else pytest.fail("not started"))
+    assert prove.main(["--models", "dense", "--optimizers", "SGD", "--processes", "1", "2", "--devices", "2"]) == 1
+    assert "netbuilder-prove: 2 processes that train together have failed, with status 3" in capsys.readouterr().err
+
+
+def test_the_program_of_a_process(tmp_path):
+    """Here of the only one: it writes the parameters of each run, and nothing if the budget is too small."""
+    runs = [Run("both on one table", "SGD", "Parallelize", 1), Run("dense", "SGD", "Parallelize", 1)]
+    for folder, budget in (("large", "1GiB"), ("small", 0.5)):
+        (tmp_path / folder).mkdir()
+        order = {"runs": runs, "steps": 1, "options": {"memory_budget": budget}}
+        (tmp_path / folder / "order.json").write_text(json.dumps(order))
+        assert processes.main([str(tmp_path / folder)]) == 0
+    assert not list((tmp_path / "small").glob("*.npz"))
+    for number, run in enumerate(runs):
+        (found,) = processes._stored(tmp_path / "large", number, 1)
+        assert difference(list(found.values()), list(run.trained(1, {}).values())) == 0
 
 
 def test_the_command_prints_the_table_and_holds_the_bound(tmp_path, capsys):
@@ -169,6 +217,9 @@ def test_the_measure():
         (["--devices", "2,two"], "must be numbers that divide 24"),
         (["--dtype", "float16"], "argument --dtype: invalid choice: 'float16'"),
         (["--memory-budget", "1.5"], r"must be a number of bytes, such as .*; got '1.5'"),
+        (["--processes", "0"], "argument --processes: must be a positive whole number, got '0'"),
+        (["--processes", "3", "--devices", "1,2,4"], "3 processes cannot .*none of --devices 1,2,4 is a multiple of 3"),
+        (["--processes", "2", "--shared-model"], "--shared-model: replicas of several processes cannot share"),
     ],
 )
 def test_options(arguments, match, capsys):
@@ -189,4 +240,6 @@ def test_commands_of_the_page():
         1,
         every,
         every,
+        every,
+        3,
     ]

@@ -6,6 +6,7 @@ The same cases run in one process with the devices of all.
 from __future__ import annotations
 
 import contextlib
+import dataclasses
 import sys
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
@@ -303,14 +304,20 @@ def check_that_nets_are_compared(devices: int, place: Rendezvous) -> None:
         _, loss = model.net.SoftmaxWithLoss([x, "label"], ["softmax", "loss"])
         return [model.Scale(loss, scale=loss_scale)]
 
-    model, _ = build_case(Case(forward), devices, place)
-    try:
-        parallel.RunInitNet(model, workspace=Workspace())
-    except DistributedError as error:
-        assert "the shards differ in net 0: shard" in str(error), error
-        assert "XavierFill of ['cpu_0/fc_w']" in str(error), error
-    else:
-        raise AssertionError("another net has not been noticed")
+    without_store = dataclasses.replace(place, store=None)
+    number = place.shard_id % 2 + 1  # of devices
+    for what, (case, count, rendezvous, texts) in {
+        "another net": (Case(forward), devices, place, ["differ in net 0: shard", "XavierFill of ['cpu_0/fc_w']"]),
+        "another number of devices": (Case(), number, place, ["differ in devices: shard", "give Parallelize as many"]),
+        "another number, without a store": (Case(), number, without_store, ["differ in devices: shard"]),
+    }.items():
+        model, _ = build_case(case, count, rendezvous)
+        try:
+            parallel.RunInitNet(model, workspace=Workspace())
+        except DistributedError as error:
+            assert all(text in str(error) for text in texts), (what, error)
+        else:
+            raise AssertionError(f"{what} has not been noticed")
 
 
 def main() -> None:

@@ -61,7 +61,9 @@ def sum_over_processes(model: ModelHelper, record: Replicas, number: int, *, wor
 
 
 def require_equal_nets(model: ModelHelper, workspace: Workspace) -> None:
-    """Check that all processes have built the same nets: over the store of the rendezvous, or MPI if it has none.
+    """Check that all processes have built the same nets over as many devices.
+
+    It is over the store of the rendezvous, or over MPI if it has none.
 
     Raises:
         DistributedError: they have not, have other versions, or the same shard id; the message says in what they
@@ -71,15 +73,15 @@ def require_equal_nets(model: ModelHelper, workspace: Workspace) -> None:
     rendezvous = getattr(model, "_rendezvous", None)
     if not isinstance(rendezvous, Rendezvous):
         return
-    store, nets = rendezvous.shared_store(workspace), [model.param_init_net.Proto(), model.net.Proto()]
+    record, store = Replicas.load(model.net.Proto()), rendezvous.shared_store(workspace)
+    facts, nets = {"devices": len(record)}, [model.param_init_net.Proto(), model.net.Proto()]
     if store is None:
-        world = Replicas.load(model.net.Proto()).world.common[0]
-        maker = next(op for op in nets[0].op if list(op.output) == [world])
-        preflight_by(lambda text: _gathered(text, maker), rendezvous, nets=nets)
+        maker = next(op for op in nets[0].op if list(op.output) == [record.world.common[0]])
+        preflight_by(lambda text: _gathered(text, maker), rendezvous, facts, nets=nets)
         return
     number = store.add(f"nets_of_shard/{rendezvous.shard_id}")
     name = f"{model.net.Name()}/{number}"
-    preflight(rendezvous, nets=nets, store=store, name=name, timeout=time_limits().first or _NO_LIMIT)
+    preflight(rendezvous, facts, nets=nets, store=store, name=name, timeout=time_limits().first or _NO_LIMIT)
 
 
 def _gathered(text: bytes, maker: OperatorDef) -> list[bytes]:

@@ -34,6 +34,7 @@ _IDENTITY = frozenset(
     }
 )
 _REMEDIES = {
+    "devices": "give Parallelize as many in all processes",
     "num_shards": "start all processes with the same number",
     "netbuilder": "install the same version everywhere",
     "Python": "use the same version everywhere",
@@ -80,19 +81,25 @@ def preflight(
     found.judge(nets)
 
 
-def preflight_by(exchange: Callable[[bytes], list[bytes]], rendezvous: Rendezvous, *, nets: Sequence[NetDef]) -> None:
+def preflight_by(
+    exchange: Callable[[bytes], list[bytes]],
+    rendezvous: Rendezvous,
+    facts: Mapping[str, Any],
+    *,
+    nets: Sequence[NetDef],
+) -> None:
     """Compare all processes as ``preflight`` does, without a store.
 
     Args:
         exchange: gives all processes a text of this one, and returns those of all, in the same order in all of them.
         rendezvous: of this process.
-        nets: as in ``preflight``.
+        facts, nets: as in ``preflight``.
 
     Raises:
         DistributedError: the processes disagree.
     """
-    facts = _facts(rendezvous, {}, nets, {})
-    records = [json.loads(text) for text in exchange(_record(rendezvous.shard_id, facts, nets))]
+    every = _facts(rendezvous, facts, nets, {})
+    records = [json.loads(text) for text in exchange(_record(rendezvous.shard_id, every, nets))]
     if problem := _problem(records, nets):
         raise DistributedError(f"preflight: {exchange(problem.encode())[0].decode()}")
 

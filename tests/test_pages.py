@@ -1,5 +1,6 @@
 """docs/operators.md lists what there is, README links every page, and the commands of docs/commands.md work."""
 
+import json
 import re
 import shlex
 
@@ -13,6 +14,7 @@ from netbuilder.exchange.onnx.graph import rules
 from netbuilder.model import brew
 from netbuilder.ops.core.registry import operator_types
 from netbuilder.ops.core.unsupported import ABSENT
+from netbuilder.parallel.simulation.links import Link
 from netbuilder.tools import (
     benchmark,
     char_lm,
@@ -135,6 +137,8 @@ def test_commands_of_the_page_of_checkpoints(tmp_path, monkeypatch, capsys):
     assert len(list((tmp_path / "out" / "run").iterdir())) in (3, 4)
 
 
-def test_commands_of_the_page_of_growth():
+def test_commands_of_the_page_of_growth(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "link.json").write_text(json.dumps(Link.parse("10us:1GB/s").to_dict()))
     parsed = [simulate._parser().parse_args(arguments) for _, *arguments in command_lines("growth")]
     assert len(parsed) >= 5 and any(options.published for options in parsed)

@@ -41,6 +41,14 @@ OF_THE_HOST = {
         "IndexFreeze IndexLoad IndexSize IndexStore IntIndexCreate LongIndexCreate StringIndexCreate".split(),
         "an index, which is no array",
     ),
+    **dict.fromkeys(
+        "Barrier CloneCommonWorld CreateCommonWorld DestroyCommonWorld ReceiveTensor SendTensor".split(),
+        "processes, which meet on the host",
+    ),
+    **dict.fromkeys(
+        "FileStoreHandlerCreate RedisStoreHandlerCreate StoreAdd StoreGet StoreSet StoreWait".split(),
+        "a store of bytes, which is no array",
+    ),
     **dict.fromkeys("CreateTextFileReader TextFileReaderRead".split(), "lines of a file"),
     "GetAllBlobNames": "names, which are strings",
     "RecurrentNetworkBlobFetcher": "names, which are strings, and blobs that it makes by name",

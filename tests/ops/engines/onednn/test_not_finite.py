@@ -10,7 +10,7 @@ from kernel_cases import CONVOLUTIONS, random
 from kernel_checks import has_instructions
 from netbuilder.graph.gradient_context import operator_gradient
 from netbuilder.model import ModelHelper, brew
-from netbuilder.ops.core.operator import TensorSpec, decode
+from netbuilder.ops.core.operator import Exchange, TensorSpec, decode
 from netbuilder.ops.core.registry import CPU, find, operator_types, prepared_kernels
 from netbuilder.ops.engines import onednn
 from netbuilder.ops.engines.engine import find_engine
@@ -81,20 +81,27 @@ PADDED = {"Conv", "ConvGradient", "ConvTranspose", "ConvTransposeGradient"}
 SPREAD = {"MaxPoolGradient", "MaxPool1DGradient", "MaxPool2DGradient", "MaxPool3DGradient"}
 
 # Operators with a kernel that no case here reaches, and why.
-NOT_REACHED = {
-    "AtomicIter": "it counts",
-    "Iter": "it counts",
-    "LSTMUnitGradient": "it is NumPy, and takes the gradients of both outputs of LSTMUnit",
-    "RecurrentNetwork": "it runs the kernels of its step net",
-    "RecurrentNetworkGradient": "it runs the kernels of its step net",
-} | dict.fromkeys(
-    (
-        "Adagrad Adam Float16SparseNormalize MomentumSGDUpdate RowWiseCounter RowWiseSparseAdagrad RowWiseSparseAdam "
-        "ScatterAssign ScatterWeightedSum SmartDecaySparseAdam SparseAdadelta SparseAdagrad SparseAdam SparseFtrl "
-        "SparseLpRegularizer SparseMomentumSGDUpdate SparseNormalize SparseStorm SparseWngrad"
-    ).split()
-    + [op_type for op_type in operator_types() if "AdagradFusedWith" in op_type],
-    "it is NumPy and overwrites what it reads, so nothing is left to compare with",
+NOT_REACHED = (
+    {
+        "AtomicIter": "it counts",
+        "Iter": "it counts",
+        "LSTMUnitGradient": "it is NumPy, and takes the gradients of both outputs of LSTMUnit",
+        "RecurrentNetwork": "it runs the kernels of its step net",
+        "RecurrentNetworkGradient": "it runs the kernels of its step net",
+    }
+    | dict.fromkeys(
+        (
+            "Adagrad Adam Float16SparseNormalize MomentumSGDUpdate RowWiseCounter RowWiseSparseAdagrad RowWiseSparseAdam "
+            "ScatterAssign ScatterWeightedSum SmartDecaySparseAdam SparseAdadelta SparseAdagrad SparseAdam SparseFtrl "
+            "SparseLpRegularizer SparseMomentumSGDUpdate SparseNormalize SparseStorm SparseWngrad"
+        ).split()
+        + [op_type for op_type in operator_types() if "AdagradFusedWith" in op_type],
+        "it is NumPy and overwrites what it reads, so nothing is left to compare with",
+    )
+    | dict.fromkeys(
+        [op_type for op_type, _ in KERNELS if find(op_type).exchanges is Exchange.BETWEEN_PROCESSES],
+        "it exchanges what other operators have computed, and has no golden cases: tests/ops/collectives",
+    )
 )
 if not has_instructions("avx512"):
     NOT_REACHED["LRNGradient"] = "the library has only its reference for this CPU"

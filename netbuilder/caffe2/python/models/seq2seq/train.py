@@ -18,6 +18,7 @@ from typing import Any, Self
 import numpy as np
 
 from netbuilder.caffe2.missing import names_of
+from netbuilder.caffe2.parallelize import Parallelize_GPU
 from netbuilder.caffe2.python import core, workspace
 from netbuilder.caffe2.python.models.seq2seq.seq2seq_model_helper import Seq2SeqModelHelper
 from netbuilder.caffe2.translator_options import add_model_options, model_params_of
@@ -26,7 +27,6 @@ from netbuilder.graph.devices import Devices
 from netbuilder.model.seq2seq import vocabulary
 from netbuilder.model.seq2seq.batches import Batch, gen_batches, prepare_batch
 from netbuilder.model.seq2seq.training import NormClippedUpdate, require_params, translation_loss
-from netbuilder.parallel import Parallelize_GPU
 from netbuilder.proto import PROTO_CPU, PROTO_CUDA, ArgumentError, DeviceOption
 from netbuilder.proto.arguments import make_device_option
 

@@ -92,8 +92,8 @@ NOT_REACHED = (
     | dict.fromkeys(
         (
             "Adagrad Adam Float16SparseNormalize MomentumSGDUpdate RowWiseCounter RowWiseSparseAdagrad "
-            "RowWiseSparseAdam ScatterAssign ScatterWeightedSum SmartDecaySparseAdam SparseAdadelta SparseAdagrad SparseAdam "
-            "SparseFtrl SparseLpRegularizer SparseMomentumSGDUpdate SparseNormalize SparseStorm SparseWngrad"
+            "RowWiseSparseAdam ScatterAssign ScatterWeightedSum SmartDecaySparseAdam SparseAdadelta SparseAdagrad "
+            "SparseAdam SparseFtrl SparseLpRegularizer SparseMomentumSGDUpdate SparseNormalize SparseStorm SparseWngrad"
         ).split()
         + [op_type for op_type in operator_types() if "AdagradFusedWith" in op_type],
         "it is NumPy and overwrites what it reads, so nothing is left to compare with",

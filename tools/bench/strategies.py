@@ -118,7 +118,8 @@ def train(options: Trainings, text: str, place: Rendezvous) -> dict[str, Any]:
     if record.block is not None:
         parallel.finish_block(model, workspace=workspace)
     parameters = [workspace.fetch(scope + name) for name in ("fc0_w", "fc0_b", "fc1_w", "fc1_b")]
-    return {"strategy": text, "accuracy": _accuracy(parameters, test.images, test.labels), "bytes": given / steps}
+    accuracy = _accuracy(parameters, *next(iter(test.batches(len(test)))))
+    return {"strategy": text, "accuracy": accuracy, "bytes": given / steps}
 
 
 def _built(options: Trainings, text: str, place: Rendezvous, pixels: int) -> tuple[ModelHelper, parallel.Replicas]:

@@ -180,14 +180,13 @@ def _print_speed_up(options: Options, train: Any, test: Any) -> None:
     if options.replicas == 1:
         print("speed-up: cannot be measured on a single device; give several by --devices", flush=True)
         return
-    several, alone = Run(options, train, test), None
-    if several.group.is_first:  # the other processes wait in their next step
-        one = dataclasses.replace(options, devices=options.devices[:1], rendezvous=None)
-        alone = Run(one, train, test)
+    one = dataclasses.replace(options, devices=options.devices[:1], rendezvous=None)
+    several, alone = Run(options, train, test), Run(one, train, test)  # on all ranks, so that nets have the same names
     pairs = []
     for _ in range(3):  # alternately: the machine may be shared
         many = several.step_seconds()
-        pairs.append((many, many if alone is None else alone.step_seconds()))
+        # other ranks wait in their next step
+        pairs.append((many, alone.step_seconds() if several.group.is_first else many))
     many, single = (min(times) for times in zip(*pairs))
     print(
         f"speed-up: a step takes {many * 1e3:.1f} ms on {options.replicas} devices, and {single * 1e3:.1f} ms on one"

@@ -50,6 +50,7 @@ def test_stopped_killed_and_resumed(trained, tmp_path):
     """Rank 1 got SIGTERM; the resumed run is killed; resumed in one process, it ends as a run without all that."""
     out, parts, whole = trained[0].stdout, trained[1] / "SIGTERM", tmp_path / "whole"
     assert out.count("stopped by SIGTERM after 8 steps, saved to") == 1
+    assert out.count("speed-up: a step takes") == 1 and " on 2 devices, and " in out
     assert "to resume, in 2 processes or another number of them:\nnetbuilder-train --cpu" in out
     assert sorted(os.listdir(parts)) == [f"step-{number:08d}.minidb" for number in (3, 6, 8)]
     killed = start_processes(parts, fault=("SIGKILL", "1", "29", "0"))

@@ -162,7 +162,7 @@ CASES = {
     "large tables outside": Case(looked_up, INDICES, optimizer=OPTIMIZERS["sgd"], options={"outside_from_bytes": 1}),
     "a layer outside": Case(scaled_by_common, outside=common_layer),
     "uneven": Case(sizes=UNEVEN, options=WEIGHTED),
-    "uneven, own samples": Case(sizes=(24, 11, 7), options=WEIGHTED, own_samples=True),
+    "uneven, own samples": Case(sizes=(24, 11, 1), options=WEIGHTED, own_samples=True),
     "micro-batches": Case(options={"accumulate_steps": 2}, sizes=(24, 13)),
     "micro-batches of rows": Case(looked_up, INDICES, (24, 13), OPTIMIZERS["sgd"], {"accumulate_steps": 2}),
     "updates on one device": Case(options={"reduce_update_broadcast": True}),
@@ -248,10 +248,10 @@ def _train(case: Case, model: ModelHelper, record: parallel.Replicas, workspace:
 
 
 def own_part(batch: dict[str, Any], record: parallel.Replicas) -> dict[str, Any]:
-    """Return an uneven part of a batch: the first process has more than its share."""
+    """Return an uneven part of a batch: the first process has more than its share, or no sample at all."""
     processes = record.world.size // len(record)
     samples = len(batch["label"])
-    ends = [samples - processes + 1 + rank for rank in range(processes)]
+    ends = [max(0, samples - processes + 1 + rank) for rank in range(processes)]
     first = ends[record.world.rank - 1] if record.world.rank else 0
     return {name: rows[first : ends[record.world.rank]] for name, rows in batch.items()}
 

@@ -261,7 +261,8 @@ def feed_shares(
         batch: name of an input, without the replicas' scopes -> array with one sample per row, at least one. With
             several processes each is given the whole batch, and feeds its part, or a ``ProcessBatch``.
         of_process: the batch has only the samples of this process, which may be more or fewer than those of another:
-            the processes exchange their numbers, so all of them call this equally often.
+            the processes exchange their numbers, so all of them call this equally often. One that has no samples left
+            gives arrays of 0 rows, and takes part with weight 0.
         workspace: workspace to feed; None: the current default one.
 
     Yields:
@@ -280,7 +281,9 @@ def feed_shares(
     if isinstance(batch, ProcessBatch):
         given = ProcessBatch(named, batch.samples_of_all, empty=not batch.samples)
     elif of_process and record.world.size > len(record):
-        given = ProcessBatch(named, sum_over_processes(model, record, count_samples(named), workspace=workspace))
+        empty = bool(named) and all(np.shape(value)[:1] == (0,) for value in named.values())
+        samples = sum_over_processes(model, record, 0 if empty else count_samples(named), workspace=workspace)
+        given = ProcessBatch(_one_sample(named) if empty else named, samples, empty=empty)
     for share in split_batch(given, list(named), record):
         ends = np.cumsum(share_sizes(max(share.samples, len(devices)), len(devices)))
         for name, array in share.items():
@@ -288,6 +291,11 @@ def feed_shares(
             for blob, part in zip(devices.copies(name), np.split(array, split[:-1])):
                 workspace.feed(blob, part)
         yield share.given
+
+
+def _one_sample(batch: Mapping[str, Any]) -> dict[str, Any]:
+    """Return one sample of zeros for arrays without rows: it takes the place of samples, with weight 0."""
+    return {name: np.zeros((1, *np.shape(rows)[1:]), np.asarray(rows).dtype) for name, rows in batch.items()}
 
 
 def gather_shares(model: ModelHelper, blob: str, samples: int, *, workspace: Workspace | None = None) -> Array:

@@ -6,6 +6,7 @@
 import contextlib
 import gc
 import os
+import sys
 import tempfile
 
 import hypothesis
@@ -96,6 +97,12 @@ def _on_both(least, mark):
 one_gpu = _on_both(1, pytest.mark.gpu)
 two_gpus = _on_both(2, pytest.mark.multi_gpu)
 four_gpus = _on_both(4, pytest.mark.multi_gpu)
+
+
+def pytest_runtest_teardown():
+    """End the threads of tests whose ranks are threads."""
+    if "thread_ranks" in sys.modules:
+        sys.modules["thread_ranks"].end_lanes()
 
 
 @pytest.fixture(scope="session", autouse=True)

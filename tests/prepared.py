@@ -97,7 +97,7 @@ class Bound:
 
 
 def bind(
-    make: Any, op: Any, inputs: Sequence[Value], *, inplace: bool = False, threads: int = 1,
+    make: Any, op: Any, inputs: Sequence[Value], *, inplace: bool | int = False, threads: int = 1,
     precision: str = "float32", op_def: OperatorDef | None = None, context: Any = None, image_order: str = "any order",
     **options: Any,
 ) -> Any:  # fmt: skip
@@ -106,7 +106,8 @@ def bind(
     Args:
         make: ``make(op, ctx, *specs) -> Prepared | None``.
         context: what a kernel that calls plain code runs with.
-        inplace: give every pair that the kernel allows one buffer (the inputs are copied first).
+        inplace: give pairs that the kernel allows one buffer (the inputs are copied first): with True the first pair of
+            each output, with a number the pair of this index alone.
     """
     plan = FakePlan(threads, precision, image_order, op_def=op_def or OperatorDef(), run=context, inputs=inputs)
     ready = make(op, plan, *(v.spec for v in inputs), **options)
@@ -116,8 +117,9 @@ def bind(
     reorders = sum(1 for have, want in zip(inputs, ready.inputs) if want is not None and want != have.spec)
     ins = [None if want is None else have.to(want).buffer for have, want in zip(inputs, ready.inputs)]
     outs = [None if spec is None else _buffer(spec) for spec in ready.outputs]
-    if inplace:
-        for i, j in ready.inplace:
+    if inplace is not False:
+        first = {j: (i, j) for i, j in reversed(ready.inplace)}
+        for i, j in first.values() if inplace is True else [ready.inplace[inplace]]:
             assert ready.inputs[i] == ready.outputs[j], "a pair that shares memory has one spec"
             outs[j][...] = ins[i]
             ins[i] = outs[j]

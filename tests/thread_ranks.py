@@ -13,9 +13,10 @@ from netbuilder.ops.engines.collectives.lane import Lane
 from netbuilder.ops.engines.collectives.session import Session
 from netbuilder.ops.engines.collectives.world import CommonWorld
 
-__all__ = ["ThreadCommunicator", "on_ranks", "thread_sessions", "thread_worlds", "use_thread_worlds"]
+__all__ = ["ThreadCommunicator", "end_lanes", "on_ranks", "thread_sessions", "thread_worlds", "use_thread_worlds"]
 
 _SLICE = 0.005
+_lanes: list[Lane] = []
 
 
 class _Meeting:
@@ -131,11 +132,18 @@ def thread_sessions(size: int, answering: bool = False) -> list[Session]:
         size: number of ranks.
         answering: the lanes answer other ranks while they have nothing to do.
     """
-    meeting = _Meeting(size)
-    sessions = [Session(ThreadCommunicator(meeting, rank), Lane(f"lane of rank {rank}")) for rank in range(size)]
+    meeting, lanes = _Meeting(size), [Lane(f"lane of rank {rank}") for rank in range(size)]
+    _lanes.extend(lanes)
+    sessions = [Session(ThreadCommunicator(meeting, rank), lane) for rank, lane in enumerate(lanes)]
     for session in sessions if answering else ():
         session.answer_when_idle()
     return sessions
+
+
+def end_lanes() -> None:
+    """End the threads of all lanes that were made here; called after each test."""
+    while _lanes:
+        _lanes.pop().interrupt(RuntimeError("the test has ended"))
 
 
 def thread_worlds(size: int, name: str = "cw", timeout: float | None = 20) -> list[CommonWorld]:

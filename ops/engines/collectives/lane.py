@@ -142,10 +142,14 @@ class Lane:
         return threading.current_thread() is self._thread
 
     def interrupt(self, error: BaseException) -> None:
-        """End what the lane does, at its next ``check``, and all that waits, with an error; it runs nothing more."""
+        """End what the lane does, at its next ``check``, and all that waits, with an error; it runs nothing more.
+
+        Its thread ends, too.
+        """
         with self._more:
             self.interrupted = self.interrupted or error
             waiting, self._waiting = list(self._waiting), deque()
+            self._more.notify()
         for item in waiting:
             item.end(None, self._stopped())
 
@@ -172,6 +176,9 @@ class Lane:
     def _work(self) -> None:
         while True:
             with self._more:
+                if not self._waiting and self.interrupted is not None:
+                    self._thread = None
+                    return
                 if not self._waiting:
                     self._more.wait(None if self._idle is None else _IDLE)
                 item = self._waiting.popleft() if self._waiting else None

@@ -246,7 +246,9 @@ def _binary_kernel(
         return None
     spec, made, after = found
     step = Step(made, {c.SRC: In(0), c.SRC_1: In(1), c.DST: Out(0)}, after)
-    return prepared([spec, spec], [spec], [step], inplace=[(0, 0), (1, 0)])
+    # The library's reference gives wrong numbers when it overwrites its second source.
+    inplace = [(0, 0)] if made.slow else [(0, 0), (1, 0)]
+    return prepared([spec, spec], [spec], [step], inplace=inplace)
 
 
 def sum_kernel(op: Any, ctx: PlanContext, *specs: TensorSpec) -> Prepared | None:

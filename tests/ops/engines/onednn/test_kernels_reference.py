@@ -420,3 +420,41 @@ def test_other_types_are_left_to_the_array_kernels(op_type):
     args = {"kernel": 3} if op_type in ("Conv", "MaxPool") else {}
     op = decode(find(op_type), make_op(op_type, names, outputs, **args))
     assert bind(TABLE[op_type], op, [Value.of(np.ones(s, np.float64)) for s in shapes]) is None
+
+
+def weight_layouts(channels):
+    """Return the layouts that convolutions choose for weights and gradients; of few channels they are padded."""
+    x, w = Value.of(random(2, channels, 8, 8)), Value.of(random(channels, channels, 3, 3))
+    forward = make_op("Conv", ["x", "w"], ["y"], kernel=3, pad=1)
+    backward = make_op("ConvGradient", ["x", "w", "dy"], ["dw", "dx"], kernel=3, pad=1, no_bias=1)
+    made = [
+        bind(TABLE[op_def.type], decode(find(op_def.type), op_def), values).prepared
+        for op_def, values in ((forward, [x, w]), (backward, [x, w, x]))
+    ]
+    return {"Conv": made[0].inputs[1], "ConvGradient": made[1].inputs[1], "gradient": made[1].outputs[0]}
+
+
+@pytest.mark.parametrize("threads", [1, 2])
+@pytest.mark.parametrize("channels", [4, 32])
+@pytest.mark.parametrize("stored", ["plain", "blocks of 16", "Conv", "ConvGradient", "gradient"])
+@pytest.mark.parametrize(
+    "op_type", ["Add", "Mul", "Sub", "Sum", "Relu", "Tanh", "TanhGradient", "ReluGradient", "Scale"]
+)
+def test_each_pair_that_may_share_memory(op_type, stored, channels, threads):
+    """One after the other, with the bits that the kernel gives with memory of its own."""
+    names = ["a", "b"] if len(find(op_type).inputs) == 2 or op_type == "Sum" else ["a"]
+    op_def = make_op(op_type, names, ["y"], **({"scale": 0.5} if op_type == "Scale" else {}))
+    op, shape = decode(find(op_type), op_def), (channels, channels, 3, 3)
+    values = [value_of(random(*shape, seed=seed), B16 if stored == "blocks of 16" else 0) for seed in range(len(names))]
+    if spec := weight_layouts(channels).get(stored):
+        values = [value.to(spec) for value in values]
+    apart = bind(TABLE[op_type], op, values, threads=threads)
+    if apart is None:
+        assert (op_type, stored) == ("Scale", "plain"), "not served"
+        return
+    apart.call()
+    assert apart.prepared.inplace
+    for index, pair in enumerate(apart.prepared.inplace):
+        bound = bind(TABLE[op_type], op, values, threads=threads, inplace=index)
+        bound.call()
+        assert np.array_equal(bound.outputs[0].plain(), apart.outputs[0].plain()), f"inputs and outputs {pair}"

@@ -6,6 +6,7 @@
 import contextlib
 import gc
 import os
+import signal
 import sys
 import tempfile
 
@@ -38,6 +39,8 @@ os.environ.setdefault("NETBUILDER_CACHE", os.path.join(tempfile.gettempdir(), f"
 
 
 def pytest_configure(config):
+    if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:  # started in the background of a shell without job control
+        signal.signal(signal.SIGINT, signal.default_int_handler)
     if count := int(os.environ.get("FAKE_GPUS", "0")):
         from cupy_double import gpus
 

@@ -55,9 +55,9 @@ _TASKS_HELP = """tasks:
     predict             an exported ResNet-50, batch 1 and 32, with onnxruntime
                         and OpenVINO
     sparse              SparseLengthsSum and its gradient, with embedding_bag
-    exchange            the gradients of ResNet-50 between processes, with mpi4py;
-                        its step in two processes, with one process and with
-                        PyTorch's DistributedDataParallel
+    exchange            the gradients of ResNet-50 between processes, with
+                        mpi4py; its step in two processes, with one process and
+                        with PyTorch's DistributedDataParallel
     input               image input, with the libraries it uses in a bare loop
   memory, in a fresh process for each figure, with time:
     memory              a training step, with PyTorch eager and compiled

@@ -17,7 +17,7 @@ from netbuilder.proto.arguments import make_op
 from waiting import HANG
 
 TESTS = Path(__file__).parent.parent
-SECONDS = 30  # of damaged files and random nets, including the start of the workers
+SECONDS = 20  # of damaged files and random nets, including the start of the workers
 
 
 @pytest.mark.slow

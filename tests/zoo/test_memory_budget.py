@@ -45,12 +45,12 @@ def recomputed(plan):
     return sum(step.kind is StepKind.RECOMPUTE for step in plan.steps)
 
 
-@pytest.mark.parametrize("name", ["resnet8", "resnet50", "inception_bn", "alexnet_one_tower"])
+@pytest.mark.parametrize("name", ["resnet8", "resnet50", "alexnet_one_tower"])
 def test_under_budgets(name):
     want, whole = trained(name)
     least, most = possible(name)
     rng = np.random.default_rng(sum(map(ord, name)))
-    for budget in [least, *rng.integers(least, most, 10 if name == "resnet8" else 2)]:
+    for budget in [least, *rng.integers(least, most, 10 if name == "resnet8" else 1)]:
         got, plan = trained(name, fill=True, memory_budget=int(budget))
         for p, value in want.items():
             np.testing.assert_array_equal(got[p], value, err_msg=f"{p} at {budget}")

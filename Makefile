@@ -33,7 +33,10 @@ TEST_ENV := OMP_NUM_THREADS=1 OPENBLAS_NUM_THREADS=1
 train: $(VENV)/.with-train
 	$(BIN)/netbuilder-train --demo
 
-test: lint types protobuf unit
+# The first three take one core each, the tests both.
+test: $(VENV)/.with-test
+	$(MAKE) -j 2 --output-sync=target lint types protobuf
+	$(MAKE) unit
 
 lint: $(VENV)/.with-test
 	$(BIN)/ruff check .

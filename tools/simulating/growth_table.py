@@ -31,7 +31,7 @@ def _row(found: Prediction) -> tuple[str, ...]:
 
 
 def published_table(published: Published, found: Sequence[Prediction]) -> str:
-    """Return predictions beside the published steps of the same sizes; efficiencies are relative to the first one."""
+    """Return predictions with the published steps of the same sizes; efficiencies are relative to the first one."""
     rows = [
         (
             str(size), f"{1e3 * seconds:.0f}", f"{100 * published.efficiency(seconds):.1f}%", f"{1e3 * each.step:.1f}",

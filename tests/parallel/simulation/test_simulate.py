@@ -66,8 +66,8 @@ def test_without_overlap_nothing_is_hidden():
 def test_without_a_core_for_the_exchange_nothing_is_gained():
     # Two lanes of one device on one core: each at half its speed while both work.
     found = simulate(STEP, Cluster(2, 1, LINK, cores=2), EACH)
-    # c: 5 to 7 beside 1 s of b's call, which ends at 8; b: a's call takes 2 s beside it, c's update 2 s, and from 12 on
-    # nothing computes: 2 of 4 s are left. a is exchanged beside the update of b.
+    # c: 5 to 7 during 1 s of b's call, which ends at 8; b: a's call takes 2 s meanwhile, c's update 2 s, and from 12 on
+    # nothing computes: 2 of 4 s are left. a is exchanged during the update of b.
     assert [(b.began, b.ended) for b in found.buckets] == [(5, 7), (8, 14), (14, 16)]
     assert found.step == 17 and found.compute == 11
 

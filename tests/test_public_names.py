@@ -177,8 +177,7 @@ def test_prepared():
     assert kernel.deferred == {0: recipe}
     with pytest.warns(DeprecationWarning, match="Prepared.later is deferred now"):
         assert kernel.later is kernel.deferred
-    with pytest.warns(DeprecationWarning, match=r"Prepared\(capturable=...\) has no effect any more"):
-        Prepared([], [], lambda inputs, outputs, scratch: None, capturable=False)
+    assert not kernel.capturable
     with pytest.warns(DeprecationWarning, match=r"Deferred\(kept=...\) is saved now"):
         recipe = Deferred(lambda: None, (), kept={})
     with pytest.warns(DeprecationWarning, match="Deferred.kept is saved now"):

@@ -186,7 +186,7 @@ class KeptMemory(Protocol):
         """Use a buffer, uint8 of ``nbytes``, aligned to 64 bytes, whose content is undefined."""
 
 
-@renamed_arguments(capturable=None, later="deferred")
+@renamed_arguments(later="deferred")
 @dataclass(eq=False)
 class Prepared:
     """A prepared kernel: an operator for inputs of given specs; binding it to buffers gives a call.
@@ -221,6 +221,9 @@ class Prepared:
         kept: memory that the call shares with those of other steps: a kernel of the forward pass writes it, that of the
             gradient reads it. The plan provides it from the first to the last step that has it.
         checkpoints: how the operator and its gradient keep less between them, for a memory budget; None: they cannot.
+        capturable: a call on a GPU only adds work to the GPU's current stream: it allocates nothing, reads nothing back
+            and does not wait, and every argument that it computes on the host is the same in each call. Such calls can
+            be captured into a CUDA graph.
     """
 
     inputs: Sequence[TensorSpec | None]
@@ -239,6 +242,7 @@ class Prepared:
     seconds: float | None = None
     kept: Sequence[KeptMemory] = ()
     checkpoints: Checkpoints | None = None
+    capturable: bool = False
 
     later = RenamedMember("deferred")
 

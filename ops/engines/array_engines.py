@@ -11,6 +11,7 @@ from netbuilder.ops.core.operator import STRING, TensorSpec
 from netbuilder.ops.engines.arrays import aligned_zeros, as_flat, gpu_count
 from netbuilder.ops.engines.engine import Engine, Location
 from netbuilder.ops.engines.gpu import gpu
+from netbuilder.proto import PROTO_CUDA
 
 __all__ = ["CuPyEngine", "NumPyEngine"]
 
@@ -35,6 +36,7 @@ class CuPyEngine(_ArrayEngine):
     """Arrays in the memory of a GPU."""
 
     name: ClassVar[str] = "CUPY"
+    device_types: ClassVar[tuple[int, ...]] = (PROTO_CUDA,)
 
     def available(self) -> bool:
         return gpu_count() > 0

@@ -20,11 +20,12 @@ from typing import Any, ClassVar
 
 from netbuilder._renamed import RenamedMember, renamed_arguments
 from netbuilder.data.forking import loading
-from netbuilder.ops.core.contexts import Prepared
+from netbuilder.ops.core.contexts import PlanContext, Prepared
 from netbuilder.ops.core.operator import Operator, TensorSpec
-from netbuilder.ops.core.registry import CPU, prepare_table
+from netbuilder.ops.core.registry import prepare_table
+from netbuilder.ops.engines.joined_updates import JoinedUpdates, UpdateForm
 from netbuilder.ops.engines.open_choice import OpenChoice
-from netbuilder.proto import DeviceError
+from netbuilder.proto import PROTO_CPU, DeviceError
 
 __all__ = [
     "ENTRY_POINTS",
@@ -97,10 +98,14 @@ class Engine:
     Attributes:
         name: as in ``Workspace(engines=...)``, in an operator's ``engine`` and in layouts.
         priority: of the kernels in ``kernels``; oneDNN's have 10, those of NumPy less.
+        device_types: the kinds of devices (PROTO_CPU, PROTO_CUDA) that its kernels, fusions and layouts are for.
+        precisions: in which it can store activations, see ``ops.core.precision``.
     """
 
     name: ClassVar[str]
     priority: ClassVar[int] = 20
+    device_types: ClassVar[tuple[int, ...]] = (PROTO_CPU,)
+    precisions: ClassVar[tuple[str, ...]] = ("float32",)
 
     def available(self) -> bool:
         """Whether the engine can be used in this process."""
@@ -111,20 +116,38 @@ class Engine:
         return ""
 
     def kernels(self) -> Mapping[str, Callable[..., Prepared | None]]:
-        """Return, by operator type, the functions ``make(op, ctx, *specs)`` that prepare kernels for the host.
+        """Return, by operator type, the functions ``make(op, ctx, *specs)`` that prepare kernels for its devices.
 
-        Called only if the engine is available. A function returns None if its kernel does not apply.
+        Called only if the engine is available. A function returns None if its kernel does not apply. A kernel for a GPU
+        is bound and called on that GPU, and gets arrays of CuPy; what it starts belongs on the stream that is current
+        when it is called.
         """
         return {}
 
     def register_kernels(self) -> None:
         """Register prepared kernels for all operators registered so far; called before each compilation."""
         if self.available():
-            prepare_table(self.kernels(), device=CPU, engine=self.name, priority=self.priority)
+            for device_type in self.device_types:
+                prepare_table(self.kernels(), device=device_type, engine=self.name, priority=self.priority)
 
     def check_precision(self, precision: str) -> None:
         """Warn if the engine cannot store activations in a precision (see ``ops.core.precision``), or not faster."""
         return  # nothing to warn of
+
+    def update_form(self, op: Operator, *specs: TensorSpec) -> UpdateForm | None:
+        """Return how an operator can be part of a joined update; None: it cannot (the default).
+
+        It must be elementwise but for its numbers, with as many outputs as ``op`` has. NumPy's updates on the host have
+        their own form, see ``ops.engines.piecewise``.
+        """
+        return None
+
+    def join_updates(self, ctx: PlanContext, updates: JoinedUpdates) -> Prepared | None:
+        """Return a kernel that does the work of many updates; None: they run one by one.
+
+        All operators of ``updates`` have a form, see ``update_form``.
+        """
+        return None
 
     def fusions(self) -> Sequence[Fusion]:
         """Return the fusions that the engine has kernels for; the first that applies is used."""
@@ -156,7 +179,8 @@ class Engine:
     def new_buffer(self, spec: TensorSpec, location: Location) -> Any:
         """Return zeroed memory for a value in one of the engine's layouts; of an array engine, for a plain value.
 
-        The memory is flat uint8 of ``spec.nbytes`` for a value with a layout, else an array of its shape and dtype.
+        The memory is flat uint8 of ``spec.nbytes`` for a value with a layout, else an array of its shape and dtype; on
+        a GPU it is an array of CuPy.
         An engine whose kernels read and write plain values only needs neither this nor ``prepare_reorder``.
         """
         raise NotImplementedError(f"engine {self.name}: has no buffers for values in the layout of {spec}")
@@ -226,9 +250,15 @@ def _load(name: str) -> Engine:
 
 
 @renamed_arguments(allows="allowed")
-def library_engines(allowed: Callable[[str], bool]) -> list[Engine]:
-    """Return the library engines that are allowed and available."""
-    return [engine for name in engine_names() if allowed(name) and (engine := find_engine(name)).available()]
+def library_engines(allowed: Callable[[str], bool], device_type: int | None = None) -> list[Engine]:
+    """Return the library engines that are allowed and available.
+
+    Args:
+        allowed: whether an engine may be used, by its name.
+        device_type: only those for this kind of device (PROTO_CPU, PROTO_CUDA); None: all.
+    """
+    engines = (find_engine(name) for name in engine_names() if allowed(name))
+    return [engine for engine in engines if device_type in (None, *engine.device_types) and engine.available()]
 
 
 def release_kernels() -> None:

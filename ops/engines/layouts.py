@@ -2,14 +2,21 @@
 
 from __future__ import annotations
 
+from contextlib import AbstractContextManager, nullcontext
 from typing import Any
 
 from netbuilder.ops.core.contexts import Prepared
 from netbuilder.ops.core.operator import TensorSpec
 from netbuilder.ops.engines.arrays import aligned_empty
 from netbuilder.ops.engines.engine import HOST, Location, layout_engine
+from netbuilder.ops.engines.gpu import gpu
 
-__all__ = ["HOST", "Location", "convert", "new_buffer", "prepare_reorder"]
+__all__ = ["HOST", "Location", "convert", "new_buffer", "on_location", "prepare_reorder"]
+
+
+def on_location(location: Location) -> AbstractContextManager[object]:
+    """Return a context in which this thread computes at a location: that of its GPU and stream, if it is on one."""
+    return nullcontext() if location == HOST else gpu(location[1])
 
 
 def new_buffer(spec: TensorSpec, location: Location = HOST) -> Any:

@@ -87,11 +87,13 @@ def infer_segment(net: Runner, start: int, options: PlanOptions) -> Inferred | N
         start: the first operator.
         options: of the net.
     """
+    kinds = {instruction.device[0] for instruction in net.program[start:]}
     for name in engine_names():
         if options.uses_engine(name):
             engine = find_engine(name)
             engine.register_kernels()
-            engine.check_precision(options.precision)
+            if not kinds.isdisjoint(engine.device_types):
+                engine.check_precision(options.precision)
     inferred = static_segment(net, start, options)
     return None if inferred[1] == start else inferred
 
@@ -142,11 +144,12 @@ def compile_range(
     for name in options.constants.intersection(externals) if options.enabled("constants") else ():
         externals[name].constant = externals[name].blob
     hidden = frozenset(name for name in last if name not in externals and net.hides(name, start, end))
-    engines = library_engines(options.uses_engine)
-    nodes = fuse(nodes, last, [fusion for engine in engines for fusion in engine.fusions()], hidden, options.enabled)
+    engines = {kind: library_engines(options.uses_engine, kind) for kind in {node.first.device[0] for node in nodes}}
+    fusions = {kind: [fusion for engine in found for fusion in engine.fusions()] for kind, found in engines.items()}
+    nodes = fuse(nodes, last, fusions, hidden, options.enabled)
     if options.enabled("joined_updates"):
         early = options.enabled("early_updates") and not (in_subgraph or options.exchange_lane)
-        nodes = fuse_updates(nodes, last, hidden, early=early)
+        nodes = fuse_updates(nodes, last, hidden, engines, early=early)
     if options.enabled("unread_outputs"):
         mark_unused(nodes, last, hidden, read_outside)
     nodes = exchange_when_ready(nodes, lane=options.exchange_lane)

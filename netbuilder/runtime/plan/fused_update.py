@@ -24,6 +24,8 @@ from netbuilder.ops.core.instructions import Instruction, PartFailed
 from netbuilder.ops.core.operator import TensorSpec
 from netbuilder.ops.engines import flat
 from netbuilder.ops.engines.arrays import as_flat
+from netbuilder.ops.engines.engine import Engine, Location
+from netbuilder.ops.engines.joined_updates import UpdateForm
 from netbuilder.ops.engines.piecewise import Piecewise, maker_of
 from netbuilder.runtime.plan.values import Node, Value
 from netbuilder.runtime.values.rows import as_row, new_row, row_starts
@@ -47,20 +49,27 @@ class Chain:
 
     Args:
         nodes: the operators.
-        made: the calls of each operator on pieces of plain tensors.
+        made: the form of each operator; on the host, its calls on pieces of plain tensors (``Piecewise``).
         tensors: the tensors that they read and do not make.
         outputs: the tensors that they make and that others need.
+        engine: the engine whose kernel runs them; None: the kernel of this module.
     """
 
     nodes: list[Node] = field(default_factory=list)
-    made: list[Piecewise] = field(default_factory=list)
+    made: list[Piecewise | UpdateForm] = field(default_factory=list)
     tensors: list[Value] = field(default_factory=list)
     outputs: list[Value] = field(default_factory=list)
+    engine: Engine | None = None
 
     def numbers(self) -> Iterator[Value]:
         """Yield the inputs that are one number for all pieces, such as a learning rate."""
+        return (value for _, value in self.numbers_read())
+
+    def numbers_read(self) -> Iterator[tuple[tuple[int, Location], Value]]:
+        """Yield them with a key for what the kernel reads: the value's id, and the location where it is read."""
         for node, made in zip(self.nodes, self.made):
-            yield from (node.inputs[i] for i in sorted(made.numbers))
+            for i in sorted(made.numbers):
+                yield (id(node.inputs[i]), node.input_location(i)), node.inputs[i]
 
 
 def make_piecewise(node: Node, spec: TensorSpec | None = None) -> Piecewise | None:
@@ -125,12 +134,9 @@ def prepare_chains(
         return _BoundChains(units, ins, outs, place, memory).run
 
     made = [plan.spec for plan in plans for _ in plan.chain.outputs]
-    pairs = _inplace(plans)
-    for i, j in pairs:  # the plan shares buffers only between successive versions; those in between are not written
-        outputs[j].version = inputs[i].version + 1
     name = "numpy" if team == 1 else f"numpy, {team} threads"
     rows = [row for unit in units for row in _rows(unit, inputs)]
-    return Prepared(expected, made, bind, scratch=team * thread_scratch, inplace=pairs, name=name, rows=rows)
+    return Prepared(expected, made, bind, scratch=team * thread_scratch, inplace=_inplace(plans), name=name, rows=rows)
 
 
 @dataclass(eq=False)

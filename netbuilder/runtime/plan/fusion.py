@@ -23,11 +23,10 @@ from __future__ import annotations
 from collections.abc import Callable, Collection, Mapping, Sequence
 from typing import Any
 
-import numpy as np
-
 from netbuilder.ops.core.contexts import Prepared
 from netbuilder.ops.core.registry import plain_kernel
-from netbuilder.ops.engines.engine import HOST, Fusion, Pattern
+from netbuilder.ops.engines.engine import Fusion, Pattern
+from netbuilder.ops.engines.layouts import on_location
 from netbuilder.runtime.plan.optimizations import check_optimization
 from netbuilder.runtime.plan.run_context import KernelContext
 from netbuilder.runtime.plan.values import Node, Value
@@ -38,7 +37,7 @@ __all__ = ["fuse"]
 def fuse(
     nodes: Sequence[Node],
     last: Mapping[str, Value],
-    fusions: Sequence[Fusion],
+    fusions: Mapping[int, Sequence[Fusion]],
     hidden: Collection[str] = (),
     enabled: Callable[[str], bool] = lambda name: True,
 ) -> list[Node]:
@@ -47,16 +46,16 @@ def fuse(
     Args:
         nodes: operators over values, in order; the inputs of nodes that read the output of a removed one are changed.
         last: the last version of each name.
-        fusions: the fusions of the engines, those of the preferred engine first.
+        fusions: the fusions of the engines, by kind of device, those of the preferred engine first.
         hidden: names of which no version is observable.
         enabled: whether an optimization is on, by its name in ``runtime.plan.optimizations``.
 
     Raises:
         NetError: the optimization that a fusion belongs to is not in ``runtime.plan.optimizations``.
     """
-    for fusion in fusions:
+    for fusion in (fusion for found in fusions.values() for fusion in found):
         check_optimization(fusion.optimization, f"fusion of {', '.join((*fusion.first, fusion.second))}")
-    matcher = _Matcher(nodes, last, [f for f in fusions if enabled(f.optimization)], hidden, enabled)
+    matcher = _Matcher(nodes, last, fusions, hidden, enabled)
     for node in nodes:
         matcher.visit(node)
     return matcher.result()
@@ -69,15 +68,18 @@ class _Matcher:
         self,
         nodes: Sequence[Node],
         last: Mapping[str, Value],
-        fusions: Sequence[Fusion],
+        fusions: Mapping[int, Sequence[Fusion]],
         hidden: Collection[str],
         enabled: Callable[[str], bool],
     ) -> None:
         self._last, self._hidden, self._enabled = last, hidden, enabled
-        self._by_trigger: dict[str, list[Fusion]] = {}  # by the type of the operator at whose visit it is tried
-        for fusion in fusions:
-            trigger = fusion.first[0] if fusion.pattern in _OF_GRADIENTS else fusion.second
-            self._by_trigger.setdefault(trigger, []).append(fusion)
+        # By the kind of device, and the type of the operator at whose visit it is tried.
+        self._by_trigger: dict[tuple[int, str], list[Fusion]] = {}
+        for kind, found in fusions.items():
+            for fusion in found:
+                trigger = fusion.first[0] if fusion.pattern in _OF_GRADIENTS else fusion.second
+                if enabled(fusion.optimization):
+                    self._by_trigger.setdefault((kind, trigger), []).append(fusion)
         self._fuse_by = {
             Pattern.CHAIN: self._fuse_chain,
             Pattern.ACCUMULATE: self._fuse_sum,
@@ -101,12 +103,10 @@ class _Matcher:
         """Fuse a node with an earlier one, or remove it, if possible."""
         if self._replacement:
             node.inputs = [self._replacement.get(id(value), value) for value in node.inputs]
-        if node.first.location != HOST:
-            return
-        kind = node.first.op_def.type
-        if kind == "Dropout" and self._enabled("dropout_in_test_mode"):
+        op_type = node.first.op_def.type
+        if op_type == "Dropout" and self._enabled("dropout_in_test_mode"):
             self._remove_dropout(node)
-        for fusion in self._by_trigger.get(kind, ()):
+        for fusion in self._by_trigger.get((node.first.device[0], op_type), ()):
             if self._fuse_by[fusion.pattern](node, fusion):
                 return
 
@@ -294,6 +294,7 @@ def _relu_gradient_of(relu: Node, y: Value, dy: Value) -> Callable[[], Any]:
     assert kernel is not None
 
     def compute() -> Any:
-        return np.asarray(kernel(instruction.op, context, y.plain(), dy.plain())[0])
+        with on_location(instruction.location):
+            return kernel(instruction.op, context, y.plain(), dy.plain())[0]
 
     return compute

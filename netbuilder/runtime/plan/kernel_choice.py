@@ -20,7 +20,7 @@ __all__ = ["choose_image_order", "choose_kernel"]
 
 def choose_image_order(nodes: Sequence[Node], options: PlanOptions) -> str:
     """Return in which order images should be stored: measured if all convolutions have constant weights."""
-    engines = library_engines(options.uses_engine) if options.enabled("measured_choices") else []
+    engines = library_engines(options.uses_engine, HOST[0]) if options.enabled("measured_choices") else []
     convs = [node for node in nodes if node.first.op_def.type == "Conv" and node.first.location == HOST]
     if not engines or not convs or not all(node.inputs[1].constant for node in convs):
         return ANY_ORDER

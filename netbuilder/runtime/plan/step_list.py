@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from netbuilder.ops.core.contexts import Deferred, Prepared
 from netbuilder.ops.core.operator import STRING, TensorSpec
-from netbuilder.ops.engines.layouts import HOST, Location, prepare_reorder
+from netbuilder.ops.engines.layouts import Location, prepare_reorder
 from netbuilder.runtime.plan.dead_outputs import deferred_value
 from netbuilder.runtime.plan.node_context import NodeContext
 from netbuilder.runtime.plan.options import PlanOptions
@@ -32,7 +32,7 @@ class StepList:
     def add(self, node: Node, prepared: Prepared, lane: int, ctx: NodeContext) -> None:
         """Append the step of a node, after the copies that it reads."""
         ins = [
-            None if expected is None else self._converted(value, expected, _input_location(node, i), node, lane, ctx)
+            None if expected is None else self._converted(value, expected, node.input_location(i), node, lane, ctx)
             for i, (value, expected) in enumerate(zip(node.inputs, prepared.inputs))
         ]
         if not self._enabled("inplace"):
@@ -108,13 +108,6 @@ class StepList:
             self._values.append(copy)
             (self.steps if copy.constant is None else self.constant_steps).append(step)
         return copy
-
-
-def _input_location(node: Node, index: int) -> Location:
-    """Return where the kernel of a node reads an input."""
-    own = node.first.location
-    place = "here" if own == HOST else node.first.op.input_location(index)
-    return own if place == "here" else HOST if place == "host" else node.inputs[index].location
 
 
 def _defer(value: Value, deferred: Deferred, node: Node, ctx: NodeContext) -> None:

@@ -1,9 +1,9 @@
 """Fused updates: the operators that update parameters become few calls, each over many parameters.
 
-A group consists of updates on one device. It runs at the position of its last operator, so the others move after the
-operators in between: these must not read what the updates write, nor write what they read or write. Within a group,
-operators that depend on one another (a weight decay, and the update after it) form a chain; chains do not depend on one
-another. See ``runtime.plan.fused_update`` for how a group runs.
+A group consists of updates on one device; on a GPU, of those that one engine joins. It runs at the position of its last
+operator, so the others move after the operators in between: these must not read what the updates write, nor write what
+they read or write. Within a group, operators that depend on one another (a weight decay, and the update after it) form
+a chain; chains do not depend on one another. See ``runtime.plan.fused_update`` for how a group runs.
 
 Values that are not visible are not written: a gradient with its decay, and the step that an update writes over the
 gradient, if that blob is not observable. A visible step that equals the new moment is copied when it is fetched.
@@ -15,13 +15,14 @@ run during the backward pass, each as soon as its gradients are there.
 from __future__ import annotations
 
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
+from dataclasses import dataclass
 from typing import Any
-
-import numpy as np
 
 from netbuilder.ops.core.contexts import Prepared
 from netbuilder.ops.core.operator import TensorSpec
-from netbuilder.ops.engines.layouts import HOST
+from netbuilder.ops.engines.engine import Engine
+from netbuilder.ops.engines.joined_updates import JoinedOperator, JoinedUpdates, UpdateForm
+from netbuilder.ops.engines.layouts import HOST, Location, on_location
 from netbuilder.ops.engines.piecewise import Piecewise
 from netbuilder.runtime.plan.fused_update import Chain, make_piecewise, prepare_chains
 from netbuilder.runtime.plan.node_order import move_when_ready, ready_after
@@ -35,7 +36,12 @@ _EARLY_BYTES = 4 << 20
 
 
 def fuse_updates(
-    nodes: Sequence[Node], last: Mapping[str, Value], hidden: Collection[str] = (), *, early: bool = False
+    nodes: Sequence[Node],
+    last: Mapping[str, Value],
+    hidden: Collection[str] = (),
+    engines: Mapping[int, Sequence[Engine]] | None = None,
+    *,
+    early: bool = False,
 ) -> list[Node]:
     """Return the nodes of a plan with groups of updates fused.
 
@@ -43,9 +49,10 @@ def fuse_updates(
         nodes: operators over values, in order.
         last: the last version of each name.
         hidden: names of which no version is observable.
+        engines: those that may be used, by kind of device; None: none.
         early: whether updates may run during the backward pass.
     """
-    groups = _groups(nodes)
+    groups = _groups(nodes, engines or {})
     moved: set[int] = set()
     if early:
         groups, moved = _divided(nodes, groups, hidden)
@@ -64,23 +71,31 @@ def fuse_updates(
     return move_when_ready(kept, lambda node: id(node) in moved) if moved else kept
 
 
-def _groups(nodes: Sequence[Node]) -> list[list[Chain]]:
+@dataclass(frozen=True, eq=False)
+class _Update:
+    """The form of an update, and the engine that joins it with others; None: ``runtime.plan.fused_update``."""
+
+    form: Piecewise | UpdateForm
+    engine: Engine | None = None
+
+
+def _groups(nodes: Sequence[Node], engines: Mapping[int, Sequence[Engine]]) -> list[list[Chain]]:
     """Return the chains of updates in groups that can run as one call, at the position of the last update."""
     controls = {name for node in nodes for part in node.parts for name in part.control}
-    open_groups: dict[tuple[int, int], _Group] = {}
+    open_groups: dict[tuple[tuple[int, int], Engine | None], _Group] = {}  # by device and engine
     groups: list[_Group] = []
     for node in nodes:
-        device = node.first.device
-        made = _piecewise_update(node, controls)
+        made = _update(node, controls, engines)
+        key = (node.first.device, made.engine) if made is not None else None
         for other, group in list(open_groups.items()):
-            if (made is None or other != device) and group.must_precede(node):
+            if other != key and group.must_precede(node):
                 del open_groups[other]
-        if made is None:
+        if made is None or key is None:
             continue
-        if device not in open_groups or not open_groups[device].accepts(node, made):
-            groups.append(_Group())
-            open_groups[device] = groups[-1]
-            groups[-1].accepts(node, made)
+        if key not in open_groups or not open_groups[key].accepts(node, made.form):
+            groups.append(_Group(made.engine))
+            open_groups[key] = groups[-1]
+            groups[-1].accepts(node, made.form)
     return [group.chains for group in groups]
 
 
@@ -143,26 +158,37 @@ def _by_readiness(chains: Sequence[Chain], ready: Mapping[int, int], hidden: Col
     return [sorted(part, key=lambda chain: order[id(chain)]) for part in parts]
 
 
-def _piecewise_update(node: Node, controls: Collection[str]) -> Piecewise | None:
-    """Return a node's operator as calls on pieces of its tensors; None if it is not an update that can be fused.
+def _update(node: Node, controls: Collection[str], engines: Mapping[int, Sequence[Engine]]) -> _Update | None:
+    """Return the form of a node's operator; None if it is not an update that can be fused.
 
     Args:
         node: the node.
         controls: names of the control inputs of all nodes.
+        engines: by kind of device.
     """
     instruction = node.first
-    if len(node.parts) > 1 or node.fused is not None or instruction.location != HOST:
+    if len(node.parts) > 1 or node.fused is not None:
         return None
     if instruction.control or any(name in controls for name in instruction.outputs):
         return None
     if instruction.op_def.type == "WeightedSum" and instruction.outputs[0] != instruction.inputs[0]:
         return None
-    if len({*instruction.outputs}) < len(instruction.outputs) or any(value.location != HOST for value in node.inputs):
+    if len({*instruction.outputs}) < len(instruction.outputs):
         return None
-    made = make_piecewise(node)
-    if made is None or any(instruction.inputs[i] in instruction.outputs for i in made.numbers):
+    made = _form(node, engines.get(instruction.device[0], ()))
+    if made is None or any(instruction.inputs[i] in instruction.outputs for i in made.form.numbers):
         return None
-    return made
+    tensors = [value for i, value in enumerate(node.inputs) if i not in made.form.numbers or made.engine is None]
+    return made if all(value.location == instruction.location for value in tensors) else None
+
+
+def _form(node: Node, engines: Sequence[Engine]) -> _Update | None:
+    if node.first.location == HOST:
+        pieces = make_piecewise(node)
+        return None if pieces is None else _Update(pieces)
+    specs = [value.spec.plain for value in node.inputs if value.spec is not None]
+    forms = ((engine.update_form(node.first.op, *specs), engine) for engine in engines)
+    return next((_Update(form, engine) for form, engine in forms if form is not None), None)
 
 
 def _readers(nodes: Iterable[Node]) -> dict[int, list[Node]]:
@@ -176,8 +202,9 @@ def _readers(nodes: Iterable[Node]) -> dict[int, list[Node]]:
 class _Group:
     """Updates that can run as one call, in chains."""
 
-    def __init__(self) -> None:
+    def __init__(self, engine: Engine | None) -> None:
         self.chains: list[Chain] = []
+        self._engine = engine
         self._maker: dict[int, Chain] = {}  # value -> the chain that makes it
         self._writes: dict[str, Chain] = {}
         self._reads: dict[str, list[Chain]] = {}  # tensors
@@ -190,7 +217,7 @@ class _Group:
         return any(value.name in self._writes or value.name in self._reads or value.name in self._numbers
                    for value in node.outputs)  # fmt: skip
 
-    def accepts(self, node: Node, made: Piecewise) -> bool:
+    def accepts(self, node: Node, made: Piecewise | UpdateForm) -> bool:
         """Add an update and return True, or return False if it has to come after the whole group."""
         touched: dict[int, Chain] = {}
         for i, value in enumerate(node.inputs):
@@ -210,12 +237,12 @@ class _Group:
             return False
         chain = next(iter(touched.values()), None)
         if chain is None:
-            chain = Chain()
+            chain = Chain(engine=self._engine)
             self.chains.append(chain)
         self._add(chain, node, made)
         return True
 
-    def _add(self, chain: Chain, node: Node, made: Piecewise) -> None:
+    def _add(self, chain: Chain, node: Node, made: Piecewise | UpdateForm) -> None:
         chain.nodes.append(node)
         chain.made.append(made)
         for i, value in enumerate(node.inputs):
@@ -256,19 +283,54 @@ def _fused_node(
                     deferred.append((value, source, _before(chain, value)))
                 elif visible or read:
                     chain.outputs.append(value)
-    numbers = {id(value): value for chain in chains for value in chain.numbers()}
-    inputs = [*(value for chain in chains for value in chain.tensors), *numbers.values()]
+    tensors = [value for chain in chains for value in chain.tensors]
+    numbers = {key: value for chain in chains for key, value in chain.numbers_read()}
+    inputs = [*tensors, *numbers.values()]
     outputs = [value for chain in chains for value in chain.outputs]
+    engine = chains[0].engine
 
     def maker(ctx: Any, *specs: TensorSpec) -> Prepared | None:
-        made = prepare_chains(chains, inputs, outputs, specs, ctx.threads)
-        for value, source, before in deferred if made is not None else ():
+        if engine is None:
+            made = prepare_chains(chains, inputs, outputs, specs, ctx.threads)
+        else:
+            made = engine.join_updates(ctx, _joined(chains, tensors, [*numbers], outputs, specs))
+        if made is None:
+            return None
+        for i, j in made.inplace:  # buffers are shared by successive versions only; those in between are not written
+            if inputs[i].name == outputs[j].name:
+                outputs[j].version = inputs[i].version + 1
+        for value, source, before in deferred:
             value.lazy, value.lazy_reads, value.lazy_from = _copy_of(source), (source,), before
             value.guarded = True
         return made
 
     parts = [node.first for node in originals]
-    return Node(parts, inputs, outputs, maker, originals=originals)
+    locations = [*(value.location for value in tensors), *(location for _, location in numbers)]
+    return Node(parts, inputs, outputs, maker, originals=originals, locations=locations)
+
+
+def _joined(
+    chains: Sequence[Chain],
+    tensors: Sequence[Value],
+    numbers: Sequence[tuple[int, Location]],
+    outputs: Sequence[Value],
+    specs: Sequence[TensorSpec],
+) -> JoinedUpdates:
+    """Return what an engine joins: the operators of chains over numbered values."""
+    number = {id(value): i for i, value in enumerate(tensors)}
+    of_numbers = {key: len(tensors) + i for i, key in enumerate(numbers)}
+    made: list[list[JoinedOperator]] = []
+    for chain in chains:
+        made.append([])
+        for node, form in zip(chain.nodes, chain.made):
+            ins = tuple(
+                of_numbers[id(value), node.input_location(i)] if i in form.numbers else number[id(value)]
+                for i, value in enumerate(node.inputs)
+            )
+            for value in node.outputs:
+                number[id(value)] = len(number) + len(of_numbers)
+            made[-1].append(JoinedOperator(node.first.op, ins, tuple(number[id(value)] for value in node.outputs)))
+    return JoinedUpdates(made, specs, [number[id(value)] for value in outputs])
 
 
 def _equal_output(node: Node, output: int | None, last: Mapping[str, Value], hidden: Collection[str]) -> Value | None:
@@ -295,6 +357,9 @@ def _before(chain: Chain, value: Value) -> Value | None:
 def _copy_of(source: Value) -> Callable[[], Any]:
     def compute() -> Any:
         plain = source.plain()
-        return np.array(plain) if plain is source.buffer else plain
+        if plain is not source.buffer:
+            return plain
+        with on_location(source.location):
+            return plain.copy()
 
     return compute

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import enum
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -96,6 +96,7 @@ class Node:
         inputs, outputs: the values.
         fused: makes the prepared kernel of a fused node.
         originals: the nodes to use instead of a fused node if no kernel can be made for it.
+        locations: where the kernel reads each input; None: as the first operator says.
     """
 
     parts: list[Instruction]
@@ -103,6 +104,15 @@ class Node:
     outputs: list[Value]
     fused: Maker | None = None
     originals: list[Node] = field(default_factory=list)
+    locations: Sequence[Location] | None = None
+
+    def input_location(self, index: int) -> Location:
+        """Return where the kernel reads an input."""
+        if self.locations is not None:
+            return self.locations[index]
+        own = self.first.location
+        place = "here" if own == HOST else self.first.op.input_location(index)
+        return own if place == "here" else HOST if place == "host" else self.inputs[index].location
 
     @property
     def first(self) -> Instruction:

@@ -13,7 +13,7 @@ import numpy as np
 
 from netbuilder.ops.engines.engine import library_engines
 from netbuilder.ops.engines.gpu import GPU, copy_into, gpu
-from netbuilder.proto import NetDef
+from netbuilder.proto import PROTO_CPU, NetDef
 from netbuilder.proto.arguments import make_op
 from netbuilder.runtime.execute.workspace import Workspace
 from netbuilder.runtime.profile.timing import Recorder
@@ -67,7 +67,7 @@ def measure_limits(threads: int, *, bfloat16: bool = False) -> Limits:
         threads: number of threads.
         bfloat16: also measure the rate in bfloat16, which only engines have.
     """
-    if not library_engines(lambda name: True):
+    if not library_engines(lambda name: True, PROTO_CPU):
         return Limits(*_dot_rate(), _copy_bandwidth(threads), threads)
     rate, by = _kernel_rate(threads)
     rounded_rate, rounded_by = _kernel_rate(threads, "bfloat16") if bfloat16 else (0.0, "")

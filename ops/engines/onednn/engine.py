@@ -23,6 +23,7 @@ class OneDnnEngine(Engine):
     """
 
     name: ClassVar[str] = "ONEDNN"
+    precisions: ClassVar[tuple[str, ...]] = ("float32", "bfloat16")
 
     def available(self) -> bool:
         return onednn.available()

@@ -6,6 +6,7 @@ import numpy as np
 import pytest
 
 from house import ROOT
+from netbuilder.ops.core.registry import CPU
 from netbuilder.ops.engines import onednn
 from netbuilder.ops.engines.engine import Fusion, Pattern, find_engine
 from netbuilder.proto import NetDef, NetError
@@ -140,7 +141,7 @@ JOINED = {
 def test_a_fusion_of_an_unknown_optimization_is_refused():
     fusion = Fusion(Pattern.CHAIN, ("Scale",), "Relu", lambda op, ctx, x: None, "scale_relv")
     with pytest.raises(NetError, match="fusion of Scale, Relu: no optimization is called 'scale_relv'; did you mean"):
-        fuse([], {}, [fusion])
+        fuse([], {}, {CPU: [fusion]})
 
 
 def test_there_is_a_net_for_each_fusion():

@@ -1,0 +1,86 @@
+"""An engine for GPUs that tests own: prepared kernels, fusions and joined updates over CuPy's double."""
+
+import contextlib
+
+from netbuilder.ops.core.contexts import Prepared
+from netbuilder.ops.core.registry import GPU, prepared_kernels
+from netbuilder.ops.engines import engine as engines
+from netbuilder.ops.engines.engine import Engine, Fusion, Pattern
+from netbuilder.ops.engines.joined_updates import UpdateForm
+from netbuilder.proto import PROTO_CUDA
+
+__all__ = ["FakeGpuEngine", "installed"]
+
+
+def _fc_relu(op, ctx, x, w, b):
+    """FC and Relu as one kernel."""
+    xp, out = ctx.run.xp, op.infer(x, w, b)[0]
+
+    def bind(inputs, outputs, scratch):
+        (a, weight, bias), (y,) = inputs, outputs
+
+        def call():
+            xp.matmul(a, weight.T, out=y)
+            xp.add(y, bias, out=y)
+            xp.maximum(y, 0, out=y)
+
+        return call
+
+    return Prepared([x, w, b], [out], bind, name="fake fc + relu", engine="FAKE")
+
+
+class FakeGpuEngine(Engine):
+    """Attributes: joined: the numbers of operators of the joined updates that were made."""
+
+    name = "FAKE"
+    device_types = (PROTO_CUDA,)
+    joined: list[int] = []
+
+    def fusions(self):
+        return [Fusion(Pattern.CHAIN, ("FC",), "Relu", _fc_relu, "fc_relu")]
+
+    def update_form(self, op, *specs):
+        return UpdateForm(frozenset({2}), {0: 1}) if op.type == "MomentumSGDUpdate" else None
+
+    def join_updates(self, ctx, updates):
+        self.joined.append(sum(map(len, updates.chains)))
+        specs = [spec.plain for spec in updates.specs]
+        made = {n: specs[op.inputs[0]] for chain in updates.chains for op in chain for n in op.outputs}
+
+        def bind(inputs, outputs, scratch):
+            def call():
+                values = dict(enumerate(inputs))
+                for operator in (operator for chain in updates.chains for operator in chain):
+                    g, m, lr, p = (values[n] for n in operator.inputs)
+                    step = operator.op.momentum * m + lr * g
+                    results = (step, step, p - step)
+                    values.update(zip(operator.outputs, results))
+                for buffer, number in zip(outputs, updates.outputs):
+                    buffer[...] = values[number]
+
+            return call
+
+        pairs = [
+            (i, j)
+            for chain in updates.chains
+            for j, number in enumerate(updates.outputs)
+            for i in {i for op in chain for k, i in enumerate(op.inputs) if k != 2 and i < len(specs)}
+            if any(number in op.outputs for op in chain)
+        ]
+        return Prepared(specs, [made[n] for n in updates.outputs], bind, inplace=pairs, name="fake updates")
+
+
+@contextlib.contextmanager
+def installed(monkeypatch, cls=FakeGpuEngine):
+    """Let netbuilder find an engine; its kernels are removed at the end."""
+    sources = {**engines._sources(), cls.name: f"{cls.__module__}:{cls.__qualname__}"}
+    with monkeypatch.context() as patch:
+        patch.setattr(engines, "_sources", lambda: sources)
+        patch.setattr(engines, "_found", dict(engines._found))
+        cls.joined = []
+        try:
+            yield engines.find_engine(cls.name)
+        finally:
+            for op_type in cls().kernels():
+                rows = prepared_kernels(op_type, GPU)
+                rows[:] = [row for row in rows if row.engine != cls.name]

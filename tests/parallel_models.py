@@ -159,7 +159,6 @@ def golden_parallel(name: str) -> tuple[ModelHelper, parallel.Replicas]:
         options["peer_access"] = lambda reader, owner: not name.endswith("no_peer_access")
     with warnings.catch_warnings():
         warnings.filterwarnings("ignore", "GPUs .* are not on this machine")
-        warnings.filterwarnings("ignore", "use_nccl=True: the net gets NCCLAllreduce")
         record = data_parallel_model.Parallelize(model, no_input, _forward(name, space, kept), **builders, **options)
     if "after_np" in space:
         space["after_np"](model, kept)

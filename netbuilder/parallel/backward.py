@@ -15,6 +15,7 @@ from netbuilder.passes.reductions import (
     PeerAccess,
     allreduce,
     broadcast,
+    by_readiness,
     gather_sparse,
     nccl_allreduce,
     nccl_broadcast,
@@ -128,12 +129,13 @@ def broadcast_computed(record: Replicas, *, use_nccl: bool, debug_info: str) -> 
 
 
 def exchange_gradients(
-    record: Replicas, *, use_nccl: bool, peer_access: PeerAccess | None, hand_back: bool, debug_info: str
+    record: Replicas, main: NetDef, *, use_nccl: bool, peer_access: PeerAccess | None, hand_back: bool, debug_info: str
 ) -> list[NetDef]:
     """Return the operators that sum the replicas' gradients on each replica, or without ``hand_back`` on the first.
 
     Sparse gradients are concatenated instead. The order is the reverse of the parameters', because the gradients of
-    the last parameters are ready first.
+    the last parameters are ready first; NCCL's operators, which wait for one another, have the order in which the main
+    net has the gradients ready.
     """
     devices = record.devices
     nets: list[NetDef] = []
@@ -142,7 +144,8 @@ def exchange_gradients(
 
     def flush() -> None:
         if dense and use_nccl:
-            nets.append(nccl_allreduce(dense, devices, debug_info=debug_info))
+            ordered = [group for _, group in by_readiness(main, dense)]
+            nets.append(nccl_allreduce(ordered, devices, debug_info=debug_info))
         elif dense:
             sums = allreduce(dense, devices, peer_access=peer_access, hand_back=hand_back, debug_info=debug_info)
             nets.append(sums)

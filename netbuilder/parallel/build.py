@@ -324,7 +324,7 @@ def _log_summary(model: ModelHelper, request: Request, record: Replicas) -> None
         len(record.outside),
         len(record.gradients) if len(record) > 1 and record.block is None else 0,
         ", parameters averaged after each block" if record.block is not None else "",
-        "NCCL's operators (computed by sums and copies)" if request.use_nccl else "sums and copies",
+        "NCCL" if request.use_nccl else "sums and copies",
     )
     if record.world.common:
         _log.info(
@@ -463,6 +463,7 @@ def _exchange(model: ModelHelper, request: Request, record: Replicas) -> Replica
         main.MergeFrom(broadcast_computed(record, use_nccl=request.use_nccl, debug_info=request.debug_info))
     for part in exchange_gradients(
         record,
+        main,
         use_nccl=request.use_nccl,
         peer_access=request.peer_access,
         hand_back=request.hands_back,

@@ -39,8 +39,7 @@ class ParallelDo:
         model: the model; layers inside the block create their parameters as outside.
         devices: device numbers; None: all GPUs, or as many replicas as the CPU has cores.
         device_type: PROTO_CPU or PROTO_CUDA.
-        use_nccl: GPUs: sum gradients by NCCL's operators. This version has no engine for NCCL and computes them by
-            sums, and says so; on CPUs the option is ignored with a warning.
+        use_nccl: GPUs: sum gradients by NCCL; on CPUs the option is ignored with a warning.
         combine_spatial_bn: batch normalization in training mode uses the statistics of the whole batch instead of each
             device's share, so that any number of devices gives what one gives; otherwise each device normalizes its
             own share, and the running averages are those of the first device.

@@ -94,8 +94,8 @@ def Parallelize(
         dynamic_memory_management: keep only what is read after a step (``Net.set_observable("outputs")``).
         blobs_to_keep: with ``dynamic_memory_management``: other blobs that can be fetched after a step, of each replica
             if they are given without its scope.
-        use_nccl: GPUs: exchange gradients by NCCL's operators instead of sums and copies. This version has no engine
-            for NCCL: the operators are computed by sums and copies, with a warning.
+        use_nccl: GPUs: exchange gradients by NCCL, one NCCLAllreduce per gradient, which plans start in groups, instead
+            of by sums and copies.
         max_concurrent_distributed_ops: with ``rendezvous``: maximum number of common worlds, which the operators
             between processes use in turn, and so of such operators at the same time; at most one fewer than the net
             has threads.
@@ -146,7 +146,7 @@ def Parallelize(
         ShapeError: a loss is not one number, as far as shapes are known already; otherwise the first run raises it.
         TypeError: an argument is of the wrong type.
         NotImplementedError: an argument requests something that this version does not support.
-        DeviceError: ``devices`` is None and there is no GPU.
+        DeviceError: ``devices`` is None and there is no GPU, or ``use_nccl=True`` and there are GPUs but no NCCL.
 
     After an exception, raised by a builder too, the model is in its former state.
     """

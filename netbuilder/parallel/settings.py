@@ -16,6 +16,7 @@ from netbuilder.graph.source import warn_user
 from netbuilder.model import ModelHelper
 from netbuilder.ops.core.precision import check_precision
 from netbuilder.ops.engines.arrays import gpu_count
+from netbuilder.ops.engines.nccl import nccl
 from netbuilder.parallel.distributed.common_worlds import ProcessRequest
 from netbuilder.parallel.distributed.rendezvous import Rendezvous
 from netbuilder.parallel.distributed.strategies import Strategy
@@ -293,17 +294,21 @@ def check_device_type(device_type: Any) -> int:
 
 
 def choose_nccl(use_nccl: bool, devices: Devices) -> bool:
-    """Return whether a net gets NCCL's operators, which are for GPUs; warn what runs instead of NCCL."""
+    """Return whether a net gets NCCL's operators, which are for several GPUs; warn of replicas on the CPU.
+
+    Raises:
+        DeviceError: this machine has GPUs but not NCCL. Without GPUs the net is built to run elsewhere.
+    """
+    if not use_nccl or len(devices) < 2:
+        return use_nccl and not devices.is_cpu
     if devices.is_cpu:
-        text = "NCCL exchanges values between GPUs; gradients of replicas on the CPU are exchanged by sums and copies"
-    else:
-        text = (
-            "the net gets NCCLAllreduce and NCCLBroadcast operators, but this version has no engine for NCCL and "
-            "computes them by sums on one GPU and copies; use_nccl=False spreads the sums over the GPUs"
+        warn_user(
+            "use_nccl=True: NCCL exchanges values between GPUs; gradients of replicas on the CPU are exchanged by sums "
+            "and copies"
         )
-    if use_nccl and len(devices) > 1:
-        warn_user(f"use_nccl=True: {text}")
-    return use_nccl and not devices.is_cpu
+    elif gpu_count():
+        nccl()
+    return not devices.is_cpu
 
 
 def check_executor(num_threads_per_device: Any, net_type: Any) -> None:

@@ -12,9 +12,8 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from netbuilder.graph.devices import Devices, check_groups
-from netbuilder.graph.versions import reads_of
 from netbuilder.passes.net_pass import PassContext, PassResult, net_pass
-from netbuilder.passes.reductions import PeerAccess, allreduce, broadcast
+from netbuilder.passes.reductions import PeerAccess, allreduce, broadcast, by_readiness
 from netbuilder.proto import PROTO_CPU, PROTO_CUDA, DeviceOption, NetDef, NetError, OperatorDef
 from netbuilder.proto.arguments import make_device_option, make_op
 
@@ -149,14 +148,11 @@ def buckets(
         NetError: no operator writes a blob.
     """
     written = {blob for op in net.op for blob in op.output}
-    last = {blob: index for index, op in enumerate(net.op) for blob in (*reads_of(op), *op.output)}
     if missing := [blob for group in groups for blob in group if blob not in written]:
         raise NetError(f"net {net.name!r}: no operator writes {missing}, so they cannot be summed over the processes")
-    ready = sorted((max(last[blob] for blob in group), place) for place, group in enumerate(groups))
     found: list[tuple[int, list[Group]]] = []
     filled = bucket_bytes
-    for index, place in ready:
-        group = groups[place]
+    for index, group in by_readiness(net, groups):
         size = sizes.get(group[0], bucket_bytes)
         if filled >= bucket_bytes or group[0] not in sizes:
             found.append((index, []))

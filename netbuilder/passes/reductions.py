@@ -8,6 +8,7 @@ from typing import Any
 from netbuilder.graph.blob import gathered_name
 from netbuilder.graph.device_faults import TREE_SUM_NAME
 from netbuilder.graph.devices import Devices, check_groups
+from netbuilder.graph.versions import reads_of
 from netbuilder.passes.net_pass import NetPass, PassContext, PassResult, net_pass
 from netbuilder.proto import NetDef, NetError, OperatorDef
 from netbuilder.proto.arguments import make_op
@@ -19,6 +20,7 @@ __all__ = [
     "allreduce_pass",
     "broadcast",
     "broadcast_pass",
+    "by_readiness",
     "gather_sparse",
     "gather_sparse_pass",
     "nccl_allreduce",
@@ -139,6 +141,17 @@ def nccl_broadcast_pass(
 ) -> PassResult:
     """Append the operators of ``nccl_broadcast`` to a net. Reads ``devices``."""
     return PassResult(_nccl("NCCLBroadcast", net, context, groups, debug_info, root=0))
+
+
+def by_readiness(net: NetDef, groups: Sequence[Group]) -> list[tuple[int, Group]]:
+    """Return groups of blobs in the order in which they are ready, and then in the given one.
+
+    Returns:
+        With each group the index of the last operator of the net that reads or writes one of its blobs; -1: none does.
+    """
+    last = {blob: index for index, op in enumerate(net.op) for blob in (*reads_of(op), *op.output)}
+    ready = sorted((max(last.get(blob, -1) for blob in group), place) for place, group in enumerate(groups))
+    return [(index, groups[place]) for index, place in ready]
 
 
 def _nccl(

@@ -1,19 +1,28 @@
-"""NCCL's collectives on one host; the operator's inputs are the arrays of the replicas.
+"""NCCL's collectives over the GPUs of one process; the operator's inputs are the arrays of the replicas.
 
-They are computed by sums and copies: there is no engine for NCCL yet.
+Inputs and outputs stay on the GPUs of their replicas. On the host, and where several inputs are on one GPU or a type is
+not NCCL's, sums and copies on the operator's device compute the same.
 """
 
 from __future__ import annotations
 
+from collections.abc import Callable, Sequence
 from typing import Any, ClassVar, Literal
 
-from netbuilder.ops.core.contexts import RunContext
+import numpy as np
+
+from netbuilder.ops.core.contexts import PlanContext, Prepared, RunContext
 from netbuilder.ops.core.declaration import operator_class
 from netbuilder.ops.core.operator import Exchange, Operator, TensorSpec, require
-from netbuilder.ops.core.registry import kernel, register
+from netbuilder.ops.core.registry import GPU, kernel, prepare, prepare_joined, register
+from netbuilder.ops.engines.arrays import as_flat
+from netbuilder.ops.engines.gpu import copy_into, gpu, gpu_of, here
+from netbuilder.ops.engines.nccl import NcclCall, gpu_group, type_of
 from netbuilder.proto import ArgumentError
 
 __all__ = ["NCCLAllGather", "NCCLAllreduce", "NCCLBroadcast", "NCCLReduce"]
+
+Array = Any
 
 _MAX_REPLICAS = 16  # as in Caffe2
 
@@ -26,6 +35,8 @@ class _Collective(Operator):
     colocate_outputs_with: ClassVar[int | Literal["one-to-one"] | None] = "one-to-one"
     exchanges: ClassVar[Exchange] = Exchange.ALWAYS
     one_output: ClassVar[bool] = False
+    what: ClassVar[str]  # NCCL's call
+    sums: ClassVar[bool] = False
 
     def check(self) -> None:
         if self.n_in > _MAX_REPLICAS:
@@ -36,6 +47,9 @@ class _Collective(Operator):
         root = getattr(self, "root", 0)
         if not 0 <= root < self.n_in:
             raise ArgumentError(f"{self.type}: root must lie in [0, {self.n_in}), got {root}")
+
+    def input_location(self, index: int) -> Literal["here", "host", "any"]:
+        return "any"  # NCCL reads each on its own GPU
 
     def infer(self, *xs: TensorSpec) -> tuple[TensorSpec, ...]:
         first = xs[0]
@@ -54,8 +68,12 @@ class _Collective(Operator):
     def flops(self, *xs: TensorSpec) -> int:
         return 0
 
+    def compute(self, xp: Any, xs: Sequence[Array]) -> Array:
+        """Return the result, from arrays of ``xp`` that are all on the operator's device."""
+        raise NotImplementedError
 
-def _sum(xs: tuple[Any, ...]) -> Any:
+
+def _sum(xs: Sequence[Array]) -> Array:
     total = xs[0].copy()
     for x in xs[1:]:
         total += x
@@ -74,14 +92,14 @@ class NCCLAllreduce(_Collective):
     """
 
     inplace = "one-to-one"
+    what = "allReduce"
+    sums = True
 
     def flops(self, *xs: TensorSpec) -> int:
         return (len(xs) - 1) * xs[0].size
 
-
-@kernel(NCCLAllreduce)
-def nccl_allreduce(op: NCCLAllreduce, ctx: RunContext, *xs: Any) -> tuple[Any, ...]:
-    return (_sum(xs),) * op.n_out
+    def compute(self, xp: Any, xs: Sequence[Array]) -> Array:
+        return _sum(xs)
 
 
 @register
@@ -98,6 +116,8 @@ class NCCLReduce(_Collective):
     outputs = ("Y",)
     one_output = True
     inplace = tuple((i, 0) for i in range(_MAX_REPLICAS))
+    what = "reduce"
+    sums = True
     root: int = 0
 
     def with_arity(self, n_in: int, n_out: int) -> Any:
@@ -107,10 +127,8 @@ class NCCLReduce(_Collective):
     def flops(self, *xs: TensorSpec) -> int:
         return (len(xs) - 1) * xs[0].size
 
-
-@kernel(NCCLReduce)
-def nccl_reduce(op: NCCLReduce, ctx: RunContext, *xs: Any) -> tuple[Any, ...]:
-    return (_sum(xs),)
+    def compute(self, xp: Any, xs: Sequence[Array]) -> Array:
+        return _sum(xs)
 
 
 @register
@@ -125,12 +143,11 @@ class NCCLBroadcast(_Collective):
     """
 
     inplace = "one-to-one"
+    what = "broadcast"
     root: int = 0
 
-
-@kernel(NCCLBroadcast)
-def nccl_broadcast(op: NCCLBroadcast, ctx: RunContext, *xs: Any) -> tuple[Any, ...]:
-    return (xs[op.root],) * op.n_out
+    def compute(self, xp: Any, xs: Sequence[Array]) -> Array:
+        return xs[self.root]
 
 
 @register
@@ -144,10 +161,92 @@ class NCCLAllGather(_Collective):
         Y+ (len(X), *S): as X
     """
 
+    what = "allGather"
+
     def result(self, x: TensorSpec) -> TensorSpec:
         return x.with_shape((self.n_in, *x.shape))
 
+    def compute(self, xp: Any, xs: Sequence[Array]) -> Array:
+        return xp.stack(xs)
 
-@kernel(NCCLAllGather)
-def nccl_all_gather(op: NCCLAllGather, ctx: RunContext, *xs: Any) -> tuple[Any, ...]:
-    return (ctx.xp.stack(xs),) * op.n_out
+
+def _kernel(op: _Collective, ctx: RunContext, *xs: Array) -> tuple[Array, ...]:
+    if ctx.is_gpu:
+        number = ctx.op_def.device_option.device_id
+        xs = tuple(here(x, number) for x in xs)
+    return (op.compute(ctx.xp, xs),) * op.n_out
+
+
+def _exchanged(op: _Collective, xs: Sequence[TensorSpec]) -> TensorSpec:
+    """Return how the inputs are read: in plain order, unless all are stored alike in a layout that does not round."""
+    first = xs[0]
+    alike = not first.rounds and all(x.layout == first.layout for x in xs)
+    return first if alike and op.what != "allGather" else first.plain
+
+
+def _call(op: _Collective, spec: TensorSpec, ins: Sequence[Array], outs: Sequence[Array]) -> NcclCall:
+    """Return NCCL's call for the arrays of an operator."""
+    root = getattr(op, "root", 0)
+    receives = [outs[0] if i == root else None for i in range(len(ins))] if op.one_output else outs
+    kind = type_of(spec.dtype, sums=True) if op.sums else type_of(np.uint8)
+    assert kind is not None
+    count = spec.nbytes // spec.dtype.itemsize if op.sums else spec.nbytes
+    return NcclCall(op.what, ins, receives, kind, count, root)
+
+
+def _copied(op: _Collective, spec: TensorSpec, ins: Sequence[Array], outs: Sequence[Array], number: int) -> None:
+    """Compute what an operator does on one GPU, and copy the result to where the outputs are."""
+    xs = [here(x, number) for x in ins]
+    stored = spec.layout is not None  # then the arrays are the bytes of the elements
+    result = op.compute(gpu(number).xp, [as_flat(x, spec.dtype) for x in xs] if stored else xs)
+    for out in outs:
+        if out is not result:
+            copy_into(as_flat(out, spec.dtype) if stored else out, result)
+
+
+def _prepare_several(ops: Sequence[_Collective], ctx: PlanContext, *specs: TensorSpec) -> Prepared | None:
+    first = [sum(op.n_in for op in ops[:i]) for i in range(len(ops) + 1)]
+    first_out = [sum(op.n_out for op in ops[:i]) for i in range(len(ops) + 1)]
+    read = [_exchanged(op, specs[a:b]) for op, a, b in zip(ops, first, first[1:])]
+    written = [spec if spec.layout is not None else op.result(spec) for op, spec in zip(ops, read)]
+    by_nccl = all(type_of(spec.dtype, sums=op.sums) for op, spec in zip(ops, read))
+    if not by_nccl and len(ops) > 1:
+        return None
+    number = ctx.device_id
+
+    def bind(ins: Sequence[Any], outs: Sequence[Any], scratch: Any) -> Callable[[], Any]:
+        arrays = [(op, spec, ins[a:b], outs[c:d])
+                  for op, spec, a, b, c, d in zip(ops, read, first, first[1:], first_out, first_out[1:])]  # fmt: skip
+        devices = [device for x in ins[: first[1]] if (device := gpu_of(x)) is not None]
+        if by_nccl and len({*devices}) == ops[0].n_in > 1:
+            return gpu_group(devices).bind([_call(*each) for each in arrays])
+
+        def copied() -> Callable[[], None]:
+            for each in arrays:
+                _copied(*each, number)
+            return _done
+
+        return copied
+
+    inputs = [spec for op, spec in zip(ops, read) for _ in range(op.n_in)]
+    outputs = [spec for op, spec in zip(ops, written) for _ in range(op.n_out)]
+    pairs = [
+        (a + (op.root if isinstance(op, NCCLReduce) else k), b + k)
+        for op, a, b in zip(ops, first, first_out)
+        for k in range(op.n_out if op.inplace else 0)
+    ]
+    return Prepared(inputs, outputs, bind, inplace=pairs, split=True, queue="nccl", name="nccl")
+
+
+def _done() -> None:
+    """Wait for nothing."""
+
+
+def _prepare(op: _Collective, ctx: PlanContext, *xs: TensorSpec) -> Prepared | None:
+    return _prepare_several([op], ctx, *xs)
+
+
+for _cls in (NCCLAllGather, NCCLAllreduce, NCCLBroadcast, NCCLReduce):
+    kernel(_cls)(_kernel)
+    prepare(_cls, device=GPU)(_prepare)
+    prepare_joined(_cls, device=GPU)(_prepare_several)

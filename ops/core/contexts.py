@@ -206,6 +206,8 @@ class Prepared:
         notes: facts for tests and profiles, such as the library's name of the implementation.
         deferred: recipes for outputs that are not written but are needed at a fetch (see ``PlanContext.demand``), or
             that are written but not kept until then (see ``PlanContext.ends_early``).
+        queue: split kernels with this name run one after another, in the order in which they began, so that a control
+            input between two of them makes neither wait for the other's end; "": there is no such order.
         again: a kernel that computes output 0 a second time in the same run, equal to the bit and with no other effect:
             its inputs are those of the operator, then the operator's outputs as the first call wrote them. None: if the
             operator is not stateful and overwrites none of its inputs, that is this kernel.
@@ -236,6 +238,7 @@ class Prepared:
     notes: dict[str, Any] = field(default_factory=dict)
     deferred: dict[int, Deferred] = field(default_factory=dict)
     split: bool = False
+    queue: str = ""
     again: Prepared | None = None
     rows: Sequence[Sequence[int]] = ()
     saved_flops: int = 0

@@ -19,7 +19,9 @@ __all__ = [
     "operator_types",
     "plain_kernel",
     "prepare",
+    "prepare_joined",
     "prepare_table",
+    "prepared_joined",
     "prepared_kernels",
     "register",
 ]
@@ -30,6 +32,7 @@ GPU = PROTO_CUDA
 _operators: dict[str, type[Operator]] = {}
 _plain: dict[tuple[str, int | None], Callable[..., Any]] = {}
 _prepared: dict[tuple[str, int], list[PreparedKernel]] = {}
+_joined: dict[tuple[str, int], Callable[..., Any]] = {}
 
 
 @dataclass(frozen=True)
@@ -88,6 +91,20 @@ def prepare(
     return add
 
 
+def prepare_joined(cls: type[Operator], *, device: int) -> Callable[[Callable[..., Any]], Callable[..., Any]]:
+    """Register ``fn(ops, ctx, *specs) -> Prepared | None`` as the prepared kernel of several operators of a type.
+
+    Its inputs and outputs are those of the operators, one operator after another; the operators do not depend on one
+    another.
+    """
+
+    def add(fn: Callable[..., Any]) -> Callable[..., Any]:
+        _joined[cls.__name__, device] = fn
+        return fn
+
+    return add
+
+
 def prepare_table(table: Mapping[str, Callable[..., Any]], *, device: int, engine: str, priority: int = 0) -> None:
     """Register an engine's prepared kernels, given by operator type, for the operators that are registered so far.
 
@@ -126,6 +143,11 @@ def operator_types() -> list[str]:
 def plain_kernel(op_type: str, device: int) -> Callable[..., Any] | None:
     """Return the plain kernel for a device: one for this device only, else one for both; None if there is none."""
     return _plain.get((op_type, device)) or _plain.get((op_type, None))
+
+
+def prepared_joined(op_type: str, device: int) -> Callable[..., Any] | None:
+    """Return the prepared kernel of several operators of a type on a device; None if there is none."""
+    return _joined.get((op_type, device))
 
 
 def prepared_kernels(op_type: str, device: int) -> list[PreparedKernel]:

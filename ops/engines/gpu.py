@@ -17,7 +17,7 @@ from netbuilder.data.forking import after_fork, new_lock
 from netbuilder.ops.engines.arrays import array_module, gpu_count
 from netbuilder.proto import PROTO_CUDA, DeviceError
 
-__all__ = ["GPU", "adopt", "begin_copy", "copy_into", "gpu", "to_host"]
+__all__ = ["GPU", "adopt", "begin_copy", "copy_into", "gpu", "gpu_of", "here", "to_host"]
 
 
 class GPU:
@@ -73,6 +73,27 @@ class GPU:
             buffer.data.copy_from_device_async(value.data, value.nbytes)
             return self._copies.record(self.xp.cuda.Event(disable_timing=True))
 
+    def new_event(self) -> Any:
+        """Return an event of this GPU, for ``begin_exchange`` or ``end_exchange``."""
+        with self._device:
+            return self.xp.cuda.Event(disable_timing=True)
+
+    def begin_exchange(self, ready: Any) -> Any:
+        """Return the stream of exchanges, whose later work waits for the work that the GPU has now.
+
+        Args:
+            ready: an event of this GPU, recorded anew.
+        """
+        with self._device:
+            self._stream.record(ready)
+        self._copies.wait_event(ready)
+        return self._copies
+
+    def end_exchange(self, done: Any) -> None:
+        """Record an event that is complete when the stream of exchanges has finished the work that it has now."""
+        with self._device:
+            self._copies.record(done)
+
     def wait_until(self, event: Any) -> None:
         """Make later work of this GPU wait for an event."""
         self._stream.wait_event(event)
@@ -117,6 +138,21 @@ def gpu(number: int) -> GPU:
                 )
             found = _made.get(number) or _made.setdefault(number, GPU(xp, number))
     return found
+
+
+def gpu_of(array: Any) -> int | None:
+    """Return the number of the GPU that an array is on; None: it is on the host."""
+    return int(array.device.id) if hasattr(array, "__cuda_array_interface__") else None
+
+
+def here(array: Any, number: int) -> Any:
+    """Return an array, on the host or on any GPU, as an array on a GPU: itself, or a copy."""
+    if gpu_of(array) == number:
+        return array
+    with gpu(number) as receiver:
+        copy = receiver.xp.empty(array.shape, array.dtype)
+    copy_into(copy, array)
+    return copy
 
 
 def to_host(array: Any) -> np.ndarray[Any, Any]:

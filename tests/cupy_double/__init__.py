@@ -16,16 +16,21 @@ import pytest
 
 from cupy_double.machine import HOST, CUDARuntimeError, Launch, Machine, Race, Transfer
 from cupy_double.module import API, CupyDouble
+from cupy_double.nccl import Hang, Mismatch, NcclDouble, NcclError
 from cupy_double.ndarray import PerformanceWarning, Undefined
-from netbuilder.ops.engines import arrays, gpu, peers
+from netbuilder.ops.engines import arrays, gpu, nccl, peers
 
 __all__ = [
     "API",
     "HOST",
     "CUDARuntimeError",
     "CupyDouble",
+    "Hang",
     "Launch",
     "Machine",
+    "Mismatch",
+    "NcclDouble",
+    "NcclError",
     "PerformanceWarning",
     "Race",
     "Transfer",
@@ -41,6 +46,9 @@ def using(cupy: CupyDouble) -> Iterator[Machine]:
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(arrays, "_cupy", lambda: cupy)
         patch.setattr(gpu, "_made", {})
+        double = NcclDouble(cupy.machine)
+        patch.setattr(nccl, "_module", lambda: double)
+        patch.setattr(nccl, "_groups", {})
         peers.can_access_peer.cache_clear()
         try:
             yield cupy.machine

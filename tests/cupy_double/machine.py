@@ -9,6 +9,7 @@ for it, is a ``Race``.
 from __future__ import annotations
 
 import threading
+import weakref
 from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -16,6 +17,7 @@ from dataclasses import dataclass
 __all__ = ["CUDARuntimeError", "Launch", "Machine", "Memory", "Race", "Stream", "Transfer"]
 
 HOST = -1
+_POINTERS = 4096
 
 Stamp = tuple[int, int]  # a stream's number, and how many calls it had been given
 Clock = dict[int, int]  # for each stream, up to which call its work is known to be done
@@ -59,6 +61,10 @@ class Stream:
 
     def __str__(self) -> str:
         return f"stream {self.number} of GPU {self.device}"
+
+    @property
+    def ptr(self) -> int:
+        return _POINTERS + self.number
 
     def issue(self) -> Stamp:
         """Count one more call; it comes after all that the host has waited for."""
@@ -111,6 +117,7 @@ class Machine:
 
     Attributes:
         launches, transfers: what the GPUs were given, in order.
+        pointers: the memory at each address that a program has asked for.
         allocated: the device of each allocation, in order.
         faults: what went wrong where nobody could be told.
     """
@@ -124,6 +131,7 @@ class Machine:
         self.faults: list[str] = []
         self.host_clock: Clock = {}
         self.lock = threading.RLock()
+        self.pointers: weakref.WeakValueDictionary[int, Memory] = weakref.WeakValueDictionary()
         self._streams: list[Stream] = []
         self._null = [self.new_stream(device) for device in range(devices)]
         self._thread = threading.local()
@@ -162,6 +170,10 @@ class Machine:
             stream = Stream(self, device, len(self._streams))
             self._streams.append(stream)
         return stream
+
+    def stream_at(self, pointer: int) -> Stream:
+        """Return the stream that CUDA knows by a pointer."""
+        return self._streams[pointer - _POINTERS]
 
     # Work.
 

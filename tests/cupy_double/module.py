@@ -411,7 +411,7 @@ class _Stream(_Names):
         self._machine = machine
         self.device_id = machine.device
         self.order = machine.new_stream(self.device_id)
-        self.ptr = 4096 + self.order.number
+        self.ptr = self.order.ptr
 
     def __enter__(self) -> _Stream:
         if self.device_id != self._machine.device:

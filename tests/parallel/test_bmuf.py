@@ -451,7 +451,7 @@ def test_the_checks_of_a_net_know_that_nothing_is_exchanged():
     assert Rule.UNREDUCED_GRADIENT in found(model)
 
 
-@pytest.mark.filterwarnings("ignore:GPUs .* are not on this machine", "ignore:use_nccl=True")
+@pytest.mark.filterwarnings("ignore:GPUs .* are not on this machine")
 @pytest.mark.parametrize("use_nccl", [False, True])
 def test_gpus(use_nccl):
     model = ModelHelper("net")

@@ -103,9 +103,15 @@ def test_without_access_to_each_other(four_gpus):
     check_equality(four_gpus, 4, convnet, "sgd", (8, 3, 8, 8), peer_access=lambda reader, owner: False)
 
 
-def test_exchange_by_collectives(two_gpus):
-    with pytest.warns(UserWarning, match="this version has no engine for NCCL"):
-        check_equality(two_gpus, 2, normalized, "momentum", (8, 3, 8, 8), use_nccl=True)
+@pytest.mark.parametrize("name", NETS)
+def test_exchange_by_nccl_between_two(two_gpus, name):
+    forward, shape = NETS[name]
+    check_equality(two_gpus, 2, forward, "momentum", shape, use_nccl=True)
+
+
+@pytest.mark.parametrize("net_type", ["simple", "dag"])
+def test_exchange_by_nccl_between_four(four_gpus, net_type):
+    check_equality(four_gpus, 4, normalized, "momentum", (8, 3, 8, 8), use_nccl=True, net_type=net_type)
 
 
 def test_batches_fed_to_the_host(two_gpus):

@@ -23,6 +23,7 @@ from netbuilder.ops.engines.engine import engine_names, find_engine, library_eng
 from netbuilder.runtime.plan.dead_outputs import mark_unused
 from netbuilder.runtime.plan.even_parts import check_even_parts
 from netbuilder.runtime.plan.fusion import fuse
+from netbuilder.runtime.plan.joined_exchanges import join_exchanges
 from netbuilder.runtime.plan.kernel_choice import choose_image_order, choose_kernel
 from netbuilder.runtime.plan.node_context import CompileSubgraph, NodeContext
 from netbuilder.runtime.plan.options import PlanOptions
@@ -153,6 +154,8 @@ def compile_range(
     if options.enabled("unread_outputs"):
         mark_unused(nodes, last, hidden, read_outside)
     nodes = exchange_when_ready(nodes, lane=options.exchange_lane)
+    if options.enabled("joined_exchanges"):
+        nodes = join_exchanges(nodes)
     steps = _choose_kernels(net, nodes, options, values, compile_subgraph, in_subgraph)
     return Compilation(
         net.name, end, add_waits(steps.steps), steps.constant_steps, values, last, externals, hidden, options

@@ -80,6 +80,10 @@ OPTIMIZATIONS: Mapping[str, Optimization] = MappingProxyType({
         "large parameters are updated during the backward pass, each group as soon as its gradients are there, if "
         "these are not observable"
     ),
+    "joined_exchanges": Optimization(
+        "the collectives that NCCL makes over the GPUs of a process, one per gradient, are started in groups of some "
+        "megabytes, in the order in which gradients become ready", ROUNDING, joins=True,
+    ),
     "unread_outputs": Optimization(
         "an output that no operator reads, such as the gradient of the images, is computed when it is fetched, and "
         "not at all if it is not observable", ROUNDING,

@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING
 
 from netbuilder.ops.core.instructions import Instruction, Role
 from netbuilder.ops.core.operator import Exchange
+from netbuilder.ops.engines.layouts import HOST
 from netbuilder.runtime.plan.node_order import move_when_ready
 
 if TYPE_CHECKING:
@@ -43,6 +44,11 @@ def between_processes(node: Node) -> bool:
     return node.first.op.exchanges is Exchange.BETWEEN_PROCESSES
 
 
+def _is_done_elsewhere(node: Node) -> bool:
+    on_gpus = node.first.op.exchanges is Exchange.ALWAYS and node.first.location != HOST
+    return on_gpus or between_processes(node)
+
+
 def exchange_when_ready(nodes: Sequence[Node], *, lane: bool) -> list[Node]:
     """Return the nodes of a plan with each exchange moved right after the last node that it depends on.
 
@@ -51,8 +57,8 @@ def exchange_when_ready(nodes: Sequence[Node], *, lane: bool) -> list[Node]:
 
     Args:
         nodes: the nodes, in order.
-        lane: whether exchanges have a lane of their own; if not, only collectives over processes move, which are done
-            by another thread, or the other processes, while the lane goes on.
+        lane: whether exchanges have a lane of their own; if not, only collectives move that are done by another thread,
+            by other processes, or by GPUs on a stream of their own, while the lane goes on.
     """
-    moves = (lambda node: node.role is Role.EXCHANGE) if lane else between_processes
+    moves = (lambda node: node.role is Role.EXCHANGE) if lane else _is_done_elsewhere
     return move_when_ready(nodes, moves, in_order=between_processes)

@@ -89,7 +89,8 @@ def _first_dependent(step: Step, index: int, steps: Sequence[Step]) -> int:
         writes = set() if other.kind in _COPIES else _names(other.outputs)
         if not writes.isdisjoint(outputs | inputs) or not _names(other.inputs).isdisjoint(outputs):
             return later
-        if any(name in outputs for part in other.node.parts for name in part.control):
+        queued = step.prepared.queue and step.prepared.queue == other.prepared.queue
+        if not queued and any(name in outputs for part in other.node.parts for name in part.control):
             return later
     return len(steps)
 

@@ -2,29 +2,13 @@
 
 from __future__ import annotations
 
-import importlib
-from typing import Any
-
+from netbuilder.ops.engines.nccl import INSTALL, nccl, nccl_available
 from netbuilder.ops.engines.stores import Store
 from netbuilder.proto import DeviceError, DistributedError
 
-__all__ = ["nccl_available", "shared_unique_id"]
+__all__ = ["shared_unique_id"]
 
 _LENGTH = 128  # bytes of an id
-_INSTALL = "pip install 'netbuilder[gpu]', which has nvidia-nccl-cu12"
-
-
-def _nccl() -> Any:
-    try:
-        return importlib.import_module("cupy.cuda.nccl")
-    except ImportError:
-        return None
-
-
-def nccl_available() -> bool:
-    """Whether CuPy can call NCCL here; making an id needs no GPU."""
-    nccl = _nccl()
-    return nccl is not None and bool(getattr(nccl, "available", False))
 
 
 def shared_unique_id(store: Store, rank: int, name: str, timeout: float = 60.0) -> bytes:
@@ -54,7 +38,7 @@ def shared_unique_id(store: Store, rank: int, name: str, timeout: float = 60.0) 
         store.set(key, _new_id())
     found = store.get(key, timeout)
     if not found:
-        raise DeviceError(f"common world {name!r}: rank 0 has no NCCL; {_INSTALL}")
+        raise DeviceError(f"common world {name!r}: rank 0 has no NCCL; {INSTALL}")
     if len(found) != _LENGTH:
         raise DistributedError(f"{store}: key {key!r} must hold NCCL's id of {_LENGTH} bytes, got {len(found)}")
     return found
@@ -64,4 +48,4 @@ def _new_id() -> bytes:
     """Return a new id; b"" without NCCL, which tells the other ranks."""
     if not nccl_available():
         return b""
-    return bytes(byte & 255 for byte in _nccl().get_unique_id())  # numbers from -128 on
+    return bytes(byte & 255 for byte in nccl().get_unique_id())  # numbers from -128 on

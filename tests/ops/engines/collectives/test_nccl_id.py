@@ -5,7 +5,8 @@ import types
 
 import pytest
 
-from netbuilder.ops.engines.collectives.nccl_id import nccl_available, shared_unique_id
+from netbuilder.ops.engines.collectives.nccl_id import shared_unique_id
+from netbuilder.ops.engines.nccl import nccl_available
 from netbuilder.ops.engines.stores import MemoryStore
 from netbuilder.proto import DeviceError, DistributedError, StoreTimeoutError
 

@@ -1,0 +1,343 @@
+"""A double of ``cupy.cuda.nccl``: collectives over GPUs that are not there, or are emulated, with real results.
+
+Where NCCL would hang or give garbage, it raises: a rank that does not come, ranks that differ in call, count, type or
+root, calls of one thread for several GPUs outside of a group, a stream or memory of another GPU. On a ``Machine`` each
+call is work of its stream, so that work which does not wait for it is a ``Race``. Ranks may be threads of one process.
+"""
+
+from __future__ import annotations
+
+import ctypes
+import itertools
+import threading
+from collections import defaultdict
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+
+from cupy_double.machine import Machine, merge
+
+__all__ = ["Hang", "Mismatch", "NcclDouble", "NcclError"]
+
+_DTYPES = [np.int8, np.uint8, np.int32, np.uint32, np.int64, np.uint64, np.float16, np.float32, np.float64, np.uint16]
+_NAMES = ["INT8", "UINT8", "INT32", "UINT32", "INT64", "UINT64", "FLOAT16", "FLOAT32", "FLOAT64", "BFLOAT16"]
+_BFLOAT16 = 9
+_SUM, _MAX, _MIN = 0, 2, 3
+_PATIENCE = 20.0  # seconds until a rank that does not come would hang the others
+
+
+class NcclError(RuntimeError):
+    """What NCCL refuses."""
+
+
+class Hang(AssertionError):
+    """What would wait forever."""
+
+
+class Mismatch(AssertionError):
+    """Ranks that do not call the same: garbage, or a hang."""
+
+
+@dataclass(frozen=True)
+class Call:
+    """What one rank gives to a collective."""
+
+    what: str
+    send: int
+    receive: int
+    count: int
+    dtype: int
+    detail: tuple[int, ...]  # operator, root or peer
+    stream: int
+
+    def agrees(self) -> tuple[Any, ...]:
+        return self.what, self.count, self.dtype, () if self.what in ("send", "recv") else self.detail
+
+
+class _Clique:
+    """The ranks that have one id; those of one thread, or one thread each."""
+
+    def __init__(self, nccl: NcclDouble, devices: Sequence[int | None], alone: bool) -> None:
+        self.nccl, self.devices, self.alone = nccl, list(devices), alone
+        self.condition = threading.Condition()
+        self.rounds: dict[int, dict[int, list[Call]]] = defaultdict(dict)
+        self.results: dict[int, BaseException | None] = {}
+        self.number = [0] * len(devices)
+        self.aborted = False
+
+    def submit(self, given: dict[int, list[Call]]) -> None:
+        """Give the calls of some ranks, those of one group; return when all ranks have come."""
+        if self.alone:
+            missing = [rank for rank in range(len(self.devices)) if rank not in given]
+            if missing:
+                raise Hang(f"ranks {missing} take no part in {next(iter(given.values()))[0].what}: the others wait")
+            self._run(given)
+            return
+        ((rank, calls),) = given.items()
+        with self.condition:
+            number = self.number[rank]
+            self.number[rank] += 1
+            here = self.rounds[number]
+            here[rank] = calls
+            if len(here) == len(self.devices):
+                try:
+                    self._run(here)
+                    self.results[number] = None
+                except BaseException as error:
+                    self.results[number] = error
+                self.condition.notify_all()
+            elif not self.condition.wait_for(lambda: number in self.results or self.aborted, self.nccl.patience):
+                absent = [each for each in range(len(self.devices)) if each not in here]
+                raise Hang(f"rank {rank} waits in {calls[0].what} for ranks {absent}, which do not come")
+            if self.aborted and number not in self.results:
+                raise NcclError("NCCL_ERROR_REMOTE_ERROR: remote process exited or there was a network error")
+            if self.results[number] is not None:
+                raise self.results[number]  # type: ignore[misc]
+
+    def _run(self, given: dict[int, list[Call]]) -> None:
+        point = ("send", "recv")
+        together = {rank: [call for call in calls if call.what not in point] for rank, calls in given.items()}
+        if len({len(calls) for calls in together.values()}) > 1:
+            raise Mismatch(f"ranks give different numbers of calls: {together}")
+        for calls in zip(*(together[rank] for rank in sorted(together))):
+            if len({call.agrees() for call in calls}) > 1:
+                raise Mismatch(f"ranks differ: {[call.agrees() for call in calls]}")
+            self._order(calls)
+            self._compute(calls)
+        self._pair({rank: [call for call in calls if call.what in point] for rank, calls in given.items()})
+
+    def _order(self, calls: Sequence[Call]) -> None:
+        machine = self.nccl.machine
+        if machine is None:
+            return
+        with machine.lock:
+            streams = [self.nccl.stream(call.stream, rank, self) for rank, call in enumerate(calls)]
+            for one, other in itertools.permutations(streams, 2):
+                merge(one.clock, other.clock)
+            for rank, (call, stream) in enumerate(zip(calls, streams)):
+                reads, writes = (
+                    [self.nccl.memory(ptr, rank, self)] if ptr else [] for ptr in (call.send, call.receive)
+                )
+                machine.launch(f"nccl.{call.what}", reads, writes, stream)
+
+    def _compute(self, calls: Sequence[Call]) -> None:
+        first, size = calls[0], len(calls)
+        whole = first.count * (size if first.what == "reduceScatter" else 1)
+        sends = [_at(call.send, whole, call.dtype).copy() for call in calls]
+        if first.what in ("allReduce", "reduce", "reduceScatter"):
+            total = _reduced(sends, first.dtype, first.detail[0])
+        for rank, call in enumerate(calls):
+            if first.what == "allReduce":
+                _at(call.receive, call.count, call.dtype)[:] = total
+            elif first.what == "reduce" and rank == first.detail[1]:
+                _at(call.receive, call.count, call.dtype)[:] = total
+            elif first.what == "broadcast":
+                _at(call.receive, call.count, call.dtype)[:] = sends[first.detail[0]]
+            elif first.what == "allGather":
+                _at(call.receive, call.count * size, call.dtype)[:] = np.concatenate(sends)
+            elif first.what == "reduceScatter":
+                part = total[rank * call.count : (rank + 1) * call.count]
+                _at(call.receive, call.count, call.dtype)[:] = part
+
+    def _pair(self, given: dict[int, list[Call]]) -> None:
+        """Let each receive take what its peer sends to it, in the order of the calls."""
+        sent: dict[tuple[int, int], list[Call]] = defaultdict(list)
+        taken: dict[tuple[int, int], list[Call]] = defaultdict(list)
+        for rank, calls in given.items():
+            for call in calls:
+                pair = (rank, call.detail[0]) if call.what == "send" else (call.detail[0], rank)
+                (sent if call.what == "send" else taken)[pair].append(call)
+        if {pair: len(calls) for pair, calls in sent.items()} != {pair: len(calls) for pair, calls in taken.items()}:
+            raise Hang(f"sends {list(sent)} and receives {list(taken)} do not match")
+        for pair, calls in sent.items():
+            for send, receive in zip(calls, taken[pair]):
+                if (send.count, send.dtype) != (receive.count, receive.dtype):
+                    raise Mismatch(f"rank {pair[0]} sends {send}, rank {pair[1]} receives {receive}")
+                _at(receive.receive, receive.count, receive.dtype)[:] = _at(send.send, send.count, send.dtype)
+
+
+def _at(pointer: int, count: int, dtype: int) -> Any:
+    kind = np.dtype(_DTYPES[dtype])
+    return np.frombuffer((ctypes.c_byte * (count * kind.itemsize)).from_address(pointer), kind)
+
+
+def _reduced(parts: Sequence[Any], dtype: int, op: int) -> Any:
+    """Return the sum (or maximum, or minimum) of the ranks, in their order; of 16-bit floats in float32."""
+    if dtype == _BFLOAT16:
+        wide = [(part.astype(np.uint32) << 16).view(np.float32) for part in parts]
+        total = _reduced(wide, 7, op).view(np.uint32)
+        return ((total + 0x7FFF + ((total >> 16) & 1)) >> 16).astype(np.uint16)
+    kind = np.dtype(_DTYPES[dtype])
+    total = parts[0].astype(np.float32 if kind == np.float16 else kind)
+    for part in parts[1:]:
+        with np.errstate(all="ignore"):
+            total = {_SUM: np.add, _MAX: np.maximum, _MIN: np.minimum}[op](total, part, dtype=total.dtype)
+    return total.astype(kind)
+
+
+class NcclDouble:
+    """What a program sees as the module ``cupy.cuda.nccl``.
+
+    Args:
+        machine: the GPUs, whose streams and memory are checked; None: those of an emulation, which are not.
+
+    Attributes:
+        created: the devices of each set of communicators that was made.
+        groups: the calls of each group, in order.
+    """
+
+    available = True
+    NcclError = NcclError
+    NCCL_SUM, NCCL_PROD, NCCL_MAX, NCCL_MIN, NCCL_AVG = range(5)
+
+    def __init__(self, machine: Machine | None = None) -> None:
+        self.machine = machine
+        self.created: list[tuple[int | None, ...]] = []
+        self.groups: list[list[Call]] = []
+        self.patience = _PATIENCE
+        self.cliques: dict[tuple[int, ...], _Clique] = {}
+        self._state = threading.local()
+        self._numbers = itertools.count(1)
+        self._lock = threading.Lock()
+        for number, name in enumerate(_NAMES):
+            setattr(self, f"NCCL_{name}", number)
+        self.NcclCommunicator = _communicator_class(self)
+
+    def get_version(self) -> int:
+        return 22703
+
+    def get_unique_id(self) -> tuple[int, ...]:
+        return (*((next(self._numbers) * 37 + i) % 256 - 128 for i in range(128)),)
+
+    # Groups, of one thread.
+
+    def groupStart(self) -> None:
+        self._state.depth = getattr(self._state, "depth", 0) + 1
+
+    def groupEnd(self) -> None:
+        if not getattr(self._state, "depth", 0):
+            raise NcclError("NCCL_ERROR_INVALID_USAGE: ncclGroupEnd: not in a group call")
+        self._state.depth -= 1
+        if not self._state.depth:
+            pending, self._state.pending = getattr(self._state, "pending", []), []
+            self._submit(pending)
+
+    def give(self, clique: _Clique, rank: int, call: Call) -> None:
+        if getattr(self._state, "depth", 0):
+            self._state.__dict__.setdefault("pending", []).append((clique, rank, call))
+            return
+        if clique.alone and len(clique.devices) > 1:
+            raise Hang(f"{call.what} of rank {rank} outside of a group: the thread that calls for all GPUs would wait")
+        self._submit([(clique, rank, call)])
+
+    def _submit(self, pending: Sequence[tuple[_Clique, int, Call]]) -> None:
+        if not pending:
+            return
+        with self._lock:
+            self.groups.append([call for _, _, call in pending])
+        by_clique: dict[int, dict[int, list[Call]]] = {}
+        cliques = {id(clique): clique for clique, _, _ in pending}
+        for clique, rank, call in pending:
+            by_clique.setdefault(id(clique), {}).setdefault(rank, []).append(call)
+        for key, given in by_clique.items():
+            cliques[key].submit(given)
+
+    # Where pointers and streams belong.
+
+    def stream(self, pointer: int, rank: int, clique: _Clique) -> Any:
+        assert self.machine is not None
+        stream = self.machine.stream_at(pointer)
+        if stream.device != clique.devices[rank]:
+            raise NcclError(f"NCCL_ERROR_INVALID_ARGUMENT: {stream} for rank {rank} on GPU {clique.devices[rank]}")
+        return stream
+
+    def memory(self, pointer: int, rank: int, clique: _Clique) -> Any:
+        assert self.machine is not None
+        memory = self.machine.pointers.get(pointer)
+        if memory is None or memory.device != clique.devices[rank]:
+            raise NcclError(f"NCCL_ERROR_INVALID_ARGUMENT: {pointer} is no memory of GPU {clique.devices[rank]}")
+        return memory
+
+
+def _communicator_class(nccl: NcclDouble) -> type:
+    """Return the class of the communicators of one double."""
+
+    class NcclCommunicator:
+        def __init__(self, ndev: int, commId: tuple[int, ...], rank: int, *, clique: Any = None) -> None:
+            self._rank = rank
+            if clique is None:
+                device = nccl.machine.device if nccl.machine is not None else None
+                with nccl._lock:
+                    clique = nccl.cliques.setdefault(tuple(commId), _Clique(nccl, [None] * ndev, ndev == 1))
+                self._clique = clique
+                with clique.condition:
+                    clique.devices[rank] = device
+                clique.submit({rank: []})  # all ranks come
+                if rank == 0:
+                    nccl.created.append(tuple(clique.devices))
+            self._clique = clique
+
+        @staticmethod
+        def initAll(devices: Any) -> list[Any]:
+            numbers = list(range(devices)) if isinstance(devices, int) else list(devices)
+            if len(set(numbers)) < len(numbers):
+                raise NcclError("NCCL_ERROR_INVALID_USAGE: duplicate GPU detected")
+            nccl.created.append(tuple(numbers))
+            clique = _Clique(nccl, numbers, True)
+            made = [NcclCommunicator(len(numbers), (), rank, clique=clique) for rank in range(len(numbers))]
+            if nccl.machine is not None:
+                nccl.machine.set_device(numbers[-1])
+            return made
+
+        def rank_id(self) -> int:
+            return self._rank
+
+        def size(self) -> int:
+            return len(self._clique.devices)
+
+        def device_id(self) -> Any:
+            return self._clique.devices[self._rank]
+
+        def destroy(self) -> None:
+            pass
+
+        def abort(self) -> None:
+            with self._clique.condition:
+                self._clique.aborted = True
+                self._clique.condition.notify_all()
+
+        def check_async_error(self) -> None:
+            if self._clique.aborted:
+                raise NcclError("NCCL_ERROR_REMOTE_ERROR: a rank has aborted")
+
+        def _give(self, what: str, send: int, receive: int, count: int, dtype: int, detail: Any, stream: int) -> None:
+            nccl.give(self._clique, self._rank, Call(what, send, receive, count, dtype, detail, stream))
+
+        def allReduce(self, sendbuf: int, recvbuf: int, count: int, datatype: int, op: int, stream: int) -> None:
+            self._give("allReduce", sendbuf, recvbuf, count, datatype, (op,), stream)
+
+        def reduce(
+            self, sendbuf: int, recvbuf: int, count: int, datatype: int, op: int, root: int, stream: int
+        ) -> None:
+            self._give("reduce", sendbuf, recvbuf, count, datatype, (op, root), stream)
+
+        def broadcast(self, sendbuff: int, recvbuff: int, count: int, datatype: int, root: int, stream: int) -> None:
+            self._give("broadcast", sendbuff, recvbuff, count, datatype, (root,), stream)
+
+        def reduceScatter(
+            self, sendbuf: int, recvbuf: int, recvcount: int, datatype: int, op: int, stream: int
+        ) -> None:
+            self._give("reduceScatter", sendbuf, recvbuf, recvcount, datatype, (op,), stream)
+
+        def allGather(self, sendbuf: int, recvbuf: int, count: int, datatype: int, stream: int) -> None:
+            self._give("allGather", sendbuf, recvbuf, count, datatype, (), stream)
+
+        def send(self, sendbuf: int, count: int, datatype: int, peer: int, stream: int) -> None:
+            self._give("send", sendbuf, 0, count, datatype, (peer,), stream)
+
+        def recv(self, recvbuf: int, count: int, datatype: int, peer: int, stream: int) -> None:
+            self._give("recv", 0, recvbuf, count, datatype, (peer,), stream)
+
+    return NcclCommunicator

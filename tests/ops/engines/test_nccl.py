@@ -1,0 +1,195 @@
+"""NCCL: communicators, groups, what is missing; on a double that computes, and on the library where it is installed."""
+
+import sys
+import threading
+
+import numpy as np
+import pytest
+
+from cupy_double import Hang, Mismatch, NcclDouble, NcclError, Race, gpus
+from netbuilder.ops.engines import nccl
+from netbuilder.ops.engines.gpu import gpu
+from netbuilder.ops.engines.nccl import GpuGroup, NcclCall, gpu_group, nccl_available, type_of
+from netbuilder.proto import DeviceError
+
+SUMS = ["int8", "uint8", "int32", "uint32", "int64", "uint64", "float16", "float32", "float64"]
+
+
+def on_gpus(*values):
+    """Return arrays, one on each GPU."""
+    made = []
+    for number, value in enumerate(values):
+        with gpu(number) as here:
+            made.append(here.xp.asarray(np.asarray(value)))
+    return made
+
+
+def fetched(arrays):
+    result = []
+    for number, array in enumerate(arrays):
+        with gpu(number):
+            result.append(array.get())
+    return result
+
+
+def run(group, *calls):
+    group.bind(calls)()()
+
+
+def test_the_library_makes_ids_without_a_gpu():
+    if not nccl_available():
+        pytest.skip("needs CuPy and the wheel nvidia-nccl-cu12")
+    found = nccl.nccl()
+    assert len(found.get_unique_id()) == 128 and found.get_version() >= 21800
+    for name in {type_of(dtype) for dtype in nccl._TYPES}:
+        assert getattr(found, f"NCCL_{name}") == getattr(NcclDouble(), f"NCCL_{name}")
+    for name in ("allReduce", "reduce", "broadcast", "allGather", "initAll", "abort", "check_async_error"):
+        assert hasattr(found.NcclCommunicator, name) and hasattr(NcclDouble().NcclCommunicator, name)
+
+
+def test_a_missing_library_is_named(monkeypatch):
+    monkeypatch.setitem(sys.modules, "cupy.cuda.nccl", None)
+    assert not nccl_available()
+    with pytest.raises(DeviceError, match=r"NCCL is not installed.*netbuilder\[gpu\]'.*nvidia-nccl-cu12"):
+        nccl.nccl()
+
+
+@pytest.mark.parametrize("dtype", SUMS)
+def test_sums_of_every_type(dtype):
+    with gpus(3):
+        arrays = on_gpus(*(np.arange(5).astype(dtype) + np.dtype(dtype).type(k) for k in range(3)))
+        run(gpu_group([0, 1, 2]), NcclCall("allReduce", arrays, arrays, type_of(dtype, sums=True), 5))
+        for got in fetched(arrays):
+            np.testing.assert_array_equal(got, (3 * np.arange(5) + 3).astype(dtype))
+
+
+def test_sums_of_bfloat16():
+    bits = (np.float32([1.5, -2, 3e38]).view(np.uint32) >> 16).astype(np.uint16)
+    with gpus(2):
+        arrays = on_gpus(bits, bits)
+        run(gpu_group([0, 1]), NcclCall("allReduce", arrays, arrays, type_of("bfloat16"), 3))
+        got = (fetched(arrays)[1].astype(np.uint32) << 16).view(np.float32)
+    assert got.tolist() == [3, -4, np.inf]
+
+
+def test_types_without_sums():
+    assert type_of("bool") == "UINT8" and type_of("bool", sums=True) is None
+    assert type_of(np.int16) is None and type_of("float32") == "FLOAT32"
+
+
+def test_reduce_broadcast_and_gather():
+    with gpus(2):
+        group = gpu_group([0, 1])
+        a, b = on_gpus([1.0, 2.0], [10.0, 20.0])
+        run(group, NcclCall("reduce", [a, b], [None, b], "FLOAT64", 2, root=1))
+        assert [x.tolist() for x in fetched([a, b])] == [[1, 2], [11, 22]]
+        run(group, NcclCall("broadcast", [a, b], [a, b], "UINT8", 16, root=1))
+        assert fetched([a, b])[0].tolist() == [11, 22]
+        both = on_gpus(np.zeros(4), np.zeros(4))
+        run(group, NcclCall("allGather", [a, b], both, "FLOAT64", 2))
+        assert fetched(both)[1].tolist() == [11, 22, 11, 22]
+
+
+def test_communicators_are_made_once_for_each_set():
+    with gpus(3):
+        assert gpu_group([0, 1]) is gpu_group((0, 1)) is not gpu_group([1, 2])
+        assert nccl.nccl().created == [(0, 1), (1, 2)]
+
+
+def test_gpus_that_cannot_be_connected():
+    with gpus(2), pytest.raises(DeviceError, match=r"NCCL cannot connect the GPUs \[0, 0\].*duplicate.*use_nccl=False"):
+        gpu_group([0, 0])
+
+
+def test_several_calls_are_one_group_and_empty_ones_none():
+    with gpus(2):
+        arrays = on_gpus([1.0], [2.0])
+        call = NcclCall("allReduce", arrays, arrays, "FLOAT64", 1)
+        run(gpu_group([0, 1]), call, NcclCall("allReduce", arrays, arrays, "FLOAT64", 0), call)
+        assert [len(group) for group in nccl.nccl().groups] == [4]
+        assert fetched(arrays)[0].tolist() == [6]
+
+
+def test_later_work_that_does_not_wait_is_found():
+    with gpus(2) as machine:
+        arrays = on_gpus([1.0], [2.0])
+        begin = gpu_group([0, 1]).bind([NcclCall("allReduce", arrays, arrays, "FLOAT64", 1)])
+        wait = begin()
+        with gpu(1), pytest.raises(Race, match="does not wait for"):
+            arrays[1] += 1
+        wait()
+        with gpu(1):
+            arrays[1] += 1
+        machine.faults.clear()
+
+
+# What the double finds.
+
+
+def test_a_call_outside_of_a_group_would_hang():
+    with gpus(2):
+        a, _ = on_gpus([1.0], [2.0])
+        first, _ = gpu_group([0, 1]).communicators
+        with pytest.raises(Hang, match="outside of a group"):
+            first.allReduce(a.data.ptr, a.data.ptr, 1, 8, 0, gpu(0)._copies.ptr)
+
+
+def test_a_rank_that_is_missing_would_hang():
+    with gpus(2):
+        arrays = on_gpus([1.0], [2.0])
+        group = gpu_group([0, 1])
+        half = GpuGroup([0], group.communicators[:1])
+        with pytest.raises(Hang, match=r"ranks \[1\] take no part in allReduce"):
+            half.bind([NcclCall("allReduce", arrays[:1], arrays[:1], "FLOAT64", 1)])()
+
+
+@pytest.mark.parametrize("changed", [{"count": 2}, {"datatype": 7}, {"op": 2}])
+def test_ranks_that_differ_are_found(changed):
+    with gpus(2):
+        module, arrays = nccl.nccl(), on_gpus([1.0, 2.0], [2.0, 3.0])
+        communicators = gpu_group([0, 1]).communicators
+        module.groupStart()
+        for k, (array, communicator) in enumerate(zip(arrays, communicators)):
+            given = {"count": 1, "datatype": 8, "op": 0, **(changed if k else {})}
+            communicator.allReduce(array.data.ptr, array.data.ptr, *given.values(), gpu(k)._copies.ptr)
+        with pytest.raises(Mismatch, match="ranks differ"):
+            module.groupEnd()
+
+
+def test_streams_and_memory_of_another_gpu_are_found():
+    with gpus(2):
+        module, arrays = nccl.nccl(), on_gpus([1.0], [2.0])
+        group = gpu_group([0, 1])
+        with pytest.raises(NcclError, match="no memory of GPU 0"):
+            group.bind([NcclCall("allReduce", arrays[::-1], arrays[::-1], "FLOAT64", 1)])()
+        module.groupStart()
+        for array, communicator in zip(arrays, group.communicators):
+            communicator.allReduce(array.data.ptr, array.data.ptr, 1, 8, 0, gpu(0)._copies.ptr)
+        with pytest.raises(NcclError, match="stream .* of GPU 0 for rank 1 on GPU 1"):
+            module.groupEnd()
+
+
+def test_ranks_in_threads_and_one_that_does_not_come():
+    with gpus(2):
+        module, arrays, errors = nccl.nccl(), on_gpus([1.0], [2.0]), []
+        uid = module.get_unique_id()
+
+        def rank(number, calls):
+            try:
+                with gpu(number):
+                    communicator = module.NcclCommunicator(2, uid, number)
+                    group = GpuGroup([number], [communicator])
+                for _ in range(calls):
+                    mine = arrays[number : number + 1]
+                    run(group, NcclCall("allReduce", mine, mine, "FLOAT64", 1))
+            except Hang as error:
+                errors.append(str(error))
+
+        module.patience = 0.5
+        threads = [threading.Thread(target=rank, args=(number, 1 + number)) for number in range(2)]
+        for thread in threads:
+            thread.start()
+        for thread in threads:
+            thread.join()
+        assert errors == ["rank 1 waits in allReduce for ranks [0], which do not come"]
+        assert fetched(arrays)[0].tolist() == [3]

@@ -197,7 +197,7 @@ class NcclDouble:
         self.created: list[tuple[int | None, ...]] = []
         self.groups: list[list[Call]] = []
         self.patience = _PATIENCE
-        self.cliques: dict[tuple[int, ...], _Clique] = {}
+        self.cliques: dict[bytes, _Clique] = {}
         self._state = threading.local()
         self._numbers = itertools.count(1)
         self._lock = threading.Lock()
@@ -208,8 +208,8 @@ class NcclDouble:
     def get_version(self) -> int:
         return 22703
 
-    def get_unique_id(self) -> tuple[int, ...]:
-        return (*((next(self._numbers) * 37 + i) % 256 - 128 for i in range(128)),)
+    def get_unique_id(self) -> bytes:
+        return next(self._numbers).to_bytes(128, "big")
 
     # Groups, of one thread.
 
@@ -265,12 +265,13 @@ def _communicator_class(nccl: NcclDouble) -> type:
     """Return the class of the communicators of one double."""
 
     class NcclCommunicator:
-        def __init__(self, ndev: int, commId: tuple[int, ...], rank: int, *, clique: Any = None) -> None:
+        def __init__(self, ndev: int, commId: bytes, rank: int, *, clique: Any = None) -> None:
             self._rank = rank
             if clique is None:
+                assert isinstance(commId, bytes) and len(commId) == 128
                 device = nccl.machine.device if nccl.machine is not None else None
                 with nccl._lock:
-                    clique = nccl.cliques.setdefault(tuple(commId), _Clique(nccl, [None] * ndev, ndev == 1))
+                    clique = nccl.cliques.setdefault(commId, _Clique(nccl, [None] * ndev, ndev == 1))
                 self._clique = clique
                 with clique.condition:
                     clique.devices[rank] = device
@@ -286,7 +287,7 @@ def _communicator_class(nccl: NcclDouble) -> type:
                 raise NcclError("NCCL_ERROR_INVALID_USAGE: duplicate GPU detected")
             nccl.created.append(tuple(numbers))
             clique = _Clique(nccl, numbers, True)
-            made = [NcclCommunicator(len(numbers), (), rank, clique=clique) for rank in range(len(numbers))]
+            made = [NcclCommunicator(len(numbers), b"", rank, clique=clique) for rank in range(len(numbers))]
             if nccl.machine is not None:
                 nccl.machine.set_device(numbers[-1])
             return made

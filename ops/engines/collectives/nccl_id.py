@@ -21,7 +21,7 @@ def shared_unique_id(store: Store, rank: int, name: str, timeout: float = 60.0) 
         timeout: seconds to wait for rank 0.
 
     Returns:
-        128 bytes, the same on all ranks; CuPy takes them as signed numbers, ``memoryview(id).cast("b").tolist()``.
+        128 bytes, the same on all ranks, for ``NcclCommunicator``.
 
     Raises:
         DeviceError: rank 0 has no NCCL; it is raised on all ranks.
@@ -48,4 +48,4 @@ def _new_id() -> bytes:
     """Return a new id; b"" without NCCL, which tells the other ranks."""
     if not nccl_available():
         return b""
-    return bytes(byte & 255 for byte in nccl().get_unique_id())  # numbers from -128 on
+    return bytes(nccl().get_unique_id())

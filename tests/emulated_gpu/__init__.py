@@ -1,0 +1,34 @@
+"""An emulated GPU: real CuPy runs on it where there is none, with right numbers.
+
+CuPy generates its kernels as CUDA C++. Here g++ compiles them for the host, and ``library/`` stands for NVIDIA's
+driver, runtime and cuBLAS below them. So argument checks, element types, indexing, reductions, scatters, memory pools,
+streams and graphs are CuPy's own, and kernels of this project run as they are written.
+
+``make test-emulated`` builds it (``build.py``), and runs the tests of GPUs on it. In that environment,
+``PYTHONPATH=tests:. .emulated/venv/bin/python -m emulated_gpu SCRIPT ...`` (or ``-m MODULE ...``) runs any program.
+
+- Work waits in its stream until the host synchronizes, as late as CUDA allows: who forgets to wait, or overwrites
+  pinned memory too early, gets wrong numbers. ``EMULATED_GPU_EAGER=1`` does everything at once instead.
+- Graphs are captured and replayed, and calls that CUDA refuses during a capture are errors.
+- Memory comes filled with bytes 0xA5. Denormal floats are 0 in kernels without doubles, as CuPy compiles them.
+- Four devices, or ``EMULATED_GPUS``.
+
+What it does not show: races within a kernel, or between streams whose order happens to be right; speed; reads beyond
+an array; last bits (no fused multiply-add, products summed in double); float to integer casts out of range (x86 gives
+the smallest integer); warps that run in step without ``__syncwarp``. Missing, with an error: cuRAND, cuSOLVER, cuFFT,
+cuSPARSE, cuDNN, NCCL, CUB, cooperative groups, textures.
+"""
+
+from __future__ import annotations
+
+import os
+
+from emulated_gpu.kernels import KernelError, compiled
+from emulated_gpu.loader import install, launches
+
+__all__ = ["KernelError", "active", "compiled", "install", "launches"]
+
+
+def active() -> bool:
+    """Whether this process was started for the emulated GPU."""
+    return "EMULATED_GPU" in os.environ

@@ -1,0 +1,44 @@
+"""Runs a program on the emulated GPU: ``python -m emulated_gpu SCRIPT ...``, or ``-m MODULE ...``."""
+
+from __future__ import annotations
+
+import os
+import runpy
+import sys
+from pathlib import Path
+
+from emulated_gpu import active, install
+
+
+def environment(folder: Path) -> dict[str, str]:
+    """Return the environment in which CuPy finds the emulated libraries."""
+    libraries = [str(folder / "lib" / name) for name in ("libcuda.so.1", "libcudart.so.12", "libcublas.so.12")]
+    path = [str(folder / "lib"), *filter(None, [os.environ.get("LD_LIBRARY_PATH")])]
+    return {
+        **os.environ,
+        "EMULATED_GPU": str(folder),
+        "LD_LIBRARY_PATH": os.pathsep.join(path),
+        "LD_PRELOAD": " ".join(libraries),
+        "CUPY_ACCELERATORS": "",  # CuPy's own reductions; those of CUB are machine code
+        "CUPY_CACHE_DIR": str(folder / "cupy_cache"),
+        "CUDA_PATH": str(folder),
+    }
+
+
+def main(arguments: list[str]) -> None:
+    """Start Python again with the emulated libraries; there, run the program."""
+    if not active():
+        folder = Path(sys.prefix).parent
+        os.execve(sys.executable, [sys.executable, "-m", "emulated_gpu", *arguments], environment(folder))
+    install()
+    if arguments[0] == "-m":
+        sys.argv = arguments[1:]
+        runpy.run_module(arguments[1], run_name="__main__", alter_sys=True)
+    else:
+        sys.argv = arguments
+        sys.path.insert(0, str(Path(arguments[0]).resolve().parent))
+        runpy.run_path(arguments[0], run_name="__main__")
+
+
+if __name__ == "__main__":
+    main(sys.argv[1:])

@@ -1,0 +1,77 @@
+"""Makes the CuPy of this process use the emulated GPU."""
+
+from __future__ import annotations
+
+import ctypes
+import inspect
+import os
+from collections.abc import Sequence
+from typing import Any
+
+import numpy as np
+
+from emulated_gpu.kernels import build
+
+__all__ = ["install", "launches"]
+
+
+def install() -> None:
+    """Replace NVRTC by g++, and the sorts of Thrust, which are machine code in CuPy's wheel, by NumPy's."""
+    import cupy
+    from cupy.cuda import compiler, thrust
+
+    if compiler._compile_with_cache_cuda is not _compile:
+        _SIGNATURE.append(inspect.signature(compiler._compile_with_cache_cuda))
+        compiler._compile_with_cache_cuda = _compile
+        thrust.sort, thrust.argsort, thrust.lexsort = _sort, _argsort, _lexsort
+    assert cupy.cuda.is_available()
+
+
+_SIGNATURE: list[inspect.Signature] = []
+
+
+def _compile(*args: Any, **kwargs: Any) -> Any:
+    from cupy.cuda.function import Module
+
+    bound = _SIGNATURE[0].bind(*args, **kwargs)
+    bound.apply_defaults()
+    requested = bound.arguments
+    if requested["to_ltoir"] or requested["enable_cooperative_groups"]:
+        raise NotImplementedError("the emulated GPU has neither LTO nor cooperative groups")
+    names = list(requested["name_expressions"] or ())
+    library, mapping = build(requested["source"], (*requested["options"], "-ftz=true"), names)
+    module = Module()
+    module._set_mapping(mapping)
+    module.load(b"emulated:" + os.fsencode(library) + b"\0")
+    return module
+
+
+def launches() -> int:
+    """Return how many kernels have run in this process."""
+    count = ctypes.CDLL("libcuda.so.1").emulated_launches
+    count.restype = ctypes.c_long
+    return int(count())
+
+
+def _array(address: int, dtype: Any, shape: Sequence[int]) -> np.ndarray[Any, Any]:
+    """Return the array at an address of the emulated GPU, when its current stream has finished."""
+    import cupy
+
+    cupy.cuda.get_current_stream().synchronize()
+    size = int(np.prod(shape)) * np.dtype(dtype).itemsize
+    return np.frombuffer((ctypes.c_char * size).from_address(address), dtype=dtype).reshape(shape)
+
+
+def _sort(dtype: Any, data: int, keys: int, shape: Any) -> None:
+    _array(data, dtype, tuple(shape)).sort(axis=-1)
+
+
+def _argsort(dtype: Any, indices: int, data: int, keys: int, shape: Any) -> None:
+    values = _array(data, dtype, tuple(shape))
+    order = values.argsort(axis=-1, kind="stable")
+    _array(indices, "intp", tuple(shape))[...] = order
+    values[...] = np.take_along_axis(values.copy(), order, axis=-1)  # Thrust sorts the data, too
+
+
+def _lexsort(dtype: Any, indices: int, keys: int, k: int, n: int) -> None:
+    _array(indices, "intp", (n,))[...] = np.lexsort(_array(keys, dtype, (k, n)))

@@ -15,7 +15,7 @@
 
 PYTHON ?= python3
 EXTRAS ?= train
-WORKERS ?= 2
+WORKERS ?= 3
 PYTEST_ARGS ?=
 
 VENV := .venv
@@ -25,7 +25,8 @@ PACKAGES := netbuilder ops proto tools
 SOURCES := $(shell find $(PACKAGES) -type f ! -name '*.pyc') setup.py pyproject.toml README.md
 PROTOBUF_VERSIONS := 4.25 5 6 7
 
-# Kernels of tests are small: one thread each, and as many test processes as WORKERS.
+# Kernels of tests are small: one thread each, and as many test processes as WORKERS. Some tests wait, for processes or
+# time limits, so three keep two cores busy.
 TEST_ENV := OMP_NUM_THREADS=1 OPENBLAS_NUM_THREADS=1
 
 .PHONY: train test fuzz test-gpu test-emulated caffe2-tests caffe2-tests-page operators-page onednn-interface lint types protobuf unit venv proto clean

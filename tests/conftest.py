@@ -111,6 +111,14 @@ def pytest_runtest_teardown():
         sys.modules["thread_ranks"].end_lanes()
 
 
+@pytest.fixture(scope="module", autouse=True)
+def _survivors_are_not_walked_again():
+    """Exempt what earlier modules left alive from garbage collection, too: tests that collect would walk over it."""
+    yield
+    gc.collect()
+    gc.freeze()
+
+
 @pytest.fixture(scope="session", autouse=True)
 def _passes_are_checked():
     """Every pass that a test runs has its result checked."""

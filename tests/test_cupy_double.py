@@ -39,6 +39,7 @@ def test_names_are_those_of_cupy(cupy):
         "Event": cupy.cuda.Event(),
         "Stream": cupy.cuda.Stream(),
         "MemoryPointer": cupy.zeros(1).data,
+        "Graph": capture(cupy.cuda.Stream(), lambda: None),
     }
     helpers = {"order", "clock", "device"}  # what the double keeps in a stream and an event
     for recorded_as, part in parts.items():
@@ -184,6 +185,30 @@ def test_repeated_indices_in_an_assignment_are_undefined(cupy):
     assert x.get().tolist() == [0, 2, 2]
 
 
+def test_indices_out_of_range_are_undefined(cupy):
+    x = cupy.zeros(3)
+    outside = cupy.asarray([0, 3])
+    for use in (
+        lambda: x[outside],
+        lambda: x.take(outside),
+        lambda: cupy.take(x, outside),
+        lambda: cupy.add.at(x, outside, 1.0),
+        lambda: x.__setitem__(outside, 1.0),
+    ):
+        with pytest.raises(Undefined):
+            use()
+    assert x[cupy.asarray([-1, -3])].get().tolist() == [0, 0]
+    with pytest.raises(IndexError):  # a number is checked on the host
+        x[3]
+
+
+def test_lexsort_takes_one_array(cupy):
+    keys = cupy.asarray(np.float32([[1, 0, 1], [0, 0, -1]]))
+    assert cupy.lexsort(keys).get().tolist() == [2, 1, 0]
+    with pytest.raises(AttributeError, match="'tuple' object has no attribute 'ndim'"):
+        cupy.lexsort((keys[0], keys[1]))
+
+
 def test_views_share_memory(cupy):
     x = cupy.zeros((2, 3), np.float32)
     x.reshape(-1)[1:4:2] = 1
@@ -319,3 +344,218 @@ def test_signatures_are_those_of_cupy_where_the_double_has_its_own(cupy):
         theirs = re.findall(r"(\w+)(?:=|,|\))", API["functions"][name])
         ours = [p for p in inspect.signature(getattr(cupy, name)).parameters if p != "cupy"]
         assert ours == [p for p in theirs if p in ours], name
+
+
+# Pinned memory.
+
+
+def pinned(cupy, nbytes):
+    memory = cupy.cuda.alloc_pinned_memory(nbytes)
+    return memory.ptr, np.frombuffer(memory, np.float32, nbytes // 4)
+
+
+def test_pinned_memory_goes_to_a_gpu_and_back(cupy):
+    queue, x = stream(cupy, 0), cupy.zeros(3, np.float32)
+    queue.synchronize()
+    cupy.cuda.Device(0).synchronize()
+    (up, source), (down, target) = pinned(cupy, 12), pinned(cupy, 12)
+    source[...] = [1, 2, 3]
+    x.data.copy_from_host_async(up, 12, queue)
+    x.data.copy_to_host_async(down, 12, queue)
+    done = queue.record()
+    assert np.isnan(target).all(), "the host has not waited"
+    assert not done.done
+    done.synchronize()
+    assert done.done and target.tolist() == [1, 2, 3]
+    assert [transfer.pinned for transfer in cupy.machine.transfers] == [True, True]
+    x.set(np.zeros(3, np.float32))
+    assert not cupy.machine.transfers[-1].pinned
+
+
+def test_pinned_memory_that_is_overwritten_too_early_is_a_race(cupy):
+    x = cupy.zeros(3, np.float32)
+    address, source = pinned(cupy, 12)
+    source[...] = 1
+    x.data.copy_from_host_async(address, 12)
+    cupy.cuda.Device(0).synchronize()
+    source[...] = 2
+    x.data.copy_from_host_async(address, 12)
+    source[...] = 3
+    with pytest.raises(Race, match="pinned memory was overwritten"):
+        cupy.cuda.Device(0).synchronize()
+
+
+# Captures.
+
+THREAD_LOCAL = 1  # the mode of a capture
+
+
+def capture(queue, work):
+    with queue:
+        queue.begin_capture(THREAD_LOCAL)
+        try:
+            assert queue.is_capturing()
+            work()
+        except BaseException:
+            with pytest.raises(CUDARuntimeError):
+                queue.end_capture()
+            raise
+        return queue.end_capture()
+
+
+def test_a_graph_repeats_what_was_captured_on_the_same_memory(cupy):
+    queue, other = stream(cupy, 0), stream(cupy, 0)
+    with other:
+        x, y, table = cupy.ones(3), cupy.zeros(3), cupy.zeros(3)
+        where = cupy.asarray([2, 0])
+    other.synchronize()
+
+    def work():
+        cupy.add(x, 1.0, out=x)
+        cupy.sum(x, axis=0, out=y[0])
+        y[1:] = x[1:]
+        cupy.add.at(table, where, 1.0)
+        x.data.copy_from_device_async(y.data, 8)
+
+    made = len(cupy.machine.launches)
+    graph = capture(queue, work)
+    assert len(cupy.machine.launches) == made and x.get(other).tolist() == [1, 1, 1], "nothing is done yet"
+    for total, first in ((6.0, 6.0), (13.0, 13.0)):  # 2 + 2 + 2, then 7 + 3 + 3
+        graph.launch(other)
+        assert y.get(other)[0] == total and x.get(other)[0] == first
+    assert table.get(other).tolist() == [2, 0, 2]
+    replayed = [launch.name for launch in cupy.machine.launches if launch.replayed]
+    assert replayed == 2 * ["add", "sum", "setitem", "add.at", "copy"]
+    assert cupy.machine.counts["replays"] == 2
+
+
+@pytest.mark.parametrize(
+    "what",
+    [
+        "an allocation",
+        "a read",
+        "a copy from the host",
+        "a wait of the host for the stream",
+        "a wait of the host for the device",
+        "a wait of the host for an event",
+        "an event recorded before",
+        "a second capture",
+    ],
+)
+def test_what_a_capture_refuses(cupy, what):
+    queue = stream(cupy, 0)
+    with queue:
+        x = cupy.ones(3)
+        before = queue.record()
+    refused = {
+        "an allocation": lambda: x + 1,
+        "a read": lambda: x.get(),
+        "a copy from the host": lambda: x.set(np.zeros(3)),
+        "a wait of the host for the stream": queue.synchronize,
+        "a wait of the host for the device": cupy.cuda.Device(0).synchronize,
+        "a wait of the host for an event": before.synchronize,
+        "an event recorded before": lambda: queue.wait_event(before),
+        "a second capture": lambda: queue.begin_capture(THREAD_LOCAL),
+    }[what]
+    with queue:
+        queue.begin_capture(THREAD_LOCAL)
+        with pytest.raises((CUDARuntimeError, RuntimeError), match="captur|IllegalState"):
+            refused()
+        if what in ("a read", "a copy from the host", "a second capture"):  # refused before CUDA was asked
+            queue.end_capture()
+        else:
+            with pytest.raises(CUDARuntimeError, match="StreamCaptureInvalidated"):
+                queue.end_capture()
+        assert (x + 1).get().tolist() == [2, 2, 2], "the stream works as before"
+
+
+def test_other_threads_allocate_and_wait_during_a_capture(cupy):
+    queue, found = stream(cupy, 0), []
+    with queue:
+        x = cupy.ones(3)
+
+    def other():
+        found.append(cupy.ones(3).get().sum())
+        try:
+            queue.end_capture()
+        except CUDARuntimeError as error:
+            found.append(str(error))
+
+    def work():
+        x.fill(5)
+        thread = threading.Thread(target=other)
+        thread.start()
+        thread.join()
+
+    graph = capture(queue, work)
+    assert found[0] == 3 and "WrongThread" in found[1]
+    graph.launch(queue)
+    assert x.get(queue).tolist() == [5, 5, 5]
+
+
+def test_captures_span_streams(cupy):
+    first, second = stream(cupy, 0), stream(cupy, 0)
+    with first:
+        x, y = cupy.ones(3), cupy.ones(3)
+    first.synchronize()
+    forked, joined = cupy.cuda.Event(), cupy.cuda.Event()
+
+    def work(wait=True, join=True):
+        first.record(forked)
+        second.wait_event(forked)
+        with second:
+            cupy.add(y, 1, out=y)
+        cupy.multiply(x, 2, out=x)
+        if join:
+            first.wait_event(second.record(joined))
+        cupy.add(x, y, out=x)
+        if not wait:
+            with second:
+                y.fill(0)
+            first.wait_event(second.record(joined))
+
+    graph = capture(first, work)
+    graph.launch(first)
+    assert x.get(first).tolist() == [4, 4, 4]
+    assert not second.is_capturing()
+    with first:
+        first.begin_capture(THREAD_LOCAL)
+        work(join=False)
+        with pytest.raises(CUDARuntimeError, match="StreamCaptureUnjoined"):
+            first.end_capture()
+    with pytest.raises(CUDARuntimeError, match="cudaErrorCapturedEvent"):
+        second.wait_event(forked)
+    racing = capture(first, lambda: work(wait=False))
+    with pytest.raises(Race, match="fill|setitem"):
+        racing.launch(first)
+
+
+def test_an_allocator_can_refuse(cupy):
+    def refuse(nbytes):
+        raise MemoryError(nbytes)
+
+    with cupy.cuda.using_allocator(refuse), pytest.raises(MemoryError, match="24"):
+        cupy.zeros(3)
+    assert cupy.zeros(3).size == 3
+
+
+def test_the_current_stream(cupy):
+    queue = stream(cupy, 0)
+    with queue:
+        assert cupy.cuda.get_current_stream().ptr == queue.ptr
+    assert cupy.cuda.get_current_stream().ptr == 0
+    with pytest.raises(RuntimeError, match="default"):
+        cupy.cuda.get_current_stream().begin_capture(THREAD_LOCAL)
+
+
+def test_calls_of_the_host_are_counted(cupy):
+    first, second = stream(cupy, 0), stream(cupy, 0)
+    with first:
+        x = cupy.zeros(3)
+    before = cupy.machine.counts.copy()
+    second.wait_event(first.record())
+    with second:
+        x.fill(1)
+        x.get()
+    found = cupy.machine.counts - before
+    assert found == {"events": 1, "records": 1, "waits": 1, "launches": 2, "copies": 1, "reads": 1}

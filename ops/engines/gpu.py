@@ -1,14 +1,19 @@
 """GPUs: their streams, synchronization between them, and copies between GPUs and the host.
 
-All kernels that the process runs on a GPU go to one stream, so they run in the order of their launch, and freed memory
-can be reused at once. Synchronization is needed only where a value goes from one GPU to another: the copy waits for the
-owner's earlier work, and the owner's later work waits for the copy. A plan's copies have a stream of their own on the
-receiving GPU, so that both GPUs compute at the same time (``begin_copy``). The host waits when it reads.
+Each GPU has three streams, which run at the same time: one computes, one exchanges values with other GPUs, one receives
+input. Work of one stream runs in the order of its launch, and freed memory can be reused at once. Synchronization is
+needed only where a value goes from one stream to another: the later work waits for an event, on the GPU. Events are made
+once and used again. The host waits when it reads.
+
+A capture (``ops.engines.cuda.capture``) replaces the streams for the thread that captures.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable
+import enum
+import threading
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
 from typing import Any
 
 import numpy as np
@@ -17,90 +22,179 @@ from netbuilder.data.forking import after_fork, new_lock
 from netbuilder.ops.engines.arrays import array_module, gpu_count
 from netbuilder.proto import PROTO_CUDA, DeviceError
 
-__all__ = ["GPU", "adopt", "begin_copy", "copy_into", "gpu", "gpu_of", "here", "to_host"]
+__all__ = [
+    "GPU",
+    "Stream",
+    "StreamRole",
+    "Streams",
+    "adopt",
+    "begin_copy",
+    "copy_into",
+    "gpu",
+    "gpu_of",
+    "here",
+    "to_host",
+]
+
+
+class StreamRole(enum.Enum):
+    """What a stream of a GPU is for."""
+
+    COMPUTE = "compute"
+    EXCHANGE = "exchange"  #: copies from other GPUs, and collectives
+    INPUT = "input"  #: batches, from the host
+
+
+class Stream:
+    """A stream of a GPU, with the event by which other streams wait for it.
+
+    Attributes:
+        raw: CuPy's stream.
+    """
+
+    __slots__ = ("_event", "raw")
+
+    def __init__(self, xp: Any, device: Any) -> None:
+        with device:  # streams and events belong to the device that they are made on
+            self.raw = xp.cuda.Stream(non_blocking=True)
+            self._event = xp.cuda.Event(disable_timing=True)
+
+    def wait_for(self, other: Stream) -> None:
+        """Make later work of this stream wait for the work that the other one has now."""
+        # Another thread may record the event in between: then this waits for that work, too.
+        self.raw.wait_event(other.raw.record(other._event))
+
+
+Streams = Mapping[StreamRole, Stream]
+
+
+class _OfThread(threading.local):
+    """What a thread uses in place of a GPU's own streams, and of the one that computes."""
+
+    streams: Streams | None = None
+    computing: Stream | None = None
 
 
 class GPU:
-    """A GPU and its stream. Inside ``with gpu(0):``, which may be nested, this thread's CuPy calls use that stream.
+    """A GPU and its streams.
+
+    Inside ``with gpu(0):``, which may be nested, this thread's CuPy calls use the stream that computes.
 
     Attributes:
         id: its number.
         xp: cupy.
     """
 
-    __slots__ = ("_copies", "_device", "_stream", "id", "xp")
+    __slots__ = ("_computing", "_device", "_of_thread", "_streams", "id", "xp")
 
     def __init__(self, xp: Any, number: int) -> None:
         self.xp = xp
         self.id = number
         self._device = xp.cuda.Device(number)
-        with self._device:
-            self._stream = xp.cuda.Stream()
-            self._copies = xp.cuda.Stream(non_blocking=True)
+        self._streams = self.new_streams(*StreamRole)
+        self._computing = self._streams[StreamRole.COMPUTE]
+        self._of_thread = _OfThread()
 
     def __repr__(self) -> str:
         return f"GPU({self.id})"
 
     def __enter__(self) -> GPU:
         self._device.__enter__()
-        self._stream.__enter__()
+        (self._of_thread.computing or self._computing).raw.__enter__()
         return self
 
     def __exit__(self, *error: object) -> None:
-        self._stream.__exit__(*error)
+        self._computing.raw.__exit__(*error)  # which ends the use of the stream that was entered last
         self._device.__exit__(*error)
 
-    def wait_for(self, other: GPU) -> None:
-        """Make later work of this GPU wait for the work that the other GPU has now."""
-        with other._device:  # an event belongs to the device that it was made on
-            event = other._stream.record(self.xp.cuda.Event(disable_timing=True))
-        self._stream.wait_event(event)
+    def stream(self, role: StreamRole = StreamRole.COMPUTE) -> Stream:
+        """Return a stream; in a thread that captures, that of the capture."""
+        return (self._of_thread.streams or self._streams)[role]
 
-    def record_event(self) -> Any:
-        """Return an event that is complete when the GPU has finished the work that it has now."""
+    @contextmanager
+    def on(self, role: StreamRole) -> Iterator[GPU]:
+        """Inside ``with gpu(0).on(role):`` this thread's CuPy calls use that stream; so does ``with gpu(0):`` in it."""
+        own = self._of_thread
+        before, own.computing = own.computing, self.stream(role)
+        try:
+            with self:
+                yield self
+        finally:
+            own.computing = before
+
+    @contextmanager
+    def using(self, streams: Streams) -> Iterator[GPU]:
+        """Inside, this thread uses other streams in place of the GPU's own."""
+        own = self._of_thread
+        before = own.streams, own.computing
+        own.streams, own.computing = streams, streams[StreamRole.COMPUTE]
+        try:
+            with self:
+                yield self
+        finally:
+            own.streams, own.computing = before
+
+    def new_streams(self, *roles: StreamRole) -> Streams:
+        """Return new streams for these roles."""
+        return {role: Stream(self.xp, self._device) for role in roles}
+
+    def new_event(self) -> Any:
+        """Return an event of this GPU."""
         with self._device:
-            return self._stream.record(self.xp.cuda.Event(disable_timing=True))
+            return self.xp.cuda.Event(disable_timing=True)
 
-    def receive(self, buffer: Any, value: Any, other: GPU) -> Any:
-        """Copy memory from another GPU, on the copy stream, after the work that both GPUs have now.
+    def wait_for(self, other: GPU) -> None:
+        """Make what this GPU computes later wait for what the other GPU computes now."""
+        self.stream().wait_for(other.stream())
+
+    def record_event(self, event: Any = None) -> Any:
+        """Return an event that is complete when the GPU has computed what it has to compute now.
+
+        Args:
+            event: from ``new_event``, to be used again; None: a new one.
+        """
+        return self.stream().raw.record(self.new_event() if event is None else event)
+
+    def receive(self, buffer: Any, value: Any, other: GPU, event: Any = None) -> Any:
+        """Copy memory from another GPU, on the stream for exchange, after what both GPUs compute now.
+
+        Args:
+            buffer: where to copy it, on this GPU.
+            value: a contiguous array on the other GPU.
+            other: that GPU.
+            event: from ``new_event``, to be used again; None: a new one.
 
         Returns:
             An event that is complete when the copy is done.
         """
+        exchange = self.stream(StreamRole.EXCHANGE)
         for owner in (other, self):
-            self._copies.wait_event(owner.record_event())
-        with self._device, self._copies:
+            exchange.wait_for(owner.stream())
+        with self.on(StreamRole.EXCHANGE):
             buffer.data.copy_from_device_async(value.data, value.nbytes)
-            return self._copies.record(self.xp.cuda.Event(disable_timing=True))
-
-    def new_event(self) -> Any:
-        """Return an event of this GPU, for ``begin_exchange`` or ``end_exchange``."""
-        with self._device:
-            return self.xp.cuda.Event(disable_timing=True)
+        return exchange.raw.record(self.new_event() if event is None else event)
 
     def begin_exchange(self, ready: Any) -> Any:
-        """Return the stream of exchanges, whose later work waits for the work that the GPU has now.
+        """Return the stream for exchange (CuPy's), whose later work waits for what the GPU computes now.
 
         Args:
             ready: an event of this GPU, recorded anew.
         """
-        with self._device:
-            self._stream.record(ready)
-        self._copies.wait_event(ready)
-        return self._copies
+        exchange = self.stream(StreamRole.EXCHANGE).raw
+        exchange.wait_event(self.record_event(ready))
+        return exchange
 
     def end_exchange(self, done: Any) -> None:
-        """Record an event that is complete when the stream of exchanges has finished the work that it has now."""
-        with self._device:
-            self._copies.record(done)
+        """Record an event that is complete when the stream for exchange has finished the work that it has now."""
+        self.stream(StreamRole.EXCHANGE).raw.record(done)
 
     def wait_until(self, event: Any) -> None:
-        """Make later work of this GPU wait for an event."""
-        self._stream.wait_event(event)
+        """Make what this GPU computes later wait for an event."""
+        self.stream().raw.wait_event(event)
 
     def synchronize(self) -> None:
-        """Wait until the GPU has finished all its work."""
-        self._stream.synchronize()
+        """Wait until the GPU has computed all that it had to compute."""
+        self.stream().raw.synchronize()
 
 
 _made: dict[int, GPU] = {}
@@ -177,7 +271,10 @@ def copy_into(buffer: Any, value: Any) -> None:
     here = gpu(buffer.device.id)
     if isinstance(value, np.ndarray):
         with here:
-            buffer[...] = here.xp.asarray(np.asarray(value, buffer.dtype))
+            if value.shape == buffer.shape:
+                buffer.set(np.asarray(value, buffer.dtype))
+            else:
+                buffer[...] = here.xp.asarray(np.asarray(value, buffer.dtype))
         return
     there = gpu(value.device.id)
     if there is here:
@@ -194,8 +291,13 @@ def copy_into(buffer: Any, value: Any) -> None:
     there.wait_for(here)
 
 
-def begin_copy(buffer: Any, value: Any) -> Callable[[], None]:
+def begin_copy(buffer: Any, value: Any, event: Any = None) -> Callable[[], None]:
     """Begin to copy an array to a contiguous buffer of its shape and dtype on another GPU.
+
+    Args:
+        buffer: where to copy it.
+        value: the array.
+        event: of the buffer's GPU (``GPU.new_event``), to be used again by the next such copy; None: a new one.
 
     Returns:
         A call that makes both GPUs wait for the copy. Before it, do not read the buffer or overwrite the array.
@@ -203,7 +305,7 @@ def begin_copy(buffer: Any, value: Any) -> Callable[[], None]:
     here, there = gpu(buffer.device.id), gpu(value.device.id)
     with there:
         value = there.xp.ascontiguousarray(value)
-    done = here.receive(buffer, value, there)
+    done = here.receive(buffer, value, there, event)
 
     def wait(kept: Any = value) -> None:  # keeps a contiguous copy alive until the owner waits
         here.wait_until(done)

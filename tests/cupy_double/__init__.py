@@ -66,4 +66,5 @@ def gpus(devices: int, *, access: bool = True) -> Iterator[Machine]:
     with using(CupyDouble(devices, peers=access)) as machine:
         yield machine
     gc.collect()
+    machine.settle(all=True)
     assert machine.faults == []

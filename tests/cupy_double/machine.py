@@ -4,17 +4,25 @@ Calls take effect when they are issued, as if every GPU were through with its wo
 be right on GPUs that take their time is told from clocks: each stream counts what it was given and knows how far the
 streams that it has waited for had come. Work that touches memory which another stream uses, without having waited
 for it, is a ``Race``.
+
+What a captured stream is given is kept, not done; a graph does it as often as it is launched. Copies from pinned memory
+check, when the host knows them to be done, that nobody has overwritten it; copies to it arrive then.
 """
 
 from __future__ import annotations
 
 import threading
 import weakref
-from collections.abc import Iterable, Iterator
+import zlib
+from collections import Counter
+from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, field
+from typing import Any
 
-__all__ = ["CUDARuntimeError", "Launch", "Machine", "Memory", "Race", "Stream", "Transfer"]
+import numpy as np
+
+__all__ = ["CUDARuntimeError", "Graph", "Launch", "Machine", "Memory", "Race", "Stream", "Transfer"]
 
 HOST = -1
 _POINTERS = 4096
@@ -38,6 +46,7 @@ class Launch:
     name: str
     device: int
     touches: frozenset[int]
+    replayed: bool = False  # by a graph, not by a call of the host
 
 
 @dataclass(frozen=True)
@@ -47,6 +56,60 @@ class Transfer:
     source: int
     target: int
     nbytes: int
+    pinned: bool = field(default=False, compare=False)  # from or to pinned memory of the host
+
+
+@dataclass
+class _InFlight:
+    """A copy from or to pinned memory that the host does not know to be done."""
+
+    stamp: Stamp
+    host: Any  # the pinned memory, bytes
+    digest: int = 0  # of what is copied to the GPU
+    arrives: bytes | None = None  # what is copied to the host
+
+
+@dataclass
+class _Node:
+    """What a captured stream was given: work, or a wait for what other streams of the capture had been given."""
+
+    stream: int
+    name: str
+    reads: list[Memory]
+    writes: list[Memory]
+    do: Callable[[], object] | None
+    after: Clock
+
+
+class Capture:
+    """A capture in progress: the streams that take part, and what they were given."""
+
+    def __init__(self, origin: Stream) -> None:
+        self.origin = origin
+        self.thread = threading.get_ident()
+        self.streams = {origin.number: origin}
+        self.clocks: dict[int, Clock] = {origin.number: {}}  # of each stream: what comes before its next work
+        self.nodes: list[_Node] = []
+        self.invalid = False
+
+    def add(self, stream: Stream, name: str, reads: list[Memory], writes: list[Memory], do: Any) -> None:
+        clock = self.clocks[stream.number]
+        self.nodes.append(_Node(stream.number, name, reads, writes, do, dict(clock)))
+        clock[stream.number] = len(self.nodes)
+
+    def join(self, stream: Stream, clock: Clock) -> None:
+        """Let a stream take part, or wait for another one that does."""
+        if stream.number not in self.clocks:
+            self.streams[stream.number], self.clocks[stream.number] = stream, {}
+            stream.capture = self
+        merge(self.clocks[stream.number], clock)
+
+    @property
+    def unjoined(self) -> list[int]:
+        """The streams with work for which the origin does not wait."""
+        last = {node.stream: index for index, node in enumerate(self.nodes, 1)}
+        known = self.clocks[self.origin.number]
+        return [number for number, index in last.items() if known.get(number, 0) < index]
 
 
 class Stream:
@@ -58,6 +121,7 @@ class Stream:
         self.number = number
         self.clock: Clock = {}
         self.calls = 0
+        self.capture: Capture | None = None
 
     def __str__(self) -> str:
         return f"stream {self.number} of GPU {self.device}"
@@ -120,6 +184,9 @@ class Machine:
         pointers: the memory at each address that a program has asked for.
         allocated: the device of each allocation, in order.
         faults: what went wrong where nobody could be told.
+        counts: how often the host has called for each kind of thing: "launches", "replays" (of graphs), "copies",
+            "allocations", "records" and "waits" of events by streams, "reads" and "synchronizations" for which the host
+            waits, new "events" and "streams".
     """
 
     def __init__(self, devices: int, *, peers: bool = True) -> None:
@@ -129,9 +196,12 @@ class Machine:
         self.transfers: list[Transfer] = []
         self.allocated: list[int] = []
         self.faults: list[str] = []
+        self.counts: Counter[str] = Counter()
         self.host_clock: Clock = {}
         self.lock = threading.RLock()
         self.pointers: weakref.WeakValueDictionary[int, Memory] = weakref.WeakValueDictionary()
+        self._in_flight: list[_InFlight] = []
+        self._pinned: dict[int, Any] = {}  # address -> memory
         self._streams: list[Stream] = []
         self._null = [self.new_stream(device) for device in range(devices)]
         self._thread = threading.local()
@@ -175,17 +245,89 @@ class Machine:
         """Return the stream that CUDA knows by a pointer."""
         return self._streams[pointer - _POINTERS]
 
+    # Captures.
+
+    @property
+    def captures(self) -> list[Capture]:
+        """The captures that this thread has begun."""
+        found: list[Capture] = self._thread.__dict__.setdefault("captures", [])
+        return found
+
+    def refuse_in_capture(self, stream: Stream | None = None) -> None:
+        """Raise an error if this thread captures, or if the stream is captured: that capture is of no use any more."""
+        found = [*self.captures, *([stream.capture] if stream is not None and stream.capture is not None else [])]
+        for capture in found:
+            capture.invalid = True
+        if found:
+            raise CUDARuntimeError(
+                "cudaErrorStreamCaptureUnsupported: operation not permitted when stream is capturing"
+            )
+
+    def begin_capture(self, stream: Stream) -> None:
+        with self.lock:
+            if stream in self._null:
+                raise RuntimeError("cannot capture on the default (legacy) stream")
+            if stream.capture is not None:
+                raise CUDARuntimeError("cudaErrorIllegalState: the operation cannot be performed in the present state")
+            stream.capture = Capture(stream)
+            self.captures.append(stream.capture)
+
+    def end_capture(self, stream: Stream) -> Graph:
+        with self.lock:
+            capture = stream.capture
+            if capture is None or capture.origin is not stream:
+                raise CUDARuntimeError("cudaErrorIllegalState: the stream is not one that begins a capture")
+            if capture.thread != threading.get_ident():
+                raise CUDARuntimeError("cudaErrorStreamCaptureWrongThread: the capture was begun by another thread")
+            self.captures.remove(capture)
+            for each in capture.streams.values():
+                each.capture = None
+            if capture.invalid:
+                raise CUDARuntimeError("cudaErrorStreamCaptureInvalidated: operation failed due to a previous error")
+            if capture.unjoined:
+                raise CUDARuntimeError("cudaErrorStreamCaptureUnjoined: capturing stream has unjoined work")
+            return Graph(self, capture)
+
+    def wait(self, stream: Stream, clock: Clock, capture: Capture | None, captured: Clock) -> None:
+        """Make a stream wait for an event, which was recorded in a capture or outside of all."""
+        with self.lock:
+            self.counts["waits"] += 1
+            if capture is not None and capture is not stream.capture and stream.capture is not None:
+                stream.capture.invalid = capture.invalid = True
+                raise CUDARuntimeError("cudaErrorStreamCaptureMerge: an event of another capture")
+            if capture is not None and capture.origin.capture is not capture:
+                raise CUDARuntimeError("cudaErrorCapturedEvent: the event was recorded in a capture that is over")
+            if stream.capture is not None and capture is None:
+                stream.capture.invalid = True
+                raise CUDARuntimeError("cudaErrorStreamCaptureIsolation: the event was recorded outside of the capture")
+            if capture is not None:
+                capture.join(stream, captured)
+            else:
+                merge(stream.clock, clock)
+
     # Work.
 
     def allocate(self, nbytes: int) -> Memory:
         with self.lock:
+            allocator = self._thread.__dict__.get("allocator")
+            if allocator is not None:
+                allocator(nbytes)
+            self.refuse_in_capture()
+            self.counts["allocations"] += 1
             self.allocated.append(self.device)
             return Memory(self, self.device, self.stream, nbytes)
 
     def launch(
-        self, name: str, reads: Iterable[Memory], writes: Iterable[Memory], stream: Stream | None = None
-    ) -> None:
-        """Give work to a stream, by default the current one.
+        self,
+        name: str,
+        reads: Iterable[Memory],
+        writes: Iterable[Memory],
+        stream: Stream | None = None,
+        do: Callable[[], object] | None = None,
+        *,
+        replayed: bool = False,
+    ) -> Stamp:
+        """Give work to a stream, by default the current one, and do it; a captured stream keeps it.
 
         Raises:
             Race: it does not come after what another stream does with the same memory.
@@ -193,6 +335,13 @@ class Machine:
         reads, writes = list(reads), list(writes)
         with self.lock:
             stream = stream or self.stream
+            if not replayed:
+                self.counts["launches"] += 1
+            if stream.capture is not None:
+                if do is None:
+                    self.refuse_in_capture(stream)
+                stream.capture.add(stream, name, reads, writes, do)
+                return stream.number, 0
             stamp = stream.issue()
             for memory in (*reads, *writes):
                 self._require(memory.written, stream, name, "written")
@@ -204,7 +353,11 @@ class Machine:
             for memory in writes:
                 memory.written, memory.read = stamp, {}
             touches = frozenset(memory.device for memory in (*reads, *writes))
-            self.launches.append(Launch(name, stream.device, touches))
+            self.launches.append(Launch(name, stream.device, touches, replayed))
+            if do is not None:
+                with np.errstate(all="ignore"):
+                    do()
+            return stamp
 
     def _require(self, stamp: Stamp | None, stream: Stream, name: str, what: str) -> None:
         if stamp is not None and not _is_past(stamp, stream.clock):
@@ -212,18 +365,99 @@ class Machine:
             self.faults.append(fault)
             raise Race(fault)
 
-    def moved(self, source: int, target: int, nbytes: int) -> None:
+    def moved(self, source: int, target: int, nbytes: int, *, pinned: bool = False) -> None:
         with self.lock:
-            self.transfers.append(Transfer(source, target, nbytes))
+            self.counts["copies"] += 1
+            self.transfers.append(Transfer(source, target, nbytes, pinned))
+
+    # Pinned memory.
+
+    def pin(self, address: int, memory: Any) -> None:
+        self._pinned[address] = memory
+
+    def pinned_part(self, address: int, nbytes: int) -> Any:
+        """Return pinned memory as bytes; None if it is not pinned."""
+        with self.lock:
+            for start, memory in self._pinned.items():
+                if start <= address and address + nbytes <= start + memory.size:
+                    return memory[address - start : address - start + nbytes]
+        return None
+
+    def uploading(self, stamp: Stamp, host: Any) -> None:
+        """Note that a GPU copies from pinned memory, which must not change before the host knows that it is done."""
+        self._in_flight.append(_InFlight(stamp, host, zlib.crc32(host)))
+
+    def downloading(self, stamp: Stamp, host: Any, value: bytes) -> None:
+        """Note that a GPU copies to pinned memory; the value is there when the host knows that it is."""
+        host[...] = 0xFF
+        self._in_flight.append(_InFlight(stamp, host, arrives=value))
+
+    def settle(self, *, all: bool = False) -> None:
+        """Let the copies arrive that the host knows to be done now."""
+        with self.lock:
+            done = [each for each in self._in_flight if all or _is_past(each.stamp, self.host_clock)]
+            self._in_flight = [each for each in self._in_flight if each not in done]
+            for each in done:
+                if each.arrives is not None:
+                    each.host[...] = np.frombuffer(each.arrives, np.uint8)
+                elif zlib.crc32(each.host) != each.digest:
+                    fault = "pinned memory was overwritten while a GPU was copying it"
+                    self.faults.append(fault)
+                    if not all:
+                        raise Race(fault)
 
     # Waiting.
 
-    def synchronize_stream(self, stream: Stream) -> None:
+    def known(self, clock: Clock) -> None:
+        """Note that the host has waited for this."""
+        merge(self.host_clock, clock)
+        self.settle()
+
+    def synchronize_stream(self, stream: Stream, what: str = "synchronizations") -> None:
         with self.lock:
-            merge(self.host_clock, stream.clock)
+            self.refuse_in_capture(stream)
+            self.counts[what] += 1
+            self.known(stream.clock)
 
     def synchronize_device(self, device: int) -> None:
         with self.lock:
+            self.refuse_in_capture()
+            self.counts["synchronizations"] += 1
             for stream in self._streams:
                 if stream.device == device:
-                    merge(self.host_clock, stream.clock)
+                    self.refuse_in_capture(stream)
+                    self.known(stream.clock)
+
+
+class Graph:
+    """What a capture has kept; a launch does it, in the order and on as many streams as it was given."""
+
+    def __init__(self, machine: Machine, capture: Capture) -> None:
+        self._machine = machine
+        self._nodes = capture.nodes
+        self._origin = capture.origin
+        others = [each for number, each in capture.streams.items() if number != capture.origin.number]
+        self._streams = {each.number: machine.new_stream(each.device) for each in others}
+
+    def __len__(self) -> int:
+        return len(self._nodes)
+
+    def launch(self, stream: Stream) -> None:
+        machine = self._machine
+        with machine.lock:
+            if stream.capture is not None:
+                machine.refuse_in_capture(stream)
+            if stream.device != self._origin.device:
+                raise CUDARuntimeError("cudaErrorInvalidResourceHandle: invalid resource handle")
+            machine.counts["replays"] += 1
+            before = dict(stream.clock)
+            stamps: list[Stamp] = []
+            for node in self._nodes:
+                at = self._streams.get(node.stream, stream)
+                merge(at.clock, before)
+                for number in node.after.values():
+                    merge(at.clock, dict([stamps[number - 1]]))
+                stamps.append(machine.launch(node.name, node.reads, node.writes, at, node.do, replayed=True))
+            merge(stream.clock, dict(stamps[-1:]))
+            for each in self._streams.values():
+                merge(stream.clock, each.clock)

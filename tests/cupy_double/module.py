@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+import contextlib
+import ctypes
 import functools
 import inspect
 import json
+from collections.abc import Iterator
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -12,7 +15,14 @@ from typing import Any
 import numpy as np
 
 from cupy_double.machine import HOST, CUDARuntimeError, Machine
-from cupy_double.ndarray import MemoryPointer, PerformanceWarning, check_dtype, is_scalar, make_ndarray
+from cupy_double.ndarray import (
+    MemoryPointer,
+    PerformanceWarning,
+    check_dtype,
+    is_scalar,
+    make_ndarray,
+    undefined_if_outside,
+)
 
 __all__ = ["API", "CupyDouble"]
 
@@ -205,15 +215,25 @@ class _Function:
             kwargs["kind"] = "stable"
         if self.__name__ == "ascontiguousarray" and not isinstance(args[0], self._cupy.ndarray):
             raise TypeError(f"Argument 'a' has incorrect type {type(args[0])}")
+        if self.__name__ == "lexsort" and not isinstance(args[0], self._cupy.ndarray):
+            raise AttributeError(f"{type(args[0]).__name__!r} object has no attribute 'ndim'")
         out = kwargs.pop("out", None)
         (given, arrays), (options, more) = self._cupy.values(args), self._named(kwargs)
         arrays += more
-        with np.errstate(all="ignore"):
-            found = self._numpy(*given, **options)
+        numpy = self._numpy
+
+        def found() -> Any:
+            with np.errstate(all="ignore"):
+                return undefined_if_outside(lambda: numpy(*given, **options), arrays)
+
         if out is None:
-            return self._cupy.result(self.__name__, found, arrays)
-        out._values[...] = found
-        return self._cupy.ndarray._compute(self.__name__, arrays, found, out)
+            return self._cupy.result(self.__name__, found(), arrays)
+
+        def do() -> None:
+            out._values[...] = found()
+
+        self._cupy.ndarray._work(self.__name__, arrays, [out], do)
+        return out
 
     def _named(self, kwargs: dict[str, Any]) -> tuple[dict[str, Any], list[Any]]:
         arrays: list[Any] = []
@@ -254,8 +274,10 @@ class _UFunc:
         with np.errstate(all="ignore"):
             if out is None:
                 return self._cupy.ndarray._compute(self.__name__, arrays, self._numpy(*given, **options))
-            self._numpy(*given, out=out._values, **options)
-        return self._cupy.ndarray._compute(self.__name__, arrays, None, out)
+        self._cupy.ndarray._work(
+            self.__name__, arrays, [out], functools.partial(self._numpy, *given, out=out._values, **options)
+        )
+        return out
 
     def _check_types(self, given: tuple[Any, ...]) -> None:
         """Refuse types for which CuPy has no loop that gives the type that NumPy's gives."""
@@ -308,6 +330,7 @@ class _Cuda(_Names):
         self.Device: Any = functools.partial(_Device, machine)
         self.Event: Any = functools.partial(_Event, machine)
         self.Stream: Any = functools.partial(_Stream, machine)
+        self.Graph = _Graph
         self._machine = machine
 
     def is_available(self) -> bool:
@@ -316,10 +339,37 @@ class _Cuda(_Names):
     def get_device_id(self) -> int:
         return self._machine.device
 
+    def get_current_stream(self, device_id: int = -1) -> Any:
+        machine = self._machine
+        return _Stream._of(machine, machine.stack(machine.device if device_id == -1 else device_id)[-1])
+
+    def alloc_pinned_memory(self, size: int) -> Any:
+        return _pinned(self._machine, size)
+
+    @contextlib.contextmanager
+    def using_allocator(self, allocator: Any = None) -> Iterator[None]:
+        """Make a thread's allocations ask a function first, which may only refuse them here."""
+        thread = self._machine._thread.__dict__
+        before, thread["allocator"] = thread.get("allocator"), allocator
+        try:
+            yield
+        finally:
+            thread["allocator"] = before
+
+
+def _pinned(machine: Machine, size: int) -> Any:
+    """Return pinned memory: a buffer with its address."""
+    made = type("PinnedMemoryPointer", (ctypes.c_uint8 * size,), {})()
+    made.ptr = ctypes.addressof(made)
+    made.mem = SimpleNamespace(ptr=made.ptr, size=size)
+    machine.pin(made.ptr, np.frombuffer(made, np.uint8))
+    return made
+
 
 class _Runtime(_Names):
     _recorded = "runtime"
     CUDARuntimeError = CUDARuntimeError
+    streamCaptureModeGlobal, streamCaptureModeThreadLocal, streamCaptureModeRelaxed = range(3)
 
     def __init__(self, machine: Machine) -> None:
         self._machine = machine
@@ -392,13 +442,49 @@ class _Event(_Names):
         self._machine = machine
         self.device = machine.device
         self.clock: dict[int, int] = {}
+        self._capture: Any = None
+        self._captured: dict[int, int] = {}
+        machine.counts["events"] += 1
 
     def record(self, stream: Any = None) -> None:
         order = self._machine.stream if stream is None else stream.order
         if order.device != self.device:
             raise CUDARuntimeError("cudaErrorInvalidResourceHandle: invalid resource handle")
         with self._machine.lock:
-            self.clock = dict(order.clock)
+            self._machine.counts["records"] += 1
+            self._capture = order.capture
+            if self._capture is not None:
+                self._captured = dict(self._capture.clocks[order.number])
+            else:
+                self.clock = dict(order.clock)
+
+    @property
+    def done(self) -> bool:
+        return all(self._machine.host_clock.get(number, 0) >= calls for number, calls in self.clock.items())
+
+    def synchronize(self) -> None:
+        with self._machine.lock:
+            self._machine.refuse_in_capture()
+            if self._capture is not None:
+                raise CUDARuntimeError(
+                    "cudaErrorCapturedEvent: operation not permitted on an event last recorded there"
+                )
+            self._machine.counts["synchronizations"] += 1
+            self._machine.known(self.clock)
+
+
+class _Graph(_Names):
+    _recorded = "Graph"
+
+    def __init__(self, machine: Machine, order: Any) -> None:
+        self._machine = machine
+        self._order = order
+
+    def launch(self, stream: Any = None) -> None:
+        self._order.launch(self._machine.stream if stream is None else stream.order)
+
+    def upload(self, stream: Any = None) -> None:
+        self._machine.refuse_in_capture()
 
 
 class _Stream(_Names):
@@ -412,6 +498,15 @@ class _Stream(_Names):
         self.device_id = machine.device
         self.order = machine.new_stream(self.device_id)
         self.ptr = self.order.ptr
+        machine.counts["streams"] += 1
+
+    @classmethod
+    def _of(cls, machine: Machine, order: Any) -> _Stream:
+        """Return a stream that there is, for a null stream with the address 0."""
+        made = cls.__new__(cls)
+        made._machine, made.device_id, made.order = machine, order.device, order
+        made.ptr = 0 if order in machine._null else order.ptr
+        return made
 
     def __enter__(self) -> _Stream:
         if self.device_id != self._machine.device:
@@ -431,12 +526,20 @@ class _Stream(_Names):
         return event
 
     def wait_event(self, event: Any) -> None:
-        with self._machine.lock:
-            for number, calls in event.clock.items():
-                self.order.clock[number] = max(calls, self.order.clock.get(number, 0))
+        self._machine.wait(self.order, event.clock, event._capture, event._captured)
 
     def synchronize(self) -> None:
         self._machine.synchronize_stream(self.order)
+
+    def begin_capture(self, mode: Any = None) -> None:
+        assert mode == _Runtime.streamCaptureModeThreadLocal, "another mode allows or forbids what it should not"
+        self._machine.begin_capture(self.order)
+
+    def end_capture(self) -> _Graph:
+        return _Graph(self._machine, self._machine.end_capture(self.order))
+
+    def is_capturing(self) -> bool:
+        return self.order.capture is not None
 
 
 PerformanceWarning.__module__ = "cupy"

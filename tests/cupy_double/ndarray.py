@@ -6,15 +6,17 @@ import ctypes
 import itertools
 import warnings
 from collections.abc import Callable, Iterator
+from functools import partial
 from typing import Any
 
 import numpy as np
 
 from cupy_double.machine import HOST, Machine, Memory
 
-__all__ = ["PerformanceWarning", "Undefined", "is_scalar", "make_ndarray"]
+__all__ = ["PerformanceWarning", "Undefined", "is_scalar", "make_ndarray", "undefined_if_outside"]
 
 _KINDS = "?bBhHiIlLqQefdFD"  # element types that CuPy has
+_LARGE = 64 << 20
 _SUMMABLE = (np.int32, np.int64, np.uint32, np.uint64, np.float16, np.float32, np.float64)  # by add.at
 
 
@@ -38,6 +40,16 @@ def check_dtype(dtype: Any) -> np.dtype[Any]:
     return dtype
 
 
+def undefined_if_outside(function: Callable[[], Any], arrays: list[Any]) -> Any:
+    """Return what ``function`` does; an index in an array that is out of range is no error on a GPU, which wraps it."""
+    try:
+        return function()
+    except IndexError as error:
+        if not arrays:
+            raise
+        raise Undefined(f"an index in an array is out of range: a GPU wraps it ({error})") from None
+
+
 class MemoryPointer:
     """Where an array's elements lie."""
 
@@ -53,9 +65,35 @@ class MemoryPointer:
     def copy_from_device_async(self, src: MemoryPointer, size: int, stream: Any = None) -> None:
         """Copy memory, between any devices: without access to each other, they copy through the host."""
         if size > 0:
-            self._machine.launch("copy", [src.mem], [self.mem], None if stream is None else stream.order)
+            order, copy = None if stream is None else stream.order, partial(ctypes.memmove, self.ptr, src.ptr, size)
+            self._machine.launch("copy", [src.mem], [self.mem], order, copy)
             self._machine.moved(src.device_id, self.device_id, size)
-            ctypes.memmove(self.ptr, src.ptr, size)
+
+    def copy_from_host_async(self, mem: int, size: int, stream: Any = None) -> None:
+        """Copy from the host: at once for memory that is not pinned, which CUDA copies first."""
+        order = self._order(stream, "H2D")
+        if size > 0:
+            stamp = self._machine.launch("set", [], [self.mem], order, partial(ctypes.memmove, self.ptr, mem, size))
+            host = self._machine.pinned_part(mem, size)
+            self._machine.moved(HOST, self.device_id, size, pinned=host is not None)
+            if host is not None:
+                self._machine.uploading(stamp, host)
+
+    def copy_to_host_async(self, mem: int, size: int, stream: Any = None) -> None:
+        """Copy to pinned memory of the host."""
+        order = self._order(stream, "D2H")
+        if size > 0:
+            host = self._machine.pinned_part(mem, size)
+            assert host is not None, "the host would wait for a copy to memory that is not pinned"
+            stamp = self._machine.launch("get", [self.mem], [], order, lambda: None)
+            self._machine.moved(self.device_id, HOST, size, pinned=True)
+            self._machine.downloading(stamp, host, ctypes.string_at(self.ptr, size))
+
+    def _order(self, stream: Any, what: str) -> Any:
+        order = self._machine.stream if stream is None else stream.order
+        if order.capture is not None:
+            raise RuntimeError(f"the current stream is capturing, so {what} transfers are disallowed")
+        return order
 
 
 def make_ndarray(machine: Machine, module: Any) -> type:
@@ -76,9 +114,10 @@ def make_ndarray(machine: Machine, module: Any) -> type:
         ) -> None:
             assert memptr is None and strides is None, "the double makes arrays of new memory only"
             values = np.empty(shape, check_dtype(dtype), order=order)
-            values.reshape(-1, order="A").view(np.uint8)[...] = 0xFF  # NaN: what is used before it is written shows
-            self._values = values
             self._memory = machine.allocate(values.nbytes)
+            if values.nbytes < _LARGE:  # of others, only what is used takes up memory
+                values.reshape(-1, order="A").view(np.uint8)[...] = 0xFF  # NaN: what is used before it is written shows
+            self._values = values
 
         # What it is.
 
@@ -127,9 +166,11 @@ def make_ndarray(machine: Machine, module: Any) -> type:
             """A copy on the host, made on the current stream of the current device."""
             assert out is None and blocking, "the double waits, and makes the array itself"
             order_of = machine.stream if stream is None else stream.order
+            if order_of.capture is not None:
+                raise RuntimeError("the current stream is capturing, so D2H transfers are disallowed")
             if self.size:
                 machine.launch("get", [self._memory], [], order_of)
-                machine.synchronize_stream(order_of)
+                machine.synchronize_stream(order_of, "reads")
                 machine.moved(self._memory.device, HOST, self.nbytes)
             return self._values.copy(order)
 
@@ -140,9 +181,10 @@ def make_ndarray(machine: Machine, module: Any) -> type:
                 raise TypeError(f"{arr.dtype} array cannot be set to {self.dtype} array")
             if arr.shape != self.shape:
                 raise ValueError(f"Shape mismatch. Old shape: {self.shape}, new shape: {arr.shape}")
-            machine.launch("set", [], [self._memory], None if stream is None else stream.order)
-            machine.moved(HOST, self._memory.device, self.nbytes)
-            self._values[...] = arr
+            if not self._values.flags.forc:
+                raise RuntimeError("Cannot set to non-contiguous array")
+            arr = np.asarray(arr, order="C" if self._values.flags.c_contiguous else "F")
+            self.data.copy_from_host_async(arr.ctypes.data, self.nbytes, stream)
 
         def item(self) -> Any:
             return self.get().item()
@@ -216,7 +258,8 @@ def make_ndarray(machine: Machine, module: Any) -> type:
         def __getitem__(self, where: Any) -> Any:
             index, arrays = _index(where)
             if arrays:
-                return compute("getitem", [self, *arrays], self._values[index])
+                found = undefined_if_outside(lambda: self._values[index], arrays)
+                return compute("getitem", [self, *arrays], found)
             parts = index if isinstance(index, tuple) else (index,)
             return _view(self, self._values[parts if Ellipsis in parts else (*parts, Ellipsis)])
 
@@ -227,15 +270,17 @@ def make_ndarray(machine: Machine, module: Any) -> type:
                 raise ValueError("non-scalar numpy.ndarray cannot be used for fill")
             whole = [value] if isinstance(value, ndarray) else []
             _check([self, *arrays, *whole])
-            if any(array.dtype.kind in "iu" for array in arrays):
-                _refuse_repetition(self, index)
-            machine.launch("setitem", [a._memory for a in (*arrays, *whole)], [self._memory])
-            with np.errstate(all="ignore"):
+
+            def do() -> None:
+                if any(array.dtype.kind in "iu" for array in arrays):
+                    undefined_if_outside(lambda: _refuse_repetition(self, index), arrays)
                 self._values[index] = given
+
+            machine.launch("setitem", [a._memory for a in (*arrays, *whole)], [self._memory], do=do)
 
         def take(self, indices: Any, axis: Any = None, out: Any = None) -> Any:
             assert out is None
-            found = self._values.take(_operand(indices), axis)
+            found = undefined_if_outside(lambda: self._values.take(_operand(indices), axis), [indices])
             return compute("take", [self, *([indices] if isinstance(indices, ndarray) else [])], found)
 
         def _add_at(self, where: Any, value: Any) -> None:
@@ -246,8 +291,12 @@ def make_ndarray(machine: Machine, module: Any) -> type:
                 )
             whole = [value] if isinstance(value, ndarray) else []
             _check([self, *arrays, *whole])
-            machine.launch("add.at", [a._memory for a in (*arrays, *whole)], [self._memory])
-            np.add.at(self._values, index, np.asarray(_operand(value)).astype(self.dtype))
+
+            def do() -> None:
+                added = np.asarray(_operand(value)).astype(self.dtype)
+                undefined_if_outside(lambda: np.add.at(self._values, index, added), arrays)
+
+            machine.launch("add.at", [a._memory for a in (*arrays, *whole)], [self._memory], do=do)
 
         # Reductions and the like: by the functions of the same names.
 
@@ -330,19 +379,22 @@ def make_ndarray(machine: Machine, module: Any) -> type:
                 raise ValueError(f"{text} Peer access is unavailable between these devices.")
             warnings.warn(f"{text} Peer access has been activated automatically.", PerformanceWarning, stacklevel=4)
 
-    def compute(name: str, reads: list[Any], values: Any, out: Any = None) -> Any:
-        """Return ``values``, just computed by NumPy from ``reads``, as an array on the current device."""
-        _check(reads if out is None else [*reads, out])
-        if out is None:
-            values = np.asarray(values)
-            made = ndarray.__new__(ndarray)
-            made._values, made._memory = values, machine.allocate(values.nbytes)
-        else:
-            made = out
+    def compute(name: str, reads: list[Any], values: Any) -> Any:
+        """Return ``values``, just computed by NumPy from ``reads``, as a new array on the current device."""
+        _check(reads)
+        values = np.asarray(values)
+        made = ndarray.__new__(ndarray)
+        made._values, made._memory = values, machine.allocate(values.nbytes)
         machine.launch(name, [array._memory for array in reads], [made._memory])
         return made
 
+    def work(name: str, reads: list[Any], writes: list[Any], do: Callable[[], object]) -> None:
+        """Have the current device call ``do``, which reads and writes the values of arrays; a capture keeps the call."""
+        _check([*reads, *writes])
+        machine.launch(name, [array._memory for array in reads], [array._memory for array in writes], do=do)
+
     ndarray._compute = staticmethod(compute)
+    ndarray._work = staticmethod(work)
     ndarray._view_of = staticmethod(_view)
     ndarray._check = staticmethod(_check)
     _add_operators(ndarray, module)

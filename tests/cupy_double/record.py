@@ -54,6 +54,7 @@ def recorded(cupy: Any) -> dict[str, Any]:
         "runtime": [name for name in _public(cupy.cuda.runtime) if name[0].islower()],
         "Device": _public(cupy.cuda.Device),
         "Event": _public(cupy.cuda.Event),
+        "Graph": _public(cupy.cuda.Graph),
         "MemoryPointer": _public(cupy.cuda.MemoryPointer),
         "Stream": [*_public(cupy.cuda.Stream), "device_id", "ptr"],
         "stride_tricks": _public(cupy.lib.stride_tricks),

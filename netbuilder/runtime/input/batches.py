@@ -51,6 +51,7 @@ class Batch:
                 raise NetError(
                     f"Prefetch: blob {blob.name!r} was removed from the workspace; close the Prefetch before that"
                 )
+            ring.wait_until_filled(index)
             blob.swap(ring, index)
         for name, value in self._others:
             workspace.feed(name, value)
@@ -58,6 +59,7 @@ class Batch:
     def release(self) -> None:
         """Release the buffers of a batch that is not used."""
         for _, ring, index in self._buffers:
+            ring.wait_until_filled(index)
             ring.release(index)
 
 
@@ -165,7 +167,7 @@ class Splitter:
             number = location[1]
             uploader = self._uploaders.get(number) or self._uploaders.setdefault(number, Uploader(number))
             index = ring.acquire(uploader.new)
-            uploader.fill(ring.buffers[index], np.ascontiguousarray(part, ring.spec.dtype), ring.after(index))
+            ring.fill(index, part, uploader)
         batch.add(blob, ring, index)
 
 

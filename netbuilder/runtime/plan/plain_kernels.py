@@ -10,8 +10,9 @@ import numpy as np
 
 from netbuilder.ops.core.contexts import Prepared
 from netbuilder.ops.core.operator import Operator, TensorSpec
-from netbuilder.ops.engines.gpu import begin_copy, copy_into, gpu
+from netbuilder.ops.engines.gpu import GPU, begin_copy, copy_into, gpu
 from netbuilder.ops.engines.layouts import HOST, Location
+from netbuilder.ops.engines.upload import PinnedRing
 from netbuilder.proto import OperatorError
 from netbuilder.proto.errors import counted
 from netbuilder.runtime.plan.run_context import KernelContext
@@ -98,9 +99,18 @@ def transfer(source: TensorSpec, owner: Location, receiver: Location) -> Prepare
     split = HOST not in (owner, receiver)
 
     def bind(ins: Sequence[Any], outs: Sequence[Any], scratch: Any) -> Callable[[], object]:
-        return partial(begin_copy if split else copy_into, outs[0], ins[0])
+        if split:
+            return partial(begin_copy, outs[0], ins[0], gpu(receiver[1]).new_event())
+        if owner == HOST and source.nbytes:
+            return partial(_upload, PinnedRing(gpu(receiver[1]), source.nbytes), ins[0], outs[0], gpu(receiver[1]))
+        return partial(copy_into, outs[0], ins[0])
 
     return Prepared([source.plain], [source.plain], bind, name="transfer", split=split)
+
+
+def _upload(ring: PinnedRing, value: Any, target: Any, receiver: GPU) -> None:
+    with receiver:
+        ring.upload(value, target, receiver.stream().raw)
 
 
 def on_gpu(call: Callable[[], object], number: int) -> Callable[[], None]:

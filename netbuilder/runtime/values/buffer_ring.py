@@ -10,6 +10,7 @@ from netbuilder.data.forking import new_lock
 from netbuilder.ops.core.operator import TensorSpec
 from netbuilder.ops.engines.gpu import gpu
 from netbuilder.ops.engines.layouts import HOST, Location, new_buffer
+from netbuilder.ops.engines.upload import Uploader
 
 __all__ = ["BufferRing", "bind_each_buffer"]
 
@@ -29,7 +30,7 @@ class BufferRing:
         index: the buffer that holds the blob's value, or held it last.
     """
 
-    __slots__ = ("_free", "_lock", "_events", "buffers", "index", "location", "spec")
+    __slots__ = ("_filled", "_free", "_lock", "_released", "buffers", "index", "location", "spec")
 
     give = RenamedMember("release")
     take = RenamedMember("acquire")
@@ -40,7 +41,8 @@ class BufferRing:
         self.buffers: list[Any] = []
         self.index = 0
         self._free: list[int] = []
-        self._events: dict[int, Any] = {}
+        self._released: dict[int, Any] = {}  # events, of buffers on a GPU
+        self._filled: dict[int, Any] = {}
         self._lock = new_lock()
 
     def acquire(self, make: Callable[[TensorSpec], Any] | None = None) -> int:
@@ -57,14 +59,20 @@ class BufferRing:
             self.buffers.append(buffer)
             return len(self.buffers) - 1
 
-    def after(self, index: int) -> Any:
-        """Return the event after which a buffer on a GPU may be overwritten; None: at once."""
-        return self._events.get(index)
+    def fill(self, index: int, value: Any, uploader: Uploader) -> None:
+        """Begin to copy a value into a buffer on a GPU; ``wait_until_filled`` goes before its first use."""
+        done = uploader.fill(self.buffers[index], value, self._released.get(index), self._filled.get(index))
+        self._filled[index] = done
+
+    def wait_until_filled(self, index: int) -> None:
+        """Make what the GPU computes later wait until a buffer is filled."""
+        if index in self._filled:
+            gpu(self.location[1]).wait_until(self._filled[index])
 
     def release(self, index: int) -> None:
-        """Release a buffer; work already queued on the GPU may still read it (see ``after``)."""
+        """Release a buffer; what the GPU computes now may still read it, so ``fill`` waits for that."""
         if self.location != HOST:
-            self._events[index] = gpu(self.location[1]).record_event()
+            self._released[index] = gpu(self.location[1]).record_event(self._released.get(index))
         with self._lock:
             self._free.append(index)
 

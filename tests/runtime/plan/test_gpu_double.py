@@ -268,23 +268,18 @@ def test_copies_that_did_not_wait_would_be_found(executor, monkeypatch):
     with gpus(2):
         handing_over(executor, ONE_WAY)
 
-    def at_once(here):
-        """Return an event that is complete before the GPU has done anything."""
-        with here._device:
-            return here.xp.cuda.Stream().record(here.xp.cuda.Event(disable_timing=True))
-
     waits = engine.GPU.wait_until
 
     def forgets(number):
         return lambda here, event: None if here.id == number else waits(here, event)
 
-    for method, instead, said in (
-        ("record_event", at_once, "copy on .* which has written"),
-        ("wait_until", forgets(0), "multiply on .* which has read|setitem on .*"),
-        ("wait_until", forgets(1), ".* of GPU 1 does not wait for .* which has written"),
+    for cls, method, instead, said in (
+        (engine.Stream, "wait_for", lambda stream, other: None, "copy on .* which has written"),
+        (engine.GPU, "wait_until", forgets(0), "multiply on .* which has read|setitem on .*"),
+        (engine.GPU, "wait_until", forgets(1), ".* of GPU 1 does not wait for .* which has written"),
     ):
         with monkeypatch.context() as patch, using(CupyDouble(2)) as machine:
-            patch.setattr(engine.GPU, method, instead)
+            patch.setattr(cls, method, instead)
             with pytest.raises(OperatorError, match=f"Race: {said}"):
                 handing_over(executor, ONE_WAY)
         assert machine.faults

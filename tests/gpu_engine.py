@@ -2,14 +2,18 @@
 
 import contextlib
 
+import numpy as np
+
 from netbuilder.ops.core.contexts import Prepared
-from netbuilder.ops.core.registry import GPU, prepared_kernels
+from netbuilder.ops.core.operator import Exchange
+from netbuilder.ops.core.registry import GPU, operator_types, plain_kernel, prepared_kernels
 from netbuilder.ops.engines import engine as engines
 from netbuilder.ops.engines.engine import Engine, Fusion, Pattern
 from netbuilder.ops.engines.joined_updates import UpdateForm
-from netbuilder.proto import PROTO_CUDA
+from netbuilder.proto import PROTO_CPU, PROTO_CUDA
+from netbuilder.runtime.plan.run_context import KernelContext
 
-__all__ = ["FakeGpuEngine", "installed"]
+__all__ = ["CapturableEngine", "FakeGpuEngine", "installed"]
 
 
 def _fc_relu(op, ctx, x, w, b):
@@ -68,6 +72,42 @@ class FakeGpuEngine(Engine):
             if any(number in op.outputs for op in chain)
         ]
         return Prepared(specs, [made[n] for n in updates.outputs], bind, inplace=pairs, name="fake updates")
+
+
+class CapturableEngine(Engine):
+    """Prepared kernels of many operators: one launch each, which may be captured, and computes by the plain kernel."""
+
+    name = "CAPTURABLE"
+    device_types = (PROTO_CUDA,)
+    refused: frozenset[str] = frozenset()  # operators without a kernel here
+
+    def kernels(self):
+        return {op_type: self.make for op_type in operator_types() if op_type not in self.refused}
+
+    def make(self, op, ctx, *specs):
+        elsewhere = op.outputs_on_host or op.colocate_outputs_with is not None
+        elsewhere |= any(op.input_location(i) != "here" for i in range(len(specs)))
+        exchanges = op.exchanges in (Exchange.ALWAYS, Exchange.BETWEEN_PROCESSES)
+        if elsewhere or exchanges or op.stateful or not op.static_for(*specs):
+            return None
+        return self.prepared(op, ctx, specs, op.infer(*specs))
+
+    def prepared(self, op, ctx, specs, outs):
+        kernel = plain_kernel(op.type, PROTO_CPU)
+        run = KernelContext(ctx.op_def, device=(PROTO_CPU, 0))
+        array = ctx.run.xp.ndarray
+
+        def bind(inputs, outputs, scratch):
+            def compute():
+                results = [np.array(result) for result in kernel(op, run, *(x._values for x in inputs))]
+                for out, result in zip(outputs, results):
+                    out._values[...] = result
+
+            return lambda: array._work(op.type, list(inputs), list(outputs), compute)
+
+        pairs = [(i, j) for i in range(len(specs)) for j in range(len(outs))]
+        plain, made = [spec.plain for spec in specs], [spec.plain for spec in outs]
+        return Prepared(plain, made, bind, inplace=pairs, name=f"double {op.type}", engine=self.name, capturable=True)
 
 
 @contextlib.contextmanager

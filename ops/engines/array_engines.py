@@ -18,7 +18,7 @@ __all__ = ["CuPyEngine", "NumPyEngine"]
 
 class _ArrayEngine(Engine):
     def prepare_reorder(self, ctx: Any, source: TensorSpec, target: TensorSpec, location: Location) -> Prepared:
-        return Prepared([source], [target], _bind_copy, name="copy")
+        return Prepared([source], [target], _bind_copy, name="copy", capturable=True)
 
 
 class NumPyEngine(_ArrayEngine):

@@ -2,8 +2,8 @@
 
 Each GPU has three streams, which run at the same time: one computes, one exchanges values with other GPUs, one receives
 input. Work of one stream runs in the order of its launch, and freed memory can be reused at once. Synchronization is
-needed only where a value goes from one stream to another: the later work waits for an event, on the GPU. Events are made
-once and used again. The host waits when it reads.
+needed only where a value goes from one stream to another: the later work waits for an event, on the GPU. Events are
+made once and used again. The host waits when it reads.
 
 A capture (``ops.engines.cuda.capture``) replaces the streams for the thread that captures.
 """

@@ -389,7 +389,7 @@ def make_ndarray(machine: Machine, module: Any) -> type:
         return made
 
     def work(name: str, reads: list[Any], writes: list[Any], do: Callable[[], object]) -> None:
-        """Have the current device call ``do``, which reads and writes the values of arrays; a capture keeps the call."""
+        """Have the current device call ``do``, which reads and writes values of arrays; a capture keeps the call."""
         _check([*reads, *writes])
         machine.launch(name, [array._memory for array in reads], [array._memory for array in writes], do=do)
 

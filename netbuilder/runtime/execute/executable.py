@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import contextlib
 import copy
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from functools import partial
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 
@@ -21,6 +21,14 @@ from netbuilder.ops.engines.engine import find_engine, library_engines
 from netbuilder.ops.engines.layouts import HOST, Location
 from netbuilder.ops.engines.open_choice import OpenChoice
 from netbuilder.proto import ShapeError
+from netbuilder.runtime.execute.graph_segments import (
+    Captured,
+    SegmentFailed,
+    Unit,
+    grouped,
+    location_of,
+    report,
+)
 from netbuilder.runtime.execute.lanes import LaneProgram
 from netbuilder.runtime.execute.measuring import measure_before_run, take_open_choices
 from netbuilder.runtime.plan.binding import bind_step, buffer_of, step_failed
@@ -34,7 +42,7 @@ from netbuilder.runtime.plan.runner import Runner
 from netbuilder.runtime.plan.schedule import dependencies
 from netbuilder.runtime.plan.split_kernels import SplitCall
 from netbuilder.runtime.plan.subgraph_segment import compile_subgraph
-from netbuilder.runtime.plan.values import Step
+from netbuilder.runtime.plan.values import Step, StepKind
 from netbuilder.runtime.values.arena import Arena
 from netbuilder.runtime.values.blob import Blob, Generation
 from netbuilder.runtime.values.buffer_ring import BufferRing, bind_each_buffer
@@ -104,23 +112,49 @@ class Plan:
         self._hidden = [make_blob(name) for name in compilation.hidden]
         self._watched_outputs: list[Blob] = []  # outputs of which another plan holds a converted copy
         rings = {id(blob.buffer): blob.ring for blob, _, _, _ in self._inputs if blob.ring is not None}
-        calls, self._split_calls = _bind(net, [*compilation.constant_steps, *self.steps], memory, rings)
+        bound, self._split_calls = _bind(net, [*compilation.constant_steps, *self.steps], memory, rings)
         count = len(compilation.constant_steps)
-        self._calls = calls[count:]
+        self._calls = [each.alone for each in bound[count:]]
         self._constant_copies = [
-            _ConstantCopy(step, call) for step, call in zip(compilation.constant_steps, calls[:count])
+            _ConstantCopy(step, each.alone) for step, each in zip(compilation.constant_steps, bound)
         ]
         self._before = [_thread_setter(options, lane) for lane in range(options.lane_count)]
-        self._lanes = self._lane_program(self._calls, LaneProgram) if options.lane_count > 1 else None
+        self._has_run = not any(step.node.first.location != HOST for step in self.steps)
+        self._units = self._grouped(bound[count:])
+        self._unit_calls = [unit.call for unit in self._units]
+        self._lanes = self._lane_program(self._units, LaneProgram) if options.lane_count > 1 else None
         used = {step.prepared.engine for step in self.steps if step.prepared.engine}
         in_library = any(find_engine(name).owns_threads for name in used)
         self._blas_threads = 1 if in_library else options.lane_threads
         for copied in self._constant_copies:
             copied.blob.notify_on_write()
 
-    def _lane_program(self, calls: Sequence[Call], program: Callable[..., LaneProgram]) -> LaneProgram:
-        lanes = [step.lane for step in self.steps]
-        return program(calls, lanes, dependencies(self.steps, lambda value: id(buffer_of(value))), self._before)
+    def _after(self) -> list[set[int]]:
+        """Return, for each step, the earlier ones that it has to wait for."""
+        return dependencies(self.steps, lambda value: id(buffer_of(value)))
+
+    def _grouped(self, bound: Sequence[_Bound]) -> list[Unit]:
+        """Return what lanes call: the calls of steps, and segments of them that can become CUDA graphs."""
+        calls = [each.call for each in bound]
+        if self._has_run or not self.options.enabled("cuda_graphs"):
+            return [Unit(call, (index,), self.steps[index].lane) for index, call in enumerate(self._calls)]
+        after = self._after() if self.options.lane_count > 1 else [()] * len(calls)
+        return grouped(self._net.name, self.steps, calls, self._calls, [each.rings for each in bound], after)
+
+    def _lane_program(self, units: Sequence[Unit], program: Callable[..., LaneProgram]) -> LaneProgram:
+        of_step = {index: number for number, unit in enumerate(units) for index in unit.indices}
+        after = self._after()
+        waits = [
+            {of_step[source] for index in unit.indices for source in after[index]} - {number}
+            for number, unit in enumerate(units)
+        ]
+        return program([unit.call for unit in units], [unit.lane for unit in units], waits, self._before)
+
+    def captured(self) -> list[Captured]:
+        """Return, for each step, the CUDA graph that it is in, or why it is in none."""
+        if not self.options.enabled("cuda_graphs"):
+            return [Captured(why="the optimization 'cuda_graphs' is off")] * len(self.steps)
+        return report(self._units, self.steps)
 
     def with_calls(self, wrap: Callable[[int, Call], Call], program: Callable[..., LaneProgram] = LaneProgram) -> Plan:
         """Return a plan over the same buffers that runs ``wrap(index, call)`` in place of each call.
@@ -133,8 +167,10 @@ class Plan:
         """
         other = copy.copy(self)
         other._calls = [wrap(index, call) for index, call in enumerate(self._calls)]
+        other._units = [Unit(call, (index,), self.steps[index].lane) for index, call in enumerate(other._calls)]
+        other._unit_calls = other._calls
         if self._lanes is not None:
-            other._lanes = self._lane_program(other._calls, program)
+            other._lanes = self._lane_program(other._units, program)
         return other
 
     def observed(self, on_operator: OnOperator) -> Plan:
@@ -266,18 +302,28 @@ class Plan:
                 call.wait()
 
     def _run_calls(self) -> None:
-        if self._lanes is not None:
+        if self._lanes is not None and self._has_run:
             failure = self._lanes.run()
             if failure is not None:
                 raise self._located(*failure)
             return
         if self._before[0] is not None:
             self._before[0]()
-        _run_quietly(self._calls, self._located)
+        if self._has_run:
+            _run_quietly(self._unit_calls, self._located)
+        else:  # one thread, since it allocates memory and compiles kernels, which collectives can wait for forever
+            _run_quietly(self._calls, self._located_step)
+            self._has_run = True
+
+    def _located_step(self, index: int, error: BaseException) -> BaseException:
+        return step_failed(self._net.name, self.steps[index], error)
 
     def _located(self, index: int, error: BaseException, thread: str = "") -> BaseException:
         extra = f", in thread {thread!r}" if thread else ""
-        return step_failed(self._net.name, self.steps[index], error, extra)
+        step = self.steps[self._units[index].indices[0]]
+        if isinstance(error, SegmentFailed) and error.__cause__ is not None:
+            step, error = self.steps[error.index], error.__cause__
+        return step_failed(self._net.name, step, error, extra)
 
 
 # Infinities and NaN are legal results; EnforceFinite and friends detect them. The decorator is faster than a block.
@@ -400,17 +446,26 @@ def _pin_blobs(compilation: Compilation, outputs: Sequence[Output]) -> None:
             blob.pin()
 
 
+class _Bound(NamedTuple):
+    """The call of a step: as it runs on the current stream, and by itself on its device; and the rings it reads."""
+
+    call: Call
+    alone: Call
+    rings: Collection[BufferRing]
+
+
 def _bind(
     net: Runner, steps: Sequence[Step], memory: MemoryPlan, rings: Mapping[int, BufferRing]
-) -> tuple[list[Call], list[SplitCall]]:
+) -> tuple[list[_Bound], list[SplitCall]]:
     """Return the calls of steps, and the split calls among them."""
     most = max((step.prepared.scratch for step in steps if id(step) not in memory.scratch), default=0)
     apart = aligned_empty(most) if most else None  # of the steps that copy constants, which run one after another
-    calls: list[Call] = []
+    calls: list[_Bound] = []
     split: dict[int, SplitCall] = {}
     for step in steps:
         if step.waits_for is not None:
-            calls.append(_on_device(step, split[id(step.waits_for)].wait))
+            wait = split[id(step.waits_for)].wait
+            calls.append(_Bound(wait, _on_device(step, wait), ()))
             continue
         try:
             ids = {id(buffer_of(value)) for value in step.inputs if value is not None}
@@ -421,7 +476,7 @@ def _bind(
             if step.prepared.split:
                 split[id(step)] = SplitCall(call)
                 call = split[id(step)].begin
-            calls.append(_on_device(step, call))
+            calls.append(_Bound(call, _on_device(step, call), own_rings.values()))
         except Exception as error:
             raise located(describe(net.name, step.node.first), error) from error
     return calls, list(split.values())
@@ -439,6 +494,6 @@ def _after_clearing(buffers: Sequence[Any], call: Call) -> Call:
 
 
 def _on_device(step: Step, call: Call) -> Call:
-    """Return the call of a step as it runs on the step's device."""
-    location = step.node.first.location
-    return call if location == HOST or step.moves else on_gpu(call, location[1])
+    """Return the call of a step as it runs on the step's device; copies between locations use both of theirs."""
+    location = location_of(step)
+    return call if location == HOST or step.kind is StepKind.TRANSFER else on_gpu(call, location[1])

@@ -26,6 +26,7 @@ from netbuilder.runtime.plan.fusion import fuse
 from netbuilder.runtime.plan.joined_exchanges import join_exchanges
 from netbuilder.runtime.plan.kernel_choice import choose_image_order, choose_kernel
 from netbuilder.runtime.plan.node_context import CompileSubgraph, NodeContext
+from netbuilder.runtime.plan.node_order import host_work_first
 from netbuilder.runtime.plan.options import PlanOptions
 from netbuilder.runtime.plan.roles import between_processes, exchange_when_ready
 from netbuilder.runtime.plan.runner import Runner
@@ -156,6 +157,8 @@ def compile_range(
     nodes = exchange_when_ready(nodes, lane=options.exchange_lane)
     if options.enabled("joined_exchanges"):
         nodes = join_exchanges(nodes)
+    if options.enabled("cuda_graphs"):
+        nodes = host_work_first(nodes)
     steps = _choose_kernels(net, nodes, options, values, compile_subgraph, in_subgraph)
     return Compilation(
         net.name, end, add_waits(steps.steps), steps.constant_steps, values, last, externals, hidden, options

@@ -6,10 +6,13 @@ from collections import defaultdict
 from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING
 
+from netbuilder.ops.core.operator import Exchange
+from netbuilder.ops.engines.engine import HOST
+
 if TYPE_CHECKING:
     from netbuilder.runtime.plan.values import Node
 
-__all__ = ["move_when_ready", "ready_after"]
+__all__ = ["host_work_first", "move_when_ready", "ready_after"]
 
 
 def _none(node: Node) -> bool:
@@ -70,3 +73,35 @@ def move_when_ready(
             result.append(node)
         result += ready.get(index, ())
     return result
+
+
+def host_work_first(nodes: Sequence[Node]) -> list[Node]:
+    """Return the nodes of a plan, those first that read values of the host only and depend on nothing that GPUs do.
+
+    Between the work of a GPU they would divide what is captured into a CUDA graph. The order of the others, and of
+    those, stays the same.
+    """
+    if all(node.first.location == HOST for node in nodes):
+        return list(nodes)
+    first: list[Node] = []
+    rest: list[Node] = []
+    touched: set[str] = set()  # by the rest
+    written: set[str] = set()
+    for node in nodes:
+        reads, writes = {value.name for value in node.inputs}, {value.name for value in node.outputs}
+        reads.update(name for part in node.parts for name in part.control)
+        if _reads_the_host(node) and reads.isdisjoint(written) and writes.isdisjoint(touched):
+            first.append(node)
+        else:
+            rest.append(node)
+            touched |= reads | writes
+            written |= writes
+    return first + rest
+
+
+def _reads_the_host(node: Node) -> bool:
+    """Whether a node computes values from those of the host, without effects on others or on other processes."""
+    if not node.outputs or any(part.op.exchanges is Exchange.BETWEEN_PROCESSES for part in node.parts):
+        return False
+    on_host = node.first.location == HOST
+    return (on_host or bool(node.inputs)) and all(value.location == HOST for value in node.inputs)

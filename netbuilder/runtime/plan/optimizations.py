@@ -145,6 +145,9 @@ OPTIMIZATIONS: Mapping[str, Optimization] = MappingProxyType({
     "threads_by_work": Optimization(
         "a plan whose operators take microseconds each runs on one thread per lane, however many it may use", ROUNDING,
     ),
+    "cuda_graphs": Optimization(
+        "consecutive calls on a GPU that can be captured become a CUDA graph after two runs, which one launch repeats"
+    ),
     "kept_plans": Optimization("plans for earlier input shapes are kept; without it, only the last plan is"),
 })  # fmt: skip
 """The optimizations by name, in the order of docs/optimizations.md."""

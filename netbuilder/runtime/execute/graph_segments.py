@@ -1,0 +1,291 @@
+"""CUDA graphs in a plan: consecutive calls of one GPU are captured when they have run, and then repeated by one launch.
+
+A segment is captured once for each combination of buffers that input is prefetched into: its calls read another buffer
+in each turn of the ring. When a blob gets another buffer, the plan is bound again, with new segments.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Collection, Iterator, Sequence
+from dataclasses import dataclass
+
+from netbuilder.graph.source import warn_user
+from netbuilder.ops.core.instructions import describe, run_in_order
+from netbuilder.ops.engines.cuda.capture import CaptureError, Graph, capture
+from netbuilder.ops.engines.gpu import gpu
+from netbuilder.ops.engines.layouts import HOST, Location
+from netbuilder.runtime.plan.values import Step, StepKind
+from netbuilder.runtime.values.buffer_ring import BufferRing
+
+__all__ = ["Captured", "GraphSegment", "SegmentFailed", "Unit", "grouped", "location_of", "report", "why_not_captured"]
+
+Call = Callable[[], object]
+
+_TURNS = 4  # graphs of a segment: combinations of the buffers that it reads
+_SHORTEST = 2  # calls; a launch of a graph takes the host as long as one call
+
+
+class SegmentFailed(Exception):
+    """A call of a segment failed; the cause is its error.
+
+    Attributes:
+        index: of the step.
+    """
+
+    def __init__(self, index: int) -> None:
+        super().__init__(f"step {index} failed")
+        self.index = index
+
+
+@dataclass(frozen=True)
+class Captured:
+    """What became of a step of a plan.
+
+    Args:
+        graph: the number of the CUDA graph in its plan; -1: it is in none.
+        why: why it is in none.
+    """
+
+    graph: int = -1
+    why: str = ""
+
+
+@dataclass(frozen=True)
+class Unit:
+    """What a lane calls: the call of one step, or a segment.
+
+    Args:
+        call: the call.
+        indices: the steps.
+        lane: the lane.
+        segment: the segment, if it is one.
+    """
+
+    call: Call
+    indices: tuple[int, ...]
+    lane: int
+    segment: GraphSegment | None = None
+
+
+class GraphSegment:
+    """Consecutive calls of one GPU.
+
+    Args:
+        net: the name of the net, for warnings.
+        number: the GPU.
+        calls: the calls, in order; they run on the current stream.
+        steps: their steps.
+        indices: the numbers of the steps in the plan.
+        rings: the rings of the buffers that they read.
+    """
+
+    def __init__(
+        self,
+        net: str,
+        number: int,
+        calls: Sequence[Call],
+        steps: Sequence[Step],
+        indices: Sequence[int],
+        rings: Sequence[BufferRing] = (),
+    ) -> None:
+        self.indices = tuple(indices)
+        self._net, self._number, self._calls, self._steps, self._rings = net, number, calls, steps, rings
+        self._graphs: dict[tuple[int, ...], Graph] = {}
+        self._ran: set[tuple[int, ...]] = set()  # the turns for which the calls have run, and so are bound
+        self._parts: list[GraphSegment] = []  # what it was divided into by a call that cannot be captured
+        self._why = "" if len(calls) >= _SHORTEST else "a graph of one call would gain nothing"
+
+    def __call__(self) -> None:
+        """Run the calls.
+
+        Raises:
+            SegmentFailed: one of them failed.
+        """
+        turn = tuple([ring.index for ring in self._rings])
+        graph = self._graphs.get(turn)
+        if graph is not None:
+            graph.launch()
+        elif self._parts:
+            for part in self._parts:
+                part()
+        elif self._why or turn not in self._ran or len(self._graphs) >= _TURNS:
+            self._run(turn)
+        else:
+            self._capture(turn)
+
+    def _run(self, turn: tuple[int, ...]) -> None:
+        with gpu(self._number):
+            run_in_order(self._calls, lambda index, error: SegmentFailed(self.indices[index]))
+        self._ran.add(turn)
+
+    def _capture(self, turn: tuple[int, ...]) -> None:
+        try:
+            graph = capture(self._number, self._calls)
+        except CaptureError as error:
+            self._give_up(error)
+            self()
+            return
+        if graph is None:  # another thread captures for this GPU
+            self._run(turn)
+            return
+        self._graphs[turn] = graph
+        graph.launch()
+
+    def _give_up(self, error: CaptureError) -> None:
+        """Go on without a graph, or with those before and after the call that cannot be captured."""
+        count = len(self._calls)
+        if not 0 <= error.index < count:
+            self._why = f"the GPU cannot capture its graph: {error}"
+            warn_user(f"net {self._net!r}, operators {self._range}: no CUDA graph is used: {error}", RuntimeWarning)
+            return
+        part = self._steps[error.index].node.first
+        warn_user(
+            f"{describe(self._net, part)} cannot be captured into a CUDA graph, although its kernel "
+            f"{self._steps[error.index].what!r} is marked as capturable: {error}; it runs without one",
+            RuntimeWarning,
+        )
+        self._graphs.clear()
+        for start, end in ((0, error.index), (error.index, error.index + 1), (error.index + 1, count)):
+            if start < end:
+                self._parts.append(self._part(start, end))
+        self._parts[bool(error.index)]._why = f"it cannot be captured: {error}"
+
+    def _part(self, start: int, end: int) -> GraphSegment:
+        made = GraphSegment(
+            self._net,
+            self._number,
+            self._calls[start:end],
+            self._steps[start:end],
+            self.indices[start:end],
+            self._rings,
+        )
+        made._ran = set(self._ran)
+        return made
+
+    @property
+    def _range(self) -> str:
+        first, last = self._steps[0].node.first.index, self._steps[-1].node.first.index
+        return f"{first} to {last}"
+
+    def leaves(self) -> Iterator[GraphSegment]:
+        """Yield the segments that it was divided into; itself if it was not."""
+        if not self._parts:
+            yield self
+        for part in self._parts:
+            yield from part.leaves()
+
+    @property
+    def why(self) -> str:
+        """Why there is no graph; "" if there is one."""
+        if self._graphs:
+            return ""
+        return self._why or "it is captured when its step has run twice"
+
+
+def why_not_captured(step: Step) -> str:
+    """Return why a step of a plan cannot be in a CUDA graph; "" if it can."""
+    location = location_of(step)
+    others = {value.location for value in (*step.inputs, *step.outputs) if value is not None} - {location}
+    if location == HOST:
+        return "it runs on the host"
+    if step.kind is StepKind.TRANSFER:
+        return "it copies a value from the host or from another GPU"
+    if step.prepared.name == "plain":
+        return "its plain kernel allocates memory, and may read values on the host"
+    if not step.prepared.capturable:
+        return f"its kernel {step.prepared.name!r} is not marked as capturable"
+    if others:
+        return "it reads or writes values that are stored elsewhere"
+    return ""
+
+
+def location_of(step: Step) -> Location:
+    """Return where a step runs; a copy to the host or to another GPU runs where the copy is stored."""
+    if step.moves:
+        return next(value.location for value in step.outputs if value is not None)
+    return step.node.first.location
+
+
+def grouped(
+    net: str,
+    steps: Sequence[Step],
+    calls: Sequence[Call],
+    alone: Sequence[Call],
+    rings: Sequence[Collection[BufferRing]],
+    after: Sequence[Collection[int]],
+) -> list[Unit]:
+    """Return the calls of a plan with those joined that can be in one graph: consecutive ones of a lane, on one GPU.
+
+    Args:
+        net: the name of the net.
+        steps: the steps of the plan.
+        calls: their calls, which run on the current stream.
+        alone: the same calls, each on its device.
+        rings: the rings of the buffers that each reads.
+        after: for each, the earlier ones that it has to wait for. A step that waits for another lane begins a segment.
+    """
+    units: list[Unit] = []
+    for members in _segments(steps, after):
+        if why_not_captured(steps[members[0]]):
+            units += [Unit(alone[index], (index,), steps[index].lane) for index in members]
+            continue
+        read = {id(ring): ring for index in members for ring in rings[index]}
+        part = [steps[index] for index in members]
+        number = location_of(part[0])[1]
+        segment = GraphSegment(net, number, [calls[i] for i in members], part, members, list(read.values()))
+        units.append(Unit(segment, segment.indices, part[0].lane, segment))
+    return sorted(units, key=lambda unit: unit.indices[0])
+
+
+def _segments(steps: Sequence[Step], after: Sequence[Collection[int]]) -> list[list[int]]:
+    """Return the steps of each lane, in order, divided into those that can be in one graph and single other ones."""
+    found: list[list[int]] = []
+    opened: dict[int, list[int]] = {}  # by lane
+    seen: dict[tuple[int, int], int] = {}  # (lane, other lane) -> the last step of the other that the lane waits for
+    for index, step in enumerate(steps):
+        lane, present = step.lane, opened.get(step.lane)
+        waits = [(steps[source].lane, source) for source in after[index] if steps[source].lane != lane]
+        new = [source for other, source in waits if seen.get((lane, other), -1) < source]
+        for other, source in waits:
+            seen[lane, other] = max(source, seen.get((lane, other), -1))
+        joins = (
+            present is not None
+            and not new
+            and not why_not_captured(step)
+            and not why_not_captured(steps[present[0]])
+            and location_of(step) == location_of(steps[present[0]])
+        )
+        if joins and present is not None:
+            present.append(index)
+        else:
+            opened[lane] = [index]
+            found.append(opened[lane])
+    return [part for segment in found for part in _with_waits(segment, steps)]
+
+
+def _with_waits(segment: list[int], steps: Sequence[Step]) -> list[list[int]]:
+    """Return a segment without split kernels that are waited for outside of it: a graph must end all that it begins."""
+    begun = {id(steps[index]) for index in segment}
+    ended = {id(steps[index].waits_for) for index in segment}
+    for at, index in enumerate(segment) if len(segment) > 1 else ():
+        step = steps[index]
+        whole = id(step.waits_for) in begun if step.waits_for is not None else id(step) in ended
+        if step.prepared.split and not whole:
+            parts = (segment[:at], segment[at : at + 1], segment[at + 1 :])
+            return [made for part in parts if part for made in _with_waits(part, steps)]
+    return [segment]
+
+
+def report(units: Sequence[Unit], steps: Sequence[Step]) -> list[Captured]:
+    """Return, for each step of a plan, what became of it."""
+    found = [Captured()] * len(steps)
+    graphs = 0
+    for unit in units:
+        for segment in unit.segment.leaves() if unit.segment is not None else ():
+            for index in segment.indices:
+                found[index] = Captured(-1, segment.why) if segment.why else Captured(graphs)
+            graphs += not segment.why
+        if unit.segment is None:
+            for index in unit.indices:
+                found[index] = Captured(-1, why_not_captured(steps[index]))
+    return found

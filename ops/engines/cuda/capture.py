@@ -1,0 +1,136 @@
+"""CUDA graphs: calls that add work to a GPU are captured once, and repeated on the same memory by one launch."""
+
+from __future__ import annotations
+
+import contextlib
+from collections.abc import Callable, Iterator, Sequence
+from typing import Any
+
+from netbuilder.data.forking import new_lock
+from netbuilder.ops.engines.gpu import GPU, StreamRole, Streams, gpu
+
+__all__ = ["CaptureError", "Graph", "capture"]
+
+_ROLES = (StreamRole.COMPUTE, StreamRole.EXCHANGE)  # that captured calls may use
+
+
+class CaptureError(Exception):
+    """A call cannot be captured; the cause is its error.
+
+    Attributes:
+        index: of the call; the number of calls if all were made and their graph is not valid.
+    """
+
+    def __init__(self, index: int, error: BaseException) -> None:
+        super().__init__(f"{type(error).__name__}: {error}")
+        self.index = index
+
+
+class Graph:
+    """Captured work of one GPU. The memory that it uses must exist for as long as it is launched."""
+
+    __slots__ = ("_gpu", "_raw")
+
+    def __init__(self, here: GPU, raw: Any) -> None:
+        self._gpu = here
+        self._raw = raw
+
+    def launch(self) -> None:
+        """Add the work to what the GPU computes."""
+        self._raw.launch(self._gpu.stream().raw)
+
+
+class _CaptureStreams:
+    """The streams on which one thread at a time captures for a GPU.
+
+    Other threads may record events on the GPU's own streams meanwhile, which must not become part of the capture.
+    """
+
+    def __init__(self, here: GPU) -> None:
+        self.gpu = here
+        self.lock = new_lock()
+        self._streams: Streams | None = None
+
+    def get(self) -> Streams:
+        if self._streams is None:
+            self._streams = self.gpu.new_streams(*_ROLES)
+        return self._streams
+
+    def renew(self) -> None:
+        """Use other streams for the next capture: those of one that failed may be left in any state."""
+        self._streams = None
+
+
+_of_gpu: dict[int, _CaptureStreams] = {}
+_lock = new_lock()
+
+
+def _streams_of(here: GPU) -> _CaptureStreams:
+    with _lock:
+        found = _of_gpu.get(here.id)
+        if found is None or found.gpu is not here:  # after a fork
+            found = _of_gpu[here.id] = _CaptureStreams(here)
+    return found
+
+
+def capture(number: int, calls: Sequence[Callable[[], object]]) -> Graph | None:
+    """Capture calls, which are made once but whose work is not done before the graph is launched.
+
+    A call must not allocate memory of the GPU, read a value or wait on the host, or wait for work outside the capture.
+    What streams for exchange do must be waited for by the last call.
+
+    Args:
+        number: the GPU.
+        calls: in order.
+
+    Returns:
+        The graph; None if another thread is capturing for this GPU.
+
+    Raises:
+        CaptureError: a call does what cannot be captured.
+    """
+    streams = _streams_of(gpu(number))
+    if not streams.lock.acquire(False):
+        return None
+    try:
+        return _capture(streams, calls)
+    except BaseException:
+        streams.renew()
+        raise
+    finally:
+        streams.lock.release()
+
+
+def _capture(streams: _CaptureStreams, calls: Sequence[Callable[[], object]]) -> Graph:
+    here, own = streams.gpu, streams.get()
+    stream, cuda = own[StreamRole.COMPUTE].raw, here.xp.cuda
+    done = 0
+    with here.using(own), _no_allocation(here.xp):
+        try:
+            stream.begin_capture(cuda.runtime.streamCaptureModeThreadLocal)
+            for done, call in enumerate(calls):  # noqa: B007
+                call()
+            done = len(calls)
+            return Graph(here, stream.end_capture())
+        except BaseException as error:
+            with contextlib.suppress(Exception):  # an invalid capture says so once more
+                if done < len(calls):
+                    stream.end_capture()
+            if not isinstance(error, Exception):
+                raise
+            raise CaptureError(done, error) from error
+
+
+class _Refused(MemoryError):
+    """An allocation during a capture."""
+
+
+@contextlib.contextmanager
+def _no_allocation(xp: Any) -> Iterator[None]:
+    """Refuse this thread's allocations: a graph would go on using memory that is given to others after the capture."""
+
+    def refuse(nbytes: int) -> Any:
+        raise _Refused(f"it allocates {nbytes:,} bytes of the GPU's memory")
+
+    with xp.cuda.using_allocator(refuse):
+        yield

@@ -8,7 +8,7 @@ import pytest
 
 from cupy_double import Hang, Mismatch, NcclDouble, NcclError, Race, gpus
 from netbuilder.ops.engines import nccl
-from netbuilder.ops.engines.gpu import gpu
+from netbuilder.ops.engines.gpu import StreamRole, gpu
 from netbuilder.ops.engines.nccl import GpuGroup, NcclCall, gpu_group, nccl_available, type_of
 from netbuilder.proto import DeviceError
 
@@ -131,7 +131,7 @@ def test_a_call_outside_of_a_group_would_hang():
         a, _ = on_gpus([1.0], [2.0])
         first, _ = gpu_group([0, 1]).communicators
         with pytest.raises(Hang, match="outside of a group"):
-            first.allReduce(a.data.ptr, a.data.ptr, 1, 8, 0, gpu(0)._copies.ptr)
+            first.allReduce(a.data.ptr, a.data.ptr, 1, 8, 0, gpu(0).stream(StreamRole.EXCHANGE).raw.ptr)
 
 
 def test_a_rank_that_is_missing_would_hang():
@@ -151,7 +151,7 @@ def test_ranks_that_differ_are_found(changed):
         module.groupStart()
         for k, (array, communicator) in enumerate(zip(arrays, communicators)):
             given = {"count": 1, "datatype": 8, "op": 0, **(changed if k else {})}
-            communicator.allReduce(array.data.ptr, array.data.ptr, *given.values(), gpu(k)._copies.ptr)
+            communicator.allReduce(array.data.ptr, array.data.ptr, *given.values(), gpu(k).stream(StreamRole.EXCHANGE).raw.ptr)
         with pytest.raises(Mismatch, match="ranks differ"):
             module.groupEnd()
 
@@ -164,7 +164,7 @@ def test_streams_and_memory_of_another_gpu_are_found():
             group.bind([NcclCall("allReduce", arrays[::-1], arrays[::-1], "FLOAT64", 1)])()
         module.groupStart()
         for array, communicator in zip(arrays, group.communicators):
-            communicator.allReduce(array.data.ptr, array.data.ptr, 1, 8, 0, gpu(0)._copies.ptr)
+            communicator.allReduce(array.data.ptr, array.data.ptr, 1, 8, 0, gpu(0).stream(StreamRole.EXCHANGE).raw.ptr)
         with pytest.raises(NcclError, match="stream .* of GPU 0 for rank 1 on GPU 1"):
             module.groupEnd()
 

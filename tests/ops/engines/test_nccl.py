@@ -151,7 +151,8 @@ def test_ranks_that_differ_are_found(changed):
         module.groupStart()
         for k, (array, communicator) in enumerate(zip(arrays, communicators)):
             given = {"count": 1, "datatype": 8, "op": 0, **(changed if k else {})}
-            communicator.allReduce(array.data.ptr, array.data.ptr, *given.values(), gpu(k).stream(StreamRole.EXCHANGE).raw.ptr)
+            stream = gpu(k).stream(StreamRole.EXCHANGE).raw
+            communicator.allReduce(array.data.ptr, array.data.ptr, *given.values(), stream.ptr)
         with pytest.raises(Mismatch, match="ranks differ"):
             module.groupEnd()
 

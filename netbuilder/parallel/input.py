@@ -5,9 +5,20 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping
 from typing import Any, cast
 
+import numpy as np
+
 from netbuilder.graph.replicas import Replicas
 from netbuilder.model import ModelHelper
-from netbuilder.parallel.shares import SHARE_WEIGHT, Share, local_part, split_batches
+from netbuilder.parallel.shares import (
+    SHARE_WEIGHT,
+    WEIGHTED_ONLY,
+    Share,
+    local_part,
+    share_weights,
+    split_batches,
+)
+from netbuilder.parallel.unequal_steps import Agreement, ProcessBatches
+from netbuilder.proto import NetError
 from netbuilder.runtime import LossReader, Prefetch, Workspace
 from netbuilder.runtime.execute import default
 from netbuilder.runtime.input.prefetch import Source
@@ -35,7 +46,8 @@ def prefetch(
     Args:
         model: made by ``Parallelize``.
         source: whole batches (of all processes), see ``Prefetch``; with ``weighted_shares`` each may be a
-            ``ProcessBatch``.
+            ``ProcessBatch``, or the source what ``process_batches`` returns: then the loop, whose thread runs the net,
+            agrees with the other processes in each step.
         blobs: names of the inputs, without the replicas' scopes.
         depth, dtypes, look: see ``Prefetch``.
         even: whether all parts must have the same size; None: yes, unless the model has ``weighted_shares``.
@@ -50,10 +62,15 @@ def prefetch(
     workspace = workspace or default.workspace()
     common: dict[str, Any] = {"depth": depth, "devices": devices.options, "dtypes": dtypes, "look": look}
     if not record.weighted_shares or even:
+        if isinstance(source, ProcessBatches):
+            raise NetError(WEIGHTED_ONLY)
         if record.world.size > len(record):
             source = local_part(source, list(names), record, even=even is not False)
         return Prefetch(workspace, source, blobs=names, even=even is not False, **common)
     inputs = list(names)
+    if isinstance(source, ProcessBatches):
+        shares = split_batches(source.own(), inputs, record)
+        return _AgreedPrefetch(workspace, shares, source.agreement, record, blobs=names, even=False, **common)
     if record.trains:
         names[SHARE_WEIGHT] = devices.copies(SHARE_WEIGHT)
     return _SharedPrefetch(workspace, split_batches(source, inputs, record), blobs=names, even=False, **common)
@@ -66,6 +83,39 @@ class _SharedPrefetch(Prefetch):
 
     def __next__(self) -> Mapping[str, Any]:
         return cast(Share, super().__next__()).given
+
+
+class _AgreedPrefetch(Prefetch):
+    """Prefetched shares of this process's own samples; the loop learns the number of all, and feeds the weights.
+
+    Args:
+        workspace, shares, options: see ``Prefetch``.
+        agreement: of the processes, at the first micro-batch of each step.
+        record: the record of the replicas.
+    """
+
+    def __init__(
+        self, workspace: Workspace, shares: Source, agreement: Agreement, record: Replicas, **options: Any
+    ) -> None:
+        super().__init__(workspace, shares, **options)
+        self._agreement, self._record = agreement, record
+        self._micro_batch = self._total = 0
+
+    def __next__(self) -> Mapping[str, Any]:
+        if self._closing:
+            raise StopIteration
+        share = cast("Share | None", self._agreement.next(super().__next__))
+        if self._micro_batch == 0:
+            self._total = self._agreement.total(0 if share is None else share.samples_of_step)
+        self._micro_batch = (self._micro_batch + 1) % self._record.accumulate_steps
+        if share is None or not self._total:
+            self.close()
+            raise StopIteration
+        if self._record.trains:
+            weights = share_weights(share.samples, self._total, self._record)
+            for blob, weight in zip(self._record.devices.copies(SHARE_WEIGHT), np.split(weights, len(weights))):
+                self._workspace.feed(blob, weight)
+        return share.given
 
 
 def loss_reader(model: ModelHelper, blobs: Iterable[str], *, workspace: Workspace | None = None) -> LossReader:

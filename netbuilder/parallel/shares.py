@@ -18,6 +18,7 @@ from netbuilder.runtime.execute import default
 
 __all__ = [
     "SHARE_WEIGHT",
+    "WEIGHTED_ONLY",
     "ProcessBatch",
     "Share",
     "count_samples",
@@ -27,12 +28,16 @@ __all__ = [
     "local_shares",
     "own_samples",
     "share_sizes",
+    "share_weights",
     "split_batch",
     "split_batches",
 ]
 
 SHARE_WEIGHT = "share_weight"
 """Name of each replica's blob, of shape (1,), that seeds the gradient of its losses: the weight of its share."""
+
+WEIGHTED_ONLY = "a ProcessBatch is for models that Parallelize(..., weighted_shares=True) builds; give whole batches"
+"""What is wrong with one for another model."""
 
 Array = np.ndarray[Any, np.dtype[Any]]
 Batches = Iterable[Mapping[str, Any]] | Callable[[], Mapping[str, Any] | None]
@@ -101,10 +106,12 @@ class Share(dict[str, Any]):
     Attributes:
         given: only the samples of the micro-batch.
         samples: their number.
+        samples_of_step: of all micro-batches of the step.
     """
 
     given: dict[str, Any]
     samples: int
+    samples_of_step: int
 
 
 def split_batch(batch: Mapping[str, Any], names: Sequence[str], record: Replicas) -> list[Share]:
@@ -145,6 +152,8 @@ def split_batch(batch: Mapping[str, Any], names: Sequence[str], record: Replicas
         sizes = (0, share_sizes(size, len(record))) if own else local_shares(size, record)
         found.append(_share(batch, arrays, slice(start, start + size), total, record, sizes))
         start += size
+    for share in found:
+        share.samples_of_step = sum(each.samples for each in found)
     return found
 
 
@@ -190,11 +199,20 @@ def _share(
         empty = sizes.count(0)
         share[name] = np.concatenate([rows, np.repeat(arrays[name][:1], empty, axis=0)]) if empty else rows
     if record.trains:
-        share[SHARE_WEIGHT] = np.array([size * record.world.size / total for size in sizes], np.float32)
+        share[SHARE_WEIGHT] = _weights(sizes, total, record)
     whole = record.accumulate_steps == 1 and record.world.size == len(record)
     share.given = dict(batch) if whole else own
     share.samples = sum(sizes)
     return share
+
+
+def share_weights(samples: int, total: int, record: Replicas) -> Array:
+    """Return the weight of each replica of this process, which share so many samples of ``total`` in the step."""
+    return _weights(share_sizes(samples, len(record)), total, record)
+
+
+def _weights(sizes: Sequence[int], total: int, record: Replicas) -> Array:
+    return np.array([size * record.world.size / total for size in sizes], np.float32)
 
 
 def split_batches(source: Batches, names: Sequence[str], record: Replicas) -> Iterator[Share]:
@@ -215,9 +233,7 @@ def local_part(source: Batches, names: Sequence[str], record: Replicas, *, even:
     def cut(batch: Mapping[str, Any]) -> list[dict[str, Any]]:
         own, size = dict(batch), record.world.size
         if isinstance(batch, ProcessBatch):
-            raise NetError(
-                "a ProcessBatch is for models that Parallelize(..., weighted_shares=True) builds; give whole batches"
-            )
+            raise NetError(WEIGHTED_ONLY)
         for name in set(names) & batch.keys():  # Prefetch raises for missing ones
             array = np.asarray(batch[name])
             samples = array.shape[0] if array.ndim else 0

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping
-from typing import Any
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from typing import Any, TypeVar
 
 import numpy as np
 
@@ -11,15 +11,16 @@ from netbuilder.parallel.distributed.process_group import ProcessGroup
 from netbuilder.parallel.shares import ProcessBatch, count_samples
 from netbuilder.proto import DistributedError
 
-__all__ = ["process_batches"]
+__all__ = ["Agreement", "ProcessBatches", "process_batches"]
+
+T = TypeVar("T")
 
 
-def process_batches(
-    source: Iterable[Mapping[str, Any]], group: ProcessGroup, *, join: bool = False
-) -> Iterator[ProcessBatch]:
-    """Yield the batches of this process, each with the number of samples that all processes have in that step.
+def process_batches(source: Iterable[Mapping[str, Any]], group: ProcessGroup, *, join: bool = False) -> ProcessBatches:
+    """Return the batches of this process, each with the number of samples that all processes have in that step.
 
-    All processes call it, in the thread that runs the net, and make a step for each batch that it yields.
+    All processes call it and make a step for each batch, in the thread that runs the net. ``prefetch`` takes the result
+    as its source: then a thread reads and prepares the batches ahead, and the processes agree as the loop takes them.
 
     Args:
         source: the samples of this process: mappings from names to arrays with one sample per row. Processes may have
@@ -30,32 +31,88 @@ def process_batches(
             processes have a batch more than others.
 
     Raises:
-        DistributedError: on all processes: some have no batch for a step; the message names them. On the others, if a
-            source has raised an error.
-        ShapeError: the arrays of a batch have different numbers of samples, or none.
+        DistributedError: as a batch is taken, on all processes: some have no batch for a step; the message names them.
+            On the others, if a source has raised an error.
+        ShapeError: as a batch is taken: its arrays have different numbers of samples, or none.
 
     >>> batches = [{"x": np.zeros((3, 2))}, {"x": np.zeros((1, 2))}]
     >>> [(batch.samples, batch.samples_of_all) for batch in process_batches(batches, ProcessGroup())]
     [(3, 3), (1, 1)]
     """
-    steps, last, batches = 0, dict[str, Any](), iter(source)
-    while True:
+    return ProcessBatches(source, group, join)
+
+
+class ProcessBatches(Iterator[ProcessBatch]):
+    """The batches of a process, as ``process_batches`` describes them.
+
+    Attributes:
+        agreement: of the processes, in each step.
+    """
+
+    def __init__(self, source: Iterable[Mapping[str, Any]], group: ProcessGroup, join: bool) -> None:
+        self.agreement = Agreement(group, join)
+        self._source, self._join = source, join
+        self._batches = self._agreed()
+
+    def __next__(self) -> ProcessBatch:
+        return next(self._batches)
+
+    def own(self) -> Iterator[ProcessBatch]:
+        """Yield the batches of this process without asking the others; with ``join``, empty ones without end."""
+        last, batches = dict[str, Any](), iter(self._source)
         try:
-            batch = next(batches, None)
-            count = 0 if batch is None else count_samples(batch)
+            for batch in batches:
+                yield ProcessBatch(batch, count_samples(batch))
+                last = {name: np.array(array[:1]) for name, array in batch.items()}
+        finally:
+            if hasattr(batches, "close"):
+                batches.close()
+        while self._join and last:
+            yield ProcessBatch(last, 1, empty=True)
+
+    def _agreed(self) -> Iterator[ProcessBatch]:
+        own = self.own()
+        while True:
+            batch = self.agreement.next(own.__next__)
+            total = self.agreement.total(0 if batch is None else batch.samples)
+            if batch is None or not total:
+                return
+            yield ProcessBatch(batch, total, empty=not batch.samples)
+
+
+class Agreement:
+    """How many samples the processes have in each step, and whether one of them has none.
+
+    Args:
+        group: the processes.
+        join: see ``process_batches``.
+    """
+
+    def __init__(self, group: ProcessGroup, join: bool) -> None:
+        self._group, self._join, self._steps = group, join, 0
+
+    def next(self, take: Callable[[], T]) -> T | None:
+        """Return the next batch of this process, None at its StopIteration; other errors reach the other processes."""
+        try:
+            return take()
+        except StopIteration:
+            return None
         except Exception as error:
-            group.report_failure(error)  # the others wait for this process
+            self._group.report_failure(error)  # the others wait for this process
             raise
-        counts = group.gather(count)
-        if not any(counts):
-            return
+
+    def total(self, samples: int) -> int:
+        """Return the number of samples of all processes in a step; 0 if all have ended.
+
+        Raises:
+            DistributedError: on all processes: some have none, and may not.
+        """
+        counts = self._group.gather(samples)
         ended = [str(rank) for rank, count in enumerate(counts) if not count]
-        if ended and not (join and steps):
-            _refuse(ended, steps, join)
-        if batch is not None:
-            last = {name: np.array(array[:1]) for name, array in batch.items()}
-        yield ProcessBatch(last if batch is None else batch, sum(counts), empty=batch is None)
-        steps += 1
+        if ended and any(counts) and not (self._join and self._steps):
+            _refuse(ended, self._steps, self._join)
+        self._steps += 1
+        return sum(counts)
 
 
 def _refuse(ended: list[str], steps: int, join: bool) -> None:

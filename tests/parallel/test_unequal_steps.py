@@ -3,13 +3,17 @@
 import numpy as np
 import pytest
 
+from netbuilder import ModelHelper, Workspace, parallel
 from netbuilder.graph.devices import Devices
+from netbuilder.graph.net_names import reset_names
 from netbuilder.graph.replicas import Replicas, World
+from netbuilder.optimizers import reset_optimizer_instance_count
 from netbuilder.parallel import ProcessBatch, process_batches
 from netbuilder.parallel.distributed import ProcessGroup
 from netbuilder.parallel.shares import SHARE_WEIGHT, own_samples, split_batch
 from netbuilder.proto import PROTO_CPU, DistributedError, NetError, ShapeError
-from thread_ranks import on_ranks, thread_worlds
+from parallel_models import OPTIMIZERS, mlp, no_input
+from thread_ranks import on_ranks, thread_worlds, use_thread_worlds
 
 
 def batches(rank, sizes):
@@ -98,3 +102,131 @@ def test_bad_batches():
         ProcessBatch({"x": np.zeros((0, 2))}, 2)
     with pytest.raises(ShapeError, match="at least one sample"):
         list(process_batches([{"x": np.zeros((0, 2))}], ProcessGroup()))
+
+
+SAMPLES = {0: [[3, 2], [4]], 1: [[1, 4], [1, 2, 2]], 2: [[2, 2, 5, 1], [3, 1]]}
+"""Numbers of samples in the batches of each of two processes."""
+
+
+def own_batches(rank, sizes):
+    rng = np.random.default_rng(rank)
+    for size in sizes:
+        yield {
+            "data": rng.normal(size=(size, 6)).astype(np.float32),
+            "label": rng.integers(0, 4, size).astype(np.int32),
+        }
+
+
+def joined(each):
+    """The batches of one process that has all samples, those of the first process first."""
+    sources = [list(own_batches(rank, sizes)) for rank, sizes in enumerate(each)]
+    for step in range(max(map(len, sources))):
+        parts = [source[step] for source in sources if step < len(source)]
+        yield {name: np.concatenate([part[name] for part in parts]) for name in parts[0]}
+
+
+def built(rendezvous=None, **options):
+    reset_names()
+    reset_optimizer_instance_count()
+    model = ModelHelper("net")
+    options = {"weighted_shares": True, "optimizer_builder_fun": OPTIMIZERS["momentum"], "devices": [0], **options}
+    return model, parallel.Parallelize_CPU(model, no_input, mlp, rendezvous=rendezvous, **options)
+
+
+def parameters(model, record, workspace):
+    return {name: workspace.fetch(record.blobs(name)[0]) for name in record.parameters}
+
+
+def trained_alone(each, **options):
+    model, record = built(devices=[0, 1], **options)
+    workspace = Workspace(threads=1, seed=0)
+    parallel.RunInitNet(model, workspace=workspace)
+    for batch in joined(each):
+        for _ in parallel.feed_shares(model, batch, workspace=workspace):
+            parallel.RunNet(model, workspace=workspace)
+    return parameters(model, record, workspace)
+
+
+def trained_by_two(monkeypatch, source_of, after=lambda *of_rank: None, **options):
+    """Return for each rank its parameters, and the samples of each of its iterations; or its error."""
+    use_thread_worlds(monkeypatch, 2)
+    models = [built({"num_shards": 2, "shard_id": rank, "engine": "MPI"}, **options) for rank in range(2)]
+
+    def run(rank):
+        (model, record), workspace, samples = models[rank], Workspace(threads=1, seed=rank), []
+        parallel.RunInitNet(model, workspace=workspace)
+        group = ProcessGroup.over(np.asarray(workspace.fetch(record.world.common[0])).item())
+        source = source_of(rank, group)
+        losses = parallel.loss_reader(model, ["loss"], workspace=workspace)
+        with parallel.prefetch(model, source, blobs=["data", "label"], workspace=workspace) as input:
+            for given in input:
+                samples.append(len(given["label"]))
+                parallel.RunNet(model, workspace=workspace)
+                losses.read()
+                after(rank, workspace, record)
+            assert next(input, None) is None, "it has ended"
+        return parameters(model, record, workspace), samples
+
+    return on_ranks(2, run)
+
+
+@pytest.mark.parametrize("each", SAMPLES.values(), ids=str)
+@pytest.mark.parametrize("options", [{}, {"accumulate_steps": 2}], ids=str)
+def test_under_prefetch_it_is_the_result_of_one_process_with_all_samples(each, options, monkeypatch):
+    def source_of(rank, group):
+        return process_batches(own_batches(rank, each[rank]), group, join=True)
+
+    results = trained_by_two(monkeypatch, source_of, **options)
+    want = trained_alone(each, **options)
+    steps = max(map(len, each))
+    micro = options.get("accumulate_steps", 1)
+    for (got, samples), sizes in zip(results, each):
+        assert len(samples) == micro * steps and sum(samples) == sum(sizes)
+        assert [sum(samples[k : k + micro]) for k in range(0, len(samples), micro)][: len(sizes)] == sizes
+        for name, value in want.items():
+            np.testing.assert_allclose(got[name], value, rtol=1e-5, atol=1e-7, err_msg=name)
+
+
+def test_under_prefetch_weights_are_those_of_all_samples(monkeypatch):
+    seen = {0: [], 1: []}
+
+    def after(rank, workspace, record):
+        seen[rank].append(float(workspace.fetch(record.blobs(SHARE_WEIGHT)[0])[0]))
+
+    def source_of(rank, group):
+        return process_batches(own_batches(rank, [[3, 2], [1]][rank]), group, join=True)
+
+    trained_by_two(monkeypatch, source_of, after)
+    assert seen == {0: [1.5, 2.0], 1: [0.5, 0.0]}
+
+
+def test_under_prefetch_errors_reach_all_processes(monkeypatch):
+    def unequal(rank, group):
+        return process_batches(own_batches(rank, [[3, 2], [1]][rank]), group)
+
+    for error in trained_by_two(monkeypatch, unequal):
+        assert isinstance(error, DistributedError)
+        assert str(error).startswith("rank 1 of the processes have no batch after 1 steps, and others have")
+
+    def none_at_all(rank, group):
+        return process_batches(own_batches(rank, [[], [1]][rank]), group, join=True)
+
+    for error in trained_by_two(monkeypatch, none_at_all):
+        assert isinstance(error, DistributedError) and "rank 0 of the processes have no batch at all" in str(error)
+
+    def failing(rank, group):
+        def batches():
+            yield from own_batches(rank, [2])
+            if rank == 0:
+                raise OSError("no more images")
+            yield from own_batches(rank, [2])
+
+        return process_batches(batches(), group, join=True)
+
+    first, second = trained_by_two(monkeypatch, failing)
+    assert isinstance(first, OSError)
+    assert isinstance(second, DistributedError) and "rank 0 of 2 has failed (OSError: no more images)" in str(second)
+
+    with pytest.raises(NetError, match="ProcessBatch is for models that .*weighted_shares=True"):
+        model, _ = built(weighted_shares=False)
+        parallel.prefetch(model, process_batches([], ProcessGroup()), blobs=["data"], workspace=Workspace())

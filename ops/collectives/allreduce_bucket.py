@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -25,6 +25,9 @@ Array = Any
 
 IN_PLACE_BYTES = 1 << 20
 """Bytes of a blob from which it is exchanged where it is: another call costs less than two copies of it."""
+
+_CHUNK = 1 << 19
+"""Elements that are rounded, exchanged and widened at a time, so that they stay in the cache meanwhile."""
 
 _EXPONENT = {"float16": 0x7C00, "bfloat16": 0x7F80}  # the bits that infinities and NaN have
 _LARGEST = {"float16": 65504.0, "bfloat16": 3.3895313892515355e38}
@@ -160,16 +163,37 @@ def _parts(blobs: Sequence[Array], wire: np.dtype[Any], names: Sequence[str]) ->
             small[blob.dtype][name] = blob
         elif blob.size:
             large.append(_Part(blob))
-    return [*(_staged(group, wire if dtype == np.float32 else dtype) for dtype, group in small.items()), *large]
+    rounded_ones = small.pop(np.dtype(np.float32), {}) if wire != np.float32 else {}
+    staged = [_staged(group, dtype) for dtype, group in small.items()]
+    return [*_rounded(rounded_ones, wire), *staged, *large]
+
+
+def _rounded(named: Mapping[str, Array], wire: np.dtype[Any]) -> Iterator[_Part]:
+    """Yield the calls for float32 blobs that are exchanged as ``wire``; all of them use the same memory."""
+    size = min(_CHUNK, sum(blob.size for blob in named.values()))
+    if not size:
+        return
+    buffer = aligned_empty(size * wire.itemsize).view(wire)
+    pairs, names, filled = [], [], 0
+    for name, blob in named.items():
+        for piece in np.split(blob, range(size - filled, blob.size, size)):
+            pairs.append((piece, buffer[filled : filled + piece.size]))
+            names.append(name)
+            filled += piece.size
+            if filled == size:
+                yield _Part(buffer, pairs, wire == np.uint16, names)
+                pairs, names, filled = [], [], 0
+    if pairs:
+        yield _Part(buffer[:filled], pairs, wire == np.uint16, names)
 
 
 def _staged(named: Mapping[str, Array], dtype: np.dtype[Any]) -> _Part:
     blobs = list(named.values())
-    if len(blobs) == 1 and blobs[0].dtype == dtype:
+    if len(blobs) == 1:
         return _Part(blobs[0])
     buffer = aligned_empty(sum(blob.size for blob in blobs) * dtype.itemsize).view(dtype)
     pairs, start = [], 0
     for blob in blobs:
         pairs.append((blob, buffer[start : start + blob.size]))
         start += blob.size
-    return _Part(buffer, pairs, dtype == np.uint16 and blobs[0].dtype == np.float32, list(named))
+    return _Part(buffer, pairs)

@@ -8,6 +8,7 @@ from typing import Any
 import numpy as np
 
 from netbuilder.ops.engines.flat import PIECE
+from netbuilder.ops.engines.onednn.conversions import converted
 
 __all__ = ["FLOAT_TYPES", "narrow", "split_evenly", "sum_rows", "widen"]
 
@@ -24,10 +25,14 @@ FLOAT_TYPES: dict[str, np.dtype[Any]] = {
 def narrow(values: Array, out: Array) -> None:
     """Round float32 to the nearest values of another type, ties to even; NaN stays NaN.
 
+    In bfloat16, magnitudes below the least normal float32, 1.2e-38, may become 0.
+
     Args:
         values: float32, one-dimensional.
         out: of the same size; float32, float16, or uint16 for the bits of bfloat16.
     """
+    if converted(values, out):
+        return
     if out.dtype != np.uint16:
         np.copyto(out, values, casting="same_kind")
         return
@@ -48,6 +53,8 @@ def narrow(values: Array, out: Array) -> None:
 
 def widen(stored: Array, out: Array) -> None:
     """Write values of a type of ``narrow`` to float32; exact."""
+    if converted(stored, out):
+        return
     if stored.dtype != np.uint16:
         np.copyto(out, stored)
         return
@@ -74,12 +81,19 @@ def sum_rows(rows: Sequence[Array], out: Array, *, bfloat16: bool = False) -> No
         return
     for start in range(0, out.size, PIECE):
         stop = min(start + PIECE, out.size)
-        total, term = np.empty((2, stop - start), np.float32)
+        total = np.empty(stop - start, np.float32)
         widen(rows[0][start:stop], total)
         for row in rows[1:]:
-            widen(row[start:stop], term)
-            total += term
+            _add(row[start:stop], total)
         narrow(total, out[start:stop])
+
+
+def _add(stored: Array, total: Array) -> None:
+    """Add values of a 16-bit type to float32."""
+    if not converted(stored, total, add=True):
+        term = np.empty(stored.size, np.float32)
+        widen(stored, term)
+        total += term
 
 
 def split_evenly(size: int, parts: int) -> list[int]:

@@ -120,7 +120,7 @@ STATUS_NAMES = {
 }
 
 # Element types.
-BF16, F32, S32, S8, U8 = 2, 3, 4, 5, 6
+F16, BF16, F32, S32, S8, U8 = 1, 2, 3, 4, 5, 6
 
 # Kinds of propagation.
 FORWARD_TRAINING, FORWARD_INFERENCE, BACKWARD = 64, 96, 128

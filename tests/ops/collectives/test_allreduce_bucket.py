@@ -71,8 +71,12 @@ def rounded(x, precision):
     )
 
 
+@pytest.mark.parametrize("chunk", [allreduce_bucket._CHUNK, 5000, 1])
 @pytest.mark.parametrize("precision", ["float16", "bfloat16"])
-def test_values_are_rounded_once_before_and_once_after_the_sum(precision):
+def test_values_are_rounded_once_before_and_once_after_the_sum(precision, chunk, monkeypatch):
+    monkeypatch.setattr(allreduce_bucket, "_CHUNK", chunk)
+    if chunk == 1:
+        monkeypatch.setitem(globals(), "SHAPES", [(3, 4), (1,), (), (0, 5), (2, 3), (7,)])
     rng = np.random.default_rng(3)
     blobs = [{f"g{n}": rng.normal(size=shape).astype(np.float32) for n, shape in enumerate(SHAPES)} for _ in range(3)]
     first, *others = run_on_ranks("AllreduceBucket", blobs, names(6), precision=precision)

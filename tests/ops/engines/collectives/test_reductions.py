@@ -4,9 +4,13 @@ import numpy as np
 import pytest
 
 from netbuilder.data.tensor_records import proto_to_tensor, tensor_to_proto
+from netbuilder.ops.engines import onednn
+from netbuilder.ops.engines.collectives import reductions
 from netbuilder.ops.engines.collectives.reductions import narrow, split_evenly, sum_rows, widen
 from netbuilder.ops.engines.flat import PIECE
+from netbuilder.ops.engines.onednn.conversions import converted
 
+needs_onednn = pytest.mark.skipif(not onednn.available(), reason="needs oneDNN")
 SIZES = [0, 1, 1000, PIECE, PIECE + 7]
 
 
@@ -67,6 +71,41 @@ def test_bfloat16_is_summed_in_float32():
     sum_rows(bits, total, bfloat16=True)
     widen(total, out)
     assert out.tolist() == [258, 3]  # 256 + 1 is 256 in bfloat16
+
+
+@needs_onednn
+@pytest.mark.parametrize("dtype", [np.float16, np.uint16])
+def test_onednn_rounds_as_numpy_does(dtype, monkeypatch):
+    x = values(3 * PIECE + 5) * 10.0 ** np.random.default_rng(1).integers(-7, 5, 3 * PIECE + 5).astype(np.float32)
+    special = [np.nan, np.inf, -np.inf, -0.0, 1 + 2**-8, 1 + 3 * 2**-8, 65519, 65520, 3.4e38, 2**-24, 2**-25, 3e-25]
+    x[: len(special)] = special
+
+    def results():
+        stored, back = np.empty(x.size, dtype), np.empty(x.size, np.float32)
+        with np.errstate(all="ignore"):
+            narrow(x, stored)
+            widen(stored, back)
+            total = np.empty(x.size, dtype)
+            sum_rows([stored, stored[::-1].copy(), stored], total, bfloat16=dtype == np.uint16)
+            summed = np.empty(x.size, np.float32)
+            widen(total, summed)
+        return back, summed
+
+    got = results()
+    monkeypatch.setattr(reductions, "converted", lambda *arguments, **options: False)
+    for one, other in zip(got, results()):
+        np.testing.assert_array_equal(one, other)
+        np.testing.assert_array_equal(np.signbit(one), np.signbit(other))
+
+
+@needs_onednn
+def test_what_onednn_does_not_convert():
+    x, out = values(20000), np.zeros(20000, np.float16)
+    assert converted(x, out) and not converted(x[:100], out[:100])
+    assert not converted(x[::2], out[:10000]) and not converted(x[:10000], out[::2])
+    total = np.ones(20000, np.float32)
+    assert converted(out, total, add=True)
+    np.testing.assert_array_equal(total, 1 + x.astype(np.float16).astype(np.float32))
 
 
 @pytest.mark.parametrize(("size", "parts"), [(0, 3), (2, 3), (9, 3), (10, 4)])

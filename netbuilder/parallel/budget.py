@@ -5,10 +5,13 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any, TypeVar
 
+import numpy as np
+
 from netbuilder.graph.memory_budget import MemoryBudgetError
 from netbuilder.graph.replicas import Replicas
 from netbuilder.model import ModelHelper
 from netbuilder.parallel.accumulate import net_names, why_micro_batches_differ
+from netbuilder.parallel.distributed.process_group import ProcessGroup
 from netbuilder.proto import NetDef, NetError
 from netbuilder.runtime import Workspace
 from netbuilder.runtime.execute import default
@@ -36,6 +39,14 @@ def planned_step(model: ModelHelper, workspace: Workspace | None = None) -> Memo
     return planned_memory(workspace or default.workspace(), net_names(model.net.Name(), record), model.GetParams())
 
 
+def _processes(model: ModelHelper) -> ProcessGroup:
+    """Return the processes that train a model, whose init net has run in the current default workspace."""
+    world = Replicas.load(model.net.Proto()).world
+    if not world.common:
+        return ProcessGroup()
+    return ProcessGroup.over(np.asarray(default.workspace().fetch(world.common[0])).item())
+
+
 def _planned(model: Any) -> int:
     return planned_step(model).total
 
@@ -43,6 +54,10 @@ def _planned(model: Any) -> int:
 def _net_of(model: Any) -> NetDef:
     net: NetDef = model.net.Proto()
     return net
+
+
+class _SomeFail(MemoryBudgetError):
+    """Processes cannot keep to their budgets, but another one keeps to its own, which is larger than theirs."""
 
 
 def build_within_budget(
@@ -54,6 +69,7 @@ def build_within_budget(
     accumulate_steps: int = 1,
     plan: Callable[[Built], int] = _planned,
     net: Callable[[Built], NetDef] = _net_of,
+    group: Callable[[Built], ProcessGroup] = _processes,
     why_not_split: str | None = None,
 ) -> Built:
     """Return a model whose steps keep to a memory budget, with batches split into micro-batches if that is needed.
@@ -61,28 +77,41 @@ def build_within_budget(
     Splitting is tried where computing activations again is not enough, into 2, 4 and 8 micro-batches. The results then
     agree with those of the whole batch within rounding. Nets to which that does not apply are not split.
 
+    Of several processes all call it, and decide the same: the budget is kept where each of them keeps it.
+
     Args:
         build: ``build(accumulate_steps, memory_budget)`` makes a model by ``Parallelize`` with these arguments, creates
             its nets, and feeds ``samples / accumulate_steps`` samples. It is called for each attempt, so it must not
             rely on what an earlier call has made (``Workspace.reset``, or another workspace).
-        budget: see ``Parallelize``; a fraction is of what a step with the whole batch would take.
+        budget: see ``Parallelize``; a fraction is of what a step with the whole batch would take, in the process that
+            needs the most.
         samples: of a batch, over all devices.
         devices: number of devices that share it.
         accumulate_steps: micro-batches in any case; the others are multiples.
         plan: returns the bytes that a step of what ``build`` has made will take; by default ``planned_step`` of a
             model in the current default workspace.
         net: returns the net for training of what ``build`` has made; by default that of a model.
+        group: returns the processes that train what ``build`` has made; by default those of a model whose init net has
+            run in the current default workspace.
         why_not_split: why batches must not be split, for the message; None: they may be.
 
     Raises:
-        NetError: the budget cannot be kept; the message says why the batch is not split, or that it does not help.
+        NetError: on all processes: the budget cannot be kept; the message says why the batch is not split, or that it
+            does not help.
     """
     built = build(accumulate_steps, budget)
     try:
-        plan(built)
+        _most_planned(plan, built, group(built))
         return built
     except MemoryBudgetError as error:
         first = error
+    if isinstance(first, _SomeFail):  # a fraction of less than the process needs that needs the most
+        try:
+            built = build(accumulate_steps, first.budget)
+            _most_planned(plan, built, group(built))
+            return built
+        except MemoryBudgetError as error:
+            first = error
     if reason := why_not_split or why_micro_batches_differ(net(built)):
         raise NetError(f"{first}; the batch is not split into micro-batches, since {reason}")
     tried = []
@@ -91,10 +120,34 @@ def build_within_budget(
             tried.append(str(steps))
             built = build(steps, first.budget)
             try:
-                planned = plan(built)
+                planned = _most_planned(plan, built, group(built))
             except MemoryBudgetError:
                 continue
             if planned <= first.budget:  # with the update, and the sums of gradients
                 return built
     how = f"{' or '.join(tried)} micro-batches are not enough either" if tried else "it has too few samples for that"
     raise NetError(f"{first}; the batch is not split, since {how}")
+
+
+def _most_planned(plan: Callable[[Built], int], built: Built, group: ProcessGroup) -> int:
+    """Return the bytes of a step in the process that takes the most.
+
+    Raises:
+        MemoryBudgetError: on all processes, with the largest of their budgets: one cannot keep to its own.
+    """
+    planned, problem = 0, None
+    try:
+        planned = plan(built)
+    except MemoryBudgetError as error:
+        problem = str(error), error.budget
+    except Exception as error:
+        group.report_failure(error)  # the others wait for this process
+        raise
+    everywhere = group.gather((planned, problem))
+    problems = {rank: problem for rank, (_, problem) in enumerate(everywhere) if problem is not None}
+    if problems:
+        rank, (text, budget) = max(problems.items(), key=lambda item: item[1][1])
+        most = max(planned for planned, _ in everywhere)
+        kind = _SomeFail if most > budget else MemoryBudgetError
+        raise kind(f"rank {rank}: {text}" if group.size > 1 else text, max(budget, most))
+    return max(planned for planned, _ in everywhere)

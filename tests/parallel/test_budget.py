@@ -1,11 +1,14 @@
 """build_within_budget: micro-batches where computing again is not enough, the numbers of the whole batch, refusals."""
 
+import threading
+
 import numpy as np
 import pytest
 
 from netbuilder import ModelHelper, Workspace, brew
 from netbuilder.graph.memory_budget import MemoryBudgetError
-from netbuilder.optimizers import build_sgd
+from netbuilder.graph.net_names import reset_names
+from netbuilder.optimizers import build_sgd, reset_optimizer_instance_count
 from netbuilder.parallel import (
     Parallelize_CPU,
     Replicas,
@@ -15,8 +18,9 @@ from netbuilder.parallel import (
     feed_shares,
     planned_step,
 )
-from netbuilder.proto import NetError
+from netbuilder.proto import DistributedError, NetError
 from netbuilder.runtime.execute import default
+from thread_ranks import on_ranks, use_thread_worlds
 
 SAMPLES, WIDTH = 512, 48
 RNG = np.random.default_rng(0)
@@ -46,9 +50,7 @@ class Attempts:
         self.batch = {name: array[:samples] for name, array in BATCH.items()}
         self.workspace = None
 
-    def __call__(self, accumulate_steps, memory_budget):
-        self.given.append(accumulate_steps)
-
+    def made(self, accumulate_steps, memory_budget, **options):
         def forward(model, scale):
             x = "data"
             for layer in range(5):  # without a kink, at which rounding would decide
@@ -60,8 +62,13 @@ class Attempts:
         Parallelize_CPU(
             model, lambda model: None, forward, optimizer_builder_fun=lambda model: build_sgd(model, 0.1),
             devices=list(range(self.devices)), weighted_shares=True, accumulate_steps=accumulate_steps,
-            memory_budget=memory_budget,
+            memory_budget=memory_budget, **options,
         )  # fmt: skip
+        return model
+
+    def __call__(self, accumulate_steps, memory_budget):
+        self.given.append(accumulate_steps)
+        model = self.made(accumulate_steps, memory_budget)
         self.workspace = Workspace(threads=2, seed=1)
         RunInitNet(model, workspace=self.workspace)
         next(feed_shares(model, self.batch, workspace=self.workspace))
@@ -134,3 +141,71 @@ def test_a_fraction_in_the_default_workspace(monkeypatch):
     model = build_within_budget(build, 0.9, samples=SAMPLES, devices=2)
     assert attempts.given == [1]
     assert planned_step(model).total <= 0.9 * attempts.plan(attempts(1, None))
+
+
+SIZES = [416, 96]
+"""Samples of each of two processes: their steps take different memory."""
+
+
+def trained_by_two(monkeypatch, budget, **options):
+    """Return for each of two processes, which are threads, steps, bytes of its plan and parameters; or its error."""
+    use_thread_worlds(monkeypatch, 2)
+    here, making = threading.local(), threading.Lock()
+    monkeypatch.setattr(default, "workspace", lambda: here.workspace)
+
+    def run(rank):
+        place = {"num_shards": 2, "shard_id": rank, "engine": "MPI"}
+        own = {name: rows[SIZES[0] * rank :][: SIZES[rank]] for name, rows in BATCH.items()}
+
+        def feed(model):
+            yield from feed_shares(model, own, of_process=True)
+
+        def build(steps, given):
+            with making:  # names are counted in the process
+                reset_names()
+                reset_optimizer_instance_count()
+                model = Attempts(devices=1).made(steps, given, rendezvous=place)
+            here.workspace = Workspace(threads=1, seed=1)
+            RunInitNet(model)
+            next(feed(model))
+            return model
+
+        def plan(model):
+            if options.get("fails") == rank:
+                raise OSError("no memory is known here")
+            return planned_step(model).total
+
+        model = build_within_budget(build, budget, samples=SAMPLES, devices=2, plan=plan)
+        planned = planned_step(model).total
+        for _ in range(2):
+            for _ in feed(model):
+                RunNet(model)
+        found = {str(p).partition("/")[2]: here.workspace.fetch(str(p)) for p in model.GetParams()}
+        return Replicas.load(model.net.Proto()).accumulate_steps, planned, found
+
+    return on_ranks(2, run, timeout=60)
+
+
+@pytest.mark.parametrize("budget, split", [(0.9, False), (0.8, False), (0.6, True)])
+def test_processes_with_different_needs_decide_the_same(budget, split, monkeypatch):
+    """With 0.8 only the one with few samples cannot keep to its fraction: it gets as much as the other needs."""
+    whole = Attempts(devices=2)
+    want = whole.trained(whole(1, None))
+    first, second = trained_by_two(monkeypatch, budget)
+    assert first[0] == second[0] and (first[0] > 1) == split, (first[:2], second[:2])
+    assert first[1] > second[1]
+    for _, _, found in (first, second):
+        for name, value in found.items():
+            np.testing.assert_allclose(value, want[f"cpu_0/{name}"], rtol=1e-4, atol=1e-6, err_msg=name)
+
+
+def test_processes_that_cannot_keep_to_it_raise_the_same_error(monkeypatch):
+    first, second = trained_by_two(monkeypatch, 1000)
+    assert isinstance(first, NetError) and str(first) == str(second)
+    assert "rank 0: " in str(first) and "2 or 4 or 8 micro-batches are not enough either" in str(first)
+
+
+def test_an_error_of_one_process_reaches_the_other(monkeypatch):
+    first, second = trained_by_two(monkeypatch, 0.9, fails=1)
+    assert isinstance(second, OSError)
+    assert isinstance(first, DistributedError) and "rank 1 of 2 has failed (OSError: no memory" in str(first)

@@ -32,15 +32,11 @@ def run_within_budget(options: Options, *data: Any) -> Run:
         samples=options.batch,
         devices=options.replicas,
         accumulate_steps=options.accumulate_steps,
-        plan=_planned,
+        plan=lambda run: run.plan().total,
         net=lambda run: run.training_net,
+        group=lambda run: run.group,
         why_not_split=_why_not_split(options),
     )
-
-
-def _planned(run: Run) -> int:
-    """Return the memory that a step takes, in the process in which it takes the most."""
-    return max(run.group.gather(run.plan().total))
 
 
 def _why_not_split(options: Options) -> str | None:

@@ -19,6 +19,7 @@ from typing import Any
 import numpy as np
 
 from netbuilder import ModelHelper, Workspace, parallel, save_checkpoint
+from netbuilder.ops.engines.collectives.mpi import MpiCommunicator
 from netbuilder.parallel.distributed import Rendezvous
 from parallel_models import OPTIMIZERS, mlp, no_input
 
@@ -63,6 +64,8 @@ class Faults:
             time.sleep(0.65 * LIMIT)
         for _ in self.due(step, "hang"):
             this_never_ends()
+        for _ in self.due(step, "stuck"):
+            MpiCommunicator._allreduce = lambda *_: time.sleep(HANG)  # as a call of MPI that does not return
         for _ in self.due(step, "raise"):
             raise ValueError("an error of this rank")
         for _ in self.due(step, "exit"):

@@ -1,9 +1,9 @@
 """netbuilder-train with a fault on one rank, and the proof that a resumed run ends as an undisturbed one.
 
 ``trainer_faults.py FAULT RANK STEP DELAY OPTIONS...`` is what one process runs: after so many steps and seconds the
-rank gets a signal (SIGKILL, SIGTERM), or its thread that reads images fails (ERROR). ``trainer_faults.py POINTS SEED``
-kills a random rank at a random moment, POINTS times; it prints the seconds from there to the end of the job, and
-compares what the resumed runs have at the end.
+rank gets a signal (SIGKILL, SIGSTOP, SIGTERM), or its thread that reads images fails (ERROR).
+``trainer_faults.py POINTS SEED [SIGNAL [PROCESSES]]`` kills or stops a random rank at a random moment, POINTS times; it
+prints the seconds from there to the end of the job, and compares what the resumed runs have at the end.
 """
 
 from __future__ import annotations
@@ -33,16 +33,21 @@ from netbuilder.tools.training.saving import Saving
 __all__ = ["OPTIONS", "STEPS", "blobs_at_end", "fault_at", "resumable", "start_processes"]
 
 OPTIONS = ["--cpu", "--model=mlp", "--batch=64", "--epochs=2", "--learning-rate=0.02", "--mixup=0.2", "--keep=100"]
+_LIMIT = 10  # seconds that a collective waits
 STEPS = 46
 """Steps of a whole run with these options."""
 
 
 def start_processes(
-    folder: Path, *arguments: str, processes: int = 2, fault: Sequence[str] = ("", "0", "0", "0")
+    folder: Path,
+    *arguments: str,
+    processes: int = 2,
+    fault: Sequence[str] = ("", "0", "0", "0"),
+    launch: Sequence[str] = (),
 ) -> subprocess.Popen[str]:
     """Start a run in several processes; checkpoints go to the folder, where it resumes."""
-    command = [sys.executable, "-m", "netbuilder.tools.launch", "-n", str(processes), __file__, *fault, *OPTIONS]
-    command += [*resumable(folder), *arguments]
+    command = [sys.executable, "-m", "netbuilder.tools.launch", "-n", str(processes), *launch]
+    command += [__file__, *fault, *OPTIONS, *resumable(folder), *arguments]
     return subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True)
 
 
@@ -60,8 +65,9 @@ def blobs_at_end(folder: Path) -> dict[str, Any]:
 
 
 def main() -> int:
-    if len(sys.argv) == 3:
-        return prove(int(sys.argv[1]), random.Random(int(sys.argv[2])))
+    if len(sys.argv) < 6:
+        points, seed, *more = sys.argv[1:]
+        return prove(int(points), random.Random(int(seed)), *more[:1], processes=int((more[1:] or ["2"])[0]))
     fault, rank, step, delay = sys.argv[1:5]
     chosen = fault and Rendezvous.from_environment().shard_id == int(rank)
     with fault_at(fault, int(step), float(delay)) if chosen else nullcontext():
@@ -94,36 +100,43 @@ def fault_at(fault: str, step: int, delay: float = 0.0) -> AbstractContextManage
     return mock.patch.object(Saving, "after_step", counted)
 
 
-def prove(points: int, chance: random.Random) -> int:
-    """Kill ranks at random points; return the number of runs that end differently."""
-    wrong = 0
+def prove(points: int, chance: random.Random, signal_name: str = "SIGKILL", processes: int = 2) -> int:
+    """Kill or stop ranks at random points; return the number of runs that end differently."""
+    wrong, seconds = 0, []
+    devices = ",".join(map(str, range(processes)))
     with tempfile.TemporaryDirectory() as place:
         whole = Path(place) / "whole"
-        assert start_processes(whole).wait() == 0
+        assert start_processes(whole, processes=processes).wait() == 0
         want = blobs_at_end(whole)
         for number in range(points):
             folder = Path(place) / str(number)
-            rank, step, delay = chance.randrange(2), chance.randrange(1, STEPS), chance.random() * 0.02
-            job = start_processes(folder, fault=("SIGKILL", str(rank), str(step), str(delay)))
+            rank, step, delay = chance.randrange(processes), chance.randrange(1, STEPS), chance.random() * 0.02
+            fault = (signal_name, str(rank), str(step), str(delay))
+            job = start_processes(folder, processes=processes, fault=fault, launch=[f"--collective-timeout={_LIMIT}"])
             out, _ = job.communicate()
             ended = time.time()
             times = [float(line.rpartition(" ")[2]) for line in out.splitlines() if "FAULT" in line]
-            assert times and job.returncode == 128 + signal.SIGKILL, out
+            status = 128 + signal.SIGKILL if signal_name == "SIGKILL" else 1
+            assert times and job.returncode == status, out
+            assert signal_name == "SIGKILL" or f"missing: rank {rank} does not answer" in out, out
+            seconds.append(ended - times[0])
+            if seconds[-1] > _LIMIT + 5:
+                print(out)
             reached = [path.stem for path in sorted(folder.glob("step-*.minidb"))]
-            resumed = 1 + number % 2
-            more = ["--devices=0,1"] if resumed == 1 else []
-            again = start_processes(folder, *more, processes=resumed)
+            resumed = 1 if number % 2 == 0 else processes
+            again = start_processes(folder, *([f"--devices={devices}"] if resumed == 1 else []), processes=resumed)
             out, _ = again.communicate()
             assert again.returncode == 0, out
             got = blobs_at_end(folder)
             same = got.keys() == want.keys() and all(np.array_equal(got[name], want[name]) for name in want)
             wrong += not same
             print(
-                f"rank {rank} killed {delay * 1e3:.0f} ms after step {step}: ended in {ended - times[0]:.1f} s; "
+                f"rank {rank} got {signal_name} {delay * 1e3:.0f} ms after step {step}: ended in {seconds[-1]:.1f} s; "
                 f"resumed from {reached[-1] if reached else 'the beginning'} in {resumed} processes: "
                 f"{'equal to the bit' if same else 'DIFFERENT'}",
                 flush=True,
             )
+    print(f"{points} points in {processes} processes: {min(seconds):.1f} to {max(seconds):.1f} s, {wrong} different")
     return wrong
 
 

@@ -25,12 +25,15 @@ if __name__ == "__main__":
 
 from netbuilder.ops.engines import launchers
 from netbuilder.ops.engines.stores.store import Store
+from netbuilder.ops.engines.unread import wait_until_read
 from netbuilder.proto.errors import DistributedError
 
 _SET_PARENT_DEATH_SIGNAL = 1  # prctl
 _LOOK = 5.0  # seconds that one question to the store waits
 _THREADS = ("OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS", "MKL_NUM_THREADS", "NETBUILDER_DECODING_THREADS")
-_DRAIN = 0.5  # seconds for mpiexec to print what a rank has written: it drops the rest when the rank has failed
+# MPICH's mpiexec drops what it has not printed when a rank has failed: its seconds to read it, and to print it.
+_READING, _PRINTING = 10.0, 0.5
+_LEFT_BEHIND = 2.0  # seconds that a pipe may stay open after the program's end
 _AFTER_LAUNCHER = 5.0  # seconds that a program has to end when the launcher is gone
 
 
@@ -98,7 +101,9 @@ class _Rank:
             except subprocess.TimeoutExpired:
                 pass
         for thread in pumps:
-            thread.join(2)  # a process that the program has left behind may keep the pipe open
+            thread.join(_LEFT_BEHIND)  # a process that the program has left behind may keep the pipe open
+        pipes = [pipe.fileno() for pipe in (self._child.stdout, self._child.stderr) if pipe is not None]
+        wait_until_read(*pipes, seconds=_READING)
         status = self._child.returncode
         self._report(status)
         return status if status >= 0 else 128 - status
@@ -136,7 +141,8 @@ class _Rank:
         """
         try:
             if status:
-                time.sleep(_DRAIN)
+                wait_until_read(1, 2, seconds=_READING)
+                time.sleep(_PRINTING)
             if status and not self.stopping and self.store.add("failures") == 1:
                 found = {"rank": self.place.rank, "status": status, "host": socket.gethostname()}
                 self.store.set("failed", json.dumps(found).encode())

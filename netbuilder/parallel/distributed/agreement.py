@@ -12,7 +12,7 @@ from netbuilder.graph.blob import blob_name
 from netbuilder.graph.replicas import Replicas
 from netbuilder.model import ModelHelper
 from netbuilder.ops.engines.collectives.time_limits import time_limits
-from netbuilder.ops.engines.collectives.world import CommonWorld
+from netbuilder.ops.engines.collectives.world import CommonWorld, share_store
 from netbuilder.parallel.distributed.common_worlds import create_worlds, makers_of, process_link
 from netbuilder.parallel.distributed.preflight import preflight, preflight_by
 from netbuilder.parallel.distributed.rendezvous import Rendezvous
@@ -79,6 +79,7 @@ def require_equal_nets(model: ModelHelper, workspace: Workspace) -> None:
         maker = next(op for op in nets[0].op if list(op.output) == [record.world.common[0]])
         preflight_by(lambda text: _gathered(text, maker), rendezvous, facts, nets=nets)
         return
+    share_store(store)
     number = store.add(f"nets_of_shard/{rendezvous.shard_id}")
     name = f"{model.net.Name()}/{number}"
     preflight(rendezvous, facts, nets=nets, store=store, name=name, timeout=time_limits().first or _NO_LIMIT)

@@ -18,10 +18,12 @@ from types import TracebackType
 from typing import Any, NoReturn
 
 from netbuilder.ops.engines.launchers import STORE
+from netbuilder.ops.engines.unread import wait_until_read
 
 __all__ = ["install"]
 
-_DRAIN = 0.3  # seconds for mpiexec to print what was written: MPICH's drops the rest when the job is aborted
+# MPICH's mpiexec drops what it has not printed when the job is aborted: its seconds to read it, and to print it.
+_READING, _PRINTING = 10.0, 0.3
 
 _installed: _Hook | None = None
 
@@ -99,7 +101,8 @@ class _Hook:
             except (OSError, ValueError, AttributeError):
                 pass  # closed, or there is none
         if not os.environ.get(STORE):  # netbuilder-launch sees the status, and ends the others
-            time.sleep(_DRAIN)
+            wait_until_read(1, 2, seconds=_READING)
+            time.sleep(_PRINTING)
             self.abort(code)
         os._exit(code)
 

@@ -118,6 +118,7 @@ class Lane:
         self._more = threading.Condition(new_lock())
         self._thread: threading.Thread | None = None
         self.running: Running | None = None
+        self._item: Submitted[Any] | None = None
         self.interrupted: BaseException | None = None
         self.when_idle: Callable[[], object] | None = None
 
@@ -153,6 +154,13 @@ class Lane:
         for item in waiting:
             item.end(None, self._stopped())
 
+    def give_up(self, error: BaseException) -> None:
+        """Interrupt the lane, and end what it runs with the error, although the thread does not return from it."""
+        running = self._item
+        self.interrupt(error)
+        if running is not None:
+            running.end(None, self._stopped())
+
     def check(self) -> None:
         """Raise DistributedError if the lane was interrupted; what waits in the lane calls this."""
         if self.interrupted is not None:
@@ -186,10 +194,10 @@ class Lane:
                 if self._idle is not None:
                     self._idle()
                 continue
-            self.running = Running(item.what, item.blob, time.monotonic())
+            self.running, self._item = Running(item.what, item.blob, time.monotonic()), item
             if self.interrupted is None:
                 item.run()
             else:
                 item.end(None, self._stopped())
-            self.running = None
+            self.running = self._item = None
             del item

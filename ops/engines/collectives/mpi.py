@@ -26,6 +26,7 @@ _INSTALL = "install the extra netbuilder[mpi] (pip install netbuilder[mpi]), or 
 
 _YIELD_SECONDS = 0.02  # all ranks are there and move data
 _YIELD_SECONDS_PATIENT = 2e-4  # other ranks may still be computing
+_ABORTING = 5.0  # seconds that MPI has to end all processes
 _POSTED = (1 << 15) - 1  # tag of messages that are posted; the least upper bound that MPI may set
 _PAUSE, _LONGEST_PAUSE, _LONGEST_PAUSE_PATIENT = 5e-5, 5e-5, 1e-3
 
@@ -80,7 +81,13 @@ def abort_mpi(code: int) -> None:
     """End all processes that were started together, with an exit status, if MPI runs in this one."""
     found = sys.modules.get("mpi4py.MPI")
     if found is not None and found.Is_initialized() and not found.Is_finalized():
-        found.COMM_WORLD.Abort(code)
+        _abort(found.COMM_WORLD, code)
+
+
+def _abort(comm: Any, code: int) -> None:
+    """End all processes; if MPI itself does not return, end this one, and mpiexec ends the others."""
+    faulthandler.dump_traceback_later(_ABORTING, exit=True, file=2)
+    comm.Abort(code)
 
 
 class MpiCommunicator(Communicator):
@@ -128,7 +135,7 @@ class MpiCommunicator(Communicator):
         return status.Get_source(), bytes(data)
 
     def abort(self, code: int) -> None:
-        self._comm.Abort(code)
+        _abort(self._comm, code)
 
     def _finish(self, request: Any, *, patient: bool = False, status: Any = None) -> None:
         longest = _LONGEST_PAUSE_PATIENT if patient else _LONGEST_PAUSE

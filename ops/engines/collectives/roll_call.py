@@ -5,11 +5,12 @@ from __future__ import annotations
 import json
 import sys
 import threading
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
 
 from netbuilder.ops.engines.collectives.communicator import Communicator
+from netbuilder.ops.engines.stores.heartbeat import LastSign
 
 __all__ = ["RollCall", "State", "main_stack", "shortened"]
 
@@ -98,15 +99,22 @@ class RollCall:
             else:
                 self.answers[rank] = State(**json.loads(data))
 
-    def missing(self, own: str) -> str:
-        """Return who is there and who is not, as sentences: by the answers of the ranks.
+    def missing(self, own: str, signs: Sequence[LastSign] = (), *, asked: bool = True) -> str:
+        """Return who is there and who is not, as sentences: by the answers of the ranks, or else their signs of life.
 
         Args:
             own: the collective in which this rank waits.
+            signs: the last sign of life of each rank in a store; () if there is no store.
+            asked: whether the ranks have been asked; if not, only the signs tell.
         """
-        waiting = [rank for rank, state in self.answers.items() if state.waits_in == shortened(own)]
+        found = {rank: _described(sign, asked) for rank, sign in enumerate(signs)}
+        states = {rank: state for rank, (state, lives, _) in found.items() if lives} | (self.answers if asked else {})
+        waiting = [rank for rank in self._others if rank in states and states[rank].waits_in == shortened(own)]
         others = [rank for rank in self._others if rank not in waiting]
-        lines = [f"rank {rank} {self.answers.get(rank, _SILENT)}" for rank in others[:_MOST]]
+        silent = {rank: text for rank, (_, _, text) in found.items()}
+        answers = {rank: str(state) for rank, state in self.answers.items()} if asked else {}
+        told = silent | answers
+        lines = [f"rank {rank} {told.get(rank, _SILENT)}" for rank in others[:_MOST]]
         if len(others) > _MOST:
             lines.append(f"{len(others) - _MOST} more ranks are missing")
         there = f"there: {_named(sorted([*waiting, self._communicator.rank]))}; " if waiting else ""
@@ -115,6 +123,21 @@ class RollCall:
 
 _MOST = 16  # ranks that are described one by one
 _SILENT = "does not answer: it is stopped, has ended, or is in a call that lets no other thread run"
+
+
+_FRESH = 1.5  # seconds up to which a sign of life is a recent one; they come each second
+
+
+def _described(sign: LastSign, asked: bool) -> tuple[State, bool, str]:
+    """Return what a rank did in its last sign of life, whether that is recent, and the rest of a sentence about it."""
+    silent = "does not answer by MPI, " if asked else ""
+    also = f"{silent}and " if asked else ""
+    if sign.age is None:
+        return State(), False, f"{also}has never sent a sign of life"
+    state = State(**json.loads(sign.doing))
+    if sign.age <= _FRESH:
+        return state, True, f"{silent}{'but ' if asked else ''}sends signs of life: it {state}"
+    return state, False, f"{also}has sent no sign of life for {sign.age:.0f} s; in the last one it {state}"
 
 
 def _named(ranks: list[int]) -> str:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import hashlib
 import math
 import os
+import threading
 import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
@@ -19,6 +20,8 @@ from netbuilder.ops.engines.collectives.lane import FORKED, Lane, Submitted
 from netbuilder.ops.engines.collectives.roll_call import State, main_stack
 from netbuilder.ops.engines.collectives.time_limits import time_limits
 from netbuilder.ops.engines.collectives.watchdog import Watchdog
+from netbuilder.ops.engines.stores.heartbeat import Heartbeat, Heartbeats
+from netbuilder.ops.engines.stores.store import Store
 from netbuilder.proto import DistributedError
 
 __all__ = ["Collective", "Session"]
@@ -28,6 +31,7 @@ T = TypeVar("T")
 _TEXT = 1 << 11  # bytes of the text that ranks exchange when they disagree
 _READABLE = 300  # characters of such a text
 _LEAST_BYTES_PER_SECOND = 5e6  # an exchange takes no longer than its time limit and its bytes by this
+_SIGN = 1.0  # seconds between two signs of life
 _END = "the end of the program"
 
 
@@ -78,6 +82,7 @@ class Session:
         self._refused: BaseException | None = None  # why no further collective may be submitted
         self._ended: BaseException | None = None  # why those that were submitted are not run either
         self._lock = new_lock()
+        self._heartbeat: Heartbeat | None = None
         renew_after_fork(self)
 
     def renew(self) -> None:
@@ -100,6 +105,23 @@ class Session:
     def check(self) -> None:
         """Raise DistributedError if the wait must end; see ``Watchdog``."""
         self._watchdog.check()
+
+    def watch(self, store: Store | None) -> None:
+        """Begin to look after waits inside MPI, and to send signs of life to the other ranks by a store.
+
+        Args:
+            store: one that all ranks see, with a prefix of the run; None: there is none.
+        """
+        if store is not None:
+            signs = store.with_prefix("ranks")
+            self._heartbeat = Heartbeat(signs, self.rank, lambda: self._state().encode().decode(), interval=_SIGN)
+            self._watchdog.signs = Heartbeats(signs, self.size)
+        threading.Thread(target=self._watchdog.supervise, name="netbuilder-watchdog", daemon=True).start()
+
+    def unwatch(self) -> None:
+        """Send no more signs of life."""
+        if self._heartbeat is not None:
+            self._heartbeat.close()
 
     def answer_when_idle(self) -> None:
         """Let the lane answer ranks that wait for this one, even while the rest of the program hangs."""
@@ -232,6 +254,7 @@ class Session:
     def _leave(self) -> None:
         """Answer no longer: MPI ends after this."""
         self.lane.when_idle = None
+        self.unwatch()
 
 
 def _header(text: str, layouts: str, *, failed: bool) -> np.ndarray[tuple[int], np.dtype[np.int64]]:

@@ -14,6 +14,7 @@ from typing import NoReturn
 from netbuilder.ops.engines.collectives.communicator import Communicator
 from netbuilder.ops.engines.collectives.lane import Lane
 from netbuilder.ops.engines.collectives.roll_call import RollCall, State, shortened
+from netbuilder.ops.engines.stores.heartbeat import Heartbeats, LastSign
 from netbuilder.proto import DistributedError
 
 __all__ = ["Watchdog"]
@@ -22,6 +23,7 @@ _log = logging.getLogger("netbuilder")
 
 _LAST_WORDS = 0.5  # seconds for other ranks to print what they do, before the error ends them
 _LOOK = 0.05  # seconds between two looks at the time and at messages of other ranks
+_LOOK_FROM_OUTSIDE = 0.5  # seconds between two looks at a lane that may be inside MPI
 _LONGEST_LOOK = 1.0  # seconds that one of them counts for: a process that was stopped has not waited meanwhile
 _PATIENCE = 60.0  # seconds after which a wait without a limit is warned of
 _ANSWERING = 2.0  # seconds that other ranks have to answer, at most
@@ -37,6 +39,9 @@ class Watchdog:
         communicator: of the ranks; see ``RollCall``.
         lane: makes all calls.
         state: returns what this rank does.
+
+    Attributes:
+        signs: the ranks' signs of life in a store, which tell of those that do not answer; None: there is no store.
     """
 
     def __init__(self, communicator: Communicator, lane: Lane, state: Callable[[], State]) -> None:
@@ -44,6 +49,8 @@ class Watchdog:
         self._roll_call = RollCall(communicator, state)
         self._next_look = 0.0
         self._wait: _Wait | None = None
+        self._checks = 0
+        self.signs: Heartbeats | None = None
 
     @contextmanager
     def waiting(self, call: object, limit: float | None, *, moving: bool = False) -> Iterator[None]:
@@ -63,6 +70,7 @@ class Watchdog:
     def check(self) -> None:
         """Raise DistributedError if the lane was interrupted, a rank has given up, or the wait is at its limit."""
         self._lane.check()
+        self._checks += 1
         now = time.monotonic()
         if now < self._next_look:
             return
@@ -82,10 +90,44 @@ class Watchdog:
             except DistributedError:
                 pass  # what is submitted from now on raises it
 
+    def supervise(self) -> None:
+        """End waits in which MPI itself does not return, so that nobody calls ``check``; for a thread of its own."""
+        of, checks, inside, before = None, 0, 0.0, time.monotonic()
+        while self._lane.interrupted is None:
+            time.sleep(_LOOK_FROM_OUTSIDE)
+            now, wait = time.monotonic(), self._wait
+            inside += min(now - before, _LONGEST_LOOK)
+            before = now
+            if wait is None or (wait, self._checks) != (of, checks):
+                of, checks, inside = wait, self._checks, 0.0
+            elif wait.limit - _ANSWERING <= inside < wait.limit:
+                self._signs()
+            elif inside >= wait.limit:
+                self._end_from_outside(wait, inside)
+
+    def _end_from_outside(self, wait: _Wait, inside: float) -> None:
+        """Give up the lane, which is inside MPI."""
+        call, communicator = str(wait.call), self._communicator
+        text = (
+            f"rank {communicator.rank} of {communicator.size} has been inside MPI for {inside:.3g} s in "
+            f"{shortened(call)}, which does not return"
+        )
+        if signs := self._signs():
+            text += f"; {self._roll_call.missing(call, signs, asked=False)}"
+        self._print(text)
+        self._lane.give_up(DistributedError(text))
+
+    def _signs(self) -> list[LastSign]:
+        try:
+            return [] if self.signs is None else self.signs.look()
+        except DistributedError:  # the store is gone
+            return []
+
     def _look_at_time(self, wait: _Wait, now: float) -> None:
         step = wait.advance(now)
         if step == "ask":
             self._roll_call.ask()
+            self._signs()  # their ages count from the first look
         elif step == "warn":
             end = f"; it gives up after {wait.limit:g} s" if math.isfinite(wait.limit) else ""
             _log.warning("%s%s", self._describe(wait), end)
@@ -98,19 +140,22 @@ class Watchdog:
         call, own = str(wait.call), f"rank {self._communicator.rank} of {self._communicator.size}"
         what = "while values move" if wait.moving else "for the other ranks"
         waited = f"has waited {min(wait.waited, wait.limit):.3g} s {what} in {shortened(call)}"
-        return f"{own} {waited}; {self._roll_call.missing(call)}"
+        return f"{own} {waited}; {self._roll_call.missing(call, self._signs())}"
 
     def _end(self, text: str) -> NoReturn:
         """Print the error and what all threads do; interrupt the lane, and raise it."""
         error = DistributedError(text)
+        self._print(text)
+        self._lane.interrupt(error)
+        time.sleep(_LAST_WORDS)
+        raise error
+
+    def _print(self, text: str) -> None:
         print(f"{text}. The threads of rank {self._communicator.rank}:", file=sys.stderr, flush=True)
         try:
             faulthandler.dump_traceback(sys.stderr, all_threads=True)
         except (AttributeError, OSError, ValueError):  # standard error is not a file
             faulthandler.dump_traceback(sys.__stderr__ or 2, all_threads=True)
-        self._lane.interrupt(error)
-        time.sleep(_LAST_WORDS)
-        raise error
 
 
 class _Wait:

@@ -24,9 +24,10 @@ from netbuilder.ops.engines.collectives.session import Collective, Session
 from netbuilder.ops.engines.collectives.time_limits import time_limits
 from netbuilder.ops.engines.collectives.watchdog import Watchdog
 from netbuilder.ops.engines.launchers import ATTEMPT, job_store, place_in
+from netbuilder.ops.engines.stores.store import Store
 from netbuilder.proto import DistributedError, NetError, StoreTimeoutError
 
-__all__ = ["CommonWorld", "create_world", "process_lane", "report_failure"]
+__all__ = ["CommonWorld", "create_world", "process_lane", "report_failure", "share_store"]
 
 _PAUSE = 0.02  # seconds between two looks at the store
 _log = logging.getLogger("netbuilder")
@@ -117,6 +118,7 @@ class _Process:
         self.session: Session | None = None
         self.worlds: dict[str, CommonWorld] = {}
         self.forked = False
+        self.store: Store | None = None
 
 
 _process = _Process()
@@ -189,15 +191,29 @@ def _session(size: int, rank: int) -> Session:
     library = mpi()  # in this thread, mostly the main one, which also finalizes MPI
     install(rank, size, abort_mpi)
     control = _process.lane.submit(lambda: _control(size, rank), "CreateCommonWorld").result()
-    if _process.session is None:
+    if session is None:
         atexit.register(_close)
+    else:
+        session.unwatch()
     if rank == 0:
         _warn_if_oversubscribed(size)
     session = Session(control, _process.lane)
     if library.Query_thread() == library.THREAD_MULTIPLE:
         session.answer_when_idle()
+    session.watch(_process.store or _store_of_attempt())
     _process.identity, _process.session = (size, rank), session
     return session
+
+
+def share_store(store: Store) -> None:
+    """Let the ranks send signs of life by a store, with a prefix of the run, from the next first common world on."""
+    _process.store = store
+
+
+def _store_of_attempt() -> Store | None:
+    """Return the store of netbuilder-launch, with a prefix of this start of the job; None: there is none."""
+    store = job_store(os.environ)
+    return None if store is None else store.with_prefix(os.environ.get(ATTEMPT, "0"))
 
 
 def _wait_for_start() -> None:

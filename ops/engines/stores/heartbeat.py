@@ -13,6 +13,8 @@ from netbuilder.proto.errors import DistributedError, NetError
 
 __all__ = ["Heartbeat", "Heartbeats", "LastSign"]
 
+_CLOSING = 1.0  # seconds to wait for the thread, which may be waiting for a store that does not answer
+
 
 class Heartbeat:
     """Puts a sign of life of this process into a store, again and again, until it is closed.
@@ -38,7 +40,7 @@ class Heartbeat:
     def close(self) -> None:
         """Send no more signs; the last one stays in the store."""
         self._closed.set()
-        self._thread.join()
+        self._thread.join(_CLOSING)
 
     def _run(self) -> None:
         count = 0

@@ -19,6 +19,7 @@ SOON = (
     [
         (["slow@3", "hang@6"], {"limit": 4.0}),
         (["stop@5.3"], {"launcher": True, "rank": 0}),
+        (["stuck@5"], {"launcher": True}),
         (["loader@5"], {"launcher": True}),
         (["disk@4"], {"rank": 0}),
         (["kill@4.5"], {"rank": 0}),

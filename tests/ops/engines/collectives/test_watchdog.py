@@ -3,15 +3,18 @@
 import json
 import logging
 import math
+import re
 import threading
 import time
 
 import pytest
 
-from netbuilder.ops.engines.collectives import time_limits, watchdog
+from netbuilder.ops.engines.collectives import roll_call, time_limits, watchdog
+from netbuilder.ops.engines.collectives import session as session_module
 from netbuilder.ops.engines.collectives.roll_call import RollCall, State, main_stack
 from netbuilder.ops.engines.collectives.session import Collective
 from netbuilder.ops.engines.collectives.time_limits import TimeLimits, set_collective_timeout
+from netbuilder.ops.engines.stores import MemoryStore
 from netbuilder.proto import DistributedError, NetError
 from thread_ranks import ThreadCommunicator, _Meeting, on_ranks, thread_sessions
 
@@ -101,6 +104,68 @@ def test_a_rank_that_does_not_answer(moving, capfd):
         "has ended, or is in a call that lets no other thread run"
     )
     capfd.readouterr()
+
+
+def inside_mpi(session, event, monkeypatch):
+    """Let the next header of a rank wait for an event, as inside MPI: nobody calls ``check``, and nobody answers."""
+    monkeypatch.setattr(session.control, "allreduce", lambda *array, **options: event.wait(20))
+
+
+@pytest.mark.parametrize("stuck", [(1,), (0, 1)], ids=str)
+def test_signs_of_life_tell_of_ranks_inside_mpi(stuck, monkeypatch, capfd):
+    """Rank 0 waits for rank 1, whose MPI does not return; or no MPI returns any more."""
+    monkeypatch.setattr(session_module, "_SIGN", 0.1)
+    monkeypatch.setattr(roll_call, "_FRESH", 0.35)
+    sessions, returns, store = thread_sessions(3, answering=True), threading.Event(), MemoryStore()
+    for session in sessions:
+        session.watch(store)
+
+    def run(rank):
+        submit(sessions[rank], "Barrier").result()
+        time.sleep(0.3)
+        if rank == 2:
+            sessions[2]._heartbeat.close()  # as a process that is stopped
+            sessions[2].lane.when_idle = None
+            return None
+        if rank in stuck:
+            inside_mpi(sessions[rank], returns, monkeypatch)
+        try:
+            submit(sessions[rank], timeout=LIMIT * (1 + rank)).result()
+        except DistributedError as error:
+            return str(error)
+
+    begin = time.monotonic()
+    first, second, _ = on_ranks(3, run)
+    assert time.monotonic() - begin < 10 * LIMIT
+    returns.set()
+    there = re.escape("in Allreduce of 'g'; there: ranks 0, 1; missing: rank 2 ")
+    silent = r"has sent no sign of life for \d+ s; in the last one it has finished Barrier of 'g' \d s ago"
+    if 0 in stuck:
+        assert re.match("rank 0 of 3 has been inside MPI for 1.* s in Allreduce of 'g', which does not return; ", first)
+        assert re.search(f"there: ranks 0, 1; missing: rank 2 {silent}", first), first
+    else:
+        assert re.match(
+            f"rank 0 of 3 has waited 1.2 s for the other ranks {there}does not answer by MPI, and {silent}", first
+        ), first
+    assert re.match("rank 1 of 3 has been inside MPI for ", second), second
+    printed = capfd.readouterr().err
+    assert f"{first}. The threads of rank 0:" in printed and "in inside_mpi" not in first
+    with pytest.raises(DistributedError, match="the ranks exchange nothing more after an earlier error"):
+        submit(sessions[0])
+
+
+def test_a_rank_that_works_for_long_is_not_inside_mpi(monkeypatch):
+    """Its lane has nothing to do; nor has one that asks again and again whether others have come."""
+    monkeypatch.setattr(watchdog, "_LOOK_FROM_OUTSIDE", 0.05)
+    sessions = thread_sessions(2)
+    for session in sessions:
+        session.watch(None)
+
+    def run(rank):
+        time.sleep(rank * 3 * LIMIT)
+        return submit(sessions[rank], timeout=5 * LIMIT).result()
+
+    assert on_ranks(2, run) == [True] * 2
 
 
 def test_many_bytes_take_longer():

@@ -10,6 +10,9 @@ gradient, if that blob is not observable. A visible step that equals the new mom
 
 Gradients that nobody can fetch need memory until their update has run. So large groups are divided into several, which
 run during the backward pass, each as soon as its gradients are there.
+
+Gradients that processes exchange arrive bucket after bucket. Large groups of their updates are divided by buckets, so
+that those of one run while the next one is exchanged.
 """
 
 from __future__ import annotations
@@ -19,6 +22,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from netbuilder.ops.core.contexts import Prepared
+from netbuilder.ops.core.instructions import Role
 from netbuilder.ops.core.operator import TensorSpec
 from netbuilder.ops.engines.engine import Engine
 from netbuilder.ops.engines.joined_updates import JoinedOperator, JoinedUpdates, UpdateForm
@@ -26,13 +30,14 @@ from netbuilder.ops.engines.layouts import HOST, Location, on_location
 from netbuilder.ops.engines.piecewise import Piecewise
 from netbuilder.runtime.plan.fused_update import Chain, make_piecewise, prepare_chains
 from netbuilder.runtime.plan.node_order import move_when_ready, ready_after
+from netbuilder.runtime.plan.roles import between_processes
 from netbuilder.runtime.plan.values import Node, Value
 
 __all__ = ["fuse_updates"]
 
 
 _EARLY_BYTES = 4 << 20
-"""Gradients of so many bytes are worth an update of their own during the backward pass."""
+"""Gradients of so many bytes are worth an update of their own, during the backward pass or the exchange."""
 
 
 def fuse_updates(
@@ -52,23 +57,65 @@ def fuse_updates(
         engines: those that may be used, by kind of device; None: none.
         early: whether updates may run during the backward pass.
     """
-    groups = _groups(nodes, engines or {})
+    place = {id(node): index for index, node in enumerate(nodes)}
+    groups, exchanged = _by_exchange(nodes, _groups(nodes, engines or {}), place)
     moved: set[int] = set()
     if early:
         groups, moved = _divided(nodes, groups, hidden)
-    result: list[Node | None] = list(nodes)
-    readers, place = _readers(nodes), {id(node): index for index, node in enumerate(nodes)}
-    for chains in groups:
-        indices = sorted(place[id(node)] for chain in chains for node in chain.nodes)
-        if len(indices) > 1:
-            fused = _fused_node(chains, [nodes[i] for i in indices], readers, last, hidden)
-            for i in indices:
-                result[i] = None
-            result[indices[-1]] = fused
-            if id(nodes[indices[-1]]) in moved:
-                moved.add(id(fused))
-    kept = [node for node in result if node is not None]
+    parts = [*exchanged, *((chains, _places(chains, place)[-1]) for chains in groups)]
+    result = [[node] for node in nodes]
+    for chains, _ in parts:
+        for index in _places(chains, place):
+            result[index] = []
+    readers = _readers(nodes)
+    for chains, position in parts:
+        originals = [nodes[index] for index in _places(chains, place)]
+        node = originals[0] if len(originals) == 1 else _fused_node(chains, originals, readers, last, hidden)
+        result[position].append(node)
+        if id(originals[-1]) in moved:
+            moved.add(id(node))
+    kept = [node for of_place in result for node in of_place]
     return move_when_ready(kept, lambda node: id(node) in moved) if moved else kept
+
+
+def _places(chains: Iterable[Chain], place: Mapping[int, int]) -> list[int]:
+    return sorted(place[id(node)] for chain in chains for node in chain.nodes)
+
+
+def _by_exchange(
+    nodes: Sequence[Node], groups: Sequence[list[Chain]], place: Mapping[int, int]
+) -> tuple[list[list[Chain]], list[tuple[list[Chain], int]]]:
+    """Divide groups whose gradients processes exchange where enough bytes of them have arrived.
+
+    Returns:
+        The other groups; and the parts of these, in the order in which their gradients arrive, with the index of the
+        node where they run, after those before them.
+    """
+    arrives: dict[int, int] = {}  # value -> index of the collective that it comes from
+    for index, node in enumerate(nodes):
+        if node.role is Role.EXCHANGE:
+            own = index if between_processes(node) else max((arrives.get(id(v), -1) for v in node.inputs), default=-1)
+            arrives.update((id(value), own) for value in node.outputs)
+    others, found = [], []
+    for chains in groups:
+        when = {id(chain): max((arrives.get(id(v), -1) for v in chain.tensors), default=-1) for chain in chains}
+        if max(when.values()) < 0:
+            others.append(chains)
+            continue
+        position = _places(chains, place)[-1]
+        parts: list[list[Chain]] = [[]]
+        for chain in sorted(chains, key=lambda chain: when[id(chain)]):
+            full = sum(_bytes(each, arrives) for each in parts[-1]) >= _EARLY_BYTES
+            if full and when[id(chain)] > when[id(parts[-1][-1])]:
+                parts.append([])
+            parts[-1].append(chain)
+        found += [([chain for chain in chains if chain in part], position) for part in parts]
+    return others, found
+
+
+def _bytes(chain: Chain, arrives: Mapping[int, int]) -> int:
+    """Return the bytes of a chain's gradients that were exchanged."""
+    return sum(value.spec.nbytes for value in chain.tensors if id(value) in arrives and value.spec is not None)
 
 
 @dataclass(frozen=True, eq=False)

@@ -58,6 +58,7 @@ class FakePlan:
     precision: str = "float32"
     image_order: str = "any order"
     device_id: int = 0
+    allow_tf32: bool = False
     op_def: OperatorDef = field(default_factory=OperatorDef)
     run: Any = None
     inputs: Sequence[Value] = ()

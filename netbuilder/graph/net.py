@@ -22,7 +22,7 @@ from netbuilder.graph.scope import SEPARATOR
 from netbuilder.graph.source import user_source
 from netbuilder.graph.suggestions import why_missing
 from netbuilder.ops.control.python_op import python_arguments
-from netbuilder.ops.core.precision import PRECISION_ARGUMENT, check_precision
+from netbuilder.ops.core.precision import PRECISION_ARGUMENT, TF32_ARGUMENT, check_allow_tf32, check_precision
 from netbuilder.ops.core.registry import is_registered, operator_types
 from netbuilder.proto import PROTO_CUDA, DeviceOption, NetDef, NetError, OperatorDef
 from netbuilder.proto.arguments import set_argument
@@ -124,6 +124,17 @@ class Net(NetBlobs):
             NetError: ``dtype`` is neither.
         """
         set_argument(self._net, PRECISION_ARGUMENT, check_precision(dtype, f"net {self}"))
+
+    def set_allow_tf32(self, allow: bool) -> None:
+        """Set whether GPUs may use TF32 for products of float32 values: factors are rounded to 10 bits, sums are not.
+
+        The setting is an argument of the net. Without it they may not. Where there is no TF32, on CPUs and on GPUs
+        before Ampere, it changes nothing.
+
+        Raises:
+            NetError: ``allow`` is not a bool.
+        """
+        set_argument(self._net, TF32_ARGUMENT, int(check_allow_tf32(allow, f"net {self}")))
 
     def set_observable(self, kind: str, blobs: Iterable[Any] = ()) -> None:
         """Set which blobs can be fetched after a run of the net: the fewer, the less memory a run takes.

@@ -5,6 +5,7 @@ from netbuilder.parallel.accumulate import forget_gradients, pending_steps
 from netbuilder.parallel.blocks import RunWarmup, finish_block
 from netbuilder.parallel.budget import build_within_budget, planned_step
 from netbuilder.parallel.data_parallel import DataParallel, Output
+from netbuilder.parallel.gradient_scaling import GradientScaling
 from netbuilder.parallel.input import loss_reader, prefetch
 from netbuilder.parallel.memory import OptimizeGradientMemory
 from netbuilder.parallel.parallel_do import ParallelDo
@@ -35,6 +36,7 @@ __all__ = [
     "GetCheckpointParams",
     "GetLearningRateBlobNames",
     "GradientGroup",
+    "GradientScaling",
     "OptimizeGradientMemory",
     "Output",
     "Parallel",

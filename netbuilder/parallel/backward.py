@@ -32,6 +32,7 @@ def add_backward_pass(
     *,
     seed: float = 1.0,
     weights: Sequence[BlobReference] = (),
+    scales: Sequence[BlobReference] = (),
     vector_losses: bool = False,
 ) -> None:
     """Differentiate the losses of all replicas together, each seeded with a constant on the replica's device.
@@ -43,7 +44,7 @@ def add_backward_pass(
         devices: devices of the replicas.
         losses: for each replica its losses.
         seed: the constant.
-        weights: for each replica a blob of one number by which the constant is multiplied; empty: none.
+        weights, scales: for each replica a blob of one number by which the constant is multiplied; empty: none.
         vector_losses: losses may have several numbers. Otherwise their shapes are checked when the net runs.
     """
     checked = {} if vector_losses else {"of_scalar_loss": True}
@@ -55,8 +56,8 @@ def add_backward_pass(
                 for loss in of_replica:
                     name = seed_name(loss) if str(loss) in read else gradient_name(loss)
                     seeds[loss] = model.net.ConstantFill([loss], name, value=seed, **checked)
-                    if weights:
-                        model.net.WeightedSum([seeds[loss], weights[replica]], name)
+                    for factors in filter(None, (weights, scales)):
+                        model.net.WeightedSum([seeds[loss], factors[replica]], name)
     model.AddGradientOperators(seeds, devices=devices)
 
 

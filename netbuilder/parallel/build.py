@@ -38,6 +38,12 @@ from netbuilder.parallel.distributed.exchange import (
     exchange_over_processes,
 )
 from netbuilder.parallel.distributed.strategies import PartialSynchronization, Plain, Strategy
+from netbuilder.parallel.gradient_scaling import (
+    GradientScaling,
+    fill_scales,
+    require_dense_gradients,
+    scale_update,
+)
 from netbuilder.parallel.large_tables import move_tables_outside
 from netbuilder.parallel.loss_scale import LossScale, warn_of_scaled_updates
 from netbuilder.parallel.memory import share_gradient_memory
@@ -86,6 +92,7 @@ class Request:
     net_type: str
     num_threads_per_device: int
     dtype: str | None = None
+    allow_tf32: bool | None = None
     memory_budget: Any = None
     update: Builder | None = None
     optimize: Builder | None = None
@@ -106,6 +113,7 @@ class Request:
     processes: ProcessRequest | None = None
     block: BlockRequest | None = None
     strategy: Strategy = Plain()
+    gradient_scaling: GradientScaling | None = None
 
     @property
     def gradient_seed(self) -> float:
@@ -152,6 +160,8 @@ def build(model: ModelHelper, request: Request) -> Replicas:
             model.net.set_memory_budget(request.memory_budget)
         if request.dtype is not None:
             model.net.set_activation_dtype(request.dtype)
+        if request.allow_tf32 is not None:
+            model.net.set_allow_tf32(request.allow_tf32)
         return _build(model, request)
 
 
@@ -184,8 +194,9 @@ def _build(model: ModelHelper, request: Request) -> Replicas:
             require_initialized(model, record)
         with _prefer_device_errors(model, record):
             weights = _share_weights(model, request)
+            scales = _gradient_scales(model, request)
             add_backward_pass(
-                model, request.devices, losses, seed=request.gradient_seed, weights=weights,
+                model, request.devices, losses, seed=request.gradient_seed, weights=weights, scales=scales,
                 vector_losses=request.vector_losses,
             )  # fmt: skip
     _transform(model, request)
@@ -194,6 +205,8 @@ def _build(model: ModelHelper, request: Request) -> Replicas:
         with _prefer_device_errors(model, record):
             gradients = group_gradients(record.parameters, model.param_to_grad, record.devices)
         record = dataclasses.replace(record, gradients=tuple(gradients))
+        if request.gradient_scaling is not None:
+            require_dense_gradients(model, record)
     if request.combines_batch_norm:
         _combine_batch_norm(model, request, record, weights)
     if record.shared:
@@ -294,6 +307,12 @@ def _share_weights(model: ModelHelper, request: Request) -> list[BlobReference]:
         request.devices,
         lambda replica: model.param_init_net.ConstantFill([], SHARE_WEIGHT, shape=[1], value=value),
     )
+
+
+def _gradient_scales(model: ModelHelper, request: Request) -> list[BlobReference]:
+    """Let the init net create the scale of each replica's gradients; return the blobs, none without scaling."""
+    scaling = request.gradient_scaling
+    return [] if scaling is None else call_per_device(request.devices, lambda replica: fill_scales(model, scaling))
 
 
 def _combine_batch_norm(
@@ -498,6 +517,8 @@ def _update(model: ModelHelper, request: Request, record: Replicas) -> Any:
             elif request.update is not None:
                 update = request.update
                 call_per_device(devices, lambda replica: update(model))
+    if request.gradient_scaling is not None:
+        scale_update(model, record, start, request.gradient_scaling)
     _warn_of_missing_updates(model, record, {blob for op in model.net.Proto().op[start:] for blob in op.output})
     if record.world.size > 1 and record.block is None:
         blobs = [blob for group in record.gradients for blob in record.devices.copies(group.values)]

@@ -15,7 +15,8 @@ from netbuilder.parallel.block_update import BlockRequest
 from netbuilder.parallel.build import Request, build
 from netbuilder.parallel.distributed.optimizer import DistributedOptimizer
 from netbuilder.parallel.distributed.rendezvous import Rendezvous
-from netbuilder.parallel.distributed.strategies import Strategy
+from netbuilder.parallel.distributed.strategies import Plain, Strategy
+from netbuilder.parallel.gradient_scaling import GradientScaling
 from netbuilder.passes.processes import DEFAULT_BUCKET_BYTES
 from netbuilder.passes.reductions import PeerAccess
 from netbuilder.proto import PROTO_CPU, PROTO_CUDA, NetError
@@ -61,6 +62,8 @@ def Parallelize(
     deterministic: bool = False,
     vector_losses: bool = False,
     strategy: Strategy | str | None = None,
+    allow_tf32: bool | None = None,
+    gradient_scaling: GradientScaling | None = None,
 ) -> Replicas:
     """Build a model on several devices, with the exchange of gradients between them.
 
@@ -134,6 +137,10 @@ def Parallelize(
             the builder multiplies it by the loss scale only.
         strategy: with ``rendezvous``: what the processes exchange, and when; None: ``Plain()``. A text such as
             "topk:0.01" is one, too. Builders, optimizers and loops are the same for all strategies.
+        allow_tf32: GPUs: whether products of float32 values may use TF32 (see ``Net.set_allow_tf32``); None: the
+            setting of the model.
+        gradient_scaling: multiply losses by a scale, and divide gradients by it before the update, so that float16
+            gradients do not underflow; steps whose gradients overflow are skipped. None: gradients are not scaled.
 
     Returns:
         The record of the replicas, which the net stores in its arguments.
@@ -228,6 +235,14 @@ def Parallelize(
         net_type=net_type,
         num_threads_per_device=num_threads_per_device,
         dtype=dtype,
+        allow_tf32=allow_tf32,
+        gradient_scaling=settings.check_gradient_scaling(
+            gradient_scaling,
+            trains=param_update_builder_fun is not None or optimizer_builder_fun is not None,
+            shared_model=shared_model,
+            reduce_update_broadcast=reduce_update_broadcast,
+            strategy=not isinstance(given, Plain),
+        ),
         memory_budget=memory_budget,
         build_input=input_builder_fun,
         build_forward=forward_pass_builder_fun,

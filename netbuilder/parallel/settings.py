@@ -20,6 +20,7 @@ from netbuilder.ops.engines.nccl import nccl
 from netbuilder.parallel.distributed.common_worlds import ProcessRequest
 from netbuilder.parallel.distributed.rendezvous import Rendezvous
 from netbuilder.parallel.distributed.strategies import Strategy
+from netbuilder.parallel.gradient_scaling import GradientScaling
 from netbuilder.passes.processes import DEFAULT_BUCKET_BYTES
 from netbuilder.proto import PROTO_CPU, PROTO_CUDA, DeviceError, DeviceOption, NetError, UsageError
 from netbuilder.proto.errors import counted
@@ -32,6 +33,7 @@ __all__ = [
     "check_executor",
     "check_device_type",
     "check_flags",
+    "check_gradient_scaling",
     "check_model",
     "check_net_type",
     "check_outside_from_bytes",
@@ -212,6 +214,31 @@ def check_strategy(strategy: Strategy, *, trains: bool, **given: bool) -> None:
                 f"strategy={strategy!r} cannot be combined with {name}: {_WHY_NOT[name]}; omit one of them, or use a "
                 "strategy that exchanges gradients"
             )
+
+
+def check_gradient_scaling(scaling: Any, *, trains: bool, **given: bool) -> GradientScaling | None:
+    """Return the scaling of gradients; raise TypeError or NetError if it cannot be combined with other arguments.
+
+    Args:
+        trains: whether there is an update.
+        given: argument -> whether it is given, of those that it cannot be combined with.
+    """
+    if scaling is None:
+        return None
+    if not isinstance(scaling, GradientScaling):
+        raise TypeError(f"gradient_scaling must be a GradientScaling or None, got {scaling!r}")
+    if not trains:
+        raise NetError(
+            "gradient_scaling is for training: without param_update_builder_fun or optimizer_builder_fun there are no "
+            "gradients; omit it"
+        )
+    for name, excluded in given.items():
+        if excluded:
+            raise NetError(
+                f"gradient_scaling cannot be combined with {name}, with which not every replica has the gradients of "
+                "all; omit one of them"
+            )
+    return scaling
 
 
 _WHY_NOT = {

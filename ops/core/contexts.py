@@ -334,6 +334,7 @@ class PlanContext(Protocol):
 
     threads: int  #: number of threads of its lane
     precision: str  #: how the plan may store activations (see ops.core.precision)
+    allow_tf32: bool  #: whether GPUs may round float32 factors of products to 10 bits
     image_order: str  #: in which order images should be stored: ANY_ORDER or CHANNELS_LAST
     device_id: int
     op_def: OperatorDef

@@ -1,4 +1,7 @@
-"""The precision in which a plan stores activations: an argument of the net; users always see float32."""
+"""The precision in which a plan stores activations, and whether it may use TF32: arguments of the net.
+
+Users always see float32.
+"""
 
 from __future__ import annotations
 
@@ -6,13 +9,16 @@ from typing import Any
 
 from netbuilder.proto import NetError
 
-__all__ = ["PRECISIONS", "PRECISION_ARGUMENT", "check_precision"]
+__all__ = ["PRECISIONS", "PRECISION_ARGUMENT", "TF32_ARGUMENT", "check_allow_tf32", "check_precision"]
 
 PRECISIONS = ("float32", "bfloat16")
 """With each of them, shape inference, fetches and saved files have float32."""
 
 PRECISION_ARGUMENT = "activation_dtype"
 """The argument of a net that has its precision; without it, activations are stored in their own type."""
+
+TF32_ARGUMENT = "allow_tf32"
+"""The argument of a net that has 1 if its products on GPUs may use TF32; without it, they may not."""
 
 
 def check_precision(value: Any, where: str) -> str:
@@ -32,3 +38,21 @@ def check_precision(value: Any, where: str) -> str:
     if text not in PRECISIONS:
         raise NetError(f"{where}: activations must be stored as one of {', '.join(PRECISIONS)}; got {text!r}")
     return str(text)
+
+
+def check_allow_tf32(value: Any, where: str) -> bool:
+    """Return whether products of float32 values may use TF32.
+
+    Args:
+        value: a bool, or 0 or 1, as an argument of a net has it.
+        where: who gives it, for the message.
+
+    Raises:
+        NetError: ``value`` is something else.
+
+    >>> check_allow_tf32(1, "net 'train'")
+    True
+    """
+    if value not in (0, 1) or isinstance(value, float):
+        raise NetError(f"{where}: allow_tf32 must be True or False, got {value!r}")
+    return bool(value)

@@ -395,6 +395,7 @@ class _Runtime(_Names):
 
 class _Device(_Names):
     _recorded = "Device"
+    compute_capability = "75"
 
     def __init__(self, machine: Machine, device: Any = None) -> None:
         self._machine = machine

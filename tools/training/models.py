@@ -77,6 +77,7 @@ def training_model(options: Options, shape: Shape, classes: int, steps: int, bou
         "num_threads_per_device": options.device_workers,
         "cpu_device": options.cpu,
         "dtype": options.dtype,
+        "allow_tf32": options.allow_tf32,
         "memory_budget": options.memory_budget,
         "weighted_shares": True,
         "accumulate_steps": options.accumulate_steps,

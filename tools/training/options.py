@@ -99,6 +99,11 @@ def _parser(prog: str = "netbuilder-train", usage: str | None = None) -> Parser:
         help=f"type of activations in training: {' or '.join(PRECISIONS)} (default: float32)",
     )
     where.add_argument(
+        "--allow-tf32",
+        action="store_true",
+        help="GPUs may round the factors of float32 products to 10 bits, for speed",
+    )
+    where.add_argument(
         "--memory-budget",
         metavar="SIZE",
         help="memory of a training step, such as 4GiB, or the fraction of what it would take, such as 0.6: activations "
@@ -394,7 +399,8 @@ def parse(
         mixup=found.mixup, cutmix=found.cutmix, average_decay=found.ema, patience=found.patience,
         patience_measure=found.patience_measure, least_improvement=found.least_improvement,
         weight_decay=found.weight_decay, seed=found.seed, net_type=found.net_type,
-        device_workers=found.device_workers, dtype=found.dtype, memory_budget=found.memory_budget,
+        device_workers=found.device_workers, dtype=found.dtype, allow_tf32=found.allow_tf32,
+        memory_budget=found.memory_budget,
         export=found.export, check_export=found.check_export,
         step_epochs=found.step_epochs, checkpoint=found.checkpoint, every_steps=found.checkpoint_every_steps,
         every_epochs=_every_epochs(found), keep=found.keep, resume=found.resume, without=found.without,

@@ -51,6 +51,7 @@ class Options:
         net_type: how the net is executed.
         device_workers: upper bound of the threads that run the net, for each device.
         dtype: type of activations in training.
+        allow_tf32: GPUs may use TF32.
         memory_budget: of a training step; None: no limit.
         combine_bn: batch normalization over all devices.
         strategy: the text of what processes exchange, see ``Strategy.of``.
@@ -97,6 +98,7 @@ class Options:
     net_type: str
     device_workers: int
     dtype: str
+    allow_tf32: bool
     memory_budget: str | None
     export: str | None
     check_export: bool

@@ -24,7 +24,13 @@ from netbuilder.ops.core.contexts import LEFT_AS_IS
 from netbuilder.ops.core.instructions import Instruction, Role, describe, located
 from netbuilder.ops.core.operator import STRING, Exchange
 from netbuilder.ops.core.operator_event import OnOperator, OperatorEvent, ReadValue
-from netbuilder.ops.core.precision import PRECISION_ARGUMENT, PRECISIONS, check_precision
+from netbuilder.ops.core.precision import (
+    PRECISION_ARGUMENT,
+    PRECISIONS,
+    TF32_ARGUMENT,
+    check_allow_tf32,
+    check_precision,
+)
 from netbuilder.ops.core.registry import plain_kernel
 from netbuilder.ops.core.replication import Replication
 from netbuilder.ops.engines.collectives.world import report_failure
@@ -101,6 +107,8 @@ class RuntimeNet:
         on_operator: called after each operator, in the order of the net, with what it has read and written.
         dtype: how activations are stored between operators, "float32" or "bfloat16"; None: the net's argument
             ``activation_dtype``, or float32.
+        allow_tf32: whether products of float32 values on GPUs may use TF32; None: the net's argument ``allow_tf32``, or
+            not.
 
     Raises:
         NetError: the net is wrong (see ``read_program``), its type, ``dtype`` or a name in ``without`` is unknown, or
@@ -125,6 +133,7 @@ class RuntimeNet:
         constants: Iterable[Any] = (),
         memory_budget: Any = None,
         dtype: str | None = None,
+        allow_tf32: bool | None = None,
         clock: Clock | None = None,
         find_nan: FindNan = False,
         on_operator: OnOperator | None = None,
@@ -148,6 +157,7 @@ class RuntimeNet:
         lanes, exchange_lane = self._count_lanes(threads, len(devices)) if net.type in MANY_LANES else (1, False)
         asked = arguments(net).get(PRECISION_ARGUMENT, PRECISIONS[0]) if dtype is None else dtype
         precision = check_precision(asked, f"net {net.name!r}")
+        allowed = arguments(net).get(TF32_ARGUMENT, 0) if allow_tf32 is None else allow_tf32
         budget = stored_budget(net) if memory_budget is None else parse_budget(memory_budget, f"net {net.name!r}")
         if budget is not None:
             observable_default = OUTPUTS
@@ -169,6 +179,7 @@ class RuntimeNet:
             precision,
             constants=check_constants(self.proto, constants),
             memory_budget=budget,
+            allow_tf32=check_allow_tf32(allowed, f"net {net.name!r}"),
         )
         concurrent = net.type in MANY_LANES and self.proto.num_workers != 1
         self._parts = parts_of(self.proto, self.program) if concurrent else ()
@@ -292,6 +303,7 @@ class RuntimeNet:
             observable=ALL if replication is None else None,
             without=self.options.without,
             dtype=self.options.precision,
+            allow_tf32=self.options.allow_tf32,
             clock=self.clock,
             on_operator=self._on_operator,
         )
@@ -349,6 +361,7 @@ class RuntimeNet:
                 constants=options.constants,
                 memory_budget=options.memory_budget,
                 dtype=options.precision,
+                allow_tf32=options.allow_tf32,
                 clock=self.clock,
                 find_nan=kinds,
             )

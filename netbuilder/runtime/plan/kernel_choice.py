@@ -7,8 +7,9 @@ from typing import Any
 
 from netbuilder.ops.core.contexts import ANY_ORDER, Prepared
 from netbuilder.ops.core.operator import STRING, TensorSpec
-from netbuilder.ops.core.registry import plain_kernel, prepared_kernels
+from netbuilder.ops.core.registry import GPU, plain_kernel, prepared_kernels
 from netbuilder.ops.engines.engine import HOST, library_engines
+from netbuilder.ops.engines.tf32 import with_tf32
 from netbuilder.proto import NetError
 from netbuilder.runtime.plan.node_context import NodeContext
 from netbuilder.runtime.plan.options import PlanOptions
@@ -56,6 +57,8 @@ def choose_kernel(node: Node, ctx: NodeContext, options: PlanOptions) -> Prepare
             "what it takes"
         )
     outs: list[Any] = [value.spec for value in node.outputs]
+    if options.allow_tf32 and device_type == GPU:
+        kernel = with_tf32(kernel)
     return plain_prepared(instruction.op, ctx.run, kernel, specs, outs, instruction.location, reshape=not static)
 
 

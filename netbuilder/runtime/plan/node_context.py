@@ -44,6 +44,7 @@ class NodeContext:
         self.run = run
         self.threads = threads
         self.precision = options.precision
+        self.allow_tf32 = options.allow_tf32
         self.device_id = node.first.device[1]
         self.image_order = image_order
         self._inputs = node.inputs

@@ -35,6 +35,7 @@ class EdgeContext:
     def __init__(self, threads: int = 1) -> None:
         self.threads = threads
         self.precision = "float32"
+        self.allow_tf32 = False
         self.image_order = ANY_ORDER
         self.device_id = 0
         self.op_def: Any = None

@@ -1,0 +1,224 @@
+"""Scaled gradients: the same parameters as without where nothing underflows, skipped steps, float16."""
+
+import numpy as np
+import pytest
+
+from cupy_double import gpus
+from netbuilder import optimizers, parallel
+from netbuilder.graph import BlobReference
+from netbuilder.model import Initializer, ModelHelper, brew
+from netbuilder.model.initializers import PseudoFP16Initializer
+from netbuilder.parallel import GradientScaling
+from netbuilder.proto import NetError
+from netbuilder.runtime import Workspace
+from parallel_models import OPTIMIZERS, Task, mlp, no_input
+
+SCALING = GradientScaling(initial=1024.0, interval=2)
+
+
+def build(optimizer="momentum", devices=(0, 1), forward=mlp, make=parallel.Parallelize_CPU, **options):
+    model = ModelHelper("net")
+    builder = OPTIMIZERS[optimizer] if isinstance(optimizer, str) else optimizer
+    record = make(model, no_input, forward, optimizer_builder_fun=builder, devices=list(devices), **options)
+    return model, record
+
+
+def train(model, record, task=None):
+    """Train; return the workspace."""
+    workspace = Workspace(threads=2)
+    for number, batch in enumerate((task or Task()).batches()):
+        for name, whole in batch.items():
+            for blob, part, place in zip(
+                record.devices.copies(name), np.split(whole, len(record)), record.devices.options
+            ):
+                workspace.feed(blob, part, place)
+        if number == 0:
+            parallel.RunInitNet(model, workspace=workspace)
+        parallel.RunNet(model, workspace=workspace)
+    return workspace
+
+
+def parameters(record, workspace):
+    return [workspace.fetch(blob) for name in record.parameters for blob in record.blobs(name)]
+
+
+@pytest.mark.parametrize("optimizer", OPTIMIZERS)
+def test_a_power_of_two_changes_no_bit(optimizer):
+    model, record = build(optimizer)
+    want = parameters(record, train(model, record))
+    scaled, record = build(optimizer, gradient_scaling=SCALING)
+    workspace = train(scaled, record)
+    for got, expected in zip(parameters(record, workspace), want):
+        np.testing.assert_array_equal(got, expected)
+    assert workspace.fetch("cpu_0/gradient_scale").tolist() == [4096]  # after 2 and 4 steps
+
+
+@pytest.mark.parametrize("options", [{"weighted_shares": True}, {"accumulate_steps": 2}], ids=str)
+def test_with_weights_and_micro_batches(options):
+    found = []
+    for scaling in (None, SCALING):
+        model, record = build(gradient_scaling=scaling, **options)
+        task = Task(steps=2)
+        workspace = Workspace()
+        for number, batch in enumerate(task.batches()):
+            for name, whole in batch.items():
+                for blob, part in zip(record.devices.copies(name), np.split(whole, len(record))):
+                    workspace.feed(blob, part)
+            if number == 0:
+                parallel.RunInitNet(model, workspace=workspace)
+            parallel.RunNet(model, record.accumulate_steps, workspace=workspace)
+        found.append(parameters(record, workspace))
+    assert all(np.array_equal(a, b) for a, b in zip(*found))
+
+
+@pytest.mark.parametrize("optimizer", OPTIMIZERS)
+@pytest.mark.parametrize("bad", [np.inf, np.nan])
+def test_a_step_whose_gradients_overflow_changes_nothing_but_the_scale(optimizer, bad):
+    model, record = build(optimizer, gradient_scaling=SCALING)
+    workspace = train(model, record, Task(steps=2))
+    before = {name: workspace.fetch(name) for name in workspace.blobs() if name.startswith("cpu_") and state(name)}
+    for name, whole in next(iter(Task(steps=1).batches())).items():
+        whole = whole.copy()
+        if name == "data":
+            whole[0, 0] = bad  # on one replica; the sums reach both
+        for blob, part in zip(record.devices.copies(name), np.split(whole, 2)):
+            workspace.feed(blob, part)
+    parallel.RunNet(model, workspace=workspace)
+    assert before
+    for name, value in before.items():
+        np.testing.assert_array_equal(workspace.fetch(name), value, err_msg=name)
+    for scope in ("cpu_0/", "cpu_1/"):
+        assert workspace.fetch(scope + "gradient_scale").tolist() == [1024]  # 2048 after two steps, and half of it
+        assert workspace.fetch(scope + "gradients_finite").tolist() == [False]
+        assert workspace.fetch(scope + "gradient_scale_steps").tolist() == [0]
+
+
+def state(name):
+    """Whether a blob is a parameter or the state of an optimizer."""
+    short = name.split("/", 1)[1]
+    return short in ("fc1_w", "fc1_b", "fc2_w", "fc2_b") or any(
+        short.endswith(end) for end in ("momentum", "_first_moment", "_second_moment", "_squared_sum")
+    )
+
+
+def half(small):
+    """Two layers in float16, whose loss is multiplied by a small number so that gradients underflow."""
+    given = {"WeightInitializer": PseudoFP16Initializer, "BiasInitializer": PseudoFP16Initializer}
+
+    def forward(model, loss_scale):
+        x = model.net.FloatToHalf("data", "data_half")
+        x = brew.relu(model, brew.fc(model, x, "fc1", 6, 8, **given), "fc1")
+        x = model.net.HalfToFloat(brew.fc(model, x, "fc2", 8, 4, **given), "scores")
+        _, loss = model.net.SoftmaxWithLoss([x, "label"], ["softmax", "loss"])
+        return [model.Scale(loss, scale=small * loss_scale)]
+
+    return forward
+
+
+def single(small):
+    def forward(model, loss_scale):
+        x = brew.relu(model, brew.fc(model, "data", "fc1", 6, 8), "fc1")
+        _, loss = model.net.SoftmaxWithLoss([brew.fc(model, x, "fc2", 8, 4), "label"], ["softmax", "loss"])
+        return [model.Scale(loss, scale=small * loss_scale)]
+
+    return forward
+
+
+NAMES = ["fc1_w", "fc1_b", "fc2_w", "fc2_b"]
+
+
+def run(model, record, start, steps):
+    """Run steps that change something, from given parameters; return how far the first replica's have moved."""
+    made = {blob for op in model.param_init_net.Proto().op for blob in op.output}
+    masters = "_fp32" if "cpu_0/fc1_w_fp32" in made else ""
+    workspace = Workspace()
+    for name, whole in next(iter(Task(steps=1).batches())).items():
+        for blob, part in zip(record.devices.copies(name), np.split(whole, 2)):
+            workspace.feed(blob, part)
+    parallel.RunInitNet(model, workspace=workspace)
+    for name, value in start.items():
+        for scope in record.devices.scopes:
+            workspace.feed(scope + name, value.astype(np.float16) if masters else value)
+            workspace.feed(scope + name + masters, value)
+    for _ in range(100):
+        parallel.RunNet(model, workspace=workspace)
+        finite = "cpu_0/gradients_finite"
+        steps -= int(workspace.fetch(finite)[0]) if workspace.has(finite) else 1
+        if not steps:
+            break
+    return np.concatenate([(workspace.fetch(f"cpu_0/{name}{masters}") - start[name]).ravel() for name in NAMES])
+
+
+@pytest.mark.parametrize("initial, follows", [(None, False), (2.0**16, True), (2.0**60, True)])
+def test_float16_gradients_that_would_underflow(initial, follows):
+    """With steps of 1e7 times as large, losses of 1e-7 train as losses of 1 do, if their gradients are scaled."""
+    small, rate = 1e-7, 0.05 / 1e-7
+    model, record = build(lambda model: optimizers.build_sgd(model, rate, policy="fixed"), forward=single(small))
+    workspace = Workspace()
+    workspace.run_net_once(model.param_init_net)
+    start = {name: workspace.fetch("cpu_0/" + name).astype(np.float16).astype(np.float32) for name in NAMES}
+    want = run(model, record, start, 30)
+    scaling = None if initial is None else GradientScaling(initial=initial)
+    model, record = build(
+        lambda model: optimizers.build_multi_precision_sgd(model, rate, momentum=0.0, policy="fixed"),
+        forward=half(small), gradient_scaling=scaling,
+    )  # fmt: skip
+    off = np.linalg.norm(run(model, record, start, 30) - want) / np.linalg.norm(want)
+    assert off < 0.05 if follows else off > 0.5
+
+
+def test_on_gpus():
+    found = []
+    for scaling in (None, SCALING):
+        with gpus(2):
+            model, record = build(make=parallel.Parallelize_GPU, gradient_scaling=scaling, use_nccl=True)
+            found.append(parameters(record, train(model, record)))
+    assert all(np.array_equal(a, b) for a, b in zip(*found))
+
+
+def test_what_it_cannot_be_combined_with():
+    for options in ({"shared_model": True}, {"reduce_update_broadcast": True}, {"strategy": "topk:0.1"}):
+        with pytest.raises(NetError, match=f"gradient_scaling cannot be combined with {next(iter(options))}"):
+            build(gradient_scaling=SCALING, **options)
+    with pytest.raises(TypeError, match="gradient_scaling must be a GradientScaling or None, got 1024"):
+        build(gradient_scaling=1024)
+    with pytest.raises(NetError, match="gradient_scaling is for training"):
+        parallel.Parallelize_CPU(ModelHelper("eval"), no_input, mlp, devices=[0], gradient_scaling=SCALING)
+
+    def sparse(model, loss_scale):
+        rows = model.create_param("table", [4, 6], Initializer("UniformFill", min=-0.5, max=0.5))
+        looked_up = model.net.Add([model.net.Gather([rows, "label"], "rows"), "data"], "sum")
+        _, loss = model.net.SoftmaxWithLoss([brew.fc(model, looked_up, "fc", 6, 4), "label"], ["softmax", "loss"])
+        return [model.Scale(loss, scale=loss_scale)]
+
+    with pytest.raises(NetError, match=r"the parameters \['table'\] have sparse gradients; omit it"):
+        build("sgd", forward=sparse, gradient_scaling=SCALING)
+    model = ModelHelper("net")
+    model.create_param("common", [4, 6], Initializer("XavierFill"))
+
+    def forward(model, loss_scale):
+        _, loss = model.net.SoftmaxWithLoss(
+            [model.net.MatMul(["data", BlobReference("common")], "scores", trans_b=1), "label"], ["softmax", "loss"]
+        )
+        return [model.Scale(loss, scale=loss_scale)]
+
+    with pytest.raises(NetError, match=r"the parameters \['common'\] are outside the replicas"):
+        parallel.Parallelize_CPU(
+            model, no_input, forward, optimizer_builder_fun=OPTIMIZERS["sgd"], devices=[0], gradient_scaling=SCALING
+        )
+
+
+@pytest.mark.parametrize(
+    "wrong", [{"initial": 0}, {"initial": "big"}, {"growth": 0.5}, {"backoff": 0}, {"backoff": 2}, {"interval": 0.5}]
+)
+def test_values_out_of_range(wrong):
+    ((name, value),) = wrong.items()
+    with pytest.raises(NetError, match=f"GradientScaling: {name} must be .*, got {value!r}"):
+        GradientScaling(**wrong)
+
+
+def test_checkpoints_have_the_scale():
+    model, record = build(gradient_scaling=SCALING)
+    train(model, record)
+    names = {str(name).rpartition("/")[2] for name in parallel.GetCheckpointParams(model)}
+    assert {"gradient_scale", "gradient_scale_steps"} <= names

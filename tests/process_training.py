@@ -179,6 +179,12 @@ CASES = {
     "blocks of micro-batches": Case(
         options={"block_momentum": 0.5, "accumulate_steps": 2, "weighted_shares": True}, sizes=(24, 13, 24, 3), blocks=2
     ),
+    "blocks of micro-batches, by a strategy": Case(
+        options={"strategy": "local_sgd:2", "accumulate_steps": 2}, sizes=(24, 13, 24, 3)
+    ),
+    "block momentum of micro-batches, by a strategy": Case(
+        options={"strategy": "block_momentum:2,momentum=0.5", "accumulate_steps": 2}, sizes=(24, 13, 24, 3)
+    ),
     "blocks, a layer outside": Case(scaled_by_common, outside=common_layer, sizes=(24,) * 4, blocks=2),
 }
 

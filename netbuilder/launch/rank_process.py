@@ -134,20 +134,22 @@ class _Rank:
             return
 
     def _report(self, status: int) -> None:
-        """Tell the launcher how the program has ended; while the job stops, wait for the other ranks.
+        """Tell the launcher how the program has ended; where the job was stopping before, wait for the other ranks.
 
         mpiexec ends all processes as soon as one of them has failed, and a rank that stops on a signal may end while
-        others still write their checkpoints.
+        others still write their checkpoints. After a failure there is nothing to wait for: the others may be waiting
+        for this rank.
         """
+        stopping = self.stopping
         try:
             if status:
                 wait_until_read(1, 2, seconds=_READING)
                 time.sleep(_PRINTING)
-            if status and not self.stopping and self.store.add("failures") == 1:
+            if status and not stopping and self.store.add("failures") == 1:
                 found = {"rank": self.place.rank, "status": status, "host": socket.gethostname()}
                 self.store.set("failed", json.dumps(found).encode())
             self.store.add("ended")
-            while self.stopping and time.monotonic() < self._kill_at:
+            while stopping and time.monotonic() < self._kill_at:
                 if int(self.store.peek("ended") or 0) >= self.place.size:
                     return
                 time.sleep(0.02)

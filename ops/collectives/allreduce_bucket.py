@@ -26,7 +26,7 @@ Array = Any
 IN_PLACE_BYTES = 1 << 20
 """Bytes of a blob from which it is exchanged where it is: another call costs less than two copies of it."""
 
-_CHUNK = 1 << 19
+_CHUNK = 1 << 20
 """Elements that are rounded, exchanged and widened at a time, so that they stay in the cache meanwhile."""
 
 _EXPONENT = {"float16": 0x7C00, "bfloat16": 0x7F80}  # the bits that infinities and NaN have

@@ -3,6 +3,9 @@
 from __future__ import annotations
 
 import hashlib
+import os
+import socket
+from collections import Counter
 from collections.abc import Iterable, Sequence
 from typing import Any
 
@@ -13,8 +16,10 @@ from netbuilder.graph.replicas import Replicas
 from netbuilder.model import ModelHelper
 from netbuilder.ops.engines.collectives.time_limits import time_limits
 from netbuilder.ops.engines.collectives.world import CommonWorld, share_store
+from netbuilder.ops.engines.launchers import ATTEMPT
+from netbuilder.ops.engines.stores import Store
 from netbuilder.parallel.distributed.common_worlds import create_worlds, makers_of, process_link
-from netbuilder.parallel.distributed.preflight import preflight, preflight_by
+from netbuilder.parallel.distributed.preflight import preflight, preflight_by, refuse
 from netbuilder.parallel.distributed.rendezvous import Rendezvous
 from netbuilder.proto import BlobError, DistributedError, NetDef, OperatorDef
 from netbuilder.proto.arguments import make_op
@@ -80,9 +85,30 @@ def require_equal_nets(model: ModelHelper, workspace: Workspace) -> None:
         preflight_by(lambda text: _gathered(text, maker), rendezvous, facts, nets=nets)
         return
     share_store(store)
-    number = store.add(f"nets_of_shard/{rendezvous.shard_id}")
-    name = f"{model.net.Name()}/{number}"
+    name = f"{model.net.Name()}/{_number_of_check(rendezvous, store, model.net.Name())}"
     preflight(rendezvous, facts, nets=nets, store=store, name=name, timeout=time_limits().first or _NO_LIMIT)
+
+
+_checks: Counter[tuple[str, int]] = Counter()  # of this process, by store and shard
+
+
+def _number_of_check(rendezvous: Rendezvous, store: Store, net: str) -> str:
+    """Return the number of a check among those of this run.
+
+    Raises:
+        DistributedError: another process with this shard id has used the store; the others learn it by their checks.
+    """
+    attempt, shard = os.environ.get(ATTEMPT, "0"), rendezvous.shard_id
+    _checks[f"{store}", shard] += 1
+    own, all_runs = _checks[f"{store}", shard], store.add(f"nets_of_shard/{attempt}/{shard}")
+    if all_runs <= own:
+        return f"{attempt}/{all_runs}"
+    text = (
+        f"another run than that of {socket.gethostname()}, process {os.getpid()}, uses {store}, or has left this "
+        f"there: it has a process with shard id {shard}, too; give each run its own run_id, or its own folder"
+    )
+    refuse(store, f"{net}/{attempt}/{own}", text)
+    raise DistributedError(f"preflight: {text}")
 
 
 def _gathered(text: bytes, maker: OperatorDef) -> list[bytes]:

@@ -24,8 +24,9 @@ from netbuilder.parallel.distributed.rendezvous import Rendezvous
 from netbuilder.proto import DistributedError, NetDef, NetError, OperatorDef, StoreTimeoutError
 from netbuilder.proto.errors import counted
 
-__all__ = ["fingerprint", "preflight", "preflight_by"]
+__all__ = ["fingerprint", "preflight", "preflight_by", "refuse"]
 
+_PREFIX = "preflight/"  # of the keys of a check
 _PAUSE = 0.02  # seconds between two looks at the store
 _IDENTITY = frozenset(
     {
@@ -76,9 +77,21 @@ def preflight(
     store = store if store is not None else rendezvous.shared_store()
     if store is None:
         raise NetError("preflight: the rendezvous has no store; give store=, or start with netbuilder-launch")
-    found = _Check(store.with_prefix(f"preflight/{name}"), rendezvous, timeout)
+    found = _Check(store.with_prefix(_PREFIX + name), rendezvous, timeout)
     found.enter(_facts(rendezvous, facts or {}, nets, shapes or {}), nets)
     found.judge(nets)
+
+
+def refuse(store: Store, name: str, text: str) -> None:
+    """Let a check fail on all processes that take part in it.
+
+    Args:
+        store, name: of the check, as for ``preflight``.
+        text: what is wrong.
+    """
+    check = store.with_prefix(_PREFIX + name)
+    if check.add("judges") == 1:
+        check.set("verdict", f"preflight: {text}".encode())
 
 
 def preflight_by(

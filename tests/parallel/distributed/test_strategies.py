@@ -441,7 +441,9 @@ def test_blocks(monkeypatch, strategy, size, devices):
             np.testing.assert_allclose(got, now[rank * devices], rtol=1e-5, atol=1e-5)
 
 
-@pytest.mark.parametrize("strategy", [PartialSynchronization(10), LocalSGD(3), TopK(0.2)], ids=str)
+@pytest.mark.parametrize(
+    "strategy", [PartialSynchronization(10), LocalSGD(3), BlockMomentum(2, 0.5), TopK(0.2)], ids=str
+)
 def test_weighted_shares_and_micro_batches(monkeypatch, strategy):
     """Even shares have the weights of plain ones; two micro-batches of the same samples are the step of one of them."""
     want = train(monkeypatch, strategy, 2)

@@ -12,6 +12,7 @@ from netbuilder.proto import NetDef, OperatorDef
 __all__ = [
     "OBSERVABLE_BLOBS",
     "blob_names",
+    "mentioned_blobs",
     "subgraphs",
     "names_in_net",
     "place_operators",
@@ -38,6 +39,17 @@ def subgraphs(op: OperatorDef) -> Iterator[NetDef]:
         if argument.HasField("n"):
             yield argument.n
         yield from argument.nets
+
+
+def mentioned_blobs(net: NetDef) -> Iterator[str]:
+    """Yield the blobs that a net or its subgraphs read, write or declare, as often as they do."""
+    yield from net.external_input
+    yield from net.external_output
+    for op in net.op:
+        yield from op.input
+        yield from op.output
+        for subgraph in subgraphs(op):
+            yield from mentioned_blobs(subgraph)
 
 
 def shares_names(op: OperatorDef) -> bool:

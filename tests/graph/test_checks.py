@@ -10,6 +10,7 @@ import golden_data
 from netbuilder import ModelHelper, Parallelize, Workspace, brew
 from netbuilder.graph import DeviceScope, Net
 from netbuilder.graph.checks import Finding, Rule, check_net, require_sound
+from netbuilder.graph.observability import set_stored
 from netbuilder.model import rnn
 from netbuilder.optimizers import build_adam, build_sgd
 from netbuilder.parallel import CreateNet, ParallelDo, Parallelize_CPU, RunInitNet
@@ -82,6 +83,16 @@ def test_a_control_input_and_an_external_output_that_nobody_writes():
     assert first.rule is second.rule is Rule.DANGLING_BLOB
     assert "has the control input 'done'" in first.message and first.index == 0
     assert "external output 'z' is written by no operator" in second.message and second.index is None
+
+
+def test_an_observable_blob_that_the_net_does_not_have():
+    net = net_of(make_op("Relu", ["x"], ["hidden"]), make_op("Relu", ["hidden"], ["y"]), inputs=["x"], outputs=["y"])
+    set_stored(net, "outputs", ["hidden", "gpu_1/hidden"])  # a name with the scope of a device stands for the blob
+    assert not check_net(net)
+    set_stored(net, "outputs", ["hidden", "hiden"])
+    found = only(check_net(net), Rule.DANGLING_BLOB)
+    assert found.blob == "hiden" and found.index is None
+    assert "observable" in found.message and "did you mean 'hidden'?" in found.message
 
 
 def test_a_blob_that_a_subgraph_reads():

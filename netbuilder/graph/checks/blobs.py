@@ -7,13 +7,14 @@ from collections.abc import Collection, Iterator
 
 from netbuilder.graph.checks.finding import Finding, Place, Rule
 from netbuilder.graph.device_faults import CROSSING
-from netbuilder.graph.rename import shares_names, subgraphs
+from netbuilder.graph.observability import stored
+from netbuilder.graph.rename import mentioned_blobs, shares_names, subgraphs
 from netbuilder.graph.versions import reads_of
 from netbuilder.ops.core.registry import find, is_registered
 from netbuilder.proto import OperatorDef
 from netbuilder.proto.arguments import arguments
 
-__all__ = ["check_dangling", "check_races"]
+__all__ = ["check_dangling", "check_observable", "check_races"]
 
 
 def check_dangling(
@@ -58,6 +59,20 @@ def check_dangling(
             )
 
 
+def check_observable(place: Place) -> Iterator[Finding]:
+    """Yield each blob that the net stores as observable (``Net.set_observable``) and does not have."""
+    _, names = stored(place.net)
+    known = dict.fromkeys(mentioned_blobs(place.net)) if names else {}
+    for name in dict.fromkeys(names):
+        if not any(name == blob or name.endswith(f"/{blob}") for blob in known):  # with the scope of a device
+            yield place.finding(
+                Rule.DANGLING_BLOB,
+                f"it stores {name!r} as observable, which no operator reads or writes"
+                f"{_similar(name, known) or '; call set_observable again without it'}",
+                blob=name,
+            )
+
+
 def _named_in(op: OperatorDef) -> set[str]:
     """Return the blobs of an operator's subgraphs that its arguments name, such as those linked to a sequence."""
     named = find(op.type).blob_arguments if is_registered(op.type) else ()
@@ -73,10 +88,12 @@ def _named_in(op: OperatorDef) -> set[str]:
 def _hint(blob: str, writer: int | None, known: Collection[str]) -> str:
     if writer is not None:
         return f"; operator {writer} writes it later: change the order of the operators, or declare the input"
+    return _similar(blob, known) or "; add the operator that makes it, or declare the input (AddExternalInput)"
+
+
+def _similar(blob: str, known: Collection[str]) -> str:
     near = difflib.get_close_matches(blob, known, n=2)
-    if near:
-        return f"; did you mean {' or '.join(map(repr, near))}?"
-    return "; add the operator that makes it, or declare the input (AddExternalInput)"
+    return f"; did you mean {' or '.join(map(repr, near))}?" if near else ""
 
 
 def check_races(place: Place) -> Iterator[Finding]:

@@ -6,7 +6,7 @@ from collections.abc import Collection, Iterator, Mapping, Sequence
 from typing import Any
 
 from netbuilder.graph.blob import blob_name
-from netbuilder.graph.checks.blobs import check_dangling, check_races
+from netbuilder.graph.checks.blobs import check_dangling, check_observable, check_races
 from netbuilder.graph.checks.finding import Finding, Place, Rule
 from netbuilder.graph.checks.operators import check_operators
 from netbuilder.graph.checks.updates import check_updates
@@ -54,6 +54,7 @@ def check_net(
             place = Place(proto)
             found += check_operators(place)
             found += check_dangling(place, {*available, *given})
+            found += check_observable(place)
             found += check_races(place)
     found += _devices(main, first, record)
     if first is not None and given:

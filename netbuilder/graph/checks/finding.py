@@ -17,7 +17,7 @@ class Rule(enum.Enum):
 
     UNKNOWN_OPERATOR = "unknown-operator"  #: the type of an operator is not registered
     OPERATOR = "operator"  #: arguments, numbers of inputs and outputs, and in-place pairs are valid
-    DANGLING_BLOB = "dangling-blob"  #: what is read was written before, or is an external input; outputs are written
+    DANGLING_BLOB = "dangling-blob"  #: a blob that is read, an external output or stored as observable exists
     NO_VALUE = "no-value"  #: an external input is made by the init net or given
     DEVICE = "device"  #: an operator has a kernel for its device, and uses blobs of that device only
     SHAPE = "shape"  #: shapes and types fit one another

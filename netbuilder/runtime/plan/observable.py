@@ -16,7 +16,7 @@ from netbuilder.graph.observability import (
     results,
     stored,
 )
-from netbuilder.graph.rename import blob_names, subgraphs
+from netbuilder.graph.rename import blob_names, mentioned_blobs, subgraphs
 from netbuilder.ops.control.parallel_do import OnDevices
 from netbuilder.ops.core.instructions import Instruction
 from netbuilder.ops.core.operator import decode
@@ -71,7 +71,7 @@ class Observable:
                 self._last[name] = instruction.index
             if not instruction.op.blob_arguments:  # a step net has no blobs in the workspace
                 for subgraph in subgraphs(instruction.op_def):
-                    self._kept.update(_mentioned(subgraph))
+                    self._kept.update(mentioned_blobs(subgraph))
         for name in names if requested is not None else ():
             if name not in self._first and name not in blocks and name not in self._kept.difference(self.names):
                 raise _no_blob(net, name, "observable", [*self._first, *blocks])
@@ -146,7 +146,7 @@ def check_constants(net: NetDef, constants: Iterable[object]) -> frozenset[str]:
     names = list(map(blob_name, constants))
     if not names:
         return frozenset()
-    known = dict.fromkeys(_mentioned(net))
+    known = dict.fromkeys(mentioned_blobs(net))
     for name in names:
         if name not in known:
             raise _no_blob(net, name, "constant", known)
@@ -157,16 +157,6 @@ def _no_blob(net: NetDef, name: str, what: str, known: Iterable[str]) -> BlobErr
     near = difflib.get_close_matches(name, known, n=3)
     hint = f"; did you mean {', '.join(map(repr, near))}?" if near else ""
     return BlobError(f"net {net.name!r} has no blob {name!r}, so it cannot be {what}{hint}")
-
-
-def _mentioned(net: NetDef) -> Iterator[str]:
-    yield from net.external_input
-    yield from net.external_output
-    for op in net.op:
-        yield from op.input
-        yield from op.output
-        for subgraph in subgraphs(op):
-            yield from _mentioned(subgraph)
 
 
 def written_blobs(net: NetDef) -> Iterator[str]:

@@ -10,6 +10,7 @@
 #   make caffe2-tests-page write docs/caffe2_tests.md
 #   make operators-page    write the tables of docs/operators.md
 #   make onednn-interface  parse ops/engines/onednn/declarations.py, after a change, into interface.py
+#   make cuda-kernels      compile our CUDA kernels for three kinds of GPUs, none of which is needed; RECORDED=folder
 #   make venv       only install; EXTRAS=... names the extras, as in setup.py
 #   make clean      remove all that the others made
 
@@ -29,7 +30,7 @@ PROTOBUF_VERSIONS := 4.25 5 6 7
 # time limits, so three keep two cores busy.
 TEST_ENV := OMP_NUM_THREADS=1 OPENBLAS_NUM_THREADS=1
 
-.PHONY: train test fuzz test-gpu test-emulated caffe2-tests caffe2-tests-page operators-page onednn-interface lint types protobuf unit venv proto clean
+.PHONY: train test fuzz test-gpu test-emulated caffe2-tests caffe2-tests-page operators-page onednn-interface cuda-kernels lint types protobuf unit venv proto clean
 .DELETE_ON_ERROR:
 
 train: $(VENV)/.with-train
@@ -91,6 +92,13 @@ $(EMULATED)/.installed: tests/emulated_gpu/requirements.txt
 $(EMULATED)/.built: $(EMULATED)/.installed $(shell find tests/emulated_gpu -name '*.cpp' -o -name '*.h') tests/emulated_gpu/build.py
 	$(EMULATED_PYTHON) tests/emulated_gpu/build.py
 	touch $@
+
+# Our CUDA kernels, compiled for GPUs that need not be there.
+NVRTC := nvidia-cuda-nvrtc-cu12==12.9.86 nvidia-cuda-runtime-cu12==12.9.79
+
+cuda-kernels: $(VENV)/.with-test
+	$(PIP) install $(NVRTC)
+	$(BIN)/python -m netbuilder.tools.compile_kernels $(RECORDED)
 
 CAFFE2_VENV := .caffe2-tests/venv
 

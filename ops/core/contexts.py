@@ -118,6 +118,13 @@ class RunContext(Protocol):
     def host(self, array: Array) -> np.ndarray[Any, Any]:
         """``array`` as a NumPy array (a copy if it is on a device)."""
 
+    def derived(self, function: Callable[[int], float], counter: Array) -> float:
+        """A number computed on the host from the integer in an array of one element.
+
+        A kernel for a GPU that is made from the plain one computes it in each call. Without it, the number would be
+        the same in all calls.
+        """
+
     def inner(self, op_def: OperatorDef, step: int) -> RunContext:
         """Return the context of an operator of a step net, in a time step; random numbers depend on both."""
 

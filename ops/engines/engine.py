@@ -149,6 +149,18 @@ class Engine:
         """
         return None
 
+    def is_elementwise(self, op: Operator, *specs: TensorSpec) -> bool:
+        """Whether an operator can be part of ``join_elementwise``."""
+        return False
+
+    def join_elementwise(self, ctx: PlanContext, chain: JoinedUpdates) -> Prepared | None:
+        """Return a kernel that does the work of the operators of a chain; None: they run one by one.
+
+        The operators are elementwise, see ``is_elementwise``, and their results have one shape. Inputs of other shapes
+        are broadcast to it.
+        """
+        return None
+
     def fusions(self) -> Sequence[Fusion]:
         """Return the fusions that the engine has kernels for; the first that applies is used."""
         return ()
@@ -194,6 +206,7 @@ class Engine:
 _OWN: Mapping[str, str] = {
     "NUMPY": "netbuilder.ops.engines.array_engines:NumPyEngine",
     "CUPY": "netbuilder.ops.engines.array_engines:CuPyEngine",
+    "CUDA": "netbuilder.ops.engines.cuda.engine:CudaEngine",
     "ONEDNN": "netbuilder.ops.engines.onednn.engine:OneDnnEngine",
 }
 _ARRAY_ENGINES = ("NUMPY", "CUPY")

@@ -17,7 +17,7 @@ from typing import Any
 
 import numpy as np
 
-__all__ = ["AtLeast", "Draw", "filled", "normal", "stream_key", "uniform"]
+__all__ = ["AtLeast", "Draw", "filled", "first_counter", "normal", "stream_key", "uniform"]
 
 Draw = Callable[..., Any]
 
@@ -31,8 +31,13 @@ def stream_key(*parts: object) -> int:
     return int.from_bytes(digest, "little")
 
 
+def first_counter(key: int, start: int) -> int:
+    """Return the counter whose hash is element ``start`` of a stream; that of the next one is greater by _GOLDEN."""
+    return (key + (start + 1) * _GOLDEN) & _MASK
+
+
 def _bits(xp: Any, key: int, start: int, count: int) -> Any:
-    first = np.uint64((key + (start + 1) * _GOLDEN) & _MASK)
+    first = np.uint64(first_counter(key, start))
     z = xp.arange(count, dtype=xp.uint64)
     z *= xp.uint64(_GOLDEN)  # wraps modulo 2**64, as intended
     z += xp.asarray(first)
@@ -81,7 +86,7 @@ class AtLeast:
         """Write the elements from ``offset`` on, at most ``piece``, to ``out``, a flat array of bool."""
         count = len(out)
         z, t = self._words[:count], self._shifted[:count]
-        first = (key + (self._start + offset + 1) * _GOLDEN) & _MASK
+        first = first_counter(key, self._start + offset)
         np.add(_multiples()[:count], np.uint64(first), z)
         for shift, factor in self._rounds:
             np.right_shift(z, shift, t)

@@ -10,6 +10,7 @@ import numpy as np
 
 from netbuilder.ops.core.contexts import GradientContext, PlanContext, Prepared, RunContext
 from netbuilder.ops.core.declaration import operator_class
+from netbuilder.ops.core.half import widen
 from netbuilder.ops.core.operator import Exchange, Operator, TensorSpec, require
 from netbuilder.ops.core.registry import CPU, kernel, prepare, register
 from netbuilder.proto import OperatorDef
@@ -96,12 +97,10 @@ class Sum(Operator):
 
 
 def _total(xp: Any, xs: Sequence[Any]) -> Any:
-    """Return the sum of arrays in a new array, added from the first to the last."""
+    """Return the sum of arrays in a new array, added from the first to the last; of float16 in float32."""
     if len(xs) == 1:
         return xs[0].copy()
-    if xs[0].dtype == np.float16:
-        return xp.stack(xs).sum(axis=0, dtype=np.float32)
-    total = xp.asarray(xp.add(xs[0], xs[1]))
+    total = xp.asarray(xp.add(widen(xs[0]), widen(xs[1])))
     for x in xs[2:]:
         xp.add(total, x, out=total)
     return total

@@ -91,7 +91,7 @@ def adam(
     g = widen(grad)
     m1 = op.beta1 * widen(moment_1) + (1 - op.beta1) * g
     m2 = op.beta2 * widen(moment_2) + (1 - op.beta2) * (g * g)
-    correction = op.correction(int(ctx.host(iteration).item()))
+    correction = ctx.derived(op.correction, iteration)
     effective = correction * m1 / (ctx.xp.sqrt(m2) + op.epsilon)
     p = widen(param) + rate_as(lr, g) * effective
     return tuple(x.astype(param.dtype) for x in (p, m1, m2, effective))[: op.n_out]

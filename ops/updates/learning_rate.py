@@ -134,8 +134,8 @@ class LearningRate(Operator):
 
 @kernel(LearningRate)
 def learning_rate(op: LearningRate, ctx: RunContext, iteration: Any) -> tuple[Any, ...]:
-    value = op.rate(ctx.op_def)(int(ctx.host(iteration).item()))
-    return (ctx.xp.asarray(np.float32(value)),)
+    value = op.base_lr if op.policy == "fixed" else ctx.derived(op.rate(ctx.op_def), iteration)
+    return (ctx.xp.asarray(value, dtype=np.float32),)
 
 
 @prepare(LearningRate, device=CPU)

@@ -8,17 +8,20 @@ real one). What real GPUs do late, it does at once, but finds work that does not
 
 from __future__ import annotations
 
+import functools
 import gc
 from collections.abc import Iterator
 from contextlib import contextmanager
 
 import pytest
 
+from cupy_double.kernels import launch
 from cupy_double.machine import HOST, CUDARuntimeError, Launch, Machine, Race, Transfer
 from cupy_double.module import API, CupyDouble
 from cupy_double.nccl import Hang, Mismatch, NcclDouble, NcclError
 from cupy_double.ndarray import PerformanceWarning, Undefined
 from netbuilder.ops.engines import arrays, gpu, nccl, peers
+from netbuilder.ops.engines.cuda.kernel import Kernel
 
 __all__ = [
     "API",
@@ -49,6 +52,7 @@ def using(cupy: CupyDouble) -> Iterator[Machine]:
         double = NcclDouble(cupy.machine)
         patch.setattr(nccl, "_module", lambda: double)
         patch.setattr(nccl, "_groups", {})
+        patch.setattr(Kernel, "__call__", functools.partialmethod(launch, cupy))
         peers.can_access_peer.cache_clear()
         try:
             yield cupy.machine

@@ -154,6 +154,7 @@ class Memory:
     def __init__(self, machine: Machine, device: int, stream: Stream, nbytes: int) -> None:
         self.device = device
         self.nbytes = nbytes
+        self.address = 0  # of its first byte, once an array has it
         self.written: Stamp | None = None
         self.read: Clock = {}
         self._machine = machine
@@ -203,6 +204,7 @@ class Machine:
         self._in_flight: list[_InFlight] = []
         self._pinned: dict[int, Any] = {}  # address -> memory
         self._streams: list[Stream] = []
+        self._memories: weakref.WeakSet[Memory] = weakref.WeakSet()
         self._null = [self.new_stream(device) for device in range(devices)]
         self._thread = threading.local()
 
@@ -315,7 +317,17 @@ class Machine:
             self.refuse_in_capture()
             self.counts["allocations"] += 1
             self.allocated.append(self.device)
-            return Memory(self, self.device, self.stream, nbytes)
+            memory = Memory(self, self.device, self.stream, nbytes)
+            self._memories.add(memory)
+            return memory
+
+    def memory_at(self, address: int) -> Memory:
+        """Return the allocation that an address lies in."""
+        with self.lock:
+            for memory in self._memories:
+                if memory.address <= address < memory.address + memory.nbytes:
+                    return memory
+        raise CUDARuntimeError(f"cudaErrorIllegalAddress: {address:#x} is in no memory of a GPU")
 
     def launch(
         self,

@@ -118,6 +118,7 @@ def make_ndarray(machine: Machine, module: Any) -> type:
             if values.nbytes < _LARGE:  # of others, only what is used takes up memory
                 values.reshape(-1, order="A").view(np.uint8)[...] = 0xFF  # NaN: what is used before it is written shows
             self._values = values
+            self._memory.address = values.ctypes.data
 
         # What it is.
 
@@ -385,6 +386,7 @@ def make_ndarray(machine: Machine, module: Any) -> type:
         values = np.asarray(values)
         made = ndarray.__new__(ndarray)
         made._values, made._memory = values, machine.allocate(values.nbytes)
+        made._memory.address = values.ctypes.data
         machine.launch(name, [array._memory for array in reads], [made._memory])
         return made
 

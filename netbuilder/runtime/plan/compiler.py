@@ -21,6 +21,7 @@ from netbuilder.ops.core.instructions import Role, describe, located
 from netbuilder.ops.core.operator import TensorSpec
 from netbuilder.ops.engines.engine import engine_names, find_engine, library_engines
 from netbuilder.runtime.plan.dead_outputs import mark_unused
+from netbuilder.runtime.plan.elementwise_fusion import fuse_elementwise
 from netbuilder.runtime.plan.even_parts import check_even_parts
 from netbuilder.runtime.plan.fusion import fuse
 from netbuilder.runtime.plan.joined_exchanges import join_exchanges
@@ -152,6 +153,8 @@ def compile_range(
     if options.enabled("joined_updates"):
         early = options.enabled("early_updates") and not (in_subgraph or options.exchange_lane)
         nodes = fuse_updates(nodes, last, hidden, engines, early=early)
+    if options.enabled("elementwise_chains"):
+        nodes = fuse_elementwise(nodes, last, hidden, engines)
     if options.enabled("unread_outputs"):
         mark_unused(nodes, last, hidden, read_outside)
     nodes = exchange_when_ready(nodes, lane=options.exchange_lane)

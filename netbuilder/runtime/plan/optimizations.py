@@ -76,6 +76,9 @@ OPTIMIZATIONS: Mapping[str, Optimization] = MappingProxyType({
         "the operators that update parameters, and the weight decay before them, run as few calls, which go through "
         "the parameters piece by piece, on all threads of the lane", joins=True,
     ),
+    "elementwise_chains": Optimization(
+        "on a GPU, elementwise operators that read one another's results run as one kernel", joins=True
+    ),
     "early_updates": Optimization(
         "large parameters are updated during the backward pass, each group as soon as its gradients are there, if "
         "these are not observable"

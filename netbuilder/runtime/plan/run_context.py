@@ -128,6 +128,9 @@ class KernelContext:
     def host(self, array: Any) -> np.ndarray[Any, Any]:
         return to_host(array)
 
+    def derived(self, function: Callable[[int], float], counter: Any) -> float:
+        return function(int(to_host(counter).item()))
+
     def compile(self, net: NetDef, replication: Replication | None = None) -> Callable[[], None]:
         if self._compile_net is None:
             raise NotImplementedError("this caller cannot run an operator's subgraphs")

@@ -145,7 +145,13 @@ def test_a_fusion_of_an_unknown_optimization_is_refused():
 
 
 def test_there_is_a_net_for_each_fusion():
-    elsewhere = {"bn_relu_gradient", "engine_fusions", "joined_updates", "relu_gradient_stats"}  # tests of their own
+    elsewhere = {
+        "bn_relu_gradient",
+        "elementwise_chains",
+        "engine_fusions",
+        "joined_updates",
+        "relu_gradient_stats",
+    }  # tests of their own
     assert set(JOINED) == FUSIONS - elsewhere, "add a net that the optimization changes to JOINED"
 
 

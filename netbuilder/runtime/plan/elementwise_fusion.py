@@ -1,0 +1,153 @@
+"""Fused elementwise operators: on a device whose engine has kernels for chains of them, a chain becomes one call.
+
+A chain begins with any elementwise operator. An operator joins the chain that made one of its inputs, if their results
+have the same shape. The chain runs at the position of its last operator, so the others move after the operators in
+between: these must not read what the chain writes, nor write what it reads or writes.
+
+Values between two operators of a chain are written only if they are visible or another node reads them.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Mapping, Sequence
+from typing import Any
+
+from netbuilder.ops.core.contexts import Prepared
+from netbuilder.ops.core.instructions import Role
+from netbuilder.ops.core.operator import TensorSpec
+from netbuilder.ops.engines.engine import Engine
+from netbuilder.ops.engines.joined_updates import JoinedOperator, JoinedUpdates
+from netbuilder.runtime.plan.values import Node, Value
+
+__all__ = ["fuse_elementwise"]
+
+
+def fuse_elementwise(
+    nodes: Sequence[Node],
+    last: Mapping[str, Value],
+    hidden: Collection[str] = (),
+    engines: Mapping[int, Sequence[Engine]] | None = None,
+) -> list[Node]:
+    """Return the nodes of a plan with chains of elementwise operators fused.
+
+    Args:
+        nodes: operators over values, in order.
+        last: the last version of each name.
+        hidden: names of which no version is observable.
+        engines: those that may be used, by kind of device; None: none.
+    """
+    result: list[Node | None] = list(nodes)
+    place = {id(node): index for index, node in enumerate(nodes)}
+    for chain in _chains(nodes, engines or {}):
+        fused = chain.fused(nodes, last, hidden) if len(chain.nodes) > 1 else None
+        if fused is not None:
+            for node in chain.nodes:
+                result[place[id(node)]] = None
+            result[place[id(chain.nodes[-1])]] = fused
+    return [node for node in result if node is not None]
+
+
+def _chains(nodes: Sequence[Node], engines: Mapping[int, Sequence[Engine]]) -> list[_Chain]:
+    """Return the chains of elementwise operators, those of one operator too."""
+    controls = {name for node in nodes for part in node.parts for name in part.control}
+    open_chains: list[_Chain] = []
+    found: list[_Chain] = []
+    for node in nodes:
+        engine = _engine_of(node, controls, engines)
+        own = None
+        if engine is not None:
+            own = next((chain for chain in reversed(open_chains) if chain.accepts(node, engine)), None)
+        open_chains = [chain for chain in open_chains if chain is own or not chain.must_precede(node)]
+        if own is not None:
+            own.add(node)
+        elif engine is not None:
+            found.append(_Chain(engine, node))
+            open_chains.append(found[-1])
+    return found
+
+
+def _engine_of(node: Node, controls: Collection[str], engines: Mapping[int, Sequence[Engine]]) -> Engine | None:
+    """Return the engine with kernels for chains that the operator of a node can be part of."""
+    instruction = node.first
+    if node.fused is not None or len(node.parts) > 1 or instruction.op.stateful or node.role is Role.EXCHANGE:
+        return None
+    if instruction.control or any(name in controls for name in instruction.outputs):
+        return None
+    if any(value.location != instruction.location for value in node.outputs):
+        return None
+    specs = [value.spec for value in node.inputs]
+    if any(spec is None for spec in specs) or len({*instruction.outputs}) < len(instruction.outputs):
+        return None
+    device = engines.get(instruction.device[0], ())
+    return next((engine for engine in device if engine.is_elementwise(instruction.op, *specs)), None)  # type: ignore[arg-type]
+
+
+def _shape(node: Node) -> tuple[int, ...]:
+    spec = node.outputs[0].spec
+    assert spec is not None
+    return spec.shape
+
+
+class _Chain:
+    """Elementwise operators of which each reads what an earlier one makes."""
+
+    def __init__(self, engine: Engine, node: Node) -> None:
+        self.engine = engine
+        self.nodes: list[Node] = []
+        self._made: set[int] = set()  # the ids of the values that it makes
+        self._names: set[str] = set()  # that it reads or writes
+        self.add(node)
+
+    def add(self, node: Node) -> None:
+        self.nodes.append(node)
+        self._made |= {id(value) for value in node.outputs}
+        self._names |= {value.name for value in (*node.inputs, *node.outputs)}
+
+    def accepts(self, node: Node, engine: Engine) -> bool:
+        """Whether a later operator can join."""
+        first = self.nodes[0]
+        return (
+            engine is self.engine
+            and node.first.device == first.first.device
+            and _shape(node) == _shape(first)
+            and any(id(value) in self._made for value in node.inputs)
+        )
+
+    def must_precede(self, node: Node) -> bool:
+        """Whether a later node reads what the chain makes, or writes what it reads or writes."""
+        return any(id(value) in self._made for value in node.inputs) or any(
+            value.name in self._names for value in node.outputs
+        )
+
+    def fused(self, nodes: Sequence[Node], last: Mapping[str, Value], hidden: Collection[str]) -> Node | None:
+        """Return the node that replaces the operators; None if nobody needs what they make."""
+        own = {id(node) for node in self.nodes}
+        read = {id(value) for node in nodes if id(node) not in own for value in node.inputs}
+        inputs = list({id(v): v for node in self.nodes for v in node.inputs if id(v) not in self._made}.values())
+        made = [value for node in self.nodes for value in node.outputs]
+        outputs = [
+            value for value in made if id(value) in read or (last[value.name] is value and value.name not in hidden)
+        ]
+        if not outputs:
+            return None
+        number = {id(value): k for k, value in enumerate([*inputs, *made])}
+        operators = [
+            JoinedOperator(
+                node.first.op,
+                tuple(number[id(value)] for value in node.inputs),
+                tuple(number[id(value)] for value in node.outputs),
+            )
+            for node in self.nodes
+        ]
+
+        def maker(ctx: Any, *specs: TensorSpec) -> Prepared | None:
+            joined = JoinedUpdates([operators], specs, [number[id(value)] for value in outputs])
+            prepared = self.engine.join_elementwise(ctx, joined)
+            for i, j in prepared.inplace if prepared is not None else ():
+                if inputs[i].name == outputs[j].name:  # buffers are shared by successive versions only
+                    outputs[j].version = inputs[i].version + 1
+            return prepared
+
+        locations = [self.nodes[0].first.location] * len(inputs)
+        parts = [node.first for node in self.nodes]
+        return Node(parts, inputs, outputs, maker, originals=self.nodes, locations=locations)

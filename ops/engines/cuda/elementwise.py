@@ -1,0 +1,223 @@
+"""Elementwise operators, alone and in chains: one kernel that reads every input once and writes into given buffers."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable, Sequence
+from functools import partial
+from typing import Any
+
+import numpy as np
+
+from netbuilder.ops.core.contexts import PlanContext, Prepared
+from netbuilder.ops.core.operator import Operator, TensorSpec
+from netbuilder.ops.core.registry import GPU, plain_kernel
+from netbuilder.ops.engines.cuda.code import (
+    Places,
+    body,
+    c_type,
+    number_parameter,
+    register_type,
+    stored,
+    value_of,
+    with_prelude,
+)
+from netbuilder.ops.engines.cuda.kernel import THREADS, Kernel
+from netbuilder.ops.engines.cuda.tracing import Load, NotTraced, Program, Tracer
+from netbuilder.ops.engines.joined_updates import JoinedUpdates
+
+__all__ = [
+    "ELEMENTS",
+    "BoundProgram",
+    "elementwise",
+    "is_elementwise",
+    "join_elementwise",
+    "loop",
+    "prepare_program",
+    "trace_inputs",
+    "trace_operator",
+]
+
+ELEMENTS = 4
+"""Elements of a thread: their loads are under way at the same time."""
+
+
+def _blocks(size: int) -> int:
+    """Return how many blocks process so many elements."""
+    return -(-size // (THREADS * ELEMENTS))
+
+
+def loop(
+    program: Program,
+    loads: Sequence[tuple[Load, str]],
+    store: Callable[[int, str], str],
+    index: str,
+    numbers: Sequence[int] | None = None,
+) -> list[str]:
+    """Return the statements of a block: elements ``first`` to ``size`` in steps of the block's threads.
+
+    All elements of a thread are loaded before one is stored, so an output may have the memory of an input.
+
+    Args:
+        program: the program.
+        loads: each load, and the expression that reads its element for element ``i``.
+        store: returns the statement that stores a value as an output, as element ``i``.
+        index: the type of ``i``.
+        numbers: the positions of the program's numbers among the kernel's; None: they are the same.
+    """
+    places = {load: f"r{k}[k]" for k, (load, _) in enumerate(loads)}
+    lines = [f"{register_type(load.dtype)} r{k}[{ELEMENTS}];" for k, (load, _) in enumerate(loads)]
+    guard = f"const {index} i = first + k * {THREADS}; if (i < size) {{"
+    lines += ["#pragma unroll", f"for (int k = 0; k < {ELEMENTS}; k++) {{ {guard}"]
+    lines += [f"    r{k}[k] = {text};" for k, (_, text) in enumerate(loads)]
+    lines += ["}}", "#pragma unroll", f"for (int k = 0; k < {ELEMENTS}; k++) {{ {guard}"]
+    lines += [f"    {line}" for line in body(program, places.__getitem__, store, numbers)]
+    return [*lines, "}}"]
+
+
+class BoundProgram:
+    """The kernel of a program, and what its launch needs.
+
+    Args:
+        title: of the kernel.
+        program: what it computes.
+        inputs, outputs: how elements are stored: a dtype, or ``BFLOAT16``; None for an input that is not read.
+    """
+
+    def __init__(self, title: str, program: Program, inputs: Sequence[Any], outputs: Sequence[Any]) -> None:
+        size = program.size
+        self.program, self.size, self.places = program, size, Places(program)
+        loads = program.loads()
+        self.read = sorted({load.input for load in loads})
+        index = "int" if size < 2**31 - THREADS * ELEMENTS else "i64"
+        self._extent: Any = np.int32 if index == "int" else np.int64
+        parameters = [f"const {c_type(inputs[i])}* x{i}" for i in self.read]
+        parameters += [f"{c_type(storage)}* y{j}" for j, storage in enumerate(outputs)]
+        parameters += [number_parameter(number, k) for k, number in enumerate(program.numbers)]
+        parameters += [f"{index} d{k}" for k in range(len(self.places.extents))]
+        parameters.append(f"{index} size")
+        lines = loop(
+            program,
+            [(load, value_of(f"x{load.input}[{self.places[load]}]", inputs[load.input])) for load in loads],
+            lambda j, text: f"y{j}[i] = {stored(text, outputs[j])};",
+            index,
+        )
+        first = f"const {index} first = blockIdx.x * ({index}){THREADS * ELEMENTS} + threadIdx.x;"
+        head = f'extern "C" __global__ void NAME({", ".join(parameters)}) {{'
+        self.kernel = Kernel(title, with_prelude("\n".join([head, first, *lines, "}", ""])), model=self)
+
+    def bind(self, inputs: Sequence[Any], outputs: Sequence[Any]) -> Callable[[], object]:
+        """Return the call for some buffers; ``inputs`` has the host's integers too."""
+        fixed = [*(inputs[i] for i in self.read), *outputs]
+        extents = [self._extent(extent) for extent in (*self.places.extents, self.size)]
+        blocks, numbers = _blocks(self.size), self.program.numbers
+        if not numbers:
+            return partial(self.kernel, blocks, tuple(fixed + extents))
+
+        def call() -> None:
+            found = [number.value(inputs) for number in numbers]
+            self.kernel(blocks, (*fixed, *found, *extents))
+
+        return call
+
+
+def trace_operator(tracer: Tracer, op: Operator, given: Sequence[Any], outputs: Sequence[TensorSpec]) -> Sequence[Any]:
+    """Return the symbols of an operator's outputs, in the types of ``outputs``.
+
+    Raises:
+        NotTraced: its plain kernel is not elementwise.
+    """
+    kernel = plain_kernel(op.type, GPU)
+    if kernel is None:
+        raise NotTraced(f"{op.type} has no plain kernel")
+    found = tracer.run(kernel, op, given)
+    return [tracer.as_stored(symbol, spec) for symbol, spec in zip(found, outputs)]
+
+
+def trace_inputs(tracer: Tracer, op: Operator, specs: Sequence[TensorSpec]) -> list[Any]:
+    """Return the symbols of an operator's inputs."""
+    return [
+        tracer.host_input(i) if op.input_location(i) == "host" else tracer.input(i, spec)
+        for i, spec in enumerate(specs)
+    ]
+
+
+def elementwise(op: Any, ctx: PlanContext, *specs: TensorSpec) -> Prepared | None:
+    """Prepare an elementwise operator: its plain kernel, traced."""
+    if any(spec is None for spec in specs):
+        return None
+    plain = [spec.plain for spec in specs]
+    outs = list(op.infer(*plain))
+    tracer = Tracer(op_def=ctx.op_def, run_context=ctx.run)
+    try:
+        program = tracer.program(trace_operator(tracer, op, trace_inputs(tracer, op, plain), outs))
+        return prepare_program(_title(op.type), program, plain, outs)
+    except NotTraced:
+        return None
+
+
+def is_elementwise(op: Any, specs: Sequence[TensorSpec]) -> bool:
+    """Whether an operator can be part of a chain: its results follow from the elements of its inputs on the GPU."""
+    if any(op.input_location(i) == "host" for i in range(len(specs))):
+        return False
+    tracer = Tracer()
+    try:
+        plain = [spec.plain for spec in specs]
+        tracer.program(trace_operator(tracer, op, trace_inputs(tracer, op, plain), op.infer(*plain)))
+    except NotTraced:
+        return False
+    return True
+
+
+def join_elementwise(ctx: PlanContext, chain: JoinedUpdates) -> Prepared | None:
+    """Return the kernel of a chain of elementwise operators."""
+    tracer, given = Tracer(), [spec.plain for spec in chain.specs]
+    specs = dict(enumerate(given))
+    values = {i: tracer.input(i, spec) for i, spec in specs.items()}
+    (operators,) = chain.chains
+    try:
+        for joined in operators:
+            outs = joined.op.infer(*(specs[i] for i in joined.inputs))
+            found = trace_operator(tracer, joined.op, [values[i] for i in joined.inputs], outs)
+            values.update(zip(joined.outputs, found))
+            specs.update(zip(joined.outputs, outs))
+        program = tracer.program([values[i] for i in chain.outputs])
+        title = "_".join(_title(joined.op.type) for joined in operators)
+        return prepare_program(title[:60], program, given, [specs[i] for i in chain.outputs])
+    except NotTraced:
+        return None
+
+
+def _title(op_type: str) -> str:
+    return re.sub("(?<=[a-z0-9])(?=[A-Z])", "_", op_type).lower()
+
+
+def prepare_program(title: str, program: Program, specs: Sequence[TensorSpec], outs: Sequence[TensorSpec]) -> Prepared:
+    """Return the kernel of a program as a prepared one.
+
+    Args:
+        title: of the kernel.
+        program: what it computes.
+        specs, outs: of its inputs and outputs.
+    """
+    host = {number.input for number in program.numbers}
+    built = BoundProgram(title, program, [spec.dtype for spec in specs], [spec.dtype for spec in outs])
+    pairs = [
+        (i, j)
+        for i, spec in enumerate(specs)
+        for j, out in enumerate(outs)
+        if i in built.read and spec.dtype.itemsize == out.dtype.itemsize
+        and all(built.places.identity(load) for load in program.loads() if load.input == i)
+    ]  # fmt: skip
+
+    def bind(inputs: Sequence[Any], outputs: Sequence[Any], scratch: Any) -> Callable[[], object]:
+        return built.bind(inputs, outputs)
+
+    return Prepared(
+        [spec if i in built.read or i in host else None for i, spec in enumerate(specs)],
+        outs,
+        bind,
+        inplace=pairs,
+        name=f"cuda {built.kernel.name}",
+        capturable=not program.numbers,
+    )

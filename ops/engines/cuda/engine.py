@@ -1,0 +1,55 @@
+"""Our own CUDA kernels as an engine: elementwise operators, joined updates, sums of rows."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from typing import ClassVar
+
+from netbuilder.ops.core.contexts import PlanContext, Prepared
+from netbuilder.ops.core.operator import Operator, TensorSpec
+from netbuilder.ops.engines.arrays import gpu_count
+from netbuilder.ops.engines.engine import Engine
+from netbuilder.ops.engines.joined_updates import JoinedUpdates, UpdateForm
+from netbuilder.proto import PROTO_CUDA
+
+__all__ = ["CudaEngine"]
+
+
+class CudaEngine(Engine):
+    """Our own kernels for NVIDIA GPUs, which CuPy compiles."""
+
+    name: ClassVar[str] = "CUDA"
+    priority: ClassVar[int] = 10
+    device_types: ClassVar[tuple[int, ...]] = (PROTO_CUDA,)
+
+    def available(self) -> bool:
+        return gpu_count() > 0
+
+    def why_unavailable(self) -> str:
+        return "it needs CuPy and an NVIDIA GPU; pip install 'netbuilder[gpu]'"
+
+    def kernels(self) -> Mapping[str, Callable[..., Prepared | None]]:
+        from netbuilder.ops.engines.cuda.table import KERNELS
+
+        return KERNELS
+
+    def update_form(self, op: Operator, *specs: TensorSpec) -> UpdateForm | None:
+        from netbuilder.ops.engines.cuda.updates import update_form
+
+        return update_form(op, specs)
+
+    def join_updates(self, ctx: PlanContext, updates: JoinedUpdates) -> Prepared | None:
+        from netbuilder.ops.engines.cuda.updates import join_updates
+
+        return join_updates(ctx, updates)
+
+    def is_elementwise(self, op: Operator, *specs: TensorSpec) -> bool:
+        from netbuilder.ops.engines.cuda.elementwise import is_elementwise
+        from netbuilder.ops.engines.cuda.table import ELEMENTWISE
+
+        return op.type in ELEMENTWISE and is_elementwise(op, specs)
+
+    def join_elementwise(self, ctx: PlanContext, chain: JoinedUpdates) -> Prepared | None:
+        from netbuilder.ops.engines.cuda.elementwise import join_elementwise
+
+        return join_elementwise(ctx, chain)

@@ -1,0 +1,73 @@
+"""CUDA kernels of ours: their source, compiled when first used, and their launch."""
+
+from __future__ import annotations
+
+import hashlib
+import threading
+import weakref
+from collections.abc import Sequence
+from typing import Any
+
+from netbuilder.ops.engines.arrays import array_module
+from netbuilder.proto import PROTO_CUDA
+
+__all__ = ["OPTIONS", "THREADS", "Kernel", "known_kernels"]
+
+OPTIONS = ("-fmad=false", "--std=c++17")
+"""Options of the compiler: products are rounded before they are added, as on the CPU. These kernels wait for memory."""
+
+THREADS = 256
+"""Threads of a block."""
+
+_compiled: weakref.WeakKeyDictionary[Any, dict[str, Any]] = weakref.WeakKeyDictionary()
+_known: dict[str, Kernel] = {}
+_lock = threading.Lock()
+
+
+class Kernel:
+    """A kernel of ours.
+
+    Args:
+        title: the beginning of its name; the rest says which variant it is.
+        source: CUDA C++ with one ``extern "C"`` kernel, whose name is ``NAME``.
+        model: describes what it computes, for those who cannot run CUDA (a traced ``Program``, the names of variants).
+    """
+
+    def __init__(self, title: str, source: str, model: Any = None) -> None:
+        digest = hashlib.blake2b(source.encode(), digest_size=5).hexdigest()
+        self.name = f"nb_{title}_{digest}"
+        self.source = source.replace("NAME", self.name)
+        self.model = model
+        with _lock:
+            _known.setdefault(self.name, self)
+
+    def __repr__(self) -> str:
+        return f"Kernel({self.name})"
+
+    def __call__(self, blocks: int, arguments: Sequence[Any], *, threads: int = THREADS) -> None:
+        """Launch the kernel on the current stream of the current GPU.
+
+        Args:
+            blocks: number of blocks; 0: nothing is launched.
+            arguments: arrays of that GPU, and NumPy's numbers of the parameters' types.
+            threads: of a block.
+        """
+        if blocks:
+            self.function()((blocks,), (threads,), arguments)
+
+    def function(self) -> Any:
+        """Return CuPy's kernel, which it compiles at its first launch on each kind of GPU, or finds in its cache."""
+        xp = array_module(PROTO_CUDA)
+        kernels = _compiled.get(xp)
+        if kernels is None:
+            kernels = _compiled.setdefault(xp, {})
+        found = kernels.get(self.name)
+        if found is None:
+            found = kernels[self.name] = xp.RawKernel(self.source, self.name, options=OPTIONS)
+        return found
+
+
+def known_kernels() -> dict[str, Kernel]:
+    """Return all kernels that this process has made so far, by name."""
+    with _lock:
+        return dict(_known)

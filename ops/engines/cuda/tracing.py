@@ -1,0 +1,602 @@
+"""Plain kernels of elementwise operators as programs of CUDA kernels.
+
+A plain kernel is called once with symbols in place of arrays, and what it does to them is recorded: so one CUDA kernel
+does what the array module would do in one kernel for each function, and each formula exists once. A kernel that does
+more than elementwise functions (a reduction, a decision that depends on elements) cannot be traced.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+import numpy as np
+
+from netbuilder.ops.core.operator import TensorSpec
+from netbuilder.ops.engines.random import first_counter
+
+__all__ = ["Constant", "HostNumber", "Load", "NotTraced", "Program", "Step", "Symbol", "Tracer", "Uniform"]
+
+
+class NotTraced(Exception):
+    """A kernel does something that a program of elementwise functions cannot do."""
+
+
+@dataclass(frozen=True)
+class Load:
+    """An element of an input, broadcast from ``shape`` to the shape of the outputs."""
+
+    input: int
+    shape: tuple[int, ...]
+    dtype: np.dtype[Any]
+
+
+@dataclass(frozen=True)
+class Constant:
+    """A number; the type of a Python number is None, as it does not widen what it is combined with."""
+
+    value: Any
+    dtype: np.dtype[Any] | None
+
+
+@dataclass(frozen=True, eq=False)
+class HostNumber:
+    """A number that each call computes on the host, from an integer in an array of one element."""
+
+    function: Callable[[int], float]
+    input: int
+    dtype: None = None
+
+    def value(self, inputs: Sequence[Any]) -> Any:
+        """Return the number for the present elements of the kernel's inputs."""
+        return np.float64(self.function(int(inputs[self.input].item())))
+
+    def same_as(self, other: Any) -> bool:
+        """Whether another one is the same in each call: the same method of equal operators."""
+        if not isinstance(other, HostNumber):
+            return False
+        mine, its = (getattr(number.function, "__func__", number.function) for number in (self, other))
+        owners = [repr(getattr(number.function, "__self__", None)) for number in (self, other)]
+        return self.input == other.input and mine is its and owners[0] == owners[1]
+
+
+@dataclass(eq=False)
+class Uniform:
+    """Random numbers in [0, 1): element i of the outputs gets element ``start`` + i of the stream of the run.
+
+    With ``moved`` (a, n, b), the numbers are drawn in the shape (n, a, b), and the outputs have the shape (a, n, b).
+    """
+
+    run: Any
+    start: int
+    shape: tuple[int, ...]
+    moved: tuple[int, int, int] | None = None
+    input: None = None
+    dtype: np.dtype[Any] = np.dtype(np.float64)
+
+    def value(self, inputs: Sequence[Any]) -> Any:
+        """Return the hash's counter of element 0 in this run."""
+        return np.uint64(first_counter(self.run.position(())[0], self.start))
+
+    def same_as(self, other: Any) -> bool:
+        return self is other
+
+
+@dataclass(frozen=True, eq=False)
+class Step:
+    """A function of values: ``function`` in the type ``compute``, its result rounded to ``dtype``."""
+
+    function: str
+    operands: tuple[Any, ...]
+    compute: np.dtype[Any]
+    dtype: np.dtype[Any]
+
+
+Expression = Load | Constant | HostNumber | Uniform | Step
+
+
+@dataclass(frozen=True, eq=False)
+class Program:
+    """What a kernel computes for each element.
+
+    Args:
+        shape: of all outputs.
+        outputs: the expression of each output.
+        dtypes: the element types of the outputs.
+        numbers: what each call computes on the host.
+    """
+
+    shape: tuple[int, ...]
+    outputs: tuple[Expression, ...]
+    dtypes: tuple[np.dtype[Any], ...]
+    numbers: tuple[HostNumber | Uniform, ...]
+
+    @property
+    def size(self) -> int:
+        return math.prod(self.shape)
+
+    def steps(self) -> list[Step]:
+        """Return the steps, each after those whose results it reads."""
+        found: dict[int, Step] = {}
+
+        def visit(value: Expression) -> None:
+            if isinstance(value, Step) and id(value) not in found:
+                for operand in value.operands:
+                    visit(operand)
+                found[id(value)] = value
+
+        for output in self.outputs:
+            visit(output)
+        return list(found.values())
+
+    def loads(self) -> list[Load]:
+        """Return the distinct loads, by input."""
+        values = [*self.outputs, *(operand for step in self.steps() for operand in step.operands)]
+        found = {load: None for load in values if isinstance(load, Load)}
+        return sorted(found, key=lambda load: (load.input, load.shape))
+
+
+_ARITHMETIC = {
+    "absolute": 1,
+    "add": 2,
+    "cbrt": 1,
+    "copysign": 2,
+    "ceil": 1,
+    "cos": 1,
+    "cosh": 1,
+    "divide": 2,
+    "exp": 1,
+    "expm1": 1,
+    "floor": 1,
+    "log": 1,
+    "log10": 1,
+    "log1p": 1,
+    "log2": 1,
+    "maximum": 2,
+    "minimum": 2,
+    "multiply": 2,
+    "negative": 1,
+    "positive": 1,
+    "power": 2,
+    "arccos": 1,
+    "arccosh": 1,
+    "arcsin": 1,
+    "arcsinh": 1,
+    "arctan": 1,
+    "arctanh": 1,
+    "reciprocal": 1,
+    "rint": 1,
+    "sign": 1,
+    "sin": 1,
+    "sinh": 1,
+    "sqrt": 1,
+    "square": 1,
+    "subtract": 2,
+    "tan": 1,
+    "tanh": 1,
+    "trunc": 1,
+    "bitwise_and": 2,
+    "bitwise_or": 2,
+    "bitwise_xor": 2,
+    "invert": 1,
+}
+_PREDICATES = {  # of values in their common type
+    "equal": 2,
+    "greater": 2,
+    "greater_equal": 2,
+    "isfinite": 1,
+    "isinf": 1,
+    "isnan": 1,
+    "less": 2,
+    "less_equal": 2,
+    "logical_and": 2,
+    "logical_not": 1,
+    "logical_or": 2,
+    "logical_xor": 2,
+    "not_equal": 2,
+    "signbit": 1,
+}
+_OTHER_NAMES = {
+    "abs": "absolute",
+    "acos": "arccos",
+    "bitwise_not": "invert",
+    "fabs": "absolute",
+    "true_divide": "divide",
+}
+_FLOATS_ONLY = {"copysign", "power", "reciprocal", "rint", "ceil", "floor", "trunc", "sign"}
+_KINDS = "?bBhHiIlLqQefd"
+
+
+def _sample(value: Any) -> Any:
+    """Return an array of one element, or a Python number, that has the type of a value in NumPy's rules."""
+    if isinstance(value, Symbol):
+        return 1.0 if value.dtype is None else np.ones(1, value.dtype)
+    return value
+
+
+class Symbol:
+    """An array of which only shape and type are known, while a kernel is traced."""
+
+    __hash__ = None  # type: ignore[assignment]
+    __slots__ = ("expression", "shape")
+
+    def __init__(self, expression: Expression, shape: tuple[int, ...]) -> None:
+        self.expression = expression
+        self.shape = shape
+
+    @property
+    def dtype(self) -> Any:
+        return self.expression.dtype
+
+    ndim = property(lambda self: len(self.shape))
+    size = property(lambda self: math.prod(self.shape))
+    itemsize = property(lambda self: self.dtype.itemsize)
+    nbytes = property(lambda self: self.size * self.dtype.itemsize)
+
+    def __len__(self) -> int:
+        return self.shape[0]
+
+    def reshape(self, *shape: Any) -> Symbol:
+        wanted = tuple(shape[0]) if len(shape) == 1 and not isinstance(shape[0], int) else tuple(shape)
+        if -1 in wanted:
+            known = math.prod(extent for extent in wanted if extent != -1)
+            wanted = tuple(self.size // max(known, 1) if extent == -1 else extent for extent in wanted)
+        if math.prod(wanted) != self.size:
+            raise NotTraced("a reshape to another number of elements")
+        return Symbol(_reshaped(self.expression, self.shape, wanted, {}), wanted)
+
+    def ravel(self) -> Symbol:
+        return self.reshape(-1)
+
+    def astype(self, dtype: Any, order: str = "K", *, copy: bool = True) -> Symbol:
+        return _cast(self, np.dtype(dtype))
+
+    def copy(self, order: str = "C") -> Symbol:
+        return Symbol(self.expression, self.shape)
+
+    def clip(self, low: Any = None, high: Any = None) -> Symbol:
+        return _clip(self, low, high)
+
+    def fill(self, value: Any) -> None:
+        self._become(_constant(value, self.dtype))
+
+    def __setitem__(self, where: Any, value: Any) -> None:
+        if where is not Ellipsis and where != slice(None):
+            raise NotTraced("an assignment to a part of an array")
+        self._become(value)
+
+    def _become(self, value: Any) -> None:
+        """Take the elements of another value, in place."""
+        found = _cast(_as_symbol(value), self.dtype)
+        if np.broadcast_shapes(found.shape, self.shape) != self.shape:
+            raise NotTraced("an assignment of a larger array")
+        self.expression = found.expression
+
+    def __array_ufunc__(self, function: Any, method: str, *inputs: Any, out: Any = (), **options: Any) -> Any:
+        if method != "__call__" or options.keys() - {"dtype", "casting"}:
+            raise NotTraced(f"{function.__name__}.{method}")
+        result = _apply(function.__name__, inputs, options.get("dtype"))
+        if not out:
+            return result
+        out[0]._become(result)
+        return out[0]
+
+    def __getattr__(self, name: str) -> Any:
+        raise NotTraced(f"an array's {name}")
+
+    def __array__(self, *options: Any, **more: Any) -> Any:
+        raise NotTraced("a conversion to NumPy")
+
+    def __bool__(self) -> bool:
+        raise NotTraced("a decision that depends on elements")
+
+    __int__ = __float__ = __index__ = __iter__ = __bool__  # type: ignore[assignment]
+
+    def __getitem__(self, where: Any) -> Symbol:
+        parts = where if isinstance(where, tuple) else (where,)
+        if any(part is not None and part is not Ellipsis and part != slice(None) for part in parts):
+            raise NotTraced("a part of an array")
+        own = [part for part in parts if part is not None and part is not Ellipsis]
+        if Ellipsis not in parts:
+            parts = (*parts, Ellipsis)
+        at, shape = 0, list[int]()
+        for part in parts:
+            count = len(self.shape) - len(own) if part is Ellipsis else 0 if part is None else 1
+            shape += [1] if part is None else self.shape[at : at + count]
+            at += count
+        return self.reshape(tuple(shape))
+
+
+def _forward(name: str) -> Any:
+    return lambda self, other: _apply(name, (self, other))
+
+
+def _backward(name: str) -> Any:
+    return lambda self, other: _apply(name, (other, self))
+
+
+def _in_place(name: str) -> Any:
+    def run(self: Symbol, other: Any) -> Symbol:
+        self._become(_apply(name, (self, other)))
+        return self
+
+    return run
+
+
+_OPERATORS = {
+    "add": "add",
+    "sub": "subtract",
+    "mul": "multiply",
+    "truediv": "divide",
+    "pow": "power",
+    "and": "bitwise_and",
+    "or": "bitwise_or",
+    "xor": "bitwise_xor",
+}
+for _symbol, _name in _OPERATORS.items():
+    setattr(Symbol, f"__{_symbol}__", _forward(_name))
+    setattr(Symbol, f"__r{_symbol}__", _backward(_name))
+    setattr(Symbol, f"__i{_symbol}__", _in_place(_name))
+_ORDER = {
+    "lt": "less",
+    "le": "less_equal",
+    "gt": "greater",
+    "ge": "greater_equal",
+    "eq": "equal",
+    "ne": "not_equal",
+}
+for _symbol, _name in _ORDER.items():
+    setattr(Symbol, f"__{_symbol}__", _forward(_name))
+for _symbol, _name in {"neg": "negative", "pos": "positive", "abs": "absolute", "invert": "invert"}.items():
+    setattr(Symbol, f"__{_symbol}__", lambda self, name=_name: _apply(name, (self,)))
+
+
+def _reshaped(value: Expression, old: tuple[int, ...], new: tuple[int, ...], done: dict[int, Any]) -> Expression:
+    """Return an expression of shape ``old`` in the shape ``new``: its loads have the same elements, in order."""
+    if old == new or isinstance(value, (Constant, HostNumber)):
+        return value
+    if isinstance(value, Uniform):
+        raise NotTraced("a reshape of random numbers")
+    found = done.get(id(value))
+    if found is not None:
+        return found  # type: ignore[no-any-return]
+    if isinstance(value, Load):
+        if math.prod(value.shape) == 1:
+            shape: tuple[int, ...] = ()
+        elif value.shape == old:
+            shape = new
+        else:
+            raise NotTraced("a reshape of what was broadcast")
+        found = Load(value.input, shape, value.dtype)
+    else:
+        operands = tuple(_reshaped(operand, old, new, done) for operand in value.operands)
+        found = Step(value.function, operands, value.compute, value.dtype)
+    done[id(value)] = found
+    return found
+
+
+def _constant(value: Any, dtype: Any = None) -> Symbol:
+    if type(value) in (bool, int, float):
+        return Symbol(Constant(value, None if dtype is None else np.dtype(dtype)), ())
+    if isinstance(value, (np.generic, np.ndarray)) and np.ndim(value) == 0:
+        return Symbol(Constant(value.item(), np.dtype(dtype or value.dtype)), ())
+    raise NotTraced(f"a constant {type(value).__name__}")
+
+
+def _as_symbol(value: Any) -> Symbol:
+    return value if isinstance(value, Symbol) else _constant(value)
+
+
+def _cast(value: Symbol, dtype: np.dtype[Any]) -> Symbol:
+    if dtype.char not in _KINDS:
+        raise NotTraced(f"elements of type {dtype}")
+    if value.dtype == dtype:
+        return Symbol(value.expression, value.shape)
+    if isinstance(value.expression, Constant):
+        return Symbol(Constant(np.asarray(value.expression.value).astype(dtype).item(), dtype), value.shape)
+    return Symbol(Step("positive", (value.expression,), dtype, dtype), value.shape)
+
+
+def _apply(name: str, operands: Sequence[Any], dtype: Any = None) -> Symbol:
+    """Return a function of values, in the type that NumPy computes it in."""
+    name = _OTHER_NAMES.get(name, name)
+    arity = _ARITHMETIC.get(name, _PREDICATES.get(name))
+    if arity is None or len(operands) != arity:
+        raise NotTraced(f"the function {name}")
+    samples = [_sample(operand) for operand in operands]
+    with np.errstate(all="ignore"):
+        found = getattr(np, name)(*samples)
+    if not any(isinstance(operand, Symbol) for operand in operands):
+        return _constant(found, dtype)
+    result = np.asarray(found).dtype if dtype is None else np.dtype(dtype)
+    compute = np.result_type(*samples) if name in _PREDICATES else result
+    if compute.char not in _KINDS or (name in _FLOATS_ONLY and compute.kind != "f"):
+        raise NotTraced(f"{name} of {compute}")
+    symbols = [_as_symbol(operand) for operand in operands]
+    shape = np.broadcast_shapes(*(symbol.shape for symbol in symbols))
+    return Symbol(Step(name, tuple(symbol.expression for symbol in symbols), compute, result), shape)
+
+
+def _where(condition: Any, x: Any, y: Any) -> Symbol:
+    dtype = np.where(np.ones(1, bool), _sample(x), _sample(y)).dtype
+    symbols = [_cast(_as_symbol(condition), np.dtype(bool)), _as_symbol(x), _as_symbol(y)]
+    shape = np.broadcast_shapes(*(symbol.shape for symbol in symbols))
+    return Symbol(Step("where", tuple(symbol.expression for symbol in symbols), dtype, dtype), shape)
+
+
+def _clip(x: Any, low: Any = None, high: Any = None) -> Symbol:
+    if low is not None:
+        x = _apply("maximum", (x, low))
+    return _apply("minimum", (x, high)) if high is not None else _as_symbol(x)
+
+
+def _full(shape: Any, value: Any, dtype: Any) -> Symbol:
+    made = _cast(_as_symbol(value), np.dtype(dtype))
+    return Symbol(made.expression, (shape,) if isinstance(shape, int) else tuple(shape))
+
+
+class _Module:
+    """What a traced kernel sees as its array module."""
+
+    def __getattr__(self, name: str) -> Any:
+        if _OTHER_NAMES.get(name, name) in _ARITHMETIC or name in _PREDICATES:
+            return _Function(name)
+        value = getattr(np, name, None)
+        if isinstance(value, (type, float, type(None))):  # element types, numbers, newaxis
+            return value
+        raise NotTraced(f"the array module's {name}")
+
+    where = staticmethod(_where)
+    clip = staticmethod(_clip)
+
+    @staticmethod
+    def asarray(value: Any, dtype: Any = None) -> Symbol:
+        made = _as_symbol(value)
+        return made if dtype is None else _cast(made, np.dtype(dtype))
+
+    @staticmethod
+    def full_like(like: Symbol, value: Any, dtype: Any = None) -> Symbol:
+        return _full(like.shape, value, dtype or like.dtype)
+
+    @staticmethod
+    def zeros_like(like: Symbol, dtype: Any = None) -> Symbol:
+        return _full(like.shape, 0, dtype or like.dtype)
+
+    @staticmethod
+    def ones_like(like: Symbol, dtype: Any = None) -> Symbol:
+        return _full(like.shape, 1, dtype or like.dtype)
+
+    @staticmethod
+    def zeros(shape: Any, dtype: Any = float) -> Symbol:
+        return _full(shape, 0, dtype)
+
+    @staticmethod
+    def ones(shape: Any, dtype: Any = float) -> Symbol:
+        return _full(shape, 1, dtype)
+
+    empty = staticmethod(zeros)
+
+    @staticmethod
+    def broadcast_to(value: Any, shape: Any) -> Symbol:
+        return _full(shape, value, value.dtype)
+
+    @staticmethod
+    def moveaxis(value: Any, source: int, target: int) -> Symbol:
+        drawn = value.expression
+        if not isinstance(drawn, Uniform) or drawn.moved is not None or source != 0 or target < 0:
+            raise NotTraced("a transposition")
+        first, *rest = value.shape
+        moved = (math.prod(rest[:target]), first, math.prod(rest[target:]))
+        drawn.moved, drawn.shape = moved, (*rest[:target], first, *rest[target:])
+        return Symbol(drawn, drawn.shape)
+
+    @staticmethod
+    def full(shape: Any, value: Any, dtype: Any) -> Symbol:
+        return _full(shape, value, dtype)
+
+
+@dataclass(frozen=True)
+class _Function:
+    name: str
+
+    def __call__(self, *operands: Any, out: Any = None, dtype: Any = None, casting: Any = None) -> Any:
+        result = _apply(self.name, operands, dtype)
+        if out is None:
+            return result
+        out._become(result)
+        return out
+
+
+@dataclass(eq=False)
+class _Integer:
+    """An input in the host's memory: a kernel may compute a number from it, in each call."""
+
+    input: int
+
+
+@dataclass(eq=False)
+class Tracer:
+    """The run context of kernels while they are traced; several operators in a row make one program.
+
+    >>> tracer = Tracer()
+    >>> x = tracer.input(0, TensorSpec((3,), np.dtype("float32")))
+    >>> y = x * 2 + 1
+    >>> [step.function for step in tracer.program([y]).steps()]
+    ['multiply', 'add']
+    """
+
+    op_def: Any = None
+    is_gpu: bool = True
+    workspace: None = None
+    xp: Any = field(default_factory=_Module)
+    numbers: list[HostNumber | Uniform] = field(default_factory=list)
+    run_context: Any = None
+
+    def input(self, number: int, spec: TensorSpec, shape: Sequence[int] | None = None) -> Symbol:
+        """Return the symbol of an input; ``shape`` replaces that of its spec."""
+        if spec.dtype.char not in _KINDS:
+            raise NotTraced(f"elements of type {spec.dtype}")
+        shape = spec.shape if shape is None else tuple(shape)
+        return Symbol(Load(number, shape, spec.dtype), shape)
+
+    def host_input(self, number: int) -> Any:
+        """Return what stands for an input in the host's memory."""
+        return _Integer(number)
+
+    def derived(self, function: Callable[[int], float], counter: Any) -> Any:
+        """See ``RunContext.derived``."""
+        if not isinstance(counter, _Integer):
+            raise NotTraced("a number that is read from the GPU")
+        self.numbers.append(HostNumber(function, counter.input))
+        return Symbol(self.numbers[-1], ())
+
+    def uniform(self, shape: Sequence[int], *, per_sample: bool = False) -> Symbol:
+        """See ``RunContext.uniform``."""
+        if self.run_context is None:
+            raise NotTraced("random numbers without a stream")
+        start = self.run_context.position(shape, per_sample=per_sample)[1]
+        self.numbers.append(Uniform(self.run_context, start, tuple(shape)))
+        return Symbol(self.numbers[-1], tuple(shape))
+
+    def __getattr__(self, name: str) -> Any:
+        raise NotTraced(f"the run context's {name}")
+
+    def run(self, kernel: Callable[..., Any], op: Any, inputs: Sequence[Any]) -> Sequence[Symbol]:
+        """Return the outputs of a plain kernel."""
+        try:
+            found = kernel(op, self, *inputs)
+        except (AttributeError, IndexError, OverflowError, TypeError, ValueError) as error:
+            raise NotTraced(f"{op.type}: {error}") from error
+        if not all(isinstance(symbol, Symbol) for symbol in found):
+            raise NotTraced(f"{op.type} returns other things than arrays")
+        return tuple(found)
+
+    def as_stored(self, symbol: Symbol, spec: TensorSpec) -> Symbol:
+        """Return a symbol in the type of the buffer that it is stored in.
+
+        Raises:
+            NotTraced: it has another shape.
+        """
+        if symbol.shape != spec.shape:
+            raise NotTraced(f"a result of shape {symbol.shape} for one of shape {spec.shape}")
+        return _cast(symbol, spec.dtype)
+
+    def program(self, outputs: Sequence[Symbol]) -> Program:
+        """Return the program that computes some symbols.
+
+        Raises:
+            NotTraced: they have several shapes.
+        """
+        shape = outputs[0].shape
+        if any(symbol.shape != shape or symbol.dtype is None for symbol in outputs):
+            raise NotTraced("outputs of several shapes")
+        if any(isinstance(number, Uniform) and number.shape != shape for number in self.numbers):
+            raise NotTraced("random numbers that are broadcast")
+        return Program(
+            shape,
+            tuple(symbol.expression for symbol in outputs),
+            tuple(symbol.dtype for symbol in outputs),
+            tuple(self.numbers),
+        )

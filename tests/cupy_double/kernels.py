@@ -1,0 +1,116 @@
+"""Our own CUDA kernels on the double: it cannot run their source, so NumPy computes what they are the kernels of.
+
+Programs that were traced are interpreted; other kernels have an equivalent here, by the title of the kernel. Whether
+the CUDA is right shows where CuPy compiles it (``make test-emulated``, ``make test-gpu``).
+"""
+
+from __future__ import annotations
+
+import ctypes
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import numpy as np
+
+from netbuilder.ops.engines.cuda.kernel import Kernel
+from netbuilder.ops.engines.cuda.tracing import Constant, HostNumber, Load, Program, Uniform
+from netbuilder.ops.engines.random import first_counter, uniform
+
+__all__ = ["EQUIVALENTS", "evaluate", "launch"]
+
+
+def evaluate(program: Program, load: Callable[[Load], Any], numbers: Sequence[Any]) -> list[Any]:
+    """Return the outputs of a program, each of its shape or one that broadcasts to it."""
+    found: dict[int, Any] = {}
+    position = {id(number): k for k, number in enumerate(program.numbers)}
+
+    def value(expression: Any, dtype: Any) -> Any:
+        if isinstance(expression, Constant):
+            return np.asarray(expression.value).astype(dtype)
+        if isinstance(expression, HostNumber):
+            return np.asarray(numbers[position[id(expression)]]).astype(dtype)
+        if isinstance(expression, Uniform):
+            key = int(numbers[position[id(expression)]]) - first_counter(0, 0)
+            drawn = uniform(np, key, (program.size,))
+            if expression.moved is not None:
+                outer, middle, inner = expression.moved
+                drawn = drawn.reshape(middle, outer, inner).transpose(1, 0, 2)
+            return drawn.reshape(program.shape).astype(dtype)
+        given = load(expression) if isinstance(expression, Load) else found[id(expression)]
+        return given.astype(dtype)
+
+    with np.errstate(all="ignore"):
+        for step in program.steps():
+            if step.function == "where":
+                condition, x, y = step.operands
+                made = np.where(value(condition, bool), value(x, step.compute), value(y, step.compute))
+            elif step.function == "positive":  # a cast
+                made = value(step.operands[0], step.compute)
+            else:
+                made = getattr(np, step.function)(*(value(operand, step.compute) for operand in step.operands))
+            found[id(step)] = made.astype(step.dtype)
+        return [value(expression, dtype) for expression, dtype in zip(program.outputs, program.dtypes)]
+
+
+def _elementwise(machine: Any, kernel: Kernel, blocks: int, arguments: Sequence[Any]) -> None:
+    built = kernel.model
+    arrays, program = arguments[: len(built.read) + len(built.program.outputs)], built.program
+    given = dict(zip(built.read, arrays))
+    outputs = arrays[len(built.read) :]
+    numbers = arguments[len(arrays) : len(arrays) + len(program.numbers)]
+
+    def do() -> None:
+        results = evaluate(program, lambda load: given[load.input]._values.reshape(load.shape), numbers)
+        for array, result in zip(outputs, results):
+            array._values[...] = np.broadcast_to(result, program.shape).reshape(array.shape)
+
+    reads = [array._memory for array in given.values()]
+    machine.launch(kernel.name, reads, [array._memory for array in outputs], do=do)
+
+
+def at(address: int, dtype: Any, size: int) -> Any:
+    """Return the elements at an address."""
+    raw = (ctypes.c_char * (size * np.dtype(dtype).itemsize)).from_address(address)
+    return np.frombuffer(raw, dtype)
+
+
+def _updates(machine: Any, kernel: Kernel, blocks: int, arguments: Sequence[Any]) -> None:
+    joined, (rows, pieces, *numbers) = kernel.model, arguments
+    reads, writes = [rows._memory, pieces._memory], []
+    chains = [(chain, row) for chain, row in zip(joined.chains, rows._values.tolist()) if row[joined.width]]
+    for chain, row in chains:
+        reads += [machine.memory_at(row[what.input]) for what in chain.program.loads()]
+        writes += [machine.memory_at(row[len(chain.reads) + j]) for j in range(len(chain.program.dtypes))]
+
+    def do() -> None:
+        for chain, row in chains:
+            size, own = row[joined.width], [numbers[joined.position(number)] for number in chain.program.numbers]
+
+            def load(what: Load, row: Any = row, size: int = size) -> Any:
+                return at(row[what.input], what.dtype, 1 if what.shape == () else size)
+
+            found = evaluate(chain.program, load, own)
+            for j, dtype in enumerate(chain.program.dtypes):
+                at(row[len(chain.reads) + j], dtype, size)[...] = found[j]
+
+    machine.launch(kernel.name, reads, writes, do=do)
+
+
+Equivalent = Callable[[Any, Kernel, int, Sequence[Any]], None]
+
+EQUIVALENTS: dict[str, Equivalent] = {"updates": _updates}
+"""What kernels compute, by their titles: ``equivalent(machine, kernel, blocks, arguments)``."""
+
+
+def launch(kernel: Kernel, cupy: Any, blocks: int, arguments: Sequence[Any], *, threads: int = 0) -> None:
+    """Do on the double what a launch of a kernel does."""
+    if not blocks:
+        return
+    for array in arguments:
+        if isinstance(array, cupy.ndarray):
+            assert array.flags.c_contiguous, f"{kernel}: an argument is not contiguous"
+            cupy.ndarray._check([array])
+        else:
+            assert isinstance(array, np.generic), f"{kernel}: an argument is a {type(array)}"
+    title = kernel.name.removeprefix("nb_").rpartition("_")[0]
+    EQUIVALENTS.get(title, _elementwise)(cupy.machine, kernel, blocks, arguments)

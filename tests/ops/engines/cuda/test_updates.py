@@ -1,0 +1,148 @@
+"""Joined updates on a GPU: one kernel for all parameters, equal to NumPy in float64, for every rule and odd sizes."""
+
+import numpy as np
+import pytest
+
+import netbuilder.ops.all  # noqa: F401  (fills the registry)
+from gpu_or_double import one_gpu, run_net
+from netbuilder.ops.core.operator import TensorSpec, decode
+from netbuilder.ops.core.registry import find
+from netbuilder.ops.engines.cuda.updates import CHUNK, UPDATES, update_form
+from netbuilder.proto.arguments import make_op
+
+RNG = np.random.default_rng(3)
+SHAPES = [(1,), (3, 5), (CHUNK - 1,), (CHUNK + 1,), (2, 3 * CHUNK // 4), (1, 1, 7)]
+RATE = np.float32([-0.05])
+
+
+def momentum(op, p, m, g, lr, nesterov):
+    new = 0.9 * m + lr * g
+    return p - ((1.9 * new - 0.9 * m) if nesterov else new), new
+
+
+def rms(p, s, m, g, lr):
+    s = s + 0.1 * (g * g - s)
+    m = 0.5 * m + lr * g / np.sqrt(s + 1e-3)
+    return p, s, m
+
+
+# rule: operator, its blobs (p: parameter, m and v: moments, g: gradient), arguments, and the rule in float64
+RULES = {
+    "momentum": (
+        ["MomentumSGDUpdate", "gm", "p", ["g", "m", "p"], {"momentum": 0.9}],
+        lambda p, m, v, g: (*momentum(None, p, m, g, -0.05, False), v),
+    ),
+    "nesterov": (
+        ["MomentumSGDUpdate", "gm", "p", ["g", "m", "p"], {"momentum": 0.9, "nesterov": 1}],
+        lambda p, m, v, g: (*momentum(None, p, m, g, -0.05, True), v),
+    ),
+    "sgd": (["WeightedSum", "", "", ["p"], {}], lambda p, m, v, g: (p - 0.05 * g, m, v)),
+    "adagrad": (
+        ["Adagrad", "pmg", "", ["p", "m"], {"epsilon": 1e-3, "decay": 0.95, "weight_decay": 0.01}],
+        lambda p, m, v, g: (
+            p - 0.05 * (g + 0.01 * p) / (np.sqrt(0.95 * m + (g + 0.01 * p) ** 2) + 1e-3),
+            0.95 * m + (g + 0.01 * p) ** 2,
+            v,
+        ),
+    ),
+    "rmsprop": (
+        ["RmsProp", "gvm", "", ["g", "v", "m"], {"decay": 0.9, "momentum": 0.5, "epsilon": 1e-3}],
+        lambda p, m, v, g: (p, *rms(p, v, m, g, -0.05)[:0:-1]),
+    ),
+}
+
+
+def operators(rule, count, decay):
+    (op_type, first, after, outs, arguments), _ = RULES[rule]
+    ops = []
+    for k in range(count):
+        if decay and k % 2:
+            ops.append(make_op("WeightedSum", [f"g{k}", "one", f"p{k}", "decay"], [f"g{k}"]))
+    for k in range(count):
+        inputs = [f"{name}{k}" for name in first] + ["lr"] + [f"{name}{k}" for name in after]
+        if op_type == "WeightedSum":
+            inputs = [f"p{k}", "one", f"g{k}", "lr"]
+        ops.append(make_op(op_type, inputs, [f"{name}{k}" for name in outs], **arguments))
+    return ops
+
+
+@pytest.mark.parametrize("decay", [False, True])
+@pytest.mark.parametrize("rule", sorted(RULES))
+def test_all_parameters_are_updated_by_one_kernel(rule, decay):
+    feeds = {"lr": RATE, "one": np.float32([1]), "decay": np.float32([0.02])}
+    for k, shape in enumerate(SHAPES):
+        for name in "pmg":
+            feeds[f"{name}{k}"] = RNG.standard_normal(shape).astype(np.float32)
+        feeds[f"v{k}"] = RNG.random(shape, np.float32)
+        feeds[f"m{k}"] = abs(feeds[f"m{k}"])
+    fetched = [f"{name}{k}" for name in "pmv" for k in range(len(SHAPES))]
+    with one_gpu() as machine:
+        found = run_net(operators(rule, len(SHAPES), decay), feeds, fetched)
+        launched = [] if machine is None else [launch.name for launch in machine.launches]
+    assert machine is None or [n.startswith("nb_updates") for n in launched if n.startswith("nb_")] == [True]
+    for k in range(len(SHAPES)):
+        p, m, v, g = (feeds[f"{name}{k}"].astype(np.float64) for name in "pmvg")
+        if decay and k % 2:
+            g = g + 0.02 * p
+        for name, wanted in zip("pmv", RULES[rule][1](p, m, v, g)):
+            np.testing.assert_allclose(found[f"{name}{k}"], wanted, rtol=2e-5, atol=2e-6, err_msg=f"{name}{k}")
+
+
+@pytest.mark.parametrize("runs", [1, 3])
+def test_adam_counts_on_the_host(runs):
+    """The correction of Adam depends on the counter, which the host has: it is an argument of each launch."""
+    shapes = SHAPES[:4]
+    feeds = {"lr": RATE, "iter": np.int64([0])}
+    ops = [make_op("Iter", ["iter"], ["iter"])]
+    for k, shape in enumerate(shapes):
+        feeds |= {f"{name}{k}": RNG.standard_normal(shape).astype(np.float32) for name in "pmg"}
+        feeds[f"v{k}"] = RNG.random(shape, np.float32)
+        names = [f"p{k}", f"m{k}", f"v{k}"]
+        ops.append(make_op("Adam", [*names, f"g{k}", "lr", "iter"], names, beta1=0.8, beta2=0.9, epsilon=1e-4))
+    fetched = [f"{name}{k}" for name in "pmv" for k in range(len(shapes))]
+    with one_gpu() as machine:
+        found = run_net(ops, feeds, fetched, runs=runs, host=["Iter"])
+        launched = [] if machine is None else [launch.name for launch in machine.launches]
+    assert machine is None or sum(name.startswith("nb_updates") for name in launched) == runs
+    for k in range(len(shapes)):
+        p, m, v, g = (feeds[f"{name}{k}"].astype(np.float64) for name in "pmvg")
+        for t in range(2, runs + 2):
+            m, v = 0.8 * m + 0.2 * g, 0.9 * v + 0.1 * g * g
+            p = p - 0.05 * (1 - 0.9**t) ** 0.5 / (1 - 0.8**t) * m / (np.sqrt(v) + 1e-4)
+        for name, wanted in zip("pmv", (p, m, v)):
+            np.testing.assert_allclose(found[f"{name}{k}"], wanted, rtol=3e-5, atol=3e-6, err_msg=f"{name}{k}")
+
+
+def test_joined_updates_change_no_bit():
+    feeds = {"lr": RATE, "one": np.float32([1]), "decay": np.float32([0.02])}
+    for k, shape in enumerate(SHAPES):
+        feeds |= {f"{name}{k}": RNG.standard_normal(shape).astype(np.float32) for name in "pmg"}
+    fetched = [f"{name}{k}" for name in "pmg" for k in range(len(SHAPES))]
+    ops = operators("nesterov", len(SHAPES), True)
+    with one_gpu():
+        joined = run_net(ops, feeds, fetched, runs=2)
+        alone = run_net(ops, feeds, fetched, runs=2, without=["joined_updates"])
+    for name in fetched:
+        np.testing.assert_array_equal(joined[name], alone[name], err_msg=name)
+
+
+@pytest.mark.parametrize("op_type", sorted(UPDATES))
+def test_the_form_of_each_update(op_type):
+    cls = find(op_type)
+    required = [name for name in cls.inputs if not name.endswith(("*", "?"))]
+    outputs = [name for name in cls.outputs if not name.endswith("?")]
+    inputs = [f"in_{name}" for name in required]
+    for i, j in cls.must_inplace:
+        outputs[j] = inputs[i]
+    op = decode(cls, make_op(op_type, inputs, outputs))
+    dtype = np.dtype(np.float16 if op_type == "FP16MomentumSGDUpdate" else np.float32)
+    specs = [TensorSpec((2, 3), dtype)] * len(required)
+    numbers = {i for i, name in enumerate(required) if name in ("lr", "iter", "w0")}
+    for i in numbers:
+        specs[i] = TensorSpec((1,), np.dtype(np.int64 if required[i] == "iter" else np.float32))
+    if op_type == "FP32MomentumSGDUpdate":
+        specs[required.index("grad")] = specs[0]
+    form = update_form(op, specs)
+    assert form is not None and form.numbers == numbers
+    assert update_form(op, [TensorSpec((), spec.dtype) for spec in specs]) is None or op_type == "WeightedSum"
+    assert update_form(decode(find("Relu"), make_op("Relu", ["x"], ["y"])), specs[:1]) is None

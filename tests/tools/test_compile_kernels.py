@@ -1,0 +1,79 @@
+"""The tool that compiles our CUDA kernels: what it makes, what it says without NVRTC, and the compiler's verdict."""
+
+import json
+import re
+
+import pytest
+
+from netbuilder.ops.engines.cuda.kernel import OPTIONS, known_kernels
+from netbuilder.proto import DeviceError
+from netbuilder.tools import compile_kernels
+from netbuilder.tools.kernels import catalog, nvrtc_cuda, recording_cuda
+
+
+@pytest.fixture(scope="module")
+def few():
+    """Kernels of a few operators, of each kind that there is."""
+    for op_type in ("Cast", "Dropout", "Relu", "Sum", "Add"):
+        assert any([*catalog._prepared(op_type)]), op_type
+    for op_type in ("Adam", "MomentumSGDUpdate"):
+        catalog._join(op_type)
+    chosen = [name for name in known_kernels() if re.match("nb_(cast|dropout|relu|sum|add|updates)_[0-9a-f]+$", name)]
+    return {name: known_kernels()[name] for name in sorted(chosen)}
+
+
+def test_the_catalog_has_every_type_of_elements(few):
+    text = "".join(kernel.source for kernel in few.values())
+    for words in (
+        "const float*",
+        "const double*",
+        "half_value(",
+        "const int*",
+        "bool*",
+        "i64 size",
+        "uniform(",
+        "switch",
+    ):
+        assert words in text, words
+    assert len(few) > 50
+
+
+def test_without_the_compiler_it_names_the_packages(monkeypatch, capsys):
+    monkeypatch.setattr(nvrtc_cuda, "_wheel_folders", lambda part: [])
+    monkeypatch.setattr(nvrtc_cuda.ctypes, "CDLL", _missing)
+    assert compile_kernels.main([]) == 1
+    assert "pip install nvidia-cuda-nvrtc-cu12 nvidia-cuda-runtime-cu12" in capsys.readouterr().err
+
+
+def _missing(name):
+    raise OSError(name)
+
+
+class FakeCompiler:
+    version = "1.0"
+
+    def compile(self, source, architecture, options, names):
+        return "error: no" if source == "bad" and architecture == "sm_90" else None
+
+
+def test_what_is_refused_is_told(monkeypatch, capsys, tmp_path, few):
+    monkeypatch.setattr(compile_kernels, "Nvrtc", FakeCompiler)
+    monkeypatch.setattr(compile_kernels, "make_kernels", lambda: (few, ["Softmax"]))
+    (tmp_path / "k.json").write_text(json.dumps({"source": "bad", "options": ["-DA=1", "-Ix"], "names": ["f<int>"]}))
+    assert recording_cuda.recorded(tmp_path) == [("k", "bad", ("-DA=1",), ("f<int>",))]
+    assert compile_kernels.main([str(tmp_path)]) == 1
+    told = capsys.readouterr().out
+    assert "k for sm_90:\nerror: no" in told and f"sm_90: {len(few)} compiled, 1 refused" in told
+    assert f"sm_80: {len(few) + 1} compiled, 0 refused" in told and "so record them: Softmax" in told
+    assert compile_kernels.main(["--architectures", "sm_80"]) == 0
+
+
+def test_nvrtc_compiles_them(few):
+    try:
+        compiler = nvrtc_cuda.Nvrtc()
+    except DeviceError as error:
+        pytest.skip(str(error))
+    assert "error" in (compiler.compile("int x = ;", "sm_90") or "")
+    for name, kernel in [*few.items()][:: max(1, len(few) // 25)]:
+        for architecture in ("sm_80", "sm_100"):
+            assert compiler.compile(kernel.source, architecture, (*OPTIONS, "-ftz=true")) is None, name

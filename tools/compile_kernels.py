@@ -1,0 +1,83 @@
+"""Compile CUDA kernels with NVRTC, for GPUs that are not there: ``python -m netbuilder.tools.compile_kernels``.
+
+It compiles all of our own kernels and, given a folder, the kernels that CuPy compiled while a program ran, which
+``--record FOLDER -m MODULE ...`` stores there.
+"""
+
+from __future__ import annotations
+
+import sys
+from collections import Counter
+from collections.abc import Sequence
+from pathlib import Path
+
+from netbuilder.ops.engines.cuda.kernel import OPTIONS
+from netbuilder.proto import DeviceError
+from netbuilder.proto.errors import counted
+from netbuilder.tools.kernels.catalog import make_kernels
+from netbuilder.tools.kernels.nvrtc_cuda import Nvrtc
+from netbuilder.tools.kernels.recording_cuda import record, recorded
+from netbuilder.tools.parser import Parser
+
+__all__ = ["main"]
+
+_ARCHITECTURES = ("sm_80", "sm_90", "sm_100")
+_DENORMALS = "-ftz=true"  # as CuPy does
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    """Compile kernels, or record those of a program; return 1 if the compiler refuses one."""
+    options = _parser().parse_args(arguments)
+    if options.record:
+        return record(Path(options.record), options.program)
+    try:
+        compiler = Nvrtc()
+        kernels, missing = make_kernels()
+        sources = [(name, kernel.source, OPTIONS, ()) for name, kernel in sorted(kernels.items())]
+        sources += [source for folder in options.program for source in recorded(Path(folder))]
+    except (DeviceError, OSError) as error:
+        print(f"compile_kernels: {error}", file=sys.stderr)
+        return 1
+    refused: Counter[str] = Counter()
+    for name, source, given, names in sources:
+        for architecture in options.architectures:
+            log = compiler.compile(source, architecture, (*given, _DENORMALS), names)
+            if log is not None:
+                refused[architecture] += 1
+                print(f"{name} for {architecture}:\n{log}")
+    if missing:
+        print(f"made only where nets run, so record them: {', '.join(missing)}")
+    print(
+        f"NVRTC {compiler.version}: {counted(len(kernels), 'kernel')} of ours and "
+        f"{counted(len(sources) - len(kernels), 'recorded kernel')}"
+    )
+    for architecture in options.architectures:
+        print(f"{architecture}: {len(sources) - refused[architecture]} compiled, {refused[architecture]} refused")
+    return 1 if refused else 0
+
+
+def _parser() -> Parser:
+    parser = Parser(
+        prog="python -m netbuilder.tools.compile_kernels",
+        description="Compile all of netbuilder's CUDA kernels, and those in folders of recorded ones, with NVRTC. No "
+        "GPU is needed.",
+    )
+    parser.add_argument(
+        "--architectures",
+        nargs="+",
+        default=list(_ARCHITECTURES),
+        metavar="NAME",
+        help=f"kinds of GPUs (default: {' '.join(_ARCHITECTURES)})",
+    )
+    parser.add_argument(
+        "--record",
+        metavar="FOLDER",
+        help="instead, run a program (a script, or -m and a module, with arguments) and store each kernel that CuPy "
+        "compiles in FOLDER; CuPy must be able to run, on a GPU or an emulated one",
+    )
+    parser.add_argument("program", nargs="...", metavar="...", help="folders of recorded kernels, or the program")
+    return parser
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,1 @@
+"""Parts of the tool that compiles CUDA kernels without a GPU."""

@@ -1,0 +1,122 @@
+"""Our CUDA kernels without a GPU: each elementwise operator and update, for the types of elements that it takes."""
+
+from __future__ import annotations
+
+import contextlib
+from collections.abc import Iterable, Iterator
+from itertools import product
+from types import SimpleNamespace
+from typing import Any
+
+import numpy as np
+
+import netbuilder.ops.all  # noqa: F401  (fills the registry)
+from netbuilder.ops.core.operator import TensorSpec, decode
+from netbuilder.ops.core.registry import find
+from netbuilder.ops.engines.cuda.kernel import Kernel, known_kernels
+from netbuilder.ops.engines.cuda.table import KERNELS
+from netbuilder.ops.engines.cuda.updates import UPDATES, join_updates, update_form
+from netbuilder.ops.engines.joined_updates import JoinedOperator, JoinedUpdates
+from netbuilder.proto import NetError, OperatorDef
+from netbuilder.proto.arguments import make_op
+
+__all__ = ["make_kernels"]
+
+_TYPES = [np.dtype(name) for name in ("float32", "float16", "float64", "int32", "bool")]
+_MOST = 3  # numbers of inputs and outputs that are tried of an operator
+_LARGE = 1 << 31  # elements: indices need 64 bits
+_ARGUMENTS: dict[str, list[dict[str, Any]]] = {
+    "Cast": [{"to": name} for name in ("float", "float16", "double", "int32", "int64", "bool", "uint8")],
+    "LearningRate": [{"base_lr": 0.1, "policy": "fixed"}, {"base_lr": 0.1, "policy": "step", "stepsize": 2}],
+    "MomentumSGD": [{"momentum": 0.9}, {"momentum": 0.9, "nesterov": True}],
+    "MomentumSGDUpdate": [{"momentum": 0.9}, {"momentum": 0.9, "nesterov": True}],
+}
+"""Arguments of operators, where the defaults do not make all variants."""
+
+
+def make_kernels() -> tuple[dict[str, Kernel], list[str]]:
+    """Make the kernels of the table.
+
+    Returns:
+        The kernels by name; and the operators that need other inputs than are tried here.
+    """
+    missing = [op_type for op_type in sorted(KERNELS) if not any([*_prepared(op_type)])]
+    for op_type in sorted(UPDATES):
+        _join(op_type)
+    return known_kernels(), missing
+
+
+def _prepared(op_type: str) -> Iterator[bool]:
+    """Yield, for each variant of an operator's inputs, whether there is a kernel."""
+    ctx: Any = SimpleNamespace(
+        op_def=OperatorDef(type=op_type),
+        run=SimpleNamespace(position=lambda shape, per_sample=False: (0, 0)),
+        enabled=lambda name: True,
+    )
+    for op, specs in _variants(op_type):
+        yield KERNELS[op_type](op, ctx, *specs) is not None
+
+
+def _operators(op_type: str) -> Iterator[Any]:
+    """Yield instances of an operator, with the least numbers of inputs and outputs that it takes, and with more."""
+    cls, found = find(op_type), 0
+    for arguments, n_in, n_out in product(_ARGUMENTS.get(op_type, [{}]), range(8), range(1, 5)):
+        blobs, outs = [f"x{k}" for k in range(n_in)], [f"y{k}" for k in range(n_out)]
+        for i, j in cls.must_inplace:
+            if i < n_in and j < n_out:
+                blobs[i] = outs[j]
+        if found >= _MOST * len(_ARGUMENTS.get(op_type, [{}])):
+            return
+        with contextlib.suppress(NetError, ValueError):
+            yield decode(cls, make_op(op_type, blobs, outs, **arguments))
+            found += 1
+
+
+def _variants(op_type: str) -> Iterator[tuple[Any, list[TensorSpec]]]:
+    """Yield an operator with specs of inputs that it takes."""
+    small, image = (2, 3, 4), (2, 3, 4, 4)
+    shapes: Iterable[tuple[tuple[int, ...], ...]] = (
+        (small,) * 8,
+        (small, (4,), *[small] * 6),
+        (image, *[(3,)] * 7),
+        ((2,), (2,), *[small] * 6),
+        *([((_LARGE,),) * 8] if op_type == "Relu" else []),
+    )
+    for op in _operators(op_type):
+        for shape, first, last in product(shapes, _TYPES, (None, np.dtype(bool), np.dtype(np.int64))):
+            if op.n_in == 0 or (last is not None and op.n_in < 2):
+                continue
+            specs = [TensorSpec(extent, first) for extent in shape[: op.n_in]]
+            if last is not None:
+                specs[-1] = specs[-1].with_dtype(last)
+            specs = _with_numbers(op, specs)
+            try:
+                op.infer(*specs)
+            except (NetError, TypeError, ValueError, IndexError, NotImplementedError):
+                continue
+            yield op, specs
+
+
+def _with_numbers(op: Any, specs: list[TensorSpec]) -> list[TensorSpec]:
+    """Return specs in which rates and counters are one number."""
+    for i, name in enumerate(type(op).inputs[: op.n_in]):
+        if name.rstrip("?") in ("lr", "iter", "iteration", "w0"):
+            dtype = specs[i].dtype if name in ("lr", "w0") else np.dtype(np.int64)
+            specs[i] = TensorSpec((1,), dtype)
+    return specs
+
+
+def _join(op_type: str) -> None:
+    """Make the kernels of joined updates by one operator, after a weight decay."""
+    ctx: Any = SimpleNamespace(op_def=OperatorDef(type=op_type))
+    for op, dtype in product(_operators(op_type), _TYPES[:3]):
+        specs = _with_numbers(op, [TensorSpec((3, 4), dtype)] * op.n_in)
+        try:
+            op.infer(*specs)
+        except (NetError, TypeError, ValueError):
+            continue
+        if update_form(op, specs) is None:
+            continue
+        outs = tuple(range(op.n_in, op.n_in + op.n_out))
+        chain = [JoinedOperator(op, tuple(range(op.n_in)), outs)]
+        join_updates(ctx, JoinedUpdates([chain], specs, outs))

@@ -9,11 +9,13 @@ from netbuilder.ops.core.operator import Exchange
 from netbuilder.ops.core.registry import GPU, operator_types, plain_kernel, prepared_kernels
 from netbuilder.ops.engines import engine as engines
 from netbuilder.ops.engines.engine import Engine, Fusion, Pattern
+from netbuilder.ops.engines.gpu import gpu
 from netbuilder.ops.engines.joined_updates import UpdateForm
+from netbuilder.ops.engines.upload import PinnedRing
 from netbuilder.proto import PROTO_CPU, PROTO_CUDA
 from netbuilder.runtime.plan.run_context import KernelContext
 
-__all__ = ["CapturableEngine", "FakeGpuEngine", "installed"]
+__all__ = ["CapturableEngine", "FakeGpuEngine", "FastEngine", "installed"]
 
 
 def _fc_relu(op, ctx, x, w, b):
@@ -49,7 +51,9 @@ class FakeGpuEngine(Engine):
     def join_updates(self, ctx, updates):
         self.joined.append(sum(map(len, updates.chains)))
         specs = [spec.plain for spec in updates.specs]
-        made = {n: specs[op.inputs[0]] for chain in updates.chains for op in chain for n in op.outputs}
+        made = dict(enumerate(specs))
+        for op in (op for chain in updates.chains for op in chain):
+            made |= dict.fromkeys(op.outputs, made[op.inputs[0]])
 
         def bind(inputs, outputs, scratch):
             def call():
@@ -86,7 +90,7 @@ class CapturableEngine(Engine):
 
     def make(self, op, ctx, *specs):
         elsewhere = op.outputs_on_host or op.colocate_outputs_with is not None
-        elsewhere |= any(op.input_location(i) != "here" for i in range(len(specs)))
+        elsewhere |= any(op.input_location(i) == "host" for i in range(len(specs)))
         exchanges = op.exchanges in (Exchange.ALWAYS, Exchange.BETWEEN_PROCESSES)
         if elsewhere or exchanges or op.stateful or not op.static_for(*specs):
             return None
@@ -99,15 +103,76 @@ class CapturableEngine(Engine):
 
         def bind(inputs, outputs, scratch):
             def compute():
-                results = [np.array(result) for result in kernel(op, run, *(x._values for x in inputs))]
+                results = [np.array(result) for result in kernel(op, run, *(getattr(x, "_values", x) for x in inputs))]
                 for out, result in zip(outputs, results):
                     out._values[...] = result
 
-            return lambda: array._work(op.type, list(inputs), list(outputs), compute)
+            reads = [x for i, x in enumerate(inputs) if op.input_location(i) == "here"]
+            return lambda: array._work(op.type, reads, list(outputs), compute)
 
         pairs = [(i, j) for i in range(len(specs)) for j in range(len(outs))]
         plain, made = [spec.plain for spec in specs], [spec.plain for spec in outs]
         return Prepared(plain, made, bind, inplace=pairs, name=f"double {op.type}", engine=self.name, capturable=True)
+
+
+class FastEngine(CapturableEngine):
+    """Kernels that compute nothing: as many launches as a fast library needs, for counting them in large nets."""
+
+    name = "FAST"
+    joined: list[int] = []
+
+    def make(self, op, ctx, *specs):
+        return self._rate(op, ctx, *specs) if op.type == "LearningRate" else super().make(op, ctx, *specs)
+
+    def _rate(self, op, ctx, count):
+        """The host computes the rate, which goes to the GPU through pinned memory."""
+        out = op.infer(count)[0]
+
+        def bind(inputs, outputs, scratch):
+            here, value = gpu(ctx.device_id), np.zeros(out.shape, out.dtype)
+            ring = PinnedRing(here, out.nbytes)
+            return lambda: ring.upload(value, outputs[0], here.stream().raw)
+
+        return Prepared([count], [out], bind, name="double rate")
+
+    def prepared(self, op, ctx, specs, outs):
+        found = super().prepared(op, ctx, specs, outs)
+        launches = len(outs) if op.type in ("ConvGradient", "FCGradient") else 1
+        found.bind = self._launching(ctx, op.type, launches)
+        return found
+
+    def _launching(self, ctx, name, launches=1):
+        array = ctx.run.xp.ndarray
+
+        def bind(inputs, outputs, scratch):
+            reads, writes = ([x for x in xs if isinstance(x, array)] for xs in (inputs, outputs))
+
+            def call():
+                for _ in range(launches):
+                    array._work(name, reads, writes, lambda: None)
+
+            return call
+
+        return bind
+
+    def fusions(self):
+        def chain(op, ctx, *specs):
+            return self.prepared(op, ctx, specs, op.infer(*specs))
+
+        return [
+            Fusion(Pattern.CHAIN, ("SpatialBN",), "Relu", chain, "bn_relu"),
+            Fusion(Pattern.CHAIN, ("Sum",), "Relu", chain, "sum_relu"),
+        ]
+
+    def update_form(self, op, *specs):
+        if op.type == "WeightedSum":
+            return UpdateForm(frozenset(range(1, len(specs), 2)))
+        return FakeGpuEngine.update_form(self, op, *specs)
+
+    def join_updates(self, ctx, updates):
+        found = FakeGpuEngine.join_updates(self, ctx, updates)
+        found.bind, found.capturable = self._launching(ctx, "updates"), True
+        return found
 
 
 @contextlib.contextmanager

@@ -47,9 +47,9 @@ class PinnedBuffer:
 
     def wait(self) -> None:
         """Wait for that copy."""
-        if self._used:
+        if self._used and not self._event.done:
             self._event.synchronize()
-            self._used = False
+        self._used = False
 
     def __del__(self) -> None:
         with contextlib.suppress(Exception):  # a process that ends; or a constructor that failed

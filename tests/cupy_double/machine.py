@@ -247,6 +247,16 @@ class Machine:
         """Return the stream that CUDA knows by a pointer."""
         return self._streams[pointer - _POINTERS]
 
+    def count(self, what: str) -> None:
+        self.counts[what] += 1
+        self.counts_of_thread[what] += 1
+
+    @property
+    def counts_of_thread(self) -> Counter[str]:
+        """What this thread has called for, see ``counts``."""
+        found: Counter[str] = self._thread.__dict__.setdefault("counts", Counter())
+        return found
+
     # Captures.
 
     @property
@@ -293,7 +303,7 @@ class Machine:
     def wait(self, stream: Stream, clock: Clock, capture: Capture | None, captured: Clock) -> None:
         """Make a stream wait for an event, which was recorded in a capture or outside of all."""
         with self.lock:
-            self.counts["waits"] += 1
+            self.count("waits")
             if capture is not None and capture is not stream.capture and stream.capture is not None:
                 stream.capture.invalid = capture.invalid = True
                 raise CUDARuntimeError("cudaErrorStreamCaptureMerge: an event of another capture")
@@ -315,7 +325,7 @@ class Machine:
             if allocator is not None:
                 allocator(nbytes)
             self.refuse_in_capture()
-            self.counts["allocations"] += 1
+            self.count("allocations")
             self.allocated.append(self.device)
             memory = Memory(self, self.device, self.stream, nbytes)
             self._memories.add(memory)
@@ -348,7 +358,7 @@ class Machine:
         with self.lock:
             stream = stream or self.stream
             if not replayed:
-                self.counts["launches"] += 1
+                self.count("launches")
             if stream.capture is not None:
                 if do is None:
                     self.refuse_in_capture(stream)
@@ -379,7 +389,7 @@ class Machine:
 
     def moved(self, source: int, target: int, nbytes: int, *, pinned: bool = False) -> None:
         with self.lock:
-            self.counts["copies"] += 1
+            self.count("copies")
             self.transfers.append(Transfer(source, target, nbytes, pinned))
 
     # Pinned memory.
@@ -428,13 +438,13 @@ class Machine:
     def synchronize_stream(self, stream: Stream, what: str = "synchronizations") -> None:
         with self.lock:
             self.refuse_in_capture(stream)
-            self.counts[what] += 1
+            self.count(what)
             self.known(stream.clock)
 
     def synchronize_device(self, device: int) -> None:
         with self.lock:
             self.refuse_in_capture()
-            self.counts["synchronizations"] += 1
+            self.count("synchronizations")
             for stream in self._streams:
                 if stream.device == device:
                     self.refuse_in_capture(stream)
@@ -461,7 +471,7 @@ class Graph:
                 machine.refuse_in_capture(stream)
             if stream.device != self._origin.device:
                 raise CUDARuntimeError("cudaErrorInvalidResourceHandle: invalid resource handle")
-            machine.counts["replays"] += 1
+            machine.count("replays")
             before = dict(stream.clock)
             stamps: list[Stamp] = []
             for node in self._nodes:

@@ -445,14 +445,14 @@ class _Event(_Names):
         self.clock: dict[int, int] = {}
         self._capture: Any = None
         self._captured: dict[int, int] = {}
-        machine.counts["events"] += 1
+        machine.count("events")
 
     def record(self, stream: Any = None) -> None:
         order = self._machine.stream if stream is None else stream.order
         if order.device != self.device:
             raise CUDARuntimeError("cudaErrorInvalidResourceHandle: invalid resource handle")
         with self._machine.lock:
-            self._machine.counts["records"] += 1
+            self._machine.count("records")
             self._capture = order.capture
             if self._capture is not None:
                 self._captured = dict(self._capture.clocks[order.number])
@@ -470,7 +470,7 @@ class _Event(_Names):
                 raise CUDARuntimeError(
                     "cudaErrorCapturedEvent: operation not permitted on an event last recorded there"
                 )
-            self._machine.counts["synchronizations"] += 1
+            self._machine.count("synchronizations")
             self._machine.known(self.clock)
 
 
@@ -499,7 +499,7 @@ class _Stream(_Names):
         self.device_id = machine.device
         self.order = machine.new_stream(self.device_id)
         self.ptr = self.order.ptr
-        machine.counts["streams"] += 1
+        machine.count("streams")
 
     @classmethod
     def _of(cls, machine: Machine, order: Any) -> _Stream:

@@ -134,9 +134,10 @@ class GraphSegment:
     def _give_up(self, error: CaptureError) -> None:
         """Go on without a graph, or with those before and after the call that cannot be captured."""
         count = len(self._calls)
-        if not 0 <= error.index < count:
-            self._why = f"the GPU cannot capture its graph: {error}"
-            warn_user(f"net {self._net!r}, operators {self._range}: no CUDA graph is used: {error}", RuntimeWarning)
+        if error.index is None or error.index == count:
+            self._why = f"the GPU cannot capture it: {error}"
+            what = f"net {self._net!r}, operators {self._range}" if error.index == count else f"GPU {self._number}"
+            warn_user(f"{what}: no CUDA graph is used: {error}", RuntimeWarning)
             return
         part = self._steps[error.index].node.first
         warn_user(
@@ -186,10 +187,12 @@ def why_not_captured(step: Step) -> str:
     """Return why a step of a plan cannot be in a CUDA graph; "" if it can."""
     location = location_of(step)
     others = {value.location for value in (*step.inputs, *step.outputs) if value is not None} - {location}
+    if step.kind is StepKind.TRANSFER:
+        if location == HOST:
+            return "it copies a value to the host, which waits for it"
+        return f"it copies a value from {'the host' if HOST in others else 'another GPU'}"
     if location == HOST:
         return "it runs on the host"
-    if step.kind is StepKind.TRANSFER:
-        return "it copies a value from the host or from another GPU"
     if step.prepared.name == "plain":
         return "its plain kernel allocates memory, and may read values on the host"
     if not step.prepared.capturable:

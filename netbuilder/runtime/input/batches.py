@@ -8,6 +8,7 @@ from typing import Any
 
 import numpy as np
 
+from netbuilder.data.forking import new_lock
 from netbuilder.ops.core.operator import TensorSpec
 from netbuilder.ops.engines.gpu import copy_into, gpu
 from netbuilder.ops.engines.layouts import HOST, Location
@@ -29,10 +30,13 @@ class Batch:
 
     Args:
         source: the batch as the source returned it.
+        lock: held while the buffers of a whole batch are acquired or released, so that those of a batch stay together:
+            each blob has as many, and a batch has the same one of each.
     """
 
-    def __init__(self, source: Mapping[str, Any]) -> None:
+    def __init__(self, source: Mapping[str, Any], lock: Any) -> None:
         self.source = source
+        self._lock = lock
         self._buffers: list[tuple[Blob, BufferRing, int]] = []
         self._others: list[tuple[str, Any]] = []
 
@@ -46,21 +50,23 @@ class Batch:
 
     def present(self, workspace: Any) -> None:
         """Make this batch the value of its blobs."""
-        for blob, ring, index in self._buffers:
-            if workspace.find(blob.name) is not blob:
-                raise NetError(
-                    f"Prefetch: blob {blob.name!r} was removed from the workspace; close the Prefetch before that"
-                )
-            ring.wait_until_filled(index)
-            blob.swap(ring, index)
+        with self._lock:
+            for blob, ring, index in self._buffers:
+                if workspace.find(blob.name) is not blob:
+                    raise NetError(
+                        f"Prefetch: blob {blob.name!r} was removed from the workspace; close the Prefetch before that"
+                    )
+                ring.wait_until_filled(index)
+                blob.swap(ring, index)
         for name, value in self._others:
             workspace.feed(name, value)
 
     def release(self) -> None:
         """Release the buffers of a batch that is not used."""
-        for _, ring, index in self._buffers:
-            ring.wait_until_filled(index)
-            ring.release(index)
+        with self._lock:
+            for _, ring, index in self._buffers:
+                ring.wait_until_filled(index)
+                ring.release(index)
 
 
 class Splitter:
@@ -105,6 +111,7 @@ class Splitter:
             )
         self._locations = [HOST] * most if devices is None else [_location(device) for device in devices]
         self._uploaders: dict[int, Uploader] = {}
+        self._lock = new_lock()
 
     def split(self, given: Any) -> Batch:
         """Return a batch, its parts in buffers of the blobs.
@@ -123,10 +130,19 @@ class Splitter:
             raise ShapeError(
                 f"Prefetch: all inputs that are split must have the same number of samples, got shapes {split}"
             )
-        batch = Batch(given)
-        for name, array in arrays.items():
-            for blob, part, location in zip(self._blobs[name], self._parts(name, array), self._locations):
-                self._fill(batch, blob, part, self._dtypes.get(name, part.dtype), location)
+        batch = Batch(given, self._lock)
+        parts = [
+            (blob, part, self._dtypes.get(name, part.dtype), location)
+            for name, array in arrays.items()
+            for blob, part, location in zip(self._blobs[name], self._parts(name, array), self._locations)
+        ]
+        with self._lock:
+            acquired = [self._acquire(batch, *part) for part in parts]
+        for (_, part, _, location), (ring, index) in zip(parts, acquired):
+            if ring is not None and location == HOST:
+                copy_into(ring.buffers[index], part)
+            elif ring is not None:
+                ring.fill(index, part, self._uploader(location[1]))
         return batch
 
     def _array(self, name: str, value: Any) -> Any:
@@ -155,20 +171,20 @@ class Splitter:
         ends = [base * (k + 1) + min(k + 1, more) for k in range(count)]
         return [array[start:end] for start, end in zip([0, *ends], ends)]
 
-    def _fill(self, batch: Batch, blob: Blob, part: Any, dtype: np.dtype[Any], location: Location) -> None:
+    def _acquire(
+        self, batch: Batch, blob: Blob, part: Any, dtype: np.dtype[Any], location: Location
+    ) -> tuple[BufferRing | None, int]:
+        """Return the buffer for a part, its ring and its index there; no ring if the part is fed later."""
         if part.dtype.kind not in "biuf" or hasattr(part, "__cuda_array_interface__"):
             batch.add_other(blob.name, part)
-            return
+            return None, 0
         ring = blob.ring_for(TensorSpec(part.shape, dtype.newbyteorder("=")), location)
-        if location == HOST:
-            index = ring.acquire()
-            copy_into(ring.buffers[index], part)
-        else:
-            number = location[1]
-            uploader = self._uploaders.get(number) or self._uploaders.setdefault(number, Uploader(number))
-            index = ring.acquire(uploader.new)
-            ring.fill(index, part, uploader)
+        index = ring.acquire(None if location == HOST else self._uploader(location[1]).new)
         batch.add(blob, ring, index)
+        return ring, index
+
+    def _uploader(self, number: int) -> Uploader:
+        return self._uploaders.get(number) or self._uploaders.setdefault(number, Uploader(number))
 
 
 def _location(device: DeviceOption) -> Location:

@@ -18,10 +18,11 @@ class CaptureError(Exception):
     """A call cannot be captured; the cause is its error.
 
     Attributes:
-        index: of the call; the number of calls if all were made and their graph is not valid.
+        index: of the call; the number of calls if all were made and their graph is not valid; None if the GPU captures
+            nothing.
     """
 
-    def __init__(self, index: int, error: BaseException) -> None:
+    def __init__(self, index: int | None, error: BaseException) -> None:
         super().__init__(f"{type(error).__name__}: {error}")
         self.index = index
 
@@ -103,22 +104,26 @@ def capture(number: int, calls: Sequence[Callable[[], object]]) -> Graph | None:
 
 def _capture(streams: _CaptureStreams, calls: Sequence[Callable[[], object]]) -> Graph:
     here, own = streams.gpu, streams.get()
-    stream, cuda = own[StreamRole.COMPUTE].raw, here.xp.cuda
-    done = 0
+    stream, runtime = own[StreamRole.COMPUTE].raw, here.xp.cuda.runtime
     with here.using(own), _no_allocation(here.xp):
         try:
-            stream.begin_capture(cuda.runtime.streamCaptureModeThreadLocal)
-            for done, call in enumerate(calls):  # noqa: B007
+            stream.begin_capture(runtime.streamCaptureModeThreadLocal)
+        except Exception as error:
+            raise CaptureError(None, error) from error
+        index = 0
+        try:
+            for index, call in enumerate(calls):  # noqa: B007
                 call()
-            done = len(calls)
-            return Graph(here, stream.end_capture())
         except BaseException as error:
-            with contextlib.suppress(Exception):  # an invalid capture says so once more
-                if done < len(calls):
-                    stream.end_capture()
-            if not isinstance(error, Exception):
-                raise
-            raise CaptureError(done, error) from error
+            with contextlib.suppress(Exception):  # it says once more that the capture is not valid
+                stream.end_capture()
+            if isinstance(error, Exception):
+                raise CaptureError(index, error) from error
+            raise
+        try:
+            return Graph(here, stream.end_capture())
+        except Exception as error:
+            raise CaptureError(len(calls), error) from error
 
 
 class _Refused(MemoryError):

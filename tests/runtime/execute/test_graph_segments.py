@@ -1,17 +1,26 @@
 """CUDA graphs of plans, on the double of CuPy: what they compute, when they are captured, what they refuse."""
 
+import os
+import threading
+import traceback
+import warnings
+
 import numpy as np
 import pytest
 
-from cupy_double import gpus
+from cupy_double import HOST, CUDARuntimeError, gpus
+from cupy_double.machine import Capture
 from gpu_engine import CapturableEngine, installed
 from netbuilder import parallel
 from netbuilder.graph.net_names import reset_names
 from netbuilder.model import ModelHelper
+from netbuilder.ops.engines.cuda.capture import _streams_of
+from netbuilder.ops.engines.gpu import StreamRole, gpu
 from netbuilder.optimizers import reset_optimizer_instance_count
-from netbuilder.proto import PROTO_CUDA, NetDef
+from netbuilder.proto import PROTO_CUDA, DeviceError, NetDef, OperatorError
 from netbuilder.proto.arguments import make_device_option, make_op
 from netbuilder.runtime import Workspace
+from netbuilder.runtime.input.prefetch import Prefetch
 from parallel_models import OPTIMIZERS, Task, convnet, mlp, no_input
 
 TASKS = {"mlp": Task(mlp, steps=6), "convnet": Task(convnet, (8, 3, 8, 8), steps=6)}
@@ -72,3 +81,413 @@ def test_replayed_steps_equal_eager_ones(monkeypatch, name, count, net_type):
     assert eager.keys() == replayed.keys()
     for blob in eager:
         np.testing.assert_array_equal(eager[blob], replayed[blob], err_msg=blob)
+
+
+# What is captured, and when.
+
+
+def captured(workspace, name="net"):
+    """Return, for each step of a net's present plan, its kernel and its graph (-1: none)."""
+    (plan,) = workspace.net(name).plan_ahead()
+    return [(step.what, each.graph) for step, each in zip(plan.steps, plan.captured())]
+
+
+def why(workspace, name="net"):
+    """Return why steps are in no graph."""
+    (plan,) = workspace.net(name).plan_ahead()
+    return [each.why for each in plan.captured() if each.graph < 0]
+
+
+CHAIN = [
+    on(0, "Scale", ["x"], ["a"], scale=2.0),
+    on(0, "Relu", ["a"], ["b"]),
+    on(0, "Negative", ["b"], ["c"]),
+    on(0, "Sum", ["c", "x"], ["y"]),
+]
+
+
+def expected(x):
+    return x - np.maximum(2 * x, 0)
+
+
+@pytest.fixture
+def machine(monkeypatch):
+    with installed(monkeypatch, CapturableEngine), gpus(2) as found:
+        yield found
+
+
+def fed(*ops, type="simple", threads=2, **options):
+    """Return a workspace with a net of these operators, and X on GPU 0."""
+    workspace = Workspace(threads=threads)
+    workspace.feed("x", X, make_device_option(PROTO_CUDA, 0))
+    workspace.create_net(net(*ops, type=type), **options)
+    return workspace
+
+
+def run(machine, workspace, times=1):
+    """Run the net; return what the host has called for."""
+    before = machine.counts.copy()
+    workspace.run_net("net", times)
+    return machine.counts - before
+
+
+def test_a_segment_is_captured_after_two_runs_and_then_launched(machine):
+    workspace = fed(*CHAIN)
+    assert run(machine, workspace)["launches"] >= 4
+    found = run(machine, workspace)
+    assert (found["launches"], found["replays"], found["allocations"]) == (4, 0, 0)
+    assert why(workspace) == ["it is captured when its step has run twice"] * 4
+    run(machine, workspace)
+    for step in range(3):
+        x = X + step
+        workspace.feed("x", x)
+        found = run(machine, workspace)
+        del found["synchronizations"]  # at the end of the run
+        assert found == {"replays": 1}
+        np.testing.assert_array_equal(workspace.fetch("y"), expected(x))
+    assert captured(workspace) == [("double Scale", 0), ("double Relu", 0), ("double Negative", 0), ("double Sum", 0)]
+
+
+def test_it_can_be_switched_off(machine):
+    workspace = fed(*CHAIN, without=["cuda_graphs"])
+    assert run(machine, workspace, 5)["replays"] == 0
+    assert why(workspace) == ["the optimization 'cuda_graphs' is off"] * 4
+
+
+def test_what_cannot_be_captured_divides_a_graph(machine, monkeypatch):
+    monkeypatch.setattr(CapturableEngine, "refused", frozenset({"Negative"}))
+    ops = [on(0, "Sum", ["c", "x"], ["d"]), make_op("Relu", ["d"], ["e"]), on(0, "Relu", ["d"], ["y"])]
+    workspace = fed(*CHAIN[:3], *ops, engines=("CAPTURABLE",))
+    run(machine, workspace, 3)
+    assert captured(workspace) == [
+        ("double Scale", 0),
+        ("double Relu", 0),
+        ("plain", -1),
+        ("double Sum", -1),
+        ("transfer", -1),
+        ("numpy.maximum", -1),
+        ("double Relu", -1),
+    ]
+    assert why(workspace) == [
+        "its plain kernel allocates memory, and may read values on the host",
+        "a graph of one call would gain nothing",
+        "it copies a value to the host, which waits for it",
+        "it runs on the host",
+        "a graph of one call would gain nothing",
+    ]
+    found = run(machine, workspace)
+    assert (found["replays"], found["reads"]) == (1, 1)
+    np.testing.assert_array_equal(workspace.fetch("y"), np.maximum(expected(X), 0))
+
+
+def test_work_of_the_host_does_not_divide_a_graph(machine):
+    """The counter and the rate depend on no GPU, so they come first."""
+    ops = [
+        *CHAIN[:2],
+        make_op("Iter", ["count"], ["count"]),
+        on(0, "LearningRate", ["count"], ["rate"], base_lr=1.0, policy="inv", gamma=1.0, power=1.0),
+        on(0, "Mul", ["b", "rate"], ["y"], broadcast=1),
+    ]
+    workspace = Workspace(threads=1)
+    workspace.feed("count", np.int64([0]))
+    workspace.feed("x", X, make_device_option(PROTO_CUDA, 0))
+    workspace.create_net(net(*ops))
+    run(machine, workspace, 4)
+    assert [graph for _, graph in captured(workspace)] == [-1, -1, 0, 0, 0]
+    assert run(machine, workspace)["replays"] == 1
+    np.testing.assert_allclose(workspace.fetch("y"), np.maximum(2 * X, 0) / (1 + 5), rtol=1e-6)
+
+
+def test_a_blob_that_moves_is_captured_again(machine):
+    workspace = fed(*CHAIN)
+    run(machine, workspace, 3)
+    workspace.remove("x")
+    workspace.feed("x", 3 * X, make_device_option(PROTO_CUDA, 0))
+    replays = [run(machine, workspace)["replays"] for _ in range(4)]
+    assert replays == [0, 0, 1, 1]
+    np.testing.assert_array_equal(workspace.fetch("y"), expected(3 * X))
+
+
+def test_shapes_that_alternate_have_graphs_of_their_own(machine):
+    workspace = fed(*CHAIN)
+    replays = []
+    for k in range(8):
+        x = (X, X[:1])[k % 2] * (k + 1)
+        workspace.feed("x", x, make_device_option(PROTO_CUDA, 0))
+        replays.append(run(machine, workspace)["replays"])
+        np.testing.assert_array_equal(workspace.fetch("y"), expected(x))
+    assert replays == [0, 0, 0, 0, 1, 1, 1, 1]
+
+
+def test_values_on_the_host_are_not_captured(machine):
+    workspace = Workspace()
+    workspace.feed("x", X)  # goes to the GPU in each run
+    workspace.create_net(net(*CHAIN))
+    run(machine, workspace, 3)
+    for k in range(3):
+        workspace.feed("x", k * X)
+        found = run(machine, workspace)
+        assert (found["replays"], found["copies"]) == (1, 1)
+        np.testing.assert_array_equal(workspace.fetch("y"), expected(k * X))
+    assert captured(workspace)[0] == ("transfer", -1)
+    assert why(workspace)[0] == "it copies a value from the host"
+    assert machine.transfers[-2].pinned
+
+
+@pytest.mark.parametrize("depth", [1, 2, 5])
+def test_batches_in_turns_have_a_graph_each_at_most_four(machine, depth):
+    workspace, found = Workspace(threads=1), []
+    batches = ({"x": X + k} for k in range(24))
+    device = [make_device_option(PROTO_CUDA, 0)]
+    with Prefetch(workspace, batches, blobs={"x": ["x"]}, depth=depth, devices=device, dtypes={"x": X.dtype}) as input:
+        for k, _ in enumerate(input):
+            if k == 0:
+                workspace.create_net(net(*CHAIN))
+            found.append(run(machine, workspace)["replays"])
+            np.testing.assert_array_equal(workspace.fetch("y"), expected(X + k))
+    (plan,) = workspace.net("net")._plans[0]
+    (segment,) = [unit.segment for unit in plan._units if unit.segment is not None]
+    turns = len(workspace.get("x").ring.buffers)
+    assert 1 < turns <= depth + 2
+    assert len(segment._graphs) == min(turns, 4)
+    assert sum(found) >= (24 - 2 * turns - 1 if turns <= 4 else 8)
+    assert all(transfer.pinned for transfer in machine.transfers if transfer.source == HOST)
+
+
+def test_operators_with_control_inputs_are_captured_in_order(machine):
+    ops = [on(0, "Relu", ["x"], ["a"]), on(0, "Negative", ["x"], ["b"]), on(0, "Scale", ["x"], ["x"], scale=2.0)]
+    ops[2].control_input.extend(["a", "b"])
+    workspace = fed(*ops, type="dag")
+    run(machine, workspace, 4)
+    assert [graph for _, graph in captured(workspace)] == [0, 0, 0]
+    np.testing.assert_array_equal(workspace.fetch("b"), -8 * X)
+    np.testing.assert_array_equal(workspace.fetch("x"), 16 * X)
+
+
+def test_the_first_run_uses_one_thread(machine, monkeypatch):
+    """Memory is allocated and kernels are compiled then."""
+    used = []
+    make = CapturableEngine.prepared
+
+    def prepared(self, *args):
+        found = make(self, *args)
+        bind = found.bind
+
+        def bound(*buffers):
+            call = bind(*buffers)
+            return lambda: (used.append(threading.get_ident()), call())
+
+        found.bind = bound
+        return found
+
+    monkeypatch.setattr(CapturableEngine, "prepared", prepared)
+    made = net(on(0, "Relu", ["x"], ["a"]), on(1, "Relu", ["z"], ["b"]), type="dag")
+    workspace = Workspace(threads=2)
+    for k, name in enumerate("xz"):
+        workspace.feed(name, X, make_device_option(PROTO_CUDA, k))
+    workspace.create_net(made)
+    threads = []
+    for _ in range(2):
+        used.clear()
+        workspace.run_net("net")
+        threads.append(len(set(used)))
+    assert threads == [1, 2]
+
+
+# Errors.
+
+
+def lies(self, op, ctx, specs, outs):
+    """A kernel that is marked as capturable and does what cannot be captured."""
+    made = CapturableEngine.honest(self, op, ctx, specs, outs)
+    if op.type != "Negative":
+        return made
+    bind = made.bind
+
+    def bound(inputs, outputs, scratch):
+        call = bind(inputs, outputs, scratch)
+        return lambda: (LIES[ctx.op_def.name](inputs[0]), call())
+
+    made.bind = bound
+    return made
+
+
+LIES = {
+    "allocates": lambda x: x + 1,
+    "reads": lambda x: x.get(),
+    "waits": lambda x: x.device.synchronize(),
+    "waits elsewhere": lambda x: gpu(0).wait_for(gpu(1)),
+}
+
+
+@pytest.mark.parametrize("lie", LIES)
+def test_a_kernel_that_cannot_be_captured_is_named_and_its_step_runs(machine, monkeypatch, lie):
+    monkeypatch.setattr(CapturableEngine, "honest", CapturableEngine.prepared, raising=False)
+    monkeypatch.setattr(CapturableEngine, "prepared", lies)
+    ops = [*CHAIN, on(0, "Relu", ["y"], ["y"])]
+    ops[2] = on(0, "Negative", ["b"], ["c"], name=lie)
+    workspace = fed(*ops)
+    run(machine, workspace, 2)
+    text = "operator 2: Negative .*'b'.* cannot be captured into a CUDA graph, although its kernel 'double Negative'"
+    with pytest.warns(RuntimeWarning, match=text):
+        run(machine, workspace)
+    np.testing.assert_array_equal(workspace.fetch("y"), np.maximum(expected(X), 0))
+    run(machine, workspace)
+    workspace.feed("x", 2 * X)
+    assert run(machine, workspace)["replays"] == 2, "those before and after it"
+    np.testing.assert_array_equal(workspace.fetch("y"), np.maximum(expected(2 * X), 0))
+    assert [graph for _, graph in captured(workspace)] == [0, 0, -1, 1, 1]
+    assert "it cannot be captured" in why(workspace)[0]
+
+
+def test_gpus_that_cannot_capture_run_without(machine, monkeypatch):
+    def fails(self, mode=None):
+        raise CUDARuntimeError("cudaErrorNotSupported: operation not supported")
+
+    workspace = fed(*CHAIN)
+    monkeypatch.setattr(type(gpu(0).stream().raw), "begin_capture", fails)
+    run(machine, workspace, 2)
+    with pytest.warns(RuntimeWarning, match="GPU 0: no CUDA graph is used: .*cudaErrorNotSupported"):
+        run(machine, workspace)
+    run(machine, workspace, 2)
+    np.testing.assert_array_equal(workspace.fetch("y"), expected(X))
+    assert all("cudaErrorNotSupported" in text for text in why(workspace))
+
+
+def test_an_error_of_an_operator_names_it_whenever_it_comes(machine, monkeypatch):
+    failing = []
+    make = CapturableEngine.prepared
+
+    def prepared(self, op, ctx, specs, outs):
+        found = make(self, op, ctx, specs, outs)
+        bind = found.bind
+
+        def bound(*buffers):
+            call = bind(*buffers)
+
+            def run():
+                if op.type in failing:
+                    raise ValueError("it does not work")
+                call()
+
+            return run
+
+        found.bind = bound
+        return found
+
+    monkeypatch.setattr(CapturableEngine, "prepared", prepared)
+    for run_number in range(3):  # alone, in a segment, in a capture
+        workspace = fed(*CHAIN)
+        for _ in range(run_number):
+            workspace.run_net("net")
+        failing.append("Negative")
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore", RuntimeWarning)  # it cannot be captured, either
+            with pytest.raises(OperatorError, match="operator 2: Negative .*: ValueError: it does not work"):
+                workspace.run_net("net")
+        failing.clear()
+        for k in range(3):
+            workspace.feed("x", k * X)
+            workspace.run_net("net")
+            np.testing.assert_array_equal(workspace.fetch("y"), expected(k * X))
+
+
+def test_an_interrupt_ends_a_capture(machine, monkeypatch):
+    def interrupted(*args):
+        raise KeyboardInterrupt
+
+    workspace = fed(*CHAIN)
+    run(machine, workspace, 2)
+    with monkeypatch.context() as patch:
+        patch.setattr(type(machine), "refuse_in_capture", interrupted)
+        patch.setattr(type(machine.stream), "issue", interrupted)
+        patch.setattr(Capture, "add", interrupted)
+        with pytest.raises(KeyboardInterrupt):
+            workspace.run_net("net")
+    assert not machine.captures
+    run(machine, workspace)
+    np.testing.assert_array_equal(workspace.fetch("y"), expected(X))
+    assert run(machine, workspace)["replays"] == 1
+
+
+def test_two_threads_do_not_capture_for_a_gpu_at_the_same_time(machine):
+    """One of them goes on without a graph, and captures in a later run."""
+    workspace = fed(*CHAIN)
+    run(machine, workspace, 2)
+    with _streams_of(gpu(0)).lock:
+        assert run(machine, workspace)["replays"] == 0
+    assert run(machine, workspace)["replays"] == 1
+
+
+def test_a_forked_process_refuses_the_graphs_of_its_parent(machine):
+    workspace = fed(*CHAIN)
+    run(machine, workspace, 4)
+
+    child = os.fork()
+    if not child:
+        try:
+            with pytest.raises((DeviceError, OperatorError), match="forked"):
+                workspace.run_net("net")
+        except BaseException:
+            traceback.print_exc()
+            os._exit(1)
+        os._exit(0)
+    assert os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == 0
+    assert run(machine, workspace)["replays"] == 1
+
+
+# Split kernels.
+
+
+def exchanged(self, op, ctx, specs, outs):
+    """Negative on the stream for exchange, as a split kernel."""
+    made = CapturableEngine.honest(self, op, ctx, specs, outs)
+    if op.type != "Negative":
+        return made
+    bind = made.bind
+
+    def bound(*buffers):
+        call, here = bind(*buffers), gpu(ctx.device_id)
+        ready, done = here.new_event(), here.new_event()
+
+        def begin():
+            here.begin_exchange(ready)
+            with here.on(StreamRole.EXCHANGE):
+                call()
+            here.end_exchange(done)
+            return lambda: here.wait_until(done)
+
+        return begin
+
+    made.bind, made.split, made.inplace = bound, True, ()
+    return made
+
+
+def test_a_split_kernel_is_captured_with_its_wait(machine, monkeypatch):
+    monkeypatch.setattr(CapturableEngine, "honest", CapturableEngine.prepared, raising=False)
+    monkeypatch.setattr(CapturableEngine, "prepared", exchanged)
+    ops = [on(0, "Negative", ["x"], ["n"]), *CHAIN[:2], on(0, "Sum", ["b", "n"], ["y"])]
+    workspace = fed(*ops)
+    run(machine, workspace, 3)
+    for k in range(3):
+        workspace.feed("x", k * X)
+        assert run(machine, workspace)["replays"] == 1
+        np.testing.assert_array_equal(workspace.fetch("y"), np.maximum(2 * k * X, 0) - k * X)
+    assert captured(workspace) == [
+        ("double Negative", 0), ("double Scale", 0), ("double Relu", 0), ("wait", 0), ("double Sum", 0)
+    ]  # fmt: skip
+
+
+def test_a_split_kernel_that_is_waited_for_elsewhere_is_not(machine, monkeypatch):
+    """The graph after it begins and ends while its work goes on."""
+    monkeypatch.setattr(CapturableEngine, "honest", CapturableEngine.prepared, raising=False)
+    monkeypatch.setattr(CapturableEngine, "prepared", exchanged)
+    monkeypatch.setattr(CapturableEngine, "refused", frozenset({"Scale"}))
+    ops = [on(0, "Relu", ["x"], ["r"]), on(0, "Negative", ["r"], ["n"]), on(0, "Relu", ["x"], ["s"])]
+    ops += [on(0, "Relu", ["s"], ["t"]), on(0, "Scale", ["x"], ["u"]), on(0, "Sum", ["n", "t"], ["y"])]
+    workspace = fed(*ops)
+    run(machine, workspace, 4)
+    found = captured(workspace)
+    assert [graph for what, graph in found if what in ("double Negative", "wait", "plain")] == [-1, -1, -1]
+    assert sum(graph == 0 for _, graph in found) == 2
+    np.testing.assert_array_equal(workspace.fetch("y"), np.zeros_like(X))

@@ -42,6 +42,8 @@ def _parser() -> argparse.ArgumentParser:
     parser.add_argument("--engine", type=str.upper, choices=("MPI", "NCCL"), help="default: MPI if it is installed")
     parser.add_argument("--threads", type=count, metavar="N",
                         help="threads of each process (default: its share of the node's cores)")  # fmt: skip
+    parser.add_argument("--gpus", type=count, metavar="N",
+                        help="GPUs of each process, which it sees as 0, 1, ... (default: it sees all)")  # fmt: skip
     parser.add_argument("--pin", action="store_true", help="give each process cores of its own")
     parser.add_argument("--prefix", choices=tuple(_STREAMS), default="stderr",
                         help="streams whose lines begin with the rank (default: stderr)")  # fmt: skip
@@ -74,6 +76,7 @@ def _job(options: argparse.Namespace) -> Job:
         port=options.port,
         secret=_secret(options.secret_file),
         threads=options.threads,
+        gpus=options.gpus,
         pin=options.pin,
         prefix=_STREAMS[options.prefix],
         only_first=options.only_rank_0,

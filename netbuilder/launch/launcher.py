@@ -51,6 +51,8 @@ class Job:
         port: port of the store on the first host; used with several hosts only.
         secret: what the store asks for; with several hosts all must give the same one. None: random.
         threads: number of threads of each process; None: the cores of the node divided by its processes.
+        gpus: number of GPUs of each process, which it sees as 0, 1, ...; its part of those of the node, by its number
+            there. None: each process sees all.
         pin: give each process cores of its own.
         prefix: of "stdout" and "stderr", the streams whose lines begin with the rank.
         only_first: leave out the standard output of ranks other than 0.
@@ -73,6 +75,7 @@ class Job:
     port: int = _PORT
     secret: bytes | None = field(default=None, repr=False)
     threads: int | None = None
+    gpus: int | None = None
     pin: bool = False
     prefix: Sequence[str] = ("stderr",)
     only_first: bool = False
@@ -87,6 +90,8 @@ class Job:
             value = getattr(self, name)
             if not isinstance(value, int) or value < least:
                 raise NetError(f"launch: {name} must be a whole number, {least} or more, got {value!r}")
+        if self.gpus is not None:
+            launchers.own_gpus(os.environ, launchers.Place("", local_size=self.processes), self.gpus, of_host=True)
         if not self.command:
             raise NetError("launch: command must name a program, got none")
         if not 0 <= self.node_rank < self.nodes:
@@ -422,6 +427,7 @@ def _rank_command(job: Job) -> list[str]:
         "only_first": job.only_first,
         "grace": job.grace,
         "threads": job.threads,
+        "gpus": job.gpus,
         "pin": job.pin,
     }
     script = str(Path(__file__).with_name("rank_process.py"))

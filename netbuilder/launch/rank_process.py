@@ -42,8 +42,8 @@ def main(arguments: list[str]) -> int:
 
     Args:
         arguments: options as JSON (``prefix``: streams whose lines get the rank; ``only_first``: whether the output of
-            other ranks than 0 is left out; ``grace``: seconds; ``threads``: number or None; ``pin``: whether each rank
-            has cores of its own), then the command.
+            other ranks than 0 is left out; ``grace``: seconds; ``threads``: number or None; ``gpus``: of each rank, or
+            None: all are seen; ``pin``: whether each rank has cores of its own), then the command.
     """
     options, command = json.loads(arguments[0]), arguments[1:]
     place = launchers.place_in(os.environ)
@@ -72,7 +72,7 @@ class _Rank:
             os.sched_setaffinity(0, cores[first : first + share] or cores)
         self._child = subprocess.Popen(
             command,
-            env=os.environ | _variables(place) | _threads(options["threads"], share),
+            env=os.environ | _variables(place) | _threads(options["threads"], share) | _gpus(place, options["gpus"]),
             stdin=None if place.rank == 0 else subprocess.DEVNULL,
             stdout=self._stream("stdout"),
             stderr=self._stream("stderr"),
@@ -180,6 +180,11 @@ def _variables(place: launchers.Place) -> dict[str, str]:
         launchers.LOCAL_RANK: str(place.local_rank),
         launchers.LOCAL_SIZE: str(place.local_size),
     }
+
+
+def _gpus(place: launchers.Place, count: int | None) -> dict[str, str]:
+    """Return the variable by which the program sees its own GPUs; nothing if their number is not given."""
+    return {} if count is None else {launchers.GPUS: launchers.own_gpus(os.environ, place, count, of_host=True)}
 
 
 def _threads(given: int | None, share: int) -> dict[str, str]:

@@ -3,16 +3,17 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping
+from collections.abc import Mapping, MutableMapping
 from dataclasses import dataclass
 
 from netbuilder.ops.engines.stores.store import Store
 from netbuilder.ops.engines.stores.tcp import TcpStore
-from netbuilder.proto.errors import NetError
+from netbuilder.proto.errors import NetError, counted
 
 __all__ = [
     "ATTEMPT",
     "ENGINE",
+    "GPUS",
     "LOCAL_RANK",
     "LOCAL_SIZE",
     "RANK",
@@ -23,8 +24,10 @@ __all__ = [
     "WORLD_SIZE",
     "Place",
     "job_store",
+    "own_gpus",
     "place_in",
     "place_variables",
+    "see_own_gpus",
 ]
 
 RANK = "NETBUILDER_RANK"
@@ -39,6 +42,9 @@ SECRET = "NETBUILDER_STORE_SECRET"
 """What a store over TCP asks for, in hexadecimal digits."""
 ATTEMPT = "NETBUILDER_ATTEMPT"
 """How often the job has been started before: 0 at first."""
+
+GPUS = "CUDA_VISIBLE_DEVICES"
+"""The GPUs that a process sees, in the order of their numbers."""
 
 _CONNECT_TIMEOUT = 5.0  # seconds; the store was there before the processes were started
 
@@ -158,6 +164,44 @@ def place_in(environment: Mapping[str, str]) -> Place:
     """
     found = [launcher for launcher in _LAUNCHERS if _started_by(launcher, environment)]
     return found[0].place(environment) if found else Place("no launcher")
+
+
+def own_gpus(environment: Mapping[str, str], place: Place, count: int, *, of_host: bool = False) -> str:
+    """Return the value of CUDA_VISIBLE_DEVICES with which a process sees its own GPUs alone, as numbers from 0 on.
+
+    So the nets of all processes name the same devices. If the variable names enough GPUs for all processes of the host,
+    or is not there, this one gets its part, by its local rank; if it names as many as one needs, they are its own.
+
+    Args:
+        environment: of the process.
+        place: of the process.
+        count: number of GPUs of each process.
+        of_host: the variable is that of all processes of the host.
+
+    Raises:
+        NetError: the variable names another number of GPUs.
+
+    >>> own_gpus({}, Place("", local_rank=1, local_size=2), 2), own_gpus({GPUS: "5"}, Place("", local_size=4), 1)
+    ('2,3', '5')
+    """
+    text = environment.get(GPUS)
+    if text is None:
+        first = place.local_rank * count
+        return ",".join(map(str, range(first, first + count)))
+    named = [name.strip() for name in text.split(",") if name.strip()]
+    if len(named) >= place.local_size * count:
+        named = named[place.local_rank * count :]
+    elif of_host or len(named) != count:
+        raise NetError(
+            f"{GPUS}={text} in the environment names {counted(len(named), 'GPU')}, and each of the {place.local_size} "
+            f"processes of this host needs {count}; name {place.local_size * count}"
+        )
+    return ",".join(named[:count])
+
+
+def see_own_gpus(environment: MutableMapping[str, str], place: Place, count: int) -> None:
+    """Let a process see its own GPUs alone, see ``own_gpus``; before it uses any."""
+    environment[GPUS] = own_gpus(environment, place, count)
 
 
 def _tasks_here(environment: Mapping[str, str], name: str) -> int:

@@ -62,7 +62,7 @@ def main(mode, folder):
         names = ("OMP_NUM_THREADS", "NETBUILDER_DECODING_THREADS", launchers.LOCAL_RANK, launchers.LOCAL_SIZE)
         said = [os.environ[name] for name in names] + [str(len(os.sched_getaffinity(0))), os.environ[launchers.ATTEMPT]]
         print("place", RANK, *said, flush=True)
-        print("warning", file=sys.stderr, flush=True)
+        print("warning of GPUs", os.environ.get(launchers.GPUS), file=sys.stderr, flush=True)
         return
     try:
         while True:

@@ -96,7 +96,7 @@ def test_a_job_that_ends(tmp_path):
     share = max(1, len(os.sched_getaffinity(0)) // 2)
     for rank in (0, 1):
         assert f"place {rank} {share} {share} {rank} 2 {len(os.sched_getaffinity(0))} 0\n" in job.text
-        assert f"[rank {rank}] warning\n" in job.text
+        assert f"[rank {rank}] warning of GPUs {os.environ.get(launchers.GPUS)}\n" in job.text
     no_orphans(tmp_path)
 
 
@@ -151,12 +151,12 @@ def test_a_launcher_that_is_killed_leaves_no_processes(tmp_path):
 def test_restarts_cores_threads_and_output(tmp_path):
     cores = len(os.sched_getaffinity(0))
     pin = ["--pin"] if cores > 1 else []
-    options = ("--restarts", "2", *pin, "--threads", "3", "--only-rank-0", "--prefix", "all")
+    options = ("--restarts", "2", *pin, "--threads", "3", "--gpus", "2", "--only-rank-0", "--prefix", "all")
     job = Launched(tmp_path, "once", "--engine", "NCCL", *options)
     assert job.end() == 0, job.text
     assert "starting the job again, 1 of 2 restarts" in job.text and "again, 2 of" not in job.text
     assert f"[rank 0] place 0 3 3 0 2 {cores // 2 if pin else cores} 1\n" in job.text
-    assert "place 1" not in job.text and "[rank 1] warning\n" in job.text
+    assert "place 1" not in job.text and "[rank 1] warning of GPUs 2,3\n" in job.text
     no_orphans(tmp_path)
 
 
@@ -242,10 +242,12 @@ def test_a_node_that_never_starts(tmp_path, capsys):
         ({"hosts": ["a", "a"]}, r"each host may be given once, got \['a', 'a'\]"),
         ({"hosts": ["a", "b"]}, "2 hosts need a secret, the same on all of them"),
         ({"engine": "GLOO"}, "engine must be 'MPI' or 'NCCL', got 'GLOO'"),
+        ({"processes": 10**6, "gpus": 2}, "names 1 GPU, and each of the 1000000 processes of this host needs 2"),
         ({"processes": 10**6, "pin": True}, "1000000 processes cannot have cores of their own on"),
     ],
 )
-def test_wrong_values(values, message):
+def test_wrong_values(values, message, monkeypatch):
+    monkeypatch.setenv(launchers.GPUS, "0")
     with pytest.raises(NetError, match=message):
         Job(**{"command": ["true"], **values})
 

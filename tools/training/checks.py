@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import os
 from pathlib import Path
 
 from netbuilder.graph.memory_budget import parse_budget
 from netbuilder.ops.core.precision import PRECISIONS
 from netbuilder.ops.engines.arrays import gpu_count
+from netbuilder.ops.engines.launchers import GPUS
 from netbuilder.optimizers import OPTIMIZERS, check_policy, optimizer_by_name
 from netbuilder.parallel.distributed import Plain, Strategy
 from netbuilder.proto import ArgumentError, NetError
@@ -90,7 +92,8 @@ def problem_of(options: Options) -> str | None:
         return f"--export: {options.export!r} is a file; give a folder"
     if not options.cpu and gpu_count() <= max(options.devices):
         return (
-            f"--devices: there is no GPU {max(options.devices)} ({gpu_count()} found); give --cpu to train on the CPU"
+            f"--devices: there is no GPU {max(options.devices)} ({gpu_count()} found{_visible(options)}); give --cpu "
+            "to train on the CPU"
         )
     if options.check_export and not options.export:
         return "--check-export: needs --export FOLDER"
@@ -99,6 +102,14 @@ def problem_of(options: Options) -> str | None:
     if options.policy == "step" and not options.step_epochs and "stepsize" not in options.policy_args:
         return "--policy step: give --step-epochs, or --policy-arg stepsize=ITERATIONS"
     return _block_problem(options) or _strategy_problem(options) or _update_problem(options)
+
+
+def _visible(options: Options) -> str:
+    """Return which GPUs this one of several processes of a host may use."""
+    place = options.rendezvous
+    if place is None or place.local_size == 1:
+        return ""
+    return f" for process {place.local_rank} of {place.local_size} of this host, {GPUS}={os.environ.get(GPUS)}"
 
 
 def _strategy_problem(options: Options) -> str | None:

@@ -77,7 +77,8 @@ def _parser(prog: str = "netbuilder-train", usage: str | None = None) -> Parser:
         "--devices",
         default="0",
         metavar="IDS",
-        help="numbers of the devices of each process, separated by commas; each has one replica (default: 0)",
+        help="numbers of the devices of each process, separated by commas; each has one replica (default: 0). Several "
+        "processes on a host with GPUs have GPUs of their own, which each of them counts from 0 on",
     )
     where.add_argument(
         "--net-type",
@@ -373,6 +374,11 @@ def parse(
         devices = tuple(int(text) for text in found.devices.split(","))
     except ValueError:
         parser.error(f"--devices: must be ids separated by commas, such as 0,1,2; got {found.devices!r}")
+    if not found.cpu and rendezvous is not None and rendezvous.local_size > 1:
+        try:
+            rendezvous.see_own_gpus(max(devices) + 1)
+        except NetError as error:
+            parser.error(f"--devices: {error}")
     policy_args = dict(_pair(parser, "--policy-arg", text) for text in found.policy_arg)
     if found.gamma is not None:
         policy_args["gamma"] = found.gamma

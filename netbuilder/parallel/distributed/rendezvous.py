@@ -12,7 +12,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from netbuilder.graph.blob import blob_name
-from netbuilder.ops.engines.launchers import ENGINE, Place, job_store, place_in
+from netbuilder.ops.engines.launchers import ENGINE, Place, job_store, place_in, see_own_gpus
 from netbuilder.ops.engines.stores import Store, TcpStore, TcpStoreServer, open_store
 from netbuilder.proto import DistributedError, NetError
 from netbuilder.runtime import Workspace
@@ -167,6 +167,20 @@ class Rendezvous:
             local_rank=place.local_rank,
             local_size=place.local_size,
         )
+
+    def see_own_gpus(self, count: int = 1) -> None:
+        """Let this process see only its own GPUs of its host, as numbers from 0 on; before it uses any.
+
+        It sets CUDA_VISIBLE_DEVICES, by the local rank. ``netbuilder-launch --gpus`` does the same. The nets of all
+        processes must name the same devices, so each of them calls its GPUs 0, 1, ....
+
+        Args:
+            count: number of GPUs of each process.
+
+        Raises:
+            NetError: CUDA_VISIBLE_DEVICES names fewer GPUs.
+        """
+        see_own_gpus(os.environ, Place("", local_rank=self.local_rank, local_size=self.local_size), count)
 
     def shared_store(self, workspace: Workspace | None = None) -> Store | None:
         """Return the store that the processes share, with keys that begin with ``run_id``; None if there is none.

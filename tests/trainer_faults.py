@@ -29,6 +29,7 @@ from netbuilder.parallel.distributed import Rendezvous
 from netbuilder.tools import imagenet_trainer
 from netbuilder.tools.training.images import Images
 from netbuilder.tools.training.saving import Saving
+from parallel_models import distance
 
 __all__ = ["OPTIONS", "STEPS", "blobs_at_end", "fault_at", "resumable", "start_processes"]
 
@@ -129,11 +130,12 @@ def prove(points: int, chance: random.Random, signal_name: str = "SIGKILL", proc
             assert again.returncode == 0, out
             got = blobs_at_end(folder)
             same = got.keys() == want.keys() and all(np.array_equal(got[name], want[name]) for name in want)
-            wrong += not same
+            apart = 0.0 if same else distance([got[name] for name in want], list(want.values()))
+            wrong += apart > (1e-5 if resumed < processes > 2 else 0)  # more than two are added in another order
             print(
                 f"rank {rank} got {signal_name} {delay * 1e3:.0f} ms after step {step}: ended in {seconds[-1]:.1f} s; "
                 f"resumed from {reached[-1] if reached else 'the beginning'} in {resumed} processes: "
-                f"{'equal to the bit' if same else 'DIFFERENT'}",
+                f"{'equal to the bit' if same else f'relative distance {apart:.1g}'}",
                 flush=True,
             )
     print(f"{points} points in {processes} processes: {min(seconds):.1f} to {max(seconds):.1f} s, {wrong} different")

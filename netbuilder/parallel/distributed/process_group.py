@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import math
 import pickle
 from collections import defaultdict
 from collections.abc import Mapping
@@ -10,6 +11,7 @@ from typing import Any, TypeVar
 
 import numpy as np
 
+from netbuilder.ops.engines.collectives.time_limits import time_limits
 from netbuilder.ops.engines.collectives.world import CommonWorld, create_world, report_failure
 from netbuilder.parallel.distributed.rendezvous import Rendezvous
 from netbuilder.proto import DistributedError, NetError
@@ -17,6 +19,14 @@ from netbuilder.proto import DistributedError, NetError
 __all__ = ["ProcessGroup"]
 
 T = TypeVar("T")
+
+
+_TIMES_LONGER = 5.0
+
+
+def _time_limit() -> float:
+    seconds = time_limits().seconds
+    return math.inf if seconds is None else _TIMES_LONGER * seconds
 
 
 class ProcessGroup:
@@ -28,7 +38,8 @@ class ProcessGroup:
     Args:
         rendezvous: the processes; None: only this one.
         name: of the common world.
-        timeout: seconds that a process waits for the others in each call; None: no limit.
+        timeout: seconds that a process waits for the others in each call; None: five times as long as in an exchange
+            (see ``set_collective_timeout``), 300 s, as between two steps one of them may do what the others do not.
 
     Attributes:
         rank: number of this process, from 0 on.
@@ -45,7 +56,7 @@ class ProcessGroup:
     """
 
     def __init__(
-        self, rendezvous: Rendezvous | None = None, *, name: str = "process_group", timeout: float | None = 300
+        self, rendezvous: Rendezvous | None = None, *, name: str = "process_group", timeout: float | None = None
     ) -> None:
         self.rank, self.size = 0, 1
         self._world: CommonWorld | None = None
@@ -58,7 +69,7 @@ class ProcessGroup:
             )
         self.rank, self.size = rendezvous.shard_id, rendezvous.num_shards
         run = f"{rendezvous.run_id}/" if rendezvous.run_id else ""
-        self._world = create_world(run + name, self.size, self.rank, timeout)
+        self._world = create_world(run + name, self.size, self.rank, _time_limit() if timeout is None else timeout)
 
     @classmethod
     def over(cls, world: CommonWorld) -> ProcessGroup:

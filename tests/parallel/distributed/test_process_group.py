@@ -1,11 +1,13 @@
 """ProcessGroup: sums, values of all processes, values of one, and checks; ranks are threads here."""
 
+import math
 import re
 
 import numpy as np
 import pytest
 
-from netbuilder.parallel.distributed import ProcessGroup, Rendezvous
+from netbuilder.ops.engines.collectives import time_limits
+from netbuilder.parallel.distributed import ProcessGroup, Rendezvous, process_group, set_collective_timeout
 from netbuilder.proto import DistributedError, NetError
 from thread_ranks import on_ranks, thread_worlds
 
@@ -69,3 +71,14 @@ def test_bad_arguments():
         ProcessGroup().broadcast(0, root=1)
     with pytest.raises(NetError, match="by MPI, got engine 'NCCL'"):
         ProcessGroup(Rendezvous(2, 0, "NCCL", store="memory:"))
+
+
+def test_it_waits_five_times_as_long_as_an_exchange(monkeypatch):
+    limits = []
+    monkeypatch.setattr(process_group, "create_world", lambda name, size, rank, timeout: limits.append(timeout))
+    monkeypatch.setattr(time_limits, "_given", None)
+    for seconds in (20, 0):
+        set_collective_timeout(seconds)
+        ProcessGroup(Rendezvous(2, 0))
+    ProcessGroup(Rendezvous(2, 0), timeout=7)
+    assert limits == [100, math.inf, 7]

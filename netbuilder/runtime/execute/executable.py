@@ -150,11 +150,11 @@ class Plan:
         ]
         return program([unit.call for unit in units], [unit.lane for unit in units], waits, self._before)
 
-    def captured(self) -> list[Captured]:
-        """Return, for each step, the CUDA graph that it is in, or why it is in none."""
+    def captured(self, first: int = 0) -> list[Captured]:
+        """Return, for each step, the CUDA graph that it is in, numbered from ``first`` on, or why it is in none."""
         if not self.options.enabled("cuda_graphs"):
             return [Captured(why="the optimization 'cuda_graphs' is off")] * len(self.steps)
-        return report(self._units, self.steps)
+        return report(self._units, self.steps, first)
 
     def with_calls(self, wrap: Callable[[int, Call], Call], program: Callable[..., LaneProgram] = LaneProgram) -> Plan:
         """Return a plan over the same buffers that runs ``wrap(index, call)`` in place of each call.

@@ -42,7 +42,7 @@ class Captured:
     """What became of a step of a plan.
 
     Args:
-        graph: the number of the CUDA graph in its plan; -1: it is in none.
+        graph: the number of the CUDA graph; -1: it is in none.
         why: why it is in none.
     """
 
@@ -279,10 +279,10 @@ def _with_waits(segment: list[int], steps: Sequence[Step]) -> list[list[int]]:
     return [segment]
 
 
-def report(units: Sequence[Unit], steps: Sequence[Step]) -> list[Captured]:
-    """Return, for each step of a plan, what became of it."""
+def report(units: Sequence[Unit], steps: Sequence[Step], first: int = 0) -> list[Captured]:
+    """Return, for each step of a plan, what became of it; graphs have numbers from ``first`` on."""
     found = [Captured()] * len(steps)
-    graphs = 0
+    graphs = first
     for unit in units:
         for segment in unit.segment.leaves() if unit.segment is not None else ():
             for index in segment.indices:

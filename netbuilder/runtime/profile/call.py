@@ -12,6 +12,7 @@ from netbuilder.ops.core.instructions import Instruction, Role
 from netbuilder.ops.core.operator import STRING, Operator, TensorSpec
 from netbuilder.ops.engines.layouts import HOST, Location
 from netbuilder.proto import PROTO_CPU
+from netbuilder.runtime.execute.graph_segments import Captured
 from netbuilder.runtime.execute.net import RuntimeNet
 from netbuilder.runtime.plan.binding import needs_temporary
 from netbuilder.runtime.plan.values import Node, Step, StepKind, Value
@@ -68,6 +69,8 @@ class CallProfile:
         spans: the times of each call, see ``timing.Span``.
         bfloat16: whether it reads values that are stored rounded to bfloat16.
         runs_again: whether its gradient runs it again, for a memory budget (recurrent nets in segments of steps).
+        graph: the number of the CUDA graph that it is in, in runs that are not timed; -1: in none.
+        why_no_graph: why it is in none; "" for nets without GPUs.
     """
 
     kind: str
@@ -89,12 +92,16 @@ class CallProfile:
     spans: tuple[Span, ...]
     bfloat16: bool = False
     runs_again: bool = False
+    graph: int = -1
+    why_no_graph: str = ""
 
     @property
     def name(self) -> str:
         """The kind and the first output."""
         return f"{self.kind} {self.output}".rstrip()
 
+
+_DYNAMIC = "its output shapes depend on data, so it cannot be part of a plan"
 
 _INPUT = frozenset(
     {
@@ -161,8 +168,10 @@ def step_text(step: Step) -> str:
     return f"{_kind(step)} {_first(step.outputs)}".rstrip()
 
 
-def describe_step(step: Step, *, count: float, seconds: float, spans: Any) -> CallProfile:
-    """Return the profile of a step of a plan."""
+def describe_step(
+    step: Step, captured: Captured | None = None, *, count: float, seconds: float, spans: Any
+) -> CallProfile:
+    """Return the profile of a step of a plan; ``captured`` says in which CUDA graph it is, if the net uses GPUs."""
     parts = _in_order(step.node)
     flops = _flops_of_step(step)
     return CallProfile(
@@ -185,6 +194,8 @@ def describe_step(step: Step, *, count: float, seconds: float, spans: Any) -> Ca
         spans=spans,
         bfloat16=step.reads_rounded,
         runs_again=runs_again(step),
+        graph=-1 if captured is None else captured.graph,
+        why_no_graph="" if captured is None else captured.why,
     )
 
 
@@ -213,11 +224,12 @@ def describe_alone(
         flops=flops,
         kernel_flops=flops,
         nbytes=_rows_only(instruction.op, specs, *sizes) if complete else sum(map(sum, sizes)),
-        reason="its output shapes depend on data, so it cannot be part of a plan",
+        reason=_DYNAMIC,
         line=instruction.op_def.debug_info,
         count=count,
         seconds=seconds,
         spans=spans,
+        why_no_graph=_DYNAMIC if net.gpus else "",
     )
 
 

@@ -71,10 +71,11 @@ def profile(
         net.finish()
     recorder = Recorder(net)
     recorder.run(keep=False)
-    plain = []
+    plain, issued = [], []
     for _ in range(runs):
         began = clock()
         net.run()
+        issued.append(clock() - began)
         net.finish()
         plain.append(clock() - began)
         recorder.run()
@@ -82,7 +83,7 @@ def profile(
         net, [timed.plan for timed in recorder.plans], [call.instruction for call in recorder.alone], parameters
     )
     found = dict(limits) if limits is not None else _measured(net)
-    return _summary(net, recorder, plain, found, memory)
+    return _summary(net, recorder, plain, issued, found, memory)
 
 
 def _measured(net: RuntimeNet) -> dict[str, Limits]:
@@ -93,7 +94,12 @@ def _measured(net: RuntimeNet) -> dict[str, Limits]:
 
 
 def _summary(
-    net: RuntimeNet, recorder: Recorder, plain: Sequence[int], limits: Mapping[str, Limits], memory: Memory
+    net: RuntimeNet,
+    recorder: Recorder,
+    plain: Sequence[int],
+    issued: Sequence[int],
+    limits: Mapping[str, Limits],
+    memory: Memory,
 ) -> Profile:
     took = [ended - began for _, began, ended in recorder.runs]
     kept = frozenset(run for run, time in enumerate(took) if time <= statistics.median_high(took))
@@ -103,7 +109,7 @@ def _summary(
         return sum(ended - began for run, began, ended in spans if run in kept) / count / 1e9
 
     step = sum(took[run] for run in kept) / count / 1e9
-    quick = [time for time in plain if time <= statistics.median_high(plain)]
+    quick = [run for run, time in enumerate(plain) if time <= statistics.median_high(plain)]
     calls = _calls(net, recorder, kept, seconds)
     waits = _waits(recorder, seconds)
     return Profile(
@@ -112,7 +118,8 @@ def _summary(
         runs=tuple(recorder.runs),
         kept=kept,
         step_seconds=step,
-        plain_seconds=sum(quick) / len(quick) / 1e9,
+        plain_seconds=sum(plain[run] for run in quick) / len(quick) / 1e9,
+        host_seconds=sum(issued[run] for run in quick) / len(quick) / 1e9,
         calls=calls,
         waits=waits,
         lanes=_lanes(net.options.lanes, step, calls, waits, recorder.plans, seconds),
@@ -126,13 +133,20 @@ Seconds = Callable[[Sequence[Span]], float]
 
 def _calls(net: RuntimeNet, recorder: Recorder, kept: Collection[int], seconds: Seconds) -> tuple[CallProfile, ...]:
     found: list[tuple[int, list[CallProfile]]] = []  # (index of the first operator, calls)
+    graphs = 0
 
     def times(call: TimedCall) -> dict[str, Any]:
         count = sum(run in kept for run, _, _ in call.spans) / len(kept)
         return {"count": count, "seconds": seconds(call.spans), "spans": tuple(call.spans)}
 
     for plan in recorder.plans:
-        rows = [describe_step(call.step, **times(call)) for call in plan.calls if call.step is not None]
+        captured = plan.plan.captured(graphs) if net.gpus else [None] * len(plan.calls)
+        graphs = max((graphs, *(each.graph + 1 for each in captured if each is not None)))
+        rows = [
+            describe_step(call.step, graph, **times(call))
+            for call, graph in zip(plan.calls, captured)
+            if call.step is not None
+        ]
         found.append((min(call.instruction.index for call in plan.calls), rows))
     for call in recorder.alone:
         found.append((call.instruction.index, [describe_alone(net, call.instruction, **times(call))]))

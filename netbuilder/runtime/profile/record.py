@@ -83,6 +83,7 @@ class Profile:
         kept: the numbers of the runs that count.
         step_seconds: the time of a run with all calls timed.
         plain_seconds: the time of a run without timed calls; the mean is taken in the same way.
+        host_seconds: how much of it the host takes to begin the work of GPUs; all of it if there are none.
         calls: the calls, in the order of the net.
         waits: the waits of lanes for one another.
         lanes: one for each lane; lane 0 is the caller's thread, an exchange lane is the last one.
@@ -101,6 +102,20 @@ class Profile:
     lanes: tuple[LaneProfile, ...]
     limits: Mapping[str, Limits]
     memory: Memory
+    host_seconds: float = 0.0
+
+    @property
+    def host_share(self) -> float:
+        """The share of a step without timed calls that the host takes to begin the work of GPUs.
+
+        Close to 1, the GPUs wait for the host; the smaller it is, the more of the step they have in their queues.
+        """
+        return self.host_seconds / self.plain_seconds
+
+    @property
+    def graphs(self) -> int:
+        """The number of CUDA graphs of a step."""
+        return len({call.graph for call in self.calls if call.graph >= 0})
 
     @property
     def interpreter_share(self) -> float:
@@ -245,6 +260,9 @@ class Profile:
             "step_seconds": self.step_seconds,
             "plain_seconds": self.plain_seconds,
             "interpreter_share": self.interpreter_share,
+            "host_seconds": self.host_seconds,
+            "host_share": self.host_share,
+            "cuda_graphs": self.graphs,
             "limit_seconds": self.limit_seconds,
             "fraction_of_limit": self.fraction,
             "kernel_limit_seconds": self.kernel_limit_seconds,

@@ -23,7 +23,8 @@ def profile_table(profile: Profile, top: int = 20, *, width: int | None = None) 
         top: how many calls, copies and waits to list, the longest first.
         width: cut off lines after so many characters; None: do not.
     """
-    parts = [_summary(profile), _kinds(profile), _calls(profile, top), _copies(profile, top), _waits(profile, top)]
+    tables = (_calls, _copies, _waits, _not_captured)
+    parts = [_summary(profile), _kinds(profile), *(table(profile, top) for table in tables)]
     text = "\n\n".join(part for part in parts if part)
     return text if width is None else "\n".join(line[:width] for line in text.splitlines())
 
@@ -39,6 +40,13 @@ def _summary(profile: Profile) -> str:
         f"limit {_ms(profile.kernel_limit_seconds)} ms, {profile.kernel_fraction:.2f} of the step, by the operations "
         "that the kernels do",
     ]
+    outside = sum(bool(call.why_no_graph) for call in profile.calls)
+    if profile.graphs or outside:
+        lines.append(
+            f"GPUs: the host begins a step in {_ms(profile.host_seconds)} ms, {_share(profile.host_share)} of it; "
+            f"{len(profile.calls) - outside} of {_plural(len(profile.calls), 'call')} are in "
+            f"{_plural(profile.graphs, 'CUDA graph')}"
+        )
     shares = [f"{name} {_share(profile.share_of(seconds))}" for name, seconds in profile.categories().items()]
     lines.append("by category: " + ", ".join(shares))
     for kind, limits in profile.limits.items():
@@ -117,6 +125,14 @@ def _waits(profile: Profile, top: int) -> str:
     waits = sorted((wait for wait in profile.waits if wait.seconds > _VISIBLE), key=lambda wait: -wait.seconds)[:top]
     rows = [(_ms(wait.seconds), str(wait.lane), wait.before, wait.after) for wait in waits]
     return text_table("waits of lanes for one another", ("time ms", "lane", "before", "for"), rows) if rows else ""
+
+
+def _not_captured(profile: Profile, top: int) -> str:
+    """Return the calls that are in no CUDA graph, with what prevents it; those that take longest first."""
+    calls = sorted((call for call in profile.calls if call.why_no_graph), key=lambda call: -call.seconds)
+    rows = [(_ms(call.seconds), call.device, call.name, call.why_no_graph) for call in calls[:top]]
+    head = ("time ms", "device", "call", "because")
+    return text_table(f"calls in no CUDA graph: {len(calls)}", head, rows) if rows else ""
 
 
 def _figures(profile: Profile, row: CallProfile | Kind, flops: float, nbytes: float, limit: float) -> tuple[str, ...]:

@@ -24,6 +24,7 @@ from netbuilder.runtime.input.prefetch import Prefetch
 from parallel_models import OPTIMIZERS, Task, convnet, mlp, no_input
 
 TASKS = {"mlp": Task(mlp, steps=6), "convnet": Task(convnet, (8, 3, 8, 8), steps=6)}
+ENGINES = ("CAPTURABLE",)
 X = np.float32([[1, -2, 3], [-4, 5, -6]])
 
 
@@ -48,7 +49,7 @@ def trained(name, count, *, without=(), net_type="dag"):
         devices=list(range(count)),
         net_type=net_type,
     )
-    workspace = Workspace(threads=4, without=without)
+    workspace = Workspace(threads=4, engines=ENGINES, without=without)
     first = True
     for batch in task.batches():
         for blobs, whole in batch.items():
@@ -118,7 +119,7 @@ def machine(monkeypatch):
 
 def fed(*ops, type="simple", threads=2, **options):
     """Return a workspace with a net of these operators, and X on GPU 0."""
-    workspace = Workspace(threads=threads)
+    workspace = Workspace(threads=threads, engines=ENGINES)
     workspace.feed("x", X, make_device_option(PROTO_CUDA, 0))
     workspace.create_net(net(*ops, type=type), **options)
     return workspace
@@ -157,7 +158,7 @@ def test_it_can_be_switched_off(machine):
 def test_what_cannot_be_captured_divides_a_graph(machine, monkeypatch):
     monkeypatch.setattr(CapturableEngine, "refused", frozenset({"Negative"}))
     ops = [on(0, "Sum", ["c", "x"], ["d"]), make_op("Relu", ["d"], ["e"]), on(0, "Relu", ["d"], ["y"])]
-    workspace = fed(*CHAIN[:3], *ops, engines=("CAPTURABLE",))
+    workspace = fed(*CHAIN[:3], *ops)
     run(machine, workspace, 3)
     assert captured(workspace) == [
         ("double Scale", 0),
@@ -188,7 +189,7 @@ def test_work_of_the_host_does_not_divide_a_graph(machine):
         on(0, "LearningRate", ["count"], ["rate"], base_lr=1.0, policy="inv", gamma=1.0, power=1.0),
         on(0, "Mul", ["b", "rate"], ["y"], broadcast=1),
     ]
-    workspace = Workspace(threads=1)
+    workspace = Workspace(threads=1, engines=ENGINES)
     workspace.feed("count", np.int64([0]))
     workspace.feed("x", X, make_device_option(PROTO_CUDA, 0))
     workspace.create_net(net(*ops))
@@ -220,7 +221,7 @@ def test_shapes_that_alternate_have_graphs_of_their_own(machine):
 
 
 def test_values_on_the_host_are_not_captured(machine):
-    workspace = Workspace()
+    workspace = Workspace(engines=ENGINES)
     workspace.feed("x", X)  # goes to the GPU in each run
     workspace.create_net(net(*CHAIN))
     run(machine, workspace, 3)
@@ -236,7 +237,7 @@ def test_values_on_the_host_are_not_captured(machine):
 
 @pytest.mark.parametrize("depth", [1, 2, 5])
 def test_batches_in_turns_have_a_graph_each_at_most_four(machine, depth):
-    workspace, found = Workspace(threads=1), []
+    workspace, found = Workspace(threads=1, engines=ENGINES), []
     batches = ({"x": X + k} for k in range(24))
     device = [make_device_option(PROTO_CUDA, 0)]
     with Prefetch(workspace, batches, blobs={"x": ["x"]}, depth=depth, devices=device, dtypes={"x": X.dtype}) as input:
@@ -282,7 +283,7 @@ def test_the_first_run_uses_one_thread(machine, monkeypatch):
 
     monkeypatch.setattr(CapturableEngine, "prepared", prepared)
     made = net(on(0, "Relu", ["x"], ["a"]), on(1, "Relu", ["z"], ["b"]), type="dag")
-    workspace = Workspace(threads=2)
+    workspace = Workspace(threads=2, engines=ENGINES)
     for k, name in enumerate("xz"):
         workspace.feed(name, X, make_device_option(PROTO_CUDA, k))
     workspace.create_net(made)

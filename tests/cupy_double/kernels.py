@@ -64,8 +64,8 @@ def _elementwise(machine: Any, kernel: Kernel, blocks: int, arguments: Sequence[
         for array, result in zip(outputs, results):
             array._values[...] = np.broadcast_to(result, program.shape).reshape(array.shape)
 
-    reads = [array._memory for array in given.values()]
-    machine.launch(kernel.name, reads, [array._memory for array in outputs], do=do)
+    reads = [array._region for array in given.values()]
+    machine.launch(kernel.name, reads, [array._region for array in outputs], do=do)
 
 
 def at(address: int, dtype: Any, size: int) -> Any:
@@ -76,11 +76,18 @@ def at(address: int, dtype: Any, size: int) -> Any:
 
 def _updates(machine: Any, kernel: Kernel, blocks: int, arguments: Sequence[Any]) -> None:
     joined, (rows, pieces, *numbers) = kernel.model, arguments
-    reads, writes = [rows._memory, pieces._memory], []
+    reads, writes = [rows._region, pieces._region], []
     chains = [(chain, row) for chain, row in zip(joined.chains, rows._values.tolist()) if row[joined.width]]
     for chain, row in chains:
-        reads += [machine.memory_at(row[what.input]) for what in chain.program.loads()]
-        writes += [machine.memory_at(row[len(chain.reads) + j]) for j in range(len(chain.program.dtypes))]
+        size = row[joined.width]
+        reads += [
+            machine.region_at(row[what.input], (1 if what.shape == () else size) * np.dtype(what.dtype).itemsize)
+            for what in chain.program.loads()
+        ]
+        writes += [
+            machine.region_at(row[len(chain.reads) + j], size * np.dtype(dtype).itemsize)
+            for j, dtype in enumerate(chain.program.dtypes)
+        ]
 
     def do() -> None:
         for chain, row in chains:

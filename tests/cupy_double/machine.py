@@ -18,11 +18,11 @@ from collections import Counter
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 
-__all__ = ["CUDARuntimeError", "Graph", "Launch", "Machine", "Memory", "Race", "Stream", "Transfer"]
+__all__ = ["CUDARuntimeError", "Graph", "Launch", "Machine", "Memory", "Race", "Region", "Stream", "Transfer"]
 
 HOST = -1
 _POINTERS = 4096
@@ -59,6 +59,17 @@ class Transfer:
     pinned: bool = field(default=False, compare=False)  # from or to pinned memory of the host
 
 
+class Region(NamedTuple):
+    """A part of an allocation: the addresses at which it begins and ends."""
+
+    memory: Memory
+    start: int
+    end: int
+
+    def overlaps(self, start: int, end: int) -> bool:
+        return self.start < end and start < self.end
+
+
 @dataclass
 class _InFlight:
     """A copy from or to pinned memory that the host does not know to be done."""
@@ -75,8 +86,8 @@ class _Node:
 
     stream: int
     name: str
-    reads: list[Memory]
-    writes: list[Memory]
+    reads: list[Region]
+    writes: list[Region]
     do: Callable[[], object] | None
     after: Clock
 
@@ -92,7 +103,7 @@ class Capture:
         self.nodes: list[_Node] = []
         self.invalid = False
 
-    def add(self, stream: Stream, name: str, reads: list[Memory], writes: list[Memory], do: Any) -> None:
+    def add(self, stream: Stream, name: str, reads: list[Region], writes: list[Region], do: Any) -> None:
         clock = self.clocks[stream.number]
         self.nodes.append(_Node(stream.number, name, reads, writes, do, dict(clock)))
         clock[stream.number] = len(self.nodes)
@@ -149,14 +160,19 @@ def _is_past(stamp: Stamp, clock: Clock) -> bool:
 
 
 class Memory:
-    """An allocation: its device, the stream that it was made for, and who used it last."""
+    """An allocation: its device, the stream that it was made for, and who used which part of it last.
+
+    Attributes:
+        storage: what keeps its bytes.
+    """
 
     def __init__(self, machine: Machine, device: int, stream: Stream, nbytes: int) -> None:
         self.device = device
         self.nbytes = nbytes
         self.address = 0  # of its first byte, once an array has it
-        self.written: Stamp | None = None
-        self.read: Clock = {}
+        self.storage: Any = None
+        self.written: dict[tuple[int, int], Stamp] = {}  # by begin and end of the part
+        self.read: dict[tuple[int, int, int], int] = {}  # and by the stream: up to which call
         self._machine = machine
         self._stream = stream
 
@@ -165,7 +181,7 @@ class Memory:
         with self._machine.lock:
             known = dict(self._stream.clock)
             merge(known, self._machine.host_clock)
-            for stamp in (*self.read.items(), *([self.written] if self.written else ())):
+            for stamp in (*((key[2], calls) for key, calls in self.read.items()), *self.written.values()):
                 if not _is_past(stamp, known):
                     self._machine.faults.append(
                         f"{self.nbytes} bytes of GPU {self.device} were freed for {self._stream} while stream "
@@ -321,9 +337,6 @@ class Machine:
 
     def allocate(self, nbytes: int) -> Memory:
         with self.lock:
-            allocator = self._thread.__dict__.get("allocator")
-            if allocator is not None:
-                allocator(nbytes)
             self.refuse_in_capture()
             self.count("allocations")
             self.allocated.append(self.device)
@@ -331,19 +344,19 @@ class Machine:
             self._memories.add(memory)
             return memory
 
-    def memory_at(self, address: int) -> Memory:
-        """Return the allocation that an address lies in."""
+    def region_at(self, address: int, nbytes: int) -> Region:
+        """Return the part of an allocation that begins at an address."""
         with self.lock:
             for memory in self._memories:
-                if memory.address <= address < memory.address + memory.nbytes:
-                    return memory
+                if memory.address <= address and address + nbytes <= memory.address + memory.nbytes:
+                    return Region(memory, address, address + nbytes)
         raise CUDARuntimeError(f"cudaErrorIllegalAddress: {address:#x} is in no memory of a GPU")
 
     def launch(
         self,
         name: str,
-        reads: Iterable[Memory],
-        writes: Iterable[Memory],
+        reads: Iterable[Region],
+        writes: Iterable[Region],
         stream: Stream | None = None,
         do: Callable[[], object] | None = None,
         *,
@@ -365,24 +378,30 @@ class Machine:
                 stream.capture.add(stream, name, reads, writes, do)
                 return stream.number, 0
             stamp = stream.issue()
-            for memory in (*reads, *writes):
-                self._require(memory.written, stream, name, "written")
-            for memory in writes:
-                for used in memory.read.items():
-                    self._require(used, stream, name, "read")
-            for memory in reads:
-                memory.read[stamp[0]] = stamp[1]
-            for memory in writes:
-                memory.written, memory.read = stamp, {}
-            touches = frozenset(memory.device for memory in (*reads, *writes))
+            for region in (*reads, *writes):
+                for (start, end), written in region.memory.written.items():
+                    if region.overlaps(start, end):
+                        self._require(written, stream, name, "written")
+            for region in writes:
+                for (start, end, number), calls in region.memory.read.items():
+                    if region.overlaps(start, end):
+                        self._require((number, calls), stream, name, "read")
+            for region in reads:
+                region.memory.read[region.start, region.end, stamp[0]] = stamp[1]
+            for memory, start, end in writes:  # which follows whatever was in these parts before
+                for known in (memory.written, memory.read):
+                    for key in [key for key in known if start <= key[0] and key[1] <= end]:
+                        del known[key]  # type: ignore[attr-defined]
+                memory.written[start, end] = stamp
+            touches = frozenset(region.memory.device for region in (*reads, *writes))
             self.launches.append(Launch(name, stream.device, touches, replayed))
             if do is not None:
                 with np.errstate(all="ignore"):
                     do()
             return stamp
 
-    def _require(self, stamp: Stamp | None, stream: Stream, name: str, what: str) -> None:
-        if stamp is not None and not _is_past(stamp, stream.clock):
+    def _require(self, stamp: Stamp, stream: Stream, name: str, what: str) -> None:
+        if not _is_past(stamp, stream.clock):
             fault = f"{name} on {stream} does not wait for {self._streams[stamp[0]]}, which has {what} the same memory"
             self.faults.append(fault)
             raise Race(fault)

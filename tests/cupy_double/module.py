@@ -346,9 +346,23 @@ class _Cuda(_Names):
     def alloc_pinned_memory(self, size: int) -> Any:
         return _pinned(self._machine, size)
 
+    @property
+    def _of_thread(self) -> Any:
+        """What a thread's allocations ask for memory; None: the machine."""
+        return self._machine._thread.__dict__.get("allocator")
+
+    def get_allocator(self) -> Any:
+        return self._of_thread or self._allocate
+
+    def _allocate(self, size: int) -> MemoryPointer:
+        memory = self._machine.allocate(size)
+        memory.storage = np.empty(max(size, 1), np.uint8)
+        memory.address = memory.storage.ctypes.data
+        return MemoryPointer(self._machine, memory, memory.address)
+
     @contextlib.contextmanager
     def using_allocator(self, allocator: Any = None) -> Iterator[None]:
-        """Make a thread's allocations ask a function first, which may only refuse them here."""
+        """Make a thread's allocations ask a function for memory."""
         thread = self._machine._thread.__dict__
         before, thread["allocator"] = thread.get("allocator"), allocator
         try:

@@ -17,7 +17,7 @@ from typing import Any
 
 import numpy as np
 
-from cupy_double.machine import Machine, merge
+from cupy_double.machine import Machine, Region, merge
 
 __all__ = ["Hang", "Mismatch", "NcclDouble", "NcclError"]
 
@@ -117,8 +117,12 @@ class _Clique:
             for one, other in itertools.permutations(streams, 2):
                 merge(one.clock, other.clock)
             for rank, (call, stream) in enumerate(zip(calls, streams)):
+                nbytes = call.count * np.dtype(_DTYPES[call.dtype]).itemsize
+                sent = nbytes * (len(calls) if call.what == "reduceScatter" else 1)
+                received = nbytes * (len(calls) if call.what == "allGather" else 1)
                 reads, writes = (
-                    [self.nccl.memory(ptr, rank, self)] if ptr else [] for ptr in (call.send, call.receive)
+                    [self.nccl.memory(ptr, size, rank, self)] if ptr else []
+                    for ptr, size in ((call.send, sent), (call.receive, received))
                 )
                 machine.launch(f"nccl.{call.what}", reads, writes, stream)
 
@@ -253,12 +257,12 @@ class NcclDouble:
             raise NcclError(f"NCCL_ERROR_INVALID_ARGUMENT: {stream} for rank {rank} on GPU {clique.devices[rank]}")
         return stream
 
-    def memory(self, pointer: int, rank: int, clique: _Clique) -> Any:
+    def memory(self, pointer: int, nbytes: int, rank: int, clique: _Clique) -> Region:
         assert self.machine is not None
         memory = self.machine.pointers.get(pointer)
         if memory is None or memory.device != clique.devices[rank]:
             raise NcclError(f"NCCL_ERROR_INVALID_ARGUMENT: {pointer} is no memory of GPU {clique.devices[rank]}")
-        return memory
+        return Region(memory, pointer, pointer + nbytes)
 
 
 def _communicator_class(nccl: NcclDouble) -> type:

@@ -11,7 +11,7 @@ from typing import Any
 
 import numpy as np
 
-from cupy_double.machine import HOST, Machine, Memory
+from cupy_double.machine import HOST, Machine, Memory, Region
 
 __all__ = ["PerformanceWarning", "Undefined", "is_scalar", "make_ndarray", "undefined_if_outside"]
 
@@ -66,14 +66,15 @@ class MemoryPointer:
         """Copy memory, between any devices: without access to each other, they copy through the host."""
         if size > 0:
             order, copy = None if stream is None else stream.order, partial(ctypes.memmove, self.ptr, src.ptr, size)
-            self._machine.launch("copy", [src.mem], [self.mem], order, copy)
+            self._machine.launch("copy", [src._part(size)], [self._part(size)], order, copy)
             self._machine.moved(src.device_id, self.device_id, size)
 
     def copy_from_host_async(self, mem: int, size: int, stream: Any = None) -> None:
         """Copy from the host: at once for memory that is not pinned, which CUDA copies first."""
         order = self._order(stream, "H2D")
         if size > 0:
-            stamp = self._machine.launch("set", [], [self.mem], order, partial(ctypes.memmove, self.ptr, mem, size))
+            copy = partial(ctypes.memmove, self.ptr, mem, size)
+            stamp = self._machine.launch("set", [], [self._part(size)], order, copy)
             host = self._machine.pinned_part(mem, size)
             self._machine.moved(HOST, self.device_id, size, pinned=host is not None)
             if host is not None:
@@ -85,9 +86,12 @@ class MemoryPointer:
         if size > 0:
             host = self._machine.pinned_part(mem, size)
             assert host is not None, "the host would wait for a copy to memory that is not pinned"
-            stamp = self._machine.launch("get", [self.mem], [], order, lambda: None)
+            stamp = self._machine.launch("get", [self._part(size)], [], order, lambda: None)
             self._machine.moved(self.device_id, HOST, size, pinned=True)
             self._machine.downloading(stamp, host, ctypes.string_at(self.ptr, size))
+
+    def _part(self, nbytes: int) -> Region:
+        return Region(self.mem, self.ptr, self.ptr + nbytes)
 
     def _order(self, stream: Any, what: str) -> Any:
         order = self._machine.stream if stream is None else stream.order
@@ -107,18 +111,18 @@ def make_ndarray(machine: Machine, module: Any) -> type:
     class ndarray:
         __array_priority__ = 100
         __hash__ = None
-        __slots__ = ("__weakref__", "_memory", "_values")
+        __slots__ = ("__weakref__", "_memory", "_values", "base")
 
         def __init__(
             self, shape: Any, dtype: Any = float, memptr: Any = None, strides: Any = None, order: str = "C"
         ) -> None:
             assert memptr is None and strides is None, "the double makes arrays of new memory only"
             values = np.empty(shape, check_dtype(dtype), order=order)
-            self._memory = machine.allocate(values.nbytes)
+            self._memory, values = _allocated(values)
+            self.base = None
             if values.nbytes < _LARGE:  # of others, only what is used takes up memory
                 values.reshape(-1, order="A").view(np.uint8)[...] = 0xFF  # NaN: what is used before it is written shows
             self._values = values
-            self._memory.address = values.ctypes.data
 
         # What it is.
 
@@ -132,6 +136,10 @@ def make_ndarray(machine: Machine, module: Any) -> type:
         flags = property(lambda self: self._values.flags)
         T = property(lambda self: _view(self, self._values.T))
         device = property(lambda self: module.cuda.Device(self._memory.device))
+
+        @property
+        def _region(self) -> Region:
+            return Region(self._memory, *np.lib.array_utils.byte_bounds(self._values))
 
         @property
         def data(self) -> MemoryPointer:
@@ -170,7 +178,7 @@ def make_ndarray(machine: Machine, module: Any) -> type:
             if order_of.capture is not None:
                 raise RuntimeError("the current stream is capturing, so D2H transfers are disallowed")
             if self.size:
-                machine.launch("get", [self._memory], [], order_of)
+                machine.launch("get", [self._region], [], order_of)
                 machine.synchronize_stream(order_of, "reads")
                 machine.moved(self._memory.device, HOST, self.nbytes)
             return self._values.copy(order)
@@ -277,7 +285,7 @@ def make_ndarray(machine: Machine, module: Any) -> type:
                     undefined_if_outside(lambda: _refuse_repetition(self, index), arrays)
                 self._values[index] = given
 
-            machine.launch("setitem", [a._memory for a in (*arrays, *whole)], [self._memory], do=do)
+            machine.launch("setitem", [a._region for a in (*arrays, *whole)], [self._region], do=do)
 
         def take(self, indices: Any, axis: Any = None, out: Any = None) -> Any:
             assert out is None
@@ -297,7 +305,7 @@ def make_ndarray(machine: Machine, module: Any) -> type:
                 added = np.asarray(_operand(value)).astype(self.dtype)
                 undefined_if_outside(lambda: np.add.at(self._values, index, added), arrays)
 
-            machine.launch("add.at", [a._memory for a in (*arrays, *whole)], [self._memory], do=do)
+            machine.launch("add.at", [a._region for a in (*arrays, *whole)], [self._region], do=do)
 
         # Reductions and the like: by the functions of the same names.
 
@@ -340,9 +348,23 @@ def make_ndarray(machine: Machine, module: Any) -> type:
             mine = getattr(module, function.__name__, None)
             return NotImplemented if mine is None or mine is function else mine(*args, **kwargs)
 
+    def _allocated(values: Any) -> tuple[Memory, Any]:
+        """Return memory from the thread's allocator, and an array there with these values."""
+        allocator = module.cuda._of_thread
+        if allocator is None:
+            memory = machine.allocate(values.nbytes)
+            memory.storage, memory.address = values, np.lib.array_utils.byte_bounds(values)[0]
+            return memory, values
+        pointer = allocator(values.nbytes)
+        raw = (ctypes.c_uint8 * max(values.nbytes, 1)).from_address(pointer.ptr)
+        there = np.ndarray(values.shape, values.dtype, raw, strides=values.strides if values.flags.forc else None)
+        there[...] = values
+        return pointer.mem, there
+
     def _view(array: Any, values: Any) -> Any:
         made = ndarray.__new__(ndarray)
         made._values, made._memory = values, array._memory
+        made.base = array if array.base is None else array.base
         return made
 
     def _moved(array: Any, name: str, values: Any) -> Any:
@@ -385,15 +407,15 @@ def make_ndarray(machine: Machine, module: Any) -> type:
         _check(reads)
         values = np.asarray(values)
         made = ndarray.__new__(ndarray)
-        made._values, made._memory = values, machine.allocate(values.nbytes)
-        made._memory.address = values.ctypes.data
-        machine.launch(name, [array._memory for array in reads], [made._memory])
+        made._memory, made._values = _allocated(values)
+        made.base = None
+        machine.launch(name, [array._region for array in reads], [made._region])
         return made
 
     def work(name: str, reads: list[Any], writes: list[Any], do: Callable[[], object]) -> None:
         """Have the current device call ``do``, which reads and writes values of arrays; a capture keeps the call."""
         _check([*reads, *writes])
-        machine.launch(name, [array._memory for array in reads], [array._memory for array in writes], do=do)
+        machine.launch(name, [array._region for array in reads], [array._region for array in writes], do=do)
 
     ndarray._compute = staticmethod(compute)
     ndarray._work = staticmethod(work)

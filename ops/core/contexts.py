@@ -190,7 +190,7 @@ class KeptMemory(Protocol):
     nbytes: int
 
     def place(self, buffer: Array) -> None:
-        """Use a buffer, uint8 of ``nbytes``, aligned to 64 bytes, whose content is undefined."""
+        """Use a buffer, uint8 of ``nbytes``, aligned as those of values are, whose content is undefined."""
 
 
 @renamed_arguments(later="deferred")
@@ -204,7 +204,9 @@ class Prepared:
         outputs: the specs of the outputs, with the layouts that the call writes. None: not written.
         bind: ``bind(inputs, outputs, scratch) -> call``. Buffers are arrays of the spec's shape and
             dtype, or, for a value with a layout, one-dimensional uint8 of ``nbytes``; all are aligned
-            to 64 bytes. ``scratch`` is uint8 of ``scratch`` bytes, shared with other calls of the lane.
+            to 64 bytes, on a GPU to 256. ``scratch`` is uint8 of ``scratch`` bytes, shared with other calls of the
+            lane. They are in the memory of the device, unless the operator reads an input or makes its outputs on the
+            host.
         scratch: bytes of scratch memory a call needs.
         inplace: pairs (input index, output index) that may have the same buffer. In any other
             case the plan ensures that outputs and inputs do not overlap.
@@ -233,6 +235,8 @@ class Prepared:
         capturable: a call on a GPU only adds work to the GPU's current stream: it allocates nothing, reads nothing back
             and does not wait, and every argument that it computes on the host is the same in each call. Such calls can
             be captured into a CUDA graph.
+        copies_in_place: where an output has the buffer of an input, the call computes it elsewhere and copies it. So
+            the plan lets them have the same buffer only where it must, as for a parameter that is updated.
     """
 
     inputs: Sequence[TensorSpec | None]
@@ -253,6 +257,7 @@ class Prepared:
     kept: Sequence[KeptMemory] = ()
     checkpoints: Checkpoints | None = None
     capturable: bool = False
+    copies_in_place: bool = False
 
     later = RenamedMember("deferred")
 

@@ -5,13 +5,43 @@ from __future__ import annotations
 from contextlib import AbstractContextManager, nullcontext
 from typing import Any
 
+import numpy as np
+
 from netbuilder.ops.core.contexts import Prepared
 from netbuilder.ops.core.operator import TensorSpec
 from netbuilder.ops.engines.arrays import aligned_empty
 from netbuilder.ops.engines.engine import HOST, Location, layout_engine
 from netbuilder.ops.engines.gpu import gpu
 
-__all__ = ["HOST", "Location", "convert", "new_buffer", "on_location", "prepare_reorder"]
+__all__ = [
+    "HOST",
+    "Location",
+    "alignment_of",
+    "convert",
+    "new_buffer",
+    "new_bytes",
+    "on_location",
+    "prepare_reorder",
+]
+
+_ALIGNMENT, _GPU_ALIGNMENT = 64, 256
+
+
+def alignment_of(location: Location) -> int:
+    """Return the alignment of buffers in bytes: a cache line on the host, that of CUDA's allocations on a GPU."""
+    return _ALIGNMENT if location == HOST else _GPU_ALIGNMENT
+
+
+def new_bytes(nbytes: int, location: Location = HOST) -> Any:
+    """Return uninitialized memory, one-dimensional uint8, aligned for buffers."""
+    if location == HOST:
+        return aligned_empty(nbytes)
+    with gpu(location[1]) as there:
+        memory = there.xp.empty(nbytes, np.uint8)
+        if memory.data.ptr % _GPU_ALIGNMENT:
+            memory = there.xp.empty(nbytes + _GPU_ALIGNMENT, np.uint8)
+        start = -memory.data.ptr % _GPU_ALIGNMENT
+        return memory[start : start + nbytes]
 
 
 def on_location(location: Location) -> AbstractContextManager[object]:
@@ -40,6 +70,7 @@ def convert(
     if out is None:
         out = new_buffer(target, location)
     prepared = prepare_reorder(ctx, source, target, location)
-    scratch = aligned_empty(prepared.scratch) if prepared.scratch else None
-    prepared.bind([buffer], [out], scratch)()
+    scratch = new_bytes(prepared.scratch, location) if prepared.scratch else None
+    with on_location(location):
+        prepared.bind([buffer], [out], scratch)()
     return out

@@ -8,8 +8,8 @@ from typing import Any, Protocol
 
 __all__ = ["Lend", "OpenChoice"]
 
-Lend = Callable[[int], AbstractContextManager[Any]]
-"""``lend(nbytes)`` gives memory, flat uint8 aligned to 64 bytes, for the body of a ``with``."""
+Lend = Callable[..., AbstractContextManager[Any]]
+"""``lend(nbytes)`` or ``lend(nbytes, location)`` gives flat uint8, aligned for buffers, for the body of a ``with``."""
 
 
 class OpenChoice(Protocol):

@@ -17,8 +17,7 @@ from netbuilder.ops.core.contexts import Checkpoints, GradientContext, PlanConte
 from netbuilder.ops.core.declaration import operator_class
 from netbuilder.ops.core.operator import TensorSpec
 from netbuilder.ops.core.registry import CPU, GPU, prepare, register
-from netbuilder.ops.engines.layouts import HOST, new_buffer
-from netbuilder.ops.recurrent.arena import ALIGNMENT
+from netbuilder.ops.engines.layouts import HOST, alignment_of, new_buffer
 from netbuilder.ops.recurrent.backward import BackwardPlan, BoundBackward, further_sequences
 from netbuilder.ops.recurrent.derived import derived_backward
 from netbuilder.ops.recurrent.forward import ForwardPlan, bind_forward
@@ -221,7 +220,7 @@ def _bytes(count: int) -> TensorSpec:
 
 
 class _Memory:
-    """The memory of a pass: scratch memory of the plan or, on a GPU, memory of its own.
+    """The scratch memory of a pass, in parts.
 
     Args:
         ctx: of the operator.
@@ -230,17 +229,16 @@ class _Memory:
 
     def __init__(self, ctx: PlanContext, *sizes: int) -> None:
         self.location = (GPU, ctx.device_id) if ctx.run.is_gpu else HOST
-        self._ends = list(itertools.accumulate(sizes))
+        alignment = alignment_of(self.location)
+        self._ends = list(itertools.accumulate(-(-nbytes // alignment) * alignment for nbytes in sizes))
 
     @property
     def scratch(self) -> int:
         """Bytes of scratch memory."""
-        return max(self._ends[-1], ALIGNMENT) if self.location == HOST else 0
+        return max(self._ends[-1], 1)
 
     def parts(self, scratch: Any) -> list[Any]:
-        """Return the parts, views of ``scratch`` or of memory on the GPU."""
-        if self.location != HOST:
-            scratch = new_buffer(_bytes(self._ends[-1]), self.location)
+        """Return the parts, views of ``scratch``."""
         return [scratch[begin:end] for begin, end in zip([0, *self._ends], self._ends)]
 
 

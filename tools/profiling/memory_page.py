@@ -85,9 +85,10 @@ def memory_page(found: NetMemory) -> str:
     """Return the page."""
     title = _text(f"Memory of net {found.net}")
     drawn = sorted(range(len(found.maps)), key=lambda i: -found.maps[i].nbytes)[:_PICTURES]
-    plans = [_plan(found.maps[i], i, len(found.maps)) for i in sorted(drawn)]
+    count = max((arena.plan for arena in found.maps), default=1)
+    plans = [_plan(found.maps[i], i, count) for i in sorted(drawn)]
     left = len(found.maps) - len(drawn)
-    more = f"<p>{left} plans that need less are not drawn.</p>" if left else ""
+    more = f"<p>{left} smaller ones are not drawn.</p>" if left else ""
     script = _SCRIPT.replace("WIDE", str(_WIDE)).replace("HIGH", str(_HIGH))
     return f"""<!DOCTYPE html>
 <html lang="en">
@@ -133,7 +134,8 @@ def _totals(found: NetMemory) -> str:
 
 
 def _plan(arena: ArenaMap, number: int, count: int) -> str:
-    name = f"The arena in plan {number + 1} of {count}" if count > 1 else "The arena"
+    name = "The arena" if arena.gpu is None else f"The arena on GPU {arena.gpu}"
+    name += f" in plan {arena.plan} of {count}" if count > 1 else ""
     if not arena.values:
         return f"<h2>{name}</h2><p>{len(arena.steps)} steps have nothing in the arena.</p>"
     waste = arena.nbytes / max(arena.live, 1) - 1

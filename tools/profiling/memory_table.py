@@ -25,13 +25,16 @@ def memory_table(found: NetMemory, top: int = 20, *, width: int | None = None) -
 
 
 def _summary(found: NetMemory) -> str:
-    memory, several = found.memory, len(found.maps) > 1
+    memory, several = found.memory, any(arena.plan > 1 for arena in found.maps)
     lines = [f"net {found.net!r}: {bytes_text(memory.total)} planned"]
-    for number, arena in enumerate(found.maps, start=1):
-        name = f"plan {number}: " if several else ""
+    if memory.gpus:
+        lines.append(", ".join(f"GPU {number}: {bytes_text(nbytes)}" for number, nbytes in memory.gpus.items()))
+    for arena in found.maps:
+        name = f"plan {arena.plan}: " if several else ""
+        where = "" if arena.gpu is None else f" on GPU {arena.gpu}"
         lines.append(
-            f"{name}arena {bytes_text(arena.nbytes)} for {len(arena.values)} values and {len(arena.steps)} steps; "
-            f"at most {bytes_text(arena.live)} are needed at the same time"
+            f"{name}arena{where} {bytes_text(arena.nbytes)} for {len(arena.values)} values and "
+            f"{len(arena.steps)} steps; at most {bytes_text(arena.live)} are needed at the same time"
             + (f", in step {arena.peak} ({arena.steps[arena.peak]})" if arena.values else "")
         )
     if memory.predicted_again:

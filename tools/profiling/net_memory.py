@@ -6,7 +6,7 @@ import dataclasses
 from dataclasses import dataclass
 from typing import Any
 
-from netbuilder.runtime.profile.arena_map import ArenaMap, arena_map
+from netbuilder.runtime.profile.arena_map import ArenaMap, arena_maps
 from netbuilder.runtime.profile.memory import Held, Memory, held_outside, memory_of, planned_memory
 from netbuilder.runtime.profile.timing import Recorder
 from netbuilder.tools.profiling.ready import Ready
@@ -21,7 +21,7 @@ class NetMemory:
     Args:
         net: its name.
         memory: the sums.
-        maps: the arena over the steps, for each plan.
+        maps: the arenas over the steps, for each plan: that on the host and those on GPUs.
         held: what is outside the arena, the largest first.
     """
 
@@ -33,11 +33,11 @@ class NetMemory:
     def to_dict(self) -> dict[str, Any]:
         """Return everything in types of JSON."""
         plans = [
-            {"nbytes": arena.nbytes, "live": arena.live, "peak": arena.peak, "steps": list(arena.steps),
-             "values": [dataclasses.asdict(value) for value in arena.values]}
+            {"plan": arena.plan, "gpu": arena.gpu, "nbytes": arena.nbytes, "live": arena.live, "peak": arena.peak,
+             "steps": list(arena.steps), "values": [dataclasses.asdict(value) for value in arena.values]}
             for arena in self.maps
         ]  # fmt: skip
-        held = [{"name": each.name, "kind": each.kind, "nbytes": each.nbytes} for each in self.held]
+        held = [{"name": each.name, "kind": each.kind, "nbytes": each.nbytes, "gpu": each.gpu} for each in self.held]
         return {"net": self.net, "memory": self.memory.to_dict(), "plans": plans, "held": held}
 
 
@@ -57,4 +57,4 @@ def net_memory(ready: Ready) -> NetMemory:
         alone = [call.instruction for call in recorder.alone]
         memory = memory_of(net, plans, alone, ready.parameters)
     held = held_outside(net, plans, alone, ready.parameters)
-    return NetMemory(net.name, memory, [arena_map(plan) for plan in plans], held)
+    return NetMemory(net.name, memory, arena_maps(plans), held)

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import contextlib
 import copy
-from collections.abc import Callable, Collection, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from functools import partial
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, Protocol
 
 import numpy as np
 
@@ -16,9 +16,9 @@ from netbuilder.ops.core.instructions import describe, located, run_in_order
 from netbuilder.ops.core.operator import TensorSpec
 from netbuilder.ops.core.operator_event import OnOperator
 from netbuilder.ops.engines import blas
-from netbuilder.ops.engines.arrays import aligned_empty, trim_heap
+from netbuilder.ops.engines.arrays import trim_heap
 from netbuilder.ops.engines.engine import find_engine, library_engines
-from netbuilder.ops.engines.layouts import HOST, Location
+from netbuilder.ops.engines.layouts import HOST, Location, new_bytes, on_location
 from netbuilder.ops.engines.open_choice import OpenChoice
 from netbuilder.proto import ShapeError
 from netbuilder.runtime.execute.graph_segments import (
@@ -26,7 +26,6 @@ from netbuilder.runtime.execute.graph_segments import (
     SegmentFailed,
     Unit,
     grouped,
-    location_of,
     report,
 )
 from netbuilder.runtime.execute.lanes import LaneProgram
@@ -54,6 +53,13 @@ _ATTEMPTS = 4  # compilations until the layouts of blobs that are read and writt
 Call = Callable[[], object]
 
 
+class PlanOwner(Runner, Protocol):
+    """The interface of a net to its plans."""
+
+    def forget_plan(self, plan: Plan) -> None:
+        """Drop a plan, if the net has it; a run of it in progress can finish."""
+
+
 def _thread_setter(options: PlanOptions, lane: int) -> Call | None:
     """Return the call by which a lane's thread tells engines, before it runs kernels, how many threads it may use."""
     setters = [engine.thread_setter(options.threads_of(lane)) for engine in library_engines(options.uses_engine)]
@@ -73,7 +79,7 @@ class Plan:
 
     def __init__(
         self,
-        net: Runner,
+        net: PlanOwner,
         generation: Generation,
         compilation: Compilation,
         outputs: Sequence[Output],
@@ -84,7 +90,7 @@ class Plan:
     ) -> None:
         self.memory = memory
         self.arena = arena
-        arena.use(self, memory.nbytes)
+        arena.use(self, memory.arenas)
         self.end = compilation.end
         self.steps = compilation.steps
         self.options = options
@@ -212,6 +218,10 @@ class Plan:
             value.lazy_reads = ()
             value.copies, value.published = {}, {}
         self.arena.leave(self)
+
+    def arena_moved(self) -> None:
+        """See ``netbuilder.runtime.values.arena.ArenaUser``: the net forgets the plan; a run of it can finish."""
+        self._net.forget_plan(self)
 
     def matches_inputs(self) -> bool:
         """Whether the blobs that the plan reads have the plain specs and locations that it was compiled for."""
@@ -351,7 +361,7 @@ _LARGE_PLAN = 32 << 20
 
 
 def make_plan(
-    net: Runner,
+    net: PlanOwner,
     generation: Generation,
     start: int,
     options: PlanOptions,
@@ -397,7 +407,7 @@ def _compile(
 
 
 def _make_plan(
-    net: Runner,
+    net: PlanOwner,
     generation: Generation,
     start: int,
     options: PlanOptions,
@@ -458,8 +468,7 @@ def _bind(
     net: Runner, steps: Sequence[Step], memory: MemoryPlan, rings: Mapping[int, BufferRing]
 ) -> tuple[list[_Bound], list[SplitCall]]:
     """Return the calls of steps, and the split calls among them."""
-    most = max((step.prepared.scratch for step in steps if id(step) not in memory.scratch), default=0)
-    apart = aligned_empty(most) if most else None  # of the steps that copy constants, which run one after another
+    apart = _shared_scratch(step for step in steps if id(step) not in memory.scratch)  # they copy constants
     calls: list[_Bound] = []
     split: dict[int, SplitCall] = {}
     for step in steps:
@@ -470,7 +479,11 @@ def _bind(
         try:
             ids = {id(buffer_of(value)) for value in step.inputs if value is not None}
             own_rings = {key: ring for key, ring in rings.items() if key in ids}
-            call = bind_each_buffer(own_rings, partial(bind_step, step, memory.scratch.get(id(step), apart)))
+            scratch = memory.scratch.get(id(step))
+            if scratch is None and step.prepared.scratch:
+                scratch = apart[step.location][: step.prepared.scratch]
+            with on_location(step.location):
+                call = bind_each_buffer(own_rings, partial(bind_step, step, scratch))
             if id(step) in memory.cleared:
                 call = _after_clearing(memory.cleared[id(step)], call)
             if step.prepared.split:
@@ -480,6 +493,14 @@ def _bind(
         except Exception as error:
             raise located(describe(net.name, step.node.first), error) from error
     return calls, list(split.values())
+
+
+def _shared_scratch(steps: Iterable[Step]) -> dict[Location, Any]:
+    """Return scratch memory at each location for steps that run one after another."""
+    most: dict[Location, int] = {}
+    for step in steps:
+        most[step.location] = max(most.get(step.location, 0), step.prepared.scratch)
+    return {location: new_bytes(nbytes, location) for location, nbytes in most.items() if nbytes}
 
 
 def _after_clearing(buffers: Sequence[Any], call: Call) -> Call:
@@ -495,5 +516,4 @@ def _after_clearing(buffers: Sequence[Any], call: Call) -> Call:
 
 def _on_device(step: Step, call: Call) -> Call:
     """Return the call of a step as it runs on the step's device; copies between locations use both of theirs."""
-    location = location_of(step)
-    return call if location == HOST or step.kind is StepKind.TRANSFER else on_gpu(call, location[1])
+    return call if step.location == HOST or step.kind is StepKind.TRANSFER else on_gpu(call, step.location[1])

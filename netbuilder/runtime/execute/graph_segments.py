@@ -13,11 +13,11 @@ from netbuilder.graph.source import warn_user
 from netbuilder.ops.core.instructions import describe, run_in_order
 from netbuilder.ops.engines.cuda.capture import CaptureError, Graph, capture
 from netbuilder.ops.engines.gpu import gpu
-from netbuilder.ops.engines.layouts import HOST, Location
+from netbuilder.ops.engines.layouts import HOST
 from netbuilder.runtime.plan.values import Step, StepKind
 from netbuilder.runtime.values.buffer_ring import BufferRing
 
-__all__ = ["Captured", "GraphSegment", "SegmentFailed", "Unit", "grouped", "location_of", "report", "why_not_captured"]
+__all__ = ["Captured", "GraphSegment", "SegmentFailed", "Unit", "grouped", "report", "why_not_captured"]
 
 Call = Callable[[], object]
 
@@ -185,7 +185,7 @@ class GraphSegment:
 
 def why_not_captured(step: Step) -> str:
     """Return why a step of a plan cannot be in a CUDA graph; "" if it can."""
-    location = location_of(step)
+    location = step.location
     others = {value.location for value in (*step.inputs, *step.outputs) if value is not None} - {location}
     if step.kind is StepKind.TRANSFER:
         if location == HOST:
@@ -200,13 +200,6 @@ def why_not_captured(step: Step) -> str:
     if others:
         return "it reads or writes values that are stored elsewhere"
     return ""
-
-
-def location_of(step: Step) -> Location:
-    """Return where a step runs; a copy to the host or to another GPU runs where the copy is stored."""
-    if step.moves:
-        return next(value.location for value in step.outputs if value is not None)
-    return step.node.first.location
 
 
 def grouped(
@@ -234,7 +227,7 @@ def grouped(
             continue
         read = {id(ring): ring for index in members for ring in rings[index]}
         part = [steps[index] for index in members]
-        number = location_of(part[0])[1]
+        number = part[0].location[1]
         segment = GraphSegment(net, number, [calls[i] for i in members], part, members, list(read.values()))
         units.append(Unit(segment, segment.indices, part[0].lane, segment))
     return sorted(units, key=lambda unit: unit.indices[0])
@@ -256,7 +249,7 @@ def _segments(steps: Sequence[Step], after: Sequence[Collection[int]]) -> list[l
             and not new
             and not why_not_captured(step)
             and not why_not_captured(steps[present[0]])
-            and location_of(step) == location_of(steps[present[0]])
+            and step.location == steps[present[0]].location
         )
         if joins and present is not None:
             present.append(index)

@@ -20,6 +20,7 @@ from netbuilder.graph.memory_budget import parse_budget, stored_budget
 from netbuilder.graph.observability import ACTIVATIONS, ALL, OUTPUTS, set_stored
 from netbuilder.graph.replicas import Replicas, has_record
 from netbuilder.graph.replicated_net import replicated_net
+from netbuilder.graph.source import warn_user
 from netbuilder.ops.core.contexts import LEFT_AS_IS
 from netbuilder.ops.core.instructions import Instruction, Role, describe, located
 from netbuilder.ops.core.operator import STRING, Exchange
@@ -34,6 +35,7 @@ from netbuilder.ops.core.precision import (
 from netbuilder.ops.core.registry import plain_kernel
 from netbuilder.ops.core.replication import Replication
 from netbuilder.ops.engines.collectives.world import report_failure
+from netbuilder.ops.engines.engine import engine_names, find_engine
 from netbuilder.ops.engines.gpu import gpu
 from netbuilder.ops.engines.layouts import HOST
 from netbuilder.proto import PROTO_CUDA, NetDef, NetError
@@ -181,6 +183,8 @@ class RuntimeNet:
             memory_budget=budget,
             allow_tf32=check_allow_tf32(allowed, f"net {net.name!r}"),
         )
+        if clock is None:  # a net of its own, not one that belongs to another
+            self._check_precision_on_gpus()
         concurrent = net.type in MANY_LANES and self.proto.num_workers != 1
         self._parts = parts_of(self.proto, self.program) if concurrent else ()
         loops = any(instruction.op.dynamic for instruction in self.program)  # operators that run subgraphs are dynamic
@@ -217,6 +221,20 @@ class RuntimeNet:
         if found is None:
             raise NetError(f"net {self.name!r}: its workspace does not exist any more; keep a reference to it")
         return found
+
+    def _check_precision_on_gpus(self) -> None:
+        """Warn if no engine that the net may use stores activations on GPUs in its precision."""
+        precision = self.options.precision
+        if not self.gpus or precision == PRECISIONS[0]:
+            return
+        engines = [find_engine(name) for name in engine_names() if self.options.uses_engine(name)]
+        able = [each for each in engines if PROTO_CUDA in each.device_types and precision in each.precisions]
+        if not any(engine.available() for engine in able):
+            missing = "; ".join(f"engine {engine.name} could, but {engine.why_unavailable()}" for engine in able)
+            warn_user(
+                f"net {self.name!r}: activations on GPUs are stored as {PRECISIONS[0]}, not {precision}: no engine for "
+                f"GPUs that stores them so can be used{f' ({missing})' if missing else ''}"
+            )
 
     def _count_lanes(self, threads: int, devices: int) -> tuple[int, bool]:
         """Return the number of compute lanes, and whether there is an exchange lane.
@@ -479,6 +497,17 @@ class RuntimeNet:
         self._dynamic.clear()
         self._single = None
         del self._arenas[1:]
+
+    def forget_plan(self, plan: Plan) -> None:
+        """Drop one plan, if the net has it; the next run for its shapes compiles again."""
+        for plans in self._plans.values():
+            if plan in plans:
+                plans.remove(plan)
+                plan.drop()
+        self._current = {key: other for key, other in self._current.items() if other is not plan}
+        self._observed.pop(id(plan), None)
+        if self._single is plan:
+            self._single = None
 
     def _run_once(self) -> None:
         if self._finder is not None:

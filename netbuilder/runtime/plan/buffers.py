@@ -47,7 +47,7 @@ def assign_buffers(
         make_blob: returns the blob of a name, made if it does not exist.
         may_relayout: whether a blob may change its layout.
         enabled: whether an optimization is on, by its name in ``runtime.plan.optimizations``.
-        provide: returns so many bytes for all values that share memory; None: new ones.
+        provide: returns so many bytes at a location for all values that share memory there; None: new ones.
 
     Returns:
         The blobs written; the layouts requested, by blob name (if there are any, no buffer is set); and where the
@@ -136,8 +136,8 @@ def _will_be_in_blob(value: Value, hidden: Collection[str], versions: Mapping[st
 
 
 def _is_kept_by_plan(value: Value, hidden: Collection[str], versions: Mapping[str, Sequence[Value]]) -> bool:
-    """Whether a value is the last of a hidden name, made by the plan, without a buffer yet."""
-    if value.name not in hidden or value.producer is None or value.buffer is not None:
+    """Whether a value is the last of a hidden name, made by the plan on the host, without a buffer yet."""
+    if value.name not in hidden or value.producer is None or value.buffer is not None or value.location != HOST:
         return False
     return versions[value.name][-1] is value and value.constant is None
 
@@ -155,7 +155,7 @@ def _keep_to_budget(plan: Compilation, own: list[Value], apart: Collection[int])
     """Change the steps of a plan so that it keeps to its budget; return what was done."""
     budget = plan.options.memory_budget
     assert budget is not None
-    inside = {id(value) for value in own if value.location == HOST and id(value) not in apart}
+    inside = {id(value) for value in own if id(value) not in apart}
     outside = {id(buffer): buffer for buffer in map(buffer_of, plan.values) if buffer is not None}
     fixed = sum(int(getattr(buffer, "nbytes", 0)) for buffer in outside.values())
     fixed += sum(value.spec.nbytes for value in own if id(value) not in inside and value.spec is not None)

@@ -17,8 +17,7 @@ import numpy as np
 
 from netbuilder.ops.core.contexts import Deferred
 from netbuilder.ops.core.operator import STRING
-from netbuilder.ops.engines.arrays import aligned_empty
-from netbuilder.ops.engines.layouts import HOST, convert, new_buffer
+from netbuilder.ops.engines.layouts import HOST, Location, convert, new_buffer, new_bytes, on_location
 from netbuilder.runtime.plan.values import Node, Value
 from netbuilder.runtime.values.blob import EdgeContext
 
@@ -45,7 +44,7 @@ def mark_unused(
     given = {value.name for node in nodes for value in node.inputs if value.blob is not None}
     for node in nodes:
         for value in (*node.inputs, *node.outputs):
-            value.persists = last[value.name] is value and value.name not in hidden and value.location == HOST
+            value.persists = last[value.name] is value and value.name not in hidden
         for value in node.outputs:
             if id(value) in read:
                 first = value.version == 0 and value.name not in read_outside
@@ -57,13 +56,16 @@ def mark_unused(
                 value.demand = "fetch"
 
 
-def deferred_value(deferred: Deferred, inputs: Sequence[Value], threads: int) -> Callable[[], Any]:
+def deferred_value(
+    deferred: Deferred, inputs: Sequence[Value], threads: int, location: Location = HOST
+) -> Callable[[], Any]:
     """Return a function that computes an output which the kernel does not write, in plain order.
 
     Args:
         deferred: the kernel's recipe for it.
-        inputs: the inputs of the operator.
+        inputs: the inputs of the operator; those that the recipe reads are at ``location``.
         threads: how many threads the function may use.
+        location: where the operator runs.
     """
 
     def compute() -> Any:
@@ -78,12 +80,14 @@ def deferred_value(deferred: Deferred, inputs: Sequence[Value], threads: int) ->
             if i in deferred.saved:
                 spec, buffer = deferred.saved[i].spec, deferred.saved[i].buffer
             assert spec is not None and spec.dtype != STRING
-            buffers.append(buffer if spec == expected else convert(buffer, spec, expected, context))
+            same = spec == expected
+            buffers.append(buffer if same else convert(buffer, spec, expected, context, location=location))
         made = prepared.outputs[0]
         assert made is not None
-        out = new_buffer(made)
-        with np.errstate(all="ignore"):
-            prepared.bind(buffers, [out], aligned_empty(prepared.scratch) if prepared.scratch else None)()
-        return out if made.layout is None else convert(out, made, made.plain, context)
+        out = new_buffer(made, location)
+        scratch = new_bytes(prepared.scratch, location) if prepared.scratch else None
+        with np.errstate(all="ignore"), on_location(location):
+            prepared.bind(buffers, [out], scratch)()
+        return out if made.layout is None else convert(out, made, made.plain, context, location=location)
 
     return compute

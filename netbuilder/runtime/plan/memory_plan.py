@@ -1,35 +1,33 @@
 """Memory of what a plan needs during a run: values that nobody can fetch, scratch, what kernels keep for others.
 
 Each of these has a lifetime, from the step that writes it to the last step that reads it, and an offset in the arena of
-the workspace; those that are not needed at the same time overlap. Steps of several lanes run at the same time, so a
-lifetime is in terms of what has happened before: see ``Schedule``. Where a kernel may overwrite an input that nobody
-reads after it, it does.
+its location: the workspace has one arena on the host and one on each GPU. Those that are not needed at the same time
+overlap. Steps of several lanes run at the same time, so a lifetime is in terms of what has happened before: see
+``Schedule``. Where a kernel may overwrite an input that nobody reads after it, it does, unless it would have to copy.
 
-Some values have memory of their own: those on GPUs, texts, and those from which deferred outputs are computed after the
-run.
+Some values have memory of their own: texts, and those from which deferred outputs are computed after the run.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable, Collection, Iterable, Sequence
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, NamedTuple
 
 from netbuilder.graph.lifetimes import Lifetime, live_bytes, load_of, pack_into_arena
 from netbuilder.ops.core.contexts import KeptMemory
 from netbuilder.ops.core.operator import STRING, TensorSpec
-from netbuilder.ops.engines.arrays import aligned_empty, as_flat
-from netbuilder.ops.engines.layouts import HOST, new_buffer
+from netbuilder.ops.engines.arrays import as_flat
+from netbuilder.ops.engines.layouts import HOST, Location, alignment_of, new_buffer, new_bytes
 from netbuilder.runtime.plan.binding import buffer_of
 from netbuilder.runtime.plan.schedule import Schedule, dependencies
 from netbuilder.runtime.plan.values import Step, Value
 
-__all__ = ["MemoryPlan", "Placed", "Provide", "arena_bytes", "arena_load", "assign"]
+__all__ = ["MemoryPlan", "Place", "Placed", "Provide", "arena_bytes", "arena_load", "assign"]
 
 Array = Any
-Provide = Callable[[int], Array]
+Provide = Callable[[int, Location], Array]
 
-_ALIGNMENT = 64
 _MANY = 2000  # lifetimes; of more, the smallest do not share memory, so that packing takes no longer
 _TINY = 0.005  # of the bytes that are needed at the same time: what those that do not share may take together
 _TOGETHER = 12_000  # lifetimes that are packed together; of more, those of each device are packed by themselves
@@ -44,6 +42,7 @@ class Placed:
         start, end: the first and the last step that needs it.
         offset, nbytes: where it is in the arena, and its size.
         scratch: whether it is the scratch memory of a step, and not a value.
+        location: of the arena.
     """
 
     what: str
@@ -52,6 +51,7 @@ class Placed:
     offset: int
     nbytes: int
     scratch: bool = False
+    location: Location = HOST
 
 
 @dataclass
@@ -59,15 +59,15 @@ class MemoryPlan:
     """Where a plan has its memory.
 
     Args:
-        nbytes: of the arena.
-        placed: what is in the arena.
+        arenas: the bytes of the arena at each location where there is one.
+        placed: what is in the arenas.
         alone: bytes of the values that have memory of their own.
         work, work_again: the estimated work of the steps without a memory budget, and what is added to keep to it.
         scratch: the scratch memory of each step, by the step's id.
         cleared: for a step, by its id, the buffers with padding that it fills with zeros before its kernel runs.
     """
 
-    nbytes: int = 0
+    arenas: dict[Location, int] = field(default_factory=dict)
     placed: list[Placed] = field(default_factory=list)
     alone: int = 0
     work: float = 0.0
@@ -76,9 +76,23 @@ class MemoryPlan:
     cleared: dict[int, list[Array]] = field(default_factory=dict)
 
     @property
+    def nbytes(self) -> int:
+        """The bytes of all arenas."""
+        return sum(self.arenas.values())
+
+    @property
     def live(self) -> int:
-        """The bytes of what is needed at the same time, at most: no arena for this order of steps can be smaller."""
-        return live_bytes([Lifetime(each.what, each.start, each.end, nbytes=each.nbytes) for each in self.placed])
+        """The bytes of what is needed at the same time, at most: no arenas for this order of steps can be smaller."""
+        return sum(map(self.live_at, self.arenas))
+
+    def live_at(self, location: Location) -> int:
+        """The same for the arena at one location."""
+        lives = [
+            Lifetime(each.what, each.start, each.end, nbytes=each.nbytes)
+            for each in self.placed
+            if each.location == location
+        ]
+        return live_bytes(lives, alignment=alignment_of(location))
 
 
 def assign(
@@ -95,13 +109,13 @@ def assign(
     Args:
         values: the values of a plan that have no buffer yet.
         steps: the steps of the plan, in order.
-        provide: returns so many bytes for all that shares memory; None: new ones.
+        provide: returns so many bytes at a location for all that shares memory there; None: new ones.
         reuse: whether values may share memory.
         scratch: whether steps get their scratch memory here.
         apart: ids of values that are read after the steps have run, and so share memory with no other.
 
     Raises:
-        MemoryError: the machine has not that much memory.
+        MemoryError: the machine, or a GPU, has not that much memory.
     """
     plan = MemoryPlan()
     if reuse:
@@ -119,12 +133,15 @@ def assign(
 
 
 def _scratch_by_lane(plan: MemoryPlan, steps: Sequence[Step]) -> None:
-    most: dict[int, int] = {}
+    most: dict[tuple[int, Location], int] = {}
     for step in steps:
-        most[step.lane] = max(most.get(step.lane, 0), step.prepared.scratch)
-    memory = {lane: aligned_empty(nbytes) for lane, nbytes in most.items() if nbytes}
+        place = step.lane, step.location
+        most[place] = max(most.get(place, 0), step.prepared.scratch)
+    memory = {place: new_bytes(nbytes, place[1]) for place, nbytes in most.items() if nbytes}
     plan.alone += sum(most.values())
-    plan.scratch = {id(step): memory[step.lane] for step in steps if step.prepared.scratch}
+    for step in steps:
+        if step.prepared.scratch:
+            plan.scratch[id(step)] = memory[step.lane, step.location][: step.prepared.scratch]
 
 
 def _share(
@@ -135,31 +152,49 @@ def _share(
     provide: Provide | None,
     scratch: bool,
 ) -> None:
-    """Assign an offset in the arena to all storage that is needed during the run alone."""
-    placed, plan.nbytes = _pack(_sharing(storage, steps, apart, scratch), steps)
-    arena = (provide or aligned_empty)(plan.nbytes)
+    """Assign an offset in the arena of its location to all storage that is needed during the run alone."""
+    placed, plan.arenas = _pack(_sharing(storage, steps, apart, scratch), steps)
+    arenas = {location: (provide or new_bytes)(nbytes, location) for location, nbytes in plan.arenas.items()}
     for life, offset in placed:
-        buffer = arena[offset : offset + life.nbytes]
+        location = _place(life).location
+        buffer = arenas[location][offset : offset + life.nbytes]
         life.key.place(plan, buffer, steps[life.start])
         plan.placed.append(
-            Placed(life.key.what, life.start, life.end, offset, life.nbytes, isinstance(life.key, _Scratch))
+            Placed(life.key.what, life.start, life.end, offset, life.nbytes, isinstance(life.key, _Scratch), location)
         )
 
 
-def arena_load(values: Sequence[Value], steps: Sequence[Step], apart: Collection[int]) -> dict[Any, Any]:
-    """Return, for each block of the arena, how many bytes are needed at each step; the arguments are as in ``assign``.
+class Place(NamedTuple):
+    """A block of an arena: what steps of one lane write first there, at one location."""
+
+    location: Location
+    lane: int
+
+
+def _place(life: Lifetime[Any]) -> Place:
+    assert isinstance(life.place, Place)
+    return life.place
+
+
+def arena_load(values: Sequence[Value], steps: Sequence[Step], apart: Collection[int]) -> dict[Place, Any]:
+    """Return, for each block of the arenas, how many bytes are needed at each step; the arguments are as in ``assign``.
 
     Nothing is assigned.
     """
-    blocks: dict[Any, list[Lifetime[Any]]] = {}
-    for life in _sharing(_storage(values), steps, apart, scratch=True):
-        blocks.setdefault(life.place, []).append(life)
-    return {place: load_of(block, _ALIGNMENT, len(steps)) for place, block in blocks.items()}
+    blocks = _blocks(_sharing(_storage(values), steps, apart, scratch=True))
+    return {place: load_of(block, alignment_of(place.location), len(steps)) for place, block in blocks.items()}
 
 
 def arena_bytes(values: Sequence[Value], steps: Sequence[Step], apart: Collection[int]) -> int:
-    """Return the size of the arena that ``assign`` would need; nothing is assigned."""
-    return _pack(_sharing(_storage(values), steps, apart, scratch=True), steps)[1]
+    """Return the size of the arenas that ``assign`` would need; nothing is assigned."""
+    return sum(_pack(_sharing(_storage(values), steps, apart, scratch=True), steps)[1].values())
+
+
+def _blocks(lives: Sequence[Lifetime[Any]]) -> dict[Place, list[Lifetime[Any]]]:
+    blocks: dict[Place, list[Lifetime[Any]]] = {}
+    for life in lives:
+        blocks.setdefault(_place(life), []).append(life)
+    return blocks
 
 
 def _sharing(
@@ -182,7 +217,8 @@ def _sharing(
     if scratch:
         for index, step in enumerate(steps):
             if step.prepared.scratch:
-                sharing.append(Lifetime(_Scratch(step), index, index, step.lane, step.prepared.scratch))
+                place = Place(step.location, step.lane)
+                sharing.append(Lifetime(_Scratch(step), index, index, place, step.prepared.scratch))
     return sharing + _kept_for_gradients(steps, schedule)
 
 
@@ -195,25 +231,25 @@ def _kept_for_gradients(steps: Sequence[Step], schedule: Schedule) -> list[Lifet
     found: list[Lifetime[Any]] = []
     for each, indices in touched.values():
         first = steps[indices[0]]
-        found.append(
-            Lifetime(_ForGradient(each, first), indices[0], schedule.end(first.lane, indices), first.lane, each.nbytes)
-        )
+        place = Place(first.location, first.lane)
+        end = schedule.end(first.lane, indices)
+        found.append(Lifetime(_ForGradient(each, first), indices[0], end, place, each.nbytes))
     return found
 
 
-def _pack(lives: Sequence[Lifetime[Any]], steps: Sequence[Step]) -> tuple[list[tuple[Lifetime[Any], int]], int]:
-    """Return the lifetimes with their offsets, and the size of all: lanes have blocks of their own."""
-    blocks: dict[Any, list[Lifetime[Any]]] = {}
-    for life in lives:
-        blocks.setdefault(life.place, []).append(life)
+def _pack(
+    lives: Sequence[Lifetime[Any]], steps: Sequence[Step]
+) -> tuple[list[tuple[Lifetime[Any], int]], dict[Location, int]]:
+    """Return the lifetimes with their offsets, and the size of each arena: lanes have blocks of their own."""
     placed: list[tuple[Lifetime[Any], int]] = []
-    begin = 0
-    for block in blocks.values():
+    ends: dict[Location, int] = {}
+    for place, block in _blocks(lives).items():
+        alignment, begin = alignment_of(place.location), ends.get(place.location, 0)
         if len(block) > _MANY:
-            block, tiny = _without_tiny(block)
+            block, tiny = _without_tiny(block, alignment)
             for life in tiny:
                 placed.append((life, begin))
-                begin += _aligned(life.nbytes)
+                begin += _aligned(life.nbytes, alignment)
         if len(block) > _TOGETHER:
             parts: dict[Any, list[Lifetime[Any]]] = {}
             for life in block:
@@ -221,28 +257,29 @@ def _pack(lives: Sequence[Lifetime[Any]], steps: Sequence[Step]) -> tuple[list[t
         else:
             parts = {None: block}
         for part in parts.values():
-            offsets, nbytes = pack_into_arena(part, alignment=_ALIGNMENT)
+            offsets, nbytes = pack_into_arena(part, alignment=alignment)
             placed += [(life, begin + offset) for life, offset in zip(part, offsets)]
-            begin += _aligned(nbytes)
-    return placed, begin
+            begin += _aligned(nbytes, alignment)
+        ends[place.location] = begin
+    return placed, ends
 
 
-def _without_tiny(lives: Sequence[Lifetime[Any]]) -> tuple[list[Lifetime[Any]], list[Lifetime[Any]]]:
+def _without_tiny(lives: Sequence[Lifetime[Any]], alignment: int) -> tuple[list[Lifetime[Any]], list[Lifetime[Any]]]:
     """Split lifetimes into those that are packed, and the smallest, which together are a small part of the peak.
 
     The time of packing grows with the square of their number, and most values of a net with many devices are small.
     """
-    allowed = _TINY * live_bytes(lives)
+    allowed = _TINY * live_bytes(lives, alignment=alignment)
     by_size = sorted(lives, key=lambda life: life.nbytes)
     count, total = 0, 0
-    while count < len(by_size) and total + _aligned(by_size[count].nbytes) <= allowed:
-        total += _aligned(by_size[count].nbytes)
+    while count < len(by_size) and total + _aligned(by_size[count].nbytes, alignment) <= allowed:
+        total += _aligned(by_size[count].nbytes, alignment)
         count += 1
     return by_size[count:], by_size[:count]
 
 
-def _aligned(nbytes: int) -> int:
-    return -(-nbytes // _ALIGNMENT) * _ALIGNMENT
+def _aligned(nbytes: int, alignment: int) -> int:
+    return -(-nbytes // alignment) * alignment
 
 
 @dataclass(slots=True, eq=False)
@@ -291,7 +328,7 @@ class _Storage:
 
     @property
     def may_share(self) -> bool:
-        return self.values[0].location == HOST and self.spec.dtype != STRING
+        return self.spec.dtype != STRING
 
     def bind(self, buffer: Array) -> None:
         for value in self.values:
@@ -337,14 +374,15 @@ def _lifetimes(
     result = {}
     for each, indices in touched.items():
         lane = steps[indices[0]].lane
-        result[each] = Lifetime(each, indices[0], schedule.end(lane, indices), lane)
+        place = Place(each.values[0].location, lane)
+        result[each] = Lifetime(each, indices[0], schedule.end(lane, indices), place)
     return result
 
 
 def _overwrite(storage: dict[int, _Storage], lives: dict[_Storage, Lifetime[_Storage]], steps: Sequence[Step]) -> None:
     """Let an output have the storage of an input that is not needed any more, where the kernel may overwrite it."""
     for index, step in enumerate(steps):
-        if not step.prepared.inplace:
+        if not step.prepared.inplace or step.prepared.copies_in_place:
             continue
         ins = [storage.get(id(value)) for value in step.inputs]
         outs = [storage.get(id(value)) for value in step.outputs]

@@ -7,6 +7,7 @@ from typing import Any
 
 from netbuilder._renamed import RenamedMember
 from netbuilder.ops.core.contexts import CompiledSegment, Demand, Segment
+from netbuilder.ops.engines.layouts import HOST
 from netbuilder.runtime.plan.options import PlanOptions
 from netbuilder.runtime.plan.run_context import KernelContext
 from netbuilder.runtime.plan.values import Node
@@ -69,12 +70,15 @@ class NodeContext:
 
     def demand(self, output: int, reads: Sequence[int] = ()) -> Demand:
         demand = self._outputs[output].demand
-        if demand == "fetch" and not all(self._inputs[i].persists for i in reads):
-            return "run"
-        return demand
+        return "run" if demand == "fetch" and not self._persist(reads) else demand
 
     def ends_early(self, output: int, reads: Sequence[int]) -> bool:
-        return self._outputs[output].ends_early and all(self._inputs[i].persists for i in reads)
+        return self._outputs[output].ends_early and self._persist(reads)
+
+    def _persist(self, reads: Sequence[int]) -> bool:
+        """Whether inputs stay in their blobs, where the operator runs."""
+        own = self.run.device if self.run.is_gpu else HOST
+        return all(self._inputs[i].persists and self._inputs[i].location == own for i in reads)
 
     def repeats(self, input: int) -> bool:
         return self.in_subgraph and self.is_constant(input)

@@ -1,4 +1,4 @@
-"""Plain kernels as prepared ones: their results are copied to the buffers of the plan."""
+"""Plain kernels as prepared ones: their results are copied to the buffers of the plan, or on a GPU made there."""
 
 from __future__ import annotations
 
@@ -12,6 +12,7 @@ from netbuilder.ops.core.contexts import Prepared
 from netbuilder.ops.core.operator import Operator, TensorSpec
 from netbuilder.ops.engines.gpu import GPU, begin_copy, copy_into, gpu
 from netbuilder.ops.engines.layouts import HOST, Location
+from netbuilder.ops.engines.result_buffers import ResultBuffers, overlap
 from netbuilder.ops.engines.upload import PinnedRing
 from netbuilder.proto import OperatorError
 from netbuilder.proto.errors import counted
@@ -32,7 +33,7 @@ def plain_prepared(
     *,
     reshape: bool = False,
 ) -> Prepared:
-    """Return a plain kernel as a prepared one; any output may overwrite any input.
+    """Return a plain kernel as a prepared one; any output may overwrite any input, but on a GPU it is then copied.
 
     Args:
         op: the operator.
@@ -45,19 +46,23 @@ def plain_prepared(
     """
 
     def bind(ins: Sequence[Any], outs: Sequence[Any], scratch: Any) -> Callable[[], None]:
-        overlap = any(out is given for out in outs for given in ins)
+        in_place = any(out is given or overlap(out, given) for out in outs for given in ins)
         put: Callable[[Any, Any], None] = _put_host if location == HOST else _put
         if reshape:
             put = partial(_put_reshaped, put)
+        compute = partial(kernel, op, ctx, *ins)
+        if location != HOST and not in_place:
+            there = [None if isinstance(out, np.ndarray) or not out.nbytes else out for out in outs]
+            compute = partial(ResultBuffers(location[1], there).run, compute)
 
         def call() -> None:
-            results = kernel(op, ctx, *ins)
+            results = compute()
             if len(results) < len(outs):
                 raise OperatorError(
                     f"its kernel returned {counted(len(results), 'result')} for {counted(len(outs), 'output')}"
                 )
-            if overlap and len(outs) > 1:  # a result may be a view of an input that an earlier copy overwrites
-                results = [r.copy() for r in results]
+            if in_place and len(outs) > 1:  # a view of an input, which an earlier copy may overwrite
+                results = [r if r.base is None and not any(r is x for x in ins) else r.copy() for r in results]
             for out, result in zip(outs, results):
                 if result is not out:
                     put(out, result)
@@ -66,7 +71,12 @@ def plain_prepared(
 
     pairs = [(i, j) for i in range(len(inputs)) for j in range(len(outputs))]
     return Prepared(
-        [spec.plain for spec in inputs], [spec.plain for spec in outputs], bind, inplace=pairs, name="plain"
+        [spec.plain for spec in inputs],
+        [spec.plain for spec in outputs],
+        bind,
+        inplace=pairs,
+        copies_in_place=location != HOST,
+        name="plain",
     )
 
 
@@ -85,7 +95,8 @@ def _put_host(out: Any, result: Any) -> None:
 def _put(out: Any, result: Any) -> None:
     if result.shape != out.shape:
         raise OperatorError(f"its kernel returned shape {result.shape}, and its infer gives {out.shape}")
-    copy_into(out, result)
+    if result is not out:
+        copy_into(out, result)
 
 
 def _put_reshaped(put: Callable[[Any, Any], None], out: Any, result: Any) -> None:

@@ -22,9 +22,8 @@ import numpy as np
 from netbuilder.graph.memory_budget import MemoryBudgetError
 from netbuilder.ops.core.contexts import Prepared
 from netbuilder.ops.core.instructions import Role
-from netbuilder.ops.engines.layouts import HOST
 from netbuilder.runtime.plan.checkpoints import CheckpointedPair, checkpointed_pairs, with_checkpoints
-from netbuilder.runtime.plan.memory_plan import arena_bytes, arena_load
+from netbuilder.runtime.plan.memory_plan import Place, arena_bytes, arena_load
 from netbuilder.runtime.plan.values import Step, StepKind, Value
 
 __all__ = ["Recomputed", "fit_into"]
@@ -215,7 +214,7 @@ class _Sequence:
     values: list[Value] = field(default_factory=list)
     origin: list[int] = field(default_factory=list)
     work: float = 0.0
-    load: dict[Any, np.ndarray[Any, Any]] = field(default_factory=dict)
+    load: dict[Place, np.ndarray[Any, Any]] = field(default_factory=dict)
 
     @property
     def peak(self) -> int:
@@ -273,7 +272,7 @@ class _Search:
         gaps = {}
         for value in self._values:
             uses = self._uses.get(id(value), [])
-            if len(uses) < 2 or id(value) in self._apart or value.location != HOST or _kernel(value) is None:
+            if len(uses) < 2 or id(value) in self._apart or _kernel(value) is None:
                 continue
             last, resume = max(zip(uses, uses[1:]), key=lambda pair: pair[1] - pair[0])
             if resume - last > 1 and value.spec is not None:
@@ -374,13 +373,13 @@ class _Search:
                 freed += gap.nbytes
         return chosen
 
-    def _ranked(self, place: Any, index: int) -> list[_Gap]:
+    def _ranked(self, place: Place, index: int) -> list[_Gap]:
         """Return what could be dropped in a block of the arena while a step runs, the best first."""
         found = []
         for key, gap in self._gaps.items():
             if key in self.dropped or key in self._refused or not gap.last < index < gap.resume:
                 continue
-            if gap.value.producer is not None and gap.value.producer.lane == place:
+            if gap.value.producer is not None and place == (gap.value.location, gap.value.producer.lane):
                 try:
                     work = self._work(gap.value, gap.resume, set())
                 except _Infeasible:
@@ -469,7 +468,7 @@ class _Builder:
             inputs = [value if value is None else self._current(value, index) for value in step.inputs]
             waits_for = self._replaced.get(id(step.waits_for), step.waits_for)
             if inputs != step.inputs or waits_for is not step.waits_for:
-                made = Step(step.node, step.prepared, inputs, step.outputs, step.lane, step.kind, waits_for)
+                made = Step(step.node, step.prepared, inputs, step.outputs, step.lane, step.kind, waits_for, step.at)
                 step = self._replaced[id(step)] = made
             result.steps.append(step)
             result.origin.append(index)
@@ -502,7 +501,7 @@ class _Builder:
             self._result.values.append(made)
             if old is value or id(old) in search.dropped:
                 self._made[id(old)] = made
-        again = Step(step.node, prepared, inputs, outputs, step.lane, StepKind.RECOMPUTE)
+        again = Step(step.node, prepared, inputs, outputs, step.lane, StepKind.RECOMPUTE, at=step.location)
         for made_value in outputs:
             if made_value is not None:
                 made_value.producer = again

@@ -112,14 +112,14 @@ class StepList:
 
 def _defer(value: Value, deferred: Deferred, node: Node, ctx: NodeContext) -> None:
     """Set how a value that no kernel writes is computed when it is fetched."""
-    value.lazy = deferred_value(deferred, node.inputs, ctx.threads)
+    value.lazy = deferred_value(deferred, node.inputs, ctx.threads, node.first.location)
     value.lazy_reads = tuple(node.inputs[i] for i in deferred.reads)
     value.guarded = True
 
 
 def _share(step: Step) -> None:
     """Let outputs share the buffer of an input of the same name, where the kernel can overwrite it."""
-    allowed = set(step.prepared.inplace)
+    allowed = set() if step.prepared.copies_in_place else set(step.prepared.inplace)
     for j, out in enumerate(step.outputs):
         if out is None:
             continue

@@ -129,6 +129,7 @@ class Step:
     """A prepared kernel over values: an operator of the net, or a copy that the plan inserted.
 
     A waiting step (``StepKind.WAIT``) has the values of the step that begins its kernel, which is in ``waits_for``.
+    ``at`` is where it works, for a step that repeats a copy; None: as ``location`` says.
     """
 
     node: Node
@@ -138,6 +139,15 @@ class Step:
     lane: int
     kind: StepKind = StepKind.COMPUTE
     waits_for: Step | None = None
+    at: Location | None = None
+
+    @property
+    def location(self) -> Location:
+        """Where its kernel works, and has its scratch memory: a copy is made where it is stored."""
+        if self.at is not None:
+            return self.at
+        made = self.outputs[0] if self.moves else None
+        return made.location if made is not None else self.node.first.location
 
     @property
     def moves(self) -> bool:

@@ -1,20 +1,20 @@
-"""What is in the arena during the steps of a plan, and when it needs the most."""
+"""What is in the arenas during the steps of a plan, and when it needs the most."""
 
 from __future__ import annotations
 
+import dataclasses
 from collections.abc import Sequence
 from dataclasses import dataclass
 
 import numpy as np
 
+from netbuilder.ops.engines.layouts import HOST, Location, alignment_of
 from netbuilder.runtime.execute.executable import Plan
 from netbuilder.runtime.plan.memory_plan import Placed
 from netbuilder.runtime.plan.values import Step, StepKind
 from netbuilder.runtime.profile.call import device_text, step_text
 
-__all__ = ["ArenaMap", "ArenaValue", "arena_map"]
-
-_ALIGNMENT = 64  # bytes, of offsets
+__all__ = ["ArenaMap", "ArenaValue", "arena_map", "arena_maps"]
 
 
 @dataclass(frozen=True)
@@ -50,19 +50,23 @@ class ArenaValue:
 
 @dataclass(frozen=True)
 class ArenaMap:
-    """The arena during the steps of a plan.
+    """The arena at one location during the steps of a plan.
 
     Args:
         nbytes: size of the plan's part of the arena.
         steps: type and first output of each step.
         values: what is in the arena, the largest first.
         load: bytes that are needed during each step.
+        gpu: the number of the GPU that it is on; None: it is on the host.
+        plan: the number of the plan, from 1 on.
     """
 
     nbytes: int
     steps: Sequence[str]
     values: Sequence[ArenaValue]
     load: Sequence[int]
+    gpu: int | None = None
+    plan: int = 1
 
     @property
     def peak(self) -> int:
@@ -79,19 +83,31 @@ class ArenaMap:
         return [value for value in self.values if value.start <= step <= value.end]
 
 
-def arena_map(plan: Plan) -> ArenaMap:
-    """Return what a plan has in the arena; nothing has to have run."""
-    values = [_described(placed, plan.steps[placed.start]) for placed in plan.memory.placed]
+def arena_maps(plans: Sequence[Plan]) -> list[ArenaMap]:
+    """Return what plans have in each arena, in order; nothing has to have run."""
+    return [
+        dataclasses.replace(arena_map(plan, location), plan=number)
+        for number, plan in enumerate(plans, start=1)
+        for location in sorted(plan.memory.arenas) or [HOST]
+    ]
+
+
+def arena_map(plan: Plan, location: Location = HOST) -> ArenaMap:
+    """Return what a plan has in the arena at a location."""
+    there = [placed for placed in plan.memory.placed if placed.location == location]
+    values = [_described(placed, plan.steps[placed.start]) for placed in there]
     change = np.zeros(len(plan.steps) + 1, np.int64)
+    alignment = alignment_of(location)
     for value in values:
-        needed = -(-value.nbytes // _ALIGNMENT) * _ALIGNMENT
+        needed = -(-value.nbytes // alignment) * alignment
         change[value.start] += needed
         change[value.end + 1] -= needed
     return ArenaMap(
-        plan.memory.nbytes,
+        plan.memory.arenas.get(location, 0),
         [step_text(step) for step in plan.steps],
         sorted(values, key=lambda value: (-value.nbytes, value.start)),
         np.cumsum(change)[:-1].tolist(),
+        None if location == HOST else location[1],
     )
 
 

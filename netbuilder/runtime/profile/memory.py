@@ -4,13 +4,17 @@ from __future__ import annotations
 
 import dataclasses
 import sys
-from collections.abc import Collection, Iterable, Sequence
-from dataclasses import dataclass
+from collections.abc import Collection, Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
+import numpy as np
+
 from netbuilder.ops.core.instructions import Instruction
 from netbuilder.ops.core.operator import STRING
+from netbuilder.ops.engines.layouts import HOST, Location
+from netbuilder.proto import PROTO_CUDA
 from netbuilder.runtime.execute.executable import Plan
 from netbuilder.runtime.execute.net import RuntimeNet
 from netbuilder.runtime.execute.workspace import Workspace
@@ -51,15 +55,22 @@ class Held:
         name: of the blob, or of the value.
         kind: one of ``KINDS``.
         extent: the addresses at which it begins and ends.
+        location: where it is.
     """
 
     name: str
     kind: str
     extent: Extent
+    location: Location = HOST
 
     @property
     def nbytes(self) -> int:
         return self.extent[1] - self.extent[0]
+
+    @property
+    def gpu(self) -> int | None:
+        """The number of the GPU that it is on; None: it is on the host."""
+        return None if self.location == HOST else self.location[1]
 
 
 @dataclass(frozen=True)
@@ -67,11 +78,12 @@ class Memory:
     """Bytes, on the host and on GPUs together; memory that several values share counts once.
 
     Args:
-        arena: what values that nobody can fetch, copies in other layouts and scratch memory share.
+        arena: what values that nobody can fetch, copies in other layouts and scratch memory share, on all devices.
         parameters, state, inputs, blobs, copies, alone: outside the arena, see ``KINDS``.
         scratch: scratch memory of the lanes at most; it is in the arena, unless memory is not reused.
         whole: whether all operators of the net are in plans whose memory is known.
         peak_resident: peak resident memory of the process since it started; 0 where the system does not report it.
+        gpus: of all that, the bytes on each GPU, by its number.
         predicted_again: the time to compute values again, for a memory budget, as a fraction of that of all else, by
             the estimates from which the plan chose them; 0 if nothing is computed again.
     """
@@ -87,6 +99,7 @@ class Memory:
     whole: bool
     peak_resident: int
     predicted_again: float = 0.0
+    gpus: Mapping[int, int] = field(default_factory=dict)
 
     @property
     def outside(self) -> int:
@@ -110,7 +123,8 @@ class Memory:
         """The sums as text, such as "2.75 GiB (arena 2.55 GiB, parameters 97.5 MiB)"."""
         named = {"arena": self.arena, **{kind: getattr(self, kind) for kind in KINDS}}
         parts = ", ".join(f"{name} {bytes_text(nbytes)}" for name, nbytes in named.items() if nbytes)
-        return f"{bytes_text(self.total)} ({parts})" if parts else "0 B"
+        gpus = "".join(f"; GPU {number}: {bytes_text(nbytes)}" for number, nbytes in self.gpus.items())
+        return f"{bytes_text(self.total)} ({parts}{gpus})" if parts else "0 B"
 
 
 def bytes_text(nbytes: float) -> str:
@@ -151,6 +165,8 @@ def planned_memory(workspace: Workspace, nets: Any, parameters: Iterable[Any] = 
     (16384, 16384, 16384)
     """
     names = [nets] if isinstance(nets, str) or not isinstance(nets, Iterable) else list(nets)
+    for name in names:  # a plan that needs a larger arena on a GPU replaces those of earlier nets there
+        workspace.net(name).plan_ahead()
     chosen = {str(name) for name in parameters}
     plans: list[Plan] = []
     held: dict[Extent, Held] = {}  # what one net makes is an input of a later one
@@ -188,7 +204,8 @@ def held_outside(
     def add(name: str, kind: str, buffer: Any) -> None:
         extent = _extent(buffer)
         if extent[1] > extent[0]:
-            found.setdefault(extent, Held(name, kind, extent))
+            location = HOST if isinstance(buffer, np.ndarray) else (PROTO_CUDA, buffer.device.id)
+            found.setdefault(extent, Held(name, kind, extent, location))
 
     for plan in plans:
         changed, only_read = _changed(plan), _read_unchanged(plan)
@@ -241,10 +258,8 @@ def _made(plan: Plan) -> list[tuple[Value, bool]]:
 
 def _within(extent: Extent, plan: Plan) -> bool:
     """Whether something is in the plan's part of the arena."""
-    if not plan.memory.nbytes:
-        return False
-    start, end = _extent(plan.arena.memory(plan.memory.nbytes))
-    return start <= extent[0] and extent[1] <= end
+    blocks = (_extent(plan.arena.memory(nbytes, location)) for location, nbytes in plan.memory.arenas.items() if nbytes)
+    return any(start <= extent[0] and extent[1] <= end for start, end in blocks)
 
 
 def _summed(plans: Sequence[Plan], held: Sequence[Held], whole: bool) -> Memory:
@@ -255,16 +270,30 @@ def _summed(plans: Sequence[Plan], held: Sequence[Held], whole: bool) -> Memory:
         before = _union(extents)
         extents += [each.extent for each in held if each.kind == kind]
         sums[kind] = _union(extents) - before
-    arenas: dict[int, int] = {}
+    arenas: dict[tuple[int, Location], int] = {}
     for plan in plans:
-        arenas[id(plan.arena)] = max(arenas.get(id(plan.arena), 0), plan.memory.nbytes)
+        for location, nbytes in plan.memory.arenas.items():
+            key = id(plan.arena), location
+            arenas[key] = max(arenas.get(key, 0), nbytes)
     sums["alone"] += sum(map(_temporaries, plans))
     scratch = max(map(_scratch, plans), default=0)
     work = sum(plan.memory.work for plan in plans)
     return Memory(
         sum(arenas.values()), **sums, scratch=scratch, whole=whole, peak_resident=peak_resident(),
-        predicted_again=sum(plan.memory.work_again for plan in plans) / max(work, 1.0),
+        predicted_again=sum(plan.memory.work_again for plan in plans) / max(work, 1.0), gpus=_on_gpus(arenas, held),
     )  # fmt: skip
+
+
+def _on_gpus(arenas: Mapping[tuple[int, Location], int], held: Sequence[Held]) -> dict[int, int]:
+    """Return the bytes on each GPU, in arenas and outside of them."""
+    found: dict[int, int] = {}
+    for (_, (kind, number)), nbytes in arenas.items():
+        if kind == PROTO_CUDA:
+            found[number] = found.get(number, 0) + nbytes
+    for number in {each.location[1] for each in held if each.location[0] == PROTO_CUDA}:
+        there = _union(each.extent for each in held if each.location == (PROTO_CUDA, number))
+        found[number] = found.get(number, 0) + there
+    return dict(sorted(found.items()))
 
 
 def peak_resident() -> int:
@@ -313,9 +342,10 @@ def _union(extents: Iterable[Extent]) -> int:
 
 
 def _scratch(plan: Plan) -> int:
-    most: dict[int, int] = {}
+    most: dict[tuple[int, Location], int] = {}
     for step in plan.steps:
-        most[step.lane] = max(most.get(step.lane, 0), step.prepared.scratch)
+        place = step.lane, step.location
+        most[place] = max(most.get(place, 0), step.prepared.scratch)
     return sum(most.values())
 
 

@@ -1,9 +1,10 @@
-"""An arena: one block of host memory in which the plans of a workspace place what they need during a run.
+"""An arena: memory in which the plans of a workspace place what they need during a run, one block at each location.
 
-Only one run uses an arena at a time, and none expects to find anything in it, so all plans of a workspace have the
-same one: those for several shapes, for training and for testing. The address range is reserved at once, as large as the
-machine's memory; the system provides a page when it is first written. So a later plan may need more without any other
-being bound anew.
+Only one run uses an arena at a time, and none expects to find anything in it, so all plans of a workspace have the same
+one: those for several shapes, for training and for testing. On the host the address range is reserved at once, as large
+as the machine's memory; the system provides a page when it is first written. So a later plan may need more without any
+other being bound anew. On a GPU the block is one allocation, as large as the largest plan needs: when a plan needs
+more, the plans that use the block are forgotten, and made again for the larger one when their nets run.
 """
 
 from __future__ import annotations
@@ -11,16 +12,17 @@ from __future__ import annotations
 import contextlib
 import mmap
 import weakref
-from collections.abc import Iterator
-from typing import Any
+from collections.abc import Iterator, Mapping
+from typing import Any, Protocol
 
 import numpy as np
 
 from netbuilder.data.forking import new_lock
 from netbuilder.ops.core.given_numbers import machine_memory
-from netbuilder.ops.engines.arrays import aligned_empty, aligned_zeros
+from netbuilder.ops.engines.arrays import aligned_zeros
+from netbuilder.ops.engines.layouts import HOST, Location, new_bytes
 
-__all__ = ["Arena"]
+__all__ = ["Arena", "ArenaUser"]
 
 Array = Any
 
@@ -30,22 +32,104 @@ _LARGE = 32 << 20  # bytes of an arena that has large pages; a small one would t
 _GIVE_BACK = getattr(mmap, "MADV_DONTNEED", None)
 
 
+class ArenaUser(Protocol):
+    """A plan that uses an arena."""
+
+    def arena_moved(self) -> None:
+        """A block of the arena is replaced: free what refers to it, unless a run is using it."""
+
+
 class Arena:
-    """One block of memory for one run at a time; see the module."""
+    """Memory for one run at a time; see the module."""
 
     def __init__(self) -> None:
         self._lock = new_lock()
+        self._blocks: dict[Location, _HostBlock | _GpuBlock] = {}
+        self._users: weakref.WeakKeyDictionary[ArenaUser, Mapping[Location, int]] = weakref.WeakKeyDictionary()
+
+    def memory(self, nbytes: int, location: Location = HOST) -> Array:
+        """Return the first ``nbytes`` bytes of a block, uint8, aligned for buffers. Their content is undefined.
+
+        Raises:
+            MemoryError: the machine, or the GPU, has less memory than that.
+        """
+        block = self._blocks.get(location)
+        if block is None:
+            block = self._blocks[location] = _HostBlock() if location == HOST else _GpuBlock(location)
+        if isinstance(block, _GpuBlock) and block.nbytes < nbytes:
+            block.free()
+            for user, sizes in list(self._users.items()):
+                if sizes.get(location):
+                    del self._users[user]
+                    user.arena_moved()
+        return block.memory(nbytes)
+
+    def use(self, user: ArenaUser, sizes: Mapping[Location, int]) -> None:
+        """Note that a plan uses so many bytes of the blocks, for as long as the plan exists or until ``leave``."""
+        self._users[user] = sizes
+
+    def leave(self, user: ArenaUser) -> None:
+        """Note that a plan does not use the arena any more, and give back what no other one uses."""
+        self._users.pop(user, None)
+        if self.acquire():
+            try:
+                self._shrink()
+            finally:
+                self.release()
+
+    def _shrink(self) -> None:
+        for location, block in self._blocks.items():
+            block.shrink(self.nbytes_at(location))
+
+    @contextlib.contextmanager
+    def lend(self, nbytes: int, location: Location = HOST) -> Iterator[Array]:
+        """Lend memory for work between runs: the arena's, or other memory if a run has it. It is freed afterwards.
+
+        On a GPU it is other memory if the plans have a smaller block there.
+        """
+        if not self._has(nbytes, location) or not self.acquire():
+            yield new_bytes(nbytes, location)
+            return
+        try:
+            yield self.memory(nbytes, location)
+        finally:
+            self._shrink()
+            self.release()
+
+    def _has(self, nbytes: int, location: Location) -> bool:
+        """Whether there is so much memory without replacing a block."""
+        block = self._blocks.get(location)
+        return location == HOST or (isinstance(block, _GpuBlock) and block.nbytes >= nbytes)
+
+    @property
+    def nbytes(self) -> int:
+        """The bytes that the largest of the plans uses at each location, all together."""
+        return sum(map(self.nbytes_at, self._blocks))
+
+    def nbytes_at(self, location: Location) -> int:
+        """Return the bytes that the largest of the plans uses at a location."""
+        return max((sizes.get(location, 0) for sizes in self._users.values()), default=0)
+
+    def acquire(self) -> bool:
+        """Take the arena for a run; False if another run has it."""
+        return self._lock.acquire(False)
+
+    def release(self) -> None:
+        """End the run that has the arena."""
+        if self._lock.locked():  # it is free already in a process that was forked during the run
+            self._lock.release()
+
+
+class _HostBlock:
+    """A range of addresses of the host."""
+
+    def __init__(self) -> None:
         self._range: mmap.mmap | None = None
         self._memory: Array = None
         self._written = 0  # bytes from the beginning that a run may have written
-        self._users: weakref.WeakKeyDictionary[object, int] = weakref.WeakKeyDictionary()
 
     def memory(self, nbytes: int) -> Array:
-        """Return the first ``nbytes`` bytes, uint8, aligned to 64 bytes. Their content is undefined.
-
-        Raises:
-            MemoryError: the machine has less memory than that.
-        """
+        """See ``Arena.memory``."""
         if nbytes > machine_memory():
             raise MemoryError(f"{nbytes:,} bytes are needed at the same time, the machine has {machine_memory():,}")
         if self._memory is None:
@@ -69,21 +153,8 @@ class Arena:
             return
         self._memory = np.frombuffer(self._range, np.uint8)
 
-    def use(self, user: object, nbytes: int) -> None:
-        """Note that a plan uses the first ``nbytes`` bytes, for as long as the plan exists or until ``leave``."""
-        self._users[user] = nbytes
-
-    def leave(self, user: object) -> None:
-        """Note that a plan does not use the arena any more, and give back what no other one uses."""
-        self._users.pop(user, None)
-        if self.acquire():
-            try:
-                self._shrink()
-            finally:
-                self.release()
-
-    def _shrink(self) -> None:
-        needed = max(self._users.values(), default=0)
+    def shrink(self, needed: int) -> None:
+        """Give back all but the first ``needed`` bytes."""
         if self._range is None or _GIVE_BACK is None:
             if not needed:
                 self._memory, self._written = None, 0
@@ -94,28 +165,30 @@ class Arena:
             self._range.madvise(_GIVE_BACK, start, min(length, len(self._range) - start))
             self._written = start
 
-    @contextlib.contextmanager
-    def lend(self, nbytes: int) -> Iterator[Array]:
-        """Lend memory for work between runs: the arena's, or other memory if a run has it. It is freed afterwards."""
-        if not self.acquire():
-            yield aligned_empty(nbytes)
-            return
-        try:
-            yield self.memory(nbytes)
-        finally:
-            self._shrink()
-            self.release()
+
+class _GpuBlock:
+    """An allocation on a GPU."""
+
+    def __init__(self, location: Location) -> None:
+        self._location = location
+        self._memory: Array = None
 
     @property
     def nbytes(self) -> int:
-        """The bytes that the largest of the plans uses."""
-        return max(self._users.values(), default=0)
+        """The size of the block; 0 before it is allocated."""
+        return 0 if self._memory is None else int(self._memory.nbytes)
 
-    def acquire(self) -> bool:
-        """Take the arena for a run; False if another run has it."""
-        return self._lock.acquire(False)
+    def memory(self, nbytes: int) -> Array:
+        """See ``Arena.memory``; a smaller block must have been freed."""
+        if self._memory is None:
+            self._memory = new_bytes(nbytes, self._location)
+        return self._memory[:nbytes]
 
-    def release(self) -> None:
-        """End the run that has the arena."""
-        if self._lock.locked():  # it is free already in a process that was forked during the run
-            self._lock.release()
+    def free(self) -> None:
+        """Free the block, as soon as no plan refers to it any more."""
+        self._memory = None
+
+    def shrink(self, needed: int) -> None:
+        """Free the block if nothing of it is needed: it cannot become smaller while plans refer to it."""
+        if not needed:
+            self.free()

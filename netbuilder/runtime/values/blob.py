@@ -13,6 +13,7 @@ from netbuilder.ops.core.contexts import ANY_ORDER, CompiledSegment, Segment
 from netbuilder.ops.core.operator import STRING, TensorSpec
 from netbuilder.ops.engines.gpu import copy_into, to_host
 from netbuilder.ops.engines.layouts import HOST, Location, convert, new_buffer
+from netbuilder.proto import PROTO_CUDA
 from netbuilder.runtime.values.buffer_ring import BufferRing
 
 __all__ = ["Blob", "EdgeContext", "Generation"]
@@ -289,8 +290,8 @@ class Blob:
             if location is None or location == self.location:
                 self._written()
                 if current.layout is not None:
-                    plain = np.ascontiguousarray(to_host(value), spec.dtype)
-                    convert(plain, spec, current, _EDGE, self.buffer)
+                    plain = _plain_at(value, spec, self.location)
+                    convert(plain, spec, current, _EDGE, self.buffer, self.location)
                 else:
                     copy_into(self.buffer, value)
                 return
@@ -343,11 +344,11 @@ class Blob:
         if self.spec is None or self.spec.layout == layout:
             return
         target = self.spec.with_layout(layout)
-        value = self.plain()
+        value = _plain_at(self.plain(), self.spec.plain, self.location)
         self._buffers.clear()  # one copy of a parameter is enough
-        buffer = self.buffer_for(target)
-        convert(np.ascontiguousarray(value), self.spec.plain, target, EdgeContext(threads), buffer)
-        self.bind(target, buffer)
+        buffer = self.buffer_for(target, self.location)
+        convert(value, self.spec.plain, target, EdgeContext(threads), buffer, self.location)
+        self.bind(target, buffer, self.location)
 
     def at(self, location: Location) -> Any:
         """Return the value in plain order at a location; a copy if it is stored elsewhere."""
@@ -355,19 +356,18 @@ class Blob:
         if location == self.location:
             return value
         assert self.spec is not None
-        copy = new_buffer(self.spec.plain, location)
-        copy_into(copy, value)
-        return copy
+        return _copy_at(value, self.spec.plain, location)
 
     def materialize(self) -> None:
         """Compute a deferred value, if the blob has one, and write it into the buffer."""
         if self.lazy is not None:
             assert self.spec is not None
-            value, layout = self.lazy(), self.spec.layout
-            if layout is None:
+            value, spec = self.lazy(), self.spec
+            if spec.layout is None:
                 copy_into(self.buffer, value)
             else:
-                convert(np.ascontiguousarray(value), self.spec.plain, self.spec, _EDGE, self.buffer)
+                plain = _plain_at(value, spec.plain, self.location)
+                convert(plain, spec.plain, spec, _EDGE, self.buffer, self.location)
             self.mark_written()
             self._written()
 
@@ -394,6 +394,22 @@ def _same(a: Any, b: Any) -> bool:
     """Whether two contiguous arrays of the same shape and type are the same memory."""
     name = "__cuda_array_interface__" if hasattr(a, "__cuda_array_interface__") else "__array_interface__"
     return bool(getattr(a, name)["data"][0] == getattr(b, name, {"data": [None]})["data"][0])
+
+
+def _plain_at(value: Any, spec: TensorSpec, location: Location) -> Any:
+    """Return an array as a contiguous one of ``spec`` at a location; the array itself if it is one."""
+    if location == HOST:
+        return np.ascontiguousarray(to_host(value), spec.dtype)
+    there = not isinstance(value, np.ndarray) and (PROTO_CUDA, value.device.id) == location
+    if there and value.dtype == spec.dtype and value.flags.c_contiguous:
+        return value
+    return _copy_at(value, spec, location)
+
+
+def _copy_at(value: Any, spec: TensorSpec, location: Location) -> Any:
+    copy = new_buffer(spec, location)
+    copy_into(copy, value)
+    return copy
 
 
 def _is_array(value: Any) -> bool:

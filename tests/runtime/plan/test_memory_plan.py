@@ -13,7 +13,7 @@ from netbuilder.runtime.plan.memory_plan import assign
 from netbuilder.runtime.plan.schedule import dependencies
 from netbuilder.runtime.plan.values import Step, Value
 
-NODE = SimpleNamespace(first=SimpleNamespace(device=(0, 0)), parts=[], inputs=[])
+NODE = SimpleNamespace(first=SimpleNamespace(device=(0, 0), location=(0, 0)), parts=[], inputs=[])
 
 
 def step(inputs, outputs, lane=0, scratch=0, inplace=()):

@@ -10,6 +10,7 @@ import pytest
 
 from netbuilder.graph import Net
 from netbuilder.ops.core import given_numbers
+from netbuilder.ops.engines.layouts import HOST
 from netbuilder.proto import ShapeError
 from netbuilder.runtime import Workspace
 from netbuilder.runtime.values.arena import Arena
@@ -33,8 +34,8 @@ def test_memory_that_no_plan_uses_goes_back():
     arena, one, two = Arena(), User(), User()
     memory = arena.memory(1 << 22)
     memory[:] = 7
-    arena.use(one, 1 << 12)
-    arena.use(two, 1 << 22)
+    arena.use(one, {HOST: 1 << 12})
+    arena.use(two, {HOST: 1 << 22})
     assert arena.nbytes == 1 << 22
     arena.leave(two)
     assert arena.nbytes == 1 << 12
@@ -45,7 +46,7 @@ def test_memory_that_no_plan_uses_goes_back():
 
 def test_memory_for_work_between_runs():
     arena, user = Arena(), User()
-    arena.use(user, 1 << 12)
+    arena.use(user, {HOST: 1 << 12})
     with arena.lend(1 << 22) as lent:
         assert lent.ctypes.data == arena.memory(1).ctypes.data and not arena.acquire()
         lent[:] = 7

@@ -6,24 +6,36 @@ import argparse
 import dataclasses
 import os
 import sys
+import time
 from collections.abc import Iterator, Sequence
 from contextlib import ExitStack
 
 from netbuilder.ops.core.precision import PRECISIONS
 from netbuilder.proto import ArgumentError, DeviceError
+from netbuilder.proto.whole_file import write_text
 from netbuilder.runtime.plan.optimizations import VARIABLE
 from netbuilder.runtime.plan.options import default_threads
 from netbuilder.tools.bench.build import build_time
 from netbuilder.tools.bench.busy import busy_rate
 from netbuilder.tools.bench.check import check
 from netbuilder.tools.bench.exchange import Exchanges, exchange_lines, predicted_lines
+from netbuilder.tools.bench.gpu import PEER_MODES, GpuRun, gpu_lines, gpu_page, require_gpu
 from netbuilder.tools.bench.growth import SWEEPS, Sweeps, growth
 from netbuilder.tools.bench.input import Inputs, input_rates
 from netbuilder.tools.bench.machine import busy_share, describe_machine
 from netbuilder.tools.bench.memory import DEFAULT, PEERS, Ours, Point, depths_and_batches, memory_lines, sides_of
 from netbuilder.tools.bench.pairs import compare
 from netbuilder.tools.bench.predict import BATCHES, Predictors, predict
-from netbuilder.tools.bench.processes import BEST, modes_of, our_worker, peer_python, prediction_pythons, torch_worker
+from netbuilder.tools.bench.processes import (
+    BEST,
+    gpu_peer_python,
+    gpu_worker,
+    modes_of,
+    our_worker,
+    peer_python,
+    prediction_pythons,
+    torch_worker,
+)
 from netbuilder.tools.bench.report import Line, compared, write_records
 from netbuilder.tools.bench.sparse import Sums, sparse_sums
 from netbuilder.tools.bench.strategies import DEFAULT_STRATEGIES, Trainings, strategy_lines
@@ -39,7 +51,7 @@ _LAYERS = (18, 34, 50, 101, 152)  # of the residual nets that the peer has
 _GROWTH_BATCH = 16
 _OTHER_TASKS = (
     "predict", "sparse", "devices", "exchange", "exchange-predicted", "combine-bn", "growth", "build", "busy", "input",
-    "strategies", "wrapper",
+    "gpu", "strategies", "wrapper",
 )  # fmt: skip
 _MEMORY_TASKS = ("memory", "memory-growth", "memory-predict")
 _MEMORY_NETS = [name for name in TASKS if name != "attention"]
@@ -59,6 +71,9 @@ _TASKS_HELP = """tasks:
                         mpi4py; its step in two processes, with one process and
                         with PyTorch's DistributedDataParallel
     input               image input, with the libraries it uses in a bare loop
+    gpu                 GPUs: ResNet-50 in bfloat16 and TF32, LSTM and MLP, with
+                        PyTorch eager, compiled, and compiled with CUDA graphs;
+                        memory, input, operators; two GPUs if there are
   memory, in a fresh process for each figure, with time:
     memory              a training step, with PyTorch eager and compiled
     memory-growth       the same by batch and by depth of a ResNet
@@ -192,6 +207,17 @@ def _parser() -> argparse.ArgumentParser:
     strategies.add_argument(
         "--epochs", type=count, default=Trainings.epochs, metavar="N", help=f"default: {Trainings.epochs}"
     )
+    on_gpus = parser.add_argument_group("gpu")
+    on_gpus.add_argument(
+        "--gpu-peers",
+        nargs="*",
+        choices=PEER_MODES,
+        default=list(PEER_MODES),
+        metavar="MODE",
+        help=f"how PyTorch runs: {', '.join(PEER_MODES)}; nothing for netbuilder alone (default: all)",
+    )
+    on_gpus.add_argument("--report", metavar="FILE", help="also write a page in Markdown")
+    on_gpus.add_argument("--tiny", action="store_true", help=argparse.SUPPRESS)  # for tests
     memory = parser.add_argument_group("memory")
     memory.add_argument(
         "--nets",
@@ -292,6 +318,8 @@ def _lines(task: str, options: argparse.Namespace) -> Iterator[Line]:
         yield from _memory(task, options)
     elif task == "input":
         yield from input_rates(Inputs(batch=options.batch or 64, pairs=options.pairs))
+    elif task == "gpu":
+        yield from _gpu(options)
     elif task == "growth":
         work = Work("resnet18", options.batch or _GROWTH_BATCH, options.threads, dtype=_dtype(options))
         sweeps = Sweeps(work, options.batches, options.depths, options.widths, options.devices or [1, 2])
@@ -326,6 +354,23 @@ def _lines(task: str, options: argparse.Namespace) -> Iterator[Line]:
 
 def _dtype(options: argparse.Namespace) -> str:
     return options.dtype or PRECISIONS[0]
+
+
+def _gpu(options: argparse.Namespace) -> Iterator[Line]:
+    require_gpu()
+    python = (options.peer_python or gpu_peer_python()) if options.gpu_peers else ""
+    run = GpuRun(
+        lambda work, warmup: gpu_worker(work, warmup=warmup),
+        lambda work, warmup: torch_worker(work, python, warmup=warmup),
+        options.gpu_peers,
+        tiny=options.tiny,
+    )
+    records = []
+    for line in gpu_lines(run, options.batch):
+        records.append(line.record)
+        yield line
+    if options.report:
+        write_text(options.report, gpu_page(records, time.strftime("%Y-%m-%d")))
 
 
 def _memory(task: str, options: argparse.Namespace) -> Iterator[Line]:

@@ -15,9 +15,10 @@ import torch
 from torch import nn
 from torch.utils.checkpoint import checkpoint
 from work import MOMENTUM, Work
-from worker import resident, serve
+from worker import resident, serve, serve_gpu
 
 STATE_STEPS = 3
+_COMPILED = {"compile": None, "graphs": "reduce-overhead"}  # mode -> that of torch.compile
 BRANCH_SCALE = 0.2
 
 
@@ -26,13 +27,22 @@ class Training:
 
     def __init__(self, work: Work) -> None:
         torch.manual_seed(0)
+        self.device = "cuda" if work.gpu else "cpu"
+        if work.gpu:
+            torch.backends.cudnn.benchmark = True  # the fastest kernels, as measured
+            torch.backends.cuda.matmul.allow_tf32 = torch.backends.cudnn.allow_tf32 = work.tf32
         self.net = peer_nets.build(work)
         self.x = torch.randint(0, work.classes, work.shape) if work.reads_words else torch.randn(work.shape)
         self.y = torch.randint(0, work.classes, (work.labels,))
         if self.x.ndim == 4:
             self.x = self.x.contiguous(memory_format=torch.channels_last)
+        if work.gpu:
+            self._to_gpu()
         self.optimizer = torch.optim.SGD(
-            self._groups(work.decay), lr=work.rate, momentum=MOMENTUM, fused=True if work.mode == "compile" else None
+            self._groups(work.decay),
+            lr=work.rate,
+            momentum=MOMENTUM,
+            fused=True if work.gpu or work.mode == "compile" else None,
         )
         self._loss_of = nn.CrossEntropyLoss()
         self._half = work.dtype == "bfloat16"
@@ -43,7 +53,9 @@ class Training:
         if work.test:
             self.net.eval()
         function = self._predict if work.test else self._loss
-        self._forward = torch.compile(function) if work.mode == "compile" else function
+        if work.mode in _COMPILED:
+            function = torch.compile(function, mode=_COMPILED[work.mode])
+        self._forward = function
         self.loss = torch.zeros(())
 
     def _groups(self, decay: float) -> list[dict]:
@@ -54,12 +66,17 @@ class Training:
             groups[decay if is_weight else 0.0].append(parameter)
         return [{"params": parameters, "weight_decay": share} for share, parameters in groups.items() if parameters]
 
+    def _to_gpu(self) -> None:
+        form = torch.channels_last if self.x.ndim == 4 else torch.preserve_format
+        self.net = self.net.to(self.device, memory_format=form) if self.x.ndim == 4 else self.net.to(self.device)
+        self.x, self.y = self.x.to(self.device, memory_format=form), self.y.to(self.device)
+
     def _loss(self, x: torch.Tensor, y: torch.Tensor) -> torch.Tensor:
-        with torch.autocast("cpu", dtype=torch.bfloat16, enabled=self._half):
+        with torch.autocast(self.device, dtype=torch.bfloat16, enabled=self._half):
             return self._loss_of(self._scores(x), y)
 
     def _predict(self, x: torch.Tensor, y: torch.Tensor) -> torch.Tensor:
-        with torch.autocast("cpu", dtype=torch.bfloat16, enabled=self._half):
+        with torch.autocast(self.device, dtype=torch.bfloat16, enabled=self._half):
             return torch.softmax(self.net(x), 1)
 
     def predict(self) -> None:
@@ -134,6 +151,12 @@ def write_state(training: Training, file: str) -> None:
     np.savez(file, losses=losses, **found)
 
 
+def memory_in_use() -> int:
+    """Return the bytes of the GPU's memory that are in use, by all processes and the driver."""
+    free, total = torch.cuda.mem_get_info()
+    return total - free
+
+
 def main(warmup: int, work: Work) -> None:
     """Serve training steps, or write the state that ``check`` compares."""
     start = resident()
@@ -141,6 +164,15 @@ def main(warmup: int, work: Work) -> None:
     training = Training(work)
     if work.state:
         write_state(training, work.state)
+    elif work.gpu:
+        serve_gpu(
+            training.step,
+            torch.cuda.synchronize,
+            warmup=warmup,
+            peak=memory_in_use,
+            loss=lambda: training.loss.item(),
+            info={"version": torch.__version__, "mode": work.mode},
+        )
     else:
         serve(
             training.predict if work.test else training.step,

@@ -21,6 +21,8 @@ __all__ = [
     "BEST",
     "ddp_worker",
     "exchange_worker",
+    "gpu_peer_python",
+    "gpu_worker",
     "modes_of",
     "our_worker",
     "peer_python",
@@ -56,6 +58,12 @@ def our_worker(work: Work, *, warmup: int, way: str = "") -> Worker:
     module = "our_wrapper" if way else "ours"
     command = [sys.executable, "-m", f"netbuilder.tools.bench.{module}", str(warmup), work.to_text()]
     command += [way] if way else []
+    return Worker("netbuilder", command, _environment(work.threads))
+
+
+def gpu_worker(work: Work, *, warmup: int) -> Worker:
+    """Start a process that trains with netbuilder on GPUs."""
+    command = [sys.executable, "-m", "netbuilder.tools.bench.our_gpu", str(warmup), work.to_text()]
     return Worker("netbuilder", command, _environment(work.threads))
 
 
@@ -185,6 +193,14 @@ def peer_python(peer: str) -> str:
             raise RuntimeError(f"pip could not install {_PINS[peer]}:\n{done.stderr[-2000:]}")
         stamp.touch()
     return str(python)
+
+
+def gpu_peer_python() -> str:
+    """Return an interpreter with PyTorch for GPUs: this one, or that of ``peer_python``."""
+    code = "import torch; raise SystemExit(not torch.cuda.is_available())"
+    if subprocess.run([sys.executable, "-c", code], capture_output=True, check=False).returncode == 0:
+        return sys.executable
+    return peer_python("torch")
 
 
 def prediction_pythons(python: str | None) -> dict[str, str]:

@@ -31,18 +31,20 @@ class Work:
         decay: weight decay (of convolutions, fully connected layers and normalizations, not of biases).
         rate: the learning rate.
         dropout: whether dropout layers are active.
-        devices: CPU devices that share the batch; our side only.
+        devices: devices that share the batch; our side only.
         combine_bn: batch normalization over all of several devices.
         bucket: bytes from which gradients are exchanged between processes without waiting for further ones; our side
             only.
         width: channels of the first stage's 3x3 convolutions in a residual net with bottlenecks; 0: as usual (64).
         dtype: of activations, "float32" or "bfloat16"; parameters and their gradients are always float32.
-        mode: how the peer runs, "eager", "compile", or "checkpoint": eager, and parts of the net are computed again in
-            the backward pass (``torch.utils.checkpoint``).
+        mode: how the peer runs, "eager", "compile", "graphs": compiled, with CUDA graphs, or "checkpoint": eager, and
+            parts of the net are computed again in the backward pass (``torch.utils.checkpoint``).
         test: the forward pass in test mode instead of a training step.
         observable: which values can be fetched after a step, see ``Workspace.create_net``; "": as the net says; our
             side only.
         budget: ``memory_budget`` of ``Workspace.create_net``; None: none is given; our side only.
+        gpu: on GPUs instead of the CPU; ``devices`` are their number.
+        tf32: products of float32 values on GPUs may use TF32.
         state: the peer writes a file of this name instead of serving, see ``check``.
     """
 
@@ -64,6 +66,8 @@ class Work:
     test: bool = False
     observable: str = ""
     budget: float | str | None = None
+    gpu: bool = False
+    tf32: bool = False
     state: str = ""
 
     def to_text(self) -> str:

@@ -16,7 +16,16 @@ import time
 from collections.abc import Callable
 from typing import Any, TextIO
 
-__all__ = ["answer_commands", "open_answers", "peak_resident", "resident", "serve", "timed"]
+__all__ = [
+    "answer_commands",
+    "open_answers",
+    "peak_resident",
+    "resident",
+    "serve",
+    "serve_gpu",
+    "timed",
+    "timed_together",
+]
 
 
 def serve(
@@ -42,6 +51,49 @@ def serve(
         return {"seconds": timed(step, command["steps"]), "loss": loss() if loss else None, "peak": peak_resident()}
 
     answer_commands(answers, run, info or {})
+
+
+def serve_gpu(
+    step: Callable[[], Any],
+    finish: Callable[[], Any],
+    *,
+    warmup: int,
+    peak: Callable[[], int],
+    loss: Callable[[], float] | None = None,
+    info: dict[str, Any] | None = None,
+    others: dict[str, Callable[[int], dict[str, Any]]] | None = None,
+) -> None:
+    """Warm up, then answer commands until the input ends; steps of one command are timed together.
+
+    Args:
+        step: starts one step.
+        finish: waits for all steps.
+        peak: returns the bytes that the process has of the memory of GPUs.
+        warmup, loss, info: see ``serve``.
+        others: what else the worker can do, by the "way" of a command; each is given the command's number of steps.
+    """
+    answers = open_answers()
+    for _ in range(warmup):
+        step()
+        finish()
+
+    def run(command: dict[str, Any]) -> dict[str, Any]:
+        steps = command["steps"]
+        if way := command.get("way"):
+            return (others or {})[way](steps)
+        return {"seconds": [timed_together(step, finish, steps)], "loss": loss() if loss else None, "peak": peak()}
+
+    answer_commands(answers, run, info or {})
+
+
+def timed_together(step: Callable[[], Any], finish: Callable[[], Any], steps: int) -> float:
+    """Return the mean seconds of several steps, which are started one after another without waiting in between."""
+    finish()
+    began = time.perf_counter()
+    for _ in range(steps):
+        step()
+    finish()
+    return (time.perf_counter() - began) / steps
 
 
 def open_answers() -> TextIO:

@@ -87,9 +87,11 @@ def profile(
 
 
 def _measured(net: RuntimeNet) -> dict[str, Limits]:
-    limits = {"CPU": measure_limits(net.options.threads, bfloat16=net.options.precision == "bfloat16")}
+    rounds = net.options.precision == "bfloat16"
+    limits = {"CPU": measure_limits(net.options.threads, bfloat16=rounds)}
     if net.gpus:
-        limits["GPU"] = measure_gpu_limits(net.gpus[0])
+        allowed = net.options.allow_tf32
+        limits["GPU"] = measure_gpu_limits(net.gpus[0], bfloat16=rounds, allow_tf32=allowed)
     return limits
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import time
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
@@ -13,6 +14,7 @@ import numpy as np
 
 from netbuilder.ops.engines.engine import library_engines
 from netbuilder.ops.engines.gpu import GPU, copy_into, gpu
+from netbuilder.ops.engines.tf32 import has_tf32, tf32
 from netbuilder.proto import PROTO_CPU, NetDef
 from netbuilder.proto.arguments import make_op
 from netbuilder.runtime.execute.workspace import Workspace
@@ -74,19 +76,31 @@ def measure_limits(threads: int, *, bfloat16: bool = False) -> Limits:
     return Limits(rate, by, _copy_bandwidth(threads), threads, rounded_rate, rounded_by)
 
 
-def measure_gpu_limits(number: int) -> Limits:
+def measure_gpu_limits(number: int, *, bfloat16: bool = False, allow_tf32: bool = False) -> Limits:
     """Measure the limits of a GPU.
+
+    Args:
+        number: the GPU.
+        bfloat16: also measure the rate in 16 bits, with float16, which tensor cores multiply as fast as bfloat16.
+        allow_tf32: products in float32 use TF32, if the GPU has it.
 
     Raises:
         DeviceError: there is no such GPU.
     """
     with gpu(number) as here:
         xp = here.xp
-        a, b, c = (xp.ones((_GPU_SIDE, _GPU_SIDE), np.float32) for _ in range(3))
-        product = _best(partial(xp.matmul, a, b, out=c), here)
+        with tf32() if allow_tf32 and has_tf32(number) else contextlib.nullcontext():
+            rate = _gpu_rate(here, np.float32)
+        rounded = _gpu_rate(here, np.float16) if bfloat16 else 0.0
         source, target = (xp.ones(_GPU_COPIED // 4, np.float32) for _ in range(2))
         copy = _best(partial(copy_into, target, source), here)
-        return Limits(2 * _GPU_SIDE**3 / product, f"matmul of {_GPU_SIDE} a side", 2 * _GPU_COPIED / copy, 0)
+        by = f"matmul of {_GPU_SIDE} a side"
+        return Limits(rate, by, 2 * _GPU_COPIED / copy, 0, rounded, f"{by} in float16" if rounded else "")
+
+
+def _gpu_rate(here: GPU, dtype: Any) -> float:
+    a, b, c = (here.xp.ones((_GPU_SIDE, _GPU_SIDE), dtype) for _ in range(3))
+    return 2 * _GPU_SIDE**3 / _best(partial(here.xp.matmul, a, b, out=c), here)
 
 
 def _best(call: Callable[[], object], device: GPU | None = None, at_least: int = 5) -> float:

@@ -3,7 +3,7 @@
 #   make train      install, then train a small residual net on two devices and export it
 #   make test       install with what tests need, then lint, types, protobuf versions, tests
 #   make fuzz       damaged files and wild nets for an hour, in processes that may die of them; SECONDS=... for less
-#   make test-gpu   the tests that need an NVIDIA GPU; they skip where there is none
+#   make test-gpu   print GPUs, driver and libraries; run the tests that need an NVIDIA GPU, which skip where there is none
 #   make test-emulated  the same tests on emulated GPUs (Linux, g++); QUICK=1 runs a part
 #   make proto      generate the code in proto/ (..._pb2.py and .pyi) from netbuilder.proto and hsm.proto
 #   make caffe2-tests      download Caffe2's own tests and run them on netbuilder.caffe2; QUICK=1 runs a part
@@ -73,8 +73,14 @@ fuzz: $(VENV)/.with-test
 COMMA := ,
 GPU_EXTRAS := $(if $(shell command -v nvidia-smi),gpu$(COMMA)test,test)
 
+# Fewer examples of each operator than elsewhere, and several processes on a GPU, so that it ends within ten minutes.
+GPU_WORKERS ?= 4
+
 test-gpu: $(VENV)/.with-$(GPU_EXTRAS)
-	$(BIN)/python -m pytest -q -m "gpu or multi_gpu" $(PYTEST_ARGS)
+	cd tests && ../$(BIN)/python -c \
+	  'from netbuilder.ops.engines.gpu_info import describe_gpus; print(*describe_gpus(), sep="\n")'
+	$(TEST_ENV) EXAMPLES=$${EXAMPLES:-5} $(BIN)/python -m pytest -q -n $(GPU_WORKERS) --dist worksteal \
+	  -m "gpu or multi_gpu" $(PYTEST_ARGS)
 
 EMULATED := .emulated
 EMULATED_PYTHON := $(EMULATED)/venv/bin/python

@@ -29,10 +29,10 @@ from netbuilder.runtime.execute.graph_segments import (
     report,
 )
 from netbuilder.runtime.execute.lanes import LaneProgram
-from netbuilder.runtime.execute.measuring import measure_before_run, take_open_choices
+from netbuilder.runtime.execute.measuring import measure_before_run
 from netbuilder.runtime.plan.binding import bind_step, buffer_of, step_failed
 from netbuilder.runtime.plan.buffers import Output, assign_buffers
-from netbuilder.runtime.plan.compiler import Compilation, Inferred, compile_steps, infer_segment
+from netbuilder.runtime.plan.compiler import Compilation, compile_again, compile_steps, infer_segment
 from netbuilder.runtime.plan.memory_plan import MemoryPlan
 from netbuilder.runtime.plan.observed_calls import observed_call
 from netbuilder.runtime.plan.options import PlanOptions
@@ -388,24 +388,6 @@ def _too_large(net: Runner, compilation: Compilation, error: MemoryError) -> Bas
     return located(describe(net.name, largest.producer.node.first), ShapeError(text))
 
 
-def _compile(
-    net: Runner, start: int, inferred: Inferred, options: PlanOptions, arena: Arena
-) -> tuple[Compilation, list[OpenChoice]]:
-    """Compile, and once more if choices between kernels that there is time to measure turn out otherwise.
-
-    Returns:
-        The compilation, and the choices that are still open.
-    """
-    take_open_choices(options)  # of a compilation that failed
-    compilation = compile_steps(net, start, inferred, options, compile_subgraph)
-    choices = take_open_choices(options)
-    if choices and measure_before_run(choices, arena.lend):
-        compilation.release()
-        compilation = compile_steps(net, start, inferred, options, compile_subgraph)
-        choices = take_open_choices(options)
-    return compilation, [choice for choice in choices if not choice.known]
-
-
 def _make_plan(
     net: PlanOwner,
     generation: Generation,
@@ -415,13 +397,16 @@ def _make_plan(
     arena: Arena,
 ) -> Plan | None:
     inferred = infer_segment(net, start, options)
-    attempts = _ATTEMPTS
-    while inferred is not None:
-        compilation, open_choices = _compile(net, start, inferred, options, arena)
-        attempts -= 1
+    if inferred is None:
+        return None
+    compilation = compile_steps(net, start, inferred, options, compile_subgraph)
+    for left in reversed(range(_ATTEMPTS)):
+        choices = compilation.open_choices
+        if choices and measure_before_run(choices, arena.lend):
+            compilation = compile_again(net, compilation, compile_subgraph)
 
-        def may_relayout(blob: Blob, attempts: int = attempts) -> bool:
-            return attempts > 0 and options.enabled("owned_layouts") and (blob.owner is None or blob.owner is net)
+        def may_relayout(blob: Blob, left: int = left) -> bool:
+            return left > 0 and options.enabled("owned_layouts") and (blob.owner is None or blob.owner is net)
 
         try:
             outputs, layouts, memory = assign_buffers(
@@ -432,16 +417,16 @@ def _make_plan(
         if not layouts:
             _pin_blobs(compilation, outputs)
             plan = Plan(net, generation, compilation, outputs, compilation.options, make_blob, memory, arena)
-            plan.open_choices = open_choices
+            plan.open_choices = [choice for choice in compilation.open_choices if not choice.known]
             return plan
-        changed = [(compilation.externals[name].blob, layout) for name, layout in layouts.items()]
-        compilation.release()
-        for blob, layout in changed:
+        for name, layout in layouts.items():
+            blob = compilation.externals[name].blob
             assert blob is not None
             blob.materialize()
             blob.relayout(layout, threads=options.threads)
             blob.owner = net
-    return None
+        compilation = compile_again(net, compilation, compile_subgraph)
+    raise AssertionError("the last compilation requests no layouts")
 
 
 def _pin_blobs(compilation: Compilation, outputs: Sequence[Output]) -> None:

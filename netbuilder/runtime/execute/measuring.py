@@ -7,11 +7,9 @@ from collections.abc import Iterable, Sequence
 from typing import Protocol
 
 from netbuilder.data.forking import new_lock
-from netbuilder.ops.engines.engine import library_engines
 from netbuilder.ops.engines.open_choice import Lend, OpenChoice
-from netbuilder.runtime.plan.options import PlanOptions
 
-__all__ = ["BEFORE_RUNS", "SHARE", "MeasuringBetweenRuns", "measure_before_run", "take_open_choices"]
+__all__ = ["BEFORE_RUNS", "SHARE", "MeasuringBetweenRuns", "measure_before_run"]
 
 BEFORE_RUNS = 2.0
 """Seconds for which a process measures, in all, before first runs of its nets."""
@@ -24,11 +22,6 @@ class _Planned(Protocol):
     """A net that can be planned again."""
 
     def forget_plans(self) -> None: ...
-
-
-def take_open_choices(options: PlanOptions) -> list[OpenChoice]:
-    """Return the choices that were made unmeasured since the last call, by all engines that the options allow."""
-    return [choice for engine in library_engines(options.uses_engine) for choice in engine.take_open_choices()]
 
 
 class _Spent:

@@ -16,16 +16,19 @@ from __future__ import annotations
 from collections import deque
 from collections.abc import Collection, Sequence
 from dataclasses import dataclass, replace
+from functools import partial
 
 from netbuilder.ops.core.instructions import Role, describe, located
 from netbuilder.ops.core.operator import TensorSpec
 from netbuilder.ops.engines.engine import engine_names, find_engine, library_engines
+from netbuilder.ops.engines.open_choice import OpenChoice
 from netbuilder.runtime.plan.dead_outputs import mark_unused
 from netbuilder.runtime.plan.elementwise_fusion import fuse_elementwise
 from netbuilder.runtime.plan.even_parts import check_even_parts
 from netbuilder.runtime.plan.fusion import fuse
 from netbuilder.runtime.plan.joined_exchanges import join_exchanges
 from netbuilder.runtime.plan.kernel_choice import choose_image_order, choose_kernel
+from netbuilder.runtime.plan.kernels_of_nodes import KernelsOfNodes
 from netbuilder.runtime.plan.node_context import CompileSubgraph, NodeContext
 from netbuilder.runtime.plan.node_order import host_work_first
 from netbuilder.runtime.plan.options import PlanOptions
@@ -37,7 +40,7 @@ from netbuilder.runtime.plan.step_list import StepList
 from netbuilder.runtime.plan.update_fusion import fuse_updates
 from netbuilder.runtime.plan.values import Node, Step, Value
 
-__all__ = ["Compilation", "Inferred", "compile_range", "compile_steps", "infer_segment"]
+__all__ = ["Compilation", "Inferred", "compile_again", "compile_range", "compile_steps", "infer_segment"]
 
 
 @dataclass(slots=True)
@@ -54,6 +57,9 @@ class Compilation:
         externals: the values that exist before a run, by name.
         hidden: the blobs that the plan computes and that are not observable.
         options: those of the net, with as many lanes and threads as the operators are worth.
+        nodes: the operators, fused.
+        kernels: their kernels.
+        open_choices: the choices between kernels that were made unmeasured.
     """
 
     net: str
@@ -65,17 +71,9 @@ class Compilation:
     externals: dict[str, Value]
     hidden: frozenset[str]
     options: PlanOptions
-
-    def release(self) -> None:
-        """Free a compilation that is not used: its steps and values refer to each other, so nothing else frees them.
-
-        The garbage collector is paused while a plan is made, and the next compilation would need as much again.
-        """
-        for value in self.values:
-            value.producer = value.shares = value.lazy = value.lazy_from = None
-            value.lazy_reads = ()
-            value.copies, value.published = {}, {}
-        self.steps, self.constant_steps, self.values, self.last, self.externals = [], [], [], {}, {}
+    nodes: list[Node]
+    kernels: KernelsOfNodes
+    open_choices: list[OpenChoice]
 
 
 Inferred = tuple[list[tuple[TensorSpec, ...]], int]
@@ -141,6 +139,7 @@ def compile_range(
         in_subgraph: the operators are a segment of an operator's subgraph.
     """
     nodes, last, externals, values = values_of(net, start, end, specs)
+    kernels = KernelsOfNodes(values, lambda: [] if in_subgraph else take_open_choices(options))
     check_even_parts(net.name, nodes)
     if not in_subgraph:
         options = _options_for_work(nodes, options)
@@ -162,10 +161,49 @@ def compile_range(
         nodes = join_exchanges(nodes)
     if options.enabled("cuda_graphs"):
         nodes = host_work_first(nodes)
-    steps = _choose_kernels(net, nodes, options, values, compile_subgraph, in_subgraph)
+    steps = _choose_kernels(net, nodes, kernels, options, values, compile_subgraph, in_subgraph)
     return Compilation(
-        net.name, end, add_waits(steps.steps), steps.constant_steps, values, last, externals, hidden, options
+        net.name,
+        end,
+        add_waits(steps.steps),
+        steps.constant_steps,
+        values,
+        last,
+        externals,
+        hidden,
+        options,
+        nodes,
+        kernels,
+        kernels.open_choices(),
     )
+
+
+def compile_again(net: Runner, earlier: Compilation, compile_subgraph: CompileSubgraph) -> Compilation:
+    """Compile a segment again, after blobs have taken other layouts, or choices between kernels have been measured.
+
+    Args:
+        net: the net.
+        earlier: the compilation before, in which no value has a buffer; it cannot be used afterwards.
+        compile_subgraph: see ``compile_steps``.
+    """
+    earlier.steps, earlier.constant_steps = [], []
+    for value in earlier.values:  # the steps and the values refer to each other, so nothing else frees them
+        value.producer, value.copies = None, {}
+    nodes, kernels, options = earlier.nodes, earlier.kernels, earlier.options
+    values = kernels.begin_again()
+    steps = _choose_kernels(net, nodes, kernels, options, values, compile_subgraph, in_subgraph=False)
+    return replace(
+        earlier,
+        steps=add_waits(steps.steps),
+        constant_steps=steps.constant_steps,
+        values=values,
+        open_choices=kernels.open_choices(),
+    )
+
+
+def take_open_choices(options: PlanOptions) -> list[OpenChoice]:
+    """Return the choices that were made unmeasured since the last call, by all engines that the options allow."""
+    return [choice for engine in library_engines(options.uses_engine) for choice in engine.take_open_choices()]
 
 
 _SMALL_FLOPS = 8_000_000
@@ -203,7 +241,8 @@ def _is_large(node: Node) -> bool:
 
 def _choose_kernels(
     net: Runner,
-    nodes: list[Node],
+    nodes: Sequence[Node],
+    kernels: KernelsOfNodes,
     options: PlanOptions,
     values: list[Value],
     compile_subgraph: CompileSubgraph,
@@ -211,7 +250,7 @@ def _choose_kernels(
 ) -> StepList:
     steps = StepList(values, options)
     lane_of = _Lanes(options)
-    image_order = choose_image_order(nodes, options)
+    image_order = kernels.choose_image_order(partial(choose_image_order, nodes, options))
     waiting = deque(nodes)
     while waiting:
         node = waiting.popleft()
@@ -222,7 +261,7 @@ def _choose_kernels(
             ctx = NodeContext(
                 node, run, options, options.threads_of(lane), image_order, compile_subgraph, in_subgraph=in_subgraph
             )
-            prepared = choose_kernel(node, ctx, options)
+            prepared = kernels.kernel(node, partial(choose_kernel, node, ctx, options))
             if prepared is None:
                 waiting.extendleft(reversed(node.originals))
                 continue

@@ -13,6 +13,8 @@ from netbuilder.proto import NetDef
 from netbuilder.proto.arguments import make_op
 from netbuilder.runtime import Workspace
 from netbuilder.runtime.execute import executable
+from netbuilder.runtime.plan import compiler
+from netbuilder.runtime.plan.kernels_of_nodes import KernelsOfNodes
 
 ENGINES = [pytest.param((), id="numpy"), pytest.param(None, id="all")]
 
@@ -105,26 +107,54 @@ def test_engines_and_fusion_agree_with_plain_kernels():
 
 
 @needs_onednn
-def test_a_second_compilation_infers_no_shapes_and_has_the_memory_of_the_first(monkeypatch):
-    inferred, compiled, alive = [], [], []
-    infer, compile_steps = executable.infer_segment, executable.compile_steps
+def test_a_second_compilation_makes_what_the_layouts_of_parameters_change(monkeypatch):
+    """The others are the kernels from before; what is replaced is freed."""
+    inferred, asked, compiled, kept = [], [], [], []
+    infer, choose, again = executable.infer_segment, compiler.choose_kernel, executable.compile_again
 
     def inferring(*args):
         inferred.append(args[1])
         return infer(*args)
 
-    def compiling(*args):
-        alive.append(sum(reference() is not None for reference in compiled))
-        made = compile_steps(*args)
-        compiled.extend(weakref.ref(step.prepared) for step in made.steps)
+    def choosing(node, *args):
+        asked[-1].update(part.op_def.type for part in node.parts)
+        return choose(node, *args)
+
+    def compiling(net, earlier, *args):
+        before = [(step.node.first.op_def.type, weakref.ref(step.prepared)) for step in earlier.steps]
+        asked.append(set())
+        made = again(net, earlier, *args)
+        compiled.append(made)
+        used = {id(step.prepared) for step in made.steps}
+        alive = [(kind, id(prepared) in used) for kind, get in before if (prepared := get()) is not None]
+        assert [kind for kind, is_used in alive if not is_used] == []
+        kept.append({kind for kind, _ in alive})
         return made
 
+    asked.append(set())
     monkeypatch.setenv(autotune.SWITCH_VARIABLE, "0")
     monkeypatch.setattr(executable, "infer_segment", inferring)
-    monkeypatch.setattr(executable, "compile_steps", compiling)
+    monkeypatch.setattr(compiler, "choose_kernel", choosing)
+    monkeypatch.setattr(executable, "compile_again", compiling)
     train(2)
     assert len(inferred) == 1, "shapes do not depend on the layouts of parameters"
-    assert alive == [0, 0], "the first compilation is free before the second begins"
+    assert len(compiled) == 1
+    assert {"SpatialBN", "MaxPool", "MaxPoolGradient", "SoftmaxWithLoss"} <= kept[0] & asked[0]
+    assert asked[1] >= {"Conv", "ConvGradient", "WeightedSum"} and asked[1].isdisjoint(kept[0])
+
+
+@needs_onednn
+@pytest.mark.parametrize("observable", ["all", "outputs"])
+def test_kernels_used_again_give_what_new_ones_give(monkeypatch, observable):
+    monkeypatch.setenv(autotune.SWITCH_VARIABLE, "0")
+    used, net, parameters = train(3, observable=observable)
+    monkeypatch.setattr(KernelsOfNodes, "_fits", lambda *args: False)
+    new, _, _ = train(3, observable=observable)
+    names = {y for op in net.op for y in op.output} if observable == "all" else parameters
+    for name in sorted(names):
+        np.testing.assert_array_equal(used.fetch(name), new.fetch(name), err_msg=name)
+    kernels = [[step.prepared.name for step in ws.net("net")._single.steps] for ws in (used, new)]
+    assert kernels[0] == kernels[1]
 
 
 def test_shapes_that_alternate_give_what_each_alone_gives():

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -11,6 +10,7 @@ import numpy as np
 
 from netbuilder.ops.core.operator import TensorSpec
 from netbuilder.ops.engines.arrays import aligned_empty, as_flat
+from netbuilder.ops.engines.references import In, Out, Scratch, ScratchAllocator
 
 __all__ = [
     "Constant",
@@ -27,28 +27,6 @@ __all__ = [
     "resolve",
     "parts_of",
 ]
-
-
-@dataclass(frozen=True)
-class In:
-    """The memory of the operator's input ``index``."""
-
-    index: int
-
-
-@dataclass(frozen=True)
-class Out:
-    """The memory of the operator's output ``index``."""
-
-    index: int
-
-
-@dataclass(frozen=True)
-class Scratch:
-    """Part of the lane's scratch memory, for values that live within one call."""
-
-    offset: int
-    nbytes: int
 
 
 class Persistent:
@@ -116,23 +94,6 @@ class Sparse:
     values: MemoryRef | Part
     columns: MemoryRef | Part
     starts: MemoryRef | Part
-
-
-class ScratchAllocator:
-    """Assigns parts of the scratch memory, each aligned to 64 bytes."""
-
-    def __init__(self) -> None:
-        self.nbytes = 0
-
-    def allocate(self, nbytes: int) -> Scratch:
-        """Return scratch memory of so many bytes."""
-        scratch = Scratch(self.nbytes, nbytes)
-        self.nbytes += -(-nbytes // 64) * 64
-        return scratch
-
-    def allocate_words(self, *extents: int) -> Scratch:
-        """Return scratch memory for an array with elements of 4 bytes."""
-        return self.allocate(4 * math.prod(extents))
 
 
 def parts_of(ref: MemoryRef | Part | Sparse) -> tuple[MemoryRef | Part, ...]:

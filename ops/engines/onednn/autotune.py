@@ -12,22 +12,21 @@ measured or read: each choice is the kernel that is fastest on most machines.
 from __future__ import annotations
 
 import functools
-import hashlib
 import itertools
-import json
 import os
 import platform
 import statistics
-import tempfile
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from netbuilder.data.forking import loading, new_lock
+from netbuilder.data.forking import loading
 from netbuilder.ops.core.contexts import Call, Prepared
 from netbuilder.ops.core.operator import TensorSpec
+from netbuilder.ops.engines import choices
 from netbuilder.ops.engines.arrays import as_flat
+from netbuilder.ops.engines.choices import CACHE_VARIABLE, SWITCH_VARIABLE, Choices, turned_off
 from netbuilder.ops.engines.onednn.library import dnnl, threads
 from netbuilder.ops.engines.open_choice import Lend, OpenChoice
 
@@ -42,9 +41,6 @@ __all__ = [
     "turned_off",
 ]
 
-CACHE_VARIABLE = "NETBUILDER_CACHE"
-SWITCH_VARIABLE = "NETBUILDER_MEASURE"
-
 _ROUNDS = 5
 _CLEARLY_FASTER = 0.97  # of the first candidate's time; a candidate that takes longer does not replace it
 _ROUNDS_OF_ALL = 2  # after which those that are far slower than another one are not measured any more
@@ -55,11 +51,6 @@ _FORMAT = 3  # version of the file and of the meaning of its names
 
 Candidates = Mapping[str, Callable[[], Sequence[Prepared]]]
 """Name -> function that returns the kernel, followed by other kernels that the choice requires; [] if unavailable."""
-
-
-def turned_off() -> bool:
-    """Whether measuring is switched off, so that every process makes the same choices."""
-    return os.environ.get(SWITCH_VARIABLE, "1").strip().lower() in ("0", "off", "no", "false")
 
 
 def fastest(key: str, candidates: Candidates, n: int, *, flops: int, worth: int | None = None) -> str:
@@ -76,7 +67,7 @@ def fastest(key: str, candidates: Candidates, n: int, *, flops: int, worth: int 
     if turned_off():
         return default
     full = f"{key}, threads {n}"
-    name = _Choices.of_machine().get(full)
+    name = _choices().get(full)
     if isinstance(name, str) and name in candidates:
         return name
     _note(_OpenFastest(full, candidates, n, flops), flops if worth is None else worth)
@@ -89,7 +80,7 @@ def time_of_fastest(key: str, n: int) -> float | None:
     Args:
         key, n: see ``fastest``.
     """
-    found = None if turned_off() else _Choices.of_machine().get(_time_key(f"{key}, threads {n}"))
+    found = None if turned_off() else _choices().get(_time_key(f"{key}, threads {n}"))
     return found if isinstance(found, float) else None
 
 
@@ -110,7 +101,7 @@ def seconds(
         differs: whether a plan that is compiled now would be another one, by the times that are known now.
     """
     full = f"seconds of {key}, threads {n}"
-    found = _Choices.of_machine().get(full)
+    found = _choices().get(full)
     if isinstance(found, float):
         return found
     _note(_OpenTime(full, make, n, flops, differs), flops)
@@ -148,7 +139,7 @@ class _Open:
 
     def settled(self) -> str | float | None:
         """Return what was found, here or for another plan."""
-        return self._found if self._found is not None else self.accepted(_Choices.of_machine().get(self.key))
+        return self._found if self._found is not None else self.accepted(_choices().get(self.key))
 
     def accepted(self, found: str | float | None) -> str | float | None:
         """Return what was stored if it is of use."""
@@ -195,7 +186,7 @@ class _Open:
         found = self.result()
         if found is not None:
             self._found, self._kernels = found, {}
-            _Choices.of_machine().put(self.stored(found))
+            _choices().put(self.stored(found))
 
     def _measure(self, kernels: Mapping[str, Sequence[Prepared]], lend: Lend) -> None:
         parts = [part for each in kernels.values() for part in each]
@@ -303,69 +294,14 @@ def _nbytes(kernel: Prepared) -> int:
     return max(_starts(kernel))
 
 
-class _Choices:
-    """The choices made so far on this machine: those in the file, and those of this process."""
-
-    def __init__(self, path: Path | None, machine: str) -> None:
-        self._path, self._machine = path, machine
-        self._lock = new_lock()
-        self._choices = self._read()
-
-    @staticmethod
-    def of_machine() -> _Choices:
-        """Return the choices of this machine, for the present value of ``NETBUILDER_CACHE``."""
-        return _choices(cache_file())
-
-    def get(self, key: str) -> str | float | None:
-        return self._choices.get(key)
-
-    def put(self, found: Mapping[str, str | float]) -> None:
-        """Store choices and times; those that other processes have written in the meantime are kept."""
-        with self._lock:
-            self._choices = {**self._choices, **self._read(), **found}
-            self._write()
-
-    def _read(self) -> dict[str, str | float]:
-        """Return the content of the file; {} if it is missing, not readable or of another machine."""
-        if self._path is None:
-            return {}
-        try:
-            found = json.loads(self._path.read_text(encoding="utf-8"))
-            if found["machine"] != self._machine:
-                return {}
-            return {key: value for key, value in found["choices"].items() if isinstance(value, (str, float))}
-        except (OSError, ValueError, KeyError, TypeError, AttributeError):
-            return {}
-
-    def _write(self) -> None:
-        if self._path is None:
-            return
-        text = json.dumps({"machine": self._machine, "choices": self._choices}, indent=1, sort_keys=True)
-        try:
-            self._path.parent.mkdir(parents=True, exist_ok=True)
-            handle, name = tempfile.mkstemp(dir=self._path.parent, prefix=self._path.name)
-            with os.fdopen(handle, "w", encoding="utf-8") as file:
-                file.write(text)
-            os.replace(name, self._path)
-        except OSError:
-            self._path = None  # keep the choices for this process only
-
-
-@functools.lru_cache(8)
-def _choices(path: Path | None) -> _Choices:
-    return _Choices(path, _machine())
+def _choices() -> Choices:
+    """Return the choices of this machine."""
+    return Choices.of(_machine())
 
 
 def cache_file() -> Path | None:
     """Return the file with the choices of this machine; None if there is no folder for it."""
-    folder = os.environ.get(CACHE_VARIABLE) or ""
-    if not folder:
-        caches = os.environ.get("XDG_CACHE_HOME") or ""
-        home = os.path.expanduser("~")
-        if not caches and home == "~":
-            return None
-        folder = os.path.join(caches or os.path.join(home, ".cache"), "netbuilder")
-    return Path(folder) / f"choices-{hashlib.sha256(_machine().encode()).hexdigest()[:12]}.json"
+    return choices.cache_file(_machine())
 
 
 @functools.cache

@@ -1,0 +1,96 @@
+"""The choices that were made by measuring on a machine, in a file: see ``NETBUILDER_CACHE``."""
+
+from __future__ import annotations
+
+import functools
+import hashlib
+import json
+import os
+import tempfile
+from collections.abc import Mapping
+from pathlib import Path
+
+from netbuilder.data.forking import new_lock
+
+__all__ = ["CACHE_VARIABLE", "SWITCH_VARIABLE", "Choices", "cache_file", "turned_off"]
+
+CACHE_VARIABLE = "NETBUILDER_CACHE"
+"""The environment variable with the folder of the files."""
+
+SWITCH_VARIABLE = "NETBUILDER_MEASURE"
+"""The environment variable that switches measuring off, if it is 0."""
+
+
+def turned_off() -> bool:
+    """Whether measuring is switched off, so that every process makes the same choices."""
+    return os.environ.get(SWITCH_VARIABLE, "1").strip().lower() in ("0", "off", "no", "false")
+
+
+class Choices:
+    """The choices made so far: those in the file, and those of this process.
+
+    Args:
+        path: of the file; None: there is no folder for it.
+        machine: describes all that the choices depend on besides their keys. Those of another machine are not read.
+    """
+
+    def __init__(self, path: Path | None, machine: str) -> None:
+        self._path, self._machine = path, machine
+        self._lock = new_lock()
+        self._choices = self._read()
+
+    @staticmethod
+    def of(machine: str) -> Choices:
+        """Return the choices of a machine, for the present value of ``NETBUILDER_CACHE``."""
+        return _choices(cache_file(machine), machine)
+
+    def get(self, key: str) -> str | float | None:
+        return self._choices.get(key)
+
+    def put(self, found: Mapping[str, str | float]) -> None:
+        """Store choices and times; those that other processes have written in the meantime are kept."""
+        with self._lock:
+            self._choices = {**self._choices, **self._read(), **found}
+            self._write()
+
+    def _read(self) -> dict[str, str | float]:
+        """Return the content of the file; {} if it is missing, not readable or of another machine."""
+        if self._path is None:
+            return {}
+        try:
+            found = json.loads(self._path.read_text(encoding="utf-8"))
+            if found["machine"] != self._machine:
+                return {}
+            return {key: value for key, value in found["choices"].items() if isinstance(value, (str, float))}
+        except (OSError, ValueError, KeyError, TypeError, AttributeError):
+            return {}
+
+    def _write(self) -> None:
+        if self._path is None:
+            return
+        text = json.dumps({"machine": self._machine, "choices": self._choices}, indent=1, sort_keys=True)
+        try:
+            self._path.parent.mkdir(parents=True, exist_ok=True)
+            handle, name = tempfile.mkstemp(dir=self._path.parent, prefix=self._path.name)
+            with os.fdopen(handle, "w", encoding="utf-8") as file:
+                file.write(text)
+            os.replace(name, self._path)
+        except OSError:
+            self._path = None  # keep the choices for this process only
+
+
+@functools.lru_cache(8)
+def _choices(path: Path | None, machine: str) -> Choices:
+    return Choices(path, machine)
+
+
+def cache_file(machine: str) -> Path | None:
+    """Return the file with the choices of a machine; None if there is no folder for it."""
+    folder = os.environ.get(CACHE_VARIABLE) or ""
+    if not folder:
+        caches = os.environ.get("XDG_CACHE_HOME") or ""
+        home = os.path.expanduser("~")
+        if not caches and home == "~":
+            return None
+        folder = os.path.join(caches or os.path.join(home, ".cache"), "netbuilder")
+    return Path(folder) / f"choices-{hashlib.sha256(machine.encode()).hexdigest()[:12]}.json"

@@ -80,6 +80,7 @@ class Fusion:
             apply.
         optimization: the name that switches it off, of ``netbuilder.runtime.plan.optimizations``.
         inputs: the number of inputs that the first part must have; None for any number.
+        reads_result: of a fusion of NORMALIZATION_GRADIENT: the result of the activation is a further input.
     """
 
     pattern: Pattern
@@ -88,6 +89,7 @@ class Fusion:
     make: Callable[..., Prepared | None]
     optimization: str = "engine_fusions"
     inputs: int | None = None
+    reads_result: bool = False
 
     optimisation = RenamedMember("optimization")
 
@@ -208,6 +210,7 @@ _OWN: Mapping[str, str] = {
     "CUPY": "netbuilder.ops.engines.array_engines:CuPyEngine",
     "CUDA": "netbuilder.ops.engines.cuda.engine:CudaEngine",
     "ONEDNN": "netbuilder.ops.engines.onednn.engine:OneDnnEngine",
+    "CUDNN": "netbuilder.ops.engines.cudnn.engine:CudnnEngine",
 }
 _ARRAY_ENGINES = ("NUMPY", "CUPY")
 _found: dict[str, Engine] = {}

@@ -227,15 +227,15 @@ class _Matcher:
             return prepared
 
         x, scale, _, mean, deviation = (self._replacement.get(id(value), value) for value in target.inputs[:5])
-        node = Node(
-            [front, relu.first], [x, scale, before, mean, deviation], target.outputs, maker, originals=[relu, target]
-        )
+        inputs = [x, scale, before, mean, deviation, *([y] if fusion.reads_result else [])]
+        node = Node([front, relu.first], inputs, target.outputs, maker, originals=[relu, target])
         index = self._index[id(target)]
         self._nodes[index], self._nodes[own] = node, None
         self._index[id(node)] = index
         for value in target.outputs:
             self._maker[id(value)] = node
-        self._readers[id(before)] = [index if i == own else i for i in self._readers[id(before)]]
+        for value in (before, y) if fusion.reads_result else (before,):
+            self._readers[id(value)] = [index if i == own else i for i in self._readers[id(value)]]
         return True
 
     def _fuse_statistics_gradient(self, relu: Node, fusion: Fusion) -> bool:

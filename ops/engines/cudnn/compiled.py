@@ -1,0 +1,198 @@
+"""cuDNN's graphs compiled for a GPU: each recipe once, with the plan that the library's heuristics prefer.
+
+With ``exhaustive`` all plans are built and measured when the graph is first needed. The fastest one is kept in the file
+of measured choices (see ``ops.engines.choices``), for the GPU and the library's version.
+"""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Mapping
+from typing import Any
+
+import numpy as np
+
+from netbuilder.ops.core.contexts import Call
+from netbuilder.ops.engines.arrays import array_module
+from netbuilder.ops.engines.choices import Choices, turned_off
+from netbuilder.ops.engines.cudnn import library
+from netbuilder.ops.engines.cudnn.graphs import Builder, Recipe
+from netbuilder.ops.engines.gpu import gpu
+from netbuilder.proto import PROTO_CUDA
+
+__all__ = ["CompiledGraph", "compile_graph", "compiled", "release_graphs"]
+
+_ROUNDS = 3
+
+
+class CompiledGraph:
+    """A graph with an execution plan.
+
+    Args:
+        recipe: what it computes.
+        builder: the builder that made it, after the plan was built.
+
+    Attributes:
+        workspace: bytes of scratch memory that a call needs.
+        name: of the plan, as cuDNN calls it.
+    """
+
+    def __init__(self, recipe: Recipe, builder: Builder) -> None:
+        self.recipe = recipe
+        self.name = f"cudnn {type(recipe).__name__}"
+        self._graph, self._uids = builder.graph, builder.uids
+        self._scalars = {name: np.array([value], np.float32) for name, value in builder.scalars.items()}
+        self.workspace = int(self._graph.get_workspace_size())
+
+    def bind(self, memory: Mapping[str, Any], workspace: Any) -> Call:
+        """Return the call that computes the graph on the current stream.
+
+        Args:
+            memory: the array of each tensor, by name.
+            workspace: ``workspace`` bytes; None if that is 0.
+        """
+        pointers = {self._uids[name]: array.data.ptr for name, array in memory.items()}
+        pointers |= {self._uids[name]: scalar.ctypes.data for name, scalar in self._scalars.items()}
+        missing = self._uids.keys() - memory.keys() - self._scalars.keys()
+        assert not missing, f"{self.name}: nothing is bound to {sorted(missing)}"
+        scratch = workspace.data.ptr if self.workspace else 0
+        execute, handle = self._graph.execute, library.handle
+
+        def call(kept: Any = (memory, workspace)) -> None:
+            execute(pointers, scratch, handle=handle())
+
+        return call
+
+
+def compile_graph(recipe: Recipe, **options: Any) -> Builder | None:
+    """Build a graph and let cuDNN propose plans; None if no engine of the library computes it.
+
+    Args:
+        recipe: the graph.
+        options: further arguments of the frontend's graph: a handle, or the description of a GPU.
+    """
+    cudnn = library.cudnn()
+    types = cudnn.data_type
+    graph = cudnn.pygraph(intermediate_data_type=types.FLOAT, compute_data_type=types.FLOAT, **options)
+    builder = Builder(cudnn, graph)
+    recipe.build(builder)
+    graph.validate()
+    try:
+        graph.build_operation_graph()
+        graph.create_execution_plans([cudnn.heur_mode.A, cudnn.heur_mode.FALLBACK])
+        graph.deselect_numeric_notes(_refused(cudnn, recipe))
+        graph.check_support()
+    except cudnn.cudnnGraphNotSupportedError:
+        return None
+    return builder
+
+
+def _refused(cudnn: Any, recipe: Recipe) -> list[Any]:
+    """Return the properties of kernels that must not be used: those that lose digits of float32."""
+    notes = cudnn.numerical_note
+    if recipe.io != "float32":
+        return []
+    return [notes.DOWN_CONVERT_INPUTS, notes.TENSOR_CORE] if recipe.exact else [notes.DOWN_CONVERT_INPUTS]
+
+
+_graphs: dict[tuple[int, Recipe, int | None, bool], CompiledGraph | None] = {}
+_lock = threading.RLock()
+
+
+def compiled(
+    recipe: Recipe, device: int, *, limit: int | None = None, exhaustive: bool = False
+) -> CompiledGraph | None:
+    """Return the compiled graph of a recipe; None if no engine of cuDNN computes it.
+
+    Args:
+        recipe: the graph.
+        device: the number of the GPU.
+        limit: bytes of scratch memory that it may need; None: any number.
+        exhaustive: measure all plans, and take the fastest one.
+    """
+    key = (device, recipe, limit, exhaustive)
+    with _lock:
+        if key not in _graphs:
+            with gpu(device):
+                _graphs[key] = _compile(recipe, limit, exhaustive)
+        return _graphs[key]
+
+
+def _compile(recipe: Recipe, limit: int | None, exhaustive: bool) -> CompiledGraph | None:
+    cudnn = library.cudnn()
+    builder = compile_graph(recipe, handle=library.handle())
+    if builder is None:
+        return None
+    graph = builder.graph
+    if limit is not None:
+        graph.deselect_workspace_greater_than(limit)
+    try:
+        if exhaustive and not turned_off():
+            _build_fastest(builder, recipe, limit)
+        else:
+            graph.build_plans(cudnn.build_plan_policy.HEURISTICS_CHOICE)
+    except cudnn.cudnnGraphNotSupportedError:
+        return None
+    return CompiledGraph(recipe, builder)
+
+
+def _build_fastest(builder: Builder, recipe: Recipe, limit: int | None) -> None:
+    """Build the plan that was measured to be the fastest; measure all of them first if that is not known."""
+    graph, choices = builder.graph, Choices.of(_machine())
+    places = {graph.get_plan_name_at_index(i): i for i in range(graph.get_execution_plan_count())}
+    key = f"cuDNN {recipe}" if limit is None else f"cuDNN {recipe} in {limit} bytes"
+    chosen = choices.get(key)
+    if chosen not in places:
+        times = {name: time for name, i in places.items() if (time := _measured(builder, i, limit)) is not None}
+        if not times:
+            raise library.cudnn().cudnnGraphNotSupportedError("no plan could be measured")
+        chosen = min(times, key=times.__getitem__)
+        choices.put({key: chosen, f"time of {key}": times[chosen]})
+    graph.build_plan_at_index(places[str(chosen)])
+
+
+def _measured(builder: Builder, index: int, limit: int | None) -> float | None:
+    """Return the seconds that a plan takes, the least of a few rounds; None if it cannot be built."""
+    graph, xp = builder.graph, array_module(PROTO_CUDA)
+    try:
+        graph.build_plan_at_index(index)
+    except library.cudnn().cudnnGraphNotSupportedError:
+        return None
+    needed = int(graph.get_workspace_size_plan_at_index(index))
+    if limit is not None and needed > limit:
+        return None
+    memory = {builder.uids[name]: xp.zeros(tensor.nbytes, np.uint8) for name, tensor in builder.tensors.items()}
+    scalars = {builder.uids[name]: np.array([value], np.float32) for name, value in builder.scalars.items()}
+    workspace = xp.zeros(max(needed, 1), np.uint8)
+    pointers = {uid: array.data.ptr for uid, array in memory.items()}
+    pointers |= {uid: array.ctypes.data for uid, array in scalars.items()}
+
+    def run() -> None:
+        graph.execute_plan_at_index(pointers, workspace.data.ptr, index, handle=library.handle())
+
+    run()  # loads the kernel
+    return min(_seconds(run) for _ in range(_ROUNDS))
+
+
+def _seconds(call: Call) -> float:
+    """Return how long the GPU takes for a call."""
+    cuda = array_module(PROTO_CUDA).cuda
+    start, end = cuda.Event(), cuda.Event()
+    start.record()
+    call()
+    end.record()
+    end.synchronize()
+    return float(cuda.get_elapsed_time(start, end)) / 1000
+
+
+def _machine() -> str:
+    """Return a description of all that the fastest plan depends on besides the graph."""
+    cuda = array_module(PROTO_CUDA).cuda
+    name = cuda.runtime.getDeviceProperties(cuda.get_device_id())["name"]
+    return f"{name.decode() if isinstance(name, bytes) else name}; cuDNN {library.version()}"
+
+
+def release_graphs() -> None:
+    """Free compiled graphs that no bound kernel uses."""
+    with _lock:
+        _graphs.clear()

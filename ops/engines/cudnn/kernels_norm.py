@@ -1,0 +1,143 @@
+"""SpatialBN and its gradient on cuDNN, alone and fused with the Relu after it.
+
+Statistics are float32: the batch's mean and inverse deviation are those that cuDNN computes, the running averages are
+computed from them as the operator defines them.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+
+from netbuilder.ops.core.contexts import PlanContext, Prepared
+from netbuilder.ops.core.image_order import count_per_channel
+from netbuilder.ops.core.operator import TensorSpec
+from netbuilder.ops.engines.cudnn.convolutions import channels_of, image_tensor
+from netbuilder.ops.engines.cudnn.graphs import (
+    BatchNormalization,
+    BatchNormalizationGradient,
+    Normalization,
+    RunningStatistics,
+)
+from netbuilder.ops.engines.cudnn.layout import image_spec
+from netbuilder.ops.engines.cudnn.precision import serves, types_as_given
+from netbuilder.ops.engines.cudnn.steps import Reference, Step, graph_of, prepared, scratch_memory
+from netbuilder.ops.engines.references import In, Out
+
+__all__ = ["fused_bn_relu", "fused_bn_relu_gradient", "spatial_bn", "spatial_bn_gradient"]
+
+
+def spatial_bn(op: Any, ctx: PlanContext, *specs: TensorSpec) -> Prepared | None:
+    """Prepare SpatialBN: X, scale, bias, running mean, running variance -> Y, and in training four statistics."""
+    return _forward(op, ctx, *specs)
+
+
+def fused_bn_relu(op: Any, ctx: PlanContext, *specs: TensorSpec) -> Prepared | None:
+    """Prepare a SpatialBN with the Relu that follows it; output 0 is the Relu's.
+
+    Args:
+        op: the SpatialBN.
+        ctx: of the plan.
+        specs: of its inputs.
+    """
+    return _forward(op, ctx, *specs, relu=True)
+
+
+def _serves(x: TensorSpec, *statistics: TensorSpec) -> bool:
+    return serves(x) and 2 <= x.ndim <= 5 and all(spec.dtype == np.float32 for spec in statistics)
+
+
+def _forward(
+    op: Any, ctx: PlanContext, x: TensorSpec, scale: TensorSpec, *others: TensorSpec, relu: bool = False
+) -> Prepared | None:
+    if not _serves(x, scale, *others) or len(others) != 3 or op.n_out != (1 if op.is_test else 5):
+        return None  # with more inputs, X is a part of a batch
+    for elements in types_as_given(ctx, x):
+        made = (_in_test if op.is_test else _in_training)(op, ctx, x.plain, scale, elements, relu=relu)
+        if made is not None:
+            return made
+    return None
+
+
+def _in_test(
+    op: Any, ctx: PlanContext, x: TensorSpec, scale: TensorSpec, elements: str, *, relu: bool
+) -> Prepared | None:
+    graph = graph_of(Normalization(image_tensor(x, op.order, elements), float(op.epsilon), relu), ctx)
+    if graph is None:
+        return None
+    names = ("x", "scale", "bias", "mean", "variance")
+    memory: dict[str, Reference] = {**{name: In(i) for i, name in enumerate(names)}, "y": Out(0)}
+    images, channels = image_spec(x, op.order, elements), scale.plain
+    return prepared([images, *(channels for _ in names[1:])], [images], [Step(graph, memory)])
+
+
+def _in_training(
+    op: Any, ctx: PlanContext, x: TensorSpec, scale: TensorSpec, elements: str, *, relu: bool
+) -> Prepared | None:
+    images, epsilon = image_tensor(x, op.order, elements), float(op.epsilon)
+    count = count_per_channel(op.order, x)
+    per_channel = channels_of(scale.size, images, "float32")
+    batch = graph_of(BatchNormalization(images, epsilon, relu=relu), ctx)
+    running = graph_of(RunningStatistics(per_channel, float(op.momentum), epsilon, count / max(count - 1, 1)), ctx)
+    if batch is None or running is None:
+        return None
+    steps = [
+        Step(
+            batch,
+            {"x": In(0), "scale": In(1), "bias": In(2), "y": Out(0), "mean": Out(3), "inverse": Out(4)},
+        ),
+        Step(
+            running,
+            {
+                "old_mean": In(3), "old_variance": In(4), "mean": Out(3), "inverse": Out(4),
+                "new_mean": Out(1), "new_variance": Out(2),
+            },
+        ),
+    ]  # fmt: skip
+    spec, channels = image_spec(x, op.order, elements), scale.plain
+    return prepared([spec, *(channels,) * 4], [spec, *(channels,) * 4], steps, inplace=[(3, 1), (4, 2)])
+
+
+def spatial_bn_gradient(op: Any, ctx: PlanContext, *specs: TensorSpec) -> Prepared | None:
+    """Prepare SpatialBNGradient: X, scale, dY, saved mean, saved inverse deviation -> dX, dscale, dbias."""
+    return _gradient(op, ctx, *specs) if len(specs) == 5 else None
+
+
+def fused_bn_relu_gradient(
+    op: Any, ctx: PlanContext, x: TensorSpec, scale: TensorSpec, dy: TensorSpec, mean: TensorSpec, inverse: TensorSpec,
+    y: TensorSpec,
+) -> Prepared | None:  # fmt: skip
+    """Prepare the gradient of a SpatialBN with the Relu after it.
+
+    Args:
+        op: the SpatialBNGradient.
+        ctx: of the plan.
+        x, scale, mean, inverse: as in SpatialBNGradient.
+        dy: gradient of the Relu's output.
+        y: the Relu's output.
+    """
+    return _gradient(op, ctx, x, scale, dy, mean, inverse, y)
+
+
+def _gradient(
+    op: Any, ctx: PlanContext, x: TensorSpec, scale: TensorSpec, dy: TensorSpec, mean: TensorSpec, inverse: TensorSpec,
+    *result: TensorSpec,
+) -> Prepared | None:  # fmt: skip
+    if not _serves(x, scale, mean, inverse) or op.is_test or op.num_batches > 1 or dy.dtype != x.dtype:
+        return None
+    for elements in types_as_given(ctx, x):
+        images, spec, channels = image_tensor(x, op.order, elements), image_spec(x, op.order, elements), scale.plain
+        graph = graph_of(BatchNormalizationGradient(images, relu=bool(result)), ctx)
+        if graph is None:
+            continue
+        memory: dict[str, Reference] = {
+            "x": In(0), "scale": In(1), "dy": In(2), "mean": In(3), "inverse": In(4),
+            "dx": Out(0), "dscale": Out(1), "dbias": Out(2),
+        }  # fmt: skip
+        scratch = scratch_memory()
+        if result:
+            memory |= {"y": In(5), "dz": scratch.allocate(images.nbytes)}
+        inputs = [spec, channels, spec, channels, channels, *(spec for _ in result)]
+        return prepared(inputs, [spec, channels, channels], [Step(graph, memory)], scratch)
+    return None

@@ -1,0 +1,92 @@
+"""The layout of values on GPUs: images and filters with channels last, and values with elements of 16 bits."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+from typing import Any, ClassVar
+
+import numpy as np
+
+from netbuilder.ops.core.operator import TensorSpec
+
+__all__ = ["BFLOAT16", "ChannelsLast", "array_dtype", "elements_of", "flat_elements", "image_spec", "row_major_spec"]
+
+BFLOAT16 = "bfloat16"
+"""The upper half of a float32, rounded; NumPy and CuPy have no such type, so arrays of it are uint16."""
+
+_BYTES = {"float32": 4, "float16": 2, BFLOAT16: 2}
+
+
+@dataclass(frozen=True)
+class ChannelsLast:
+    """A value as ``images`` times ``pixels`` times ``channels`` elements, the channels next to each other; no padding.
+
+    The plain order of the value is images, channels, pixels. Where one of the last two has the extent 1, both orders
+    are the same: such a layout only says that elements are stored with fewer bits, and is written (size, 1, 1).
+
+    Args:
+        images, channels, pixels: extents; of a filter, its outputs, inputs of a group, and extent of the window.
+        elements: the type in which elements are stored: "float32", "float16" or "bfloat16".
+    """
+
+    images: int
+    channels: int
+    pixels: int
+    elements: str
+
+    engine: ClassVar[str] = "CUDNN"
+    filled: ClassVar[bool] = True
+
+    @property
+    def itemsize(self) -> int:
+        return _BYTES[self.elements]
+
+    @property
+    def nbytes(self) -> int:
+        return self.images * self.channels * self.pixels * self.itemsize
+
+    @property
+    def is_row_major(self) -> bool:
+        """Whether elements are in plain order."""
+        return self.channels == 1 and self.pixels == 1
+
+    def __repr__(self) -> str:
+        order = "plain order" if self.is_row_major else "channels last"
+        return f"<cuDNN layout {order} of {self.images}x{self.channels}x{self.pixels} in {self.elements}>"
+
+
+def image_spec(spec: TensorSpec, order: str, elements: str) -> TensorSpec:
+    """Return the spec of images or filters stored with channels last.
+
+    Args:
+        spec: of the value, whose layout is ignored.
+        order: NCHW or NHWC, the meaning of its axes; NHWC is stored as it is.
+        elements: the type of the stored elements.
+    """
+    channels, pixels = spec.shape[1], math.prod(spec.shape[2:])
+    if order == "NHWC" or channels == 1 or pixels == 1:
+        return row_major_spec(spec, elements)
+    return spec.plain.with_layout(ChannelsLast(spec.shape[0], channels, pixels, elements))
+
+
+def row_major_spec(spec: TensorSpec, elements: str) -> TensorSpec:
+    """Return the spec of a value stored in plain order with elements of a type."""
+    if spec.dtype.name == elements:
+        return spec.plain
+    return spec.plain.with_layout(ChannelsLast(spec.size, 1, 1, elements))
+
+
+def elements_of(spec: TensorSpec) -> str:
+    """Return the type in which the elements of a value are stored."""
+    return spec.layout.elements if isinstance(spec.layout, ChannelsLast) else spec.dtype.name
+
+
+def array_dtype(elements: str) -> np.dtype[Any]:
+    """Return the dtype of arrays of such elements."""
+    return np.dtype(np.uint16 if elements == BFLOAT16 else elements)
+
+
+def flat_elements(buffer: Any, spec: TensorSpec) -> Any:
+    """Return a value's elements in the order of memory; bfloat16 as uint16."""
+    return buffer.reshape(-1).view(array_dtype(elements_of(spec)))

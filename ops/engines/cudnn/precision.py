@@ -1,0 +1,43 @@
+"""Element types on GPUs: which kernels use them.
+
+A value is float32 or float16 for its net; a plan may store it as bfloat16, which its layout says. All sums are computed
+in float32. Kernels that multiply matrices round their inputs to the plan's precision; others use the type in which
+their inputs are stored. Parameters, statistics and gradients of parameters keep their own type.
+"""
+
+from __future__ import annotations
+
+import numpy as np
+
+from netbuilder.ops.core.contexts import PlanContext
+from netbuilder.ops.core.operator import TensorSpec
+from netbuilder.ops.engines.cudnn.layout import BFLOAT16, elements_of
+
+__all__ = ["allows_tf32", "serves", "types_as_given", "types_for_products"]
+
+
+def serves(*specs: TensorSpec) -> bool:
+    """Whether all values are of one type that cuDNN multiplies, and none is empty."""
+    dtype = specs[0].dtype
+    return dtype in (np.float32, np.float16) and all(s.dtype == dtype and s.size > 0 for s in specs)
+
+
+def types_for_products(ctx: PlanContext, x: TensorSpec) -> tuple[str, ...]:
+    """Return the types of elements, best first, for a kernel that multiplies matrices."""
+    if x.dtype == np.float16:
+        return ("float16",)
+    return (BFLOAT16, "float32") if ctx.precision == "bfloat16" else ("float32",)
+
+
+def types_as_given(ctx: PlanContext, *specs: TensorSpec) -> tuple[str, ...]:
+    """Return the types of elements, best first, for a kernel that waits for memory: bfloat16 if all inputs have it."""
+    if specs[0].dtype == np.float16:
+        return ("float16",)
+    if ctx.precision == "bfloat16" and all(elements_of(spec) == BFLOAT16 for spec in specs):
+        return (BFLOAT16, "float32")
+    return ("float32",)
+
+
+def allows_tf32(ctx: PlanContext) -> bool:
+    """Whether float32 may be rounded to TF32, with 10 bits of fraction, before it is multiplied."""
+    return ctx.allow_tf32

@@ -1,0 +1,159 @@
+"""Graphs are compiled once for a GPU; their plans are chosen by cuDNN, or by measuring."""
+
+import numpy as np
+import pytest
+
+from cudnn_double import Invalid, NotSupported, cudnn_double
+from cupy_double import CupyDouble
+from netbuilder.ops.engines.choices import CACHE_VARIABLE, SWITCH_VARIABLE
+from netbuilder.ops.engines.cudnn import compiled as module
+from netbuilder.ops.engines.cudnn.compiled import compiled, release_graphs
+from netbuilder.ops.engines.cudnn.graphs import (
+    CHANNELS_LAST,
+    ROW_MAJOR,
+    TRANSPOSED,
+    AddPerChannel,
+    Cast,
+    Convolution,
+    Product,
+    Tensor,
+    Window,
+    per_channel,
+)
+from netbuilder.ops.engines.gpu import gpu
+
+X = Tensor((2, 8, 5, 4), CHANNELS_LAST, "float32")
+W = Tensor((6, 8, 1, 1), CHANNELS_LAST, "float32")
+Y = Tensor((2, 6, 5, 4), CHANNELS_LAST, "float32")
+POINTS = Window((1, 1), (1, 1), (0, 0), (0, 0))
+
+
+def test_strides():
+    assert X.strides == (160, 1, 32, 8)
+    assert Tensor((3, 4, 5), ROW_MAJOR, "float32").strides == (20, 5, 1)
+    assert Tensor((3, 4, 5), TRANSPOSED, "float32").strides == (20, 1, 4)
+    assert per_channel(X) == Tensor((1, 8, 1, 1), CHANNELS_LAST, "float32")
+    assert (X.nbytes, Tensor(X.shape, CHANNELS_LAST, "bfloat16").nbytes) == (1280, 640)
+
+
+def test_equal_recipes_are_one_graph():
+    with cudnn_double(CupyDouble(2)) as cudnn:
+        first = compiled(Convolution(X, W, Y, POINTS), 0)
+        assert compiled(Convolution(X, W, Y, POINTS), 0) is first
+        assert len(cudnn.graphs) == 1
+        assert compiled(Convolution(X, W, Y, POINTS, relu=True), 0) is not first
+        assert compiled(Convolution(X, W, Y, POINTS), 1) is not first
+        release_graphs()
+        assert compiled(Convolution(X, W, Y, POINTS), 0) is not first
+
+
+def test_what_cudnn_does_not_support_is_none_and_asked_once():
+    with cudnn_double(CupyDouble(1)) as cudnn:
+        cudnn.unsupported.add("conv_fprop")
+        assert compiled(Convolution(X, W, Y, POINTS), 0) is None
+        assert compiled(Convolution(X, W, Y, POINTS), 0) is None
+        assert len(cudnn.graphs) == 1
+
+
+def test_an_invalid_graph_is_an_error():
+    wrong = Tensor((2, 7, 5, 4), CHANNELS_LAST, "float32")
+    with cudnn_double(CupyDouble(1)), pytest.raises(Invalid, match="extents"):
+        compiled(Convolution(X, W, wrong, POINTS), 0)
+
+
+@pytest.mark.parametrize("tf32", [False, True])
+def test_exact_products_have_no_tensor_cores(tf32):
+    """A factor of 1 + 2**-12 is 1 in TF32."""
+    with cudnn_double(CupyDouble(1)) as cudnn, gpu(0) as there:
+        graph = compiled(Convolution(X, W, Y, POINTS, tf32=tf32), 0)
+        refused = {note.name for note in cudnn.graphs[0].refused}
+        assert refused == ({"DOWN_CONVERT_INPUTS"} if tf32 else {"DOWN_CONVERT_INPUTS", "TENSOR_CORE"})
+        x, w = (there.xp.full(t.size, value, np.float32) for t, value in ((X, 1 + 2.0**-12), (W, 1.0)))
+        y = there.xp.empty(Y.size, np.float32)
+        graph.bind({"x": x, "w": w, "y": y}, there.xp.empty(graph.workspace, np.uint8))()
+        assert y.get()[0] == 8 if tf32 else y.get()[0] == 8 * np.float32(1 + 2.0**-12)
+
+
+def test_products_of_matrices_that_have_to_be_exact_are_refused():
+    a, b, y = (Tensor((1, m, n), ROW_MAJOR, "float32") for m, n in ((4, 6), (6, 2), (4, 2)))
+    with cudnn_double(CupyDouble(1)):
+        assert compiled(Product(a, b, y), 0) is None
+        assert compiled(Product(a, b, y, tf32=True), 0) is not None
+
+
+def test_each_tensor_has_to_be_bound():
+    with cudnn_double(CupyDouble(1)), gpu(0) as there:
+        graph = compiled(Cast(X, "bfloat16"), 0)
+        with pytest.raises(AssertionError, match=r"nothing is bound to \['y'\]"):
+            graph.bind({"x": there.xp.empty(X.size, np.float32)}, None)
+
+
+def test_outputs_in_the_memory_of_inputs():
+    """The double notices what would be wrong on a GPU: only elementwise graphs may overwrite what they read."""
+    with cudnn_double(CupyDouble(1)), gpu(0) as there:
+        memory, b = there.xp.zeros(X.size, np.float32), there.xp.ones(8, np.float32)
+        scratch = there.xp.empty(777, np.uint8)
+        compiled(AddPerChannel(X, per_channel(X)), 0).bind({"x": memory, "b": b, "y": memory}, scratch)()
+        assert memory.get().tolist() == [1.0] * X.size
+        square = Tensor((8, 8, 1, 1), CHANNELS_LAST, "float32")
+        wrong = compiled(Convolution(X, square, X, POINTS), 0)
+        with pytest.raises(Invalid, match="same memory"):
+            wrong.bind({"x": memory, "w": there.xp.zeros(64, np.float32), "y": memory}, scratch)()
+
+
+# Measuring.
+
+
+@pytest.fixture
+def times(monkeypatch, tmp_path):
+    """The seconds of each call that is measured, in order; further calls take 9."""
+    monkeypatch.setenv(CACHE_VARIABLE, str(tmp_path))
+    monkeypatch.delenv(SWITCH_VARIABLE, raising=False)
+    given = []
+
+    def seconds(call):
+        call()
+        return given.pop(0) if given else 9.0
+
+    monkeypatch.setattr(module, "_seconds", seconds)
+    monkeypatch.setattr(module, "_machine", lambda: "a GPU; cuDNN 9.28.0")
+    return given
+
+
+RECIPE = Convolution(X, W, Y, POINTS)
+
+
+def test_exhaustive_search_takes_the_fastest_plan_and_keeps_it(times):
+    """The double has three plans, of which the second cannot be built."""
+    with cudnn_double(CupyDouble(1)) as cudnn:
+        times[:] = [5.0, 4.0, 5.0, 3.0, 6.0, 6.0]
+        compiled(RECIPE, 0, exhaustive=True)
+        assert (cudnn.graphs[-1].built, times) == (2, [])
+        release_graphs()
+        times[:] = [1.0]
+        compiled(RECIPE, 0, exhaustive=True)
+        assert (cudnn.graphs[-1].built, times) == (2, [1.0])  # nothing was measured
+
+
+def test_the_heuristics_choose_without_exhaustive_search(times, monkeypatch):
+    with cudnn_double(CupyDouble(1)) as cudnn:
+        times[:] = [1.0]
+        compiled(RECIPE, 0)
+        monkeypatch.setenv(SWITCH_VARIABLE, "0")
+        compiled(RECIPE, 0, exhaustive=True)
+        assert [graph.built for graph in cudnn.graphs] == [0, 0]
+        assert times == [1.0]
+
+
+def test_a_limit_of_scratch_memory(times):
+    with cudnn_double(CupyDouble(1)):
+        assert compiled(RECIPE, 0, limit=776) is None
+        assert compiled(RECIPE, 0, limit=777) is not None
+        assert compiled(RECIPE, 0, limit=776, exhaustive=True) is None
+
+
+def test_no_plan_can_be_measured(times, monkeypatch):
+    monkeypatch.setattr(module, "_measured", lambda *args: None)
+    with cudnn_double(CupyDouble(1)) as cudnn:
+        assert cudnn.cudnnGraphNotSupportedError is NotSupported
+        assert compiled(RECIPE, 0, exhaustive=True) is None

@@ -1,0 +1,79 @@
+"""Whether cuDNN can be used, and what to install; its handles."""
+
+import importlib
+import types
+
+import pytest
+
+from cudnn_double import CudnnDouble, cudnn_double
+from cupy_double import CupyDouble, using
+from netbuilder.ops.engines.cudnn import library
+from netbuilder.ops.engines.engine import find_engine
+from netbuilder.ops.engines.gpu import gpu
+from netbuilder.proto import DeviceError
+
+
+def found(monkeypatch, module):
+    def load(name):
+        if isinstance(module, Exception):
+            raise module
+        return module
+
+    monkeypatch.setattr(
+        library.importlib,
+        "import_module",
+        lambda name: load(name) if name == "cudnn" else importlib.import_module(name),
+    )
+    monkeypatch.setattr(library, "_found", library._load)
+
+
+def failing():
+    raise RuntimeError("Unable to find symbol")
+
+
+@pytest.mark.parametrize(
+    "module, text",
+    [
+        (ModuleNotFoundError("No module named 'cudnn'"), "pip install 'nvidia-cudnn-frontend>=1.14,<1.19'"),
+        (types.SimpleNamespace(backend_version=failing), "pip install 'nvidia-cudnn-cu12>=9.8'"),
+        (types.SimpleNamespace(backend_version=lambda: 90700), "older than 90800"),
+    ],
+)
+def test_what_is_missing_is_named(monkeypatch, module, text):
+    with using(CupyDouble(1)):
+        found(monkeypatch, module)
+        engine = find_engine("CUDNN")
+        assert not engine.available()
+        assert text in engine.why_unavailable()
+        with pytest.raises(DeviceError, match="pip install"):
+            library.cudnn()
+
+
+def test_without_a_gpu():
+    with using(CupyDouble(0)):
+        assert not library.available()
+        assert "netbuilder[gpu]" in library.why_unavailable()
+
+
+def test_a_handle_works_on_the_current_stream_of_its_gpu():
+    cupy = CupyDouble(2)
+    with cudnn_double(cupy) as cudnn:
+        assert library.available() and library.version() == "9.28.0" and library.why_unavailable() == ""
+        with gpu(0):
+            first = library.handle()
+            assert library.handle() == first
+            other = cupy.cuda.Stream()
+            with other:
+                assert library.handle() == first
+                assert cudnn._handles[first][1] == other.ptr
+            library.handle()
+            assert cudnn._handles[first][1] != other.ptr
+        with gpu(1):
+            assert library.handle() != first
+
+
+def test_the_double_has_what_the_frontend_has():
+    """Names that the engine uses exist in the real frontend, where it is installed."""
+    cudnn = pytest.importorskip("cudnn")
+    graph = {name for name in vars(CudnnDouble) if not name.startswith("_")} - {"ran", "why_not"}
+    assert graph <= set(dir(cudnn))

@@ -34,7 +34,7 @@ from parallel_models import distance
 __all__ = ["OPTIONS", "STEPS", "blobs_at_end", "fault_at", "resumable", "start_processes"]
 
 OPTIONS = ["--cpu", "--model=mlp", "--batch=64", "--epochs=2", "--learning-rate=0.02", "--mixup=0.2", "--keep=100"]
-_LIMIT = 10  # seconds that a collective waits
+_LIMIT = 5  # seconds that a collective waits
 STEPS = 46
 """Steps of a whole run with these options."""
 

@@ -39,7 +39,7 @@ def planned_step(model: ModelHelper, workspace: Workspace | None = None) -> Memo
     return planned_memory(workspace or default.workspace(), net_names(model.net.Name(), record), model.GetParams())
 
 
-def _processes(model: ModelHelper) -> ProcessGroup:
+def _processes(model: Any) -> ProcessGroup:
     """Return the processes that train a model, whose init net has run in the current default workspace."""
     world = Replicas.load(model.net.Proto()).world
     if not world.common:

@@ -193,7 +193,10 @@ class Session:
         return limits.first
 
     def _moving_limit(self, call: Collective, limit: float | None) -> float | None:
-        return None if limit is None else limit + call.nbytes / _LEAST_BYTES_PER_SECOND
+        """Return how long the values of a collective may move: all ranks are there, so it is no longer than usual."""
+        if limit is None:
+            return None
+        return min(limit, time_limits().seconds or limit) + call.nbytes / _LEAST_BYTES_PER_SECOND
 
     def _state(self) -> State:
         """Return what this rank does, for others that wait for it."""

@@ -168,6 +168,18 @@ def test_a_rank_that_works_for_long_is_not_inside_mpi(monkeypatch):
     assert on_ranks(2, run) == [True] * 2
 
 
+def test_values_move_no_longer_than_usual(monkeypatch):
+    """A rank may come late where a collective allows it, but not stop in the middle."""
+    set_collective_timeout(LIMIT)
+    session = thread_sessions(1)[0]
+    assert session._moving_limit(Collective("Barrier", timeout=300), 300) == LIMIT
+    assert session._moving_limit(Collective("Allreduce", nbytes=10**7), 10 * LIMIT) == LIMIT + 2
+    assert session._moving_limit(Collective("Allreduce", timeout=0.5), 0.5) == 0.5
+    set_collective_timeout(None)
+    assert session._moving_limit(Collective("Barrier", timeout=300), 300) == 300
+    assert session._moving_limit(Collective("Allreduce"), None) is None
+
+
 def test_many_bytes_take_longer():
     sessions = thread_sessions(2)
     end = time.monotonic() + 1.5 * LIMIT

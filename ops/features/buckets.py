@@ -189,5 +189,5 @@ def index_hash(op: IndexHash, ctx: RunContext, x: Any) -> tuple[Any, ...]:
     hashed = ctx.xp.full(x.size, (op.seed * _SEED) % (1 << 8 * size), word)
     for k in range(size):
         hashed = hashed * word.type(_FACTOR) + pieces[:, k]
-    rest = ctx.xp.fmod(hashed.view(x.dtype).astype(np.int64), op.modulo)
-    return (((op.modulo + rest) % op.modulo).astype(x.dtype).reshape(x.shape),)
+    rest = ctx.xp.remainder(hashed.view(x.dtype).astype(np.int64), op.modulo)
+    return (rest.astype(x.dtype).reshape(x.shape),)

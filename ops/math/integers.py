@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from typing import Any
 
+import numpy as np
+
 from netbuilder.ops.core.broadcasting import Broadcasting
 from netbuilder.ops.core.contexts import RunContext
 from netbuilder.ops.core.declaration import operator_class
@@ -37,13 +39,25 @@ class Mod(Operator):
 
     def infer(self, x: TensorSpec) -> tuple[TensorSpec, ...]:
         require(x.dtype.kind == "i", self, f"X must hold signed integers, got {x.dtype}")
+        least, most = np.iinfo(x.dtype).min, np.iinfo(x.dtype).max
+        require(
+            least <= self.divisor <= most,
+            self,
+            f"the divisor of {x.dtype} numbers must lie in [{least}, {most}], got {self.divisor}",
+        )
         return (x.plain,)
 
 
 @kernel(Mod)
 def mod(op: Mod, ctx: RunContext, x: Any) -> tuple[Any, ...]:
-    divide = ctx.xp.remainder if op.sign_follow_divisor else ctx.xp.fmod
-    return (divide(x, x.dtype.type(op.divisor)),)
+    if abs(op.divisor) == 1:  # the smallest integer divided by -1 overflows
+        return (ctx.xp.zeros_like(x),)
+    divisor = x.dtype.type(op.divisor)
+    rest = ctx.xp.remainder(x, divisor)
+    if op.sign_follow_divisor:
+        return (rest,)
+    other_sign = (x < 0) != (divisor < 0)  # not `fmod`: CuPy's computes integers as doubles
+    return (ctx.xp.where(other_sign & (rest != 0), rest - divisor, rest),)
 
 
 @operator_class(frozen=True)

@@ -1,6 +1,5 @@
 """Mod, BitwiseAnd, BitwiseOr, BitwiseXor."""
 
-import math
 import operator as python
 
 import numpy as np
@@ -11,6 +10,7 @@ from netbuilder.proto import ArgumentError
 from suite import OperatorSuite, f32, i32, i64, refusal
 
 NUMBERS = st.integers(-20, 20)
+LARGE = st.integers(-(2**63), 2**63 - 1)
 
 
 class TestMod(OperatorSuite):
@@ -19,16 +19,24 @@ class TestMod(OperatorSuite):
     refusals = (
         refusal(Mod(), [i32(2)], "divisor must be given, and must not be 0", ArgumentError),
         refusal(Mod(divisor=2), [f32(2)], "must hold signed integers, got float32"),
+        refusal(Mod(divisor=2**31), [i32(2)], "the divisor of int32 numbers must lie in .*, got 2147483648"),
     )
 
     def draw(self, data):
-        divisor = data.draw(NUMBERS.filter(bool))
-        x = np.array(data.draw(st.lists(NUMBERS, max_size=5)), data.draw(st.sampled_from([np.int32, np.int64])))
+        dtype = data.draw(st.sampled_from([np.int32, np.int64]))
+        numbers = data.draw(st.sampled_from([NUMBERS, LARGE])) if dtype is np.int64 else NUMBERS
+        divisor = data.draw(numbers.filter(bool))
+        x = np.array(data.draw(st.lists(numbers, max_size=5)), dtype)
         return Mod(divisor=divisor, sign_follow_divisor=data.draw(st.booleans())), [x]
 
     def reference(self, op, x):
-        rest = [v % op.divisor if op.sign_follow_divisor else int(math.fmod(v, op.divisor)) for v in x.tolist()]
+        rest = [v % op.divisor if op.sign_follow_divisor else truncated(v, op.divisor) for v in x.tolist()]
         return [np.array(rest, int)]
+
+
+def truncated(value, divisor):
+    rest = abs(value) % abs(divisor)
+    return rest if value >= 0 else -rest
 
 
 class _Bitwise(OperatorSuite):

@@ -239,7 +239,8 @@ class _Graph:
         reads = [t for t in memory if t.maker is None]
         writes = [t for t in memory if t.maker is not None]
         self._check_overlaps(pointers, workspace, reads, writes)
-        self.cudnn.ran(self, handle, pointers, reads, writes, lambda: self._compute(pointers, workspace))
+        scratch = workspace, WORKSPACE
+        self.cudnn.ran(self, handle, pointers, scratch, reads, writes, lambda: self._compute(pointers, workspace))
 
     def _check_overlaps(self, pointers, workspace, reads, writes):
         """An output may have the memory of an input only if each element depends on its own place alone."""
@@ -523,23 +524,21 @@ class CudnnDouble:
                         return "the gradient of the Relu must be an output"
         return ""
 
-    def ran(self, graph, handle, pointers, reads, writes, do):
-        """Run a graph on the stream of a handle."""
+    def ran(self, graph, handle, pointers, scratch, reads, writes, do):
+        """Run a graph on the stream of a handle; ``scratch`` is where its workspace begins, and its size."""
         device, stream = self._handles[handle]
         if device != self._machine.device or stream != self._cupy.cuda.get_current_stream().ptr:
             raise Invalid("a handle is used on another GPU or stream than the current one")
         kinds = tuple(node.kind for node in graph.nodes)
         self.ran_graphs.append(kinds)
-        self._machine.launch("cudnn " + " ".join(kinds), [], [])
-        do()
+        read, written = ([self._machine.region_at(pointers[t.uid], t.nbytes) for t in some] for some in (reads, writes))
+        self._machine.launch("cudnn " + " ".join(kinds), read, [*written, self._machine.region_at(*scratch)], do=do)
 
 
 @contextmanager
 def cudnn_double(cupy):
     """Let netbuilder take doubles for CuPy and cuDNN; yields that of cuDNN."""
     made = CudnnDouble(cupy)
-    if "get_current_stream" not in type(cupy.cuda).__dict__:  # TODO remove when landed
-        cupy.cuda.get_current_stream = lambda: SimpleNamespace(ptr=4096 + cupy.machine.stream.number)
     with using(cupy), pytest.MonkeyPatch.context() as patch:
         patch.setattr(library, "_found", lambda: (made, ""))
         patch.setattr(library, "_threads", SimpleNamespace())

@@ -12,6 +12,7 @@ from typing import Any
 
 import numpy as np
 
+from netbuilder.ops.engines.cuda.code import BFLOAT16
 from netbuilder.ops.engines.cuda.kernel import Kernel
 from netbuilder.ops.engines.cuda.tracing import Constant, HostNumber, Load, Program, Uniform
 from netbuilder.ops.engines.random import first_counter, uniform
@@ -60,12 +61,30 @@ def _elementwise(machine: Any, kernel: Kernel, blocks: int, arguments: Sequence[
     numbers = arguments[len(arrays) : len(arrays) + len(program.numbers)]
 
     def do() -> None:
-        results = evaluate(program, lambda load: given[load.input]._values.reshape(load.shape), numbers)
-        for array, result in zip(outputs, results):
-            array._values[...] = np.broadcast_to(result, program.shape).reshape(array.shape)
+        def load(what: Load) -> Any:
+            return _elements(given[what.input], built.inputs[what.input]).reshape(what.shape)
+
+        for array, result, storage in zip(outputs, evaluate(program, load, numbers), built.outputs):
+            _store(array, storage, np.broadcast_to(result, program.shape))
 
     reads = [array._region for array in given.values()]
     machine.launch(kernel.name, reads, [array._region for array in outputs], do=do)
+
+
+def _elements(array: Any, storage: Any) -> Any:
+    """Return the elements of an array, whose bytes may be those of a value in a layout."""
+    if storage == BFLOAT16:
+        return (array._values.reshape(-1).view(np.uint16).astype(np.uint32) << 16).view(np.float32)
+    return array._values.reshape(-1).view(storage)
+
+
+def _store(array: Any, storage: Any, values: Any) -> None:
+    """Write elements into an array."""
+    if storage == BFLOAT16:
+        bits = np.ascontiguousarray(values, np.float32).view(np.uint32)
+        rounded = (bits + np.uint32(0x7FFF) + ((bits >> 16) & 1)) >> 16
+        values, storage = np.where(np.isnan(values), 0x7FC0, rounded).astype(np.uint16), np.uint16
+    array._values.reshape(-1).view(storage)[...] = values.reshape(-1)
 
 
 def at(address: int, dtype: Any, size: int) -> Any:

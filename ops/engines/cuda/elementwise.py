@@ -23,7 +23,8 @@ from netbuilder.ops.engines.cuda.code import (
     with_prelude,
 )
 from netbuilder.ops.engines.cuda.kernel import THREADS, Kernel
-from netbuilder.ops.engines.cuda.tracing import Load, NotTraced, Program, Tracer
+from netbuilder.ops.engines.cuda.tracing import Load, NotTraced, Program, Tracer, Uniform
+from netbuilder.ops.engines.cudnn.layout import elements_of, in_one_layout
 from netbuilder.ops.engines.joined_updates import JoinedUpdates
 
 __all__ = [
@@ -87,6 +88,7 @@ class BoundProgram:
     def __init__(self, title: str, program: Program, inputs: Sequence[Any], outputs: Sequence[Any]) -> None:
         size = program.size
         self.program, self.size, self.places = program, size, Places(program)
+        self.inputs, self.outputs = inputs, outputs
         loads = program.loads()
         self.read = sorted({load.input for load in loads})
         index = "int" if size < 2**31 - THREADS * ELEMENTS else "i64"
@@ -151,7 +153,7 @@ def elementwise(op: Any, ctx: PlanContext, *specs: TensorSpec) -> Prepared | Non
     tracer = Tracer(op_def=ctx.op_def, run_context=ctx.run)
     try:
         program = tracer.program(trace_operator(tracer, op, trace_inputs(tracer, op, plain), outs))
-        return prepare_program(_title(op.type), program, plain, outs)
+        return prepare_program(_title(op.type), program, *_in_layouts(program, specs, outs))
     except NotTraced:
         return None
 
@@ -183,9 +185,27 @@ def join_elementwise(ctx: PlanContext, chain: JoinedUpdates) -> Prepared | None:
             specs.update(zip(joined.outputs, outs))
         program = tracer.program([values[i] for i in chain.outputs])
         title = "_".join(_title(joined.op.type) for joined in operators)
-        return prepare_program(title[:60], program, given, [specs[i] for i in chain.outputs])
+        outputs = [specs[i] for i in chain.outputs]
+        return prepare_program(title[:60], program, *_in_layouts(program, chain.specs, outputs))
     except NotTraced:
         return None
+
+
+def _in_layouts(
+    program: Program, specs: Sequence[TensorSpec], outs: Sequence[TensorSpec]
+) -> tuple[list[TensorSpec], list[TensorSpec]]:
+    """Return the specs of inputs and outputs: with channels last if values come so and no element depends on its place.
+
+    Args:
+        program: what is computed.
+        specs: of the inputs, in their layouts.
+        outs: plain specs of the outputs.
+    """
+    fixed = any(isinstance(number, Uniform) for number in program.numbers)
+    laid_out = None if fixed or all(spec.layout is None for spec in specs) else in_one_layout(specs)
+    if laid_out is None or any((out.shape, out.dtype) != (specs[0].shape, specs[0].dtype) for out in outs):
+        return [spec.plain for spec in specs], list(outs)
+    return laid_out, [laid_out[0]] * len(outs)
 
 
 def _title(op_type: str) -> str:
@@ -201,7 +221,7 @@ def prepare_program(title: str, program: Program, specs: Sequence[TensorSpec], o
         specs, outs: of its inputs and outputs.
     """
     host = {number.input for number in program.numbers}
-    built = BoundProgram(title, program, [spec.dtype for spec in specs], [spec.dtype for spec in outs])
+    built = BoundProgram(title, program, [elements_of(spec) for spec in specs], [elements_of(spec) for spec in outs])
     pairs = [
         (i, j)
         for i, spec in enumerate(specs)

@@ -3,14 +3,26 @@
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
 from typing import Any, ClassVar
 
 import numpy as np
 
 from netbuilder.ops.core.operator import TensorSpec
 
-__all__ = ["BFLOAT16", "ChannelsLast", "array_dtype", "elements_of", "flat_elements", "image_spec", "row_major_spec"]
+__all__ = [
+    "BFLOAT16",
+    "ChannelsLast",
+    "array_dtype",
+    "elements_of",
+    "flat_elements",
+    "image_spec",
+    "in_one_layout",
+    "in_order",
+    "order_of",
+    "row_major_spec",
+]
 
 BFLOAT16 = "bfloat16"
 """The upper half of a float32, rounded; NumPy and CuPy have no such type, so arrays of it are uint16."""
@@ -80,6 +92,33 @@ def row_major_spec(spec: TensorSpec, elements: str) -> TensorSpec:
 def elements_of(spec: TensorSpec) -> str:
     """Return the type in which the elements of a value are stored."""
     return spec.layout.elements if isinstance(spec.layout, ChannelsLast) else spec.dtype.name
+
+
+def order_of(spec: TensorSpec) -> ChannelsLast | None:
+    """Return the layout of a value with channels last; None if it is in plain order."""
+    layout = spec.layout
+    return layout if isinstance(layout, ChannelsLast) and not layout.is_row_major else None
+
+
+def in_order(spec: TensorSpec, order: ChannelsLast | None, elements: str) -> TensorSpec:
+    """Return the spec of a value in the order of a layout, or in plain order, with elements of a type."""
+    if order is None:
+        return row_major_spec(spec, elements)
+    return spec.with_layout(replace(order, elements=elements))
+
+
+def in_one_layout(specs: Sequence[TensorSpec]) -> list[TensorSpec] | None:
+    """Return specs in which values can be processed element by element; None if they differ in shape or type.
+
+    The order is that of the first value that is not in plain order. Elements have 16 bits if those of all values do.
+    """
+    first = specs[0]
+    if any((spec.shape, spec.dtype) != (first.shape, first.dtype) for spec in specs):
+        return None
+    order = next((order for spec in specs if (order := order_of(spec)) is not None), None)
+    stored = {elements_of(spec) for spec in specs}
+    elements = stored.pop() if len(stored) == 1 else first.dtype.name
+    return [in_order(spec, order, elements) for spec in specs]
 
 
 def array_dtype(elements: str) -> np.dtype[Any]:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import dataclasses
 import itertools
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
@@ -13,7 +12,7 @@ from netbuilder.ops.core.operator import TensorSpec
 from netbuilder.ops.engines.cudnn.compiled import compiled
 from netbuilder.ops.engines.cudnn.convolutions import matrix_tensor
 from netbuilder.ops.engines.cudnn.graphs import Cast
-from netbuilder.ops.engines.cudnn.layout import ChannelsLast, elements_of, flat_elements, row_major_spec
+from netbuilder.ops.engines.cudnn.layout import ChannelsLast, elements_of, flat_elements, in_order, order_of
 from netbuilder.ops.engines.cudnn.steps import scratch_memory
 from netbuilder.proto import DeviceError
 
@@ -67,19 +66,6 @@ def reorder(source: TensorSpec, target: TensorSpec, device: int) -> Prepared:
     return Prepared([source], [target], bind, scratch=begin + own, name="reorder", capturable=True)
 
 
-def _order(spec: TensorSpec) -> ChannelsLast | None:
-    """Return the layout of a value with channels last; None if it is in plain order."""
-    layout = spec.layout
-    return layout if isinstance(layout, ChannelsLast) and not layout.is_row_major else None
-
-
-def _in_order(spec: TensorSpec, order: ChannelsLast | None, elements: str) -> TensorSpec:
-    """Return the spec of the value in an order, with elements of a type."""
-    if order is None:
-        return row_major_spec(spec, elements)
-    return spec.with_layout(dataclasses.replace(order, elements=elements))
-
-
 def _same_order(a: ChannelsLast | None, b: ChannelsLast | None) -> bool:
     if a is None or b is None:
         return a is b
@@ -88,17 +74,17 @@ def _same_order(a: ChannelsLast | None, b: ChannelsLast | None) -> bool:
 
 def _between(source: TensorSpec, target: TensorSpec) -> Iterator[TensorSpec]:
     """Yield the values between several copies. The order changes while elements have the fewest bits."""
-    before, after = _order(source), _order(target)
+    before, after = order_of(source), order_of(target)
     given, wanted = elements_of(source), elements_of(target)
     if _same_order(before, after):
         return
     narrow_first = given != wanted and given == "float32"
     if narrow_first:
-        yield _in_order(source, before, wanted)
+        yield in_order(source, before, wanted)
     if before is not None and after is not None:
-        yield _in_order(source, None, wanted if narrow_first else given)
+        yield in_order(source, None, wanted if narrow_first else given)
     if given != wanted and not narrow_first:
-        yield _in_order(source, after, given)
+        yield in_order(source, after, given)
 
 
 def _copy(source: TensorSpec, target: TensorSpec, device: int) -> _Copy:
@@ -108,12 +94,12 @@ def _copy(source: TensorSpec, target: TensorSpec, device: int) -> _Copy:
 
 
 def _transposition(source: TensorSpec, target: TensorSpec) -> _Copy:
-    order = _order(source) or _order(target)
+    order = order_of(source) or order_of(target)
     extents = (source.size, 1, 1) if order is None else (order.images, order.channels, order.pixels)
 
     def view(buffer: Any, spec: TensorSpec) -> Any:
         flat, (images, channels, pixels) = flat_elements(buffer, spec), extents
-        if _order(spec) is None:
+        if order_of(spec) is None:
             return flat.reshape(extents)
         return flat.reshape(images, pixels, channels).transpose(0, 2, 1)
 

@@ -1,0 +1,205 @@
+"""Every kernel of the engine on doubles of CuPy and cuDNN, against the array kernels in float64."""
+
+import numpy as np
+import pytest
+
+from checks import interpret
+from cudnn_double import cudnn_double
+from cupy_double import CupyDouble
+from kernel_cases import CONVOLUTIONS, TRANSPOSED, normalization, random
+from netbuilder.graph.gradient_context import operator_gradient
+from netbuilder.proto import PROTO_CUDA, NetDef
+from netbuilder.proto.arguments import make_argument, make_device_option, make_op
+from netbuilder.runtime import Workspace
+
+GPU = make_device_option(PROTO_CUDA, 0)
+
+
+def computed(cudnn, ops, arrays, wanted, precision, engines):
+    """What operators compute on the GPU as a net, by name; all other values need not be observable."""
+    net = NetDef(name="net")
+    net.op.extend(ops)
+    net.device_option.CopyFrom(GPU)
+    net.arg.extend([make_argument("activation_dtype", precision)])
+    workspace = Workspace(engines=engines)
+    for name, array in arrays.items():
+        workspace.feed(name, array)
+    cudnn.ran_graphs.clear()
+    workspace.create_net(net, observable=wanted)
+    workspace.run_net("net")
+    return {name: workspace.fetch(name) for name in wanted}
+
+
+def check(ops, arrays, wanted=None, *, tolerance=2e-5, precision="float32", engines=("CUDNN",)):
+    """Compare with the array kernels in float64; return the operations of each graph that ran."""
+    exact = {n: x.astype(np.float64) if x.dtype in (np.float32, np.float16) else x for n, x in arrays.items()}
+    want = interpret(ops, exact)
+    wanted = wanted or [name for op in ops for name in op.output]
+    with cudnn_double(CupyDouble(1)) as cudnn:
+        got = computed(cudnn, ops, arrays, wanted, precision, engines)
+        for name in wanted:
+            scale = max(float(np.abs(want[name]).max(initial=0)), 1.0)
+            np.testing.assert_allclose(got[name], want[name], rtol=tolerance, atol=tolerance * scale, err_msg=name)
+        return cudnn.ran_graphs
+
+
+def check_with_gradient(op_def, arrays, **options):
+    exact = {n: x.astype(np.float64) for n, x in arrays.items()}
+    y = interpret([op_def], exact)[op_def.output[0]]
+    gradients, _ = operator_gradient(op_def, {0: "dy"})
+    return check([op_def, *gradients], {**arrays, "dy": random(*y.shape, seed=9)}, **options)
+
+
+@pytest.mark.parametrize("bias", [True, False], ids=["bias", "no bias"])
+@pytest.mark.parametrize("name", CONVOLUTIONS)
+def test_conv(name, bias):
+    x, w, args = CONVOLUTIONS[name]
+    arrays = {"x": random(*x), "w": random(*w, seed=1)}
+    if bias:
+        arrays["bias"] = random(w[0], seed=2)
+    ran = check_with_gradient(make_op("Conv", list(arrays), ["y"], **args), arrays)
+    expected = [("conv_fprop", "bias") if bias else ("conv_fprop",), ("conv_wgrad",)]
+    assert ran == [*expected, *([("reduction",)] if bias else []), ("conv_dgrad",)]
+
+
+def test_conv_channels_last():
+    arrays = {"x": random(2, 7, 6, 17), "w": random(20, 3, 3, 17, seed=1), "bias": random(20, seed=2)}
+    check_with_gradient(make_op("Conv", list(arrays), ["y"], kernel=3, pad=1, order="NHWC"), arrays)
+
+
+@pytest.mark.parametrize("bias", [True, False], ids=["bias", "no bias"])
+@pytest.mark.parametrize("name", TRANSPOSED)
+def test_conv_transpose(name, bias):
+    x, w, args = TRANSPOSED[name]
+    arrays = {"x": random(*x), "w": random(*w, seed=1)}
+    if bias:
+        arrays["bias"] = random(w[1] * args.get("group", 1), seed=2)
+    ran = check_with_gradient(make_op("ConvTranspose", list(arrays), ["y"], **args), arrays)
+    first = [("conv_dgrad",), ("add",)] if bias else [("conv_dgrad",)]
+    assert ran == [*first, ("conv_wgrad",), *([("reduction",)] if bias else []), ("conv_fprop",)]
+
+
+BN_OUTPUTS = ["y", "rm", "rv", "mean", "inverse"]
+
+
+@pytest.mark.parametrize("order", ["NCHW", "NHWC"])
+@pytest.mark.parametrize("shape", [(4, 8, 5, 3), (6, 4), (3, 12, 7), (2, 4, 2, 3, 2)])
+def test_spatial_bn(shape, order):
+    if order == "NHWC":
+        shape = (shape[0], *shape[2:], shape[1])
+    arrays = normalization(shape, shape[1 if order == "NCHW" else -1])
+    op = make_op("SpatialBN", list(arrays), BN_OUTPUTS, epsilon=1e-3, momentum=0.8, order=order)
+    ran = check_with_gradient(op, arrays)
+    assert [kinds[0] for kinds in ran] == ["batchnorm", "mul", "batchnorm_backward"]
+
+
+@pytest.mark.parametrize("relu", [False, True])
+def test_spatial_bn_in_test_mode(relu):
+    arrays = normalization((2, 6, 3, 3), 6)
+    ops = [make_op("SpatialBN", list(arrays), ["n"], is_test=1)]
+    if relu:
+        ops.append(make_op("Relu", ["n"], ["n"]))
+    assert len(check(ops, arrays)) == 1
+
+
+def test_spatial_bn_with_relu_and_its_gradient():
+    """One graph forward, one backward, besides the running statistics."""
+    arrays = {**normalization((2, 8, 4, 4), 8), "dy": random(2, 8, 4, 4, seed=9)}
+    ops = [
+        make_op("SpatialBN", ["x", "s", "b", "rm", "rv"], BN_OUTPUTS),
+        make_op("Relu", ["y"], ["y"]),
+        make_op("ReluGradient", ["y", "dy"], ["dr"]),
+        make_op("SpatialBNGradient", ["x", "s", "dr", "mean", "inverse"], ["dx", "ds", "db"]),
+    ]
+    ran = check(ops, arrays, [*BN_OUTPUTS, "dx", "ds", "db"])
+    assert [kinds[:2] for kinds in ran] == [("batchnorm", "relu"), ("mul", "mul"), ("cmp_gt", "mul")]
+
+
+@pytest.mark.parametrize("type", ["FC", "FCTransposed"])
+@pytest.mark.parametrize("shape", [(3, 10), (2, 2, 5)])
+def test_fc(type, shape):
+    columns = 7
+    arrays = {
+        "x": random(*shape), "w": random(*((columns, 10) if type == "FC" else (10, columns)), seed=1),
+        "b": random(columns, seed=2),
+    }  # fmt: skip
+    ran = check_with_gradient(make_op(type, list(arrays), ["y"]), arrays)
+    assert ran == [("add",), ("reduction",)]  # cuBLAS multiplies
+
+
+def test_fc_with_relu():
+    arrays = {"x": random(3, 10), "w": random(7, 10, seed=1), "b": random(7, seed=2)}
+    ops = [make_op("FC", list(arrays), ["y"]), make_op("Relu", ["y"], ["y"])]
+    assert check(ops, arrays) == [("add", "relu")]
+
+
+@pytest.mark.parametrize("trans_a", [0, 1])
+@pytest.mark.parametrize("trans_b", [0, 1])
+def test_matmul(trans_a, trans_b):
+    a, b = random(*((4, 6) if trans_a else (6, 4))), random(*((5, 4) if trans_b else (4, 5)), seed=1)
+    check_with_gradient(make_op("MatMul", ["a", "b"], ["y"], trans_a=trans_a, trans_b=trans_b), {"a": a, "b": b})
+    stacks = {"a": np.stack([a, 2 * a, -a]), "b": np.stack([b, b, 3 * b])}
+    check_with_gradient(make_op("BatchMatMul", ["a", "b"], ["y"], trans_a=trans_a, trans_b=trans_b), stacks)
+
+
+BFLOAT16 = {"precision": "bfloat16", "tolerance": 2e-2}
+
+
+@pytest.mark.parametrize("name", ["7x7", "stride", "groups", "1-D"])
+def test_conv_in_bfloat16(name):
+    """Products of 16 bits, the gradient of the filter written in float32 by a cast."""
+    x, w, args = CONVOLUTIONS[name]
+    arrays = {"x": random(*x), "w": random(*w, seed=1)}
+    ran = check_with_gradient(make_op("Conv", ["x", "w"], ["y"], **args), arrays, **BFLOAT16)
+    assert ran.count(("identity",)) == 6  # x, w, dy; dw; y and dx when they are fetched
+
+
+def test_bfloat16_between_operators():
+    """Images stay in 16 bits from kernel to kernel: they are cast once, and so are the filters."""
+    arrays = {"x": random(2, 8, 6, 6), "w": random(8, 8, 1, 1, seed=1), **normalization((2, 8, 6, 6), 8)}
+    ops = [
+        make_op("Conv", ["x", "w"], ["c"]),
+        make_op("SpatialBN", ["c", "s", "b", "rm", "rv"], BN_OUTPUTS),
+        make_op("Relu", ["y"], ["z"]),
+        make_op("Conv", ["z", "w"], ["out"]),
+    ]
+    ran = check(ops, arrays, ["out", "rm", "rv", "mean", "inverse"], **BFLOAT16)
+    casts = [kinds for kinds in ran if kinds == ("identity",)]
+    assert len(casts) == 3
+    assert [kinds[:2] for kinds in ran if kinds not in casts] == [
+        ("conv_fprop",),
+        ("batchnorm", "relu"),
+        ("mul", "mul"),
+        ("conv_fprop",),
+    ]
+
+
+def test_fc_in_bfloat16():
+    arrays = {"x": random(3, 10), "w": random(8, 10, seed=1), "b": random(8, seed=2)}
+    ran = check_with_gradient(make_op("FC", list(arrays), ["y"]), arrays, **BFLOAT16)
+    assert ("matmul", "add") in ran and ran.count(("matmul",)) == 2
+
+
+def test_rows_of_16_bits_that_no_kernel_reads_are_multiplied_in_float32():
+    arrays = {"x": random(3, 7), "w": random(8, 7, seed=1), "b": random(8, seed=2)}
+    assert check_with_gradient(make_op("FC", list(arrays), ["y"]), arrays, precision="bfloat16") == [
+        ("add",),
+        ("reduction",),
+    ]
+
+
+def test_elementwise_operators_keep_the_layout():
+    """Between convolutions nothing is converted: chains of our own kernels read and write channels last in 16 bits."""
+    arrays = {"x": random(2, 8, 6, 6), "w": random(8, 8, 3, 3, seed=1), "v": random(8, 8, 1, 1, seed=2)}
+    ops = [
+        make_op("Conv", ["x", "w"], ["a"], kernel=3, pad=1),
+        make_op("Conv", ["x", "v"], ["b"]),
+        make_op("Sum", ["a", "b"], ["c"]),
+        make_op("Relu", ["c"], ["d"]),
+        make_op("Mul", ["d", "a"], ["e"]),
+        make_op("Conv", ["e", "v"], ["y"]),
+    ]
+    with_cuda = {"engines": ("CUDNN", "CUDA")}
+    assert check(ops, arrays, ["y"], **with_cuda) == [("conv_fprop",)] * 3
+    ran = check(ops, arrays, ["y"], **with_cuda, **BFLOAT16)
+    assert ran.count(("identity",)) == 4  # x, the filters, y when it is fetched

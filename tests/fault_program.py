@@ -39,7 +39,7 @@ class Faults:
         self.at = {float(step): fault for fault, step in (each.split("@") for each in given)}
 
     def note(self) -> None:
-        (self.folder / "fault").write_text(repr(time.time()))
+        (self.folder / "fault").write_text(repr(time.monotonic()))
 
     def due(self, step: int, *among: str) -> Iterator[float]:
         """Yield the moments of this step's faults of some kinds, having noted the time."""

@@ -73,7 +73,7 @@ def run_with_faults(
     """
     limits = {"NETBUILDER_COLLECTIVE_TIMEOUT": str(limit), "NETBUILDER_FIRST_COLLECTIVE_TIMEOUT": str(first)}
     status, text, _ = run_over_mpi(count, PROGRAM, str(folder), str(rank), *faults, launcher=launcher, **limits)
-    end, noted = time.time(), folder / "fault"
+    end, noted = time.monotonic(), folder / "fault"
     return Outcome(status, text, end - float(noted.read_text()) if noted.exists() else 0.0)
 
 

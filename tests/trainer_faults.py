@@ -90,7 +90,7 @@ def fault_at(fault: str, step: int, delay: float = 0.0) -> AbstractContextManage
     after_step = Saving.after_step
 
     def send() -> None:
-        print(f"FAULT {time.time()}", file=sys.stderr, flush=True)
+        print(f"FAULT {time.monotonic()}", file=sys.stderr, flush=True)
         os.kill(os.getpid(), signal.Signals[fault])
 
     def counted(saving: Saving) -> None:
@@ -115,7 +115,7 @@ def prove(points: int, chance: random.Random, signal_name: str = "SIGKILL", proc
             fault = (signal_name, str(rank), str(step), str(delay))
             job = start_processes(folder, processes=processes, fault=fault, launch=[f"--collective-timeout={_LIMIT}"])
             out, _ = job.communicate()
-            ended = time.time()
+            ended = time.monotonic()  # the same clock in all processes
             times = [float(line.rpartition(" ")[2]) for line in out.splitlines() if "FAULT" in line]
             status = 128 + signal.SIGKILL if signal_name == "SIGKILL" else 1
             assert times and job.returncode == status, out

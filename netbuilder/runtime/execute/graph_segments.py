@@ -191,6 +191,8 @@ def why_not_captured(step: Step) -> str:
         if location == HOST:
             return "it copies a value to the host, which waits for it"
         return f"it copies a value from {'the host' if HOST in others else 'another GPU'}"
+    if step.waits_for is not None and step.waits_for.kind is StepKind.TRANSFER:
+        return "it waits for a value of another GPU"
     if location == HOST:
         return "it runs on the host"
     if step.prepared.name == "plain":

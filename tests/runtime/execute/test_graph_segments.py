@@ -84,6 +84,41 @@ def test_replayed_steps_equal_eager_ones(monkeypatch, name, count, net_type):
         np.testing.assert_array_equal(eager[blob], replayed[blob], err_msg=blob)
 
 
+@pytest.mark.gpu
+def test_replayed_steps_equal_eager_ones_with_our_kernels():
+    """On a GPU, which may be emulated: a state that each step reads and writes."""
+    ops = [
+        on(0, "Sub", ["w", "x"], ["d"]),
+        on(0, "Tanh", ["d"], ["g"]),
+        on(0, "MomentumSGDUpdate", ["g", "m", "rate", "w"], ["g", "m", "w"], momentum=0.9),
+    ]
+    found = []
+    for without in ([], ["cuda_graphs"]):
+        workspace = Workspace(threads=1)
+        for name, value in {"x": X, "w": np.zeros_like(X), "m": np.zeros_like(X), "rate": np.float32([0.1])}.items():
+            workspace.feed(name, value, make_device_option(PROTO_CUDA, 0))
+        workspace.create_net(net(*ops), without=[*without, "joined_updates", "fusion"])
+        workspace.run_net("net", 8)
+        found.append([workspace.fetch(name) for name in "wmg"])
+        assert [graph for _, graph in captured(workspace)] == [-1 if without else 0] * 3
+    np.testing.assert_array_equal(*found)
+
+
+@pytest.mark.gpu
+def test_batches_in_turns_with_our_kernels():
+    workspace = Workspace(threads=1)
+    device = [make_device_option(PROTO_CUDA, 0)]
+    ops = [on(0, "Scale", ["x"], ["a"], scale=2.0), on(0, "Relu", ["a"], ["b"]), on(0, "Sum", ["b", "x"], ["y"])]
+    batches = ({"x": X + k} for k in range(12))
+    with Prefetch(workspace, batches, blobs={"x": ["x"]}, devices=device, dtypes={"x": X.dtype}) as input:
+        for k, _ in enumerate(input):
+            if k == 0:
+                workspace.create_net(net(*ops), fuse=False)
+            workspace.run_net("net")
+            np.testing.assert_array_equal(workspace.fetch("y"), np.maximum(2 * (X + k), 0) + X + k)
+    assert [graph for _, graph in captured(workspace)] == [0, 0, 0]
+
+
 # What is captured, and when.
 
 

@@ -193,8 +193,11 @@ class CapturableEngine(Engine):
         return {op_type: self.make for op_type in operator_types() if op_type not in self.refused}
 
     def make(self, op, ctx, *specs):
-        elsewhere = op.outputs_on_host or op.colocate_outputs_with is not None
-        elsewhere |= any(op.input_location(i) == "host" for i in range(len(specs)))
+        elsewhere = (
+            op.outputs_on_host or op.colocate_outputs_with is not None or plain_kernel(op.type, PROTO_CPU) is None
+        )
+        steps = op.type.startswith("LSTMUnit")  # which reads the number of the step on the host
+        elsewhere |= any(op.input_location(i) == "host" for i in range(len(specs))) and not steps
         exchanges = op.exchanges in (Exchange.ALWAYS, Exchange.BETWEEN_PROCESSES)
         if elsewhere or exchanges or op.stateful or not op.static_for(*specs):
             return None

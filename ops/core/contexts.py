@@ -322,6 +322,7 @@ class CompiledSegment(Protocol):
     scratch: int  #: bytes of scratch memory that the calls need
     name: str  #: what profilers show
     engine: str  #: the name of the engine whose threads compute; "" if the caller's thread does
+    capturable: bool  #: whether its calls on a GPU can be captured, see ``Prepared``
 
     def copies(self, buffer_of: Callable[[str], Array], scratch: Array | None) -> list[BoundStep]:
         """Return the calls that copy fixed blobs to the layouts that kernels read, to be run before the others.

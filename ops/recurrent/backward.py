@@ -448,4 +448,4 @@ def _add(out: Array, value: Array) -> None:
 
 
 def _sum_over_samples(out: Array, first: Array) -> None:
-    out[...] = first.sum(axis=(0, 1))
+    first.sum(axis=(0, 1), out=out)

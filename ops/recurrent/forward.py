@@ -12,7 +12,7 @@ import numpy as np
 from netbuilder.ops.core.contexts import PlanContext
 from netbuilder.ops.core.instructions import Instruction
 from netbuilder.ops.core.operator import TensorSpec, require
-from netbuilder.ops.engines.gpu import copy_into
+from netbuilder.ops.engines.gpu import gpu_of, here
 from netbuilder.ops.recurrent.arena import Arena, Slot
 from netbuilder.ops.recurrent.links import Link, Recurrent
 from netbuilder.ops.recurrent.loop import BoundLoop, Loop, LoopOperators, Stack, Views, assign, fixed, rows, step_of
@@ -309,7 +309,9 @@ def bind_forward(
         first = stored.states[state.name].array[: plan.initial_rows[state.name]]
         bound.add(partial(assign, first, inputs[state.initial]))
     if stored.table is not None:
-        bound.add(partial(copy_into, stored.table, plan.table))
+        number = gpu_of(stored.table)
+        table = plan.table if number is None else here(plan.table, number)  # copied once, since a graph cannot
+        bound.add(partial(assign, stored.table, table))
     if loop is None:
         bound.add(partial(step_by_step, op, ctx, views, plan.once, plan.steps))
     bound.before()

@@ -122,6 +122,7 @@ class Loop:
         self.scratch = max(each.scratch for each in segments)
         self.name = next((each.name for each in segments if each.engine), self.body.name)
         self.engine = next((each.engine for each in segments if each.engine), "")
+        self.capturable = all(each.capturable for each in segments)
 
 
 class BoundLoop:

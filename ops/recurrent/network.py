@@ -249,5 +249,5 @@ def _prepared(
     memory: _Memory,
     loop: Loop | None,
 ) -> Prepared:
-    name, engine = (loop.name, loop.engine) if loop else ("steps", "")
-    return Prepared(inputs, outputs, bind, scratch=memory.scratch, name=name, engine=engine)
+    name, engine, capturable = (loop.name, loop.engine, loop.capturable) if loop else ("steps", "", False)
+    return Prepared(inputs, outputs, bind, scratch=memory.scratch, name=name, engine=engine, capturable=capturable)

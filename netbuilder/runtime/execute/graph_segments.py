@@ -13,11 +13,11 @@ from netbuilder.graph.source import warn_user
 from netbuilder.ops.core.instructions import describe, run_in_order
 from netbuilder.ops.engines.cuda.capture import CaptureError, Graph, capture
 from netbuilder.ops.engines.gpu import gpu
-from netbuilder.ops.engines.layouts import HOST
-from netbuilder.runtime.plan.values import Step, StepKind
+from netbuilder.runtime.plan.capturable import why_not_captured
+from netbuilder.runtime.plan.values import Step
 from netbuilder.runtime.values.buffer_ring import BufferRing
 
-__all__ = ["Captured", "GraphSegment", "SegmentFailed", "Unit", "grouped", "report", "why_not_captured"]
+__all__ = ["Captured", "GraphSegment", "SegmentFailed", "Unit", "grouped", "report"]
 
 Call = Callable[[], object]
 
@@ -181,27 +181,6 @@ class GraphSegment:
         if self._graphs:
             return ""
         return self._why or "it is captured when its step has run twice"
-
-
-def why_not_captured(step: Step) -> str:
-    """Return why a step of a plan cannot be in a CUDA graph; "" if it can."""
-    location = step.location
-    others = {value.location for value in (*step.inputs, *step.outputs) if value is not None} - {location}
-    if step.kind is StepKind.TRANSFER:
-        if location == HOST:
-            return "it copies a value to the host, which waits for it"
-        return f"it copies a value from {'the host' if HOST in others else 'another GPU'}"
-    if step.waits_for is not None and step.waits_for.kind is StepKind.TRANSFER:
-        return "it waits for a value of another GPU"
-    if location == HOST:
-        return "it runs on the host"
-    if step.prepared.name == "plain":
-        return "its plain kernel allocates memory, and may read values on the host"
-    if not step.prepared.capturable:
-        return f"its kernel {step.prepared.name!r} is not marked as capturable"
-    if others:
-        return "it reads or writes values that are stored elsewhere"
-    return ""
 
 
 def grouped(

@@ -17,6 +17,7 @@ from netbuilder.ops.core.instructions import Instruction
 from netbuilder.ops.engines.layouts import HOST, new_buffer
 from netbuilder.runtime.plan.binding import bind_step, step_failed
 from netbuilder.runtime.plan.buffers import append_restore, versions_of
+from netbuilder.runtime.plan.capturable import why_not_captured
 from netbuilder.runtime.plan.compiler import Compilation, compile_range
 from netbuilder.runtime.plan.kernel_choice import choose_kernel
 from netbuilder.runtime.plan.memory_plan import assign
@@ -70,10 +71,12 @@ class SubgraphSegment:
         self._buffers = _assign_buffers(plan, segment.outputs)
         self._constant_steps, self._steps = plan.constant_steps, plan.steps
         self._temporaries: dict[int, Array] = {}
-        prepared = [step.prepared for step in (*self._constant_steps, *self._steps)]
+        steps = [*self._constant_steps, *self._steps]
+        prepared = [step.prepared for step in steps]
         self.scratch = max((each.scratch for each in prepared), default=0)
         self.engine = next((each.engine for each in prepared if each.engine), "")
         self.name = f"{self.engine.lower()} steps" if self.engine else "steps"
+        self.capturable = run.on_operator is None and not any(why_not_captured(each, segment.on_host) for each in steps)
 
     def copies(self, buffer_of: BufferOf, scratch: Array | None) -> list[BoundStep]:
         steps = self._constant_steps

@@ -4,6 +4,7 @@ import numpy as np
 import pytest
 
 from cupy_double import gpus
+from gpu_engine import CapturableEngine, installed
 from netbuilder.graph.rename import place_operators, rename_blobs
 from netbuilder.ops.core.operator import decode, spec_of
 from netbuilder.ops.recurrent.network import RecurrentNetwork
@@ -386,3 +387,35 @@ def test_flops_count_all_steps():
     product, elements = 2 * SAMPLES * WIDTH * WIDTH, SAMPLES * WIDTH
     assert op.flops(*specs) >= STEPS * product
     assert op.flops(*specs) <= STEPS * (product + 20 * elements)
+
+
+def test_a_loop_of_capturable_kernels_is_captured(monkeypatch):
+    """The whole of a recurrent net and of its gradient are in one CUDA graph, if the kernels of all steps can be."""
+    op, feeds = lstm()
+    ops = with_gradient(op, {"all": "d_all"})[0]
+    net = NetDef(name="outer", op=ops, external_input=list(feeds))
+    place_operators(net, make_device_option(1, 0))
+    found = []
+    for without in ([], ["cuda_graphs"]):
+        with installed(monkeypatch, CapturableEngine), gpus(1) as machine:
+            workspace = Workspace(engines=("CAPTURABLE",))
+            for name, value in feeds.items():
+                workspace.feed(name, value, make_device_option(1, 0))
+            workspace.create_net(net, without=without)
+            workspace.run_net("outer", 3)
+            for step in range(2):
+                workspace.feed(op.input[0], (step + 1) * feeds[op.input[0]])
+                before = machine.counts.copy()
+                workspace.run_net("outer")
+                calls = machine.counts - before
+            (plan,) = workspace.net("outer").plan_ahead()
+            graphs = {step.node.first.op_def.type: each.graph for step, each in zip(plan.steps, plan.captured())}
+            names = [name for made in ops for name in made.output if workspace.get(name).spec is not None]
+            found.append({name: workspace.fetch(name) for name in names})
+            if not without:
+                assert graphs == {"RecurrentNetwork": 0, "RecurrentNetworkGradient": 0}
+                assert calls["replays"] == 1 and not calls["launches"] and not calls["allocations"]
+            else:
+                assert calls["launches"] > 20
+    for name in found[0]:
+        np.testing.assert_array_equal(*(each[name] for each in found), err_msg=name)

@@ -277,9 +277,21 @@ class FastEngine(CapturableEngine):
         return FakeGpuEngine.update_form(self, op, *specs)
 
     def join_updates(self, ctx, updates):
-        found = FakeGpuEngine.join_updates(self, ctx, updates)
-        found.bind, found.capturable = self._launching(ctx, "updates"), True
-        return found
+        specs = [spec.plain for spec in updates.specs]
+        made, own = dict(enumerate(specs)), {}
+        for chain in updates.chains:
+            tensors = {n for op in chain for n in op.inputs if n < len(specs) and n not in self._numbers(op)}
+            for op in chain:
+                made |= dict.fromkeys(op.outputs, made[op.inputs[0]])
+                own |= dict.fromkeys(op.outputs, tensors)
+        pairs = [(i, j) for j, number in enumerate(updates.outputs) for i in own[number]]
+        bind = self._launching(ctx, "updates")
+        outs = [made[number] for number in updates.outputs]
+        return Prepared(specs, outs, bind, inplace=pairs, name="double updates", engine=self.name, capturable=True)
+
+    def _numbers(self, joined):
+        form = self.update_form(joined.op, *joined.inputs)
+        return {joined.inputs[i] for i in form.numbers}
 
 
 @contextlib.contextmanager

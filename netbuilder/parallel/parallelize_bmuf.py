@@ -54,6 +54,7 @@ def Parallelize_BMUF(
     accumulate_steps: int = 1,
     memory_budget: Any = None,
     vector_losses: bool = False,
+    allow_tf32: bool | None = None,
 ) -> Replicas:
     """Build a model on several devices that train on their own and are brought together after each block of iterations.
 
@@ -101,7 +102,7 @@ def Parallelize_BMUF(
             ``nesterov=True`` has the opposite sign, -1.
         accumulate_steps: number of micro-batches, each an iteration of ``RunNet``, whose gradients each replica sums
             before its own update, as for ``Parallelize``.
-        peer_access, dtype, weighted_shares, memory_budget, vector_losses: as for ``Parallelize``.
+        peer_access, dtype, weighted_shares, memory_budget, vector_losses, allow_tf32: as for ``Parallelize``.
 
     Returns:
         The record of the replicas, which the net stores in its arguments; ``record.block`` is the rule.
@@ -176,6 +177,7 @@ def Parallelize_BMUF(
         net_type=net_type,
         num_threads_per_device=num_threads_per_device,
         dtype=dtype,
+        allow_tf32=allow_tf32,
         memory_budget=memory_budget,
         build_input=input_builder_fun,
         build_forward=forward_pass_builder_fun,

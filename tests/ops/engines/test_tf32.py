@@ -85,10 +85,11 @@ def test_nets_and_models_say_it():
     for wrong in ("yes", 2, 1.0, None):
         with pytest.raises(NetError, match="net net.*: allow_tf32 must be True or False, got"):
             net.set_allow_tf32(wrong)
-    model = ModelHelper("model")
-    options = {"optimizer_builder_fun": OPTIMIZERS["sgd"], "devices": [0], "allow_tf32": True}
-    parallel.Parallelize_CPU(model, no_input, mlp, **options)
-    assert arguments(model.net.Proto())["allow_tf32"] == 1
+    update, options = OPTIMIZERS["sgd"], {"devices": [0], "allow_tf32": True}
+    blocks, model = ModelHelper("blocks"), ModelHelper("model")
+    parallel.Parallelize_CPU_BMUF(blocks, no_input, mlp, update, **options)
+    parallel.Parallelize_CPU(model, no_input, mlp, optimizer_builder_fun=update, **options)
+    assert arguments(blocks.net.Proto())["allow_tf32"] == arguments(model.net.Proto())["allow_tf32"] == 1
     workspace = Workspace()
     with pytest.raises(NetError, match="net 'model': allow_tf32 must be True or False, got 'no'"):
         workspace.create_net(model.net, allow_tf32="no")

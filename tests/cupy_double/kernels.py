@@ -122,9 +122,56 @@ def _updates(machine: Any, kernel: Kernel, blocks: int, arguments: Sequence[Any]
     machine.launch(kernel.name, reads, writes, do=do)
 
 
+def _taps(pool: Any) -> Any:
+    """Return the extents of padded images, their part inside the images, and the places of each element of a window."""
+    axes = zip(pool.x, pool.before, pool.y, pool.strides, pool.kernel)
+    reach = [max(n + before, (out - 1) * stride + k) for n, before, out, stride, k in axes]
+    inside = tuple(slice(b, b + n) for b, n in zip(pool.before, pool.x))
+    places = [
+        tuple(slice(t, t + (o - 1) * s + 1, s) for t, o, s in zip(tap, pool.y, pool.strides))
+        for tap in np.ndindex(*pool.kernel)
+    ]
+    return reach, (slice(None), *inside), [(slice(None), *place) for place in places]
+
+
+def _pool(machine: Any, kernel: Kernel, blocks: int, arguments: Sequence[Any]) -> None:
+    """MaxPool, AveragePool and their gradients over images with channels last."""
+    pool, title, (*inputs, out) = kernel.model, kernel.name.rpartition("_")[0], arguments
+    (reach, inside, places), is_max, backward = _taps(pool), "max_pool" in title, "gradient" in title
+
+    def images(array: Any, extents: Any) -> Any:
+        return _elements(array, pool.elements).reshape(pool.images, *extents, pool.channels).astype(np.float32)
+
+    def padded(values: Any, fill: float) -> Any:
+        made = np.full((pool.images, *reach, pool.channels), fill, np.float32)
+        made[inside] = values
+        return made
+
+    def sizes() -> Any:
+        return sum(padded(np.ones((pool.images, *pool.x, pool.channels)), float(pool.whole))[place] for place in places)
+
+    def do() -> None:
+        if not backward:
+            x = padded(images(inputs[0], pool.x), -np.inf if is_max else 0.0)
+            parts = [x[place] for place in places]
+            found = np.maximum.reduce(parts) if is_max else sum(parts) / sizes()
+            return _store(out, pool.elements, found)
+        total = padded(0.0, 0.0)
+        dy = images(inputs[-1], pool.y)
+        x, y = (padded(images(inputs[0], pool.x), np.nan), images(inputs[1], pool.y)) if is_max else (None, None)
+        for place in places:
+            total[place] += dy * (x[place] == y) if is_max else dy / sizes()
+        return _store(out, pool.elements, total[inside])
+
+    machine.launch(kernel.name, [array._region for array in inputs], [out._region], do=do)
+
+
 Equivalent = Callable[[Any, Kernel, int, Sequence[Any]], None]
 
-EQUIVALENTS: dict[str, Equivalent] = {"updates": _updates}
+EQUIVALENTS: dict[str, Equivalent] = {
+    "updates": _updates,
+    **{f"{kind}_pool{suffix}": _pool for kind in ("max", "average") for suffix in ("", "_gradient")},
+}
 """What kernels compute, by their titles: ``equivalent(machine, kernel, blocks, arguments)``."""
 
 

@@ -7,10 +7,13 @@ from typing import Any
 from netbuilder.ops.engines.cudnn import kernels_conv as conv
 from netbuilder.ops.engines.cudnn import kernels_dense as dense
 from netbuilder.ops.engines.cudnn import kernels_norm as norm
+from netbuilder.ops.engines.cudnn import kernels_pool as pool
 
 __all__ = ["KERNELS"]
 
 KERNELS: dict[str, Any] = {
+    "AveragePool": pool.average_pool,
+    "AveragePoolGradient": pool.average_pool_gradient,
     "BatchMatMul": dense.batch_matmul,
     "Conv": conv.conv,
     "ConvGradient": conv.conv_gradient,
@@ -22,11 +25,11 @@ KERNELS: dict[str, Any] = {
     "FCTransposed": dense.fc,
     "FCTransposedGradient": dense.fc_gradient,
     "MatMul": dense.matmul,
+    "MaxPool": pool.max_pool,
+    "MaxPoolGradient": pool.max_pool_gradient,
     "SpatialBN": norm.spatial_bn,
     "SpatialBNGradient": norm.spatial_bn_gradient,
-    **{
-        f"Conv{axes}D{suffix}": make
-        for axes in (1, 2, 3)
-        for suffix, make in (("", conv.conv), ("Gradient", conv.conv_gradient))
-    },
 }
+for _name in ("AveragePool", "Conv", "MaxPool"):
+    for _suffix in ("", "Gradient"):
+        KERNELS |= {f"{_name}{axes}D{_suffix}": KERNELS[_name + _suffix] for axes in (1, 2, 3)}

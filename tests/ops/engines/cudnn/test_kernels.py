@@ -6,7 +6,7 @@ import pytest
 from checks import interpret
 from cudnn_double import cudnn_double
 from cupy_double import CupyDouble
-from kernel_cases import CONVOLUTIONS, TRANSPOSED, normalization, random
+from kernel_cases import CONVOLUTIONS, POOLS, TRANSPOSED, normalization, random
 from netbuilder.graph.gradient_context import operator_gradient
 from netbuilder.proto import PROTO_CUDA, NetDef
 from netbuilder.proto.arguments import make_argument, make_device_option, make_op
@@ -203,3 +203,37 @@ def test_elementwise_operators_keep_the_layout():
     assert check(ops, arrays, ["y"], **with_cuda) == [("conv_fprop",)] * 3
     ran = check(ops, arrays, ["y"], **with_cuda, **BFLOAT16)
     assert ran.count(("identity",)) == 4  # x, the filters, y when it is fetched
+
+
+@pytest.mark.parametrize("precision", ["float32", "bfloat16"])
+@pytest.mark.parametrize("order", ["NCHW", "NHWC"])
+@pytest.mark.parametrize("args", [*POOLS, {"kernel": 3, "stride": 2, "pad": 1, "count_include_pad": 1}])
+@pytest.mark.parametrize("kind", ["Max", "Average"])
+def test_pool(kind, args, order, precision):
+    """Over images that a convolution has stored with channels last; values of a window are often equal."""
+    if kind == "Max" and "count_include_pad" in args:
+        return
+    arrays = {"x": np.round(2 * random(2, 4, 7, 8)), "w": np.eye(4, dtype=np.float32).reshape(4, 4, 1, 1)}
+    if order == "NHWC":
+        arrays = {name: np.moveaxis(array, 1, -1).copy() for name, array in arrays.items()}
+    conv = make_op("Conv", ["x", "w"], ["c"], order=order)
+    pool = make_op(f"{kind}Pool", ["c"], ["y"], order=order, **args)
+    y = interpret([conv, pool], {n: a.astype(np.float64) for n, a in arrays.items()})["y"]
+    gradient = make_op(f"{kind}PoolGradient", ["c", "y", "dy"], ["dc"], order=order, **args)
+    dy = np.round(4 * random(*y.shape, seed=9))
+    launched = check([conv, pool, gradient], {**arrays, "dy": dy}, ["y", "dc"], precision=precision,
+                     tolerance=1e-6 if precision == "float32" else 1e-2)  # fmt: skip
+    assert launched.count(("conv_fprop",)) == 1
+
+
+@pytest.mark.parametrize("kind", ["Max", "Average"])
+@pytest.mark.parametrize("shape", [(2, 3, 9), (1, 2, 5, 4, 6)])
+def test_pool_over_other_numbers_of_axes(kind, shape):
+    axes = len(shape) - 2
+    pool = make_op(f"{kind}Pool", ["x"], ["y"], kernels=[3] * axes, strides=[2] * axes, pads=[1] * axes + [0] * axes)
+    check_with_gradient(pool, {"x": random(*shape)})
+
+
+def test_the_maximum_of_nan_is_nan():
+    x = np.float32([[[[np.nan, 1], [2, 3]]], [[[-np.inf, -np.inf], [-np.inf, -np.inf]]]])
+    check([make_op("MaxPool", ["x"], ["y"], kernel=2)], {"x": x}, tolerance=1e-7)

@@ -295,6 +295,7 @@ def _link(model: ModelHelper, request: Request, record: Replicas) -> ProcessLink
         [model.param_init_net.Proto(), model.net.Proto()],
         deterministic=request.processes is not None and request.processes.deterministic,
         debug_info=request.debug_info,
+        by_nccl=request.processes is not None and request.processes.rendezvous.engine == "NCCL",
     )
 
 

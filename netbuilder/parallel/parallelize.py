@@ -260,7 +260,7 @@ def Parallelize(
         kept=tuple(map(blob_name, blobs_to_keep or ())) if dynamic_memory_management else None,
         reduce_update_broadcast=reduce_update_broadcast,
         combines_batch_norm=combine_spatial_bn,
-        processes=processes,
+        processes=settings.with_gpu(processes, chosen),
         vector_losses=vector_losses,
         block=None if rule is None else BlockRequest(rule),
         strategy=given,

@@ -187,7 +187,7 @@ def Parallelize_BMUF(
         shares_memory=optimize_gradient_memory,
         vector_losses=vector_losses,
         block=BlockRequest(rule, tuple(map(blob_name, add_blobs_to_sync or ())), reset_momentum_sgd),
-        processes=processes,
+        processes=settings.with_gpu(processes, chosen),
     )
     return build(model_helper_obj, request)
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import inspect
 import os
 from collections.abc import Callable, Iterable, Mapping, Sequence
@@ -44,6 +45,7 @@ __all__ = [
     "choose_nccl",
     "choose_processes",
     "check_wrapper_options",
+    "with_gpu",
     "refuse_unsupported",
     "wrapper_devices",
 ]
@@ -279,7 +281,6 @@ def choose_processes(
     Raises:
         NetError: an argument is out of range, or an excluded one is given.
         TypeError: an argument is of the wrong type.
-        NotImplementedError: the engine of the rendezvous is not supported here.
     """
     for name, value, least in (
         ("max_concurrent_distributed_ops", max_concurrent_distributed_ops, 1),
@@ -295,8 +296,6 @@ def choose_processes(
     found = None if rendezvous is None else Rendezvous.of(rendezvous)
     if found is None or found.num_shards == 1:
         return None
-    purpose = "exchange between processes by NCCL; with 'MPI' values on GPUs go through the memory of the host"
-    refuse_unsupported(engine=(found.engine, found.engine != "MPI", purpose))
     for name, given in excluded.items():
         if given:
             raise NetError(
@@ -336,6 +335,22 @@ def choose_nccl(use_nccl: bool, devices: Devices) -> bool:
     elif gpu_count():
         nccl()
     return not devices.is_cpu
+
+
+def with_gpu(processes: ProcessRequest | None, devices: Devices) -> ProcessRequest | None:
+    """Return what is requested for several processes, with the GPU by which NCCL reaches the others.
+
+    Raises:
+        NetError: NCCL is to exchange values of replicas on the CPU.
+    """
+    if processes is None or processes.rendezvous.engine != "NCCL":
+        return processes
+    if devices.is_cpu:
+        raise NetError(
+            "rendezvous: engine 'NCCL' exchanges values of GPUs, but the replicas are on the CPU; use engine 'MPI', or "
+            "Parallelize_GPU"
+        )
+    return dataclasses.replace(processes, device=devices.ids[0])
 
 
 def check_executor(num_threads_per_device: Any, net_type: Any) -> None:

@@ -1,7 +1,7 @@
 """Allreduce, broadcast and allgather over the processes that train one model, as operators.
 
 Each process sums or concatenates the blobs of its own devices first (``reductions``), so that one blob of each process
-takes part. Blobs on GPUs go through the memory of the host.
+takes part. Blobs on GPUs go through the memory of the host, unless NCCL connects the processes.
 """
 
 from __future__ import annotations
@@ -32,6 +32,7 @@ DEFAULT_BUCKET_BYTES = 4 * 2**20
 _HOST = make_device_option(PROTO_CPU, 0)
 _ON_HOST = "_on_host"
 _MOST_BLOBS = 500  # of one operator
+_BY_NCCL = frozenset({"AllreduceBucket", "Broadcast"})
 
 
 @dataclass(frozen=True)
@@ -48,6 +49,7 @@ class ProcessLink:
         places: the devices of blobs; others under the scope of a replica are on its device.
         deterministic: sum in the order of the ranks.
         debug_info: line of the user's program; the operators record it.
+        by_nccl: NCCL exchanges values of GPUs where they are; without it they go through the memory of the host.
     """
 
     worlds: Sequence[str]
@@ -56,6 +58,7 @@ class ProcessLink:
     places: Mapping[str, DeviceOption] = field(default_factory=dict)
     deterministic: bool = False
     debug_info: str = ""
+    by_nccl: bool = False
 
     def allreduce(self, blobs: Sequence[str]) -> list[OperatorDef]:
         """Return the operators that replace each blob by its sum over the processes."""
@@ -72,10 +75,16 @@ class ProcessLink:
         """
         if op_type == "AllreduceBucket" and self.deterministic:
             arguments["deterministic"] = 1
+        if self.by_nccl and not residuals:
+            on_gpus = [blob for blob in blobs if self._place(blob).device_type == PROTO_CUDA]
+            groups = [group for group in (on_gpus, [blob for blob in blobs if blob not in on_gpus]) if group]
+        else:
+            groups = [blobs]
         ops = []
-        for start in range(0, len(blobs), _MOST_BLOBS):
-            part, kept = blobs[start : start + _MOST_BLOBS], residuals[start : start + _MOST_BLOBS]
-            ops += self._staged(op_type, "allreduce", part, part, kept, **arguments)
+        for group in groups:
+            for start in range(0, len(group), _MOST_BLOBS):
+                part, kept = group[start : start + _MOST_BLOBS], residuals[start : start + _MOST_BLOBS]
+                ops += self._staged(op_type, "allreduce", part, part, kept, **arguments)
         return ops
 
     def average_chunk(self, counter: str, blobs: Sequence[str], chunk: int) -> list[OperatorDef]:
@@ -100,9 +109,11 @@ class ProcessLink:
         **arguments: Any,
     ) -> list[OperatorDef]:
         there, back, inputs, outputs = list[OperatorDef](), list[OperatorDef](), list[str](), list[str]()
+        first = self._place(sources[0])
+        direct = self.by_nccl and op_type in _BY_NCCL and not on_host and first.device_type == PROTO_CUDA
         for source, target in zip(sources, targets):
             place = self._place(source)
-            if place.device_type != PROTO_CUDA:
+            if place.device_type != PROTO_CUDA or direct:
                 inputs.append(source)
                 outputs.append(target)
                 continue
@@ -110,7 +121,7 @@ class ProcessLink:
             outputs.append(target + _ON_HOST)
             there.append(make_op("CopyGPUToCPU", [source], inputs[-1:], device_option=place))
             back.append(make_op("CopyCPUToGPU", outputs[-1:], [target], device_option=place))
-        place = self.devices.options[0] if self.devices.is_cpu else _HOST
+        place = first if direct else self.devices.options[0] if self.devices.is_cpu else _HOST
         op = make_op(
             op_type, [self.worlds[0], *inputs, *on_host], [*outputs, *on_host], device_option=place, **arguments
         )

@@ -17,6 +17,7 @@ from netbuilder.ops.engines.arrays import aligned_empty
 from netbuilder.ops.engines.collectives.communicator import Communicator
 from netbuilder.ops.engines.collectives.reductions import FLOAT_TYPES, narrow, widen
 from netbuilder.ops.engines.collectives.world import CommonWorld
+from netbuilder.ops.engines.nccl import NcclCall, type_of
 from netbuilder.proto import ArgumentError, NetError
 
 __all__ = ["IN_PLACE_BYTES", "AllreduceBucket"]
@@ -75,6 +76,12 @@ class AllreduceBucket(InPlace):
 
     def terms(self) -> str:
         return f"precision={self.precision}, deterministic={self.deterministic}, clip={self.clip:g}"
+
+    def gpu_calls(self, world: CommonWorld, blobs: Sequence[Array]) -> list[NcclCall] | None:
+        kinds = [type_of(blob.dtype, sums=True) for blob in blobs]
+        if self.precision != "float32" or None in kinds:
+            return None
+        return [NcclCall("allReduce", [blob], [blob], kind, blob.size) for blob, kind in zip(blobs, kinds) if kind]
 
     def over_ranks(self, world: CommonWorld, blobs: Sequence[Array], names: Sequence[str]) -> Work:
         parts = _parts(blobs, FLOAT_TYPES[self.precision], names) if world.size > 1 else []

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from typing import Any, ClassVar
+from typing import Any, ClassVar, Literal
 
 import numpy as np
 
@@ -11,11 +11,15 @@ from netbuilder.ops.collectives.worlds import OverWorld, world_of
 from netbuilder.ops.core.contexts import PlanContext, Prepared, RunContext
 from netbuilder.ops.core.declaration import operator_class
 from netbuilder.ops.core.operator import STRING, Operator, TensorSpec, require, spec_of
-from netbuilder.ops.core.registry import CPU, kernel, prepare
+from netbuilder.ops.core.registry import CPU, GPU, kernel, prepare
 from netbuilder.ops.engines.arrays import as_flat
 from netbuilder.ops.engines.collectives.communicator import Communicator
+from netbuilder.ops.engines.collectives.nccl import NcclCommunicator
+from netbuilder.ops.engines.collectives.session import Collective
 from netbuilder.ops.engines.collectives.world import CommonWorld
+from netbuilder.ops.engines.gpu import copy_into
 from netbuilder.ops.engines.layouts import convert
+from netbuilder.ops.engines.nccl import NcclCall
 from netbuilder.proto import ArgumentError
 
 __all__ = ["MAX_BLOBS", "InPlace", "Work", "in_place_kernels", "same_shape_and_type"]
@@ -43,6 +47,10 @@ class InPlace(OverWorld):
     sums: ClassVar[bool] = True
     one_layout: ClassVar[bool] = False
     any_layout: ClassVar[bool] = True
+    outputs_on_host: ClassVar[bool] = False
+
+    def input_location(self, index: int) -> Literal["here", "host", "any"]:
+        return "host" if index == 0 else "here"
 
     def check(self) -> None:
         if self.n_out != self.n_in - 1 or self.n_in > MAX_BLOBS + 1:
@@ -67,6 +75,15 @@ class InPlace(OverWorld):
             names: those of the blobs, for messages.
         """
         raise NotImplementedError
+
+    def gpu_calls(self, world: CommonWorld, blobs: Sequence[Array]) -> list[NcclCall] | None:
+        """Return what the operator does over arrays of a GPU, as calls of NCCL; None: it goes through the host.
+
+        Args:
+            world: the common world.
+            blobs: one-dimensional arrays on the GPU, to be overwritten.
+        """
+        return None
 
     def terms(self) -> str:
         """Return the arguments that all ranks must agree on, for the description of the collective."""
@@ -131,6 +148,71 @@ def _prepare(op: InPlace, ctx: PlanContext, world: TensorSpec, *xs: TensorSpec) 
     return Prepared([world, *specs], specs, bind, inplace=pairs, split=True, name="mpi")
 
 
+def _prepare_on_gpu(op: InPlace, ctx: PlanContext, world: TensorSpec, *xs: TensorSpec) -> Prepared | None:
+    """Return the kernel over blobs of a GPU: by NCCL where they are, or through the memory of the host."""
+    if any(x.dtype == STRING for x in xs):
+        return None
+    names, specs = list(ctx.op_def.output), [x.plain for x in xs]
+    terms = described(op, names, xs)
+
+    def bind(ins: Sequence[Any], outs: Sequence[Any], scratch: Any) -> Callable[[], Any]:
+        common = world_of(op, ins[0])
+        call = common.call(op.type, names[0], terms, "", nbytes=sum(out.nbytes for out in outs))
+        copies = [(out, given) for out, given in zip(outs, ins[1:]) if out is not given]
+        flat = [as_flat(out, spec.dtype) for out, spec in zip(outs, specs)]
+        exchange = _by_nccl(op, common, call, flat) or _through_host(op, common, call, flat, names)
+
+        def begin() -> Any:
+            for out, given in copies:
+                copy_into(out, given)
+            return exchange()
+
+        return begin
+
+    pairs = [(i + 1, i) for i in range(len(xs))]
+    return Prepared([world, *specs], specs, bind, inplace=pairs, split=True, name="nccl")
+
+
+_Exchange = Callable[[], Callable[[], None]]
+
+
+def _by_nccl(op: InPlace, common: CommonWorld, call: Collective, blobs: Sequence[Any]) -> _Exchange | None:
+    """Return what begins the exchange of arrays where they are; None if NCCL does not connect the ranks, or cannot."""
+    communicator = common.communicator
+    calls = op.gpu_calls(common, blobs) if isinstance(communicator, NcclCommunicator) else None
+    if calls is None:
+        return None
+    assert isinstance(communicator, NcclCommunicator)
+    start = communicator.group.bind(calls)
+
+    def begin() -> Callable[[], None]:
+        started = common.begin(call, lambda communicator, same: start())
+        return lambda: started()()
+
+    return begin
+
+
+def _through_host(
+    op: InPlace, common: CommonWorld, call: Collective, blobs: Sequence[Any], names: Sequence[str]
+) -> _Exchange:
+    hosts = [np.empty(blob.shape, blob.dtype) for blob in blobs]
+    work = op.over_ranks(common, hosts, names)
+
+    def begin() -> Callable[[], None]:
+        for host, blob in zip(hosts, blobs):
+            copy_into(host, blob)
+        ended = common.begin(call, lambda communicator, same: work(communicator))
+
+        def wait() -> None:
+            ended()
+            for host, blob in zip(hosts, blobs):
+                copy_into(blob, host)
+
+        return wait
+
+    return begin
+
+
 def _in_plain_order(
     op: InPlace, ctx: PlanContext, world: CommonWorld, specs: Sequence[TensorSpec], buffers: Sequence[Any]
 ) -> None:
@@ -162,4 +244,5 @@ def in_place_kernels(cls: type[Operator]) -> type[Operator]:
     """Class decorator: register the kernels of an ``InPlace`` operator."""
     kernel(cls)(_run)
     prepare(cls, device=CPU)(_prepare)
+    prepare(cls, device=GPU)(_prepare_on_gpu)
     return cls

@@ -16,6 +16,7 @@ from netbuilder.ops.core.registry import kernel, register
 from netbuilder.ops.engines.collectives.communicator import Communicator
 from netbuilder.ops.engines.collectives.reductions import sum_rows
 from netbuilder.ops.engines.collectives.world import CommonWorld
+from netbuilder.ops.engines.nccl import NcclCall, type_of
 from netbuilder.proto import ArgumentError, ShapeError
 
 __all__ = ["Allgather", "Allreduce", "Broadcast", "Reduce", "ReduceScatter"]
@@ -133,6 +134,13 @@ class Broadcast(InPlace):
 
     def terms(self) -> str:
         return f"root={self.root}"
+
+    def gpu_calls(self, world: CommonWorld, blobs: Sequence[Array]) -> list[NcclCall] | None:
+        _check_root(self, world)
+        kind = type_of("uint8")
+        if len(blobs) > 1 or kind is None:
+            return None
+        return [NcclCall("broadcast", blobs, blobs, kind, blobs[0].nbytes, self.root)]
 
     def over_ranks(self, world: CommonWorld, blobs: Sequence[Array], names: Sequence[str]) -> Work:
         _check_root(self, world)

@@ -9,7 +9,8 @@ from netbuilder.ops.core.declaration import operator_class
 from netbuilder.ops.core.objects import shared_object
 from netbuilder.ops.core.operator import STRING, Exchange, Operator, TensorSpec, require
 from netbuilder.ops.core.registry import kernel, register
-from netbuilder.ops.engines.collectives.world import CommonWorld, create_world
+from netbuilder.ops.engines.collectives.world import CommonWorld, NcclPlace, create_world
+from netbuilder.ops.engines.stores import Store
 from netbuilder.proto import ArgumentError
 
 __all__ = [
@@ -22,7 +23,7 @@ __all__ = [
 ]
 
 _OBJECT = TensorSpec((), STRING)
-_ENGINES = ("", "DEFAULT", "MPI", "GLOO")  # all of them exchange values of the host by MPI
+_ENGINES = ("", "DEFAULT", "MPI", "GLOO", "NCCL")  # all but the last one exchange values of the host by MPI
 
 
 @operator_class(frozen=True)
@@ -58,13 +59,14 @@ class CreateCommonWorld(Operator):
     """Make the common world of ``size`` processes, of which this one has the number ``rank``.
 
     All of them run it, in the same order among other collectives. Several processes are connected by MPI, which has
-    started them; a world of one process needs no library. A second run gives the same world.
+    started them; with engine NCCL by NCCL, between the GPUs ``device_id`` of the processes, which meet in the store. A
+    world of one process needs no library. A second run gives the same world.
 
     A collective raises an error if other ranks have not come after ``timeout_ms`` milliseconds; -1: after the time
     limits of the process. The other arguments, and the input, are Caffe2's; MPI does without them.
 
     Inputs:
-        kv_handler?: object, ignored
+        kv_handler?: object, the store; ignored by MPI
     Outputs:
         common_world: object
     """
@@ -77,6 +79,7 @@ class CreateCommonWorld(Operator):
     size: int = 0  # 0: all processes that MPI has started, numbered as by MPI
     rank: int = 0
     timeout_ms: int = -1
+    device_id: int = 0
     sync: bool = False
     transport: str = ""
     interface: str = ""
@@ -109,10 +112,15 @@ class CreateCommonWorld(Operator):
 def create_common_world(op: CreateCommonWorld, ctx: RunContext, *store: Any) -> tuple[Any, ...]:
     if ctx.op_def.engine not in _ENGINES:
         raise ArgumentError(
-            f"CreateCommonWorld: engine {ctx.op_def.engine!r} is not in this version; use 'MPI', or leave it out"
+            f"CreateCommonWorld: engine {ctx.op_def.engine!r} is not in this version; use 'MPI' or 'NCCL', or leave it "
+            "out"
         )
     timeout = None if op.timeout_ms < 0 else op.timeout_ms / 1000
-    return (create_world(ctx.op_def.output[0], op.size, op.rank, timeout),)
+    name, place = ctx.op_def.output[0], {}
+    if ctx.op_def.engine == "NCCL" and op.size != 1:
+        given = shared_object(op, store[0], Store, "FileStoreHandlerCreate") if store else None
+        place = {"nccl": NcclPlace(op.device_id, given if given is None else given.with_prefix(ctx.op_def.name))}
+    return (create_world(name, op.size, op.rank, timeout, **place),)
 
 
 @register

@@ -333,6 +333,15 @@ class Machine:
             else:
                 merge(stream.clock, clock)
 
+    def memory_at(self, pointer: int) -> Memory | None:
+        """Return the memory that has an address, of those whose address a program has asked for."""
+        if (found := self.pointers.get(pointer)) is not None:
+            return found
+        for begin, memory in list(self.pointers.items()):
+            if begin <= pointer < begin + memory.nbytes:
+                return memory
+        return None
+
     # Work.
 
     def allocate(self, nbytes: int) -> Memory:

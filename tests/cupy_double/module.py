@@ -546,6 +546,11 @@ class _Stream(_Names):
     def synchronize(self) -> None:
         self._machine.synchronize_stream(self.order)
 
+    @property
+    def done(self) -> bool:
+        self.synchronize()
+        return True
+
     def begin_capture(self, mode: Any = None) -> None:
         assert mode == _Runtime.streamCaptureModeThreadLocal, "another mode allows or forbids what it should not"
         self._machine.begin_capture(self.order)

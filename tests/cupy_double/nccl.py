@@ -259,7 +259,7 @@ class NcclDouble:
 
     def memory(self, pointer: int, nbytes: int, rank: int, clique: _Clique) -> Region:
         assert self.machine is not None
-        memory = self.machine.pointers.get(pointer)
+        memory = self.machine.memory_at(pointer)
         if memory is None or memory.device != clique.devices[rank]:
             raise NcclError(f"NCCL_ERROR_INVALID_ARGUMENT: {pointer} is no memory of GPU {clique.devices[rank]}")
         return Region(memory, pointer, pointer + nbytes)

@@ -326,8 +326,8 @@ REFUSED = {
     "a shard that is not there": ({"rendezvous": hosts(2, 2)}, NetError, "shard_id must be a whole number in"),
     "NCCL": (
         {"rendezvous": hosts(2, engine="NCCL", kv_handler="store")},
-        NotImplementedError,
-        "engine='NCCL' .exchange between processes by NCCL; .* is not supported",
+        NetError,
+        "engine 'NCCL' exchanges values of GPUs, but the replicas are on the CPU",
     ),
     "shared_model": ({"shared_model": True}, NetError, "shared_model=True cannot be combined with a rendezvous of 2"),
     "no worlds": ({"max_concurrent_distributed_ops": 0}, NetError, "max_concurrent_distributed_ops must be at least 1"),

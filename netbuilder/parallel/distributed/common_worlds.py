@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -52,6 +52,7 @@ class ProcessRequest:
         bucket_bytes: see ``buckets``.
         deterministic: sum in the order of the ranks.
         barrier_seconds: time limit of the barrier.
+        device: with engine NCCL: the GPU of this process by which it reaches the others.
     """
 
     rendezvous: Rendezvous
@@ -59,6 +60,7 @@ class ProcessRequest:
     bucket_bytes: int = DEFAULT_BUCKET_BYTES
     deterministic: bool = False
     barrier_seconds: float = 300
+    device: int = 0
 
     def world(self, name: str, devices: Devices, workers: int, *, joined: bool) -> World:
         """Return the place of this process's replicas; each process has as many.
@@ -77,18 +79,19 @@ class ProcessRequest:
     def creators(self, world: World) -> list[OperatorDef]:
         """Return the operators that make the common worlds; the first one of a kind makes it, and others clone it."""
         first, *others = world.common
-        ops = [world_maker(self.rendezvous, first)]
+        ops = [world_maker(self.rendezvous, first, device=self.device)]
         ops += [make_op("CloneCommonWorld", [first], [blob], device_option=_HOST) for blob in others]
-        return [*ops, world_maker(self.rendezvous, world.barrier, self.barrier_seconds)]
+        return [*ops, world_maker(self.rendezvous, world.barrier, self.barrier_seconds, self.device)]
 
 
-def world_maker(found: Rendezvous, blob: str, seconds: float | None = None) -> OperatorDef:
+def world_maker(found: Rendezvous, blob: str, seconds: float | None = None, device: int = 0) -> OperatorDef:
     """Return the operator that makes a common world of the processes of a rendezvous.
 
     Args:
         found: the rendezvous.
         blob: the common world.
         seconds: time limit of operators over it; None: that of all collectives of the process.
+        device: with engine NCCL: the GPU of this process.
     """
     handler = [str(found.kv_handler)] if isinstance(found.kv_handler, str) else []
     options: dict[str, Any] = {
@@ -96,6 +99,8 @@ def world_maker(found: Rendezvous, blob: str, seconds: float | None = None) -> O
         "size": found.num_shards,
         "rank": found.shard_id,
     }
+    if found.engine == "NCCL":
+        options["device_id"] = device
     if seconds is not None:
         options["timeout_ms"] = _milliseconds(seconds)
     op = make_op("CreateCommonWorld", handler, [blob], device_option=_HOST, **options)
@@ -104,20 +109,26 @@ def world_maker(found: Rendezvous, blob: str, seconds: float | None = None) -> O
 
 
 def process_link(
-    record: Replicas, nets: Iterable[NetDef], *, deterministic: bool = False, debug_info: str = ""
+    record: Replicas,
+    nets: Sequence[NetDef],
+    *,
+    deterministic: bool = False,
+    debug_info: str = "",
+    by_nccl: bool = False,
 ) -> ProcessLink | None:
     """Return how a model's operators exchange values with other processes; None: they do not.
 
     Args:
         record: the record of its replicas.
         nets: the nets of the model, in the order in which they run, which say where the blobs on GPUs are.
-        deterministic, debug_info: see ``ProcessLink``.
+        deterministic, debug_info, by_nccl: see ``ProcessLink``; nets that make the common worlds say ``by_nccl``.
     """
     if not record.world.common:
         return None
     places = {} if record.devices.is_cpu else blob_devices(nets)
     processes = record.world.size // len(record)
-    return ProcessLink(record.world.common, processes, record.devices, places, deterministic, debug_info)
+    by_nccl = any(op.type == "CreateCommonWorld" and op.engine == "NCCL" for net in nets for op in net.op) or by_nccl
+    return ProcessLink(record.world.common, processes, record.devices, places, deterministic, debug_info, by_nccl)
 
 
 def assign_worlds(nets: Sequence[Net], init_net: Net, world: World, request: ProcessRequest) -> World:

@@ -9,6 +9,7 @@ import os
 import time
 import warnings
 from collections.abc import Callable, Iterable
+from dataclasses import dataclass
 from typing import TypeVar
 
 import numpy as np
@@ -19,6 +20,7 @@ from netbuilder.ops.engines.collectives.abort import install
 from netbuilder.ops.engines.collectives.communicator import Communicator, OneRank
 from netbuilder.ops.engines.collectives.lane import FORKED, Lane
 from netbuilder.ops.engines.collectives.mpi import abort_mpi, mpi, mpi_world
+from netbuilder.ops.engines.collectives.nccl import connect_by_nccl
 from netbuilder.ops.engines.collectives.roll_call import State
 from netbuilder.ops.engines.collectives.session import Collective, Session
 from netbuilder.ops.engines.collectives.time_limits import time_limits
@@ -27,7 +29,7 @@ from netbuilder.ops.engines.launchers import ATTEMPT, job_store, place_in
 from netbuilder.ops.engines.stores.store import Store
 from netbuilder.proto import DistributedError, NetError, StoreTimeoutError
 
-__all__ = ["CommonWorld", "create_world", "process_lane", "report_failure", "share_store"]
+__all__ = ["CommonWorld", "NcclPlace", "create_world", "process_lane", "report_failure", "share_store"]
 
 _PAUSE = 0.02  # seconds between two looks at the store
 _log = logging.getLogger("netbuilder")
@@ -119,6 +121,7 @@ class _Process:
         self.worlds: dict[str, CommonWorld] = {}
         self.forked = False
         self.store: Store | None = None
+        self.connections = 0  # by NCCL so far
 
 
 _process = _Process()
@@ -129,7 +132,23 @@ def process_lane() -> Lane:
     return _process.lane
 
 
-def create_world(name: str, size: int, rank: int, timeout: float | None = None) -> CommonWorld:
+@dataclass(frozen=True)
+class NcclPlace:
+    """What connects a process with others by NCCL.
+
+    Args:
+        device: its GPU.
+        store: one that all processes see, with a prefix of the run; None: that of ``share_store``, or of
+            netbuilder-launch.
+    """
+
+    device: int
+    store: Store | None = None
+
+
+def create_world(
+    name: str, size: int, rank: int, timeout: float | None = None, nccl: NcclPlace | None = None
+) -> CommonWorld:
     """Return the common world of a name; all ranks call it.
 
     A second call returns the same world, unless it was destroyed or an error has ended the session.
@@ -139,12 +158,13 @@ def create_world(name: str, size: int, rank: int, timeout: float | None = None) 
         size: the number of ranks; 0: as many as MPI has started, numbered as by MPI.
         rank: the number of this process, from 0.
         timeout: see ``CommonWorld``.
+        nccl: NCCL connects the ranks, with this GPU of the process; None: MPI does.
 
     Raises:
-        DeviceError: mpi4py or MPI is missing.
+        DeviceError: mpi4py or MPI is missing, or NCCL.
         DistributedError: MPI runs another number of processes, or the ranks of the processes are not 0 to size - 1.
     """
-    if size != 1 and _process.session is None and not _process.forked:
+    if nccl is None and size != 1 and _process.session is None and not _process.forked:
         _wait_for_start()
     if size == 0:
         comm = mpi().COMM_WORLD
@@ -152,7 +172,7 @@ def create_world(name: str, size: int, rank: int, timeout: float | None = None) 
     if size == 1:
         return CommonWorld(name, OneRank(), None, timeout)
     with _process.lock:
-        session = _session(size, rank)
+        session = _session(size, rank, nccl)
     world = _process.worlds.get(name)
     if world is None or world.session is not session or world.closed:
         call = Collective("CreateCommonWorld", name, f"{size} ranks", timeout=timeout)
@@ -176,7 +196,7 @@ def report_failure(values: Iterable[object], error: BaseException) -> None:
             session.report_failure(error)
 
 
-def _session(size: int, rank: int) -> Session:
+def _session(size: int, rank: int, nccl: NcclPlace | None) -> Session:
     if _process.forked:
         raise DistributedError(FORKED)
     session = _process.session
@@ -188,21 +208,44 @@ def _session(size: int, rank: int) -> Session:
             )
         return session
     _process.lane.check()
-    library = mpi()  # in this thread, mostly the main one, which also finalizes MPI
-    install(rank, size, abort_mpi)
-    control = _process.lane.submit(lambda: _control(size, rank), "CreateCommonWorld").result()
+    store, answers = _process.store or _store_of_attempt(), True
+    if nccl is None:
+        library = mpi()  # in this thread, mostly the main one, which also finalizes MPI
+        install(rank, size, abort_mpi)
+        control = _process.lane.submit(lambda: _control(size, rank), "CreateCommonWorld").result()
+        answers = library.Query_thread() == library.THREAD_MULTIPLE
+    else:
+        control = _connected(size, rank, nccl, nccl.store or store)
+        install(rank, size, control.abort)
     if session is None:
         atexit.register(_close)
     else:
         session.unwatch()
-    if rank == 0:
+    if rank == 0 and nccl is None:
         _warn_if_oversubscribed(size)
     session = Session(control, _process.lane)
-    if library.Query_thread() == library.THREAD_MULTIPLE:
+    if answers:
         session.answer_when_idle()
-    session.watch(_process.store or _store_of_attempt())
+    session.watch(store)
     _process.identity, _process.session = (size, rank), session
     return session
+
+
+def _connected(size: int, rank: int, nccl: NcclPlace, store: Store | None) -> Communicator:
+    """Return the communicator of all processes by NCCL."""
+    if store is None:
+        raise NetError(
+            "CreateCommonWorld: engine 'NCCL' needs a store, in which rank 0 puts NCCL's unique id; give kv_handler, "
+            "start the processes with netbuilder-launch, or call RunInitNet, which has that of the rendezvous"
+        )
+    found = store
+    _process.connections += 1
+    name = f"nccl_{_process.connections}"
+
+    def connect() -> Communicator:
+        return connect_by_nccl(found, size, rank, nccl.device, name)
+
+    return _process.lane.submit(connect, "CreateCommonWorld").result()
 
 
 def share_store(store: Store) -> None:

@@ -75,8 +75,8 @@ def test_a_kv_handler_is_accepted_as_in_caffe2():
 
 
 def test_unknown_engines_are_refused():
-    with pytest.raises(ArgumentError, match="engine 'NCCL' is not in this version; use 'MPI'"):
-        run(Workspace(), "CreateCommonWorld", [], ["cw"], size=1, rank=0, engine="NCCL")
+    with pytest.raises(ArgumentError, match="engine 'IBVERBS' is not in this version; use 'MPI' or 'NCCL'"):
+        run(Workspace(), "CreateCommonWorld", [], ["cw"], size=1, rank=0, engine="IBVERBS")
 
 
 def test_something_else_than_a_world():

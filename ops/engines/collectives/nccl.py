@@ -1,0 +1,191 @@
+"""NCCL between processes: one GPU of each; arrays of the host go through it, those of the GPU are exchanged in place.
+
+All common worlds of a process have one communicator of NCCL, whose calls go to the GPU's stream for exchange, in the
+order in which the lane makes them. Messages that do not wait go through the store by which the processes have met.
+"""
+
+from __future__ import annotations
+
+import os
+import struct
+import time
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import numpy as np
+
+from netbuilder.ops.engines.collectives.communicator import Communicator
+from netbuilder.ops.engines.collectives.nccl_id import shared_unique_id
+from netbuilder.ops.engines.gpu import StreamRole, gpu
+from netbuilder.ops.engines.nccl import GpuGroup, nccl, type_of
+from netbuilder.ops.engines.stores import Store
+from netbuilder.proto import DeviceError, NetError
+
+__all__ = ["NcclCommunicator", "connect_by_nccl"]
+
+Array = Any
+
+_PAUSE = 50e-6  # seconds between two looks at the GPU
+
+
+class NcclCommunicator(Communicator):
+    """The processes of a run, each with one GPU.
+
+    Args:
+        rank, size: see ``Communicator``.
+        device: the GPU of this process.
+        raw: NCCL's communicator.
+        store: one that all processes see, with a prefix of this run.
+
+    Attributes:
+        group: what exchanges arrays of the GPU.
+    """
+
+    engine = "NCCL"
+
+    def __init__(self, rank: int, size: int, device: int, raw: Any, store: Store) -> None:
+        super().__init__(rank, size)
+        self.group = GpuGroup([device], [raw])
+        self._raw, self._device, self._store = raw, device, store
+        self._read = 0
+
+    def clone(self) -> Communicator:
+        made = NcclCommunicator(self.rank, self.size, self._device, self._raw, self._store)
+        made.check = self.check
+        return made
+
+    def split(self, color: int, key: int) -> Communicator:
+        raise NetError("engine 'NCCL' does not divide the processes of a run; use 'MPI'")
+
+    def close(self) -> None:
+        """Keep NCCL's communicator, which other common worlds have, too."""
+
+    def abort(self, code: int) -> None:
+        self._raw.abort()
+        os._exit(code)
+
+    def post(self, data: bytes, to: int) -> None:
+        number = self._store.add(f"mail/{to}/count")
+        self._store.set(f"mail/{to}/{number}", struct.pack("<q", self.rank) + data)
+
+    def poll(self) -> tuple[int, bytes] | None:
+        key = f"mail/{self.rank}/{self._read + 1}"
+        found = self._store.peek(key)
+        if found is None:
+            return None
+        self._read += 1
+        self._store.delete(key)
+        return struct.unpack("<q", found[:8])[0], found[8:]
+
+    # Arrays of the host are copied to the GPU and back.
+
+    def _through(self, given: Sequence[Array], call: Callable[..., None]) -> list[Array]:
+        """Return arrays after ``call(module, stream, *pointers)`` has changed their copies on the GPU."""
+        with gpu(self._device).on(StreamRole.EXCHANGE) as here:
+            stream = here.stream(StreamRole.EXCHANGE).raw
+            copies = [here.xp.asarray(each) for each in given]
+            call(nccl(), stream.ptr, *(copy.data.ptr for copy in copies))
+            while not stream.done:
+                self.check()
+                time.sleep(_PAUSE)
+            self._raw.check_async_error()
+            return [copy.get() for copy in copies]
+
+    def _number(self, name: str | None) -> int:
+        assert name is not None
+        return int(getattr(nccl(), f"NCCL_{name}"))
+
+    def _allreduce(self, array: Array, maximum: bool, patient: bool) -> None:
+        kind = type_of(array.dtype, sums=True)
+        wide = array if kind is not None else array.astype(np.int64)
+        number, count = self._number(kind or "INT64"), array.size
+
+        def call(module: Any, stream: int, pointer: int) -> None:
+            op = module.NCCL_MAX if maximum else module.NCCL_SUM
+            self._raw.allReduce(pointer, pointer, count, number, op, stream)
+
+        array[:] = self._through([wide], call)[0].astype(array.dtype, copy=False)
+
+    def _reduce(self, array: Array, root: int) -> None:
+        total = array.copy()
+        self._allreduce(total, False, False)
+        if self.rank == root:
+            array[:] = total
+
+    def _broadcast(self, array: Array, root: int) -> None:
+        number = self._number("UINT8")
+
+        def call(module: Any, stream: int, pointer: int) -> None:
+            self._raw.broadcast(pointer, pointer, array.nbytes, number, root, stream)
+
+        array[:] = self._through([array.view(np.uint8)], call)[0].view(array.dtype)
+
+    def _allgather(self, own: Array, out: Array, counts: Sequence[int]) -> None:
+        number, sizes = self._number("UINT8"), [count * own.itemsize for count in counts]
+        starts = [sum(sizes[:rank]) for rank in range(self.size)]
+        whole = np.zeros(sum(sizes), np.uint8)
+        whole[starts[self.rank] : starts[self.rank] + sizes[self.rank]] = own.view(np.uint8)
+
+        def call(module: Any, stream: int, pointer: int) -> None:
+            module.groupStart()
+            for root, (start, size) in enumerate(zip(starts, sizes)):
+                if size:
+                    self._raw.broadcast(pointer + start, pointer + start, size, number, root, stream)
+            module.groupEnd()
+
+        out[:] = self._through([whole], call)[0].view(own.dtype)
+
+    def _alltoall(self, array: Array, counts: Sequence[int], out: Array) -> None:
+        number, sizes = self._number("UINT8"), [count * array.itemsize for count in counts]
+        starts, row = [sum(sizes[:rank]) for rank in range(self.size)], sizes[self.rank]
+        others = [rank for rank in range(self.size) if rank != self.rank]
+
+        def call(module: Any, stream: int, given: int, taken: int) -> None:
+            module.groupStart()
+            for rank in others:
+                if sizes[rank]:
+                    self._raw.send(given + starts[rank], sizes[rank], number, rank, stream)
+                if row:
+                    self._raw.recv(taken + rank * row, row, number, rank, stream)
+            module.groupEnd()
+
+        received = np.zeros((self.size, row), np.uint8)
+        mine = array.view(np.uint8)
+        _, received = self._through([mine, received], call)
+        received[self.rank] = mine[starts[self.rank] : starts[self.rank] + row]
+        out[:] = received.reshape(-1).view(array.dtype).reshape(out.shape)
+
+    def _barrier(self) -> None:
+        self._allreduce(np.zeros(1, np.int32), False, True)
+
+    def _send(self, array: Array, to: int, tag: int) -> None:
+        raise NetError("engine 'NCCL' sends nothing from one process to another; use 'MPI' for SendTensor")
+
+    def _receive(self, out: Array, source: int | None, tag: int | None) -> tuple[int, int]:
+        raise NetError("engine 'NCCL' sends nothing from one process to another; use 'MPI' for ReceiveTensor")
+
+
+def connect_by_nccl(store: Store, size: int, rank: int, device: int, name: str) -> NcclCommunicator:
+    """Connect the processes of a run; all of them call it.
+
+    Args:
+        store: one that all processes see, with a prefix of this run.
+        size, rank: the number of processes, and that of this one.
+        device: its GPU.
+        name: of what they connect for, unlike that of another call.
+
+    Raises:
+        DeviceError: NCCL is missing, or cannot connect the GPUs.
+    """
+    key = shared_unique_id(store, rank, name)
+    try:
+        with gpu(device):
+            raw = nccl().NcclCommunicator(size, key, rank)
+    except DeviceError:
+        raise
+    except Exception as error:
+        raise DeviceError(
+            f"NCCL cannot connect GPU {device} of process {rank} with those of {size - 1} others: {error}; run with "
+            "NCCL_DEBUG=INFO to see why"
+        ) from error
+    return NcclCommunicator(rank, size, device, raw, store.with_prefix(name))

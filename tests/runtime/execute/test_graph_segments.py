@@ -36,7 +36,7 @@ def net(*ops, type="simple"):
     return NetDef(name="net", type=type, num_workers=8, op=ops)
 
 
-def trained(name, count, *, without=(), net_type="dag"):
+def trained(name, count, *, without=(), net_type="dag", use_nccl=False):
     """Train on GPUs; return the values of all blobs, and what became of the steps of the plan."""
     reset_names()
     reset_optimizer_instance_count()
@@ -48,6 +48,7 @@ def trained(name, count, *, without=(), net_type="dag"):
         optimizer_builder_fun=OPTIMIZERS["momentum"],
         devices=list(range(count)),
         net_type=net_type,
+        use_nccl=use_nccl,
     )
     workspace = Workspace(threads=4, engines=ENGINES, without=without)
     first = True
@@ -82,6 +83,21 @@ def test_replayed_steps_equal_eager_ones(monkeypatch, name, count, net_type):
     assert eager.keys() == replayed.keys()
     for blob in eager:
         np.testing.assert_array_equal(eager[blob], replayed[blob], err_msg=blob)
+
+
+@pytest.mark.parametrize("net_type", ["simple", "dag"])
+def test_replayed_steps_equal_eager_ones_with_nccl(monkeypatch, net_type):
+    """Collectives are in no graph; what is computed before them and between them is."""
+    with installed(monkeypatch, CapturableEngine):
+        with gpus(2):
+            eager, _ = trained("convnet", 2, without=["cuda_graphs"], net_type=net_type, use_nccl=True)
+        with gpus(2) as machine:
+            replayed, captured = trained("convnet", 2, net_type=net_type, use_nccl=True)
+            assert machine.counts["replays"] >= 8
+    for blob in eager:
+        np.testing.assert_array_equal(eager[blob], replayed[blob], err_msg=blob)
+    assert len({each.graph for each in captured}) > 2
+    assert any("nccl" in each.why.lower() for each in captured), {each.why for each in captured}
 
 
 @pytest.mark.gpu

@@ -1,5 +1,6 @@
 """CUDA graphs of plans, on the double of CuPy: what they compute, when they are captured, what they refuse."""
 
+import gc
 import os
 import threading
 import traceback
@@ -390,6 +391,17 @@ def test_a_kernel_that_cannot_be_captured_is_named_and_its_step_runs(machine, mo
     np.testing.assert_array_equal(workspace.fetch("y"), np.maximum(expected(2 * X), 0))
     assert [graph for _, graph in captured(workspace)] == [0, 0, -1, 1, 1]
     assert "it cannot be captured" in why(workspace)[0]
+
+
+def test_garbage_is_not_collected_during_a_capture(machine, monkeypatch):
+    found = []
+    monkeypatch.setattr(CapturableEngine, "honest", CapturableEngine.prepared, raising=False)
+    monkeypatch.setattr(CapturableEngine, "prepared", lies)
+    monkeypatch.setitem(LIES, "looks", lambda x: found.append(gc.isenabled()))
+    workspace = fed(*CHAIN[:2], on(0, "Negative", ["b"], ["c"], name="looks"))
+    assert gc.isenabled()
+    run(machine, workspace, 4)
+    assert found == [True, True, False] and gc.isenabled()
 
 
 def test_gpus_that_cannot_capture_run_without(machine, monkeypatch):

@@ -143,7 +143,7 @@ def prepare_recurrent_network(op: RecurrentNetwork, ctx: PlanContext, *specs: Te
         return bind_forward(plan, loop, ctx, ins, outs[:-1], stored, rest).run
 
     made = _prepared(inputs, outputs, bind, memory, loop)
-    if loop is None or memory.location != HOST or not Segments.possible(plan):
+    if loop is None or not Segments.possible(plan):
         return made
     in_segments = partial(_forward_in_segments, ctx, made, plan, loop)
     return replace(made, checkpoints=Checkpoints(lambda _: in_segments(), output=op.n_out - 1))
@@ -180,8 +180,6 @@ def prepare_recurrent_network_gradient(op: RecurrentNetworkGradient, ctx: PlanCo
         return BoundBackward(plan, loop, zeros, ins, outs, stored, *memory.parts(scratch)).calls.run
 
     made = _prepared(plan.read(inputs), plan.output_specs(), bind, memory, loop)
-    if memory.location != HOST:
-        return made
     in_segments = partial(_backward_in_segments, ctx, made, inputs, plan, loop, zeros)
     return replace(made, checkpoints=Checkpoints(in_segments, input=op.n_in - 1))
 

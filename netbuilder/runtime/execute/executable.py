@@ -30,7 +30,7 @@ from netbuilder.runtime.execute.graph_segments import (
 )
 from netbuilder.runtime.execute.lanes import LaneProgram
 from netbuilder.runtime.execute.measuring import measure_before_run
-from netbuilder.runtime.plan.binding import bind_step, buffer_of, step_failed
+from netbuilder.runtime.plan.binding import after_clearing, bind_step, buffer_of, step_failed
 from netbuilder.runtime.plan.buffers import Output, assign_buffers
 from netbuilder.runtime.plan.compiler import Compilation, compile_again, compile_steps, infer_segment
 from netbuilder.runtime.plan.memory_plan import MemoryPlan
@@ -470,7 +470,7 @@ def _bind(
             with on_location(step.location):
                 call = bind_each_buffer(own_rings, partial(bind_step, step, scratch))
             if id(step) in memory.cleared:
-                call = _after_clearing(memory.cleared[id(step)], call)
+                call = after_clearing(memory.cleared[id(step)], call)
             if step.prepared.split:
                 split[id(step)] = SplitCall(call)
                 call = split[id(step)].begin
@@ -486,17 +486,6 @@ def _shared_scratch(steps: Iterable[Step]) -> dict[Location, Any]:
     for step in steps:
         most[step.location] = max(most.get(step.location, 0), step.prepared.scratch)
     return {location: new_bytes(nbytes, location) for location, nbytes in most.items() if nbytes}
-
-
-def _after_clearing(buffers: Sequence[Any], call: Call) -> Call:
-    """Return a call that fills buffers with zeros first: kernels read zeros in the padding, and may not write it."""
-
-    def run() -> object:
-        for buffer in buffers:
-            buffer.fill(0)
-        return call()
-
-    return run
 
 
 def _on_device(step: Step, call: Call) -> Call:

@@ -10,7 +10,7 @@ from netbuilder.ops.engines.gpu import copy_into
 from netbuilder.ops.engines.layouts import new_buffer
 from netbuilder.runtime.plan.values import Step, Value
 
-__all__ = ["bind_step", "buffer_of", "needs_temporary", "step_failed"]
+__all__ = ["after_clearing", "bind_step", "buffer_of", "needs_temporary", "step_failed"]
 
 Call = Callable[[], object]
 
@@ -73,6 +73,17 @@ def _with_copies(call: Call, copies: Sequence[tuple[Any, Any]], split: bool) -> 
         return _with_copies(cast(Call, call()), copies, split=False)
 
     return begin if split else run
+
+
+def after_clearing(buffers: Sequence[Any], call: Call) -> Call:
+    """Return a call that fills buffers with zeros first: kernels read zeros in the padding, and may not write it."""
+
+    def run() -> object:
+        for buffer in buffers:
+            buffer.fill(0)
+        return call()
+
+    return run
 
 
 def step_failed(

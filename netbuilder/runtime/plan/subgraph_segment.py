@@ -15,7 +15,7 @@ from typing import Any
 from netbuilder.ops.core.contexts import ANY_ORDER, BoundStep, Prepared, Segment
 from netbuilder.ops.core.instructions import Instruction
 from netbuilder.ops.engines.layouts import HOST, new_buffer
-from netbuilder.runtime.plan.binding import bind_step, step_failed
+from netbuilder.runtime.plan.binding import after_clearing, bind_step, step_failed
 from netbuilder.runtime.plan.buffers import append_restore, versions_of
 from netbuilder.runtime.plan.capturable import why_not_captured
 from netbuilder.runtime.plan.compiler import Compilation, compile_range
@@ -68,7 +68,7 @@ class SubgraphSegment:
         specs = [tuple(segment.specs[name] for name in each.outputs) for each in net.program]
         plan = compile_range(net, 0, len(specs), specs, options, compile_subgraph, segment.outputs, in_subgraph=True)
         self._net, self._options = net, options
-        self._buffers = _assign_buffers(plan, segment.outputs)
+        self._buffers, self._cleared = _assign_buffers(plan, segment.outputs)
         self._constant_steps, self._steps = plan.constant_steps, plan.steps
         self._temporaries: dict[int, Array] = {}
         steps = [*self._constant_steps, *self._steps]
@@ -97,6 +97,8 @@ class SubgraphSegment:
             failed = partial(step_failed, self._net.name, step, extra=extra, in_subgraph=True)
             try:
                 call = bind_step(self._of_step(step, number), scratch, {}, self._temporaries)
+                if id(step) in self._cleared:
+                    call = after_clearing(self._cleared[id(step)], call)
                 if self._net.on_operator is not None:
                     call = observed_call(self._net.name, step, call, self._net.on_operator, number)
                 bound.append(BoundStep(call, failed))
@@ -149,8 +151,15 @@ class _Subgraph:
         return prepared
 
 
-def _assign_buffers(plan: Compilation, outputs: frozenset[str]) -> dict[str, list[Value]]:
-    """Assign buffers to the segment's own values; return, by name, the values that are in buffers of the caller."""
+def _assign_buffers(
+    plan: Compilation, outputs: frozenset[str]
+) -> tuple[dict[str, list[Value]], dict[int, list[Array]]]:
+    """Assign buffers to the segment's own values.
+
+    Returns:
+        By name, the values that are in buffers of the caller; and what each step fills with zeros first (see
+        ``MemoryPlan.cleared``).
+    """
     given: dict[str, list[Value]] = {name: [value] for name, value in plan.externals.items()}
     for name, chain in versions_of(plan).items():
         final = chain[-1]
@@ -170,5 +179,5 @@ def _assign_buffers(plan: Compilation, outputs: frozenset[str]) -> dict[str, lis
         if value.constant is not None:
             assert value.spec is not None
             value.buffer = new_buffer(value.spec, value.location)
-    assign([value for value in rest if value.buffer is None], plan.steps, scratch=False)
-    return given
+    memory = assign([value for value in rest if value.buffer is None], plan.steps, scratch=False)
+    return given, memory.cleared

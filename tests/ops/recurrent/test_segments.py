@@ -6,6 +6,8 @@ import re
 import numpy as np
 import pytest
 
+from cupy_double import gpus
+from netbuilder import DeviceScope
 from netbuilder.graph.net_names import reset_names
 from netbuilder.model import Initializer, ModelHelper, brew
 from netbuilder.model.rnn import (
@@ -22,8 +24,8 @@ from netbuilder.model.rnn import (
 from netbuilder.model.rnn.recurrent import recurrent_net
 from netbuilder.ops.control.timers import statistics_of_process
 from netbuilder.optimizers import build_sgd
-from netbuilder.proto import NetDef, NetError
-from netbuilder.proto.arguments import make_op
+from netbuilder.proto import PROTO_CUDA, NetDef, NetError
+from netbuilder.proto.arguments import make_device_option, make_op
 from netbuilder.runtime import Workspace
 from netbuilder.runtime.plan.values import StepKind
 from netbuilder.runtime.profile.profiling import profile
@@ -163,6 +165,18 @@ def possible(build, **options):
         train(build, memory_budget=1000, **options)
     numbers = re.findall(r"(?:at least |fetched \()([\d,]+)", str(raised.value))
     return [int(number.replace(",", "")) for number in numbers]
+
+
+def test_a_budget_on_a_gpu():
+    """The arena is that of the GPU; the passes there take no memory of their own."""
+    found = {}
+    with gpus(1), DeviceScope(make_device_option(PROTO_CUDA, 0)):
+        for budget in (None, 0.75):
+            found[budget] = train(NETS["lstm"], memory_budget=budget)
+    for name, value in found[None][0].items():
+        np.testing.assert_array_equal(found[0.75][0][name], value, err_msg=name)
+    whole, segments = (found[budget][1].memory.arenas[PROTO_CUDA, 0] for budget in (None, 0.75))
+    assert segments < 0.75 * whole
 
 
 def test_random_budgets():

@@ -4,13 +4,17 @@ import numpy as np
 import pytest
 
 import netbuilder.ops.all  # noqa: F401  (fills the registry)
+from cupy_double import gpus
+from gpu_engine import installed
 from netbuilder.ops.core.contexts import Segment
 from netbuilder.ops.core.instructions import read_instruction
 from netbuilder.ops.core.operator import spec_of
 from netbuilder.ops.engines import onednn
 from netbuilder.ops.engines.arrays import aligned_empty
 from netbuilder.ops.engines.engine import find_engine
-from netbuilder.proto import OperatorDef, OperatorError
+from netbuilder.ops.engines.gpu import gpu, to_host
+from netbuilder.ops.engines.layouts import new_bytes
+from netbuilder.proto import PROTO_CUDA, OperatorDef, OperatorError
 from netbuilder.proto.arguments import make_op
 from netbuilder.runtime.plan.options import PlanOptions
 from netbuilder.runtime.plan.run_context import KernelContext
@@ -19,7 +23,7 @@ from netbuilder.runtime.plan.subgraph_segment import compile_subgraph
 ENGINES = [pytest.param(None, id="engines"), pytest.param((), id="numpy")]
 
 
-def compiled(ops, arrays, outputs, fixed=(), **options):
+def compiled(ops, arrays, outputs, fixed=(), device=None, **options):
     """Compile operators; the specs of their outputs are inferred from arrays."""
     specs = {name: spec_of(array) for name, array in arrays.items()}
     program = [read_instruction(i, op) for i, op in enumerate(ops)]
@@ -27,7 +31,7 @@ def compiled(ops, arrays, outputs, fixed=(), **options):
         specs.update(zip(each.outputs, each.op.infer(*(specs[name] for name in each.inputs))))
     find_engine("ONEDNN").register_kernels()
     segment = Segment("step", program, specs, frozenset(outputs), fixed=frozenset(fixed))
-    return compile_subgraph(segment, KernelContext(OperatorDef()), PlanOptions(**options))
+    return compile_subgraph(segment, KernelContext(OperatorDef(), device=device), PlanOptions(**options))
 
 
 def run(segment, buffers, step=-1, copies=True):
@@ -58,6 +62,28 @@ def test_each_step_has_its_own_buffers(engines):
         run(segment, {**arrays, "x": xs[step], "y": ys[step]}, step)
     want = np.tanh(np.maximum(xs.astype(np.float64) @ arrays["w"].T + arrays["b"], 0))
     np.testing.assert_allclose(ys, want, rtol=1e-5, atol=1e-6)
+
+
+def test_on_a_gpu_the_engines_for_gpus_are_asked(monkeypatch):
+    """Their kernels, fusions and layouts; nothing leaves the GPU."""
+    ops, arrays = dense()
+    location = (PROTO_CUDA, 0)
+    with gpus(1) as machine, installed(monkeypatch) as fake, gpu(0) as here:
+        fake.register_kernels()
+        buffers = {name: here.xp.asarray(array) for name, array in arrays.items()}
+        buffers["y"] = here.xp.zeros((3, 5), np.float32)
+        segment = compiled(ops, arrays, ["y"], fixed=["w", "b"], device=location, engines=("FAKE",))
+        assert [step.what for step in segment._steps] == ["reorder", "fake fc + relu", "reorder", "plain"]
+        assert [step.what for step in segment._constant_steps] == ["reorder"] and segment.engine == "FAKE"
+        scratch = new_bytes(segment.scratch, location)
+        machine.transfers.clear()
+        for copies in (True, False):
+            bound = segment.copies(buffers.__getitem__, scratch) if copies else []
+            for call, _ in [*bound, *segment.bind(buffers.__getitem__, scratch)]:
+                call()
+        assert machine.transfers == []
+        want = np.tanh(np.maximum(arrays["x"].astype(np.float64) @ arrays["w"].T + arrays["b"], 0))
+        np.testing.assert_allclose(to_host(buffers["y"]), want, rtol=1e-5, atol=1e-6)
 
 
 @pytest.mark.skipif(not onednn.available(), reason="needs oneDNN")

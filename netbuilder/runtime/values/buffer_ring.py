@@ -59,9 +59,13 @@ class BufferRing:
             self.buffers.append(buffer)
             return len(self.buffers) - 1
 
+    def after(self, index: int) -> Any:
+        """Return the event after which a buffer on a GPU may be overwritten; None: at once."""
+        return self._released.get(index)
+
     def fill(self, index: int, value: Any, uploader: Uploader) -> None:
         """Begin to copy a value into a buffer on a GPU; ``wait_until_filled`` goes before its first use."""
-        done = uploader.fill(self.buffers[index], value, self._released.get(index), self._filled.get(index))
+        done = uploader.fill(self.buffers[index], value, self.after(index), self._filled.get(index))
         self._filled[index] = done
 
     def wait_until_filled(self, index: int) -> None:

@@ -105,7 +105,11 @@ def scale_update(model: ModelHelper, record: Replicas, start: int, scaling: Grad
         for part in _parts(state):
             earlier = [blob + _BEFORE for blob in part]
             after.append(make_op("RestoreBlobs", [finite, *part, *earlier], part, device_option=option))
-        rule = {"growth": float(scaling.growth), "backoff": float(scaling.backoff), "interval": scaling.interval}
+        rule: dict[str, Any] = {
+            "growth": float(scaling.growth),
+            "backoff": float(scaling.backoff),
+            "interval": scaling.interval,
+        }
         blobs = [scale, scope + _STEPS]
         after.append(make_op("UpdateGradientScale", [*blobs, finite], blobs, device_option=option, **rule))
     divided = list[OperatorDef]()

@@ -79,7 +79,7 @@ class ProcessLink:
             on_gpus = [blob for blob in blobs if self._place(blob).device_type == PROTO_CUDA]
             groups = [group for group in (on_gpus, [blob for blob in blobs if blob not in on_gpus]) if group]
         else:
-            groups = [blobs]
+            groups = [list(blobs)]
         ops = []
         for group in groups:
             for start in range(0, len(group), _MOST_BLOBS):

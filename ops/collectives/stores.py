@@ -25,6 +25,7 @@ __all__ = [
     "StoreHandler",
     "StoreSet",
     "StoreWait",
+    "store_of",
 ]
 
 _OBJECT = TensorSpec((), STRING)
@@ -60,7 +61,8 @@ class _OnHost(Operator):
         return 0
 
 
-def _store(op: Operator, value: Any) -> Store:
+def store_of(op: Operator, value: Any) -> Store:
+    """Return the store in an input of an operator."""
     return shared_object(op, value, StoreHandler, "FileStoreHandlerCreate").store
 
 
@@ -133,7 +135,7 @@ class StoreSet(_OnHost):
 def store_set(op: StoreSet, ctx: RunContext, handler: Any, data: Any) -> tuple[Any, ...]:
     name = op.blob_name or ctx.op_def.input[1]
     [(_, record)] = blob_records(name, data, chunk_size=0)
-    _store(op, handler).set(name, record)
+    store_of(op, handler).set(name, record)
     return ()
 
 
@@ -160,7 +162,7 @@ class StoreGet(_OnHost):
 @kernel(StoreGet)
 def store_get(op: StoreGet, ctx: RunContext, handler: Any) -> tuple[Any, ...]:
     name = op.blob_name or ctx.op_def.output[0]
-    store = _store(op, handler)
+    store = store_of(op, handler)
     where = f"key {name!r} of {store}"
     parts = BlobParts()
     parts.add(name, parse(store.get(name, op.timeout_secs), BlobProto, source=where), where)
@@ -196,7 +198,7 @@ class StoreAdd(_OnHost):
 
 @kernel(StoreAdd)
 def store_add(op: StoreAdd, ctx: RunContext, handler: Any) -> tuple[Any, ...]:
-    return (np.array([_store(op, handler).add(op.blob_name, op.add_value)], np.int64),)
+    return (np.array([store_of(op, handler).add(op.blob_name, op.add_value)], np.int64),)
 
 
 @register
@@ -231,5 +233,5 @@ def store_wait(op: StoreWait, ctx: RunContext, handler: Any, *names: Any) -> tup
     keys = list(op.blob_name)
     for given in names:
         keys += [each.decode() for each in np.asarray(given, object).ravel()]
-    _store(op, handler).wait(keys, op.timeout_secs)
+    store_of(op, handler).wait(keys, op.timeout_secs)
     return ()

@@ -4,13 +4,13 @@ from __future__ import annotations
 
 from typing import Any, ClassVar, Literal
 
+from netbuilder.ops.collectives.stores import store_of
 from netbuilder.ops.core.contexts import RunContext
 from netbuilder.ops.core.declaration import operator_class
 from netbuilder.ops.core.objects import shared_object
 from netbuilder.ops.core.operator import STRING, Exchange, Operator, TensorSpec, require
 from netbuilder.ops.core.registry import kernel, register
 from netbuilder.ops.engines.collectives.world import CommonWorld, NcclPlace, create_world
-from netbuilder.ops.engines.stores import Store
 from netbuilder.proto import ArgumentError
 
 __all__ = [
@@ -116,11 +116,11 @@ def create_common_world(op: CreateCommonWorld, ctx: RunContext, *store: Any) -> 
             "out"
         )
     timeout = None if op.timeout_ms < 0 else op.timeout_ms / 1000
-    name, place = ctx.op_def.output[0], {}
-    if ctx.op_def.engine == "NCCL" and op.size != 1:
-        given = shared_object(op, store[0], Store, "FileStoreHandlerCreate") if store else None
-        place = {"nccl": NcclPlace(op.device_id, given if given is None else given.with_prefix(ctx.op_def.name))}
-    return (create_world(name, op.size, op.rank, timeout, **place),)
+    name = ctx.op_def.output[0]
+    if ctx.op_def.engine != "NCCL" or op.size == 1:
+        return (create_world(name, op.size, op.rank, timeout),)
+    given = store_of(op, store[0]).with_prefix(ctx.op_def.name) if store else None
+    return (create_world(name, op.size, op.rank, timeout, NcclPlace(op.device_id, given)),)
 
 
 @register

@@ -11,6 +11,7 @@ from netbuilder import parallel
 from netbuilder.graph.net_names import reset_names
 from netbuilder.model import ModelHelper
 from netbuilder.ops.engines import nccl
+from netbuilder.ops.engines.collectives.communicator import OneRank
 from netbuilder.ops.engines.collectives.lane import Lane
 from netbuilder.ops.engines.collectives.nccl import connect_by_nccl
 from netbuilder.ops.engines.collectives.session import Session
@@ -212,3 +213,24 @@ def test_messages_through_the_store(two_ranks):
         return made.poll(), made.poll()
 
     assert on_ranks(2, rank) == [((1, b"from 1"), None), ((0, b"from 0"), None)]
+
+
+def test_the_store_of_a_handler_in_a_blob(two_ranks, tmp_path, monkeypatch):
+    places = []
+
+    def create_world(name, size, rank, timeout=None, nccl=None):
+        places.append(nccl)
+        return CommonWorld(name, OneRank(), None, timeout)
+
+    monkeypatch.setattr("netbuilder.ops.collectives.worlds.create_world", create_world)
+    workspace = Workspace()
+    workspace.run_operator_once(make_op("FileStoreHandlerCreate", [], ["handler"], path=str(tmp_path)))
+    create = make_op("CreateCommonWorld", ["handler"], ["cw"], size=2, rank=0, device_id=1, name="run/cw")
+    create.engine = "NCCL"
+    workspace.run_operator_once(create)
+    (place,) = places
+    assert place.device == 1 and place.store is not None
+    workspace.feed("number", np.zeros(1))
+    create.input[0] = "number"
+    with pytest.raises(NetError, match="CreateCommonWorld"):
+        workspace.run_operator_once(create)

@@ -160,7 +160,8 @@ def _compared(row: GpuRow, ours: dict[str, Any], peers: Sequence[dict[str, Any]]
     for peer in peers:
         name = f"torch {peer.get('version', '')} {peer['mode']}".replace("  ", " ")
         text.append(f"{name}: {peer['why']}" if "why" in peer else _one(name, peer, row.work))
-    record = {"kind": "gpu", "name": row.name, "work": dataclasses.asdict(row.work), "ours": ours, "peers": list(peers)}
+    record: dict[str, Any] = {"kind": "gpu", "name": row.name, "work": dataclasses.asdict(row.work), "ours": ours}
+    record["peers"] = list(peers)
     if ran:
         best = min(ran, key=lambda peer: float(peer["seconds"]))
         record["ratio"] = best["seconds"] / ours["seconds"]

@@ -29,6 +29,7 @@ class _MeasuringContext:
     precision: str
     image_order: str
     device_id: int = 0
+    allow_tf32: bool = False
     op_def: OperatorDef = field(default_factory=OperatorDef)
     run: Any = None
 

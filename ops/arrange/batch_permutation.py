@@ -8,7 +8,7 @@ import numpy as np
 
 from netbuilder.ops.core.contexts import GradientContext, RunContext
 from netbuilder.ops.core.declaration import operator_class
-from netbuilder.ops.core.indexing import add_rows, check_indices
+from netbuilder.ops.core.indexing import add_rows, checked_indices
 from netbuilder.ops.core.operator import Operator, TensorSpec, require
 from netbuilder.ops.core.registry import kernel, register
 from netbuilder.proto import OperatorDef
@@ -65,13 +65,13 @@ class BatchPermutationGradient(_Permutation):
 
 @kernel(BatchPermutation)
 def batch_permutation(op: BatchPermutation, ctx: RunContext, x: Any, indices: Any) -> tuple[Any, ...]:
-    check_indices(op.type, indices, x.shape[0])
+    indices = checked_indices(ctx, op.type, indices, x.shape[0])
     return (x[indices],)
 
 
 @kernel(BatchPermutationGradient)
 def batch_permutation_gradient(op: BatchPermutationGradient, ctx: RunContext, indices: Any, dy: Any) -> tuple[Any, ...]:
-    check_indices(op.type, indices, dy.shape[0])
+    indices = checked_indices(ctx, op.type, indices, dy.shape[0])
     dx = ctx.xp.zeros(dy.shape, dy.dtype)
     add_rows(ctx.xp, dx, indices, dy)
     return (dx,)

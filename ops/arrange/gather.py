@@ -11,7 +11,7 @@ import numpy as np
 
 from netbuilder.ops.core.contexts import GradientContext, PlanContext, Prepared, RunContext
 from netbuilder.ops.core.declaration import operator_class
-from netbuilder.ops.core.indexing import add_rows, check_indices
+from netbuilder.ops.core.indexing import add_rows, check_indices, checked_indices
 from netbuilder.ops.core.operator import STRING, Operator, TensorSpec, require
 from netbuilder.ops.core.registry import CPU, kernel, prepare, register
 from netbuilder.proto import OperatorDef
@@ -121,7 +121,7 @@ class BatchGather(_Gathering):
 
 def _gather(op: _Gathering, ctx: RunContext, x: Any, indices: Any) -> tuple[Any, ...]:
     axis = op.indexed_axis(x.ndim)
-    check_indices(op.type, indices, x.shape[axis], op.lowest(axis, x.shape[axis]))
+    indices = checked_indices(ctx, op.type, indices, x.shape[axis], op.lowest(axis, x.shape[axis]))
     if not op.match_outer:
         return (x.take(indices, axis=axis),)
     inner = x.shape[axis + 1 :]
@@ -178,7 +178,7 @@ class BatchGatherGradient(Operator):
 @kernel(BatchGatherGradient)
 def batch_gather_gradient(op: BatchGatherGradient, ctx: RunContext, x: Any, indices: Any, dy: Any) -> tuple[Any, ...]:
     axis = op.axis % x.ndim
-    check_indices(op.type, indices, x.shape[axis])
+    indices = checked_indices(ctx, op.type, indices, x.shape[axis])
     if op.match_outer:
         table = ctx.xp.zeros((math.prod(x.shape[: axis + 1]), math.prod(x.shape[axis + 1 :])), x.dtype)
         add_rows(ctx.xp, table, _outer_indices(ctx.xp, x.shape, indices, axis), dy)

@@ -9,7 +9,7 @@ import numpy as np
 
 from netbuilder.ops.core.contexts import PlanContext, Prepared, RunContext
 from netbuilder.ops.core.declaration import operator_class
-from netbuilder.ops.core.indexing import add_rows, check_indices
+from netbuilder.ops.core.indexing import add_rows, check_indices, checked_indices
 from netbuilder.ops.core.operator import Operator, TensorSpec, require
 from netbuilder.ops.core.registry import CPU, kernel, prepare, register
 from netbuilder.proto import NetError
@@ -75,7 +75,7 @@ class ScatterWeightedSum(Operator):
 def _update(ctx: RunContext, table: Any, w0: Any, indices: Any, pairs: Sequence[Any]) -> None:
     """Update ``table`` in place."""
     xp = ctx.xp
-    check_indices("ScatterWeightedSum", indices, table.shape[0])
+    indices = checked_indices(ctx, "ScatterWeightedSum", indices, table.shape[0])
     factor = ctx.host(w0).item()
     if factor != 1.0:
         rows, counts = xp.unique(indices, return_counts=True)
@@ -141,7 +141,7 @@ class ScatterAssign(Operator):
 
 @kernel(ScatterAssign)
 def scatter_assign(op: ScatterAssign, ctx: RunContext, x: Any, indices: Any, rows: Any) -> tuple[Any, ...]:
-    check_indices("ScatterAssign", indices, x.shape[0])
+    indices = checked_indices(ctx, "ScatterAssign", indices, x.shape[0])
     table = x.copy()
     table[indices] = rows
     return (table,)

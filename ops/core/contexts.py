@@ -105,6 +105,7 @@ class RunContext(Protocol):
     workspace: Any  #: the workspace the net runs in
     op_def: OperatorDef  #: the operator as it is in the net
     on_operator: OnOperator | None  #: to be called after each operator of a step net
+    located: Callable[[Exception], Exception]  #: adds the operator's position to an error that is raised later
 
     def uniform(self, shape: Sequence[int], *, per_sample: bool = False) -> Array:
         """Doubles in [0, 1), determined by seed, operator, iteration and global sample; see ops.engines.random."""
@@ -124,6 +125,9 @@ class RunContext(Protocol):
         A kernel for a GPU that is made from the plain one computes it in each call. Without it, the number would be
         the same in all calls.
         """
+
+    def checked_range(self, values: Array, lowest: int, extent: int, error: Callable[[int], Exception]) -> Array:
+        """Integers on a GPU, with those outside of [lowest, extent) replaced; the error is raised at the run's end."""
 
     def inner(self, op_def: OperatorDef, step: int) -> RunContext:
         """Return the context of an operator of a step net, in a time step; random numbers depend on both."""

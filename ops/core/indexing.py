@@ -7,9 +7,10 @@ from typing import Any
 
 import numpy as np
 
+from netbuilder.ops.core.contexts import RunContext
 from netbuilder.ops.core.segment_groups import reduce_segments
 
-__all__ = ["add_rows", "check_indices"]
+__all__ = ["add_rows", "check_indices", "checked_indices"]
 
 Array = Any
 
@@ -33,6 +34,28 @@ def check_indices(what: str, indices: Array, extent: int, lowest: int = 0, *, na
     if least < lowest or most >= extent:
         raise IndexError(f"{what}: {named} must lie in [{lowest}, {extent}), got {least if least < lowest else most}")
     return least < 0
+
+
+def checked_indices(
+    ctx: RunContext, what: str, indices: Array, extent: int, lowest: int = 0, *, named: str = "indices"
+) -> Array:
+    """Return indices into an axis, all of which are valid.
+
+    On the host, a wrong index is an IndexError at once. On a GPU nobody waits: the error is raised at the end of the
+    run, or when a value is read before, and the wrong index is replaced by a valid one.
+
+    Args:
+        ctx: the run context of the operator.
+        what, indices, extent, lowest, named: as of ``check_indices``.
+    """
+    if isinstance(indices, np.ndarray) or extent <= lowest:
+        check_indices(what, indices, extent, lowest, named=named)
+        return indices
+
+    def error(index: int) -> Exception:
+        return IndexError(f"{what}: {named} must lie in [{lowest}, {extent}), got {index}")
+
+    return ctx.checked_range(indices, lowest, extent, error)
 
 
 def add_rows(xp: Any, table: Array, indices: Array, values: Array) -> None:

@@ -23,15 +23,18 @@ def chosen(op: Operator, ctx: RunContext, labels: Any, classes: int) -> tuple[An
     """Return the index of the elements that labels select in a matrix with one row per label.
 
     Raises:
-        ShapeError: a label is not in [0, classes).
+        ShapeError: a label is not in [0, classes). On a GPU it is raised at the end of the run.
     """
     flat = labels.reshape(-1)
+    if not isinstance(flat, np.ndarray):
+        return ctx.xp.arange(flat.size), ctx.checked_range(flat, 0, classes, lambda label: _error(op, classes, label))
     if flat.size and not bool(((flat >= 0) & (flat < classes)).all()):
-        raise ShapeError(
-            f"{op.type}: labels must lie in [0, {classes}), the number of classes, "
-            f"got {int(flat.min())} to {int(flat.max())}"
-        )
+        raise _error(op, classes, int(flat.min()) if flat.min() < 0 else int(flat.max()))
     return ctx.xp.arange(flat.size), flat
+
+
+def _error(op: Operator, classes: int, label: int) -> ShapeError:
+    return ShapeError(f"{op.type}: labels must lie in [0, {classes}), the number of classes, got {label}")
 
 
 class Positions:

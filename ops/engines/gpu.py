@@ -28,6 +28,7 @@ __all__ = [
     "StreamRole",
     "Streams",
     "adopt",
+    "after_reads",
     "begin_copy",
     "copy_into",
     "gpu",
@@ -82,10 +83,11 @@ class GPU:
 
     Attributes:
         id: its number.
+        memory: how many bytes it has.
         xp: cupy.
     """
 
-    __slots__ = ("_computing", "_device", "_of_thread", "_streams", "id", "xp")
+    __slots__ = ("__weakref__", "_computing", "_device", "_of_thread", "_streams", "id", "memory", "xp")
 
     def __init__(self, xp: Any, number: int) -> None:
         self.xp = xp
@@ -94,6 +96,7 @@ class GPU:
         self._streams = self.new_streams(*StreamRole)
         self._computing = self._streams[StreamRole.COMPUTE]
         self._of_thread = _OfThread()
+        self.memory: int = self._device.mem_info[1]
 
     def __repr__(self) -> str:
         return f"GPU({self.id})"
@@ -197,6 +200,9 @@ class GPU:
         self.stream().raw.synchronize()
 
 
+after_reads: list[Callable[[int], None]] = []
+"""Functions of the number of a GPU that are called when the host has waited for it to read a value."""
+
 _made: dict[int, GPU] = {}
 _lock = new_lock()
 _used_before_fork = False
@@ -257,6 +263,8 @@ def to_host(array: Any) -> np.ndarray[Any, Any]:
         return np.asarray(array)
     with gpu(array.device.id):
         host: np.ndarray[Any, Any] = array.get()
+    for check in after_reads:
+        check(array.device.id)
     return host
 
 

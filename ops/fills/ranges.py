@@ -10,7 +10,7 @@ import numpy as np
 from netbuilder.ops.core.contexts import GradientContext, RunContext
 from netbuilder.ops.core.declaration import operator_class
 from netbuilder.ops.core.given_numbers import check_extents, one_integer, one_number
-from netbuilder.ops.core.indexing import check_indices
+from netbuilder.ops.core.indexing import checked_indices
 from netbuilder.ops.core.operator import Operator, TensorSpec, require
 from netbuilder.ops.core.registry import kernel, register
 from netbuilder.proto import OperatorDef
@@ -125,5 +125,5 @@ def one_hot(op: OneHot, ctx: RunContext, indices: Any, index_size: Any) -> tuple
     width = one_integer(op, ctx, index_size, "index_size")
     require(width >= 0, op, f"index_size must not be negative, got {width}")
     check_extents("OneHot: Y", (*indices.shape, width), np.float32)
-    check_indices("OneHot", indices, width)
+    indices = checked_indices(ctx, "OneHot", indices, width)
     return ((indices[:, None] == ctx.xp.arange(width)[None, :]).astype(np.float32),)

@@ -6,7 +6,7 @@ from typing import Any, ClassVar, Literal
 
 from netbuilder.ops.core.contexts import GradientContext, RunContext
 from netbuilder.ops.core.declaration import operator_class
-from netbuilder.ops.core.indexing import check_indices
+from netbuilder.ops.core.indexing import checked_indices
 from netbuilder.ops.core.operator import Operator, TensorSpec, require
 from netbuilder.ops.core.registry import kernel, register
 from netbuilder.ops.core.segment_groups import (
@@ -107,7 +107,7 @@ class SortedSegmentMeanGradient(_SortedGradient):
 @kernel(SortedSegmentSumGradient)
 @kernel(SortedSegmentMeanGradient)
 def sorted_segments_gradient(op: _SortedGradient, ctx: RunContext, dy: Any, segments: Any) -> tuple[Any, ...]:
-    check_indices(op.type, segments, dy.shape[0])
+    segments = checked_indices(ctx, op.type, segments, dy.shape[0])
     if op.mean:
         dy = dy / per_row(ctx.xp.maximum(ctx.xp.bincount(segments, minlength=dy.shape[0]), 1), dy)
     return (dy.take(segments, axis=0),)

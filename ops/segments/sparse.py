@@ -9,7 +9,7 @@ import numpy as np
 from netbuilder.ops.core.contexts import GradientContext, RunContext
 from netbuilder.ops.core.declaration import operator_class
 from netbuilder.ops.core.given_numbers import check_extents
-from netbuilder.ops.core.indexing import add_rows, check_indices
+from netbuilder.ops.core.indexing import add_rows, checked_indices
 from netbuilder.ops.core.operator import Operator, TensorSpec, require, spec_of
 from netbuilder.ops.core.registry import kernel, register
 from netbuilder.ops.core.segment_groups import per_row
@@ -97,7 +97,7 @@ def sparse_to_dense(op: SparseToDense, ctx: RunContext, indices: Any, values: An
         rows = like.shape[0]
     else:
         rows = op.output_first_dim if op.output_first_dim > 0 else _extent(ctx, indices)
-    check_indices(op.type, indices, rows)
+    indices = checked_indices(ctx, op.type, indices, rows)
     shape = (rows, *values.shape[indices.ndim :])
     check_extents(f"{op.type}: Y", shape, values.dtype)
     dense = ctx.xp.zeros(shape, values.dtype)
@@ -176,7 +176,7 @@ class _Segments(Operator):
         """Return the sum of the rows of each segment."""
         _check_segments(self, x.shape, x, segments)
         count = self.num_segments if self.num_segments > 0 else _extent(ctx, segments)
-        check_indices(self.type, segments, count)
+        segments = checked_indices(ctx, self.type, segments, count)
         shape = (count, *x.shape[1:])
         check_extents(f"{self.type}: Y", shape, x.dtype)
         total = ctx.xp.zeros(shape, x.dtype)
@@ -230,7 +230,7 @@ class UnsortedSegmentSumGradient(_SegmentsGradient):
 def unsorted_segment_sum_gradient(
     op: UnsortedSegmentSumGradient, ctx: RunContext, dy: Any, segments: Any
 ) -> tuple[Any, ...]:
-    check_indices(op.type, segments, dy.shape[0])
+    segments = checked_indices(ctx, op.type, segments, dy.shape[0])
     return (dy.take(segments, axis=0),)
 
 
@@ -261,6 +261,6 @@ class UnsortedSegmentMeanGradient(_SegmentsGradient):
 def unsorted_segment_mean_gradient(
     op: UnsortedSegmentMeanGradient, ctx: RunContext, dy: Any, segments: Any
 ) -> tuple[Any, ...]:
-    check_indices(op.type, segments, dy.shape[0])
+    segments = checked_indices(ctx, op.type, segments, dy.shape[0])
     share = dy / _counts(ctx, segments, dy.shape[0], dy)
     return (share.take(segments, axis=0),)

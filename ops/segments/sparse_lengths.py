@@ -10,7 +10,7 @@ import numpy as np
 
 from netbuilder.ops.core.contexts import GradientContext, PlanContext, Prepared, RunContext
 from netbuilder.ops.core.declaration import operator_class
-from netbuilder.ops.core.indexing import check_indices
+from netbuilder.ops.core.indexing import check_indices, checked_indices
 from netbuilder.ops.core.operator import Operator, TensorSpec, require
 from netbuilder.ops.core.registry import CPU, kernel, prepare, register
 from netbuilder.ops.core.segment_groups import (
@@ -79,7 +79,7 @@ class _Lookup(Operator):
 def _look_up(op: _Lookup, ctx: RunContext, given: Sequence[Any], out: Any, spare: Any = None) -> None:
     """Write the reduced rows into ``out``; ``spare`` is flat memory for the rows gathered at a time."""
     x, *weights, indices, lengths = given
-    check_indices(op.type, indices, x.shape[0])
+    indices = checked_indices(ctx, op.type, indices, x.shape[0])
     counts = counts_of_lengths(op, ctx, lengths, indices.shape[0])
     rows, total = as_rows(x), as_rows(out)
     width = rows.shape[1]
@@ -383,7 +383,7 @@ class SparseLengthsIndicesInGradientWeightedSumWithMainInputGradient(_Values):
 def weighted_gradient_both(
     op: Operator, ctx: RunContext, weights: Any, dy: Any, lengths: Any, x: Any, indices: Any
 ) -> tuple[Any, ...]:
-    check_indices(op.type, indices, x.shape[0])
+    indices = checked_indices(ctx, op.type, indices, x.shape[0])
     numbers = segment_numbers(ctx, counts_of_lengths(op, ctx, lengths, indices.shape[0]))
     values = dy.take(numbers, axis=0)
     d_weights = (as_rows(values) * as_rows(x).take(indices, axis=0)).sum(axis=1)

@@ -10,7 +10,7 @@ import numpy as np
 from netbuilder.ops.core.contexts import GradientContext, RunContext
 from netbuilder.ops.core.declaration import operator_class
 from netbuilder.ops.core.given_numbers import check_extents
-from netbuilder.ops.core.indexing import check_indices
+from netbuilder.ops.core.indexing import check_indices, checked_indices
 from netbuilder.ops.core.operator import Operator, TensorSpec, require
 from netbuilder.ops.core.registry import kernel, register
 from netbuilder.ops.core.segment_groups import (
@@ -225,7 +225,7 @@ class UnsortedSegmentWeightedSum(_Weighted, _Unsorted):
 def _sum_rows(op: _SegmentReduction, ctx: RunContext, *given: Any) -> tuple[Any, ...]:
     named: dict[str, Any] = dict(zip(type(op).inputs, given))
     x, segments, indices, weights = named["X"], named["segments"], named.get("indices"), named.get("weights")
-    _check_given(op, x, segments, indices, weights)
+    indices = _check_given(op, ctx, x, segments, indices, weights)
     counts, order = op.counts(ctx, segments)
     rows = as_rows(x)
     out = ctx.xp.empty((counts.size, rows.shape[1]), x.dtype)
@@ -242,7 +242,8 @@ def _sum_rows(op: _SegmentReduction, ctx: RunContext, *given: Any) -> tuple[Any,
     return (out.reshape((counts.size, *x.shape[1:])),)
 
 
-def _check_given(op: _SegmentReduction, x: Any, segments: Any, indices: Any, weights: Any) -> None:
+def _check_given(op: _SegmentReduction, ctx: RunContext, x: Any, segments: Any, indices: Any, weights: Any) -> Any:
+    """Raise an error unless the inputs fit each other; return the indices."""
     check_integers(op, "segments", segments)
     require(
         x.ndim >= 1 and x.dtype.kind == "f", op, f"X must be rows of floating-point numbers, got {x.shape} {x.dtype}"
@@ -250,7 +251,7 @@ def _check_given(op: _SegmentReduction, x: Any, segments: Any, indices: Any, wei
     count = x.shape[0]
     if indices is not None:
         check_integers(op, "indices", indices)
-        check_indices(op.type, indices, x.shape[0])
+        indices = checked_indices(ctx, op.type, indices, x.shape[0])
         count = indices.shape[0]
     require(
         segments.shape == (count,),
@@ -260,6 +261,7 @@ def _check_given(op: _SegmentReduction, x: Any, segments: Any, indices: Any, wei
     )
     if weights is not None:
         check_weights(op, weights, x, count)
+    return indices
 
 
 for _cls in (
@@ -307,5 +309,5 @@ class UnsortedSegmentWeightedSumGradient(_WeightedGradient):
 def weighted_sum_gradient(
     op: _WeightedGradient, ctx: RunContext, weights: Any, dy: Any, segments: Any
 ) -> tuple[Any, ...]:
-    check_indices(op.type, segments, dy.shape[0])
+    segments = checked_indices(ctx, op.type, segments, dy.shape[0])
     return (dy.take(segments, axis=0) * per_row(weights, dy),)

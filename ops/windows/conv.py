@@ -206,7 +206,7 @@ def correlate(xp: Any, x: Any, w: Any, geometry: Geometry, small: Sequence[int])
     n, groups, m = x.shape[0], geometry.groups, w.shape[0]
     filters = w.reshape(groups, m // groups, math.prod(w.shape[1:]))
     y = xp.empty((n, groups, m // groups, math.prod(small)), x.dtype)
-    for part in batch_parts(n, _bytes_per_image(geometry, x.shape[1], small, x.dtype)):
+    for part in batch_parts(x, _bytes_per_image(geometry, x.shape[1], small, x.dtype)):
         xp.matmul(filters, column_matrices(xp, x[part], geometry, small), out=y[part])
     return y.reshape(n, m, *small)
 
@@ -223,7 +223,7 @@ def correlate_input_gradient(xp: Any, dy: Any, w: Any, geometry: Geometry, exten
     rows = dy.reshape(n, groups, m // groups, math.prod(small))
     channels = w.shape[1] * groups
     dx = xp.empty((n, channels, *extents), dy.dtype)
-    for part in batch_parts(n, _bytes_per_image(geometry, channels, small, dy.dtype)):
+    for part in batch_parts(dy, _bytes_per_image(geometry, channels, small, dy.dtype)):
         dx[part] = accumulate(xp, xp.matmul(filters, rows[part]), extents, geometry, small)
     return dx
 
@@ -232,7 +232,7 @@ def correlate_filter_gradient(xp: Any, x: Any, dy: Any, geometry: Geometry) -> A
     """Return the gradient of ``correlate`` with respect to its filters, (M, C / groups, *kernel)."""
     n, groups, m, small = dy.shape[0], geometry.groups, dy.shape[1], dy.shape[2:]
     dw: Any = 0
-    for part in batch_parts(n, _bytes_per_image(geometry, x.shape[1], small, x.dtype)):
+    for part in batch_parts(x, _bytes_per_image(geometry, x.shape[1], small, x.dtype)):
         columns = column_matrices(xp, x[part], geometry, small)
         rows = dy[part].reshape(columns.shape[0], groups, m // groups, -1)
         # One product per group instead of one per image: the positions of all images form one long axis.

@@ -10,6 +10,9 @@ import math
 from collections.abc import Iterator, Sequence
 from typing import Any
 
+import numpy as np
+
+from netbuilder.ops.engines.gpu import gpu
 from netbuilder.ops.windows.conv_geometry import Geometry
 
 __all__ = [
@@ -25,7 +28,8 @@ __all__ = [
     "windows",
 ]
 
-_IM2COL_BYTES = 1 << 26  # upper bound of the im2col buffer, in bytes
+_IM2COL_BYTES = 1 << 26  # upper bound of the im2col buffer on the host, in bytes
+_SHARE_OF_GPU = 16  # on a GPU it may take this part of the memory: few large products are faster than many small ones
 
 
 def channels_first(xp: Any, x: Any, order: str) -> Any:
@@ -123,8 +127,14 @@ def accumulate(xp: Any, columns: Any, extents: Sequence[int], geometry: Geometry
     return crop(xp, padded, extents, geometry)
 
 
-def batch_parts(n: int, bytes_per_image: int) -> Iterator[slice]:
-    """Yield slices of a batch, of which each has im2col columns of at most about 64 MiB."""
-    step = max(1, _IM2COL_BYTES // max(1, bytes_per_image))
-    for start in range(0, n, step):
-        yield slice(start, min(n, start + step))
+def batch_parts(x: Any, bytes_per_image: int) -> Iterator[slice]:
+    """Yield slices of a batch of images, of which each has im2col columns that fit the memory of its device.
+
+    Args:
+        x: the images; on the host their columns may take about 64 MiB, on a GPU a sixteenth of its memory.
+        bytes_per_image: of the columns.
+    """
+    most = _IM2COL_BYTES if isinstance(x, np.ndarray) else gpu(x.device.id).memory // _SHARE_OF_GPU
+    step = max(1, most // max(1, bytes_per_image))
+    for start in range(0, len(x), step):
+        yield slice(start, min(len(x), start + step))

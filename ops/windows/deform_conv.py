@@ -196,7 +196,7 @@ def deform_conv(
     xp, (geometry, shape) = ctx.xp, op.geometry(*map(spec_of, (x, offset, filters)))
     matrices = filters.reshape(op.group, shape[1] // op.group, math.prod(filters.shape[1:]))
     y = xp.empty(shape, x.dtype)
-    for part in batch_parts(len(x), 8 * offset[:1].size * x.shape[1] * x.dtype.itemsize):
+    for part in batch_parts(x, 8 * offset[:1].size * x.shape[1] * x.dtype.itemsize):
         corners, table = _corners(op, xp, offset[part], geometry, x.shape[2:]), _table(op, xp, x[part])
         samples = sum(corner.weight * table[corner.rows[..., 0]] for corner in corners)
         products = xp.matmul(matrices, _columns(op, xp, samples, math.prod(geometry.kernel)))
@@ -214,7 +214,7 @@ def deform_conv_gradient(
     kernel_size, positions = math.prod(geometry.kernel), math.prod(geometry.out)
     matrices = filters.reshape(op.group, shape[1] // op.group, math.prod(filters.shape[1:]))
     d_offset, d_filters, dx = (xp.zeros(a.shape, a.dtype) for a in (offset, matrices, x))
-    for part in batch_parts(len(x), 16 * offset[:1].size * x.shape[1] * x.dtype.itemsize):
+    for part in batch_parts(x, 16 * offset[:1].size * x.shape[1] * x.dtype.itemsize):
         corners, table = _corners(op, xp, offset[part], geometry, x.shape[2:]), _table(op, xp, x[part])
         seen = [table[corner.rows[..., 0]] for corner in corners]
         d_rows = dy[part].reshape(-1, op.group, shape[1] // op.group, positions)

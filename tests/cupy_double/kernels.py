@@ -166,9 +166,74 @@ def _pool(machine: Any, kernel: Kernel, blocks: int, arguments: Sequence[Any]) -
     machine.launch(kernel.name, [array._region for array in inputs], [out._region], do=do)
 
 
+def _report(note: Any, slot: int, wrong: Any) -> None:
+    if wrong.size and not note._values[0]:
+        note._values[:] = slot, wrong.reshape(-1)[0]
+
+
+def _checked(machine: Any, kernel: Kernel, blocks: int, arguments: Sequence[Any]) -> None:
+    given, safe, lowest, extent, size, slot, note = arguments
+
+    def do() -> None:
+        values = given._values
+        bad = (values < lowest) | (values >= extent)
+        _report(note, slot, values[bad])
+        safe._values[...] = np.where(bad, max(lowest, 0), values)
+
+    machine.launch(kernel.name, [given._region, note._region], [safe._region, note._region], do=do)
+
+
+def _rows_reduced(machine: Any, kernel: Kernel, blocks: int, arguments: Sequence[Any]) -> None:
+    how, weighted, indexed = kernel.model
+    arrays = list(arguments[: 3 + weighted + indexed])
+    segments, width, rows, slot, note = arguments[len(arrays) :]
+
+    def do() -> None:
+        x, *given, offsets, y = [array._values for array in arrays]
+        wide = np.float64 if x.dtype == np.float64 else np.float32
+        matrix = x.reshape(rows, width).astype(wide)
+        indices = given[-1] if indexed else np.arange(offsets[-1])
+        bad = (indices < 0) | (indices >= rows)
+        _report(note, slot, indices[bad])
+        found = np.zeros((offsets[-1], width), wide)
+        found[~bad] = matrix[indices[~bad]]
+        if weighted:
+            found *= given[0].astype(wide)[:, None]
+        for s, (begin, end) in enumerate(zip(offsets, offsets[1:])):
+            part = found[begin:end]
+            total = part.max(axis=0, initial=-np.inf) if how == "max" else part.sum(axis=0)
+            y.reshape(segments, width)[s] = 0 if begin == end else total / (end - begin if how == "mean" else 1)
+
+    memories = [array._region for array in arrays]
+    machine.launch(kernel.name, [*memories[:-1], note._region], [memories[-1], note._region], do=do)
+
+
+def _rows_spread(machine: Any, kernel: Kernel, blocks: int, arguments: Sequence[Any]) -> None:
+    how, weighted = kernel.model
+    arrays = list(arguments[: 3 + weighted])
+    segments, width = arguments[len(arrays) :]
+
+    def do() -> None:
+        dy, *weights, offsets, dx = [array._values for array in arrays]
+        counts = np.diff(offsets)
+        share = dy.reshape(segments, width).astype(np.float64 if dy.dtype == np.float64 else np.float32)
+        if how == "mean":
+            share = share / np.maximum(counts, 1)[:, None].astype(share.dtype)
+        rows = np.repeat(share, counts, axis=0)
+        if weighted:
+            rows = rows * weights[0].astype(rows.dtype)[:, None]
+        dx.reshape(-1, width)[: len(rows)] = rows
+
+    memories = [array._region for array in arrays]
+    machine.launch(kernel.name, memories[:-1], memories[-1:], do=do)
+
+
 Equivalent = Callable[[Any, Kernel, int, Sequence[Any]], None]
 
 EQUIVALENTS: dict[str, Equivalent] = {
+    "checked": _checked,
+    "rows_reduced": _rows_reduced,
+    "rows_spread": _rows_spread,
     "updates": _updates,
     **{f"{kind}_pool{suffix}": _pool for kind in ("max", "average") for suffix in ("", "_gradient")},
 }

@@ -13,7 +13,9 @@ import numpy as np
 import netbuilder.ops.all  # noqa: F401  (fills the registry)
 from netbuilder.ops.core.operator import TensorSpec, decode
 from netbuilder.ops.core.registry import find
+from netbuilder.ops.engines.cuda.checks import checked_kernel
 from netbuilder.ops.engines.cuda.kernel import Kernel, known_kernels
+from netbuilder.ops.engines.cuda.segments import REDUCTIONS, SPREADS, reduction_kernel, spread_kernel
 from netbuilder.ops.engines.cuda.table import KERNELS
 from netbuilder.ops.engines.cuda.updates import UPDATES, join_updates, update_form
 from netbuilder.ops.engines.joined_updates import JoinedOperator, JoinedUpdates
@@ -40,10 +42,29 @@ def make_kernels() -> tuple[dict[str, Kernel], list[str]]:
     Returns:
         The kernels by name; and the operators that need other inputs than are tried here.
     """
-    missing = [op_type for op_type in sorted(KERNELS) if not any([*_prepared(op_type)])]
+    missing = [
+        op_type
+        for op_type in sorted(KERNELS.keys() - REDUCTIONS.keys() - SPREADS.keys())
+        if not any([*_prepared(op_type)])
+    ]
     for op_type in sorted(UPDATES):
         _join(op_type)
+    for dtype in map(np.dtype, ("int8", "uint8", "int16", "uint16", "int32", "int64")):
+        checked_kernel(dtype)
+    _sum_rows()
     return known_kernels(), missing
+
+
+def _sum_rows() -> None:
+    """Make the kernels for segments of rows."""
+    single = np.dtype(np.float32)
+    for x in _TYPES[:3]:
+        wide = single if x == np.float16 else x
+        for how, weights, indices in product(
+            ("sum", "mean", "max"), (None, wide), (None, np.dtype(np.int32), np.dtype(np.int64))
+        ):
+            reduction_kernel(how, x, x if indices is None else wide, weights, indices)
+            spread_kernel(how, x, weights)
 
 
 def _prepared(op_type: str) -> Iterator[bool]:
@@ -80,6 +101,7 @@ def _variants(op_type: str) -> Iterator[tuple[Any, list[TensorSpec]]]:
         (small, (4,), *[small] * 6),
         (image, *[(3,)] * 7),
         ((2,), (2,), *[small] * 6),
+        (image, *[(2,)] * 7),
         *([((_LARGE,),) * 8] if op_type == "Relu" else []),
     )
     for op in _operators(op_type):

@@ -35,6 +35,7 @@ from netbuilder.ops.core.precision import (
 from netbuilder.ops.core.registry import plain_kernel
 from netbuilder.ops.core.replication import Replication
 from netbuilder.ops.engines.collectives.world import report_failure
+from netbuilder.ops.engines.cuda.checks import raise_noted
 from netbuilder.ops.engines.engine import engine_names, find_engine
 from netbuilder.ops.engines.gpu import gpu
 from netbuilder.ops.engines.layouts import HOST
@@ -80,6 +81,12 @@ class RunObserver(Protocol):
 
     def run_ends(self, net: RuntimeNet) -> None:
         """Called after a run that did not fail."""
+
+
+def _located(net_name: str, instruction: Instruction, error: Exception) -> Exception:
+    made = located(describe(net_name, instruction), error)
+    assert isinstance(made, Exception)
+    return made
 
 
 class RuntimeNet:
@@ -297,6 +304,7 @@ class RuntimeNet:
                 compile_net=self._compile_inner,
                 clock=self.clock,
                 on_operator=self._on_operator,
+                located=partial(_located, self.name, instruction),
             )
         return context
 
@@ -475,13 +483,15 @@ class RuntimeNet:
         """Wait until all GPUs have finished the work of earlier runs.
 
         Raises:
-            OperatorError: a GPU reported an error; CUDA does not tell which operator caused it.
+            OperatorError: a GPU reported an error; CUDA does not tell which operator caused it. Or the check of an
+                operator on the GPU has found a wrong label or index.
         """
         for number in self.gpus:
             try:
                 gpu(number).synchronize()
             except Exception as error:
                 raise located(f"net {self.name!r}, one of its operators on GPU {number}", error) from error
+            raise_noted(number)
 
     def forget_plans(self) -> None:
         """Drop all plans and free their memory; the next run compiles again."""

@@ -15,6 +15,7 @@ from netbuilder.ops.core.registry import find, is_registered
 from netbuilder.ops.core.replication import Replication
 from netbuilder.ops.engines import random
 from netbuilder.ops.engines.arrays import array_module
+from netbuilder.ops.engines.cuda.checks import checked_range
 from netbuilder.ops.engines.gpu import gpu, to_host
 from netbuilder.proto import PROTO_CUDA, NetDef, NetError, OperatorDef
 
@@ -39,6 +40,7 @@ class KernelContext:
         compile_net: returns a call that runs a net in the same workspace, see ``RunContext.compile``.
         clock: has the iteration, on which random numbers depend.
         on_operator: is called after each operator of a step net; None: nobody observes them.
+        located: adds the operator's position to an error; None: it is not known.
     """
 
     def __init__(
@@ -54,6 +56,7 @@ class KernelContext:
         compile_net: Callable[[NetDef, Replication | None], Callable[[], None]] | None = None,
         clock: Any = None,
         on_operator: OnOperator | None = None,
+        located: Callable[[Exception], Exception] | None = None,
     ) -> None:
         option = op_def.device_option
         device_type, number = (option.device_type, option.device_id) if device is None else device
@@ -73,6 +76,7 @@ class KernelContext:
         self._scope = scope
         self.device = (device_type, number)
         self.on_operator = on_operator
+        self.located: Callable[[Exception], Exception] = located if located is not None else lambda error: error
 
     @property
     def workspace(self) -> Any:
@@ -92,6 +96,7 @@ class KernelContext:
             compile_net=self._compile_net,
             clock=self._clock,
             on_operator=self.on_operator,
+            located=self.located,
         )
 
     def _key(self) -> int:
@@ -130,6 +135,9 @@ class KernelContext:
 
     def derived(self, function: Callable[[int], float], counter: Any) -> float:
         return function(int(to_host(counter).item()))
+
+    def checked_range(self, values: Any, lowest: int, extent: int, error: Callable[[int], Exception]) -> Any:
+        return checked_range(self, values, lowest, extent, error)
 
     def compile(self, net: NetDef, replication: Replication | None = None) -> Callable[[], None]:
         if self._compile_net is None:

@@ -6,6 +6,7 @@ from collections.abc import Callable
 
 from netbuilder.ops.core.contexts import Prepared
 from netbuilder.ops.engines.cuda.elementwise import elementwise
+from netbuilder.ops.engines.cuda.segments import REDUCTIONS, SPREADS, reduce_segments, spread_segments
 
 __all__ = ["ELEMENTWISE", "KERNELS"]
 
@@ -32,4 +33,8 @@ ELEMENTWISE = frozenset(
 )
 """Operators whose plain kernels are traced. One that cannot be, for its arguments or inputs, has another kernel."""
 
-KERNELS: dict[str, Callable[..., Prepared | None]] = dict.fromkeys(ELEMENTWISE, elementwise)
+KERNELS: dict[str, Callable[..., Prepared | None]] = {
+    **dict.fromkeys(ELEMENTWISE, elementwise),
+    **dict.fromkeys(REDUCTIONS, reduce_segments),
+    **dict.fromkeys(SPREADS, spread_segments),
+}

@@ -8,9 +8,11 @@ import numpy as np
 import pytest
 from hypothesis import strategies as st
 
-from checks import check_forward, check_gradient, run_plain
+from checks import GPU, check_forward, check_gradient, run_plain
+from gpu_or_double import one_gpu
 from netbuilder.graph import Net
 from netbuilder.ops.core.operator import spec_of
+from netbuilder.ops.engines.gpu import gpu
 from netbuilder.ops.windows.conv import Conv, ConvGradient
 from netbuilder.proto import ArgumentError, ShapeError
 from suite import OperatorSuite, f32, floats, refusal
@@ -166,6 +168,23 @@ def test_large_batches_are_cut_in_parts(monkeypatch, order):
     np.testing.assert_allclose(run_plain(op, [x, w])[0], y, 1e-5, 1e-5)
     for part, want in zip(run_plain(gradient, [x, w, y]), whole):
         np.testing.assert_allclose(part, want, 1e-4, 1e-4)
+
+
+def test_a_gpu_unrolls_as_much_as_its_memory_allows():
+    """The windows may take a sixteenth of the GPU's memory: one product for a small batch, several for a large one."""
+    rng = np.random.default_rng(0)
+    x, w = (rng.standard_normal(s).astype(np.float32) for s in ((5, 4, 6, 6), (6, 4, 3, 3)))
+    op, columns = Conv(pad=1, no_bias=True), 4 * 9 * 36 * 4
+    with one_gpu() as machine:
+        products = {}
+        for memory in (16 * 5 * columns, 16 * 2 * columns, 1):
+            gpu(0).memory = memory
+            before = 0 if machine is None else len(machine.launches)
+            (y,) = run_plain(op, [x, w], GPU)
+            np.testing.assert_allclose(y, run_plain(op, [x, w])[0], 1e-5, 1e-5)
+            launched = [] if machine is None else machine.launches[before:]
+            products[memory] = sum(launch.name == "matmul" for launch in launched)
+        assert machine is None or list(products.values()) == [1, 3, 5]
 
 
 def test_windows_shorter_than_strides():

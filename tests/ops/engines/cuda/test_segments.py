@@ -1,0 +1,94 @@
+"""Reductions of rows by segments and their gradients on a GPU, against NumPy in float64."""
+
+import numpy as np
+import pytest
+
+import netbuilder.ops.all  # noqa: F401  (fills the registry)
+from gpu_or_double import one_gpu, run_net
+from netbuilder.proto import ShapeError
+from netbuilder.proto.arguments import make_op
+
+RNG = np.random.default_rng(5)
+LENGTHS = {"mixed": [3, 0, 1, 7, 2], "empty": [0, 0], "none": [], "one": [13], "many": [1] * 300}
+
+
+def reference(how, x, lengths, indices=None, weights=None):
+    rows = x.astype(np.float64) if indices is None else x.astype(np.float64)[indices]
+    if weights is not None:
+        rows = rows * weights.astype(np.float64).reshape(-1, *[1] * (x.ndim - 1))
+    ends = np.cumsum(lengths, dtype=int)
+    found = []
+    for begin, end in zip(ends - np.int64(lengths), ends):
+        part = rows[begin:end]
+        found.append({"sum": np.sum, "mean": np.mean, "max": np.max}[how](part, axis=0) if end > begin else 0 * x[0])
+    return np.array(found).reshape(len(lengths), *x.shape[1:])
+
+
+@pytest.mark.parametrize("dtype", ["float32", "float16", "float64"])
+@pytest.mark.parametrize("lengths", LENGTHS)
+@pytest.mark.parametrize("shape", [(11, 5), (11, 1), (11, 2, 3), (11,), (11, 257)])
+def test_gathered_rows(shape, lengths, dtype):
+    lengths = np.int32(LENGTHS[lengths])
+    x, count = RNG.standard_normal(shape).astype(dtype), int(lengths.sum())
+    indices = RNG.integers(0, 11, count).astype(np.int64)
+    weights = RNG.random(count).astype("float32" if dtype == "float16" else dtype)
+    ops = [make_op(f"SparseLengths{how}", ["x", "i", "l"], [how]) for how in ("Sum", "Mean", "Max")]
+    ops.append(make_op("SparseLengthsWeightedSum", ["x", "w", "i", "l"], ["weighted"]))
+    with one_gpu() as machine:
+        found = run_net(ops, {"x": x, "i": indices, "l": lengths, "w": weights}, ["Sum", "Mean", "Max", "weighted"])
+        if machine is not None and count:
+            assert sum(launch.name.startswith("nb_rows") for launch in machine.launches) == 4
+    tolerance = 1e-12 if dtype == "float64" else 1e-5
+    for name, wanted in (
+        ("Sum", reference("sum", x, lengths, indices)), ("Mean", reference("mean", x, lengths, indices)),
+        ("Max", reference("max", x, lengths, indices)), ("weighted", reference("sum", x, lengths, indices, weights)),
+    ):  # fmt: skip
+        assert found[name].shape == wanted.shape
+        np.testing.assert_allclose(found[name], wanted, rtol=tolerance, atol=tolerance, err_msg=name)
+
+
+@pytest.mark.parametrize("lengths", LENGTHS)
+def test_rows_and_gradients(lengths):
+    lengths = np.int32(LENGTHS[lengths])
+    count, width = int(lengths.sum()), 6
+    feeds = {"x": RNG.standard_normal((count, width)).astype(np.float32), "l": lengths}
+    feeds |= {"w": RNG.random(count).astype(np.float32), "i": RNG.integers(0, 9, count)}
+    feeds["dy"] = RNG.standard_normal((len(lengths), width)).astype(np.float32)
+    pairs = {
+        "sum": ("LengthsSum", ["x", "l"]),
+        "mean": ("LengthsMean", ["x", "l"]),
+        "weighted": ("LengthsWeightedSum", ["x", "w", "l"]),
+        "d_sum": ("LengthsIndicesInGradientSumGradient", ["dy", "l", "x"]),
+        "d_mean": ("LengthsIndicesInGradientMeanGradient", ["dy", "l", "x"]),
+        "d_weighted": ("LengthsWeightedSumGradient", ["w", "dy", "l"]),
+        "v_sum": ("SparseLengthsIndicesInGradientSumGradient", ["dy", "l", "i"]),
+        "v_mean": ("SparseLengthsIndicesInGradientMeanGradient", ["dy", "l", "i"]),
+        "v_weighted": ("SparseLengthsIndicesInGradientWeightedSumGradient", ["w", "dy", "l", "i"]),
+    }
+    with one_gpu():
+        found = run_net([make_op(t, ins, [out]) for out, (t, ins) in pairs.items()], feeds, list(pairs))
+    x, dy, w = (feeds[name].astype(np.float64) for name in ("x", "dy", "w"))
+    rows = np.repeat(dy, lengths, axis=0)
+    shares = np.repeat(dy / np.maximum(lengths, 1)[:, None], lengths, axis=0)
+    blank = np.zeros((1, width))
+    wanted = {"d_sum": rows, "d_mean": shares, "d_weighted": rows * w[:, None]}
+    wanted |= {f"v_{name[2:]}": value for name, value in wanted.items()}
+    for how, name, weights in (("sum", "sum", None), ("mean", "mean", None), ("sum", "weighted", w)):
+        wanted[name] = reference(how, x if count else blank, lengths, None if count else np.int64([]), weights)
+    for name, value in wanted.items():
+        np.testing.assert_allclose(found[name], value.reshape(found[name].shape), rtol=1e-5, atol=1e-6, err_msg=name)
+
+
+def test_wrong_lengths_are_an_error_at_once():
+    feeds = {"x": np.ones((4, 2), np.float32), "l": np.int32([3, 2])}
+    with one_gpu(), pytest.raises(ShapeError, match=r"LengthsSum \['x', 'l'\].*number of rows, 4, got 5"):
+        run_net([make_op("LengthsSum", ["x", "l"], ["y"])], feeds, ["y"])
+
+
+def test_results_are_the_same_in_each_run():
+    feeds = {"x": RNG.standard_normal((50, 33)).astype(np.float32), "l": np.int32([1000, 24])}
+    feeds["i"] = RNG.integers(0, 50, 1024)
+    op = make_op("SparseLengthsSum", ["x", "i", "l"], ["y"])
+    with one_gpu():
+        first = run_net([op], feeds, ["y"])["y"]
+        np.testing.assert_array_equal(run_net([op], feeds, ["y"], runs=3)["y"], first)

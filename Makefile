@@ -84,11 +84,11 @@ test-gpu: $(VENV)/.with-$(GPU_EXTRAS)
 
 EMULATED := .emulated
 EMULATED_PYTHON := $(EMULATED)/venv/bin/python
-EMULATED_MARK := $(if $(QUICK),emulated_quick,gpu or multi_gpu)
+EMULATED_TESTS := $(if $(QUICK),-m "(gpu or multi_gpu) and not slow" @tests/emulated_gpu/quick.txt,-m "gpu or multi_gpu")
 
 test-emulated: $(EMULATED)/.built
 	$(TEST_ENV) PYTHONPATH="$(CURDIR)/tests:$(CURDIR)" $(EMULATED_PYTHON) -m emulated_gpu -m pytest -q -n $(WORKERS) \
-	  --dist worksteal -m "$(EMULATED_MARK)" $(PYTEST_ARGS)
+	  --dist worksteal $(EMULATED_TESTS) $(PYTEST_ARGS)
 
 $(EMULATED)/.installed: tests/emulated_gpu/requirements.txt
 	$(PYTHON) -m venv $(EMULATED)/venv

@@ -147,6 +147,9 @@ def _compare(op: Operator, got: Arrays, expected: Arrays, rtol: float, atol: flo
             assert (np.asarray(y, object) == want).all(), f"{op}, output {i}, {how}"
             continue
         assert np.shape(y) == np.shape(want), f"{op}, output {i}, {how}: shape {np.shape(y)}, not {np.shape(want)}"
+        if np.asarray(y).dtype.kind in "iub" and np.asarray(want).dtype.kind in "iub":  # exactly
+            np.testing.assert_array_equal(y, want, err_msg=f"{op}, output {i}, {how}")
+            continue
         np.testing.assert_allclose(
             np.asarray(y, np.float64), np.asarray(want, np.float64), rtol, atol, err_msg=f"{op}, output {i}, {how}"
         )

@@ -17,6 +17,7 @@ import pytest
 import emulated_gpu
 from house import ROOT
 from netbuilder.ops.engines.arrays import gpu_count
+from netbuilder.ops.engines.nccl import nccl_available
 from netbuilder.passes.net_pass import CHECKS
 from pass_check import check_pass
 
@@ -73,6 +74,9 @@ def pytest_collection():
 def pytest_collection_modifyitems(items):
     needs = {"gpu": 1, "multi_gpu": 2}
     for item in items:
+        own_gpu = getattr(getattr(item, "module", None), "one_gpu", None)
+        if gpu_count() and getattr(own_gpu, "__module__", "") == "gpu_or_double":
+            item.add_marker(pytest.mark.gpu)  # it takes a GPU where there is one
         for mark, least in needs.items():
             if item.get_closest_marker(mark) and gpu_count() < least:
                 item.add_marker(pytest.mark.skip(reason=_too_few(least)))
@@ -90,6 +94,8 @@ def _on_both(least, mark):
         if request.param == "real":
             if gpu_count() < least:
                 pytest.skip(_too_few(least))
+            if "nccl" in request.node.name and not nccl_available():
+                pytest.skip("needs NCCL")
             yield None
             return
         from cupy_double import gpus

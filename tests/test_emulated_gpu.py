@@ -45,6 +45,7 @@ def agree(function, *arrays, rtol=0.0):
 # CuPy against NumPy.
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("dtype", (*FLOATS, *INTEGERS))
 def test_arithmetic(dtype):
     a, b = values(dtype, 7, 5), values(dtype, 5)
@@ -56,6 +57,7 @@ def test_arithmetic(dtype):
         agree(lambda xp, a, other=other: a.astype(other), whole)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("dtype", FLOATS)
 def test_functions_of_floats(dtype):
     a, b = np.abs(values(dtype, 40)) + dtype(0.1), values(dtype, 40)
@@ -72,6 +74,7 @@ def test_functions_of_floats(dtype):
             agree(lambda xp, a, name=name: getattr(xp, name)(a), odd)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("dtype", INTEGERS)
 def test_functions_of_integers(dtype):
     a, b = values(dtype, 30), np.abs(values(dtype, 30)).astype(dtype) + dtype(1)
@@ -82,6 +85,7 @@ def test_functions_of_integers(dtype):
     agree(lambda xp, a: ~a, a)
 
 
+@pytest.mark.slow
 def test_halves():
     every = np.arange(1 << 16, dtype=np.uint16).view(np.float16)
     agree(lambda xp, a: a.astype(np.float32), every)
@@ -131,6 +135,7 @@ def test_indexing():
     assert line[cupy.asarray([0, 7, -9])].tolist() == [0, 1, 3], "CuPy wraps indices that are out of range"
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("dtype", [np.float32, np.float64, np.int32, np.float16])
 def test_scatters(dtype):
     rows, parts = np.arange(500) * 7 % 6, (values(np.int32, 500, 3) % 3).astype(dtype)
@@ -144,6 +149,7 @@ def test_scatters(dtype):
     agree(lambda xp, rows: (xp.bincount(rows, minlength=9), xp.bincount(rows, weights=rows * 0.5)), rows)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("shape", [(3,), (700,), (33, 6), (2, 1000, 3), (1030, 40)])
 @pytest.mark.parametrize("dtype", [np.float32, np.float64, np.int32, np.float16, np.bool_])
 def test_reductions(shape, dtype):
@@ -163,6 +169,7 @@ def test_reductions(shape, dtype):
                 agree(lambda xp, a, name=name, axis=axis: reduced(xp, name, a, axis), a)
 
 
+@pytest.mark.slow
 def test_sorts_and_searches():
     for dtype in (np.float32, np.int64, np.float16):
         a = values(dtype, 6, 50)
@@ -173,6 +180,7 @@ def test_sorts_and_searches():
     agree(lambda xp, a, b: xp.searchsorted(xp.sort(a), b, side="right"), values(np.float32, 50), values(np.float32, 20))
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("dtype", [np.float32, np.float64, np.float16, np.complex64, np.int32])
 def test_products(dtype):
     rtol = {np.float16: 1e-2, np.float64: 1e-12, np.int32: 0}.get(dtype, 2e-5)

@@ -6,6 +6,7 @@ from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 
 from netbuilder.graph.defuse import undefined_inputs
 from netbuilder.graph.lifetimes import Lifetime, Slot, lifetimes, pack_into_slots
+from netbuilder.graph.observability import results
 from netbuilder.graph.rename import names_in_net, rename_arguments, subgraphs
 from netbuilder.graph.scope import SEPARATOR
 from netbuilder.passes.net_pass import PassContext, PassResult, net_pass
@@ -137,7 +138,7 @@ def share_gradients_pass(
     Args:
         scopes: name scopes; only blobs under the same one of these scopes share; "": all blobs.
         gradients: the blobs that are gradients, see ``graph.gradient_shares.gradient_blobs``.
-        activations: share activations that operators read as well.
+        activations: share activations that operators read as well, but for losses, metrics and learning rates.
 
     Returns:
         The net; extra ``names``: old name -> new name.
@@ -146,13 +147,15 @@ def share_gradients_pass(
         NetError: the net has been through this pass.
     """
     names: dict[str, str] = {}
-    read = {name for op in net.op for name in op.input}
+    # What is fetched after a run keeps its name. Besides, a learning rate with another value's name would be computed
+    # after that value's last use, and the updates with it: gradients would be kept until then.
+    read = {name for op in net.op for name in op.input} - results(net) if activations else set()
     for scope in scopes:
         prefix = scope.rstrip(SEPARATOR)
 
         def may_share(name: str, prefix: str = prefix) -> bool:
             inside = not prefix or name.startswith(prefix + SEPARATOR)
-            return inside and (name in gradients or activations and name in read)
+            return inside and (name in gradients or name in read)
 
         result = share_memory_pass(net, context, may_share=may_share, prefix=prefix)
         net = result.net

@@ -169,3 +169,25 @@ def test_gradients_that_share_names_make_no_plan_larger(name):
     (plain, (plan,)), (shared, (plan_shared,)) = planned
     assert shared.total <= plain.total
     assert len(plan_shared.steps) <= len(plan.steps)
+
+
+@pytest.mark.parametrize("name", NETS)
+def test_where_outputs_are_observable_renaming_changes_no_plan(name):
+    """Values that nobody can fetch are placed by their lifetimes, whatever their names are."""
+    planned = []
+    for activations in (None, False, True):
+        model, (_, loss), x = model_of(name, label="label")
+        model.AddGradientOperators([loss])
+        keep = {str(loss), *map(str, model.param_to_grad.values())}
+        build_sgd(model, 0.01, momentum=0.9)
+        net = model.net.Proto()
+        if activations is not None:
+            net, names = share_gradients(net, [""], gradient_blobs(net.op), keep=keep, activations=activations)
+            assert names
+        workspace = Workspace(threads=1, seed=1)
+        workspace.feed("data", x)
+        workspace.feed("label", np.int32([1, 5]))
+        workspace.run_net_once(model.param_init_net)
+        (plan,) = workspace.net(workspace.create_net(net, observable="outputs")).plan_ahead()
+        planned.append((plan.memory.nbytes + plan.memory.alone, [step.prepared.name for step in plan.steps]))
+    assert planned[0] == planned[1] == planned[2]

@@ -37,7 +37,7 @@ def choose_image_order(nodes: Sequence[Node], options: PlanOptions) -> str:
 
 def choose_kernel(node: Node, ctx: NodeContext, options: PlanOptions) -> Prepared | None:
     """Return the kernel of a node; None if a fused node has none for these inputs."""
-    specs: list[Any] = [value.spec for value in node.inputs]
+    specs: list[Any] = [_spec_as_read(node, i) for i in range(len(node.inputs))]
     if node.fused is not None:
         return node.fused(ctx, *specs)
     instruction = node.first
@@ -60,6 +60,14 @@ def choose_kernel(node: Node, ctx: NodeContext, options: PlanOptions) -> Prepare
     if options.allow_tf32 and device_type == GPU:
         kernel = with_tf32(kernel)
     return plain_prepared(instruction.op, ctx.run, kernel, specs, outs, instruction.location, reshape=not static)
+
+
+def _spec_as_read(node: Node, index: int) -> TensorSpec | None:
+    """Return the spec of an input where the kernel reads it: a value of another location comes in plain order."""
+    value = node.inputs[index]
+    if value.spec is None or value.spec.layout is None or value.location == node.input_location(index):
+        return value.spec
+    return value.spec.plain
 
 
 def _has_text(specs: Sequence[TensorSpec | None]) -> bool:

@@ -8,7 +8,7 @@ from cudnn_double import cudnn_double
 from cupy_double import CupyDouble
 from kernel_cases import CONVOLUTIONS, POOLS, TRANSPOSED, normalization, random
 from netbuilder.graph.gradient_context import operator_gradient
-from netbuilder.proto import PROTO_CUDA, NetDef
+from netbuilder.proto import PROTO_CUDA, NetDef, OperatorDef
 from netbuilder.proto.arguments import make_argument, make_device_option, make_op
 from netbuilder.runtime import Workspace
 
@@ -237,3 +237,28 @@ def test_pool_over_other_numbers_of_axes(kind, shape):
 def test_the_maximum_of_nan_is_nan():
     x = np.float32([[[[np.nan, 1], [2, 3]]], [[[-np.inf, -np.inf], [-np.inf, -np.inf]]]])
     check([make_op("MaxPool", ["x"], ["y"], kernel=2)], {"x": x}, tolerance=1e-7)
+
+
+def test_values_with_a_layout_that_the_host_reads():
+    """An update on the CPU, of a filter whose gradient a GPU writes with channels last."""
+    cpu, arrays = make_device_option(), {"x": random(2, 4, 5, 5), "w": random(6, 4, 3, 3, seed=1)}
+    arrays |= {"dy": random(2, 6, 3, 3, seed=2), "m": random(6, 4, 3, 3, seed=3), "lr": np.float32([0.5])}
+    arrays |= {"n": random(2, 4, 5, 5, seed=4), "z": random(2, 4, 5, 5, seed=5)}
+    net = NetDef(name="net")
+    net.op.extend([
+        make_op("ConvGradient", ["x", "w", "dy"], ["dw", "dx"], kernel=3, no_bias=1, device_option=GPU),
+        make_op("MomentumSGDUpdate", ["dw", "m", "lr", "w"], ["dw", "m", "w"], momentum=0.9, device_option=cpu),
+        make_op("MomentumSGDUpdate", ["dx", "n", "lr", "z"], ["dx", "n", "z"], momentum=0.9, device_option=cpu),
+    ])  # fmt: skip
+    on_host = [OperatorDef.FromString(op.SerializeToString()) for op in net.op]
+    for op in on_host:
+        op.ClearField("device_option")
+    want = interpret(on_host, {name: array.astype(np.float64) for name, array in arrays.items()})
+    with cudnn_double(CupyDouble(1)):
+        workspace = Workspace()
+        for name, array in arrays.items():
+            workspace.feed(name, array)
+        workspace.create_net(net)
+        workspace.run_net("net")
+        for name in ("w", "m", "n", "z"):
+            np.testing.assert_allclose(workspace.fetch(name), want[name], rtol=1e-4, atol=1e-5)

@@ -73,5 +73,5 @@ def batch_permutation(op: BatchPermutation, ctx: RunContext, x: Any, indices: An
 def batch_permutation_gradient(op: BatchPermutationGradient, ctx: RunContext, indices: Any, dy: Any) -> tuple[Any, ...]:
     indices = checked_indices(ctx, op.type, indices, dy.shape[0])
     dx = ctx.xp.zeros(dy.shape, dy.dtype)
-    add_rows(ctx.xp, dx, indices, dy)
+    add_rows(ctx.xp, dx, indices, dy, ctx.add_in_order)
     return (dx,)

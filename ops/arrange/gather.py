@@ -181,11 +181,11 @@ def batch_gather_gradient(op: BatchGatherGradient, ctx: RunContext, x: Any, indi
     indices = checked_indices(ctx, op.type, indices, x.shape[axis])
     if op.match_outer:
         table = ctx.xp.zeros((math.prod(x.shape[: axis + 1]), math.prod(x.shape[axis + 1 :])), x.dtype)
-        add_rows(ctx.xp, table, _outer_indices(ctx.xp, x.shape, indices, axis), dy)
+        add_rows(ctx.xp, table, _outer_indices(ctx.xp, x.shape, indices, axis), dy, ctx.add_in_order)
         return (table.reshape(x.shape),)
     # The axis is moved to the front, so that whole rows are added.
     outer, inner = x.shape[:axis], x.shape[axis + 1 :]
     rows = dy.reshape(math.prod(outer), indices.size, math.prod(inner)).transpose(1, 0, 2)
     table = ctx.xp.zeros((x.shape[axis], math.prod(outer), math.prod(inner)), x.dtype)
-    add_rows(ctx.xp, table, indices, ctx.xp.ascontiguousarray(rows))
+    add_rows(ctx.xp, table, indices, ctx.xp.ascontiguousarray(rows), ctx.add_in_order)
     return (table.transpose(1, 0, 2).reshape(x.shape),)

@@ -82,7 +82,7 @@ def _update(ctx: RunContext, table: Any, w0: Any, indices: Any, pairs: Sequence[
         powers = (factor ** counts.astype(np.float64)).astype(table.dtype)
         table[rows] *= powers.reshape((-1,) + (1,) * (table.ndim - 1))
     for values, weight in zip(pairs[::2], pairs[1::2]):
-        add_rows(xp, table, indices, values * weight.astype(table.dtype, copy=False).reshape(()))
+        add_rows(xp, table, indices, values * weight.astype(table.dtype, copy=False).reshape(()), ctx.add_in_order)
 
 
 @kernel(ScatterWeightedSum)

@@ -21,6 +21,7 @@ __all__ = [
     "ANY_ORDER",
     "CHANNELS_LAST",
     "LEFT_AS_IS",
+    "AddInOrder",
     "BoundStep",
     "Checkpoints",
     "CompiledSegment",
@@ -44,6 +45,10 @@ Array = Any
 
 Call = Callable[[], object]
 """A bound call: runs one operator on the buffers it was bound to."""
+
+
+AddInOrder = Callable[[Array, Array, Array], None]
+"""Adds rows to a matrix on a GPU: ``add(matrix, numbers of its rows, values)``, in the order of the numbers."""
 
 
 @dataclass(frozen=True)
@@ -105,6 +110,7 @@ class RunContext(Protocol):
     workspace: Any  #: the workspace the net runs in
     op_def: OperatorDef  #: the operator as it is in the net
     on_operator: OnOperator | None  #: to be called after each operator of a step net
+    add_in_order: AddInOrder | None  #: for ``add_rows``, where sums must be the same in each run
     located: Callable[[Exception], Exception]  #: adds the operator's position to an error that is raised later
 
     def uniform(self, shape: Sequence[int], *, per_sample: bool = False) -> Array:

@@ -7,7 +7,7 @@ from typing import Any
 
 import numpy as np
 
-from netbuilder.ops.core.contexts import RunContext
+from netbuilder.ops.core.contexts import AddInOrder, RunContext
 from netbuilder.ops.core.segment_groups import reduce_segments
 
 __all__ = ["add_rows", "check_indices", "checked_indices"]
@@ -58,7 +58,7 @@ def checked_indices(
     return ctx.checked_range(indices, lowest, extent, error)
 
 
-def add_rows(xp: Any, table: Array, indices: Array, values: Array) -> None:
+def add_rows(xp: Any, table: Array, indices: Array, values: Array, in_order: AddInOrder | None = None) -> None:
     """Add ``values[i]`` to row ``indices[i]`` of ``table``, in place; for repeated indices, all values are added.
 
     Args:
@@ -66,12 +66,17 @@ def add_rows(xp: Any, table: Array, indices: Array, values: Array) -> None:
         table: (rows, ...).
         indices: any shape, in range.
         values: the shape of ``indices``, then that of a row.
+        in_order: adds floating-point rows on a GPU in the order of the indices, see ``RunContext.add_in_order``; None:
+            they are added atomically, in an order that may change from run to run.
     """
     flat = indices.reshape(-1)
     if not flat.size:
         return
     width = math.prod(table.shape[1:])
     values = values.reshape(flat.size, width)
+    if xp is not np and in_order is not None and table.dtype.kind == "f":
+        in_order(table.reshape(table.shape[0], width), flat, values)
+        return
     if xp is not np or width == 1:
         _add_at(xp, table.reshape(table.shape[0], width), flat, values)
         return

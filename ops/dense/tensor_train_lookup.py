@@ -195,6 +195,6 @@ def tt_sparse_lengths_sum_gradient(op: TTSparseLengthsSumGradient, ctx: RunConte
     d_cores = []
     for k, d_core in enumerate((d_one.reshape(n, a * r), one.swapaxes(1, 2) @ d_two, two.swapaxes(1, 2) @ d_rows)):
         table = ctx.xp.zeros((op.factor_i[k], cores[k].size // op.factor_i[k]), cores[k].dtype)
-        add_rows(ctx.xp, table, digits[:, k], d_core.reshape(n, table.shape[1]))
+        add_rows(ctx.xp, table, digits[:, k], d_core.reshape(n, table.shape[1]), ctx.add_in_order)
         d_cores.append(table.reshape(cores[k].shape))
     return tuple(d_cores)

@@ -101,7 +101,7 @@ def sparse_to_dense(op: SparseToDense, ctx: RunContext, indices: Any, values: An
     shape = (rows, *values.shape[indices.ndim :])
     check_extents(f"{op.type}: Y", shape, values.dtype)
     dense = ctx.xp.zeros(shape, values.dtype)
-    add_rows(ctx.xp, dense, indices, values)
+    add_rows(ctx.xp, dense, indices, values, ctx.add_in_order)
     return (dense,)
 
 
@@ -180,7 +180,7 @@ class _Segments(Operator):
         shape = (count, *x.shape[1:])
         check_extents(f"{self.type}: Y", shape, x.dtype)
         total = ctx.xp.zeros(shape, x.dtype)
-        add_rows(ctx.xp, total, segments, x)
+        add_rows(ctx.xp, total, segments, x, ctx.add_in_order)
         return total
 
 

@@ -67,5 +67,5 @@ def sum_repeated_rows(op: SumRepeatedRows, ctx: RunContext, indices: Any, values
     rows, positions = ctx.xp.unique(indices.reshape(-1), return_inverse=True)
     wide = widen(values)
     sums = ctx.xp.zeros((rows.size, *row), wide.dtype)
-    add_rows(ctx.xp, sums, positions, wide)
+    add_rows(ctx.xp, sums, positions, wide, ctx.add_in_order)
     return rows, narrow(sums, values)

@@ -305,6 +305,7 @@ class RuntimeNet:
                 clock=self.clock,
                 on_operator=self._on_operator,
                 located=partial(_located, self.name, instruction),
+                atomic_sums=self.options.enabled("atomic_sums"),
             )
         return context
 

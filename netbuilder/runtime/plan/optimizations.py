@@ -79,6 +79,10 @@ OPTIMIZATIONS: Mapping[str, Optimization] = MappingProxyType({
     "elementwise_chains": Optimization(
         "on a GPU, elementwise operators that read one another's results run as one kernel", joins=True
     ),
+    "atomic_sums": Optimization(
+        "on a GPU, rows with the same index are added in any order; without it, sorted by the index, so that two runs "
+        "are equal to the bit", ROUNDING,
+    ),
     "early_updates": Optimization(
         "large parameters are updated during the backward pass, each group as soon as its gradients are there, if "
         "these are not observable"

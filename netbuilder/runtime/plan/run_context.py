@@ -9,6 +9,7 @@ from typing import Any
 
 import numpy as np
 
+from netbuilder.ops.core.contexts import AddInOrder
 from netbuilder.ops.core.operator_event import OnOperator
 from netbuilder.ops.core.random_streams import first_sample_of, replica_of, stream_of
 from netbuilder.ops.core.registry import find, is_registered
@@ -16,6 +17,7 @@ from netbuilder.ops.core.replication import Replication
 from netbuilder.ops.engines import random
 from netbuilder.ops.engines.arrays import array_module
 from netbuilder.ops.engines.cuda.checks import checked_range
+from netbuilder.ops.engines.cuda.segments import add_sorted
 from netbuilder.ops.engines.gpu import gpu, to_host
 from netbuilder.proto import PROTO_CUDA, NetDef, NetError, OperatorDef
 
@@ -41,6 +43,7 @@ class KernelContext:
         clock: has the iteration, on which random numbers depend.
         on_operator: is called after each operator of a step net; None: nobody observes them.
         located: adds the operator's position to an error; None: it is not known.
+        atomic_sums: whether the order in which rows are added on a GPU may change from run to run.
     """
 
     def __init__(
@@ -57,6 +60,7 @@ class KernelContext:
         clock: Any = None,
         on_operator: OnOperator | None = None,
         located: Callable[[Exception], Exception] | None = None,
+        atomic_sums: bool = True,
     ) -> None:
         option = op_def.device_option
         device_type, number = (option.device_type, option.device_id) if device is None else device
@@ -76,6 +80,7 @@ class KernelContext:
         self._scope = scope
         self.device = (device_type, number)
         self.on_operator = on_operator
+        self.add_in_order: AddInOrder | None = None if atomic_sums else add_sorted
         self.located: Callable[[Exception], Exception] = located if located is not None else lambda error: error
 
     @property
@@ -97,6 +102,7 @@ class KernelContext:
             clock=self._clock,
             on_operator=self.on_operator,
             located=self.located,
+            atomic_sums=self.add_in_order is None,
         )
 
     def _key(self) -> int:

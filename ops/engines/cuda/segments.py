@@ -21,7 +21,15 @@ from netbuilder.ops.engines.cuda.kernel import THREADS, Kernel
 from netbuilder.ops.engines.gpu import gpu
 from netbuilder.ops.engines.upload import PinnedRing
 
-__all__ = ["REDUCTIONS", "SPREADS", "reduce_segments", "reduction_kernel", "spread_kernel", "spread_segments"]
+__all__ = [
+    "REDUCTIONS",
+    "SPREADS",
+    "add_sorted",
+    "reduce_segments",
+    "reduction_kernel",
+    "spread_kernel",
+    "spread_segments",
+]
 
 REDUCTIONS = {
     "LengthsMax": "max",
@@ -117,6 +125,26 @@ class _Offsets:
     def upload(self, counts: Any) -> None:
         np.cumsum(counts, out=self._host[1:])
         self._ring.upload(self._host, self.array, self._here.stream().raw)
+
+
+def add_sorted(matrix: Any, rows: Any, values: Any) -> None:
+    """Add ``values[i]`` to row ``rows[i]`` of a matrix on a GPU, in place, in the order of i.
+
+    Args:
+        matrix: (R, width), of a floating type, contiguous.
+        rows: numbers of rows, in range.
+        values: (number of rows, width), of the matrix's type.
+    """
+    here = gpu(matrix.device.id)
+    xp, (count, width) = here.xp, matrix.shape
+    order = xp.argsort(rows)  # CuPy's is stable
+    offsets = xp.searchsorted(rows[order], xp.arange(count + 1, dtype=rows.dtype)).astype(np.int64)
+    total = xp.empty(matrix.shape, matrix.dtype)
+    kernel = reduction_kernel("sum", values.dtype, total.dtype, None, np.dtype(np.int64))
+    numbers = [np.int64(n) for n in (count, width, len(values), 0)]
+    arguments = (xp.ascontiguousarray(values), order.astype(np.int64), offsets, total, *numbers, note_of(here).array)
+    kernel(_blocks(count * width), arguments)
+    matrix += total
 
 
 def _named(op: Any, values: Sequence[Any]) -> dict[str, Any]:

@@ -92,3 +92,24 @@ def test_results_are_the_same_in_each_run():
     with one_gpu():
         first = run_net([op], feeds, ["y"])["y"]
         np.testing.assert_array_equal(run_net([op], feeds, ["y"], runs=3)["y"], first)
+
+
+def test_rows_are_added_in_order_on_request():
+    """Without atomic_sums, repeated rows are sorted: the sums are those of a loop, to the bit, in each run."""
+    indices, rows = RNG.integers(0, 7, 400), RNG.standard_normal((400, 5)).astype(np.float32)
+    feeds = {"i": indices, "v": rows, "t": np.zeros((7, 5), np.float32)}
+    ops = [make_op("SparseToDense", ["i", "v", "t"], ["y"]), make_op("SumRepeatedRows", ["i", "v"], ["rows", "sums"])]
+    ops.append(make_op("UnsortedSegmentSum", ["v", "i"], ["z"], num_segments=7))
+    wanted = np.zeros((7, 5), np.float32)
+    for index, row in zip(indices, rows):
+        wanted[index] += row
+    with one_gpu() as machine:
+        found = run_net(ops, feeds, ["y", "z", "sums"], without=["atomic_sums"])
+        names = [] if machine is None else [launch.name for launch in machine.launches]
+        assert "add.at" not in names
+        atomic = run_net(ops, feeds, ["y"])
+    for name, value in found.items():
+        if machine is None:
+            np.testing.assert_array_equal(value, wanted, err_msg=name)
+        np.testing.assert_allclose(value, wanted, rtol=1e-5, atol=1e-5, err_msg=name)
+    np.testing.assert_allclose(atomic["y"], wanted, rtol=1e-5, atol=1e-5)

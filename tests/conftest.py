@@ -45,10 +45,22 @@ def pytest_configure(config):
         signal.signal(signal.SIGINT, signal.default_int_handler)
     if emulated_gpu.active():
         emulated_gpu.install()
+        _emulate_nccl()
     if count := int(os.environ.get("FAKE_GPUS", "0")):
         from cupy_double import gpus
 
         _doubles.enter_context(gpus(count))
+
+
+def _emulate_nccl():
+    """Let the double of NCCL exchange values between emulated GPUs."""
+    import cupy
+
+    from cupy_double import NcclDouble
+    from netbuilder.ops.engines import nccl
+
+    double = NcclDouble(finish=cupy.cuda.runtime.streamSynchronize)
+    nccl._module = lambda: double
 
 
 def pytest_unconfigure(config):

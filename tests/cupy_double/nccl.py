@@ -11,7 +11,7 @@ import ctypes
 import itertools
 import threading
 from collections import defaultdict
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -186,6 +186,7 @@ class NcclDouble:
 
     Args:
         machine: the GPUs, whose streams and memory are checked; None: those of an emulation, which are not.
+        finish: called with each stream before a collective computes; an emulation does what the stream has.
 
     Attributes:
         created: the devices of each set of communicators that was made.
@@ -196,8 +197,8 @@ class NcclDouble:
     NcclError = NcclError
     NCCL_SUM, NCCL_PROD, NCCL_MAX, NCCL_MIN, NCCL_AVG = range(5)
 
-    def __init__(self, machine: Machine | None = None) -> None:
-        self.machine = machine
+    def __init__(self, machine: Machine | None = None, finish: Callable[[int], object] = id) -> None:
+        self.machine, self.finish = machine, finish
         self.created: list[tuple[int | None, ...]] = []
         self.groups: list[list[Call]] = []
         self.patience = _PATIENCE
@@ -241,6 +242,8 @@ class NcclDouble:
             return
         with self._lock:
             self.groups.append([call for _, _, call in pending])
+        for stream in dict.fromkeys(call.stream for _, _, call in pending):
+            self.finish(stream)
         by_clique: dict[int, dict[int, list[Call]]] = {}
         cliques = {id(clique): clique for clique, _, _ in pending}
         for clique, rank, call in pending:

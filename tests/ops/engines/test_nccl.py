@@ -12,6 +12,7 @@ from netbuilder.ops.engines.gpu import StreamRole, gpu
 from netbuilder.ops.engines.nccl import GpuGroup, NcclCall, gpu_group, nccl_available, type_of
 from netbuilder.proto import DeviceError
 
+_MODULE = nccl._module if nccl._module.__name__ == "_module" else lambda: None  # emulated GPUs have a double
 SUMS = ["int8", "uint8", "int32", "uint32", "int64", "uint64", "float16", "float32", "float64"]
 
 
@@ -37,9 +38,9 @@ def run(group, *calls):
 
 
 def test_the_library_makes_ids_without_a_gpu():
-    if not nccl_available():
-        pytest.skip("needs CuPy and the wheel nvidia-nccl-cu12")
-    found = nccl.nccl()
+    found = pytest.importorskip("cupy.cuda.nccl", reason="needs CuPy and the wheel nvidia-nccl-cu12")
+    if not found.available:
+        pytest.skip("needs the wheel nvidia-nccl-cu12")
     assert len(found.get_unique_id()) == 128 and found.get_version() >= 21800
     for name in {type_of(dtype) for dtype in nccl._TYPES}:
         assert getattr(found, f"NCCL_{name}") == getattr(NcclDouble(), f"NCCL_{name}")
@@ -49,6 +50,7 @@ def test_the_library_makes_ids_without_a_gpu():
 
 def test_a_missing_library_is_named(monkeypatch):
     monkeypatch.setitem(sys.modules, "cupy.cuda.nccl", None)
+    monkeypatch.setattr(nccl, "_module", _MODULE)
     assert not nccl_available()
     with pytest.raises(DeviceError, match=r"NCCL is not installed.*netbuilder\[gpu\]'.*nvidia-nccl-cu12"):
         nccl.nccl()

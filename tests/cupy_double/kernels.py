@@ -228,12 +228,32 @@ def _rows_spread(machine: Any, kernel: Kernel, blocks: int, arguments: Sequence[
     machine.launch(kernel.name, memories[:-1], memories[-1:], do=do)
 
 
+def _softmax(machine: Any, kernel: Kernel, blocks: int, arguments: Sequence[Any]) -> None:
+    """Softmax of rows, and its gradient."""
+    rows, (*inputs, out) = kernel.model, arguments
+
+    def do() -> None:
+        given = [
+            _elements(array, rows.elements).reshape(rows.rows, rows.columns).astype(np.float32) for array in inputs
+        ]
+        with np.errstate(all="ignore"):
+            if len(given) == 2:
+                y, dy = given
+                return _store(out, rows.elements, y * (dy - (y * dy).sum(axis=1, keepdims=True)))
+            powers = np.exp(given[0] - given[0].max(axis=1, keepdims=True))
+            return _store(out, rows.elements, powers / powers.sum(axis=1, keepdims=True))
+
+    machine.launch(kernel.name, [array._region for array in inputs], [out._region], do=do)
+
+
 Equivalent = Callable[[Any, Kernel, int, Sequence[Any]], None]
 
 EQUIVALENTS: dict[str, Equivalent] = {
     "checked": _checked,
     "rows_reduced": _rows_reduced,
     "rows_spread": _rows_spread,
+    "softmax": _softmax,
+    "softmax_gradient": _softmax,
     "updates": _updates,
     **{f"{kind}_pool{suffix}": _pool for kind in ("max", "average") for suffix in ("", "_gradient")},
 }

@@ -262,3 +262,8 @@ def test_values_with_a_layout_that_the_host_reads():
         workspace.run_net("net")
         for name in ("w", "m", "n", "z"):
             np.testing.assert_allclose(workspace.fetch(name), want[name], rtol=1e-4, atol=1e-5)
+
+
+@pytest.mark.parametrize("shape, axis", [((3, 7), 1), ((2, 3, 5), 2), ((2, 3, 5), 0), ((5, 700), -1)])
+def test_softmax(shape, axis):
+    assert check_with_gradient(make_op("Softmax", ["x"], ["y"], axis=axis), {"x": 5 * random(*shape)}) == []

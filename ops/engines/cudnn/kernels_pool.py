@@ -135,7 +135,7 @@ def _forward(pool: Pool, size: int, *, largest: bool) -> Kernel:
     load = value_of(f"x[{_index('X')}]", pool.elements)
     bounds = [_bounds_of_window(axis, axis) for axis in _AXES]
     if largest:  # the comparison keeps NaN
-        lines = ["float found = -INFINITY;", *_loops("{bound}_{axis}", [
+        lines = ["float found = __uint_as_float(0xff800000u);", *_loops("{bound}_{axis}", [
             f"const float v = {load};", "if (v > found || v != v) found = v;",
         ])]  # fmt: skip
         result = "found"

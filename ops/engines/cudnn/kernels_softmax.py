@@ -76,7 +76,7 @@ _EACH = f"for (int j = threadIdx.x; j < columns; j += {THREADS}) "
 def _forward(rows: Rows) -> Kernel:
     x = value_of("x[start + j]", rows.elements)
     return _kernel("softmax", rows, ["x"], [
-        "float largest = -INFINITY;",
+        "float largest = __uint_as_float(0xff800000u);",
         _EACH + f"{{ const float v = {x}; if (v > largest || v != v) largest = v; }}",
         "largest = reduced(largest, shared, true);",
         "float total = 0;",

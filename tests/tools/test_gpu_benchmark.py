@@ -16,6 +16,8 @@ from netbuilder.tools.bench.our_gpu import GpuTraining
 from netbuilder.tools.bench.work import Work
 from netbuilder.tools.bench.worker import timed_together
 
+pytestmark = pytest.mark.filterwarnings("ignore:.*activations on GPUs are stored as float32, not bfloat16")
+
 TINY = gpu_rows(tiny=True)
 FIRST = dataclasses.replace(TINY[3], name="mlp, bfloat16", work=dataclasses.replace(TINY[3].work, dtype="bfloat16"))
 

@@ -149,6 +149,7 @@ def test_there_is_a_net_for_each_fusion():
         "bn_relu_gradient",
         "elementwise_chains",
         "engine_fusions",
+        "joined_exchanges",
         "joined_updates",
         "relu_gradient_stats",
     }  # tests of their own

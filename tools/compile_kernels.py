@@ -33,6 +33,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     try:
         compiler = Nvrtc()
         kernels, missing = make_kernels()
+        sources: list[tuple[str, str, tuple[str, ...], tuple[str, ...]]]
         sources = [(name, kernel.source, OPTIONS, ()) for name, kernel in sorted(kernels.items())]
         sources += [source for folder in options.program for source in recorded(Path(folder))]
     except (DeviceError, OSError) as error:

@@ -292,7 +292,7 @@ class Symbol:
     def __bool__(self) -> bool:
         raise NotTraced("a decision that depends on elements")
 
-    __int__ = __float__ = __index__ = __iter__ = __bool__  # type: ignore[assignment]
+    __int__ = __float__ = __index__ = __iter__ = __bool__
 
     def __getitem__(self, where: Any) -> Symbol:
         parts = where if isinstance(where, tuple) else (where,)
@@ -361,7 +361,7 @@ def _reshaped(value: Expression, old: tuple[int, ...], new: tuple[int, ...], don
         raise NotTraced("a reshape of random numbers")
     found = done.get(id(value))
     if found is not None:
-        return found  # type: ignore[no-any-return]
+        return found
     if isinstance(value, Load):
         if math.prod(value.shape) == 1:
             shape: tuple[int, ...] = ()

@@ -41,7 +41,7 @@ def update_form(op: Any, specs: Sequence[TensorSpec]) -> UpdateForm | None:
     except NotTraced:
         return None
     loads = program.loads()
-    numbers = {number.input for number in program.numbers}
+    numbers = {number.input for number in program.numbers if isinstance(number, HostNumber)}
     numbers |= {load.input for load in loads if load.shape == ()}
     tensors = [load for load in loads if load.input not in numbers]
     if any(load.shape != program.shape for load in tensors) or not tensors:

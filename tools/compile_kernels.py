@@ -67,7 +67,7 @@ def _parser() -> Parser:
         "--architectures",
         nargs="+",
         default=list(_ARCHITECTURES),
-        metavar="NAME",
+        metavar="SM",
         help=f"kinds of GPUs (default: {' '.join(_ARCHITECTURES)})",
     )
     parser.add_argument(

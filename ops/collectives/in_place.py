@@ -237,7 +237,7 @@ def _run(op: InPlace, ctx: RunContext, world: Any, *xs: Any) -> tuple[Any, ...]:
     nbytes = sum(result.nbytes for result in results)
     call = common.call(op.type, names[0], described(op, names, specs), nbytes=nbytes)
     common.run(call, lambda communicator, _: work(communicator))
-    return results
+    return tuple(map(ctx.xp.asarray, results)) if ctx.is_gpu else results
 
 
 def in_place_kernels(cls: type[Operator]) -> type[Operator]:

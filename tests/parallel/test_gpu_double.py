@@ -15,6 +15,9 @@ from netbuilder.proto.arguments import make_device_option
 from netbuilder.runtime import Workspace
 from parallel_models import OPTIMIZERS, Task, convnet, mlp, no_input
 
+NOTE = 16
+"""Bytes of what the checks of a GPU have noted."""
+
 TASKS = {"mlp": Task(mlp), "convnet": Task(convnet, (8, 3, 8, 8))}
 
 
@@ -70,7 +73,7 @@ def test_a_step_moves_each_value_once(name, count, net_type):
             assert between == {pair: steps * n for pair, n in want.items()}
             for number in range(count):
                 assert found[HOST, number] == 0  # the rate is fixed, so it is in its kernel
-                assert found[number, HOST] == 2 * steps  # whether labels are classes, forward and backward
+                assert found[number, HOST] == 1  # what the checks of labels have noted, at the end of the run
     assert bool(want) == (count > 1)
 
 
@@ -128,4 +131,5 @@ def test_a_predictor_keeps_its_parameters_on_the_gpu(tmp_path):
         predictor.run(data=batch)
         machine.transfers.clear()
         predictor.run(data=batch)
-        assert Counter((t.source, t.target) for t in machine.transfers) == {(HOST, 1): 1, (1, HOST): 1}
+        values = [t for t in machine.transfers if t.nbytes != NOTE]
+        assert Counter((t.source, t.target) for t in values) == {(HOST, 1): 1, (1, HOST): 1}

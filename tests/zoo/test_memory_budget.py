@@ -45,7 +45,7 @@ def recomputed(plan):
     return sum(step.kind is StepKind.RECOMPUTE for step in plan.steps)
 
 
-@pytest.mark.parametrize("name", ["resnet8", "resnet50", "alexnet_one_tower"])
+@pytest.mark.parametrize("name", ["resnet8", "resnet18", "alexnet_one_tower"])
 def test_under_budgets(name):
     want, whole = trained(name)
     least, most = possible(name)

@@ -183,7 +183,7 @@ def test_short_soak(kind, count):
 
 @in_proc
 @pytest.mark.slow
-@pytest.mark.parametrize("kind, count", [("shapes", 1600), ("nets", 1000)])
+@pytest.mark.parametrize("kind, count", [("shapes", 1000), ("nets", 1000)])
 def test_soak(kind, count):
     levels, after = soak(kind, str(count))
     assert max(levels) <= 1.1 * levels[0], levels

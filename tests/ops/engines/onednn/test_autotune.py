@@ -9,6 +9,7 @@ import pytest
 
 from netbuilder.ops.core.contexts import Prepared
 from netbuilder.ops.core.operator import TensorSpec
+from netbuilder.ops.engines import choices as stored
 from netbuilder.ops.engines import onednn
 from netbuilder.ops.engines.arrays import aligned_empty
 
@@ -127,7 +128,7 @@ def test_measured_once_for_a_key_and_number_of_threads_and_kept_in_a_file(folder
     assert len(calls) == count
     fastest("a", ways, 2)
     assert len(calls) == 2 * count
-    choices._choices.cache_clear()  # as in a new process
+    stored._choices.cache_clear()  # as in a new process
     assert fastest("a", ways, 1) == "two"
     assert len(calls) == 2 * count
     (file,) = folder.iterdir()
@@ -200,11 +201,11 @@ def test_times_are_stored_with_the_choices(folder):
     first = seconds("a", lambda: kernel(0.001, calls))
     assert 0.001 <= first < 1
     count = len(calls)
-    choices._choices.cache_clear()
+    stored._choices.cache_clear()
     assert seconds("a", lambda: kernel(0.001, calls)) == first
     assert len(calls) == count
     assert seconds("none", lambda: None) == float("inf")
-    choices._choices.cache_clear()
+    stored._choices.cache_clear()
     assert seconds("none", lambda: kernel(0.0)) == float("inf")
 
 
@@ -214,7 +215,7 @@ def test_the_time_of_the_fastest_is_stored():
     assert fastest("a", ways, 1) == "second"
     assert choices.time_of_fastest("a", 1) == pytest.approx(0.003)
     assert choices.time_of_fastest("a", 2) is None
-    choices._choices.cache_clear()  # as in another process
+    stored._choices.cache_clear()  # as in another process
     assert choices.time_of_fastest("a", 1) == pytest.approx(0.003)
 
 

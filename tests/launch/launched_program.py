@@ -12,6 +12,12 @@ from netbuilder.ops.engines.collectives import abort
 RANK, SIZE = int(os.environ[launchers.RANK]), int(os.environ[launchers.WORLD_SIZE])
 
 
+def say(line):
+    """Print a line by one write: the parts of several would mix with what other ranks print."""
+    sys.stdout.write(f"{line}\n")
+    sys.stdout.flush()
+
+
 def wait_for_others():
     """All ranks have started."""
     if os.environ[launchers.ENGINE] == "MPI":
@@ -25,7 +31,7 @@ def wait_for_others():
         store = launchers.job_store(os.environ).with_prefix("program" + os.environ[launchers.ATTEMPT])
         store.set(str(RANK), b"")
         store.wait(map(str, range(SIZE)), 60)
-    print(f"ready {RANK}", flush=True)
+    say(f"ready {RANK}")
 
 
 def interrupt(number, frame):
@@ -61,7 +67,7 @@ def main(mode, folder):
     if mode in ("end", "once", "caught"):
         names = ("OMP_NUM_THREADS", "NETBUILDER_DECODING_THREADS", launchers.LOCAL_RANK, launchers.LOCAL_SIZE)
         said = [os.environ[name] for name in names] + [str(len(os.sched_getaffinity(0))), os.environ[launchers.ATTEMPT]]
-        print("place", RANK, *said, flush=True)
+        say(f"place {RANK} {' '.join(said)}")
         print("warning of GPUs", os.environ.get(launchers.GPUS), file=sys.stderr, flush=True)
         return
     try:

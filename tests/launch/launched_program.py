@@ -12,10 +12,10 @@ from netbuilder.ops.engines.collectives import abort
 RANK, SIZE = int(os.environ[launchers.RANK]), int(os.environ[launchers.WORLD_SIZE])
 
 
-def say(line):
+def say(line, file=sys.stdout):
     """Print a line by one write: the parts of several would mix with what other ranks print."""
-    sys.stdout.write(f"{line}\n")
-    sys.stdout.flush()
+    file.write(f"{line}\n")
+    file.flush()
 
 
 def wait_for_others():
@@ -68,7 +68,7 @@ def main(mode, folder):
         names = ("OMP_NUM_THREADS", "NETBUILDER_DECODING_THREADS", launchers.LOCAL_RANK, launchers.LOCAL_SIZE)
         said = [os.environ[name] for name in names] + [str(len(os.sched_getaffinity(0))), os.environ[launchers.ATTEMPT]]
         say(f"place {RANK} {' '.join(said)}")
-        print("warning of GPUs", os.environ.get(launchers.GPUS), file=sys.stderr, flush=True)
+        say(f"warning of GPUs {os.environ.get(launchers.GPUS)}", sys.stderr)
         return
     try:
         while True:

@@ -1,6 +1,6 @@
 """A double of cuDNN's frontend: graphs are checked as cuDNN checks them, and computed node by node with NumPy.
 
-It serves beside the double of CuPy, whose arrays are in the host's memory: pointers are read as they are. A graph is
+It is used with the double of CuPy, whose arrays are in the host's memory: pointers are read as they are. A graph is
 refused (``cudnnGraphNotSupportedError``) where cuDNN 9.28 refuses it for an H100, as test_graphs_on_h100.py finds, and
 anything that is not valid raises. What is computed: elements of memory are widened to float64, a tensor between two
 operations is rounded to float32, a result to its type. Products of float32 are exact unless the graph lets kernels

@@ -33,7 +33,7 @@ _LOOK = 5.0  # seconds that one question to the store waits
 _THREADS = ("OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS", "MKL_NUM_THREADS", "NETBUILDER_DECODING_THREADS")
 # MPICH's mpiexec drops what it has not printed when a rank has failed: its seconds to read it, and to print it.
 _READING, _PRINTING = 10.0, 0.5
-_LEFT_BEHIND = 2.0  # seconds that a pipe may stay open after the program's end
+_PIPE_TIMEOUT = 2.0  # seconds that a pipe may stay open after the program's end
 _AFTER_LAUNCHER = 5.0  # seconds that a program has to end when the launcher is gone
 
 
@@ -101,7 +101,7 @@ class _Rank:
             except subprocess.TimeoutExpired:
                 pass
         for thread in pumps:
-            thread.join(_LEFT_BEHIND)  # a process that the program has left behind may keep the pipe open
+            thread.join(_PIPE_TIMEOUT)  # a process that the program has started may keep the pipe open
         pipes = [pipe.fileno() for pipe in (self._child.stdout, self._child.stderr) if pipe is not None]
         wait_until_read(*pipes, seconds=_READING)
         status = self._child.returncode

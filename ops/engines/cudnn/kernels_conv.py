@@ -20,7 +20,7 @@ from netbuilder.ops.engines.cudnn.graphs import (
     Window,
 )
 from netbuilder.ops.engines.cudnn.layout import image_spec
-from netbuilder.ops.engines.cudnn.precision import allows_tf32, serves, types_for_products
+from netbuilder.ops.engines.cudnn.precision import serves, types_for_products
 from netbuilder.ops.engines.cudnn.steps import Reference, Step, graph_of, prepared, scratch_memory
 from netbuilder.ops.engines.references import In, Out, ScratchAllocator
 
@@ -94,7 +94,7 @@ def _forward(
     if add is not None:
         memory["z"] = In(len(inputs))
         inputs.append(images.spec(add.plain))
-    tf32 = allows_tf32(ctx)
+    tf32 = ctx.allow_tf32
     whole = graph_of(Convolution(x, w, y, window, bias, None if add is None else y, relu, tf32=tf32), ctx)
     outputs = [images.spec(images.y)]
     if whole is not None:
@@ -120,7 +120,7 @@ def _forward_transposed(
     ctx: PlanContext, images: Images, window: Window, specs: Sequence[TensorSpec]
 ) -> Prepared | None:
     x, w, y = images.tensor(images.x), images.tensor(images.w), images.tensor(images.y)
-    product = graph_of(DataGradient(x, w, y, window, tf32=allows_tf32(ctx)), ctx)
+    product = graph_of(DataGradient(x, w, y, window, tf32=ctx.allow_tf32), ctx)
     memory: dict[str, Reference] = {"dy": In(0), "w": In(1), "dx": Out(0)}
     inputs, outputs = [images.spec(images.x), images.spec(images.w)], [images.spec(images.y)]
     if len(specs) == 2:
@@ -165,7 +165,7 @@ def _filter_gradient(
 ) -> list[Any] | None:
     """Return the steps that write the gradient of the filter to output 0, in the type of the filter."""
     x, y, dw = images.tensor(images.x), images.tensor(images.y), images.tensor(images.w)
-    tf32, wanted = allows_tf32(ctx), images.w.dtype.name
+    tf32, wanted = ctx.allow_tf32, images.w.dtype.name
     ends: dict[str, Reference] = {"x": In(2), "dy": In(0)} if transposed else {"x": In(0), "dy": In(2)}
     recipe = FilterGradient(y, x, dw, window, tf32=tf32) if transposed else FilterGradient(x, y, dw, window, tf32=tf32)
     product = graph_of(recipe, ctx)
@@ -188,7 +188,7 @@ def _bias_gradient(ctx: PlanContext, images: Images) -> Step | None:
 def _data_gradient(ctx: PlanContext, images: Images, window: Window, dx: Reference, *, transposed: bool) -> Step | None:
     """Return the step that computes dX from dY, input 2, and W, input 1."""
     x, w, y = images.tensor(images.x), images.tensor(images.w), images.tensor(images.y)
-    tf32 = allows_tf32(ctx)
+    tf32 = ctx.allow_tf32
     recipe: Recipe
     if transposed:
         recipe, memory = Convolution(y, w, x, window, tf32=tf32), {"x": In(2), "w": In(1), "y": dx}

@@ -16,7 +16,7 @@ from netbuilder.ops.engines.arrays import array_module
 from netbuilder.ops.engines.cudnn.convolutions import matrix_tensor
 from netbuilder.ops.engines.cudnn.graphs import ROW_MAJOR, TRANSPOSED, AddPerChannel, ChannelSums, Product, Tensor
 from netbuilder.ops.engines.cudnn.layout import row_major_spec
-from netbuilder.ops.engines.cudnn.precision import allows_tf32, serves, types_for_products
+from netbuilder.ops.engines.cudnn.precision import serves, types_for_products
 from netbuilder.ops.engines.cudnn.steps import Extra, Reference, Step, graph_of, prepared
 from netbuilder.ops.engines.references import In, Out
 from netbuilder.proto import PROTO_CUDA
@@ -42,7 +42,7 @@ def _product(
         bias: one number for each column.
         relu: whether a Relu follows.
     """
-    if a.elements != "float32" or allows_tf32(ctx):
+    if a.elements != "float32" or ctx.allow_tf32:
         row = None if bias is None else Tensor((1, 1, bias.size), ROW_MAJOR, bias.elements)
         whole = graph_of(Product(a, b, y, row, relu, tf32=True), ctx)
         if whole is not None:

@@ -13,7 +13,7 @@ from netbuilder.ops.core.contexts import PlanContext
 from netbuilder.ops.core.operator import TensorSpec
 from netbuilder.ops.engines.cudnn.layout import BFLOAT16, elements_of
 
-__all__ = ["allows_tf32", "serves", "types_as_given", "types_for_products"]
+__all__ = ["serves", "types_as_given", "types_for_products"]
 
 
 def serves(*specs: TensorSpec) -> bool:
@@ -36,8 +36,3 @@ def types_as_given(ctx: PlanContext, *specs: TensorSpec) -> tuple[str, ...]:
     if ctx.precision == "bfloat16" and all(elements_of(spec) == BFLOAT16 for spec in specs):
         return (BFLOAT16, "float32")
     return ("float32",)
-
-
-def allows_tf32(ctx: PlanContext) -> bool:
-    """Whether float32 may be rounded to TF32, with 10 bits of fraction, before it is multiplied."""
-    return ctx.allow_tf32

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
+from netbuilder.ops.engines.convolution_tables import with_fixed_ranks
 from netbuilder.ops.engines.cudnn import kernels_conv as conv
 from netbuilder.ops.engines.cudnn import kernels_dense as dense
 from netbuilder.ops.engines.cudnn import kernels_norm as norm
@@ -12,27 +13,26 @@ from netbuilder.ops.engines.cudnn import kernels_softmax as softmax
 
 __all__ = ["KERNELS"]
 
-KERNELS: dict[str, Any] = {
-    "AveragePool": pool.average_pool,
-    "AveragePoolGradient": pool.average_pool_gradient,
-    "BatchMatMul": dense.batch_matmul,
-    "Conv": conv.conv,
-    "ConvGradient": conv.conv_gradient,
-    "ConvRelu": conv.conv_relu,
-    "ConvTranspose": conv.conv_transpose,
-    "ConvTransposeGradient": conv.conv_transpose_gradient,
-    "FC": dense.fc,
-    "FCGradient": dense.fc_gradient,
-    "FCTransposed": dense.fc,
-    "FCTransposedGradient": dense.fc_gradient,
-    "MatMul": dense.matmul,
-    "MaxPool": pool.max_pool,
-    "MaxPoolGradient": pool.max_pool_gradient,
-    "Softmax": softmax.softmax,
-    "SoftmaxGradient": softmax.softmax_gradient,
-    "SpatialBN": norm.spatial_bn,
-    "SpatialBNGradient": norm.spatial_bn_gradient,
-}
-for _name in ("AveragePool", "Conv", "MaxPool"):
-    for _suffix in ("", "Gradient"):
-        KERNELS |= {f"{_name}{axes}D{_suffix}": KERNELS[_name + _suffix] for axes in (1, 2, 3)}
+KERNELS: dict[str, Any] = with_fixed_ranks(
+    {
+        "AveragePool": pool.average_pool,
+        "AveragePoolGradient": pool.average_pool_gradient,
+        "BatchMatMul": dense.batch_matmul,
+        "Conv": conv.conv,
+        "ConvGradient": conv.conv_gradient,
+        "ConvRelu": conv.conv_relu,
+        "ConvTranspose": conv.conv_transpose,
+        "ConvTransposeGradient": conv.conv_transpose_gradient,
+        "FC": dense.fc,
+        "FCGradient": dense.fc_gradient,
+        "FCTransposed": dense.fc,
+        "FCTransposedGradient": dense.fc_gradient,
+        "MatMul": dense.matmul,
+        "MaxPool": pool.max_pool,
+        "MaxPoolGradient": pool.max_pool_gradient,
+        "Softmax": softmax.softmax,
+        "SoftmaxGradient": softmax.softmax_gradient,
+        "SpatialBN": norm.spatial_bn,
+        "SpatialBNGradient": norm.spatial_bn_gradient,
+    }
+)

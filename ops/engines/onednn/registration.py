@@ -6,6 +6,7 @@ import warnings
 from typing import Any
 
 from netbuilder.ops.core.registry import CPU, prepare_table
+from netbuilder.ops.engines.convolution_tables import with_fixed_ranks
 from netbuilder.ops.engines.onednn.library import available, turned_off, why_unavailable
 
 __all__ = ["kernel_table", "register_kernels"]
@@ -114,7 +115,4 @@ def kernel_table() -> dict[str, Any]:
         "Tanh": eltwise.tanh,
         "TanhGradient": eltwise.tanh_gradient,
     }
-    for name in ("AveragePool", "Conv", "MaxPool"):
-        for suffix in ("", "Gradient"):
-            table |= {f"{name}{axes}D{suffix}": table[name + suffix] for axes in (1, 2, 3)}
-    return table
+    return with_fixed_ranks(table)

@@ -13,8 +13,8 @@ PLAIN, B16, B8 = 0, 16, 8
 
 
 def has_instructions(name):
-    """Whether oneDNN uses an instruction set on this CPU: ``avx512`` or ``bfloat16`` (AVX512_BF16)."""
-    wanted = {"avx512": 0x27, "bfloat16": 0xE7}[name]
+    """Whether oneDNN uses an instruction set on this CPU: ``avx512``, ``bfloat16`` (AVX512_BF16) or ``amx``."""
+    wanted = {"avx512": 0x27, "bfloat16": 0xE7, "amx": 0xFEF}[name]
     return onednn.available() and dnnl().lib.dnnl_get_effective_cpu_isa() & wanted == wanted
 
 

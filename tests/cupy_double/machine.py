@@ -178,6 +178,8 @@ class Memory:
 
     def __del__(self) -> None:
         """Note memory that its stream may use again while another one is still at work in it."""
+        if merge is None:
+            return  # the interpreter is ending
         with self._machine.lock:
             known = dict(self._stream.clock)
             merge(known, self._machine.host_clock)

@@ -9,6 +9,7 @@ import pytest
 
 from checks import interpret
 from kernel_cases import ACTIVATIONS, CONVOLUTIONS, POOLS, TRANSPOSED, normalization, random
+from kernel_checks import has_instructions
 from netbuilder.graph.gradient_context import operator_gradient
 from netbuilder.ops.core.operator import TensorSpec, decode
 from netbuilder.ops.core.registry import CPU, find, prepared_kernels
@@ -452,6 +453,7 @@ def test_nothing_is_measured_where_that_is_turned_off(monkeypatch):
     assert choices.take_open() == []
 
 
+@pytest.mark.skipif(has_instructions("amx"), reason="for AMX the library has such a kernel")
 def test_the_library_has_no_kernel_for_the_weights_of_groups_narrower_than_a_block():
     arrays = conv_arrays((2, 32, 12, 12), (32, 8, 3, 3), 32)
     op_def = make_op("Conv", list(arrays), ["y"], kernel=3, pad=1, group=4)

@@ -120,7 +120,7 @@ def test_bfloat16(chosen):
     values = [Value.of(array) for array in arrays.values()]
     bound = bind(kernels_conv.conv, decode(find("Conv"), op_def), values, precision="bfloat16", threads=2)
     bound.call()
-    assert chosen
+    assert chosen or has_instructions("amx")  # there the library prefers channels last for the operator's images, too
     assert bound.outputs[0].spec.rounds
     want = exact([op_def], arrays)["y"]
     assert np.abs(bound.outputs[0].plain() - want).max() < 0.02 * np.abs(want).max()

@@ -1,4 +1,4 @@
-"""Importers of modules without a file: aliases of other modules, and modules with generated source."""
+"""Modules without a file: aliases of other modules, and modules with generated source, whose names may be others'."""
 
 from __future__ import annotations
 
@@ -8,8 +8,9 @@ from collections.abc import Callable, Sequence
 from importlib.abc import InspectLoader, MetaPathFinder
 from importlib.machinery import ModuleSpec
 from types import CodeType, ModuleType
+from typing import Any
 
-__all__ = ["AliasFinder", "TextFinder"]
+__all__ = ["AliasFinder", "ReexportingModule", "TextFinder"]
 
 
 class AliasFinder(MetaPathFinder):
@@ -86,3 +87,18 @@ class _TextLoader(InspectLoader):
 
     def is_package(self, fullname: str) -> bool:
         return False
+
+
+class ReexportingModule(ModuleType):
+    """A module whose names come from other modules: a name that is assigned is assigned there, too.
+
+    Functions read the names of the module in which they are defined. So a script that assigns a setting, or replaces a
+    function, changes what these functions do, as if they were defined in the module that it knows. A module becomes
+    one when its ``__class__`` is set; ``_sources`` has (module, name) of each name that is forwarded.
+    """
+
+    def __setattr__(self, name: str, value: Any) -> None:
+        super().__setattr__(name, value)
+        source = vars(self).get("_sources", {}).get(name)
+        if source is not None:
+            setattr(importlib.import_module(source[0]), source[1], value)

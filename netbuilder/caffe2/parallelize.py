@@ -7,7 +7,9 @@ import inspect
 from typing import Any
 
 from netbuilder import parallel
+from netbuilder.caffe2 import data_parallel_helpers
 from netbuilder.parallel import Replicas
+from netbuilder.parallel.distributed import set_collective_timeout
 
 __all__ = [
     "Parallelize",
@@ -19,13 +21,24 @@ __all__ = [
     "Parallelize_iDeep",
 ]
 
+_CAFFE2_TIMEOUT_SEC = data_parallel_helpers._DEFAULT_TIMEOUT_SEC
 _BMUF_SIGNATURE = inspect.signature(parallel.Parallelize_BMUF)
 
 
 @functools.wraps(parallel.Parallelize)
 def Parallelize(*args: Any, **kwargs: Any) -> Replicas:
-    """``netbuilder.parallel.Parallelize``, where losses may have several numbers (``vector_losses=True``)."""
+    """``netbuilder.parallel.Parallelize``, where losses may have several numbers (``vector_losses=True``).
+
+    A script that has assigned ``data_parallel_model._DEFAULT_TIMEOUT_SEC`` sets the time limit of collectives with it.
+    """
+    _set_time_limit()
     return parallel.Parallelize(*args, **{"vector_losses": True, **kwargs})
+
+
+def _set_time_limit() -> None:
+    seconds = data_parallel_helpers._DEFAULT_TIMEOUT_SEC
+    if seconds != _CAFFE2_TIMEOUT_SEC:
+        set_collective_timeout(seconds)
 
 
 def Parallelize_CPU(*args: Any, **kwargs: Any) -> Replicas:
@@ -49,6 +62,7 @@ def Parallelize_BMUF(*args: Any, **kwargs: Any) -> Replicas:
     given = _BMUF_SIGNATURE.bind(*args, **kwargs).arguments
     if given.get("nesterov") is True and given.get("lookahead") is None:
         kwargs["lookahead"] = -1.0
+    _set_time_limit()
     return parallel.Parallelize_BMUF(*args, **{"vector_losses": True, **kwargs})
 
 

@@ -231,19 +231,28 @@ def source_module(module: str, name: str) -> str | None:
 
 
 def module_text(name: str) -> str | None:
-    """Return the source code of a module in ``MODULES``, or None."""
+    """Return the source code of a module in ``MODULES``, or None.
+
+    A name assigned in the module is assigned in its source, too, if that belongs to the compatibility layer.
+    """
     if name not in MODULES:
         return None
     doc, sources = MODULES[name]
-    lines, listed = [], []
+    lines, listed, forwarded = [], [], {}
     for part in sources.split("; "):
         source, _, names = part.partition(": ")
         for there, _, here in (entry.partition("=") for entry in names.split()):
             lines.append(f"from netbuilder.{source} import {there} as {here or there}")
             listed.append(here or there)
+            if source.startswith("caffe2."):
+                forwarded[listed[-1]] = (f"netbuilder.{source}", there)
     return f'''"""{doc}"""
+import sys
+from netbuilder._modules import ReexportingModule
 from netbuilder.caffe2.missing import names_of
 {"; ".join(lines)}
 __all__ = {sorted(name for name in listed if not name.startswith("_"))}
 __getattr__ = names_of(__name__)
+_sources = {forwarded}
+sys.modules[__name__].__class__ = ReexportingModule
 '''

@@ -10,7 +10,9 @@ from netbuilder.caffe2.missing_names import reason_of
 from netbuilder.caffe2.python import brew, core, data_parallel_model, model_helper, scope, workspace
 from netbuilder.graph import observability
 from netbuilder.graph.net_names import reset_names
+from netbuilder.ops.engines.collectives import time_limits
 from netbuilder.proto import NetError
+from netbuilder.proto.arguments import arguments
 from structure import differences
 
 RECORDED = json.loads((Path(__file__).parent / "data" / "signatures.json").read_text())
@@ -138,6 +140,19 @@ def test_constants_and_the_log():
     assert data_parallel_model._DEFAULT_TIMEOUT_SEC == 30
     assert data_parallel_model._DEFAULT_BARRIER_NET_TIMEOUT_SEC == 300
     assert data_parallel_model.log.name == "netbuilder"
+
+
+def test_an_assigned_time_limit_is_that_of_the_collectives(monkeypatch):
+    monkeypatch.setattr(time_limits, "_given", None)
+    model = model_helper.ModelHelper("limit")
+    monkeypatch.setattr(data_parallel_model, "_DEFAULT_TIMEOUT_SEC", 7)
+    data_parallel_model._CreateOrCloneCommonWorld(
+        model.param_init_net, "cw", rendezvous={"kv_handler": None, "num_shards": 1, "shard_id": 0, "engine": "MPI"}
+    )
+    (op,) = model.param_init_net.Proto().op
+    assert arguments(op)["timeout_ms"] == 7000
+    by_parallelize([0, 1])
+    assert time_limits.time_limits().seconds == 7
 
 
 def test_for_each_device_without_name_scopes():

@@ -76,7 +76,8 @@ def _search(op: Quantile, ctx: RunContext, values: Any) -> Any:
         return high
 
     def count(bound: Any) -> int:
-        return int(ctx.xp.searchsorted(values[:valid], bound, side="right"))
+        # CuPy's searchsorted refuses NumPy's scalars.
+        return int(ctx.xp.searchsorted(values[:valid], ctx.xp.asarray(bound), side="right"))
 
     if count(low) >= target:
         return low

@@ -3,7 +3,8 @@
 import pytest
 
 from netbuilder.caffe2.python import utils, workspace
-from netbuilder.proto import DeviceError
+from netbuilder.ops.engines.arrays import array_module
+from netbuilder.proto import PROTO_CUDA, DeviceError
 
 
 class TestGPUs:
@@ -19,8 +20,10 @@ class TestGPUs:
         assert 0 < free <= total and abs(total - found["totalGlobalMem"]) < total // 10
 
     def test_memory_in_use(self, one_gpu):
+        held = array_module(PROTO_CUDA).zeros(1 << 20, "uint8")
         found = utils.GetGPUMemoryUsageStats()
         assert found["total"] == found["total_by_gpu"].sum() > 0
+        assert found["total_by_gpu"][0] >= held.nbytes
         assert (found["max_by_gpu"] >= found["total_by_gpu"]).all() and found["max_total"] == found["max_by_gpu"].sum()
 
     def test_memory_of_none(self, monkeypatch):

@@ -217,6 +217,8 @@ class _Function:
             raise TypeError(f"Argument 'a' has incorrect type {type(args[0])}")
         if self.__name__ == "lexsort" and not isinstance(args[0], self._cupy.ndarray):
             raise AttributeError(f"{type(args[0]).__name__!r} object has no attribute 'ndim'")
+        if self.__name__ == "searchsorted" and not isinstance(args[1], (self._cupy.ndarray, int, float, complex)):
+            raise NotImplementedError("Only python scalars or ndarrays are supported for v")
         out = kwargs.pop("out", None)
         (given, arrays), (options, more) = self._cupy.values(args), self._named(kwargs)
         arrays += more

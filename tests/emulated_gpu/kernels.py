@@ -6,6 +6,7 @@ import hashlib
 import os
 import re
 import subprocess
+import threading
 import time
 from pathlib import Path
 
@@ -91,7 +92,8 @@ def build(source: str, options: tuple[str, ...] = (), names: list[str] | None = 
 
 def _compile(text: str, options: list[str], library: Path) -> None:
     library.parent.mkdir(exist_ok=True)
-    mine = library.with_suffix(f".{os.getpid()}")  # other processes may compile the same kernel
+    # Other processes and threads may compile the same kernel.
+    mine = library.with_suffix(f".{os.getpid()}-{threading.get_ident()}")
     file = mine.with_suffix(mine.suffix + ".cpp")
     file.write_text(text)
     include = folder() / "include"

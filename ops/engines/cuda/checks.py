@@ -131,8 +131,8 @@ def checked_range(ctx: Any, values: Any, lowest: int, extent: int, error: Callab
     """
     number = values.device.id
     with gpu(number) as here:
-        given = here.xp.ascontiguousarray(values)
-        safe = here.xp.empty(given.shape, given.dtype)
+        given = here.xp.ascontiguousarray(values)  # which makes one index an array of one axis
+        safe = here.xp.empty(values.shape, values.dtype)
         slot = slot_of(ctx, here, (lowest, extent, str(error(0))), error)
         size = np.int64(given.size)
         checked_kernel(given.dtype)(

@@ -59,6 +59,15 @@ def test_the_host_says_the_same(op_type):
         run_net(ops, {"x": X, **feeds}, ["y"], gpu=False)
 
 
+def test_one_index_gathers_one_row():
+    """Its shape has no axis, so Y has none in its place; also where nothing is prepared."""
+    ops = [make_op("Gather", ["x", "i"], ["y"])]
+    for without in ((), "all"):
+        with one_gpu():
+            found = run_net(ops, {"x": X, "i": np.int32(2)}, ["y"], without=without)
+        np.testing.assert_array_equal(found["y"], X[2])
+
+
 def test_the_next_run_is_right_again():
     net = NetDef(name="net", op=[make_op("Gather", ["x", "i"], ["y"], device_option=ON_GPU)])
     with one_gpu():

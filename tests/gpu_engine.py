@@ -14,10 +14,10 @@ from netbuilder.ops.core.operator import Exchange, TensorSpec
 from netbuilder.ops.core.registry import GPU, operator_types, plain_kernel, prepared_kernels
 from netbuilder.ops.engines import engine as engines
 from netbuilder.ops.engines.arrays import as_flat
+from netbuilder.ops.engines.cuda.elementwise import elementwise
 from netbuilder.ops.engines.engine import Engine, Fusion, Pattern
 from netbuilder.ops.engines.gpu import gpu
 from netbuilder.ops.engines.joined_updates import UpdateForm
-from netbuilder.ops.engines.upload import PinnedRing
 from netbuilder.proto import PROTO_CPU, PROTO_CUDA
 from netbuilder.runtime.plan.run_context import KernelContext
 
@@ -229,18 +229,7 @@ class FastEngine(CapturableEngine):
     joined: list[int] = []
 
     def make(self, op, ctx, *specs):
-        return self._rate(op, ctx, *specs) if op.type == "LearningRate" else super().make(op, ctx, *specs)
-
-    def _rate(self, op, ctx, count):
-        """The host computes the rate, which goes to the GPU through pinned memory."""
-        out = op.infer(count)[0]
-
-        def bind(inputs, outputs, scratch):
-            here, value = gpu(ctx.device_id), np.zeros(out.shape, out.dtype)
-            ring = PinnedRing(here, out.nbytes)
-            return lambda: ring.upload(value, outputs[0], here.stream().raw)
-
-        return Prepared([count], [out], bind, name="double rate")
+        return elementwise(op, ctx, *specs) if op.type == "LearningRate" else super().make(op, ctx, *specs)
 
     def prepared(self, op, ctx, specs, outs):
         found = super().prepared(op, ctx, specs, outs)

@@ -243,8 +243,9 @@ class Prepared:
             gradient reads it. The plan provides it from the first to the last step that has it.
         checkpoints: how the operator and its gradient keep less between them, for a memory budget; None: they cannot.
         capturable: a call on a GPU only adds work to the GPU's current stream: it allocates nothing, reads nothing back
-            and does not wait, and every argument that it computes on the host is the same in each call. Such calls can
-            be captured into a CUDA graph.
+            and does not wait, and every argument that it computes on the host is the same in each call, except what it
+            reads as ``ops.engines.cuda.run_numbers``. Such calls can be captured into a CUDA graph.
+        numbers_from: the inputs on the host that a capturable call computes such numbers from.
         copies_in_place: where an output has the buffer of an input, the call computes it elsewhere and copies it. So
             the plan lets them have the same buffer only where it must, as for a parameter that is updated.
     """
@@ -267,6 +268,7 @@ class Prepared:
     kept: Sequence[KeptMemory] = ()
     checkpoints: Checkpoints | None = None
     capturable: bool = False
+    numbers_from: frozenset[int] = frozenset()
     copies_in_place: bool = False
 
     later = RenamedMember("deferred")

@@ -58,17 +58,28 @@ def _elementwise(machine: Any, kernel: Kernel, blocks: int, arguments: Sequence[
     arrays, program = arguments[: len(built.read) + len(built.program.outputs)], built.program
     given = dict(zip(built.read, arrays))
     outputs = arrays[len(built.read) :]
-    numbers = arguments[len(arrays) : len(arrays) + len(program.numbers)]
+    words = arguments[len(arrays) : len(arrays) + bool(program.numbers)]
 
     def do() -> None:
+        numbers = _numbers(program.numbers, words)
+
         def load(what: Load) -> Any:
             return _elements(given[what.input], built.inputs[what.input]).reshape(what.shape)
 
         for array, result, storage in zip(outputs, evaluate(program, load, numbers), built.outputs):
             _store(array, storage, np.broadcast_to(result, program.shape))
 
-    reads = [array._region for array in given.values()]
+    reads = [array._region for array in (*given.values(), *words)]
     machine.launch(kernel.name, reads, [array._region for array in outputs], do=do)
+
+
+def _numbers(numbers: Sequence[Any], words: Sequence[Any]) -> list[Any]:
+    """Return the numbers of the run, from the array that holds them, if there is one."""
+    return [
+        word if isinstance(number, Uniform) else word.view(np.float64)
+        for array in words
+        for number, word in zip(numbers, array._values)
+    ]
 
 
 def _elements(array: Any, storage: Any) -> Any:
@@ -94,8 +105,8 @@ def at(address: int, dtype: Any, size: int) -> Any:
 
 
 def _updates(machine: Any, kernel: Kernel, blocks: int, arguments: Sequence[Any]) -> None:
-    joined, (rows, pieces, *numbers) = kernel.model, arguments
-    reads, writes = [rows._region, pieces._region], []
+    joined, (rows, _, *words) = kernel.model, arguments
+    reads, writes = [array._region for array in arguments], []
     chains = [(chain, row) for chain, row in zip(joined.chains, rows._values.tolist()) if row[joined.width]]
     for chain, row in chains:
         size = row[joined.width]
@@ -109,6 +120,7 @@ def _updates(machine: Any, kernel: Kernel, blocks: int, arguments: Sequence[Any]
         ]
 
     def do() -> None:
+        numbers = _numbers(joined.numbers, words)
         for chain, row in chains:
             size, own = row[joined.width], [numbers[joined.position(number)] for number in chain.program.numbers]
 

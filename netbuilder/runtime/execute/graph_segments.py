@@ -1,17 +1,20 @@
 """CUDA graphs in a plan: consecutive calls of one GPU are captured when they have run, and then repeated by one launch.
 
 A segment is captured once for each combination of buffers that input is prefetched into: its calls read another buffer
-in each turn of the ring. When a blob gets another buffer, the plan is bound again, with new segments.
+in each turn of the ring. When a blob gets another buffer, the plan is bound again, with new segments. Numbers that the
+host computes for each run are uploaded before a graph is launched.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable, Collection, Iterator, Sequence
+from contextlib import nullcontext
 from dataclasses import dataclass
 
 from netbuilder.graph.source import warn_user
 from netbuilder.ops.core.instructions import describe, run_in_order
 from netbuilder.ops.engines.cuda.capture import CaptureError, Graph, capture
+from netbuilder.ops.engines.cuda.run_numbers import NumberTable, RunNumbers, noting
 from netbuilder.ops.engines.gpu import gpu
 from netbuilder.runtime.plan.capturable import why_not_captured
 from netbuilder.runtime.plan.values import Step
@@ -67,6 +70,19 @@ class Unit:
     segment: GraphSegment | None = None
 
 
+@dataclass(frozen=True)
+class _Turn:
+    """What a segment has for one combination of buffers.
+
+    Args:
+        graph: of its calls.
+        numbers: what the host computes for each run, if there is anything.
+    """
+
+    graph: Graph
+    numbers: NumberTable | None
+
+
 class GraphSegment:
     """Consecutive calls of one GPU.
 
@@ -90,8 +106,9 @@ class GraphSegment:
     ) -> None:
         self.indices = tuple(indices)
         self._net, self._number, self._calls, self._steps, self._rings = net, number, calls, steps, rings
-        self._graphs: dict[tuple[int, ...], Graph] = {}
-        self._ran: set[tuple[int, ...]] = set()  # the turns for which the calls have run, and so are bound
+        self._graphs: dict[tuple[int, ...], _Turn] = {}
+        # The turns for which the calls have run, and so are bound, with the numbers that they read.
+        self._ran: dict[tuple[int, ...], list[RunNumbers]] = {}
         self._parts: list[GraphSegment] = []  # what it was divided into by a call that cannot be captured
         self._why = "" if len(calls) >= _SHORTEST else "a graph of one call would gain nothing"
 
@@ -102,9 +119,9 @@ class GraphSegment:
             SegmentFailed: one of them failed.
         """
         turn = tuple([ring.index for ring in self._rings])
-        graph = self._graphs.get(turn)
-        if graph is not None:
-            graph.launch()
+        captured = self._graphs.get(turn)
+        if captured is not None:
+            self._launch(turn, captured)
         elif self._parts:
             for part in self._parts:
                 part()
@@ -114,13 +131,16 @@ class GraphSegment:
             self._capture(turn)
 
     def _run(self, turn: tuple[int, ...]) -> None:
-        with gpu(self._number):
+        with gpu(self._number), noting() as numbers:
             run_in_order(self._calls, lambda index, error: SegmentFailed(self.indices[index]))
-        self._ran.add(turn)
+        self._ran[turn] = numbers
 
     def _capture(self, turn: tuple[int, ...]) -> None:
+        read = self._ran[turn]
+        table = NumberTable(gpu(self._number), read) if read else None
         try:
-            graph = capture(self._number, self._calls)
+            with table.used() if table is not None else nullcontext():
+                graph = capture(self._number, self._calls)
         except CaptureError as error:
             self._give_up(error)
             self()
@@ -128,8 +148,17 @@ class GraphSegment:
         if graph is None:  # another thread captures for this GPU
             self._run(turn)
             return
-        self._graphs[turn] = graph
-        graph.launch()
+        self._graphs[turn] = _Turn(graph, table)
+        self._launch(turn, self._graphs[turn])
+
+    def _launch(self, turn: tuple[int, ...], captured: _Turn) -> None:
+        if captured.numbers is not None:
+            try:
+                captured.numbers.upload()
+            except Exception:
+                self._run(turn)  # it raises the error, too, from the call that reads the number
+                return
+        captured.graph.launch()
 
     def _give_up(self, error: CaptureError) -> None:
         """Go on without a graph, or with those before and after the call that cannot be captured."""
@@ -160,7 +189,7 @@ class GraphSegment:
             self.indices[start:end],
             self._rings,
         )
-        made._ran = set(self._ran)
+        made._ran = dict(self._ran)
         return made
 
     @property

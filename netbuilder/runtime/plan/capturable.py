@@ -18,7 +18,8 @@ def why_not_captured(step: Step, fixed: Collection[str] = ()) -> str:
         fixed: names of values on the host that are the same in each run, such as the number of a recurrent step.
     """
     location = step.location
-    values = [value for value in (*step.inputs, *step.outputs) if value is not None and value.name not in fixed]
+    read = [value for i, value in enumerate(step.inputs) if i not in step.prepared.numbers_from]
+    values = [value for value in (*read, *step.outputs) if value is not None and value.name not in fixed]
     others = {value.location for value in values} - {location}
     if step.kind is StepKind.TRANSFER:
         if location == HOST:

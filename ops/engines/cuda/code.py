@@ -15,7 +15,7 @@ __all__ = [
     "Places",
     "body",
     "c_type",
-    "number_parameter",
+    "numbers_read",
     "register_type",
     "stored",
     "value_of",
@@ -158,9 +158,14 @@ _OF_INTEGERS = {
 }
 
 
-def number_parameter(number: HostNumber | Uniform, k: int) -> str:
-    """Return the parameter of a kernel for a number that the host computes."""
-    return f"{'u64' if isinstance(number, Uniform) else 'double'} n{k}"
+def numbers_read(numbers: Sequence[HostNumber | Uniform]) -> list[str]:
+    """Return the statements by which a kernel reads the numbers of the run from its parameter ``numbers``."""
+    return [
+        f"const u64 n{k} = numbers[{k}];"
+        if isinstance(number, Uniform)
+        else f"const double n{k} = __longlong_as_double((i64)numbers[{k}]);"
+        for k, number in enumerate(numbers)
+    ]
 
 
 def _formula(name: str, compute: np.dtype[Any]) -> str:

@@ -16,15 +16,17 @@ from netbuilder.ops.engines.cuda.code import (
     Places,
     body,
     c_type,
-    number_parameter,
+    numbers_read,
     register_type,
     stored,
     value_of,
     with_prelude,
 )
 from netbuilder.ops.engines.cuda.kernel import THREADS, Kernel
-from netbuilder.ops.engines.cuda.tracing import Load, NotTraced, Program, Tracer, Uniform
+from netbuilder.ops.engines.cuda.run_numbers import RunNumbers
+from netbuilder.ops.engines.cuda.tracing import HostNumber, Load, NotTraced, Program, Tracer, Uniform
 from netbuilder.ops.engines.cudnn.layout import elements_of, in_one_layout
+from netbuilder.ops.engines.gpu import gpu
 from netbuilder.ops.engines.joined_updates import JoinedUpdates
 
 __all__ = [
@@ -34,6 +36,7 @@ __all__ = [
     "is_elementwise",
     "join_elementwise",
     "loop",
+    "numbers_of_run",
     "prepare_program",
     "trace_inputs",
     "trace_operator",
@@ -95,7 +98,7 @@ class BoundProgram:
         self._extent: Any = np.int32 if index == "int" else np.int64
         parameters = [f"const {c_type(inputs[i])}* x{i}" for i in self.read]
         parameters += [f"{c_type(storage)}* y{j}" for j, storage in enumerate(outputs)]
-        parameters += [number_parameter(number, k) for k, number in enumerate(program.numbers)]
+        parameters += ["const u64* numbers"] if program.numbers else []
         parameters += [f"{index} d{k}" for k in range(len(self.places.extents))]
         parameters.append(f"{index} size")
         lines = loop(
@@ -106,7 +109,9 @@ class BoundProgram:
         )
         first = f"const {index} first = blockIdx.x * ({index}){THREADS * ELEMENTS} + threadIdx.x;"
         head = f'extern "C" __global__ void NAME({", ".join(parameters)}) {{'
-        self.kernel = Kernel(title, with_prelude("\n".join([head, first, *lines, "}", ""])), model=self)
+        self.kernel = Kernel(
+            title, with_prelude("\n".join([head, first, *numbers_read(program.numbers), *lines, "}", ""])), model=self
+        )
 
     def bind(self, inputs: Sequence[Any], outputs: Sequence[Any]) -> Callable[[], object]:
         """Return the call for some buffers; ``inputs`` has the host's integers too."""
@@ -115,12 +120,14 @@ class BoundProgram:
         blocks, numbers = _blocks(self.size), self.program.numbers
         if not numbers:
             return partial(self.kernel, blocks, tuple(fixed + extents))
+        of_run = numbers_of_run(numbers, inputs, outputs)
+        return lambda: self.kernel(blocks, (*fixed, of_run.words(), *extents))
 
-        def call() -> None:
-            found = [number.value(inputs) for number in numbers]
-            self.kernel(blocks, (*fixed, *found, *extents))
 
-        return call
+def numbers_of_run(numbers: Sequence[Any], inputs: Sequence[Any], outputs: Sequence[Any]) -> RunNumbers:
+    """Return the numbers of a program for a call's buffers."""
+    there = gpu(outputs[0].device.id)
+    return RunNumbers(there, len(numbers), lambda: [number.value(inputs) for number in numbers])
 
 
 def trace_operator(tracer: Tracer, op: Operator, given: Sequence[Any], outputs: Sequence[TensorSpec]) -> Sequence[Any]:
@@ -220,7 +227,7 @@ def prepare_program(title: str, program: Program, specs: Sequence[TensorSpec], o
         program: what it computes.
         specs, outs: of its inputs and outputs.
     """
-    host = {number.input for number in program.numbers}
+    host = {number.input for number in program.numbers if isinstance(number, HostNumber)}
     built = BoundProgram(title, program, [elements_of(spec) for spec in specs], [elements_of(spec) for spec in outs])
     pairs = [
         (i, j)
@@ -239,5 +246,6 @@ def prepare_program(title: str, program: Program, specs: Sequence[TensorSpec], o
         bind,
         inplace=pairs,
         name=f"cuda {built.kernel.name}",
-        capturable=not program.numbers,
+        capturable=True,
+        numbers_from=frozenset(host),
     )

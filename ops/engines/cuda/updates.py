@@ -11,8 +11,8 @@ import numpy as np
 
 from netbuilder.ops.core.contexts import PlanContext, Prepared
 from netbuilder.ops.core.operator import TensorSpec
-from netbuilder.ops.engines.cuda.code import Places, c_type, number_parameter, stored, value_of, with_prelude
-from netbuilder.ops.engines.cuda.elementwise import ELEMENTS, loop, trace_inputs, trace_operator
+from netbuilder.ops.engines.cuda.code import Places, c_type, numbers_read, stored, value_of, with_prelude
+from netbuilder.ops.engines.cuda.elementwise import ELEMENTS, loop, numbers_of_run, trace_inputs, trace_operator
 from netbuilder.ops.engines.cuda.kernel import THREADS, Kernel
 from netbuilder.ops.engines.cuda.tracing import HostNumber, NotTraced, Program, Tracer, Uniform
 from netbuilder.ops.engines.gpu import gpu
@@ -136,12 +136,13 @@ class _Joined:
         self.width = max(len(chain.reads) + len(chain.writes) for chain in chains)
         self.programs: dict[str, tuple[int, Program]] = {}
         self.rows = [self._program(chain) for chain in chains]
-        numbers = "".join(f", {number_parameter(number, k)}" for k, number in enumerate(self.numbers))
+        numbers = ", const u64* numbers" if self.numbers else ""
         lines = [
             f'extern "C" __global__ void NAME(const i64* rows, const int* blocks{numbers}) {{',
             f"const i64* row = rows + (i64)blocks[2 * blockIdx.x] * {self.width + 2};",
             f"const i64 start = (i64)blocks[2 * blockIdx.x + 1] * {CHUNK};",
             f"const i64 size = row[{self.width}] < start + {CHUNK} ? row[{self.width}] : start + {CHUNK};",
+            *numbers_read(self.numbers),
             f"switch ((int)row[{self.width + 1}]) {{",
         ]
         for text, (number, _) in self.programs.items():
@@ -179,12 +180,8 @@ class _Joined:
             rows, blocks = (there.xp.asarray(table) for table in self.table(inputs, outputs))
         if not self.numbers:
             return partial(self.kernel, len(blocks), (rows, blocks))
-
-        def call() -> None:
-            found = [number.value(inputs) for number in self.numbers]
-            self.kernel(len(blocks), (rows, blocks, *found))
-
-        return call
+        numbers = numbers_of_run(self.numbers, inputs, outputs)
+        return lambda: self.kernel(len(blocks), (rows, blocks, numbers.words()))
 
 
 def _case(chain: _Chain, numbers: Sequence[int]) -> list[str]:
@@ -229,5 +226,6 @@ def join_updates(ctx: PlanContext, updates: JoinedUpdates) -> Prepared | None:
     def bind(inputs: Sequence[Any], outputs: Sequence[Any], scratch: Any) -> Callable[[], object]:
         return joined.bind(inputs, outputs)
 
+    counters = frozenset(number.input for number in joined.numbers if isinstance(number, HostNumber))
     name = f"cuda {joined.kernel.name}"
-    return Prepared(expected, made, bind, inplace=pairs, name=name, capturable=not joined.numbers)
+    return Prepared(expected, made, bind, inplace=pairs, name=name, capturable=True, numbers_from=counters)

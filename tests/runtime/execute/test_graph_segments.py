@@ -18,7 +18,7 @@ from netbuilder.model import ModelHelper
 from netbuilder.ops.engines.cuda.capture import _streams_of
 from netbuilder.ops.engines.gpu import StreamRole, gpu
 from netbuilder.optimizers import reset_optimizer_instance_count
-from netbuilder.proto import PROTO_CUDA, DeviceError, NetDef, OperatorError
+from netbuilder.proto import PROTO_CUDA, DeviceError, NetDef, OperatorError, ShapeError
 from netbuilder.proto.arguments import make_device_option, make_op
 from netbuilder.runtime import Workspace
 from netbuilder.runtime.input.prefetch import Prefetch
@@ -134,6 +134,102 @@ def test_batches_in_turns_with_our_kernels():
             workspace.run_net("net")
             np.testing.assert_array_equal(workspace.fetch("y"), np.maximum(2 * (X + k), 0) + X + k)
     assert [graph for _, graph in captured(workspace)] == [0, 0, 0]
+
+
+# Numbers that the host computes for each run.
+
+DROPOUT_AND_ADAM = [
+    make_op("Iter", ["count"], ["count"]),
+    on(0, "LearningRate", ["count"], ["rate"], base_lr=-0.1, policy="inv", gamma=0.5, power=1.0),
+    on(0, "Dropout", ["x"], ["a", "mask_a"], ratio=0.4),
+    on(0, "Sub", ["w", "a"], ["d"]),
+    on(0, "Dropout", ["d"], ["g", "mask"], ratio=0.3),
+    on(0, "Adam", ["w", "m1", "m2", "g", "rate", "count"], ["w", "m1", "m2"], beta1=0.8, beta2=0.9),
+]
+
+
+def with_adam(**options):
+    """Return a workspace with that net, on our kernels, without a GPU those of the double."""
+    workspace = Workspace(threads=1, engines=("CUDA",))
+    workspace.feed("count", np.int64([0]))
+    for name in ("x", "w", "m1", "m2"):
+        value = X if name == "x" else np.zeros_like(X)
+        workspace.feed(name, value, make_device_option(PROTO_CUDA, 0))
+    workspace.create_net(net(*DROPOUT_AND_ADAM, type=options.pop("type", "simple")), **options)
+    return workspace
+
+
+def steps_with_adam(count, **options):
+    """Return the masks of each step, the other values after the last, and the graphs."""
+    workspace, masks = with_adam(**options), []
+    for _ in range(count):
+        workspace.run_net("net")
+        masks.append([workspace.fetch(name).copy() for name in ("mask_a", "mask")])
+    values = {name: workspace.fetch(name) for name in ("w", "m1", "m2", "d", "g", "rate")}
+    return np.array(masks), values, [graph for _, graph in captured(workspace)]
+
+
+def equal_with_and_without_graphs(**options):
+    eager_masks, eager, without = steps_with_adam(9, without=["cuda_graphs"], **options)
+    masks, values, graphs = steps_with_adam(9, **options)
+    assert set(without) == {-1} and graphs == [-1] + [0] * (len(graphs) - 1), "the counter is the host's"
+    np.testing.assert_array_equal(masks, eager_masks)
+    assert len({mask.tobytes() for mask in masks}) == 9, "each run draws other numbers"
+    for name, value in eager.items():
+        np.testing.assert_array_equal(values[name], value, err_msg=name)
+
+
+@pytest.mark.parametrize("type", ["simple", "dag"])
+@pytest.mark.parametrize("fuse", [True, False])
+def test_replayed_dropout_and_adam_equal_eager_ones(type, fuse):
+    with gpus(1):
+        equal_with_and_without_graphs(type=type, fuse=fuse)
+
+
+@pytest.mark.gpu
+def test_replayed_dropout_and_adam_equal_eager_ones_on_a_gpu():
+    equal_with_and_without_graphs()
+
+
+def test_a_step_with_dropout_and_adam_is_one_graph_and_one_copy():
+    with gpus(1) as machine:
+        workspace = with_adam()
+        run(machine, workspace, 3)
+        for _ in range(4):
+            found = run(machine, workspace)
+            del found["synchronizations"]  # at the end of the run
+            assert found == {"copies": 1, "launches": 1, "records": 1, "replays": 1}, "what is launched is the copy"
+        last = machine.transfers[-1]
+        assert (last.source, last.nbytes, last.pinned) == (HOST, 4 * 8, True), "two keys, the rate, the correction"
+
+
+def test_a_number_that_cannot_be_computed_is_the_error_of_its_operator():
+    with gpus(1) as machine:
+        workspace = with_adam()
+        run(machine, workspace, 5)
+        before = workspace.fetch("w")
+        workspace.feed("count", np.int64([-7]))
+        with pytest.raises(ShapeError, match="operator 5: Adam .*iter must be at least 0, got -6"):
+            workspace.run_net("net")
+        np.testing.assert_array_equal(workspace.fetch("w"), before)
+        workspace.feed("count", np.int64([5]))
+        assert run(machine, workspace)["replays"] == 1
+
+
+def test_each_turn_of_a_ring_draws_other_numbers():
+    with gpus(1) as machine:
+        workspace, found = Workspace(threads=1, engines=("CUDA",)), []
+        ops = [on(0, "Dropout", ["x"], ["a", "m"], ratio=0.5), on(0, "Scale", ["a"], ["y"], scale=0.5)]
+        batches = ({"x": np.full((4, 8), k + 1, np.float32)} for k in range(14))
+        device = [make_device_option(PROTO_CUDA, 0)]
+        with Prefetch(workspace, batches, blobs={"x": ["x"]}, devices=device, dtypes={"x": X.dtype}) as input:
+            for k, _ in enumerate(input):
+                if k == 0:
+                    workspace.create_net(net(*ops), fuse=False)
+                replays = run(machine, workspace)["replays"]
+                found.append(workspace.fetch("m"))
+                np.testing.assert_array_equal(workspace.fetch("y"), found[-1] * np.float32(k + 1))
+        assert replays == 1 and len({mask.tobytes() for mask in found}) == 14
 
 
 # What is captured, and when.

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import contextlib
 import difflib
-import errno
 import os
 import re
 from collections.abc import Iterator, Mapping
@@ -280,7 +279,7 @@ def _read(path: PathLike) -> bytes:
     try:
         return Path(path).read_bytes()
     except FileNotFoundError:
-        raise FileNotFoundError(errno.ENOENT, _neighbors(Path(path)), os.fspath(path)) from None
+        raise FileNotFoundError(f"{os.fspath(path)!r}: {_neighbors(Path(path))}") from None
 
 
 def _neighbors(path: Path) -> str:
@@ -289,7 +288,11 @@ def _neighbors(path: Path) -> str:
         return f"no such file: the folder {str(folder)!r} does not exist"
     names = sorted(entry.name for entry in folder.iterdir())
     near = difflib.get_close_matches(path.name, names, n=3) or [n for n in names if Path(n).suffix == path.suffix][:3]
-    return f"no such file; near it are {', '.join(near)}" if near else "no such file; its folder holds none like it"
+    return (
+        f"no such file; near it are {', '.join(near)}"
+        if near
+        else "no such file, and its folder has none with a similar name"
+    )
 
 
 def _write(path: PathLike, data: bytes) -> None:

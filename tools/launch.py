@@ -20,7 +20,10 @@ _STREAMS = {"none": (), "stderr": ("stderr",), "all": ("stdout", "stderr")}
 
 def main(arguments: Sequence[str] | None = None) -> int:
     """Run the program that the command line names in several processes; return its exit status."""
-    options = _parser().parse_args(arguments)
+    parser = _parser()
+    options, unknown = parser.parse_known_args(arguments)
+    if unknown:
+        parser.error(f"unrecognized arguments: {' '.join(unknown)}; options of the program come after its name")
     try:
         return launch(_job(options))
     except (NetError, DeviceError, DistributedError, OSError) as error:

@@ -9,7 +9,7 @@ from typing import Any
 from netbuilder._renamed import moved_names
 from netbuilder.graph.blob import BlobReference, GradientSlice
 from netbuilder.graph.net import Net
-from netbuilder.graph.scope import DeviceScope, NameScope
+from netbuilder.graph.scope import CurrentNameScope, DeviceScope, NameScope
 from netbuilder.graph.source import warn_user
 from netbuilder.model.model_helper import ModelHelper
 from netbuilder.model.parameter_info import ParameterInfo
@@ -121,9 +121,14 @@ def _check_not_updated(model: ModelHelper, optimizer: Optimizer, infos: list[Par
     if not names:
         return
     if optimizer.updates:
+        per_device = (
+            "; Parallelize calls param_update_builder_fun once for each device: give it a function that builds an "
+            "optimizer as optimizer_builder_fun"
+        )
         warn_user(
             f"model {model.name!r}: parameters {names} have an update already and now take two steps per iteration; "
             "build one optimizer, or give each optimizer its own parameters (parameters=)"
+            + (per_device if CurrentNameScope() else "")
         )
         return
     raise NetError(

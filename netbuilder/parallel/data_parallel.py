@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import enum
+import inspect
 import threading
 import weakref
 from collections.abc import Callable, Iterable, Mapping
@@ -245,6 +246,7 @@ class DataParallel:
         self._gather, self._sync = gather or devices is None, sync
         self._find_nan = check_find_nan(find_nan, "DataParallel")
         self._axes, self._dtypes = dict(batch_axes or {}), dict(dtypes or {})
+        self._check_names("dtypes", self._unknown(self._dtypes))
         self._workspace = workspace or Workspace()
         self._training = optimizer is not None
         self._clocks = {True: Clock(), False: Clock()}  # of training, and of test mode
@@ -258,6 +260,7 @@ class DataParallel:
         self._calls = threading.local()
         self._lock = threading.RLock()
         self._closed = False
+        self._axes_unchecked = bool(self._axes)
         renew_after_fork(self)
 
     def renew(self) -> None:
@@ -349,6 +352,8 @@ class DataParallel:
             self._inputs, arrays = self._structured("inputs", self._definition.model, 1, inputs, named, self._inputs)
             call = self._calls.current = self._begin(arrays)
             net = self._forward_net(self._training)
+            if self._axes_unchecked:
+                self._check_axes(net)
             if self._sync or not self._training:
                 self._run_parts(call, 1)
             return self._results(call, net.outputs)
@@ -369,7 +374,7 @@ class DataParallel:
             call = self._current("loss", _Stage.CALLED)
             missing = "loss" if self._definition.loss is None else "optimizer"
             if self._definition.loss is None or call.training and self._definition.optimizer is None:
-                raise UsageError(f"{self!r}: loss() needs another argument of DataParallel; give {missing}=")
+                raise UsageError(f"{self!r}: loss() needs a wrapper that was made with {missing}=; make another one")
             targets_of, arrays = self._structured("targets", self._definition.loss, 2, targets, named, self._targets)
             samples = samples_of({**self._whole_sizes(call), **arrays}, self._axes, f"{self!r}: loss()")
             self._check_samples(samples)
@@ -451,6 +456,34 @@ class DataParallel:
             state = "there is none in this thread" if call is None else f"the last call is at: {call.stage.value}"
             raise UsageError(f"{self!r}: {what}() must follow {first}, and {state}")
         return call
+
+    def _unknown(self, names: Iterable[str]) -> list[str]:
+        """Return which names no argument of the model or of the loss can have."""
+        known: list[str] = []
+        for function, skipped in ((self._definition.model, 1), (self._definition.loss, 2)):
+            parameters = list(inspect.signature(function).parameters.values()) if function is not None else []
+            if any(parameter.kind is inspect.Parameter.VAR_KEYWORD for parameter in parameters):
+                return []
+            known += [
+                parameter.name
+                for place, parameter in enumerate(parameters)
+                if place >= skipped or parameter.kind is inspect.Parameter.VAR_POSITIONAL
+            ]
+        return [name for name in names if not any(name == other or name.startswith(f"{other}_") for other in known)]
+
+    def _check_names(self, option: str, unknown: list[str]) -> None:
+        if unknown:
+            raise ArgumentError(
+                f"DataParallel: {option}: no array of a call has the name {unknown[0]!r}; names are those of the "
+                "arguments of model and loss, such as 'x', or 'x_0' and 'x_key' for what is in a tuple or dict 'x'"
+            )
+
+    def _check_axes(self, net: WrappedNet) -> None:
+        """Check the names in ``batch_axes``, which may also be blobs that the model returns."""
+        short = self._definition.devices.short_name
+        outputs = {short(blob) for blob in net.output_blobs()}
+        self._check_names("batch_axes", [name for name in self._unknown(self._axes) if name not in outputs])
+        self._axes_unchecked = False
 
     def _finish_call(self) -> None:
         """Do the forward pass of this thread's last call, if no output was read and no step done: it counts."""

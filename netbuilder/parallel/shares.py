@@ -347,7 +347,7 @@ def _weighted(model: ModelHelper) -> Replicas:
     record = Replicas.load(model.net.Proto())
     if not record.weighted_shares:
         raise NetError(
-            f"model {model.name!r} supports only batches that are split evenly; build it by Parallelize(..., "
-            "weighted_shares=True)"
+            f"feed_shares: the shares of model {model.name!r} have no weights, so it supports only batches that are "
+            "split evenly: build it by Parallelize(..., weighted_shares=True), or feed each replica its part"
         )
     return record

@@ -89,7 +89,8 @@ class CreateCommonWorld(Operator):
     def check(self) -> None:
         if self.size < 0 or not 0 <= self.rank < max(1, self.size):
             raise ArgumentError(
-                f"CreateCommonWorld: rank must lie in [0, size), got rank={self.rank}, size={self.size}"
+                f"CreateCommonWorld: rank must lie in [0, size), got rank={self.rank}, size={self.size}; leave out "
+                "both to take them from MPI"
             )
         if self.timeout_ms < 1 and self.timeout_ms != -1:
             raise ArgumentError(

@@ -259,6 +259,7 @@ def test_wrong_values(values, message, monkeypatch):
         (["--grace", "-1", "x.py"], "must be a number of seconds, 0 or more, got '-1'"),
         (["--restart", "x", "x.py"], "must be a positive whole number, got 'x'"),
         ([], "required: program"),
+        (["--epochs", "3", "x.py"], "unrecognized arguments: --epochs; options of the program come after its name"),
     ],
 )
 def test_wrong_options(options, message, capsys):

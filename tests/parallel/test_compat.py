@@ -106,7 +106,7 @@ def test_errors_of_the_pair():
         DataParallelCriterion(None)
     with pytest.raises(NetError, match=r"\['gather'\] cannot be given; use DataParallel"):
         make(gather=True)
-    with pytest.raises(UsageError, match="loss.. needs another argument of DataParallel; give optimizer="):
+    with pytest.raises(UsageError, match="loss.. needs a wrapper that was made with optimizer="):
         untrained = make(optimizer=None)
         untrained.wrapper.train()
         criterion(untrained(image), label)

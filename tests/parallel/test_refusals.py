@@ -90,6 +90,13 @@ def test_both_builders_of_the_update():
     )
 
 
+def test_an_optimizer_that_is_built_once_per_device():
+    with pytest.warns(
+        UserWarning, match="calls param_update_builder_fun once for each device: .* optimizer_builder_fun"
+    ):
+        refuses(NetError, "is on CPU 0, but the operator runs on CPU 1", param_update_builder_fun=SGD)
+
+
 @pytest.mark.parametrize("name", ["param_update_builder_fun", "post_sync_builder_fun", "net_transformer_fun"])
 def test_builders_are_functions(name):
     options = {} if name.startswith("param") else {"optimizer_builder_fun": SGD}

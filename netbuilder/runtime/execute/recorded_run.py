@@ -47,8 +47,9 @@ class Written:
     @property
     def where(self) -> str:
         """The operator's position for messages."""
-        others = ", ".join(str(part.index) for part in self.parts if part is not self.maker)
-        joined = f" (one kernel with operators {others})" if others else ""
+        others = [str(part.index) for part in self.parts if part is not self.maker]
+        named = f"operator{'s' if len(others) > 1 else ''} {', '.join(others)}"
+        joined = f" (one kernel with {named})" if others else ""
         return describe(self.net, self.maker) + joined + (f", in step {self.step}" if self.step >= 0 else "")
 
 

@@ -23,7 +23,12 @@ class _World(OperatorSuite):
 class TestCreateCommonWorld(_World):
     operator = CreateCommonWorld
     refusals = (
-        refusal(CreateCommonWorld(size=2, rank=2), [], r"rank must lie in \[0, size\), got rank=2", ArgumentError),
+        refusal(
+            CreateCommonWorld(size=2, rank=2),
+            [],
+            r"rank must lie in \[0, size\), got rank=2, size=2; leave out both",
+            ArgumentError,
+        ),
         refusal(CreateCommonWorld(size=2, rank=-1), [], "got rank=-1, size=2", ArgumentError),
         refusal(CreateCommonWorld(size=1, timeout_ms=0), [], "timeout_ms must be a positive number", ArgumentError),
         refusal(CreateCommonWorld(size=1), [f32(2)], "must be a store, got a tensor of type float32"),

@@ -73,7 +73,7 @@ def fused_conv(
     """
     x, w = specs[0], specs[1]
     b = specs[2] if len(specs) > 2 else None
-    post = ((PostOp("sum"),) if add is not None else ()) + ((PostOp("relu"),) if relu else ())
+    post = ((PostOp("sum"),) if add is not None else ()) + ((PostOp("product relu"),) if relu else ())
     return _prepare_forward(op, ctx, (x, w, b), transposed=False, inference=True, post=post, add=add)
 
 
@@ -112,7 +112,7 @@ def _prepare_forward(
         made = first_fast(make, sources)
     if made is None:
         return None
-    if post and post[-1].kind == "relu":
+    if post and post[-1].kind == "product relu":
         ctx.publish(0, NOT_NEGATIVE, True)
     ends = _Endpoints(
         made.spec(c.SRC, x, v.x), b, made.spec(c.DST, TensorSpec(v.y_shape, x.dtype), v.y), add is not None

@@ -66,7 +66,7 @@ def _make(
         result: the element type of Y.
     """
     threads = 1 if rows * inner * columns < SMALL else ctx.threads
-    post = (PostOp("relu"),) if relu else ()
+    post = (PostOp("product relu"),) if relu else ()
     return product(
         _matrix(rows, inner, code, trans_a), _matrix(inner, columns, code, trans_b),
         _matrix(1, columns, c.F32) if bias else None, _matrix(rows, columns, result or code), post, threads=threads,

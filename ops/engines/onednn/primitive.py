@@ -45,13 +45,22 @@ The library's own Relu is a maximum with 0, which returns 0 for NaN. With alpha 
 sign of alpha makes the result +0 for negative x. Both take the same time where memory bandwidth limits them.
 """
 
+_PRODUCT_RELU = ((c.HARD_SWISH, 3.4e38, 0.0), (c.LINEAR, 1.0, 0.0))
+"""Algorithms, alphas and betas of a Relu that keeps NaN and needs no exponential: x * min(max(alpha * x, 0), 1) + 0.
+
+The factor is 1 for every positive normal number, since alpha times the smallest one is 4. The addition makes -0 to +0.
+This differs from a Relu for -inf, for which it is NaN, and for positive numbers below 3e-39, which become smaller. So
+it is for products, which are -inf only if they overflow or a factor is not finite.
+"""
+
 
 @dataclass(frozen=True)
 class PostOp:
     """An operation on a primitive's result before it is stored.
 
     Args:
-        kind: "relu"; "sum", which adds the output's old value; "add" or "multiply", with another value.
+        kind: "relu"; "product relu", a faster one for products, which gives NaN for -inf; "sum", which adds the
+            output's old value; "add" or "multiply", with another value.
         other: the description of that value; ``post_argument`` returns the number of its argument.
     """
 
@@ -60,6 +69,7 @@ class PostOp:
 
 
 _BINARY = {"add": c.BINARY_ADD, "multiply": c.BINARY_MUL}
+_ELEMENTWISE = {"relu": ((*RELU, 0.0),), "product relu": _PRODUCT_RELU}
 
 
 def post_argument(index: int) -> int:
@@ -183,7 +193,8 @@ def _attributes(post: tuple[PostOp, ...]) -> Any:
                 appended = d.lib.dnnl_post_ops_append_binary(made[0], _BINARY[op.kind], op.other.handle)
                 check(appended, f"post-operation {op.kind}")
             else:
-                check(d.lib.dnnl_post_ops_append_eltwise(made[0], *RELU, 0.0), "post-operation relu")
+                for each in _ELEMENTWISE[op.kind]:
+                    check(d.lib.dnnl_post_ops_append_eltwise(made[0], *each), f"post-operation {op.kind}")
         check(d.lib.dnnl_primitive_attr_set_post_ops(attributes, made[0]), "post-operations")
         check(d.lib.dnnl_post_ops_destroy(made[0]), "post-operations")
     return attributes

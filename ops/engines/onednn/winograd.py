@@ -183,7 +183,7 @@ def forward(
         post: fused operations; only a Relu is supported.
         threads: number of threads.
     """
-    if any(op.kind != "relu" for op in post):
+    if any(op.kind != "product relu" for op in post):
         return None
     return _images(v, (x, v.x), (y, v.y), tuple(v.window[2]), bias, post, threads, flipped=False)
 

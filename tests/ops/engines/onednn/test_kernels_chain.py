@@ -234,6 +234,26 @@ def test_fused_conv(channels, relu, inplace):
         np.testing.assert_allclose(bound.outputs[0].plain(), np.maximum(want, 0) if relu else want, atol=1e-4)
 
 
+@pytest.mark.parametrize("op_type", ["Conv", "FC"])
+def test_a_fused_relu_changes_no_positive_normal_number(op_type):
+    limits = np.finfo(np.float32)
+    kept = np.float32([limits.tiny, 1.5 * limits.tiny, 1e-30, 0.1, 1, 1e30, limits.max, np.inf, np.nan])
+    zeros = np.float32([0, -0.0, -limits.tiny, -1, limits.min, -limits.smallest_subnormal])
+    x, image = np.concatenate([kept, zeros]), (1, 1) if op_type == "Conv" else ()
+    values = [Value.of(a) for a in (x.reshape(-1, 1, *image), np.ones((16, 1, *image), np.float32), np.zeros(16, "f"))]
+    op_def = make_op(op_type, ["x", "w", "b"], ["y"], **({"kernel": 1} if image else {}))
+
+    def make(op, ctx, *specs):
+        fused = kernels_dense.fused_fc_relu
+        return kernels_conv.fused_conv(op, ctx, specs, relu=True) if image else fused(op, ctx, *specs)
+
+    bound = bind(make, decode(find(op_type), op_def), values)
+    bound.call()
+    y = bound.outputs[0].plain().reshape(len(x), 16)
+    np.testing.assert_array_equal(y, np.broadcast_to(np.append(kept, np.zeros_like(zeros))[:, None], y.shape))
+    assert not np.signbit(y[len(kept) :]).any()
+
+
 CALLS = {
     "Conv": ([(2, 17, 6, 6), (5, 17, 3, 3), (5,)], 1, {"kernel": 3}),
     "ConvGradient": ([(2, 17, 6, 6), (5, 17, 3, 3), (2, 5, 4, 4)], 3, {"kernel": 3}),

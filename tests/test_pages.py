@@ -70,6 +70,17 @@ def test_readme_links_every_page():
         assert (ROOT / link).exists(), link
 
 
+def test_lines_of_pages_are_at_most_120_characters_long():
+    """But for tables, code, output, and what is generated."""
+    long, fenced = [], False
+    for page in [*ROOT.glob("*.md"), *(ROOT / "docs").glob("*.md")]:
+        for number, line in enumerate(page.read_text().splitlines(), 1):
+            fenced ^= line.startswith("```")
+            if len(line) > 120 and not fenced and not line.startswith(("|", "    ")):
+                long.append(f"{page.name}:{number}")
+    assert [line for line in long if not line.startswith(("caffe2_tests.md", "speed.md"))] == []
+
+
 def command_lines(name: str = "commands") -> list[list[str]]:
     """Return the commands in a page, in their order."""
     page = (ROOT / "docs" / f"{name}.md").read_text(encoding="utf-8")

@@ -46,7 +46,7 @@ def array_module(device_type: int) -> Any:
     if cupy is None:
         raise DeviceError(
             "no NVIDIA GPU can be used: install the extra netbuilder[gpu] (CuPy) and NVIDIA's driver, "
-            "or build the net with Parallelize_CPU"
+            "or build the net for the CPU (Parallelize_CPU, cpu_device=True, device_type=PROTO_CPU)"
         )
     return cupy
 

@@ -234,7 +234,7 @@ def gpu(number: int) -> GPU:
             if not 0 <= number < present:
                 raise DeviceError(
                     f"there is no GPU {number}; this machine has GPUs {list(range(present))}: name one of them in the "
-                    "device option, or build the net with Parallelize_CPU"
+                    "device option, or build the net for the CPU (Parallelize_CPU, cpu_device=True)"
                 )
             found = _made.get(number) or _made.setdefault(number, GPU(xp, number))
     return found

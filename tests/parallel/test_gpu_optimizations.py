@@ -3,9 +3,15 @@
 import numpy as np
 import pytest
 
+from cudnn_double import cudnn_double
+from cupy_double import CupyDouble
 from netbuilder import parallel
 from netbuilder.model import ModelHelper, brew
+from netbuilder.ops.engines.arrays import gpu_count
 from netbuilder.runtime import Workspace
+from netbuilder.zoo.layers import NormalizedConv
+from netbuilder.zoo.residual import ResNetBuilder
+from netbuilder.zoo.resnet import add_scores
 from parallel_models import OPTIMIZERS, Task, convnet, distance, mlp, no_input
 
 IMAGES = (8, 3, 8, 8)
@@ -81,3 +87,38 @@ def test_two_shares_on_one_gpu_train_as_two_replicas_on_the_cpu(one_gpu, name):
     close = CLOSE["real" if one_gpu is None else "double"]
     one, two = trained(NETS[name], accumulate_steps=2), trained(NETS[name], gpus=2, cpu=True)
     assert distance(one, two) < close
+
+
+def residual(model, loss_scale):
+    """A residual net of two blocks, the second of which halves the image."""
+    first = NormalizedConv(model, False, 1e-5, 0.9)("data", "conv1", 3, 4, 3, pad=1)
+    builder = ResNetBuilder(model, first, 1, False, 1e-5, 0.9)
+    builder.add_simple_block(4, 4)
+    builder.add_simple_block(4, 8, down_sampling=True)
+    _, loss = model.net.SoftmaxWithLoss([add_scores(builder, 8, 4, 1), "label"], ["softmax", "loss"])
+    return [model.net.Scale(loss, "scaled_loss", scale=loss_scale)]
+
+
+def check_residual(count, extent):
+    """Two steps, and one that CUDA graphs repeat, equal those without graphs and with shared memory of gradients."""
+    task = Task(residual, (2 * count, 3, extent, extent), steps=3)
+    got, want = trained(task, gpus=count), trained(task, gpus=count, cpu=True)
+    assert distance(got, want) < CLOSE["real"]
+    assert same(trained(task, gpus=count, without="cuda_graphs", optimize_gradient_memory=True), got)
+
+
+@pytest.mark.gpu
+@pytest.mark.parametrize("count", [1, 2, 4])
+def test_a_residual_net_trains_as_on_the_cpu(count):
+    """On emulated GPUs there is no cuDNN, and so few calls that can be captured that there is no graph."""
+    if gpu_count() < count:
+        pytest.skip(f"needs {count} GPUs")
+    check_residual(count, 32)
+
+
+def test_a_residual_net_in_graphs_of_cudnn_trains_as_on_the_cpu():
+    """On doubles of CuPy and cuDNN: CUDA graphs that contain cuDNN's."""
+    cupy = CupyDouble(2)
+    with cudnn_double(cupy):
+        check_residual(2, 16)
+    assert cupy.machine.counts["replays"] >= 2

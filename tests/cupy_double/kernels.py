@@ -8,10 +8,12 @@ from __future__ import annotations
 
 import ctypes
 from collections.abc import Callable, Sequence
+from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
 
+from netbuilder.ops.core.registry import plain_kernel
 from netbuilder.ops.engines.cuda.code import BFLOAT16
 from netbuilder.ops.engines.cuda.kernel import Kernel
 from netbuilder.ops.engines.cuda.tracing import Constant, HostNumber, Load, Program, Uniform
@@ -258,10 +260,31 @@ def _softmax(machine: Any, kernel: Kernel, blocks: int, arguments: Sequence[Any]
     machine.launch(kernel.name, [array._region for array in inputs], [out._region], do=do)
 
 
+def _lstm_unit(machine: Any, kernel: Kernel, blocks: int, arguments: Sequence[Any]) -> None:
+    """LSTMUnit and its gradient, by their plain kernels on NumPy."""
+    op, (*arrays, _, _, _, step) = kernel.model, arguments
+    inputs, outputs = arrays[: -3 if op.backward else -2], arrays[-3 if op.backward else -2 :]
+    context, plain = SimpleNamespace(xp=np, host=np.asarray), plain_kernel(op.type, 0)
+
+    def do() -> None:
+        found = [array._values.copy() for array in inputs]
+        if op.backward:
+            cell, d_hidden, d_cell, gates, *lengths = found
+            given = [None, cell, gates, *lengths, step, None, None, d_hidden, d_cell]
+        else:
+            given = [*found, step]
+        for array, result in zip(outputs, plain(op, context, *given)):
+            array._values[...] = result
+
+    machine.launch(kernel.name, [array._region for array in inputs], [array._region for array in outputs], do=do)
+
+
 Equivalent = Callable[[Any, Kernel, int, Sequence[Any]], None]
 
 EQUIVALENTS: dict[str, Equivalent] = {
     "checked": _checked,
+    "lstm_unit": _lstm_unit,
+    "lstm_unit_gradient": _lstm_unit,
     "rows_reduced": _rows_reduced,
     "rows_spread": _rows_spread,
     "softmax": _softmax,

@@ -6,6 +6,7 @@ from collections.abc import Callable
 
 from netbuilder.ops.core.contexts import Prepared
 from netbuilder.ops.engines.cuda.elementwise import elementwise
+from netbuilder.ops.engines.cuda.lstm import lstm_unit, lstm_unit_gradient
 from netbuilder.ops.engines.cuda.segments import REDUCTIONS, SPREADS, reduce_segments, spread_segments
 
 __all__ = ["ELEMENTWISE", "KERNELS"]
@@ -37,4 +38,6 @@ KERNELS: dict[str, Callable[..., Prepared | None]] = {
     **dict.fromkeys(ELEMENTWISE, elementwise),
     **dict.fromkeys(REDUCTIONS, reduce_segments),
     **dict.fromkeys(SPREADS, spread_segments),
+    "LSTMUnit": lstm_unit,
+    "LSTMUnitGradient": lstm_unit_gradient,
 }

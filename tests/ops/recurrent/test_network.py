@@ -389,8 +389,11 @@ def test_flops_count_all_steps():
     assert op.flops(*specs) <= STEPS * (product + 20 * elements)
 
 
-def test_a_loop_of_capturable_kernels_is_captured(monkeypatch):
+@pytest.mark.parametrize("refused", [(), ("LSTMUnit", "LSTMUnitGradient")], ids=["double", "ours"])
+def test_a_loop_of_capturable_kernels_is_captured(monkeypatch, refused):
     """The whole of a recurrent net and of its gradient are in one CUDA graph, if the kernels of all steps can be."""
+    monkeypatch.setattr(CapturableEngine, "refused", frozenset(refused))
+    engines = ("CAPTURABLE", "CUDA") if refused else ("CAPTURABLE",)
     op, feeds = lstm()
     ops = with_gradient(op, {"all": "d_all"})[0]
     net = NetDef(name="outer", op=ops, external_input=list(feeds))
@@ -398,7 +401,7 @@ def test_a_loop_of_capturable_kernels_is_captured(monkeypatch):
     found = []
     for without in ([], ["cuda_graphs"]):
         with installed(monkeypatch, CapturableEngine), gpus(1) as machine:
-            workspace = Workspace(engines=("CAPTURABLE",))
+            workspace = Workspace(engines=engines)
             for name, value in feeds.items():
                 workspace.feed(name, value, make_device_option(1, 0))
             workspace.create_net(net, without=without)

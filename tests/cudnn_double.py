@@ -517,6 +517,9 @@ class CudnnDouble:
                     return "rows of 16-bit matrices must begin at multiples of 4 bytes"
             elif not all(_channels_last(t) for t in memory if len(t.dim) > 3):
                 return f"{node.kind}: all images must have channels last"
+            if node.kind == "add" and node.inputs[0].maker and node.inputs[0].maker.kind == "batchnorm":
+                if node.outputs[0].is_output:
+                    return "a sum after a normalization needs a Relu after it"
             if node.kind.startswith("batchnorm"):
                 if node.inputs[0].dim[1] % (8 if narrow else 4):
                     return f"{node.kind}: channels must be a multiple of 4, with 16 bits of 8"

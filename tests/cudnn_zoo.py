@@ -100,8 +100,10 @@ def _kernels(op, op_type, inputs, y):
         yield "Conv + Sum + Relu", fused, [*inputs, y]
     if op_type == "SpatialBN" and not op.is_test:
         yield "SpatialBN + Relu", kernels_norm.fused_bn_relu, inputs
+        yield "SpatialBN + Sum + Relu", kernels_norm.fused_bn_sum_relu, [*inputs, y]
     if op_type == "SpatialBNGradient" and not op.is_test:
         yield "SpatialBNGradient of Relu", kernels_norm.fused_bn_relu_gradient, [*inputs, inputs[0]]
+        yield "SpatialBNGradient of Sum + Relu", kernels_norm.fused_shared_gradient, [*inputs, inputs[0], inputs[0]]
     if op_type == "FC":
         yield "FC + Relu", kernels_dense.fused_fc_relu, inputs
 

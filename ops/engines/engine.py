@@ -56,6 +56,7 @@ class Pattern(enum.Enum):
 
     CHAIN = "the second reads what the first writes, and nothing else"
     ACCUMULATE = "the second adds what the first writes to a value, which the result may overwrite"
+    ADD = "the second adds what the first writes to a value, which is kept; the value is the last input"
     NORMALIZATION_GRADIENT = (
         "the first is the gradient of an activation, in place; the second that of the normalization before it, with "
         "the inputs X, scale, dY, mean, deviation"
@@ -63,6 +64,11 @@ class Pattern(enum.Enum):
     STATISTICS_GRADIENT = (
         "the first is the gradient of an activation; the second sums its result over a part of a batch, for the "
         "normalization before the activation, with the inputs X, mean, deviation, dY"
+    )
+    SHARED_GRADIENT = (
+        "the first is the gradient of an activation, whose result others may read, too; the second that of a "
+        "normalization, with the inputs X, scale, dY, mean, deviation; a Sum of two before them is added, whose second "
+        "summand is the last input"
     )
 
 
@@ -80,7 +86,8 @@ class Fusion:
             apply.
         optimization: the name that switches it off, of ``netbuilder.runtime.plan.optimizations``.
         inputs: the number of inputs that the first part must have; None for any number.
-        reads_result: of a fusion of NORMALIZATION_GRADIENT: the result of the activation is a further input.
+        reads_result: of a fusion of NORMALIZATION_GRADIENT or SHARED_GRADIENT: the result of the activation is a
+            further input.
     """
 
     pattern: Pattern

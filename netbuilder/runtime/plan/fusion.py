@@ -6,11 +6,14 @@ A value is visible if it is the last version of its name and the name is observa
 - CHAIN: an operator and the producer of its only input (``SpatialBN`` and ``Relu``), where the value between them is
   overwritten or not observable;
 - ACCUMULATE: a ``Conv`` and the ``Sum`` of its output with an earlier value, whose buffer the result overwrites;
+- ADD: a ``SpatialBN`` and the ``Sum`` of its output with an earlier value, which others may read;
 - NORMALIZATION_GRADIENT: ``ReluGradient`` and the ``SpatialBNGradient`` after it. Where the value between them is
   visible, and overwrites the one before it, it becomes a deferred value: a fetch computes it from the inputs of the
   ``ReluGradient``;
 - STATISTICS_GRADIENT: ``ReluGradient`` and the ``ChannelBackpropStats`` that reads its result, of a normalization over
-  several devices. The kernel writes the results of both.
+  several devices. The kernel writes the results of both;
+- SHARED_GRADIENT: ``ReluGradient`` and a ``SpatialBNGradient`` that reads its result, with the ``Sum`` of two gradients
+  before them: the end of a residual block. The kernel writes the results of both.
 
 A ``Dropout`` in test mode is removed: operators that read its output read its input instead.
 
@@ -83,8 +86,10 @@ class _Matcher:
         self._fuse_by = {
             Pattern.CHAIN: self._fuse_chain,
             Pattern.ACCUMULATE: self._fuse_sum,
+            Pattern.ADD: self._fuse_sum,
             Pattern.NORMALIZATION_GRADIENT: self._fuse_normalization_gradient,
-            Pattern.STATISTICS_GRADIENT: self._fuse_statistics_gradient,
+            Pattern.STATISTICS_GRADIENT: self._fuse_with_result,
+            Pattern.SHARED_GRADIENT: self._fuse_with_result,
         }
         self._nodes: list[Node | None] = list(nodes)
         self._index = {id(node): i for i, node in enumerate(nodes)}
@@ -164,7 +169,7 @@ class _Matcher:
         return True
 
     def _fuse_sum(self, total: Node, fusion: Fusion) -> bool:
-        """Fuse a sum of two values with the producer of the later one, if the result may overwrite the earlier one."""
+        """Fuse a sum of two values with the producer of the later one, if the earlier one is not missed."""
         if len(total.inputs) != 2:
             return False
         made = [self._maker.get(id(value)) for value in total.inputs]
@@ -173,15 +178,20 @@ class _Matcher:
         later = 0 if self._index[id(made[0])] > self._index[id(made[1])] else 1
         product, other = total.inputs[later], total.inputs[1 - later]
         front = self._producer(total, product)
-        if front is None or not _can_begin(fusion, front) or self._visible(other):
+        if front is None or not _can_begin(fusion, front):
             return False
-        here, own = self._index[id(front)], self._index[id(total)]
-        if other in front.inputs or any(i >= here and i != own for i in self._readers[id(other)]):
+        overwrites = fusion.pattern is Pattern.ACCUMULATE or total.outputs[0].name == other.name
+        if overwrites and not self._ends_at(other, front, total):
             return False  # somebody else reads the earlier value, so it would have to be copied
         if not self._may_move_up(total, product, other):
             return False
         self._fuse(front, total, [other], fusion)
         return True
+
+    def _ends_at(self, value: Value, front: Node, back: Node) -> bool:
+        """Whether nobody needs a value from ``front`` on but ``back``, which will be a part of ``front``."""
+        here, own = self._index[id(front)], self._index[id(back)]
+        return not self._visible(value) and all(i < here or i == own for i in self._readers[id(value)])
 
     def _remove_dropout(self, dropout: Node) -> None:
         """Remove a Dropout in test mode: readers of its output read its input instead."""
@@ -238,33 +248,65 @@ class _Matcher:
             self._readers[id(value)] = [index if i == own else i for i in self._readers[id(value)]]
         return True
 
-    def _fuse_statistics_gradient(self, relu: Node, fusion: Fusion) -> bool:
-        """Fuse the gradient of an activation with the sums over it for the normalization before the activation."""
+    def _fuse_with_result(self, relu: Node, fusion: Fusion) -> bool:
+        """Fuse the gradient of an activation with an operator for the normalization that reads it; both are written."""
+        shared = fusion.pattern is Pattern.SHARED_GRADIENT
         between, before = relu.outputs[0], relu.inputs[1]
-        readers = [self._nodes[i] for i in self._readers.get(id(between), ())]
-        stats = next((node for node in readers if node is not None and node.first.op_def.type == fusion.second), None)
-        if stats is None or stats.inputs[3] is not between or not self._undoes_activation_after(
-            stats.inputs[1], relu, stats
-        ):  # fmt: skip
+        target = self._reader(between, fusion.second, 2 if shared else 3)
+        if target is None or target.first.device != relu.first.device:
             return False
-        if any(value.version for value in stats.outputs):
+        if not shared and not self._undoes_activation_after(target.inputs[1], relu, target):
+            return False
+        if any(value.version for value in target.outputs):
             return False  # they are written earlier than before
-        x, mean, deviation = (self._replacement.get(id(value), value) for value in stats.inputs[:3])
+        own, made = self._index[id(relu)], [self._maker.get(id(value)) for value in target.inputs]
+        if any(node is not None and self._index[id(node)] > own for node in made):
+            return False
+        total = self._sum_before(relu) if shared else None
+        inputs = [self._replacement.get(id(value), value) for value in target.inputs]
+        inputs = [before if value is between else value for value in inputs]
+        inputs += [relu.inputs[0]] if fusion.reads_result else []
+        if total is not None:
+            inputs = [*(total.inputs[0] if value is before else value for value in inputs), total.inputs[1]]
 
         def maker(ctx: Any, *specs: Any) -> Prepared | None:
-            return fusion.make(stats.first.op, ctx, *specs)
+            return fusion.make(target.first.op, ctx, *specs)
 
-        inputs, outputs = [x, mean, deviation, before], [between, *stats.outputs]
-        node = Node([stats.first, relu.first], inputs, outputs, maker, originals=[relu, stats])
-        own, old = self._index[id(relu)], self._index[id(stats)]
-        self._nodes[own], self._nodes[old] = node, None
+        outputs = [between, *target.outputs]
+        merged = [*([] if total is None else [total]), relu, target]
+        node = Node([each.first for each in reversed(merged)], inputs, outputs, maker, originals=merged)
+        old = [self._index[id(each)] for each in merged]
+        for index in old:
+            self._nodes[index] = None
+        self._nodes[own] = node
         self._index[id(node)] = own
         for value in outputs:
             self._maker[id(value)] = node
-        for value in (x, mean, deviation):
-            self._readers[id(value)] = [own if i == old else i for i in self._readers[id(value)]]
-        self._readers[id(between)].remove(old)
+        self._readers[id(between)].remove(self._index[id(target)])
+        for value in inputs:
+            self._readers[id(value)] = [own if i in old else i for i in self._readers.get(id(value), [])]
         return True
+
+    def _reader(self, value: Value, op_type: str, input: int) -> Node | None:
+        """Return the first node of an operator that reads a value as this input."""
+        nodes = (self._nodes[i] for i in self._readers.get(id(value), ()))
+        return next(
+            (node for node in nodes if node and node.first.op_def.type == op_type and node.inputs[input] is value), None
+        )
+
+    def _sum_before(self, relu: Node) -> Node | None:
+        """Return the Sum of two gradients that only ``relu`` reads, if it may be computed later."""
+        before = relu.inputs[1]
+        total = self._maker.get(id(before))
+        if total is None or total.first.op_def.type != "Sum" or len(total.inputs) != 2 or len(total.parts) > 1:
+            return None
+        if before.readers != 1 or self._visible(before) or total.first.device != relu.first.device:
+            return None
+        names = {value.name for value in total.inputs}
+        between = self._nodes[self._index[id(total)] + 1 : self._index[id(relu)]]
+        if any(value.name in names for node in between if node is not None for value in node.outputs):
+            return None
+        return total
 
     def _undoes_activation_after(self, mean: Value, relu: Node, target: Node) -> bool:
         """Whether the operator that ``relu`` is the gradient of reads what the normalization with ``mean`` writes."""
@@ -277,7 +319,7 @@ class _Matcher:
         )
 
 
-_OF_GRADIENTS = (Pattern.NORMALIZATION_GRADIENT, Pattern.STATISTICS_GRADIENT)
+_OF_GRADIENTS = (Pattern.NORMALIZATION_GRADIENT, Pattern.STATISTICS_GRADIENT, Pattern.SHARED_GRADIENT)
 
 
 def _can_begin(fusion: Fusion, front: Node) -> bool:

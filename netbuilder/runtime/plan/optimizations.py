@@ -51,10 +51,12 @@ class Optimization:
 
 
 OPTIMIZATIONS: Mapping[str, Optimization] = MappingProxyType({
-    "bn_relu": Optimization("SpatialBN and the Relu after it run as one kernel", joins=True),
+    "bn_relu": Optimization(
+        "SpatialBN, or on a GPU SpatialBN with a Sum, and the Relu after it run as one kernel", joins=True
+    ),
     "bn_relu_gradient": Optimization(
-        "ReluGradient and the SpatialBNGradient after it run as one kernel; the gradient between them, if it can be "
-        "fetched, is computed then", joins=True,
+        "ReluGradient and the SpatialBNGradient after it run as one kernel, on a GPU with the Sum before them; the "
+        "gradient between them, if it can be fetched, is computed then", joins=True,
     ),
     "relu_gradient_stats": Optimization(
         "ReluGradient and the ChannelBackpropStats after it, of a SpatialBN over several devices, run as one kernel",

@@ -5,13 +5,21 @@ from __future__ import annotations
 from netbuilder.ops.engines.convolution_tables import conv_fusions
 from netbuilder.ops.engines.cudnn.kernels_conv import fused_conv
 from netbuilder.ops.engines.cudnn.kernels_dense import fused_fc_relu
-from netbuilder.ops.engines.cudnn.kernels_norm import fused_bn_relu, fused_bn_relu_gradient
+from netbuilder.ops.engines.cudnn.kernels_norm import (
+    fused_bn_relu,
+    fused_bn_relu_gradient,
+    fused_bn_sum,
+    fused_bn_sum_relu,
+    fused_shared_gradient,
+)
 from netbuilder.ops.engines.engine import Fusion, Pattern
 
 __all__ = ["FUSIONS"]
 
 FUSIONS = (
     Fusion(Pattern.CHAIN, ("SpatialBN",), "Relu", fused_bn_relu, "bn_relu"),
+    Fusion(Pattern.ADD, ("SpatialBN",), "Sum", fused_bn_sum, "bn_relu"),
+    Fusion(Pattern.CHAIN, ("SpatialBN", "Sum"), "Relu", fused_bn_sum_relu, "bn_relu"),
     Fusion(Pattern.CHAIN, ("FC",), "Relu", fused_fc_relu, "fc_relu"),
     *conv_fusions(fused_conv),
     Fusion(
@@ -19,6 +27,14 @@ FUSIONS = (
         ("ReluGradient",),
         "SpatialBNGradient",
         fused_bn_relu_gradient,
+        "bn_relu_gradient",
+        reads_result=True,
+    ),
+    Fusion(
+        Pattern.SHARED_GRADIENT,
+        ("ReluGradient",),
+        "SpatialBNGradient",
+        fused_shared_gradient,
         "bn_relu_gradient",
         reads_result=True,
     ),

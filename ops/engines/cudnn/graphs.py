@@ -341,14 +341,18 @@ class BatchNormalizationGradient(_Pointwise):
     """dx, dscale and dbias from dy, x and the statistics of the batch.
 
     With ``relu``, y is the result of the Relu after the normalization, and dy the gradient of that; dz, the gradient of
-    what the Relu was given, is written too: without it cuDNN 9 has no kernels for elements of 16 bits.
+    what the Relu was given, is written too: without it cuDNN 9 has no kernels for elements of 16 bits. With ``add``,
+    too, the gradient of y is the sum of dy and of an addend.
     """
 
     relu: bool = False
+    add: bool = False
 
     def build(self, to: Builder) -> None:
         g, channels = to.graph, per_channel(self.x)
         dy = to.input("dy", self.x)
+        if self.add:
+            dy = g.add(a=dy, b=to.input("addend", self.x))
         if self.relu:
             dy = g.mul(a=dy, b=to.positive(to.input("y", self.x), len(self.x.shape)))
             to.output("dz", dy, self.x)
@@ -366,9 +370,13 @@ class BatchNormalizationGradient(_Pointwise):
 
 @dataclass(frozen=True)
 class Normalization(_Pointwise):
-    """y = relu((x - mean) / sqrt(variance + epsilon) * scale + bias), with given statistics; Relu is optional."""
+    """y = relu((x - mean) / sqrt(variance + epsilon) * scale + bias + z), with given statistics.
+
+    Addend and Relu are optional.
+    """
 
     epsilon: float
+    z: Tensor | None = None
     relu: bool = False
 
     def build(self, to: Builder) -> None:
@@ -377,6 +385,8 @@ class Normalization(_Pointwise):
         shifted = g.add(a=variance, b=to.scalar("epsilon", self.epsilon, len(self.x.shape)))
         y = g.mul(a=g.sub(a=to.input("x", self.x), b=mean), b=g.rsqrt(input=shifted))
         y = g.add(a=g.mul(a=y, b=scale), b=bias)
+        if self.z is not None:
+            y = g.add(a=y, b=to.input("z", self.z))
         to.output("y", g.relu(input=y) if self.relu else y, self.x)
 
 

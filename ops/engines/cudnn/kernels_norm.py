@@ -1,4 +1,4 @@
-"""SpatialBN and its gradient on cuDNN, alone and fused with the Relu after it.
+"""SpatialBN and its gradient on cuDNN, alone and fused with the Relu, or the Sum and the Relu, after it.
 
 Statistics are float32: the batch's mean and inverse deviation are those that cuDNN computes, the running averages are
 computed from them as the operator defines them.
@@ -25,7 +25,15 @@ from netbuilder.ops.engines.cudnn.precision import serves, types_as_given
 from netbuilder.ops.engines.cudnn.steps import Reference, Step, graph_of, prepared, scratch_memory
 from netbuilder.ops.engines.references import In, Out
 
-__all__ = ["fused_bn_relu", "fused_bn_relu_gradient", "spatial_bn", "spatial_bn_gradient"]
+__all__ = [
+    "fused_bn_relu",
+    "fused_bn_relu_gradient",
+    "fused_bn_sum",
+    "fused_bn_sum_relu",
+    "fused_shared_gradient",
+    "spatial_bn",
+    "spatial_bn_gradient",
+]
 
 
 def spatial_bn(op: Any, ctx: PlanContext, *specs: TensorSpec) -> Prepared | None:
@@ -44,49 +52,75 @@ def fused_bn_relu(op: Any, ctx: PlanContext, *specs: TensorSpec) -> Prepared | N
     return _forward(op, ctx, *specs, relu=True)
 
 
+def fused_bn_sum(op: Any, ctx: PlanContext, *specs: TensorSpec) -> Prepared | None:
+    """Prepare a SpatialBN with the Sum that follows it; output 0 is the Sum's.
+
+    Args:
+        op: the SpatialBN.
+        ctx: of the plan.
+        specs: of its inputs, and of the other summand.
+    """
+    return _forward(op, ctx, *specs[:-1], addend=specs[-1])
+
+
+def fused_bn_sum_relu(op: Any, ctx: PlanContext, *specs: TensorSpec) -> Prepared | None:
+    """Prepare a SpatialBN with the Sum and the Relu that follow it; output 0 is the Relu's.
+
+    Args:
+        op, ctx, specs: as in ``fused_bn_sum``.
+    """
+    return _forward(op, ctx, *specs[:-1], addend=specs[-1], relu=True)
+
+
 def _serves(x: TensorSpec, *statistics: TensorSpec) -> bool:
     return serves(x) and 2 <= x.ndim <= 5 and all(spec.dtype == np.float32 for spec in statistics)
 
 
 def _forward(
-    op: Any, ctx: PlanContext, x: TensorSpec, scale: TensorSpec, *others: TensorSpec, relu: bool = False
-) -> Prepared | None:
+    op: Any, ctx: PlanContext, x: TensorSpec, scale: TensorSpec, *others: TensorSpec,
+    addend: TensorSpec | None = None, relu: bool = False,
+) -> Prepared | None:  # fmt: skip
     if not _serves(x, scale, *others) or len(others) != 3 or op.n_out != (1 if op.is_test else 5):
         return None  # with more inputs, X is a part of a batch
+    if addend is not None and (addend.shape, addend.dtype) != (x.shape, x.dtype):
+        return None
     for elements in types_as_given(ctx, x):
-        made = (_in_test if op.is_test else _in_training)(op, ctx, x.plain, scale, elements, relu=relu)
+        make = _in_test if op.is_test else _in_training
+        made = make(op, ctx, x.plain, scale, elements, add=addend is not None, relu=relu)
         if made is not None:
             return made
     return None
 
 
 def _in_test(
-    op: Any, ctx: PlanContext, x: TensorSpec, scale: TensorSpec, elements: str, *, relu: bool
+    op: Any, ctx: PlanContext, x: TensorSpec, scale: TensorSpec, elements: str, *, add: bool, relu: bool
 ) -> Prepared | None:
-    graph = graph_of(Normalization(image_tensor(x, op.order, elements), float(op.epsilon), relu), ctx)
+    images = image_tensor(x, op.order, elements)
+    graph = graph_of(Normalization(images, float(op.epsilon), images if add else None, relu), ctx)
     if graph is None:
         return None
-    names = ("x", "scale", "bias", "mean", "variance")
+    names = ("x", "scale", "bias", "mean", "variance", *(["z"] if add else []))
     memory: dict[str, Reference] = {**{name: In(i) for i, name in enumerate(names)}, "y": Out(0)}
-    images, channels = image_spec(x, op.order, elements), scale.plain
-    return prepared([images, *(channels for _ in names[1:])], [images], [Step(graph, memory)])
+    spec, channels = image_spec(x, op.order, elements), scale.plain
+    return prepared([spec, *(channels,) * 4, *([spec] if add else [])], [spec], [Step(graph, memory)])
 
 
 def _in_training(
-    op: Any, ctx: PlanContext, x: TensorSpec, scale: TensorSpec, elements: str, *, relu: bool
+    op: Any, ctx: PlanContext, x: TensorSpec, scale: TensorSpec, elements: str, *, add: bool, relu: bool
 ) -> Prepared | None:
     images, epsilon = image_tensor(x, op.order, elements), float(op.epsilon)
     count = count_per_channel(op.order, x)
     per_channel = channels_of(scale.size, images, "float32")
-    batch = graph_of(BatchNormalization(images, epsilon, relu=relu), ctx)
+    batch = graph_of(BatchNormalization(images, epsilon, images if add else None, relu), ctx)
     running = graph_of(RunningStatistics(per_channel, float(op.momentum), epsilon, count / max(count - 1, 1)), ctx)
     if batch is None or running is None:
         return None
+    memory: dict[str, Reference] = {
+        "x": In(0), "scale": In(1), "bias": In(2), "y": Out(0), "mean": Out(3), "inverse": Out(4),
+        **({"z": In(5)} if add else {}),
+    }  # fmt: skip
     steps = [
-        Step(
-            batch,
-            {"x": In(0), "scale": In(1), "bias": In(2), "y": Out(0), "mean": Out(3), "inverse": Out(4)},
-        ),
+        Step(batch, memory),
         Step(
             running,
             {
@@ -96,7 +130,8 @@ def _in_training(
         ),
     ]  # fmt: skip
     spec, channels = image_spec(x, op.order, elements), scale.plain
-    return prepared([spec, *(channels,) * 4], [spec, *(channels,) * 4], steps, inplace=[(3, 1), (4, 2)])
+    inputs = [spec, *(channels,) * 4, *([spec] if add else [])]
+    return prepared(inputs, [spec, *(channels,) * 4], steps, inplace=[(3, 1), (4, 2)])
 
 
 def spatial_bn_gradient(op: Any, ctx: PlanContext, *specs: TensorSpec) -> Prepared | None:
@@ -120,24 +155,40 @@ def fused_bn_relu_gradient(
     return _gradient(op, ctx, x, scale, dy, mean, inverse, y)
 
 
+def fused_shared_gradient(op: Any, ctx: PlanContext, *specs: TensorSpec) -> Prepared | None:
+    """Prepare the gradient of a SpatialBN with the gradient of a Relu before it, which is output 0.
+
+    Args:
+        op: the SpatialBNGradient.
+        ctx: of the plan.
+        specs: of X, scale, dY, mean, inverse deviation, and of the Relu's result; the gradient of that is dY, or the
+            sum of dY and of a further input.
+    """
+    return _gradient(op, ctx, *specs, shared=True) if len(specs) in (6, 7) else None
+
+
 def _gradient(
     op: Any, ctx: PlanContext, x: TensorSpec, scale: TensorSpec, dy: TensorSpec, mean: TensorSpec, inverse: TensorSpec,
-    *result: TensorSpec,
+    *others: TensorSpec, shared: bool = False,
 ) -> Prepared | None:  # fmt: skip
-    if not _serves(x, scale, mean, inverse) or op.is_test or op.num_batches > 1 or dy.dtype != x.dtype:
+    """Prepare a gradient; ``others`` are the Relu's result and a further summand, ``shared`` as in the fused kernel."""
+    if not _serves(x, scale, mean, inverse) or op.is_test or op.num_batches > 1:
+        return None
+    if any((spec.shape, spec.dtype) != (x.shape, x.dtype) for spec in (dy, *others)):
         return None
     for elements in types_as_given(ctx, x):
         images, spec, channels = image_tensor(x, op.order, elements), image_spec(x, op.order, elements), scale.plain
-        graph = graph_of(BatchNormalizationGradient(images, relu=bool(result)), ctx)
+        graph = graph_of(BatchNormalizationGradient(images, relu=bool(others), add=len(others) > 1), ctx)
         if graph is None:
             continue
-        memory: dict[str, Reference] = {
-            "x": In(0), "scale": In(1), "dy": In(2), "mean": In(3), "inverse": In(4),
-            "dx": Out(0), "dscale": Out(1), "dbias": Out(2),
-        }  # fmt: skip
         scratch = scratch_memory()
-        if result:
-            memory |= {"y": In(5), "dz": scratch.allocate(images.nbytes)}
-        inputs = [spec, channels, spec, channels, channels, *(spec for _ in result)]
-        return prepared(inputs, [spec, channels, channels], [Step(graph, memory)], scratch)
+        memory: dict[str, Reference] = {"x": In(0), "scale": In(1), "dy": In(2), "mean": In(3), "inverse": In(4)}
+        memory |= dict(zip(("y", "addend"), (In(5), In(6))[: len(others)]))
+        results = ["dz", "dx", "dscale", "dbias"] if shared else ["dx", "dscale", "dbias"]
+        memory |= {name: Out(j) for j, name in enumerate(results)}
+        if others and not shared:
+            memory["dz"] = scratch.allocate(images.nbytes)
+        inputs = [spec, channels, spec, channels, channels, *(spec for _ in others)]
+        outputs = [spec, channels, channels]
+        return prepared(inputs, [spec, *outputs] if shared else outputs, [Step(graph, memory)], scratch)
     return None

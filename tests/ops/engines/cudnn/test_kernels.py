@@ -267,3 +267,65 @@ def test_values_with_a_layout_that_the_host_reads():
 @pytest.mark.parametrize("shape, axis", [((3, 7), 1), ((2, 3, 5), 2), ((2, 3, 5), 0), ((5, 700), -1)])
 def test_softmax(shape, axis):
     assert check_with_gradient(make_op("Softmax", ["x"], ["y"], axis=axis), {"x": 5 * random(*shape)}) == []
+
+
+RESIDUAL = [
+    make_op("SpatialBN", ["x", "s", "b", "rm", "rv"], BN_OUTPUTS),
+    make_op("Sum", ["z", "y"], ["t"]),
+    make_op("Relu", ["t"], ["t"]),
+    make_op("Sum", ["dy", "dw"], ["dt"]),
+    make_op("ReluGradient", ["t", "dt"], ["dt"]),
+    make_op("SpatialBNGradient", ["x", "s", "dt", "mean", "inverse"], ["dx", "ds", "db"]),
+    make_op("Scale", ["dt"], ["dz"], scale=2.0),
+]
+
+
+def residual(**changed):
+    """The operators of a block's end, some of them with other inputs or outputs, after those that make z and dy."""
+    made = [make_op("Scale", [f"{name}0"], [name]) for name in ("z", "dy", "dw")]
+    return [*made, *(changed.get(f"_{i}", op) for i, op in enumerate(RESIDUAL))]
+
+
+def residual_arrays():
+    shape = (2, 8, 4, 4)
+    names = {f"{name}0": random(*shape, seed=i) for i, name in enumerate(("z", "dy", "dw"), 7)}
+    return {**normalization(shape, 8), **names}
+
+
+FUSED_SUM, FUSED_GRADIENT = ("batchnorm", "add", "relu"), ("add", "cmp_gt", "mul", "batchnorm_backward")
+
+
+@pytest.mark.parametrize("precision, tolerance", [("float32", 2e-5), ("bfloat16", 3e-2)])
+def test_the_end_of_a_residual_block(precision, tolerance):
+    """Normalization, Sum and Relu are one graph; backward, too, with the sum of two gradients."""
+    wanted = ["t", "rm", "rv", "dx", "ds", "db", "dz"]
+    ran = check(residual(), residual_arrays(), wanted, precision=precision, tolerance=tolerance)
+    assert ran.count(FUSED_SUM) == 1 and ran.count(FUSED_GRADIENT) == 1
+    assert sum("batchnorm" in kinds or "batchnorm_backward" in kinds for kinds in ran) == 2
+
+
+CHANGES = {
+    "the sum overwrites the other summand, so there are only parts": (
+        {"_1": make_op("Sum", ["z", "y"], ["z"]), "_2": make_op("Relu", ["z"], ["t"])}, 0, 1,
+    ),
+    "the normalized values are read twice": ({"_6": make_op("Sum", ["dt", "y"], ["dz"])}, 0, 1),
+    "the sum of the gradients is read twice": (
+        {"_4": make_op("ReluGradient", ["t", "dt"], ["du"]),
+         "_5": make_op("SpatialBNGradient", ["x", "s", "du", "mean", "inverse"], ["dx", "ds", "db"])}, 1, 0,
+    ),
+    "no Relu": ({"_2": make_op("Copy", ["t"], ["u"])}, 0, 1),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("name", CHANGES)
+def test_residual_blocks_of_other_forms(name):
+    changed, forward, backward = CHANGES[name]
+    ran = check(residual(**changed), residual_arrays(), ["t", "rm", "dx", "ds", "db", "dz"])
+    assert (ran.count(FUSED_SUM), ran.count(FUSED_GRADIENT)) == (forward, backward)
+
+
+def test_a_residual_block_in_test_mode():
+    arrays = residual_arrays()
+    ops = [*residual()[:3], make_op("SpatialBN", ["x", "s", "b", "rm", "rv"], ["y"], is_test=1), *RESIDUAL[1:3]]
+    (ran,) = check(ops, arrays, ["t"])
+    assert ran[-3:] == ("add", "add", "relu")

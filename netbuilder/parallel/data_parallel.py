@@ -446,6 +446,8 @@ class DataParallel:
         if call is not None and call.lost:
             raise NetError(f"{self!r}: {what}(): {call.lost}")
         if call is not None and not call.training and stage is not _Stage.CALLED:
+            if self._definition.optimizer is None:
+                raise UsageError(f"{self!r}: {what}() needs a wrapper that was made with optimizer=; make another one")
             raise UsageError(f"{self!r}: {what}() needs a call in training mode; call train() before")
         if call is None or call.stage is not stage:
             first = {

@@ -654,6 +654,8 @@ IMAGE, LABEL = next(batches(1))
         (UsageError, r"must follow loss\(\), and the last call is at: called", lambda: called().backward()),
         (UsageError, r"backward\(\) must follow loss\(\), and there is none", lambda: wrapper().backward()),
         (UsageError, r"step\(\) must follow backward\(\)", lambda: called().step()),
+        (UsageError, r"backward\(\) needs a wrapper that was made with optimizer=",
+         lambda: called(optimizer=None).backward()),
         (UsageError, r"loss\(\) must follow a call, and there is none", lambda: wrapper().loss(LABEL)),
         (UsageError, "the nets are built at the first call", lambda: wrapper().model),
         (NetError, r"devices must all be different, got \[1\] more than once", lambda: wrapper([1, 1])),

@@ -21,7 +21,7 @@ from netbuilder.exchange import (
 from netbuilder.graph import NameScope
 from netbuilder.model import ModelHelper, brew
 from netbuilder.optimizers import build_adam, build_sgd
-from netbuilder.proto import BlobError, NetError, ParseError, TensorProtos
+from netbuilder.proto import PROTO_CUDA, BlobError, NetError, ParseError, TensorProtos
 from netbuilder.runtime import Workspace, random_state
 from parallel_models import OPTIMIZERS, distance, no_input, parallelize
 
@@ -210,6 +210,31 @@ def test_from_doubles_of_gpus_to_the_cpu(two_gpus, tmp_path):
     on_gpu.load(tmp_path / "d")
     assert_equal(on_gpu.checkpointed(), a)
     assert on_gpu.workspace.get("gpu_1/fc1_w").location[0] != 0
+
+
+@pytest.mark.parametrize(("before", "after"), [(2, 4), (4, 1)])
+def test_another_number_of_gpus(four_gpus, before, after, tmp_path):
+    """The next steps are those that the CPU takes from the same checkpoint."""
+
+    def on_gpus(count):
+        made = Training.__new__(Training)
+        made.model, made.workspace = ModelHelper("net"), Workspace(seed=3)
+        made.record = parallel.Parallelize_GPU(
+            made.model, no_input, plain, optimizer_builder_fun=OPTIMIZERS["adam"], devices=list(range(count))
+        )
+        made.feed(0)
+        parallel.RunInitNet(made.model, workspace=made.workspace)
+        return made
+
+    saved = on_gpus(before).run(*range(STEPS)).save(tmp_path / "c")
+    resumed, want = on_gpus(after), Training((0,), plain, OPTIMIZERS["adam"])
+    for each in (resumed, want):
+        each.load(tmp_path / "c")
+        assert_equal(each.checkpointed(), dict(saved.blobs))
+        each.run(STEPS)
+    a, b = resumed.checkpointed(), want.checkpointed()
+    assert distance([a[name] for name in sorted(b)], [b[name] for name in sorted(b)]) < 1e-5
+    assert resumed.workspace.get(f"gpu_{after - 1}/fc1_w").location == (PROTO_CUDA, after - 1)
 
 
 # What a checkpoint holds.

@@ -6,12 +6,14 @@ import numpy as np
 import pytest
 
 import golden_data
+from cupy_double import gpus
 from netbuilder import optimizers, parallel
 from netbuilder.exchange import load_predictor, save_predictor
 from netbuilder.graph import DeviceScope, GradientSlice, NameScope
 from netbuilder.model import ModelHelper, brew
 from netbuilder.ops.engines.arrays import gpu_count
 from netbuilder.ops.engines.layouts import HOST
+from netbuilder.passes import extract_predictor
 from netbuilder.proto import PROTO_CUDA, DeviceError, ShapeError
 from netbuilder.proto.arguments import make_device_option
 from netbuilder.runtime import Workspace
@@ -97,6 +99,12 @@ def test_three_gpus_that_are_not_the_first(four_gpus):
     want = train("cpu", range(3), mlp, OPTIMIZERS["sgd"], task)[0][0]
     for got in train("gpu", [3, 1, 2], mlp, OPTIMIZERS["sgd"], task)[0]:
         assert distance(got, want) < CLOSE[kind(four_gpus)]
+
+
+@pytest.mark.parametrize("count", [5, 8])
+def test_one_sum_of_five_gpus_and_a_tree_of_eight(count):
+    with gpus(count) as machine:
+        check_equality(machine, count, mlp, "sgd", (2 * count, 6))
 
 
 def test_without_access_to_each_other(four_gpus):
@@ -331,6 +339,39 @@ def test_a_predictor_cut_out_of_a_model_for_gpus_runs_on_one_and_on_the_cpu(two_
         found.append(load_predictor(tmp_path).run(data=np.ones((3, 6), np.float32))["softmax"])
     np.testing.assert_allclose(found[0], found[1], rtol=1e-5)
     np.testing.assert_allclose(found[2], found[1], rtol=1e-5)
+
+
+def test_a_predictor_gives_what_the_model_gives_in_test_mode(two_gpus, tmp_path):
+    """By running statistics, in one folder, loaded onto another GPU; and with new names, without a branch."""
+
+    def evaluated(model, loss_scale):
+        x = brew.conv(model, "data", "conv", 3, 4, kernel=3, pad=1, no_bias=1)
+        x = brew.relu(model, brew.spatial_bn(model, x, "bn", 4, epsilon=1e-3, is_test=True), "bn")
+        x = brew.softmax(model, brew.fc(model, brew.max_pool(model, x, "pool", kernel=2, stride=2), "fc", 64, 4), "y")
+        model.net.Mul([x, "weights"], "weighted")
+
+    _, workspace = train("gpu", [0, 1], normalized, task=Task(normalized, (8, 3, 8, 8)))
+    model = ModelHelper("evaluation", init_params=False)
+    record = parallel.Parallelize_GPU(model, no_input, evaluated, devices=[0, 1])
+    for name, option in zip(record.devices.copies("weights"), record.devices.options):
+        workspace.feed(name, np.ones((4, 4), np.float32), option)
+    parallel.CreateNet(model, workspace=workspace)
+    parallel.RunNet(model, workspace=workspace)
+    before = model.net.Proto().SerializeToString()
+    for number, option in ((0, make_device_option(PROTO_CUDA, 1)), (1, make_device_option(0, 0))):
+        net, parameters = parallel.ExtractPredictorNet(model, ["data"], ["y"], option)
+        save_predictor(tmp_path, net, parameters, workspace=workspace)
+        got = load_predictor(tmp_path).run(data=workspace.fetch(f"gpu_{number}/data"))["y"]
+        np.testing.assert_allclose(got, workspace.fetch(f"gpu_{number}/y"), rtol=1e-4, atol=1e-6)
+    renames, there = {"gpu_0/data": "image", "gpu_0/y": "scores"}, make_device_option(PROTO_CUDA, 1)
+    net, parameters = extract_predictor(
+        model.net, ["gpu_0/data"], ["gpu_0/y"], device=there, renames=renames, disabled=["gpu_0/weights"]
+    )
+    assert "gpu_0/weights" not in parameters
+    save_predictor(tmp_path, net, parameters, workspace=workspace)
+    got = load_predictor(tmp_path).run(image=workspace.fetch("gpu_0/data"))["scores"]
+    np.testing.assert_allclose(got, workspace.fetch("gpu_0/y"), rtol=1e-4, atol=1e-6)
+    assert model.net.Proto().SerializeToString() == before
 
 
 def test_weight_decay_and_clipping(two_gpus):

@@ -8,7 +8,7 @@ import pytest
 from netbuilder import optimizers, parallel
 from netbuilder.graph import BlobReference, DeviceScope, GradientSlice, NameScope
 from netbuilder.model import Initializer, ModelHelper, brew
-from netbuilder.proto import NetError
+from netbuilder.proto import PROTO_CUDA, NetError
 from netbuilder.proto.arguments import make_device_option
 from netbuilder.runtime import Workspace
 from parallel_models import distance, no_input
@@ -138,6 +138,10 @@ def test_fed_indices_stay_as_they_are_on_gpus(two_gpus):
     results, model, workspace = trained(2, OPTIMIZERS["adagrad"], two_tables, gpu=True)
     assert [workspace.fetch(f"gpu_{k}/first").shape for k in (0, 1)] == [(SAMPLES // 2,)] * 2
     assert [workspace.fetch(f"gpu_{k}/first_gathered").shape for k in (0, 1)] == [(SAMPLES,)] * 2
+    ops = model.net.Proto().op
+    assert [list(op.input) for op in ops if op.type == "Concat"].count(["gpu_0/first", "gpu_1/first"]) == 1
+    places = [(op.device_option.device_type, op.device_option.device_id) for op in ops if op.type == "SparseAdagrad"]
+    assert sorted(places) == [(PROTO_CUDA, k) for k in (0, 0, 1, 1)], "two tables, updated where they are"
     parallel.RunNet(model, workspace=workspace)
     _, one, alone = trained(1, OPTIMIZERS["adagrad"], two_tables)
     parallel.RunNet(one, workspace=alone)

@@ -47,14 +47,22 @@ def test_a_name_that_only_looks_like_a_replica_belongs_to_none():
     check_devices(net(fine), devices=TWO_CPUS)
 
 
+def crossing(op_type, devices):
+    """Return a net of an operator on the second device that reads a blob of the first."""
+    word, place = devices.word, (devices.device_type, 1)
+    return net(op(op_type, [f"{word}_0/x"], [f"{word}_1/x"], place))
+
+
+@pytest.mark.parametrize("devices", [TWO_CPUS, TWO_GPUS], ids=["cpu", "gpu"])
 @pytest.mark.parametrize("op_type", sorted(CROSSING))
-def test_operators_that_cross_devices_are_omitted(op_type):
-    check_devices(net(op(op_type, ["cpu_0/x"], ["cpu_1/x"])), devices=TWO_CPUS)
+def test_operators_that_cross_devices_are_omitted(op_type, devices):
+    check_devices(crossing(op_type, devices), devices=devices)
 
 
+@pytest.mark.parametrize("devices", [TWO_CPUS, TWO_GPUS], ids=["cpu", "gpu"])
 @pytest.mark.parametrize("op_type", ["CopyRows", "MyConcat", "Slice", "NCCLLike"])
-def test_types_are_matched_exactly(op_type):
-    assert list(device_faults(net(op(op_type, ["cpu_0/x"], ["cpu_1/x"])), devices=TWO_CPUS))
+def test_types_are_matched_exactly(op_type, devices):
+    assert list(device_faults(crossing(op_type, devices), devices=devices))
 
 
 def test_only_sums_of_an_allreduce_are_omitted():

@@ -1,8 +1,9 @@
 """FC, MatMul and BatchMatMul on oneDNN, all in plain order.
 
 Matrix products read plain matrices, transposed or not, so weights stay in plain order in the forward pass, the gradient
-and the update: nothing is reordered, which is best both for small and for very large layers. In bfloat16, which is not
-used for small products, forward pass and gradient share one rounded copy of the weights.
+and the update: nothing is reordered, which is best both for small and for very large layers. Constant weights of an FC
+are copied once to the layout that is fastest. In bfloat16, which is not used for small products, forward pass and
+gradient share one rounded copy of the weights.
 """
 
 from __future__ import annotations
@@ -45,6 +46,11 @@ _SMALL_PRODUCT = 1 << 17
 # A deferred dX needs a copy of the weights, which takes about as long as dX for so many rows.
 _FEW_ROWS = 32
 
+# Constant weights of more bytes are not copied to the layout in which products read them fastest.
+_MOST_COPIED = 32 << 20
+
+_RELU = (PostOp("product relu"),)
+
 
 def _matrix(rows: int, columns: int, code: int, transposed: bool = False) -> Desc:
     """Describe a plain matrix; if ``transposed``, it is stored as (columns, rows)."""
@@ -66,7 +72,7 @@ def _make(
         result: the element type of Y.
     """
     threads = 1 if rows * inner * columns < SMALL else ctx.threads
-    post = (PostOp("product relu"),) if relu else ()
+    post = _RELU if relu else ()
     return product(
         _matrix(rows, inner, code, trans_a), _matrix(inner, columns, code, trans_b),
         _matrix(1, columns, c.F32) if bias else None, _matrix(rows, columns, result or code), post, threads=threads,
@@ -132,8 +138,9 @@ def _fc(op: Any, ctx: PlanContext, x: TensorSpec, w: TensorSpec, b: TensorSpec, 
     if not _serves(x, w, b):
         return None
     rows, columns, inner = op.sizes(x, w)
-    if not relu and ctx.repeats(1):
-        return _repeated_fc(op, ctx, x, w, b)
+    copied = ctx.is_constant(1) and w.nbytes <= _MOST_COPIED and types_for_products(ctx) == (c.F32,)
+    if copied or (not relu and ctx.repeats(1)):
+        return _fc_with_copied_weights(op, ctx, x, w, b, relu=relu)
 
     def make(code: int) -> Made:
         return (_make(ctx, code, rows, inner, columns, trans_b=not op._transposed, bias=True, relu=relu),)
@@ -147,14 +154,16 @@ def _fc(op: Any, ctx: PlanContext, x: TensorSpec, w: TensorSpec, b: TensorSpec, 
     return prepared([_as(x, code), _as(w, code), b.plain], [_as(y, code)], [step])
 
 
-def _repeated_fc(op: Any, ctx: PlanContext, x: TensorSpec, w: TensorSpec, b: TensorSpec) -> Prepared | None:
-    """Prepare an FC that runs for each step of a sequence, with the weights in the layout that is fastest for it."""
+def _fc_with_copied_weights(
+    op: Any, ctx: PlanContext, x: TensorSpec, w: TensorSpec, b: TensorSpec, *, relu: bool
+) -> Prepared | None:
+    """Prepare an FC that runs many times with the same weights, with a copy of them in the layout that is fastest."""
     rows, columns, inner = op.sizes(x, w)
     view = row_major((inner, columns)) if op._transposed else View((inner, columns), (1, inner))
     threads = 1 if rows * inner * columns < SMALL else ctx.threads
     made = product(
         _matrix(rows, inner, c.F32), plain_in(view, c.F32).any_order, _matrix(1, columns, c.F32),
-        _matrix(rows, columns, c.F32), threads=threads,
+        _matrix(rows, columns, c.F32), _RELU if relu else (), threads=threads,
     )  # fmt: skip
     if made is None:
         return None

@@ -87,10 +87,10 @@ def _undefined_rows(dims: tuple[int, ...]) -> Any:
 
     def bind(inputs: Sequence[Any], outputs: Sequence[Any], scratch: Any) -> Call:
         p = outputs[0].reshape(dims)
-        first, least = p[:, 0], np.minimum.reduce
+        first, least, greatest = p[:, 0], np.minimum.reduce, np.maximum.reduce
 
         def call() -> None:
-            if not least(first) > 0:
+            if not least(first) > 0 and not least(greatest(p, 1)) > 0:
                 _mark_undefined(p, np.flatnonzero(~(first > 0)))
 
         return call

@@ -3,6 +3,7 @@
 import numpy as np
 import pytest
 
+from kernel_checks import has_instructions
 from netbuilder.ops.engines import onednn
 from netbuilder.ops.engines.onednn.precision import why_bfloat16_is_slow
 from netbuilder.proto import PROTO_CUDA, BlobError, NetDef, NetError
@@ -164,3 +165,28 @@ def test_parameters_of_a_gpu_cross_once(one_gpu):
             np.testing.assert_allclose(workspace.fetch("y"), np.maximum(factor * x @ w.T + b, 0), rtol=1e-4, atol=1e-5)
     (plan,) = workspace.net("gpu")._plans[0]
     assert [value.name for step in plan.steps if step.what == "transfer" for value in step.inputs] == ["x"]
+
+
+@pytest.mark.parametrize("relu", [False, True])
+@pytest.mark.parametrize("op_type", ["FC", "FCTransposed"])
+@pytest.mark.parametrize("rows", [1, 8])
+def test_constant_weights_of_an_fc(rows, op_type, relu):
+    x, w, b = random(rows, 70), random(90, 70), random(90)
+    net = NetDef(name="fc", external_input=["x", "w", "b"], external_output=["y"])
+    net.op.extend([make_op(op_type, ["x", "w", "b"], ["y"]), *([make_op("Relu", ["y"], ["y"])] if relu else [])])
+    workspace = Workspace(threads=1)
+    workspace.feed("x", x)
+    workspace.feed("b", b)
+    workspace.feed("w", w if op_type == "FC" else w.T.copy())
+    workspace.create_net(net, constants=["w", "b"], observable="outputs")
+    for factor in (1, -2):
+        workspace.feed("w", factor * (w if op_type == "FC" else w.T))
+        for _ in range(2):
+            workspace.run_net("fc")
+            want = factor * x.astype(np.float64) @ w.T + b
+            np.testing.assert_allclose(workspace.fetch("y"), np.maximum(want, 0) if relu else want, atol=1e-4)
+    if onednn.available():
+        (plan,) = workspace.net("fc")._plans[0]
+        assert [value.name for step in plan.steps if step.what == "reorder" for value in step.inputs] == []
+        if has_instructions("avx512"):
+            assert [value.name for step in plan.steps for value in step.inputs if value.spec.layout] == ["w"]

@@ -10,7 +10,7 @@ from netbuilder.ops.core.contexts import RunContext
 from netbuilder.ops.core.operator import Operator, TensorSpec, require
 from netbuilder.proto import ShapeError
 
-__all__ = ["Positions", "check_label_spec", "chosen"]
+__all__ = ["Positions", "check_label_spec", "chosen", "label_error", "label_or_none_error"]
 
 
 def check_label_spec(op: Operator, labels: TensorSpec, rows: int) -> None:
@@ -27,14 +27,22 @@ def chosen(op: Operator, ctx: RunContext, labels: Any, classes: int) -> tuple[An
     """
     flat = labels.reshape(-1)
     if not isinstance(flat, np.ndarray):
-        return ctx.xp.arange(flat.size), ctx.checked_range(flat, 0, classes, lambda label: _error(op, classes, label))
+        return ctx.xp.arange(flat.size), ctx.checked_range(
+            flat, 0, classes, lambda label: label_error(op, classes, label)
+        )
     if flat.size and not bool(((flat >= 0) & (flat < classes)).all()):
-        raise _error(op, classes, int(flat.min()) if flat.min() < 0 else int(flat.max()))
+        raise label_error(op, classes, int(flat.min()) if flat.min() < 0 else int(flat.max()))
     return ctx.xp.arange(flat.size), flat
 
 
-def _error(op: Operator, classes: int, label: int) -> ShapeError:
+def label_error(op: Operator, classes: int, label: int) -> ShapeError:
+    """Return the error for a label that is no class."""
     return ShapeError(f"{op.type}: labels must lie in [0, {classes}), the number of classes, got {label}")
+
+
+def label_or_none_error(op: Operator, classes: int, label: int) -> ShapeError:
+    """Return the error for a label that is neither a class nor -1, which stands for none."""
+    return ShapeError(f"{op.type}: labels must be -1 or lie in [0, {classes}), the number of classes, got {label}")
 
 
 class Positions:

@@ -7,10 +7,11 @@ from typing import Any
 from netbuilder.ops.core.contexts import RunContext
 from netbuilder.ops.core.declaration import operator_class
 from netbuilder.ops.core.half import narrow, require_one_float_type, widen
+from netbuilder.ops.core.labels import label_or_none_error
 from netbuilder.ops.core.operator import Operator, TensorSpec, require
 from netbuilder.ops.core.registry import kernel, register
 from netbuilder.ops.losses.label_loss import LabelLoss, LabelLossBackward, LabelLossForward
-from netbuilder.proto import ArgumentError, ShapeError
+from netbuilder.proto import ArgumentError
 
 __all__ = ["SpatialSoftmaxWithLoss", "SpatialSoftmaxWithLossGradient"]
 
@@ -77,10 +78,7 @@ def _weights(op: Operator, ctx: RunContext, values: Any, label: Any, weight: Any
     counts = label != _NO_LABEL
     known = xp.where(counts, label, 0)
     if known.size and not bool(((known >= 0) & (known < classes)).all()):
-        raise ShapeError(
-            f"{op.type}: labels must be -1 or lie in [0, {classes}), the number of classes, "
-            f"got {int(label.min())} to {int(label.max())}"
-        )
+        raise label_or_none_error(op, classes, int(known.min()) if known.min() < 0 else int(known.max()))
     weights = counts.astype(values.dtype)
     if weight is not None:
         weights = weights * widen(weight)

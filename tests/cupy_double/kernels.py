@@ -242,22 +242,142 @@ def _rows_spread(machine: Any, kernel: Kernel, blocks: int, arguments: Sequence[
     machine.launch(kernel.name, memories[:-1], memories[-1:], do=do)
 
 
-def _softmax(machine: Any, kernel: Kernel, blocks: int, arguments: Sequence[Any]) -> None:
-    """Softmax of rows, and its gradient."""
-    rows, (*inputs, out) = kernel.model, arguments
+class _Rows:
+    """The arguments of a kernel over rows, by the names in its source."""
+
+    def __init__(self, kernel: Kernel, arguments: Sequence[Any]) -> None:
+        text = kernel.source[kernel.source.index("__global__") :]
+        parameters = text[text.index("(") + 1 : text.index(")")].split(", ")
+        self.values = dict(zip((parameter.rsplit("* ")[-1].rsplit(" ")[-1] for parameter in parameters), arguments))
+        pointers = {parameter.rsplit("* ")[1]: parameter for parameter in parameters if "* " in parameter}
+        self.reads = [self.values[name]._region for name, text in pointers.items() if text.startswith("const ")]
+        self.writes = [self.values[name]._region for name, text in pointers.items() if not text.startswith("const ")]
+        self.variant = v = kernel.model
+        self.extents = [int(self.values[name]) for name in ("rows", "columns", "inner")]
+        self.wide = np.dtype(np.float64 if v.wide == "double" else np.float32)
+        self.types = {"label": v.label, "weight": v.weight, "slope": v.slope, "sum": np.float64}
+
+    def numbers(self, name: str) -> Any:
+        return _elements(self.values[name], self.types.get(name, self.variant.x)).astype(self.wide)
+
+    def matrix(self, name: str) -> Any:
+        rows, columns, inner = self.extents
+        return self.numbers(name).reshape(-1, columns, inner).transpose(0, 2, 1).reshape(rows, columns)
+
+    def store(self, name: str, found: Any, storage: Any = None) -> None:
+        _store(self.values[name], storage or self.variant.out, np.asarray(found))
+
+    def store_matrix(self, name: str, found: Any) -> None:
+        rows, columns, inner = self.extents
+        self.store(name, found.reshape(-1, inner, columns).transpose(0, 2, 1))
+
+    def labels(self) -> tuple[Any, Any]:
+        """The labels, with 0 for those that are no classes; and which are not -1, where that is ignored."""
+        given = _elements(self.values["label"], self.variant.label).astype(np.int64)
+        known = given != -1 if self.variant.ignored else np.ones(len(given), bool)
+        wrong = known & ((given < 0) | (given >= self.extents[1]))
+        _report(self.values["note"], self.values["slot"], given[wrong])
+        return np.where(wrong | ~known, 0, given), known
+
+    def targets(self) -> Any:
+        if self.variant.by_class:
+            return self.matrix("label")
+        return (np.arange(self.extents[1]) == self.labels()[0][:, None]).astype(self.wide)
+
+    def weights(self) -> Any:
+        known = self.labels()[1] if self.variant.ignored else np.ones(self.extents[0])
+        return known.astype(self.wide) * (1 if self.variant.weight is None else self.numbers("weight"))
+
+
+def _softmax_of(x: Any) -> tuple[Any, Any, Any]:
+    shifted = x - x.max(axis=1, keepdims=True)
+    powers = np.exp(shifted)
+    sums = powers.sum(axis=1, keepdims=True)
+    return powers / sums, shifted, sums
+
+
+def _clamped(x: Any) -> Any:
+    return np.maximum(x, x.dtype.type(1e-20))
+
+
+def _softmax(rows: _Rows) -> None:
+    rows.store_matrix("y", _softmax_of(rows.matrix("x"))[0])
+
+
+def _softmax_gradient(rows: _Rows) -> None:
+    y, dy = rows.matrix("y"), rows.matrix("slope")
+    rows.store_matrix("dx", y * (dy - (y * dy).sum(axis=1, keepdims=True)))
+
+
+def _softmax_with_loss(rows: _Rows) -> None:
+    v, targets = rows.variant, rows.targets()
+    p, shifted, sums = _softmax_of(rows.matrix("x"))
+    logs = np.log(_clamped(p)) if v.by_class else np.log(sums) - np.take_along_axis(
+        shifted, targets.argmax(axis=1)[:, None], axis=1
+    )  # fmt: skip
+    losses = -(targets * logs).sum(axis=1) if v.by_class else logs[:, 0]
+    weights = rows.weights()
+    divisor = weights.sum() if v.weighted_mean else rows.values["divisor"]
+    rows.store_matrix("p", p)
+    rows.store("loss", (losses * weights).sum() * rows.values["scale"] / divisor if divisor > 0 else 0.0)
+
+
+def _softmax_with_loss_gradient(rows: _Rows) -> None:
+    divisor = rows.numbers("sum")[0] if rows.variant.weighted_mean else rows.values["divisor"]
+    factor = rows.numbers("slope")[0] * rows.wide.type(rows.values["scale"] / divisor) if divisor > 0 else 0
+    rows.store_matrix("dx", (rows.matrix("p") - rows.targets()) * (factor * rows.weights())[:, None])
+
+
+def _accuracy(rows: _Rows) -> None:
+    p, labels, columns = rows.matrix("p"), _elements(rows.values["label"], rows.variant.label), rows.extents[1]
+    known = (labels >= 0) & (labels < columns)
+    own = np.where(known, labels, 0).astype(np.int64)[:, None]
+    score = np.take_along_axis(p, own, axis=1)
+    better = ((p > score) | ((p == score) & (np.arange(columns) < own))).sum(axis=1)
+    rows.store("y", (known & (better < rows.values["top_k"])).mean())
+
+
+def _label_cross_entropy(rows: _Rows) -> None:
+    chosen = np.take_along_axis(rows.matrix("x"), rows.labels()[0][:, None], axis=1)
+    rows.store("y", -np.log(_clamped(chosen)))
+
+
+def _label_cross_entropy_gradient(rows: _Rows) -> None:
+    slopes = -rows.numbers("slope")[:, None] / _clamped(rows.matrix("x"))
+    rows.store_matrix("dx", np.where(rows.targets() == 1, slopes, 0))
+
+
+def _cross_entropy(rows: _Rows) -> None:
+    rows.store("y", -(rows.matrix("label") * np.log(_clamped(rows.matrix("x")))).sum(axis=1))
+
+
+_ROWS: dict[str, Callable[[_Rows], None]] = {
+    "accuracy": _accuracy,
+    "cross_entropy": _cross_entropy,
+    "label_cross_entropy": _label_cross_entropy,
+    "label_cross_entropy_gradient": _label_cross_entropy_gradient,
+    "mean": lambda rows: rows.store("y", rows.numbers("x").mean()),
+    "softmax": _softmax,
+    "softmax_gradient": _softmax_gradient,
+    "softmax_with_loss": _softmax_with_loss,
+    "softmax_with_loss_gradient": _softmax_with_loss_gradient,
+    "weights_sum": lambda rows: rows.store("sum", rows.weights().sum(), np.float64),
+}
+
+
+def _over_rows(machine: Any, kernel: Kernel, blocks: int, arguments: Sequence[Any]) -> None:
+    """Softmax, losses and accuracy of rows."""
+    rows = _Rows(kernel, arguments)
 
     def do() -> None:
-        given = [
-            _elements(array, rows.elements).reshape(rows.rows, rows.columns).astype(np.float32) for array in inputs
-        ]
         with np.errstate(all="ignore"):
-            if len(given) == 2:
-                y, dy = given
-                return _store(out, rows.elements, y * (dy - (y * dy).sum(axis=1, keepdims=True)))
-            powers = np.exp(given[0] - given[0].max(axis=1, keepdims=True))
-            return _store(out, rows.elements, powers / powers.sum(axis=1, keepdims=True))
+            _ROWS[_title(kernel)](rows)
 
-    machine.launch(kernel.name, [array._region for array in inputs], [out._region], do=do)
+    machine.launch(kernel.name, rows.reads, rows.writes, do=do)
+
+
+def _title(kernel: Kernel) -> str:
+    return kernel.name.removeprefix("nb_").rpartition("_")[0]
 
 
 def _lstm_unit(machine: Any, kernel: Kernel, blocks: int, arguments: Sequence[Any]) -> None:
@@ -287,9 +407,8 @@ EQUIVALENTS: dict[str, Equivalent] = {
     "lstm_unit_gradient": _lstm_unit,
     "rows_reduced": _rows_reduced,
     "rows_spread": _rows_spread,
-    "softmax": _softmax,
-    "softmax_gradient": _softmax,
     "updates": _updates,
+    **dict.fromkeys(_ROWS, _over_rows),
     **{f"{kind}_pool{suffix}": _pool for kind in ("max", "average") for suffix in ("", "_gradient")},
 }
 """What kernels compute, by their titles: ``equivalent(machine, kernel, blocks, arguments)``."""
@@ -305,5 +424,4 @@ def launch(kernel: Kernel, cupy: Any, blocks: int, arguments: Sequence[Any], *, 
             cupy.ndarray._check([array])
         else:
             assert isinstance(array, np.generic), f"{kernel}: an argument is a {type(array)}"
-    title = kernel.name.removeprefix("nb_").rpartition("_")[0]
-    EQUIVALENTS.get(title, _elementwise)(cupy.machine, kernel, blocks, arguments)
+    EQUIVALENTS.get(_title(kernel), _elementwise)(cupy.machine, kernel, blocks, arguments)

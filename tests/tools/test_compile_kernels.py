@@ -18,7 +18,11 @@ def few():
         assert any([*catalog._prepared(op_type)]), op_type
     for op_type in ("Adam", "MomentumSGDUpdate"):
         catalog._join(op_type)
-    chosen = [name for name in known_kernels() if re.match("nb_(cast|dropout|relu|sum|add|updates)_[0-9a-f]+$", name)]
+    for op_type in ("SoftmaxWithLoss", "SpatialSoftmaxWithLossGradient"):
+        catalog._over_rows(op_type)
+    catalog._pool()
+    titles = "cast|dropout|relu|sum|add|updates|softmax_with_loss(_gradient)?|max_pool|average_pool_gradient"
+    chosen = [name for name in known_kernels() if re.match(f"nb_({titles})_[0-9a-f]+$", name)]
     return {name: known_kernels()[name] for name in sorted(chosen)}
 
 
@@ -33,6 +37,8 @@ def test_the_catalog_has_every_type_of_elements(few):
         "i64 size",
         "uniform(",
         "switch",
+        "bfloat16_value(",
+        "unsigned* ended",
     ):
         assert words in text, words
     assert len(few) > 50

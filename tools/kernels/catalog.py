@@ -1,4 +1,4 @@
-"""Our CUDA kernels without a GPU: each elementwise operator and update, for the types of elements that it takes."""
+"""Our CUDA kernels without a GPU: those of each operator and update, for the types of elements that it takes."""
 
 from __future__ import annotations
 
@@ -15,9 +15,12 @@ from netbuilder.ops.core.operator import TensorSpec, decode
 from netbuilder.ops.core.registry import find
 from netbuilder.ops.engines.cuda.checks import checked_kernel
 from netbuilder.ops.engines.cuda.kernel import Kernel, known_kernels
+from netbuilder.ops.engines.cuda.rows import ROWS
 from netbuilder.ops.engines.cuda.segments import REDUCTIONS, SPREADS, reduction_kernel, spread_kernel
 from netbuilder.ops.engines.cuda.table import KERNELS
 from netbuilder.ops.engines.cuda.updates import UPDATES, join_updates, update_form
+from netbuilder.ops.engines.cudnn import kernels_pool
+from netbuilder.ops.engines.cudnn.layout import BFLOAT16, image_spec, row_major_spec
 from netbuilder.ops.engines.joined_updates import JoinedOperator, JoinedUpdates
 from netbuilder.proto import NetError, OperatorDef
 from netbuilder.proto.arguments import make_op
@@ -44,7 +47,7 @@ def make_kernels() -> tuple[dict[str, Kernel], list[str]]:
     """
     missing = [
         op_type
-        for op_type in sorted(KERNELS.keys() - REDUCTIONS.keys() - SPREADS.keys())
+        for op_type in sorted(KERNELS.keys() - REDUCTIONS.keys() - SPREADS.keys() - ROWS.keys())
         if not any([*_prepared(op_type)])
     ]
     for op_type in sorted(UPDATES):
@@ -52,6 +55,9 @@ def make_kernels() -> tuple[dict[str, Kernel], list[str]]:
     for dtype in map(np.dtype, ("int8", "uint8", "int16", "uint16", "int32", "int64")):
         checked_kernel(dtype)
     _sum_rows()
+    for op_type in ROWS:
+        _over_rows(op_type)
+    _pool()
     return known_kernels(), missing
 
 
@@ -65,6 +71,65 @@ def _sum_rows() -> None:
         ):
             reduction_kernel(how, x, x if indices is None else wide, weights, indices)
             spread_kernel(how, x, weights)
+
+
+def _stored() -> Iterator[tuple[np.dtype[Any], str]]:
+    """Yield the floating types of values, with the type in which their elements are stored."""
+    for dtype in _TYPES[:3]:
+        yield dtype, dtype.name
+    yield np.dtype(np.float32), BFLOAT16
+
+
+def _over_rows(op_type: str) -> None:
+    """Make the kernels of an operator over rows: for few, some and many columns, and for types of its inputs."""
+    spatial, gradient = op_type.startswith("Spatial"), op_type.endswith("Gradient")
+    cls, ctx = find(op_type), SimpleNamespace()
+    matrices = [(2, 10, 3, 4), (2, 1, 3, 4)] if spatial else [(4, 1), (4, 10), (4, 1000)]
+    labels, weights = [np.dtype(np.int32), np.dtype(np.int64)], [None, np.dtype(np.float32)]
+    arguments = [{}, {"label_prob": 1}] if op_type.startswith("SoftmaxWithLoss") else [{}]
+    for given, shape, (dtype, elements) in product(arguments, matrices, _stored()):
+        x = TensorSpec(shape, dtype)
+        first = image_spec(x, "NCHW", elements) if spatial else row_major_spec(x, elements)
+        places = (shape[0], *shape[2:])
+        by_class, one = "label_prob" in given or op_type == "CrossEntropy", x.with_shape(())
+        for label, weight in product([dtype] if by_class else labels, weights if "WithLoss" in op_type else [None]):
+            target = TensorSpec(shape if by_class else places, label)
+            extra = [] if weight is None else [TensorSpec(places, weight)]
+            if "WithLoss" in op_type:
+                specs = [first, target, *extra, *([x, one] if gradient else [])]
+            elif op_type in ("AveragedLoss", "Softmax"):
+                specs = [first]
+            elif op_type == "SoftmaxGradient":
+                specs = [x, first]
+            else:
+                specs = [first, target, *([x.with_shape(places)] if gradient else [])]
+            blobs, outs = [f"x{k}" for k in range(len(specs))], ["y", "loss"] if "Loss" in op_type else ["y"]
+            op = decode(cls, make_op(op_type, blobs, outs[: len(cls.outputs)], **given))
+            assert ROWS[op_type](op, ctx, *specs) is not None, (op_type, specs)
+
+
+def _pool() -> None:
+    """Make the kernels of pooling."""
+    windows: list[dict[str, Any]] = [{"kernel": 3, "stride": 2, "pad": 1}, {"global_pooling": 1}]
+    for kind, window, (dtype, elements) in product(("Max", "Average"), windows, _stored()):
+        if dtype == np.float64:
+            continue
+        ctx: Any = SimpleNamespace(precision=BFLOAT16 if elements == BFLOAT16 else "float32")
+        for whole in range(1 if kind == "Max" else 2):
+            given = {**window, **({"count_include_pad": 1} if whole else {})}
+            op = decode(find(f"{kind}Pool"), make_op(f"{kind}Pool", ["x"], ["y"], **given))
+            x = image_spec(TensorSpec((2, 3, 7, 8), dtype), "NCHW", elements)
+            (plain,) = op.infer(x.plain)
+            y, kernels = image_spec(plain, "NCHW", elements), kernels_pool
+            backward = decode(
+                find(f"{kind}PoolGradient"), make_op(f"{kind}PoolGradient", ["x", "y", "d"], ["e"], **given)
+            )
+            forward, gradient = (
+                (kernels.max_pool, kernels.max_pool_gradient)
+                if kind == "Max"
+                else (kernels.average_pool, kernels.average_pool_gradient)
+            )
+            assert forward(op, ctx, x) is not None and gradient(backward, ctx, x, y, y) is not None
 
 
 def _prepared(op_type: str) -> Iterator[bool]:

@@ -7,6 +7,7 @@ from collections.abc import Callable
 from netbuilder.ops.core.contexts import Prepared
 from netbuilder.ops.engines.cuda.elementwise import elementwise
 from netbuilder.ops.engines.cuda.lstm import lstm_unit, lstm_unit_gradient
+from netbuilder.ops.engines.cuda.rows import ROWS
 from netbuilder.ops.engines.cuda.segments import REDUCTIONS, SPREADS, reduce_segments, spread_segments
 
 __all__ = ["ELEMENTWISE", "KERNELS"]
@@ -17,25 +18,27 @@ ELEMENTWISE = frozenset(
     Asin AsinGradient Atan AtanGradient AveragedLossGradient BatchBoxCox BatchMomentsGradient BernoulliJSD
     BernoulliJSDGradient BitwiseAnd BitwiseOr BitwiseXor Cast Cbrt CbrtGradient Ceil Clip ClipGradient
     ClipTensorByScaling Conditional ConstantFill Cos CosGradient Cosh CoshGradient CosineEmbeddingCriterion
-    CosineEmbeddingCriterionGradient Cube CubeGradient Div DivGradient DotProductGradient Dropout DropoutGrad EQ
-    ElementwiseLinear Elu EluGradient Erf ErfGradient Exp ExpandGradient FP16MomentumSGDUpdate FP32MomentumSGDUpdate
-    FloatToHalf Floor GE GT Gelu GeluGradient HalfToFloat HardSigmoid HardSigmoidGradient IsNaN L1DistanceGradient
-    LE LT LeakyRelu LeakyReluGradient LearningRate Log Log1p Log1pGradient Logit LogitGradient LpNormGradient
-    MarginRankingCriterion MarginRankingCriterionGradient Max MaxGradient Mean MeanGradient Min MinGradient Mish
-    MishGradient MomentsGradient MomentumSGD MomentumSGDUpdate Mul MulGradient NE NegateGradient Negative Not Or
-    PRelu Pow Reciprocal ReciprocalGradient ReduceBackMaxGradient ReduceBackSumGradient ReduceFrontMaxGradient
-    ReduceFrontSumGradient ReduceL1Gradient ReduceL2Gradient ReduceMaxGradient ReduceMeanGradient ReduceMinGradient
-    ReduceSumGradient Relu ReluGradient ReluN ReluNGradient ReplaceNaN RmsProp RowMul Rsqrt RsqrtGradient Scale Selu
-    SeluGradient Sigmoid SigmoidCrossEntropyLossGradient SigmoidCrossEntropyWithLogitsGradient SigmoidGradient Sign
-    Sin SinGradient Sinh SinhGradient SmoothL1LossGradient Softplus SoftplusGradient Softsign SoftsignGradient
-    SpatialBN Sqr Sqrt SquaredL2DistanceGradient Sub SubGradient Sum SumInt SumRelu Swish SwishGradient Tan
-    TanGradient Tanh TanhGradient ThresholdedRelu ThresholdedReluGradient WeightedSum WeightedSumGradient Where Xor
+    CosineEmbeddingCriterionGradient CrossEntropyGradient Cube CubeGradient Div DivGradient DotProductGradient
+    Dropout DropoutGrad EQ ElementwiseLinear Elu EluGradient Erf ErfGradient Exp ExpandGradient
+    FP16MomentumSGDUpdate FP32MomentumSGDUpdate FloatToHalf Floor GE GT Gelu GeluGradient HalfToFloat HardSigmoid
+    HardSigmoidGradient IsNaN L1DistanceGradient LE LT LeakyRelu LeakyReluGradient LearningRate Log Log1p
+    Log1pGradient Logit LogitGradient LpNormGradient MarginRankingCriterion MarginRankingCriterionGradient Max
+    MaxGradient Mean MeanGradient Min MinGradient Mish MishGradient MomentsGradient MomentumSGD MomentumSGDUpdate
+    Mul MulGradient NE NegateGradient Negative Not Or PRelu Pow Reciprocal ReciprocalGradient ReduceBackMaxGradient
+    ReduceBackSumGradient ReduceFrontMaxGradient ReduceFrontSumGradient ReduceL1Gradient ReduceL2Gradient
+    ReduceMaxGradient ReduceMeanGradient ReduceMinGradient ReduceSumGradient Relu ReluGradient ReluN ReluNGradient
+    ReplaceNaN RmsProp RowMul Rsqrt RsqrtGradient Scale Selu SeluGradient Sigmoid SigmoidCrossEntropyLossGradient
+    SigmoidCrossEntropyWithLogitsGradient SigmoidGradient Sign Sin SinGradient Sinh SinhGradient
+    SmoothL1LossGradient Softplus SoftplusGradient Softsign SoftsignGradient SpatialBN Sqr Sqrt
+    SquaredL2DistanceGradient Sub SubGradient Sum SumInt SumRelu Swish SwishGradient Tan TanGradient Tanh
+    TanhGradient ThresholdedRelu ThresholdedReluGradient WeightedSum WeightedSumGradient Where Xor
     """.split()
 )
 """Operators whose plain kernels are traced. One that cannot be, for its arguments or inputs, has another kernel."""
 
 KERNELS: dict[str, Callable[..., Prepared | None]] = {
     **dict.fromkeys(ELEMENTWISE, elementwise),
+    **ROWS,
     **dict.fromkeys(REDUCTIONS, reduce_segments),
     **dict.fromkeys(SPREADS, spread_segments),
     "LSTMUnit": lstm_unit,

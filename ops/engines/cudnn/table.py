@@ -9,7 +9,6 @@ from netbuilder.ops.engines.cudnn import kernels_conv as conv
 from netbuilder.ops.engines.cudnn import kernels_dense as dense
 from netbuilder.ops.engines.cudnn import kernels_norm as norm
 from netbuilder.ops.engines.cudnn import kernels_pool as pool
-from netbuilder.ops.engines.cudnn import kernels_softmax as softmax
 
 __all__ = ["KERNELS"]
 
@@ -30,8 +29,6 @@ KERNELS: dict[str, Any] = with_fixed_ranks(
         "MatMul": dense.matmul,
         "MaxPool": pool.max_pool,
         "MaxPoolGradient": pool.max_pool_gradient,
-        "Softmax": softmax.softmax,
-        "SoftmaxGradient": softmax.softmax_gradient,
         "SpatialBN": norm.spatial_bn,
         "SpatialBNGradient": norm.spatial_bn_gradient,
     }

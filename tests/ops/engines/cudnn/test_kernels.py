@@ -264,11 +264,6 @@ def test_values_with_a_layout_that_the_host_reads():
             np.testing.assert_allclose(workspace.fetch(name), want[name], rtol=1e-4, atol=1e-5)
 
 
-@pytest.mark.parametrize("shape, axis", [((3, 7), 1), ((2, 3, 5), 2), ((2, 3, 5), 0), ((5, 700), -1)])
-def test_softmax(shape, axis):
-    assert check_with_gradient(make_op("Softmax", ["x"], ["y"], axis=axis), {"x": 5 * random(*shape)}) == []
-
-
 RESIDUAL = [
     make_op("SpatialBN", ["x", "s", "b", "rm", "rv"], BN_OUTPUTS),
     make_op("Sum", ["z", "y"], ["t"]),
@@ -329,3 +324,28 @@ def test_a_residual_block_in_test_mode():
     ops = [*residual()[:3], make_op("SpatialBN", ["x", "s", "b", "rm", "rv"], ["y"], is_test=1), *RESIDUAL[1:3]]
     (ran,) = check(ops, arrays, ["t"])
     assert ran[-3:] == ("add", "add", "relu")
+
+
+@pytest.mark.parametrize("precision", ["float32", "bfloat16"])
+def test_losses_read_scores_as_they_are_stored(precision):
+    """With 16 bits, with channels last, and both; the gradient is stored as the scores are."""
+    arrays = {"x": random(6, 16), "w": random(8, 16, seed=1), "b": random(8, seed=2), "l": np.int32([0, 7, 2, 3, 3, 5])}
+    arrays["d"] = np.float32(1)
+    given, bounds = ["scores", "l"], {"float32": 2e-5, "bfloat16": 2e-2}
+    dense = [
+        make_op("FC", ["x", "w", "b"], ["scores"]),
+        make_op("SoftmaxWithLoss", given, ["p", "loss"]),
+        make_op("SoftmaxWithLossGradient", [*given, "p", "d"], ["dscores"]),
+        make_op("FCGradient", ["x", "w", "dscores"], ["dw", "db", "dx"]),
+    ]
+    options = {"precision": precision, "engines": ("CUDNN", "CUDA"), "tolerance": bounds[precision]}
+    check(dense, arrays, ["loss", "dw", "db", "dx"], **options)
+    arrays |= {"x": random(2, 16, 5, 4), "w": random(8, 16, 3, 3, seed=1)}
+    arrays["l"] = np.random.default_rng(0).integers(-1, 8, (2, 5, 4)).astype(np.int32)
+    images = [
+        make_op("Conv", ["x", "w", "b"], ["scores"], kernel=3, pad=1),
+        make_op("SpatialSoftmaxWithLoss", given, ["p", "loss"]),
+        make_op("SpatialSoftmaxWithLossGradient", [*given, "p", "d"], ["dscores"]),
+        make_op("ConvGradient", ["x", "w", "dscores"], ["dw", "db", "dx"], kernel=3, pad=1),
+    ]
+    check(images, arrays, ["loss", "dw", "db", "dx"], **options)

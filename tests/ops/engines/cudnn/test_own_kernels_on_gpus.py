@@ -1,4 +1,4 @@
-"""The kernels of pooling and softmax, compiled by CuPy, on a GPU or an emulated one, against the array kernels."""
+"""The kernels of pooling, compiled by CuPy, on a GPU or an emulated one, against the array kernels."""
 
 from types import SimpleNamespace
 
@@ -8,7 +8,7 @@ import pytest
 from kernel_cases import POOLS
 from netbuilder.ops.core.operator import TensorSpec, decode
 from netbuilder.ops.core.registry import CPU, find, plain_kernel
-from netbuilder.ops.engines.cudnn import kernels_pool, kernels_softmax
+from netbuilder.ops.engines.cudnn import kernels_pool
 from netbuilder.ops.engines.cudnn.layout import image_spec
 from netbuilder.ops.engines.gpu import gpu
 from netbuilder.proto.arguments import make_op
@@ -69,26 +69,3 @@ def test_pool(kind, args, elements):
     (dx,) = plain_kernel(name + "Gradient", CPU)(op, ON_HOST, x, y, dy)
     got = run(getattr(kernels_pool, f"{kind}_pool_gradient"), op, elements, [x, y, dy], x.shape)
     np.testing.assert_allclose(got, dx, rtol=tolerance, atol=tolerance)
-
-
-@pytest.mark.gpu
-@pytest.mark.parametrize("elements", ["float32", "float16"])
-@pytest.mark.parametrize("columns", [1, 7, 256, 1000])
-def test_softmax(columns, elements):
-    rng = np.random.default_rng(1)
-    x, dy = (rng.uniform(-4, 4, (5, columns)).astype(elements) for _ in range(2))
-    op = decode(find("Softmax"), make_op("Softmax", ["x"], ["y"]))
-    y = np.exp(x.astype(np.float64))
-    y /= y.sum(axis=1, keepdims=True)
-    dx = y * (dy - (y * dy).sum(axis=1, keepdims=True))
-    backward = decode(find("SoftmaxGradient"), make_op("SoftmaxGradient", ["y", "dy"], ["dx"]))
-    tolerance = 1e-5 if elements == "float32" else 2e-3
-    for make, operator, inputs, want in (
-        (kernels_softmax.softmax, op, [x], y),
-        (kernels_softmax.softmax_gradient, backward, [y.astype(elements), dy], dx),
-    ):
-        specs = [TensorSpec(array.shape, array.dtype) for array in inputs]
-        with gpu(0) as there:
-            out = there.xp.empty(x.shape, elements)
-            make(operator, FakePlan(), *specs).bind([there.xp.asarray(array) for array in inputs], [out], None)()
-            np.testing.assert_allclose(out.get(), want, rtol=tolerance, atol=tolerance)

@@ -14,7 +14,8 @@ from netbuilder.ops.core.contexts import GradientContext, PlanContext, Prepared,
 from netbuilder.ops.core.declaration import operator_class
 from netbuilder.ops.core.given_numbers import integer_list
 from netbuilder.ops.core.operator import STRING, Operator, TensorSpec, require
-from netbuilder.ops.core.registry import CPU, kernel, prepare, register
+from netbuilder.ops.core.registry import CPU, GPU, kernel, prepare, register
+from netbuilder.ops.engines.gpu import gpu
 from netbuilder.proto import ArgumentError, OperatorDef, ShapeError
 from netbuilder.proto.arguments import make_op
 from netbuilder.proto.errors import counted
@@ -47,6 +48,23 @@ def _prepare_reshaped(
         return run
 
     return Prepared((x.plain,), outs, bind, inplace=((0, 0),), name="numpy.copyto")
+
+
+def _prepare_reshaped_on_gpu(x: TensorSpec, outs: Sequence[TensorSpec], constants: Sequence[Any]) -> Prepared:
+    """As ``_prepare_reshaped``, by copies within the GPU's memory."""
+
+    def bind(inputs: Sequence[Any], outputs: Sequence[Any], scratch: Any) -> Callable[[], object]:
+        with gpu(outputs[0].device.id) as there:
+            sources = [inputs[0], *(there.xp.asarray(value) for value in constants)]
+        copies = [(a, b) for a, b in zip(sources, outputs) if a.nbytes and a.data.ptr != b.data.ptr]
+
+        def run() -> None:
+            for source, target in copies:
+                target.data.copy_from_device_async(source.data, source.nbytes)
+
+        return run
+
+    return Prepared((x.plain,), outs, bind, inplace=((0, 0),), name="copy", capturable=True)
 
 
 @register
@@ -132,6 +150,14 @@ def _prepare_reshape(op: Reshape, ctx: PlanContext, x: TensorSpec, *shape: Tenso
         return None
     outs = op.infer(x.plain, *shape)
     return _prepare_reshaped(op, x, outs, [np.array(x.shape, outs[1].dtype)])
+
+
+@prepare(Reshape, device=GPU)
+def _prepare_reshape_on_gpu(op: Reshape, ctx: PlanContext, x: TensorSpec, *shape: TensorSpec) -> Prepared | None:
+    if x.dtype == STRING:
+        return None
+    outs = op.infer(x.plain, *shape)
+    return _prepare_reshaped_on_gpu(x, outs, [np.array(x.shape, outs[1].dtype)])
 
 
 @operator_class(frozen=True)

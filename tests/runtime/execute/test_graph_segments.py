@@ -232,6 +232,28 @@ def test_each_turn_of_a_ring_draws_other_numbers():
         assert replays == 1 and len({mask.tobytes() for mask in found}) == 14
 
 
+def test_a_reshape_and_its_gradient_are_captured():
+    """The gradient needs the old shape, which the plan knows: the host reads nothing."""
+    ops = [
+        on(0, "Relu", ["x"], ["a"]),
+        on(0, "Reshape", ["a"], ["b", "old"], shape=[3, 2]),
+        on(0, "Negative", ["b"], ["c"]),
+        on(0, "Reshape", ["c", "old"], ["y", "dims"]),
+    ]
+    with gpus(1) as machine:
+        workspace = Workspace(threads=1, engines=("CUDA",))
+        workspace.feed("x", X, make_device_option(PROTO_CUDA, 0))
+        workspace.create_net(net(*ops))
+        run(machine, workspace, 4)
+        workspace.feed("x", 2 * X)
+        found = run(machine, workspace)
+        assert (found["replays"], found["reads"], found["copies"]) == (1, 0, 0)
+        np.testing.assert_array_equal(workspace.fetch("y"), -np.maximum(2 * X, 0))
+        np.testing.assert_array_equal(workspace.fetch("old"), [2, 3])
+        np.testing.assert_array_equal(workspace.fetch("dims"), [3, 2])
+        assert {graph for _, graph in captured(workspace)} == {0}
+
+
 # What is captured, and when.
 
 

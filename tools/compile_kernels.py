@@ -15,7 +15,7 @@ from netbuilder.ops.engines.cuda.kernel import OPTIONS
 from netbuilder.proto import DeviceError
 from netbuilder.proto.errors import counted
 from netbuilder.tools.kernels.catalog import make_kernels
-from netbuilder.tools.kernels.nvrtc_cuda import Nvrtc
+from netbuilder.tools.kernels.nvrtc_cuda import Nvrtc, has_cupy_headers
 from netbuilder.tools.kernels.recording_cuda import record, recorded
 from netbuilder.tools.parser import Parser
 
@@ -35,7 +35,10 @@ def main(arguments: Sequence[str] | None = None) -> int:
         kernels, missing = make_kernels()
         sources: list[tuple[str, str, tuple[str, ...], tuple[str, ...]]]
         sources = [(name, kernel.source, OPTIONS, ()) for name, kernel in sorted(kernels.items())]
-        sources += [source for folder in options.program for source in recorded(Path(folder))]
+        others = [source for folder in options.program for source in recorded(Path(folder))]
+        if any("#include <cupy/" in text for _, text, *_ in others) and not has_cupy_headers():
+            raise DeviceError("recorded kernels include headers of CuPy; pip install cupy-cuda12x (no GPU is needed)")
+        sources += others
     except (DeviceError, OSError) as error:
         print(f"compile_kernels: {error}", file=sys.stderr)
         return 1

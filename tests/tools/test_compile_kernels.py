@@ -74,6 +74,17 @@ def test_what_is_refused_is_told(monkeypatch, capsys, tmp_path, few):
     assert compile_kernels.main(["--architectures", "sm_80"]) == 0
 
 
+def test_recorded_kernels_need_the_headers_of_cupy(monkeypatch, capsys, tmp_path):
+    monkeypatch.setattr(compile_kernels, "Nvrtc", FakeCompiler)
+    monkeypatch.setattr(compile_kernels, "make_kernels", lambda: ({}, []))
+    kernel = {"source": "#include <cupy/complex.cuh>", "options": [], "names": []}
+    (tmp_path / "k.json").write_text(json.dumps(kernel))
+    for installed, status in ((False, 1), (True, 0)):
+        monkeypatch.setattr(compile_kernels, "has_cupy_headers", lambda installed=installed: installed)
+        assert compile_kernels.main([str(tmp_path)]) == status
+    assert "include headers of CuPy; pip install cupy-cuda12x" in capsys.readouterr().err
+
+
 def test_nvrtc_compiles_them(few):
     try:
         compiler = nvrtc_cuda.Nvrtc()

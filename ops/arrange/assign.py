@@ -9,7 +9,7 @@ import numpy as np
 from netbuilder.ops.core.contexts import GradientContext, RunContext
 from netbuilder.ops.core.declaration import operator_class
 from netbuilder.ops.core.given_numbers import check_extents
-from netbuilder.ops.core.indexing import check_indices
+from netbuilder.ops.core.indexing import checked_indices, with_rows
 from netbuilder.ops.core.operator import Operator, TensorSpec, require
 from netbuilder.ops.core.registry import kernel, register
 from netbuilder.ops.core.segment_groups import check_integers
@@ -96,14 +96,10 @@ class Scatter(Operator):
 @kernel(Scatter)
 def scatter(op: Scatter, ctx: RunContext, x: Any, indices: Any, updates: Any) -> tuple[Any, ...]:
     axis = op.axis % x.ndim
-    check_indices(op.type, indices, x.shape[axis])
-    positions = np.arange(x.size).reshape(x.shape)
-    where = np.take_along_axis(positions, ctx.host(indices).astype(np.int64), axis).reshape(-1)
-    _, last = np.unique(where[::-1], return_index=True)
-    kept = where.size - 1 - last
-    y = x.copy()
-    y.reshape(-1)[ctx.xp.asarray(where[kept])] = updates.reshape(-1).take(ctx.xp.asarray(kept))
-    return (y,)
+    indices = checked_indices(ctx, op.type, indices, x.shape[axis])
+    positions = ctx.xp.arange(x.size).reshape(x.shape)
+    where = ctx.xp.take_along_axis(positions, indices.astype(np.int64), axis).reshape(-1)
+    return (with_rows(ctx.xp, x.reshape(-1), where, updates.reshape(-1)).reshape(x.shape),)
 
 
 @register
@@ -141,7 +137,7 @@ class CopyRowsToTensor(Operator):
 
 @kernel(CopyRowsToTensor)
 def copy_rows_to_tensor(op: CopyRowsToTensor, ctx: RunContext, x: Any, indices: Any, row: Any) -> tuple[Any, ...]:
-    check_indices(op.type, indices, x.shape[0])
+    indices = checked_indices(ctx, op.type, indices, x.shape[0])
     y = x.copy()
     y[indices] = row.reshape(x.shape[1:])
     return (y,)

@@ -9,7 +9,7 @@ import numpy as np
 
 from netbuilder.ops.core.contexts import PlanContext, Prepared, RunContext
 from netbuilder.ops.core.declaration import operator_class
-from netbuilder.ops.core.indexing import add_rows, check_indices, checked_indices
+from netbuilder.ops.core.indexing import add_rows, check_indices, checked_indices, with_rows
 from netbuilder.ops.core.operator import Operator, TensorSpec, require
 from netbuilder.ops.core.registry import CPU, kernel, prepare, register
 from netbuilder.proto import NetError
@@ -142,6 +142,8 @@ class ScatterAssign(Operator):
 @kernel(ScatterAssign)
 def scatter_assign(op: ScatterAssign, ctx: RunContext, x: Any, indices: Any, rows: Any) -> tuple[Any, ...]:
     indices = checked_indices(ctx, "ScatterAssign", indices, x.shape[0])
+    if ctx.add_in_order is not None:
+        return (with_rows(ctx.xp, x, indices.reshape(-1), rows.reshape(-1, *x.shape[1:])),)
     table = x.copy()
     table[indices] = rows
     return (table,)

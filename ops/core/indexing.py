@@ -10,7 +10,7 @@ import numpy as np
 from netbuilder.ops.core.contexts import AddInOrder, RunContext
 from netbuilder.ops.core.segment_groups import reduce_segments
 
-__all__ = ["add_rows", "check_indices", "checked_indices"]
+__all__ = ["add_rows", "check_indices", "checked_indices", "with_rows"]
 
 Array = Any
 
@@ -56,6 +56,29 @@ def checked_indices(
         return IndexError(f"{what}: {named} must lie in [{lowest}, {extent}), got {index}")
 
     return ctx.checked_range(indices, lowest, extent, error)
+
+
+def with_rows(xp: Any, table: Array, rows: Array, values: Array) -> Array:
+    """Return a table in which rows are replaced; of values for the same row, the last one is used.
+
+    Args:
+        xp: numpy or cupy.
+        table: (R, *S).
+        rows: numbers of rows, one-dimensional, in range.
+        values: (number of rows, *S), of the table's type.
+    """
+    if not rows.size:
+        return table.copy()
+    if xp is np:
+        table = table.copy()
+        table[rows] = values  # NumPy assigns in order
+        return table
+    # On a GPU the order is undefined, so each row of the table looks for its value: nobody waits for their number.
+    order = xp.argsort(rows)  # CuPy's is stable
+    ordered, places = rows[order], xp.arange(table.shape[0], dtype=rows.dtype)
+    last = xp.maximum(xp.searchsorted(ordered, places, side="right") - 1, 0)
+    replaced = (ordered[last] == places).reshape(-1, *(1,) * (table.ndim - 1))
+    return xp.where(replaced, values[order[last]], table)
 
 
 def add_rows(xp: Any, table: Array, indices: Array, values: Array, in_order: AddInOrder | None = None) -> None:

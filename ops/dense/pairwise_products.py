@@ -8,7 +8,7 @@ import numpy as np
 
 from netbuilder.ops.core.contexts import RunContext
 from netbuilder.ops.core.declaration import operator_class
-from netbuilder.ops.core.indexing import check_indices
+from netbuilder.ops.core.indexing import checked_indices
 from netbuilder.ops.core.operator import Operator, TensorSpec, require
 from netbuilder.ops.core.registry import kernel, register
 
@@ -51,7 +51,7 @@ class ConcatBatchMatMulBatchGatherOp(Operator):
 def concat_batch_mat_mul_batch_gather(
     op: ConcatBatchMatMulBatchGatherOp, ctx: RunContext, indices: Any, *xs: Any
 ) -> tuple[Any, ...]:
-    check_indices(op.type, indices, len(xs) ** 2)
+    indices = checked_indices(ctx, op.type, indices, len(xs) ** 2)
     stacked = ctx.xp.stack(xs, axis=1)
     products = ctx.xp.matmul(stacked, stacked.transpose(0, 2, 1))
     return (products.reshape(products.shape[0], len(xs) ** 2)[:, indices],)

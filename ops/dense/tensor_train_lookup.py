@@ -9,7 +9,7 @@ import numpy as np
 
 from netbuilder.ops.core.contexts import GradientContext, RunContext
 from netbuilder.ops.core.declaration import operator_class
-from netbuilder.ops.core.indexing import add_rows, check_indices
+from netbuilder.ops.core.indexing import add_rows, checked_indices
 from netbuilder.ops.core.operator import Operator, TensorSpec, require
 from netbuilder.ops.core.registry import kernel, register
 from netbuilder.ops.core.segment_groups import counts_of_lengths, reduce_segments, segment_numbers
@@ -126,7 +126,7 @@ class TTSparseLengthsSum(_Table):
 def tt_sparse_lengths_sum(op: TTSparseLengthsSum, ctx: RunContext, *inputs: Any) -> tuple[Any, ...]:
     *cores, index, lengths = inputs
     counts = counts_of_lengths(op, ctx, lengths, index.shape[0])
-    check_indices(op.type, index, math.prod(op.factor_i))
+    index = checked_indices(ctx, op.type, index, math.prod(op.factor_i))
     first, second, _ = op.factor_i
     digits = ctx.xp.stack([index % first, index // first % second, index // (first * second)], axis=1)
     a, b, c = op.factor_j

@@ -7,7 +7,7 @@ from typing import Any
 from netbuilder.ops.core.contexts import RunContext
 from netbuilder.ops.core.declaration import operator_class
 from netbuilder.ops.core.half import require_one_float_type
-from netbuilder.ops.core.indexing import check_indices
+from netbuilder.ops.core.indexing import checked_indices
 from netbuilder.ops.core.operator import TensorSpec, require
 from netbuilder.ops.core.registry import kernel, register
 from netbuilder.ops.detection.boxes import AngleArguments, clip_boxes, transform_boxes
@@ -76,7 +76,7 @@ class BBoxTransform(AngleArguments):
 def bbox_transform(op: BBoxTransform, ctx: RunContext, rois: Any, deltas: Any, im_info: Any) -> tuple[Any, ...]:
     xp, numbers = ctx.xp, 5 if op.rotated else 4
     images = xp.zeros(len(rois), int) if rois.shape[1] == numbers else rois[:, 0].astype(int)
-    check_indices(op.type, images, len(im_info), named="images of rois")
+    images = checked_indices(ctx, op.type, images, len(im_info), named="images of rois")
     scales = im_info[:, 2:]
     scale = scales[images][:, None]
     extent = xp.floor(im_info[:, 1::-1] / scales + rois.dtype.type(0.5))[images][:, None]

@@ -9,7 +9,7 @@ import numpy as np
 from netbuilder.ops.core.contexts import GradientContext, RunContext
 from netbuilder.ops.core.declaration import operator_class
 from netbuilder.ops.core.half import narrow, require_one_float_type, widen
-from netbuilder.ops.core.indexing import check_indices
+from netbuilder.ops.core.indexing import checked_indices
 from netbuilder.ops.core.operator import Operator, TensorSpec, require
 from netbuilder.ops.core.registry import kernel, register
 from netbuilder.ops.detection.anchor_classes import AnchorArguments, softmax_by_class
@@ -196,10 +196,10 @@ def sigmoid_focal_loss_gradient(
     return (narrow((d_signed * sign * factor).reshape(x.shape), narrow_x),)
 
 
-def _softmax_terms(op: _Focal, xp: Any, p: Any, labels: Any) -> tuple[Any, Any, Any]:
+def _softmax_terms(op: _Focal, ctx: RunContext, p: Any, labels: Any) -> tuple[Any, Any, Any]:
     """Return the probability of each anchor's label, the anchor's weight, and the labels with a class axis."""
-    like, classes = p.dtype.type, xp.maximum(labels, 0)[:, :, None]
-    check_indices(op.type, classes, op.num_classes, named="labels")
+    xp, like = ctx.xp, p.dtype.type
+    classes = checked_indices(ctx, op.type, xp.maximum(labels, 0)[:, :, None], op.num_classes, named="labels")
     at_label = xp.take_along_axis(p, classes.astype(int), axis=2)[:, :, 0]
     weight = xp.where(labels > 0, like(op.alpha), like(1 - op.alpha)) * (labels >= 0)
     return at_label, weight, classes
@@ -211,7 +211,7 @@ def softmax_focal_loss(op: SoftmaxFocalLoss, ctx: RunContext, x: Any, labels: An
     x = widen(x)
     like = x.dtype.type
     p = softmax_by_class(op, xp, x)
-    at_label, weight, _ = _softmax_terms(op, xp, p, labels)
+    at_label, weight, _ = _softmax_terms(op, ctx, p, labels)
     total = -(weight * (like(1) - at_label) ** like(op.gamma) * _log(xp, at_label)).sum()
     return narrow(xp.asarray(total * op.factor(xp, normalizer)), narrow_x), narrow(p.reshape(x.shape), narrow_x)
 
@@ -222,7 +222,7 @@ def softmax_focal_loss_gradient(
 ) -> tuple[Any, ...]:
     xp, by_class = ctx.xp, op.by_class(widen(p))
     like = by_class.dtype.type
-    q, weight, classes = _softmax_terms(op, xp, by_class, labels)
+    q, weight, classes = _softmax_terms(op, ctx, by_class, labels)
     missing = like(1) - q
     focus = xp.maximum(missing, like(_LEAST)) ** like(op.gamma - 1)  # where q is 1, it would be infinite for gamma < 1
     d_log = -weight * (missing ** like(op.gamma) - like(op.gamma) * focus * q * _log(xp, q))

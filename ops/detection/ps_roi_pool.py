@@ -155,7 +155,7 @@ def ps_roi_pool_gradient(
     d_pixels = xp.asarray((sizes > 0) / np.maximum(sizes, 1)) * dy
     sums = xp.zeros(n * channels * (height + 1) * (width + 1), float)
     for sign, positions in corners:
-        add_rows(xp, sums, xp.asarray(positions).reshape(-1), (sign * d_pixels).reshape(-1))
+        add_rows(xp, sums, xp.asarray(positions).reshape(-1), (sign * d_pixels).reshape(-1), ctx.add_in_order)
     flipped = sums.reshape(n, channels, height + 1, width + 1)[:, :, :0:-1, :0:-1]
     dx = xp.cumsum(xp.cumsum(flipped, axis=2), axis=3)[:, :, ::-1, ::-1]
     return (xp.ascontiguousarray(dx).astype(dy.dtype),)

@@ -118,5 +118,6 @@ def roi_align_gradient(op: RoIAlignGradient, ctx: RunContext, x: Array, rois: Ar
     height, width = x.shape[2:] if op.order == "NCHW" else x.shape[1:3]
     dx = xp.zeros((x.shape[0], d_bins.shape[1], height, width), d_bins.dtype)
     for part, numbers, down, across in _parts(op, xp, ctx.host(rois), dx.shape, dx.dtype):
-        add_rows(xp, dx, numbers, xp.matmul(xp.matmul(down.swapaxes(2, 3), d_bins[part]), across))
+        d_pixels = xp.matmul(xp.matmul(down.swapaxes(2, 3), d_bins[part]), across)
+        add_rows(xp, dx, numbers, d_pixels, ctx.add_in_order)
     return (from_channels_first(xp, narrow(dx, dy), op.order),)

@@ -129,6 +129,6 @@ def roi_align_rotated_gradient(
     table = xp.zeros((n * height * width, channels), d_bins.dtype)
     for part, rows, weights in _parts(op, ctx.host(rois), (n, channels, height, width), d_bins.dtype):
         of_bins = d_bins[part].reshape(*rows.shape[:2], 1, channels)
-        add_rows(xp, table, xp.asarray(rows), xp.asarray(weights)[..., None] * of_bins)
+        add_rows(xp, table, xp.asarray(rows), xp.asarray(weights)[..., None] * of_bins, ctx.add_in_order)
     dx = table.reshape(n, height, width, channels)
     return (xp.ascontiguousarray(narrow(xp.moveaxis(dx, -1, 1) if first else dx, dy)),)

@@ -180,7 +180,8 @@ def roi_pool_gradient(
     images = ctx.host(rois)[:, 0].astype(np.int64)
     check_indices(op.type, images, x.shape[0], named="images of RoIs")
     first = xp.asarray((images[:, None] * x.shape[1] + np.arange(x.shape[1])) * plane)[:, :, None, None]
-    not_empty = xp.flatnonzero(argmaxes >= 0)
+    not_empty = argmaxes >= 0
     dx = xp.zeros(x.size, x.dtype)
-    add_rows(xp, dx, (first + argmaxes).reshape(-1).take(not_empty), dy.reshape(-1).take(not_empty))
+    positions, shares = xp.where(not_empty, first + argmaxes, 0), xp.where(not_empty, dy, dy.dtype.type(0))
+    add_rows(xp, dx, positions.reshape(-1), shares.reshape(-1), ctx.add_in_order)
     return (dx.reshape(x.shape),)

@@ -8,7 +8,7 @@ from typing import Any
 from netbuilder.ops.core.contexts import GradientContext, RunContext
 from netbuilder.ops.core.declaration import operator_class
 from netbuilder.ops.core.half import narrow, require_one_float_type, widen
-from netbuilder.ops.core.indexing import check_indices
+from netbuilder.ops.core.indexing import add_rows, checked_indices
 from netbuilder.ops.core.operator import Operator, TensorSpec, require
 from netbuilder.ops.core.registry import kernel, register
 from netbuilder.proto import ArgumentError, OperatorDef
@@ -199,10 +199,11 @@ def _positions(op: Operator, ctx: RunContext, shape: tuple[int, ...], locations:
         IndexError: a position is not in Y_hat.
     """
     images, channels, height, width = shape
-    image, channel, row, column = (locations[:, i].astype("int64") for i in range(4))
-    parts = ((image, "images", images), (channel, "first channels", channels - 3))
-    for numbers, what, extent in (*parts, (row, "rows", height), (column, "columns", width)):
-        check_indices(op.type, numbers, extent, named=f"{what} of locations")
+    parts = {"images": images, "first channels": channels - 3, "rows": height, "columns": width}
+    image, channel, row, column = (
+        checked_indices(ctx, op.type, locations[:, i].astype("int64"), extent, named=f"{what} of locations")
+        for i, (what, extent) in enumerate(parts.items())
+    )
     starts = ((image * channels + channel) * height + row) * width + column
     return starts[:, None] + ctx.xp.arange(4) * (height * width)
 
@@ -232,5 +233,5 @@ def select_smooth_l1_loss_gradient(
         _factor(ctx, op, normalizer, difference) * widen(dloss).reshape(())
     )
     dx = ctx.xp.zeros(math.prod(y_hat.shape), d_difference.dtype)
-    ctx.xp.add.at(dx, positions.reshape(-1), d_difference.reshape(-1))
+    add_rows(ctx.xp, dx, positions.reshape(-1), d_difference.reshape(-1), ctx.add_in_order)
     return (narrow(dx.reshape(y_hat.shape), y_hat),)

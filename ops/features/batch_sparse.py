@@ -9,7 +9,7 @@ import numpy as np
 from netbuilder.ops.core.contexts import GradientContext, RunContext
 from netbuilder.ops.core.data_types import numpy_type
 from netbuilder.ops.core.declaration import operator_class
-from netbuilder.ops.core.indexing import check_indices
+from netbuilder.ops.core.indexing import checked_indices, with_rows
 from netbuilder.ops.core.operator import STRING, Operator, TensorSpec, require
 from netbuilder.ops.core.registry import kernel, register
 from netbuilder.ops.core.segment_groups import check_integers, counts_of_lengths, segment_numbers
@@ -93,13 +93,10 @@ def batch_sparse_to_dense(
 ) -> tuple[Any, ...]:
     counts = counts_of_lengths(op, ctx, lengths, indices.shape[0])
     columns = op.dense_last_dim if like is None else like.shape[-1]
-    check_indices(op.type, indices, columns)
+    indices = checked_indices(ctx, op.type, indices, columns)
     y = ctx.xp.full((counts.size, columns), op.default_value, values.dtype)
-    positions = ctx.host(segment_numbers(ctx, counts) * columns + indices)
-    _, last = np.unique(positions[::-1], return_index=True)  # the last value of a repeated position is kept
-    kept = ctx.xp.asarray(positions.size - 1 - last)
-    y.reshape(-1)[ctx.xp.asarray(positions).take(kept)] = values.take(kept)
-    return (y,)
+    positions = segment_numbers(ctx, counts) * columns + indices
+    return (with_rows(ctx.xp, y.reshape(-1), positions, values).reshape(y.shape),)
 
 
 @register
@@ -142,7 +139,7 @@ def batch_dense_to_sparse(
     op: BatchDenseToSparse, ctx: RunContext, lengths: Any, indices: Any, x: Any, like: Any = None
 ) -> tuple[Any, ...]:
     counts = counts_of_lengths(op, ctx, lengths, indices.shape[0])
-    check_indices(op.type, indices, x.shape[1])
+    indices = checked_indices(ctx, op.type, indices, x.shape[1])
     return (x[segment_numbers(ctx, counts), indices],)
 
 

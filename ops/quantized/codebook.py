@@ -8,7 +8,7 @@ import numpy as np
 
 from netbuilder.ops.core.contexts import GradientContext, RunContext
 from netbuilder.ops.core.declaration import operator_class
-from netbuilder.ops.core.indexing import add_rows, check_indices
+from netbuilder.ops.core.indexing import add_rows, checked_indices
 from netbuilder.ops.core.operator import STRING, Operator, TensorSpec, require
 from netbuilder.ops.core.registry import kernel, register
 from netbuilder.proto import NetError, OperatorDef, ShapeError
@@ -59,9 +59,7 @@ class QuantDecode(Operator):
 
 @kernel(QuantDecode)
 def quant_decode(op: QuantDecode, ctx: RunContext, codebook: Any, *codes: Any) -> tuple[Any, ...]:
-    for each in codes:
-        check_indices(op.type, each, codebook.shape[0])
-    return tuple(codebook[each] for each in codes)
+    return tuple(codebook[checked_indices(ctx, op.type, each, codebook.shape[0])] for each in codes)
 
 
 @register
@@ -89,8 +87,8 @@ class QuantDecodeGradient(Operator):
 def quant_decode_gradient(op: QuantDecodeGradient, ctx: RunContext, codebook: Any, *rest: Any) -> tuple[Any, ...]:
     total = ctx.xp.zeros_like(codebook)
     for codes, gradient in zip(rest[: len(rest) // 2], rest[len(rest) // 2 :]):
-        check_indices(op.type, codes, codebook.shape[0])
-        add_rows(ctx.xp, total, codes.reshape(-1).astype(np.int64), gradient.reshape(-1).astype(codebook.dtype))
+        rows = checked_indices(ctx, op.type, codes, codebook.shape[0]).reshape(-1).astype(np.int64)
+        add_rows(ctx.xp, total, rows, gradient.reshape(-1).astype(codebook.dtype), ctx.add_in_order)
     return (total,)
 
 

@@ -8,7 +8,7 @@ import numpy as np
 
 from netbuilder.ops.core.contexts import RunContext
 from netbuilder.ops.core.declaration import operator_class
-from netbuilder.ops.core.indexing import check_indices
+from netbuilder.ops.core.indexing import checked_indices
 from netbuilder.ops.core.operator import Operator, TensorSpec, require, spec_of
 from netbuilder.ops.core.registry import kernel, register
 from netbuilder.ops.core.segment_groups import check_integers
@@ -378,7 +378,7 @@ class GatherFused8BitRowwise(Operator):
 
 @kernel(GatherFused8BitRowwise)
 def gather_fused_8_bit_rowwise(op: GatherFused8BitRowwise, ctx: RunContext, table: Any, indices: Any) -> tuple[Any]:
-    check_indices(op.type, indices, table.shape[0])
+    indices = checked_indices(ctx, op.type, indices, table.shape[0])
     codes, scale, bias = BITS_8.split(ctx.xp, table[indices])
     return (codes * scale + bias,)  # rounded twice, unlike in Fused8BitRowwiseQuantizedToFloat
 

@@ -13,7 +13,7 @@ import numpy as np
 
 from netbuilder.ops.core.contexts import RunContext
 from netbuilder.ops.core.declaration import operator_class
-from netbuilder.ops.core.indexing import check_indices
+from netbuilder.ops.core.indexing import checked_indices
 from netbuilder.ops.core.operator import Operator, TensorSpec, require
 from netbuilder.ops.core.registry import kernel, register
 from netbuilder.ops.core.segment_groups import as_rows, check_integers, check_weights, counts_of_lengths, segment_starts
@@ -203,12 +203,11 @@ def _look_up(op: _Lookup, ctx: RunContext, *inputs: Any) -> tuple[Any, ...]:
     indices, counts = given["INDICES"], counts_of_lengths(op, ctx, given["LENGTHS"], given["INDICES"].shape[0])
     mapping = given.get("COMPRESSED_INDICES_MAPPING")
     if mapping is not None and not (mapping.size == 1 and int(mapping[0]) == 0):
-        check_indices(op.type, indices, mapping.size)
-        indices = mapping[indices]
-        kept = indices[indices != -1]
-        check_indices(op.type, kept, given["DATA"].shape[0], named="COMPRESSED_INDICES_MAPPING")
+        indices = mapping[checked_indices(ctx, op.type, indices, mapping.size)]
+        rows = given["DATA"].shape[0]
+        indices = checked_indices(ctx, op.type, indices, rows, -1, named="COMPRESSED_INDICES_MAPPING")
     else:
-        check_indices(op.type, indices, given["DATA"].shape[0])
+        indices = checked_indices(ctx, op.type, indices, given["DATA"].shape[0])
     shape = op.infer(*inputs)[0].shape
     total = ctx.xp.zeros((shape[0], int(np.prod(shape[1:]))), "float32")
     _add_rows(ctx, total, op.rows(ctx, given), indices, counts, given.get("WEIGHTS"))
@@ -224,15 +223,13 @@ def _add_rows(ctx: RunContext, total: Any, rows: _Rows, indices: Any, counts: An
     for step in range(int(counts.max(initial=0))):
         longer = int(np.searchsorted(-lengths, -step, side="left"))  # number of segments that have a row at this step
         positions, where = ctx.xp.asarray(starts[:longer] + step), ctx.xp.asarray(order[:longer])
-        which = indices[positions]
-        kept = which >= 0
-        if not kept.all():
-            positions, where, which = positions[kept], where[kept], which[kept]
-        codes, scale, bias = rows(which)
+        which, before = indices[positions], total[where]
+        kept = (which >= 0)[:, None]
+        codes, scale, bias = rows(ctx.xp.maximum(which, 0))
         if weights is not None:
             weight = weights[positions][:, None]
             scale, bias = scale * weight, bias * weight
-        total[where] = fused_multiply_add(codes, scale, total[where] + bias)
+        total[where] = ctx.xp.where(kept, fused_multiply_add(codes, scale, before + bias), before)
 
 
 @register

@@ -10,7 +10,7 @@ import numpy as np
 from netbuilder.ops.core.contexts import GradientContext, RunContext
 from netbuilder.ops.core.declaration import operator_class
 from netbuilder.ops.core.half import require_one_float_type
-from netbuilder.ops.core.indexing import check_indices
+from netbuilder.ops.core.indexing import checked_indices
 from netbuilder.ops.core.operator import Operator, TensorSpec, require, spec_of
 from netbuilder.ops.core.registry import kernel, register
 from netbuilder.proto import OperatorDef, ShapeError
@@ -117,7 +117,7 @@ def flexible_top_k_gradient(
     counts = _counts(op, ctx.host(k), length)
     total = int(counts.sum())
     require(dv.size == total, op, f"dV must have {total} elements, the sum of K, got {dv.size}")
-    check_indices(op.type, indices, length)
+    indices = checked_indices(ctx, op.type, indices, length)
     starts = xp.asarray(np.repeat(np.arange(counts.size), counts) * length)
     dx = xp.zeros(x.size, dv.dtype)
     dx[starts + indices] = dv

@@ -12,7 +12,7 @@ from netbuilder.ops.core.contexts import GradientContext, RunContext
 from netbuilder.ops.core.declaration import operator_class
 from netbuilder.ops.core.given_numbers import check_extents, one_integer
 from netbuilder.ops.core.half import require_one_float_type
-from netbuilder.ops.core.indexing import check_indices
+from netbuilder.ops.core.indexing import checked_indices
 from netbuilder.ops.core.operator import Operator, TensorSpec, require, spec_of
 from netbuilder.ops.core.registry import kernel, register
 from netbuilder.proto import ArgumentError, OperatorDef, ShapeError
@@ -173,7 +173,7 @@ def top_k_gradient(op: TopKGradient, ctx: RunContext, dv: Any, indices: Any, x: 
     available = min(dv.shape[op.axis_of(x.shape)], n)  # the rest is padding, with indices of -1
     d_values = dv.reshape(before, -1, after)[:, :available]
     positions = indices.reshape(before, -1, after)[:, :available]
-    check_indices("TopKGradient", positions, n)
+    positions = checked_indices(ctx, "TopKGradient", positions, n)
     flat = xp.arange(before).reshape(-1, 1, 1) * (n * after) + positions * after + xp.arange(after)
     dx = xp.zeros(x.size, dv.dtype)
     dx[flat.reshape(-1)] = d_values.reshape(-1)

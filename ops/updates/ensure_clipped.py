@@ -8,7 +8,7 @@ import numpy as np
 
 from netbuilder.ops.core.contexts import RunContext
 from netbuilder.ops.core.declaration import operator_class
-from netbuilder.ops.core.indexing import check_indices
+from netbuilder.ops.core.indexing import checked_indices, with_rows
 from netbuilder.ops.core.operator import Operator, TensorSpec, require
 from netbuilder.ops.core.registry import kernel, register
 from netbuilder.proto import ArgumentError
@@ -60,8 +60,5 @@ def ensure_clipped(op: EnsureClipped, ctx: RunContext, param: Any, *sparse: Any)
 
     if not sparse:
         return (clipped(param),)
-    rows = xp.unique(sparse[0].reshape(-1))
-    check_indices("EnsureClipped", rows, param.shape[0])
-    held = param.copy()
-    held[rows] = clipped(param[rows])
-    return (held,)
+    rows = checked_indices(ctx, "EnsureClipped", sparse[0].reshape(-1), param.shape[0])
+    return (with_rows(xp, param, rows, clipped(param[rows])),)

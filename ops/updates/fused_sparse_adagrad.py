@@ -13,7 +13,7 @@ from typing import Any, ClassVar, Literal
 from netbuilder.ops.core.contexts import PlanContext, Prepared, RunContext
 from netbuilder.ops.core.declaration import operator_class
 from netbuilder.ops.core.half import narrow, widen
-from netbuilder.ops.core.indexing import check_indices
+from netbuilder.ops.core.indexing import checked_indices
 from netbuilder.ops.core.operator import Operator, TensorSpec, require
 from netbuilder.ops.core.registry import CPU, kernel, prepare, register
 from netbuilder.ops.core.segment_groups import (
@@ -117,7 +117,7 @@ def _update(op: _Fused, ctx: RunContext, inputs: Sequence[Any], targets: Sequenc
     indices, grad, (param, moment) = given["indices"], widen(given["grad"]), targets[:2]
     counts = counts_of_lengths(op, ctx, given["lengths"], indices.shape[0])
     numbers = segment_numbers(ctx, counts)
-    check_indices(op.type, indices, param.shape[0])
+    indices = checked_indices(ctx, op.type, indices, param.shape[0])
     factors = None
     if op.mean:
         grad = grad / per_row(ctx.xp.asarray(counts.clip(1)), grad)

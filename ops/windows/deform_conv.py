@@ -230,7 +230,7 @@ def deform_conv_gradient(
         d_offset[part] = xp.concatenate(halves, axis=3).reshape(-1, *offset.shape[1:])
         d_table = xp.zeros(table.shape, table.dtype)
         for corner in corners:
-            add_rows(xp, d_table, corner.rows, corner.weight * d_samples)
+            add_rows(xp, d_table, corner.rows, corner.weight * d_samples, ctx.add_in_order)
         by_part = d_table.reshape(len(d_rows), op.deformable_group, -1, table.shape[1]).swapaxes(2, 3)
         dx[part] = by_part.reshape(-1, *x.shape[1:])
     bias = () if op.no_bias else (dy.sum(axis=(0, 2, 3)),)

@@ -10,7 +10,7 @@ import numpy as np
 from netbuilder.ops.core.contexts import GradientContext, RunContext
 from netbuilder.ops.core.declaration import operator_class
 from netbuilder.ops.core.half import require_one_float_type
-from netbuilder.ops.core.indexing import add_rows, check_indices
+from netbuilder.ops.core.indexing import add_rows, checked_indices
 from netbuilder.ops.core.operator import TensorSpec, require, spec_of
 from netbuilder.ops.core.registry import kernel, register
 from netbuilder.ops.windows.conv_windows import pad_images, taps
@@ -106,8 +106,8 @@ def max_pool_with_index_gradient(
     op: MaxPoolWithIndexGradient, ctx: RunContext, x: Any, dy: Any, index: Any
 ) -> tuple[Any, ...]:
     xp, plane = ctx.xp, math.prod(x.shape[2:])
-    check_indices(op.type, index, plane)
+    index = checked_indices(ctx, op.type, index, plane)
     first = xp.arange(x.shape[0] * x.shape[1]).reshape(x.shape[:2] + (1,) * (x.ndim - 2)) * plane
     dx = xp.zeros(x.size, dy.dtype)
-    add_rows(xp, dx, (first + index).reshape(-1), dy.reshape(-1))
+    add_rows(xp, dx, (first + index).reshape(-1), dy.reshape(-1), ctx.add_in_order)
     return (dx.reshape(x.shape),)

@@ -109,7 +109,7 @@ LENGTHS = np.int32([2, 1])
             "Mean4BitRowwiseSparse",
             [TABLE, np.int32([0, 1, 2]), LENGTHS, np.int32([0, -1, 7])],
             IndexError,
-            r"COMPRESSED_INDICES_MAPPING must lie in \[0, 3\), got 7",
+            r"COMPRESSED_INDICES_MAPPING must lie in \[-1, 3\), got 7",
         ),
     ],
 )

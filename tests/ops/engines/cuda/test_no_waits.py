@@ -1,0 +1,116 @@
+"""Operators with indices or labels: on a GPU none waits for their values within a step, but for those named here."""
+
+import re
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from all_suites import all_suites
+from cupy_double import gpus
+from gpu_or_double import ON_GPU
+from netbuilder.ops.core.operator import encode
+from netbuilder.ops.core.registry import find, operator_types
+from netbuilder.ops.engines.cuda.checks import raise_noted
+from netbuilder.proto import NetDef
+from netbuilder.proto.arguments import make_op
+from netbuilder.runtime import Workspace
+from suite import QUICK, OperatorSuite
+
+INDICES = re.compile(r"ind(ex|ices)|segment|rois|labels?$|codes|locations|argmax|mapping|permutation", re.IGNORECASE)
+REPEATED = "rows that are repeated are counted on the host"
+WAITS = {
+    "PairWiseLoss": "sorts the documents of each session on the host",
+    "PairWiseLossGradient": "sorts the documents of each session on the host",
+    "SparseToDense": "reads the greatest index where nothing says how many rows there are",
+    **dict.fromkeys(("UnsortedSegmentMean", "UnsortedSegmentSum"), "counts the rows of the segments on the host"),
+    **{
+        f"SparseLengths{how}{bits}BitRowwiseSparse": "reads a mapping of one element, which may mean that there is none"
+        for how in ("Mean", "Sum", "WeightedSum")
+        for bits in (2, 4, 8)
+    },
+    **dict.fromkeys(
+        """
+        Float16SparseNormalize RowWiseCounter RowWiseSparseAdagrad RowWiseSparseAdam SmartDecaySparseAdam
+        SparseAdadelta SparseAdagrad SparseAdam SparseFtrl SparseLpRegularizer SparseMomentumSGDUpdate SparseNormalize
+        SparseStorm SparseWngrad
+        """.split(),
+        REPEATED,
+    ),
+    **{
+        f"{rule}FusedWithSparseLengths{how}Gradient{kind}": REPEATED
+        for rule in ("SparseAdagrad", "RowWiseSparseAdagrad")
+        for how in ("Mean", "Sum", "WeightedSum")
+        for kind in ("", "Approx")
+    },
+}
+"""Operators that wait, in some of their forms, and what for."""
+
+
+def indexed(op_type):
+    cls = find(op_type)
+    return not cls.dynamic and any(INDICES.search(name) for name in cls.inputs)
+
+
+def waits_of_a_run(machine, workspace):
+    """Return how often the host waits in the second run of the net, but for reads of the note of wrong indices."""
+    workspace.run_net("net")
+    of_note = 0
+
+    def counted(number):
+        nonlocal of_note
+        before = machine.counts["reads"]
+        raise_noted(number)
+        of_note += machine.counts["reads"] - before
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr("netbuilder.ops.engines.gpu.after_reads", [counted])
+        patch.setattr("netbuilder.runtime.execute.net.raise_noted", counted)
+        before = machine.counts.copy()
+        workspace.run_net("net")
+    found = machine.counts - before
+    return found["reads"] - of_note + found["synchronizations"]
+
+
+def workspace_with(op_def, inputs, on_host=()):
+    net = NetDef(name="net", op=[op_def])
+    net.device_option.CopyFrom(ON_GPU)
+    workspace = Workspace()
+    for name, value in zip(op_def.input, inputs):
+        workspace.feed(name, value, None if name in on_host else ON_GPU)
+    workspace.create_net(net)
+    return workspace
+
+
+@pytest.mark.parametrize("op_type", [op_type for op_type in operator_types() if indexed(op_type)])
+def test_nothing_waits_for_indices(op_type):
+    suite = all_suites().get(op_type)
+    if suite is None or suite.draw is OperatorSuite.draw:
+        pytest.skip("its tests draw no arrays")
+    found = []
+
+    @settings(QUICK, max_examples=4, database=None, derandomize=True)
+    @given(data=st.data())
+    def run(data):
+        op, inputs = suite().draw(data)
+        inputs = [np.asarray(x) for x in inputs]
+        if any(x.dtype.kind == "O" for x in inputs):
+            return
+        xs, ys = [f"x{i}" for i in range(len(inputs))], [f"y{j}" for j in range(op.n_out or 1)]
+        for i, j in type(op).must_inplace:
+            ys[j] = xs[i]
+        host = {x for i, x in enumerate(xs) if op.with_arity(len(xs), len(ys)).input_location(i) == "host"}
+        with gpus(1) as machine:
+            found.append(waits_of_a_run(machine, workspace_with(encode(op, xs, ys), inputs, host)))
+
+    run()
+    with gpus(1) as machine:
+        plain = waits_of_a_run(machine, workspace_with(make_op("Relu", ["x"], ["y"]), [np.ones(3, np.float32)]))
+    waited = [waits for waits in found if waits > plain]
+    assert found, "its tests draw other things than arrays"
+    assert not waited or op_type in WAITS, f"{op_type} waits {found}; a net without indices: {plain}"
+
+
+def test_the_table_of_those_that_wait_names_operators_with_indices():
+    assert all(indexed(op_type) for op_type in WAITS)

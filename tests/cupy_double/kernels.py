@@ -356,7 +356,7 @@ _ROWS: dict[str, Callable[[_Rows], None]] = {
     "cross_entropy": _cross_entropy,
     "label_cross_entropy": _label_cross_entropy,
     "label_cross_entropy_gradient": _label_cross_entropy_gradient,
-    "mean": lambda rows: rows.store("y", rows.numbers("x").mean()),
+    "averaged_loss": lambda rows: rows.store("y", rows.numbers("x").mean()),
     "softmax": _softmax,
     "softmax_gradient": _softmax_gradient,
     "softmax_with_loss": _softmax_with_loss,

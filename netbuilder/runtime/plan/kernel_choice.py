@@ -8,7 +8,7 @@ from typing import Any
 from netbuilder.ops.core.contexts import ANY_ORDER, Prepared
 from netbuilder.ops.core.operator import STRING, TensorSpec
 from netbuilder.ops.core.registry import GPU, plain_kernel, prepared_kernels
-from netbuilder.ops.engines.engine import HOST, library_engines
+from netbuilder.ops.engines.engine import HOST, find_engine, library_engines
 from netbuilder.ops.engines.tf32 import with_tf32
 from netbuilder.proto import NetError
 from netbuilder.runtime.plan.node_context import NodeContext
@@ -46,7 +46,8 @@ def choose_kernel(node: Node, ctx: NodeContext, options: PlanOptions) -> Prepare
     static = instruction.op.static_for(*specs)
     bound_numpy = options.enabled("bound_kernels") or kernel is None or _has_text(specs)
     for row in prepared_kernels(op_type, device_type) if static else ():
-        if options.uses_engine(row.engine) and (row.engine or bound_numpy):
+        there = find_engine(row.engine).available() if row.engine else bound_numpy
+        if there and options.uses_engine(row.engine):
             prepared = row.make(instruction.op, ctx, *specs)
             if prepared is not None and not (ctx.in_subgraph and prepared.split):
                 return prepared

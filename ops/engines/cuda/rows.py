@@ -368,7 +368,7 @@ def _cross_entropy_kernel(v: Variant) -> Kernel:
 def _mean_kernel(v: Variant) -> Kernel:
     row = [f"if (inside) total += {_read(v, v.x, 'x[row]')};"]
     finish = f"*y = {stored(f'({v.wide})(total / rows)', v.out)};"
-    return _kernel("mean", v, [*_inputs(v, "x"), _output("y", v.out)], row, finish)
+    return _kernel("averaged_loss", v, [*_inputs(v, "x"), _output("y", v.out)], row, finish)
 
 
 @dataclass(frozen=True)

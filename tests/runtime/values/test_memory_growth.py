@@ -186,5 +186,5 @@ def test_short_soak(kind, count):
 @pytest.mark.parametrize("kind, count", [("shapes", 1000), ("nets", 1000)])
 def test_soak(kind, count):
     levels, after = soak(kind, str(count))
-    assert max(levels) <= 1.1 * levels[0], levels
-    assert after <= levels[0], levels
+    assert max(levels) <= 1.1 * levels[1], levels  # in the first tenth caches are still being filled
+    assert after <= levels[1], levels

@@ -22,7 +22,13 @@ from netbuilder.graph.scope import SEPARATOR
 from netbuilder.graph.source import user_source
 from netbuilder.graph.suggestions import why_missing
 from netbuilder.ops.control.python_op import python_arguments
-from netbuilder.ops.core.precision import PRECISION_ARGUMENT, TF32_ARGUMENT, check_allow_tf32, check_precision
+from netbuilder.ops.core.precision import (
+    DETERMINISTIC_ARGUMENT,
+    PRECISION_ARGUMENT,
+    TF32_ARGUMENT,
+    check_precision,
+    check_switch,
+)
 from netbuilder.ops.core.registry import is_registered, operator_types
 from netbuilder.proto import PROTO_CUDA, DeviceOption, NetDef, NetError, OperatorDef
 from netbuilder.proto.arguments import set_argument
@@ -134,7 +140,20 @@ class Net(NetBlobs):
         Raises:
             NetError: ``allow`` is not a bool.
         """
-        set_argument(self._net, TF32_ARGUMENT, int(check_allow_tf32(allow, f"net {self}")))
+        set_argument(self._net, TF32_ARGUMENT, int(check_switch(allow, TF32_ARGUMENT, f"net {self}")))
+
+    def set_deterministic(self, deterministic: bool) -> None:
+        """Set whether two runs of the net must be equal to the bit, on the same devices and with the same threads.
+
+        The setting is an argument of the net. Then nothing is added in an order that changes from run to run (atomic
+        sums of rows on GPUs, such plans of cuDNN, NCCL's sums over the GPUs of a process), and no kernel is chosen by
+        measuring. Operators that add processes in any order are refused when the net is created.
+
+        Raises:
+            NetError: ``deterministic`` is not a bool.
+        """
+        value = check_switch(deterministic, DETERMINISTIC_ARGUMENT, f"net {self}")
+        set_argument(self._net, DETERMINISTIC_ARGUMENT, int(value))
 
     def set_observable(self, kind: str, blobs: Iterable[Any] = ()) -> None:
         """Set which blobs can be fetched after a run of the net: the fewer, the less memory a run takes.

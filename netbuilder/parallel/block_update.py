@@ -9,11 +9,12 @@ from netbuilder.graph.block_updates import BlockNets, BlockRule
 from netbuilder.graph.devices import Devices
 from netbuilder.graph.net import Net
 from netbuilder.graph.replicas import Replicas
+from netbuilder.ops.core.precision import DETERMINISTIC_ARGUMENT
 from netbuilder.ops.core.registry import find, is_registered
 from netbuilder.passes.processes import ProcessLink
 from netbuilder.passes.reductions import PeerAccess, allreduce, broadcast, nccl_allreduce, nccl_broadcast
 from netbuilder.proto import PROTO_CPU, DeviceOption, NetDef, NetError, OperatorDef, TensorProto
-from netbuilder.proto.arguments import make_device_option, make_op
+from netbuilder.proto.arguments import arguments, make_device_option, make_op
 
 __all__ = ["BlockRequest", "block_nets", "global_from_first"]
 
@@ -88,6 +89,8 @@ def block_nets(
     def net(name: str, *ops: OperatorDef) -> Net:
         made = Net(name)
         made.set_type(main.type, main.num_workers)
+        if arguments(main).get(DETERMINISTIC_ARGUMENT):
+            made.set_deterministic(True)
         for op in ops:
             op.debug_info = op.debug_info or debug_info
         made.extend_ops(ops)

@@ -93,6 +93,7 @@ class Request:
     num_threads_per_device: int
     dtype: str | None = None
     allow_tf32: bool | None = None
+    deterministic: bool = False
     memory_budget: Any = None
     update: Builder | None = None
     optimize: Builder | None = None
@@ -162,6 +163,8 @@ def build(model: ModelHelper, request: Request) -> Replicas:
             model.net.set_activation_dtype(request.dtype)
         if request.allow_tf32 is not None:
             model.net.set_allow_tf32(request.allow_tf32)
+        if request.deterministic:
+            model.net.set_deterministic(True)
         return _build(model, request)
 
 
@@ -293,7 +296,7 @@ def _link(model: ModelHelper, request: Request, record: Replicas) -> ProcessLink
     return process_link(
         record,
         [model.param_init_net.Proto(), model.net.Proto()],
-        deterministic=request.processes is not None and request.processes.deterministic,
+        deterministic=request.deterministic,
         debug_info=request.debug_info,
         by_nccl=request.processes is not None and request.processes.rendezvous.engine == "NCCL",
     )

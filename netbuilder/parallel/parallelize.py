@@ -130,8 +130,8 @@ def Parallelize(
             ``Net.set_memory_budget``). The numbers are the same to the bit.
         bucket_bytes: with ``rendezvous``: gradients are exchanged between processes together until they have this size,
             in the order in which they are ready; 0: each alone.
-        deterministic: with ``rendezvous``: sum in the order of the ranks, so that two runs are equal to the bit with
-            any library.
+        deterministic: two runs on as many devices and processes are equal to the bit (see ``Net.set_deterministic``):
+            sums over devices and processes, too, have a fixed order.
         vector_losses: losses may have several numbers, each of which gets the gradient 1, as in Caffe2. Without this, a
             loss must be one number, because the gradient of a sum over samples depends on the number of devices, if
             the builder multiplies it by the loss scale only.
@@ -198,7 +198,6 @@ def Parallelize(
         max_concurrent_distributed_ops=max_concurrent_distributed_ops,
         barrier_net_timeout_sec=barrier_net_timeout_sec,
         bucket_bytes=bucket_bytes,
-        deterministic=deterministic,
         shared_model=shared_model,
         use_nccl=use_nccl,
     )
@@ -236,6 +235,7 @@ def Parallelize(
         num_threads_per_device=num_threads_per_device,
         dtype=dtype,
         allow_tf32=allow_tf32,
+        deterministic=deterministic,
         gradient_scaling=settings.check_gradient_scaling(
             gradient_scaling,
             trains=param_update_builder_fun is not None or optimizer_builder_fun is not None,

@@ -55,6 +55,7 @@ def Parallelize_BMUF(
     memory_budget: Any = None,
     vector_losses: bool = False,
     allow_tf32: bool | None = None,
+    deterministic: bool = False,
 ) -> Replicas:
     """Build a model on several devices that train on their own and are brought together after each block of iterations.
 
@@ -102,7 +103,8 @@ def Parallelize_BMUF(
             ``nesterov=True`` has the opposite sign, -1.
         accumulate_steps: number of micro-batches, each an iteration of ``RunNet``, whose gradients each replica sums
             before its own update, as for ``Parallelize``.
-        peer_access, dtype, weighted_shares, memory_budget, vector_losses, allow_tf32: as for ``Parallelize``.
+        peer_access, dtype, weighted_shares, memory_budget, vector_losses, allow_tf32, deterministic: as for
+            ``Parallelize``.
 
     Returns:
         The record of the replicas, which the net stores in its arguments; ``record.block`` is the rule.
@@ -136,6 +138,7 @@ def Parallelize_BMUF(
             "cpu_device": cpu_device,
             "weighted_shares": weighted_shares,
             "vector_losses": vector_losses,
+            "deterministic": deterministic,
         },
         net_type=net_type,
         num_threads_per_device=num_threads_per_device,
@@ -178,6 +181,7 @@ def Parallelize_BMUF(
         num_threads_per_device=num_threads_per_device,
         dtype=dtype,
         allow_tf32=allow_tf32,
+        deterministic=deterministic,
         memory_budget=memory_budget,
         build_input=input_builder_fun,
         build_forward=forward_pass_builder_fun,

@@ -269,7 +269,6 @@ def choose_processes(
     max_concurrent_distributed_ops: Any,
     barrier_net_timeout_sec: Any,
     bucket_bytes: Any = DEFAULT_BUCKET_BYTES,
-    deterministic: bool = False,
     **excluded: bool,
 ) -> ProcessRequest | None:
     """Return what Parallelize's arguments request for several processes; None for one process.
@@ -301,9 +300,7 @@ def choose_processes(
             raise NetError(
                 f"{name}=True cannot be combined with a rendezvous of {found.num_shards} processes; omit one of them"
             )
-    return ProcessRequest(
-        found, max_concurrent_distributed_ops, bucket_bytes, deterministic, float(barrier_net_timeout_sec)
-    )
+    return ProcessRequest(found, max_concurrent_distributed_ops, bucket_bytes, float(barrier_net_timeout_sec))
 
 
 def check_net_type(net_type: Any) -> None:

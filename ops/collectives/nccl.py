@@ -1,7 +1,7 @@
 """NCCL's collectives over the GPUs of one process; the operator's inputs are the arrays of the replicas.
 
 Inputs and outputs stay on the GPUs of their replicas. On the host, and where several inputs are on one GPU or a type is
-not NCCL's, sums and copies on the operator's device compute the same.
+not NCCL's, sums and copies on the operator's device compute the same; so they do for sums in a fixed order.
 """
 
 from __future__ import annotations
@@ -209,7 +209,11 @@ def _prepare_several(ops: Sequence[_Collective], ctx: PlanContext, *specs: Tenso
     first_out = [sum(op.n_out for op in ops[:i]) for i in range(len(ops) + 1)]
     read = [_exchanged(op, specs[a:b]) for op, a, b in zip(ops, first, first[1:])]
     written = [spec if spec.layout is not None else op.result(spec) for op, spec in zip(ops, read)]
-    by_nccl = all(type_of(spec.dtype, sums=op.sums) for op, spec in zip(ops, read))
+    in_order = not ctx.enabled("atomic_sums")  # NCCL chooses the order
+    by_nccl = all(
+        type_of(spec.dtype, sums=op.sums) and not (in_order and op.sums and spec.dtype.kind == "f")
+        for op, spec in zip(ops, read)
+    )
     if not by_nccl and len(ops) > 1:
         return None
     number = ctx.device_id

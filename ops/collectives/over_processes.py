@@ -80,6 +80,8 @@ class Allreduce(InPlace):
 class Reduce(InPlace):
     """On the process with rank ``root``, the sum over the processes; on the others, Y = X.
 
+    With ``deterministic``, processes are added in the order of their ranks.
+
     Inputs:
         common_world: object
         X (*S): float|int
@@ -93,6 +95,7 @@ class Reduce(InPlace):
     must_inplace = ()
     root: int = 0
     status_blob: str = ""
+    deterministic: bool = False
 
     def check(self) -> None:
         pass
@@ -101,11 +104,11 @@ class Reduce(InPlace):
         return inputs[1].size
 
     def terms(self) -> str:
-        return f"root={self.root}"
+        return f"root={self.root}, deterministic={self.deterministic}"
 
     def over_ranks(self, world: CommonWorld, blobs: Sequence[Array], names: Sequence[str]) -> Work:
         _check_root(self, world)
-        return lambda communicator: communicator.reduce(blobs[0], self.root)
+        return lambda communicator: communicator.reduce(blobs[0], self.root, deterministic=self.deterministic)
 
 
 @in_place_kernels

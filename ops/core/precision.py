@@ -1,4 +1,6 @@
-"""The precision in which a plan stores activations, and whether it may use TF32: arguments of the net.
+"""What a net asks of its numbers: how activations are stored, whether TF32 may be used, whether runs are repeatable.
+
+These are arguments of the net.
 
 Users always see float32.
 """
@@ -9,7 +11,14 @@ from typing import Any
 
 from netbuilder.proto import NetError
 
-__all__ = ["PRECISIONS", "PRECISION_ARGUMENT", "TF32_ARGUMENT", "check_allow_tf32", "check_precision"]
+__all__ = [
+    "DETERMINISTIC_ARGUMENT",
+    "PRECISIONS",
+    "PRECISION_ARGUMENT",
+    "TF32_ARGUMENT",
+    "check_precision",
+    "check_switch",
+]
 
 PRECISIONS = ("float32", "bfloat16")
 """With each of them, shape inference, fetches and saved files have float32."""
@@ -19,6 +28,9 @@ PRECISION_ARGUMENT = "activation_dtype"
 
 TF32_ARGUMENT = "allow_tf32"
 """The argument of a net that has 1 if its products on GPUs may use TF32; without it, they may not."""
+
+DETERMINISTIC_ARGUMENT = "deterministic"
+"""The argument of a net that has 1 if two runs must be equal to the bit."""
 
 
 def check_precision(value: Any, where: str) -> str:
@@ -40,19 +52,20 @@ def check_precision(value: Any, where: str) -> str:
     return str(text)
 
 
-def check_allow_tf32(value: Any, where: str) -> bool:
-    """Return whether products of float32 values may use TF32.
+def check_switch(value: Any, name: str, where: str) -> bool:
+    """Return an argument of a net that is on or off.
 
     Args:
         value: a bool, or 0 or 1, as an argument of a net has it.
-        where: who gives it, for the message.
+        name: of the argument, for the message.
+        where: who gives it, likewise.
 
     Raises:
         NetError: ``value`` is something else.
 
-    >>> check_allow_tf32(1, "net 'train'")
+    >>> check_switch(1, "allow_tf32", "net 'train'")
     True
     """
     if value not in (0, 1) or isinstance(value, float):
-        raise NetError(f"{where}: allow_tf32 must be True or False, got {value!r}")
+        raise NetError(f"{where}: {name} must be True or False, got {value!r}")
     return bool(value)

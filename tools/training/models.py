@@ -78,6 +78,7 @@ def training_model(options: Options, shape: Shape, classes: int, steps: int, bou
         "cpu_device": options.cpu,
         "dtype": options.dtype,
         "allow_tf32": options.allow_tf32,
+        "deterministic": options.deterministic,
         "memory_budget": options.memory_budget,
         "weighted_shares": True,
         "accumulate_steps": options.accumulate_steps,

@@ -105,6 +105,11 @@ def _parser(prog: str = "netbuilder-train", usage: str | None = None) -> Parser:
         help="GPUs may round the factors of float32 products to 10 bits, for speed",
     )
     where.add_argument(
+        "--deterministic",
+        action="store_true",
+        help="two runs with the same options, devices and threads are equal to the bit; on GPUs some steps are slower",
+    )
+    where.add_argument(
         "--memory-budget",
         metavar="SIZE",
         help="memory of a training step, such as 4GiB, or the fraction of what it would take, such as 0.6: activations "
@@ -406,6 +411,7 @@ def parse(
         patience_measure=found.patience_measure, least_improvement=found.least_improvement,
         weight_decay=found.weight_decay, seed=found.seed, net_type=found.net_type,
         device_workers=found.device_workers, dtype=found.dtype, allow_tf32=found.allow_tf32,
+        deterministic=found.deterministic,
         memory_budget=found.memory_budget,
         export=found.export, check_export=found.check_export,
         step_epochs=found.step_epochs, checkpoint=found.checkpoint, every_steps=found.checkpoint_every_steps,

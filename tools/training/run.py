@@ -478,6 +478,7 @@ class Run:
                 "--mixup": options.mixup, "--cutmix": options.cutmix, "--ema": options.average_decay,
                 "--rand-augment": list(options.input.rand_augment or ()),
                 "--weight-decay": options.weight_decay, "--dtype": options.dtype, "--allow-tf32": options.allow_tf32,
+                "--deterministic": options.deterministic,
                 "--combine-bn": options.combine_bn, **self._block_rates(),
                 "number of devices": options.replicas}  # fmt: skip
 

@@ -52,6 +52,7 @@ class Options:
         device_workers: upper bound of the threads that run the net, for each device.
         dtype: type of activations in training.
         allow_tf32: GPUs may use TF32.
+        deterministic: two runs are equal to the bit.
         memory_budget: of a training step; None: no limit.
         combine_bn: batch normalization over all devices.
         strategy: the text of what processes exchange, see ``Strategy.of``.
@@ -99,6 +100,7 @@ class Options:
     device_workers: int
     dtype: str
     allow_tf32: bool
+    deterministic: bool
     memory_budget: str | None
     export: str | None
     check_export: bool

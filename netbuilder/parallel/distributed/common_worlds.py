@@ -50,7 +50,6 @@ class ProcessRequest:
         rendezvous: the processes, two or more.
         concurrent: maximum number of operators between processes that run at the same time.
         bucket_bytes: see ``buckets``.
-        deterministic: sum in the order of the ranks.
         barrier_seconds: time limit of the barrier.
         device: with engine NCCL: the GPU of this process by which it reaches the others.
     """
@@ -58,7 +57,6 @@ class ProcessRequest:
     rendezvous: Rendezvous
     concurrent: int = 16
     bucket_bytes: int = DEFAULT_BUCKET_BYTES
-    deterministic: bool = False
     barrier_seconds: float = 300
     device: int = 0
 

@@ -26,11 +26,12 @@ from netbuilder.ops.core.instructions import Instruction, Role, describe, locate
 from netbuilder.ops.core.operator import STRING, Exchange
 from netbuilder.ops.core.operator_event import OnOperator, OperatorEvent, ReadValue
 from netbuilder.ops.core.precision import (
+    DETERMINISTIC_ARGUMENT,
     PRECISION_ARGUMENT,
     PRECISIONS,
     TF32_ARGUMENT,
-    check_allow_tf32,
     check_precision,
+    check_switch,
 )
 from netbuilder.ops.core.registry import plain_kernel
 from netbuilder.ops.core.replication import Replication
@@ -47,7 +48,7 @@ from netbuilder.runtime.execute.measuring import MeasuringBetweenRuns
 from netbuilder.runtime.execute.not_finite import UNFUSED, FindNan, NotFiniteFinder, check_find_nan
 from netbuilder.runtime.execute.parts import Part, PartsRun, parts_of
 from netbuilder.runtime.plan.observable import Observable, check_constants
-from netbuilder.runtime.plan.optimizations import FUSIONS, check_without, from_environment
+from netbuilder.runtime.plan.optimizations import FUSIONS, VARYING, check_without, from_environment
 from netbuilder.runtime.plan.options import PlanOptions
 from netbuilder.runtime.plan.program import read_program
 from netbuilder.runtime.plan.run_context import KernelContext
@@ -118,10 +119,12 @@ class RuntimeNet:
             ``activation_dtype``, or float32.
         allow_tf32: whether products of float32 values on GPUs may use TF32; None: the net's argument ``allow_tf32``, or
             not.
+        deterministic: whether two runs must be equal to the bit, see ``Net.set_deterministic``; None: the net's
+            argument ``deterministic``, or not.
 
     Raises:
         NetError: the net is wrong (see ``read_program``), its type, ``dtype`` or a name in ``without`` is unknown, or
-            ``memory_budget`` is no budget.
+            ``memory_budget`` is no budget; or the net must be deterministic, and an operator is not.
         BlobError: the net has no blob of a name in ``observable`` or ``constants``.
     """
 
@@ -143,6 +146,7 @@ class RuntimeNet:
         memory_budget: Any = None,
         dtype: str | None = None,
         allow_tf32: bool | None = None,
+        deterministic: bool | None = None,
         clock: Clock | None = None,
         find_nan: FindNan = False,
         on_operator: OnOperator | None = None,
@@ -172,6 +176,11 @@ class RuntimeNet:
             observable_default = OUTPUTS
         self._observable = Observable(self.proto, self.program, observable, observable_default)
         off = self._without(without, fuse, reuse)
+        repeatable = arguments(net).get(DETERMINISTIC_ARGUMENT, 0) if deterministic is None else deterministic
+        self._deterministic = check_switch(repeatable, DETERMINISTIC_ARGUMENT, f"net {net.name!r}")
+        if self._deterministic:
+            self._require_deterministic()
+            off |= VARYING
         if self._finder is not None:
             off |= FUSIONS | UNFUSED
         if budget is not None and "reuse" in off:
@@ -188,7 +197,7 @@ class RuntimeNet:
             precision,
             constants=check_constants(self.proto, constants),
             memory_budget=budget,
-            allow_tf32=check_allow_tf32(allowed, f"net {net.name!r}"),
+            allow_tf32=check_switch(allowed, TF32_ARGUMENT, f"net {net.name!r}"),
         )
         if clock is None:  # a net of its own, not one that belongs to another
             self._check_precision_on_gpus()
@@ -242,6 +251,16 @@ class RuntimeNet:
                 f"net {self.name!r}: activations on GPUs are stored as {PRECISIONS[0]}, not {precision}: no engine for "
                 f"GPUs that stores them so can be used{f' ({missing})' if missing else ''}"
             )
+
+    def _require_deterministic(self) -> None:
+        """Raise NetError if an operator adds the processes in an order that may change from run to run."""
+        for instruction in self.program:
+            if not getattr(instruction.op, "deterministic", True):
+                raise NetError(
+                    f"net {self.name!r} must be deterministic, but operator {instruction.index} "
+                    f"{instruction.op_def.type} {list(instruction.op_def.input)} adds the processes in any order; give "
+                    "it deterministic=1, or build the model with Parallelize(deterministic=True)"
+                )
 
     def _count_lanes(self, threads: int, devices: int) -> tuple[int, bool]:
         """Return the number of compute lanes, and whether there is an exchange lane.
@@ -331,6 +350,7 @@ class RuntimeNet:
             without=self.options.without,
             dtype=self.options.precision,
             allow_tf32=self.options.allow_tf32,
+            deterministic=self._deterministic,
             clock=self.clock,
             on_operator=self._on_operator,
         )
@@ -389,6 +409,7 @@ class RuntimeNet:
                 memory_budget=options.memory_budget,
                 dtype=options.precision,
                 allow_tf32=options.allow_tf32,
+                deterministic=self._deterministic,
                 clock=self.clock,
                 find_nan=kinds,
             )

@@ -20,6 +20,7 @@ __all__ = [
     "GROUPS",
     "OPTIMIZATIONS",
     "VARIABLE",
+    "VARYING",
     "Optimization",
     "check_optimization",
     "check_without",
@@ -82,8 +83,8 @@ OPTIMIZATIONS: Mapping[str, Optimization] = MappingProxyType({
         "on a GPU, elementwise operators that read one another's results run as one kernel", joins=True
     ),
     "atomic_sums": Optimization(
-        "on a GPU, rows with the same index are added in any order; without it, sorted by the index, so that two runs "
-        "are equal to the bit", ROUNDING,
+        "on a GPU, rows with the same index are added in any order, and cuDNN and NCCL may add in any order; without "
+        "it, the order is fixed, so that two runs are equal to the bit", ROUNDING,
     ),
     "early_updates": Optimization(
         "large parameters are updated during the backward pass, each group as soon as its gradients are there, if "
@@ -163,6 +164,9 @@ OPTIMIZATIONS: Mapping[str, Optimization] = MappingProxyType({
 
 FUSIONS = frozenset(name for name, each in OPTIMIZATIONS.items() if each.joins)
 """The names of the optimizations that ``fuse=False`` switches off."""
+
+VARYING = frozenset({"atomic_sums", "measured_choices"})
+"""The names of the optimizations with which two runs may differ; they are off in a net that must be deterministic."""
 
 GROUPS: Mapping[str, frozenset[str]] = MappingProxyType({"all": frozenset(OPTIMIZATIONS), "fusion": FUSIONS})
 """Names that stand for several optimizations."""

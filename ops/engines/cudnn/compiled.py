@@ -64,11 +64,12 @@ class CompiledGraph:
         return call
 
 
-def compile_graph(recipe: Recipe, **options: Any) -> Builder | None:
+def compile_graph(recipe: Recipe, *, deterministic: bool = False, **options: Any) -> Builder | None:
     """Build a graph and let cuDNN propose plans; None if no engine of the library computes it.
 
     Args:
         recipe: the graph.
+        deterministic: without plans that add in an order which changes from run to run.
         options: further arguments of the frontend's graph: a handle, or the description of a GPU.
     """
     cudnn = library.cudnn()
@@ -80,27 +81,33 @@ def compile_graph(recipe: Recipe, **options: Any) -> Builder | None:
     try:
         graph.build_operation_graph()
         graph.create_execution_plans([cudnn.heur_mode.A, cudnn.heur_mode.FALLBACK])
-        graph.deselect_numeric_notes(_refused(cudnn, recipe))
+        graph.deselect_numeric_notes(_refused(cudnn, recipe, deterministic))
         graph.check_support()
     except cudnn.cudnnGraphNotSupportedError:
         return None
     return builder
 
 
-def _refused(cudnn: Any, recipe: Recipe) -> list[Any]:
-    """Return the properties of kernels that must not be used: those that lose digits of float32."""
+def _refused(cudnn: Any, recipe: Recipe, deterministic: bool) -> list[Any]:
+    """Return the properties of kernels that must not be used, such as losing digits of float32."""
     notes = cudnn.numerical_note
+    refused = [notes.NONDETERMINISTIC] if deterministic else []
     if recipe.io != "float32":
-        return []
-    return [notes.DOWN_CONVERT_INPUTS, notes.TENSOR_CORE] if recipe.exact else [notes.DOWN_CONVERT_INPUTS]
+        return refused
+    return [*refused, notes.DOWN_CONVERT_INPUTS, *([notes.TENSOR_CORE] if recipe.exact else [])]
 
 
-_graphs: dict[tuple[int, Recipe, int | None, bool], CompiledGraph | None] = {}
+_graphs: dict[tuple[int, Recipe, int | None, bool, bool], CompiledGraph | None] = {}
 _lock = threading.RLock()
 
 
 def compiled(
-    recipe: Recipe, device: int, *, limit: int | None = None, exhaustive: bool = False
+    recipe: Recipe,
+    device: int,
+    *,
+    limit: int | None = None,
+    exhaustive: bool = False,
+    deterministic: bool = False,
 ) -> CompiledGraph | None:
     """Return the compiled graph of a recipe; None if no engine of cuDNN computes it.
 
@@ -109,18 +116,19 @@ def compiled(
         device: the number of the GPU.
         limit: bytes of scratch memory that it may need; None: any number.
         exhaustive: measure all plans, and take the fastest one.
+        deterministic: without plans that add in an order which changes from run to run.
     """
-    key = (device, recipe, limit, exhaustive)
+    key = (device, recipe, limit, exhaustive, deterministic)
     with _lock:
         if key not in _graphs:
             with gpu(device):
-                _graphs[key] = _compile(recipe, limit, exhaustive)
+                _graphs[key] = _compile(*key[1:])
         return _graphs[key]
 
 
-def _compile(recipe: Recipe, limit: int | None, exhaustive: bool) -> CompiledGraph | None:
+def _compile(recipe: Recipe, limit: int | None, exhaustive: bool, deterministic: bool) -> CompiledGraph | None:
     cudnn = library.cudnn()
-    builder = compile_graph(recipe, handle=library.handle())
+    builder = compile_graph(recipe, deterministic=deterministic, handle=library.handle())
     if builder is None:
         return None
     graph = builder.graph

@@ -43,8 +43,14 @@ def graph_of(recipe: Recipe, ctx: PlanContext) -> CompiledGraph | None:
     The operator's arguments ``exhaustive_search`` and ``ws_nbytes_limit`` are those of Caffe2.
     """
     given = arguments(ctx.op_def)
-    limit, exhaustive = given.get("ws_nbytes_limit"), bool(given.get("exhaustive_search", False))
-    return compiled(recipe, ctx.device_id, limit=limit if isinstance(limit, int) else None, exhaustive=exhaustive)
+    limit = given.get("ws_nbytes_limit")
+    return compiled(
+        recipe,
+        ctx.device_id,
+        limit=limit if isinstance(limit, int) else None,
+        exhaustive=bool(given.get("exhaustive_search", False)) and ctx.enabled("measured_choices"),
+        deterministic=not ctx.enabled("atomic_sums"),
+    )
 
 
 def prepared(

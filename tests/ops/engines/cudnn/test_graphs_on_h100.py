@@ -32,7 +32,7 @@ def libraries():
 
 
 def supported(recipes, folder):
-    """The version of cuDNN, and the number of plans for each recipe."""
+    """The version of cuDNN; for each recipe, the number of plans and whether one of them is deterministic."""
     subprocess.run(
         ["cc", "-w", "-shared", "-fPIC", "-Wl,-soname,libcuda.so.1", "-o", folder / "libcuda.so.1", DATA / "libcuda.c"],
         check=True,
@@ -46,7 +46,7 @@ def supported(recipes, folder):
     )  # fmt: skip
     assert done.returncode == 0, done.stderr[-2000:]
     found = json.loads(done.stdout)
-    return found["version"], dict(zip(recipes, found["plans"], strict=True))
+    return found["version"], dict(zip(recipes, zip(found["plans"], found["repeatable"], strict=True), strict=True))
 
 
 def table(version, zoo, plans):
@@ -55,15 +55,16 @@ def table(version, zoo, plans):
     lines = [
         f"cuDNN {version}, {name}",
         "",
-        "| kernel | precision | graphs | supported | plans for each |",
-        "|---|---|---|---|---|",
+        "| kernel | precision | graphs | supported | deterministic | plans for each |",
+        "|---|---|---|---|---|---|",
     ]
     for (what, precision), recipes in zoo.items():
-        counts = [plans[recipe] for recipe in recipes]
+        counts = [plans[recipe][0] for recipe in recipes]
+        repeatable = sum(plans[recipe][1] for recipe in recipes)
         least = min((count for count in counts if count), default=0)
         good = sum(map(bool, counts))
-        lines.append(f"| {what} | {precision} | {len(counts)} | {good} | {least} to {max(counts)} |")
-    lost = [recipe for recipe, count in plans.items() if not count]
+        lines.append(f"| {what} | {precision} | {len(counts)} | {good} | {repeatable} | {least} to {max(counts)} |")
+    lost = [recipe for recipe, (count, _) in plans.items() if not count]
     return "\n".join([*lines, "", "Not supported:", *map(str, lost), ""])
 
 
@@ -82,7 +83,7 @@ def test_cudnn_supports_the_graphs_of_the_zoo(tmp_path):
     recorded = RECORD.read_text()
     if recorded.startswith(f"cuDNN {version},"):
         assert found == recorded
-    lost = {str(recipe) for recipe, count in plans.items() if not count}
+    lost = {str(recipe) for recipe, (count, _) in plans.items() if not count}
     known = set(recorded.partition("Not supported:\n")[2].splitlines())
     assert lost <= known, "cuDNN has no kernel for graphs that another version has one for"
 

@@ -1,0 +1,150 @@
+"""Nets whose runs are equal to the bit: what is chosen for them, what is refused, and the bits themselves."""
+
+import numpy as np
+import pytest
+
+from cudnn_double import cudnn_double
+from cupy_double import CupyDouble, gpus
+from gpu_or_double import ON_GPU, one_gpu
+from netbuilder import parallel
+from netbuilder.graph import Net
+from netbuilder.model import ModelHelper
+from netbuilder.ops.engines import nccl
+from netbuilder.ops.engines.choices import SWITCH_VARIABLE
+from netbuilder.proto import PROTO_CUDA, NetDef, NetError
+from netbuilder.proto.arguments import arguments, make_device_option, make_op
+from netbuilder.runtime import Workspace
+from netbuilder.runtime.plan.optimizations import VARYING
+from parallel_models import OPTIMIZERS, mlp, no_input
+
+RNG = np.random.default_rng(3)
+
+
+def created(ops, feeds, device=None, **options):
+    net = NetDef(name="net", op=ops)
+    if device is not None:
+        net.device_option.CopyFrom(device)
+    workspace = Workspace()
+    for name, value in feeds.items():
+        workspace.feed(name, value, device)
+    workspace.create_net(net, **options)
+    return workspace
+
+
+def test_nets_and_models_say_it():
+    net = Net("net")
+    net.set_deterministic(True)
+    assert arguments(net.Proto())["deterministic"] == 1
+    with pytest.raises(NetError, match="net net: deterministic must be True or False, got 'yes'"):
+        net.set_deterministic("yes")
+    update, options = OPTIMIZERS["sgd"], {"devices": [0], "deterministic": True}
+    blocks, model = ModelHelper("blocks"), ModelHelper("model")
+    parallel.Parallelize_CPU_BMUF(blocks, no_input, mlp, update, **options)
+    parallel.Parallelize_CPU(model, no_input, mlp, optimizer_builder_fun=update, **options)
+    made = [model.net, blocks.net, blocks.block_nets.update]
+    assert all(arguments(each.Proto())["deterministic"] == 1 for each in made)
+
+
+def test_what_is_off():
+    op = make_op("Relu", ["x"], ["y"])
+    feeds = {"x": np.ones(2, np.float32)}
+    for options, off in (({}, frozenset()), ({"deterministic": True}, VARYING)):
+        assert created([op], feeds, **options).net("net").options.without == off
+    with pytest.raises(NetError, match="net 'net': deterministic must be True or False, got 2"):
+        created([op], feeds, deterministic=2)
+
+
+def test_a_net_may_say_it_and_its_creation_overrides_it():
+    net = Net("net")
+    net.Relu("x", "y")
+    net.set_deterministic(True)
+    workspace = Workspace()
+    workspace.feed("x", np.ones(2, np.float32))
+    for given, off in ((None, VARYING), (False, frozenset())):
+        workspace.create_net(net, overwrite=True, deterministic=given)
+        assert workspace.net(net).options.without == off
+
+
+@pytest.mark.parametrize("op_type", ["Allreduce", "AllreduceBucket", "Reduce"])
+def test_sums_over_processes_must_have_an_order(op_type):
+    ops = [make_op("CreateCommonWorld", [], ["cw"], size=1, rank=0), make_op(op_type, ["cw", "x"], ["x"])]
+    feeds = {"x": np.ones(2, np.float32)}
+    with pytest.raises(NetError, match=rf"operator 1 {op_type} \['cw', 'x'\] adds the processes in any order; give it"):
+        created(ops, feeds, deterministic=True)
+    ops[1] = make_op(op_type, ["cw", "x"], ["x"], deterministic=1)
+    created(ops, feeds, deterministic=True)
+
+
+@pytest.mark.parametrize("deterministic", [False, True])
+def test_plans_of_cudnn(deterministic, monkeypatch):
+    """Those that are not deterministic are excluded, and none is chosen by its time."""
+    measured = []
+
+    def build(builder, recipe, limit):
+        measured.append(recipe)
+        builder.graph.build_plan_at_index(0)
+
+    monkeypatch.setattr("netbuilder.ops.engines.cudnn.compiled._build_fastest", build)
+    monkeypatch.delenv(SWITCH_VARIABLE, raising=False)
+    shapes = {"x": (2, 8, 5, 5), "w": (8, 8, 3, 3), "dy": (2, 8, 3, 3)}
+    feeds = {name: RNG.normal(size=shape).astype(np.float32) for name, shape in shapes.items()}
+    ops = [
+        make_op("Conv", ["x", "w"], ["y"], kernel=3, exhaustive_search=1),
+        make_op("ConvGradient", ["x", "w", "dy"], ["dw", "dx"], kernel=3, no_bias=1),
+    ]
+    with cudnn_double(CupyDouble(1)) as cudnn:
+        created(ops, feeds, ON_GPU, deterministic=deterministic).run_net("net")
+        assert len(cudnn.graphs) >= 3
+        for graph in cudnn.graphs:
+            assert ("NONDETERMINISTIC" in {note.name for note in graph.refused}) == deterministic
+        assert bool(measured) != deterministic
+
+
+@pytest.mark.parametrize("deterministic", [False, True])
+def test_sums_over_gpus(deterministic):
+    """NCCL chooses the order in which it adds; in a fixed order, one GPU adds."""
+    net = NetDef(name="net", op=[make_op("NCCLAllreduce", ["a", "b", "c"], ["a", "b", "c"])])
+    net.device_option.CopyFrom(ON_GPU)
+    with gpus(3):
+        workspace = Workspace()
+        for number, name in enumerate("abc"):
+            value = np.float32([[1e8, 1, -1e8][number]])
+            workspace.feed(name, value, make_device_option(PROTO_CUDA, number))
+        workspace.create_net(net, deterministic=deterministic)
+        workspace.run_net("net")
+        assert bool(nccl._module().groups) != deterministic
+        if deterministic:
+            assert [workspace.fetch(name).tolist() for name in "abc"] == [[0.0]] * 3  # (1e8 + 1) - 1e8 in float32
+
+
+@pytest.mark.gpu
+def test_two_runs_on_a_gpu_are_equal_to_the_bit():
+    """Gradients of a table whose rows are looked up many times, and the updates by them."""
+    model = ModelHelper("model")
+    rows = model.net.Gather(["table", "indices"], "rows")
+    loss = model.net.AveragedLoss(model.net.Sqr(rows, "squares"), "loss")
+    gradients = model.net.AddGradientOperators([loss])
+    slices = gradients["table"]
+    model.net.SparseToDense([slices.indices, slices.values, "table"], "dense")
+    model.net.ScatterWeightedSum(["table", "one", slices.indices, slices.values, "rate"], "table")
+    model.net.set_deterministic(True)
+    model.net.RunAllOnGPU()
+    table = RNG.normal(size=(7, 5)).astype(np.float32)
+    indices = RNG.integers(0, 7, 3000)
+    found = []
+    with one_gpu():
+        for _ in range(2):
+            workspace = Workspace()
+            for name, value in (("table", table), ("indices", indices)):
+                workspace.feed(name, value, ON_GPU)
+            for name, value in (("one", 1.0), ("rate", -100.0)):
+                workspace.feed(name, np.float32([value]), ON_GPU)
+            workspace.create_net(model.net)
+            workspace.run_net(model.net.Name(), 3)
+            found.append([workspace.fetch(name) for name in ("table", "dense")])
+    for first, second in zip(*found):
+        assert first.tobytes() == second.tobytes()
+    wanted = table.astype(np.float64)
+    for _ in range(3):
+        wanted *= 1 - 100.0 * 2 * np.bincount(indices, minlength=7)[:, None] / (3000 * 5)
+    np.testing.assert_allclose(found[0][0], wanted, rtol=1e-4, atol=1e-4)

@@ -4,7 +4,7 @@ A plan covers the operators from ``start`` up to the first one whose output shap
 a module of this package:
 
 1. shapes, and values of which each write makes a new version (``static_segment``, ``even_parts``);
-2. fusion of neighboring operators and of parameter updates (``fusion``, ``update_fusion``);
+2. fusion of neighboring operators and of parameter updates (``fusion``, ``relu_gradients``, ``update_fusion``);
 3. which outputs are needed (``dead_outputs``), and where exchanges start (``roles``);
 4. kernels and their layouts, with the copies they need (``kernel_choice``, ``step_list``, ``split_kernels``).
 
@@ -32,6 +32,7 @@ from netbuilder.runtime.plan.kernels_of_nodes import KernelsOfNodes
 from netbuilder.runtime.plan.node_context import CompileSubgraph, NodeContext
 from netbuilder.runtime.plan.node_order import host_work_first
 from netbuilder.runtime.plan.options import PlanOptions
+from netbuilder.runtime.plan.relu_gradients import move_relu_gradients
 from netbuilder.runtime.plan.roles import between_processes, exchange_when_ready
 from netbuilder.runtime.plan.runner import Runner
 from netbuilder.runtime.plan.split_kernels import add_waits
@@ -139,7 +140,6 @@ def compile_range(
         in_subgraph: the operators are a segment of an operator's subgraph.
     """
     nodes, last, externals, values = values_of(net, start, end, specs)
-    kernels = KernelsOfNodes(values, lambda: [] if in_subgraph else take_open_choices(options))
     check_even_parts(net.name, nodes)
     if not in_subgraph:
         options = _options_for_work(nodes, options)
@@ -149,6 +149,8 @@ def compile_range(
     engines = {kind: library_engines(options.uses_engine, kind) for kind in {node.first.device[0] for node in nodes}}
     fusions = {kind: [fusion for engine in found for fusion in engine.fusions()] for kind, found in engines.items()}
     nodes = fuse(nodes, last, fusions, hidden, options.enabled)
+    if options.enabled("early_relu_gradients"):
+        nodes = move_relu_gradients(nodes, last, hidden, values)
     if options.enabled("joined_updates"):
         early = options.enabled("early_updates") and not (in_subgraph or options.exchange_lane)
         nodes = fuse_updates(nodes, last, hidden, engines, early=early)
@@ -161,6 +163,7 @@ def compile_range(
         nodes = join_exchanges(nodes)
     if options.enabled("cuda_graphs"):
         nodes = host_work_first(nodes)
+    kernels = KernelsOfNodes(values, lambda: [] if in_subgraph else take_open_choices(options))
     steps = _choose_kernels(net, nodes, kernels, options, values, compile_subgraph, in_subgraph)
     return Compilation(
         net.name,

@@ -63,6 +63,10 @@ OPTIMIZATIONS: Mapping[str, Optimization] = MappingProxyType({
         "ReluGradient and the ChannelBackpropStats after it, of a SpatialBN over several devices, run as one kernel",
         ROUNDING, joins=True,
     ),
+    "early_relu_gradients": Optimization(
+        "ReluGradient after the gradient of MaxPool, or of Concat, runs before it, on what was pooled or joined, so "
+        "that the output of the Relu need not be kept"
+    ),
     "sum_relu": Optimization("a Sum of two values and the Relu after it run as one kernel", joins=True),
     "fc_relu": Optimization("FC and the Relu after it run as one kernel", joins=True),
     "conv_relu": Optimization(

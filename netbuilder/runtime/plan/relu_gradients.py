@@ -1,0 +1,107 @@
+"""The gradient of a Relu runs before that of a MaxPool or Concat after it, where it is the same.
+
+Where Y = relu(X) is pooled to Z, each element of Z is one of Y, and the gradient of MaxPool adds an element of dZ where
+that element of Y is. So whether it passes the Relu can be told from Z: dX = pooled gradient of (dZ where Z > 0). The
+same holds for Y that Concat copies to a part of Z. Gradients then need not keep Y, only Z, which the next convolution
+keeps anyway; and after MaxPool the gradient of the Relu is computed on the smaller Z. The results are equal to the bit.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Mapping, Sequence
+from typing import NamedTuple
+
+from netbuilder.runtime.plan.values import Node, Value
+
+__all__ = ["move_relu_gradients"]
+
+
+class _Moved(NamedTuple):
+    """What the gradient of an operator that only copies elements is computed from.
+
+    Args:
+        sources: the operator's inputs, one for each output of its gradient.
+        result: its output.
+        gradient: the index of the output's gradient among the inputs of the operator's gradient.
+    """
+
+    sources: Sequence[Value]
+    result: Value
+    gradient: int
+
+
+def move_relu_gradients(
+    nodes: Sequence[Node], last: Mapping[str, Value], hidden: Collection[str], values: list[Value]
+) -> list[Node]:
+    """Return the nodes of a plan with each ReluGradient before the gradient that it can precede.
+
+    Args:
+        nodes: operators over values, in order; fused ones stay as they are.
+        last: the last version of each name.
+        hidden: names of which no version is observable.
+        values: all values; those between the operators in their new order are added.
+    """
+    maker = {id(value): node for node in nodes for value in node.outputs}
+    readers: dict[int, list[Node]] = {}
+    for node in nodes:
+        for value in node.inputs:
+            readers.setdefault(id(value), []).append(node)
+    instead: dict[int, list[Node]] = {}
+    for node in nodes:
+        moved = _moved_by(node, maker, last)
+        relus = [] if moved is None else _relu_gradients(node, moved, readers, last, hidden)
+        if moved is None or not relus:
+            continue
+        before = node.inputs[moved.gradient]
+        between = Value(before.name, before.version, before.spec, None, before.location, readers=1, intermediate=True)
+        values.append(between)
+        moved.result.readers += 1
+        inputs = [between if i == moved.gradient else value for i, value in enumerate(node.inputs)]
+        instead.update((id(relu), []) for relu in relus)
+        instead[id(node)] = [
+            Node([relu.first for relu in relus], [moved.result, before], [between]),
+            Node(node.parts, inputs, [relu.outputs[0] for relu in relus]),
+        ]
+    return [new for node in nodes for new in instead.get(id(node), [node])]
+
+
+def _moved_by(node: Node, maker: Mapping[int, Node], last: Mapping[str, Value]) -> _Moved | None:
+    """Return what a node is the gradient of, if that is an operator that only copies elements; else None."""
+    if len(node.parts) > 1 or node.fused is not None:
+        return None
+    op_type = node.first.op_def.type
+    if op_type == "MaxPoolGradient":
+        x, y = node.inputs[:2]
+        return _Moved([x], y, 2)
+    if op_type in ("Split", "DepthSplit") and len(node.inputs) == 2:
+        joined = maker.get(id(node.inputs[1]))  # only Concat makes extents
+        if joined is None or joined.first.op_def.type not in ("Concat", "DepthConcat") or joined.fused is not None:
+            return None
+        if len(joined.inputs) == len(node.outputs) and last[joined.outputs[0].name] is joined.outputs[0]:
+            return _Moved(joined.inputs, joined.outputs[0], 0)
+    return None
+
+
+def _relu_gradients(
+    node: Node,
+    moved: _Moved,
+    readers: Mapping[int, Sequence[Node]],
+    last: Mapping[str, Value],
+    hidden: Collection[str],
+) -> list[Node]:
+    """Return the nodes that read the outputs of a gradient; [] unless each is a ReluGradient that can precede it."""
+    found = []
+    for source, output in zip(moved.sources, node.outputs):
+        if len(readers.get(id(output), ())) != 1 or last[output.name] is output and output.name not in hidden:
+            return []
+        (relu,) = readers[id(output)]
+        first = relu.first
+        if first.op_def.type != "ReluGradient" or len(relu.parts) > 1 or relu.fused is not None:
+            return []
+        if first.device != node.first.device or first.control or [source, output] != relu.inputs:
+            return []
+        written = relu.outputs[0]
+        if written.version and written.name != output.name:
+            return []  # it would be written before others have read the version before it
+        found.append(relu)
+    return found

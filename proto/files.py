@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import contextlib
-import difflib
 import os
 import re
 from collections.abc import Iterator, Mapping
@@ -17,10 +16,23 @@ from google.protobuf.unknown_fields import UnknownFieldSet
 
 from netbuilder.proto.depth import deep_nets
 from netbuilder.proto.errors import DeviceError, NetError, OperatorError, ParseError
+from netbuilder.proto.os_errors import no_such_file
 from netbuilder.proto.whole_file import whole_file
 from netbuilder.proto.wire import find_fault, is_plain_text
 
-__all__ = ["load", "load_text", "naming", "parse", "parse_text", "save", "save_all", "save_text", "to_bytes", "to_text"]
+__all__ = [
+    "load",
+    "load_text",
+    "naming",
+    "parse",
+    "parse_text",
+    "read_text",
+    "save",
+    "save_all",
+    "save_text",
+    "to_bytes",
+    "to_text",
+]
 
 M = TypeVar("M", bound=Message)
 PathLike = str | os.PathLike[str]
@@ -32,6 +44,8 @@ _LOOKS_LIKE_TEXT = re.compile(rb"\s*(#|[A-Za-z_]+\s*[:{])")
 @contextlib.contextmanager
 def naming(path: PathLike) -> Iterator[None]:
     """Put a file's name before the message of each of our errors that leaves the block without it.
+
+    Errors of the operating system without a file get it as ``filename``.
 
     >>> with naming("lenet.pb"):
     ...     raise NetError("net 'lenet' reads 'x', which nothing makes")
@@ -47,6 +61,10 @@ def naming(path: PathLike) -> Iterator[None]:
             raise
         kind = OperatorError if isinstance(error, OperatorError) else type(error)
         raise kind(f"{name!r}: {error}") from error
+    except OSError as error:
+        if error.filename is None and error.errno is not None:
+            error.filename = name
+        raise
 
 
 def load(path: PathLike, message_class: type[M], *, allow_unknown: bool = False) -> M:
@@ -61,7 +79,7 @@ def load(path: PathLike, message_class: type[M], *, allow_unknown: bool = False)
         FileNotFoundError: there is no such file.
         ParseError: the file is empty, cut short, or holds something else.
     """
-    data = _read(path)
+    data = read_bytes(path)
     if not data:
         raise ParseError(f"{os.fspath(path)!r}: cannot read a {_name(message_class)}: the file is empty")
     return parse(data, message_class, source=os.fspath(path), allow_unknown=allow_unknown)
@@ -156,15 +174,11 @@ def load_text(path: PathLike, message_class: type[M]) -> M:
         FileNotFoundError: there is no such file.
         ParseError: the file holds no such message; the error tells line and column.
     """
-    data = _read(path)
     source = os.fspath(path)
     try:
-        text = data.decode()
-    except UnicodeDecodeError as error:
-        raise ParseError(
-            f"{source!r}: cannot read a {_name(message_class)} as text: byte {error.start} of {len(data)} "
-            "is no UTF-8 text; netbuilder.proto.files.load reads binary files"
-        ) from None
+        text = read_text(path)
+    except ParseError as error:
+        raise ParseError(f"{error}; netbuilder.proto.files.load reads binary files") from None
     if not text.strip():
         raise ParseError(f"{source!r}: cannot read a {_name(message_class)} as text: the file is empty")
     return parse_text(text, message_class, source=source)
@@ -275,24 +289,33 @@ def _check_complete(message: Message) -> None:
         raise NetError(f"cannot serialize a {_name(type(message))}: required fields are missing: {', '.join(missing)}")
 
 
-def _read(path: PathLike) -> bytes:
+def read_bytes(path: PathLike) -> bytes:
+    """Return what a file contains.
+
+    Raises:
+        FileNotFoundError: there is no such file; the message lists those with similar names.
+        OSError: it cannot be read; the error has its name.
+    """
     try:
-        return Path(path).read_bytes()
+        with naming(path):
+            return Path(path).read_bytes()
     except FileNotFoundError:
-        raise FileNotFoundError(f"{os.fspath(path)!r}: {_neighbors(Path(path))}") from None
+        raise FileNotFoundError(f"{os.fspath(path)!r}: {no_such_file(Path(path))}") from None
 
 
-def _neighbors(path: Path) -> str:
-    folder = path.parent
-    if not folder.is_dir():
-        return f"no such file: the folder {str(folder)!r} does not exist"
-    names = sorted(entry.name for entry in folder.iterdir())
-    near = difflib.get_close_matches(path.name, names, n=3) or [n for n in names if Path(n).suffix == path.suffix][:3]
-    return (
-        f"no such file; near it are {', '.join(near)}"
-        if near
-        else "no such file, and its folder has none with a similar name"
-    )
+def read_text(path: PathLike) -> str:
+    """Return the text of a file in UTF-8.
+
+    Raises:
+        FileNotFoundError: there is no such file.
+        ParseError: it is not in UTF-8.
+        OSError: it cannot be read.
+    """
+    data = read_bytes(path)
+    try:
+        return data.decode()
+    except UnicodeDecodeError as error:
+        raise ParseError(f"{os.fspath(path)!r}: byte {error.start} of {len(data)} is no UTF-8 text") from None
 
 
 def _write(path: PathLike, data: bytes) -> None:

@@ -10,7 +10,7 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import BinaryIO
 
-__all__ = ["DRAFT", "is_draft", "sync_folder", "whole_file", "write_text"]
+__all__ = ["DRAFT", "check_place", "is_draft", "sync_folder", "whole_file", "write_text"]
 
 PathLike = str | os.PathLike[str]
 
@@ -33,11 +33,7 @@ def whole_file(path: PathLike) -> Iterator[BinaryIO]:
         IsADirectoryError: ``path`` is a folder.
         OSError: the file cannot be written.
     """
-    target = Path(os.path.realpath(path))
-    if not target.parent.is_dir():
-        raise FileNotFoundError(errno.ENOENT, f"the folder {str(target.parent)!r} does not exist", os.fspath(path))
-    if target.is_dir():
-        raise IsADirectoryError(errno.EISDIR, "is a folder; give the name of a file", os.fspath(path))
+    target = check_place(path)
     if target.exists() and not target.is_file():  # as /dev/stdout: nothing could take its place
         with open(target, "wb") as file:
             yield file
@@ -56,6 +52,21 @@ def whole_file(path: PathLike) -> Iterator[BinaryIO]:
             raise OSError(error.errno, f"cannot be written: {error.strerror}", os.fspath(path)) from error
         raise
     sync_folder(target.parent)
+
+
+def check_place(path: PathLike) -> Path:
+    """Return the place of a file that is to be written: ``path``, or what it links to.
+
+    Raises:
+        FileNotFoundError: the folder is not there.
+        IsADirectoryError: ``path`` is a folder.
+    """
+    target = Path(os.path.realpath(path))
+    if not target.parent.is_dir():
+        raise FileNotFoundError(errno.ENOENT, f"the folder {str(target.parent)!r} does not exist", os.fspath(path))
+    if target.is_dir():
+        raise IsADirectoryError(errno.EISDIR, "is a folder; give the name of a file", os.fspath(path))
+    return target
 
 
 def write_text(path: PathLike, text: str) -> None:

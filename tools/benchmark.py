@@ -11,7 +11,7 @@ from collections.abc import Iterator, Sequence
 from contextlib import ExitStack
 
 from netbuilder.ops.core.precision import PRECISIONS
-from netbuilder.proto import ArgumentError, DeviceError
+from netbuilder.proto import ArgumentError
 from netbuilder.proto.whole_file import write_text
 from netbuilder.runtime.plan.optimizations import VARIABLE
 from netbuilder.runtime.plan.options import default_threads
@@ -40,8 +40,9 @@ from netbuilder.tools.bench.report import Line, compared, write_records
 from netbuilder.tools.bench.sparse import Sums, sparse_sums
 from netbuilder.tools.bench.strategies import DEFAULT_STRATEGIES, Trainings, strategy_lines
 from netbuilder.tools.bench.work import TASKS, Task, Work
-from netbuilder.tools.common_options import OBSERVABLE, add_without, count, size
-from netbuilder.tools.parser import Parser
+from netbuilder.tools.common_options import OBSERVABLE, add_without, check_outputs, count, size
+from netbuilder.tools.parser import Help, Parser, add_list
+from netbuilder.tools.reporting import reporting
 
 __all__ = ["main"]
 
@@ -93,6 +94,10 @@ _TASKS_HELP = """tasks:
 """
 
 
+class _Help(Help, argparse.RawDescriptionHelpFormatter):
+    """Leaves the list of tasks as it is."""
+
+
 def _parser() -> argparse.ArgumentParser:
     parser = Parser(
         prog="netbuilder-benchmark",
@@ -100,7 +105,7 @@ def _parser() -> argparse.ArgumentParser:
         "compiled; onnxruntime and OpenVINO) run alternately with netbuilder, on the\n"
         "same machine with as many threads, and ratios are to the fastest of them.",
         epilog=_TASKS_HELP,
-        formatter_class=argparse.RawDescriptionHelpFormatter,
+        formatter_class=_Help,
     )
     parser.add_argument(
         "task",
@@ -151,12 +156,12 @@ def _parser() -> argparse.ArgumentParser:
     add_without(parser)
     parser.add_argument("--json", metavar="FILE", help="also write all results as JSON")
     swept = parser.add_argument_group("growth and build")
-    swept.add_argument(
+    add_list(
+        swept,
         "--sweep",
         choices=SWEEPS,
-        nargs="+",
         default=list(SWEEPS),
-        metavar="NAME",
+        metavar="NAME,NAME",
         help=f"what growth varies (default: all): {', '.join(SWEEPS)}; for memory-growth batch and depth",
     )
     for name, values, what in (
@@ -164,39 +169,39 @@ def _parser() -> argparse.ArgumentParser:
         ("--depths", [18, 34, 50, 101, 152], "layers of the ResNet"),
         ("--widths", [32, 64, 128], "channels of its first stage"),
     ):
-        swept.add_argument(
+        add_list(
+            swept,
             name,
             type=count,
-            nargs="+",
             default=values,
-            metavar="N",
-            help=f"for growth: {what} (default: {' '.join(map(str, values))})",
+            metavar="N,N",
+            help=f"for growth: {what} (default: {','.join(map(str, values))})",
         )
-    swept.add_argument(
+    add_list(
+        swept,
         "--devices",
         type=count,
-        nargs="+",
-        metavar="N",
-        help="numbers of devices (default: 1 2 for growth, 1 4 16 64 for build)",
+        metavar="N,N",
+        help="numbers of devices (default: 1,2 for growth, 1,4,16,64 for build)",
     )
     exchange = parser.add_argument_group("exchange")
-    exchange.add_argument(
+    add_list(
+        exchange,
         "--processes",
         type=count,
-        nargs="+",
-        metavar="N",
-        help="numbers of processes (default: 2 4 for exchange, 1 2 4 for exchange-predicted)",
+        metavar="N,N",
+        help="numbers of processes (default: 2,4 for exchange, 1,2,4 for exchange-predicted)",
     )
     exchange.add_argument(
         "--bucket", type=size, default=Work.bucket, metavar="SIZE", help="size of buckets (default: 4MiB)"
     )
     strategies = parser.add_argument_group("strategies")
-    strategies.add_argument(
+    add_list(
+        strategies,
         "--strategies",
-        nargs="+",
         default=list(DEFAULT_STRATEGIES),
-        metavar="TEXT",
-        help=f"what processes exchange (default: {' '.join(DEFAULT_STRATEGIES)})",
+        metavar="TEXT,TEXT",
+        help=f"what processes exchange (default: {','.join(DEFAULT_STRATEGIES)})",
     )
     strategies.add_argument(
         "--data",
@@ -208,53 +213,55 @@ def _parser() -> argparse.ArgumentParser:
         "--epochs", type=count, default=Trainings.epochs, metavar="N", help=f"default: {Trainings.epochs}"
     )
     on_gpus = parser.add_argument_group("gpu")
-    on_gpus.add_argument(
+    add_list(
+        on_gpus,
         "--gpu-peers",
-        nargs="*",
         choices=PEER_MODES,
+        may_be_empty=True,
         default=list(PEER_MODES),
-        metavar="MODE",
+        metavar="MODE,MODE",
         help=f"how PyTorch runs: {', '.join(PEER_MODES)}; nothing for netbuilder alone (default: all)",
     )
     on_gpus.add_argument("--report", metavar="FILE", help="also write a page in Markdown")
     on_gpus.add_argument("--tiny", action="store_true", help=argparse.SUPPRESS)  # for tests
     memory = parser.add_argument_group("memory")
-    memory.add_argument(
+    add_list(
+        memory,
         "--nets",
-        nargs="+",
         default=["resnet50"],
         type=_net,
-        metavar="NET",
+        metavar="NET,NET",
         help=f"what is trained (default: resnet50): {', '.join(_MEMORY_NETS)}, or another ResNet, such as resnet152; "
         "memory-growth takes one",
     )
     memory.add_argument("--image-size", type=count, metavar="N", help="height and width of images (default: 224)")
-    memory.add_argument(
+    add_list(
+        memory,
         "--observable",
-        nargs="+",
         default=list(Ours.observable),
         choices=[DEFAULT, *OBSERVABLE],
-        metavar="KIND",
+        metavar="KIND,KIND",
         help=f"which values can be fetched after a step, each measured by itself: {DEFAULT} (as the net says), "
-        f"{', '.join(OBSERVABLE)} (default: {' '.join(Ours.observable)})",
+        f"{', '.join(OBSERVABLE)} (default: {','.join(Ours.observable)})",
     )
-    memory.add_argument(
+    add_list(
+        memory,
         "--budget",
-        nargs="+",
         default=[],
         type=_budget,
-        metavar="X",
+        metavar="X,X",
         help="memory budgets of netbuilder, each measured by itself: shares of what the step would take, such as 0.65, "
         "or sizes, such as 2GiB",
     )
-    memory.add_argument(
+    add_list(
+        memory,
         "--peers",
-        nargs="*",
+        may_be_empty=True,
         default=["compile", "eager"],
         choices=PEERS,
-        metavar="HOW",
+        metavar="HOW,HOW",
         help="how PyTorch runs, each measured by itself: compile, eager, or checkpoint (eager with "
-        "torch.utils.checkpoint); nothing for netbuilder alone (default: compile eager)",
+        "torch.utils.checkpoint); nothing for netbuilder alone (default: compile,eager)",
     )
     return parser
 
@@ -280,6 +287,7 @@ def _budget(text: str) -> float | str:
     return share
 
 
+@reporting("netbuilder-benchmark", ValueError, RuntimeError, status=2)
 def main(arguments: Sequence[str] | None = None) -> int:
     """Run benchmarks and print a line for each.
 
@@ -287,6 +295,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
         The exit status: 0; 1 if a check failed or a result is invalid; 2 if something is missing or failed.
     """
     options = _parser().parse_args(arguments)
+    check_outputs(options, "json", "report")
     machine, busy = describe_machine(), busy_share()
     print(machine, flush=True)
     if options.without:
@@ -298,16 +307,12 @@ def main(arguments: Sequence[str] | None = None) -> int:
             file=sys.stderr,
         )
     lines: list[Line] = []
-    try:
-        for task in options.task:
-            for line in _lines(task, options):
-                print(line.text, flush=True)
-                lines.append(line)
-                if options.json:
-                    write_records(options.json, machine, busy, lines)
-    except (DeviceError, ValueError, RuntimeError, OSError) as error:
-        print(f"netbuilder-benchmark: {error}", file=sys.stderr)
-        return 2
+    for task in options.task:
+        for line in _lines(task, options):
+            print(line.text, flush=True)
+            lines.append(line)
+            if options.json:
+                write_records(options.json, machine, busy, lines)
     return 0 if all(line.good for line in lines) else 1
 
 

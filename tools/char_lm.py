@@ -6,30 +6,27 @@ import argparse
 import sys
 import time
 from collections.abc import Sequence
-from pathlib import Path
 
-from netbuilder.proto import NetError
+from netbuilder.proto import NetError, files
 from netbuilder.tools.common_options import add_trusted, count, split_problem
-from netbuilder.tools.parser import Parser
+from netbuilder.tools.parser import Parser, real_number, whole_number
+from netbuilder.tools.reporting import reporting
 from netbuilder.tools.sequences.char_model import CharModel, Size, Writer
 from netbuilder.tools.sequences.characters import Characters
 
 __all__ = ["main"]
 
 
+@reporting("netbuilder-char-lm")
 def main(arguments: Sequence[str] | None = None) -> int:
     """Train, export and generate as the command line says; return the exit status."""
     options = _parser().parse_args(arguments)
-    try:
-        if options.text is not None:
-            _train(options)
-        if options.write:
-            writer = Writer(options.export, trusted=options.trusted)
-            prime = options.prime or writer.alphabet[0]
-            print(prime + writer.write(prime, options.write, temperature=options.temperature, seed=options.seed))
-    except (NetError, OSError) as error:
-        print(f"netbuilder-char-lm: {error}", file=sys.stderr)
-        return 1
+    if options.text is not None:
+        _train(options)
+    if options.write:
+        writer = Writer(options.export, trusted=options.trusted)
+        prime = options.prime or writer.alphabet[0]
+        print(prime + writer.write(prime, options.write, temperature=options.temperature, seed=options.seed))
     return 0
 
 
@@ -59,17 +56,21 @@ def _parser() -> argparse.ArgumentParser:
     )
     parser.add_argument("--hidden", type=count, default=128, metavar="N", help="width of the states (default: 128)")
     parser.add_argument("--layers", type=count, default=1, metavar="N", help="number of LSTM layers (default: 1)")
-    parser.add_argument("--rate", type=float, default=0.003, help="learning rate of Adam (default: 0.003)")
+    parser.add_argument("--rate", type=real_number(0), default=0.003, help="learning rate of Adam (default: 0.003)")
     parser.add_argument("--devices", type=count, default=1, metavar="N", help="replicas on the CPU (default: 1)")
     parser.add_argument(
-        "--seed", type=int, default=1, metavar="N", help="seed of initial values and of generated text (default: 1)"
+        "--seed",
+        type=whole_number(),
+        default=1,
+        metavar="N",
+        help="seed of initial values and of generated text (default: 1)",
     )
-    parser.add_argument("--write", type=int, default=0, metavar="N", help="generate N characters at the end")
+    parser.add_argument("--write", type=whole_number(), default=0, metavar="N", help="generate N characters at the end")
     parser.add_argument("--prime", default="", metavar="TEXT", help="the beginning of the generated text")
     add_trusted(parser)
     parser.add_argument(
         "--temperature",
-        type=float,
+        type=real_number(0),
         default=0.7,
         metavar="T",
         help="below 1, likely characters are drawn more often (default: 0.7)",
@@ -78,7 +79,7 @@ def _parser() -> argparse.ArgumentParser:
 
 
 def _train(options: argparse.Namespace) -> None:
-    text = Characters(Path(options.text).read_text(encoding="utf-8"))
+    text = Characters(files.read_text(options.text))
     if problem := split_problem(options.batch, options.devices):
         raise NetError(f"--batch: {problem}")
     size = Size(len(text.alphabet), options.hidden, options.layers)

@@ -17,29 +17,28 @@ from netbuilder.parallel import replicas_of
 from netbuilder.proto import BlobError, NetDef, NetError
 from netbuilder.proto.errors import counted
 from netbuilder.proto.whole_file import write_text
-from netbuilder.tools.common_options import blob_spec
+from netbuilder.tools.common_options import blob_spec, check_outputs
 from netbuilder.tools.parser import Parser
+from netbuilder.tools.reporting import reporting
 
 __all__ = ["main"]
 
 
+@reporting("netbuilder-check")
 def main(arguments: Sequence[str] | None = None) -> int:
     """Check the net that the command line names, print what is found; return 1 if anything is."""
     options = _parser().parse_args(arguments)
-    try:
-        net, init_net, specs = _read(options)
-        record = _replicas(net)
-        specs.update(_of_replicas(dict(options.input), net, init_net, record))
-        found = check_net(net, init_net=init_net, inputs=specs, replicas=record)
-        for finding in found:
-            print(finding)
-        made = f" and init net {init_net.name!r}" if init_net is not None else ""
-        print(f"net {net.name!r}{made}: {counted(len(net.op), 'operator')}, {counted(len(found), 'finding')}")
-        if options.json:
-            write_text(options.json, json.dumps(_as_json(net, found), indent=1) + "\n")
-    except (NetError, OSError) as error:
-        print(f"netbuilder-check: {error}", file=sys.stderr)
-        return 1
+    check_outputs(options, "json")
+    net, init_net, specs = _read(options)
+    record = _replicas(net)
+    specs.update(_of_replicas(dict(options.input), net, init_net, record))
+    found = check_net(net, init_net=init_net, inputs=specs, replicas=record)
+    for finding in found:
+        print(finding)
+    made = f" and init net {init_net.name!r}" if init_net is not None else ""
+    print(f"net {net.name!r}{made}: {counted(len(net.op), 'operator')}, {counted(len(found), 'finding')}")
+    if options.json:
+        write_text(options.json, json.dumps(_as_json(net, found), indent=1) + "\n")
     return 1 if found else 0
 
 

@@ -13,6 +13,8 @@ from netbuilder.graph.observability import KINDS
 from netbuilder.ops.core.operator import TensorSpec
 from netbuilder.proto import PROTO_CPU, DeviceOption, NetError
 from netbuilder.proto.arguments import make_device_option
+from netbuilder.proto.os_errors import error_text
+from netbuilder.proto.whole_file import check_place
 from netbuilder.runtime.plan.optimizations import GROUPS, check_without
 from netbuilder.tools.parser import count
 
@@ -23,6 +25,7 @@ __all__ = [
     "add_trusted",
     "add_without",
     "blob_spec",
+    "check_outputs",
     "count",
     "cpu_device",
     "size",
@@ -79,6 +82,20 @@ def _optimizations(text: str) -> frozenset[str]:
         raise argparse.ArgumentTypeError(
             str(error).removeprefix("--without: ")
         ) from None  # argparse adds the option's name
+
+
+def check_outputs(options: argparse.Namespace, *names: str) -> None:
+    """Check that the files can be written that options name, before the results for them are computed.
+
+    Raises:
+        NetError: one is a folder, or its folder does not exist.
+    """
+    for name in names:
+        if path := getattr(options, name):
+            try:
+                check_place(path)
+            except OSError as error:
+                raise NetError(f"--{name}: {error_text(error)}") from None
 
 
 def size(text: str) -> int:

@@ -7,18 +7,17 @@ import dataclasses
 import json
 import sys
 from collections.abc import Sequence
-from pathlib import Path
 from typing import Any
 
 from netbuilder.data import read_npz
 from netbuilder.parallel.compare import Comparison, Difference, difference_from_file
-from netbuilder.proto import DeviceError, NetError, OperatorError
 from netbuilder.proto.errors import counted
 from netbuilder.proto.whole_file import write_text
 from netbuilder.runtime.plan.optimizations import check_without
-from netbuilder.tools.common_options import blob_spec, count
+from netbuilder.tools.common_options import blob_spec, check_outputs, count
 from netbuilder.tools.comparing.sides import Side, StoredNet, StoredSide, TrainerSide
-from netbuilder.tools.parser import Parser, did_you_mean
+from netbuilder.tools.parser import Parser, did_you_mean, real_number
+from netbuilder.tools.reporting import reporting
 from netbuilder.tools.training.images import load_images
 from netbuilder.tools.training.options import parse
 from netbuilder.tools.training.settings import Options
@@ -29,19 +28,17 @@ _SETTINGS = ("net", "init", "without", "dtype", "memory-budget", "numpy", "seed"
 """Settings of stored nets that --against can change."""
 
 
+@reporting("netbuilder-compare")
 def main(arguments: Sequence[str] | None = None) -> int:
     """Compare as the command line says; return 1 if a value differs by more than the bound."""
     parser = _parser()
     options, others = parser.parse_known_args(arguments)
-    try:
-        if options.net:
-            found, done, texts = _compare_stored(parser, options, others)
-        else:
-            found, done, texts = _compare_trainers(parser, options, others)
-        _print(found, done, texts, options)
-    except (NetError, OperatorError, DeviceError, NotImplementedError, OSError) as error:
-        print(f"netbuilder-compare: {error}", file=sys.stderr)
-        return 1
+    check_outputs(options, "json")
+    if options.net:
+        found, done, texts = _compare_stored(parser, options, others)
+    else:
+        found, done, texts = _compare_trainers(parser, options, others)
+    _print(found, done, texts, options)
     return 1 if found else 0
 
 
@@ -58,7 +55,7 @@ def _parser() -> Parser:
     parser.add_argument("--steps", type=count, default=3, metavar="K", help="training steps (default: 3)")
     parser.add_argument(
         "--bound",
-        type=float,
+        type=real_number(0),
         default=1e-4,
         metavar="X",
         help="largest ||a - b|| / max(||a||, 1e-6 sqrt(n)) of a value with n elements (default: 1e-4; for bfloat16, "
@@ -171,8 +168,6 @@ def _print(found: Difference | None, steps: int, texts: list[str], options: argp
     if options.json:
         result = {"compared": texts, "steps": steps, "bound": options.bound,
                   "difference": dataclasses.asdict(found) if found is not None else None}  # fmt: skip
-        if not Path(options.json).parent.is_dir():
-            raise NetError(f"{options.json!r} cannot be written: its folder does not exist")
         write_text(options.json, json.dumps(result, indent=1) + "\n")
 
 

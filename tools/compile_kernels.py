@@ -17,7 +17,8 @@ from netbuilder.proto.errors import counted
 from netbuilder.tools.kernels.catalog import make_kernels
 from netbuilder.tools.kernels.nvrtc_cuda import Nvrtc, has_cupy_headers
 from netbuilder.tools.kernels.recording_cuda import record, recorded
-from netbuilder.tools.parser import Parser
+from netbuilder.tools.parser import Parser, add_list
+from netbuilder.tools.reporting import reporting
 
 __all__ = ["main"]
 
@@ -25,23 +26,23 @@ _ARCHITECTURES = ("sm_80", "sm_90", "sm_100")
 _DENORMALS = "-ftz=true"  # as CuPy does
 
 
+@reporting("compile_kernels")
 def main(arguments: Sequence[str] | None = None) -> int:
     """Compile kernels, or record those of a program; return 1 if the compiler refuses one."""
-    options = _parser().parse_args(arguments)
+    parser = _parser()
+    options = parser.parse_args(arguments)
+    if options.record and not options.program:
+        parser.error("--record: give a program, a script or -m MODULE, with its arguments")
     if options.record:
         return record(Path(options.record), options.program)
-    try:
-        compiler = Nvrtc()
-        kernels, missing = make_kernels()
-        sources: list[tuple[str, str, tuple[str, ...], tuple[str, ...]]]
-        sources = [(name, kernel.source, OPTIONS, ()) for name, kernel in sorted(kernels.items())]
-        others = [source for folder in options.program for source in recorded(Path(folder))]
-        if any("#include <cupy/" in text for _, text, *_ in others) and not has_cupy_headers():
-            raise DeviceError("recorded kernels include headers of CuPy; pip install cupy-cuda12x (no GPU is needed)")
-        sources += others
-    except (DeviceError, OSError) as error:
-        print(f"compile_kernels: {error}", file=sys.stderr)
-        return 1
+    others = [source for folder in options.program for source in recorded(Path(folder))]
+    compiler = Nvrtc()
+    kernels, missing = make_kernels()
+    sources: list[tuple[str, str, tuple[str, ...], tuple[str, ...]]]
+    sources = [(name, kernel.source, OPTIONS, ()) for name, kernel in sorted(kernels.items())]
+    if any("#include <cupy/" in text for _, text, *_ in others) and not has_cupy_headers():
+        raise DeviceError("recorded kernels include headers of CuPy; pip install cupy-cuda12x (no GPU is needed)")
+    sources += others
     refused: Counter[str] = Counter()
     for name, source, given, names in sources:
         for architecture in options.architectures:
@@ -62,16 +63,16 @@ def main(arguments: Sequence[str] | None = None) -> int:
 
 def _parser() -> Parser:
     parser = Parser(
-        prog="python -m netbuilder.tools.compile_kernels",
+        prog="compile_kernels",
         description="Compile all of netbuilder's CUDA kernels, and those in folders of recorded ones, with NVRTC. No "
         "GPU is needed.",
     )
-    parser.add_argument(
+    add_list(
+        parser,
         "--architectures",
-        nargs="+",
         default=list(_ARCHITECTURES),
-        metavar="SM",
-        help=f"kinds of GPUs (default: {' '.join(_ARCHITECTURES)})",
+        metavar="SM,SM",
+        help=f"kinds of GPUs (default: {','.join(_ARCHITECTURES)})",
     )
     parser.add_argument(
         "--record",

@@ -14,13 +14,14 @@ from typing import Any
 from netbuilder.exchange.predictor_files import INIT_FILE, PREDICT_FILE, read_net, require_predictor, stored_specs
 from netbuilder.model import ModelHelper
 from netbuilder.optimizers import build_sgd
-from netbuilder.proto import ArgumentError, NetDef, NetError, ShapeError, files
+from netbuilder.proto import ArgumentError, NetDef, ShapeError, files
 from netbuilder.proto.whole_file import write_text
-from netbuilder.tools.common_options import blob_spec, count
+from netbuilder.tools.common_options import blob_spec, check_outputs, count
 from netbuilder.tools.drawing.layout import Drawing, lay_out
 from netbuilder.tools.drawing.page import page
 from netbuilder.tools.parser import Parser, did_you_mean
 from netbuilder.tools.profiling.zoo import ZooOptions, image_shape
+from netbuilder.tools.reporting import reporting
 from netbuilder.tools.training.nets import NETS, add_net
 
 __all__ = ["main"]
@@ -28,25 +29,23 @@ __all__ = ["main"]
 _SHOWN = 6  # number of blob names in a message
 
 
+@reporting("netbuilder-draw")
 def main(arguments: Sequence[str] | None = None) -> int:
     """Draw a net as the command line says; return the exit status."""
     options = _parser().parse_args(arguments)
-    try:
-        net, init, specs = _load(options)
-        _require_known(net, [name for name, _ in options.input])
-        specs.update(options.input)
-        drawing = lay_out(net, specs, init)
-        if drawing.missing and not options.without_shapes:
-            raise ShapeError(_question(drawing, bool(init)))
-        if options.by_bytes and not any(blob.nbytes for blob in drawing.blobs):
-            raise ShapeError(
-                f"--by-bytes: no shape of net {drawing.name!r} is known, so no blob has a size; "
-                + (f"its shapes contradict each other: {drawing.problem}" if drawing.problem else "give --input")
-            )
-        write_text(options.output, page(drawing, by_bytes=options.by_bytes))
-    except (NetError, OSError) as error:
-        print(f"netbuilder-draw: {error}", file=sys.stderr)
-        return 1
+    check_outputs(options, "output")
+    net, init, specs = _load(options)
+    _require_known(net, [name for name, _ in options.input])
+    specs.update(options.input)
+    drawing = lay_out(net, specs, init)
+    if drawing.missing and not options.without_shapes:
+        raise ShapeError(_question(drawing, bool(init)))
+    if options.by_bytes and not any(blob.nbytes for blob in drawing.blobs):
+        raise ShapeError(
+            f"--by-bytes: no shape of net {drawing.name!r} is known, so no blob has a size; "
+            + (f"its shapes contradict each other: {drawing.problem}" if drawing.problem else "give --input")
+        )
+    write_text(options.output, page(drawing, by_bytes=options.by_bytes))
     if drawing.problem:
         print(
             f"netbuilder-draw: drawn without shapes, since they contradict each other: {drawing.problem}",

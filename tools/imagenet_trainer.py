@@ -15,9 +15,11 @@ from typing import Any
 
 from netbuilder.optimizers import EarlyStopping
 from netbuilder.parallel.distributed import ProcessGroup, Rendezvous
-from netbuilder.proto import DeviceError, DistributedError, NetError
+from netbuilder.proto import NetError
+from netbuilder.proto.os_errors import error_text
 from netbuilder.runtime.profile.memory import Memory, bytes_text, peak_resident, resident
 from netbuilder.runtime.profile.table import again_text
+from netbuilder.tools.reporting import EXPECTED, reporting
 from netbuilder.tools.training.budget import run_within_budget
 from netbuilder.tools.training.config import write_config
 from netbuilder.tools.training.images import load_images
@@ -33,6 +35,7 @@ from netbuilder.tools.training.stopping import Stopping
 __all__ = ["main"]
 
 
+@reporting("netbuilder-train")
 def main(arguments: Sequence[str] | None = None) -> int:
     """Train, evaluate and export as the command line says; return the exit status.
 
@@ -46,8 +49,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
         group = ProcessGroup(options.rendezvous)
         with _printing(group):
             return _run(options, group, list(sys.argv[1:] if arguments is None else arguments))
-    except (NetError, DeviceError, DistributedError, OSError, FloatingPointError) as error:
-        print(f"netbuilder-train: {where}{error}", file=sys.stderr, flush=True)
+    except (*EXPECTED, FloatingPointError) as error:
+        print(f"netbuilder-train: {where}{error_text(error)}", file=sys.stderr, flush=True)
         group.report_failure(error)
         return 1
 
@@ -146,7 +149,7 @@ def _make_writable(option: str, name: str) -> None:
         trial.touch()
         trial.unlink()
     except OSError as error:
-        raise NetError(f"{option}: no file can be written in {name!r}: {error.strerror or error}") from error
+        raise NetError(f"{option}: no file can be written in {name!r}: {error_text(error)}") from error
 
 
 def _print_run(options: Options, run: Run, train: int, test: int) -> None:

@@ -6,29 +6,26 @@ import argparse
 import os
 import sys
 from collections.abc import Sequence
-from pathlib import Path
 
 from netbuilder.launch import Job, launch
 from netbuilder.ops.engines import launchers
-from netbuilder.proto import DeviceError, DistributedError, NetError
-from netbuilder.tools.parser import Parser, count
+from netbuilder.proto import NetError, files
+from netbuilder.tools.parser import Parser, count, real_number, whole_number
+from netbuilder.tools.reporting import reporting
 
 __all__ = ["main"]
 
 _STREAMS = {"none": (), "stderr": ("stderr",), "all": ("stdout", "stderr")}
 
 
+@reporting("netbuilder-launch")
 def main(arguments: Sequence[str] | None = None) -> int:
     """Run the program that the command line names in several processes; return its exit status."""
     parser = _parser()
     options, unknown = parser.parse_known_args(arguments)
     if unknown:
         parser.error(f"unrecognized arguments: {' '.join(unknown)}; options of the program come after its name")
-    try:
-        return launch(_job(options))
-    except (NetError, DeviceError, DistributedError, OSError) as error:
-        print(f"netbuilder-launch: {error}", file=sys.stderr)
-        return 1
+    return launch(_job(options))
 
 
 def _parser() -> argparse.ArgumentParser:
@@ -51,20 +48,22 @@ def _parser() -> argparse.ArgumentParser:
     parser.add_argument("--prefix", choices=tuple(_STREAMS), default="stderr",
                         help="streams whose lines begin with the rank (default: stderr)")  # fmt: skip
     parser.add_argument("--only-rank-0", action="store_true", help="leave out the standard output of other ranks")
-    parser.add_argument("--grace", type=_seconds, default=30.0, metavar="SECONDS",
+    parser.add_argument("--grace", type=real_number(0, 1e9), default=30.0, metavar="SECONDS",
                         help="time to write checkpoints after Ctrl-C or SIGTERM (default: 30)")  # fmt: skip
-    parser.add_argument("--restarts", type=_restarts, default=0, metavar="N",
+    parser.add_argument("--restarts", type=whole_number(), default=0, metavar="N",
                         help="start the job again after a failure, N times at most")  # fmt: skip
-    parser.add_argument("--collective-timeout", type=_seconds, metavar="SECONDS",
+    parser.add_argument("--collective-timeout", type=real_number(0, 1e9), metavar="SECONDS",
                         help="time that a collective waits for other processes, ten times as long the first time; 0: "
                         "no limit (default: 60)")  # fmt: skip
     nodes = parser.add_argument_group("several nodes: the same command on each, with its own --node-rank")
     nodes.add_argument("--hosts", default="", metavar="HOST,HOST", help="names or addresses of all nodes")
-    nodes.add_argument("--node-rank", type=int, default=0, metavar="R", help="which of the hosts this is, from 0 on")
+    nodes.add_argument(
+        "--node-rank", type=whole_number(), default=0, metavar="R", help="which of the hosts this is, from 0 on"
+    )
     nodes.add_argument("--port", type=count, default=Job.port, help="port on the first host (default: %(default)s)")
     nodes.add_argument("--secret-file", metavar="FILE",
                        help=f"file with 16 or more characters of your own (default: {launchers.SECRET})")  # fmt: skip
-    nodes.add_argument("--start-timeout", type=_seconds, default=60.0, metavar="SECONDS",
+    nodes.add_argument("--start-timeout", type=real_number(0, 1e9), default=60.0, metavar="SECONDS",
                        help="time to wait for the other nodes (default: 60)")  # fmt: skip
     return parser
 
@@ -91,24 +90,10 @@ def _job(options: argparse.Namespace) -> Job:
 
 
 def _secret(path: str | None) -> bytes | None:
-    text = Path(path).read_text(encoding="utf-8").strip() if path else os.environ.get(launchers.SECRET, "")
+    text = files.read_text(path).strip() if path else os.environ.get(launchers.SECRET, "")
     if (text or path) and len(text) < 16:
         raise NetError(f"the secret in {path or launchers.SECRET} must have 16 characters or more, got {len(text)}")
     return text.encode() or None
-
-
-def _seconds(text: str) -> float:
-    try:
-        value = float(text)
-    except ValueError:
-        value = -1.0
-    if not 0 <= value < 1e9:
-        raise argparse.ArgumentTypeError(f"must be a number of seconds, 0 or more, got {text!r}")
-    return value
-
-
-def _restarts(text: str) -> int:
-    return 0 if text == "0" else count(text)
 
 
 if __name__ == "__main__":

@@ -8,14 +8,15 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from netbuilder.data import DATABASES, database_type, decoding_threads
-from netbuilder.proto import DeviceError, NetError
+from netbuilder.proto import NetError
 from netbuilder.proto.errors import counted
 from netbuilder.tools.common_options import add_max_pixels
 from netbuilder.tools.databases.inspecting import describe_database
 from netbuilder.tools.databases.sources import open_source
 from netbuilder.tools.databases.writing import Choices, check_database, write_database
-from netbuilder.tools.parser import Parser
+from netbuilder.tools.parser import Parser, count, whole_number
 from netbuilder.tools.progress import Progress
+from netbuilder.tools.reporting import reporting
 
 __all__ = ["main"]
 
@@ -54,17 +55,23 @@ def _parser() -> argparse.ArgumentParser:
     )
     made = parser.add_argument_group("records")
     made.add_argument(
-        "--resize", type=int, default=0, metavar="N", help="resize each image so that its shorter side has N pixels"
+        "--resize",
+        type=whole_number(),
+        default=0,
+        metavar="N",
+        help="resize each image so that its shorter side has N pixels",
     )
-    made.add_argument("--size", type=int, nargs=2, metavar=("HEIGHT", "WIDTH"), help="resize each image to this size")
+    made.add_argument("--size", type=count, nargs=2, metavar=("HEIGHT", "WIDTH"), help="resize each image to this size")
     made.add_argument(
         "--encode",
         choices=["keep", "jpeg", "raw"],
         default="keep",
         help="store the image files unchanged (keep, the default; JPEG if they are resized), JPEG, or pixels",
     )
-    made.add_argument("--quality", type=int, default=95, metavar="Q", help="quality of JPEG, 1 to 100 (default: 95)")
-    made.add_argument("--shuffle", type=int, metavar="SEED", help="shuffle the images, with this seed")
+    made.add_argument(
+        "--quality", type=whole_number(1, 100), default=95, metavar="Q", help="quality of JPEG, 1 to 100 (default: 95)"
+    )
+    made.add_argument("--shuffle", type=whole_number(), metavar="SEED", help="shuffle the images, with this seed")
     made.add_argument("--skip-damaged", action="store_true", help="skip images that cannot be decoded")
     add_max_pixels(made)
     made.add_argument(
@@ -81,14 +88,8 @@ def _parser() -> argparse.ArgumentParser:
 def _problem(found: argparse.Namespace) -> str | None:
     if found.inspect != (found.source is None):
         return "give SOURCE and DATABASE, or --inspect and DATABASE"
-    if found.resize < 0 or found.size is not None and min(found.size) < 1:
-        return "--resize and --size are lengths in pixels and must be positive"
     if found.resize and found.size:
         return "--resize and --size cannot be given together"
-    if not 1 <= found.quality <= 100:
-        return f"--quality: must be from 1 to 100, got {found.quality}"
-    if found.shuffle is not None and found.shuffle < 0:
-        return f"--shuffle: the seed must be 0 or greater, got {found.shuffle}"
     try:
         decoding_threads(found.threads)
     except NetError as error:
@@ -96,22 +97,19 @@ def _problem(found: argparse.Namespace) -> str | None:
     return None
 
 
+@reporting("netbuilder-make-db")
 def main(arguments: Sequence[str] | None = None) -> int:
     """Write a database, or describe one, as the command line says; return the exit status."""
     parser = _parser()
     found = parser.parse_args(arguments)
     if problem := _problem(found):
         parser.error(problem)
-    try:
-        if found.inspect:
-            with Progress("read", None) as progress:
-                lines = describe_database(found.database, found.type, progress.advance, max_pixels=found.max_pixels)
-            print("\n".join(lines))
-        else:
-            _make(found)
-    except (NetError, DeviceError, OSError) as error:
-        print(f"netbuilder-make-db: {error}", file=sys.stderr)
-        return 1
+    if found.inspect:
+        with Progress("read", None) as progress:
+            lines = describe_database(found.database, found.type, progress.advance, max_pixels=found.max_pixels)
+        print("\n".join(lines))
+    else:
+        _make(found)
     return 0
 
 

@@ -18,6 +18,7 @@ from pprint import pformat
 from netbuilder.ops.engines.onednn.declarations import CDEF, OMP_CDEF
 from netbuilder.proto.whole_file import write_text
 from netbuilder.tools.parser import Parser
+from netbuilder.tools.reporting import reporting
 
 __all__ = ["interface_text", "main"]
 
@@ -54,6 +55,7 @@ def interface_text() -> str:
     return _TEXT.format(fields="\n".join(f"    {name}={pformat(value, width=100)}," for name, value in values))
 
 
+@reporting("onednn_interface")
 def main(arguments: Sequence[str] | None = None) -> int:
     """Write the module to the path that is given."""
     parser = Parser(prog="onednn_interface", description="Write the parsed prototypes of oneDNN as a Python module.")

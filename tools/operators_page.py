@@ -11,7 +11,6 @@ import inspect
 import re
 import sys
 from collections.abc import Iterable, Sequence
-from pathlib import Path
 
 import netbuilder.ops.all  # noqa: F401  (fills the registry)
 from netbuilder.model import brew
@@ -19,8 +18,10 @@ from netbuilder.ops.core.operator import Operator
 from netbuilder.ops.core.registry import find, operator_types
 from netbuilder.ops.core.signatures import Blob, is_gradient, signature
 from netbuilder.ops.core.unsupported import GROUPS
+from netbuilder.proto import ParseError, files
 from netbuilder.proto.whole_file import write_text
 from netbuilder.tools.parser import Parser
+from netbuilder.tools.reporting import reporting
 
 __all__ = ["brew_table", "filled_page", "main", "operator_tables", "unsupported_table"]
 
@@ -59,11 +60,18 @@ _TABLES = {"operators": operator_tables, "brew": brew_table, "unsupported": unsu
 
 
 def filled_page(page: str) -> str:
-    """Return the page with its tables generated again."""
+    """Return the page with its tables generated again.
+
+    Raises:
+        ParseError: the page lacks the lines around a table.
+    """
     for name, make in _TABLES.items():
-        before, rest = page.split(f"<!-- generated: {name} -->\n", 1)
-        after = rest.split("<!-- end -->", 1)[1]
-        page = f"{before}<!-- generated: {name} -->\n\n{make()}\n\n<!-- end -->{after}"
+        begin, end = f"<!-- generated: {name} -->", "<!-- end -->"
+        before, found, rest = page.partition(f"{begin}\n")
+        _, ended, after = rest.partition(end)
+        if not found or not ended:
+            raise ParseError(f"the page has no line {begin!r} with a line {end!r} after it")
+        page = f"{before}{begin}\n\n{make()}\n\n{end}{after}"
     return page
 
 
@@ -107,12 +115,15 @@ def _table(head: str, rows: Iterable[str]) -> str:
     return "\n".join([head, "|" + "---|" * head.count(" |"), *rows])
 
 
+@reporting("operators_page")
 def main(arguments: Sequence[str] | None = None) -> int:
     """Fill the page that the command line names; return the exit status."""
     parser = Parser(prog="operators_page", description="Write the tables of docs/operators.md from the registry.")
     parser.add_argument("page", help="the page to fill, docs/operators.md")
-    path = Path(parser.parse_args(arguments).page)
-    write_text(path, filled_page(path.read_text(encoding="utf-8")))
+    path = parser.parse_args(arguments).page
+    with files.naming(path):
+        page = filled_page(files.read_text(path))
+    write_text(path, page)
     return 0
 
 

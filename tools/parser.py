@@ -1,15 +1,16 @@
-"""The parser of all commands, whose errors suggest similar names for a mistyped option or choice, and counts."""
+"""The parser of all commands, whose errors suggest similar names, and types of its options: numbers and lists."""
 
 from __future__ import annotations
 
 import argparse
 import difflib
+import math
 import re
 import sys
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from typing import Any, NoReturn
 
-__all__ = ["Parser", "count", "did_you_mean"]
+__all__ = ["Help", "Parser", "add_list", "count", "did_you_mean", "real_number", "whole_number"]
 
 _CHOICE = re.compile(r"invalid choice: '(.*?)' \(choose from (.*)\)")
 
@@ -35,10 +36,105 @@ def count(text: str) -> int:
     return int(text)
 
 
+def whole_number(least: int = 0, most: int | None = None) -> Callable[[str], int]:
+    """Return a function for ``type=`` of an option that takes whole numbers from ``least`` to ``most``."""
+
+    def converted(text: str) -> int:
+        try:
+            value = int(text)
+        except ValueError:
+            value = least - 1
+        if value < least or (most is not None and value > most):
+            raise argparse.ArgumentTypeError(f"must be a whole number{_range_text(least, most)}, got {text!r}")
+        return value
+
+    return converted
+
+
+def real_number(least: float | None = None, most: float | None = None) -> Callable[[str], float]:
+    """Return a function for ``type=`` of an option that takes finite numbers from ``least`` to ``most``."""
+
+    def converted(text: str) -> float:
+        try:
+            value = float(text)
+        except ValueError:
+            value = math.nan
+        if not math.isfinite(value) or least is not None and value < least or most is not None and value > most:
+            raise argparse.ArgumentTypeError(f"must be a number{_range_text(least, most)}, got {text!r}")
+        return value
+
+    return converted
+
+
+def _range_text(least: float | None, most: float | None) -> str:
+    if least is None:
+        return ""
+    return f", {least:g} or greater" if most is None else f" from {least:g} to {most:g}"
+
+
+def add_list(
+    parser: Any,
+    name: str,
+    *,
+    metavar: str,
+    type: Callable[[str], Any] = str,
+    choices: Iterable[str] | None = None,
+    may_be_empty: bool = False,
+    **details: Any,
+) -> None:
+    """Add an option that takes a list, such as ``0,1,2``, to a parser or argument group; ``0 1 2`` is accepted, too.
+
+    Args:
+        name: of the option.
+        metavar: its value in the help, such as ``N,N``.
+        type: makes a value of the text of one item; see ``argparse`` for its errors.
+        choices: what items may be; None: anything.
+        may_be_empty: whether the list may have no items.
+        details: of ``add_argument``.
+    """
+    known = None if choices is None else list(choices)
+
+    def items(text: str) -> list[Any]:
+        found = [part.strip() for part in text.split(",") if part.strip()]
+        if not found and not may_be_empty:
+            raise argparse.ArgumentTypeError(f"must be a list, {metavar}, got {text!r}")
+        for part in found:
+            if known is not None and part not in known:
+                raise argparse.ArgumentTypeError(
+                    f"invalid choice: {part!r} (choose from {', '.join(map(repr, known))})"
+                )
+        return [type(part) for part in found]
+
+    items.__name__ = type.__name__  # in argparse's message about a ValueError
+
+    parser.add_argument(
+        name, type=items, nargs="*" if may_be_empty else "+", action=_Joined, metavar=metavar, **details
+    )
+
+
+class _Joined(argparse.Action):
+    """Joins the lists of several arguments."""
+
+    def __call__(self, parser: Any, namespace: Any, values: Any, option_string: str | None = None) -> None:
+        setattr(namespace, self.dest, [item for found in values for item in found])
+
+
+class Help(argparse.HelpFormatter):
+    """Shows the value of a list as one."""
+
+    def _format_args(self, action: argparse.Action, default_metavar: str) -> str:
+        if isinstance(action, _Joined):
+            return str(action.metavar)
+        return super()._format_args(action, default_metavar)
+
+
 class Parser(argparse.ArgumentParser):
     """``argparse.ArgumentParser`` whose errors suggest similar names."""
 
     _given: Sequence[str] = ()
+
+    def __init__(self, *, formatter_class: Any = Help, **details: Any) -> None:
+        super().__init__(formatter_class=formatter_class, **details)
 
     def parse_known_args(self, args: Any = None, namespace: Any = None) -> Any:
         """Like ``argparse``; also stores the arguments, for ``error``."""
@@ -53,7 +149,7 @@ class Parser(argparse.ArgumentParser):
             if (near := did_you_mean(name, self._option_string_actions))
         ]
         if found := _CHOICE.search(message):
-            hints.append(did_you_mean(found[1], re.findall(r"[^\s,']+", found[2])))
+            hints.append(did_you_mean(found[1], [name.strip("' ") for name in found[2].split(",")]))
         super().error(message + "".join(hints))
 
     def _unknown(self) -> list[str]:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import argparse
 import dataclasses
+import io
 import json
 import sys
 from collections.abc import Iterator, Sequence
@@ -18,9 +19,11 @@ from netbuilder.exchange.onnx import read_onnx
 from netbuilder.exchange.predictor_exporter import load_predictor_from_db
 from netbuilder.exchange.predictor_files import INIT_FILE, PREDICT_FILE
 from netbuilder.graph.defuse import undefined_inputs
-from netbuilder.proto import ArgumentError, DeviceError, NetDef, NetError, OperatorError, ParseError, ShapeError
+from netbuilder.proto import ArgumentError, NetDef, ParseError, ShapeError, files
+from netbuilder.proto.os_errors import error_text
 from netbuilder.tools.common_options import add_cpu, add_max_pixels, add_trusted, count, cpu_device
-from netbuilder.tools.parser import Parser
+from netbuilder.tools.parser import Parser, real_number
+from netbuilder.tools.reporting import reporting
 
 __all__ = ["load", "main", "prepared_image"]
 
@@ -33,23 +36,20 @@ _SAME_VALUES = {
 """Operators whose first output has the values of the first input."""
 
 
+@reporting("netbuilder-predict")
 def main(arguments: Sequence[str] | None = None) -> int:
     """Print a line for each image and class; return the exit status: 1 if something could not be read or run."""
     options = _parser().parse_args(arguments)
-    try:
-        predictor = load(
-            options.predictor,
-            options.init,
-            inputs=options.inputs,
-            outputs=options.outputs,
-            device=cpu_device(options),
-            trusted=options.trusted,
-        )
-        classes = _class_names(options.classes) or predictor.classes
-        results = list(_predict(predictor, options, classes))
-    except (NetError, DeviceError, OperatorError, OSError) as error:
-        print(f"netbuilder-predict: {error}", file=sys.stderr)
-        return 1
+    predictor = load(
+        options.predictor,
+        options.init,
+        inputs=options.inputs,
+        outputs=options.outputs,
+        device=cpu_device(options),
+        trusted=options.trusted,
+    )
+    classes = _class_names(options.classes) or predictor.classes
+    results = list(_predict(predictor, options, classes))
     if options.json:
         print(json.dumps(results, indent=1))
         return 0
@@ -113,7 +113,7 @@ def _parser() -> argparse.ArgumentParser:
         choices=["area", "linear"],
         help="how pixels are interpolated (default: area to shrink, linear to enlarge)",
     )
-    image.add_argument("--scale", type=float, metavar="S", help="factor of pixels (default: 1)")
+    image.add_argument("--scale", type=real_number(), metavar="S", help="factor of pixels (default: 1)")
     image.add_argument(
         "--mean",
         type=_mean,
@@ -170,8 +170,10 @@ def _mean(text: str) -> tuple[float, ...]:
     if not text.endswith(".npy"):
         return _numbers(text)
     try:
-        array = np.load(text, allow_pickle=False)
-    except (OSError, ValueError, EOFError) as error:
+        array = np.load(io.BytesIO(files.read_bytes(text)), allow_pickle=False)
+    except OSError as error:
+        raise argparse.ArgumentTypeError(error_text(error)) from None
+    except (ValueError, EOFError) as error:
         raise argparse.ArgumentTypeError(f"must be numbers or an .npy file; {text!r}: {error}") from error
     if array.dtype.kind in "fiu" and array.ndim in (1, 3) and 3 in (array.shape[0], array.shape[-1]):
         planes = array.astype(np.float64).reshape(3, -1) if array.shape[0] == 3 else array.reshape(-1, 3).T
@@ -217,7 +219,7 @@ def load(path: str, init: str | None = None, **options: Any) -> Predictor:
 def _class_names(path: str | None) -> list[str] | None:
     if path is None:
         return None
-    text = Path(path).read_text(encoding="utf-8")
+    text = files.read_text(path)
     if not text.lstrip().startswith("["):
         return text.splitlines()
     try:
@@ -241,7 +243,7 @@ def _predict(predictor: Predictor, options: argparse.Namespace, classes: Sequenc
             f"the predictor must have one input, for the image, and has {list(predictor.inputs) or 'none'}; name it by "
             f"--inputs: the net reads {undefined_inputs(predictor.net.op)[:_SHOWN]}"
         )
-    name, output = predictor.inputs[0], predictor.outputs[0]
+    given, output = predictor.inputs[0], predictor.outputs[0]
     if len(predictor.outputs) > 1 and options.outputs is None:
         print(f"netbuilder-predict: printing {output!r}, the first of the outputs "
               f"{list(predictor.outputs)}; choose another by --outputs", file=sys.stderr)  # fmt: skip
@@ -249,24 +251,24 @@ def _predict(predictor: Predictor, options: argparse.Namespace, classes: Sequenc
     images = _preparation(predictor, options)
     height, width, channels = _input_size(predictor, options.size, images.channels_last)
     for start in range(0, len(options.images), options.batch):
-        files = options.images[start : start + options.batch]
+        names = options.images[start : start + options.batch]
         batch = np.stack([
             prepared_image(
-                Path(file).read_bytes(), height, width, channels, where=file, resize=images.resize,
+                files.read_bytes(name), height, width, channels, where=name, resize=images.resize,
                 interpolation=images.interpolation, scale=images.scale, mean=images.mean, std=images.std,
                 rgb=images.rgb, max_pixels=options.max_pixels,
-            ) for file in files
+            ) for name in names
         ])  # fmt: skip
         if not images.channels_last:
             batch = np.ascontiguousarray(batch.transpose(0, 3, 1, 2))
-        scores = np.asarray(predictor.run({name: batch})[output])
-        if scores.shape[:1] != (len(files),):
+        scores = np.asarray(predictor.run({given: batch})[output])
+        if scores.shape[:1] != (len(names),):
             raise ShapeError(
-                f"the output {output!r} has shape {scores.shape} for a batch of {len(files)}; it must have a row of "
+                f"the output {output!r} has shape {scores.shape} for a batch of {len(names)}; it must have a row of "
                 "scores for each image: choose another by --outputs"
             )
-        for file, row in zip(files, scores):
-            yield {"image": file, "probabilities": probabilities, "classes": _best(row, options.top, classes)}
+        for name, row in zip(names, scores):
+            yield {"image": name, "probabilities": probabilities, "classes": _best(row, options.top, classes)}
 
 
 def _ends_with_softmax(net: NetDef, output: str) -> bool:

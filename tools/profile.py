@@ -16,7 +16,7 @@ from typing import Any
 from netbuilder.data import read_npz
 from netbuilder.graph.observability import KINDS
 from netbuilder.ops.core.precision import PRECISIONS
-from netbuilder.proto import DeviceError, NetError, OperatorError
+from netbuilder.proto import NetError
 from netbuilder.proto.errors import counted
 from netbuilder.proto.whole_file import write_text
 from netbuilder.runtime import NET_TYPES, Workspace
@@ -24,7 +24,15 @@ from netbuilder.runtime.profile.profiling import profile
 from netbuilder.runtime.profile.table import profile_table
 from netbuilder.runtime.profile.trace import chrome_trace
 from netbuilder.tools.bench.machine import busy_share, describe_machine
-from netbuilder.tools.common_options import add_cpu, add_trusted, add_without, blob_spec, count, cpu_device
+from netbuilder.tools.common_options import (
+    add_cpu,
+    add_trusted,
+    add_without,
+    blob_spec,
+    check_outputs,
+    count,
+    cpu_device,
+)
 from netbuilder.tools.parser import Parser
 from netbuilder.tools.profiling.load import load_folder, load_net
 from netbuilder.tools.profiling.memory_page import memory_page
@@ -32,12 +40,14 @@ from netbuilder.tools.profiling.memory_table import memory_table
 from netbuilder.tools.profiling.net_memory import net_memory
 from netbuilder.tools.profiling.ready import Ready
 from netbuilder.tools.profiling.zoo import ZooOptions, load_zoo
+from netbuilder.tools.reporting import reporting
 
 __all__ = ["main"]
 
 _IDLE = 0.05  # largest share of the cores that other processes may use without a warning
 
 
+@reporting("netbuilder-profile")
 def main(arguments: Sequence[str] | None = None) -> int:
     """Profile a net as the command line says, and print tables; return the exit status."""
     parser = _parser()
@@ -55,20 +65,14 @@ def main(arguments: Sequence[str] | None = None) -> int:
             f"the machine is not idle: other work uses {busy:.0%} of its cores, so results are doubtful",
             file=sys.stderr,
         )
-    try:
-        _check_folders(options.json, options.trace)
-        ready = _load(options)
-        found = profile(
-            ready.workspace, ready.name, runs=options.runs, warmup=options.warmup, parameters=ready.parameters
-        )
-        print(profile_table(found, options.top, width=_width()))
-        for path, content in ((options.json, found.to_dict), (options.trace, lambda: chrome_trace(found))):
-            if path:
-                write_text(path, json.dumps(content()) + "\n")
-                print(f"written: {path}")
-    except (NetError, OperatorError, DeviceError, NotImplementedError, OSError) as error:
-        print(f"netbuilder-profile: {error}", file=sys.stderr)
-        return 1
+    check_outputs(options, "json", "trace")
+    ready = _load(options)
+    found = profile(ready.workspace, ready.name, runs=options.runs, warmup=options.warmup, parameters=ready.parameters)
+    print(profile_table(found, options.top, width=_width()))
+    for path, content in ((options.json, found.to_dict), (options.trace, lambda: chrome_trace(found))):
+        if path:
+            write_text(path, json.dumps(content()) + "\n")
+            print(f"written: {path}")
     return 0
 
 
@@ -76,19 +80,15 @@ def _draw_memory(parser: argparse.ArgumentParser, options: argparse.Namespace) -
     """Plan the memory of a net, print tables and write the page; return the exit status."""
     if options.trace:
         parser.error("--trace needs runs with timed calls, and --memory runs nothing; give one of the two")
+    check_outputs(options, "output", "json")
     page = options.output or f"{Path(options.net).stem}-memory.html"
-    try:
-        _check_folders(page, options.json)
-        found = net_memory(_load(options))
-        print(memory_table(found, options.top, width=_width()))
-        write_text(page, memory_page(found))
-        print(f"written: {page}")
-        if options.json:
-            write_text(options.json, json.dumps(found.to_dict()) + "\n")
-            print(f"written: {options.json}")
-    except (NetError, OperatorError, DeviceError, NotImplementedError, OSError) as error:
-        print(f"netbuilder-profile: {error}", file=sys.stderr)
-        return 1
+    found = net_memory(_load(options))
+    print(memory_table(found, options.top, width=_width()))
+    write_text(page, memory_page(found))
+    print(f"written: {page}")
+    if options.json:
+        write_text(options.json, json.dumps(found.to_dict()) + "\n")
+        print(f"written: {options.json}")
     return 0
 
 
@@ -97,12 +97,8 @@ def _find_nan(parser: argparse.ArgumentParser, options: argparse.Namespace) -> i
     for name in ("trace", "json", "output"):
         if getattr(options, name):
             parser.error(f"--{name} is for times or memory, and --find-nan measures nothing; give one of the two")
-    try:
-        ready = _load(options)
-        ready.workspace.run_net(ready.name, options.runs, find_nan=True)
-    except (NetError, OperatorError, DeviceError, NotImplementedError, OSError) as error:
-        print(f"netbuilder-profile: {error}", file=sys.stderr)
-        return 1
+    ready = _load(options)
+    ready.workspace.run_net(ready.name, options.runs, find_nan=True)
     print(f"net {ready.name!r}: no NaN and no infinities in {counted(options.runs, 'run')}")
     return 0
 
@@ -219,13 +215,6 @@ def _parser() -> argparse.ArgumentParser:
     out.add_argument("--json", metavar="FILE", help="write all results as JSON")
     out.add_argument("--trace", metavar="FILE", help="write a trace for https://ui.perfetto.dev")
     return parser
-
-
-def _check_folders(*paths: str | None) -> None:
-    """Raise NetError if a result could not be written, before anything runs."""
-    for path in paths:
-        if path and not Path(path).parent.is_dir():
-            raise NetError(f"{path!r} cannot be written: its folder does not exist")
 
 
 def _arrays(path: str | None) -> dict[str, Any]:

@@ -5,19 +5,20 @@ from __future__ import annotations
 import argparse
 import json
 import sys
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from itertools import groupby
 from typing import Any, NamedTuple
 
 from netbuilder.graph.memory_budget import MemoryBudgetError, parse_budget
-from netbuilder.proto import DeviceError, DistributedError, NetError
+from netbuilder.proto import NetError
 from netbuilder.proto.whole_file import write_text
-from netbuilder.tools.common_options import count
-from netbuilder.tools.parser import Parser, did_you_mean
+from netbuilder.tools.common_options import check_outputs, count
+from netbuilder.tools.parser import Parser, add_list, real_number
 from netbuilder.tools.proof.measure import METHODS, Values, difference, has_options
 from netbuilder.tools.proof.models import OPTIMIZERS, SAMPLES
 from netbuilder.tools.proof.processes import trained_in_processes
 from netbuilder.tools.proof.table import MODELS, References, Run, runs_of
+from netbuilder.tools.reporting import reporting
 
 __all__ = ["Entry", "entries", "main", "places_of"]
 
@@ -100,6 +101,7 @@ def places_of(devices: Sequence[int], processes: Sequence[int]) -> list[tuple[in
     return [(number, total) for number in processes for total in devices if total % number == 0]
 
 
+@reporting("netbuilder-prove")
 def main(arguments: Sequence[str] | None = None) -> int:
     """Print the table as the command line says; return 1 if an entry is above the bound."""
     options, chosen, places = _parse(arguments)
@@ -111,22 +113,18 @@ def main(arguments: Sequence[str] | None = None) -> int:
     ):
         print(f"left out with several processes, which these methods do not have: {', '.join(without)}")
     print(_line(["model", "optimizer", "method", *_titles(places)]), flush=True)
-    try:
-        found = _print_rows(
-            places,
-            entries(
-                options.models,
-                options.optimizers,
-                options.devices,
-                options.steps,
-                options.methods,
-                chosen,
-                options.processes,
-            ),
-        )
-    except (DeviceError, DistributedError) as error:
-        print(f"netbuilder-prove: {error}", file=sys.stderr)
-        return 1
+    found = _print_rows(
+        places,
+        entries(
+            options.models,
+            options.optimizers,
+            options.devices,
+            options.steps,
+            options.methods,
+            chosen,
+            options.processes,
+        ),
+    )
     if not found:
         print(
             "netbuilder-prove: these methods support none of the models and optimizers; add Parallelize to --methods",
@@ -142,6 +140,7 @@ def _parse(arguments: Sequence[str] | None) -> tuple[argparse.Namespace, dict[st
     """Return the command line, the options of Parallelize, and the columns of the table."""
     parser = _parser()
     options = parser.parse_args(arguments)
+    check_outputs(options, "json")
     for number in options.processes:
         if not places_of(options.devices, [number]):
             parser.error(
@@ -210,41 +209,45 @@ def _parser() -> argparse.ArgumentParser:
         "||a - b|| / max(||b||, 1e-6 sqrt(n)). With --processes the devices are divided among processes, which are "
         "started over MPI.",
     )
-    parser.add_argument(
+    add_list(
+        parser,
         "--models",
-        type=_some_of(MODELS),
+        choices=MODELS,
         default=list(MODELS),
-        metavar="NAMES",
-        help=f"models, separated by commas (default: all): {', '.join(MODELS)}",
+        metavar="NAME,NAME",
+        help=f"models (default: all): {', '.join(MODELS)}",
     )
-    parser.add_argument(
+    add_list(
+        parser,
         "--optimizers",
-        type=_some_of(OPTIMIZERS),
+        choices=OPTIMIZERS,
         default=list(OPTIMIZERS),
-        metavar="NAMES",
-        help=f"optimizers, separated by commas (default: all): {', '.join(OPTIMIZERS)}",
+        metavar="NAME,NAME",
+        help=f"optimizers (default: all): {', '.join(OPTIMIZERS)}",
     )
-    parser.add_argument(
+    add_list(
+        parser,
         "--methods",
-        type=_some_of(METHODS),
+        choices=METHODS,
         default=list(METHODS),
-        metavar="NAMES",
-        help=f"how models are distributed over devices, separated by commas (default: all): {', '.join(METHODS)}",
+        metavar="NAME,NAME",
+        help=f"how models are distributed over devices (default: all): {', '.join(METHODS)}",
     )
-    parser.add_argument(
+    add_list(
+        parser,
         "--devices",
-        type=_counts,
+        type=_divisor,
         default=list(DEVICES),
-        metavar="NUMBERS",
-        help="numbers of devices of the CPU, of all processes together, separated by commas (default: 1,2,3,4,8)",
+        metavar="N,N",
+        help=f"numbers of devices of the CPU, of all processes together (default: {','.join(map(str, DEVICES))})",
     )
-    parser.add_argument(
+    add_list(
+        parser,
         "--processes",
         type=count,
-        nargs="+",
         default=[1],
-        metavar="P",
-        help="numbers of processes, among which the devices are divided: --devices 4 --processes 1 2 4 has the columns "
+        metavar="P,P",
+        help="numbers of processes, among which the devices are divided: --devices 4 --processes 1,2,4 has the columns "
         "1 x 4, 2 x 2 and 4 x 1 (default: 1)",
     )
     parser.add_argument("--steps", type=count, default=10, metavar="N", help="training steps (default: 10)")
@@ -267,24 +270,12 @@ def _parser() -> argparse.ArgumentParser:
     )
     parser.add_argument(
         "--bound",
-        type=float,
+        type=real_number(0),
         help="exit with status 1 if a difference is larger "
         f"(default: {', '.join(f'{bound:.0e} with {dtype}' for dtype, bound in _BOUNDS.items())})",
     )
     parser.add_argument("--json", metavar="FILE", help="also write all differences as JSON")
     return parser
-
-
-def _some_of(known: Iterable[str]) -> Callable[[str], list[str]]:
-    def names(text: str) -> list[str]:
-        found = [name.strip() for name in text.split(",")]
-        if unknown := [name for name in found if name not in known]:
-            raise argparse.ArgumentTypeError(
-                f"unknown name {unknown[0]!r}{did_you_mean(unknown[0], known)}; the names are {', '.join(known)}"
-            )
-        return found
-
-    return names
 
 
 def _budget(text: str) -> str:
@@ -295,11 +286,11 @@ def _budget(text: str) -> str:
     return text
 
 
-def _counts(text: str) -> list[int]:
-    counts = [int(part) for part in text.split(",") if part.strip().isdigit()]
-    if not counts or len(counts) < text.count(",") + 1 or any(count < 1 or SAMPLES % count for count in counts):
+def _divisor(text: str) -> int:
+    """Return a number of devices which can share the samples evenly."""
+    if SAMPLES % (number := count(text)):
         raise argparse.ArgumentTypeError(f"must be numbers that divide {SAMPLES}, such as 1,2,3,4,8, got {text!r}")
-    return counts
+    return number
 
 
 if __name__ == "__main__":

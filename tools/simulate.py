@@ -19,12 +19,13 @@ from netbuilder.parallel.simulation.published import PUBLISHED, Published
 from netbuilder.parallel.simulation.simulate import WIDTHS, Exchange, Prediction, simulate
 from netbuilder.parallel.simulation.step_times import StepTimes
 from netbuilder.parallel.simulation.sweep import fit_link, sweep_allreduce
-from netbuilder.proto import DeviceError, NetError, OperatorError
+from netbuilder.proto import NetError
 from netbuilder.proto.whole_file import write_text
-from netbuilder.tools.common_options import count, size
-from netbuilder.tools.parser import Parser
+from netbuilder.tools.common_options import check_outputs, count, size
+from netbuilder.tools.parser import Parser, add_list
 from netbuilder.tools.picture import check_picture
 from netbuilder.tools.profiling.zoo import ZooOptions
+from netbuilder.tools.reporting import reporting
 from netbuilder.tools.simulating.growth_table import draw_growth, growth_table, link_table, published_table
 from netbuilder.tools.simulating.step import measure_step, read_link, read_step
 
@@ -37,18 +38,11 @@ _BUCKET = "4MiB"
 _OF_PUBLISHED = ("devices", "hosts", "link", "local_link", "algorithm", "bucket", "batch")
 
 
+@reporting("netbuilder-simulate")
 def main(arguments: Sequence[str] | None = None) -> int:
     """Predict as the command line says, and print a table; return the exit status."""
     parser = _parser()
     options = parser.parse_args(arguments)
-    try:
-        return _run(parser, options)
-    except (NetError, OperatorError, DeviceError, NotImplementedError, OSError) as error:
-        print(f"netbuilder-simulate: {error}", file=sys.stderr)
-        return 1
-
-
-def _run(parser: Parser, options: argparse.Namespace) -> int:
     if options.measure:
         return _measure(parser, options)
     published = PUBLISHED[options.published] if options.published else None
@@ -113,8 +107,8 @@ def _parser() -> Parser:
     one.add_argument("--backward-time", type=_or(seconds_of), metavar="TIME",
                      help="its backward pass (default: in proportion)")  # fmt: skip
     where = parser.add_argument_group("devices and links")
-    where.add_argument("--devices", type=count, nargs="+", metavar="N", help="of each host (default: 1 2 4 8)")
-    where.add_argument("--hosts", type=count, nargs="+", metavar="N", help="numbers of hosts (default: 1)")
+    add_list(where, "--devices", type=count, metavar="N,N", help="numbers of devices of each host (default: 1,2,4,8)")
+    add_list(where, "--hosts", type=count, metavar="N,N", help="numbers of hosts (default: 1)")
     where.add_argument("--link", type=_or(read_link), metavar="LATENCY:BANDWIDTH",
                        help=f"between hosts, such as 2us:100Gbit/s, or a file (default: {_NETWORK})")  # fmt: skip
     where.add_argument("--local-link", type=_or(read_link), metavar="LATENCY:BANDWIDTH",
@@ -168,9 +162,7 @@ def _fraction(text: str) -> float:
 
 def _check_files(options: argparse.Namespace) -> None:
     """Raise NetError if a result could not be written, before anything is measured."""
-    for path in (options.save, options.json, options.plot):
-        if path and not Path(path).parent.is_dir():
-            raise NetError(f"{path!r} cannot be written: its folder does not exist")
+    check_outputs(options, "save", "json", "plot")
     if options.plot:
         check_picture(options.plot)
 

@@ -10,13 +10,13 @@ import io
 import math
 import os
 import zlib
-from pathlib import Path
 from typing import Any
 
 import numpy as np
 
 from netbuilder.data.extents import count_elements
-from netbuilder.proto import ParseError
+from netbuilder.proto import ParseError, files
+from netbuilder.proto.os_errors import error_text
 
 __all__ = ["read_idx"]
 
@@ -36,7 +36,7 @@ def read_idx(path: str | os.PathLike[str]) -> np.ndarray[Any, np.dtype[Any]]:
         ParseError: the file is truncated, or not an IDX file.
     """
     name = os.fspath(path)
-    data = Path(path).read_bytes()
+    data = files.read_bytes(path)
     packed = len(data) if data[:2] == _GZIP else None
     if packed is not None:
         data = _unpacked(data, name)
@@ -69,4 +69,4 @@ def _unpacked(data: bytes, name: str) -> bytes:
             left = math.prod(shape) * np.dtype(_TYPES.get(head[2], "u1")).itemsize if shape else 0
             return head + file.read(min(left + 1, _PACKED * len(data)))
     except (EOFError, OSError, zlib.error) as error:
-        raise ParseError(f"{name!r}: cannot be unpacked by gzip: {error}") from None
+        raise ParseError(f"{name!r}: cannot be unpacked by gzip: {error_text(error)}") from None

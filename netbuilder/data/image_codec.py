@@ -16,7 +16,7 @@ from typing import Any
 
 import numpy as np
 
-from netbuilder.data.image_size import check_image_size
+from netbuilder.data.image_size import check_image_size, check_resized
 from netbuilder.data.scratch import Scratch
 from netbuilder.proto import DeviceError, NetError, ParseError
 
@@ -237,9 +237,11 @@ def resize_image(
 
     Raises:
         DeviceError: no library is installed.
+        NetError: the result would have more pixels than images may have, see ``pixel_limit``.
     """
     if pixels.shape[:2] == (height, width):
         return pixels
+    check_resized(height, width)
     if interpolation not in ("area", "linear"):
         raise NetError(f"interpolation must be 'area' or 'linear', got {interpolation!r}")
     name, module = _library(("opencv", "pillow"), library, "resizing")

@@ -18,7 +18,7 @@ from netbuilder.data.class_names import read_class_names
 from netbuilder.data.image_records import ImageRecord, read_image_record
 from netbuilder.data.npz_file import read_npz
 from netbuilder.data.record_list import RecordList, open_records
-from netbuilder.proto import NetError, ParseError
+from netbuilder.proto import NetError, ParseError, files
 
 __all__ = [
     "SUFFIXES",
@@ -139,7 +139,7 @@ def image_list(path: PathLike, *, root: PathLike | None = None) -> ImageFiles:
     """
     place = Path(root) if root is not None else Path(path).parent
     rows: list[tuple[str, str]] = []
-    data = Path(path).read_bytes()
+    data = files.read_bytes(path)
     try:
         lines = csv.reader(io.StringIO(data.decode("utf-8-sig"), newline=""))
         for fields in lines:

@@ -8,7 +8,7 @@ from typing import Any
 
 from netbuilder.proto import NetError, ParseError
 
-__all__ = ["MAX_PIXELS", "check_image_size", "claimed_size", "pixel_limit"]
+__all__ = ["MAX_PIXELS", "check_image_size", "check_resized", "claimed_size", "pixel_limit"]
 
 Bytes = bytes | memoryview
 
@@ -67,6 +67,15 @@ def check_image_size(data: Bytes, where: str, max_pixels: int | None = None, pil
     if height * width > _PIXELS_PER_BYTE * len(data):
         raise ParseError(
             f"{where}: its header says {height} x {width} pixels, which {len(data)} bytes cannot hold; it is damaged"
+        )
+
+
+def check_resized(height: int, width: int) -> None:
+    """Raise NetError if an image of this size, in pixels, would have more than MAX_PIXELS and ``pixel_limit()``."""
+    if height * width > MAX_PIXELS and height * width > (limit := pixel_limit()):
+        raise NetError(
+            f"an image cannot be resized to {height} x {width} pixels: {limit:,} are allowed; give a smaller size, or "
+            f"set the variable {_VARIABLE}"
         )
 
 

@@ -95,6 +95,10 @@ def write_lmdb(path: PathLike, records: Iterable[tuple[str | bytes, bytes]]) -> 
         sync_folder(target.parent)
     except lmdb.Error as error:
         raise OSError(errno.EIO, f"cannot be written: {error}", os.fspath(path)) from error
+    except OSError as error:
+        if error.filename != str(draft):
+            raise
+        raise OSError(error.errno, f"cannot be written: {error.strerror}", os.fspath(path)) from error
     finally:
         shutil.rmtree(draft, ignore_errors=True)
     return count

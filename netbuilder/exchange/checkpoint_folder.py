@@ -14,6 +14,7 @@ from netbuilder.exchange.checkpoint_file import Checkpoint, read_checkpoint, rea
 from netbuilder.exchange.checkpoints import take_checkpoint
 from netbuilder.model import ModelHelper
 from netbuilder.proto import NetError, ParseError
+from netbuilder.proto.os_errors import error_text
 from netbuilder.proto.whole_file import is_draft
 from netbuilder.runtime import Workspace
 
@@ -117,7 +118,7 @@ class CheckpointFolder:
                 if read_manifest(path) is None:
                     raise ParseError(f"{os.fspath(path)!r}: has no record of its step")
             except (ParseError, OSError) as error:
-                problems[path] = str(error)
+                problems[path] = error_text(error)
                 continue
             for damaged, problem in problems.items():
                 show(f"skipped: {problem}")

@@ -157,7 +157,7 @@ def test_options(given, message, capsys):
         (["--model=mlpx", "--devices=0,1"], "--model: unknown net 'mlpx'"),
         ([*QUICK, "--devices=0,1", "--batch=25"], "--batch: a batch of 25 cannot be split evenly over 2 devices"),
         ([*QUICK, "--against", "optimiser=adam"], "unrecognized arguments: --optimiser=adam; did you mean --optimizer"),
-        (["--config=missing.toml", "--devices=0,1"], "--config: 'missing.toml' cannot be read"),
+        (["--config=missing.toml", "--devices=0,1"], "--config: 'missing.toml': no such file"),
     ],
 )
 def test_errors_of_the_trainers_options_name_this_command(given, message, capsys):
@@ -193,7 +193,7 @@ def test_files(tmp_path, batch, capsys):
         (["--net", net, *batch], "reads ['cpu_0/fc_w', 'cpu_0/fc_b'"),
         (["--net", net, *init, "--input", "date=6x5"], "input 'date': net 'stored' has no such input"),
         (["--net", net, *init, "--feed", str(tmp_path / "missing.npz")], "missing.npz"),
-        (["--net", net, *init, *batch, "--json", str(tmp_path / "no" / "x.json")], "its folder does not exist"),
+        (["--net", net, *init, *batch, "--json", str(tmp_path / "no" / "x.json")], "no' does not exist"),
     ]:
         assert main([*given, "--against", "numpy"]) == 1
         said = capsys.readouterr().err

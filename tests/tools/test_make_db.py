@@ -144,9 +144,9 @@ def test_what_a_database_holds(folder, tmp_path, capsys):
         (["db"], "give SOURCE and DATABASE"),
         (["--inspect", "a", "b"], "or --inspect and DATABASE"),
         (["a", "b", "--resize=3", "--size", "2", "2"], "cannot be given together"),
-        (["a", "b", "--quality=0"], "--quality: must be from 1 to 100, got 0"),
+        (["a", "b", "--quality=0"], "--quality: must be a whole number from 1 to 100, got '0'"),
         (["a", "b", "--threads=0"], "--threads: .* the number of decoding threads must be in .1, 64., got 0"),
-        (["a", "b", "--shuffle=-1"], "the seed must be 0 or greater, got -1"),
+        (["a", "b", "--shuffle=-1"], "--shuffle: must be a whole number, 0 or greater, got '-1'"),
     ],
 )
 def test_wrong_options(arguments, message, capsys):

@@ -6,7 +6,9 @@ import re
 
 import pytest
 
+from command_parsers import parser_of
 from house import ROOT
+from netbuilder.__main__ import COMMANDS as INSTALLED
 from netbuilder.tools import draw, predict
 from netbuilder.tools.parser import Parser
 
@@ -87,3 +89,27 @@ def test_a_command_runs_as_a_module(name):
     assert 'if __name__ == "__main__":\n    sys.exit(main())' in (ROOT / "tools" / f"{name}.py").read_text(
         encoding="utf-8"
     )
+
+
+def test_pages_name_options_that_the_commands_have():
+    commands = {
+        f"netbuilder-{name}": importlib.import_module(f"netbuilder.tools.{module}")
+        for name, (module, _) in INSTALLED.items()
+    }
+    known = {name: set(parser_of(command)._option_string_actions) for name, command in commands.items()}
+    known["netbuilder-compare"] |= known["netbuilder-train"]
+    known["netbuilder-launch"] |= known["netbuilder-train"]  # of the programs that it starts
+    wrong, seen = [], 0
+    for page in [ROOT / "README.md", *(ROOT / "docs").glob("*.md")]:
+        text = page.read_text(encoding="utf-8")
+        lines = re.findall(r"^    (?:.* )?(netbuilder-[a-z0-9-]+) ((?:.*\\\n)*.*)$", text, re.M)
+        lines += re.findall(r"`(netbuilder-[a-z0-9-]+) ([^`]*)`", text)
+        if page.name == "commands.md":
+            text = re.sub(r"[`\[]netbuilder-[^`\]]*", "", text)
+            lines += re.findall(r"^## (netbuilder-[a-z0-9-]+)$(.*?)(?=^## |\Z)", text, re.M | re.S)
+        for command, rest in lines:
+            given = re.findall(r"(?<![\w-])--[a-z][a-z0-9-]*", rest)
+            seen += len(given)
+            wrong += [f"{page.name}: {command} {option}" for option in given if option not in known[command]]
+    assert wrong == []
+    assert seen > 200

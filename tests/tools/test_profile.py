@@ -154,7 +154,7 @@ def test_a_predictor(tmp_path, capsys):
             "a batch of 5 cannot be split evenly over 2 devices; give a multiple of 2",
         ),
         (["none.pb"], "no such file"),
-        (["lenet", "--trace", "none/trace.json"], "'none/trace.json' cannot be written: its folder does not exist"),
+        (["lenet", "--trace", "none/trace.json"], "--trace: 'none/trace.json': the folder "),
         ([__file__, "--feed", __file__], "cannot be read as npz: BadZipFile"),
         (["lenet", "--image-size", "8", "--batch", "1"], "must be at least 16 pixels, got 8"),
     ],

@@ -128,7 +128,7 @@ def test_the_page_has_a_name_by_default(tmp_path, monkeypatch, capsys):
 @pytest.mark.parametrize(
     ("arguments", "message"),
     [
-        (["--memory", "-o", "none/page.html"], "'none/page.html' cannot be written: its folder does not exist"),
+        (["--memory", "-o", "none/page.html"], "--output: 'none/page.html': the folder "),
         (["--memory", "--batch", "3", "--devices", "2"], "a batch of 3 cannot be split evenly over 2 devices"),
     ],
 )

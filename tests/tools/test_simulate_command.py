@@ -115,7 +115,7 @@ def test_a_figure(stored, tmp_path):
         ([], "give the name of a net of the zoo, or a file that --save wrote"),
         (["lenet", "--devices", "0"], "argument --devices: must be a positive whole number, got '0'"),
         (["lenet", "--link", "3us"], "argument --link: a link must be LATENCY:BANDWIDTH, such as 20us:50Gbit/s"),
-        (["lenet", "--local-link", "none.json"], "argument --local-link: 'none.json': there is no such file"),
+        (["lenet", "--local-link", "none.json"], "argument --local-link: 'none.json': no such file"),
         (["lenet", "--bucket", "0.5"], "argument --bucket: must be a number of bytes, such as 25MiB, got '0.5'"),
         (["lenet", "--jitter", "2"], "argument --jitter: must be a fraction from 0 to 1, such as 0.02, got '2'"),
         (["lenet", "--algorithm", "rign"], "did you mean ring?"),
@@ -135,8 +135,8 @@ def test_options_that_are_refused(options, said, capsys):
     "options, said",
     [
         (["resnet8-cifra"], "'resnet8-cifra' is neither a file, nor a folder, nor a net of the zoo; did you mean"),
-        (["no.json"], "'no.json': there is no such file with the times of a step"),
-        (["lenet", "--save", "nowhere/step.json"], "'nowhere/step.json' cannot be written: its folder does not exist"),
+        (["no.json"], "'no.json': no such file"),
+        (["lenet", "--save", "nowhere/step.json"], "--save: 'nowhere/step.json': the folder "),
         (["lenet", "--plot", "growth.docx"], "--plot"),  # it must end in .png, or matplotlib is missing
     ],
 )

@@ -132,4 +132,4 @@ def test_what_cannot_be(arguments, message, capsys):
 def test_names_that_cannot_be_read(capsys):
     with pytest.raises(SystemExit):
         parse(["--cpu", "--class-names", "nowhere"])
-    assert "--class-names: 'nowhere' cannot be read" in capsys.readouterr().err
+    assert "--class-names: 'nowhere': no such file" in capsys.readouterr().err

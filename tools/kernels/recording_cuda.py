@@ -10,24 +10,41 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
+from netbuilder.proto import DeviceError, ParseError, files
 from netbuilder.proto.whole_file import write_text
 
 __all__ = ["record", "recorded"]
 
 
 def recorded(folder: Path) -> list[tuple[str, str, tuple[str, ...], tuple[str, ...]]]:
-    """Return the recorded kernels of a folder: name, source, options, name expressions."""
+    """Return the recorded kernels of a folder: name, source, options, name expressions.
+
+    Raises:
+        ParseError: the folder has no such kernels, or one is damaged.
+    """
     found = []
     for file in sorted(folder.glob("*.json")):
-        kernel = json.loads(file.read_text(encoding="utf-8"))
-        kept = tuple(option for option in kernel["options"] if option.startswith(("-D", "-std", "--std", "-fmad")))
-        found.append((file.stem, kernel["source"], kept, tuple(kernel["names"])))
+        try:
+            kernel = json.loads(files.read_text(file))
+            kept = tuple(option for option in kernel["options"] if option.startswith(("-D", "-std", "--std", "-fmad")))
+            found.append((file.stem, kernel["source"], kept, tuple(kernel["names"])))
+        except (json.JSONDecodeError, KeyError, TypeError, AttributeError) as error:
+            raise ParseError(f"{str(file)!r}: is not a kernel that --record stored: {error!r}") from error
+    if not found:
+        raise ParseError(f"{str(folder)!r}: is not a folder in which --record stored kernels")
     return found
 
 
 def record(folder: Path, program: Sequence[str]) -> int:
-    """Run a program, and store the kernels that CuPy compiles; return 0."""
-    from cupy.cuda import compiler
+    """Run a program, and store the kernels that CuPy compiles; return 0.
+
+    Raises:
+        DeviceError: CuPy is not installed.
+    """
+    try:
+        from cupy.cuda import compiler
+    except ImportError as error:
+        raise DeviceError(f"--record needs CuPy and a GPU: pip install netbuilder[gpu] ({error})") from error
 
     folder.mkdir(parents=True, exist_ok=True)
     original = compiler._compile_with_cache_cuda

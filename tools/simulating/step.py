@@ -3,12 +3,11 @@
 from __future__ import annotations
 
 import json
-from pathlib import Path
 from typing import Any
 
 from netbuilder.parallel.simulation.links import Link
 from netbuilder.parallel.simulation.step_times import StepTimes
-from netbuilder.proto import NetError
+from netbuilder.proto import NetError, files
 from netbuilder.runtime import Workspace
 from netbuilder.runtime.profile.profiling import profile
 from netbuilder.tools.profiling.zoo import ZooOptions, load_zoo
@@ -37,13 +36,12 @@ def read_record(path: str, what: str) -> Any:
     """Return what is stored in a file of JSON.
 
     Raises:
-        NetError: there is no such file, or it is not JSON.
+        NetError: it is not JSON.
+        OSError: it cannot be read.
     """
     try:
-        return json.loads(Path(path).read_text(encoding="utf-8"))
-    except FileNotFoundError:
-        raise NetError(f"{path!r}: there is no such file with {what}") from None
-    except ValueError as error:
+        return json.loads(files.read_text(path))
+    except json.JSONDecodeError as error:
         raise NetError(f"{path!r} is not a file of JSON with {what}: {error}") from None
 
 

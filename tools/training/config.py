@@ -9,7 +9,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from netbuilder.proto import NetError, ParseError
+from netbuilder.proto import NetError, ParseError, files
 from netbuilder.proto.whole_file import write_text
 
 __all__ = ["config_arguments", "plain_arguments", "read_config", "write_config"]
@@ -64,7 +64,10 @@ def read_config(path: Path) -> dict[str, Any]:
         ParseError: it is damaged, or does not hold a table of options.
         NetError: it is of another kind, or a package to read it is missing.
     """
-    text = path.read_text(encoding="utf-8")
+    try:
+        text = files.read_text(path)
+    except ParseError as error:
+        raise ParseError(f"--config: {error}") from None
     kind = path.suffix.lower()
     if kind not in (".toml", ".yaml", ".yml", ".json"):
         raise NetError(f"--config: {str(path)!r} must end in .toml, .yaml, .yml or .json")
@@ -116,8 +119,6 @@ def config_arguments(values: Mapping[str, Any]) -> list[str]:
             found.append(f"--no-{name[2:]}")
         elif value is True:
             found.append(name)
-        elif isinstance(value, (list, tuple)) and name in ("--devices", "--gpus"):
-            found.append(f"{name}={','.join(map(str, value))}")
         elif isinstance(value, (list, tuple)):
             found += [name, *map(str, value)]
         elif value is not None and value is not False:

@@ -3,13 +3,16 @@
 from __future__ import annotations
 
 import argparse
+import re
 from dataclasses import dataclass
-from pathlib import Path
 
 from netbuilder.data import ImageTransform, decoding_threads
+from netbuilder.data.image_size import check_resized
 from netbuilder.exchange import ImagePreparation
-from netbuilder.proto import DeviceError, NetError
+from netbuilder.proto import DeviceError, NetError, ParseError, files
+from netbuilder.proto.os_errors import error_text
 from netbuilder.tools.common_options import add_max_pixels
+from netbuilder.tools.parser import add_list, real_number
 
 __all__ = ["InputOptions", "add_input_arguments", "input_options"]
 
@@ -74,10 +77,12 @@ class InputOptions:
         """Return the first problem of the options, or None."""
         try:
             decoding_threads(self.threads)
+            for name in ("scale", "crop", "pad"):
+                check_resized(getattr(self, name), getattr(self, name))
             for is_test in (False, True):
                 self.transform(is_test=is_test)
         except (NetError, DeviceError) as error:
-            return str(error)
+            return re.sub(r"^images: (\w+)", lambda found: f"--{found[1].replace('_', '-')}", str(error))
         if self.classes is not None and self.classes < 1:
             return f"--classes: must be positive, got {self.classes}"
         return None
@@ -164,7 +169,7 @@ def add_input_arguments(parser: argparse.ArgumentParser) -> None:
     )
     group.add_argument(
         "--rand-augment",
-        type=float,
+        type=real_number(),
         nargs=2,
         metavar=("COUNT", "STRENGTH"),
         help="in training, change each image by COUNT of RandAugment's fourteen operations, with a "
@@ -172,32 +177,32 @@ def add_input_arguments(parser: argparse.ArgumentParser) -> None:
     )
     group.add_argument(
         "--color-jitter",
-        type=float,
+        type=real_number(),
         default=0.0,
         metavar="SHARE",
         help="in training, change saturation, brightness and contrast by up to SHARE, usually 0.4",
     )
     group.add_argument(
         "--color-lighting",
-        type=float,
+        type=real_number(),
         default=0.0,
         metavar="STD",
         help="in training, shift the colors along their principal components, with standard deviation STD, usually 0.1",
     )
-    group.add_argument(
+    add_list(
+        group,
         "--mean",
-        type=float,
-        nargs="+",
+        type=real_number(),
         default=[128.0],
-        metavar="M",
+        metavar="B,G,R",
         help="subtract this from pixels: one number, or blue, green and red (default: 128)",
     )
-    group.add_argument(
+    add_list(
+        group,
         "--std",
-        type=float,
-        nargs="+",
+        type=real_number(),
         default=[64.0],
-        metavar="S",
+        metavar="B,G,R",
         help="divide pixels by this: one number, or blue, green and red (default: 64)",
     )
     group.add_argument("--gray", action="store_true", help="read images as one channel, their brightness")
@@ -215,9 +220,9 @@ def _names(path: str | None) -> tuple[str, ...]:
     if path is None:
         return ()
     try:
-        return tuple(line.strip() for line in Path(path).read_text(encoding="utf-8").splitlines() if line.strip())
-    except (OSError, UnicodeDecodeError) as error:
-        raise NetError(f"--class-names: {path!r} cannot be read: {error}") from error
+        return tuple(line.strip() for line in files.read_text(path).splitlines() if line.strip())
+    except (OSError, ParseError) as error:
+        raise NetError(f"--class-names: {error_text(error)}") from None
 
 
 def input_options(found: argparse.Namespace) -> InputOptions:
@@ -226,7 +231,7 @@ def input_options(found: argparse.Namespace) -> InputOptions:
     Raises:
         NetError: the file of class names cannot be read, or COUNT is not a whole number.
     """
-    if found.rand_augment and found.rand_augment[0] != round(found.rand_augment[0]):
+    if found.rand_augment and not found.rand_augment[0].is_integer():
         raise NetError(f"--rand-augment: COUNT must be a whole number, got {found.rand_augment[0]:g}")
     return InputOptions(
         scale=found.scale, crop=found.crop, pad=found.pad, mirror=found.mirror, area_crop=found.area_crop,

@@ -12,9 +12,10 @@ from netbuilder.ops.updates.rate_policies import POLICIES
 from netbuilder.optimizers import OPTIMIZERS
 from netbuilder.parallel.distributed import Rendezvous
 from netbuilder.proto import NetError
+from netbuilder.proto.os_errors import error_text
 from netbuilder.runtime import NET_TYPES
 from netbuilder.tools.common_options import add_without
-from netbuilder.tools.parser import Parser, did_you_mean
+from netbuilder.tools.parser import Parser, add_list, did_you_mean, real_number, whole_number
 from netbuilder.tools.training.checks import AUTO, problem_of
 from netbuilder.tools.training.config import config_arguments, plain_arguments, read_config
 from netbuilder.tools.training.input_options import add_input_arguments, input_options
@@ -32,6 +33,12 @@ _DEMO = [
 
 
 _OFFERED = [name for name, about in OPTIMIZERS.items() if not about.half]  # the nets have float32 parameters
+
+
+def _device(text: str) -> int:
+    if not text.isdecimal():
+        raise argparse.ArgumentTypeError(f"must be numbers of devices, such as 0,1,2; got {text!r}")
+    return int(text)
 
 
 def _usual_rates() -> str:
@@ -73,11 +80,13 @@ def _parser(prog: str = "netbuilder-train", usage: str | None = None) -> Parser:
     )
     where = parser.add_argument_group("devices")
     where.add_argument("--cpu", action="store_true", help="train on the CPU; without this option, on GPUs")
-    where.add_argument(
+    add_list(
+        where,
         "--devices",
-        default="0",
-        metavar="IDS",
-        help="numbers of the devices of each process, separated by commas; each has one replica (default: 0). Several "
+        type=_device,
+        default=[0],
+        metavar="ID,ID",
+        help="numbers of the devices of each process, from 0 on; each has one replica (default: 0). Several "
         "processes on a host with GPUs have GPUs of their own, which each of them counts from 0 on",
     )
     where.add_argument(
@@ -88,7 +97,7 @@ def _parser(prog: str = "netbuilder-train", usage: str | None = None) -> Parser:
     )
     where.add_argument(
         "--device-workers",
-        type=int,
+        type=whole_number(1, 1000),
         default=4,
         metavar="N",
         help="use at most N threads to run the net, for each device (default: 4)",
@@ -163,7 +172,7 @@ def _parser(prog: str = "netbuilder-train", usage: str | None = None) -> Parser:
     )
     step.add_argument(
         "--learning-rate",
-        type=float,
+        type=real_number(),
         metavar="RATE",
         help=f"learning rate, before its policy changes it (default: {_usual_rates()})",
     )
@@ -175,14 +184,14 @@ def _parser(prog: str = "netbuilder-train", usage: str | None = None) -> Parser:
     )
     step.add_argument(
         "--warmup-epochs",
-        type=float,
+        type=real_number(),
         default=0.0,
         metavar="N",
         help="increase the rate linearly over the first N epochs (default: 0)",
     )
     step.add_argument(
         "--warmup-start",
-        type=float,
+        type=real_number(),
         default=0.1,
         metavar="SHARE",
         help="share of the rate at which the warm-up begins (default: 0.1)",
@@ -202,11 +211,11 @@ def _parser(prog: str = "netbuilder-train", usage: str | None = None) -> Parser:
     )
     step.add_argument(
         "--gamma",
-        type=float,
+        type=real_number(),
         metavar="FACTOR",
         help="with --policy step: factor of the rate at each change",
     )
-    step.add_argument("--momentum", type=float, metavar="M", help="momentum of sgd (default: 0.9)")
+    step.add_argument("--momentum", type=real_number(), metavar="M", help="momentum of sgd (default: 0.9)")
     step.add_argument(
         "--nesterov",
         action=argparse.BooleanOptionalAction,
@@ -214,7 +223,7 @@ def _parser(prog: str = "netbuilder-train", usage: str | None = None) -> Parser:
     )
     step.add_argument(
         "--weight-decay",
-        type=float,
+        type=real_number(),
         default=1e-4,
         metavar="SHARE",
         help="weight decay, not applied to biases (default: 1e-4)",
@@ -226,14 +235,14 @@ def _parser(prog: str = "netbuilder-train", usage: str | None = None) -> Parser:
     )
     step.add_argument(
         "--label-smoothing",
-        type=float,
+        type=real_number(),
         default=0.0,
         metavar="SHARE",
         help="spread SHARE of each label evenly over all classes, usually 0.1 (default: 0)",
     )
     step.add_argument(
         "--mixup",
-        type=float,
+        type=real_number(),
         default=0.0,
         metavar="ALPHA",
         help="blend pairs of images and their labels, by shares drawn from Beta(ALPHA, ALPHA), usually "
@@ -241,7 +250,7 @@ def _parser(prog: str = "netbuilder-train", usage: str | None = None) -> Parser:
     )
     step.add_argument(
         "--cutmix",
-        type=float,
+        type=real_number(),
         default=0.0,
         metavar="ALPHA",
         help="replace a box of each image by that of another one and mix their labels, usually 1.0; with "
@@ -249,7 +258,7 @@ def _parser(prog: str = "netbuilder-train", usage: str | None = None) -> Parser:
     )
     step.add_argument(
         "--ema",
-        type=float,
+        type=real_number(),
         metavar="DECAY",
         help="keep exponential moving averages of the parameters, and evaluate and export those; DECAY is "
         "usually 0.999 or 0.9999",
@@ -265,7 +274,7 @@ def _parser(prog: str = "netbuilder-train", usage: str | None = None) -> Parser:
     )
     step.add_argument(
         "--least-improvement",
-        type=float,
+        type=real_number(),
         default=0.0,
         metavar="X",
         help="--patience counts a result as better if it improves by more than X (default: 0)",
@@ -278,13 +287,13 @@ def _parser(prog: str = "netbuilder-train", usage: str | None = None) -> Parser:
     )
     step.add_argument(
         "--step-limit",
-        type=float,
+        type=real_number(),
         metavar="SECONDS",
         help="if a step takes longer, print what each thread is doing, and end the run",
     )
     step.add_argument(
         "--first-step-limit",
-        type=float,
+        type=real_number(),
         metavar="SECONDS",
         help="the same for the first step (default: ten times --step-limit)",
     )
@@ -304,11 +313,11 @@ def _parser(prog: str = "netbuilder-train", usage: str | None = None) -> Parser:
         "gradients in each step",
     )
     block.add_argument(
-        "--block-learning-rate", type=float, metavar="R", help="factor of the change of a block (default: 1)"
+        "--block-learning-rate", type=real_number(), metavar="R", help="factor of the change of a block (default: 1)"
     )
     block.add_argument(
         "--block-momentum",
-        type=float,
+        type=real_number(),
         metavar="M",
         help="share of the earlier blocks' change that is added (default: 1 - 1 / number of devices)",
     )
@@ -375,13 +384,9 @@ def parse(
     parser = _parser(prog, usage)
     given = _with_config(parser, plain_arguments(given))
     found = parser.parse_args(given)
-    try:
-        devices = tuple(int(text) for text in found.devices.split(","))
-    except ValueError:
-        parser.error(f"--devices: must be ids separated by commas, such as 0,1,2; got {found.devices!r}")
     if not found.cpu and rendezvous is not None and rendezvous.local_size > 1:
         try:
-            rendezvous.see_own_gpus(max(devices) + 1)
+            rendezvous.see_own_gpus(max(found.devices) + 1)
         except NetError as error:
             parser.error(f"--devices: {error}")
     policy_args = dict(_pair(parser, "--policy-arg", text) for text in found.policy_arg)
@@ -403,8 +408,8 @@ def parse(
                 "by --optimizer-arg"
             )
     options = Options(
-        model=found.model, data=found.data, cpu=found.cpu, devices=devices, batch=found.batch, epochs=found.epochs,
-        learning_rate=found.learning_rate, policy=found.policy, policy_args=policy_args,
+        model=found.model, data=found.data, cpu=found.cpu, devices=tuple(found.devices), batch=found.batch,
+        epochs=found.epochs, learning_rate=found.learning_rate, policy=found.policy, policy_args=policy_args,
         momentum=found.momentum or 0.0, nesterov=found.nesterov is not False, optimizer=found.optimizer,
         optimizer_args=dict(_pair(parser, "--optimizer-arg", text) for text in found.optimizer_arg),
         mixup=found.mixup, cutmix=found.cutmix, average_decay=found.ema, patience=found.patience,
@@ -462,8 +467,8 @@ def _with_config(parser: Parser, given: list[str]) -> list[str]:
         values = config_arguments(read_config(Path(found.config)))
     except NetError as error:
         parser.error(str(error))
-    except (OSError, UnicodeDecodeError) as error:
-        parser.error(f"--config: {found.config!r} cannot be read: {getattr(error, 'strerror', None) or error}")
+    except OSError as error:
+        parser.error(f"--config: {error_text(error)}")
     known = {flag for action in parser._actions for flag in action.option_strings}
     for text in values:
         name = text.partition("=")[0]

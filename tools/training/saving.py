@@ -9,6 +9,7 @@ from typing import Protocol
 from netbuilder.exchange import Checkpoint, CheckpointFolder, read_checkpoint
 from netbuilder.parallel.distributed import ProcessGroup
 from netbuilder.proto import NetError
+from netbuilder.proto.os_errors import error_text
 from netbuilder.tools.training.checks import AUTO
 from netbuilder.tools.training.settings import Options
 
@@ -96,7 +97,8 @@ class Saving:
                 return
             kept = f"the last checkpoint is {self.last}" if self.last else "there is no checkpoint yet"
             print(
-                f"netbuilder-train: a checkpoint could not be written: {error}; training continues, and {kept}",
+                f"netbuilder-train: a checkpoint could not be written: {error_text(error)}; training continues, and "
+                f"{kept}",
                 file=sys.stderr,
                 flush=True,
             )

@@ -13,6 +13,7 @@ from pathlib import Path
 
 from netbuilder.ops.engines.stores.store import Store, as_counter, check_key, check_value
 from netbuilder.proto.errors import DistributedError
+from netbuilder.proto.os_errors import error_text
 
 __all__ = ["FileStore"]
 
@@ -98,4 +99,4 @@ class FileStore(Store):
         try:
             yield
         except OSError as error:
-            raise DistributedError(f"{self}: cannot {action} it: {error}") from error
+            raise DistributedError(f"{self}: cannot {action} it: {error_text(error)}") from error

@@ -23,6 +23,7 @@ from netbuilder.ops.engines.stores.store import (
     not_there,
 )
 from netbuilder.proto.errors import DistributedError, NetError, StoreTimeoutError
+from netbuilder.proto.os_errors import error_text
 
 __all__ = ["TcpStore", "TcpStoreServer"]
 
@@ -55,7 +56,8 @@ class TcpStoreServer:
             self._listener = socket.create_server((host, port), backlog=1024)
         except OSError as error:
             raise DistributedError(
-                f"the store cannot listen on {host or 'any address'}, port {port}: {error}; give another port"
+                f"the store cannot listen on {host or 'any address'}, port {port}: {error_text(error)}; give another "
+                "port"
             ) from error
         self.port: int = self._listener.getsockname()[1]
         self._connections: weakref.WeakSet[socket.socket] = weakref.WeakSet()
@@ -221,8 +223,9 @@ class TcpStore(Store):
             except OSError as error:
                 if time.monotonic() > end:
                     raise DistributedError(
-                        f"{self}: nobody answers there after {self._connect_timeout:g} s ({error}); is the process "
-                        "that serves it running, is the address right, and does a firewall let the port through?"
+                        f"{self}: nobody answers there after {self._connect_timeout:g} s ({error_text(error)}); is "
+                        "the process that serves it running, is the address right, and does a firewall let the port "
+                        "through?"
                     ) from error
                 time.sleep(pause)
                 pause = min(2 * pause, 0.5)
@@ -239,7 +242,9 @@ class TcpStore(Store):
         return connection
 
     def _gone(self, error: OSError) -> DistributedError:
-        return DistributedError(f"{self} does not answer any more ({error}): the process that serves it has ended")
+        return DistributedError(
+            f"{self} does not answer any more ({error_text(error)}): the process that serves it has ended"
+        )
 
 
 def _close_all(connections: set[socket.socket]) -> None:

@@ -1,0 +1,242 @@
+"""Every command over bad values of each of its options and arguments: one line that names what is wrong, no traceback.
+
+The options are those that the parsers have, so that new ones are tested too.
+"""
+
+import contextlib
+import importlib
+import io
+import os
+import re
+import shutil
+import struct
+import subprocess
+import sys
+import warnings
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from command_parsers import parser_of
+from house import ROOT
+from image_cases import make_folder
+from netbuilder.data import image_libraries
+from netbuilder.exchange import save_predictor
+from netbuilder.model import ModelHelper, brew
+from netbuilder.proto import DeviceError
+from netbuilder.runtime import Workspace
+from netbuilder.runtime.profile import profiling
+from netbuilder.runtime.profile.roofline import Limits
+from netbuilder.tools import benchmark, compile_kernels, profile, simulate
+from netbuilder.tools.bench.build import BuildTime
+from netbuilder.tools.reporting import reporting
+
+NET = ["net.pb", "--init=init.pb", "--input=data=1x3x8x8"]
+VALID = {
+    "benchmark": ["build", "--devices=1"],
+    "char_lm": ["book.txt", "--export=lm", "--epochs=1", "--batch=2", "--steps=5", "--hidden=4"],
+    "check": NET,
+    "compare": ["--net=net.pb", *NET[1:], "--against=numpy", "--steps=1"],
+    "compile_kernels": [],
+    "draw": [*NET, "--output=net.html"],
+    "evaluate_predictor": ["predictor", "--data=images", "--crop=8"],
+    "extract_predictor_net": [
+        "net.pb", "--parameters=init.pb", "--inputs=data", "--outputs=softmax", "--output-dir=again",
+    ],
+    "fetch_cifar10": ["cifar", "--archive=book.txt"],
+    "imagenet_trainer": ["--cpu", "--model=mlp", "--data=set.npz", "--batch=4", "--epochs=1"],
+    "launch": ["program.py"],
+    "make_db": ["images", "made.minidb", "--replace"],
+    "onednn_interface": ["interface.py"],
+    "operators_page": ["page.md"],
+    "predict": ["predictor", "photo.jpg"],
+    "profile": [*NET, "--runs=1", "--warmup=1"],
+    "prove": ["--models=dense", "--optimizers=SGD", "--devices=1", "--steps=1"],
+    "seq2seq": ["reverse", "--length=2", "--steps=1", "--batch=2", "--units=4", "--questions=1"],
+    "simulate": ["step.json", "--devices=1"],
+}  # fmt: skip
+"""For each command a line that is right, with its arguments first, and small."""
+
+FAILING = ("compile_kernels", "fetch_cifar10")  # their lines are not right: they need NVRTC, and the network
+OTHERS = {
+    ("launch", "program"), ("launch", "arguments"),  # Python says what is wrong with these
+    ("make_db", "labels"),  # with these, the source has to be an IDX file
+}  # fmt: skip
+FILES = re.compile("FILE|FOLDER|PATH|IMAGE|LATENCY")  # names of values that are files, or may be
+NUMBERS = ("0", "-1", "1.5", "nan", "abc", "")
+HUGE = ("crop", "device_workers", "pad", "port", "quality", "resize", "scale", "size")  # else it is much to do
+LONG = "x" * 300
+
+
+@pytest.fixture(scope="module")
+def place(tmp_path_factory):
+    """The current folder, with what the lines in VALID read, and a folder of damaged files."""
+    old, folder = os.getcwd(), tmp_path_factory.mktemp("place")
+    os.chdir(folder)
+    model = ModelHelper(name="small", arg_scope={"order": "NCHW"})
+    brew.conv(model, "data", "conv", dim_in=3, dim_out=2, kernel=3)
+    brew.softmax(model, brew.fc(model, "conv", "scores", dim_in=2 * 6 * 6, dim_out=2), "softmax")
+    workspace = Workspace()
+    workspace.run_net_once(model.param_init_net)
+    save_predictor(
+        "predictor", model.net, list(model.GetParams()), inputs=["data"], outputs=["softmax"], workspace=workspace,
+        shapes={"data": (1, 3, 8, 8)},
+    )  # fmt: skip
+    shutil.copy("predictor/predict_net.pb", "net.pb")
+    shutil.copy("predictor/init_net.pb", "init.pb")
+    images = make_folder(folder / "images", ("cat", "dog"), 4)
+    shutil.copy(next((images / "cat").iterdir()), "photo.jpg")
+    rng = np.random.default_rng(0)
+    np.savez("set.npz", images=rng.integers(0, 255, (12, 8, 8, 3)).astype(np.uint8), labels=np.arange(12) % 2)
+    Path("book.txt").write_text("in the beginning " * 20)
+    Path("program.py").write_text("print(1)\n")
+    assert simulate.main(["lenet", "--batch=2", "--runs=1", "--devices=1", "--save=step.json"]) == 0
+    shutil.copy(ROOT / "docs" / "operators.md", "page.md")
+    yield folder
+    os.chdir(old)
+
+
+def damaged(suffix):
+    """Return files that no command can read or write, made anew, and names that no file has."""
+    for folder in ("bad", "none"):
+        shutil.rmtree(folder, ignore_errors=True)
+    bad = Path("bad")
+    (bad / f"folder{suffix}").mkdir(parents=True)
+    (bad / f"empty{suffix}").touch()
+    (bad / f"binary{suffix}").write_bytes(bytes(range(256)) * 8)
+    (bad / f"text{suffix}").write_text("prose, not data\n" * 3)
+    (bad / f"idx{suffix}").write_bytes(struct.pack(">BBBB3I", 0, 0, 8, 3, 40, 8, 8))  # without its data
+    os.symlink(f"loop{suffix}", bad / f"loop{suffix}")
+    names = ("folder", "empty", "binary", "text", "idx", "loop", "missing")
+    return [*(f"bad/{name}{suffix}" for name in names), f"none/at/all{suffix}", f"book.txt/x{suffix}", LONG + suffix]
+
+
+def is_file(action):
+    names = action.metavar if isinstance(action.metavar, str) else action.dest.upper()
+    return bool(FILES.search(names)) or (not action.option_strings and action.choices is None)
+
+
+def values_of(action, valid):
+    """Yield bad values of an option or argument."""
+    if is_file(action):
+        suffixes = {"", *re.findall(r"\.(?:pb|npz|json|minidb|onnx|csv|png|npy|toml|lmdb)\b", str(action.help))}
+        suffixes |= {Path(text.partition("=")[2] or text).suffix for text in valid}
+        for suffix in sorted(suffixes):
+            yield from damaged(suffix)
+    elif action.choices is not None:
+        yield from ("zzz", "")
+    elif action.nargs != 0:
+        yield from (*NUMBERS, *(["9" * 30] if action.dest in HUGE else []))
+
+
+def line_of(action, value, valid, name, parser):
+    """Return the command line with a bad value."""
+    if not action.option_strings:
+        at = [each for each in parser._actions if not each.option_strings].index(action)
+        return [*valid[:at], value, *valid[at + 1 :]]
+    given = [f"{action.option_strings[-1]}={value}"] if not isinstance(action.nargs, int) else [
+        action.option_strings[-1], *[value] * action.nargs
+    ]  # fmt: skip
+    return [*given, *valid] if name == "launch" else [*valid, *given]
+
+
+def run(command, line):
+    """Return the exit status and standard error; an error that the command does not report is raised."""
+    out, err = io.StringIO(), io.StringIO()
+    with contextlib.redirect_stdout(out), contextlib.redirect_stderr(err), warnings.catch_warnings():
+        warnings.simplefilter("error")
+        warnings.simplefilter("ignore", UserWarning)
+        try:
+            status = command.main(line)
+        except SystemExit as ended:
+            status = ended.code
+    return status, err.getvalue()
+
+
+def problem_of(prog, said, names):
+    """Return what is wrong with the message of a failed command, or None."""
+    lines = [text for text in said.splitlines() if text.strip()]
+    first = next((k for k, text in enumerate(lines) if text.startswith(f"{prog}: ")), None)
+    if first is None:
+        return f"no line begins with {prog}: {said[-300:]}"
+    message, *more = lines[first:]
+    if any(not text.startswith("  - ") for text in more):
+        return f"more than a line: {said[-300:]}"
+    if "Errno" in message or "Traceback" in said:
+        return message
+    return None if any(name in message for name in names) else f"does not name the value or the option: {message}"
+
+
+def no_compiler():
+    raise DeviceError("no compiler")
+
+
+@pytest.mark.skipif(not image_libraries(), reason="needs a library for images")
+@pytest.mark.parametrize("name", sorted(VALID))
+def test_a_bad_value_is_named_in_one_line(name, place, monkeypatch):
+    for command in (benchmark, profile):  # these take seconds
+        monkeypatch.setattr(command, "busy_share", lambda: 0.0)
+        monkeypatch.setattr(command, "describe_machine", lambda: "this machine")
+    monkeypatch.setattr(profiling, "measure_limits", lambda threads, **others: Limits(1e9, "", 1e9, threads))
+    monkeypatch.setattr(compile_kernels, "Nvrtc", no_compiler)
+    monkeypatch.setattr(benchmark, "build_time", lambda devices: BuildTime(devices, 1, 1.0))
+    command = importlib.import_module(f"netbuilder.tools.{name}")
+    valid, parser = VALID[name], parser_of(command)
+    status, missing = run(command, valid)
+    assert status == (1 if name in FAILING else 0)
+    prog, problems, refused = parser.prog, [], 0
+    for action in parser._actions:
+        for value in values_of(action, valid) if (name, action.dest) not in OTHERS else ():
+            line = line_of(action, value, valid, name, parser)
+            try:
+                status, said = run(command, line)
+            except Exception as error:
+                problems.append(f"{line}: {type(error).__name__}: {error}")
+                continue
+            if status == 0 or said == missing:
+                continue
+            refused += 1
+            option = (action.option_strings or [action.dest])[-1].strip("-")
+            wrong = problem_of(prog, said, [option, value or repr(value), "is a folder" if not value else option])
+            if status not in (1, 2) or wrong:
+                problems.append(f"{line}: {status}: {wrong}")
+    assert problems == []
+    assert refused > 5
+    assert not list(place.rglob("*.draft-*"))
+
+
+def test_every_command_is_tested():
+    commands = {path.stem for path in (ROOT / "tools").glob("*.py") if "\ndef main(" in path.read_text()}
+    assert commands == set(VALID)
+    for name in commands:  # one place turns errors into messages
+        assert "@reporting(" in (ROOT / "tools" / f"{name}.py").read_text()
+
+
+def test_ctrl_c_ends_a_command_without_a_traceback(capsys):
+    @reporting("it")
+    def main(arguments=None):
+        raise KeyboardInterrupt
+
+    assert main() == 130
+    assert capsys.readouterr().err == "it: interrupted\n"
+
+
+def test_a_pipe_whose_reader_has_ended_is_no_error():
+    program = """
+import sys
+from netbuilder.tools.reporting import reporting
+@reporting("it")
+def main(arguments=None):
+    sys.stdin.read()
+    print("a line\\n" * 100_000)
+    return 0
+sys.exit(main())
+"""
+    with subprocess.Popen(
+        [sys.executable, "-c", program], stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=subprocess.PIPE
+    ) as process:
+        process.stdout.close()
+        process.stdin.close()
+        assert process.stderr.read() == b""
+        assert process.wait(60) == 1

@@ -13,7 +13,14 @@ from netbuilder.proto.os_errors import error_text
 
 __all__ = ["EXPECTED", "reporting"]
 
-EXPECTED = (NetError, DeviceError, DistributedError, OperatorError, NotImplementedError, OSError)
+EXPECTED: tuple[type[Exception], ...] = (
+    NetError,
+    DeviceError,
+    DistributedError,
+    OperatorError,
+    NotImplementedError,
+    OSError,
+)
 """Errors that bad input and missing hardware or software cause; others are faults of the program."""
 
 _INTERRUPTED = 130  # as shells report a program that Ctrl-C has ended
@@ -30,6 +37,8 @@ def reporting(prog: str, *more: type[Exception], status: int = 1) -> Callable[[M
         status: the exit status after an error; it is 130 after Ctrl-C.
     """
 
+    expected = (*EXPECTED, *more)
+
     def decorated(main: Main) -> Callable[..., int]:
         @functools.wraps(main)
         def ended(arguments: Sequence[str] | None = None) -> int:
@@ -40,7 +49,7 @@ def reporting(prog: str, *more: type[Exception], status: int = 1) -> Callable[[M
             except KeyboardInterrupt:
                 print(f"{prog}: interrupted", file=sys.stderr)
                 return _INTERRUPTED
-            except (*EXPECTED, *more) as error:
+            except expected as error:
                 if isinstance(error, BrokenPipeError) and error.errno == errno.EPIPE:  # the reader has seen enough
                     _discard_output()
                 else:

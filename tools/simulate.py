@@ -20,6 +20,7 @@ from netbuilder.parallel.simulation.simulate import WIDTHS, Exchange, Prediction
 from netbuilder.parallel.simulation.step_times import StepTimes
 from netbuilder.parallel.simulation.sweep import fit_link, sweep_allreduce
 from netbuilder.proto import NetError
+from netbuilder.proto.os_errors import error_text
 from netbuilder.proto.whole_file import write_text
 from netbuilder.tools.common_options import check_outputs, count, size
 from netbuilder.tools.parser import Parser, add_list
@@ -144,8 +145,8 @@ def _or(convert: Callable[[str], T]) -> Callable[[str], T]:
     def converted(text: str) -> T:
         try:
             return convert(text)
-        except NetError as error:
-            raise argparse.ArgumentTypeError(str(error)) from None
+        except (NetError, OSError) as error:
+            raise argparse.ArgumentTypeError(error_text(error)) from None
 
     return converted
 

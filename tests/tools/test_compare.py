@@ -209,3 +209,5 @@ def test_the_commands_of_the_page():
     page = (ROOT / "docs" / "diagnosis.md").read_text(encoding="utf-8")
     lines = [shlex.split(line) for line in re.findall(r"^    (netbuilder-compare.*)", page, re.M)]
     assert len(lines) > 3 and all(tool._parser().parse_known_args(line[1:]) for line in lines)
+    (rounded,) = (line[1:] for line in lines if "dtype=bfloat16" in line)
+    assert main(rounded) == 0

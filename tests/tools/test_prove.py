@@ -211,7 +211,7 @@ def test_the_measure():
 @pytest.mark.parametrize(
     "arguments, match",
     [
-        (["--models", "embedding"], "invalid choice: 'embedding' .*; did you mean embedding inside"),
+        (["--models", "embedding"], "invalid choice: 'embedding' .*; did you mean .*embedding inside"),
         (["--optimizers", "sgd"], "invalid choice: 'sgd' .choose from 'SGD', 'momentum'"),
         (["--methods", "Parallel"], "invalid choice: 'Parallel' .*; did you mean Parallel"),
         (["--devices", "5"], "must be numbers that divide 24"),

@@ -20,9 +20,11 @@ import numpy as np
 import pytest
 
 from cupy_double import using
+from netbuilder.ops.engines.arrays import array_module
 from netbuilder.ops.engines.cudnn import compiled, library
+from netbuilder.proto import PROTO_CUDA
 
-__all__ = ["CudnnDouble", "Invalid", "NotSupported", "cudnn_double"]
+__all__ = ["CudnnDouble", "Invalid", "NotSupported", "cudnn_double", "cudnn_on_emulated_gpus"]
 
 
 class NotSupported(RuntimeError):
@@ -548,8 +550,43 @@ class CudnnDouble:
 def cudnn_double(cupy):
     """Let netbuilder take doubles for CuPy and cuDNN; yields that of cuDNN."""
     made = CudnnDouble(cupy)
-    with using(cupy), pytest.MonkeyPatch.context() as patch:
+    with using(cupy), _installed(made):
+        yield made
+
+
+@contextmanager
+def _installed(made):
+    with pytest.MonkeyPatch.context() as patch:
         patch.setattr(library, "_found", lambda: (made, ""))
         patch.setattr(library, "_threads", SimpleNamespace())
         patch.setattr(compiled, "_graphs", {})
+        yield
+
+
+class _EmulatedMachine:
+    """What the double needs of CuPy's double, of the real CuPy on an emulated GPU: its memory is the host's, too.
+
+    Graphs are host functions in the stream, which CuPy cannot put into CUDA graphs.
+    """
+
+    def __init__(self, cupy):
+        self._cupy = cupy
+
+    @property
+    def device(self):
+        return self._cupy.cuda.runtime.getDevice()
+
+    def region_at(self, pointer, nbytes):
+        return None
+
+    def launch(self, name, reads, writes, *, do):
+        self._cupy.cuda.get_current_stream().launch_host_func(lambda _: do(), None)
+
+
+@contextmanager
+def cudnn_on_emulated_gpus():
+    """Let netbuilder take the double for cuDNN while CuPy is the real one, on emulated GPUs; yields the double."""
+    cupy = array_module(PROTO_CUDA)
+    made = CudnnDouble(SimpleNamespace(machine=_EmulatedMachine(cupy), cuda=cupy.cuda))
+    with _installed(made):
         yield made

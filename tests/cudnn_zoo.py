@@ -61,11 +61,11 @@ def recipes_of(net: str, precision: str) -> Iterator[tuple[str, Recipe]]:
 
     Args:
         net: a key of ``NETS``.
-        precision: float32, tf32 or bfloat16.
+        precision: float32, tf32, bfloat16 or float16.
     """
     operators, specs = _specs(net)
     recipes: list[Recipe] = []
-    stored = "bfloat16" if precision == "bfloat16" else "float32"
+    stored = "float32" if precision == "tf32" else precision
 
     def record(recipe: Recipe, ctx: object) -> SimpleNamespace:
         recipes.append(recipe)
@@ -80,8 +80,8 @@ def recipes_of(net: str, precision: str) -> Iterator[tuple[str, Recipe]]:
                 op = decode(find(op_def.type), op_def)
                 ctx = FakePlan(precision=stored, allow_tf32=precision == "tf32", op_def=op_def)
                 inputs = [specs[name] for name in op_def.input]
-                if op_def.type.startswith("SpatialBN") and precision == "bfloat16":
-                    inputs = [image_spec(spec, op.order, precision) if spec.ndim == 4 else spec for spec in inputs]
+                if op_def.type.startswith("SpatialBN") and stored != "float32":
+                    inputs = [image_spec(spec, op.order, stored) if spec.ndim == 4 else spec for spec in inputs]
                 for what, make, given in _kernels(op, op_def.type, inputs, specs[op_def.output[0]]):
                     recipes.clear()
                     assert make(op, ctx, *given) is not None, f"{net}: no kernel for {op_def}"
@@ -111,7 +111,7 @@ def _kernels(op, op_type, inputs, y):
 def recipes_of_the_zoo() -> dict[tuple[str, str], list[Recipe]]:
     """Return all distinct graphs, by what they are for and the precision."""
     found: dict[tuple[str, str], dict[Recipe, None]] = {}
-    for precision in ("float32", "tf32", "bfloat16"):
+    for precision in ("float32", "tf32", "bfloat16", "float16"):
         for net in NETS:
             for what, recipe in recipes_of(net, precision):
                 name = "cast" if isinstance(recipe, Cast) else what

@@ -10,7 +10,7 @@ import time
 from collections.abc import Iterator, Sequence
 from contextlib import ExitStack
 
-from netbuilder.ops.core.precision import PRECISIONS
+from netbuilder.ops.engines.onednn.engine import OneDnnEngine
 from netbuilder.proto import ArgumentError
 from netbuilder.proto.whole_file import write_text
 from netbuilder.runtime.plan.optimizations import VARIABLE
@@ -47,6 +47,7 @@ from netbuilder.tools.reporting import reporting
 __all__ = ["main"]
 
 _IDLE = 0.05  # share of the cores that other work may use before results are doubtful
+_DTYPES = OneDnnEngine.precisions
 _DEVICE_TASKS = ("resnet18", "resnet50")
 _LAYERS = (18, 34, 50, 101, 152)  # of the residual nets that the peer has
 _GROWTH_BATCH = 16
@@ -122,7 +123,7 @@ def _parser() -> argparse.ArgumentParser:
     )
     parser.add_argument(
         "--dtype",
-        choices=PRECISIONS,
+        choices=_DTYPES,
         help="type of activations on both sides (default: float32; for memory, each of them)",
     )
     parser.add_argument(
@@ -358,7 +359,7 @@ def _lines(task: str, options: argparse.Namespace) -> Iterator[Line]:
 
 
 def _dtype(options: argparse.Namespace) -> str:
-    return options.dtype or PRECISIONS[0]
+    return options.dtype or _DTYPES[0]
 
 
 def _gpu(options: argparse.Namespace) -> Iterator[Line]:
@@ -389,8 +390,8 @@ def _memory(task: str, options: argparse.Namespace) -> Iterator[Line]:
             depths=options.depths if "depth" in options.sweep else (),
         )  # fmt: skip
     else:
-        types = [options.dtype] if options.dtype or task == "memory-predict" else PRECISIONS
-        works = [_memory_work(net, options, dtype or PRECISIONS[0], None) for net in options.nets for dtype in types]
+        types = [options.dtype] if options.dtype or task == "memory-predict" else _DTYPES
+        works = [_memory_work(net, options, dtype or _DTYPES[0], None) for net in options.nets for dtype in types]
         works = [dataclasses.replace(work, test=task == "memory-predict") for work in works]
         what = ", test mode" if task == "memory-predict" else ""
         points = iter(

@@ -11,8 +11,8 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any, TypeVar
 
-from netbuilder.ops.core.precision import PRECISIONS
 from netbuilder.ops.engines.collectives.world import create_world
+from netbuilder.ops.engines.onednn.engine import OneDnnEngine
 from netbuilder.parallel.simulation.allreduce import ALGORITHMS, Cluster
 from netbuilder.parallel.simulation.links import Link, bandwidth_of, seconds_of
 from netbuilder.parallel.simulation.published import PUBLISHED, Published
@@ -99,7 +99,7 @@ def _parser() -> Parser:
     one.add_argument("--image-size", type=count, metavar="N", help="height and width of images in pixels "
                      "(default: the usual size for the net)")  # fmt: skip
     one.add_argument("--classes", type=count, default=1000, metavar="N", help="number of classes (default: 1000)")
-    one.add_argument("--dtype", choices=PRECISIONS, help="how activations are stored (default: float32)")
+    one.add_argument("--dtype", choices=OneDnnEngine.precisions, help="how activations are stored (default: float32)")
     one.add_argument("--threads", type=count, default=1, metavar="N", help="of each device (default: 1)")
     one.add_argument("--runs", type=count, default=5, metavar="N", help="measured steps (default: 5)")
     one.add_argument("--save", metavar="FILE", help="write the measured step, which can be given in place of NET")

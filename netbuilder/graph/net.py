@@ -121,13 +121,14 @@ class Net(NetBlobs):
         self._net.type = net_type
 
     def set_activation_dtype(self, dtype: str) -> None:
-        """Set the type in which plans of this net store activations: "float32", or "bfloat16" (rounded).
+        """Set the type in which plans of this net store activations: "float32", or rounded to "bfloat16" or "float16".
 
         The setting is an argument of the net. Parameters, their gradients, statistics and losses are float32
-        with either type, as are all values that are fetched or saved.
+        with each type, as are all values that are fetched or saved. float16 is for GPUs; in training, its gradients
+        must be scaled, as ``Parallelize(dtype="float16")`` does.
 
         Raises:
-            NetError: ``dtype`` is neither.
+            NetError: ``dtype`` is none of them.
         """
         set_argument(self._net, PRECISION_ARGUMENT, check_precision(dtype, f"net {self}"))
 

@@ -85,8 +85,14 @@ def hidden_gradients(net: NetDef) -> set[str]:
     """Return the gradients that operators of the backward pass read, and no other operator.
 
     A gradient whose last value nobody reads is not among them (of a parameter that is not updated, of the net's input),
-    nor is one from which such a gradient is computed: a plan may compute the latter only when it is fetched.
+    nor is one from which such a gradient is computed: a plan may compute the latter only when it is fetched. What an
+    update saves in case its gradients are not finite is among them, too.
     """
+    saved = {name for op in net.op if op.type == "SaveBlobs" for name in op.output}
+    return saved | _hidden_gradients(net)
+
+
+def _hidden_gradients(net: NetDef) -> set[str]:
     hidden = gradient_blobs(net.op)
     read: set[str] = set()  # after the operator
     written: set[str] = set()

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -20,7 +19,6 @@ GRADIENT_SCALE = "gradient_scale"
 _STEPS = "gradient_scale_steps"
 _FINITE = "gradients_finite"
 _BEFORE = "_before_update"
-_MOST = 500  # blobs of one operator
 
 
 @dataclass(frozen=True)
@@ -86,7 +84,8 @@ def require_dense_gradients(model: ModelHelper, record: Replicas) -> None:
 def scale_update(model: ModelHelper, record: Replicas, start: int, scaling: GradientScaling) -> None:
     """Change the update, which begins at an operator of the main net: divide its gradients, and let it be skipped.
 
-    A float16 gradient is divided where the update has converted it to float32.
+    A float16 gradient is divided where the update has converted it to float32. Each blob has operators of its own, so
+    that an engine can join them with its update: then a parameter is read and written once.
     """
     main = model.net.Proto()
     update = list(main.op[start:])
@@ -100,11 +99,10 @@ def scale_update(model: ModelHelper, record: Replicas, start: int, scaling: Grad
         state = [blob for blob in written if blob in made and blob.startswith(scope) and blob != scale]
         before.append(make_op("AllFinite", gradients, [finite], device_option=option))
         whole = [blob for blob in gradients if blob not in halves]
-        before += [make_op("DivideBlobs", [scale, *part], part, device_option=option) for part in _parts(whole)]
-        before += [make_op("Copy", [blob], [blob + _BEFORE], device_option=option) for blob in state]
-        for part in _parts(state):
-            earlier = [blob + _BEFORE for blob in part]
-            after.append(make_op("RestoreBlobs", [finite, *part, *earlier], part, device_option=option))
+        before += [make_op("DivideBlobs", [scale, blob], [blob], device_option=option) for blob in whole]
+        for blob in state:
+            before.append(make_op("SaveBlobs", [blob], [blob + _BEFORE], device_option=option))
+            after.append(make_op("RestoreBlobs", [finite, blob, blob + _BEFORE], [blob], device_option=option))
         rule: dict[str, Any] = {
             "growth": float(scaling.growth),
             "backoff": float(scaling.backoff),
@@ -129,7 +127,3 @@ def scale_update(model: ModelHelper, record: Replicas, start: int, scaling: Grad
 
 def _is_gradient(blob: str, record: Replicas) -> bool:
     return record.devices.short_name(blob) in {group.values for group in record.gradients}
-
-
-def _parts(blobs: Sequence[str]) -> list[list[str]]:
-    return [list(blobs[i : i + _MOST]) for i in range(0, len(blobs), _MOST)]

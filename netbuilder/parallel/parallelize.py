@@ -9,6 +9,7 @@ from netbuilder.graph.blob import blob_name
 from netbuilder.graph.replicas import Replicas
 from netbuilder.graph.source import user_source
 from netbuilder.model import ModelHelper
+from netbuilder.ops.core.precision import precision_of
 from netbuilder.ops.engines.peers import can_access_peer
 from netbuilder.parallel import settings
 from netbuilder.parallel.block_update import BlockRequest
@@ -113,8 +114,8 @@ def Parallelize(
             ``RunNet`` and in ``Synchronize``, in seconds.
         peer_access: GPUs: ``peer_access(a, b)`` returns whether GPU a can read the memory of GPU b; None: ask the
             driver, or assume it if there is no GPU.
-        dtype: type in which plans store activations, "float32" or "bfloat16" (see ``Net.set_activation_dtype``);
-            None: the setting of the model.
+        dtype: type in which plans store activations, "float32", "bfloat16" or, on GPUs, "float16" (see
+            ``Net.set_activation_dtype``); None: the setting of the model.
         weighted_shares: allow shares of a batch of different sizes, weighted so that the gradient is that of the mean
             over the batch: see ``feed_shares`` and ``prefetch``. Implied by ``accumulate_steps``.
         accumulate_steps: number of micro-batches per step: their gradients are summed, and exchanged and applied only
@@ -140,7 +141,8 @@ def Parallelize(
         allow_tf32: GPUs: whether products of float32 values may use TF32 (see ``Net.set_allow_tf32``); None: the
             setting of the model.
         gradient_scaling: multiply losses by a scale, and divide gradients by it before the update, so that float16
-            gradients do not underflow; steps whose gradients overflow are skipped. None: gradients are not scaled.
+            gradients do not underflow; steps whose gradients overflow are skipped. None: ``GradientScaling()`` if
+            activations are stored in float16; otherwise gradients are not scaled.
 
     Returns:
         The record of the replicas, which the net stores in its arguments.
@@ -238,6 +240,7 @@ def Parallelize(
         deterministic=deterministic,
         gradient_scaling=settings.check_gradient_scaling(
             gradient_scaling,
+            precision=dtype or precision_of(model_helper_obj.net.Proto(), f"model {model_helper_obj.name!r}"),
             trains=param_update_builder_fun is not None or optimizer_builder_fun is not None,
             shared_model=shared_model,
             reduce_update_broadcast=reduce_update_broadcast,

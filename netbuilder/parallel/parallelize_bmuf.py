@@ -11,6 +11,7 @@ from netbuilder.graph.block_updates import BlockRule
 from netbuilder.graph.replicas import Replicas
 from netbuilder.graph.source import user_source
 from netbuilder.model import ModelHelper
+from netbuilder.ops.core.precision import precision_of
 from netbuilder.ops.engines.peers import can_access_peer
 from netbuilder.parallel import settings
 from netbuilder.parallel.block_update import BlockRequest
@@ -172,6 +173,8 @@ def Parallelize_BMUF(
         warmup_iterations=_count("warmup_iterations", warmup_iterations, least=0),
         master=_master(master_device, chosen.ids),
     )
+    if (dtype or precision_of(model_helper_obj.net.Proto(), f"model {model_helper_obj.name!r}")) == "float16":
+        raise NetError("Parallelize_BMUF does not scale gradients, as dtype='float16' needs; let it be 'bfloat16'")
     request = Request(
         devices=chosen,
         use_nccl=settings.choose_nccl(use_nccl, chosen),

@@ -218,15 +218,21 @@ def check_strategy(strategy: Strategy, *, trains: bool, **given: bool) -> None:
             )
 
 
-def check_gradient_scaling(scaling: Any, *, trains: bool, **given: bool) -> GradientScaling | None:
+def check_gradient_scaling(scaling: Any, *, precision: str, trains: bool, **given: bool) -> GradientScaling | None:
     """Return the scaling of gradients; raise TypeError or NetError if it cannot be combined with other arguments.
 
     Args:
+        scaling: as the caller gave it; training with float16 has one by default.
+        precision: in which activations are stored.
         trains: whether there is an update.
         given: argument -> whether it is given, of those that it cannot be combined with.
     """
+    what, remedy = "gradient_scaling", "omit one of them"
     if scaling is None:
-        return None
+        if precision != "float16" or not trains:
+            return None
+        scaling = GradientScaling()
+        what, remedy = "dtype='float16', which scales gradients,", "store activations as bfloat16, or omit it"
     if not isinstance(scaling, GradientScaling):
         raise TypeError(f"gradient_scaling must be a GradientScaling or None, got {scaling!r}")
     if not trains:
@@ -237,8 +243,8 @@ def check_gradient_scaling(scaling: Any, *, trains: bool, **given: bool) -> Grad
     for name, excluded in given.items():
         if excluded:
             raise NetError(
-                f"gradient_scaling cannot be combined with {name}, with which not every replica has the gradients of "
-                "all; omit one of them"
+                f"{what} cannot be combined with {name}, with which not every replica has the gradients of all; "
+                f"{remedy}"
             )
     return scaling
 

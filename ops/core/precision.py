@@ -9,7 +9,8 @@ from __future__ import annotations
 
 from typing import Any
 
-from netbuilder.proto import NetError
+from netbuilder.proto import NetDef, NetError
+from netbuilder.proto.arguments import arguments
 
 __all__ = [
     "DETERMINISTIC_ARGUMENT",
@@ -18,10 +19,11 @@ __all__ = [
     "TF32_ARGUMENT",
     "check_precision",
     "check_switch",
+    "precision_of",
 ]
 
-PRECISIONS = ("float32", "bfloat16")
-"""With each of them, shape inference, fetches and saved files have float32."""
+PRECISIONS = ("float32", "bfloat16", "float16")
+"""With each of them, shape inference, fetches and saved files have float32. float16 is for GPUs."""
 
 PRECISION_ARGUMENT = "activation_dtype"
 """The argument of a net that has its precision; without it, activations are stored in their own type."""
@@ -50,6 +52,11 @@ def check_precision(value: Any, where: str) -> str:
     if text not in PRECISIONS:
         raise NetError(f"{where}: activations must be stored as one of {', '.join(PRECISIONS)}; got {text!r}")
     return str(text)
+
+
+def precision_of(net: NetDef, where: str) -> str:
+    """Return the precision that a net asks for; NetError if it is not one of ``PRECISIONS``."""
+    return check_precision(arguments(net).get(PRECISION_ARGUMENT, PRECISIONS[0]), where)
 
 
 def check_switch(value: Any, name: str, where: str) -> bool:

@@ -1,4 +1,4 @@
-"""Dynamic scaling of gradients: AllFinite, DivideBlobs, RestoreBlobs and UpdateGradientScale.
+"""Dynamic scaling of gradients: AllFinite, DivideBlobs, SaveBlobs, RestoreBlobs and UpdateGradientScale.
 
 Gradients in float16 underflow below 6e-8. So the loss is multiplied by a large scale, and the gradients are divided by
 it, in float32, before the update. Where a gradient has overflowed, the step changes nothing and the scale becomes
@@ -20,7 +20,7 @@ from netbuilder.ops.core.operator import Operator, TensorSpec, require
 from netbuilder.ops.core.registry import kernel, register
 from netbuilder.proto import ArgumentError
 
-__all__ = ["AllFinite", "DivideBlobs", "RestoreBlobs", "UpdateGradientScale"]
+__all__ = ["AllFinite", "DivideBlobs", "RestoreBlobs", "SaveBlobs", "UpdateGradientScale"]
 
 _MOST = 1000
 _FLAG = TensorSpec((1,), np.dtype(bool))
@@ -102,7 +102,40 @@ class DivideBlobs(Operator):
 
 @kernel(DivideBlobs)
 def divide_blobs(op: DivideBlobs, ctx: RunContext, scale: Any, *xs: Any) -> tuple[Any, ...]:
-    return tuple(narrow(widen(x) / scale, x) for x in xs)
+    divisor = scale.reshape(())
+    return tuple(narrow(widen(x) / divisor, x) for x in xs)
+
+
+@register
+@operator_class(frozen=True)
+class SaveBlobs(Operator):
+    """Each Y is a copy of its X, for RestoreBlobs.
+
+    Inputs:
+        X+ (...): any
+    Outputs:
+        Y+ (...): as X
+    """
+
+    inputs = ("X+",)
+    outputs = ("Y+",)
+
+    def check(self) -> None:
+        if self.n_out != self.n_in:
+            raise ArgumentError(
+                f"SaveBlobs: has as many outputs as inputs, got {self.n_in} inputs and {self.n_out} outputs"
+            )
+
+    def infer(self, *xs: TensorSpec) -> tuple[TensorSpec, ...]:
+        return tuple(x.plain for x in xs)
+
+    def flops(self, *xs: TensorSpec) -> int:
+        return 0
+
+
+@kernel(SaveBlobs)
+def save_blobs(op: SaveBlobs, ctx: RunContext, *xs: Any) -> tuple[Any, ...]:
+    return tuple(x.copy() for x in xs)
 
 
 @register
@@ -149,7 +182,8 @@ def restore_blobs(op: RestoreBlobs, ctx: RunContext, condition: Any, *xs: Any) -
     blobs, before = xs[: op.n_out], xs[op.n_out :]
     if not ctx.is_gpu:
         return blobs if condition[0] else before
-    return tuple(ctx.xp.where(condition, x, earlier) for x, earlier in zip(blobs, before))  # the host reads nothing
+    flag = condition.reshape(())  # which the host does not read
+    return tuple(ctx.xp.where(flag, x, earlier) for x, earlier in zip(blobs, before))
 
 
 @register

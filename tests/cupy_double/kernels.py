@@ -401,12 +401,39 @@ def _lstm_unit(machine: Any, kernel: Kernel, blocks: int, arguments: Sequence[An
 
 Equivalent = Callable[[Any, Kernel, int, Sequence[Any]], None]
 
+
+def _set_flag(machine: Any, kernel: Kernel, blocks: int, arguments: Sequence[Any]) -> None:
+    (flag,) = arguments
+
+    def do() -> None:
+        flag._values[...] = True
+
+    machine.launch(kernel.name, [], [flag._region], do=do)
+
+
+def _all_finite(machine: Any, kernel: Kernel, blocks: int, arguments: Sequence[Any]) -> None:
+    rows, pieces, flag = arguments
+    given = [(address, size, kernel.model[kind]) for address, size, kind in rows._values.tolist()]
+    stored = [np.dtype(np.uint16 if kind == BFLOAT16 else kind) for _, _, kind in given]
+    reads = [machine.region_at(a, size * dtype.itemsize) for (a, size, _), dtype in zip(given, stored)]
+
+    def do() -> None:
+        for (address, size, kind), dtype in zip(given, stored):
+            values = at(address, dtype, size)
+            infinite = (values & 0x7F80) == 0x7F80 if kind == BFLOAT16 else ~np.isfinite(values)
+            flag._values[...] &= not infinite.any()
+
+    machine.launch(kernel.name, [*reads, rows._region, pieces._region, flag._region], [flag._region], do=do)
+
+
 EQUIVALENTS: dict[str, Equivalent] = {
+    "all_finite": _all_finite,
     "checked": _checked,
     "lstm_unit": _lstm_unit,
     "lstm_unit_gradient": _lstm_unit,
     "rows_reduced": _rows_reduced,
     "rows_spread": _rows_spread,
+    "set_flag": _set_flag,
     "updates": _updates,
     **dict.fromkeys(_ROWS, _over_rows),
     **{f"{kind}_pool{suffix}": _pool for kind in ("max", "average") for suffix in ("", "_gradient")},

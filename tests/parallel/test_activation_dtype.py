@@ -33,7 +33,7 @@ def test_a_net_says_how_its_activations_are_kept():
         assert asked(net) == dtype.encode()
     assert len(net.Proto().arg) == 1
     assert asked(net.Clone("copy")) == b"float32"
-    with pytest.raises(NetError, match="activations must be stored as one of float32, bfloat16; got 'float64'"):
+    with pytest.raises(NetError, match="must be stored as one of float32, bfloat16, float16; got 'float64'"):
         net.set_activation_dtype("float64")
 
 
@@ -54,7 +54,7 @@ def test_a_parallel_net_says_it(how):
 def test_a_type_that_is_none_leaves_the_model_as_it_was():
     model = ModelHelper("net")
     before = model.net.Proto().SerializeToString()
-    with pytest.raises(NetError, match="one of float32, bfloat16"):
+    with pytest.raises(NetError, match="one of float32, bfloat16, float16"):
         build(model, dtype="int8")
     assert model.net.Proto().SerializeToString() == before
 

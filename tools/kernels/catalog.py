@@ -13,6 +13,7 @@ import numpy as np
 import netbuilder.ops.all  # noqa: F401  (fills the registry)
 from netbuilder.ops.core.operator import TensorSpec, decode
 from netbuilder.ops.core.registry import find
+from netbuilder.ops.engines.cuda.all_finite import all_finite_kernel, set_kernel
 from netbuilder.ops.engines.cuda.checks import checked_kernel
 from netbuilder.ops.engines.cuda.kernel import Kernel, known_kernels
 from netbuilder.ops.engines.cuda.rows import ROWS
@@ -37,6 +38,7 @@ _ARGUMENTS: dict[str, list[dict[str, Any]]] = {
     "MomentumSGDUpdate": [{"momentum": 0.9}, {"momentum": 0.9, "nesterov": True}],
 }
 """Arguments of operators, where the defaults do not make all variants."""
+_OF_SCALING = {"scale": "float32", "steps": "int32", "condition": "bool", "finite": "bool"}
 
 
 def make_kernels() -> tuple[dict[str, Kernel], list[str]]:
@@ -54,6 +56,8 @@ def make_kernels() -> tuple[dict[str, Kernel], list[str]]:
         _join(op_type)
     for dtype in map(np.dtype, ("int8", "uint8", "int16", "uint16", "int32", "int64")):
         checked_kernel(dtype)
+    set_kernel()
+    all_finite_kernel(tuple(dict.fromkeys(elements for _, elements in _stored())))
     _sum_rows()
     for op_type in ROWS:
         _over_rows(op_type)
@@ -77,7 +81,7 @@ def _stored() -> Iterator[tuple[np.dtype[Any], str]]:
     """Yield the floating types of values, with the type in which their elements are stored."""
     for dtype in _TYPES[:3]:
         yield dtype, dtype.name
-    yield np.dtype(np.float32), BFLOAT16
+    yield from ((np.dtype(np.float32), elements) for elements in (BFLOAT16, "float16"))
 
 
 def _over_rows(op_type: str) -> None:
@@ -114,7 +118,7 @@ def _pool() -> None:
     for kind, window, (dtype, elements) in product(("Max", "Average"), windows, _stored()):
         if dtype == np.float64:
             continue
-        ctx: Any = SimpleNamespace(precision=BFLOAT16 if elements == BFLOAT16 else "float32")
+        ctx: Any = SimpleNamespace(precision=elements if dtype == np.float32 else "float32")
         for whole in range(1 if kind == "Max" else 2):
             given = {**window, **({"count_include_pad": 1} if whole else {})}
             op = decode(find(f"{kind}Pool"), make_op(f"{kind}Pool", ["x"], ["y"], **given))
@@ -190,6 +194,8 @@ def _with_numbers(op: Any, specs: list[TensorSpec]) -> list[TensorSpec]:
         if name.rstrip("?") in ("lr", "iter", "iteration", "w0"):
             dtype = specs[i].dtype if name in ("lr", "w0") else np.dtype(np.int64)
             specs[i] = TensorSpec((1,), dtype)
+        elif name in _OF_SCALING and op.type in ("DivideBlobs", "RestoreBlobs", "UpdateGradientScale"):
+            specs[i] = TensorSpec((1,), np.dtype(_OF_SCALING[name]))
     return specs
 
 

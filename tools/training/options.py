@@ -106,7 +106,8 @@ def _parser(prog: str = "netbuilder-train", usage: str | None = None) -> Parser:
         "--dtype",
         default="float32",
         metavar="TYPE",
-        help=f"type of activations in training: {' or '.join(PRECISIONS)} (default: float32)",
+        help=f"type of activations in training: {' or '.join(PRECISIONS)} (default: float32); float16 is for GPUs, "
+        "and scales gradients",
     )
     where.add_argument(
         "--allow-tf32",

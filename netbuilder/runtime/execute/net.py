@@ -20,24 +20,21 @@ from netbuilder.graph.memory_budget import parse_budget, stored_budget
 from netbuilder.graph.observability import ACTIVATIONS, ALL, OUTPUTS, set_stored
 from netbuilder.graph.replicas import Replicas, has_record
 from netbuilder.graph.replicated_net import replicated_net
-from netbuilder.graph.source import warn_user
 from netbuilder.ops.core.contexts import LEFT_AS_IS
 from netbuilder.ops.core.instructions import Instruction, Role, describe, located
 from netbuilder.ops.core.operator import STRING, Exchange
 from netbuilder.ops.core.operator_event import OnOperator, OperatorEvent, ReadValue
 from netbuilder.ops.core.precision import (
     DETERMINISTIC_ARGUMENT,
-    PRECISION_ARGUMENT,
-    PRECISIONS,
     TF32_ARGUMENT,
     check_precision,
     check_switch,
+    precision_of,
 )
 from netbuilder.ops.core.registry import plain_kernel
 from netbuilder.ops.core.replication import Replication
 from netbuilder.ops.engines.collectives.world import report_failure
 from netbuilder.ops.engines.cuda.checks import raise_noted
-from netbuilder.ops.engines.engine import engine_names, find_engine
 from netbuilder.ops.engines.gpu import gpu
 from netbuilder.ops.engines.layouts import HOST
 from netbuilder.proto import PROTO_CUDA, NetDef, NetError
@@ -47,6 +44,7 @@ from netbuilder.runtime.execute.executable import Plan, make_plan
 from netbuilder.runtime.execute.measuring import MeasuringBetweenRuns
 from netbuilder.runtime.execute.not_finite import UNFUSED, FindNan, NotFiniteFinder, check_find_nan
 from netbuilder.runtime.execute.parts import Part, PartsRun, parts_of
+from netbuilder.runtime.execute.stored_precision import check_stored_precision
 from netbuilder.runtime.plan.observable import Observable, check_constants
 from netbuilder.runtime.plan.optimizations import FUSIONS, VARYING, check_without, from_environment
 from netbuilder.runtime.plan.options import PlanOptions
@@ -115,16 +113,17 @@ class RuntimeNet:
             is looked at by itself, those of step nets and other subgraphs too, so that nothing is fused and the lanes
             run one after the other: a run takes several times as long.
         on_operator: called after each operator, in the order of the net, with what it has read and written.
-        dtype: how activations are stored between operators, "float32" or "bfloat16"; None: the net's argument
-            ``activation_dtype``, or float32.
+        dtype: how activations are stored between operators, "float32", "bfloat16" or "float16"; None: the
+            net's argument ``activation_dtype``, or float32.
         allow_tf32: whether products of float32 values on GPUs may use TF32; None: the net's argument ``allow_tf32``, or
             not.
         deterministic: whether two runs must be equal to the bit, see ``Net.set_deterministic``; None: the net's
             argument ``deterministic``, or not.
 
     Raises:
-        NetError: the net is wrong (see ``read_program``), its type, ``dtype`` or a name in ``without`` is unknown, or
-            ``memory_budget`` is no budget; or the net must be deterministic, and an operator is not.
+        NetError: the net is wrong (see ``read_program``), its type, ``dtype`` or a name in ``without`` is unknown,
+            ``memory_budget`` is no budget, a net on the CPU asks for float16, or the net must be deterministic, and an
+            operator is not.
         BlobError: the net has no blob of a name in ``observable`` or ``constants``.
     """
 
@@ -168,8 +167,8 @@ class RuntimeNet:
         devices = {instruction.device for instruction in self.program}
         self.gpus = tuple(sorted(number for kind, number in devices if kind == PROTO_CUDA))
         lanes, exchange_lane = self._count_lanes(threads, len(devices)) if net.type in MANY_LANES else (1, False)
-        asked = arguments(net).get(PRECISION_ARGUMENT, PRECISIONS[0]) if dtype is None else dtype
-        precision = check_precision(asked, f"net {net.name!r}")
+        where = f"net {net.name!r}"
+        precision = precision_of(net, where) if dtype is None else check_precision(dtype, where)
         allowed = arguments(net).get(TF32_ARGUMENT, 0) if allow_tf32 is None else allow_tf32
         budget = stored_budget(net) if memory_budget is None else parse_budget(memory_budget, f"net {net.name!r}")
         if budget is not None:
@@ -200,7 +199,7 @@ class RuntimeNet:
             allow_tf32=check_switch(allowed, TF32_ARGUMENT, f"net {net.name!r}"),
         )
         if clock is None:  # a net of its own, not one that belongs to another
-            self._check_precision_on_gpus()
+            check_stored_precision(self.proto, self.options, on_gpus=bool(self.gpus))
         concurrent = net.type in MANY_LANES and self.proto.num_workers != 1
         self._parts = parts_of(self.proto, self.program) if concurrent else ()
         loops = any(instruction.op.dynamic for instruction in self.program)  # operators that run subgraphs are dynamic
@@ -237,20 +236,6 @@ class RuntimeNet:
         if found is None:
             raise NetError(f"net {self.name!r}: its workspace does not exist any more; keep a reference to it")
         return found
-
-    def _check_precision_on_gpus(self) -> None:
-        """Warn if no engine that the net may use stores activations on GPUs in its precision."""
-        precision = self.options.precision
-        if not self.gpus or precision == PRECISIONS[0]:
-            return
-        engines = [find_engine(name) for name in engine_names() if self.options.uses_engine(name)]
-        able = [each for each in engines if PROTO_CUDA in each.device_types and precision in each.precisions]
-        if not any(engine.available() for engine in able):
-            missing = "; ".join(f"engine {engine.name} could, but {engine.why_unavailable()}" for engine in able)
-            warn_user(
-                f"net {self.name!r}: activations on GPUs are stored as {PRECISIONS[0]}, not {precision}: no engine for "
-                f"GPUs that stores them so can be used{f' ({missing})' if missing else ''}"
-            )
 
     def _require_deterministic(self) -> None:
         """Raise NetError if an operator adds the processes in an order that may change from run to run."""

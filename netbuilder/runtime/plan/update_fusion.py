@@ -280,14 +280,23 @@ class _Group:
             touched |= {id(chain): chain for chain in self._reads.get(value.name, ())}
             if value.name in self._writes:
                 touched[id(self._writes[value.name])] = self._writes[value.name]
-        if len(touched) > 1 or any(_shape(chain.nodes[0]) != _shape(node) for chain in touched.values()):
+        if any(_shape(chain.nodes[0]) != _shape(node) for chain in touched.values()):
             return False
-        chain = next(iter(touched.values()), None)
-        if chain is None:
-            chain = Chain(engine=self._engine)
-            self.chains.append(chain)
+        if not touched:
+            self.chains.append(Chain(engine=self._engine))
+        chain, *others = touched.values() or self.chains[-1:]
+        for other in others:
+            self._merge(chain, other)
         self._add(chain, node, made)
         return True
+
+    def _merge(self, chain: Chain, other: Chain) -> None:
+        """Make another chain a part of a chain, since an update depends on both."""
+        self.chains.remove(other)
+        for value in other.tensors:
+            self._reads[value.name] = [each for each in self._reads[value.name] if each is not other]
+        for node, made in zip(other.nodes, other.made):
+            self._add(chain, node, made)
 
     def _add(self, chain: Chain, node: Node, made: Piecewise | UpdateForm) -> None:
         chain.nodes.append(node)

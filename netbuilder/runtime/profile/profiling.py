@@ -7,6 +7,7 @@ from collections.abc import Callable, Collection, Mapping, Sequence
 from typing import Any
 
 from netbuilder.ops.core.instructions import Role
+from netbuilder.ops.core.precision import PRECISIONS
 from netbuilder.proto import NetError
 from netbuilder.runtime.execute.net import RuntimeNet
 from netbuilder.runtime.execute.workspace import Workspace
@@ -87,11 +88,11 @@ def profile(
 
 
 def _measured(net: RuntimeNet) -> dict[str, Limits]:
-    rounds = net.options.precision == "bfloat16"
-    limits = {"CPU": measure_limits(net.options.threads, bfloat16=rounds)}
+    precision = net.options.precision
+    limits = {"CPU": measure_limits(net.options.threads, bfloat16=precision == "bfloat16")}
     if net.gpus:
         allowed = net.options.allow_tf32
-        limits["GPU"] = measure_gpu_limits(net.gpus[0], bfloat16=rounds, allow_tf32=allowed)
+        limits["GPU"] = measure_gpu_limits(net.gpus[0], bfloat16=precision != PRECISIONS[0], allow_tf32=allowed)
     return limits
 
 

@@ -88,7 +88,7 @@ def again_text(predicted: float, measured: float | None = None) -> str:
 
 def _rounded(limits: Limits) -> str:
     rate = limits.bfloat16_rate
-    return f"in bfloat16 {rate / 1e9:.1f} GFLOP/s ({limits.bfloat16_by}), " if rate else ""
+    return f"in 16 bits {rate / 1e9:.1f} GFLOP/s ({limits.bfloat16_by}), " if rate else ""
 
 
 def _kinds(profile: Profile) -> str:

@@ -25,7 +25,7 @@ from netbuilder.ops.engines.cuda.code import (
 from netbuilder.ops.engines.cuda.kernel import THREADS, Kernel
 from netbuilder.ops.engines.cuda.run_numbers import RunNumbers
 from netbuilder.ops.engines.cuda.tracing import HostNumber, Load, NotTraced, Program, Tracer, Uniform
-from netbuilder.ops.engines.cudnn.layout import elements_of, in_one_layout
+from netbuilder.ops.engines.cudnn.layout import elements_of, in_one_layout, in_order, order_of
 from netbuilder.ops.engines.gpu import gpu
 from netbuilder.ops.engines.joined_updates import JoinedUpdates
 
@@ -44,6 +44,9 @@ __all__ = [
 
 ELEMENTS = 4
 """Elements of a thread: their loads are under way at the same time."""
+
+_IN_LAYOUTS = (np.float32, np.float16)
+"""The types of values that have layouts."""
 
 
 def _blocks(size: int) -> int:
@@ -210,9 +213,12 @@ def _in_layouts(
     """
     fixed = any(isinstance(number, Uniform) for number in program.numbers)
     laid_out = None if fixed or all(spec.layout is None for spec in specs) else in_one_layout(specs)
-    if laid_out is None or any((out.shape, out.dtype) != (specs[0].shape, specs[0].dtype) for out in outs):
+    if laid_out is None or any(out.shape != specs[0].shape or out.dtype not in _IN_LAYOUTS for out in outs):
         return [spec.plain for spec in specs], list(outs)
-    return laid_out, [laid_out[0]] * len(outs)
+    first = laid_out[0]
+    return laid_out, [
+        first if out.dtype == first.dtype else in_order(out, order_of(first), out.dtype.name) for out in outs
+    ]
 
 
 def _title(op_type: str) -> str:

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 
 from netbuilder.ops.core.contexts import Prepared
+from netbuilder.ops.engines.cuda.all_finite import all_finite
 from netbuilder.ops.engines.cuda.elementwise import elementwise
 from netbuilder.ops.engines.cuda.lstm import lstm_unit, lstm_unit_gradient
 from netbuilder.ops.engines.cuda.rows import ROWS
@@ -18,20 +19,20 @@ ELEMENTWISE = frozenset(
     Asin AsinGradient Atan AtanGradient AveragedLossGradient BatchBoxCox BatchMomentsGradient BernoulliJSD
     BernoulliJSDGradient BitwiseAnd BitwiseOr BitwiseXor Cast Cbrt CbrtGradient Ceil Clip ClipGradient
     ClipTensorByScaling Conditional ConstantFill Cos CosGradient Cosh CoshGradient CosineEmbeddingCriterion
-    CosineEmbeddingCriterionGradient CrossEntropyGradient Cube CubeGradient Div DivGradient DotProductGradient
-    Dropout DropoutGrad EQ ElementwiseLinear Elu EluGradient Erf ErfGradient Exp ExpandGradient
+    CosineEmbeddingCriterionGradient CrossEntropyGradient Cube CubeGradient Div DivGradient DivideBlobs
+    DotProductGradient Dropout DropoutGrad EQ ElementwiseLinear Elu EluGradient Erf ErfGradient Exp ExpandGradient
     FP16MomentumSGDUpdate FP32MomentumSGDUpdate FloatToHalf Floor GE GT Gelu GeluGradient HalfToFloat HardSigmoid
     HardSigmoidGradient IsNaN L1DistanceGradient LE LT LeakyRelu LeakyReluGradient LearningRate Log Log1p
     Log1pGradient Logit LogitGradient LpNormGradient MarginRankingCriterion MarginRankingCriterionGradient Max
-    MaxGradient Mean MeanGradient Min MinGradient Mish MishGradient MomentsGradient MomentumSGD MomentumSGDUpdate
-    Mul MulGradient NE NegateGradient Negative Not Or PRelu Pow Reciprocal ReciprocalGradient ReduceBackMaxGradient
+    MaxGradient Mean MeanGradient Min MinGradient Mish MishGradient MomentsGradient MomentumSGD MomentumSGDUpdate Mul
+    MulGradient NE NegateGradient Negative Not Or PRelu Pow Reciprocal ReciprocalGradient ReduceBackMaxGradient
     ReduceBackSumGradient ReduceFrontMaxGradient ReduceFrontSumGradient ReduceL1Gradient ReduceL2Gradient
     ReduceMaxGradient ReduceMeanGradient ReduceMinGradient ReduceSumGradient Relu ReluGradient ReluN ReluNGradient
-    ReplaceNaN RmsProp RowMul Rsqrt RsqrtGradient Scale Selu SeluGradient Sigmoid SigmoidCrossEntropyLossGradient
-    SigmoidCrossEntropyWithLogitsGradient SigmoidGradient Sign Sin SinGradient Sinh SinhGradient
-    SmoothL1LossGradient Softplus SoftplusGradient Softsign SoftsignGradient SpatialBN Sqr Sqrt
-    SquaredL2DistanceGradient Sub SubGradient Sum SumInt SumRelu Swish SwishGradient Tan TanGradient Tanh
-    TanhGradient ThresholdedRelu ThresholdedReluGradient WeightedSum WeightedSumGradient Where Xor
+    ReplaceNaN RestoreBlobs RmsProp RowMul Rsqrt RsqrtGradient SaveBlobs Scale Selu SeluGradient Sigmoid
+    SigmoidCrossEntropyLossGradient SigmoidCrossEntropyWithLogitsGradient SigmoidGradient Sign Sin SinGradient Sinh
+    SinhGradient SmoothL1LossGradient Softplus SoftplusGradient Softsign SoftsignGradient SpatialBN Sqr Sqrt
+    SquaredL2DistanceGradient Sub SubGradient Sum SumInt SumRelu Swish SwishGradient Tan TanGradient Tanh TanhGradient
+    ThresholdedRelu ThresholdedReluGradient UpdateGradientScale WeightedSum WeightedSumGradient Where Xor
     """.split()
 )
 """Operators whose plain kernels are traced. One that cannot be, for its arguments or inputs, has another kernel."""
@@ -41,6 +42,7 @@ KERNELS: dict[str, Callable[..., Prepared | None]] = {
     **ROWS,
     **dict.fromkeys(REDUCTIONS, reduce_segments),
     **dict.fromkeys(SPREADS, spread_segments),
+    "AllFinite": all_finite,
     "LSTMUnit": lstm_unit,
     "LSTMUnitGradient": lstm_unit_gradient,
 }

@@ -25,7 +25,7 @@ class CudnnEngine(Engine):
 
     name: ClassVar[str] = "CUDNN"
     device_types: ClassVar[tuple[int, ...]] = (PROTO_CUDA,)
-    precisions: ClassVar[tuple[str, ...]] = ("float32", "bfloat16")
+    precisions: ClassVar[tuple[str, ...]] = ("float32", "bfloat16", "float16")
 
     def available(self) -> bool:
         return library.available()

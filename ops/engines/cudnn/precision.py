@@ -1,8 +1,8 @@
 """Element types on GPUs: which kernels use them.
 
-A value is float32 or float16 for its net; a plan may store it as bfloat16, which its layout says. All sums are computed
-in float32. Kernels that multiply matrices round their inputs to the plan's precision; others use the type in which
-their inputs are stored. Parameters, statistics and gradients of parameters keep their own type.
+A value is float32 or float16 for its net; a plan may store float32 as bfloat16 or float16, which its layout says. All
+sums are computed in float32. Kernels that multiply matrices round their inputs to the plan's precision; others use the
+type in which their inputs are stored. Parameters, statistics and gradients of parameters keep their own type.
 """
 
 from __future__ import annotations
@@ -11,7 +11,7 @@ import numpy as np
 
 from netbuilder.ops.core.contexts import PlanContext
 from netbuilder.ops.core.operator import TensorSpec
-from netbuilder.ops.engines.cudnn.layout import BFLOAT16, elements_of
+from netbuilder.ops.engines.cudnn.layout import elements_of
 
 __all__ = ["serves", "types_as_given", "types_for_products"]
 
@@ -26,13 +26,12 @@ def types_for_products(ctx: PlanContext, x: TensorSpec) -> tuple[str, ...]:
     """Return the types of elements, best first, for a kernel that multiplies matrices."""
     if x.dtype == np.float16:
         return ("float16",)
-    return (BFLOAT16, "float32") if ctx.precision == "bfloat16" else ("float32",)
+    return tuple(dict.fromkeys((ctx.precision, "float32")))
 
 
 def types_as_given(ctx: PlanContext, *specs: TensorSpec) -> tuple[str, ...]:
-    """Return the types of elements, best first, for a kernel that waits for memory: bfloat16 if all inputs have it."""
+    """Return the types of elements, best first, for a kernel that waits for memory: 16 bits if all inputs have them."""
     if specs[0].dtype == np.float16:
         return ("float16",)
-    if ctx.precision == "bfloat16" and all(elements_of(spec) == BFLOAT16 for spec in specs):
-        return (BFLOAT16, "float32")
-    return ("float32",)
+    as_planned = all(elements_of(spec) == ctx.precision for spec in specs)
+    return types_for_products(ctx, specs[0]) if as_planned else ("float32",)

@@ -57,7 +57,7 @@ EXEMPT: dict[str, dict[str, str]] = {
         "Caffe2 has it on GPUs only; its description was followed": "FP16MomentumSGDUpdate FP32MomentumSGDUpdate",
         "Caffe2 does not have it; see tests/parallel/test_parallel_do.py": "ParallelDo",
         "Caffe2 does not have it; see tests/parallel/test_gradient_scaling.py": (
-            "AllFinite DivideBlobs RestoreBlobs UpdateGradientScale"
+            "AllFinite DivideBlobs RestoreBlobs SaveBlobs UpdateGradientScale"
         ),
         "Conv, MaxPool or AveragePool under another name": (
             "AveragePool1D AveragePool2D AveragePool3D Conv1D Conv2D Conv3D MaxPool1D MaxPool2D MaxPool3D"

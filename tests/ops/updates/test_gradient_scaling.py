@@ -1,11 +1,11 @@
-"""AllFinite, DivideBlobs, RestoreBlobs and UpdateGradientScale."""
+"""AllFinite, DivideBlobs, SaveBlobs, RestoreBlobs and UpdateGradientScale."""
 
 import numpy as np
 import pytest
 from hypothesis import strategies as st
 
 from netbuilder.ops.core.operator import TensorSpec
-from netbuilder.ops.updates.gradient_scaling import AllFinite, DivideBlobs, RestoreBlobs, UpdateGradientScale
+from netbuilder.ops.updates.gradient_scaling import AllFinite, DivideBlobs, RestoreBlobs, SaveBlobs, UpdateGradientScale
 from netbuilder.proto import ArgumentError
 from netbuilder.proto.arguments import make_op
 from netbuilder.runtime import Workspace
@@ -47,6 +47,21 @@ class TestDivideBlobs(OperatorSuite):
 
     def reference(self, op, scale, *xs):
         return [(x.astype(np.float64) / scale).astype(x.dtype) for x in xs]
+
+
+class TestSaveBlobs(OperatorSuite):
+    operator = SaveBlobs
+    no_gradient = UPDATE
+    refusals = (
+        refusal(SaveBlobs(), [f32(1), f32(2)], "as many outputs as inputs, got 2 inputs and 1 outputs", ArgumentError),
+    )
+
+    def draw(self, data):
+        xs = [data.draw(floats((0, 3), (1, 3))) for _ in range(data.draw(st.integers(1, 3)))]
+        return SaveBlobs().with_arity(len(xs), len(xs)), xs
+
+    def reference(self, op, *xs):
+        return list(xs)
 
 
 class TestRestoreBlobs(OperatorSuite):

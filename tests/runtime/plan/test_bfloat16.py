@@ -293,9 +293,9 @@ def test_the_net_says_it_in_an_argument_and_create_net_may_overrule_it():
     assert workspace.spec("y").layout is None
 
 
-@pytest.mark.parametrize("value", ["float16", "half", 3])
+@pytest.mark.parametrize("value", ["int8", "half", 3])
 def test_other_types_are_refused(value):
-    with pytest.raises(NetError, match=r"net 'net': activations must be stored as one of float32, bfloat16; got"):
+    with pytest.raises(NetError, match=r"net 'net': .* stored as one of float32, bfloat16, float16; got"):
         fed().create_net(conv_net(activation_dtype=value))
     with pytest.raises(NetError, match="one of float32, bfloat16"):
         fed().create_net(conv_net(), dtype=value)

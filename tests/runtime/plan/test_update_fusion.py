@@ -218,8 +218,8 @@ def test_a_number_that_another_update_makes():
 def test_a_parameter_with_two_gradients():
     fed = values() | {"g": values(seed=5)["b"]}
     assert both([decay("b"), update("b"), update("b", grad="g"), update("a")], fed) == [[D, U, U, U]]
-    other = make_op("WeightedSum", ["g", "one", "b", "wd"], ["g"])  # two gradients with decay: two chains meet
-    assert both([other, decay("b"), update("b"), update("b", grad="g")], fed) == [[D, D], [U, U]]
+    other = make_op("WeightedSum", ["g", "one", "b", "wd"], ["g"])  # two gradients with decay: two chains become one
+    assert both([other, decay("b"), update("b"), update("b", grad="g")], fed) == [[D, D, U, U]]
 
 
 def test_a_gradient_that_is_read_before_and_after():

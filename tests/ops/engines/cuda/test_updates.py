@@ -126,7 +126,23 @@ def test_joined_updates_change_no_bit():
         np.testing.assert_array_equal(joined[name], alone[name], err_msg=name)
 
 
-@pytest.mark.parametrize("op_type", sorted(UPDATES))
+OF_SCALING = {
+    "DivideBlobs": make_op("DivideBlobs", ["scale", "x"], ["x"]),
+    "RestoreBlobs": make_op("RestoreBlobs", ["condition", "x", "before"], ["x"]),
+    "SaveBlobs": make_op("SaveBlobs", ["x"], ["y"]),
+}
+
+
+@pytest.mark.parametrize("op_type", sorted(OF_SCALING))
+def test_the_form_of_what_scaling_adds_to_updates(op_type):
+    op_def = OF_SCALING[op_type]
+    kinds = {"scale": np.float32, "condition": np.bool_}
+    specs = [TensorSpec((1,) if n in kinds else (2, 3), np.dtype(kinds.get(n, np.float32))) for n in op_def.input]
+    form = update_form(decode(find(op_type), op_def), specs)
+    assert form is not None and form.numbers == {i for i, name in enumerate(op_def.input) if name in kinds}
+
+
+@pytest.mark.parametrize("op_type", sorted(UPDATES - OF_SCALING.keys()))
 def test_the_form_of_each_update(op_type):
     cls = find(op_type)
     required = [name for name in cls.inputs if not name.endswith(("*", "?"))]

@@ -13,6 +13,7 @@ from netbuilder.proto.arguments import make_argument, make_device_option, make_o
 from netbuilder.runtime import Workspace
 
 GPU = make_device_option(PROTO_CUDA, 0)
+pytestmark = pytest.mark.filterwarnings("ignore:.*stored as float16 without a scale")
 
 
 def computed(cudnn, ops, arrays, wanted, precision, engines):
@@ -142,19 +143,24 @@ def test_matmul(trans_a, trans_b):
     check_with_gradient(make_op("BatchMatMul", ["a", "b"], ["y"], trans_a=trans_a, trans_b=trans_b), stacks)
 
 
-BFLOAT16 = {"precision": "bfloat16", "tolerance": 2e-2}
+NARROW = pytest.mark.parametrize(
+    "narrow", [{"precision": "bfloat16", "tolerance": 2e-2}, {"precision": "float16", "tolerance": 2e-3}],
+    ids=["bfloat16", "float16"],
+)  # fmt: skip
 
 
+@NARROW
 @pytest.mark.parametrize("name", ["7x7", "stride", "groups", "1-D"])
-def test_conv_in_bfloat16(name):
+def test_conv_in_16_bits(name, narrow):
     """Products of 16 bits, the gradient of the filter written in float32 by a cast."""
     x, w, args = CONVOLUTIONS[name]
     arrays = {"x": random(*x), "w": random(*w, seed=1)}
-    ran = check_with_gradient(make_op("Conv", ["x", "w"], ["y"], **args), arrays, **BFLOAT16)
+    ran = check_with_gradient(make_op("Conv", ["x", "w"], ["y"], **args), arrays, **narrow)
     assert ran.count(("identity",)) == 6  # x, w, dy; dw; y and dx when they are fetched
 
 
-def test_bfloat16_between_operators():
+@NARROW
+def test_16_bits_between_operators(narrow):
     """Images stay in 16 bits from kernel to kernel: they are cast once, and so are the filters."""
     arrays = {"x": random(2, 8, 6, 6), "w": random(8, 8, 1, 1, seed=1), **normalization((2, 8, 6, 6), 8)}
     ops = [
@@ -163,7 +169,7 @@ def test_bfloat16_between_operators():
         make_op("Relu", ["y"], ["z"]),
         make_op("Conv", ["z", "w"], ["out"]),
     ]
-    ran = check(ops, arrays, ["out", "rm", "rv", "mean", "inverse"], **BFLOAT16)
+    ran = check(ops, arrays, ["out", "rm", "rv", "mean", "inverse"], **narrow)
     casts = [kinds for kinds in ran if kinds == ("identity",)]
     assert len(casts) == 3
     assert [kinds[:2] for kinds in ran if kinds not in casts] == [
@@ -174,21 +180,24 @@ def test_bfloat16_between_operators():
     ]
 
 
-def test_fc_in_bfloat16():
+@NARROW
+def test_fc_in_16_bits(narrow):
     arrays = {"x": random(3, 10), "w": random(8, 10, seed=1), "b": random(8, seed=2)}
-    ran = check_with_gradient(make_op("FC", list(arrays), ["y"]), arrays, **BFLOAT16)
+    ran = check_with_gradient(make_op("FC", list(arrays), ["y"]), arrays, **narrow)
     assert ("matmul", "add") in ran and ran.count(("matmul",)) == 2
 
 
-def test_rows_of_16_bits_that_no_kernel_reads_are_multiplied_in_float32():
+@NARROW
+def test_rows_of_16_bits_that_no_kernel_reads_are_multiplied_in_float32(narrow):
     arrays = {"x": random(3, 7), "w": random(8, 7, seed=1), "b": random(8, seed=2)}
-    assert check_with_gradient(make_op("FC", list(arrays), ["y"]), arrays, precision="bfloat16") == [
+    assert check_with_gradient(make_op("FC", list(arrays), ["y"]), arrays, precision=narrow["precision"]) == [
         ("add",),
         ("reduction",),
     ]
 
 
-def test_elementwise_operators_keep_the_layout():
+@NARROW
+def test_elementwise_operators_keep_the_layout(narrow):
     """Between convolutions nothing is converted: chains of our own kernels read and write channels last in 16 bits."""
     arrays = {"x": random(2, 8, 6, 6), "w": random(8, 8, 3, 3, seed=1), "v": random(8, 8, 1, 1, seed=2)}
     ops = [
@@ -201,11 +210,11 @@ def test_elementwise_operators_keep_the_layout():
     ]
     with_cuda = {"engines": ("CUDNN", "CUDA")}
     assert check(ops, arrays, ["y"], **with_cuda) == [("conv_fprop",)] * 3
-    ran = check(ops, arrays, ["y"], **with_cuda, **BFLOAT16)
+    ran = check(ops, arrays, ["y"], **with_cuda, **narrow)
     assert ran.count(("identity",)) == 4  # x, the filters, y when it is fetched
 
 
-@pytest.mark.parametrize("precision", ["float32", "bfloat16"])
+@pytest.mark.parametrize("precision", ["float32", "bfloat16", "float16"])
 @pytest.mark.parametrize("order", ["NCHW", "NHWC"])
 @pytest.mark.parametrize("args", [*POOLS, {"kernel": 3, "stride": 2, "pad": 1, "count_include_pad": 1}])
 @pytest.mark.parametrize("kind", ["Max", "Average"])
@@ -290,7 +299,7 @@ def residual_arrays():
 FUSED_SUM, FUSED_GRADIENT = ("batchnorm", "add", "relu"), ("add", "cmp_gt", "mul", "batchnorm_backward")
 
 
-@pytest.mark.parametrize("precision, tolerance", [("float32", 2e-5), ("bfloat16", 3e-2)])
+@pytest.mark.parametrize("precision, tolerance", [("float32", 2e-5), ("bfloat16", 3e-2), ("float16", 4e-3)])
 def test_the_end_of_a_residual_block(precision, tolerance):
     """Normalization, Sum and Relu are one graph; backward, too, with the sum of two gradients."""
     wanted = ["t", "rm", "rv", "dx", "ds", "db", "dz"]
@@ -326,12 +335,12 @@ def test_a_residual_block_in_test_mode():
     assert ran[-3:] == ("add", "add", "relu")
 
 
-@pytest.mark.parametrize("precision", ["float32", "bfloat16"])
+@pytest.mark.parametrize("precision", ["float32", "bfloat16", "float16"])
 def test_losses_read_scores_as_they_are_stored(precision):
     """With 16 bits, with channels last, and both; the gradient is stored as the scores are."""
     arrays = {"x": random(6, 16), "w": random(8, 16, seed=1), "b": random(8, seed=2), "l": np.int32([0, 7, 2, 3, 3, 5])}
     arrays["d"] = np.float32(1)
-    given, bounds = ["scores", "l"], {"float32": 2e-5, "bfloat16": 2e-2}
+    given, bounds = ["scores", "l"], {"float32": 2e-5, "bfloat16": 2e-2, "float16": 2e-3}
     dense = [
         make_op("FC", ["x", "w", "b"], ["scores"]),
         make_op("SoftmaxWithLoss", given, ["p", "loss"]),

@@ -32,11 +32,10 @@ def loaded(data, elements, shape):
     return np.moveaxis(values.reshape(shape[0], *shape[2:], shape[1]), -1, 1)
 
 
-def run(make, op, elements, inputs, shape):
+def run(make, op, dtype, elements, inputs, shape):
     """What a kernel computes from arrays; those that it does not read are not given."""
-    dtype = np.dtype(np.float16 if elements == "float16" else np.float32)
-    specs = [image_spec(TensorSpec(array.shape, dtype), "NCHW", elements) for array in inputs]
-    ctx = FakePlan(precision="bfloat16" if elements == "bfloat16" else "float32")
+    specs = [image_spec(TensorSpec(array.shape, np.dtype(dtype)), "NCHW", elements) for array in inputs]
+    ctx = FakePlan(precision=elements if dtype == "float32" else "float32")
     made = make(op, ctx, *specs)
     with gpu(0) as there:
         given = [
@@ -49,10 +48,13 @@ def run(make, op, elements, inputs, shape):
 
 
 @pytest.mark.gpu
-@pytest.mark.parametrize("elements", ["float32", "bfloat16", "float16"])
+@pytest.mark.parametrize(
+    "dtype, elements",
+    [("float32", "float32"), ("float32", "bfloat16"), ("float32", "float16"), ("float16", "float16")],
+)
 @pytest.mark.parametrize("args", [*POOLS, {"kernel": 3, "stride": 2, "pad": 1, "count_include_pad": 1}])
 @pytest.mark.parametrize("kind", ["max", "average"])
-def test_pool(kind, args, elements):
+def test_pool(kind, args, dtype, elements):
     """Integers, of which many are equal: each maximum of a window gets the gradient."""
     if kind == "max" and "count_include_pad" in args:
         return
@@ -61,11 +63,11 @@ def test_pool(kind, args, elements):
     op = decode(find(name), make_op(name, ["x"], ["y"], **args))
     tolerance = 1e-6 if elements == "float32" else 1e-2
     (y,) = plain_kernel(name, CPU)(op, ON_HOST, x)
-    got = run(getattr(kernels_pool, f"{kind}_pool"), op, elements, [x], y.shape)
+    got = run(getattr(kernels_pool, f"{kind}_pool"), op, dtype, elements, [x], y.shape)
     np.testing.assert_allclose(got, y, rtol=tolerance, atol=tolerance)
 
     y, dy = np.round(y), np.round(4 * rng.uniform(-1, 1, y.shape)).astype(np.float32)
     op = decode(find(name + "Gradient"), make_op(name + "Gradient", ["x", "y", "dy"], ["dx"], **args))
     (dx,) = plain_kernel(name + "Gradient", CPU)(op, ON_HOST, x, y, dy)
-    got = run(getattr(kernels_pool, f"{kind}_pool_gradient"), op, elements, [x, y, dy], x.shape)
+    got = run(getattr(kernels_pool, f"{kind}_pool_gradient"), op, dtype, elements, [x, y, dy], x.shape)
     np.testing.assert_allclose(got, dx, rtol=tolerance, atol=tolerance)

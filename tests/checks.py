@@ -13,7 +13,6 @@ from typing import Any
 import numpy as np
 import pytest
 
-import netbuilder.ops.all  # noqa: F401  (fills the registry)
 from netbuilder.graph.gradient_context import operator_gradient
 from netbuilder.graph.rename import place_operators
 from netbuilder.ops.core.contexts import Sparse

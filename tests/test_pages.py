@@ -7,8 +7,6 @@ import shlex
 import numpy as np
 import pytest
 
-import netbuilder.exchange.onnx.export
-import netbuilder.ops.all  # noqa: F401  (fills the registry)
 from house import ROOT
 from netbuilder.exchange.onnx.graph import rules
 from netbuilder.model import brew

@@ -2,7 +2,6 @@
 
 import pytest
 
-import netbuilder.ops.all  # noqa: F401  (fills the registry)
 from netbuilder.graph.gradient_context import operator_gradient
 from netbuilder.proto import GradientError
 from netbuilder.proto.arguments import make_device_option, make_op

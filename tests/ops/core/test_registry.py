@@ -7,7 +7,6 @@ import functools
 import pytest
 
 import golden_data
-import netbuilder.ops.all  # noqa: F401  (fills the registry)
 from all_suites import all_suites
 from netbuilder.ops.core.registry import CPU, find, operator_types, plain_kernel
 

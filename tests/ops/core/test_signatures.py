@@ -14,7 +14,6 @@ import pytest
 from hypothesis import HealthCheck, Phase, given, settings
 from hypothesis import strategies as st
 
-import netbuilder.ops.all  # noqa: F401  (fills the registry)
 from all_suites import all_suites
 from checks import run_plain
 from netbuilder.ops.core.operator import STRING, Operator, TensorSpec, spec_of

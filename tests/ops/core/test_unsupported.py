@@ -5,7 +5,6 @@ from pathlib import Path
 
 import pytest
 
-import netbuilder.ops.all  # noqa: F401  (fills the registry)
 from netbuilder.ops.core.registry import find, is_registered, operator_types
 from netbuilder.ops.core.unsupported import ABSENT, GROUPS, instead_of
 from netbuilder.proto import NetError

@@ -5,7 +5,6 @@ from types import SimpleNamespace
 import numpy as np
 import pytest
 
-import netbuilder.ops.all  # noqa: F401  (fills the registry)
 from gpu_or_double import bound, one_gpu, run_net
 from netbuilder.ops.core.operator import TensorSpec, decode, spec_of
 from netbuilder.ops.core.registry import find

@@ -4,7 +4,6 @@ import numpy as np
 import pytest
 
 import golden_data
-import netbuilder.ops.all  # noqa: F401  (fills the registry)
 from golden_cases import of_each_operator
 from golden_data import mismatch
 from kernel_checks import has_instructions

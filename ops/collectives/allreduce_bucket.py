@@ -13,10 +13,10 @@ from netbuilder.ops.collectives.in_place import InPlace, Work, in_place_kernels
 from netbuilder.ops.core.declaration import operator_class
 from netbuilder.ops.core.operator import TensorSpec
 from netbuilder.ops.core.registry import register
-from netbuilder.ops.engines.arrays import aligned_empty
 from netbuilder.ops.engines.collectives.communicator import Communicator
 from netbuilder.ops.engines.collectives.reductions import FLOAT_TYPES, narrow, widen
 from netbuilder.ops.engines.collectives.world import CommonWorld
+from netbuilder.ops.engines.large_pages import lasting_zeros
 from netbuilder.ops.engines.nccl import NcclCall, type_of
 from netbuilder.proto import ArgumentError, NetError
 
@@ -180,7 +180,7 @@ def _rounded(named: Mapping[str, Array], wire: np.dtype[Any]) -> Iterator[_Part]
     size = min(_CHUNK, sum(blob.size for blob in named.values()))
     if not size:
         return
-    buffer = aligned_empty(size * wire.itemsize).view(wire)
+    buffer = lasting_zeros(size * wire.itemsize).view(wire)
     pairs, names, filled = [], [], 0
     for name, blob in named.items():
         for piece in np.split(blob, range(size - filled, blob.size, size)):
@@ -198,7 +198,7 @@ def _staged(named: Mapping[str, Array], dtype: np.dtype[Any]) -> _Part:
     blobs = list(named.values())
     if len(blobs) == 1:
         return _Part(blobs[0])
-    buffer = aligned_empty(sum(blob.size for blob in blobs) * dtype.itemsize).view(dtype)
+    buffer = lasting_zeros(sum(blob.size for blob in blobs) * dtype.itemsize).view(dtype)
     pairs, start = [], 0
     for blob in blobs:
         pairs.append((blob, buffer[start : start + blob.size]))

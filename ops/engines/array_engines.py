@@ -8,9 +8,10 @@ import numpy as np
 
 from netbuilder.ops.core.contexts import Prepared
 from netbuilder.ops.core.operator import STRING, TensorSpec
-from netbuilder.ops.engines.arrays import aligned_zeros, as_flat, gpu_count
+from netbuilder.ops.engines.arrays import as_flat, gpu_count
 from netbuilder.ops.engines.engine import Engine, Location
 from netbuilder.ops.engines.gpu import gpu
+from netbuilder.ops.engines.large_pages import lasting_zeros
 from netbuilder.proto import PROTO_CUDA
 
 __all__ = ["CuPyEngine", "NumPyEngine"]
@@ -29,7 +30,7 @@ class NumPyEngine(_ArrayEngine):
     def new_buffer(self, spec: TensorSpec, location: Location) -> Any:
         if spec.dtype == STRING:
             return np.empty(spec.shape, object)
-        return as_flat(aligned_zeros(spec.nbytes), spec.dtype).reshape(spec.shape)
+        return as_flat(lasting_zeros(spec.nbytes), spec.dtype).reshape(spec.shape)
 
 
 class CuPyEngine(_ArrayEngine):

@@ -20,6 +20,7 @@ import numpy as np
 from netbuilder.data.forking import new_lock
 from netbuilder.ops.core.given_numbers import machine_memory
 from netbuilder.ops.engines.arrays import aligned_zeros
+from netbuilder.ops.engines.large_pages import LARGE_PAGES
 from netbuilder.ops.engines.layouts import HOST, Location, new_bytes
 
 __all__ = ["Arena", "ArenaUser"]
@@ -27,7 +28,6 @@ __all__ = ["Arena", "ArenaUser"]
 Array = Any
 
 _NO_RESERVE = getattr(mmap, "MAP_NORESERVE", 0x4000)  # Linux: pages count as used when they are written
-_LARGE_PAGES = 14  # Linux: MADV_HUGEPAGE; a first write then provides 2 MiB
 _LARGE = 32 << 20  # bytes of an arena that has large pages; a small one would take longer to fill with them
 _GIVE_BACK = getattr(mmap, "MADV_DONTNEED", None)
 
@@ -136,7 +136,7 @@ class _HostBlock:
             self._reserve()
         if self._written < _LARGE <= nbytes and self._range is not None and hasattr(self._range, "madvise"):
             with contextlib.suppress(OSError):  # a kernel without large pages
-                self._range.madvise(_LARGE_PAGES)
+                self._range.madvise(LARGE_PAGES)
         if self._memory is None or self._memory.size < nbytes:  # a system that cannot reserve: plans keep the old block
             self._memory = aligned_zeros(nbytes)
         self._written = max(self._written, nbytes)

@@ -8,7 +8,8 @@ from typing import Any
 import numpy as np
 
 from netbuilder.ops.core.operator import TensorSpec
-from netbuilder.ops.engines.arrays import aligned_zeros, as_flat
+from netbuilder.ops.engines.arrays import as_flat
+from netbuilder.ops.engines.large_pages import lasting_zeros
 from netbuilder.runtime.values.blob import Blob
 
 __all__ = ["as_row", "make_row_of", "new_row", "part_of_row", "reserve_row", "row_starts"]
@@ -34,7 +35,7 @@ def row_starts(sizes: Sequence[int]) -> list[int]:
 def new_row(sizes: Sequence[int]) -> tuple[Array, list[Array]]:
     """Return a new row of zeros, and its parts, of so many bytes; all are one-dimensional uint8."""
     *starts, end = row_starts(sizes)
-    row = aligned_zeros(end)
+    row = lasting_zeros(end)
     return row, [row[start : start + nbytes] for start, nbytes in zip(starts, sizes)]
 
 

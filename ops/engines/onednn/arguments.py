@@ -9,7 +9,8 @@ from typing import Any
 import numpy as np
 
 from netbuilder.ops.core.operator import TensorSpec
-from netbuilder.ops.engines.arrays import aligned_empty, as_flat
+from netbuilder.ops.engines.arrays import as_flat
+from netbuilder.ops.engines.large_pages import lasting_zeros
 from netbuilder.ops.engines.references import In, Out, Scratch, ScratchAllocator
 
 __all__ = [
@@ -39,8 +40,7 @@ class Persistent:
     @property
     def buffer(self) -> Any:
         if self._buffer is None:
-            self._buffer = aligned_empty(max(self.nbytes, 1))
-            self._buffer[:] = 0
+            self._buffer = lasting_zeros(max(self.nbytes, 1))
         return self._buffer
 
 

@@ -8,8 +8,8 @@ from typing import Any, ClassVar
 from netbuilder.ops.core.contexts import Prepared
 from netbuilder.ops.core.operator import Operator, TensorSpec
 from netbuilder.ops.engines import onednn
-from netbuilder.ops.engines.arrays import aligned_zeros
 from netbuilder.ops.engines.engine import HOST, Engine, Fusion, Location
+from netbuilder.ops.engines.large_pages import lasting_zeros
 from netbuilder.ops.engines.open_choice import OpenChoice
 from netbuilder.proto import DeviceError
 
@@ -67,7 +67,7 @@ class OneDnnEngine(Engine):
 
     def new_buffer(self, spec: TensorSpec, location: Location) -> Any:
         _on_host(location)
-        return aligned_zeros(spec.nbytes)
+        return lasting_zeros(spec.nbytes)
 
     def prepare_reorder(self, ctx: Any, source: TensorSpec, target: TensorSpec, location: Location) -> Prepared:
         from netbuilder.ops.engines.onednn.reorders import reorder

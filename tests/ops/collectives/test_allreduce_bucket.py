@@ -155,7 +155,7 @@ def test_one_call_for_all_small_blobs_and_one_for_each_large_one():
 
 def test_a_large_blob_is_not_copied(monkeypatch):
     given = []
-    monkeypatch.setattr(allreduce_bucket, "aligned_empty", lambda size: given.append(size))
+    monkeypatch.setattr(allreduce_bucket, "lasting_zeros", lambda size: given.append(size))
     blobs = [np.zeros(IN_PLACE_BYTES // 4, np.float32), np.zeros(3, np.float32)]
     parts = allreduce_bucket._parts(blobs, np.dtype(np.float32), names(2))
     assert {id(part.buffer) for part in parts} == set(map(id, blobs)) and not given

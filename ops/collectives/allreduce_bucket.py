@@ -24,7 +24,7 @@ __all__ = ["IN_PLACE_BYTES", "AllreduceBucket"]
 
 Array = Any
 
-IN_PLACE_BYTES = 1 << 20
+IN_PLACE_BYTES = 128 << 10
 """Bytes of a blob from which it is exchanged where it is: another call costs less than two copies of it."""
 
 _CHUNK = 1 << 20
@@ -41,8 +41,8 @@ _INFINITE_FROM = {"float16": 65520.0, "bfloat16": 3.3961775292304957e38}  # floa
 class AllreduceBucket(InPlace):
     """Output i is the sum of input i over the processes.
 
-    Small blobs are copied into one buffer and exchanged together; those of 1 MiB or more are exchanged where they are.
-    With another ``precision`` than float32, float32 blobs are rounded to it on the way, added in float32, and the sums
+    Small blobs are copied into one buffer and exchanged together; those of 128 KiB or more are exchanged in place. With
+    another ``precision`` than float32, float32 blobs are rounded to it on the way, added in float32, and the sums
     are rounded once. If this makes a finite element, or a sum of such, infinite, all processes raise the same error,
     which names the blob and the ranks; what was infinite or NaN before stays so. ``clip`` bounds the magnitude of
     elements before they are rounded; 0: nothing does. With ``deterministic``, processes are added in the order of their

@@ -28,6 +28,7 @@ _YIELD_SECONDS = 0.02  # all ranks are there and move data
 _YIELD_SECONDS_PATIENT = 2e-4  # other ranks may still be computing
 _ABORTING = 5.0  # seconds that MPI has to end all processes
 _POSTED = (1 << 15) - 1  # tag of messages that are posted; the least upper bound that MPI may set
+_CACHED = 4 << 20  # bytes of an allreduce; larger ones leave the caches before they are sent on
 _PAUSE, _LONGEST_PAUSE, _LONGEST_PAUSE_PATIENT = 5e-5, 5e-5, 1e-3
 
 
@@ -151,7 +152,9 @@ class MpiCommunicator(Communicator):
 
     def _allreduce(self, array: Array, maximum: bool, patient: bool) -> None:
         op = mpi().MAX if maximum else mpi().SUM
-        self._finish(self._comm.Iallreduce(self._in_place, array, op), patient=patient)
+        parts = [array] if array.nbytes <= _CACHED else np.array_split(array, -(-array.nbytes // _CACHED))
+        for part in parts:
+            self._finish(self._comm.Iallreduce(self._in_place, part, op), patient=patient)
 
     def _reduce(self, array: Array, root: int) -> None:
         given = (self._in_place, array) if self.rank == root else (array, None)

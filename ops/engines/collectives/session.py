@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import hashlib
 import math
 import os
@@ -32,6 +33,7 @@ _TEXT = 1 << 11  # bytes of the text that ranks exchange when they disagree
 _READABLE = 300  # characters of such a text
 _LEAST_BYTES_PER_SECOND = 5e6  # an exchange takes no longer than its time limit and its bytes by this
 _SIGN = 1.0  # seconds between two signs of life
+_NUMBERS = 1 << 56  # of texts
 _END = "the end of the program"
 
 
@@ -54,6 +56,11 @@ class Collective:
     layouts: str = ""
     timeout: float | None = None
     nbytes: int = 0
+
+    @functools.cached_property
+    def numbers(self) -> tuple[int, int]:
+        """What stands for the collective and for the layouts in a header: two ranks have the same if these agree."""
+        return _number_of(f"{self.what} {self.blob} {self.terms}"), _number_of(self.layouts)
 
     def __str__(self) -> str:
         return f"{self.what}{f' of {self.blob!r}' if self.blob else ''}{f' ({self.terms})' if self.terms else ''}"
@@ -146,7 +153,7 @@ class Session:
 
         def perform() -> T:
             if self._ended is not None:
-                self.require(call)
+                raise self._ended
             with self._in(call), self._watchdog.waiting(call, self._limit(call)):
                 return body()
 
@@ -161,22 +168,21 @@ class Session:
             ) from error
 
     def _perform(self, call: Collective, body: Callable[[bool], T]) -> T:
-        if self._ended is not None:
-            self.require(call)
+        if self._ended is not None:  # by a collective that was submitted before
+            raise self._ended
         try:
             limit = self._limit(call)
-            with self._in(call):
-                with self._watchdog.waiting(call, limit):
-                    same_layouts = self._agree(call)
-                with self._watchdog.waiting(call, self._moving_limit(call, limit), moving=True):
-                    return body(same_layouts)
+            with self._in(call), self._watchdog.waiting(call, limit):
+                same_layouts = self._agree(call)
+                self._watchdog.all_are_there(call, self._moving_limit(call, limit))
+                return body(same_layouts)
         except BaseException as error:
             self._ended = self._ended or error
             raise
 
     def _agree(self, call: Collective) -> bool:
         self._number += 1
-        header = _header(f"{call.what} {call.blob} {call.terms} {self._number}", call.layouts, failed=False)
+        header = _header(call, self._number)
         self.control.allreduce(header, maximum=True, patient=True)
         if header[0] == -header[1] and not header[4]:
             return bool(header[2] == -header[3])
@@ -238,7 +244,8 @@ class Session:
         def tell() -> None:
             if self._ended is None:
                 self._number += 1
-                call, header = Collective("the report of a failure"), _header(text, "", failed=True)
+                call = Collective("the report of a failure")
+                header = _header(call, self._number, failed=True)
                 with self._in(call), self._watchdog.waiting(call, math.inf):
                     self.control.allreduce(header, maximum=True, patient=True)
                 self._ended = self._disagreement(text)
@@ -260,9 +267,16 @@ class Session:
         self.unwatch()
 
 
-def _header(text: str, layouts: str, *, failed: bool) -> np.ndarray[tuple[int], np.dtype[np.int64]]:
-    """Return numbers whose maxima over the ranks tell whether all texts, and all layouts, are the same."""
-    first, second = _number_of(text), _number_of(layouts)
+def _header(call: Collective, number: int, *, failed: bool = False) -> np.ndarray[tuple[int], np.dtype[np.int64]]:
+    """Return numbers whose maxima over the ranks tell whether all make the same collective, and have the same layouts.
+
+    Args:
+        call: the collective.
+        number: how many a rank has begun, with this one.
+        failed: the rank reports a failure instead.
+    """
+    first, second = call.numbers
+    first = (first + number) % _NUMBERS
     return np.array([first, -first, second, -second, int(failed)], np.int64)
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import math
 import os
 from dataclasses import dataclass
@@ -60,7 +61,12 @@ def time_limits() -> TimeLimits:
     if _given is not None:
         return _given
     first = os.environ.get(FIRST_VARIABLE)
-    return _limits(os.environ.get(VARIABLE) or _SECONDS, first or None, f"{VARIABLE}, {FIRST_VARIABLE}: ")
+    return _in_environment(os.environ.get(VARIABLE), first)
+
+
+@functools.lru_cache(maxsize=1)
+def _in_environment(seconds: str | None, first: str | None) -> TimeLimits:
+    return _limits(seconds or _SECONDS, first or None, f"{VARIABLE}, {FIRST_VARIABLE}: ")
 
 
 def _limits(seconds: Any, first: Any, where: str) -> TimeLimits:

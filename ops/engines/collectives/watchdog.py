@@ -53,19 +53,25 @@ class Watchdog:
         self.signs: Heartbeats | None = None
 
     @contextmanager
-    def waiting(self, call: object, limit: float | None, *, moving: bool = False) -> Iterator[None]:
-        """In the block, wait no longer than this.
+    def waiting(self, call: object, limit: float | None) -> Iterator[None]:
+        """In the block, wait for other ranks no longer than this.
 
         Args:
             call: what waits, for messages.
             limit: seconds; infinity: only a warning comes; None: nothing comes.
-            moving: all ranks are there, and exchange values.
         """
-        self._wait = None if limit is None else _Wait(call, limit, moving)
+        self._wait = None if limit is None else _Wait(call, limit, moving=False)
         try:
             yield
         finally:
             self._wait = None
+
+    def all_are_there(self, call: object, limit: float | None) -> None:
+        """For the rest of the block of ``waiting``, wait no longer than this: all ranks exchange values.
+
+        Args: see ``waiting``.
+        """
+        self._wait = None if limit is None else _Wait(call, limit, moving=True)
 
     def check(self) -> None:
         """Raise DistributedError if the lane was interrupted, a rank has given up, or the wait is at its limit."""

@@ -91,6 +91,10 @@ def exchanges():
         workspace.feed("x", numbers(rank, dtype))
         run("Broadcast", ["cw", "x"], ["x"], root=size - 1)
         np.testing.assert_array_equal(workspace.fetch("x"), numbers(size - 1, dtype))
+    everywhere = [numbers(of, np.float32, 3_333_333) for of in range(size)]  # more than one call of MPI exchanges
+    workspace.feed("x", everywhere[rank])
+    run("Allreduce", ["cw", "x"], ["x"])
+    np.testing.assert_array_equal(workspace.fetch("x"), sum(everywhere))
     workspace.feed("x", np.array([b"rank", str(rank).encode() * (rank + 1)], object))
     run("Broadcast", ["cw", "x"], ["x"], root=1)
     assert workspace.fetch("x").tolist() == [b"rank", b"11"]

@@ -114,6 +114,14 @@ def test_without_a_reader_it_comes_at_the_end(toy):
     np.testing.assert_array_equal(workspace.fetch("a"), 2 * X)
 
 
+def test_of_several_waits_in_a_row_the_last_that_was_begun_comes_first(toy):
+    names = ["a", "b", "c"]
+    begins = [make_op("Begins", ["x"], [name]) for name in names]
+    workspace = run(toy, *begins, make_op("Sum", names, ["y"]), make_op("Begins", ["y"], ["d"]))
+    assert [note for note in toy if note.startswith("wait")] == ["wait c", "wait b", "wait a", "wait d"]
+    np.testing.assert_array_equal(workspace.fetch("d"), 12 * X)
+
+
 def test_it_comes_before_what_the_kernel_reads_is_overwritten(toy):
     workspace = run(
         toy,

@@ -1,6 +1,7 @@
 """Ranks that do not agree: the same error on all of them, in any case of disagreement, and no hang."""
 
 import contextlib
+import threading
 import time
 
 import pytest
@@ -77,6 +78,28 @@ def test_what_was_submitted_after_the_disagreement_is_not_run():
 
     same_error(run_all(2, run)[1])
     assert not ran
+
+
+def test_what_was_submitted_before_an_error_raises_that_error():
+    """So it does not matter for which of several collectives in flight a program waits first."""
+
+    def run(session, rank):
+        held = threading.Event()
+
+        def fail(same):
+            held.wait()
+            raise ValueError("an overflow")
+
+        items = [session.submit(Collective("Allreduce", f"g{n}"), work) for n, work in enumerate([fail, fail, fail])]
+        held.set()
+        for item in reversed(items):
+            with pytest.raises(ValueError, match="an overflow"):
+                item.result()
+        with pytest.raises(DistributedError, match="nothing more after an earlier error"):
+            one(session, "Barrier")
+        return "as it should be"
+
+    assert run_all(2, run)[1] == ["as it should be"] * 2
 
 
 def test_a_failure_of_one_rank_reaches_the_others():

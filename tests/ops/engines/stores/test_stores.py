@@ -175,7 +175,7 @@ def test_a_file_store_that_cannot_be_written(tmp_path):
     store = FileStore(tmp_path / "folder")
     shutil.rmtree(tmp_path / "folder")
     for call in (lambda: store.set("k", b""), lambda: store.add("k")):
-        with pytest.raises(DistributedError, match="cannot (write into|lock) it: .*No such file"):
+        with pytest.raises(DistributedError, match="cannot (write into|lock) it: .*no such file"):
             call()
 
 

@@ -24,7 +24,7 @@ FAULTS = {
     "slow": r"missing: rank \d has finished .*; it gives up after",
     "hang": r"for the other ranks in Barrier.*; missing: rank \d has finished .* this_never_ends",
     "stop": r"has waited .*; missing: rank \d does not answer",
-    "stuck": r"has been inside MPI for .* does not return|does not answer by MPI, but sends signs of life",
+    "stuck": r"has been inside MPI for .* does not return|does not answer by MPI, but sends heartbeats",
     "kill": r"SIGKILL|signal 9|signal: 9|Killed",
     "raise": "ValueError: an error of this rank",
     "exit": r"sys\.exit\(3\), which ends the job",

@@ -33,7 +33,7 @@ _NODES = "nodes"
 _AFTER_FAILURE = 3.0  # seconds that the other ranks have to end after one has failed
 _AFTER_GRACE = 3.0  # seconds after which processes that should have been killed are killed from here
 _PAUSE = 0.05  # seconds between two looks at processes
-_SIGN, _SILENCE = 1.0, 10.0  # seconds between two signs of life of a node, and without one until it counts as lost
+_SIGN, _SILENCE = 1.0, 10.0  # seconds between two heartbeats of a node, and without one until it counts as lost
 _AFTER_ALL = 10.0  # seconds that mpiexec has to end after all of its processes
 _LAST_WORDS = 20.0  # seconds that a node may take to say how it has ended
 
@@ -166,7 +166,7 @@ class _Node:
         self.first = job.node_rank == 0
         if job.run_id is None and self.first:
             store.set("run_id", secrets.token_hex(6).encode())
-        self.lost: list[int] = []  # nodes that send no signs of life any more
+        self.lost: list[int] = []  # nodes that send no heartbeats any more
         self._listen_at = 0.0
         self._life = Heartbeats(store.with_prefix(_NODES), job.nodes)
         self._stop_sent: int | None = None
@@ -329,7 +329,7 @@ class _Node:
                 _say(f"node {rank} ({host}) does not say how it has ended")
                 return 1
         _say(
-            f"node {rank} ({host}) has sent no sign of life for {_SILENCE:g} s: its launcher was killed, or the node "
+            f"node {rank} ({host}) has sent no heartbeat for {_SILENCE:g} s: its launcher was killed, or the node "
             "or its network has failed; all processes are ended"
         )
         return 1

@@ -65,7 +65,8 @@ class ProcessGroup:
         if rendezvous.engine != "MPI":
             raise NetError(
                 f"ProcessGroup: processes exchange values of the host by MPI, got engine {rendezvous.engine!r}; start "
-                "them with mpiexec or srun, or with netbuilder-launch where mpi4py and MPI are installed (netbuilder[mpi])"
+                "them with mpiexec or srun, or with netbuilder-launch where mpi4py and MPI are installed "
+                "(netbuilder[mpi])"
             )
         self.rank, self.size = rendezvous.shard_id, rendezvous.num_shards
         run = f"{rendezvous.run_id}/" if rendezvous.run_id else ""

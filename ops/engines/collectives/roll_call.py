@@ -100,11 +100,11 @@ class RollCall:
                 self.answers[rank] = State(**json.loads(data))
 
     def missing(self, own: str, signs: Sequence[LastSign] = (), *, asked: bool = True) -> str:
-        """Return who is there and who is not, as sentences: by the answers of the ranks, or else their signs of life.
+        """Return who is there and who is not, as sentences: by the answers of the ranks, or else their heartbeats.
 
         Args:
             own: the collective in which this rank waits.
-            signs: the last sign of life of each rank in a store; () if there is no store.
+            signs: the last heartbeat of each rank in a store; () if there is no store.
             asked: whether the ranks have been asked; if not, only the signs tell.
         """
         found = {rank: _described(sign, asked) for rank, sign in enumerate(signs)}
@@ -125,19 +125,19 @@ _MOST = 16  # ranks that are described one by one
 _SILENT = "does not answer: it is stopped, has ended, or is in a call that lets no other thread run"
 
 
-_FRESH = 1.5  # seconds up to which a sign of life is a recent one; they come each second
+_FRESH = 1.5  # seconds up to which a heartbeat is a recent one; they come each second
 
 
 def _described(sign: LastSign, asked: bool) -> tuple[State, bool, str]:
-    """Return what a rank did in its last sign of life, whether that is recent, and the rest of a sentence about it."""
+    """Return what a rank did in its last heartbeat, whether that is recent, and the rest of a sentence about it."""
     silent = "does not answer by MPI, " if asked else ""
     also = f"{silent}and " if asked else ""
     if sign.age is None:
-        return State(), False, f"{also}has never sent a sign of life"
+        return State(), False, f"{also}has never sent a heartbeat"
     state = State(**json.loads(sign.doing))
     if sign.age <= _FRESH:
-        return state, True, f"{silent}{'but ' if asked else ''}sends signs of life: it {state}"
-    return state, False, f"{also}has sent no sign of life for {sign.age:.0f} s; in the last one it {state}"
+        return state, True, f"{silent}{'but ' if asked else ''}sends heartbeats: it {state}"
+    return state, False, f"{also}has sent no heartbeat for {sign.age:.0f} s; in the last one it {state}"
 
 
 def _named(ranks: list[int]) -> str:

@@ -32,7 +32,7 @@ T = TypeVar("T")
 _TEXT = 1 << 11  # bytes of the text that ranks exchange when they disagree
 _READABLE = 300  # characters of such a text
 _LEAST_BYTES_PER_SECOND = 5e6  # an exchange takes no longer than its time limit and its bytes by this
-_SIGN = 1.0  # seconds between two signs of life
+_SIGN = 1.0  # seconds between two heartbeats
 _NUMBERS = 1 << 56  # of texts
 _END = "the end of the program"
 
@@ -114,7 +114,7 @@ class Session:
         self._watchdog.check()
 
     def watch(self, store: Store | None) -> None:
-        """Begin to look after waits inside MPI, and to send signs of life to the other ranks by a store.
+        """Begin to look after waits inside MPI, and to send heartbeats to the other ranks by a store.
 
         Args:
             store: one that all ranks see, with a prefix of the run; None: there is none.
@@ -126,7 +126,7 @@ class Session:
         threading.Thread(target=self._watchdog.supervise, name="netbuilder-watchdog", daemon=True).start()
 
     def unwatch(self) -> None:
-        """Send no more signs of life."""
+        """Send no more heartbeats."""
         if self._heartbeat is not None:
             self._heartbeat.close()
 

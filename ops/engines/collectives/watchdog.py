@@ -41,7 +41,7 @@ class Watchdog:
         state: returns what this rank does.
 
     Attributes:
-        signs: the ranks' signs of life in a store, which tell of those that do not answer; None: there is no store.
+        signs: the ranks' heartbeats in a store, which tell of those that do not answer; None: there is no store.
     """
 
     def __init__(self, communicator: Communicator, lane: Lane, state: Callable[[], State]) -> None:

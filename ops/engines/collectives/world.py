@@ -249,7 +249,7 @@ def _connected(size: int, rank: int, nccl: NcclPlace, store: Store | None) -> Co
 
 
 def share_store(store: Store) -> None:
-    """Let the ranks send signs of life by a store, with a prefix of the run, from the next first common world on."""
+    """Let the ranks send heartbeats by a store, with a prefix of the run, from the next first common world on."""
     _process.store = store
 
 

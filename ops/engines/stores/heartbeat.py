@@ -1,4 +1,4 @@
-"""Signs of life of processes in a store: which of them still run, and what each did last."""
+"""Heartbeats of processes in a store: which of them still run, and what each did last."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ _CLOSING = 1.0  # seconds to wait for the thread, which may be waiting for a sto
 
 
 class Heartbeat:
-    """Puts a sign of life of this process into a store, again and again, until it is closed.
+    """Puts a heartbeat of this process into a store, again and again, until it is closed.
 
     Args:
         store: one that all ranks see, with a prefix of this run.
@@ -75,7 +75,7 @@ class LastSign:
 
 
 class Heartbeats:
-    """Reads the signs of life of all ranks; ages are by the clock of this process, so hosts' clocks may differ.
+    """Reads the heartbeats of all ranks; ages are by the clock of this process, so hosts' clocks may differ.
 
     Args:
         store: as for ``Heartbeat``.

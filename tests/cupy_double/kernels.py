@@ -255,7 +255,7 @@ class _Rows:
         self.variant = v = kernel.model
         self.extents = [int(self.values[name]) for name in ("rows", "columns", "inner")]
         self.wide = np.dtype(np.float64 if v.wide == "double" else np.float32)
-        self.types = {"label": v.label, "weight": v.weight, "slope": v.slope, "sum": np.float64}
+        self.types = {"label": v.label, "weight": v.weight, "dy": v.dy, "sum": np.float64}
 
     def numbers(self, name: str) -> Any:
         return _elements(self.values[name], self.types.get(name, self.variant.x)).astype(self.wide)
@@ -305,7 +305,7 @@ def _softmax(rows: _Rows) -> None:
 
 
 def _softmax_gradient(rows: _Rows) -> None:
-    y, dy = rows.matrix("y"), rows.matrix("slope")
+    y, dy = rows.matrix("y"), rows.matrix("dy")
     rows.store_matrix("dx", y * (dy - (y * dy).sum(axis=1, keepdims=True)))
 
 
@@ -324,7 +324,7 @@ def _softmax_with_loss(rows: _Rows) -> None:
 
 def _softmax_with_loss_gradient(rows: _Rows) -> None:
     divisor = rows.numbers("sum")[0] if rows.variant.weighted_mean else rows.values["divisor"]
-    factor = rows.numbers("slope")[0] * rows.wide.type(rows.values["scale"] / divisor) if divisor > 0 else 0
+    factor = rows.numbers("dy")[0] * rows.wide.type(rows.values["scale"] / divisor) if divisor > 0 else 0
     rows.store_matrix("dx", (rows.matrix("p") - rows.targets()) * (factor * rows.weights())[:, None])
 
 
@@ -343,7 +343,7 @@ def _label_cross_entropy(rows: _Rows) -> None:
 
 
 def _label_cross_entropy_gradient(rows: _Rows) -> None:
-    slopes = -rows.numbers("slope")[:, None] / _clamped(rows.matrix("x"))
+    slopes = -rows.numbers("dy")[:, None] / _clamped(rows.matrix("x"))
     rows.store_matrix("dx", np.where(rows.targets() == 1, slopes, 0))
 
 

@@ -38,7 +38,7 @@ class Variant:
         lanes: threads that compute a row.
         x: the type of the elements of the matrix, or of the probabilities that a gradient reads.
         out: the type of the elements of the result that has an element for each of the matrix.
-        label, weight, slope: the types of the other inputs; None: there is none. ``slope`` is the loss's gradient.
+        label, weight, dy: the types of the other inputs; None: there is none. ``dy`` is the gradient of the result.
         by_class: the labels are probabilities of all classes.
         ignored: rows with the label -1 have the weight 0.
         weighted_mean: a sum over rows is divided by the sum of their weights, not by a given number.
@@ -49,7 +49,7 @@ class Variant:
     out: str
     label: str | None = None
     weight: str | None = None
-    slope: str | None = None
+    dy: str | None = None
     by_class: bool = False
     ignored: bool = False
     weighted_mean: bool = False
@@ -228,7 +228,7 @@ def _softmax_row(variant: Variant, store: str) -> list[str]:
 
 def _inputs(variant: Variant, *names: str) -> list[str]:
     """Return the parameters for inputs: the matrix, and those others that there are."""
-    types = {"label": variant.label, "weight": variant.weight, "slope": variant.slope}
+    types = {"label": variant.label, "weight": variant.weight, "dy": variant.dy}
     kinds = [(name, types.get(name, variant.x)) for name in names]
     return [f"const {c_type(kind)}* {name}" for name, kind in kinds if kind is not None]
 
@@ -250,14 +250,14 @@ def _softmax_kernel(v: Variant) -> Kernel:
 
 @functools.cache
 def _softmax_gradient_kernel(v: Variant) -> Kernel:
-    y, dy = _read(v, v.x, "y[at]"), _read(v, v.slope, "slope[at]")
+    y, dy = _read(v, v.x, "y[at]"), _read(v, v.dy, "dy[at]")
     row = [
         f"{v.wide} sum = 0;",
         _each(v, f"sum += {y} * {dy};"),
         _reduced(v, "sum"),
         _each(v, f"dx[at] = {stored(f'{y} * ({dy} - sum)', v.out)};"),
     ]
-    return _kernel("softmax_gradient", v, [*_inputs(v, "y", "slope"), _output("dx", v.out)], row)
+    return _kernel("softmax_gradient", v, [*_inputs(v, "y", "dy"), _output("dx", v.out)], row)
 
 
 @functools.cache
@@ -295,14 +295,14 @@ def _loss_gradient_kernel(v: Variant) -> Kernel:
     p = _read(v, v.x, "p[at]")
     target = _read(v, v.label, "label[at]") if v.by_class else "(j == own)"
     divisor = f"({v.wide}){'*sum' if v.weighted_mean else 'divisor'}"
-    factor = f"({divisor} > 0 ? {_read(v, v.slope, '*slope')} * ({v.wide})scale / {divisor} : 0)"
+    factor = f"({divisor} > 0 ? {_read(v, v.dy, '*dy')} * ({v.wide})scale / {divisor} : 0)"
     row = [
         *_label(v),
         _weight(v) if v.has_weights else "",
         f"const {v.wide} factor = {factor}{' * w' if v.has_weights else ''};",
         _each(v, f"dx[at] = {stored(f'({p} - {target}) * factor', v.out)};"),
     ]
-    parameters = [*_inputs(v, "label", "weight", "p", "slope"), _output("dx", v.out)]
+    parameters = [*_inputs(v, "label", "weight", "p", "dy"), _output("dx", v.out)]
     parameters += ["double scale", "double divisor", *(["const double* sum"] if v.weighted_mean else [])]
     return _kernel("softmax_with_loss_gradient", v, parameters, row)
 
@@ -336,7 +336,7 @@ def _label_cross_entropy_kernel(v: Variant) -> Kernel:
 
 @functools.cache
 def _label_cross_entropy_gradient_kernel(v: Variant) -> Kernel:
-    slope = f"-{_read(v, v.slope, 'slope[row]')} / {_clamped(v, 'prob')}"
+    slope = f"-{_read(v, v.dy, 'dy[row]')} / {_clamped(v, 'prob')}"
     row = [
         *_label(v),
         _each(
@@ -345,7 +345,7 @@ def _label_cross_entropy_gradient_kernel(v: Variant) -> Kernel:
             f" dx[at] = {stored(f'(({v.wide})(j == own ? {slope} : 0))', v.out)};",
         ),
     ]
-    parameters = [*_inputs(v, "x", "label", "slope"), _output("dx", v.out)]
+    parameters = [*_inputs(v, "x", "label", "dy"), _output("dx", v.out)]
     return _kernel("label_cross_entropy_gradient", v, parameters, row)
 
 
@@ -470,7 +470,7 @@ def softmax_gradient(op: Any, ctx: PlanContext, y: TensorSpec, dy: TensorSpec) -
     if not _serves(y, dy) or y.ndim == 0:
         return None
     rows, out = _flat(op, y), y.dtype.name
-    kernel = _softmax_gradient_kernel(Variant(rows.lanes, elements_of(y), out, slope=elements_of(dy)))
+    kernel = _softmax_gradient_kernel(Variant(rows.lanes, elements_of(y), out, dy=elements_of(dy)))
 
     def bind(inputs: Sequence[Any], outputs: Sequence[Any], scratch: Any) -> Call:
         return rows.launch(kernel, [*inputs, outputs[0]])
@@ -494,9 +494,9 @@ class _Loss:
     def divisor(self) -> float:
         return float(self.rows.rows)
 
-    def variant(self, x: str, out: str, label: TensorSpec, weight: Sequence[TensorSpec], slope: Any = None) -> Variant:
+    def variant(self, x: str, out: str, label: TensorSpec, weight: Sequence[TensorSpec], dy: Any = None) -> Variant:
         return Variant(
-            self.rows.lanes, x, out, label.dtype.name, weight[0].dtype.name if weight else None, slope,
+            self.rows.lanes, x, out, label.dtype.name, weight[0].dtype.name if weight else None, dy,
             self.by_class, self.ignored, self.weighted_mean,
         )  # fmt: skip
 
@@ -625,23 +625,24 @@ _ROW_LOSSES = {
 }
 
 
-def row_loss(op: Any, ctx: PlanContext, x: TensorSpec, label: TensorSpec, *slope: TensorSpec) -> Prepared | None:
+def row_loss(op: Any, ctx: PlanContext, x: TensorSpec, label: TensorSpec, *dy: TensorSpec) -> Prepared | None:
     """Prepare losses of rows of probabilities: X, label -> Y, and X, label, dY -> dX."""
-    if not _serves(x, *slope):
+    if not _serves(x, *dy):
         return None
     rows, by_class = _Rows(x.shape[0], x.size // x.shape[0]), op.type == "CrossEntropy"
     lanes = 1 if op.type == "LabelCrossEntropy" else rows.lanes
-    slopes = slope[0].dtype.name if slope else None
-    variant = Variant(lanes, elements_of(x), x.dtype.name, label.dtype.name, slope=slopes, by_class=by_class)
+    variant = Variant(
+        lanes, elements_of(x), x.dtype.name, label.dtype.name, dy=dy[0].dtype.name if dy else None, by_class=by_class
+    )
     kernel = _ROW_LOSSES[op.type](variant)
 
     def bind(inputs: Sequence[Any], outputs: Sequence[Any], scratch: Any) -> Call:
         check = [] if by_class else _check(ctx, outputs[0], partial(label_error, op, rows.columns))
         return rows.launch(kernel, [*inputs, outputs[0]], check=check)
 
-    given = [_as_stored(x), label.plain, *(spec.plain for spec in slope)]
-    outs = op.infer(x.plain, *(spec.plain for spec in (label, *slope)))
-    inplace = _pairs(given[:1], outs[0]) if slope else []
+    given = [_as_stored(x), label.plain, *(spec.plain for spec in dy)]
+    outs = op.infer(x.plain, *(spec.plain for spec in (label, *dy)))
+    inplace = _pairs(given[:1], outs[0]) if dy else []
     return Prepared(given, outs, bind, inplace=inplace, name=_name(kernel), capturable=True)
 
 

@@ -132,6 +132,18 @@ class RunContext(Protocol):
         the same in all calls.
         """
 
+    def update_rows(self, op: Any, inputs: Sequence[Array | None], outputs: Sequence[Array]) -> bool:
+        """On a GPU: update rows of the tables among ``outputs`` in place, without a wait.
+
+        Args:
+            op: a ``RowUpdate``.
+            inputs: of it; tables are not read.
+            outputs: of it; tables hold their values.
+
+        Returns:
+            False if that cannot be; then nothing has been done.
+        """
+
     def checked_range(self, values: Array, lowest: int, extent: int, error: Callable[[int], Exception]) -> Array:
         """Integers on a GPU, with those outside of [lowest, extent) replaced; the error is raised at the run's end."""
 

@@ -8,22 +8,16 @@ from typing import Any
 
 import numpy as np
 
-from netbuilder.ops.core.contexts import PlanContext, Prepared, RunContext
+from netbuilder.ops.core.contexts import RunContext
 from netbuilder.ops.core.declaration import operator_class
 from netbuilder.ops.core.half import widen
 from netbuilder.ops.core.operator import Operator, TensorSpec
-from netbuilder.ops.core.registry import CPU, kernel, prepare, register
+from netbuilder.ops.core.registry import kernel, register
 from netbuilder.ops.engines import flat
 from netbuilder.ops.engines.piecewise import Piecewise, piecewise
-from netbuilder.ops.updates.update_rules import (
-    check_range,
-    check_rate,
-    check_rows,
-    check_same,
-    distinct_rows,
-    rate_as,
-    updating_rows,
-)
+from netbuilder.ops.updates.row_updates import add_row_kernels
+from netbuilder.ops.updates.sparse_updates import Rows, SparseUpdate
+from netbuilder.ops.updates.update_rules import check_range, check_rate, check_same, rate_as
 
 __all__ = ["Adagrad", "SparseAdagrad"]
 
@@ -121,7 +115,7 @@ def _adagrad_pieces(
 
 @register
 @operator_class(frozen=True)
-class SparseAdagrad(Operator):
+class SparseAdagrad(SparseUpdate):
     """Adagrad on the rows ``indices`` of a table; a row that occurs several times is updated each time, in order.
 
     Inputs:
@@ -144,43 +138,12 @@ class SparseAdagrad(Operator):
     def check(self) -> None:
         check_range(self, 0, math.inf, epsilon=self.epsilon, weight_decay=self.weight_decay)
 
-    def infer(
-        self, param: TensorSpec, moment: TensorSpec, indices: TensorSpec, grad: TensorSpec, lr: TensorSpec
-    ) -> tuple[TensorSpec, ...]:
-        check_same(self, param=param, moment=moment)
-        check_rows(self, param, indices, grad)
-        check_rate(self, lr)
-        return param.plain, moment.plain
-
-    def flops(
-        self, param: TensorSpec, moment: TensorSpec, indices: TensorSpec, grad: TensorSpec, lr: TensorSpec
-    ) -> int:
-        return 7 * grad.size
+    def update(self, ctx: RunContext, rows: Rows, g: Any, numbers: Rows, reduced: Any) -> Rows:
+        p, h = rows
+        if self.weight_decay:
+            g = g + self.weight_decay * p
+        h = h + g * g
+        return p + rate_as(numbers[0], g) * g / (ctx.xp.sqrt(h) + self.epsilon), h
 
 
-def _update_rows(op: SparseAdagrad, ctx: RunContext, param: Any, moment: Any, indices: Any, grad: Any, lr: Any) -> None:
-    """Update rows of ``param`` and ``moment`` in place."""
-    indices = indices.reshape(-1)
-    grad = grad.reshape((-1, *param.shape[1:]))
-    for positions in distinct_rows(op, ctx, indices, param.shape[0], width=math.prod(param.shape[1:])):
-        rows, g = indices[positions], widen(grad[positions])
-        p = widen(param[rows])
-        if op.weight_decay:
-            g = g + op.weight_decay * p
-        h = widen(moment[rows]) + g * g
-        moment[rows] = h
-        param[rows] = p + rate_as(lr, g) * g / (ctx.xp.sqrt(h) + op.epsilon)
-
-
-@kernel(SparseAdagrad)
-def sparse_adagrad(
-    op: SparseAdagrad, ctx: RunContext, param: Any, moment: Any, indices: Any, grad: Any, lr: Any
-) -> tuple[Any, ...]:
-    param, moment = param.copy(), moment.copy()
-    _update_rows(op, ctx, param, moment, indices, grad, lr)
-    return param, moment
-
-
-@prepare(SparseAdagrad, device=CPU)
-def prepare_sparse_adagrad(op: SparseAdagrad, ctx: PlanContext, *specs: TensorSpec) -> Prepared:
-    return updating_rows(op, specs, lambda given, tables: _update_rows(op, ctx.run, *tables, *given[2:]))
+add_row_kernels(SparseAdagrad)

@@ -86,19 +86,18 @@ class GFtrl(_Ftrl):
 def ftrl(op: Any, ctx: RunContext, param: Any, n_z: Any, grad: Any, alpha: Any = None) -> tuple[Any, ...]:
     p, g, state = widen(param), widen(grad), widen(n_z)
     rate = op.alpha if alpha is None else rate_as(alpha, g)
-    p, state = ftrl_step(ctx.xp, op, p, state, g, rate)
-    return narrow(p, param), narrow(state, n_z)
+    p, n, z = ftrl_step(ctx.xp, op, p, state[..., 0], state[..., 1], g, rate)
+    return narrow(p, param), narrow(ctx.xp.stack([n, z], axis=-1), n_z)
 
 
-def ftrl_step(xp: Any, op: Any, p: Any, state: Any, g: Any, rate: Any) -> tuple[Any, Any]:
-    """Return the new weights and their new states (n, z).
+def ftrl_step(xp: Any, op: Any, p: Any, n: Any, z: Any, g: Any, rate: Any) -> tuple[Any, Any, Any]:
+    """Return the new weights and their new states n and z.
 
     Args:
         op: an operator with the arguments of Ftrl.
-        p, state, g: weights, states (n, z) in the last axis, gradient.
+        p, n, z, g: weights, their states, gradient.
         rate: alpha.
     """
-    n, z = state[..., 0], state[..., 1]
     square = g * g
     root = xp.sqrt(n + square)
     both = root + xp.sqrt(n)
@@ -114,4 +113,4 @@ def ftrl_step(xp: Any, op: Any, p: Any, state: Any, g: Any, rate: Any) -> tuple[
         bound, size = op.lambda1, xp.abs(z)
         shrink = xp.sign(z) * bound
     p = xp.where(size > bound, (shrink - z) / divisor, 0)
-    return p, xp.stack([n + square, z], axis=-1)
+    return p, n + square, z

@@ -24,13 +24,13 @@ from netbuilder.ops.core.segment_groups import (
     positions_in_segments,
     segment_numbers,
 )
+from netbuilder.ops.updates.adagrad import SparseAdagrad
+from netbuilder.ops.updates.row_updates import update_rows, updating
+from netbuilder.ops.updates.sparse_updates import RowWiseSparseAdagrad
 from netbuilder.ops.updates.update_rules import (
     check_range,
     check_rate,
     check_same,
-    distinct_rows,
-    rate_as,
-    updating_rows,
 )
 
 __all__ = [
@@ -132,24 +132,14 @@ def _update(op: _Fused, ctx: RunContext, inputs: Sequence[Any], targets: Sequenc
         factors = weights[ctx.xp.asarray(positions_in_segments(counts))].astype(grad.dtype)
         rows = as_rows(widen(param[indices]))
         targets[2][...] = narrow((as_rows(grad)[numbers] * rows).sum(axis=1), targets[2])
-    for positions in distinct_rows(op, ctx, indices, param.shape[0], width=math.prod(param.shape[1:])):
-        rows, g = indices[positions], grad[numbers[positions]]
-        if factors is not None:
-            g = g * per_row(factors[positions], g)
-        _step(op, ctx, param, moment, rows, g, given["lr"])
 
+    def gradients(positions: Any) -> Any:
+        g = grad[numbers[positions]]
+        return g if factors is None else g * per_row(factors[positions], g)
 
-def _step(op: _Fused, ctx: RunContext, param: Any, moment: Any, rows: Any, g: Any, lr: Any) -> None:
-    p = widen(param[rows])
-    if op.weight_decay:
-        g = g + p.dtype.type(op.weight_decay) * p
-    square = g * g
-    if op.by_row:
-        square = as_rows(square).sum(axis=1) / max(1, math.prod(g.shape[1:]))
-    h = widen(moment[rows]) + square
-    moment[rows] = narrow(h, moment)
-    scale = rate_as(lr, g) / (ctx.xp.sqrt(h) + g.dtype.type(op.epsilon))
-    param[rows] = narrow(p + (per_row(scale, g) if op.by_row else scale) * g, param)
+    rule = RowWiseSparseAdagrad if op.by_row else SparseAdagrad
+    rows = rule(epsilon=op.epsilon, weight_decay=op.weight_decay)
+    update_rows(rows, ctx, [param, moment, indices, None, given["lr"]], [param, moment], gradients)
 
 
 def _plain(op: _Fused, ctx: RunContext, *inputs: Any) -> tuple[Any, ...]:
@@ -161,7 +151,7 @@ def _plain(op: _Fused, ctx: RunContext, *inputs: Any) -> tuple[Any, ...]:
 
 
 def _prepare(op: _Fused, ctx: PlanContext, *specs: TensorSpec) -> Prepared:
-    return updating_rows(op, specs, lambda inputs, targets: _update(op, ctx.run, inputs, targets))
+    return updating(op, specs, lambda inputs, targets: _update(op, ctx.run, inputs, targets))
 
 
 @operator_class(frozen=True)

@@ -8,18 +8,21 @@ from typing import Any, Literal
 
 import numpy as np
 
-from netbuilder.ops.core.contexts import PlanContext, Prepared, RunContext
+from netbuilder.ops.core.contexts import RunContext
 from netbuilder.ops.core.declaration import operator_class
-from netbuilder.ops.core.operator import Operator, TensorSpec, require
-from netbuilder.ops.core.registry import CPU, kernel, prepare, register
-from netbuilder.ops.updates.update_rules import check_rate, distinct_rows, updating_rows
+from netbuilder.ops.core.operator import TensorSpec, require
+from netbuilder.ops.core.registry import register
+from netbuilder.ops.updates.row_updates import RowUpdate, add_row_kernels
+from netbuilder.ops.updates.update_rules import check_iteration
 
 __all__ = ["RowWiseCounter"]
+
+Rows = Sequence[Any]
 
 
 @register
 @operator_class(frozen=True)
-class RowWiseCounter(Operator):
+class RowWiseCounter(RowUpdate):
     """Count the updates of the rows ``indices``; a count is halved every ``counter_halflife`` iterations.
 
     c' = 1 + c * 0.5^((iter - prev_iter) / counter_halflife), prev_iter' = iter, for each occurrence of a row; a
@@ -60,34 +63,21 @@ class RowWiseCounter(Operator):
             f"got {update_counter.shape} of {update_counter.dtype}",
         )
         require(indices.dtype in (np.int32, np.int64), self, f"indices must be int32 or int64, got {indices.dtype}")
-        check_rate(self, iteration, "iter")
+        check_iteration(self, iteration)
         return prev_iter.plain, update_counter.plain
 
     def flops(self, *given: TensorSpec) -> int:
         return 4 * given[2].size
 
+    def iteration(self, iteration: int) -> float:
+        return iteration
 
-def _count(op: RowWiseCounter, ctx: RunContext, targets: Sequence[Any], indices: Any, iteration: Any) -> None:
-    if op.counter_halflife <= 0:
-        return
-    before, counts = (target.reshape(-1) for target in targets)
-    now, indices = int(ctx.host(iteration).item()), indices.reshape(-1)
-    for positions in distinct_rows(op, ctx, indices, before.shape[0]):
-        rows = indices[positions]
-        passed = ctx.xp.maximum(now - before[rows], 0)
-        counts[rows] = 1 + counts[rows] * ctx.xp.exp(passed * (-math.log(2) / op.counter_halflife))
-        before[rows] += passed
+    def update(self, ctx: RunContext, rows: Rows, g: Any, numbers: Rows, reduced: Any) -> Rows:
+        before, counts = (x.reshape(-1) for x in rows)
+        if self.counter_halflife <= 0:
+            return before, counts
+        passed = ctx.xp.maximum(ctx.derived(self.iteration, numbers[0]) - before, 0)
+        return before + passed, 1 + counts * ctx.xp.exp(passed * (-math.log(2) / self.counter_halflife))
 
 
-@kernel(RowWiseCounter)
-def row_wise_counter(
-    op: RowWiseCounter, ctx: RunContext, prev_iter: Any, update_counter: Any, indices: Any, iteration: Any
-) -> tuple[Any, ...]:
-    targets = prev_iter.copy(), update_counter.copy()
-    _count(op, ctx, targets, indices, iteration)
-    return targets
-
-
-@prepare(RowWiseCounter, device=CPU)
-def prepare_row_wise_counter(op: RowWiseCounter, ctx: PlanContext, *specs: TensorSpec) -> Prepared:
-    return updating_rows(op, specs, lambda given, tables: _count(op, ctx.run, tables, *given[2:]))
+add_row_kernels(RowWiseCounter)

@@ -2,27 +2,30 @@
 
 from __future__ import annotations
 
-import abc
 import math
+from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
 
-from netbuilder.ops.core.contexts import PlanContext, Prepared, RunContext
+from netbuilder.ops.core.contexts import RunContext
 from netbuilder.ops.core.declaration import operator_class
-from netbuilder.ops.core.half import narrow, widen
-from netbuilder.ops.core.operator import Operator, TensorSpec, require
-from netbuilder.ops.core.registry import CPU, kernel, prepare, register
-from netbuilder.ops.updates.update_rules import check_range, distinct_rows, updating_rows
+from netbuilder.ops.core.operator import TensorSpec, require
+from netbuilder.ops.core.registry import register
+from netbuilder.ops.core.segment_groups import per_row
+from netbuilder.ops.updates.row_updates import RowUpdate, add_row_kernels
+from netbuilder.ops.updates.update_rules import check_range
 from netbuilder.proto import ArgumentError
 
 __all__ = ["Float16SparseNormalize", "SparseLpRegularizer", "SparseNormalize"]
+
+Rows = Sequence[Any]
 
 _TINY = 1e-12  # added to norms, so that rows of zeros stay zeros
 
 
 @operator_class(frozen=True)
-class _RowRegularizer(Operator, abc.ABC):
+class _RowRegularizer(RowUpdate):
     """Base: changes the rows ``indices`` of a table in place. No gradient.
 
     A row whose index occurs several times is regularized each time.
@@ -38,6 +41,7 @@ class _RowRegularizer(Operator, abc.ABC):
     inputs = ("param", "indices", "grad?")
     outputs = ("output_param",)
     must_inplace = ((0, 0),)
+    reads_gradient = False
 
     def infer(self, param: TensorSpec, indices: TensorSpec, grad: TensorSpec | None = None) -> tuple[TensorSpec, ...]:
         require(param.ndim >= 1, self, f"param must have rows, got shape {param.shape}")
@@ -47,10 +51,6 @@ class _RowRegularizer(Operator, abc.ABC):
 
     def check_type(self, param: TensorSpec) -> None:
         require(param.dtype.kind == "f", self, f"param must be of a floating type, got {param.dtype}")
-
-    @abc.abstractmethod
-    def regularized(self, xp: Any, rows: Any) -> Any:
-        """Return the new values of ``rows``, all distinct, (K, ...), in float32 or float64."""
 
     def flops(self, param: TensorSpec, indices: TensorSpec, *others: TensorSpec) -> int:
         return 3 * indices.size * math.prod(param.shape[1:])
@@ -64,13 +64,17 @@ class _Normalize(_RowRegularizer):
     def check(self) -> None:
         check_range(self, 0, math.inf, norm=self.norm)
 
-    def regularized(self, xp: Any, rows: Any) -> Any:
-        flat = rows.reshape(rows.shape[0], -1)
-        lengths = xp.sqrt((flat * flat).sum(axis=1, keepdims=True))
+    reduced = "sum"
+
+    def measure(self, ctx: RunContext, rows: Rows, g: Any, numbers: Rows) -> Any:
+        return rows[0] * rows[0]
+
+    def update(self, ctx: RunContext, rows: Rows, g: Any, numbers: Rows, reduced: Any) -> Rows:
+        lengths = ctx.xp.sqrt(reduced)
         scale = self.norm / (lengths + _TINY)
         if self.use_max_norm:
-            scale = xp.where(lengths > self.norm, scale, 1.0)
-        return (flat * scale).astype(rows.dtype, copy=False).reshape(rows.shape)
+            scale = ctx.xp.where(lengths > self.norm, scale, 1.0)
+        return (rows[0] * per_row(scale, rows[0]),)
 
 
 @register
@@ -129,29 +133,11 @@ class SparseLpRegularizer(_RowRegularizer):
         if not self.reg_lambda > 0:
             raise ArgumentError(f"SparseLpRegularizer: reg_lambda must be positive, got {self.reg_lambda}")
 
-    def regularized(self, xp: Any, rows: Any) -> Any:
+    def update(self, ctx: RunContext, rows: Rows, g: Any, numbers: Rows, reduced: Any) -> Rows:
+        (w,), xp = rows, ctx.xp
         if self.p == 2:
-            return rows * (1 - self.reg_lambda)
-        return xp.sign(rows) * xp.maximum(xp.abs(rows) - self.reg_lambda, 0)
+            return (w * (1 - self.reg_lambda),)
+        return (xp.sign(w) * xp.maximum(xp.abs(w) - self.reg_lambda, 0),)
 
 
-def _change_rows(op: _RowRegularizer, ctx: RunContext, param: Any, indices: Any) -> None:
-    indices = indices.reshape(-1)
-    for positions in distinct_rows(op, ctx, indices, param.shape[0]):
-        rows = indices[positions]
-        param[rows] = narrow(op.regularized(ctx.xp, widen(param[rows])), param)
-
-
-def _plain(op: _RowRegularizer, ctx: RunContext, param: Any, indices: Any, grad: Any = None) -> tuple[Any, ...]:
-    param = param.copy()
-    _change_rows(op, ctx, param, indices)
-    return (param,)
-
-
-def _prepare(op: _RowRegularizer, ctx: PlanContext, *specs: TensorSpec) -> Prepared:
-    return updating_rows(op, specs, lambda given, tables: _change_rows(op, ctx.run, tables[0], given[1]))
-
-
-for _cls in (SparseNormalize, Float16SparseNormalize, SparseLpRegularizer):
-    kernel(_cls)(_plain)
-    prepare(_cls, device=CPU)(_prepare)
+add_row_kernels(SparseNormalize, Float16SparseNormalize, SparseLpRegularizer)

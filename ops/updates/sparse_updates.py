@@ -2,53 +2,48 @@
 
 from __future__ import annotations
 
-import abc
 import math
 from collections.abc import Sequence
 from typing import Any, ClassVar, Literal
 
 import numpy as np
 
-from netbuilder.ops.core.contexts import PlanContext, Prepared, RunContext
+from netbuilder.ops.core.contexts import RunContext
 from netbuilder.ops.core.declaration import operator_class
-from netbuilder.ops.core.half import narrow, widen
 from netbuilder.ops.core.operator import Operator, TensorSpec, require
-from netbuilder.ops.core.registry import CPU, kernel, prepare, register
+from netbuilder.ops.core.registry import register
 from netbuilder.ops.core.segment_groups import per_row
 from netbuilder.ops.updates.ftrl import ftrl_step
+from netbuilder.ops.updates.row_updates import RowUpdate, add_row_kernels
 from netbuilder.ops.updates.update_rules import (
+    check_iteration,
     check_range,
     check_rate,
     check_rows,
     check_same,
-    distinct_rows,
     rate_as,
     step_number,
-    updating_rows,
 )
 from netbuilder.proto import ArgumentError
 
 __all__ = [
     "RowWiseSparseAdagrad",
+    "Rows",
     "RowWiseSparseAdam",
     "SmartDecaySparseAdam",
     "SparseAdadelta",
     "SparseAdam",
     "SparseFtrl",
+    "SparseUpdate",
 ]
 
 Rows = Sequence[Any]
 
 
 @operator_class(frozen=True)
-class _SparseUpdate(Operator, abc.ABC):
-    """Base: the inputs are ``state`` tables, which are updated in place, indices, grad, and ``numbers``. No gradient.
+class SparseUpdate(RowUpdate):
+    """Base: the inputs are tables, indices, grad, and numbers; a further output has the effective gradients."""
 
-    A row whose index occurs several times is updated each time, in order. A further output holds the effective
-    gradients, in the shape of ``grad``.
-    """
-
-    state: ClassVar[int] = 2  # number of tables
     counter: ClassVar[int | None] = None  # index of the input iter, which is read on the host
 
     def input_location(self, index: int) -> Literal["here", "host", "any"]:
@@ -56,59 +51,23 @@ class _SparseUpdate(Operator, abc.ABC):
 
     def check_state(self, param: TensorSpec, others: Sequence[TensorSpec]) -> None:
         """Raise ShapeError unless the tables other than ``param`` fit it."""
-        names = type(self).inputs[1 : self.state]
+        names = type(self).inputs[1 : len(self.tables)]
         check_same(self, param=param, **dict(zip(names, others)))
 
     def infer(self, *given: TensorSpec) -> tuple[TensorSpec, ...]:
-        tables, (indices, grad, *numbers) = given[: self.state], given[self.state :]
+        count = len(self.tables)
+        tables, (indices, grad, *numbers) = given[:count], given[count:]
         check_rows(self, tables[0], indices, grad)
         self.check_state(tables[0], tables[1:])
-        for name, spec in zip(type(self).inputs[self.state + 2 :], numbers):
-            check_rate(self, spec, name.rstrip("?"))
-        return (*(spec.plain for spec in tables), *[grad.plain] * (self.n_out - self.state))
-
-    def row_numbers(self, numbers: Rows, rows: Any) -> Rows:
-        """Return the inputs after the gradient; of those with a number per row, only the numbers of ``rows``."""
-        return numbers
-
-    @abc.abstractmethod
-    def update(self, ctx: RunContext, rows: Rows, g: Any, numbers: Rows) -> Rows:
-        """Return the new rows of the tables, and the effective gradients; all in float32 or float64."""
+        for i, spec in enumerate(numbers, count + 2):
+            if i == self.counter:
+                check_iteration(self, spec)
+            else:
+                check_rate(self, spec, type(self).inputs[i].rstrip("?"))
+        return (*(spec.plain for spec in tables), *[grad.plain] * (self.n_out - count))
 
     def flops(self, *given: TensorSpec) -> int:
-        return 10 * given[self.state + 1].size
-
-
-def _update_rows(op: _SparseUpdate, ctx: RunContext, given: Rows, targets: Rows) -> None:
-    """Update rows of the tables in place; after them, ``targets`` may have an array for the effective gradients."""
-    indices, grad, *numbers = given[op.state :]
-    tables, effective = targets[: op.state], targets[op.state :]
-    indices = indices.reshape(-1)
-    grad = grad.reshape((-1, *tables[0].shape[1:]))
-    width = math.prod(tables[0].shape[1:])
-    for positions in distinct_rows(op, ctx, indices, tables[0].shape[0], width=width):
-        rows = indices[positions]
-        selected = op.row_numbers(numbers, rows)
-        results = op.update(ctx, [widen(table[rows]) for table in tables], widen(grad[positions]), selected)
-        for table, new in zip(tables, results):
-            table[rows] = narrow(new, table)
-        for out in effective:
-            out.reshape(grad.shape)[positions] = narrow(results[-1], out)
-
-
-def _plain(op: _SparseUpdate, ctx: RunContext, *given: Any) -> tuple[Any, ...]:
-    targets = [table.copy() for table in given[: op.state]]
-    targets += [ctx.xp.empty_like(given[op.state + 1]) for _ in range(op.n_out - op.state)]
-    _update_rows(op, ctx, given, targets)
-    return tuple(targets)
-
-
-def _prepare(op: _SparseUpdate, ctx: PlanContext, *specs: TensorSpec) -> Prepared:
-    return updating_rows(op, specs, lambda given, tables: _update_rows(op, ctx.run, given, tables))
-
-
-def _row_means(x: Any) -> Any:
-    return x.reshape(x.shape[0], -1).mean(axis=1) if x.size else x.sum(axis=tuple(range(1, x.ndim)))
+        return 10 * given[len(self.tables) + 1].size
 
 
 def _check_one_per_row(op: Operator, name: str, spec: TensorSpec, param: TensorSpec) -> None:
@@ -122,7 +81,7 @@ def _check_one_per_row(op: Operator, name: str, spec: TensorSpec, param: TensorS
 
 @register
 @operator_class(frozen=True)
-class RowWiseSparseAdagrad(_SparseUpdate):
+class RowWiseSparseAdagrad(SparseUpdate):
     """h' = h + mean(G^2) over a row, P' = P + lr * G / (sqrt(h') + epsilon), on the rows ``indices``.
 
     G is the gradient, with ``weight_decay`` times P added; ``moment`` holds one h per row. The step is added, so ``lr``
@@ -145,6 +104,8 @@ class RowWiseSparseAdagrad(_SparseUpdate):
     inputs = ("param", "moment", "indices", "grad", "lr", "counter?")
     outputs = ("output_param", "output_moment")
     must_inplace = ((0, 0), (1, 1))
+    by_row = ("counter",)
+    reduced = "mean"
     epsilon: float = 1e-5
     weight_decay: float = 0.0
     counter_halflife: int = -1
@@ -166,16 +127,22 @@ class RowWiseSparseAdagrad(_SparseUpdate):
             )
         return super().infer(*given[:5])
 
-    def row_numbers(self, numbers: Rows, rows: Any) -> Rows:
-        return [numbers[0], *(counter[rows] for counter in numbers[1:])]
+    def measure(self, ctx: RunContext, rows: Rows, g: Any, numbers: Rows) -> Any:
+        g = self.decayed(ctx, rows[0], g, numbers)
+        return g * g
 
-    def update(self, ctx: RunContext, rows: Rows, g: Any, numbers: Rows) -> Rows:
+    def update(self, ctx: RunContext, rows: Rows, g: Any, numbers: Rows, reduced: Any) -> Rows:
         p, h = rows
-        if self.weight_decay:
-            g = g + self.weight_decay * self.decay_of_rows(ctx, numbers, p) * p
-        h = h + _row_means(g * g)
+        g = self.decayed(ctx, p, g, numbers)
+        h = h + reduced
         rate = rate_as(numbers[0], g) / (ctx.xp.sqrt(h) + self.epsilon)
         return p + per_row(rate, p) * g, h
+
+    def decayed(self, ctx: RunContext, p: Any, g: Any, numbers: Rows) -> Any:
+        """Return the gradient with the weight decay."""
+        if not self.weight_decay:
+            return g
+        return g + self.weight_decay * self.decay_of_rows(ctx, numbers, p) * p
 
     def decay_of_rows(self, ctx: RunContext, numbers: Rows, p: Any) -> Any:
         """Return the factor of each row's weight decay."""
@@ -187,7 +154,7 @@ class RowWiseSparseAdagrad(_SparseUpdate):
 
 
 @operator_class(frozen=True)
-class _Moments(_SparseUpdate):
+class _Moments(SparseUpdate):
     beta1: float = 0.9
     beta2: float = 0.999
     epsilon: float = 1e-5
@@ -200,7 +167,6 @@ class _Moments(_SparseUpdate):
 
 @operator_class(frozen=True)
 class _SparseAdam(_Moments):
-    state = 3
     counter = 6
     inputs = ("param", "moment_1", "moment_2", "indices", "grad", "lr", "iter")
     outputs = ("output_param", "output_moment_1", "output_moment_2", "output_grad?")
@@ -239,16 +205,24 @@ class SparseAdam(_SparseAdam):
 
     enableRAdam: bool = False
 
-    def update(self, ctx: RunContext, rows: Rows, g: Any, numbers: Rows) -> Rows:
+    def update(self, ctx: RunContext, rows: Rows, g: Any, numbers: Rows, reduced: Any) -> Rows:
         m1, m2 = self.new_moments(rows, g, g * g)
-        t = step_number(self, ctx, numbers[1])
-        first, second = 1 / (1 - self.beta1**t), 1 - self.beta2**t
-        rectified = self.rectified(t) if self.enableRAdam else 1.0
-        if rectified is None:
-            effective = first * m1
-        else:
-            effective = rectified * first * math.sqrt(second) * m1 / (ctx.xp.sqrt(m2) + self.epsilon)
+        effective = ctx.derived(self.factor, numbers[1]) * m1
+        divided = effective / (ctx.xp.sqrt(m2) + self.epsilon)
+        if self.enableRAdam:  # in the first steps the second moment is not used
+            divided = ctx.xp.where(ctx.derived(self.uses_second_moment, numbers[1]) != 0, divided, effective)
+        effective = divided
         return rows[0] + rate_as(numbers[0], g) * effective, m1, m2, effective
+
+    def factor(self, iteration: int) -> float:
+        """Return the factor of the first moment in a step: the corrections of the initial bias of both moments."""
+        t = step_number(self, iteration)
+        first, second = 1 / (1 - self.beta1**t), math.sqrt(1 - self.beta2**t)
+        rectified = self.rectified(t) if self.enableRAdam else 1.0
+        return first if rectified is None else rectified * first * second
+
+    def uses_second_moment(self, iteration: int) -> float:
+        return float(self.rectified(step_number(self, iteration)) is not None)
 
     def rectified(self, t: int) -> float | None:
         """Return the rectification of step ``t`` (from 1), or None if the second moment must not be used yet."""
@@ -283,11 +257,19 @@ class RowWiseSparseAdam(_SparseAdam):
         check_same(self, param=param, moment_1=others[0])
         _check_one_per_row(self, "moment_2", others[1], param)
 
-    def update(self, ctx: RunContext, rows: Rows, g: Any, numbers: Rows) -> Rows:
-        m1, m2 = self.new_moments(rows, g, _row_means(g * g))
-        t = step_number(self, ctx, numbers[1])
-        correction = math.sqrt(1 - self.beta2**t) / (1 - self.beta1**t)
-        effective = correction * m1 / per_row(ctx.xp.sqrt(m2) + self.epsilon, m1)
+    reduced = "mean"
+
+    def correction(self, iteration: int) -> float:
+        """Return the factor that corrects the initial bias of both moments."""
+        t = step_number(self, iteration)
+        return math.sqrt(1 - self.beta2**t) / (1 - self.beta1**t)
+
+    def measure(self, ctx: RunContext, rows: Rows, g: Any, numbers: Rows) -> Any:
+        return g * g
+
+    def update(self, ctx: RunContext, rows: Rows, g: Any, numbers: Rows, reduced: Any) -> Rows:
+        m1, m2 = self.new_moments(rows, g, reduced)
+        effective = ctx.derived(self.correction, numbers[1]) * m1 / per_row(ctx.xp.sqrt(m2) + self.epsilon, m1)
         return rows[0] + rate_as(numbers[0], g) * effective, m1, m2, effective
 
 
@@ -316,7 +298,6 @@ class SmartDecaySparseAdam(_Moments):
         output_last_seen (R): int64
     """
 
-    state = 4
     counter = 7
     inputs = ("param", "moment_1", "moment_2", "last_seen", "indices", "grad", "lr", "iter")
     outputs = ("output_param", "output_moment_1", "output_moment_2", "output_last_seen")
@@ -332,20 +313,23 @@ class SmartDecaySparseAdam(_Moments):
             f"got {seen.shape} of {seen.dtype}",
         )
 
-    def update(self, ctx: RunContext, rows: Rows, g: Any, numbers: Rows) -> Rows:
+    def update(self, ctx: RunContext, rows: Rows, g: Any, numbers: Rows, reduced: Any) -> Rows:
         p, m1, m2, seen = rows
-        t = step_number(self, ctx, numbers[1])
+        t = ctx.derived(self.step, numbers[1])
         passed = per_row(t - seen, p)
         caught_up = self.beta1 * (1 - self.beta1 ** ctx.xp.maximum(passed - 1, 0)) / (1 - self.beta1)
         new_m1 = self.beta1**passed * m1 + (1 - self.beta1) * g
         new_m2 = self.beta2**passed * m2 + (1 - self.beta2) * (g * g)
         step = (new_m1 + caught_up * m1) / (ctx.xp.sqrt(new_m2) + self.epsilon)
-        return p + rate_as(numbers[0], g) * step, new_m1, new_m2, ctx.xp.full_like(seen, t)
+        return p + rate_as(numbers[0], g) * step, new_m1, new_m2, t + 0 * seen
+
+    def step(self, iteration: int) -> float:
+        return step_number(self, iteration)
 
 
 @register
 @operator_class(frozen=True)
-class SparseAdadelta(_SparseUpdate):
+class SparseAdadelta(SparseUpdate):
     """Adadelta on the rows ``indices`` of a table.
 
     Inputs:
@@ -361,7 +345,6 @@ class SparseAdadelta(_SparseUpdate):
         output_moment_delta (R, *S): as param
     """
 
-    state = 3
     inputs = ("param", "moment", "moment_delta", "indices", "grad", "lr")
     outputs = ("output_param", "output_moment", "output_moment_delta")
     must_inplace = ((0, 0), (1, 1), (2, 2))
@@ -372,7 +355,7 @@ class SparseAdadelta(_SparseUpdate):
         check_range(self, 0, 1, decay=self.decay)
         check_range(self, 0, math.inf, epsilon=self.epsilon)
 
-    def update(self, ctx: RunContext, rows: Rows, g: Any, numbers: Rows) -> Rows:
+    def update(self, ctx: RunContext, rows: Rows, g: Any, numbers: Rows, reduced: Any) -> Rows:
         p, m, d = rows
         m = self.decay * m + (1 - self.decay) * (g * g)
         step = g * (ctx.xp.sqrt(d + self.epsilon) / ctx.xp.sqrt(m + self.epsilon))
@@ -382,7 +365,7 @@ class SparseAdadelta(_SparseUpdate):
 
 @register
 @operator_class(frozen=True)
-class SparseFtrl(_SparseUpdate):
+class SparseFtrl(SparseUpdate):
     """Ftrl on the rows ``indices`` of a table; a fifth input replaces ``alpha``.
 
     Inputs:
@@ -399,6 +382,7 @@ class SparseFtrl(_SparseUpdate):
     inputs = ("param", "n_z", "indices", "grad", "alpha?")
     outputs = ("output_param", "output_n_z")
     must_inplace = ((0, 0), (1, 1))
+    pairs = (1,)
     alpha: float = 0.005
     beta: float = 1.0
     lambda1: float = 0.001
@@ -415,18 +399,9 @@ class SparseFtrl(_SparseUpdate):
         require(n_z.shape == want, self, f"n_z must have shape {want}, a pair for each weight, got {n_z.shape}")
         check_same(self, param=param, n_z=n_z.with_shape(param.shape))
 
-    def update(self, ctx: RunContext, rows: Rows, g: Any, numbers: Rows) -> Rows:
+    def update(self, ctx: RunContext, rows: Rows, g: Any, numbers: Rows, reduced: Any) -> Rows:
         rate = rate_as(numbers[0], g) if numbers else self.alpha
-        return ftrl_step(ctx.xp, self, rows[0], rows[1], g, rate)
+        return ftrl_step(ctx.xp, self, *rows, g, rate)
 
 
-for _cls in (
-    RowWiseSparseAdagrad,
-    SparseAdam,
-    RowWiseSparseAdam,
-    SmartDecaySparseAdam,
-    SparseAdadelta,
-    SparseFtrl,
-):
-    kernel(_cls)(_plain)
-    prepare(_cls, device=CPU)(_prepare)
+add_row_kernels(RowWiseSparseAdagrad, SparseAdam, RowWiseSparseAdam, SmartDecaySparseAdam, SparseAdadelta, SparseFtrl)

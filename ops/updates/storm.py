@@ -11,14 +11,13 @@ from netbuilder.ops.core.declaration import operator_class
 from netbuilder.ops.core.half import narrow, widen
 from netbuilder.ops.core.operator import Operator, TensorSpec, require
 from netbuilder.ops.core.registry import CPU, kernel, prepare, register
+from netbuilder.ops.updates.row_updates import RowUpdate, gradients_of_rows, update_rows, updating
 from netbuilder.ops.updates.update_rules import (
     check_range,
     check_rate,
     check_rows,
     check_same,
-    distinct_rows,
     rate_as,
-    updating_rows,
 )
 
 __all__ = ["SparseStorm", "Storm"]
@@ -129,18 +128,28 @@ class SparseStorm(Operator):
         return 7 * grad.size
 
 
+@operator_class(frozen=True)
+class _Step(RowUpdate):
+    """M' = G + keep * (M - G), P' = P + rate * M', on rows."""
+
+    inputs = ("param", "moment", "indices", "grad", "rate", "keep")
+    outputs = ("output_param", "output_moment")
+    must_inplace = ((0, 0), (1, 1))
+
+    def update(self, ctx: RunContext, rows: Sequence[Any], g: Any, numbers: Sequence[Any], reduced: Any) -> Any:
+        rate, keep = (rate_as(number, g) for number in numbers)
+        m = g + keep * (rows[1] - g)
+        return rows[0] + rate * m, m
+
+
 def _update_rows(op: SparseStorm, ctx: RunContext, targets: Sequence[Any], grad: Any, indices: Any, lr: Any) -> None:
     """Update rows of the table and of the momentum, and S, in place."""
     param, moment, total = targets
-    indices, grad = indices.reshape(-1), widen(grad).reshape((-1, *param.shape[1:]))
+    grad = gradients_of_rows(ctx, indices, widen(grad).reshape((-1, *param.shape[1:])))
     new = rate_as(total, grad) + (grad * grad).sum()
     rate = rate_as(lr, grad) / ctx.xp.cbrt(op.beta + new)
     keep = 1 - op.momentum * rate * rate
-    for positions in distinct_rows(op, ctx, indices, param.shape[0]):
-        rows, g = indices[positions], grad[positions]
-        m = g + keep * (widen(moment[rows]) - g)
-        moment[rows] = narrow(m, moment)
-        param[rows] = narrow(widen(param[rows]) + rate * m, param)
+    update_rows(_Step(), ctx, [param, moment, indices, grad, rate, keep], [param, moment])
     total[...] = narrow(new, total)
 
 
@@ -155,4 +164,4 @@ def sparse_storm(
 
 @prepare(SparseStorm, device=CPU)
 def prepare_sparse_storm(op: SparseStorm, ctx: PlanContext, *specs: TensorSpec) -> Prepared:
-    return updating_rows(op, specs, lambda given, tables: _update_rows(op, ctx.run, tables, *given[3:]))
+    return updating(op, specs, lambda given, tables: _update_rows(op, ctx.run, tables, *given[3:]))

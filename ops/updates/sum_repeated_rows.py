@@ -9,9 +9,11 @@ import numpy as np
 from netbuilder.ops.core.contexts import RunContext
 from netbuilder.ops.core.declaration import operator_class
 from netbuilder.ops.core.half import narrow, widen
-from netbuilder.ops.core.indexing import add_rows
+from netbuilder.ops.core.indexing import add_rows, checked_indices
 from netbuilder.ops.core.operator import Operator, TensorSpec, require, spec_of
 from netbuilder.ops.core.registry import kernel, register
+from netbuilder.ops.updates.row_updates import no_row
+from netbuilder.proto import ArgumentError
 
 __all__ = ["SumRepeatedRows"]
 
@@ -25,6 +27,10 @@ class SumRepeatedRows(Operator):
     table by the results equals that by the dense gradient, restricted to the rows that occur, however often they do.
     Caffe2 does not have this operator.
 
+    With ``num_rows``, the number of rows of the table, the results have an entry for each index, so that their size is
+    known before the net runs: each distinct index is at its first place among the sorted ones. The other indices are
+    the lowest number of their type, which updates of rows skip, and their sums are 0.
+
     Inputs:
         indices (*I): int32|int64
         values (*I, *S): float
@@ -36,9 +42,18 @@ class SumRepeatedRows(Operator):
     inputs = ("indices", "values")
     outputs = ("rows", "sums")
     dynamic = True
+    num_rows: int = 0
+
+    def check(self) -> None:
+        if self.num_rows < 0:
+            raise ArgumentError(f"SumRepeatedRows: num_rows must not be negative, got {self.num_rows}")
+
+    def with_arity(self, n_in: int, n_out: int) -> Any:
+        object.__setattr__(self, "dynamic", not self.num_rows)
+        return super().with_arity(n_in, n_out)
 
     def static_for(self, indices: TensorSpec, values: TensorSpec) -> bool:
-        return indices.size < 2
+        return self.num_rows > 0 or indices.size < 2
 
     def infer(self, indices: TensorSpec, values: TensorSpec) -> tuple[TensorSpec, ...]:
         row = self.row_shape(indices, values)
@@ -63,9 +78,14 @@ class SumRepeatedRows(Operator):
 
 @kernel(SumRepeatedRows)
 def sum_repeated_rows(op: SumRepeatedRows, ctx: RunContext, indices: Any, values: Any) -> tuple[Any, ...]:
-    row = op.row_shape(spec_of(indices), spec_of(values))
-    rows, positions = ctx.xp.unique(indices.reshape(-1), return_inverse=True)
-    wide = widen(values)
-    sums = ctx.xp.zeros((rows.size, *row), wide.dtype)
-    add_rows(ctx.xp, sums, positions, wide, ctx.add_in_order)
+    row, xp = op.row_shape(spec_of(indices), spec_of(values)), ctx.xp
+    flat, wide = indices.reshape(-1), widen(values)
+    if op.num_rows:
+        ordered = xp.sort(checked_indices(ctx, op.type, flat, op.num_rows))
+        rows, positions = ordered.copy(), xp.searchsorted(ordered, flat)
+        rows[1:] = xp.where(ordered[1:] == ordered[:-1], rows.dtype.type(no_row(rows.dtype)), ordered[1:])
+    else:
+        rows, positions = xp.unique(flat, return_inverse=True)
+    sums = xp.zeros((rows.size, *row), wide.dtype)
+    add_rows(xp, sums, positions, wide, ctx.add_in_order)
     return rows, narrow(sums, values)

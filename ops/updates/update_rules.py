@@ -2,26 +2,24 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import numpy as np
 
-from netbuilder.ops.core.contexts import Call, Prepared, RunContext
-from netbuilder.ops.core.given_numbers import one_integer
+from netbuilder.ops.core.contexts import Call
 from netbuilder.ops.core.operator import Operator, TensorSpec, require
-from netbuilder.proto import ArgumentError, ShapeError
+from netbuilder.proto import ArgumentError
 
 __all__ = [
+    "check_iteration",
     "check_range",
     "check_rate",
     "check_rows",
     "check_same",
-    "distinct_rows",
     "in_place",
     "rate_as",
     "step_number",
-    "updating_rows",
 ]
 
 
@@ -70,13 +68,18 @@ def check_rows(op: Operator, param: TensorSpec, indices: TensorSpec, grad: Tenso
 _LAST_STEP = 2**63 - 1
 
 
-def step_number(op: Operator, ctx: RunContext, iteration: Any) -> int:
-    """Return the number of this step, counted from 1: ``iter`` + 1.
+def check_iteration(op: Operator, iteration: TensorSpec) -> None:
+    """Raise ShapeError unless ``iter`` holds one integer."""
+    check_rate(op, iteration, "iter")
+    require(iteration.dtype.kind in "iu", op, f"iter must be an integer, got type {iteration.dtype}")
+
+
+def step_number(op: Operator, count: int) -> int:
+    """Return the number of a step, counted from 1, for the value of ``iter``.
 
     Raises:
-        ShapeError: ``iter`` is negative, is not one integer, or is the last that int64 can hold.
+        ShapeError: it is negative, or the last that int64 can hold.
     """
-    count = one_integer(op, ctx, iteration, "iter")
     require(count >= 0, op, f"iter must be at least 0, got {count}")
     require(count < _LAST_STEP, op, f"iter must be less than {_LAST_STEP}, the largest number of int64, got {count}")
     return count + 1
@@ -85,42 +88,6 @@ def step_number(op: Operator, ctx: RunContext, iteration: Any) -> int:
 def rate_as(lr: Any, like: Any) -> Any:
     """Return the rate as a 0-d array of the dtype of ``like``, so that it does not widen what it multiplies."""
     return lr.reshape(()).astype(like.dtype)
-
-
-_PIECE = 1 << 15
-"""Number of elements of the rows updated at a time: the temporaries of an update then fit a core's L2 cache."""
-
-
-def distinct_rows(op: Operator, ctx: RunContext, indices: Any, rows: int, *, width: int = 0) -> Iterator[Any]:
-    """Yield selections of positions in ``indices`` (flat) without repeated rows: first occurrences, then second ones.
-
-    A sparse update that processes them in order gives the result of a loop over single indices.
-
-    Args:
-        width: number of elements of a row; if given, selections on the CPU are so small that their rows fit a cache.
-
-    Raises:
-        ShapeError: an index lies outside the table.
-    """
-    if indices.size == 0:
-        return
-    xp = ctx.xp
-    low, high = int(indices.min()), int(indices.max())
-    if low < 0 or high >= rows:
-        raise ShapeError(f"{op.type}: indices must lie in [0, {rows}), got {low if low < 0 else high}")
-    order = xp.argsort(indices, kind="stable")
-    ordered = indices[order]
-    occurrence = xp.arange(indices.size) - xp.searchsorted(ordered, ordered)  # how often the row occurred before
-    together = max(1, _PIECE // width) if width and not ctx.is_gpu else indices.size
-    if int(occurrence.max()) == 0:
-        yield from (slice(begin, begin + together) for begin in range(0, indices.size, together))
-        return
-    by_occurrence = order[xp.argsort(occurrence, kind="stable")]
-    ends = np.cumsum(ctx.host(xp.bincount(occurrence)))
-    start = 0
-    for end in ends.tolist():
-        yield from (by_occurrence[begin : min(begin + together, end)] for begin in range(start, end, together))
-        start = end
 
 
 def in_place(sources: Sequence[Any], targets: Sequence[Any], update: Callable[[], object]) -> Call:
@@ -133,20 +100,3 @@ def in_place(sources: Sequence[Any], targets: Sequence[Any], update: Callable[[]
         update()
 
     return call
-
-
-def updating_rows(op: Operator, specs: Sequence[TensorSpec], update: Callable[[Any, Any], object]) -> Prepared:
-    """Return the kernel of an in-place update of tables.
-
-    Args:
-        op: its ``must_inplace`` pairs each table among the inputs with its output.
-        specs: of the inputs.
-        update: called in each run with inputs and outputs, when the outputs already hold the values of the tables.
-    """
-    plain, pairs = [spec.plain for spec in specs], type(op).must_inplace
-
-    def bind(inputs: Sequence[Any], outputs: Sequence[Any], scratch: Any) -> Call:
-        sources, targets = [inputs[i] for i, _ in pairs], [outputs[j] for _, j in pairs]
-        return in_place(sources, targets, lambda: update(inputs, outputs))
-
-    return Prepared(plain, op.infer(*plain), bind, inplace=pairs, name="numpy rows")

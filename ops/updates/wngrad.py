@@ -11,14 +11,13 @@ from netbuilder.ops.core.declaration import operator_class
 from netbuilder.ops.core.half import narrow, widen
 from netbuilder.ops.core.operator import Operator, TensorSpec, require
 from netbuilder.ops.core.registry import CPU, kernel, prepare, register
+from netbuilder.ops.updates.row_updates import RowUpdate, gradients_of_rows, update_rows, updating
 from netbuilder.ops.updates.update_rules import (
     check_range,
     check_rate,
     check_rows,
     check_same,
-    distinct_rows,
     rate_as,
-    updating_rows,
 )
 
 __all__ = ["SparseWngrad", "Wngrad"]
@@ -122,16 +121,27 @@ class SparseWngrad(Operator):
         return 4 * grad.size
 
 
+@operator_class(frozen=True)
+class _Step(RowUpdate):
+    """P' = P + rate * G, on rows."""
+
+    inputs = ("param", "indices", "grad", "rate")
+    outputs = ("output_param",)
+    must_inplace = ((0, 0),)
+
+    def update(self, ctx: RunContext, rows: Sequence[Any], g: Any, numbers: Sequence[Any], reduced: Any) -> Any:
+        return (rows[0] + rate_as(numbers[0], g) * g,)
+
+
 def _update_rows(op: SparseWngrad, ctx: RunContext, targets: Sequence[Any], indices: Any, grad: Any, lr: Any) -> None:
     """Update rows of the table, and b, in place."""
     param, seq_b = targets
-    indices, grad = indices.reshape(-1), widen(grad).reshape((-1, *param.shape[1:]))
+    grad = gradients_of_rows(ctx, indices, widen(grad).reshape((-1, *param.shape[1:])))
     b = rate_as(seq_b, grad)
     rate = rate_as(lr, grad) / (b + op.epsilon)
-    for positions in distinct_rows(op, ctx, indices, param.shape[0]):
-        rows = indices[positions]
-        param[rows] = narrow(widen(param[rows]) + rate * grad[positions], param)
-    seq_b[...] = narrow(b + (grad * grad).sum() / b, seq_b)
+    new = narrow(b + (grad * grad).sum() / b, seq_b)
+    update_rows(_Step(), ctx, [param, indices, grad, rate], [param])
+    seq_b[...] = new
 
 
 @kernel(SparseWngrad)
@@ -145,4 +155,4 @@ def sparse_wngrad(
 
 @prepare(SparseWngrad, device=CPU)
 def prepare_sparse_wngrad(op: SparseWngrad, ctx: PlanContext, *specs: TensorSpec) -> Prepared:
-    return updating_rows(op, specs, lambda given, tables: _update_rows(op, ctx.run, tables, *given[2:]))
+    return updating(op, specs, lambda given, tables: _update_rows(op, ctx.run, tables, *given[2:]))

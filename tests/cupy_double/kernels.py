@@ -18,6 +18,7 @@ from netbuilder.ops.engines.cuda.code import BFLOAT16
 from netbuilder.ops.engines.cuda.kernel import Kernel
 from netbuilder.ops.engines.cuda.tracing import Constant, HostNumber, Load, Program, Uniform
 from netbuilder.ops.engines.random import first_counter, uniform
+from netbuilder.ops.updates.row_updates import no_row, update_rows
 
 __all__ = ["EQUIVALENTS", "evaluate", "launch"]
 
@@ -399,6 +400,115 @@ def _lstm_unit(machine: Any, kernel: Kernel, blocks: int, arguments: Sequence[An
     machine.launch(kernel.name, [array._region for array in inputs], [array._region for array in outputs], do=do)
 
 
+def _nothing(machine: Any, kernel: Kernel, blocks: int, arguments: Sequence[Any]) -> None:
+    """The counts of a sort, which its equivalent does not need."""
+    machine.launch(kernel.name, [arguments[0]._region], [arguments[0 if len(arguments) == 2 else 1]._region])
+
+
+def _row_order_place(machine: Any, kernel: Kernel, blocks: int, arguments: Sequence[Any]) -> None:
+    keys, positions, new_keys, new_positions, _, count, rows, shift, slot, note = arguments
+    first = kernel.model is not None
+
+    def do() -> None:
+        found = keys._values.reshape(-1)
+        if first:
+            wrong = found[((found < 0) | (found >= rows)) & (found != np.iinfo(found.dtype).min)]
+            _report(note, slot, wrong)
+            found = np.where((found < 0) | (found >= rows), rows, found)
+        order = np.argsort(found >> shift & 15, kind="stable")
+        new_keys._values[...] = found[order]
+        new_positions._values[...] = order if first else positions._values[order]
+
+    reads = [keys._region] if first else [keys._region, positions._region]
+    machine.launch(kernel.name, reads, [new_keys._region, new_positions._region], do=do)
+
+
+def _row_updates(machine: Any, kernel: Kernel, blocks: int, arguments: Sequence[Any]) -> None:
+    """Updates of rows, by the loop of the plain kernel on NumPy."""
+    op, form, names = kernel.model
+    rows, positions, *others = arguments[:-3]
+    tables = [others.pop(0) for _ in form.tables]
+    grad = None if form.grad is None else others.pop(0)
+    numbers = {i: others.pop(0) for i, _ in form.numbers}
+    effective = None if form.effective is None else others.pop(0)
+
+    def do() -> None:
+        words = [float(word.view(np.float64)) for array in others for word in array._values]
+        derived = dict(zip(names, words))
+        context = SimpleNamespace(
+            xp=np, is_gpu=False, host=np.asarray, derived=lambda function, counter: derived[function.__name__]
+        )
+        keys, indices = rows._values, np.empty(rows.size, np.int64)
+        height = int(arguments[-2])
+        indices[positions._values] = np.where(keys < height, keys, np.int64(no_row(np.int64)))
+        given, outputs = [None] * op.n_in, [None] * op.n_out
+        for table, array in zip(form.tables, tables):
+            outputs[table.output] = array._values
+        given[op.indices_input] = indices
+        if grad is not None:
+            given[op.gradient_input] = grad._values.copy()
+        for i, array in numbers.items():
+            given[i] = array._values
+        if effective is not None:
+            outputs[op.effective] = effective._values
+        with np.errstate(all="ignore"):
+            update_rows(op, context, given, outputs)
+
+    reads = [array._region for array in (rows, positions, *tables, *numbers.values(), *others)]
+    reads += [] if grad is None else [grad._region]
+    writes = [array._region for array in (*tables, *([] if effective is None else [effective]))]
+    machine.launch(kernel.name, reads, writes, do=do)
+
+
+def _rows_gathered(machine: Any, kernel: Kernel, blocks: int, arguments: Sequence[Any]) -> None:
+    x, indices, y, _, count, extent, inner, lowest, slot, note = arguments
+
+    def do() -> None:
+        found = indices._values.reshape(-1)
+        wrong = (found < lowest) | (found >= extent)
+        _report(note, slot, found[wrong])
+        source = x._values.reshape(-1, int(extent), int(inner))
+        y._values.reshape(-1, found.size, int(inner))[...] = source[:, np.where(wrong, 0, found)]
+
+    machine.launch(kernel.name, [x._region, indices._region], [y._region], do=do)
+
+
+def _row_sums(machine: Any, kernel: Kernel, blocks: int, arguments: Sequence[Any]) -> None:
+    rows, positions, values, distinct, sums, count, height, width, none = arguments
+
+    def do() -> None:
+        keys = rows._values
+        leads = (np.diff(keys, prepend=-1) != 0) & (keys < height)
+        distinct._values[...] = np.where(leads, keys, none)
+        total = np.zeros((int(count), int(width)), np.result_type(values._values, np.float32))
+        given = values._values.reshape(int(count), int(width))[positions._values]
+        np.add.at(total, np.searchsorted(keys, keys), np.where((keys < height)[:, None], given, 0))
+        sums._values.reshape(total.shape)[...] = total
+
+    machine.launch(
+        kernel.name, [rows._region, positions._region, values._region], [distinct._region, sums._region], do=do
+    )
+
+
+def _rows_scattered(machine: Any, kernel: Kernel, blocks: int, arguments: Sequence[Any]) -> None:
+    rows, positions, table, *pairs, words, count, height, width = arguments
+
+    def do() -> None:
+        keys = rows._values
+        valid = keys < height
+        keys, order = keys[valid], positions._values[valid]
+        matrix = table._values.reshape(int(height), int(width))
+        powers = float(words._values.view(np.float64)[0]) ** np.bincount(keys, minlength=int(height))
+        total = np.zeros(matrix.shape, np.result_type(matrix, np.float32))
+        for x, weight in zip(pairs[::2], pairs[1::2]):
+            given = x._values.reshape(int(count), int(width)).astype(total.dtype)
+            np.add.at(total, keys, given[order] * weight._values.reshape(()).astype(matrix.dtype))
+        matrix[...] = (matrix * powers[:, None]).astype(matrix.dtype) + total
+
+    reads = [array._region for array in (rows, positions, table, *pairs, words)]
+    machine.launch(kernel.name, reads, [table._region], do=do)
+
+
 Equivalent = Callable[[Any, Kernel, int, Sequence[Any]], None]
 
 
@@ -431,6 +541,13 @@ EQUIVALENTS: dict[str, Equivalent] = {
     "checked": _checked,
     "lstm_unit": _lstm_unit,
     "lstm_unit_gradient": _lstm_unit,
+    "row_order_count": _nothing,
+    "row_order_place": _row_order_place,
+    "row_order_scan": _nothing,
+    "row_sums": _row_sums,
+    "row_updates": _row_updates,
+    "rows_gathered": _rows_gathered,
+    "rows_scattered": _rows_scattered,
     "rows_reduced": _rows_reduced,
     "rows_spread": _rows_spread,
     "set_flag": _set_flag,

@@ -17,6 +17,7 @@ from netbuilder.ops.core.replication import Replication
 from netbuilder.ops.engines import random
 from netbuilder.ops.engines.arrays import array_module
 from netbuilder.ops.engines.cuda.checks import checked_range
+from netbuilder.ops.engines.cuda.row_updates import update_rows
 from netbuilder.ops.engines.cuda.segments import add_sorted
 from netbuilder.ops.engines.gpu import gpu, to_host
 from netbuilder.proto import PROTO_CUDA, NetDef, NetError, OperatorDef
@@ -144,6 +145,9 @@ class KernelContext:
 
     def checked_range(self, values: Any, lowest: int, extent: int, error: Callable[[int], Exception]) -> Any:
         return checked_range(self, values, lowest, extent, error)
+
+    def update_rows(self, op: Any, inputs: Sequence[Any], outputs: Sequence[Any]) -> bool:
+        return update_rows(self, op, inputs, outputs)
 
     def compile(self, net: NetDef, replication: Replication | None = None) -> Callable[[], None]:
         if self._compile_net is None:

@@ -8,6 +8,8 @@ from netbuilder.ops.core.contexts import Prepared
 from netbuilder.ops.engines.cuda.all_finite import all_finite
 from netbuilder.ops.engines.cuda.elementwise import elementwise
 from netbuilder.ops.engines.cuda.lstm import lstm_unit, lstm_unit_gradient
+from netbuilder.ops.engines.cuda.row_sums import gather, scatter_weighted_sum, sum_repeated_rows
+from netbuilder.ops.engines.cuda.row_updates import row_update
 from netbuilder.ops.engines.cuda.rows import ROWS
 from netbuilder.ops.engines.cuda.segments import REDUCTIONS, SPREADS, reduce_segments, spread_segments
 
@@ -37,12 +39,25 @@ ELEMENTWISE = frozenset(
 )
 """Operators whose plain kernels are traced. One that cannot be, for its arguments or inputs, has another kernel."""
 
+ROW_UPDATES = frozenset(
+    """
+    Float16SparseNormalize RowWiseCounter RowWiseSparseAdagrad RowWiseSparseAdam SmartDecaySparseAdam SparseAdadelta
+    SparseAdagrad SparseAdam SparseFtrl SparseLpRegularizer SparseMomentumSGDUpdate SparseNormalize
+    """.split()
+)
+"""Operators that update rows of tables."""
+
 KERNELS: dict[str, Callable[..., Prepared | None]] = {
     **dict.fromkeys(ELEMENTWISE, elementwise),
     **ROWS,
+    **dict.fromkeys(ROW_UPDATES, row_update),
     **dict.fromkeys(REDUCTIONS, reduce_segments),
     **dict.fromkeys(SPREADS, spread_segments),
     "AllFinite": all_finite,
+    "BatchGather": gather,
+    "Gather": gather,
     "LSTMUnit": lstm_unit,
     "LSTMUnitGradient": lstm_unit_gradient,
+    "ScatterWeightedSum": scatter_weighted_sum,
+    "SumRepeatedRows": sum_repeated_rows,
 }

@@ -5,7 +5,7 @@ import pytest
 from hypothesis import strategies as st
 
 from checks import DEVICES, run_plain
-from netbuilder.ops.updates import update_rules
+from netbuilder.ops.updates import row_updates
 from netbuilder.ops.updates.adagrad import SparseAdagrad
 from netbuilder.ops.updates.sparse_updates import (
     RowWiseSparseAdagrad,
@@ -263,6 +263,6 @@ def test_pieces_of_rows(op, state, repeated, monkeypatch):
         np.float32([-0.1]),
     ]
     whole = run_plain(op.with_arity(5, 2), given)
-    monkeypatch.setattr(update_rules, "_PIECE", 6)
+    monkeypatch.setattr(row_updates, "_PIECE", 6)
     for one, other in zip(whole, run_plain(op, given)):
         np.testing.assert_array_equal(one, other)

@@ -19,7 +19,6 @@ from netbuilder.runtime import Workspace
 from suite import QUICK, OperatorSuite
 
 INDICES = re.compile(r"ind(ex|ices)|segment|rois|labels?$|codes|locations|argmax|mapping|permutation", re.IGNORECASE)
-REPEATED = "rows that are repeated are counted on the host"
 WAITS = {
     "PairWiseLoss": "sorts the documents of each session on the host",
     "PairWiseLossGradient": "sorts the documents of each session on the host",
@@ -29,20 +28,6 @@ WAITS = {
         f"SparseLengths{how}{bits}BitRowwiseSparse": "reads a mapping of one element, which may mean that there is none"
         for how in ("Mean", "Sum", "WeightedSum")
         for bits in (2, 4, 8)
-    },
-    **dict.fromkeys(
-        """
-        Float16SparseNormalize RowWiseCounter RowWiseSparseAdagrad RowWiseSparseAdam SmartDecaySparseAdam
-        SparseAdadelta SparseAdagrad SparseAdam SparseFtrl SparseLpRegularizer SparseMomentumSGDUpdate SparseNormalize
-        SparseStorm SparseWngrad
-        """.split(),
-        REPEATED,
-    ),
-    **{
-        f"{rule}FusedWithSparseLengths{how}Gradient{kind}": REPEATED
-        for rule in ("SparseAdagrad", "RowWiseSparseAdagrad")
-        for how in ("Mean", "Sum", "WeightedSum")
-        for kind in ("", "Approx")
     },
 }
 """Operators that wait, in some of their forms, and what for."""

@@ -1,0 +1,78 @@
+"""Gathered rows, sums of repeated rows and weighted sums into a table on a GPU, against NumPy in float64."""
+
+import numpy as np
+import pytest
+
+import netbuilder.ops.all  # noqa: F401  (fills the registry)
+from gpu_or_double import one_gpu, run_net
+from netbuilder.proto import ShapeError
+from netbuilder.proto.arguments import make_op
+
+RNG = np.random.default_rng(2)
+
+
+@pytest.mark.parametrize("dtype", ["float32", "float16", "float64", "int64", "uint8", "bool"])
+@pytest.mark.parametrize("axis", [0, 1, 2])
+@pytest.mark.parametrize("shape", [(), (1,), (7,), (2, 3), (0,)])
+def test_gather(shape, axis, dtype):
+    x = RNG.integers(0, 90, (5, 4, 3)).astype(dtype)
+    indices = RNG.integers(0 if axis else -5, x.shape[axis], shape).astype(np.int32)
+    feeds, ops = {"x": x, "i": np.asarray(indices)}, [make_op("Gather", ["x", "i"], ["y"], axis=axis)]
+    if axis == 1:
+        ops.append(make_op("BatchGather", ["x", "i"], ["z"]))
+    with one_gpu() as machine:
+        found = run_net(ops, feeds, [op.output[0] for op in ops])
+        if machine is not None and indices.size:
+            assert sum(launch.name.startswith("nb_rows_gathered") for launch in machine.launches) == len(ops)
+    for value in found.values():
+        np.testing.assert_array_equal(value, np.take(x, indices, axis))
+
+
+@pytest.mark.parametrize("dtype", ["float32", "float16", "float64"])
+@pytest.mark.parametrize(
+    ("shape", "row"), [((50,), (3,)), ((4, 9), ()), ((3000,), (2, 2)), ((1,), (70,)), ((6,), (0,))]
+)
+def test_sums_of_repeated_rows(shape, row, dtype):
+    indices, values = RNG.integers(0, 20, shape), RNG.normal(size=(*shape, *row)).astype(dtype)
+    op = make_op("SumRepeatedRows", ["i", "v"], ["rows", "sums"], num_rows=20)
+    with one_gpu() as machine:
+        found = run_net([op], {"i": indices, "v": values}, ["rows", "sums"], runs=2)
+        if machine is not None:
+            assert any(launch.name.startswith("nb_row_sums") for launch in machine.launches)
+    absent = found["rows"] == np.iinfo(indices.dtype).min
+    dense = np.zeros((20, *row))
+    np.add.at(dense, indices.reshape(-1), values.reshape(indices.size, *row).astype(np.float64))
+    rows = found["rows"][~absent]
+    np.testing.assert_array_equal(rows, np.unique(indices))
+    tolerance = {"float16": 1e-2, "float32": 1e-5, "float64": 1e-12}[dtype]
+    np.testing.assert_allclose(found["sums"][~absent], dense[rows], rtol=tolerance, atol=tolerance)
+    assert not found["sums"][absent].any()
+
+
+@pytest.mark.parametrize("factor", [1.0, 0.5])
+@pytest.mark.parametrize("dtype", ["float32", "float16", "float64"])
+@pytest.mark.parametrize("count", [1, 30, 2500])
+def test_weighted_sums_into_a_table(count, dtype, factor):
+    table, x1, x2 = (RNG.normal(size=(rows, 2, 3)).astype(dtype) for rows in (40, count, count))
+    indices = RNG.integers(0, 40, count).astype(np.int32)
+    feeds = {"t": table, "w0": np.float32([factor]), "i": indices, "x1": x1, "w1": np.float32([0.25])}
+    feeds |= {"x2": x2, "w2": np.array([-0.5], dtype)}
+    op = make_op("ScatterWeightedSum", ["t", "w0", "i", "x1", "w1", "x2", "w2"], ["t"])
+    with one_gpu():
+        found = run_net([op], feeds, ["t"])["t"]
+    wanted = table.astype(np.float64) * factor ** np.bincount(indices, minlength=40)[:, None, None]
+    np.add.at(wanted, indices, 0.25 * x1.astype(np.float64) - 0.5 * x2.astype(np.float64))
+    tolerance = {"float16": 1e-2, "float32": 1e-5, "float64": 1e-12}[dtype] * (10 if count > 1000 else 1)
+    np.testing.assert_allclose(found, wanted, rtol=tolerance, atol=tolerance)
+
+
+@pytest.mark.parametrize("op_type", ["SumRepeatedRows", "ScatterWeightedSum"])
+def test_a_wrong_index_is_an_error(op_type):
+    feeds = {"t": np.ones((4, 2), np.float32), "i": np.int64([0, -1]), "v": np.ones((2, 2), np.float32)}
+    feeds["w"] = np.float32([1])
+    op = make_op("SumRepeatedRows", ["i", "v"], ["rows", "sums"], num_rows=4)
+    if op_type == "ScatterWeightedSum":
+        op = make_op("ScatterWeightedSum", ["t", "w", "i", "v", "w"], ["t"])
+    feeds = {name: value for name, value in feeds.items() if name in op.input}
+    with one_gpu(), pytest.raises((IndexError, ShapeError), match=rf"{op_type}.*must lie in \[0, 4\), got -1"):
+        run_net([op], feeds, ["t" if op_type == "ScatterWeightedSum" else "rows"])

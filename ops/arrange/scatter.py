@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from typing import Any, ClassVar, Literal
+from typing import Any, ClassVar
 
 import numpy as np
 
@@ -51,9 +51,6 @@ class ScatterWeightedSum(Operator):
     outputs: ClassVar[tuple[str, ...]] = ("Y",)
     must_inplace = ((0, 0),)
 
-    def input_location(self, index: int) -> Literal["here", "host", "any"]:
-        return "host" if index == 1 else "here"
-
     def check(self) -> None:
         if self.n_in % 2 == 0:
             raise NetError(
@@ -75,6 +72,8 @@ class ScatterWeightedSum(Operator):
 def _update(ctx: RunContext, table: Any, w0: Any, indices: Any, pairs: Sequence[Any]) -> None:
     """Update ``table`` in place."""
     xp = ctx.xp
+    if not indices.size:
+        return
     indices = checked_indices(ctx, "ScatterWeightedSum", indices, table.shape[0])
     factor = ctx.host(w0).item()
     if factor != 1.0:

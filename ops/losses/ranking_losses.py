@@ -6,7 +6,9 @@ The inputs concatenate the items of all sessions; ``lengths`` has the number of 
 
 from __future__ import annotations
 
-from typing import Any
+from typing import Any, Literal
+
+import numpy as np
 
 from netbuilder.ops.core.contexts import GradientContext, RunContext
 from netbuilder.ops.core.declaration import operator_class
@@ -21,10 +23,11 @@ __all__ = ["LambdaRankNdcg", "LambdaRankNdcgGradient", "PairWiseLoss", "PairWise
 
 
 class _Sessions:
-    """The items of sessions, to be padded to a row per session."""
+    """The items of sessions, to be padded to a row per session; the lengths are on the host."""
 
     def __init__(self, op: Operator, ctx: RunContext, lengths: Any, items: int) -> None:
         self.xp = ctx.xp
+        lengths = ctx.host(lengths)
         least, total = (int(lengths.min()), int(lengths.sum())) if lengths.size else (0, 0)
         if least < 0 or total != items:
             raise ShapeError(
@@ -33,9 +36,11 @@ class _Sessions:
             )
         longest = int(lengths.max()) if lengths.size else 0
         flat = lengths.reshape(-1).astype("int64")
-        positions = self.xp.arange(longest)
-        self.mask = positions < flat[:, None]
-        self._index = self.xp.where(self.mask, (self.xp.cumsum(flat) - flat)[:, None] + positions, 0)
+        positions = np.arange(longest)
+        mask = positions < flat[:, None]
+        self.mask = self.xp.asarray(mask)
+        self._index = self.xp.asarray(np.where(mask, (np.cumsum(flat) - flat)[:, None] + positions, 0))
+        self._items = self.xp.asarray(np.flatnonzero(mask))
 
     def pad(self, values: Any) -> Any:
         """Return the items as (sessions, longest), padded with 0."""
@@ -45,7 +50,7 @@ class _Sessions:
 
     def unpad(self, padded: Any) -> Any:
         """Return the items of all sessions as one vector."""
-        return padded[self.mask]
+        return padded.reshape(-1)[self._items]
 
 
 def _check_lengths(op: Operator, lengths: TensorSpec) -> None:
@@ -82,6 +87,9 @@ class PairWiseLoss(Operator):
     inputs = ("X", "label", "lengths?")
     outputs = ("Y",)
 
+    def input_location(self, index: int) -> Literal["here", "host", "any"]:
+        return "host" if index == 2 else "here"
+
     def infer(self, x: TensorSpec, label: TensorSpec, lengths: TensorSpec | None = None) -> tuple[TensorSpec, ...]:
         _check_column(self, x, label)
         if lengths is None:
@@ -104,6 +112,9 @@ class PairWiseLossGradient(Operator):
     inputs = ("X", "label", "dY", "lengths?")
     outputs = ("dX",)
 
+    def input_location(self, index: int) -> Literal["here", "host", "any"]:
+        return "host" if index == 3 else "here"
+
     def infer(
         self, x: TensorSpec, label: TensorSpec, dy: TensorSpec, lengths: TensorSpec | None = None
     ) -> tuple[TensorSpec, ...]:
@@ -118,7 +129,7 @@ class PairWiseLossGradient(Operator):
 def _pairs(op: Operator, ctx: RunContext, x: Any, label: Any, lengths: Any) -> tuple[_Sessions, Any, Any, Any]:
     """Return the sessions, X[j] - X[i], which of these pairs count, and per session how many do, at least 1."""
     xp = ctx.xp
-    sessions = _Sessions(op, ctx, xp.full(1, x.size, "int64") if lengths is None else lengths, x.size)
+    sessions = _Sessions(op, ctx, np.full(1, x.size, "int64") if lengths is None else lengths, x.size)
     scores = sessions.pad(x if x.dtype != "float16" else x.astype("float32"))
     labels = sessions.pad(label)
     counts = (labels[:, :, None] > labels[:, None, :]) & sessions.mask[:, :, None] & sessions.mask[:, None, :]
@@ -148,6 +159,9 @@ class _LambdaRank(Operator):
     use_ndcg_as_loss: bool = False
     use_idcg_normalization: bool = True
     use_exp_gain: bool = True
+
+    def input_location(self, index: int) -> Literal["here", "host", "any"]:
+        return "host" if type(self).inputs[index] == "session_lengths" else "here"
 
 
 @register

@@ -401,7 +401,8 @@ class SparseFtrl(SparseUpdate):
 
     def update(self, ctx: RunContext, rows: Rows, g: Any, numbers: Rows, reduced: Any) -> Rows:
         rate = rate_as(numbers[0], g) if numbers else self.alpha
-        return ftrl_step(ctx.xp, self, *rows, g, rate)
+        p, n, z = rows
+        return ftrl_step(ctx.xp, self, p, n, z, g, rate)
 
 
 add_row_kernels(RowWiseSparseAdagrad, SparseAdam, RowWiseSparseAdam, SmartDecaySparseAdam, SparseAdadelta, SparseFtrl)

@@ -491,21 +491,21 @@ def _row_sums(machine: Any, kernel: Kernel, blocks: int, arguments: Sequence[Any
 
 
 def _rows_scattered(machine: Any, kernel: Kernel, blocks: int, arguments: Sequence[Any]) -> None:
-    rows, positions, table, *pairs, words, count, height, width = arguments
+    rows, positions, table, factor, *pairs, count, height, width = arguments
 
     def do() -> None:
         keys = rows._values
         valid = keys < height
         keys, order = keys[valid], positions._values[valid]
         matrix = table._values.reshape(int(height), int(width))
-        powers = float(words._values.view(np.float64)[0]) ** np.bincount(keys, minlength=int(height))
+        powers = float(factor._values.item()) ** np.bincount(keys, minlength=int(height))
         total = np.zeros(matrix.shape, np.result_type(matrix, np.float32))
         for x, weight in zip(pairs[::2], pairs[1::2]):
             given = x._values.reshape(int(count), int(width)).astype(total.dtype)
             np.add.at(total, keys, given[order] * weight._values.reshape(()).astype(matrix.dtype))
         matrix[...] = (matrix * powers[:, None]).astype(matrix.dtype) + total
 
-    reads = [array._region for array in (rows, positions, table, *pairs, words)]
+    reads = [array._region for array in (rows, positions, table, factor, *pairs)]
     machine.launch(kernel.name, reads, [table._region], do=do)
 
 

@@ -3,10 +3,14 @@
 import numpy as np
 import pytest
 
+from cupy_double import gpus
+from gpu_or_double import ON_GPU, one_gpu
 from netbuilder import optimizers
 from netbuilder.caffe2.python import regularizer
+from netbuilder.graph import DeviceScope
 from netbuilder.model import Initializer, ModelHelper
 from netbuilder.proto import ArgumentError
+from netbuilder.proto.arguments import arguments
 from netbuilder.runtime import Workspace
 
 SUM = {"sparse_dedup_aggregator": "sum"}
@@ -29,12 +33,13 @@ ROWS = np.int32([1, 3, 1, 4])
 TARGETS = np.float32([[1, -1], [0.5, 2], [1, -1], [-2, 0]])
 
 
-def table_model(build=None, *, dense=False, rows=5):
+def table_model(build=None, *, dense=False, rows=5, distance=None):
     """A table whose rows shall equal targets; row 0 and 2 are never looked up."""
     model = ModelHelper("table")
     table = model.create_param("table", [rows, 2], Initializer("ConstantFill", value=0.25))
     found = model.net.MatMul(["one_hot", table], "rows") if dense else model.net.Gather([table, "i"], "rows")
-    loss = model.net.AveragedLoss(model.net.SquaredL2Distance([found, "target"], "distance"), "loss")
+    differ = distance or (lambda net: net.SquaredL2Distance([found, "target"], "distance"))
+    loss = model.net.AveragedLoss(differ(model.net), "loss")
     model.AddGradientOperators([loss])
     if build is not None:
         build(model)
@@ -183,3 +188,46 @@ def test_regularizers_after_the_update(make, check):
     workspace, _ = run(model, 2)
     values = workspace.fetch("table")
     assert check(values[[1, 3, 4]]) and (values[[0, 2]] == 0.25).all()
+
+
+def trained_on_a_gpu(name, steps):
+    """Train a table on a GPU; return the model and the workspace."""
+
+    def distance(net):
+        return net.Sqr(net.Sub(["rows", "target"], "differences"), "squares")
+
+    with DeviceScope(ON_GPU):
+        model = table_model(BUILDERS[name], distance=distance)
+    workspace = Workspace(threads=1)
+    for blob, value in (("i", ROWS), ("target", TARGETS)):
+        workspace.feed(blob, value, ON_GPU)
+    workspace.run_net_once(model.param_init_net)
+    workspace.create_net(model.net)
+    workspace.run_net(model.net, steps)
+    return model, workspace, distance
+
+
+@pytest.mark.parametrize("name", BUILDERS)
+def test_tables_on_a_gpu(name):
+    """The sums of repeated rows have a fixed size: one plan has the whole step, and results are those of the CPU."""
+    with one_gpu():
+        model, workspace, distance = trained_on_a_gpu(name, 5)
+        sums = [op for op in model.net.Proto().op if op.type == "SumRepeatedRows"]
+        assert [arguments(op)["num_rows"] for op in sums] == [5] * (name != "sgd")
+        assert len(workspace.net(model.net).plan_ahead()) == 1
+        wanted, _ = run(table_model(BUILDERS[name], distance=distance), 5)
+        for blob in model.net.Proto().external_input:
+            if blob.startswith("table"):
+                found = workspace.fetch(blob)
+                np.testing.assert_allclose(found, wanted.fetch(blob), rtol=2e-5, atol=2e-6, err_msg=blob)
+
+
+@pytest.mark.parametrize("name", [name for name in BUILDERS if name not in ("wngrad", "storm", "decay_adagrad")])
+def test_a_step_of_a_table_on_a_gpu_is_one_graph(name):
+    with gpus(1) as machine:
+        model, workspace, _ = trained_on_a_gpu(name, 4)
+        before = machine.counts.copy()
+        workspace.run_net(model.net)
+        found = machine.counts - before
+        del found["reads"]  # of the note of wrong indices, at the end
+        assert (found["replays"], found["allocations"], found["synchronizations"]) == (1, 0, 1)

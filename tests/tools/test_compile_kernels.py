@@ -21,7 +21,11 @@ def few():
     for op_type in ("SoftmaxWithLoss", "SpatialSoftmaxWithLossGradient"):
         catalog._over_rows(op_type)
     catalog._pool()
+    catalog._of_tables()
+    for op_type in ("RowWiseSparseAdam", "SparseFtrl"):
+        catalog._update_rows(op_type)
     titles = "cast|dropout|relu|sum|add|updates|softmax_with_loss(_gradient)?|max_pool|average_pool_gradient"
+    titles += "|row_updates|row_order_place|row_sums|rows_gathered|rows_scattered"
     chosen = [name for name in known_kernels() if re.match(f"nb_({titles})_[0-9a-f]+$", name)]
     return {name: known_kernels()[name] for name in sorted(chosen)}
 

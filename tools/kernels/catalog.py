@@ -16,9 +16,12 @@ from netbuilder.ops.core.registry import find
 from netbuilder.ops.engines.cuda.all_finite import all_finite_kernel, set_kernel
 from netbuilder.ops.engines.cuda.checks import checked_kernel
 from netbuilder.ops.engines.cuda.kernel import Kernel, known_kernels
+from netbuilder.ops.engines.cuda.row_order import count_kernel, place_kernel, scan_kernel
+from netbuilder.ops.engines.cuda.row_sums import gather_kernel, scatter_kernel, sum_kernel
+from netbuilder.ops.engines.cuda.row_updates import row_update
 from netbuilder.ops.engines.cuda.rows import ROWS
 from netbuilder.ops.engines.cuda.segments import REDUCTIONS, SPREADS, reduction_kernel, spread_kernel
-from netbuilder.ops.engines.cuda.table import KERNELS
+from netbuilder.ops.engines.cuda.table import KERNELS, ROW_UPDATES
 from netbuilder.ops.engines.cuda.updates import UPDATES, join_updates, update_form
 from netbuilder.ops.engines.cudnn import kernels_pool
 from netbuilder.ops.engines.cudnn.layout import BFLOAT16, image_spec, row_major_spec
@@ -49,7 +52,7 @@ def make_kernels() -> tuple[dict[str, Kernel], list[str]]:
     """
     missing = [
         op_type
-        for op_type in sorted(KERNELS.keys() - REDUCTIONS.keys() - SPREADS.keys() - ROWS.keys())
+        for op_type in sorted(KERNELS.keys() - REDUCTIONS.keys() - SPREADS.keys() - ROWS.keys() - ROW_UPDATES - _SORTED)
         if not any([*_prepared(op_type)])
     ]
     for op_type in sorted(UPDATES):
@@ -62,6 +65,9 @@ def make_kernels() -> tuple[dict[str, Kernel], list[str]]:
     for op_type in ROWS:
         _over_rows(op_type)
     _pool()
+    _of_tables()
+    for op_type in sorted(ROW_UPDATES):
+        _update_rows(op_type)
     return known_kernels(), missing
 
 
@@ -75,6 +81,46 @@ def _sum_rows() -> None:
         ):
             reduction_kernel(how, x, x if indices is None else wide, weights, indices)
             spread_kernel(how, x, weights)
+
+
+_SORTED = {"BatchGather", "Gather", "ScatterWeightedSum", "SumRepeatedRows"}
+_INDICES = [np.dtype(np.int32), np.dtype(np.int64)]
+
+
+def _of_tables() -> None:
+    """Make the kernels that sort row numbers, gather rows, and add them."""
+    scan_kernel()
+    for several, given in product((False, True), (None, *_INDICES)):
+        count_kernel(given)
+        place_kernel(given, several)
+    for indices in _INDICES:
+        for itemsize in (1, 2, 4, 8):
+            gather_kernel(itemsize, indices)
+        for dtype in _TYPES[:3]:
+            sum_kernel(indices, dtype)
+    single = np.dtype(np.float32)
+    for dtype, pairs in product(_TYPES[:3], (1, 2)):
+        scatter_kernel(dtype, single, (single,) * pairs)
+
+
+def _update_rows(op_type: str) -> None:
+    """Make the kernels of an update of rows, of one element and of several."""
+    by_row = {"RowWiseSparseAdagrad": "moment", "RowWiseSparseAdam": "moment_2"}.get(op_type)
+    count, number, double = np.dtype(np.int64), np.dtype(np.float32), np.dtype(np.float64)
+    for op, dtype, row in product(_operators(op_type), _TYPES[:3], ((), (3,))):
+        known = {
+            "indices": TensorSpec((4,), count), "grad": TensorSpec((4, *row), dtype), "iter": TensorSpec((1,), count),
+            "lr": TensorSpec((1,), number), "alpha": TensorSpec((1,), number), "n_z": TensorSpec((5, *row, 2), dtype),
+            **dict.fromkeys(("last_seen", "prev_iter"), TensorSpec((5,), count)),
+            **dict.fromkeys(("counter", "update_counter"), TensorSpec((5,), double)),
+        }  # fmt: skip
+        if by_row is not None:
+            known[by_row] = TensorSpec((5,), dtype)
+        names = [name.rstrip("?") for name in type(op).inputs[: op.n_in]]
+        specs = [known.get(name, TensorSpec((5, *row), dtype)) for name in names]
+        with contextlib.suppress(NetError, ValueError):  # of an element type that it does not take
+            made: Any = row_update(op, SimpleNamespace(), *specs)
+            assert made is not None, (op, specs)
 
 
 def _stored() -> Iterator[tuple[np.dtype[Any], str]]:

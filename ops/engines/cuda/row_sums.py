@@ -18,7 +18,6 @@ from netbuilder.ops.engines.cuda.checks import REPORT, note_of, slot_of
 from netbuilder.ops.engines.cuda.code import c_type, register_type, stored, value_of, with_prelude
 from netbuilder.ops.engines.cuda.kernel import THREADS, Kernel
 from netbuilder.ops.engines.cuda.row_order import RowOrder
-from netbuilder.ops.engines.cuda.run_numbers import RunNumbers
 from netbuilder.ops.engines.gpu import gpu
 from netbuilder.proto import ShapeError
 
@@ -145,18 +144,17 @@ def sum_repeated_rows(op: Any, ctx: PlanContext, indices: TensorSpec, values: Te
 
 
 @functools.cache
-def scatter_kernel(x: np.dtype[Any], weights: tuple[np.dtype[Any], ...]) -> Kernel:
+def scatter_kernel(x: np.dtype[Any], factor: np.dtype[Any], weights: tuple[np.dtype[Any], ...]) -> Kernel:
     """Return the kernel that multiplies rows of a table by a power of a number, and adds weighted rows."""
     pairs = range(len(weights))
-    parameters = ["const int* rows", "const int* positions", f"{c_type(x)}* table"]
+    parameters = ["const int* rows", "const int* positions", f"{c_type(x)}* table", f"const {c_type(factor)}* w"]
     for p in pairs:
         parameters += [f"const {c_type(x)}* x{p}", f"const {c_type(weights[p])}* w{p}"]
     kind, total = register_type(x), _total(x)
     adds = [f"total += {value_of(f'x{p}[from]', x)} * ({kind}){value_of(f'w{p}[0]', weights[p])};" for p in pairs]
     text = "\n".join([
-        f'extern "C" __global__ void NAME({", ".join(parameters)}, const u64* numbers, i64 count, i64 height, '
-        "i64 width) {",
-        "const double factor = __longlong_as_double((i64)numbers[0]);",
+        f'extern "C" __global__ void NAME({", ".join(parameters)}, i64 count, i64 height, i64 width) {{',
+        f"const double factor = {value_of('w[0]', factor)};",
         _each("count * width"),
         "const i64 s = k / width, c = k % width, row = rows[s];",
         "if (row >= height || (s > 0 && rows[s - 1] == row)) continue;",
@@ -177,31 +175,29 @@ def scatter_kernel(x: np.dtype[Any], weights: tuple[np.dtype[Any], ...]) -> Kern
 def scatter_weighted_sum(op: Any, ctx: PlanContext, *specs: TensorSpec) -> Prepared | None:
     """Prepare ScatterWeightedSum, in place."""
     plain = [spec.plain for spec in specs]
-    x, _, indices, *pairs = plain
+    x, factor, indices, *pairs = plain
     rows = x.shape[0]
     if len(pairs) > 2 * _MOST_PAIRS or not 0 < indices.size < 2**31 or not x.size or rows >= 2**31 - 1:
         return None
     order, error = _order(op, ctx, indices, rows)
-    kernel, width = scatter_kernel(x.dtype, tuple(spec.dtype for spec in pairs[1::2])), x.size // rows
+    kernel, width = scatter_kernel(x.dtype, factor.dtype, tuple(spec.dtype for spec in pairs[1::2])), x.size // rows
 
     def bind(inputs: Sequence[Any], outputs: Sequence[Any], scratch: Any) -> Callable[[], object]:
         here = gpu(scratch.device.id)
         slot = slot_of(ctx.run, here, "rows", error)
-        (source, factor, where, *given), table = inputs, outputs[0]
+        (source, scale, where, *given), table = inputs, outputs[0]
         sort, sorted_rows, positions = order.bind(where, scratch, slot)
-        of_run = RunNumbers(here, 1, lambda: [np.float64(factor.item())])
-        numbers = [np.int64(n) for n in (order.count, rows, width)]
+        arguments = (sorted_rows, positions, table, scale, *given, *map(np.int64, (order.count, rows, width)))
         moved = source.data.ptr != table.data.ptr
 
         def call() -> None:
             if moved:
                 table[...] = source
             sort()
-            kernel(_blocks(order.count * width), (sorted_rows, positions, table, *given, of_run.words(), *numbers))
+            kernel(_blocks(order.count * width), arguments)
 
         return call
 
     return Prepared(
-        plain, [x], bind, scratch=order.scratch, inplace=((0, 0),), name=f"cuda {kernel.name}", capturable=True,
-        numbers_from=frozenset({1}),
+        plain, [x], bind, scratch=order.scratch, inplace=((0, 0),), name=f"cuda {kernel.name}", capturable=True
     )  # fmt: skip

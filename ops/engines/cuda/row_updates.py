@@ -22,7 +22,7 @@ from netbuilder.ops.engines.cuda.code import body, c_type, numbers_read, registe
 from netbuilder.ops.engines.cuda.elementwise import numbers_of_run
 from netbuilder.ops.engines.cuda.kernel import THREADS, Kernel
 from netbuilder.ops.engines.cuda.row_order import RowOrder
-from netbuilder.ops.engines.cuda.tracing import Load, NotTraced, Program, Symbol, Tracer
+from netbuilder.ops.engines.cuda.tracing import HostNumber, Load, NotTraced, Program, Symbol, Tracer
 from netbuilder.ops.engines.gpu import gpu
 from netbuilder.proto import ShapeError
 
@@ -144,7 +144,7 @@ def _kernel(op: Any, form: _Form) -> tuple[Kernel, _Traced] | None:
     except NotTraced:
         return None
     text = _by_rows(op, form, traced) if _has_blocks(form, traced) else _by_elements(op, form, traced)
-    names = [number.function.__name__ for number in traced.update.numbers]
+    names = [number.function.__name__ for number in traced.update.numbers if isinstance(number, HostNumber)]
     return Kernel("row_updates", with_prelude(text), model=(op, form, names)), traced
 
 
@@ -253,7 +253,7 @@ def _by_rows(op: Any, form: _Form, traced: _Traced) -> str:
         return own[load.input] if load.input in held else value_of(own[load.input], load.dtype)
 
     lines = body(program, element, lambda j, text: f"const {register_type(program.dtypes[j])} q{j} = {text};")
-    once = []
+    once = list[str]()
     for j, (load, dtype, each) in enumerate(targets):
         line = f"{places[load]} = {stored(f'q{j}', dtype)};"
         (once if each else lines).append(line)
@@ -308,7 +308,9 @@ class _RowUpdates:
             order.count if _has_blocks(form, traced) else -(-order.count * self.width // THREADS), _MOST_BLOCKS
         )
 
-    def bind(self, run: Any, given: Sequence[Any], outputs: Sequence[Any], scratch: Any, once: bool) -> Any:
+    def bind(
+        self, run: Any, given: Sequence[Any], outputs: Sequence[Any], scratch: Any, once: bool
+    ) -> Callable[[], object]:
         """Return the call for some buffers; ``once``: it is called once, and its numbers are those of now."""
         op, order, here = self.op, self.order, gpu(scratch.device.id)
 
@@ -387,7 +389,7 @@ def row_update(op: Any, ctx: PlanContext, *specs: TensorSpec) -> Prepared | None
         call = made.bind(ctx.run, inputs, outputs, scratch, False)
         copies = [(inputs[i], outputs[j]) for i, j in pairs if inputs[i].data.ptr != outputs[j].data.ptr]
         if not copies:
-            return call  # type: ignore[no-any-return]
+            return call
 
         def copy_first() -> None:
             for source, target in copies:

@@ -20,8 +20,6 @@ from suite import QUICK, OperatorSuite
 
 INDICES = re.compile(r"ind(ex|ices)|segment|rois|labels?$|codes|locations|argmax|mapping|permutation", re.IGNORECASE)
 WAITS = {
-    "PairWiseLoss": "sorts the documents of each session on the host",
-    "PairWiseLossGradient": "sorts the documents of each session on the host",
     "SparseToDense": "reads the greatest index where nothing says how many rows there are",
     **dict.fromkeys(("UnsortedSegmentMean", "UnsortedSegmentSum"), "counts the rows of the segments on the host"),
     **{

@@ -17,6 +17,7 @@ that those of one run while the next one is exchanged.
 
 from __future__ import annotations
 
+import itertools
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -375,6 +376,7 @@ def _joined(
     """Return what an engine joins: the operators of chains over numbered values."""
     number = {id(value): i for i, value in enumerate(tensors)}
     of_numbers = {key: len(tensors) + i for i, key in enumerate(numbers)}
+    free = itertools.count(len(tensors) + len(of_numbers))  # tensors that two chains read have two numbers
     made: list[list[JoinedOperator]] = []
     for chain in chains:
         made.append([])
@@ -384,7 +386,7 @@ def _joined(
                 for i, value in enumerate(node.inputs)
             )
             for value in node.outputs:
-                number[id(value)] = len(number) + len(of_numbers)
+                number[id(value)] = next(free)
             made[-1].append(JoinedOperator(node.first.op, ins, tuple(number[id(value)] for value in node.outputs)))
     return JoinedUpdates(made, specs, [number[id(value)] for value in outputs])
 

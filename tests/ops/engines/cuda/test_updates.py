@@ -87,6 +87,23 @@ def test_all_parameters_are_updated_by_one_kernel(rule, decay):
             np.testing.assert_allclose(found[f"{name}{k}"], wanted, rtol=2e-5, atol=2e-6, err_msg=f"{name}{k}")
 
 
+def test_two_updates_that_read_one_tensor():
+    """Of two shapes: a gradient with its decay, and what a parameter was; nothing is written in place of another."""
+    ops, feeds = [], {"one": np.float32([1]), "decay": np.float32([0.5])}
+    for k, shape in enumerate([(3, 5), (70, 30), (4,)]):
+        ops += [make_op("WeightedSum", [f"g{k}", "one", f"{name}{k}", "decay"], [f"g{k}"]) for name in "ph"]
+        ops.append(make_op("SaveBlobs", [f"p{k}"], [f"s{k}"]))
+        feeds |= {f"{name}{k}": RNG.standard_normal(shape).astype(np.float32) for name in "pgh"}
+    ops += [make_op("Copy", [f"s{k}"], [f"c{k}"]) for k in range(3)]
+    with one_gpu():
+        found = run_net(ops, feeds, [f"{name}{k}" for name in "gcp" for k in range(3)])
+    for k in range(3):
+        np.testing.assert_array_equal(found[f"c{k}"], feeds[f"p{k}"])
+        np.testing.assert_array_equal(found[f"p{k}"], feeds[f"p{k}"])
+        wanted = feeds[f"g{k}"] + 0.5 * feeds[f"p{k}"] + 0.5 * feeds[f"h{k}"]
+        np.testing.assert_allclose(found[f"g{k}"], wanted, rtol=1e-5, atol=1e-6)
+
+
 @pytest.mark.parametrize("runs", [1, 3])
 def test_adam_counts_on_the_host(runs):
     """The correction of Adam depends on the counter, which the host has: it is an argument of each launch."""

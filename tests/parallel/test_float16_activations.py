@@ -113,6 +113,21 @@ def test_training_follows_float32(devices, optimizer):
         follows(devices, optimizer)
 
 
+def test_losses_fall_as_in_float32():
+    """Forty steps on the same samples: the net learns them, by the same losses."""
+    losses = {}
+    with two_gpus():
+        start = first_parameters()
+        for dtype in ("float32", "float16"):
+            model, record = build(dtype=dtype)
+            found = losses.setdefault(dtype, [])
+            task = Task(shape=(8, 3, 8, 8), steps=40)
+            task.batches = lambda first=next(iter(TASK.batches())): [first] * 40
+            train(model, record, task, start=start, after=lambda ws: found.append(ws.fetch("gpu_0/loss").item()))
+    assert losses["float32"][-1] < 0.2 * losses["float32"][0]
+    np.testing.assert_allclose(losses["float16"], losses["float32"], rtol=0.02, atol=0.005)
+
+
 @pytest.mark.gpu
 @pytest.mark.skipif(not emulated_gpu.active(), reason="cuDNN's double reads memory that only emulated GPUs share")
 @pytest.mark.parametrize("kind", ["follows", "overflows"])
@@ -206,6 +221,7 @@ def test_a_step_waits_for_nothing_and_updates_once():
     plain, scaled = counted["float32"], counted["float16"]
     for what in ("reads", "synchronizations", "allocations"):
         assert scaled[0][what] == plain[0][what], what
+    assert scaled[1]["setitem"] <= plain[1]["setitem"]
     own = Counter(name.split("_")[1] for name in scaled[1].elements() if name.startswith("nb_"))
     assert own["updates"] == 1 and own["all"] == 1 and own["divide"] == own["restore"] == own["save"] == 0, own
 

@@ -306,7 +306,7 @@ class Places:
 
     def identity(self, load: Load) -> bool:
         """Whether a load reads the element with the index of the one that is written."""
-        return self._texts[load] == "i"
+        return self._texts[load] == "i" or math.prod(self._shape) == 1
 
     def __getitem__(self, load: Load) -> str:
         return self._texts[load]

@@ -49,8 +49,9 @@ _PRODUCT_RELU = ((c.HARD_SWISH, 3.4e38, 0.0), (c.LINEAR, 1.0, 0.0))
 """Algorithms, alphas and betas of a Relu that keeps NaN and needs no exponential: x * min(max(alpha * x, 0), 1) + 0.
 
 The factor is 1 for every positive normal number, since alpha times the smallest one is 4. The addition makes -0 to +0.
-This differs from a Relu for -inf, for which it is NaN, and for positive numbers below 3e-39, which become smaller. So
-it is for products, which are -inf only if they overflow or a factor is not finite.
+This differs from a Relu for -inf, for which it is NaN with every alpha (-inf * 0), and for positive numbers below
+3e-39, which become smaller. So it is for products, which are -inf only if they overflow or a factor is not finite. A
+Clip before it would replace -inf, but NaN too.
 """
 
 

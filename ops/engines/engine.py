@@ -63,7 +63,8 @@ class Pattern(enum.Enum):
     )
     STATISTICS_GRADIENT = (
         "the first is the gradient of an activation; the second sums its result over a part of a batch, for the "
-        "normalization before the activation, with the inputs X, mean, deviation, dY"
+        "normalization before the activation, with the inputs X, mean, deviation, dY; if it reads the activation's "
+        "result, another operator may be between, and a Sum of two before them is added as for SHARED_GRADIENT"
     )
     SHARED_GRADIENT = (
         "the first is the gradient of an activation, whose result others may read, too; the second that of a "
@@ -86,8 +87,7 @@ class Fusion:
             apply.
         optimization: the name that switches it off, of ``netbuilder.runtime.plan.optimizations``.
         inputs: the number of inputs that the first part must have; None for any number.
-        reads_result: of a fusion of NORMALIZATION_GRADIENT or SHARED_GRADIENT: the result of the activation is a
-            further input.
+        reads_result: of a fusion of gradients: the result of the activation is a further input.
     """
 
     pattern: Pattern

@@ -13,6 +13,7 @@ from typing import Any
 
 import numpy as np
 
+from cupy_double.channels import CHANNEL_KERNELS, over_channels
 from netbuilder.ops.core.registry import plain_kernel
 from netbuilder.ops.engines.cuda.code import BFLOAT16
 from netbuilder.ops.engines.cuda.kernel import Kernel
@@ -553,6 +554,7 @@ EQUIVALENTS: dict[str, Equivalent] = {
     "set_flag": _set_flag,
     "updates": _updates,
     **dict.fromkeys(_ROWS, _over_rows),
+    **{title: over_channels(title, _elements, _store) for title in CHANNEL_KERNELS},
     **{f"{kind}_pool{suffix}": _pool for kind in ("max", "average") for suffix in ("", "_gradient")},
 }
 """What kernels compute, by their titles: ``equivalent(machine, kernel, blocks, arguments)``."""

@@ -14,6 +14,7 @@ import netbuilder.ops.all  # noqa: F401  (fills the registry)
 from netbuilder.ops.core.operator import TensorSpec, decode
 from netbuilder.ops.core.registry import find
 from netbuilder.ops.engines.cuda.all_finite import all_finite_kernel, set_kernel
+from netbuilder.ops.engines.cuda.channels import CHANNEL_FUSIONS, CHANNELS
 from netbuilder.ops.engines.cuda.checks import checked_kernel
 from netbuilder.ops.engines.cuda.kernel import Kernel, known_kernels
 from netbuilder.ops.engines.cuda.row_order import count_kernel, place_kernel, scan_kernel
@@ -52,7 +53,7 @@ def make_kernels() -> tuple[dict[str, Kernel], list[str]]:
     """
     missing = [
         op_type
-        for op_type in sorted(KERNELS.keys() - REDUCTIONS.keys() - SPREADS.keys() - ROWS.keys() - ROW_UPDATES - _SORTED)
+        for op_type in sorted(KERNELS.keys() - {*REDUCTIONS, *SPREADS, *ROWS, *ROW_UPDATES, *_SORTED, *CHANNELS})
         if not any([*_prepared(op_type)])
     ]
     for op_type in sorted(UPDATES):
@@ -64,6 +65,7 @@ def make_kernels() -> tuple[dict[str, Kernel], list[str]]:
     _sum_rows()
     for op_type in ROWS:
         _over_rows(op_type)
+    _over_channels()
     _pool()
     _of_tables()
     for op_type in sorted(ROW_UPDATES):
@@ -156,6 +158,43 @@ def _over_rows(op_type: str) -> None:
             blobs, outs = [f"x{k}" for k in range(len(specs))], ["y", "loss"] if "Loss" in op_type else ["y"]
             op = decode(cls, make_op(op_type, blobs, outs[: len(cls.outputs)], **given))
             assert ROWS[op_type](op, ctx, *specs) is not None, (op_type, specs)
+
+
+def _over_channels() -> None:
+    """Make the kernels of batch normalization over parts of a batch, alone and fused."""
+    ctx: Any = SimpleNamespace()
+    outputs = {"ChannelStats": 3, "ChannelBackpropStats": 2, "SpatialBN": 5, "SpatialBNGradient": 3}
+    for (dtype, elements), shape, last in product(
+        _stored(), [(2, 64, 5, 5), (2, 6, 3, 3), (2, 3, 4, 4)], (False, True)
+    ):
+        wide = np.dtype(np.float64 if dtype == np.float64 else np.float32)
+        plain, c, one = TensorSpec(shape, dtype), TensorSpec(shape[1:2], wide), TensorSpec((1,), wide)
+        x = image_spec(plain, "NCHW", elements) if last and dtype != np.float64 else row_major_spec(plain, elements)
+        given = {
+            "ChannelStats": ([x], [x, one]),
+            "ChannelBackpropStats": ([x, c, c, x],),
+            "SpatialBN": ([x, *[c] * 6], [x, *[c] * 6, one]),
+            "SpatialBNGradient": ([x, c, x, *[c] * 4], [x, c, x, *[c] * 4, one], [x, c, x, *[c] * 4, one, one]),
+        }
+        for op_type, variants in given.items():
+            for specs in variants:
+                outs, blobs = [f"y{k}" for k in range(outputs[op_type])], [f"x{k}" for k in range(len(specs))]
+                if op_type == "SpatialBN":
+                    blobs[3:5] = outs[1:3]
+                arguments: dict[str, Any] = {"num_batches": 2} if op_type.startswith("SpatialBN") else {}
+                op = decode(find(op_type), make_op(op_type, blobs, outs, **arguments))
+                assert CHANNELS[op_type](op, ctx, *specs) is not None, (op_type, specs)
+                for make, count in _fused_channels(op_type):
+                    assert make(op, ctx, *specs, *[x] * count) is not None, (op_type, specs, count)
+
+
+def _fused_channels(op_type: str) -> Iterator[tuple[Any, int]]:
+    """Yield the kernels that begin with an operator of batch normalization, and how many more images they read."""
+    for fusion in CHANNEL_FUSIONS:
+        if op_type == "SpatialBN" and fusion.first[0] == op_type:
+            yield fusion.make, int("Sum" in (*fusion.first, fusion.second))
+        elif op_type == fusion.second:
+            yield from ((fusion.make, count) for count in (1, 2))
 
 
 def _pool() -> None:

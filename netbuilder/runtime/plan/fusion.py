@@ -255,14 +255,14 @@ class _Matcher:
         target = self._reader(between, fusion.second, 2 if shared else 3)
         if target is None or target.first.device != relu.first.device:
             return False
-        if not shared and not self._undoes_activation_after(target.inputs[1], relu, target):
+        if not fusion.reads_result and not self._undoes_activation_after(target.inputs[1], relu, target):
             return False
         if any(value.version for value in target.outputs):
             return False  # they are written earlier than before
         own, made = self._index[id(relu)], [self._maker.get(id(value)) for value in target.inputs]
         if any(node is not None and self._index[id(node)] > own for node in made):
             return False
-        total = self._sum_before(relu) if shared else None
+        total = self._sum_before(relu) if fusion.reads_result else None
         inputs = [self._replacement.get(id(value), value) for value in target.inputs]
         inputs = [before if value is between else value for value in inputs]
         inputs += [relu.inputs[0]] if fusion.reads_result else []

@@ -1,14 +1,14 @@
-"""Our own CUDA kernels as an engine: elementwise operators, joined updates, sums of rows."""
+"""Our own CUDA kernels as an engine: elementwise operators, joined updates, rows, batch normalization."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from typing import ClassVar
 
 from netbuilder.ops.core.contexts import PlanContext, Prepared
 from netbuilder.ops.core.operator import Operator, TensorSpec
 from netbuilder.ops.engines.arrays import gpu_count
-from netbuilder.ops.engines.engine import Engine
+from netbuilder.ops.engines.engine import Engine, Fusion
 from netbuilder.ops.engines.joined_updates import JoinedUpdates, UpdateForm
 from netbuilder.proto import PROTO_CUDA
 
@@ -32,6 +32,11 @@ class CudaEngine(Engine):
         from netbuilder.ops.engines.cuda.table import KERNELS
 
         return KERNELS
+
+    def fusions(self) -> Sequence[Fusion]:
+        from netbuilder.ops.engines.cuda.channels import CHANNEL_FUSIONS
+
+        return CHANNEL_FUSIONS
 
     def update_form(self, op: Operator, *specs: TensorSpec) -> UpdateForm | None:
         from netbuilder.ops.engines.cuda.updates import update_form

@@ -6,6 +6,7 @@ from collections.abc import Callable
 
 from netbuilder.ops.core.contexts import Prepared
 from netbuilder.ops.engines.cuda.all_finite import all_finite
+from netbuilder.ops.engines.cuda.channels import CHANNELS
 from netbuilder.ops.engines.cuda.elementwise import elementwise
 from netbuilder.ops.engines.cuda.lstm import lstm_unit, lstm_unit_gradient
 from netbuilder.ops.engines.cuda.row_sums import gather, scatter_weighted_sum, sum_repeated_rows
@@ -49,6 +50,7 @@ ROW_UPDATES = frozenset(
 
 KERNELS: dict[str, Callable[..., Prepared | None]] = {
     **dict.fromkeys(ELEMENTWISE, elementwise),
+    **CHANNELS,
     **ROWS,
     **dict.fromkeys(ROW_UPDATES, row_update),
     **dict.fromkeys(REDUCTIONS, reduce_segments),

@@ -17,9 +17,9 @@ from netbuilder.ops.engines.engine import Fusion, Pattern
 __all__ = ["FUSIONS"]
 
 FUSIONS = (
-    Fusion(Pattern.CHAIN, ("SpatialBN",), "Relu", fused_bn_relu, "bn_relu"),
-    Fusion(Pattern.ADD, ("SpatialBN",), "Sum", fused_bn_sum, "bn_relu"),
-    Fusion(Pattern.CHAIN, ("SpatialBN", "Sum"), "Relu", fused_bn_sum_relu, "bn_relu"),
+    Fusion(Pattern.CHAIN, ("SpatialBN",), "Relu", fused_bn_relu, "bn_relu", inputs=5),
+    Fusion(Pattern.ADD, ("SpatialBN",), "Sum", fused_bn_sum, "bn_relu", inputs=5),
+    Fusion(Pattern.CHAIN, ("SpatialBN", "Sum"), "Relu", fused_bn_sum_relu, "bn_relu", inputs=6),
     Fusion(Pattern.CHAIN, ("FC",), "Relu", fused_fc_relu, "fc_relu"),
     *conv_fusions(fused_conv),
     Fusion(

@@ -129,11 +129,12 @@ class _Update:
 
 def _groups(nodes: Sequence[Node], engines: Mapping[int, Sequence[Engine]]) -> list[list[Chain]]:
     """Return the chains of updates in groups that can run as one call, at the position of the last update."""
-    controls = {name for node in nodes for part in node.parts for name in part.control}
+    controls = {name: index for index, node in enumerate(nodes) for part in node.parts for name in part.control}
     open_groups: dict[tuple[tuple[int, int], Engine | None], _Group] = {}  # by device and engine
     groups: list[_Group] = []
-    for node in nodes:
-        made = _update(node, controls, engines)
+    for index, node in enumerate(nodes):
+        awaited = any(controls.get(value.name, -1) > index for value in node.outputs)
+        made = None if awaited else _update(node, engines)
         key = (node.first.device, made.engine) if made is not None else None
         for other, group in list(open_groups.items()):
             if other != key and group.must_precede(node):
@@ -206,18 +207,17 @@ def _by_readiness(chains: Sequence[Chain], ready: Mapping[int, int], hidden: Col
     return [sorted(part, key=lambda chain: order[id(chain)]) for part in parts]
 
 
-def _update(node: Node, controls: Collection[str], engines: Mapping[int, Sequence[Engine]]) -> _Update | None:
+def _update(node: Node, engines: Mapping[int, Sequence[Engine]]) -> _Update | None:
     """Return the form of a node's operator; None if it is not an update that can be fused.
 
     Args:
-        node: the node.
-        controls: names of the control inputs of all nodes.
+        node: the node, whose outputs no later node has among its control inputs.
         engines: by kind of device.
     """
     instruction = node.first
     if len(node.parts) > 1 or node.fused is not None:
         return None
-    if instruction.control or any(name in controls for name in instruction.outputs):
+    if instruction.control:
         return None
     if instruction.op_def.type == "WeightedSum" and instruction.outputs[0] != instruction.inputs[0]:
         return None

@@ -26,7 +26,7 @@ from netbuilder.proto import DistributedError
 from netbuilder.runtime import Workspace
 from parallel_models import OPTIMIZERS, convnet, mlp, no_input
 
-__all__ = ["CASES", "CASES_OF_FOUR", "DEVICES", "Case", "train_case"]
+__all__ = ["CASES", "CASES_OF_FOUR", "DEVICES", "Case", "build_case", "results", "train_case", "train_steps"]
 
 DEVICES = 4
 """Devices of all processes together."""
@@ -235,12 +235,13 @@ def train_case(
         seed = 0 if case.same_seed else record.world.rank
         workspace = Workspace(threads=2, seed=seed, engines=() if case.on_gpus else None)
         parallel.RunInitNet(model, workspace=workspace)
-        _train(case, model, record, workspace, rendezvous is not None)
+        train_steps(case, model, record, workspace, rendezvous is not None)
         require_equal_blobs(model, workspace=workspace)
         return model, record, workspace, results(record, workspace)
 
 
-def _train(case: Case, model: ModelHelper, record: parallel.Replicas, workspace: Workspace, several: bool) -> None:
+def train_steps(case: Case, model: ModelHelper, record: parallel.Replicas, workspace: Workspace, several: bool) -> None:
+    """Train on the batches of a case; ``several`` processes may be given only their own samples."""
     if record.weighted_shares:
         for batch in case.batches():
             of_process = case.own_samples and several

@@ -75,6 +75,9 @@ class BatchNormExchange:
         devices: devices of the replicas.
         names: the names of all blobs; extended.
         across: returns the operators that replace blobs by their sums over all processes; None: there is one process.
+        by_nccl: the devices are GPUs that NCCL sums over; without it GPUs exchange sums through the CPU, as in Caffe2.
+        across_gpus: with ``by_nccl`` and several processes: returns the operators that replace the blobs of groups, one
+            for each GPU, by their sums over all processes.
     """
 
     net: NetDef
@@ -86,6 +89,9 @@ class BatchNormExchange:
     debug_info: str = ""
     count: int = 0
     across: Callable[[Sequence[str]], Sequence[OperatorDef]] | None = None
+    by_nccl: bool = False
+    across_gpus: Callable[[Sequence[Group]], Sequence[OperatorDef]] | None = None
+    _last: str = ""  # the first output of the last NCCLAllreduce
 
     def add_row(self, row: Sequence[OperatorDef]) -> None:
         """Append the same operator of all replicas and, if it normalizes or is the gradient of that, the exchange.
@@ -104,12 +110,13 @@ class BatchNormExchange:
         self.count += 1
         stems = [op.input[0] for op in row]
         groups = [self._new(stems, "_sums"), self._new(stems, "_sumsq")]
-        if self.counts:
-            groups.append(self._new(stems, "_count"))
+        if self.counts:  # NCCL adds in place
+            groups.append((self._count_names(row) if self.by_nccl else []) or self._new(stems, "_count"))
         for replica, op in enumerate(row):
             inputs = [op.input[0], *self.weights[replica : replica + 1]]
             self._add("ChannelStats", inputs, [group[replica] for group in groups], row, replica)
-        into = [self._count_names(row) if number == _COUNT else () for number in range(len(groups))]
+        sums = range(len(groups))
+        into = groups if self.by_nccl else [self._count_names(row) if number == _COUNT else () for number in sums]
         for totals in self._reduce(groups, row, into):
             for op, total in zip(row, totals):
                 op.input.append(total)
@@ -152,6 +159,9 @@ class BatchNormExchange:
             into: for each group the blobs that get the sum, one per device, or one that all devices read; without, they
                 are new, and on the CPU all devices read one.
         """
+        if self.by_nccl:
+            self._sum_by_nccl(groups, row)
+            return list(groups)
         if self.across is None:
             pairs = zip(groups, into)
             return [
@@ -160,6 +170,16 @@ class BatchNormExchange:
         totals = [self._local_sum(group, row, results) for group, results in zip(groups, into)]
         self.net.op.extend(self.across(totals))
         return [self._results(total, group, row, results) for total, group, results in zip(totals, groups, into)]
+
+    def _sum_by_nccl(self, groups: Sequence[Group], row: Sequence[OperatorDef]) -> None:
+        """Append the sums of groups over all GPUs, in place."""
+        if self.across_gpus is not None:
+            self.net.op.extend(self.across_gpus(groups))
+            return
+        for group in groups:
+            op = self._op("NCCLAllreduce", group, group, self.devices.options[0], row)
+            op.control_input.extend([self._last] if self._last else [])  # as for gradients, their order is fixed
+            self._last = group[0]
 
     def _local_sum(self, group: Group, row: Sequence[OperatorDef], into: Group) -> str:
         """Append the sum of a group over the devices of this process; return the blob with the sum, on the CPU."""

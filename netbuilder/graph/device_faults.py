@@ -22,6 +22,7 @@ CROSSING = frozenset(
     {
         "Allgather",
         "Allreduce",
+        "AllreduceBucket",
         "Broadcast",
         "Concat",
         "Copy",

@@ -92,7 +92,9 @@ class _Replicated:
     def _add_rows(self, result: NetDef, due: Mapping[int, Sequence[OperatorDef]]) -> None:
         """Append each operator for all devices, so that they reach the exchanges of batch normalization together."""
         taken = {name for op in self._net.op for blob in (*op.input, *op.output) for name in self._copies(blob)}
-        exchange = BatchNormExchange(result, self._devices, taken, self._count, counts=self._uneven)
+        exchange = BatchNormExchange(
+            result, self._devices, taken, self._count, counts=self._uneven, by_nccl=self._replication.use_nccl
+        )
         for index, op in enumerate(self._net.op):
             exchange.add_row([self._replica(device, op) for device in range(self._count)])
             result.op.extend(due.get(index, ()))

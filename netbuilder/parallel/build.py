@@ -332,6 +332,7 @@ def _combine_batch_norm(
         weights=tuple(map(str, weights)),
         debug_info=request.debug_info,
         link=_link(model, request, record),
+        use_nccl=request.use_nccl,
     )
     model.net.replace_message(result.net)
     _log.info("model %r: %d batch normalizations over %s", model.name, result.extras["count"], request.devices)

@@ -99,7 +99,7 @@ def Parallelize(
         blobs_to_keep: with ``dynamic_memory_management``: other blobs that can be fetched after a step, of each replica
             if they are given without its scope.
         use_nccl: GPUs: exchange gradients by NCCL, one NCCLAllreduce per gradient, which plans start in groups, instead
-            of by sums and copies.
+            of by sums and copies; with ``combine_spatial_bn`` its sums, too, which go through the host otherwise.
         max_concurrent_distributed_ops: with ``rendezvous``: maximum number of common worlds, which the operators
             between processes use in turn, and so of such operators at the same time; at most one fewer than the net
             has threads.
@@ -263,7 +263,7 @@ def Parallelize(
         kept=tuple(map(blob_name, blobs_to_keep or ())) if dynamic_memory_management else None,
         reduce_update_broadcast=reduce_update_broadcast,
         combines_batch_norm=combine_spatial_bn,
-        processes=settings.with_gpu(processes, chosen),
+        processes=settings.with_gpus(processes, chosen),
         vector_losses=vector_losses,
         block=None if rule is None else BlockRequest(rule),
         strategy=given,

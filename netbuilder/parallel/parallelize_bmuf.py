@@ -194,7 +194,7 @@ def Parallelize_BMUF(
         shares_memory=optimize_gradient_memory,
         vector_losses=vector_losses,
         block=BlockRequest(rule, tuple(map(blob_name, add_blobs_to_sync or ())), reset_momentum_sgd),
-        processes=settings.with_gpu(processes, chosen),
+        processes=settings.with_gpus(processes, chosen),
     )
     return build(model_helper_obj, request)
 

@@ -45,7 +45,7 @@ __all__ = [
     "choose_nccl",
     "choose_processes",
     "check_wrapper_options",
-    "with_gpu",
+    "with_gpus",
     "refuse_unsupported",
     "wrapper_devices",
 ]
@@ -340,8 +340,8 @@ def choose_nccl(use_nccl: bool, devices: Devices) -> bool:
     return not devices.is_cpu
 
 
-def with_gpu(processes: ProcessRequest | None, devices: Devices) -> ProcessRequest | None:
-    """Return what is requested for several processes, with the GPU by which NCCL reaches the others.
+def with_gpus(processes: ProcessRequest | None, devices: Devices) -> ProcessRequest | None:
+    """Return what is requested for several processes, with the GPUs by which NCCL reaches the others.
 
     Raises:
         NetError: NCCL is to exchange values of replicas on the CPU.
@@ -353,7 +353,7 @@ def with_gpu(processes: ProcessRequest | None, devices: Devices) -> ProcessReque
             "rendezvous: engine 'NCCL' exchanges values of GPUs, but the replicas are on the CPU; use engine 'MPI', or "
             "Parallelize_GPU"
         )
-    return dataclasses.replace(processes, device=devices.ids[0])
+    return dataclasses.replace(processes, gpus=tuple(devices.ids))
 
 
 def check_executor(num_threads_per_device: Any, net_type: Any) -> None:

@@ -1,7 +1,8 @@
 """Allreduce, broadcast and allgather over the processes that train one model, as operators.
 
 Each process sums or concatenates the blobs of its own devices first (``reductions``), so that one blob of each process
-takes part. Blobs on GPUs go through the memory of the host, unless NCCL connects the processes.
+takes part. Blobs on GPUs go through the memory of the host, unless NCCL connects the processes: then it sums and copies
+over all GPUs of all processes by one call.
 """
 
 from __future__ import annotations
@@ -32,7 +33,11 @@ DEFAULT_BUCKET_BYTES = 4 * 2**20
 _HOST = make_device_option(PROTO_CPU, 0)
 _ON_HOST = "_on_host"
 _MOST_BLOBS = 500  # of one operator
-_BY_NCCL = frozenset({"AllreduceBucket", "Broadcast"})
+_BY_NCCL = frozenset({"Allgather", "AllreduceBucket", "Broadcast"})
+
+
+Group = Sequence[str]
+Exchange = Callable[[Sequence[str]], list[OperatorDef]]
 
 
 @dataclass(frozen=True)
@@ -60,9 +65,25 @@ class ProcessLink:
     debug_info: str = ""
     by_nccl: bool = False
 
+    @property
+    def over_gpus(self) -> bool:
+        """Whether collectives take a blob of each GPU of this process."""
+        return self.by_nccl and len(self.devices) > 1
+
     def allreduce(self, blobs: Sequence[str]) -> list[OperatorDef]:
         """Return the operators that replace each blob by its sum over the processes."""
         return self.exchange("AllreduceBucket", blobs)
+
+    def allreduce_over_gpus(self, groups: Sequence[Group]) -> list[OperatorDef]:
+        """Return the operators that replace the blobs of each group, one per GPU, by their sum over all processes."""
+        arguments: dict[str, Any] = {"deterministic": 1} if self.deterministic else {}
+        most, count = _MOST_BLOBS // len(self.devices), len(self.devices)
+        arguments |= {"devices": count} if count > 1 else {}
+        ops = []
+        for start in range(0, len(groups), most):
+            part = [blob for group in groups[start : start + most] for blob in group]
+            ops += self._staged("AllreduceBucket", "allreduce", part, part, **arguments)
+        return ops
 
     def exchange(
         self, op_type: str, blobs: Sequence[str], residuals: Sequence[str] = (), **arguments: Any
@@ -94,6 +115,10 @@ class ProcessLink:
     def broadcast(self, blob: str) -> list[OperatorDef]:
         """Return the operators that replace a blob by that of rank 0."""
         return self._staged("Broadcast", "broadcast", [blob], [blob], root=0)
+
+    def broadcast_over_gpus(self, group: Group) -> list[OperatorDef]:
+        """Return the operators that replace the blobs of a group, one per GPU, by the first one of rank 0."""
+        return self._staged("Broadcast", "broadcast", group, group, root=0, devices=len(group))
 
     def allgather(self, source: str, target: str) -> list[OperatorDef]:
         """Return the operators that concatenate the rows of all processes, in the order of the ranks."""
@@ -135,10 +160,6 @@ class ProcessLink:
     def _place(self, blob: str) -> DeviceOption:
         replica = self.devices.replica_of(blob)
         return self.places.get(blob, _HOST if replica is None else self.devices.options[replica])
-
-
-Group = Sequence[str]
-Exchange = Callable[[Sequence[str]], list[OperatorDef]]
 
 
 def buckets(
@@ -185,6 +206,7 @@ def allreduce_over_processes_pass(
     peer_access: PeerAccess | None = None,
     hand_back: bool = True,
     exchange: Exchange | None = None,
+    whole: bool = True,
 ) -> PassResult:
     """Sum groups of blobs over the devices of this process and over all processes, as soon as they are written.
 
@@ -199,6 +221,7 @@ def allreduce_over_processes_pass(
         sizes, bucket_bytes: see ``buckets``.
         peer_access, hand_back: as for ``allreduce``.
         exchange: returns the operators that exchange the sums of a bucket; None: ``link.allreduce``.
+        whole: the exchange is a sum of whole values, which NCCL may form over all GPUs by one call.
 
     Raises:
         NetError: no operator writes a blob, or the number of blobs in a group is wrong.
@@ -218,6 +241,11 @@ def allreduce_over_processes_pass(
         for members in due[index]:
             local = [group for group in members if len(group) > 1]
             options: dict[str, Any] = {"debug_info": link.debug_info}
+            if link.over_gpus and whole:
+                result.op.extend(link.allreduce_over_gpus(local) if local else ())
+                members, local = [group for group in members if len(group) == 1], []
+            if not members:
+                continue
             result.MergeFrom(allreduce(local, devices, peer_access=peer_access, hand_back=False, **options))
             exchanged = (exchange or link.allreduce)([group[0] for group in members])
             kept += [blob for op in exchanged for blob in op.output if blob in op.input and blob not in written]
@@ -237,6 +265,9 @@ def broadcast_over_processes(groups: Sequence[Group], link: ProcessLink) -> NetD
     """
     net = NetDef()
     for group in groups:
+        if link.over_gpus and len(group) > 1:
+            net.op.extend(link.broadcast_over_gpus(group))
+            continue
         net.op.extend(link.broadcast(group[0]))
         if len(group) > 1:
             net.MergeFrom(broadcast([group], link.devices, debug_info=link.debug_info))

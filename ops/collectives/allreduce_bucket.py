@@ -14,7 +14,8 @@ from netbuilder.ops.core.declaration import operator_class
 from netbuilder.ops.core.operator import TensorSpec
 from netbuilder.ops.core.registry import register
 from netbuilder.ops.engines.collectives.communicator import Communicator
-from netbuilder.ops.engines.collectives.reductions import FLOAT_TYPES, narrow, widen
+from netbuilder.ops.engines.collectives.nccl import GpuRanks
+from netbuilder.ops.engines.collectives.reductions import FLOAT_TYPES, narrow, sum_rows, widen
 from netbuilder.ops.engines.collectives.world import CommonWorld
 from netbuilder.ops.engines.large_pages import lasting_zeros
 from netbuilder.ops.engines.nccl import NcclCall, type_of
@@ -41,6 +42,9 @@ _INFINITE_FROM = {"float16": 65520.0, "bfloat16": 3.3961775292304957e38}  # floa
 class AllreduceBucket(InPlace):
     """Output i is the sum of input i over the processes.
 
+    With ``devices``, consecutive blobs are one quantity, one on each device of this process, and all get the sum over
+    all devices of all processes.
+
     Small blobs are copied into one buffer and exchanged together; those of 128 KiB or more are exchanged in place. With
     another ``precision`` than float32, float32 blobs are rounded to it on the way, added in float32, and the sums
     are rounded once. If this makes a finite element, or a sum of such, infinite, all processes raise the same error,
@@ -58,6 +62,10 @@ class AllreduceBucket(InPlace):
     precision: str = "float32"
     deterministic: bool = False
     clip: float = 0.0
+    devices: int = 1
+
+    def copies(self) -> int:
+        return self.devices
 
     def check(self) -> None:
         super().check()
@@ -77,22 +85,29 @@ class AllreduceBucket(InPlace):
     def terms(self) -> str:
         return f"precision={self.precision}, deterministic={self.deterministic}, clip={self.clip:g}"
 
-    def gpu_calls(self, world: CommonWorld, blobs: Sequence[Array]) -> list[NcclCall] | None:
-        kinds = [type_of(blob.dtype, sums=True) for blob in blobs]
-        if self.precision != "float32" or None in kinds:
+    def gpu_calls(self, ranks: GpuRanks, rank: int, blobs: Sequence[Array]) -> list[NcclCall] | None:
+        groups = [(type_of(group[0].dtype, sums=True), group) for group in self.quantities(blobs)]
+        if self.precision != "float32" or any(kind is None for kind, _ in groups):
             return None
-        return [NcclCall("allReduce", [blob], [blob], kind, blob.size) for blob, kind in zip(blobs, kinds) if kind]
+        return [NcclCall("allReduce", group, group, kind, group[0].size) for kind, group in groups if kind]
 
     def over_ranks(self, world: CommonWorld, blobs: Sequence[Array], names: Sequence[str]) -> Work:
-        parts = _parts(blobs, FLOAT_TYPES[self.precision], names) if world.size > 1 else []
+        groups = self.quantities(blobs)
+        firsts = [group[0] for group in groups]
+        parts = _parts(firsts, FLOAT_TYPES[self.precision], names[:: self.devices]) if world.size > 1 else []
 
         def work(communicator: Communicator) -> None:
+            for group in groups if self.devices > 1 else ():
+                sum_rows(group, group[0])
             for part in parts:
                 part.load(self.clip)
                 communicator.allreduce(part.buffer, bfloat16=part.bfloat16, deterministic=self.deterministic)
                 if part.rounds:
                     self._check_overflow(communicator, part)
                 part.store()
+            for group in groups:
+                for blob in group[1:]:
+                    np.copyto(blob, group[0])
 
         return work
 

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from typing import Any, ClassVar, Literal
+from dataclasses import dataclass
+from functools import partial
+from typing import Any, ClassVar, Literal, TypeVar
 
 import numpy as np
 
@@ -14,21 +16,37 @@ from netbuilder.ops.core.operator import STRING, Operator, TensorSpec, require, 
 from netbuilder.ops.core.registry import CPU, GPU, kernel, prepare
 from netbuilder.ops.engines.arrays import as_flat
 from netbuilder.ops.engines.collectives.communicator import Communicator
-from netbuilder.ops.engines.collectives.nccl import NcclCommunicator
+from netbuilder.ops.engines.collectives.nccl import GpuRanks, NcclCommunicator
 from netbuilder.ops.engines.collectives.session import Collective
 from netbuilder.ops.engines.collectives.world import CommonWorld
-from netbuilder.ops.engines.gpu import copy_into
+from netbuilder.ops.engines.gpu import copy_into, gpu, gpu_of, here, to_host
 from netbuilder.ops.engines.layouts import convert
 from netbuilder.ops.engines.nccl import NcclCall
-from netbuilder.proto import ArgumentError
+from netbuilder.proto import PROTO_CUDA, ArgumentError
 
-__all__ = ["MAX_BLOBS", "InPlace", "Work", "in_place_kernels", "same_shape_and_type"]
+__all__ = ["MAX_BLOBS", "GpuExchange", "InPlace", "Work", "in_place_kernels", "same_shape_and_type"]
 
 Array = Any
+T = TypeVar("T")
 Work = Callable[[Communicator], None]
 
 MAX_BLOBS = 1000
 """The most blobs that one operator exchanges."""
+
+
+@dataclass(frozen=True)
+class GpuExchange:
+    """An exchange of arrays of GPUs.
+
+    Args:
+        mark: called before ``start``, by the thread that computes: what the GPUs have to compute then comes before.
+        start: begins it, in the lane of collectives.
+        wait: makes what the GPUs compute later wait for it.
+    """
+
+    mark: Callable[[], object]
+    start: Callable[[], object]
+    wait: Callable[[], object]
 
 
 @operator_class(frozen=True)
@@ -49,8 +67,17 @@ class InPlace(OverWorld):
     any_layout: ClassVar[bool] = True
     outputs_on_host: ClassVar[bool] = False
 
+    def copies(self) -> int:
+        """Return how many consecutive blobs are one quantity, on as many devices of this process."""
+        return 1
+
+    def with_arity(self, n_in: int, n_out: int) -> Any:
+        if self.copies() > 1:
+            object.__setattr__(self, "colocate_outputs_with", "one-to-one")
+        return super().with_arity(n_in, n_out)
+
     def input_location(self, index: int) -> Literal["here", "host", "any"]:
-        return "host" if index == 0 else "here"
+        return "host" if index == 0 else "here" if self.copies() == 1 else "any"
 
     def check(self) -> None:
         if self.n_out != self.n_in - 1 or self.n_in > MAX_BLOBS + 1:
@@ -58,9 +85,15 @@ class InPlace(OverWorld):
                 f"{self.type}: takes a common world and 1 to {MAX_BLOBS} blobs, which are its outputs too; got "
                 f"{self.n_in} inputs and {self.n_out} outputs"
             )
+        if self.copies() < 1 or self.n_out % self.copies():
+            raise ArgumentError(
+                f"{self.type}: the number of blobs must be a multiple of devices={self.copies()}, got {self.n_out}"
+            )
 
     def infer(self, *inputs: TensorSpec) -> tuple[TensorSpec, ...]:
         super().infer(*inputs)
+        for group in self.quantities(inputs[1:]) if self.copies() > 1 else ():
+            same_shape_and_type(self, group)
         for i, x in enumerate(inputs[1:], start=1):
             if self.sums:
                 require(x.dtype.kind in "iuf", self, f"adds numbers, got input {i} of type {_type_name(x)}")
@@ -76,14 +109,32 @@ class InPlace(OverWorld):
         """
         raise NotImplementedError
 
-    def gpu_calls(self, world: CommonWorld, blobs: Sequence[Array]) -> list[NcclCall] | None:
-        """Return what the operator does over arrays of a GPU, as calls of NCCL; None: it goes through the host.
+    def quantities(self, blobs: Sequence[T]) -> list[Sequence[T]]:
+        """Return the blobs of each quantity, one for each device."""
+        return [blobs[i : i + self.copies()] for i in range(0, len(blobs), self.copies())]
+
+    def gpu_calls(self, ranks: GpuRanks, rank: int, blobs: Sequence[Array]) -> list[NcclCall] | None:
+        """Return what the operator does over arrays of GPUs, as calls of NCCL; None: it goes through the host.
 
         Args:
-            world: the common world.
-            blobs: one-dimensional arrays on the GPU, to be overwritten.
+            ranks: the GPUs.
+            rank: the number of this process.
+            blobs: one-dimensional arrays, to be overwritten, of each quantity one on each GPU.
         """
         return None
+
+    def gpu_exchange(self, common: CommonWorld, call: Collective, blobs: Sequence[Array]) -> GpuExchange | None:
+        """Return how NCCL exchanges arrays where they are; None: it does not connect the ranks, or cannot."""
+        communicator = common.communicator
+        if not isinstance(communicator, NcclCommunicator):
+            return None
+        places = {tuple(map(gpu_of, group)) for group in self.quantities(blobs)}
+        ranks = communicator.over(places.pop()) if len(places) == 1 else None
+        calls = None if ranks is None else self.gpu_calls(ranks, common.rank, blobs)
+        if ranks is None or calls is None:
+            return None
+        bound = ranks.group.bind(calls)
+        return GpuExchange(bound.mark, bound.start, bound.wait)
 
     def terms(self) -> str:
         """Return the arguments that all ranks must agree on, for the description of the collective."""
@@ -106,24 +157,24 @@ def _type_name(spec: TensorSpec) -> str:
 
 
 def described(op: InPlace, names: Sequence[str], specs: Sequence[TensorSpec]) -> str:
-    """Return the blobs with shapes and types, and the arguments, for the description of a collective."""
-    first, *others = (f"{spec.shape} {_type_name(spec)}" for spec in specs)
-    more = [f"{name!r} {text}" for name, text in zip(names[1:], others)]
+    """Return the blobs with shapes and types, one of each quantity, and the arguments, to describe a collective."""
+    step = op.copies()
+    first, *others = (f"{spec.shape} {_type_name(spec)}" for spec in specs[::step])
+    more = [f"{name!r} {text}" for name, text in zip(names[step::step], others)]
     return ", ".join(each for each in (first, *more, op.terms()) if each)
 
 
-def _layout(op: InPlace, spec: TensorSpec, first: TensorSpec) -> TensorSpec:
-    """Return how a blob is exchanged: as it is stored, unless that rounds it or padding is stored in another way."""
-    wanted = first if op.one_layout else spec
-    plain = wanted.layout is None or wanted.rounds or not op.any_layout
-    return spec.plain if plain else spec.with_layout(wanted.layout)
+def _stored(op: InPlace, specs: Sequence[TensorSpec]) -> list[TensorSpec]:
+    """Return how blobs are exchanged: as they are stored, unless that rounds or padding is stored in another way."""
+    firsts = [specs[0] if op.one_layout else specs[i - i % op.copies()] for i in range(len(specs))]
+    plain = [not op.any_layout or wanted.layout is None or wanted.rounds for wanted in firsts]
+    return [x.plain if p else x.with_layout(wanted.layout) for x, wanted, p in zip(specs, firsts, plain)]
 
 
 def _prepare(op: InPlace, ctx: PlanContext, world: TensorSpec, *xs: TensorSpec) -> Prepared:
-    specs = [_layout(op, x, xs[0]) for x in xs]
+    specs = _stored(op, xs)
     names = list(ctx.op_def.output)
-    terms = described(op, names, xs)
-    layouts = "" if all(spec.layout is None for spec in specs) else repr([spec.layout for spec in specs])
+    terms, layouts = described(op, names, xs), _layouts(specs)
 
     def bind(ins: Sequence[Any], outs: Sequence[Any], scratch: Any) -> Callable[[], Any]:
         common = world_of(op, ins[0])
@@ -148,24 +199,40 @@ def _prepare(op: InPlace, ctx: PlanContext, world: TensorSpec, *xs: TensorSpec) 
     return Prepared([world, *specs], specs, bind, inplace=pairs, split=True, name="mpi")
 
 
+def _layouts(specs: Sequence[TensorSpec]) -> str:
+    return "" if all(spec.layout is None for spec in specs) else repr([spec.layout for spec in specs])
+
+
 def _prepare_on_gpu(op: InPlace, ctx: PlanContext, world: TensorSpec, *xs: TensorSpec) -> Prepared | None:
-    """Return the kernel over blobs of a GPU: by NCCL where they are, or through the memory of the host."""
+    """Return the kernel over blobs of GPUs: by NCCL where they are, or through the memory of the host."""
     if any(x.dtype == STRING for x in xs):
         return None
-    names, specs = list(ctx.op_def.output), [x.plain for x in xs]
-    terms = described(op, names, xs)
+    names, specs = list(ctx.op_def.output), _stored(op, xs)
+    terms, layouts = described(op, names, xs), _layouts(specs)
 
     def bind(ins: Sequence[Any], outs: Sequence[Any], scratch: Any) -> Callable[[], Any]:
         common = world_of(op, ins[0])
-        call = common.call(op.type, names[0], terms, "", nbytes=sum(out.nbytes for out in outs))
+        call = common.call(op.type, names[0], terms, layouts, nbytes=sum(out.nbytes for out in outs))
         copies = [(out, given) for out, given in zip(outs, ins[1:]) if out is not given]
         flat = [as_flat(out, spec.dtype) for out, spec in zip(outs, specs)]
-        exchange = _by_nccl(op, common, call, flat) or _through_host(op, common, call, flat, names)
+        direct = op.gpu_exchange(common, call, flat)
+        plain = partial(_in_plain_order_on_host, op, ctx, common, specs, outs, names)
+        through_host = _through_host(op, common, call, flat, names, plain)
+
+        def begin_directly(exchange: GpuExchange) -> Callable[[], None]:
+            exchange.mark()
+            started = common.begin(call, lambda _, same_layouts: exchange.start() if same_layouts else plain())
+
+            def wait() -> None:
+                started()
+                exchange.wait()
+
+            return wait
 
         def begin() -> Any:
             for out, given in copies:
                 copy_into(out, given)
-            return exchange()
+            return through_host() if direct is None else begin_directly(direct)
 
         return begin
 
@@ -173,44 +240,63 @@ def _prepare_on_gpu(op: InPlace, ctx: PlanContext, world: TensorSpec, *xs: Tenso
     return Prepared([world, *specs], specs, bind, inplace=pairs, split=True, name="nccl")
 
 
-_Exchange = Callable[[], Callable[[], None]]
-
-
-def _by_nccl(op: InPlace, common: CommonWorld, call: Collective, blobs: Sequence[Any]) -> _Exchange | None:
-    """Return what begins the exchange of arrays where they are; None if NCCL does not connect the ranks, or cannot."""
-    communicator = common.communicator
-    calls = op.gpu_calls(common, blobs) if isinstance(communicator, NcclCommunicator) else None
-    if calls is None:
-        return None
-    assert isinstance(communicator, NcclCommunicator)
-    start = communicator.group.bind(calls)
-
-    def begin() -> Callable[[], None]:
-        started = common.begin(call, lambda communicator, same: start())
-        return lambda: started()()
-
-    return begin
-
-
 def _through_host(
-    op: InPlace, common: CommonWorld, call: Collective, blobs: Sequence[Any], names: Sequence[str]
-) -> _Exchange:
+    op: InPlace,
+    common: CommonWorld,
+    call: Collective,
+    blobs: Sequence[Any],
+    names: Sequence[str],
+    plain: Callable[[], object],
+) -> Callable[[], Callable[[], None]]:
+    """Return what begins an exchange of copies on the host; ``plain`` exchanges where ranks have different layouts."""
     hosts = [np.empty(blob.shape, blob.dtype) for blob in blobs]
-    work = op.over_ranks(common, hosts, names)
+    exchange = op.over_ranks(common, hosts, names)
 
     def begin() -> Callable[[], None]:
         for host, blob in zip(hosts, blobs):
             copy_into(host, blob)
-        ended = common.begin(call, lambda communicator, same: work(communicator))
+
+        def work(communicator: Communicator, same_layouts: bool) -> bool:
+            if same_layouts:
+                exchange(communicator)
+            else:
+                plain()
+            return same_layouts
+
+        ended = common.begin(call, work)
 
         def wait() -> None:
-            ended()
-            for host, blob in zip(hosts, blobs):
-                copy_into(blob, host)
+            if ended():
+                for host, blob in zip(hosts, blobs):
+                    copy_into(blob, host)
 
         return wait
 
     return begin
+
+
+def _in_plain_order_on_host(
+    op: InPlace,
+    ctx: PlanContext,
+    world: CommonWorld,
+    specs: Sequence[TensorSpec],
+    buffers: Sequence[Any],
+    names: Sequence[str],
+) -> None:
+    """Exchange copies of values of GPUs on the host, in plain order."""
+    places = [(PROTO_CUDA, int(buffer.device.id)) for buffer in buffers]
+    hosts = []
+    for buffer, spec, place in zip(buffers, specs, places):
+        with gpu(place[1]):
+            plain = buffer if spec.layout is None else convert(buffer, spec, spec.plain, ctx, location=place)
+        hosts.append(np.ascontiguousarray(to_host(plain)))
+    op.over_ranks(world, [host.reshape(-1) for host in hosts], names)(world.communicator)
+    for buffer, spec, host, place in zip(buffers, specs, hosts, places):
+        with gpu(place[1]) as there:
+            if spec.layout is None:
+                copy_into(buffer, host)
+            else:
+                convert(there.xp.asarray(host), spec.plain, spec, ctx, out=buffer, location=place)
 
 
 def _in_plain_order(
@@ -229,7 +315,7 @@ def _in_plain_order(
 
 def _run(op: InPlace, ctx: RunContext, world: Any, *xs: Any) -> tuple[Any, ...]:
     common = world_of(op, world)
-    results = tuple(np.array(ctx.host(x), order="C") for x in xs)
+    results = tuple(np.array(to_host(x), order="C") for x in xs)
     specs = [spec_of(x) for x in results]
     op.infer(spec_of(np.array(world, object)), *specs)
     names = list(ctx.op_def.output)
@@ -237,7 +323,13 @@ def _run(op: InPlace, ctx: RunContext, world: Any, *xs: Any) -> tuple[Any, ...]:
     nbytes = sum(result.nbytes for result in results)
     call = common.call(op.type, names[0], described(op, names, specs), nbytes=nbytes)
     common.run(call, lambda communicator, _: work(communicator))
-    return tuple(map(ctx.xp.asarray, results)) if ctx.is_gpu else results
+    return tuple(as_given(result, x) for result, x in zip(results, xs)) if ctx.is_gpu else results
+
+
+def as_given(result: Any, x: Any) -> Any:
+    """Return an array of the host on the device of another one."""
+    number = gpu_of(x)
+    return result if number is None else here(result, number)
 
 
 def in_place_kernels(cls: type[Operator]) -> type[Operator]:

@@ -223,7 +223,7 @@ def _prepare_several(ops: Sequence[_Collective], ctx: PlanContext, *specs: Tenso
                   for op, spec, a, b, c, d in zip(ops, read, first, first[1:], first_out, first_out[1:])]  # fmt: skip
         devices = [device for x in ins[: first[1]] if (device := gpu_of(x)) is not None]
         if by_nccl and len({*devices}) == ops[0].n_in > 1:
-            return gpu_group(devices).bind([_call(*each) for each in arrays])
+            return gpu_group(devices).bind([_call(*each) for each in arrays]).begin
 
         def copied() -> Callable[[], None]:
             for each in arrays:

@@ -59,8 +59,9 @@ class CreateCommonWorld(Operator):
     """Make the common world of ``size`` processes, of which this one has the number ``rank``.
 
     All of them run it, in the same order among other collectives. Several processes are connected by MPI, which has
-    started them; with engine NCCL by NCCL, between the GPUs ``device_id`` of the processes, which meet in the store. A
-    world of one process needs no library. A second run gives the same world.
+    started them; with engine NCCL by NCCL, between the GPUs of the processes, which meet in the store: of this one the
+    GPU ``device_id``, or several, ``device_ids``. A world of one process needs no library. A second run gives the same
+    world.
 
     A collective raises an error if other ranks have not come after ``timeout_ms`` milliseconds; -1: after the time
     limits of the process. The other arguments, and the input, are Caffe2's; MPI does without them.
@@ -80,6 +81,7 @@ class CreateCommonWorld(Operator):
     rank: int = 0
     timeout_ms: int = -1
     device_id: int = 0
+    device_ids: tuple[int, ...] = ()
     sync: bool = False
     transport: str = ""
     interface: str = ""
@@ -92,6 +94,8 @@ class CreateCommonWorld(Operator):
                 f"CreateCommonWorld: rank must lie in [0, size), got rank={self.rank}, size={self.size}; leave out "
                 "both to take them from MPI"
             )
+        if len({*self.device_ids}) < len(self.device_ids):
+            raise ArgumentError(f"CreateCommonWorld: device_ids must name each GPU once, got {list(self.device_ids)}")
         if self.timeout_ms < 1 and self.timeout_ms != -1:
             raise ArgumentError(
                 f"CreateCommonWorld: timeout_ms must be a positive number of milliseconds, or -1, got {self.timeout_ms}"
@@ -121,7 +125,7 @@ def create_common_world(op: CreateCommonWorld, ctx: RunContext, *store: Any) -> 
     if ctx.op_def.engine != "NCCL" or op.size == 1:
         return (create_world(name, op.size, op.rank, timeout),)
     given = store_of(op, store[0]).with_prefix(ctx.op_def.name) if store else None
-    return (create_world(name, op.size, op.rank, timeout, NcclPlace(op.device_id, given)),)
+    return (create_world(name, op.size, op.rank, timeout, NcclPlace(op.device_ids or (op.device_id,), given)),)
 
 
 @register

@@ -130,7 +130,7 @@ class Operator(Declared):
     draws: it draws random numbers, from the stream in its argument ``random_stream`` (see ``random_streams``).
     outputs_on_host: the outputs are in the host's memory even if the operator runs on a GPU.
     colocate_outputs_with: for an operator on a GPU that works on several devices: the outputs are on the device of the
-        input with this index, or, with ``"one-to-one"``, output i on that of input i.
+        input with this index, or, with ``"one-to-one"``, output i on that of input i, of as many inputs, the last ones.
     exchanges: whether the operator exchanges values between devices.
     renamed_arguments: old argument name -> field, for arguments that cannot be Python identifiers.
     open_arguments: prefixes of the names of further arguments, which the kernel reads from the

@@ -178,13 +178,13 @@ class GPU:
         return exchange.raw.record(self.new_event() if event is None else event)
 
     def begin_exchange(self, ready: Any) -> Any:
-        """Return the stream for exchange (CuPy's), whose later work waits for what the GPU computes now.
+        """Return the stream for exchange (CuPy's), whose later work waits for an event.
 
         Args:
-            ready: an event of this GPU, recorded anew.
+            ready: from ``record_event``: what has to be computed before.
         """
         exchange = self.stream(StreamRole.EXCHANGE).raw
-        exchange.wait_event(self.record_event(ready))
+        exchange.wait_event(ready)
         return exchange
 
     def end_exchange(self, done: Any) -> None:

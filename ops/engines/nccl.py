@@ -22,7 +22,7 @@ from netbuilder.data.forking import after_fork, new_lock
 from netbuilder.ops.engines.gpu import gpu
 from netbuilder.proto import DeviceError
 
-__all__ = ["INSTALL", "GpuGroup", "NcclCall", "gpu_group", "nccl", "nccl_available", "type_of"]
+__all__ = ["INSTALL", "BoundGroup", "GpuGroup", "NcclCall", "gpu_group", "nccl", "nccl_available", "type_of"]
 
 Array = Any
 
@@ -78,11 +78,11 @@ class NcclCall:
     """A collective over arrays, for ``GpuGroup.bind``.
 
     Args:
-        what: "allReduce" and "reduce", which add; "broadcast" and "allGather".
+        what: "allReduce", "reduce" and "reduceScatter", which add; "broadcast" and "allGather".
         sends, receives: for each GPU of the process that takes part, what it gives and where it gets the result; they
             may be the same array. None: this GPU gets nothing.
         kind: NCCL's name of the element type (``type_of``).
-        count: number of elements that each GPU gives.
+        count: number of elements that each GPU gives; of reduceScatter: that it gets.
         root: the rank that gives the value, or gets the sum.
     """
 
@@ -110,49 +110,67 @@ class GpuGroup:
         self.devices = tuple(devices)
         self.communicators = tuple(communicators)
 
-    def bind(self, calls: Sequence[NcclCall]) -> Callable[[], Callable[[], None]]:
-        """Bind collectives to their arrays; they run as one group.
+    def bind(self, calls: Sequence[NcclCall]) -> BoundGroup:
+        """Bind collectives to their arrays; they run as one group."""
+        return BoundGroup(self, calls)
 
-        Returns:
-            A call that begins the group, without waiting, and returns a call that makes the GPUs' later work wait for
-            it. Each use of the first one must be followed by the second one.
-        """
-        module, gpus = nccl(), [gpu(number) for number in self.devices]
-        ready, done = ([each.new_event() for each in gpus] for _ in range(2))
-        issued = [
-            (place, getattr(communicator, call.what), _arguments(call, place, module))
+
+class BoundGroup:
+    """Collectives that run as one group, bound to their arrays.
+
+    Each use consists of ``mark``, ``start`` and ``wait``, in this order. ``start`` may be called by another thread,
+    later: what the GPUs compute meanwhile, the group does not wait for.
+    """
+
+    def __init__(self, group: GpuGroup, calls: Sequence[NcclCall]) -> None:
+        self._module, self._gpus = nccl(), [gpu(number) for number in group.devices]
+        self._ready, self._done = ([each.new_event() for each in self._gpus] for _ in range(2))
+        self._issued = [
+            (place, getattr(communicator, call.what), _arguments(call, place, self._module))
             for call in calls
             if call.count
-            for place, communicator in enumerate(self.communicators)
+            for place, communicator in enumerate(group.communicators)
         ]
 
-        def wait() -> None:
-            for each, event in zip(gpus, done):
-                each.wait_until(event)
+    def mark(self) -> None:
+        """Note what the GPUs have to compute now: the group begins after it."""
+        for each, event in zip(self._gpus, self._ready):
+            each.record_event(event)
 
-        lock: Any = _ISSUING if len(gpus) > 1 else contextlib.nullcontext()
+    def start(self) -> None:
+        """Give the group to the GPUs' streams for exchange; does not wait for it."""
+        lock: Any = _ISSUING if len(self._gpus) > 1 else contextlib.nullcontext()
+        with lock:
+            streams = [each.begin_exchange(event).ptr for each, event in zip(self._gpus, self._ready)]
+            self._module.groupStart()
+            try:
+                for place, function, arguments in self._issued:
+                    function(*arguments, streams[place])
+            finally:
+                self._module.groupEnd()
+            for each, event in zip(self._gpus, self._done):
+                each.end_exchange(event)
 
-        def begin() -> Callable[[], None]:
-            with lock:
-                streams = [each.begin_exchange(event).ptr for each, event in zip(gpus, ready)]
-                module.groupStart()
-                try:
-                    for place, function, arguments in issued:
-                        function(*arguments, streams[place])
-                finally:
-                    module.groupEnd()
-                for each, event in zip(gpus, done):
-                    each.end_exchange(event)
-            return wait
+    def wait(self) -> None:
+        """Make what the GPUs compute later wait for the group."""
+        for each, event in zip(self._gpus, self._done):
+            each.wait_until(event)
 
-        return begin
+    def begin(self) -> Callable[[], None]:
+        """Begin the group after what the GPUs have to compute now; return ``wait``."""
+        self.mark()
+        self.start()
+        return self.wait
 
 
 def _arguments(call: NcclCall, place: int, module: Any) -> tuple[Any, ...]:
     """Return the arguments of a communicator's method, but for the stream."""
     pointers = [0 if array is None else array.data.ptr for array in (call.sends[place], call.receives[place])]
     add = module.NCCL_SUM
-    more = {"allReduce": (add,), "reduce": (add, call.root), "broadcast": (call.root,), "allGather": ()}[call.what]
+    more = {
+        "allReduce": (add,), "reduce": (add, call.root), "reduceScatter": (add,),
+        "broadcast": (call.root,), "allGather": (),
+    }[call.what]  # fmt: skip
     return (*pointers, call.count, getattr(module, f"NCCL_{call.kind}"), *more)
 
 

@@ -21,7 +21,7 @@ from cupy_double.machine import Machine, Region, merge
 
 __all__ = ["Hang", "Mismatch", "NcclDouble", "NcclError"]
 
-_DTYPES = [np.int8, np.uint8, np.int32, np.uint32, np.int64, np.uint64, np.float16, np.float32, np.float64, np.uint16]
+DTYPES = [np.int8, np.uint8, np.int32, np.uint32, np.int64, np.uint64, np.float16, np.float32, np.float64, np.uint16]
 _NAMES = ["INT8", "UINT8", "INT32", "UINT32", "INT64", "UINT64", "FLOAT16", "FLOAT32", "FLOAT64", "BFLOAT16"]
 _BFLOAT16 = 9
 _SUM, _MAX, _MIN = 0, 2, 3
@@ -56,7 +56,7 @@ class Call:
         return self.what, self.count, self.dtype, () if self.what in ("send", "recv") else self.detail
 
 
-class _Clique:
+class Clique:
     """The ranks that have one id; those of one thread, or one thread each."""
 
     def __init__(self, nccl: NcclDouble, devices: Sequence[int | None], alone: bool) -> None:
@@ -73,30 +73,32 @@ class _Clique:
             missing = [rank for rank in range(len(self.devices)) if rank not in given]
             if missing:
                 raise Hang(f"ranks {missing} take no part in {next(iter(given.values()))[0].what}: the others wait")
-            self._run(given)
+            self.run(given)
             return
-        ((rank, calls),) = given.items()
+        rank, calls = next(iter(given.items()))
         with self.condition:
-            number = self.number[rank]
-            self.number[rank] += 1
+            (number,) = {self.number[each] for each in given}
+            for each in given:
+                self.number[each] += 1
             here = self.rounds[number]
-            here[rank] = calls
+            here |= given
             if len(here) == len(self.devices):
                 try:
-                    self._run(here)
+                    self.run(here)
                     self.results[number] = None
                 except BaseException as error:
                     self.results[number] = error
                 self.condition.notify_all()
             elif not self.condition.wait_for(lambda: number in self.results or self.aborted, self.nccl.patience):
                 absent = [each for each in range(len(self.devices)) if each not in here]
-                raise Hang(f"rank {rank} waits in {calls[0].what} for ranks {absent}, which do not come")
+                what = calls[0].what if calls else "ncclCommInitRank"
+                raise Hang(f"rank {rank} waits in {what} for ranks {absent}, which do not come")
             if self.aborted and number not in self.results:
                 raise NcclError("NCCL_ERROR_REMOTE_ERROR: remote process exited or there was a network error")
             if self.results[number] is not None:
                 raise self.results[number]  # type: ignore[misc]
 
-    def _run(self, given: dict[int, list[Call]]) -> None:
+    def run(self, given: dict[int, list[Call]]) -> None:
         point = ("send", "recv")
         together = {rank: [call for call in calls if call.what not in point] for rank, calls in given.items()}
         if len({len(calls) for calls in together.values()}) > 1:
@@ -104,22 +106,23 @@ class _Clique:
         for calls in zip(*(together[rank] for rank in sorted(together))):
             if len({call.agrees() for call in calls}) > 1:
                 raise Mismatch(f"ranks differ: {[call.agrees() for call in calls]}")
-            self._order(calls)
+            self.order(list(enumerate(calls)))
             self._compute(calls)
         self._pair({rank: [call for call in calls if call.what in point] for rank, calls in given.items()})
 
-    def _order(self, calls: Sequence[Call]) -> None:
-        machine = self.nccl.machine
+    def order(self, calls: Sequence[tuple[int, Call]]) -> None:
+        """Let the GPUs' streams wait for one another, and read and write what ranks give and get."""
+        machine, size = self.nccl.machine, len(self.devices)
         if machine is None:
             return
         with machine.lock:
-            streams = [self.nccl.stream(call.stream, rank, self) for rank, call in enumerate(calls)]
+            streams = [self.nccl.stream(call.stream, rank, self) for rank, call in calls]
             for one, other in itertools.permutations(streams, 2):
                 merge(one.clock, other.clock)
-            for rank, (call, stream) in enumerate(zip(calls, streams)):
-                nbytes = call.count * np.dtype(_DTYPES[call.dtype]).itemsize
-                sent = nbytes * (len(calls) if call.what == "reduceScatter" else 1)
-                received = nbytes * (len(calls) if call.what == "allGather" else 1)
+            for (rank, call), stream in zip(calls, streams):
+                nbytes = call.count * np.dtype(DTYPES[call.dtype]).itemsize
+                sent = nbytes * (size if call.what == "reduceScatter" else 1)
+                received = nbytes * (size if call.what == "allGather" else 1)
                 reads, writes = (
                     [self.nccl.memory(ptr, size, rank, self)] if ptr else []
                     for ptr, size in ((call.send, sent), (call.receive, received))
@@ -163,7 +166,7 @@ class _Clique:
 
 
 def _at(pointer: int, count: int, dtype: int) -> Any:
-    kind = np.dtype(_DTYPES[dtype])
+    kind = np.dtype(DTYPES[dtype])
     return np.frombuffer((ctypes.c_byte * (count * kind.itemsize)).from_address(pointer), kind)
 
 
@@ -173,7 +176,7 @@ def _reduced(parts: Sequence[Any], dtype: int, op: int) -> Any:
         wide = [(part.astype(np.uint32) << 16).view(np.float32) for part in parts]
         total = _reduced(wide, 7, op).view(np.uint32)
         return ((total + 0x7FFF + ((total >> 16) & 1)) >> 16).astype(np.uint16)
-    kind = np.dtype(_DTYPES[dtype])
+    kind = np.dtype(DTYPES[dtype])
     total = parts[0].astype(np.float32 if kind == np.float16 else kind)
     for part in parts[1:]:
         with np.errstate(all="ignore"):
@@ -202,7 +205,7 @@ class NcclDouble:
         self.created: list[tuple[int | None, ...]] = []
         self.groups: list[list[Call]] = []
         self.patience = _PATIENCE
-        self.cliques: dict[bytes, _Clique] = {}
+        self.cliques: dict[bytes, Clique] = {}
         self._state = threading.local()
         self._numbers = itertools.count(1)
         self._lock = threading.Lock()
@@ -216,6 +219,10 @@ class NcclDouble:
     def get_unique_id(self) -> bytes:
         return next(self._numbers).to_bytes(128, "big")
 
+    def clique(self, key: bytes, size: int) -> Clique:
+        """Return the ranks of an id."""
+        return Clique(self, [None] * size, size == 1)
+
     # Groups, of one thread.
 
     def groupStart(self) -> None:
@@ -226,10 +233,26 @@ class NcclDouble:
             raise NcclError("NCCL_ERROR_INVALID_USAGE: ncclGroupEnd: not in a group call")
         self._state.depth -= 1
         if not self._state.depth:
+            joining, self._state.joining = getattr(self._state, "joining", []), []
+            self._join(joining)
             pending, self._state.pending = getattr(self._state, "pending", []), []
             self._submit(pending)
 
-    def give(self, clique: _Clique, rank: int, call: Call) -> None:
+    def join(self, clique: Clique, rank: int) -> None:
+        """Let a rank come to the others, in a group together with those of the same thread."""
+        if getattr(self._state, "depth", 0):
+            self._state.__dict__.setdefault("joining", []).append((clique, rank))
+        else:
+            self._join([(clique, rank)])
+
+    def _join(self, joining: Sequence[tuple[Clique, int]]) -> None:
+        for clique in {id(each): each for each, _ in joining}.values():
+            ranks = [rank for each, rank in joining if each is clique]
+            clique.submit({rank: [] for rank in ranks})
+            if 0 in ranks:
+                self.created.append(tuple(clique.devices))
+
+    def give(self, clique: Clique, rank: int, call: Call) -> None:
         if getattr(self._state, "depth", 0):
             self._state.__dict__.setdefault("pending", []).append((clique, rank, call))
             return
@@ -237,7 +260,7 @@ class NcclDouble:
             raise Hang(f"{call.what} of rank {rank} outside of a group: the thread that calls for all GPUs would wait")
         self._submit([(clique, rank, call)])
 
-    def _submit(self, pending: Sequence[tuple[_Clique, int, Call]]) -> None:
+    def _submit(self, pending: Sequence[tuple[Clique, int, Call]]) -> None:
         if not pending:
             return
         with self._lock:
@@ -253,14 +276,14 @@ class NcclDouble:
 
     # Where pointers and streams belong.
 
-    def stream(self, pointer: int, rank: int, clique: _Clique) -> Any:
+    def stream(self, pointer: int, rank: int, clique: Clique) -> Any:
         assert self.machine is not None
         stream = self.machine.stream_at(pointer)
         if stream.device != clique.devices[rank]:
             raise NcclError(f"NCCL_ERROR_INVALID_ARGUMENT: {stream} for rank {rank} on GPU {clique.devices[rank]}")
         return stream
 
-    def memory(self, pointer: int, nbytes: int, rank: int, clique: _Clique) -> Region:
+    def memory(self, pointer: int, nbytes: int, rank: int, clique: Clique) -> Region:
         assert self.machine is not None
         memory = self.machine.memory_at(pointer)
         if memory is None or memory.device != clique.devices[rank]:
@@ -278,13 +301,13 @@ def _communicator_class(nccl: NcclDouble) -> type:
                 assert isinstance(commId, bytes) and len(commId) == 128
                 device = nccl.machine.device if nccl.machine is not None else None
                 with nccl._lock:
-                    clique = nccl.cliques.setdefault(commId, _Clique(nccl, [None] * ndev, ndev == 1))
+                    clique = nccl.cliques.get(commId)
+                    if clique is None:
+                        clique = nccl.cliques[commId] = nccl.clique(commId, ndev)
                 self._clique = clique
                 with clique.condition:
                     clique.devices[rank] = device
-                clique.submit({rank: []})  # all ranks come
-                if rank == 0:
-                    nccl.created.append(tuple(clique.devices))
+                nccl.join(clique, rank)
             self._clique = clique
 
         @staticmethod
@@ -293,7 +316,7 @@ def _communicator_class(nccl: NcclDouble) -> type:
             if len(set(numbers)) < len(numbers):
                 raise NcclError("NCCL_ERROR_INVALID_USAGE: duplicate GPU detected")
             nccl.created.append(tuple(numbers))
-            clique = _Clique(nccl, numbers, True)
+            clique = Clique(nccl, numbers, True)
             made = [NcclCommunicator(len(numbers), b"", rank, clique=clique) for rank in range(len(numbers))]
             if nccl.machine is not None:
                 nccl.machine.set_device(numbers[-1])

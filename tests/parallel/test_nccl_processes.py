@@ -1,6 +1,7 @@
 """Processes with a GPU each that exchange values by NCCL; here they are threads, on doubles of GPUs and NCCL."""
 
 import threading
+from contextlib import contextmanager, nullcontext
 
 import numpy as np
 import pytest
@@ -10,12 +11,15 @@ from cupy_double import HOST, gpus
 from netbuilder import parallel
 from netbuilder.graph.net_names import reset_names
 from netbuilder.model import ModelHelper
+from netbuilder.ops.core.operator import decode
+from netbuilder.ops.core.registry import find
 from netbuilder.ops.engines import nccl
 from netbuilder.ops.engines.collectives.communicator import OneRank
 from netbuilder.ops.engines.collectives.lane import Lane
 from netbuilder.ops.engines.collectives.nccl import connect_by_nccl
 from netbuilder.ops.engines.collectives.session import Session
 from netbuilder.ops.engines.collectives.world import CommonWorld
+from netbuilder.ops.engines.gpu import StreamRole, gpu
 from netbuilder.ops.engines.stores import MemoryStore
 from netbuilder.optimizers import reset_optimizer_instance_count
 from netbuilder.parallel.distributed import Rendezvous
@@ -26,15 +30,15 @@ from parallel_models import OPTIMIZERS, Task, distance, mlp, no_input
 from thread_ranks import on_ranks
 
 
-@pytest.fixture
-def two_ranks(monkeypatch):
+@contextmanager
+def connected(monkeypatch, count):
     """Let CreateCommonWorld connect two ranks that are threads, with a lane each, by the double of NCCL."""
     store, lock = MemoryStore(), threading.Lock()
     sessions, worlds = {}, {}
 
     def create_world(name, size, rank, timeout=None, nccl=None):
         if rank not in sessions:
-            control = connect_by_nccl(store, size, rank, nccl.device, "run")
+            control = connect_by_nccl(store, size, rank, nccl.devices, "run")
             lane = Lane(f"lane of rank {rank}")
             thread_ranks._lanes.append(lane)
             with lock:
@@ -46,7 +50,14 @@ def two_ranks(monkeypatch):
         return worlds[name, rank]
 
     monkeypatch.setattr("netbuilder.ops.collectives.worlds.create_world", create_world)
-    with gpus(2) as machine:
+    monkeypatch.setattr(nccl, "_ISSUING", nullcontext())  # the ranks, being threads, wait for one another in a group
+    with gpus(count) as machine:
+        yield machine
+
+
+@pytest.fixture
+def two_ranks(monkeypatch):
+    with connected(monkeypatch, 2) as machine:
         yield machine
 
 
@@ -198,14 +209,14 @@ def test_without_a_store_or_nccl_it_says_so(monkeypatch):
             Workspace().run_operator_once(op)
         nccl.nccl().available = False
         with pytest.raises(DeviceError, match="rank 0 has no NCCL.*nvidia-nccl-cu12"):
-            connect_by_nccl(MemoryStore(), 2, 0, 0, "run")
+            connect_by_nccl(MemoryStore(), 2, 0, [0], "run")
 
 
 def test_messages_through_the_store(two_ranks):
     store = MemoryStore()
 
     def rank(number):
-        made = connect_by_nccl(store, 2, number, number, "run")
+        made = connect_by_nccl(store, 2, number, [number], "run")
         made.post(f"from {number}".encode(), 1 - number)
         made.barrier()
         with pytest.raises(NetError, match="sends nothing from one process to another"):
@@ -229,8 +240,203 @@ def test_the_store_of_a_handler_in_a_blob(two_ranks, tmp_path, monkeypatch):
     create.engine = "NCCL"
     workspace.run_operator_once(create)
     (place,) = places
-    assert place.device == 1 and place.store is not None
+    assert place.devices == (1,) and place.store is not None
     workspace.feed("number", np.zeros(1))
     create.input[0] = "number"
     with pytest.raises(NetError, match="CreateCommonWorld"):
         workspace.run_operator_once(create)
+
+
+# Values of GPUs, which stay there.
+
+AGREED = 40
+"""Bytes that ranks exchange before each collective, by the host."""
+SIZE = 1000
+
+
+def on_gpus(machine, rank, devices, feeds, ops):
+    """Run operators over a common world of two ranks; return what the blobs fed are then, and the new ones.
+
+    Args:
+        feeds: name -> the array and the GPU.
+    """
+    workspace, place = Workspace(), make_device_option(PROTO_CUDA, devices[0])
+    several = {"device_ids": devices} if len(devices) > 1 else {"device_id": devices[0]}
+    create = make_op("CreateCommonWorld", [], ["cw"], size=2, rank=rank, **several)
+    create.engine = "NCCL"
+    workspace.run_operator_once(create)
+    for name, (value, number) in feeds.items():
+        workspace.feed(name, value, make_device_option(PROTO_CUDA, number))
+    with machine.lock:
+        begin = len(machine.transfers)
+    for op in ops:
+        op.device_option.CopyFrom(place)
+        workspace.run_operator_once(op)
+    with machine.lock:
+        ours = [each for each in machine.transfers[begin:] if {each.source, each.target} <= {HOST, *devices}]
+    assert max(each.nbytes for each in ours) <= AGREED, "a value was copied to the host"
+    names = dict.fromkeys([*feeds, *(name for op in ops for name in op.output)])
+    return {name: workspace.fetch(name) for name in names}
+
+
+def values(rank, number=0, dtype=np.float32):
+    return (np.arange(SIZE) % 50 + 100 * rank + 10 * number).astype(dtype)
+
+
+TOTAL = values(0) + values(1)
+
+
+@pytest.mark.parametrize("count", [1, 2])
+def test_sums_stay_on_the_gpu(two_ranks, count):
+    def rank(number):
+        names = ["x", "y"][:count]
+        feeds = {name: (values(number, i), number) for i, name in enumerate(names)}
+        return on_gpus(two_ranks, number, [number], feeds, [make_op("Allreduce", ["cw", *names], names)])
+
+    want = TOTAL if count == 1 else sum(values(rank, i) for rank in range(2) for i in range(2))
+    for found in on_ranks(2, rank):
+        assert all((value == want).all() for value in found.values())
+
+
+def test_a_sum_for_one_rank_and_a_copy_for_all(two_ranks):
+    def rank(number):
+        feeds = {name: (values(number, i), number) for i, name in enumerate("rab")}
+        ops = [
+            make_op("Reduce", ["cw", "r"], ["r"], root=1),
+            make_op("Broadcast", ["cw", "a", "b"], ["a", "b"], root=1),
+        ]
+        return on_gpus(two_ranks, number, [number], feeds, ops)
+
+    first, second = on_ranks(2, rank)
+    assert (first["r"] == values(0)).all() and (second["r"] == TOTAL).all()
+    for found in (first, second):
+        assert all((found[name] == values(1, 1)).all() for name in "ab")
+
+
+@pytest.mark.parametrize("counts", [[SIZE // 2] * 2, [300, 700], [SIZE, 0]], ids=str)
+def test_parts_of_a_sum(two_ranks, counts):
+    def rank(number):
+        feeds = {"x": (values(number), number), "n": (np.int32(counts), number)}
+        return on_gpus(two_ranks, number, [number], feeds, [make_op("ReduceScatter", ["cw", "x", "n"], ["x", "n"])])
+
+    parts = np.split(TOTAL, [counts[0]])
+    for number, found in enumerate(on_ranks(2, rank)):
+        own = counts[number]
+        assert (found["x"][:own] == parts[number]).all() and (found["x"][own:] == values(number)[own:]).all()
+
+
+def test_wrong_counts_of_parts_are_an_error_on_all_ranks(two_ranks):
+    def rank(number):
+        feeds = {"x": (values(number), number), "n": (np.int32([300, 600]), number)}
+        return on_gpus(two_ranks, number, [number], feeds, [make_op("ReduceScatter", ["cw", "x", "n"], ["x", "n"])])
+
+    for error in on_ranks(2, rank):
+        assert f"counts must be 2 numbers of elements, {SIZE} together, got [300, 600]" in str(error)
+
+
+def test_rows_of_all_ranks(two_ranks):
+    """Of different numbers, one of them none."""
+    for rows in ((3, 5), (0, 4)):
+
+        def rank(number, rows=rows):
+            own = values(number).reshape(-1, 20)[: rows[number]]
+            found = on_gpus(
+                two_ranks, number, [number], {"x": (own, number)}, [make_op("Allgather", ["cw", "x"], ["y"])]
+            )
+            return found["y"]
+
+        want = np.concatenate([values(r).reshape(-1, 20)[: rows[r]] for r in range(2)])
+        for found in on_ranks(2, rank):
+            assert np.array_equal(found, want)
+
+
+@pytest.mark.parametrize("devices", [[[0, 1], [2, 3]], [[2, 0], [3, 1]]], ids=str)
+def test_processes_with_several_gpus(monkeypatch, devices):
+    """All GPUs sum and copy by one call for each process."""
+    with connected(monkeypatch, 4) as machine:
+
+        def rank(number):
+            mine = devices[number]
+            feeds = {f"{name}{i}": (values(number, i), gpu) for name in "xyz" for i, gpu in enumerate(mine)}
+            sums = [f"{name}{i}" for name in "xy" for i in range(len(mine))]
+            copied = [f"z{i}" for i in range(len(mine))]
+            ops = [
+                make_op("AllreduceBucket", ["cw", *sums], sums, devices=len(mine)),
+                make_op("Broadcast", ["cw", *copied], copied, devices=len(mine), root=1),
+            ]
+            return on_gpus(machine, number, mine, feeds, ops)
+
+        whole = sum(values(rank, i) for rank in range(2) for i in range(len(devices[rank])))
+        for found in on_ranks(2, rank):
+            assert not isinstance(found, Exception), found
+            for name, value in found.items():
+                assert (value == (values(1) if name.startswith("z") else whole)).all(), name
+        ids = list(nccl.nccl().created)
+        assert ids == [tuple(each[0] for each in devices), tuple(gpu for each in devices for gpu in each)]
+
+
+def test_a_bucket_of_several_gpus_with_a_type_that_nccl_does_not_add(monkeypatch):
+    with connected(monkeypatch, 4):
+
+        def rank(number):
+            workspace, mine = Workspace(), [2 * number, 2 * number + 1]
+            create = make_op("CreateCommonWorld", [], ["cw"], size=2, rank=number, device_ids=mine)
+            create.engine = "NCCL"
+            workspace.run_operator_once(create)
+            for i, device in enumerate(mine):
+                workspace.feed(f"x{i}", np.int16([number, i]), make_device_option(PROTO_CUDA, device))
+            op = make_op("AllreduceBucket", ["cw", "x0", "x1"], ["x0", "x1"], devices=2)
+            op.device_option.CopyFrom(make_device_option(PROTO_CUDA, mine[0]))
+            workspace.run_operator_once(op)
+            return [workspace.fetch(f"x{i}").tolist() for i in range(2)]
+
+        assert on_ranks(2, rank) == [[[2, 2], [2, 2]]] * 2
+
+
+def test_processes_with_different_numbers_of_gpus_are_refused():
+    store = MemoryStore()
+    with gpus(3):
+        for error in on_ranks(2, lambda rank: connect_by_nccl(store, 2, rank, [[0], [1, 2]][rank], "run")):
+            assert "all processes must give as many GPUs (device_ids), got [1, 2] of ranks 0 to 1" in str(error)
+
+
+def test_arguments_about_several_gpus_are_checked():
+    def refused(op, match):
+        with pytest.raises(NetError, match=match):
+            Workspace().run_operator_once(op)
+
+    names = ["x", "y", "z"]
+    bucket = make_op("AllreduceBucket", ["cw", *names], names, devices=2)
+    refused(bucket, "the number of blobs must be a multiple of devices=2, got 3")
+    refused(make_op("Broadcast", ["cw", *names], names, devices=2), "must be a multiple of devices=2, got 3")
+    create = make_op("CreateCommonWorld", [], ["cw"], size=2, rank=0, device_ids=[1, 1])
+    refused(create, r"device_ids must name each GPU once, got \[1, 1\]")
+
+
+def test_a_bucket_waits_for_what_was_computed_when_it_began(two_ranks):
+    """Not for what was issued while the ranks agreed: the rest of the backward pass."""
+    store = MemoryStore()
+
+    def rank(number):
+        made = connect_by_nccl(store, 2, number, [number], "late")
+        here = gpu(number)
+        with here:
+            gradient, other = (here.xp.ones(SIZE, np.float32) for _ in range(2))
+        exchange = make_op("AllreduceBucket", ["cw", "g"], ["g"])
+        op = decode(find("AllreduceBucket"), exchange)
+        group = op.gpu_exchange(CommonWorld("cw", made, None), None, [gradient])
+        group.mark()
+        computing, exchanging = (
+            two_ranks.stream_at(here.stream(role).raw.ptr) for role in (StreamRole.COMPUTE, StreamRole.EXCHANGE)
+        )
+        before = computing.calls
+        with here:
+            for _ in range(5):
+                other += 1
+        group.start()
+        known = exchanging.clock[computing.number]
+        group.wait()
+        with here:
+            return known <= before < computing.calls, float(gradient.get()[0])
+
+    assert on_ranks(2, rank) == [(True, 2.0)] * 2

@@ -51,14 +51,14 @@ class ProcessRequest:
         concurrent: maximum number of operators between processes that run at the same time.
         bucket_bytes: see ``buckets``.
         barrier_seconds: time limit of the barrier.
-        device: with engine NCCL: the GPU of this process by which it reaches the others.
+        gpus: with engine NCCL: the GPUs of this process.
     """
 
     rendezvous: Rendezvous
     concurrent: int = 16
     bucket_bytes: int = DEFAULT_BUCKET_BYTES
     barrier_seconds: float = 300
-    device: int = 0
+    gpus: tuple[int, ...] = ()
 
     def world(self, name: str, devices: Devices, workers: int, *, joined: bool) -> World:
         """Return the place of this process's replicas; each process has as many.
@@ -77,19 +77,19 @@ class ProcessRequest:
     def creators(self, world: World) -> list[OperatorDef]:
         """Return the operators that make the common worlds; the first one of a kind makes it, and others clone it."""
         first, *others = world.common
-        ops = [world_maker(self.rendezvous, first, device=self.device)]
+        ops = [world_maker(self.rendezvous, first, gpus=self.gpus)]
         ops += [make_op("CloneCommonWorld", [first], [blob], device_option=_HOST) for blob in others]
-        return [*ops, world_maker(self.rendezvous, world.barrier, self.barrier_seconds, self.device)]
+        return [*ops, world_maker(self.rendezvous, world.barrier, self.barrier_seconds, self.gpus)]
 
 
-def world_maker(found: Rendezvous, blob: str, seconds: float | None = None, device: int = 0) -> OperatorDef:
+def world_maker(found: Rendezvous, blob: str, seconds: float | None = None, gpus: Sequence[int] = ()) -> OperatorDef:
     """Return the operator that makes a common world of the processes of a rendezvous.
 
     Args:
         found: the rendezvous.
         blob: the common world.
         seconds: time limit of operators over it; None: that of all collectives of the process.
-        device: with engine NCCL: the GPU of this process.
+        gpus: with engine NCCL: the GPUs of this process.
     """
     handler = [str(found.kv_handler)] if isinstance(found.kv_handler, str) else []
     options: dict[str, Any] = {
@@ -98,7 +98,7 @@ def world_maker(found: Rendezvous, blob: str, seconds: float | None = None, devi
         "rank": found.shard_id,
     }
     if found.engine == "NCCL":
-        options["device_id"] = device
+        options |= {"device_ids": list(gpus)} if len(gpus) > 1 else {"device_id": gpus[0] if gpus else 0}
     if seconds is not None:
         options["timeout_ms"] = _milliseconds(seconds)
     op = make_op("CreateCommonWorld", handler, [blob], device_option=_HOST, **options)

@@ -10,7 +10,7 @@ from netbuilder.graph.blob import BlobReference, GradientSlice, gathered_name
 from netbuilder.graph.replicas import Replicas
 from netbuilder.model import ModelHelper
 from netbuilder.parallel.backward import gathered_gradients
-from netbuilder.parallel.distributed.strategies import Strategy
+from netbuilder.parallel.distributed.strategies import Plain, Strategy
 from netbuilder.parallel.replicate import initial_shapes
 from netbuilder.passes.net_pass import PassContext
 from netbuilder.passes.processes import ProcessLink, allreduce_over_processes_pass, broadcast_over_processes
@@ -72,6 +72,7 @@ def exchange_over_processes(
         peer_access=peer_access,
         hand_back=hand_back,
         exchange=exchange,
+        whole=strategy.operator() == Plain().operator(),
     )
     model.net.replace_message(made.net)
     main = model.net.Proto()

@@ -139,5 +139,5 @@ def _output_locations(instruction: Instruction, inputs: Sequence[Value]) -> list
     if op.colocate_outputs_with is None or own == HOST:
         return [own] * count
     if op.colocate_outputs_with == "one-to-one":
-        return [value.location for value in inputs[:count]]
+        return [value.location for value in inputs[-count:]]
     return [inputs[op.colocate_outputs_with].location] * count

@@ -1,7 +1,8 @@
-"""NCCL between processes: one GPU of each; arrays of the host go through it, those of the GPU are exchanged in place.
+"""NCCL between processes: arrays of GPUs are exchanged where they are, those of the host go through a GPU.
 
-All common worlds of a process have one communicator of NCCL, whose calls go to the GPU's stream for exchange, in the
-order in which the lane makes them. Messages that do not wait go through the store by which the processes have met.
+All common worlds of a process have the same communicators of NCCL: one over a GPU of each process, its first one, and
+where processes have several GPUs one over all of them. Their calls go to the GPUs' streams for exchange, in the order
+in which the lane makes them. Messages that do not wait go through the store by which the processes have met.
 """
 
 from __future__ import annotations
@@ -10,6 +11,7 @@ import os
 import struct
 import time
 from collections.abc import Callable, Sequence
+from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
@@ -19,40 +21,58 @@ from netbuilder.ops.engines.collectives.nccl_id import shared_unique_id
 from netbuilder.ops.engines.gpu import StreamRole, gpu
 from netbuilder.ops.engines.nccl import GpuGroup, nccl, type_of
 from netbuilder.ops.engines.stores import Store
-from netbuilder.proto import DeviceError, NetError
+from netbuilder.proto import DeviceError, DistributedError, NetError
 
-__all__ = ["NcclCommunicator", "connect_by_nccl"]
+__all__ = ["GpuRanks", "NcclCommunicator", "connect_by_nccl"]
 
 Array = Any
 
 _PAUSE = 50e-6  # seconds between two looks at the GPU
 
 
+@dataclass(frozen=True)
+class GpuRanks:
+    """GPUs of all processes that exchange values.
+
+    Args:
+        group: those of this process.
+        first: the rank, among all GPUs, of the first one of each process.
+    """
+
+    group: GpuGroup
+    first: Sequence[int]
+
+
 class NcclCommunicator(Communicator):
-    """The processes of a run, each with one GPU.
+    """The processes of a run, each with its GPUs.
 
     Args:
         rank, size: see ``Communicator``.
-        device: the GPU of this process.
-        raw: NCCL's communicator.
+        ranks: over the first GPU of each process.
         store: one that all processes see, with a prefix of this run.
+        of_all: over all GPUs of the processes; None: each has one.
 
     Attributes:
-        group: what exchanges arrays of the GPU.
+        ranks: over the first GPU of each process.
     """
 
     engine = "NCCL"
 
-    def __init__(self, rank: int, size: int, device: int, raw: Any, store: Store) -> None:
+    def __init__(self, rank: int, size: int, ranks: GpuRanks, store: Store, of_all: GpuRanks | None = None) -> None:
         super().__init__(rank, size)
-        self.group = GpuGroup([device], [raw])
-        self._raw, self._device, self._store = raw, device, store
+        self.ranks, self._of_all, self._store = ranks, of_all, store
+        (self._raw,), (self._device,) = ranks.group.communicators, ranks.group.devices
         self._read = 0
 
     def clone(self) -> Communicator:
-        made = NcclCommunicator(self.rank, self.size, self._device, self._raw, self._store)
+        made = NcclCommunicator(self.rank, self.size, self.ranks, self._store, self._of_all)
         made.check = self.check
         return made
+
+    def over(self, devices: Sequence[int | None]) -> GpuRanks | None:
+        """Return what exchanges arrays that are on these GPUs of the process, in this order; None: nothing does."""
+        found = (self.ranks, *([] if self._of_all is None else [self._of_all]))
+        return next((ranks for ranks in found if ranks.group.devices == tuple(devices)), None)
 
     def split(self, color: int, key: int) -> Communicator:
         raise NetError("engine 'NCCL' does not divide the processes of a run; use 'MPI'")
@@ -61,7 +81,9 @@ class NcclCommunicator(Communicator):
         """Keep NCCL's communicator, which other common worlds have, too."""
 
     def abort(self, code: int) -> None:
-        self._raw.abort()
+        for ranks in (self.ranks, *([] if self._of_all is None else [self._of_all])):
+            for raw in ranks.group.communicators:
+                raw.abort()
         os._exit(code)
 
     def post(self, data: bytes, to: int) -> None:
@@ -165,27 +187,53 @@ class NcclCommunicator(Communicator):
         raise NetError("engine 'NCCL' sends nothing from one process to another; use 'MPI' for ReceiveTensor")
 
 
-def connect_by_nccl(store: Store, size: int, rank: int, device: int, name: str) -> NcclCommunicator:
+def connect_by_nccl(store: Store, size: int, rank: int, devices: Sequence[int], name: str) -> NcclCommunicator:
     """Connect the processes of a run; all of them call it.
 
     Args:
         store: one that all processes see, with a prefix of this run.
         size, rank: the number of processes, and that of this one.
-        device: its GPU.
+        devices: its GPUs, each once.
         name: of what they connect for, unlike that of another call.
 
     Raises:
         DeviceError: NCCL is missing, or cannot connect the GPUs.
+        DistributedError: the processes have different numbers of GPUs.
     """
-    key = shared_unique_id(store, rank, name)
+    raw = _connected(shared_unique_id(store, rank, name), size, rank, devices[:1])
+    own = store.with_prefix(name)
+    control = NcclCommunicator(rank, size, GpuRanks(GpuGroup(devices[:1], raw), range(size)), own)
+    counts = control.allgather(np.array([len(devices)], np.int32)).tolist()
+    count = len(devices)
+    if len({*counts}) > 1:
+        raise DistributedError(
+            f"CreateCommonWorld: all processes must give as many GPUs (device_ids), got {counts} of ranks 0 to "
+            f"{size - 1}"
+        )
+    if count == 1:
+        return control
+    first = range(0, size * count, count)
+    key = shared_unique_id(store, rank, f"{name}/all_gpus")
+    everywhere = GpuGroup(devices, _connected(key, size * count, first[rank], devices))
+    return NcclCommunicator(rank, size, control.ranks, own, GpuRanks(everywhere, first))
+
+
+def _connected(key: bytes, size: int, first: int, devices: Sequence[int]) -> list[Any]:
+    """Return NCCL's communicators of some GPUs, whose ranks begin with ``first``, among ``size`` ones."""
+    module, made = nccl(), list[Any]()
     try:
-        with gpu(device):
-            raw = nccl().NcclCommunicator(size, key, rank)
+        module.groupStart()  # one thread connects all of them
+        try:
+            for number, device in enumerate(devices):
+                with gpu(device):
+                    made.append(module.NcclCommunicator(size, key, first + number))
+        finally:
+            module.groupEnd()
     except DeviceError:
         raise
     except Exception as error:
         raise DeviceError(
-            f"NCCL cannot connect GPU {device} of process {rank} with those of {size - 1} others: {error}; run with "
-            "NCCL_DEBUG=INFO to see why"
+            f"NCCL cannot connect the GPUs {list(devices)} of this process, ranks {first} to "
+            f"{first + len(devices) - 1}, with the others of {size}: {error}; run with NCCL_DEBUG=INFO to see why"
         ) from error
-    return NcclCommunicator(rank, size, device, raw, store.with_prefix(name))
+    return made

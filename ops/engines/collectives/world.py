@@ -137,12 +137,12 @@ class NcclPlace:
     """What connects a process with others by NCCL.
 
     Args:
-        device: its GPU.
+        devices: its GPUs.
         store: one that all processes see, with a prefix of the run; None: that of ``share_store``, or of
             netbuilder-launch.
     """
 
-    device: int
+    devices: tuple[int, ...]
     store: Store | None = None
 
 
@@ -158,7 +158,7 @@ def create_world(
         size: the number of ranks; 0: as many as MPI has started, numbered as by MPI.
         rank: the number of this process, from 0.
         timeout: see ``CommonWorld``.
-        nccl: NCCL connects the ranks, with this GPU of the process; None: MPI does.
+        nccl: NCCL connects the ranks, with these GPUs of the process; None: MPI does.
 
     Raises:
         DeviceError: mpi4py or MPI is missing, or NCCL.
@@ -243,7 +243,7 @@ def _connected(size: int, rank: int, nccl: NcclPlace, store: Store | None) -> Co
     name = f"nccl_{_process.connections}"
 
     def connect() -> Communicator:
-        return connect_by_nccl(found, size, rank, nccl.device, name)
+        return connect_by_nccl(found, size, rank, nccl.devices, name)
 
     return _process.lane.submit(connect, "CreateCommonWorld").result()
 

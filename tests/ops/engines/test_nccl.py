@@ -34,7 +34,7 @@ def fetched(arrays):
 
 
 def run(group, *calls):
-    group.bind(calls)()()
+    group.bind(calls).begin()()
 
 
 def test_the_library_makes_ids_without_a_gpu():
@@ -44,7 +44,8 @@ def test_the_library_makes_ids_without_a_gpu():
     assert len(found.get_unique_id()) == 128 and found.get_version() >= 21800
     for name in {type_of(dtype) for dtype in nccl._TYPES}:
         assert getattr(found, f"NCCL_{name}") == getattr(NcclDouble(), f"NCCL_{name}")
-    for name in ("allReduce", "reduce", "broadcast", "allGather", "initAll", "abort", "check_async_error"):
+    calls = ("allReduce", "reduce", "reduceScatter", "broadcast", "allGather", "send", "recv")
+    for name in (*calls, "initAll", "abort", "check_async_error"):
         assert hasattr(found.NcclCommunicator, name) and hasattr(NcclDouble().NcclCommunicator, name)
 
 
@@ -115,7 +116,7 @@ def test_several_calls_are_one_group_and_empty_ones_none():
 def test_later_work_that_does_not_wait_is_found():
     with gpus(2) as machine:
         arrays = on_gpus([1.0], [2.0])
-        begin = gpu_group([0, 1]).bind([NcclCall("allReduce", arrays, arrays, "FLOAT64", 1)])
+        begin = gpu_group([0, 1]).bind([NcclCall("allReduce", arrays, arrays, "FLOAT64", 1)]).begin
         wait = begin()
         with gpu(1), pytest.raises(Race, match="does not wait for"):
             arrays[1] += 1
@@ -142,7 +143,7 @@ def test_a_rank_that_is_missing_would_hang():
         group = gpu_group([0, 1])
         half = GpuGroup([0], group.communicators[:1])
         with pytest.raises(Hang, match=r"ranks \[1\] take no part in allReduce"):
-            half.bind([NcclCall("allReduce", arrays[:1], arrays[:1], "FLOAT64", 1)])()
+            half.bind([NcclCall("allReduce", arrays[:1], arrays[:1], "FLOAT64", 1)]).begin()
 
 
 @pytest.mark.parametrize("changed", [{"count": 2}, {"datatype": 7}, {"op": 2}])
@@ -164,7 +165,7 @@ def test_streams_and_memory_of_another_gpu_are_found():
         module, arrays = nccl.nccl(), on_gpus([1.0], [2.0])
         group = gpu_group([0, 1])
         with pytest.raises(NcclError, match="no memory of GPU 0"):
-            group.bind([NcclCall("allReduce", arrays[::-1], arrays[::-1], "FLOAT64", 1)])()
+            group.bind([NcclCall("allReduce", arrays[::-1], arrays[::-1], "FLOAT64", 1)]).begin()
         module.groupStart()
         for array, communicator in zip(arrays, group.communicators):
             communicator.allReduce(array.data.ptr, array.data.ptr, 1, 8, 0, gpu(0).stream(StreamRole.EXCHANGE).raw.ptr)

@@ -633,7 +633,7 @@ def exchanged(self, op, ctx, specs, outs):
         ready, done = here.new_event(), here.new_event()
 
         def begin():
-            here.begin_exchange(ready)
+            here.begin_exchange(here.record_event(ready))
             with here.on(StreamRole.EXCHANGE):
                 call()
             here.end_exchange(done)

@@ -1,0 +1,67 @@
+"""The program of processes that train models of process_training over doubles of GPUs, by NCCL: without MPI.
+
+``nccl_training.py FOLDER GPUS``: each process has so many GPUs, and stores what it has trained.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import sys
+from pathlib import Path
+
+import numpy as np
+
+import cupy_double
+from cupy_double import HOST, gpus
+from cupy_double.nccl_processes import NcclOfProcesses
+from netbuilder import parallel
+from netbuilder.ops.engines import nccl
+from netbuilder.parallel.distributed import Rendezvous
+from netbuilder.runtime import Workspace
+from process_training import CASES, build_case, results, train_steps
+
+__all__ = ["NAMES", "on_gpus"]
+
+NAMES = (
+    "dense",
+    "dense, each gradient alone, in the order of ranks",
+    "convnet",
+    "normalization over all",
+    "normalization over all, uneven",
+    "plain normalization",
+    "dropout",
+    "tables inside",
+    "uneven",
+    "micro-batches",
+    "updates on one device",
+)
+"""The cases that are trained."""
+
+
+def on_gpus(name: str):
+    return dataclasses.replace(CASES[name], on_gpus=True)
+
+
+def main() -> None:
+    folder, count = Path(sys.argv[1]), int(sys.argv[2])
+    assert "mpi4py" not in sys.modules
+    place = Rendezvous.from_environment()
+    assert place.engine == "NCCL"
+    cupy_double.NcclDouble = NcclOfProcesses
+    with gpus(count) as machine:
+        for name in NAMES:
+            case = on_gpus(name)
+            model, record = build_case(case, count, place)
+            workspace = Workspace(threads=2, seed=0 if case.same_seed else place.shard_id, engines=())
+            parallel.RunInitNet(model, workspace=workspace)
+            machine.transfers.clear()
+            train_steps(case, model, record, workspace, True)
+            read = max((each.nbytes for each in machine.transfers if each.target == HOST), default=0)
+            np.savez(folder / f"{name} {place.shard_id}.npz", _read=read, **results(record, workspace))
+        created = len(nccl.nccl().created) if place.shard_id == 0 else 0
+    assert "mpi4py" not in sys.modules
+    print(f"rank {place.shard_id} has finished, communicators of {created} ids")
+
+
+if __name__ == "__main__":
+    main()

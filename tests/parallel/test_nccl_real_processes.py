@@ -1,0 +1,56 @@
+"""Processes with GPUs that exchange values by NCCL train what one process does; on doubles, without MPI."""
+
+import os
+import re
+import subprocess
+import sys
+
+import numpy as np
+import pytest
+
+import nccl_training
+from mpi_runs import environment
+from nccl_training import NAMES, on_gpus
+from parallel_models import distance
+from process_training import train_case
+
+SECONDS = 120
+AGREED = 40
+"""Bytes that ranks exchange before each collective, by the host; a gradient of fc1_w or conv_w has more."""
+
+
+@pytest.fixture(scope="module", params=[(2, 1), (2, 2)], ids=["2 x 1", "2 x 2"])
+def trained(request, tmp_path_factory):
+    """What each of the processes, started by the launcher, has after each case; their numbers, and what they print."""
+    processes, count = request.param
+    folder = tmp_path_factory.mktemp("trained")
+    (folder / "mpi4py").mkdir()
+    (folder / "mpi4py" / "__init__.py").write_text("raise ImportError('mpi4py is not installed here')\n")
+    variables = environment()
+    variables["PYTHONPATH"] = os.pathsep.join([str(folder), variables["PYTHONPATH"]])
+    command = [sys.executable, "-m", "netbuilder.tools.launch", "-n", str(processes), "--engine", "NCCL"]
+    command += [nccl_training.__file__, str(folder), str(count)]
+    done = subprocess.run(command, capture_output=True, text=True, env=variables, timeout=SECONDS)
+    assert done.returncode == 0, done.stdout + done.stderr
+    assert done.stdout.count("has finished") == processes
+    found = {name: [dict(np.load(folder / f"{name} {rank}.npz")) for rank in range(processes)] for name in NAMES}
+    return found, processes * count, done.stdout
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_they_train_what_one_process_does(trained, name):
+    found, devices, _ = trained
+    want = train_case(on_gpus(name), devices)[-1]
+    for got in found[name]:
+        assert got.pop("_read") <= AGREED, "a value was copied to the host"
+        assert got.keys() == want.keys()
+        for each, value in want.items():
+            if not ("bn_s" in want and each == "conv_b"):  # its gradient is zero, but for rounding
+                assert distance([got[each]], [value]) < 1e-5, each
+            assert np.array_equal(got[each], found[name][0][each]), each
+
+
+def test_communicators_are_made_once(trained):
+    """One over the first GPU of each process and, where they have several, one over all GPUs."""
+    _, devices, printed = trained
+    assert re.search(r"rank 0 has finished, communicators of (\d+) ids", printed)[1] == ("1" if devices == 2 else "2")

@@ -16,7 +16,7 @@ import pytest
 from netbuilder.graph.gradient_context import operator_gradient
 from netbuilder.graph.rename import place_operators
 from netbuilder.ops.core.contexts import Sparse
-from netbuilder.ops.core.operator import Operator, TensorSpec, decode, encode, spec_of
+from netbuilder.ops.core.operator import Operator, decode, encode, spec_of
 from netbuilder.ops.core.registry import find, plain_kernel
 from netbuilder.ops.engines.gpu import gpu, to_host
 from netbuilder.proto import PROTO_CUDA, NetDef, OperatorDef
@@ -228,10 +228,3 @@ def check_inplace(op: Operator, inputs: Arrays, pair: tuple[int, int], device: s
         np.testing.assert_allclose(
             np.asarray(workspace.fetch(ys[pair[1]])), separate[pair[1]], 1e-5, 1e-6, err_msg=f"{op} in place {pair}"
         )
-
-
-def infer_error(op: Operator, *specs: TensorSpec) -> None:
-    """Run ``infer`` for its error."""
-    op.with_arity(len(specs), op.n_out)
-    op.check()
-    op.infer(*specs)

@@ -10,7 +10,7 @@ from command_parsers import parser_of
 from house import ROOT
 from netbuilder.__main__ import COMMANDS as INSTALLED
 from netbuilder.tools import draw, predict
-from netbuilder.tools.parser import Parser
+from netbuilder.tools.parser import Parser, add_list, real_number, whole_number
 
 
 def said(parser, arguments, capsys):
@@ -41,6 +41,46 @@ def make():
 def test_what_was_meant(arguments, text, capsys):
     line = said(make(), arguments, capsys)
     assert line.endswith(text)
+
+
+@pytest.mark.parametrize("given", [["0,1,2"], ["0", "1", "2"], ["0,1", "2"], ["0, 1, 2"]])
+def test_lists_are_separated_by_commas_or_spaces(given):
+    parser = Parser(prog="it")
+    add_list(parser, "--devices", type=int, metavar="N,N")
+    assert parser.parse_args(["--devices", *given]).devices == [0, 1, 2]
+    assert "--devices N,N" in parser.format_help()
+
+
+@pytest.mark.parametrize(
+    ("arguments", "text"),
+    [
+        (["--devices=0,x"], "argument --devices: invalid int value: '0,x'"),
+        (["--devices="], "argument --devices: must be a list, N,N, got ''"),
+        (["--nets=lenet,lenett"], "invalid choice: 'lenett' (choose from 'lenet', 'mlp'); did you mean lenet?"),
+    ],
+)
+def test_wrong_lists(arguments, text, capsys):
+    parser = Parser(prog="it")
+    add_list(parser, "--devices", type=int, metavar="N,N")
+    add_list(parser, "--nets", choices=["lenet", "mlp"], may_be_empty=True, metavar="NET,NET")
+    assert parser.parse_args(["--nets"]).nets == []
+    assert said(parser.parse_args, arguments, capsys).endswith(text)
+
+
+@pytest.mark.parametrize(
+    ("convert", "good", "bad"),
+    [
+        (whole_number(), {"0": 0, "7": 7}, {"-1": "0 or greater", "1.5": "0 or greater"}),
+        (whole_number(1, 100), {"1": 1, "100": 100}, {"0": "from 1 to 100", "101": "from 1 to 100"}),
+        (real_number(), {"-1e3": -1000.0}, {"nan": "a number", "inf": "a number", "x": "a number"}),
+        (real_number(0, 1), {"0": 0.0, "1": 1.0}, {"-0.1": "from 0 to 1", "1.1": "from 0 to 1"}),
+    ],
+)
+def test_numbers(convert, good, bad):
+    assert {text: convert(text) for text in good} == good
+    for text, rule in bad.items():
+        with pytest.raises(argparse.ArgumentTypeError, match=f"must be .*{rule}, got '{text}'"):
+            convert(text)
 
 
 def test_what_is_right_is_left_alone():

@@ -382,15 +382,19 @@ def _title(kernel: Kernel) -> str:
     return kernel.name.removeprefix("nb_").rpartition("_")[0]
 
 
-def _lstm_unit(machine: Any, kernel: Kernel, blocks: int, arguments: Sequence[Any]) -> None:
-    """LSTMUnit and its gradient, by their plain kernels on NumPy."""
+def _recurrent_unit(machine: Any, kernel: Kernel, blocks: int, arguments: Sequence[Any]) -> None:
+    """LSTMUnit, GRUUnit and their gradients, by their plain kernels on NumPy."""
     op, (*arrays, _, _, _, step) = kernel.model, arguments
-    inputs, outputs = arrays[: -3 if op.backward else -2], arrays[-3 if op.backward else -2 :]
+    count = op.states + op.backward
+    inputs, outputs = arrays[:-count], arrays[-count:]
     context, plain = SimpleNamespace(xp=np, host=np.asarray), plain_kernel(op.type, 0)
 
     def do() -> None:
         found = [array._values.copy() for array in inputs]
-        if op.backward:
+        if op.backward and op.gates == 3:
+            hidden, d_hidden, gates, *lengths = found
+            given = [hidden, gates, *lengths, step, None, d_hidden]
+        elif op.backward:
             cell, d_hidden, d_cell, gates, *lengths = found
             given = [None, cell, gates, *lengths, step, None, None, d_hidden, d_cell]
         else:
@@ -540,8 +544,10 @@ def _all_finite(machine: Any, kernel: Kernel, blocks: int, arguments: Sequence[A
 EQUIVALENTS: dict[str, Equivalent] = {
     "all_finite": _all_finite,
     "checked": _checked,
-    "lstm_unit": _lstm_unit,
-    "lstm_unit_gradient": _lstm_unit,
+    "gru_unit": _recurrent_unit,
+    "gru_unit_gradient": _recurrent_unit,
+    "lstm_unit": _recurrent_unit,
+    "lstm_unit_gradient": _recurrent_unit,
     "row_order_count": _nothing,
     "row_order_place": _row_order_place,
     "row_order_scan": _nothing,

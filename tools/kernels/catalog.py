@@ -53,7 +53,7 @@ def make_kernels() -> tuple[dict[str, Kernel], list[str]]:
     """
     missing = [
         op_type
-        for op_type in sorted(KERNELS.keys() - {*REDUCTIONS, *SPREADS, *ROWS, *ROW_UPDATES, *_SORTED, *CHANNELS})
+        for op_type in sorted(KERNELS.keys() - {*REDUCTIONS, *SPREADS, *ROWS, *ROW_UPDATES, *_OTHERS, *CHANNELS})
         if not any([*_prepared(op_type)])
     ]
     for op_type in sorted(UPDATES):
@@ -68,6 +68,8 @@ def make_kernels() -> tuple[dict[str, Kernel], list[str]]:
     _over_channels()
     _pool()
     _of_tables()
+    for op_type in sorted(_UNITS):
+        _recurrent_units(op_type)
     for op_type in sorted(ROW_UPDATES):
         _update_rows(op_type)
     return known_kernels(), missing
@@ -85,7 +87,8 @@ def _sum_rows() -> None:
             spread_kernel(how, x, weights)
 
 
-_SORTED = {"BatchGather", "Gather", "ScatterWeightedSum", "SumRepeatedRows"}
+_UNITS = {f"{unit}Unit{gradient}" for unit in ("GRU", "LSTM") for gradient in ("", "Gradient")}
+_OTHERS = {"BatchGather", "Gather", "ScatterWeightedSum", "SumRepeatedRows"} | _UNITS
 _INDICES = [np.dtype(np.int32), np.dtype(np.int64)]
 
 
@@ -103,6 +106,20 @@ def _of_tables() -> None:
     single = np.dtype(np.float32)
     for dtype, pairs in product(_TYPES[:3], (1, 2)):
         scatter_kernel(dtype, single, (single,) * pairs)
+
+
+def _recurrent_units(op_type: str) -> None:
+    """Make the kernels of a step of a recurrent cell."""
+    cls: Any = find(op_type)
+    for dtype, lengths, drops in product((_TYPES[0], _TYPES[2]), (None, *_INDICES), (0, 1)):
+        state, step = TensorSpec((2, 3), dtype), TensorSpec((1,), np.dtype(np.int32))
+        specs = [*[state] * cls.states, state.with_shape((2, 3 * cls.gates))]
+        specs += [] if lengths is None else [TensorSpec((2,), lengths)]
+        specs += [step, *[state] * (2 * cls.states * cls.backward)]
+        blobs = [f"x{i}" for i in range(len(specs))]
+        outs = [f"y{j}" for j in range(cls.states + cls.backward)]
+        op = decode(cls, make_op(op_type, blobs, outs, drop_states=drops, sequence_lengths=int(lengths is not None)))
+        assert KERNELS[op_type](op, SimpleNamespace(), *specs) is not None, (op_type, specs)
 
 
 def _update_rows(op_type: str) -> None:

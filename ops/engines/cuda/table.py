@@ -8,7 +8,7 @@ from netbuilder.ops.core.contexts import Prepared
 from netbuilder.ops.engines.cuda.all_finite import all_finite
 from netbuilder.ops.engines.cuda.channels import CHANNELS
 from netbuilder.ops.engines.cuda.elementwise import elementwise
-from netbuilder.ops.engines.cuda.lstm import lstm_unit, lstm_unit_gradient
+from netbuilder.ops.engines.cuda.recurrent_units import gru_unit, gru_unit_gradient, lstm_unit, lstm_unit_gradient
 from netbuilder.ops.engines.cuda.row_sums import gather, scatter_weighted_sum, sum_repeated_rows
 from netbuilder.ops.engines.cuda.row_updates import row_update
 from netbuilder.ops.engines.cuda.rows import ROWS
@@ -58,6 +58,8 @@ KERNELS: dict[str, Callable[..., Prepared | None]] = {
     "AllFinite": all_finite,
     "BatchGather": gather,
     "Gather": gather,
+    "GRUUnit": gru_unit,
+    "GRUUnitGradient": gru_unit_gradient,
     "LSTMUnit": lstm_unit,
     "LSTMUnitGradient": lstm_unit_gradient,
     "ScatterWeightedSum": scatter_weighted_sum,

@@ -1,4 +1,4 @@
-"""LSTMUnit and its gradient as one kernel each, a thread for each element of the state.
+"""LSTMUnit, GRUUnit and their gradients as one kernel each, a thread for each element of the state.
 
 The number of the step is an argument of the launch: in a recurrent net it is the same in each run.
 """
@@ -15,14 +15,14 @@ from netbuilder.ops.core.operator import TensorSpec
 from netbuilder.ops.engines.cuda.code import c_type, with_prelude
 from netbuilder.ops.engines.cuda.kernel import THREADS, Kernel
 
-__all__ = ["lstm_unit", "lstm_unit_gradient"]
+__all__ = ["gru_unit", "gru_unit_gradient", "lstm_unit", "lstm_unit_gradient"]
 
-_FORWARD = """
+_LSTM = """
 const T made = SIGMOID(f) * c + SIGMOID(i) * TANH(g);
 hidden[k] = runs ? SIGMOID(o) * TANH(made) : KEPT(h);
 cell[k] = runs ? made : KEPT(c);
 """
-_BACKWARD = """
+_LSTM_GRADIENT = """
 const T si = SIGMOID(i), sf = SIGMOID(f), so = SIGMOID(o), tg = TANH(g);
 const T squashed = TANH(sf * c + si * tg);
 const T through = dc + dh * so * (1 - squashed * squashed);
@@ -33,6 +33,27 @@ d_gates[at + width] = runs ? through * c * sf * (1 - sf) : (T)0;
 d_gates[at + 2 * width] = runs ? dh * squashed * so * (1 - so) : (T)0;
 d_gates[at + 3 * width] = runs ? through * si * (1 - tg * tg) : (T)0;
 """
+_GRU = """
+const T su = SIGMOID(u);
+hidden[k] = runs ? su * h + (1 - su) * TANH(o) : KEPT(h);
+"""
+_GRU_GRADIENT = """
+const T su = SIGMOID(u), to = TANH(o);
+d_hidden[k] = runs ? dh * su : KEPT(dh);
+d_gates[at] = 0;
+d_gates[at + width] = runs ? dh * (h - to) * su * (1 - su) : (T)0;
+d_gates[at + 2 * width] = runs ? dh * (1 - su) * (1 - to * to) : (T)0;
+"""
+
+
+def _gates(op: Any) -> list[str]:
+    """Return the statements that read an element's gates."""
+    if op.gates == 3:
+        return ["const T u = gates[at + width], o = gates[at + 2 * width];"]
+    return [
+        "const T i = gates[at], o = gates[at + 2 * width], g = gates[at + 3 * width];",
+        f"const T f = gates[at + width] + (T){float(op.forget_bias).hex()};",
+    ]
 
 
 def _kernel(op: Any, title: str, state: np.dtype[Any], lengths: Any, text: str, names: dict[str, str]) -> Kernel:
@@ -47,7 +68,8 @@ def _kernel(op: Any, title: str, state: np.dtype[Any], lengths: Any, text: str, 
         names: the arrays that have the states' shape and are read, and the names of their elements.
     """
     kind = c_type(state)
-    outputs = ("d_hidden", "d_cell", "d_gates") if op.backward else ("hidden", "cell")
+    states = ("hidden", "cell")[: op.states]
+    outputs = (*(f"d_{name}" for name in states), "d_gates") if op.backward else states
     parameters = [f"const {kind}* {name}" for name in (*names, "gates")]
     parameters += [f"const {c_type(lengths)}* lengths"] if lengths is not None else []
     parameters += [f"{kind}* {name}" for name in outputs]
@@ -60,9 +82,8 @@ def _kernel(op: Any, title: str, state: np.dtype[Any], lengths: Any, text: str, 
         f'extern "C" __global__ void NAME({", ".join(parameters)}, i64 size, i64 samples, i64 width, i64 step) {{',
         f"const i64 k = blockIdx.x * (i64){THREADS} + threadIdx.x;",
         "if (k >= size) return;",
-        "const i64 row = k / width, at = row * 4 * width + k % width;",
-        "const T i = gates[at], o = gates[at + 2 * width], g = gates[at + 3 * width];",
-        f"const T f = gates[at + width] + (T){float(op.forget_bias).hex()};",
+        f"const i64 row = k / width, at = row * {op.gates} * width + k % width;",
+        *_gates(op),
         *(f"const T {element} = {name}[k];" for name, element in names.items()),
         f"const bool runs = {'true' if lengths is None else '(i64)lengths[row % samples] > step'};",
         text,
@@ -96,10 +117,20 @@ def _prepared(op: Any, title: str, text: str, specs: Sequence[TensorSpec], read:
 
 def lstm_unit(op: Any, ctx: PlanContext, *specs: TensorSpec) -> Prepared | None:
     """Prepare LSTMUnit."""
-    return _prepared(op, "lstm_unit", _FORWARD, specs, {0: "h", 1: "c"})
+    return _prepared(op, "lstm_unit", _LSTM, specs, {0: "h", 1: "c"})
 
 
 def lstm_unit_gradient(op: Any, ctx: PlanContext, *specs: TensorSpec) -> Prepared | None:
     """Prepare LSTMUnitGradient."""
     count = len(specs)
-    return _prepared(op, "lstm_unit_gradient", _BACKWARD, specs, {1: "c", count - 2: "dh", count - 1: "dc"})
+    return _prepared(op, "lstm_unit_gradient", _LSTM_GRADIENT, specs, {1: "c", count - 2: "dh", count - 1: "dc"})
+
+
+def gru_unit(op: Any, ctx: PlanContext, *specs: TensorSpec) -> Prepared | None:
+    """Prepare GRUUnit."""
+    return _prepared(op, "gru_unit", _GRU, specs, {0: "h"})
+
+
+def gru_unit_gradient(op: Any, ctx: PlanContext, *specs: TensorSpec) -> Prepared | None:
+    """Prepare GRUUnitGradient."""
+    return _prepared(op, "gru_unit_gradient", _GRU_GRADIENT, specs, {0: "h", len(specs) - 1: "dh"})

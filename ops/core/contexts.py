@@ -28,6 +28,7 @@ __all__ = [
     "Deferred",
     "Demand",
     "GradientContext",
+    "InParts",
     "KeptMemory",
     "Layout",
     "PlanContext",
@@ -260,6 +261,8 @@ class Prepared:
         numbers_from: the inputs on the host that a capturable call computes such numbers from.
         copies_in_place: where an output has the buffer of an input, the call computes it elsewhere and copies it. So
             the plan lets them have the same buffer only where it must, as for a parameter that is updated.
+        in_parts: returns how the call can be divided, so that output 0, the gradient of a large matrix, need not exist
+            as a whole; None: it cannot be.
     """
 
     inputs: Sequence[TensorSpec | None]
@@ -282,6 +285,7 @@ class Prepared:
     capturable: bool = False
     numbers_from: frozenset[int] = frozenset()
     copies_in_place: bool = False
+    in_parts: Callable[[], InParts | None] | None = None
 
     later = RenamedMember("deferred")
 
@@ -291,6 +295,23 @@ class Prepared:
                 f"kernel {self.name!r} is split, so other calls use the lane's scratch memory before it is done: it "
                 f"must have none, got scratch={self.scratch}; let bind allocate it"
             )
+
+
+@dataclass(frozen=True, eq=False)
+class InParts:
+    """A call in parts: some consecutive rows of output 0, a matrix in plain order, at a time; equal to the bit.
+
+    The kernels have the inputs and outputs of the whole one; inputs that they do not read are None, too.
+
+    Args:
+        rows: the number of rows in a part, a divisor of their number.
+        part: returns the kernel that computes the rows from this one on as output 0, and no other output.
+        rest: the kernel that computes the other outputs.
+    """
+
+    rows: int
+    part: Callable[[int], Prepared]
+    rest: Prepared
 
 
 @dataclass(frozen=True, eq=False)

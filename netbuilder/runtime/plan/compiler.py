@@ -153,7 +153,8 @@ def compile_range(
         nodes = move_relu_gradients(nodes, last, hidden, values)
     if options.enabled("joined_updates"):
         early = options.enabled("early_updates") and not (in_subgraph or options.exchange_lane)
-        nodes = fuse_updates(nodes, last, hidden, engines, early=early)
+        choose = partial(choose_kernel, options=options) if options.enabled("updates_in_parts") else None
+        nodes = fuse_updates(nodes, last, hidden, engines, early=early, choose=choose)
     if options.enabled("elementwise_chains"):
         nodes = fuse_elementwise(nodes, last, hidden, engines)
     if options.enabled("unread_outputs"):

@@ -94,6 +94,10 @@ OPTIMIZATIONS: Mapping[str, Optimization] = MappingProxyType({
         "large parameters are updated during the backward pass, each group as soon as its gradients are there, if "
         "these are not observable"
     ),
+    "updates_in_parts": Optimization(
+        "the gradient of an FC's weights, if these are large and it is not observable, is computed some rows at a "
+        "time, each time followed by the update of these rows"
+    ),
     "joined_exchanges": Optimization(
         "the collectives that NCCL makes over the GPUs of a process, one per gradient, are started in groups of some "
         "megabytes, in the order in which gradients become ready", ROUNDING, joins=True,

@@ -48,9 +48,11 @@ def move_relu_gradients(
             readers.setdefault(id(value), []).append(node)
     instead: dict[int, list[Node]] = {}
     for node in nodes:
-        moved = _moved_by(node, maker, last)
-        relus = [] if moved is None else _relu_gradients(node, moved, readers, last, hidden)
-        if moved is None or not relus:
+        moved = _moved_by(node, maker)
+        if moved is None or not _stays(moved.result, readers, last, hidden):
+            continue
+        relus = _relu_gradients(node, moved, readers, last, hidden)
+        if not relus:
             continue
         before = node.inputs[moved.gradient]
         between = Value(before.name, before.version, before.spec, None, before.location, readers=1, intermediate=True)
@@ -65,21 +67,32 @@ def move_relu_gradients(
     return [new for node in nodes for new in instead.get(id(node), [node])]
 
 
-def _moved_by(node: Node, maker: Mapping[int, Node], last: Mapping[str, Value]) -> _Moved | None:
+def _moved_by(node: Node, maker: Mapping[int, Node]) -> _Moved | None:
     """Return what a node is the gradient of, if that is an operator that only copies elements; else None."""
     if len(node.parts) > 1 or node.fused is not None:
         return None
     op_type = node.first.op_def.type
     if op_type == "MaxPoolGradient":
         x, y = node.inputs[:2]
-        return _Moved([x], y, 2)
+        pool = maker.get(id(y))
+        if pool is not None and pool.first.op_def.type == "MaxPool" and pool.inputs == [x]:
+            return _Moved([x], y, 2)
     if op_type in ("Split", "DepthSplit") and len(node.inputs) == 2:
         joined = maker.get(id(node.inputs[1]))  # only Concat makes extents
         if joined is None or joined.first.op_def.type not in ("Concat", "DepthConcat") or joined.fused is not None:
             return None
-        if len(joined.inputs) == len(node.outputs) and last[joined.outputs[0].name] is joined.outputs[0]:
+        if len(joined.inputs) == len(node.outputs):
             return _Moved(joined.inputs, joined.outputs[0], 0)
     return None
+
+
+def _stays(
+    value: Value, readers: Mapping[int, Sequence[Node]], last: Mapping[str, Value], hidden: Collection[str]
+) -> bool:
+    """Whether a value can be read later than before: nothing overwrites it."""
+    if value.name not in hidden:
+        return last[value.name] is value
+    return all(output.name != value.name for node in readers.get(id(value), ()) for output in node.outputs)
 
 
 def _relu_gradients(
@@ -101,7 +114,7 @@ def _relu_gradients(
         if first.device != node.first.device or first.control or [source, output] != relu.inputs:
             return []
         written = relu.outputs[0]
-        if written.version and written.name != output.name:
+        if written.version and written.name != output.name and written.name not in hidden:
             return []  # it would be written before others have read the version before it
         found.append(relu)
     return found

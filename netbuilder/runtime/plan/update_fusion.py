@@ -9,7 +9,8 @@ Values that are not visible are not written: a gradient with its decay, and the 
 gradient, if that blob is not observable. A visible step that equals the new moment is copied when it is fetched.
 
 Gradients that nobody can fetch need memory until their update has run. So large groups are divided into several, which
-run during the backward pass, each as soon as its gradients are there.
+run during the backward pass, each as soon as its gradients are there. A large gradient of a matrix is not even computed
+as a whole (``runtime.plan.updates_in_parts``).
 
 Gradients that processes exchange arrive bucket after bucket. Large groups of their updates are divided by buckets, so
 that those of one run while the next one is exchanged.
@@ -32,6 +33,7 @@ from netbuilder.ops.engines.piecewise import Piecewise
 from netbuilder.runtime.plan.fused_update import Chain, make_piecewise, prepare_chains
 from netbuilder.runtime.plan.node_order import move_when_ready, ready_after
 from netbuilder.runtime.plan.roles import between_processes
+from netbuilder.runtime.plan.updates_in_parts import Choose, gradient_of_chain, update_with_gradient
 from netbuilder.runtime.plan.values import Node, Value
 
 __all__ = ["fuse_updates"]
@@ -48,6 +50,7 @@ def fuse_updates(
     engines: Mapping[int, Sequence[Engine]] | None = None,
     *,
     early: bool = False,
+    choose: Choose | None = None,
 ) -> list[Node]:
     """Return the nodes of a plan with groups of updates fused.
 
@@ -57,18 +60,31 @@ def fuse_updates(
         hidden: names of which no version is observable.
         engines: those that may be used, by kind of device; None: none.
         early: whether updates may run during the backward pass.
+        choose: chooses a node's kernel, for those that compute large gradients in parts, each followed by its update;
+            None: gradients are computed as a whole.
     """
-    place = {id(node): index for index, node in enumerate(nodes)}
-    groups, exchanged = _by_exchange(nodes, _groups(nodes, engines or {}), place)
+    groups = _groups(nodes, engines or {})
+    readers = _readers(nodes)
     moved: set[int] = set()
+    with_gradients: list[tuple[Chain, Node]] = []
+    if early and choose is not None:
+        when = _Readiness(nodes, groups)
+        groups, with_gradients = _take_with_gradients(nodes, groups, readers, hidden, when)
+        if with_gradients:
+            nodes = move_when_ready(nodes, lambda node: id(node) in when.numbers)
+    place = {id(node): index for index, node in enumerate(nodes)}
+    groups, exchanged = _by_exchange(nodes, groups, place)
     if early:
-        groups, moved = _divided(nodes, groups, hidden)
+        groups, moved = _divided(groups, hidden, _Readiness(nodes, groups))
     parts = [*exchanged, *((chains, _places(chains, place)[-1]) for chains in groups)]
     result = [[node] for node in nodes]
-    for chains, _ in parts:
+    for chains, _ in (*parts, *(([chain], 0) for chain, _ in with_gradients)):
         for index in _places(chains, place):
             result[index] = []
-    readers = _readers(nodes)
+    for chain, gradient in with_gradients:
+        assert choose is not None
+        update = _fused_node([chain], chain.nodes, readers, last, hidden)
+        result[place[id(gradient)]] = [update_with_gradient(gradient, chain, update, choose)]
     for chains, position in parts:
         originals = [nodes[index] for index in _places(chains, place)]
         node = originals[0] if len(originals) == 1 else _fused_node(chains, originals, readers, last, hidden)
@@ -148,25 +164,73 @@ def _groups(nodes: Sequence[Node], engines: Mapping[int, Sequence[Engine]]) -> l
     return [group.chains for group in groups]
 
 
+class _Readiness:
+    """When updates can run at the earliest, if they and what makes their numbers move.
+
+    Attributes:
+        numbers: the ids of the nodes that make numbers for updates.
+        after: by the id of a node, the index of the node after which it can run.
+    """
+
+    def __init__(self, nodes: Sequence[Node], groups: Sequence[Sequence[Chain]]) -> None:
+        chains = [chain for group in groups for chain in group]
+        self.numbers = _makers_of_numbers(nodes, [number for chain in chains for number in chain.numbers()])
+        updates = {id(node) for chain in chains for node in chain.nodes}
+        after = ready_after(nodes, lambda node: id(node) in updates or id(node) in self.numbers)
+        self.after = {id(node): index for node, index in zip(nodes, after)}
+
+    def of(self, chain: Chain) -> int:
+        """Return the index of the node after which all updates of a chain can run."""
+        return max(self.after[id(node)] for node in chain.nodes)
+
+
+def _take_with_gradients(
+    nodes: Sequence[Node],
+    groups: Sequence[Sequence[Chain]],
+    readers: Mapping[int, Sequence[Node]],
+    hidden: Collection[str],
+    when: _Readiness,
+) -> tuple[list[list[Chain]], list[tuple[Chain, Node]]]:
+    """Return the groups without the chains that can run together with the node that makes their gradient; and these."""
+    maker = {id(value): node for node in nodes for value in node.outputs}
+    rest: list[list[Chain]] = []
+    found: list[tuple[Chain, Node]] = []
+    for chains in groups:
+        rest.append([])
+        for chain in chains:
+            gradient = gradient_of_chain(chain, maker, readers, hidden)
+            if (
+                gradient is not None
+                and nodes[when.of(chain)] is gradient
+                and _has_numbers(gradient, chain, maker, when)
+            ):
+                found.append((chain, gradient))
+            else:
+                rest[-1].append(chain)
+    return [chains for chains in rest if chains], found
+
+
+def _has_numbers(gradient: Node, chain: Chain, maker: Mapping[int, Node], when: _Readiness) -> bool:
+    """Whether the numbers of a chain are there before a node runs."""
+    made = (maker.get(id(number)) for number in chain.numbers())
+    return all(node is None or when.after[id(node)] < when.after[id(gradient)] for node in made)
+
+
 def _divided(
-    nodes: Sequence[Node], groups: Sequence[Sequence[Chain]], hidden: Collection[str]
+    groups: Sequence[Sequence[Chain]], hidden: Collection[str], when: _Readiness
 ) -> tuple[list[list[Chain]], set[int]]:
     """Divide groups into those that can run one after another during the backward pass.
 
     Returns:
         The groups; and the ids of the nodes that move to where they can run.
     """
-    numbers = _makers_of_numbers(nodes, [number for chains in groups for chain in chains for number in chain.numbers()])
-    updates = {id(node) for chains in groups for chain in chains for node in chain.nodes}
-    after = ready_after(nodes, lambda node: id(node) in updates or id(node) in numbers)
-    ready = {id(node): index for node, index in zip(nodes, after)}
     found: list[list[Chain]] = []
     moved: set[int] = set()
     for chains in groups:
-        parts = _by_readiness(chains, ready, hidden)
+        parts = _by_readiness(chains, when.of, hidden)
         found += parts
         if len(parts) > 1:
-            moved |= numbers | {id(node) for chain in chains for node in chain.nodes}
+            moved |= when.numbers | {id(node) for chain in chains for node in chain.nodes}
     return found, moved
 
 
@@ -185,11 +249,8 @@ def _makers_of_numbers(nodes: Sequence[Node], numbers: Iterable[Value]) -> set[i
     return found
 
 
-def _by_readiness(chains: Sequence[Chain], ready: Mapping[int, int], hidden: Collection[str]) -> list[list[Chain]]:
+def _by_readiness(chains: Sequence[Chain], when: Callable[[Chain], int], hidden: Collection[str]) -> list[list[Chain]]:
     """Divide a group of chains where enough bytes of gradients that nobody can fetch are ready."""
-
-    def when(chain: Chain) -> int:
-        return max(ready[id(node)] for node in chain.nodes)
 
     def freed(chain: Chain) -> int:
         return sum(value.spec.nbytes for value in chain.tensors if value.name in hidden and value.spec is not None)

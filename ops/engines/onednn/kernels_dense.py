@@ -15,10 +15,11 @@ from typing import Any
 
 import numpy as np
 
-from netbuilder.ops.core.contexts import Call, PlanContext, Prepared
+from netbuilder.ops.core.contexts import Call, InParts, PlanContext, Prepared
 from netbuilder.ops.core.operator import TensorSpec
+from netbuilder.ops.engines.arrays import as_flat
 from netbuilder.ops.engines.onednn import declarations as c
-from netbuilder.ops.engines.onednn.arguments import Constant, In, Out
+from netbuilder.ops.engines.onednn.arguments import Constant, In, Out, Scratch
 from netbuilder.ops.engines.onednn.deferred_gradients import without_unread_dx
 from netbuilder.ops.engines.onednn.layout import Desc, View, plain_in, rounded, row_major
 from netbuilder.ops.engines.onednn.precision import types_for_products
@@ -48,6 +49,9 @@ _FEW_ROWS = 32
 
 # Constant weights of more bytes are not copied to the layout in which products read them fastest.
 _MOST_COPIED = 32 << 20
+
+# Into how many parts the gradient of the weights may be divided. Each has a copy of its columns of dY.
+_PARTS = (16, 8, 4, 2)
 
 _RELU = (PostOp("product relu"),)
 
@@ -259,7 +263,51 @@ def _fc_gradient(op: Any, ctx: PlanContext, x: TensorSpec, w: TensorSpec, dy: Te
         steps.append(_small_dx(op, x, w, 2) if small and not op._transposed else step)
         outputs.append(_as(x, code))
         inputs[1] = _as(w, code)
-    return prepared(inputs, outputs, steps, name=_DOT if small else "")
+    made = prepared(inputs, outputs, steps, name=_DOT if small else "")
+    if not small:
+        rest = prepared(inputs, [None, *outputs[1:]], steps[1:])
+        made.in_parts = partial(_in_parts, op, ctx, x, w, inputs, dw, code, rest)
+    return made
+
+
+def _in_parts(
+    op: Any, ctx: PlanContext, x: TensorSpec, w: TensorSpec, inputs: Any, whole: Primitive, code: int, rest: Prepared
+) -> InParts | None:
+    """Return how the gradient of the weights is computed in parts, by the implementation that computes the whole.
+
+    Args:
+        op, ctx, x, w: as in ``_fc_gradient``.
+        inputs: the specs of the inputs as they are read.
+        whole: the product that computes all rows.
+        code: the element type of its factors.
+        rest: computes the other outputs.
+    """
+    rows, columns, inner = op.sizes(x, w)
+    first, second = (inner, columns) if op._transposed else (columns, inner)
+    source, other = (0, 2) if op._transposed else (2, 0)
+    dtype = np.dtype(np.float32 if code == c.F32 else np.uint16)
+    for count in _PARTS:
+        made = None
+        if first % count == 0:
+            made = _make(ctx, code, first // count, rows, second, trans_a=True, result=c.F32)
+        if made is not None and made.name == whole.name:
+            break
+    else:
+        return None
+    size = first // count
+    copied = Scratch(0, rows * size * dtype.itemsize)
+    step = Step(made, {c.SRC: copied, c.WEIGHTS: In(other), c.DST: Out(0)})
+
+    def part(start: int) -> Prepared:
+        def copy(ins: Sequence[Any], outs: Sequence[Any], scratch: Any) -> Call:
+            factor = as_flat(ins[source], dtype).reshape(rows, first)[:, start : start + size]
+            target = as_flat(scratch[: copied.nbytes], dtype).reshape(rows, size)
+            return partial(np.copyto, target, factor)
+
+        read = [spec if i in (0, 2) else None for i, spec in enumerate(inputs)]
+        return prepared(read, [TensorSpec((size, second), w.dtype)], [copy, step], scratch=copied.nbytes)
+
+    return InParts(size, part, rest)
 
 
 def _ones(count: int) -> Constant:

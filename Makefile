@@ -99,11 +99,11 @@ $(EMULATED)/.built: $(EMULATED)/.installed $(shell find tests/emulated_gpu -name
 	$(EMULATED_PYTHON) tests/emulated_gpu/build.py
 	touch $@
 
-# Our CUDA kernels, compiled for GPUs that need not be there.
+# Our CUDA kernels, compiled for GPUs that need not be there. Recorded ones include headers of CuPy.
 NVRTC := nvidia-cuda-nvrtc-cu12==12.9.86 nvidia-cuda-runtime-cu12==12.9.79
 
 cuda-kernels: $(VENV)/.with-test
-	$(PIP) install $(NVRTC)
+	$(PIP) install $(NVRTC) $(if $(RECORDED),cupy-cuda12x)
 	$(BIN)/python -m netbuilder.tools.compile_kernels $(RECORDED)
 
 CAFFE2_VENV := .caffe2-tests/venv

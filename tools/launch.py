@@ -6,10 +6,12 @@ import argparse
 import os
 import sys
 from collections.abc import Sequence
+from pathlib import Path
 
 from netbuilder.launch import Job, launch
 from netbuilder.ops.engines import launchers
 from netbuilder.proto import NetError, files
+from netbuilder.proto.os_errors import no_such_file
 from netbuilder.tools.parser import Parser, count, real_number, whole_number
 from netbuilder.tools.reporting import reporting
 
@@ -25,6 +27,9 @@ def main(arguments: Sequence[str] | None = None) -> int:
     options, unknown = parser.parse_known_args(arguments)
     if unknown:
         parser.error(f"unrecognized arguments: {' '.join(unknown)}; options of the program come after its name")
+    program = Path(options.program)
+    if not options.module and not program.exists():  # said once, not by each process
+        raise NetError(f"{options.program!r}: {no_such_file(program)}; give a Python file, or -m and a module")
     return launch(_job(options))
 
 

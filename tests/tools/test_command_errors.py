@@ -28,7 +28,7 @@ from netbuilder.proto import DeviceError
 from netbuilder.runtime import Workspace
 from netbuilder.runtime.profile import profiling
 from netbuilder.runtime.profile.roofline import Limits
-from netbuilder.tools import benchmark, compile_kernels, profile, simulate
+from netbuilder.tools import benchmark, compile_kernels, launch, profile, simulate
 from netbuilder.tools.bench.build import BuildTime
 from netbuilder.tools.reporting import reporting
 
@@ -205,6 +205,15 @@ def test_a_bad_value_is_named_in_one_line(name, place, monkeypatch):
     assert problems == []
     assert refused > 5
     assert not list(place.rglob("*.draft-*"))
+
+
+def test_a_missing_program_is_not_started(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "train.py").touch()
+    status, said = run(launch, ["-n2", "trian.py", "--epochs=3"])
+    assert (status, said) == (
+        1, "netbuilder-launch: 'trian.py': no such file; near it are train.py; give a Python file, or -m and a module\n"
+    )  # fmt: skip
 
 
 def test_every_command_is_tested():

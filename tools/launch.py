@@ -27,10 +27,10 @@ def main(arguments: Sequence[str] | None = None) -> int:
     options, unknown = parser.parse_known_args(arguments)
     if unknown:
         parser.error(f"unrecognized arguments: {' '.join(unknown)}; options of the program come after its name")
-    program = Path(options.program)
+    job, program = _job(options), Path(options.program)
     if not options.module and not program.exists():  # said once, not by each process
         raise NetError(f"{options.program!r}: {no_such_file(program)}; give a Python file, or -m and a module")
-    return launch(_job(options))
+    return launch(job)
 
 
 def _parser() -> argparse.ArgumentParser:

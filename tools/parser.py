@@ -69,7 +69,7 @@ def real_number(least: float | None = None, most: float | None = None) -> Callab
 def _range_text(least: float | None, most: float | None) -> str:
     if least is None:
         return ""
-    return f", {least:g} or greater" if most is None else f" from {least:g} to {most:g}"
+    return f", {least:.12g} or greater" if most is None else f" from {least:.12g} to {most:.12g}"
 
 
 def add_list(

@@ -256,8 +256,8 @@ def test_wrong_values(values, message, monkeypatch):
     "options, message",
     [
         (["-n", "0", "x.py"], "must be a positive whole number, got '0'"),
-        (["--grace", "-1", "x.py"], "must be a number of seconds, 0 or more, got '-1'"),
-        (["--restart", "x", "x.py"], "must be a positive whole number, got 'x'"),
+        (["--grace", "-1", "x.py"], "--grace: must be a number from 0 to 1000000000, got '-1'"),
+        (["--restart", "x", "x.py"], "--restarts: must be a whole number, 0 or greater, got 'x'"),
         ([], "required: program"),
         (["--epochs", "3", "x.py"], "unrecognized arguments: --epochs; options of the program come after its name"),
     ],

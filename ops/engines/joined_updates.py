@@ -44,8 +44,8 @@ class JoinedUpdates:
     Values have numbers: those below ``len(specs)`` are the inputs of the call, the others are made by its operators.
 
     Args:
-        chains: the operators. Those of one chain are in order, over tensors of one shape and type; chains do not depend
-            on one another.
+        chains: the operators. Those of one chain are in order, over tensors of one shape, and of one type but where an
+            operator converts them; chains do not depend on one another.
         specs: of the inputs, with the layouts that they have at present.
         outputs: the numbers of the values that the call writes, in the order of its outputs. Other values that
             operators make are read by no one else.

@@ -342,7 +342,7 @@ class _Group:
             touched |= {id(chain): chain for chain in self._reads.get(value.name, ())}
             if value.name in self._writes:
                 touched[id(self._writes[value.name])] = self._writes[value.name]
-        if any(_shape(chain.nodes[0]) != _shape(node) for chain in touched.values()):
+        if any(self._shape(chain.nodes[0]) != self._shape(node) for chain in touched.values()):
             return False
         if not touched:
             self.chains.append(Chain(engine=self._engine))
@@ -351,6 +351,12 @@ class _Group:
             self._merge(chain, other)
         self._add(chain, node, made)
         return True
+
+    def _shape(self, node: Node) -> tuple[Any, ...]:
+        """Return what the operators of a chain have in common: on the host also the type, as they have no casts."""
+        spec = node.outputs[0].spec
+        assert spec is not None
+        return (spec.shape, spec.dtype) if self._engine is None else spec.shape
 
     def _merge(self, chain: Chain, other: Chain) -> None:
         """Make another chain a part of a chain, since an update depends on both."""
@@ -373,12 +379,6 @@ class _Group:
         for value in node.outputs:
             self._maker[id(value)] = chain
             self._writes[value.name] = chain
-
-
-def _shape(node: Node) -> tuple[Any, ...]:
-    spec = node.outputs[0].spec
-    assert spec is not None
-    return spec.shape, spec.dtype
 
 
 def _fused_node(

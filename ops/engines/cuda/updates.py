@@ -15,14 +15,15 @@ from netbuilder.ops.engines.cuda.code import Places, c_type, numbers_read, store
 from netbuilder.ops.engines.cuda.elementwise import ELEMENTS, loop, numbers_of_run, trace_inputs, trace_operator
 from netbuilder.ops.engines.cuda.kernel import THREADS, Kernel
 from netbuilder.ops.engines.cuda.tracing import HostNumber, NotTraced, Program, Tracer, Uniform
+from netbuilder.ops.engines.cudnn.layout import ChannelsLast, in_order
 from netbuilder.ops.engines.gpu import gpu
 from netbuilder.ops.engines.joined_updates import JoinedOperator, JoinedUpdates, UpdateForm
 
 __all__ = ["UPDATES", "join_updates", "update_form"]
 
 UPDATES = frozenset(
-    "Adadelta Adagrad Adam DivideBlobs FP16MomentumSGDUpdate FP32MomentumSGDUpdate MomentumSGD MomentumSGDUpdate "
-    "RestoreBlobs RmsProp SaveBlobs WeightedSum".split()
+    "Adadelta Adagrad Adam DivideBlobs FP16MomentumSGDUpdate FP32MomentumSGDUpdate FloatToHalf HalfToFloat MomentumSGD "
+    "MomentumSGDUpdate RestoreBlobs RmsProp SaveBlobs WeightedSum".split()
 )
 """The operators that can be joined: elementwise but for numbers such as the learning rate."""
 
@@ -64,14 +65,16 @@ class _Chain:
         reads: the inputs of the call that are in the GPU's memory.
         tensors: those of them that are tensors, not numbers.
         writes: the outputs of the call.
-        spec: of its tensors.
+        made: their specs, plain.
+        size: of its tensors.
     """
 
     program: Program
     reads: list[int]
     tensors: list[int]
     writes: list[int]
-    spec: TensorSpec
+    made: list[TensorSpec]
+    size: int
 
 
 _ANY = (2,)  # stands for the shape of any tensor, so that chains that compute the same have the same program
@@ -88,11 +91,11 @@ def _trace(ctx: Any, chain: Sequence[JoinedOperator], updates: JoinedUpdates) ->
     """
     tracer = Tracer(op_def=ctx.op_def)
     values: dict[int, Any] = {}
+    made: dict[int, TensorSpec] = {}
     reads: list[int] = []
     tensors: list[int] = []
-    spec = updates.specs[chain[0].inputs[0]].plain
     for joined in chain:
-        specs = [updates.specs[i].plain if i < len(updates.specs) else spec for i in joined.inputs]
+        specs = [made[i] if i in made else updates.specs[i].plain for i in joined.inputs]
         form = update_form(joined.op, specs)
         if form is None:
             raise NotTraced(joined.op.type)
@@ -106,21 +109,35 @@ def _trace(ctx: Any, chain: Sequence[JoinedOperator], updates: JoinedUpdates) ->
             reads.append(i)
             if k not in form.numbers:
                 tensors.append(i)
-                spec = specs[k]
-        outs = [out.with_shape(_ANY) for out in joined.op.infer(*specs)]
-        found = trace_operator(tracer, joined.op, [values[i] for i in joined.inputs], outs)
+        outs = joined.op.infer(*specs)
+        shapeless = [out.with_shape(_ANY) for out in outs]
+        found = trace_operator(tracer, joined.op, [values[i] for i in joined.inputs], shapeless)
         values.update(zip(joined.outputs, found))
-    made = {value for joined in chain for value in joined.outputs}
+        made.update(zip(joined.outputs, outs))
     writes = [j for j, value in enumerate(updates.outputs) if value in made]
     program = tracer.program([values[updates.outputs[j]] for j in writes]) if writes else _NOTHING
-    return _Chain(program, reads, tensors, writes, spec)
+    return _Chain(program, reads, tensors, writes, [made[updates.outputs[j]] for j in writes], outs[0].size)
 
 
 def _common_layout(specs: Sequence[TensorSpec]) -> Any:
     """Return the layout in which a chain works: the first one that has the plain value's elements, in another order."""
-    layouts = (spec.layout for spec in specs if spec.layout is not None and not spec.rounds)
-    first = specs[0]
-    return next((layout for layout in layouts if layout.nbytes == first.plain.nbytes), None)
+    one_type = len({spec.dtype for spec in specs}) == 1
+    return next(
+        (
+            spec.layout
+            for spec in specs
+            if spec.layout is not None and not spec.rounds and spec.layout.nbytes == spec.plain.nbytes
+            if one_type or isinstance(spec.layout, ChannelsLast)
+        ),
+        None,
+    )
+
+
+def _laid_out(spec: TensorSpec, layout: Any) -> TensorSpec:
+    """Return the spec of a value in the layout in which its chain works, in its own type."""
+    if isinstance(layout, ChannelsLast):
+        return in_order(spec, layout, spec.dtype.name)
+    return spec.with_layout(layout)
 
 
 class _Joined:
@@ -170,8 +187,8 @@ class _Joined:
         for k, (chain, program) in enumerate(zip(self.chains, self.rows)):
             buffers = [*(inputs[i] for i in chain.reads), *(outputs[j] for j in chain.writes)]
             rows[k, : len(buffers)] = [buffer.data.ptr for buffer in buffers]
-            rows[k, self.width :] = chain.spec.size, program
-            count = -(-chain.spec.size // CHUNK)
+            rows[k, self.width :] = chain.size, program
+            count = -(-chain.size // CHUNK)
             blocks.append(np.stack([np.full(count, k, np.int32), np.arange(count, dtype=np.int32)], axis=1))
         return rows, np.concatenate(blocks)
 
@@ -216,10 +233,9 @@ def join_updates(ctx: PlanContext, updates: JoinedUpdates) -> Prepared | None:
     for chain in chains:
         layout = _common_layout([updates.specs[i] for i in chain.tensors])
         for i in chain.tensors:
-            expected[i] = expected[i].with_layout(layout)
-        for j in chain.writes:
-            written[j] = chain.spec.with_layout(layout)
-        pairs += [(i, j) for i in chain.tensors for j in chain.writes]
+            expected[i] = _laid_out(expected[i], layout)
+        written |= {j: _laid_out(spec, layout) for j, spec in zip(chain.writes, chain.made)}
+        pairs += [(i, j) for i in chain.tensors for j in chain.writes if expected[i].dtype == written[j].dtype]
     made = [written[j] for j in range(len(updates.outputs))]
     joined = _Joined([chain for chain in chains if chain.writes])
 

@@ -104,6 +104,40 @@ def test_two_updates_that_read_one_tensor():
         np.testing.assert_allclose(found[f"g{k}"], wanted, rtol=1e-5, atol=1e-6)
 
 
+@pytest.mark.parametrize("scaled", [False, True])
+def test_masters_of_float16_are_updated_by_one_kernel(scaled):
+    """The gradient is widened and divided, the master updated and rounded; a step that is skipped changes neither."""
+    ops, feeds = [], {"lr": RATE, "scale": np.float32([8]), "finite": np.array([False])}
+    for k, shape in enumerate(SHAPES):
+        feeds |= {f"{name}{k}": RNG.standard_normal(shape).astype(np.float32) for name in "pmgh"}
+        feeds[f"g{k}"], feeds[f"h{k}"] = (feeds[f"{name}{k}"].astype(np.float16) for name in "gh")
+    count = range(len(SHAPES))
+    skipped = [f"{name}{k}" for name in "mph" for k in count] if scaled else []
+    ops += [make_op("SaveBlobs", [name], [name + "_before"]) for name in skipped]
+    for k in count:
+        ops.append(make_op("HalfToFloat", [f"g{k}"], [f"w{k}"]))
+        ops += [make_op("DivideBlobs", ["scale", f"w{k}"], [f"w{k}"])] if scaled else []
+        names = [f"w{k}", f"m{k}", f"p{k}"]
+        ops.append(make_op("MomentumSGDUpdate", [*names[:2], "lr", names[2]], names, momentum=0.9))
+        ops.append(make_op("FloatToHalf", [f"p{k}"], [f"h{k}"]))
+    ops += [make_op("RestoreBlobs", ["finite", name, name + "_before"], [name]) for name in skipped]
+    with one_gpu() as machine:
+        found = run_net(ops, feeds, [f"{name}{k}" for name in "wmph" for k in count])
+        launched = [] if machine is None else [launch.name for launch in machine.launches]
+    assert machine is None or sum(name.startswith("nb_") for name in launched) == 1
+    for k in count:
+        g = feeds[f"g{k}"].astype(np.float64) / (8 if scaled else 1)
+        step = 0.9 * feeds[f"m{k}"] + RATE * g
+        np.testing.assert_allclose(found[f"w{k}"], step, rtol=2e-5, atol=2e-6)
+        wanted = {"m": feeds[f"m{k}"], "p": feeds[f"p{k}"], "h": feeds[f"h{k}"]}
+        if not scaled:
+            wanted = {"m": step, "p": feeds[f"p{k}"] - step, "h": found[f"p{k}"].astype(np.float16)}
+        for name, value in wanted.items():
+            exact = {"rtol": 2e-5, "atol": 2e-6} if name != "h" and not scaled else {"rtol": 0}
+            np.testing.assert_allclose(found[f"{name}{k}"], value, **exact, err_msg=f"{name}{k}")
+        assert found[f"h{k}"].dtype == np.float16
+
+
 @pytest.mark.parametrize("runs", [1, 3])
 def test_adam_counts_on_the_host(runs):
     """The correction of Adam depends on the counter, which the host has: it is an argument of each launch."""
@@ -167,7 +201,7 @@ def test_the_form_of_each_update(op_type):
     for i, j in cls.must_inplace:
         outputs[j] = inputs[i]
     op = decode(cls, make_op(op_type, inputs, outputs))
-    dtype = np.dtype(np.float16 if op_type == "FP16MomentumSGDUpdate" else np.float32)
+    dtype = np.dtype(np.float16 if op_type in ("FP16MomentumSGDUpdate", "HalfToFloat") else np.float32)
     specs = [TensorSpec((2, 3), dtype)] * len(required)
     numbers = {i for i, name in enumerate(required) if name in ("lr", "iter", "w0")}
     for i in numbers:

@@ -126,7 +126,7 @@ class InPlace(OverWorld):
     def gpu_exchange(self, common: CommonWorld, call: Collective, blobs: Sequence[Array]) -> GpuExchange | None:
         """Return how NCCL exchanges arrays where they are; None: it does not connect the ranks, or cannot."""
         communicator = common.communicator
-        if not isinstance(communicator, NcclCommunicator):
+        if not isinstance(communicator, NcclCommunicator) or self.in_order:
             return None
         places = {tuple(map(gpu_of, group)) for group in self.quantities(blobs)}
         ranks = communicator.over(places.pop()) if len(places) == 1 else None
@@ -135,6 +135,11 @@ class InPlace(OverWorld):
             return None
         bound = ranks.group.bind(calls)
         return GpuExchange(bound.mark, bound.start, bound.wait)
+
+    @property
+    def in_order(self) -> bool:
+        """Whether the processes are added in the order of their ranks, which NCCL does not promise."""
+        return bool(getattr(self, "deterministic", False))
 
     def terms(self) -> str:
         """Return the arguments that all ranks must agree on, for the description of the collective."""

@@ -314,7 +314,8 @@ class ReduceScatter(InPlace):
     """The first elements of every X become this process's part of the sum of all X over all processes.
 
     ``counts`` has the number of elements of each rank's part, in the order of the ranks; together they are the size of
-    X. The other elements of X keep their values. X and counts are the outputs too.
+    X. The other elements of X keep their values. X and counts are the outputs too. With ``deterministic``, processes
+    are added in the order of their ranks, also on GPUs that NCCL connects.
 
     Inputs:
         common_world: object
@@ -325,6 +326,7 @@ class ReduceScatter(InPlace):
 
     any_layout = False
     status_blob: str = ""
+    deterministic: bool = False
 
     def check(self) -> None:
         super().check()
@@ -344,10 +346,14 @@ class ReduceScatter(InPlace):
     def flops(self, *inputs: TensorSpec) -> int:
         return sum(x.size for x in inputs[1:-1])
 
+    def terms(self) -> str:
+        return f"deterministic={self.deterministic}"
+
     def gpu_exchange(self, common: CommonWorld, call: Collective, blobs: Sequence[Array]) -> GpuExchange | None:
         *xs, counts = blobs
         communicator, kind = common.communicator, type_of(xs[0].dtype, sums=True)
-        ranks = communicator.over([gpu_of(xs[0])]) if isinstance(communicator, NcclCommunicator) else None
+        connected = isinstance(communicator, NcclCommunicator) and not self.in_order
+        ranks = communicator.over([gpu_of(xs[0])]) if connected else None
         return None if ranks is None or kind is None else _Scattered(common, ranks, kind, xs, counts).exchange
 
     def over_ranks(self, world: CommonWorld, blobs: Sequence[Array], names: Sequence[str]) -> Work:

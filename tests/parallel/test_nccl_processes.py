@@ -191,6 +191,22 @@ def test_other_collectives(two_ranks, on_gpu):
     assert on_ranks(2, deterministic) == [[[1, 6, 8]]] * 2
 
 
+@pytest.mark.parametrize("op_type", ["AllreduceBucket", "Allreduce", "Reduce", "ReduceScatter"])
+def test_sums_in_the_order_of_the_ranks_are_not_nccls(two_ranks, monkeypatch, op_type):
+    """NCCL chooses the order in which it adds."""
+    added = []
+    monkeypatch.setattr("netbuilder.ops.collectives.in_place.GpuExchange", lambda *args: added.append(args))
+    monkeypatch.setattr("netbuilder.ops.collectives.over_processes.GpuExchange", lambda *args: added.append(args))
+    blobs = ["x", "counts"] if op_type == "ReduceScatter" else ["x"]
+
+    def rank(number):
+        op = make_op(op_type, ["cw", *blobs], blobs, deterministic=1)
+        return run_op(op, number, {"x": np.float32([number, 3]), "counts": np.int32([1, 1])})
+
+    found = on_ranks(2, rank)
+    assert found[0][0][0] == 1 and found[1][0][0] in (1, 6) and not added
+
+
 def test_ranks_that_disagree_raise_the_same_error(two_ranks):
     def rank(number):
         op = make_op("AllreduceBucket", ["cw", "x"], ["x"])

@@ -65,13 +65,16 @@ def test_a_net_may_say_it_and_its_creation_overrides_it():
         assert workspace.net(net).options.without == off
 
 
-@pytest.mark.parametrize("op_type", ["Allreduce", "AllreduceBucket", "Reduce"])
+@pytest.mark.parametrize("op_type", ["Allreduce", "AllreduceBucket", "Reduce", "ReduceScatter"])
 def test_sums_over_processes_must_have_an_order(op_type):
-    ops = [make_op("CreateCommonWorld", [], ["cw"], size=1, rank=0), make_op(op_type, ["cw", "x"], ["x"])]
-    feeds = {"x": np.ones(2, np.float32)}
-    with pytest.raises(NetError, match=rf"operator 1 {op_type} \['cw', 'x'\] adds the processes in any order; give it"):
+    blobs = ["x", "counts"] if op_type == "ReduceScatter" else ["x"]
+    ops = [make_op("CreateCommonWorld", [], ["cw"], size=1, rank=0), make_op(op_type, ["cw", *blobs], blobs)]
+    feeds = {"x": np.ones(2, np.float32), "counts": np.int32([2])}
+    with pytest.raises(
+        NetError, match=rf"operator 1 {op_type} \['cw', 'x'.*\] adds the processes in any order; give it"
+    ):
         created(ops, feeds, deterministic=True)
-    ops[1] = make_op(op_type, ["cw", "x"], ["x"], deterministic=1)
+    ops[1] = make_op(op_type, ["cw", *blobs], blobs, deterministic=1)
     created(ops, feeds, deterministic=True)
 
 

@@ -352,8 +352,9 @@ class ReduceScatter(InPlace):
     def gpu_exchange(self, common: CommonWorld, call: Collective, blobs: Sequence[Array]) -> GpuExchange | None:
         *xs, counts = blobs
         communicator, kind = common.communicator, type_of(xs[0].dtype, sums=True)
-        connected = isinstance(communicator, NcclCommunicator) and not self.in_order
-        ranks = communicator.over([gpu_of(xs[0])]) if connected else None
+        if not isinstance(communicator, NcclCommunicator) or self.in_order:
+            return None
+        ranks = communicator.over([gpu_of(xs[0])])
         return None if ranks is None or kind is None else _Scattered(common, ranks, kind, xs, counts).exchange
 
     def over_ranks(self, world: CommonWorld, blobs: Sequence[Array], names: Sequence[str]) -> Work:

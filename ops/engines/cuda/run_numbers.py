@@ -38,16 +38,20 @@ class RunNumbers:
     Args:
         here: the GPU.
         count: how many.
-        compute: returns their present values, NumPy's float64 or uint64.
+        compute: returns their present values: NumPy's float64 or uint64, or an array of a type of 64 bits.
     """
 
-    def __init__(self, here: GPU, count: int, compute: Callable[[], Sequence[Any]]) -> None:
+    def __init__(self, here: GPU, count: int, compute: Callable[[], Any]) -> None:
         self.count, self.compute = count, compute
         self._own = _Upload(here, count)
 
     def write(self, words: Any) -> None:
         """Write the present values into an array of uint64."""
-        for k, number in enumerate(self.compute()):
+        found = self.compute()
+        if isinstance(found, np.ndarray):
+            words[...] = found.view(_WORD)
+            return
+        for k, number in enumerate(found):
             words[k] = number.view(_WORD)
 
     def words(self) -> Any:

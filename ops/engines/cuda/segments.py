@@ -1,7 +1,8 @@
 """Sums, means and maxima of rows by segments, of gathered rows too, and their gradients: one kernel each.
 
-The lengths of the segments are on the host, which checks them and uploads where each segment begins. Each thread adds
-one column of a segment's rows, in their order, so results do not change from run to run.
+The lengths of the segments are on the host, which checks them and uploads where each segment begins, also for a CUDA
+graph that contains the kernel. Each thread adds one column of a segment's rows, in their order, so results do not
+change from run to run.
 """
 
 from __future__ import annotations
@@ -18,8 +19,8 @@ from netbuilder.ops.core.segment_groups import counts_of_lengths
 from netbuilder.ops.engines.cuda.checks import REPORT, note_of, slot_of
 from netbuilder.ops.engines.cuda.code import c_type, register_type, stored, value_of, with_prelude
 from netbuilder.ops.engines.cuda.kernel import THREADS, Kernel
-from netbuilder.ops.engines.gpu import gpu
-from netbuilder.ops.engines.upload import PinnedRing
+from netbuilder.ops.engines.cuda.run_numbers import RunNumbers
+from netbuilder.ops.engines.gpu import GPU, gpu
 
 __all__ = [
     "REDUCTIONS",
@@ -112,19 +113,15 @@ def spread_kernel(how: str, dy: np.dtype[Any], weights: Any) -> Kernel:
     return Kernel("rows_spread", with_prelude("\n".join(lines)), model=(how, weights is not None))
 
 
-class _Offsets:
-    """Where segments begin, in the GPU's memory: uploaded in each call."""
+def _offsets(op: Any, run: Any, here: GPU, lengths: Any, count: int) -> RunNumbers:
+    """Return where segments begin, and the last one ends: computed from the lengths, which are checked, in each run."""
+    found = np.zeros(lengths.size + 1, np.int64)
 
-    def __init__(self, number: int, segments: int) -> None:
-        self._here = gpu(number)
-        self._host = np.zeros(segments + 1, np.int64)
-        with self._here as here:
-            self.array = here.xp.empty(segments + 1, np.int64)
-        self._ring = PinnedRing(self._here, self._host.nbytes)
+    def compute() -> Any:
+        np.cumsum(counts_of_lengths(op, run, lengths, count), out=found[1:])
+        return found
 
-    def upload(self, counts: Any) -> None:
-        np.cumsum(counts, out=self._host[1:])
-        self._ring.upload(self._host, self.array, self._here.stream().raw)
+    return RunNumbers(here, found.size, compute)
 
 
 def add_sorted(matrix: Any, rows: Any, values: Any) -> None:
@@ -151,6 +148,10 @@ def _named(op: Any, values: Sequence[Any]) -> dict[str, Any]:
     return dict(zip(type(op).inputs, values))
 
 
+def _lengths_input(op: Any) -> frozenset[int]:
+    return frozenset({type(op).inputs.index("lengths")})
+
+
 def _width(spec: TensorSpec) -> int:
     return spec.size // max(spec.shape[0], 1)
 
@@ -175,18 +176,16 @@ def reduce_segments(op: Any, ctx: PlanContext, *specs: TensorSpec) -> Prepared |
     def bind(inputs: Sequence[Any], outputs: Sequence[Any], scratch: Any) -> Callable[[], object]:
         arrays = _named(op, inputs)
         here = gpu(outputs[0].device.id)
-        offsets, slot = _Offsets(here.id, segments), slot_of(ctx.run, here, "indices", error)
+        offsets = _offsets(op, ctx.run, here, arrays["lengths"], count)
+        slot = slot_of(ctx.run, here, "indices", error)
         given = [arrays[name] for name in ("X", "weights", "indices") if name in arrays]
         numbers = [np.int64(n) for n in (segments, width, rows)]
-        arguments = (*given, offsets.array, outputs[0], *numbers, slot.number, note_of(here).array)
+        after = (outputs[0], *numbers, slot.number, note_of(here).array)
+        return lambda: kernel(_blocks(segments * width), (*given, offsets.words().view(np.int64), *after))
 
-        def call() -> None:
-            offsets.upload(counts_of_lengths(op, ctx.run, arrays["lengths"], count))
-            kernel(_blocks(segments * width), arguments)
-
-        return call
-
-    return Prepared(plain, [out], bind, name=f"cuda {kernel.name}")
+    return Prepared(
+        plain, [out], bind, name=f"cuda {kernel.name}", capturable=True, numbers_from=_lengths_input(op)
+    )  # fmt: skip
 
 
 def spread_segments(op: Any, ctx: PlanContext, *specs: TensorSpec) -> Prepared:
@@ -201,15 +200,12 @@ def spread_segments(op: Any, ctx: PlanContext, *specs: TensorSpec) -> Prepared:
 
     def bind(inputs: Sequence[Any], outputs: Sequence[Any], scratch: Any) -> Callable[[], object]:
         arrays = _named(op, inputs)
-        offsets = _Offsets(outputs[0].device.id, segments)
+        offsets = _offsets(op, ctx.run, gpu(outputs[0].device.id), arrays["lengths"], out.shape[0])
         given = [arrays[name] for name in ("dY", "weights") if name in arrays]
-        arguments = (*given, offsets.array, outputs[0], np.int64(segments), np.int64(width))
-
-        def call() -> None:
-            offsets.upload(counts_of_lengths(op, ctx.run, arrays["lengths"], out.shape[0]))
-            kernel(_blocks(segments * width), arguments)
-
-        return call
+        after = (outputs[0], np.int64(segments), np.int64(width))
+        return lambda: kernel(_blocks(segments * width), (*given, offsets.words().view(np.int64), *after))
 
     inputs = [spec if name in read else None for name, spec in given.items()]
-    return Prepared(inputs, [out], bind, name=f"cuda {kernel.name}")
+    return Prepared(
+        inputs, [out], bind, name=f"cuda {kernel.name}", capturable=True, numbers_from=_lengths_input(op)
+    )  # fmt: skip

@@ -3,9 +3,10 @@
 import numpy as np
 import pytest
 
-from gpu_or_double import one_gpu, run_net
-from netbuilder.proto import ShapeError
+from gpu_or_double import ON_GPU, one_gpu, run_net
+from netbuilder.proto import NetDef, ShapeError
 from netbuilder.proto.arguments import make_op
+from netbuilder.runtime import Workspace
 
 RNG = np.random.default_rng(5)
 LENGTHS = {"mixed": [3, 0, 1, 7, 2], "empty": [0, 0], "none": [], "one": [13], "many": [1] * 300}
@@ -82,6 +83,38 @@ def test_wrong_lengths_are_an_error_at_once():
     feeds = {"x": np.ones((4, 2), np.float32), "l": np.int32([3, 2])}
     with one_gpu(), pytest.raises(ShapeError, match=r"LengthsSum \['x', 'l'\].*number of rows, 4, got 5"):
         run_net([make_op("LengthsSum", ["x", "l"], ["y"])], feeds, ["y"])
+
+
+def test_graphs_contain_them_and_get_the_lengths_of_each_run():
+    x, indices = RNG.standard_normal((9, 4)).astype(np.float32), RNG.integers(0, 9, 12)
+    ops = [
+        make_op("SparseLengthsSum", ["x", "i", "l"], ["sums"]),
+        make_op("Scale", ["sums"], ["dy"], scale=2.0),
+        make_op("SparseLengthsIndicesInGradientMeanGradient", ["dy", "l", "i"], ["rows"]),
+    ]
+    net = NetDef(name="net", op=ops)
+    net.device_option.CopyFrom(ON_GPU)
+    with one_gpu() as machine:
+        workspace = Workspace(threads=1)
+        workspace.feed("x", x, ON_GPU)
+        workspace.feed("i", indices, ON_GPU)
+        workspace.feed("l", np.int32([3, 4, 5]))
+        workspace.create_net(net)
+        workspace.run_net("net", 3)
+        for lengths in ([5, 0, 7], [0, 12, 0]):
+            workspace.feed("l", np.int32(lengths))
+            before = None if machine is None else machine.counts.copy()
+            workspace.run_net("net")
+            if before is not None:
+                counts = machine.counts - before
+                assert (counts["replays"], counts["allocations"]) == (1, 0)
+            wanted = reference("sum", x, lengths, indices)
+            np.testing.assert_allclose(workspace.fetch("sums"), wanted, rtol=1e-5, atol=1e-6)
+            rows = np.repeat(2 * wanted / np.maximum(lengths, 1)[:, None], lengths, axis=0)
+            np.testing.assert_allclose(workspace.fetch("rows"), rows, rtol=1e-5, atol=1e-6)
+        workspace.feed("l", np.int32([3, 4, 6]))
+        with pytest.raises(ShapeError, match="SparseLengthsSum.*the number of rows, 12, got 13"):
+            workspace.run_net("net")
 
 
 def test_results_are_the_same_in_each_run():

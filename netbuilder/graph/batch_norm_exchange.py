@@ -12,7 +12,7 @@ from netbuilder.graph.scope import SEPARATOR
 from netbuilder.proto import PROTO_CPU, DeviceOption, NetDef, NetError, OperatorDef
 from netbuilder.proto.arguments import arguments, make_device_option, make_op, set_argument
 
-__all__ = ["BatchNormExchange", "count_name", "normalizes_over_batch"]
+__all__ = ["BatchNormExchange", "combined_statistics", "count_name", "normalizes_over_batch"]
 
 Group = Sequence[str]
 
@@ -52,6 +52,12 @@ def normalizes_over_batch(net: NetDef) -> bool:
 _INPUTS = 5  # of a SpatialBN over the batch of one device
 _MEAN = 3  # the index of the mean, among the outputs of SpatialBN and the inputs of its gradient
 _COUNT = 2  # the index, among the outputs of ChannelStats, of the number of elements
+
+
+def combined_statistics(net: NetDef) -> set[str]:
+    """Return the running statistics of normalizations over parts of a batch, which are equal for all replicas."""
+    parts = [op for op in net.op if op.type == "SpatialBN" and arguments(op).get("num_batches", 1) > 1]
+    return {blob for op in parts for blob in op.output[1:_MEAN]}
 
 
 def count_name(mean: str) -> str:

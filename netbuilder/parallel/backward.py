@@ -6,6 +6,7 @@ import dataclasses
 from collections.abc import Mapping, Sequence
 from typing import Any
 
+from netbuilder.graph.batch_norm_exchange import combined_statistics
 from netbuilder.graph.blob import BlobReference, GradientSlice, gathered_name, gradient_name, seed_name
 from netbuilder.graph.devices import Devices
 from netbuilder.graph.replicas import GradientGroup, Replicas, gradient_group
@@ -122,9 +123,14 @@ def gathered_gradients(model: ModelHelper, record: Replicas) -> Replicas:
     return dataclasses.replace(record, gradients=groups)
 
 
-def broadcast_computed(record: Replicas, *, use_nccl: bool, debug_info: str) -> NetDef:
-    """Return the operators that copy the first replica's computed parameters to the others."""
-    groups = [record.devices.copies(name) for name in record.computed]
+def broadcast_computed(record: Replicas, main: NetDef, *, use_nccl: bool, debug_info: str) -> NetDef:
+    """Return the operators that copy the first replica's computed parameters to the others.
+
+    With NCCL without those that all replicas compute from the same sums; the copies are Caffe2's, and NCCL's calls
+    would divide the work of the GPUs.
+    """
+    equal = combined_statistics(main) if use_nccl else ()
+    groups = [group for group in map(record.devices.copies, record.computed) if group[0] not in equal]
     make = nccl_broadcast if use_nccl else broadcast
     return make(groups, record.devices, debug_info=debug_info)
 

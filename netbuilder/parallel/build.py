@@ -484,7 +484,7 @@ def _exchange(model: ModelHelper, request: Request, record: Replicas) -> Replica
         return record
     main = model.net.Proto()
     if record.broadcasts_computed and link is None:
-        main.MergeFrom(broadcast_computed(record, use_nccl=request.use_nccl, debug_info=request.debug_info))
+        main.MergeFrom(broadcast_computed(record, main, use_nccl=request.use_nccl, debug_info=request.debug_info))
     for part in exchange_gradients(
         record,
         main,

@@ -141,6 +141,7 @@ def test_a_step_has_two_launches_for_a_normalization_each_way(dtype):
     assert {(t.source, t.nbytes) for t in moved} <= {(0, 16), (1, 16)}, "what the checks noted"
     sums = [group for group in nccl_groups(workspace, model) if any("_sums" in name for name in group)]
     assert [len(group) for group in sums] == [2] * NORMS, "the sums and those of the squares together"
+    assert "nccl.broadcast" not in {launch.name for launch in launches}, "all GPUs have the same running statistics"
 
 
 def step(machine, model, workspace):

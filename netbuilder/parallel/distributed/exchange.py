@@ -6,6 +6,7 @@ import dataclasses
 import math
 from collections.abc import Iterator, Sequence
 
+from netbuilder.graph.batch_norm_exchange import combined_statistics
 from netbuilder.graph.blob import BlobReference, GradientSlice, gathered_name
 from netbuilder.graph.replicas import Replicas
 from netbuilder.model import ModelHelper
@@ -95,9 +96,13 @@ def exchange_over_processes(
 
 
 def broadcast_computed_over_processes(model: ModelHelper, record: Replicas, link: ProcessLink) -> None:
-    """Append copies of the computed parameters of the first replica of rank 0 to all replicas."""
+    """Append copies of the computed parameters of the first replica of rank 0 to all replicas.
+
+    With NCCL without those that all replicas compute from the same sums, see ``broadcast_computed``.
+    """
+    equal = combined_statistics(model.net.Proto()) if link.by_nccl else ()
     outside = [(str(param),) for param in model.GetComputedParams("") if str(param) in record.outside]
-    groups = [*map(record.devices.copies, record.computed), *outside]
+    groups = [*(group for group in map(record.devices.copies, record.computed) if group[0] not in equal), *outside]
     model.net.Proto().MergeFrom(broadcast_over_processes(groups, link))
 
 

@@ -11,14 +11,17 @@ from cupy_double import HOST, gpus
 from netbuilder import parallel
 from netbuilder.graph.net_names import reset_names
 from netbuilder.model import ModelHelper
-from netbuilder.ops.core.operator import decode
+from netbuilder.ops.collectives import worlds
+from netbuilder.ops.collectives.in_place import _prepare_on_gpu as prepare_on_gpu
+from netbuilder.ops.core.operator import STRING, TensorSpec, decode
 from netbuilder.ops.core.registry import find
 from netbuilder.ops.engines import nccl
 from netbuilder.ops.engines.collectives.communicator import OneRank
 from netbuilder.ops.engines.collectives.lane import Lane
 from netbuilder.ops.engines.collectives.nccl import connect_by_nccl
 from netbuilder.ops.engines.collectives.session import Session
-from netbuilder.ops.engines.collectives.world import CommonWorld
+from netbuilder.ops.engines.collectives.world import CommonWorld, NcclPlace
+from netbuilder.ops.engines.cudnn.layout import image_spec
 from netbuilder.ops.engines.gpu import StreamRole, gpu
 from netbuilder.ops.engines.stores import MemoryStore
 from netbuilder.optimizers import reset_optimizer_instance_count
@@ -27,6 +30,7 @@ from netbuilder.proto import PROTO_CUDA, DeviceError, NetError
 from netbuilder.proto.arguments import make_device_option, make_op
 from netbuilder.runtime import Workspace
 from parallel_models import OPTIMIZERS, Task, distance, mlp, no_input
+from prepared import FakePlan
 from thread_ranks import on_ranks
 
 
@@ -456,3 +460,30 @@ def test_a_bucket_waits_for_what_was_computed_when_it_began(two_ranks):
             return known <= before < computing.calls, float(gradient.get()[0])
 
     assert on_ranks(2, rank) == [(True, 2.0)] * 2
+
+
+def test_ranks_that_store_a_value_in_different_layouts_exchange_it_in_plain_order(monkeypatch):
+    """One has filters with channels last, as with cuDNN, the other one in plain order."""
+    whole = np.arange(24, dtype=np.float32).reshape(2, 3, 2, 2)
+    for stored in ([True, False], [True, True]):
+        with connected(monkeypatch, 2) as machine:
+
+            def rank(number, stored=stored):
+                plain = TensorSpec(whole.shape, whole.dtype)
+                spec = image_spec(plain, "NCHW", "float32") if stored[number] else plain
+                world = worlds.create_world("cw", 2, number, None, NcclPlace((number,)))
+                op_def = make_op("AllreduceBucket", ["cw", "x"], ["x"])
+                op = decode(find("AllreduceBucket"), op_def)
+                made = prepare_on_gpu(op, FakePlan(op_def=op_def), TensorSpec((), STRING), spec)
+                given = np.moveaxis(whole, 1, -1) if stored[number] else whole
+                with gpu(number) as here:
+                    buffer = here.xp.asarray(np.ascontiguousarray(given))
+                    buffer = buffer.reshape(-1).view(np.uint8) if stored[number] else buffer
+                    made.bind([world, buffer], [buffer], None)()()
+                    found = buffer.get().view(np.float32)
+                return np.moveaxis(found.reshape(2, 2, 2, 3), -1, 1) if stored[number] else found
+
+            for found in on_ranks(2, rank):
+                assert np.array_equal(found, 2 * whole), found
+        read = [each for each in machine.transfers if each.target == HOST and each.nbytes == whole.nbytes]
+        assert len(read) == (2 if all(stored) else 6)

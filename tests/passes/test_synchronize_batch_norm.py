@@ -5,6 +5,7 @@ import pytest
 
 from netbuilder.passes import Devices
 from netbuilder.passes.net_pass import PassContext
+from netbuilder.passes.processes import ProcessLink
 from netbuilder.passes.synchronize_batch_norm import synchronize_batch_norm, synchronize_batch_norm_pass
 from netbuilder.proto import PROTO_CPU, PROTO_CUDA, NetDef, NetError
 from netbuilder.proto.arguments import arguments, make_op
@@ -120,3 +121,32 @@ def test_parts_of_a_batch_are_refused():
     devices = Devices(PROTO_CPU, (0, 1))
     with pytest.raises(NetError, match=r"has num_batches=3 and 5 inputs: so it is over several parts"):
         synchronize_batch_norm(norms(devices, num_batches=3), devices)
+
+
+def test_gpus_exchange_by_nccl():
+    """In place, in one order: each call waits for the one before it."""
+    devices = Devices(PROTO_CUDA, (2, 5))
+    ops = synchronize_batch_norm(norms(devices), devices, use_nccl=True, weights=devices.copies("weight")).op
+    assert not any(op.type.startswith("Copy") for op in ops)
+    calls = [op for op in ops if op.type == "NCCLAllreduce"]
+    names = ["x_sums", "x_sumsq", "sm_count", "ds", "db"]
+    assert [list(op.input) for op in calls] == [[f"gpu_2/{name}", f"gpu_5/{name}"] for name in names]
+    assert all(op.input == op.output and op.device_option.device_id == 2 for op in calls)
+    waits = [list(op.control_input) for op in calls]
+    assert waits == [[], *([f"gpu_2/{name}"] for name in names[:-1])]
+    reads = [list(op.input[5:]) for op in ops if op.type == "SpatialBN"]
+    assert reads == [[scope + name for name in names[:3]] for scope in devices.scopes]
+
+
+@pytest.mark.parametrize("numbers", [(0,), (0, 1)], ids=str)
+def test_gpus_of_several_processes_exchange_by_one_call(numbers):
+    devices = Devices(PROTO_CUDA, numbers)
+    link = ProcessLink(["cw"], 3, devices, by_nccl=True)
+    ops = synchronize_batch_norm(norms(devices), devices, link=link, parts=3 * len(numbers)).op
+    assert not any(op.type.startswith(("Copy", "NCCL", "Sum")) for op in ops)
+    first, second = [op for op in ops if op.type == "AllreduceBucket"]
+    assert list(first.output) == [scope + name for name in ("x_sums", "x_sumsq") for scope in devices.scopes]
+    assert list(second.output) == [scope + name for name in ("ds", "db") for scope in devices.scopes]
+    for op in (first, second):
+        assert op.input[0] == "cw" and arguments(op).get("devices", 1) == len(numbers)
+        assert op.device_option.device_type == PROTO_CUDA

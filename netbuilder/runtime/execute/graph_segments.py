@@ -119,23 +119,26 @@ class GraphSegment:
             SegmentFailed: one of them failed.
         """
         turn = tuple([ring.index for ring in self._rings])
-        captured = self._graphs.get(turn)
-        if captured is not None:
-            self._launch(turn, captured)
-        elif self._parts:
-            for part in self._parts:
-                part()
-        elif self._why or turn not in self._ran or len(self._graphs) >= _TURNS:
-            self._run(turn)
-        else:
-            self._capture(turn)
+        todo = [self]  # no recursion: hundreds of calls may be such that they cannot be captured
+        while todo:
+            segment = todo.pop()
+            captured = segment._graphs.get(turn)
+            if captured is not None:
+                segment._launch(turn, captured)
+            elif segment._parts:
+                todo += reversed(segment._parts)
+            elif segment._why or turn not in segment._ran or len(segment._graphs) >= _TURNS:
+                segment._run(turn)
+            elif not segment._capture(turn):
+                todo.append(segment)
 
     def _run(self, turn: tuple[int, ...]) -> None:
         with gpu(self._number), noting() as numbers:
             run_in_order(self._calls, lambda index, error: SegmentFailed(self.indices[index]))
         self._ran[turn] = numbers
 
-    def _capture(self, turn: tuple[int, ...]) -> None:
+    def _capture(self, turn: tuple[int, ...]) -> bool:
+        """Capture the calls and run them; return False, and run nothing, if that is not possible."""
         read = self._ran[turn]
         table = NumberTable(gpu(self._number), read) if read else None
         try:
@@ -143,13 +146,13 @@ class GraphSegment:
                 graph = capture(self._number, self._calls)
         except CaptureError as error:
             self._give_up(error)
-            self()
-            return
+            return False
         if graph is None:  # another thread captures for this GPU
             self._run(turn)
-            return
+            return True
         self._graphs[turn] = _Turn(graph, table)
         self._launch(turn, self._graphs[turn])
+        return True
 
     def _launch(self, turn: tuple[int, ...], captured: _Turn) -> None:
         if captured.numbers is not None:
@@ -199,10 +202,12 @@ class GraphSegment:
 
     def leaves(self) -> Iterator[GraphSegment]:
         """Yield the segments that it was divided into; itself if it was not."""
-        if not self._parts:
-            yield self
-        for part in self._parts:
-            yield from part.leaves()
+        todo = [self]
+        while todo:
+            segment = todo.pop()
+            if not segment._parts:
+                yield segment
+            todo += reversed(segment._parts)
 
     @property
     def why(self) -> str:

@@ -511,6 +511,21 @@ def test_a_kernel_that_cannot_be_captured_is_named_and_its_step_runs(machine, mo
     assert "it cannot be captured" in why(workspace)[0]
 
 
+def test_hundreds_of_kernels_that_cannot_be_captured_run(machine, monkeypatch):
+    """Each divides the segment after the last one; that is no deeper recursion."""
+    monkeypatch.setattr(CapturableEngine, "honest", CapturableEngine.prepared, raising=False)
+    monkeypatch.setattr(CapturableEngine, "prepared", lies)
+    ops = [on(0, "Negative", [f"x{k}" if k else "x"], [f"x{k + 1}"], name="waits") for k in range(400)]
+    workspace = fed(*ops)
+    run(machine, workspace, 2)
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore", RuntimeWarning)
+        run(machine, workspace)
+    assert run(machine, workspace)["replays"] == 0
+    np.testing.assert_array_equal(workspace.fetch("x400"), X)
+    assert len(why(workspace)) == 400
+
+
 def test_garbage_is_not_collected_during_a_capture(machine, monkeypatch):
     found = []
     monkeypatch.setattr(CapturableEngine, "honest", CapturableEngine.prepared, raising=False)

@@ -124,3 +124,9 @@ def __getattr__(name: str) -> _Any:
 
 def __dir__() -> list[str]:
     return sorted({*globals(), *__all__, *_PACKAGES})
+
+
+if "PMI_FD" in _os.environ:  # MPICH's mpiexec, or srun, has started this process
+    from netbuilder.ops.engines.collectives.abort import install_before_mpi as _install_before_mpi
+
+    _install_before_mpi()

@@ -159,6 +159,25 @@ def steps():
     np.testing.assert_allclose(workspace.fetch("w"), total, rtol=1e-4)
 
 
+def in_flight():
+    """The error of one of several collectives in flight has that operator's position, whichever is waited for first."""
+    create()
+    net = NetDef(name="flight")
+    for name in "abc":
+        workspace.feed(name, np.full(50_000, 1e5 if name == "b" else 1, np.float32))
+        net.op.append(make_op("AllreduceBucket", ["cw", name], [name], precision="float16"))
+    net.op.append(make_op("Sum", ["a", "b", "c"], ["s"]))
+    raises(NetError, "operator 1: AllreduceBucket ['cw', 'b'] -> ['b']: AllreduceBucket: 'b' overflows float16",
+           workspace.run_net_once, net)  # fmt: skip
+    create()
+    net.op.remove(net.op[-1])
+    if rank == 1:
+        workspace.feed("b", np.ones(3, np.float32))
+    text = raises(DistributedError, "operator 1: AllreduceBucket", workspace.run_net_once, net)
+    same_on_all(text)
+    create()
+
+
 def disagreements():
     workspace.feed("x", np.ones(6, np.float32))
 
@@ -237,6 +256,7 @@ def everything():
     messages()
     buckets()
     steps()
+    in_flight()
     late()
     forks()
     disagreements()
@@ -251,6 +271,7 @@ def three():
     create()
     exchanges()
     messages()
+    in_flight()
     disagreements()
     print(f"rank {rank} is done", flush=True)
 

@@ -183,7 +183,8 @@ def _prepare(op: InPlace, ctx: PlanContext, world: TensorSpec, *xs: TensorSpec) 
 
     def bind(ins: Sequence[Any], outs: Sequence[Any], scratch: Any) -> Callable[[], Any]:
         common = world_of(op, ins[0])
-        call = common.call(op.type, names[0], terms, layouts, nbytes=sum(out.nbytes for out in outs))
+        nbytes = sum(out.nbytes for out in outs)
+        call = common.call(op.type, names[0], terms, layouts, nbytes=nbytes, located=ctx.run.located)
         direct = op.over_ranks(common, [as_flat(out, spec.dtype) for out, spec in zip(outs, specs)], names)
         copies = [(out, given) for out, given in zip(outs, ins[1:]) if out is not given]
 
@@ -217,7 +218,8 @@ def _prepare_on_gpu(op: InPlace, ctx: PlanContext, world: TensorSpec, *xs: Tenso
 
     def bind(ins: Sequence[Any], outs: Sequence[Any], scratch: Any) -> Callable[[], Any]:
         common = world_of(op, ins[0])
-        call = common.call(op.type, names[0], terms, layouts, nbytes=sum(out.nbytes for out in outs))
+        nbytes = sum(out.nbytes for out in outs)
+        call = common.call(op.type, names[0], terms, layouts, nbytes=nbytes, located=ctx.run.located)
         copies = [(out, given) for out, given in zip(outs, ins[1:]) if out is not given]
         flat = [as_flat(out, spec.dtype) for out, spec in zip(outs, specs)]
         direct = op.gpu_exchange(common, call, flat)

@@ -17,10 +17,11 @@ from collections.abc import Callable
 from types import TracebackType
 from typing import Any, NoReturn
 
+from netbuilder.ops.engines.collectives.mpi_abort import abort_mpi, managed
 from netbuilder.ops.engines.launchers import STORE
 from netbuilder.ops.engines.unread import wait_until_read
 
-__all__ = ["install"]
+__all__ = ["fails", "install", "install_before_mpi"]
 
 # MPICH's mpiexec drops what it has not printed when the job is aborted: its seconds to read it, and to print it.
 _READING, _PRINTING = 10.0, 0.3
@@ -44,10 +45,27 @@ def install(rank: int, size: int, abort: Callable[[int], Any]) -> None:
     global _installed
     if size == 1:
         return
-    if _installed is not None:
-        _installed.rank, _installed.size, _installed.abort = rank, size, abort
-        return
-    _installed = _Hook(rank, size, abort)
+    if _installed is None:
+        _installed = _Hook(rank, size, abort)
+    _installed.rank, _installed.size, _installed.abort = rank, size, abort
+    _installed.watch_threads()
+
+
+def install_before_mpi() -> None:
+    """End the whole job when this process ends with a failure, from now on, if MPICH's mpiexec or srun has started it.
+
+    The other processes would wait for it at the start of MPI: mpiexec of Open MPI ends them, that of MPICH does not.
+    """
+    global _installed
+    rank, size = os.environ.get("PMI_RANK", ""), os.environ.get("PMI_SIZE", "")
+    several = rank.isdecimal() and size.isdecimal() and int(size) > 1
+    if _installed is None and several and not os.environ.get(STORE) and managed():
+        _installed = _Hook(int(rank), int(size), abort_mpi)
+
+
+def fails() -> bool:
+    """Whether this process is ending with another status than 0, after ``install``."""
+    return _installed is not None and bool(_installed.status)
 
 
 class _Hook:
@@ -56,13 +74,16 @@ class _Hook:
     def __init__(self, rank: int, size: int, abort: Callable[[int], Any]) -> None:
         self.rank, self.size, self.abort = rank, size, abort
         self._process = os.getpid()
-        self._status: object = None
+        self.status: object = None  # with which the program exits
         self._earlier = sys.excepthook
         sys.excepthook = self._uncaught
-        threading.excepthook = self._uncaught_in_thread
         sys.exit = _exit
         _watch_exits(self._exited)
         atexit.register(self._at_exit)  # after MPI's own, so it is called before MPI waits for the others
+
+    def watch_threads(self) -> None:
+        """Count an exception that nobody catches in another thread as a failure of the process."""
+        threading.excepthook = self._uncaught_in_thread
 
     def _uncaught(self, kind: type[BaseException], error: BaseException, trace: TracebackType | None) -> None:
         if os.getpid() != self._process:  # of a forked process, which is no rank
@@ -82,13 +103,13 @@ class _Hook:
 
     def _exited(self, status: object) -> None:
         if threading.current_thread() is threading.main_thread():
-            self._status = status
+            self.status = status
 
     def _at_exit(self) -> None:
-        if os.getpid() != self._process or not self._status:
+        if os.getpid() != self._process or not self.status:
             return
-        code = self._status if isinstance(self._status, int) else 1
-        self._say(f"sys.exit({self._status!r}), which ends the job")
+        code = self.status if isinstance(self.status, int) else 1
+        self._say(f"sys.exit({self.status!r}), which ends the job")
         self._end(code & 255 or 1)
 
     def _say(self, text: str) -> None:

@@ -172,10 +172,10 @@ class Lane:
 
     def _stopped(self) -> DistributedError:
         error = self.interrupted
+        if isinstance(error, DistributedError):
+            return error
         stopped = DistributedError(
-            str(error)
-            if isinstance(error, DistributedError)
-            else f"the exchange with other ranks was interrupted by {type(error).__name__}, so that they and this one "
+            f"the exchange with other ranks was interrupted by {type(error).__name__}, so that they and this one "
             "no longer agree; start the program again"
         )
         stopped.__cause__ = error

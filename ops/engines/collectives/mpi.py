@@ -15,10 +15,11 @@ import numpy as np
 
 from netbuilder.data.forking import loading
 from netbuilder.ops.engines.collectives.communicator import Communicator
+from netbuilder.ops.engines.collectives.mpi_abort import abort_over
 from netbuilder.ops.engines.collectives.time_limits import time_limits
 from netbuilder.proto import DeviceError, DistributedError
 
-__all__ = ["MpiCommunicator", "abort_mpi", "mpi", "mpi_world"]
+__all__ = ["MpiCommunicator", "mpi", "mpi_world"]
 
 Array = np.ndarray[Any, np.dtype[Any]]
 
@@ -26,7 +27,6 @@ _INSTALL = "install the extra netbuilder[mpi] (pip install netbuilder[mpi]), or 
 
 _YIELD_SECONDS = 0.02  # all ranks are there and move data
 _YIELD_SECONDS_PATIENT = 2e-4  # other ranks may still be computing
-_ABORTING = 5.0  # seconds that MPI has to end all processes
 _POSTED = (1 << 15) - 1  # tag of messages that are posted; the least upper bound that MPI may set
 _CACHED = 4 << 20  # bytes of an allreduce; larger ones leave the caches before they are sent on
 _PAUSE, _LONGEST_PAUSE, _LONGEST_PAUSE_PATIENT = 5e-5, 5e-5, 1e-3
@@ -78,19 +78,6 @@ def mpi_world() -> MpiCommunicator:
     return MpiCommunicator(mpi().COMM_WORLD)
 
 
-def abort_mpi(code: int) -> None:
-    """End all processes that were started together, with an exit status, if MPI runs in this one."""
-    found = sys.modules.get("mpi4py.MPI")
-    if found is not None and found.Is_initialized() and not found.Is_finalized():
-        _abort(found.COMM_WORLD, code)
-
-
-def _abort(comm: Any, code: int) -> None:
-    """End all processes; if MPI itself does not return, end this one, and mpiexec ends the others."""
-    faulthandler.dump_traceback_later(_ABORTING, exit=True, file=2)
-    comm.Abort(code)
-
-
 class MpiCommunicator(Communicator):
     """A communicator over an mpi4py communicator, which it owns.
 
@@ -136,7 +123,7 @@ class MpiCommunicator(Communicator):
         return status.Get_source(), bytes(data)
 
     def abort(self, code: int) -> None:
-        _abort(self._comm, code)
+        abort_over(self._comm, code)
 
     def _finish(self, request: Any, *, patient: bool = False, status: Any = None) -> None:
         longest = _LONGEST_PAUSE_PATIENT if patient else _LONGEST_PAUSE

@@ -10,7 +10,7 @@ import threading
 import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import TypeVar
 
 import numpy as np
@@ -48,6 +48,8 @@ class Collective:
         layouts: how the values are stored; ranks may differ in it.
         timeout: seconds to wait for other ranks at most; None: those of ``time_limits``; infinity: no limit.
         nbytes: bytes that it exchanges, as far as known; many take longer.
+        located: adds the operator's position to an error; None: it is not known. A program may wait for a later
+            collective first, so an error of this one must say where it comes from.
     """
 
     what: str
@@ -56,6 +58,7 @@ class Collective:
     layouts: str = ""
     timeout: float | None = None
     nbytes: int = 0
+    located: Callable[[Exception], Exception] | None = field(default=None, compare=False, repr=False)
 
     @functools.cached_property
     def numbers(self) -> tuple[int, int]:
@@ -79,7 +82,7 @@ class Session:
 
     def __init__(self, control: Communicator, lane: Lane) -> None:
         self.control, self.lane = control, lane
-        self._watchdog = Watchdog(control, lane, self._state)
+        self._watchdog = Watchdog(control, lane, self._state, self._located)
         control.check = self.check
         self._call: Collective | None = None
         self._last: Collective | None = None
@@ -177,8 +180,14 @@ class Session:
                 self._watchdog.all_are_there(call, self._moving_limit(call, limit))
                 return body(same_layouts)
         except BaseException as error:
-            self._ended = self._ended or error
-            raise
+            found = _located(call, error)
+            self._ended = self._ended or found
+            if found is error:
+                raise
+            raise found from error
+
+    def _located(self, error: DistributedError) -> BaseException:
+        return error if self._call is None else _located(self._call, error)
 
     def _agree(self, call: Collective) -> bool:
         self._number += 1
@@ -265,6 +274,10 @@ class Session:
         """Answer no longer: MPI ends after this."""
         self.lane.when_idle = None
         self.unwatch()
+
+
+def _located(call: Collective, error: BaseException) -> BaseException:
+    return error if call.located is None or not isinstance(error, Exception) else call.located(error)
 
 
 def _header(call: Collective, number: int, *, failed: bool = False) -> np.ndarray[tuple[int], np.dtype[np.int64]]:

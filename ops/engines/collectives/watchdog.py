@@ -39,13 +39,20 @@ class Watchdog:
         communicator: of the ranks; see ``RollCall``.
         lane: makes all calls.
         state: returns what this rank does.
+        located: adds the position of the operator that waits to an error.
 
     Attributes:
         signs: the ranks' heartbeats in a store, which tell of those that do not answer; None: there is no store.
     """
 
-    def __init__(self, communicator: Communicator, lane: Lane, state: Callable[[], State]) -> None:
-        self._communicator, self._lane = communicator, lane
+    def __init__(
+        self,
+        communicator: Communicator,
+        lane: Lane,
+        state: Callable[[], State],
+        located: Callable[[DistributedError], BaseException] = lambda error: error,
+    ) -> None:
+        self._communicator, self._lane, self._located = communicator, lane, located
         self._roll_call = RollCall(communicator, state)
         self._next_look = 0.0
         self._wait: _Wait | None = None
@@ -121,7 +128,7 @@ class Watchdog:
         if signs := self._signs():
             text += f"; {self._roll_call.missing(call, signs, asked=False)}"
         self._print(text)
-        self._lane.give_up(DistributedError(text))
+        self._lane.give_up(self._located(DistributedError(text)))
 
     def _signs(self) -> list[LastSign]:
         try:
@@ -150,7 +157,7 @@ class Watchdog:
 
     def _end(self, text: str) -> NoReturn:
         """Print the error and what all threads do; interrupt the lane, and raise it."""
-        error = DistributedError(text)
+        error = self._located(DistributedError(text))
         self._print(text)
         self._lane.interrupt(error)
         time.sleep(_LAST_WORDS)

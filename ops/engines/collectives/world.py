@@ -16,10 +16,11 @@ import numpy as np
 
 from netbuilder.data.blob_values import BlobObject
 from netbuilder.data.forking import after_fork, new_lock
-from netbuilder.ops.engines.collectives.abort import install
+from netbuilder.ops.engines.collectives.abort import fails, install
 from netbuilder.ops.engines.collectives.communicator import Communicator, OneRank
 from netbuilder.ops.engines.collectives.lane import FORKED, Lane
-from netbuilder.ops.engines.collectives.mpi import abort_mpi, mpi, mpi_world
+from netbuilder.ops.engines.collectives.mpi import mpi, mpi_world
+from netbuilder.ops.engines.collectives.mpi_abort import abort_mpi
 from netbuilder.ops.engines.collectives.nccl import connect_by_nccl
 from netbuilder.ops.engines.collectives.roll_call import State
 from netbuilder.ops.engines.collectives.session import Collective, Session
@@ -93,10 +94,19 @@ class CommonWorld(BlobObject):
         if self.closed:
             raise DistributedError(f"{call.what}: common world {self.name!r} was destroyed by DestroyCommonWorld")
 
-    def call(self, what: str, blob: str, terms: str = "", layouts: str = "", *, nbytes: int = 0) -> Collective:
+    def call(
+        self,
+        what: str,
+        blob: str,
+        terms: str = "",
+        layouts: str = "",
+        *,
+        nbytes: int = 0,
+        located: Callable[[Exception], Exception] | None = None,
+    ) -> Collective:
         """Return the description of a collective over this world."""
         over = f"over {self.name!r}"
-        return Collective(what, blob, f"{terms}, {over}" if terms else over, layouts, self.timeout, nbytes)
+        return Collective(what, blob, f"{terms}, {over}" if terms else over, layouts, self.timeout, nbytes, located)
 
     def clone(self, name: str) -> CommonWorld:
         """Return a world of the same ranks whose messages are apart from those of this one."""
@@ -328,9 +338,12 @@ def _warn_if_oversubscribed(size: int) -> None:
 
 
 def _close() -> None:
-    """End the session at the end of the program: the other ranks hear that this one exchanges nothing more."""
+    """End the session at the end of the program: the other ranks hear that this one exchanges nothing more.
+
+    If the program ends with a failure that they have not been told of, the whole job ends next, without them.
+    """
     session = _process.session
-    if session is not None and not _process.forked:
+    if session is not None and not _process.forked and not (fails() and session.over is None):
         try:
             session.close()
         except DistributedError as error:

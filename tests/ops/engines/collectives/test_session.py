@@ -102,6 +102,24 @@ def test_what_was_submitted_before_an_error_raises_that_error():
     assert run_all(2, run)[1] == ["as it should be"] * 2
 
 
+def test_an_error_has_the_position_of_the_collective_that_failed():
+    def located(name):
+        return lambda error: ValueError(f"{name}: {error}")
+
+    def run(session, rank):
+        held = threading.Event()
+        calls = [Collective("Allreduce", name, "(4,)" if rank and name == "b" else "", located=located(name))
+                 for name in "abc"]  # fmt: skip
+        items = [session.submit(call, lambda same: held.wait()) for call in calls]
+        held.set()
+        for item in reversed(items[1:]):
+            with pytest.raises(ValueError, match="b: the ranks do not exchange the same"):
+                item.result()
+        return items[0].result()
+
+    assert run_all(2, run)[1] == [True] * 2
+
+
 def test_a_failure_of_one_rank_reaches_the_others():
     def run(session, rank):
         one(session, "Allreduce", "g")

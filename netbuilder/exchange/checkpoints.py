@@ -19,6 +19,7 @@ from netbuilder.model import ModelHelper
 from netbuilder.ops.core.operator import TensorSpec, spec_of
 from netbuilder.parallel import FinalizeAfterCheckpoint, forget_gradients, has_record, pending_steps
 from netbuilder.parallel.distributed import ProcessGroup
+from netbuilder.parallel.gradient_scaling import SCALE_STATE
 from netbuilder.proto import BlobError, NetError
 from netbuilder.runtime import RandomState, Workspace, random_state, set_random_state
 from netbuilder.runtime.execute import default
@@ -210,10 +211,14 @@ def _readers(workspace: Workspace) -> dict[str, DBReader]:
 
 
 def _refuse_differences(label: str, model: ModelHelper, match: Match, *, ignore_left_over: bool) -> None:
-    """Raise NetError if blobs of the model or of the checkpoint have no counterpart."""
+    """Raise NetError if blobs of the model or of the checkpoint have no counterpart.
+
+    The scale of gradients needs none: it belongs to the type in which activations are stored, not to the training.
+    """
     problems = {name: why for name, why in match.left.items() if name not in match.intended}
     if not ignore_left_over:
         problems = {**{name: why for name, why in match.skipped.items() if name not in match.intended}, **problems}
+    problems = {name: why for name, why in problems.items() if name not in SCALE_STATE}
     if problems:
         listed = "".join(f"\n  - {name}: {why}" for name, why in problems.items())
         raise NetError(

@@ -11,12 +11,22 @@ from netbuilder.model import ModelHelper
 from netbuilder.proto import NetDef, NetError, OperatorDef, TensorProto
 from netbuilder.proto.arguments import make_op
 
-__all__ = ["GRADIENT_SCALE", "GradientScaling", "fill_scales", "require_dense_gradients", "scale_update"]
+__all__ = [
+    "GRADIENT_SCALE",
+    "SCALE_STATE",
+    "GradientScaling",
+    "fill_scales",
+    "require_dense_gradients",
+    "scale_update",
+]
 
 GRADIENT_SCALE = "gradient_scale"
 """Name of each replica's blob, float32 of shape (1,), by which its losses are multiplied."""
 
 _STEPS = "gradient_scale_steps"
+SCALE_STATE = frozenset({GRADIENT_SCALE, _STEPS})
+"""The blobs of scaling that checkpoints contain."""
+
 _FINITE = "gradients_finite"
 _BEFORE = "_before_update"
 

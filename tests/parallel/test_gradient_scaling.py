@@ -5,6 +5,7 @@ import pytest
 
 from cupy_double import gpus
 from netbuilder import optimizers, parallel
+from netbuilder.exchange import load_checkpoint, take_checkpoint
 from netbuilder.graph import BlobReference
 from netbuilder.model import Initializer, ModelHelper, brew
 from netbuilder.model.initializers import PseudoFP16Initializer
@@ -215,6 +216,28 @@ def test_values_out_of_range(wrong):
     ((name, value),) = wrong.items()
     with pytest.raises(NetError, match=f"GradientScaling: {name} must be .*, got {value!r}"):
         GradientScaling(**wrong)
+
+
+@pytest.mark.parametrize("first, then", [(None, SCALING), (SCALING, None), (SCALING, SCALING)], ids=str)
+def test_training_goes_on_with_another_type_of_activations(first, then):
+    """A scale of powers of 2 changes no bit, so that it is the same whether steps are scaled."""
+    want = parameters(build()[1], train(*build(), Task(steps=6)))
+    model, record = build(gradient_scaling=first)
+    checkpoint = take_checkpoint(model, workspace=train(model, record, Task(steps=3)))
+    model, record = build(gradient_scaling=then)
+    workspace = train(model, record, Task(steps=1))
+    for scope in record.devices.scopes:
+        workspace.feed(scope + "gradient_scale", np.float32([256]))
+    load_checkpoint(checkpoint, model, workspace=workspace)
+    if then:
+        assert workspace.fetch("cpu_0/gradient_scale").tolist() == [2048 if first else 256]
+    for batch in [*Task(steps=6).batches()][3:]:
+        for name, whole in batch.items():
+            for blob, part in zip(record.devices.copies(name), np.split(whole, 2)):
+                workspace.feed(blob, part)
+        parallel.RunNet(model, workspace=workspace)
+    for got, expected in zip(parameters(record, workspace), want):
+        np.testing.assert_array_equal(got, expected)
 
 
 def test_checkpoints_have_the_scale():

@@ -120,7 +120,7 @@ def is_file(action):
 def values_of(action, valid):
     """Yield bad values of an option or argument."""
     if is_file(action):
-        suffixes = {"", *re.findall(r"\.(?:pb|npz|json|minidb|onnx|csv|png|npy|toml|lmdb)\b", str(action.help))}
+        suffixes = {"", *re.findall(r"\.(?:pb|npz|json|minidb|onnx|csv|png|npy|toml|yaml|lmdb)\b", str(action.help))}
         suffixes |= {Path(text.partition("=")[2] or text).suffix for text in valid}
         for suffix in sorted(suffixes):
             yield from damaged(suffix)

@@ -177,11 +177,10 @@ def test_caffe2_spellings():
 )
 def test_files_that_are_wrong(tmp_path, name, text, message, capsys):
     (tmp_path / name).write_text(text)
-    for path in (tmp_path / name, tmp_path / "absent.json"):
+    for path, said in ((tmp_path / name, message), (tmp_path / "absent.json", "no such file")):
         with pytest.raises(SystemExit):
             parse(["--cpu", f"--config={path}"])
-        error = capsys.readouterr().err
-        assert message in error or "No such file" in error
+        assert said in capsys.readouterr().err
 
 
 @pytest.mark.parametrize(
@@ -198,7 +197,7 @@ def test_files_that_are_wrong(tmp_path, name, text, message, capsys):
         (["--seed=-1"], "--seed: must not be negative, got -1"),
         (["--momentum=1"], "--momentum: must be in [0, 1), got 1"),
         (["--weight-decay=-0.1"], "--weight-decay: must not be negative"),
-        (["--config=absent.ini"], "--config: 'absent.ini' cannot be read: No such file"),
+        (["--config=absent.ini"], "--config: 'absent.ini': no such file"),
     ],
 )
 def test_wrong_options(arguments, message, capsys):

@@ -98,8 +98,13 @@ def _yaml(text: str) -> Any:
         raise NetError("--config: YAML needs the package pyyaml; pip install netbuilder[train]") from None
     try:
         return yaml.safe_load(text)
+    except yaml.MarkedYAMLError as error:
+        mark = error.problem_mark
+        raise ValueError(
+            f"line {mark.line + 1}, column {mark.column + 1}: {error.problem}" if mark else error
+        ) from error
     except yaml.YAMLError as error:
-        raise ValueError(str(error)) from error
+        raise ValueError(" ".join(str(error).split())) from error
 
 
 def config_arguments(values: Mapping[str, Any]) -> list[str]:

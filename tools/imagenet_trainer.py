@@ -35,6 +35,9 @@ from netbuilder.tools.training.stopping import Stopping
 __all__ = ["main"]
 
 
+_EXPECTED = (*EXPECTED, FloatingPointError)
+
+
 @reporting("netbuilder-train")
 def main(arguments: Sequence[str] | None = None) -> int:
     """Train, evaluate and export as the command line says; return the exit status.
@@ -49,7 +52,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
         group = ProcessGroup(options.rendezvous)
         with _printing(group):
             return _run(options, group, list(sys.argv[1:] if arguments is None else arguments))
-    except (*EXPECTED, FloatingPointError) as error:
+    except _EXPECTED as error:
         print(f"netbuilder-train: {where}{error_text(error)}", file=sys.stderr, flush=True)
         group.report_failure(error)
         return 1

@@ -16,7 +16,7 @@ from cupy_double import HOST, gpus
 from cupy_double.nccl_processes import NcclOfProcesses
 from netbuilder import parallel
 from netbuilder.ops.engines import nccl
-from netbuilder.parallel.distributed import Rendezvous
+from netbuilder.parallel.distributed import ProcessGroup, Rendezvous
 from netbuilder.runtime import Workspace
 from process_training import CASES, build_case, results, train_steps
 
@@ -49,6 +49,9 @@ def main() -> None:
     assert place.engine == "NCCL"
     cupy_double.NcclDouble = NcclOfProcesses
     with gpus(count) as machine:
+        group = ProcessGroup(place)
+        assert group.sum(place.shard_id, 1.5) == [sum(range(group.size)), 1.5 * group.size]
+        assert group.broadcast({"epoch": 3} if group.is_first else None) == {"epoch": 3}
         for name in NAMES:
             case = on_gpus(name)
             model, record = build_case(case, count, place)

@@ -27,7 +27,7 @@ from netbuilder.ops.engines.stores import MemoryStore
 from netbuilder.optimizers import reset_optimizer_instance_count
 from netbuilder.parallel.distributed import Rendezvous
 from netbuilder.proto import PROTO_CUDA, DeviceError, NetError
-from netbuilder.proto.arguments import make_device_option, make_op
+from netbuilder.proto.arguments import arguments, make_device_option, make_op
 from netbuilder.runtime import Workspace
 from parallel_models import OPTIMIZERS, Task, distance, mlp, no_input
 from prepared import FakePlan
@@ -124,6 +124,27 @@ def test_gradients_stay_on_the_gpu():
     assert bucket.device_option.device_type == PROTO_CUDA and len(bucket.input) == 5
     makers = [op for op in model.param_init_net.Proto().op if op.type == "CreateCommonWorld"]
     assert {op.engine for op in makers} == {"NCCL"}
+
+
+def test_gradients_of_several_gpus_have_one_call():
+    with gpus(2):
+        model, _ = built([0, 1], rank_of(0))
+    ops = list(model.net.Proto().op)
+    (bucket,) = [op for op in ops if op.type == "AllreduceBucket"]
+    assert arguments(bucket)["devices"] == 2 and len(bucket.input) == 1 + 2 * 4
+    assert "Sum" not in {op.type for op in ops} and not any("_grad" in op.input[0] for op in ops if op.type == "Copy")
+    (maker,) = {tuple(arguments(op)["device_ids"]) for op in model.param_init_net.Proto().op if op.engine == "NCCL"}
+    assert maker == (0, 1)
+
+
+def test_other_strategies_add_the_gradients_of_a_process_first():
+    with gpus(2):
+        model, _ = built([0, 1], rank_of(0), strategy="half:bfloat16")
+    ops = list(model.net.Proto().op)
+    buckets = [op for op in ops if op.type == "AllreduceBucket"]
+    assert buckets and all(arguments(op)["precision"] == b"bfloat16" for op in buckets)
+    assert not any("devices" in arguments(op) for op in buckets)
+    assert sum(op.type == "Sum" for op in ops) == 4
 
 
 def test_replicas_on_the_cpu_are_refused():

@@ -12,7 +12,7 @@ from typing import Any, TypeVar
 import numpy as np
 
 from netbuilder.ops.engines.collectives.time_limits import time_limits
-from netbuilder.ops.engines.collectives.world import CommonWorld, create_world, report_failure
+from netbuilder.ops.engines.collectives.world import CommonWorld, NcclPlace, create_world, report_failure
 from netbuilder.parallel.distributed.rendezvous import Rendezvous
 from netbuilder.proto import DistributedError, NetError
 
@@ -38,6 +38,8 @@ class ProcessGroup:
     Args:
         rendezvous: the processes; None: only this one.
         name: of the common world.
+        device: with engine NCCL, the GPU of this process that the values go through; not read once a model's common
+            worlds have connected the processes.
         timeout: seconds that a process waits for the others in each call; None: five times as long as in an exchange
             (see ``set_collective_timeout``), 300 s, as between two steps one of them may do what the others do not.
 
@@ -46,8 +48,8 @@ class ProcessGroup:
         size: number of processes.
 
     Raises:
-        NetError: the processes of the rendezvous exchange values by another engine than MPI.
-        DeviceError: mpi4py or MPI is missing.
+        NetError: with engine NCCL, the rendezvous has no store of its own.
+        DeviceError: mpi4py or MPI is missing, or NCCL.
         DistributedError: MPI runs another number of processes, or another process did not come in time.
 
     >>> group = ProcessGroup()
@@ -56,21 +58,22 @@ class ProcessGroup:
     """
 
     def __init__(
-        self, rendezvous: Rendezvous | None = None, *, name: str = "process_group", timeout: float | None = None
+        self,
+        rendezvous: Rendezvous | None = None,
+        *,
+        name: str = "process_group",
+        device: int = 0,
+        timeout: float | None = None,
     ) -> None:
         self.rank, self.size = 0, 1
         self._world: CommonWorld | None = None
         if rendezvous is None or rendezvous.num_shards == 1:
             return
-        if rendezvous.engine != "MPI":
-            raise NetError(
-                f"ProcessGroup: processes exchange values of the host by MPI, got engine {rendezvous.engine!r}; start "
-                "them with mpiexec or srun, or with netbuilder-launch where mpi4py and MPI are installed "
-                "(netbuilder[mpi])"
-            )
         self.rank, self.size = rendezvous.shard_id, rendezvous.num_shards
         run = f"{rendezvous.run_id}/" if rendezvous.run_id else ""
-        self._world = create_world(run + name, self.size, self.rank, _time_limit() if timeout is None else timeout)
+        limit = _time_limit() if timeout is None else timeout
+        place = NcclPlace((device,), rendezvous.shared_store()) if rendezvous.engine == "NCCL" else None
+        self._world = create_world(run + name, self.size, self.rank, limit, place)
 
     @classmethod
     def over(cls, world: CommonWorld) -> ProcessGroup:

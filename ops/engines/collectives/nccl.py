@@ -48,31 +48,56 @@ class NcclCommunicator(Communicator):
 
     Args:
         rank, size: see ``Communicator``.
-        ranks: over the first GPU of each process.
+        ranks: over a GPU of each process, which arrays of the host go through.
         store: one that all processes see, with a prefix of this run.
-        of_all: over all GPUs of the processes; None: each has one.
-
-    Attributes:
-        ranks: over the first GPU of each process.
+        connected: all that was connected, by the GPUs of this process; clones share it.
     """
 
     engine = "NCCL"
 
-    def __init__(self, rank: int, size: int, ranks: GpuRanks, store: Store, of_all: GpuRanks | None = None) -> None:
+    def __init__(
+        self,
+        rank: int,
+        size: int,
+        ranks: GpuRanks,
+        store: Store,
+        connected: dict[tuple[int | None, ...], GpuRanks] | None = None,
+    ) -> None:
         super().__init__(rank, size)
-        self.ranks, self._of_all, self._store = ranks, of_all, store
+        self._ranks, self._store = ranks, store
+        first: dict[tuple[int | None, ...], GpuRanks] = {ranks.group.devices: ranks}
+        self._connected = first if connected is None else connected
         (self._raw,), (self._device,) = ranks.group.communicators, ranks.group.devices
         self._read = 0
 
     def clone(self) -> Communicator:
-        made = NcclCommunicator(self.rank, self.size, self.ranks, self._store, self._of_all)
+        made = NcclCommunicator(self.rank, self.size, self._ranks, self._store, self._connected)
         made.check = self.check
         return made
 
     def over(self, devices: Sequence[int | None]) -> GpuRanks | None:
         """Return what exchanges arrays that are on these GPUs of the process, in this order; None: nothing does."""
-        found = (self.ranks, *([] if self._of_all is None else [self._of_all]))
-        return next((ranks for ranks in found if ranks.group.devices == tuple(devices)), None)
+        return self._connected.get(tuple(devices))
+
+    def connect(self, devices: Sequence[int]) -> None:
+        """Connect these GPUs of all processes, unless they are; all of them call it, with as many GPUs each.
+
+        Raises:
+            DeviceError: NCCL cannot connect the GPUs.
+            DistributedError: the processes give different numbers of GPUs.
+        """
+        count, new = len(devices), tuple(devices) not in self._connected
+        given = self.allgather(np.array([count, new], np.int32)).reshape(-1, 2)
+        if (given != given[0]).any():
+            raise DistributedError(
+                f"CreateCommonWorld: all processes must give as many GPUs (device_ids), got {given[:, 0].tolist()} of "
+                f"ranks 0 to {self.size - 1}; new ones: {given[:, 1].tolist()}"
+            )
+        if new:
+            key = shared_unique_id(self._store, self.rank, f"gpus_{len(self._connected)}")
+            first = range(0, self.size * count, count)
+            raw = _connected(key, self.size * count, first[self.rank], devices)
+            self._connected[tuple(devices)] = GpuRanks(GpuGroup(devices, raw), first)
 
     def split(self, color: int, key: int) -> Communicator:
         raise NetError("engine 'NCCL' does not divide the processes of a run; use 'MPI'")
@@ -81,7 +106,7 @@ class NcclCommunicator(Communicator):
         """Keep NCCL's communicator, which other common worlds have, too."""
 
     def abort(self, code: int) -> None:
-        for ranks in (self.ranks, *([] if self._of_all is None else [self._of_all])):
+        for ranks in self._connected.values():
             for raw in ranks.group.communicators:
                 raw.abort()
         os._exit(code)
@@ -201,21 +226,10 @@ def connect_by_nccl(store: Store, size: int, rank: int, devices: Sequence[int], 
         DistributedError: the processes have different numbers of GPUs.
     """
     raw = _connected(shared_unique_id(store, rank, name), size, rank, devices[:1])
-    own = store.with_prefix(name)
-    control = NcclCommunicator(rank, size, GpuRanks(GpuGroup(devices[:1], raw), range(size)), own)
-    counts = control.allgather(np.array([len(devices)], np.int32)).tolist()
-    count = len(devices)
-    if len({*counts}) > 1:
-        raise DistributedError(
-            f"CreateCommonWorld: all processes must give as many GPUs (device_ids), got {counts} of ranks 0 to "
-            f"{size - 1}"
-        )
-    if count == 1:
-        return control
-    first = range(0, size * count, count)
-    key = shared_unique_id(store, rank, f"{name}/all_gpus")
-    everywhere = GpuGroup(devices, _connected(key, size * count, first[rank], devices))
-    return NcclCommunicator(rank, size, control.ranks, own, GpuRanks(everywhere, first))
+    ranks = GpuRanks(GpuGroup(devices[:1], raw), range(size))
+    made = NcclCommunicator(rank, size, ranks, store.with_prefix(name))
+    made.connect(devices)
+    return made
 
 
 def _connected(key: bytes, size: int, first: int, devices: Sequence[int]) -> list[Any]:

@@ -21,7 +21,7 @@ from netbuilder.ops.engines.collectives.communicator import Communicator, OneRan
 from netbuilder.ops.engines.collectives.lane import FORKED, Lane
 from netbuilder.ops.engines.collectives.mpi import mpi, mpi_world
 from netbuilder.ops.engines.collectives.mpi_abort import abort_mpi
-from netbuilder.ops.engines.collectives.nccl import connect_by_nccl
+from netbuilder.ops.engines.collectives.nccl import NcclCommunicator, connect_by_nccl
 from netbuilder.ops.engines.collectives.roll_call import State
 from netbuilder.ops.engines.collectives.session import Collective, Session
 from netbuilder.ops.engines.collectives.time_limits import time_limits
@@ -186,11 +186,18 @@ def create_world(
     world = _process.worlds.get(name)
     if world is None or world.session is not session or world.closed:
         call = Collective("CreateCommonWorld", name, f"{size} ranks", timeout=timeout)
-        communicator = session.submit(call, lambda same: session.control.clone()).result()
+        communicator = session.submit(call, lambda same: _cloned(session.control, nccl)).result()
         communicator.check = session.check
         world = _process.worlds[name] = CommonWorld(name, communicator, session, timeout)
     world.timeout = timeout
     return world
+
+
+def _cloned(control: Communicator, nccl: NcclPlace | None) -> Communicator:
+    """Return a communicator of the same ranks that connects the GPUs of a common world."""
+    if nccl is not None and isinstance(control, NcclCommunicator):
+        control.connect(nccl.devices)
+    return control.clone()
 
 
 def report_failure(values: Iterable[object], error: BaseException) -> None:

@@ -177,6 +177,43 @@ def test_on_gpus():
     assert all(np.array_equal(a, b) for a, b in zip(*found))
 
 
+def in_graphs():
+    """Train on one device of each kind; the fourth batch overflows, when the steps of the GPU are a CUDA graph."""
+    found = []
+    for make in (parallel.Parallelize_CPU, parallel.Parallelize_GPU):
+        model, record = build("adam", devices=[0], make=make, gradient_scaling=SCALING)
+        workspace = Workspace(engines=() if make is parallel.Parallelize_CPU else ("CUDA",))
+        (scope,), (place,), scales = record.devices.scopes, record.devices.options, []
+        for number, batch in enumerate(Task(steps=6).batches()):
+            if number == 3:
+                batch["data"][0, 0] = np.inf
+            for name, whole in batch.items():
+                workspace.feed(scope + name, whole, place)
+            if number == 0:
+                parallel.RunInitNet(model, workspace=workspace)
+                rng = np.random.default_rng(5)
+                for name in NAMES:
+                    value = rng.standard_normal(workspace.fetch(scope + name).shape, np.float32)
+                    workspace.feed(scope + name, value, place)
+            parallel.RunNet(model, workspace=workspace)
+            scales.append(workspace.fetch(scope + "gradient_scale").item())
+        found.append(parameters(record, workspace))
+        assert scales == [1024, 2048, 2048, 1024, 1024, 2048]
+    for got, expected in zip(*found):
+        np.testing.assert_allclose(got, expected, rtol=1e-4, atol=1e-5)
+
+
+def test_in_graphs():
+    with gpus(1) as machine:
+        in_graphs()
+        assert machine.counts["replays"] > 0
+
+
+@pytest.mark.gpu
+def test_in_graphs_of_a_gpu():
+    in_graphs()
+
+
 def test_what_it_cannot_be_combined_with():
     for options in ({"shared_model": True}, {"reduce_update_broadcast": True}, {"strategy": "topk:0.1"}):
         with pytest.raises(NetError, match=f"gradient_scaling cannot be combined with {next(iter(options))}"):

@@ -35,7 +35,7 @@ from netbuilder.tools.training.stopping import Stopping
 __all__ = ["main"]
 
 
-_EXPECTED = (*EXPECTED, FloatingPointError)
+_EXPECTED: tuple[type[Exception], ...] = (*EXPECTED, FloatingPointError)
 
 
 @reporting("netbuilder-train")

@@ -514,6 +514,28 @@ def _rows_scattered(machine: Any, kernel: Kernel, blocks: int, arguments: Sequen
     machine.launch(kernel.name, reads, [table._region], do=do)
 
 
+def _parts_copied(machine: Any, kernel: Kernel, blocks: int, arguments: Sequence[Any]) -> None:
+    x, y, size, run, x_begin, x_stride, y_begin, y_stride = arguments
+
+    def do() -> None:
+        number, at = np.divmod(np.arange(size), run)
+        values = x._values.reshape(-1)[x_begin + number * x_stride + at]
+        y._values.reshape(-1)[y_begin + number * y_stride + at] = values
+
+    machine.launch(kernel.name, [x._region], [y._region], do=do)
+
+
+def _transposed(machine: Any, kernel: Kernel, blocks: int, arguments: Sequence[Any]) -> None:
+    x, y, _, *numbers = arguments
+    extents, strides = np.split(np.array(numbers), 2)
+
+    def do() -> None:
+        places = np.ravel(sum(np.ix_(*(np.arange(n) * s for n, s in zip(extents, strides)))))
+        y._values.reshape(-1)[...] = x._values.reshape(-1)[places]
+
+    machine.launch(kernel.name, [x._region], [y._region], do=do)
+
+
 Equivalent = Callable[[Any, Kernel, int, Sequence[Any]], None]
 
 
@@ -548,6 +570,8 @@ EQUIVALENTS: dict[str, Equivalent] = {
     "gru_unit_gradient": _recurrent_unit,
     "lstm_unit": _recurrent_unit,
     "lstm_unit_gradient": _recurrent_unit,
+    "parts_copied": _parts_copied,
+    "transposed": _transposed,
     "row_order_count": _nothing,
     "row_order_place": _row_order_place,
     "row_order_scan": _nothing,

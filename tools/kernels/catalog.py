@@ -16,6 +16,7 @@ from netbuilder.ops.core.registry import find
 from netbuilder.ops.engines.cuda.all_finite import all_finite_kernel, set_kernel
 from netbuilder.ops.engines.cuda.channels import CHANNEL_FUSIONS, CHANNELS
 from netbuilder.ops.engines.cuda.checks import checked_kernel
+from netbuilder.ops.engines.cuda.copies import ELEMENTS, MOST_AXES, parts_kernel, transposed_kernel
 from netbuilder.ops.engines.cuda.kernel import Kernel, known_kernels
 from netbuilder.ops.engines.cuda.row_order import count_kernel, place_kernel, scan_kernel
 from netbuilder.ops.engines.cuda.row_sums import gather_kernel, scatter_kernel, sum_kernel
@@ -88,18 +89,27 @@ def _sum_rows() -> None:
 
 
 _UNITS = {f"{unit}Unit{gradient}" for unit in ("GRU", "LSTM") for gradient in ("", "Gradient")}
-_OTHERS = {"BatchGather", "Gather", "ScatterWeightedSum", "SumRepeatedRows"} | _UNITS
+_OTHERS = _UNITS | set(
+    """
+    BatchGather Concat DepthConcat DepthSplit ExpandDims Flatten FlattenToVec Gather NCHW2NHWC NHWC2NCHW ResizeLike
+    ScatterWeightedSum Split Squeeze SumRepeatedRows Transpose
+    """.split()
+)
 _INDICES = [np.dtype(np.int32), np.dtype(np.int64)]
 
 
 def _of_tables() -> None:
-    """Make the kernels that sort row numbers, gather rows, and add them."""
+    """Make the kernels that sort row numbers, gather rows, and add them, and those that copy parts and transpose."""
     scan_kernel()
+    for itemsize in ELEMENTS:
+        parts_kernel(itemsize)
+        for axes in range(1, MOST_AXES + 1):
+            transposed_kernel(itemsize, axes)
     for several, given in product((False, True), (None, *_INDICES)):
         count_kernel(given)
         place_kernel(given, several)
     for indices in _INDICES:
-        for itemsize in (1, 2, 4, 8):
+        for itemsize in ELEMENTS:
             gather_kernel(itemsize, indices)
         for dtype in _TYPES[:3]:
             sum_kernel(indices, dtype)

@@ -7,6 +7,7 @@ from collections.abc import Callable
 from netbuilder.ops.core.contexts import Prepared
 from netbuilder.ops.engines.cuda.all_finite import all_finite
 from netbuilder.ops.engines.cuda.channels import CHANNELS
+from netbuilder.ops.engines.cuda.copies import concat, reshaped, split, transpose
 from netbuilder.ops.engines.cuda.elementwise import elementwise
 from netbuilder.ops.engines.cuda.recurrent_units import gru_unit, gru_unit_gradient, lstm_unit, lstm_unit_gradient
 from netbuilder.ops.engines.cuda.row_sums import gather, scatter_weighted_sum, sum_repeated_rows
@@ -56,6 +57,10 @@ KERNELS: dict[str, Callable[..., Prepared | None]] = {
     **dict.fromkeys(REDUCTIONS, reduce_segments),
     **dict.fromkeys(SPREADS, spread_segments),
     "AllFinite": all_finite,
+    **dict.fromkeys(("Concat", "DepthConcat"), concat),
+    **dict.fromkeys(("DepthSplit", "Split"), split),
+    **dict.fromkeys(("NCHW2NHWC", "NHWC2NCHW", "Transpose"), transpose),
+    **dict.fromkeys(("ExpandDims", "Flatten", "FlattenToVec", "ResizeLike", "Squeeze"), reshaped),
     "BatchGather": gather,
     "Gather": gather,
     "GRUUnit": gru_unit,

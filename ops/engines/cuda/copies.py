@@ -1,0 +1,175 @@
+"""Elements copied to other places: Concat and Split, Transpose, and other shapes of the same elements."""
+
+from __future__ import annotations
+
+import functools
+import math
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import numpy as np
+
+from netbuilder.ops.core.contexts import PlanContext, Prepared
+from netbuilder.ops.core.operator import STRING, TensorSpec
+from netbuilder.ops.engines.cuda.code import with_prelude
+from netbuilder.ops.engines.cuda.kernel import THREADS, Kernel
+from netbuilder.ops.engines.gpu import gpu
+
+__all__ = ["ELEMENTS", "MOST_AXES", "concat", "parts_kernel", "reshaped", "split", "transpose", "transposed_kernel"]
+
+ELEMENTS = {1: "unsigned char", 2: "unsigned short", 4: "unsigned int", 8: "u64"}
+"""The type of an element that is copied, by its size."""
+MOST_AXES = 8
+_MOST_BLOCKS = 1 << 16
+
+_LOOP = f"for (i64 k = blockIdx.x * (i64){THREADS} + threadIdx.x; k < size; k += gridDim.x * (i64){THREADS}) {{"
+
+
+def _blocks(elements: int) -> int:
+    return min(-(-elements // THREADS), _MOST_BLOCKS)
+
+
+def _serves(spec: TensorSpec) -> bool:
+    return spec.dtype != STRING and spec.dtype.itemsize in ELEMENTS and spec.dtype.kind in "fiub"
+
+
+@functools.cache
+def parts_kernel(itemsize: int) -> Kernel:
+    """Return the kernel that copies runs of elements, which begin at other places in X and in Y."""
+    kind = ELEMENTS[itemsize]
+    text = f"""
+extern "C" __global__ void NAME(const {kind}* x, {kind}* y, i64 size, i64 run, i64 x_begin, i64 x_stride, i64 y_begin,
+                                i64 y_stride) {{
+{_LOOP}
+    const i64 number = k / run, at = k % run;
+    y[y_begin + number * y_stride + at] = x[x_begin + number * x_stride + at];
+}}}}
+"""
+    return Kernel("parts_copied", with_prelude(text))
+
+
+def _part(x: Any, y: Any, size: int, *numbers: int) -> Callable[[], object]:
+    """Return the call that copies one part."""
+    kernel, arguments = parts_kernel(x.dtype.itemsize), (x, y, *map(np.int64, (size, *numbers)))
+    return lambda: kernel(_blocks(size), arguments)
+
+
+def _constant(target: Any, value: Any) -> Callable[[], object]:
+    """Return the call that copies numbers which are the same in each run."""
+    with gpu(target.device.id) as there:
+        source = there.xp.asarray(np.array(value, target.dtype))
+    return lambda: target.data.copy_from_device_async(source.data, source.nbytes)
+
+
+def _all_of(calls: Sequence[Callable[[], object]]) -> Callable[[], object]:
+    def run() -> None:
+        for call in calls:
+            call()
+
+    return calls[0] if len(calls) == 1 else run
+
+
+def _runs(op: Any, whole: TensorSpec, parts: Sequence[TensorSpec]) -> tuple[list[int], int]:
+    """Return how many elements each part has in a row of the whole, and how long that row is."""
+    axis = op.axis_in(whole.ndim, whole.shape)
+    inner = math.prod(whole.shape[axis + 1 :])
+    outer = max(math.prod(whole.shape[:axis]), 1)
+    return [part.size // outer for part in parts], whole.shape[axis] * inner
+
+
+def concat(op: Any, ctx: PlanContext, *specs: TensorSpec) -> Prepared | None:
+    """Prepare Concat: a launch for each part."""
+    plain = [spec.plain for spec in specs]
+    outs = list(op.infer(*plain)[: op.n_out])
+    y = outs[0]
+    if any(not _serves(spec) or spec.dtype != y.dtype for spec in plain) or not y.size:
+        return None
+    runs, stride = _runs(op, y, plain)
+
+    def bind(inputs: Sequence[Any], outputs: Sequence[Any], scratch: Any) -> Callable[[], object]:
+        calls, begin = [], 0
+        for x, run in zip(inputs, runs):
+            if run:
+                calls.append(_part(x, outputs[0], x.size, run, 0, run, begin, stride))
+            begin += run
+        calls += [_constant(info, op.infer(*plain)[1].known) for info in outputs[1:]]
+        return _all_of(calls)
+
+    return Prepared(plain, outs, bind, name=f"cuda {parts_kernel(y.dtype.itemsize).name}", capturable=True)
+
+
+def split(op: Any, ctx: PlanContext, x: TensorSpec, *extents: TensorSpec) -> Prepared | None:
+    """Prepare Split: a launch for each part; the extents are known."""
+    outs = list(op.infer(x.plain, *extents))
+    if not _serves(x) or not x.size:
+        return None
+    runs, stride = _runs(op, x, outs)
+
+    def bind(inputs: Sequence[Any], outputs: Sequence[Any], scratch: Any) -> Callable[[], object]:
+        calls, begin = [], 0
+        for y, run in zip(outputs, runs):
+            if run:
+                calls.append(_part(inputs[0], y, y.size, run, begin, stride, 0, run))
+            begin += run
+        return _all_of(calls)
+
+    name = f"cuda {parts_kernel(x.dtype.itemsize).name}"
+    return Prepared([x.plain, *(None for _ in extents)], outs, bind, name=name, capturable=True)
+
+
+@functools.cache
+def transposed_kernel(itemsize: int, axes: int) -> Kernel:
+    """Return the kernel that copies an array of so many axes in another order of the axes."""
+    kind = ELEMENTS[itemsize]
+    numbers = ", ".join([*(f"i64 n{a}" for a in range(axes)), *(f"i64 s{a}" for a in range(axes))])
+    places = "\n".join(f"    from += rest % n{a} * s{a}; rest /= n{a};" for a in reversed(range(axes)))
+    text = f"""
+extern "C" __global__ void NAME(const {kind}* x, {kind}* y, i64 size, {numbers}) {{
+{_LOOP}
+    i64 rest = k, from = 0;
+{places}
+    y[k] = x[from];
+}}}}
+"""
+    return Kernel("transposed", with_prelude(text), model=axes)
+
+
+def _order(op: Any, ndim: int) -> tuple[int, ...]:
+    if op.type == "NCHW2NHWC":
+        return (0, *range(2, ndim), 1)
+    if op.type == "NHWC2NCHW":
+        return (0, ndim - 1, *range(1, ndim - 1))
+    return tuple(op.order(ndim))
+
+
+def transpose(op: Any, ctx: PlanContext, x: TensorSpec) -> Prepared | None:
+    """Prepare Transpose, NCHW2NHWC and NHWC2NCHW."""
+    (y,) = op.infer(x.plain)
+    if not _serves(x) or not x.size or not 0 < x.ndim <= MOST_AXES:
+        return None
+    strides = [math.prod(x.shape[a + 1 :]) for a in _order(op, x.ndim)]
+    kernel = transposed_kernel(x.dtype.itemsize, x.ndim)
+    numbers = [np.int64(n) for n in (x.size, *y.shape, *strides)]
+
+    def bind(inputs: Sequence[Any], outputs: Sequence[Any], scratch: Any) -> Callable[[], object]:
+        arguments = (inputs[0], outputs[0], *numbers)
+        return lambda: kernel(_blocks(x.size), arguments)
+
+    return Prepared([x.plain], [y], bind, name=f"cuda {kernel.name}", capturable=True)
+
+
+def reshaped(op: Any, ctx: PlanContext, *specs: TensorSpec) -> Prepared | None:
+    """Prepare an operator whose result has the elements of its first input, in their order."""
+    x = specs[0].plain
+    if x.dtype == STRING:
+        return None
+    (y,) = op.infer(x, *specs[1:])
+
+    def bind(inputs: Sequence[Any], outputs: Sequence[Any], scratch: Any) -> Callable[[], object]:
+        source, target = inputs[0].data, outputs[0].data
+        if source.ptr == target.ptr or not x.nbytes:
+            return lambda: None
+        return lambda: target.copy_from_device_async(source, x.nbytes)
+
+    inputs = [x, *(None for _ in specs[1:])]
+    return Prepared(inputs, [y], bind, inplace=((0, 0),), name="copy", capturable=True)

@@ -1,0 +1,99 @@
+"""Concat, Split, Transpose and other shapes on a GPU: copies that CUDA graphs contain, against NumPy."""
+
+import numpy as np
+import pytest
+
+import netbuilder.ops.all  # noqa: F401  (fills the registry)
+from cupy_double import gpus
+from gpu_or_double import ON_GPU, one_gpu, run_net
+from netbuilder.proto import NetDef
+from netbuilder.proto.arguments import make_op
+from netbuilder.runtime import Workspace
+
+RNG = np.random.default_rng(4)
+TYPES = ["float32", "float16", "float64", "int32", "int64", "uint8", "bool"]
+
+
+@pytest.mark.parametrize("dtype", TYPES)
+@pytest.mark.parametrize("axis", [0, 1, 2, -1])
+def test_concat_and_split(axis, dtype):
+    shape = [3, 4, 5]
+    parts = {}
+    for name, extent in (("a", 2), ("b", 0), ("c", 7)):
+        shape[axis] = extent
+        parts[name] = RNG.integers(0, 90, shape).astype(dtype)
+    ops = [
+        make_op("Concat", list(parts), ["y", "info"], axis=axis),
+        make_op("Split", ["y", "info"], ["d", "e", "f"], axis=axis),
+    ]
+    with one_gpu() as machine:
+        found = run_net(ops, parts, ["y", "info", "d", "e", "f"], runs=2)
+        names = [] if machine is None else [launch.name.rpartition("_")[0] for launch in machine.launches]
+    assert machine is None or names.count("nb_parts_copied") == 8
+    np.testing.assert_array_equal(found["y"], np.concatenate([*parts.values()], axis))
+    np.testing.assert_array_equal(found["info"], np.int32([2, 0, 7]))
+    for name, part in zip("def", parts.values()):
+        np.testing.assert_array_equal(found[name], part)
+
+
+@pytest.mark.parametrize("axis", [0, 1, 3])
+def test_a_new_axis(axis):
+    parts = {name: RNG.normal(size=(2, 3, 4)).astype(np.float32) for name in "abc"}
+    ops = [
+        make_op("Concat", list(parts), ["y", "info"], axis=axis, add_axis=1),
+        make_op("Split", ["y"], ["d", "e", "f"], axis=axis, add_axis=1),
+    ]
+    with one_gpu():
+        found = run_net(ops, parts, ["y", "info", "d", "e", "f"])
+    np.testing.assert_array_equal(found["y"], np.stack([*parts.values()], axis))
+    for name, part in zip("def", parts.values()):
+        np.testing.assert_array_equal(found[name], part)
+
+
+@pytest.mark.parametrize("dtype", TYPES)
+@pytest.mark.parametrize("axes", [(0,), (1, 0), (2, 0, 1), (0, 2, 1), (3, 1, 2, 0), (4, 2, 0, 3, 1)])
+def test_transpose(axes, dtype):
+    x = RNG.integers(0, 90, (2, 3, 1, 5, 4)[: len(axes)]).astype(dtype)
+    with one_gpu():
+        found = run_net([make_op("Transpose", ["x"], ["y"], axes=axes)], {"x": x}, ["y"])["y"]
+    np.testing.assert_array_equal(found, x.transpose(axes))
+
+
+def test_channels_and_shapes():
+    x = RNG.normal(size=(2, 3, 4, 5)).astype(np.float32)
+    ops = [make_op("NCHW2NHWC", ["x"], ["last"]), make_op("NHWC2NCHW", ["last"], ["back"])]
+    ops += [make_op("Flatten", ["x"], ["rows"]), make_op("ExpandDims", ["rows"], ["more"], dims=[0, 2])]
+    ops += [make_op("Squeeze", ["more"], ["fewer"], dims=[0]), make_op("ResizeLike", ["fewer", "x"], ["like"])]
+    names = [op.output[0] for op in ops]
+    with one_gpu():
+        found = run_net(ops, {"x": x}, names)
+    np.testing.assert_array_equal(found["last"], np.moveaxis(x, 1, -1))
+    for name, shape in zip(names[1:], [x.shape, (2, 60), (1, 2, 1, 60), (2, 1, 60), x.shape]):
+        assert found[name].shape == shape
+        np.testing.assert_array_equal(found[name].reshape(-1), x.reshape(-1))
+
+
+def test_they_do_not_divide_a_graph():
+    """Nothing is read on the host: the gradient of Concat knows the extents."""
+    ops = [
+        make_op("Relu", ["x"], ["a"]),
+        make_op("Concat", ["a", "x"], ["b", "info"], axis=1),
+        make_op("Transpose", ["b"], ["c"]),
+        make_op("Flatten", ["c"], ["f"]),
+        make_op("Scale", ["b"], ["g"], scale=2.0),
+        make_op("Split", ["g", "info"], ["d", "e"], axis=1),
+        make_op("Sum", ["d", "e"], ["y"]),
+    ]
+    net = NetDef(name="net", op=ops)
+    net.device_option.CopyFrom(ON_GPU)
+    x = RNG.normal(size=(3, 4)).astype(np.float32)
+    with gpus(1) as machine:
+        workspace = Workspace(threads=1)
+        workspace.feed("x", x, ON_GPU)
+        workspace.create_net(net)
+        workspace.run_net("net", 4)
+        before = machine.counts.copy()
+        workspace.run_net("net")
+        found = machine.counts - before
+        assert (found["replays"], found["allocations"], found["reads"]) == (1, 0, 0)
+        np.testing.assert_array_equal(workspace.fetch("y"), 2 * np.maximum(x, 0) + 2 * x)

@@ -335,6 +335,24 @@ def test_a_residual_block_in_test_mode():
     assert ran[-3:] == ("add", "add", "relu")
 
 
+@pytest.mark.parametrize("precision, tolerance", [("float32", 2e-5), ("bfloat16", 3e-2), ("float16", 4e-3)])
+def test_a_block_in_inference(precision, tolerance):
+    """Convolution, bias, Sum and Relu are one graph, whose addend and result stay in 16 bits."""
+    arrays = {"x": random(2, 8, 6, 6), "w": random(8, 8, 3, 3, seed=1), "b": random(8, seed=2)}
+    ops = [
+        make_op("Conv", ["x", "w", "b"], ["y"], kernel=3, pad=1),
+        make_op("Relu", ["y"], ["y"]),
+        make_op("Conv", ["y", "w", "b"], ["t"], kernel=3, pad=1),
+        make_op("Conv", ["t", "w", "b"], ["z"], kernel=3, pad=1),
+        make_op("Sum", ["z", "y"], ["s"]),
+        make_op("Relu", ["s"], ["s"]),
+    ]
+    ran = check(ops, arrays, ["s"], precision=precision, tolerance=tolerance)
+    casts = [("identity",)] * (0 if precision == "float32" else 3)  # images, filters, and the result when it is fetched
+    graphs = [("conv_fprop", "bias", *after) for after in (["relu"], [], ["add", "relu"])]
+    assert sorted(ran) == sorted([*casts, *graphs])
+
+
 @pytest.mark.parametrize("precision", ["float32", "bfloat16", "float16"])
 def test_losses_read_scores_as_they_are_stored(precision):
     """With 16 bits, with channels last, and both; the gradient is stored as the scores are."""

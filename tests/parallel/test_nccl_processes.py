@@ -29,6 +29,7 @@ from netbuilder.parallel.distributed import Rendezvous
 from netbuilder.proto import PROTO_CUDA, DeviceError, NetError
 from netbuilder.proto.arguments import arguments, make_device_option, make_op
 from netbuilder.runtime import Workspace
+from netbuilder.runtime.plan.run_context import KernelContext
 from parallel_models import OPTIMIZERS, Task, distance, mlp, no_input
 from prepared import FakePlan
 from thread_ranks import on_ranks
@@ -495,7 +496,9 @@ def test_ranks_that_store_a_value_in_different_layouts_exchange_it_in_plain_orde
                 world = worlds.create_world("cw", 2, number, None, NcclPlace((number,)))
                 op_def = make_op("AllreduceBucket", ["cw", "x"], ["x"])
                 op = decode(find("AllreduceBucket"), op_def)
-                made = prepare_on_gpu(op, FakePlan(op_def=op_def), TensorSpec((), STRING), spec)
+                made = prepare_on_gpu(
+                    op, FakePlan(op_def=op_def, run=KernelContext(op_def)), TensorSpec((), STRING), spec
+                )
                 given = np.moveaxis(whole, 1, -1) if stored[number] else whole
                 with gpu(number) as here:
                     buffer = here.xp.asarray(np.ascontiguousarray(given))

@@ -56,8 +56,8 @@ def model_of(optimizer="momentum", *, decay=True, transposed=False, twice=False,
     return model
 
 
-def train(model, *, threads=2, **options):
-    """Return the blobs after each of some steps, and the plan."""
+def train(model, *, threads=2, fill=False, **options):
+    """Return the blobs after each of some steps, and the plan; with ``fill`` the arena is NaN before each step."""
     workspace = Workspace(threads=threads, seed=3)
     workspace.run_net_once(model.param_init_net)
     workspace.feed("x", np.random.default_rng(0).standard_normal((ROWS, EXTENTS[0]), dtype=np.float32))
@@ -65,6 +65,9 @@ def train(model, *, threads=2, **options):
     workspace.create_net(model.net, **options)
     found = []
     for _ in range(3):
+        for made in workspace.net(model.net).plan_ahead() if fill else ():
+            for location, nbytes in made.memory.arenas.items():
+                made.arena.memory(nbytes, location).fill(255)
         workspace.run_net(model.net)
         values = {name: workspace.fetch(name) for name in workspace.blobs() if not workspace.find(name).is_empty}
         found.append(
@@ -135,6 +138,13 @@ def test_against_float64():
     assert in_parts(plan) == ALL
     for i in range(3):
         np.testing.assert_allclose(got[f"fc{i}_w"], w[i], rtol=0, atol=1e-6)
+
+
+def test_nothing_is_read_before_it_is_written():
+    model = model_of()
+    (got, plan), (want, _) = train(model, fill=True), train(model)
+    assert in_parts(plan) == ALL
+    same(got, want)
 
 
 def test_less_memory():

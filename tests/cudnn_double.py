@@ -90,8 +90,6 @@ _POINTWISE = {
     "bias": ("input", "bias"),
     "relu": ("input",),
     "rsqrt": ("input",),
-    "reciprocal": ("input",),
-    "identity": ("input",),
     "cmp_gt": ("input", "comparison"),
 }
 
@@ -452,8 +450,6 @@ _COMPUTE = {
     "bias": lambda node, a, b: [a + b],
     "relu": lambda node, x: [np.maximum(x, 0)],
     "rsqrt": lambda node, x: [1 / np.sqrt(x)],
-    "reciprocal": lambda node, x: [1 / x],
-    "identity": lambda node, x: [x],
     "cmp_gt": lambda node, a, b: [a > b],
     "conv_fprop": _fprop,
     "conv_dgrad": _dgrad,
@@ -472,6 +468,7 @@ class CudnnDouble:
         cupy: the double of CuPy that it works with.
 
     Attributes:
+        machine: the double of the GPUs, which has all launches.
         ran_graphs: the kinds of the operations of each graph that was run, in order.
         graphs: all graphs that were made.
     """
@@ -484,7 +481,7 @@ class CudnnDouble:
     cudnnGraphNotSupportedError = NotSupported
 
     def __init__(self, cupy):
-        self._cupy, self._machine = cupy, cupy.machine
+        self._cupy, self.machine = cupy, cupy.machine
         self._handles = {}
         self.ran_graphs, self.graphs = [], []
         self.unsupported = set()  # kinds of operations that a test wants refused
@@ -495,7 +492,7 @@ class CudnnDouble:
 
     def create_handle(self):
         number = 7000 + len(self._handles)
-        self._handles[number] = [self._machine.device, None]
+        self._handles[number] = [self.machine.device, None]
         return number
 
     def set_stream(self, *, handle, stream):
@@ -533,15 +530,15 @@ class CudnnDouble:
     def ran(self, graph, handle, pointers, scratch, reads, writes, do):
         """Run a graph on the stream of a handle; ``scratch`` is where its workspace begins, and its size."""
         device, stream = self._handles[handle]
-        if device != self._machine.device or stream != self._cupy.cuda.get_current_stream().ptr:
+        if device != self.machine.device or stream != self._cupy.cuda.get_current_stream().ptr:
             raise Invalid("a handle is used on another GPU or stream than the current one")
         kinds = tuple(node.kind for node in graph.nodes)
         self.ran_graphs.append(kinds)
-        read, written = ([self._machine.region_at(pointers[t.uid], t.nbytes) for t in some] for some in (reads, writes))
-        self._machine.launch(
+        read, written = ([self.machine.region_at(pointers[t.uid], t.nbytes) for t in some] for some in (reads, writes))
+        self.machine.launch(
             "cudnn " + " ".join(kinds),
             read,
-            [*written, self._machine.region_at(*scratch)],
+            [*written, self.machine.region_at(*scratch)],
             do=do if self.computes else None,
         )
 

@@ -14,7 +14,7 @@ from netbuilder.model import ModelHelper
 from netbuilder.ops.core.operator import TensorSpec, decode
 from netbuilder.ops.core.registry import find
 from netbuilder.ops.engines.cudnn import kernels_conv, kernels_dense, kernels_norm
-from netbuilder.ops.engines.cudnn.graphs import Cast, Recipe
+from netbuilder.ops.engines.cudnn.graphs import Recipe
 from netbuilder.ops.engines.cudnn.layout import image_spec
 from netbuilder.ops.engines.cudnn.table import KERNELS
 from prepared import FakePlan
@@ -114,8 +114,7 @@ def recipes_of_the_zoo() -> dict[tuple[str, str], list[Recipe]]:
     for precision in ("float32", "tf32", "bfloat16", "float16"):
         for net in NETS:
             for what, recipe in recipes_of(net, precision):
-                name = "cast" if isinstance(recipe, Cast) else what
-                found.setdefault((name, precision), {})[recipe] = None
+                found.setdefault((what, precision), {})[recipe] = None
     return {key: list(recipes) for key, recipes in found.items()}
 
 

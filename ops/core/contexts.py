@@ -29,10 +29,12 @@ __all__ = [
     "Demand",
     "GradientContext",
     "InParts",
+    "Joinable",
     "KeptMemory",
     "Layout",
     "PlanContext",
     "Prepared",
+    "Rest",
     "RunContext",
     "Saved",
     "Segment",
@@ -216,6 +218,36 @@ class KeptMemory(Protocol):
         """Use a buffer, uint8 of ``nbytes``, aligned as those of values are, whose content is undefined."""
 
 
+@dataclass(frozen=True, eq=False)
+class Joinable:
+    """Small work that one kernel can do for many operators, or copies, at once.
+
+    Args:
+        kind: work of one kind can be joined.
+        member: describes the work, for ``make``.
+        make: returns the kernel that does the work of several members. Its inputs and outputs are theirs, in order.
+    """
+
+    kind: str
+    member: Any
+    make: Callable[[Sequence[Any]], Prepared]
+
+
+@dataclass(frozen=True, eq=False)
+class Rest:
+    """Outputs that a kernel leaves to a later one: they are written before they are read, or the plan ends.
+
+    Args:
+        work: computes them.
+        reads: what it reads, as indices of the kernel's inputs and, following them, its outputs.
+        writes: the indices of the outputs, which the kernel does not write: their specs are None.
+    """
+
+    work: Joinable
+    reads: Sequence[int]
+    writes: Sequence[int]
+
+
 @renamed_arguments(later="deferred")
 @dataclass(eq=False)
 class Prepared:
@@ -263,6 +295,8 @@ class Prepared:
             the plan lets them have the same buffer only where it must, as for a parameter that is updated.
         in_parts: returns how the call can be divided, so that output 0, the gradient of a large matrix, need not exist
             as a whole; None: it cannot be.
+        joinable: the same work, for the plan to do together with that of other kernels.
+        rest: what the kernel leaves to a later one, which may do so for many kernels.
     """
 
     inputs: Sequence[TensorSpec | None]
@@ -286,6 +320,8 @@ class Prepared:
     numbers_from: frozenset[int] = frozenset()
     copies_in_place: bool = False
     in_parts: Callable[[], InParts | None] | None = None
+    joinable: Joinable | None = None
+    rest: Rest | None = None
 
     later = RenamedMember("deferred")
 

@@ -108,32 +108,66 @@ def at(address: int, dtype: Any, size: int) -> Any:
     return np.frombuffer(raw, dtype)
 
 
-def _updates(machine: Any, kernel: Kernel, blocks: int, arguments: Sequence[Any]) -> None:
+def _at(address: int, storage: Any, size: int) -> Any:
+    """Return the values of elements at an address."""
+    if storage == BFLOAT16:
+        return (at(address, np.uint16, size).astype(np.uint32) << 16).view(np.float32)
+    return at(address, storage, size)
+
+
+def _many_tensors(machine: Any, kernel: Kernel, blocks: int, arguments: Sequence[Any]) -> None:
     joined, (rows, _, *words) = kernel.model, arguments
     reads, writes = [array._region for array in arguments], []
-    chains = [(chain, row) for chain, row in zip(joined.chains, rows._values.tolist()) if row[joined.width]]
-    for chain, row in chains:
-        size = row[joined.width]
+    parts = [(part, row) for part, row in zip(joined.parts, rows._values.tolist()) if part.size]
+    for part, row in parts:
         reads += [
-            machine.region_at(row[what.input], (1 if what.shape == () else size) * np.dtype(what.dtype).itemsize)
-            for what in chain.program.loads()
+            machine.region_at(
+                row[what.input], (1 if what.shape == () else part.size) * _itemsize(part.stored[what.input])
+            )
+            for what in part.program.loads()
         ]
         writes += [
-            machine.region_at(row[len(chain.reads) + j], size * np.dtype(dtype).itemsize)
-            for j, dtype in enumerate(chain.program.dtypes)
+            machine.region_at(row[len(part.reads) + j], part.size * np.dtype(dtype).itemsize)
+            for j, dtype in enumerate(part.program.dtypes)
         ]
 
     def do() -> None:
         numbers = _numbers(joined.numbers, words)
-        for chain, row in chains:
-            size, own = row[joined.width], [numbers[joined.position(number)] for number in chain.program.numbers]
+        for part, row in parts:
+            assert part.size == row[joined.width]
+            own = [numbers[joined.position(number)] for number in part.program.numbers]
 
-            def load(what: Load, row: Any = row, size: int = size) -> Any:
-                return at(row[what.input], what.dtype, 1 if what.shape == () else size)
+            def load(what: Load, part: Any = part, row: Any = row) -> Any:
+                return _at(row[what.input], part.stored[what.input], 1 if what.shape == () else part.size)
 
-            found = evaluate(chain.program, load, own)
-            for j, dtype in enumerate(chain.program.dtypes):
-                at(row[len(chain.reads) + j], dtype, size)[...] = found[j]
+            found = evaluate(part.program, load, own)
+            for j, dtype in enumerate(part.program.dtypes):
+                at(row[len(part.reads) + j], dtype, part.size)[...] = found[j]
+
+    machine.launch(kernel.name, reads, writes, do=do)
+
+
+def _itemsize(storage: Any) -> int:
+    return 2 if storage == BFLOAT16 else np.dtype(storage).itemsize
+
+
+def _copies(machine: Any, kernel: Kernel, blocks: int, arguments: Sequence[Any]) -> None:
+    """Copies to another order or element type."""
+    rows, pieces = (array._values.tolist() for array in arguments)
+    assert sorted({row for row, _ in pieces}) == [k for k, row in enumerate(rows) if row[2]]
+    reads, writes = [array._region for array in arguments], []
+    for x, y, size, change, *_ in rows:
+        given, wanted = kernel.model[change]
+        reads.append(machine.region_at(x, size * _itemsize(given)))
+        writes.append(machine.region_at(y, size * _itemsize(wanted)))
+
+    def do() -> None:
+        for x, y, size, change, channels, pixels, new_channels, new_pixels in rows:
+            given, wanted = kernel.model[change]
+            values = _at(x, given, size).reshape(-1, pixels, channels).swapaxes(1, 2).reshape(-1)
+            values = values.reshape(-1, new_channels, new_pixels).swapaxes(1, 2).reshape(-1)
+            target = np.frombuffer((ctypes.c_char * (size * _itemsize(wanted))).from_address(y), np.uint8)
+            _store(SimpleNamespace(_values=target), wanted, values)
 
     machine.launch(kernel.name, reads, writes, do=do)
 
@@ -566,6 +600,7 @@ def _all_finite(machine: Any, kernel: Kernel, blocks: int, arguments: Sequence[A
 EQUIVALENTS: dict[str, Equivalent] = {
     "all_finite": _all_finite,
     "checked": _checked,
+    "copies": _copies,
     "gru_unit": _recurrent_unit,
     "gru_unit_gradient": _recurrent_unit,
     "lstm_unit": _recurrent_unit,
@@ -581,8 +616,9 @@ EQUIVALENTS: dict[str, Equivalent] = {
     "rows_scattered": _rows_scattered,
     "rows_reduced": _rows_reduced,
     "rows_spread": _rows_spread,
+    "running_statistics": _many_tensors,
     "set_flag": _set_flag,
-    "updates": _updates,
+    "updates": _many_tensors,
     **dict.fromkeys(_ROWS, _over_rows),
     **{title: over_channels(title, _elements, _store) for title in CHANNEL_KERNELS},
     **{f"{kind}_pool{suffix}": _pool for kind in ("max", "average") for suffix in ("", "_gradient")},

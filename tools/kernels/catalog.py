@@ -25,8 +25,9 @@ from netbuilder.ops.engines.cuda.rows import ROWS
 from netbuilder.ops.engines.cuda.segments import REDUCTIONS, SPREADS, reduction_kernel, spread_kernel
 from netbuilder.ops.engines.cuda.table import KERNELS, ROW_UPDATES
 from netbuilder.ops.engines.cuda.updates import UPDATES, join_updates, update_form
-from netbuilder.ops.engines.cudnn import kernels_pool
+from netbuilder.ops.engines.cudnn import kernels_norm, kernels_pool
 from netbuilder.ops.engines.cudnn.layout import BFLOAT16, image_spec, row_major_spec
+from netbuilder.ops.engines.cudnn.reorders import copies_kernel
 from netbuilder.ops.engines.joined_updates import JoinedOperator, JoinedUpdates
 from netbuilder.proto import NetError, OperatorDef
 from netbuilder.proto.arguments import make_op
@@ -73,7 +74,16 @@ def make_kernels() -> tuple[dict[str, Kernel], list[str]]:
         _recurrent_units(op_type)
     for op_type in sorted(ROW_UPDATES):
         _update_rows(op_type)
+    copies_kernel()
+    _running_statistics()
     return known_kernels(), missing
+
+
+def _running_statistics() -> None:
+    """Make the kernel for the running statistics of normalizations over several numbers of elements."""
+    op = decode(find("SpatialBN"), make_op("SpatialBN", [*"xsbmv"], [*"ymvcd"]))
+    works = [kernels_norm.running_statistics(op, count, TensorSpec((3,), np.dtype(np.float32))) for count in (1, 8, 50)]
+    works[0].make([work.member for work in works])
 
 
 def _sum_rows() -> None:
@@ -254,6 +264,7 @@ def _prepared(op_type: str) -> Iterator[bool]:
         op_def=OperatorDef(type=op_type),
         run=SimpleNamespace(position=lambda shape, per_sample=False: (0, 0)),
         enabled=lambda name: True,
+        published=lambda input, key: None,
     )
     for op, specs in _variants(op_type):
         yield KERNELS[op_type](op, ctx, *specs) is not None
@@ -312,7 +323,7 @@ def _with_numbers(op: Any, specs: list[TensorSpec]) -> list[TensorSpec]:
 
 
 def _join(op_type: str) -> None:
-    """Make the kernels of joined updates by one operator, after a weight decay."""
+    """Make the kernels of joined updates by one operator, also of tensors stored with 16 bits."""
     ctx: Any = SimpleNamespace(op_def=OperatorDef(type=op_type))
     for op, dtype in product(_operators(op_type), _TYPES[:3]):
         specs = _with_numbers(op, [TensorSpec((3, 4), dtype)] * op.n_in)
@@ -325,3 +336,6 @@ def _join(op_type: str) -> None:
         outs = tuple(range(op.n_in, op.n_in + op.n_out))
         chain = [JoinedOperator(op, tuple(range(op.n_in)), outs)]
         join_updates(ctx, JoinedUpdates([chain], specs, outs))
+        if dtype == np.float32:
+            stored = [row_major_spec(spec, BFLOAT16) if spec.ndim > 1 else spec for spec in specs]
+            join_updates(ctx, JoinedUpdates([chain], stored, outs))

@@ -272,6 +272,7 @@ def _choose_kernels(
             steps.add(node, prepared, lane, ctx)
         except Exception as error:
             raise located(describe(net.name, instruction), error, in_subgraph=in_subgraph) from error
+    steps.finish()
     return steps
 
 

@@ -86,6 +86,10 @@ OPTIMIZATIONS: Mapping[str, Optimization] = MappingProxyType({
     "elementwise_chains": Optimization(
         "on a GPU, elementwise operators that read one another's results run as one kernel", joins=True
     ),
+    "joined_small_kernels": Optimization(
+        "on a GPU, the copies of parameters to the layouts in which kernels read them are one kernel, before the first "
+        "of them is read, and the running averages of all SpatialBN are one kernel, at the end", joins=True,
+    ),
     "atomic_sums": Optimization(
         "on a GPU, rows with the same index are added in any order, and cuDNN and NCCL may add in any order; without "
         "it, the order is fixed, so that two runs are equal to the bit", ROUNDING,

@@ -1,8 +1,16 @@
-"""The steps of a plan, with copies of values that a kernel reads in another layout or at another location."""
+"""The steps of a plan, with copies of values that a kernel reads in another layout or at another location.
+
+Small work of many operators becomes few steps, where their kernels say how (``Joinable``). Values that are there before
+the plan runs, such as parameters, are copied to other layouts together, before the first copy is read. What kernels
+leave to a later one (``Rest``), such as the running averages of normalizations, is done together, as late as possible:
+before it is read or overwritten, or at the end.
+"""
 
 from __future__ import annotations
 
-from netbuilder.ops.core.contexts import Deferred, Prepared
+from dataclasses import dataclass
+
+from netbuilder.ops.core.contexts import Deferred, Joinable, Prepared, Rest
 from netbuilder.ops.core.operator import STRING, TensorSpec
 from netbuilder.ops.engines.layouts import Location, prepare_reorder
 from netbuilder.runtime.plan.dead_outputs import deferred_value
@@ -13,6 +21,35 @@ from netbuilder.runtime.plan.static_segment import with_known
 from netbuilder.runtime.plan.values import Node, Step, StepKind, Value
 
 __all__ = ["StepList"]
+
+_Key = tuple[str, int, Location]
+"""Work that may be one step: of one kind, in one lane, at one location."""
+
+
+@dataclass(frozen=True, eq=False)
+class _Left:
+    """What the kernel of a node has left to a later one."""
+
+    node: Node
+    rest: Rest
+    ctx: NodeContext
+
+    @property
+    def reads(self) -> list[Value]:
+        values = [*self.node.inputs, *self.node.outputs]
+        return [values[i] for i in self.rest.reads]
+
+    @property
+    def writes(self) -> list[Value]:
+        return [self.node.outputs[j] for j in self.rest.writes]
+
+    def must_precede(self, node: Node) -> bool:
+        """Whether a later node reads what is left, or overwrites what that is computed from."""
+        written, names = self.writes, {value.name for value in (*self.reads, *self.writes)}
+        if any(value is each for value in node.inputs for each in written):
+            return True
+        control = {name for part in node.parts for name in part.control}
+        return any(value.name in names for value in node.outputs) or any(value.name in control for value in written)
 
 
 class StepList:
@@ -28,16 +65,52 @@ class StepList:
         self.constant_steps: list[Step] = []
         self._values = values
         self._enabled = options.enabled
+        joins = options.enabled("joined_small_kernels")
+        self._joins_rests = joins
+        self._joins_copies = joins and options.memory_budget is None  # each must be made again by itself
+        self._copies: dict[_Key, tuple[Step, list[Joinable]]] = {}
+        self._left: dict[_Key, list[_Left]] = {}
 
     def add(self, node: Node, prepared: Prepared, lane: int, ctx: NodeContext) -> None:
         """Append the step of a node, after the copies that it reads."""
+        for key, left in [*self._left.items()]:
+            if any(each.must_precede(node) for each in left):
+                self._do_rest(key)
+        self._append(node, prepared, lane, ctx)
+        if prepared.rest is not None:
+            key = (prepared.rest.work.kind, lane, node.first.location)
+            self._left.setdefault(key, []).append(_Left(node, prepared.rest, ctx))
+            if not self._joins_rests:
+                self._do_rest(key)
+
+    def finish(self) -> None:
+        """Do what is left, after all nodes have been added."""
+        for key in [*self._left]:
+            self._do_rest(key)
+        for step, works in self._copies.values():
+            if len(works) > 1:
+                step.prepared = works[0].make([work.member for work in works])
+
+    def _do_rest(self, key: _Key) -> None:
+        """Append the step that does what kernels have left."""
+        left = self._left.pop(key)
+        inputs = [value for each in left for value in each.reads]
+        outputs = [value for each in left for value in each.writes]
+        location = left[0].node.first.location
+        node = Node([each.node.first for each in left], inputs, outputs, locations=[location] * len(inputs))
+        prepared = left[0].rest.work.make([each.rest.work.member for each in left])
+        self._append(node, prepared, key[1], left[-1].ctx, StepKind.REST)
+
+    def _append(
+        self, node: Node, prepared: Prepared, lane: int, ctx: NodeContext, kind: StepKind = StepKind.COMPUTE
+    ) -> None:
         ins = [
             None if expected is None else self._converted(value, expected, node.input_location(i), node, lane, ctx)
             for i, (value, expected) in enumerate(zip(node.inputs, prepared.inputs))
         ]
         if not self._enabled("inplace"):
             prepared.inplace = ()
-        step = Step(node, prepared, ins, [*node.outputs], lane)
+        step = Step(node, prepared, ins, [*node.outputs], lane, kind)
         conversions: list[Step] = []
         for j, value in enumerate(node.outputs):
             spec = prepared.outputs[j] if j < len(prepared.outputs) else None
@@ -106,8 +179,22 @@ class StepList:
             copy.producer = step
             value.copies[key] = copy
             self._values.append(copy)
-            (self.steps if copy.constant is None else self.constant_steps).append(step)
+            if not self._joined(step, value, copy):
+                (self.steps if copy.constant is None else self.constant_steps).append(step)
         return copy
+
+    def _joined(self, step: Step, value: Value, copy: Value) -> bool:
+        """Whether the copy of a value has become part of an earlier step; later ones may become part of this one."""
+        work = step.prepared.joinable
+        if work is None or not self._joins_copies or value.producer is not None or copy.constant is not None:
+            return False
+        first, works = self._copies.setdefault((work.kind, step.lane, copy.location), (step, []))
+        works.append(work)
+        if first is not step:
+            first.inputs.append(value)
+            first.outputs.append(copy)
+            copy.producer = first
+        return first is not step
 
 
 def _defer(value: Value, deferred: Deferred, node: Node, ctx: NodeContext) -> None:

@@ -80,6 +80,7 @@ class StepKind(enum.Enum):
     """What a step of a plan is: an operator's kernel, or a step that the plan inserted."""
 
     COMPUTE = "compute"
+    REST = "rest"  #: what kernels before it have left to it (see ``Rest``)
     REORDER = "reorder"  #: into the layout that a kernel reads
     TRANSFER = "transfer"  #: to another device, or between a device and the host
     RESTORE = "restore"  #: back into the layout in which the blob's other readers expect the value

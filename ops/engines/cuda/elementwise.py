@@ -25,7 +25,7 @@ from netbuilder.ops.engines.cuda.code import (
 from netbuilder.ops.engines.cuda.kernel import THREADS, Kernel
 from netbuilder.ops.engines.cuda.run_numbers import RunNumbers
 from netbuilder.ops.engines.cuda.tracing import HostNumber, Load, NotTraced, Program, Tracer, Uniform
-from netbuilder.ops.engines.cudnn.layout import elements_of, in_one_layout, in_order, order_of
+from netbuilder.ops.engines.cudnn.layout import WIDE, elements_of, in_one_layout, in_order, order_of
 from netbuilder.ops.engines.gpu import gpu
 from netbuilder.ops.engines.joined_updates import JoinedUpdates
 
@@ -163,7 +163,7 @@ def elementwise(op: Any, ctx: PlanContext, *specs: TensorSpec) -> Prepared | Non
     tracer = Tracer(op_def=ctx.op_def, run_context=ctx.run)
     try:
         program = tracer.program(trace_operator(tracer, op, trace_inputs(tracer, op, plain), outs))
-        return prepare_program(_title(op.type), program, *_in_layouts(program, specs, outs))
+        return prepare_program(_title(op.type), program, *_in_layouts(ctx, program, specs, outs))
     except NotTraced:
         return None
 
@@ -196,17 +196,18 @@ def join_elementwise(ctx: PlanContext, chain: JoinedUpdates) -> Prepared | None:
         program = tracer.program([values[i] for i in chain.outputs])
         title = "_".join(_title(joined.op.type) for joined in operators)
         outputs = [specs[i] for i in chain.outputs]
-        return prepare_program(title[:60], program, *_in_layouts(program, chain.specs, outputs))
+        return prepare_program(title[:60], program, *_in_layouts(ctx, program, chain.specs, outputs))
     except NotTraced:
         return None
 
 
 def _in_layouts(
-    program: Program, specs: Sequence[TensorSpec], outs: Sequence[TensorSpec]
+    ctx: PlanContext, program: Program, specs: Sequence[TensorSpec], outs: Sequence[TensorSpec]
 ) -> tuple[list[TensorSpec], list[TensorSpec]]:
     """Return the specs of inputs and outputs: with channels last if values come so and no element depends on its place.
 
     Args:
+        ctx: of the plan.
         program: what is computed.
         specs: of the inputs, in their layouts.
         outs: plain specs of the outputs.
@@ -216,6 +217,8 @@ def _in_layouts(
     if laid_out is None or any(out.shape != specs[0].shape or out.dtype not in _IN_LAYOUTS for out in outs):
         return [spec.plain for spec in specs], list(outs)
     first = laid_out[0]
+    if first.rounds and any(ctx.published(i, WIDE) for i in range(len(specs))):
+        first = in_order(first, order_of(first), first.dtype.name)
     return laid_out, [
         first if out.dtype == first.dtype else in_order(out, order_of(first), out.dtype.name) for out in outs
     ]

@@ -4,19 +4,14 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from functools import partial
 from typing import Any
-
-import numpy as np
 
 from netbuilder.ops.core.contexts import PlanContext, Prepared
 from netbuilder.ops.core.operator import TensorSpec
-from netbuilder.ops.engines.cuda.code import Places, c_type, numbers_read, stored, value_of, with_prelude
-from netbuilder.ops.engines.cuda.elementwise import ELEMENTS, loop, numbers_of_run, trace_inputs, trace_operator
-from netbuilder.ops.engines.cuda.kernel import THREADS, Kernel
-from netbuilder.ops.engines.cuda.tracing import HostNumber, NotTraced, Program, Tracer, Uniform
-from netbuilder.ops.engines.cudnn.layout import ChannelsLast, in_order
-from netbuilder.ops.engines.gpu import gpu
+from netbuilder.ops.engines.cuda.elementwise import trace_inputs, trace_operator
+from netbuilder.ops.engines.cuda.many_tensors import ANY_SHAPE, ManyTensors, Part
+from netbuilder.ops.engines.cuda.tracing import HostNumber, NotTraced, Program, Tracer
+from netbuilder.ops.engines.cudnn.layout import ChannelsLast, elements_of, in_order, order_of
 from netbuilder.ops.engines.joined_updates import JoinedOperator, JoinedUpdates, UpdateForm
 
 __all__ = ["UPDATES", "join_updates", "update_form"]
@@ -26,9 +21,6 @@ UPDATES = frozenset(
     "MomentumSGDUpdate RestoreBlobs RmsProp SaveBlobs WeightedSum".split()
 )
 """The operators that can be joined: elementwise but for numbers such as the learning rate."""
-
-CHUNK = 8 * THREADS * ELEMENTS
-"""Elements of a block."""
 
 
 def update_form(op: Any, specs: Sequence[TensorSpec]) -> UpdateForm | None:
@@ -77,10 +69,7 @@ class _Chain:
     size: int
 
 
-_ANY = (2,)  # stands for the shape of any tensor, so that chains that compute the same have the same program
-
-
-_NOTHING = Program(_ANY, (), (), ())
+_NOTHING = Program(ANY_SHAPE, (), (), ())
 
 
 def _trace(ctx: Any, chain: Sequence[JoinedOperator], updates: JoinedUpdates) -> _Chain:
@@ -105,12 +94,12 @@ def _trace(ctx: Any, chain: Sequence[JoinedOperator], updates: JoinedUpdates) ->
             if joined.op.input_location(k) == "host":
                 values[i] = tracer.host_input(i)
                 continue
-            values[i] = tracer.input(len(reads), TensorSpec(() if k in form.numbers else _ANY, specs[k].dtype))
+            values[i] = tracer.input(len(reads), TensorSpec(() if k in form.numbers else ANY_SHAPE, specs[k].dtype))
             reads.append(i)
             if k not in form.numbers:
                 tensors.append(i)
         outs = joined.op.infer(*specs)
-        shapeless = [out.with_shape(_ANY) for out in outs]
+        shapeless = [out.with_shape(ANY_SHAPE) for out in outs]
         found = trace_operator(tracer, joined.op, [values[i] for i in joined.inputs], shapeless)
         values.update(zip(joined.outputs, found))
         made.update(zip(joined.outputs, outs))
@@ -119,106 +108,10 @@ def _trace(ctx: Any, chain: Sequence[JoinedOperator], updates: JoinedUpdates) ->
     return _Chain(program, reads, tensors, writes, [made[updates.outputs[j]] for j in writes], outs[0].size)
 
 
-def _common_layout(specs: Sequence[TensorSpec]) -> Any:
-    """Return the layout in which a chain works: the first one that has the plain value's elements, in another order."""
-    one_type = len({spec.dtype for spec in specs}) == 1
-    return next(
-        (
-            spec.layout
-            for spec in specs
-            if spec.layout is not None and not spec.rounds and spec.layout.nbytes == spec.plain.nbytes
-            if one_type or isinstance(spec.layout, ChannelsLast)
-        ),
-        None,
-    )
-
-
-def _laid_out(spec: TensorSpec, layout: Any) -> TensorSpec:
-    """Return the spec of a value in the layout in which its chain works, in its own type."""
-    if isinstance(layout, ChannelsLast):
-        return in_order(spec, layout, spec.dtype.name)
-    return spec.with_layout(layout)
-
-
-class _Joined:
-    """The kernel of all chains. Chains with the same program are rows of one table; each block works on one row.
-
-    Args:
-        chains: the chains.
-    """
-
-    def __init__(self, chains: Sequence[_Chain]) -> None:
-        self.chains = chains
-        self.numbers: list[HostNumber | Uniform] = []
-        self.width = max(len(chain.reads) + len(chain.writes) for chain in chains)
-        self.programs: dict[str, tuple[int, Program]] = {}
-        self.rows = [self._program(chain) for chain in chains]
-        numbers = ", const u64* numbers" if self.numbers else ""
-        lines = [
-            f'extern "C" __global__ void NAME(const i64* rows, const int* blocks{numbers}) {{',
-            f"const i64* row = rows + (i64)blocks[2 * blockIdx.x] * {self.width + 2};",
-            f"const i64 start = (i64)blocks[2 * blockIdx.x + 1] * {CHUNK};",
-            f"const i64 size = row[{self.width}] < start + {CHUNK} ? row[{self.width}] : start + {CHUNK};",
-            *numbers_read(self.numbers),
-            f"switch ((int)row[{self.width + 1}]) {{",
-        ]
-        for text, (number, _) in self.programs.items():
-            lines += [f"case {number}: {{", text, "break; }"]
-        self.kernel = Kernel("updates", with_prelude("\n".join([*lines, "}", "}", ""])), model=self)
-
-    def _program(self, chain: _Chain) -> int:
-        """Return the number of a chain's program."""
-        own = [self.position(number) for number in chain.program.numbers]
-        text = "\n".join(_case(chain, own))
-        return self.programs.setdefault(text, (len(self.programs), chain.program))[0]
-
-    def position(self, number: HostNumber | Uniform) -> int:
-        """Return the position of a number among those that are computed on the host."""
-        for k, other in enumerate(self.numbers):
-            if number.same_as(other):
-                return k
-        self.numbers.append(number)
-        return len(self.numbers) - 1
-
-    def table(self, inputs: Sequence[Any], outputs: Sequence[Any]) -> tuple[Any, Any]:
-        """Return the rows of addresses, sizes and programs; and the row and piece of each block."""
-        rows = np.zeros((len(self.chains), self.width + 2), np.int64)
-        blocks: list[Any] = []
-        for k, (chain, program) in enumerate(zip(self.chains, self.rows)):
-            buffers = [*(inputs[i] for i in chain.reads), *(outputs[j] for j in chain.writes)]
-            rows[k, : len(buffers)] = [buffer.data.ptr for buffer in buffers]
-            rows[k, self.width :] = chain.size, program
-            count = -(-chain.size // CHUNK)
-            blocks.append(np.stack([np.full(count, k, np.int32), np.arange(count, dtype=np.int32)], axis=1))
-        return rows, np.concatenate(blocks)
-
-    def bind(self, inputs: Sequence[Any], outputs: Sequence[Any]) -> Callable[[], object]:
-        with gpu(outputs[0].device.id) as there:
-            rows, blocks = (there.xp.asarray(table) for table in self.table(inputs, outputs))
-        if not self.numbers:
-            return partial(self.kernel, len(blocks), (rows, blocks))
-        numbers = numbers_of_run(self.numbers, inputs, outputs)
-        return lambda: self.kernel(len(blocks), (rows, blocks, numbers.words()))
-
-
-def _case(chain: _Chain, numbers: Sequence[int]) -> list[str]:
-    """Return the statements for the rows of chains with one program."""
-    program, places = chain.program, Places(chain.program)
-    loads = program.loads()
-    lines = [
-        f"const {c_type(load.dtype)}* x{load.input} = (const {c_type(load.dtype)}*)row[{load.input}];" for load in loads
-    ]
-    for j, dtype in enumerate(program.dtypes):
-        lines.append(f"{c_type(dtype)}* y{j} = ({c_type(dtype)}*)row[{len(chain.reads) + j}];")
-    inner = loop(
-        program,
-        [(load, value_of(f"x{load.input}[{places[load]}]", load.dtype)) for load in loads],
-        lambda j, text: f"y{j}[i] = {stored(text, program.dtypes[j])};",
-        "i64",
-        numbers,
-    )
-    head = f"for (i64 first = start + threadIdx.x; first < size; first += {THREADS * ELEMENTS}) {{"
-    return [*lines, head, *inner, "}"]
+def _as_read(spec: TensorSpec, order: ChannelsLast | None) -> TensorSpec:
+    """Return the spec of a tensor in an order, with its elements as they are stored if it is in that order."""
+    stored = in_order(spec, order, elements_of(spec))
+    return spec if spec == stored else in_order(spec, order, spec.dtype.name)
 
 
 def join_updates(ctx: PlanContext, updates: JoinedUpdates) -> Prepared | None:
@@ -231,17 +124,30 @@ def join_updates(ctx: PlanContext, updates: JoinedUpdates) -> Prepared | None:
     written: dict[int, TensorSpec] = {}
     pairs: list[tuple[int, int]] = []
     for chain in chains:
-        layout = _common_layout([updates.specs[i] for i in chain.tensors])
+        orders = (order_of(updates.specs[i]) for i in chain.tensors)
+        order = next((order for order in orders if order is not None), None)
         for i in chain.tensors:
-            expected[i] = _laid_out(expected[i], layout)
-        written |= {j: _laid_out(spec, layout) for j, spec in zip(chain.writes, chain.made)}
-        pairs += [(i, j) for i in chain.tensors for j in chain.writes if expected[i].dtype == written[j].dtype]
-    made = [written[j] for j in range(len(updates.outputs))]
-    joined = _Joined([chain for chain in chains if chain.writes])
+            expected[i] = _as_read(updates.specs[i], order)
+        written |= {j: in_order(spec, order, spec.dtype.name) for j, spec in zip(chain.writes, chain.made)}
+        pairs += [(i, j) for i in chain.tensors for j in chain.writes if expected[i] == written[j]]
+    kernel = ManyTensors(
+        "updates",
+        [
+            Part(each.program, each.reads, each.writes, [elements_of(expected[i]) for i in each.reads], each.size)
+            for each in chains
+            if each.writes
+        ],
+    )
 
     def bind(inputs: Sequence[Any], outputs: Sequence[Any], scratch: Any) -> Callable[[], object]:
-        return joined.bind(inputs, outputs)
+        return kernel.bind(inputs, outputs)
 
-    counters = frozenset(number.input for number in joined.numbers if isinstance(number, HostNumber))
-    name = f"cuda {joined.kernel.name}"
-    return Prepared(expected, made, bind, inplace=pairs, name=name, capturable=True, numbers_from=counters)
+    return Prepared(
+        expected,
+        [written[j] for j in range(len(updates.outputs))],
+        bind,
+        inplace=pairs,
+        name=f"cuda {kernel.kernel.name}",
+        capturable=True,
+        numbers_from=frozenset(number.input for number in kernel.numbers if isinstance(number, HostNumber)),
+    )

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 from dataclasses import dataclass
 from typing import Any
 
@@ -86,7 +85,3 @@ class Images:
     def tensor(self, plain: TensorSpec) -> Tensor:
         """Return images or filters as a tensor."""
         return image_tensor(plain, self.op.order, self.elements)
-
-    @property
-    def nbytes_of_filters(self) -> int:
-        return math.prod(self.w.shape) * (4 if self.elements == "float32" else 2)

@@ -57,7 +57,7 @@ class CudnnEngine(Engine):
         from netbuilder.ops.engines.cudnn.reorders import reorder
 
         _on_gpu(location)
-        return reorder(source, target, location[1])
+        return reorder(source, target)
 
 
 def _on_gpu(location: Location) -> None:

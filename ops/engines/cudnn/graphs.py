@@ -18,7 +18,6 @@ __all__ = [
     "BatchNormalization",
     "BatchNormalizationGradient",
     "Builder",
-    "Cast",
     "ChannelSums",
     "Convolution",
     "DataGradient",
@@ -26,7 +25,6 @@ __all__ = [
     "Normalization",
     "Product",
     "Recipe",
-    "RunningStatistics",
     "Tensor",
     "Window",
     "per_channel",
@@ -391,36 +389,6 @@ class Normalization(_Pointwise):
 
 
 @dataclass(frozen=True)
-class RunningStatistics(_Pointwise):
-    """The running mean and variance after a batch, from its mean and inverse deviation, one number per channel each.
-
-    cuDNN's own running statistics are not used: its documents do not say which variance they average.
-
-    Args:
-        momentum: share of the old values.
-        epsilon: of the normalization.
-        unbiased: ratio of the unbiased variance to the biased one.
-    """
-
-    momentum: float
-    epsilon: float
-    unbiased: float
-
-    def build(self, to: Builder) -> None:
-        g, axes = to.graph, len(self.x.shape)
-        mean, inverse = to.input("mean", self.x), to.input("inverse", self.x)
-        keep = to.scalar("keep", self.momentum, axes)
-        share = to.scalar("share", 1.0 - self.momentum, axes)
-        new_mean = g.add(a=g.mul(a=to.input("old_mean", self.x), b=keep), b=g.mul(a=mean, b=share))
-        variance = g.reciprocal(input=g.mul(a=inverse, b=inverse))
-        variance = g.sub(a=variance, b=to.scalar("epsilon", self.epsilon, axes))
-        unbiased = to.scalar("unbiased", (1.0 - self.momentum) * self.unbiased, axes)
-        new_variance = g.add(a=g.mul(a=to.input("old_variance", self.x), b=keep), b=g.mul(a=variance, b=unbiased))
-        to.output("new_mean", new_mean, self.x)
-        to.output("new_variance", new_variance, self.x)
-
-
-@dataclass(frozen=True)
 class ChannelSums(_Pointwise):
     """sums = the sum of x over all axes but that of the channels."""
 
@@ -440,14 +408,3 @@ class AddPerChannel(_Pointwise):
     def build(self, to: Builder) -> None:
         y = to.graph.add(a=to.input("x", self.x), b=to.input("b", self.b))
         to.output("y", to.graph.relu(input=y) if self.relu else y, self.x)
-
-
-@dataclass(frozen=True)
-class Cast(_Pointwise):
-    """y = x with elements of another type, in the same order."""
-
-    elements: str
-
-    def build(self, to: Builder) -> None:
-        y = to.graph.identity(input=to.input("x", self.x))
-        to.output("y", y, Tensor(self.x.shape, self.x.order, self.elements))

@@ -7,10 +7,9 @@ from typing import Any
 
 from netbuilder.ops.core.contexts import PlanContext, Prepared
 from netbuilder.ops.core.operator import TensorSpec
-from netbuilder.ops.engines.cudnn.convolutions import Images, channels_of, matrix_tensor
+from netbuilder.ops.engines.cudnn.convolutions import Images, channels_of
 from netbuilder.ops.engines.cudnn.graphs import (
     AddPerChannel,
-    Cast,
     ChannelSums,
     Convolution,
     DataGradient,
@@ -19,10 +18,10 @@ from netbuilder.ops.engines.cudnn.graphs import (
     Tensor,
     Window,
 )
-from netbuilder.ops.engines.cudnn.layout import image_spec
+from netbuilder.ops.engines.cudnn.layout import WIDE
 from netbuilder.ops.engines.cudnn.precision import serves, types_for_products
-from netbuilder.ops.engines.cudnn.steps import Reference, Step, graph_of, prepared, scratch_memory
-from netbuilder.ops.engines.references import In, Out, ScratchAllocator
+from netbuilder.ops.engines.cudnn.steps import Reference, Step, graph_of, prepared
+from netbuilder.ops.engines.references import In, Out
 
 __all__ = ["conv", "conv_gradient", "conv_relu", "conv_transpose", "conv_transpose_gradient", "fused_conv"]
 
@@ -133,12 +132,13 @@ def _forward_transposed(
 def _gradient(
     ctx: PlanContext, images: Images, window: Window, specs: Sequence[TensorSpec], *, transposed: bool = False
 ) -> Prepared | None:
-    op, scratch = images.op, scratch_memory()
-    steps = _filter_gradient(ctx, images, window, scratch, transposed=transposed)
-    outputs: list[TensorSpec | None] = [image_spec(images.w, op.order, images.w.dtype.name)]
+    op = images.op
+    steps = _filter_gradient(ctx, images, window, transposed=transposed)
+    outputs: list[TensorSpec | None] = [images.spec(images.w)]
     inputs: list[TensorSpec | None] = [images.spec(images.x), None, images.spec(images.y)]
     if steps is None:
         return None
+    ctx.publish(0, WIDE, True)
     if op.computes_db:
         sums = _bias_gradient(ctx, images)
         if sums is None:
@@ -149,7 +149,7 @@ def _gradient(
     if op.computes_dx:
         last = len(outputs)
         if ctx.demand(last) == "never":
-            return prepared(inputs, [*outputs, None], steps, scratch)
+            return prepared(inputs, [*outputs, None], steps)
         dx = _data_gradient(ctx, images, window, Out(last), transposed=transposed)
         if dx is None:
             return None
@@ -157,25 +157,17 @@ def _gradient(
         inputs[1] = images.spec(images.w)
         outputs.append(images.spec(images.x))
         inplace.append((0, last))  # dX is computed when nothing reads X any more
-    return prepared(inputs, outputs, steps, scratch, inplace=inplace)
+    return prepared(inputs, outputs, steps, inplace=inplace)
 
 
-def _filter_gradient(
-    ctx: PlanContext, images: Images, window: Window, scratch: ScratchAllocator, *, transposed: bool
-) -> list[Any] | None:
-    """Return the steps that write the gradient of the filter to output 0, in the type of the filter."""
+def _filter_gradient(ctx: PlanContext, images: Images, window: Window, *, transposed: bool) -> list[Any] | None:
+    """Return the steps that write the gradient of the filter to output 0."""
     x, y, dw = images.tensor(images.x), images.tensor(images.y), images.tensor(images.w)
-    tf32, wanted = ctx.allow_tf32, images.w.dtype.name
+    tf32 = ctx.allow_tf32
     ends: dict[str, Reference] = {"x": In(2), "dy": In(0)} if transposed else {"x": In(0), "dy": In(2)}
     recipe = FilterGradient(y, x, dw, window, tf32=tf32) if transposed else FilterGradient(x, y, dw, window, tf32=tf32)
     product = graph_of(recipe, ctx)
-    if product is None or images.elements == wanted:
-        return None if product is None else [Step(product, {**ends, "dw": Out(0)})]
-    cast = graph_of(Cast(matrix_tensor(1, dw.size, images.elements), wanted), ctx)
-    narrow = scratch.allocate(dw.nbytes)
-    if cast is None:
-        return None
-    return [Step(product, {**ends, "dw": narrow}), Step(cast, {"x": narrow, "y": Out(0)})]
+    return None if product is None else [Step(product, {**ends, "dw": Out(0)})]
 
 
 def _bias_gradient(ctx: PlanContext, images: Images) -> Step | None:

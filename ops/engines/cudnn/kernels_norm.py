@@ -10,15 +10,16 @@ from typing import Any
 
 import numpy as np
 
-from netbuilder.ops.core.contexts import PlanContext, Prepared
+from netbuilder.ops.core.contexts import Joinable, PlanContext, Prepared, Rest
 from netbuilder.ops.core.image_order import count_per_channel
 from netbuilder.ops.core.operator import TensorSpec
-from netbuilder.ops.engines.cudnn.convolutions import channels_of, image_tensor
+from netbuilder.ops.engines.cuda.many_tensors import ANY_SHAPE, joinable_program
+from netbuilder.ops.engines.cuda.tracing import Tracer
+from netbuilder.ops.engines.cudnn.convolutions import image_tensor
 from netbuilder.ops.engines.cudnn.graphs import (
     BatchNormalization,
     BatchNormalizationGradient,
     Normalization,
-    RunningStatistics,
 )
 from netbuilder.ops.engines.cudnn.layout import image_spec
 from netbuilder.ops.engines.cudnn.precision import serves, types_as_given
@@ -31,6 +32,7 @@ __all__ = [
     "fused_bn_sum",
     "fused_bn_sum_relu",
     "fused_shared_gradient",
+    "running_statistics",
     "spatial_bn",
     "spatial_bn_gradient",
 ]
@@ -109,29 +111,41 @@ def _in_training(
     op: Any, ctx: PlanContext, x: TensorSpec, scale: TensorSpec, elements: str, *, add: bool, relu: bool
 ) -> Prepared | None:
     images, epsilon = image_tensor(x, op.order, elements), float(op.epsilon)
-    count = count_per_channel(op.order, x)
-    per_channel = channels_of(scale.size, images, "float32")
     batch = graph_of(BatchNormalization(images, epsilon, images if add else None, relu), ctx)
-    running = graph_of(RunningStatistics(per_channel, float(op.momentum), epsilon, count / max(count - 1, 1)), ctx)
-    if batch is None or running is None:
+    if batch is None:
         return None
     memory: dict[str, Reference] = {
         "x": In(0), "scale": In(1), "bias": In(2), "y": Out(0), "mean": Out(3), "inverse": Out(4),
         **({"z": In(5)} if add else {}),
     }  # fmt: skip
-    steps = [
-        Step(batch, memory),
-        Step(
-            running,
-            {
-                "old_mean": In(3), "old_variance": In(4), "mean": Out(3), "inverse": Out(4),
-                "new_mean": Out(1), "new_variance": Out(2),
-            },
-        ),
-    ]  # fmt: skip
     spec, channels = image_spec(x, op.order, elements), scale.plain
-    inputs = [spec, *(channels,) * 4, *([spec] if add else [])]
-    return prepared(inputs, [spec, *(channels,) * 4], steps, inplace=[(3, 1), (4, 2)])
+    inputs = [spec, channels, channels, None, None, *([spec] if add else [])]
+    made = prepared(inputs, [spec, None, None, channels, channels], [Step(batch, memory)])
+    outputs = len(inputs)  # they follow the inputs
+    work = running_statistics(op, count_per_channel(op.order, x), channels)
+    made.rest = Rest(work, (3, 4, outputs + 3, outputs + 4), (1, 2))
+    return made
+
+
+def running_statistics(op: Any, count: int, channels: TensorSpec) -> Joinable:
+    """Return the work that computes new running statistics: from the old ones, and the batch's mean and deviation.
+
+    cuDNN's own are not used: its documents do not say which variance they average.
+
+    Args:
+        op: the SpatialBN.
+        count: elements of each channel.
+        channels: the spec of each statistic.
+    """
+    tracer = Tracer()
+    symbols: list[Any] = [tracer.input(i, channels, ANY_SHAPE) for i in range(4)]
+    old_mean, old_variance, mean, inverse = symbols
+    precise = inverse.astype(np.float64)
+    variance = tracer.xp.maximum(1.0 / (precise * precise) - float(op.epsilon), 0.0)
+    old, new = float(op.momentum), 1.0 - float(op.momentum)
+    unbiased = count / max(count - 1, 1) * variance
+    running = old * old_mean + new * mean, (old * old_variance + new * unbiased).astype(np.float32)
+    return joinable_program("running_statistics", tracer.program(running), [channels] * 4, [channels] * 2)
 
 
 def spatial_bn_gradient(op: Any, ctx: PlanContext, *specs: TensorSpec) -> Prepared | None:

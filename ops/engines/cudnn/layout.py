@@ -13,6 +13,7 @@ from netbuilder.ops.core.operator import TensorSpec
 
 __all__ = [
     "BFLOAT16",
+    "WIDE",
     "ChannelsLast",
     "array_dtype",
     "elements_of",
@@ -26,6 +27,11 @@ __all__ = [
 
 BFLOAT16 = "bfloat16"
 """The upper half of a float32, rounded; NumPy and CuPy have no such type, so arrays of it are uint16."""
+
+WIDE = "wide"
+"""What a kernel publishes with a value whose elements it rounds to 16 bits, if what is computed from it is not rounded.
+
+So it is with gradients of parameters, whose sums are float32."""
 
 _BYTES = {"float32": 4, "float16": 2, BFLOAT16: 2}
 

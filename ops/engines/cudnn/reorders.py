@@ -1,137 +1,100 @@
-"""Copies of values between layouts on a GPU: to another order, to another element type, or both."""
+"""Copies of values between layouts on a GPU, to another order, to another element type, or both: one launch for many.
+
+A table in the GPU's memory says for each copy where it is and how its elements are ordered; each block copies a piece
+of one value, in the order of the copy.
+"""
 
 from __future__ import annotations
 
 import itertools
-from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Sequence
+from functools import cache, partial
 from typing import Any
 
-from netbuilder.ops.core.contexts import Call, Prepared
+import numpy as np
+
+from netbuilder.ops.core.contexts import Joinable, Prepared
 from netbuilder.ops.core.operator import TensorSpec
-from netbuilder.ops.engines.cudnn.compiled import compiled
-from netbuilder.ops.engines.cudnn.convolutions import matrix_tensor
-from netbuilder.ops.engines.cudnn.graphs import Cast
-from netbuilder.ops.engines.cudnn.layout import ChannelsLast, elements_of, flat_elements, in_order, order_of
-from netbuilder.ops.engines.cudnn.steps import scratch_memory
-from netbuilder.proto import DeviceError
+from netbuilder.ops.engines.cuda.code import c_type, stored, value_of, with_prelude
+from netbuilder.ops.engines.cuda.kernel import THREADS, Kernel
+from netbuilder.ops.engines.cuda.many_tensors import CHUNK, blocks_of
+from netbuilder.ops.engines.cudnn.layout import BFLOAT16, elements_of, order_of
+from netbuilder.ops.engines.gpu import gpu
 
-__all__ = ["reorder"]
+__all__ = ["CHANGES", "copies_kernel", "reorder"]
 
-_LARGEST = 1 << 30
-"""Elements that one graph casts; cuDNN counts them in 32 bits."""
+CHANGES = tuple(itertools.product(("float32", "float16", BFLOAT16), repeat=2))
+"""The element types of a value before and after a copy."""
 
+_WIDTH = 8
+"""Numbers of a row: both addresses, size, index in ``CHANGES``, channels and pixels before and after."""
 
-@dataclass(frozen=True)
-class _Copy:
-    """A copy between two layouts.
-
-    Args:
-        bind: ``bind(source, target, workspace)`` returns the calls that fill a buffer from another one.
-        workspace: bytes of scratch memory that they need.
-    """
-
-    bind: Callable[[Any, Any, Any], list[Call]]
-    workspace: int = 0
-
-
-def reorder(source: TensorSpec, target: TensorSpec, device: int) -> Prepared:
-    """Return the prepared copy of a value to another layout; shape and dtype are the same.
-
-    Args:
-        source, target: the specs.
-        device: the number of the GPU.
-
-    Raises:
-        DeviceError: cuDNN has no kernel for the change of the element type.
-    """
-    specs = [source, *_between(source, target), target]
-    memory = scratch_memory()
-    between = [memory.allocate(spec.nbytes) for spec in specs[1:-1]]
-    copies = [_copy(a, b, device) for a, b in itertools.pairwise(specs)]
-    begin, own = memory.nbytes, max(copy.workspace for copy in copies)
-
-    def bind(inputs: Sequence[Any], outputs: Sequence[Any], scratch: Any) -> Call:
-        parts = [scratch[each.offset : each.offset + each.nbytes] for each in between]
-        buffers = [inputs[0], *parts, outputs[0]]
-        workspace = scratch[begin:] if own else None
-        calls = [call for copy, a, b in zip(copies, buffers, buffers[1:]) for call in copy.bind(a, b, workspace)]
-
-        def run() -> None:
-            for call in calls:
-                call()
-
-        return calls[0] if len(calls) == 1 else run
-
-    return Prepared([source], [target], bind, scratch=begin + own, name="reorder", capturable=True)
+_AT = """
+template <typename I> __device__ __forceinline__ I at(I i, const i64* before, const i64* after) {
+    const I c = (I)after[0], p = (I)after[1];  // to plain order, (image, channel, pixel)
+    if (c > 1) i = (i / c / p * c + i % c) * p + i / c % p;
+    const I d = (I)before[0], q = (I)before[1];  // from plain order
+    if (d > 1) i = (i / q / d * q + i % q) * d + i / q % d;
+    return i;
+}
+template <typename I, typename F> __device__ __forceinline__ void each(i64 start, i64 end, const i64* row, F copy) {
+    #pragma unroll 4
+    for (I i = (I)start + threadIdx.x; i < (I)end; i += THREADS) copy(at<I>(i, row + 4, row + 6), i);
+}
+"""
 
 
-def _same_order(a: ChannelsLast | None, b: ChannelsLast | None) -> bool:
-    if a is None or b is None:
-        return a is b
-    return (a.images, a.channels, a.pixels) == (b.images, b.channels, b.pixels)
-
-
-def _between(source: TensorSpec, target: TensorSpec) -> Iterator[TensorSpec]:
-    """Yield the values between several copies. The order changes while elements have the fewest bits."""
-    before, after = order_of(source), order_of(target)
-    given, wanted = elements_of(source), elements_of(target)
-    if _same_order(before, after):
-        return
-    narrow_first = given != wanted and given == "float32"
-    if narrow_first:
-        yield in_order(source, before, wanted)
-    if before is not None and after is not None:
-        yield in_order(source, None, wanted if narrow_first else given)
-    if given != wanted and not narrow_first:
-        yield in_order(source, after, given)
-
-
-def _copy(source: TensorSpec, target: TensorSpec, device: int) -> _Copy:
-    if elements_of(source) == elements_of(target):
-        return _transposition(source, target)
-    return _cast(source, target, device)
-
-
-def _transposition(source: TensorSpec, target: TensorSpec) -> _Copy:
-    order = order_of(source) or order_of(target)
-    extents = (source.size, 1, 1) if order is None else (order.images, order.channels, order.pixels)
-
-    def view(buffer: Any, spec: TensorSpec) -> Any:
-        flat, (images, channels, pixels) = flat_elements(buffer, spec), extents
-        if order_of(spec) is None:
-            return flat.reshape(extents)
-        return flat.reshape(images, pixels, channels).transpose(0, 2, 1)
-
-    def bind(a: Any, b: Any, workspace: Any) -> list[Call]:
-        values, into = view(a, source), view(b, target)
-
-        def call() -> None:
-            into[...] = values
-
-        return [call]
-
-    return _Copy(bind)
-
-
-def _cast(source: TensorSpec, target: TensorSpec, device: int) -> _Copy:
-    starts = range(0, source.size, _LARGEST)
-    graphs = []
-    for start in starts:
-        tensor = matrix_tensor(1, min(_LARGEST, source.size - start), elements_of(source))
-        graph = compiled(Cast(tensor, elements_of(target)), device)
-        if graph is None:
-            raise DeviceError(
-                f"cuDNN cannot convert {tensor.size} elements from {elements_of(source)} to {elements_of(target)}; "
-                "allow only other engines: Workspace(engines=...)"
-            )
-        graphs.append(graph)
-
-    def bind(a: Any, b: Any, workspace: Any) -> list[Call]:
-        values, into = flat_elements(a, source), flat_elements(b, target)
-        return [
-            graph.bind({"x": values[start : start + _LARGEST], "y": into[start : start + _LARGEST]}, workspace)
-            for start, graph in zip(starts, graphs)
+@cache
+def copies_kernel() -> Kernel:
+    """Return the kernel: ``rows`` is the table, ``blocks`` has for each block the row and the number of the piece."""
+    lines = [
+        _AT.replace("THREADS", str(THREADS)),
+        'extern "C" __global__ void NAME(const i64* rows, const int* blocks) {',
+        f"const i64* row = rows + (i64)blocks[2 * blockIdx.x] * {_WIDTH};",
+        f"const i64 start = (i64)blocks[2 * blockIdx.x + 1] * {CHUNK};",
+        f"const i64 end = row[2] < start + {CHUNK} ? row[2] : start + {CHUNK};",
+        "switch ((int)row[3]) {",
+    ]
+    for k, (given, wanted) in enumerate(CHANGES):
+        source, target = c_type(given), c_type(wanted)
+        value = "x[from]" if given == wanted else stored(value_of("x[from]", given), wanted)
+        lines += [
+            f"case {k}: {{",
+            f"const {source}* __restrict__ x = (const {source}*)row[0]; {target}* __restrict__ y = ({target}*)row[1];",
+            f"auto copy = [=](i64 from, i64 to) {{ y[to] = {value}; }};",
+            "if (row[2] < 0x7fff0000) each<unsigned>(start, end, row, copy); else each<i64>(start, end, row, copy);",
+            "break; }",
         ]
+    return Kernel("copies", with_prelude("\n".join([*lines, "}", "}", ""])), model=CHANGES)
 
-    return _Copy(bind, max(graph.workspace for graph in graphs))
+
+def _row(source: TensorSpec, target: TensorSpec, addresses: Sequence[int]) -> list[int]:
+    """Return the numbers of a copy."""
+    orders = (order_of(source), order_of(target))
+    extents = [extent for order in orders for extent in ((1, 1) if order is None else (order.channels, order.pixels))]
+    return [*addresses, source.size, CHANGES.index((elements_of(source), elements_of(target))), *extents]
+
+
+def reorder(source: TensorSpec, target: TensorSpec) -> Prepared:
+    """Return the prepared copy of a value to another layout; shape and dtype are the same."""
+    return _joined([(source, target)])
+
+
+def _joined(copies: Sequence[tuple[TensorSpec, TensorSpec]]) -> Prepared:
+    """Return the kernel of several copies."""
+
+    def bind(inputs: Sequence[Any], outputs: Sequence[Any], scratch: Any) -> Callable[[], object]:
+        rows = [_row(*copy, (a.data.ptr, b.data.ptr)) for copy, a, b in zip(copies, inputs, outputs)]
+        blocks = blocks_of([source.size for source, _ in copies])
+        with gpu(outputs[0].device.id) as there:
+            tables = there.xp.asarray(np.array(rows, np.int64)), there.xp.asarray(blocks)
+        return partial(copies_kernel(), len(blocks), tables)
+
+    return Prepared(
+        [source for source, _ in copies],
+        [target for _, target in copies],
+        bind,
+        name="reorder",
+        capturable=True,
+        joinable=Joinable("copies", copies[0], _joined) if len(copies) == 1 else None,
+    )

@@ -150,6 +150,7 @@ def test_there_is_a_net_for_each_fusion():
         "elementwise_chains",
         "engine_fusions",
         "joined_exchanges",
+        "joined_small_kernels",
         "joined_updates",
         "relu_gradient_stats",
     }  # tests of their own

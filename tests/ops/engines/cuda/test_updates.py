@@ -6,7 +6,8 @@ import pytest
 from gpu_or_double import one_gpu, run_net
 from netbuilder.ops.core.operator import TensorSpec, decode
 from netbuilder.ops.core.registry import find
-from netbuilder.ops.engines.cuda.updates import CHUNK, UPDATES, update_form
+from netbuilder.ops.engines.cuda.many_tensors import CHUNK
+from netbuilder.ops.engines.cuda.updates import UPDATES, update_form
 from netbuilder.proto.arguments import make_op
 
 RNG = np.random.default_rng(3)

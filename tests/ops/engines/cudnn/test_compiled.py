@@ -13,7 +13,6 @@ from netbuilder.ops.engines.cudnn.graphs import (
     ROW_MAJOR,
     TRANSPOSED,
     AddPerChannel,
-    Cast,
     Convolution,
     Product,
     Tensor,
@@ -83,9 +82,9 @@ def test_products_of_matrices_that_have_to_be_exact_are_refused():
 
 def test_each_tensor_has_to_be_bound():
     with cudnn_double(CupyDouble(1)), gpu(0) as there:
-        graph = compiled(Cast(X, "bfloat16"), 0)
+        graph = compiled(AddPerChannel(X, per_channel(X)), 0)
         with pytest.raises(AssertionError, match=r"nothing is bound to \['y'\]"):
-            graph.bind({"x": there.xp.empty(X.size, np.float32)}, None)
+            graph.bind({"x": there.xp.empty(X.size, np.float32), "b": there.xp.empty(8, np.float32)}, None)
 
 
 def test_outputs_in_the_memory_of_inputs():

@@ -61,21 +61,6 @@ def test_reorder(source, target):
         assert buffer.get().tolist() == values.tolist()
 
 
-def test_the_order_changes_while_elements_are_narrow():
-    """Images of float32 become bfloat16 before they are transposed, and float32 after that."""
-    narrow = image_spec(IMAGES, "NCHW", "bfloat16")
-    with cudnn_double(CupyDouble(1)):
-        workspace = 777
-        assert prepare_reorder(None, IMAGES, narrow, THERE).scratch == 256 + workspace
-        assert prepare_reorder(None, narrow, IMAGES, THERE).scratch == 256 + workspace
-
-
 def test_layouts_are_for_gpus():
     with cudnn_double(CupyDouble(1)), pytest.raises(DeviceError, match="not in the host's"):
         new_buffer(image_spec(IMAGES, "NCHW", "bfloat16"))
-
-
-def test_a_cast_that_cudnn_does_not_have():
-    with cudnn_double(CupyDouble(1)) as cudnn, pytest.raises(DeviceError, match="cannot convert 120 elements"):
-        cudnn.unsupported.add("identity")
-        prepare_reorder(None, IMAGES, row_major_spec(IMAGES, "bfloat16"), THERE)

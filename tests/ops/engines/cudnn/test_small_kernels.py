@@ -1,0 +1,185 @@
+"""Copies of parameters and running statistics, each one kernel for all layers: when they are made, and the numbers."""
+
+from collections import Counter
+
+import numpy as np
+import pytest
+
+from checks import interpret
+from cudnn_double import cudnn_double
+from cupy_double import CupyDouble
+from kernel_cases import normalization, random
+from netbuilder.graph import DeviceScope
+from netbuilder.model import ModelHelper, brew
+from netbuilder.optimizers import add_weight_decay, build_sgd
+from netbuilder.proto import PROTO_CUDA, NetDef
+from netbuilder.proto.arguments import make_argument, make_device_option, make_op
+from netbuilder.runtime import Workspace
+from netbuilder.runtime.input.prefetch import Prefetch
+
+GPU = make_device_option(PROTO_CUDA, 0)
+NORMALIZED = ["x", "s", "b", "rm", "rv"]
+OUTPUTS = ["rm", "rv", "mean", "inverse"]
+ROUNDING = 2e-2  # of bfloat16
+
+
+def net_of(ops, precision="float32", name="net"):
+    net = NetDef(name=name, op=ops)
+    net.device_option.CopyFrom(GPU)
+    net.arg.extend([make_argument("activation_dtype", precision)])
+    return net
+
+
+def kernels(machine, *titles):
+    """How often kernels of ours were launched, by title."""
+    found = Counter(launch.name.removeprefix("nb_").rpartition("_")[0] for launch in machine.launches)
+    return [found[title] for title in titles]
+
+
+def run(workspace, name, machine):
+    machine.launches.clear()
+    workspace.run_net(name)
+
+
+STATISTICS = {
+    "one after another": (
+        [
+            make_op("SpatialBN", NORMALIZED, ["y", *OUTPUTS]),
+            make_op("SpatialBN", ["y", *NORMALIZED[1:]], ["z", *OUTPUTS]),
+        ],
+        2,
+    ),
+    "of two layers": (
+        [
+            make_op("SpatialBN", NORMALIZED, ["y", *OUTPUTS], momentum=0.3),
+            make_op("SpatialBN", ["y", "s", "b", "rm2", "rv2"], ["z", "rm2", "rv2", "mean2", "inverse2"]),
+        ],
+        1,
+    ),
+    "read by a later operator": (
+        [
+            make_op("SpatialBN", NORMALIZED, ["y", *OUTPUTS]),
+            make_op("Scale", ["rv"], ["scaled"], scale=3.0),
+            make_op("SpatialBN", ["y", "s", "b", "rm2", "rv2"], ["z", "rm2", "rv2", "mean2", "inverse2"]),
+        ],
+        2,
+    ),
+    "of statistics that are overwritten": (
+        [make_op("SpatialBN", NORMALIZED, ["y", *OUTPUTS]), make_op("Scale", ["mean"], ["mean"], scale=3.0)],
+        1,
+    ),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("joined", [True, False])
+@pytest.mark.parametrize("name", STATISTICS)
+def test_running_statistics(name, joined):
+    """They are computed before they, or what they are computed from, are read or overwritten."""
+    ops, count = STATISTICS[name]
+    arrays = {**normalization((4, 8, 5, 3), 8), "rm2": random(8, seed=5), "rv2": np.abs(random(8, seed=6))}
+    want = interpret(ops, {n: x.astype(np.float64) for n, x in arrays.items()})
+    with cudnn_double(CupyDouble(1)) as cudnn:
+        workspace = Workspace(without=[] if joined else ["joined_small_kernels"])
+        for blob, array in arrays.items():
+            workspace.feed(blob, array, GPU)
+        workspace.create_net(net_of(ops))
+        run(workspace, "net", cudnn.machine)
+        layers = sum(op.type == "SpatialBN" for op in ops)
+        assert kernels(cudnn.machine, "running_statistics") == [count if joined else layers]
+        for blob in dict.fromkeys(output for op in ops for output in op.output):
+            np.testing.assert_allclose(workspace.fetch(blob), want[blob], rtol=2e-5, atol=2e-5, err_msg=blob)
+
+
+def layers():
+    """Two convolutions with normalizations, and a dense layer, with gradients and updates."""
+    model = ModelHelper("layers")
+    with DeviceScope(GPU):
+        x, channels = "data", 8
+        for k in range(2):
+            x = brew.conv(model, x, f"conv{k}", channels, 8, kernel=3, pad=1, no_bias=1)
+            x = brew.relu(model, brew.spatial_bn(model, x, f"bn{k}", 8, is_test=False), f"bn{k}")
+        x = brew.fc(model, x, "fc", 8 * 6 * 6, 4)
+        _, loss = model.net.SoftmaxWithLoss([x, "label"], ["softmax", "loss"])
+        model.AddGradientOperators([loss])
+        add_weight_decay(model, 0.01)
+        build_sgd(model, base_learning_rate=0.1, momentum=0.9)
+    return model
+
+
+def trained(cudnn, **options):
+    """The parameters and statistics after some steps, and our kernels of the last one."""
+    model = layers()
+    workspace = Workspace()
+    workspace.run_net_once(model.param_init_net)
+    workspace.feed("data", random(4, 8, 6, 6), GPU)
+    workspace.feed("label", np.int32([0, 1, 2, 3]), GPU)
+    workspace.create_net(model.net, **options)
+    for _ in range(3):
+        run(workspace, model.net.Proto().name, cudnn.machine)
+    launched = kernels(cudnn.machine, "copies", "running_statistics", "updates")
+    names = [str(name) for name in (*model.params, *model.GetComputedParams())]
+    return {name: workspace.fetch(name) for name in names}, launched
+
+
+@pytest.mark.parametrize("observable", ["all", "outputs"])
+@pytest.mark.parametrize("dtype", ["float32", "bfloat16"])
+def test_training_is_the_same_to_the_bit(dtype, observable):
+    """In bfloat16: one copy of the input and all filters; updates read gradients of 16 bits as they are stored."""
+    with cudnn_double(CupyDouble(1)) as cudnn:
+        joined, few = trained(cudnn, dtype=dtype, observable=observable)
+        alone, many = trained(cudnn, dtype=dtype, observable=observable, without=["joined_small_kernels"])
+        exact, _ = trained(cudnn, observable=observable)
+    assert few == [3, 1, 1]  # of the input with all parameters; before and after the dense layer
+    assert many == [6 if dtype == "bfloat16" else 3, 2, 1]
+    for name in joined:
+        np.testing.assert_array_equal(joined[name], alone[name], err_msg=name)
+        np.testing.assert_allclose(joined[name], exact[name], rtol=0.3, atol=0.05, err_msg=name)
+
+
+def test_copies_have_the_present_values():
+    """Of parameters that are fed between two steps, that another net writes, and that the net has updated."""
+    arrays = {"x": random(2, 8, 4, 4), "w": random(8, 8, 1, 1, seed=1), "v": random(8, 8, 1, 1, seed=2)}
+    ops = [
+        make_op("Conv", ["x", "w"], ["y"]),
+        make_op("Conv", ["y", "v"], ["z"]),
+        make_op("Scale", ["w"], ["w"], scale=-2.0),
+        make_op("Conv", ["x", "w"], ["u"]),
+    ]
+    other = net_of([make_op("Scale", ["v"], ["v"], scale=0.5)], name="other")
+    with cudnn_double(CupyDouble(1)) as cudnn:
+        workspace = Workspace()
+        for name, array in arrays.items():
+            workspace.feed(name, array, GPU)
+        workspace.create_net(net_of(ops, "bfloat16"), observable=["z", "u"])
+        workspace.create_net(other)
+        for step in range(4):
+            if step == 2:
+                arrays["w"] = random(8, 8, 1, 1, seed=7)
+                workspace.feed("w", arrays["w"], GPU)
+            if step == 3:
+                run(workspace, "other", cudnn.machine)
+                arrays["v"] = arrays["v"] / 2
+            run(workspace, "net", cudnn.machine)
+            want = interpret(ops, {n: x.astype(np.float64) for n, x in arrays.items()})
+            arrays["w"] = arrays["w"] * -2
+            for name in ("z", "u"):
+                scale = float(np.abs(want[name]).max())
+                np.testing.assert_allclose(workspace.fetch(name), want[name], rtol=ROUNDING, atol=ROUNDING * scale)
+        run(workspace, "net", cudnn.machine)
+        assert kernels(cudnn.machine, "copies") == [2]  # x, w and v; then the new w
+
+
+def test_input_that_is_prefetched_is_copied_with_the_parameters():
+    """The ring has several buffers, so the joined copy is bound once for each."""
+    batches = [{"x": random(2, 8, 4, 4, seed=k)} for k in range(6)]
+    w = random(8, 8, 1, 1, seed=9)
+    with cudnn_double(CupyDouble(1)) as cudnn:
+        workspace = Workspace()
+        workspace.feed("w", w, GPU)
+        workspace.feed("x", batches[0]["x"], GPU)
+        workspace.create_net(net_of([make_op("Conv", ["x", "w"], ["y"])], "bfloat16"))
+        with Prefetch(workspace, iter(batches), blobs={"x": ["x"]}, devices=[GPU], look=False) as input:
+            for batch, _ in zip(batches, input):
+                run(workspace, "net", cudnn.machine)
+                want = np.einsum("nchw,mc->nmhw", batch["x"], w[:, :, 0, 0])
+                np.testing.assert_allclose(workspace.fetch("y"), want, rtol=ROUNDING, atol=ROUNDING * 5)

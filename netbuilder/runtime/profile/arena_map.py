@@ -131,6 +131,6 @@ def _kind(placed: Placed, step: Step) -> str:
         return "scratch"
     if step.kind is StepKind.RECOMPUTE:
         return "recompute"
-    if step.kind is not StepKind.COMPUTE:
+    if step.kind not in (StepKind.COMPUTE, StepKind.REST):
         return "copy"
     return "backward" if any(part.op_def.is_gradient_op for part in step.node.parts) else "forward"

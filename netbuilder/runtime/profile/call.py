@@ -12,6 +12,7 @@ from netbuilder.ops.core.instructions import Instruction, Role
 from netbuilder.ops.core.operator import STRING, Operator, TensorSpec
 from netbuilder.ops.engines.layouts import HOST, Location
 from netbuilder.proto import PROTO_CPU
+from netbuilder.proto.errors import counted
 from netbuilder.runtime.execute.graph_segments import Captured
 from netbuilder.runtime.execute.net import RuntimeNet
 from netbuilder.runtime.plan.binding import needs_temporary
@@ -240,6 +241,8 @@ def _in_order(node: Node) -> list[Instruction]:
 def _kind(step: Step) -> str:
     if step.kind is StepKind.RECOMPUTE:
         return f"{_kind_of(step.node)} again"
+    if step.kind is StepKind.REST:
+        return f"rest of {_kind_of(step.node)}"
     return _kind_of(step.node) if step.kind is StepKind.COMPUTE else step.what
 
 
@@ -347,6 +350,8 @@ def _reason(step: Step) -> str:
         return f"waits for {_kind_of(step.node)}, which began earlier: the next step needs its result"
     if step.kind is StepKind.RECOMPUTE:
         return "its first result was not kept until here, to keep to the memory budget"
+    if step.kind is StepKind.REST:
+        return "small outputs of the operators, which their kernels leave to one kernel for all"
     if not step.moves:
         names = [value.name for j, value in enumerate(step.outputs) if value is not None and needs_temporary(step, j)]
         text = "{} shares the buffer of an input that the kernel may not overwrite: a temporary is written and copied"
@@ -363,7 +368,8 @@ def _reason(step: Step) -> str:
         where = _location_text(source.location)
         return f"{operator} needs {source.name} on {_location_text(target.location)}; it is stored on {where}"
     index = next((i for i, value in enumerate(step.node.inputs) if value.name == source.name), 0)
-    return f"{operator} reads {source.name} (input {index}) as {needed}; it is stored as {stored}"
+    others = f"; with {counted(len(step.inputs) - 1, 'other copy', 'other copies')}" if len(step.inputs) > 1 else ""
+    return f"{operator} reads {source.name} (input {index}) as {needed}; it is stored as {stored}{others}"
 
 
 def _location_text(location: Location) -> str:

@@ -16,10 +16,13 @@ from netbuilder.proto import PROTO_CUDA, NetDef
 from netbuilder.proto.arguments import make_argument, make_device_option, make_op
 from netbuilder.runtime import Workspace
 from netbuilder.runtime.input.prefetch import Prefetch
+from netbuilder.runtime.profile.profiling import profile
+from netbuilder.runtime.profile.roofline import Limits
 
 GPU = make_device_option(PROTO_CUDA, 0)
 NORMALIZED = ["x", "s", "b", "rm", "rv"]
 OUTPUTS = ["rm", "rv", "mean", "inverse"]
+LIMITS = {"GPU": Limits(1e15, "a guess", 1e12, 0)}
 ROUNDING = 2e-2  # of bfloat16
 
 
@@ -134,6 +137,24 @@ def test_training_is_the_same_to_the_bit(dtype, observable):
     for name in joined:
         np.testing.assert_array_equal(joined[name], alone[name], err_msg=name)
         np.testing.assert_allclose(joined[name], exact[name], rtol=0.3, atol=0.05, err_msg=name)
+
+
+def test_profiles_say_what_is_joined():
+    ops = [
+        make_op("Conv", ["x", "w"], ["c"]),
+        make_op("SpatialBN", ["c", *NORMALIZED[1:]], ["y", *OUTPUTS]),
+        make_op("SpatialBN", ["y", "s", "b", "rm2", "rv2"], ["z", "rm2", "rv2", "mean2", "inverse2"]),
+    ]
+    arrays = {**normalization((4, 8, 5, 3), 8), "rm2": random(8, seed=5), "rv2": np.abs(random(8, seed=6))}
+    with cudnn_double(CupyDouble(1)):
+        workspace = Workspace(threads=1)
+        for name, array in {**arrays, "w": random(8, 8, 1, 1)}.items():
+            workspace.feed(name, array, GPU)
+        workspace.create_net(net_of(ops, "bfloat16"))
+        calls = profile(workspace, "net", runs=2, limits=LIMITS).calls
+    assert [call.kind for call in calls] == ["reorder", "Conv", "SpatialBN", "SpatialBN", "rest of SpatialBN x2"]
+    assert calls[0].reason.endswith("with 1 other copy") and "one kernel for all" in calls[-1].reason
+    assert calls[-1].flops == 0 and calls[-1].nbytes == 12 * 8 * 4
 
 
 def test_copies_have_the_present_values():

@@ -1,16 +1,16 @@
 """The steps of a plan, with copies of values that a kernel reads in another layout or at another location.
 
 Small work of many operators becomes few steps, where their kernels say how (``Joinable``). Values that are there before
-the plan runs, such as parameters, are copied to other layouts together, before the first copy is read. What kernels
-leave to a later one (``Rest``), such as the running averages of normalizations, is done together, as late as possible:
-before it is read or overwritten, or at the end.
+the plan runs, such as parameters, are copied to other layouts together, before the first copy is read; other values,
+such as gradients, together with what the same kernel reads. What kernels leave to a later one (``Rest``), such as the
+running averages of normalizations, is done together, as late as possible: before it is read or overwritten, or at the
+end.
 """
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-
 from netbuilder.ops.core.contexts import Deferred, Joinable, Prepared, Rest
+from netbuilder.ops.core.instructions import Instruction
 from netbuilder.ops.core.operator import STRING, TensorSpec
 from netbuilder.ops.engines.layouts import Location, prepare_reorder
 from netbuilder.runtime.plan.dead_outputs import deferred_value
@@ -25,31 +25,49 @@ __all__ = ["StepList"]
 _Key = tuple[str, int, Location]
 """Work that may be one step: of one kind, in one lane, at one location."""
 
+_Copies = dict[_Key, tuple[Step, list[Joinable]]]
+"""The step of copies that others can become part of, and the work of all of them."""
 
-@dataclass(frozen=True, eq=False)
+
 class _Left:
-    """What the kernel of a node has left to a later one."""
+    """What kernels have left to a later one.
 
-    node: Node
-    rest: Rest
-    ctx: NodeContext
+    Attributes:
+        works: what it has to do.
+        inputs, outputs: what that reads and writes.
+        parts: the operators.
+        ctx: of one of them.
+    """
 
-    @property
-    def reads(self) -> list[Value]:
-        values = [*self.node.inputs, *self.node.outputs]
-        return [values[i] for i in self.rest.reads]
+    def __init__(self) -> None:
+        self.works: list[Joinable] = []
+        self.inputs: list[Value] = []
+        self.outputs: list[Value] = []
+        self.parts: list[Instruction] = []
+        self.ctx: NodeContext | None = None
+        self._written: set[int] = set()  # values
+        self._names: set[str] = set()  # of outputs
+        self._touched: set[str] = set()  # names of inputs and outputs
 
-    @property
-    def writes(self) -> list[Value]:
-        return [self.node.outputs[j] for j in self.rest.writes]
+    def add(self, node: Node, rest: Rest, ctx: NodeContext) -> None:
+        values = [*node.inputs, *node.outputs]
+        reads, writes = [values[i] for i in rest.reads], [node.outputs[j] for j in rest.writes]
+        self.works.append(rest.work)
+        self.parts.append(node.first)
+        self.inputs += reads
+        self.outputs += writes
+        self.ctx = ctx
+        self._written |= set(map(id, writes))
+        self._names |= {value.name for value in writes}
+        self._touched |= {value.name for value in (*reads, *writes)}
 
     def must_precede(self, node: Node) -> bool:
         """Whether a later node reads what is left, or overwrites what that is computed from."""
-        written, names = self.writes, {value.name for value in (*self.reads, *self.writes)}
-        if any(value is each for value in node.inputs for each in written):
-            return True
-        control = {name for part in node.parts for name in part.control}
-        return any(value.name in names for value in node.outputs) or any(value.name in control for value in written)
+        return (
+            any(id(value) in self._written for value in node.inputs)
+            or any(value.name in self._touched for value in node.outputs)
+            or any(name in self._names for part in node.parts for name in part.control)
+        )
 
 
 class StepList:
@@ -65,45 +83,45 @@ class StepList:
         self.constant_steps: list[Step] = []
         self._values = values
         self._enabled = options.enabled
-        joins = options.enabled("joined_small_kernels")
-        self._joins_rests = joins
-        self._joins_copies = joins and options.memory_budget is None  # each must be made again by itself
-        self._copies: dict[_Key, tuple[Step, list[Joinable]]] = {}
-        self._left: dict[_Key, list[_Left]] = {}
+        self._joins = options.enabled("joined_small_kernels")
+        self._joins_copies = self._joins and options.memory_budget is None  # which makes a copy again by itself
+        self._of_plan: _Copies = {}
+        self._of_node: _Copies = {}
+        self._joined: list[tuple[Step, list[Joinable]]] = []
+        self._left: dict[_Key, _Left] = {}
 
     def add(self, node: Node, prepared: Prepared, lane: int, ctx: NodeContext) -> None:
         """Append the step of a node, after the copies that it reads."""
         for key, left in [*self._left.items()]:
-            if any(each.must_precede(node) for each in left):
+            if left.must_precede(node):
                 self._do_rest(key)
         self._append(node, prepared, lane, ctx)
         if prepared.rest is not None:
             key = (prepared.rest.work.kind, lane, node.first.location)
-            self._left.setdefault(key, []).append(_Left(node, prepared.rest, ctx))
-            if not self._joins_rests:
+            self._left.setdefault(key, _Left()).add(node, prepared.rest, ctx)
+            if not self._joins:
                 self._do_rest(key)
 
     def finish(self) -> None:
         """Do what is left, after all nodes have been added."""
         for key in [*self._left]:
             self._do_rest(key)
-        for step, works in self._copies.values():
+        for step, works in self._joined:
             if len(works) > 1:
                 step.prepared = works[0].make([work.member for work in works])
 
     def _do_rest(self, key: _Key) -> None:
         """Append the step that does what kernels have left."""
         left = self._left.pop(key)
-        inputs = [value for each in left for value in each.reads]
-        outputs = [value for each in left for value in each.writes]
-        location = left[0].node.first.location
-        node = Node([each.node.first for each in left], inputs, outputs, locations=[location] * len(inputs))
-        prepared = left[0].rest.work.make([each.rest.work.member for each in left])
-        self._append(node, prepared, key[1], left[-1].ctx, StepKind.REST)
+        assert left.ctx is not None
+        node = Node(left.parts, left.inputs, left.outputs, locations=[left.parts[0].location] * len(left.inputs))
+        prepared = left.works[0].make([work.member for work in left.works])
+        self._append(node, prepared, key[1], left.ctx, StepKind.REST)
 
     def _append(
         self, node: Node, prepared: Prepared, lane: int, ctx: NodeContext, kind: StepKind = StepKind.COMPUTE
     ) -> None:
+        self._of_node = {}
         ins = [
             None if expected is None else self._converted(value, expected, node.input_location(i), node, lane, ctx)
             for i, (value, expected) in enumerate(zip(node.inputs, prepared.inputs))
@@ -179,16 +197,28 @@ class StepList:
             copy.producer = step
             value.copies[key] = copy
             self._values.append(copy)
-            if not self._joined(step, value, copy):
+            if not self._is_joined(step, value, copy):
                 (self.steps if copy.constant is None else self.constant_steps).append(step)
         return copy
 
-    def _joined(self, step: Step, value: Value, copy: Value) -> bool:
-        """Whether the copy of a value has become part of an earlier step; later ones may become part of this one."""
+    def _is_joined(self, step: Step, value: Value, copy: Value) -> bool:
+        """Whether the copy of a value has become part of an earlier step; later ones may become part of this one.
+
+        The earlier one is before the first copy of the plan, or before the first one that the same node reads.
+        """
         work = step.prepared.joinable
-        if work is None or not self._joins_copies or value.producer is not None or copy.constant is not None:
+        if work is None or not self._joins_copies or copy.constant is not None:
             return False
-        first, works = self._copies.setdefault((work.kind, step.lane, copy.location), (step, []))
+        copies = self._of_plan
+        if value.producer is not None:
+            if not any(value is each for each in step.node.inputs):
+                return False  # it has just been copied to this location
+            copies = self._of_node
+        key = (work.kind, step.lane, copy.location)
+        if key not in copies:
+            copies[key] = step, []
+            self._joined.append(copies[key])
+        first, works = copies[key]
         works.append(work)
         if first is not step:
             first.inputs.append(value)

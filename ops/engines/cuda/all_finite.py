@@ -12,13 +12,11 @@ from netbuilder.ops.core.contexts import PlanContext, Prepared
 from netbuilder.ops.core.operator import TensorSpec
 from netbuilder.ops.engines.cuda.code import BFLOAT16, c_type, value_of, with_prelude
 from netbuilder.ops.engines.cuda.kernel import THREADS, Kernel
+from netbuilder.ops.engines.cuda.many_tensors import CHUNK, blocks_of
 from netbuilder.ops.engines.cudnn.layout import ChannelsLast, elements_of
 from netbuilder.ops.engines.gpu import gpu
 
-__all__ = ["CHUNK", "all_finite", "all_finite_kernel", "set_kernel"]
-
-CHUNK = 32 * THREADS
-"""Elements of a block."""
+__all__ = ["all_finite", "all_finite_kernel", "set_kernel"]
 
 
 @functools.cache
@@ -59,14 +57,13 @@ def all_finite(op: Any, ctx: PlanContext, *specs: TensorSpec) -> Prepared | None
     if not {*kinds} <= {"float16", "float32", "float64", BFLOAT16}:
         return None
     kernel = all_finite_kernel(kinds)
-    counts = [-(-spec.size // CHUNK) for spec in given]
-    blocks = [(row, piece) for row, count in enumerate(counts) for piece in range(count)]
+    blocks = blocks_of([spec.size for spec in given])
 
     def bind(inputs: Sequence[Any], outputs: Sequence[Any], scratch: Any) -> Callable[[], object]:
         (flag,) = outputs
         rows = [(x.data.ptr, spec.size, kinds.index(elements_of(spec))) for x, spec in zip(inputs, given)]
         with gpu(flag.device.id) as there:
-            table, pieces = there.xp.asarray(np.array(rows, np.int64)), there.xp.asarray(np.array(blocks, np.int32))
+            table, pieces = there.xp.asarray(np.array(rows, np.int64)), there.xp.asarray(blocks)
 
         def call(kept: Sequence[Any] = tuple(inputs)) -> None:
             set_kernel()(1, (flag,), threads=1)

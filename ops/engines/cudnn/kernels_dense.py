@@ -69,7 +69,7 @@ def _by_cublas(a: Tensor, b: Tensor, y: Tensor, memory: dict[str, Reference]) ->
         whole = whole if tensor.order == ROW_MAJOR else whole.swapaxes(1, 2)
         return whole[0] if stack == 1 else whole
 
-    def bind(inputs: Sequence[Any], outputs: Sequence[Any], scratch: Any) -> Call:
+    def bind(inputs: Sequence[Any], outputs: Sequence[Any]) -> Call:
         buffers: dict[type, Sequence[Any]] = {In: inputs, Out: outputs}
         left, right, result = (view(t, buffers, name) for t, name in ((a, "a"), (b, "b"), (y, "y")))
         xp = array_module(PROTO_CUDA)
@@ -80,7 +80,7 @@ def _by_cublas(a: Tensor, b: Tensor, y: Tensor, memory: dict[str, Reference]) ->
 
         return call
 
-    return bind
+    return Extra("cuBLAS", bind)
 
 
 def fc(op: Any, ctx: PlanContext, *specs: TensorSpec) -> Prepared | None:

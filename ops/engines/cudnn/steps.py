@@ -20,9 +20,6 @@ ALIGNMENT = 256
 
 Reference = In | Out | Scratch
 
-Extra = Callable[[Sequence[Any], Sequence[Any], Any], Call | None]
-"""A step that is no graph: ``bind(inputs, outputs, scratch)`` returns its call, or None if there is nothing to do."""
-
 
 @dataclass(frozen=True)
 class Step:
@@ -30,6 +27,19 @@ class Step:
 
     graph: CompiledGraph
     memory: Mapping[str, Reference]
+
+
+@dataclass(frozen=True)
+class Extra:
+    """A step that is no graph, of a library whose calls CuPy does not let CUDA graphs capture: cuBLAS.
+
+    Args:
+        name: of the library.
+        bind: ``bind(inputs, outputs)`` returns the call.
+    """
+
+    name: str
+    bind: Callable[[Sequence[Any], Sequence[Any]], Call]
 
 
 def scratch_memory() -> ScratchAllocator:
@@ -68,9 +78,10 @@ def prepared(
     def bind(ins: Sequence[Any], outs: Sequence[Any], scratch: Any) -> Call:
         return bind_steps(steps, ins, outs, scratch, scratch[begin:] if own else None)
 
-    names = dict.fromkeys(step.graph.name for step in steps if isinstance(step, Step))
+    names = dict.fromkeys(step.graph.name if isinstance(step, Step) else step.name for step in steps)
+    graphs = all(isinstance(step, Step) for step in steps)
     return Prepared(
-        inputs, outputs, bind, scratch=begin + own, inplace=inplace, name=", ".join(names), capturable=True
+        inputs, outputs, bind, scratch=begin + own, inplace=inplace, name=", ".join(names), capturable=graphs
     )  # fmt: skip
 
 
@@ -83,8 +94,8 @@ def bind_steps(
         if isinstance(step, Step):
             memory = {name: _resolve(ref, inputs, outputs, scratch) for name, ref in step.memory.items()}
             calls.append(step.graph.bind(memory, workspace))
-        elif (call := step(inputs, outputs, scratch)) is not None:
-            calls.append(call)
+        else:
+            calls.append(step.bind(inputs, outputs))
     if len(calls) == 1:
         return calls[0]
 

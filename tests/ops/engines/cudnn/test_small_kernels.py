@@ -5,8 +5,9 @@ from collections import Counter
 import numpy as np
 import pytest
 
+import emulated_gpu
 from checks import interpret
-from cudnn_double import cudnn_double
+from cudnn_double import cudnn_double, cudnn_on_emulated_gpus
 from cupy_double import CupyDouble
 from kernel_cases import normalization, random
 from netbuilder.graph import DeviceScope
@@ -109,7 +110,7 @@ def layers():
     return model
 
 
-def trained(cudnn, **options):
+def trained(machine=None, *, steps=3, **options):
     """The parameters and statistics after some steps, and our kernels of the last one."""
     model = layers()
     workspace = Workspace()
@@ -117,9 +118,11 @@ def trained(cudnn, **options):
     workspace.feed("data", random(4, 8, 6, 6), GPU)
     workspace.feed("label", np.int32([0, 1, 2, 3]), GPU)
     workspace.create_net(model.net, **options)
-    for _ in range(3):
-        run(workspace, model.net.Proto().name, cudnn.machine)
-    launched = kernels(cudnn.machine, "copies", "running_statistics", "updates")
+    for step in range(steps):
+        if machine is not None and step == steps - 1:
+            machine.launches.clear()
+        workspace.run_net(model.net.Proto().name)
+    launched = [] if machine is None else kernels(machine, "copies", "running_statistics", "updates")
     names = [str(name) for name in (*model.params, *model.GetComputedParams())]
     return {name: workspace.fetch(name) for name in names}, launched
 
@@ -129,14 +132,29 @@ def trained(cudnn, **options):
 def test_training_is_the_same_to_the_bit(dtype, observable):
     """In bfloat16: one copy of the input and all filters; updates read gradients of 16 bits as they are stored."""
     with cudnn_double(CupyDouble(1)) as cudnn:
-        joined, few = trained(cudnn, dtype=dtype, observable=observable)
-        alone, many = trained(cudnn, dtype=dtype, observable=observable, without=["joined_small_kernels"])
-        exact, _ = trained(cudnn, observable=observable)
+        joined, few = trained(cudnn.machine, dtype=dtype, observable=observable)
+        alone, many = trained(cudnn.machine, dtype=dtype, observable=observable, without=["joined_small_kernels"])
+        exact, _ = trained(cudnn.machine, observable=observable)
     assert few == [3, 1, 1]  # of the input with all parameters; before and after the dense layer
     assert many == [6 if dtype == "bfloat16" else 3, 2, 1]
     for name in joined:
         np.testing.assert_array_equal(joined[name], alone[name], err_msg=name)
         np.testing.assert_allclose(joined[name], exact[name], rtol=0.3, atol=0.05, err_msg=name)
+
+
+@pytest.mark.gpu
+@pytest.mark.skipif(not emulated_gpu.active(), reason="cuDNN's double reads memory that only emulated GPUs share")
+@pytest.mark.parametrize("dtype", ["float32", "bfloat16"])
+def test_training_with_kernels_that_run(dtype):
+    """The kernels themselves, also in CUDA graphs, which replace the calls after two steps."""
+    with cudnn_on_emulated_gpus():
+        joined, _ = trained(steps=5, dtype=dtype)
+        alone, _ = trained(steps=5, dtype=dtype, without=["joined_small_kernels", "cuda_graphs"])
+    with cudnn_double(CupyDouble(1)) as cudnn:
+        double, _ = trained(cudnn.machine, steps=5, dtype=dtype)
+    for name in joined:
+        np.testing.assert_array_equal(joined[name], alone[name], err_msg=name)
+        np.testing.assert_allclose(joined[name], double[name], rtol=1e-4, atol=1e-4, err_msg=name)
 
 
 def test_profiles_say_what_is_joined():

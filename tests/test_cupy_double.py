@@ -440,12 +440,13 @@ def test_a_graph_repeats_what_was_captured_on_the_same_memory(cupy):
         "a wait of the host for an event",
         "an event recorded before",
         "a second capture",
+        "cuBLAS",
     ],
 )
 def test_what_a_capture_refuses(cupy, what):
     queue = stream(cupy, 0)
     with queue:
-        x = cupy.ones(3)
+        x, product = cupy.ones(3), cupy.empty(())
         before = queue.record()
     refused = {
         "an allocation": lambda: x + 1,
@@ -456,12 +457,13 @@ def test_what_a_capture_refuses(cupy, what):
         "a wait of the host for an event": before.synchronize,
         "an event recorded before": lambda: queue.wait_event(before),
         "a second capture": lambda: queue.begin_capture(THREAD_LOCAL),
+        "cuBLAS": lambda: cupy.dot(x, x, out=product),
     }[what]
     with queue:
         queue.begin_capture(THREAD_LOCAL)
         with pytest.raises((CUDARuntimeError, RuntimeError), match="captur|IllegalState"):
             refused()
-        if what in ("a read", "a copy from the host", "a second capture"):  # refused before CUDA was asked
+        if what in ("a read", "a copy from the host", "a second capture", "cuBLAS"):  # refused before CUDA was asked
             queue.end_capture()
         else:
             with pytest.raises(CUDARuntimeError, match="StreamCaptureInvalidated"):

@@ -28,6 +28,7 @@ __all__ = ["API", "CupyDouble"]
 
 API: dict[str, Any] = json.loads(Path(__file__).with_name("api.json").read_text())
 
+_BY_CUBLAS = {"dot", "inner", "matmul", "tensordot", "vdot"}
 _STABLE = {"argsort", "sort"}  # CuPy's are, whatever is asked for
 _SAME = {"q": "l", "Q": "L", "p": "l", "P": "L"}  # types of the same size under two names
 
@@ -222,6 +223,8 @@ class _Function:
         out = kwargs.pop("out", None)
         (given, arrays), (options, more) = self._cupy.values(args), self._named(kwargs)
         arrays += more
+        if self.__name__ in _BY_CUBLAS and self._cupy.machine.captures and given[0].dtype.kind == "f":
+            raise NotImplementedError("calling cuBLAS API during stream capture is currently unsupported")
         numpy = self._numpy
 
         def found() -> Any:

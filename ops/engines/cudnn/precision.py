@@ -2,7 +2,8 @@
 
 A value is float32 or float16 for its net; a plan may store float32 as bfloat16 or float16, which its layout says. All
 sums are computed in float32. Kernels that multiply matrices round their inputs to the plan's precision; others use the
-type in which their inputs are stored. Parameters, statistics and gradients of parameters keep their own type.
+type in which their inputs are stored. Parameters and statistics keep their own type; gradients of filters are stored as
+the product of 16 bits that they are.
 """
 
 from __future__ import annotations

@@ -10,6 +10,7 @@ import numpy as np
 from netbuilder.parallel.distributed.process_group import ProcessGroup
 from netbuilder.parallel.shares import ProcessBatch, count_samples
 from netbuilder.proto import DistributedError
+from netbuilder.proto.errors import counted
 
 __all__ = ["Agreement", "ProcessBatches", "process_batches"]
 
@@ -116,10 +117,10 @@ class Agreement:
 
 
 def _refuse(ended: list[str], steps: int, join: bool) -> None:
-    ranks = f"{'rank' if len(ended) == 1 else 'ranks'} {', '.join(ended)}"
+    ranks = f"rank {ended[0]} has" if len(ended) == 1 else f"ranks {', '.join(ended)} have"
     if join:
-        raise DistributedError(f"{ranks} of the processes have no batch at all; join=True needs one on each of them")
+        raise DistributedError(f"{ranks} no batch at all; join=True needs one on each process")
     raise DistributedError(
-        f"{ranks} of the processes have no batch after {steps} steps, and others have; give all of them as many "
+        f"{ranks} no batch after {counted(steps, 'step')}, and others have one; give all of them as many "
         "batches, or join=True, with which those that have ended take part with weight 0"
     )

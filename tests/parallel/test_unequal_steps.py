@@ -40,11 +40,11 @@ def test_numbers_of_samples_are_added():
 
 
 def test_an_error_on_all_processes_at_once():
-    text = "ranks 0, 2 of the processes have no batch after 1 steps, and others have"
+    text = "ranks 0, 2 have no batch after 1 step, and others have one"
     for error in read([[3], [1, 4], [2]]):
         assert isinstance(error, DistributedError) and str(error).startswith(text)
     for error in read([[3], []], join=True):
-        assert isinstance(error, DistributedError) and "rank 1 of the processes have no batch at all" in str(error)
+        assert isinstance(error, DistributedError) and "rank 1 has no batch at all" in str(error)
 
 
 def test_an_error_of_a_source_reaches_the_others():
@@ -206,13 +206,13 @@ def test_under_prefetch_errors_reach_all_processes(monkeypatch):
 
     for error in trained_by_two(monkeypatch, unequal):
         assert isinstance(error, DistributedError)
-        assert str(error).startswith("rank 1 of the processes have no batch after 1 steps, and others have")
+        assert str(error).startswith("rank 1 has no batch after 1 step, and others have one")
 
     def none_at_all(rank, group):
         return process_batches(own_batches(rank, [[], [1]][rank]), group, join=True)
 
     for error in trained_by_two(monkeypatch, none_at_all):
-        assert isinstance(error, DistributedError) and "rank 0 of the processes have no batch at all" in str(error)
+        assert isinstance(error, DistributedError) and "rank 0 has no batch at all" in str(error)
 
     def failing(rank, group):
         def batches():

@@ -333,10 +333,8 @@ def _from_text(text: str) -> Strategy:
     kind = STRATEGIES.get(name)
     if kind is None:
         near = difflib.get_close_matches(name, STRATEGIES, n=1)
-        raise ArgumentError(
-            f"strategy {text!r}: there is no strategy {name!r}; {f'did you mean {near[0]!r}? ' if near else ''}"
-            f"The strategies are {', '.join(STRATEGIES)}"
-        )
+        hint = f"did you mean {near[0]!r}? They are" if near else "they are"
+        raise ArgumentError(f"strategy {text!r}: there is no strategy {name!r}; {hint} {', '.join(STRATEGIES)}")
     fields = [field.name for field in dataclasses.fields(kind)]
     given: dict[str, Any] = {}
     for place, part in enumerate(rest.split(",") if rest else []):

@@ -80,7 +80,11 @@ def test_text_forms(text, want):
         (lambda: LocalSGD(0), ArgumentError, "LocalSGD: iterations must be at least 1"),
         (lambda: BlockMomentum(2, momentum=1.0), ArgumentError, r"momentum must lie in \[0, 1\), got 1.0"),
         (lambda: BlockMomentum(2, learning_rate=0), ArgumentError, "learning_rate must be positive"),
-        (lambda: Strategy.of("top:0.1"), ArgumentError, "there is no strategy 'top'; did you mean 'topk'"),
+        (
+            lambda: Strategy.of("top:0.1"),
+            ArgumentError,
+            r"there is no strategy 'top'; did you mean 'topk'\? They are plain, half",
+        ),
         (lambda: Strategy.of("topk"), ArgumentError, "topk needs fraction, as in 'topk:0.01'"),
         (lambda: Strategy.of("topk:0.1,true,3"), ArgumentError, "has no field for '3'; its fields are fraction, resi"),
         (lambda: Strategy.of("topk:0.1,fraction=2"), ArgumentError, "no field for 'fraction=2'; .* each once"),
@@ -262,7 +266,7 @@ def test_other_refusals():
         built(LocalSGD(2), None, optimizer=None)
     with pytest.raises(NetError, match=r"strategy=Plain\(\) to Parallelize, or TopK.* to the DistributedOptimizer"):
         built(Plain(), hosts(2), optimizer=DistributedOptimizer(OPTIMIZERS["sgd"], strategy="topk:0.1"))
-    with pytest.raises(ArgumentError, match="there is no strategy 'best'"):
+    with pytest.raises(ArgumentError, match="there is no strategy 'best'; they are plain, half"):
         built("best", hosts(2))
 
 

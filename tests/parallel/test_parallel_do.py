@@ -350,11 +350,12 @@ def test_the_name_of_the_number_of_elements_must_be_free():
         run(model, x=np.ones((5, 2, 3, 3), np.float32))
 
 
-def test_normalization_over_gpus():
+@pytest.mark.parametrize("use_nccl", [False, True])
+def test_normalization_over_gpus(use_nccl):
     want = with_statistics(built(normalized), (8, 7))
     reset_names()
     with gpus(3), DeviceScope(make_device_option(PROTO_CUDA, 0)):
-        model = built(normalized, 3, device_type=PROTO_CUDA, combine_spatial_bn=True)
+        model = built(normalized, 3, device_type=PROTO_CUDA, combine_spatial_bn=True, use_nccl=use_nccl)
         assert distance(with_statistics(model, (8, 7)), want) < FLOAT32
 
 

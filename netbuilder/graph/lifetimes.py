@@ -102,6 +102,7 @@ def load_of(values: Sequence[Lifetime[Any]], alignment: int, steps: int = 0) -> 
 
 
 _NEAR = 1.005  # times the bytes that are needed at the same time: then no other order of placement is tried
+_ROUNDS, _PLACEMENTS = 16, 2000  # of further orders, at most, and of values in all of them
 
 
 def pack_into_arena(values: Sequence[Lifetime[Any]], *, alignment: int = 64) -> tuple[list[int], int]:
@@ -110,7 +111,7 @@ def pack_into_arena(values: Sequence[Lifetime[Any]], *, alignment: int = 64) -> 
     Values that are needed at the same time do not overlap. The largest are placed first, of these the ones that are
     needed longest, each into the smallest gap that holds it among those that are needed when it is, or after them.
     Where that leaves gaps, two other orders are tried: by the bytes that are needed at the same time as the value, and
-    those at the peak first.
+    those at the peak first; then, of few values, the best of the three with those first that were placed too high.
 
     Args:
         values: of one place, with sizes.
@@ -127,13 +128,25 @@ def pack_into_arena(values: Sequence[Lifetime[Any]], *, alignment: int = 64) -> 
         lambda life: (not life.start <= peak <= life.end, life.start - life.end),
     ]
     best: tuple[list[int], int] | None = None
+    order: list[int] = []
+    enough = _NEAR * load[peak]
     for key in orders:
-        found = _place(values, sorted(range(len(values)), key=lambda i: key(values[i])), alignment)
+        tried = sorted(range(len(values)), key=lambda i: key(values[i]))
+        found = _place(values, tried, alignment)
         if best is None or found[1] < best[1]:
-            best = found
-        if best[1] <= _NEAR * load[peak]:
-            break
+            best, order = found, tried
+        if best[1] <= enough:
+            return best
     assert best is not None
+    offsets = best[0]
+    for _ in range(min(_ROUNDS, _PLACEMENTS // max(len(values), 1))):
+        above = [i for i in order if offsets[i] + values[i].nbytes > enough]
+        order = above + [i for i in order if i not in set(above)]
+        offsets, nbytes = _place(values, order, alignment)
+        if nbytes < best[1]:
+            best = offsets, nbytes
+        if best[1] <= enough:
+            break
     return best
 
 

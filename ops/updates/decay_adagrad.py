@@ -7,7 +7,6 @@ from typing import Any, Literal
 
 from netbuilder.ops.core.contexts import RunContext
 from netbuilder.ops.core.declaration import operator_class
-from netbuilder.ops.core.given_numbers import one_integer
 from netbuilder.ops.core.half import narrow, widen
 from netbuilder.ops.core.operator import Operator, TensorSpec, require
 from netbuilder.ops.core.registry import kernel, register
@@ -76,15 +75,19 @@ class DecayAdagrad(Operator):
     def flops(self, param: TensorSpec, *others: TensorSpec) -> int:
         return 12 * param.size
 
+    def correction(self, iteration: int) -> float:
+        """Return what the running mean of gradients is divided by, to correct its initial bias."""
+        count = step_number(self, iteration)
+        return 1 - self.beta1**count if self.bias_correction_first else 1.0
+
 
 @kernel(DecayAdagrad)
 def decay_adagrad(
     op: DecayAdagrad, ctx: RunContext, param: Any, moment_1: Any, moment_2: Any, grad: Any, lr: Any, iteration: Any
 ) -> tuple[Any, ...]:
     p, first, second, g = map(widen, (param, moment_1, moment_2, grad))
-    count = step_number(op, one_integer(op, ctx, iteration, "iter"))
     first = op.beta1 * first + (1 - op.beta1) * g
     second = second + g * g
-    correction = 1 - op.beta1**count if op.bias_correction_first else 1.0
+    correction = ctx.derived(op.correction, iteration)
     step = first / correction / (ctx.xp.sqrt(second) + op.epsilon) + op.weight_decay * p
     return tuple(narrow(y, param) for y in (p + rate_as(lr, g) * step, first, second))

@@ -23,7 +23,7 @@ ELEMENTWISE = frozenset(
     Asin AsinGradient Atan AtanGradient AveragedLossGradient BatchBoxCox BatchMomentsGradient BernoulliJSD
     BernoulliJSDGradient BitwiseAnd BitwiseOr BitwiseXor Cast Cbrt CbrtGradient Ceil Clip ClipGradient
     ClipTensorByScaling Conditional ConstantFill Cos CosGradient Cosh CoshGradient CosineEmbeddingCriterion
-    CosineEmbeddingCriterionGradient CrossEntropyGradient Cube CubeGradient Div DivGradient DivideBlobs
+    CosineEmbeddingCriterionGradient CrossEntropyGradient Cube CubeGradient DecayAdagrad Div DivGradient DivideBlobs
     DotProductGradient Dropout DropoutGrad EQ ElementwiseLinear Elu EluGradient Erf ErfGradient Exp ExpandGradient
     FP16MomentumSGDUpdate FP32MomentumSGDUpdate FloatToHalf Floor GE GT Gelu GeluGradient HalfToFloat HardSigmoid
     HardSigmoidGradient IsNaN L1DistanceGradient LE LT LeakyRelu LeakyReluGradient LearningRate Log Log1p

@@ -17,8 +17,8 @@ from netbuilder.ops.engines.joined_updates import JoinedOperator, JoinedUpdates,
 __all__ = ["UPDATES", "join_updates", "update_form"]
 
 UPDATES = frozenset(
-    "Adadelta Adagrad Adam DivideBlobs FP16MomentumSGDUpdate FP32MomentumSGDUpdate FloatToHalf HalfToFloat MomentumSGD "
-    "MomentumSGDUpdate RestoreBlobs RmsProp SaveBlobs WeightedSum".split()
+    "Adadelta Adagrad Adam DecayAdagrad DivideBlobs FP16MomentumSGDUpdate FP32MomentumSGDUpdate FloatToHalf "
+    "HalfToFloat MomentumSGD MomentumSGDUpdate RestoreBlobs RmsProp SaveBlobs WeightedSum".split()
 )
 """The operators that can be joined: elementwise but for numbers such as the learning rate."""
 

@@ -164,6 +164,32 @@ def test_adam_counts_on_the_host(runs):
             np.testing.assert_allclose(found[f"{name}{k}"], wanted, rtol=3e-5, atol=3e-6, err_msg=f"{name}{k}")
 
 
+@pytest.mark.parametrize("corrected", [0, 1])
+def test_decay_adagrad_counts_on_the_host(corrected):
+    shapes, runs = SHAPES[:4], 3
+    feeds = {"lr": RATE, "iter": np.int64([0])}
+    ops = [make_op("Iter", ["iter"], ["iter"])]
+    arguments = {"beta1": 0.8, "epsilon": 1e-3, "weight_decay": 0.1, "bias_correction_first": corrected}
+    for k, shape in enumerate(shapes):
+        feeds |= {f"{name}{k}": RNG.standard_normal(shape).astype(np.float32) for name in "pmg"}
+        feeds[f"v{k}"] = RNG.random(shape, np.float32)
+        names = [f"p{k}", f"m{k}", f"v{k}"]
+        ops.append(make_op("DecayAdagrad", [*names, f"g{k}", "lr", "iter"], names, **arguments))
+    fetched = [f"{name}{k}" for name in "pmv" for k in range(len(shapes))]
+    with one_gpu() as machine:
+        found = run_net(ops, feeds, fetched, runs=runs, host=["Iter"])
+        launched = [] if machine is None else [launch.name for launch in machine.launches]
+    assert machine is None or sum(name.startswith("nb_updates") for name in launched) == runs
+    for k in range(len(shapes)):
+        p, m, v, g = (feeds[f"{name}{k}"].astype(np.float64) for name in "pmvg")
+        for t in range(2, runs + 2):
+            m, v = 0.8 * m + 0.2 * g, v + g * g
+            correction = 1 - 0.8**t if corrected else 1
+            p = p - 0.05 * (m / correction / (np.sqrt(v) + 1e-3) + 0.1 * p)
+        for name, wanted in zip("pmv", (p, m, v)):
+            np.testing.assert_allclose(found[f"{name}{k}"], wanted, rtol=3e-5, atol=3e-6, err_msg=f"{name}{k}")
+
+
 def test_joined_updates_change_no_bit():
     feeds = {"lr": RATE, "one": np.float32([1]), "decay": np.float32([0.02])}
     for k, shape in enumerate(SHAPES):

@@ -59,7 +59,7 @@ class AdadeltaOptimizer(Optimizer):
         options: dict[str, Any] = {"epsilon": float(self.epsilon), "decay": float(self.decay)}
         if self.engine:
             options["engine"] = self.engine
-        grad = self.dedup(net, self.sparse_dedup_aggregator, grad, param_info.shape)
+        grad = self.dedup(net, self.sparse_dedup_aggregator, grad, shape=param_info.shape)
         if isinstance(grad, GradientSlice):
             net.SparseAdadelta([param, m, d, grad.indices, grad.values, lr], [param, m, d], **options)
         else:

@@ -134,7 +134,7 @@ class AdagradOptimizer(Optimizer):
         counters = self._counters(param_init_net, param_info)
         if counters:
             self._share(iteration)
-        grad = self.dedup(net, self.sparse_dedup_aggregator, param_info.grad, param_info.shape)
+        grad = self.dedup(net, self.sparse_dedup_aggregator, param_info.grad, shape=param_info.shape)
         inputs = [param, h, grad.indices, grad.values, lr]
         if not self.rowWise:
             net.SparseAdagrad(inputs, [param, h], **options)

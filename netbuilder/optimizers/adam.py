@@ -106,7 +106,7 @@ class AdamOptimizer(Optimizer):
         }
         if self.engine:
             options["engine"] = self.engine
-        grad = self.dedup(net, self.sparse_dedup_aggregator, grad, param_info.shape)
+        grad = self.dedup(net, self.sparse_dedup_aggregator, grad, shape=param_info.shape)
         outputs = [param, *state] + ([param + "_effective_grad"] if self.use_lr_adaption else [])
         if sparse:
             kind = "RowWiseSparseAdam" if self.rowWise else "SparseAdam"

@@ -74,7 +74,7 @@ class DecayAdagradOptimizer(Optimizer):
         param, grad = param_info.blob, param_info.grad
         lr, iteration = self._rate(net, param_init_net, -1, self.alpha, self.policy, self.init_kwargs)
         if isinstance(grad, GradientSlice):
-            grad = self.dedup(net, self.sparse_dedup_aggregator, grad, param_info.shape)
+            grad = self.dedup(net, self.sparse_dedup_aggregator, grad, shape=param_info.shape)
             h = self._state(param_init_net, param, "_squared_sum")
             net.SparseAdagrad([param, h, grad.indices, grad.values, lr], [param, h], epsilon=float(self.epsilon))
             return

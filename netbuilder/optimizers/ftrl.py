@@ -71,7 +71,7 @@ class FtrlOptimizer(Optimizer):
         }
         if self.engine:
             options["engine"] = self.engine
-        grad = self.dedup(net, self.sparse_dedup_aggregator, grad, param_info.shape)
+        grad = self.dedup(net, self.sparse_dedup_aggregator, grad, shape=param_info.shape)
         if isinstance(grad, GradientSlice):
             net.SparseFtrl([param, state, grad.indices, grad.values], [param, state], **options)
         else:

@@ -315,15 +315,15 @@ class Optimizer:
             self._aux_params.shared.append(blob)
 
     @staticmethod
-    def dedup(net: Net, sparse_dedup_aggregator: str | None, grad: Any, shape: Sequence[int] | None = None) -> Any:
+    def dedup(net: Net, sparse_dedup_aggregator: str | None, grad: Any, *, shape: Sequence[int] | None = None) -> Any:
         """Return the gradient; if it is sparse, with the rows of equal index aggregated.
 
         Args:
-            shape: of the parameter, if it is known: on a GPU the sums are then as many as the indices, so that nothing
-                waits for the number of distinct rows, and CUDA graphs can contain the update.
             sparse_dedup_aggregator: "sum" or "mean" of these rows, by Caffe2's operators, which require a vector of
                 indices; "none": rows are not aggregated and update the table one after another, as in Caffe2; None:
                 their sum, for indices of any shape, or "none" in the compatibility layer.
+            shape: of the parameter, if it is known: on a GPU the sums are then as many as the indices, so that nothing
+                waits for the number of distinct rows, and CUDA graphs can contain the update.
 
         Raises:
             ArgumentError: it has another value.

@@ -69,7 +69,7 @@ class SgdOptimizer(Optimizer):
         unit = one(param_init_net)
         self._share(unit)
         if self.momentum or self.sparse_dedup_aggregator:  # plain SGD is additive, so repeated rows need no aggregation
-            grad = self.dedup(net, self.sparse_dedup_aggregator, grad, param_info.shape)
+            grad = self.dedup(net, self.sparse_dedup_aggregator, grad, shape=param_info.shape)
         if self.momentum:
             moment = self._state(param_init_net, param, "_momentum")
             options = {"momentum": float(self.momentum), "nesterov": int(self.nesterov)}

@@ -71,7 +71,7 @@ class StormOptimizer(Optimizer):
         total: Any = param_init_net.ConstantFill([], param + "_grad_sq_sum", shape=[1], value=float(self.grad_sq_init))
         self._aux_params.local.append(total)
         options = {"momentum": float(self.momentum), "beta": float(self.beta)}
-        grad = self.dedup(net, self.sparse_dedup_aggregator, grad, param_info.shape)
+        grad = self.dedup(net, self.sparse_dedup_aggregator, grad, shape=param_info.shape)
         if isinstance(grad, GradientSlice):
             inputs = [param, m, total, grad.values, grad.indices, lr]
             net.SparseStorm(inputs, [param, m, total], **options)

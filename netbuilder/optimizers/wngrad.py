@@ -75,7 +75,7 @@ class WngradOptimizer(Optimizer):
         options: dict[str, Any] = {"epsilon": float(self.epsilon)}
         if self.engine:
             options["engine"] = self.engine
-        grad = self.dedup(net, self.sparse_dedup_aggregator, grad, param_info.shape)
+        grad = self.dedup(net, self.sparse_dedup_aggregator, grad, shape=param_info.shape)
         if isinstance(grad, GradientSlice):
             net.SparseWngrad([param, b, grad.indices, grad.values, lr], [param, b], **options)
             return

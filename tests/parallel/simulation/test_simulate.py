@@ -93,12 +93,12 @@ def test_devices_share_the_bandwidth_of_the_memory():
 
 
 def test_what_is_staged_is_copied_there_and_back():
-    times = StepTimes((TimedWork("backward", 1.0, ready=(("a", 500_000), ("b", 4 * MB), ("c", 500_000))),),
+    times = StepTimes((TimedWork("backward", 1.0, ready=(("a", 100_000), ("b", 4_800_000), ("c", 100_000))),),
                       copy_bandwidth=float(MB))  # fmt: skip
     cluster = Cluster(2, 1, LINK)
     assert simulate(times, cluster, Exchange(bucket_bytes=MB)).exchange == pytest.approx(5)
     whole = simulate(times, cluster, Exchange(bucket_bytes=100 * MB))
-    assert whole.exchange == pytest.approx(5 + 4 * 1.0)
+    assert whole.exchange == pytest.approx(5 + 4 * 0.2)
     half = simulate(times, cluster, Exchange(bucket_bytes=100 * MB, precision="bfloat16"))
     assert half.exchange == pytest.approx(2.5 + 3 * 5.0)  # all is rounded: 4 bytes read and 2 written, and back
 

@@ -47,6 +47,7 @@ import netbuilder
 from netbuilder.ops.engines.launchers import place_in
 rank = place_in(os.environ).rank
 if rank == 1:
+    time.sleep(1)  # mpiexec of Open MPI 5.0.11 may hang if another process starts MPI at this moment
     if sys.argv[1] == "raise":
         raise ValueError("this rank fails")
     if sys.argv[1] == "exit":

@@ -12,6 +12,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from netbuilder.graph.blob import blob_name
+from netbuilder.ops.collectives.stores import StoreHandler
 from netbuilder.ops.engines.launchers import ENGINE, Place, job_store, place_in, see_own_gpus
 from netbuilder.ops.engines.stores import Store, TcpStore, TcpStoreServer, open_store
 from netbuilder.proto import DistributedError, NetError
@@ -203,12 +204,12 @@ class Rendezvous:
         if workspace is None:
             raise NetError(f"rendezvous: kv_handler is the blob {name!r}; give the workspace that holds it")
         value = workspace.fetch(name)
-        if not isinstance(value, Store):
+        if not isinstance(value, StoreHandler):
             raise NetError(
                 f"rendezvous: kv_handler {name!r} must be what FileStoreHandlerCreate or RedisStoreHandlerCreate "
                 f"makes, got {type(value).__name__}"
             )
-        return value
+        return value.store
 
     def _check_count(self, name: str, least: int) -> None:
         value = getattr(self, name)

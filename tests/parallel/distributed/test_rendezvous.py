@@ -9,6 +9,7 @@ from netbuilder import Workspace
 from netbuilder.ops.engines.stores import FileStore, MemoryStore, TcpStoreServer
 from netbuilder.parallel.distributed import Rendezvous
 from netbuilder.proto import BlobError, DistributedError, NetError
+from netbuilder.proto.arguments import make_op
 
 CAFFE2 = {"kv_handler": None, "num_shards": 4, "shard_id": 1, "engine": "GLOO", "exit_nets": None}
 
@@ -153,7 +154,7 @@ def test_a_store_by_its_address_and_a_run_id(tmp_path):
     assert Rendezvous(2, 1, store=FileStore(tmp_path)).shared_store().peek("one/k") == b""
 
 
-def test_a_blob_with_a_store():
+def test_a_blob_with_a_store(tmp_path):
     workspace = Workspace()
     rendezvous = Rendezvous.of({**CAFFE2, "kv_handler": "store_handler", "run_id": "r"})
     with pytest.raises(NetError, match="kv_handler is the blob 'store_handler'; give the workspace that holds it"):
@@ -163,6 +164,9 @@ def test_a_blob_with_a_store():
     workspace.feed("store_handler", 7.0)
     with pytest.raises(NetError, match="kv_handler 'store_handler' must be what FileStoreHandlerCreate or Redis"):
         rendezvous.shared_store(workspace)
+    workspace.run_operator_once(make_op("FileStoreHandlerCreate", [], ["store_handler"], path=str(tmp_path)))
+    rendezvous.shared_store(workspace).set("k", b"of a blob")
+    assert FileStore(tmp_path).peek("r/k") == b"of a blob"
     store = MemoryStore()
     Rendezvous.of({**CAFFE2, "kv_handler": store, "run_id": "r"}).shared_store(workspace).set("k", b"v")
     assert store.peek("r/k") == b"v"

@@ -11,7 +11,7 @@ from typing import Any
 from netbuilder.ops.engines.arrays import array_module
 from netbuilder.proto import PROTO_CUDA
 
-__all__ = ["OPTIONS", "THREADS", "Kernel", "known_kernels"]
+__all__ = ["BLOCK_SUM", "OPTIONS", "THREADS", "Kernel", "known_kernels"]
 
 OPTIONS = ("-fmad=false", "--std=c++17")
 """Options of the compiler: products are rounded before they are added, as on the CPU. These kernels wait for memory."""
@@ -71,3 +71,19 @@ def known_kernels() -> dict[str, Kernel]:
     """Return all kernels that this process has made so far, by name."""
     with _lock:
         return dict(_known)
+
+
+BLOCK_SUM = f"""
+__device__ __forceinline__ double block_sum(double own, double* shared) {{
+    shared[threadIdx.x] = own;
+    __syncthreads();
+    for (int half = {THREADS} / 2; half > 0; half /= 2) {{
+        if (threadIdx.x < half) shared[threadIdx.x] += shared[threadIdx.x + half];
+        __syncthreads();
+    }}
+    const double found = shared[0];
+    __syncthreads();
+    return found;
+}}
+"""
+"""CUDA: the sum over a block of a number of each of its threads, in double, the same in all of them."""

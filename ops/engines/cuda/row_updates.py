@@ -20,7 +20,7 @@ from netbuilder.ops.core.operator import TensorSpec
 from netbuilder.ops.engines.cuda.checks import slot_of
 from netbuilder.ops.engines.cuda.code import body, c_type, numbers_read, register_type, stored, value_of, with_prelude
 from netbuilder.ops.engines.cuda.elementwise import numbers_of_run
-from netbuilder.ops.engines.cuda.kernel import THREADS, Kernel
+from netbuilder.ops.engines.cuda.kernel import BLOCK_SUM, THREADS, Kernel
 from netbuilder.ops.engines.cuda.row_order import RowOrder
 from netbuilder.ops.engines.cuda.tracing import HostNumber, Load, NotTraced, Program, Symbol, Tracer
 from netbuilder.ops.engines.gpu import gpu
@@ -228,21 +228,6 @@ def _by_elements(op: Any, form: _Form, traced: _Traced) -> str:
     ])  # fmt: skip
 
 
-_BLOCK_SUM = f"""
-__device__ __forceinline__ double block_sum(double own, double* shared) {{
-    shared[threadIdx.x] = own;
-    __syncthreads();
-    for (int half = {THREADS} / 2; half > 0; half /= 2) {{
-        if (threadIdx.x < half) shared[threadIdx.x] += shared[threadIdx.x + half];
-        __syncthreads();
-    }}
-    const double found = shared[0];
-    __syncthreads();
-    return found;
-}}
-"""
-
-
 def _by_rows(op: Any, form: _Form, traced: _Traced) -> str:
     """Return the kernel in which a block updates a row."""
     places, targets, program = _places(op, form), _targets(form), traced.update
@@ -270,7 +255,7 @@ def _by_rows(op: Any, form: _Form, traced: _Traced) -> str:
         reduced = ["double total = 0;", each_column, *measured, "}", "total = block_sum(total, shared);"]
         reduced.append(f"const {kind} reduced = ({kind})({'total / width' if op.reduced == 'mean' else 'total'});")
     return "\n".join([
-        _BLOCK_SUM if traced.measure is not None else "",
+        BLOCK_SUM if traced.measure is not None else "",
         f'extern "C" __global__ void NAME({_parameters(form, traced)}) {{',
         f"__shared__ double shared[{THREADS}];" if traced.measure is not None else "",
         *numbers_read(program.numbers),

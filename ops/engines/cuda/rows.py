@@ -20,7 +20,7 @@ from netbuilder.ops.core.labels import label_error, label_or_none_error
 from netbuilder.ops.core.operator import TensorSpec
 from netbuilder.ops.engines.cuda.checks import REPORT, note_of, slot_of
 from netbuilder.ops.engines.cuda.code import c_type, stored, value_of, with_prelude
-from netbuilder.ops.engines.cuda.kernel import THREADS, Kernel
+from netbuilder.ops.engines.cuda.kernel import BLOCK_SUM, THREADS, Kernel
 from netbuilder.ops.engines.cudnn.layout import ChannelsLast, elements_of, in_order, order_of, row_major_spec
 from netbuilder.ops.engines.gpu import gpu
 
@@ -89,21 +89,6 @@ __device__ __forceinline__ {wide} reduced({wide} own, {wide}* shared, bool large
     return f"#define MINUS_INFINITY (-{infinity})\n" if lanes == 1 else reduced
 
 
-_SUMS = f"""
-__device__ __forceinline__ double block_sum(double own, double* shared) {{
-    shared[threadIdx.x] = own;
-    __syncthreads();
-    for (int half = {THREADS} / 2; half > 0; half /= 2) {{
-        if (threadIdx.x < half) shared[threadIdx.x] += shared[threadIdx.x + half];
-        __syncthreads();
-    }}
-    const double found = shared[0];
-    __syncthreads();
-    return found;
-}}
-"""
-
-
 def _sums(finish: str) -> list[str]:
     """Return the statements that add ``total`` and ``weights`` of all threads, in a fixed order, before ``finish``."""
     return f"""
@@ -153,7 +138,7 @@ def _kernel(
     given += ["i64 slot", "u64* note"] if checks else []
     text = [
         _row_functions(variant),
-        _SUMS if sums else "",
+        BLOCK_SUM if sums else "",
         REPORT if checks else "",
         f'extern "C" __global__ void NAME({", ".join(given)}) {{',
         f"__shared__ {variant.wide} shared[{THREADS}];" if variant.lanes > 1 else "",

@@ -47,7 +47,7 @@ def test_running_statistics_of_several_normalizations():
 
 
 def test_an_update_reads_gradients_of_16_bits_in_their_order():
-    """A filter and its momentum take the order of the gradient; a parameter beside it has a plain gradient."""
+    """A filter and its momentum take the order of the gradient; that of the other parameter is in plain order."""
     filters, bias = TensorSpec((16, 3, 5, 5), SINGLE), TensorSpec((CHUNK + 3,), SINGLE)
     op = decode(
         find("MomentumSGDUpdate"), make_op("MomentumSGDUpdate", ["g", "m", "lr", "p"], ["g", "m", "p"], momentum=0.9)

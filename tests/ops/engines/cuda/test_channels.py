@@ -5,7 +5,6 @@ from itertools import product
 import numpy as np
 import pytest
 
-import netbuilder.ops.all  # noqa: F401  (fills the registry)
 from checks import interpret
 from gpu_or_double import one_gpu, run_net
 from netbuilder.ops.core.operator import TensorSpec, decode

@@ -3,7 +3,6 @@
 import numpy as np
 import pytest
 
-import netbuilder.ops.all  # noqa: F401  (fills the registry)
 from cupy_double import gpus
 from gpu_or_double import ON_GPU, one_gpu, run_net
 from netbuilder.proto import NetDef

@@ -4,7 +4,6 @@ from types import SimpleNamespace
 
 import numpy as np
 
-import netbuilder.ops.all  # noqa: F401  (fills the registry)
 from gpu_or_double import bound, one_gpu
 from netbuilder.ops.core.operator import TensorSpec, decode
 from netbuilder.ops.core.registry import find

@@ -3,7 +3,6 @@
 import numpy as np
 import pytest
 
-import netbuilder.ops.all  # noqa: F401  (fills the registry)
 from gpu_or_double import one_gpu, run_net
 from netbuilder.proto import ShapeError
 from netbuilder.proto.arguments import make_op

@@ -128,11 +128,12 @@ class RunContext(Protocol):
     def host(self, array: Array) -> np.ndarray[Any, Any]:
         """``array`` as a NumPy array (a copy if it is on a device)."""
 
-    def derived(self, function: Callable[[int], float], counter: Array) -> float:
+    def derived(self, function: Callable[[int], float], counter: Array, dtype: Any = None) -> float:
         """A number computed on the host from the integer in an array of one element.
 
         A kernel for a GPU that is made from the plain one computes it in each call. Without it, the number would be
-        the same in all calls.
+        the same in all calls. Such a kernel has it as a float64, or as an int64 if ``dtype`` says so: float64 does not
+        hold all integers above 2**53.
         """
 
     def update_rows(self, op: Any, inputs: Sequence[Array | None], outputs: Sequence[Array]) -> bool:

@@ -69,14 +69,14 @@ class RowWiseCounter(RowUpdate):
     def flops(self, *given: TensorSpec) -> int:
         return 4 * given[2].size
 
-    def iteration(self, iteration: int) -> float:
+    def iteration(self, iteration: int) -> int:
         return iteration
 
     def update(self, ctx: RunContext, rows: Rows, g: Any, numbers: Rows, reduced: Any) -> Rows:
         before, counts = (x.reshape(-1) for x in rows)
         if self.counter_halflife <= 0:
             return before, counts
-        passed = ctx.xp.maximum(ctx.derived(self.iteration, numbers[0]) - before, 0)
+        passed = ctx.xp.maximum(ctx.derived(self.iteration, numbers[0], np.int64) - before, 0)
         return before + passed, 1 + counts * ctx.xp.exp(passed * (-math.log(2) / self.counter_halflife))
 
 

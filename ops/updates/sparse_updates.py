@@ -315,7 +315,7 @@ class SmartDecaySparseAdam(_Moments):
 
     def update(self, ctx: RunContext, rows: Rows, g: Any, numbers: Rows, reduced: Any) -> Rows:
         p, m1, m2, seen = rows
-        t = ctx.derived(self.step, numbers[1])
+        t = ctx.derived(self.step, numbers[1], np.int64)
         passed = per_row(t - seen, p)
         caught_up = self.beta1 * (1 - self.beta1 ** ctx.xp.maximum(passed - 1, 0)) / (1 - self.beta1)
         new_m1 = self.beta1**passed * m1 + (1 - self.beta1) * g
@@ -323,7 +323,7 @@ class SmartDecaySparseAdam(_Moments):
         step = (new_m1 + caught_up * m1) / (ctx.xp.sqrt(new_m2) + self.epsilon)
         return p + rate_as(numbers[0], g) * step, new_m1, new_m2, t + 0 * seen
 
-    def step(self, iteration: int) -> float:
+    def step(self, iteration: int) -> int:
         return step_number(self, iteration)
 
 

@@ -80,7 +80,7 @@ def _elementwise(machine: Any, kernel: Kernel, blocks: int, arguments: Sequence[
 def _numbers(numbers: Sequence[Any], words: Sequence[Any]) -> list[Any]:
     """Return the numbers of the run, from the array that holds them, if there is one."""
     return [
-        word if isinstance(number, Uniform) else word.view(np.float64)
+        word if isinstance(number, Uniform) else word.view(number.stored)
         for array in words
         for number, word in zip(numbers, array._values)
     ]
@@ -464,7 +464,7 @@ def _row_order_place(machine: Any, kernel: Kernel, blocks: int, arguments: Seque
 
 def _row_updates(machine: Any, kernel: Kernel, blocks: int, arguments: Sequence[Any]) -> None:
     """Updates of rows, by the loop of the plain kernel on NumPy."""
-    op, form, names = kernel.model
+    op, form, of_run = kernel.model
     rows, positions, *others = arguments[:-3]
     tables = [others.pop(0) for _ in form.tables]
     grad = None if form.grad is None else others.pop(0)
@@ -472,10 +472,10 @@ def _row_updates(machine: Any, kernel: Kernel, blocks: int, arguments: Sequence[
     effective = None if form.effective is None else others.pop(0)
 
     def do() -> None:
-        words = [float(word.view(np.float64)) for array in others for word in array._values]
-        derived = dict(zip(names, words))
+        values = _numbers(of_run, others)
+        derived = {number.function.__name__: value.item() for number, value in zip(of_run, values)}
         context = SimpleNamespace(
-            xp=np, is_gpu=False, host=np.asarray, derived=lambda function, counter: derived[function.__name__]
+            xp=np, is_gpu=False, host=np.asarray, derived=lambda function, *others: derived[function.__name__]
         )
         keys, indices = rows._values, np.empty(rows.size, np.int64)
         height = int(arguments[-2])

@@ -140,7 +140,7 @@ class KernelContext:
     def host(self, array: Any) -> np.ndarray[Any, Any]:
         return to_host(array)
 
-    def derived(self, function: Callable[[int], float], counter: Any) -> float:
+    def derived(self, function: Callable[[int], float], counter: Any, dtype: Any = None) -> float:
         return function(int(to_host(counter).item()))
 
     def checked_range(self, values: Any, lowest: int, extent: int, error: Callable[[int], Exception]) -> Any:

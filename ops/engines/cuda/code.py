@@ -160,12 +160,12 @@ _OF_INTEGERS = {
 
 def numbers_read(numbers: Sequence[HostNumber | Uniform]) -> list[str]:
     """Return the statements by which a kernel reads the numbers of the run from its parameter ``numbers``."""
-    return [
-        f"const u64 n{k} = numbers[{k}];"
-        if isinstance(number, Uniform)
-        else f"const double n{k} = __longlong_as_double((i64)numbers[{k}]);"
-        for k, number in enumerate(numbers)
-    ]
+    lines = []
+    for k, number in enumerate(numbers):
+        kind = "u64" if isinstance(number, Uniform) else c_type(number.stored)
+        bits = f"({'i64' if kind == 'double' else kind})numbers[{k}]"
+        lines.append(f"const {kind} n{k} = {f'__longlong_as_double({bits})' if kind == 'double' else bits};")
+    return lines
 
 
 def _formula(name: str, compute: np.dtype[Any]) -> str:

@@ -22,7 +22,7 @@ from netbuilder.ops.engines.cuda.code import body, c_type, numbers_read, registe
 from netbuilder.ops.engines.cuda.elementwise import numbers_of_run
 from netbuilder.ops.engines.cuda.kernel import BLOCK_SUM, THREADS, Kernel
 from netbuilder.ops.engines.cuda.row_order import RowOrder
-from netbuilder.ops.engines.cuda.tracing import HostNumber, Load, NotTraced, Program, Symbol, Tracer
+from netbuilder.ops.engines.cuda.tracing import Load, NotTraced, Program, Symbol, Tracer
 from netbuilder.ops.engines.gpu import gpu
 from netbuilder.proto import ShapeError
 
@@ -144,8 +144,7 @@ def _kernel(op: Any, form: _Form) -> tuple[Kernel, _Traced] | None:
     except NotTraced:
         return None
     text = _by_rows(op, form, traced) if _has_blocks(form, traced) else _by_elements(op, form, traced)
-    names = [number.function.__name__ for number in traced.update.numbers if isinstance(number, HostNumber)]
-    return Kernel("row_updates", with_prelude(text), model=(op, form, names)), traced
+    return Kernel("row_updates", with_prelude(text), model=(op, form, traced.update.numbers)), traced
 
 
 def _has_blocks(form: _Form, traced: _Traced) -> bool:
@@ -319,7 +318,8 @@ class _RowUpdates:
 
             return call
         if once:
-            words = here.xp.asarray(np.array([number.value(given) for number in numbers], np.float64).view(np.uint64))
+            now = [number.value(given).view(np.uint64) for number in numbers]
+            words = here.xp.asarray(np.array(now, np.uint64))
         else:
             of_run = numbers_of_run(numbers, given, [scratch])
 

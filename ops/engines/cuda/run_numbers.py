@@ -38,7 +38,7 @@ class RunNumbers:
     Args:
         here: the GPU.
         count: how many.
-        compute: returns their present values: NumPy's float64 or uint64, or an array of a type of 64 bits.
+        compute: returns their present values: NumPy's float64, int64 or uint64, or an array of a type of 64 bits.
     """
 
     def __init__(self, here: GPU, count: int, compute: Callable[[], Any]) -> None:

@@ -43,15 +43,23 @@ class Constant:
 
 @dataclass(frozen=True, eq=False)
 class HostNumber:
-    """A number that each call computes on the host, from an integer in an array of one element."""
+    """A number that each call computes on the host, from an integer in an array of one element.
+
+    It is an int64 if ``dtype`` says so, else a float64 that, like Python's, does not widen what it is combined with.
+    """
 
     function: Callable[[int], float]
     input: int
-    dtype: None = None
+    dtype: np.dtype[Any] | None = None
+
+    @property
+    def stored(self) -> np.dtype[Any]:
+        """The type of the number in the kernel's memory, which has 64 bits."""
+        return np.dtype(np.float64) if self.dtype is None else self.dtype
 
     def value(self, inputs: Sequence[Any]) -> Any:
         """Return the number for the present elements of the kernel's inputs."""
-        return np.float64(self.function(int(inputs[self.input].item())))
+        return self.stored.type(self.function(int(inputs[self.input].item())))
 
     def same_as(self, other: Any) -> bool:
         """Whether another one is the same in each call: the same method of equal operators."""
@@ -59,7 +67,7 @@ class HostNumber:
             return False
         mine, its = (getattr(number.function, "__func__", number.function) for number in (self, other))
         owners = [repr(getattr(number.function, "__self__", None)) for number in (self, other)]
-        return self.input == other.input and mine is its and owners[0] == owners[1]
+        return (self.input, self.dtype) == (other.input, other.dtype) and mine is its and owners[0] == owners[1]
 
 
 @dataclass(eq=False)
@@ -545,11 +553,11 @@ class Tracer:
         """Return what stands for an input in the host's memory."""
         return _Integer(number)
 
-    def derived(self, function: Callable[[int], float], counter: Any) -> Any:
+    def derived(self, function: Callable[[int], float], counter: Any, dtype: Any = None) -> Any:
         """See ``RunContext.derived``."""
         if not isinstance(counter, _Integer):
             raise NotTraced("a number that is read from the GPU")
-        self.numbers.append(HostNumber(function, counter.input))
+        self.numbers.append(HostNumber(function, counter.input, None if dtype is None else np.dtype(dtype)))
         return Symbol(self.numbers[-1], ())
 
     def uniform(self, shape: Sequence[int], *, per_sample: bool = False) -> Symbol:

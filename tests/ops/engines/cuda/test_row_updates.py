@@ -3,7 +3,6 @@
 import numpy as np
 import pytest
 
-import netbuilder.ops.all  # noqa: F401  (fills the registry)
 from checks import interpret
 from gpu_or_double import ON_GPU, one_gpu, run_net
 from netbuilder.ops.engines.cuda.checks import note_of
@@ -97,6 +96,16 @@ def test_updates_of_rows(case, rows, width, count, dtype):
     tolerance = {"float16": 2e-2, "float32": 2e-5, "float64": 1e-10}[dtype]
     for name in outputs.split():
         np.testing.assert_allclose(found[name], wanted[name], rtol=tolerance, atol=tolerance, err_msg=name)
+
+
+@pytest.mark.parametrize("case", ["RowWiseCounter", "SmartDecaySparseAdam"])
+def test_iterations_that_float64_does_not_hold(case):
+    inputs, outputs, arguments = RULES[case]
+    given = feeds(6, (3,), 5, "float32") | {"iter": np.int64([2**62 + 1]), "seen": np.full(6, 2**62 - 1)}
+    with one_gpu():
+        found = run_net([make_op(case, inputs.split(), outputs.split(), **arguments)], given, ["seen"])["seen"]
+    last = 2**62 + (1 if case == "RowWiseCounter" else 2)
+    np.testing.assert_array_equal(found, np.where(np.isin(np.arange(6), given["indices"]), last, 2**62 - 1))
 
 
 def test_a_wrong_index_is_an_error_and_changes_nothing():

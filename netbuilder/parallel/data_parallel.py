@@ -50,9 +50,9 @@ from netbuilder.runtime.input.batches import Batch, Splitter
 __all__ = ["DataParallel", "Output"]
 
 _OPTIONS = frozenset(
-    {"broadcast_computed_params", "combine_spatial_bn", "dtype", "memory_budget", "net_type", "num_threads_per_device",
-     "optimize_gradient_memory", "outside_from_bytes", "peer_access", "reduce_update_broadcast", "shared_model",
-     "use_nccl"}
+    {"broadcast_computed_params", "combine_spatial_bn", "dtype", "gradient_scaling", "memory_budget", "net_type",
+     "num_threads_per_device", "optimize_gradient_memory", "outside_from_bytes", "peer_access",
+     "reduce_update_broadcast", "shared_model", "use_nccl"}
 )  # fmt: skip
 
 
@@ -180,7 +180,8 @@ class DataParallel:
         workspace: where the nets run; None: a new one.
         name: name of the main net; None: that of ``model``.
         arg_scope: arguments for all layer helpers, see ``ModelHelper``.
-        options: arguments of ``Parallelize``, such as ``shared_model``, ``net_type`` or ``memory_budget``.
+        options: arguments of ``Parallelize``, such as ``shared_model``, ``memory_budget``, ``dtype`` or
+            ``gradient_scaling``.
 
     Raises:
         NetError: a device is repeated, or an argument is out of range.
@@ -235,7 +236,7 @@ class DataParallel:
                 f"DataParallel: unknown options {unknown}; the options are {', '.join(sorted(_OPTIONS))}"
             )
         check_flags(cpu_device=cpu_device, gather=gather, sync=sync)
-        check_wrapper_options(options, "DataParallel")
+        check_wrapper_options(options, "DataParallel", trains=optimizer is not None)
         self._passes_through = devices is None
         found = wrapper_devices([0] if devices is None else devices, cpu_device or devices is None and not gpu_count())
         title = name or getattr(function, "__name__", "") or type(function).__name__

@@ -91,8 +91,14 @@ def check_model(model: Any) -> None:
         )
 
 
-def check_wrapper_options(options: Mapping[str, Any], where: str) -> None:
-    """Check the arguments of Parallelize that a wrapper is given, which builds its nets later; raise what they do."""
+def check_wrapper_options(options: Mapping[str, Any], where: str, *, trains: bool) -> None:
+    """Check the arguments of Parallelize that a wrapper is given, which builds its nets later; raise what they do.
+
+    Args:
+        options: the arguments.
+        where: the wrapper, for messages.
+        trains: whether it has an update.
+    """
     flags = {name: value for name, value in options.items() if name in _WRAPPER_FLAGS}
     check_flags(**flags)
     check_executor(options.get("num_threads_per_device", 1), options.get("net_type", "dag"))
@@ -102,6 +108,12 @@ def check_wrapper_options(options: Mapping[str, Any], where: str) -> None:
         check_precision(options["dtype"], where)
     if options.get("memory_budget") is not None:
         parse_budget(options["memory_budget"], where)
+    check_gradient_scaling(
+        options.get("gradient_scaling"),
+        precision=options.get("dtype") or "float32",
+        trains=trains,
+        **{name: options.get(name, False) for name in ("shared_model", "reduce_update_broadcast")},
+    )
 
 
 _WRAPPER_FLAGS = frozenset(
@@ -237,8 +249,8 @@ def check_gradient_scaling(scaling: Any, *, precision: str, trains: bool, **give
         raise TypeError(f"gradient_scaling must be a GradientScaling or None, got {scaling!r}")
     if not trains:
         raise NetError(
-            "gradient_scaling is for training: without param_update_builder_fun or optimizer_builder_fun there are no "
-            "gradients; omit it"
+            "gradient_scaling is for training: without a function that appends the update there are no gradients; give "
+            "one, or omit it"
         )
     for name, excluded in given.items():
         if excluded:

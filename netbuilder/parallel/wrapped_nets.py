@@ -47,7 +47,7 @@ __all__ = [
 Function = Callable[..., Any]
 
 _FOR_TRAINING = frozenset(
-    {"broadcast_computed_params", "combine_spatial_bn", "optimize_gradient_memory", "peer_access",
+    {"broadcast_computed_params", "combine_spatial_bn", "gradient_scaling", "optimize_gradient_memory", "peer_access",
      "reduce_update_broadcast"}
 )  # fmt: skip
 

@@ -3,7 +3,8 @@
 import numpy as np
 import pytest
 
-from cupy_double import gpus
+from cudnn_double import cudnn_double
+from cupy_double import CupyDouble, gpus
 from netbuilder import optimizers, parallel
 from netbuilder.exchange import load_checkpoint, take_checkpoint
 from netbuilder.graph import BlobReference
@@ -282,3 +283,68 @@ def test_checkpoints_have_the_scale():
     train(model, record)
     names = {str(name).rpartition("/")[2] for name in parallel.GetCheckpointParams(model)}
     assert {"gradient_scale", "gradient_scale_steps"} <= names
+
+
+def wrapped(steps=4, bad=None, between=None, **options):
+    """Train a wrapper; return it with its parameters after each step."""
+
+    def scores(helper, data):
+        return brew.fc(helper, brew.relu(helper, brew.fc(helper, data, "fc1", 6, 8), "fc1"), "fc2", 8, 4)
+
+    def loss(helper, scores, label):
+        return helper.net.SoftmaxWithLoss([scores, label], ["softmax", "loss"])[1]
+
+    net = parallel.DataParallel(
+        scores, [0, 1], loss=loss, optimizer=OPTIMIZERS["momentum"], workspace=Workspace(threads=2, seed=5), **options
+    )
+    found = []
+    for number, batch in enumerate(Task(steps=steps).batches()):
+        if number == bad:
+            batch["data"][0, 0] = np.inf
+        outputs = net(batch["data"])
+        net.loss(batch["label"])
+        if between is not None:
+            between(outputs)
+        net.backward()
+        net.step()
+        found.append(net.parameters())
+    return net, found
+
+
+@pytest.mark.parametrize("between", [None, lambda outputs: outputs[0][0].numpy()], ids=["whole", "in parts"])
+def test_a_wrapper_scales_gradients(between):
+    _, want = wrapped(cpu_device=True, between=between)
+    net, got = wrapped(cpu_device=True, between=between, gradient_scaling=SCALING)
+    for one, other in zip(got, want):
+        assert all(np.array_equal(one[name], value) for name, value in other.items())
+    assert net.workspace.fetch("cpu_1/gradient_scale").tolist() == [4096]
+    assert np.isfinite(net.eval()(np.ones((4, 6), np.float32))[1][0]).all()
+
+
+def test_a_wrapper_skips_a_step_whose_gradients_overflow():
+    net, found = wrapped(cpu_device=True, bad=2, gradient_scaling=SCALING)
+    same = [all(np.array_equal(a[name], b[name]) for name in a) for a, b in zip(found, found[1:])]
+    assert same == [False, True, False]
+    assert net.workspace.fetch("cpu_0/gradient_scale").tolist() == [1024]
+
+
+def test_a_wrapper_scales_float16_by_default():
+    with cudnn_double(CupyDouble(2)):
+        net, found = wrapped(dtype="float16")
+        assert net.workspace.fetch("gpu_1/gradient_scale").tolist() == [65536]
+        net, scaled = wrapped(dtype="float16", gradient_scaling=GradientScaling(initial=64.0, interval=2))
+        assert net.workspace.fetch("gpu_1/gradient_scale").tolist() == [256]
+        _, single = wrapped()
+    for got in (found, scaled):
+        apart = [np.abs(got[-1][name] - value).max() for name, value in single[-1].items()]
+        assert 0 < max(apart) < 2e-3
+
+
+def test_what_a_wrapper_cannot_combine_with_it():
+    for options in ({"gradient_scaling": SCALING, "cpu_device": True}, {"dtype": "float16"}):
+        with gpus(2), pytest.raises(NetError, match="cannot be combined with reduce_update_broadcast"):
+            wrapped(reduce_update_broadcast=True, **options)
+    with pytest.raises(NetError, match="gradient_scaling is for training: without a function that appends the update"):
+        parallel.DataParallel(lambda helper, x: x, [0], cpu_device=True, gradient_scaling=SCALING)
+    with pytest.raises(TypeError, match="gradient_scaling must be a GradientScaling or None, got 1024"):
+        wrapped(cpu_device=True, gradient_scaling=1024)

@@ -66,6 +66,7 @@ WRONG = [
     (OF_NETS, {"net_type": "prism"}, NetError),
     (OF_NETS, {"peer_access": 3}, TypeError),
     (OF_NETS, {"dtype": "float8"}, NetError),
+    ([parallelize, wrapper], {"gradient_scaling": 1024}, TypeError),
     *((OF_NETS, {"memory_budget": value}, NetError) for value in (-1, "x", 0.0, True)),
     *(([parallelize, wrapper], {"outside_from_bytes": value}, error) for value, error in (
         (-1, NetError), (1.5, TypeError)

@@ -5,6 +5,9 @@ the first operator of such a set is bound, and kept. A group of calls is given t
 the stream that each of them has for exchanges. This stream first waits for the work that the GPU has when the group
 begins; the GPU's later work waits for the group where its results are needed. All groups of a GPU go to one stream, so
 their order is that in which they begin.
+
+Small arrays of a group that are to be summed, or copied from the same rank, are exchanged as one: a kernel packs them
+into one array before the call, and another one unpacks the result.
 """
 
 from __future__ import annotations
@@ -12,17 +15,31 @@ from __future__ import annotations
 import contextlib
 import importlib
 import warnings
+from collections import defaultdict
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
 
 from netbuilder.data.forking import after_fork, new_lock
-from netbuilder.ops.engines.gpu import gpu
+from netbuilder.ops.engines.cuda.copies import ELEMENTS
+from netbuilder.ops.engines.cuda.many_tensors import ANY_SHAPE, ManyTensors, Part
+from netbuilder.ops.engines.cuda.tracing import Load, Program
+from netbuilder.ops.engines.gpu import StreamRole, gpu
 from netbuilder.proto import DeviceError
 
-__all__ = ["INSTALL", "BoundGroup", "GpuGroup", "NcclCall", "gpu_group", "nccl", "nccl_available", "type_of"]
+__all__ = [
+    "INSTALL",
+    "BoundGroup",
+    "GpuGroup",
+    "NcclCall",
+    "copies_of_words",
+    "gpu_group",
+    "nccl",
+    "nccl_available",
+    "type_of",
+]
 
 Array = Any
 
@@ -33,6 +50,14 @@ _TYPES = {
     "int8": "INT8", "uint8": "UINT8", "int32": "INT32", "uint32": "UINT32", "int64": "INT64", "uint64": "UINT64",
     "float16": "FLOAT16", "float32": "FLOAT32", "float64": "FLOAT64", "bfloat16": "BFLOAT16",
 }  # fmt: skip
+_ITEMSIZES = {kind: 2 if name == "bfloat16" else np.dtype(name).itemsize for name, kind in _TYPES.items()}
+
+_PACKED = frozenset({"allReduce", "broadcast"})
+_SMALL = 256 << 10
+"""Bytes of an array up to which it is packed: NCCL takes longer to begin a call than to exchange them."""
+_FEWEST = 4
+"""Calls that are packed at least: packing and unpacking are two launches on each GPU."""
+_ALIGNMENT = 16  # bytes
 
 
 def _module() -> Any:
@@ -111,7 +136,11 @@ class GpuGroup:
         self.communicators = tuple(communicators)
 
     def bind(self, calls: Sequence[NcclCall]) -> BoundGroup:
-        """Bind collectives to their arrays; they run as one group."""
+        """Bind collectives to their arrays; they run as one group.
+
+        Args:
+            calls: an array that one of them writes is in no other one.
+        """
         return BoundGroup(self, calls)
 
 
@@ -125,10 +154,10 @@ class BoundGroup:
     def __init__(self, group: GpuGroup, calls: Sequence[NcclCall]) -> None:
         self._module, self._gpus = nccl(), [gpu(number) for number in group.devices]
         self._ready, self._done = ([each.new_event() for each in self._gpus] for _ in range(2))
+        whole, self._packed = _pack([call for call in calls if call.count], group.devices)
         self._issued = [
             (place, getattr(communicator, call.what), _arguments(call, place, self._module))
-            for call in calls
-            if call.count
+            for call in whole
             for place, communicator in enumerate(group.communicators)
         ]
 
@@ -142,12 +171,16 @@ class BoundGroup:
         lock: Any = _ISSUING if len(self._gpus) > 1 else contextlib.nullcontext()
         with lock:
             streams = [each.begin_exchange(event).ptr for each, event in zip(self._gpus, self._ready)]
+            for packed in self._packed:
+                packed.copy_in()
             self._module.groupStart()
             try:
                 for place, function, arguments in self._issued:
                     function(*arguments, streams[place])
             finally:
                 self._module.groupEnd()
+            for packed in self._packed:
+                packed.copy_out()
             for each, event in zip(self._gpus, self._done):
                 each.end_exchange(event)
 
@@ -172,6 +205,76 @@ def _arguments(call: NcclCall, place: int, module: Any) -> tuple[Any, ...]:
         "broadcast": (call.root,), "allGather": (),
     }[call.what]  # fmt: skip
     return (*pointers, call.count, getattr(module, f"NCCL_{call.kind}"), *more)
+
+
+class _Packed:
+    """Small arrays of several collectives in one array on each GPU.
+
+    Args:
+        calls: alike but for their arrays and counts.
+        devices: the GPUs.
+
+    Attributes:
+        call: the collective over the whole arrays.
+    """
+
+    def __init__(self, calls: Sequence[NcclCall], devices: Sequence[int]) -> None:
+        itemsize = _ITEMSIZES[calls[0].kind]
+        sizes = [call.count * itemsize for call in calls]
+        rounded = [-(-size // _ALIGNMENT) * _ALIGNMENT for size in sizes]
+        begins = [sum(rounded[:k]) for k in range(len(calls))]
+        self._copies = []
+        flat = []
+        for place, number in enumerate(devices):
+            with gpu(number) as there:
+                whole = there.xp.zeros(sum(rounded), np.uint8)
+            parts = [whole[begin : begin + size] for begin, size in zip(begins, sizes)]
+            taken = _copies([call.sends[place] for call in calls], parts)
+            self._copies.append((there, taken, _copies(parts, [call.receives[place] for call in calls])))
+            flat.append(whole)
+        self.call = replace(calls[0], sends=flat, receives=flat, count=sum(rounded) // itemsize)
+
+    def copy_in(self) -> None:
+        """Copy what is given to the whole arrays, on the streams for exchange."""
+        for there, copy, _ in self._copies:
+            with there.on(StreamRole.EXCHANGE):
+                copy()
+
+    def copy_out(self) -> None:
+        """Copy the results to where they belong."""
+        for there, _, copy in self._copies:
+            with there.on(StreamRole.EXCHANGE):
+                copy()
+
+
+def _copies(sources: Sequence[Array], targets: Sequence[Array]) -> Callable[[], object]:
+    """Return the call that copies the bytes of arrays on one GPU, in one launch."""
+    places = {number for array in (*sources, *targets) for number in (array.data.ptr, array.nbytes)}
+    width = max(width for width in ELEMENTS if not any(number % width for number in places))
+    return copies_of_words(width, [target.nbytes // width for target in targets]).bind(sources, targets)
+
+
+def copies_of_words(width: int, sizes: Sequence[int]) -> ManyTensors:
+    """Return the kernel that copies arrays.
+
+    Args:
+        width: bytes of an element as which their memory is copied.
+        sizes: of the arrays, in such elements.
+    """
+    word = np.dtype(f"u{width}")
+    same = Program(ANY_SHAPE, (Load(0, ANY_SHAPE, word),), (word,), ())
+    return ManyTensors("packed", [Part(same, [k], [k], [word], size) for k, size in enumerate(sizes)])
+
+
+def _pack(calls: Sequence[NcclCall], devices: Sequence[int]) -> tuple[list[NcclCall], list[_Packed]]:
+    """Return the calls with small ones packed; all processes pack the same, since that depends on the sizes alone."""
+    alike: dict[Any, list[NcclCall]] = defaultdict(list)
+    for call in calls:
+        small = call.what in _PACKED and call.count * _ITEMSIZES[call.kind] <= _SMALL
+        alike[(call.what, call.kind, call.root) if small else id(call)].append(call)
+    packed = [_Packed(members, devices) for members in alike.values() if len(members) >= _FEWEST]
+    alone = [call for members in alike.values() if len(members) < _FEWEST for call in members]
+    return [*alone, *(each.call for each in packed)], packed
 
 
 _groups: dict[tuple[int, ...], GpuGroup] = {}

@@ -605,6 +605,7 @@ EQUIVALENTS: dict[str, Equivalent] = {
     "gru_unit_gradient": _recurrent_unit,
     "lstm_unit": _recurrent_unit,
     "lstm_unit_gradient": _recurrent_unit,
+    "packed": _many_tensors,
     "parts_copied": _parts_copied,
     "transposed": _transposed,
     "row_order_count": _nothing,

@@ -102,6 +102,31 @@ def test_communicators_are_made_once_in_a_hundred_steps(monkeypatch):
         assert nccl.nccl().created == [(0, 1)]
 
 
+def many_normalizations(model, loss_scale):
+    x = "data"
+    for k in range(6):
+        x = brew.conv(model, x, f"conv{k}", 4 if k else 3, 4, kernel=3, pad=1)
+        x = brew.relu(model, brew.spatial_bn(model, x, f"bn{k}", 4, is_test=False), f"bn{k}")
+    x = brew.average_pool(model, x, "pooled", kernel=8)
+    _, loss = model.net.SoftmaxWithLoss([brew.fc(model, x, "fc", 4, 4), "label"], ["softmax", "loss"])
+    return [model.Scale(loss, scale=loss_scale)]
+
+
+def test_running_statistics_and_gradients_are_one_call_each_for_a_gpu(monkeypatch):
+    """Whatever their number: 12 running statistics and 26 gradients; ResNet-50 has 106 and 161."""
+    monkeypatch.setitem(TASKS, "many", Task(many_normalizations, IMAGES, steps=3))
+    with gpus(2):
+        want, *_ = trained("many", 2)
+    with gpus(2):
+        got, model, workspace = trained("many", 2, use_nccl=True)
+        assert sum(op.type == "NCCLBroadcast" for op in model.net.Proto().op) == 12
+        nccl.nccl().groups.clear()
+        parallel.RunNet(model, 1, workspace=workspace)
+        calls = [sorted(call.what for call in group) for group in nccl.nccl().groups]
+    assert sorted(calls) == [["allReduce"] * 2, ["broadcast"] * 2]
+    assert all(np.array_equal(a, b) for one, other in zip(got, want) for a, b in zip(one, other))
+
+
 def exchanged(workspace, model):
     """Return the gradients of the groups of one step, in the order in which they begin."""
     return [

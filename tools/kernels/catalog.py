@@ -29,6 +29,7 @@ from netbuilder.ops.engines.cudnn import kernels_norm, kernels_pool
 from netbuilder.ops.engines.cudnn.layout import BFLOAT16, image_spec, row_major_spec
 from netbuilder.ops.engines.cudnn.reorders import copies_kernel
 from netbuilder.ops.engines.joined_updates import JoinedOperator, JoinedUpdates
+from netbuilder.ops.engines.nccl import copies_of_words
 from netbuilder.proto import NetError, OperatorDef
 from netbuilder.proto.arguments import make_op
 
@@ -75,6 +76,8 @@ def make_kernels() -> tuple[dict[str, Kernel], list[str]]:
     for op_type in sorted(ROW_UPDATES):
         _update_rows(op_type)
     copies_kernel()
+    for width in ELEMENTS:
+        copies_of_words(width, [1])
     _running_statistics()
     return known_kernels(), missing
 

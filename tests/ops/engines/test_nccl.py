@@ -106,11 +106,51 @@ def test_gpus_that_cannot_be_connected():
 
 def test_several_calls_are_one_group_and_empty_ones_none():
     with gpus(2):
-        arrays = on_gpus([1.0], [2.0])
-        call = NcclCall("allReduce", arrays, arrays, "FLOAT64", 1)
-        run(gpu_group([0, 1]), call, NcclCall("allReduce", arrays, arrays, "FLOAT64", 0), call)
+        arrays, others = on_gpus([1.0], [2.0]), on_gpus([3.0], [4.0])
+        calls = [NcclCall("allReduce", each, each, "FLOAT64", 1) for each in (arrays, others)]
+        run(gpu_group([0, 1]), calls[0], NcclCall("allReduce", arrays, arrays, "FLOAT64", 0), calls[1])
         assert [len(group) for group in nccl.nccl().groups] == [4]
-        assert fetched(arrays)[0].tolist() == [6]
+        assert fetched(arrays)[0].tolist() == [3] and fetched(others)[1].tolist() == [7]
+
+
+@pytest.mark.parametrize(
+    "dtype, sizes", [("float32", (1, 3, 70_000, 5)), ("float16", (7, 2, 1, 4)), ("int64", (2,) * 5)]
+)
+def test_small_arrays_are_one_call(dtype, sizes):
+    """The large one is alone; what is packed is as without, to the bit, and where it is to be."""
+    rng, kind = np.random.default_rng(0), type_of(dtype, sums=True)
+    values = [[rng.integers(-9, 9, size).astype(dtype) for _ in range(3)] for size in sizes]
+    with gpus(3):
+        group = gpu_group([0, 1, 2])
+        given, got = ([on_gpus(*each) for each in source] for source in (values, [[0 * x for x in v] for v in values]))
+        run(group, *(NcclCall("allReduce", x, y, kind, len(x[0])) for x, y in zip(given, got)))
+        assert [len(group) for group in nccl.nccl().groups] == [3 * (1 if max(sizes) < 70_000 else 4)]
+        for x, y, each in zip(given, got, values):
+            assert all(np.array_equal(a, b) for a, b in zip(fetched(x), each))
+            assert all(np.array_equal(a, sum(each)) for a in fetched(y))
+
+
+def test_many_small_arrays_are_one_call():
+    """Of copies, too; each root has one, and each type of sums."""
+    counts, root, moved = range(1, 40), 2, 1
+    with gpus(3):
+        arrays = [on_gpus(*(np.full(n, 10 * rank + n, np.int8) for rank in range(3))) for n in counts]
+        calls = [NcclCall("broadcast", each, each, "UINT8", n, root) for each, n in zip(arrays, counts)]
+        more = [on_gpus(*(np.full(n, rank, np.float32) for rank in range(3))) for n in counts]
+        calls += [NcclCall("broadcast", each, each, "UINT8", 4 * n, moved) for each, n in zip(more, counts)]
+        wide = [on_gpus(*[np.ones(n)] * 3) for n in counts]
+        calls += [NcclCall("allReduce", each, each, "FLOAT64", n) for each, n in zip(wide, counts)]
+        bound = gpu_group([0, 1, 2]).bind(calls)
+        for _ in range(2):
+            bound.begin()()
+        assert [sorted({call.what for call in group}) for group in nccl.nccl().groups] == [
+            ["allReduce", "broadcast"]
+        ] * 2
+        assert [len(group) for group in nccl.nccl().groups] == [9, 9]
+        for n, each, other, sums in zip(counts, arrays, more, wide):
+            assert all(x.tolist() == [20 + n] * n for x in fetched(each))
+            assert all(x.tolist() == [1] * n for x in fetched(other))
+            assert all(x.tolist() == [9] * n for x in fetched(sums))
 
 
 def test_later_work_that_does_not_wait_is_found():

@@ -441,18 +441,20 @@ def _recurrent_unit(machine: Any, kernel: Kernel, blocks: int, arguments: Sequen
 
 def _nothing(machine: Any, kernel: Kernel, blocks: int, arguments: Sequence[Any]) -> None:
     """The counts of a sort, which its equivalent does not need."""
-    machine.launch(kernel.name, [arguments[0]._region], [arguments[0 if len(arguments) == 2 else 1]._region])
+    written = arguments[0 if len(arguments) == 2 else 1]
+    machine.launch(kernel.name, [arguments[0]._region], [written._region], do=lambda: None)
 
 
 def _row_order_place(machine: Any, kernel: Kernel, blocks: int, arguments: Sequence[Any]) -> None:
     keys, positions, new_keys, new_positions, _, count, rows, shift, slot, note = arguments
-    first = kernel.model is not None
+    given, absent = kernel.model
+    first = given is not None
 
     def do() -> None:
         found = keys._values.reshape(-1)
         if first:
-            wrong = found[((found < 0) | (found >= rows)) & (found != np.iinfo(found.dtype).min)]
-            _report(note, slot, wrong)
+            wrong = found[(found < 0) | (found >= rows)]
+            _report(note, slot, wrong[wrong != np.iinfo(found.dtype).min] if absent else wrong)
             found = np.where((found < 0) | (found >= rows), rows, found)
         order = np.argsort(found >> shift & 15, kind="stable")
         new_keys._values[...] = found[order]
@@ -529,6 +531,24 @@ def _row_sums(machine: Any, kernel: Kernel, blocks: int, arguments: Sequence[Any
     )
 
 
+def _rows_added(machine: Any, kernel: Kernel, blocks: int, arguments: Sequence[Any]) -> None:
+    rows, positions, values, y, count, height, width = arguments
+
+    def do() -> None:
+        keys = rows._values
+        valid = keys < height
+        keys, order = keys[valid], positions._values[valid]
+        kind = values._values.dtype
+        total = np.zeros((int(height), int(width)), np.promote_types(kind, "f4") if kind.kind == "f" else kind)
+        np.add.at(total, keys, values._values.reshape(int(count), int(width))[order])
+        if kernel.model == "mean":
+            total /= np.maximum(np.bincount(keys, minlength=int(height)), 1)[:, None]
+        present = np.unique(keys)
+        y._values.reshape(total.shape)[present] = total[present]
+
+    machine.launch(kernel.name, [rows._region, positions._region, values._region], [y._region], do=do)
+
+
 def _rows_scattered(machine: Any, kernel: Kernel, blocks: int, arguments: Sequence[Any]) -> None:
     rows, positions, table, factor, *pairs, count, height, width = arguments
 
@@ -570,6 +590,19 @@ def _transposed(machine: Any, kernel: Kernel, blocks: int, arguments: Sequence[A
     machine.launch(kernel.name, [x._region], [y._region], do=do)
 
 
+def _padded(machine: Any, kernel: Kernel, blocks: int, arguments: Sequence[Any]) -> None:
+    x, y, _, *numbers = arguments
+    shape, begins, extents, _ = np.split(np.array(numbers), 4)
+
+    def do() -> None:
+        whole = y._values.reshape(shape)
+        whole[...] = 0
+        part = tuple(slice(begin, begin + extent) for begin, extent in zip(begins, extents))
+        whole[part] = x._values.reshape(extents)
+
+    machine.launch(kernel.name, [x._region], [y._region], do=do)
+
+
 Equivalent = Callable[[Any, Kernel, int, Sequence[Any]], None]
 
 
@@ -606,6 +639,7 @@ EQUIVALENTS: dict[str, Equivalent] = {
     "lstm_unit": _recurrent_unit,
     "lstm_unit_gradient": _recurrent_unit,
     "packed": _many_tensors,
+    "padded": _padded,
     "parts_copied": _parts_copied,
     "transposed": _transposed,
     "row_order_count": _nothing,
@@ -613,6 +647,7 @@ EQUIVALENTS: dict[str, Equivalent] = {
     "row_order_scan": _nothing,
     "row_sums": _row_sums,
     "row_updates": _row_updates,
+    "rows_added": _rows_added,
     "rows_gathered": _rows_gathered,
     "rows_scattered": _rows_scattered,
     "rows_reduced": _rows_reduced,

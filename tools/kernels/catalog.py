@@ -16,10 +16,10 @@ from netbuilder.ops.core.registry import find
 from netbuilder.ops.engines.cuda.all_finite import all_finite_kernel, set_kernel
 from netbuilder.ops.engines.cuda.channels import CHANNEL_FUSIONS, CHANNELS
 from netbuilder.ops.engines.cuda.checks import checked_kernel
-from netbuilder.ops.engines.cuda.copies import ELEMENTS, MOST_AXES, parts_kernel, transposed_kernel
+from netbuilder.ops.engines.cuda.copies import ELEMENTS, MOST_AXES, padded_kernel, parts_kernel, transposed_kernel
 from netbuilder.ops.engines.cuda.kernel import Kernel, known_kernels
 from netbuilder.ops.engines.cuda.row_order import count_kernel, place_kernel, scan_kernel
-from netbuilder.ops.engines.cuda.row_sums import gather_kernel, scatter_kernel, sum_kernel
+from netbuilder.ops.engines.cuda.row_sums import ADDED, add_kernel, gather_kernel, scatter_kernel, sum_kernel
 from netbuilder.ops.engines.cuda.row_updates import row_update
 from netbuilder.ops.engines.cuda.rows import ROWS
 from netbuilder.ops.engines.cuda.segments import REDUCTIONS, SPREADS, reduction_kernel, spread_kernel
@@ -56,7 +56,9 @@ def make_kernels() -> tuple[dict[str, Kernel], list[str]]:
     """
     missing = [
         op_type
-        for op_type in sorted(KERNELS.keys() - {*REDUCTIONS, *SPREADS, *ROWS, *ROW_UPDATES, *_OTHERS, *CHANNELS})
+        for op_type in sorted(
+            KERNELS.keys() - {*REDUCTIONS, *SPREADS, *ROWS, *ROW_UPDATES, *ADDED, *_OTHERS, *CHANNELS}
+        )
         if not any([*_prepared(op_type)])
     ]
     for op_type in sorted(UPDATES):
@@ -105,7 +107,7 @@ _UNITS = {f"{unit}Unit{gradient}" for unit in ("GRU", "LSTM") for gradient in ("
 _OTHERS = _UNITS | set(
     """
     BatchGather Concat DepthConcat DepthSplit ExpandDims Flatten FlattenToVec Gather NCHW2NHWC NHWC2NCHW ResizeLike
-    ScatterWeightedSum Split Squeeze SumRepeatedRows Transpose
+    ScatterWeightedSum Slice SliceGradient Split Squeeze SumRepeatedRows Transpose
     """.split()
 )
 _INDICES = [np.dtype(np.int32), np.dtype(np.int64)]
@@ -118,14 +120,18 @@ def _of_tables() -> None:
         parts_kernel(itemsize)
         for axes in range(1, MOST_AXES + 1):
             transposed_kernel(itemsize, axes)
+            padded_kernel(itemsize, axes)
     for several, given in product((False, True), (None, *_INDICES)):
         count_kernel(given)
         place_kernel(given, several)
+        place_kernel(given, several, False)
     for indices in _INDICES:
         for itemsize in ELEMENTS:
             gather_kernel(itemsize, indices)
         for dtype in _TYPES[:3]:
             sum_kernel(indices, dtype)
+    for how, dtype in product(ADDED.values(), _TYPES[:4]):
+        add_kernel(how, dtype)
     single = np.dtype(np.float32)
     for dtype, pairs in product(_TYPES[:3], (1, 2)):
         scatter_kernel(dtype, single, (single,) * pairs)

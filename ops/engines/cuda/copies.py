@@ -1,4 +1,4 @@
-"""Elements copied to other places: Concat and Split, Transpose, and other shapes of the same elements."""
+"""Elements copied to other places: Concat and Split, Transpose, Slice, and other shapes of the same elements."""
 
 from __future__ import annotations
 
@@ -15,7 +15,19 @@ from netbuilder.ops.engines.cuda.code import with_prelude
 from netbuilder.ops.engines.cuda.kernel import THREADS, Kernel
 from netbuilder.ops.engines.gpu import gpu
 
-__all__ = ["ELEMENTS", "MOST_AXES", "concat", "parts_kernel", "reshaped", "split", "transpose", "transposed_kernel"]
+__all__ = [
+    "ELEMENTS",
+    "MOST_AXES",
+    "concat",
+    "padded_kernel",
+    "parts_kernel",
+    "reshaped",
+    "slice_",
+    "slice_gradient",
+    "split",
+    "transpose",
+    "transposed_kernel",
+]
 
 ELEMENTS = {1: "unsigned char", 2: "unsigned short", 4: "unsigned int", 8: "u64"}
 """The type of an element that is copied, by its size."""
@@ -119,7 +131,7 @@ def split(op: Any, ctx: PlanContext, x: TensorSpec, *extents: TensorSpec) -> Pre
 
 @functools.cache
 def transposed_kernel(itemsize: int, axes: int) -> Kernel:
-    """Return the kernel that copies an array of so many axes in another order of the axes."""
+    """Return the kernel that copies elements with the given strides along so many axes."""
     kind = ELEMENTS[itemsize]
     numbers = ", ".join([*(f"i64 n{a}" for a in range(axes)), *(f"i64 s{a}" for a in range(axes))])
     places = "\n".join(f"    from += rest % n{a} * s{a}; rest /= n{a};" for a in reversed(range(axes)))
@@ -132,6 +144,11 @@ extern "C" __global__ void NAME(const {kind}* x, {kind}* y, i64 size, {numbers})
 }}}}
 """
     return Kernel("transposed", with_prelude(text), model=axes)
+
+
+def _strides(shape: Sequence[int]) -> list[int]:
+    """Return how many elements apart neighbors along each axis are."""
+    return [math.prod(shape[a + 1 :]) for a in range(len(shape))]
 
 
 def _order(op: Any, ndim: int) -> tuple[int, ...]:
@@ -147,7 +164,7 @@ def transpose(op: Any, ctx: PlanContext, x: TensorSpec) -> Prepared | None:
     (y,) = op.infer(x.plain)
     if not _serves(x) or not x.size or not 0 < x.ndim <= MOST_AXES:
         return None
-    strides = [math.prod(x.shape[a + 1 :]) for a in _order(op, x.ndim)]
+    strides = [_strides(x.shape)[a] for a in _order(op, x.ndim)]
     kernel = transposed_kernel(x.dtype.itemsize, x.ndim)
     numbers = [np.int64(n) for n in (x.size, *y.shape, *strides)]
 
@@ -156,6 +173,69 @@ def transpose(op: Any, ctx: PlanContext, x: TensorSpec) -> Prepared | None:
         return lambda: kernel(_blocks(x.size), arguments)
 
     return Prepared([x.plain], [y], bind, name=f"cuda {kernel.name}", capturable=True)
+
+
+def _box(op: Any, shape: tuple[int, ...]) -> tuple[list[int], list[int]]:
+    """Return where the slice of an array of this shape begins along each axis, and its extents."""
+    box = op.box(shape, op.starts, op.ends)
+    box = [*box, *(slice(0, extent) for extent in shape[len(box) :])]
+    return [part.start for part in box], [part.stop - part.start for part in box]
+
+
+def slice_(op: Any, ctx: PlanContext, x: TensorSpec, *bounds: TensorSpec) -> Prepared | None:
+    """Prepare Slice whose bounds are arguments."""
+    if bounds or not _serves(x) or not 0 < x.ndim <= MOST_AXES:
+        return None
+    (y,) = op.infer(x.plain)
+    kernel, strides = transposed_kernel(x.dtype.itemsize, x.ndim), _strides(x.shape)
+    begins, extents = _box(op, x.shape)
+    first = sum(begin * stride for begin, stride in zip(begins, strides))
+    numbers = [np.int64(n) for n in (y.size, *extents, *strides)]
+
+    def bind(inputs: Sequence[Any], outputs: Sequence[Any], scratch: Any) -> Callable[[], object]:
+        arguments = (inputs[0].reshape(-1)[first:], outputs[0], *numbers)
+        return lambda: kernel(_blocks(y.size), arguments)
+
+    return Prepared([x.plain], [y], bind, name=f"cuda {kernel.name}", capturable=True)
+
+
+@functools.cache
+def padded_kernel(itemsize: int, axes: int) -> Kernel:
+    """Return the kernel that copies an array of so many axes into a part of Y, whose other elements become 0."""
+    kind, each = ELEMENTS[itemsize], range(axes)
+    numbers = ", ".join(f"i64 {name}{a}" for name in "nbes" for a in each)
+    places = "\n".join(
+        f"    const i64 c{a} = rest % n{a} - b{a}; rest /= n{a}; inside = inside && c{a} >= 0 && c{a} < e{a};"
+        f" from += c{a} * s{a};"
+        for a in reversed(each)
+    )
+    text = f"""
+extern "C" __global__ void NAME(const {kind}* x, {kind}* y, i64 size, {numbers}) {{
+{_LOOP}
+    i64 rest = k, from = 0;
+    bool inside = true;
+{places}
+    y[k] = inside ? x[from] : 0;
+}}}}
+"""
+    return Kernel("padded", with_prelude(text), model=axes)
+
+
+def slice_gradient(op: Any, ctx: PlanContext, x: TensorSpec, *given: TensorSpec) -> Prepared | None:
+    """Prepare the gradient of a Slice whose bounds are arguments: X, dY -> dX. X is not read."""
+    dy = given[-1].plain
+    if len(given) > 1 or not _serves(dy) or dy.dtype != x.dtype or not 0 < x.ndim <= MOST_AXES:
+        return None
+    (dx,) = op.infer(x.plain, dy)
+    kernel = padded_kernel(dx.dtype.itemsize, dx.ndim)
+    begins, extents = _box(op, dx.shape)
+    numbers = [np.int64(n) for n in (dx.size, *dx.shape, *begins, *extents, *_strides(extents))]
+
+    def bind(inputs: Sequence[Any], outputs: Sequence[Any], scratch: Any) -> Callable[[], object]:
+        arguments = (inputs[1], outputs[0], *numbers)
+        return lambda: kernel(_blocks(dx.size), arguments)
+
+    return Prepared([None, dy], [dx], bind, name=f"cuda {kernel.name}", capturable=True)
 
 
 def reshaped(op: Any, ctx: PlanContext, *specs: TensorSpec) -> Prepared | None:

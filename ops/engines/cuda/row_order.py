@@ -55,7 +55,6 @@ def _key(given: Any) -> str:
 
 
 def _lowest(given: Any) -> str:
-    """Return the index that names no row (see ``ops.updates.row_updates.no_row``)."""
     return "0" if given is None else f"({np.iinfo(given).min + 1}LL - 1)"
 
 
@@ -104,16 +103,18 @@ extern "C" __global__ void NAME(unsigned* totals, i64 size) {{
 
 
 @functools.cache
-def place_kernel(given: np.dtype[Any] | None, several: bool) -> Kernel:
+def place_kernel(given: np.dtype[Any] | None, several: bool, absent: bool = True) -> Kernel:
     """Return the kernel that writes keys and positions in the order of a digit.
 
     Args:
         given: the type of the indices in the first pass, whose positions are in order; None: a later pass.
         several: there are several tiles, and so ``totals``.
+        absent: the lowest index names no row (see ``ops.updates.row_updates.no_row``), and is not reported.
     """
     kind = "int" if given is None else c_type(given)
     base = "totals[digit * gridDim.x + blockIdx.x] - begins[digit] + " if several else ""
-    check = f"if ((row < 0 || row >= rows) && row != {_lowest(given)}) report(note, slot, row);"
+    known = f" && row != {_lowest(given)}" if absent else ""
+    check = f"if ((row < 0 || row >= rows){known}) report(note, slot, row);"
     text = f"""
 {_key(given)}
 {_SCANNED}
@@ -149,7 +150,7 @@ extern "C" __global__ void NAME(const {kind}* keys, const int* positions, int* n
     }}
 }}
 """
-    return Kernel("row_order_place", with_prelude(text), model=given)
+    return Kernel("row_order_place", with_prelude(text), model=(given, absent))
 
 
 def _aligned(nbytes: int) -> int:
@@ -163,14 +164,15 @@ class RowOrder:
         count: number of indices, at least one.
         rows: of the table.
         dtype: of the indices.
+        absent: the lowest index names no row; else it is wrong.
 
     Attributes:
         scratch: bytes of scratch memory, which begin with the results.
     """
 
-    def __init__(self, count: int, rows: int, dtype: np.dtype[Any]) -> None:
+    def __init__(self, count: int, rows: int, dtype: np.dtype[Any], *, absent: bool = True) -> None:
         assert 0 < count < 2**31 and rows < 2**31 - 1
-        self.count, self.rows, self.dtype = count, rows, dtype
+        self.count, self.rows, self.dtype, self._absent = count, rows, dtype, absent
         self.blocks = -(-count // _TILE)
         self._part = _aligned(4 * count)
         self._totals = _aligned(4 * _DIGITS * self.blocks) if self.blocks > 1 else 0
@@ -200,7 +202,7 @@ class RowOrder:
                 launches.append((count_kernel(given), self.blocks, (keys, totals, size, rows, shift)))
                 launches.append((scan_kernel(), 1, (totals, np.int64(_DIGITS * self.blocks))))
             arguments = (keys, source[1], *target, totals, size, rows, shift, slot.number, note)
-            launches.append((place_kernel(given, self.blocks > 1), self.blocks, arguments))
+            launches.append((place_kernel(given, self.blocks > 1, self._absent), self.blocks, arguments))
             keys, source, target = target[0], target, source
 
         def call() -> None:

@@ -21,7 +21,20 @@ from netbuilder.ops.engines.cuda.row_order import RowOrder
 from netbuilder.ops.engines.gpu import gpu
 from netbuilder.proto import ShapeError
 
-__all__ = ["gather", "gather_kernel", "scatter_kernel", "scatter_weighted_sum", "sum_kernel", "sum_repeated_rows"]
+__all__ = [
+    "ADDED",
+    "add_kernel",
+    "add_rows",
+    "gather",
+    "gather_kernel",
+    "scatter_kernel",
+    "scatter_weighted_sum",
+    "sum_kernel",
+    "sum_repeated_rows",
+]
+
+ADDED = {"SparseToDense": "sum", "UnsortedSegmentMean": "mean", "UnsortedSegmentSum": "sum"}
+"""Operators that add rows into a result of 0, and what of them."""
 
 _MOST_BLOCKS = 1 << 16
 _MOST_PAIRS = 4
@@ -39,6 +52,8 @@ def _each(size: str) -> str:
 
 def _total(dtype: np.dtype[Any]) -> str:
     """Return the type in which elements are added."""
+    if dtype.kind != "f":
+        return "u64" if dtype.kind == "u" else "i64"
     return "double" if dtype.char == "d" else "float"
 
 
@@ -141,6 +156,63 @@ def sum_repeated_rows(op: Any, ctx: PlanContext, indices: TensorSpec, values: Te
         return call
 
     return Prepared(given, outs, bind, scratch=order.scratch, name=f"cuda {kernel.name}", capturable=True)
+
+
+@functools.cache
+def add_kernel(how: str, values: np.dtype[Any]) -> Kernel:
+    """Return the kernel that writes the sum or mean of the rows of each index to that row of Y."""
+    text = f"""
+extern "C" __global__ void NAME(const int* rows, const int* positions, const {c_type(values)}* values,
+                                {c_type(values)}* y, i64 count, i64 height, i64 width) {{
+{_each("count * width")}
+    const i64 s = k / width, c = k % width, row = rows[s];
+    if (row >= height || (s > 0 && rows[s - 1] == row)) continue;
+    {_total(values)} total = 0;
+    i64 j = s;
+    for (; j < count && rows[j] == row; j++) total += {value_of("values[positions[j] * width + c]", values)};
+    {"total /= j - s;" if how == "mean" else ""}
+    y[row * width + c] = {stored("total", values)};
+}}}}
+"""
+    return Kernel("rows_added", with_prelude(text), model=how)
+
+
+def add_rows(op: Any, ctx: PlanContext, *specs: TensorSpec) -> Prepared | None:
+    """Prepare SparseToDense and sums by unsorted segments, where the height of the result is given."""
+    plain = [spec.plain for spec in specs]
+    (out,) = op.infer(*plain)
+    names = type(op).inputs
+    x = names.index("values" if "values" in names else "X")
+    where = 1 - x
+    rows, indices, values = out.shape[0], plain[where], plain[x]
+    if not 0 < rows < 2**31 - 1 or not 0 < indices.size < 2**31:
+        return None
+    order = RowOrder(indices.size, rows, indices.dtype, absent=False)
+    kernel, width = add_kernel(ADDED[op.type], values.dtype), out.size // rows
+
+    def error(index: int) -> Exception:
+        return IndexError(f"{op.type}: indices must lie in [0, {rows}), got {index}")
+
+    def bind(inputs: Sequence[Any], outputs: Sequence[Any], scratch: Any) -> Callable[[], object]:
+        slot = slot_of(ctx.run, gpu(scratch.device.id), "rows", error)
+        sort, sorted_rows, positions = order.bind(inputs[where], scratch, slot)
+        arguments = (sorted_rows, positions, inputs[x], outputs[0], *map(np.int64, (order.count, rows, width)))
+
+        def call() -> None:
+            sort()
+            outputs[0].fill(0)
+            kernel(_blocks(order.count * width), arguments)
+
+        return call
+
+    return Prepared(
+        [*plain[:2], *(None for _ in plain[2:])],
+        [out],
+        bind,
+        scratch=order.scratch,
+        name=f"cuda {kernel.name}",
+        capturable=True,
+    )
 
 
 @functools.cache

@@ -7,10 +7,10 @@ from collections.abc import Callable
 from netbuilder.ops.core.contexts import Prepared
 from netbuilder.ops.engines.cuda.all_finite import all_finite
 from netbuilder.ops.engines.cuda.channels import CHANNELS
-from netbuilder.ops.engines.cuda.copies import concat, reshaped, split, transpose
+from netbuilder.ops.engines.cuda.copies import concat, reshaped, slice_, slice_gradient, split, transpose
 from netbuilder.ops.engines.cuda.elementwise import elementwise
 from netbuilder.ops.engines.cuda.recurrent_units import gru_unit, gru_unit_gradient, lstm_unit, lstm_unit_gradient
-from netbuilder.ops.engines.cuda.row_sums import gather, scatter_weighted_sum, sum_repeated_rows
+from netbuilder.ops.engines.cuda.row_sums import ADDED, add_rows, gather, scatter_weighted_sum, sum_repeated_rows
 from netbuilder.ops.engines.cuda.row_updates import row_update
 from netbuilder.ops.engines.cuda.rows import ROWS
 from netbuilder.ops.engines.cuda.segments import REDUCTIONS, SPREADS, reduce_segments, spread_segments
@@ -56,6 +56,7 @@ KERNELS: dict[str, Callable[..., Prepared | None]] = {
     **dict.fromkeys(ROW_UPDATES, row_update),
     **dict.fromkeys(REDUCTIONS, reduce_segments),
     **dict.fromkeys(SPREADS, spread_segments),
+    **dict.fromkeys(ADDED, add_rows),
     "AllFinite": all_finite,
     **dict.fromkeys(("Concat", "DepthConcat"), concat),
     **dict.fromkeys(("DepthSplit", "Split"), split),
@@ -68,5 +69,7 @@ KERNELS: dict[str, Callable[..., Prepared | None]] = {
     "LSTMUnit": lstm_unit,
     "LSTMUnitGradient": lstm_unit_gradient,
     "ScatterWeightedSum": scatter_weighted_sum,
+    "Slice": slice_,
+    "SliceGradient": slice_gradient,
     "SumRepeatedRows": sum_repeated_rows,
 }

@@ -1,4 +1,4 @@
-"""Concat, Split, Transpose and other shapes on a GPU: copies that CUDA graphs contain, against NumPy."""
+"""Concat, Split, Transpose, Slice and other shapes on a GPU: copies that CUDA graphs contain, against NumPy."""
 
 import numpy as np
 import pytest
@@ -72,6 +72,27 @@ def test_channels_and_shapes():
         np.testing.assert_array_equal(found[name].reshape(-1), x.reshape(-1))
 
 
+@pytest.mark.parametrize("dtype", TYPES)
+@pytest.mark.parametrize(
+    ("starts", "ends", "part"),
+    [((1,), (-1,), np.s_[1:]), ((0, 1), (2, -2), np.s_[:2, 1:-1]), ((2, 0, 3), (9, -1, 4), np.s_[2:, :, 3:4]),
+     ((0, 0, 0), (-1, -1, -1), np.s_[:]), ((1, 2), (2, 2), np.s_[1:2, 2:2])],
+)  # fmt: skip
+def test_slice_and_its_gradient(starts, ends, part, dtype):
+    x = RNG.integers(0, 90, (3, 4, 5)).astype(dtype)
+    dy = RNG.integers(0, 90, x[part].shape).astype(dtype)
+    bounds = {"starts": starts, "ends": ends}
+    ops = [make_op("Slice", ["x"], ["y"], **bounds), make_op("SliceGradient", ["x", "dy"], ["dx"], **bounds)]
+    with one_gpu() as machine:
+        found = run_net(ops, {"x": x, "dy": dy}, ["y", "dx"], runs=2)
+        names = [] if machine is None else [launch.name.rpartition("_")[0] for launch in machine.launches]
+    assert machine is None or (names.count("nb_transposed"), names.count("nb_padded")) == (2 if dy.size else 0, 2)
+    np.testing.assert_array_equal(found["y"], x[part])
+    wanted = np.zeros_like(x)
+    wanted[part] = dy
+    np.testing.assert_array_equal(found["dx"], wanted)
+
+
 def test_they_do_not_divide_a_graph():
     """Nothing is read on the host: the gradient of Concat knows the extents."""
     ops = [
@@ -81,7 +102,9 @@ def test_they_do_not_divide_a_graph():
         make_op("Flatten", ["c"], ["f"]),
         make_op("Scale", ["b"], ["g"], scale=2.0),
         make_op("Split", ["g", "info"], ["d", "e"], axis=1),
-        make_op("Sum", ["d", "e"], ["y"]),
+        make_op("Sum", ["d", "e"], ["s"]),
+        make_op("Slice", ["s"], ["t"], starts=[1], ends=[-1]),
+        make_op("SliceGradient", ["s", "t"], ["y"], starts=[1], ends=[-1]),
     ]
     net = NetDef(name="net", op=ops)
     net.device_option.CopyFrom(ON_GPU)
@@ -95,4 +118,5 @@ def test_they_do_not_divide_a_graph():
         workspace.run_net("net")
         found = machine.counts - before
         assert (found["replays"], found["allocations"], found["reads"]) == (1, 0, 0)
-        np.testing.assert_array_equal(workspace.fetch("y"), 2 * np.maximum(x, 0) + 2 * x)
+        wanted = np.where(np.arange(3)[:, None] >= 1, 2 * np.maximum(x, 0) + 2 * x, 0)
+        np.testing.assert_array_equal(workspace.fetch("y"), wanted)

@@ -21,7 +21,10 @@ from suite import QUICK, OperatorSuite
 INDICES = re.compile(r"ind(ex|ices)|segment|rois|labels?$|codes|locations|argmax|mapping|permutation", re.IGNORECASE)
 WAITS = {
     "SparseToDense": "reads the greatest index where nothing says how many rows there are",
-    **dict.fromkeys(("UnsortedSegmentMean", "UnsortedSegmentSum"), "counts the rows of the segments on the host"),
+    **dict.fromkeys(
+        ("UnsortedSegmentMean", "UnsortedSegmentSum"),
+        "reads the greatest segment where nothing says how many there are",
+    ),
     **{
         f"SparseLengths{how}{bits}BitRowwiseSparse": "reads a mapping of one element, which may mean that there is none"
         for how in ("Mean", "Sum", "WeightedSum")

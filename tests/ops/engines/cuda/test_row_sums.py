@@ -48,6 +48,34 @@ def test_sums_of_repeated_rows(shape, row, dtype):
     assert not found["sums"][absent].any()
 
 
+@pytest.mark.parametrize("dtype", ["float32", "float16", "float64", "int32", "int64", "uint8"])
+@pytest.mark.parametrize(
+    ("shape", "row"), [((50,), (3,)), ((4, 9), ()), ((3000,), (2, 2)), ((1,), (70,)), ((6,), (0,))]
+)
+def test_rows_added_into_zeros(shape, row, dtype):
+    indices, like = RNG.integers(0, 20, shape).astype(np.int32), np.zeros((20, 1), np.int8)
+    values = (RNG.normal(size=(*shape, *row)) * 9).astype(dtype)
+    ops = [make_op("SparseToDense", ["i", "v", "like"], ["d"])]
+    if len(shape) == 1 and values.dtype.kind == "f":
+        ops += [make_op(f"UnsortedSegment{how}", ["v", "i"], [how], num_segments=20) for how in ("Sum", "Mean")]
+    names = [op.output[0] for op in ops]
+    with one_gpu() as machine:
+        found = run_net(ops, {"i": indices, "v": values, "like": like}, names, runs=4, threads=1)
+        if machine is not None:
+            launches = [launch.name.rpartition("_")[0] for launch in machine.launches]
+            assert launches.count("nb_rows_added") == (4 * len(ops) if values.size else 0)
+            assert machine.counts["replays"] or len(ops) == 1
+    wanted = np.zeros((20, *row), np.float64 if values.dtype.kind == "f" else dtype)
+    flat = indices.reshape(-1)
+    np.add.at(wanted, flat, values.reshape(flat.size, *row).astype(wanted.dtype))
+    tolerance = {"float16": 1e-2, "float32": 1e-5}.get(dtype, 1e-12)
+    counts = np.maximum(np.bincount(flat, minlength=20), 1).reshape(20, *(1 for _ in row))
+    for name in names:
+        exact = wanted / counts if name == "Mean" else wanted
+        np.testing.assert_allclose(found[name], exact, rtol=tolerance, atol=10 * tolerance, err_msg=name)
+        assert found[name].dtype == dtype
+
+
 @pytest.mark.parametrize("factor", [1.0, 0.5])
 @pytest.mark.parametrize("dtype", ["float32", "float16", "float64"])
 @pytest.mark.parametrize("count", [1, 30, 2500])
@@ -65,13 +93,20 @@ def test_weighted_sums_into_a_table(count, dtype, factor):
     np.testing.assert_allclose(found, wanted, rtol=tolerance, atol=tolerance)
 
 
-@pytest.mark.parametrize("op_type", ["SumRepeatedRows", "ScatterWeightedSum"])
-def test_a_wrong_index_is_an_error(op_type):
-    feeds = {"t": np.ones((4, 2), np.float32), "i": np.int64([0, -1]), "v": np.ones((2, 2), np.float32)}
+@pytest.mark.parametrize("op_type", ["SumRepeatedRows", "ScatterWeightedSum", "SparseToDense", "UnsortedSegmentSum"])
+@pytest.mark.parametrize("wrong", [-1, np.iinfo(np.int64).min])
+def test_a_wrong_index_is_an_error(op_type, wrong):
+    if wrong < -1 and op_type in ("SumRepeatedRows", "ScatterWeightedSum"):
+        pytest.skip("it names no row")
+    feeds = {"t": np.ones((4, 2), np.float32), "i": np.int64([0, wrong]), "v": np.ones((2, 2), np.float32)}
     feeds["w"] = np.float32([1])
     op = make_op("SumRepeatedRows", ["i", "v"], ["rows", "sums"], num_rows=4)
     if op_type == "ScatterWeightedSum":
         op = make_op("ScatterWeightedSum", ["t", "w", "i", "v", "w"], ["t"])
+    elif op_type == "SparseToDense":
+        op = make_op(op_type, ["i", "v", "t"], ["rows"])
+    elif op_type == "UnsortedSegmentSum":
+        op = make_op(op_type, ["v", "i"], ["rows"], num_segments=4)
     feeds = {name: value for name, value in feeds.items() if name in op.input}
-    with one_gpu(), pytest.raises((IndexError, ShapeError), match=rf"{op_type}.*must lie in \[0, 4\), got -1"):
+    with one_gpu(), pytest.raises((IndexError, ShapeError), match=rf"{op_type}.*must lie in \[0, 4\), got {wrong}"):
         run_net([op], feeds, ["t" if op_type == "ScatterWeightedSum" else "rows"])

@@ -9,6 +9,8 @@ import sys
 import time
 from collections.abc import Iterator, Sequence
 from contextlib import ExitStack
+from pathlib import Path
+from tempfile import TemporaryDirectory
 
 from netbuilder.ops.engines.onednn.engine import OneDnnEngine
 from netbuilder.proto import ArgumentError
@@ -24,10 +26,12 @@ from netbuilder.tools.bench.growth import SWEEPS, Sweeps, growth
 from netbuilder.tools.bench.input import Inputs, input_rates
 from netbuilder.tools.bench.machine import busy_share, describe_machine
 from netbuilder.tools.bench.memory import DEFAULT, PEERS, Ours, Point, depths_and_batches, memory_lines, sides_of
+from netbuilder.tools.bench.ours import Training
 from netbuilder.tools.bench.pairs import compare
 from netbuilder.tools.bench.predict import BATCHES, Predictors, predict
 from netbuilder.tools.bench.processes import (
     BEST,
+    caffe2_worker,
     gpu_peer_python,
     gpu_worker,
     modes_of,
@@ -150,6 +154,12 @@ def _parser() -> argparse.ArgumentParser:
     )
     parser.add_argument(
         "--peer-python", metavar="FILE", help="a Python interpreter that has the peer (default: the peer is installed)"
+    )
+    parser.add_argument(
+        "--caffe2-python",
+        metavar="FILE",
+        help="a Python interpreter that has Caffe2, such as one with torch 1.10: Caffe2 runs the net that netbuilder "
+        "has built, as a further peer of training steps in float32",
     )
     parser.add_argument(
         "--check", action="store_true", help="compare losses and updates of both sides, in float32, instead of times"
@@ -418,15 +428,23 @@ def _with_options(task: Task, options: argparse.Namespace) -> Task:
 
 
 def _against_torch(task: Task, options: argparse.Namespace) -> Line:
+    if options.caffe2_python and task.work.dtype != "float32":
+        raise ArgumentError(f"--caffe2-python: Caffe2 runs in float32 only, got --dtype {task.work.dtype}")
     python = options.peer_python or peer_python("torch")
     with ExitStack() as stack:
         peers = [
             stack.enter_context(torch_worker(dataclasses.replace(task.work, mode=mode), python, warmup=task.warmup))
             for mode in modes_of(options.mode, os.environ)
         ]
+        names = ["netbuilder", *(f"torch {peer.info['version']} {peer.info['mode']}" for peer in peers)]
+        if options.caffe2_python:
+            folder = Path(stack.enter_context(TemporaryDirectory()))
+            Training(task.work).write_nets(folder)
+            caffe2 = caffe2_worker(folder, options.caffe2_python, task.work.threads, warmup=task.warmup)
+            peers.append(stack.enter_context(caffe2))
+            names.append(f"Caffe2 {caffe2.info['version']}")
         ours = stack.enter_context(our_worker(task.work, warmup=task.warmup))
         result = compare(ours, *peers, pairs=options.pairs, steps=task.steps)
-        names = ["netbuilder", *(f"torch {peer.info['version']} {peer.info['mode']}" for peer in peers)]
         return compared(task, names, result, [ours.loss, *(peer.loss for peer in peers)])
 
 

@@ -262,6 +262,25 @@ def test_pytorch_runs_eager_and_compiled_by_default(mode, modes, tmp_path, capsy
 
 
 @pytest.mark.skipif(sys.platform == "win32", reason="needs a shell of Unix")
+def test_caffe2_runs_the_net_that_we_built(tmp_path, capsys, monkeypatch):
+    """Here Caffe2 is ``netbuilder.caffe2``; both sides run as many steps, so they end with the same loss."""
+    torch = script(tmp_path, "serve(lambda: time.sleep(0.02), warmup=1, info={'version': '1.0', 'mode': 'eager'})")
+    monkeypatch.setattr(benchmark, "torch_worker", lambda work, python, *, warmup: Worker("torch", torch, {}))
+    monkeypatch.setitem(benchmark.TASKS, "mlp", dataclasses.replace(TASKS["mlp"], warmup=3))
+    python, file = tmp_path / "python", tmp_path / "figures.json"
+    python.write_text(f'#!/bin/sh\nexec {sys.executable} -m netbuilder.caffe2 "$@"\n')
+    python.chmod(0o755)
+    given = ["mlp", "--pairs", "2", "--steps", "2", "--threads", "1", "--peer-python", "python", "--mode", "eager"]
+    assert benchmark.main([*given, "--caffe2-python", str(python), "--json", str(file)]) == 0
+    (row,) = json.loads(file.read_text())["results"]
+    assert [side.split()[0] for side in row["sides"]] == ["netbuilder", "torch", "Caffe2"]
+    ours, _, theirs = row["losses"]
+    assert ours == pytest.approx(theirs, rel=1e-6)
+    assert benchmark.main([*given, "--caffe2-python", str(python), "--dtype", "bfloat16"]) == 2
+    assert "Caffe2 runs in float32 only, got --dtype bfloat16" in capsys.readouterr().err
+
+
+@pytest.mark.skipif(sys.platform == "win32", reason="needs a shell of Unix")
 def test_a_failing_peer_is_reported(tmp_path, capsys):
     python = tmp_path / "python"
     python.write_text("#!/bin/sh\necho no torch here >&2\nexit 3\n")

@@ -5,6 +5,7 @@ from __future__ import annotations
 import dataclasses
 import sys
 from collections.abc import Sequence
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -114,6 +115,16 @@ class Training:
     def loss(self) -> float:
         """Return the loss of the last step, the mean over the devices."""
         return float(np.mean([self.workspace.fetch(blob) for blob in self._copies("loss")]))
+
+    def write_nets(self, folder: Path) -> None:
+        """Write what another executor needs for the same steps: ``init.pb``, ``net.pb``, and ``blobs.npz``.
+
+        The blobs are the data, the labels and the parameters as they are now.
+        """
+        for name, net in (("init", self.model.param_init_net), ("net", self.model.net)):
+            (folder / f"{name}.pb").write_bytes(net.Proto().SerializeToString())
+        names = ["data", "label", *self.parameters()]
+        np.savez(folder / "blobs.npz", **{name: self.workspace.fetch(name) for name in names})
 
     def parameters(self) -> list[str]:
         """Return the names of the parameters, layer by layer, of all devices."""

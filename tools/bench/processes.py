@@ -19,6 +19,7 @@ from netbuilder.tools.bench.work import Work
 
 __all__ = [
     "BEST",
+    "caffe2_worker",
     "ddp_worker",
     "exchange_worker",
     "gpu_peer_python",
@@ -122,6 +123,21 @@ def torch_worker(work: Work, python: str, *, warmup: int) -> Worker:
         DeviceError: mode "compile" needs a C++ compiler, and there is none.
     """
     return Worker("torch", _torch_command(work, python, warmup), _environment(work.threads))
+
+
+def caffe2_worker(folder: Path, python: str, threads: int, *, warmup: int) -> Worker:
+    """Start a process that trains with Caffe2.
+
+    Args:
+        folder: with the nets, see ``Training.write_nets``.
+        python: an interpreter that has Caffe2.
+        threads: of the process.
+
+    Raises:
+        RuntimeError: there is no Caffe2, or it refuses the net; the message has the end of its output.
+    """
+    command = [python, str(_PEER.with_name("peer_caffe2.py")), str(warmup), str(folder), str(threads)]
+    return Worker("Caffe2", command, _environment(threads))
 
 
 def torch_state(work: Work, python: str) -> None:

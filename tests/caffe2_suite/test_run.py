@@ -29,6 +29,15 @@ def test_a_report_is_read_with_what_each_test_said(tmp_path):
     assert dict(run._read_report(str(report))) == {"T::a": "", "T::b": "NetError: no", "T::c": "no GPU"}
 
 
+def test_tests_have_no_deadline(tmp_path):
+    (tmp_path / "slow_test.py").write_text(
+        "import time\n\nimport hypothesis\nimport hypothesis.strategies as st\n\n\n"
+        "@hypothesis.given(st.just(1))\n@hypothesis.settings(deadline=10)\n"
+        "def test_slow(one):\n    time.sleep(0.1)\n"
+    )
+    assert run.run_file("slow_test.py", tmp_path, limit=60) == {"slow_test::test_slow": ""}
+
+
 def test_a_file_that_ends_without_a_report_says_how(tmp_path):
     (tmp_path / "broken_test.py").write_text("import os\n\nos._exit(3)\n")
     said = run.run_file("broken_test.py", tmp_path, limit=60)

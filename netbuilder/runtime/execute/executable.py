@@ -144,8 +144,8 @@ class Plan:
         calls = [each.call for each in bound]
         if self._has_run or not self.options.enabled("cuda_graphs"):
             return [Unit(call, (index,), self.steps[index].lane) for index, call in enumerate(self._calls)]
-        after = self._after() if self.options.lane_count > 1 else [()] * len(calls)
-        return grouped(self._net.name, self.steps, calls, self._calls, [each.rings for each in bound], after)
+        rings = [each.rings for each in bound]
+        return grouped(self._net.name, self.steps, calls, self._calls, rings, self._after())
 
     def _lane_program(self, units: Sequence[Unit], program: Callable[..., LaneProgram]) -> LaneProgram:
         of_step = {index: number for number, unit in enumerate(units) for index in unit.indices}

@@ -7,6 +7,7 @@ host computes for each run are uploaded before a graph is launched.
 
 from __future__ import annotations
 
+from collections import defaultdict
 from collections.abc import Callable, Collection, Iterator, Sequence
 from contextlib import nullcontext
 from dataclasses import dataclass
@@ -16,6 +17,7 @@ from netbuilder.ops.core.instructions import describe, run_in_order
 from netbuilder.ops.engines.cuda.capture import CaptureError, Graph, capture
 from netbuilder.ops.engines.cuda.run_numbers import NumberTable, RunNumbers, noting
 from netbuilder.ops.engines.gpu import gpu
+from netbuilder.ops.engines.layouts import HOST, Location
 from netbuilder.runtime.plan.capturable import why_not_captured
 from netbuilder.runtime.plan.values import Step
 from netbuilder.runtime.values.buffer_ring import BufferRing
@@ -225,7 +227,10 @@ def grouped(
     rings: Sequence[Collection[BufferRing]],
     after: Sequence[Collection[int]],
 ) -> list[Unit]:
-    """Return the calls of a plan with those joined that can be in one graph: consecutive ones of a lane, on one GPU.
+    """Return the calls of a plan with those joined that can be in one graph: those of a lane on one GPU, see below.
+
+    They are consecutive but for steps between them that touch nothing of this GPU: those of other GPUs that the lane
+    drives.
 
     Args:
         net: the name of the net.
@@ -233,7 +238,8 @@ def grouped(
         calls: their calls, which run on the current stream.
         alone: the same calls, each on its device.
         rings: the rings of the buffers that each reads.
-        after: for each, the earlier ones that it has to wait for. A step that waits for another lane begins a segment.
+        after: for each, the earlier ones that it has to wait for. A step that waits for another lane ends the lane's
+            segments.
     """
     units: list[Unit] = []
     for members in _segments(steps, after):
@@ -249,29 +255,40 @@ def grouped(
 
 
 def _segments(steps: Sequence[Step], after: Sequence[Collection[int]]) -> list[list[int]]:
-    """Return the steps of each lane, in order, divided into those that can be in one graph and single other ones."""
+    """Return the steps of each lane, in order, divided into those that can be in one graph and single other ones.
+
+    A step that joins a segment runs before the steps between them, none of which may matter to it.
+    """
     found: list[list[int]] = []
-    opened: dict[int, list[int]] = {}  # by lane
+    opened: dict[int, dict[Location, list[int]]] = defaultdict(dict)  # by lane
     seen: dict[tuple[int, int], int] = {}  # (lane, other lane) -> the last step of the other that the lane waits for
     for index, step in enumerate(steps):
-        lane, present = step.lane, opened.get(step.lane)
+        lane, alone = step.lane, bool(why_not_captured(step))
         waits = [(steps[source].lane, source) for source in after[index] if steps[source].lane != lane]
         new = [source for other, source in waits if seen.get((lane, other), -1) < source]
         for other, source in waits:
             seen[lane, other] = max(source, seen.get((lane, other), -1))
-        joins = (
-            present is not None
-            and not new
-            and not why_not_captured(step)
-            and not why_not_captured(steps[present[0]])
-            and step.location == steps[present[0]].location
-        )
-        if joins and present is not None:
-            present.append(index)
+        if new:
+            opened[lane].clear()
+        present = None if alone else opened[lane].get(step.location)
+        between = [s for s in after[index] if steps[s].lane == lane and steps[s].location != step.location]
+        if present is None or any(source > present[0] for source in between):
+            present = []
+            found.append(present)
+        present.append(index)
+        if alone:
+            touched = _touched(step)
+            for location in opened[lane].keys() & touched if HOST not in touched else list(opened[lane]):
+                del opened[lane][location]
         else:
-            opened[lane] = [index]
-            found.append(opened[lane])
+            opened[lane][step.location] = present
     return [part for segment in found for part in _with_waits(segment, steps)]
+
+
+def _touched(step: Step) -> set[Location]:
+    """Return where a step that is in no graph reads and writes; a plain kernel may do so on the host."""
+    values = [value.location for value in (*step.inputs, *step.outputs) if value is not None]
+    return {step.location, *values, *([HOST] if step.prepared.name == "plain" else [])}
 
 
 def _with_waits(segment: list[int], steps: Sequence[Step]) -> list[list[int]]:

@@ -14,7 +14,7 @@ from cupy_double.machine import Capture
 from gpu_engine import CapturableEngine, installed
 from netbuilder import parallel
 from netbuilder.graph.net_names import reset_names
-from netbuilder.model import ModelHelper
+from netbuilder.model import ModelHelper, brew
 from netbuilder.ops.engines.cuda.capture import _streams_of
 from netbuilder.ops.engines.gpu import StreamRole, gpu
 from netbuilder.optimizers import reset_optimizer_instance_count
@@ -24,7 +24,20 @@ from netbuilder.runtime import Workspace
 from netbuilder.runtime.input.prefetch import Prefetch
 from parallel_models import OPTIMIZERS, Task, convnet, mlp, no_input
 
-TASKS = {"mlp": Task(mlp, steps=6), "convnet": Task(convnet, (8, 3, 8, 8), steps=6)}
+
+def normalized(model, loss_scale):
+    x = "data"
+    for k in range(3):
+        x = brew.conv(model, x, f"conv{k}", 4 if k else 3, 4, kernel=3, pad=1)
+        x = brew.relu(model, brew.spatial_bn(model, x, f"bn{k}", 4, is_test=False), f"bn{k}")
+    x = brew.average_pool(model, x, "pooled", kernel=8)
+    _, loss = model.net.SoftmaxWithLoss([brew.fc(model, x, "fc", 4, 4), "label"], ["softmax", "loss"])
+    return [model.Scale(loss, scale=loss_scale)]
+
+
+IMAGES = (8, 3, 8, 8)
+TASKS = {"mlp": Task(mlp, steps=6), "convnet": Task(convnet, IMAGES, steps=6)}
+COMBINED = Task(normalized, IMAGES, steps=6, options={"combine_spatial_bn": True})
 ENGINES = ("CAPTURABLE",)
 X = np.float32([[1, -2, 3], [-4, 5, -6]])
 
@@ -37,11 +50,11 @@ def net(*ops, type="simple"):
     return NetDef(name="net", type=type, num_workers=8, op=ops)
 
 
-def trained(name, count, *, without=(), net_type="dag", use_nccl=False):
+def trained(task, count, *, without=(), net_type="dag", use_nccl=False, threads=4):
     """Train on GPUs; return the values of all blobs, and what became of the steps of the plan."""
     reset_names()
     reset_optimizer_instance_count()
-    task, model = TASKS[name], ModelHelper("net")
+    model = ModelHelper("net")
     record = parallel.Parallelize_GPU(
         model,
         no_input,
@@ -50,8 +63,9 @@ def trained(name, count, *, without=(), net_type="dag", use_nccl=False):
         devices=list(range(count)),
         net_type=net_type,
         use_nccl=use_nccl,
+        **task.options,
     )
-    workspace = Workspace(threads=4, engines=ENGINES, without=without)
+    workspace = Workspace(threads=threads, engines=ENGINES, without=without)
     first = True
     for batch in task.batches():
         for blobs, whole in batch.items():
@@ -70,15 +84,15 @@ def trained(name, count, *, without=(), net_type="dag", use_nccl=False):
 
 @pytest.mark.parametrize("net_type", ["simple", "dag"])
 @pytest.mark.parametrize("count", [1, 2, 4])
-@pytest.mark.parametrize("name", TASKS)
-def test_replayed_steps_equal_eager_ones(monkeypatch, name, count, net_type):
+@pytest.mark.parametrize("task", TASKS.values(), ids=TASKS)
+def test_replayed_steps_equal_eager_ones(monkeypatch, task, count, net_type):
     """To the bit, for all blobs that can be fetched, over one GPU and several."""
     with installed(monkeypatch, CapturableEngine):
         with gpus(count) as machine:
-            eager, _ = trained(name, count, without=["cuda_graphs"], net_type=net_type)
+            eager, _ = trained(task, count, without=["cuda_graphs"], net_type=net_type)
             assert not machine.counts["replays"]
         with gpus(count) as machine:
-            replayed, captured = trained(name, count, net_type=net_type)
+            replayed, captured = trained(task, count, net_type=net_type)
             assert machine.counts["replays"] >= 4 * count
             assert {each.graph for each in captured} >= set(range(count))
     assert eager.keys() == replayed.keys()
@@ -91,14 +105,34 @@ def test_replayed_steps_equal_eager_ones_with_nccl(monkeypatch, net_type):
     """Collectives are in no graph; what is computed before them and between them is."""
     with installed(monkeypatch, CapturableEngine):
         with gpus(2):
-            eager, _ = trained("convnet", 2, without=["cuda_graphs"], net_type=net_type, use_nccl=True)
+            eager, _ = trained(TASKS["convnet"], 2, without=["cuda_graphs"], net_type=net_type, use_nccl=True)
         with gpus(2) as machine:
-            replayed, captured = trained("convnet", 2, net_type=net_type, use_nccl=True)
+            replayed, captured = trained(TASKS["convnet"], 2, net_type=net_type, use_nccl=True)
             assert machine.counts["replays"] >= 8
     for blob in eager:
         np.testing.assert_array_equal(eager[blob], replayed[blob], err_msg=blob)
     assert len({each.graph for each in captured}) > 2
     assert any("nccl" in each.why.lower() for each in captured), {each.why for each in captured}
+
+
+def test_one_thread_for_several_gpus_has_the_graphs_of_a_thread_each(monkeypatch):
+    """Combined normalization lets the operators of the GPUs take turns, and sums are exchanged between them."""
+    found = {}
+    with installed(monkeypatch, CapturableEngine):
+        with gpus(2):
+            eager, _ = trained(COMBINED, 2, without=["cuda_graphs"], use_nccl=True)
+        for threads in (1, 4):
+            with gpus(2) as machine:
+                values, captured = trained(COMBINED, 2, use_nccl=True, threads=threads)
+                replays = machine.counts["replays"]
+            for blob in eager:
+                np.testing.assert_array_equal(eager[blob], values[blob], err_msg=blob)
+            found[threads] = [
+                sum(each.graph >= 0 for each in captured),
+                len({each.graph for each in captured}),
+                replays,
+            ]
+    assert found[1] == found[4] and found[1][0] > 30 and found[1][1] > 12
 
 
 @pytest.mark.gpu
@@ -388,6 +422,70 @@ def test_shapes_that_alternate_have_graphs_of_their_own(machine):
         replays.append(run(machine, workspace)["replays"])
         np.testing.assert_array_equal(workspace.fetch("y"), expected(x))
     assert replays == [0, 0, 0, 0, 1, 1, 1, 1]
+
+
+def taking_turns(machine, middle=(), control=(), threads=1):
+    """Run chains of two GPUs, whose operators take turns, in one thread; return the graphs, and the results."""
+    ops = [on(0, "Scale", ["x"], ["a"], scale=2.0), on(1, "Scale", ["z"], ["p"], scale=3.0)]
+    ops += [on(0, "Relu", ["a"], ["a"]), on(1, "Relu", ["p"], ["p"]), *middle]
+    ops += [on(0, "Negative", ["a"], ["b"]), on(1, "Negative", ["p"], ["q"])]
+    ops += [on(0, "Sum", ["b", "x"], ["y"]), on(1, "Sum", ["q", "z"], ["w"])]
+    for op, blob in control:
+        ops[op].control_input.append(blob)
+    workspace = Workspace(threads=threads, engines=ENGINES)
+    for number, name in enumerate("xz"):
+        workspace.feed(name, X, make_device_option(PROTO_CUDA, number))
+    workspace.create_net(net(*ops))
+    run(machine, workspace, 4)
+    graphs = {}
+    for what, graph in captured(workspace):
+        graphs.setdefault(graph, []).append(what.rpartition(" ")[2])
+    return graphs, [workspace.fetch(name) for name in "yw"]
+
+
+def test_gpus_that_take_turns_have_a_graph_each(machine):
+    graphs, results = taking_turns(machine)
+    assert graphs == {0: ["Scale", "Relu", "Negative", "Sum"], 1: ["Scale", "Relu", "Negative", "Sum"]}
+    for result, factor in zip(results, (2, 3)):
+        np.testing.assert_array_equal(result, X - np.maximum(factor * X, 0))
+
+
+def test_what_both_gpus_wait_for_divides_the_graphs_of_both(machine):
+    graphs, results = taking_turns(machine, [on(0, "NCCLAllreduce", ["a", "p"], ["a", "p"])])
+    assert graphs[0] == graphs[1] == ["Scale", "Relu"] and graphs[2] == graphs[3] == ["Negative", "Sum"]
+    for result in results:
+        np.testing.assert_array_equal(result, X - np.maximum(2 * X, 0) - np.maximum(3 * X, 0))
+
+
+@pytest.mark.parametrize("kind", ["copy", "host", "plain"])
+def test_what_may_matter_to_the_other_gpu_divides_its_graph(machine, monkeypatch, kind):
+    """A copy from one to the other; an operator on the host; a plain kernel, which may do anything."""
+    monkeypatch.setattr(CapturableEngine, "refused", frozenset({"Copy", "Tanh"}))
+    middle = {"copy": on(1, "Copy", ["a"], ["t"]), "host": make_op("Tanh", ["a"], ["t"]),
+              "plain": on(1, "Tanh", ["p"], ["t"])}[kind]  # fmt: skip
+    graphs, _ = taking_turns(machine, [middle])
+    assert sum(ops == ["Negative", "Sum"] for ops in graphs.values()) == 2, graphs
+
+
+def test_a_kernel_of_one_gpu_that_is_in_no_graph_leaves_the_other_ones_whole(machine, monkeypatch):
+    make = CapturableEngine.prepared
+
+    def prepared(self, op, *args):
+        found = make(self, op, *args)
+        found.capturable = op.type != "Tanh"
+        return found
+
+    monkeypatch.setattr(CapturableEngine, "prepared", prepared)
+    graphs, _ = taking_turns(machine, [on(1, "Tanh", ["p"], ["p"])])
+    assert graphs == {
+        0: ["Scale", "Relu", "Negative", "Sum"], 1: ["Scale", "Relu"], -1: ["Tanh"], 2: ["Negative", "Sum"],
+    }  # fmt: skip
+
+
+def test_a_control_input_from_the_other_gpu_is_obeyed(machine):
+    """The Negative of GPU 0 follows the Relu of GPU 1, whose graph begins after the first one of GPU 0."""
+    graphs, _ = taking_turns(machine, control=[(4, "p")])
+    assert graphs == {0: ["Scale", "Relu"], 1: ["Scale", "Relu", "Negative", "Sum"], 2: ["Negative", "Sum"]}
 
 
 def test_values_on_the_host_are_not_captured(machine):

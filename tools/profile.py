@@ -41,6 +41,7 @@ from netbuilder.tools.profiling.net_memory import net_memory
 from netbuilder.tools.profiling.ready import Ready
 from netbuilder.tools.profiling.zoo import ZooOptions, load_zoo
 from netbuilder.tools.reporting import reporting
+from netbuilder.tools.training.nets import NETS
 
 __all__ = ["main"]
 
@@ -237,7 +238,7 @@ def _load(options: argparse.Namespace) -> Ready:
         if options.dtype:
             raise NetError(f"--dtype: a predictor runs in the type in which it was exported; leave it out for {path}")
         return load_folder(workspace, path, options.batch, given, device=cpu_device(options), trusted=options.trusted)
-    if path.is_file() or path.suffix:
+    if path.is_file() or (path.suffix and options.net not in NETS):
         return load_net(
             workspace, path, options.init, given, device=cpu_device(options), trusted=options.trusted,
             observable=options.observable, memory_budget=options.memory_budget, dtype=options.dtype,

@@ -8,7 +8,7 @@ import pytest
 
 import golden_data
 from netbuilder import Workspace, save_predictor
-from netbuilder.proto import NetDef, files
+from netbuilder.proto import NetDef, NetError, files
 from netbuilder.proto.arguments import make_op
 from netbuilder.runtime.profile import profiling
 from netbuilder.runtime.profile.roofline import Limits
@@ -191,6 +191,20 @@ def test_a_busy_machine_is_warned_of(monkeypatch, capsys):
     monkeypatch.setattr(tool, "busy_share", lambda: 0.5)
     assert run("lenet", "--batch", 1, "--inference") == 0
     assert "the machine is not idle: other work uses 50% of its cores" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize("name", NETS)
+def test_names_of_the_zoo_are_not_taken_for_files(name, monkeypatch):
+    """Some have a dot."""
+    asked = []
+
+    def load(workspace, net, options):
+        asked.append(net)
+        raise NetError("enough for this test")
+
+    monkeypatch.setattr(tool, "load_zoo", load)
+    assert run(name) != 0
+    assert asked == [name]
 
 
 def test_every_net_of_the_zoo_has_a_size_of_its_own():

@@ -45,9 +45,10 @@ CASES: dict[str, list[str]] = {
 """Name -> options; the last batch of an epoch has 5 samples, of 12, or one, of 8."""
 
 
-def start(name: str, devices: int, data: Path, rendezvous: Rendezvous | None = None) -> Run:
-    """Return the run of a case, before its first step."""
-    arguments = [*BASE, f"--devices={','.join(map(str, range(devices)))}", *CASES[name]]
+def start(name: str, devices: int, data: Path, rendezvous: Rendezvous | None = None, *, cpu: bool = True) -> Run:
+    """Return the run of a case, before its first step; on GPUs if not on the CPU."""
+    base = [option for option in BASE if cpu or option != "--cpu"]
+    arguments = [*base, f"--devices={','.join(map(str, range(devices)))}", *CASES[name]]
     options = parse([*arguments, f"--data={data}"], rendezvous=rendezvous)
     if options.memory_budget:
         return run_within_budget(options, large_images(300), large_images(9))

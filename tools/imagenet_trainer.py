@@ -49,7 +49,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
         rendezvous = Rendezvous.from_environment()
         where = f"rank {rendezvous.shard_id}: " if rendezvous.num_shards > 1 else ""
         options = parse(arguments, rendezvous=rendezvous)
-        group = ProcessGroup(options.rendezvous)
+        group = options.group()
         with _printing(group):
             return _run(options, group, list(sys.argv[1:] if arguments is None else arguments))
     except _EXPECTED as error:

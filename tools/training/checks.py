@@ -72,6 +72,11 @@ def problem_of(options: Options) -> str | None:
         return f"--net-type: unknown type {options.net_type!r}{near}; the types are {', '.join(NET_TYPES)}"
     if options.dtype not in PRECISIONS:
         return f"--dtype: must be one of {', '.join(PRECISIONS)}; got {options.dtype!r}"
+    if options.cpu and options.rendezvous is not None and options.rendezvous.engine == "NCCL":
+        return (
+            "--cpu: NCCL exchanges values of GPUs; install netbuilder[mpi], and start the processes with "
+            "netbuilder-launch --engine MPI, mpiexec or srun"
+        )
     if options.cpu and options.dtype == "float16":
         return "--dtype: float16 is for GPUs; with --cpu give bfloat16"
     if options.memory_budget is not None:

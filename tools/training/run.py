@@ -34,7 +34,6 @@ from netbuilder.parallel import (
     prefetch,
 )
 from netbuilder.parallel.accumulate import net_names
-from netbuilder.parallel.distributed import ProcessGroup
 from netbuilder.parallel.shares import ProcessBatch, local_shares, own_samples
 from netbuilder.proto import NetDef, NetError
 from netbuilder.runtime import Prefetch, Workspace
@@ -130,7 +129,7 @@ class Run:
         metrics: Metrics | None = None,
     ) -> None:
         self.options, self.metrics = options, metrics
-        self.group = ProcessGroup(options.rendezvous)
+        self.group = options.group()
         self.stops: Callable[[], bool] = lambda: False
         self.stopped = False
         self._train_images, self._test_images = train, test

@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
-from netbuilder.parallel.distributed import Rendezvous
+from netbuilder.parallel.distributed import ProcessGroup, Rendezvous
 from netbuilder.tools.training.input_options import InputOptions
 
 __all__ = ["BlockOptions", "Options"]
@@ -166,3 +166,7 @@ class Options:
     def replicas(self) -> int:
         """The number of devices of all processes."""
         return len(self.devices) * (1 if self.rendezvous is None else self.rendezvous.num_shards)
+
+    def group(self) -> ProcessGroup:
+        """Return the processes that train together, which exchange values over the devices of the run."""
+        return ProcessGroup(self.rendezvous, device=self.devices[0])

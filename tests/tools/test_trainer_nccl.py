@@ -1,0 +1,95 @@
+"""netbuilder-train over processes with GPUs that exchange values by NCCL, without MPI; on doubles of both."""
+
+import os
+import re
+import signal
+import subprocess
+import sys
+import time
+
+import numpy as np
+import pytest
+
+import nccl_trainer
+from cupy_double import gpus
+from mpi_runs import environment
+from netbuilder.ops.engines.stores import MemoryStore
+from netbuilder.parallel.distributed import Rendezvous
+from netbuilder.tools import imagenet_trainer
+from netbuilder.tools.training import settings
+from netbuilder.tools.training.options import parse
+from parallel_models import distance
+from trainer_faults import OPTIONS, blobs_at_end, resumable
+from trainer_processes import results, start
+
+SECONDS = 240
+ENDING = 15  # seconds to the end of the job after a rank was killed, on a machine with more work than cores
+
+
+def launched(folder, *arguments):
+    """Start the program in two processes, where MPI is not installed; return what started them."""
+    (folder / "mpi4py").mkdir(exist_ok=True)
+    (folder / "mpi4py" / "__init__.py").write_text("raise ImportError('mpi4py is not installed here')\n")
+    variables = environment()
+    variables["PYTHONPATH"] = os.pathsep.join([str(folder), variables["PYTHONPATH"]])
+    command = [sys.executable, "-m", "netbuilder.tools.launch", "-n", "2", "--engine", "NCCL"]
+    command += [nccl_trainer.__file__, *map(str, arguments)]
+    return subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True, env=variables)
+
+
+@pytest.fixture(scope="module", params=[1, 2], ids=["2 x 1", "2 x 2"])
+def trained(request, tmp_path_factory):
+    """The folder with what two processes have after each case, and the number of GPUs of both."""
+    folder = tmp_path_factory.mktemp("trained")
+    process = launched(folder, request.param, folder)
+    printed, _ = process.communicate(timeout=SECONDS)
+    assert process.returncode == 0, printed
+    assert printed.count("has finished") == 2
+    return folder, 2 * request.param
+
+
+@pytest.mark.parametrize("name", nccl_trainer.CASES)
+def test_processes_get_what_one_gets(name, trained):
+    folder, count = trained
+    with gpus(count):
+        want = results(start(name, count, folder, cpu=False))
+    got = dict(np.load(folder / f"{name}.npz"))
+    assert got.keys() == want.keys()
+    np.testing.assert_allclose(got.pop("measures"), want.pop("measures"), rtol=1e-6)
+    assert distance([got[each] for each in want], list(want.values())) < 1e-6
+
+
+def test_a_killed_run_ends_soon_and_resumes(tmp_path):
+    """Rank 1 is killed; resumed in two processes, and stopped by SIGTERM there, the run ends in one."""
+    options = [option for option in OPTIONS if option != "--cpu"]
+    parts, whole = tmp_path / "parts", tmp_path / "whole"
+    killed = launched(tmp_path, 1, "SIGKILL", 1, 7, *options, *resumable(parts))
+    printed, _ = killed.communicate(timeout=SECONDS)
+    seconds = time.monotonic() - float(re.search(r"FAULT ([\d.]+)", printed)[1])
+    assert killed.returncode == 128 + signal.SIGKILL, printed
+    assert "rank 1 on" in printed and "was ended by SIGKILL" in printed
+    assert seconds < ENDING, printed
+    stopped = launched(tmp_path, 1, "SIGTERM", 1, 11, *options, *resumable(parts))
+    printed, _ = stopped.communicate(timeout=SECONDS)
+    assert stopped.returncode == 128 + signal.SIGTERM, printed
+    assert printed.count("6 of 23 steps are done") == 1 and printed.count("stopped by SIGTERM after ") == 1, printed
+    with gpus(2):
+        assert imagenet_trainer.main([*options, "--devices=0,1", *resumable(parts)]) == 0
+    with gpus(2):
+        assert imagenet_trainer.main([*options, "--devices=0,1", f"--checkpoint={whole}"]) == 0
+    got, want = blobs_at_end(parts), blobs_at_end(whole)
+    assert got.keys() == want.keys()
+    assert distance([got[name] for name in want], list(want.values())) < 1e-6
+
+
+def test_processes_meet_over_the_devices_of_the_run(monkeypatch):
+    place = Rendezvous(2, 1, "NCCL", store=MemoryStore())
+    monkeypatch.setattr(settings, "ProcessGroup", lambda rendezvous, device: (rendezvous, device))
+    with gpus(2):
+        assert parse(["--model=mlp", "--devices=1"], rendezvous=place).group() == (place, 1)
+
+
+def test_nccl_does_not_serve_cpus(capsys):
+    with pytest.raises(SystemExit):
+        parse(["--cpu", "--model=mlp"], rendezvous=Rendezvous(2, 0, "NCCL", store=MemoryStore()))
+    assert "--cpu: NCCL exchanges values of GPUs; install netbuilder[mpi]" in capsys.readouterr().err

@@ -216,6 +216,9 @@ def _tasks_here(environment: Mapping[str, str], name: str) -> int:
 def _started_by(launcher: _Launcher, environment: Mapping[str, str]) -> bool:
     if launcher.rank == "SLURM_PROCID":
         return launcher.rank in environment and launcher.size in environment
+    if launcher.rank == "PMI_RANK" and launcher.local_rank not in environment:
+        # srun --mpi=pmi2 sets this, too, without the place on the host
+        return launcher.rank in environment and environment.get("SLURM_PROCID") != environment[launcher.rank]
     return launcher.rank in environment
 
 

@@ -81,6 +81,17 @@ LAUNCHERS = {
          "SLURM_STEP_TASKS_PER_NODE": "2(x2),3", "SLURM_JOB_ID": "77", "SLURM_STEP_ID": "0"},
         (5, 7, 1, 3, "77.0"),
     ),
+    "srun --mpi=pmi2": (
+        {"PMI_RANK": "3", "PMI_SIZE": "4", "PMI_JOBID": "77.1", "PMI_FD": "15", "SLURM_PROCID": "3",
+         "SLURM_STEP_NUM_TASKS": "4", "SLURM_LOCALID": "1", "SLURM_NODEID": "1", "SLURM_STEP_TASKS_PER_NODE": "2(x2)",
+         "SLURM_JOB_ID": "77", "SLURM_STEP_ID": "1"},
+        (3, 4, 1, 2, "77.1"),
+    ),
+    "mpiexec in a job of Slurm": (
+        {"PMI_RANK": "0", "PMI_SIZE": "2", "MPI_LOCALRANKID": "0", "MPI_LOCALNRANKS": "2", "SLURM_PROCID": "0",
+         "SLURM_JOB_ID": "77", "SLURM_STEP_ID": "0", "SLURM_STEP_NUM_TASKS": "1"},
+        (0, 2, 0, 2, ""),
+    ),
     "a script of sbatch": ({"SLURM_PROCID": "0", "SLURM_NTASKS": "8", "SLURM_JOB_ID": "77"}, (0, 1, 0, 1, "")),
     "nothing": ({}, (0, 1, 0, 1, "")),
 }  # fmt: skip

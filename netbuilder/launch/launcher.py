@@ -295,6 +295,9 @@ class _Node:
     def _all_ended(self, store: Store) -> bool:
         return int(store.peek("ended") or 0) >= self.job.size
 
+    def _all_ended_well(self, store: Store) -> bool:
+        return all(store.peek(f"ended/{rank}") == b"0" for rank in range(self.job.size))
+
     def _stop(self, number: int, grace: float) -> None:
         """Let all ranks on all nodes get a signal."""
         self._stop_sent = len(self.signals)
@@ -312,7 +315,7 @@ class _Node:
         if status and self.signals:
             _say(f"all processes have ended after {signal.Signals(self.signals[0]).name}")
             return 128 + self.signals[0]
-        if status and not self.lost and self._all_ended(store):
+        if status and not self.lost and self._all_ended_well(store):
             _say(f"mpiexec has failed, with status {_status(status)}, after all processes had ended well")
             return 0
         if status:

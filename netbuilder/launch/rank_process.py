@@ -125,7 +125,9 @@ class _Rank:
                 text = self.job.get(launchers.STOPPING, _LOOK)
             except TimeoutError:
                 continue
-            except DistributedError:
+            except DistributedError as error:
+                if isinstance(error.__cause__, TimeoutError) and self.place.local_size == self.place.size:
+                    continue  # the launcher is stopped, by Ctrl-Z say: its end would have closed the connection
                 if not self.stopping:
                     self._signal(signal.SIGTERM, _AFTER_LAUNCHER)
                 return
@@ -148,6 +150,7 @@ class _Rank:
             if status and not stopping and self.store.add("failures") == 1:
                 found = {"rank": self.place.rank, "status": status, "host": socket.gethostname()}
                 self.store.set("failed", json.dumps(found).encode())
+            self.store.set(f"ended/{self.place.rank}", str(status).encode())
             self.store.add("ended")
             while stopping and time.monotonic() < self._kill_at:
                 if int(self.store.peek("ended") or 0) >= self.place.size:

@@ -9,15 +9,17 @@ import sys
 import threading
 import time
 from pathlib import Path
+from unittest import mock
 
 import pytest
 
 from house import ROOT
 from netbuilder.launch import installed_mpi as installed
 from netbuilder.launch import launcher as launch_module
+from netbuilder.launch import rank_process
 from netbuilder.launch.launcher import Job, launch
 from netbuilder.ops.engines import launchers
-from netbuilder.proto import DeviceError, NetError
+from netbuilder.proto import DeviceError, DistributedError, NetError
 from netbuilder.tools.launch import main
 
 PROGRAM = str(Path(__file__).with_name("launched_program.py"))
@@ -146,6 +148,30 @@ def test_a_launcher_that_is_killed_leaves_no_processes(tmp_path):
     job.process.kill()
     job.end()
     no_orphans(tmp_path)
+
+
+def test_ranks_that_somebody_else_ends_have_not_ended_well(tmp_path):
+    job = Launched(tmp_path, "wait", "--engine", "NCCL")
+    job.ready()
+    for process in processes(tmp_path):
+        if b"rank_process.py" in Path(f"/proc/{process}/cmdline").read_bytes():
+            os.kill(int(process), signal.SIGTERM)
+    assert job.end() == 128 + signal.SIGTERM, job.text
+    no_orphans(tmp_path)
+
+
+@pytest.mark.parametrize("nodes, ended_by", [(1, [signal.SIGINT]), (2, [signal.SIGTERM])])
+def test_a_launcher_that_is_stopped(nodes, ended_by, monkeypatch):
+    """Ctrl-Z stops the launcher alone; the ranks of its node know by their connection that it has not ended."""
+    rank = object.__new__(rank_process._Rank)
+    answers = [*2 * [DistributedError("no answer")], b'{"signal": 2, "grace": 1}']
+    answers[0].__cause__ = answers[1].__cause__ = TimeoutError()
+    rank.job, rank.place, rank.stopping = mock.Mock(), launchers.Place("", size=2 * nodes, local_size=2), False
+    rank.job.get.side_effect = answers
+    numbers = []
+    monkeypatch.setattr(rank, "_signal", lambda number, grace: numbers.append(number))
+    rank._obey()
+    assert numbers == ended_by
 
 
 def test_restarts_cores_threads_and_output(tmp_path):

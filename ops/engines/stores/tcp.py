@@ -244,7 +244,7 @@ class TcpStore(Store):
     def _gone(self, error: OSError) -> DistributedError:
         if isinstance(error, TimeoutError):
             return DistributedError(
-                f"{self} has not answered for {_SILENCE:g} s: the process that serves it is stopped, or its host is gone"
+                f"{self} has not answered for {_SILENCE:g} s: the process that serves it is stopped, or its host gone"
             )
         return DistributedError(
             f"{self} does not answer any more ({error_text(error)}): the process that serves it has ended"

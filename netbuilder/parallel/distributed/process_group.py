@@ -41,7 +41,8 @@ class ProcessGroup:
         device: with engine NCCL, the GPU of this process that the values go through; not read once a model's common
             worlds have connected the processes.
         timeout: seconds that a process waits for the others in each call; None: five times as long as in an exchange
-            (see ``set_collective_timeout``), 300 s, as between two steps one of them may do what the others do not.
+            (see ``set_collective_timeout``), 300 s, as between two steps one of them may do what the others do not. One
+            that does not answer at all, as it is stopped, ends the wait after the time of an exchange, 60 s.
 
     Attributes:
         rank: number of this process, from 0 on.

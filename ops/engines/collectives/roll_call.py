@@ -99,6 +99,15 @@ class RollCall:
             else:
                 self.answers[rank] = State(**json.loads(data))
 
+    def silent(self, signs: Sequence[LastSign] = ()) -> list[int]:
+        """Return the ranks that have not answered since they were asked last, nor sent a heartbeat just now.
+
+        Args:
+            signs: see ``missing``.
+        """
+        alive = {rank for rank, sign in enumerate(signs) if sign.age is not None and sign.age <= _FRESH}
+        return [rank for rank in self._others if rank not in self.answers and rank not in alive]
+
     def missing(self, own: str, signs: Sequence[LastSign] = (), *, asked: bool = True) -> str:
         """Return who is there and who is not, as sentences: by the answers of the ranks, or else their heartbeats.
 

@@ -174,8 +174,8 @@ class Session:
         if self._ended is not None:  # by a collective that was submitted before
             raise self._ended
         try:
-            limit = self._limit(call)
-            with self._in(call), self._watchdog.waiting(call, limit):
+            silence, limit = self._silence(call), self._limit(call)
+            with self._in(call), self._watchdog.waiting(call, limit, silence):
                 same_layouts = self._agree(call)
                 self._watchdog.all_are_there(call, self._moving_limit(call, limit))
                 return body(same_layouts)
@@ -199,13 +199,22 @@ class Session:
 
     def _limit(self, call: Collective) -> float | None:
         """Return how long a collective waits, in seconds: longer the first time, unless it has a limit of its own."""
+        limits, first = time_limits(), self._is_first(call)
+        self._seen.add(_key(call))
         if call.timeout is not None:
             return call.timeout
-        limits, key = time_limits(), (call.what, call.blob, call.terms)
-        if key in self._seen:
-            return limits.seconds
-        self._seen.add(key)
-        return limits.first
+        return limits.first if first else limits.seconds
+
+    def _silence(self, call: Collective) -> float | None:
+        """Return how long a rank may not answer at all, where a collective waits longer than usual; None: for ever.
+
+        The first time that a collective is made a rank may be in calls that let no other thread run: it may be loading
+        its data.
+        """
+        return None if self._is_first(call) or self.lane.when_idle is None else time_limits().seconds
+
+    def _is_first(self, call: Collective) -> bool:
+        return _key(call) not in self._seen
 
     def _moving_limit(self, call: Collective, limit: float | None) -> float | None:
         """Return how long the values of a collective may move: all ranks are there, so it is no longer than usual."""
@@ -274,6 +283,10 @@ class Session:
         """Answer no longer: MPI ends after this."""
         self.lane.when_idle = None
         self.unwatch()
+
+
+def _key(call: Collective) -> tuple[str, str, str]:
+    return call.what, call.blob, call.terms
 
 
 def _located(call: Collective, error: BaseException) -> BaseException:

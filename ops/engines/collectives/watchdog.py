@@ -60,14 +60,16 @@ class Watchdog:
         self.signs: Heartbeats | None = None
 
     @contextmanager
-    def waiting(self, call: object, limit: float | None) -> Iterator[None]:
+    def waiting(self, call: object, limit: float | None, silence: float | None = None) -> Iterator[None]:
         """In the block, wait for other ranks no longer than this.
 
         Args:
             call: what waits, for messages.
             limit: seconds; infinity: only a warning comes; None: nothing comes.
+            silence: seconds after which a rank that has not answered since the wait began, or later, ends it: one that
+                does something else answers; None: never.
         """
-        self._wait = None if limit is None else _Wait(call, limit, moving=False)
+        self._wait = None if limit is None else _Wait(call, limit, moving=False, silence=silence)
         try:
             yield
         finally:
@@ -139,15 +141,25 @@ class Watchdog:
     def _look_at_time(self, wait: _Wait, now: float) -> None:
         step = wait.advance(now)
         if step == "ask":
+            silent = self._roll_call.silent() if math.isfinite(wait.asked) else []  # earlier answers are of other waits
+            wait.unanswered = {rank: wait.unanswered.get(rank, wait.asked) for rank in silent}
+            wait.asked = wait.waited
             self._roll_call.ask()
             self._signs()  # their ages count from the first look
+        elif step == "look":
+            silent = self._roll_call.silent(self._signs())
+            if any(wait.unanswered.get(rank, wait.asked) <= wait.waited - wait.silence / 2 for rank in silent):
+                self._give_up(wait)
         elif step == "warn":
             end = f"; it gives up after {wait.limit:g} s" if math.isfinite(wait.limit) else ""
             _log.warning("%s%s", self._describe(wait), end)
         elif step == "end":
-            text = self._describe(wait)
-            self._roll_call.give_up(text)
-            self._end(text)
+            self._give_up(wait)
+
+    def _give_up(self, wait: _Wait) -> NoReturn:
+        text = self._describe(wait)
+        self._roll_call.give_up(text)
+        self._end(text)
 
     def _describe(self, wait: _Wait) -> str:
         call, own = str(wait.call), f"rank {self._communicator.rank} of {self._communicator.size}"
@@ -172,14 +184,25 @@ class Watchdog:
 
 
 class _Wait:
-    """A wait with a time limit, and what to do at which of its seconds."""
+    """A wait with a time limit, and what to do at which of its seconds.
 
-    def __init__(self, call: object, limit: float, moving: bool) -> None:
-        self.call, self.limit, self.moving = call, limit, moving
+    Attributes:
+        asked: when the ranks were asked last, in seconds of the wait; infinity: not yet.
+        unanswered: rank -> since when it has answered nothing.
+    """
+
+    def __init__(self, call: object, limit: float, moving: bool, silence: float | None = None) -> None:
+        self.call, self.limit, self.moving, self.silence = call, limit, moving, silence or math.inf
         half = limit / 2 if math.isfinite(limit) else _PATIENCE
         answering = min(_ANSWERING, half / 2)
         self._steps = [(half - answering, "ask"), (half, "warn"), (limit - answering, "ask"), (limit, "end")]
+        if self.silence < limit < math.inf:
+            answering = min(_ANSWERING, self.silence / 4)
+            looks = [number * self.silence / 2 for number in range(1, math.ceil(2 * limit / self.silence))]
+            self._steps += [step for at in looks for step in ((at - answering, "ask"), (at, "look"))]
+            self._steps.sort(key=lambda step: step[0])
         self.waited, self._seen = 0.0, time.monotonic()
+        self.asked, self.unanswered = math.inf, dict[int, float]()
 
     def advance(self, now: float) -> str:
         """Count the time until now; return what is due, "" if nothing is."""

@@ -107,6 +107,31 @@ def test_a_rank_that_does_not_answer(moving, capfd):
     capfd.readouterr()
 
 
+def test_a_rank_that_does_not_answer_ends_a_long_wait(capfd):
+    """One that answers may take as long as the wait allows; one that is stopped, no longer than another exchange."""
+    set_collective_timeout(LIMIT)
+    sessions = thread_sessions(3, answering=True)
+
+    def barrier(rank):
+        return submit(sessions[rank], "Barrier", timeout=20 * LIMIT).result()
+
+    def busy_then_stopped(rank):
+        barrier(rank)  # nobody needs to answer the first time
+        time.sleep(2.5 * LIMIT if rank == 2 else 0)
+        barrier(rank)
+        begin = time.monotonic()
+        if rank == 2:
+            sessions[2].lane.when_idle = None
+            return None
+        with pytest.raises(DistributedError, match="in Barrier of 'g'; there: ranks 0, 1; missing: rank 2 does not an"):
+            barrier(rank)
+        return time.monotonic() - begin
+
+    first, second, _ = on_ranks(3, busy_then_stopped)
+    assert 0.9 * LIMIT < first < 4 * LIMIT and second < 4 * LIMIT
+    capfd.readouterr()
+
+
 def inside_mpi(session, event, monkeypatch):
     """Let the next header of a rank wait for an event, as inside MPI: nobody calls ``check``, and nobody answers."""
     monkeypatch.setattr(session.control, "allreduce", lambda *array, **options: event.wait(20))

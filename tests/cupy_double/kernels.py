@@ -17,7 +17,7 @@ from cupy_double.channels import CHANNEL_KERNELS, over_channels
 from netbuilder.ops.core.registry import plain_kernel
 from netbuilder.ops.engines.cuda.code import BFLOAT16
 from netbuilder.ops.engines.cuda.kernel import Kernel
-from netbuilder.ops.engines.cuda.tracing import Constant, HostNumber, Load, Program, Uniform
+from netbuilder.ops.engines.cuda.tracing import Constant, HostNumber, Load, Program, Stacked, Uniform
 from netbuilder.ops.engines.random import first_counter, uniform
 from netbuilder.ops.updates.row_updates import no_row, update_rows
 
@@ -54,7 +54,13 @@ def evaluate(program: Program, load: Callable[[Load], Any], numbers: Sequence[An
             else:
                 made = getattr(np, step.function)(*(value(operand, step.compute) for operand in step.operands))
             found[id(step)] = made.astype(step.dtype)
-        return [value(expression, dtype) for expression, dtype in zip(program.outputs, program.dtypes)]
+
+        def whole(expression: Any, dtype: Any) -> Any:
+            if not isinstance(expression, Stacked):
+                return value(expression, dtype)
+            return np.stack(np.broadcast_arrays(*(value(part, dtype) for part in expression.values)), axis=-1)
+
+        return [whole(expression, dtype) for expression, dtype in zip(program.outputs, program.dtypes)]
 
 
 def _elementwise(machine: Any, kernel: Kernel, blocks: int, arguments: Sequence[Any]) -> None:
@@ -68,10 +74,13 @@ def _elementwise(machine: Any, kernel: Kernel, blocks: int, arguments: Sequence[
         numbers = _numbers(program.numbers, words)
 
         def load(what: Load) -> Any:
-            return _elements(given[what.input], built.inputs[what.input]).reshape(what.shape)
+            return _elements(given[what.input], built.inputs[what.input])[what.offset :: what.stride].reshape(
+                what.shape
+            )
 
-        for array, result, storage in zip(outputs, evaluate(program, load, numbers), built.outputs):
-            _store(array, storage, np.broadcast_to(result, program.shape))
+        for j, (array, result, storage) in enumerate(zip(outputs, evaluate(program, load, numbers), built.outputs)):
+            stacked = (program.values_of(j),) if program.values_of(j) > 1 else ()
+            _store(array, storage, np.broadcast_to(result, program.shape + stacked))
 
     reads = [array._region for array in (*given.values(), *words)]
     machine.launch(kernel.name, reads, [array._region for array in outputs], do=do)
@@ -122,12 +131,15 @@ def _many_tensors(machine: Any, kernel: Kernel, blocks: int, arguments: Sequence
     for part, row in parts:
         reads += [
             machine.region_at(
-                row[what.input], (1 if what.shape == () else part.size) * _itemsize(part.stored[what.input])
+                row[what.input],
+                (1 if what.shape == () else part.size) * what.stride * _itemsize(part.stored[what.input]),
             )
             for what in part.program.loads()
         ]
         writes += [
-            machine.region_at(row[len(part.reads) + j], part.size * np.dtype(dtype).itemsize)
+            machine.region_at(
+                row[len(part.reads) + j], part.size * part.program.values_of(j) * np.dtype(dtype).itemsize
+            )
             for j, dtype in enumerate(part.program.dtypes)
         ]
 
@@ -138,11 +150,13 @@ def _many_tensors(machine: Any, kernel: Kernel, blocks: int, arguments: Sequence
             own = [numbers[joined.position(number)] for number in part.program.numbers]
 
             def load(what: Load, part: Any = part, row: Any = row) -> Any:
-                return _at(row[what.input], part.stored[what.input], 1 if what.shape == () else part.size)
+                size = (1 if what.shape == () else part.size) * what.stride
+                return _at(row[what.input], part.stored[what.input], size)[what.offset :: what.stride]
 
             found = evaluate(part.program, load, own)
             for j, dtype in enumerate(part.program.dtypes):
-                at(row[len(part.reads) + j], dtype, part.size)[...] = found[j]
+                values = part.program.values_of(j)
+                at(row[len(part.reads) + j], dtype, part.size * values)[...] = found[j].reshape(-1)
 
     machine.launch(kernel.name, reads, writes, do=do)
 

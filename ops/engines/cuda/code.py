@@ -8,7 +8,7 @@ from typing import Any
 
 import numpy as np
 
-from netbuilder.ops.engines.cuda.tracing import Constant, HostNumber, Load, NotTraced, Program, Step, Uniform
+from netbuilder.ops.engines.cuda.tracing import Constant, HostNumber, Load, NotTraced, Program, Stacked, Step, Uniform
 
 __all__ = [
     "BFLOAT16",
@@ -219,15 +219,15 @@ def _converted(text: str, source: np.dtype[Any], target: np.dtype[Any]) -> str:
 def body(
     program: Program,
     load: Callable[[Load], str],
-    store: Callable[[int, str], str],
+    store: Callable[[int, str, str], str],
     numbers: Sequence[int] | None = None,
 ) -> list[str]:
-    """Return the statements that compute the outputs for one element.
+    """Return the statements that compute the outputs for one element, with the index ``i``.
 
     Args:
         program: the program.
         load: returns the value of a load, in a register.
-        store: returns the statement that stores a value as an output.
+        store: returns the statement that stores a value as an output, at an index.
         numbers: the positions of the program's numbers among the kernel's; None: they are the same.
     """
     names: dict[int, str] = {}
@@ -250,7 +250,11 @@ def body(
         names[id(step)] = f"v{k}"
         lines.append(f"const {register_type(step.dtype)} v{k} = {_statement(step, value)};")
     for j, (expression, dtype) in enumerate(zip(program.outputs, program.dtypes)):
-        lines.append(store(j, value(expression, dtype)))
+        if isinstance(expression, Stacked):
+            count = len(expression.values)
+            lines += [store(j, value(part, dtype), f"i * {count} + {k}") for k, part in enumerate(expression.values)]
+        else:
+            lines.append(store(j, value(expression, dtype), "i"))
     return lines
 
 
@@ -305,11 +309,12 @@ class Places:
             self._texts[load] = self._index(load)
 
     def identity(self, load: Load) -> bool:
-        """Whether a load reads the element with the index of the one that is written."""
+        """Whether a load reads a value of the element with the index of the one that is written."""
         return self._texts[load] == "i" or math.prod(self._shape) == 1
 
     def __getitem__(self, load: Load) -> str:
-        return self._texts[load]
+        text = self._texts[load]
+        return text if load.stride == 1 else f"({text}) * {load.stride} + {load.offset}"
 
     def _index(self, load: Load) -> str:
         axes = _repeated(load, self._shape)

@@ -57,7 +57,7 @@ def _blocks(size: int) -> int:
 def loop(
     program: Program,
     loads: Sequence[tuple[Load, str]],
-    store: Callable[[int, str], str],
+    store: Callable[[int, str, str], str],
     index: str,
     numbers: Sequence[int] | None = None,
 ) -> list[str]:
@@ -68,7 +68,7 @@ def loop(
     Args:
         program: the program.
         loads: each load, and the expression that reads its element for element ``i``.
-        store: returns the statement that stores a value as an output, as element ``i``.
+        store: returns the statement that stores a value as an output, at an index.
         index: the type of ``i``.
         numbers: the positions of the program's numbers among the kernel's; None: they are the same.
     """
@@ -97,7 +97,8 @@ class BoundProgram:
         self.inputs, self.outputs = inputs, outputs
         loads = program.loads()
         self.read = sorted({load.input for load in loads})
-        index = "int" if size < 2**31 - THREADS * ELEMENTS else "i64"
+        values = max([load.stride for load in loads] + [program.values_of(j) for j in range(len(outputs))])
+        index = "int" if size * values < 2**31 - THREADS * ELEMENTS else "i64"
         self._extent: Any = np.int32 if index == "int" else np.int64
         parameters = [f"const {c_type(inputs[i])}* x{i}" for i in self.read]
         parameters += [f"{c_type(storage)}* y{j}" for j, storage in enumerate(outputs)]
@@ -107,7 +108,7 @@ class BoundProgram:
         lines = loop(
             program,
             [(load, value_of(f"x{load.input}[{self.places[load]}]", inputs[load.input])) for load in loads],
-            lambda j, text: f"y{j}[i] = {stored(text, outputs[j])};",
+            lambda j, text, at: f"y{j}[{at}] = {stored(text, outputs[j])};",
             index,
         )
         first = f"const {index} first = blockIdx.x * ({index}){THREADS * ELEMENTS} + threadIdx.x;"
@@ -175,10 +176,11 @@ def is_elementwise(op: Any, specs: Sequence[TensorSpec]) -> bool:
     tracer = Tracer()
     try:
         plain = [spec.plain for spec in specs]
-        tracer.program(trace_operator(tracer, op, trace_inputs(tracer, op, plain), op.infer(*plain)))
+        outs = op.infer(*plain)
+        tracer.program(trace_operator(tracer, op, trace_inputs(tracer, op, plain), outs))
     except NotTraced:
         return False
-    return True
+    return all(out.shape == outs[0].shape for out in outs)
 
 
 def join_elementwise(ctx: PlanContext, chain: JoinedUpdates) -> Prepared | None:
@@ -242,7 +244,7 @@ def prepare_program(title: str, program: Program, specs: Sequence[TensorSpec], o
         (i, j)
         for i, spec in enumerate(specs)
         for j, out in enumerate(outs)
-        if i in built.read and spec.dtype.itemsize == out.dtype.itemsize
+        if i in built.read and (spec.size, spec.dtype.itemsize) == (out.size, out.dtype.itemsize)
         and all(built.places.identity(load) for load in program.loads() if load.input == i)
     ]  # fmt: skip
 

@@ -112,15 +112,15 @@ def _case(part: Part, numbers: Sequence[int]) -> list[str]:
     program, places, types = part.program, Places(part.program), part.stored
     loads = program.loads()
     lines = [
-        f"const {c_type(types[load.input])}* x{load.input} = (const {c_type(types[load.input])}*)row[{load.input}];"
-        for load in loads
+        f"const {c_type(types[number])}* x{number} = (const {c_type(types[number])}*)row[{number}];"
+        for number in sorted({load.input for load in loads})
     ]
     for j, dtype in enumerate(program.dtypes):
         lines.append(f"{c_type(dtype)}* y{j} = ({c_type(dtype)}*)row[{len(part.reads) + j}];")
     inner = loop(
         program,
         [(load, value_of(f"x{load.input}[{places[load]}]", types[load.input])) for load in loads],
-        lambda j, text: f"y{j}[i] = {stored(text, program.dtypes[j])};",
+        lambda j, text, at: f"y{j}[{at}] = {stored(text, program.dtypes[j])};",
         "i64",
         numbers,
     )

@@ -203,7 +203,7 @@ def _by_elements(op: Any, form: _Form, traced: _Traced) -> str:
         program,
         lambda load: own[load.input] if load.input in dict.fromkeys(t for t, *_ in targets)
         else value_of(own[load.input], load.dtype),
-        lambda j, text: f"const {register_type(program.dtypes[j])} q{j} = {text};",
+        lambda j, text, at: f"const {register_type(program.dtypes[j])} q{j} = {text};",
     )  # fmt: skip
     lines += [f"s{load} = q{j};" for j, (load, *_) in enumerate(targets)]
     none = ""
@@ -236,7 +236,7 @@ def _by_rows(op: Any, form: _Form, traced: _Traced) -> str:
     def element(load: Load) -> str:
         return own[load.input] if load.input in held else value_of(own[load.input], load.dtype)
 
-    lines = body(program, element, lambda j, text: f"const {register_type(program.dtypes[j])} q{j} = {text};")
+    lines = body(program, element, lambda j, text, at: f"const {register_type(program.dtypes[j])} q{j} = {text};")
     once = list[str]()
     for j, (load, dtype, each) in enumerate(targets):
         line = f"{places[load]} = {stored(f'q{j}', dtype)};"
@@ -250,7 +250,7 @@ def _by_rows(op: Any, form: _Form, traced: _Traced) -> str:
     reduced = []
     if traced.measure is not None:
         kind = register_type(traced.measure.dtypes[0])
-        measured = body(traced.measure, element, lambda j, text: f"total += (double)({text});")
+        measured = body(traced.measure, element, lambda j, text, at: f"total += (double)({text});")
         reduced = ["double total = 0;", each_column, *measured, "}", "total = block_sum(total, shared);"]
         reduced.append(f"const {kind} reduced = ({kind})({'total / width' if op.reduced == 'mean' else 'total'});")
     return "\n".join([

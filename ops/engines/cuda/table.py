@@ -25,7 +25,7 @@ ELEMENTWISE = frozenset(
     ClipTensorByScaling Conditional ConstantFill Cos CosGradient Cosh CoshGradient CosineEmbeddingCriterion
     CosineEmbeddingCriterionGradient CrossEntropyGradient Cube CubeGradient DecayAdagrad Div DivGradient DivideBlobs
     DotProductGradient Dropout DropoutGrad EQ ElementwiseLinear Elu EluGradient Erf ErfGradient Exp ExpandGradient
-    FP16MomentumSGDUpdate FP32MomentumSGDUpdate FloatToHalf Floor GE GT Gelu GeluGradient HalfToFloat HardSigmoid
+    FP16MomentumSGDUpdate FP32MomentumSGDUpdate FloatToHalf Floor Ftrl GE GT Gelu GeluGradient HalfToFloat HardSigmoid
     HardSigmoidGradient IsNaN L1DistanceGradient LE LT LeakyRelu LeakyReluGradient LearningRate Log Log1p
     Log1pGradient Logit LogitGradient LpNormGradient MarginRankingCriterion MarginRankingCriterionGradient Max
     MaxGradient Mean MeanGradient Min MinGradient Mish MishGradient MomentsGradient MomentumSGD MomentumSGDUpdate Mul

@@ -2,14 +2,14 @@
 
 A plain kernel is called once with symbols in place of arrays, and what it does to them is recorded: so one CUDA kernel
 does what the array module would do in one kernel for each function, and each formula exists once. A kernel that does
-more than elementwise functions (a reduction, a decision that depends on elements) cannot be traced.
+more than elementwise functions and sums over axes (a maximum, a decision that depends on elements) cannot be traced.
 """
 
 from __future__ import annotations
 
 import math
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 import numpy as np
@@ -17,7 +17,20 @@ import numpy as np
 from netbuilder.ops.core.operator import TensorSpec
 from netbuilder.ops.engines.random import first_counter
 
-__all__ = ["Constant", "HostNumber", "Load", "NotTraced", "Program", "Step", "Symbol", "Tracer", "Uniform"]
+__all__ = [
+    "Constant",
+    "HostNumber",
+    "Load",
+    "NotTraced",
+    "Program",
+    "Stacked",
+    "Step",
+    "Sum",
+    "Symbol",
+    "Tracer",
+    "Uniform",
+    "reshaped_extents",
+]
 
 
 class NotTraced(Exception):
@@ -26,10 +39,25 @@ class NotTraced(Exception):
 
 @dataclass(frozen=True)
 class Load:
-    """An element of an input, broadcast from ``shape`` to the shape of the outputs."""
+    """An element of an input, or of a sum, broadcast from ``shape`` to the shape of the outputs.
 
-    input: int
+    Of an input with ``stride`` values for each element, it is value ``offset``.
+    """
+
+    input: int | Sum
     shape: tuple[int, ...]
+    dtype: np.dtype[Any]
+    offset: int = 0
+    stride: int = 1
+
+
+@dataclass(frozen=True, eq=False)
+class Sum:
+    """The sums of a value of a shape over some of its axes, which are computed before what reads them."""
+
+    value: Expression
+    shape: tuple[int, ...]
+    axes: tuple[int, ...]
     dtype: np.dtype[Any]
 
 
@@ -102,7 +130,15 @@ class Step:
     dtype: np.dtype[Any]
 
 
-Expression = Load | Constant | HostNumber | Uniform | Step
+@dataclass(frozen=True, eq=False)
+class Stacked:
+    """Several values for each element, next to each other; only outputs have such values."""
+
+    values: tuple[Expression, ...]
+    dtype: np.dtype[Any]
+
+
+Expression = Load | Constant | HostNumber | Uniform | Step | Stacked
 
 
 @dataclass(frozen=True, eq=False)
@@ -125,12 +161,20 @@ class Program:
     def size(self) -> int:
         return math.prod(self.shape)
 
+    def values_of(self, output: int) -> int:
+        """Return how many values an output has for each element."""
+        expression = self.outputs[output]
+        return len(expression.values) if isinstance(expression, Stacked) else 1
+
     def steps(self) -> list[Step]:
         """Return the steps, each after those whose results it reads."""
         found: dict[int, Step] = {}
 
         def visit(value: Expression) -> None:
-            if isinstance(value, Step) and id(value) not in found:
+            if isinstance(value, Stacked):
+                for part in value.values:
+                    visit(part)
+            elif isinstance(value, Step) and id(value) not in found:
                 for operand in value.operands:
                     visit(operand)
                 found[id(value)] = value
@@ -139,11 +183,19 @@ class Program:
             visit(output)
         return list(found.values())
 
-    def loads(self) -> list[Load]:
-        """Return the distinct loads, by input."""
+    def _loads(self) -> dict[Load, None]:
         values = [*self.outputs, *(operand for step in self.steps() for operand in step.operands)]
-        found = {load: None for load in values if isinstance(load, Load)}
-        return sorted(found, key=lambda load: (load.input, load.shape))
+        values += [part for output in self.outputs if isinstance(output, Stacked) for part in output.values]
+        return {load: None for load in values if isinstance(load, Load)}
+
+    def loads(self) -> list[Load]:
+        """Return the distinct loads of inputs, by input."""
+        found = [load for load in self._loads() if not isinstance(load.input, Sum)]
+        return sorted(found, key=lambda load: (load.input, load.shape, load.offset))
+
+    def sums(self) -> list[Sum]:
+        """Return the distinct sums that it reads."""
+        return [*dict.fromkeys(load.input for load in self._loads() if isinstance(load.input, Sum))]
 
 
 _ARITHMETIC = {
@@ -264,6 +316,19 @@ class Symbol:
     def copy(self, order: str = "C") -> Symbol:
         return Symbol(self.expression, self.shape)
 
+    def sum(self, axis: Any = None, *, keepdims: bool = False) -> Symbol:
+        if self.dtype not in (np.float32, np.float64) or not self.size:
+            raise NotTraced(f"a sum of {self.size} elements of {self.dtype}")
+        given = range(self.ndim) if axis is None else axis if isinstance(axis, tuple) else (axis,)
+        axes = tuple(sorted(a % self.ndim for a in given))
+        ones = tuple(1 if a in axes else extent for a, extent in enumerate(self.shape))
+        shape = ones if keepdims else tuple(extent for a, extent in enumerate(self.shape) if a not in axes)
+        return Symbol(Load(Sum(self.expression, self.shape, axes, self.dtype), shape, self.dtype), shape)
+
+    def mean(self, axis: Any = None, *, keepdims: bool = False) -> Symbol:
+        total = self.sum(axis, keepdims=keepdims)
+        return total / (self.size // total.size)
+
     def clip(self, low: Any = None, high: Any = None) -> Symbol:
         return _clip(self, low, high)
 
@@ -304,6 +369,8 @@ class Symbol:
 
     def __getitem__(self, where: Any) -> Symbol:
         parts = where if isinstance(where, tuple) else (where,)
+        if len(parts) == 2 and parts[0] is Ellipsis and isinstance(parts[1], int):
+            return Symbol(_selected(self.expression, self.shape, parts[1] % self.shape[-1], {}), self.shape[:-1])
         if any(part is not None and part is not Ellipsis and part != slice(None) for part in parts):
             raise NotTraced("a part of an array")
         own = [part for part in parts if part is not None and part is not Ellipsis]
@@ -371,16 +438,62 @@ def _reshaped(value: Expression, old: tuple[int, ...], new: tuple[int, ...], don
     if found is not None:
         return found
     if isinstance(value, Load):
-        if math.prod(value.shape) == 1:
-            shape: tuple[int, ...] = ()
-        elif value.shape == old:
-            shape = new
-        else:
-            raise NotTraced("a reshape of what was broadcast")
-        found = Load(value.input, shape, value.dtype)
+        found = replace(value, shape=() if math.prod(value.shape) == 1 else reshaped_extents(value.shape, old, new))
+    elif isinstance(value, Stacked):
+        raise NotTraced("a reshape of values that were stacked")
     else:
         operands = tuple(_reshaped(operand, old, new, done) for operand in value.operands)
         found = Step(value.function, operands, value.compute, value.dtype)
+    done[id(value)] = found
+    return found
+
+
+def reshaped_extents(own: tuple[int, ...], old: tuple[int, ...], new: tuple[int, ...]) -> tuple[int, ...]:
+    """Return the extents of what is broadcast from ``own`` to the shape ``old``, when that becomes ``new``.
+
+    Raises:
+        NotTraced: it is broadcast along a part of an axis of ``new``.
+    """
+    if own == old:
+        return new
+    padded = (1,) * (len(old) - len(own)) + own
+    left = [(extent, part != 1) for extent, part in zip(old, padded) if extent != 1]
+    found = [1] * len(new)
+    group: list[int] = []  # axes of ``new`` that, together, are some axes of ``old``
+    wanted, given, kinds = 1, 1, set[bool]()
+    for axis, extent in enumerate(new):
+        if extent == 1:
+            continue
+        group.append(axis)
+        wanted *= extent
+        while left and given < wanted:
+            own_extent, kind = left.pop(0)
+            given *= own_extent
+            kinds.add(kind)
+        if given == wanted:
+            if len(kinds) > 1:
+                raise NotTraced("a reshape of what was broadcast")
+            if kinds.pop():
+                for a in group:
+                    found[a] = new[a]
+            group, wanted, given = [], 1, 1
+    return tuple(found)
+
+
+def _selected(value: Expression, shape: tuple[int, ...], number: int, done: dict[int, Any]) -> Expression:
+    """Return the values with a number along the last axis of an expression of a shape."""
+    if isinstance(value, (Constant, HostNumber)):
+        return value
+    found = done.get(id(value))
+    if found is not None:
+        return found
+    if isinstance(value, Load) and value.shape == shape and value.stride == 1 and not isinstance(value.input, Sum):
+        found = Load(value.input, shape[:-1], value.dtype, number, shape[-1])
+    elif isinstance(value, Step):
+        operands = tuple(_selected(operand, shape, number, done) for operand in value.operands)
+        found = Step(value.function, operands, value.compute, value.dtype)
+    else:
+        raise NotTraced("a part of an array")
     done[id(value)] = found
     return found
 
@@ -404,6 +517,9 @@ def _cast(value: Symbol, dtype: np.dtype[Any]) -> Symbol:
         return Symbol(value.expression, value.shape)
     if isinstance(value.expression, Constant):
         return Symbol(Constant(np.asarray(value.expression.value).astype(dtype).item(), dtype), value.shape)
+    if isinstance(value.expression, Stacked):
+        parts = tuple(_cast(Symbol(part, value.shape[:-1]), dtype).expression for part in value.expression.values)
+        return Symbol(Stacked(parts, dtype), value.shape)
     return Symbol(Step("positive", (value.expression,), dtype, dtype), value.shape)
 
 
@@ -423,6 +539,8 @@ def _apply(name: str, operands: Sequence[Any], dtype: Any = None) -> Symbol:
     if compute.char not in _KINDS or (name in _FLOATS_ONLY and compute.kind != "f"):
         raise NotTraced(f"{name} of {compute}")
     symbols = [_as_symbol(operand) for operand in operands]
+    if any(isinstance(symbol.expression, Stacked) for symbol in symbols):
+        raise NotTraced("a function of values that were stacked")
     shape = np.broadcast_shapes(*(symbol.shape for symbol in symbols))
     return Symbol(Step(name, tuple(symbol.expression for symbol in symbols), compute, result), shape)
 
@@ -489,6 +607,13 @@ class _Module:
     @staticmethod
     def broadcast_to(value: Any, shape: Any) -> Symbol:
         return _full(shape, value, value.dtype)
+
+    @staticmethod
+    def stack(values: Sequence[Symbol], axis: int) -> Symbol:
+        first = values[0]
+        if axis != -1 or any((value.shape, value.dtype) != (first.shape, first.dtype) for value in values):
+            raise NotTraced("values stacked in another way than as the last axis")
+        return Symbol(Stacked(tuple(value.expression for value in values), first.dtype), (*first.shape, len(values)))
 
     @staticmethod
     def moveaxis(value: Any, source: int, target: int) -> Symbol:
@@ -595,16 +720,20 @@ class Tracer:
         """Return the program that computes some symbols.
 
         Raises:
-            NotTraced: they have several shapes.
+            NotTraced: they have several shapes, or read sums.
         """
-        shape = outputs[0].shape
-        if any(symbol.shape != shape or symbol.dtype is None for symbol in outputs):
+        shapes = {symbol.shape[:-1] if isinstance(symbol.expression, Stacked) else symbol.shape for symbol in outputs}
+        shape = shapes.pop()
+        if shapes or any(symbol.dtype is None for symbol in outputs):
             raise NotTraced("outputs of several shapes")
         if any(isinstance(number, Uniform) and number.shape != shape for number in self.numbers):
             raise NotTraced("random numbers that are broadcast")
-        return Program(
+        program = Program(
             shape,
             tuple(symbol.expression for symbol in outputs),
             tuple(symbol.dtype for symbol in outputs),
             tuple(self.numbers),
         )
+        if program.sums():
+            raise NotTraced("a sum over axes")
+        return program

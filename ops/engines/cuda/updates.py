@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -17,7 +18,7 @@ from netbuilder.ops.engines.joined_updates import JoinedOperator, JoinedUpdates,
 __all__ = ["UPDATES", "join_updates", "update_form"]
 
 UPDATES = frozenset(
-    "Adadelta Adagrad Adam DecayAdagrad DivideBlobs FP16MomentumSGDUpdate FP32MomentumSGDUpdate FloatToHalf "
+    "Adadelta Adagrad Adam DecayAdagrad DivideBlobs FP16MomentumSGDUpdate FP32MomentumSGDUpdate FloatToHalf Ftrl "
     "HalfToFloat MomentumSGD MomentumSGDUpdate RestoreBlobs RmsProp SaveBlobs WeightedSum".split()
 )
 """The operators that can be joined: elementwise but for numbers such as the learning rate."""
@@ -58,7 +59,7 @@ class _Chain:
         tensors: those of them that are tensors, not numbers.
         writes: the outputs of the call.
         made: their specs, plain.
-        size: of its tensors.
+        shape: of its tensors; some have several values for each element.
     """
 
     program: Program
@@ -66,7 +67,7 @@ class _Chain:
     tensors: list[int]
     writes: list[int]
     made: list[TensorSpec]
-    size: int
+    shape: tuple[int, ...]
 
 
 _NOTHING = Program(ANY_SHAPE, (), (), ())
@@ -88,24 +89,30 @@ def _trace(ctx: Any, chain: Sequence[JoinedOperator], updates: JoinedUpdates) ->
         form = update_form(joined.op, specs)
         if form is None:
             raise NotTraced(joined.op.type)
+        outs = joined.op.infer(*specs)
         for k, i in enumerate(joined.inputs):
             if i in values:
                 continue
             if joined.op.input_location(k) == "host":
                 values[i] = tracer.host_input(i)
                 continue
-            values[i] = tracer.input(len(reads), TensorSpec(() if k in form.numbers else ANY_SHAPE, specs[k].dtype))
+            shape = () if k in form.numbers else _any(specs[k], outs[0])
+            values[i] = tracer.input(len(reads), TensorSpec(shape, specs[k].dtype))
             reads.append(i)
             if k not in form.numbers:
                 tensors.append(i)
-        outs = joined.op.infer(*specs)
-        shapeless = [out.with_shape(ANY_SHAPE) for out in outs]
+        shapeless = [out.with_shape(_any(out, outs[0])) for out in outs]
         found = trace_operator(tracer, joined.op, [values[i] for i in joined.inputs], shapeless)
         values.update(zip(joined.outputs, found))
         made.update(zip(joined.outputs, outs))
     writes = [j for j, value in enumerate(updates.outputs) if value in made]
     program = tracer.program([values[updates.outputs[j]] for j in writes]) if writes else _NOTHING
-    return _Chain(program, reads, tensors, writes, [made[updates.outputs[j]] for j in writes], outs[0].size)
+    return _Chain(program, reads, tensors, writes, [made[updates.outputs[j]] for j in writes], outs[0].shape)
+
+
+def _any(spec: TensorSpec, first: TensorSpec) -> tuple[int, ...]:
+    """Return what stands for the shape of a tensor, which has that of the first output, or several values for each."""
+    return ANY_SHAPE + spec.shape[first.ndim :]
 
 
 def _as_read(spec: TensorSpec, order: ChannelsLast | None) -> TensorSpec:
@@ -126,6 +133,8 @@ def join_updates(ctx: PlanContext, updates: JoinedUpdates) -> Prepared | None:
     for chain in chains:
         orders = (order_of(updates.specs[i]) for i in chain.tensors)
         order = next((order for order in orders if order is not None), None)
+        if any(spec.shape != chain.shape for spec in (*(updates.specs[i] for i in chain.tensors), *chain.made)):
+            order = None
         for i in chain.tensors:
             expected[i] = _as_read(updates.specs[i], order)
         written |= {j: in_order(spec, order, spec.dtype.name) for j, spec in zip(chain.writes, chain.made)}
@@ -133,7 +142,13 @@ def join_updates(ctx: PlanContext, updates: JoinedUpdates) -> Prepared | None:
     kernel = ManyTensors(
         "updates",
         [
-            Part(each.program, each.reads, each.writes, [elements_of(expected[i]) for i in each.reads], each.size)
+            Part(
+                each.program,
+                each.reads,
+                each.writes,
+                [elements_of(expected[i]) for i in each.reads],
+                math.prod(each.shape),
+            )
             for each in chains
             if each.writes
         ],

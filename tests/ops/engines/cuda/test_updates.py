@@ -139,6 +139,31 @@ def test_masters_of_float16_are_updated_by_one_kernel(scaled):
         assert found[f"h{k}"].dtype == np.float16
 
 
+@pytest.mark.parametrize("given", [True, False])
+@pytest.mark.parametrize("dtype", ["float32", "float64"])
+def test_states_of_two_values_for_each_weight(given, dtype):
+    ops, feeds, alpha = [], {"alpha": np.float32([0.125])}, 0.125 if given else 0.25
+    for k, shape in enumerate(SHAPES):
+        feeds |= {f"{name}{k}": RNG.standard_normal(shape).astype(dtype) for name in "pg"}
+        feeds[f"s{k}"] = np.stack([RNG.random(shape), RNG.standard_normal(shape)], axis=-1).astype(dtype)
+        names = [f"p{k}", f"s{k}"]
+        arguments = {"alpha": 0.25, "lambda1": 0.5}
+        ops.append(make_op("Ftrl", [*names, f"g{k}", *["alpha"] * given], names, **arguments))
+    fetched = [f"{name}{k}" for name in "ps" for k in range(len(SHAPES))]
+    with one_gpu() as machine:
+        found = run_net(ops, feeds, fetched)
+        launched = [] if machine is None else [launch.name for launch in machine.launches]
+    assert machine is None or [n.startswith("nb_updates") for n in launched if n.startswith("nb_")] == [True]
+    tolerance = {"rtol": 1e-4, "atol": 1e-5} if dtype == "float32" else {"rtol": 1e-10, "atol": 1e-12}
+    for k in range(len(SHAPES)):
+        p, g, (n, z) = *(feeds[f"{name}{k}"].astype(np.float64) for name in "pg"), np.moveaxis(feeds[f"s{k}"], -1, 0)
+        root, before = np.sqrt(n.astype(np.float64) + g * g), np.sqrt(n.astype(np.float64))
+        z = z + g - (root - before) / alpha * p
+        new = np.where(abs(z) > 0.5, (np.sign(z) * 0.5 - z) / ((1 + root) / alpha + 0.001), 0)
+        np.testing.assert_allclose(found[f"p{k}"], new, **tolerance)
+        np.testing.assert_allclose(found[f"s{k}"], np.stack([root * root, z], axis=-1), **tolerance)
+
+
 @pytest.mark.parametrize("runs", [1, 3])
 def test_adam_counts_on_the_host(runs):
     """The correction of Adam depends on the counter, which the host has: it is an argument of each launch."""
@@ -233,9 +258,12 @@ def test_the_form_of_each_update(op_type):
     numbers = {i for i, name in enumerate(required) if name in ("lr", "iter", "w0")}
     for i in numbers:
         specs[i] = TensorSpec((1,), np.dtype(np.int64 if required[i] == "iter" else np.float32))
+    if op_type == "Ftrl":
+        specs[required.index("n_z")] = TensorSpec((2, 3, 2), dtype)
     if op_type == "FP32MomentumSGDUpdate":
         specs[required.index("grad")] = specs[0]
     form = update_form(op, specs)
     assert form is not None and form.numbers == numbers
-    assert update_form(op, [TensorSpec((), spec.dtype) for spec in specs]) is None or op_type == "WeightedSum"
+    one = [spec.with_shape(spec.shape[2:]) for spec in specs]
+    assert update_form(op, one) is None or op_type == "WeightedSum"
     assert update_form(decode(find("Relu"), make_op("Relu", ["x"], ["y"])), specs[:1]) is None

@@ -17,7 +17,8 @@ from cupy_double.channels import CHANNEL_KERNELS, over_channels
 from netbuilder.ops.core.registry import plain_kernel
 from netbuilder.ops.engines.cuda.code import BFLOAT16
 from netbuilder.ops.engines.cuda.kernel import Kernel
-from netbuilder.ops.engines.cuda.tracing import Constant, HostNumber, Load, Program, Stacked, Uniform
+from netbuilder.ops.engines.cuda.sums import Stage
+from netbuilder.ops.engines.cuda.tracing import Constant, HostNumber, Load, Program, Stacked, Sum, Uniform
 from netbuilder.ops.engines.random import first_counter, uniform
 from netbuilder.ops.updates.row_updates import no_row, update_rows
 
@@ -617,6 +618,45 @@ def _padded(machine: Any, kernel: Kernel, blocks: int, arguments: Sequence[Any])
     machine.launch(kernel.name, [x._region], [y._region], do=do)
 
 
+def _with_sums(machine: Any, kernel: Kernel, blocks: int, arguments: Sequence[Any]) -> None:
+    """Operators with sums over axes; large sums are those of one launch, and what depends on them that of another."""
+    stage = kernel.model
+    work = stage.sums
+    inputs = dict(zip(work.read, arguments))
+    outputs = dict(zip(stage.outputs, arguments[len(inputs) :]))
+    others = arguments[len(inputs) + len(outputs) :]
+    totals = others[0] if work.extents.several_blocks else None
+
+    def do() -> None:
+        found = {total: totals._values[k] for total, k in work.number.items()} if totals is not None else {}
+
+        def load(what: Load) -> Any:
+            if isinstance(what.input, Sum):
+                return np.asarray(found[what.input], what.dtype).reshape(what.shape)
+            elements = _elements(inputs[what.input], work.inputs[what.input])
+            return elements[what.offset :: what.stride].reshape(what.shape)
+
+        for level, sums in enumerate(work.levels):
+            if totals is None or level == stage.level:
+                for total in sums:
+                    program = Program(total.shape, (total.value,), (total.dtype,), ())
+                    values = np.broadcast_to(evaluate(program, load, ())[0], total.shape)
+                    found[total] = values.sum(axis=total.axes, dtype=np.float64)
+                    if totals is not None:
+                        totals._values[work.number[total]] = found[total]
+        made = []
+        for j in outputs:
+            program = work.outputs[j].program()
+            stacked = (program.values_of(0),) if program.values_of(0) > 1 else ()
+            made.append(np.broadcast_to(evaluate(program, load, ())[0], program.shape + stacked))
+        for (j, array), values in zip(outputs.items(), made):
+            _store(array, work.outputs[j].dtype, values)
+
+    reads = [array._region for array in (*inputs.values(), *([] if totals is None else [totals]))]
+    writes = [array._region for array in outputs.values()]
+    machine.launch(kernel.name, reads, [*writes, *([] if totals is None else [totals._region])], do=do)
+
+
 Equivalent = Callable[[Any, Kernel, int, Sequence[Any]], None]
 
 
@@ -686,4 +726,5 @@ def launch(kernel: Kernel, cupy: Any, blocks: int, arguments: Sequence[Any], *, 
             cupy.ndarray._check([array])
         else:
             assert isinstance(array, np.generic), f"{kernel}: an argument is a {type(array)}"
-    EQUIVALENTS.get(_title(kernel), _elementwise)(cupy.machine, kernel, blocks, arguments)
+    otherwise = _with_sums if isinstance(kernel.model, Stage) else _elementwise
+    EQUIVALENTS.get(_title(kernel), otherwise)(cupy.machine, kernel, blocks, arguments)

@@ -14,7 +14,7 @@ from netbuilder.tools.kernels import catalog, nvrtc_cuda, recording_cuda
 @pytest.fixture(scope="module")
 def few():
     """Kernels of a few operators, of each kind that there is."""
-    for op_type in ("Cast", "Dropout", "Relu", "Sum", "Add"):
+    for op_type in ("Cast", "Dropout", "Relu", "Sum", "Add", "Storm", "LayerNorm"):
         assert any([*catalog._prepared(op_type)]), op_type
     for op_type in ("Adam", "MomentumSGDUpdate"):
         catalog._join(op_type)
@@ -24,8 +24,8 @@ def few():
     catalog._of_tables()
     for op_type in ("RowWiseSparseAdam", "SparseFtrl"):
         catalog._update_rows(op_type)
-    titles = "cast|dropout|relu|sum|add|updates|softmax_with_loss(_gradient)?|max_pool|average_pool_gradient"
-    titles += "|row_updates|row_order_place|row_sums|rows_gathered|rows_scattered"
+    titles = "cast|dropout|relu|sum|add|storm|layer_norm|updates|softmax_with_loss(_gradient)?|max_pool"
+    titles += "|average_pool_gradient|row_updates|row_order_place|row_sums|rows_gathered|rows_scattered"
     chosen = [name for name in known_kernels() if re.match(f"nb_({titles})_[0-9a-f]+$", name)]
     return {name: known_kernels()[name] for name in sorted(chosen)}
 

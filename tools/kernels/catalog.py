@@ -23,7 +23,7 @@ from netbuilder.ops.engines.cuda.row_sums import ADDED, add_kernel, gather_kerne
 from netbuilder.ops.engines.cuda.row_updates import row_update
 from netbuilder.ops.engines.cuda.rows import ROWS
 from netbuilder.ops.engines.cuda.segments import REDUCTIONS, SPREADS, reduction_kernel, spread_kernel
-from netbuilder.ops.engines.cuda.table import KERNELS, ROW_UPDATES
+from netbuilder.ops.engines.cuda.table import KERNELS, ROW_UPDATES, WITH_SUMS
 from netbuilder.ops.engines.cuda.updates import UPDATES, join_updates, update_form
 from netbuilder.ops.engines.cudnn import kernels_norm, kernels_pool
 from netbuilder.ops.engines.cudnn.layout import BFLOAT16, image_spec, row_major_spec
@@ -304,6 +304,7 @@ def _variants(op_type: str) -> Iterator[tuple[Any, list[TensorSpec]]]:
         ((2,), (2,), *[small] * 6),
         (image, *[(2,)] * 7),
         *([((_LARGE,),) * 8] if op_type == "Relu" else []),
+        *([((1 << 15,),) * 8] if op_type in WITH_SUMS else []),  # more than a block adds
     )
     for op in _operators(op_type):
         for shape, first, last in product(shapes, _TYPES, (None, np.dtype(bool), np.dtype(np.int64))):
@@ -326,6 +327,10 @@ def _with_numbers(op: Any, specs: list[TensorSpec]) -> list[TensorSpec]:
         if name.rstrip("?") in ("lr", "iter", "iteration", "w0"):
             dtype = specs[i].dtype if name in ("lr", "w0") else np.dtype(np.int64)
             specs[i] = TensorSpec((1,), dtype)
+        elif name.rstrip("?") in ("alpha", "grad_sq_sum", "lr_max", "seq_b", "trust", "wd"):
+            specs[i] = specs[i].with_shape((1,))
+        elif name == "n_z":
+            specs[i] = specs[i].with_shape((*specs[0].shape, 2))
         elif name in _OF_SCALING and op.type in ("DivideBlobs", "RestoreBlobs", "UpdateGradientScale"):
             specs[i] = TensorSpec((1,), np.dtype(_OF_SCALING[name]))
     return specs

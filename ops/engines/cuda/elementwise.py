@@ -34,6 +34,7 @@ __all__ = [
     "BoundProgram",
     "elementwise",
     "is_elementwise",
+    "kernel_title",
     "join_elementwise",
     "loop",
     "numbers_of_run",
@@ -164,7 +165,7 @@ def elementwise(op: Any, ctx: PlanContext, *specs: TensorSpec) -> Prepared | Non
     tracer = Tracer(op_def=ctx.op_def, run_context=ctx.run)
     try:
         program = tracer.program(trace_operator(tracer, op, trace_inputs(tracer, op, plain), outs))
-        return prepare_program(_title(op.type), program, *_in_layouts(ctx, program, specs, outs))
+        return prepare_program(kernel_title(op.type), program, *_in_layouts(ctx, program, specs, outs))
     except NotTraced:
         return None
 
@@ -196,7 +197,7 @@ def join_elementwise(ctx: PlanContext, chain: JoinedUpdates) -> Prepared | None:
             values.update(zip(joined.outputs, found))
             specs.update(zip(joined.outputs, outs))
         program = tracer.program([values[i] for i in chain.outputs])
-        title = "_".join(_title(joined.op.type) for joined in operators)
+        title = "_".join(kernel_title(joined.op.type) for joined in operators)
         outputs = [specs[i] for i in chain.outputs]
         return prepare_program(title[:60], program, *_in_layouts(ctx, program, chain.specs, outputs))
     except NotTraced:
@@ -226,7 +227,8 @@ def _in_layouts(
     ]
 
 
-def _title(op_type: str) -> str:
+def kernel_title(op_type: str) -> str:
+    """Return the title of an operator's kernels: its type in small letters, with underscores between words."""
     return re.sub("(?<=[a-z0-9])(?=[A-Z])", "_", op_type).lower()
 
 

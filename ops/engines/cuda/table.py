@@ -14,8 +14,9 @@ from netbuilder.ops.engines.cuda.row_sums import ADDED, add_rows, gather, scatte
 from netbuilder.ops.engines.cuda.row_updates import row_update
 from netbuilder.ops.engines.cuda.rows import ROWS
 from netbuilder.ops.engines.cuda.segments import REDUCTIONS, SPREADS, reduce_segments, spread_segments
+from netbuilder.ops.engines.cuda.sums import with_sums
 
-__all__ = ["ELEMENTWISE", "KERNELS"]
+__all__ = ["ELEMENTWISE", "KERNELS", "WITH_SUMS"]
 
 ELEMENTWISE = frozenset(
     """
@@ -41,6 +42,20 @@ ELEMENTWISE = frozenset(
 )
 """Operators whose plain kernels are traced. One that cannot be, for its arguments or inputs, has another kernel."""
 
+WITH_SUMS = frozenset(
+    """
+    BatchMoments C10LayerNorm_DontUseThisOpYet CosineSimilarityGradient DotProduct DotProductWithPadding
+    ElementwiseLinearGradient GFtrl InstanceNorm InstanceNormGradient L1Distance Lars LayerNorm LayerNormGradient
+    LearningRateAdaption LpNorm Moments Normalize NormalizeGradient NormalizeL1 PReluGradient Perplexity RMSNorm
+    RMSNormGradient ReduceBackMean ReduceBackSum ReduceFrontMean ReduceFrontSum ReduceFrontWeightedSum ReduceL1 ReduceL2
+    ReduceMean ReduceSum ReduceTailSum SigmoidCrossEntropyLoss
+    SigmoidCrossEntropyWithLogits SmoothL1Loss SquaredL2Distance Storm SumElements SumReduceLike SumSqrElements
+    TileGradient UpsampleNearestGradient
+    WeightedSigmoidCrossEntropyWithLogits Wngrad
+    """.split()
+)
+"""Operators whose plain kernels have sums over axes, and are traced."""
+
 ROW_UPDATES = frozenset(
     """
     Float16SparseNormalize RowWiseCounter RowWiseSparseAdagrad RowWiseSparseAdam SmartDecaySparseAdam SparseAdadelta
@@ -51,6 +66,7 @@ ROW_UPDATES = frozenset(
 
 KERNELS: dict[str, Callable[..., Prepared | None]] = {
     **dict.fromkeys(ELEMENTWISE, elementwise),
+    **dict.fromkeys(WITH_SUMS, with_sums),
     **CHANNELS,
     **ROWS,
     **dict.fromkeys(ROW_UPDATES, row_update),

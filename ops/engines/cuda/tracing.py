@@ -39,12 +39,12 @@ class NotTraced(Exception):
 
 @dataclass(frozen=True)
 class Load:
-    """An element of an input, or of a sum, broadcast from ``shape`` to the shape of the outputs.
+    """An element of an input (its number), or of a ``Sum``, broadcast from ``shape`` to the shape of the outputs.
 
     Of an input with ``stride`` values for each element, it is value ``offset``.
     """
 
-    input: int | Sum
+    input: Any
     shape: tuple[int, ...]
     dtype: np.dtype[Any]
     offset: int = 0
@@ -316,18 +316,22 @@ class Symbol:
     def copy(self, order: str = "C") -> Symbol:
         return Symbol(self.expression, self.shape)
 
-    def sum(self, axis: Any = None, *, keepdims: bool = False) -> Symbol:
+    def sum(self, axis: Any = None, dtype: Any = None, *, keepdims: bool = False) -> Symbol:
+        if dtype is not None:
+            return self.astype(dtype).sum(axis, keepdims=keepdims)
         if self.dtype not in (np.float32, np.float64) or not self.size:
             raise NotTraced(f"a sum of {self.size} elements of {self.dtype}")
         given = range(self.ndim) if axis is None else axis if isinstance(axis, tuple) else (axis,)
         axes = tuple(sorted(a % self.ndim for a in given))
         ones = tuple(1 if a in axes else extent for a, extent in enumerate(self.shape))
         shape = ones if keepdims else tuple(extent for a, extent in enumerate(self.shape) if a not in axes)
+        if math.prod(shape) == self.size:
+            return self.reshape(shape)
         return Symbol(Load(Sum(self.expression, self.shape, axes, self.dtype), shape, self.dtype), shape)
 
-    def mean(self, axis: Any = None, *, keepdims: bool = False) -> Symbol:
-        total = self.sum(axis, keepdims=keepdims)
-        return total / (self.size // total.size)
+    def mean(self, axis: Any = None, dtype: Any = None, *, keepdims: bool = False) -> Symbol:
+        total = self.sum(axis, dtype, keepdims=keepdims)
+        return _apply("divide", (total, self.size // total.size))
 
     def clip(self, low: Any = None, high: Any = None) -> Symbol:
         return _clip(self, low, high)
@@ -576,6 +580,18 @@ class _Module:
 
     where = staticmethod(_where)
     clip = staticmethod(_clip)
+
+    @staticmethod
+    def sum(value: Symbol, axis: Any = None, dtype: Any = None, *, keepdims: bool = False) -> Symbol:
+        return value.sum(axis, dtype, keepdims=keepdims)
+
+    @staticmethod
+    def mean(value: Symbol, axis: Any = None, dtype: Any = None, *, keepdims: bool = False) -> Symbol:
+        return value.mean(axis, dtype, keepdims=keepdims)
+
+    @staticmethod
+    def vdot(x: Symbol, y: Symbol) -> Symbol:
+        return _apply("multiply", (x.ravel(), y.ravel())).sum()
 
     @staticmethod
     def asarray(value: Any, dtype: Any = None) -> Symbol:

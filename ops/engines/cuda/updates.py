@@ -12,7 +12,7 @@ from netbuilder.ops.core.operator import TensorSpec
 from netbuilder.ops.engines.cuda.elementwise import trace_inputs, trace_operator
 from netbuilder.ops.engines.cuda.many_tensors import ANY_SHAPE, ManyTensors, Part
 from netbuilder.ops.engines.cuda.tracing import HostNumber, NotTraced, Program, Tracer
-from netbuilder.ops.engines.cudnn.layout import ChannelsLast, elements_of, in_order, order_of
+from netbuilder.ops.engines.cudnn.layout import as_read, elements_of, in_order, order_of
 from netbuilder.ops.engines.joined_updates import JoinedOperator, JoinedUpdates, UpdateForm
 
 __all__ = ["UPDATES", "join_updates", "update_form"]
@@ -115,12 +115,6 @@ def _any(spec: TensorSpec, first: TensorSpec) -> tuple[int, ...]:
     return ANY_SHAPE + spec.shape[first.ndim :]
 
 
-def _as_read(spec: TensorSpec, order: ChannelsLast | None) -> TensorSpec:
-    """Return the spec of a tensor in an order, with its elements as they are stored if it is in that order."""
-    stored = in_order(spec, order, elements_of(spec))
-    return spec if spec == stored else in_order(spec, order, spec.dtype.name)
-
-
 def join_updates(ctx: PlanContext, updates: JoinedUpdates) -> Prepared | None:
     """Return the kernel of many updates; None if one of them cannot be traced."""
     try:
@@ -136,7 +130,7 @@ def join_updates(ctx: PlanContext, updates: JoinedUpdates) -> Prepared | None:
         if any(spec.shape != chain.shape for spec in (*(updates.specs[i] for i in chain.tensors), *chain.made)):
             order = None
         for i in chain.tensors:
-            expected[i] = _as_read(updates.specs[i], order)
+            expected[i] = as_read(updates.specs[i], order)
         written |= {j: in_order(spec, order, spec.dtype.name) for j, spec in zip(chain.writes, chain.made)}
         pairs += [(i, j) for i in chain.tensors for j in chain.writes if expected[i] == written[j]]
     kernel = ManyTensors(

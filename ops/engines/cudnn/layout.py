@@ -16,6 +16,7 @@ __all__ = [
     "WIDE",
     "ChannelsLast",
     "array_dtype",
+    "as_read",
     "elements_of",
     "flat_elements",
     "image_spec",
@@ -111,6 +112,12 @@ def in_order(spec: TensorSpec, order: ChannelsLast | None, elements: str) -> Ten
     if order is None:
         return row_major_spec(spec, elements)
     return spec.with_layout(replace(order, elements=elements))
+
+
+def as_read(spec: TensorSpec, order: ChannelsLast | None) -> TensorSpec:
+    """Return the spec of a tensor in an order, with its elements as they are stored if it is in that order."""
+    stored = in_order(spec, order, elements_of(spec))
+    return spec if spec == stored else in_order(spec, order, spec.dtype.name)
 
 
 def in_one_layout(specs: Sequence[TensorSpec]) -> list[TensorSpec] | None:

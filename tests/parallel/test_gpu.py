@@ -340,6 +340,34 @@ def test_a_predictor_cut_out_of_a_model_for_gpus_runs_on_one_and_on_the_cpu(two_
     np.testing.assert_allclose(found[2], found[1], rtol=1e-5)
 
 
+@pytest.mark.parametrize("place", [None, (PROTO_CUDA, 1), HOST], ids=["its own", "another GPU", "CPU"])
+def test_a_predictor_is_loaded_onto_another_device(two_gpus, tmp_path, place):
+    """With its parameters and what it computes, whatever the device of the replica that it was cut out of."""
+    _, workspace = train("gpu", [0, 1])
+    model, _ = build("gpu", [0, 1], mlp, OPTIMIZERS["sgd"])
+    net, parameters = parallel.ExtractPredictorNet(model, ["data"], ["softmax"])
+    save_predictor(tmp_path, net, parameters, workspace=workspace)
+    predictor = load_predictor(tmp_path, device=None if place is None else make_device_option(*place))
+    data = np.float32(np.random.default_rng(0).standard_normal((3, 6)))
+    got = predictor.run(data=data)["softmax"]
+    names = ["fc1_w", "fc2_b", "softmax"]
+    assert [predictor.workspace.get(name).location for name in names] == [place or (PROTO_CUDA, 0)] * 3
+    values = [workspace.fetch(f"gpu_0/{name}") for name in ("fc1_w", "fc1_b", "fc2_w", "fc2_b")]
+    hidden = np.maximum(data @ values[0].T + values[1], 0)
+    scores = np.exp(hidden @ values[2].T + values[3])
+    np.testing.assert_allclose(got, scores / scores.sum(axis=1, keepdims=True), rtol=1e-4)
+
+
+def test_a_predictor_for_a_gpu_that_is_missing_says_so_when_it_is_loaded(two_gpus, tmp_path):
+    _, workspace = train("gpu", [0, 1])
+    model, _ = build("gpu", [0, 1], mlp, OPTIMIZERS["sgd"])
+    absent = gpu_count() + 2
+    net, parameters = parallel.ExtractPredictorNet(model, ["data"], ["softmax"], make_device_option(PROTO_CUDA, absent))
+    save_predictor(tmp_path, net, parameters, workspace=workspace)
+    with pytest.raises(DeviceError, match=f"needs GPU {absent}: give device=make_device_option"):
+        load_predictor(tmp_path)
+
+
 def test_a_predictor_gives_what_the_model_gives_in_test_mode(two_gpus, tmp_path):
     """By running statistics, in one folder, loaded onto another GPU; and with new names, without a branch."""
 

@@ -290,16 +290,26 @@ def test_a_parameter_that_the_init_net_does_not_make():
     refuses(NetError, r"the init net does not initialize the parameters \['cpu_0/table', 'cpu_1/table'\]", forward)
 
 
-def test_an_operator_that_reads_another_replica():
+ON_BOTH = pytest.mark.parametrize("call", [parallel.Parallelize_CPU, parallel.Parallelize_GPU])
+
+
+@ON_BOTH
+@pytest.mark.parametrize("which, blob", [("net", "fc1"), ("param_init_net", "fc1_w")])
+@pytest.mark.filterwarnings("ignore:GPUs .* are not on this machine")
+def test_an_operator_that_reads_another_replica(call, which, blob):
+    """An initializer, too."""
+    first = f"{call.__name__[-3:].lower()}_0/{blob}"
+
     def forward(model, loss_scale):
         losses = mlp(model, loss_scale)
-        model.net.Relu(BlobReference("cpu_0/fc1"), "copied")
+        getattr(model, which).Relu(BlobReference(first), "copied")
         return losses
 
-    refuses(NetError, r"Relu, made at tests/parallel/test_refusals.py:\d+ in forward: input 'cpu_0/fc1' is on", forward)
+    match = rf"Relu, made at tests/parallel/test_refusals.py:\d+ in forward: input '{first}' is on .PU 0, but"
+    refuses(NetError, match, forward, call=call)
 
 
-@pytest.mark.parametrize("call", [parallel.Parallelize_CPU, parallel.Parallelize_GPU])
+@ON_BOTH
 @pytest.mark.filterwarnings("ignore:GPUs .* are not on this machine")
 def test_a_loss_over_another_replicas_blob(call):
     """The message names the cause, not its consequence that a parameter has no gradient on its device."""

@@ -7,6 +7,7 @@ import pytest
 
 from cudnn_double import CudnnDouble, cudnn_double
 from cupy_double import CupyDouble, using
+from house import ROOT
 from netbuilder.ops.engines.cudnn import library
 from netbuilder.ops.engines.engine import find_engine
 from netbuilder.ops.engines.gpu import gpu
@@ -77,3 +78,9 @@ def test_the_double_has_what_the_frontend_has():
     cudnn = pytest.importorskip("cudnn")
     graph = {name for name in vars(CudnnDouble) if not name.startswith("_")} - {"ran", "why_not"}
     assert graph <= set(dir(cudnn))
+
+
+def test_the_versions_that_messages_name_are_those_that_are_installed():
+    wanted = (ROOT / "setup.py").read_text(encoding="utf-8")
+    assert f'"{library._FRONTEND}",' in wanted and f'"{library._LIBRARY}",' in wanted
+    assert library._LIBRARY.endswith(f">={library._OLDEST // 10000}.{library._OLDEST // 100 % 100}")

@@ -16,7 +16,9 @@ import numpy as np
 from netbuilder.data.forking import loading
 from netbuilder.ops.engines.collectives.communicator import Communicator
 from netbuilder.ops.engines.collectives.mpi_abort import abort_over
+from netbuilder.ops.engines.collectives.start_watch import watched_start
 from netbuilder.ops.engines.collectives.time_limits import time_limits
+from netbuilder.ops.engines.launchers import place_in
 from netbuilder.proto import DeviceError, DistributedError
 
 __all__ = ["MpiCommunicator", "mpi", "mpi_world"]
@@ -61,14 +63,16 @@ def mpi() -> Any:
 def _start_mpi_with_all_ranks() -> Any:
     """Import mpi4py.MPI: MPI waits for all processes, and lets no other thread of Python run meanwhile.
 
-    If they do not come, faulthandler prints where the threads are, and ends this process, and so the job.
+    If one of this host has ended, ``watched_start`` ends the job. If others do not come, faulthandler prints where the
+    threads are, and ends this process, and so the job.
     """
-    limit = time_limits().first
-    if "mpi4py.MPI" in sys.modules or limit is None:
+    if "mpi4py.MPI" in sys.modules:
         return importlib.import_module("mpi4py.MPI")
-    faulthandler.dump_traceback_later(limit, exit=True, file=sys.__stderr__ or 2)
+    if (limit := time_limits().first) is not None:
+        faulthandler.dump_traceback_later(limit, exit=True, file=sys.__stderr__ or 2)
     try:
-        return importlib.import_module("mpi4py.MPI")
+        with watched_start(place_in(os.environ).local_size):
+            return importlib.import_module("mpi4py.MPI")
     finally:
         faulthandler.cancel_dump_traceback_later()
 

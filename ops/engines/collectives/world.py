@@ -8,7 +8,7 @@ import logging
 import os
 import time
 import warnings
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from typing import TypeVar
 
@@ -296,14 +296,20 @@ def _wait_for_start() -> None:
             waited = time.monotonic() - begin
             text = (
                 f"CreateCommonWorld: rank {place.rank} of {place.size} has waited {waited:.3g} s for rank "
-                f"{', '.join(map(str, missing))}, which has not begun to make a common world"
+                f"{_listed(missing)}, which has not begun to make a common world"
             )
+            if ended := [rank for rank in missing if attempt.peek(f"ended/{rank}") is not None]:
+                raise DistributedError(f"CreateCommonWorld: rank {_listed(ended)} of {place.size} has ended without one")
             if limit is not None and waited > limit:
                 raise StoreTimeoutError(text)
             if limit is not None and waited > limit / 2 and not warned:
                 _log.warning("%s; it gives up after %g s", text, limit)
                 warned = True
             time.sleep(_PAUSE)
+
+
+def _listed(ranks: Sequence[int]) -> str:
+    return ", ".join(map(str, ranks))
 
 
 def _control(size: int, rank: int) -> Communicator:

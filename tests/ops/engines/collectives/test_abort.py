@@ -76,9 +76,20 @@ time.sleep(100)
 """
 
 
-def run_in_two(program, folder, *arguments):
+NO_WORLD = """
+import os
+from netbuilder.parallel.distributed import ProcessGroup, Rendezvous
+place = Rendezvous.from_environment()
+if place.shard_id == 1:
+    os._exit(0)
+ProcessGroup(place)
+"""
+
+
+def run_in_two(program, folder, *arguments, by=None):
     (folder / "program.py").write_text(program)
-    command = [*MPI.command(2), sys.executable, str(folder / "program.py"), *arguments]
+    started = [*MPI.command(2), sys.executable] if by is None else by
+    command = [*started, str(folder / "program.py"), *arguments]
     environment = os.environ | MPI.environment() | {"PYTHONPATH": str(ROOT)}
     return subprocess.run(command, env=environment, capture_output=True, text=True, timeout=50)
 
@@ -106,6 +117,19 @@ def test_a_failure_before_mpi_is_initialized_ends_the_job(mode, status, tmp_path
     run = run_in_two(BEFORE_MPI, tmp_path, mode)
     assert run.returncode == status, run.stderr
     assert ("ValueError: this rank fails" in run.stderr) == (mode == "raise")
+
+
+@pytest.mark.skipif(MPI is None or MPI.is_open_mpi, reason="needs mpi4py with MPICH")
+@pytest.mark.parametrize("launcher", ["mpiexec", "netbuilder-launch"])
+def test_a_process_that_ends_well_before_mpi_ends_the_job(launcher, tmp_path):
+    """The others wait for it in MPI's initialization, which would end after 10 minutes."""
+    by = [sys.executable, "-m", "netbuilder.tools.launch", "-n", "2"] if launcher == "netbuilder-launch" else None
+    run = run_in_two(NO_WORLD, tmp_path, by=by)
+    assert run.returncode == 1, run.stderr
+    if by:
+        assert "CreateCommonWorld: rank 1 of 2 has ended without one" in run.stderr
+    else:
+        assert "rank 0: MPI cannot start, as rank 1 ended without starting it; the job ends" in run.stderr
 
 
 @pytest.mark.skipif(MPI is None, reason="needs mpi4py with an MPI library")

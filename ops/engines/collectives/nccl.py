@@ -3,6 +3,13 @@
 All common worlds of a process have the same communicators of NCCL: one over a GPU of each process, its first one, and
 where processes have several GPUs one over all of them. Their calls go to the GPUs' streams for exchange, in the order
 in which the lane makes them. Messages that do not wait go through the store by which the processes have met.
+
+What the processes compare before each collective goes by NCCL, too, not through the store. It can wait no longer there:
+it has the same size, type and communicator whatever a process is about to do, so that processes which disagree meet in
+it, and learn it from the maxima; a process that waits for one that does not come asks the GPU and the store's messages
+in turn, up to the time limit, and the watchdog ends a call of NCCL that does not return. The store would serve as many
+requests for each collective as there are processes, and would know of no failure sooner: one that comes before a
+collective is told in this comparison; after it, the others wait inside the collective itself.
 """
 
 from __future__ import annotations

@@ -106,7 +106,7 @@ class Watchdog:
                 pass  # what is submitted from now on raises it
 
     def supervise(self) -> None:
-        """End waits in which MPI itself does not return, so that nobody calls ``check``; for a thread of its own."""
+        """End waits in which MPI, or NCCL, itself does not return, so that nobody calls ``check``; for a thread of its own."""
         of, checks, inside, before = None, 0, 0.0, time.monotonic()
         while self._lane.interrupted is None:
             time.sleep(_LOOK_FROM_OUTSIDE)
@@ -115,17 +115,17 @@ class Watchdog:
             before = now
             if wait is None or (wait, self._checks) != (of, checks):
                 of, checks, inside = wait, self._checks, 0.0
-            elif wait.limit - _ANSWERING <= inside < wait.limit:
-                self._signs()
-            elif inside >= wait.limit:
+            elif inside >= wait.longest_call:
                 self._end_from_outside(wait, inside)
+            elif inside >= wait.longest_call - _ANSWERING:
+                self._signs()
 
     def _end_from_outside(self, wait: _Wait, inside: float) -> None:
-        """Give up the lane, which is inside MPI."""
+        """Give up the lane, which is inside MPI, or NCCL."""
         call, communicator = str(wait.call), self._communicator
         text = (
-            f"rank {communicator.rank} of {communicator.size} has been inside MPI for {inside:.3g} s in "
-            f"{shortened(call)}, which does not return"
+            f"rank {communicator.rank} of {communicator.size} has been inside {communicator.engine} for {inside:.3g} s "
+            f"in {shortened(call)}, which does not return"
         )
         if signs := self._signs():
             text += f"; {self._roll_call.missing(call, signs, asked=False)}"
@@ -201,6 +201,7 @@ class _Wait:
             looks = [number * self.silence / 2 for number in range(1, math.ceil(2 * limit / self.silence))]
             self._steps += [step for at in looks for step in ((at - answering, "ask"), (at, "look"))]
             self._steps.sort(key=lambda step: step[0])
+        self.longest_call = min(self.limit, self.silence)  # of the engine: one that waits returns, and asks again
         self.waited, self._seen = 0.0, time.monotonic()
         self.asked, self.unanswered = math.inf, dict[int, float]()
 

@@ -128,6 +128,7 @@ def test_a_rank_that_does_not_answer_ends_a_long_wait(capfd):
         return time.monotonic() - begin
 
     first, second, _ = on_ranks(3, busy_then_stopped)
+    assert watchdog._Wait("Barrier", 300.0, False, 60.0).longest_call == 60.0
     assert 0.9 * LIMIT < first < 4 * LIMIT and second < 4 * LIMIT
     capfd.readouterr()
 
@@ -167,13 +168,13 @@ def test_signs_of_life_tell_of_ranks_inside_mpi(stuck, monkeypatch, capfd):
     there = re.escape("in Allreduce of 'g'; there: ranks 0, 1; missing: rank 2 ")
     silent = r"has sent no heartbeat for \d+ s; in the last one it has finished Barrier of 'g' \d s ago"
     if 0 in stuck:
-        assert re.match("rank 0 of 3 has been inside MPI for 1.* s in Allreduce of 'g', which does not return; ", first)
+        assert re.match("rank 0 of 3 has been inside threads for 1.* s in Allreduce of 'g', which does not return; ", first)
         assert re.search(f"there: ranks 0, 1; missing: rank 2 {silent}", first), first
     else:
         assert re.match(
             f"rank 0 of 3 has waited 1.2 s for the other ranks {there}does not answer by MPI, and {silent}", first
         ), first
-    assert re.match("rank 1 of 3 has been inside MPI for ", second), second
+    assert re.match("rank 1 of 3 has been inside threads for ", second), second
     printed = capfd.readouterr().err
     assert f"{first}. The threads of rank 0:" in printed and "in inside_mpi" not in first
     with pytest.raises(DistributedError, match="the ranks exchange nothing more after an earlier error"):

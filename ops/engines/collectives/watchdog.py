@@ -106,7 +106,7 @@ class Watchdog:
                 pass  # what is submitted from now on raises it
 
     def supervise(self) -> None:
-        """End waits in which MPI, or NCCL, itself does not return, so that nobody calls ``check``; for a thread of its own."""
+        """End waits in which MPI or NCCL itself does not return, so that nobody calls ``check``; for its own thread."""
         of, checks, inside, before = None, 0, 0.0, time.monotonic()
         while self._lane.interrupted is None:
             time.sleep(_LOOK_FROM_OUTSIDE)

@@ -299,7 +299,9 @@ def _wait_for_start() -> None:
                 f"{_listed(missing)}, which has not begun to make a common world"
             )
             if ended := [rank for rank in missing if attempt.peek(f"ended/{rank}") is not None]:
-                raise DistributedError(f"CreateCommonWorld: rank {_listed(ended)} of {place.size} has ended without one")
+                raise DistributedError(
+                    f"CreateCommonWorld: rank {_listed(ended)} of {place.size} has ended without one"
+                )
             if limit is not None and waited > limit:
                 raise StoreTimeoutError(text)
             if limit is not None and waited > limit / 2 and not warned:

@@ -168,7 +168,9 @@ def test_signs_of_life_tell_of_ranks_inside_mpi(stuck, monkeypatch, capfd):
     there = re.escape("in Allreduce of 'g'; there: ranks 0, 1; missing: rank 2 ")
     silent = r"has sent no heartbeat for \d+ s; in the last one it has finished Barrier of 'g' \d s ago"
     if 0 in stuck:
-        assert re.match("rank 0 of 3 has been inside threads for 1.* s in Allreduce of 'g', which does not return; ", first)
+        assert re.match(
+            "rank 0 of 3 has been inside threads for 1.* s in Allreduce of 'g', which does not return; ", first
+        )
         assert re.search(f"there: ranks 0, 1; missing: rank 2 {silent}", first), first
     else:
         assert re.match(

@@ -1,9 +1,5 @@
-"""Settings of all tests: GPU marks skip by themselves, hypothesis is repeatable, examples know ``np``.
+"""Settings of all tests: GPU marks skip by themselves, hypothesis is repeatable, examples know ``np``."""
 
-``FAKE_GPUS=2 pytest -m "gpu or multi_gpu"`` runs the tests that need GPUs on doubles of them (see cupy_double).
-"""
-
-import contextlib
 import gc
 import os
 import signal
@@ -31,8 +27,6 @@ hypothesis.settings.register_profile(
 hypothesis.settings.load_profile("netbuilder")
 
 
-_doubles = contextlib.ExitStack()
-
 # Measurements made while tests run are of no use later, and results would depend on them: only tests of
 # measured choices let it happen.
 os.environ["NETBUILDER_MEASURE"] = "0"
@@ -46,10 +40,6 @@ def pytest_configure(config):
     if emulated_gpu.active():
         emulated_gpu.install()
         _emulate_nccl()
-    if count := int(os.environ.get("FAKE_GPUS", "0")):
-        from cupy_double import gpus
-
-        _doubles.enter_context(gpus(count))
 
 
 def _emulate_nccl():
@@ -61,10 +51,6 @@ def _emulate_nccl():
 
     double = NcclDouble(finish=cupy.cuda.runtime.streamSynchronize)
     nccl._module = lambda: double
-
-
-def pytest_unconfigure(config):
-    _doubles.close()
 
 
 @pytest.hookimpl(wrapper=True)
@@ -83,13 +69,19 @@ def pytest_collection():
         gc.freeze()
 
 
+GPUS = {"one_gpu": ("gpu", 1), "two_gpus": ("multi_gpu", 2), "four_gpus": ("multi_gpu", 4)}
+"""Fixtures: the mark of tests that take one, and how many GPUs there must be."""
+
+
 def pytest_collection_modifyitems(items):
-    needs = {"gpu": 1, "multi_gpu": 2}
     for item in items:
-        own_gpu = getattr(getattr(item, "module", None), "one_gpu", None)
-        if gpu_count() and getattr(own_gpu, "__module__", "") == "gpu_or_double":
-            item.add_marker(pytest.mark.gpu)  # it takes a GPU where there is one
-        for mark, least in needs.items():
+        if item.get_closest_marker("emulated"):
+            item.add_marker("gpu")
+            if not emulated_gpu.active():
+                item.add_marker(pytest.mark.skip(reason="needs emulated GPUs (make test-emulated)"))
+        for fixture in GPUS.keys() & set(getattr(item, "fixturenames", ())):
+            item.add_marker(GPUS[fixture][0])
+        for mark, least in (("gpu", 1), ("multi_gpu", 2)):
             if item.get_closest_marker(mark) and gpu_count() < least:
                 item.add_marker(pytest.mark.skip(reason=_too_few(least)))
 
@@ -98,29 +90,18 @@ def _too_few(least):
     return f"needs CuPy and NVIDIA GPUs, {least} or more; found {gpu_count()}"
 
 
-def _on_both(least, mark):
-    """Return a fixture: so many GPUs, in one test real ones, in another doubles of them, whose record is the value."""
-
-    @pytest.fixture(params=["double", pytest.param("real", marks=mark)])
+def _needing(least):
+    @pytest.fixture
     def some_gpus(request):
-        if request.param == "real":
-            if gpu_count() < least:
-                pytest.skip(_too_few(least))
-            if "nccl" in request.node.name and not nccl_available():
-                pytest.skip("needs NCCL")
-            yield None
-            return
-        from cupy_double import gpus
-
-        with gpus(least) as machine:
-            yield machine
+        if gpu_count() < least:
+            pytest.skip(_too_few(least))
+        if "nccl" in request.node.name and not nccl_available():
+            pytest.skip("needs NCCL")
 
     return some_gpus
 
 
-one_gpu = _on_both(1, pytest.mark.gpu)
-two_gpus = _on_both(2, pytest.mark.multi_gpu)
-four_gpus = _on_both(4, pytest.mark.multi_gpu)
+one_gpu, two_gpus, four_gpus = (_needing(least) for _, least in GPUS.values())
 
 
 def pytest_runtest_teardown():

@@ -19,10 +19,11 @@ from types import SimpleNamespace
 import numpy as np
 import pytest
 
-from cupy_double import using
+from cupy_double import Launch, using
 from netbuilder.ops.engines.arrays import array_module
 from netbuilder.ops.engines.cudnn import compiled, library
 from netbuilder.proto import PROTO_CUDA
+from on_gpu import noted
 
 __all__ = ["CudnnDouble", "Invalid", "NotSupported", "cudnn_double", "cudnn_on_emulated_gpus"]
 
@@ -564,10 +565,14 @@ class _EmulatedMachine:
     """What the double needs of CuPy's double, of the real CuPy on an emulated GPU: its memory is the host's, too.
 
     Graphs are host functions in the stream, which CuPy cannot put into CUDA graphs.
+
+    Attributes:
+        launches: cuDNN's graphs and our kernels, in the order in which the host calls them.
     """
 
     def __init__(self, cupy):
         self._cupy = cupy
+        self.launches = []
 
     @property
     def device(self):
@@ -576,7 +581,11 @@ class _EmulatedMachine:
     def region_at(self, pointer, nbytes):
         return None
 
+    def note(self, name):
+        self.launches.append(Launch(name, self.device, frozenset()))
+
     def launch(self, name, reads, writes, *, do):
+        self.note(name)
         self._cupy.cuda.get_current_stream().launch_host_func(lambda _: do(), None)
 
 
@@ -584,6 +593,7 @@ class _EmulatedMachine:
 def cudnn_on_emulated_gpus():
     """Let netbuilder take the double for cuDNN while CuPy is the real one, on emulated GPUs; yields the double."""
     cupy = array_module(PROTO_CUDA)
-    made = CudnnDouble(SimpleNamespace(machine=_EmulatedMachine(cupy), cuda=cupy.cuda))
-    with _installed(made):
+    machine = _EmulatedMachine(cupy)
+    made = CudnnDouble(SimpleNamespace(machine=machine, cuda=cupy.cuda))
+    with _installed(made), noted(machine.note):
         yield made

@@ -32,7 +32,7 @@ NAMES = (
     "normalization over all, uneven",
     "plain normalization",
     "dropout",
-    "tables inside",
+    "tables inside, uneven",
     "uneven",
     "micro-batches",
     "updates on one device",
@@ -50,7 +50,7 @@ def take_gpus(count: int) -> Machine:
     cupy_double.NcclDouble = NcclOfProcesses
     given = contextlib.ExitStack()
     atexit.register(given.close)  # after netbuilder has ended the exchange, which is registered later
-    return given.enter_context(gpus(count))
+    return given.enter_context(gpus(count, kernels=False))
 
 
 def main() -> None:

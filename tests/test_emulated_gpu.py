@@ -7,7 +7,7 @@ import pytest
 
 import emulated_gpu
 
-pytestmark = [pytest.mark.gpu, pytest.mark.skipif(not emulated_gpu.active(), reason="needs the emulated GPU")]
+pytestmark = pytest.mark.emulated
 
 if emulated_gpu.active():
     import cupy

@@ -7,7 +7,6 @@ import sys
 import numpy as np
 import pytest
 
-from cupy_double import gpus
 from netbuilder.caffe2.python import workspace
 from netbuilder.caffe2.python.models.seq2seq import train, translate
 from netbuilder.graph import reset_names
@@ -104,11 +103,10 @@ def losses(num_gpus):
     return [float(model.step(BATCH, only)) for only in (False, False, True)], model
 
 
-def test_replicas_train_as_one():
+def test_replicas_train_as_one(two_gpus):
     want, model = losses(0)
     assert model.get_current_step() == 2 and float(model.total_loss_scalar()) == want[-1]
-    with gpus(2):
-        found, _ = losses(2)
+    found, _ = losses(2)
     np.testing.assert_allclose(found, want, rtol=1e-4)
 
 

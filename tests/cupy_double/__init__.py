@@ -1,9 +1,12 @@
-"""A double of CuPy: the plain path of GPUs runs on it where there is none.
+"""A double of CuPy, for what real CuPy on emulated GPUs (``emulated_gpu``) does not show.
 
-Its arrays lie in the host's memory, but refuse what CuPy's refuse: arrays of the host among their operands, silent
-conversion, arrays of other devices, names, arguments and element types that CuPy lacks (``api.json``, recorded from a
-real one). What real GPUs do late, it does at once, but finds work that does not wait for what it needs
-(``machine.Race``). What it cannot show: the numbers and the speed of GPUs, compiling, memory running out.
+- It counts launches, copies between devices, allocations, events, waits and graphs.
+- Clocks on its streams find work that does not wait for what it needs (``machine.Race``), even where the numbers come
+  out right, memory that is freed while another stream uses it, and pinned memory that is overwritten too early.
+- Arrays of other devices and of the host are refused, also by our own kernels, which CuPy lets read anything.
+
+Functions are NumPy's of the same name, whatever CuPy has; our own CUDA kernels write zeros. Numbers, element types,
+arguments and indexing are judged on emulated GPUs. NCCL's double computes, and is used there too (``nccl``).
 """
 
 from __future__ import annotations
@@ -17,14 +20,14 @@ import pytest
 
 from cupy_double.kernels import launch
 from cupy_double.machine import HOST, CUDARuntimeError, Launch, Machine, Race, Transfer
-from cupy_double.module import API, CupyDouble
+from cupy_double.module import CupyDouble
 from cupy_double.nccl import Hang, Mismatch, NcclDouble, NcclError
-from cupy_double.ndarray import PerformanceWarning, Undefined
+from cupy_double.ndarray import PerformanceWarning
 from netbuilder.ops.engines import arrays, gpu, nccl, peers
+from netbuilder.ops.engines.cuda.engine import CudaEngine
 from netbuilder.ops.engines.cuda.kernel import Kernel
 
 __all__ = [
-    "API",
     "HOST",
     "CUDARuntimeError",
     "CupyDouble",
@@ -37,7 +40,6 @@ __all__ = [
     "PerformanceWarning",
     "Race",
     "Transfer",
-    "Undefined",
     "gpus",
     "using",
 ]
@@ -61,13 +63,16 @@ def using(cupy: CupyDouble) -> Iterator[Machine]:
 
 
 @contextmanager
-def gpus(devices: int, *, access: bool = True) -> Iterator[Machine]:
+def gpus(devices: int, *, access: bool = True, kernels: bool = True) -> Iterator[Machine]:
     """Give netbuilder so many GPUs; behind it, nothing may have gone wrong that could not be told.
 
     Args:
         access: whether the GPUs can read each other's memory.
+        kernels: whether nets may use our own kernels, which compute nothing; without them, they have their numbers.
     """
-    with using(CupyDouble(devices, peers=access)) as machine:
+    with using(CupyDouble(devices, peers=access)) as machine, pytest.MonkeyPatch.context() as patch:
+        if not kernels:
+            patch.setattr(CudaEngine, "available", lambda self: False)
         yield machine
     gc.collect()
     machine.settle(all=True)

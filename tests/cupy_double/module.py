@@ -1,47 +1,22 @@
-"""The module that stands for ``cupy``: exactly its names, its signatures, its element types."""
+"""The module that stands for ``cupy``: NumPy's functions on arrays that lie on GPUs."""
 
 from __future__ import annotations
 
 import contextlib
 import ctypes
 import functools
-import inspect
-import json
 from collections.abc import Iterator
-from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
 
 from cupy_double.machine import HOST, CUDARuntimeError, Machine
-from cupy_double.ndarray import (
-    MemoryPointer,
-    PerformanceWarning,
-    check_dtype,
-    is_scalar,
-    make_ndarray,
-    undefined_if_outside,
-)
+from cupy_double.ndarray import MemoryPointer, PerformanceWarning, is_scalar, make_ndarray
 
-__all__ = ["API", "CupyDouble"]
-
-API: dict[str, Any] = json.loads(Path(__file__).with_name("api.json").read_text())
+__all__ = ["CupyDouble"]
 
 _BY_CUBLAS = {"dot", "inner", "matmul", "tensordot", "vdot"}
-_STABLE = {"argsort", "sort"}  # CuPy's are, whatever is asked for
-_SAME = {"q": "l", "Q": "L", "p": "l", "P": "L"}  # types of the same size under two names
-
-
-@functools.cache
-def _signature(text: str) -> inspect.Signature:
-    space: dict[str, Any] = {}
-    exec(f"def function{text}: pass", space)
-    return inspect.signature(space["function"])
-
-
-def _types(text: str) -> str:
-    return "".join(_SAME.get(char, char) for char in text)
 
 
 class CupyDouble:
@@ -75,18 +50,12 @@ class CupyDouble:
         return made
 
     def _make(self, name: str) -> Any:
-        if name in API["ufuncs"]:
-            return _UFunc(self, name)
         if name in _CREATE:
             return functools.partial(_CREATE[name], self)
-        if name in API["functions"]:
-            return _Function(self, name)
-        if name in API["others"]:
-            value = getattr(np, name, self)
-            if isinstance(value, (float, type, type(None))):  # numbers, element types, newaxis
-                return value
-            raise NotImplementedError(f"the double has no cupy.{name}")
-        raise AttributeError(f"module 'cupy' has no attribute {name!r}")
+        value = getattr(np, name)
+        if isinstance(value, np.ufunc):
+            return _UFunc(self, name)
+        return _Function(self, name) if callable(value) and not isinstance(value, type) else value
 
     # What the functions have in common.
 
@@ -108,21 +77,17 @@ class CupyDouble:
     def result(self, name: str, found: Any, arrays: list[Any]) -> Any:
         """Return what a function of NumPy gave: a view of an argument, or a new array."""
         if isinstance(found, (tuple, list)):
-            return (
-                type(found)(self.result(name, part, arrays) for part in found)
-                if type(found)
-                in (
-                    tuple,
-                    list,
-                )
-                else tuple(self.result(name, part, arrays) for part in found)
-            )
+            return tuple(self.result(name, part, arrays) for part in found)
         if not isinstance(found, (np.ndarray, np.generic)):
             return found
         for array in arrays:
             if isinstance(found, np.ndarray) and found.size and np.shares_memory(found, array._values):
                 return self.ndarray._view_of(array, found)
         return self.ndarray._compute(name, arrays, found)
+
+    def refuse_cublas(self, name: str, given: Any) -> None:
+        if name in _BY_CUBLAS and self.machine.captures and given[0].dtype.kind == "f":
+            raise NotImplementedError("calling cuBLAS API during stream capture is currently unsupported")
 
     # Functions that make arrays.
 
@@ -141,7 +106,6 @@ class CupyDouble:
         if arrays:
             return self.stack(obj) if dtype is None else self.stack(obj).astype(dtype)
         values = np.array(values, dtype, order="K" if order is None else order)
-        check_dtype(values.dtype)
         made = self.ndarray._compute("array", [], values)
         self.machine.moved(HOST, self.machine.device, values.nbytes)
         return made
@@ -155,7 +119,6 @@ def _empty(cupy: CupyDouble, shape: Any, dtype: Any = float, order: str = "C") -
 
 
 def _filled(cupy: CupyDouble, name: str, values: Any) -> Any:
-    check_dtype(values.dtype)
     return cupy.ndarray._compute(name, [], values)
 
 
@@ -201,35 +164,16 @@ class _Function:
     def __init__(self, cupy: CupyDouble, name: str) -> None:
         self._cupy = cupy
         self.__name__ = name
-        self._numpy = getattr(np, name, None)
-        text = API["functions"][name]
-        self._signature = _signature(text) if text else None
+        self._numpy = getattr(np, name)
 
-    def __call__(self, *args: Any, **kwargs: Any) -> Any:
-        if self._numpy is None:
-            raise NotImplementedError(f"the double has no cupy.{self.__name__}")
-        if self._signature is not None:
-            self._signature.bind(*args, **kwargs)  # CuPy's takes fewer arguments than NumPy's
-        if self.__name__ in _STABLE:
-            if kwargs.get("kind") not in (None, "stable"):
-                raise ValueError("kind can only be None or 'stable'")
-            kwargs["kind"] = "stable"
-        if self.__name__ == "ascontiguousarray" and not isinstance(args[0], self._cupy.ndarray):
-            raise TypeError(f"Argument 'a' has incorrect type {type(args[0])}")
-        if self.__name__ == "lexsort" and not isinstance(args[0], self._cupy.ndarray):
-            raise AttributeError(f"{type(args[0]).__name__!r} object has no attribute 'ndim'")
-        if self.__name__ == "searchsorted" and not isinstance(args[1], (self._cupy.ndarray, int, float, complex)):
-            raise NotImplementedError("Only python scalars or ndarrays are supported for v")
-        out = kwargs.pop("out", None)
-        (given, arrays), (options, more) = self._cupy.values(args), self._named(kwargs)
-        arrays += more
-        if self.__name__ in _BY_CUBLAS and self._cupy.machine.captures and given[0].dtype.kind == "f":
-            raise NotImplementedError("calling cuBLAS API during stream capture is currently unsupported")
-        numpy = self._numpy
+    def __call__(self, *args: Any, out: Any = None, **kwargs: Any) -> Any:
+        (given, arrays), (values, more) = self._cupy.values(args), self._cupy.values([*kwargs.values()])
+        arrays, options = [*arrays, *more], dict(zip(kwargs, values))
+        self._cupy.refuse_cublas(self.__name__, given)
 
         def found() -> Any:
             with np.errstate(all="ignore"):
-                return undefined_if_outside(lambda: numpy(*given, **options), arrays)
+                return self._numpy(*given, **options)
 
         if out is None:
             return self._cupy.result(self.__name__, found(), arrays)
@@ -240,42 +184,23 @@ class _Function:
         self._cupy.ndarray._work(self.__name__, arrays, [out], do)
         return out
 
-    def _named(self, kwargs: dict[str, Any]) -> tuple[dict[str, Any], list[Any]]:
-        arrays: list[Any] = []
-        options = {}
-        for key, value in kwargs.items():
-            options[key], found = self._cupy.values(value)
-            arrays += found
-        return options, arrays
-
 
 class _UFunc:
-    """A universal function of CuPy: for its element types only, with arrays of GPUs and numbers only."""
+    """A universal function of CuPy: with arrays of GPUs and numbers only."""
 
     def __init__(self, cupy: CupyDouble, name: str) -> None:
         self._cupy = cupy
         self.__name__ = name
         self._numpy = getattr(np, name)
-        self.types = API["ufuncs"][name].split()
-        self._known = {_types(text) for text in self.types}
 
-    def __call__(self, *args: Any, out: Any = None, dtype: Any = None, casting: str = "same_kind") -> Any:
+    def __call__(self, *args: Any, out: Any = None, **options: Any) -> Any:
         count = self._numpy.nin
-        if len(args) > count:
-            assert out is None and len(args) == count + 1
-            args, out = args[:count], args[count]
-        for arg in args:
+        args, out = args[:count], args[count] if len(args) > count else out
+        for arg in (*args, *([] if out is None else [out])):
             if not isinstance(arg, self._cupy.ndarray) and not is_scalar(arg):
                 raise TypeError(f"Unsupported type {type(arg)}")
-        if isinstance(out, tuple):
-            (out,) = out
-        if out is not None and not isinstance(out, self._cupy.ndarray):
-            raise TypeError(f"Unsupported type {type(out)}")
         given, arrays = self._cupy.values(args)
-        self._check_types(given)
-        if dtype is not None:
-            check_dtype(dtype)
-        options: dict[str, Any] = {"casting": casting} if dtype is None else {"casting": casting, "dtype": dtype}
+        self._cupy.refuse_cublas(self.__name__, given)
         with np.errstate(all="ignore"):
             if out is None:
                 return self._cupy.ndarray._compute(self.__name__, arrays, self._numpy(*given, **options))
@@ -284,50 +209,15 @@ class _UFunc:
         )
         return out
 
-    def _check_types(self, given: tuple[Any, ...]) -> None:
-        """Refuse types for which CuPy has no loop that gives the type that NumPy's gives."""
-        kinds = tuple(type(v) if type(v) in (int, float, complex) else np.asarray(v).dtype for v in given)
-        resolved = self._numpy.resolve_dtypes((*kinds, *(None,) * self._numpy.nout))
-        ins, outs = resolved[: self._numpy.nin], resolved[self._numpy.nin :]
-        text = _types("".join(t.char for t in ins) + "->" + "".join(t.char for t in outs))
-        if text in self._known:
-            return
-        for loop in self.types:  # the first that takes the operands without loss
-            takes, gives = loop.split("->")
-            if all(np.can_cast(have, need) for have, need in zip(ins, takes)):
-                if gives == "".join(t.char for t in outs):
-                    return
-                break
-        raise TypeError(f"cupy.{self.__name__} has no loop {text}; it has {self.types}")
-
-    def at(self, a: Any, indices: Any, b: Any = None) -> None:
-        if self.__name__ != "add":
-            raise NotImplementedError(f"the double has no cupy.{self.__name__}.at")
+    def at(self, a: Any, indices: Any, b: Any) -> None:
+        assert self.__name__ == "add"
         a._add_at(indices, b)
-
-    def reduce(self, array: Any, axis: Any = 0, dtype: Any = None, out: Any = None, keepdims: bool = False) -> Any:
-        if self.__name__ != "add":
-            raise NotImplementedError(f"`cupy_{self.__name__}.reduce` is not supported yet")
-        return array.sum(axis, dtype, out, keepdims)
-
-
-class _Names:
-    """A module or class of CuPy of which the double has a part: other names of it say so, names of no one fail."""
-
-    _recorded: str
-
-    def __getattr__(self, name: str) -> Any:
-        if name in API[self._recorded]:
-            raise NotImplementedError(f"the double has no {self._recorded}.{name}")
-        raise AttributeError(f"{self._recorded} has no attribute {name!r}")
 
 
 _MEMORY = 1 << 30  # bytes that each GPU is said to have
 
 
-class _Cuda(_Names):
-    _recorded = "cuda"
-
+class _Cuda:
     def __init__(self, cupy: CupyDouble) -> None:
         machine = cupy.machine
         self.runtime = _Runtime(machine)
@@ -385,8 +275,7 @@ def _pinned(machine: Machine, size: int) -> Any:
     return made
 
 
-class _Runtime(_Names):
-    _recorded = "runtime"
+class _Runtime:
     CUDARuntimeError = CUDARuntimeError
     streamCaptureModeGlobal, streamCaptureModeThreadLocal, streamCaptureModeRelaxed = range(3)
 
@@ -412,8 +301,7 @@ class _Runtime(_Names):
         return {"name": b"double", "major": 9, "minor": 0, "totalGlobalMem": _MEMORY}
 
 
-class _Device(_Names):
-    _recorded = "Device"
+class _Device:
     compute_capability = "75"
 
     def __init__(self, machine: Machine, device: Any = None) -> None:
@@ -453,9 +341,7 @@ class _Device(_Names):
         self._machine.synchronize_device(self.id)
 
 
-class _Event(_Names):
-    _recorded = "Event"
-
+class _Event:
     def __init__(
         self, machine: Machine, block: bool = False, disable_timing: bool = False, interprocess: bool = False
     ) -> None:
@@ -493,9 +379,7 @@ class _Event(_Names):
             self._machine.known(self.clock)
 
 
-class _Graph(_Names):
-    _recorded = "Graph"
-
+class _Graph:
     def __init__(self, machine: Machine, order: Any) -> None:
         self._machine = machine
         self._order = order
@@ -507,9 +391,7 @@ class _Graph(_Names):
         self._machine.refuse_in_capture()
 
 
-class _Stream(_Names):
-    _recorded = "Stream"
-
+class _Stream:
     def __init__(
         self, machine: Machine, null: bool = False, non_blocking: bool = False, ptds: bool = False, priority: Any = None
     ) -> None:

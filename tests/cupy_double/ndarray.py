@@ -13,41 +13,18 @@ import numpy as np
 
 from cupy_double.machine import HOST, Machine, Memory, Region
 
-__all__ = ["PerformanceWarning", "Undefined", "is_scalar", "make_ndarray", "undefined_if_outside"]
+__all__ = ["PerformanceWarning", "is_scalar", "make_ndarray"]
 
-_KINDS = "?bBhHiIlLqQefdFD"  # element types that CuPy has
 _LARGE = 64 << 20
-_SUMMABLE = (np.int32, np.int64, np.uint32, np.uint64, np.float16, np.float32, np.float64)  # by add.at
 
 
 class PerformanceWarning(RuntimeWarning):
     """CuPy's."""
 
 
-class Undefined(AssertionError):
-    """What gives any result on a GPU."""
-
-
 def is_scalar(value: Any) -> bool:
     """Whether kernels take the value as a number; arrays of NumPy without axes are none."""
     return type(value) in (bool, int, float, complex) or isinstance(value, np.generic)
-
-
-def check_dtype(dtype: Any) -> np.dtype[Any]:
-    dtype = np.dtype(dtype)
-    if dtype.char not in _KINDS:
-        raise ValueError(f"Unsupported dtype {dtype}")
-    return dtype
-
-
-def undefined_if_outside(function: Callable[[], Any], arrays: list[Any]) -> Any:
-    """Return what ``function`` does; an index in an array that is out of range is no error on a GPU, which wraps it."""
-    try:
-        return function()
-    except IndexError as error:
-        if not arrays:
-            raise
-        raise Undefined(f"an index in an array is out of range: a GPU wraps it ({error})") from None
 
 
 class MemoryPointer:
@@ -117,7 +94,7 @@ def make_ndarray(machine: Machine, module: Any) -> type:
             self, shape: Any, dtype: Any = float, memptr: Any = None, strides: Any = None, order: str = "C"
         ) -> None:
             assert memptr is None and strides is None, "the double makes arrays of new memory only"
-            values = np.empty(shape, check_dtype(dtype), order=order)
+            values = np.empty(shape, dtype, order=order)
             self._memory, values = _allocated(values)
             self.base = None
             if values.nbytes < _LARGE:  # of others, only what is used takes up memory
@@ -230,7 +207,7 @@ def make_ndarray(machine: Machine, module: Any) -> type:
 
         def view(self, dtype: Any = None, type: Any = None) -> Any:
             assert type is None
-            return _view(self, self._values.view() if dtype is None else self._values.view(check_dtype(dtype)))
+            return _view(self, self._values.view() if dtype is None else self._values.view(dtype))
 
         # Copies.
 
@@ -241,7 +218,7 @@ def make_ndarray(machine: Machine, module: Any) -> type:
                 raise TypeError("casting and subok are not supported yet")
             if not copy and np.dtype(dtype) == self.dtype:
                 return self
-            return compute("astype", [self], self._values.astype(check_dtype(dtype), order=order))
+            return compute("astype", [self], self._values.astype(dtype, order=order))
 
         def copy(self, order: str = "C") -> Any:
             """A copy on the current device, from any."""
@@ -267,8 +244,7 @@ def make_ndarray(machine: Machine, module: Any) -> type:
         def __getitem__(self, where: Any) -> Any:
             index, arrays = _index(where)
             if arrays:
-                found = undefined_if_outside(lambda: self._values[index], arrays)
-                return compute("getitem", [self, *arrays], found)
+                return compute("getitem", [self, *arrays], self._values[index])
             parts = index if isinstance(index, tuple) else (index,)
             return _view(self, self._values[parts if Ellipsis in parts else (*parts, Ellipsis)])
 
@@ -281,29 +257,23 @@ def make_ndarray(machine: Machine, module: Any) -> type:
             _check([self, *arrays, *whole])
 
             def do() -> None:
-                if any(array.dtype.kind in "iu" for array in arrays):
-                    undefined_if_outside(lambda: _refuse_repetition(self, index), arrays)
                 self._values[index] = given
 
             machine.launch("setitem", [a._region for a in (*arrays, *whole)], [self._region], do=do)
 
         def take(self, indices: Any, axis: Any = None, out: Any = None) -> Any:
             assert out is None
-            found = undefined_if_outside(lambda: self._values.take(_operand(indices), axis), [indices])
-            return compute("take", [self, *([indices] if isinstance(indices, ndarray) else [])], found)
+            given = [indices] if isinstance(indices, ndarray) else []
+            return compute("take", [self, *given], self._values.take(_operand(indices), axis))
 
         def _add_at(self, where: Any, value: Any) -> None:
             index, arrays = _index(where)
-            if self.dtype.type not in _SUMMABLE:
-                raise TypeError(
-                    "cupy.add.at only supports int32, int64, float16, float32, float64, uint32, uint64 as data type"
-                )
             whole = [value] if isinstance(value, ndarray) else []
             _check([self, *arrays, *whole])
 
             def do() -> None:
                 added = np.asarray(_operand(value)).astype(self.dtype)
-                undefined_if_outside(lambda: np.add.at(self._values, index, added), arrays)
+                np.add.at(self._values, index, added)
 
             machine.launch("add.at", [a._region for a in (*arrays, *whole)], [self._region], do=do)
 
@@ -384,11 +354,6 @@ def make_ndarray(machine: Machine, module: Any) -> type:
                 raise TypeError("an index on the host would be copied to the GPU at every use")
         index = tuple(map(_operand, parts))
         return index if isinstance(where, tuple) else index[0], [part for part in parts if isinstance(part, ndarray)]
-
-    def _refuse_repetition(array: Any, index: Any) -> None:
-        places = np.arange(array.size).reshape(array.shape)[index]
-        if np.unique(places).size < places.size:
-            raise Undefined("elements are assigned more than once: which value stays is undefined on a GPU")
 
     def _check(arrays: list[Any]) -> None:
         """Refuse arrays of other devices, as CuPy's kernels do."""

@@ -11,7 +11,7 @@ streams and graphs are CuPy's own, and kernels of this project run as they are w
   pinned memory too early, gets wrong numbers. ``EMULATED_GPU_EAGER=1`` does everything at once instead.
 - Graphs are captured and replayed, and calls that CUDA refuses during a capture are errors.
 - Memory comes filled with bytes 0xA5. Denormal floats are 0 in kernels without doubles, as CuPy compiles them.
-- Four devices, or ``EMULATED_GPUS``.
+- Eight devices, or ``EMULATED_GPUS``.
 
 What it does not show: races within a kernel, or between streams whose order happens to be right; speed; reads beyond
 an array; last bits (no fused multiply-add, products summed in double); float to integer casts out of range (x86 gives

@@ -17,6 +17,7 @@ def environment(folder: Path) -> dict[str, str]:
     return {
         **os.environ,
         "EMULATED_GPU": str(folder),
+        "EMULATED_GPUS": os.environ.get("EMULATED_GPUS", "8"),
         "LD_LIBRARY_PATH": os.pathsep.join(path),
         "LD_PRELOAD": " ".join(libraries),
         "CUPY_ACCELERATORS": "",  # CuPy's own reductions; those of CUB are machine code

@@ -188,7 +188,7 @@ def test_a_model_without_replicas_and_back(tmp_path):
     assert_equal(spread.checkpointed(), dict(saved.blobs))
 
 
-def test_from_doubles_of_gpus_to_the_cpu(two_gpus, tmp_path):
+def test_from_gpus_to_the_cpu(two_gpus, tmp_path):
     model = ModelHelper("net")
     record = parallel.Parallelize_GPU(
         model, no_input, plain, optimizer_builder_fun=OPTIMIZERS["momentum"], devices=[0, 1]

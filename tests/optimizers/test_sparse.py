@@ -4,7 +4,6 @@ import numpy as np
 import pytest
 
 from cupy_double import gpus
-from gpu_or_double import ON_GPU, one_gpu
 from netbuilder import optimizers
 from netbuilder.caffe2.python import regularizer
 from netbuilder.graph import DeviceScope
@@ -12,6 +11,7 @@ from netbuilder.model import Initializer, ModelHelper
 from netbuilder.proto import ArgumentError
 from netbuilder.proto.arguments import arguments
 from netbuilder.runtime import Workspace
+from on_gpu import ON_GPU
 
 SUM = {"sparse_dedup_aggregator": "sum"}
 BUILDERS = {
@@ -207,19 +207,19 @@ def trained_on_a_gpu(name, steps):
     return model, workspace, distance
 
 
+@pytest.mark.gpu
 @pytest.mark.parametrize("name", BUILDERS)
 def test_tables_on_a_gpu(name):
     """The sums of repeated rows have a fixed size: one plan has the whole step, and results are those of the CPU."""
-    with one_gpu():
-        model, workspace, distance = trained_on_a_gpu(name, 5)
-        sums = [op for op in model.net.Proto().op if op.type == "SumRepeatedRows"]
-        assert [arguments(op)["num_rows"] for op in sums] == [5] * (name != "sgd")
-        assert len(workspace.net(model.net).plan_ahead()) == 1
-        wanted, _ = run(table_model(BUILDERS[name], distance=distance), 5)
-        for blob in model.net.Proto().external_input:
-            if blob.startswith("table"):
-                found = workspace.fetch(blob)
-                np.testing.assert_allclose(found, wanted.fetch(blob), rtol=2e-5, atol=2e-6, err_msg=blob)
+    model, workspace, distance = trained_on_a_gpu(name, 5)
+    sums = [op for op in model.net.Proto().op if op.type == "SumRepeatedRows"]
+    assert [arguments(op)["num_rows"] for op in sums] == [5] * (name != "sgd")
+    assert len(workspace.net(model.net).plan_ahead()) == 1
+    wanted, _ = run(table_model(BUILDERS[name], distance=distance), 5)
+    for blob in model.net.Proto().external_input:
+        if blob.startswith("table"):
+            found = workspace.fetch(blob)
+            np.testing.assert_allclose(found, wanted.fetch(blob), rtol=2e-5, atol=2e-6, err_msg=blob)
 
 
 @pytest.mark.parametrize("name", [name for name in BUILDERS if name not in ("wngrad", "storm", "decay_adagrad")])

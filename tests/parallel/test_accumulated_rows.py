@@ -3,12 +3,12 @@
 import numpy as np
 import pytest
 
-from cupy_double import gpus
 from netbuilder import parallel
 from netbuilder.graph import BlobReference, GradientSlice
 from netbuilder.model import ModelHelper, brew
 from netbuilder.proto import NetError
 from netbuilder.runtime import Workspace
+from on_gpu import CLOSE
 from parallel.test_sparse import COLUMNS, OPTIMIZERS, ROWS, forward, make_table, parallelized
 from parallel_models import distance, no_input
 
@@ -78,10 +78,8 @@ def test_one_copy_of_the_table_for_all_replicas():
 
 
 @pytest.mark.parametrize("options", [{}, {"outside_from_bytes": 1}], ids=["inside", "put outside"])
-def test_on_gpus(options):
-    one = values(1, "adagrad")
-    with gpus(2):
-        assert distance(values(2, "adagrad", 2, gpu=True, **options), one) < FLOAT32
+def test_on_gpus(two_gpus, options):
+    assert distance(values(2, "adagrad", 2, gpu=True, **options), values(1, "adagrad")) < CLOSE
 
 
 def two_tables(table):

@@ -5,12 +5,13 @@ from collections import Counter
 import numpy as np
 import pytest
 
-from cudnn_double import cudnn_double
+from cudnn_double import cudnn_double, cudnn_on_emulated_gpus
 from cupy_double import CupyDouble, gpus
 from netbuilder import parallel
 from netbuilder.model import ModelHelper, brew
 from netbuilder.ops.engines import nccl
 from netbuilder.runtime import Workspace
+from on_gpu import CLOSE
 from parallel_models import OPTIMIZERS, distance, no_input
 
 CHANNELS = 16
@@ -76,7 +77,7 @@ def test_two_gpus_equal_one_replica_on_the_cpu(two_gpus, options, order):
     (want,), *_ = train("cpu", 1, order=order)
     replicas, model, _ = train("gpu", 2, order=order, **COMBINED, **options)
     for replica in replicas:
-        assert distance(replica, want) < (1e-4 if two_gpus is None else 1e-5)
+        assert distance(replica, want) < CLOSE
         assert all(np.array_equal(a, b) for a, b in zip(replica, replicas[0]))
     types = Counter(op.type for op in model.net.Proto().op)
     assert types["CopyGPUToCPU"] == (0 if options else 2 * 2 * 2 * NORMS)
@@ -88,22 +89,23 @@ def test_shares_of_different_sizes_and_none(two_gpus, options):
     sizes = (12, 7, 1)
     (want,), *_ = train("cpu", 1, sizes, weighted_shares=True)
     for replica in train("gpu", 2, sizes, weighted_shares=True, **COMBINED, **options)[0]:
-        assert distance(replica, want) < (1e-4 if two_gpus is None else 1e-5)
+        assert distance(replica, want) < CLOSE
 
 
 def test_four_gpus_by_nccl(four_gpus):
     (want,), *_ = train("cpu", 1)
     for replica in train("gpu", 4, **COMBINED, use_nccl=True)[0]:
-        assert distance(replica, want) < (1e-4 if four_gpus is None else 1e-5)
+        assert distance(replica, want) < CLOSE
 
 
 ENGINES = ("CUDNN", "CUDA")
 
 
+@pytest.mark.emulated
 def test_bfloat16_with_channels_last():
     """Two GPUs with cuDNN differ from one as much as rounding to 8 bits makes them."""
     (exact,), *_ = train("cpu", 1)
-    with cudnn_double(CupyDouble(2)):
+    with cudnn_on_emulated_gpus():
         (one,), *_ = train("gpu", 1, engines=ENGINES, dtype="bfloat16")
         two, *_ = train("gpu", 2, engines=ENGINES, dtype="bfloat16", use_nccl=True, **COMBINED)
     for replica in two:
@@ -111,12 +113,13 @@ def test_bfloat16_with_channels_last():
         assert distance(replica, one) < 0.03
 
 
+@pytest.mark.emulated
 def test_channels_last_in_float32():
     (want,), *_ = train("cpu", 1)
-    with cudnn_double(CupyDouble(2)):
+    with cudnn_on_emulated_gpus():
         for options in ({}, {"use_nccl": True}):
             for replica in train("gpu", 2, engines=ENGINES, **COMBINED, **options)[0]:
-                assert distance(replica, want) < 1e-5
+                assert distance(replica, want) < CLOSE
 
 
 @pytest.mark.parametrize("dtype", ["float32", "bfloat16"])

@@ -61,9 +61,9 @@ def feed(workspace, record, batch):
             workspace.feed(blob, part, place)
 
 
-def train(model, record, task=TASK, *, start=None, after=lambda workspace: None, **options):
+def train(model, record, task=TASK, *, start=None, after=lambda workspace: None):
     """Train, perhaps from given parameters; return the workspace."""
-    workspace = Workspace(engines=ENGINES, **options)
+    workspace = Workspace(engines=ENGINES, without=["cuda_graphs"] if emulated_gpu.active() else [])
     for number, batch in enumerate(task.batches()):
         feed(workspace, record, batch)
         if number == 0:
@@ -95,21 +95,22 @@ def distance(got, want, start):
     return np.sqrt(sum(float(np.square(x).sum()) for x in apart) / sum(float(np.square(x).sum()) for x in moved))
 
 
-def follows(devices, optimizer, **options):
+def follows(devices, optimizer):
     """Train with each type; float16 is near to float32, and nearer than bfloat16 is."""
     found, start = {}, first_parameters()
     for dtype in ("float32", "float16", "bfloat16"):
         model, record = build(devices, optimizer=optimizer, dtype=dtype)
-        found[dtype] = parameters(record, train(model, record, start=start, **options))
+        found[dtype] = parameters(record, train(model, record, start=start))
     apart = {dtype: distance(found[dtype], found["float32"], start) for dtype in ("float16", "bfloat16")}
     most, nearer = (0.2, 1.0) if optimizer == "adam" else (0.02, 0.5)  # Adam divides small gradients by themselves
     assert 0 < apart["float16"] < most and apart["float16"] < nearer * apart["bfloat16"]
 
 
+@pytest.mark.emulated
 @pytest.mark.parametrize("optimizer", ["sgd", "momentum", "adam"])
 @pytest.mark.parametrize("devices", [(0,), (0, 1)], ids=str)
 def test_training_follows_float32(devices, optimizer):
-    with two_gpus():
+    with cudnn_on_emulated_gpus():
         follows(devices, optimizer)
 
 
@@ -128,29 +129,19 @@ def losses_of(dtype, start):
     return found
 
 
+@pytest.mark.emulated
 def test_losses_fall_as_in_float32():
     """Forty steps on the same samples: the net learns them, by the same losses."""
-    with two_gpus():
+    with cudnn_on_emulated_gpus():
         start = first_parameters()
         losses = {dtype: losses_of(dtype, start) for dtype in ("float32", "float16")}
     assert losses["float32"][-1] < 0.2 * losses["float32"][0]
     np.testing.assert_allclose(losses["float16"], losses["float32"], rtol=0.02, atol=0.005)
 
 
-@pytest.mark.gpu
-@pytest.mark.skipif(not emulated_gpu.active(), reason="cuDNN's double reads memory that only emulated GPUs share")
-@pytest.mark.parametrize("kind", ["follows", "overflows"])
-def test_with_kernels_that_run(kind):
-    """Pools, losses, updates, the check and the division of gradients are compiled from their CUDA source here."""
-    with cudnn_on_emulated_gpus():
-        if kind == "follows":
-            follows((0,), "momentum", without=["cuda_graphs"])
-        else:
-            overflows((0,), without=["cuda_graphs"])
-
-
+@pytest.mark.emulated
 def test_values_are_stored_in_16_bits_and_fetched_as_float32():
-    with two_gpus() as (cudnn, _):
+    with cudnn_on_emulated_gpus() as cudnn:
         model, record = build(dtype="float16")
         workspace = train(model, record)
         block = workspace.fetch("gpu_0/block")
@@ -167,6 +158,7 @@ def scale_of(workspace):
     return workspace.fetch("gpu_0/gradient_scale").item()
 
 
+@pytest.mark.emulated
 def test_gradients_that_would_vanish_are_scaled():
     """Losses of 1e-6 with steps 1e6 times as large: float16 has nothing below 6e-8, so gradients must be scaled."""
     rate, small, task = 0.05, 1e-6, Task(shape=(8, 3, 8, 8), steps=4)
@@ -174,7 +166,7 @@ def test_gradients_that_would_vanish_are_scaled():
     def sgd(rate):
         return lambda model: optimizers.build_sgd(model, rate, policy="fixed")
 
-    with two_gpus():
+    with cudnn_on_emulated_gpus():
         start = first_parameters()
         model, record = build(optimizer=sgd(rate))
         want = parameters(record, train(model, record, task, start=start))
@@ -187,7 +179,7 @@ def test_gradients_that_would_vanish_are_scaled():
         assert distance(parameters(record, train(model, record, task, start=start)), want, start) > 0.2
 
 
-def overflows(devices, **options):
+def overflows(devices):
     """Train with a scale that is too large: steps whose gradients overflow change nothing, and halve the scale."""
     scaling, states, scales = GradientScaling(initial=2.0**24, interval=3), [], []
 
@@ -198,7 +190,7 @@ def overflows(devices, **options):
 
     start = first_parameters()
     model, record = build(devices, dtype="float16", gradient_scaling=scaling)
-    train(model, record, Task(shape=(8, 3, 8, 8), steps=14), start=start, after=note, **options)
+    train(model, record, Task(shape=(8, 3, 8, 8), steps=14), start=start, after=note)
     skipped = [not finite for _, finite in scales]
     count = skipped.index(False)
     assert 3 <= count <= 10 and not all(skipped) and scales[count - 1][0] == 2.0 ** (24 - count)
@@ -209,8 +201,9 @@ def overflows(devices, **options):
     assert scales[count + 2][0] == 2 * scales[count + 1][0]  # the third step without overflow
 
 
+@pytest.mark.emulated
 def test_a_scale_that_is_too_large_is_halved_until_gradients_fit():
-    with two_gpus():
+    with cudnn_on_emulated_gpus():
         overflows((0, 1))
 
 

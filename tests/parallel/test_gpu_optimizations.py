@@ -3,7 +3,7 @@
 import numpy as np
 import pytest
 
-from cudnn_double import cudnn_double
+from cudnn_double import cudnn_double, cudnn_on_emulated_gpus
 from cupy_double import CupyDouble
 from netbuilder import parallel
 from netbuilder.model import ModelHelper, brew
@@ -12,11 +12,11 @@ from netbuilder.runtime import Workspace
 from netbuilder.zoo.layers import NormalizedConv
 from netbuilder.zoo.residual import ResNetBuilder
 from netbuilder.zoo.resnet import add_scores
+from on_gpu import CLOSE
 from parallel_models import OPTIMIZERS, Task, convnet, distance, mlp, no_input
 
 IMAGES = (8, 3, 8, 8)
 STEPS = 5  # a graph is captured after the second one
-CLOSE = {"double": 2e-6, "real": 1e-4}
 
 
 def normalized(model, loss_scale):
@@ -78,15 +78,13 @@ def test_an_optimization_changes_no_bit_on_two_gpus(two_gpus, without):
 
 @pytest.mark.parametrize("name", ["mlp", "convnet"])
 def test_two_gpus_train_as_one(two_gpus, name):
-    close = CLOSE["real" if two_gpus is None else "double"]
-    assert distance(trained(NETS[name], gpus=2), trained(NETS[name])) < close
+    assert distance(trained(NETS[name], gpus=2), trained(NETS[name])) < CLOSE
 
 
 @pytest.mark.parametrize("name", ["mlp", "convnet"])
 def test_two_shares_on_one_gpu_train_as_two_replicas_on_the_cpu(one_gpu, name):
-    close = CLOSE["real" if one_gpu is None else "double"]
     one, two = trained(NETS[name], accumulate_steps=2), trained(NETS[name], gpus=2, cpu=True)
-    assert distance(one, two) < close
+    assert distance(one, two) < CLOSE
 
 
 def residual(model, loss_scale):
@@ -103,7 +101,7 @@ def check_residual(count, extent):
     """Two steps, and one that CUDA graphs repeat, equal those without graphs and with shared memory of gradients."""
     task = Task(residual, (2 * count, 3, extent, extent), steps=3)
     got, want = trained(task, gpus=count), trained(task, gpus=count, cpu=True)
-    assert distance(got, want) < CLOSE["real"]
+    assert distance(got, want) < CLOSE
     assert same(trained(task, gpus=count, without="cuda_graphs", optimize_gradient_memory=True), got)
 
 
@@ -116,9 +114,16 @@ def test_a_residual_net_trains_as_on_the_cpu(count):
     check_residual(count, 32)
 
 
-def test_a_residual_net_in_graphs_of_cudnn_trains_as_on_the_cpu():
+@pytest.mark.emulated
+def test_a_residual_net_on_cudnn_trains_as_on_the_cpu():
+    with cudnn_on_emulated_gpus():
+        task = Task(residual, (4, 3, 16, 16), steps=3)
+        assert distance(trained(task, gpus=2, without="cuda_graphs"), trained(task, gpus=2, cpu=True)) < CLOSE
+
+
+def test_a_residual_net_in_graphs_of_cudnn():
     """On doubles of CuPy and cuDNN: CUDA graphs that contain cuDNN's."""
     cupy = CupyDouble(2)
     with cudnn_double(cupy):
-        check_residual(2, 16)
+        trained(Task(residual, (4, 3, 16, 16), steps=3), gpus=2)
     assert cupy.machine.counts["replays"] >= 2

@@ -9,6 +9,7 @@ from netbuilder.model import ModelHelper
 from netbuilder.runtime import Workspace
 from netbuilder.tools.proof.models import OPTIMIZERS, TABLES
 from netbuilder.tools.proof.sequences import SEQUENCES
+from on_gpu import CLOSE
 from parallel_models import distance, no_input
 
 MODELS = {**TABLES, **SEQUENCES}
@@ -47,5 +48,5 @@ def test_two_gpus_equal_two_replicas_on_the_cpu(two_gpus, name, optimizer):
     held, found = trained(parallel.Parallelize_GPU, MODELS[name], OPTIMIZERS[optimizer])
     assert bool(found) == (name == "embedding moved out")
     for replica in held:
-        assert distance([*replica, *found], [*want, *outside]) < (1e-6 if two_gpus is not None else 1e-4)
+        assert distance([*replica, *found], [*want, *outside]) < CLOSE
         assert all(np.array_equal(a, b) for a, b in zip(replica, held[0]))

@@ -3,8 +3,8 @@
 import numpy as np
 import pytest
 
-from cudnn_double import cudnn_double
-from cupy_double import CupyDouble, gpus
+from cudnn_double import cudnn_on_emulated_gpus
+from cupy_double import gpus
 from netbuilder import optimizers, parallel
 from netbuilder.exchange import load_checkpoint, take_checkpoint
 from netbuilder.graph import BlobReference
@@ -169,16 +169,16 @@ def test_float16_gradients_that_would_underflow(initial, follows):
     assert off < 0.05 if follows else off > 0.5
 
 
-def test_on_gpus():
+def test_on_gpus_by_nccl(two_gpus):
     found = []
     for scaling in (None, SCALING):
-        with gpus(2):
-            model, record = build(make=parallel.Parallelize_GPU, gradient_scaling=scaling, use_nccl=True)
-            found.append(parameters(record, train(model, record)))
+        model, record = build(make=parallel.Parallelize_GPU, gradient_scaling=scaling, use_nccl=True)
+        found.append(parameters(record, train(model, record)))
     assert all(np.array_equal(a, b) for a, b in zip(*found))
 
 
-def in_graphs():
+@pytest.mark.gpu
+def test_in_graphs():
     """Train on one device of each kind; the fourth batch overflows, when the steps of the GPU are a CUDA graph."""
     found = []
     for make in (parallel.Parallelize_CPU, parallel.Parallelize_GPU):
@@ -199,20 +199,12 @@ def in_graphs():
             parallel.RunNet(model, workspace=workspace)
             scales.append(workspace.fetch(scope + "gradient_scale").item())
         found.append(parameters(record, workspace))
+        (plan,) = workspace.net(model.net.Name()).plan_ahead()
+        graphs = {each.graph for each in plan.captured()}
+        assert 0 in graphs or make is parallel.Parallelize_CPU
         assert scales == [1024, 2048, 2048, 1024, 1024, 2048]
     for got, expected in zip(*found):
         np.testing.assert_allclose(got, expected, rtol=1e-4, atol=1e-5)
-
-
-def test_in_graphs():
-    with gpus(1) as machine:
-        in_graphs()
-        assert machine.counts["replays"] > 0
-
-
-@pytest.mark.gpu
-def test_in_graphs_of_a_gpu():
-    in_graphs()
 
 
 def test_what_it_cannot_be_combined_with():
@@ -328,8 +320,9 @@ def test_a_wrapper_skips_a_step_whose_gradients_overflow():
     assert net.workspace.fetch("cpu_0/gradient_scale").tolist() == [1024]
 
 
+@pytest.mark.emulated
 def test_a_wrapper_scales_float16_by_default():
-    with cudnn_double(CupyDouble(2)):
+    with cudnn_on_emulated_gpus():
         net, found = wrapped(dtype="float16")
         assert net.workspace.fetch("gpu_1/gradient_scale").tolist() == [65536]
         net, scaled = wrapped(dtype="float16", gradient_scaling=GradientScaling(initial=64.0, interval=2))

@@ -6,6 +6,7 @@ from contextlib import contextmanager, nullcontext
 import numpy as np
 import pytest
 
+import emulated_gpu
 import thread_ranks
 from cupy_double import HOST, gpus
 from netbuilder import parallel
@@ -56,7 +57,7 @@ def connected(monkeypatch, count):
 
     monkeypatch.setattr("netbuilder.ops.collectives.worlds.create_world", create_world)
     monkeypatch.setattr(nccl, "_ISSUING", nullcontext())  # the ranks, being threads, wait for one another in a group
-    with gpus(count) as machine:
+    with nullcontext() if emulated_gpu.active() else gpus(count) as machine:
         yield machine
 
 
@@ -79,7 +80,7 @@ def built(devices, rendezvous=None, **options):
 
 def trained(model, record, part=slice(None), task=None):
     """Train; return the parameters of the first replica."""
-    workspace = Workspace(threads=2)
+    workspace = Workspace(threads=2, engines=())
     for number, batch in enumerate((task or Task()).batches()):
         for name, whole in batch.items():
             mine = np.split(whole, 2)[part] if isinstance(part, int) else whole
@@ -484,30 +485,44 @@ def test_a_bucket_waits_for_what_was_computed_when_it_began(two_ranks):
     assert on_ranks(2, rank) == [(True, 2.0)] * 2
 
 
-def test_ranks_that_store_a_value_in_different_layouts_exchange_it_in_plain_order(monkeypatch):
-    """One has filters with channels last, as with cuDNN, the other one in plain order."""
-    whole = np.arange(24, dtype=np.float32).reshape(2, 3, 2, 2)
-    for stored in ([True, False], [True, True]):
-        with connected(monkeypatch, 2) as machine:
+WHOLE = np.arange(24, dtype=np.float32).reshape(2, 3, 2, 2)
 
-            def rank(number, stored=stored):
-                plain = TensorSpec(whole.shape, whole.dtype)
-                spec = image_spec(plain, "NCHW", "float32") if stored[number] else plain
-                world = worlds.create_world("cw", 2, number, None, NcclPlace((number,)))
-                op_def = make_op("AllreduceBucket", ["cw", "x"], ["x"])
-                op = decode(find("AllreduceBucket"), op_def)
-                made = prepare_on_gpu(
-                    op, FakePlan(op_def=op_def, run=KernelContext(op_def)), TensorSpec((), STRING), spec
-                )
-                given = np.moveaxis(whole, 1, -1) if stored[number] else whole
-                with gpu(number) as here:
-                    buffer = here.xp.asarray(np.ascontiguousarray(given))
-                    buffer = buffer.reshape(-1).view(np.uint8) if stored[number] else buffer
-                    made.bind([world, buffer], [buffer], None)()()
-                    found = buffer.get().view(np.float32)
-                return np.moveaxis(found.reshape(2, 2, 2, 3), -1, 1) if stored[number] else found
 
-            for found in on_ranks(2, rank):
-                assert np.array_equal(found, 2 * whole), found
-        read = [each for each in machine.transfers if each.target == HOST and each.nbytes == whole.nbytes]
-        assert len(read) == (2 if all(stored) else 6)
+def exchanged_in_layouts(stored):
+    """Sum a value over two ranks, each of which stores it with channels last, as cuDNN does, or in plain order."""
+
+    def rank(number):
+        plain = TensorSpec(WHOLE.shape, WHOLE.dtype)
+        spec = image_spec(plain, "NCHW", "float32") if stored[number] else plain
+        world = worlds.create_world("cw", 2, number, None, NcclPlace((number,)))
+        op_def = make_op("AllreduceBucket", ["cw", "x"], ["x"])
+        op = decode(find("AllreduceBucket"), op_def)
+        made = prepare_on_gpu(op, FakePlan(op_def=op_def, run=KernelContext(op_def)), TensorSpec((), STRING), spec)
+        given = np.moveaxis(WHOLE, 1, -1) if stored[number] else WHOLE
+        with gpu(number) as here:
+            buffer = here.xp.asarray(np.ascontiguousarray(given))
+            buffer = buffer.reshape(-1).view(np.uint8) if stored[number] else buffer
+            made.bind([world, buffer], [buffer], None)()()
+            found = buffer.get().view(np.float32)
+        return np.moveaxis(found.reshape(2, 2, 2, 3), -1, 1) if stored[number] else found
+
+    return on_ranks(2, rank)
+
+
+LAYOUTS = pytest.mark.parametrize("stored", [[True, False], [True, True]], ids=["different", "the same"])
+
+
+@pytest.mark.emulated
+@LAYOUTS
+def test_ranks_exchange_a_value_of_any_layout(monkeypatch, stored):
+    with connected(monkeypatch, 2):
+        for found in exchanged_in_layouts(stored):
+            np.testing.assert_array_equal(found, 2 * WHOLE)
+
+
+@LAYOUTS
+def test_values_in_different_layouts_are_exchanged_in_plain_order(monkeypatch, stored):
+    with connected(monkeypatch, 2) as machine:
+        exchanged_in_layouts(stored)
+    read = [each for each in machine.transfers if each.target == HOST and each.nbytes == WHOLE.nbytes]
+    assert len(read) == (2 if all(stored) else 6)

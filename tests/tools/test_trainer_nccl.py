@@ -51,7 +51,7 @@ def trained(request, tmp_path_factory):
 @pytest.mark.parametrize("name", nccl_trainer.CASES)
 def test_processes_get_what_one_gets(name, trained):
     folder, count = trained
-    with gpus(count):
+    with gpus(count, kernels=False):
         want = results(start(name, count, folder, cpu=False))
     got = dict(np.load(folder / f"{name}.npz"))
     assert got.keys() == want.keys()
@@ -73,9 +73,9 @@ def test_a_killed_run_ends_soon_and_resumes(tmp_path):
     printed, _ = stopped.communicate(timeout=SECONDS)
     assert stopped.returncode == 128 + signal.SIGTERM, printed
     assert printed.count("6 of 23 steps are done") == 1 and printed.count("stopped by SIGTERM after ") == 1, printed
-    with gpus(2):
+    with gpus(2, kernels=False):
         assert imagenet_trainer.main([*options, "--devices=0,1", *resumable(parts)]) == 0
-    with gpus(2):
+    with gpus(2, kernels=False):
         assert imagenet_trainer.main([*options, "--devices=0,1", f"--checkpoint={whole}"]) == 0
     got, want = blobs_at_end(parts), blobs_at_end(whole)
     assert got.keys() == want.keys()

@@ -255,7 +255,7 @@ def _stats_kernel(v: ChannelsVariant) -> Kernel:
     ]  # fmt: skip
     parameters = [*_arrays(v, "x"), *_one("weight", v.weight), f"{v.wide}* sum", f"{v.wide}* sumsq"]
     parameters += [f"{v.wide}* number"] if v.counts else []
-    return Kernel("channel_stats", _source(v, [*parameters, *_memory()], lines), model=v)
+    return Kernel("channel_stats", _source(v, [*parameters, *_memory()], lines))
 
 
 @functools.cache
@@ -281,7 +281,7 @@ def _backprop_stats_kernel(v: ChannelsVariant) -> Kernel:
     parameters = [*_arrays(v, "x"), *_numbers(v, "mean", "inverse"), *_arrays(v, "dy", "y", "addend")]
     parameters += [*_arrays(v, "dz", const=False), f"{v.wide}* dscale", f"{v.wide}* dbias", *_memory()]
     title = "channel_backprop_stats"
-    return Kernel(f"relu_{title}" if v.relu else title, _source(v, parameters, lines), model=v)
+    return Kernel(f"relu_{title}" if v.relu else title, _source(v, parameters, lines))
 
 
 def _of_channels(v: ChannelsVariant, names: Sequence[str], statements: Sequence[str]) -> list[str]:
@@ -338,7 +338,7 @@ def _normalize_kernel(v: ChannelsVariant) -> Kernel:
     parameters += _arrays(v, "y", const=False)
     parameters += [f"{v.wide}* {name}" for name in ("new_mean", "new_variance", "saved_mean", "saved_inverse")]
     parameters += ["double epsilon", "double momentum", "double num_batches"]
-    return Kernel("normalize_part", _source(v, parameters, lines), model=v)
+    return Kernel("normalize_part", _source(v, parameters, lines))
 
 
 @functools.cache
@@ -367,7 +367,7 @@ def _gradient_kernel(v: ChannelsVariant) -> Kernel:
     parameters = [*_arrays(v, "x"), *_numbers(v, "scale"), *_arrays(v, "dy"), *_numbers(v, "mean", "inverse")]
     parameters += [*_numbers(v, "dscale_sum", "dbias_sum"), *_one("count", v.count), *_one("weight", v.weight)]
     parameters += [*_arrays(v, "dx", const=False), f"{v.wide}* dscale", f"{v.wide}* dbias", "double num_batches"]
-    return Kernel("normalize_part_gradient", _source(v, parameters, lines), model=v)
+    return Kernel("normalize_part_gradient", _source(v, parameters, lines))
 
 
 # Prepared kernels.

@@ -143,7 +143,7 @@ extern "C" __global__ void NAME(const {kind}* x, {kind}* y, i64 size, {numbers})
     y[k] = x[from];
 }}}}
 """
-    return Kernel("transposed", with_prelude(text), model=axes)
+    return Kernel("transposed", with_prelude(text))
 
 
 def _strides(shape: Sequence[int]) -> list[int]:
@@ -218,7 +218,7 @@ extern "C" __global__ void NAME(const {kind}* x, {kind}* y, i64 size, {numbers})
     y[k] = inside ? x[from] : 0;
 }}}}
 """
-    return Kernel("padded", with_prelude(text), model=axes)
+    return Kernel("padded", with_prelude(text))
 
 
 def slice_gradient(op: Any, ctx: PlanContext, x: TensorSpec, *given: TensorSpec) -> Prepared | None:

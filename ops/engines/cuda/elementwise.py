@@ -115,7 +115,7 @@ class BoundProgram:
         first = f"const {index} first = blockIdx.x * ({index}){THREADS * ELEMENTS} + threadIdx.x;"
         head = f'extern "C" __global__ void NAME({", ".join(parameters)}) {{'
         self.kernel = Kernel(
-            title, with_prelude("\n".join([head, first, *numbers_read(program.numbers), *lines, "}", ""])), model=self
+            title, with_prelude("\n".join([head, first, *numbers_read(program.numbers), *lines, "}", ""]))
         )
 
     def bind(self, inputs: Sequence[Any], outputs: Sequence[Any]) -> Callable[[], object]:

@@ -30,7 +30,8 @@ class Kernel:
     Args:
         title: the beginning of its name; the rest says which variant it is.
         source: CUDA C++ with one ``extern "C"`` kernel, whose name is ``NAME``.
-        model: describes what it computes, for those who cannot run CUDA (a traced ``Program``, the names of variants).
+        model: what its source was made from, for those who launch it, and for test doubles of GPUs where a table says
+            which tensors it reads and writes.
     """
 
     def __init__(self, title: str, source: str, model: Any = None) -> None:

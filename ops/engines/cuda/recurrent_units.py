@@ -89,7 +89,7 @@ def _kernel(op: Any, title: str, state: np.dtype[Any], lengths: Any, text: str, 
         text,
         "}",
     ]
-    return Kernel(title, with_prelude("\n".join(lines)), model=op)
+    return Kernel(title, with_prelude("\n".join(lines)))
 
 
 def _prepared(op: Any, title: str, text: str, specs: Sequence[TensorSpec], read: dict[int, str]) -> Prepared | None:

@@ -150,7 +150,7 @@ extern "C" __global__ void NAME(const {kind}* keys, const int* positions, int* n
     }}
 }}
 """
-    return Kernel("row_order_place", with_prelude(text), model=(given, absent))
+    return Kernel("row_order_place", with_prelude(text))
 
 
 def _aligned(nbytes: int) -> int:

@@ -174,7 +174,7 @@ extern "C" __global__ void NAME(const int* rows, const int* positions, const {c_
     y[row * width + c] = {stored("total", values)};
 }}}}
 """
-    return Kernel("rows_added", with_prelude(text), model=how)
+    return Kernel("rows_added", with_prelude(text))
 
 
 def add_rows(op: Any, ctx: PlanContext, *specs: TensorSpec) -> Prepared | None:

@@ -144,7 +144,7 @@ def _kernel(op: Any, form: _Form) -> tuple[Kernel, _Traced] | None:
     except NotTraced:
         return None
     text = _by_rows(op, form, traced) if _has_blocks(form, traced) else _by_elements(op, form, traced)
-    return Kernel("row_updates", with_prelude(text), model=(op, form, traced.update.numbers)), traced
+    return Kernel("row_updates", with_prelude(text)), traced
 
 
 def _has_blocks(form: _Form, traced: _Traced) -> bool:

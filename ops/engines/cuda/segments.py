@@ -94,7 +94,7 @@ def reduction_kernel(how: str, x: np.dtype[Any], y: np.dtype[Any], weights: Any,
     if how == "mean":
         lines.append("if (end > begin) total /= end - begin;")
     lines += [f"y[k] = {stored('total', y)};", "}}"]
-    return Kernel("rows_reduced", with_prelude("\n".join(lines)), model=(how, weights is not None, indices is not None))
+    return Kernel("rows_reduced", with_prelude("\n".join(lines)))
 
 
 @functools.cache
@@ -110,7 +110,7 @@ def spread_kernel(how: str, dy: np.dtype[Any], weights: Any) -> Kernel:
     value = "share" if weights is None else f"share * {value_of('weights[i]', weights)}"
     lines.append(f"for (i64 i = begin; i < end; i++) dx[i * width + c] = {stored(f'({value})', dy)};")
     lines.append("}}")
-    return Kernel("rows_spread", with_prelude("\n".join(lines)), model=(how, weights is not None))
+    return Kernel("rows_spread", with_prelude("\n".join(lines)))
 
 
 def _offsets(op: Any, run: Any, here: GPU, lengths: Any, count: int) -> RunNumbers:

@@ -145,7 +145,7 @@ def _forward(pool: Pool, size: int, *, largest: bool) -> Kernel:
         result = f"total / (float)({math.prod(pool.kernel) if pool.whole else inside})"
     lines.append(f"out[i] = {stored(result, pool.elements)};")
     title = "max_pool" if largest else "average_pool"
-    return Kernel(title, _source(pool, ["x"], size, [*_place("Y", size), *bounds, *lines]), model=pool)
+    return Kernel(title, _source(pool, ["x"], size, [*_place("Y", size), *bounds, *lines]))
 
 
 def _backward(pool: Pool, size: int, *, largest: bool) -> Kernel:
@@ -165,7 +165,7 @@ def _backward(pool: Pool, size: int, *, largest: bool) -> Kernel:
     lines = [*own, "float total = 0;", *_loops("{bound}_{axis}", body), f"out[i] = {stored('total', pool.elements)};"]
     names = ["x", "y", "dy"] if largest else ["dy"]
     title = "max_pool_gradient" if largest else "average_pool_gradient"
-    return Kernel(title, _source(pool, names, size, [*_place("X", size), *bounds, *lines]), model=pool)
+    return Kernel(title, _source(pool, names, size, [*_place("X", size), *bounds, *lines]))
 
 
 def _prepared(kernel: Kernel, size: int, inputs: Sequence[TensorSpec | None], output: TensorSpec) -> Prepared:

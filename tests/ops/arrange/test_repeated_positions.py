@@ -3,14 +3,16 @@
 import numpy as np
 import pytest
 
-from gpu_or_double import one_gpu, run_net
+from cupy_double import gpus
 from netbuilder.ops.core.indexing import with_rows
 from netbuilder.ops.engines.gpu import gpu
 from netbuilder.proto.arguments import make_op
+from on_gpu import run_net
 
 RNG = np.random.default_rng(5)
 
 
+@pytest.mark.gpu
 @pytest.mark.parametrize("count", [0, 1, 50])
 def test_each_row_gets_its_last_value(count):
     table, rows, values = RNG.random((7, 2)), RNG.integers(0, 7, count), RNG.random((count, 2))
@@ -18,18 +20,16 @@ def test_each_row_gets_its_last_value(count):
     for row, value in zip(rows, values):
         expected[row] = value
     np.testing.assert_array_equal(with_rows(np, table, rows, values), expected)
-    with one_gpu(), gpu(0) as here:
+    with gpu(0) as here:
         found = with_rows(here.xp, *(here.xp.asarray(a) for a in (table, rows, values))).get()
     np.testing.assert_array_equal(found, expected)
 
 
+@pytest.mark.gpu
 def test_scatter_assign_uses_the_last_row():
     indices, rows = np.int64([2, 0, 2, 2, 0]), RNG.random((5, 3)).astype(np.float32)
     op = make_op("ScatterAssign", ["x", "i", "r"], ["x"])
-    with one_gpu():
-        found = run_net(
-            [op], {"x": np.ones((4, 3), np.float32), "i": indices, "r": rows}, ["x"], without=["atomic_sums"]
-        )
+    found = run_net([op], {"x": np.ones((4, 3), np.float32), "i": indices, "r": rows}, ["x"], without=["atomic_sums"])
     np.testing.assert_array_equal(found["x"], np.float32([rows[4], [1, 1, 1], rows[3], [1, 1, 1]]))
 
 
@@ -48,22 +48,35 @@ INPUTS = {
     "RoIPoolGradient": ["x", "rois", "i", "dy"],
     "RoIAlignGradient": ["x", "rois", "dy"],
 }
+ARGUMENTS = {
+    "MaxPoolWithIndexGradient": {"kernel": 2, "stride": 2},
+    **dict.fromkeys(("RoIPoolGradient", "RoIAlignGradient"), {"pooled_h": 1, "pooled_w": 1}),
+}
 
 
-@pytest.mark.parametrize("op_type", CASES)
-def test_sums_are_not_atomic(op_type):
+def sums(op_type):
     feeds = {
         name: RNG.random(value).astype(np.float32) if isinstance(value, tuple) else value
         for name, value in CASES[op_type].items()
     }
-    arguments = {"kernel": 2, "stride": 2} if "MaxPool" in op_type else {"pooled_h": 1, "pooled_w": 1}
-    op = make_op(op_type, INPUTS[op_type], ["dx"], **({} if "Quant" in op_type else arguments))
+    return make_op(op_type, INPUTS[op_type], ["dx"], **ARGUMENTS.get(op_type, {})), feeds
+
+
+@pytest.mark.gpu
+@pytest.mark.parametrize("op_type", CASES)
+def test_sums_in_order_are_those_of_the_cpu(op_type):
+    op, feeds = sums(op_type)
+    wanted = run_net([op], feeds, ["dx"], gpu=False)["dx"]
+    for without in ([], ["atomic_sums"]):
+        np.testing.assert_allclose(run_net([op], feeds, ["dx"], without=without)["dx"], wanted, rtol=1e-5)
+
+
+@pytest.mark.parametrize("op_type", CASES)
+def test_sums_are_not_atomic(op_type):
+    op, feeds = sums(op_type)
     launched = {}
     for without in ([], ["atomic_sums"]):
-        with one_gpu() as machine:
-            if machine is None:
-                pytest.skip("the double says what is launched")
-            found = run_net([op], feeds, ["dx"], without=without)["dx"]
+        with gpus(1) as machine:
+            run_net([op], feeds, [], without=without)
             launched[bool(without)] = [launch.name for launch in machine.launches]
-        np.testing.assert_allclose(found, run_net([op], feeds, ["dx"], gpu=False)["dx"], rtol=1e-5)
     assert "add.at" in launched[False] and "add.at" not in launched[True]

@@ -284,22 +284,45 @@ def size_without_table(workspace):
     return work.size - 16 - int.from_bytes(work[-16:-8].tobytes(), "little")
 
 
-@pytest.mark.parametrize("fresh", [False, True], ids=["computed again", "kept"])
-def test_kernels_agree(fresh):
-    """Plain and bound kernels, oneDNN and NumPy, a test double of a GPU, gates stored or recomputed: one result."""
+FRESH = pytest.mark.parametrize("fresh", [False, True], ids=["computed again", "kept"])
+
+
+def lstm_with_gradient(fresh):
+    """Return the operators, what is fed, and the names of results; ``fresh``: gates are stored for the gradient."""
     op, feeds = lstm()
     ops, gradients = with_gradient(op, {"all": "d_all", "cells": "d_cells"})
     if fresh:
         ops, gradients = with_gradient(keeping(op, ops[-1]), {"all": "d_all", "cells": "d_cells"})
+    return ops, feeds, ["all", "last", "cells", *gradients.values()]
+
+
+@FRESH
+def test_kernels_agree(fresh):
+    """Plain and bound kernels, oneDNN and NumPy, gates stored or recomputed: one result."""
+    ops, feeds, names = lstm_with_gradient(fresh)
     want = run(ops, feeds, (), without="bound_kernels")
-    names = ["all", "last", "cells", *gradients.values()]
     kept = size_without_table(want) - 2 * 128  # in addition to the two states, (5, 3, 2) each
     assert kept == (384 if fresh else 0)  # the gates, (4, 1, 3, 8)
-    for other in (run(ops, feeds), run(ops, feeds, ()), on_gpu(ops, feeds, names)):
+    for other in (run(ops, feeds), run(ops, feeds, ())):
         for name in names:
             np.testing.assert_allclose(other.fetch(name), want.fetch(name), rtol=1e-4, atol=1e-5, err_msg=name)
     ended = want.fetch("all")
     np.testing.assert_array_equal(ended[1:, 1], np.broadcast_to(ended[0, 1], ended[1:, 1].shape))
+
+
+@pytest.mark.gpu
+@FRESH
+def test_kernels_of_gpus_agree(fresh):
+    ops, feeds, names = lstm_with_gradient(fresh)
+    net = NetDef(name="outer", op=ops, external_input=list(feeds))
+    place_operators(net, make_device_option(1, 0))
+    workspace, want = Workspace(), run(ops, feeds, ())
+    for name, value in feeds.items():
+        workspace.feed(name, value)
+    workspace.create_net(net)
+    workspace.run_net("outer", 2)
+    for name in names:
+        np.testing.assert_allclose(workspace.fetch(name), want.fetch(name), rtol=1e-4, atol=1e-5, err_msg=name)
 
 
 def keeping(op, gradient):
@@ -314,21 +337,6 @@ def keeping(op, gradient):
                 own = [o for o in made if o.type.endswith("Gradient") or "_grad" in o.output[0]]
                 del made[: len(made) - len(own)]
     return kept
-
-
-def on_gpu(ops, feeds, names):
-    net = NetDef(name="outer", op=ops, external_input=list(feeds))
-    place_operators(net, make_device_option(1, 0))
-    with gpus(1):
-        workspace = Workspace()
-        for name, value in feeds.items():
-            workspace.feed(name, value)
-        workspace.create_net(net)
-        workspace.run_net("outer", 2)
-        found = Workspace()
-        for name in names:
-            found.feed(name, workspace.fetch(name))
-    return found
 
 
 def test_unread_values_are_not_kept():

@@ -3,7 +3,6 @@
 import numpy as np
 import pytest
 
-from cupy_double import gpus
 from netbuilder.graph.gradients import differentiate
 from netbuilder.graph.rename import place_operators
 from netbuilder.proto import NetDef, ShapeError
@@ -88,16 +87,16 @@ def test_shapes_may_differ_from_step_to_step(engines):
     np.testing.assert_array_equal(workspace.fetch("values"), given["values"])
 
 
+@pytest.mark.gpu
 def test_on_a_gpu():
     given = feeds()
-    with gpus(1):
-        net = NetDef(name="outer", op=[recurrent(growing_step())], external_input=list(given))
-        place_operators(net, make_device_option(1, 0))
-        workspace = Workspace()
-        for name, value in given.items():
-            workspace.feed(name, value)
-        workspace.run_net_once(net)
-        np.testing.assert_allclose(workspace.fetch("all"), reference(given), rtol=1e-5)
+    net = NetDef(name="outer", op=[recurrent(growing_step())], external_input=list(given))
+    place_operators(net, make_device_option(1, 0))
+    workspace = Workspace()
+    for name, value in given.items():
+        workspace.feed(name, value)
+    workspace.run_net_once(net)
+    np.testing.assert_allclose(workspace.fetch("all"), reference(given), rtol=1e-5)
 
 
 def nested_step():
@@ -138,16 +137,16 @@ def test_a_recurrent_network_within_has_other_shapes_in_each_step(engines):
     np.testing.assert_allclose(workspace.fetch("last"), reference(exact)[-1:], rtol=1e-5)
 
 
+@pytest.mark.gpu
 def test_a_recurrent_network_within_on_a_gpu():
     given = feeds()
-    with gpus(1):
-        net = NetDef(name="outer", op=[recurrent(nested_step())], external_input=list(given))
-        place_operators(net, make_device_option(1, 0))
-        workspace = Workspace()
-        for name, value in given.items():
-            workspace.feed(name, value)
-        workspace.run_net_once(net)
-        np.testing.assert_allclose(workspace.fetch("all"), reference(given), rtol=1e-5)
+    net = NetDef(name="outer", op=[recurrent(nested_step())], external_input=list(given))
+    place_operators(net, make_device_option(1, 0))
+    workspace = Workspace()
+    for name, value in given.items():
+        workspace.feed(name, value)
+    workspace.run_net_once(net)
+    np.testing.assert_allclose(workspace.fetch("all"), reference(given), rtol=1e-5)
 
 
 def test_what_fails_within_says_where():

@@ -3,7 +3,6 @@
 import numpy as np
 import pytest
 
-from cupy_double import gpus
 from netbuilder import ModelHelper
 from netbuilder.graph.rename import place_operators
 from netbuilder.model.rnn.recurrent import recurrent_net
@@ -97,19 +96,20 @@ def test_the_numbers_of_one_a_step(way, forward_only):
     agree(run(model, names), want)
     agree(run(model, names, engines=()), want)
     agree(run(model, names, without="bound_kernels", engines=()), want)
-    agree(on_gpu(model, names), want)
 
 
-def on_gpu(model, names):
+@pytest.mark.gpu
+@pytest.mark.parametrize("way", WAYS)
+def test_on_a_gpu(way):
+    model, names = model_of(way)
     net = NetDef()
     net.CopyFrom(model.net.Proto())
     place_operators(net, make_device_option(PROTO_CUDA, 0))
-    with gpus(1):
-        workspace = Workspace()
-        for name, value in feeds().items():
-            workspace.feed(name, value)
-        workspace.run_net_once(net)
-        return {name: workspace.fetch(name) for name in names}
+    workspace = Workspace()
+    for name, value in feeds().items():
+        workspace.feed(name, value)
+    workspace.run_net_once(net)
+    agree({name: workspace.fetch(name) for name in names}, run(model, names, engines=()))
 
 
 def plan_of(way, **options):

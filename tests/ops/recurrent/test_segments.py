@@ -6,7 +6,6 @@ import re
 import numpy as np
 import pytest
 
-from cupy_double import gpus
 from netbuilder import DeviceScope
 from netbuilder.graph.net_names import reset_names
 from netbuilder.model import Initializer, ModelHelper, brew
@@ -167,10 +166,11 @@ def possible(build, **options):
     return [int(number.replace(",", "")) for number in numbers]
 
 
+@pytest.mark.gpu
 def test_a_budget_on_a_gpu():
     """The arena is that of the GPU; the passes there take no memory of their own."""
     found = {}
-    with gpus(1), DeviceScope(make_device_option(PROTO_CUDA, 0)):
+    with DeviceScope(make_device_option(PROTO_CUDA, 0)):
         for budget in (None, 0.75):
             found[budget] = train(NETS["lstm"], memory_budget=budget)
     for name, value in found[None][0].items():

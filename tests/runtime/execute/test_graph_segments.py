@@ -1,4 +1,4 @@
-"""CUDA graphs of plans, on the double of CuPy: what they compute, when they are captured, what they refuse."""
+"""CUDA graphs of plans: what they compute, when they are captured, what they refuse."""
 
 import gc
 import os
@@ -183,7 +183,7 @@ DROPOUT_AND_ADAM = [
 
 
 def with_adam(**options):
-    """Return a workspace with that net, on our kernels, without a GPU those of the double."""
+    """Return a workspace with that net, on our kernels."""
     workspace = Workspace(threads=1, engines=("CUDA",))
     workspace.feed("count", np.int64([0]))
     for name in ("x", "w", "m1", "m2"):
@@ -213,16 +213,11 @@ def equal_with_and_without_graphs(**options):
         np.testing.assert_array_equal(values[name], value, err_msg=name)
 
 
+@pytest.mark.gpu
 @pytest.mark.parametrize("type", ["simple", "dag"])
 @pytest.mark.parametrize("fuse", [True, False])
 def test_replayed_dropout_and_adam_equal_eager_ones(type, fuse):
-    with gpus(1):
-        equal_with_and_without_graphs(type=type, fuse=fuse)
-
-
-@pytest.mark.gpu
-def test_replayed_dropout_and_adam_equal_eager_ones_on_a_gpu():
-    equal_with_and_without_graphs()
+    equal_with_and_without_graphs(type=type, fuse=fuse)
 
 
 def test_a_step_with_dropout_and_adam_is_one_graph_and_one_copy():
@@ -237,35 +232,38 @@ def test_a_step_with_dropout_and_adam_is_one_graph_and_one_copy():
         assert (last.source, last.nbytes, last.pinned) == (HOST, 4 * 8, True), "two keys, the rate, the correction"
 
 
+@pytest.mark.gpu
 def test_a_number_that_cannot_be_computed_is_the_error_of_its_operator():
-    with gpus(1) as machine:
-        workspace = with_adam()
-        run(machine, workspace, 5)
-        before = workspace.fetch("w")
-        workspace.feed("count", np.int64([-7]))
-        with pytest.raises(ShapeError, match="operator 5: Adam .*iter must be at least 0, got -6"):
-            workspace.run_net("net")
-        np.testing.assert_array_equal(workspace.fetch("w"), before)
-        workspace.feed("count", np.int64([5]))
-        assert run(machine, workspace)["replays"] == 1
+    workspace = with_adam()
+    workspace.run_net("net", 5)
+    before = workspace.fetch("w")
+    workspace.feed("count", np.int64([-7]))
+    with pytest.raises(ShapeError, match="operator 5: Adam .*iter must be at least 0, got -6"):
+        workspace.run_net("net")
+    np.testing.assert_array_equal(workspace.fetch("w"), before)
+    workspace.feed("count", np.int64([5]))
+    workspace.run_net("net")
+    assert {graph for _, graph in captured(workspace)[1:]} == {0}
+    assert (workspace.fetch("w") != before).any()
 
 
+@pytest.mark.gpu
 def test_each_turn_of_a_ring_draws_other_numbers():
-    with gpus(1) as machine:
-        workspace, found = Workspace(threads=1, engines=("CUDA",)), []
-        ops = [on(0, "Dropout", ["x"], ["a", "m"], ratio=0.5), on(0, "Scale", ["a"], ["y"], scale=0.5)]
-        batches = ({"x": np.full((4, 8), k + 1, np.float32)} for k in range(14))
-        device = [make_device_option(PROTO_CUDA, 0)]
-        with Prefetch(workspace, batches, blobs={"x": ["x"]}, devices=device, dtypes={"x": X.dtype}) as input:
-            for k, _ in enumerate(input):
-                if k == 0:
-                    workspace.create_net(net(*ops), fuse=False)
-                replays = run(machine, workspace)["replays"]
-                found.append(workspace.fetch("m"))
-                np.testing.assert_array_equal(workspace.fetch("y"), found[-1] * np.float32(k + 1))
-        assert replays == 1 and len({mask.tobytes() for mask in found}) == 14
+    workspace, found = Workspace(threads=1, engines=("CUDA",)), []
+    ops = [on(0, "Dropout", ["x"], ["a", "m"], ratio=0.5), on(0, "Scale", ["a"], ["y"], scale=0.5)]
+    batches = ({"x": np.full((4, 8), k + 1, np.float32)} for k in range(14))
+    device = [make_device_option(PROTO_CUDA, 0)]
+    with Prefetch(workspace, batches, blobs={"x": ["x"]}, devices=device, dtypes={"x": X.dtype}) as input:
+        for k, _ in enumerate(input):
+            if k == 0:
+                workspace.create_net(net(*ops), fuse=False)
+            workspace.run_net("net")
+            found.append(workspace.fetch("m"))
+            np.testing.assert_array_equal(workspace.fetch("y"), found[-1] * np.float32(k + 1))
+    assert {graph for _, graph in captured(workspace)} == {0} and len({mask.tobytes() for mask in found}) == 14
 
 
+@pytest.mark.gpu
 def test_a_reshape_and_its_gradient_are_captured():
     """The gradient needs the old shape, which the plan knows: the host reads nothing."""
     ops = [
@@ -274,18 +272,16 @@ def test_a_reshape_and_its_gradient_are_captured():
         on(0, "Negative", ["b"], ["c"]),
         on(0, "Reshape", ["c", "old"], ["y", "dims"]),
     ]
-    with gpus(1) as machine:
-        workspace = Workspace(threads=1, engines=("CUDA",))
-        workspace.feed("x", X, make_device_option(PROTO_CUDA, 0))
-        workspace.create_net(net(*ops))
-        run(machine, workspace, 4)
-        workspace.feed("x", 2 * X)
-        found = run(machine, workspace)
-        assert (found["replays"], found["reads"], found["copies"]) == (1, 0, 0)
-        np.testing.assert_array_equal(workspace.fetch("y"), -np.maximum(2 * X, 0))
-        np.testing.assert_array_equal(workspace.fetch("old"), [2, 3])
-        np.testing.assert_array_equal(workspace.fetch("dims"), [3, 2])
-        assert {graph for _, graph in captured(workspace)} == {0}
+    workspace = Workspace(threads=1, engines=("CUDA",))
+    workspace.feed("x", X, make_device_option(PROTO_CUDA, 0))
+    workspace.create_net(net(*ops))
+    workspace.run_net("net", 4)
+    workspace.feed("x", 2 * X)
+    workspace.run_net("net")
+    np.testing.assert_array_equal(workspace.fetch("y"), -np.maximum(2 * X, 0))
+    np.testing.assert_array_equal(workspace.fetch("old"), [2, 3])
+    np.testing.assert_array_equal(workspace.fetch("dims"), [3, 2])
+    assert {graph for _, graph in captured(workspace)} == {0}
 
 
 # What is captured, and when.

@@ -470,31 +470,44 @@ def on(number, *args, **kwargs):
     return make_op(*args, device_option=make_device_option(PROTO_CUDA, number), **kwargs)
 
 
+def steps_on_two_gpus(wait):
+    """Double batches on two GPUs; yield the workspace, after each step."""
+    workspace = Workspace(threads=3)
+    devices = [make_device_option(PROTO_CUDA, k) for k in range(2)]
+    net = NetDef(name="net", type="dag", num_workers=2, external_input=["gpu_0/x", "gpu_1/x"])
+    for k in range(2):
+        net.op.append(on(k, "Scale", [f"gpu_{k}/x"], [f"gpu_{k}/y"], scale=2.0))
+    names = {"x": ["gpu_0/x", "gpu_1/x"]}
+    batches = [{"x": np.arange(4.0) + k} for k in range(12)]
+    with Prefetch(workspace, batches, blobs=names, devices=devices, dtypes={"x": F32}) as input:
+        for k, _ in enumerate(input):
+            if k == 0:
+                workspace.create_net(net)
+            workspace.run_net("net", wait=wait)
+            yield workspace
+    workspace.net("net").finish()
+    del input
+    workspace.reset()
+
+
+@pytest.mark.parametrize("wait", [True, False])
+def test_batches_go_to_two_gpus(two_gpus, wait):
+    for k, workspace in enumerate(steps_on_two_gpus(wait)):
+        assert workspace.fetch("gpu_1/y").tolist() == [2 * (2 + k), 2 * (3 + k)]
+        assert workspace.get("gpu_0/x").location == (PROTO_CUDA, 0)
+
+
 @pytest.mark.parametrize("wait", [True, False])
 def test_batches_go_to_gpus_during_the_step(wait):
     with gpus(2) as machine:
-        workspace = Workspace(threads=3)
-        devices = [make_device_option(PROTO_CUDA, k) for k in range(2)]
-        net = NetDef(name="net", type="dag", num_workers=2, external_input=["gpu_0/x", "gpu_1/x"])
-        for k in range(2):
-            net.op.append(on(k, "Scale", [f"gpu_{k}/x"], [f"gpu_{k}/y"], scale=2.0))
-        names = {"x": ["gpu_0/x", "gpu_1/x"]}
-        batches = [{"x": np.arange(4.0) + k} for k in range(12)]
-        with Prefetch(workspace, batches, blobs=names, devices=devices, dtypes={"x": F32}) as input:
-            for k, _ in enumerate(input):
-                if k == 0:
-                    workspace.create_net(net)
-                workspace.run_net("net", wait=wait)
-                assert workspace.fetch("gpu_1/y").tolist() == [2 * (2 + k), 2 * (3 + k)]
-                assert workspace.get("gpu_0/x").location == (PROTO_CUDA, 0)
-                if k == 3:
-                    machine.transfers.clear()
-                if k == 9:
-                    uploads = sum(transfer.source == HOST for transfer in machine.transfers)
-                    assert uploads <= 2 * 9  # a batch is copied once; up to two were ready
-        workspace.net("net").finish()
-        del input
-        workspace.reset()
+        for k, workspace in enumerate(steps_on_two_gpus(wait)):
+            workspace.fetch("gpu_1/y")
+            if k == 3:
+                machine.transfers.clear()
+            if k == 9:
+                uploads = sum(transfer.source == HOST for transfer in machine.transfers)
+                assert uploads <= 2 * 9  # a batch is copied once; up to two were ready
+        del workspace
 
 
 def test_a_gpu_that_is_not_there():

@@ -1,4 +1,4 @@
-"""Nets on GPUs: where values are stored, how they are copied, errors; on real GPUs and on test doubles."""
+"""Nets on GPUs: where values are stored, how they are copied, errors."""
 
 import threading
 
@@ -303,6 +303,25 @@ def test_devices_side_by_side_give_what_one_after_the_other_gives(two_gpus):
     for _ in range(10):
         for got, expected in zip(exchange("dag", 4), want):
             np.testing.assert_array_equal(got, expected)
+
+
+@pytest.mark.parametrize("executor", EXECUTORS)
+def test_a_value_changed_between_its_readers(two_gpus, executor):
+    """Each reader on the other GPU gets the value of its time, also where it reads what the host has made of it."""
+    made = net(
+        on(0, "Scale", ["x"], ["x"], scale=2.0),
+        on(1, "Negative", ["x"], ["a"]),
+        make_op("Scale", ["x"], ["h"], scale=3.0),
+        on(0, "Scale", ["x"], ["x"], scale=2.0),
+        on(1, "Negative", ["x"], ["b"]),
+        on(1, "Sum", ["h", "a", "x"], ["c"]),
+        type=executor,
+    )
+    workspace = Workspace(threads=3)
+    workspace.feed("x", X, gpu(0))
+    run(made, workspace)
+    for name, factor in {"a": -2, "b": -4, "c": 6 - 2 + 4}.items():
+        np.testing.assert_array_equal(workspace.fetch(name), factor * X)
 
 
 def test_two_workspaces_in_two_threads_share_a_gpu(one_gpu):

@@ -1,74 +1,22 @@
-"""The plain path of GPUs on doubles of them: every operator, and what the record of a run shows."""
+"""What the record of a run on doubles of GPUs shows: copies between devices, who works where, who waits for whom."""
 
-import inspect
-import itertools
 from collections import Counter
 
 import numpy as np
 import pytest
-from hypothesis import given, settings
-from hypothesis import strategies as st
 
-from all_suites import all_suites
 from checks import GPU, run_plain
 from cupy_double import HOST, CupyDouble, Race, Transfer, gpus, using
 from netbuilder.ops.activations.activations import Relu
-from netbuilder.ops.core.registry import kernel, operator_types, plain_kernel
+from netbuilder.ops.core.registry import kernel, plain_kernel
 from netbuilder.ops.engines import gpu as engine
 from netbuilder.ops.engines.arrays import array_module
 from netbuilder.proto import PROTO_CUDA, NetDef, OperatorError
 from netbuilder.proto.arguments import make_device_option, make_op
 from netbuilder.runtime import Workspace
 from netbuilder.runtime.execute import executable as plan
-from suite import QUICK
 
 X = np.float32([[1, -2, 3], [-4, 5, -6]])
-EXAMPLES = {"test_forward": 4, "test_gradient": 1, "test_inplace": 2}
-
-# Operators that a GPU is nothing to, and why.
-OF_THE_HOST = {
-    "CloseBlobsQueue": "closes a queue",
-    "CreateBlobsQueue": "makes a queue",
-    "CreateDB": "opens a file; its output is a reader",
-    "CreateMutex": "makes a lock; nets have it on the CPU",
-    **dict.fromkeys(
-        "CheckCounterDone CountDown CountUp CreateCounter ResetCounter RetrieveCount".split(),
-        "a shared counter, which is no array",
-    ),
-    **dict.fromkeys("CheckAtomicBool CreateAtomicBool".split(), "a shared truth value, which is no array"),
-    **dict.fromkeys("Checkpoint DBExists Save Snapshot".split(), "files, which are read and written from the host"),
-    **dict.fromkeys(
-        "IndexFreeze IndexLoad IndexSize IndexStore IntIndexCreate LongIndexCreate StringIndexCreate".split(),
-        "an index, which is no array",
-    ),
-    **dict.fromkeys(
-        "Barrier CloneCommonWorld CreateCommonWorld DestroyCommonWorld ReceiveTensor SendTensor".split(),
-        "processes, which meet on the host",
-    ),
-    **dict.fromkeys(
-        "FileStoreHandlerCreate RedisStoreHandlerCreate StoreAdd StoreGet StoreSet StoreWait".split(),
-        "a store of bytes, which is no array",
-    ),
-    **dict.fromkeys("CreateTextFileReader TextFileReaderRead".split(), "lines of a file"),
-    "GetAllBlobNames": "names, which are strings",
-    "RecurrentNetworkBlobFetcher": "names, which are strings, and blobs that it makes by name",
-    **dict.fromkeys("CreateScope HasScope".split(), "a scope of blobs, which is no array"),
-    **dict.fromkeys(
-        "CloseRebatchingQueue CreateBlobsQueueDB CreateRebatchingQueue DequeueRebatchingQueue".split(),
-        "a queue, whose samples wait on the host",
-    ),
-    **dict.fromkeys("CreateMap KeyValueToMap MapToKeyValue".split(), "a map, which is no array"),
-    **dict.fromkeys("LastNWindowCollector ReservoirSampling".split(), "a collection of samples, kept on the host"),
-    **dict.fromkeys("StringEndsWith StringEquals StringPrefix StringStartsWith StringSuffix".split(), "strings"),
-    "FeedBlob": "an object that was pickled",
-    "EstimateAllBlobSizes": "names and sizes of blobs, for the host",
-    "WhileGradient": "the nets in it work, and what it reads of a loop is on the host",
-    **dict.fromkeys("Fail ThrowException".split(), "an error"),
-    "LogFatal": "words for the log",
-    "ONNXWhile": "its values pass through the host",
-    **dict.fromkeys("StatRegistryCreate StatRegistryExport".split(), "statistics of the process"),
-    **dict.fromkeys("TimerBegin TimerEnd TimerGet TimerGetAndEnd WallClockTime".split(), "the clock of the host"),
-}
 
 
 def on(number, *args, **kwargs):
@@ -79,50 +27,6 @@ def net(*ops, type="simple"):
     made = NetDef(name="net", type=type, num_workers=8)
     made.op.extend(ops)
     return made
-
-
-# Every operator.
-
-
-def run_on_gpu(suite, test, examples):
-    """Run one of a suite's tests for the GPU: with few examples, or with the values that it is parametrised by."""
-    function = getattr(suite, test)
-    if hasattr(function, "hypothesis"):
-        inner = function.hypothesis.inner_test
-
-        @settings(QUICK, max_examples=examples, database=None)
-        @given(data=st.data())
-        def run(data):
-            inner(suite, device=GPU, data=data)
-
-        return run()
-    marks = [mark.args for mark in getattr(function, "pytestmark", ()) if mark.name == "parametrize"]
-    if not any(name == "device" for name, _ in marks):
-        return None  # no array
-    others = [(name, values) for name, values in marks if name != "device"]
-    parameters = inspect.signature(function).parameters
-    if parameters.keys() - {"device"} - {name for name, _ in others}:
-        return None  # it needs a folder or the like: a test of files, not of arrays
-    for chosen in itertools.product(*(values for _, values in others)):
-        function(device=GPU, **dict(zip([name for name, _ in others], chosen)))
-
-
-@pytest.mark.parametrize("op_type", operator_types())
-def test_operator(op_type):
-    """What the operator's tests check on the CPU, on a GPU: outputs, shapes, gradient, in place, in a net and alone."""
-    found = all_suites().get(op_type)
-    if found is None:
-        pytest.skip("has no suite: EXEMPT in tests/ops/core/test_registry.py says why, and where it is tested")
-    suite = found()
-    with gpus(1) as machine:
-        for test, examples in EXAMPLES.items():
-            run_on_gpu(suite, test, examples)
-    worked = {launch.device for launch in machine.launches}
-    assert worked == (set() if op_type in OF_THE_HOST else {0}), "OF_THE_HOST is out of date"
-
-
-def test_the_table_of_operators_of_the_host_names_operators():
-    assert OF_THE_HOST.keys() <= set(operator_types())
 
 
 # Copies between devices.
@@ -153,7 +57,6 @@ def test_a_value_read_twice_elsewhere_goes_there_once(executor):
         for steps in (1, 3):
             found = transfers_of_a_step(machine, workspace, steps)
             assert found == {(0, 1): steps, (0, HOST): steps, (HOST, 1): steps}
-        np.testing.assert_array_equal(workspace.fetch("f"), 4 * np.maximum(X, 0))
 
 
 def test_a_value_on_its_gpu_stays_there():
@@ -177,7 +80,6 @@ def test_a_constant_goes_to_its_gpu_once():
         assert transfers_of_a_step(machine, workspace, 2) == {(HOST, 0): 2}
         workspace.feed("w", np.full((4, 3), 2, np.float32))
         assert transfers_of_a_step(machine, workspace) == {(HOST, 0): 2}
-        np.testing.assert_allclose(workspace.fetch("y"), 2 * X.sum(axis=1, keepdims=True) * np.ones(4))
 
 
 def test_what_a_kernel_reads_on_the_host_does_not_leave_it():
@@ -209,8 +111,6 @@ def test_a_value_changed_between_its_readers_goes_again():
         workspace.feed("x", X, make_device_option(PROTO_CUDA, 0))
         workspace.create_net(made)
         assert transfers_of_a_step(machine, workspace) == {(0, 1): 2}
-        np.testing.assert_array_equal(workspace.fetch("a"), -2 * X)
-        np.testing.assert_array_equal(workspace.fetch("b"), -4 * X)
 
 
 @pytest.mark.parametrize("shape", [(), (1,), (1, 4), (3, 2)])
@@ -221,7 +121,6 @@ def test_gpus_that_cannot_read_each_others_memory(shape):
         workspace = Workspace()
         workspace.feed("x", value, make_device_option(PROTO_CUDA, 0))
         workspace.run_net_once(net(on(1, "Negative", ["x"], ["y"]), on(0, "Sum", ["y", "x"], ["z"])))
-        np.testing.assert_array_equal(workspace.fetch("z"), np.zeros(shape))
         assert {Transfer(0, 1, value.nbytes), Transfer(1, 0, value.nbytes)} <= set(machine.transfers)
 
 
@@ -299,7 +198,6 @@ def test_copies_between_gpus_begin_when_their_value_is_there(executor):
         ]  # fmt: skip
         names = [what if what in ("transfer", "wait") else kind for kind, what, _ in steps]
         assert names == ["Scale", "transfer", "Relu", "Relu", "wait", "Sum"]
-        np.testing.assert_array_equal(workspace.fetch("y"), np.maximum(X, 0) + 2 * X)
         assert sum(stream.calls > 0 for stream in machine._streams) == 3, "two that compute, one that copies"
 
 

@@ -3,10 +3,11 @@
 import numpy as np
 import pytest
 
-from gpu_or_double import ON_GPU, one_gpu, run_net
+from cupy_double import gpus
 from netbuilder.proto import NetDef, OperatorError, ShapeError
 from netbuilder.proto.arguments import make_op
 from netbuilder.runtime import Workspace
+from on_gpu import ON_GPU, run_net
 
 X = np.arange(12, dtype=np.float32).reshape(4, 3)
 CASES = {
@@ -41,13 +42,11 @@ CASES = {
 }  # fmt: skip
 
 
+@pytest.mark.gpu
 @pytest.mark.parametrize("op_type", CASES)
 def test_a_wrong_index_is_an_error_with_the_operator(op_type):
     ops, feeds, text = CASES[op_type]
-    with (
-        one_gpu(),
-        pytest.raises((OperatorError, ShapeError), match=rf"net 'net', operator 0: {op_type} .* on GPU 0: .*{text}"),
-    ):
+    with pytest.raises((OperatorError, ShapeError), match=rf"net 'net', operator 0: {op_type} .* on GPU 0: .*{text}"):
         run_net(ops, {"x": X, **feeds}, ["y"])
 
 
@@ -58,27 +57,27 @@ def test_the_host_says_the_same(op_type):
         run_net(ops, {"x": X, **feeds}, ["y"], gpu=False)
 
 
+@pytest.mark.gpu
 def test_one_index_gathers_one_row():
     """Its shape has no axis, so Y has none in its place; also where nothing is prepared."""
     ops = [make_op("Gather", ["x", "i"], ["y"])]
     for without in ((), "all"):
-        with one_gpu():
-            found = run_net(ops, {"x": X, "i": np.int32(2)}, ["y"], without=without)
+        found = run_net(ops, {"x": X, "i": np.int32(2)}, ["y"], without=without)
         np.testing.assert_array_equal(found["y"], X[2])
 
 
+@pytest.mark.gpu
 def test_the_next_run_is_right_again():
     net = NetDef(name="net", op=[make_op("Gather", ["x", "i"], ["y"], device_option=ON_GPU)])
-    with one_gpu():
-        workspace = Workspace()
-        for name, value in {"x": X, "i": np.int64([9])}.items():
-            workspace.feed(name, value, ON_GPU)
-        workspace.create_net(net)
-        with pytest.raises(IndexError, match="got 9"):
-            workspace.run_net("net")
-        workspace.feed("i", np.int64([3]), ON_GPU)
+    workspace = Workspace()
+    for name, value in {"x": X, "i": np.int64([9])}.items():
+        workspace.feed(name, value, ON_GPU)
+    workspace.create_net(net)
+    with pytest.raises(IndexError, match="got 9"):
         workspace.run_net("net")
-        np.testing.assert_array_equal(workspace.fetch("y"), X[[3]])
+    workspace.feed("i", np.int64([3]), ON_GPU)
+    workspace.run_net("net")
+    np.testing.assert_array_equal(workspace.fetch("y"), X[[3]])
 
 
 def test_a_step_reads_once():
@@ -91,9 +90,7 @@ def test_a_step_reads_once():
         make_op("SparseToDense", ["i", "dx", "table"], ["d_table"]),
     ]
     feeds = {"table": X, "i": np.int64([1, 3, 1]), "label": np.int32([0, 2, 1])}
-    with one_gpu() as machine:
-        if machine is None:
-            pytest.skip("the double counts")
+    with gpus(1) as machine:
         net = NetDef(name="net", op=ops)
         net.device_option.CopyFrom(ON_GPU)
         workspace = Workspace()

@@ -9,13 +9,13 @@ from hypothesis import strategies as st
 
 from all_suites import all_suites
 from cupy_double import gpus
-from gpu_or_double import ON_GPU
 from netbuilder.ops.core.operator import encode
 from netbuilder.ops.core.registry import find, operator_types
 from netbuilder.ops.engines.cuda.checks import raise_noted
 from netbuilder.proto import NetDef
 from netbuilder.proto.arguments import make_op
 from netbuilder.runtime import Workspace
+from on_gpu import ON_GPU
 from suite import QUICK, OperatorSuite
 
 INDICES = re.compile(r"ind(ex|ices)|segment|rois|labels?$|codes|locations|argmax|mapping|permutation", re.IGNORECASE)

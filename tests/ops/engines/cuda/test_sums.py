@@ -10,13 +10,13 @@ from hypothesis import strategies as st
 from all_suites import all_suites
 from checks import CPU, run_plain
 from cupy_double import gpus
-from gpu_or_double import ON_GPU, bound, one_gpu, run_net
 from netbuilder.ops.core.operator import spec_of
 from netbuilder.ops.engines.cuda.sums import with_sums
 from netbuilder.ops.engines.cuda.table import WITH_SUMS
 from netbuilder.proto import NetDef, OperatorDef
 from netbuilder.proto.arguments import make_op
 from netbuilder.runtime import Workspace
+from on_gpu import ON_GPU, bound, launched, run_net
 from suite import QUICK
 
 RNG = np.random.default_rng(8)
@@ -24,6 +24,7 @@ CONTEXT = SimpleNamespace(op_def=OperatorDef(), published=lambda number, key: No
 TOLERANCES = {"float16": 4e-3, "float32": 3e-5, "float64": 1e-10}
 
 
+@pytest.mark.gpu
 @pytest.mark.parametrize("op_type", sorted(WITH_SUMS))
 def test_what_the_suites_draw(op_type):
     suite, served = all_suites()[op_type], []
@@ -43,8 +44,7 @@ def test_what_the_suites_draw(op_type):
             tolerance = TOLERANCES[y.dtype.name]
             np.testing.assert_allclose(y, exact, rtol=tolerance, atol=tolerance)
 
-    with one_gpu():
-        run()
+    run()
     assert served
 
 
@@ -77,6 +77,7 @@ def feeds(shape, dtype):
     return {name: value.astype(dtype) for name, value in found.items()}
 
 
+@pytest.mark.gpu
 @pytest.mark.parametrize("case", CASES)
 @pytest.mark.parametrize(
     ("shape", "dtype"),
@@ -86,10 +87,9 @@ def test_in_a_net(case, shape, dtype):
     inputs, outputs, arguments, small, large = CASES[case]
     given, op = feeds(shape, dtype), make_op(case, inputs, outputs, **arguments)
     given = {name: given[name] for name in inputs}
-    with one_gpu() as machine:
+    with launched() as launches:
         found = run_net([op], given, outputs, runs=2)
-        launches = [] if machine is None else [each.name for each in machine.launches if each.name.startswith("nb_")]
-    assert machine is None or len(launches) == 2 * (large if np.prod(shape) > 1 << 14 else small)
+    assert len(launches) == 2 * (large if np.prod(shape) > 1 << 14 else small)
     wanted = run_net([op], {name: x.astype(np.float64) for name, x in given.items()}, outputs, runs=2, gpu=False)
     tolerance = {"float16": 2e-2, "float32": 1e-4, "float64": 1e-10}[dtype]
     for name in outputs:

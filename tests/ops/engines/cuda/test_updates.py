@@ -3,12 +3,12 @@
 import numpy as np
 import pytest
 
-from gpu_or_double import one_gpu, run_net
 from netbuilder.ops.core.operator import TensorSpec, decode
 from netbuilder.ops.core.registry import find
 from netbuilder.ops.engines.cuda.many_tensors import CHUNK
 from netbuilder.ops.engines.cuda.updates import UPDATES, update_form
 from netbuilder.proto.arguments import make_op
+from on_gpu import launched, run_net
 
 RNG = np.random.default_rng(3)
 SHAPES = [(1,), (3, 5), (CHUNK - 1,), (CHUNK + 1,), (2, 3 * CHUNK // 4), (1, 1, 7)]
@@ -66,6 +66,7 @@ def operators(rule, count, decay):
     return ops
 
 
+@pytest.mark.gpu
 @pytest.mark.parametrize("decay", [False, True])
 @pytest.mark.parametrize("rule", sorted(RULES))
 def test_all_parameters_are_updated_by_one_kernel(rule, decay):
@@ -76,10 +77,9 @@ def test_all_parameters_are_updated_by_one_kernel(rule, decay):
         feeds[f"v{k}"] = RNG.random(shape, np.float32)
         feeds[f"m{k}"] = abs(feeds[f"m{k}"])
     fetched = [f"{name}{k}" for name in "pmv" for k in range(len(SHAPES))]
-    with one_gpu() as machine:
+    with launched() as launches:
         found = run_net(operators(rule, len(SHAPES), decay), feeds, fetched)
-        launched = [] if machine is None else [launch.name for launch in machine.launches]
-    assert machine is None or [n.startswith("nb_updates") for n in launched if n.startswith("nb_")] == [True]
+    assert launches == ["updates"]
     for k in range(len(SHAPES)):
         p, m, v, g = (feeds[f"{name}{k}"].astype(np.float64) for name in "pmvg")
         if decay and k % 2:
@@ -88,6 +88,7 @@ def test_all_parameters_are_updated_by_one_kernel(rule, decay):
             np.testing.assert_allclose(found[f"{name}{k}"], wanted, rtol=2e-5, atol=2e-6, err_msg=f"{name}{k}")
 
 
+@pytest.mark.gpu
 def test_two_updates_that_read_one_tensor():
     """Of two shapes: a gradient with its decay, and what a parameter was; nothing is written in place of another."""
     ops, feeds = [], {"one": np.float32([1]), "decay": np.float32([0.5])}
@@ -96,8 +97,7 @@ def test_two_updates_that_read_one_tensor():
         ops.append(make_op("SaveBlobs", [f"p{k}"], [f"s{k}"]))
         feeds |= {f"{name}{k}": RNG.standard_normal(shape).astype(np.float32) for name in "pgh"}
     ops += [make_op("Copy", [f"s{k}"], [f"c{k}"]) for k in range(3)]
-    with one_gpu():
-        found = run_net(ops, feeds, [f"{name}{k}" for name in "gcp" for k in range(3)])
+    found = run_net(ops, feeds, [f"{name}{k}" for name in "gcp" for k in range(3)])
     for k in range(3):
         np.testing.assert_array_equal(found[f"c{k}"], feeds[f"p{k}"])
         np.testing.assert_array_equal(found[f"p{k}"], feeds[f"p{k}"])
@@ -105,6 +105,7 @@ def test_two_updates_that_read_one_tensor():
         np.testing.assert_allclose(found[f"g{k}"], wanted, rtol=1e-5, atol=1e-6)
 
 
+@pytest.mark.gpu
 @pytest.mark.parametrize("scaled", [False, True])
 def test_masters_of_float16_are_updated_by_one_kernel(scaled):
     """The gradient is widened and divided, the master updated and rounded; a step that is skipped changes neither."""
@@ -122,10 +123,9 @@ def test_masters_of_float16_are_updated_by_one_kernel(scaled):
         ops.append(make_op("MomentumSGDUpdate", [*names[:2], "lr", names[2]], names, momentum=0.9))
         ops.append(make_op("FloatToHalf", [f"p{k}"], [f"h{k}"]))
     ops += [make_op("RestoreBlobs", ["finite", name, name + "_before"], [name]) for name in skipped]
-    with one_gpu() as machine:
+    with launched() as launches:
         found = run_net(ops, feeds, [f"{name}{k}" for name in "wmph" for k in count])
-        launched = [] if machine is None else [launch.name for launch in machine.launches]
-    assert machine is None or sum(name.startswith("nb_") for name in launched) == 1
+    assert len(launches) == 1
     for k in count:
         g = feeds[f"g{k}"].astype(np.float64) / (8 if scaled else 1)
         step = 0.9 * feeds[f"m{k}"] + RATE * g
@@ -139,6 +139,7 @@ def test_masters_of_float16_are_updated_by_one_kernel(scaled):
         assert found[f"h{k}"].dtype == np.float16
 
 
+@pytest.mark.gpu
 @pytest.mark.parametrize("given", [True, False])
 @pytest.mark.parametrize("dtype", ["float32", "float64"])
 def test_states_of_two_values_for_each_weight(given, dtype):
@@ -150,10 +151,9 @@ def test_states_of_two_values_for_each_weight(given, dtype):
         arguments = {"alpha": 0.25, "lambda1": 0.5}
         ops.append(make_op("Ftrl", [*names, f"g{k}", *["alpha"] * given], names, **arguments))
     fetched = [f"{name}{k}" for name in "ps" for k in range(len(SHAPES))]
-    with one_gpu() as machine:
+    with launched() as launches:
         found = run_net(ops, feeds, fetched)
-        launched = [] if machine is None else [launch.name for launch in machine.launches]
-    assert machine is None or [n.startswith("nb_updates") for n in launched if n.startswith("nb_")] == [True]
+    assert launches == ["updates"]
     tolerance = {"rtol": 1e-4, "atol": 1e-5} if dtype == "float32" else {"rtol": 1e-10, "atol": 1e-12}
     for k in range(len(SHAPES)):
         p, g, (n, z) = *(feeds[f"{name}{k}"].astype(np.float64) for name in "pg"), np.moveaxis(feeds[f"s{k}"], -1, 0)
@@ -164,6 +164,7 @@ def test_states_of_two_values_for_each_weight(given, dtype):
         np.testing.assert_allclose(found[f"s{k}"], np.stack([root * root, z], axis=-1), **tolerance)
 
 
+@pytest.mark.gpu
 @pytest.mark.parametrize("runs", [1, 3])
 def test_adam_counts_on_the_host(runs):
     """The correction of Adam depends on the counter, which the host has: it is an argument of each launch."""
@@ -176,10 +177,9 @@ def test_adam_counts_on_the_host(runs):
         names = [f"p{k}", f"m{k}", f"v{k}"]
         ops.append(make_op("Adam", [*names, f"g{k}", "lr", "iter"], names, beta1=0.8, beta2=0.9, epsilon=1e-4))
     fetched = [f"{name}{k}" for name in "pmv" for k in range(len(shapes))]
-    with one_gpu() as machine:
+    with launched() as launches:
         found = run_net(ops, feeds, fetched, runs=runs, host=["Iter"])
-        launched = [] if machine is None else [launch.name for launch in machine.launches]
-    assert machine is None or sum(name.startswith("nb_updates") for name in launched) == runs
+    assert launches.count("updates") == runs
     for k in range(len(shapes)):
         p, m, v, g = (feeds[f"{name}{k}"].astype(np.float64) for name in "pmvg")
         for t in range(2, runs + 2):
@@ -189,6 +189,7 @@ def test_adam_counts_on_the_host(runs):
             np.testing.assert_allclose(found[f"{name}{k}"], wanted, rtol=3e-5, atol=3e-6, err_msg=f"{name}{k}")
 
 
+@pytest.mark.gpu
 @pytest.mark.parametrize("corrected", [0, 1])
 def test_decay_adagrad_counts_on_the_host(corrected):
     shapes, runs = SHAPES[:4], 3
@@ -201,10 +202,9 @@ def test_decay_adagrad_counts_on_the_host(corrected):
         names = [f"p{k}", f"m{k}", f"v{k}"]
         ops.append(make_op("DecayAdagrad", [*names, f"g{k}", "lr", "iter"], names, **arguments))
     fetched = [f"{name}{k}" for name in "pmv" for k in range(len(shapes))]
-    with one_gpu() as machine:
+    with launched() as launches:
         found = run_net(ops, feeds, fetched, runs=runs, host=["Iter"])
-        launched = [] if machine is None else [launch.name for launch in machine.launches]
-    assert machine is None or sum(name.startswith("nb_updates") for name in launched) == runs
+    assert launches.count("updates") == runs
     for k in range(len(shapes)):
         p, m, v, g = (feeds[f"{name}{k}"].astype(np.float64) for name in "pmvg")
         for t in range(2, runs + 2):
@@ -215,15 +215,15 @@ def test_decay_adagrad_counts_on_the_host(corrected):
             np.testing.assert_allclose(found[f"{name}{k}"], wanted, rtol=3e-5, atol=3e-6, err_msg=f"{name}{k}")
 
 
+@pytest.mark.gpu
 def test_joined_updates_change_no_bit():
     feeds = {"lr": RATE, "one": np.float32([1]), "decay": np.float32([0.02])}
     for k, shape in enumerate(SHAPES):
         feeds |= {f"{name}{k}": RNG.standard_normal(shape).astype(np.float32) for name in "pmg"}
     fetched = [f"{name}{k}" for name in "pmg" for k in range(len(SHAPES))]
     ops = operators("nesterov", len(SHAPES), True)
-    with one_gpu():
-        joined = run_net(ops, feeds, fetched, runs=2)
-        alone = run_net(ops, feeds, fetched, runs=2, without=["joined_updates"])
+    joined = run_net(ops, feeds, fetched, runs=2)
+    alone = run_net(ops, feeds, fetched, runs=2, without=["joined_updates"])
     for name in fetched:
         np.testing.assert_array_equal(joined[name], alone[name], err_msg=name)
 

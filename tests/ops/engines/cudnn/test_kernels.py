@@ -1,11 +1,10 @@
-"""Every kernel of the engine on doubles of CuPy and cuDNN, against the array kernels in float64."""
+"""Every kernel of the engine on emulated GPUs and a double of cuDNN, against the array kernels in float64."""
 
 import numpy as np
 import pytest
 
 from checks import interpret
-from cudnn_double import cudnn_double
-from cupy_double import CupyDouble
+from cudnn_double import cudnn_on_emulated_gpus
 from kernel_cases import CONVOLUTIONS, POOLS, TRANSPOSED, normalization, random
 from netbuilder.graph.gradient_context import operator_gradient
 from netbuilder.proto import PROTO_CUDA, NetDef, OperatorDef
@@ -13,7 +12,7 @@ from netbuilder.proto.arguments import make_argument, make_device_option, make_o
 from netbuilder.runtime import Workspace
 
 GPU = make_device_option(PROTO_CUDA, 0)
-pytestmark = pytest.mark.filterwarnings("ignore:.*stored as float16 without a scale")
+pytestmark = [pytest.mark.emulated, pytest.mark.filterwarnings("ignore:.*stored as float16 without a scale")]
 
 
 def computed(cudnn, ops, arrays, wanted, precision, engines):
@@ -36,7 +35,7 @@ def check(ops, arrays, wanted=None, *, tolerance=2e-5, precision="float32", engi
     exact = {n: x.astype(np.float64) if x.dtype in (np.float32, np.float16) else x for n, x in arrays.items()}
     want = interpret(ops, exact)
     wanted = wanted or [name for op in ops for name in op.output]
-    with cudnn_double(CupyDouble(1)) as cudnn:
+    with cudnn_on_emulated_gpus() as cudnn:
         got = computed(cudnn, ops, arrays, wanted, precision, engines)
         for name in wanted:
             scale = max(float(np.abs(want[name]).max(initial=0)), 1.0)
@@ -167,7 +166,7 @@ def test_sums_of_gradients_of_filters_are_not_rounded():
     arrays |= {"d": random(2, 8, 5, 5, seed=2), "e": random(2, 8, 5, 5, seed=3)}
     gradients = [make_op("ConvGradient", ["x", "w", d], [f"w{d}"], kernel=3, pad=1, no_bias=1) for d in "de"]
     ops = [*gradients, make_op("Sum", ["wd", "we"], ["total"])]
-    with cudnn_double(CupyDouble(1)) as cudnn:
+    with cudnn_on_emulated_gpus() as cudnn:
         got = computed(cudnn, ops, arrays, ["wd", "we", "total"], "bfloat16", ("CUDNN", "CUDA"))
     np.testing.assert_array_equal(got["total"], got["wd"] + got["we"])
     assert not (got["wd"].view(np.uint32) & 0xFFFF).any() and (got["total"].view(np.uint32) & 0xFFFF).any()
@@ -273,7 +272,7 @@ def test_values_with_a_layout_that_the_host_reads():
     for op in on_host:
         op.ClearField("device_option")
     want = interpret(on_host, {name: array.astype(np.float64) for name, array in arrays.items()})
-    with cudnn_double(CupyDouble(1)):
+    with cudnn_on_emulated_gpus():
         workspace = Workspace()
         for name, array in arrays.items():
             workspace.feed(name, array)

@@ -3,7 +3,7 @@
 import numpy as np
 import pytest
 
-from cudnn_double import cudnn_double
+from cudnn_double import cudnn_double, cudnn_on_emulated_gpus
 from cupy_double import CupyDouble
 from netbuilder.ops.core.operator import TensorSpec
 from netbuilder.ops.engines.cudnn.layout import ChannelsLast, elements_of, image_spec, row_major_spec
@@ -42,12 +42,13 @@ def layouts_of(spec):
     yield spec.with_layout(ChannelsLast(6, 4, 5, "bfloat16"))
 
 
+@pytest.mark.emulated
 @pytest.mark.parametrize("source", dict.fromkeys(layouts_of(IMAGES)))
 @pytest.mark.parametrize("target", dict.fromkeys(layouts_of(IMAGES)))
 def test_reorder(source, target):
     """Each way from layout to layout and back to plain order keeps numbers that all types have."""
     values = np.arange(120, dtype=np.float32).reshape(IMAGES.shape)
-    with cudnn_double(CupyDouble(1)), gpu(0) as there:
+    with cudnn_on_emulated_gpus(), gpu(0) as there:
         buffer = there.xp.asarray(values)
         for before, after in ((IMAGES, source), (source, target), (target, IMAGES)):
             if before == after:

@@ -1,11 +1,11 @@
-"""A step of ResNets on doubles of CuPy and cuDNN: which kernels run, what is converted, and the numbers."""
+"""A step of ResNets: on doubles, which kernels run and what is converted; on emulated GPUs, the numbers."""
 
 from collections import Counter
 
 import numpy as np
 import pytest
 
-from cudnn_double import cudnn_double
+from cudnn_double import cudnn_double, cudnn_on_emulated_gpus
 from cupy_double import CupyDouble
 from netbuilder.graph import DeviceScope
 from netbuilder.model import ModelHelper
@@ -93,6 +93,7 @@ def test_a_step_of_resnet50(dtype):
     assert sum(launched.values()) <= MOST_LAUNCHES
 
 
+@pytest.mark.emulated
 def test_numbers_of_resnet18():
     """Parameters after a step, with the loss, are those of the CPU."""
     model, parameters, loss = training(18)
@@ -100,7 +101,7 @@ def test_numbers_of_resnet18():
     name = model.net.Proto().name
     cpu = workspace_with(blobs, on_host(model.net))
     cpu.run_net(name)
-    with cudnn_double(CupyDouble(1)):
+    with cudnn_on_emulated_gpus():
         gpu = workspace_with(blobs, model.net, engines=("CUDNN", "CUDA"))
         gpu.run_net(name)
         np.testing.assert_allclose(gpu.fetch(loss), cpu.fetch(loss), rtol=1e-4)

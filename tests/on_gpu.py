@@ -1,30 +1,45 @@
-"""A GPU for tests of kernels: a real or emulated one where CuPy has it, else the double."""
+"""Kernels and nets on a GPU, a real or an emulated one, and which of our kernels they launch."""
 
-from collections.abc import Iterator
 from contextlib import contextmanager
 
 import numpy as np
+import pytest
 
-from cupy_double import gpus
-from netbuilder.ops.engines.arrays import gpu_count
+import emulated_gpu
+from netbuilder.ops.engines.cuda.kernel import Kernel
 from netbuilder.ops.engines.gpu import gpu
 from netbuilder.proto import PROTO_CUDA, NetDef
 from netbuilder.proto.arguments import make_device_option
 from netbuilder.runtime import Workspace
 
-__all__ = ["ON_GPU", "bound", "one_gpu", "run_net"]
+__all__ = ["CLOSE", "ON_GPU", "bound", "graphs", "launched", "noted", "run_net"]
 
 ON_GPU = make_device_option(PROTO_CUDA, 0)
+CLOSE = 1e-5 if emulated_gpu.active() else 1e-4
+"""Within which parameters after some steps are those of the CPU: real GPUs add in other orders."""
 
 
 @contextmanager
-def one_gpu() -> Iterator[object]:
-    """Provide a GPU; yield the double's machine, or None where kernels really run."""
-    if gpu_count():
-        yield None
-        return
-    with gpus(1) as machine:
-        yield machine
+def launched():
+    """Yield a list that gets the title of each kernel of ours that the host launches or puts into a graph, in order."""
+    titles = []
+    with noted(lambda name: titles.append(name.removeprefix("nb_").rpartition("_")[0])):
+        yield titles
+
+
+@contextmanager
+def noted(note):
+    """Call a function with the name of each of them."""
+    call = Kernel.__call__
+
+    def launch(kernel, blocks, arguments, **options):
+        if blocks:
+            note(kernel.name)
+        call(kernel, blocks, arguments, **options)
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(Kernel, "__call__", launch)
+        yield
 
 
 def bound(prepared, inputs, outputs):
@@ -52,3 +67,9 @@ def run_net(ops, feeds, fetches, *, gpu=True, runs=1, host=(), **options):
     for _ in range(runs):
         workspace.run_net("net")
     return {name: np.asarray(workspace.fetch(name)) for name in fetches}
+
+
+def graphs(workspace):
+    """For each step of the present plan of the net, the number of its CUDA graph; -1: none."""
+    (plan,) = workspace.net("net").plan_ahead()
+    return [each.graph for each in plan.captured()]

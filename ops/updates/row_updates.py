@@ -21,7 +21,7 @@ from netbuilder.ops.core.segment_groups import as_rows
 from netbuilder.ops.updates.update_rules import in_place
 from netbuilder.proto import ShapeError
 
-__all__ = ["RowUpdate", "add_row_kernels", "gradients_of_rows", "no_row", "update_rows", "updating"]
+__all__ = ["JointUpdate", "RowUpdate", "add_joint_kernels", "add_row_kernels", "no_row", "update_rows", "updating"]
 
 Rows = Sequence[Any]
 
@@ -190,7 +190,7 @@ def update_rows(
         effective[absent] = 0
 
 
-def gradients_of_rows(ctx: RunContext, indices: Any, grad: Any) -> Any:
+def _gradients_of_rows(ctx: RunContext, indices: Any, grad: Any) -> Any:
     """Return the gradients of a row update, with 0 where the index names no row."""
     lowest, indices = no_row(indices.dtype), indices.reshape(-1)
     if not ctx.is_gpu and (not indices.size or int(indices.min()) != lowest):
@@ -245,3 +245,66 @@ def add_row_kernels(*classes: type[RowUpdate]) -> None:
     for cls in classes:
         kernel(cls)(_plain)
         prepare(cls, device=CPU)(_prepare)
+
+
+@operator_class(frozen=True)
+class JointUpdate(Operator, abc.ABC):
+    """Base: updates rows of tables by ``step``, whose numbers depend on the gradients of all rows and on a state.
+
+    Class attributes:
+
+    step: the update of rows; its tables, indices and ``grad`` are inputs of this operator, of the same names.
+    state: the name of the input that is the state, one number, which the last output replaces.
+    """
+
+    step: ClassVar[type[RowUpdate]]
+    state: ClassVar[str]
+
+    @abc.abstractmethod
+    def numbers(self, ctx: RunContext, state: Any, grad: Any, lr: Any) -> Rows:
+        """Return the numbers of ``step``, and then the new state, all with one element.
+
+        Args:
+            state: before the update.
+            grad: of all indices, 0 where these name no row; float32 or float64.
+            lr: the learning rate.
+        """
+
+    def all_numbers(self, ctx: RunContext, given: Rows) -> Rows:
+        """Return ``numbers`` for the inputs of the operator; of tables only the shape is read."""
+        named = dict(zip(type(self).inputs, given))
+        grad = widen(named["grad"]).reshape((-1, *named["param"].shape[1:]))
+        grad = _gradients_of_rows(ctx, named["indices"], grad)
+        *numbers, new = self.numbers(ctx, named[self.state], grad, named["lr"])
+        return (*numbers, narrow(new, named[self.state]).reshape(named[self.state].shape))
+
+    def of_step(self, given: Rows, numbers: Rows) -> list[Any]:
+        """Return the inputs of ``step`` for those of the operator and the numbers."""
+        named = dict(zip(type(self).inputs, given))
+        of_operator = len(self.step.inputs) - len(numbers)
+        return [*(named[name] for name in self.step.inputs[:of_operator]), *numbers]
+
+
+def _update_jointly(op: JointUpdate, ctx: RunContext, given: Rows, outputs: Rows) -> None:
+    """Update tables and state among ``outputs``, which hold their values, in place."""
+    *tables, state = outputs
+    *numbers, new = op.all_numbers(ctx, given)
+    update_rows(op.step(), ctx, op.of_step(given, numbers), tables)
+    state[...] = new
+
+
+def _plain_jointly(op: JointUpdate, ctx: RunContext, *given: Any) -> tuple[Any, ...]:
+    outputs = tuple(given[i].copy() for i, _ in type(op).must_inplace)
+    _update_jointly(op, ctx, given, outputs)
+    return outputs
+
+
+def _prepare_jointly(op: JointUpdate, ctx: PlanContext, *specs: TensorSpec) -> Prepared:
+    return updating(op, specs, lambda inputs, outputs: _update_jointly(op, ctx.run, inputs, outputs))
+
+
+def add_joint_kernels(*classes: type[JointUpdate]) -> None:
+    """Register the plain kernels of joint updates, and those for the CPU that change tables in place."""
+    for cls in classes:
+        kernel(cls)(_plain_jointly)
+        prepare(cls, device=CPU)(_prepare_jointly)

@@ -6,12 +6,12 @@ import math
 from collections.abc import Sequence
 from typing import Any
 
-from netbuilder.ops.core.contexts import PlanContext, Prepared, RunContext
+from netbuilder.ops.core.contexts import RunContext
 from netbuilder.ops.core.declaration import operator_class
 from netbuilder.ops.core.half import narrow, widen
 from netbuilder.ops.core.operator import Operator, TensorSpec, require
-from netbuilder.ops.core.registry import CPU, kernel, prepare, register
-from netbuilder.ops.updates.row_updates import RowUpdate, gradients_of_rows, update_rows, updating
+from netbuilder.ops.core.registry import kernel, register
+from netbuilder.ops.updates.row_updates import JointUpdate, RowUpdate, add_joint_kernels
 from netbuilder.ops.updates.update_rules import (
     check_range,
     check_rate,
@@ -77,9 +77,23 @@ def storm(op: Storm, ctx: RunContext, param: Any, moment: Any, grad_sq_sum: Any,
     return narrow(p + rate * m, param), narrow(m, moment), narrow(total.reshape(grad_sq_sum.shape), grad_sq_sum)
 
 
+@operator_class(frozen=True)
+class _Step(RowUpdate):
+    """M' = G + keep * (M - G), P' = P + rate * M', on rows."""
+
+    inputs = ("param", "moment", "indices", "grad", "rate", "keep")
+    outputs = ("output_param", "output_moment")
+    must_inplace = ((0, 0), (1, 1))
+
+    def update(self, ctx: RunContext, rows: Sequence[Any], g: Any, numbers: Sequence[Any], reduced: Any) -> Any:
+        rate, keep = (rate_as(number, g) for number in numbers)
+        m = g + keep * (rows[1] - g)
+        return rows[0] + rate * m, m
+
+
 @register
 @operator_class(frozen=True)
-class SparseStorm(Operator):
+class SparseStorm(JointUpdate):
     """Storm on the rows ``indices`` of a table; S and r are computed from all rows of the gradient together.
 
     A row that occurs several times is updated each time, in order; other rows keep their momentum.
@@ -100,6 +114,8 @@ class SparseStorm(Operator):
     inputs = ("param", "moment", "grad_sq_sum", "grad", "indices", "lr")
     outputs = ("output_param", "output_moment", "output_grad_sq_sum")
     must_inplace = ((0, 0), (1, 1), (2, 2))
+    step = _Step
+    state = "grad_sq_sum"
     momentum: float = 10.0
     beta: float = 0.1
 
@@ -127,41 +143,10 @@ class SparseStorm(Operator):
     ) -> int:
         return 7 * grad.size
 
-
-@operator_class(frozen=True)
-class _Step(RowUpdate):
-    """M' = G + keep * (M - G), P' = P + rate * M', on rows."""
-
-    inputs = ("param", "moment", "indices", "grad", "rate", "keep")
-    outputs = ("output_param", "output_moment")
-    must_inplace = ((0, 0), (1, 1))
-
-    def update(self, ctx: RunContext, rows: Sequence[Any], g: Any, numbers: Sequence[Any], reduced: Any) -> Any:
-        rate, keep = (rate_as(number, g) for number in numbers)
-        m = g + keep * (rows[1] - g)
-        return rows[0] + rate * m, m
+    def numbers(self, ctx: RunContext, state: Any, grad: Any, lr: Any) -> Sequence[Any]:
+        total = rate_as(state, grad) + (grad * grad).sum()
+        rate = rate_as(lr, grad) / ctx.xp.cbrt(self.beta + total)
+        return rate, 1 - self.momentum * rate * rate, total
 
 
-def _update_rows(op: SparseStorm, ctx: RunContext, targets: Sequence[Any], grad: Any, indices: Any, lr: Any) -> None:
-    """Update rows of the table and of the momentum, and S, in place."""
-    param, moment, total = targets
-    grad = gradients_of_rows(ctx, indices, widen(grad).reshape((-1, *param.shape[1:])))
-    new = rate_as(total, grad) + (grad * grad).sum()
-    rate = rate_as(lr, grad) / ctx.xp.cbrt(op.beta + new)
-    keep = 1 - op.momentum * rate * rate
-    update_rows(_Step(), ctx, [param, moment, indices, grad, rate, keep], [param, moment])
-    total[...] = narrow(new, total)
-
-
-@kernel(SparseStorm)
-def sparse_storm(
-    op: SparseStorm, ctx: RunContext, param: Any, moment: Any, grad_sq_sum: Any, grad: Any, indices: Any, lr: Any
-) -> tuple[Any, ...]:
-    targets = param.copy(), moment.copy(), grad_sq_sum.copy()
-    _update_rows(op, ctx, targets, grad, indices, lr)
-    return targets
-
-
-@prepare(SparseStorm, device=CPU)
-def prepare_sparse_storm(op: SparseStorm, ctx: PlanContext, *specs: TensorSpec) -> Prepared:
-    return updating(op, specs, lambda given, tables: _update_rows(op, ctx.run, tables, *given[3:]))
+add_joint_kernels(SparseStorm)

@@ -6,12 +6,12 @@ import math
 from collections.abc import Sequence
 from typing import Any
 
-from netbuilder.ops.core.contexts import PlanContext, Prepared, RunContext
+from netbuilder.ops.core.contexts import RunContext
 from netbuilder.ops.core.declaration import operator_class
 from netbuilder.ops.core.half import narrow, widen
 from netbuilder.ops.core.operator import Operator, TensorSpec, require
-from netbuilder.ops.core.registry import CPU, kernel, prepare, register
-from netbuilder.ops.updates.row_updates import RowUpdate, gradients_of_rows, update_rows, updating
+from netbuilder.ops.core.registry import kernel, register
+from netbuilder.ops.updates.row_updates import JointUpdate, RowUpdate, add_joint_kernels
 from netbuilder.ops.updates.update_rules import (
     check_range,
     check_rate,
@@ -81,9 +81,21 @@ def wngrad(op: Wngrad, ctx: RunContext, param: Any, seq_b: Any, grad: Any, lr: A
     return results[: op.n_out]
 
 
+@operator_class(frozen=True)
+class _Step(RowUpdate):
+    """P' = P + rate * G, on rows."""
+
+    inputs = ("param", "indices", "grad", "rate")
+    outputs = ("output_param",)
+    must_inplace = ((0, 0),)
+
+    def update(self, ctx: RunContext, rows: Sequence[Any], g: Any, numbers: Sequence[Any], reduced: Any) -> Any:
+        return (rows[0] + rate_as(numbers[0], g) * g,)
+
+
 @register
 @operator_class(frozen=True)
-class SparseWngrad(Operator):
+class SparseWngrad(JointUpdate):
     """Wngrad on the rows ``indices`` of a table; a row that occurs several times is updated each time.
 
     All rows share the scalar b, and b' = b + |G|^2 / b: as in Caffe2, without ``epsilon``.
@@ -102,6 +114,8 @@ class SparseWngrad(Operator):
     inputs = ("param", "seq_b", "indices", "grad", "lr")
     outputs = ("output_param", "output_seq_b")
     must_inplace = ((0, 0), (1, 1))
+    step = _Step
+    state = "seq_b"
     epsilon: float = 1e-5
 
     def check(self) -> None:
@@ -120,39 +134,9 @@ class SparseWngrad(Operator):
     def flops(self, param: TensorSpec, seq_b: TensorSpec, indices: TensorSpec, grad: TensorSpec, lr: TensorSpec) -> int:
         return 4 * grad.size
 
-
-@operator_class(frozen=True)
-class _Step(RowUpdate):
-    """P' = P + rate * G, on rows."""
-
-    inputs = ("param", "indices", "grad", "rate")
-    outputs = ("output_param",)
-    must_inplace = ((0, 0),)
-
-    def update(self, ctx: RunContext, rows: Sequence[Any], g: Any, numbers: Sequence[Any], reduced: Any) -> Any:
-        return (rows[0] + rate_as(numbers[0], g) * g,)
+    def numbers(self, ctx: RunContext, state: Any, grad: Any, lr: Any) -> Sequence[Any]:
+        b = rate_as(state, grad)
+        return rate_as(lr, grad) / (b + self.epsilon), b + (grad * grad).sum() / b
 
 
-def _update_rows(op: SparseWngrad, ctx: RunContext, targets: Sequence[Any], indices: Any, grad: Any, lr: Any) -> None:
-    """Update rows of the table, and b, in place."""
-    param, seq_b = targets
-    grad = gradients_of_rows(ctx, indices, widen(grad).reshape((-1, *param.shape[1:])))
-    b = rate_as(seq_b, grad)
-    rate = rate_as(lr, grad) / (b + op.epsilon)
-    new = narrow(b + (grad * grad).sum() / b, seq_b)
-    update_rows(_Step(), ctx, [param, indices, grad, rate], [param])
-    seq_b[...] = new
-
-
-@kernel(SparseWngrad)
-def sparse_wngrad(
-    op: SparseWngrad, ctx: RunContext, param: Any, seq_b: Any, indices: Any, grad: Any, lr: Any
-) -> tuple[Any, ...]:
-    targets = param.copy(), seq_b.copy()
-    _update_rows(op, ctx, targets, indices, grad, lr)
-    return targets
-
-
-@prepare(SparseWngrad, device=CPU)
-def prepare_sparse_wngrad(op: SparseWngrad, ctx: PlanContext, *specs: TensorSpec) -> Prepared:
-    return updating(op, specs, lambda given, tables: _update_rows(op, ctx.run, tables, *given[2:]))
+add_joint_kernels(SparseWngrad)

@@ -22,7 +22,7 @@ def few():
         catalog._over_rows(op_type)
     catalog._pool()
     catalog._of_tables()
-    for op_type in ("RowWiseSparseAdam", "SparseFtrl"):
+    for op_type in ("RowWiseSparseAdam", "SparseFtrl", "SparseStorm"):
         catalog._update_rows(op_type)
     titles = "cast|dropout|relu|sum|add|storm|layer_norm|updates|softmax_with_loss(_gradient)?|max_pool"
     titles += "|average_pool_gradient|row_updates|row_order_place|row_sums|rows_gathered|rows_scattered"

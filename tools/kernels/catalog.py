@@ -20,10 +20,9 @@ from netbuilder.ops.engines.cuda.copies import ELEMENTS, MOST_AXES, padded_kerne
 from netbuilder.ops.engines.cuda.kernel import Kernel, known_kernels
 from netbuilder.ops.engines.cuda.row_order import count_kernel, place_kernel, scan_kernel
 from netbuilder.ops.engines.cuda.row_sums import ADDED, add_kernel, gather_kernel, scatter_kernel, sum_kernel
-from netbuilder.ops.engines.cuda.row_updates import row_update
 from netbuilder.ops.engines.cuda.rows import ROWS
 from netbuilder.ops.engines.cuda.segments import REDUCTIONS, SPREADS, reduction_kernel, spread_kernel
-from netbuilder.ops.engines.cuda.table import KERNELS, ROW_UPDATES, WITH_SUMS
+from netbuilder.ops.engines.cuda.table import JOINT_UPDATES, KERNELS, ROW_UPDATES, WITH_SUMS
 from netbuilder.ops.engines.cuda.updates import UPDATES, join_updates, update_form
 from netbuilder.ops.engines.cudnn import kernels_norm, kernels_pool
 from netbuilder.ops.engines.cudnn.layout import BFLOAT16, image_spec, row_major_spec
@@ -57,7 +56,7 @@ def make_kernels() -> tuple[dict[str, Kernel], list[str]]:
     missing = [
         op_type
         for op_type in sorted(
-            KERNELS.keys() - {*REDUCTIONS, *SPREADS, *ROWS, *ROW_UPDATES, *ADDED, *_OTHERS, *CHANNELS}
+            KERNELS.keys() - {*REDUCTIONS, *SPREADS, *ROWS, *ROW_UPDATES, *JOINT_UPDATES, *ADDED, *_OTHERS, *CHANNELS}
         )
         if not any([*_prepared(op_type)])
     ]
@@ -75,7 +74,7 @@ def make_kernels() -> tuple[dict[str, Kernel], list[str]]:
     _of_tables()
     for op_type in sorted(_UNITS):
         _recurrent_units(op_type)
-    for op_type in sorted(ROW_UPDATES):
+    for op_type in sorted(ROW_UPDATES | JOINT_UPDATES):
         _update_rows(op_type)
     copies_kernel()
     for width in ELEMENTS:
@@ -159,6 +158,7 @@ def _update_rows(op_type: str) -> None:
         known = {
             "indices": TensorSpec((4,), count), "grad": TensorSpec((4, *row), dtype), "iter": TensorSpec((1,), count),
             "lr": TensorSpec((1,), number), "alpha": TensorSpec((1,), number), "n_z": TensorSpec((5, *row, 2), dtype),
+            **dict.fromkeys(("grad_sq_sum", "seq_b"), TensorSpec((1,), number)),
             **dict.fromkeys(("last_seen", "prev_iter"), TensorSpec((5,), count)),
             **dict.fromkeys(("counter", "update_counter"), TensorSpec((5,), double)),
         }  # fmt: skip
@@ -167,7 +167,7 @@ def _update_rows(op_type: str) -> None:
         names = [name.rstrip("?") for name in type(op).inputs[: op.n_in]]
         specs = [known.get(name, TensorSpec((5, *row), dtype)) for name in names]
         with contextlib.suppress(NetError, ValueError):  # of an element type that it does not take
-            made: Any = row_update(op, SimpleNamespace(), *specs)
+            made: Any = KERNELS[op_type](op, SimpleNamespace(), *specs)
             assert made is not None, (op, specs)
 
 

@@ -15,6 +15,7 @@ __all__ = [
     "Places",
     "body",
     "c_type",
+    "index_of",
     "numbers_read",
     "register_type",
     "stored",
@@ -294,6 +295,25 @@ def _repeated(load: Load, shape: tuple[int, ...]) -> list[tuple[int, bool]]:
     return joined
 
 
+def index_of(load: Load, shape: tuple[int, ...], number: Callable[[int], str]) -> str:
+    """Return where a load finds its element for element ``i`` of a shape; ``number`` returns the text of an extent."""
+    axes = _repeated(load, shape)
+    if all(own for _, own in axes) and axes:
+        return "i"
+    if not any(own for _, own in axes):
+        return "0"
+    terms, inner, stride = [], 1, 1
+    for k, (extent, own) in reversed([*enumerate(axes)]):
+        if own:
+            text = "i" if inner == 1 else f"(i / {number(inner)})"
+            if k:
+                text = f"{text} % {number(extent)}"
+            terms.append(text if stride == 1 else f"({text}) * {number(stride)}")
+            stride *= extent
+        inner *= extent
+    return " + ".join(terms)
+
+
 class Places:
     """Where loads find their elements: indices of inputs, for the index ``i`` of an element of the outputs.
 
@@ -317,21 +337,7 @@ class Places:
         return text if load.stride == 1 else f"({text}) * {load.stride} + {load.offset}"
 
     def _index(self, load: Load) -> str:
-        axes = _repeated(load, self._shape)
-        if all(own for _, own in axes) and axes:
-            return "i"
-        if not any(own for _, own in axes):
-            return "0"
-        terms, inner, stride = [], 1, 1
-        for k, (extent, own) in reversed([*enumerate(axes)]):
-            if own:
-                text = "i" if inner == 1 else f"(i / {self._argument(inner)})"
-                if k:
-                    text = f"{text} % {self._argument(extent)}"
-                terms.append(text if stride == 1 else f"({text}) * {self._argument(stride)}")
-                stride *= extent
-            inner *= extent
-        return " + ".join(terms)
+        return index_of(load, self._shape, self._argument)
 
     def _argument(self, value: int) -> str:
         self.extents.append(value)

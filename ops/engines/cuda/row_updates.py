@@ -19,16 +19,18 @@ from netbuilder.ops.core.contexts import PlanContext, Prepared
 from netbuilder.ops.core.operator import TensorSpec
 from netbuilder.ops.engines.cuda.checks import slot_of
 from netbuilder.ops.engines.cuda.code import body, c_type, numbers_read, register_type, stored, value_of, with_prelude
-from netbuilder.ops.engines.cuda.elementwise import numbers_of_run
+from netbuilder.ops.engines.cuda.elementwise import kernel_title, numbers_of_run, trace_inputs
 from netbuilder.ops.engines.cuda.kernel import BLOCK_SUM, THREADS, Kernel
 from netbuilder.ops.engines.cuda.row_order import RowOrder
+from netbuilder.ops.engines.cuda.sums import prepare_sums
 from netbuilder.ops.engines.cuda.tracing import Load, NotTraced, Program, Symbol, Tracer
 from netbuilder.ops.engines.gpu import gpu
 from netbuilder.proto import ShapeError
 
-__all__ = ["row_update", "update_rows"]
+__all__ = ["joint_update", "row_update", "update_rows"]
 
 _MOST_BLOCKS = 1 << 16
+_ALIGNMENT = 256
 _GRADIENT, _REDUCED = -1, -2  # loads that are no inputs of the operator
 _HALVES = 1000  # the second values of the pairs of table k are load k + 1000
 
@@ -358,6 +360,20 @@ def update_rows(run: Any, op: Any, given: Sequence[Any], outputs: Sequence[Any])
     return True
 
 
+def _copied_first(pairs: Sequence[tuple[Any, Any]], call: Callable[[], object]) -> Callable[[], object]:
+    """Return the call after copies of tables to those that it updates, where these are others."""
+    copies = [(source, target) for source, target in pairs if source.data.ptr != target.data.ptr]
+    if not copies:
+        return call
+
+    def copy_first() -> None:
+        for source, target in copies:
+            target[...] = source
+        call()
+
+    return copy_first
+
+
 def row_update(op: Any, ctx: PlanContext, *specs: TensorSpec) -> Prepared | None:
     """Prepare an update of rows of tables, in place."""
     if any(spec is None for spec in specs):
@@ -372,16 +388,7 @@ def row_update(op: Any, ctx: PlanContext, *specs: TensorSpec) -> Prepared | None
 
     def bind(inputs: Sequence[Any], outputs: Sequence[Any], scratch: Any) -> Callable[[], object]:
         call = made.bind(ctx.run, inputs, outputs, scratch, False)
-        copies = [(inputs[i], outputs[j]) for i, j in pairs if inputs[i].data.ptr != outputs[j].data.ptr]
-        if not copies:
-            return call
-
-        def copy_first() -> None:
-            for source, target in copies:
-                target[...] = source
-            call()
-
-        return copy_first
+        return _copied_first([(inputs[i], outputs[j]) for i, j in pairs], call)
 
     read = {*op.tables, op.indices_input, op.gradient_input, *op.numbers}
     return Prepared(
@@ -393,4 +400,47 @@ def row_update(op: Any, ctx: PlanContext, *specs: TensorSpec) -> Prepared | None
         name=f"cuda {made.kernel.name}",
         capturable=True,
         numbers_from=frozenset(host),
+    )
+
+
+def joint_update(op: Any, ctx: PlanContext, *specs: TensorSpec) -> Prepared | None:
+    """Prepare an update of rows whose numbers depend on all gradients: their kernel, the sort, and the update."""
+    plain = [spec.plain for spec in specs]
+    *tables, state = op.infer(*plain)
+    tracer = Tracer()
+    try:
+        found = op.all_numbers(tracer, trace_inputs(tracer, op, plain))
+        kinds = [state if symbol is found[-1] else TensorSpec((1,), symbol.dtype) for symbol in found]
+        symbols = [symbol.reshape(kind.shape) for symbol, kind in zip(found, kinds)]
+        numbers = prepare_sums(kernel_title(op.type), symbols, plain, kinds)
+    except (AttributeError, NotTraced, TypeError, ValueError):
+        return None
+    step = op.step()
+    made = _made(step.with_arity(len(step.inputs), len(tables)), op.of_step(plain, kinds[:-1]), tables)
+    if made is None:
+        return None
+    pairs, count = type(op).must_inplace, len(kinds) - 1
+    begin = -(-numbers.scratch // _ALIGNMENT) * _ALIGNMENT
+    after = begin + count * _ALIGNMENT
+
+    def bind(inputs: Sequence[Any], outputs: Sequence[Any], scratch: Any) -> Callable[[], object]:
+        places = [scratch[begin + k * _ALIGNMENT :][: spec.nbytes] for k, spec in enumerate(kinds[:-1])]
+        arrays = [place.view(spec.dtype) for place, spec in zip(places, kinds)]
+        compute = numbers.bind(inputs, [*arrays, outputs[-1]], scratch)
+        update = made.bind(ctx.run, op.of_step(inputs, arrays), outputs[:-1], scratch[after:], False)
+
+        def call() -> None:
+            compute()
+            update()
+
+        return _copied_first([(inputs[i], outputs[j]) for i, j in pairs[:-1]], call)
+
+    return Prepared(
+        plain,
+        [*tables, state],
+        bind,
+        scratch=after + made.order.scratch,
+        inplace=pairs,
+        name=f"cuda {made.kernel.name}",
+        capturable=True,
     )

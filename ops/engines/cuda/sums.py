@@ -18,7 +18,7 @@ import numpy as np
 
 from netbuilder.ops.core.contexts import Call, PlanContext, Prepared
 from netbuilder.ops.core.operator import TensorSpec
-from netbuilder.ops.engines.cuda.code import body, c_type, register_type, stored, value_of, with_prelude
+from netbuilder.ops.engines.cuda.code import body, c_type, index_of, register_type, stored, value_of, with_prelude
 from netbuilder.ops.engines.cuda.elementwise import kernel_title, trace_inputs, trace_operator
 from netbuilder.ops.engines.cuda.kernel import BLOCK_SUM, THREADS, Kernel
 from netbuilder.ops.engines.cuda.tracing import Load, NotTraced, Program, Stacked, Sum, Symbol, Tracer, reshaped_extents
@@ -84,6 +84,8 @@ class _Extents:
     def element(self, load: Load, shape: tuple[int, ...]) -> str:
         """Return the index of what a load reads for element ``i`` of a value of a shape, of all elements."""
         full = (self.outer, self.columns, self.inner)
+        if self.rows == 1:  # whatever it has of the columns' axes
+            return index_of(load, shape, lambda extent: f"{extent}LL")
         own = reshaped_extents(load.shape, shape, full)
         if own == full:
             return "i"
@@ -474,6 +476,7 @@ def prepare_sums(
     pairs = []
     for i, j in ((i, j) for i in last.read for j in last.outputs):
         places = {"i", f"i of {last.outputs[j].program().values_of(0)}"} if j in last.elements else {"r", "0"}
+        places |= {"0"} if last.extents.size == 1 else set()
         same = (specs[i].size, given[i].dtype) == (made[j].size, made[j].dtype)
         if same and given[i].layout == made[j].layout and last.indices[i] <= places:
             pairs.append((i, j))

@@ -11,12 +11,12 @@ from netbuilder.ops.engines.cuda.copies import concat, reshaped, slice_, slice_g
 from netbuilder.ops.engines.cuda.elementwise import elementwise
 from netbuilder.ops.engines.cuda.recurrent_units import gru_unit, gru_unit_gradient, lstm_unit, lstm_unit_gradient
 from netbuilder.ops.engines.cuda.row_sums import ADDED, add_rows, gather, scatter_weighted_sum, sum_repeated_rows
-from netbuilder.ops.engines.cuda.row_updates import row_update
+from netbuilder.ops.engines.cuda.row_updates import joint_update, row_update
 from netbuilder.ops.engines.cuda.rows import ROWS
 from netbuilder.ops.engines.cuda.segments import REDUCTIONS, SPREADS, reduce_segments, spread_segments
 from netbuilder.ops.engines.cuda.sums import with_sums
 
-__all__ = ["ELEMENTWISE", "KERNELS", "WITH_SUMS"]
+__all__ = ["ELEMENTWISE", "JOINT_UPDATES", "KERNELS", "ROW_UPDATES", "WITH_SUMS"]
 
 ELEMENTWISE = frozenset(
     """
@@ -64,12 +64,16 @@ ROW_UPDATES = frozenset(
 )
 """Operators that update rows of tables."""
 
+JOINT_UPDATES = frozenset(("SparseStorm", "SparseWngrad"))
+"""Those whose step depends on the gradients of all rows."""
+
 KERNELS: dict[str, Callable[..., Prepared | None]] = {
     **dict.fromkeys(ELEMENTWISE, elementwise),
     **dict.fromkeys(WITH_SUMS, with_sums),
     **CHANNELS,
     **ROWS,
     **dict.fromkeys(ROW_UPDATES, row_update),
+    **dict.fromkeys(JOINT_UPDATES, joint_update),
     **dict.fromkeys(REDUCTIONS, reduce_segments),
     **dict.fromkeys(SPREADS, spread_segments),
     **dict.fromkeys(ADDED, add_rows),

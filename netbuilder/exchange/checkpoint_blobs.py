@@ -30,17 +30,18 @@ class CheckpointBlobs:
     record: Replicas | None = None
 
     def replicated(self, names: Iterable[str]) -> list[str]:
-        """Return those of these names for which each replica has a blob of its own."""
+        """Return those of these names for which each replica has a blob of its own, in the same order."""
         if self.record is None or len(self.record) == 1:
             return []
-        stored = set(names)
+        stored = dict.fromkeys(names)
         once = set(self.record.parameters) if self.record.shared else set()
         once.update(map(self.record.devices.short_name, self.record.block_state))
         replica_of = self.record.devices.replica_of
         return [
             name
-            for name in stored.difference(once)
-            if replica_of(self.names[name]) == 0
+            for name in stored
+            if name not in once
+            and replica_of(self.names[name]) == 0
             and not all(_name_of(name, replica) in stored for replica in range(1, len(self.record)))
         ]
 

@@ -60,7 +60,7 @@ def test_processes_get_what_one_gets(name, trained):
 
 
 def test_a_killed_run_ends_soon_and_resumes(tmp_path):
-    """Rank 1 is killed; resumed in two processes, and stopped by SIGTERM there, the run ends in one."""
+    """Rank 1 is killed; resumed in two processes with two GPUs, and stopped by SIGTERM there, the run ends in one."""
     options = [option for option in OPTIONS if option != "--cpu"]
     parts, whole = tmp_path / "parts", tmp_path / "whole"
     killed = launched(tmp_path, 1, "SIGKILL", 1, 7, *options, *resumable(parts))
@@ -69,7 +69,7 @@ def test_a_killed_run_ends_soon_and_resumes(tmp_path):
     assert killed.returncode == 128 + signal.SIGKILL, printed
     assert "rank 1 on" in printed and "was ended by SIGKILL" in printed
     assert seconds < ENDING, printed
-    stopped = launched(tmp_path, 1, "SIGTERM", 1, 11, *options, *resumable(parts))
+    stopped = launched(tmp_path, 2, "SIGTERM", 1, 11, *options, "--devices=0,1", *resumable(parts))
     printed, _ = stopped.communicate(timeout=SECONDS)
     assert stopped.returncode == 128 + signal.SIGTERM, printed
     assert printed.count("6 of 23 steps are done") == 1 and printed.count("stopped by SIGTERM after ") == 1, printed

@@ -13,12 +13,14 @@ from netbuilder.ops.collectives.in_place import InPlace, Work, in_place_kernels
 from netbuilder.ops.core.declaration import operator_class
 from netbuilder.ops.core.operator import TensorSpec
 from netbuilder.ops.core.registry import register
+from netbuilder.ops.engines.arrays import as_flat
 from netbuilder.ops.engines.collectives.communicator import Communicator
 from netbuilder.ops.engines.collectives.nccl import GpuRanks
 from netbuilder.ops.engines.collectives.reductions import FLOAT_TYPES, narrow, sum_rows, widen
 from netbuilder.ops.engines.collectives.world import CommonWorld
 from netbuilder.ops.engines.large_pages import lasting_zeros
 from netbuilder.ops.engines.nccl import NcclCall, type_of
+from netbuilder.ops.engines.rows import as_row, order_in_row
 from netbuilder.proto import ArgumentError, NetError
 
 __all__ = ["IN_PLACE_BYTES", "AllreduceBucket"]
@@ -45,7 +47,8 @@ class AllreduceBucket(InPlace):
     With ``devices``, consecutive blobs are one quantity, one on each device of this process, and all get the sum over
     all devices of all processes.
 
-    Small blobs are copied into one buffer and exchanged together; those of 128 KiB or more are exchanged in place. With
+    Blobs that are next to each other in memory, as a plan stores gradients, are exchanged there, by one call. Of
+    others, small ones are copied into one buffer and exchanged together, and those of 128 KiB or more in place. With
     another ``precision`` than float32, float32 blobs are rounded to it on the way, added in float32, and the sums
     are rounded once. If this makes a finite element, or a sum of such, infinite, all processes raise the same error,
     which names the blob and the ranks; what was infinite or NaN before stays so. ``clip`` bounds the magnitude of
@@ -85,6 +88,23 @@ class AllreduceBucket(InPlace):
     def terms(self) -> str:
         return f"precision={self.precision}, deterministic={self.deterministic}, clip={self.clip:g}"
 
+    def together(self, specs: Sequence[TensorSpec]) -> list[list[int]]:
+        firsts = [*range(0, len(specs), self.devices)]
+        return [[firsts[i] for i in same] for same in self._not_rounded([specs[i] for i in firsts])]
+
+    def in_rows(self, blobs: Sequence[Array]) -> list[list[int]]:
+        firsts = blobs[:: self.devices]
+        orders = ((same, order_in_row([firsts[i] for i in same])) for same in self._not_rounded(firsts))
+        return [[same[i] for i in order] for same, order in orders if order is not None]
+
+    def _not_rounded(self, blobs: Sequence[TensorSpec | Array]) -> list[list[int]]:
+        """Return the indices of blobs of one type that are exchanged as they are, if there are several."""
+        of_type = defaultdict[Any, list[int]](list)
+        for i, blob in enumerate(blobs):
+            if blob.size and (self.precision == "float32" or blob.dtype != np.float32):
+                of_type[blob.dtype].append(i)
+        return [same for same in of_type.values() if len(same) > 1]
+
     def gpu_calls(self, ranks: GpuRanks, rank: int, blobs: Sequence[Array]) -> list[NcclCall] | None:
         groups = [(type_of(group[0].dtype, sums=True), group) for group in self.quantities(blobs)]
         if self.precision != "float32" or any(kind is None for kind, _ in groups):
@@ -94,7 +114,8 @@ class AllreduceBucket(InPlace):
     def over_ranks(self, world: CommonWorld, blobs: Sequence[Array], names: Sequence[str]) -> Work:
         groups = self.quantities(blobs)
         firsts = [group[0] for group in groups]
-        parts = _parts(firsts, FLOAT_TYPES[self.precision], names[:: self.devices]) if world.size > 1 else []
+        wire, rows = FLOAT_TYPES[self.precision], self.in_rows(blobs)
+        parts = _parts(firsts, wire, names[:: self.devices], rows) if world.size > 1 else []
 
         def work(communicator: Communicator) -> None:
             for group in groups if self.devices > 1 else ():
@@ -176,10 +197,13 @@ class _Part:
                 widen(staged, blob)
 
 
-def _parts(blobs: Sequence[Array], wire: np.dtype[Any], names: Sequence[str]) -> list[_Part]:
-    """Return the calls for blobs; float32 ones are exchanged as ``wire``."""
-    large, small = [], defaultdict[Any, dict[str, Array]](dict)
-    for blob, name in zip(blobs, names):
+def _parts(
+    blobs: Sequence[Array], wire: np.dtype[Any], names: Sequence[str], rows: Sequence[Sequence[int]] = ()
+) -> list[_Part]:
+    """Return the calls for blobs, of which some are in rows; float32 ones are exchanged as ``wire``."""
+    large, small = [_Part(_row([blobs[i] for i in row])) for row in rows], defaultdict[Any, dict[str, Array]](dict)
+    done = {i for row in rows for i in row}
+    for blob, name in ((blob, name) for i, (blob, name) in enumerate(zip(blobs, names)) if i not in done):
         rounded = blob.dtype == np.float32 and wire != np.float32
         if blob.size and (rounded or blob.nbytes < IN_PLACE_BYTES):
             small[blob.dtype][name] = blob
@@ -188,6 +212,12 @@ def _parts(blobs: Sequence[Array], wire: np.dtype[Any], names: Sequence[str]) ->
     rounded_ones = small.pop(np.dtype(np.float32), {}) if wire != np.float32 else {}
     staged = [_staged(group, dtype) for dtype, group in small.items()]
     return [*_rounded(rounded_ones, wire), *staged, *large]
+
+
+def _row(blobs: Sequence[Array]) -> Array:
+    row = as_row(blobs)
+    assert row is not None
+    return as_flat(row, blobs[0].dtype)
 
 
 def _rounded(named: Mapping[str, Array], wire: np.dtype[Any]) -> Iterator[_Part]:

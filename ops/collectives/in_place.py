@@ -109,6 +109,14 @@ class InPlace(OverWorld):
         """
         raise NotImplementedError
 
+    def together(self, specs: Sequence[TensorSpec]) -> list[list[int]]:
+        """Return the indices of blobs that one call would exchange if they were next to each other in memory."""
+        return []
+
+    def in_rows(self, blobs: Sequence[Array]) -> list[list[int]]:
+        """Return the indices of those of them that are, in the order in which they are stored."""
+        return []
+
     def quantities(self, blobs: Sequence[T]) -> list[Sequence[T]]:
         """Return the blobs of each quantity, one for each device."""
         return [blobs[i : i + self.copies()] for i in range(0, len(blobs), self.copies())]
@@ -184,8 +192,10 @@ def _prepare(op: InPlace, ctx: PlanContext, world: TensorSpec, *xs: TensorSpec) 
     def bind(ins: Sequence[Any], outs: Sequence[Any], scratch: Any) -> Callable[[], Any]:
         common = world_of(op, ins[0])
         nbytes = sum(out.nbytes for out in outs)
-        call = common.call(op.type, names[0], terms, layouts, nbytes=nbytes, located=ctx.run.located)
-        direct = op.over_ranks(common, [as_flat(out, spec.dtype) for out, spec in zip(outs, specs)], names)
+        flat = [as_flat(out, spec.dtype) for out, spec in zip(outs, specs)]
+        stored = f"{layouts}{op.in_rows(flat) or ''}"
+        call = common.call(op.type, names[0], terms, stored, nbytes=nbytes, located=ctx.run.located)
+        direct = op.over_ranks(common, flat, names)
         copies = [(out, given) for out, given in zip(outs, ins[1:]) if out is not given]
 
         def work(communicator: Communicator, same_layouts: bool) -> None:
@@ -202,7 +212,8 @@ def _prepare(op: InPlace, ctx: PlanContext, world: TensorSpec, *xs: TensorSpec) 
         return begin
 
     pairs = [(i + 1, i) for i in range(len(xs))]
-    return Prepared([world, *specs], specs, bind, inplace=pairs, split=True, name="mpi")
+    together = op.together(specs)
+    return Prepared([world, *specs], specs, bind, inplace=pairs, split=True, name="mpi", together=together)
 
 
 def _layouts(specs: Sequence[TensorSpec]) -> str:
@@ -309,14 +320,16 @@ def _in_plain_order_on_host(
 def _in_plain_order(
     op: InPlace, ctx: PlanContext, world: CommonWorld, specs: Sequence[TensorSpec], buffers: Sequence[Any]
 ) -> None:
-    """Exchange copies in plain order: the ranks store the values in different layouts."""
+    """Exchange copies in plain order: the ranks store the values in different layouts, or not all of them in rows."""
     plain = [
-        buffer if spec.layout is None else convert(buffer, spec, spec.plain, ctx)
+        buffer.copy() if spec.layout is None else convert(buffer, spec, spec.plain, ctx)
         for buffer, spec in zip(buffers, specs)
     ]
     op.over_ranks(world, [copy.reshape(-1) for copy in plain], list(ctx.op_def.output))(world.communicator)
     for buffer, spec, copy in zip(buffers, specs, plain):
-        if spec.layout is not None:
+        if spec.layout is None:
+            np.copyto(buffer, copy)
+        else:
             convert(copy, spec.plain, spec, ctx, out=buffer)
 
 

@@ -282,6 +282,8 @@ class Prepared:
             elsewhere the plan still waits for work that has begun.
         rows: the indices of inputs, of one row each, that the call processes together if they are next to each other in
             memory, each beginning at a multiple of 64 bytes. The plan tries to store them so.
+        together: the same for outputs, which may be large and in any order, see ``ops.engines.rows.order_in_row``. The
+            plan tries, unless it takes more memory.
         saved_flops: how many floating-point operations fewer the call does than the operators' formulas count, as with
             minimal filtering.
         seconds: the measured time of a call, as stored for the machine; None: it is not known.
@@ -313,6 +315,7 @@ class Prepared:
     queue: str = ""
     again: Prepared | None = None
     rows: Sequence[Sequence[int]] = ()
+    together: Sequence[Sequence[int]] = ()
     saved_flops: int = 0
     seconds: float | None = None
     kept: Sequence[KeptMemory] = ()

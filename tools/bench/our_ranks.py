@@ -41,18 +41,18 @@ def exchange_ways(sizes: list[int], bucket_bytes: int) -> dict[str, Callable[[],
         bucket_bytes: of the buckets of netbuilder.
 
     Returns:
-        "netbuilder": a net of AllreduceBucket; "whole": one Allreduce of mpi4py in place over as many bytes; "buckets":
-        one for each bucket.
+        "netbuilder": a net of AllreduceBucket over values that another net has made, as it makes gradients; "whole":
+        one Allreduce of mpi4py in place over as many bytes; "buckets": one for each bucket.
     """
-    library, workspace, net = mpi(), Workspace(threads=1), NetDef(name="exchange")
+    library, workspace = mpi(), Workspace(threads=1)
     comm = library.COMM_WORLD
     workspace.run_operator_once(make_op("CreateCommonWorld", [], ["world"]))
-    for i, size in enumerate(sizes):
-        workspace.feed(f"g{i}", np.zeros(size // 4, np.float32))
     buckets = make_buckets([(f"g{i}", size) for i, size in enumerate(sizes)], bucket_bytes)
-    net.op.extend(make_op("AllreduceBucket", ["world", *each.gradients], each.gradients) for each in buckets)
-    net.external_input.extend(["world", *(f"g{i}" for i in range(len(sizes)))])
-    workspace.create_net(net, observable="outputs")
+    sums = [make_op("AllreduceBucket", ["world", *each.gradients], each.gradients) for each in buckets]
+    made = [make_op("ConstantFill", [], [f"g{i}"], shape=[size // 4]) for i, size in enumerate(sizes)]
+    inputs = ["world", *(name for each in buckets for name in each.gradients)]
+    workspace.run_net_once(NetDef(name="made", op=[*made, *sums], external_input=inputs[:1]))
+    workspace.create_net(NetDef(name="exchange", op=sums, external_input=inputs), observable="outputs")
     whole = np.zeros(sum(sizes) // 4, np.float32)
     parts = np.split(whole, np.cumsum([each.nbytes // 4 for each in buckets])[:-1])
 
@@ -61,7 +61,7 @@ def exchange_ways(sizes: list[int], bucket_bytes: int) -> dict[str, Callable[[],
             comm.Allreduce(library.IN_PLACE, array)
 
     return {
-        "netbuilder": lambda: workspace.run_net(net.name),
+        "netbuilder": lambda: workspace.run_net("exchange"),
         "whole": lambda: allreduce(whole),
         "buckets": lambda: allreduce(*parts),
     }

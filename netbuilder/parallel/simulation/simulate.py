@@ -10,7 +10,6 @@ from typing import Any
 
 import numpy as np
 
-from netbuilder.ops.collectives.allreduce_bucket import IN_PLACE_BYTES
 from netbuilder.parallel.simulation.allreduce import Cluster, allreduce_seconds
 from netbuilder.parallel.simulation.step_times import StepTimes, TimedWork
 from netbuilder.passes.processes import DEFAULT_BUCKET_BYTES
@@ -27,8 +26,7 @@ class Exchange:
     """How gradients are exchanged.
 
     Args:
-        bucket_bytes: gradients are exchanged together until they have so many bytes; 0: each by itself. Large ones (of
-            1 MiB or more) take an allreduce of their own, without copies.
+        bucket_bytes: gradients are exchanged together until they have so many bytes; 0: each by itself.
         overlap: whether the exchange goes on while the device computes; else it computes nothing meanwhile.
         precision: of the values that are sent: "float32", "float16" or "bfloat16".
         header_bytes: of an allreduce before each bucket, by which the processes find out whether they agree; 0: none.
@@ -60,15 +58,11 @@ class Bucket:
     Args:
         gradients: their names.
         nbytes: of all of them.
-        parts: bytes of each allreduce: of small gradients together, then of each large one.
-        staged: bytes of the small gradients that are copied into one buffer and back.
         ready, began, ended: seconds since the step began; NaN before it is simulated.
     """
 
     gradients: tuple[str, ...]
     nbytes: int
-    parts: tuple[int, ...]
-    staged: int
     ready: float = math.nan
     began: float = math.nan
     ended: float = math.nan
@@ -138,15 +132,9 @@ def make_buckets(gradients: Iterable[tuple[str, int]], bucket_bytes: int) -> lis
         names.append(name)
         sizes.append(nbytes)
         if sum(sizes) >= bucket_bytes:
-            found.append(_bucket(names, sizes))
+            found.append(Bucket(tuple(names), sum(sizes)))
             names, sizes = [], []
-    return [*found, _bucket(names, sizes)] if names else found
-
-
-def _bucket(names: Sequence[str], sizes: Sequence[int]) -> Bucket:
-    small, large = (tuple(size for size in sizes if (size < IN_PLACE_BYTES) == is_small) for is_small in (True, False))
-    parts = ((sum(small),) if small else ()) + large
-    return Bucket(tuple(names), sum(sizes), parts, sum(small) if len(small) > 1 else 0)
+    return [*found, Bucket(tuple(names), sum(sizes))] if names else found
 
 
 def slowest_of(count: int) -> float:
@@ -206,14 +194,11 @@ def _crowded(work: TimedWork, times: StepTimes, cluster: Cluster) -> float:
 
 def _bucket_seconds(bucket: Bucket, times: StepTimes, cluster: Cluster, exchange: Exchange) -> float:
     width = WIDTHS[exchange.precision]
-    # Rounding copies every gradient, so all of them are exchanged together.
-    parts = bucket.parts if width == 1 else (bucket.nbytes,)
-    seconds = sum(allreduce_seconds(cluster, width * part) for part in parts)
+    seconds = allreduce_seconds(cluster, width * bucket.nbytes)
     if exchange.header_bytes:
         seconds += allreduce_seconds(cluster, exchange.header_bytes)
-    if times.copy_bandwidth:
-        copied = bucket.staged if width == 1 else bucket.nbytes
-        seconds += 2 * (1 + width) * copied / times.copy_bandwidth  # there and back; read, and written
+    if times.copy_bandwidth and width < 1:
+        seconds += 2 * (1 + width) * bucket.nbytes / times.copy_bandwidth  # there and back; read, and written
     return seconds
 
 

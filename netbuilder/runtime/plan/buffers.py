@@ -7,13 +7,14 @@ from typing import Any
 
 from netbuilder.ops.core.operator import TensorSpec
 from netbuilder.ops.engines.layouts import HOST, new_buffer, prepare_reorder
+from netbuilder.ops.engines.rows import new_row, part_of_row
 from netbuilder.runtime.plan.binding import buffer_of
 from netbuilder.runtime.plan.compiler import Compilation
 from netbuilder.runtime.plan.memory_plan import MemoryPlan, Provide, assign
 from netbuilder.runtime.plan.recompute import Recomputed, fit_into
 from netbuilder.runtime.plan.values import Step, StepKind, Value
 from netbuilder.runtime.values.blob import Blob, EdgeContext
-from netbuilder.runtime.values.rows import make_row_of, new_row, part_of_row, reserve_row
+from netbuilder.runtime.values.rows import make_row_of, reserve_row
 
 __all__ = ["Output", "append_restore", "assign_buffers", "versions_of"]
 
@@ -64,7 +65,9 @@ def assign_buffers(
     if requested:
         return [], requested, MemoryPlan()
 
-    in_rows = sum(_store_in_rows(step, plan.hidden, versions, make_blob) for step in plan.steps)
+    together = _together(plan, versions, make_blob) if enabled("buckets_in_place") else []
+    in_arena = {value.name for values in together for value in values}
+    in_rows = sum(_store_in_rows(step, plan.hidden, versions, make_blob, in_arena) for step in plan.steps)
     outputs: list[Output] = []
     for name, chain in versions.items():
         first, last = chain[0], chain[-1]
@@ -95,17 +98,60 @@ def assign_buffers(
     if plan.options.memory_budget is not None:
         again = _keep_to_budget(plan, own, read_later)
         own = again.values
-    memory = assign(own, plan.steps, provide, reuse=enabled("reuse"), apart=read_later)
+    memory = assign(own, plan.steps, provide, reuse=enabled("reuse"), apart=read_later, rows=together)
     if again is not None:
         memory.work, memory.work_again = again.total, again.work * again.total
     memory.alone += in_rows
     return outputs, {}, memory
 
 
+def _together(
+    plan: Compilation, versions: Mapping[str, Sequence[Value]], make_blob: Callable[[str], Blob]
+) -> list[list[Value]]:
+    """Store what a kernel works on as one in a row: values that the plan makes and their blobs will have.
+
+    A row has no other order than that of the rows that other kernels want of some of its values.
+
+    Returns:
+        The rows of values that nobody can fetch; they are part of the arena, unless there is a memory budget.
+    """
+    wanted = [[step.inputs[i] for i in row] for step in plan.steps for row in step.prepared.rows]
+    names_of_rows = [[value.name for value in row if value is not None] for row in wanted]
+    found = []
+    for step in plan.steps:
+        for indices in step.prepared.together if step.kind is StepKind.COMPUTE else ():
+            values = {value.name: value for j in indices if (value := step.outputs[j]) is not None}
+            values = {name: values[name] for name in _ordered(values, names_of_rows)}
+            last = [_physical(versions[name][-1]) for name in values]
+            if len(values) < len(indices) or any(versions[name][0].blob is not None for name in values):
+                continue
+            if plan.hidden.issuperset(values):
+                found.append([*values.values()])
+            elif all(_will_be_in_blob(value, plan.hidden, versions) for value in last):
+                reserve_row([(make_blob(value.name), value.spec) for value in last if value.spec is not None])
+    return found if plan.options.memory_budget is None else []
+
+
+def _ordered(names: Collection[str], rows: Sequence[Sequence[str]]) -> list[str]:
+    """Return names in an order in which rows that consist of them are consecutive, as far as these do not overlap."""
+    first: dict[str, None] = {}
+    for row in rows:
+        if all(name in names and name not in first for name in row):
+            first.update(dict.fromkeys(row))
+    return [*first, *(name for name in names if name not in first)]
+
+
 def _store_in_rows(
-    step: Step, hidden: Collection[str], versions: Mapping[str, Sequence[Value]], make_blob: Callable[[str], Blob]
+    step: Step,
+    hidden: Collection[str],
+    versions: Mapping[str, Sequence[Value]],
+    make_blob: Callable[[str], Blob],
+    in_arena: Collection[str],
 ) -> int:
     """Store what a kernel processes together in rows: blobs, if they can be moved, and values that the plan makes.
+
+    Args:
+        in_arena: names of values that will be in rows of the arena.
 
     Returns:
         The bytes of the rows of hidden values.
@@ -113,6 +159,8 @@ def _store_in_rows(
     nbytes = 0
     for indices in step.prepared.rows:
         values = [value for i in indices if (value := step.inputs[i]) is not None]
+        if any(value.name in in_arena for value in values):
+            continue
         blobs = [value.blob for value in values if value.blob is not None]
         if len(blobs) == len(indices):
             make_row_of(blobs)

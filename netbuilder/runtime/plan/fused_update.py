@@ -5,7 +5,7 @@ once, and values between two operators stay in a core's cache.
 
 A call on a small tensor takes longer than its work. So small tensors whose chains do the same with the same numbers are
 processed together: the kernel asks the plan to store parameters, and other tensors that the chains read, in rows (see
-``runtime.values.rows``), and each call processes a whole row. What is not in a row, such as a gradient that had memory
+``ops.engines.rows``), and each call processes a whole row. What is not in a row, such as a gradient that had memory
 of its own before, is copied into one first.
 """
 
@@ -27,8 +27,8 @@ from netbuilder.ops.engines.arrays import as_flat
 from netbuilder.ops.engines.engine import Engine, Location
 from netbuilder.ops.engines.joined_updates import UpdateForm
 from netbuilder.ops.engines.piecewise import Piecewise, maker_of
+from netbuilder.ops.engines.rows import as_row, new_row, row_starts
 from netbuilder.runtime.plan.values import Node, Value
-from netbuilder.runtime.values.rows import as_row, new_row, row_starts
 from netbuilder.runtime.values.workers import Team
 
 __all__ = ["Chain", "prepare_chains", "make_piecewise"]

@@ -4,6 +4,8 @@ Each of these has a lifetime, from the step that writes it to the last step that
 its location: the workspace has one arena on the host and one on each GPU. Those that are not needed at the same time
 overlap. Steps of several lanes run at the same time, so a lifetime is in terms of what has happened before: see
 ``Schedule``. Where a kernel may overwrite an input that nobody reads after it, it does, unless it would have to copy.
+Values that a kernel processes as one (``Prepared.together``) are next to each other, and are there as long as any of
+them is needed, unless the arena would become larger by more than a hundredth.
 
 Some values have memory of their own: texts, and those from which deferred outputs are computed after the run.
 """
@@ -19,6 +21,7 @@ from netbuilder.ops.core.contexts import KeptMemory
 from netbuilder.ops.core.operator import STRING, TensorSpec
 from netbuilder.ops.engines.arrays import as_flat
 from netbuilder.ops.engines.layouts import HOST, Location, alignment_of, new_buffer, new_bytes
+from netbuilder.ops.engines.rows import row_starts
 from netbuilder.runtime.plan.binding import buffer_of
 from netbuilder.runtime.plan.schedule import Schedule, dependencies
 from netbuilder.runtime.plan.values import Step, Value
@@ -31,6 +34,7 @@ Provide = Callable[[int, Location], Array]
 _MANY = 2000  # lifetimes; of more, the smallest do not share memory, so that packing takes no longer
 _TINY = 0.005  # of the bytes that are needed at the same time: what those that do not share may take together
 _TOGETHER = 12_000  # lifetimes that are packed together; of more, those of each device are packed by themselves
+_GROWTH = 1.01  # times the bytes of an arena in which no values need to be next to each other, at most
 
 
 @dataclass(frozen=True)
@@ -103,6 +107,7 @@ def assign(
     reuse: bool = True,
     scratch: bool = True,
     apart: Collection[int] = (),
+    rows: Sequence[Sequence[Value]] = (),
 ) -> MemoryPlan:
     """Assign a buffer to each of ``values``, to what kernels keep for others, and scratch memory to each step.
 
@@ -113,6 +118,7 @@ def assign(
         reuse: whether values may share memory.
         scratch: whether steps get their scratch memory here.
         apart: ids of values that are read after the steps have run, and so share memory with no other.
+        rows: values of the host that should be next to each other, in this order.
 
     Raises:
         MemoryError: the machine, or a GPU, has not that much memory.
@@ -120,7 +126,8 @@ def assign(
     plan = MemoryPlan()
     if reuse:
         storage = _storage(values)
-        _share(plan, storage, steps, apart, provide, scratch)
+        lives = _sharing(storage, steps, apart, scratch)
+        _share(plan, _packed(lives, [[storage.get(id(v)) for v in row] for row in rows], steps), steps, provide)
     else:
         storage = {id(value): _Storage(_spec(value), [value]) for value in values}
         if scratch:
@@ -144,24 +151,59 @@ def _scratch_by_lane(plan: MemoryPlan, steps: Sequence[Step]) -> None:
             plan.scratch[id(step)] = memory[step.lane, step.location][: step.prepared.scratch]
 
 
-def _share(
-    plan: MemoryPlan,
-    storage: dict[int, _Storage],
-    steps: Sequence[Step],
-    apart: Collection[int],
-    provide: Provide | None,
-    scratch: bool,
-) -> None:
-    """Assign an offset in the arena of its location to all storage that is needed during the run alone."""
-    placed, plan.arenas = _pack(_sharing(storage, steps, apart, scratch), steps)
+_Packed = tuple[list[tuple[Lifetime[Any], int]], dict[Location, int]]
+"""Lifetimes with their offsets, and the size of each arena."""
+
+
+def _share(plan: MemoryPlan, packed: _Packed, steps: Sequence[Step], provide: Provide | None) -> None:
+    """Give all storage that is needed during the run alone its memory in the arena of its location."""
+    placed, plan.arenas = packed
     arenas = {location: (provide or new_bytes)(nbytes, location) for location, nbytes in plan.arenas.items()}
-    for life, offset in placed:
+    for life, begin in placed:
         location = _place(life).location
-        buffer = arenas[location][offset : offset + life.nbytes]
-        life.key.place(plan, buffer, steps[life.start])
-        plan.placed.append(
-            Placed(life.key.what, life.start, life.end, offset, life.nbytes, isinstance(life.key, _Scratch), location)
-        )
+        for part, start in life.key.parts if isinstance(life.key, _Row) else [(life, 0)]:
+            offset, key = begin + start, part.key
+            key.place(plan, arenas[location][offset : offset + part.nbytes], steps[part.start])
+            plan.placed.append(
+                Placed(key.what, life.start, life.end, offset, part.nbytes, isinstance(key, _Scratch), location)
+            )
+
+
+def _packed(lives: list[Lifetime[Any]], rows: Sequence[Sequence[_Storage | None]], steps: Sequence[Step]) -> _Packed:
+    """Pack lifetimes, with storage in rows as far as that takes hardly any more memory."""
+    in_rows = _with_rows(lives, rows)
+    found = _pack(in_rows, steps)
+    if len(in_rows) == len(lives):
+        return found
+    least = sum(int(load_of(block, alignment_of(place.location)).max()) for place, block in _blocks(lives).items())
+    if sum(found[1].values()) <= _GROWTH * least:
+        return found
+    without = _pack(lives, steps)
+    return found if sum(found[1].values()) <= _GROWTH * sum(without[1].values()) else without
+
+
+def _with_rows(lives: list[Lifetime[Any]], rows: Sequence[Sequence[_Storage | None]]) -> list[Lifetime[Any]]:
+    """Return the lifetimes with those of each row joined to one, except where more would be needed at the peak."""
+    life_of = {id(life.key): life for life in lives}
+    blocks = _blocks(lives) if rows else {}
+    loads = {place: load_of(block, alignment_of(place.location)) for place, block in blocks.items()}
+    most = {place: _GROWTH * load.max() for place, load in loads.items()}
+    joined: dict[int, Lifetime[Any]] = {}  # by the id of each of its parts
+    for row in rows:
+        parts = [life_of[id(each)] for each in row if each is not None and id(each) in life_of]
+        places = {_place(part) for part in parts}
+        if len({*map(id, parts)}.difference(joined)) < len(row) or len(places) > 1:
+            continue
+        (place,) = places
+        *starts, nbytes = row_starts([part.nbytes for part in parts])
+        begin, end = min(part.start for part in parts), max(part.end for part in parts)
+        life = Lifetime(_Row([*zip(parts, starts)]), begin, end, place, nbytes)
+        load = loads[place] - load_of(parts, alignment_of(HOST), len(loads[place]))[: len(loads[place])]
+        load[begin : end + 1] += _aligned(nbytes, alignment_of(HOST))
+        if load.max() <= most[place]:
+            loads[place] = load
+            joined.update((id(part), life) for part in parts)
+    return [*(life for life in lives if id(life) not in joined), *{id(life): life for life in joined.values()}.values()]
 
 
 class Place(NamedTuple):
@@ -237,10 +279,8 @@ def _kept_for_gradients(steps: Sequence[Step], schedule: Schedule) -> list[Lifet
     return found
 
 
-def _pack(
-    lives: Sequence[Lifetime[Any]], steps: Sequence[Step]
-) -> tuple[list[tuple[Lifetime[Any], int]], dict[Location, int]]:
-    """Return the lifetimes with their offsets, and the size of each arena: lanes have blocks of their own."""
+def _pack(lives: Sequence[Lifetime[Any]], steps: Sequence[Step]) -> _Packed:
+    """Give lifetimes their offsets; lanes have blocks of their own."""
     placed: list[tuple[Lifetime[Any], int]] = []
     ends: dict[Location, int] = {}
     for place, block in _blocks(lives).items():
@@ -309,6 +349,13 @@ class _ForGradient:
 
     def place(self, plan: MemoryPlan, buffer: Array, step: Step) -> None:
         self.kept.place(buffer)
+
+
+@dataclass(slots=True, eq=False)
+class _Row:
+    """Storage that is next to each other: the lifetime of each, and where it begins."""
+
+    parts: list[tuple[Lifetime[_Storage], int]]
 
 
 @dataclass(slots=True, eq=False)

@@ -106,6 +106,10 @@ OPTIMIZATIONS: Mapping[str, Optimization] = MappingProxyType({
         "the collectives that NCCL makes over the GPUs of a process, one per gradient, are started in groups of some "
         "megabytes, in the order in which gradients become ready", ROUNDING, joins=True,
     ),
+    "buckets_in_place": Optimization(
+        "the gradients of a bucket that processes exchange are stored next to each other, so that they are summed where "
+        "they are, by one call, if this takes hardly any more memory"
+    ),
     "unread_outputs": Optimization(
         "an output that no operator reads, such as the gradient of the images, is computed when it is fetched, and "
         "not at all if it is not observable", ROUNDING,

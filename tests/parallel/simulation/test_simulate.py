@@ -92,24 +92,21 @@ def test_devices_share_the_bandwidth_of_the_memory():
     assert simulate(times, Cluster(1, 1, LINK, memory_bandwidth=10e9)).compute == 3
 
 
-def test_what_is_staged_is_copied_there_and_back():
+def test_what_is_rounded_is_copied_there_and_back():
     times = StepTimes((TimedWork("backward", 1.0, ready=(("a", 100_000), ("b", 4_800_000), ("c", 100_000))),),
                       copy_bandwidth=float(MB))  # fmt: skip
     cluster = Cluster(2, 1, LINK)
-    assert simulate(times, cluster, Exchange(bucket_bytes=MB)).exchange == pytest.approx(5)
-    whole = simulate(times, cluster, Exchange(bucket_bytes=100 * MB))
-    assert whole.exchange == pytest.approx(5 + 4 * 0.2)
+    assert simulate(times, cluster, Exchange(bucket_bytes=100 * MB)).exchange == pytest.approx(5)  # in place
     half = simulate(times, cluster, Exchange(bucket_bytes=100 * MB, precision="bfloat16"))
-    assert half.exchange == pytest.approx(2.5 + 3 * 5.0)  # all is rounded: 4 bytes read and 2 written, and back
+    assert half.exchange == pytest.approx(2.5 + 3 * 5.0)  # 4 bytes read and 2 written, and back
 
 
-def test_large_gradients_are_exchanged_by_themselves():
+def test_a_bucket_is_exchanged_by_one_allreduce():
     times = StepTimes((TimedWork("backward", 1.0, ready=(("a", 300), ("b", 4 * MB), ("c", 200), ("d", 2 * MB))),))
     cluster = Cluster(4, 1, Link(1.0, 1e9))
     (bucket,) = make_buckets(times.gradients, 100 * MB)
-    assert (bucket.parts, bucket.staged) == ((500, 4 * MB, 2 * MB), 500)
     found = simulate(times, cluster, Exchange(bucket_bytes=100 * MB))
-    assert found.exchange == pytest.approx(3 * 6 + 1.5 * bucket.nbytes / 1e9)
+    assert found.exchange == pytest.approx(6 + 1.5 * bucket.nbytes / 1e9)
     half = simulate(times, cluster, Exchange(bucket_bytes=100 * MB, precision="float16"))
     assert half.exchange == pytest.approx(6 + 0.75 * bucket.nbytes / 1e9)
 

@@ -12,7 +12,7 @@ from netbuilder.proto.arguments import make_device_option, make_op
 from netbuilder.runtime import Workspace
 from netbuilder.runtime.plan import fused_update, update_fusion
 from netbuilder.runtime.profile.profiling import profile
-from netbuilder.runtime.values.rows import as_row
+from netbuilder.ops.engines.rows import as_row
 
 SHAPES = {"a": (3,), "b": (300, 500), "c": (40, 5, 3), "d": (1,)}
 DECAYED = ("b", "c")

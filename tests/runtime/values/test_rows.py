@@ -4,8 +4,9 @@ import numpy as np
 
 from netbuilder.ops.core.operator import TensorSpec
 from netbuilder.ops.engines.arrays import as_flat
+from netbuilder.ops.engines.rows import as_row, new_row, order_in_row, row_starts
 from netbuilder.runtime.values.blob import Blob, Generation
-from netbuilder.runtime.values.rows import as_row, make_row_of, new_row, reserve_row, row_starts
+from netbuilder.runtime.values.rows import make_row_of, reserve_row
 
 
 def made(*values):

@@ -121,12 +121,14 @@ class AllreduceBucket(InPlace):
             for group in groups if self.devices > 1 else ():
                 sum_rows(group, group[0])
             for part in parts:
-                part.load(self.clip)
+                if part.blobs:
+                    part.load(self.clip)
                 communicator.allreduce(part.buffer, bfloat16=part.bfloat16, deterministic=self.deterministic)
-                if part.rounds:
-                    self._check_overflow(communicator, part)
-                part.store()
-            for group in groups:
+                if part.blobs:
+                    if part.rounds:
+                        self._check_overflow(communicator, part)
+                    part.store()
+            for group in groups if self.devices > 1 else ():
                 for blob in group[1:]:
                     np.copyto(blob, group[0])
 

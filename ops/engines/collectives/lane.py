@@ -3,10 +3,8 @@
 from __future__ import annotations
 
 import threading
-import time
 from collections import deque
 from collections.abc import Callable
-from dataclasses import dataclass
 from typing import Any, Generic, TypeVar
 
 import numpy as np
@@ -15,7 +13,7 @@ from netbuilder.data.forking import new_lock, renew_after_fork
 from netbuilder.data.waiting import wait
 from netbuilder.proto import DistributedError
 
-__all__ = ["FORKED", "Lane", "Running", "Submitted"]
+__all__ = ["FORKED", "Lane", "Submitted"]
 
 T = TypeVar("T")
 
@@ -24,28 +22,12 @@ _IDLE = 0.25  # seconds between two calls of what a lane does when it has nothin
 _SLICE = 0.1  # seconds of a wait, between which interrupts and the end of a net's run are noticed
 
 
-@dataclass(frozen=True)
-class Running:
-    """What a lane does at present.
-
-    Args:
-        what: the operator.
-        blob: the blob that it exchanges; "" if there is none.
-        since: when it began, by ``time.monotonic``.
-    """
-
-    what: str
-    blob: str
-    since: float
-
-
 class Submitted(Generic[T]):
     """A function that a lane runs, or will run."""
 
-    def __init__(self, lane: Lane, function: Callable[[], T], what: str, blob: str) -> None:
+    def __init__(self, lane: Lane, function: Callable[[], T]) -> None:
         self._lane = lane
         self._function: Callable[[], T] | None = function
-        self.what, self.blob = what, blob
         self._done = threading.Condition(new_lock())
         self._result: Any = None
         self._error: BaseException | None = None
@@ -55,8 +37,7 @@ class Submitted(Generic[T]):
         """Run the function; called by the lane."""
         assert self._function is not None
         try:
-            with np.errstate(all="ignore"):
-                result, error = self._function(), None
+            result, error = self._function(), None
         except BaseException as raised:
             result, error = None, raised
         self.end(result, error)
@@ -100,7 +81,6 @@ class Lane:
         name: of the thread.
 
     Attributes:
-        running: what it does at present; None: nothing.
         interrupted: the error that has ended it.
         when_idle: called every now and then, in the thread, while there is nothing to do; must not raise.
     """
@@ -117,19 +97,13 @@ class Lane:
         self._waiting: deque[Submitted[Any]] = deque()
         self._more = threading.Condition(new_lock())
         self._thread: threading.Thread | None = None
-        self.running: Running | None = None
         self._item: Submitted[Any] | None = None
         self.interrupted: BaseException | None = None
         self.when_idle: Callable[[], object] | None = None
 
-    def submit(self, function: Callable[[], T], what: str = "", blob: str = "") -> Submitted[T]:
-        """Run a function in the thread, after all that were submitted before.
-
-        Args:
-            function: the function.
-            what, blob: the operator and its blob, see ``Running``.
-        """
-        item = Submitted(self, function, what, blob)
+    def submit(self, function: Callable[[], T]) -> Submitted[T]:
+        """Run a function in the thread, after all that were submitted before."""
+        item = Submitted(self, function)
         with self._more:
             self._waiting.append(item)
             if self._thread is None:
@@ -181,6 +155,7 @@ class Lane:
         stopped.__cause__ = error
         return stopped
 
+    @np.errstate(all="ignore")
     def _work(self) -> None:
         while True:
             with self._more:
@@ -194,10 +169,10 @@ class Lane:
                 if self._idle is not None:
                     self._idle()
                 continue
-            self.running, self._item = Running(item.what, item.blob, time.monotonic()), item
+            self._item = item
             if self.interrupted is None:
                 item.run()
             else:
                 item.end(None, self._stopped())
-            self.running = self._item = None
+            self._item = None
             del item

@@ -31,6 +31,7 @@ _YIELD_SECONDS = 0.02  # all ranks are there and move data
 _YIELD_SECONDS_PATIENT = 2e-4  # other ranks may still be computing
 _POSTED = (1 << 15) - 1  # tag of messages that are posted; the least upper bound that MPI may set
 _CACHED = 4 << 20  # bytes of an allreduce; larger ones leave the caches before they are sent on
+_CACHED_HERE = 512 << 10  # the same where all ranks are on this host: a message takes little time, and the caches count
 _PAUSE, _LONGEST_PAUSE, _LONGEST_PAUSE_PATIENT = 5e-5, 5e-5, 1e-3
 
 
@@ -94,6 +95,7 @@ class MpiCommunicator(Communicator):
     def __init__(self, comm: Any) -> None:
         super().__init__(comm.Get_rank(), comm.Get_size())
         self._comm = comm
+        self._most = _CACHED  # bytes of an allreduce
         self._in_place = mpi().IN_PLACE
         self._posted: list[Any] = []
 
@@ -103,11 +105,15 @@ class MpiCommunicator(Communicator):
         return self._with(comm)
 
     def split(self, color: int, key: int) -> Communicator:
-        return self._with(self._comm.Split(color, key))
+        made = self._with(self._comm.Split(color, key))
+        here = made._comm.Split_type(mpi().COMM_TYPE_SHARED)
+        made._most = _CACHED_HERE if here.Get_size() == made.size else _CACHED
+        here.Free()
+        return made
 
-    def _with(self, comm: Any) -> Communicator:
+    def _with(self, comm: Any) -> MpiCommunicator:
         made = MpiCommunicator(comm)
-        made.check = self.check
+        made.check, made._most = self.check, self._most
         return made
 
     def close(self) -> None:
@@ -143,8 +149,10 @@ class MpiCommunicator(Communicator):
 
     def _allreduce(self, array: Array, maximum: bool, patient: bool) -> None:
         op = mpi().MAX if maximum else mpi().SUM
-        parts = [array] if array.nbytes <= _CACHED else np.array_split(array, -(-array.nbytes // _CACHED))
-        for part in parts:
+        count = -(-array.nbytes // self._most)
+        step = -(-array.size // count)
+        for start in range(0, array.size, step):
+            part = array if count == 1 else array[start : start + step]
             self._finish(self._comm.Iallreduce(self._in_place, part, op), patient=patient)
 
     def _reduce(self, array: Array, root: int) -> None:

@@ -229,7 +229,7 @@ def _session(size: int, rank: int, nccl: NcclPlace | None) -> Session:
     if nccl is None:
         library = mpi()  # in this thread, mostly the main one, which also finalizes MPI
         install(rank, size, abort_mpi)
-        control = _process.lane.submit(lambda: _control(size, rank), "CreateCommonWorld").result()
+        control = _process.lane.submit(lambda: _control(size, rank)).result()
         answers = library.Query_thread() == library.THREAD_MULTIPLE
     else:
         control = _connected(size, rank, nccl, nccl.store or store)
@@ -262,7 +262,7 @@ def _connected(size: int, rank: int, nccl: NcclPlace, store: Store | None) -> Co
     def connect() -> Communicator:
         return connect_by_nccl(found, size, rank, nccl.devices, name)
 
-    return _process.lane.submit(connect, "CreateCommonWorld").result()
+    return _process.lane.submit(connect).result()
 
 
 def share_store(store: Store) -> None:

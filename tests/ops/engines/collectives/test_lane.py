@@ -27,19 +27,6 @@ def test_work_is_done_in_one_other_thread_in_the_order_of_submission():
     assert not lane.on_this_thread() and lane.submit(lane.on_this_thread).result()
 
 
-def test_it_tells_what_it_does():
-    lane, go = Lane(), threading.Event()
-    before = time.monotonic()
-    item = lane.submit(go.wait, "Allreduce", "fc_w_grad")
-    while lane.running is None:
-        time.sleep(0.001)
-    assert (lane.running.what, lane.running.blob) == ("Allreduce", "fc_w_grad")
-    assert before <= lane.running.since <= time.monotonic() and not item.ended
-    go.set()
-    item.result()
-    assert item.ended
-
-
 def test_an_error_is_that_of_one_function():
     lane = Lane()
     item = lane.submit(lambda: 1 / 0)

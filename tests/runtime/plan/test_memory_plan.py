@@ -9,6 +9,7 @@ from hypothesis import strategies as st
 
 from netbuilder.ops.core.contexts import Prepared
 from netbuilder.ops.core.operator import TensorSpec
+from netbuilder.ops.engines.rows import as_row
 from netbuilder.runtime.plan.memory_plan import assign
 from netbuilder.runtime.plan.schedule import dependencies
 from netbuilder.runtime.plan.values import Step, Value
@@ -53,12 +54,9 @@ def ordered(steps):
     return before
 
 
-@settings(max_examples=200, deadline=None)
-@given(programs())
-def test_what_overlaps_is_needed_at_different_times(program):
-    values, steps = program
+def require_different_times(values, steps, plan, rows=()):
+    """Check that what overlaps is needed at different times, where each part of a row is needed as long as the row."""
     before = ordered(steps)
-    plan = assign(values, steps)
     touched = {}
     for each in values:
         key = id(each.buffer)
@@ -66,6 +64,10 @@ def test_what_overlaps_is_needed_at_different_times(program):
         users = [i for i, s in enumerate(steps) if each in s.inputs or each in s.outputs]
         extent = touched.setdefault(key, (start, start + each.buffer.nbytes, set()))
         extent[2].update(users)
+    for row in rows:
+        parts = [touched[id(each.buffer)] for each in row]
+        for *_, users in parts:
+            users.update(*(others for *_, others in parts))
     for index, s in enumerate(steps):
         if s.prepared.scratch:
             memory = plan.scratch[id(s)]
@@ -77,6 +79,49 @@ def test_what_overlaps_is_needed_at_different_times(program):
             if start < other_end and other_start < end:
                 first = all(before[a, b] for a in users for b in others)
                 assert first or all(before[b, a] for a in users for b in others)
+
+
+@settings(max_examples=200, deadline=None)
+@given(programs())
+def test_what_overlaps_is_needed_at_different_times(program):
+    values, steps = program
+    require_different_times(values, steps, assign(values, steps))
+
+
+@settings(max_examples=200, deadline=None)
+@given(programs(), st.data())
+def test_rows(program, data):
+    values, steps = program
+    chosen = [values[i] for i in data.draw(st.lists(st.integers(0, len(values) - 1), max_size=6, unique=True))]
+    rows = [row for row in (chosen[:3], chosen[3:]) if len(row) > 1]
+    most = 1.01 * assign(values, steps).nbytes
+    for each in values:
+        each.buffer = None
+    plan = assign(values, steps, rows=rows)
+    times = {placed.what: (placed.start, placed.end) for placed in plan.placed}
+    made = [row for row in rows if {each.name for each in row} <= times.keys()]
+    made = [row for row in made if len({times[each.name] for each in row}) == 1]
+    made = [row for row in made if as_row([each.buffer for each in row]) is not None]
+    require_different_times(values, steps, plan, made)
+    assert plan.nbytes <= most
+
+
+@pytest.mark.parametrize("size, joined", [(16, True), (1024, False)])
+def test_a_row_that_takes_more_memory_is_not_made(size, joined):
+    """A second value of this size would be there while a large one is."""
+    a, large, b = value("a"), value("large", 4096), value("b", size)
+    steps = [step([], [a]), step([], [large]), step([large], []), step([], [b]), step([a, b], [])]
+    plan = assign([a, large, b], steps, rows=[[a, b]])
+    assert (as_row([a.buffer, b.buffer]) is not None) is joined
+    assert plan.nbytes == plan.live == 64 + 4 * 4096 + (64 if joined else 0)
+
+
+def test_values_of_which_one_has_memory_of_its_own_or_another_lane():
+    for lane, apart in ((0, True), (1, False)):
+        a, b = value("a"), value("b")
+        steps = [step([], [a]), step([], [b], lane), step([a, b], [])]
+        assign([a, b], steps, apart={id(b)} if apart else (), rows=[[b, a]])
+        assert as_row([b.buffer, a.buffer]) is None
 
 
 @settings(max_examples=100, deadline=None)

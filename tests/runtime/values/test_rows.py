@@ -1,10 +1,10 @@
-"""Rows: buffers next to each other in memory."""
+"""Blobs in rows: moved there, or with memory reserved there."""
 
 import numpy as np
 
 from netbuilder.ops.core.operator import TensorSpec
 from netbuilder.ops.engines.arrays import as_flat
-from netbuilder.ops.engines.rows import as_row, new_row, order_in_row, row_starts
+from netbuilder.ops.engines.rows import as_row
 from netbuilder.runtime.values.blob import Blob, Generation
 from netbuilder.runtime.values.rows import make_row_of, reserve_row
 
@@ -15,22 +15,6 @@ def made(*values):
     for blob, value in zip(blobs, values):
         blob.store(np.asarray(value, np.float32))
     return blobs
-
-
-def test_parts_begin_at_multiples_of_64_bytes():
-    assert row_starts([4, 64, 65, 8]) == [0, 64, 128, 256, 264]
-    row, parts = new_row([4, 8])
-    assert row.nbytes == 72 and not row.any() and row.ctypes.data % 64 == 0
-    assert [part.ctypes.data - row.ctypes.data for part in parts] == [0, 64]
-
-
-def test_only_parts_of_one_row_in_order_are_a_row():
-    row, (a, b, c) = new_row([4, 8, 64])
-    found = as_row([a, b, c])
-    assert found.ctypes.data == row.ctypes.data and found.nbytes == row.nbytes
-    assert as_row([b, c]).nbytes == 128 and as_row([a]).nbytes == 4
-    assert as_row([b, a]) is None and as_row([a, c]) is None and as_row([a, a]) is None
-    assert as_row([a, np.zeros(8, np.uint8)]) is None
 
 
 def test_blobs_are_moved_once():

@@ -12,6 +12,7 @@ import numpy as np
 
 import netbuilder.ops.all  # noqa: F401  (fills the registry)
 from netbuilder.ops.engines.collectives.mpi import mpi
+from netbuilder.ops.engines.rows import order_in_row
 from netbuilder.proto import DistributedError, NetDef, NetError, OperatorError
 from netbuilder.proto.arguments import make_op
 from netbuilder.runtime import Workspace
@@ -139,6 +140,27 @@ def buckets():
                     assert found.setdefault(precision, bits) == bits
 
 
+def buckets_in_place():
+    """Values that a net makes are next to each other: the same bits as with copies, also if only one rank has these."""
+    shapes, name = [(3,), (600, 700), (), (40, 50)], "buckets_in_place"
+    names = [f"g{n}" for n in range(len(shapes))]
+    sums = make_op("AllreduceBucket", ["cw", *names], names, deterministic=size > 2)
+    world, found = create(), set()
+    for without in ([], [name], [name] if rank == 1 else []):
+        fresh, net = Workspace(threads=1), NetDef(name="made")
+        fresh.feed("cw", world)
+        for each, shape in zip(names, shapes):
+            fresh.feed(f"{each}_x", np.random.default_rng(rank).normal(size=shape).astype(np.float32))
+            net.op.append(make_op("Scale", [f"{each}_x"], [each], scale=0.3))
+        net.op.append(sums)
+        fresh.create_net(net, without=without)
+        for _ in range(2):
+            fresh.run_net("made")
+        assert (order_in_row([fresh.find(each).buffer for each in names]) is None) == (name in without)
+        found.add(b"".join(fresh.fetch(each).tobytes() for each in names))
+    assert len(found) == 1
+
+
 def steps():
     """A net with collectives in the middle and a step that reads their results, many times."""
     net = NetDef(name="step")
@@ -255,6 +277,7 @@ def everything():
     exchanges()
     messages()
     buckets()
+    buckets_in_place()
     steps()
     in_flight()
     late()
@@ -271,6 +294,7 @@ def three():
     create()
     exchanges()
     messages()
+    buckets_in_place()
     in_flight()
     disagreements()
     print(f"rank {rank} is done", flush=True)

@@ -107,8 +107,9 @@ OPTIMIZATIONS: Mapping[str, Optimization] = MappingProxyType({
         "megabytes, in the order in which gradients become ready", ROUNDING, joins=True,
     ),
     "buckets_in_place": Optimization(
-        "the gradients of a bucket that processes exchange are stored next to each other, so that they are summed where "
-        "they are, by one call, if this takes hardly any more memory"
+        "the gradients of a bucket that processes exchange are stored next to each other, so that one call sums them "
+        "where they are, if that takes hardly any more memory; sums over two processes, and deterministic ones, are the "
+        "same to the bit", ROUNDING,
     ),
     "unread_outputs": Optimization(
         "an output that no operator reads, such as the gradient of the images, is computed when it is fetched, and "

@@ -108,8 +108,8 @@ OPTIMIZATIONS: Mapping[str, Optimization] = MappingProxyType({
     ),
     "buckets_in_place": Optimization(
         "the gradients of a bucket that processes exchange are stored next to each other, so that one call sums them "
-        "where they are, if that takes hardly any more memory; sums over two processes, and deterministic ones, are the "
-        "same to the bit", ROUNDING,
+        "where they are, if that takes hardly any more memory; sums over two processes, and deterministic ones, are "
+        "equal to the bit", ROUNDING,
     ),
     "unread_outputs": Optimization(
         "an output that no operator reads, such as the gradient of the images, is computed when it is fetched, and "

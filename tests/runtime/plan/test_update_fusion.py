@@ -6,13 +6,13 @@ import pytest
 from netbuilder.graph import Net
 from netbuilder.model import ModelHelper, brew
 from netbuilder.ops.engines import piecewise
+from netbuilder.ops.engines.rows import as_row
 from netbuilder.optimizers import add_weight_decay, build_adagrad, build_adam, build_rms_prop, build_sgd
 from netbuilder.proto import NetDef, OperatorError, ShapeError
 from netbuilder.proto.arguments import make_device_option, make_op
 from netbuilder.runtime import Workspace
 from netbuilder.runtime.plan import fused_update, update_fusion
 from netbuilder.runtime.profile.profiling import profile
-from netbuilder.ops.engines.rows import as_row
 
 SHAPES = {"a": (3,), "b": (300, 500), "c": (40, 5, 3), "d": (1,)}
 DECAYED = ("b", "c")

@@ -116,8 +116,10 @@ class AllreduceBucket(InPlace):
         firsts = [group[0] for group in groups]
         wire, rows = FLOAT_TYPES[self.precision], self.in_rows(blobs)
         parts = _parts(firsts, wire, names[:: self.devices], rows) if world.size > 1 else []
+        gaps = sum(part.gaps for part in parts)
 
         def work(communicator: Communicator) -> None:
+            communicator.given_bytes -= gaps  # of which no values are given
             for group in groups if self.devices > 1 else ():
                 sum_rows(group, group[0])
             for part in parts:
@@ -168,14 +170,16 @@ class _Part:
 
     Args:
         buffer: the memory.
-        blobs: the blobs that are copied into it, each with its part of the buffer; () if it is a blob itself.
+        blobs: the blobs that are copied into it, each with its part of the buffer; () if it is a blob itself, or a row.
         names: of these blobs.
+        gaps: bytes of it between the blobs of a row.
     """
 
     buffer: Array
     blobs: Sequence[tuple[Array, Array]] = ()
     bfloat16: bool = False
     names: Sequence[str] = ()
+    gaps: int = 0
 
     @property
     def rounds(self) -> bool:
@@ -203,7 +207,7 @@ def _parts(
     blobs: Sequence[Array], wire: np.dtype[Any], names: Sequence[str], rows: Sequence[Sequence[int]] = ()
 ) -> list[_Part]:
     """Return the calls for blobs, of which some are in rows; float32 ones are exchanged as ``wire``."""
-    large, small = [_Part(_row([blobs[i] for i in row])) for row in rows], defaultdict[Any, dict[str, Array]](dict)
+    large, small = [_row([blobs[i] for i in row]) for row in rows], defaultdict[Any, dict[str, Array]](dict)
     done = {i for row in rows for i in row}
     for blob, name in ((blob, name) for i, (blob, name) in enumerate(zip(blobs, names)) if i not in done):
         rounded = blob.dtype == np.float32 and wire != np.float32
@@ -216,10 +220,10 @@ def _parts(
     return [*_rounded(rounded_ones, wire), *staged, *large]
 
 
-def _row(blobs: Sequence[Array]) -> Array:
+def _row(blobs: Sequence[Array]) -> _Part:
     row = as_row(blobs)
     assert row is not None
-    return as_flat(row, blobs[0].dtype)
+    return _Part(as_flat(row, blobs[0].dtype), gaps=row.nbytes - sum(blob.nbytes for blob in blobs))
 
 
 def _rounded(named: Mapping[str, Array], wire: np.dtype[Any]) -> Iterator[_Part]:

@@ -209,9 +209,9 @@ class Session:
         """
         first, second = call.numbers
         first = (first + number) % _NUMBERS
-        _HEADER.pack_into(self._header, 0, first, -first, second, -second, failed)
+        _HEADER.pack_into(self._header.data, 0, first, -first, second, -second, failed)
         self.control.allreduce(self._header, maximum=True, patient=True)
-        return _HEADER.unpack_from(self._header)
+        return _HEADER.unpack_from(self._header.data)
 
     def _limit(self, call: Collective) -> float | None:
         """Return how long a collective waits, in seconds: longer the first time, unless it has a limit of its own."""

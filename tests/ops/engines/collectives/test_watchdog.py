@@ -197,19 +197,16 @@ def test_a_rank_that_works_for_long_is_not_inside_mpi(monkeypatch):
     assert on_ranks(2, run) == [True] * 2
 
 
-def test_values_move_no_longer_than_usual():
+def test_values_move_no_longer_than_usual(monkeypatch):
     """A rank may come late where a collective allows it, but not stop in the middle."""
     set_collective_timeout(LIMIT)
-
-    def moving(call, limit):
-        return session_module._moving_limit(call, limit, time_limits.time_limits())
-
-    assert moving(Collective("Barrier", timeout=300), 300) == LIMIT
-    assert moving(Collective("Allreduce", nbytes=10**7), 10 * LIMIT) == LIMIT + 2
-    assert moving(Collective("Allreduce", timeout=0.5), 0.5) == 0.5
+    session = thread_sessions(1)[0]
+    assert session._moving_limit(Collective("Barrier", timeout=300), 300) == LIMIT
+    assert session._moving_limit(Collective("Allreduce", nbytes=10**7), 10 * LIMIT) == LIMIT + 2
+    assert session._moving_limit(Collective("Allreduce", timeout=0.5), 0.5) == 0.5
     set_collective_timeout(None)
-    assert moving(Collective("Barrier", timeout=300), 300) == 300
-    assert moving(Collective("Allreduce"), None) is None
+    assert session._moving_limit(Collective("Barrier", timeout=300), 300) == 300
+    assert session._moving_limit(Collective("Allreduce"), None) is None
 
 
 def test_many_bytes_take_longer():
@@ -258,7 +255,7 @@ def test_limits_of_a_process(monkeypatch):
     set_collective_timeout(7, first=0)
     assert time_limits.time_limits() == TimeLimits(7, None)
     set_collective_timeout(None)
-    assert limit(call) is None
+    assert session._limit(call) is None
     for wrong in (-1, math.inf, math.nan, "soon"):
         with pytest.raises(NetError, match="set_collective_timeout: a time limit must be a number of seconds, or 0"):
             set_collective_timeout(wrong)

@@ -10,7 +10,10 @@ from itertools import groupby
 from typing import Any, NamedTuple
 
 from netbuilder.graph.memory_budget import MemoryBudgetError, parse_budget
+from netbuilder.ops.engines.arrays import gpu_count
+from netbuilder.parallel import GradientScaling
 from netbuilder.proto import NetError
+from netbuilder.proto.errors import counted
 from netbuilder.proto.whole_file import write_text
 from netbuilder.tools.common_options import check_outputs, count
 from netbuilder.tools.parser import Parser, add_list, real_number
@@ -26,7 +29,10 @@ DEVICES = (1, 2, 3, 4, 8)
 
 _OPTIONS = ("dtype", "memory_budget", "shared_model")
 
-_BOUNDS = {"float32": 1e-5, "bfloat16": 2**-7}  # bfloat16: the distance of its numbers between 1 and 2
+# Of bfloat16: the distance of its numbers between 1 and 2. Of float16: twice that, since gradients of filters have it.
+_BOUNDS = {"float32": 1e-5, "bfloat16": 2**-7, "float16": 2**-9}
+
+_SCALE = GradientScaling(initial=2.0**10)  # with which no step of these models overflows: all trainings skip none
 
 
 class Entry(NamedTuple):
@@ -65,7 +71,8 @@ def entries(
 
     Args:
         devices: numbers of devices of all processes.
-        options: of Parallelize, for all models. The reference has the same ``dtype``, and none of the others.
+        options: of Parallelize, for all models. The reference has the same ``dtype``, scale of gradients and kind of
+            devices (``cpu_device``), and none of the others.
         processes: numbers of processes; each has as many devices. More than one are started, and train all that they
             have to before the first entry is yielded; it must be in the main thread then.
 
@@ -106,8 +113,9 @@ def main(arguments: Sequence[str] | None = None) -> int:
     """Print the table as the command line says; return 1 if an entry is above the bound."""
     options, chosen, places = _parse(arguments)
     bound = _BOUNDS[options.dtype or "float32"] if options.bound is None else options.bound
-    if without := [method for method in options.methods if not has_options(method, chosen)]:
-        print(f"left out, since these methods have no shared_model: {', '.join(without)}")
+    for name in chosen:
+        if without := [method for method in options.methods if not has_options(method, [name])]:
+            print(f"left out, since these methods have no {name}: {', '.join(without)}")
     if max(options.processes) > 1 and (
         without := [method for method in options.methods if not has_options(method, ["rendezvous"])]
     ):
@@ -141,6 +149,9 @@ def _parse(arguments: Sequence[str] | None) -> tuple[argparse.Namespace, dict[st
     parser = _parser()
     options = parser.parse_args(arguments)
     check_outputs(options, "json")
+    if on_gpus := options.gpus or options.dtype == "float16":
+        _choose_gpus(parser, options)
+    options.devices = options.devices or list(DEVICES)
     for number in options.processes:
         if not places_of(options.devices, [number]):
             parser.error(
@@ -150,7 +161,25 @@ def _parse(arguments: Sequence[str] | None) -> tuple[argparse.Namespace, dict[st
     if options.shared_model and max(options.processes) > 1:
         parser.error("--shared-model: replicas of several processes cannot share parameters; omit it, or --processes")
     chosen = {name: getattr(options, name) for name in _OPTIONS if getattr(options, name)}
+    if on_gpus:
+        chosen["cpu_device"] = False
+    if options.dtype == "float16":
+        chosen["gradient_scaling"] = _SCALE
     return options, chosen, places_of(options.devices, options.processes)
+
+
+def _choose_gpus(parser: Parser, options: argparse.Namespace) -> None:
+    """Set the numbers of GPUs, those that there are by default; end the program if it cannot train on GPUs."""
+    what, present = "--gpus" if options.gpus else f"--dtype {options.dtype}", gpu_count()
+    if not present:
+        why = "" if options.gpus else "activations are stored as float16 on GPUs only; "
+        parser.error(f"{what}: {why}this machine has no NVIDIA GPU that CuPy can use; run it where there is one")
+    options.devices = options.devices or [number for number in DEVICES if number <= present]
+    if absent := [number for number in options.devices if number > present]:
+        parser.error(f"--devices: this machine has {counted(present, 'GPU')}, not {', '.join(map(str, absent))}")
+    for name, given in (("--processes", max(options.processes) > 1), ("--shared-model", options.shared_model)):
+        if given:
+            parser.error(f"{name}: with GPUs there is one process, whose replicas do not share parameters; omit it")
 
 
 def _titles(places: Sequence[tuple[int, int]]) -> list[str]:
@@ -172,7 +201,8 @@ def _print_rows(places: Sequence[tuple[int, int]], found: Iterable[Entry]) -> li
 
 
 def _listed(chosen: Mapping[str, Any]) -> str:
-    return " with " + ", ".join(f"{name}={value}" for name, value in chosen.items()) if chosen else ""
+    found = [f"{name}={chosen[name]}" for name in _OPTIONS if name in chosen]
+    return (" on GPUs" if "cpu_device" in chosen else "") + (f" with {', '.join(found)}" if found else "")
 
 
 def _judge(found: Sequence[Entry], bound: float, what: str) -> int:
@@ -237,10 +267,11 @@ def _parser() -> argparse.ArgumentParser:
         parser,
         "--devices",
         type=_divisor,
-        default=list(DEVICES),
         metavar="N,N",
-        help=f"numbers of devices of the CPU, of all processes together (default: {','.join(map(str, DEVICES))})",
+        help=f"numbers of devices, of all processes together (default: {','.join(map(str, DEVICES))}; of GPUs those "
+        "that this machine has)",
     )
+    parser.add_argument("--gpus", action="store_true", help="train on GPUs, also what is compared with")
     add_list(
         parser,
         "--processes",
@@ -254,7 +285,8 @@ def _parser() -> argparse.ArgumentParser:
     parser.add_argument(
         "--dtype",
         choices=list(_BOUNDS),
-        help="type in which activations are stored, also on the one device that is compared with (default: float32)",
+        help="type in which activations are stored, also on the one device that is compared with (default: float32); "
+        "float16 is for GPUs (--gpus), and for models whose gradients are dense, since it scales them",
     )
     parser.add_argument(
         "--memory-budget",

@@ -8,6 +8,9 @@ import shlex
 import numpy as np
 import pytest
 
+import emulated_gpu
+from cudnn_double import cudnn_double, cudnn_on_emulated_gpus
+from cupy_double import CupyDouble, gpus
 from house import ROOT
 from netbuilder.tools import prove
 from netbuilder.tools.proof import processes
@@ -216,7 +219,9 @@ def test_the_measure():
         (["--methods", "Parallel"], "invalid choice: 'Parallel' .*; did you mean Parallel"),
         (["--devices", "5"], "must be numbers that divide 24"),
         (["--devices", "2,two"], "argument --devices: must be a positive whole number, got 'two'"),
-        (["--dtype", "float16"], "argument --dtype: invalid choice: 'float16'"),
+        (["--dtype", "float8"], "argument --dtype: invalid choice: 'float8'"),
+        (["--dtype", "float16"], "float16: activations are stored as float16 on GPUs only; this machine has no NVIDIA"),
+        (["--gpus"], "--gpus: this machine has no NVIDIA GPU that CuPy can use; run it where there is one"),
         (["--memory-budget", "1.5"], r"must be a number of bytes, such as .*; got '1.5'"),
         (["--processes", "0"], "argument --processes: must be a positive whole number, got '0'"),
         (["--processes", "3", "--devices", "1,2,4"], "3 processes cannot .*none of --devices 1,2,4 is a multiple of 3"),
@@ -227,6 +232,70 @@ def test_options(arguments, match, capsys):
     with pytest.raises(SystemExit):
         prove.main(arguments)
     assert re.search(match, capsys.readouterr().err)
+
+
+@pytest.mark.parametrize(
+    "arguments, match",
+    [
+        (["--devices", "1,4,8"], "--devices: this machine has 2 GPUs, not 4, 8"),
+        (["--devices", "2", "--processes", "2"], "--processes: with GPUs there is one process"),
+        (["--shared-model"], "--shared-model: with GPUs there is one process, whose replicas do not share"),
+    ],
+)
+def test_what_gpus_cannot_do(arguments, match, capsys):
+    with gpus(2), pytest.raises(SystemExit):
+        prove.main(["--dtype", "float16", *arguments])
+    assert re.search(match, capsys.readouterr().err)
+
+
+def test_float16_on_gpus(capsys, tmp_path):
+    """All models whose gradients are dense; the methods that scale them."""
+    path = tmp_path / "table.json"
+    with cudnn_double(CupyDouble(3)) as cudnn:
+        chosen = ["--dtype", "float16", "--steps", "2", "--optimizers", "SGD", "--json", str(path)]
+        assert prove.main(chosen) == 0
+        types = {tensor.type.name for graph in cudnn.graphs for tensor in graph.tensors if tensor.in_memory}
+    without, _, *_, worst = capsys.readouterr().out.splitlines()
+    assert without == "left out, since these methods have no gradient_scaling: ParallelDo, local SGD, BMUF"
+    assert "after 2 steps on GPUs with dtype=float16: " in worst and worst.endswith("the bound is 2e-03")
+    found = [prove.Entry(**entry) for entry in json.loads(path.read_text())]
+    assert {entry.model for entry in found} == {"dense", "uneven dense", "combined BN", "uneven combined BN"}
+    assert {entry.devices for entry in found} == {1, 2, 3} and {entry.method for entry in found} == {
+        "Parallelize", "DataParallel",
+    }  # fmt: skip
+    assert 1e-7 < max(entry.difference for entry in found) < prove._BOUNDS["float16"] and "HALF" in types
+
+
+def test_the_bound_of_float16_notices_what_is_wrong():
+    """As for bfloat16: normalization with each device's statistics."""
+    model, options = MODELS["combined BN"], {"cpu_device": False, "dtype": "float16", "gradient_scaling": prove._SCALE}
+
+    def parameters(devices, **changes):
+        changed = dataclasses.replace(model, options={**model.options, **options, **changes})
+        return list(trained(changed, OPTIMIZERS["Adagrad"], devices, steps=3).values())
+
+    with cudnn_double(CupyDouble(3)):
+        rounded = parameters(1)
+        assert difference(rounded, parameters(1, dtype="float32", gradient_scaling=None)) > 1e-5
+        assert difference(parameters(3, combine_spatial_bn=False), rounded) > 2 * prove._BOUNDS["float16"]
+
+
+def test_float32_on_gpus_in_small_form():
+    """Every method that can; embeddings, sequences and block-wise updates are on GPUs, too."""
+    models = ["embedding inside", "GRU", "uneven combined BN"]
+    with gpus(2):
+        chosen = ["embedding outside", *models]
+        found = list(prove.entries(chosen, ["SGD"], [2], 2, list(METHODS), {"cpu_device": False}))
+    assert {entry.method for entry in found} == set(METHODS) and {entry.model for entry in found} == set(models)
+    for entry in found:
+        assert entry.difference < 1e-5, entry
+
+
+@pytest.mark.gpu
+@pytest.mark.skipif(not emulated_gpu.active(), reason="cuDNN's double reads memory that only emulated GPUs share")
+def test_float16_with_kernels_that_run():
+    with cudnn_on_emulated_gpus():
+        assert prove.main(["--dtype", "float16", "--steps", "2", "--optimizers", "Adam", "--devices", "1,2"]) == 0
 
 
 def test_commands_of_the_page():
@@ -243,4 +312,6 @@ def test_commands_of_the_page():
         every,
         every,
         3,
+        every,
+        2,
     ]

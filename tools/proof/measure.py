@@ -12,6 +12,7 @@ from netbuilder.graph.block_updates import BlockRule
 from netbuilder.graph.net_names import reset_names
 from netbuilder.graph.replicas import Replicas
 from netbuilder.model import ModelHelper
+from netbuilder.proto import PROTO_CPU, PROTO_CUDA
 from netbuilder.runtime import Workspace
 from netbuilder.tools.proof.models import ProofModel
 
@@ -35,10 +36,11 @@ def trained(
     threads: int = 1,
     method: str = "Parallelize",
 ) -> Values:
-    """Train a model on several devices of the CPU; return its parameters by name, and the averages of combined BN.
+    """Train a model on several devices; return its parameters by name, and the averages of combined BN.
 
     Args:
-        model: what to train; its batches come from a fixed seed.
+        model: what to train; its batches come from a fixed seed. It is trained on GPUs if its options have
+            ``cpu_device=False``.
         optimizer: adds the updates.
         devices: number of devices, a divisor of ``SAMPLES``.
         steps: number of batches.
@@ -72,17 +74,22 @@ class Method(NamedTuple):
     parameters: dict[str, str]
 
 
+def _with_place(model: ProofModel) -> dict[str, Any]:
+    """Return the options of a model, with the kind of its devices."""
+    return {"cpu_device": True, **model.options}
+
+
 def _parallelize(model: ProofModel, optimizer: Optimizer, devices: int) -> Method:
     """Distribute a model by Parallelize: each device has a replica."""
     helper = ModelHelper("proof")
     outside = None if model.outside is None else model.outside(helper)
-    record = parallel.Parallelize_CPU(
+    record = parallel.Parallelize(
         helper,
         lambda helper: None,
         lambda helper, loss_scale: model.build(helper, loss_scale, outside),
         optimizer_builder_fun=optimizer,
         devices=list(range(devices)),
-        **model.options,
+        **_with_place(model),
     )
 
     return _of_replicas(model, helper, record)
@@ -96,8 +103,8 @@ def _of_replicas(model: ProofModel, helper: ModelHelper, record: Replicas) -> Me
         first = record.world.first_replica
         for name, whole in batch.items():
             shares = np.split(whole, record.world.size, model.axes.get(name, 0))
-            for blob, share in zip(record.devices.copies(name), shares[first:]):
-                workspace.feed(blob, np.ascontiguousarray(share))
+            for blob, share, place in zip(record.devices.copies(name), shares[first:], record.devices.options):
+                workspace.feed(blob, np.ascontiguousarray(share), place)
 
     return Method(
         lambda workspace: parallel.RunInitNet(helper, workspace=workspace),
@@ -125,7 +132,8 @@ def _parallel_do(model: ProofModel, optimizer: Optimizer, devices: int) -> Metho
     outside = None if model.outside is None else model.outside(helper)
     before = {str(param) for param in helper.params}
     inputs = model.batch(np.random.default_rng(0))
-    with parallel.ParallelDo(helper, range(devices)) as block:
+    kind = PROTO_CPU if _with_place(model)["cpu_device"] else PROTO_CUDA
+    with parallel.ParallelDo(helper, range(devices), device_type=kind) as block:
         for name, whole in inputs.items():
             axes = list(range(whole.ndim))
             axes.insert(model.axes.get(name, 0), axes.pop(0))
@@ -160,10 +168,9 @@ def _data_parallel(model: ProofModel, optimizer: Optimizer, devices: int) -> Met
                 range(devices),
                 loss=lambda helper, losses: losses,
                 optimizer=optimizer,
-                cpu_device=True,
                 batch_axes=model.axes,
                 workspace=workspace,
-                **model.options,
+                **_with_place(model),
             )
             made.append(net)
         net = made[0]
@@ -195,7 +202,7 @@ def _local_sgd(model: ProofModel, optimizer: Optimizer, devices: int) -> Method:
 def _in_blocks(model: ProofModel, optimizer: Optimizer, rule: BlockRule, devices: int) -> Method:
     """Distribute a model, without parameters outside, by Parallelize_BMUF: each device trains on its own in a block."""
     helper = ModelHelper("proof")
-    record = parallel.Parallelize_CPU_BMUF(
+    record = parallel.Parallelize_BMUF(
         helper,
         lambda helper: None,
         lambda helper, loss_scale: model.build(helper, 1.0, None),
@@ -204,7 +211,7 @@ def _in_blocks(model: ProofModel, optimizer: Optimizer, rule: BlockRule, devices
         block_momentum=rule.momentum,
         nesterov=rule.lookahead > 0,
         block_iterations=rule.iterations,
-        **model.options,
+        **_with_place(model),
     )
     return _of_replicas(model, helper, record)
 
@@ -220,9 +227,9 @@ METHODS: dict[str, Callable[[ProofModel, Optimizer, int], Method]] = {
 
 
 _OPTIONS = {
-    "ParallelDo": frozenset({"dtype", "memory_budget"}),
-    "local SGD": frozenset({"dtype", "memory_budget", "rendezvous"}),
-    "BMUF": frozenset({"dtype", "memory_budget", "rendezvous"}),
+    "ParallelDo": frozenset({"cpu_device", "dtype", "memory_budget"}),
+    "local SGD": frozenset({"cpu_device", "dtype", "memory_budget", "rendezvous"}),
+    "BMUF": frozenset({"cpu_device", "dtype", "memory_budget", "rendezvous"}),
 }
 """Methods that have only some options of Parallelize."""
 
@@ -231,10 +238,15 @@ def supports(method: str, model: ProofModel) -> bool:
     """Whether a model can be distributed so.
 
     ParallelDo and block-wise updates have few options of Parallelize; a DataParallel and block-wise updates have no
-    parameters that are made before the replicas, and a DataParallel has a sample for each device. Several processes do
-    not share parameters.
+    parameters that are made before the replicas, and a DataParallel has a sample for each device. Neither several
+    processes nor GPUs share parameters. Sparse gradients cannot be scaled. Models with a table on the host,
+    outside of the replicas, look it up on the replicas' devices; on GPUs they would need copies.
     """
-    if {"rendezvous", "shared_model"} <= model.options.keys():
+    if model.outside is not None and "cpu_device" in model.options:
+        return False
+    if model.options.get("shared_model") and not {"rendezvous", "cpu_device"}.isdisjoint(model.options):
+        return False
+    if model.looks_up and "gradient_scaling" in model.options:
         return False
     return has_options(method, model.options) and (model.outside is None or method in ("Parallelize", "ParallelDo"))
 

@@ -36,6 +36,7 @@ class ProofModel:
         options: further arguments of Parallelize.
         last: number of samples of each of the last batches, if they have fewer than ``SAMPLES``.
         by_devices: the results depend on the number of devices, though not on that of processes.
+        looks_up: a parameter has a sparse gradient, which cannot be scaled.
     """
 
     build: Callable[[ModelHelper, float, Any], list[Any]]
@@ -45,6 +46,7 @@ class ProofModel:
     options: Mapping[str, Any] = field(default_factory=dict)
     last: tuple[int, ...] = ()
     by_devices: bool = False
+    looks_up: bool = False
 
     def with_options(self, options: Mapping[str, Any]) -> ProofModel:
         """Return the same model with further arguments of Parallelize."""
@@ -119,11 +121,11 @@ UNEVEN: dict[str, Any] = {"options": {"weighted_shares": True}, "last": (13, 3)}
 TABLES: dict[str, ProofModel] = {
     "dense": ProofModel(_layers, _vectors),
     "uneven dense": ProofModel(_layers, _vectors, **UNEVEN),
-    "embedding outside": ProofModel(_embedding, _indices, outside=_table_outside),
-    "embedding inside": ProofModel(_embedding, _indices),
-    "uneven embedding": ProofModel(_embedding, _indices, **UNEVEN),
-    "embedding moved out": ProofModel(_embedding, _indices, options={"outside_from_bytes": 0}),
-    "both on one table": ProofModel(_tied, _indices),
+    "embedding outside": ProofModel(_embedding, _indices, outside=_table_outside, looks_up=True),
+    "embedding inside": ProofModel(_embedding, _indices, looks_up=True),
+    "uneven embedding": ProofModel(_embedding, _indices, **UNEVEN, looks_up=True),
+    "embedding moved out": ProofModel(_embedding, _indices, options={"outside_from_bytes": 0}, looks_up=True),
+    "both on one table": ProofModel(_tied, _indices, looks_up=True),
 }
 """Name -> model of dense layers, or whose table gets a sparse gradient, or a sparse and a dense one."""
 

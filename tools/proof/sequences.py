@@ -105,8 +105,8 @@ def _translated(model: ModelHelper, loss_scale: float, outside: Any) -> list[Any
 _AXES = {"words": 1, "target": 1, "next": 1, "context": 1}
 
 SEQUENCES: dict[str, ProofModel] = {
-    "LSTM": ProofModel(_classified(LSTM), _words, axes=_AXES),
-    "GRU": ProofModel(_classified(GRU), _words, axes=_AXES),
-    "attention": ProofModel(_translated, _pairs, axes=_AXES),
+    "LSTM": ProofModel(_classified(LSTM), _words, axes=_AXES, looks_up=True),
+    "GRU": ProofModel(_classified(GRU), _words, axes=_AXES, looks_up=True),
+    "attention": ProofModel(_translated, _pairs, axes=_AXES, looks_up=True),
 }
 """Name -> model."""

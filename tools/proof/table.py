@@ -82,12 +82,12 @@ class References:
 
     Args:
         steps: number of batches.
-        options: of Parallelize; the references have the same ``dtype``, and none of the others.
+        options: of Parallelize; the references have the same kind of devices and types, and none of the others.
     """
 
     def __init__(self, steps: int, options: Mapping[str, Any]) -> None:
         self._steps = steps
-        self._options = {key: value for key, value in options.items() if key == "dtype"}
+        self._options = {key: options[key] for key in ("cpu_device", "dtype", "gradient_scaling") if key in options}
         self._found: dict[Run, Values] = {}
 
     def of(self, run: Run) -> Values:

@@ -22,7 +22,7 @@ from netbuilder.ops.engines.onednn.convolutions import Views
 from netbuilder.ops.engines.onednn.layout import View
 from netbuilder.ops.engines.onednn.primitive import Extra, PostOp, Primitive, Step
 from netbuilder.ops.engines.onednn.winograd_matrices import AT, FLOAT, TILE, WINDOW, constant, ones, plain, strided
-from netbuilder.ops.engines.onednn.winograd_tiles import ImageStrides, Missing, Source, Tiles, reuse, zeroed
+from netbuilder.ops.engines.onednn.winograd_tiles import ImageStrides, Missing, Source, Tiles, by_tile, reuse, zeroed
 from netbuilder.ops.engines.onednn.winograd_weights import by_window_position, derived_weights
 
 __all__ = ["FilterGradient", "Winograd", "data_gradient", "filter_gradient", "forward", "may_serve"]
@@ -214,8 +214,8 @@ def _images(
         windows = strided((AT, ch, k), (ch * k, 1, ch)) if flipped else plain(AT, ch, k)
         multiply = tiles.product(plain(AT, n, ch), windows, plain(AT, n, k))
         interpolate = tiles.product(
-            plain(1, TILE**2, AT), strided((n, AT, k), (k, n * k, 1)), plain(n, TILE**2, k),
-            plain(1, 1, k) if bias else None, post,
+            plain(1, 1, TILE**2, AT), by_tile(n, AT, k), plain(1, n, TILE**2, k),
+            plain(1, 1, 1, k) if bias else None, post,
         )  # fmt: skip
         regions = [(tiles.reorder(a, b), here, there) for a, here, b, there in tiles.results(write_strides)]
     except Missing:

@@ -29,7 +29,7 @@ from netbuilder.ops.engines.onednn.winograd_matrices import (
     strided,
 )
 
-__all__ = ["ImageStrides", "Missing", "Source", "Tiles", "reuse", "zeroed"]
+__all__ = ["ImageStrides", "Missing", "Source", "Tiles", "by_tile", "reuse", "zeroed"]
 
 _CHUNK_BYTES = 5 << 19  # bytes of the tiles of images and results of a chunk, per thread
 
@@ -127,11 +127,7 @@ class Tiles:
     def evaluated(self, values: int, channels: int) -> Primitive:
         """Return the product of (36, values) and tiles (count, values, channels): (36, count, channels)."""
         n = self.count
-        return self.product(
-            plain(1, AT, values),
-            plain(n, values, channels),
-            strided((n, AT, channels), (channels, n * channels, 1)),
-        )
+        return self.product(plain(1, 1, AT, values), plain(1, n, values, channels), by_tile(n, AT, channels))
 
     def edges(self) -> Iterator[tuple[tuple[int, int, int], tuple[int, int, int]]]:
         """Yield regions of equal tiles: first tile, number of tiles, and results per tile, down and across."""
@@ -211,7 +207,11 @@ class Source:
         high, wide = TILE * t + 4, TILE * s + 4  # the library requires room for strides of two tiles
         row, col, one = wide * ch, ch, high * wide * ch
         self.padded = scratch_memory.allocate_words(m, high, wide, ch)
-        self.start = (top * row + left * col) * FLOAT
+        first, inside = top * row + left * col, width * ch
+        self.start = first * FLOAT
+        last, end = first + (height - 1) * row + inside, (TILE * t + 2) * row
+        # In elements: before the first pixel; from row to row, whose borders are adjacent; after the last pixel.
+        self._borders = slice(first), (first + inside, height - 1, row, row - inside), slice(last, end)
         dims = (m, strides.groups, height, width, strides.block)
         image_strides = (strides.image, strides.group, strides.row, strides.column, strides.inner)
         self.fetch = tiles.copy(dims, image_strides, (one, strides.block, row, col, 1))
@@ -231,8 +231,24 @@ class Source:
         self.evaluate = tiles.evaluated(AT, ch)
 
     def before(self) -> Extra:
-        """Return the step that zeroes the borders; the rest is written for each chunk."""
-        return zeroed(self.padded)
+        """Return the step that zeroes the borders, as far as tiles reach; the rest is written for each chunk."""
+
+        before, between, after = self._borders
+
+        def bind(inputs: Sequence[Any], outputs: Sequence[Any], scratch: Any) -> Call:
+            memory = as_flat(scratch[self.padded.offset : self.padded.offset + self.padded.nbytes], np.float32)
+            images = memory.reshape(self.tiles.images, -1)
+            start, rows, row, gap = between
+            gaps = images[:, start : start + rows * row].reshape(len(images), rows, row)[:, :, :gap]
+            parts = [part for part in (images[:, before], gaps, images[:, after]) if part.size]
+
+            def call() -> None:
+                for part in parts:
+                    part.fill(0)
+
+            return call
+
+        return bind
 
     def steps(self, source: MemoryRef, part: int) -> list[Step | Extra]:
         size = self.tiles.images * self.strides.image * FLOAT
@@ -244,6 +260,15 @@ class Source:
             steps.append(Step(made, {c.SRC: read, c.DST: written}))
         operands: dict[int, MemoryRef | Part] = {c.SRC: constant("data"), c.WEIGHTS: self.gathered, c.DST: self.points}
         return [*steps, Step(self.evaluate, operands)]
+
+
+def by_tile(count: int, values: int, channels: int) -> Desc:
+    """Describe a stack of ``count`` matrices (values, channels) that are stored in the order values, count, channels.
+
+    The library's fast matrix products support this order with a fourth dimension only.
+    """
+    size = count * channels
+    return strided((1, count, values, channels), (size * values, channels, size, 1))
 
 
 def zeroed(ref: Scratch) -> Extra:

@@ -27,7 +27,7 @@ __all__ = ["deferred_value", "mark_unused"]
 def mark_unused(
     nodes: Sequence[Node], last: Mapping[str, Value], hidden: frozenset[str], read_outside: Collection[str]
 ) -> None:
-    """Set ``demand``, ``persists`` and ``ends_early`` of the values of a plan.
+    """Set ``demand``, ``persists``, ``for_gradient`` and ``ends_early`` of the values of a plan.
 
     Args:
         nodes: operators over values, in order.
@@ -46,6 +46,7 @@ def mark_unused(
         for value in (*node.inputs, *node.outputs):
             value.persists = last[value.name] is value and value.name not in hidden
         for value in node.outputs:
+            value.for_gradient = read.get(id(value), False)
             if id(value) in read:
                 first = value.version == 0 and value.name not in read_outside
                 value.ends_early = trains and value.persists and first and not read[id(value)]

@@ -75,6 +75,9 @@ class NodeContext:
     def ends_early(self, output: int, reads: Sequence[int]) -> bool:
         return self._outputs[output].ends_early and self._persist(reads)
 
+    def for_gradient(self, output: int) -> bool:
+        return self._outputs[output].for_gradient
+
     def _persist(self, reads: Sequence[int]) -> bool:
         """Whether inputs stay in their blobs, where the operator runs."""
         own = self.run.device if self.run.is_gpu else HOST

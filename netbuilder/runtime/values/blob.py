@@ -60,6 +60,9 @@ class EdgeContext:
     def ends_early(self, output: int, reads: Sequence[int]) -> bool:
         return False
 
+    def for_gradient(self, output: int) -> bool:
+        return False
+
     def compile_segment(self, segment: Segment) -> CompiledSegment:
         raise NotImplementedError("an operator with subgraphs cannot run outside a plan")
 

@@ -127,7 +127,9 @@ def _prepare_forward(
         return None if found is None else ends.through(found, w)
 
     def through_winograd() -> Prepared | None:
-        found = winograd.forward(v, ends.x, ends.y, b is not None, post, threads=ctx.threads)
+        found = winograd.forward(
+            v, ends.x, ends.y, b is not None, post, constant_weights=ctx.is_constant(1), threads=ctx.threads
+        )
         return None if found is None else ends.through(found, w)
 
     others = {} if last else {"channels last": through_channels_last}

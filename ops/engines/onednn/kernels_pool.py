@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Sequence
+from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
@@ -19,12 +20,13 @@ from netbuilder.ops.core.registry import CPU, plain_kernel
 from netbuilder.ops.engines.arrays import as_flat
 from netbuilder.ops.engines.layouts import convert
 from netbuilder.ops.engines.onednn import declarations as c
-from netbuilder.ops.engines.onednn.arguments import In, Out, Workspace
+from netbuilder.ops.engines.onednn.arguments import In, Out, Scratch, Workspace
 from netbuilder.ops.engines.onednn.geometry import channels_last, window_arguments
-from netbuilder.ops.engines.onednn.layout import Desc, image_view, plain_in, stored_as
+from netbuilder.ops.engines.onednn.layout import Desc, elements, image_view, plain_in, stored_as
 from netbuilder.ops.engines.onednn.precision import orders_as_given
 from netbuilder.ops.engines.onednn.primitive import (
     NOT_NEGATIVE,
+    SMALL,
     Primitive,
     Step,
     cached,
@@ -32,6 +34,8 @@ from netbuilder.ops.engines.onednn.primitive import (
     first_fast,
     prepared,
 )
+from netbuilder.ops.engines.onednn.products import product
+from netbuilder.ops.engines.onednn.winograd_matrices import FLOAT, ones, plain
 from netbuilder.ops.windows.conv_geometry import Geometry
 
 __all__ = ["average_pool", "average_pool_gradient", "max_pool", "max_pool_gradient"]
@@ -39,6 +43,9 @@ __all__ = ["average_pool", "average_pool_gradient", "max_pool", "max_pool_gradie
 _WORKSPACE = "onednn max pool"
 _INFINITY = 0x7F80  # the bits of +inf in bfloat16; those of NaN are larger
 _MINUS_INFINITY = 0xFF80
+
+# The extents of the matrices whose columns are summed: few for matrix products, and small enough for many of them.
+_COLUMNS, _LEAST_ROWS, _MOST_ROWS = 64, 64, 2048
 
 
 @cached
@@ -70,9 +77,16 @@ def _out_shape(op: Any, x: TensorSpec) -> tuple[int, ...]:
 
 
 class _Pool:
-    """The forward primitive of a pooling operator on X, and its views of X and Y."""
+    """The forward primitive of a pooling operator on X, and its views of X and Y.
 
-    def __init__(self, op: Any, ctx: PlanContext, x: TensorSpec, w: Geometry, algorithm: int) -> None:
+    Args:
+        op, ctx, x, w, algorithm: the operator on X, in a plan, with the geometry of its windows.
+        prop: whether the gradient needs what the primitive can keep, the positions of maxima.
+    """
+
+    def __init__(
+        self, op: Any, ctx: PlanContext, x: TensorSpec, w: Geometry, algorithm: int, prop: int = c.FORWARD_TRAINING
+    ) -> None:
         last = channels_last(op)
         self.x, self.y = x, TensorSpec(_out_shape(op, x), x.dtype)
         self.view, self.y_view = image_view(x.shape, last), image_view(self.y.shape, last)
@@ -81,7 +95,7 @@ class _Pool:
             # A blocked input gives a blocked output, a plain input a plain one.
             plain = plain_in(self.y_view, source.code)
             target = plain if isinstance(source.order, tuple) else plain.any_order
-            return _forward(algorithm, c.FORWARD_TRAINING, source, target, w, threads=ctx.threads)
+            return _forward(algorithm, prop, source, target, w, threads=ctx.threads)
 
         self.primitive = first_fast(make, ((order,) for order in orders_as_given(ctx, self.view, x)))
 
@@ -109,34 +123,76 @@ def max_pool(op: Any, ctx: PlanContext, x: TensorSpec) -> Prepared | None:
     w = _window(op, x)
     if w is None:
         return None
-    pool = _Pool(op, ctx, x, w, c.POOLING_MAX)
+    not_negative = ctx.published(0, NOT_NEGATIVE)
+    kept = not_negative and ctx.enabled("kept_maxima") and ctx.for_gradient(0)
+    pool = _Pool(op, ctx, x, w, c.POOLING_MAX, c.FORWARD_TRAINING if kept else c.FORWARD_INFERENCE)
     if pool.primitive is None:
         return None
     arguments: dict[int, Any] = {c.SRC: In(0), c.DST: Out(0)}
-    if pool.primitive.workspace:
-        arguments[c.WORKSPACE] = Workspace(pool.primitive.workspace)
-    if ctx.published(0, NOT_NEGATIVE):
+    if not_negative:
         ctx.publish(0, NOT_NEGATIVE, True)
-        if ctx.enabled("kept_maxima"):
-            ctx.publish(0, _WORKSPACE, (pool, w, arguments.get(c.WORKSPACE)))
+    if kept and pool.primitive.workspace:
+        arguments[c.WORKSPACE] = Workspace(pool.primitive.workspace)
+        ctx.publish(0, _WORKSPACE, (pool, w, arguments[c.WORKSPACE]))
     x_spec, y_spec = pool.specs
-    return prepared([x_spec], [y_spec], [Step(pool.primitive, arguments), _with_nan(op, ctx, x_spec, y_spec)])
+    sums = _Sums.of(x_spec, ctx.threads)
+    steps = [Step(pool.primitive, arguments), *sums.steps, _with_nan(op, ctx, x_spec, y_spec, sums.result)]
+    return prepared([x_spec], [y_spec], steps, scratch=sums.result.nbytes if sums.result else 0)
 
 
-def _with_nan(op: Any, ctx: PlanContext, x_spec: TensorSpec, y_spec: TensorSpec) -> Any:
+@dataclass(frozen=True)
+class _Sums:
+    """Sums of parts of a large value, which are finite only if all elements are; made by all threads of the lane.
+
+    Args:
+        steps: compute them.
+        result: where they are; None: there are none.
+    """
+
+    steps: tuple[Step, ...] = ()
+    result: Scratch | None = None
+
+    @staticmethod
+    def of(spec: TensorSpec, threads: int) -> _Sums:
+        rows, rest = divmod(elements(spec), _COLUMNS)
+        if stored_as(spec) != c.F32 or elements(spec) <= SMALL or rest:
+            return _Sums()
+        fitting = (n for n in range(_MOST_ROWS, 0, -1) if rows % n == 0 and rows // n % threads == 0)
+        inner = next(fitting, 0)
+        if inner < _LEAST_ROWS:
+            return _Sums()
+        parts = rows // inner
+        made = product(
+            plain(1, 1, inner), plain(parts, inner, _COLUMNS), None, plain(parts, 1, _COLUMNS), threads=threads
+        )
+        if made is None or made.slow:
+            return _Sums()
+        result = Scratch(0, parts * _COLUMNS * FLOAT)
+        return _Sums((Step(made, {c.SRC: ones(inner), c.WEIGHTS: In(0), c.DST: result}),), result)
+
+
+def _with_nan(op: Any, ctx: PlanContext, x_spec: TensorSpec, y_spec: TensorSpec, sums: Scratch | None) -> Any:
     """Return the step that computes MaxPool again by the plain kernel if X has NaN or infinities.
 
     oneDNN ignores NaN, and returns the smallest float as the maximum of a window of only NaN and -inf.
+
+    Args:
+        op, ctx: the operator in a plan.
+        x_spec, y_spec: of X and Y.
+        sums: of X; None: X itself is looked at.
     """
-    plain = plain_kernel(op.type, CPU)
-    assert plain is not None
+    plain_pool = plain_kernel(op.type, CPU)
+    assert plain_pool is not None
 
     def bind(inputs: Sequence[Any], outputs: Sequence[Any], scratch: Any) -> Call:
-        is_finite = _finite_check(inputs[0], x_spec)
+        if sums is None:
+            is_finite = _finite_check(inputs[0], stored_as(x_spec))
+        else:
+            is_finite = _finite_check(scratch[: sums.nbytes], c.F32)
 
         def call() -> None:
             if not is_finite():
-                (y, *_) = plain(op, ctx.run, convert(inputs[0], x_spec, x_spec.plain, ctx))
+                (y, *_) = plain_pool(op, ctx.run, convert(inputs[0], x_spec, x_spec.plain, ctx))
                 convert(y, y_spec.plain, y_spec, ctx, outputs[0])
 
         return call
@@ -144,16 +200,16 @@ def _with_nan(op: Any, ctx: PlanContext, x_spec: TensorSpec, y_spec: TensorSpec)
     return bind
 
 
-def _finite_check(buffer: Any, spec: TensorSpec) -> Callable[[], bool]:
+def _finite_check(buffer: Any, code: int | None) -> Callable[[], bool]:
     """Return a function that tells whether all elements of a buffer, including padding, are finite.
 
     In float32 it may also return False if the sum of squares overflows.
 
     Args:
         buffer: of float32 or bfloat16, in any layout.
-        spec: the spec of the buffer's value.
+        code: oneDNN's number for the type.
     """
-    if stored_as(spec) == c.BF16:
+    if code == c.BF16:
         signed, unsigned = as_flat(buffer, np.int16), as_flat(buffer, np.uint16)
         greatest = np.maximum.reduce
         # As signed integers, positive floats are in order; as unsigned ones, negative floats follow them, in order.

@@ -19,7 +19,7 @@ from netbuilder.ops.core.operator import TensorSpec
 from netbuilder.ops.engines.onednn import declarations as c
 from netbuilder.ops.engines.onednn.arguments import MemoryRef, Part, Scratch, ScratchAllocator
 from netbuilder.ops.engines.onednn.convolutions import Views
-from netbuilder.ops.engines.onednn.layout import View
+from netbuilder.ops.engines.onednn.layout import BlockedLayout, View, layout_of, row_major
 from netbuilder.ops.engines.onednn.primitive import Extra, PostOp, Primitive, Step
 from netbuilder.ops.engines.onednn.winograd_matrices import AT, FLOAT, TILE, WINDOW, constant, ones, plain, strided
 from netbuilder.ops.engines.onednn.winograd_tiles import ImageStrides, Missing, Source, Tiles, by_tile, reuse, zeroed
@@ -38,6 +38,7 @@ class Winograd:
     Args:
         view: the weights.
         flipped: whether filters are rotated by 180 degrees, as for the gradient.
+        order: of the evaluated filters; None: row-major.
         read: evaluates images at the points.
         multiply: the products with the evaluated filters.
         interpolate: the product of these with the interpolation matrix.
@@ -50,6 +51,7 @@ class Winograd:
 
     view: View
     flipped: bool
+    order: BlockedLayout | None
     read: Source
     multiply: Primitive
     interpolate: Primitive
@@ -68,7 +70,7 @@ class Winograd:
 
     def weights(self, spec: TensorSpec) -> TensorSpec:
         """Return the spec in which the weights are read."""
-        return TensorSpec(spec.shape, spec.dtype, derived_weights(self.view, self.flipped))
+        return TensorSpec(spec.shape, spec.dtype, derived_weights(self.view, self.flipped, self.order))
 
     def steps(
         self, source: MemoryRef, target: MemoryRef, weights: MemoryRef, bias: MemoryRef | None = None
@@ -172,7 +174,7 @@ def may_serve(v: Views, code: int) -> bool:
 
 
 def forward(
-    v: Views, x: TensorSpec, y: TensorSpec, bias: bool, post: Sequence[PostOp], *, threads: int
+    v: Views, x: TensorSpec, y: TensorSpec, bias: bool, post: Sequence[PostOp], *, constant_weights: bool, threads: int
 ) -> Winograd | None:
     """Return the forward convolution; None if oneDNN lacks a primitive for it.
 
@@ -181,11 +183,14 @@ def forward(
         x, y: the specs of the images.
         bias: whether there is a bias.
         post: fused operations; only a Relu is supported.
+        constant_weights: whether filters are evaluated once, so that it does not matter how long it takes to store them
+            in the order in which products read them fastest.
         threads: number of threads.
     """
     if any(op.kind != "product relu" for op in post):
         return None
-    return _images(v, (x, v.x), (y, v.y), tuple(v.window[2]), bias, post, threads, flipped=False)
+    any_order = constant_weights
+    return _images(v, (x, v.x), (y, v.y), tuple(v.window[2]), bias, post, threads, flipped=False, any_order=any_order)
 
 
 def data_gradient(v: Views, dx: TensorSpec, dy: TensorSpec, *, threads: int) -> Winograd | None:
@@ -201,7 +206,7 @@ End = tuple[TensorSpec, View]
 
 def _images(
     v: Views, source: End, target: End, pads: tuple[int, ...], bias: bool, post: Sequence[PostOp], threads: int,
-    *, flipped: bool,
+    *, flipped: bool, any_order: bool = False,
 ) -> Winograd | None:  # fmt: skip
     read_strides, write_strides = ImageStrides.of(*source), ImageStrides.of(*target)
     if read_strides is None or write_strides is None:
@@ -212,7 +217,8 @@ def _images(
     try:
         read = Source(tiles, read_strides, source[1].dims[2:], pads, k, scratch_memory)
         windows = strided((AT, ch, k), (ch * k, 1, ch)) if flipped else plain(AT, ch, k)
-        multiply = tiles.product(plain(AT, n, ch), windows, plain(AT, n, k))
+        read_windows = windows.any_order if any_order else windows
+        multiply = tiles.product(plain(AT, n, ch), read_windows, plain(AT, n, k))
         interpolate = tiles.product(
             plain(1, 1, TILE**2, AT), by_tile(n, AT, k), plain(1, n, TILE**2, k),
             plain(1, 1, 1, k) if bias else None, post,
@@ -222,8 +228,9 @@ def _images(
         return None
     products, results = reuse(read.reusable, AT, n, k), reuse(read.points, n, TILE**2, k)
     size = tiles.images * write_strides.image * FLOAT
+    order = layout_of(multiply.argument(c.WEIGHTS), row_major((AT, ch, k))) if any_order else None
     return Winograd(
-        v.weights, flipped, read, multiply, interpolate, regions, products, results, size, scratch_memory.nbytes,
+        v.weights, flipped, order, read, multiply, interpolate, regions, products, results, size, scratch_memory.nbytes,
         _direct_flops(v),
     )  # fmt: skip
 

@@ -9,7 +9,7 @@ from netbuilder.ops.core.contexts import PlanContext, Prepared
 from netbuilder.ops.core.operator import TensorSpec
 from netbuilder.ops.engines.onednn import declarations as c
 from netbuilder.ops.engines.onednn.arguments import In, Out, Scratch
-from netbuilder.ops.engines.onednn.layout import BlockedLayout, DerivedLayout, View, desc_of, layout_of, plain_in
+from netbuilder.ops.engines.onednn.layout import BlockedLayout, DerivedLayout, Desc, View, desc_of, layout_of, plain_in
 from netbuilder.ops.engines.onednn.primitive import Primitive, Step, prepared
 from netbuilder.ops.engines.onednn.products import product
 from netbuilder.ops.engines.onednn.reorders import reorder_primitive
@@ -24,19 +24,22 @@ class DerivedWeights(DerivedLayout):
     Args:
         view: the weights, O, I, 3, 3.
         flipped: whether filters are rotated by 180 degrees, for the gradient of images.
+        order: in which they are stored; None: row-major.
     """
 
-    __slots__ = ("flipped", "view")
+    __slots__ = ("flipped", "order", "view")
 
-    def __init__(self, view: View, flipped: bool) -> None:
-        self.view, self.flipped = view, flipped
-        super().__init__(
-            view.dims[0] * view.dims[1] * AT * FLOAT,
-            f"filters at 36 points{', rotated' if flipped else ''}, of {'x'.join(map(str, view.dims))}",
-        )
+    def __init__(self, view: View, flipped: bool, order: BlockedLayout | None) -> None:
+        self.view, self.flipped, self.order = view, flipped, order
+        text = f"filters at 36 points{', rotated' if flipped else ''}, of {'x'.join(map(str, view.dims))}"
+        if order is None:
+            super().__init__(view.dims[0] * view.dims[1] * AT * FLOAT, text)
+        else:
+            super().__init__(order.nbytes, f"{text}, {order.text}")
 
     def copy(self, ctx: PlanContext, source: TensorSpec, target: TensorSpec) -> Prepared:
-        n = self.view.dims[0] * self.view.dims[1]
+        o, i = self.view.dims[:2]
+        n = o * i
         multiply = product(plain(AT, WINDOW**2), plain(WINDOW**2, n), None, plain(AT, n), threads=ctx.threads)
         read: In | Scratch = In(0)
         steps, nbytes = [], 0
@@ -47,13 +50,19 @@ class DerivedWeights(DerivedLayout):
             read = Scratch(0, nbytes)
             steps.append(_step(made, {c.SRC: In(0), c.DST: read}))
         matrix = constant("flipped" if self.flipped else "window")
-        steps.append(_step(multiply, {c.SRC: matrix, c.WEIGHTS: read, c.DST: Out(0)}))
+        written: Out | Scratch = Out(0) if self.order is None else Scratch(nbytes, AT * n * FLOAT)
+        steps.append(_step(multiply, {c.SRC: matrix, c.WEIGHTS: read, c.DST: written}))
+        if self.order is not None:
+            stored = Desc((AT, i, o), c.F32, self.order)
+            made = reorder_primitive(plain(AT, i, o), stored, threads=ctx.threads)
+            steps.append(_step(made, {c.SRC: written, c.DST: Out(0)}))
+            nbytes += AT * n * FLOAT
         return prepared([source], [target], steps, scratch=nbytes)
 
 
 @functools.lru_cache(1024)
-def derived_weights(view: View, flipped: bool) -> DerivedWeights:
-    return DerivedWeights(view, flipped)
+def derived_weights(view: View, flipped: bool, order: BlockedLayout | None = None) -> DerivedWeights:
+    return DerivedWeights(view, flipped, order)
 
 
 def _positions_outermost(view: View) -> View:

@@ -62,6 +62,8 @@ class FakePlan:
     op_def: OperatorDef = field(default_factory=OperatorDef)
     run: Any = None
     inputs: Sequence[Value] = ()
+    constants: Sequence[int] = ()
+    trains: bool = True
     demands: dict[int, str] = field(default_factory=dict)
     notes: dict[int, dict[str, Any]] = field(default_factory=dict)
 
@@ -75,10 +77,10 @@ class FakePlan:
         return self.demands.get(output, "run")
 
     def is_constant(self, input: int) -> bool:
-        return False
+        return input in self.constants
 
-    def for_gradient(self, output):
-        return True
+    def for_gradient(self, output: int) -> bool:
+        return self.trains
 
     def ends_early(self, output: int, reads: Sequence[int]) -> bool:
         return False
@@ -103,17 +105,22 @@ class Bound:
 def bind(
     make: Any, op: Any, inputs: Sequence[Value], *, inplace: bool | int = False, threads: int = 1,
     precision: str = "float32", op_def: OperatorDef | None = None, context: Any = None, image_order: str = "any order",
-    **options: Any,
+    constants: Sequence[int] = (), trains: bool = True, **options: Any,
 ) -> Any:  # fmt: skip
     """Make a kernel ready and bind it; None if it does not serve.
 
     Args:
         make: ``make(op, ctx, *specs) -> Prepared | None``.
         context: what a kernel that calls plain code runs with.
+        constants: the inputs that are declared constant.
+        trains: whether operators of the backward pass may read the outputs.
         inplace: give pairs that the kernel allows one buffer (the inputs are copied first): with True the first pair of
             each output, with a number the pair of this index alone.
     """
-    plan = FakePlan(threads, precision, image_order, op_def=op_def or OperatorDef(), run=context, inputs=inputs)
+    plan = FakePlan(
+        threads, precision, image_order, op_def=op_def or OperatorDef(), run=context, inputs=inputs,
+        constants=constants, trains=trains,
+    )  # fmt: skip
     ready = make(op, plan, *(v.spec for v in inputs), **options)
     if ready is None:
         return None
@@ -127,7 +134,10 @@ def bind(
             assert ready.inputs[i] == ready.outputs[j], "a pair that shares memory has one spec"
             outs[j][...] = ins[i]
             ins[i] = outs[j]
-    call = ready.bind(ins, outs, aligned_empty(ready.scratch) if ready.scratch else None)
+    scratch = aligned_empty(ready.scratch) if ready.scratch else None
+    if scratch is not None:
+        scratch.fill(0xFF)  # NaN, as other kernels may leave it
+    call = ready.bind(ins, outs, scratch)
     values = [Value(s, b, plan.notes.get(j, {})) for j, (s, b) in enumerate(zip(ready.outputs, outs)) if s is not None]
     return Bound(ready, call, values, reorders)
 

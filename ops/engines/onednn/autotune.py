@@ -47,7 +47,7 @@ _ROUNDS_OF_ALL = 2  # after which those that are far slower than another one are
 _FAR_SLOWER = 1.5  # of the fastest one's shortest time
 _ALIGNMENT = 64  # bytes
 _CACHE_BYTES = 32 << 20  # about the size of a processor's caches
-_FORMAT = 3  # version of the file and of the meaning of its names
+_FORMAT = 4  # version of the file and of the meaning of its names
 
 Candidates = Mapping[str, Callable[[], Sequence[Prepared]]]
 """Name -> function that returns the kernel, followed by other kernels that the choice requires; [] if unavailable."""
@@ -231,7 +231,7 @@ class _OpenFastest(_Open):
 
 
 class _OpenTime(_Open):
-    """The time of ``seconds``."""
+    """The time of ``seconds``: the shortest, since it is compared with one that was measured at another moment."""
 
     cold = False
 
@@ -252,7 +252,7 @@ class _OpenTime(_Open):
         if not self._times:
             return float("inf")
         times = self._times[""][1:]
-        return statistics.median(times) if len(times) >= _ROUNDS else None
+        return min(times) if len(times) >= _ROUNDS else None
 
     @property
     def differs(self) -> bool:

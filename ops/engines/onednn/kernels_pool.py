@@ -20,9 +20,9 @@ from netbuilder.ops.core.registry import CPU, plain_kernel
 from netbuilder.ops.engines.arrays import as_flat
 from netbuilder.ops.engines.layouts import convert
 from netbuilder.ops.engines.onednn import declarations as c
-from netbuilder.ops.engines.onednn.arguments import In, Out, Scratch, Workspace
+from netbuilder.ops.engines.onednn.arguments import Constant, In, Out, Scratch, Workspace
 from netbuilder.ops.engines.onednn.geometry import channels_last, window_arguments
-from netbuilder.ops.engines.onednn.layout import Desc, elements, image_view, plain_in, stored_as
+from netbuilder.ops.engines.onednn.layout import Desc, elements, image_view, plain_in, row_major, stored_as
 from netbuilder.ops.engines.onednn.precision import orders_as_given
 from netbuilder.ops.engines.onednn.primitive import (
     NOT_NEGATIVE,
@@ -35,7 +35,6 @@ from netbuilder.ops.engines.onednn.primitive import (
     prepared,
 )
 from netbuilder.ops.engines.onednn.products import product
-from netbuilder.ops.engines.onednn.winograd_matrices import FLOAT, ones, plain
 from netbuilder.ops.windows.conv_geometry import Geometry
 
 __all__ = ["average_pool", "average_pool_gradient", "max_pool", "max_pool_gradient"]
@@ -162,13 +161,13 @@ class _Sums:
         if inner < _LEAST_ROWS:
             return _Sums()
         parts = rows // inner
-        made = product(
-            plain(1, 1, inner), plain(parts, inner, _COLUMNS), None, plain(parts, 1, _COLUMNS), threads=threads
-        )
+        shapes = (1, 1, inner), (parts, inner, _COLUMNS), (parts, 1, _COLUMNS)
+        row, matrices, sums = (plain_in(row_major(shape), c.F32) for shape in shapes)
+        made = product(row, matrices, None, sums, threads=threads)
         if made is None or made.slow:
             return _Sums()
-        result = Scratch(0, parts * _COLUMNS * FLOAT)
-        return _Sums((Step(made, {c.SRC: ones(inner), c.WEIGHTS: In(0), c.DST: result}),), result)
+        result, ones = Scratch(0, made.nbytes(c.DST)), Constant(np.ones(inner, np.float32))
+        return _Sums((Step(made, {c.SRC: ones, c.WEIGHTS: In(0), c.DST: result}),), result)
 
 
 def _with_nan(op: Any, ctx: PlanContext, x_spec: TensorSpec, y_spec: TensorSpec, sums: Scratch | None) -> Any:

@@ -13,11 +13,13 @@ from netbuilder.ops.engines.onednn import kernels_conv, kernels_dense, kernels_e
 from netbuilder.proto import NetDef
 from netbuilder.proto.arguments import make_op
 from netbuilder.runtime import Workspace
+from netbuilder.runtime.plan.run_context import KernelContext
 from prepared import Value, bind
 
 if not onednn.available():
     pytest.skip("needs oneDNN", allow_module_level=True)
 
+from netbuilder.ops.engines.onednn.primitive import NOT_NEGATIVE
 from netbuilder.ops.engines.onednn.registration import kernel_table
 
 TABLE = kernel_table()
@@ -54,6 +56,34 @@ class Chain:
             want = self.exact[name]
             scale = max(1.0, float(np.abs(want).max()))
             np.testing.assert_allclose(self.values[name].plain(), want, atol=atol * scale, err_msg=name)
+
+
+@pytest.mark.parametrize("threads", [1, 2])
+@pytest.mark.parametrize("bad", [np.nan, np.inf, None])
+def test_max_pool_of_many_elements_finds_what_is_not_finite(bad, threads):
+    x = np.abs(random(3, 16, 48, 32))
+    if bad is not None:
+        x[2, 15, 47, 31] = bad
+    op_def = make_op("MaxPool", ["x"], ["y"], kernel=2, stride=2)
+    context = KernelContext(op_def, None)
+    bound = bind(TABLE["MaxPool"], decode(find("MaxPool"), op_def), [Value.of(x)], threads=threads, context=context)
+    bound.call()
+    assert "matmul" in bound.prepared.name
+    np.testing.assert_array_equal(bound.outputs[0].plain(), interpret([op_def], {"x": x})["y"])
+
+
+def test_max_pool_keeps_positions_for_a_gradient_only():
+    x = Value.of(np.abs(random(2, 16, 8, 8)))
+    x.notes[NOT_NEGATIVE] = True
+    op_def = make_op("MaxPool", ["x"], ["y"], kernel=2, stride=2)
+    with_gradient, without = (
+        bind(TABLE["MaxPool"], decode(find("MaxPool"), op_def), [x], trains=trains) for trains in (True, False)
+    )
+    assert with_gradient.prepared.kept
+    assert not without.prepared.kept
+    for bound in (with_gradient, without):
+        bound.call()
+    np.testing.assert_array_equal(with_gradient.outputs[0].plain(), without.outputs[0].plain())
 
 
 @pytest.mark.parametrize("order, shape", [("NCHW", (2, 32, 6, 6)), ("NHWC", (2, 6, 6, 32))])

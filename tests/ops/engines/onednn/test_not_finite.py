@@ -47,6 +47,7 @@ MORE = {
     "MaxPool": [
         (make_op("MaxPool", ["x"], ["y"], kernel=3, stride=2, pad=1), {"x": random(2, 17, 8, 9, low=0)}),
         (make_op("MaxPool", ["x"], ["y"], kernel=2), {"x": random(1, 16, 20, 20, low=0)}),
+        (make_op("MaxPool", ["x"], ["y"], kernel=2), {"x": random(1, 16, 64, 64, low=0)}),  # summed by the library
     ],
     "Softmax": [(make_op("Softmax", ["x"], ["y"]), {"x": random(3, columns)}) for columns in (1, 15, 16, 17, 1003)],
     "SoftmaxWithLoss": [

@@ -97,6 +97,23 @@ def test_forward(case, block, threads, bias, chosen):
 
 
 @pytest.mark.parametrize("case", CASES)
+def test_constant_weights_are_stored_as_products_read_them(case, chosen):
+    shape, weights, given = CASES[case]
+    arrays = arrays_of(shape, weights)
+    op_def = make_op("Conv", list(arrays), ["y"], **given)
+    values = [value_of(array, B16 if name == "x" else 0) for name, array in arrays.items()]
+    bound = bind(kernels_conv.conv, decode(find("Conv"), op_def), values, threads=2, constants=[1, 2])
+    bound.call()
+    assert chosen
+    if has_instructions("avx512"):
+        assert (bound.prepared.inputs[1].layout.order is None) == (
+            weights[0] == 64
+        )  # blocks of 64 are in row-major order
+        assert "gemm" not in bound.prepared.name  # the library's slower products
+    near(bound.outputs[0].plain(), exact([op_def], arrays)["y"])
+
+
+@pytest.mark.parametrize("case", CASES)
 def test_images_with_channels_last(case, chosen):
     shape, weights, given = CASES[case]
     arrays = arrays_of(shape, weights)

@@ -9,16 +9,23 @@ from __future__ import annotations
 import functools
 import threading
 from collections.abc import Callable
-from typing import Any
+from typing import Any, NamedTuple
 
 from netbuilder.data.forking import after_fork, held_over_fork
 
 __all__ = ["limit_threads", "release_threads"]
 
 
+class _Library(NamedTuple):
+    """A BLAS library: the functions that return and set its number of threads."""
+
+    thread_count: Callable[[], int | None]
+    set_thread_count: Callable[[int], object]
+
+
 @functools.cache
-def _libraries() -> list[tuple[Any, Callable[[], int | None]]]:
-    """Return the BLAS libraries of the process, each with the function that returns its number of threads.
+def _libraries() -> list[_Library]:
+    """Return the BLAS libraries of the process.
 
     There are none without threadpoolctl, so that nothing is limited.
     """
@@ -27,18 +34,17 @@ def _libraries() -> list[tuple[Any, Callable[[], int | None]]]:
     except ModuleNotFoundError:
         return []
     found = ThreadpoolController().select(user_api="blas").lib_controllers
-    return [(library, _thread_count(library)) for library in found]
+    return [_functions_of(library) for library in found]
 
 
-def _thread_count(library: Any) -> Callable[[], int | None]:
-    """Return the function of OpenBLAS itself where there is one: threadpoolctl takes ten times as long in each run."""
+def _functions_of(library: Any) -> _Library:
+    """Return those of OpenBLAS itself where there are any: threadpoolctl takes ten times as long in each run."""
     if library.internal_api == "openblas" and library.threading_layer == "pthreads":
         for symbol in library.check_symbols:
-            if "get_num_threads" in symbol and hasattr(library.dynlib, symbol):
-                function: Callable[[], int] = getattr(library.dynlib, symbol)
-                return function
-    count: Callable[[], int | None] = library.get_num_threads
-    return count
+            setter = symbol.replace("get_num_threads", "set_num_threads")
+            if setter != symbol and hasattr(library.dynlib, symbol) and hasattr(library.dynlib, setter):
+                return _Library(getattr(library.dynlib, symbol), getattr(library.dynlib, setter))
+    return _Library(library.get_num_threads, library.set_num_threads)
 
 
 class _ThreadLimit:
@@ -48,16 +54,16 @@ class _ThreadLimit:
         self.lock = threading.RLock()  # held over a fork: a BLAS has locks of its own
         held_over_fork(self.lock)
         self.users = 0
-        self.before: list[tuple[Any, int]] = []
+        self.before: list[tuple[_Library, int]] = []
 
     def acquire(self, threads: int) -> None:
         with self.lock:
             self.users += 1
-            for library, thread_count in _libraries():
-                found = thread_count()
+            for library in _libraries():
+                found = library.thread_count()
                 if found is not None and found > threads:
                     self.before.append((library, found))
-                    library.set_num_threads(threads)
+                    library.set_thread_count(threads)
 
     def release(self) -> None:
         with self.lock:
@@ -72,7 +78,7 @@ class _ThreadLimit:
 
     def _restore(self) -> None:
         for library, threads in reversed(self.before):
-            library.set_num_threads(threads)
+            library.set_thread_count(threads)
         self.before.clear()
 
 

@@ -102,7 +102,7 @@ def _prepare_forward(
 
     codes = types_for_products(ctx)
     made = None
-    if ctx.image_order == CHANNELS_LAST and can_be_channels_last(v):
+    if ctx.image_order == CHANNELS_LAST and can_be_channels_last(v) and not _reads_plain_images(v):
         made = first_fast(make, [(channels_last_desc(v.x, code), channels_last_desc(v.y, code)) for code in codes])
     last = made is not None and not made.slow
     if not last:
@@ -140,6 +140,14 @@ def _prepare_forward(
     order = ", images with channels last" if last else ""
     flops = 2 * op.products(x, w)
     return _fastest(f"forward {description_of(v, code)}{order}", ctx, direct, others, flops=flops)
+
+
+_FEW_CHANNELS = 16  # of images that the library reads in plain order, as fast as in any other
+
+
+def _reads_plain_images(v: Views) -> bool:
+    """Whether to leave a net's images as they are: what a convolution with strides makes of them is less to copy."""
+    return v.x.dims[1] < _FEW_CHANNELS and max(v.window[0]) > 1
 
 
 def _fastest(

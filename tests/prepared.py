@@ -79,7 +79,7 @@ class FakePlan:
     def is_constant(self, input: int) -> bool:
         return input in self.constants
 
-    def for_gradient(self, output: int) -> bool:
+    def may_be_read_by(self, output: int, op_type: str) -> bool:
         return self.trains
 
     def ends_early(self, output: int, reads: Sequence[int]) -> bool:

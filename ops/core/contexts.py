@@ -466,8 +466,8 @@ class PlanContext(Protocol):
         A kernel that writes it may declare a ``Deferred`` for it, from these inputs: then it is not kept.
         """
 
-    def for_gradient(self, output: int) -> bool:
-        """Whether operators of the backward pass may read an output."""
+    def may_be_read_by(self, output: int, op_type: str) -> bool:
+        """Whether an operator of this type may read an output."""
 
     def demand(self, output: int, reads: Sequence[int] = ()) -> Demand:
         """When an output is needed; a kernel need not write one that is not needed in each run.

@@ -27,7 +27,7 @@ __all__ = ["deferred_value", "mark_unused"]
 def mark_unused(
     nodes: Sequence[Node], last: Mapping[str, Value], hidden: frozenset[str], read_outside: Collection[str]
 ) -> None:
-    """Set ``demand``, ``persists``, ``for_gradient`` and ``ends_early`` of the values of a plan.
+    """Set ``demand``, ``persists``, ``read_by`` and ``ends_early`` of the values of a plan.
 
     Args:
         nodes: operators over values, in order.
@@ -36,17 +36,19 @@ def mark_unused(
         read_outside: names whose last version operators outside the plan read, or may read.
     """
     read: dict[int, bool] = {}  # value -> whether operators of the backward pass read it
+    types: dict[int, set[str]] = {}  # value -> the types of operators that read it
     for node in nodes:
         backward = any(part.op_def.is_gradient_op for part in node.parts)
         for value in node.inputs:
             read[id(value)] = read.get(id(value), False) or backward
+            types.setdefault(id(value), set()).update(part.op_def.type for part in node.parts)
     trains = True in read.values()
     given = {value.name for node in nodes for value in node.inputs if value.blob is not None}
     for node in nodes:
         for value in (*node.inputs, *node.outputs):
             value.persists = last[value.name] is value and value.name not in hidden
         for value in node.outputs:
-            value.for_gradient = read.get(id(value), False)
+            value.read_by = types.get(id(value), set())
             if id(value) in read:
                 first = value.version == 0 and value.name not in read_outside
                 value.ends_early = trains and value.persists and first and not read[id(value)]

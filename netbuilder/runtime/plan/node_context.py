@@ -75,8 +75,9 @@ class NodeContext:
     def ends_early(self, output: int, reads: Sequence[int]) -> bool:
         return self._outputs[output].ends_early and self._persist(reads)
 
-    def for_gradient(self, output: int) -> bool:
-        return self._outputs[output].for_gradient
+    def may_be_read_by(self, output: int, op_type: str) -> bool:
+        types = self._outputs[output].read_by
+        return types is None or op_type in types
 
     def _persist(self, reads: Sequence[int]) -> bool:
         """Whether inputs stay in their blobs, where the operator runs."""

@@ -37,7 +37,7 @@ class Value:
         lazy_reads: the values that ``lazy`` reads.
         guarded: whether a deferred value is computed before a value that it reads is overwritten.
         demand: when the value is needed.
-        for_gradient: whether operators of the backward pass may read it.
+        read_by: the types of the operators that read it; None: not known.
         ends_early: whether only operators of the forward pass read it, and afterwards it is needed when it is fetched.
         persists: whether its blob keeps it until a feed or another run overwrites it.
         intermediate: written by a kernel in a layout that the next step converts to plain order; it is not a version
@@ -61,7 +61,7 @@ class Value:
     lazy_reads: tuple[Value, ...] = ()
     guarded: bool = False
     demand: Demand = "run"
-    for_gradient: bool = True
+    read_by: set[str] | None = None
     ends_early: bool = False
     persists: bool = False
     intermediate: bool = False

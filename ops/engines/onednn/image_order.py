@@ -52,7 +52,7 @@ class _MeasuringContext:
     def ends_early(self, output: int, reads: Sequence[int]) -> bool:
         return False
 
-    def for_gradient(self, output: int) -> bool:
+    def may_be_read_by(self, output: int, op_type: str) -> bool:
         return False
 
     def compile_segment(self, segment: Segment) -> CompiledSegment:

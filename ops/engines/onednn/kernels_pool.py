@@ -123,7 +123,7 @@ def max_pool(op: Any, ctx: PlanContext, x: TensorSpec) -> Prepared | None:
     if w is None:
         return None
     not_negative = ctx.published(0, NOT_NEGATIVE)
-    kept = not_negative and ctx.enabled("kept_maxima") and ctx.for_gradient(0)
+    kept = not_negative and ctx.enabled("kept_maxima") and ctx.may_be_read_by(0, f"{op.type}Gradient")
     pool = _Pool(op, ctx, x, w, c.POOLING_MAX, c.FORWARD_TRAINING if kept else c.FORWARD_INFERENCE)
     if pool.primitive is None:
         return None

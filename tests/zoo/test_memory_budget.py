@@ -11,6 +11,7 @@ from netbuilder.proto import NetError
 from netbuilder.runtime import Workspace
 from netbuilder.runtime.plan import update_fusion
 from netbuilder.runtime.plan.values import StepKind
+from netbuilder.runtime.profile.memory import planned_memory
 from zoo.test_observable_nets import model_of, with_dead_memory_filled
 
 BATCH = 12  # with fewer images, activations take less memory than the gradients of parameters
@@ -76,6 +77,30 @@ def test_in_bfloat16_and_without_onednn(options):
     assert recomputed(plan)
     for p, value in want.items():
         np.testing.assert_array_equal(got[p], value, err_msg=p)
+
+
+def plan_of_step(name, **options):
+    """Return the plan of a training step, which is not run, and its memory."""
+    reset_names()
+    model, (_, loss), x = model_of(name, label="label")
+    model.AddGradientOperators([loss])
+    build_sgd(model, 0.01, momentum=0.9)
+    workspace = Workspace(threads=1, seed=1)
+    workspace.feed("data", np.concatenate([x] * 8))
+    workspace.feed("label", np.zeros(16, np.int32))
+    workspace.run_net_once(model.param_init_net)
+    net = workspace.net(workspace.create_net(model.net, observable="outputs", **options))
+    return net.plan_ahead()[-1], planned_memory(workspace, net.name)
+
+
+@pytest.mark.parametrize("dtype, most", [("float32", 0.92), ("bfloat16", 0.93)])
+def test_normalizations_are_made_again_without_a_budget(dtype, most):
+    plan, memory = plan_of_step("resnet50", dtype=dtype)
+    kept, whole = plan_of_step("resnet50", dtype=dtype, without=["cheap_recomputation"])
+    assert recomputed(plan) and not recomputed(kept)
+    assert memory.arena <= most * whole.arena and 0 < memory.predicted_again <= 0.0075
+    under_budget, least = plan_of_step("resnet50", dtype=dtype, memory_budget=0.99)
+    assert least.total == memory.total and recomputed(under_budget) == recomputed(plan)
 
 
 def test_a_nan_is_not_hidden():

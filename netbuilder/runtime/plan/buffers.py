@@ -11,7 +11,7 @@ from netbuilder.ops.engines.rows import new_row, part_of_row
 from netbuilder.runtime.plan.binding import buffer_of
 from netbuilder.runtime.plan.compiler import Compilation
 from netbuilder.runtime.plan.memory_plan import MemoryPlan, Provide, assign
-from netbuilder.runtime.plan.recompute import Recomputed, fit_into
+from netbuilder.runtime.plan.recompute import Recomputed, drop_cheap, fit_into
 from netbuilder.runtime.plan.values import Step, StepKind, Value
 from netbuilder.runtime.values.blob import Blob, EdgeContext
 from netbuilder.runtime.values.rows import make_row_of, reserve_row
@@ -95,8 +95,12 @@ def assign_buffers(
     read_later = {id(read) for value in plan.values for read in value.lazy_reads}
     own = [value for value in rest if value.buffer is None]
     again = None
+    if enabled("cheap_recomputation") and enabled("reuse"):
+        again = drop_cheap(plan.steps, own, read_later)
     if plan.options.memory_budget is not None:
-        again = _keep_to_budget(plan, own, read_later)
+        again = _keep_to_budget(plan, own, read_later, again)
+    if again is not None:
+        _compute_again(plan, own, again)
         own = again.values
     memory = assign(own, plan.steps, provide, reuse=enabled("reuse"), apart=read_later, rows=together)
     if again is not None:
@@ -199,21 +203,26 @@ def _when_fetched(plan: Compilation, value: Value) -> Value:
     return blob_value
 
 
-def _keep_to_budget(plan: Compilation, own: list[Value], apart: Collection[int]) -> Recomputed:
-    """Change the steps of a plan so that it keeps to its budget; return what was done."""
+def _keep_to_budget(
+    plan: Compilation, own: list[Value], apart: Collection[int], cheap: Recomputed | None
+) -> Recomputed:
+    """Return the steps and values with which a plan keeps to its budget."""
     budget = plan.options.memory_budget
     assert budget is not None
     inside = {id(value) for value in own if id(value) not in apart}
     outside = {id(buffer): buffer for buffer in map(buffer_of, plan.values) if buffer is not None}
     fixed = sum(int(getattr(buffer, "nbytes", 0)) for buffer in outside.values())
     fixed += sum(value.spec.nbytes for value in own if id(value) not in inside and value.spec is not None)
-    found = fit_into(plan.net, plan.steps, own, apart, budget, fixed)
+    return fit_into(plan.net, plan.steps, own, apart, budget, fixed, cheap)
+
+
+def _compute_again(plan: Compilation, own: list[Value], found: Recomputed) -> None:
+    """Replace the steps and the values in the arena of a plan."""
     replaced = {id(value) for value in own}.difference(map(id, found.values))
     plan.values[:] = [value for value in plan.values if id(value) not in replaced]
     known = {id(value) for value in plan.values}
     plan.values += [value for value in found.values if id(value) not in known]
     plan.steps[:] = found.steps
-    return found
 
 
 def versions_of(plan: Compilation) -> dict[str, list[Value]]:

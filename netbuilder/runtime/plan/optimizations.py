@@ -129,6 +129,10 @@ OPTIMIZATIONS: Mapping[str, Optimization] = MappingProxyType({
     "constants": Optimization("copies of blobs that are declared constant are made once, not in each run"),
     "inplace": Optimization("a kernel overwrites its input where it can and the input is not needed any more"),
     "reuse": Optimization("values that nobody can fetch share memory when they are not needed at the same time"),
+    "cheap_recomputation": Optimization(
+        "outputs of normalizations, and copies in other layouts, are not kept for the backward pass but made again "
+        "before it reads them, where that lowers the peak of memory, for at most 1 % of the plan's estimated work"
+    ),
     "kept_for_gradients": Optimization(
         "intermediate results of a kernel (a variance, a scale) are kept for the kernel of its gradient", ROUNDING
     ),

@@ -8,6 +8,9 @@ the results are equal to the bit.
 Which values are dropped is decided by the bytes that they free at the peak for the work of computing them again, until
 the plan fits into its budget; the peak is simulated after each decision. The work is estimated from operations and
 bytes; where an engine has measured kernels, their times tell how the work of these is distributed among them.
+
+Without a budget, values are dropped that take hardly any work to make again: outputs of kernels that have a cheaper way
+to do so (``Prepared.again``: a normalization, whose statistics are kept), and copies in other layouts.
 """
 
 from __future__ import annotations
@@ -22,11 +25,12 @@ import numpy as np
 from netbuilder.graph.memory_budget import MemoryBudgetError
 from netbuilder.ops.core.contexts import Prepared
 from netbuilder.ops.core.instructions import Role
+from netbuilder.ops.engines.layouts import HOST
 from netbuilder.runtime.plan.checkpoints import CheckpointedPair, checkpointed_pairs, with_checkpoints
 from netbuilder.runtime.plan.memory_plan import Place, arena_bytes, arena_load
 from netbuilder.runtime.plan.values import Step, StepKind, Value
 
-__all__ = ["Recomputed", "fit_into"]
+__all__ = ["Recomputed", "drop_cheap", "fit_into"]
 
 _log = logging.getLogger("netbuilder")
 
@@ -36,6 +40,7 @@ _PATIENCE = 8  # dropped values that are kept after all, one after another, with
 _SIMULATED = 200_000  # steps of all plans that are simulated in a search; the time of a simulation grows with its steps
 _LEAST_SIMULATIONS = 40
 _TRIES = 8  # plans that are packed until one fits
+_LITTLE = 0.0075  # of the work of a plan without a budget: so much may be done again
 
 
 @dataclass
@@ -47,7 +52,6 @@ class Recomputed:
         values: in place of the plan's values in the arena.
         count: how many steps compute a value again.
         work: of the additional steps, as a fraction of that of all others; an estimate from their operations and bytes.
-        before: bytes of the arena without dropped values.
         total: the estimated work of all other steps.
     """
 
@@ -55,12 +59,17 @@ class Recomputed:
     values: list[Value]
     count: int = 0
     work: float = 0.0
-    before: int = 0
     total: float = 0.0
 
 
 def fit_into(
-    net_name: str, steps: list[Step], values: list[Value], apart: Collection[int], budget: float, fixed: int
+    net_name: str,
+    steps: list[Step],
+    values: list[Value],
+    apart: Collection[int],
+    budget: float,
+    fixed: int,
+    cheap: Recomputed | None = None,
 ) -> Recomputed:
     """Return the plan with enough values dropped for the budget.
 
@@ -71,6 +80,7 @@ def fit_into(
         apart: ids of those that are read after the steps have run.
         budget: in bytes; a float: the fraction of what the plan would need, if there is anything to compute again.
         fixed: the bytes of it that the plan needs outside the arena: parameters, moments, inputs, observable blobs.
+        cheap: the plan without a budget, see ``drop_cheap``; it is returned if it fits.
 
     Raises:
         MemoryBudgetError: the budget is too small whatever is computed again; the message names the smallest possible.
@@ -79,10 +89,12 @@ def fit_into(
     pairs = checkpointed_pairs(steps, values, apart)
     if isinstance(budget, float):
         if not pairs and not _Search(steps, values, apart).any_gaps:
-            return Recomputed(steps, values, before=before)
+            return Recomputed(steps, values)
         budget = int(budget * (before + fixed))
+    if cheap is not None and arena_bytes(cheap.values, cheap.steps, apart) + fixed <= budget:
+        return cheap
     if before + fixed <= budget:
-        return Recomputed(steps, values, before=before)
+        return Recomputed(steps, values)
     limit = budget - fixed
     found = _cheapest(steps, values, apart, limit, pairs)
     if found.nbytes > limit:
@@ -94,12 +106,28 @@ def fit_into(
             budget,
         )
     total = sum(_costs(steps).values())
-    result = Recomputed(found.sequence.steps, found.sequence.values, found.count, found.work, before, total)
+    result = Recomputed(found.sequence.steps, found.sequence.values, found.count, found.work, total)
     _log.info(
         "net %r: %d values are computed again, some %.0f %% more work, so that a run needs %s bytes, not %s",
         net_name, result.count, 100 * result.work, f"{found.nbytes + fixed:,}", f"{before + fixed:,}",
     )  # fmt: skip
     return result
+
+
+def drop_cheap(steps: list[Step], values: list[Value], apart: Collection[int]) -> Recomputed | None:
+    """Return the plan without values that take hardly any work to make again; None if that frees nothing at the peak.
+
+    Args:
+        steps, values, apart: see ``fit_into``.
+    """
+    if not any(_is_cheap(value) for value in values):
+        return None
+    search = _Search(steps, values, apart)
+    search.drop_cheap(_LITTLE)
+    found = search.sequence
+    if not search.dropped or arena_bytes(found.values, found.steps, apart) >= arena_bytes(values, steps, apart):
+        return None
+    return Recomputed(found.steps, found.values, found.count, found.work, search.total_cost)
 
 
 @dataclass
@@ -122,7 +150,7 @@ class _Found:
     @property
     def count(self) -> int:
         """How many steps compute a value again."""
-        return sum(step.kind is StepKind.RECOMPUTE for step in self.sequence.steps) + len(self.pairs)
+        return self.sequence.count + len(self.pairs)
 
 
 def _cheapest(
@@ -217,6 +245,11 @@ class _Sequence:
     load: dict[Place, np.ndarray[Any, Any]] = field(default_factory=dict)
 
     @property
+    def count(self) -> int:
+        """How many steps compute a value again."""
+        return sum(step.kind is StepKind.RECOMPUTE for step in self.steps)
+
+    @property
     def peak(self) -> int:
         """The bytes that the arena needs at least."""
         return sum(int(load.max(initial=0)) for load in self.load.values())
@@ -258,7 +291,7 @@ class _Search:
                     if value.shares is not None:
                         self._overwritten[id(value.shares)] = index
         self._costs = _costs(steps)
-        self._total_cost = sum(self._costs.values())
+        self.total_cost = sum(self._costs.values())
         self._gaps = self._find_gaps()
         self.dropped: set[int] = set()
         self._refused: set[int] = set()  # values that do not help at present
@@ -283,6 +316,20 @@ class _Search:
     def any_gaps(self) -> bool:
         """Whether any value could be dropped."""
         return bool(self._gaps)
+
+    def drop_cheap(self, share: float) -> None:
+        """Drop values that are cheap to make again, for at most this share of the work, where that lowers the peak."""
+        left, chosen = share * self.total_cost, []
+        for place, load in self.sequence.load.items():
+            load = load.copy()
+            for gap in self._ranked(place, int(load.argmax())) if place.location == HOST else ():
+                work = self._work(gap.value, gap.resume, set())
+                if _is_cheap(gap.value) and work <= left and gap.last < load.argmax() < gap.resume:
+                    load[gap.last + 1 : gap.resume] -= gap.nbytes
+                    left -= work
+                    chosen.append(id(gap.value))
+        if chosen:
+            self._drop(chosen)
 
     def reduce(self, limit: int) -> bool:
         """Drop values until the peak is at most ``limit`` bytes; False if there are none left that help."""
@@ -472,7 +519,7 @@ class _Builder:
                 step = self._replaced[id(step)] = made
             result.steps.append(step)
             result.origin.append(index)
-        result.work = self._work / max(search._total_cost, 1.0)
+        result.work = self._work / max(search.total_cost, 1.0)
         return result
 
     def _current(self, value: Value, index: int) -> Value:
@@ -526,6 +573,12 @@ def _kernel(value: Value) -> Prepared | None:
     if any(part.op.must_inplace or part.op.has_side_effects for part in node.parts):
         return None
     return step.prepared
+
+
+def _is_cheap(value: Value) -> bool:
+    """Whether a value is a copy, or its kernel has a cheaper way to compute it again."""
+    step = value.producer
+    return step is not None and (step.moves or (step.prepared.again is not None and step.outputs[0] is value))
 
 
 def _nbytes(values: Sequence[Value | None]) -> int:

@@ -461,9 +461,10 @@ class PlanContext(Protocol):
         """Whether the operator reads the same value of an input many times per run, so that a reorder is worth it."""
 
     def ends_early(self, output: int, reads: Sequence[int]) -> bool:
-        """Whether only operators of the forward pass read an output, and afterwards it is needed when it is fetched.
+        """Whether an output is needed in the run and, later, when it is fetched, where it can be computed again.
 
-        A kernel that writes it may declare a ``Deferred`` for it, from these inputs: then it is not kept.
+        A kernel that writes it may declare a ``Deferred`` for it, from these inputs: then it is not kept. If it can be
+        ``Prepared.again``, operators of the backward pass may read it, too.
         """
 
     def may_be_read_by(self, output: int, op_type: str) -> bool:

@@ -5,6 +5,7 @@ import pytest
 
 from netbuilder.graph.gradient_shares import gradient_blobs
 from netbuilder.model import ModelHelper
+from netbuilder.ops.engines import onednn
 from netbuilder.optimizers import build_sgd
 from netbuilder.passes import extract_predictor, fold_batch_norm
 from netbuilder.passes.share_memory import share_gradients
@@ -145,6 +146,34 @@ def test_in_training(name):
         assert np.array_equal(found[2][p], value), p
         # Fusion adds in another order, so a step may differ by rounding.
         assert np.abs(found[0][p] - value).max() <= 1e-3 * max(np.abs(value).max(), 1e-3), p
+
+
+@pytest.mark.skipif(not onednn.available(), reason="the kernels that can do so are oneDNN's")
+@pytest.mark.parametrize("name, dtype", [("resnet8", "float32"), ("resnet8", "bfloat16"), ("inception_bn", "float32")])
+def test_normalizations_are_computed_when_they_are_fetched(name, dtype):
+    """With their Relus, and also if the backward pass has read them."""
+    model, (_, loss), x = model_of(name, label="label")
+    model.AddGradientOperators([loss])
+    build_sgd(model, 0.01, momentum=0.9)
+    found, planned, later = [], [], []
+    for without in (["cheap_recomputation"], []):
+        workspace = Workspace(threads=1, seed=1)
+        workspace.feed("data", x)
+        workspace.feed("label", np.int32([1, 5]))
+        workspace.run_net_once(model.param_init_net)
+        net = workspace.create_net(model.net, dtype=dtype, without=without)
+        planned.append(planned_memory(workspace, net).total)
+        workspace.run_net(net, 2)
+        blobs = [blob for blob in workspace.blobs() if workspace.get(blob).spec is not None]
+        later.append([blob for blob in blobs if workspace.get(blob).lazy is not None])
+        values = {blob: workspace.fetch(blob) for blob in blobs[::2]}
+        workspace.feed("data", 2 * x)  # what is computed later is still of the last run
+        values.update((blob, workspace.fetch(blob)) for blob in blobs[1::2] if blob != "data")
+        found.append(values)
+    assert len(later[1]) > len(later[0]) and planned[1] < planned[0]
+    for blob, value in found[0].items():
+        if isinstance(value, np.ndarray):
+            np.testing.assert_array_equal(found[1][blob], value, err_msg=blob)
 
 
 @pytest.mark.parametrize("name", ["lenet", "alexnet", "resnet8"])

@@ -158,7 +158,7 @@ def compile_range(
     if options.enabled("elementwise_chains"):
         nodes = fuse_elementwise(nodes, last, hidden, engines)
     if options.enabled("unread_outputs"):
-        mark_unused(nodes, last, hidden, read_outside)
+        mark_unused(nodes, last, hidden, read_outside, again=options.enabled("cheap_recomputation"))
     nodes = exchange_when_ready(nodes, lane=options.exchange_lane)
     if options.enabled("joined_exchanges"):
         nodes = join_exchanges(nodes)

@@ -25,7 +25,12 @@ __all__ = ["deferred_value", "mark_unused"]
 
 
 def mark_unused(
-    nodes: Sequence[Node], last: Mapping[str, Value], hidden: frozenset[str], read_outside: Collection[str]
+    nodes: Sequence[Node],
+    last: Mapping[str, Value],
+    hidden: frozenset[str],
+    read_outside: Collection[str],
+    *,
+    again: bool = False,
 ) -> None:
     """Set ``demand``, ``persists``, ``read_by`` and ``ends_early`` of the values of a plan.
 
@@ -34,6 +39,7 @@ def mark_unused(
         last: the last version of each name.
         hidden: names of which no version is observable.
         read_outside: names whose last version operators outside the plan read, or may read.
+        again: whether values may be computed again in the backward pass.
     """
     read: dict[int, bool] = {}  # value -> whether operators of the backward pass read it
     types: dict[int, set[str]] = {}  # value -> the types of operators that read it
@@ -44,14 +50,17 @@ def mark_unused(
             types.setdefault(id(value), set()).update(part.op_def.type for part in node.parts)
     trains = True in read.values()
     given = {value.name for node in nodes for value in node.inputs if value.blob is not None}
+    earliest: dict[str, int] = {}  # name -> the version that is the first, or the first that fusion has left
     for node in nodes:
         for value in (*node.inputs, *node.outputs):
             value.persists = last[value.name] is value and value.name not in hidden
+            earliest.setdefault(value.name, value.version)
+    for node in nodes:
         for value in node.outputs:
             value.read_by = types.get(id(value), set())
             if id(value) in read:
-                first = value.version == 0 and value.name not in read_outside
-                value.ends_early = trains and value.persists and first and not read[id(value)]
+                first = value.version == earliest[value.name] and value.name not in read_outside
+                value.ends_early = trains and value.persists and first and (again or not read[id(value)])
                 continue
             if last[value.name] is not value or value.name in hidden:
                 value.demand = "never"

@@ -38,7 +38,8 @@ class Value:
         guarded: whether a deferred value is computed before a value that it reads is overwritten.
         demand: when the value is needed.
         read_by: the types of the operators that read it; None: not known.
-        ends_early: whether only operators of the forward pass read it, and afterwards it is needed when it is fetched.
+        ends_early: whether it is needed in the run, and later when it is fetched, where it can be computed again;
+            without ``cheap_recomputation``, only if no operator of the backward pass reads it.
         persists: whether its blob keeps it until a feed or another run overwrites it.
         intermediate: written by a kernel in a layout that the next step converts to plain order; it is not a version
             of the name.

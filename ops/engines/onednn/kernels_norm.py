@@ -128,8 +128,8 @@ def _prepare_forward(
     if relu:
         steps.append(_with_nan(ctx, data, epsilon, Out(3), variance))
     result = prepared(inputs, [spec, channel, channel, channel, channel], steps, inplace=[(3, 1), (4, 2)])
-    if not relu and ctx.ends_early(0, (0,)):
-        _defer(ctx, result, data, epsilon, variance)
+    if ctx.ends_early(0, (0,)):
+        _defer(ctx, result, data, epsilon, variance, relu=relu)
     result.again = _again(ctx, data, epsilon, variance, inputs, channel, relu=relu)
     return result
 
@@ -160,27 +160,33 @@ def _again(
     relu: bool,
 ) -> Prepared | None:
     """Prepare the kernel that computes output 0 again, from the statistics of the batch."""
-    flags = c.USE_SCALE | c.USE_SHIFT | c.GLOBAL_STATS | (c.FUSE_RELU if relu else 0)
-    made = _forward(c.FORWARD_INFERENCE, data, epsilon, flags, threads=ctx.threads)
-    if made is None:
+    steps = _from_statistics(ctx, data, epsilon, In(len(inputs) + 3), variance, relu=relu)
+    if steps is None:
         return None
-    mean = In(len(inputs) + 3)
-    steps: list[Any] = [Step(made, _arguments(mean, variance))]
-    if relu:
-        steps.append(_with_nan(ctx, data, epsilon, mean, variance))
     unread: list[TensorSpec | None] = [None] * len(inputs)
     return prepared([*inputs[:3], *unread[3:], None, None, None, channel, None], [inputs[0]], steps)
 
 
-def _defer(ctx: PlanContext, made: Prepared, data: Desc, epsilon: float, variance: Persistent) -> None:
+def _from_statistics(
+    ctx: PlanContext, data: Desc, epsilon: float, mean: MemoryRef, variance: Persistent, *, relu: bool
+) -> list[Any] | None:
+    """Return the executions that compute output 0 from the statistics of the batch."""
+    flags = c.USE_SCALE | c.USE_SHIFT | c.GLOBAL_STATS | (c.FUSE_RELU if relu else 0)
+    made = _forward(c.FORWARD_INFERENCE, data, epsilon, flags, threads=ctx.threads)
+    if made is None:
+        return None
+    steps: list[Any] = [Step(made, _arguments(mean, variance))]
+    return [*steps, _with_nan(ctx, data, epsilon, mean, variance)] if relu else steps
+
+
+def _defer(ctx: PlanContext, made: Prepared, data: Desc, epsilon: float, variance: Persistent, *, relu: bool) -> None:
     """Declare how output 0 is computed when it is fetched: each call saves the parameters and the mean of the batch."""
-    flags = c.USE_SCALE | c.USE_SHIFT | c.GLOBAL_STATS
-    again = _forward(c.FORWARD_INFERENCE, data, epsilon, flags, threads=ctx.threads)
-    if again is None:
-        return
     spec, scale, bias = made.inputs[:3]
     assert spec is not None and scale is not None and bias is not None
     mean = Persistent(scale.nbytes)
+    again = _from_statistics(ctx, data, epsilon, mean, variance, relu=relu)
+    if again is None:
+        return
     saved, bind_alone = {1: SavedCopy(scale), 2: SavedCopy(bias)}, made.bind
 
     def bind(inputs: Sequence[Any], outputs: Sequence[Any], scratch: Any) -> Call:
@@ -196,7 +202,7 @@ def _defer(ctx: PlanContext, made: Prepared, data: Desc, epsilon: float, varianc
         return call_and_copy
 
     def prepare() -> Prepared:
-        return prepared([spec, scale, bias, None, None], [spec], [Step(again, _arguments(mean, variance))])
+        return prepared([spec, scale, bias, None, None], [spec], again)
 
     made.bind = bind
     made.deferred = {0: Deferred(prepare, (0,), saved)}

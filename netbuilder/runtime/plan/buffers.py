@@ -6,6 +6,7 @@ from collections.abc import Callable, Collection, Mapping, Sequence
 from typing import Any
 
 from netbuilder.ops.core.operator import TensorSpec
+from netbuilder.ops.engines.arrays import aligned_zeros
 from netbuilder.ops.engines.layouts import HOST, new_buffer, prepare_reorder
 from netbuilder.ops.engines.rows import new_row, part_of_row
 from netbuilder.runtime.plan.binding import buffer_of
@@ -82,6 +83,9 @@ def assign_buffers(
                 final = last = _when_fetched(plan, final)
             assert final.spec is not None
             blob = first.blob or make_blob(name)
+            if final.lazy is not None and final.location == HOST and not blob.has_buffer_for(final.spec):
+                # Hardly ever written, so not between buffers that are, with which it would share large pages.
+                blob.reserve(final.spec, part_of_row(aligned_zeros(final.spec.nbytes), final.spec))
             final.buffer = blob.buffer_for(final.spec, final.location)
             outputs.append(Output(blob, last))
         for value in reversed(chain):

@@ -112,7 +112,8 @@ def differences(step, call, workspace):
 @needs_instructions
 @pytest.mark.parametrize("name", NETS)
 def test_every_step_is_right_for_what_it_is_given(name):
-    workspace, golden = golden_workspace(name, dtype="bfloat16")
+    # Else the output of a Relu is not there any more for the reference of its gradient; the kernel reads a mask.
+    workspace, golden = golden_workspace(name, dtype="bfloat16", without=["cheap_recomputation"])
     workspace.run_net(golden.protos["net"].name)
     rounds, checked = Counter(), 0
     for step, call in steps_of(workspace, golden.protos["net"].name):

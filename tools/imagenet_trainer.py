@@ -238,7 +238,7 @@ def _print_planned(memory: Memory) -> None:
     known = "" if memory.whole else ", without what follows operators whose output shapes depend on data"
     print(f"memory planned for a step: {memory}{known}", flush=True)
     if memory.predicted_again:
-        print(f"computed again to keep to the budget: {again_text(memory.predicted_again)}", flush=True)
+        print(f"computed again to save memory: {again_text(memory.predicted_again)}", flush=True)
 
 
 def _train(options: Options, run: Run, saving: Saving, start: int) -> float:
@@ -274,7 +274,7 @@ def _train(options: Options, run: Run, saving: Saving, start: int) -> float:
                   "was built", flush=True)  # fmt: skip
         if number == first and epoch.again:
             predicted = run.planned.predicted_again if run.planned is not None else 0.0
-            print(f"computed again to keep to the budget: {again_text(predicted, epoch.again)}", flush=True)
+            print(f"computed again to save memory: {again_text(predicted, epoch.again)}", flush=True)
         run.check_accuracy(epoch.accuracy, accuracy)
         if run.metrics is not None:
             run.metrics.epoch(number, run.steps_done, {

@@ -20,7 +20,7 @@ def test_the_predicted_time_is_printed_and_the_measured_one_after_the_first_epoc
     arguments = ["--cpu", "--model=resnet8-cifar", "--batch=32", "--epochs=2"]
     assert imagenet_trainer.main([*arguments, "--memory-budget=0.8"]) == 0
     out = capsys.readouterr().out
-    lines = re.findall(r"computed again to keep to the budget: (.*)", out)
+    lines = re.findall(r"computed again to save memory: (.*)", out)
     assert re.fullmatch(r"predicted \+\d+ % time", lines[0])
     assert re.fullmatch(r"predicted \+\d+ % time, measured \+\d+ %", lines[1])
     assert len(lines) == 2

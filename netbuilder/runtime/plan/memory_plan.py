@@ -66,7 +66,7 @@ class MemoryPlan:
         arenas: the bytes of the arena at each location where there is one.
         placed: what is in the arenas.
         alone: bytes of the values that have memory of their own.
-        work, work_again: the estimated work of the steps without a memory budget, and what is added to keep to it.
+        work, work_again: the estimated work of the steps, and of those besides that compute values again.
         scratch: the scratch memory of each step, by the step's id.
         cleared: for a step, by its id, the buffers with padding that it fills with zeros before its kernel runs.
     """

@@ -131,7 +131,7 @@ OPTIMIZATIONS: Mapping[str, Optimization] = MappingProxyType({
     "reuse": Optimization("values that nobody can fetch share memory when they are not needed at the same time"),
     "cheap_recomputation": Optimization(
         "outputs of normalizations, and copies in other layouts, are not kept for the backward pass but made again "
-        "before it reads them, where that lowers the peak of memory, for at most 1 % of the plan's estimated work"
+        "before it reads them, where that lowers the peak of memory, for at most 0.75 % of the plan's estimated work"
     ),
     "kept_for_gradients": Optimization(
         "intermediate results of a kernel (a variance, a scale) are kept for the kernel of its gradient", ROUNDING

@@ -84,8 +84,8 @@ class Memory:
         whole: whether all operators of the net are in plans whose memory is known.
         peak_resident: peak resident memory of the process since it started; 0 where the system does not report it.
         gpus: of all that, the bytes on each GPU, by its number.
-        predicted_again: the time to compute values again, for a memory budget, as a fraction of that of all else, by
-            the estimates from which the plan chose them; 0 if nothing is computed again.
+        predicted_again: the time to compute values again, to save memory, as a fraction of that of all else, by the
+            estimates from which the plan chose them; 0 if nothing is computed again.
     """
 
     arena: int

@@ -3,8 +3,8 @@
 A processor remembers the addresses of some thousand pages. With pages of 4 KiB these are a few MiB, so kernels that
 read all weights of a net wait for addresses; with pages of 2 MiB they are more than the weights. Linux provides large
 pages where a program asks for them, and where a range of addresses contains whole ones, which hardly any weights fill.
-So buffers are placed next to each other in a range of addresses. Pages that nothing has been written to take no memory,
-and those of a freed buffer are given back, whatever else is in the range.
+So buffers are placed next to each other in slabs. Those larger than half a slab have memory of their own, and what does
+not fill their last large page is in small ones.
 """
 
 from __future__ import annotations
@@ -26,73 +26,58 @@ Array = np.ndarray[Any, Any]
 LARGE_PAGES = 14
 """Linux: MADV_HUGEPAGE."""
 
-_GIVE_BACK = getattr(mmap, "MADV_DONTNEED", None)
 _PAGE = 2 << 20
-_RANGE = 256 << 20
-_LEAST = 32 << 10  # bytes of a buffer that is placed in a range
+_SLAB = 4 * _PAGE
+_LEAST = 32 << 10  # bytes of a buffer that is placed in a slab
 _ALIGNMENT = 64
+_OPEN = 3  # slabs into which further buffers are placed; few, so that those of one time are together
 _FLAGS = getattr(mmap, "MAP_PRIVATE", 0) | getattr(mmap, "MAP_ANONYMOUS", 0)
 
 
-class _Ranges:
-    """The range of addresses that is being filled. A range is freed when none of its buffers is left."""
+class _Slabs:
+    """The slabs that are being filled. A slab is freed when none of its buffers is left."""
 
     def __init__(self) -> None:
         self._lock = new_lock()
-        self._range: mmap.mmap | None = None
-        self._used = 0
+        self._slab: Array | None = None  # the latest
+        self._open: list[tuple[weakref.ref[Array], int]] = []  # the latest ones, with the bytes that are in use
 
     def take(self, nbytes: int) -> Array | None:
         """Return zeroed memory; None where the system has no large pages."""
-        if nbytes > _RANGE // 2:
-            alone = _map(nbytes)
-            return None if alone is None else _buffer(alone, _first_page(alone), nbytes)
+        if nbytes > _SLAB // 2:
+            return _map(nbytes)
         with self._lock:
-            if self._range is None or self._used + nbytes > len(self._range):
-                self._range = _map(_RANGE)
-                if self._range is None:
-                    return None
-                self._used = _first_page(self._range)
-            memory, start = self._range, self._used
-            self._used = start + -(-nbytes // _ALIGNMENT) * _ALIGNMENT
-        return _buffer(memory, start, nbytes)
+            self._open = [(slab, used) for slab, used in self._open if slab() is not None]
+            fitting = [(used, i) for i, (_, used) in enumerate(self._open) if used + nbytes <= _SLAB]
+            start, index = max(fitting, default=(0, -1))  # into the one with the least room
+            slab = self._open[index][0]() if fitting else _map(_SLAB)
+            if slab is None:
+                return None
+            if not fitting:
+                self._slab = slab
+                self._open = [*self._open[1 - _OPEN :], (weakref.ref(slab), 0)]
+            self._open[index] = self._open[index][0], start + -(-nbytes // _ALIGNMENT) * _ALIGNMENT
+            return slab[start : start + nbytes]
 
 
-def _map(nbytes: int) -> mmap.mmap | None:
-    """Return fresh memory for so many bytes from its first large page on; None where the system has none."""
+def _map(nbytes: int) -> Array | None:
+    """Return fresh memory that begins with a large page; None where the system has none."""
     if not hasattr(mmap.mmap, "madvise") or not hasattr(mmap, "MAP_ANONYMOUS"):
         return None
     try:
         memory = mmap.mmap(-1, nbytes + _PAGE, flags=_FLAGS)
     except (OSError, ValueError, OverflowError):
         return None
+    start = -np.frombuffer(memory, np.uint8).ctypes.data % _PAGE
     with contextlib.suppress(OSError):  # a kernel without large pages
-        memory.madvise(LARGE_PAGES)
-    return memory
+        memory.madvise(LARGE_PAGES, start, nbytes // _PAGE * _PAGE)
+    return np.frombuffer(memory, np.uint8, nbytes, start)
 
 
-def _first_page(memory: mmap.mmap) -> int:
-    """Return the offset of the first large page."""
-    return int(-np.frombuffer(memory, np.uint8).ctypes.data % _PAGE)
-
-
-def _buffer(memory: mmap.mmap, start: int, nbytes: int) -> Array:
-    """Return a part of a range; when nothing refers to it any more, its pages are given back."""
-    buffer = np.frombuffer(memory, np.uint8, nbytes, start)
-    weakref.finalize(buffer, _give_back, memory, start, start + nbytes).atexit = False
-    return buffer
-
-
-def _give_back(memory: mmap.mmap, start: int, end: int) -> None:
-    first, last = -(-start // mmap.PAGESIZE) * mmap.PAGESIZE, end // mmap.PAGESIZE * mmap.PAGESIZE
-    if _GIVE_BACK is not None and first < last:
-        memory.madvise(_GIVE_BACK, first, last - first)
-
-
-_ranges = _Ranges()
+_slabs = _Slabs()
 
 
 def lasting_zeros(nbytes: int) -> Array:
     """Return zeroed memory like ``aligned_zeros``, in large pages where it can be: for buffers that are kept long."""
-    found = _ranges.take(nbytes) if nbytes >= _LEAST else None
+    found = _slabs.take(nbytes) if nbytes >= _LEAST else None
     return aligned_zeros(nbytes) if found is None else found

@@ -168,7 +168,7 @@ def _parse(arguments: Sequence[str] | None) -> tuple[argparse.Namespace, dict[st
     return options, chosen, places_of(options.devices, options.processes)
 
 
-def _choose_gpus(parser: Parser, options: argparse.Namespace) -> None:
+def _choose_gpus(parser: argparse.ArgumentParser, options: argparse.Namespace) -> None:
     """Set the numbers of GPUs, those that there are by default; end the program if it cannot train on GPUs."""
     what, present = "--gpus" if options.gpus else f"--dtype {options.dtype}", gpu_count()
     if not present:

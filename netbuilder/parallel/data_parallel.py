@@ -39,6 +39,7 @@ from netbuilder.parallel.wrapped_nets import (
     create_parts,
     initialize,
     lacks_values,
+    numeric_settings,
 )
 from netbuilder.proto import ArgumentError, NetError, ShapeError, UsageError
 from netbuilder.proto.errors import counted
@@ -50,9 +51,9 @@ from netbuilder.runtime.input.batches import Batch, Splitter
 __all__ = ["DataParallel", "Output"]
 
 _OPTIONS = frozenset(
-    {"broadcast_computed_params", "combine_spatial_bn", "dtype", "gradient_scaling", "memory_budget", "net_type",
-     "num_threads_per_device", "optimize_gradient_memory", "outside_from_bytes", "peer_access",
-     "reduce_update_broadcast", "shared_model", "use_nccl"}
+    {"allow_tf32", "broadcast_computed_params", "combine_spatial_bn", "deterministic", "dtype", "gradient_scaling",
+     "memory_budget", "net_type", "num_threads_per_device", "optimize_gradient_memory", "outside_from_bytes",
+     "peer_access", "reduce_update_broadcast", "shared_model", "use_nccl"}
 )  # fmt: skip
 
 
@@ -181,7 +182,8 @@ class DataParallel:
         name: name of the main net; None: that of ``model``.
         arg_scope: arguments for all layer helpers, see ``ModelHelper``.
         options: arguments of ``Parallelize``, such as ``shared_model``, ``memory_budget``, ``dtype`` or
-            ``gradient_scaling``.
+            ``gradient_scaling``. Where ``dtype``, ``deterministic`` or ``allow_tf32`` is left out, a ModelHelper's
+            setting holds.
 
     Raises:
         NetError: a device is repeated, or an argument is out of range.
@@ -235,6 +237,8 @@ class DataParallel:
             raise ArgumentError(
                 f"DataParallel: unknown options {unknown}; the options are {', '.join(sorted(_OPTIONS))}"
             )
+        if isinstance(model, ModelHelper):
+            options = {**numeric_settings(model), **options}
         check_flags(cpu_device=cpu_device, gather=gather, sync=sync)
         check_wrapper_options(options, "DataParallel", trains=optimizer is not None)
         self._passes_through = devices is None

@@ -15,7 +15,7 @@ from netbuilder.graph.replicas import has_record
 from netbuilder.graph.scope import SEPARATOR, CurrentDeviceScope, CurrentNameScope
 from netbuilder.graph.source import warn_user
 from netbuilder.model import ModelHelper
-from netbuilder.ops.core.precision import check_precision
+from netbuilder.ops.core.precision import check_precision, check_switch
 from netbuilder.ops.engines.arrays import gpu_count
 from netbuilder.ops.engines.nccl import nccl
 from netbuilder.parallel.distributed.common_worlds import ProcessRequest
@@ -106,6 +106,8 @@ def check_wrapper_options(options: Mapping[str, Any], where: str, *, trains: boo
     check_outside_from_bytes(options.get("outside_from_bytes"))
     if options.get("dtype") is not None:
         check_precision(options["dtype"], where)
+    if options.get("allow_tf32") is not None:
+        check_switch(options["allow_tf32"], "allow_tf32", where)
     if options.get("memory_budget") is not None:
         parse_budget(options["memory_budget"], where)
     check_gradient_scaling(
@@ -117,8 +119,8 @@ def check_wrapper_options(options: Mapping[str, Any], where: str, *, trains: boo
 
 
 _WRAPPER_FLAGS = frozenset(
-    {"broadcast_computed_params", "combine_spatial_bn", "optimize_gradient_memory", "reduce_update_broadcast",
-     "shared_model", "use_nccl"}
+    {"broadcast_computed_params", "combine_spatial_bn", "deterministic", "optimize_gradient_memory",
+     "reduce_update_broadcast", "shared_model", "use_nccl"}
 )  # fmt: skip
 
 

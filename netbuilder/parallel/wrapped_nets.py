@@ -23,12 +23,20 @@ from netbuilder.graph.scope import CurrentDeviceScope, CurrentNameScope
 from netbuilder.model import ModelHelper
 from netbuilder.model.parameter_info import ParameterTags
 from netbuilder.ops.core.operator import TensorSpec
+from netbuilder.ops.core.precision import (
+    DETERMINISTIC_ARGUMENT,
+    PRECISION_ARGUMENT,
+    TF32_ARGUMENT,
+    check_switch,
+    precision_of,
+)
 from netbuilder.parallel.call_arguments import Leaf, difference, map_leaves
 from netbuilder.parallel.parallelize import Parallelize
 from netbuilder.parallel.replicate import require_scalar_losses
 from netbuilder.parallel.running import require_devices
 from netbuilder.parallel.synchronize import FinalizeAfterCheckpoint
 from netbuilder.proto import NetDef, NetError
+from netbuilder.proto.arguments import arguments
 from netbuilder.runtime import Workspace
 
 __all__ = [
@@ -42,6 +50,7 @@ __all__ = [
     "create_parts",
     "initialize",
     "lacks_values",
+    "numeric_settings",
 ]
 
 Function = Callable[..., Any]
@@ -374,6 +383,22 @@ def as_function(model: ModelHelper) -> Function:
     )
     append.__name__ = model.net.Name()
     return append
+
+
+def numeric_settings(model: ModelHelper) -> dict[str, Any]:
+    """Return what a model's main net says of its numbers, as arguments of ``Parallelize``.
+
+    Raises:
+        NetError: a setting has an unknown value.
+    """
+    net, where = model.net.Proto(), f"model {model.name!r}"
+    given = arguments(net)
+    found: dict[str, Any] = {
+        option: check_switch(given[name], name, where)
+        for option, name in (("deterministic", DETERMINISTIC_ARGUMENT), ("allow_tf32", TF32_ARGUMENT))
+        if name in given
+    }
+    return {**found, "dtype": precision_of(net, where)} if PRECISION_ARGUMENT in given else found
 
 
 def _identifier(name: str) -> str:

@@ -12,7 +12,7 @@ from netbuilder.ops.engines.arrays import gpu_count
 from netbuilder.optimizers import add_weight_decay, build_adagrad, build_sgd
 from netbuilder.parallel import DataParallel, Parallelize_CPU, RunInitNet, RunNet, feed_shares
 from netbuilder.proto import ArgumentError, ShapeError, UsageError
-from netbuilder.proto.arguments import make_device_option
+from netbuilder.proto.arguments import arguments, make_device_option
 from parallel_models import distance
 
 
@@ -474,6 +474,27 @@ def test_a_model_helper():
         assert [value.shape for value in outputs[0]] == [(6, 8), (6, 4), ()]  # the mask, softmax and loss
         assert_equal(net.parameters(), reference([0, 1])[0])
         assert repr(net) == f"DataParallel({helper!r}, CPU 0, 1; training)"
+
+
+def test_the_settings_of_a_model_helper_hold():
+    helper = ModelHelper("whole", dtype="bfloat16")
+    brew.fc(helper, "image", "scores", 6, 3)
+    helper.net.set_deterministic(True)
+    helper.net.set_allow_tf32(True)
+    with wrapper([0], helper) as net:
+        net(np.ones((4, 6), np.float32))
+        found = arguments(net.model.net.Proto())
+        assert found["activation_dtype"] == b"bfloat16"
+        assert found["deterministic"] == found["allow_tf32"] == 1
+    with wrapper([0], helper, dtype="float32", deterministic=False) as net:
+        net(np.ones((4, 6), np.float32))
+        found = arguments(net.model.net.Proto())
+        assert found["activation_dtype"] == b"float32"
+        assert not found.get("deterministic")
+    with pytest.raises(NetError, match="allow_tf32 must be True or False, got 'yes'"):
+        wrapper(allow_tf32="yes")
+    with pytest.raises(TypeError, match="deterministic"):
+        wrapper(deterministic="yes")
 
 
 def test_a_model_helper_with_other_kinds_of_parameters():

@@ -8,9 +8,8 @@ import shlex
 import numpy as np
 import pytest
 
-import emulated_gpu
-from cudnn_double import cudnn_double, cudnn_on_emulated_gpus
-from cupy_double import CupyDouble, gpus
+from cudnn_double import cudnn_on_emulated_gpus
+from cupy_double import gpus
 from house import ROOT
 from netbuilder.tools import prove
 from netbuilder.tools.proof import processes
@@ -248,11 +247,13 @@ def test_what_gpus_cannot_do(arguments, match, capsys):
     assert re.search(match, capsys.readouterr().err)
 
 
+@pytest.mark.emulated
 def test_float16_on_gpus(capsys, tmp_path):
     """All models whose gradients are dense; the methods that scale them."""
     path = tmp_path / "table.json"
-    with cudnn_double(CupyDouble(3)) as cudnn:
-        chosen = ["--dtype", "float16", "--steps", "2", "--optimizers", "SGD", "--json", str(path)]
+    with cudnn_on_emulated_gpus() as cudnn:
+        chosen = ["--dtype", "float16", "--steps", "2", "--optimizers", "SGD", "--devices", "1,2,3"]
+        chosen += ["--json", str(path)]
         assert prove.main(chosen) == 0
         types = {tensor.type.name for graph in cudnn.graphs for tensor in graph.tensors if tensor.in_memory}
     without, _, *_, worst = capsys.readouterr().out.splitlines()
@@ -266,6 +267,7 @@ def test_float16_on_gpus(capsys, tmp_path):
     assert 1e-7 < max(entry.difference for entry in found) < prove._BOUNDS["float16"] and "HALF" in types
 
 
+@pytest.mark.emulated
 def test_the_bound_of_float16_notices_what_is_wrong():
     """As for bfloat16: normalization with each device's statistics."""
     model, options = MODELS["combined BN"], {"cpu_device": False, "dtype": "float16", "gradient_scaling": prove._SCALE}
@@ -274,25 +276,24 @@ def test_the_bound_of_float16_notices_what_is_wrong():
         changed = dataclasses.replace(model, options={**model.options, **options, **changes})
         return list(trained(changed, OPTIMIZERS["Adagrad"], devices, steps=3).values())
 
-    with cudnn_double(CupyDouble(3)):
+    with cudnn_on_emulated_gpus():
         rounded = parameters(1)
         assert difference(rounded, parameters(1, dtype="float32", gradient_scaling=None)) > 1e-5
         assert difference(parameters(3, combine_spatial_bn=False), rounded) > 2 * prove._BOUNDS["float16"]
 
 
+@pytest.mark.emulated
 def test_float32_on_gpus_in_small_form():
     """Every method that can; embeddings, sequences and block-wise updates are on GPUs, too."""
     models = ["embedding inside", "GRU", "uneven combined BN"]
-    with gpus(2):
-        chosen = ["embedding outside", *models]
-        found = list(prove.entries(chosen, ["SGD"], [2], 2, list(METHODS), {"cpu_device": False}))
+    chosen = ["embedding outside", *models]
+    found = list(prove.entries(chosen, ["SGD"], [2], 2, list(METHODS), {"cpu_device": False}))
     assert {entry.method for entry in found} == set(METHODS) and {entry.model for entry in found} == set(models)
     for entry in found:
         assert entry.difference < 1e-5, entry
 
 
-@pytest.mark.gpu
-@pytest.mark.skipif(not emulated_gpu.active(), reason="cuDNN's double reads memory that only emulated GPUs share")
+@pytest.mark.emulated
 def test_float16_with_kernels_that_run():
     with cudnn_on_emulated_gpus():
         assert prove.main(["--dtype", "float16", "--steps", "2", "--optimizers", "Adam", "--devices", "1,2"]) == 0

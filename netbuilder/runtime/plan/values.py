@@ -16,7 +16,7 @@ from netbuilder.runtime.values.blob import Blob, EdgeContext
 __all__ = ["Node", "Step", "StepKind", "Value"]
 
 
-@dataclass(slots=True, eq=False)
+@dataclass(slots=True, eq=False, repr=False)
 class Value:
     """One version of a name's value: written once, by one step, or external, that is, there when the plan starts.
 
@@ -68,6 +68,9 @@ class Value:
     intermediate: bool = False
     constant: Blob | None = None
 
+    def __repr__(self) -> str:  # values, steps and nodes refer to each other
+        return f"<value {self.name!r}, version {self.version}>"
+
     def plain(self) -> Any:
         """Return the value in plain order: its buffer, or a converted copy."""
         assert self.spec is not None
@@ -91,7 +94,7 @@ class StepKind(enum.Enum):
     WAIT = "wait"  #: for the work that a split kernel has begun
 
 
-@dataclass(slots=True, eq=False)
+@dataclass(slots=True, eq=False, repr=False)
 class Node:
     """An operator, or several fused into one, over values.
 
@@ -109,6 +112,9 @@ class Node:
     fused: Maker | None = None
     originals: list[Node] = field(default_factory=list)
     locations: Sequence[Location] | None = None
+
+    def __repr__(self) -> str:
+        return f"<node of {', '.join(part.op_def.type for part in self.parts)}: {self.inputs} -> {self.outputs}>"
 
     def input_location(self, index: int) -> Location:
         """Return where the kernel reads an input."""
@@ -128,7 +134,7 @@ class Node:
         return Role.EXCHANGE if all(part.role is Role.EXCHANGE for part in self.parts) else Role.COMPUTE
 
 
-@dataclass(slots=True, eq=False)
+@dataclass(slots=True, eq=False, repr=False)
 class Step:
     """A prepared kernel over values: an operator of the net, or a copy that the plan inserted.
 
@@ -144,6 +150,9 @@ class Step:
     kind: StepKind = StepKind.COMPUTE
     waits_for: Step | None = None
     at: Location | None = None
+
+    def __repr__(self) -> str:
+        return f"<step {self.what!r}: {self.inputs} -> {self.outputs}>"
 
     @property
     def location(self) -> Location:

@@ -200,7 +200,6 @@ class Machine:
 
     Attributes:
         launches, transfers: what the GPUs were given, in order.
-        pointers: the memory at each address that a program has asked for.
         allocated: the device of each allocation, in order.
         faults: what went wrong where nobody could be told.
         counts: how often the host has called for each kind of thing: "launches", "replays" (of graphs), "copies",
@@ -218,7 +217,6 @@ class Machine:
         self.counts: Counter[str] = Counter()
         self.host_clock: Clock = {}
         self.lock = threading.RLock()
-        self.pointers: weakref.WeakValueDictionary[int, Memory] = weakref.WeakValueDictionary()
         self._in_flight: list[_InFlight] = []
         self._pinned: dict[int, Any] = {}  # address -> memory
         self._streams: list[Stream] = []
@@ -335,15 +333,6 @@ class Machine:
             else:
                 merge(stream.clock, clock)
 
-    def memory_at(self, pointer: int) -> Memory | None:
-        """Return the memory that has an address, of those whose address a program has asked for."""
-        if (found := self.pointers.get(pointer)) is not None:
-            return found
-        for begin, memory in list(self.pointers.items()):
-            if begin <= pointer < begin + memory.nbytes:
-                return memory
-        return None
-
     # Work.
 
     def allocate(self, nbytes: int) -> Memory:
@@ -425,7 +414,8 @@ class Machine:
     # Pinned memory.
 
     def pin(self, address: int, memory: Any) -> None:
-        self._pinned[address] = memory
+        with self.lock:
+            self._pinned[address] = memory
 
     def pinned_part(self, address: int, nbytes: int) -> Any:
         """Return pinned memory as bytes; None if it is not pinned."""
@@ -437,12 +427,14 @@ class Machine:
 
     def uploading(self, stamp: Stamp, host: Any) -> None:
         """Note that a GPU copies from pinned memory, which must not change before the host knows that it is done."""
-        self._in_flight.append(_InFlight(stamp, host, zlib.crc32(host)))
+        with self.lock:
+            self._in_flight.append(_InFlight(stamp, host, zlib.crc32(host)))
 
     def downloading(self, stamp: Stamp, host: Any, value: bytes) -> None:
         """Note that a GPU copies to pinned memory; the value is there when the host knows that it is."""
-        host[...] = 0xFF
-        self._in_flight.append(_InFlight(stamp, host, arrives=value))
+        with self.lock:
+            host[...] = 0xFF
+            self._in_flight.append(_InFlight(stamp, host, arrives=value))
 
     def settle(self, *, all: bool = False) -> None:
         """Let the copies arrive that the host knows to be done now."""
@@ -462,8 +454,9 @@ class Machine:
 
     def known(self, clock: Clock) -> None:
         """Note that the host has waited for this."""
-        merge(self.host_clock, clock)
-        self.settle()
+        with self.lock:
+            merge(self.host_clock, clock)
+            self.settle()
 
     def synchronize_stream(self, stream: Stream, what: str = "synchronizations") -> None:
         with self.lock:

@@ -285,10 +285,10 @@ class NcclDouble:
 
     def memory(self, pointer: int, nbytes: int, rank: int, clique: Clique) -> Region:
         assert self.machine is not None
-        memory = self.machine.memory_at(pointer)
-        if memory is None or memory.device != clique.devices[rank]:
-            raise NcclError(f"NCCL_ERROR_INVALID_ARGUMENT: {pointer} is no memory of GPU {clique.devices[rank]}")
-        return Region(memory, pointer, pointer + nbytes)
+        region = self.machine.region_at(pointer, nbytes)
+        if region.memory.device != clique.devices[rank]:
+            raise NcclError(f"NCCL_ERROR_INVALID_ARGUMENT: {pointer:#x} is no memory of GPU {clique.devices[rank]}")
+        return region
 
 
 def _communicator_class(nccl: NcclDouble) -> type:

@@ -120,9 +120,7 @@ def make_ndarray(machine: Machine, module: Any) -> type:
 
         @property
         def data(self) -> MemoryPointer:
-            pointer = self._values.__array_interface__["data"][0]
-            machine.pointers[pointer] = self._memory
-            return MemoryPointer(machine, self._memory, pointer)
+            return MemoryPointer(machine, self._memory, self._values.__array_interface__["data"][0])
 
         @property
         def __cuda_array_interface__(self) -> dict[str, Any]:

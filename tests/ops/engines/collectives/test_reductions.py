@@ -3,11 +3,13 @@
 import numpy as np
 import pytest
 
+from kernel_checks import has_instructions
 from netbuilder.data.tensor_records import proto_to_tensor, tensor_to_proto
 from netbuilder.ops.engines import onednn
 from netbuilder.ops.engines.collectives import reductions
 from netbuilder.ops.engines.collectives.reductions import narrow, split_evenly, sum_rows, widen
 from netbuilder.ops.engines.flat import PIECE
+from netbuilder.ops.engines.onednn import conversions
 from netbuilder.ops.engines.onednn.conversions import converted
 
 needs_onednn = pytest.mark.skipif(not onednn.available(), reason="needs oneDNN")
@@ -98,14 +100,23 @@ def test_onednn_rounds_as_numpy_does(dtype, monkeypatch):
         np.testing.assert_array_equal(np.signbit(one), np.signbit(other))
 
 
-@needs_onednn
+@pytest.mark.skipif(not has_instructions("bfloat16"), reason="needs AVX512_BF16")
 def test_what_onednn_does_not_convert():
-    x, out = values(20000), np.zeros(20000, np.float16)
+    x, out = values(20000), np.zeros(20000, np.uint16)
     assert converted(x, out) and not converted(x[:100], out[:100])
     assert not converted(x[::2], out[:10000]) and not converted(x[:10000], out[::2])
     total = np.ones(20000, np.float32)
     assert converted(out, total, add=True)
-    np.testing.assert_array_equal(total, 1 + x.astype(np.float16).astype(np.float32))
+    np.testing.assert_array_equal(total, 1 + stored_bfloat16(x))
+
+
+@needs_onednn
+@pytest.mark.parametrize("dtype", [np.float16, np.uint16])
+def test_onednn_converts_only_by_compiled_code(dtype, monkeypatch):
+    x, out = values(20000), np.zeros(20000, dtype)
+    made, before = [], conversions._step
+    monkeypatch.setattr(conversions, "_step", lambda primitive: made.append(primitive.name) or before(primitive))
+    assert converted(x, out) == bool(made) and not any("simple" in name for name in made)
 
 
 @pytest.mark.parametrize(("size", "parts"), [(0, 3), (2, 3), (9, 3), (10, 4)])

@@ -17,7 +17,7 @@ from typing import Any
 
 import numpy as np
 
-from cupy_double.machine import Machine, Region, merge
+from cupy_double.machine import CUDARuntimeError, Machine, Region, merge
 
 __all__ = ["Hang", "Mismatch", "NcclDouble", "NcclError"]
 
@@ -285,9 +285,13 @@ class NcclDouble:
 
     def memory(self, pointer: int, nbytes: int, rank: int, clique: Clique) -> Region:
         assert self.machine is not None
-        region = self.machine.region_at(pointer, nbytes)
-        if region.memory.device != clique.devices[rank]:
-            raise NcclError(f"NCCL_ERROR_INVALID_ARGUMENT: {pointer:#x} is no memory of GPU {clique.devices[rank]}")
+        device = clique.devices[rank]
+        try:
+            region = self.machine.region_at(pointer, nbytes)
+        except CUDARuntimeError as error:
+            raise NcclError(f"NCCL_ERROR_INVALID_ARGUMENT: {pointer:#x} is no memory of GPU {device}") from error
+        if region.memory.device != device:
+            raise NcclError(f"NCCL_ERROR_INVALID_ARGUMENT: {pointer:#x} is no memory of GPU {device}")
         return region
 
 

@@ -1,6 +1,7 @@
 """How outputs of oneDNN's kernels are compared with references, and values put in blocks of channels."""
 
 import numpy as np
+import pytest
 
 from netbuilder.ops.core.operator import TensorSpec
 from netbuilder.ops.engines import onednn
@@ -16,6 +17,11 @@ def has_instructions(name):
     """Whether oneDNN uses an instruction set on this CPU: ``avx512``, ``bfloat16`` (AVX512_BF16) or ``amx``."""
     wanted = {"avx512": 0x27, "bfloat16": 0xE7, "amx": 0xFEF}[name]
     return onednn.available() and dnnl().lib.dnnl_get_effective_cpu_isa() & wanted == wanted
+
+
+needs_bfloat16 = pytest.mark.skipif(
+    not has_instructions("bfloat16"), reason="needs a CPU with AVX512_BF16; others may compute in float32"
+)
 
 
 def value_of(array, block, last=False):

@@ -20,6 +20,7 @@ if TYPE_CHECKING:
 __all__ = [
     "ANY_ORDER",
     "CHANNELS_LAST",
+    "LARGE_GRADIENT",
     "LEFT_AS_IS",
     "AddInOrder",
     "BoundStep",
@@ -296,8 +297,8 @@ class Prepared:
         numbers_from: the inputs on the host that a capturable call computes such numbers from.
         copies_in_place: where an output has the buffer of an input, the call computes it elsewhere and copies it. So
             the plan lets them have the same buffer only where it must, as for a parameter that is updated.
-        in_parts: returns how the call can be divided, so that output 0, the gradient of a large matrix, need not exist
-            as a whole; None: it cannot be.
+        in_parts: how the call is divided, so that output 0, a gradient of ``LARGE_GRADIENT`` bytes or more, need not
+            exist as a whole; None: it is not.
         joinable: the same work, for the plan to do together with that of other kernels.
         rest: what the kernel leaves to a later one, which may do so for many kernels.
     """
@@ -323,7 +324,7 @@ class Prepared:
     capturable: bool = False
     numbers_from: frozenset[int] = frozenset()
     copies_in_place: bool = False
-    in_parts: Callable[[], InParts | None] | None = None
+    in_parts: InParts | None = None
     joinable: Joinable | None = None
     rest: Rest | None = None
 
@@ -337,11 +338,16 @@ class Prepared:
             )
 
 
+LARGE_GRADIENT = 4 << 20
+"""A gradient of so many bytes is worth being computed in parts, each followed by its update."""
+
+
 @dataclass(frozen=True, eq=False)
 class InParts:
-    """A call in parts: some consecutive rows of output 0, a matrix in plain order, at a time; equal to the bit.
+    """A call in parts: some consecutive rows of output 0, a matrix in plain order, at a time.
 
-    The kernels have the inputs and outputs of the whole one; inputs that they do not read are None, too.
+    The rows are equal to those of the whole call to the bit. The kernels have its inputs and outputs; inputs that they
+    do not read are None, too.
 
     Args:
         rows: the number of rows in a part, a divisor of their number.

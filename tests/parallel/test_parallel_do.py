@@ -5,6 +5,7 @@ import threading
 import numpy as np
 import pytest
 
+from kernel_checks import needs_bfloat16
 from netbuilder import parallel
 from netbuilder.exchange import load_predictor, save_predictor
 from netbuilder.graph import BlobReference, DeviceScope, NameScope, infer_shapes, reset_names
@@ -868,6 +869,7 @@ def test_a_predictor_can_be_extracted(tmp_path):
         np.testing.assert_allclose(got, workspace.fetch("softmax")[:rows], rtol=1e-5)
 
 
+@needs_bfloat16
 def test_in_bfloat16():
     """As far from float32 as the net without the block is."""
     found = []

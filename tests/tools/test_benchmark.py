@@ -9,7 +9,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from netbuilder.ops.engines.onednn.precision import why_bfloat16_is_slow
+from kernel_checks import needs_bfloat16
 from netbuilder.proto import ArgumentError, DeviceError
 from netbuilder.proto.arguments import arguments
 from netbuilder.tools import benchmark
@@ -149,7 +149,7 @@ def test_two_devices_train_as_one():
         np.testing.assert_allclose(one, two, rtol=1e-5, atol=1e-6)
 
 
-@pytest.mark.skipif(bool(why_bfloat16_is_slow()), reason="needs a CPU with AVX512_BF16")
+@needs_bfloat16
 def test_activations_in_bfloat16():
     work = TASKS["resnet18"].small
     losses = []

@@ -9,6 +9,7 @@ import pytest
 
 import golden_data
 from house import ROOT
+from kernel_checks import needs_bfloat16
 from netbuilder import ModelHelper, brew
 from netbuilder.graph import reset_names
 from netbuilder.optimizers import build_sgd
@@ -54,6 +55,7 @@ def test_nets_of_the_trainer_that_differ(tmp_path, capsys):
     assert found["steps"] == 1 and found["difference"]["op_type"] == "SpatialBN" and found["difference"]["source"]
 
 
+@needs_bfloat16
 def test_activations_in_bfloat16(capsys):
     given = ["--model=resnet8-cifar", "--cpu", "--batch=8", "--steps=1", "--against", "dtype=bfloat16"]
     assert main([*given, "--bound", "1e-6"]) == 1

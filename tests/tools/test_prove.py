@@ -11,6 +11,7 @@ import pytest
 from cudnn_double import cudnn_on_emulated_gpus
 from cupy_double import gpus
 from house import ROOT
+from kernel_checks import needs_bfloat16
 from netbuilder.tools import prove
 from netbuilder.tools.proof import processes
 from netbuilder.tools.proof.blocks import trained_apart
@@ -53,6 +54,7 @@ def test_options_in_small_form(options, models, methods):
         assert entry.difference < bound, entry
 
 
+@needs_bfloat16
 def test_the_bound_of_bfloat16_notices_what_is_wrong():
     """Here normalization with each device's statistics; and the type has an effect."""
     model = MODELS["combined BN"]

@@ -5,6 +5,7 @@ import re
 import numpy as np
 import pytest
 
+from kernel_checks import has_instructions
 from netbuilder.graph.net_names import reset_names
 from netbuilder.optimizers import build_sgd
 from netbuilder.proto import NetError
@@ -98,6 +99,8 @@ def test_normalizations_are_made_again_without_a_budget(dtype, most):
     plan, memory = plan_of_step("resnet50", dtype=dtype)
     kept, whole = plan_of_step("resnet50", dtype=dtype, without=["cheap_recomputation"])
     assert recomputed(plan) and not recomputed(kept)
+    if not has_instructions("avx512"):  # there the scratch memory of a convolution's gradient is half of the arena
+        most = 0.95
     assert memory.arena <= most * whole.arena and 0 < memory.predicted_again <= 0.0075
     under_budget, least = plan_of_step("resnet50", dtype=dtype, memory_budget=0.99)
     assert least.total == memory.total and recomputed(under_budget) == recomputed(plan)

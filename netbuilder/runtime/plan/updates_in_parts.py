@@ -1,7 +1,7 @@
 """Updates in parts: some rows of a large matrix's gradient are computed, then these rows of the matrix are updated.
 
 So the gradient of an FC's weights, which is as large as they are, never exists as a whole, and an update reads a part
-of it while that is in the caches. The kernel of the gradient says how it can be divided (``Prepared.in_parts``); that
+of it while that is in the caches. The kernel of the gradient says how it is divided (``Prepared.in_parts``); that
 of the update works on any tensors of one shape (``runtime.plan.fused_update``). Its other outputs, among them dX, which
 depends on the old weights, are computed first. The results are equal to the bit.
 """
@@ -13,6 +13,7 @@ from typing import Any
 
 import numpy as np
 
+from netbuilder.ops.core import contexts
 from netbuilder.ops.core.contexts import Call, InParts, Prepared
 from netbuilder.ops.core.operator import TensorSpec
 from netbuilder.ops.engines.arrays import as_flat
@@ -23,9 +24,6 @@ __all__ = ["Choose", "gradient_of_chain", "update_with_gradient"]
 
 Choose = Callable[[Node, Any], Prepared | None]
 """Returns the kernel of a node, given its plan context."""
-
-_LARGE = 4 << 20
-"""Bytes of a gradient that is worth being computed in parts."""
 
 _ALIGNMENT = 64
 
@@ -45,7 +43,9 @@ def gradient_of_chain(
         node = maker.get(id(value))
         if node is None or node.fused is not None or len(node.parts) > 1 or node.outputs[0] is not value:
             continue
-        if value.name not in hidden or value.spec is None or value.spec.nbytes < _LARGE or value.spec.ndim < 2:
+        if value.name not in hidden or value.spec is None or value.spec.ndim < 2:
+            continue
+        if value.spec.nbytes < contexts.LARGE_GRADIENT:
             continue
         if node.first.op_def.is_gradient_op and all(reader in chain.nodes for reader in readers[id(value)]):
             return node
@@ -72,7 +72,7 @@ def update_with_gradient(gradient: Node, chain: Chain, update: Node, choose: Cho
 
     def maker(ctx: Any, *specs: TensorSpec) -> Prepared | None:
         first = choose(gradient, ctx)
-        parts = first.in_parts() if first is not None and first.in_parts is not None else None
+        parts = first.in_parts if first is not None else None
         if first is None or parts is None or first.deferred or value.spec is None:
             return None
         own = [*specs[len(gradient.inputs) :]]

@@ -15,6 +15,7 @@ from typing import Any
 
 import numpy as np
 
+from netbuilder.ops.core import contexts
 from netbuilder.ops.core.contexts import Call, InParts, PlanContext, Prepared
 from netbuilder.ops.core.operator import TensorSpec
 from netbuilder.ops.engines.arrays import as_flat
@@ -22,7 +23,7 @@ from netbuilder.ops.engines.onednn import declarations as c
 from netbuilder.ops.engines.onednn.arguments import Constant, In, Out, Scratch
 from netbuilder.ops.engines.onednn.deferred_gradients import without_unread_dx
 from netbuilder.ops.engines.onednn.layout import Desc, View, plain_in, rounded, row_major
-from netbuilder.ops.engines.onednn.precision import types_for_products
+from netbuilder.ops.engines.onednn.precision import sums_depend_on_extents, types_for_products
 from netbuilder.ops.engines.onednn.primitive import (
     NOT_NEGATIVE,
     PostOp,
@@ -50,7 +51,7 @@ _FEW_ROWS = 32
 # Constant weights of more bytes are not copied to the layout in which products read them fastest.
 _MOST_COPIED = 32 << 20
 
-# Into how many parts the gradient of the weights may be divided. Each has a copy of its columns of dY.
+# Into how many parts a large gradient of the weights may be divided. Each has a copy of its columns of dY.
 _PARTS = (16, 8, 4, 2)
 
 _RELU = (PostOp("product relu"),)
@@ -263,11 +264,21 @@ def _fc_gradient(op: Any, ctx: PlanContext, x: TensorSpec, w: TensorSpec, dy: Te
         steps.append(_small_dx(op, x, w, 2) if small and not op._transposed else step)
         outputs.append(_as(x, code))
         inputs[1] = _as(w, code)
-    made = prepared(inputs, outputs, steps, name=_DOT if small else "")
-    if not small:
-        rest = prepared(inputs, [None, *outputs[1:]], steps[1:])
-        made.in_parts = partial(_in_parts, op, ctx, x, w, inputs, dw, code, rest)
+    rest = prepared(inputs, [None, *outputs[1:]], steps[1:])
+    parts = None if small else _in_parts(op, ctx, x, w, inputs, dw, code, rest)
+    if parts is None or not sums_depend_on_extents(code):
+        made = prepared(inputs, outputs, steps, name=_DOT if small else "")
+    else:
+        steps[:1] = [partial(_bind_part, parts, start) for start in range(0, first, parts.rows)]
+        made = prepared(inputs, outputs, steps, scratch=parts.part(0).scratch, name=dw.name)
+    made.in_parts = parts
     return made
+
+
+def _bind_part(parts: InParts, start: int, inputs: Sequence[Any], outputs: Sequence[Any], scratch: Any) -> Call:
+    """Bind the part that computes the rows from ``start`` on, to these rows of the gradient, output 0."""
+    whole = outputs[0].reshape(outputs[0].shape[0], -1)
+    return parts.part(start).bind(inputs, [whole[start : start + parts.rows]], scratch)
 
 
 def _in_parts(
@@ -286,6 +297,8 @@ def _in_parts(
     first, second = (inner, columns) if op._transposed else (columns, inner)
     source, other = (0, 2) if op._transposed else (2, 0)
     dtype = np.dtype(np.float32 if code == c.F32 else np.uint16)
+    if w.nbytes < contexts.LARGE_GRADIENT or w.shape[0] != first:
+        return None
     for count in _PARTS:
         made = None
         if first % count == 0:

@@ -16,9 +16,18 @@ from netbuilder.ops.engines.onednn import declarations as c
 from netbuilder.ops.engines.onednn.layout import Desc, View, orders_of, stored_as
 from netbuilder.ops.engines.onednn.library import available, dnnl
 
-__all__ = ["orders_as_given", "types_as_given", "types_for_products", "warn_without_bfloat16", "why_bfloat16_is_slow"]
+__all__ = [
+    "orders_as_given",
+    "sums_depend_on_extents",
+    "types_as_given",
+    "types_for_products",
+    "warn_without_bfloat16",
+    "why_bfloat16_is_slow",
+]
 
-_AVX512_BF16 = 0xE7  # the bits of this instruction set, which later ones include
+# The bits of these instruction sets, which later ones include.
+_AVX512_CORE = 0x27
+_AVX512_BF16 = 0xE7
 
 _warned: list[str] = []
 
@@ -46,6 +55,19 @@ def orders_as_given(ctx: PlanContext, view: View, x: TensorSpec, *others: Tensor
     """
     for code in types_as_given(ctx, x, *others):
         yield from orders_of(x, view, code)
+
+
+def sums_depend_on_extents(code: int) -> bool:
+    """Whether an element of a matrix product may differ in the last bit if other rows are computed with it.
+
+    The library's kernels for CPUs without AVX-512, and those that emulate bfloat16, add up the rows and columns that
+    are left over at the edges of their blocks in another order than the others.
+
+    Args:
+        code: the type of the factors.
+    """
+    wanted = _AVX512_CORE if code == c.F32 else _AVX512_BF16
+    return dnnl().lib.dnnl_get_effective_cpu_isa() & wanted != wanted
 
 
 def why_bfloat16_is_slow() -> str:

@@ -9,6 +9,7 @@ import numpy as np
 import pytest
 
 import golden_data
+from kernel_checks import needs_bfloat16
 from netbuilder import ModelHelper
 from netbuilder.ops.core.registry import plain_kernel
 from netbuilder.ops.engines import onednn
@@ -25,10 +26,7 @@ from netbuilder.zoo import create_resnet_cifar
 if not onednn.available():
     pytest.skip("needs oneDNN", allow_module_level=True)
 
-from netbuilder.ops.engines.onednn.precision import why_bfloat16_is_slow
 from waiting import HANG
-
-needs_instructions = pytest.mark.skipif(bool(why_bfloat16_is_slow()), reason="needs a CPU with AVX512_BF16")
 
 NETS = ["convnet", "dp_convnet_2", "inception_like", "lenet"]
 
@@ -109,7 +107,7 @@ def differences(step, call, workspace):
             yield value, plain(value), values[id(value)]
 
 
-@needs_instructions
+@needs_bfloat16
 @pytest.mark.parametrize("name", NETS)
 def test_every_step_is_right_for_what_it_is_given(name):
     # Else the output of a Relu is not there any more for the reference of its gradient; the kernel reads a mask.
@@ -150,7 +148,7 @@ def residual_net(dtype=None):
     return model, workspace
 
 
-@needs_instructions
+@needs_bfloat16
 def test_between_convolutions_nothing_is_converted():
     model, workspace = residual_net("bfloat16")
     workspace.create_net(model.net)
@@ -170,7 +168,7 @@ def test_between_convolutions_nothing_is_converted():
         assert kinds[kind] > 0, kind
 
 
-@needs_instructions
+@needs_bfloat16
 def test_parameters_and_what_belongs_to_them_are_not_rounded():
     model, workspace = residual_net("bfloat16")
     workspace.create_net(model.net)
@@ -238,7 +236,7 @@ def test_sharing_memory_of_unobservable_values_keeps_the_numbers():
         np.testing.assert_allclose(shared, kept, rtol=1e-4, atol=1e-5)
 
 
-@needs_instructions
+@needs_bfloat16
 def test_a_predictor_with_its_normalizations_folded():
     model = ModelHelper("predictor", arg_scope={"order": "NCHW"})
     create_resnet_cifar(model, "data", 3, 10, 8, is_test=True)
@@ -279,7 +277,7 @@ def fed(**options):
     return workspace
 
 
-@needs_instructions
+@needs_bfloat16
 def test_the_net_says_it_in_an_argument_and_create_net_may_overrule_it():
     workspace = fed()
     workspace.create_net(conv_net(activation_dtype="bfloat16"))
@@ -302,7 +300,7 @@ def test_other_types_are_refused(value):
         fed().create_net(conv_net(), dtype=value)
 
 
-@needs_instructions
+@needs_bfloat16
 def test_what_is_fed_is_kept_to_the_bit():
     workspace = fed()
     workspace.create_net(conv_net(), dtype="bfloat16")
@@ -315,7 +313,7 @@ def test_what_is_fed_is_kept_to_the_bit():
     assert workspace.find("y").spec.rounds
 
 
-@needs_instructions
+@needs_bfloat16
 def test_a_fed_blob_that_is_overwritten_in_place_keeps_float32():
     ops = [make_op("Sum", ["y", "z"], ["y"]), make_op("Conv", ["y", "v"], ["x"], kernel=3, pad=2)]
     net = conv_net(*ops)
@@ -331,7 +329,7 @@ def test_a_fed_blob_that_is_overwritten_in_place_keeps_float32():
         np.testing.assert_array_equal(workspace.fetch("x"), fine)
 
 
-@needs_instructions
+@needs_bfloat16
 def test_nets_held_by_operators_are_computed_likewise():
     inner = NetDef(name="inner")
     inner.op.add().CopyFrom(make_op("Conv", ["x", "w"], ["y"], kernel=3))

@@ -3,9 +3,8 @@
 import numpy as np
 import pytest
 
-from kernel_checks import has_instructions
+from kernel_checks import has_instructions, needs_bfloat16
 from netbuilder.ops.engines import onednn
-from netbuilder.ops.engines.onednn.precision import why_bfloat16_is_slow
 from netbuilder.proto import PROTO_CUDA, BlobError, NetDef, NetError
 from netbuilder.proto.arguments import make_device_option, make_op
 from netbuilder.runtime import Workspace
@@ -132,7 +131,7 @@ def test_what_the_net_writes_is_not_constant():
     np.testing.assert_allclose(workspace.fetch("y"), first / 2, rtol=1e-6)
 
 
-@pytest.mark.skipif(bool(why_bfloat16_is_slow()), reason="needs a CPU with bfloat16")
+@needs_bfloat16
 def test_weights_that_are_rounded():
     x, w = random(2, 16, 8, 8), random(32, 16, 3, 3)
     results = []

@@ -3,7 +3,7 @@
 import numpy as np
 import pytest
 
-from kernel_checks import has_instructions
+from kernel_checks import needs_bfloat16
 from netbuilder.data.tensor_records import proto_to_tensor, tensor_to_proto
 from netbuilder.ops.engines import onednn
 from netbuilder.ops.engines.collectives import reductions
@@ -100,7 +100,7 @@ def test_onednn_rounds_as_numpy_does(dtype, monkeypatch):
         np.testing.assert_array_equal(np.signbit(one), np.signbit(other))
 
 
-@pytest.mark.skipif(not has_instructions("bfloat16"), reason="needs AVX512_BF16")
+@needs_bfloat16
 def test_what_onednn_does_not_convert():
     x, out = values(20000), np.zeros(20000, np.uint16)
     assert converted(x, out) and not converted(x[:100], out[:100])

@@ -5,7 +5,7 @@ import pytest
 
 from checks import interpret
 from kernel_cases import random
-from kernel_checks import B16, PLAIN, close, has_instructions, padding_is_zero, value_of
+from kernel_checks import B16, PLAIN, close, has_instructions, needs_bfloat16, padding_is_zero, value_of
 from netbuilder.ops.core.operator import TensorSpec, decode
 from netbuilder.ops.core.registry import find
 from netbuilder.ops.engines import onednn
@@ -112,7 +112,7 @@ def test_gradient(case, threads, chosen):
         assert padding_is_zero(value)
 
 
-@pytest.mark.skipif(not has_instructions("bfloat16"), reason="needs AVX512_BF16")
+@needs_bfloat16
 def test_bfloat16(chosen):
     shape, weights, given = CASES["3x3"]
     arrays = arrays_of(shape, weights)

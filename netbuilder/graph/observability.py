@@ -93,17 +93,27 @@ def hidden_gradients(net: NetDef) -> set[str]:
 
 
 def _hidden_gradients(net: NetDef) -> set[str]:
-    hidden = gradient_blobs(net.op)
+    hidden = _gradients_at_the_end(net)
     read: set[str] = set()  # after the operator
     written: set[str] = set()
     for op in reversed(net.op):
         unread = {name for name in op.output if name not in read and name not in written}
         hidden.difference_update(unread)
         if unread or not is_backward(op):
-            hidden.difference_update(op.input)
+            hidden.difference_update([name for name in op.input if name not in written])  # which has its last value
         written.update(op.output)
         read.update(op.input)
     return hidden
+
+
+def _gradients_at_the_end(net: NetDef) -> set[str]:
+    """Return the blobs that hold a gradient after a run; where names are shared, activations may precede it."""
+    holds: dict[str, bool] = {}
+    for op in net.op:
+        for name in op.output:
+            if name not in op.input or name not in holds:
+                holds[name] = is_backward(op) and name not in op.input
+    return {name for name, gradient in holds.items() if gradient}
 
 
 def results(net: NetDef) -> set[str]:

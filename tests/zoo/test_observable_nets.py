@@ -205,23 +205,67 @@ def test_gradients_that_share_names_make_no_plan_larger(name):
     assert steps_shared <= steps
 
 
+@pytest.mark.parametrize("observable", ["all", "activations"])
+@pytest.mark.parametrize("name", NETS)
+def test_activations_that_share_names_make_no_plan_larger(name, observable):
+    """What is not needed any more is not kept for the sake of the name that it shares."""
+    planned = []
+    for activations in (None, False, True):
+        net, model, x = with_shared_names(name, activations)
+        workspace, made = created(net, model, x, observable=observable)
+        planned.append(planned_memory(workspace, made).total)
+    assert planned[1] <= planned[0] and planned[2] <= planned[0]
+
+
+@pytest.mark.parametrize("name", ["lenet", "inception_bn", "resnet8"])
+def test_blobs_that_share_names_have_their_last_values(name):
+    """Also those that a plan computes when they are fetched, and after their inputs have been overwritten."""
+    net, model, x = with_shared_names(name, True)
+    found, later = [], []
+    for options in ({"observable": "all", "without": ["reuse", "unread_outputs", "cheap_recomputation"]}, {}):
+        workspace, made = created(net, model, x, **options)
+        workspace.run_net(made)
+        blobs = [blob for blob in workspace.blobs() if blob != "data" and workspace.get(blob).spec is not None]
+        later.append([blob for blob in blobs if workspace.get(blob).lazy is not None])
+        values = {blob: workspace.fetch(blob) for blob in blobs[::2]}
+        workspace.feed("data", 2 * x)
+        values.update((blob, workspace.fetch(blob)) for blob in blobs[1::2])
+        found.append(values)
+    assert any(blob.endswith("_shared") for blob in later[1]) or name == "lenet"
+    for blob, value in found[1].items():
+        if isinstance(value, np.ndarray):
+            want = found[0][blob]
+            assert np.abs(value - want).max() <= 1e-3 * np.abs(want).max(), blob
+
+
 @pytest.mark.parametrize("name", NETS)
 def test_where_outputs_are_observable_renaming_changes_no_plan(name):
     """Values that nobody can fetch are placed by their lifetimes, whatever their names are."""
     planned = []
     for activations in (None, False, True):
-        model, (_, loss), x = model_of(name, label="label")
-        model.AddGradientOperators([loss])
-        keep = {str(loss), *map(str, model.param_to_grad.values())}
-        build_sgd(model, 0.01, momentum=0.9)
-        net = model.net.Proto()
-        if activations is not None:
-            net, names = share_gradients(net, [""], gradient_blobs(net.op), keep=keep, activations=activations)
-            assert names
-        workspace = Workspace(threads=1, seed=1)
-        workspace.feed("data", x)
-        workspace.feed("label", np.int32([1, 5]))
-        workspace.run_net_once(model.param_init_net)
-        (plan,) = workspace.net(workspace.create_net(net, observable="outputs")).plan_ahead()
+        net, model, x = with_shared_names(name, activations)
+        workspace, made = created(net, model, x, observable="outputs")
+        (plan,) = workspace.net(made).plan_ahead()
         planned.append((plan.memory.nbytes + plan.memory.alone, [step.prepared.name for step in plan.steps]))
     assert planned[0] == planned[1] == planned[2]
+
+
+def with_shared_names(name, activations):
+    """Return a training net in which gradients share names, and activations too if asked to; None: neither."""
+    model, (_, loss), x = model_of(name, label="label")
+    model.AddGradientOperators([loss])
+    keep = {str(loss), *map(str, model.param_to_grad.values())}
+    build_sgd(model, 0.01, momentum=0.9)
+    net = model.net.Proto()
+    if activations is not None:
+        net, names = share_gradients(net, [""], gradient_blobs(net.op), keep=keep, activations=activations)
+        assert names
+    return net, model, x
+
+
+def created(net, model, x, **options):
+    workspace = Workspace(threads=1, seed=1)
+    workspace.feed("data", x)
+    workspace.feed("label", np.int32([1, 5]))
+    workspace.run_net_once(model.param_init_net)
+    return workspace, workspace.create_net(net, **options)

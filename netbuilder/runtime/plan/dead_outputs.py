@@ -56,11 +56,14 @@ def mark_unused(
             value.persists = last[value.name] is value and value.name not in hidden
             earliest.setdefault(value.name, value.version)
     for node in nodes:
+        read_here = {value.name for value in node.inputs}
         for value in node.outputs:
             value.read_by = types.get(id(value), set())
             if id(value) in read:
-                first = value.version == earliest[value.name] and value.name not in read_outside
-                value.ends_early = trains and value.persists and first and (again or not read[id(value)])
+                # Made anew: it is no earlier version, nor a blob from before the run, changed in place.
+                anew = value.version == earliest[value.name] or value.name not in read_here | given
+                ends = anew and value.name not in read_outside and (again or not read[id(value)])
+                value.ends_early = trains and value.persists and ends
                 continue
             if last[value.name] is not value or value.name in hidden:
                 value.demand = "never"

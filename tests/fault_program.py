@@ -1,7 +1,7 @@
 """Training in which one rank has faults: ``fault_program.py FOLDER RANK FAULT@STEP...``, in each process.
 
-Steps may be fractions: a signal comes so much of 20 ms after the step has begun. The time of the last fault is written
-to FOLDER.
+Steps may be fractions: a signal comes so much of 20 ms after the step has begun; step 12 is the end of the program. The
+time of the last fault is written to FOLDER.
 """
 
 from __future__ import annotations
@@ -59,6 +59,8 @@ class Faults:
     def in_step(self, step: int) -> None:
         for name, number in _SIGNALS.items():
             for delay in self.due(step, name):
+                if step == STEPS:  # the program would end before a timer
+                    os.kill(os.getpid(), number)
                 threading.Timer(0.02 * delay, os.kill, (os.getpid(), number)).start()
         for _ in self.due(step, "slow"):
             time.sleep(0.65 * LIMIT)
@@ -102,6 +104,7 @@ def main(folder: Path, rank: int, given: list[str]) -> None:
             if place.shard_id == 0:
                 faults.before_save(step)
                 save_checkpoint(folder / "last.minidb", model, workspace=workspace)
+    faults.in_step(STEPS)
     print(f"rank {place.shard_id} has finished", flush=True)
 
 

@@ -21,7 +21,7 @@ from netbuilder.ops.engines.collectives.mpi_abort import abort_mpi, managed
 from netbuilder.ops.engines.launchers import STORE
 from netbuilder.ops.engines.unread import wait_until_read
 
-__all__ = ["fails", "install", "install_before_mpi"]
+__all__ = ["end_job", "fails", "install", "install_before_mpi"]
 
 # MPICH's mpiexec drops what it has not printed when the job is aborted: its seconds to read it, and to print it.
 _READING, _PRINTING = 10.0, 0.3
@@ -68,6 +68,12 @@ def fails() -> bool:
     return _installed is not None and bool(_installed.status)
 
 
+def end_job(code: int) -> None:
+    """End this process and the whole job with a status, after ``install``."""
+    if _installed is not None:
+        _installed.end(code)
+
+
 class _Hook:
     """What takes the place of the interpreter's hooks; the earlier ones are called first."""
 
@@ -91,7 +97,7 @@ class _Hook:
             return
         self._say("uncaught exception, which ends the job")
         self._earlier(kind, error, trace)
-        self._end(130 if issubclass(kind, KeyboardInterrupt) else 1)
+        self.end(130 if issubclass(kind, KeyboardInterrupt) else 1)
 
     def _uncaught_in_thread(self, args: Any) -> None:
         if os.getpid() != self._process or args.exc_type is SystemExit:
@@ -99,7 +105,7 @@ class _Hook:
         name = args.thread.name if args.thread is not None else "unknown"
         self._say(f"uncaught exception in thread {name!r}, which ends the job")
         traceback.print_exception(args.exc_type, args.exc_value, args.exc_traceback)
-        self._end(1)
+        self.end(1)
 
     def _exited(self, status: object) -> None:
         if threading.current_thread() is threading.main_thread():
@@ -110,12 +116,12 @@ class _Hook:
             return
         code = self.status if isinstance(self.status, int) else 1
         self._say(f"sys.exit({self.status!r}), which ends the job")
-        self._end(code & 255 or 1)
+        self.end(code & 255 or 1)
 
     def _say(self, text: str) -> None:
         print(f"rank {self.rank} of {self.size}: {text}", file=sys.stderr, flush=True)
 
-    def _end(self, code: int) -> None:
+    def end(self, code: int) -> None:
         for stream in (sys.stdout, sys.stderr):
             try:
                 stream.flush()

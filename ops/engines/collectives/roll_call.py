@@ -108,22 +108,24 @@ class RollCall:
         alive = {rank for rank, sign in enumerate(signs) if sign.age is not None and sign.age <= _FRESH}
         return [rank for rank in self._others if rank not in self.answers and rank not in alive]
 
-    def missing(self, own: str, signs: Sequence[LastSign] = (), *, asked: bool = True) -> str:
+    def missing(self, own: str, signs: Sequence[LastSign] = (), agreed: str = "", *, asked: bool = True) -> str:
         """Return who is there and who is not, as sentences: by the answers of the ranks, or else their heartbeats.
 
         Args:
             own: the collective in which this rank waits.
             signs: the last heartbeat of each rank in a store; () if there is no store.
+            agreed: the last collective that all ranks have begun: of a rank that tells nothing itself; "" if unknown.
             asked: whether the ranks have been asked; if not, only the signs tell.
         """
         found = {rank: _described(sign, asked) for rank, sign in enumerate(signs)}
         states = {rank: state for rank, (state, lives, _) in found.items() if lives} | (self.answers if asked else {})
         waiting = [rank for rank in self._others if rank in states and states[rank].waits_in == shortened(own)]
         others = [rank for rank in self._others if rank not in waiting]
-        silent = {rank: text for rank, (_, _, text) in found.items()}
+        begun = f"; it has begun {shortened(agreed)}, as all ranks have" if agreed else ""
+        silent = {rank: text if lives else text + begun for rank, (_, lives, text) in found.items()}
         answers = {rank: str(state) for rank, state in self.answers.items()} if asked else {}
         told = silent | answers
-        lines = [f"rank {rank} {told.get(rank, _SILENT)}" for rank in others[:_MOST]]
+        lines = [f"rank {rank} {told.get(rank, _SILENT + begun)}" for rank in others[:_MOST]]
         if len(others) > _MOST:
             lines.append(f"{len(others) - _MOST} more ranks are missing")
         there = f"there: {_named(sorted([*waiting, self._communicator.rank]))}; " if waiting else ""

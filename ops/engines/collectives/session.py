@@ -36,6 +36,7 @@ _LEAST_BYTES_PER_SECOND = 5e6  # an exchange takes no longer than its time limit
 _SIGN = 1.0  # seconds between two heartbeats
 _NUMBERS = 1 << 56  # of texts
 _END = "the end of the program"
+_FAILURE = "the report of a failure"
 _HEADER = struct.Struct("=5q")  # filling an array by it takes a fraction of the time that NumPy takes
 
 
@@ -84,10 +85,11 @@ class Session:
 
     def __init__(self, control: Communicator, lane: Lane) -> None:
         self.control, self.lane = control, lane
-        self._watchdog = Watchdog(control, lane, self._state, self._located)
+        self._watchdog = Watchdog(control, lane, self._state, self._located, lambda: str(self._agreed or ""))
         control.check = self.check
         self._call: Collective | None = None
         self._last: Collective | None = None
+        self._agreed: Collective | None = None  # the last one that all ranks have begun
         self._since = time.monotonic()  # when _call has begun, or _last has ended
         self._seen: set[tuple[str, str, str]] = set()  # collectives that have been made
         self._number = 0
@@ -180,6 +182,7 @@ class Session:
             silence, limit = self._silence(call), self._limit(call)
             with self._in(call), self._watchdog.waiting(call, limit, silence):
                 same_layouts = self._agree(call)
+                self._agreed = call
                 self._watchdog.all_are_there(call, self._moving_limit(call, limit))
                 return body(same_layouts)
         except BaseException as error:
@@ -225,9 +228,10 @@ class Session:
         """Return how long a rank may not answer at all, where a collective waits longer than usual; None: for ever.
 
         The first time that a collective is made a rank may be in calls that let no other thread run: it may be loading
-        its data.
+        its data. That does not hold where its program has ended, or failed.
         """
-        return None if self._is_first(call) or self.lane.when_idle is None else time_limits().seconds
+        first = self._is_first(call) and call.what not in (_END, _FAILURE)
+        return None if first or self.lane.when_idle is None else time_limits().seconds
 
     def _is_first(self, call: Collective) -> bool:
         return _key(call) not in self._seen
@@ -278,8 +282,8 @@ class Session:
         def tell() -> None:
             if self._ended is None:
                 self._number += 1
-                call = Collective("the report of a failure")
-                with self._in(call), self._watchdog.waiting(call, math.inf):
+                call = Collective(_FAILURE)
+                with self._in(call), self._watchdog.waiting(call, math.inf, self._silence(call)):
                     self._exchange_header(call, self._number, failed=True)
                 self._ended = self._disagreement(text)
 

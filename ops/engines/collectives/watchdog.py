@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import faulthandler
+import heapq
+import itertools
 import logging
 import math
 import sys
@@ -40,6 +42,7 @@ class Watchdog:
         lane: makes all calls.
         state: returns what this rank does.
         located: adds the position of the operator that waits to an error.
+        agreed: returns the last collective that all ranks have begun; "" if there is none.
 
     Attributes:
         signs: the ranks' heartbeats in a store, which tell of those that do not answer; None: there is no store.
@@ -51,8 +54,9 @@ class Watchdog:
         lane: Lane,
         state: Callable[[], State],
         located: Callable[[DistributedError], BaseException] = lambda error: error,
+        agreed: Callable[[], str] = lambda: "",
     ) -> None:
-        self._communicator, self._lane, self._located = communicator, lane, located
+        self._communicator, self._lane, self._located, self._agreed = communicator, lane, located, agreed
         self._roll_call = RollCall(communicator, state)
         self._next_look = 0.0
         self._wait: _Wait | None = None
@@ -128,7 +132,7 @@ class Watchdog:
             f"in {shortened(call)}, which does not return"
         )
         if signs := self._signs():
-            text += f"; {self._roll_call.missing(call, signs, asked=False)}"
+            text += f"; {self._roll_call.missing(call, signs, self._agreed(), asked=False)}"
         self._print(text)
         self._lane.give_up(self._located(DistributedError(text)))
 
@@ -165,7 +169,7 @@ class Watchdog:
         call, own = str(wait.call), f"rank {self._communicator.rank} of {self._communicator.size}"
         what = "while values move" if wait.moving else "for the other ranks"
         waited = f"has waited {min(wait.waited, wait.limit):.3g} s {what} in {shortened(call)}"
-        return f"{own} {waited}; {self._roll_call.missing(call, self._signs())}"
+        return f"{own} {waited}; {self._roll_call.missing(call, self._signs(), self._agreed())}"
 
     def _end(self, text: str) -> NoReturn:
         """Print the error and what all threads do; interrupt the lane, and raise it."""
@@ -195,18 +199,27 @@ class _Wait:
         self.call, self.limit, self.moving, self.silence = call, limit, moving, silence or math.inf
         half = limit / 2 if math.isfinite(limit) else _PATIENCE
         answering = min(_ANSWERING, half / 2)
-        self._steps = [(half - answering, "ask"), (half, "warn"), (limit - answering, "ask"), (limit, "end")]
-        if self.silence < limit < math.inf:
-            answering = min(_ANSWERING, self.silence / 4)
-            looks = [number * self.silence / 2 for number in range(1, math.ceil(2 * limit / self.silence))]
-            self._steps += [step for at in looks for step in ((at - answering, "ask"), (at, "look"))]
-            self._steps.sort(key=lambda step: step[0])
+        steps = [(half - answering, "ask"), (half, "warn"), (limit - answering, "ask"), (limit, "end")]
+        self._steps = heapq.merge(steps, self._looks(), key=lambda step: step[0])
+        self._next = next(self._steps)
         self.longest_call = min(self.limit, self.silence)  # of the engine: one that waits returns, and asks again
         self.waited, self._seen = 0.0, time.monotonic()
         self.asked, self.unanswered = math.inf, dict[int, float]()
+
+    def _looks(self) -> Iterator[tuple[float, str]]:
+        """Yield when to ask the ranks, and when to look who has not answered, before the wait ends."""
+        answering = min(_ANSWERING, self.silence / 4)
+        for number in itertools.count(1):
+            if (at := number * self.silence / 2) >= self.limit or self.silence >= self.limit:
+                return
+            yield at - answering, "ask"
+            yield at, "look"
 
     def advance(self, now: float) -> str:
         """Count the time until now; return what is due, "" if nothing is."""
         self.waited += min(now - self._seen, _LONGEST_LOOK)
         self._seen = now
-        return self._steps.pop(0)[1] if self._steps and self.waited >= self._steps[0][0] else ""
+        if self.waited < self._next[0]:
+            return ""
+        due, self._next = self._next[1], next(self._steps, (math.inf, ""))
+        return due

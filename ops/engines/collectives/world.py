@@ -16,7 +16,7 @@ import numpy as np
 
 from netbuilder.data.blob_values import BlobObject
 from netbuilder.data.forking import after_fork, new_lock
-from netbuilder.ops.engines.collectives.abort import fails, install
+from netbuilder.ops.engines.collectives.abort import end_job, fails, install
 from netbuilder.ops.engines.collectives.communicator import Communicator, OneRank
 from netbuilder.ops.engines.collectives.lane import FORKED, Lane
 from netbuilder.ops.engines.collectives.mpi import mpi, mpi_world
@@ -363,6 +363,8 @@ def _close() -> None:
             session.close()
         except DistributedError as error:
             _log.warning("at the end of the program of rank %d: %s", session.rank, error)
+            if session.lane.interrupted is not None:  # a rank is stopped, and MPI would wait for it
+                end_job(1)
 
 
 @after_fork

@@ -3,8 +3,11 @@
 ``python tests/fault_runs.py`` tries many more moments than these.
 """
 
+import re
+
 import pytest
 
+from fault_program import STEPS
 from fault_runs import run_with_faults
 from mpi_runs import needs_mpi
 
@@ -32,3 +35,14 @@ def test_a_job_with_a_fault_ends(faults, options, tmp_path):
     assert not found.wrong(*(each.partition("@")[0] for each in faults)), found.text
     assert found.seconds < options.get("limit", 2.0) + SOON, found.text
     assert "has finished\n" not in found.text
+
+
+@needs_mpi
+@pytest.mark.parametrize("launcher", [False, True], ids=["mpiexec", "netbuilder-launch"])
+def test_a_rank_that_is_stopped_at_the_end_ends_the_job(launcher, tmp_path):
+    """The others wait for it without a limit as long as it answers."""
+    found = run_with_faults(tmp_path, f"stop@{STEPS}", launcher=launcher)
+    assert found.status not in (0, None) and found.seconds < 2.0 + SOON, found.text
+    assert "in the end of the program; missing: rank 1 does not answer" in found.text
+    assert re.search(r"; it has begun \w+ of '.*, as all ranks have", found.text), found.text
+    assert "rank 1 has finished" not in found.text

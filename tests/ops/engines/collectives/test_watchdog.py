@@ -103,6 +103,7 @@ def test_a_rank_that_does_not_answer(moving, capfd):
     assert str(error) == (
         f"rank 0 of 2 has waited 1.2 s {waited} in Allreduce of 'g'; missing: rank 1 does not answer: it is stopped, "
         "has ended, or is in a call that lets no other thread run"
+        + ("; it has begun Allreduce of 'g', as all ranks have" if moving else "")
     )
     capfd.readouterr()
 
@@ -236,6 +237,33 @@ def test_the_end_of_the_program_waits_without_limit(caplog, monkeypatch):
     assert on_ranks(2, run) == [None] * 2
     (said,) = [record.message for record in caplog.records]
     assert "in the end of the program; missing: rank 1 has finished Barrier" in said and "gives up" not in said
+
+
+@pytest.mark.parametrize("fails", [False, True])
+def test_a_rank_that_does_not_answer_ends_the_wait_at_the_end(fails, capfd):
+    set_collective_timeout(LIMIT)
+    sessions, begin = thread_sessions(2, answering=True), time.monotonic()
+
+    def run(rank):
+        submit(sessions[rank], "Barrier").result()
+        if rank:
+            sessions[1].lane.when_idle = None  # as a process that is stopped
+            return None
+        if fails:
+            sessions[0].report_failure(ValueError("this one has failed"))
+            while sessions[0].lane.interrupted is None and time.monotonic() < begin + 10 * LIMIT:
+                time.sleep(0.05)
+            return sessions[0].lane.interrupted
+        with pytest.raises(DistributedError) as found:
+            sessions[0].close()
+        return found.value
+
+    what = "the report of a failure" if fails else "the end of the program"
+    error = str(on_ranks(2, run)[0])
+    assert f"s for the other ranks in {what}; missing: rank 1 does not answer: it is stopped" in error
+    assert error.endswith("; it has begun Barrier of 'g', as all ranks have")
+    assert time.monotonic() - begin < 5 * LIMIT
+    capfd.readouterr()
 
 
 def test_limits_of_a_process(monkeypatch):

@@ -213,6 +213,16 @@ def test_streams_and_memory_of_another_gpu_are_found():
             module.groupEnd()
 
 
+def test_a_group_ends_after_an_error_in_it():
+    """Else the calls that follow would wait for its end."""
+    with gpus(2):
+        module, arrays = nccl.nccl(), on_gpus([1.0], [2.0])
+        with pytest.raises(ZeroDivisionError), nccl.one_group(module):
+            1 / 0
+        gpu_group([0, 1]).bind([NcclCall("allReduce", arrays, arrays, "FLOAT64", 1)]).begin()()
+        assert [array.get().tolist() for array in arrays] == [[3.0], [3.0]]
+
+
 def test_ranks_in_threads_and_one_that_does_not_come():
     with gpus(2):
         module, arrays, errors = nccl.nccl(), on_gpus([1.0], [2.0]), []

@@ -105,7 +105,7 @@ def _sum_rows() -> None:
 _UNITS = {f"{unit}Unit{gradient}" for unit in ("GRU", "LSTM") for gradient in ("", "Gradient")}
 _OTHERS = _UNITS | set(
     """
-    BatchGather Concat DepthConcat DepthSplit ExpandDims Flatten FlattenToVec Gather NCHW2NHWC NHWC2NCHW ResizeLike
+    BatchGather ChannelShuffle ChannelShuffleGradient Concat DepthConcat DepthSplit ExpandDims Flatten FlattenToVec Gather NCHW2NHWC NHWC2NCHW ResizeLike
     ScatterWeightedSum Slice SliceGradient Split Squeeze SumRepeatedRows Transpose
     """.split()
 )

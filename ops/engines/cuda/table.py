@@ -7,7 +7,7 @@ from collections.abc import Callable
 from netbuilder.ops.core.contexts import Prepared
 from netbuilder.ops.engines.cuda.all_finite import all_finite
 from netbuilder.ops.engines.cuda.channels import CHANNELS
-from netbuilder.ops.engines.cuda.copies import concat, reshaped, slice_, slice_gradient, split, transpose
+from netbuilder.ops.engines.cuda.copies import channel_shuffle, concat, reshaped, slice_, slice_gradient, split, transpose
 from netbuilder.ops.engines.cuda.elementwise import elementwise
 from netbuilder.ops.engines.cuda.recurrent_units import gru_unit, gru_unit_gradient, lstm_unit, lstm_unit_gradient
 from netbuilder.ops.engines.cuda.row_sums import ADDED, add_rows, gather, scatter_weighted_sum, sum_repeated_rows
@@ -78,6 +78,7 @@ KERNELS: dict[str, Callable[..., Prepared | None]] = {
     **dict.fromkeys(SPREADS, spread_segments),
     **dict.fromkeys(ADDED, add_rows),
     "AllFinite": all_finite,
+    **dict.fromkeys(("ChannelShuffle", "ChannelShuffleGradient"), channel_shuffle),
     **dict.fromkeys(("Concat", "DepthConcat"), concat),
     **dict.fromkeys(("DepthSplit", "Split"), split),
     **dict.fromkeys(("NCHW2NHWC", "NHWC2NCHW", "Transpose"), transpose),

@@ -9,6 +9,7 @@ from netbuilder.ops.engines.cuda.all_finite import all_finite
 from netbuilder.ops.engines.cuda.channels import CHANNELS
 from netbuilder.ops.engines.cuda.copies import channel_shuffle, concat, reshaped, slice_, slice_gradient, split, transpose
 from netbuilder.ops.engines.cuda.elementwise import elementwise
+from netbuilder.ops.engines.cuda.lrn import lrn, lrn_gradient
 from netbuilder.ops.engines.cuda.recurrent_units import gru_unit, gru_unit_gradient, lstm_unit, lstm_unit_gradient
 from netbuilder.ops.engines.cuda.row_sums import ADDED, add_rows, gather, scatter_weighted_sum, sum_repeated_rows
 from netbuilder.ops.engines.cuda.row_updates import joint_update, row_update
@@ -87,6 +88,8 @@ KERNELS: dict[str, Callable[..., Prepared | None]] = {
     "Gather": gather,
     "GRUUnit": gru_unit,
     "GRUUnitGradient": gru_unit_gradient,
+    "LRN": lrn,
+    "LRNGradient": lrn_gradient,
     "LSTMUnit": lstm_unit,
     "LSTMUnitGradient": lstm_unit_gradient,
     "ScatterWeightedSum": scatter_weighted_sum,

@@ -303,7 +303,7 @@ def copy_into(buffer: Any, value: Any) -> None:
 
 
 def _is_pinned(here: GPU, array: np.ndarray[Any, Any]) -> bool:
-    """Whether memory of the host is pinned: then a copy of it has not been made when the call that begins it returns."""
+    """Whether memory of the host is pinned: then the call that begins a copy of it returns before the copy is made."""
     if array.base is None or not array.nbytes:
         return False  # NumPy's own memory
     runtime = here.xp.cuda.runtime

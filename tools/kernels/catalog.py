@@ -107,8 +107,9 @@ def _sum_rows() -> None:
 _UNITS = {f"{unit}Unit{gradient}" for unit in ("GRU", "LSTM") for gradient in ("", "Gradient")}
 _OTHERS = _UNITS | set(
     """
-    BatchGather ChannelShuffle ChannelShuffleGradient Concat DepthConcat DepthSplit ExpandDims Flatten FlattenToVec Gather LRN LRNGradient NCHW2NHWC NHWC2NCHW ResizeLike
-    ScatterWeightedSum Slice SliceGradient Split Squeeze SumRepeatedRows Transpose
+    BatchGather ChannelShuffle ChannelShuffleGradient Concat DepthConcat DepthSplit ExpandDims Flatten FlattenToVec
+    Gather LRN LRNGradient NCHW2NHWC NHWC2NCHW ResizeLike ScatterWeightedSum Slice SliceGradient Split Squeeze
+    SumRepeatedRows Transpose
     """.split()
 )
 _INDICES = [np.dtype(np.int32), np.dtype(np.int64)]

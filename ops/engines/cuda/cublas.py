@@ -135,8 +135,9 @@ def product(a: Factor, b: Factor, y: Any) -> Callable[[], object]:
     left, right = (b[0].data.ptr, inner if b[1] else columns), (a[0].data.ptr, rows if a[1] else inner)
     one, zero = ctypes.c_float(1), ctypes.c_float(0)
     factors = ctypes.addressof(one), ctypes.addressof(zero)
+    name, given = "cublasSgemm_v2", tuple[Any, ...]()
     if stack == 1:
-        name, given = "cublasSgemm_v2", (*extents, factors[0], *left, *right, factors[1], y.data.ptr, columns)
+        given = (*extents, factors[0], *left, *right, factors[1], y.data.ptr, columns)
     else:
         name = "cublasSgemmStridedBatched"
         given = (*extents, factors[0], *left, inner * columns, *right, rows * inner, factors[1], y.data.ptr, columns,

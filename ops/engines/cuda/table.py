@@ -7,7 +7,15 @@ from collections.abc import Callable
 from netbuilder.ops.core.contexts import Prepared
 from netbuilder.ops.engines.cuda.all_finite import all_finite
 from netbuilder.ops.engines.cuda.channels import CHANNELS
-from netbuilder.ops.engines.cuda.copies import channel_shuffle, concat, reshaped, slice_, slice_gradient, split, transpose
+from netbuilder.ops.engines.cuda.copies import (
+    channel_shuffle,
+    concat,
+    reshaped,
+    slice_,
+    slice_gradient,
+    split,
+    transpose,
+)
 from netbuilder.ops.engines.cuda.elementwise import elementwise
 from netbuilder.ops.engines.cuda.lrn import lrn, lrn_gradient
 from netbuilder.ops.engines.cuda.recurrent_units import gru_unit, gru_unit_gradient, lstm_unit, lstm_unit_gradient

@@ -717,7 +717,11 @@ def test_only_a_thread_that_has_run_the_calls_captures_them(machine):
 
     def in_a_thread(times):
         counts = []
-        thread = threading.Thread(target=lambda: counts.extend(run(machine, workspace)["replays"] for _ in range(times)))
+
+        def runs():
+            counts.extend(run(machine, workspace)["replays"] for _ in range(times))
+
+        thread = threading.Thread(target=runs)
         thread.start()
         thread.join()
         return counts

@@ -278,11 +278,14 @@ def copy_into(buffer: Any, value: Any) -> None:
         return
     here = gpu(buffer.device.id)
     if isinstance(value, np.ndarray):
+        given = np.asarray(value, buffer.dtype)
         with here:
-            if value.shape == buffer.shape:
-                buffer.set(np.asarray(value, buffer.dtype))
+            if given.shape == buffer.shape:
+                buffer.set(given)
             else:
-                buffer[...] = here.xp.asarray(np.asarray(value, buffer.dtype))
+                buffer[...] = here.xp.asarray(given)
+            if _is_pinned(here, given):  # the GPU copies it by itself, and the caller may change it afterwards
+                here.synchronize()
         return
     there = gpu(value.device.id)
     if there is here:
@@ -297,6 +300,14 @@ def copy_into(buffer: Any, value: Any) -> None:
     with here:  # a memory copy; `buffer[...] = value` may run a kernel, which needs peer access
         buffer.data.copy_from_device_async(value.data, value.nbytes)
     there.wait_for(here)
+
+
+def _is_pinned(here: GPU, array: np.ndarray[Any, Any]) -> bool:
+    """Whether memory of the host is pinned: then the call that begins a copy of it returns before the copy is made."""
+    if array.base is None or not array.nbytes:
+        return False  # NumPy's own memory
+    runtime = here.xp.cuda.runtime
+    return bool(runtime.pointerGetAttributes(array.ctypes.data).type == runtime.memoryTypeHost)
 
 
 def begin_copy(buffer: Any, value: Any, event: Any = None) -> Callable[[], None]:

@@ -16,7 +16,7 @@ import contextlib
 import importlib
 import warnings
 from collections import defaultdict
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -38,6 +38,7 @@ __all__ = [
     "gpu_group",
     "nccl",
     "nccl_available",
+    "one_group",
     "type_of",
 ]
 
@@ -85,6 +86,20 @@ def nccl() -> Any:
     if not nccl_available():
         raise DeviceError(f"NCCL is not installed, through which GPUs exchange values: {INSTALL}; or use_nccl=False")
     return _module()
+
+
+@contextlib.contextmanager
+def one_group(module: Any) -> Iterator[None]:
+    """Give NCCL the calls inside as one group. It ends after an error, too: else later calls would become part of it.
+
+    Args:
+        module: from ``nccl``.
+    """
+    module.groupStart()
+    try:
+        yield
+    finally:
+        module.groupEnd()
 
 
 def type_of(dtype: Any, *, sums: bool = False) -> str | None:
@@ -173,12 +188,9 @@ class BoundGroup:
             streams = [each.begin_exchange(event).ptr for each, event in zip(self._gpus, self._ready)]
             for packed in self._packed:
                 packed.copy_in()
-            self._module.groupStart()
-            try:
+            with one_group(self._module):
                 for place, function, arguments in self._issued:
                     function(*arguments, streams[place])
-            finally:
-                self._module.groupEnd()
             for packed in self._packed:
                 packed.copy_out()
             for each, event in zip(self._gpus, self._done):

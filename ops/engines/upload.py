@@ -99,9 +99,15 @@ class Uploader:
         self._rings: dict[int, PinnedRing] = {}  # by size
 
     def new(self, spec: TensorSpec) -> Any:
-        """Return a buffer for values of ``spec``."""
-        with self._gpu.on(StreamRole.INPUT) as here:
-            return here.xp.empty(spec.shape, spec.dtype)
+        """Return a buffer for values of ``spec``.
+
+        Its memory is that of the stream that computes, which is the last one to use it: CuPy gives freed memory to
+        later work of the stream that it was allocated for.
+        """
+        with self._gpu as here:
+            buffer = here.xp.empty(spec.shape, spec.dtype)
+        here.stream(StreamRole.INPUT).wait_for(here.stream())  # which may still use the memory for something else
+        return buffer
 
     def fill(self, buffer: Any, value: np.ndarray[Any, Any], after: Any = None, done: Any = None) -> Any:
         """Begin to copy ``value`` into a buffer; ``value`` may change when this returns.

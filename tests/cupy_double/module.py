@@ -278,6 +278,7 @@ def _pinned(machine: Machine, size: int) -> Any:
 class _Runtime:
     CUDARuntimeError = CUDARuntimeError
     streamCaptureModeGlobal, streamCaptureModeThreadLocal, streamCaptureModeRelaxed = range(3)
+    memoryTypeUnregistered, memoryTypeHost = range(2)
 
     def __init__(self, machine: Machine) -> None:
         self._machine = machine
@@ -296,6 +297,10 @@ class _Runtime:
 
     def runtimeGetVersion(self) -> int:
         return 12040
+
+    def pointerGetAttributes(self, address: int) -> Any:
+        pinned = self._machine.pinned_part(address, 1) is not None
+        return SimpleNamespace(type=self.memoryTypeHost if pinned else self.memoryTypeUnregistered)
 
     def getDeviceProperties(self, device: int) -> dict[str, Any]:
         return {"name": b"double", "major": 9, "minor": 0, "totalGlobalMem": _MEMORY}

@@ -1,13 +1,18 @@
 """The device check: what it finds, what it ignores, and its messages."""
 
+import numpy as np
 import pytest
 
 import golden_data
-from netbuilder.graph import DeviceScope, Net
+from netbuilder import parallel
+from netbuilder.graph import BlobReference, DeviceScope, Net, ScopedBlobReference
+from netbuilder.model import ModelHelper, brew
+from netbuilder.optimizers import build_sgd
 from netbuilder.passes import Devices, blob_devices, check_devices, device_faults
 from netbuilder.passes.device_check import CROSSING
 from netbuilder.proto import PROTO_CPU, PROTO_CUDA, NetDef, NetError
 from netbuilder.proto.arguments import make_device_option, make_op
+from netbuilder.runtime import Workspace
 
 TWO_CPUS = Devices(PROTO_CPU, (0, 1))
 TWO_GPUS = Devices(PROTO_CUDA, (0, 1))
@@ -204,3 +209,54 @@ def test_a_sum_over_a_copy_made_near_by_is_omitted():
     check_devices(net(copy, near), devices=TWO_GPUS)
     with pytest.raises(NetError, match="input 'gpu_1/near' is on GPU 1"):
         check_devices(net(near), devices=TWO_GPUS)
+
+
+def no_input(model):
+    pass
+
+
+def leaking(part):
+    """Return a builder of losses whose second replica reads, or initializes from, a blob of the first one."""
+
+    def forward(model, loss_scale):
+        place = model.net if part == "main" else model.param_init_net
+        if str(scoped("x")).split("_")[1].startswith("1"):
+            other = BlobReference(str(scoped("x")).replace("_1/", "_0/"))
+            place.Copy(other, scoped("x")) if part == "copied" else place.Relu(other, scoped("x"))
+        else:
+            model.param_init_net.ConstantFill([], scoped("x"), shape=[2, 3], value=1.0)
+        loss = model.net.AveragedLoss(brew.fc(model, scoped("x"), "fc", 3, 1), "loss")
+        return [model.net.Scale(loss, "loss", scale=loss_scale)]
+
+    return forward
+
+
+def scoped(name):
+    return ScopedBlobReference(name)
+
+
+def updates(model):
+    return build_sgd(model, 0.1)
+
+
+@pytest.mark.filterwarnings("ignore:GPUs .* are not on this machine", "ignore:.*no NVIDIA GPU")
+@pytest.mark.parametrize("part", ["main", "init"])
+@pytest.mark.parametrize("kind", ["cpu", "gpu"])
+def test_data_parallel_models_are_checked_when_they_are_built(kind, part):
+    make = {"cpu": parallel.Parallelize_CPU, "gpu": parallel.Parallelize_GPU}[kind]
+    with pytest.raises(NetError, match=f"Relu, made at .*: input '{kind}_0/x' is on {kind.upper()} 0, but the oper"):
+        make(ModelHelper("leaks"), no_input, leaking(part), optimizer_builder_fun=updates, devices=[0, 1])
+    make(ModelHelper("fine"), no_input, leaking("copied"), optimizer_builder_fun=updates, devices=[0, 1])
+
+
+def test_other_models_are_checked_on_request_alone():
+    """Names that look like those of replicas may be anything there."""
+    model, workspace = ModelHelper("plain"), Workspace()
+    workspace.feed("cpu_0/x", np.float32([-1, 2]))
+    with DeviceScope(make_device_option(PROTO_CPU, 1)):
+        model.net.Relu("cpu_0/x", "cpu_1/y")
+    workspace.create_net(model.net)
+    workspace.run_net(model.net)
+    assert workspace.fetch("cpu_1/y").tolist() == [0, 2]
+    with pytest.raises(NetError, match="input 'cpu_0/x' is on CPU 0"):
+        check_devices(model.net.Proto(), devices=TWO_CPUS)

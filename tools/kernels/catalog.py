@@ -18,6 +18,7 @@ from netbuilder.ops.engines.cuda.channels import CHANNEL_FUSIONS, CHANNELS
 from netbuilder.ops.engines.cuda.checks import checked_kernel
 from netbuilder.ops.engines.cuda.copies import ELEMENTS, MOST_AXES, padded_kernel, parts_kernel, transposed_kernel
 from netbuilder.ops.engines.cuda.kernel import Kernel, known_kernels
+from netbuilder.ops.engines.cuda.lrn import lrn_kernel
 from netbuilder.ops.engines.cuda.row_order import count_kernel, place_kernel, scan_kernel
 from netbuilder.ops.engines.cuda.row_sums import ADDED, add_kernel, gather_kernel, scatter_kernel, sum_kernel
 from netbuilder.ops.engines.cuda.rows import ROWS
@@ -72,6 +73,7 @@ def make_kernels() -> tuple[dict[str, Kernel], list[str]]:
     _over_channels()
     _pool()
     _of_tables()
+    _over_neighbors()
     for op_type in sorted(_UNITS):
         _recurrent_units(op_type)
     for op_type in sorted(ROW_UPDATES | JOINT_UPDATES):
@@ -105,8 +107,9 @@ def _sum_rows() -> None:
 _UNITS = {f"{unit}Unit{gradient}" for unit in ("GRU", "LSTM") for gradient in ("", "Gradient")}
 _OTHERS = _UNITS | set(
     """
-    BatchGather Concat DepthConcat DepthSplit ExpandDims Flatten FlattenToVec Gather NCHW2NHWC NHWC2NCHW ResizeLike
-    ScatterWeightedSum Slice SliceGradient Split Squeeze SumRepeatedRows Transpose
+    BatchGather ChannelShuffle ChannelShuffleGradient Concat DepthConcat DepthSplit ExpandDims Flatten FlattenToVec
+    Gather LRN LRNGradient NCHW2NHWC NHWC2NCHW ResizeLike ScatterWeightedSum Slice SliceGradient Split Squeeze
+    SumRepeatedRows Transpose
     """.split()
 )
 _INDICES = [np.dtype(np.int32), np.dtype(np.int64)]
@@ -134,6 +137,14 @@ def _of_tables() -> None:
     single = np.dtype(np.float32)
     for dtype, pairs in product(_TYPES[:3], (1, 2)):
         scatter_kernel(dtype, single, (single,) * pairs)
+
+
+def _over_neighbors() -> None:
+    """Make the kernels of LRN."""
+    op = decode(find("LRN"), make_op("LRN", ["x"], ["y"], size=5, alpha=1e-4, beta=0.75))
+    for elements, backward in product(("float32", "float16", "float64", BFLOAT16), (False, True)):
+        lrn_kernel(op, backward, elements)
+        lrn_kernel(op, False, elements, True)
 
 
 def _recurrent_units(op_type: str) -> None:

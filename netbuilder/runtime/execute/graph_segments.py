@@ -7,6 +7,7 @@ host computes for each run are uploaded before a graph is launched.
 
 from __future__ import annotations
 
+import threading
 from collections import defaultdict
 from collections.abc import Callable, Collection, Iterator, Sequence
 from contextlib import nullcontext
@@ -72,6 +73,29 @@ class Unit:
     segment: GraphSegment | None = None
 
 
+class _OfThread(threading.local):
+    """What tells threads apart; their numbers are used again."""
+
+    def __init__(self) -> None:
+        self.token = object()
+
+
+_of_thread = _OfThread()
+
+
+@dataclass(frozen=True)
+class _Ran:
+    """A run of the calls without a graph, after which they are bound.
+
+    Args:
+        thread: that of the run. Libraries make a handle for each thread, which they refuse during a capture.
+        numbers: what the host computes for each run.
+    """
+
+    thread: object
+    numbers: Sequence[RunNumbers]
+
+
 @dataclass(frozen=True)
 class _Turn:
     """What a segment has for one combination of buffers.
@@ -109,8 +133,7 @@ class GraphSegment:
         self.indices = tuple(indices)
         self._net, self._number, self._calls, self._steps, self._rings = net, number, calls, steps, rings
         self._graphs: dict[tuple[int, ...], _Turn] = {}
-        # The turns for which the calls have run, and so are bound, with the numbers that they read.
-        self._ran: dict[tuple[int, ...], list[RunNumbers]] = {}
+        self._ran: dict[tuple[int, ...], _Ran] = {}  # the last runs without a graph, by turn
         self._parts: list[GraphSegment] = []  # what it was divided into by a call that cannot be captured
         self._why = "" if len(calls) >= _SHORTEST else "a graph of one call would gain nothing"
 
@@ -129,7 +152,7 @@ class GraphSegment:
                 segment._launch(turn, captured)
             elif segment._parts:
                 todo += reversed(segment._parts)
-            elif segment._why or turn not in segment._ran or len(segment._graphs) >= _TURNS:
+            elif segment._why or not segment._has_run(turn) or len(segment._graphs) >= _TURNS:
                 segment._run(turn)
             elif not segment._capture(turn):
                 todo.append(segment)
@@ -137,11 +160,15 @@ class GraphSegment:
     def _run(self, turn: tuple[int, ...]) -> None:
         with gpu(self._number), noting() as numbers:
             run_in_order(self._calls, lambda index, error: SegmentFailed(self.indices[index]))
-        self._ran[turn] = numbers
+        self._ran[turn] = _Ran(_of_thread.token, numbers)
+
+    def _has_run(self, turn: tuple[int, ...]) -> bool:
+        """Whether the calls have run for this turn, the last time in this thread."""
+        return turn in self._ran and self._ran[turn].thread is _of_thread.token
 
     def _capture(self, turn: tuple[int, ...]) -> bool:
         """Capture the calls and run them; return False, and run nothing, if that is not possible."""
-        read = self._ran[turn]
+        read = self._ran[turn].numbers
         table = NumberTable(gpu(self._number), read) if read else None
         try:
             with table.used() if table is not None else nullcontext():

@@ -26,7 +26,7 @@ import numpy as np
 from netbuilder.ops.engines.collectives.communicator import Communicator
 from netbuilder.ops.engines.collectives.nccl_id import shared_unique_id
 from netbuilder.ops.engines.gpu import StreamRole, gpu
-from netbuilder.ops.engines.nccl import GpuGroup, nccl, type_of
+from netbuilder.ops.engines.nccl import GpuGroup, nccl, one_group, type_of
 from netbuilder.ops.engines.stores import Store
 from netbuilder.proto import DeviceError, DistributedError, NetError
 
@@ -181,11 +181,10 @@ class NcclCommunicator(Communicator):
         whole[starts[self.rank] : starts[self.rank] + sizes[self.rank]] = own.view(np.uint8)
 
         def call(module: Any, stream: int, pointer: int) -> None:
-            module.groupStart()
-            for root, (start, size) in enumerate(zip(starts, sizes)):
-                if size:
-                    self._raw.broadcast(pointer + start, pointer + start, size, number, root, stream)
-            module.groupEnd()
+            with one_group(module):
+                for root, (start, size) in enumerate(zip(starts, sizes)):
+                    if size:
+                        self._raw.broadcast(pointer + start, pointer + start, size, number, root, stream)
 
         out[:] = self._through([whole], call)[0].view(own.dtype)
 
@@ -195,13 +194,12 @@ class NcclCommunicator(Communicator):
         others = [rank for rank in range(self.size) if rank != self.rank]
 
         def call(module: Any, stream: int, given: int, taken: int) -> None:
-            module.groupStart()
-            for rank in others:
-                if sizes[rank]:
-                    self._raw.send(given + starts[rank], sizes[rank], number, rank, stream)
-                if row:
-                    self._raw.recv(taken + rank * row, row, number, rank, stream)
-            module.groupEnd()
+            with one_group(module):
+                for rank in others:
+                    if sizes[rank]:
+                        self._raw.send(given + starts[rank], sizes[rank], number, rank, stream)
+                    if row:
+                        self._raw.recv(taken + rank * row, row, number, rank, stream)
 
         received = np.zeros((self.size, row), np.uint8)
         mine = array.view(np.uint8)
@@ -243,13 +241,10 @@ def _connected(key: bytes, size: int, first: int, devices: Sequence[int]) -> lis
     """Return NCCL's communicators of some GPUs, whose ranks begin with ``first``, among ``size`` ones."""
     module, made = nccl(), list[Any]()
     try:
-        module.groupStart()  # one thread connects all of them
-        try:
+        with one_group(module):  # one thread connects all of them
             for number, device in enumerate(devices):
                 with gpu(device):
                     made.append(module.NcclCommunicator(size, key, first + number))
-        finally:
-            module.groupEnd()
     except DeviceError:
         raise
     except Exception as error:

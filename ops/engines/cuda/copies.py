@@ -1,4 +1,4 @@
-"""Elements copied to other places: Concat and Split, Transpose, Slice, and other shapes of the same elements."""
+"""Elements copied to other places: Concat and Split, Transpose, ChannelShuffle, Slice, other shapes of the same."""
 
 from __future__ import annotations
 
@@ -10,14 +10,17 @@ from typing import Any
 import numpy as np
 
 from netbuilder.ops.core.contexts import PlanContext, Prepared
+from netbuilder.ops.core.image_order import channel_axis
 from netbuilder.ops.core.operator import STRING, TensorSpec
 from netbuilder.ops.engines.cuda.code import with_prelude
 from netbuilder.ops.engines.cuda.kernel import THREADS, Kernel
+from netbuilder.ops.engines.cudnn.layout import ChannelsLast, array_dtype, elements_of, order_of
 from netbuilder.ops.engines.gpu import gpu
 
 __all__ = [
     "ELEMENTS",
     "MOST_AXES",
+    "channel_shuffle",
     "concat",
     "padded_kernel",
     "parts_kernel",
@@ -173,6 +176,27 @@ def transpose(op: Any, ctx: PlanContext, x: TensorSpec) -> Prepared | None:
         return lambda: kernel(_blocks(x.size), arguments)
 
     return Prepared([x.plain], [y], bind, name=f"cuda {kernel.name}", capturable=True)
+
+
+def channel_shuffle(op: Any, ctx: PlanContext, x: TensorSpec) -> Prepared | None:
+    """Prepare ChannelShuffle and its gradient; images stay in the order in which they are stored."""
+    if not _serves(x) or not x.size:
+        return None
+    given = x if isinstance(x.layout, ChannelsLast) and op.order == "NCHW" else x.plain
+    axis = channel_axis(op.order, x.ndim)
+    channels, pixels = x.shape[axis], math.prod(x.shape[axis + 1 :])
+    inner = 1 if order_of(given) is not None else pixels
+    rows = max(1, channels // op.group) if op.type == "ChannelShuffleGradient" else op.group
+    columns = channels // rows
+    kernel = transposed_kernel(array_dtype(elements_of(given)).itemsize, 4)
+    extents = (x.size // (channels * inner), columns, rows, inner)
+    numbers = [np.int64(n) for n in (x.size, *extents, channels * inner, inner, columns * inner, 1)]
+
+    def bind(inputs: Sequence[Any], outputs: Sequence[Any], scratch: Any) -> Callable[[], object]:
+        arguments = (inputs[0], outputs[0], *numbers)
+        return lambda: kernel(_blocks(x.size), arguments)
+
+    return Prepared([given], [given], bind, name=f"cuda {kernel.name}", capturable=True)
 
 
 def _box(op: Any, shape: tuple[int, ...]) -> tuple[list[int], list[int]]:

@@ -7,8 +7,17 @@ from collections.abc import Callable
 from netbuilder.ops.core.contexts import Prepared
 from netbuilder.ops.engines.cuda.all_finite import all_finite
 from netbuilder.ops.engines.cuda.channels import CHANNELS
-from netbuilder.ops.engines.cuda.copies import concat, reshaped, slice_, slice_gradient, split, transpose
+from netbuilder.ops.engines.cuda.copies import (
+    channel_shuffle,
+    concat,
+    reshaped,
+    slice_,
+    slice_gradient,
+    split,
+    transpose,
+)
 from netbuilder.ops.engines.cuda.elementwise import elementwise
+from netbuilder.ops.engines.cuda.lrn import lrn, lrn_gradient
 from netbuilder.ops.engines.cuda.recurrent_units import gru_unit, gru_unit_gradient, lstm_unit, lstm_unit_gradient
 from netbuilder.ops.engines.cuda.row_sums import ADDED, add_rows, gather, scatter_weighted_sum, sum_repeated_rows
 from netbuilder.ops.engines.cuda.row_updates import joint_update, row_update
@@ -78,6 +87,7 @@ KERNELS: dict[str, Callable[..., Prepared | None]] = {
     **dict.fromkeys(SPREADS, spread_segments),
     **dict.fromkeys(ADDED, add_rows),
     "AllFinite": all_finite,
+    **dict.fromkeys(("ChannelShuffle", "ChannelShuffleGradient"), channel_shuffle),
     **dict.fromkeys(("Concat", "DepthConcat"), concat),
     **dict.fromkeys(("DepthSplit", "Split"), split),
     **dict.fromkeys(("NCHW2NHWC", "NHWC2NCHW", "Transpose"), transpose),
@@ -86,6 +96,8 @@ KERNELS: dict[str, Callable[..., Prepared | None]] = {
     "Gather": gather,
     "GRUUnit": gru_unit,
     "GRUUnitGradient": gru_unit_gradient,
+    "LRN": lrn,
+    "LRNGradient": lrn_gradient,
     "LSTMUnit": lstm_unit,
     "LSTMUnitGradient": lstm_unit_gradient,
     "ScatterWeightedSum": scatter_weighted_sum,

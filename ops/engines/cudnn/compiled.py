@@ -58,7 +58,7 @@ class CompiledGraph:
         scratch = workspace.data.ptr if self.workspace else 0
         execute, handle = self._graph.execute, library.handle
 
-        def call(kept: Any = (memory, workspace)) -> None:
+        def call(kept: Any = (memory, workspace, self._scalars)) -> None:  # pointers refer to all of them
             execute(pointers, scratch, handle=handle())
 
         return call

@@ -1,4 +1,4 @@
-"""FC, MatMul and BatchMatMul on cuDNN's graphs of matrix products; those of exact float32 by cuBLAS, through CuPy.
+"""FC, MatMul and BatchMatMul on cuDNN's graphs of matrix products; those of exact float32 by cuBLAS.
 
 Matrices are stored in plain order, transposed or not. Products of 16 bits are graphs with bias and Relu in the same
 kernel; where cuDNN has none, as for some extents, operators compute in float32.
@@ -8,11 +8,13 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
+from functools import partial
 from typing import Any
 
 from netbuilder.ops.core.contexts import Call, PlanContext, Prepared
 from netbuilder.ops.core.operator import TensorSpec
 from netbuilder.ops.engines.arrays import array_module
+from netbuilder.ops.engines.cuda import cublas
 from netbuilder.ops.engines.cudnn.convolutions import matrix_tensor
 from netbuilder.ops.engines.cudnn.graphs import ROW_MAJOR, TRANSPOSED, AddPerChannel, ChannelSums, Product, Tensor
 from netbuilder.ops.engines.cudnn.layout import row_major_spec
@@ -60,27 +62,37 @@ def _product(
 
 def _by_cublas(a: Tensor, b: Tensor, y: Tensor, memory: dict[str, Reference]) -> Extra:
     """Return the step that computes y = a b in float32."""
+    direct = cublas.serves(*a.shape, *b.shape)
 
-    def view(tensor: Tensor, buffers: dict[type, Sequence[Any]], name: str) -> Any:
+    def array(buffers: dict[type, Sequence[Any]], name: str) -> Any:
         ref: Any = memory[name]
-        stack, rows, columns = tensor.shape
-        stored = (stack, rows, columns) if tensor.order == ROW_MAJOR else (stack, columns, rows)
-        whole = buffers[type(ref)][ref.index].reshape(stored)
-        whole = whole if tensor.order == ROW_MAJOR else whole.swapaxes(1, 2)
-        return whole[0] if stack == 1 else whole
+        return buffers[type(ref)][ref.index]
 
     def bind(inputs: Sequence[Any], outputs: Sequence[Any]) -> Call:
         buffers: dict[type, Sequence[Any]] = {In: inputs, Out: outputs}
-        left, right, result = (view(t, buffers, name) for t, name in ((a, "a"), (b, "b"), (y, "y")))
-        xp = array_module(PROTO_CUDA)
-        multiply = xp.dot if result.ndim == 2 else xp.matmul
+        left, right = ((array(buffers, name), t.order == TRANSPOSED) for t, name in ((a, "a"), (b, "b")))
+        result = array(buffers, "y").reshape(y.shape)
+        if direct:
+            return cublas.product(left, right, result)
+        return _by_cupy(*(_matrices(x[0], tensor) for x, tensor in ((left, a), (right, b))), result)
 
-        def call() -> None:
-            multiply(left, right, out=result)
+    return Extra("cuBLAS", bind, capturable=direct)
 
-        return call
 
-    return Extra("cuBLAS", bind)
+def _matrices(stored: Any, tensor: Tensor) -> Any:
+    """Return a stack of matrices, whatever order they are stored in."""
+    stack, rows, columns = tensor.shape
+    if tensor.order == ROW_MAJOR:
+        return stored.reshape(tensor.shape)
+    return stored.reshape(stack, columns, rows).swapaxes(1, 2)
+
+
+def _by_cupy(left: Any, right: Any, result: Any) -> Call:
+    """Return the call of cuBLAS by CuPy."""
+    xp = array_module(PROTO_CUDA)
+    if len(result) == 1:
+        return partial(xp.dot, left[0], right[0], out=result[0])
+    return partial(xp.matmul, left, right, out=result)
 
 
 def fc(op: Any, ctx: PlanContext, *specs: TensorSpec) -> Prepared | None:

@@ -31,15 +31,17 @@ class Step:
 
 @dataclass(frozen=True)
 class Extra:
-    """A step that is no graph, of a library whose calls CuPy does not let CUDA graphs capture: cuBLAS.
+    """A step that is no graph, of another library: cuBLAS.
 
     Args:
         name: of the library.
         bind: ``bind(inputs, outputs)`` returns the call.
+        capturable: whether CUDA graphs can contain it.
     """
 
     name: str
     bind: Callable[[Sequence[Any], Sequence[Any]], Call]
+    capturable: bool
 
 
 def scratch_memory() -> ScratchAllocator:
@@ -79,9 +81,9 @@ def prepared(
         return bind_steps(steps, ins, outs, scratch, scratch[begin:] if own else None)
 
     names = dict.fromkeys(step.graph.name if isinstance(step, Step) else step.name for step in steps)
-    graphs = all(isinstance(step, Step) for step in steps)
+    capturable = all(isinstance(step, Step) or step.capturable for step in steps)
     return Prepared(
-        inputs, outputs, bind, scratch=begin + own, inplace=inplace, name=", ".join(names), capturable=graphs
+        inputs, outputs, bind, scratch=begin + own, inplace=inplace, name=", ".join(names), capturable=capturable
     )  # fmt: skip
 
 

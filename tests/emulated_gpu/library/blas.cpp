@@ -12,16 +12,18 @@
 
 namespace {
 
-enum { SUCCESS = 0, EXECUTION_FAILED = 13, NOT_SUPPORTED = 15 };
+enum { SUCCESS = 0, ALLOCATION_FAILED = 3, INVALID_VALUE = 7, EXECUTION_FAILED = 13, NOT_SUPPORTED = 15 };
 enum { NONE = 0, TRANSPOSED = 1, CONJUGATED = 2 };
 
 struct Handle {
     void* stream = nullptr;
     int scalars_on_device = 0, math_mode = 0;
+    bool has_workspace = false;  // memory of the program's; without it cuBLAS may allocate, which a capture refuses
 };
 Handle& of(void* handle) { return *static_cast<Handle*>(handle); }
 
 int later(void* handle, emulated::Task task) {
+    if (!of(handle).has_workspace && emulated::capture_status(of(handle).stream)) return ALLOCATION_FAILED;
     return emulated::enqueue(of(handle).stream, std::move(task)) ? EXECUTION_FAILED : SUCCESS;
 }
 
@@ -215,14 +217,29 @@ int add_outer(void* handle, int m, int n, const T* alpha, const T* x, int step_x
 
 extern "C" {
 
-int cublasCreate_v2(void** handle) { *handle = new Handle; return SUCCESS; }
+int cublasCreate_v2(void** handle) {
+    if (emulated::refuse_in_capture()) return ALLOCATION_FAILED;
+    *handle = new Handle;
+    return SUCCESS;
+}
 int cublasDestroy_v2(void* handle) { delete &of(handle); return SUCCESS; }
 int cublasGetVersion_v2(void*, int* version) { *version = 120900; return SUCCESS; }
 int cublasGetPointerMode_v2(void* handle, int* mode) { *mode = of(handle).scalars_on_device; return SUCCESS; }
 int cublasSetPointerMode_v2(void* handle, int mode) { of(handle).scalars_on_device = mode; return SUCCESS; }
 int cublasGetMathMode(void* handle, int* mode) { *mode = of(handle).math_mode; return SUCCESS; }
 int cublasSetMathMode(void* handle, int mode) { of(handle).math_mode = mode; return SUCCESS; }
-int cublasSetStream_v2(void* handle, void* stream) { of(handle).stream = stream; return SUCCESS; }
+// Sets aside the memory that the program has given, too, as cuBLAS does.
+int cublasSetStream_v2(void* handle, void* stream) {
+    of(handle).stream = stream;
+    of(handle).has_workspace = false;
+    return SUCCESS;
+}
+int cublasSetWorkspace_v2(void* handle, void* memory, size_t size) {
+    const emulated::Piece piece = emulated::piece_at(memory);
+    if (piece.kind != emulated::Kind::device || piece.device != emulated::stream_device(of(handle).stream) || size % 256) return INVALID_VALUE;
+    of(handle).has_workspace = true;
+    return SUCCESS;
+}
 int cublasGetStream_v2(void* handle, void** stream) { *stream = of(handle).stream; return SUCCESS; }
 
 #define FUNCTIONS(P, T, TYPE)                                                                                             \

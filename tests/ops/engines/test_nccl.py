@@ -8,7 +8,7 @@ import pytest
 
 from cupy_double import Hang, Mismatch, NcclDouble, NcclError, Race, gpus
 from netbuilder.ops.engines import nccl
-from netbuilder.ops.engines.gpu import StreamRole, gpu
+from netbuilder.ops.engines.gpu import StreamRole, gpu, to_host
 from netbuilder.ops.engines.nccl import GpuGroup, NcclCall, gpu_group, nccl_available, type_of
 from netbuilder.proto import DeviceError
 
@@ -211,6 +211,16 @@ def test_streams_and_memory_of_another_gpu_are_found():
             communicator.allReduce(array.data.ptr, array.data.ptr, 1, 8, 0, gpu(0).stream(StreamRole.EXCHANGE).raw.ptr)
         with pytest.raises(NcclError, match="stream .* of GPU 0 for rank 1 on GPU 1"):
             module.groupEnd()
+
+
+def test_a_group_ends_after_an_error_in_it():
+    """Else the calls that follow would wait for its end."""
+    with gpus(2):
+        module, arrays = nccl.nccl(), on_gpus([1.0], [2.0])
+        with pytest.raises(ZeroDivisionError), nccl.one_group(module):
+            raise ZeroDivisionError
+        gpu_group([0, 1]).bind([NcclCall("allReduce", arrays, arrays, "FLOAT64", 1)]).begin()()
+        assert [to_host(array).tolist() for array in arrays] == [[3.0], [3.0]]
 
 
 def test_ranks_in_threads_and_one_that_does_not_come():

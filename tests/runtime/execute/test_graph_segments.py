@@ -710,6 +710,27 @@ def test_two_threads_do_not_capture_for_a_gpu_at_the_same_time(machine):
     assert run(machine, workspace)["replays"] == 1
 
 
+def test_only_a_thread_that_has_run_the_calls_captures_them(machine):
+    """Libraries make a handle for a thread when it first calls them, which is refused during a capture."""
+    workspace = fed(*CHAIN)
+    run(machine, workspace, 2)
+
+    def in_a_thread(times):
+        counts = []
+
+        def runs():
+            counts.extend(run(machine, workspace)["replays"] for _ in range(times))
+
+        thread = threading.Thread(target=runs)
+        thread.start()
+        thread.join()
+        return counts
+
+    assert in_a_thread(1) == [0]
+    assert in_a_thread(3) == [0, 1, 1]
+    assert in_a_thread(1) == [1], "any thread launches the graph"
+
+
 def test_a_forked_process_refuses_the_graphs_of_its_parent(machine):
     workspace = fed(*CHAIN)
     run(machine, workspace, 4)

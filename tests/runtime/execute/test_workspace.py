@@ -11,7 +11,8 @@ from netbuilder.data import BlobsQueue
 from netbuilder.graph.net import Net
 from netbuilder.model import ModelHelper
 from netbuilder.ops.control.python_op import PythonTensor
-from netbuilder.proto import BlobError, DeviceError, NetDef, NetError, ParseError, ShapeError, files
+from netbuilder.ops.engines.gpu import gpu
+from netbuilder.proto import PROTO_CUDA, BlobError, DeviceError, NetDef, NetError, ParseError, ShapeError, files
 from netbuilder.proto.arguments import make_device_option, make_op
 from netbuilder.runtime import NET_TYPES, Workspace
 from netbuilder.runtime.execute import default
@@ -209,6 +210,19 @@ def test_fetch_of_a_blob_without_value():
     ws.create_net(net_of(make_op("Relu", ["x"], ["y"]), inputs=["x"]))
     with pytest.raises(BlobError, match="'y' holds no value yet"):
         ws.fetch("y")
+
+
+@pytest.mark.parametrize("shape", [(1000,), (1, 1000)])
+def test_pinned_memory_may_change_after_a_feed(one_gpu, shape):
+    """The GPU copies such memory by itself, after the call that begins the copy has returned."""
+    on_gpu = make_device_option(PROTO_CUDA, 0)
+    given = np.frombuffer(gpu(0).xp.cuda.alloc_pinned_memory(4000), np.float32, 1000).reshape(shape)
+    workspace = Workspace()
+    for value in range(3):
+        given[...] = value
+        workspace.feed("x", given, on_gpu)
+        given[...] = -1
+        assert (workspace.fetch("x") == value).all()
 
 
 def test_bad_feeds():

@@ -510,6 +510,19 @@ def test_batches_go_to_gpus_during_the_step(wait):
         del workspace
 
 
+def test_buffers_of_a_shape_that_is_forgotten_are_used_again_after_the_steps_that_read_them():
+    """A blob keeps the buffers of a few shapes; runs that nobody waits for may still read the others."""
+    with gpus(1) as machine:
+        workspace = Workspace(engines=())
+        workspace.create_net(NetDef(name="net", external_input=["x"], op=[on(0, "Relu", ["x"], ["y"])]), overwrite=True)
+        batches = [{"x": np.full((k % 9 + 1, 3), k, F32)} for k in range(20)]
+        with Prefetch(workspace, batches, blobs=["x"], devices=[make_device_option(PROTO_CUDA, 0)]) as input:
+            for _ in input:
+                workspace.run_net("net", wait=False)
+        assert workspace.fetch("y").tolist() == [[19.0] * 3] * 2
+        assert machine.faults == []
+
+
 def test_a_gpu_that_is_not_there():
     with gpus(1), pytest.raises(DeviceError, match="there is no GPU 1"):
         Prefetch(Workspace(), [], blobs={"x": ["a"]}, devices=[make_device_option(PROTO_CUDA, 1)])

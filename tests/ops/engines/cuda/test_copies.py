@@ -3,6 +3,7 @@
 import numpy as np
 import pytest
 
+from cudnn_double import cudnn_on_emulated_gpus
 from netbuilder.proto import NetDef
 from netbuilder.proto.arguments import make_op
 from netbuilder.runtime import Workspace
@@ -87,6 +88,43 @@ def test_slice_and_its_gradient(starts, ends, part, dtype):
     wanted = np.zeros_like(x)
     wanted[part] = dy
     np.testing.assert_array_equal(found["dx"], wanted)
+
+
+@pytest.mark.parametrize("dtype", TYPES)
+@pytest.mark.parametrize("group", [1, 2, 3, 6])
+@pytest.mark.parametrize("order", ["NCHW", "NHWC"])
+def test_channel_shuffle(order, group, dtype):
+    x = RNG.integers(0, 90, (2, 6, 4, 5) if order == "NCHW" else (2, 4, 5, 6)).astype(dtype)
+    ops = [make_op("ChannelShuffle", ["x"], ["y"], group=group, order=order),
+           make_op("ChannelShuffleGradient", ["y"], ["z"], group=group, order=order)]  # fmt: skip
+    with launched() as launches:
+        found = run_net(ops, {"x": x}, ["y", "z"])
+    assert launches.count("transposed") == 2
+    shuffled = np.arange(6).reshape(group, 6 // group).T.reshape(-1)
+    np.testing.assert_array_equal(found["y"], np.take(x, shuffled, 1 if order == "NCHW" else 3))
+    np.testing.assert_array_equal(found["z"], x)
+
+
+@pytest.mark.emulated
+@pytest.mark.parametrize("dtype", ["float32", "bfloat16", "float16"])
+def test_channel_shuffle_of_images_with_channels_last(dtype):
+    """They stay as they are stored between two convolutions, with 16 bits too."""
+    net = NetDef(name="net", device_option=ON_GPU, op=[
+        make_op("Conv", ["x", "v"], ["a"], kernel=1), make_op("ChannelShuffle", ["a"], ["b"], group=2),
+        make_op("Conv", ["b", "w"], ["y"], kernel=1),
+    ])  # fmt: skip
+    x, v, w = (RNG.integers(-2, 3, shape).astype(np.float32) for shape in ((2, 4, 3, 5), (8, 4, 1, 1), (4, 8, 1, 1)))
+    with cudnn_on_emulated_gpus():
+        workspace = Workspace()
+        for name, value in {"x": x, "v": v, "w": w}.items():
+            workspace.feed(name, value, ON_GPU)
+        workspace.create_net(net, dtype=dtype, observable=["y"])
+        workspace.run_net("net")
+        (plan,) = workspace.net("net").plan_ahead()
+        between = plan.steps[[step.prepared.name.startswith("cuda nb_transposed") for step in plan.steps].index(True)]
+        assert [value.spec.layout.elements for value in between.inputs] == [dtype]
+        a = np.einsum("nchw,kc->nkhw", x, v[..., 0, 0])[:, [0, 4, 1, 5, 2, 6, 3, 7]]
+        np.testing.assert_array_equal(workspace.fetch("y"), np.einsum("nchw,kc->nkhw", a, w[..., 0, 0]))
 
 
 def test_they_do_not_divide_a_graph():

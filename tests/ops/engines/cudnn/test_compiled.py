@@ -1,5 +1,8 @@
 """Graphs are compiled once for a GPU; their plans are chosen by cuDNN, or by measuring."""
 
+import gc
+import weakref
+
 import numpy as np
 import pytest
 
@@ -14,6 +17,7 @@ from netbuilder.ops.engines.cudnn.graphs import (
     TRANSPOSED,
     AddPerChannel,
     Convolution,
+    Normalization,
     Product,
     Tensor,
     Window,
@@ -85,6 +89,33 @@ def test_each_tensor_has_to_be_bound():
         graph = compiled(AddPerChannel(X, per_channel(X)), 0)
         with pytest.raises(AssertionError, match=r"nothing is bound to \['y'\]"):
             graph.bind({"x": there.xp.empty(X.size, np.float32), "b": there.xp.empty(8, np.float32)}, None)
+
+
+def test_a_bound_call_keeps_all_that_its_pointers_refer_to(monkeypatch):
+    """The numbers that cuDNN reads from the host's memory, too, when their graph has been released."""
+    x = Tensor((2, 8, 5, 4), CHANNELS_LAST, "float32")
+    channels, made, array = per_channel(x), [], np.array
+    with cudnn_double(CupyDouble(1)), gpu(0) as there, monkeypatch.context() as patch:
+
+        def noted(*args, **kwargs):
+            made.append(array(*args, **kwargs))
+            return made[-1]
+
+        patch.setattr(module.np, "array", noted)
+        graph = compiled(Normalization(x, 1e-3), 0)
+        (epsilon,) = [weakref.ref(each) for each in made if each.dtype == np.float32]
+        made.clear()
+        tensors = {"x": x, "y": x, **dict.fromkeys(("scale", "bias", "mean", "variance"), channels)}
+        memory = {name: there.xp.ones(tensor.size, np.float32) for name, tensor in tensors.items()}
+        call = graph.bind(memory, there.xp.empty(graph.workspace, np.uint8))
+        release_graphs()
+        del graph
+        gc.collect()
+        assert epsilon() is not None
+        call()
+        del call
+        gc.collect()
+        assert epsilon() is None
 
 
 def test_outputs_in_the_memory_of_inputs():

@@ -74,7 +74,7 @@ def _by_cublas(a: Tensor, b: Tensor, y: Tensor, memory: dict[str, Reference]) ->
         result = array(buffers, "y").reshape(y.shape)
         if direct:
             return cublas.product(left, right, result)
-        return _by_cupy(*(_matrices(x[0], tensor) for x, tensor in ((left, a), (right, b))), result)
+        return _by_cupy(_matrices(left[0], a), _matrices(right[0], b), result)
 
     return Extra("cuBLAS", bind, capturable=direct)
 

@@ -5,7 +5,7 @@ import pytest
 from netbuilder import parallel
 from netbuilder.graph.net_names import reset_names
 from netbuilder.graph.replicas import Replicas, World
-from netbuilder.model import Initializer, ModelHelper, brew
+from netbuilder.model import Initializer, ModelHelper, ParameterTags, brew
 from netbuilder.optimizers import reset_optimizer_instance_count
 from netbuilder.parallel.accumulate import created_nets
 from netbuilder.parallel.distributed import Rendezvous
@@ -258,6 +258,46 @@ def test_tables_outside_are_updated_with_the_rows_of_all_processes():
     assert gathered == {str(pair.indices), str(pair.values)}
     sent = [op.output[0] for op in model.param_init_net.Proto().op if op.type == "Broadcast"]
     assert "table" in sent
+
+
+def with_layer_outside(**options):
+    """A model whose last layer is outside the replicas; a blob that it is multiplied by is a computed parameter."""
+    reset_names()
+    reset_optimizer_instance_count()
+    model = ModelHelper("net")
+    layer = [model.create_param(name, shape, Initializer("XavierFill")) for name, shape in (("w", [4, 6]), ("b", [4]))]
+    factor = model.create_param(
+        "factor", [4], Initializer("ConstantFill", value=1.0), tags=ParameterTags.COMPUTED_PARAM
+    )
+
+    def forward(model, loss_scale):
+        x = model.net.Mul([model.net.FC([brew.fc(model, "data", "fc", 6, 6), *layer], "x"), factor], "scores")
+        _, loss = model.net.SoftmaxWithLoss([x, "label"], ["softmax", "loss"])
+        return [model.Scale(loss, scale=loss_scale)]
+
+    options = {"optimizer_builder_fun": OPTIMIZERS["sgd"], "devices": [0, 1], "rendezvous": hosts(2), **options}
+    return model, parallel.Parallelize_CPU(model, no_input, forward, **options)
+
+
+def test_gradients_of_what_is_outside_are_summed_over_the_processes_once():
+    model, record = with_layer_outside(bucket_bytes=0)
+    summed = [list(op.output) for op in model.net.Proto().op if op.type == "AllreduceBucket"]
+    outside = [str(model.param_to_grad[name]) for name in ("w", "b")]
+    inside = [record.devices.scopes[0] + group.values for group in record.gradients]
+    assert sorted(summed) == sorted([name] for name in (*outside, *inside))
+    ops = list(model.net.Proto().op)
+    for name in outside:
+        (at,) = [i for i, op in enumerate(ops) if op.type == "AllreduceBucket" and name in op.output]
+        assert not any(name in op.output for op in ops[at + 1 :]), "the update reads the sum"
+        assert any(name in op.input for op in ops[at + 1 :])
+
+
+@pytest.mark.parametrize("broadcasts", [True, False])
+def test_computed_parameters_outside_come_from_rank_0_in_each_step(broadcasts):
+    model, record = with_layer_outside(broadcast_computed_params=broadcasts)
+    assert "factor" in record.outside
+    sent = [list(op.output) for op in model.net.Proto().op if op.type == "Broadcast"]
+    assert sent == ([["factor"]] if broadcasts else [])
 
 
 def test_a_model_that_keeps_outputs_keeps_gradients_that_are_exchanged():

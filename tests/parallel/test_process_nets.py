@@ -361,6 +361,25 @@ def test_worlds_can_be_assigned_again():
     assert list(net.external_input) == ["x", "a", "b"]
 
 
+@pytest.mark.filterwarnings("ignore:GPUs .* are not on this machine")
+@pytest.mark.parametrize("deterministic", [False, True])
+@pytest.mark.parametrize(
+    "make, place, options",
+    [
+        (parallel.Parallelize_CPU, {}, {"combine_spatial_bn": True, "average_initial_parameters": True}),
+        (parallel.Parallelize_CPU, {}, {"strategy": "half", "accumulate_steps": 2}),
+        (parallel.Parallelize_GPU, {}, {"combine_spatial_bn": True}),
+        (parallel.Parallelize_GPU, {"engine": "NCCL", "kv_handler": "store"}, {"average_initial_parameters": True}),
+        (parallel.Parallelize_CPU_BMUF, {}, {"block_iterations": 2}),
+    ],
+)
+def test_all_sums_are_in_the_order_of_the_ranks_on_request(make, place, options, deterministic):
+    model, _ = built(hosts(2, **place), make=make, forward=normalized, deterministic=deterministic, **options)
+    nets = [model.param_init_net, model.net, *(() if model.block_nets is None else model.block_nets.all())]
+    sums = [op for net in nets for op in net.Proto().op if op.type == "AllreduceBucket"]
+    assert sums and {arguments(op).get("deterministic", 0) for op in sums} == {int(deterministic)}
+
+
 REFUSED = {
     "a missing key": ({"rendezvous": {"num_shards": 2, "shard_id": 0}}, NetError, "'engine' is missing"),
     "a shard that is not there": ({"rendezvous": hosts(2, 2)}, NetError, "shard_id must be a whole number in"),

@@ -94,6 +94,15 @@ def test_gradients_are_summed_locally_then_over_processes_then_copied():
     assert all("in built" in note for note in notes), "the user's line"
 
 
+@pytest.mark.parametrize("shards", [1, 2])
+def test_sums_stay_on_the_first_device_where_it_alone_updates(shards):
+    model, record = built(hosts(shards), [0, 1, 2], reduce_update_broadcast=True)
+    copied = {op.output[0] for op in model.net.Proto().op if op.type == "Copy"}
+    assert copied == {blob for name in record.parameters for blob in record.blobs(name)[1:]}
+    summed = {blob for op in model.net.Proto().op if op.type == "AllreduceBucket" for blob in op.output}
+    assert summed <= {record.devices.scopes[0] + name for name in GRADIENTS} and bool(summed) == (shards > 1)
+
+
 def test_a_bucket_follows_the_operator_that_completes_it():
     model, _ = built(hosts(2), devices=[0], bucket_bytes=100)  # fc2_b 16 bytes, fc2_w 128, fc1_b 32, fc1_w 192
     ops = list(model.net.Proto().op)

@@ -291,16 +291,13 @@ def check_processes(model: ModelHelper, record: parallel.Replicas, workspace: Wo
             workspace.feed(scope + "fc2_b", np.full(4, 10 * ours + replica, np.float32))
         workspace.feed("optimizer_iteration", np.array([100 + ours], np.int64))
         parallel.Synchronize(model, 20 + len(blobs or ()), workspace=workspace)
-        if ours == 0 and blobs is None:
+        if blobs is None:
             try:
                 require_equal_blobs(model, ["cpu_0/fc1_w", "cpu_0/fc1_b"], workspace=workspace)
             except DistributedError as error:
                 assert str(error).startswith("blobs differ from those of rank 0: 'cpu_0/fc1_b' on rank 1"), error
-        elif blobs is None:
-            try:
-                require_equal_blobs(model, ["cpu_0/fc1_w", "cpu_0/fc1_b"], workspace=workspace)
-            except DistributedError:
-                pass
+            else:
+                raise AssertionError("blobs that differ were not noticed")
         parallel.FinalizeAfterCheckpoint(model, blobs, workspace=workspace)
         for scope in record.devices.scopes:
             same = {"fc1_b": blobs is None or "fc1_b" in blobs, "fc2_b": blobs is None or "fc2_b" in blobs}

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import itertools
+import logging
 import os
 from collections.abc import Callable, Iterable, Iterator
 
@@ -13,6 +14,8 @@ from netbuilder.data.minidb import read_minidb, write_minidb
 from netbuilder.proto import NetError
 
 __all__ = ["DATABASES", "DBReader", "read_records", "write_records"]
+
+_log = logging.getLogger("netbuilder.input")
 
 PathLike = str | os.PathLike[str]
 Records = Iterator[tuple[bytes, bytes]]
@@ -62,7 +65,7 @@ class DBReader(BlobObject):
         path: the database.
         db_type: its type, a key of ``DATABASES``.
         num_shards: number of readers that share the records.
-        shard_id: which of them this is: it reads records ``shard_id``, ``shard_id + num_shards``, ...
+        shard_id: which of them this is: it reads records ``shard_id``, ``shard_id + num_shards``, ..., as the log says.
 
     Raises:
         NetError: the type or the shard is wrong.
@@ -82,6 +85,8 @@ class DBReader(BlobObject):
         self.shard_id = shard_id
         if not os.path.exists(path):
             raise FileNotFoundError(f"{self.path!r}: no such {db_type} database")
+        if num_shards > 1:
+            _log.info("%r reads records %d, %d, %d, ...", self, *range(shard_id, shard_id + 3 * num_shards, num_shards))
         self._lock = new_lock()
         self._records = records
         self._position = 0

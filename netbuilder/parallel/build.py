@@ -11,6 +11,7 @@ from typing import Any
 
 from netbuilder._renamed import moved_names
 from netbuilder.graph.blob import BlobReference
+from netbuilder.graph.blob_devices import blob_devices
 from netbuilder.graph.devices import Devices
 from netbuilder.graph.gc_paused import collection_paused
 from netbuilder.graph.observability import OUTPUTS
@@ -64,9 +65,10 @@ from netbuilder.parallel.synchronize import (
 from netbuilder.passes.device_check import check_devices
 from netbuilder.passes.net_pass import PassContext
 from netbuilder.passes.processes import ProcessLink, broadcast_over_processes
-from netbuilder.passes.reductions import PeerAccess, broadcast
+from netbuilder.passes.reductions import PeerAccess, allreduce, broadcast
 from netbuilder.passes.synchronize_batch_norm import synchronize_batch_norm_pass
 from netbuilder.proto import NetDef, NetError
+from netbuilder.proto.arguments import make_op
 from netbuilder.proto.depth import deep_nets
 from netbuilder.proto.errors import counted
 
@@ -114,6 +116,7 @@ class Request:
     processes: ProcessRequest | None = None
     block: BlockRequest | None = None
     strategy: Strategy = Plain()
+    average_initial_parameters: bool = False
     gradient_scaling: GradientScaling | None = None
 
     @property
@@ -592,6 +595,8 @@ def _synchronize_initial_values(model: ModelHelper, request: Request, record: Re
     names = initialized_names(init_net, record.devices)
     groups = [record.devices.copies(name) for name in names]
     link = _link(model, request, record)
+    if request.average_initial_parameters and request.world_size > 1:
+        _average_initial_parameters(model, request, record, link)
     if link is None:
         init_net.MergeFrom(broadcast(groups, record.devices, debug_info=request.debug_info))
     else:
@@ -600,6 +605,32 @@ def _synchronize_initial_values(model: ModelHelper, request: Request, record: Re
     if request.post_sync is not None:
         post_sync = request.post_sync
         call_per_device(record.devices, lambda replica: post_sync(model))
+
+
+def _average_initial_parameters(
+    model: ModelHelper, request: Request, record: Replicas, link: ProcessLink | None
+) -> None:
+    """Append to the init net what makes each parameter of the first replica the mean over all replicas."""
+    init_net, devices = model.param_init_net.Proto(), record.devices
+    groups = [] if record.shared else [record.blobs(name) for name in record.parameters]
+    filled = initialized_outside(init_net, devices) if link is not None else []
+    alone = [name for name in record.outside if name in filled]
+    if link is not None and link.over_gpus:
+        init_net.op.extend(link.allreduce_over_gpus(groups))
+        summed = alone
+    else:
+        options: dict[str, Any] = {"peer_access": request.peer_access, "debug_info": request.debug_info}
+        init_net.MergeFrom(allreduce(groups, devices, hand_back=False, **options))
+        summed = [*(group[0] for group in groups), *alone]
+    if link is not None and summed:
+        init_net.op.extend(link.allreduce(summed))
+    terms = dict.fromkeys((group[0] for group in groups), record.world.size)
+    terms |= dict.fromkeys(alone, record.world.size // len(record))
+    places = blob_devices([init_net])
+    for blob, count in terms.items():
+        op = make_op("Scale", [blob], [blob], device_option=places[blob], scale=1.0 / count)
+        op.debug_info = request.debug_info
+        init_net.op.append(op)
 
 
 def _warn_of_initializers(model: ModelHelper) -> None:

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+import logging
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Any, cast
 
 import numpy as np
@@ -19,11 +20,14 @@ from netbuilder.parallel.shares import (
 )
 from netbuilder.parallel.unequal_steps import Agreement, ProcessBatches
 from netbuilder.proto import NetError
+from netbuilder.proto.errors import counted
 from netbuilder.runtime import LossReader, Prefetch, Workspace
 from netbuilder.runtime.execute import default
 from netbuilder.runtime.input.prefetch import Source
 
 __all__ = ["loss_reader", "prefetch"]
+
+_log = logging.getLogger("netbuilder.input")
 
 
 def prefetch(
@@ -37,7 +41,7 @@ def prefetch(
     look: bool = True,
     workspace: Workspace | None = None,
 ) -> Prefetch:
-    """Return a Prefetch that splits each batch over the replicas of a model, on their devices.
+    """Return a Prefetch that splits each batch over the replicas of a model, on their devices; the log says how.
 
     If the model has ``weighted_shares``, a batch may have any positive number of samples: the replicas' shares differ
     by one sample at most and may be empty, and their weights are fed in each step. With ``accumulate_steps`` each batch
@@ -61,9 +65,10 @@ def prefetch(
     names = {devices.short_name(str(blob)): devices.copies(devices.short_name(str(blob))) for blob in blobs}
     workspace = workspace or default.workspace()
     common: dict[str, Any] = {"depth": depth, "devices": devices.options, "dtypes": dtypes, "look": look}
+    if isinstance(source, ProcessBatches) and (even or not record.weighted_shares):
+        raise NetError(WEIGHTED_ONLY)
+    _log.info(_split_text(model, record, list(names), own=isinstance(source, ProcessBatches)))
     if not record.weighted_shares or even:
-        if isinstance(source, ProcessBatches):
-            raise NetError(WEIGHTED_ONLY)
         if record.world.size > len(record):
             source = local_part(source, list(names), record, even=even is not False)
         return Prefetch(workspace, source, blobs=names, even=even is not False, **common)
@@ -74,6 +79,20 @@ def prefetch(
     if record.trains:
         names[SHARE_WEIGHT] = devices.copies(SHARE_WEIGHT)
     return _SharedPrefetch(workspace, split_batches(source, inputs, record), blobs=names, even=False, **common)
+
+
+def _split_text(model: ModelHelper, record: Replicas, names: Sequence[str], *, own: bool) -> str:
+    """Return what each replica of this process sees of a batch."""
+    world, count = record.world, len(record)
+    text = f"model {model.name!r}: batches of {', '.join(map(repr, names))}"
+    if world.size == count:
+        return f"{text} are split in order over {record.devices}"
+    where = f"rank {world.rank} of {world.size // count}"
+    if own:
+        return f"{text} are the own ones of {where}, and are split in order over its {counted(count, 'replica')}"
+    last = world.first_replica + count - 1
+    mine = f"replica {last}" if count == 1 else f"replicas {world.first_replica} to {last}"
+    return f"{text} are those of all processes, split in order over {world.size} replicas; {where} has {mine}"
 
 
 class _SharedPrefetch(Prefetch):

@@ -65,6 +65,7 @@ def Parallelize(
     strategy: Strategy | str | None = None,
     allow_tf32: bool | None = None,
     gradient_scaling: GradientScaling | None = None,
+    average_initial_parameters: bool = False,
 ) -> Replicas:
     """Build a model on several devices, with the exchange of gradients between them.
 
@@ -143,6 +144,8 @@ def Parallelize(
         gradient_scaling: multiply losses by a scale, and divide gradients by it before the update, so that float16
             gradients do not underflow; steps whose gradients overflow are skipped. None: ``GradientScaling()`` if
             activations are stored in float16; otherwise gradients are not scaled.
+        average_initial_parameters: begin with the mean over all replicas, of all processes, of what the init net fills
+            a parameter with, in place of the values of the first replica of rank 0.
 
     Returns:
         The record of the replicas, which the net stores in its arguments.
@@ -183,6 +186,7 @@ def Parallelize(
             "reduce_update_broadcast": reduce_update_broadcast,
             "deterministic": deterministic,
             "vector_losses": vector_losses,
+            "average_initial_parameters": average_initial_parameters,
         },
         net_type=net_type,
         num_threads_per_device=num_threads_per_device,
@@ -216,6 +220,11 @@ def Parallelize(
         raise NetError(
             "combine_spatial_bn=True is for training: without param_update_builder_fun or optimizer_builder_fun the "
             "net has only the forward pass, in which batch normalization must use the running statistics (is_test=1)"
+        )
+    if average_initial_parameters and param_update_builder_fun is None and optimizer_builder_fun is None:
+        raise NetError(
+            "average_initial_parameters=True is for training: without param_update_builder_fun or "
+            "optimizer_builder_fun the init net fills no parameters; omit it"
         )
     given = _strategy_of(strategy, optimizer_builder_fun)
     chosen = settings.choose_devices(devices, PROTO_CPU if cpu_device else PROTO_CUDA)
@@ -267,6 +276,7 @@ def Parallelize(
         vector_losses=vector_losses,
         block=None if rule is None else BlockRequest(rule),
         strategy=given,
+        average_initial_parameters=average_initial_parameters,
     )
     return build(model_helper_obj, request)
 

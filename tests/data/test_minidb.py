@@ -1,5 +1,6 @@
 """minidb files and readers of databases."""
 
+import logging
 import os
 import signal
 import struct
@@ -85,6 +86,14 @@ def test_a_reader_begins_again_after_the_last_record(five):
     assert [reader.read()[0] for _ in range(7)] == [b"0", b"1", b"2", b"3", b"4", b"0", b"1"]
     reader.rewind()
     assert reader.read()[0] == b"0"
+
+
+def test_the_log_says_which_records_a_shard_has(five, caplog):
+    with caplog.at_level(logging.INFO, "netbuilder.input"):
+        DBReader(five)
+        DBReader(five, num_shards=2, shard_id=1)
+    (message,) = [record.message for record in caplog.records]
+    assert message.endswith("shard 1 of 2) reads records 1, 3, 5, ...")
 
 
 def test_shards_deal_out_the_records_of_each_pass(five):

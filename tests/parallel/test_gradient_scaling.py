@@ -8,12 +8,15 @@ from cupy_double import gpus
 from netbuilder import optimizers, parallel
 from netbuilder.exchange import load_checkpoint, take_checkpoint
 from netbuilder.graph import BlobReference
+from netbuilder.graph.net_names import reset_names
 from netbuilder.model import Initializer, ModelHelper, brew
 from netbuilder.model.initializers import PseudoFP16Initializer
 from netbuilder.parallel import GradientScaling
+from netbuilder.parallel.distributed import Rendezvous, require_equal_blobs
 from netbuilder.proto import NetError
 from netbuilder.runtime import Workspace
 from parallel_models import OPTIMIZERS, Task, mlp, no_input
+from thread_ranks import on_ranks, use_thread_worlds
 
 SCALING = GradientScaling(initial=1024.0, interval=2)
 
@@ -93,6 +96,48 @@ def test_a_step_whose_gradients_overflow_changes_nothing_but_the_scale(optimizer
         assert workspace.fetch(scope + "gradient_scale").tolist() == [1024]  # 2048 after two steps, and half of it
         assert workspace.fetch(scope + "gradients_finite").tolist() == [False]
         assert workspace.fetch(scope + "gradient_scale_steps").tolist() == [0]
+
+
+@pytest.mark.parametrize("devices", [1, 2])
+@pytest.mark.parametrize("bucket_bytes", [0, 4 << 20])
+def test_all_processes_skip_a_step_whose_gradients_overflow_on_one(devices, bucket_bytes, monkeypatch):
+    use_thread_worlds(monkeypatch, 2)
+    models = []
+    for rank in range(2):
+        reset_names()
+        optimizers.reset_optimizer_instance_count()
+        options = {"rendezvous": Rendezvous(2, rank), "bucket_bytes": bucket_bytes, "gradient_scaling": SCALING}
+        models.append(build("adam", range(devices), **options))
+
+    def run(rank):
+        (model, record), workspace = models[rank], Workspace(threads=1)
+        rng, found = np.random.default_rng(5), []
+        for step in range(4):
+            data = rng.normal(size=(2, devices, 3, 6)).astype(np.float32)
+            label = rng.integers(0, 4, (2, devices, 3)).astype(np.int32)
+            if step == 2:
+                data[1, -1, 0, 0] = np.inf  # on the last replica of all
+            for replica, scope in enumerate(record.devices.scopes):
+                workspace.feed(scope + "data", data[rank, replica])
+                workspace.feed(scope + "label", label[rank, replica])
+            if step == 0:
+                parallel.RunInitNet(model, workspace=workspace)
+            parallel.RunNet(model, workspace=workspace)
+            require_equal_blobs(model, workspace=workspace)
+            names = [name for name in workspace.blobs() if name.startswith("cpu_") and state(name)]
+            kept = {name: workspace.fetch(name).copy() for name in names}
+            scales = {float(workspace.fetch(scope + "gradient_scale")[0]) for scope in record.devices.scopes}
+            found.append((kept, scales))
+        return found
+
+    for found in on_ranks(2, run):
+        assert not isinstance(found, Exception), found
+        assert [scales for _, scales in found] == [{1024}, {2048}, {1024}, {1024}]
+        values = [kept for kept, _ in found]
+        assert any("first_moment" in name for name in values[0])
+        for name in values[0]:
+            np.testing.assert_array_equal(values[2][name], values[1][name], err_msg=name)
+        assert any(not np.array_equal(values[3][name], values[2][name]) for name in values[0])
 
 
 def state(name):

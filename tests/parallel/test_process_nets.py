@@ -5,7 +5,7 @@ import pytest
 from netbuilder import parallel
 from netbuilder.graph.net_names import reset_names
 from netbuilder.graph.replicas import Replicas, World
-from netbuilder.model import Initializer, ModelHelper, brew
+from netbuilder.model import Initializer, ModelHelper, ParameterTags, brew
 from netbuilder.optimizers import reset_optimizer_instance_count
 from netbuilder.parallel.accumulate import created_nets
 from netbuilder.parallel.distributed import Rendezvous
@@ -92,6 +92,15 @@ def test_gradients_are_summed_locally_then_over_processes_then_copied():
     notes = [op.debug_info for op in ops if op.type == "AllreduceBucket"]
     assert [f"(allreduce of {name!r} over 2 processes)" in note for name, note in zip(GRADIENTS, notes)] == [True] * 4
     assert all("in built" in note for note in notes), "the user's line"
+
+
+@pytest.mark.parametrize("shards", [1, 2])
+def test_sums_stay_on_the_first_device_where_it_alone_updates(shards):
+    model, record = built(hosts(shards), [0, 1, 2], reduce_update_broadcast=True)
+    copied = {op.output[0] for op in model.net.Proto().op if op.type == "Copy"}
+    assert copied == {blob for name in record.parameters for blob in record.blobs(name)[1:]}
+    summed = {blob for op in model.net.Proto().op if op.type == "AllreduceBucket" for blob in op.output}
+    assert summed <= {record.devices.scopes[0] + name for name in GRADIENTS} and bool(summed) == (shards > 1)
 
 
 def test_a_bucket_follows_the_operator_that_completes_it():
@@ -260,6 +269,46 @@ def test_tables_outside_are_updated_with_the_rows_of_all_processes():
     assert "table" in sent
 
 
+def with_layer_outside(**options):
+    """A model whose last layer is outside the replicas; a blob that it is multiplied by is a computed parameter."""
+    reset_names()
+    reset_optimizer_instance_count()
+    model = ModelHelper("net")
+    layer = [model.create_param(name, shape, Initializer("XavierFill")) for name, shape in (("w", [4, 6]), ("b", [4]))]
+    factor = model.create_param(
+        "factor", [4], Initializer("ConstantFill", value=1.0), tags=ParameterTags.COMPUTED_PARAM
+    )
+
+    def forward(model, loss_scale):
+        x = model.net.Mul([model.net.FC([brew.fc(model, "data", "fc", 6, 6), *layer], "x"), factor], "scores")
+        _, loss = model.net.SoftmaxWithLoss([x, "label"], ["softmax", "loss"])
+        return [model.Scale(loss, scale=loss_scale)]
+
+    options = {"optimizer_builder_fun": OPTIMIZERS["sgd"], "devices": [0, 1], "rendezvous": hosts(2), **options}
+    return model, parallel.Parallelize_CPU(model, no_input, forward, **options)
+
+
+def test_gradients_of_what_is_outside_are_summed_over_the_processes_once():
+    model, record = with_layer_outside(bucket_bytes=0)
+    summed = [list(op.output) for op in model.net.Proto().op if op.type == "AllreduceBucket"]
+    outside = [str(model.param_to_grad[name]) for name in ("w", "b")]
+    inside = [record.devices.scopes[0] + group.values for group in record.gradients]
+    assert sorted(summed) == sorted([name] for name in (*outside, *inside))
+    ops = list(model.net.Proto().op)
+    for name in outside:
+        (at,) = [i for i, op in enumerate(ops) if op.type == "AllreduceBucket" and name in op.output]
+        assert not any(name in op.output for op in ops[at + 1 :]), "the update reads the sum"
+        assert any(name in op.input for op in ops[at + 1 :])
+
+
+@pytest.mark.parametrize("broadcasts", [True, False])
+def test_computed_parameters_outside_come_from_rank_0_in_each_step(broadcasts):
+    model, record = with_layer_outside(broadcast_computed_params=broadcasts)
+    assert "factor" in record.outside
+    sent = [list(op.output) for op in model.net.Proto().op if op.type == "Broadcast"]
+    assert sent == ([["factor"]] if broadcasts else [])
+
+
 def test_a_model_that_keeps_outputs_keeps_gradients_that_are_exchanged():
     model, record = built(hosts(2), dynamic_memory_management=True)
     kept = [text.decode() for text in arguments(model.net.Proto())["observable_blobs"]]
@@ -319,6 +368,25 @@ def test_worlds_can_be_assigned_again():
     assert [op.input[0] for op in net.op] == ["a", "b", "a"]
     assert [list(op.control_input) for op in net.op] == [[], [], ["x"]]
     assert list(net.external_input) == ["x", "a", "b"]
+
+
+@pytest.mark.filterwarnings("ignore:GPUs .* are not on this machine")
+@pytest.mark.parametrize("deterministic", [False, True])
+@pytest.mark.parametrize(
+    "make, place, options",
+    [
+        (parallel.Parallelize_CPU, {}, {"combine_spatial_bn": True, "average_initial_parameters": True}),
+        (parallel.Parallelize_CPU, {}, {"strategy": "half", "accumulate_steps": 2}),
+        (parallel.Parallelize_GPU, {}, {"combine_spatial_bn": True}),
+        (parallel.Parallelize_GPU, {"engine": "NCCL", "kv_handler": "store"}, {"average_initial_parameters": True}),
+        (parallel.Parallelize_CPU_BMUF, {}, {"block_iterations": 2}),
+    ],
+)
+def test_all_sums_are_in_the_order_of_the_ranks_on_request(make, place, options, deterministic):
+    model, _ = built(hosts(2, **place), make=make, forward=normalized, deterministic=deterministic, **options)
+    nets = [model.param_init_net, model.net, *(() if model.block_nets is None else model.block_nets.all())]
+    sums = [op for net in nets for op in net.Proto().op if op.type == "AllreduceBucket"]
+    assert sums and {arguments(op).get("deterministic", 0) for op in sums} == {int(deterministic)}
 
 
 REFUSED = {

@@ -57,6 +57,7 @@ WRONG = [
         "broadcast_computed_params", "reduce_update_broadcast", "shared_model"
     )),
     *(([parallelize, bmuf], {name: 1}, TypeError) for name in ("weighted_shares", "vector_losses")),
+    ([parallelize], {"average_initial_parameters": 1}, TypeError),
     *(([parallelize, bmuf], {"accumulate_steps": value}, error) for value, error in (
         (0, NetError), (1.5, TypeError), (True, TypeError)
     )),

@@ -1,6 +1,7 @@
 """Replicas of several processes, built in one: what they draw, how losses are scaled, and who gets which samples."""
 
 import dataclasses
+import logging
 
 import numpy as np
 import pytest
@@ -10,6 +11,7 @@ from netbuilder.graph.net_names import reset_names
 from netbuilder.graph.replicas import Replicas, World
 from netbuilder.parallel import parallelize as parallelize_module
 from netbuilder.parallel.build import build
+from netbuilder.parallel.distributed import ProcessGroup
 from netbuilder.parallel.input import prefetch
 from netbuilder.passes import Devices
 from netbuilder.proto import PROTO_CPU, NetDef, NetError, ShapeError
@@ -123,3 +125,26 @@ def test_it_is_stored_and_read_back():
 def test_a_world_without_room_is_refused(world):
     with pytest.raises(NetError, match=f"rank {world.rank} with replicas .* does not fit into a world of {world.size}"):
         Replicas(Devices(PROTO_CPU, (0, 1)), world=world)
+
+
+@pytest.mark.parametrize(
+    "devices, world, own, said",
+    [
+        (2, World(2), False, "are split in order over CPU 0, 1"),
+        (2, World(4, 2, 1), False, "all processes, split in order over 4 replicas; rank 1 of 2 has replicas 2 to 3"),
+        (
+            1,
+            World(3, 1, 1),
+            False,
+            "are those of all processes, split in order over 3 replicas; rank 1 of 3 has replica 1",
+        ),
+        (2, World(4, 2, 1), True, "are the own ones of rank 1 of 2, and are split in order over its 2 replicas"),
+    ],
+)
+def test_the_log_says_which_part_of_a_batch_a_process_has(process, caplog, devices, world, own, said):
+    model, _, _ = process(devices, world, weighted_shares=own)
+    source = parallel.process_batches([BATCH], ProcessGroup()) if own else [BATCH]
+    with caplog.at_level(logging.INFO, "netbuilder.input"):
+        prefetch(model, source, blobs=["cpu_0/data", "label"], workspace=Workspace()).close()
+    (message,) = [record.message for record in caplog.records if record.message.startswith("model")]
+    assert message.startswith(f"model {model.name!r}: batches of 'data', 'label' are ") and message.endswith(said)

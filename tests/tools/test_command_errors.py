@@ -51,6 +51,7 @@ VALID = {
     "onednn_interface": ["interface.py"],
     "operators_page": ["page.md"],
     "predict": ["predictor", "photo.jpg"],
+    "preflight": ["--timeout=2"],
     "profile": [*NET, "--runs=1", "--warmup=1"],
     "prove": ["--models=dense", "--optimizers=SGD", "--devices=1", "--steps=1"],
     "seq2seq": ["reverse", "--length=2", "--steps=1", "--batch=2", "--units=4", "--questions=1"],

@@ -129,6 +129,32 @@ def test_broadcast_of_every_type(dtype, root):
             np.testing.assert_array_equal(y, numbers(root, dtype))
 
 
+def any_bits(rank, dtype):
+    """Values of any size, NaN and infinities among them, others on each rank."""
+    given = np.random.default_rng(rank).integers(0, 256, 16 * np.dtype(dtype).itemsize, np.uint8)
+    return given.view(dtype) if dtype != np.bool_ else given > 127
+
+
+@pytest.mark.parametrize("dtype", [*TYPES, np.bool_])
+def test_copies_are_exact(dtype):
+    """To the bit: what float32 cannot hold, such as large integers, too."""
+    blobs = [{"a": any_bits(rank, dtype), "b": any_bits(9, dtype)} for rank in range(3)]
+    for outputs in run_on_ranks("Broadcast", blobs, ["a", "b"], root=1):
+        assert [y.tobytes() for y in outputs] == [any_bits(1, dtype).tobytes()] * 2
+    for (y,) in run_on_ranks("Allgather", blobs, ["y"]):
+        assert y.tobytes() == b"".join(x.tobytes() for each in blobs for x in each.values())
+
+
+@pytest.mark.parametrize("dtype", [np.int64, np.int32, np.uint16, np.float64])
+@pytest.mark.parametrize("op_type", ["Allreduce", "AllreduceBucket", "Reduce"])
+@pytest.mark.parametrize("deterministic", [False, True])
+def test_sums_of_large_numbers_are_exact(dtype, op_type, deterministic):
+    large = {np.int64: 2**60, np.int32: 2**28, np.uint16: 2**14, np.float64: 2**50}[dtype]
+    blobs = [{"a": np.array([large + rank, rank], dtype)} for rank in range(3)]
+    (y,), *_ = run_on_ranks(op_type, blobs, ["a"], deterministic=deterministic)
+    assert y.dtype == dtype and y.tolist() == [3 * large + 3, 3]
+
+
 def test_broadcast_of_strings():
     words = [[b"a", b"", b"bcd"], [b"long enough", b"\0\0", "Ü".encode()], [b"x"] * 3]
     blobs = [{"a": np.array(each, object)} for each in words]

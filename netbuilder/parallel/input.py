@@ -10,9 +10,11 @@ import numpy as np
 
 from netbuilder.graph.replicas import Replicas
 from netbuilder.model import ModelHelper
+from netbuilder.parallel.distributed.agreement import agree_on_batch
 from netbuilder.parallel.shares import (
     SHARE_WEIGHT,
     WEIGHTED_ONLY,
+    OwnPart,
     Share,
     local_part,
     share_weights,
@@ -71,6 +73,7 @@ def prefetch(
     if not record.weighted_shares or even:
         if record.world.size > len(record):
             source = local_part(source, list(names), record, even=even is not False)
+            return _LocalPrefetch(workspace, source, record, blobs=names, even=even is not False, **common)
         return Prefetch(workspace, source, blobs=names, even=even is not False, **common)
     inputs = list(names)
     if isinstance(source, ProcessBatches):
@@ -78,7 +81,7 @@ def prefetch(
         return _AgreedPrefetch(workspace, shares, source.agreement, record, blobs=names, even=False, **common)
     if record.trains:
         names[SHARE_WEIGHT] = devices.copies(SHARE_WEIGHT)
-    return _SharedPrefetch(workspace, split_batches(source, inputs, record), blobs=names, even=False, **common)
+    return _SharedPrefetch(workspace, split_batches(source, inputs, record), record, blobs=names, even=False, **common)
 
 
 def _split_text(model: ModelHelper, record: Replicas, names: Sequence[str], *, own: bool) -> str:
@@ -95,7 +98,29 @@ def _split_text(model: ModelHelper, record: Replicas, names: Sequence[str], *, o
     return f"{text} are those of all processes, split in order over {world.size} replicas; {where} has {mine}"
 
 
-class _SharedPrefetch(Prefetch):
+class _LocalPrefetch(Prefetch):
+    """Prefetched parts of batches; before a step, the processes compare how many samples its batch has for all.
+
+    Args:
+        workspace, source, options: see ``Prefetch``.
+        record: the record of the replicas.
+    """
+
+    def __init__(self, workspace: Workspace, source: Source, record: Replicas, **options: Any) -> None:
+        super().__init__(workspace, source, **options)
+        self._record = record
+
+    def __next__(self) -> Mapping[str, Any]:
+        part = super().__next__()
+        agree_on_batch(self._record, cast("OwnPart | Share", part).samples_of_all, self._workspace)
+        return part
+
+    def close(self, timeout: float = 10.0) -> None:
+        agree_on_batch(self._record, None, self._workspace)
+        super().close(timeout)
+
+
+class _SharedPrefetch(_LocalPrefetch):
     """Prefetched shares; the loop gets the samples of the source, without the padding of empty shares."""
 
     _same_length = False  # there is one weight per replica, not per sample

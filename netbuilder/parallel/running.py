@@ -158,6 +158,12 @@ def RunNet(
     if isinstance(num_iterations, bool) or not hasattr(num_iterations, "__index__") or num_iterations < 0:
         raise NetError(f"RunNet: num_iterations must be a non-negative integer, got {num_iterations!r}")
     workspace, count = workspace or default.workspace(), num_iterations.__index__()
+    if (main := net_names(model.net.Name(), record)[0]) not in workspace.nets():
+        known = ", ".join(map(repr, workspace.nets())) or "none"
+        raise NetError(
+            f"RunNet: no net {main!r} in the workspace; create it first, by RunInitNet or CreateNet with the same "
+            f"workspace= as here (created: {known})"
+        )
     if record.world.common:
         workspace.run_net(barrier_name(model.net.Name()))
     if record.block is not None:

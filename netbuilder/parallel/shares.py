@@ -10,7 +10,7 @@ import numpy as np
 from netbuilder.graph.replicas import Replicas
 from netbuilder.model import ModelHelper
 from netbuilder.ops.core.replication import share_sizes
-from netbuilder.parallel.distributed.agreement import sum_over_processes
+from netbuilder.parallel.distributed.agreement import agree_on_batch, sum_over_processes
 from netbuilder.proto import NetError, ShapeError
 from netbuilder.proto.errors import counted
 from netbuilder.runtime import Workspace
@@ -107,11 +107,23 @@ class Share(dict[str, Any]):
         given: only the samples of the micro-batch.
         samples: their number.
         samples_of_step: of all micro-batches of the step.
+        samples_of_all: of the batch, for all processes.
     """
 
     given: dict[str, Any]
     samples: int
     samples_of_step: int
+    samples_of_all: int
+
+
+class OwnPart(dict[str, Any]):
+    """The part of a batch that the replicas of this process have.
+
+    Attributes:
+        samples_of_all: number of samples of the batch.
+    """
+
+    samples_of_all: int
 
 
 def split_batch(batch: Mapping[str, Any], names: Sequence[str], record: Replicas) -> list[Share]:
@@ -202,7 +214,7 @@ def _share(
         share[SHARE_WEIGHT] = _weights(sizes, total, record)
     whole = record.accumulate_steps == 1 and record.world.size == len(record)
     share.given = dict(batch) if whole else own
-    share.samples = sum(sizes)
+    share.samples, share.samples_of_all = sum(sizes), total
     return share
 
 
@@ -220,7 +232,7 @@ def split_batches(source: Batches, names: Sequence[str], record: Replicas) -> It
     return _each(source, lambda batch: split_batch(batch, names, record))
 
 
-def local_part(source: Batches, names: Sequence[str], record: Replicas, *, even: bool) -> Iterator[dict[str, Any]]:
+def local_part(source: Batches, names: Sequence[str], record: Replicas, *, even: bool) -> Iterator[OwnPart]:
     """Yield this process's part of each batch of a source, whose batches are for all processes.
 
     Args:
@@ -230,8 +242,8 @@ def local_part(source: Batches, names: Sequence[str], record: Replicas, *, even:
         even: raise if the number of samples is not a multiple of the number of replicas.
     """
 
-    def cut(batch: Mapping[str, Any]) -> list[dict[str, Any]]:
-        own, size = dict(batch), record.world.size
+    def cut(batch: Mapping[str, Any]) -> list[OwnPart]:
+        own, size = OwnPart(batch), record.world.size
         if isinstance(batch, ProcessBatch):
             raise NetError(WEIGHTED_ONLY)
         for name in set(names) & batch.keys():  # Prefetch raises for missing ones
@@ -244,7 +256,7 @@ def local_part(source: Batches, names: Sequence[str], record: Replicas, *, even:
                     f"{'a multiple of' if even else 'at least'} {size}"
                 )
             first, sizes = local_shares(samples, record)
-            own[name] = array[first : first + sum(sizes)]
+            own[name], own.samples_of_all = array[first : first + sum(sizes)], samples
         return [own]
 
     return _each(source, cut)
@@ -306,6 +318,7 @@ def feed_shares(
             split = ends if name != SHARE_WEIGHT else np.arange(1, len(devices) + 1)
             for blob, part in zip(devices.copies(name), np.split(array, split[:-1])):
                 workspace.feed(blob, part)
+        agree_on_batch(record, share.samples_of_all, workspace)
         yield share.given
 
 

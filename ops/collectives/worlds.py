@@ -186,5 +186,6 @@ class Barrier(OverWorld):
 @kernel(Barrier)
 def barrier(op: Barrier, ctx: RunContext, world: Any) -> tuple[Any, ...]:
     common = world_of(op, world)
-    common.run(common.call("Barrier", ""), lambda communicator, _: None)  # the agreement is a barrier by itself
+    terms, common.at_barrier = common.at_barrier, ""
+    common.run(common.call("Barrier", "", terms), lambda communicator, _: None)  # the agreement is a barrier by itself
     return ()

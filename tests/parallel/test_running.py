@@ -44,6 +44,15 @@ def test_one_device_has_the_same_calls_and_no_exchange():
     assert iterations(workspace) == 3
 
 
+@pytest.mark.parametrize("settings", [{}, {"accumulate_steps": 2}], ids=str)
+def test_a_net_that_was_created_in_another_workspace(settings):
+    model, record = parallelize([0], **settings)
+    there, here = Workspace(threads=1), Workspace(threads=1)
+    parallel.RunInitNet(model, workspace=there)
+    with pytest.raises(NetError, match=r"^RunNet: no net 'net.*create it first, by RunInitNet .* \(created: none\)$"):
+        parallel.RunNet(model, workspace=here)
+
+
 def test_the_log_says_what_was_built(caplog):
     with caplog.at_level(logging.INFO, "netbuilder"):
         parallelize([0, 3])

@@ -23,10 +23,11 @@ from netbuilder.parallel.distributed.preflight import preflight, preflight_by, r
 from netbuilder.parallel.distributed.rendezvous import Rendezvous
 from netbuilder.proto import BlobError, DistributedError, NetDef, OperatorDef
 from netbuilder.proto.arguments import make_op
+from netbuilder.proto.errors import counted
 from netbuilder.runtime import Workspace
 from netbuilder.runtime.execute import default
 
-__all__ = ["exchanged_bytes", "require_equal_blobs", "require_equal_nets", "sum_over_processes"]
+__all__ = ["agree_on_batch", "exchanged_bytes", "require_equal_blobs", "require_equal_nets", "sum_over_processes"]
 
 _NO_LIMIT = 1e9  # seconds
 
@@ -63,6 +64,21 @@ def sum_over_processes(model: ModelHelper, record: Replicas, number: int, *, wor
     workspace.feed(blob, np.array([number], np.int64))
     _run(model, record, blob, link.allreduce([blob]), workspace)
     return int(workspace.fetch(blob)[0])
+
+
+def agree_on_batch(record: Replicas, samples: int | None, workspace: Workspace) -> None:
+    """Let the barrier with which the next step begins fail if processes take batches of different sizes.
+
+    Args:
+        record: the record of the replicas.
+        samples: the number of samples that the batch has for all processes together; None: none has been taken.
+        workspace: of the model.
+    """
+    blob = record.world.barrier
+    if record.world.common and workspace.has(blob) and not workspace.get(blob).is_empty:
+        world = np.asarray(workspace.fetch(blob)).item()
+        if isinstance(world, CommonWorld):
+            world.at_barrier = "" if samples is None else f"a batch of {counted(samples, 'sample')} for all processes"
 
 
 def require_equal_nets(model: ModelHelper, workspace: Workspace) -> None:
@@ -104,8 +120,8 @@ def _number_of_check(rendezvous: Rendezvous, store: Store, net: str) -> str:
     if all_runs <= own:
         return f"{attempt}/{all_runs}"
     text = (
-        f"another run than that of {socket.gethostname()}, process {os.getpid()}, uses {store}, or has left this "
-        f"there: it has a process with shard id {shard}, too; give each run its own run_id, or its own folder"
+        f"shard id {shard} of {socket.gethostname()}, process {os.getpid()}, is used by another process in {store}, or "
+        "an earlier run has left it there; give each process its own shard_id, and each run its own run_id or folder"
     )
     refuse(store, f"{net}/{attempt}/{own}", text)
     raise DistributedError(f"preflight: {text}")

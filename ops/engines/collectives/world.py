@@ -48,15 +48,19 @@ class CommonWorld(BlobObject):
         communicator: carries the values.
         session: the agreement of the ranks; None for a single rank.
         timeout: seconds that an operator waits for other ranks at most; None: those of ``time_limits``.
+
+    Attributes:
+        at_barrier: what all ranks must agree on at the next Barrier.
     """
 
-    __slots__ = ("closed", "communicator", "name", "session", "timeout")
+    __slots__ = ("at_barrier", "closed", "communicator", "name", "session", "timeout")
 
     def __init__(
         self, name: str, communicator: Communicator, session: Session | None, timeout: float | None = None
     ) -> None:
         self.name, self.communicator, self.session, self.timeout = name, communicator, session, timeout
         self.closed = False
+        self.at_barrier = ""
 
     @property
     def rank(self) -> int:

@@ -7,9 +7,10 @@ import re
 
 import pytest
 
+import fault_runs
 from fault_program import STEPS
 from fault_runs import run_with_faults
-from mpi_runs import needs_mpi
+from mpi_runs import JobHangs, marked_processes, needs_mpi, run_over_mpi
 
 SOON = (
     15.0  # seconds from a fault to the end of the job, after the time limit, on a machine that does other things, too
@@ -46,3 +47,33 @@ def test_a_rank_that_is_stopped_at_the_end_ends_the_job(launcher, tmp_path):
     assert "in the end of the program; missing: rank 1 does not answer" in found.text
     assert re.search(r"; it has begun \w+ of '.*, as all ranks have", found.text), found.text
     assert "rank 1 has finished" not in found.text
+
+
+@needs_mpi
+@pytest.mark.parametrize("launcher", [False, True], ids=["mpiexec", "netbuilder-launch"])
+def test_no_process_of_a_job_that_hangs_is_left(launcher, tmp_path):
+    """One of them is stopped, so that a signal that can be caught does not end it."""
+    program = tmp_path / "stopped.py"
+    program.write_text("import os, signal, time; print('here', flush=True)\nos.kill(os.getpid(), signal.SIGSTOP)\n")
+    before = set(marked_processes())
+    with pytest.raises(JobHangs, match=r"stopped\.py  ?hangs: .*"):
+        run_over_mpi(2, program, launcher=launcher, timeout=4)
+    assert not set(marked_processes()) - before
+
+
+@needs_mpi
+def test_runs_with_faults_count_a_job_that_hangs(capsys):
+    """The time limit of an exchange is far away: the runs kill the job, and go on to the next fault."""
+    options = ["--times=1", "--by=mpiexec", "--limit=200", "--timeout=12"]
+    assert fault_runs.main(["--faults", "hang@2", "raise@2", *options]) == 1
+    said = capsys.readouterr().out
+    assert re.search(r"hang@2 of rank \d: the job did not end, and was killed \d+ s after the fault", said), said
+    assert re.search(r"^hang@2, 2, mpiexec: .*; 0 of 1$", said, re.M), said
+    assert re.search(r"^raise@2, 2, mpiexec: .*; 1 of 1$", said, re.M), said
+
+
+def test_faults_that_do_not_exist_are_refused(capsys):
+    for given in ("stopp", "stop@", "stop@end"):
+        with pytest.raises(SystemExit):
+            fault_runs.main(["--faults", given])
+        assert f"or FAULT@STEP, got '{given}'" in capsys.readouterr().err

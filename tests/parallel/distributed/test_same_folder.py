@@ -28,5 +28,5 @@ def test_two_runs_in_one_folder(run_ids, tmp_path):
         return
     assert not all(finished), ended
     for done, (status, text) in zip(finished, ended.values(), strict=True):
-        refused = "uses the store in the folder" in text and "give each run its own run_id, or its own folder" in text
+        refused = "is used by another process in the store in the folder" in text and "each run its own run_id" in text
         assert done or status != 0 and refused, text

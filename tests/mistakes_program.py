@@ -1,0 +1,47 @@
+"""One of two processes that train with a mistake: ``mistakes_program.py MISTAKE FOLDER``."""
+
+from __future__ import annotations
+
+import sys
+from typing import Any
+
+import numpy as np
+
+from netbuilder import ModelHelper, Workspace, parallel
+from netbuilder.parallel.distributed import Rendezvous
+from parallel_models import OPTIMIZERS, mlp, no_input
+
+
+def main(mistake: str, folder: str) -> None:
+    own = Rendezvous.from_environment()
+    place, options = own, {"optimizer_builder_fun": OPTIMIZERS["momentum"]}  # type: tuple[Rendezvous, dict[str, Any]]
+    if mistake == "shard_id":
+        place = Rendezvous(num_shards=2, shard_id=1)
+    if mistake == "shard_id in a store":
+        place = Rendezvous(num_shards=2, shard_id=1, store=f"file:{folder}", run_id="run")
+    if mistake == "store":
+        place = Rendezvous(num_shards=2, shard_id=own.shard_id, store="file:/dev/null/store", run_id="run")
+    if mistake == "strategy":
+        options["strategy"] = "topkk:0.01"
+    weighted = mistake in ("weighted batches", "shares")
+    model, workspace = ModelHelper("net"), Workspace(threads=1, seed=1)
+    options.update(devices=[0], rendezvous=place, weighted_shares=weighted)
+    parallel.Parallelize_CPU(model, no_input, mlp, **options)
+    if mistake == "net" and own.shard_id == 1:
+        model.net.Proto().op[0].engine = "another"
+    parallel.RunInitNet(model, workspace=workspace)
+    sizes = [4, 4] if mistake == "none" else [4, 4 + 2 * own.shard_id]
+    batches = [{"data": np.ones((size, 6), np.float32), "label": np.zeros(size, np.int32)} for size in sizes]
+    if mistake == "shares":
+        for batch in batches:
+            for _ in parallel.feed_shares(model, batch, workspace=workspace):
+                parallel.RunNet(model, workspace=workspace)
+    with parallel.prefetch(model, batches, blobs=["data", "label"], workspace=workspace) as steps:
+        for _ in steps:
+            parallel.RunNet(model, workspace=workspace)
+    parallel.Synchronize(model, workspace=workspace)
+    print(f"rank {own.shard_id} has finished", flush=True)
+
+
+if __name__ == "__main__":
+    main(sys.argv[1], sys.argv[2])

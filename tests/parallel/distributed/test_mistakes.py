@@ -1,0 +1,41 @@
+"""Mistakes of users who train over processes: each job ends in seconds, with a message on every rank."""
+
+import pytest
+
+import mistakes_program
+from mpi_runs import needs_mpi, run_over_mpi
+
+SIZES = (
+    r"rank 0: Barrier (a batch of 4 samples for all processes, over 'net_barrier_cw'); "
+    r"rank 1: Barrier (a batch of 6 samples for all processes, over 'net_barrier_cw')"
+)
+
+
+@needs_mpi
+@pytest.mark.parametrize(
+    "mistake, message",
+    [
+        ("shard_id", "the ranks (shard ids) of 2 processes must be 0 to 1, each once, got [1, 1]"),
+        ("shard_id in a store", "give each process its own shard_id"),
+        ("store", "the store in the folder '/dev/null/store': cannot make it"),
+        ("strategy", "there is no strategy 'topkk'; did you mean 'topk'?"),
+        ("net", "the shards differ in net 1"),
+        ("batches", SIZES),
+        ("weighted batches", SIZES),
+        ("shares", SIZES),
+    ],
+    ids=lambda text: text[:20],
+)
+def test_a_mistake_ends_the_job(mistake, message, tmp_path):
+    status, text, seconds = run_over_mpi(
+        2, mistakes_program.__file__, mistake, str(tmp_path / "store"), launcher=True, timeout=60
+    )
+    said = {line[:8] for line in text.splitlines() if message in line}
+    assert status != 0 and said == {"[rank 0]", "[rank 1]"}, text
+    assert "has finished" not in text and seconds < 30, text
+
+
+@needs_mpi
+def test_no_mistake(tmp_path):
+    status, text, _ = run_over_mpi(2, mistakes_program.__file__, "none", str(tmp_path), launcher=True)
+    assert status == 0 and text.count("has finished") == 2, text

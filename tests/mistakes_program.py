@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import sys
-from typing import Any
 
 import numpy as np
 
@@ -14,19 +13,24 @@ from parallel_models import OPTIMIZERS, mlp, no_input
 
 def main(mistake: str, folder: str) -> None:
     own = Rendezvous.from_environment()
-    place, options = own, {"optimizer_builder_fun": OPTIMIZERS["momentum"]}  # type: tuple[Rendezvous, dict[str, Any]]
+    place = own
     if mistake == "shard_id":
         place = Rendezvous(num_shards=2, shard_id=1)
     if mistake == "shard_id in a store":
         place = Rendezvous(num_shards=2, shard_id=1, store=f"file:{folder}", run_id="run")
     if mistake == "store":
         place = Rendezvous(num_shards=2, shard_id=own.shard_id, store="file:/dev/null/store", run_id="run")
-    if mistake == "strategy":
-        options["strategy"] = "topkk:0.01"
-    weighted = mistake in ("weighted batches", "shares")
     model, workspace = ModelHelper("net"), Workspace(threads=1, seed=1)
-    options.update(devices=[0], rendezvous=place, weighted_shares=weighted)
-    parallel.Parallelize_CPU(model, no_input, mlp, **options)
+    parallel.Parallelize_CPU(
+        model,
+        no_input,
+        mlp,
+        optimizer_builder_fun=OPTIMIZERS["momentum"],
+        devices=[0],
+        rendezvous=place,
+        strategy="topkk:0.01" if mistake == "strategy" else None,
+        weighted_shares=mistake in ("weighted batches", "shares"),
+    )
     if mistake == "net" and own.shard_id == 1:
         model.net.Proto().op[0].engine = "another"
     parallel.RunInitNet(model, workspace=workspace)

@@ -23,6 +23,7 @@ COMMANDS = {
     "prove": ("prove", "show that data, batch and seed give the same parameters on any number of devices"),
     "check": ("check", "check a net in a file without running it"),
     "launch": ("launch", "start a program in several processes that train together"),
+    "preflight": ("preflight", "check that the processes of a job find one another and agree"),
     "compare": ("compare", "name the first value that differs between one device and several, or two settings"),
 }
 """Name of a command -> its module in ``netbuilder.tools``, and its purpose; installed as ``netbuilder-NAME``."""

@@ -31,7 +31,9 @@ def test_a_mistake_ends_the_job(mistake, message, tmp_path):
         2, mistakes_program.__file__, mistake, str(tmp_path / "store"), launcher=True, timeout=60
     )
     said = {line[:8] for line in text.splitlines() if message in line}
-    assert status != 0 and said == {"[rank 0]", "[rank 1]"}, text
+    assert status != 0 and said <= {"[rank 0]", "[rank 1]"}, text
+    # What a rank finds by itself ends the job, perhaps before the other one has found it, too.
+    assert len(said) == 2 or (said and mistake in ("shard_id in a store", "store", "strategy")), text
     assert "has finished" not in text and seconds < 30, text
 
 

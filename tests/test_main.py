@@ -33,5 +33,5 @@ def test_a_command_is_run(capsys):
 
 
 def test_an_unknown_one(capsys):
-    assert main(["predcit"]) == 2
-    assert "unknown command 'predcit'; did you mean predict?" in capsys.readouterr().err
+    assert main(["predicct"]) == 2
+    assert "unknown command 'predicct'; did you mean predict?" in capsys.readouterr().err

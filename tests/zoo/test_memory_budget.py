@@ -100,7 +100,7 @@ def test_normalizations_are_made_again_without_a_budget(dtype, most):
     kept, whole = plan_of_step("resnet50", dtype=dtype, without=["cheap_recomputation"])
     assert recomputed(plan) and not recomputed(kept)
     if not has_instructions("avx512"):  # there the scratch memory of a convolution's gradient is half of the arena
-        most = 0.95
+        most = 0.97
     assert memory.arena <= most * whole.arena and 0 < memory.predicted_again <= 0.0075
     under_budget, least = plan_of_step("resnet50", dtype=dtype, memory_budget=0.99)
     assert least.total == memory.total and recomputed(under_budget) == recomputed(plan)

@@ -264,10 +264,12 @@ def _fc_gradient(op: Any, ctx: PlanContext, x: TensorSpec, w: TensorSpec, dy: Te
         steps.append(_small_dx(op, x, w, 2) if small and not op._transposed else step)
         outputs.append(_as(x, code))
         inputs[1] = _as(w, code)
+    if small or w.nbytes < contexts.LARGE_GRADIENT:
+        return prepared(inputs, outputs, steps, name=_DOT if small else "")
     rest = prepared(inputs, [None, *outputs[1:]], steps[1:])
-    parts = None if small else _in_parts(op, ctx, x, w, inputs, dw, code, rest)
+    parts = _in_parts(op, ctx, x, w, inputs, dw, code, rest)
     if parts is None or not sums_depend_on_extents(code):
-        made = prepared(inputs, outputs, steps, name=_DOT if small else "")
+        made = prepared(inputs, outputs, steps)
     else:
         steps[:1] = [partial(_bind_part, parts, start) for start in range(0, first, parts.rows)]
         made = prepared(inputs, outputs, steps, scratch=parts.part(0).scratch, name=dw.name)
@@ -297,7 +299,7 @@ def _in_parts(
     first, second = (inner, columns) if op._transposed else (columns, inner)
     source, other = (0, 2) if op._transposed else (2, 0)
     dtype = np.dtype(np.float32 if code == c.F32 else np.uint16)
-    if w.nbytes < contexts.LARGE_GRADIENT or w.shape[0] != first:
+    if w.shape[0] != first:
         return None
     for count in _PARTS:
         made = None

@@ -10,10 +10,10 @@ from dataclasses import dataclass
 from typing import Any
 
 from netbuilder._renamed import moved_names
+from netbuilder.data.gc_paused import collection_paused
 from netbuilder.graph.blob import BlobReference
 from netbuilder.graph.blob_devices import blob_devices
 from netbuilder.graph.devices import Devices
-from netbuilder.graph.gc_paused import collection_paused
 from netbuilder.graph.observability import OUTPUTS
 from netbuilder.graph.rename import rename_in_subgraphs
 from netbuilder.graph.replicas import Replicas, World

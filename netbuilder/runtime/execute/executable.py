@@ -11,7 +11,7 @@ from typing import Any, NamedTuple, Protocol
 import numpy as np
 
 from netbuilder.data.forking import loading
-from netbuilder.graph.gc_paused import collection_paused
+from netbuilder.data.gc_paused import collection_paused
 from netbuilder.ops.core.instructions import describe, located, run_in_order
 from netbuilder.ops.core.operator import TensorSpec
 from netbuilder.ops.core.operator_event import OnOperator

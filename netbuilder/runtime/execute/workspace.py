@@ -9,9 +9,9 @@ from typing import Any, Literal
 import numpy as np
 
 from netbuilder.data.blob_values import as_tensor, is_blob_object
+from netbuilder.data.gc_paused import collection_paused
 from netbuilder.graph.blob import blob_name, strip_prefix
 from netbuilder.graph.checks import check_net, require_sound
-from netbuilder.graph.gc_paused import collection_paused
 from netbuilder.graph.message import message_of
 from netbuilder.graph.observability import ACTIVATIONS, ALL
 from netbuilder.graph.source import warn_user

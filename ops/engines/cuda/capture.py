@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 import contextlib
-import gc
 from collections.abc import Callable, Iterator, Sequence
 from typing import Any
 
 from netbuilder.data.forking import new_lock
+from netbuilder.data.gc_paused import collection_paused
 from netbuilder.ops.engines.gpu import GPU, StreamRole, Streams, gpu
 
 __all__ = ["CaptureError", "Graph", "capture"]
@@ -106,7 +106,7 @@ def capture(number: int, calls: Sequence[Callable[[], object]]) -> Graph | None:
 def _capture(streams: _CaptureStreams, calls: Sequence[Callable[[], object]]) -> Graph:
     here, own = streams.gpu, streams.get()
     stream, runtime = own[StreamRole.COMPUTE].raw, here.xp.cuda.runtime
-    with here.using(own), _no_allocation(here.xp), _no_collection():
+    with here.using(own), _no_allocation(here.xp), collection_paused():
         try:
             stream.begin_capture(runtime.streamCaptureModeThreadLocal)
         except Exception as error:
@@ -125,18 +125,6 @@ def _capture(streams: _CaptureStreams, calls: Sequence[Callable[[], object]]) ->
             return Graph(here, stream.end_capture())
         except Exception as error:
             raise CaptureError(len(calls), error) from error
-
-
-@contextlib.contextmanager
-def _no_collection() -> Iterator[None]:
-    """Pause garbage collection: what it frees of CUDA, such as other graphs, must not be freed during a capture."""
-    was_on = gc.isenabled()
-    gc.disable()
-    try:
-        yield
-    finally:
-        if was_on:
-            gc.enable()
 
 
 class _Refused(MemoryError):

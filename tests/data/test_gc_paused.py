@@ -1,0 +1,112 @@
+"""Pausing garbage collection: in several threads, in forked processes, and where it was disabled before."""
+
+import gc
+import os
+import threading
+from contextlib import ExitStack
+
+import pytest
+
+from netbuilder.data import gc_paused
+from netbuilder.data.gc_paused import collection_paused
+
+
+@pytest.fixture(autouse=True)
+def _enabled_before_and_after():
+    assert gc.isenabled()
+    yield
+    enabled = gc.isenabled()
+    gc.enable()
+    assert enabled
+
+
+class Pausing(threading.Thread):
+    """A thread that pauses garbage collection until it is told to leave."""
+
+    def __init__(self):
+        super().__init__()
+        self.inside, self.leave = threading.Event(), threading.Event()
+        self.start()
+        self.inside.wait()
+
+    def run(self):
+        with collection_paused():
+            self.inside.set()
+            self.leave.wait()
+
+    def end(self):
+        self.leave.set()
+        self.join()
+
+
+def test_nested_blocks():
+    with collection_paused():
+        with collection_paused():
+            assert not gc.isenabled()
+        assert not gc.isenabled()
+    assert gc.isenabled()
+
+
+def test_an_error_ends_it():
+    with pytest.raises(ZeroDivisionError), collection_paused():
+        raise ZeroDivisionError
+    assert gc.isenabled()
+
+
+@pytest.mark.parametrize("order", [(0, 1), (1, 0)])
+def test_the_last_thread_enables_it(order):
+    threads = [Pausing(), Pausing()]
+    threads[order[0]].end()
+    assert not gc.isenabled()
+    threads[order[1]].end()
+    assert gc.isenabled()
+
+
+def test_a_thread_that_is_interrupted_while_it_enters(monkeypatch):
+    """One thread looks whether collection is enabled while another pauses it, and disables it when that has ended."""
+    other = Pausing()
+
+    class Slow:
+        enable = staticmethod(gc.enable)
+
+        @staticmethod
+        def isenabled():
+            found = gc.isenabled()
+            other.leave.set()
+            other.join(0.2)
+            return found
+
+        @staticmethod
+        def disable():
+            other.leave.set()
+            other.join(0.2)
+            gc.disable()
+
+    monkeypatch.setattr(gc_paused, "gc", Slow)
+    with collection_paused():
+        assert not gc.isenabled()
+    other.end()
+    assert gc.isenabled()
+
+
+def test_disabled_before_it_stays_disabled():
+    gc.disable()
+    with collection_paused():
+        pass
+    assert not gc.isenabled()
+    gc.enable()
+
+
+@pytest.mark.parametrize("own", [False, True])
+def test_threads_that_a_forked_process_has_not(own):
+    other = Pausing()
+    with ExitStack() as stack:
+        if own:
+            stack.enter_context(collection_paused())
+        child = os.fork()
+        if not child:
+            paused = not gc.isenabled()
+            stack.close()
+            os._exit(0 if paused == own and gc.isenabled() else 1)
+        assert os.waitpid(child, 0)[1] == 0
+    other.end()

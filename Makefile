@@ -1,7 +1,7 @@
 # Everything happens in .venv beside this file; only Python 3.10 or later, its venv module and make are needed.
 #
 #   make train      install, then train a small residual net on two devices and export it
-#   make test       install with what tests need, then lint, types, protobuf versions, tests
+#   make test       install with what tests need, then lint, types, protobuf versions, tests; SLOW=1 for slow ones, too
 #   make fuzz       damaged files and wild nets for an hour, in processes that may die of them; SECONDS=... for less
 #   make test-gpu   print GPUs, driver and libraries; run the tests that need an NVIDIA GPU, which skip where there is none
 #   make test-emulated  the same tests on emulated GPUs (Linux, g++); QUICK=1 runs a part
@@ -27,8 +27,8 @@ SOURCES := $(shell find $(PACKAGES) -type f ! -name '*.pyc') setup.py pyproject.
 PROTOBUF_VERSIONS := 4.25 5 6 7
 
 # Kernels of tests are small: one thread each, and as many test processes as WORKERS. Some tests wait, for processes or
-# time limits, so three keep two cores busy.
-TEST_ENV := OMP_NUM_THREADS=1 OPENBLAS_NUM_THREADS=1
+# time limits, so three keep two cores busy. Each process would compile all modules if it could not store them.
+TEST_ENV := OMP_NUM_THREADS=1 OPENBLAS_NUM_THREADS=1 PYTHONDONTWRITEBYTECODE=
 
 .PHONY: train test fuzz test-gpu test-emulated caffe2-tests caffe2-tests-page operators-page onednn-interface cuda-kernels lint types protobuf unit venv proto clean
 .DELETE_ON_ERROR:
@@ -49,8 +49,9 @@ lint: $(VENV)/.with-test
 types: $(VENV)/.with-test
 	cd $(VENV) && bin/python -m mypy --config-file ../pyproject.toml --cache-dir .mypy_cache -p netbuilder
 
+# What is marked as slow repeats at length what other tests check in short: run it before a release.
 unit: $(VENV)/.with-test
-	$(TEST_ENV) $(BIN)/python -m pytest -q -n $(WORKERS) --dist worksteal $(PYTEST_ARGS)
+	$(TEST_ENV) $(BIN)/python -m pytest -q -n $(WORKERS) --dist worksteal $(if $(SLOW),,-m "not slow") $(PYTEST_ARGS)
 
 # The generated code must load and work on every protobuf from the lowest major version to the highest.
 protobuf: $(PROTOBUF_VERSIONS:%=protobuf-%)

@@ -49,7 +49,8 @@ def run_file(file: str, folder: Path, limit: float) -> dict[str, str]:
         env = dict(
             os.environ,
             OMP_NUM_THREADS="1",
-            PYTHONDONTWRITEBYTECODE="1",
+            PYTHONDONTWRITEBYTECODE="",
+            PYTHONPYCACHEPREFIX=str(folder / "compiled"),
             PYTHONPATH=os.pathsep.join([str(HERE.parent), str(ROOT)]),
             HYPOTHESIS_STORAGE_DIRECTORY=scratch,
             CAFFE2_HYPOTHESIS_PROFILE="no deadline",

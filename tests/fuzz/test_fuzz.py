@@ -17,12 +17,12 @@ from netbuilder.proto.arguments import make_op
 from waiting import HANG
 
 TESTS = Path(__file__).parent.parent
-SECONDS = 20  # of damaged files and random nets, including the start of the workers
 
 
-@pytest.mark.slow
-def test_no_input_kills_hangs_or_gets_a_bare_error():
-    outcome = campaign(list(KINDS), seconds=SECONDS, hang=HANG)
+# Seconds of damaged files and random nets, including the start of the workers.
+@pytest.mark.parametrize("seconds", [8, pytest.param(30, marks=pytest.mark.slow)])
+def test_no_input_kills_hangs_or_gets_a_bare_error(seconds):
+    outcome = campaign(list(KINDS), seconds=seconds, hang=HANG)
     assert all(outcome.counts.values()), f"no input of {[name for name, n in outcome.counts.items() if not n]}"
     shown = [f"{each.what} (python -m fuzz --only {each.kind!r} --number {each.number})" for each in outcome.findings]
     assert not shown, "\n".join(shown)

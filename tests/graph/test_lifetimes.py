@@ -85,3 +85,15 @@ def test_values_that_are_needed_together_do_not_overlap(seed):
             together = v is not w and v.start <= w.end and w.start <= v.end
             assert not together or at + v.nbytes <= other or other + w.nbytes <= at
     assert needed_at_once(values) <= nbytes <= 1.3 * needed_at_once(values)
+
+
+def test_values_that_are_packed_again_get_their_offsets_anew():
+    """The same extents are packed once; what a caller does to its offsets does not reach the next."""
+    rng = np.random.default_rng(0)
+    lives = [Lifetime(i, int(a), int(a + n), nbytes=int(b)) for i, (a, n, b) in enumerate(rng.integers(1, 50, (30, 3)))]
+    offsets, nbytes = pack_into_arena(lives, alignment=8)
+    kept = list(offsets)
+    offsets.clear()
+    assert pack_into_arena([*lives], alignment=8) == (kept, nbytes)
+    other = pack_into_arena(lives, alignment=64)
+    assert other != (kept, nbytes) and all(offset % 64 == 0 for offset in other[0])

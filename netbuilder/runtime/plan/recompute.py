@@ -123,9 +123,13 @@ def drop_cheap(steps: list[Step], values: list[Value], apart: Collection[int]) -
     if not any(_is_cheap(value) for value in values):
         return None
     search = _Search(steps, values, apart)
+    bound = search.sequence.peak
     search.drop_cheap(_LITTLE)
+    if not search.dropped:
+        return None
     found = search.sequence
-    if not search.dropped or arena_bytes(found.values, found.steps, apart) >= arena_bytes(values, steps, apart):
+    nbytes = arena_bytes(found.values, found.steps, apart)
+    if nbytes >= bound and nbytes >= arena_bytes(values, steps, apart):
         return None
     return Recomputed(found.steps, found.values, found.count, found.work, search.total_cost)
 

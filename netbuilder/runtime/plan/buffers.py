@@ -184,11 +184,16 @@ def _store_in_rows(
 
 
 def _will_be_in_blob(value: Value, hidden: Collection[str], versions: Mapping[str, Sequence[Value]]) -> bool:
-    """Whether the plan makes a value, on the host, that its blob will have until the next run."""
+    """Whether the plan makes a value, on the host, in memory that its blob will have until the next run."""
     if value.name in hidden or value.producer is None or value.location != HOST or value.lazy is not None:
         return False
     chain = versions.get(value.name)
-    return chain is not None and chain[0].blob is None and _physical(chain[-1]) is value
+    if chain is None or chain[0].blob is not None:
+        return False
+    final = last = _physical(chain[-1])
+    while last is not value and last.shares is not None:
+        last = last.shares
+    return last is value and final.lazy is None and final.spec == value.spec
 
 
 def _is_kept_by_plan(value: Value, hidden: Collection[str], versions: Mapping[str, Sequence[Value]]) -> bool:

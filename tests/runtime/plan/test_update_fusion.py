@@ -382,12 +382,16 @@ def in_row(workspace, names):
     return as_row([workspace.find(name).buffer for name in names]) is not None
 
 
-def calls_of_update(workspace, model):
+def bound_update(workspace, model):
     (plan,) = workspace.net(model.net)._plans[0]
     [bound] = [
         call.__self__ for call in plan._calls if isinstance(getattr(call, "__self__", None), fused_update._BoundChains)
     ]
-    [(jobs, _)] = bound._teams.values()
+    return bound
+
+
+def calls_of_update(workspace, model):
+    [(jobs, _)] = bound_update(workspace, model)._teams.values()
     return sum(len(job.steps) for job in jobs)
 
 
@@ -408,12 +412,17 @@ def test_rows_compute_the_same_to_the_bit(optimizer, decay, observed):
         )
 
 
-@pytest.mark.parametrize("observed", ["outputs", None])
-def test_one_call_for_a_row(observed):
-    build, options = BUILDERS["momentum"]
+@pytest.mark.parametrize("observed", ["outputs", "all", None])
+@pytest.mark.parametrize("optimizer", BUILDERS)
+def test_rows_are_not_copied(optimizer, observed):
+    """Nesterov's momentum and RMSProp also replace the gradients by the steps that they make of them."""
+    build, options = BUILDERS[optimizer]
     model = deep_model(build, **options)
     workspace, _ = train_deep(model, observable=observed)
-    assert calls_of_update(workspace, model) == 4  # two products, sum, difference
+    update = bound_update(workspace, model)
+    assert all(bound.plan.members and not bound.before and not bound.after for bound in update._bound)
+    if optimizer == "momentum":
+        assert calls_of_update(workspace, model) == 4  # two products, sum, difference
 
 
 @pytest.mark.parametrize("early", [True, False])

@@ -26,6 +26,7 @@ from cupy_double.ndarray import PerformanceWarning
 from netbuilder.ops.engines import arrays, gpu, nccl, peers
 from netbuilder.ops.engines.cuda.engine import CudaEngine
 from netbuilder.ops.engines.cuda.kernel import Kernel
+from netbuilder.ops.fills import random_fill
 
 __all__ = [
     "HOST",
@@ -40,6 +41,7 @@ __all__ = [
     "PerformanceWarning",
     "Race",
     "Transfer",
+    "draw_nothing",
     "gpus",
     "using",
 ]
@@ -77,3 +79,8 @@ def gpus(devices: int, *, access: bool = True, kernels: bool = True) -> Iterator
     gc.collect()
     machine.settle(all=True)
     assert machine.faults == []
+
+
+def draw_nothing(patch: pytest.MonkeyPatch) -> None:
+    """Leave undefined what random fills draw: in large nets that takes longer than steps, which read no numbers here."""
+    patch.setattr(random_fill, "filled", lambda xp, draw, key, shape, finish, dtype, **more: xp.empty(shape, dtype))

@@ -21,6 +21,9 @@ from netbuilder.ops.engines.cuda.kernel import Kernel
 
 __all__ = ["launch"]
 
+_MOST = 1 << 20
+"""Bytes of an array that become NaN: of large ones the beginning is enough to show that they were used."""
+
 
 @functools.cache
 def _is_read(source: str) -> tuple[bool, ...]:
@@ -80,7 +83,7 @@ def launch(kernel: Kernel, cupy: Any, blocks: int, arguments: Sequence[Any], *, 
 
     def do() -> None:
         for (_, begin, end), byte in writes.items():
-            ctypes.memset(int(begin), byte, int(end - begin))
+            ctypes.memset(int(begin), byte, min(int(end - begin), _MOST))
         if kernel.name.startswith("nb_checked_"):
             arguments[1]._values[...] = arguments[0]._values
         if kernel.name.startswith("nb_packed_"):

@@ -24,7 +24,6 @@ from cupy_double.module import CupyDouble
 from cupy_double.nccl import Hang, Mismatch, NcclDouble, NcclError
 from cupy_double.ndarray import PerformanceWarning
 from netbuilder.ops.engines import arrays, gpu, nccl, peers
-from netbuilder.ops.engines.cuda.engine import CudaEngine
 from netbuilder.ops.engines.cuda.kernel import Kernel
 from netbuilder.ops.fills import random_fill
 
@@ -65,16 +64,13 @@ def using(cupy: CupyDouble) -> Iterator[Machine]:
 
 
 @contextmanager
-def gpus(devices: int, *, access: bool = True, kernels: bool = True) -> Iterator[Machine]:
-    """Give netbuilder so many GPUs; behind it, nothing may have gone wrong that could not be told.
+def gpus(devices: int, *, access: bool = True) -> Iterator[Machine]:
+    """Give netbuilder so many GPUs; after it, nothing may have gone wrong that could not be told.
 
     Args:
         access: whether the GPUs can read each other's memory.
-        kernels: whether nets may use our own kernels, which compute nothing; without them, they have their numbers.
     """
-    with using(CupyDouble(devices, peers=access)) as machine, pytest.MonkeyPatch.context() as patch:
-        if not kernels:
-            patch.setattr(CudaEngine, "available", lambda self: False)
+    with using(CupyDouble(devices, peers=access)) as machine:
         yield machine
     gc.collect()
     machine.settle(all=True)

@@ -78,5 +78,5 @@ def gpus(devices: int, *, access: bool = True) -> Iterator[Machine]:
 
 
 def draw_nothing(patch: pytest.MonkeyPatch) -> None:
-    """Leave undefined what random fills draw: in large nets that takes longer than steps, which read no numbers here."""
+    """Leave undefined what random fills draw: for large nets it takes longer than steps, which read no numbers here."""
     patch.setattr(random_fill, "filled", lambda xp, draw, key, shape, finish, dtype, **more: xp.empty(shape, dtype))

@@ -1,10 +1,10 @@
 """A double of cuDNN's frontend: graphs are checked as cuDNN checks them, and computed node by node with NumPy.
 
-It is used with the double of CuPy, whose arrays are in the host's memory: pointers are read as they are. A graph is
-refused (``cudnnGraphNotSupportedError``) where cuDNN 9.28 refuses it for an H100, as test_graphs_on_h100.py finds, and
-anything that is not valid raises. What is computed: elements of memory are widened to float64, a tensor between two
-operations is rounded to float32, a result to its type. Products of float32 are exact unless the graph lets kernels
-round their factors to TF32, which then is done here, too.
+A graph is refused (``cudnnGraphNotSupportedError``) where cuDNN 9.28 refuses it for an H100, as test_graphs_on_h100.py
+finds, and anything that is not valid raises. With the double of CuPy graphs are checked and counted, and compute
+nothing. On emulated GPUs, whose memory is the host's, they compute: elements of memory are widened to float64, a tensor
+between two operations is rounded to float32, a result to its type. Products of float32 are exact unless the graph lets
+kernels round their factors to TF32, which then is done here, too.
 """
 
 from __future__ import annotations
@@ -466,10 +466,10 @@ class CudnnDouble:
     """What a program sees as the module ``cudnn``.
 
     Args:
-        cupy: the double of CuPy that it works with.
+        cupy: what it works with: the double of CuPy, or the emulated GPUs.
 
     Attributes:
-        machine: the double of the GPUs, which has all launches.
+        machine: its GPUs, which have all launches.
         ran_graphs: the kinds of the operations of each graph that was run, in order.
         graphs: all graphs that were made.
     """
@@ -486,7 +486,6 @@ class CudnnDouble:
         self._handles = {}
         self.ran_graphs, self.graphs = [], []
         self.unsupported = set()  # kinds of operations that a test wants refused
-        self.computes = True  # False: graphs are checked and counted, and their results are undefined
 
     def backend_version(self):
         return 92800
@@ -540,7 +539,7 @@ class CudnnDouble:
             "cudnn " + " ".join(kinds),
             read,
             [*written, self.machine.region_at(*scratch)],
-            do=do if self.computes else None,
+            do=do if isinstance(self.machine, _EmulatedMachine) else lambda: None,
         )
 
 

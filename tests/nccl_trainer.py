@@ -1,4 +1,4 @@
-"""netbuilder-train in processes with doubles of GPUs, which exchange values by NCCL: without MPI.
+"""netbuilder-train in processes with emulated GPUs, which exchange values by NCCL: without MPI.
 
 ``nccl_trainer.py GPUS FOLDER``: each process has so many GPUs; rank 0 stores what it has after each case.
 ``nccl_trainer.py GPUS FAULT RANK STEP OPTIONS...``: after so many steps the rank gets a signal.
@@ -26,7 +26,7 @@ CASES = ("plain", "micro-batches", "normalization over all")
 
 def main() -> int:
     count, *arguments = sys.argv[1:]
-    machine = take_gpus(int(count))
+    take_gpus()
     place = Rendezvous.from_environment()
     assert place.engine == "NCCL"
     if len(arguments) > 1:
@@ -40,8 +40,6 @@ def main() -> int:
             require_equal_blobs(run._model, workspace=run._workspace)
         if place.shard_id == 0:
             np.savez(Path(arguments[0]) / f"{name}.npz", **found)
-    machine.settle(all=True)
-    assert machine.faults == []
     assert "mpi4py" not in sys.modules
     print(f"rank {place.shard_id} has finished")
     return 0

@@ -1,20 +1,17 @@
-"""The program of processes that train models of process_training over doubles of GPUs, by NCCL: without MPI.
+"""The program of processes that train models of process_training over emulated GPUs, by NCCL: without MPI.
 
 ``nccl_training.py FOLDER GPUS``: each process has so many GPUs, and stores what it has trained.
 """
 
 from __future__ import annotations
 
-import atexit
-import contextlib
 import dataclasses
 import sys
 from pathlib import Path
 
 import numpy as np
 
-import cupy_double
-from cupy_double import HOST, Machine, gpus
+import emulated_gpu
 from cupy_double.nccl_processes import NcclOfProcesses
 from netbuilder import parallel
 from netbuilder.ops.engines import nccl
@@ -44,35 +41,32 @@ def on_gpus(name: str):
     return dataclasses.replace(CASES[name], on_gpus=True)
 
 
-def take_gpus(count: int) -> Machine:
-    """Give this process doubles of GPUs, which exchange values with those of others, until it ends: without MPI."""
+def take_gpus() -> None:
+    """Let this process use the emulated GPUs, which exchange values with those of other processes: without MPI."""
+    import cupy
+
     assert "mpi4py" not in sys.modules
-    cupy_double.NcclDouble = NcclOfProcesses
-    given = contextlib.ExitStack()
-    atexit.register(given.close)  # after netbuilder has ended the exchange, which is registered later
-    return given.enter_context(gpus(count, kernels=False))
+    emulated_gpu.install()
+    double = NcclOfProcesses(finish=cupy.cuda.runtime.streamSynchronize)
+    nccl._module = lambda: double
 
 
 def main() -> None:
     folder, count = Path(sys.argv[1]), int(sys.argv[2])
     place = Rendezvous.from_environment()
     assert place.engine == "NCCL"
-    machine = take_gpus(count)
+    take_gpus()
     group = ProcessGroup(place)
     assert group.sum(place.shard_id, 1.5) == [sum(range(group.size)), 1.5 * group.size]
     assert group.broadcast({"epoch": 3} if group.is_first else None) == {"epoch": 3}
     for name in NAMES:
         case = on_gpus(name)
         model, record = build_case(case, count, place)
-        workspace = Workspace(threads=2, seed=0 if case.same_seed else place.shard_id, engines=())
+        workspace = Workspace(threads=2, seed=0 if case.same_seed else place.shard_id)
         parallel.RunInitNet(model, workspace=workspace)
-        machine.transfers.clear()
         train_steps(case, model, record, workspace, True)
-        read = max((each.nbytes for each in machine.transfers if each.target == HOST), default=0)
-        np.savez(folder / f"{name} {place.shard_id}.npz", _read=read, **results(record, workspace))
+        np.savez(folder / f"{name} {place.shard_id}.npz", **results(record, workspace))
     created = len(nccl.nccl().created) if place.shard_id == 0 else 0
-    machine.settle(all=True)
-    assert machine.faults == []
     assert "mpi4py" not in sys.modules
     print(f"rank {place.shard_id} has finished, communicators of {created} ids")
 

@@ -15,6 +15,7 @@ from typing import Any
 
 import numpy as np
 
+import emulated_gpu
 from cupy_double import gpus
 from netbuilder import parallel
 from netbuilder.graph.net_names import reset_names
@@ -114,7 +115,7 @@ class Case:
         blocks: iterations of a block, trained by ``Parallelize_BMUF``.
         same_seed: all processes have the same seed, for random numbers in training; else only rank 0 has that of the
             process that trains alone, so that its initial values must reach the others.
-        on_gpus: doubles of GPUs.
+        on_gpus: emulated GPUs, or doubles.
     """
 
     forward: Callable[..., list[Any]] = mlp
@@ -241,10 +242,11 @@ def train_case(
     Returns:
         The model, its record and workspace, and the parameters after training.
     """
-    with gpus(devices) if case.on_gpus else contextlib.nullcontext():
+    doubles = case.on_gpus and not emulated_gpu.active()
+    with gpus(devices) if doubles else contextlib.nullcontext():
         model, record = build_case(case, devices, rendezvous)
         seed = 0 if case.same_seed else record.world.rank
-        workspace = Workspace(threads=2, seed=seed, engines=() if case.on_gpus else None)
+        workspace = Workspace(threads=2, seed=seed, engines=() if doubles else None)
         parallel.RunInitNet(model, workspace=workspace)
         train_steps(case, model, record, workspace, rendezvous is not None)
         require_equal_blobs(model, workspace=workspace)

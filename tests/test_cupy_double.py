@@ -164,6 +164,26 @@ def test_overwriting_what_another_stream_still_reads_is_a_race(cupy):
     assert y.get is not None
 
 
+def test_parts_of_an_allocation_are_used_apart(cupy):
+    first, second = stream(cupy, 0), stream(cupy, 0)
+    with first:
+        x = cupy.zeros(12)
+    second.wait_event(first.record())
+    with second:
+        x[4:8].fill(1)
+    with first:
+        x[:4].fill(2)
+        cupy.add(x[:4], 1, out=x[8:])
+        for part in (x, x[3:5], x[7:9], x[5:6]):
+            with pytest.raises(Race, match="does not wait for stream"):
+                part + 1
+    with second:
+        for part in (x[:1], x[3:9], x[11:]):
+            with pytest.raises(Race, match="does not wait for stream"):
+                part.fill(0)
+        cupy.add(x[4:8], 1, out=x[4:8])
+
+
 def test_an_event_counts_what_came_before_it_only(cupy):
     first, second = stream(cupy, 0), stream(cupy, 0)
     with first:

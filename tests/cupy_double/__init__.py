@@ -24,8 +24,8 @@ from cupy_double.module import CupyDouble
 from cupy_double.nccl import Hang, Mismatch, NcclDouble, NcclError
 from cupy_double.ndarray import PerformanceWarning
 from netbuilder.ops.engines import arrays, gpu, nccl, peers
-from netbuilder.ops.engines.cuda.engine import CudaEngine
 from netbuilder.ops.engines.cuda.kernel import Kernel
+from netbuilder.ops.fills import random_fill
 
 __all__ = [
     "HOST",
@@ -40,6 +40,7 @@ __all__ = [
     "PerformanceWarning",
     "Race",
     "Transfer",
+    "draw_nothing",
     "gpus",
     "using",
 ]
@@ -63,17 +64,19 @@ def using(cupy: CupyDouble) -> Iterator[Machine]:
 
 
 @contextmanager
-def gpus(devices: int, *, access: bool = True, kernels: bool = True) -> Iterator[Machine]:
-    """Give netbuilder so many GPUs; behind it, nothing may have gone wrong that could not be told.
+def gpus(devices: int, *, access: bool = True) -> Iterator[Machine]:
+    """Give netbuilder so many GPUs; after it, nothing may have gone wrong that could not be told.
 
     Args:
         access: whether the GPUs can read each other's memory.
-        kernels: whether nets may use our own kernels, which compute nothing; without them, they have their numbers.
     """
-    with using(CupyDouble(devices, peers=access)) as machine, pytest.MonkeyPatch.context() as patch:
-        if not kernels:
-            patch.setattr(CudaEngine, "available", lambda self: False)
+    with using(CupyDouble(devices, peers=access)) as machine:
         yield machine
     gc.collect()
     machine.settle(all=True)
     assert machine.faults == []
+
+
+def draw_nothing(patch: pytest.MonkeyPatch) -> None:
+    """Leave undefined what random fills draw: for large nets it takes longer than steps, which read no numbers here."""
+    patch.setattr(random_fill, "filled", lambda xp, draw, key, shape, finish, dtype, **more: xp.empty(shape, dtype))

@@ -1,8 +1,7 @@
 """Our own CUDA kernels on the double: it knows what memory a launch reads and writes, and computes nothing.
 
-What a kernel writes is NaN, and 0 for integers. Two copy what they read, so that nets on plain kernels have their
-numbers: the check of indices, and that which packs values for NCCL. Numbers of the others show where CuPy compiles them
-(``make test-emulated``).
+What a kernel writes is NaN, and 0 for integers. One copies what it reads, so that nets on plain kernels have their
+numbers: the check of indices. Numbers of the others show where CuPy compiles them (``make test-emulated``).
 """
 
 from __future__ import annotations
@@ -20,6 +19,9 @@ from netbuilder.ops.engines.cuda.code import BFLOAT16
 from netbuilder.ops.engines.cuda.kernel import Kernel
 
 __all__ = ["launch"]
+
+_MOST = 1 << 20
+"""Bytes of an array that become NaN: of large ones the beginning is enough to show that they were used."""
 
 
 @functools.cache
@@ -70,8 +72,7 @@ def launch(kernel: Kernel, cupy: Any, blocks: int, arguments: Sequence[Any], *, 
         else:
             writes[array._region] = 0xFF if array.dtype.kind == "f" or array.dtype == np.uint8 else 0
     in_tables = "i64* rows, const int* blocks" in kernel.source
-    tensors = [*_in_tables(kernel, arguments[0]._values.tolist())] if in_tables else []
-    for address, nbytes, is_read in tensors:
+    for address, nbytes, is_read in _in_tables(kernel, arguments[0]._values.tolist()) if in_tables else ():
         region = cupy.machine.region_at(address, nbytes)
         if is_read:
             reads.append(region)
@@ -80,11 +81,8 @@ def launch(kernel: Kernel, cupy: Any, blocks: int, arguments: Sequence[Any], *, 
 
     def do() -> None:
         for (_, begin, end), byte in writes.items():
-            ctypes.memset(int(begin), byte, int(end - begin))
+            ctypes.memset(int(begin), byte, min(int(end - begin), _MOST))
         if kernel.name.startswith("nb_checked_"):
             arguments[1]._values[...] = arguments[0]._values
-        if kernel.name.startswith("nb_packed_"):
-            for (source, nbytes, _), (target, *_) in zip(tensors[::2], tensors[1::2]):
-                ctypes.memmove(target, source, nbytes)
 
     cupy.machine.launch(kernel.name, reads, writes, do=do)

@@ -14,7 +14,8 @@ from __future__ import annotations
 import threading
 import weakref
 import zlib
-from collections import Counter
+from bisect import bisect_left, bisect_right
+from collections import Counter, defaultdict
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field
@@ -66,8 +67,34 @@ class Region(NamedTuple):
     start: int
     end: int
 
-    def overlaps(self, start: int, end: int) -> bool:
-        return self.start < end and start < self.end
+
+class _Uses:
+    """Who has used which part of an allocation last: parts in order, none of which overlap, with a stamp each."""
+
+    def __init__(self) -> None:
+        self._starts: list[int] = []
+        self._ends: list[int] = []
+        self.stamps: list[Stamp] = []
+
+    def _between(self, start: int, end: int) -> tuple[int, int]:
+        return bisect_right(self._ends, start), bisect_left(self._starts, end)
+
+    def of(self, start: int, end: int) -> list[Stamp]:
+        first, last = self._between(start, end)
+        return self.stamps[first:last]
+
+    def note(self, start: int, end: int, stamp: Stamp | None) -> None:
+        """Replace what is known of a part; by nothing, if there is no stamp."""
+        first, last = self._between(start, end)
+        parts = [] if stamp is None or start == end else [(start, end, stamp)]
+        if first < last:
+            if self._starts[first] < start:
+                parts.insert(0, (self._starts[first], start, self.stamps[first]))
+            if end < self._ends[last - 1]:
+                parts.append((end, self._ends[last - 1], self.stamps[last - 1]))
+        self._starts[first:last] = [part[0] for part in parts]
+        self._ends[first:last] = [part[1] for part in parts]
+        self.stamps[first:last] = [part[2] for part in parts]
 
 
 @dataclass
@@ -171,8 +198,8 @@ class Memory:
         self.nbytes = nbytes
         self.address = 0  # of its first byte, once an array has it
         self.storage: Any = None
-        self.written: dict[tuple[int, int], Stamp] = {}  # by begin and end of the part
-        self.read: dict[tuple[int, int, int], int] = {}  # and by the stream: up to which call
+        self.written = _Uses()
+        self.read: dict[int, _Uses] = defaultdict(_Uses)  # by the stream
         self._machine = machine
         self._stream = stream
 
@@ -183,7 +210,7 @@ class Memory:
         with self._machine.lock:
             known = dict(self._stream.clock)
             merge(known, self._machine.host_clock)
-            for stamp in (*((key[2], calls) for key, calls in self.read.items()), *self.written.values()):
+            for stamp in (stamp for uses in (*self.read.values(), self.written) for stamp in uses.stamps):
                 if not _is_past(stamp, known):
                     self._machine.faults.append(
                         f"{self.nbytes} bytes of GPU {self.device} were freed for {self._stream} while stream "
@@ -378,21 +405,19 @@ class Machine:
                 stream.capture.add(stream, name, reads, writes, do)
                 return stream.number, 0
             stamp = stream.issue()
-            for region in (*reads, *writes):
-                for (start, end), written in region.memory.written.items():
-                    if region.overlaps(start, end):
-                        self._require(written, stream, name, "written")
-            for region in writes:
-                for (start, end, number), calls in region.memory.read.items():
-                    if region.overlaps(start, end):
-                        self._require((number, calls), stream, name, "read")
-            for region in reads:
-                region.memory.read[region.start, region.end, stamp[0]] = stamp[1]
+            for memory, start, end in (*reads, *writes):
+                for written in memory.written.of(start, end):
+                    self._require(written, stream, name, "written")
+            for memory, start, end in writes:
+                for uses in memory.read.values():
+                    for read in uses.of(start, end):
+                        self._require(read, stream, name, "read")
+            for memory, start, end in reads:
+                memory.read[stream.number].note(start, end, stamp)
             for memory, start, end in writes:  # which follows whatever was in these parts before
-                for known in (memory.written, memory.read):
-                    for key in [key for key in known if start <= key[0] and key[1] <= end]:
-                        del known[key]  # type: ignore[attr-defined]
-                memory.written[start, end] = stamp
+                for uses in memory.read.values():
+                    uses.note(start, end, None)
+                memory.written.note(start, end, stamp)
             touches = frozenset(region.memory.device for region in (*reads, *writes))
             self.launches.append(Launch(name, stream.device, touches, replayed))
             if do is not None:

@@ -38,9 +38,6 @@ class CupyDouble:
         self.exceptions = SimpleNamespace(AxisError=np.exceptions.AxisError)
         self._made: dict[str, Any] = {}
 
-    def __repr__(self) -> str:
-        return f"CupyDouble({self.machine.devices})"
-
     def __getattr__(self, name: str) -> Any:
         if name.startswith("_"):
             raise AttributeError(name)
@@ -143,14 +140,8 @@ def _arange(cupy: CupyDouble, start: Any, stop: Any = None, step: Any = 1, dtype
     return _filled(cupy, "arange", values)
 
 
-def _asnumpy(cupy: CupyDouble, a: Any, stream: Any = None, order: str = "C", out: Any = None, **options: Any) -> Any:
-    assert out is None
-    return a.get(stream, order) if isinstance(a, cupy.ndarray) else np.asarray(a)
-
-
 _CREATE = {
     "arange": _arange,
-    "asnumpy": _asnumpy,
     "empty": _empty,
     "full": _full,
     "ones": _ones,
@@ -286,12 +277,6 @@ class _Runtime:
     def getDeviceCount(self) -> int:
         return self._machine.devices
 
-    def getDevice(self) -> int:
-        return self._machine.device
-
-    def setDevice(self, device: int) -> None:
-        self._machine.set_device(device)
-
     def deviceCanAccessPeer(self, device: int, peer: int) -> int:
         return int(self._machine.peers)
 
@@ -331,16 +316,9 @@ class _Device:
     def __hash__(self) -> int:
         return self.id
 
-    def __int__(self) -> int:
-        return self.id
-
     @property
     def mem_info(self) -> tuple[int, int]:
         return _MEMORY * 3 // 4, _MEMORY
-
-    def use(self) -> _Device:
-        self._machine.set_device(self.id)
-        return self
 
     def synchronize(self) -> None:
         self._machine.synchronize_device(self.id)

@@ -1,4 +1,4 @@
-"""A double of NCCL between processes: the process that makes an id computes, for all that come with this id."""
+"""A double of NCCL between processes with emulated GPUs: the one that makes an id computes for all that have it."""
 
 from __future__ import annotations
 
@@ -89,8 +89,6 @@ class _CliqueOfProcesses(Clique):
             self._peer.send((len(self.devices), list(given)))
             self._receive()
             return
-        for calls in zip(*given.values()):
-            self.order(list(zip(given, calls)))
         size = len(self.devices)
         payload = {
             rank: [

@@ -3,7 +3,6 @@
 import numpy as np
 import pytest
 
-from cupy_double import gpus
 from netbuilder import parallel
 from netbuilder.model import ModelHelper, brew
 from netbuilder.ops.engines import onednn
@@ -349,19 +348,18 @@ def test_shares_of_different_sizes_without_weights_are_refused(sizes, options):
         feed(sizes)
 
 
-def test_shares_of_different_sizes_on_gpus_are_refused():
+def test_shares_of_different_sizes_on_gpus_are_refused(two_gpus):
     """The sums are copied to the CPU, added there and copied back."""
-    with gpus(2):
-        model = ModelHelper("net")
-        options = {"optimizer_builder_fun": OPTIMIZERS["sgd"], "devices": [0, 1], **COMBINED}
-        record = parallel.Parallelize_GPU(model, no_input, convnet, **options)
-        workspace = Workspace()
-        for scope, size in zip(record.devices.scopes, (3, 2)):
-            workspace.feed(scope + "data", np.ones((size, 3, 8, 8), np.float32))
-            workspace.feed(scope + "label", np.zeros(size, np.int32))
-        parallel.RunInitNet(model, workspace=workspace)
-        with pytest.raises(ShapeError, match="got 3 samples of shape .16, 8, 8. on GPU 0, 2 samples .* on GPU 1"):
-            parallel.RunNet(model, workspace=workspace)
+    model = ModelHelper("net")
+    options = {"optimizer_builder_fun": OPTIMIZERS["sgd"], "devices": [0, 1], **COMBINED}
+    record = parallel.Parallelize_GPU(model, no_input, convnet, **options)
+    workspace = Workspace()
+    for scope, size in zip(record.devices.scopes, (3, 2)):
+        workspace.feed(scope + "data", np.ones((size, 3, 8, 8), np.float32))
+        workspace.feed(scope + "label", np.zeros(size, np.int32))
+    parallel.RunInitNet(model, workspace=workspace)
+    with pytest.raises(ShapeError, match="got 3 samples of shape .16, 8, 8. on GPU 0, 2 samples .* on GPU 1"):
+        parallel.RunNet(model, workspace=workspace)
 
 
 def test_a_model_without_normalization_is_not_changed():

@@ -35,7 +35,7 @@ def sparse(model, loss_scale):
 
 def many_normalizations(model, loss_scale):
     x = "data"
-    for k in range(6):
+    for k in range(3):
         x = brew.conv(model, x, f"conv{k}", 4 if k else 3, 4, kernel=3, pad=1)
         x = brew.relu(model, brew.spatial_bn(model, x, f"bn{k}", 4, is_test=False), f"bn{k}")
     x = brew.average_pool(model, x, "pooled", kernel=8)
@@ -78,8 +78,7 @@ def plan_steps(workspace, model):
     return [step for plan in plans for step in plan.steps]
 
 
-@pytest.mark.parametrize("net_type", ["simple", "dag"])
-@pytest.mark.parametrize("count", [2, 4])
+@pytest.mark.parametrize("count, net_type", [(2, "simple"), (2, "dag"), (4, "dag")])
 @pytest.mark.parametrize("name", TASKS)
 def test_a_step_waits_for_what_it_needs(name, count, net_type):
     with gpus(count):
@@ -110,20 +109,20 @@ def test_groups_are_fewer_than_calls(without):
     assert counts[1] > counts[0] or without == "all"  # whose plain kernels need no NCCL
 
 
-def test_communicators_are_made_once_in_a_hundred_steps(monkeypatch):
+def test_communicators_are_made_once_in_many_steps(monkeypatch):
     """Each gradient has a call of its own, and so have the copies of running statistics."""
     monkeypatch.setattr(compiler, "join_exchanges", functools.partial(join_exchanges, group_bytes=1))
     with gpus(2):
-        _, model, workspace = trained("normalized", 2, steps=34, use_nccl=True)
+        _, model, workspace = trained("normalized", 2, steps=10, use_nccl=True)
         assert len([step for step in plan_steps(workspace, model) if step.what == "nccl"]) > 5
         assert nccl.nccl().created == [(0, 1)]
 
 
 def test_running_statistics_and_gradients_are_one_call_each_for_a_gpu():
-    """Whatever their number: 12 running statistics and 26 gradients; ResNet-50 has 106 and 161."""
+    """Whatever their number: 6 running statistics and 14 gradients; ResNet-50 has 106 and 161."""
     with gpus(2):
         _, model, workspace = trained("many normalizations", 2, use_nccl=True)
-        assert sum(op.type == "NCCLBroadcast" for op in model.net.Proto().op) == 12
+        assert sum(op.type == "NCCLBroadcast" for op in model.net.Proto().op) == 6
         nccl.nccl().groups.clear()
         parallel.RunNet(model, 1, workspace=workspace)
         calls = [sorted(call.what for call in group) for group in nccl.nccl().groups]

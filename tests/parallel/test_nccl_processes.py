@@ -1,4 +1,7 @@
-"""Processes with a GPU each that exchange values by NCCL; here they are threads, on doubles of GPUs and NCCL."""
+"""Processes with a GPU each that exchange values by NCCL, of which there is a double; here they are threads.
+
+What stays on GPUs is judged on doubles of these, numbers on emulated ones.
+"""
 
 import threading
 from contextlib import contextmanager, nullcontext
@@ -99,19 +102,33 @@ def rank_of(rank, **options):
     return Rendezvous(2, rank, "NCCL", store="memory:", **options)
 
 
-@pytest.mark.parametrize("bucket_bytes", [0, 4 << 20])
-def test_two_processes_train_as_one_with_two_gpus(two_ranks, bucket_bytes):
+BUCKETS = pytest.mark.parametrize("bucket_bytes", [0, 4 << 20])
+
+
+def trained_by_two(bucket_bytes, begin=lambda: None):
+    """Train in two processes; return the parameters that each has."""
     # Each process calls its GPU 0; here both have the same one.
     models = [built([0], rank_of(rank), bucket_bytes=bucket_bytes) for rank in range(2)]
-    two_ranks.transfers.clear()
+    begin()
     found = on_ranks(2, lambda rank: trained(*models[rank], part=rank)[0], timeout=60)
     assert not any(isinstance(each, Exception) for each in found), found
+    return found
+
+
+@BUCKETS
+def test_processes_read_no_gradient(two_ranks, bucket_bytes):
+    trained_by_two(bucket_bytes, two_ranks.transfers.clear)
     back = [each for each in two_ranks.transfers if each.target == HOST and each.nbytes > 40]
     assert max((each.nbytes for each in back), default=0) <= 8 * 6 * 4, "no gradient is read, but parameters at the end"
     groups = [{call.what for call in group} for group in nccl.nccl().groups]
     assert {"broadcast"} in groups and {"allReduce"} in groups
     assert nccl.nccl().created == [(0, 0)], "all common worlds have one communicator"
-    want, _ = trained(*built([0, 1]))
+
+
+@pytest.mark.emulated
+@BUCKETS
+def test_two_processes_train_as_one_with_two_gpus(two_ranks, bucket_bytes):
+    found, (want, _) = trained_by_two(bucket_bytes), trained(*built([0, 1]))
     for got in found:
         assert distance(got, want) < 1e-6
         assert all(np.array_equal(a, b) for a, b in zip(got, found[0]))
@@ -171,6 +188,7 @@ def run_op(op, rank, feeds, on_gpu=True):
     return [workspace.fetch(name).tolist() for name in op.output]
 
 
+@pytest.mark.emulated
 @pytest.mark.parametrize("on_gpu", [True, False])
 @pytest.mark.parametrize("dtype", ["float32", "float16", "int32", "int16", "float64"])
 def test_sums_of_every_type(two_ranks, dtype, on_gpu):
@@ -181,6 +199,7 @@ def test_sums_of_every_type(two_ranks, dtype, on_gpu):
     assert on_ranks(2, rank) == [[[3, 10]]] * 2
 
 
+@pytest.mark.emulated
 @pytest.mark.parametrize("precision", ["float16", "bfloat16"])
 def test_rounded_sums_go_through_the_host(two_ranks, precision):
     def rank(number):
@@ -190,6 +209,7 @@ def test_rounded_sums_go_through_the_host(two_ranks, precision):
     assert on_ranks(2, rank) == [[[3, 10]]] * 2
 
 
+@pytest.mark.emulated
 @pytest.mark.parametrize("on_gpu", [True, False])
 def test_other_collectives(two_ranks, on_gpu):
     def broadcast(number):
@@ -418,6 +438,7 @@ def test_processes_with_several_gpus(monkeypatch, devices):
         assert ids == [tuple(each[0] for each in devices), tuple(gpu for each in devices for gpu in each)]
 
 
+@pytest.mark.emulated
 def test_a_bucket_of_several_gpus_with_a_type_that_nccl_does_not_add(monkeypatch):
     with connected(monkeypatch, 4):
 

@@ -1,4 +1,4 @@
-"""Processes with GPUs that exchange values by NCCL train what one process does; on doubles, without MPI."""
+"""Processes with emulated GPUs that exchange values by NCCL train what one process does, without MPI."""
 
 import os
 import re
@@ -14,9 +14,8 @@ from nccl_training import NAMES, on_gpus
 from parallel_models import distance
 from process_training import train_case
 
-SECONDS = 120
-AGREED = 40
-"""Bytes that ranks exchange before each collective, by the host; a gradient of fc1_w or conv_w has more."""
+pytestmark = pytest.mark.emulated
+SECONDS = 240
 
 
 @pytest.fixture(scope="module", params=[(2, 1), (2, 2)], ids=["2 x 1", "2 x 2"])
@@ -42,8 +41,6 @@ def test_they_train_what_one_process_does(trained, name):
     found, devices, _ = trained
     want = train_case(on_gpus(name), devices)[-1]
     for got in found[name]:
-        read = got.pop("_read")
-        assert read <= AGREED or "order of ranks" in name, "a value was copied to the host"
         assert got.keys() == want.keys()
         for each, value in want.items():
             if not ("bn_s" in want and each == "conv_b"):  # its gradient is zero, but for rounding

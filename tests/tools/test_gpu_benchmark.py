@@ -9,7 +9,7 @@ import pytest
 from cupy_double import gpus
 from netbuilder.ops.engines.arrays import gpu_count
 from netbuilder.proto import DeviceError
-from netbuilder.runtime.profile import roofline
+from netbuilder.runtime.profile import profiling, roofline
 from netbuilder.tools import benchmark
 from netbuilder.tools.bench import gpu as gpu_bench
 from netbuilder.tools.bench.gpu import GpuRun, gpu_lines, gpu_page, gpu_rows, require_gpu
@@ -27,7 +27,7 @@ FIRST = dataclasses.replace(TINY[3], name="mlp, bfloat16", work=dataclasses.repl
 def quick_limits(monkeypatch):
     for name, value in (("_GPU_SIDE", 8), ("_GPU_COPIED", 1 << 10), ("_SECONDS", 0.0)):
         monkeypatch.setattr(roofline, name, value)
-    monkeypatch.setattr(roofline, "measure_limits", lambda *given, **more: roofline.Limits(1e9, "", 1e9, 1))
+    monkeypatch.setattr(profiling, "measure_limits", lambda *given, **more: roofline.Limits(1e9, "", 1e9, 1))
 
 
 class InProcess:

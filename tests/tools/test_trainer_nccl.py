@@ -1,4 +1,4 @@
-"""netbuilder-train over processes with GPUs that exchange values by NCCL, without MPI; on doubles of both."""
+"""netbuilder-train over processes with emulated GPUs that exchange values by NCCL, without MPI."""
 
 import os
 import re
@@ -48,17 +48,18 @@ def trained(request, tmp_path_factory):
     return folder, 2 * request.param
 
 
+@pytest.mark.emulated
 @pytest.mark.parametrize("name", nccl_trainer.CASES)
 def test_processes_get_what_one_gets(name, trained):
     folder, count = trained
-    with gpus(count, kernels=False):
-        want = results(start(name, count, folder, cpu=False))
+    want = results(start(name, count, folder, cpu=False))
     got = dict(np.load(folder / f"{name}.npz"))
     assert got.keys() == want.keys()
     np.testing.assert_allclose(got.pop("measures"), want.pop("measures"), rtol=1e-6)
     assert distance([got[each] for each in want], list(want.values())) < 1e-6
 
 
+@pytest.mark.emulated
 def test_a_killed_run_ends_soon_and_resumes(tmp_path):
     """Rank 1 is killed; resumed in two processes with two GPUs, and stopped by SIGTERM there, the run ends in one."""
     options = [option for option in OPTIONS if option != "--cpu"]
@@ -73,10 +74,8 @@ def test_a_killed_run_ends_soon_and_resumes(tmp_path):
     printed, _ = stopped.communicate(timeout=SECONDS)
     assert stopped.returncode == 128 + signal.SIGTERM, printed
     assert printed.count("6 of 23 steps are done") == 1 and printed.count("stopped by SIGTERM after ") == 1, printed
-    with gpus(2, kernels=False):
-        assert imagenet_trainer.main([*options, "--devices=0,1", *resumable(parts)]) == 0
-    with gpus(2, kernels=False):
-        assert imagenet_trainer.main([*options, "--devices=0,1", f"--checkpoint={whole}"]) == 0
+    assert imagenet_trainer.main([*options, "--devices=0,1", *resumable(parts)]) == 0
+    assert imagenet_trainer.main([*options, "--devices=0,1", f"--checkpoint={whole}"]) == 0
     got, want = blobs_at_end(parts), blobs_at_end(whole)
     assert got.keys() == want.keys()
     assert distance([got[name] for name in want], list(want.values())) < 1e-6

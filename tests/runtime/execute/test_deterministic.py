@@ -103,21 +103,27 @@ def test_plans_of_cudnn(deterministic, monkeypatch):
         assert bool(measured) != deterministic
 
 
-@pytest.mark.parametrize("deterministic", [False, True])
-def test_sums_over_gpus(deterministic):
-    """NCCL chooses the order in which it adds; in a fixed order, one GPU adds."""
+def summed_over_gpus(deterministic):
     net = NetDef(name="net", op=[make_op("NCCLAllreduce", ["a", "b", "c"], ["a", "b", "c"])])
     net.device_option.CopyFrom(ON_GPU)
+    workspace = Workspace()
+    for number, name in enumerate("abc"):
+        value = np.float32([[1e8, 1, -1e8][number]])
+        workspace.feed(name, value, make_device_option(PROTO_CUDA, number))
+    workspace.create_net(net, deterministic=deterministic)
+    workspace.run_net("net")
+    return [workspace.fetch(name).tolist() for name in "abc"]
+
+
+@pytest.mark.parametrize("deterministic", [False, True])
+def test_nccl_which_chooses_the_order_in_which_it_adds_is_not_called(deterministic):
     with gpus(3):
-        workspace = Workspace()
-        for number, name in enumerate("abc"):
-            value = np.float32([[1e8, 1, -1e8][number]])
-            workspace.feed(name, value, make_device_option(PROTO_CUDA, number))
-        workspace.create_net(net, deterministic=deterministic)
-        workspace.run_net("net")
+        summed_over_gpus(deterministic)
         assert bool(nccl._module().groups) != deterministic
-        if deterministic:
-            assert [workspace.fetch(name).tolist() for name in "abc"] == [[0.0]] * 3  # (1e8 + 1) - 1e8 in float32
+
+
+def test_one_gpu_adds_in_a_fixed_order(four_gpus):
+    assert summed_over_gpus(True) == [[0.0]] * 3  # (1e8 + 1) - 1e8 in float32
 
 
 @pytest.mark.gpu

@@ -4,7 +4,7 @@ from collections import Counter
 
 import numpy as np
 
-from cupy_double import HOST, gpus
+from cupy_double import HOST, draw_nothing, gpus
 from gpu_engine import FastEngine, installed
 from netbuilder.proto import PROTO_CUDA
 from netbuilder.proto.arguments import make_device_option
@@ -13,7 +13,7 @@ from netbuilder.runtime.input.loss_reader import LossReader
 from netbuilder.runtime.input.prefetch import Prefetch
 from netbuilder.tools.profiling.zoo import ZooOptions, load_zoo
 
-BATCH = 32
+BATCH = 4
 STEPS = 12
 
 
@@ -41,6 +41,7 @@ def counted_steps(machine, workspace, net):
 
 def test_a_step_of_resnet50(monkeypatch):
     """At most 450 calls, no allocation, one read; when it is captured, a few launches of graphs."""
+    draw_nothing(monkeypatch)
     with installed(monkeypatch, FastEngine), gpus(1) as machine:
         workspace = Workspace(threads=1, engines=("FAST",))
         net = load_zoo(workspace, "resnet50", ZooOptions(batch=BATCH, gpu=True, observable="outputs")).name

@@ -7,6 +7,7 @@ import pytest
 
 from netbuilder.data import BlobsQueue
 from netbuilder.ops.control.python_op import register
+from netbuilder.ops.engines import gpu as engine
 from netbuilder.ops.engines.arrays import array_module, gpu_count
 from netbuilder.ops.engines.layouts import HOST
 from netbuilder.proto import PROTO_CPU, PROTO_CUDA, DeviceError, NetDef, ShapeError
@@ -48,7 +49,17 @@ def run(made, workspace=None, times=1, **blobs):
     return workspace
 
 
-# Feeding and fetching.
+# Feeding, fetching and copying.
+
+
+def test_a_copy_of_an_array_that_is_not_contiguous(two_gpus):
+    with engine.gpu(0) as here:
+        value = here.xp.asarray(X).T
+    with engine.gpu(1) as there:
+        buffer = there.xp.zeros((3, 2), np.float32)
+    wait = engine.begin_copy(buffer, value)
+    wait()
+    np.testing.assert_array_equal(engine.to_host(buffer), X.T)
 
 
 @pytest.mark.parametrize("dtype", [np.float32, np.float64, np.float16, np.int8, np.int64, np.uint16, np.bool_])

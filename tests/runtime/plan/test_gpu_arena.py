@@ -131,23 +131,10 @@ def test_values_that_go_from_gpu_to_gpu_are_in_the_arena_of_each(monkeypatch, ki
         assert copied == (PROTO_CUDA, 1)
 
 
-def test_sharing_memory_changes_nothing(monkeypatch):
-    found = {}
-    for reuse in (True, False):
-        with gpus(1), installed(monkeypatch):
-            workspace = fed()
-            workspace.create_net(net(*layers(0)), observable=["total", "s1"], reuse=reuse)
-            workspace.run_net("net", 2)
-            found[reuse] = [workspace.fetch(name) for name in ("total", "s1")]
-            memory = plan_of(workspace).memory
-            assert (memory.nbytes > 0, memory.alone > 0) == (reuse, not reuse)
-    for shared, apart in zip(found[True], found[False]):
-        np.testing.assert_array_equal(shared, apart)
-
-
+@pytest.mark.gpu
 def test_no_step_reads_dead_memory(monkeypatch):
     """The padding too: where a kernel does not write it, it is zeroed before."""
-    with gpus(1), installed(monkeypatch):
+    with installed(monkeypatch):
         workspace = fed()
         workspace.create_net(net(*layers(0)), observable=["total"], without=["inplace"])
         workspace.run_net("net")
@@ -255,13 +242,14 @@ def test_memory_is_reported_for_each_gpu(monkeypatch):
         assert {plan["gpu"] for plan in found.to_dict()["plans"]} == {each["gpu"] for each in found.to_dict()["held"]}
 
 
+@pytest.mark.gpu
 def test_a_budget_holds_on_a_gpu(monkeypatch):
     """Values are computed again there, and results are equal to the bit."""
     ops = [on(0, "Scale", ["x"], ["x0"], scale=1.5)]
     ops += [on(0, "Scale", [f"x{i}"], [f"x{i + 1}"], scale=1.5) for i in range(6)]
     ops += [on(0, "Sum", [f"x{6 - i}" if i == 0 else f"z{i - 1}", f"x{5 - i}"], [f"z{i}"]) for i in range(6)]
     found = {}
-    with gpus(1), installed(monkeypatch):
+    with installed(monkeypatch):
         for budget in (None, 0.8):
             workspace = fed(x=RNG.standard_normal((64, 64)).astype(np.float32) if not found else found["x"])
             found["x"] = workspace.fetch("x")
@@ -276,17 +264,17 @@ def test_a_budget_holds_on_a_gpu(monkeypatch):
 # Blobs in layouts.
 
 
-def in_layout(machine, layout=None):
+def in_layout(layout, before=lambda: None):
     workspace = Workspace(engines=("FAKE",))
     workspace.feed("p", X, make_device_option(PROTO_CUDA, 0))
-    machine.transfers.clear()
-    workspace.find("p").relayout(layout or Padded(X.shape))
+    before()
+    workspace.find("p").relayout(layout)
     return workspace, workspace.find("p")
 
 
 def test_a_blob_takes_a_layout_where_it_is(monkeypatch):
     with gpus(1) as machine, installed(monkeypatch):
-        workspace, blob = in_layout(machine)
+        workspace, blob = in_layout(Padded(X.shape), machine.transfers.clear)
         assert machine.transfers == [] and blob.location == (PROTO_CUDA, 0) and blob.buffer.dtype == np.uint8
         whole = blob.spec.layout.whole(blob.buffer)
         np.testing.assert_array_equal(to_host(whole), np.pad(X, ((0, 0), (0, 5))))
@@ -305,9 +293,10 @@ def test_a_blob_takes_a_layout_where_it_is(monkeypatch):
         np.testing.assert_array_equal(to_host(blob.buffer), 3 * X)
 
 
+@pytest.mark.gpu
 def test_a_layout_that_rounds_is_replaced_by_a_feed(monkeypatch):
-    with gpus(1) as machine, installed(monkeypatch):
-        workspace, blob = in_layout(machine, Padded(X.shape, 2))
+    with installed(monkeypatch):
+        workspace, blob = in_layout(Padded(X.shape, 2))
         np.testing.assert_array_equal(workspace.fetch("p"), X.astype(np.float16).astype(np.float32))
         workspace.feed("p", X)
         np.testing.assert_array_equal(workspace.fetch("p"), X)
@@ -426,9 +415,10 @@ def test_a_precision_that_gpus_cannot_have_is_a_warning(monkeypatch, engines, pr
             workspace.create_net(net(*layers(0)), dtype="bfloat16")
 
 
+@pytest.mark.gpu
 def test_a_precision_that_an_engine_has_is_used_on_a_gpu(monkeypatch):
     monkeypatch.setattr(FakeGpuEngine, "precisions", ("float32", "bfloat16"))
-    with gpus(1), installed(monkeypatch):
+    with installed(monkeypatch):
         workspace = fed()
         workspace.create_net(net(*layers(0)), dtype="bfloat16", observable=["total"])
         workspace.run_net("net")

@@ -201,17 +201,6 @@ def test_copies_between_gpus_begin_when_their_value_is_there(executor):
         assert sum(stream.calls > 0 for stream in machine._streams) == 3, "two that compute, one that copies"
 
 
-def test_a_copy_of_an_array_that_is_not_contiguous():
-    with gpus(2):
-        with engine.gpu(0) as here:
-            value = here.xp.asarray(X).T
-        with engine.gpu(1) as there:
-            buffer = there.xp.zeros((3, 2), np.float32)
-        wait = engine.begin_copy(buffer, value)
-        wait()
-        np.testing.assert_array_equal(engine.to_host(buffer), X.T)
-
-
 def test_a_copy_at_once_that_did_not_wait_would_be_found(monkeypatch):
     def copied():
         with engine.gpu(0) as here:

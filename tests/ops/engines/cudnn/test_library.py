@@ -20,10 +20,9 @@ def found(monkeypatch, module):
             raise module
         return module
 
+    others = importlib.import_module
     monkeypatch.setattr(
-        library.importlib,
-        "import_module",
-        lambda name: load(name) if name == "cudnn" else importlib.import_module(name),
+        library.importlib, "import_module", lambda name: load(name) if name == "cudnn" else others(name)
     )
     monkeypatch.setattr(library, "_found", library._load)
 

@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 from cudnn_double import cudnn_double, cudnn_on_emulated_gpus
-from cupy_double import CupyDouble
+from cupy_double import CupyDouble, draw_nothing
 from netbuilder.graph import DeviceScope
 from netbuilder.model import ModelHelper
 from netbuilder.optimizers import build_sgd
@@ -62,12 +62,12 @@ def workspace_with(blobs, net, engines=None, **options):
 
 
 @pytest.mark.parametrize("dtype", ["float32", "bfloat16"])
-def test_a_step_of_resnet50(dtype):
+def test_a_step_of_resnet50(monkeypatch, dtype):
     """53 convolutions and normalizations, forward and backward: each is one graph, with Sum and Relu. Few copies."""
     model, _, _ = training(50)
+    draw_nothing(monkeypatch)
     blobs, cupy = started(model, batch(2, 32)), CupyDouble(1)
     with cudnn_double(cupy) as cudnn:
-        cudnn.computes = False
         workspace = workspace_with(blobs, model.net, engines=("CUDNN", "CUDA"), dtype=dtype)
         for _ in range(3):  # then parameters have their layouts
             cudnn.ran_graphs.clear()

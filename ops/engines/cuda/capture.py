@@ -10,7 +10,7 @@ from typing import Any
 from netbuilder.data.forking import new_lock
 from netbuilder.ops.engines.gpu import GPU, StreamRole, Streams, gpu
 
-__all__ = ["CaptureError", "Graph", "capture"]
+__all__ = ["CaptureError", "Graph", "between_captures", "capture"]
 
 _ROLES = (StreamRole.COMPUTE, StreamRole.EXCHANGE)  # that captured calls may use
 
@@ -101,6 +101,18 @@ def capture(number: int, calls: Sequence[Callable[[], object]]) -> Graph | None:
         raise
     finally:
         streams.lock.release()
+
+
+@contextlib.contextmanager
+def between_captures(here: GPU) -> Iterator[bool]:
+    """Keep captures away from a GPU; yields False, and keeps none away, if one goes on."""
+    lock = _streams_of(here).lock
+    free = lock.acquire(False)
+    try:
+        yield free
+    finally:
+        if free:
+            lock.release()
 
 
 def _capture(streams: _CaptureStreams, calls: Sequence[Callable[[], object]]) -> Graph:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import gc
+import threading
 from collections.abc import Callable, Iterator, Sequence
 from typing import Any
 
@@ -63,6 +64,11 @@ class _CaptureStreams:
         self._streams = None
 
 
+class _OfThread(threading.local):
+    captures = False
+
+
+_of_thread = _OfThread()
 _of_gpu: dict[int, _CaptureStreams] = {}
 _lock = new_lock()
 
@@ -105,9 +111,9 @@ def capture(number: int, calls: Sequence[Callable[[], object]]) -> Graph | None:
 
 @contextlib.contextmanager
 def between_captures(here: GPU) -> Iterator[bool]:
-    """Keep captures away from a GPU; yields False, and keeps none away, if one goes on."""
+    """Keep captures away from a GPU; yields False, and keeps none away, if one goes on, or this thread captures."""
     lock = _streams_of(here).lock
-    free = lock.acquire(False)
+    free = not _of_thread.captures and lock.acquire(False)
     try:
         yield free
     finally:
@@ -118,7 +124,7 @@ def between_captures(here: GPU) -> Iterator[bool]:
 def _capture(streams: _CaptureStreams, calls: Sequence[Callable[[], object]]) -> Graph:
     here, own = streams.gpu, streams.get()
     stream, runtime = own[StreamRole.COMPUTE].raw, here.xp.cuda.runtime
-    with here.using(own), _no_allocation(here.xp), _no_collection():
+    with here.using(own), _no_allocation(here.xp), _no_collection(), _noted():
         try:
             stream.begin_capture(runtime.streamCaptureModeThreadLocal)
         except Exception as error:
@@ -137,6 +143,16 @@ def _capture(streams: _CaptureStreams, calls: Sequence[Callable[[], object]]) ->
             return Graph(here, stream.end_capture())
         except Exception as error:
             raise CaptureError(len(calls), error) from error
+
+
+@contextlib.contextmanager
+def _noted() -> Iterator[None]:
+    """Note that this thread captures."""
+    _of_thread.captures = True
+    try:
+        yield
+    finally:
+        _of_thread.captures = False
 
 
 @contextlib.contextmanager

@@ -29,8 +29,9 @@ def bias_kernel(wide: str, bias: str, elements: str, relu: bool) -> Kernel:
         relu: whether there is a Relu.
     """
     kind = c_type(wide)
+    tensors = f"const {kind}* x, const {c_type(bias)}* b, {c_type(elements)}* y"
     text = f"""
-extern "C" __global__ void NAME(const {kind}* x, const {c_type(bias)}* b, {c_type(elements)}* y, i64 size, i64 columns) {{
+extern "C" __global__ void NAME({tensors}, i64 size, i64 columns) {{
 const i64 i = blockIdx.x * (i64){THREADS} + threadIdx.x;
 if (i >= size) return;
 const {kind} sum = x[i] + ({kind}){value_of("b[i % columns]", bias)};

@@ -20,11 +20,8 @@ def found(monkeypatch, module):
             raise module
         return module
 
-    monkeypatch.setattr(
-        library.importlib,
-        "import_module",
-        lambda name: load(name) if name == "cudnn" else importlib.import_module(name),
-    )
+    others = importlib.import_module
+    monkeypatch.setattr(library.importlib, "import_module", lambda name: (load if name == "cudnn" else others)(name))
     monkeypatch.setattr(library, "_found", library._load)
 
 

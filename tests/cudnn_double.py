@@ -483,7 +483,7 @@ class CudnnDouble:
 
     def __init__(self, cupy):
         self._cupy, self.machine = cupy, cupy.machine
-        self._handles = {}
+        self._handles, self._numbers = {}, itertools.count(7000)
         self.ran_graphs, self.graphs = [], []
         self.unsupported = set()  # kinds of operations that a test wants refused
 
@@ -491,9 +491,14 @@ class CudnnDouble:
         return 92800
 
     def create_handle(self):
-        number = 7000 + len(self._handles)
+        number = next(self._numbers)
         self._handles[number] = [self.machine.device, None]
         return number
+
+    def destroy_handle(self, handle):
+        device, _ = self._handles.pop(handle)
+        if device != self.machine.device:
+            raise Invalid("a handle is freed on another GPU than its own")
 
     def set_stream(self, *, handle, stream):
         self._handles[handle][1] = stream
@@ -555,7 +560,7 @@ def cudnn_double(cupy):
 def _installed(made):
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(library, "_found", lambda: (made, ""))
-        patch.setattr(library, "_threads", SimpleNamespace())
+        patch.setattr(library, "_handles", library._new_handles())
         patch.setattr(compiled, "_graphs", {})
         yield
 

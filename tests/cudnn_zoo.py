@@ -13,6 +13,7 @@ from netbuilder.graph import infer_shapes
 from netbuilder.model import ModelHelper
 from netbuilder.ops.core.operator import TensorSpec, decode
 from netbuilder.ops.core.registry import find
+from netbuilder.ops.engines.cuda import cublas
 from netbuilder.ops.engines.cudnn import kernels_conv, kernels_dense, kernels_norm
 from netbuilder.ops.engines.cudnn.graphs import Recipe
 from netbuilder.ops.engines.cudnn.layout import image_spec
@@ -73,7 +74,7 @@ def recipes_of(net: str, precision: str) -> Iterator[tuple[str, Recipe]]:
 
     modules = (kernels_conv, kernels_dense, kernels_norm)
     with patch.object(modules[0], "graph_of", record), patch.object(modules[1], "graph_of", record):
-        with patch.object(modules[2], "graph_of", record):
+        with patch.object(modules[2], "graph_of", record), patch.object(cublas, "serves", return_value=True):
             for op_def in operators:
                 if op_def.type not in KERNELS or precision == "tf32" and op_def.type.startswith("SpatialBN"):
                     continue
@@ -105,7 +106,7 @@ def _kernels(op, op_type, inputs, y):
         yield "SpatialBNGradient of Relu", kernels_norm.fused_bn_relu_gradient, [*inputs, inputs[0]]
         yield "SpatialBNGradient of Sum + Relu", kernels_norm.fused_shared_gradient, [*inputs, inputs[0], inputs[0]]
     if op_type == "FC":
-        yield "FC + Relu", kernels_dense.fused_fc_relu, inputs
+        yield "FC + Relu", kernels_dense.BY_CUDNN.fused_fc_relu, inputs
 
 
 def recipes_of_the_zoo() -> dict[tuple[str, str], list[Recipe]]:

@@ -6,7 +6,8 @@
 - Arrays of other devices and of the host are refused, also by our own kernels, which CuPy lets read anything.
 
 Functions are NumPy's of the same name, whatever CuPy has; our own CUDA kernels write zeros. Numbers, element types,
-arguments and indexing are judged on emulated GPUs. NCCL's double computes, and is used there too (``nccl``).
+arguments and indexing are judged on emulated GPUs. NCCL's double computes, and is used there too (``nccl``); so does
+that of cuBLAS (``blas``), as our own kernels call it.
 """
 
 from __future__ import annotations
@@ -18,18 +19,21 @@ from contextlib import contextmanager
 
 import pytest
 
+from cupy_double.blas import CublasDouble
 from cupy_double.kernels import launch
 from cupy_double.machine import HOST, CUDARuntimeError, Launch, Machine, Race, Transfer
 from cupy_double.module import CupyDouble
 from cupy_double.nccl import Hang, Mismatch, NcclDouble, NcclError
 from cupy_double.ndarray import PerformanceWarning
 from netbuilder.ops.engines import arrays, gpu, nccl, peers
+from netbuilder.ops.engines.cuda import cublas
 from netbuilder.ops.engines.cuda.kernel import Kernel
 from netbuilder.ops.fills import random_fill
 
 __all__ = [
     "HOST",
     "CUDARuntimeError",
+    "CublasDouble",
     "CupyDouble",
     "Hang",
     "Launch",
@@ -55,6 +59,8 @@ def using(cupy: CupyDouble) -> Iterator[Machine]:
         double = NcclDouble(cupy.machine)
         patch.setattr(nccl, "_module", lambda: double)
         patch.setattr(nccl, "_groups", {})
+        patch.setattr(cublas, "_library", lambda xp: xp.cuda.cublas)
+        patch.setattr(cublas, "_handles", cublas._new_handles())
         patch.setattr(Kernel, "__call__", functools.partialmethod(launch, cupy))
         peers.can_access_peer.cache_clear()
         try:

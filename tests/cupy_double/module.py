@@ -11,6 +11,7 @@ from typing import Any
 
 import numpy as np
 
+from cupy_double.blas import CublasDouble
 from cupy_double.machine import HOST, CUDARuntimeError, Machine
 from cupy_double.ndarray import MemoryPointer, PerformanceWarning, is_scalar, make_ndarray
 
@@ -217,6 +218,7 @@ class _Cuda:
         self.Event: Any = functools.partial(_Event, machine)
         self.Stream: Any = functools.partial(_Stream, machine)
         self.Graph = _Graph
+        self.cublas = CublasDouble(cupy)
         self._machine = machine
 
     def is_available(self) -> bool:

@@ -17,13 +17,14 @@ from netbuilder.ops.engines.cuda.all_finite import all_finite_kernel, set_kernel
 from netbuilder.ops.engines.cuda.channels import CHANNEL_FUSIONS, CHANNELS
 from netbuilder.ops.engines.cuda.checks import checked_kernel
 from netbuilder.ops.engines.cuda.copies import ELEMENTS, MOST_AXES, padded_kernel, parts_kernel, transposed_kernel
+from netbuilder.ops.engines.cuda.dense import bias_kernel, column_sums
 from netbuilder.ops.engines.cuda.kernel import Kernel, known_kernels
 from netbuilder.ops.engines.cuda.lrn import lrn_kernel
 from netbuilder.ops.engines.cuda.row_order import count_kernel, place_kernel, scan_kernel
 from netbuilder.ops.engines.cuda.row_sums import ADDED, add_kernel, gather_kernel, scatter_kernel, sum_kernel
 from netbuilder.ops.engines.cuda.rows import ROWS
 from netbuilder.ops.engines.cuda.segments import REDUCTIONS, SPREADS, reduction_kernel, spread_kernel
-from netbuilder.ops.engines.cuda.table import JOINT_UPDATES, KERNELS, ROW_UPDATES, WITH_SUMS
+from netbuilder.ops.engines.cuda.table import DENSE, JOINT_UPDATES, KERNELS, ROW_UPDATES, WITH_SUMS
 from netbuilder.ops.engines.cuda.updates import UPDATES, join_updates, update_form
 from netbuilder.ops.engines.cudnn import kernels_norm, kernels_pool
 from netbuilder.ops.engines.cudnn.layout import BFLOAT16, image_spec, row_major_spec
@@ -57,7 +58,8 @@ def make_kernels() -> tuple[dict[str, Kernel], list[str]]:
     missing = [
         op_type
         for op_type in sorted(
-            KERNELS.keys() - {*REDUCTIONS, *SPREADS, *ROWS, *ROW_UPDATES, *JOINT_UPDATES, *ADDED, *_OTHERS, *CHANNELS}
+            KERNELS.keys()
+            - {*REDUCTIONS, *SPREADS, *ROWS, *ROW_UPDATES, *JOINT_UPDATES, *ADDED, *_OTHERS, *CHANNELS, *DENSE}
         )
         if not any([*_prepared(op_type)])
     ]
@@ -82,6 +84,7 @@ def make_kernels() -> tuple[dict[str, Kernel], list[str]]:
     for width in ELEMENTS:
         copies_of_words(width, [1])
     _running_statistics()
+    _dense_layers()
     return known_kernels(), missing
 
 
@@ -90,6 +93,15 @@ def _running_statistics() -> None:
     op = decode(find("SpatialBN"), make_op("SpatialBN", [*"xsbmv"], [*"ymvcd"]))
     works = [kernels_norm.running_statistics(op, count, TensorSpec((3,), np.dtype(np.float32))) for count in (1, 8, 50)]
     works[0].make([work.member for work in works])
+
+
+def _dense_layers() -> None:
+    """Make the kernels of the bias, and those of its gradient, the sums of columns."""
+    for (dtype, elements), relu in product(_stored(), (False, True)):
+        wide = "float64" if dtype == np.float64 else "float32"
+        bias_kernel(wide, dtype.name, elements, relu)
+        for shape in ((4, 10), (1000, 10), (1 << 15, 1)):  # the last one is added by several blocks
+            assert column_sums(row_major_spec(TensorSpec(shape, dtype), elements)) is not None
 
 
 def _sum_rows() -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import threading
 from collections.abc import Callable, Iterator, Sequence
 from typing import Any
 
@@ -10,7 +11,7 @@ from netbuilder.data.forking import new_lock
 from netbuilder.data.gc_paused import collection_paused
 from netbuilder.ops.engines.gpu import GPU, StreamRole, Streams, gpu
 
-__all__ = ["CaptureError", "Graph", "capture"]
+__all__ = ["CaptureError", "Graph", "between_captures", "capture"]
 
 _ROLES = (StreamRole.COMPUTE, StreamRole.EXCHANGE)  # that captured calls may use
 
@@ -63,6 +64,11 @@ class _CaptureStreams:
         self._streams = None
 
 
+class _OfThread(threading.local):
+    captures = False
+
+
+_of_thread = _OfThread()
 _of_gpu: dict[int, _CaptureStreams] = {}
 _lock = new_lock()
 
@@ -103,10 +109,22 @@ def capture(number: int, calls: Sequence[Callable[[], object]]) -> Graph | None:
         streams.lock.release()
 
 
+@contextlib.contextmanager
+def between_captures(here: GPU) -> Iterator[bool]:
+    """Keep captures away from a GPU; yields False, and keeps none away, if one goes on, or this thread captures."""
+    lock = _streams_of(here).lock
+    free = not _of_thread.captures and lock.acquire(False)
+    try:
+        yield free
+    finally:
+        if free:
+            lock.release()
+
+
 def _capture(streams: _CaptureStreams, calls: Sequence[Callable[[], object]]) -> Graph:
     here, own = streams.gpu, streams.get()
     stream, runtime = own[StreamRole.COMPUTE].raw, here.xp.cuda.runtime
-    with here.using(own), _no_allocation(here.xp), collection_paused():
+    with here.using(own), _no_allocation(here.xp), collection_paused(), _noted():
         try:
             stream.begin_capture(runtime.streamCaptureModeThreadLocal)
         except Exception as error:
@@ -125,6 +143,16 @@ def _capture(streams: _CaptureStreams, calls: Sequence[Callable[[], object]]) ->
             return Graph(here, stream.end_capture())
         except Exception as error:
             raise CaptureError(len(calls), error) from error
+
+
+@contextlib.contextmanager
+def _noted() -> Iterator[None]:
+    """Note that this thread captures."""
+    _of_thread.captures = True
+    try:
+        yield
+    finally:
+        _of_thread.captures = False
 
 
 class _Refused(MemoryError):

@@ -1,7 +1,10 @@
-"""cuBLAS, called without CuPy: products of float32 matrices that CUDA graphs can contain, which CuPy refuses.
+"""cuBLAS, called without CuPy: products of matrices that CUDA graphs can contain, which CuPy refuses.
 
 Each thread has a handle for each GPU, which works on the current stream. The scratch memory is ours: what cuBLAS would
 allocate by itself must not be allocated during a capture. All handles of a GPU share it, since one stream multiplies.
+
+Products of 16 bits are added in float32, also where cuBLAS divides a long sum among blocks. Those of float32 are exact
+unless TF32 is asked for.
 """
 
 from __future__ import annotations
@@ -11,44 +14,48 @@ import functools
 import threading
 import weakref
 from collections.abc import Callable
+from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
 
-from netbuilder.data.forking import after_fork
 from netbuilder.ops.engines.arrays import array_module
+from netbuilder.ops.engines.cuda.handles import ThreadHandles
 from netbuilder.ops.engines.gpu import GPU, gpu
+from netbuilder.ops.engines.tf32 import has_tf32
 from netbuilder.proto import PROTO_CUDA, DeviceError
 
-__all__ = ["Factor", "product", "serves"]
+__all__ = ["Product", "free_handles", "serves"]
 
 _INT, _LONG, _POINTER = ctypes.c_int, ctypes.c_longlong, ctypes.c_void_p
 _SIGNATURES = {
     "cublasCreate_v2": (_POINTER,),
+    "cublasDestroy_v2": (_POINTER,),
     "cublasSetMathMode": (_POINTER, _INT),
     "cublasSetStream_v2": (_POINTER, _POINTER),
     "cublasSetWorkspace_v2": (_POINTER, _POINTER, ctypes.c_size_t),
-    "cublasSgemm_v2": (
-        _POINTER, *(_INT,) * 5, _POINTER, _POINTER, _INT, _POINTER, _INT, _POINTER, _POINTER, _INT,
+    "cublasGemmEx": (
+        _POINTER, *(_INT,) * 5, _POINTER, _POINTER, _INT, _INT, _POINTER, _INT, _INT, _POINTER, _POINTER, _INT, _INT,
+        _INT, _INT,
     ),
-    "cublasSgemmStridedBatched": (
-        _POINTER, *(_INT,) * 5, _POINTER, _POINTER, _INT, _LONG, _POINTER, _INT, _LONG, _POINTER, _POINTER, _INT, _LONG,
-        _INT,
+    "cublasGemmStridedBatchedEx": (
+        _POINTER, *(_INT,) * 5, _POINTER, _POINTER, _INT, _INT, _LONG, _POINTER, _INT, _INT, _LONG, _POINTER, _POINTER,
+        _INT, _INT, _LONG, _INT, _INT, _INT,
     ),
 }  # fmt: skip
-_EXACT = 0  # CUBLAS_DEFAULT_MATH: no TF32
+_EXACT = 16  # CUBLAS_DEFAULT_MATH, which has no TF32, with CUBLAS_MATH_DISALLOW_REDUCED_PRECISION_REDUCTION
+_TYPES = {"float32": (0, 4), "float64": (1, 8), "float16": (2, 2), "bfloat16": (14, 2)}  # cudaDataType, and bytes
+_IN_FLOAT32, _IN_FLOAT64, _IN_TF32 = 68, 70, 77  # cublasComputeType_t
+_ANY_ALGORITHM = -1  # CUBLAS_GEMM_DEFAULT
 _LARGEST = 2**31 - 1
 _HOPPER, _SCRATCH_OF_HOPPER, _SCRATCH = 90, 32 << 20, 8 << 20  # bytes, as NVIDIA recommends
-
-Factor = tuple[Any, bool]
-"""A stack of matrices: its array, and whether each is stored transposed, in the order of its columns."""
 
 
 @functools.lru_cache(maxsize=4)
 def _library(xp: Any) -> Any:
     """Return the library that CuPy has loaded, with the types of its functions; None if it cannot be called."""
     try:
-        if xp.cuda.cublas is None:  # looking at it loads the library; CuPy's double has none
+        if xp.cuda.cublas is None:  # looking at it loads the library
             return None
         found = ctypes.CDLL(f"libcublas.so.{xp.cuda.runtime.runtimeGetVersion() // 1000}")
         for name, types in _SIGNATURES.items():
@@ -59,8 +66,13 @@ def _library(xp: Any) -> Any:
     return found
 
 
-def serves(*extents: int) -> bool:
-    """Whether cuBLAS can be called, for matrices of such extents; else CuPy calls it, outside of CUDA graphs."""
+def serves(device: int, elements: str, *extents: int) -> bool:
+    """Whether cuBLAS can be called, on a GPU, for matrices of such elements and extents.
+
+    Else CuPy multiplies, outside of CUDA graphs.
+    """
+    if elements == "bfloat16" and not has_tf32(device):  # both came with Ampere
+        return False
     return max(extents) <= _LARGEST and _library(array_module(PROTO_CUDA)) is not None
 
 
@@ -72,7 +84,6 @@ def _call(name: str, *arguments: Any) -> None:
 
 _scratch: weakref.WeakKeyDictionary[GPU, Any] = weakref.WeakKeyDictionary()
 _making = threading.Lock()
-_threads = threading.local()
 
 
 def _scratch_of(here: GPU) -> Any:
@@ -105,48 +116,93 @@ class _Handle:
             _call("cublasSetWorkspace_v2", self.pointer, self._scratch.data.ptr, self._scratch.nbytes)
             self._stream = stream
 
+    def free(self) -> None:
+        _call("cublasDestroy_v2", self.pointer)
+
+
+def _new_handles() -> ThreadHandles[_Handle]:
+    return ThreadHandles(_Handle, _Handle.free)
+
+
+_handles = _new_handles()
+
 
 def _handle(here: GPU) -> Any:
     """Return this thread's handle for the current GPU, which works on the stream that is current now."""
-    handles: dict[GPU, _Handle] = _threads.__dict__.setdefault("handles", {})
-    own = handles.get(here)
-    if own is None:
-        own = handles[here] = _Handle(here)
+    own = _handles.get(here)
     own.use(here.xp.cuda.get_current_stream().ptr)
     return own.pointer
 
 
-@after_fork
-def _forked() -> None:
-    """Drop the handles: after a fork they belong to the parent."""
-    _threads.__dict__.clear()
+def free_handles() -> None:
+    """Free the handles of threads that have ended."""
+    _handles.free_ended()
 
 
-def product(a: Factor, b: Factor, y: Any) -> Callable[[], object]:
-    """Return the call that computes y = a b on the current stream.
+@dataclass(frozen=True)
+class Product:
+    """y = a b, for each matrix of a stack.
 
     Args:
-        a, b: the factors, float32 on one GPU, contiguous.
-        y: the result, (stack, rows, columns), contiguous; nothing else may be stored there.
+        stack: number of matrices of y.
+        rows, columns: extents of one.
+        inner: the other extent of the factors.
+        transposed: for a and b, whether each matrix is stored transposed, in the order of its columns.
+        elements: the type of the elements of a and b: float32, float64, float16 or bfloat16.
+        result: that of the elements of y: the same, or float32 for factors of 16 bits.
+        same: for a and b, whether all matrices of the stack are the first one.
+        tf32: whether factors of float32 may be rounded to TF32; the GPU must have it.
+        adds: whether y is added to the product.
     """
-    stack, rows, columns = y.shape
-    inner = a[0].size // (stack * rows)
-    # cuBLAS counts in the order of columns: what it multiplies is the transposed b by the transposed a.
-    extents = (int(b[1]), int(a[1]), columns, rows, inner)
-    left, right = (b[0].data.ptr, inner if b[1] else columns), (a[0].data.ptr, rows if a[1] else inner)
-    one, zero = ctypes.c_float(1), ctypes.c_float(0)
-    factors = ctypes.addressof(one), ctypes.addressof(zero)
-    name, given = "cublasSgemm_v2", tuple[Any, ...]()
-    if stack == 1:
-        given = (*extents, factors[0], *left, *right, factors[1], y.data.ptr, columns)
-    else:
-        name = "cublasSgemmStridedBatched"
-        given = (*extents, factors[0], *left, inner * columns, *right, rows * inner, factors[1], y.data.ptr, columns,
-                 rows * columns, stack)  # fmt: skip
-    multiply, here = getattr(_library(array_module(PROTO_CUDA)), name), gpu(y.device.id)
 
-    def call(kept: Any = (a, b, y, one, zero)) -> None:  # pointers refer to all of them
-        if status := multiply(_handle(here), *given):
-            raise DeviceError(f"cuBLAS: {name} returned the status {status}")
+    stack: int
+    rows: int
+    columns: int
+    inner: int
+    transposed: tuple[bool, bool] = (False, False)
+    elements: str = "float32"
+    result: str = "float32"
+    same: tuple[bool, bool] = (False, False)
+    tf32: bool = False
+    adds: bool = False
 
-    return call
+    def bind(self, a: Any, b: Any, y: Any, begin: tuple[int, int, int] = (0, 0, 0)) -> Callable[[], object]:
+        """Return the call that computes the product on the current stream.
+
+        Args:
+            a, b: the factors, on one GPU, contiguous, of any shape and dtype.
+            y: the result, contiguous; nothing else may be stored there.
+            begin: for a, b and y, how many matrices come before the first one.
+        """
+        # cuBLAS counts in the order of columns: what it multiplies is the transposed b by the transposed a.
+        (number, itemsize), (number_of_y, itemsize_of_y) = _TYPES[self.elements], _TYPES[self.result]
+        of_a, of_b, of_y = self.rows * self.inner, self.inner * self.columns, self.rows * self.columns
+        extents = (int(self.transposed[1]), int(self.transposed[0]), self.columns, self.rows, self.inner)
+        left = (b.data.ptr + begin[1] * of_b * itemsize, number, self.inner if self.transposed[1] else self.columns)
+        right = (a.data.ptr + begin[0] * of_a * itemsize, number, self.rows if self.transposed[0] else self.inner)
+        result = (y.data.ptr + begin[2] * of_y * itemsize_of_y, number_of_y, self.columns)
+        scalar = ctypes.c_double if self.elements == "float64" else ctypes.c_float
+        one, keep = scalar(1), scalar(int(self.adds))
+        alpha, beta = ctypes.addressof(one), ctypes.addressof(keep)
+        how = (self._compute_type, _ANY_ALGORITHM)
+        name, given = "cublasGemmEx", tuple[Any, ...]()
+        if self.stack == 1:
+            given = (*extents, alpha, *left, *right, beta, *result, *how)
+        else:
+            name = "cublasGemmStridedBatchedEx"
+            steps = 0 if self.same[1] else of_b, 0 if self.same[0] else of_a
+            given = (*extents, alpha, *left, steps[0], *right, steps[1], beta, *result, of_y, self.stack, *how)
+        multiply, here = getattr(_library(array_module(PROTO_CUDA)), name), gpu(y.device.id)
+        free_handles()
+
+        def call(kept: Any = (a, b, y, one, keep)) -> None:  # pointers refer to all of them
+            if status := multiply(_handle(here), *given):
+                raise DeviceError(f"cuBLAS: {name} returned the status {status}")
+
+        return call
+
+    @property
+    def _compute_type(self) -> int:
+        if self.elements == "float64":
+            return _IN_FLOAT64
+        return _IN_TF32 if self.tf32 and self.elements == "float32" else _IN_FLOAT32

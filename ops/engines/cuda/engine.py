@@ -1,4 +1,4 @@
-"""Our own CUDA kernels as an engine: elementwise operators, joined updates, rows, batch normalization."""
+"""Our own CUDA kernels, and cuBLAS, as an engine: elementwise operators, updates, rows, normalization, products."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ __all__ = ["CudaEngine"]
 
 
 class CudaEngine(Engine):
-    """Our own kernels for NVIDIA GPUs, which CuPy compiles."""
+    """Our own kernels for NVIDIA GPUs, which CuPy compiles, and cuBLAS for products of matrices."""
 
     name: ClassVar[str] = "CUDA"
     priority: ClassVar[int] = 10
@@ -34,9 +34,14 @@ class CudaEngine(Engine):
         return KERNELS
 
     def fusions(self) -> Sequence[Fusion]:
-        from netbuilder.ops.engines.cuda.channels import CHANNEL_FUSIONS
+        from netbuilder.ops.engines.cuda.table import FUSIONS
 
-        return CHANNEL_FUSIONS
+        return FUSIONS
+
+    def release_kernels(self) -> None:
+        from netbuilder.ops.engines.cuda.cublas import free_handles
+
+        free_handles()
 
     def update_form(self, op: Operator, *specs: TensorSpec) -> UpdateForm | None:
         from netbuilder.ops.engines.cuda.updates import update_form

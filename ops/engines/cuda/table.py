@@ -6,7 +6,7 @@ from collections.abc import Callable
 
 from netbuilder.ops.core.contexts import Prepared
 from netbuilder.ops.engines.cuda.all_finite import all_finite
-from netbuilder.ops.engines.cuda.channels import CHANNELS
+from netbuilder.ops.engines.cuda.channels import CHANNEL_FUSIONS, CHANNELS
 from netbuilder.ops.engines.cuda.copies import (
     channel_shuffle,
     concat,
@@ -24,8 +24,10 @@ from netbuilder.ops.engines.cuda.row_updates import joint_update, row_update
 from netbuilder.ops.engines.cuda.rows import ROWS
 from netbuilder.ops.engines.cuda.segments import REDUCTIONS, SPREADS, reduce_segments, spread_segments
 from netbuilder.ops.engines.cuda.sums import with_sums
+from netbuilder.ops.engines.cudnn.kernels_dense import BY_CUBLAS
+from netbuilder.ops.engines.engine import Fusion, Pattern
 
-__all__ = ["ELEMENTWISE", "JOINT_UPDATES", "KERNELS", "ROW_UPDATES", "WITH_SUMS"]
+__all__ = ["DENSE", "ELEMENTWISE", "FUSIONS", "JOINT_UPDATES", "KERNELS", "ROW_UPDATES", "WITH_SUMS"]
 
 ELEMENTWISE = frozenset(
     """
@@ -76,10 +78,19 @@ ROW_UPDATES = frozenset(
 JOINT_UPDATES = frozenset(("SparseStorm", "SparseWngrad"))
 """Those whose step depends on the gradients of all rows."""
 
+DENSE: dict[str, Callable[..., Prepared | None]] = {
+    "BatchMatMul": BY_CUBLAS.batch_matmul,
+    **dict.fromkeys(("FC", "FCTransposed"), BY_CUBLAS.fc),
+    **dict.fromkeys(("FCGradient", "FCTransposedGradient"), BY_CUBLAS.fc_gradient),
+    "MatMul": BY_CUBLAS.matmul,
+}
+"""Operators that cuBLAS computes where cuDNN does not."""
+
 KERNELS: dict[str, Callable[..., Prepared | None]] = {
     **dict.fromkeys(ELEMENTWISE, elementwise),
     **dict.fromkeys(WITH_SUMS, with_sums),
     **CHANNELS,
+    **DENSE,
     **ROWS,
     **dict.fromkeys(ROW_UPDATES, row_update),
     **dict.fromkeys(JOINT_UPDATES, joint_update),
@@ -105,3 +116,5 @@ KERNELS: dict[str, Callable[..., Prepared | None]] = {
     "SliceGradient": slice_gradient,
     "SumRepeatedRows": sum_repeated_rows,
 }
+
+FUSIONS = (*CHANNEL_FUSIONS, Fusion(Pattern.CHAIN, ("FC",), "Relu", BY_CUBLAS.fused_fc_relu, "fc_relu"))

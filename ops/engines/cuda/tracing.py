@@ -517,7 +517,7 @@ def _as_symbol(value: Any) -> Symbol:
 def _cast(value: Symbol, dtype: np.dtype[Any]) -> Symbol:
     if dtype.char not in _KINDS:
         raise NotTraced(f"elements of type {dtype}")
-    if value.dtype == dtype:
+    if value.dtype is not None and value.dtype == dtype:  # NumPy says that None equals float64
         return Symbol(value.expression, value.shape)
     if isinstance(value.expression, Constant):
         return Symbol(Constant(np.asarray(value.expression.value).astype(dtype).item(), dtype), value.shape)

@@ -47,6 +47,7 @@ class CudnnEngine(Engine):
         from netbuilder.ops.engines.cudnn.compiled import release_graphs
 
         release_graphs()
+        library.free_handles()
 
     def new_buffer(self, spec: TensorSpec, location: Location) -> Any:
         _on_gpu(location)

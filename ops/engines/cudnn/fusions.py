@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from netbuilder.ops.engines.convolution_tables import conv_fusions
 from netbuilder.ops.engines.cudnn.kernels_conv import fused_conv
-from netbuilder.ops.engines.cudnn.kernels_dense import fused_fc_relu
+from netbuilder.ops.engines.cudnn.kernels_dense import BY_CUDNN
 from netbuilder.ops.engines.cudnn.kernels_norm import (
     fused_bn_relu,
     fused_bn_relu_gradient,
@@ -20,7 +20,7 @@ FUSIONS = (
     Fusion(Pattern.CHAIN, ("SpatialBN",), "Relu", fused_bn_relu, "bn_relu", inputs=5),
     Fusion(Pattern.ADD, ("SpatialBN",), "Sum", fused_bn_sum, "bn_relu", inputs=5),
     Fusion(Pattern.CHAIN, ("SpatialBN", "Sum"), "Relu", fused_bn_sum_relu, "bn_relu", inputs=6),
-    Fusion(Pattern.CHAIN, ("FC",), "Relu", fused_fc_relu, "fc_relu"),
+    Fusion(Pattern.CHAIN, ("FC",), "Relu", BY_CUDNN.fused_fc_relu, "fc_relu"),
     *conv_fusions(fused_conv),
     Fusion(
         Pattern.NORMALIZATION_GRADIENT,

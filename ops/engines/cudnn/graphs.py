@@ -41,7 +41,7 @@ class Tensor:
     Args:
         shape: batch, channels and two or three image axes; of a stack of matrices: stack, rows, columns.
         order: of its elements.
-        elements: the type of its elements: float32, float16, bfloat16.
+        elements: the type of its elements: float32, float16, bfloat16; float64 where no graph of cuDNN has it.
     """
 
     shape: tuple[int, ...]
@@ -67,7 +67,7 @@ class Tensor:
 
     @property
     def nbytes(self) -> int:
-        return self.size * (4 if self.elements == "float32" else 2)
+        return self.size * {"float64": 8, "float32": 4}.get(self.elements, 2)
 
 
 def per_channel(image: Tensor, elements: str = "float32") -> Tensor:

@@ -4,20 +4,18 @@ from __future__ import annotations
 
 import functools
 import importlib
-import threading
 from typing import Any
 
-from netbuilder.data.forking import after_fork
 from netbuilder.ops.engines.arrays import array_module, gpu_count
+from netbuilder.ops.engines.cuda.handles import ThreadHandles
+from netbuilder.ops.engines.gpu import GPU, gpu
 from netbuilder.proto import PROTO_CUDA, DeviceError
 
-__all__ = ["available", "cudnn", "handle", "version", "why_unavailable"]
+__all__ = ["available", "cudnn", "free_handles", "handle", "version", "why_unavailable"]
 
 _FRONTEND = "nvidia-cudnn-frontend>=1.14,<1.19"
 _LIBRARY = "nvidia-cudnn-cu12>=9.8"
 _OLDEST = 90800  # the first version that knows all engines that ``graphs`` counts on
-
-_threads = threading.local()
 
 
 def _load() -> tuple[Any, str]:
@@ -73,19 +71,22 @@ def version() -> str:
 class _Handle:
     """A handle of one thread for one GPU, and the stream that it was given last."""
 
-    def __init__(self) -> None:
+    def __init__(self, here: GPU) -> None:
         self.pointer = cudnn().create_handle()
         self.stream: int | None = None
+
+
+def _new_handles() -> ThreadHandles[_Handle]:
+    return ThreadHandles(_Handle, lambda own: cudnn().destroy_handle(own.pointer))
+
+
+_handles = _new_handles()
 
 
 def handle() -> Any:
     """Return this thread's handle for its current GPU, which works on the stream that is current now."""
     cuda = array_module(PROTO_CUDA).cuda
-    handles: dict[int, _Handle] = _threads.__dict__.setdefault("handles", {})
-    device = cuda.get_device_id()
-    own = handles.get(device)
-    if own is None:
-        own = handles[device] = _Handle()
+    own = _handles.get(gpu(cuda.get_device_id()))
     stream = cuda.get_current_stream().ptr
     if own.stream != stream:
         cudnn().set_stream(handle=own.pointer, stream=stream)
@@ -93,7 +94,6 @@ def handle() -> Any:
     return own.pointer
 
 
-@after_fork
-def _forked() -> None:
-    """Drop the handles: after a fork they belong to the parent."""
-    _threads.__dict__.clear()
+def free_handles() -> None:
+    """Free the handles of threads that have ended."""
+    _handles.free_ended()

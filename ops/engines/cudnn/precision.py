@@ -25,8 +25,8 @@ def serves(*specs: TensorSpec) -> bool:
 
 def types_for_products(ctx: PlanContext, x: TensorSpec) -> tuple[str, ...]:
     """Return the types of elements, best first, for a kernel that multiplies matrices."""
-    if x.dtype == np.float16:
-        return ("float16",)
+    if x.dtype != np.float32:
+        return (x.dtype.name,)
     return tuple(dict.fromkeys((ctx.precision, "float32")))
 
 

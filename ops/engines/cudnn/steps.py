@@ -13,7 +13,7 @@ from netbuilder.ops.engines.cudnn.graphs import Recipe
 from netbuilder.ops.engines.references import In, Out, Scratch, ScratchAllocator
 from netbuilder.proto.arguments import arguments
 
-__all__ = ["Extra", "Reference", "Step", "bind_steps", "graph_of", "prepared", "scratch_memory"]
+__all__ = ["Extra", "Reference", "Step", "bind_steps", "graph_of", "in_order", "prepared", "scratch_memory"]
 
 ALIGNMENT = 256
 """Bytes; what CUDA's allocations are aligned to, and the library's fastest kernels expect."""
@@ -31,17 +31,17 @@ class Step:
 
 @dataclass(frozen=True)
 class Extra:
-    """A step that is no graph, of another library: cuBLAS.
+    """A step that is no graph: of cuBLAS, or a kernel of ours.
 
     Args:
-        name: of the library.
-        bind: ``bind(inputs, outputs)`` returns the call.
-        capturable: whether CUDA graphs can contain it.
+        name: of the library or kernel.
+        bind: ``bind(memory)`` returns the call.
+        memory: of each of its tensors, by name.
     """
 
     name: str
-    bind: Callable[[Sequence[Any], Sequence[Any]], Call]
-    capturable: bool
+    bind: Callable[[dict[str, Any]], Call]
+    memory: Mapping[str, Reference]
 
 
 def scratch_memory() -> ScratchAllocator:
@@ -81,9 +81,8 @@ def prepared(
         return bind_steps(steps, ins, outs, scratch, scratch[begin:] if own else None)
 
     names = dict.fromkeys(step.graph.name if isinstance(step, Step) else step.name for step in steps)
-    capturable = all(isinstance(step, Step) or step.capturable for step in steps)
     return Prepared(
-        inputs, outputs, bind, scratch=begin + own, inplace=inplace, name=", ".join(names), capturable=capturable
+        inputs, outputs, bind, scratch=begin + own, inplace=inplace, name=", ".join(names), capturable=True
     )  # fmt: skip
 
 
@@ -93,11 +92,13 @@ def bind_steps(
     """Return one call for all steps."""
     calls = []
     for step in steps:
-        if isinstance(step, Step):
-            memory = {name: _resolve(ref, inputs, outputs, scratch) for name, ref in step.memory.items()}
-            calls.append(step.graph.bind(memory, workspace))
-        else:
-            calls.append(step.bind(inputs, outputs))
+        memory = {name: _resolve(ref, inputs, outputs, scratch) for name, ref in step.memory.items()}
+        calls.append(step.graph.bind(memory, workspace) if isinstance(step, Step) else step.bind(memory))
+    return in_order(calls)
+
+
+def in_order(calls: Sequence[Call]) -> Call:
+    """Return one call for several."""
     if len(calls) == 1:
         return calls[0]
 

@@ -6,9 +6,9 @@ from typing import Any
 
 from netbuilder.ops.engines.convolution_tables import with_fixed_ranks
 from netbuilder.ops.engines.cudnn import kernels_conv as conv
-from netbuilder.ops.engines.cudnn import kernels_dense as dense
 from netbuilder.ops.engines.cudnn import kernels_norm as norm
 from netbuilder.ops.engines.cudnn import kernels_pool as pool
+from netbuilder.ops.engines.cudnn.kernels_dense import BY_CUDNN as dense
 
 __all__ = ["KERNELS"]
 

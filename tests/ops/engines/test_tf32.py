@@ -10,6 +10,7 @@ from cupy_double import CupyDouble, using
 from netbuilder import parallel
 from netbuilder.graph import Net
 from netbuilder.model import ModelHelper
+from netbuilder.ops.engines.cuda import cublas
 from netbuilder.ops.engines.tf32 import has_tf32
 from netbuilder.proto import PROTO_CUDA, NetDef, NetError
 from netbuilder.proto.arguments import arguments, make_device_option, make_op
@@ -19,8 +20,11 @@ from parallel_models import OPTIMIZERS, mlp, no_input
 GPU = make_device_option(PROTO_CUDA, 0)
 
 
+IN_FLOAT32, IN_TF32 = 68, 77  # as cuBLAS numbers them
+
+
 class Routines:
-    """What of CuPy sets how products are computed."""
+    """What of CuPy sets how its own products are computed."""
 
     def __init__(self):
         self.kind, self.during = 1, []
@@ -36,11 +40,12 @@ class Routines:
 
 @pytest.fixture
 def ampere(monkeypatch):
-    """A double of a GPU with TF32."""
+    """A double of a GPU with TF32; yields CuPy's settings."""
     cupy = CupyDouble(1)
     cupy._core = SimpleNamespace(_routines_linalg=Routines())
     monkeypatch.setattr(type(cupy.cuda.Device(0)), "compute_capability", "80")
     with using(cupy):
+        cupy._core._routines_linalg.cublas = cupy.cuda.cublas
         yield cupy._core._routines_linalg
 
 
@@ -58,6 +63,14 @@ def product(**options):
 @pytest.mark.parametrize("allowed", [True, False, None])
 def test_products_use_tf32_only_where_it_is_allowed(ampere, allowed):
     assert product(allow_tf32=allowed).tolist() == [[1, 0], [0, 1]]
+    assert [how for *_, how, _ in ampere.cublas.products] == [IN_TF32 if allowed else IN_FLOAT32]
+    assert ampere.during == []  # of other threads
+
+
+@pytest.mark.parametrize("allowed", [True, False, None])
+def test_products_that_cupy_computes(ampere, allowed, monkeypatch):
+    monkeypatch.setattr(cublas, "_library", lambda xp: None)
+    assert product(allow_tf32=allowed).tolist() == [[1, 0], [0, 1]]
     assert ampere.during == ([7, 1] if allowed else []) and ampere.kind == 1
 
 
@@ -73,9 +86,11 @@ def test_an_error_resets_it(ampere):
 
 
 def test_a_gpu_without_it():
-    with using(CupyDouble(1)):
+    cupy = CupyDouble(1)
+    with using(cupy):
         assert not has_tf32(0)
         assert product(allow_tf32=True).tolist() == [[1, 0], [0, 1]]
+    assert [how for *_, how, _ in cupy.cuda.cublas.products] == [IN_FLOAT32]
 
 
 def test_nets_and_models_say_it():

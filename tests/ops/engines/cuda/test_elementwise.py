@@ -55,6 +55,11 @@ def test_an_empty_value_launches_nothing():
     assert not launches
 
 
+def test_the_gradient_of_a_float64_loss_is_filled_by_a_kernel():
+    """A float of Python is cast to float64; NumPy says that no element type equals that."""
+    assert prepared("ConstantFill", [np.float64(3)], value=1.0).outputs[0].dtype == np.float64
+
+
 def test_sizes_beyond_32_bits_have_indices_of_64():
     wide = prepared("Relu", [np.broadcast_to(np.float32(1), (1 << 31,))])
     near = prepared("Relu", [np.broadcast_to(np.float32(1), ((1 << 31) - 1024,))])

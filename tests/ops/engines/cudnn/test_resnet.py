@@ -82,7 +82,7 @@ def test_a_step_of_resnet50(monkeypatch, dtype):
         "cmp_gt mul": 34, "add cmp_gt": 15, "batchnorm_backward": 4,
         "reduction": 1, **dense,  # the dense layer
     }  # fmt: skip
-    assert launched["dot"] == (3 if dtype == "float32" else 0)
+    assert launched["gemm"] == (3 if dtype == "float32" else 0)
     assert launched["setitem"] == 0
 
     def ours(title):

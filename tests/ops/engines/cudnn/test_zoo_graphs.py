@@ -15,7 +15,6 @@ AT_THE_BEGINNING = {"numpy", "transfer"}
 @pytest.mark.parametrize("dtype", ["float32", "bfloat16"])
 @pytest.mark.parametrize("name", ["alexnet", "shufflenet-g3", "squeezenet1.1"])
 def test_no_operator_divides_a_graph(monkeypatch, name, dtype):
-    """But for exact products on the double, which has no cuBLAS: see tests/ops/engines/cuda/test_cublas.py."""
     draw_nothing(monkeypatch)
     with cudnn_double(CupyDouble(1)):
         workspace = Workspace(threads=1)
@@ -23,7 +22,5 @@ def test_no_operator_divides_a_graph(monkeypatch, name, dtype):
         plans = workspace.net(load_zoo(workspace, name, options).name).plan_ahead()
         steps = [step for plan in plans for step in plan.steps]
         alone = [step.prepared.name for step in steps if why_not_captured(step)]
-    products = [kernel for kernel in alone if kernel.startswith("cuBLAS")]
     assert len(steps) >= 50
-    assert set(alone) - set(products) == AT_THE_BEGINNING
-    assert (products != []) == (dtype == "float32" and name != "squeezenet1.1")
+    assert set(alone) == AT_THE_BEGINNING

@@ -102,15 +102,23 @@ def plan_of_step(name, **options):
     return net.plan_ahead()[-1], planned_memory(workspace, net.name)
 
 
-@pytest.mark.parametrize("dtype, most", [("float32", 0.92), ("bfloat16", 0.93)])
-def test_normalizations_are_made_again_without_a_budget(dtype, most):
-    plan, memory = plan_of_step("resnet50", dtype=dtype)
-    kept, whole = plan_of_step("resnet50", dtype=dtype, without=["cheap_recomputation"])
+@pytest.mark.parametrize(
+    "name, dtype, most",
+    [
+        ("small_resnext", "float32", 0.98),
+        ("small_resnext", "bfloat16", 0.98),
+        pytest.param("resnet50", "float32", 0.92, marks=pytest.mark.slow),
+        pytest.param("resnet50", "bfloat16", 0.93, marks=pytest.mark.slow),
+    ],
+)
+def test_normalizations_are_made_again_without_a_budget(name, dtype, most):
+    plan, memory = plan_of_step(name, dtype=dtype)
+    kept, whole = plan_of_step(name, dtype=dtype, without=["cheap_recomputation"])
     assert recomputed(plan) and not recomputed(kept)
     if not has_instructions("avx512"):  # there the scratch memory of a convolution's gradient is half of the arena
-        most = 0.97
+        most = max(most, 0.97)
     assert memory.arena <= most * whole.arena and 0 < memory.predicted_again <= 0.0075
-    under_budget, least = plan_of_step("resnet50", dtype=dtype, memory_budget=0.99)
+    under_budget, least = plan_of_step(name, dtype=dtype, memory_budget=0.99)
     assert least.total == memory.total and recomputed(under_budget) == recomputed(plan)
 
 

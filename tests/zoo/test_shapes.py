@@ -102,8 +102,8 @@ def differing(model, shape):
     return wrong
 
 
-# Deeper or wider than others that have the same blocks.
-LARGE = {"resnet34", "resnet50", "vgg19-bn", "inception_v1", "resnet101", "resnet152"}
+# Deeper or wider than others that have the same blocks; that of Inception v3 runs in test_small_and_old_nets.py.
+LARGE = {"resnet34", "resnet50", "vgg19-bn", "inception_v1", "inception_v3", "resnet101", "resnet152"}
 
 
 def nets(names):

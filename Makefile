@@ -49,9 +49,11 @@ lint: $(VENV)/.with-test
 types: $(VENV)/.with-test
 	cd $(VENV) && bin/python -m mypy --config-file ../pyproject.toml --cache-dir .mypy_cache -p netbuilder
 
-# What is marked as slow repeats at length what other tests check in short: run it before a release.
+# What is marked as slow repeats at length what other tests check in short: run it before a release. With SLOW=1 there
+# are also more random examples of each operator.
 unit: $(VENV)/.with-test
-	$(TEST_ENV) $(BIN)/python -m pytest -q -n $(WORKERS) --dist worksteal $(if $(SLOW),,-m "not slow") $(PYTEST_ARGS)
+	$(TEST_ENV) $(if $(SLOW),EXAMPLES=$${EXAMPLES:-40}) $(BIN)/python -m pytest -q -n $(WORKERS) --dist worksteal \
+	  $(if $(SLOW),,-m "not slow") $(PYTEST_ARGS)
 
 # The generated code must load and work on every protobuf from the lowest major version to the highest.
 protobuf: $(PROTOBUF_VERSIONS:%=protobuf-%)

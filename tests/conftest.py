@@ -9,6 +9,7 @@ import tempfile
 import hypothesis
 import numpy as np
 import pytest
+from hypothesis.internal.conjecture import providers
 
 import emulated_gpu
 from house import ROOT
@@ -21,10 +22,15 @@ hypothesis.settings.register_profile(
     "netbuilder",
     deadline=None,
     derandomize=True,
-    max_examples=int(os.environ.get("EXAMPLES", "20")),
+    max_examples=int(os.environ.get("EXAMPLES", "10")),
     suppress_health_check=[hypothesis.HealthCheck.too_slow],  # a machine with other work may be
 )
 hypothesis.settings.load_profile("netbuilder")
+
+# Hypothesis draws constants that it reads from the sources of all loaded modules of the project: that takes each
+# process seconds, and examples would depend on which tests it has run before.
+if hasattr(providers, "_get_local_constants"):  # it came with version 6.131
+    providers._get_local_constants = lambda: providers._local_constants
 
 
 # Measurements made while tests run are of no use later, and results would depend on them: only tests of

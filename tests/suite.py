@@ -33,8 +33,9 @@ from netbuilder.proto import NetError
 
 __all__ = ["OperatorSuite", "Refusal", "f32", "floats", "i32", "i64", "refusal"]
 
+EXAMPLES = settings().max_examples  # conftest takes it from the variable EXAMPLES
+
 QUICK = settings(
-    max_examples=20,
     deadline=None,
     suppress_health_check=[HealthCheck.too_slow, HealthCheck.data_too_large, HealthCheck.differing_executors],
 )
@@ -52,6 +53,21 @@ def i64(*shape: int) -> TensorSpec:
     return TensorSpec(shape, np.dtype(np.int64))
 
 
+@st.composite  # which reads the source of what it decorates: once here, and not for each call of ``floats``
+def _arrays(
+    draw: Any, extents: Sequence[int | tuple[int, int]], low: float, high: float, apart: float, avoid: float | None
+) -> Any:
+    shape = tuple(draw(st.integers(*e)) if isinstance(e, tuple) else e for e in extents)
+    rng = np.random.default_rng(draw(st.integers(0, 2**32 - 1)))
+    size = int(np.prod(shape))
+    x = rng.uniform(low, high, size)
+    if apart:
+        x = rng.permutation(low + apart * np.arange(size)) + rng.uniform(0, apart / 4, size)
+    if avoid is not None:
+        x = np.where(np.abs(x - avoid) < 0.05, avoid + 0.1, x)
+    return x.reshape(shape).astype(np.float32)
+
+
 def floats(
     *extents: int | tuple[int, int],
     low: float = -2.0,
@@ -67,19 +83,7 @@ def floats(
         avoid: no element within 0.05 of this value (where the operator has a kink).
     """
 
-    @st.composite
-    def array(draw: Any) -> Any:
-        shape = tuple(draw(st.integers(*e)) if isinstance(e, tuple) else e for e in extents)
-        rng = np.random.default_rng(draw(st.integers(0, 2**32 - 1)))
-        size = int(np.prod(shape))
-        x = rng.uniform(low, high, size)
-        if apart:
-            x = rng.permutation(low + apart * np.arange(size)) + rng.uniform(0, apart / 4, size)
-        if avoid is not None:
-            x = np.where(np.abs(x - avoid) < 0.05, avoid + 0.1, x)
-        return x.reshape(shape).astype(np.float32)
-
-    return array()
+    return _arrays(extents, low, high, apart, avoid)
 
 
 @dataclass(frozen=True)
@@ -159,7 +163,7 @@ class OperatorSuite:
         check_forward(op, inputs, expected, device, rtol=self.rtol, atol=self.atol)
 
     @pytest.mark.parametrize("device", DEVICES)
-    @settings(QUICK, max_examples=8)
+    @settings(QUICK, max_examples=max(EXAMPLES // 2, 2))
     @given(data=st.data())
     def test_gradient(self, device: str, data: Any) -> None:
         op, inputs = self.draw_gradient(data)
@@ -174,7 +178,7 @@ class OperatorSuite:
         )
 
     @pytest.mark.parametrize("device", DEVICES)
-    @settings(QUICK, max_examples=5)
+    @settings(QUICK, max_examples=max(EXAMPLES // 4, 2))
     @given(data=st.data())
     def test_inplace(self, device: str, data: Any) -> None:
         op, inputs = self.draw(data)

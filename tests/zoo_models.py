@@ -1,15 +1,35 @@
-"""What tests of the zoo count: operators and parameters of a model."""
+"""What tests of the zoo share: small nets with the blocks of large ones, counts of operators and parameters."""
 
 from __future__ import annotations
 
 from typing import Any
 
 import numpy as np
+import pytest
 
 from netbuilder.graph import infer_shapes
 from netbuilder.model import ModelHelper
+from netbuilder.zoo import inception
+from netbuilder.zoo.resnet import RESNET_STAGES
+from netbuilder.zoo.resnext import create_resnext
 
-__all__ = ["built", "operators", "parameter_count"]
+__all__ = ["built", "create_small_inception", "create_small_resnext", "operators", "parameter_count"]
+
+_BRANCHES = inception._Branches(16, 16, 24, 8, 16, 8)
+
+
+def create_small_inception(*args: Any, **kwargs: Any) -> Any:
+    """As ``create_inception_v1``: its stem, and one narrow module in each of the three stages."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(inception, "_STAGES", {stage: {"a": _BRANCHES} for stage in (3, 4, 5)})
+        return inception.create_inception_v1(*args, **kwargs)
+
+
+def create_small_resnext(*args: Any, **kwargs: Any) -> Any:
+    """As ``create_resnext`` of 50 layers, but with one bottleneck in each of the four stages."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setitem(RESNET_STAGES, 50, (1, 1, 1, 1))
+        return create_resnext(*args, **kwargs)
 
 
 def built(create: Any, *args: Any, **kwargs: Any) -> tuple[ModelHelper, Any]:

@@ -56,7 +56,13 @@ def test_all_nets_without_numbers_are_run():
     assert without == {*ON_GPUS, *TWINS, *elsewhere, "mlp_bmuf_2", "resnet50_1", "resnet50_4"}
 
 
-@pytest.mark.parametrize("name", TWINS)
+# As others, on more devices or with less shared.
+LIKE_OTHERS = ("resnet50_4_memory", "resnet50_1_recycle_grad")
+
+
+@pytest.mark.parametrize(
+    "name", [pytest.param(name, marks=[pytest.mark.slow] * (name in LIKE_OTHERS)) for name in TWINS]
+)
 def test_planned_memory_changes_no_bit(name):
     golden, (twin, which) = golden_data.net(name), TWINS[name]
     want = states_after_two_steps(golden_data.net(twin), which)

@@ -649,7 +649,16 @@ def test_ways_to_train(options):
     assert not check_net(model.net, init_net=model.param_init_net, inputs=shapes)
 
 
-@pytest.mark.parametrize("name", NETS)
+# One net of each family; the others repeat the same blocks.
+SMALL_NETS = (
+    "mlp", "lenet", "alexnet", "vgg11", "vgg11-bn", "inception-v1-bn", "inception-v3", "overfeat", "squeezenet1.1",
+    "shufflenet-g3", "shufflenet-v2-0.5x", "resnet8-cifar", "resnet18", "resnext50",
+)  # fmt: skip
+
+
+@pytest.mark.parametrize(
+    "name", [pytest.param(name, marks=[pytest.mark.slow] * (name not in SMALL_NETS)) for name in NETS]
+)
 @pytest.mark.parametrize("training", [True, False])
 def test_nets_of_the_zoo(name, training):
     options = ZooOptions(batch=2, classes=10)

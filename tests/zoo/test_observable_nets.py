@@ -19,20 +19,31 @@ from netbuilder.zoo.resnet import create_resnet
 from netbuilder.zoo.resnet_cifar import create_resnet_cifar
 from netbuilder.zoo.resnext import create_resnext
 from netbuilder.zoo.vgg import create_vgg
+from zoo_models import create_small_inception, create_small_resnext
 
-# Name -> the builder, its arguments after the data, and channels and pixels of an image.
+# Name -> the builder, its arguments after the data, and channels and pixels of an image. The small nets have a block
+# of each kind that the large ones repeat.
 NETS = {
     "lenet": (create_lenet, (1, 7), {}, (1, 28)),
     "alexnet": (create_alexnet, (3, 7), {"hidden": 16, "image_size": 67}, (3, 67)),
     "alexnet_one_tower": (create_alexnet, (3, 7), {"hidden": 16, "image_size": 67, "towers": 1}, (3, 67)),
+    "resnet8": (create_resnet_cifar, (3, 7, 8), {}, (3, 16)),
+    "small_inception": (create_small_inception, (3, 7), {}, (3, 64)),
+    "small_inception_bn": (create_small_inception, (3, 7), {"batch_norm": True}, (3, 64)),
+    "small_resnext": (create_small_resnext, (3, 7, 50, 8, 4), {}, (3, 32)),
     "vgg11": (create_vgg, (3, 7, 11), {"hidden": 16, "image_size": 32, "batch_norm": True}, (3, 32)),
     "inception_v1": (create_inception_v1, (3, 7), {"image_size": 64}, (3, 64)),
     "inception_bn": (create_inception_v1, (3, 7), {"image_size": 64, "batch_norm": True, "lrn": False}, (3, 64)),
     "resnet18": (create_resnet, (3, 7, 18), {}, (3, 32)),
     "resnet50": (create_resnet, (3, 7, 50), {}, (3, 32)),
-    "resnet8": (create_resnet_cifar, (3, 7, 8), {}, (3, 16)),
     "resnext50": (create_resnext, (3, 7, 50, 8, 4), {}, (3, 32)),
 }
+LARGE = ("alexnet_one_tower", "vgg11", "inception_v1", "inception_bn", "resnet18", "resnet50", "resnext50")
+
+
+def nets(*names):
+    """Return these nets as parameters, all if none is named; large ones are slow."""
+    return [pytest.param(name, marks=[pytest.mark.slow] * (name in LARGE)) for name in names or NETS]
 
 
 def model_of(name, label=None, **options):
@@ -44,7 +55,7 @@ def model_of(name, label=None, **options):
     return model, out, np.random.default_rng(0).normal(size=(2, channels, size, size)).astype(np.float32)
 
 
-@pytest.mark.parametrize("name", NETS)
+@pytest.mark.parametrize("name", nets())
 def test_in_test_mode(name):
     model, scores, x = model_of(name, is_test=True, no_loss=True)
     net, parameters = extract_predictor(model.net, ["data"], [str(scores)])
@@ -99,7 +110,9 @@ def with_dead_memory_filled(plan):
 
 
 @pytest.mark.parametrize(
-    "name, kind", [*((name, "dag") for name in NETS), *((name, "simple") for name in ("lenet", "resnet8", "alexnet"))]
+    "name, kind",
+    [pytest.param(*name.values, "dag", marks=name.marks) for name in nets()]
+    + [(name, "simple") for name in ("lenet", "resnet8", "alexnet")],
 )
 def test_no_step_reads_dead_memory(name, kind):
     model, (_, loss), x = model_of(name, label="label")
@@ -122,7 +135,7 @@ def test_no_step_reads_dead_memory(name, kind):
         assert np.array_equal(found[1][p], value), p
 
 
-@pytest.mark.parametrize("name", NETS)
+@pytest.mark.parametrize("name", nets())
 def test_in_training(name):
     model, (_, loss), x = model_of(name, label="label")
     model.AddGradientOperators([loss])
@@ -150,7 +163,9 @@ def test_in_training(name):
 
 
 @pytest.mark.skipif(not onednn.available(), reason="the kernels that can do so are oneDNN's")
-@pytest.mark.parametrize("name, dtype", [("resnet8", "float32"), ("resnet8", "bfloat16"), ("inception_bn", "float32")])
+@pytest.mark.parametrize(
+    "name, dtype", [("resnet8", "float32"), ("resnet8", "bfloat16"), ("small_inception_bn", "float32")]
+)
 def test_normalizations_are_computed_when_they_are_fetched(name, dtype):
     """With their Relus, and also if the backward pass has read them."""
     model, (_, loss), x = model_of(name, label="label")
@@ -207,9 +222,10 @@ def test_gradients_that_share_names_make_no_plan_larger(name):
 
 @pytest.mark.parametrize(
     "name, observable",
-    [
-        ("resnet8", "all"),
-        *((name, "activations") for name in ("lenet", "vgg11", "inception_bn", "resnet8", "resnet18")),
+    [("resnet8", "all")]
+    + [
+        pytest.param(*name.values, "activations", marks=name.marks)
+        for name in nets("lenet", "small_inception_bn", "resnet8", "vgg11", "inception_bn", "resnet18")
     ],
 )
 def test_activations_that_share_names_make_no_plan_larger(name, observable):
@@ -222,7 +238,7 @@ def test_activations_that_share_names_make_no_plan_larger(name, observable):
     assert planned[1] <= planned[0] and planned[2] <= planned[0]
 
 
-@pytest.mark.parametrize("name", ["lenet", "inception_bn", "resnet8"])
+@pytest.mark.parametrize("name", ["lenet", "small_inception_bn", "resnet8"])
 def test_blobs_that_share_names_have_their_last_values(name):
     """Also those that a plan computes when they are fetched, and after their inputs have been overwritten."""
     net, model, x = with_shared_names(name, True)
@@ -243,7 +259,7 @@ def test_blobs_that_share_names_have_their_last_values(name):
             assert np.abs(value - want).max() <= 1e-3 * np.abs(want).max(), blob
 
 
-@pytest.mark.parametrize("name", NETS)
+@pytest.mark.parametrize("name", nets())
 def test_where_outputs_are_observable_renaming_changes_no_plan(name):
     """Values that nobody can fetch are placed by their lifetimes, whatever their names are."""
     planned = []

@@ -302,7 +302,11 @@ NETS = {
 }
 
 
-@pytest.mark.parametrize("name", NETS)
+# Other nets have the same layers.
+LARGE = {"vgg11-bn", "resnet18", "resnext50", "inception_v3"}
+
+
+@pytest.mark.parametrize("name", [pytest.param(name, marks=[pytest.mark.slow] * (name in LARGE)) for name in NETS])
 def test_nets_of_the_zoo(name):
     shape, build = NETS[name]
     model = ModelHelper(name)

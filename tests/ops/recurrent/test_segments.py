@@ -261,8 +261,20 @@ def in_segments(plan):
     return sum("segments" in step.prepared.notes for step in plan.steps)
 
 
-@pytest.mark.parametrize("engines", [None, ()], ids=["default", "NumPy"])
-@pytest.mark.parametrize("name", NETS)
+WITHOUT_ENGINES = ("lstm", "attention", "derived")  # of the others, that is slow
+
+
+@pytest.mark.parametrize(
+    "name, engines",
+    [
+        pytest.param(
+            name, engines, id=f"{name}-{kernels}",
+            marks=[pytest.mark.slow] * (kernels == "NumPy" and name not in WITHOUT_ENGINES),
+        )
+        for name in NETS
+        for kernels, engines in {"default": None, "NumPy": ()}.items()
+    ],
+)  # fmt: skip
 def test_results_are_equal_to_the_bit(name, engines):
     build = NETS[name]
     want, whole = train(build, engines=engines)

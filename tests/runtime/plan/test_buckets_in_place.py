@@ -134,14 +134,22 @@ def test_same_to_the_bit(observable, deterministic, monkeypatch):
         assert now.arena & GRADIENTS == (set() if observable is None else GRADIENTS)
 
 
-@pytest.mark.parametrize("size", [3, 4])
+@pytest.mark.parametrize("size", [3, pytest.param(4, marks=pytest.mark.slow)])
 def test_several_ranks(size, monkeypatch):
     options = {"size": size, "observable": [()], "deterministic": True}
     same(trained(monkeypatch, **options), trained(monkeypatch, **options, without=[[NAME]]))
 
 
-@pytest.mark.parametrize("optimizer", ["sgd", "adam"])
-@pytest.mark.parametrize("devices", [(0,), (0, 1)], ids=str)
+@pytest.mark.parametrize(
+    "devices, optimizer",
+    [
+        ((0,), "sgd"),
+        ((0, 1), "adam"),
+        pytest.param((0,), "adam", marks=pytest.mark.slow),
+        pytest.param((0, 1), "sgd", marks=pytest.mark.slow),
+    ],
+    ids=str,
+)
 def test_devices_and_optimizers(devices, optimizer, monkeypatch):
     options = {"observable": [()], "devices": devices, "optimizer": optimizer}
     got = trained(monkeypatch, **options)

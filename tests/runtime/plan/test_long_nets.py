@@ -6,7 +6,7 @@ import pytest
 from netbuilder.graph import Net
 from netbuilder.runtime import Workspace
 
-COUNT = 5_000  # five times the depth that Python's own recursion has
+COUNT = 2_000  # twice the depth that Python's own recursion has
 
 
 @pytest.mark.parametrize("net_type", ["simple", "dag"])

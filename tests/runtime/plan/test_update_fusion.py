@@ -53,6 +53,16 @@ BUILDERS = {
 }
 
 
+def pairs(values):
+    """Return parameters: each two of optimizer, decay and value; other triples are slow."""
+    return [
+        pytest.param(optimizer, decay, value, marks=[pytest.mark.slow] * ((i + decay + k) % 2))
+        for i, optimizer in enumerate(BUILDERS)
+        for decay in (False, True)
+        for k, value in enumerate(values)
+    ]
+
+
 def trained(model, fetch_at=(), steps=4, threads=2, refeed=(), **options):
     workspace = Workspace(threads=threads, seed=3)
     workspace.run_net_once(model.param_init_net)
@@ -84,9 +94,7 @@ def same(got, want):
             assert np.array_equal(np.signbit(mine[name]), np.signbit(value)), name
 
 
-@pytest.mark.parametrize("threads", [1, 2])
-@pytest.mark.parametrize("decay", [False, True])
-@pytest.mark.parametrize("optimizer", BUILDERS)
+@pytest.mark.parametrize("optimizer, decay, threads", pairs([1, 2]))
 def test_the_same_to_the_bit(optimizer, decay, threads):
     build, options = BUILDERS[optimizer]
     model = make_model(build, decay, **options)
@@ -395,9 +403,7 @@ def calls_of_update(workspace, model):
     return sum(len(job.steps) for job in jobs)
 
 
-@pytest.mark.parametrize("observed", [None, "outputs"])
-@pytest.mark.parametrize("decay", [False, True])
-@pytest.mark.parametrize("optimizer", BUILDERS)
+@pytest.mark.parametrize("optimizer, decay, observed", pairs([None, "outputs"]))
 def test_rows_compute_the_same_to_the_bit(optimizer, decay, observed):
     build, options = BUILDERS[optimizer]
     model = deep_model(build, decay, **options)
@@ -575,9 +581,7 @@ def every_layer(monkeypatch):
     monkeypatch.setattr(update_fusion, "_EARLY_BYTES", 1)
 
 
-@pytest.mark.parametrize("options", [{}, {"engines": ()}], ids=str)
-@pytest.mark.parametrize("decay", [False, True])
-@pytest.mark.parametrize("optimizer", BUILDERS)
+@pytest.mark.parametrize("optimizer, decay, options", pairs([{}, {"engines": ()}]), ids=str)
 def test_early_updates_compute_the_same_to_the_bit(every_layer, optimizer, decay, options):
     build, chosen = BUILDERS[optimizer]
     model = early_model(build, decay, **chosen)

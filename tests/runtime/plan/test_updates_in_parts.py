@@ -97,9 +97,15 @@ def same(got, want):
 ALL = {"fc0_w", "fc1_w", "fc2_w"}
 
 
-@pytest.mark.parametrize("threads", [1, 2])
-@pytest.mark.parametrize("decay", [False, True])
-@pytest.mark.parametrize("optimizer", BUILDERS)
+@pytest.mark.parametrize(
+    "optimizer, decay, threads",
+    [  # each two of them; other triples are slow
+        pytest.param(optimizer, decay, threads, marks=[pytest.mark.slow] * ((i + decay + threads) % 2))
+        for i, optimizer in enumerate(BUILDERS)
+        for decay in (False, True)
+        for threads in (1, 2)
+    ],
+)
 def test_same_to_the_bit(optimizer, decay, threads):
     model = model_of(optimizer, decay=decay)
     (got, plan), (want, whole) = train(model, threads=threads), train(model, threads=threads, without=[NAME])

@@ -9,7 +9,8 @@ from netbuilder.ops.engines import onednn
 from netbuilder.passes import extract_predictor
 from netbuilder.proto import NetDef
 from netbuilder.runtime import Workspace
-from netbuilder.zoo import create_inception_v1, create_resnet
+from netbuilder.zoo import create_resnet_cifar
+from zoo_models import create_small_inception
 
 if not onednn.available():
     pytest.skip("needs oneDNN", allow_module_level=True)
@@ -50,7 +51,7 @@ def timed(monkeypatch):
     return prefer
 
 
-@pytest.mark.parametrize("create", [lambda *a, **k: create_resnet(*a, 18, **k), create_inception_v1])
+@pytest.mark.parametrize("create", [lambda *a, **k: create_resnet_cifar(*a, 8, **k), create_small_inception])
 def test_the_order_that_is_faster_in_all_is_taken(create, timed):
     found = {}
     for order in (ANY_ORDER, CHANNELS_LAST):
@@ -79,7 +80,7 @@ def test_convolutions_are_measured_with_images_as_they_get_them(monkeypatch):
 
     monkeypatch.setattr(image_order, "seconds", seconds)
     workspace = Workspace()
-    made, _ = predictor(create_resnet, 18, workspace=workspace)
+    made, _ = predictor(create_resnet_cifar, 8, workspace=workspace)
     made.run(data=IMAGES)
     (net,) = workspace._nets.values()
     steps = [step for plans in net._plans.values() for plan in plans for step in plan.steps]
@@ -90,7 +91,7 @@ def test_convolutions_are_measured_with_images_as_they_get_them(monkeypatch):
 
 def test_bfloat16(timed):
     timed(CHANNELS_LAST)
-    made, values = predictor(create_resnet, 18)
+    made, values = predictor(create_resnet_cifar, 8)
     (want,) = made.run(data=IMAGES).values()
     workspace = Workspace()
     net = made.net
@@ -111,14 +112,14 @@ def test_bfloat16(timed):
 def test_nothing_is_measured_where_that_is_turned_off(off, timed, monkeypatch):
     keys = timed(CHANNELS_LAST)
     monkeypatch.setenv(off, "0" if off == "NETBUILDER_MEASURE" else "measured_choices")
-    predictor(create_resnet, 18)[0].run(data=IMAGES)
+    predictor(create_resnet_cifar, 8)[0].run(data=IMAGES)
     assert keys == []
 
 
 def test_training_nets_and_small_ones_are_left_alone(timed, monkeypatch):
     keys = timed(CHANNELS_LAST)
     model = ModelHelper("trained")
-    create_resnet(model, "data", 3, 10, 18, label="label")
+    create_resnet_cifar(model, "data", 3, 10, 8, label="label")
     workspace = Workspace()
     workspace.feed("data", IMAGES)
     workspace.feed("label", np.array([1, 2], np.int32))
@@ -126,5 +127,5 @@ def test_training_nets_and_small_ones_are_left_alone(timed, monkeypatch):
     workspace.run_net_once(model.net)
     assert keys == []
     monkeypatch.setattr(image_order, "WORTH_MEASURING", 10**15)
-    predictor(create_resnet, 18)[0].run(data=IMAGES)
+    predictor(create_resnet_cifar, 8)[0].run(data=IMAGES)
     assert keys == []

@@ -88,7 +88,7 @@ def run_over_mpi(
     except subprocess.TimeoutExpired:
         os.killpg(process.pid, signal.SIGTERM)  # mpiexec ends its processes
         try:
-            output, _ = process.communicate(timeout=5)
+            output, _ = process.communicate(timeout=2)
         except subprocess.TimeoutExpired:
             _kill_marked(mark)
             os.killpg(process.pid, signal.SIGKILL)

@@ -52,7 +52,9 @@ def start(name: str, devices: int, data: Path, rendezvous: Rendezvous | None = N
     options = parse([*arguments, f"--data={data}"], rendezvous=rendezvous)
     if options.memory_budget:
         return run_within_budget(options, large_images(300), large_images(9))
-    return Run(options, *(load_images(options.data, options.input) if name == "decoded" else (images(), images(13))))
+    if name == "decoded":
+        return Run(options, *load_images(options.data, options.input))
+    return Run(options, images(17 if CASES[name][: len(CONVOLUTIONS)] == CONVOLUTIONS else 41), images(13))
 
 
 def large_images(count: int) -> Images:

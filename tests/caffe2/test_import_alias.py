@@ -175,7 +175,7 @@ CHILD = "from caffe2.python import core; print(core.__name__, flush=True)"
 
 
 class TestChildren:
-    @pytest.mark.parametrize("method", ["fork", "spawn", "forkserver"])
+    @pytest.mark.parametrize("method", ["fork", "spawn", pytest.param("forkserver", marks=pytest.mark.slow)])
     def test_processes(self, tmp_path, method):
         script = write(
             tmp_path / "parent.py",
@@ -204,6 +204,7 @@ class TestChildren:
         )
         assert printed(run_with_alias(script, cwd=tmp_path)) == "('netbuilder.caffe2.python.core', True, [0.0, 2.0])\n"
 
+    @pytest.mark.slow
     def test_a_module_run_by_name_spawns(self, tmp_path):
         write(tmp_path / "package" / "__init__.py", "")
         write(

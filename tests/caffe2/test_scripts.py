@@ -58,12 +58,12 @@ def test_same_words(name, tmp_path):
     assert printed.splitlines() == (HERE / "data" / f"{name}.txt").read_text().splitlines()
 
 
-@pytest.mark.parametrize("devices", [1, 3])
+@pytest.mark.parametrize("devices", [pytest.param(1, marks=pytest.mark.slow), 3])
 def test_other_numbers_of_devices(devices, tmp_path):
     """One device gives finite numbers, too, and a batch that three share is given out whole."""
     output = tmp_path / "numbers.json"
     script = HERE / "scripts" / "data_parallel_resnet.py"
-    run(script, "--num_devices", devices, "--steps", 3, "--output", output, cwd=tmp_path)
+    run(script, "--num_devices", devices, "--steps", 2, "--output", output, cwd=tmp_path)
     numbers = json.loads(output.read_text())
     assert np.isfinite(numbers["losses"]).all() and numbers["spread"] == 0
 
@@ -73,6 +73,7 @@ def test_the_unittest(tmp_path):
     assert "Ran 6 tests" in done.stderr and done.stderr.rstrip().endswith("OK")
 
 
+@pytest.mark.slow
 def test_the_unittest_by_its_module(tmp_path):
     done = run("-m", "unittest", "toy_regression", cwd=HERE / "scripts")
     assert "Ran 6 tests" in done.stderr

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import ctypes
-import os
 import threading
 from collections.abc import Sequence
 from multiprocessing.connection import Client, Connection, Listener, wait
@@ -28,8 +27,8 @@ class _Server:
     """Computes the collectives of an id, in a thread of the process that has made it."""
 
     def __init__(self) -> None:
-        self._listener = Listener(("127.0.0.1", 0), authkey=_KEY)
-        self.port = self._listener.address[1]  # type: ignore[index]
+        self._listener = Listener(authkey=_KEY)  # a file or a pipe: small messages over TCP would wait for one another
+        self.address = str(self._listener.address)
         threading.Thread(target=self._serve, daemon=True).start()
 
     def _serve(self) -> None:
@@ -79,13 +78,13 @@ class _Server:
 class _CliqueOfProcesses(Clique):
     """The ranks of an id that belong to this process."""
 
-    def __init__(self, nccl: NcclDouble, devices: Sequence[int | None], port: int) -> None:
+    def __init__(self, nccl: NcclDouble, devices: Sequence[int | None], address: str) -> None:
         super().__init__(nccl, devices, False)
-        self._port, self._peer = port, None
+        self._address, self._peer = address, None
 
     def submit(self, given: dict[int, list[Call]]) -> None:
         if self._peer is None:
-            self._peer = Client(("127.0.0.1", self._port), authkey=_KEY)
+            self._peer = Client(self._address, authkey=_KEY)
             self._peer.send((len(self.devices), list(given)))
             self._receive()
             return
@@ -137,8 +136,7 @@ class NcclOfProcesses(NcclDouble):
     """The double of NCCL whose ids can be given to other processes of this machine."""
 
     def get_unique_id(self) -> bytes:
-        server = _Server()
-        return server.port.to_bytes(4, "big") + os.getpid().to_bytes(4, "big") + b"\1" * 120
+        return _Server().address.encode().ljust(128, b"\0")
 
     def clique(self, key: bytes, size: int) -> Clique:
-        return _CliqueOfProcesses(self, [None] * size, int.from_bytes(key[:4], "big"))
+        return _CliqueOfProcesses(self, [None] * size, key.rstrip(b"\0").decode())

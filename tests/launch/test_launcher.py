@@ -8,6 +8,7 @@ import subprocess
 import sys
 import threading
 import time
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from unittest import mock
 
@@ -215,7 +216,9 @@ def test_several_nodes(engine, mode, status, tmp_path):
     if engine == "MPI" and not installed.installed_mpi().starts_over_store:
         pytest.skip("this MPI starts its processes on several nodes by its own mpiexec only")
     first, second = nodes(tmp_path, mode, "--engine", engine)
-    assert [first.end(), second.end()] == [status, status], first.text + second.text
+    with ThreadPoolExecutor() as together:  # ranks that fail wait until their output is read
+        statuses = list(together.map(Launched.end, (first, second)))
+    assert statuses == [status, status], first.text + second.text
     if mode == "end":
         text = first.text + second.text
         assert re.search(r"place 0 \d+ \d+ 0 1 ", text) and re.search(r"place 1 \d+ \d+ 0 1 ", text)

@@ -30,8 +30,14 @@ def shared(model):
     return {name for name in made(model) if name.endswith("_shared")}
 
 
-@pytest.mark.parametrize("devices", [1, 2, 3])
-@pytest.mark.parametrize("model", MODELS)
+@pytest.mark.parametrize(
+    "model, devices",  # each model on one number of devices; they take turns
+    [
+        pytest.param(model, devices, marks=() if devices == 1 + number % 3 else pytest.mark.slow)
+        for number, model in enumerate(MODELS)
+        for devices in (1, 2, 3)
+    ],
+)
 def test_tables_and_sequences_train_as_without_sharing(model, devices):
     plain = MODELS[model]
     sharing = dataclasses.replace(plain, options={**plain.options, **SHARED})

@@ -18,7 +18,10 @@ pytestmark = pytest.mark.emulated
 SECONDS = 240
 
 
-@pytest.fixture(scope="module", params=[(2, 1), (2, 2)], ids=["2 x 1", "2 x 2"])
+# One GPU in each process is what test_trainer_nccl has.
+@pytest.fixture(
+    scope="module", params=[pytest.param((2, 1), id="2 x 1", marks=pytest.mark.slow), pytest.param((2, 2), id="2 x 2")]
+)
 def trained(request, tmp_path_factory):
     """What each of the processes, started by the launcher, has after each case; their numbers, and what they print."""
     processes, count = request.param

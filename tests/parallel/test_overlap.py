@@ -48,7 +48,7 @@ def parameters(workspace, record):
     return {name: workspace.fetch(name) for name in names}
 
 
-@pytest.mark.parametrize("count", [2, 3, 4, 8])
+@pytest.mark.parametrize("count", [2, 3, *(pytest.param(n, marks=pytest.mark.slow) for n in (4, 8))])
 @pytest.mark.parametrize("case", CASES)
 def test_an_exchange_that_overlaps_changes_no_bit(case, count, monkeypatch):
     monkeypatch.setattr(compiler, "_SMALL_FLOPS", -1)  # no reduction is too small for a lane of its own

@@ -167,7 +167,9 @@ def trained(model, sizes=BATCHES, width=6, *, dtype=np.float32, prepare=None, th
     return [workspace.fetch(name) for name in names], workspace
 
 
-def compare(forward, width=6, sizes=BATCHES, counts=COUNTS, bound=FLOAT32, optimizer=OPTIMIZERS["momentum"], **options):
+def compare(
+    forward, width=6, sizes=BATCHES, counts=(1, 2, 4), bound=FLOAT32, optimizer=OPTIMIZERS["momentum"], **options
+):
     want, _ = trained(built(forward, 0, optimizer), sizes, width, **options)
     for count in counts:
         got, _ = trained(built(forward, count, optimizer), sizes, width, **options)
@@ -275,7 +277,7 @@ def test_normalization_over_all_devices_is_that_of_one(sizes):
     """Eight devices have at most one sample each, and fewer of them work for a short batch."""
     options = {"prepare": in_float64, "dtype": np.float64}
     want, want64 = (with_statistics(built(normalized), sizes, **more) for more in ({}, options))
-    for count in COUNTS:
+    for count in (3, 8):
         model = built(normalized, count, combine_spatial_bn=True)
         assert distance(with_statistics(model, sizes), want) < FLOAT32, count
         assert distance(with_statistics(model, sizes, **options), want64) < FLOAT64, count

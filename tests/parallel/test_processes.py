@@ -48,7 +48,9 @@ def alone():
 
 @needs_mpi
 @pytest.mark.parametrize(
-    "processes, name", [(2, name) for name in CASES] + [(4, name) for name in CASES_OF_FOUR], ids=str
+    "processes, name",
+    [(2, name) for name in CASES] + [pytest.param(4, name, marks=pytest.mark.slow) for name in CASES_OF_FOUR],
+    ids=str,
 )
 def test_processes_get_the_parameters_of_one(processes, name, trained, alone):
     got, want = trained(processes, name), alone(name)

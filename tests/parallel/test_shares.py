@@ -61,7 +61,9 @@ def plain(sizes, forward=mlp, shape=(6,), optimizer="momentum"):
     return [workspace.fetch(record.blobs(name)[0]) for name in record.parameters], losses
 
 
-@pytest.mark.parametrize("size", range(1, FULL + 1))
+@pytest.mark.parametrize(
+    "size", [pytest.param(n, marks=() if n in (1, 3, FULL - 1) else pytest.mark.slow) for n in range(1, FULL + 1)]
+)
 def test_every_size_gives_what_one_device_gives(size):
     want, losses = plain([FULL, size, FULL])
     for count in COUNTS:

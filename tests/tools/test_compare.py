@@ -170,6 +170,7 @@ def test_errors_of_the_trainers_options_name_this_command(given, message, capsys
     assert said[1].startswith("netbuilder-compare: error: ") and message in said[1] and len(said) == 2
 
 
+@pytest.mark.slow
 def test_biases_before_normalizations_are_no_difference(capsys):
     """Their gradients consist of rounding errors, of which Adam makes steps of the usual size."""
     given = [

@@ -38,6 +38,15 @@ def test_a_run_learns_and_its_export_gives_the_same_accuracy(tmp_path, capfd):
     assert float(found[0]) > 85
 
 
+def test_the_demo_in_short(tmp_path, capfd, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    assert main(["--demo", "--epochs=2"]) == 0
+    found = re.findall(r"accuracy on 359 held-out images: (\S+)%", capfd.readouterr().out)
+    assert len(found) == 2 and found[0] == found[1] and float(found[0]) > 50
+    assert (tmp_path / "out" / "digits" / "predict_net.pb").is_file()
+
+
+@pytest.mark.slow
 def test_the_demo_reaches_what_the_readme_promises(tmp_path, capfd, monkeypatch):
     monkeypatch.chdir(tmp_path)
     assert main(["--demo"]) == 0
@@ -79,8 +88,8 @@ def test_net_type_and_workers_reach_the_net():
         ("mlp", 8, "0,1"),
         ("lenet", 28, "0,1"),
         ("resnet8-cifar", 8, "0,1"),
-        ("resnet18", 32, "0,1"),
-        ("resnext50", 32, "0"),
+        pytest.param("resnet18", 32, "0,1", marks=pytest.mark.slow),
+        pytest.param("resnext50", 32, "0", marks=pytest.mark.slow),
         ("inception-v1", 32, "0"),
     ],
 )

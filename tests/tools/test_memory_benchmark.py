@@ -32,6 +32,11 @@ serve(lambda: time.sleep({wait}), warmup=1, info={{"version": "1.0", "start": st
 """
 
 
+@pytest.fixture(autouse=True)
+def _of_an_idle_machine(monkeypatch):
+    monkeypatch.setattr(benchmark, "busy_share", lambda: 0.0)  # which measures for a second
+
+
 @pytest.fixture
 def workers(monkeypatch, tmp_path):
     """Workers that take known memory: PyTorch's 40 MiB if compiled, 80 MiB otherwise, ours 20 MiB; budgets fail."""

@@ -20,10 +20,21 @@ from netbuilder.tools.proof.models import OPTIMIZERS
 from netbuilder.tools.proof.table import MODELS, Run
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("model", MODELS)
 def test_the_table_in_small_form(model):
     """Sequences take long, and their parameters are dense as others are: two optimizers are enough for them."""
-    for optimizer in ["SGD", "Adam"] if MODELS[model].last or MODELS[model].axes else OPTIMIZERS:
+    check_table(model, ["SGD", "Adam"] if MODELS[model].last or MODELS[model].axes else OPTIMIZERS)
+
+
+@pytest.mark.parametrize("number, model", list(enumerate(MODELS)))
+def test_every_model_and_every_optimizer_in_small_form(number, model):
+    """Each model with one optimizer; they take turns."""
+    check_table(model, [list(OPTIMIZERS)[number % len(OPTIMIZERS)]])
+
+
+def check_table(model, optimizers):
+    for optimizer in optimizers:
         found = list(prove.entries([model], [optimizer], [3], steps=2, methods=list(METHODS)))
         supported = [method for method in METHODS if supports(method, MODELS[model])]
         supported = [method for method in supported if method != "local SGD" or optimizer == "SGD"]

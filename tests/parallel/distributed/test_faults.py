@@ -15,19 +15,21 @@ from mpi_runs import JobHangs, marked_processes, needs_mpi, run_over_mpi
 SOON = (
     15.0  # seconds from a fault to the end of the job, after the time limit, on a machine that does other things, too
 )
+BY = [pytest.param(False, id="mpiexec"), pytest.param(True, id="netbuilder-launch", marks=pytest.mark.slow)]
+"""What starts the processes. In short the launcher has other faults, and those of test_launcher."""
 
 
 @needs_mpi
 @pytest.mark.parametrize(
     "faults, options",
     [
-        (["slow@3", "hang@6"], {"limit": 4.0}),
-        (["stop@5.3"], {"launcher": True, "rank": 0}),
-        (["stuck@5"], {"launcher": True}),
+        (["slow@3", "hang@6"], {"limit": 3.0}),
+        (["stop@5.3"], {"launcher": True, "rank": 0, "limit": 1.0}),
+        (["stuck@5"], {"launcher": True, "limit": 1.0}),
         (["loader@5"], {"launcher": True}),
         (["disk@4"], {"rank": 0}),
         (["kill@4.5"], {"rank": 0}),
-        (["never@0"], {"launcher": True, "first": 3.0}),
+        (["never@0"], {"launcher": True, "first": 1.5}),
     ],
     ids=str,
 )
@@ -39,29 +41,30 @@ def test_a_job_with_a_fault_ends(faults, options, tmp_path):
 
 
 @needs_mpi
-@pytest.mark.parametrize("launcher", [False, True], ids=["mpiexec", "netbuilder-launch"])
+@pytest.mark.parametrize("launcher", BY)
 def test_a_rank_that_is_stopped_at_the_end_ends_the_job(launcher, tmp_path):
     """The others wait for it without a limit as long as it answers."""
-    found = run_with_faults(tmp_path, f"stop@{STEPS}", launcher=launcher)
-    assert found.status not in (0, None) and found.seconds < 2.0 + SOON, found.text
+    found = run_with_faults(tmp_path, f"stop@{STEPS}", launcher=launcher, limit=1.0)
+    assert found.status not in (0, None) and found.seconds < 1.0 + SOON, found.text
     assert "in the end of the program; missing: rank 1 does not answer" in found.text
     assert re.search(r"; it has begun \w+ of '.*, as all ranks have", found.text), found.text
     assert "rank 1 has finished" not in found.text
 
 
 @needs_mpi
-@pytest.mark.parametrize("launcher", [False, True], ids=["mpiexec", "netbuilder-launch"])
+@pytest.mark.parametrize("launcher", BY)
 def test_no_process_of_a_job_that_hangs_is_left(launcher, tmp_path):
     """One of them is stopped, so that a signal that can be caught does not end it."""
     program = tmp_path / "stopped.py"
     program.write_text("import os, signal, time; print('here', flush=True)\nos.kill(os.getpid(), signal.SIGSTOP)\n")
     before = set(marked_processes())
     with pytest.raises(JobHangs, match=r"stopped\.py  ?hangs: .*"):
-        run_over_mpi(2, program, launcher=launcher, timeout=4)
+        run_over_mpi(2, program, launcher=launcher, timeout=3)
     assert not set(marked_processes()) - before
 
 
 @needs_mpi
+@pytest.mark.slow
 def test_runs_with_faults_count_a_job_that_hangs(capsys):
     """The time limit of an exchange is far away: the runs kill the job, and go on to the next fault."""
     options = ["--times=1", "--by=mpiexec", "--limit=200", "--timeout=12"]

@@ -13,16 +13,19 @@ SIZES = (
 
 @needs_mpi
 @pytest.mark.parametrize(
-    "mistake, message",
+    "mistake, message",  # in short one that a rank finds by itself, one in building and one in training
     [
-        ("shard_id", "the ranks (shard ids) of 2 processes must be 0 to 1, each once, got [1, 1]"),
-        ("shard_id in a store", "give each process its own shard_id"),
-        ("store", "the store in the folder '/dev/null/store': cannot make it"),
-        ("strategy", "there is no strategy 'topkk'; did you mean 'topk'?"),
-        ("net", "the shards differ in net 1"),
-        ("batches", SIZES),
-        ("weighted batches", SIZES),
-        ("shares", SIZES),
+        pytest.param(mistake, message, marks=() if mistake in ("store", "net", "shares") else pytest.mark.slow)
+        for mistake, message in (
+            ("shard_id", "the ranks (shard ids) of 2 processes must be 0 to 1, each once, got [1, 1]"),
+            ("shard_id in a store", "give each process its own shard_id"),
+            ("store", "the store in the folder '/dev/null/store': cannot make it"),
+            ("strategy", "there is no strategy 'topkk'; did you mean 'topk'?"),
+            ("net", "the shards differ in net 1"),
+            ("batches", SIZES),
+            ("weighted batches", SIZES),
+            ("shares", SIZES),
+        )
     ],
     ids=lambda text: text[:20],
 )
@@ -38,6 +41,7 @@ def test_a_mistake_ends_the_job(mistake, message, tmp_path):
 
 
 @needs_mpi
+@pytest.mark.slow
 def test_no_mistake(tmp_path):
     status, text, _ = run_over_mpi(2, mistakes_program.__file__, "none", str(tmp_path), launcher=True)
     assert status == 0 and text.count("has finished") == 2, text

@@ -15,12 +15,12 @@ from pathlib import Path
 
 import pytest
 
-__all__ = ["JobHangs", "MPIEXEC", "environment", "marked_processes", "needs_mpi", "run_over_mpi"]
+__all__ = ["MARK", "JobHangs", "MPIEXEC", "environment", "marked_processes", "needs_mpi", "run_over_mpi"]
 
 TESTS = Path(__file__).resolve().parent
 MPIEXEC = shutil.which("mpiexec", path=os.pathsep.join([str(Path(sys.executable).parent), os.environ.get("PATH", "")]))
 
-_MARK = "NETBUILDER_TEST_JOB"
+MARK = "NETBUILDER_TEST_JOB"
 
 _OPEN_MPI = {  # it refuses root, and more processes than cores, without
     "OMPI_ALLOW_RUN_AS_ROOT": "1",
@@ -71,7 +71,7 @@ def run_over_mpi(
     """
     by = [sys.executable, "-m", "netbuilder.tools.launch"] if launcher else [str(MPIEXEC)]
     command = [*by, "-n", str(count), *([] if launcher else [sys.executable]), str(program), *arguments]
-    mark = f"{_MARK}={uuid.uuid4().hex}"
+    mark = f"{MARK}={uuid.uuid4().hex}"
     begin = time.monotonic()
     process = subprocess.Popen(
         command,
@@ -99,8 +99,8 @@ def run_over_mpi(
     return process.returncode, output, time.monotonic() - begin
 
 
-def marked_processes(mark: str = _MARK) -> list[int]:
-    """Return the processes of jobs, by default of all, or of that with this mark: each may have its own session."""
+def marked_processes(mark: str) -> list[int]:
+    """Return the processes of the job with this mark: each may have its own session."""
     found = []
     for path in Path("/proc").glob("[0-9]*/environ"):
         with suppress(OSError):  # it has ended meanwhile, or is another user's

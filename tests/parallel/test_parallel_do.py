@@ -33,6 +33,7 @@ from on_gpu import CLOSE
 from parallel_models import OPTIMIZERS, Task, distance, no_input, train
 
 COUNTS = [1, 2, 3, 4, 8]
+FEW = [1, 2, 4]  # where a quick test has 3 and 8 in another way
 FLOAT32, FLOAT64 = 1e-5, 1e-10
 BATCHES = (24, 24, 24)
 UNEVEN = (8, 7, 5, 2, 1, 8)
@@ -167,9 +168,7 @@ def trained(model, sizes=BATCHES, width=6, *, dtype=np.float32, prepare=None, th
     return [workspace.fetch(name) for name in names], workspace
 
 
-def compare(
-    forward, width=6, sizes=BATCHES, counts=(1, 2, 4), bound=FLOAT32, optimizer=OPTIMIZERS["momentum"], **options
-):
+def compare(forward, width=6, sizes=BATCHES, counts=COUNTS, bound=FLOAT32, optimizer=OPTIMIZERS["momentum"], **options):
     want, _ = trained(built(forward, 0, optimizer), sizes, width, **options)
     for count in counts:
         got, _ = trained(built(forward, count, optimizer), sizes, width, **options)
@@ -180,11 +179,12 @@ def compare(
 # -- equal to one device ----------------------------------------------------------------------
 
 
+@pytest.mark.parametrize("counts", [FEW, pytest.param([3, 8], marks=pytest.mark.slow)], ids=str)
 @pytest.mark.parametrize("name", NETS)
-def test_equal_to_one_device(name):
+def test_equal_to_one_device(name, counts):
     forward, width = NETS[name]
     sparse = "table" in name
-    compare(forward, width, optimizer=OPTIMIZERS["sgd" if sparse else "momentum"])
+    compare(forward, width, counts=counts, optimizer=OPTIMIZERS["sgd" if sparse else "momentum"])
 
 
 @pytest.mark.parametrize("name", NETS)
@@ -272,12 +272,13 @@ def with_statistics(model, sizes, **options):
     return [*found, *map(workspace.fetch, STATISTICS)]
 
 
+@pytest.mark.parametrize("counts", [[3, 8], pytest.param(FEW, marks=pytest.mark.slow)], ids=str)
 @pytest.mark.parametrize("sizes", [BATCHES, UNEVEN], ids=["even", "uneven and short"])
-def test_normalization_over_all_devices_is_that_of_one(sizes):
+def test_normalization_over_all_devices_is_that_of_one(sizes, counts):
     """Eight devices have at most one sample each, and fewer of them work for a short batch."""
     options = {"prepare": in_float64, "dtype": np.float64}
     want, want64 = (with_statistics(built(normalized), sizes, **more) for more in ({}, options))
-    for count in (3, 8):
+    for count in counts:
         model = built(normalized, count, combine_spatial_bn=True)
         assert distance(with_statistics(model, sizes), want) < FLOAT32, count
         assert distance(with_statistics(model, sizes, **options), want64) < FLOAT64, count

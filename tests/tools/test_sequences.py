@@ -90,11 +90,19 @@ def test_a_translator_learns_to_reverse(capsys):
     assert "20 new questions answered correctly" in capsys.readouterr().out
 
 
-@pytest.mark.parametrize("attention", ["none", "regular", "soft_coverage"])
-def test_a_translator_is_the_same_on_any_number_of_devices(attention):
+@pytest.mark.parametrize(
+    "attention, counts",
+    [
+        ("none", (1, 2)),
+        ("regular", (1, 2, 4)),
+        ("soft_coverage", (1, 2)),
+        pytest.param("regular", (1, 8), marks=pytest.mark.slow),
+    ],
+)
+def test_a_translator_is_the_same_on_any_number_of_devices(attention, counts):
     pairs = Pairs("add", 2)
     found = {}
-    for devices in (1, 2) if attention != "regular" else (1, 2, 4):
+    for devices in counts:
         reset_names()
         reset_optimizer_instance_count()
         translator = Translator(Shape(pairs.words, 6, 4, attention), devices, rate=0.01)

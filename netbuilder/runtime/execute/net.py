@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import itertools
 import threading
 import weakref
@@ -215,6 +216,7 @@ class RuntimeNet:
         self._current: dict[tuple[int, int], Plan | None] = {}  # by the first operator and the number of the arena
         self._dynamic: dict[int, int] = {}  # operators that run by themselves -> generation for which that is known
         self._single: Plan | None = None
+        self._largest_plans: dict[int, int] = {}  # see ``PlanOptions.largest_plan``, by the first operator
         self._contexts: dict[int, KernelContext] = {}
         self._measuring: MeasuringBetweenRuns | None = None
         self.observers: list[RunObserver] = []  # notified of each run, in this order
@@ -621,8 +623,13 @@ class RuntimeNet:
                 plans.remove(plan)
                 plan.drop()
                 break
-        made = make_plan(self, generation, start, self.options, self.workspace.make, self._arenas[arena])
+        options = self.options
+        if options.memory_budget is not None:
+            options = dataclasses.replace(options, largest_plan=self._largest_plans.get(start, 0))
+        made = make_plan(self, generation, start, options, self.workspace.make, self._arenas[arena])
         if made is not None:
+            if options.memory_budget is not None:
+                self._largest_plans[start] = max(made.memory.whole, options.largest_plan)
             kept = _KEPT_PLANS if self.options.enabled("kept_plans") else 1
             while len(plans) >= kept:
                 plans.pop(0).drop()

@@ -108,7 +108,7 @@ def assign_buffers(
         own = again.values
     memory = assign(own, plan.steps, provide, reuse=enabled("reuse"), apart=read_later, rows=together)
     if again is not None:
-        memory.work, memory.work_again = again.total, again.work * again.total
+        memory.work, memory.work_again, memory.whole = again.total, again.work * again.total, again.whole
     memory.alone += in_rows
     return outputs, {}, memory
 
@@ -222,7 +222,7 @@ def _keep_to_budget(
     outside = {id(buffer): buffer for buffer in map(buffer_of, plan.values) if buffer is not None}
     fixed = sum(int(getattr(buffer, "nbytes", 0)) for buffer in outside.values())
     fixed += sum(value.spec.nbytes for value in own if id(value) not in inside and value.spec is not None)
-    return fit_into(plan.net, plan.steps, own, apart, budget, fixed, cheap)
+    return fit_into(plan.net, plan.steps, own, apart, budget, fixed, cheap, plan.options.largest_plan)
 
 
 def _compute_again(plan: Compilation, own: list[Value], found: Recomputed) -> None:

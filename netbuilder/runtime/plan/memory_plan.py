@@ -67,6 +67,7 @@ class MemoryPlan:
         placed: what is in the arenas.
         alone: bytes of the values that have memory of their own.
         work, work_again: the estimated work of the steps, and of those besides that compute values again.
+        whole: with a memory budget, the bytes that a run would need if nothing were computed again.
         scratch: the scratch memory of each step, by the step's id.
         cleared: for a step, by its id, the buffers with padding that it fills with zeros before its kernel runs.
     """
@@ -76,6 +77,7 @@ class MemoryPlan:
     alone: int = 0
     work: float = 0.0
     work_again: float = 0.0
+    whole: int = 0
     scratch: dict[int, Array] = field(default_factory=dict)
     cleared: dict[int, list[Array]] = field(default_factory=dict)
 

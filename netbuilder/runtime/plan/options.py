@@ -35,6 +35,7 @@ class PlanOptions:
         constants: blobs that do not change from run to run: they are converted to other layouts once.
         memory_budget: bytes that a plan may need, or a fraction of what it would need (see ``runtime.plan.recompute``);
             None: as many as it needs.
+        largest_plan: with such a fraction, the most bytes that an earlier plan of the net would have needed.
         allow_tf32: whether products of float32 values on GPUs may use TF32, which rounds the factors to 10 bits.
 
     Raises:
@@ -49,6 +50,7 @@ class PlanOptions:
     precision: str = "float32"
     constants: frozenset[str] = frozenset()
     memory_budget: int | float | None = None
+    largest_plan: int = 0
     allow_tf32: bool = False
 
     allows = RenamedMember("uses_engine")

@@ -16,8 +16,9 @@ to do so (``Prepared.again``: a normalization, whose statistics are kept), and c
 from __future__ import annotations
 
 import logging
+import math
 from collections.abc import Collection, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 import numpy as np
@@ -53,6 +54,7 @@ class Recomputed:
         count: how many steps compute a value again.
         work: of the additional steps, as a fraction of that of all others; an estimate from their operations and bytes.
         total: the estimated work of all other steps.
+        whole: the bytes that the plan would need if nothing were computed again; 0 without a budget.
     """
 
     steps: list[Step]
@@ -60,6 +62,7 @@ class Recomputed:
     count: int = 0
     work: float = 0.0
     total: float = 0.0
+    whole: int = 0
 
 
 def fit_into(
@@ -70,6 +73,7 @@ def fit_into(
     budget: float,
     fixed: int,
     cheap: Recomputed | None = None,
+    largest: int = 0,
 ) -> Recomputed:
     """Return the plan with enough values dropped for the budget.
 
@@ -78,38 +82,46 @@ def fit_into(
         steps: of the plan.
         values: those that are in the arena.
         apart: ids of those that are read after the steps have run.
-        budget: in bytes; a float: the fraction of what the plan would need, if there is anything to compute again.
+        budget: in bytes; a float: the fraction of what the plan would need, or ``largest`` if that is more, if there is
+            anything to compute again.
         fixed: the bytes of it that the plan needs outside the arena: parameters, moments, inputs, observable blobs.
         cheap: the plan without a budget, see ``drop_cheap``; it is returned if it fits.
+        largest: the most bytes that a plan of the net for other shapes would need: a fraction is one for all shapes, or
+            the last batch of an epoch, which is smaller, could not keep to its own.
 
     Raises:
         MemoryBudgetError: the budget is too small whatever is computed again; the message names the smallest possible.
     """
-    before = arena_bytes(values, steps, apart)
+    whole = arena_bytes(values, steps, apart) + fixed
     pairs = checkpointed_pairs(steps, values, apart)
-    if isinstance(budget, float):
+    fraction = isinstance(budget, float)
+    given, reference = budget, max(whole, largest)
+    if fraction:
         if not pairs and not _Search(steps, values, apart).any_gaps:
-            return Recomputed(steps, values)
-        budget = int(budget * (before + fixed))
+            return Recomputed(steps, values, whole=whole)
+        budget = int(budget * reference)
     if cheap is not None and arena_bytes(cheap.values, cheap.steps, apart) + fixed <= budget:
-        return cheap
-    if before + fixed <= budget:
-        return Recomputed(steps, values)
+        return replace(cheap, whole=whole)
+    if whole <= budget:
+        return Recomputed(steps, values, whole=whole)
     limit = budget - fixed
     found = _cheapest(steps, values, apart, limit, pairs)
     if found.nbytes > limit:
         least = found.nbytes + fixed
+        what, as_fraction = f"{budget:,} bytes", ""
+        if fraction:
+            what, as_fraction = f"{given:.4g} ({what})", f" (a fraction of {math.ceil(1e4 * least / reference) / 1e4:.4g})"
         raise MemoryBudgetError(
-            f"net {net_name!r}: memory_budget={budget:,} bytes is too small: a run needs at least {least:,} bytes, "
-            f"{fixed:,} of them for parameters, inputs and blobs that can be fetched ({before + fixed:,} with nothing "
-            "computed again); give a larger budget, or feed smaller batches",
+            f"net {net_name!r}: memory_budget={what} is too small: a run needs at least {least:,} bytes{as_fraction}, "
+            f"{fixed:,} of them for parameters, inputs and blobs that can be fetched ({whole:,} with nothing computed "
+            "again); give a larger budget, or feed smaller batches",
             budget,
         )
     total = sum(_costs(steps).values())
-    result = Recomputed(found.sequence.steps, found.sequence.values, found.count, found.work, total)
+    result = Recomputed(found.sequence.steps, found.sequence.values, found.count, found.work, total, whole)
     _log.info(
         "net %r: %d values are computed again, some %.0f %% more work, so that a run needs %s bytes, not %s",
-        net_name, result.count, 100 * result.work, f"{found.nbytes + fixed:,}", f"{before + fixed:,}",
+        net_name, result.count, 100 * result.work, f"{found.nbytes + fixed:,}", f"{whole:,}",
     )  # fmt: skip
     return result
 

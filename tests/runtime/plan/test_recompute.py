@@ -176,6 +176,29 @@ def test_a_budget_that_is_large_enough_changes_nothing():
     assert np.allclose(workspace.fetch("x"), 1)
 
 
+def test_a_fraction_is_of_the_largest_batch():
+    """The last batch of an epoch is smaller: nothing need be computed again for it, and it cannot be refused."""
+    _, workspace, net = train(dense, memory_budget=0.85)
+    largest = plan_of(net)
+    for rows in (ROWS // 2, 3, ROWS * 2):
+        workspace.feed("data", np.ones((rows, 32), np.float32))
+        workspace.feed("label", np.zeros(rows, np.int32))
+        workspace.run_net(net.name)
+        assert plan_of(net) is not largest
+        assert bool(again(net)) == (rows == ROWS * 2)
+    assert planned_memory(workspace, net.name).total <= 0.85 * plan_of(net).memory.whole
+
+
+def test_a_fraction_that_is_too_small_is_answered_by_one():
+    with pytest.raises(NetError, match=r"memory_budget=0\.1 \([\d,]+ bytes\) is too small") as raised:
+        train(dense, memory_budget="10%")
+    least = float(str(raised.value).split("(a fraction of ")[1].split(")")[0])
+    _, _, net = train(dense, memory_budget=least)
+    assert again(net)
+    with pytest.raises(NetError, match=f"a fraction of {least:.4g}"):
+        train(dense, memory_budget=least - 0.001)
+
+
 def test_the_net_stores_its_budget():
     def build(model):
         model.net.set_memory_budget("85%")

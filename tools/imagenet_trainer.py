@@ -17,7 +17,8 @@ from netbuilder.optimizers import EarlyStopping
 from netbuilder.parallel.distributed import ProcessGroup, Rendezvous
 from netbuilder.proto import NetError
 from netbuilder.proto.os_errors import error_text
-from netbuilder.runtime.profile.memory import Memory, bytes_text, peak_resident, resident
+from netbuilder.runtime.profile.memory import Memory, bytes_text
+from netbuilder.runtime.profile.process_memory import peak_resident, resident
 from netbuilder.runtime.profile.table import again_text
 from netbuilder.tools.reporting import EXPECTED, reporting
 from netbuilder.tools.training.budget import run_within_budget
@@ -237,6 +238,8 @@ def _resume(options: Options, run: Run) -> None:
 def _print_planned(memory: Memory) -> None:
     known = "" if memory.whole else ", without what follows operators whose output shapes depend on data"
     print(f"memory planned for a step: {memory}{known}", flush=True)
+    if memory.whole and memory.expected_peak:
+        print(f"memory of the process, expected: {bytes_text(memory.expected_peak)}", flush=True)
     if memory.predicted_again:
         print(f"computed again to save memory: {again_text(memory.predicted_again)}", flush=True)
 

@@ -113,13 +113,14 @@ def test_our_side_alone(capsys, tmp_path):
     rows = json.loads(file.read_text())["results"]
     assert [row["side"] for row in rows] == ["netbuilder, observable default", "netbuilder, observable outputs"]
     assert all(row["planned"] > 2 * 4 * 4 * 64 * 64 and row["peak"] > row["planned"] for row in rows)
+    assert all(row["planned"] < row["expected"] < 1.05 * row["peak"] for row in rows)
     assert "mlp, float32, batch 32" in capsys.readouterr().out
 
 
 @pytest.mark.parametrize("net", ["resnet18", "vgg16", "inception_v1", "alexnet"])
 def test_our_side_in_test_mode(net):
     training = Training(Work(net, 2, size=67 if net == "alexnet" else 32, classes=5, test=True, observable="outputs"))
-    assert training.planned() > sum(training.workspace.fetch(name).nbytes for name in training.parameters())
+    assert training.planned().total > sum(training.workspace.fetch(name).nbytes for name in training.parameters())
     training.step()
     assert training.workspace.fetch("softmax").sum() == pytest.approx(2, rel=1e-5)
     types = {op.type for op in training.model.net.Proto().op}

@@ -115,7 +115,11 @@ def test_a_run_writes_its_options_and_its_course(tmp_path, capsys):
     planned = said.index("memory planned for a step: ")
     assert planned < said.index("epoch 1/1") < said.index("memory of the process: at most ")
     assert re.search(r"step: \d\.\d MiB \(arena \d+\.\d [KM]iB, parameters 198\.5 KiB, state 198\.5 KiB, ", said)
-    assert said.count("memory planned") == said.count("memory of the process") == 1
+    assert said.count("memory planned") == said.count("memory of the process: ") == 1
+    sizes = re.search(
+        r"memory of the process, expected: (\S+) MiB.*memory of the process: at most (\S+) MiB", said, re.S
+    )
+    assert 10 < float(sizes[1]) <= float(sizes[2])
     assert re.search(r"  input \d.* forward \d.* backward \d.* exchange 0.00 s .* update \d", said)
     assert "(top-5 " in said
     assert shlex.split((out / "command.txt").read_text()) == ["netbuilder-train", *given]

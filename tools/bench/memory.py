@@ -21,7 +21,8 @@ DEFAULT = "default"
 """In place of a kind of observable values: as the net says."""
 
 _HEAD = (
-    f"{'what':<34} {'side':<34} {'peak MiB':>9} {'ratio':>6} {'ms a step':>10} {'ratio':>6} {'planned':>9} {'start':>7}"
+    f"{'what':<34} {'side':<34} {'peak MiB':>9} {'ratio':>6} {'ms a step':>10} {'ratio':>6} {'planned':>9} "
+    f"{'expected':>9} {'start':>7}"
 )
 
 
@@ -65,6 +66,7 @@ class Taken:
         peak: peak resident memory, in bytes, above ``start``.
         seconds: of each step.
         planned: bytes that were planned before the first step; None: the side does not plan.
+        expected: the peak, above ``start``, that the process expected before the first step; None: it did not say.
         error: why there are no figures; "" if there are.
     """
 
@@ -73,6 +75,7 @@ class Taken:
     peak: int = 0
     seconds: Sequence[float] = ()
     planned: int | None = None
+    expected: int | None = None
     error: str = ""
 
 
@@ -141,7 +144,10 @@ def _measured(side: Side, python: str, *, warmup: int, steps: int) -> Taken:
         lines = str(error).strip().splitlines()
         return Taken(side.name, error=lines[-1] if lines else type(error).__name__)
     name = f"torch {info['version']} {side.work.mode}" if side.is_peer else f"netbuilder, {side.name}"
-    return Taken(name, info["start"], max(peak - info["start"], 0), seconds, info.get("planned"))
+    start, expected = info["start"], info.get("expected")
+    return Taken(
+        name, start, max(peak - start, 0), seconds, info.get("planned"), expected - start if expected else None
+    )
 
 
 def _line(point: Point, side: Side, taken: Taken, reference: Taken | None, head: str) -> Line:
@@ -156,15 +162,18 @@ def _line(point: Point, side: Side, taken: Taken, reference: Taken | None, head:
         return Line(text, {**record, "error": taken.error}, False)
     step, whole = statistics.median(taken.seconds), statistics.median(reference.seconds)
     ratios = taken.peak / max(reference.peak, 1), step / max(whole, 1e-12)
-    planned = "" if taken.planned is None else f"{taken.planned / 2**20:.0f}"
+    planned, expected = (
+        "" if nbytes is None else f"{nbytes / 2**20:.0f}" for nbytes in (taken.planned, taken.expected)
+    )
     text = (
         f"{head}{point.name:<34} {taken.name:<34} {taken.peak / 2**20:>9.0f} {ratios[0]:>6.2f} {1e3 * step:>10.1f} "
-        f"{ratios[1]:>6.2f} {planned:>9} {taken.start / 2**20:>7.0f}"
+        f"{ratios[1]:>6.2f} {planned:>9} {expected:>9} {taken.start / 2**20:>7.0f}"
     )
     found = {
         "start": taken.start,
         "peak": taken.peak,
         "planned": taken.planned,
+        "expected": taken.expected,
         "seconds": list(taken.seconds),
         "reference": reference.name,
         "ratio": ratios[0],

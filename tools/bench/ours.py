@@ -16,7 +16,7 @@ from netbuilder.optimizers import add_weight_decay, build_sgd
 from netbuilder.parallel import Replicas
 from netbuilder.parallel.distributed import Rendezvous
 from netbuilder.proto import ArgumentError
-from netbuilder.runtime.profile.memory import planned_memory
+from netbuilder.runtime.profile.memory import Memory, planned_memory
 from netbuilder.tools.bench.our_nets import add_scores
 from netbuilder.tools.bench.work import MOMENTUM, Work
 from netbuilder.tools.bench.worker import resident, serve
@@ -100,9 +100,9 @@ class Training:
     def _copies(self, name: str) -> Sequence[str]:
         return [name] if self._record is None else self._record.devices.copies(name)
 
-    def planned(self) -> int:
-        """Return the bytes that a step is planned to take, before it runs."""
-        return planned_memory(self.workspace, self._name, self.model.GetParams()).total
+    def planned(self) -> Memory:
+        """Return the memory that a step is planned to take, before it runs."""
+        return planned_memory(self.workspace, self._name, self.model.GetParams())
 
     def measure_choices(self) -> None:
         """Measure, if they are not known, which kernels are the fastest, so that the steps are not interrupted."""
@@ -167,11 +167,17 @@ def main(arguments: list[str]) -> None:
     start, work = resident(), Work.from_text(arguments[1])
     training = Training(work)
     training.measure_choices()
+    memory = training.planned()
     serve(
         training.step,
         warmup=int(arguments[0]),
         loss=None if work.test else training.loss,
-        info={"version": netbuilder.__version__, "start": start, "planned": training.planned()},
+        info={
+            "version": netbuilder.__version__,
+            "start": start,
+            "planned": memory.total,
+            "expected": memory.expected_peak,
+        },
     )
 
 

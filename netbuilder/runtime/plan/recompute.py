@@ -110,7 +110,10 @@ def fit_into(
         least = found.nbytes + fixed
         what, as_fraction = f"{budget:,} bytes", ""
         if fraction:
-            what, as_fraction = f"{given:.4g} ({what})", f" (a fraction of {math.ceil(1e4 * least / reference) / 1e4:.4g})"
+            what, as_fraction = (
+                f"{given:.4g} ({what})",
+                f" (a fraction of {math.ceil(1e4 * least / reference) / 1e4:.4g})",
+            )
         raise MemoryBudgetError(
             f"net {net_name!r}: memory_budget={what} is too small: a run needs at least {least:,} bytes{as_fraction}, "
             f"{fixed:,} of them for parameters, inputs and blobs that can be fetched ({whole:,} with nothing computed "

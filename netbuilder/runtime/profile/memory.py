@@ -1,12 +1,10 @@
-"""The memory of a net's plans, planned before anything runs, and the peak memory of the process."""
+"""The memory of a net's plans, planned before anything runs, and what the process will have with it."""
 
 from __future__ import annotations
 
 import dataclasses
-import sys
-from collections.abc import Collection, Iterable, Mapping, Sequence
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
-from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -20,6 +18,7 @@ from netbuilder.runtime.execute.net import RuntimeNet
 from netbuilder.runtime.execute.workspace import Workspace
 from netbuilder.runtime.plan.binding import buffer_of, needs_temporary
 from netbuilder.runtime.plan.values import Value
+from netbuilder.runtime.profile.process_memory import absent_bytes, peak_resident, resident
 from netbuilder.runtime.values.blob import Blob
 
 __all__ = [
@@ -29,9 +28,7 @@ __all__ = [
     "bytes_text",
     "held_outside",
     "memory_of",
-    "peak_resident",
     "planned_memory",
-    "resident",
 ]
 
 KINDS = {
@@ -83,6 +80,8 @@ class Memory:
         scratch: scratch memory of the lanes at most; it is in the arena, unless memory is not reused.
         whole: whether all operators of the net are in plans whose memory is known.
         peak_resident: peak resident memory of the process since it started; 0 where the system does not report it.
+        expected_peak: what the peak will be after a run: what is resident before it, libraries and Python's objects
+            included, and what the plans have not yet written; 0 if they have run, or where that is unknown.
         gpus: of all that, the bytes on each GPU, by its number.
         predicted_again: the time to compute values again, to save memory, as a fraction of that of all else, by the
             estimates from which the plan chose them; 0 if nothing is computed again.
@@ -99,6 +98,7 @@ class Memory:
     whole: bool
     peak_resident: int
     predicted_again: float = 0.0
+    expected_peak: int = 0
     gpus: Mapping[int, int] = field(default_factory=dict)
 
     @property
@@ -178,7 +178,12 @@ def planned_memory(workspace: Workspace, nets: Any, parameters: Iterable[Any] = 
         for each in held_outside(net, made, [], chosen):
             held.setdefault(each.extent, each)
         plans += made
-    return _summed(plans, list(held.values()), whole)
+    found = _summed(plans, list(held.values()), whole)
+    extents = {extent for plan in plans for location, extent in _blocks(plan) if location == HOST}
+    extents |= {each.extent for each in held.values() if each.location == HOST}
+    to_come = absent_bytes(extents)
+    expected = max(resident() + to_come, found.peak_resident) if to_come else 0
+    return dataclasses.replace(found, expected_peak=expected)
 
 
 def memory_of(
@@ -258,8 +263,14 @@ def _made(plan: Plan) -> list[tuple[Value, bool]]:
 
 def _within(extent: Extent, plan: Plan) -> bool:
     """Whether something is in the plan's part of the arena."""
-    blocks = (_extent(plan.arena.memory(nbytes, location)) for location, nbytes in plan.memory.arenas.items() if nbytes)
-    return any(start <= extent[0] and extent[1] <= end for start, end in blocks)
+    return any(start <= extent[0] and extent[1] <= end for _, (start, end) in _blocks(plan))
+
+
+def _blocks(plan: Plan) -> Iterator[tuple[Location, Extent]]:
+    """Yield the plan's parts of the arena."""
+    for location, nbytes in plan.memory.arenas.items():
+        if nbytes:
+            yield location, _extent(plan.arena.memory(nbytes, location))
 
 
 def _summed(plans: Sequence[Plan], held: Sequence[Held], whole: bool) -> Memory:
@@ -294,34 +305,6 @@ def _on_gpus(arenas: Mapping[tuple[int, Location], int], held: Sequence[Held]) -
         there = _union(each.extent for each in held if each.location == (PROTO_CUDA, number))
         found[number] = found.get(number, 0) + there
     return dict(sorted(found.items()))
-
-
-def peak_resident() -> int:
-    """Return the peak resident memory of the process in bytes; 0 where the system does not report it."""
-    if peak := _status("VmHWM"):
-        return peak
-    try:
-        import resource
-    except ImportError:  # Windows
-        return 0
-    peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
-    return peak if sys.platform == "darwin" else peak * 1024
-
-
-def resident() -> int:
-    """Return the resident memory of the process in bytes; where the system does not report it, the peak so far."""
-    return _status("VmRSS") or peak_resident()
-
-
-def _status(field: str) -> int:
-    """Return a size that Linux reports about the process; 0 on other systems."""
-    try:
-        for line in Path("/proc/self/status").read_text().splitlines():
-            if line.startswith(f"{field}:"):
-                return int(line.split()[1]) * 1024
-    except OSError:
-        pass
-    return 0
 
 
 def _extent(buffer: Any) -> Extent:

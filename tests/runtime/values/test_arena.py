@@ -164,7 +164,7 @@ def test_values_beyond_the_memory_of_the_machine(monkeypatch):
 def test_freed_memory_is_given_back():
     code = """
 import numpy as np
-from netbuilder.runtime.profile.memory import resident
+from netbuilder.runtime.profile.process_memory import resident
 from netbuilder.ops.engines.arrays import trim_heap
 blocks = [np.ones(64 << 10, np.uint8) for _ in range(1000)]
 del blocks[:-1]  # the last one keeps the C library from giving back the rest

@@ -132,7 +132,7 @@ class BackwardPass:
         last, writers = self.versions.last, self.versions.writers
         also: set[str] | None = None
         for gradient_op in made:
-            for name in gradient_op.input:
+            for name in gradient_op.input[:]:
                 value = last.get(name)
                 if value is not None and (writers[value] <= index or gradient_op.type in _READ_SHAPES):
                     continue
@@ -157,7 +157,7 @@ class BackwardPass:
         stateful = is_registered(op.type) and find(op.type).stateful
         objects = set(op.input).intersection(op.output) if stateful else set()
         for gradient_op in made:
-            for name in gradient_op.output:
+            for name in gradient_op.output[:]:
                 if name in objects and name in gradient_op.input:
                     continue  # a scope, which both operators change in place
                 value = last.get(name)

@@ -32,7 +32,7 @@ class BlobTable:
 
     def _scan_new(self) -> None:
         for op in self._net.op[self._n_ops :] if self._n_ops else self._net.op:
-            self.written.update(op.output)
+            self.written.update(op.output[:])
         self.external.update(self._net.external_input[self._n_external :])
         self._n_ops, self._n_external = len(self._net.op), len(self._net.external_input)
 

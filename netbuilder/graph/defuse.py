@@ -71,10 +71,10 @@ def undefined_inputs(ops: Iterable[OperatorDef]) -> list[str]:
     defined: set[str] = set()
     undefined: dict[str, None] = {}
     for op in ops:
-        for name in op.input:
+        for name in op.input[:]:  # slices: faster than iteration
             if name not in defined:
                 undefined[name] = None
-        defined.update(op.output)
+        defined.update(op.output[:])
     return list(undefined)
 
 

@@ -97,6 +97,7 @@ def device_faults(
     """
     owners = _Owners(net, init_net, devices, shared)
     scopes = dict(zip(owners.places, devices.scopes)) if devices is not None else {}
+    alone = devices is not None and devices.is_cpu and len(devices) == 1  # all blobs are this replica's or nobody's
     for index, op in enumerate(net.op):
         op_type = op.type
         if op_type in CROSSING:
@@ -108,7 +109,8 @@ def device_faults(
             continue
         device = operator_device(op, net)
         own = scopes.get((device.device_type, device.device_id))
-        if own is None or not _all_usable(own, (*op.input[:], *op.output[:]), owners):  # slices: faster than iteration
+        # Slices are faster than iteration.
+        if own is None or not (alone or _all_usable(own, (*op.input[:], *op.output[:]), owners)):
             yield from _faults_of(index, op, net, owners)
         if may_have_subgraphs(op_type):
             for subgraph in subgraphs(op):

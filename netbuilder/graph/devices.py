@@ -90,7 +90,7 @@ class Devices:
         >>> Devices(PROTO_CPU, (0, 3)).copies("fc_w")
         ('cpu_0/fc_w', 'cpu_3/fc_w')
         """
-        return tuple(scope + short_name for scope in self.scopes)
+        return tuple([scope + short_name for scope in self.scopes])
 
 
 def _runs(numbers: Sequence[int]) -> Iterator[str]:

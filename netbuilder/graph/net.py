@@ -300,9 +300,10 @@ class Net(NetBlobs):
     def extend_ops(self, new_ops: Iterable[OperatorDef]) -> None:
         """Append copies of operators; inputs that nothing defines become external inputs of the net."""
         self._blobs.refresh()
+        new_ops = list(new_ops)
+        self._net.op.extend(new_ops)
         for op in new_ops:
-            self._net.op.add().CopyFrom(op)
-            self._blobs.add_operator(op.input, op.output)
+            self._blobs.add_operator(op.input[:], op.output[:])
 
     def replace_message(self, proto: NetDef) -> None:
         """Replace the contents of the net's message by ``proto``, the result of a pass; the object stays the same."""

@@ -47,7 +47,7 @@ def number_versions(ops: Iterable[OperatorDef]) -> Versions:
     last: dict[str, int] = {}
     for index, op in enumerate(ops):
         read = []
-        for name in op.input:
+        for name in op.input[:]:  # slices: faster than iteration
             value = last.get(name)
             if value is None:
                 value = last[name] = len(names)
@@ -58,7 +58,7 @@ def number_versions(ops: Iterable[OperatorDef]) -> Versions:
             readers[value].append(index)
             read.append(value)
         written = []
-        for name in op.output:
+        for name in op.output[:]:
             before = last.get(name)
             value = last[name] = len(names)
             names.append(name)

@@ -24,7 +24,7 @@ def parameter_devices(nets: Iterable[NetDef], params: Iterable[Any]) -> dict[str
     found: dict[str, DeviceOption] = {}
     for net in nets:
         for op in net.op:
-            touched = op.output if op.type.startswith("Copy") else (*op.input, *op.output)
+            touched = op.output[:] if op.type.startswith("Copy") else op.input[:] + op.output[:]
             for blob in touched:
                 if blob in missing:
                     missing.discard(blob)

@@ -406,7 +406,7 @@ def _group(
     if not request.trains:  # this model may share the parameters of another; list only those that it uses
         read = {blob for op in model.net.Proto().op for blob in op.input}
         outside = [param for param in outside if str(param) in read]
-    shapes = initial_shapes(model.param_init_net.Proto())
+    shapes = initial_shapes(model.param_init_net.Proto()) if len(devices) > 1 else {}
     inside, computed = (
         group_by_name(what, [param for param in params if param not in shared_by_all], devices, shapes)
         for what, params in (("parameter", model.params), ("computed parameter", model.GetComputedParams("")))
@@ -527,7 +527,8 @@ def _update(model: ModelHelper, request: Request, record: Replicas) -> Any:
                 call_per_device(devices, lambda replica: update(model))
     if request.gradient_scaling is not None:
         scale_update(model, record, start, request.gradient_scaling)
-    _warn_of_missing_updates(model, record, {blob for op in model.net.Proto().op[start:] for blob in op.output})
+    if record.outside:
+        _warn_of_missing_updates(model, record, {blob for op in model.net.Proto().op[start:] for blob in op.output})
     if record.world.size > 1 and record.block is None:
         blobs = [blob for group in record.gradients for blob in record.devices.copies(group.values)]
         scale = LossScale(1.0 / record.world.size)
@@ -592,9 +593,9 @@ def _only_parameters_of(
 def _synchronize_initial_values(model: ModelHelper, request: Request, record: Replicas) -> None:
     """Append copies of the first replica's blobs to the init net, and the operators of ``post_sync``."""
     init_net = model.param_init_net.Proto()
-    names = initialized_names(init_net, record.devices)
-    groups = [record.devices.copies(name) for name in names]
     link = _link(model, request, record)
+    names = initialized_names(init_net, record.devices) if len(record) > 1 or link is not None else []
+    groups = [record.devices.copies(name) for name in names]
     if request.average_initial_parameters and request.world_size > 1:
         _average_initial_parameters(model, request, record, link)
     if link is None:

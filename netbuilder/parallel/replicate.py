@@ -176,7 +176,8 @@ def group_by_name(
                 f"{what} {name!r} exists on device {_list(present)}, but is missing on device {_list(missing)}; the "
                 "builders must make the same net on each device"
             )
-        _check_shapes(what, name, devices, shapes or {})
+        if shapes:
+            _check_shapes(what, name, devices, shapes)
     return list(having)
 
 

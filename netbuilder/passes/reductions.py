@@ -109,7 +109,7 @@ def broadcast(groups: Sequence[Group], devices: Devices, *, debug_info: str = ""
 def broadcast_pass(net: NetDef, context: PassContext, *, groups: Sequence[Group], debug_info: str = "") -> PassResult:
     """Append the operators of ``broadcast`` to a net. Reads ``devices``."""
     devices, net = _devices_and_copy(net, context, groups)
-    for group in groups:
+    for group in groups if len(devices) > 1 else ():
         _add_copies(net, group, devices, _note(debug_info, "broadcast", group, devices))
     return PassResult(net)
 

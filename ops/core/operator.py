@@ -280,9 +280,10 @@ def arity(names: Sequence[str]) -> tuple[int, int]:
 
 def check_arity(cls: type[Operator], op: OperatorDef) -> None:
     """Raise NetError if ``op`` has too few or too many inputs or outputs, or a forbidden in-place pair."""
+    inputs, outputs = op.input[:], op.output[:]
     for verb, what, blobs, names in (
-        ("takes", "input", op.input, cls.inputs),
-        ("makes", "output", op.output, cls.outputs),
+        ("takes", "input", inputs, cls.inputs),
+        ("makes", "output", outputs, cls.outputs),
     ):
         least, most = arity(names)
         if not least <= len(blobs) <= most:
@@ -292,22 +293,21 @@ def check_arity(cls: type[Operator], op: OperatorDef) -> None:
                 rule = f"{least} to {counted(most, what)}" if most < ANY_NUMBER else f"at least {counted(least, what)}"
             listed = f" ({', '.join(names)})" if names else ""
             raise NetError(
-                f"{op.type}: {verb} {rule}{listed}, got {len(blobs)}: {list(blobs)}; see its schema in "
-                "docs/operators.md"
+                f"{op.type}: {verb} {rule}{listed}, got {len(blobs)}: {blobs}; see its schema in docs/operators.md"
             )
-    if cls.inplace != "one-to-one":
-        for j, blob in enumerate(op.output):
-            for i, source in enumerate(op.input):
+    if cls.inplace != "one-to-one" and not set(inputs).isdisjoint(outputs):
+        for j, blob in enumerate(outputs):
+            for i, source in enumerate(inputs):
                 if blob == source and (i, j) not in cls.inplace and (i, j) not in cls.must_inplace:
-                    if any(op.input[k] == blob for k, o in cls.inplace if o == j and k < len(op.input)):
+                    if any(inputs[k] == blob for k, o in cls.inplace if o == j and k < len(inputs)):
                         continue
-                    over = [k for k, o in (*cls.inplace, *cls.must_inplace) if o == j and k < len(op.input)]
+                    over = [k for k, o in (*cls.inplace, *cls.must_inplace) if o == j and k < len(inputs)]
                     may = f", only input {', '.join(map(str, over))}" if over else ", nor another input"
                     raise NetError(f"{op.type}: output {j} ({blob!r}) may not overwrite input {i}{may}; "
                                    "use another output name")  # fmt: skip
     for i, j in cls.must_inplace:
-        if i < len(op.input) and j < len(op.output) and op.input[i] != op.output[j]:
-            raise NetError(f"{op.type}: output {j} must overwrite input {i} ({op.input[i]!r}), got {op.output[j]!r}")
+        if i < len(inputs) and j < len(outputs) and inputs[i] != outputs[j]:
+            raise NetError(f"{op.type}: output {j} must overwrite input {i} ({inputs[i]!r}), got {outputs[j]!r}")
 
 
 Reader = Callable[[Any], Any]

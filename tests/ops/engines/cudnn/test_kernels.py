@@ -31,7 +31,7 @@ def computed(cudnn, ops, arrays, wanted, precision, engines):
 
 
 def check(ops, arrays, wanted=None, *, tolerance=2e-5, precision="float32", engines=("CUDNN",), own=()):
-    """Compare with the array kernels in float64; return what ran: the graphs' operations, and the kernels of ``own``."""
+    """Compare with the array kernels in float64; return the operations of the graphs, and the kernels of ``own``."""
     exact = {n: x.astype(np.float64) if x.dtype in (np.float32, np.float16) else x for n, x in arrays.items()}
     want = interpret(ops, exact)
     wanted = wanted or [name for op in ops for name in op.output]

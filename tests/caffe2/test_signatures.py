@@ -118,7 +118,7 @@ def check_parameters(name, signature):
             assert own == default, parameter
     kinds = {p.kind for p in ours}
     further = places[len(want) :]
-    assert not further or any_name, f"parameters of our own are keywords: {further}"
+    assert not further or any_name, f"parameters that Caffe2 lacks are keywords: {further}"
     assert not any_name or further or inspect.Parameter.VAR_KEYWORD in kinds, "further keywords are taken, too"
 
 

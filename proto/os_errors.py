@@ -26,7 +26,7 @@ def error_text(error: BaseException) -> str:
     if not isinstance(error, OSError) or error.errno is None or error.strerror is None:
         return str(error)
     reason, name = error.strerror, error.filename
-    if reason == os.strerror(error.errno):  # ours say more than the system's
+    if reason == os.strerror(error.errno):  # the texts here say more than the system's
         if error.errno == errno.ENOENT and name is not None and not isinstance(name, int):
             reason = no_such_file(Path(os.fsdecode(name)))
         else:

@@ -21,7 +21,7 @@ CLOSE = 1e-5 if emulated_gpu.active() else 1e-4
 
 @contextmanager
 def launched():
-    """Yield a list that gets the title of each kernel of ours that the host launches or puts into a graph, in order."""
+    """Yield a list that gets the title of each kernel of netbuilder that the host launches or puts into a graph."""
     titles = []
     with noted(lambda name: titles.append(name.removeprefix("nb_").rpartition("_")[0])):
         yield titles

@@ -49,9 +49,13 @@ def test_docstrings(module):
 
 @pytest.mark.parametrize("page", PAGES, ids=lambda p: str(p.relative_to(ROOT)))
 def test_pages(page, tmp_path, monkeypatch):
-    monkeypatch.chdir(tmp_path)
-    namespace: dict[str, object] = {"__name__": page.stem}
-    for block in BLOCK.findall(page.read_text(encoding="utf-8")):
+    """A block runs by itself, in an empty folder, unless its first line says that it continues the one above."""
+    for number, block in enumerate(BLOCK.findall(page.read_text(encoding="utf-8"))):
+        if not CONTINUES.match(block):
+            namespace: dict[str, object] = {"__name__": page.stem}
+            (tmp_path / str(number)).mkdir()
+            monkeypatch.chdir(tmp_path / str(number))
+            reset_names()
         if ">>> " in block:
             failures = runs(doctest.DocTestParser().get_doctest(block, namespace, page.name, str(page), 0))
             assert not failures, failures
@@ -60,6 +64,7 @@ def test_pages(page, tmp_path, monkeypatch):
 
 
 BLOCK = re.compile(r"^```python\n(.*?)^```", re.S | re.M)
+CONTINUES = re.compile("(>>> )?# continues the example above\n")
 
 # A block, and before it, at the end of a line, the name of its file.
 FILE = re.compile(r"(?:`([\w/]+\.(?:py|toml))`:\n\n)?^```(?:python|toml)\n(.*?)^```", re.S | re.M)

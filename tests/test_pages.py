@@ -1,5 +1,6 @@
 """docs/operators.md lists what there is, README links every page, and the commands of docs/commands.md work."""
 
+import ast
 import json
 import re
 import shlex
@@ -7,7 +8,7 @@ import shlex
 import numpy as np
 import pytest
 
-from house import ROOT
+from house import ROOT, library_modules
 from netbuilder.exchange.onnx.graph import rules
 from netbuilder.model import brew
 from netbuilder.ops.core.registry import operator_types
@@ -66,6 +67,27 @@ def test_readme_links_every_page():
         assert f"](docs/{page.name})" in readme, page.name
     for link in re.findall(r"\]\((?!https?:)([^)#]+)", readme):
         assert (ROOT / link).exists(), link
+
+
+def extras() -> set[str]:
+    """Return the names of the extras in setup.py."""
+    nodes = ast.walk(ast.parse((ROOT / "setup.py").read_text(encoding="utf-8")))
+    [found] = [node.value for node in nodes if isinstance(node, ast.keyword) and node.arg == "extras_require"]
+    return {ast.literal_eval(key) for key in found.keys}
+
+
+def test_readme_names_every_extra():
+    start = (ROOT / "README.md").read_text(encoding="utf-8").split("\n## ")[1]
+    assert extras() - set(re.findall(r"`([\w-]+)`", start)) == set()
+
+
+def test_extras_that_pages_and_messages_name():
+    """They exist, and commands that install them have the quotes that zsh needs."""
+    pages = [*ROOT.glob("*.md"), *(ROOT / "docs").glob("*.md"), *(module.path for module in library_modules())]
+    for page in pages:
+        text = page.read_text(encoding="utf-8")
+        assert set(re.findall(r"netbuilder\[([\w-]+)\]", text)) <= extras(), page
+        assert not re.search(r"pip install [^'\s]*\[", text), page
 
 
 def test_lines_of_pages_are_at_most_120_characters_long():

@@ -53,7 +53,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     if missing:
         print(f"made only where nets run, so record them: {', '.join(missing)}")
     print(
-        f"NVRTC {compiler.version}: {counted(len(kernels), 'kernel')} of ours and "
+        f"NVRTC {compiler.version}: {counted(len(kernels), 'own kernel')} and "
         f"{counted(len(sources) - len(kernels), 'recorded kernel')}"
     )
     for architecture in options.architectures:

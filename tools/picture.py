@@ -21,7 +21,7 @@ def figure_classes() -> tuple[Any, Any]:
         from matplotlib.figure import Figure
         from matplotlib.ticker import MaxNLocator
     except ImportError:
-        raise NetError("--plot needs the package matplotlib; pip install netbuilder[plot]") from None
+        raise NetError("--plot needs the package matplotlib; pip install 'netbuilder[plot]'") from None
     return Figure, MaxNLocator
 
 

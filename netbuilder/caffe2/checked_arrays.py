@@ -12,7 +12,7 @@ try:
     from hypothesis.extra import numpy as hypothesis_numpy
 except ImportError as error:
     raise ImportError(
-        "hypothesis_test_util needs hypothesis, which is not installed; pip install hypothesis, or netbuilder[test]"
+        "hypothesis_test_util needs hypothesis, which is not installed; pip install hypothesis, or 'netbuilder[test]'"
     ) from error
 
 from netbuilder.proto import ArgumentError

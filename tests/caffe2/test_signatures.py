@@ -104,7 +104,7 @@ def check_parameters(name, signature):
     if want and want[0][0] == "cls" and (not ours or ours[0].name != "cls"):
         want = want[1:]  # a static method is called in the same way as a class method
     places = [p for p in ours if p.kind is p.POSITIONAL_OR_KEYWORD]
-    if any_place:  # Caffe2 passes everything on, so any parameters of ours are right
+    if any_place:  # Caffe2 passes everything on, so any parameters here are right
         assert [p.name for p in places[: len(want)]] == [name for name, _ in want]
         return
     assert [p.name for p in places[: len(want)]] == [name for name, _ in want]
@@ -118,7 +118,7 @@ def check_parameters(name, signature):
             assert own == default, parameter
     kinds = {p.kind for p in ours}
     further = places[len(want) :]
-    assert not further or any_name, f"parameters of our own are keywords: {further}"
+    assert not further or any_name, f"parameters that Caffe2 lacks are keywords: {further}"
     assert not any_name or further or inspect.Parameter.VAR_KEYWORD in kinds, "further keywords are taken, too"
 
 

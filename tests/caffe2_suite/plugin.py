@@ -52,7 +52,7 @@ ArgSpec = namedtuple("ArgSpec", "args varargs keywords defaults")
 
 
 class HarnessFinder:
-    """Finds ``caffe2.python.X`` in the folder of the tests if X is part of their harness and of nothing of ours."""
+    """Finds ``caffe2.python.X`` in the folder of the tests if X is part of their harness and not of netbuilder."""
 
     def find_spec(
         self, name: str, path: Sequence[str] | None = None, target: types.ModuleType | None = None

@@ -1,4 +1,4 @@
-"""Predictors in one database file: Caffe2's read, ours written as Caffe2 writes them, faults refused."""
+"""Predictors in one database file: Caffe2's are read, netbuilder's are written as Caffe2's, faults refused."""
 
 import json
 

@@ -1,4 +1,4 @@
-"""What counts as an answer: a result, or one error of ours that names the file; all else is a finding."""
+"""What counts as an answer: a result, or one of netbuilder's errors, which names the file; all else is a finding."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ class Finding:
         kind: of input.
         number: of the input among those of its kind.
         what: what happened, in a line.
-        where: the line of ours that it happened in: findings of one place are one fault.
+        where: the line of netbuilder that it happened in: findings of one place are one fault.
     """
 
     kind: str

@@ -13,7 +13,7 @@ from netbuilder.proto.arguments import make_device_option
 from netbuilder.zoo import create_resnet50
 from structure import differences
 
-# The state of RMSProp: Caffe2 gives its fills an argument `values`, which no fill reads; ours is `value`.
+# The state of RMSProp: Caffe2 gives its fills an argument `values`, which no fill reads; netbuilder's is `value`.
 RENAMED = {"mlp_rmsprop": ("values=0.0", "value=0.0")}
 
 LATER: dict[str, str] = {}

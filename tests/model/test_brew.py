@@ -235,7 +235,7 @@ def test_max_pool_with_index(model):
 
 
 def test_helpers_without_recorded_calls(model):
-    """sigmoid, elu, add, arg_max, depth_concat are ours, or cannot be called on Caffe2."""
+    """sigmoid, elu, add, arg_max, depth_concat are not in Caffe2, or cannot be called there."""
     brew.sigmoid(model, "x", "s")
     brew.elu(model, "x", "e", alpha=2.0)
     brew.add(model, ["x", "x"], "a")

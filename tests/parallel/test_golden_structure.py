@@ -82,7 +82,7 @@ def _stored(gradient):
 
 
 def test_combined_normalization_differs_by_the_devices_of_the_exchange():
-    """Caffe2 gives the operators of the exchange no device; ours sum each replica's values on the replica's device."""
+    """Caffe2 gives the operators of the exchange no device; here they sum on each replica's device."""
     golden = golden_data.net("dp_convnet_2_combine_bn")
     model, _ = golden_parallel("dp_convnet_2_combine_bn")
     assert differences(model.param_init_net.Proto(), golden.init) == []
@@ -96,7 +96,7 @@ def test_combined_normalization_differs_by_the_devices_of_the_exchange():
 
 
 def test_shared_model_differs_by_what_nothing_needs():
-    """Caffe2 copies the running statistics twice, and declares inputs that no operator reads; ours does neither."""
+    """Caffe2 copies the running statistics twice, and declares inputs that no operator reads."""
     golden = golden_data.net("dp_convnet_2_shared_model")
     model, _ = golden_parallel("dp_convnet_2_shared_model")
     assert [str(p) for p in model.params] == golden.meta["params"]

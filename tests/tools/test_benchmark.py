@@ -182,7 +182,7 @@ def test_an_unknown_net_is_refused():
 
 
 def state_of(work):
-    """What a peer would write: ours serves for one."""
+    """What a peer would write; netbuilder serves as one."""
     training = Training(work)
     names = training.parameters()
     rng = np.random.default_rng(5)

@@ -39,7 +39,7 @@ def _of_an_idle_machine(monkeypatch):
 
 @pytest.fixture
 def workers(monkeypatch, tmp_path):
-    """Workers that take known memory: PyTorch's 40 MiB if compiled, 80 MiB otherwise, ours 20 MiB; budgets fail."""
+    """Workers take known memory: netbuilder's 20 MiB, PyTorch's 40 MiB if compiled, 80 MiB otherwise; budgets fail."""
     asked = []
 
     def start(work, take, wait):

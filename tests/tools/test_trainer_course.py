@@ -224,7 +224,7 @@ def test_packages_that_are_missing_are_named(tmp_path, monkeypatch, module, make
         (tmp_path / name).write_text("")
     for name in (module, "tomli") if module == "tomllib" else (module,):
         monkeypatch.setitem(sys.modules, name, None)
-    with pytest.raises(NetError, match=f"package {package}; pip install netbuilder"):
+    with pytest.raises(NetError, match=f"package {package}; pip install 'netbuilder"):
         make(tmp_path)
 
 

@@ -50,7 +50,7 @@ class GpuRun:
     """How the benchmark runs.
 
     Args:
-        ours: starts our side.
+        ours: starts netbuilder's side.
         peer: starts PyTorch.
         modes: those of PyTorch.
         tiny: small nets, for tests.
@@ -223,7 +223,8 @@ def gpu_page(records: Sequence[dict[str, Any]], date: str) -> str:
     """
     machine = next(record["machine"] for record in records if record["kind"] == "gpu machine")
     page = [f"# netbuilder on GPUs, {date}", "", *(f"- {line}" for line in machine), ""]
-    page += ["| net | batch | side | ms a step | samples/s | MiB | torch / ours |", "|---|---|---|---|---|---|---|"]
+    page.append("| net | batch | side | ms a step | samples/s | MiB | torch / netbuilder |")
+    page.append("|---|---|---|---|---|---|---|")
     for record in records:
         if record["kind"] == "gpu":
             work, ours = Work(**record["work"]), record["ours"]

@@ -54,7 +54,7 @@ class Inputs:
 def input_rates(inputs: Inputs) -> Iterator[Line]:
     """Yield a line for each kind of resizing: our input with one thread, and the same libraries in a bare loop.
 
-    Ours reads records of a database, decodes, takes a random crop that becomes 224 x 224 pixels of an image whose
+    netbuilder reads records of a database, decodes, takes a random crop that becomes 224 x 224 pixels of an image whose
     shorter side is 256, scales, mirrors, and normalizes into batches of float32, as ``netbuilder-train`` does. The loop
     calls the libraries directly for the same pixels, with files in memory and a single random generator: it has no
     database, records, labels, threads, random numbers that can be reproduced for each image, or error messages. CPU

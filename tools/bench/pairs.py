@@ -101,7 +101,7 @@ class Comparison:
 
     @property
     def ratio(self) -> float:
-        """Median time of the fastest peer divided by ours: how many times faster netbuilder is."""
+        """Median time of the fastest peer divided by netbuilder's: how many times faster netbuilder is."""
         return statistics.median(self.peers[self.best]) / statistics.median(self.ours)
 
     @property

@@ -38,7 +38,7 @@ def compared(task: Task, names: Sequence[str], result: Comparison, losses: Seque
 
     Args:
         task: with the batch and threads that were used.
-        names: of the sides, ours first.
+        names: of the sides, netbuilder first.
         losses: last loss of each side; if one is not finite, the result is marked as doubtful.
     """
     unit, factor = task.unit

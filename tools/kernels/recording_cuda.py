@@ -44,7 +44,7 @@ def record(folder: Path, program: Sequence[str]) -> int:
     try:
         from cupy.cuda import compiler
     except ImportError as error:
-        raise DeviceError(f"--record needs CuPy and a GPU: pip install netbuilder[gpu] ({error})") from error
+        raise DeviceError(f"--record needs CuPy and a GPU: pip install 'netbuilder[gpu]' ({error})") from error
 
     folder.mkdir(parents=True, exist_ok=True)
     original = compiler._compile_with_cache_cuda

@@ -74,7 +74,7 @@ def problem_of(options: Options) -> str | None:
         return f"--dtype: must be one of {', '.join(PRECISIONS)}; got {options.dtype!r}"
     if options.cpu and options.rendezvous is not None and options.rendezvous.engine == "NCCL":
         return (
-            "--cpu: NCCL exchanges values of GPUs; install netbuilder[mpi], and start the processes with "
+            "--cpu: NCCL exchanges values of GPUs; pip install 'netbuilder[mpi]', and start the processes with "
             "netbuilder-launch --engine MPI, mpiexec or srun"
         )
     if options.cpu and options.dtype == "float16":

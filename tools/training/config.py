@@ -87,7 +87,9 @@ def _toml(text: str) -> Any:
         else:
             import tomli as tomllib
     except ImportError:
-        raise NetError("--config: TOML needs Python 3.11 or the package tomli; pip install netbuilder[train]") from None
+        raise NetError(
+            "--config: TOML needs Python 3.11 or the package tomli; pip install 'netbuilder[train]'"
+        ) from None
     return tomllib.loads(text)
 
 
@@ -95,7 +97,7 @@ def _yaml(text: str) -> Any:
     try:
         import yaml
     except ImportError:
-        raise NetError("--config: YAML needs the package pyyaml; pip install netbuilder[train]") from None
+        raise NetError("--config: YAML needs the package pyyaml; pip install 'netbuilder[train]'") from None
     try:
         return yaml.safe_load(text)
     except yaml.MarkedYAMLError as error:

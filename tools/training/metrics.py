@@ -123,5 +123,5 @@ def _event_writer(folder: str) -> Any:
     try:
         from tensorboardX import SummaryWriter
     except ImportError:
-        raise NetError("--tensorboard needs the package tensorboardX; pip install netbuilder[plot]") from None
+        raise NetError("--tensorboard needs the package tensorboardX; pip install 'netbuilder[plot]'") from None
     return SummaryWriter(folder)

@@ -73,7 +73,7 @@ class Epoch:
         seconds: duration of the epoch.
         shares: phase -> share of the steps' time, measured in a step that was timed call by call.
         learning_rate: of the last step.
-        again: the time to compute values again, for a memory budget, as a fraction of that of all else, measured there.
+        again: the time to compute values again, to save memory, as a fraction of that of all else, measured there.
     """
 
     loss: float

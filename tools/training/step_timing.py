@@ -48,7 +48,7 @@ class StepTiming:
     boundaries: Boundaries
     #: Phase -> share of the time of the fastest step that was timed; their sum is 1.
     shares: dict[str, float] = field(default_factory=dict)
-    #: The time to compute values again, for a memory budget, as a fraction of that of all else, in the same step.
+    #: The time to compute values again, to save memory, as a fraction of that of all else, in the same step.
     again: float = 0.0
     _least: float = 0.0
 

@@ -32,7 +32,7 @@ _servers: dict[int, TcpStoreServer] = {}  # those of this process, which serve u
 
 @dataclass(frozen=True)
 class Rendezvous:
-    """Which of how many processes this one is, and how it finds the others: the fields of Caffe2's dict, and ours.
+    """Which of how many processes this one is, and how it finds the others: the fields of Caffe2's dict, and more.
 
     Args:
         num_shards: number of processes, 1 or more.

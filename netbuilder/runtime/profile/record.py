@@ -205,7 +205,7 @@ class Profile:
 
     @property
     def measured_again(self) -> float:
-        """The time to compute values again, for a memory budget, as a fraction of that of all other calls."""
+        """The time to compute values again, to save memory, as a fraction of that of all other calls."""
         return share_again((call.category == "recompute", call.runs_again, call.seconds) for call in self.calls)
 
     def categories(self) -> dict[str, float]:

@@ -37,9 +37,12 @@ def _summary(profile: Profile) -> str:
         f"step {_ms(profile.plain_seconds)} ms; with timed calls {_ms(profile.step_seconds)} ms, "
         f"of which {_share(profile.interpreter_share)} is Python between them",
         f"limit {_ms(profile.limit_seconds)} ms, {profile.fraction:.2f} of the step, by the operators' formulas",
-        f"limit {_ms(profile.kernel_limit_seconds)} ms, {profile.kernel_fraction:.2f} of the step, by the operations "
-        "that the kernels do",
     ]
+    if profile.kernel_limit_seconds != profile.limit_seconds:
+        lines.append(
+            f"limit {_ms(profile.kernel_limit_seconds)} ms, {profile.kernel_fraction:.2f} of the step, by the "
+            "operations that the kernels do"
+        )
     outside = sum(bool(call.why_no_graph) for call in profile.calls)
     if profile.graphs or outside:
         lines.append(
@@ -77,7 +80,7 @@ def _summary(profile: Profile) -> str:
 
 
 def again_text(predicted: float, measured: float | None = None) -> str:
-    """Return the time to compute values again, for a memory budget.
+    """Return the time to compute values again, to save memory.
 
     >>> again_text(0.251, 0.3), again_text(0.25)
     ('predicted +25 % time, measured +30 %', 'predicted +25 % time')

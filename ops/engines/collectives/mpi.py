@@ -25,7 +25,7 @@ __all__ = ["MpiCommunicator", "mpi", "mpi_world"]
 
 Array = np.ndarray[Any, np.dtype[Any]]
 
-_INSTALL = "install the extra netbuilder[mpi] (pip install netbuilder[mpi]), or mpi4py with the MPI of this machine"
+_INSTALL = "pip install 'netbuilder[mpi]', or mpi4py with the MPI of this machine"
 
 _YIELD_SECONDS = 0.02  # all ranks are there and move data
 _YIELD_SECONDS_PATIENT = 2e-4  # other ranks may still be computing

@@ -2,7 +2,7 @@
 
 MPI's start waits for all processes, names none, and lets no other thread of Python run meanwhile. So a process that
 waits there starts this file as a program, which needs a process manager that is the parent of all processes of a host:
-that of MPICH's mpiexec, or of srun. It imports nothing of ours, and starts fast.
+that of MPICH's mpiexec, or of srun. It imports nothing of netbuilder, so it starts fast.
 """
 
 from __future__ import annotations

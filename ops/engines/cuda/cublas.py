@@ -1,7 +1,8 @@
 """cuBLAS, called without CuPy: products of matrices that CUDA graphs can contain, which CuPy refuses.
 
-Each thread has a handle for each GPU, which works on the current stream. The scratch memory is ours: what cuBLAS would
-allocate by itself must not be allocated during a capture. All handles of a GPU share it, since one stream multiplies.
+Each thread has a handle for each GPU, which works on the current stream. The scratch memory is allocated here, since
+what cuBLAS would allocate by itself must not be allocated during a capture. All handles of a GPU share it, since one
+stream multiplies.
 
 Products of 16 bits are added in float32, also where cuBLAS divides a long sum among blocks. Those of float32 are exact
 unless TF32 is asked for.

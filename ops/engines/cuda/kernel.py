@@ -1,4 +1,4 @@
-"""CUDA kernels of ours: their source, compiled when first used, and their launch."""
+"""netbuilder's own CUDA kernels: their source, compiled when first used, and their launch."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ _lock = threading.Lock()
 
 
 class Kernel:
-    """A kernel of ours.
+    """One of netbuilder's own CUDA kernels.
 
     Args:
         title: the beginning of its name; the rest says which variant it is.

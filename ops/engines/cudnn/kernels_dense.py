@@ -1,8 +1,8 @@
-"""FC, MatMul and BatchMatMul on cuDNN's graphs of matrix products, and on cuBLAS with kernels of ours.
+"""FC, MatMul and BatchMatMul on cuDNN's graphs of matrix products, and on cuBLAS with our own kernels.
 
 Matrices are stored in plain order, transposed or not. Products of 16 bits, and of float32 where TF32 is allowed, are
 graphs with bias and Relu in the same kernel. cuBLAS multiplies exact float32, float64, what cuDNN has no graph for, and
-all matrices where there is no cuDNN; a kernel of ours adds the bias, with the Relu, and rounds the sum once.
+all matrices where there is no cuDNN; our own kernel adds the bias, with the Relu, and rounds the sum once.
 """
 
 from __future__ import annotations

@@ -1,6 +1,6 @@
 """MaxPool and AveragePool on GPUs, forward and backward, over images with channels last.
 
-cuDNN's frontend has no pooling in Python, so these are kernels of our own. Each thread computes one element of the
+cuDNN's frontend has no pooling in Python, so these are our own kernels. Each thread computes one element of the
 result, and neighboring threads neighboring channels. The gradient of a maximum goes to each element of the window that
 equals it, as the operator says: each element of X sums over the windows that it is in, so nothing is added atomically.
 """

@@ -31,7 +31,7 @@ class Step:
 
 @dataclass(frozen=True)
 class Extra:
-    """A step that is no graph: of cuBLAS, or a kernel of ours.
+    """A step that is no graph: a call of cuBLAS, or one of netbuilder's kernels.
 
     Args:
         name: of the library or kernel.

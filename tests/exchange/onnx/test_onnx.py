@@ -56,7 +56,7 @@ def run_onnx(model, feeds):
 
 
 def compare(net, values, inputs, outputs, *, rtol=1e-4, again=True, **options):
-    """Compare our run, onnxruntime's of the exported model, and ours of that model read back."""
+    """Compare netbuilder's run, onnxruntime's of the exported model, and netbuilder's of that model read back."""
     workspace = Workspace()
     for name, value in values.items():
         workspace.feed(name, value)
@@ -377,7 +377,7 @@ def test_a_blob_that_is_overwritten_keeps_its_name_at_last():
 
 
 def batches(ops, outputs, **shapes):
-    """Export for batches as given, compare with ours at another one; return the shapes of the outputs."""
+    """Export for batches as given, compare with netbuilder at another one; return the shapes of the outputs."""
     net = NetDef(name="open", op=ops)
     model = onnx_model(net, {}, shapes=shapes, outputs=outputs)
     feeds = {name: f(5, *shape[1:]) for name, shape in shapes.items()}

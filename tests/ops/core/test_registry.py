@@ -88,7 +88,7 @@ EXEMPT: dict[str, dict[str, str]] = {
         "no stored net holds nets; its structure was compared with Caffe2's by hand": "If",
         "no stored net holds nets": "While",
         "Caffe2 has another: its gradient of a loop is a loop over scopes": "WhileGradient",
-        "its output has a form of our own; Caffe2 computed the same when its tests were written": (
+        "its output has another form here; Caffe2 computed the same when its tests were written": (
             "RecurrentNetworkBlobFetcher"
         ),
         "no stored case has grad_on_weights; Caffe2 computed the same when its tests were written": (

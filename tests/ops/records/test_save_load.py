@@ -1,4 +1,4 @@
-"""Save, Checkpoint, Snapshot, Load, DBExists: as Caffe2's do, on files of its and of ours."""
+"""Save, Checkpoint, Snapshot, Load, DBExists: as Caffe2's do, on Caffe2's files and on netbuilder's."""
 
 import errno
 import os

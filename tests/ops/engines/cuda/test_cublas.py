@@ -282,7 +282,7 @@ CLOSE = {"float32": 1e-5, "float64": 1e-12, "float16": 2e-3}
 @pytest.mark.parametrize("dtype", CLOSE)
 @pytest.mark.parametrize("transposed", [False, True])
 def test_dense_layers(one_gpu, dtype, transposed):
-    """FC with the Relu and its gradient against NumPy in float64: kernels of ours beside the products."""
+    """FC with the Relu and its gradient against NumPy in float64: our own kernels after cuBLAS's products."""
     x, w, b, dy = (RNG.standard_normal(shape) for shape in ((6, 7), (7, 5) if transposed else (5, 7), (5,), (6, 5)))
     kind = "FCTransposed" if transposed else "FC"
     ops = [make_op(kind, ["x", "w", "b"], ["y"]), make_op("Relu", ["y"], ["y"]),

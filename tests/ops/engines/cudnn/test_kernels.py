@@ -31,7 +31,7 @@ def computed(cudnn, ops, arrays, wanted, precision, engines):
 
 
 def check(ops, arrays, wanted=None, *, tolerance=2e-5, precision="float32", engines=("CUDNN",), own=()):
-    """Compare with the array kernels in float64; return the operations of each graph, and kernels of ours, that ran."""
+    """Compare with the array kernels in float64; return the operations of the graphs, and the kernels of ``own``."""
     exact = {n: x.astype(np.float64) if x.dtype in (np.float32, np.float16) else x for n, x in arrays.items()}
     want = interpret(ops, exact)
     wanted = wanted or [name for op in ops for name in op.output]
@@ -198,7 +198,7 @@ def test_fc_in_16_bits(narrow):
 
 @NARROW
 def test_cublas_multiplies_rows_of_16_bits_that_no_graph_reads(narrow):
-    """The sum of product and bias is rounded once, by a kernel of ours."""
+    """The sum of product and bias is rounded once, by our own kernel."""
     arrays = {"x": random(3, 7), "w": random(8, 7, seed=1), "b": random(8, seed=2)}
     ran = check_with_gradient(make_op("FC", list(arrays), ["y"]), arrays, **narrow, own=["bias"])
     assert ran == [("bias",), ("reduction",)]

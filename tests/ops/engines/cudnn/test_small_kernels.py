@@ -34,7 +34,7 @@ def net_of(ops, precision="float32", name="net"):
 
 
 def kernels(machine, *titles):
-    """How often kernels of ours were launched, by title."""
+    """How often our own kernels were launched, by title."""
     found = Counter(launch.name.removeprefix("nb_").rpartition("_")[0] for launch in machine.launches)
     return [found[title] for title in titles]
 

@@ -300,9 +300,8 @@ class Net(NetBlobs):
     def extend_ops(self, new_ops: Iterable[OperatorDef]) -> None:
         """Append copies of operators; inputs that nothing defines become external inputs of the net."""
         self._blobs.refresh()
-        new_ops = list(new_ops)
-        self._net.op.extend(new_ops)
         for op in new_ops:
+            self._net.op.add().CopyFrom(op)  # extend would parse it, and refuse deep nets
             self._blobs.add_operator(op.input[:], op.output[:])
 
     def replace_message(self, proto: NetDef) -> None:

@@ -51,6 +51,14 @@ def bytes_of_names(net, workspace):
     return sum(nbytes.values())
 
 
+def padding(plans):
+    """Return the bytes of padding in layouts, if each name has one buffer."""
+    nbytes = defaultdict(int)
+    for value in (value for plan in plans for step in plan.steps for value in step.outputs if value is not None):
+        nbytes[value.name] = max(nbytes[value.name], value.spec.nbytes - value.spec.plain.nbytes)
+    return sum(nbytes.values())
+
+
 @pytest.mark.parametrize("name", SHARED)
 def test_shared_names_take_no_more_than_caffe2s(name):
     golden = golden_data.net(name)
@@ -71,7 +79,7 @@ def test_shared_names_take_no_more_than_caffe2s(name):
 
 @pytest.mark.parametrize("name", SHARED)
 def test_plans_take_less_than_caffe2s_names(name):
-    """Where outputs are observable, whatever the names are."""
+    """Where outputs are observable, whatever the names are. Layouts that pad the few channels take more either way."""
     golden = golden_data.net(name)
     before, after = golden.protos["net_before"], golden.protos["net"]
     nets = [before, after] if golden.runnable else [*map(on_small_images, (before, after))]
@@ -80,7 +88,7 @@ def test_plans_take_less_than_caffe2s_names(name):
     for net in nets:
         made = workspace.create_net(net, observable="outputs", overwrite=True)
         memory = planned_memory(workspace, made)
-        assert memory.arena < most
+        assert memory.arena < most + padding(workspace.net(made).plan_ahead())
 
 
 def states(golden, **options):

@@ -214,7 +214,7 @@ def _fitted(steps: list[Step], values: list[Value], apart: Collection[int], limi
     nbytes = arena_bytes(values, steps, apart)
     if nbytes <= limit:
         return search.sequence, nbytes
-    for _ in range(_TRIES):
+    for _ in range(_TRIES if limit >= search.most_read_at_once() else 0):
         if not search.reduce(target):
             break
         nbytes = arena_bytes(search.sequence.values, search.sequence.steps, apart)
@@ -335,6 +335,11 @@ class _Search:
     def any_gaps(self) -> bool:
         """Whether any value could be dropped."""
         return bool(self._gaps)
+
+    def most_read_at_once(self) -> int:
+        """Return the bytes in the arena that some step reads: whatever is dropped, they are needed at the same time."""
+        read = ({id(x): x for x in step.inputs if id(x) in self._own}.values() for step in self._steps)
+        return max((_nbytes([*values]) for values in read), default=0)
 
     def drop_cheap(self, share: float) -> None:
         """Drop values that are cheap to make again, for at most this share of the work, where that lowers the peak."""

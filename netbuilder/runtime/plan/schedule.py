@@ -27,10 +27,11 @@ def dependencies(steps: Sequence[Step], key: Callable[[Value], int]) -> list[set
         for buffer in writes:
             after.update(readers.pop(buffer, ()))
         for part in step.node.parts:
-            after.update(named[name] for name in part.control if name in named)
-            for value in step.node.inputs:  # a kernel may use what its inputs' producer published
-                if value.producer is not None and value.published:
-                    after.add(named.get(value.name, index))
+            if part.control:
+                after.update(named[name] for name in part.control if name in named)
+        for value in step.node.inputs:  # a kernel may use what its inputs' producer published
+            if value.published and value.producer is not None:
+                after.add(named.get(value.name, index))
         for buffer in reads - writes:
             readers.setdefault(buffer, []).append(index)
         for buffer in writes:
@@ -60,9 +61,14 @@ class Schedule:
         done = np.full((len(steps), lanes), -1, np.int64)  # the last step of each lane that is over before a step
         last = [-1] * lanes
         for index, lane in enumerate(self._lanes):
-            known = [source for source in (last[lane], *after[index]) if source >= 0]
-            if known:
-                done[index] = done[known].max(axis=0)
+            latest = {lane: last[lane]} if last[lane] >= 0 else {}  # of each lane: what it waits for is over before it
+            for source in after[index]:
+                other = self._lanes[source]
+                latest[other] = max(latest.get(other, source), source)
+            if len(latest) == 1:
+                done[index] = done[next(iter(latest.values()))]
+            elif latest:
+                done[index] = done[[*latest.values()]].max(axis=0)
             done[index, lane] = index
             last[lane] = index
         self._of_lane = [np.flatnonzero(np.array(self._lanes) == lane) for lane in range(lanes)]

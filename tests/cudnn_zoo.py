@@ -14,9 +14,9 @@ from netbuilder.model import ModelHelper
 from netbuilder.ops.core.operator import TensorSpec, decode
 from netbuilder.ops.core.registry import find
 from netbuilder.ops.engines.cuda import cublas
+from netbuilder.ops.engines.cuda.layout import image_spec
 from netbuilder.ops.engines.cudnn import kernels_conv, kernels_dense, kernels_norm
 from netbuilder.ops.engines.cudnn.graphs import Recipe
-from netbuilder.ops.engines.cudnn.layout import image_spec
 from netbuilder.ops.engines.cudnn.table import KERNELS
 from prepared import FakePlan
 

@@ -25,7 +25,7 @@ from netbuilder.ops.engines.collectives.lane import Lane
 from netbuilder.ops.engines.collectives.nccl import connect_by_nccl
 from netbuilder.ops.engines.collectives.session import Session
 from netbuilder.ops.engines.collectives.world import CommonWorld, NcclPlace
-from netbuilder.ops.engines.cudnn.layout import image_spec
+from netbuilder.ops.engines.cuda.layout import image_spec
 from netbuilder.ops.engines.gpu import StreamRole, gpu
 from netbuilder.ops.engines.stores import MemoryStore
 from netbuilder.optimizers import reset_optimizer_instance_count

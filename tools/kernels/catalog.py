@@ -19,6 +19,7 @@ from netbuilder.ops.engines.cuda.checks import checked_kernel
 from netbuilder.ops.engines.cuda.copies import ELEMENTS, MOST_AXES, padded_kernel, parts_kernel, transposed_kernel
 from netbuilder.ops.engines.cuda.dense import bias_kernel, column_sums
 from netbuilder.ops.engines.cuda.kernel import Kernel, known_kernels
+from netbuilder.ops.engines.cuda.layout import BFLOAT16, image_spec, row_major_spec
 from netbuilder.ops.engines.cuda.lrn import lrn_kernel
 from netbuilder.ops.engines.cuda.row_order import count_kernel, place_kernel, scan_kernel
 from netbuilder.ops.engines.cuda.row_sums import ADDED, add_kernel, gather_kernel, scatter_kernel, sum_kernel
@@ -27,7 +28,6 @@ from netbuilder.ops.engines.cuda.segments import REDUCTIONS, SPREADS, reduction_
 from netbuilder.ops.engines.cuda.table import DENSE, JOINT_UPDATES, KERNELS, ROW_UPDATES, WITH_SUMS
 from netbuilder.ops.engines.cuda.updates import UPDATES, join_updates, update_form
 from netbuilder.ops.engines.cudnn import kernels_norm, kernels_pool
-from netbuilder.ops.engines.cudnn.layout import BFLOAT16, image_spec, row_major_spec
 from netbuilder.ops.engines.cudnn.reorders import copies_kernel
 from netbuilder.ops.engines.joined_updates import JoinedOperator, JoinedUpdates
 from netbuilder.ops.engines.nccl import copies_of_words

@@ -12,8 +12,8 @@ from netbuilder.ops.core.contexts import PlanContext, Prepared
 from netbuilder.ops.core.operator import TensorSpec
 from netbuilder.ops.engines.cuda.code import BFLOAT16, c_type, value_of, with_prelude
 from netbuilder.ops.engines.cuda.kernel import THREADS, Kernel
+from netbuilder.ops.engines.cuda.layout import ChannelsLast, elements_of
 from netbuilder.ops.engines.cuda.many_tensors import CHUNK, blocks_of
-from netbuilder.ops.engines.cudnn.layout import ChannelsLast, elements_of
 from netbuilder.ops.engines.gpu import gpu
 
 __all__ = ["all_finite", "all_finite_kernel", "set_kernel"]

@@ -22,7 +22,7 @@ from netbuilder.ops.core.operator import TensorSpec
 from netbuilder.ops.engines.cuda.code import c_type, stored, value_of, with_prelude
 from netbuilder.ops.engines.cuda.elementwise import elementwise
 from netbuilder.ops.engines.cuda.kernel import THREADS, Kernel
-from netbuilder.ops.engines.cudnn.layout import array_dtype, elements_of, in_order, order_of
+from netbuilder.ops.engines.cuda.layout import array_dtype, elements_of, in_order, order_of
 from netbuilder.ops.engines.engine import Fusion, Pattern
 from netbuilder.ops.engines.gpu import gpu
 

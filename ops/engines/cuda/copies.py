@@ -14,7 +14,7 @@ from netbuilder.ops.core.image_order import channel_axis
 from netbuilder.ops.core.operator import STRING, TensorSpec
 from netbuilder.ops.engines.cuda.code import with_prelude
 from netbuilder.ops.engines.cuda.kernel import THREADS, Kernel
-from netbuilder.ops.engines.cudnn.layout import ChannelsLast, array_dtype, elements_of, order_of
+from netbuilder.ops.engines.cuda.layout import ChannelsLast, array_dtype, elements_of, order_of
 from netbuilder.ops.engines.gpu import gpu
 
 __all__ = [

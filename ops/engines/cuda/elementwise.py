@@ -23,9 +23,9 @@ from netbuilder.ops.engines.cuda.code import (
     with_prelude,
 )
 from netbuilder.ops.engines.cuda.kernel import THREADS, Kernel
+from netbuilder.ops.engines.cuda.layout import WIDE, elements_of, in_one_layout, in_order, order_of
 from netbuilder.ops.engines.cuda.run_numbers import RunNumbers
 from netbuilder.ops.engines.cuda.tracing import HostNumber, Load, NotTraced, Program, Tracer, Uniform
-from netbuilder.ops.engines.cudnn.layout import WIDE, elements_of, in_one_layout, in_order, order_of
 from netbuilder.ops.engines.gpu import gpu
 from netbuilder.ops.engines.joined_updates import JoinedUpdates
 

@@ -17,7 +17,7 @@ from netbuilder.ops.core.image_order import channel_axis
 from netbuilder.ops.core.operator import TensorSpec
 from netbuilder.ops.engines.cuda.code import c_type, stored, value_of, with_prelude
 from netbuilder.ops.engines.cuda.kernel import THREADS, Kernel
-from netbuilder.ops.engines.cudnn.layout import elements_of, in_one_layout, order_of
+from netbuilder.ops.engines.cuda.layout import elements_of, in_one_layout, order_of
 
 __all__ = ["lrn", "lrn_gradient", "lrn_kernel"]
 

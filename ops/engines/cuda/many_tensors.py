@@ -14,8 +14,8 @@ from netbuilder.ops.core.operator import TensorSpec
 from netbuilder.ops.engines.cuda.code import Places, c_type, numbers_read, stored, value_of, with_prelude
 from netbuilder.ops.engines.cuda.elementwise import ELEMENTS, loop, numbers_of_run
 from netbuilder.ops.engines.cuda.kernel import THREADS, Kernel
+from netbuilder.ops.engines.cuda.layout import elements_of
 from netbuilder.ops.engines.cuda.tracing import HostNumber, Program, Uniform
-from netbuilder.ops.engines.cudnn.layout import elements_of
 from netbuilder.ops.engines.gpu import gpu
 
 __all__ = ["ANY_SHAPE", "CHUNK", "ManyTensors", "Part", "blocks_of", "joinable_program"]

@@ -21,7 +21,7 @@ from netbuilder.ops.core.operator import TensorSpec
 from netbuilder.ops.engines.cuda.checks import REPORT, note_of, slot_of
 from netbuilder.ops.engines.cuda.code import c_type, stored, value_of, with_prelude
 from netbuilder.ops.engines.cuda.kernel import BLOCK_SUM, THREADS, Kernel
-from netbuilder.ops.engines.cudnn.layout import ChannelsLast, elements_of, in_order, order_of, row_major_spec
+from netbuilder.ops.engines.cuda.layout import ChannelsLast, elements_of, in_order, order_of, row_major_spec
 from netbuilder.ops.engines.gpu import gpu
 
 __all__ = ["ROWS", "Variant"]

@@ -10,9 +10,9 @@ from typing import Any
 from netbuilder.ops.core.contexts import PlanContext, Prepared
 from netbuilder.ops.core.operator import TensorSpec
 from netbuilder.ops.engines.cuda.elementwise import trace_inputs, trace_operator
+from netbuilder.ops.engines.cuda.layout import as_read, elements_of, in_order, order_of
 from netbuilder.ops.engines.cuda.many_tensors import ANY_SHAPE, ManyTensors, Part
 from netbuilder.ops.engines.cuda.tracing import HostNumber, NotTraced, Program, Tracer
-from netbuilder.ops.engines.cudnn.layout import as_read, elements_of, in_order, order_of
 from netbuilder.ops.engines.joined_updates import JoinedOperator, JoinedUpdates, UpdateForm
 
 __all__ = ["UPDATES", "join_updates", "update_form"]

@@ -7,8 +7,8 @@ from typing import Any
 
 from netbuilder.ops.core.image_order import channel_axis, image_extents
 from netbuilder.ops.core.operator import TensorSpec
+from netbuilder.ops.engines.cuda.layout import image_spec
 from netbuilder.ops.engines.cudnn.graphs import CHANNELS_LAST, Tensor, Window
-from netbuilder.ops.engines.cudnn.layout import image_spec
 from netbuilder.ops.windows.conv_geometry import Geometry
 
 __all__ = ["Images", "channels_of", "image_tensor", "matrix_tensor", "window_of"]

@@ -7,6 +7,7 @@ from typing import Any
 
 from netbuilder.ops.core.contexts import PlanContext, Prepared
 from netbuilder.ops.core.operator import TensorSpec
+from netbuilder.ops.engines.cuda.layout import WIDE
 from netbuilder.ops.engines.cudnn.convolutions import Images, channels_of
 from netbuilder.ops.engines.cudnn.graphs import (
     AddPerChannel,
@@ -18,7 +19,6 @@ from netbuilder.ops.engines.cudnn.graphs import (
     Tensor,
     Window,
 )
-from netbuilder.ops.engines.cudnn.layout import WIDE
 from netbuilder.ops.engines.cudnn.precision import serves, types_for_products
 from netbuilder.ops.engines.cudnn.steps import Reference, Step, graph_of, prepared
 from netbuilder.ops.engines.references import In, Out

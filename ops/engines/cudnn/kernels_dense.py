@@ -18,9 +18,9 @@ from netbuilder.ops.core.contexts import Call, PlanContext, Prepared
 from netbuilder.ops.core.operator import TensorSpec
 from netbuilder.ops.engines.cuda import cublas
 from netbuilder.ops.engines.cuda.dense import add_bias, bias_kernel, column_sums
+from netbuilder.ops.engines.cuda.layout import row_major_spec
 from netbuilder.ops.engines.cudnn.convolutions import matrix_tensor
 from netbuilder.ops.engines.cudnn.graphs import ROW_MAJOR, TRANSPOSED, AddPerChannel, ChannelSums, Product, Tensor
-from netbuilder.ops.engines.cudnn.layout import row_major_spec
 from netbuilder.ops.engines.cudnn.precision import types_for_products
 from netbuilder.ops.engines.cudnn.steps import (
     Extra,

@@ -13,6 +13,7 @@ import numpy as np
 from netbuilder.ops.core.contexts import Joinable, PlanContext, Prepared, Rest
 from netbuilder.ops.core.image_order import count_per_channel
 from netbuilder.ops.core.operator import TensorSpec
+from netbuilder.ops.engines.cuda.layout import image_spec
 from netbuilder.ops.engines.cuda.many_tensors import ANY_SHAPE, joinable_program
 from netbuilder.ops.engines.cuda.tracing import Tracer
 from netbuilder.ops.engines.cudnn.convolutions import image_tensor
@@ -21,7 +22,6 @@ from netbuilder.ops.engines.cudnn.graphs import (
     BatchNormalizationGradient,
     Normalization,
 )
-from netbuilder.ops.engines.cudnn.layout import image_spec
 from netbuilder.ops.engines.cudnn.precision import serves, types_as_given
 from netbuilder.ops.engines.cudnn.steps import Reference, Step, graph_of, prepared, scratch_memory
 from netbuilder.ops.engines.references import In, Out

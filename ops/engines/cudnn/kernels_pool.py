@@ -18,7 +18,7 @@ from netbuilder.ops.core.image_order import channel_axis, image_extents
 from netbuilder.ops.core.operator import TensorSpec
 from netbuilder.ops.engines.cuda.code import c_type, stored, value_of, with_prelude
 from netbuilder.ops.engines.cuda.kernel import THREADS, Kernel
-from netbuilder.ops.engines.cudnn.layout import image_spec
+from netbuilder.ops.engines.cuda.layout import image_spec
 from netbuilder.ops.engines.cudnn.precision import serves, types_as_given
 
 __all__ = ["Pool", "average_pool", "average_pool_gradient", "max_pool", "max_pool_gradient"]

@@ -12,7 +12,7 @@ import numpy as np
 
 from netbuilder.ops.core.contexts import PlanContext
 from netbuilder.ops.core.operator import TensorSpec
-from netbuilder.ops.engines.cudnn.layout import elements_of
+from netbuilder.ops.engines.cuda.layout import elements_of
 
 __all__ = ["serves", "types_as_given", "types_for_products"]
 

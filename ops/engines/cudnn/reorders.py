@@ -17,8 +17,8 @@ from netbuilder.ops.core.contexts import Joinable, Prepared
 from netbuilder.ops.core.operator import TensorSpec
 from netbuilder.ops.engines.cuda.code import c_type, stored, value_of, with_prelude
 from netbuilder.ops.engines.cuda.kernel import THREADS, Kernel
+from netbuilder.ops.engines.cuda.layout import BFLOAT16, elements_of, order_of
 from netbuilder.ops.engines.cuda.many_tensors import CHUNK, blocks_of
-from netbuilder.ops.engines.cudnn.layout import BFLOAT16, elements_of, order_of
 from netbuilder.ops.engines.gpu import gpu
 
 __all__ = ["CHANGES", "copies_kernel", "reorder"]

@@ -9,7 +9,7 @@ from checks import interpret
 from netbuilder.ops.core.operator import TensorSpec, decode
 from netbuilder.ops.core.registry import find
 from netbuilder.ops.engines.cuda import channels
-from netbuilder.ops.engines.cudnn.layout import BFLOAT16, array_dtype, elements_of, image_spec, row_major_spec
+from netbuilder.ops.engines.cuda.layout import BFLOAT16, array_dtype, elements_of, image_spec, row_major_spec
 from netbuilder.ops.engines.gpu import gpu
 from netbuilder.proto.arguments import make_op
 from on_gpu import launched, run_net

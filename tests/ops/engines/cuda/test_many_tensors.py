@@ -7,10 +7,10 @@ import pytest
 
 from netbuilder.ops.core.operator import TensorSpec, decode
 from netbuilder.ops.core.registry import find
+from netbuilder.ops.engines.cuda.layout import BFLOAT16, image_spec
 from netbuilder.ops.engines.cuda.many_tensors import CHUNK
 from netbuilder.ops.engines.cuda.updates import join_updates
 from netbuilder.ops.engines.cudnn.kernels_norm import running_statistics
-from netbuilder.ops.engines.cudnn.layout import BFLOAT16, image_spec
 from netbuilder.ops.engines.joined_updates import JoinedOperator, JoinedUpdates
 from netbuilder.proto.arguments import make_op
 from on_gpu import bound, launched

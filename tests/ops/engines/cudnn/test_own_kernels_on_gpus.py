@@ -8,8 +8,8 @@ import pytest
 from kernel_cases import POOLS
 from netbuilder.ops.core.operator import TensorSpec, decode
 from netbuilder.ops.core.registry import CPU, find, plain_kernel
+from netbuilder.ops.engines.cuda.layout import image_spec
 from netbuilder.ops.engines.cudnn import kernels_pool
-from netbuilder.ops.engines.cudnn.layout import image_spec
 from netbuilder.ops.engines.gpu import gpu
 from netbuilder.proto.arguments import make_op
 from prepared import FakePlan

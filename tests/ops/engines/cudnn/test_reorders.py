@@ -6,8 +6,8 @@ import numpy as np
 import pytest
 
 from netbuilder.ops.core.operator import TensorSpec
+from netbuilder.ops.engines.cuda.layout import BFLOAT16, elements_of, image_spec, order_of, row_major_spec
 from netbuilder.ops.engines.cuda.many_tensors import CHUNK
-from netbuilder.ops.engines.cudnn.layout import BFLOAT16, elements_of, image_spec, order_of, row_major_spec
 from netbuilder.ops.engines.cudnn.reorders import CHANGES, reorder
 from on_gpu import bound, launched
 

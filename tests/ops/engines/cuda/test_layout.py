@@ -6,7 +6,7 @@ import pytest
 from cudnn_double import cudnn_double, cudnn_on_emulated_gpus
 from cupy_double import CupyDouble
 from netbuilder.ops.core.operator import TensorSpec
-from netbuilder.ops.engines.cudnn.layout import ChannelsLast, elements_of, image_spec, row_major_spec
+from netbuilder.ops.engines.cuda.layout import ChannelsLast, elements_of, image_spec, row_major_spec
 from netbuilder.ops.engines.gpu import gpu
 from netbuilder.ops.engines.layouts import new_buffer, prepare_reorder
 from netbuilder.proto import PROTO_CUDA, DeviceError

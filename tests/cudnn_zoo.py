@@ -15,6 +15,7 @@ from netbuilder.ops.core.operator import TensorSpec, decode
 from netbuilder.ops.core.registry import find
 from netbuilder.ops.engines.cuda import cublas
 from netbuilder.ops.engines.cuda.layout import image_spec
+from netbuilder.ops.engines.cuda.steps import Step
 from netbuilder.ops.engines.cudnn import kernels_conv, kernels_dense, kernels_norm
 from netbuilder.ops.engines.cudnn.graphs import Recipe
 from netbuilder.ops.engines.cudnn.table import KERNELS
@@ -70,7 +71,7 @@ def recipes_of(net: str, precision: str) -> Iterator[tuple[str, Recipe]]:
 
     def record(recipe: Recipe, ctx: object) -> SimpleNamespace:
         recipes.append(recipe)
-        return SimpleNamespace(name="", workspace=0)
+        return SimpleNamespace(step=lambda memory: Step("", lambda memory, workspace: int, memory))
 
     modules = (kernels_conv, kernels_dense, kernels_norm)
     with patch.object(modules[0], "graph_of", record), patch.object(modules[1], "graph_of", record):

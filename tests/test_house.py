@@ -105,7 +105,8 @@ def test_no_package_imports_the_outer_ones():
                 assert module.package in {"caffe2", "tools"}, f"{module.path}:{line} imports {name}"
 
 
-# What each family of operators, and each folder of the runtime, imports besides `core` and `engines`.
+# What each family of operators imports besides `core` and `engines`, and which others each folder of the runtime and
+# of the engines imports.
 FAMILIES = {
     "activations": {"math"},
     "control": {"records"},
@@ -123,18 +124,27 @@ RUNTIME = {
     "input": {"execute", "values"},
     "profile": {"execute", "plan", "values"},
 }
+ENGINES = {
+    "collectives": {"onednn", "stores"},
+    "cuda": set(),
+    "cudnn": {"cuda"},
+    "onednn": set(),
+    "stores": set(),
+}
 
 
 def folders_imported(package):
-    """Yield (folder, imported folder, where) of the imports between the folders of a package."""
+    """Yield (folder, imported folder or module, where) of the imports between the folders of a package."""
+    above = ["netbuilder", *package.split(".")]
+    depth = len(above)
     for module in LIBRARY:
         parts = module.name.split(".")
-        if len(parts) + module.is_package < 4 or parts[1] != package:
+        if len(parts) + module.is_package < depth + 2 or parts[:depth] != above:
             continue
         for name, line in module.imports:
             found = name.split(".")
-            if found[:2] == ["netbuilder", package] and len(found) > 2 and found[2] != parts[2]:
-                yield parts[2], found[2], f"{module.path}:{line}"
+            if found[:depth] == above and len(found) > depth and found[depth] != parts[depth]:
+                yield parts[depth], found[depth], f"{module.path}:{line}"
 
 
 def test_families_of_operators_import_one_way():
@@ -152,6 +162,16 @@ def test_folders_of_the_runtime_import_one_way():
         f"{where}: {folder} imports {other}"
         for folder, other, where in folders_imported("runtime")
         if other not in RUNTIME[folder]
+    ]
+
+
+def test_folders_of_the_engines_import_one_way():
+    folders = {path.parent.name for path in (ROOT / "ops" / "engines").glob("*/__init__.py")}
+    assert ENGINES.keys() == folders
+    assert not [
+        f"{where}: {folder} imports {other}"
+        for folder, other, where in folders_imported("ops.engines")
+        if other in folders - ENGINES[folder]
     ]
 
 

@@ -15,6 +15,7 @@ from netbuilder.ops.core.operator import STRING, TensorSpec
 from netbuilder.ops.engines.cuda.code import with_prelude
 from netbuilder.ops.engines.cuda.kernel import THREADS, Kernel
 from netbuilder.ops.engines.cuda.layout import ChannelsLast, array_dtype, elements_of, order_of
+from netbuilder.ops.engines.cuda.steps import one_call
 from netbuilder.ops.engines.gpu import gpu
 
 __all__ = [
@@ -76,14 +77,6 @@ def _constant(target: Any, value: Any) -> Callable[[], object]:
     return lambda: target.data.copy_from_device_async(source.data, source.nbytes)
 
 
-def _all_of(calls: Sequence[Callable[[], object]]) -> Callable[[], object]:
-    def run() -> None:
-        for call in calls:
-            call()
-
-    return calls[0] if len(calls) == 1 else run
-
-
 def _runs(op: Any, whole: TensorSpec, parts: Sequence[TensorSpec]) -> tuple[list[int], int]:
     """Return how many elements each part has in a row of the whole, and how long that row is."""
     axis = op.axis_in(whole.ndim, whole.shape)
@@ -108,7 +101,7 @@ def concat(op: Any, ctx: PlanContext, *specs: TensorSpec) -> Prepared | None:
                 calls.append(_part(x, outputs[0], x.size, run, 0, run, begin, stride))
             begin += run
         calls += [_constant(info, op.infer(*plain)[1].known) for info in outputs[1:]]
-        return _all_of(calls)
+        return one_call(calls)
 
     return Prepared(plain, outs, bind, name=f"cuda {parts_kernel(y.dtype.itemsize).name}", capturable=True)
 
@@ -126,7 +119,7 @@ def split(op: Any, ctx: PlanContext, x: TensorSpec, *extents: TensorSpec) -> Pre
             if run:
                 calls.append(_part(inputs[0], y, y.size, run, begin, stride, 0, run))
             begin += run
-        return _all_of(calls)
+        return one_call(calls)
 
     name = f"cuda {parts_kernel(x.dtype.itemsize).name}"
     return Prepared([x.plain, *(None for _ in extents)], outs, bind, name=name, capturable=True)

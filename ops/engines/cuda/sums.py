@@ -22,6 +22,7 @@ from netbuilder.ops.engines.cuda.code import body, c_type, index_of, register_ty
 from netbuilder.ops.engines.cuda.elementwise import kernel_title, trace_inputs, trace_operator
 from netbuilder.ops.engines.cuda.kernel import BLOCK_SUM, THREADS, Kernel
 from netbuilder.ops.engines.cuda.layout import as_read, elements_of, in_order, order_of, row_major_spec
+from netbuilder.ops.engines.cuda.steps import one_call
 from netbuilder.ops.engines.cuda.tracing import Load, NotTraced, Program, Stacked, Sum, Symbol, Tracer, reshaped_extents
 from netbuilder.ops.engines.gpu import gpu
 
@@ -482,13 +483,7 @@ def prepare_sums(
             pairs.append((i, j))
 
     def bind(inputs: Sequence[Any], outputs: Sequence[Any], scratch: Any) -> Call:
-        calls = [call for each in launches for call in each.bind(inputs, outputs, scratch)]
-
-        def call() -> None:
-            for each in calls:
-                each()
-
-        return calls[0] if len(calls) == 1 else call
+        return one_call([call for each in launches for call in each.bind(inputs, outputs, scratch)])
 
     return Prepared(
         [spec if i in read else None for i, spec in enumerate(given)],

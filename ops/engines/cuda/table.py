@@ -16,6 +16,7 @@ from netbuilder.ops.engines.cuda.copies import (
     split,
     transpose,
 )
+from netbuilder.ops.engines.cuda.dense import BY_CUBLAS
 from netbuilder.ops.engines.cuda.elementwise import elementwise
 from netbuilder.ops.engines.cuda.lrn import lrn, lrn_gradient
 from netbuilder.ops.engines.cuda.recurrent_units import gru_unit, gru_unit_gradient, lstm_unit, lstm_unit_gradient
@@ -24,7 +25,6 @@ from netbuilder.ops.engines.cuda.row_updates import joint_update, row_update
 from netbuilder.ops.engines.cuda.rows import ROWS
 from netbuilder.ops.engines.cuda.segments import REDUCTIONS, SPREADS, reduce_segments, spread_segments
 from netbuilder.ops.engines.cuda.sums import with_sums
-from netbuilder.ops.engines.cudnn.kernels_dense import BY_CUBLAS
 from netbuilder.ops.engines.engine import Fusion, Pattern
 
 __all__ = ["DENSE", "ELEMENTWISE", "FUSIONS", "JOINT_UPDATES", "KERNELS", "ROW_UPDATES", "WITH_SUMS"]

@@ -12,15 +12,17 @@ from typing import Any
 
 import numpy as np
 
-from netbuilder.ops.core.contexts import Call
+from netbuilder.ops.core.contexts import Call, PlanContext
 from netbuilder.ops.engines.arrays import array_module
 from netbuilder.ops.engines.choices import Choices, turned_off
+from netbuilder.ops.engines.cuda.steps import Reference, Step
 from netbuilder.ops.engines.cudnn import library
 from netbuilder.ops.engines.cudnn.graphs import Builder, Recipe
 from netbuilder.ops.engines.gpu import gpu
 from netbuilder.proto import PROTO_CUDA
+from netbuilder.proto.arguments import arguments
 
-__all__ = ["CompiledGraph", "compile_graph", "compiled", "release_graphs"]
+__all__ = ["CompiledGraph", "compile_graph", "compiled", "graph_of", "release_graphs"]
 
 _ROUNDS = 3
 
@@ -43,6 +45,10 @@ class CompiledGraph:
         self._graph, self._uids = builder.graph, builder.uids
         self._scalars = {name: np.array([value], np.float32) for name, value in builder.scalars.items()}
         self.workspace = int(self._graph.get_workspace_size())
+
+    def step(self, memory: Mapping[str, Reference]) -> Step:
+        """Return the step of a prepared kernel that computes the graph, given the memory of each tensor."""
+        return Step(self.name, self.bind, memory, self.workspace)
 
     def bind(self, memory: Mapping[str, Any], workspace: Any) -> Call:
         """Return the call that computes the graph on the current stream.
@@ -124,6 +130,22 @@ def compiled(
             with gpu(device):
                 _graphs[key] = _compile(*key[1:])
         return _graphs[key]
+
+
+def graph_of(recipe: Recipe, ctx: PlanContext) -> CompiledGraph | None:
+    """Return the compiled graph of a recipe for an operator; None if cuDNN has none.
+
+    The operator's arguments ``exhaustive_search`` and ``ws_nbytes_limit`` are those of Caffe2.
+    """
+    given = arguments(ctx.op_def)
+    limit = given.get("ws_nbytes_limit")
+    return compiled(
+        recipe,
+        ctx.device_id,
+        limit=limit if isinstance(limit, int) else None,
+        exhaustive=bool(given.get("exhaustive_search", False)) and ctx.enabled("measured_choices"),
+        deterministic=not ctx.enabled("atomic_sums"),
+    )
 
 
 def _compile(recipe: Recipe, limit: int | None, exhaustive: bool, deterministic: bool) -> CompiledGraph | None:

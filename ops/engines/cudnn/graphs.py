@@ -1,7 +1,7 @@
 """cuDNN's graphs: what each kind of graph computes, of tensors that are known by shape, order and element type only.
 
 A recipe is a description that can be compared: equal recipes make the same graph. Its tensors have names, by which a
-compiled graph is bound to memory (see ``plans``). All sums are computed in float32.
+compiled graph is bound to memory (see ``compiled``). All sums are computed in float32.
 """
 
 from __future__ import annotations
@@ -41,7 +41,7 @@ class Tensor:
     Args:
         shape: batch, channels and two or three image axes; of a stack of matrices: stack, rows, columns.
         order: of its elements.
-        elements: the type of its elements: float32, float16, bfloat16; float64 where no graph of cuDNN has it.
+        elements: the type of its elements: float32, float16 or bfloat16.
     """
 
     shape: tuple[int, ...]
@@ -67,7 +67,7 @@ class Tensor:
 
     @property
     def nbytes(self) -> int:
-        return self.size * {"float64": 8, "float32": 4}.get(self.elements, 2)
+        return self.size * (4 if self.elements == "float32" else 2)
 
 
 def per_channel(image: Tensor, elements: str = "float32") -> Tensor:

@@ -8,6 +8,8 @@ from typing import Any
 from netbuilder.ops.core.contexts import PlanContext, Prepared
 from netbuilder.ops.core.operator import TensorSpec
 from netbuilder.ops.engines.cuda.layout import WIDE
+from netbuilder.ops.engines.cuda.steps import Reference, Step, prepared
+from netbuilder.ops.engines.cudnn.compiled import graph_of
 from netbuilder.ops.engines.cudnn.convolutions import Images, channels_of
 from netbuilder.ops.engines.cudnn.graphs import (
     AddPerChannel,
@@ -20,7 +22,6 @@ from netbuilder.ops.engines.cudnn.graphs import (
     Window,
 )
 from netbuilder.ops.engines.cudnn.precision import serves, types_for_products
-from netbuilder.ops.engines.cudnn.steps import Reference, Step, graph_of, prepared
 from netbuilder.ops.engines.references import In, Out
 
 __all__ = ["conv", "conv_gradient", "conv_relu", "conv_transpose", "conv_transpose_gradient", "fused_conv"]
@@ -97,7 +98,7 @@ def _forward(
     whole = graph_of(Convolution(x, w, y, window, bias, None if add is None else y, relu, tf32=tf32), ctx)
     outputs = [images.spec(images.y)]
     if whole is not None:
-        return prepared(inputs, outputs, [Step(whole, memory)])
+        return prepared(inputs, outputs, [whole.step(memory)])
     if bias is None or add is not None:
         return None
     product = graph_of(Convolution(x, w, y, window, tf32=tf32), ctx)
@@ -112,7 +113,7 @@ def _with_bias(
     total = graph_of(AddPerChannel(y, bias, relu), ctx)
     if product is None or total is None:
         return None
-    return [Step(product, memory), Step(total, {"x": Out(0), "b": In(2), "y": Out(0)})]
+    return [product.step(memory), total.step({"x": Out(0), "b": In(2), "y": Out(0)})]
 
 
 def _forward_transposed(
@@ -123,7 +124,7 @@ def _forward_transposed(
     memory: dict[str, Reference] = {"dy": In(0), "w": In(1), "dx": Out(0)}
     inputs, outputs = [images.spec(images.x), images.spec(images.w)], [images.spec(images.y)]
     if len(specs) == 2:
-        return None if product is None else prepared(inputs, outputs, [Step(product, memory)])
+        return None if product is None else prepared(inputs, outputs, [product.step(memory)])
     b = specs[2]
     steps = _with_bias(ctx, product, memory, y, channels_of(b.size, y, b.dtype.name))
     return None if steps is None else prepared([*inputs, b.plain], outputs, steps)
@@ -167,14 +168,14 @@ def _filter_gradient(ctx: PlanContext, images: Images, window: Window, *, transp
     ends: dict[str, Reference] = {"x": In(2), "dy": In(0)} if transposed else {"x": In(0), "dy": In(2)}
     recipe = FilterGradient(y, x, dw, window, tf32=tf32) if transposed else FilterGradient(x, y, dw, window, tf32=tf32)
     product = graph_of(recipe, ctx)
-    return None if product is None else [Step(product, {**ends, "dw": Out(0)})]
+    return None if product is None else [product.step({**ends, "dw": Out(0)})]
 
 
 def _bias_gradient(ctx: PlanContext, images: Images) -> Step | None:
     """Return the step that sums dY, input 2, over all but the channels, into output 1."""
     dy = images.tensor(images.y)
     graph = graph_of(ChannelSums(dy, channels_of(images.channels_out, dy, images.w.dtype.name)), ctx)
-    return None if graph is None else Step(graph, {"x": In(2), "sums": Out(1)})
+    return None if graph is None else graph.step({"x": In(2), "sums": Out(1)})
 
 
 def _data_gradient(ctx: PlanContext, images: Images, window: Window, dx: Reference, *, transposed: bool) -> Step | None:
@@ -187,4 +188,4 @@ def _data_gradient(ctx: PlanContext, images: Images, window: Window, dx: Referen
     else:
         recipe, memory = DataGradient(y, w, x, window, tf32=tf32), {"dy": In(2), "w": In(1), "dx": dx}
     graph = graph_of(recipe, ctx)
-    return None if graph is None else Step(graph, memory)
+    return None if graph is None else graph.step(memory)

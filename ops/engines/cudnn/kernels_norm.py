@@ -15,7 +15,9 @@ from netbuilder.ops.core.image_order import count_per_channel
 from netbuilder.ops.core.operator import TensorSpec
 from netbuilder.ops.engines.cuda.layout import image_spec
 from netbuilder.ops.engines.cuda.many_tensors import ANY_SHAPE, joinable_program
+from netbuilder.ops.engines.cuda.steps import Reference, prepared, scratch_memory
 from netbuilder.ops.engines.cuda.tracing import Tracer
+from netbuilder.ops.engines.cudnn.compiled import graph_of
 from netbuilder.ops.engines.cudnn.convolutions import image_tensor
 from netbuilder.ops.engines.cudnn.graphs import (
     BatchNormalization,
@@ -23,7 +25,6 @@ from netbuilder.ops.engines.cudnn.graphs import (
     Normalization,
 )
 from netbuilder.ops.engines.cudnn.precision import serves, types_as_given
-from netbuilder.ops.engines.cudnn.steps import Reference, Step, graph_of, prepared, scratch_memory
 from netbuilder.ops.engines.references import In, Out
 
 __all__ = [
@@ -104,7 +105,7 @@ def _in_test(
     names = ("x", "scale", "bias", "mean", "variance", *(["z"] if add else []))
     memory: dict[str, Reference] = {**{name: In(i) for i, name in enumerate(names)}, "y": Out(0)}
     spec, channels = image_spec(x, op.order, elements), scale.plain
-    return prepared([spec, *(channels,) * 4, *([spec] if add else [])], [spec], [Step(graph, memory)])
+    return prepared([spec, *(channels,) * 4, *([spec] if add else [])], [spec], [graph.step(memory)])
 
 
 def _in_training(
@@ -120,7 +121,7 @@ def _in_training(
     }  # fmt: skip
     spec, channels = image_spec(x, op.order, elements), scale.plain
     inputs = [spec, channels, channels, None, None, *([spec] if add else [])]
-    made = prepared(inputs, [spec, None, None, channels, channels], [Step(batch, memory)])
+    made = prepared(inputs, [spec, None, None, channels, channels], [batch.step(memory)])
     outputs = len(inputs)  # they follow the inputs
     work = running_statistics(op, count_per_channel(op.order, x), channels)
     made.rest = Rest(work, (3, 4, outputs + 3, outputs + 4), (1, 2))
@@ -204,5 +205,5 @@ def _gradient(
             memory["dz"] = scratch.allocate(images.nbytes)
         inputs = [spec, channels, spec, channels, channels, *(spec for _ in others)]
         outputs = [spec, channels, channels]
-        return prepared(inputs, [spec, *outputs] if shared else outputs, [Step(graph, memory)], scratch)
+        return prepared(inputs, [spec, *outputs] if shared else outputs, [graph.step(memory)], scratch)
     return None

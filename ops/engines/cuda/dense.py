@@ -251,7 +251,8 @@ class Dense:
         kernel = column_sums(row_major_spec(dy, elements))
         if kernel is None:
             return None
-        memory, bind = {"x": In(2), "sums": Out(1)}, kernel.bind
+        memory: dict[str, Reference] = {"x": In(2), "sums": Out(1)}
+        bind = kernel.bind
         return Step(kernel.name, lambda at, scratch: bind([at["x"]], [at["sums"]], scratch), memory, kernel.scratch)
 
 

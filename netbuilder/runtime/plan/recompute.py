@@ -70,7 +70,7 @@ def fit_into(
     steps: list[Step],
     values: list[Value],
     apart: Collection[int],
-    budget: float,
+    budget: int | float,
     fixed: int,
     cheap: Recomputed | None = None,
     largest: int = 0,
@@ -94,12 +94,11 @@ def fit_into(
     """
     whole = arena_bytes(values, steps, apart) + fixed
     pairs = checkpointed_pairs(steps, values, apart)
-    fraction = isinstance(budget, float)
-    given, reference = budget, max(whole, largest)
-    if fraction:
+    fraction, reference = None, max(whole, largest)
+    if isinstance(budget, float):
         if not pairs and not _Search(steps, values, apart).any_gaps:
             return Recomputed(steps, values, whole=whole)
-        budget = int(budget * reference)
+        fraction, budget = budget, int(budget * reference)
     if cheap is not None and arena_bytes(cheap.values, cheap.steps, apart) + fixed <= budget:
         return replace(cheap, whole=whole)
     if whole <= budget:
@@ -109,11 +108,9 @@ def fit_into(
     if found.nbytes > limit:
         least = found.nbytes + fixed
         what, as_fraction = f"{budget:,} bytes", ""
-        if fraction:
-            what, as_fraction = (
-                f"{given:.4g} ({what})",
-                f" (a fraction of {math.ceil(1e4 * least / reference) / 1e4:.4g})",
-            )
+        if fraction is not None:
+            what = f"{fraction:.4g} ({what})"
+            as_fraction = f" (a fraction of {math.ceil(1e4 * least / reference) / 1e4:.4g})"
         raise MemoryBudgetError(
             f"net {net_name!r}: memory_budget={what} is too small: a run needs at least {least:,} bytes{as_fraction}, "
             f"{fixed:,} of them for parameters, inputs and blobs that can be fetched ({whole:,} with nothing computed "

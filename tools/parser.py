@@ -3,26 +3,17 @@
 from __future__ import annotations
 
 import argparse
-import difflib
 import math
 import re
 import sys
 from collections.abc import Callable, Iterable, Sequence
 from typing import Any, NoReturn
 
-__all__ = ["Help", "Parser", "add_list", "count", "did_you_mean", "real_number", "whole_number"]
+from netbuilder.proto.suggestions import did_you_mean
+
+__all__ = ["Help", "Parser", "add_list", "count", "real_number", "whole_number"]
 
 _CHOICE = re.compile(r"invalid choice: '(.*?)' \(choose from (.*)\)")
-
-
-def did_you_mean(name: str, known: Iterable[str]) -> str:
-    """Return "; did you mean A or B?" with the known names that are most similar, or "".
-
-    >>> did_you_mean("resnet19", ["resnet18", "lenet"])
-    '; did you mean resnet18?'
-    """
-    near = difflib.get_close_matches(name, list(known), n=3, cutoff=0.7)
-    return f"; did you mean {' or '.join(near)}?" if near else ""
 
 
 def count(text: str) -> int:

@@ -31,9 +31,9 @@ def make():
 @pytest.mark.parametrize(
     ("arguments", "text"),
     [
-        (["--output=x", "--batchsize=3"], "unrecognized arguments: --batchsize=3; did you mean --batch-size?"),
-        (["--ouput", "x"], "arguments are required: --output; unknown option --ouput; did you mean --output?"),
-        (["--output=x", "--kind=liner"], "; did you mean linear?"),
+        (["--output=x", "--batchsize=3"], "unrecognized arguments: --batchsize=3; did you mean '--batch-size'?"),
+        (["--ouput", "x"], "arguments are required: --output; unknown option --ouput; did you mean '--output'?"),
+        (["--output=x", "--kind=liner"], "; did you mean 'linear'?"),
         (["--output=x", "--quite-another"], "it: error: unrecognized arguments: --quite-another"),
         (["--output=x", "--batch-size=y"], "argument --batch-size: invalid int value: 'y'"),
     ],
@@ -56,7 +56,7 @@ def test_lists_are_separated_by_commas_or_spaces(given):
     [
         (["--devices=0,x"], "argument --devices: invalid int value: '0,x'"),
         (["--devices="], "argument --devices: must be a list, N,N, got ''"),
-        (["--nets=lenet,lenett"], "invalid choice: 'lenett' (choose from 'lenet', 'mlp'); did you mean lenet?"),
+        (["--nets=lenet,lenett"], "invalid choice: 'lenett' (choose from 'lenet', 'mlp'); did you mean 'lenet'?"),
     ],
 )
 def test_wrong_lists(arguments, text, capsys):
@@ -90,7 +90,7 @@ def test_what_is_right_is_left_alone():
 
 @pytest.mark.parametrize("main", [draw.main, predict.main])
 def test_every_command_says_what_was_meant(main, capsys):
-    assert re.search("did you mean --(out|in)puts?", said(main, ["net", "image", "--inptus", "x"], capsys))
+    assert re.search("did you mean '--(out|in)put", said(main, ["net", "image", "--inptus", "x"], capsys))
 
 
 def test_no_command_has_another_parser():

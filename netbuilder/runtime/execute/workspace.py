@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import difflib
 from collections.abc import Iterable, Iterator, Mapping
 from typing import Any, Literal
 
@@ -10,7 +9,7 @@ import numpy as np
 
 from netbuilder.data.blob_values import as_tensor, is_blob_object
 from netbuilder.data.gc_paused import collection_paused
-from netbuilder.graph.blob import blob_name, strip_prefix
+from netbuilder.graph.blob import blob_name
 from netbuilder.graph.checks import check_net, require_sound
 from netbuilder.graph.message import message_of
 from netbuilder.graph.observability import ACTIVATIONS, ALL
@@ -23,6 +22,7 @@ from netbuilder.ops.engines.layouts import HOST, Location
 from netbuilder.proto import PROTO_CUDA, BlobError, DeviceOption, NetDef, NetError, OperatorDef, PlanDef
 from netbuilder.proto.depth import deep_nets
 from netbuilder.proto.errors import counted
+from netbuilder.proto.suggestions import did_you_mean
 from netbuilder.runtime.execute.conflicts import init_conflict, require_own_counters
 from netbuilder.runtime.execute.net import RuntimeNet
 from netbuilder.runtime.execute.not_finite import FindNan
@@ -211,10 +211,10 @@ class Workspace:
         blob = self.find(name)
         if blob is None:
             known_names = [*self._blobs, *(self.parent.blobs() if self.parent is not None else ())]
-            of_replicas = [known for known in known_names if strip_prefix(known) == name]
-            near = of_replicas[:3] or difflib.get_close_matches(name, known_names, n=3)
-            hint = f"; did you mean {', '.join(map(repr, near))}?" if near else ""
-            raise BlobError(f"no blob {name!r} in the workspace, which has {counted(len(known_names), 'blob')}{hint}")
+            raise BlobError(
+                f"no blob {name!r} in the workspace, which has {counted(len(known_names), 'blob')}"
+                f"{did_you_mean(name, known_names)}"
+            )
         return blob
 
     def reset(self) -> None:

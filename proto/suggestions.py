@@ -3,11 +3,15 @@
 from __future__ import annotations
 
 import difflib
+import functools
 import inspect
-from collections.abc import Iterable, Mapping, Sequence
-from typing import Any
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
+from typing import Any, ParamSpec, TypeVar
 
-__all__ = ["did_you_mean", "mismatch", "similar"]
+__all__ = ["arguments_of", "did_you_mean", "mismatch", "similar", "suggests_arguments"]
+
+P = ParamSpec("P")
+R = TypeVar("R")
 
 _RATIOS = (0.7, 0.6)
 """Shares of equal letters: names with the first one hide those that have only the second one."""
@@ -64,3 +68,46 @@ def mismatch(signature: inspect.Signature, args: Sequence[Any], kwargs: Mapping[
         hints = [f"; instead of {key!r}, did you mean {near[0]!r}?" for key in wrong if (near := similar(key, free, 1))]
         return f"{error}{''.join(hints)}"
     return ""
+
+
+def arguments_of(source: Callable[P, R], *fixed: str) -> Callable[[Callable[..., R]], Callable[P, R]]:
+    """Return a decorator for a function that passes its arguments to ``source``: it gets the signature of ``source``.
+
+    A TypeError for arguments that do not match names the decorated function, and similar arguments.
+
+    Args:
+        source: the function.
+        fixed: arguments of it that the decorated function gives itself. Those after them must be given by keyword.
+    """
+    signature = _without(inspect.signature(source), fixed)
+
+    def decorate(function: Callable[..., R]) -> Callable[P, R]:
+        @functools.wraps(function)
+        def call(*args: P.args, **kwargs: P.kwargs) -> R:
+            try:
+                return function(*args, **kwargs)
+            except TypeError:
+                given = {name: value for name, value in kwargs.items() if name not in fixed}
+                if why := mismatch(signature, args, given):
+                    raise TypeError(f"{function.__name__}: {why}") from None
+                raise
+
+        result: Any = call
+        result.__signature__ = signature
+        return call
+
+    return decorate
+
+
+def suggests_arguments(function: Callable[P, R]) -> Callable[P, R]:
+    """Let a TypeError for arguments that ``function`` does not have name similar ones."""
+    return arguments_of(function)(function)
+
+
+def _without(signature: inspect.Signature, fixed: Collection[str]) -> inspect.Signature:
+    kept, by_keyword = [], False
+    for name, parameter in signature.parameters.items():
+        by_keyword = by_keyword or name in fixed
+        if name not in fixed:
+            kept.append(parameter.replace(kind=parameter.KEYWORD_ONLY) if by_keyword else parameter)
+    return signature.replace(parameters=kept)

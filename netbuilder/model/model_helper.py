@@ -14,6 +14,7 @@ from netbuilder.model.helpers.inputs import db_input
 from netbuilder.model.parameter_info import ParameterInfo
 from netbuilder.model.parameters import ModelParameters
 from netbuilder.proto import GradientError, NetDef, NetError
+from netbuilder.proto.suggestions import arguments_of
 
 __all__ = ["DEFAULT_ARG_SCOPE", "ModelHelper"]
 
@@ -141,6 +142,7 @@ class ModelHelper(ModelParameters):
 
     # Backward pass
 
+    @arguments_of(Net.AddGradientOperators)
     def AddGradientOperators(self, *args: Any, **kwargs: Any) -> dict[BlobReference, Gradient]:
         """Add the backward pass to the main net; arguments as for ``Net.AddGradientOperators``.
 
@@ -210,6 +212,7 @@ class ModelHelper(ModelParameters):
         """Replace init net and main net by the parts of a net of ``GetCompleteNet``, here or in Caffe2."""
         self.param_init_net, self.net = _split_complete_net(net)
 
+    @arguments_of(Net.RunAllOnGPU)
     def RunAllOnGPU(self, *args: Any, **kwargs: Any) -> None:
         """Set the device of both nets to a GPU; arguments as for ``Net.RunAllOnGPU``."""
         self.param_init_net.RunAllOnGPU(*args, **kwargs)

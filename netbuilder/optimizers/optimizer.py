@@ -259,7 +259,7 @@ class Optimizer:
         product: BlobReference = net.Mul([rate, local], self.make_unique_blob_name("local_scaled_lr"), broadcast=1)
         return product
 
-    def scale_learning_rate(self, *args: Any, **kwargs: Any) -> None:
+    def scale_learning_rate(self, scale: float) -> None:
         """Multiply the base rate; call it before the updates are added.
 
         Raises:

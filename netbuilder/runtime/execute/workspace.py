@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import inspect
 from collections.abc import Iterable, Iterator, Mapping
 from typing import Any, Literal
 
@@ -33,6 +34,8 @@ from netbuilder.runtime.values.arena import Arena
 from netbuilder.runtime.values.blob import Blob, Generation
 
 __all__ = ["Workspace"]
+
+_NET_OPTIONS = frozenset(inspect.signature(RuntimeNet).parameters) - {"net", "workspace", "inner"}
 
 
 class Workspace:
@@ -266,6 +269,10 @@ class Workspace:
                 ``check`` found something.
             BlobError: the net has no blob of a name in ``observable`` or ``constants``.
         """
+        for name in options:
+            if name not in _NET_OPTIONS:
+                hint = did_you_mean(name, [*inspect.signature(self.create_net).parameters, *_NET_OPTIONS])
+                raise TypeError(f"Workspace.create_net: got an unexpected keyword argument {name!r}{hint}")
         proto = message_of(net)
         if proto.name in self._nets and not overwrite:
             raise NetError(f"net {proto.name!r} exists already; give overwrite=True to replace it, or another name")

@@ -446,6 +446,15 @@ def test_an_input_with_the_scopes_of_two_replicas():
         ws.run_net("net")
 
 
+def test_an_option_of_a_net_that_there_is_not():
+    ws = Workspace()
+    net = net_of(make_op("Relu", ["x"], ["y"]), inputs=["x"])
+    for wrong, right in (("observabel", "observable"), ("constant", "constants")):
+        said = f"^Workspace.create_net: .* argument '{wrong}'; did you mean '{right}'"
+        with pytest.raises(TypeError, match=said):
+            ws.create_net(net, **{wrong: "all"})
+
+
 def test_an_error_of_an_operator_keeps_its_kind_and_says_where():
     ws = Workspace()
     ws.feed("x", np.ones((2, 3), np.float32))

@@ -120,7 +120,7 @@ class Help(argparse.HelpFormatter):
 
 
 class Parser(argparse.ArgumentParser):
-    """``argparse.ArgumentParser`` whose errors suggest similar names."""
+    """``argparse.ArgumentParser`` whose errors are one line, without the usage, and suggest similar names."""
 
     _given: Sequence[str] = ()
 
@@ -133,7 +133,7 @@ class Parser(argparse.ArgumentParser):
         return super().parse_known_args(args, namespace)
 
     def error(self, message: str) -> NoReturn:
-        """End the program with a message that suggests similar names."""
+        """End the program with a message of one line, which suggests similar names."""
         hints = [
             f"; unknown option {name}{near}" if name not in message else near
             for name in self._unknown()
@@ -141,7 +141,8 @@ class Parser(argparse.ArgumentParser):
         ]
         if found := _CHOICE.search(message):
             hints.append(did_you_mean(found[1], [name.strip("' ") for name in found[2].split(",")]))
-        super().error(message + "".join(hints))
+        message += "".join(hints)
+        self.exit(2, f"{self.prog}: error: {message}{'' if message.endswith('?') else '; --help lists the options'}\n")
 
     def _unknown(self) -> list[str]:
         """Return the given options that are not options of the parser, nor abbreviations of one."""

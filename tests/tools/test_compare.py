@@ -168,9 +168,8 @@ def test_options(given, message, capsys):
 def test_errors_of_the_trainers_options_name_this_command(given, message, capsys):
     with pytest.raises(SystemExit):
         main(given)
-    said = capsys.readouterr().err.splitlines()
-    assert said[0] == "usage: netbuilder-compare [options] [options of netbuilder-train]"
-    assert said[1].startswith("netbuilder-compare: error: ") and message in said[1] and len(said) == 2
+    (said,) = capsys.readouterr().err.splitlines()
+    assert said.startswith("netbuilder-compare: error: ") and message in said
 
 
 @pytest.mark.slow

@@ -462,6 +462,7 @@ def _with_config(parser: Parser, given: list[str]) -> list[str]:
     """Return the options of the file that ``--config`` names, and those of the command line after them."""
     first = argparse.ArgumentParser(add_help=False, allow_abbrev=False)
     first.add_argument("--config")
+    first.error = parser.error  # type: ignore[method-assign]
     found, rest = first.parse_known_args(given)
     if found.config is None:
         return rest

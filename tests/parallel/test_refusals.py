@@ -14,7 +14,7 @@ from netbuilder.model import ModelHelper, brew
 from netbuilder.ops.engines.arrays import gpu_count
 from netbuilder.ops.fills.fill import ConstantFill
 from netbuilder.optimizers import SgdOptimizer, add_weight_decay, build_optimizer
-from netbuilder.proto import PROTO_CUDA, DeviceError, NetError, ShapeError
+from netbuilder.proto import PROTO_CPU, PROTO_CUDA, DeviceError, NetError, ShapeError
 from netbuilder.proto.arguments import make_device_option
 from parallel_models import OPTIMIZERS, mlp, no_input, parallelize
 
@@ -97,6 +97,23 @@ def test_both_builders_of_the_update():
 def test_an_optimizer_that_is_built_once_per_device(devices, build):
     said = r"model 'net.*': \w+ is for the parameters of all devices, .* optimizer_builder_fun=\.\.\., which is"
     refuses(NetError, said, param_update_builder_fun=build, devices=devices)
+
+
+def test_only_cpu_0_is_a_device_for_operators_of_any_replica():
+    """It is Caffe2's default device, with which scripts place operators on the host."""
+
+    def forward_on(number):
+        def forward(model, loss_scale):
+            with DeviceScope(make_device_option(PROTO_CPU, number)):
+                brew.relu(model, "data", "positive")
+            return mlp(model, loss_scale)
+
+        return forward
+
+    model = ModelHelper("net")
+    parallel.Parallelize_CPU(model, no_input, forward_on(0), optimizer_builder_fun=SGD, devices=[0, 1])
+    assert [op.output[0] for op in model.net.Proto().op[:8] if op.type == "Relu"][0] == "cpu_0/positive"
+    refuses(NetError, "'cpu_0/data' is on CPU 0, but the operator runs on CPU 1", forward_on(1))
 
 
 def test_an_optimizer_of_the_parameters_of_its_device():

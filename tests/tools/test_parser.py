@@ -35,7 +35,10 @@ def make():
         (["--output=x", "--batchsize=3"], "unrecognized arguments: --batchsize=3; did you mean '--batch-size'?"),
         (["--ouput", "x"], "arguments are required: --output; unknown option --ouput; did you mean '--output'?"),
         (["--output=x", "--kind=liner"], "; did you mean 'linear'?"),
-        (["--output=x", "--quite-another"], "it: error: unrecognized arguments: --quite-another; --help lists the options"),
+        (
+            ["--output=x", "--quite-another"],
+            "it: error: unrecognized arguments: --quite-another; --help lists the options",
+        ),
         (["--output=x", "--batch-size=y"], "argument --batch-size: invalid int value: 'y'; --help lists the options"),
     ],
 )

@@ -113,10 +113,9 @@ def __getattr__(name: str) -> _Any:
     elif name in _PACKAGES:
         value = _importlib.import_module(f"netbuilder.{name}")
     else:
-        import difflib
+        from netbuilder.proto.suggestions import did_you_mean
 
-        near = difflib.get_close_matches(name, [*_HOME, *_PACKAGES], n=3)
-        hint = f"; did you mean {', '.join(near)}?" if near else ""
+        hint = did_you_mean(name, [*_HOME, *_PACKAGES])
         raise AttributeError(f"module 'netbuilder' has no attribute {name!r}{hint}")
     globals()[name] = value
     return value

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import difflib
 import importlib
 import sys
 from collections.abc import Sequence
@@ -47,9 +46,11 @@ def main(arguments: Sequence[str] | None = None) -> int:
         return 0
     name = given[0].removeprefix("netbuilder-")
     if name not in COMMANDS:
-        near = difflib.get_close_matches(name, COMMANDS, n=2)
-        hint = f"; did you mean {' or '.join(near)}?" if near else ""
-        print(f"netbuilder: unknown command {given[0]!r}{hint}\n\n{_listing()}", file=sys.stderr)
+        from netbuilder.proto.suggestions import did_you_mean
+
+        print(
+            f"netbuilder: unknown command {given[0]!r}{did_you_mean(name, COMMANDS)}\n\n{_listing()}", file=sys.stderr
+        )
         return 2
     status: int = importlib.import_module(f"netbuilder.tools.{COMMANDS[name][0]}").main(given[1:])
     return status

@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 import contextlib
-import difflib
 import errno
 import os
 from pathlib import Path
+
+from netbuilder.proto.suggestions import similar
 
 __all__ = ["error_text", "no_such_file"]
 
@@ -43,7 +44,7 @@ def no_such_file(path: Path) -> str:
         return f"no such file: the folder {str(folder)!r} does not exist"
     with contextlib.suppress(OSError):  # a folder may be searched but not listed
         names = sorted(os.listdir(folder))
-    near = difflib.get_close_matches(path.name, names, n=3) or [n for n in names if Path(n).suffix == path.suffix][:3]
+    near = similar(path.name, names) or [n for n in names if Path(n).suffix == path.suffix][:3]
     return (
         f"no such file; near it are {', '.join(near)}"
         if near

@@ -414,6 +414,19 @@ def defines_something_public(module) -> bool:
     return False
 
 
+def test_functions_that_pass_their_arguments_on_have_a_signature():
+    """``*args, **kwargs`` say nothing in help(), and in a TypeError the name of another function."""
+    found = set()
+    for module in LIBRARY:
+        for owner in (module.tree, *module.nodes) if module.package not in OUTER else ():
+            for node in owner.body if isinstance(owner, (ast.Module, ast.ClassDef)) else ():
+                if isinstance(node, ast.FunctionDef) and not node.decorator_list and not node.name.startswith("_"):
+                    rest = [each.arg for each in (node.args.vararg, node.args.kwarg) if each is not None]
+                    found |= {node.name} if rest == ["args", "kwargs"] else set()
+    ignored_as_in_caffe2 = {"load_from_db", "prepare_prediction_net"}
+    assert found == ignored_as_in_caffe2 | {"scoped_execution_step"}  # whose first argument has a name of its own
+
+
 def test_exports_are_listed():
     wrong = [
         module.name

@@ -34,4 +34,4 @@ def test_a_command_is_run(capsys):
 
 def test_an_unknown_one(capsys):
     assert main(["predicct"]) == 2
-    assert "unknown command 'predicct'; did you mean predict?" in capsys.readouterr().err
+    assert "unknown command 'predicct'; did you mean 'predict'?" in capsys.readouterr().err

@@ -84,7 +84,7 @@ def test_packages_are_reachable_from_the_root():
 
 def test_unknown_name_gets_the_nearest():
     with pytest.raises(
-        AttributeError, match=r"module 'netbuilder' has no attribute 'ModelHalper'; did you mean ModelHelper"
+        AttributeError, match=r"module 'netbuilder' has no attribute 'ModelHalper'; did you mean 'ModelHelper'"
     ):
         netbuilder.ModelHalper  # noqa: B018
 

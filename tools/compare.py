@@ -12,11 +12,12 @@ from typing import Any
 from netbuilder.data import read_npz
 from netbuilder.parallel.compare import Comparison, Difference, difference_from_file
 from netbuilder.proto.errors import counted
+from netbuilder.proto.suggestions import did_you_mean
 from netbuilder.proto.whole_file import write_text
 from netbuilder.runtime.plan.optimizations import check_without
 from netbuilder.tools.common_options import blob_spec, check_outputs, count
 from netbuilder.tools.comparing.sides import Side, StoredNet, StoredSide, TrainerSide
-from netbuilder.tools.parser import Parser, did_you_mean, real_number
+from netbuilder.tools.parser import Parser, real_number
 from netbuilder.tools.reporting import reporting
 from netbuilder.tools.training.images import load_images
 from netbuilder.tools.training.options import parse
@@ -138,7 +139,7 @@ def _setting(parser: Parser, text: str) -> tuple[str, Any]:
     name, _, value = text.partition("=")
     if name not in _SETTINGS:
         near = did_you_mean(name, _SETTINGS)
-        parser.error(f"--against: unknown setting {name!r}{near}; the settings are {', '.join(_SETTINGS)}")
+        parser.error(f"--against: unknown setting {name!r}; the settings are {', '.join(_SETTINGS)}{near}")
     if name == "numpy":
         return name, True
     if name == "without":

@@ -15,11 +15,12 @@ from netbuilder.exchange.predictor_files import INIT_FILE, PREDICT_FILE, read_ne
 from netbuilder.model import ModelHelper
 from netbuilder.optimizers import build_sgd
 from netbuilder.proto import ArgumentError, NetDef, ShapeError, files
+from netbuilder.proto.suggestions import did_you_mean
 from netbuilder.proto.whole_file import write_text
 from netbuilder.tools.common_options import blob_spec, check_outputs, count
 from netbuilder.tools.drawing.layout import Drawing, lay_out
 from netbuilder.tools.drawing.page import page
-from netbuilder.tools.parser import Parser, did_you_mean
+from netbuilder.tools.parser import Parser
 from netbuilder.tools.profiling.zoo import ZooOptions, image_shape
 from netbuilder.tools.reporting import reporting
 from netbuilder.tools.training.nets import NETS, add_net
@@ -146,8 +147,8 @@ def _load(options: argparse.Namespace) -> tuple[Any, Any, dict[str, Any]]:
         return _zoo(options)
     if not path.exists():
         raise FileNotFoundError(
-            f"{options.net!r}: is not a file, a folder or a net of the zoo{did_you_mean(options.net, NETS)}; the nets "
-            f"of the zoo are {', '.join(NETS)}"
+            f"{options.net!r}: is not a file, a folder or a net of the zoo, which has {', '.join(NETS)}"
+            f"{did_you_mean(options.net, NETS)}"
         )
     return read_net(path), init, {}
 

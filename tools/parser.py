@@ -3,26 +3,17 @@
 from __future__ import annotations
 
 import argparse
-import difflib
 import math
 import re
 import sys
 from collections.abc import Callable, Iterable, Sequence
 from typing import Any, NoReturn
 
-__all__ = ["Help", "Parser", "add_list", "count", "did_you_mean", "real_number", "whole_number"]
+from netbuilder.proto.suggestions import did_you_mean
+
+__all__ = ["Help", "Parser", "add_list", "count", "real_number", "whole_number"]
 
 _CHOICE = re.compile(r"invalid choice: '(.*?)' \(choose from (.*)\)")
-
-
-def did_you_mean(name: str, known: Iterable[str]) -> str:
-    """Return "; did you mean A or B?" with the known names that are most similar, or "".
-
-    >>> did_you_mean("resnet19", ["resnet18", "lenet"])
-    '; did you mean resnet18?'
-    """
-    near = difflib.get_close_matches(name, list(known), n=3, cutoff=0.7)
-    return f"; did you mean {' or '.join(near)}?" if near else ""
 
 
 def count(text: str) -> int:
@@ -129,7 +120,7 @@ class Help(argparse.HelpFormatter):
 
 
 class Parser(argparse.ArgumentParser):
-    """``argparse.ArgumentParser`` whose errors suggest similar names."""
+    """``argparse.ArgumentParser`` whose errors are one line, without the usage, and suggest similar names."""
 
     _given: Sequence[str] = ()
 
@@ -142,7 +133,7 @@ class Parser(argparse.ArgumentParser):
         return super().parse_known_args(args, namespace)
 
     def error(self, message: str) -> NoReturn:
-        """End the program with a message that suggests similar names."""
+        """End the program with a message of one line, which suggests similar names."""
         hints = [
             f"; unknown option {name}{near}" if name not in message else near
             for name in self._unknown()
@@ -150,7 +141,8 @@ class Parser(argparse.ArgumentParser):
         ]
         if found := _CHOICE.search(message):
             hints.append(did_you_mean(found[1], [name.strip("' ") for name in found[2].split(",")]))
-        super().error(message + "".join(hints))
+        message += "".join(hints)
+        self.exit(2, f"{self.prog}: error: {message}{'' if message.endswith('?') else '; --help lists the options'}\n")
 
     def _unknown(self) -> list[str]:
         """Return the given options that are not options of the parser, nor abbreviations of one."""

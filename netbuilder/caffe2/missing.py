@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import difflib
 import dis
 import sys
 from collections.abc import Callable, Mapping, Sequence
@@ -16,6 +15,7 @@ from typing import Any
 from netbuilder._modules import TextFinder
 from netbuilder.caffe2.missing_names import reason_of
 from netbuilder.caffe2.reexports import MODULES, module_text, source_module
+from netbuilder.proto.suggestions import similar
 
 __all__ = ["find_modules", "names_of"]
 
@@ -104,7 +104,7 @@ def _text(kind: str, name: str, present: Sequence[str]) -> str:
     reason = reason_of(name)
     last = name.rpartition(".")[2]
     by_last = {other.rpartition(".")[2]: other for other in present}
-    near = [by_last[found] for found in difflib.get_close_matches(last, by_last, n=4, cutoff=0.7 if reason else 0.6)]
+    near = [by_last[found] for found in similar(last, by_last, 4)]
     text = f"netbuilder.caffe2 has no {kind}{name}" + (f": {reason}" if reason else "")
     if near:
         text = f"{text}; nearest: {', '.join(near)}"

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import functools
 import inspect
 from typing import Any
 
@@ -10,6 +9,7 @@ from netbuilder import parallel
 from netbuilder.caffe2 import data_parallel_helpers
 from netbuilder.parallel import Replicas
 from netbuilder.parallel.distributed import set_collective_timeout
+from netbuilder.proto.suggestions import arguments_of
 
 __all__ = [
     "Parallelize",
@@ -25,7 +25,7 @@ _CAFFE2_TIMEOUT_SEC = data_parallel_helpers._DEFAULT_TIMEOUT_SEC
 _BMUF_SIGNATURE = inspect.signature(parallel.Parallelize_BMUF)
 
 
-@functools.wraps(parallel.Parallelize)
+@arguments_of(parallel.Parallelize)
 def Parallelize(*args: Any, **kwargs: Any) -> Replicas:
     """``netbuilder.parallel.Parallelize``, where losses may have several numbers (``vector_losses=True``).
 
@@ -41,22 +41,25 @@ def _set_time_limit() -> None:
         set_collective_timeout(seconds)
 
 
+@arguments_of(Parallelize, "cpu_device")
 def Parallelize_CPU(*args: Any, **kwargs: Any) -> Replicas:
     """``Parallelize`` on the CPU."""
     return Parallelize(*args, **{**kwargs, "cpu_device": True})
 
 
+@arguments_of(Parallelize, "cpu_device")
 def Parallelize_GPU(*args: Any, **kwargs: Any) -> Replicas:
     """``Parallelize`` on NVIDIA GPUs."""
     return Parallelize(*args, **{**kwargs, "cpu_device": False})
 
 
+@arguments_of(Parallelize, "ideep")
 def Parallelize_iDeep(*args: Any, **kwargs: Any) -> Replicas:
     """Raise NetError: iDeep is not supported; call ``Parallelize_CPU``, whose plans choose oneDNN automatically."""
     return Parallelize(*args, **{**kwargs, "ideep": True})
 
 
-@functools.wraps(parallel.Parallelize_BMUF)
+@arguments_of(parallel.Parallelize_BMUF)
 def Parallelize_BMUF(*args: Any, **kwargs: Any) -> Replicas:
     """``netbuilder.parallel.Parallelize_BMUF``; with ``nesterov`` the look-ahead is Caffe2's, see ``lookahead``."""
     given = _BMUF_SIGNATURE.bind(*args, **kwargs).arguments
@@ -66,11 +69,13 @@ def Parallelize_BMUF(*args: Any, **kwargs: Any) -> Replicas:
     return parallel.Parallelize_BMUF(*args, **{"vector_losses": True, **kwargs})
 
 
+@arguments_of(Parallelize_BMUF, "cpu_device")
 def Parallelize_CPU_BMUF(*args: Any, **kwargs: Any) -> Replicas:
     """``Parallelize_BMUF`` on the CPU."""
     return Parallelize_BMUF(*args, **{**kwargs, "cpu_device": True})
 
 
+@arguments_of(Parallelize_BMUF, "cpu_device")
 def Parallelize_GPU_BMUF(*args: Any, **kwargs: Any) -> Replicas:
     """``Parallelize_BMUF`` on NVIDIA GPUs."""
     return Parallelize_BMUF(*args, **{**kwargs, "cpu_device": False})

@@ -184,11 +184,11 @@ def ScopedName(name: Any) -> str:
     return CurrentNameScope() + blob_name(name)
 
 
-def ScopedBlobReference(name: Any, *args: Any, **kwargs: Any) -> BlobReference:
-    """Return a reference to ``name`` under the current name scope; further arguments are passed to BlobReference."""
+def ScopedBlobReference(name: Any, net: Any = None) -> BlobReference:
+    """Return a reference to ``name`` under the current name scope, as ``BlobReference`` does without."""
     if isinstance(name, BlobReference):
         return name
-    return BlobReference(ScopedName(name), *args, **kwargs)
+    return BlobReference(ScopedName(name), net)
 
 
 def gradient_name(blob: Any) -> str:

@@ -251,7 +251,7 @@ def _fault(
         remedy = "copy it first (Copy), or run the operator on the blob's device (DeviceScope)"
         return DeviceFault(index, op, blob, written, _device_text(home), _device_text(place), remedy)
     scope = devices.scopes[devices.ids.index(place[1])]
-    own = scope + devices.short_name(blob)
+    own = scope + strip_prefix(devices.short_name(blob))  # a name with two scopes had one already in the builder
     remedy = f"it may use blobs under {scope!r} and outside the replicas: use {own!r}, or copy the blob first (Copy)"
     return DeviceFault(index, op, blob, written, _device_text(home), _device_text(place), remedy)
 

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import contextlib
-import difflib
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
@@ -28,6 +27,7 @@ from netbuilder.graph.versions import EXTERNAL, describe
 from netbuilder.proto import GradientError, NetDef, NetError, OperatorDef
 from netbuilder.proto.arguments import arguments, make_op
 from netbuilder.proto.depth import deep_nets, nesting
+from netbuilder.proto.suggestions import did_you_mean
 
 __all__ = [
     "IR",
@@ -160,10 +160,7 @@ def _check_losses(backward: BackwardPass, seeds: Iterable[str]) -> None:
     known = backward.versions.last
     for loss in seeds:
         if loss not in known:
-            near = difflib.get_close_matches(loss, known, n=3)
-            raise GradientError(
-                f"no operator writes or reads loss {loss!r}" + (f"; did you mean {', '.join(near)}?" if near else "")
-            )
+            raise GradientError(f"no operator writes or reads loss {loss!r}{did_you_mean(loss, known)}")
 
 
 def _check_stop_gradients(backward: BackwardPass, seeds: Mapping[str, Any]) -> None:

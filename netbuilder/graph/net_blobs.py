@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-import difflib
 from typing import Any
 
 from netbuilder.graph.blob import BlobReference, ScopedBlobReference, ScopedName, blob_name
 from netbuilder.graph.blob_table import BlobTable
 from netbuilder.proto import BlobError, NetDef, UsageError
+from netbuilder.proto.suggestions import did_you_mean
 
 __all__ = ["NetBlobs"]
 
@@ -72,9 +72,8 @@ class NetBlobs:
         """
         name = str(blob_name)
         if not self.BlobIsDefined(name):
-            near = difflib.get_close_matches(name, self.UsedBlobNames(), n=3)
             raise BlobError(
-                f"net {self}: does not define blob {name!r}" + (f"; did you mean {', '.join(near)}?" if near else "")
+                f"net {self}: does not define blob {name!r}{did_you_mean(name, sorted(self.UsedBlobNames()))}"
             )
         return BlobReference(name, self)
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import difflib
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
@@ -17,6 +16,7 @@ from netbuilder.ops.core.random_streams import RANDOM_ARGUMENTS, RANDOM_STREAM, 
 from netbuilder.ops.core.registry import find, is_registered
 from netbuilder.proto import Argument, ArgumentError, DeviceOption, OperatorDef, TensorProto
 from netbuilder.proto.arguments import make_op, set_argument
+from netbuilder.proto.suggestions import did_you_mean
 
 __all__ = [
     "LEGACY_ARGUMENTS",
@@ -333,7 +333,6 @@ def unknown_arguments(cls: type[Operator], op: OperatorDef) -> list[str]:
 
 
 def known_arguments(cls: type[Operator], name: str) -> str:
-    """Return the end of a message, from "; " on: similar argument names, and all that the operator takes."""
+    """Return the end of a message, from "; " on: all arguments that the operator takes, and those of similar names."""
     known = argument_fields(cls)
-    near = difflib.get_close_matches(name, known, n=3)
-    return (f"; did you mean {', '.join(near)}? It" if near else "; it") + f" takes {sorted(known) or 'none'}"
+    return f"; it takes {sorted(known) or 'none'}{did_you_mean(name, known)}"

@@ -6,7 +6,6 @@ later ones take precedence. ``register`` adds a helper.
 
 from __future__ import annotations
 
-import difflib
 import functools
 import inspect
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -32,6 +31,7 @@ from netbuilder.model.helpers import embedding as _embedding
 from netbuilder.model.helpers import fc as _fc
 from netbuilder.model.model_helper import ModelHelper
 from netbuilder.model.rollback import remove_added_on_error
+from netbuilder.proto.suggestions import did_you_mean, mismatch
 
 __all__ = [
     "Register",
@@ -189,35 +189,19 @@ def _with_scopes(helper: Callable[P, R], name: str) -> Callable[P, R]:
             try:
                 return helper(*args, **given)
             except TypeError as error:
-                if mismatch := _mismatch(signature, args, given):
-                    raise TypeError(f"brew.{name}: {mismatch}") from error
+                if why := mismatch(signature, args, given):
+                    raise TypeError(f"brew.{name}: {why}") from error
                 raise
 
     return call
 
 
-def _mismatch(signature: inspect.Signature, args: Sequence[Any], given: Mapping[str, Any]) -> str:
-    """Return why arguments do not match a signature, with similar names for misspelled ones; "" if they match."""
-    try:
-        signature.bind(*args, **given)
-    except TypeError as error:
-        free = [key for key in list(signature.parameters)[len(args) :] if key not in given]
-        hints = ""
-        for key in given:
-            if key not in signature.parameters and (near := difflib.get_close_matches(key, free, n=1)):
-                hints += f"; instead of {key!r}, did you mean {near[0]}?"
-        return f"{error}{hints}"
-    return ""
-
-
 def __getattr__(name: str) -> Any:
     if name.startswith("__"):
         raise AttributeError(name)
-    near = difflib.get_close_matches(name, _helpers, n=3)
     raise AttributeError(
-        f"brew has no helper {name!r}"
-        + (f"; did you mean {', '.join(near)}?" if near else "")
-        + "; model.net.<Operator> adds single operators, brew.register(function) a helper"
+        f"brew has no helper {name!r}; model.net.<Operator> adds single operators, brew.register(function) a helper"
+        f"{did_you_mean(name, _helpers)}"
     )
 
 

@@ -8,12 +8,15 @@ from typing import Any
 from netbuilder._renamed import moved_names
 from netbuilder.graph.blob import BlobReference, GradientSlice
 from netbuilder.graph.block_updates import BlockNets
+from netbuilder.graph.devices import Devices
+from netbuilder.graph.gradients import Callback
 from netbuilder.graph.net import Net
 from netbuilder.graph.operators import IsOperator
 from netbuilder.model.helpers.inputs import db_input
 from netbuilder.model.parameter_info import ParameterInfo
 from netbuilder.model.parameters import ModelParameters
 from netbuilder.proto import GradientError, NetDef, NetError
+from netbuilder.proto.suggestions import suggests_arguments
 
 __all__ = ["DEFAULT_ARG_SCOPE", "ModelHelper"]
 
@@ -141,7 +144,15 @@ class ModelHelper(ModelParameters):
 
     # Backward pass
 
-    def AddGradientOperators(self, *args: Any, **kwargs: Any) -> dict[BlobReference, Gradient]:
+    @suggests_arguments
+    def AddGradientOperators(
+        self,
+        ys: Iterable[Any] | Mapping[Any, Any],
+        skip: int = 0,
+        *,
+        callbacks: Sequence[Callback] = (),
+        devices: Devices | None = None,
+    ) -> dict[BlobReference, Gradient]:
         """Add the backward pass to the main net; arguments as for ``Net.AddGradientOperators``.
 
         Returns:
@@ -154,10 +165,9 @@ class ModelHelper(ModelParameters):
         if self.gradient_ops_added:
             raise GradientError(f"model {self.name!r}: has a backward pass already; it can be added only once")
         self.Validate()
-        ys = args[0] if args else kwargs.get("ys")
         if isinstance(ys, (Sequence, Mapping)) and not ys:
             raise GradientError(f"model {self.name!r}: ys must be a list of at least one loss, got {ys!r}")
-        self.grad_map = self.net.AddGradientOperators(*args, **kwargs)
+        self.grad_map = self.net.AddGradientOperators(ys, skip, callbacks=callbacks, devices=devices)
         self.gradient_ops_added = True
         self.param_to_grad = self.get_param_to_grad(self.params)
         return self.grad_map
@@ -210,10 +220,10 @@ class ModelHelper(ModelParameters):
         """Replace init net and main net by the parts of a net of ``GetCompleteNet``, here or in Caffe2."""
         self.param_init_net, self.net = _split_complete_net(net)
 
-    def RunAllOnGPU(self, *args: Any, **kwargs: Any) -> None:
+    def RunAllOnGPU(self, gpu_id: int = 0, use_cudnn: bool = False) -> None:
         """Set the device of both nets to a GPU; arguments as for ``Net.RunAllOnGPU``."""
-        self.param_init_net.RunAllOnGPU(*args, **kwargs)
-        self.net.RunAllOnGPU(*args, **kwargs)
+        self.param_init_net.RunAllOnGPU(gpu_id, use_cudnn)
+        self.net.RunAllOnGPU(gpu_id, use_cudnn)
 
     # Readers
 

@@ -2,14 +2,16 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterable, Mapping, Sequence
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from contextvars import ContextVar
 from itertools import groupby
 from typing import Any
 
 from netbuilder._renamed import moved_names
 from netbuilder.graph.blob import BlobReference, GradientSlice
 from netbuilder.graph.net import Net
-from netbuilder.graph.scope import CurrentNameScope, DeviceScope, NameScope
+from netbuilder.graph.scope import DeviceScope, NameScope
 from netbuilder.graph.source import warn_user
 from netbuilder.model.model_helper import ModelHelper
 from netbuilder.model.parameter_info import ParameterInfo
@@ -21,11 +23,23 @@ from netbuilder.optimizers.repeated import RepeatedUpdates
 from netbuilder.proto import ArgumentError, DeviceOption, GradientError, NetError, TensorProto
 from netbuilder.proto.arguments import make_device_option
 
-__all__ = ["WeightDecayBuilder", "add_weight_decay", "build_optimizer"]
+__all__ = ["WeightDecayBuilder", "add_weight_decay", "build_optimizer", "updates_of_one_replica"]
 
 __getattr__ = moved_names(__name__, {"norm_ratio": ":_norm_ratio"})
 
 _CLIPPING_SCOPE = "norm_clipped_grad_update"
+
+_of_one_replica: ContextVar[bool] = ContextVar("of_one_replica", default=False)
+
+
+@contextmanager
+def updates_of_one_replica() -> Iterator[None]:
+    """Raise NetError in the block for optimizers of all parameters: it is for the update of one replica of several."""
+    token = _of_one_replica.set(True)
+    try:
+        yield
+    finally:
+        _of_one_replica.reset(token)
 
 
 def build_optimizer(
@@ -51,7 +65,8 @@ def build_optimizer(
 
     Raises:
         GradientError: there is no backward pass yet, or an optimizer does not support a gradient.
-        NetError: parameters are listed twice, or weight decay is added after the update of a parameter.
+        NetError: parameters are listed twice, weight decay is added after the update of a parameter, or
+            ``Parallelize`` has called its ``param_update_builder_fun`` and this is for all ``parameters``.
         DeviceError: the device of a parameter cannot be determined.
         TypeError: ``model`` is not a ModelHelper.
 
@@ -60,6 +75,12 @@ def build_optimizer(
     """
     if not isinstance(model, ModelHelper):
         raise TypeError(f"an optimizer needs a ModelHelper, got {model!r}")
+    if parameters is None and _of_one_replica.get():
+        raise NetError(
+            f"model {model.name!r}: {type(optimizer).__name__} is for the parameters of all devices, but is built in "
+            "param_update_builder_fun (the fourth argument of Parallelize), which is called once per device; give the "
+            "function that builds it by keyword, optimizer_builder_fun=..., which is called once"
+        )
     model.Validate()
     with remove_added_on_error(model):
         _add_updates(
@@ -121,14 +142,9 @@ def _check_not_updated(model: ModelHelper, optimizer: Optimizer, infos: list[Par
     if not names:
         return
     if optimizer.updates:
-        per_device = (
-            "; Parallelize calls param_update_builder_fun once for each device: give it a function that builds an "
-            "optimizer as optimizer_builder_fun"
-        )
         warn_user(
             f"model {model.name!r}: parameters {names} have an update already and now take two steps per iteration; "
             "build one optimizer, or give each optimizer its own parameters (parameters=)"
-            + (per_device if CurrentNameScope() else "")
         )
         return
     raise NetError(

@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-import difflib
 import inspect
-from collections.abc import Iterable
 from dataclasses import dataclass
 from typing import Any
 
@@ -21,6 +19,7 @@ from netbuilder.optimizers.storm import StormOptimizer
 from netbuilder.optimizers.wngrad import WngradOptimizer
 from netbuilder.optimizers.yellowfin import YellowFinOptimizer
 from netbuilder.proto import ArgumentError
+from netbuilder.proto.suggestions import did_you_mean
 
 __all__ = ["OPTIMIZERS", "NamedOptimizer", "optimizer_by_name"]
 
@@ -93,22 +92,17 @@ def optimizer_by_name(
     """
     if name not in OPTIMIZERS:
         raise ArgumentError(
-            f"unknown optimizer {name!r}{_did_you_mean(name, OPTIMIZERS)}; the optimizers are {', '.join(OPTIMIZERS)}"
+            f"unknown optimizer {name!r}; the optimizers are {', '.join(OPTIMIZERS)}{did_you_mean(name, OPTIMIZERS)}"
         )
     about = OPTIMIZERS[name]
     for key in settings:
         if key not in about.settings:
             raise ArgumentError(
-                f"optimizer {name!r}: unknown argument {key!r}{_did_you_mean(key, about.settings)}; its arguments are "
-                f"{', '.join(about.settings)}"
+                f"optimizer {name!r}: unknown argument {key!r}; its arguments are {', '.join(about.settings)}"
+                f"{did_you_mean(key, about.settings)}"
             )
     if not about.has_policy and (policy != "fixed" or policy_arguments):
         raise ArgumentError(f"optimizer {name!r}: has a fixed rate, so policy must be 'fixed', got {policy!r}")
     rate = about.usual_rate if learning_rate is None else learning_rate
     changes = {"policy": policy, **(policy_arguments or {})} if about.has_policy else {}
     return about.make(**{about.rate: rate}, **changes, **settings)
-
-
-def _did_you_mean(name: str, known: Iterable[str]) -> str:
-    near = difflib.get_close_matches(name, list(known), n=2)
-    return f" (did you mean {' or '.join(near)}?)" if near else ""

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import difflib
 import inspect
 import itertools
 from collections import Counter
@@ -22,6 +21,7 @@ from netbuilder.ops.updates.learning_rate import LearningRate
 from netbuilder.optimizers.learning_rate import check_policy
 from netbuilder.proto import PROTO_CPU, PROTO_CUDA, ArgumentError, DeviceOption, GradientError, TensorProto
 from netbuilder.proto.arguments import argument_value
+from netbuilder.proto.suggestions import did_you_mean, similar
 
 __all__ = [
     "ITERATION",
@@ -189,11 +189,8 @@ class Optimizer:
         known = _known_arguments(type(self))
         for name in arguments:
             if name not in known and not name.startswith(LearningRate.open_arguments):
-                near = difflib.get_close_matches(name, known, n=3)
-                raise ArgumentError(
-                    f"{type(self).__name__}: unknown argument {name!r}"
-                    + (f"; did you mean {', '.join(near)}?" if near else "; no learning rate policy has it either")
-                )
+                hint = did_you_mean(name, known) or "; no learning rate policy has it either"
+                raise ArgumentError(f"{type(self).__name__}: unknown argument {name!r}{hint}")
 
     @classmethod
     def unknown_arguments(cls, arguments: Iterable[str], *takers: Any) -> list[str]:
@@ -202,9 +199,7 @@ class Optimizer:
         return [
             name
             for name in arguments
-            if name not in known
-            and not name.startswith(LearningRate.open_arguments)
-            and not difflib.get_close_matches(name, known)
+            if name not in known and not name.startswith(LearningRate.open_arguments) and not similar(name, known)
         ]
 
     def _scaled(self, net: Net, rate: BlobReference) -> BlobReference:
@@ -264,7 +259,7 @@ class Optimizer:
         product: BlobReference = net.Mul([rate, local], self.make_unique_blob_name("local_scaled_lr"), broadcast=1)
         return product
 
-    def scale_learning_rate(self, *args: Any, **kwargs: Any) -> None:
+    def scale_learning_rate(self, scale: float) -> None:
         """Multiply the base rate; call it before the updates are added.
 
         Raises:

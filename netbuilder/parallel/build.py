@@ -20,6 +20,7 @@ from netbuilder.graph.replicas import Replicas, World
 from netbuilder.graph.source import warn_user
 from netbuilder.model import ModelHelper
 from netbuilder.model.rollback import restore_on_error
+from netbuilder.optimizers.build import updates_of_one_replica
 from netbuilder.parallel.accumulate import accumulate_gradients
 from netbuilder.parallel.backward import (
     add_backward_pass,
@@ -524,7 +525,8 @@ def _update(model: ModelHelper, request: Request, record: Replicas) -> Any:
                 optimizer = request.optimize(model)
             elif request.update is not None:
                 update = request.update
-                call_per_device(devices, lambda replica: update(model))
+                with updates_of_one_replica():
+                    call_per_device(devices, lambda replica: update(model))
     if request.gradient_scaling is not None:
         scale_update(model, record, start, request.gradient_scaling)
     if record.outside:

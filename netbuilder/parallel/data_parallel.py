@@ -43,6 +43,7 @@ from netbuilder.parallel.wrapped_nets import (
 )
 from netbuilder.proto import ArgumentError, NetError, ShapeError, UsageError
 from netbuilder.proto.errors import counted
+from netbuilder.proto.suggestions import did_you_mean
 from netbuilder.runtime import Workspace
 from netbuilder.runtime.execute.net import Clock
 from netbuilder.runtime.execute.not_finite import FindNan, check_find_nan
@@ -236,6 +237,7 @@ class DataParallel:
         if unknown := sorted(set(options) - _OPTIONS):
             raise ArgumentError(
                 f"DataParallel: unknown options {unknown}; the options are {', '.join(sorted(_OPTIONS))}"
+                f"{did_you_mean(unknown[0], [*inspect.signature(DataParallel).parameters, *_OPTIONS])}"
             )
         if isinstance(model, ModelHelper):
             options = {**numeric_settings(model), **options}

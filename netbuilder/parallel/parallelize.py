@@ -21,12 +21,14 @@ from netbuilder.parallel.gradient_scaling import GradientScaling
 from netbuilder.passes.processes import DEFAULT_BUCKET_BYTES
 from netbuilder.passes.reductions import PeerAccess
 from netbuilder.proto import PROTO_CPU, PROTO_CUDA, NetError
+from netbuilder.proto.suggestions import arguments_of, suggests_arguments
 
 __all__ = ["Parallelize", "Parallelize_CPU", "Parallelize_GPU", "Parallelize_iDeep"]
 
 Builder = Callable[[ModelHelper], Any]
 
 
+@suggests_arguments
 def Parallelize(
     model_helper_obj: ModelHelper,
     input_builder_fun: Builder,
@@ -82,7 +84,8 @@ def Parallelize(
         forward_pass_builder_fun: appends the forward pass of one replica; called with the model and the loss scale,
             1 / number of devices of all processes, after ``input_builder_fun``; returns the list of losses, each
             multiplied by the scale.
-        param_update_builder_fun: appends the update of one replica's parameters; called once per device.
+        param_update_builder_fun: appends the update of one replica's parameters, operator by operator; called once per
+            device. Optimizers, such as ``build_sgd``, are for ``optimizer_builder_fun``.
         optimizer_builder_fun: appends the update of all parameters; called once, outside of scopes.
         post_sync_builder_fun: called with the model once per device, after the copies that give all replicas the same
             initial values.
@@ -152,9 +155,9 @@ def Parallelize(
 
     Raises:
         NetError: an argument is out of range, the model is data-parallel or has a backward pass already, the builders
-            do not return a list of losses, or an operator uses a blob of another device. The builders must make the
-            same net on each device; only the number of losses and the parameters and gradients, with their shapes,
-            are compared, not each operator.
+            do not return a list of losses, an optimizer is built in ``param_update_builder_fun``, or an operator uses
+            a blob of another device. The builders must make the same net on each device; only the number of losses
+            and the parameters and gradients, with their shapes, are compared, not each operator.
         ShapeError: a loss is not one number, as far as shapes are known already; otherwise the first run raises it.
         TypeError: an argument is of the wrong type.
         NotImplementedError: an argument requests something that this version does not support.
@@ -292,6 +295,7 @@ def _strategy_of(given: Any, optimizer_builder: Any) -> Strategy:
     return optimizer_builder.strategy
 
 
+@arguments_of(Parallelize, "cpu_device")
 def Parallelize_CPU(*args: Any, **kwargs: Any) -> Replicas:
     """``Parallelize`` on the CPU: ``devices`` are the numbers of the replicas, by default one per core.
 
@@ -313,11 +317,13 @@ def Parallelize_CPU(*args: Any, **kwargs: Any) -> Replicas:
     return Parallelize(*args, **{**kwargs, "cpu_device": True})
 
 
+@arguments_of(Parallelize, "cpu_device")
 def Parallelize_GPU(*args: Any, **kwargs: Any) -> Replicas:
     """``Parallelize`` on NVIDIA GPUs. The net can be built on a machine without GPUs."""
     return Parallelize(*args, **{**kwargs, "cpu_device": False})
 
 
+@arguments_of(Parallelize, "ideep")
 def Parallelize_iDeep(*args: Any, **kwargs: Any) -> Replicas:
     """Raise NetError: iDeep is not supported; call ``Parallelize_CPU``, whose plans choose oneDNN automatically."""
     return Parallelize(*args, **{**kwargs, "ideep": True})

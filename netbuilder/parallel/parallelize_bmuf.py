@@ -19,12 +19,14 @@ from netbuilder.parallel.build import Request, build
 from netbuilder.parallel.distributed.rendezvous import Rendezvous
 from netbuilder.passes.reductions import PeerAccess
 from netbuilder.proto import PROTO_CPU, PROTO_CUDA, NetError
+from netbuilder.proto.suggestions import arguments_of, suggests_arguments
 
 __all__ = ["Parallelize_BMUF", "Parallelize_CPU_BMUF", "Parallelize_GPU_BMUF"]
 
 Builder = Callable[[ModelHelper], Any]
 
 
+@suggests_arguments
 def Parallelize_BMUF(
     model_helper_obj: ModelHelper,
     input_builder_fun: Builder,
@@ -199,6 +201,7 @@ def Parallelize_BMUF(
     return build(model_helper_obj, request)
 
 
+@arguments_of(Parallelize_BMUF, "cpu_device")
 def Parallelize_CPU_BMUF(*args: Any, **kwargs: Any) -> Replicas:
     """``Parallelize_BMUF`` on the CPU: ``devices`` are the numbers of the replicas, by default one per core.
 
@@ -218,6 +221,7 @@ def Parallelize_CPU_BMUF(*args: Any, **kwargs: Any) -> Replicas:
     return Parallelize_BMUF(*args, **{**kwargs, "cpu_device": True})
 
 
+@arguments_of(Parallelize_BMUF, "cpu_device")
 def Parallelize_GPU_BMUF(*args: Any, **kwargs: Any) -> Replicas:
     """``Parallelize_BMUF`` on NVIDIA GPUs. The nets can be built on a machine without GPUs."""
     return Parallelize_BMUF(*args, **{**kwargs, "cpu_device": False})

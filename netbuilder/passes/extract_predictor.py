@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import dataclasses
-import difflib
 from collections.abc import Callable, Collection, Mapping, Sequence
 from typing import Any
 
@@ -16,6 +15,7 @@ from netbuilder.passes.net_pass import PassContext, PassResult, net_pass
 from netbuilder.proto import BlobError, DeviceOption, NetDef, NetError, OperatorDef
 from netbuilder.proto.arguments import arguments, make_op, set_argument
 from netbuilder.proto.depth import deep_nets
+from netbuilder.proto.suggestions import did_you_mean
 
 __all__ = [
     "READERS",
@@ -195,7 +195,7 @@ def _first_readers(net: NetDef, inputs: Sequence[str]) -> dict[str, int]:
     for blob in inputs:
         if blob not in readers:
             raise BlobError(
-                f"net {net.name!r}: no operator reads {blob!r}, so it cannot be an input" + _near(blob, readers)
+                f"net {net.name!r}: no operator reads {blob!r}, so it cannot be an input" + did_you_mean(blob, readers)
             )
     return {blob: readers[blob] for blob in inputs}
 
@@ -205,13 +205,8 @@ def _check_made(net: NetDef, outputs: Sequence[str]) -> None:
     for blob in outputs:
         if blob not in made:
             raise BlobError(
-                f"net {net.name!r}: no operator writes {blob!r}, so it cannot be an output" + _near(blob, made)
+                f"net {net.name!r}: no operator writes {blob!r}, so it cannot be an output" + did_you_mean(blob, made)
             )
-
-
-def _near(blob: str, known: Collection[str]) -> str:
-    near = difflib.get_close_matches(blob, known, n=3)
-    return f"; did you mean {', '.join(map(repr, near))}?" if near else ""
 
 
 def _slice(

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-import difflib
 from collections.abc import Iterable
+
+from netbuilder.proto.suggestions import did_you_mean
 
 __all__ = ["ABSENT", "GROUPS", "instead_of"]
 
@@ -71,10 +72,9 @@ def instead_of(op_type: str, known: Iterable[str]) -> str:
         known: the registered names; similar ones are suggested if Caffe2 has no such operator either.
 
     >>> instead_of("Convv", ["Conv"])
-    '; did you mean Conv?'
+    "; did you mean 'Conv'?"
     """
     instead = ABSENT.get(op_type) or ABSENT.get(op_type.removesuffix("Gradient"))
     if instead:
         return f"; Caffe2's operator {op_type} is not in this version: {instead}; {PAGE} lists all that are not"
-    near = difflib.get_close_matches(op_type, known, n=3, cutoff=0.7)
-    return f"; did you mean {', '.join(near)}?" if near else ""
+    return did_you_mean(op_type, known)

@@ -31,7 +31,7 @@ def test_what_nothing_reads_is_ignored(monkeypatch):
 
 
 def test_what_is_nearly_an_argument_is_refused():
-    with pytest.raises(ArgumentError, match="unknown argument 'momentun'; did you mean momentum"):
+    with pytest.raises(ArgumentError, match="unknown argument 'momentun'; did you mean 'momentum'"):
         optimizer.build_sgd(model_with_loss(), 0.1, momentun=0.9)
 
 

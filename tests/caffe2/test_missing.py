@@ -16,7 +16,7 @@ IMPORTS = {
     "from caffe2.python.models import download": "has no module python.models.download: Caffe2's scripts and examples",
     "from caffe2.python.onnx import onnxifi": "python.onnx.onnxifi: use onnx.backend and onnx.frontend",
     "from caffe2.python import worksapce": r"python.worksapce; nearest: python.workspace \(see docs/caffe2.md\)",
-    "import caffe2.mobile.gloo": "has no module mobile; it has proto.caffe2_pb2, .*python.workspace",
+    "import caffe2.qwerty.gloo": "has no module qwerty; it has proto.caffe2_pb2, .*python.workspace",
     "from caffe2.proto import prof_dag_pb2": "has no module proto.prof_dag_pb2",
 }
 

@@ -152,7 +152,7 @@ def test_branches_on_different_devices():
 def test_unknown_losses():
     net = Net("n")
     net.AveragedLoss("x", "loss")
-    assert "no operator writes or reads loss 'los'; did you mean loss" in refused(net, ["los"])
+    assert "no operator writes or reads loss 'los'; did you mean 'loss'" in refused(net, ["los"])
     for ys in ("loss", b"loss", BlobReference("loss"), 3, None):
         with pytest.raises(TypeError, match="must be a list of losses, or a mapping"):
             net.AddGradientOperators(ys)

@@ -88,7 +88,7 @@ def test_declared_external_inputs_and_outputs(net):
 def test_blob_references(net):
     net.Relu("x", "hidden")
     assert net.GetBlobRef("hidden").Net() is net
-    with pytest.raises(LookupError, match="does not define blob 'hiden'; did you mean hidden"):
+    with pytest.raises(LookupError, match="does not define blob 'hiden'; did you mean 'hidden'"):
         net.GetBlobRef("hiden")
 
 

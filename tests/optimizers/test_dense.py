@@ -130,7 +130,7 @@ def test_constants_of_lars_lie_where_their_parameter_does():
             lambda: build_yellowfin(regression(), sparse_dedup_aggregator="sum"),
             "YellowFinOptimizer: these options are not",
         ),
-        (lambda: build_adadelta(regression(), 0.1, decai=0.5), "unknown argument 'decai'; did you mean decay"),
+        (lambda: build_adadelta(regression(), 0.1, decai=0.5), "unknown argument 'decai'; did you mean 'decay'"),
         (lambda: build_yellowfin(regression(), policy="step"), "policy must be 'fixed', because the rate is tuned"),
         (lambda: build_yellowfin(regression(), nesterow=True), r"unknown arguments \['nesterow'\]"),
         (lambda: YellowFinOptimizer(0), "alpha must be positive, got 0"),

@@ -230,7 +230,7 @@ class TestRefusals:
             (lambda: build_adam(model_of(), -0.1), "AdamOptimizer: the base rate must not be negative, got -0.1"),
             (lambda: build_sgd(model_of(), -0.1), "base rate must not be negative, got -0.1"),
             (lambda: build_sgd(model_of(), "0.1"), "SgdOptimizer: the base rate must be a number, got '0.1'"),
-            (lambda: build_sgd(model_of(), 0.1, momentun=0.9), "unknown argument 'momentun'; did you mean momentum"),
+            (lambda: build_sgd(model_of(), 0.1, momentun=0.9), "unknown argument 'momentun'; did you mean 'momentum'"),
             (
                 lambda: build_adam(model_of(), 0.1, xyz=1),
                 "AdamOptimizer: unknown argument 'xyz'; no learning rate policy",

@@ -355,7 +355,7 @@ def test_resumed_training_is_equal_to_the_bit(tmp_path, at, options):
 def test_a_checkpoint_without_the_state_of_blocks():
     """Only parameters: all replicas and the global parameters get them."""
     plain = ModelHelper("plain")
-    parallel.Parallelize_CPU(plain, no_input, regression_scaled, sgd, devices=[0])
+    parallel.Parallelize_CPU(plain, no_input, regression_scaled, optimizer_builder_fun=sgd, devices=[0])
     source = Workspace(threads=1, seed=9)
     for name, value in zip(("data", "label"), batches(1, 1)[0]):
         source.feed(f"cpu_0/{name}", value[0].astype(np.float32 if name == "data" else np.int32))

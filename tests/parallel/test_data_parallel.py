@@ -684,6 +684,7 @@ IMAGE, LABEL = next(batches(1))
         (NetError, "devices must list at least one device", lambda: wrapper([])),
         (NetError, "an optimizer needs a loss", lambda: wrapper(loss=None)),
         (ArgumentError, r"unknown options \['accumulate_steps'\]", lambda: wrapper(accumulate_steps=2)),
+        (ArgumentError, r"unknown options \['device'\].*; did you mean 'devices'", lambda: wrapper(device=[0])),
         (TypeError, "model must be a function or a ModelHelper, got 3", lambda: DataParallel(3)),
         (TypeError, "optimizer must be a function", lambda: wrapper(optimizer=0.1)),
         (NetError, "loss must return a blob of one number", lambda: called(loss=lambda h, s, y: 3.0).loss(LABEL)),

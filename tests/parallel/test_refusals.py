@@ -8,11 +8,13 @@ import pytest
 
 from checks import run_plain
 from netbuilder import Workspace, graph, parallel
+from netbuilder.caffe2 import parallelize as caffe2_parallelize
 from netbuilder.graph import BlobReference, CurrentNameScope, DeviceScope, NameScope
 from netbuilder.model import ModelHelper, brew
 from netbuilder.ops.engines.arrays import gpu_count
 from netbuilder.ops.fills.fill import ConstantFill
-from netbuilder.proto import PROTO_CUDA, DeviceError, NetError, ShapeError
+from netbuilder.optimizers import SgdOptimizer, add_weight_decay, build_optimizer
+from netbuilder.proto import PROTO_CPU, PROTO_CUDA, DeviceError, NetError, ShapeError
 from netbuilder.proto.arguments import make_device_option
 from parallel_models import OPTIMIZERS, mlp, no_input, parallelize
 
@@ -90,11 +92,70 @@ def test_both_builders_of_the_update():
     )
 
 
-def test_an_optimizer_that_is_built_once_per_device():
-    with pytest.warns(
-        UserWarning, match="calls param_update_builder_fun once for each device: .* optimizer_builder_fun"
-    ):
-        refuses(NetError, "is on CPU 0, but the operator runs on CPU 1", param_update_builder_fun=SGD)
+@pytest.mark.parametrize("devices", [[0], [0, 1]], ids=str)
+@pytest.mark.parametrize("build", [SGD, OPTIMIZERS["adam"], lambda model: add_weight_decay(model, 0.1)])
+def test_an_optimizer_that_is_built_once_per_device(devices, build):
+    said = r"model 'net.*': \w+ is for the parameters of all devices, .* optimizer_builder_fun=\.\.\., which is"
+    refuses(NetError, said, param_update_builder_fun=build, devices=devices)
+
+
+def test_only_cpu_0_is_a_device_for_operators_of_any_replica():
+    """It is Caffe2's default device, with which scripts place operators on the host."""
+
+    def forward_on(number):
+        def forward(model, loss_scale):
+            with DeviceScope(make_device_option(PROTO_CPU, number)):
+                brew.relu(model, "data", "positive")
+            return mlp(model, loss_scale)
+
+        return forward
+
+    model = ModelHelper("net")
+    parallel.Parallelize_CPU(model, no_input, forward_on(0), optimizer_builder_fun=SGD, devices=[0, 1])
+    assert [op.output[0] for op in model.net.Proto().op[:8] if op.type == "Relu"][0] == "cpu_0/positive"
+    refuses(NetError, "'cpu_0/data' is on CPU 0, but the operator runs on CPU 1", forward_on(1))
+
+
+def test_an_optimizer_of_the_parameters_of_its_device():
+    def update(model):
+        build_optimizer(model, SgdOptimizer(0.1), parameters=model.GetParams())
+
+    model = ModelHelper("net")
+    record = parallel.Parallelize_CPU(model, no_input, mlp, update, devices=[0, 1])
+    updated = [op.output[0] for op in model.net.Proto().op if op.type == "WeightedSum"]
+    assert sorted(updated) == sorted(blob for name in record.parameters for blob in record.blobs(name))
+
+
+@pytest.mark.parametrize(
+    "function, fixed",
+    [
+        (parallel.Parallelize, None),
+        (parallel.Parallelize_CPU, "cpu_device"),
+        (parallel.Parallelize_GPU, "cpu_device"),
+        (parallel.Parallelize_iDeep, "ideep"),
+        (parallel.Parallelize_BMUF, None),
+        (parallel.Parallelize_CPU_BMUF, "cpu_device"),
+        (parallel.Parallelize_GPU_BMUF, "cpu_device"),
+    ],
+    ids=lambda value: getattr(value, "__name__", ""),
+)
+def test_a_misspelt_argument_is_one_of_the_function_that_was_called(function, fixed):
+    whole = parallel.Parallelize_BMUF if "BMUF" in function.__name__ else parallel.Parallelize
+    expected = [name for name in inspect.signature(whole).parameters if name != fixed]
+    assert list(inspect.signature(function).parameters) == expected
+    for called in (function, getattr(caffe2_parallelize, function.__name__)):
+        with pytest.raises(
+            TypeError, match=f"^{function.__name__}: .* instead of 'device', did you mean 'devices'\\?$"
+        ):
+            called(ModelHelper("net"), no_input, mlp, no_input, device=[0])
+
+
+def test_a_type_error_of_a_builder_is_left_alone():
+    def broken(model):
+        return len(3)
+
+    with pytest.raises(TypeError, match="^object of type 'int' has no len"):
+        parallel.Parallelize_CPU(ModelHelper("net"), broken, mlp, devices=[0], cpu_device=False)
 
 
 @pytest.mark.parametrize("name", ["param_update_builder_fun", "post_sync_builder_fun", "net_transformer_fun"])

@@ -46,6 +46,12 @@ def test_writing_to_another_replica_is_found():
         check_devices(net(wrong), devices=TWO_CPUS)
 
 
+def test_the_remedy_has_one_scope():
+    """Of a name that had a scope when the builder of a replica added another one."""
+    (fault,) = device_faults(net(op("Relu", ["cpu_0/cpu_0/x"], ["cpu_1/y"], (PROTO_CPU, 1))), devices=TWO_CPUS)
+    assert "use 'cpu_1/x', or copy" in fault.remedy
+
+
 def test_a_name_that_only_looks_like_a_replica_belongs_to_none():
     """CPU 7 has no replica here, so cpu_7/ is a scope like any other; so is cpu_util/."""
     fine = op("Sum", ["cpu_1/x", "cpu_7/x", "cpu_util/x", "x"], ["cpu_1/y"], (PROTO_CPU, 1))

@@ -142,7 +142,7 @@ def test_values_that_caffe2_stored(name, tmp_path, capsys):
         ([*QUICK, "--init", "init.pb"], "--init is for a net in a file"),
         (["--net", "net.pb"], "give --against OPTION=VALUE"),
         (["--net", "net.pb", "--batch=3", "--against", "numpy"], "--batch=3 is an option of netbuilder-train"),
-        (["--net", "net.pb", "--against", "dtyp=bfloat16"], "unknown setting 'dtyp'; did you mean dtype?"),
+        (["--net", "net.pb", "--against", "dtyp=bfloat16"], "; did you mean 'dtype'?"),
         (["--steps", "0"], "must be a positive whole number"),
     ],
 )
@@ -155,19 +155,21 @@ def test_options(given, message, capsys):
 @pytest.mark.parametrize(
     "given, message",
     [
-        (["--modle=mlp"], "unrecognized arguments: --modle=mlp; did you mean --model?"),
+        (["--modle=mlp"], "unrecognized arguments: --modle=mlp; did you mean '--model'?"),
         (["--model=mlpx", "--devices=0,1"], "--model: unknown net 'mlpx'"),
         ([*QUICK, "--devices=0,1", "--batch=25"], "--batch: a batch of 25 cannot be split evenly over 2 devices"),
-        ([*QUICK, "--against", "optimiser=adam"], "unrecognized arguments: --optimiser=adam; did you mean --optimizer"),
+        (
+            [*QUICK, "--against", "optimiser=adam"],
+            "unrecognized arguments: --optimiser=adam; did you mean '--optimizer",
+        ),
         (["--config=missing.toml", "--devices=0,1"], "--config: 'missing.toml': no such file"),
     ],
 )
 def test_errors_of_the_trainers_options_name_this_command(given, message, capsys):
     with pytest.raises(SystemExit):
         main(given)
-    said = capsys.readouterr().err.splitlines()
-    assert said[0] == "usage: netbuilder-compare [options] [options of netbuilder-train]"
-    assert said[1].startswith("netbuilder-compare: error: ") and message in said[1] and len(said) == 2
+    (said,) = capsys.readouterr().err.splitlines()
+    assert said.startswith("netbuilder-compare: error: ") and message in said
 
 
 @pytest.mark.slow

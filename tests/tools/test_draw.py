@@ -183,7 +183,9 @@ def test_what_is_no_net(tmp_path, capsys):
     assert main([str(tmp_path), "-o", "x.html"]) == 1
     assert "does not hold a predictor: predict_net.pb is missing; it holds notes.txt" in capsys.readouterr().err
     assert main(["resnet19", "-o", "x.html"]) == 1
-    assert "'resnet19': is not a file, a folder or a net of the zoo; did you mean resnet18" in capsys.readouterr().err
+    said = capsys.readouterr().err
+    assert "'resnet19': is not a file, a folder or a net of the zoo, which has " in said
+    assert "; did you mean 'resnet18'" in said
 
 
 # Repeated blocks.

@@ -155,7 +155,7 @@ def test_a_folder_that_lacks_a_file(tmp_path, capsys):
 @pytest.mark.parametrize(
     ("arguments", "message"),
     [
-        (["--model=resnet19"], "unknown net 'resnet19'; did you mean resnet18"),
+        (["--model=resnet19"], "; did you mean 'resnet18'"),
         (
             ["--batch=65", "--devices=0,1"],
             "a batch of 65 cannot be split evenly over 2 devices; give a multiple of 2, such as 64 or 66",

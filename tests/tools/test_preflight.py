@@ -8,6 +8,8 @@ import pytest
 
 from mpi_runs import MPIEXEC, environment, needs_mpi, run_over_mpi
 from netbuilder.ops.engines import launchers
+from netbuilder.parallel.distributed import process_group
+from netbuilder.tools import preflight
 from netbuilder.tools.preflight import main
 
 BY_LAUNCHER = ["-m", "netbuilder.tools.launch", "-n", "2", "-m", "netbuilder.tools.preflight"]
@@ -67,6 +69,15 @@ def test_a_process_that_does_not_come(of_two, tmp_path, capsys):
 def test_nccl_without_a_store(of_two, capsys):
     assert main(["--engine", "nccl"]) == 1
     assert "engine 'NCCL' with num_shards=2 needs a store" in capsys.readouterr().err
+
+
+def test_nccl_without_gpus(of_two, tmp_path, capsys, monkeypatch):
+    """As netbuilder-launch starts processes where there is no MPI."""
+    monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "0")
+    monkeypatch.setattr(process_group, "gpu_count", lambda: 0)
+    monkeypatch.setattr(preflight, "preflight", lambda *args, **options: None)  # of a rank that has the others' word
+    assert main(["--engine", "nccl", "--store", f"file:{tmp_path}", "--timeout", "1"]) == 1
+    assert "can use none; to exchange values of CPUs, install netbuilder[mpi] and start" in capsys.readouterr().err
 
 
 @pytest.mark.parametrize(

@@ -149,7 +149,7 @@ def test_a_predictor(tmp_path, capsys):
 @pytest.mark.parametrize(
     ("arguments", "message"),
     [
-        (["resnet51"], "'resnet51' is neither a file, nor a folder, nor a net of the zoo; did you mean resnet50"),
+        (["resnet51"], "; did you mean 'resnet50'"),
         (
             ["lenet", "--batch", "5", "--devices", "2"],
             "a batch of 5 cannot be split evenly over 2 devices; give a multiple of 2",

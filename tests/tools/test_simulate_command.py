@@ -118,7 +118,7 @@ def test_a_figure(stored, tmp_path):
         (["lenet", "--local-link", "none.json"], "argument --local-link: 'none.json': no such file"),
         (["lenet", "--bucket", "0.5"], "argument --bucket: must be a number of bytes, such as 25MiB, got '0.5'"),
         (["lenet", "--jitter", "2"], "argument --jitter: must be a fraction from 0 to 1, such as 0.02, got '2'"),
-        (["lenet", "--algorithm", "rign"], "did you mean ring?"),
+        (["lenet", "--algorithm", "rign"], "did you mean 'ring'?"),
         (["lenet", "--reduce-bandwidth", "5"], "argument --reduce-bandwidth: a bandwidth must be a number of bit/s"),
         (["lenet", "--step-time", "5"], "argument --step-time: a time must be a number of s, ms, us or ns"),
         (["lenet", "--measure"], "--measure measures the link between processes and nothing else"),
@@ -134,7 +134,7 @@ def test_options_that_are_refused(options, said, capsys):
 @pytest.mark.parametrize(
     "options, said",
     [
-        (["resnet8-cifra"], "'resnet8-cifra' is neither a file, nor a folder, nor a net of the zoo; did you mean"),
+        (["resnet8-cifra"], "'resnet8-cifra' is neither a file, nor a folder, nor a net of the zoo, which has mlp, "),
         (["no.json"], "'no.json': no such file"),
         (["lenet", "--save", "nowhere/step.json"], "--save: 'nowhere/step.json': the folder "),
         (["lenet", "--plot", "growth.docx"], "--plot"),  # it must end in .png, or matplotlib is missing

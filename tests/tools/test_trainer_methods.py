@@ -195,8 +195,8 @@ def test_options_are_read_again_from_the_file_of_a_run(tmp_path):
 @pytest.mark.parametrize(
     ("arguments", "message"),
     [
-        (["--optimizer=adm"], "--optimizer: unknown optimizer 'adm' (did you mean adam?)"),
-        (["--optimizer=adam", "--optimizer-arg=beta3=1"], "unknown argument 'beta3' (did you mean beta"),
+        (["--optimizer=adm"], "; did you mean 'adam'"),
+        (["--optimizer=adam", "--optimizer-arg=beta3=1"], "; did you mean 'beta"),
         (["--optimizer=adam", "--optimizer-arg=beta1"], "--optimizer-arg: must be KEY=VALUE"),
         (["--optimizer=adam", "--momentum=0.9"], "--momentum: applies only to --optimizer sgd; set that of adam"),
         (["--optimizer=adam", "--no-nesterov"], "--nesterov: applies only to --optimizer sgd"),
@@ -210,12 +210,12 @@ def test_options_are_read_again_from_the_file_of_a_run(tmp_path):
         (["--patience=0"], "error: --patience: must be 1 epoch or more, got 0"),
         (["--patience=1", "--least-improvement=-1"], "error: --least-improvement: must be 0 or greater, got -1"),
         (["--least-improvement=1"], "--least-improvement: needs --patience"),
-        (["--patience-measure=los"], "did you mean loss?"),
+        (["--patience-measure=los"], "did you mean 'loss'?"),
         (["--rand-augment", "2", "31"], "a strength from 0 to 30, got (2, 31.0)"),
         (["--rand-augment", "1.5", "3"], "--rand-augment: COUNT must be a whole number, got 1.5"),
-        (["--modle=mlp"], "unrecognized arguments: --modle=mlp; did you mean --model"),
-        (["--lerning-rate", "0.1"], "did you mean --learning-rate"),
-        (["--model=resnet20-cfar"], "--model: unknown net 'resnet20-cfar'; did you mean resnet20-cifar"),
+        (["--modle=mlp"], "unrecognized arguments: --modle=mlp; did you mean '--model"),
+        (["--lerning-rate", "0.1"], "did you mean '--learning-rate"),
+        (["--model=resnet20-cfar"], "; did you mean 'resnet20-cifar'"),
     ],
 )  # fmt: skip
 def test_wrong_options(arguments, message, capsys):

@@ -13,9 +13,9 @@ from netbuilder.model import ModelHelper
 from netbuilder.optimizers import add_weight_decay, build_sgd
 from netbuilder.parallel import CreateNet, Parallelize, RunInitNet
 from netbuilder.proto import NetError
+from netbuilder.proto.suggestions import did_you_mean
 from netbuilder.runtime import Workspace
 from netbuilder.tools.common_options import split_problem
-from netbuilder.tools.parser import did_you_mean
 from netbuilder.tools.profiling.ready import Ready
 from netbuilder.tools.training.nets import NETS, add_net
 
@@ -67,8 +67,8 @@ def load_zoo(workspace: Workspace, name: str, options: ZooOptions) -> Ready:
     """
     if name not in NETS:
         raise NetError(
-            f"{name!r} is neither a file, nor a folder, nor a net of the zoo{did_you_mean(name, NETS)} (the zoo has "
-            f"{', '.join(NETS)})"
+            f"{name!r} is neither a file, nor a folder, nor a net of the zoo, which has {', '.join(NETS)}"
+            f"{did_you_mean(name, NETS)}"
         )
     if problem := split_problem(options.batch, options.devices):
         raise NetError(f"--batch: {problem}")

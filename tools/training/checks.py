@@ -12,9 +12,9 @@ from netbuilder.ops.engines.launchers import GPUS
 from netbuilder.optimizers import OPTIMIZERS, check_policy, optimizer_by_name
 from netbuilder.parallel.distributed import Plain, Strategy
 from netbuilder.proto import ArgumentError, NetError
+from netbuilder.proto.suggestions import did_you_mean
 from netbuilder.runtime import NET_TYPES
 from netbuilder.tools.common_options import split_problem
-from netbuilder.tools.parser import did_you_mean
 from netbuilder.tools.training.nets import NETS
 from netbuilder.tools.training.settings import Options
 
@@ -28,7 +28,7 @@ def problem_of(options: Options) -> str | None:
     """Return the first problem of a run's options, or None."""
     if options.model not in NETS:
         return (
-            f"--model: unknown net {options.model!r}{did_you_mean(options.model, NETS)}; the nets are {', '.join(NETS)}"
+            f"--model: unknown net {options.model!r}; the nets are {', '.join(NETS)}{did_you_mean(options.model, NETS)}"
         )
     if len(set(options.devices)) < len(options.devices) or min(options.devices) < 0:
         return f"--devices: must be numbers of devices, 0 or greater, without repetition; got {list(options.devices)}"
@@ -69,7 +69,7 @@ def problem_of(options: Options) -> str | None:
         return f"--out: {options.out!r} is a file; give a folder"
     if options.net_type not in NET_TYPES:
         near = did_you_mean(options.net_type, NET_TYPES)
-        return f"--net-type: unknown type {options.net_type!r}{near}; the types are {', '.join(NET_TYPES)}"
+        return f"--net-type: unknown type {options.net_type!r}; the types are {', '.join(NET_TYPES)}{near}"
     if options.dtype not in PRECISIONS:
         return f"--dtype: must be one of {', '.join(PRECISIONS)}; got {options.dtype!r}"
     if options.cpu and options.rendezvous is not None and options.rendezvous.engine == "NCCL":

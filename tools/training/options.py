@@ -13,9 +13,10 @@ from netbuilder.optimizers import OPTIMIZERS
 from netbuilder.parallel.distributed import Rendezvous
 from netbuilder.proto import NetError
 from netbuilder.proto.os_errors import error_text
+from netbuilder.proto.suggestions import did_you_mean
 from netbuilder.runtime import NET_TYPES
 from netbuilder.tools.common_options import add_without
-from netbuilder.tools.parser import Parser, add_list, did_you_mean, real_number, whole_number
+from netbuilder.tools.parser import Parser, add_list, real_number, whole_number
 from netbuilder.tools.training.checks import AUTO, problem_of
 from netbuilder.tools.training.config import config_arguments, plain_arguments, read_config
 from netbuilder.tools.training.input_options import add_input_arguments, input_options
@@ -461,6 +462,7 @@ def _with_config(parser: Parser, given: list[str]) -> list[str]:
     """Return the options of the file that ``--config`` names, and those of the command line after them."""
     first = argparse.ArgumentParser(add_help=False, allow_abbrev=False)
     first.add_argument("--config")
+    first.error = parser.error  # type: ignore[method-assign]
     found, rest = first.parse_known_args(given)
     if found.config is None:
         return rest

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import difflib
 from collections.abc import Callable
 from typing import Any
 
@@ -23,6 +22,7 @@ from netbuilder.ops.core.registry import operator_types
 from netbuilder.ops.engines import onednn
 from netbuilder.ops.engines.arrays import gpu_count
 from netbuilder.proto import BlobError, DeviceOption, NetDef, NetError, OperatorDef, OperatorError, PlanDef, files
+from netbuilder.proto.suggestions import similar
 from netbuilder.runtime.execute import default
 from netbuilder.runtime.execute.benchmark import benchmark_net as benchmark
 
@@ -94,7 +94,7 @@ def registered_operators() -> list[str]:
 
 def nearby_opnames(name: str) -> list[str]:
     """Return operator types with similar names."""
-    return difflib.get_close_matches(name, operator_types(), n=5)
+    return similar(name, operator_types(), 5)
 
 
 def get_build_options() -> dict[str, str]:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import difflib
 from collections.abc import Collection, Iterator
 
 from netbuilder.graph.checks.finding import Finding, Place, Rule
@@ -13,6 +12,7 @@ from netbuilder.graph.versions import reads_of
 from netbuilder.ops.core.registry import find, is_registered
 from netbuilder.proto import OperatorDef
 from netbuilder.proto.arguments import arguments
+from netbuilder.proto.suggestions import did_you_mean
 
 __all__ = ["check_dangling", "check_observable", "check_races"]
 
@@ -68,7 +68,7 @@ def check_observable(place: Place) -> Iterator[Finding]:
             yield place.finding(
                 Rule.DANGLING_BLOB,
                 f"it stores {name!r} as observable, which no operator reads or writes"
-                f"{_similar(name, known) or '; call set_observable again without it'}",
+                f"{did_you_mean(name, known) or '; call set_observable again without it'}",
                 blob=name,
             )
 
@@ -88,12 +88,7 @@ def _named_in(op: OperatorDef) -> set[str]:
 def _hint(blob: str, writer: int | None, known: Collection[str]) -> str:
     if writer is not None:
         return f"; operator {writer} writes it later: change the order of the operators, or declare the input"
-    return _similar(blob, known) or "; add the operator that makes it, or declare the input (AddExternalInput)"
-
-
-def _similar(blob: str, known: Collection[str]) -> str:
-    near = difflib.get_close_matches(blob, known, n=2)
-    return f"; did you mean {' or '.join(map(repr, near))}?" if near else ""
+    return did_you_mean(blob, known) or "; add the operator that makes it, or declare the input (AddExternalInput)"
 
 
 def check_races(place: Place) -> Iterator[Finding]:

@@ -11,10 +11,11 @@ from typing import Any, TypeVar
 
 import numpy as np
 
+from netbuilder.ops.engines.arrays import gpu_count
 from netbuilder.ops.engines.collectives.time_limits import time_limits
 from netbuilder.ops.engines.collectives.world import CommonWorld, NcclPlace, create_world, report_failure
 from netbuilder.parallel.distributed.rendezvous import Rendezvous
-from netbuilder.proto import DistributedError, NetError
+from netbuilder.proto import DeviceError, DistributedError, NetError
 
 __all__ = ["ProcessGroup"]
 
@@ -50,7 +51,7 @@ class ProcessGroup:
 
     Raises:
         NetError: with engine NCCL, the rendezvous has no store of its own.
-        DeviceError: mpi4py or MPI is missing, or NCCL.
+        DeviceError: mpi4py or MPI is missing, or NCCL or a GPU for it.
         DistributedError: MPI runs another number of processes, or another process did not come in time.
 
     >>> group = ProcessGroup()
@@ -74,6 +75,12 @@ class ProcessGroup:
         run = f"{rendezvous.run_id}/" if rendezvous.run_id else ""
         limit = _time_limit() if timeout is None else timeout
         place = NcclPlace((device,), rendezvous.shared_store()) if rendezvous.engine == "NCCL" else None
+        if place is not None and not gpu_count():
+            raise DeviceError(
+                "engine NCCL exchanges values of GPUs, and this process can use none; to exchange values of CPUs, "
+                "install netbuilder[mpi] and start the processes with netbuilder-launch --engine MPI, mpiexec or srun; "
+                "for GPUs, install NVIDIA's driver and netbuilder[gpu]"
+            )
         self._world = create_world(run + name, self.size, self.rank, limit, place)
 
     @classmethod

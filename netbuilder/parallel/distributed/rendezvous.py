@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import dataclasses
-import difflib
 import hashlib
 import logging
 import os
@@ -16,6 +15,7 @@ from netbuilder.ops.collectives.stores import StoreHandler
 from netbuilder.ops.engines.launchers import ENGINE, Place, job_store, place_in, see_own_gpus
 from netbuilder.ops.engines.stores import Store, TcpStore, TcpStoreServer, open_store
 from netbuilder.proto import DistributedError, NetError
+from netbuilder.proto.suggestions import did_you_mean
 from netbuilder.runtime import Workspace
 
 __all__ = ["ENGINES", "Rendezvous"]
@@ -108,8 +108,7 @@ class Rendezvous:
         fields = [one.name for one in dataclasses.fields(cls)]
         for key in rendezvous:
             if key not in fields:
-                near = difflib.get_close_matches(str(key), fields, n=1)
-                hint = f"; did you mean {near[0]!r}?" if near else f"; its keys are {_listed(fields)}"
+                hint = did_you_mean(str(key), fields) or f"; its keys are {_listed(fields)}"
                 raise NetError(f"rendezvous: unknown key {key!r}{hint}")
         if missing := [key for key in _REQUIRED if key not in rendezvous]:
             raise NetError(

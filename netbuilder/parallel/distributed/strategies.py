@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import dataclasses
-import difflib
 import math
 import numbers
 from collections.abc import Sequence
@@ -13,6 +12,7 @@ from typing import Any, ClassVar
 from netbuilder.graph.block_updates import BlockRule
 from netbuilder.ops.collectives.sparse_allreduce import top_k_count
 from netbuilder.proto import ArgumentError
+from netbuilder.proto.suggestions import did_you_mean
 
 __all__ = [
     "STRATEGIES",
@@ -332,9 +332,10 @@ def _from_text(text: str) -> Strategy:
     name, _, rest = text.partition(":")
     kind = STRATEGIES.get(name)
     if kind is None:
-        near = difflib.get_close_matches(name, STRATEGIES, n=1)
-        hint = f"did you mean {near[0]!r}? They are" if near else "they are"
-        raise ArgumentError(f"strategy {text!r}: there is no strategy {name!r}; {hint} {', '.join(STRATEGIES)}")
+        raise ArgumentError(
+            f"strategy {text!r}: there is no strategy {name!r}; they are {', '.join(STRATEGIES)}"
+            f"{did_you_mean(name, STRATEGIES)}"
+        )
     fields = [field.name for field in dataclasses.fields(kind)]
     given: dict[str, Any] = {}
     for place, part in enumerate(rest.split(",") if rest else []):

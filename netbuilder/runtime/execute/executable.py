@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import copy
+import threading
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from functools import partial
 from typing import Any, NamedTuple, Protocol
@@ -329,7 +330,7 @@ class Plan:
         return step_failed(self._net.name, self.steps[index], error)
 
     def _located(self, index: int, error: BaseException, thread: str = "") -> BaseException:
-        extra = f", in thread {thread!r}" if thread else ""
+        extra = f", in thread {thread!r}" if thread not in ("", threading.main_thread().name) else ""
         step = self.steps[self._units[index].indices[0]]
         if isinstance(error, SegmentFailed) and error.__cause__ is not None:
             step, error = self.steps[error.index], error.__cause__

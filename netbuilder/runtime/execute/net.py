@@ -275,6 +275,10 @@ class RuntimeNet:
         blob: Blob | None = self.workspace.find(name)
         return blob
 
+    def filled_blobs(self) -> Iterable[str]:
+        workspace = self.workspace
+        return [name for name in workspace.blobs() if not workspace.get(name).is_empty]
+
     def hides(self, name: str, start: int, end: int) -> bool:
         return self._observable.hides(name, start, end)
 
@@ -693,7 +697,7 @@ class RuntimeNet:
         if blob is not None and blob.is_empty and index in instruction.op.may_be_empty:
             return np.zeros(0, np.float32)
         if blob is None or blob.is_empty:
-            raise missing(name, self.find_blob)
+            raise missing(name, self)
         if blob.spec is None or blob.spec.dtype == STRING:
             return blob.buffer
         where = instruction.op.input_location(index)

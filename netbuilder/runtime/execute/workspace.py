@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-import difflib
+import inspect
 from collections.abc import Iterable, Iterator, Mapping
 from typing import Any, Literal
 
@@ -10,7 +10,7 @@ import numpy as np
 
 from netbuilder.data.blob_values import as_tensor, is_blob_object
 from netbuilder.data.gc_paused import collection_paused
-from netbuilder.graph.blob import blob_name, strip_prefix
+from netbuilder.graph.blob import blob_name
 from netbuilder.graph.checks import check_net, require_sound
 from netbuilder.graph.message import message_of
 from netbuilder.graph.observability import ACTIVATIONS, ALL
@@ -23,6 +23,7 @@ from netbuilder.ops.engines.layouts import HOST, Location
 from netbuilder.proto import PROTO_CUDA, BlobError, DeviceOption, NetDef, NetError, OperatorDef, PlanDef
 from netbuilder.proto.depth import deep_nets
 from netbuilder.proto.errors import counted
+from netbuilder.proto.suggestions import did_you_mean
 from netbuilder.runtime.execute.conflicts import init_conflict, require_own_counters
 from netbuilder.runtime.execute.net import RuntimeNet
 from netbuilder.runtime.execute.not_finite import FindNan
@@ -33,6 +34,8 @@ from netbuilder.runtime.values.arena import Arena
 from netbuilder.runtime.values.blob import Blob, Generation
 
 __all__ = ["Workspace"]
+
+_NET_OPTIONS = frozenset(inspect.signature(RuntimeNet).parameters) - {"net", "workspace", "inner"}
 
 
 class Workspace:
@@ -211,10 +214,10 @@ class Workspace:
         blob = self.find(name)
         if blob is None:
             known_names = [*self._blobs, *(self.parent.blobs() if self.parent is not None else ())]
-            of_replicas = [known for known in known_names if strip_prefix(known) == name]
-            near = of_replicas[:3] or difflib.get_close_matches(name, known_names, n=3)
-            hint = f"; did you mean {', '.join(map(repr, near))}?" if near else ""
-            raise BlobError(f"no blob {name!r} in the workspace, which has {counted(len(known_names), 'blob')}{hint}")
+            raise BlobError(
+                f"no blob {name!r} in the workspace, which has {counted(len(known_names), 'blob')}"
+                f"{did_you_mean(name, known_names)}"
+            )
         return blob
 
     def reset(self) -> None:
@@ -266,6 +269,10 @@ class Workspace:
                 ``check`` found something.
             BlobError: the net has no blob of a name in ``observable`` or ``constants``.
         """
+        for name in options:
+            if name not in _NET_OPTIONS:
+                hint = did_you_mean(name, [*inspect.signature(self.create_net).parameters, *_NET_OPTIONS])
+                raise TypeError(f"Workspace.create_net: got an unexpected keyword argument {name!r}{hint}")
         proto = message_of(net)
         if proto.name in self._nets and not overwrite:
             raise NetError(f"net {proto.name!r} exists already; give overwrite=True to replace it, or another name")

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import difflib
 from collections.abc import Iterable, Iterator, Sequence
 
 from netbuilder.graph.blob import blob_name
@@ -22,6 +21,7 @@ from netbuilder.ops.core.instructions import Instruction
 from netbuilder.ops.core.operator import decode
 from netbuilder.ops.core.registry import find
 from netbuilder.proto import BlobError, NetDef, NetError
+from netbuilder.proto.suggestions import did_you_mean
 
 __all__ = ["Observable", "check_constants", "requested_blobs", "written_blobs"]
 
@@ -154,9 +154,7 @@ def check_constants(net: NetDef, constants: Iterable[object]) -> frozenset[str]:
 
 
 def _no_blob(net: NetDef, name: str, what: str, known: Iterable[str]) -> BlobError:
-    near = difflib.get_close_matches(name, known, n=3)
-    hint = f"; did you mean {', '.join(map(repr, near))}?" if near else ""
-    return BlobError(f"net {net.name!r} has no blob {name!r}, so it cannot be {what}{hint}")
+    return BlobError(f"net {net.name!r} has no blob {name!r}, so it cannot be {what}{did_you_mean(name, known)}")
 
 
 def written_blobs(net: NetDef) -> Iterator[str]:

@@ -6,7 +6,6 @@ Each can be switched off, by its name or that of a group: ``create_net(net, with
 
 from __future__ import annotations
 
-import difflib
 import os
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
@@ -14,6 +13,7 @@ from types import MappingProxyType
 
 from netbuilder._renamed import moved_names
 from netbuilder.proto import NetError
+from netbuilder.proto.suggestions import did_you_mean
 
 __all__ = [
     "FUSIONS",
@@ -227,9 +227,10 @@ def check_optimization(name: object, where: str) -> None:
     """
     if name not in OPTIMIZATIONS:
         known = [*OPTIMIZATIONS, *GROUPS]
-        near = difflib.get_close_matches(str(name), known, n=1, cutoff=0.4)
-        hint = f"did you mean {near[0]!r}? " if near else ""
-        raise NetError(f"{where}: no optimization is called {name!r}; {hint}the names are {', '.join(known)}")
+        raise NetError(
+            f"{where}: no optimization is called {name!r}; the names are {', '.join(known)}"
+            f"{did_you_mean(str(name), known)}"
+        )
 
 
 def from_environment() -> frozenset[str]:

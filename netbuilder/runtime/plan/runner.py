@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from typing import Protocol
 
 from netbuilder.ops.core.instructions import Instruction
@@ -19,6 +20,9 @@ class Runner(Protocol):
 
     def find_blob(self, name: str) -> Blob | None:
         """The blob of that name, or None."""
+
+    def filled_blobs(self) -> Iterable[str]:
+        """The names of the blobs that hold a value."""
 
     def last_end(self, start: int) -> int:
         """The operator before which a plan that begins at the operator ``start`` has to end, at the latest."""

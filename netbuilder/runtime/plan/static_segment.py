@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 
 import numpy as np
 
@@ -13,26 +13,30 @@ from netbuilder.ops.core.operator import STRING, TensorSpec
 from netbuilder.ops.core.registry import prepared_kernels
 from netbuilder.ops.engines.layouts import HOST, Location
 from netbuilder.proto import BlobError
+from netbuilder.proto.suggestions import did_you_mean
 from netbuilder.runtime.plan.options import PlanOptions
 from netbuilder.runtime.plan.runner import Runner
 from netbuilder.runtime.plan.values import Node, Value
-from netbuilder.runtime.values.blob import Blob, Generation
+from netbuilder.runtime.values.blob import HOW_TO_FILL, Blob
 
 __all__ = ["missing", "static_segment", "values_of", "with_known"]
 
 
-def missing(name: str, find: Callable[[str], Blob | None]) -> BlobError:
-    """Return the error for an operator whose input has no value.
-
-    Args:
-        name: the input blob.
-        find: returns the blob of a name, None if there is none.
-    """
-    why = (find(name) or Blob(name, Generation())).why_empty()
-    plain = strip_prefix(name)
-    whole = find(plain) if plain != name else None
-    if whole is not None and not whole.is_empty:
+def missing(name: str, net: Runner) -> BlobError:
+    """Return the error for an operator of a net whose input blob ``name`` has no value."""
+    blob = net.find_blob(name)
+    why = f"does not exist; {HOW_TO_FILL}" if blob is None else blob.why_empty()
+    plain, filled = strip_prefix(name), list(net.filled_blobs())
+    if strip_prefix(plain) != plain:
+        why += (
+            f"; builders run in the scope of their replica, which is added to names: call the blob "
+            f"{strip_prefix(plain)!r} there, not {plain!r}"
+        )
+    elif plain != name and plain in filled:
         why += f" (blob {plain!r} has a value; each replica reads its part from a blob of its own, here {name!r})"
+    elif blob is None or not blob.hidden_by:
+        scope = name.removesuffix(plain)  # blobs of other replicas have similar names, but are not meant
+        why += did_you_mean(name, [other for other in filled if other.removesuffix(strip_prefix(other)) in ("", scope)])
     return BlobError(f"input blob {name!r} {why}")
 
 
@@ -114,7 +118,7 @@ def with_known(spec: TensorSpec, inferred: TensorSpec | None) -> TensorSpec:
 def _blob(net: Runner, name: str, instruction: Instruction) -> Blob:
     blob = net.find_blob(name)
     if blob is None or blob.is_empty:
-        raise located(describe(net.name, instruction), missing(name, net.find_blob))
+        raise located(describe(net.name, instruction), missing(name, net))
     return blob
 
 

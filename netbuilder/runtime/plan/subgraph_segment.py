@@ -7,7 +7,7 @@ kernels prefer, of inputs that are the same in all steps.
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from dataclasses import replace
 from functools import partial
 from typing import Any
@@ -129,6 +129,9 @@ class _Subgraph:
         blob.bind(self._segment.specs[name], (), HOST if on_host else self._location)
         blob.spec = self._segment.specs[name]  # `bind` drops `known`, the elements known at compile time
         return blob
+
+    def filled_blobs(self) -> Iterable[str]:
+        return self._segment.specs
 
     def last_end(self, start: int) -> int:
         return len(self.program)

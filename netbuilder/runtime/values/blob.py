@@ -16,7 +16,10 @@ from netbuilder.ops.engines.layouts import HOST, Location, convert, new_buffer
 from netbuilder.proto import PROTO_CUDA
 from netbuilder.runtime.values.buffer_ring import BufferRing
 
-__all__ = ["Blob", "EdgeContext", "Generation"]
+__all__ = ["HOW_TO_FILL", "Blob", "EdgeContext", "Generation"]
+
+HOW_TO_FILL = "feed it, or run the net that makes it, first"
+"""What to do about a blob without value, for messages."""
 
 _POOLED = 6  # buffers a blob keeps, one per spec, so that plans for a few alternating shapes stay valid
 
@@ -235,7 +238,7 @@ class Blob:
                 f"is not observable in net {self.hidden_by!r}, which computes it without keeping it; create the net "
                 f"with observable=[{self.name!r}], or with observable='all' to keep every blob{kept}"
             )
-        return "holds no value; feed it, or run the net that makes it, first"
+        return f"holds no value; {HOW_TO_FILL}"
 
     def notify_on_write(self) -> None:
         """Raise the generation at each write from now on, so that plans with copies of the value renew them."""

@@ -20,7 +20,7 @@ SIZES = (
             ("shard_id", "the ranks (shard ids) of 2 processes must be 0 to 1, each once, got [1, 1]"),
             ("shard_id in a store", "give each process its own shard_id"),
             ("store", "the store in the folder '/dev/null/store': cannot make it"),
-            ("strategy", "there is no strategy 'topkk'; did you mean 'topk'?"),
+            ("strategy", "; did you mean 'topk'?"),
             ("net", "the shards differ in net 1"),
             ("batches", SIZES),
             ("weighted batches", SIZES),

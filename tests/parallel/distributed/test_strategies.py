@@ -83,7 +83,7 @@ def test_text_forms(text, want):
         (
             lambda: Strategy.of("top:0.1"),
             ArgumentError,
-            r"there is no strategy 'top'; did you mean 'topk'\? They are plain, half",
+            r"there is no strategy 'top'; they are plain, half.*; did you mean 'topk'\?",
         ),
         (lambda: Strategy.of("topk"), ArgumentError, "topk needs fraction, as in 'topk:0.01'"),
         (lambda: Strategy.of("topk:0.1,true,3"), ArgumentError, "has no field for '3'; its fields are fraction, resi"),

@@ -53,21 +53,23 @@ def test_threads_are_made_once():
     assert threading.active_count() == alive
 
 
-def test_an_error_in_a_lane_reaches_the_caller_and_the_net_runs_again():
+@pytest.mark.parametrize("lane, thread", [(1, r", in thread 'netbuilder-lane-\d+'"), (0, "")])  # 0: the caller's
+def test_an_error_in_a_lane_reaches_the_caller_and_the_net_runs_again(lane, thread):
     net = NetDef(name="net", type="dag", num_workers=8)
     net.external_input.extend(["x", "label"])
     net.op.append(on(0, "Relu", ["x"], ["a"]))
-    bad = on(1, "Softmax", ["x"], ["p"])
-    net.op.append(bad)
-    loss = on(1, "LabelCrossEntropy", ["p", "label"], ["l"])
+    net.op.append(on(lane, "Softmax", ["x"], ["p"]))
+    loss = on(lane, "LabelCrossEntropy", ["p", "label"], ["l"])
     loss.debug_info = "train.py:3 in build"
     net.op.append(loss)
-    net.op.append(on(0, "Sum", ["a", "p"], ["s"]))
+    net.op.append(on(1 - lane, "Sum", ["a", "p"], ["s"]))
     ws = Workspace(threads=2)
     ws.feed("x", np.ones((2, 3), np.float32))
-    ws.feed("label", np.int32([0, 7]))
+    ws.feed("label", np.int32([0, 2]))
     ws.create_net(net)
-    failed = r"LabelCrossEntropy.*on CPU 1, made at train.py:3 in build, in thread 'netbuilder-lane-\d+': "
+    ws.run_net("net")  # the first run has one thread
+    ws.feed("label", np.int32([0, 7]))
+    failed = rf"LabelCrossEntropy.*on CPU {lane}, made at train.py:3 in build{thread}: "
     for _ in range(3):
         with pytest.raises((OperatorError, ShapeError, ValueError), match=failed):
             ws.run_net("net")

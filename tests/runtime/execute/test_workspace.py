@@ -201,7 +201,7 @@ def test_fetch_of_a_blob_that_replicas_have():
     ws = Workspace()
     for name in ("losses", "cpu_1/loss", "cpu_0/loss", "gpu_0/other"):
         ws.feed(name, 1.0)
-    with pytest.raises(BlobError, match=r"no blob 'loss' .*; did you mean 'cpu_1/loss', 'cpu_0/loss'\?$"):
+    with pytest.raises(BlobError, match=r"no blob 'loss' .*; did you mean 'cpu_1/loss' or 'cpu_0/loss'\?$"):
         ws.fetch("loss")
 
 
@@ -381,7 +381,7 @@ def test_all_net_types_run(net_type):
 def test_an_unknown_operator_is_refused_with_its_place():
     op = make_op("Rellu", ["x"], ["y"])
     op.debug_info = "train.py:7 in build"
-    with pytest.raises(NetError, match=r"net 'net', operator 0: Rellu.*train.py:7.*did you mean Relu"):
+    with pytest.raises(NetError, match=r"net 'net', operator 0: Rellu.*train.py:7.*did you mean 'Relu'"):
         Workspace().create_net(net_of(op))
 
 
@@ -402,7 +402,7 @@ def test_an_input_that_nothing_makes_is_refused_at_creation():
 def test_an_external_input_that_was_not_fed_is_named_at_the_run():
     ws = Workspace()
     ws.create_net(net_of(make_op("Relu", ["x"], ["y"]), inputs=["x"]))
-    with pytest.raises(BlobError, match=r"operator 0: Relu.*'x' holds no value; feed it"):
+    with pytest.raises(BlobError, match=r"operator 0: Relu.*'x' does not exist; feed it"):
         ws.run_net("net")
     ws.feed("x", np.float32([1]))
     ws.run_net("net")
@@ -413,12 +413,46 @@ def test_an_external_input_that_was_not_fed_is_named_at_the_run():
 def test_an_input_of_a_replica_that_was_fed_to_no_replica(type_):
     ws = Workspace()
     ws.create_net(net_of(make_op(type_, ["cpu_0/data"], ["cpu_0/y"]), inputs=["cpu_0/data"]))
-    with pytest.raises(BlobError, match=r"'cpu_0/data' holds no value; feed it[^(]*$"):
+    with pytest.raises(BlobError, match=r"'cpu_0/data' does not exist; feed it[^(]*$"):
         ws.run_net("net")
     ws.feed("data", np.float32([1]))
-    match = r"'cpu_0/data' holds no value; .* \(blob 'data' has a value; each replica .* here 'cpu_0/data'\)"
+    match = r"'cpu_0/data' does not exist; .* \(blob 'data' has a value; each replica .* here 'cpu_0/data'\)"
     with pytest.raises(BlobError, match=match):
         ws.run_net("net")
+
+
+def test_an_input_without_value_names_similar_blobs_that_hold_one():
+    ws = Workspace()
+    ws.create_net(net_of(make_op("Relu", ["cpu_1/dtaa"], ["cpu_1/y"]), inputs=["cpu_1/dtaa"]))
+    for name in ("cpu_0/dtaa", "cpu_1/data", "other"):
+        ws.feed(name, 1.0)
+    ws.make("cpu_1/dtab")  # holds no value
+    with pytest.raises(
+        BlobError, match=r"'cpu_1/dtaa' does not exist; feed it, .* first; did you mean 'cpu_1/data'\?$"
+    ):
+        ws.run_net("net")
+    ws.make("cpu_1/dtaa")
+    with pytest.raises(
+        BlobError, match=r"'cpu_1/dtaa' holds no value; feed it, .* first; did you mean 'cpu_1/data'\?$"
+    ):
+        ws.run_net("net")
+
+
+def test_an_input_with_the_scopes_of_two_replicas():
+    ws = Workspace()
+    ws.create_net(net_of(make_op("Relu", ["cpu_1/cpu_0/data"], ["cpu_1/y"]), inputs=["cpu_1/cpu_0/data"]))
+    ws.feed("cpu_0/data", 1.0)
+    with pytest.raises(BlobError, match=r"does not exist; .* call the blob 'data' there, not 'cpu_0/data'$"):
+        ws.run_net("net")
+
+
+def test_an_option_of_a_net_that_there_is_not():
+    ws = Workspace()
+    net = net_of(make_op("Relu", ["x"], ["y"]), inputs=["x"])
+    for wrong, right in (("observabel", "observable"), ("constant", "constants")):
+        said = f"^Workspace.create_net: .* argument '{wrong}'; did you mean '{right}'"
+        with pytest.raises(TypeError, match=said):
+            ws.create_net(net, **{wrong: "all"})
 
 
 def test_an_error_of_an_operator_keeps_its_kind_and_says_where():

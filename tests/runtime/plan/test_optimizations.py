@@ -72,7 +72,7 @@ def test_groups():
 
 
 def test_unknown_names_are_refused_everywhere(monkeypatch, capsys):
-    said = r": no optimization is called 'bn_rely'; did you mean 'bn_relu'\? the names are bn_relu, .*, all, fusion"
+    said = r": no optimization is called 'bn_rely'; the names are bn_relu, .*, all, fusion.*; did you mean 'bn_relu'\?"
     with pytest.raises(NetError, match="Workspace" + said):
         Workspace(without=["bn_rely"])
     with pytest.raises(NetError, match="net 'net'" + said):
@@ -139,8 +139,8 @@ JOINED = {
 
 
 def test_a_fusion_of_an_unknown_optimization_is_refused():
-    fusion = Fusion(Pattern.CHAIN, ("Scale",), "Relu", lambda op, ctx, x: None, "scale_relv")
-    with pytest.raises(NetError, match="fusion of Scale, Relu: no optimization is called 'scale_relv'; did you mean"):
+    fusion = Fusion(Pattern.CHAIN, ("Scale",), "Relu", lambda op, ctx, x: None, "bn_rely")
+    with pytest.raises(NetError, match="fusion of Scale, Relu: no optimization is called 'bn_rely'; .*; did you mean"):
         fuse([], {}, {CPU: [fusion]})
 
 
@@ -301,7 +301,7 @@ def test_kernels_ask_for_names_that_there_are():
 
 
 def test_a_name_that_there_is_not_is_no_optimization():
-    with pytest.raises(NetError, match="no optimization is called 'inplce'; did you mean 'inplace'"):
+    with pytest.raises(NetError, match="no optimization is called 'inplce'; .*; did you mean 'inplace'"):
         PlanOptions().enabled("inplce")
-    with pytest.raises(NetError, match="no optimization is called 'inplce'; did you mean 'inplace'"):
+    with pytest.raises(NetError, match="no optimization is called 'inplce'; .*; did you mean 'inplace'"):
         PlanOptions(without=frozenset({"inplce"}))

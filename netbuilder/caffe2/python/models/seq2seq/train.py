@@ -98,8 +98,9 @@ class Seq2SeqModelCaffe2:
         forward = Seq2SeqModelHelper(init_params=False)  # uses the parameters of ``model``
         if self.num_gpus:
             replicas = list(range(self.num_gpus))
-            Parallelize_GPU(model, lambda _: None, self._loss, self._dense_update, devices=replicas)
-            Parallelize_GPU(forward, lambda _: None, self.forward_model_build_fun, None, devices=replicas)
+            parallelize: Any = Parallelize_GPU  # its builders take any ModelHelper, those here one of a subclass
+            parallelize(model, lambda _: None, self._loss, self._dense_update, devices=replicas)
+            parallelize(forward, lambda _: None, self.forward_model_build_fun, None, devices=replicas)
         else:
             model.AddGradientOperators(self.model_build_fun(model))
             self.norm_clipped_grad_update(model, scope="norm_clipped_grad_update")

@@ -1,0 +1,113 @@
+"""Similar names, for the errors about a name that is not known."""
+
+from __future__ import annotations
+
+import difflib
+import functools
+import inspect
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
+from typing import Any, ParamSpec, TypeVar
+
+__all__ = ["arguments_of", "did_you_mean", "mismatch", "similar", "suggests_arguments"]
+
+P = ParamSpec("P")
+R = TypeVar("R")
+
+_RATIOS = (0.7, 0.6)
+"""Shares of equal letters: names with the first one hide those that have only the second one."""
+
+_SHORTEST = 3
+"""Letters of the shortest name that counts as the beginning of another one."""
+
+
+def similar(name: str, known: Iterable[str], most: int = 3) -> list[str]:
+    """Return the known names that are most similar to ``name``, the best first.
+
+    They are ``name`` under scopes, as replicas have it; or else those with most letters in common, in the same order;
+    or else those that ``name`` begins with, and those that begin with ``name``.
+
+    >>> known = ["cpu_0/loss", "losses", "pad", "kernel"]
+    >>> similar("loss", known), similar("kernels", known), similar("paddding", known), similar("ker", known)
+    (['cpu_0/loss'], ['kernel'], ['pad'], ['kernel'])
+    """
+    names = list(dict.fromkeys(map(str, known)))
+    if scoped := [other for other in names if other.endswith(f"/{name}")]:
+        return scoped[:most]
+    for ratio in _RATIOS:
+        if near := difflib.get_close_matches(name, names, most, ratio):
+            return near
+    begun = [other for other in names if _begins(name, other) or _begins(other, name)]
+    return sorted(begun, key=lambda other: abs(len(other) - len(name)))[:most]
+
+
+def _begins(name: str, start: str) -> bool:
+    return name.startswith(start) and len(start.lstrip("-")) >= _SHORTEST
+
+
+def did_you_mean(name: str, known: Iterable[str]) -> str:
+    """Return the end of a message, with the known names that are most similar to ``name``; "" if none is similar.
+
+    >>> did_you_mean("resnet19", ["resnet18", "lenet"])
+    "; did you mean 'resnet18'?"
+    """
+    near = similar(name, known)
+    return f"; did you mean {' or '.join(map(repr, near))}?" if near else ""
+
+
+def mismatch(signature: inspect.Signature, args: Sequence[Any], kwargs: Mapping[str, Any]) -> str:
+    """Return why arguments do not match a signature, with similar names for those it lacks; "" if they match.
+
+    >>> mismatch(inspect.signature(lambda devices=None: None), [], {"device": [0]})
+    "got an unexpected keyword argument 'device'; instead of 'device', did you mean 'devices'?"
+    """
+    try:
+        signature.bind(*args, **kwargs)
+    except TypeError as error:
+        free = [key for key in list(signature.parameters)[len(args) :] if key not in kwargs]
+        wrong = [key for key in kwargs if key not in signature.parameters]
+        hints = [f"; instead of {key!r}, did you mean {near[0]!r}?" for key in wrong if (near := similar(key, free, 1))]
+        return f"{error}{''.join(hints)}"
+    return ""
+
+
+def arguments_of(source: Callable[P, R], *fixed: str) -> Callable[[Callable[..., R]], Callable[P, R]]:
+    """Return a decorator for a function that passes its arguments to ``source``: it gets the signature of ``source``.
+
+    A TypeError for arguments that do not match names the decorated function, and similar arguments.
+
+    Args:
+        source: the function.
+        fixed: arguments of it that the decorated function gives itself. Those after them must be given by keyword.
+    """
+    signature = _without(inspect.signature(source), fixed)
+
+    def decorate(function: Callable[..., R]) -> Callable[P, R]:
+        @functools.wraps(function)
+        def call(*args: P.args, **kwargs: P.kwargs) -> R:
+            try:
+                return function(*args, **kwargs)
+            except TypeError:
+                given = {name: value for name, value in kwargs.items() if name not in fixed}
+                if why := mismatch(signature, args, given):
+                    raise TypeError(f"{function.__name__}: {why}") from None
+                raise
+
+        result: Any = call
+        result.__signature__ = signature
+        return call
+
+    return decorate
+
+
+def suggests_arguments(function: Callable[P, R]) -> Callable[P, R]:
+    """Let a TypeError for arguments that ``function`` does not have name similar ones."""
+    return arguments_of(function)(function)
+
+
+def _without(signature: inspect.Signature, fixed: Collection[str]) -> inspect.Signature:
+    kept, by_keyword = [], False
+    for name, parameter in signature.parameters.items():
+        by_keyword = by_keyword or name in fixed
+        if name not in fixed:
+            kept.append(parameter.replace(kind=parameter.KEYWORD_ONLY) if by_keyword else parameter)
+    return signature.replace(parameters=kept)

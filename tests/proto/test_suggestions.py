@@ -1,0 +1,53 @@
+"""Similar names, in the errors about a name that is not known."""
+
+import inspect
+import re
+
+import pytest
+
+from house import library_modules
+from netbuilder.proto.suggestions import did_you_mean, mismatch, similar
+
+
+@pytest.mark.parametrize(
+    "name, known, found",
+    [
+        ("paddding", ["pad", "stride"], ["pad"]),  # 6 of 11 letters, too few for a ratio
+        ("dim", ["dimensions_of_it", "in"], ["dimensions_of_it"]),
+        ("di", ["dimensions_of_it"], []),
+        ("paddding", ["pa"], []),
+        ("--paddding", ["--", "--p", "--pad"], ["--pad"]),
+        ("loss", ["losses", "cpu_1/loss", "cpu_0/loss"], ["cpu_1/loss", "cpu_0/loss"]),
+        ("w1", [f"w{i}" for i in range(2, 9)], []),
+        ("kernal", {"kernel": 1, "stride": 2}, ["kernel"]),
+        ("nothing", ["x"], []),
+        ("", ["data"], []),
+    ],
+)
+def test_similar(name, known, found):
+    assert similar(name, known) == found and similar(name, known, 1) == found[:1]
+
+
+def test_one_form():
+    assert did_you_mean("dat", ["data", "date", "label"]) == "; did you mean 'date' or 'data'?"
+    assert did_you_mean("dat", ["label"]) == ""
+
+
+def test_arguments_that_do_not_match():
+    def function(devices, kernel=3, *, stride=1):
+        pass
+
+    signature = inspect.signature(function)
+    assert mismatch(signature, [[0]], {"stride": 2}) == ""
+    said = mismatch(signature, [[0]], {"kernal": 1, "strid": 2, "qwerty": 3})
+    assert said.endswith("; instead of 'kernal', did you mean 'kernel'?; instead of 'strid', did you mean 'stride'?")
+    assert "did you mean" not in mismatch(signature, [[0]], {"device": [0]})  # devices is given
+    assert mismatch(signature, [], {}) == "missing a required argument: 'devices'"
+
+
+def test_messages_suggest_names_in_one_form():
+    """Other modules neither look for similar names by themselves nor write the text."""
+    for module in library_modules():
+        if module.name != "netbuilder.proto.suggestions":
+            text = re.sub(r">>> .*|\"; did .*", "", module.path.read_text())
+            assert not re.search("difflib|did you mean", text), module.name

@@ -301,6 +301,7 @@ class Prepared:
             exist as a whole; None: it is not.
         joinable: the same work, for the plan to do together with that of other kernels.
         rest: what the kernel leaves to a later one, which may do so for many kernels.
+        own: memory that the kernel has allocated for itself, and has as long as it exists.
     """
 
     inputs: Sequence[TensorSpec | None]
@@ -327,6 +328,7 @@ class Prepared:
     in_parts: InParts | None = None
     joinable: Joinable | None = None
     rest: Rest | None = None
+    own: Sequence[Array] = ()
 
     later = RenamedMember("deferred")
 
@@ -414,6 +416,7 @@ class CompiledSegment(Protocol):
     name: str  #: what profilers show
     engine: str  #: the name of the engine whose threads compute; "" if the caller's thread does
     capturable: bool  #: whether its calls on a GPU can be captured, see ``Prepared``
+    own: Sequence[Array]  #: memory that it has allocated for its own values
 
     def copies(self, buffer_of: Callable[[str], Array], scratch: Array | None) -> list[BoundStep]:
         """Return the calls that copy fixed blobs to the layouts that kernels read, to be run before the others.

@@ -123,6 +123,7 @@ class Loop:
         self.name = next((each.name for each in segments if each.engine), self.body.name)
         self.engine = next((each.engine for each in segments if each.engine), "")
         self.capturable = all(each.capturable for each in segments)
+        self.own = [array for each in segments for array in each.own]
 
 
 class BoundLoop:

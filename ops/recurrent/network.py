@@ -248,4 +248,7 @@ def _prepared(
     loop: Loop | None,
 ) -> Prepared:
     name, engine, capturable = (loop.name, loop.engine, loop.capturable) if loop else ("steps", "", False)
-    return Prepared(inputs, outputs, bind, scratch=memory.scratch, name=name, engine=engine, capturable=capturable)
+    return Prepared(
+        inputs, outputs, bind, scratch=memory.scratch, name=name, engine=engine, capturable=capturable,
+        own=loop.own if loop else (),
+    )  # fmt: skip

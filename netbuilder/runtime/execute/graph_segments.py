@@ -20,6 +20,7 @@ from netbuilder.ops.engines.cuda.run_numbers import NumberTable, RunNumbers, not
 from netbuilder.ops.engines.gpu import gpu
 from netbuilder.ops.engines.layouts import HOST, Location
 from netbuilder.runtime.plan.capturable import why_not_captured
+from netbuilder.runtime.plan.plain_kernels import PLAIN
 from netbuilder.runtime.plan.values import Step
 from netbuilder.runtime.values.buffer_ring import BufferRing
 
@@ -315,7 +316,7 @@ def _segments(steps: Sequence[Step], after: Sequence[Collection[int]]) -> list[l
 def _touched(step: Step) -> set[Location]:
     """Return where a step that is in no graph reads and writes; a plain kernel may do so on the host."""
     values = [value.location for value in (*step.inputs, *step.outputs) if value is not None]
-    return {step.location, *values, *([HOST] if step.prepared.name == "plain" else [])}
+    return {step.location, *values, *([HOST] if step.prepared.name == PLAIN else [])}
 
 
 def _with_waits(segment: list[int], steps: Sequence[Step]) -> list[list[int]]:

@@ -222,6 +222,8 @@ def _keep_to_budget(
     outside = {id(buffer): buffer for buffer in map(buffer_of, plan.values) if buffer is not None}
     fixed = sum(int(getattr(buffer, "nbytes", 0)) for buffer in outside.values())
     fixed += sum(value.spec.nbytes for value in own if id(value) not in inside and value.spec is not None)
+    alone = {id(array): array.nbytes for step in plan.steps for array in step.prepared.own}
+    fixed += sum(alone.values())
     return fit_into(plan.net, plan.steps, own, apart, budget, fixed, cheap, plan.options.largest_plan)
 
 

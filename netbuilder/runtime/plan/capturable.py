@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Collection
 
 from netbuilder.ops.engines.layouts import HOST
+from netbuilder.runtime.plan.plain_kernels import PLAIN
 from netbuilder.runtime.plan.values import Step, StepKind
 
 __all__ = ["why_not_captured"]
@@ -29,7 +30,7 @@ def why_not_captured(step: Step, fixed: Collection[str] = ()) -> str:
         return "it waits for a value of another GPU"
     if location == HOST:
         return "it runs on the host"
-    if step.prepared.name == "plain":
+    if step.prepared.name == PLAIN:
         return "its plain kernel allocates memory, and may read values on the host"
     if not step.prepared.capturable:
         return f"its kernel {step.prepared.name!r} is not marked as capturable"

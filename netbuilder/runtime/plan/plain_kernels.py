@@ -18,7 +18,10 @@ from netbuilder.proto import OperatorError
 from netbuilder.proto.errors import counted
 from netbuilder.runtime.plan.run_context import KernelContext
 
-__all__ = ["on_gpu", "plain_prepared", "transfer"]
+__all__ = ["PLAIN", "on_gpu", "plain_prepared", "transfer"]
+
+PLAIN = "plain"
+"""The name of these kernels."""
 
 Kernel = Callable[..., Any]
 
@@ -76,7 +79,7 @@ def plain_prepared(
         bind,
         inplace=pairs,
         copies_in_place=location != HOST,
-        name="plain",
+        name=PLAIN,
     )
 
 

@@ -7,14 +7,14 @@ kernels prefer, of inputs that are the same in all steps.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import replace
 from functools import partial
 from typing import Any
 
 from netbuilder.ops.core.contexts import ANY_ORDER, BoundStep, Prepared, Segment
 from netbuilder.ops.core.instructions import Instruction
-from netbuilder.ops.engines.layouts import HOST, new_buffer
+from netbuilder.ops.engines.layouts import HOST, Location, new_buffer, new_bytes
 from netbuilder.runtime.plan.binding import after_clearing, bind_step, step_failed
 from netbuilder.runtime.plan.buffers import append_restore, versions_of
 from netbuilder.runtime.plan.capturable import why_not_captured
@@ -68,7 +68,8 @@ class SubgraphSegment:
         specs = [tuple(segment.specs[name] for name in each.outputs) for each in net.program]
         plan = compile_range(net, 0, len(specs), specs, options, compile_subgraph, segment.outputs, in_subgraph=True)
         self._net, self._options = net, options
-        self._buffers, self._cleared = _assign_buffers(plan, segment.outputs)
+        self.own: Sequence[Array]
+        self._buffers, self._cleared, self.own = _assign_buffers(plan, segment.outputs)
         self._constant_steps, self._steps = plan.constant_steps, plan.steps
         self._temporaries: dict[int, Array] = {}
         steps = [*self._constant_steps, *self._steps]
@@ -156,12 +157,12 @@ class _Subgraph:
 
 def _assign_buffers(
     plan: Compilation, outputs: frozenset[str]
-) -> tuple[dict[str, list[Value]], dict[int, list[Array]]]:
+) -> tuple[dict[str, list[Value]], dict[int, list[Array]], list[Array]]:
     """Assign buffers to the segment's own values.
 
     Returns:
-        By name, the values that are in buffers of the caller; and what each step fills with zeros first (see
-        ``MemoryPlan.cleared``).
+        By name, the values that are in buffers of the caller; what each step fills with zeros first (see
+        ``MemoryPlan.cleared``); and the memory of the segment's own values.
     """
     given: dict[str, list[Value]] = {name: [value] for name, value in plan.externals.items()}
     for name, chain in versions_of(plan).items():
@@ -178,9 +179,16 @@ def _assign_buffers(
                 values.append(value.shares)
     external = {id(value) for values in given.values() for value in values}
     rest = [value for value in plan.values if value.producer is not None and id(value) not in external]
+    own: list[Array] = []
+
+    def provide(nbytes: int, location: Location) -> Array:
+        own.append(new_bytes(nbytes, location))
+        return own[-1]
+
     for value in rest:
         if value.constant is not None:
             assert value.spec is not None
             value.buffer = new_buffer(value.spec, value.location)
-    memory = assign([value for value in rest if value.buffer is None], plan.steps, scratch=False)
-    return given, memory.cleared
+            own.append(value.buffer)
+    memory = assign([value for value in rest if value.buffer is None], plan.steps, provide, scratch=False)
+    return given, memory.cleared, own

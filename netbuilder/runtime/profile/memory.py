@@ -17,7 +17,8 @@ from netbuilder.runtime.execute.executable import Plan
 from netbuilder.runtime.execute.net import RuntimeNet
 from netbuilder.runtime.execute.workspace import Workspace
 from netbuilder.runtime.plan.binding import buffer_of, needs_temporary
-from netbuilder.runtime.plan.values import Value
+from netbuilder.runtime.plan.plain_kernels import PLAIN
+from netbuilder.runtime.plan.values import Step, Value
 from netbuilder.runtime.profile.process_memory import absent_bytes, peak_resident, resident
 from netbuilder.runtime.values.blob import Blob
 
@@ -81,7 +82,8 @@ class Memory:
         whole: whether all operators of the net are in plans whose memory is known.
         peak_resident: peak resident memory of the process since it started; 0 where the system does not report it.
         expected_peak: what the peak will be after a run: what is resident before it, libraries and Python's objects
-            included, and what the plans have not yet written; 0 if they have run, or where that is unknown.
+            included, what the plans have not yet written, and the largest results of a plain kernel, which are copied
+            to their places; 0 if they have run, or where that is unknown.
         gpus: of all that, the bytes on each GPU, by its number.
         predicted_again: the time to compute values again, to save memory, as a fraction of that of all else, by the
             estimates from which the plan chose them; 0 if nothing is computed again.
@@ -182,6 +184,8 @@ def planned_memory(workspace: Workspace, nets: Any, parameters: Iterable[Any] = 
     extents = {extent for plan in plans for location, extent in _blocks(plan) if location == HOST}
     extents |= {each.extent for each in held.values() if each.location == HOST}
     to_come = absent_bytes(extents)
+    if to_come:
+        to_come += max((_results_to_copy(step) for plan in plans for step in plan.steps), default=0)
     expected = max(resident() + to_come, found.peak_resident) if to_come else 0
     return dataclasses.replace(found, expected_peak=expected)
 
@@ -218,6 +222,9 @@ def held_outside(
             add(blob.name, _kind(blob, parameters, changed, only_read), blob.buffer)
         for blob, buffer in plan.outputs:
             add(blob.name, "blobs", buffer)
+        for step in plan.steps:
+            for array in step.prepared.own:
+                add(f"{step.node.first.outputs[0]}'s operator, for its steps", "alone", array)
         for value, is_copy in _made(plan):
             if not _within(_extent(value.buffer), plan):
                 add(value.name, "copies" if is_copy else "alone", value.buffer)
@@ -330,6 +337,13 @@ def _scratch(plan: Plan) -> int:
         place = step.lane, step.location
         most[place] = max(most.get(place, 0), step.prepared.scratch)
     return sum(most.values())
+
+
+def _results_to_copy(step: Step) -> int:
+    """Return the bytes that a plain kernel on the host allocates for its results, which are then copied."""
+    if step.prepared.name != PLAIN or step.location != HOST:
+        return 0
+    return sum(value.spec.nbytes for value in step.outputs if value is not None and value.spec is not None)
 
 
 def _temporaries(plan: Plan) -> int:

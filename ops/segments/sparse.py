@@ -109,7 +109,9 @@ def sparse_to_dense(op: SparseToDense, ctx: RunContext, indices: Any, values: An
 @prepare(SparseToDense, device=CPU)
 def prepare_sparse_to_dense(
     op: SparseToDense, ctx: PlanContext, indices: TensorSpec, values: TensorSpec, like: TensorSpec | None = None
-) -> Prepared:
+) -> Prepared | None:
+    if op.dynamic:
+        return None
     specs = [indices.plain, values.plain, *([] if like is None else [like.plain])]
     read = [*specs[:2], *(None for _ in specs[2:])]
     return _adding_rows(op, ctx, read, op.infer(*specs), lambda ins: (ins[0], ins[1]))
@@ -260,7 +262,9 @@ def unsorted_segment_sum(op: UnsortedSegmentSum, ctx: RunContext, x: Any, segmen
 @prepare(UnsortedSegmentSum, device=CPU)
 def prepare_unsorted_segment_sum(
     op: UnsortedSegmentSum, ctx: PlanContext, x: TensorSpec, segments: TensorSpec
-) -> Prepared:
+) -> Prepared | None:
+    if op.dynamic:
+        return None
     specs = [x.plain, segments.plain]
     return _adding_rows(op, ctx, specs, op.infer(*specs), lambda ins: (ins[1], ins[0]))
 

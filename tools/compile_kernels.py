@@ -30,12 +30,13 @@ _DENORMALS = "-ftz=true"  # as CuPy does
 def main(arguments: Sequence[str] | None = None) -> int:
     """Compile kernels, or record those of a program; return 1 if the compiler refuses one."""
     parser = _parser()
-    options = parser.parse_args(arguments)
-    if options.record and not options.program:
+    given, program = _without_program(sys.argv[1:] if arguments is None else arguments)
+    options = parser.parse_args(given)
+    if options.record and not program:
         parser.error("--record: give a program, a script or -m MODULE, with its arguments")
     if options.record:
-        return record(Path(options.record), options.program)
-    others = [source for folder in options.program for source in recorded(Path(folder))]
+        return record(Path(options.record), program)
+    others = [source for folder in options.folder for source in recorded(Path(folder))]
     compiler = Nvrtc()
     kernels, missing = make_kernels()
     sources: list[tuple[str, str, tuple[str, ...], tuple[str, ...]]]
@@ -61,6 +62,16 @@ def main(arguments: Sequence[str] | None = None) -> int:
     return 1 if refused else 0
 
 
+def _without_program(arguments: Sequence[str]) -> tuple[list[str], list[str]]:
+    """Return the arguments of this command, and those after the folder of ``--record``: a program with its own."""
+    given = list(arguments)
+    for place, text in enumerate(given):
+        if text == "--record" or text.startswith("--record="):
+            end = place + (2 if text == "--record" else 1)
+            return given[:end], given[end:]
+    return given, []
+
+
 def _parser() -> Parser:
     parser = Parser(
         prog="compile_kernels",
@@ -77,10 +88,10 @@ def _parser() -> Parser:
     parser.add_argument(
         "--record",
         metavar="FOLDER",
-        help="instead, run a program (a script, or -m and a module, with arguments) and store each kernel that CuPy "
-        "compiles in FOLDER; CuPy must be able to run, on a GPU or an emulated one",
+        help="instead, run the program that follows (a script, or -m and a module, with its arguments) and store each "
+        "kernel that CuPy compiles in FOLDER; CuPy must be able to run, on a GPU or an emulated one",
     )
-    parser.add_argument("program", nargs="...", metavar="...", help="folders of recorded kernels, or the program")
+    parser.add_argument("folder", nargs="*", metavar="FOLDER", help="folders of recorded kernels")
     return parser
 
 

@@ -2,6 +2,8 @@
 
 import json
 import re
+import sys
+import types
 
 import pytest
 
@@ -76,6 +78,39 @@ def test_what_is_refused_is_told(monkeypatch, capsys, tmp_path, few):
     assert "k for sm_90:\nerror: no" in told and f"sm_90: {len(few)} compiled, 1 refused" in told
     assert f"sm_80: {len(few) + 1} compiled, 0 refused" in told and "so record them: Softmax" in told
     assert compile_kernels.main(["--architectures", "sm_80"]) == 0
+
+
+PROGRAM = """
+import sys
+from cupy.cuda import compiler
+compiler._compile_with_cache_cuda(f"source for {sys.argv[1:]}", ("-DA=1",), name_expressions=["f<int>"])
+"""
+
+
+@pytest.mark.parametrize("how", [["program.py"], ["-m", "program"]], ids=["script", "module"])
+@pytest.mark.parametrize("option", ["--record FOLDER", "--record=FOLDER"])
+def test_the_kernels_of_a_program_are_recorded(how, option, monkeypatch, capsys, tmp_path):
+    compiled = []
+    compiler = types.ModuleType("cupy.cuda.compiler")
+    compiler._compile_with_cache_cuda = lambda source, options, **named: compiled.append(source)
+    cuda = types.ModuleType("cupy.cuda")
+    cuda.compiler = compiler
+    for module in (types.ModuleType("cupy"), cuda, compiler):
+        monkeypatch.setitem(sys.modules, module.__name__, module)
+    monkeypatch.setattr(sys, "argv", sys.argv)
+    monkeypatch.syspath_prepend(tmp_path)
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "program.py").write_text(PROGRAM)
+    given = option.replace("FOLDER", "stored").split()
+    assert compile_kernels.main([*given, *how, "-m", "--architectures", "x"]) == 0
+    source = "source for ['-m', '--architectures', 'x']"
+    assert compiled == [source]
+    assert [kernel[1:] for kernel in recording_cuda.recorded(tmp_path / "stored")] == [
+        (source, ("-DA=1",), ("f<int>",))
+    ]
+    with pytest.raises(SystemExit):
+        compile_kernels.main(given)
+    assert "--record: give a program" in capsys.readouterr().err
 
 
 def test_recorded_kernels_need_the_headers_of_cupy(monkeypatch, capsys, tmp_path):

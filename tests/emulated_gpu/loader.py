@@ -20,7 +20,7 @@ def install() -> None:
     import cupy
     from cupy.cuda import compiler, thrust
 
-    if compiler._compile_with_cache_cuda is not _compile:
+    if not _SIGNATURE:  # a program that records kernels replaces the compiler once more
         _SIGNATURE.append(inspect.signature(compiler._compile_with_cache_cuda))
         compiler._compile_with_cache_cuda = _compile
         thrust.sort, thrust.argsort, thrust.lexsort = _sort, _argsort, _lexsort

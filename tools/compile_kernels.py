@@ -30,8 +30,8 @@ _DENORMALS = "-ftz=true"  # as CuPy does
 def main(arguments: Sequence[str] | None = None) -> int:
     """Compile kernels, or record those of a program; return 1 if the compiler refuses one."""
     parser = _parser()
-    given, program = _without_program(sys.argv[1:] if arguments is None else arguments)
-    options = parser.parse_args(given)
+    before, program = _without_program(sys.argv[1:] if arguments is None else arguments)
+    options = parser.parse_args(before)
     if options.record and not program:
         parser.error("--record: give a program, a script or -m MODULE, with its arguments")
     if options.record:

@@ -117,6 +117,8 @@ class Plan:
         ]
         self._own = {id(blob) for _, blob in self._guards}
         self._hidden = [make_blob(name) for name in compilation.hidden]
+        self._has_finished = False  # a run, so that all outputs have been computed
+        self._failed: int | None = None  # the step at which a run on one thread failed
         self._watched_outputs: list[Blob] = []  # outputs of which another plan holds a converted copy
         rings = {id(blob.buffer): blob.ring for blob, _, _, _ in self._inputs if blob.ring is not None}
         bound, self._split_calls = _bind(net, [*compilation.constant_steps, *self.steps], memory, rings)
@@ -300,11 +302,23 @@ class Plan:
         blas.limit_threads(self._blas_threads)
         try:
             self._run_calls()
+            self._has_finished = True
         except BaseException:
             self._wait_for_split_calls()
+            if not self._has_finished:
+                self._empty_outputs()
             raise
         finally:
             blas.release_threads()
+
+    def _empty_outputs(self) -> None:
+        """Drop, after an error, the values of blobs that no run has computed: nobody shall take them for results."""
+        known = {id(blob) for blob, _, _, _ in self._inputs}
+        done = self._failed or 0
+        written = {id(value) for step in self.steps[:done] for value in step.outputs}
+        for blob, value, _ in self._outputs:
+            if id(blob) not in known and id(value) not in written:
+                blob.empty()
 
     def _wait_for_split_calls(self) -> None:
         """Wait, after an error, for split kernels that have begun: they would write into buffers that are used next."""
@@ -327,10 +341,12 @@ class Plan:
             self._has_run = True
 
     def _located_step(self, index: int, error: BaseException) -> BaseException:
+        self._failed = index
         return step_failed(self._net.name, self.steps[index], error)
 
     def _located(self, index: int, error: BaseException, thread: str = "") -> BaseException:
         extra = f", in thread {thread!r}" if thread not in ("", threading.main_thread().name) else ""
+        self._failed = None if thread else self._units[index].indices[0]
         step = self.steps[self._units[index].indices[0]]
         if isinstance(error, SegmentFailed) and error.__cause__ is not None:
             step, error = self.steps[error.index], error.__cause__

@@ -4,9 +4,10 @@ from __future__ import annotations
 
 import dataclasses
 import itertools
+import logging
 import threading
 import weakref
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Collection, Iterable
 from contextlib import nullcontext
 from functools import partial
 from typing import Any, Protocol
@@ -17,7 +18,7 @@ from netbuilder._renamed import RenamedMember
 from netbuilder.data.forking import renew_after_fork
 from netbuilder.data.waiting import Cancellation, check_run
 from netbuilder.graph.defuse import undefined_inputs
-from netbuilder.graph.memory_budget import parse_budget, stored_budget
+from netbuilder.graph.memory_budget import MemoryBudgetError, parse_budget, stored_budget
 from netbuilder.graph.observability import ACTIVATIONS, ALL, OUTPUTS, set_stored
 from netbuilder.graph.replicas import Replicas, has_record
 from netbuilder.graph.replicated_net import replicated_net
@@ -60,6 +61,8 @@ __all__ = ["NET_TYPES", "RunObserver", "RuntimeNet"]
 ONE_LANE = ("", "simple", "simple_refcount", "async_simple")
 MANY_LANES = ("dag", "prof_dag", "async_dag", "async_polling", "async_scheduling", "parallel", "async_net_executor")
 NET_TYPES = tuple(t for t in ONE_LANE + MANY_LANES if t)
+
+_log = logging.getLogger("netbuilder")
 
 _SHALLOW = 50  # nets nested up to this depth fit into Python's default recursion limit
 _KEPT_PLANS = 8  # plans cached per segment, one per set of input shapes
@@ -281,6 +284,10 @@ class RuntimeNet:
 
     def hides(self, name: str, start: int, end: int) -> bool:
         return self._observable.hides(name, start, end)
+
+    @property
+    def not_kept(self) -> Collection[str]:
+        return self._observable.not_kept
 
     def keep(self, name: str) -> bool:
         """Make a blob observable from the next run on; False if it is already, or if the net has no such blob."""
@@ -627,13 +634,8 @@ class RuntimeNet:
                 plans.remove(plan)
                 plan.drop()
                 break
-        options = self.options
-        if options.memory_budget is not None:
-            options = dataclasses.replace(options, largest_plan=self._largest_plans.get(start, 0))
-        made = make_plan(self, generation, start, options, self.workspace.make, self._arenas[arena])
+        made = self._make_plan(start, arena)
         if made is not None:
-            if options.memory_budget is not None:
-                self._largest_plans[start] = max(made.memory.whole, options.largest_plan)
             kept = _KEPT_PLANS if self.options.enabled("kept_plans") else 1
             while len(plans) >= kept:
                 plans.pop(0).drop()
@@ -644,6 +646,27 @@ class RuntimeNet:
         else:
             self._dynamic[start] = generation.number
         self._current[key] = made
+        return made
+
+    def _make_plan(self, start: int, arena: int) -> Plan | None:
+        """Compile a plan; where blobs that were fetched do not fit into the memory budget, the last are not kept."""
+        options, largest = self.options, self._largest_plans.get(start, 0)
+        fetched = bool(self._observable.fetched)
+        if isinstance(options.memory_budget, float) and largest and fetched:  # the fraction is of a run without them
+            options = dataclasses.replace(options, memory_budget=int(options.memory_budget * largest))
+        elif options.memory_budget is not None:
+            options = dataclasses.replace(options, largest_plan=largest)
+        make = self.workspace.make
+        try:
+            made = make_plan(self, self.workspace.generation, start, options, make, self._arenas[arena])
+        except MemoryBudgetError as error:
+            name = self._observable.forget_fetched()
+            if not name:
+                raise
+            _log.warning("net %r: blob %r is not kept, although it was fetched: %s", self.name, name, error)
+            return self._make_plan(start, arena)
+        if made is not None and not fetched:
+            self._largest_plans[start] = max(made.memory.whole, largest)
         return made
 
     def _measure_later(self, plan: Plan) -> None:

@@ -36,6 +36,7 @@ class Observable:
     Attributes:
         kind: one of ``netbuilder.graph.observability.KINDS``.
         names: the further blobs.
+        fetched, not_kept: see ``keep`` and ``forget_fetched``.
 
     Args:
         net: the net.
@@ -60,6 +61,8 @@ class Observable:
         self.kind = kind or default
         blocks = _blobs_of_blocks(program) if names else {}
         self.names = [copy for name in names for copy in blocks.get(name, (name,))]
+        self.fetched: list[str] = []  # those that are observable since they were fetched
+        self.not_kept: set[str] = set()  # those that are not, since they do not fit into a memory budget
         if self.kind == ALL:
             return
         self._first: dict[str, int] = {}
@@ -88,10 +91,20 @@ class Observable:
 
     def keep(self, name: str) -> bool:
         """Make a blob observable from now on; False if it is already, or if the net has no such blob."""
-        if self.kind == ALL or name in self._kept or name not in self._first:
+        if self.kind == ALL or name in self._kept or name in self.not_kept or name not in self._first:
             return False
         self._kept.add(name)
+        self.fetched.append(name)
         return True
+
+    def forget_fetched(self) -> str:
+        """Undo the last ``keep``, and refuse it for that blob from now on; return its name, "" if there is none."""
+        if not self.fetched:
+            return ""
+        name = self.fetched.pop()
+        self._kept.remove(name)
+        self.not_kept.add(name)
+        return name
 
 
 def _blobs_of_blocks(program: Sequence[Instruction]) -> dict[str, tuple[str, ...]]:

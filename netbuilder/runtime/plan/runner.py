@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Collection, Iterable
 from typing import Protocol
 
 from netbuilder.ops.core.instructions import Instruction
@@ -32,6 +32,10 @@ class Runner(Protocol):
 
     def keep(self, name: str) -> bool:
         """Make a blob observable from the next run on; False if it is already, or if the net has no such blob."""
+
+    @property
+    def not_kept(self) -> Collection[str]:
+        """Blobs that ``keep`` was called for, but with which the net cannot keep to its memory budget."""
 
     def hides(self, name: str, start: int, end: int) -> bool:
         """Whether a blob made by the operators from ``start`` to before ``end`` is used by them alone."""

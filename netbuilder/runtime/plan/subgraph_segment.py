@@ -7,7 +7,7 @@ kernels prefer, of inputs that are the same in all steps.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Collection, Iterable, Sequence
 from dataclasses import replace
 from functools import partial
 from typing import Any
@@ -142,6 +142,10 @@ class _Subgraph:
 
     def keep(self, name: str) -> bool:
         return False
+
+    @property
+    def not_kept(self) -> Collection[str]:
+        return ()
 
     def hides(self, name: str, start: int, end: int) -> bool:
         return name not in self._segment.outputs

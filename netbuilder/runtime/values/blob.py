@@ -86,6 +86,10 @@ class Hider(Protocol):
     def keep(self, name: str) -> bool:
         """Make a blob observable from the next run on; False if the net does not."""
 
+    @property
+    def not_kept(self) -> Collection[str]:
+        """Blobs that ``keep`` was called for, but with which the net cannot keep to its memory budget."""
+
 
 def _no_net() -> None:
     return None
@@ -221,6 +225,12 @@ class Blob:
         self.buffer, self.spec, self.location, self.lazy, self.hidden_by = None, None, HOST, None, net.name
         self._hider = weakref.ref(net)
 
+    def empty(self) -> None:
+        """Drop the value, which an operator that failed, or one after it, should have computed."""
+        self._leave_ring()
+        self._generation.number += 1
+        self.buffer, self.spec, self.location, self.lazy, self.hidden_by = None, None, HOST, None, ""
+
     @property
     def is_empty(self) -> bool:
         """Whether there is no value."""
@@ -232,8 +242,11 @@ class Blob:
         A net that does not make the blob observable does so from its next run on.
         """
         if self.hidden_by:
-            net = self._hider()
-            kept = "; from its next run on, the net keeps it" if net is not None and net.keep(self.name) else ""
+            net, kept = self._hider(), ""
+            if net is not None and net.keep(self.name):
+                kept = "; from its next run on, the net keeps it"
+            elif net is not None and self.name in net.not_kept:
+                kept = "; a run that keeps it needs more than the memory budget: give a larger one"
             return (
                 f"is not observable in net {self.hidden_by!r}, which computes it without keeping it; create the net "
                 f"with observable=[{self.name!r}], or with observable='all' to keep every blob{kept}"

@@ -250,3 +250,21 @@ def test_measured_times_decide_where_they_are_known(slow, monkeypatch):
     _, _, net = train(build, memory_budget=whole - 4096)
     dropped = {step.outputs[0].name for step in again(net)}
     assert f"fc{1 - slow}" in dropped and f"fc{slow}" not in dropped
+
+
+def test_a_fetch_does_not_break_the_budget(caplog):
+    """What was fetched is kept where that fits; where it does not, training goes on, and the next fetch says why."""
+    _, workspace, net = train(dense, memory_budget="90%")
+    smallest = plan_of(net).memory.whole
+    for name in [f"{kind}{number}" for kind in ("fc", "relu") for number in range(6)]:
+        if not workspace.has(name) or workspace.get(name).is_empty:
+            with pytest.raises(BlobError, match=f"'{name}' is not observable"):
+                workspace.fetch(name)
+        workspace.run_net(net.name)
+        assert planned_memory(workspace, net.name).total <= 0.9 * smallest
+    refused = sorted(net.not_kept)
+    assert {"fc0", "fc1"} <= set(workspace.blobs()) and "fc0" not in refused and "relu5" in refused
+    assert workspace.fetch("fc0").shape == (ROWS, 32)
+    assert any("blob 'relu5' is not kept, although" in record.getMessage() for record in caplog.records)
+    with pytest.raises(BlobError, match="a run that keeps it needs more than the memory budget: give a larger one"):
+        workspace.fetch("relu5")

@@ -40,7 +40,9 @@ def missing(name: str, net: Runner) -> BlobError:
     elif plain != name and plain in filled:
         why += f" (blob {plain!r} has a value; each replica reads its part from a blob of its own, here {name!r})"
     elif plain != name and replicas and not hidden:
-        why += f" (blob {replicas[0]!r} has a value; each replica reads a blob of its own: feed each its part of a batch)"
+        why += (
+            f" (blob {replicas[0]!r} has a value; each replica reads a blob of its own: feed each its part of a batch)"
+        )
     elif not hidden:
         scope = name.removesuffix(plain)  # blobs of other replicas have similar names, but are not meant
         known = [*_made_before(name, net), *filled]

@@ -444,7 +444,7 @@ def test_an_input_without_value_names_similar_blobs_that_earlier_operators_make(
     ws.create_net(net_of(*ops, inputs=["x", "hidden_w", "hidden_b", "hiden"]))
     for name, shape in {"x": (1, 2), "hidden_w": (3, 2), "hidden_b": (3,)}.items():
         ws.feed(name, np.zeros(shape, np.float32))
-    with pytest.raises(BlobError, match=r"'hiden' does not exist; feed it, .* ; did you mean 'hidden' or 'hidden_"):
+    with pytest.raises(BlobError, match=r"'hiden' does not exist; feed it, .*; did you mean 'hidden' or 'hidden_"):
         ws.run_net("net")
 
 

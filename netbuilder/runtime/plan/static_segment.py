@@ -14,7 +14,7 @@ from netbuilder.ops.core.operator import STRING, TensorSpec
 from netbuilder.ops.core.registry import prepared_kernels
 from netbuilder.ops.engines.layouts import HOST, Location
 from netbuilder.proto import BlobError
-from netbuilder.proto.suggestions import did_you_mean
+from netbuilder.proto.suggestions import did_you_mean, similar
 from netbuilder.runtime.plan.options import PlanOptions
 from netbuilder.runtime.plan.runner import Runner
 from netbuilder.runtime.plan.values import Node, Value
@@ -29,8 +29,7 @@ def missing(name: str, net: Runner) -> BlobError:
     why = f"does not exist; {HOW_TO_FILL}" if blob is None else blob.why_empty()
     plain, filled = strip_prefix(name), list(net.filled_blobs())
     hidden = blob is not None and bool(blob.hidden_by)
-    if not hidden and _may_be_parameter(name, net):
-        why += " (for a parameter: run the init net, model.param_init_net)"
+    updated = any(name in instruction.outputs for instruction in net.program)
     replicas = [other for other in filled if strip_prefix(other) == plain != other]
     if strip_prefix(plain) != plain:
         why += (
@@ -39,22 +38,24 @@ def missing(name: str, net: Runner) -> BlobError:
         )
     elif plain != name and plain in filled:
         why += f" (blob {plain!r} has a value; each replica reads its part from a blob of its own, here {name!r})"
-    elif plain != name and replicas and not hidden:
+    elif plain != name and replicas and not hidden and not updated:
         why += (
             f" (blob {replicas[0]!r} has a value; each replica reads a blob of its own: feed each its part of a batch)"
         )
     elif not hidden:
         scope = name.removesuffix(plain)  # blobs of other replicas have similar names, but are not meant
-        known = [*_made_before(name, net), *filled]
-        why += did_you_mean(name, [other for other in known if other.removesuffix(strip_prefix(other)) in ("", scope)])
+        known = [o for o in [*_made_before(name, net), *filled] if o.removesuffix(strip_prefix(o)) in ("", scope)]
+        near = similar(plain, map(strip_prefix, known))  # without the scope, which would make all names similar
+        if updated or _is_read_beside_another(name, net):
+            why += " (for a parameter: run the init net, model.param_init_net)"
+        why += did_you_mean(name, [other for other in known if strip_prefix(other) in near])
     return BlobError(f"input blob {name!r} {why}")
 
 
-def _may_be_parameter(name: str, net: Runner) -> bool:
-    """Whether a net updates a blob, or reads it first as another input than the first one of an operator."""
+def _is_read_beside_another(name: str, net: Runner) -> bool:
+    """Whether the first operator that reads a blob has it as another input than its first one."""
     reader = next((instruction for instruction in net.program if name in instruction.inputs), None)
-    updated = any(name in instruction.outputs for instruction in net.program)
-    return updated or (reader is not None and name in reader.inputs[1:])
+    return reader is not None and name in reader.inputs[1:]
 
 
 def _made_before(name: str, net: Runner) -> list[str]:

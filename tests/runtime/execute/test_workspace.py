@@ -448,12 +448,13 @@ def test_an_input_without_value_names_similar_blobs_that_earlier_operators_make(
         ws.run_net("net")
 
 
-def test_an_input_that_one_replica_has_and_another_one_lacks():
+@pytest.mark.parametrize("read", [["cpu_1/data"], ["cpu_1/date", "cpu_1/data"]])
+def test_an_input_that_one_replica_has_and_another_one_lacks(read):
     ws = Workspace()
-    ws.create_net(net_of(make_op("Relu", ["cpu_1/data"], ["cpu_1/y"]), inputs=["cpu_1/data"]))
+    ws.create_net(net_of(make_op("Sum", read, ["cpu_1/y"]), inputs=["cpu_1/date", "cpu_1/data"]))
     for name in ("cpu_0/data", "cpu_1/date"):
         ws.feed(name, np.float32([1]))
-    match = r"'cpu_1/data' does not exist; .* \(blob 'cpu_0/data' has a value; .*: feed each its part of a batch\)$"
+    match = r"'cpu_1/data' does not exist; [^(]* \(blob 'cpu_0/data' has a value; .*: feed each its part of a batch\)$"
     with pytest.raises(BlobError, match=match):
         ws.run_net("net")
 
@@ -461,10 +462,11 @@ def test_an_input_that_one_replica_has_and_another_one_lacks():
 @pytest.mark.parametrize("updated", [False, True])
 def test_a_parameter_without_value_names_the_init_net(updated):
     ws = Workspace()
-    read = make_op("Scale", ["w"], ["y"]) if updated else make_op("FC", ["x", "w", "b"], ["y"])
-    ws.create_net(net_of(read, make_op("Relu", ["y"], ["w" if updated else "z"]), inputs=["x", "w", "b"]))
-    ws.feed("x", np.zeros((1, 2), np.float32))
-    match = r"'w' .*; feed it, .* first \(for a parameter: run the init net, model.param_init_net\)"
+    x, w, b = inputs = ["cpu_1/x", "cpu_1/w", "cpu_1/b"]
+    read = make_op("Scale", [w], ["y"]) if updated else make_op("FC", inputs, ["y"])
+    ws.create_net(net_of(read, make_op("Relu", ["y"], [w if updated else "z"]), inputs=inputs))
+    ws.feed(x, np.zeros((1, 2), np.float32))
+    match = r"'cpu_1/w' .*; feed it, .* first \(for a parameter: run the init net, model.param_init_net\)$"
     with pytest.raises(BlobError, match=match):
         ws.run_net("net")
 

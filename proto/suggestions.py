@@ -73,7 +73,8 @@ def mismatch(signature: inspect.Signature, args: Sequence[Any], kwargs: Mapping[
 def arguments_of(source: Callable[P, R], *fixed: str) -> Callable[[Callable[..., R]], Callable[P, R]]:
     """Return a decorator for a function that passes its arguments to ``source``: it gets the signature of ``source``.
 
-    A TypeError for arguments that do not match names the decorated function, and similar arguments.
+    A TypeError for arguments that do not match names the decorated function (``__init__``: its class), and similar
+    arguments.
 
     Args:
         source: the function.
@@ -82,6 +83,9 @@ def arguments_of(source: Callable[P, R], *fixed: str) -> Callable[[Callable[...,
     signature = _without(inspect.signature(source), fixed)
 
     def decorate(function: Callable[..., R]) -> Callable[P, R]:
+        *_, owner, name = ("", *function.__qualname__.split("."))
+        said = owner if name == "__init__" else function.__name__
+
         @functools.wraps(function)
         def call(*args: P.args, **kwargs: P.kwargs) -> R:
             try:
@@ -89,7 +93,7 @@ def arguments_of(source: Callable[P, R], *fixed: str) -> Callable[[Callable[...,
             except TypeError:
                 given = {name: value for name, value in kwargs.items() if name not in fixed}
                 if why := mismatch(signature, args, given):
-                    raise TypeError(f"{function.__name__}: {why}") from None
+                    raise TypeError(f"{said}: {why}") from None
                 raise
 
         result: Any = call

@@ -99,7 +99,7 @@ def declared(cls: type) -> set[str]:
     for base in cls.__mro__:
         names.update(vars(base).get("__annotations__", ()))
         for function in filter(inspect.isfunction, vars(base).values()):
-            names.update(function.__code__.co_names)
+            names.update(inspect.unwrap(function).__code__.co_names)
     return names
 
 

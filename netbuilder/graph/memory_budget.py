@@ -7,6 +7,7 @@ from typing import Any
 
 from netbuilder.proto import NetDef, NetError
 from netbuilder.proto.arguments import arguments, set_argument
+from netbuilder.proto.suggestions import did_you_mean
 
 __all__ = ["MemoryBudgetError", "clear_stored_budget", "parse_budget", "set_stored_budget", "stored_budget"]
 
@@ -39,13 +40,13 @@ def parse_budget(value: Any, where: str) -> int | float:
         where: who gives it, for the message.
 
     Raises:
-        NetError: it is none of these.
+        NetError: it is none of these, or a number of bytes from 2 to 100 without unit, which is meant as a percentage.
 
     >>> parse_budget("1.5GiB", "net 'train'"), parse_budget("60%", "net 'train'")
     (1610612736, 0.6)
     """
     if hasattr(value, "__index__") and not isinstance(value, bool) and int(value) > 0:
-        return int(value)
+        return _bytes(int(value), where)
     if isinstance(value, float) and 0 < value <= 1:
         return value
     found = _TEXT.fullmatch(value) if isinstance(value, str) else None
@@ -56,11 +57,20 @@ def parse_budget(value: Any, where: str) -> int | float:
         if unit == "" and 0 < number <= 1:
             return number
         if unit in _UNITS and number * _UNITS[unit] >= 1 and (unit or number.is_integer()):
-            return int(number * _UNITS[unit])
+            return int(number * _UNITS[unit]) if unit else _bytes(int(number), where)
     raise NetError(
         f"{where}: memory_budget must be a number of bytes, such as 4294967296 or '4GiB', or a fraction above 0 and at "
         f"most 1 of what a run would take, such as 0.6 or '60%'; got {value!r}"
     )
+
+
+def _bytes(number: int, where: str) -> int:
+    if 1 < number <= 100:
+        raise NetError(
+            f"{where}: memory_budget={number} is a number of bytes, which no net fits in"
+            f"{did_you_mean(str(number), [f'{number}%'])}"
+        )
+    return number
 
 
 def set_stored_budget(net: NetDef, value: Any) -> None:

@@ -74,6 +74,7 @@ class ModelHelper(ModelParameters):
 
     net_class: type[Net] = Net  # class of the nets, unless the model shares the parameters of another one
 
+    @suggests_arguments
     def __init__(
         self,
         name: str | None = None,

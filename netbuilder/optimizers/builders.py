@@ -20,6 +20,7 @@ from netbuilder.optimizers.sgd import SgdOptimizer
 from netbuilder.optimizers.storm import StormOptimizer
 from netbuilder.optimizers.wngrad import WngradOptimizer
 from netbuilder.optimizers.yellowfin import YellowFinOptimizer
+from netbuilder.proto.suggestions import suggests_arguments
 
 __all__ = [
     "build_adadelta",
@@ -38,6 +39,7 @@ __all__ = [
 ]
 
 
+@suggests_arguments
 def build_sgd(
     model: ModelHelper,
     base_learning_rate: float,
@@ -115,7 +117,7 @@ def _builder(name: str, optimizer: type[Optimizer], rate: str, doing: str) -> Bu
     Arguments as for ``build_sgd``, and ``kwargs`` for ``{optimizer.__name__}``.
     """
     build.__name__ = build.__qualname__ = name
-    return build
+    return suggests_arguments(build)
 
 
 def _selective_builder(name: str, optimizer: type[Optimizer], rate: str, doing: str) -> SelectiveBuilder:
@@ -141,7 +143,7 @@ def _selective_builder(name: str, optimizer: type[Optimizer], rate: str, doing: 
         parameters: update only these; None: all.
     """
     build.__name__ = build.__qualname__ = name
-    return build
+    return suggests_arguments(build)
 
 
 build_adadelta = _selective_builder("build_adadelta", AdadeltaOptimizer, "alpha", "Adadelta")
@@ -162,6 +164,7 @@ build_multi_precision_sgd = _builder(
 build_rms_prop = _builder("build_rms_prop", RmsPropOptimizer, "alpha", "RMSProp")
 
 
+@suggests_arguments
 def build_fp16_sgd(model: ModelHelper, base_learning_rate: float, **kwargs: Any) -> Optimizer:
     """Update a model by SGD in float16, with weight decay; ``kwargs`` for ``FP16SgdOptimizer``."""
     return build_optimizer(model, FP16SgdOptimizer(base_learning_rate=base_learning_rate, **kwargs))

@@ -41,7 +41,8 @@ def require_one_float_type(op: Operator, *, mixed_half: bool = False, **specs: T
     allowed = {first, np.dtype(np.float32)} if mixed_half and first == np.float16 else {first}
     if first.kind != "f" or not allowed.issuperset(others):
         types = ", ".join(f"{name} {dtype}" for name, dtype in given.items())
-        fed = ", or arrays by .astype(np.float32) before they are fed" if np.dtype(np.float64) in given.values() else ""
+        wide = any(dtype.kind in "iub" or dtype == np.float64 for dtype in given.values())
+        fed = ", or arrays by .astype(np.float32) before they are fed" if wide else ""
         require(
             False, op, f"must have inputs of one floating type, got {types}; convert them, for example with Cast{fed}"
         )

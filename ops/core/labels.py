@@ -10,13 +10,25 @@ from netbuilder.ops.core.contexts import RunContext
 from netbuilder.ops.core.operator import Operator, TensorSpec, require
 from netbuilder.proto import ShapeError
 
-__all__ = ["Positions", "check_label_spec", "chosen", "label_error", "label_or_none_error"]
+__all__ = ["Positions", "check_label_spec", "chosen", "label_error", "label_or_none_error", "require_integer_labels"]
 
 
 def check_label_spec(op: Operator, labels: TensorSpec, rows: int) -> None:
     """Raise ShapeError unless there is one integer per row, as (rows,) or (rows, 1)."""
-    require(labels.dtype.kind in "iu", op, f"labels must be integers (int32), got {labels.dtype}")
-    require(labels.size == rows, op, f"there must be one label per row, {rows} in all, got shape {labels.shape}")
+    one_hot = labels.ndim == 2 and labels.shape[0] == rows
+    hint = "; for one-hot labels give the class numbers, such as labels.argmax(axis=1)" if one_hot else ""
+    require(labels.size == rows, op, f"there must be one label per row, {rows} in all, got shape {labels.shape}{hint}")
+    require_integer_labels(op, labels)
+
+
+def require_integer_labels(op: Operator, labels: TensorSpec) -> None:
+    """Raise ShapeError unless labels are integers."""
+    require(
+        labels.dtype.kind in "iu",
+        op,
+        f"labels must be integers, such as int32 or int64, got {labels.dtype}; convert them, for example with Cast, or "
+        f"arrays by .astype(np.int32) before they are fed",
+    )
 
 
 def chosen(op: Operator, ctx: RunContext, labels: Any, classes: int) -> tuple[Any, Any]:

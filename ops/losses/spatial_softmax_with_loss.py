@@ -7,7 +7,7 @@ from typing import Any
 from netbuilder.ops.core.contexts import RunContext
 from netbuilder.ops.core.declaration import operator_class
 from netbuilder.ops.core.half import narrow, require_one_float_type, widen
-from netbuilder.ops.core.labels import label_or_none_error
+from netbuilder.ops.core.labels import label_or_none_error, require_integer_labels
 from netbuilder.ops.core.operator import Operator, TensorSpec, require
 from netbuilder.ops.core.registry import kernel, register
 from netbuilder.ops.losses.label_loss import LabelLoss, LabelLossBackward, LabelLossForward
@@ -33,7 +33,7 @@ class _Arguments(LabelLoss):
         require(x.ndim == 4, self, f"X must be (N, classes, H, W), got shape {x.shape}")
         require(x.shape[1] >= 1, self, f"X must have at least one class, got shape {x.shape}")
         shape = (x.shape[0], *x.shape[2:])
-        require(label.dtype.kind in "iu", self, f"labels must be integers (int32), got {label.dtype}")
+        require_integer_labels(self, label)
         for name, spec in (("label", label), ("weight", weight or label)):
             require(
                 spec.shape == shape,

@@ -80,11 +80,19 @@ class ConvArguments(WindowArguments):
         """
         kernel = self.kernel_of(x, w)
         channels, per_group = x.shape[channel_axis(self.order, x.ndim)], w.shape[channel_axis(self.order, w.ndim)]
+        taken, other = per_group * self.group, "NHWC" if self.order == "NCHW" else "NCHW"
+        swapped = x.shape[channel_axis(other, x.ndim)] == taken
+        hint = f"; if X is in order {other}, give order={other!r} where the layer is built, or transpose X"
         require(
-            channels == per_group * self.group and w.shape[0] % self.group == 0,
+            channels == taken,
             self,
-            f"for X {x.shape} in order {self.order} with group {self.group}, W must have {channels} / {self.group} "
-            f"input channels and a number of filters divisible by {self.group}, got W {w.shape}",
+            f"X {x.shape} in order {self.order} has {channels} channels, W {w.shape} takes {taken}"
+            f"{f', {per_group} in each of {self.group} groups' if self.group > 1 else ''}{hint if swapped else ''}",
+        )
+        require(
+            w.shape[0] % self.group == 0,
+            self,
+            f"W must have a number of filters divisible by {self.group}, the number of groups, got W {w.shape}",
         )
         return self.slide(x, kernel, self.group)
 

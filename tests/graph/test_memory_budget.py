@@ -25,6 +25,14 @@ def test_what_is_no_budget(value):
         parse_budget(value, "here")
 
 
+@pytest.mark.parametrize("value, meant", [(70, "70%"), ("80", "80%"), (" 2 ", "2%"), (100, "100%")])
+def test_a_percentage_without_its_sign(value, meant):
+    with pytest.raises(NetError, match=rf"here: memory_budget={meant[:-1]} is .*; did you mean '{meant}'\?$"):
+        parse_budget(value, "here")
+    assert parse_budget(meant, "here") == int(meant[:-1]) / 100
+    assert parse_budget(101, "here") == 101
+
+
 def test_a_net_stores_its_budget():
     net = Net("stores")
     assert stored_budget(net.Proto()) is None

@@ -6,7 +6,10 @@ import re
 import pytest
 
 from house import library_modules
+from netbuilder.model import ModelHelper
+from netbuilder.optimizers import build_adam, build_sgd
 from netbuilder.proto.suggestions import did_you_mean, mismatch, similar
+from netbuilder.runtime import Workspace
 
 
 @pytest.mark.parametrize(
@@ -43,6 +46,26 @@ def test_arguments_that_do_not_match():
     assert said.endswith("; instead of 'kernal', did you mean 'kernel'?; instead of 'strid', did you mean 'stride'?")
     assert "did you mean" not in mismatch(signature, [[0]], {"device": [0]})  # devices is given
     assert mismatch(signature, [], {}) == "missing a required argument: 'devices'"
+
+
+@pytest.mark.parametrize(
+    "make, said",
+    [
+        (lambda: Workspace(sed=3), "Workspace: .*; instead of 'sed', did you mean 'seed'"),
+        (lambda: ModelHelper(init_param=True), "ModelHelper: .*; instead of 'init_param', did you mean 'init_params'"),
+        (lambda: build_sgd(None, learning_rate=1), "build_sgd: missing .*; instead of 'learning_rate', did you mean"),
+        (lambda: build_adam(None, rate=1, beta=1), "build_adam: missing a required argument: 'base_learning_rate'"),
+    ],
+)  # fmt: skip
+def test_objects_and_optimizers_name_similar_arguments(make, said):
+    with pytest.raises(TypeError, match=said):
+        make()
+
+
+def test_suggesting_keeps_the_signature():
+    assert list(inspect.signature(Workspace).parameters)[:2] == ["engines", "threads"]
+    assert list(inspect.signature(ModelHelper).parameters)[:2] == ["name", "init_params"]
+    assert list(inspect.signature(build_sgd).parameters)[:2] == ["model", "base_learning_rate"]
 
 
 def test_messages_suggest_names_in_one_form():

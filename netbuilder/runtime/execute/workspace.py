@@ -23,7 +23,7 @@ from netbuilder.ops.engines.layouts import HOST, Location
 from netbuilder.proto import PROTO_CUDA, BlobError, DeviceOption, NetDef, NetError, OperatorDef, PlanDef
 from netbuilder.proto.depth import deep_nets
 from netbuilder.proto.errors import counted
-from netbuilder.proto.suggestions import did_you_mean
+from netbuilder.proto.suggestions import did_you_mean, suggests_arguments
 from netbuilder.runtime.execute.conflicts import init_conflict, require_own_counters
 from netbuilder.runtime.execute.net import RuntimeNet
 from netbuilder.runtime.execute.not_finite import FindNan
@@ -65,6 +65,7 @@ class Workspace:
     [1.0, 0.0]
     """
 
+    @suggests_arguments
     def __init__(
         self,
         *,

@@ -111,10 +111,11 @@ def fit_into(
         if fraction is not None:
             what = f"{fraction:.4g} ({what})"
             as_fraction = f" (a fraction of {math.ceil(1e4 * least / reference) / 1e4:.4g})"
+        no_less = "; nothing in it can be computed again to need less" if least >= whole else ""
         raise MemoryBudgetError(
             f"net {net_name!r}: memory_budget={what} is too small: a run needs at least {least:,} bytes{as_fraction}, "
             f"{fixed:,} of them for parameters, inputs and blobs that can be fetched ({whole:,} with nothing computed "
-            "again); give a larger budget, or feed smaller batches",
+            f"again{no_less}); give a larger budget, or feed smaller batches",
             budget,
         )
     total = sum(_costs(steps).values())

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import itertools
 from collections.abc import Sequence
 
 import numpy as np
@@ -13,7 +14,7 @@ from netbuilder.ops.core.operator import STRING, TensorSpec
 from netbuilder.ops.core.registry import prepared_kernels
 from netbuilder.ops.engines.layouts import HOST, Location
 from netbuilder.proto import BlobError
-from netbuilder.proto.suggestions import did_you_mean
+from netbuilder.proto.suggestions import did_you_mean, similar
 from netbuilder.runtime.plan.options import PlanOptions
 from netbuilder.runtime.plan.runner import Runner
 from netbuilder.runtime.plan.values import Node, Value
@@ -27,6 +28,9 @@ def missing(name: str, net: Runner) -> BlobError:
     blob = net.find_blob(name)
     why = f"does not exist; {HOW_TO_FILL}" if blob is None else blob.why_empty()
     plain, filled = strip_prefix(name), list(net.filled_blobs())
+    hidden = blob is not None and bool(blob.hidden_by)
+    updated = any(name in instruction.outputs for instruction in net.program)
+    replicas = [other for other in filled if strip_prefix(other) == plain != other]
     if strip_prefix(plain) != plain:
         why += (
             f"; builders run in the scope of their replica, which is added to names: call the blob "
@@ -34,10 +38,30 @@ def missing(name: str, net: Runner) -> BlobError:
         )
     elif plain != name and plain in filled:
         why += f" (blob {plain!r} has a value; each replica reads its part from a blob of its own, here {name!r})"
-    elif blob is None or not blob.hidden_by:
+    elif plain != name and replicas and not hidden and not updated:
+        why += (
+            f" (blob {replicas[0]!r} has a value; each replica reads a blob of its own: feed each its part of a batch)"
+        )
+    elif not hidden:
         scope = name.removesuffix(plain)  # blobs of other replicas have similar names, but are not meant
-        why += did_you_mean(name, [other for other in filled if other.removesuffix(strip_prefix(other)) in ("", scope)])
+        known = [o for o in [*_made_before(name, net), *filled] if o.removesuffix(strip_prefix(o)) in ("", scope)]
+        near = similar(plain, map(strip_prefix, known))  # without the scope, which would make all names similar
+        if updated or _is_read_beside_another(name, net):
+            why += " (for a parameter: run the init net, model.param_init_net)"
+        why += did_you_mean(name, [other for other in known if strip_prefix(other) in near])
     return BlobError(f"input blob {name!r} {why}")
+
+
+def _is_read_beside_another(name: str, net: Runner) -> bool:
+    """Whether the first operator that reads a blob has it as another input than its first one."""
+    reader = next((instruction for instruction in net.program if name in instruction.inputs), None)
+    return reader is not None and name in reader.inputs[1:]
+
+
+def _made_before(name: str, net: Runner) -> list[str]:
+    """Return the outputs of the operators before the first one that reads a blob."""
+    before = itertools.takewhile(lambda instruction: name not in instruction.inputs, net.program)
+    return [output for instruction in before for output in instruction.outputs]
 
 
 def static_segment(net: Runner, start: int, options: PlanOptions) -> tuple[list[tuple[TensorSpec, ...]], int]:

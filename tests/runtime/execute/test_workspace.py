@@ -424,7 +424,7 @@ def test_an_input_of_a_replica_that_was_fed_to_no_replica(type_):
 def test_an_input_without_value_names_similar_blobs_that_hold_one():
     ws = Workspace()
     ws.create_net(net_of(make_op("Relu", ["cpu_1/dtaa"], ["cpu_1/y"]), inputs=["cpu_1/dtaa"]))
-    for name in ("cpu_0/dtaa", "cpu_1/data", "other"):
+    for name in ("cpu_0/dtab", "cpu_1/data", "other"):
         ws.feed(name, 1.0)
     ws.make("cpu_1/dtab")  # holds no value
     with pytest.raises(
@@ -435,6 +435,39 @@ def test_an_input_without_value_names_similar_blobs_that_hold_one():
     with pytest.raises(
         BlobError, match=r"'cpu_1/dtaa' holds no value; feed it, .* first; did you mean 'cpu_1/data'\?$"
     ):
+        ws.run_net("net")
+
+
+def test_an_input_without_value_names_similar_blobs_that_earlier_operators_make():
+    ws = Workspace()
+    ops = [make_op("FC", ["x", "hidden_w", "hidden_b"], ["hidden"]), make_op("Relu", ["hiden"], ["hiddn"])]
+    ws.create_net(net_of(*ops, inputs=["x", "hidden_w", "hidden_b", "hiden"]))
+    for name, shape in {"x": (1, 2), "hidden_w": (3, 2), "hidden_b": (3,)}.items():
+        ws.feed(name, np.zeros(shape, np.float32))
+    with pytest.raises(BlobError, match=r"'hiden' does not exist; feed it, .*; did you mean 'hidden' or 'hidden_"):
+        ws.run_net("net")
+
+
+@pytest.mark.parametrize("read", [["cpu_1/data"], ["cpu_1/date", "cpu_1/data"]])
+def test_an_input_that_one_replica_has_and_another_one_lacks(read):
+    ws = Workspace()
+    ws.create_net(net_of(make_op("Sum", read, ["cpu_1/y"]), inputs=["cpu_1/date", "cpu_1/data"]))
+    for name in ("cpu_0/data", "cpu_1/date"):
+        ws.feed(name, np.float32([1]))
+    match = r"'cpu_1/data' does not exist; [^(]* \(blob 'cpu_0/data' has a value; .*: feed each its part of a batch\)$"
+    with pytest.raises(BlobError, match=match):
+        ws.run_net("net")
+
+
+@pytest.mark.parametrize("updated", [False, True])
+def test_a_parameter_without_value_names_the_init_net(updated):
+    ws = Workspace()
+    x, w, b = inputs = ["cpu_1/x", "cpu_1/w", "cpu_1/b"]
+    read = make_op("Scale", [w], ["y"]) if updated else make_op("FC", inputs, ["y"])
+    ws.create_net(net_of(read, make_op("Relu", ["y"], [w if updated else "z"]), inputs=inputs))
+    ws.feed(x, np.zeros((1, 2), np.float32))
+    match = r"'cpu_1/w' .*; feed it, .* first \(for a parameter: run the init net, model.param_init_net\)$"
+    with pytest.raises(BlobError, match=match):
         ws.run_net("net")
 
 

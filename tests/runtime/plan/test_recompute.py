@@ -165,6 +165,16 @@ def test_the_smallest_budget_is_named_and_can_be_kept():
         train(dense, memory_budget=least - 64)
 
 
+def test_a_budget_of_a_net_in_which_nothing_can_be_computed_again_says_so():
+    workspace = Workspace(threads=1)
+    workspace.feed("x", np.ones(3, np.float32))
+    workspace.create_net(
+        NetDef(name="forward", op=[make_op("Exp", ["x"], ["y"])], external_input=["x"]), memory_budget=1
+    )
+    with pytest.raises(NetError, match="nothing computed again; nothing in it can be computed again to need less"):
+        workspace.run_net("forward")
+
+
 def test_a_budget_that_is_large_enough_changes_nothing():
     for budget in ("1TiB", 1.0):
         _, _, net = train(dense, memory_budget=budget)

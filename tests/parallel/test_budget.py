@@ -118,13 +118,13 @@ def test_a_batch_is_split_where_computing_again_is_not_enough(devices):
         (
             Attempts(normalized),
             {},
-            "not split into micro-batches, since SpatialBN '.*' normalizes with statistics of the whole batch; a larger "
-            r"accumulate_steps \(netbuilder-train: --accumulate-steps\) splits it",
+            "not split into micro-batches, since SpatialBN '.*' normalizes with statistics of the whole batch; a "
+            r"larger accumulate_steps \(netbuilder-train: --accumulate-steps\) splits it",
         ),
         (
             Attempts(normalized),
             {"accumulate_steps": 4},
-            "not split further than into 4 micro-batches, since SpatialBN '.*' .* whole batch; a larger accumulate_steps",
+            "not split further than into 4 micro-batches, since SpatialBN '.*' .* batch; a larger accumulate_steps",
         ),
         (
             Attempts(dropped_out),

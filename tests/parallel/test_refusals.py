@@ -448,6 +448,32 @@ def test_a_net_for_evaluation_that_would_initialize_is_warned_of():
         parallel.Parallelize_CPU(ModelHelper("eval", init_params=False), no_input, mlp, devices=[0, 1])
 
 
+@pytest.mark.parametrize(
+    ("layer", "text"),
+    [
+        (lambda m, **mode: brew.spatial_bn(m, "data", "y", 3, **mode), "SpatialBN 'cpu_0/y'.*statistics, 'cpu_0/y_rm'"),
+        (lambda m, **mode: brew.dropout(m, "data", "y", **{"is_test": 0, **mode}), "Dropout 'cpu_0/y'.*at random"),
+    ],
+    ids=["spatial_bn", "dropout"],
+)
+def test_a_net_for_evaluation_in_training_mode_is_warned_of(layer, text):
+    def build(**mode):
+        model = ModelHelper("eval", init_params=False)
+        parallel.Parallelize_CPU(model, no_input, lambda model, scale: layer(model, **mode), devices=[0, 1])
+
+    with pytest.warns(UserWarning, match=rf"model 'eval' has no update.*{text}.*is_test=1") as found:
+        build()
+    assert len(found) == 1
+    build(is_test=1)  # a warning is an error
+
+
+def test_batch_normalization_that_keeps_no_statistics_is_not_warned_of():
+    def forward(model, loss_scale):
+        return model.net.SpatialBN(["data", "scale", "bias", "mean", "var"], "y", is_test=0)
+
+    parallel.Parallelize_CPU(ModelHelper("eval", init_params=False), no_input, forward, devices=[0, 1])
+
+
 def distances(model, loss_scale):
     """Return a loss of each sample, on data that the init net has if there is ``model.data``."""
     if model.data is not None:

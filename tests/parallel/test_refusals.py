@@ -14,7 +14,7 @@ from netbuilder.model import ModelHelper, brew
 from netbuilder.ops.engines.arrays import gpu_count
 from netbuilder.ops.fills.fill import ConstantFill
 from netbuilder.optimizers import SgdOptimizer, add_weight_decay, build_optimizer
-from netbuilder.proto import PROTO_CPU, PROTO_CUDA, DeviceError, NetError, ShapeError
+from netbuilder.proto import PROTO_CPU, PROTO_CUDA, DeviceError, GradientError, NetError, ShapeError
 from netbuilder.proto.arguments import make_device_option
 from parallel_models import OPTIMIZERS, mlp, no_input, parallelize
 
@@ -438,6 +438,19 @@ def test_absent_gpus_are_warned_of_and_the_net_is_built():
         parallel.RunInitNet(model)
     with pytest.raises(DeviceError, match="Parallelize_CPU"):
         parallel.CreateNet(model)
+
+
+def test_an_optimizer_in_the_forward_builder():
+    def forward(model, loss_scale):
+        losses = mlp(model, loss_scale)
+        SGD(model)
+        return losses
+
+    model = ModelHelper("train")
+    with pytest.raises(GradientError, match="'train' has no backward pass yet; Parallelize .* optimizer_builder_fun="):
+        parallel.Parallelize_CPU(model, no_input, forward, optimizer_builder_fun=SGD, devices=[0, 1])
+    with pytest.raises(GradientError, match="'train' has no backward pass yet; call AddGradientOperators first"):
+        SGD(model)
 
 
 def test_a_net_for_evaluation_that_would_initialize_is_warned_of():

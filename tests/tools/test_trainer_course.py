@@ -118,7 +118,7 @@ def test_a_run_writes_its_options_and_its_course(tmp_path, capsys):
     assert planned < said.index("epoch 1/1") < said.index("memory of the process: at most ")
     assert re.search(r"step: \d\.\d MiB \(arena \d+\.\d [KM]iB, parameters 198\.5 KiB, state 198\.5 KiB, ", said)
     assert said.count("memory planned") == said.count("memory of the process: ") == 1
-    sizes = r"memory of the process, expected: ([\d.]+ [MG])iB.*memory of the process: at most ([\d.]+ [MG])iB"
+    sizes = r"expected after the first step: ([\d.]+ [MG])iB.*memory of the process: at most ([\d.]+ [MG])iB"
     expected, most = (parse_budget(text, "test") for text in re.search(sizes, said, re.S).groups())
     assert 10 << 20 < expected <= most
     assert re.search(r"  input \d.* forward \d.* backward \d.* exchange 0.00 s .* update \d", said)

@@ -239,7 +239,7 @@ def _print_planned(memory: Memory) -> None:
     known = "" if memory.whole else ", without what follows operators whose output shapes depend on data"
     print(f"memory planned for a step: {memory}{known}", flush=True)
     if memory.whole and memory.expected_peak:
-        print(f"memory of the process, expected: {bytes_text(memory.expected_peak)}", flush=True)
+        print(f"memory of the process, expected after the first step: {bytes_text(memory.expected_peak)}", flush=True)
     if memory.predicted_again:
         print(f"computed again to save memory: {again_text(memory.predicted_again)}", flush=True)
 

@@ -105,6 +105,7 @@ class ModelHelper(ModelParameters):
         self.parameter_copies: dict[str, str] = {}
         self.grad_map: dict[BlobReference, Gradient] = {}
         self.gradient_ops_added = False
+        self._gradient_advice = "call AddGradientOperators first"
         self.block_nets: BlockNets | None = None
         self._updated: list[BlobReference] = []  # parameters for which an optimizer was built
         self._devices: list[int] = []
@@ -206,7 +207,7 @@ class ModelHelper(ModelParameters):
 
     def _require_gradients(self) -> None:
         if not self.gradient_ops_added:
-            raise GradientError(f"model {self.name!r} has no backward pass yet; call AddGradientOperators first")
+            raise GradientError(f"model {self.name!r} has no backward pass yet; {self._gradient_advice}")
 
     # Whole nets
 

@@ -112,8 +112,15 @@ def build_within_budget(
             return built
         except MemoryBudgetError as error:
             first = error
-    if reason := why_not_split or why_micro_batches_differ(net(built)):
-        raise NetError(f"{first}; the batch is not split into micro-batches, since {reason}")
+    split = "into micro-batches" if accumulate_steps == 1 else f"further than into {accumulate_steps} micro-batches"
+    unsplit = f"{first}; the batch is not split {split}, since"
+    if why_not_split:
+        raise NetError(f"{unsplit} {why_not_split}")
+    if reason := why_micro_batches_differ(net(built)):
+        raise NetError(
+            f"{unsplit} {reason}; a larger accumulate_steps (netbuilder-train: --accumulate-steps) splits it all the "
+            "same, with other results"
+        )
     tried = []
     for steps in (parts * accumulate_steps for parts in _SPLITS):
         if samples % (devices * steps) == 0:
@@ -126,7 +133,7 @@ def build_within_budget(
             if planned <= first.budget:  # with the update, and the sums of gradients
                 return built
     how = f"{' or '.join(tried)} micro-batches are not enough either" if tried else "it has too few samples for that"
-    raise NetError(f"{first}; the batch is not split, since {how}")
+    raise NetError(f"{unsplit} {how}")
 
 
 def _most_planned(plan: Callable[[Built], int], built: Built, group: ProcessGroup) -> int:

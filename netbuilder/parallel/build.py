@@ -69,7 +69,7 @@ from netbuilder.passes.processes import ProcessLink, broadcast_over_processes
 from netbuilder.passes.reductions import PeerAccess, allreduce, broadcast
 from netbuilder.passes.synchronize_batch_norm import synchronize_batch_norm_pass
 from netbuilder.proto import NetDef, NetError
-from netbuilder.proto.arguments import make_op
+from netbuilder.proto.arguments import arguments, make_op
 from netbuilder.proto.depth import deep_nets
 from netbuilder.proto.errors import counted
 
@@ -237,6 +237,7 @@ def _build(model: ModelHelper, request: Request) -> Replicas:
         model.param_init_net.protects_all = True
         if model.init_params:
             _warn_of_initializers(model)
+        _warn_of_training_mode(model)
     if request.shares_memory:
         record = share_gradient_memory(model, record)
     if request.kept is not None:
@@ -641,6 +642,27 @@ def _warn_of_initializers(model: ModelHelper) -> None:
         warn_user(
             f"model {model.name!r} has no update, so it is for evaluation, but its init net initializes parameters; "
             "give ModelHelper(init_params=False) to evaluate those of a trained model"
+        )
+
+
+def _warn_of_training_mode(model: ModelHelper) -> None:
+    """Warn about the first operator of each type that behaves otherwise in training, in a model for evaluation."""
+    found: dict[str, str] = {}
+    for op in model.net.Proto().op:
+        given = arguments(op)
+        if given.get("is_test", 0):
+            continue
+        if op.type == "SpatialBN" and set(op.input[3:5]).intersection(op.output[1:3]):
+            what = f"each run changes its running statistics, {op.output[1]!r} and {op.output[2]!r}"
+        elif op.type == "Dropout" and given.get("ratio", 0.5):
+            what = "each run sets activations to 0 at random"
+        else:
+            continue
+        found.setdefault(op.type, f"{op.type} {op.output[0]!r} is in training mode: {what}")
+    for text in found.values():
+        warn_user(
+            f"model {model.name!r} has no update, so it is for evaluation, but {text}; build it with is_test=1, as by "
+            "brew.spatial_bn(..., is_test=True) and brew.dropout(..., is_test=True)"
         )
 
 

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import functools
 import itertools
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from typing import Any
 
 from netbuilder.graph.blob import BlobReference
@@ -82,7 +83,8 @@ def build_replicas(
             warn_of_unscaled_losses(ops, model.param_init_net.Proto(), losses, scale, world_size)
         return list(losses)
 
-    losses = call_per_device(devices, build)
+    with _advising_about_gradients(model):
+        losses = call_per_device(devices, build)
     for number, of_replica in zip(devices.ids, losses):
         if len(of_replica) != len(losses[0]):
             raise NetError(
@@ -91,6 +93,17 @@ def build_replicas(
                 f"{len(of_replica)} on device {number}; the builders must make the same net on each device"
             )
     return losses
+
+
+@contextmanager
+def _advising_about_gradients(model: ModelHelper) -> Iterator[None]:
+    """Let the error of an optimizer that is built in the block say where it belongs."""
+    before = model._gradient_advice
+    model._gradient_advice = "Parallelize adds it after this: give the optimizer as optimizer_builder_fun=..."
+    try:
+        yield
+    finally:
+        model._gradient_advice = before
 
 
 def _is_fed(model: ModelHelper) -> bool:

@@ -298,7 +298,7 @@ def feed_shares(
         there is one micro-batch.
 
     Raises:
-        NetError: the model is not data-parallel, or supports only even shares.
+        NetError: the model is not data-parallel, or its shares have no weights.
         ShapeError: the inputs have different numbers of samples, or none.
     """
     record = _weighted(model)
@@ -360,7 +360,7 @@ def _weighted(model: ModelHelper) -> Replicas:
     record = Replicas.load(model.net.Proto())
     if not record.weighted_shares:
         raise NetError(
-            f"feed_shares: the shares of model {model.name!r} have no weights, so it supports only batches that are "
-            "split evenly: build it by Parallelize(..., weighted_shares=True), or feed each replica its part"
+            f"feed_shares: is for models whose shares have weights, which model {model.name!r} does not have: build it "
+            "by Parallelize(..., weighted_shares=True), or feed each replica an equal part of the batch"
         )
     return record

@@ -202,8 +202,8 @@ def build(
 
     options = {key: value for key, value in definition.options.items() if trains or key not in _FOR_TRAINING}
     with warnings.catch_warnings():
-        # Of a forward pass in training mode only the init net is needed, or what it computes before a backward pass.
-        warnings.filterwarnings("ignore", ".*is for evaluation, but its init net initializes")
+        if not kind.in_test_mode:  # only the init net is needed, or what it computes before a backward pass
+            warnings.filterwarnings("ignore", ".*is for evaluation, but")
         record = Parallelize(
             helper,
             lambda helper: None,

@@ -115,12 +115,26 @@ def test_a_batch_is_split_where_computing_again_is_not_enough(devices):
 @pytest.mark.parametrize(
     "attempts, options, reason",
     [
-        (Attempts(normalized), {}, "SpatialBN '.*' normalizes with statistics of the whole batch"),
-        (Attempts(dropped_out), {}, "Dropout '.*' draws other random numbers for each micro-batch"),
-        (Attempts(samples=6), {}, "the batch is not split, since it has too few samples for that"),
+        (
+            Attempts(normalized),
+            {},
+            "not split into micro-batches, since SpatialBN '.*' normalizes with statistics of the whole batch; a "
+            r"larger accumulate_steps \(netbuilder-train: --accumulate-steps\) splits it",
+        ),
+        (
+            Attempts(normalized),
+            {"accumulate_steps": 4},
+            "not split further than into 4 micro-batches, since SpatialBN '.*' .* batch; a larger accumulate_steps",
+        ),
+        (
+            Attempts(dropped_out),
+            {},
+            "Dropout '.*' draws other random numbers for each micro-batch; a larger accumulate",
+        ),
+        (Attempts(samples=6), {}, "not split into micro-batches, since it has too few samples for that"),
         (Attempts(), {}, "since 2 or 4 or 8 micro-batches are not enough either"),
-        (Attempts(), {"accumulate_steps": 32}, "since 64 or 128 or 256 micro-batches are not enough either"),
-        (Attempts(), {"why_not_split": "of a reason"}, "into micro-batches, since of a reason"),
+        (Attempts(), {"accumulate_steps": 32}, "into 32 micro-batches, since 64 or 128 or 256 micro-batches are not"),
+        (Attempts(), {"why_not_split": "of a reason"}, "into micro-batches, since of a reason$"),
     ],
 )
 def test_why_a_batch_is_not_split(attempts, options, reason):

@@ -14,7 +14,7 @@ from netbuilder.model import ModelHelper, brew
 from netbuilder.ops.engines.arrays import gpu_count
 from netbuilder.ops.fills.fill import ConstantFill
 from netbuilder.optimizers import SgdOptimizer, add_weight_decay, build_optimizer
-from netbuilder.proto import PROTO_CPU, PROTO_CUDA, DeviceError, NetError, ShapeError
+from netbuilder.proto import PROTO_CPU, PROTO_CUDA, DeviceError, GradientError, NetError, ShapeError
 from netbuilder.proto.arguments import make_device_option
 from parallel_models import OPTIMIZERS, mlp, no_input, parallelize
 
@@ -440,12 +440,51 @@ def test_absent_gpus_are_warned_of_and_the_net_is_built():
         parallel.CreateNet(model)
 
 
+def test_an_optimizer_in_the_forward_builder():
+    def forward(model, loss_scale):
+        losses = mlp(model, loss_scale)
+        SGD(model)
+        return losses
+
+    model = ModelHelper("train")
+    with pytest.raises(GradientError, match="'train' has no backward pass yet; Parallelize .* optimizer_builder_fun="):
+        parallel.Parallelize_CPU(model, no_input, forward, optimizer_builder_fun=SGD, devices=[0, 1])
+    with pytest.raises(GradientError, match="'train' has no backward pass yet; call AddGradientOperators first"):
+        SGD(model)
+
+
 def test_a_net_for_evaluation_that_would_initialize_is_warned_of():
     with pytest.warns(UserWarning, match=r"model 'eval' has no update.*ModelHelper\(init_params=False\)"):
         parallel.Parallelize_CPU(ModelHelper("eval"), no_input, mlp, devices=[0, 1])
     with warnings.catch_warnings():
         warnings.simplefilter("error")
         parallel.Parallelize_CPU(ModelHelper("eval", init_params=False), no_input, mlp, devices=[0, 1])
+
+
+@pytest.mark.parametrize(
+    ("layer", "text"),
+    [
+        (lambda m, **mode: brew.spatial_bn(m, "data", "y", 3, **mode), "SpatialBN 'cpu_0/y'.*statistics, 'cpu_0/y_rm'"),
+        (lambda m, **mode: brew.dropout(m, "data", "y", **{"is_test": 0, **mode}), "Dropout 'cpu_0/y'.*at random"),
+    ],
+    ids=["spatial_bn", "dropout"],
+)
+def test_a_net_for_evaluation_in_training_mode_is_warned_of(layer, text):
+    def build(**mode):
+        model = ModelHelper("eval", init_params=False)
+        parallel.Parallelize_CPU(model, no_input, lambda model, scale: layer(model, **mode), devices=[0, 1])
+
+    with pytest.warns(UserWarning, match=rf"model 'eval' has no update.*{text}.*is_test=1") as found:
+        build()
+    assert len(found) == 1
+    build(is_test=1)  # a warning is an error
+
+
+def test_batch_normalization_that_keeps_no_statistics_is_not_warned_of():
+    def forward(model, loss_scale):
+        return model.net.SpatialBN(["data", "scale", "bias", "mean", "var"], "y", is_test=0)
+
+    parallel.Parallelize_CPU(ModelHelper("eval", init_params=False), no_input, forward, devices=[0, 1])
 
 
 def distances(model, loss_scale):

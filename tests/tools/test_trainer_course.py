@@ -21,6 +21,7 @@ from netbuilder.tools.training.models import policy_of
 from netbuilder.tools.training.options import parse
 from netbuilder.tools.training.run import Run
 from netbuilder.tools.training.sanity_warnings import SanityWarnings, first_not_finite
+from netbuilder.tools.training.step_timing import StepTiming
 from small_training import BASE, images, run_of
 
 
@@ -117,7 +118,7 @@ def test_a_run_writes_its_options_and_its_course(tmp_path, capsys):
     assert planned < said.index("epoch 1/1") < said.index("memory of the process: at most ")
     assert re.search(r"step: \d\.\d MiB \(arena \d+\.\d [KM]iB, parameters 198\.5 KiB, state 198\.5 KiB, ", said)
     assert said.count("memory planned") == said.count("memory of the process: ") == 1
-    sizes = r"memory of the process, expected: ([\d.]+ [MG])iB.*memory of the process: at most ([\d.]+ [MG])iB"
+    sizes = r"expected after the first step: ([\d.]+ [MG])iB.*memory of the process: at most ([\d.]+ [MG])iB"
     expected, most = (parse_budget(text, "test") for text in re.search(sizes, said, re.S).groups())
     assert 10 << 20 < expected <= most
     assert re.search(r"  input \d.* forward \d.* backward \d.* exchange 0.00 s .* update \d", said)
@@ -130,6 +131,22 @@ def test_a_run_writes_its_options_and_its_course(tmp_path, capsys):
     assert [line["samples"] for line in lines[:-1]] == [360, 360, 360, 358]
     assert lines[-1]["step"] == 4 and 0 < lines[-1]["top1"] <= lines[-1]["top5"] <= 1
     assert lines[-1]["loss"] == pytest.approx(np.average([l["loss"] for l in lines[:-1]], weights=[360] * 3 + [358]))
+
+
+@pytest.mark.parametrize(
+    ("batch", "timed"),
+    [(20, [20, 20]), (12, [12, 12]), (50, [41])],  # of 41 samples: 20, 20, 1; 12, 12, 12, 5; 41
+)
+def test_steps_with_a_whole_batch_are_timed(batch, timed, monkeypatch):
+    run, found = run_of(f"--batch={batch}"), []
+
+    def note(timing, as_before=StepTiming.run):
+        found.append(len(timing.workspace.fetch("cpu_0/label")))
+        as_before(timing)
+
+    monkeypatch.setattr(StepTiming, "run", note)
+    assert sum(run.train_epoch(1).shares.values()) == pytest.approx(1)
+    assert found == timed
 
 
 @pytest.mark.parametrize("more", [[], ["--accumulate-steps=2"]], ids=["plain", "micro-batches"])

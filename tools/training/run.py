@@ -243,8 +243,12 @@ class Run:
 
     @property
     def _timed_steps(self) -> set[int]:
-        """Steps of an epoch that are timed call by call; the fastest is used, since the machine may be shared."""
-        return {min(2, self.steps - 1), self.steps // 3, self.steps * 2 // 3}
+        """Steps of an epoch that are timed call by call; the fastest is used, since the machine may be shared.
+
+        They have a whole batch, unless no step has one: a last batch of fewer samples would always be the fastest.
+        """
+        whole = max(len(self._train_images) // self.options.batch, 1)
+        return {min(2, whole - 1), whole // 3, whole * 2 // 3}
 
     def _run(self, batch: Mapping[str, Any], *, timed: bool) -> None:
         """Run a micro-batch."""

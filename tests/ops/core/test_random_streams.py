@@ -179,6 +179,7 @@ def masks_of(devices, change=lambda net: None):
     return [np.concatenate([workspace.fetch(s + name) for s in record.devices.scopes]) for name in ("mask", "_z_mask")]
 
 
+@pytest.mark.filterwarnings("ignore:model .* is in training mode")
 @pytest.mark.parametrize("devices", [[0, 1], [3, 1, 0, 7]])
 def test_masks_agree_over_device_counts_in_held_nets_too(devices):
     for one, other in zip(masks_of([0]), masks_of(devices)):
@@ -186,6 +187,7 @@ def test_masks_agree_over_device_counts_in_held_nets_too(devices):
         assert (one[:4] != one[4:]).any()
 
 
+@pytest.mark.filterwarnings("ignore:model .* is in training mode")
 def test_stored_nets_without_the_argument_draw_what_they_drew():
     def as_before(net):
         for op in net.op:

@@ -117,7 +117,9 @@ class Plan:
         ]
         self._own = {id(blob) for _, blob in self._guards}
         self._hidden = [make_blob(name) for name in compilation.hidden]
-        self._has_finished = False  # a run, so that all outputs have been computed
+        self._new: set[int] = (
+            set()
+        )  # the ids of output blobs that are in another buffer since the last run that finished
         self._failed: int | None = None  # the step at which a run on one thread failed
         self._watched_outputs: list[Blob] = []  # outputs of which another plan holds a converted copy
         rings = {id(blob.buffer): blob.ring for blob, _, _, _ in self._inputs if blob.ring is not None}
@@ -251,6 +253,8 @@ class Plan:
             assert value.spec is not None
             if blob.read_by:
                 blob.flush_readers(but=self._own)
+            if blob.buffer is not value.buffer:
+                self._new.add(id(blob))
             blob.bind(value.spec, value.buffer, value.location, lazy)
         for blob in self._hidden:
             blob.hide(self._net)
@@ -302,23 +306,22 @@ class Plan:
         blas.limit_threads(self._blas_threads)
         try:
             self._run_calls()
-            self._has_finished = True
+            if self._new:
+                self._new = set()
         except BaseException:
             self._wait_for_split_calls()
-            if not self._has_finished:
-                self._empty_outputs()
+            self._empty_outputs()
             raise
         finally:
             blas.release_threads()
 
     def _empty_outputs(self) -> None:
         """Drop, after an error, the values of blobs that no run has computed: nobody shall take them for results."""
-        known = {id(blob) for blob, _, _, _ in self._inputs}
-        done = self._failed or 0
-        written = {id(value) for step in self.steps[:done] for value in step.outputs}
+        written = {id(value) for step in self.steps[: self._failed or 0] for value in step.outputs}
         for blob, value, _ in self._outputs:
-            if id(blob) not in known and id(value) not in written:
+            if id(blob) in self._new and id(value) not in written:
                 blob.empty()
+        self._failed = None
 
     def _wait_for_split_calls(self) -> None:
         """Wait, after an error, for split kernels that have begun: they would write into buffers that are used next."""

@@ -110,6 +110,12 @@ def marked_processes(mark: str) -> list[int]:
 
 
 def _kill_marked(mark: str) -> None:
-    for number in marked_processes(mark):
-        with suppress(ProcessLookupError):
-            os.kill(number, signal.SIGKILL)
+    """Kill the processes of a job, and those that they have just started, until none is left."""
+    for _ in range(100):
+        left = marked_processes(mark)
+        for number in left:
+            with suppress(ProcessLookupError):
+                os.kill(number, signal.SIGKILL)
+        if not left:
+            return
+        time.sleep(0.1)

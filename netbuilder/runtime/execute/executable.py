@@ -117,9 +117,7 @@ class Plan:
         ]
         self._own = {id(blob) for _, blob in self._guards}
         self._hidden = [make_blob(name) for name in compilation.hidden]
-        self._new: set[int] = (
-            set()
-        )  # the ids of output blobs that are in another buffer since the last run that finished
+        self._new: set[int] = set()  # ids of output blobs: in another buffer since the last run that finished
         self._failed: int | None = None  # the step at which a run on one thread failed
         self._watched_outputs: list[Blob] = []  # outputs of which another plan holds a converted copy
         rings = {id(blob.buffer): blob.ring for blob, _, _, _ in self._inputs if blob.ring is not None}

@@ -45,17 +45,16 @@ def pytest_configure(config):
         signal.signal(signal.SIGINT, signal.default_int_handler)
     if emulated_gpu.active():
         emulated_gpu.install()
+        emulated_gpu.machine.separate_arrays()
         _emulate_nccl()
 
 
 def _emulate_nccl():
     """Let the double of NCCL exchange values between emulated GPUs."""
-    import cupy
-
-    from cupy_double import NcclDouble
+    from nccl_double import NcclDouble
     from netbuilder.ops.engines import nccl
 
-    double = NcclDouble(finish=cupy.cuda.runtime.streamSynchronize)
+    double = NcclDouble()
     nccl._module = lambda: double
 
 
@@ -114,6 +113,16 @@ def pytest_runtest_teardown():
     """End the threads of tests whose ranks are threads."""
     if "thread_ranks" in sys.modules:
         sys.modules["thread_ranks"].end_lanes()
+
+
+@pytest.fixture(autouse=True)
+def _gpus_find_no_fault():
+    """Accesses of emulated GPUs to memory are those of a right program."""
+    yield
+    if emulated_gpu.active():
+        gc.collect(0)
+        emulated_gpu.machine.finish_all()
+        assert emulated_gpu.machine.faults() == []
 
 
 @pytest.fixture(scope="module", autouse=True)

@@ -1,10 +1,9 @@
 """A double of cuDNN's frontend: graphs are checked as cuDNN checks them, and computed node by node with NumPy.
 
 A graph is refused (``cudnnGraphNotSupportedError``) where cuDNN 9.28 refuses it for an H100, as test_graphs_on_h100.py
-finds, and anything that is not valid raises. With the double of CuPy graphs are checked and counted, and compute
-nothing. On emulated GPUs, whose memory is the host's, they compute: elements of memory are widened to float64, a tensor
-between two operations is rounded to float32, a result to its type. Products of float32 are exact unless the graph lets
-kernels round their factors to TF32, which then is done here, too.
+finds, and anything that is not valid raises. They run on emulated GPUs, whose memory is the host's: elements of memory
+are widened to float64, a tensor between two operations is rounded to float32, a result to its type. Products of float32
+are exact unless the graph lets kernels round their factors to TF32, which then is done here, too.
 """
 
 from __future__ import annotations
@@ -19,13 +18,11 @@ from types import SimpleNamespace
 import numpy as np
 import pytest
 
-from cupy_double import Launch, using
-from netbuilder.ops.engines.arrays import array_module
+from emulated_gpu import machine
+from emulated_gpu.machine import Touches
 from netbuilder.ops.engines.cudnn import compiled, library
-from netbuilder.proto import PROTO_CUDA
-from on_gpu import noted
 
-__all__ = ["CudnnDouble", "Invalid", "NotSupported", "cudnn_double", "cudnn_on_emulated_gpus"]
+__all__ = ["CudnnDouble", "Invalid", "NotSupported", "cudnn_double"]
 
 
 class NotSupported(RuntimeError):
@@ -465,11 +462,7 @@ _COMPUTE = {
 class CudnnDouble:
     """What a program sees as the module ``cudnn``.
 
-    Args:
-        cupy: what it works with: the double of CuPy, or the emulated GPUs.
-
     Attributes:
-        machine: its GPUs, which have all launches.
         ran_graphs: the kinds of the operations of each graph that was run, in order.
         graphs: all graphs that were made.
     """
@@ -481,8 +474,7 @@ class CudnnDouble:
     reduction_mode = SimpleNamespace(ADD="ADD")
     cudnnGraphNotSupportedError = NotSupported
 
-    def __init__(self, cupy):
-        self._cupy, self.machine = cupy, cupy.machine
+    def __init__(self):
         self._handles, self._numbers = {}, itertools.count(7000)
         self.ran_graphs, self.graphs = [], []
         self.unsupported = set()  # kinds of operations that a test wants refused
@@ -492,12 +484,12 @@ class CudnnDouble:
 
     def create_handle(self):
         number = next(self._numbers)
-        self._handles[number] = [self.machine.device, None]
+        self._handles[number] = [_runtime().getDevice(), None]
         return number
 
     def destroy_handle(self, handle):
         device, _ = self._handles.pop(handle)
-        if device != self.machine.device:
+        if device != _runtime().getDevice():
             raise Invalid("a handle is freed on another GPU than its own")
 
     def set_stream(self, *, handle, stream):
@@ -535,69 +527,32 @@ class CudnnDouble:
     def ran(self, graph, handle, pointers, scratch, reads, writes, do):
         """Run a graph on the stream of a handle; ``scratch`` is where its workspace begins, and its size."""
         device, stream = self._handles[handle]
-        if device != self.machine.device or stream != self._cupy.cuda.get_current_stream().ptr:
+        if device != _runtime().getDevice() or stream != _current_stream():
             raise Invalid("a handle is used on another GPU or stream than the current one")
         kinds = tuple(node.kind for node in graph.nodes)
         self.ran_graphs.append(kinds)
-        read, written = ([self.machine.region_at(pointers[t.uid], t.nbytes) for t in some] for some in (reads, writes))
-        self.machine.launch(
-            "cudnn " + " ".join(kinds),
-            read,
-            [*written, self.machine.region_at(*scratch)],
-            do=do if isinstance(self.machine, _EmulatedMachine) else lambda: None,
-        )
+        read, written = ([(pointers[t.uid], t.nbytes) for t in some] for some in (reads, writes))
+        machine.call(stream, "cudnn " + " ".join(kinds), do, Touches(read, [*written, scratch]))
+
+
+def _runtime():
+    from cupy.cuda import runtime
+
+    return runtime
+
+
+def _current_stream():
+    from cupy.cuda import get_current_stream
+
+    return get_current_stream().ptr
 
 
 @contextmanager
-def cudnn_double(cupy):
-    """Let netbuilder take doubles for CuPy and cuDNN; yields that of cuDNN."""
-    made = CudnnDouble(cupy)
-    with using(cupy), _installed(made):
-        yield made
-
-
-@contextmanager
-def _installed(made):
+def cudnn_double():
+    """Let netbuilder take the double for cuDNN; yields it."""
+    made = CudnnDouble()
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(library, "_found", lambda: (made, ""))
         patch.setattr(library, "_handles", library._new_handles())
         patch.setattr(compiled, "_graphs", {})
-        yield
-
-
-class _EmulatedMachine:
-    """What the double needs of CuPy's double, of the real CuPy on an emulated GPU: its memory is the host's, too.
-
-    Graphs are host functions in the stream, which CuPy cannot put into CUDA graphs.
-
-    Attributes:
-        launches: cuDNN's graphs and our kernels, in the order in which the host calls them.
-    """
-
-    def __init__(self, cupy):
-        self._cupy = cupy
-        self.launches = []
-
-    @property
-    def device(self):
-        return self._cupy.cuda.runtime.getDevice()
-
-    def region_at(self, pointer, nbytes):
-        return None
-
-    def note(self, name):
-        self.launches.append(Launch(name, self.device, frozenset()))
-
-    def launch(self, name, reads, writes, *, do):
-        self.note(name)
-        self._cupy.cuda.get_current_stream().launch_host_func(lambda _: do(), None)
-
-
-@contextmanager
-def cudnn_on_emulated_gpus():
-    """Let netbuilder take the double for cuDNN while CuPy is the real one, on emulated GPUs; yields the double."""
-    cupy = array_module(PROTO_CUDA)
-    machine = _EmulatedMachine(cupy)
-    made = CudnnDouble(SimpleNamespace(machine=machine, cuda=cupy.cuda))
-    with _installed(made), noted(machine.note):
         yield made

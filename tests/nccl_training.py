@@ -12,7 +12,7 @@ from pathlib import Path
 import numpy as np
 
 import emulated_gpu
-from cupy_double.nccl_processes import NcclOfProcesses
+from nccl_double.processes import NcclOfProcesses
 from netbuilder import parallel
 from netbuilder.ops.engines import nccl
 from netbuilder.parallel.distributed import ProcessGroup, Rendezvous
@@ -43,11 +43,9 @@ def on_gpus(name: str):
 
 def take_gpus() -> None:
     """Let this process use the emulated GPUs, which exchange values with those of other processes: without MPI."""
-    import cupy
-
     assert "mpi4py" not in sys.modules
     emulated_gpu.install()
-    double = NcclOfProcesses(finish=cupy.cuda.runtime.streamSynchronize)
+    double = NcclOfProcesses()
     nccl._module = lambda: double
 
 

@@ -6,17 +6,50 @@ import numpy as np
 import pytest
 
 import emulated_gpu
+from emulated_gpu import machine
+from nccl_double import NcclDouble
+from netbuilder.ops.engines import gpu as gpus_of_process
+from netbuilder.ops.engines import nccl, peers
+from netbuilder.ops.engines.cuda import cublas
 from netbuilder.ops.engines.cuda.kernel import Kernel
 from netbuilder.ops.engines.gpu import gpu
+from netbuilder.ops.fills import random_fill
 from netbuilder.proto import PROTO_CUDA, NetDef
 from netbuilder.proto.arguments import make_device_option
 from netbuilder.runtime import Workspace
 
-__all__ = ["CLOSE", "ON_GPU", "bound", "graphs", "launched", "noted", "run_net"]
+__all__ = ["CLOSE", "ON_GPU", "bound", "draw_nothing", "gpus", "graphs", "launched", "noted", "run_net"]
 
 ON_GPU = make_device_option(PROTO_CUDA, 0)
 CLOSE = 1e-5 if emulated_gpu.active() else 1e-4
 """Within which parameters after some steps are those of the CPU: real GPUs add in other orders."""
+
+
+@contextmanager
+def gpus(devices, *, access=True):
+    """Let netbuilder begin anew on so many emulated GPUs; yields what they are called for (``Machine``).
+
+    Args:
+        access: whether the GPUs can read each other's memory.
+    """
+    with pytest.MonkeyPatch.context() as patch, machine.recorded(devices) as found:
+        if not access:
+            patch.setenv("EMULATED_GPU_NO_PEERS", "1")
+        double = NcclDouble()
+        patch.setattr(gpus_of_process, "_made", {})
+        patch.setattr(nccl, "_module", lambda: double)
+        patch.setattr(nccl, "_groups", {})
+        patch.setattr(cublas, "_handles", cublas._new_handles())
+        peers.can_access_peer.cache_clear()
+        try:
+            yield found
+        finally:
+            peers.can_access_peer.cache_clear()
+
+
+def draw_nothing(patch):
+    """Leave undefined what random fills draw: for large nets it takes longer than steps."""
+    patch.setattr(random_fill, "filled", lambda xp, draw, key, shape, finish, dtype, **more: xp.zeros(shape, dtype))
 
 
 @contextmanager

@@ -6,6 +6,7 @@ import numpy as np
 import pytest
 
 import emulated_gpu
+from emulated_gpu import machine
 
 pytestmark = pytest.mark.emulated
 
@@ -230,6 +231,7 @@ def test_a_stream_that_is_not_waited_for_has_not_begun(late):
     with other:
         y = x + 0
     assert y.get(stream=other).tolist() == [1] * 4 and done.done
+    assert machine.faults()
 
 
 def test_a_wait_is_for_what_the_event_had_recorded():
@@ -248,6 +250,7 @@ def test_a_wait_is_for_what_the_event_had_recorded():
         y = x.copy()
     event.synchronize()
     assert x.get(stream=one).tolist() == [2] and y.get(stream=other)[0] in (1, 2)
+    assert machine.faults(), "the second addition is not waited for"
 
 
 def test_the_legacy_stream_and_blocking_streams_wait_for_each_other():
@@ -271,6 +274,7 @@ def test_pinned_memory_is_read_when_the_copy_is_done(late):
     pinned[...] = plain[...] = 2
     assert x.get(stream=stream).tolist() == [2] * 4, "memory that is pinned must stay as it is until the copy is done"
     assert y.get(stream=stream).tolist() == [1] * 4
+    assert machine.faults() == ["pinned memory is overwritten before it is copied to GPU 0"]
 
 
 def test_memory():
@@ -476,3 +480,173 @@ def test_denormal_floats_are_zero_in_kernels_without_doubles():
 def test_a_kernel_that_the_compiler_refuses_is_an_error():
     with pytest.raises(emulated_gpu.KernelError, match="nonsense"):
         cupy.RawKernel('extern "C" __global__ void broken() { nonsense(); }', "broken").compile()
+
+
+# Accesses that no right program makes, each of which gives the numbers that its author wanted, most of the time.
+
+
+def fault():
+    """Do all work; return the one fault that was found."""
+    machine.finish_all()
+    (found,) = machine.faults()
+    return found
+
+
+def kernel(body, parameters="float* x, int n"):
+    prelude = "const int t = threadIdx.x + blockIdx.x * blockDim.x; "
+    return cupy.RawKernel(f'extern "C" __global__ void k({parameters}) {{ {prelude} {body} }}', "k")
+
+
+def run(body, blocks=2, threads=64, size=128, dtype=np.float32):
+    x = cupy.zeros(size, dtype)
+    kernel(body, f"{'float' if dtype == np.float32 else 'unsigned short'}* x, int n")((blocks,), (threads,), (x, size))
+    machine.finish_all()
+    return machine.faults()
+
+
+def test_accesses_beyond_an_array():
+    (found,) = run("x[t] = 1;", size=100)
+    assert found == "k (stream 1) writes beyond an array: 4 bytes after byte 399 of 400 bytes of GPU 0"
+    (found,) = run("if (t == 0) x[0] = x[-1];", size=4096)
+    assert "reads memory that is no array of a GPU" in found
+    x, host = cupy.zeros(1, np.float32), np.zeros(1, np.float32)
+    kernel("x[0] = p[0];", "float* x, const float* p")((1,), (1,), (x, host.ctypes.data))
+    assert "reads memory that is no array of a GPU" in fault()
+
+
+def test_threads_that_race():
+    (found,) = run("x[0] += 1;")
+    assert "thread 1 of block 0 reads byte 0" in found and "thread 0 of block 0 writes" in found
+    assert "block 1" in run("if (threadIdx.x == 0) x[0] += 1;")[0]
+    assert run("x[t] = t > 0 ? x[t - 1] : 0;"), "in place, from the neighbour"
+    assert run("x[0] = t;")
+    assert run("atomicAdd(x, 1); if (t == 5) x[0] = 0;")
+    assert run("__shared__ float s[64]; s[threadIdx.x] = x[t]; x[t] = s[63 - threadIdx.x];")
+    assert run("__shared__ float s[64]; s[threadIdx.x] = x[t]; __syncwarp(); x[t] = s[63 - threadIdx.x];")
+    late = "__shared__ bool last; __shared__ unsigned dummy; x[blockIdx.x + 1] = 1;"
+    assert run(f"{late} last = atomicAdd((unsigned*)x, 1u) == 1; if (last) x[3] = x[1] + x[2];", threads=1)
+
+
+def test_threads_that_do_not_race():
+    assert not run("x[t] += 1; x[t] *= 2;")
+    assert not run("x[0] = 7;"), "all write the same"
+    assert not run("atomicAdd(x, 1); if (x[0] > 3) atomicAdd(x + 1, 1);")
+    assert not run("x[t] = t;", dtype=np.uint16), "neighbours in one word"
+    assert not run("__shared__ float s[64]; s[threadIdx.x] = x[t]; __syncthreads(); x[t] = s[63 - threadIdx.x];")
+    assert not run("__shared__ float s[64]; s[threadIdx.x] = x[t]; __syncwarp(); x[t] = s[threadIdx.x ^ 31];")
+    assert not run("x[t] += __shfl_xor_sync(~0u, x[t], 1);")
+    fenced = "x[blockIdx.x + 1] = 1; __threadfence(); const bool last = atomicAdd((unsigned*)x, 1u) == 1;"
+    assert not run(f"{fenced} if (last) {{ __threadfence(); x[3] = x[1] + x[2]; }}", threads=1)
+
+
+def test_streams_that_race_though_they_run_in_order():
+    one, other = new_streams(2)
+    x = cupy.zeros(4)
+    cupy.cuda.Device().synchronize()
+    with one:
+        x += 1
+    machine.finish_all()  # as if the GPU had been quick
+    with other:
+        y = x + 1
+    assert "(stream" in (found := fault()) and "reads byte 0" in found and "without waiting for cupy_add" in found
+    with one:
+        x += 1
+    assert "which reads the same memory" in fault()
+    other.wait_event(one.record())
+    with other:
+        y += x
+    with one:
+        x.copy()
+    assert not machine.faults()
+    with other:
+        x[1:2] = 0
+    assert "which reads the same memory" in fault()
+    with one:
+        x[2:] += 1
+    assert "byte 16 of 32 bytes" in fault()
+    cupy.cuda.Device().synchronize()
+    with one:
+        x[2:] += 1
+    with other:
+        x[:2] += 1
+    machine.finish_all()
+    assert not machine.faults(), "another part of the array"
+    cupy.cuda.Device().synchronize()
+
+
+def test_graphs_that_race():
+    one, other = new_streams(2)
+    x = cupy.zeros(4)
+    cupy.cuda.Device().synchronize()
+    with one:
+        one.begin_capture()
+        x += 1
+        graph = one.end_capture()
+        graph.launch()
+        graph.launch()
+        x += 1
+    machine.finish_all()
+    assert not machine.faults()
+    with other:
+        x *= 2
+    assert "without waiting for cupy_add" in fault()
+    one.wait_event(other.record())
+    graph.launch(stream=one)
+    cupy.cuda.Device().synchronize()
+    assert not machine.faults()
+
+
+def test_memory_that_another_stream_still_uses():
+    one, other = new_streams(2)
+    with one:
+        x = cupy.ones(4)
+        done = one.record()
+    other.wait_event(done)
+    with other:
+        y = x + 1
+    machine.finish_all()
+    del x
+    assert fault().startswith("memory is freed while cupy_add")
+    with one:
+        x = cupy.ones(4)
+    other.wait_event(one.record())
+    with other:
+        y += x
+    one.wait_event(other.record())
+    del x
+    machine.finish_all()
+    assert not machine.faults()
+    with one:
+        x = cupy.ones(4)
+        address = x.data.ptr
+        del x
+        kernel("x[0] = 1;", "double* x")((1,), (1,), (address,))
+    assert "memory that was freed" in fault()
+    cupy.cuda.Device().synchronize()
+
+
+@pytest.mark.multi_gpu
+def test_memory_of_another_gpu():
+    with cupy.cuda.Device(5):
+        x = cupy.zeros(4, np.float32)
+        cupy.cuda.Device().synchronize()
+    with cupy.cuda.Device(6):
+        kernel("if (t < n) x[t] = 1;")((1,), (4,), (x.data.ptr, 4))
+        assert "on GPU 6 writes byte 0 of 16 bytes of GPU 5, which it has no access to" in fault()
+        cupy.cuda.runtime.deviceEnablePeerAccess(5)
+        kernel("if (t < n) x[t] = 1;")((1,), (4,), (x.data.ptr, 4))
+        cupy.cuda.Device().synchronize()
+        assert not machine.faults()
+
+
+def test_what_is_recorded():
+    pinned = np.frombuffer(cupy.cuda.alloc_pinned_memory(16), np.float32, 4)
+    with machine.recorded() as found:
+        x = cupy.asarray(pinned)
+        y = x + 1
+        y.get()
+        cupy.matmul(cupy.ones((2, 2)), cupy.ones((2, 2)))
+    assert [launch.name for launch in found.launches][0].startswith("cupy_add")
+    assert found.launches[-1].name.startswith("cublas") and {launch.device for launch in found.launches} == {0}
+    assert found.transfers == [(machine.HOST, 0, 16, True), (0, machine.HOST, 16, False)]
+    assert found.counts["reads"] == 1 and found.counts["allocations"] == len(found.allocated) == 5

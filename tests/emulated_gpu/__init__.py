@@ -23,10 +23,11 @@ from __future__ import annotations
 
 import os
 
+from emulated_gpu import machine
 from emulated_gpu.kernels import KernelError, compiled
 from emulated_gpu.loader import install, launches
 
-__all__ = ["KernelError", "active", "compiled", "install", "launches"]
+__all__ = ["KernelError", "active", "compiled", "install", "launches", "machine"]
 
 
 def active() -> bool:

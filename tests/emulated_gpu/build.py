@@ -22,7 +22,7 @@ from pathlib import Path
 HERE = Path(__file__).resolve().parent
 sys.path.insert(0, str(HERE.parent))
 
-from emulated_gpu.kernels import FLAGS  # noqa: E402
+from emulated_gpu.kernels import CHECKED, FLAGS  # noqa: E402
 from emulated_gpu.stubs import stubs  # noqa: E402
 
 FOLDER = Path(sys.prefix).parent
@@ -79,7 +79,7 @@ def rebuild_runtime() -> Path:
 def compile_sources(names: Sequence[str]) -> list[Path]:
     """Compile files of library/."""
     for name in names:
-        options = ["-std=c++17", "-O2", "-fPIC", "-w", *HEADERS]
+        options = ["-std=c++17", "-O2", "-fPIC", "-w", *HEADERS, *(CHECKED if name == "blas" else ())]
         run("g++", *options, "-c", HERE / "library" / f"{name}.cpp", "-o", WORK / f"{name}.o")
     return [WORK / f"{name}.o" for name in names]
 
@@ -115,8 +115,10 @@ def main() -> None:
     with ThreadPoolExecutor(2) as pool:
         module = pool.submit(rebuild_runtime)
         pool.submit(precompile).result()
-        objects = {name: compile_sources([name]) for name in ("machine", "blocks", "driver", "runtime", "blas")}
-    driver = [*objects["machine"], *objects["blocks"], *objects["driver"]]
+        objects = {
+            name: compile_sources([name]) for name in ("machine", "checks", "blocks", "driver", "runtime", "blas")
+        }
+    driver = [part for name in ("machine", "checks", "blocks", "driver") for part in objects[name]]
     (of_driver,) = (SITE / "cupy_backends/cuda/api").glob("driver.*.so")
     (of_blas,) = (SITE / "cupy_backends/cuda/libs").glob("cublas.*.so")
     link("libcuda.so.1", "cu", 801, driver, of_driver)

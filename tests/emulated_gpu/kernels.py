@@ -10,9 +10,13 @@ import threading
 import time
 from pathlib import Path
 
-__all__ = ["FLAGS", "KernelError", "build", "compiled", "folder"]
+__all__ = ["CHECKED", "FLAGS", "KernelError", "build", "compiled", "folder"]
+
+CHECKED = ("-fsanitize=thread", "--param", "tsan-instrument-func-entry-exit=0")
+"""Flags that make each access to memory call a function of ``library/checks.cpp``."""
 
 FLAGS = (
+    *CHECKED,
     "-std=c++17",
     "-O1",
     "-fPIC",

@@ -5,12 +5,13 @@ from __future__ import annotations
 import ctypes
 import inspect
 import os
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import numpy as np
 
 from emulated_gpu.kernels import build
+from emulated_gpu.machine import Touches, call
 
 __all__ = ["install", "launches"]
 
@@ -54,24 +55,39 @@ def launches() -> int:
 
 
 def _array(address: int, dtype: Any, shape: Sequence[int]) -> np.ndarray[Any, Any]:
-    """Return the array at an address of the emulated GPU, when its current stream has finished."""
-    import cupy
-
-    cupy.cuda.get_current_stream().synchronize()
     size = int(np.prod(shape)) * np.dtype(dtype).itemsize
     return np.frombuffer((ctypes.c_char * size).from_address(address), dtype=dtype).reshape(shape)
 
 
+def _do(name: str, do: Callable[[], object], reads: Sequence[Any], writes: Sequence[Any]) -> None:
+    """Let the current stream do what Thrust does with arrays, and wait for it, as Thrust does."""
+    import cupy
+
+    stream = cupy.cuda.get_current_stream()
+    touches = Touches(*([(array.ctypes.data, array.nbytes) for array in some] for some in (reads, writes)))
+    call(stream.ptr, f"thrust.{name}", do, touches)
+    stream.synchronize()
+
+
 def _sort(dtype: Any, data: int, keys: int, shape: Any) -> None:
-    _array(data, dtype, tuple(shape)).sort(axis=-1)
+    values = _array(data, dtype, tuple(shape))
+    _do("sort", lambda: values.sort(axis=-1), [values], [values])
 
 
 def _argsort(dtype: Any, indices: int, data: int, keys: int, shape: Any) -> None:
-    values = _array(data, dtype, tuple(shape))
-    order = values.argsort(axis=-1, kind="stable")
-    _array(indices, "intp", tuple(shape))[...] = order
-    values[...] = np.take_along_axis(values.copy(), order, axis=-1)  # Thrust sorts the data, too
+    values, places = _array(data, dtype, tuple(shape)), _array(indices, "intp", tuple(shape))
+
+    def do() -> None:
+        places[...] = values.argsort(axis=-1, kind="stable")
+        values[...] = np.take_along_axis(values.copy(), places, axis=-1)  # Thrust sorts the data, too
+
+    _do("argsort", do, [values], [places, values])
 
 
 def _lexsort(dtype: Any, indices: int, keys: int, k: int, n: int) -> None:
-    _array(indices, "intp", (n,))[...] = np.lexsort(_array(keys, dtype, (k, n)))
+    columns, places = _array(keys, dtype, (k, n)), _array(indices, "intp", (n,))
+
+    def do() -> None:
+        places[...] = np.lexsort(columns)
+
+    _do("lexsort", do, [columns], [places])

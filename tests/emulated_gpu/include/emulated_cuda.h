@@ -63,9 +63,9 @@ static const int warpSize = 32;
 // ---- barriers, shuffles, votes
 static inline void __syncthreads() { emulated_sync_block(); }
 static inline void __syncwarp(unsigned mask = 0xffffffffu) { emulated_sync_warp(mask); }
-static inline void __threadfence() {}
+static inline void __threadfence() { emulated_fence(); }
 static inline void __threadfence_block() {}
-static inline void __threadfence_system() {}
+static inline void __threadfence_system() { emulated_fence(); }
 
 static inline unsigned emulated_rank() {
     return (threadIdx.z * blockDim.y + threadIdx.y) * blockDim.x + threadIdx.x;
@@ -222,8 +222,10 @@ static inline int __float2int_rz(float x) { return int(x); }
 static inline float __int2float_rn(int x) { return float(x); }
 
 // ---- atomics: threads take turns, so plain code is atomic
+#define EMULATED_UNCHECKED __attribute__((no_sanitize("thread")))
 #define EMULATED_ATOMIC(name, T, result)                  \
-    static inline T name(T* place, T value) {             \
+    EMULATED_UNCHECKED static inline T name(T* place, T value) { \
+        emulated_atomic(place, sizeof *place);            \
         const T old = *place;                             \
         *place = (result);                                \
         return old;                                       \
@@ -254,7 +256,8 @@ EMULATED_ATOMIC(atomicSub, unsigned, old - value)
 EMULATED_ATOMIC(atomicInc, unsigned, old >= value ? 0 : old + 1)
 EMULATED_ATOMIC(atomicDec, unsigned, old == 0 || old > value ? value : old - 1)
 #undef EMULATED_ATOMIC
-template <class T> static inline T emulated_swap(T* place, T expected, T value) {
+template <class T> EMULATED_UNCHECKED static inline T emulated_swap(T* place, T expected, T value) {
+    emulated_atomic(place, sizeof *place);
     const T old = *place;
     if (old == expected) *place = value;
     return old;
@@ -300,6 +303,7 @@ template <auto kernel, bool barriers, bool flush> static void emulated_run(void*
         for (unsigned y = 0; y < gridDim.y; ++y)
             for (unsigned x = 0; x < gridDim.x; ++x) {
                 blockIdx = {x, y, z};
+                emulated_begin_block();
                 emulated_block_body<kernel, barriers>(parameters);
             }
 }

@@ -16,9 +16,16 @@ struct EmulatedKernel {
 
 extern "C" {
 extern EmulatedIndex emulated_thread, emulated_block, emulated_threads, emulated_blocks;
-extern char emulated_shared[];              // dynamic shared memory
-extern unsigned long long emulated_lane[];  // for each thread of the block, what shuffles and votes exchange
+extern char emulated_shared[256 << 10];              // dynamic shared memory
+extern unsigned long long emulated_lane[1024];  // for each thread of the block, what shuffles and votes exchange
 void emulated_run_block(void (*body)(void*), void* argument);  // all threads of the block, as fibers
 void emulated_sync_block();
 void emulated_sync_warp(unsigned mask);
+extern unsigned emulated_barriers, emulated_warp_barriers[32];  // how many there were
+bool emulated_is_on_fiber_stack(const char* address);
+
+// For the checks of memory accesses (library/checks.h).
+void emulated_begin_block();
+void emulated_fence();
+void emulated_atomic(const void* place, std::size_t size);
 }

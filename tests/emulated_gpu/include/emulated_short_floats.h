@@ -48,7 +48,8 @@
     static inline T2 __hfma2(T2 a, T2 b, T2 c) { return {__hfma(a.x, b.x, c.x), __hfma(a.y, b.y, c.y)}; }            \
     static inline T2 __hmax2(T2 a, T2 b) { return {__hmax(a.x, b.x), __hmax(a.y, b.y)}; }                            \
     static inline T2 __hmin2(T2 a, T2 b) { return {__hmin(a.x, b.x), __hmin(a.y, b.y)}; }                            \
-    static inline T atomicAdd(T* place, T value) {                                                                   \
+    EMULATED_UNCHECKED static inline T atomicAdd(T* place, T value) {                                                \
+        emulated_atomic(place, sizeof *place);                                                                       \
         const T old = *place;                                                                                        \
         *place = T(float(old) + float(value));                                                                       \
         return old;                                                                                                  \

@@ -22,9 +22,11 @@ struct Handle {
 };
 Handle& of(void* handle) { return *static_cast<Handle*>(handle); }
 
+// Compiled as kernels are, so that accesses are checked.
 int later(void* handle, emulated::Task task) {
     if (!of(handle).has_workspace && emulated::capture_status(of(handle).stream)) return ALLOCATION_FAILED;
-    return emulated::enqueue(of(handle).stream, std::move(task)) ? EXECUTION_FAILED : SUCCESS;
+    emulated::count(emulated::LAUNCHES, "launch " + std::to_string(emulated::stream_device(of(handle).stream)) + " cublas");
+    return emulated::enqueue(of(handle).stream, "cublas", std::move(task)) ? EXECUTION_FAILED : SUCCESS;
 }
 
 // A factor: on the host it is read when the function is called, on the device when it is computed with.

@@ -13,8 +13,9 @@
 
 extern "C" {
 EmulatedIndex emulated_thread, emulated_block, emulated_threads, emulated_blocks;
-alignas(256) char emulated_shared[256 << 10];
+alignas(4096) char emulated_shared[256 << 10];  // whole pages, for the checks
 unsigned long long emulated_lane[1024];
+unsigned emulated_barriers, emulated_warp_barriers[32];
 }
 
 namespace {
@@ -104,6 +105,7 @@ bool release_block(unsigned count) {
         if (fibers[i].state != State::done && fibers[i].state != State::at_block_barrier) return false;
     for (unsigned i = 0; i < count; ++i)
         if (fibers[i].state == State::at_block_barrier) fibers[i].state = State::ready;
+    ++emulated_barriers;
     return true;
 }
 
@@ -120,6 +122,7 @@ bool release_warp(unsigned first, unsigned count) {
     if (!waiting || (wanted & ~(waiting | ended))) return false;
     for (unsigned lane = 0; lane < 32; ++lane)
         if (waiting >> lane & 1) fibers[first + lane].state = State::ready;
+    ++emulated_warp_barriers[first / 32];
     return true;
 }
 
@@ -145,6 +148,7 @@ void make_stacks() {
 
 }  // namespace
 
+extern "C" bool emulated_is_on_fiber_stack(const char* address) { return stacks && address >= stacks && address < stacks + STACK * MOST_THREADS; }
 extern "C" void emulated_sync_block() { wait_as(State::at_block_barrier); }
 extern "C" void emulated_sync_warp(unsigned mask) {
     if (running) running->mask = mask;

@@ -24,6 +24,7 @@ enum Attribute { MOST_THREADS = 0, MOST_DYNAMIC_SHARED = 8 };
 
 struct Function {
     const EmulatedKernel* kernel;
+    const char* name;
     unsigned most_shared = SHARED;
 };
 
@@ -43,12 +44,14 @@ struct Parameters {
         }
     }
     void run(const EmulatedKernel& kernel) {
-        std::vector<char> mine(bytes.size() + 16);  // a kernel may write into its parameters
-        char* start = reinterpret_cast<char*>((reinterpret_cast<uintptr_t>(mine.data()) + 15) & ~uintptr_t(15));
+        const size_t addresses = places.size() * sizeof(void*);
+        std::vector<char> mine(addresses + bytes.size() + 32);  // a kernel may write into its parameters
+        char* start = reinterpret_cast<char*>((reinterpret_cast<uintptr_t>(mine.data()) + addresses + 15) & ~uintptr_t(15));
+        void** pointers = reinterpret_cast<void**>(start) - places.size();
         std::memcpy(start, bytes.data(), bytes.size());
-        std::vector<void*> pointers;
-        for (size_t place : places) pointers.push_back(start + place);
-        kernel.run(pointers.data());
+        for (size_t i = 0; i < places.size(); ++i) pointers[i] = start + places[i];
+        allow(mine.data(), mine.size());
+        kernel.run(pointers);
     }
 };
 
@@ -80,7 +83,8 @@ int cuModuleUnload(void*) { return OK; }  // the same source gives the same file
 int cuModuleGetFunction(void** function, void* module, const char* name) {
     const void* kernel = dlsym(module, (std::string("emulated_kernel_") + name).c_str());
     if (!kernel) return NOT_FOUND;
-    *function = new Function{static_cast<const EmulatedKernel*>(kernel)};  // lives as long as its module
+    watch_module(kernel);
+    *function = new Function{static_cast<const EmulatedKernel*>(kernel), lasting(name)};  // lives as long as its module
     return OK;
 }
 int cuModuleGetGlobal_v2(void** address, size_t* size, void* module, const char* name) {
@@ -115,12 +119,13 @@ int cuLaunchKernel(void* handle, unsigned blocks_x, unsigned blocks_y, unsigned 
     if (stream_device(stream) != current_device()) return INVALID_HANDLE;
     const EmulatedKernel& kernel = *function->kernel;
     auto parameters = std::make_shared<Parameters>(kernel, values);
-    return enqueue(stream, [=, &kernel] {
+    count(LAUNCHES, "launch " + std::to_string(current_device()) + " " + function->name);
+    return enqueue(stream, function->name, [=, &kernel] {
         ++launches;
         emulated_blocks = blocks;
         emulated_threads = threads;
         parameters->run(kernel);
-    });
+    }, true);
 }
 
 }  // extern "C"

@@ -1,6 +1,10 @@
 // Devices, streams, events, graphs and memory of the emulated machine; machine.h describes them.
 #include "machine.h"
 
+#include "../include/emulated_kernel.h"
+
+#include <algorithm>
+#include <atomic>
 #include <chrono>
 #include <cstdlib>
 #include <cstring>
@@ -14,7 +18,9 @@ namespace emulated {
 
 namespace {
 
-using Clock = std::chrono::steady_clock;
+using Time = std::chrono::steady_clock;
+constexpr size_t PAGE = 4096;
+constexpr size_t MOST_RELEASED = size_t(256) << 20;
 constexpr size_t LONGEST_QUEUE = 4096;  // a real GPU works on, too, while the host gives it more
 
 struct Stream;
@@ -49,11 +55,18 @@ struct Item {
     Task task;
     std::vector<Marker> after;
     bool on_host = false;
+    bool host_knows = false;      // when it is done
+    bool checked = false;         // its accesses are
+    Work work;
+    std::vector<Range> touches;
+    std::vector<size_t> reached;  // in a graph: how many items of each chain come before it
 };
 
 struct Stream : std::enable_shared_from_this<Stream> {
     int device;
     bool blocking;
+    size_t number;
+    Known known;
     int priority = 0;
     std::deque<Item> queue;
     size_t given = 0, done = 0;
@@ -72,25 +85,37 @@ struct Capture {
     bool invalidated = false;
 };
 
+struct Executable {
+    std::shared_ptr<Capture> graph;
+    std::vector<size_t> numbers;  // of the chains, as if each were a stream
+    size_t launches = 0;
+};
+
 struct Event {
     bool timed;
     int device;
     bool recorded = false;
     Marker marker;
-    std::shared_ptr<Clock::time_point> time;
+    Known known;
+    std::shared_ptr<Time::time_point> time;
 };
 
 struct Machine {
     Lock lock;
-    int devices = 4;
+    int devices = 4, visible = MOST_DEVICES;
     size_t memory = size_t(4) << 30;  // of each device
     bool eager = false;
     std::map<void*, std::shared_ptr<Stream>> streams;
     std::vector<std::shared_ptr<Stream>> legacy;
     std::map<void*, Event> events;
     std::map<void*, std::shared_ptr<Capture>> graphs;
+    std::map<void*, std::shared_ptr<Executable>> executables;
     std::set<std::shared_ptr<Capture>> captures;  // under way
     std::map<const char*, Piece> pieces;
+    std::vector<void*> released;  // arrays that work may still use
+    size_t released_bytes = 0;
+    Known host;  // what the host knows to be done
+    size_t numbers = 0;
     size_t allocated[MOST_DEVICES] = {};
     size_t handles = 0x1000;
     int queries = 0;  // without any other call between them
@@ -101,11 +126,13 @@ struct Machine {
         if (const char* bytes = std::getenv("EMULATED_GPU_MEMORY")) memory = std::strtoull(bytes, nullptr, 10);
         eager = std::getenv("EMULATED_GPU_EAGER") != nullptr;
         for (int device = 0; device < devices; ++device) legacy.push_back(make_stream(device, true));
+        watch(emulated_shared, sizeof emulated_shared, Owner::shared, 0);
     }
     std::shared_ptr<Stream> make_stream(int device, bool blocking) {
         auto stream = std::make_shared<Stream>();
         stream->device = device;
         stream->blocking = blocking;
+        stream->number = ++numbers;
         return stream;
     }
     void* handle() { return reinterpret_cast<void*>(handles += 64); }
@@ -128,9 +155,26 @@ bool is_legacy(const Stream& stream) { return machine().legacy[stream.device].ge
 // ---- queues
 
 void drain(Stream& stream, size_t count);
+void free_released();
 
 // Without the lock: a function of the host takes Python's, which another thread may hold while it waits for this one.
 void call_host(const Task& task) { machine().lock.call_without(task); }
+
+void do_item(const Item& item, const Work& work) {
+    if (item.checked) {
+        begin_work(work);
+        for (const Range& range : item.touches) touch(range.start, range.size, range.writes);
+        if (!item.on_host) item.task();
+        end_work();
+        if (!item.on_host) return;
+    }
+    if (item.on_host) call_host(item.task);
+    else if (item.task) item.task();
+}
+
+void host_knows(const Stream& stream, size_t count, const Known& known) {
+    machine().host = with(merged(machine().host, known), stream.number, count);
+}
 
 // Do the first `count` items of all that the stream was ever given.
 void drain(Stream& stream, size_t count) {
@@ -143,11 +187,37 @@ void drain(Stream& stream, size_t count) {
         stream.queue.pop_front();
         for (const Marker& marker : item.after) drain(*marker.stream, marker.count);
         stream.in_host_call = item.on_host;
-        if (item.on_host) call_host(item.task);
-        else if (item.task) item.task();
+        do_item(item, item.work);
         stream.in_host_call = false;
         ++stream.done;
+        if (item.host_knows) host_knows(stream, item.work.index, item.work.after);
     }
+}
+
+void finish_all() {
+    auto& all = machine();
+    for (auto& stream : all.legacy) drain(*stream, stream->given);
+    const auto streams = all.streams;  // a function of the host may change them
+    for (auto& [handle, stream] : streams) drain(*stream, stream->given);
+    free_released();
+}
+
+// Arrays that were released go when no work is left that might use them; until then they are no memory to kernels.
+void free_released() {
+    auto& all = machine();
+    if (all.released.empty()) return;
+    for (auto& stream : all.legacy)
+        if (stream->done < stream->given) return;
+    for (auto& [handle, stream] : all.streams)
+        if (stream->done < stream->given) return;
+    for (void* address : all.released) {
+        auto found = all.pieces.find(static_cast<char*>(address));
+        forget_memory(address, found->second.size);
+        all.pieces.erase(found);
+        std::free(address);
+    }
+    all.released.clear();
+    all.released_bytes = 0;
 }
 
 Marker end_of(Stream& stream) { return {stream.shared_from_this(), nullptr, 0, stream.given}; }
@@ -155,6 +225,7 @@ Marker end_of(Stream& stream) { return {stream.shared_from_this(), nullptr, 0, s
 // The legacy stream waits for the blocking streams of its device, and they for it.
 void add_implicit_order(Stream& stream, Item& item) {
     auto wait_for = [&](Stream& other) {
+        stream.known = with(merged(stream.known, other.known), other.number, other.given);
         if (other.done < other.given) item.after.push_back(end_of(other));
     };
     if (is_legacy(stream)) {
@@ -188,8 +259,13 @@ int give(Stream& stream, Item item) {
             for (auto& captured : capture->streams)
                 if (captured->blocking && captured->device == stream.device) return fail(*capture, CAPTURE_IMPLICIT);
     add_implicit_order(stream, item);
-    stream.queue.push_back(std::move(item));
     ++stream.given;
+    stream.known = merged(stream.known, machine().host);
+    item.work.stream = stream.number;
+    item.work.index = stream.given;
+    item.work.device = stream.device;
+    item.work.after = stream.known;
+    stream.queue.push_back(std::move(item));
     if (machine().eager || stream.queue.size() > LONGEST_QUEUE) drain(stream, stream.given);
     return OK;
 }
@@ -198,7 +274,7 @@ int give(Stream& stream, Item item) {
 
 // ---- devices
 
-int device_count() { return machine().devices; }
+int device_count() { return std::min(machine().visible, machine().devices); }
 int current_device() { return current; }
 int set_current_device(int device) {
     if (device < 0 || device >= machine().devices) return INVALID_DEVICE;
@@ -278,15 +354,89 @@ int stream_priority(void* handle) {
     auto stream = find(handle);
     return stream ? stream->priority : 0;
 }
-int enqueue(void* handle, Task task) {
+int enqueue(void* handle, const char* name, Task task, bool is_kernel) {
     Guard guard(machine().lock);
     auto stream = find(handle);
-    return stream ? give(*stream, {std::move(task), {}, false}) : INVALID_HANDLE;
+    if (!stream) return INVALID_HANDLE;
+    Item item;
+    item.task = std::move(task);
+    item.checked = true;
+    item.work.name = name;
+    item.work.is_kernel = is_kernel;
+    return give(*stream, std::move(item));
 }
 int enqueue_host_call(void* handle, Task task) {
     Guard guard(machine().lock);
     auto stream = find(handle);
-    return stream ? give(*stream, {std::move(task), {}, true}) : INVALID_HANDLE;
+    if (!stream) return INVALID_HANDLE;
+    Item item;
+    item.task = std::move(task);
+    item.on_host = item.host_knows = true;
+    return give(*stream, std::move(item));
+}
+int enqueue_library_call(void* handle, const char* name, std::vector<Range> touches, Task task) {
+    Guard guard(machine().lock);
+    auto stream = find(handle);
+    if (!stream) return INVALID_HANDLE;
+    Item item;
+    item.task = std::move(task);
+    item.on_host = item.checked = true;
+    item.work.name = name;
+    item.touches = std::move(touches);
+    return give(*stream, std::move(item));
+}
+namespace {
+Marker marker_of(Stream& stream) {
+    if (!stream.capture) return end_of(stream);
+    return {nullptr, stream.capture, stream.chain, stream.capture->chains[stream.chain].size()};
+}
+Item after(const std::vector<Marker>& markers) {
+    Item item;
+    item.after = markers;
+    for (Marker& marker : item.after) marker.capture = nullptr;  // no circle of owners
+    return item;
+}
+}  // namespace
+
+// The first stream computes when all have come; each of them has the results when it goes on.
+int enqueue_collective(void* const* handles, size_t count, const char* name, const std::vector<std::vector<Range>>& touches, Task task) {
+    Guard guard(machine().lock);
+    std::vector<std::shared_ptr<Stream>> streams;
+    for (size_t i = 0; i < count; ++i) {
+        streams.push_back(find(handles[i]));
+        if (!streams[i]) return INVALID_HANDLE;
+        if (streams[i]->capture != streams[0]->capture) return CAPTURE_ISOLATION;
+    }
+    std::vector<Marker> arrived;
+    Known known;
+    for (auto& stream : streams) {
+        if (int status = give(*stream, {})) return status;
+        arrived.push_back(marker_of(*stream));
+        if (!stream->capture) known = with(merged(known, stream->known), stream->number, stream->given);
+    }
+    std::vector<Marker> computed;
+    for (size_t i = 0; i < count; ++i) {
+        Stream& stream = *streams[i];
+        Item item = after(i ? computed : arrived);
+        if (i == 0) item.task = task;
+        else item.task = [] {};
+        item.on_host = i == 0;
+        item.checked = true;
+        item.work.name = name;
+        item.touches = touches[i];
+        stream.known = merged(stream.known, known);
+        if (int status = give(stream, std::move(item))) return status;
+        if (i == 0) computed = {marker_of(stream)};
+    }
+    return OK;
+}
+int finish_stream(void* handle) {
+    Guard guard(machine().lock);
+    auto stream = find(handle);
+    if (!stream) return INVALID_HANDLE;
+    if (stream->capture) return fail(*stream->capture, CAPTURE_UNSUPPORTED);
+    drain(*stream, stream->given);
+    return OK;
 }
 int synchronize_stream(void* handle) {
     Guard guard(machine().lock);
@@ -297,6 +447,8 @@ int synchronize_stream(void* handle) {
         if (int status = give(*stream, {})) return status;
     }
     drain(*stream, stream->given);
+    host_knows(*stream, stream->given, stream->known);
+    free_released();
     return OK;
 }
 int synchronize_device(int device) {
@@ -307,7 +459,11 @@ int synchronize_device(int device) {
     std::vector<std::shared_ptr<Stream>> all{machine().legacy[device]};
     for (auto& [handle, stream] : machine().streams)
         if (stream->device == device) all.push_back(stream);
-    for (auto& stream : all) drain(*stream, stream->given);
+    for (auto& stream : all) {
+        drain(*stream, stream->given);
+        host_knows(*stream, stream->given, stream->known);
+    }
+    free_released();
     return OK;
 }
 int query_stream(void* handle) {
@@ -315,8 +471,9 @@ int query_stream(void* handle) {
     auto stream = find(handle);
     if (!stream) return INVALID_HANDLE;
     if (stream->capture) return fail(*stream->capture, CAPTURE_UNSUPPORTED);
-    if (stream->done == stream->given) return OK;
-    return not_ready(*stream);
+    if (stream->done < stream->given) return not_ready(*stream);
+    host_knows(*stream, stream->given, stream->known);
+    return OK;
 }
 
 // ---- events
@@ -344,12 +501,13 @@ int record_event(void* handle, void* stream_handle) {
         event.recorded = true;
         return OK;
     }
-    auto time = std::make_shared<Clock::time_point>();
+    auto time = std::make_shared<Time::time_point>();
     event.time = time;
     Item item;
-    if (event.timed) item.task = [time] { *time = Clock::now(); };
+    if (event.timed) item.task = [time] { *time = Time::now(); };
     if (int status = give(*stream, std::move(item))) return status;
     event.marker = end_of(*stream);
+    event.known = stream->known;
     event.recorded = true;
     return OK;
 }
@@ -363,6 +521,7 @@ int wait_event(void* stream_handle, void* handle) {
     const auto& capture = event.marker.capture;
     if (!capture) {
         if (stream->capture) return fail(*stream->capture, CAPTURE_ISOLATION);
+        stream->known = with(merged(stream->known, event.known), event.marker.stream->number, event.marker.count);
         if (event.marker.stream->done >= event.marker.count) return OK;
         Item item;
         item.after.push_back(event.marker);
@@ -390,6 +549,7 @@ int synchronize_event(void* handle) {
     if (!found->second.recorded) return OK;
     if (marker.capture) return fail(*marker.capture, CAPTURED_EVENT);
     drain(*marker.stream, marker.count);
+    host_knows(*marker.stream, marker.count, found->second.known);
     return OK;
 }
 int query_event(void* handle) {
@@ -399,12 +559,13 @@ int query_event(void* handle) {
     Marker marker = found->second.marker;
     if (!found->second.recorded) return OK;
     if (marker.capture) return fail(*marker.capture, CAPTURED_EVENT);
-    if (marker.stream->done >= marker.count) return OK;
-    return not_ready(*marker.stream);
+    if (marker.stream->done < marker.count) return not_ready(*marker.stream);
+    host_knows(*marker.stream, marker.count, found->second.known);
+    return OK;
 }
 int elapsed_time(float* milliseconds, void* first, void* second) {
     Guard guard(machine().lock);
-    Clock::time_point times[2];
+    Time::time_point times[2];
     for (int i = 0; i < 2; ++i) {
         auto found = machine().events.find(i ? second : first);
         if (found == machine().events.end()) return INVALID_HANDLE;
@@ -463,6 +624,13 @@ int end_capture(void* handle, void** graph) {
     reach(*capture, 0, capture->chains[0].size(), reached);
     for (size_t chain = 0; chain < reached.size(); ++chain)
         if (reached[chain] < capture->chains[chain].size()) return CAPTURE_UNJOINED;
+    for (size_t chain = 0; chain < capture->chains.size(); ++chain)
+        for (size_t i = 0; i < capture->chains[chain].size(); ++i) {
+            std::vector<size_t> before(capture->chains.size());
+            reach(*capture, chain, i + 1, before);
+            before[chain] = i;
+            capture->chains[chain][i].reached = std::move(before);
+        }
     *graph = machine().handle();
     machine().graphs[*graph] = capture;
     return OK;
@@ -484,33 +652,66 @@ int instantiate_graph(void** executable, void* graph) {
     auto found = machine().graphs.find(graph);
     if (found == machine().graphs.end()) return INVALID_HANDLE;
     *executable = machine().handle();
-    machine().graphs[*executable] = found->second;
+    auto made = std::make_shared<Executable>();
+    made->graph = found->second;
+    for (size_t chain = 0; chain < made->graph->chains.size(); ++chain) made->numbers.push_back(++machine().numbers);
+    machine().executables[*executable] = made;
     return OK;
 }
 namespace {
-// Chains are run like streams: what another chain has to do is done when it is waited for.
-void run(const Capture& graph, size_t chain, size_t count, std::vector<size_t>& done) {
-    while (done[chain] < count) {
-        const Item& item = graph.chains[chain][done[chain]++];
-        for (const Marker& marker : item.after) run(graph, marker.chain, marker.count, done);
-        if (item.on_host) call_host(item.task);
-        else if (item.task) item.task();
+
+struct Replay {
+    std::shared_ptr<Executable> executable;
+    Known before;
+    size_t launch;  // how many came before
+    int device;
+    std::vector<size_t> done;
+
+    const std::vector<Item>& chain(size_t i) const { return executable->graph->chains[i]; }
+    // What is known where so many items of each chain are done.
+    Known after(const std::vector<size_t>& reached) const {
+        Known known = before;
+        for (size_t i = 0; i < reached.size(); ++i) known = with(known, executable->numbers[i], launch * chain(i).size() + reached[i]);
+        return known;
     }
-}
+    // Chains are run like streams: what another chain has to do is done when it is waited for.
+    void run(size_t i, size_t count) {
+        while (done[i] < count) {
+            const Item& item = chain(i)[done[i]++];
+            for (const Marker& marker : item.after) run(marker.chain, marker.count);
+            Work work = item.work;
+            work.stream = executable->numbers[i];
+            work.index = launch * chain(i).size() + item.reached[i] + 1;
+            work.device = device;
+            if (item.checked) work.after = after(item.reached);
+            do_item(item, work);
+        }
+    }
+};
+
 }  // namespace
-int launch_graph(void* executable, void* stream) {
+int launch_graph(void* handle, void* stream_handle) {
     Guard guard(machine().lock);
-    auto found = machine().graphs.find(executable);
-    if (found == machine().graphs.end()) return INVALID_HANDLE;
-    auto graph = found->second;
-    return enqueue(stream, [graph] {
-        std::vector<size_t> done(graph->chains.size());
-        run(*graph, 0, graph->chains[0].size(), done);
-    });
+    auto found = machine().executables.find(handle);
+    auto stream = find(stream_handle);
+    if (found == machine().executables.end() || !stream) return INVALID_HANDLE;
+    if (stream->capture) return fail(*stream->capture, CAPTURE_UNSUPPORTED);
+    auto executable = found->second;
+    const size_t launch = executable->launches++;
+    Item item;
+    add_implicit_order(*stream, item);
+    const Known before = with(merged(stream->known, machine().host), stream->number, stream->given);
+    Replay replay{executable, before, launch, stream->device, std::vector<size_t>(executable->numbers.size())};
+    item.task = [replay]() mutable { replay.run(0, replay.chain(0).size()); };
+    if (int status = give(*stream, std::move(item))) return status;
+    std::vector<size_t> all;
+    for (const auto& chain : executable->graph->chains) all.push_back(chain.size());
+    stream->known = merged(stream->known, replay.after(all));
+    return OK;
 }
 int destroy_graph(void* graph) {
     Guard guard(machine().lock);
-    return machine().graphs.erase(graph) ? OK : INVALID_HANDLE;
+    return machine().graphs.erase(graph) + machine().executables.erase(graph) ? OK : INVALID_HANDLE;
 }
 
 // ---- memory
@@ -519,6 +720,7 @@ namespace {
 void forget(const char* address) {
     auto found = machine().pieces.find(address);
     if (found == machine().pieces.end()) return;
+    forget_memory(address, found->second.size);
     if (found->second.kind != Kind::pinned) machine().allocated[found->second.device] -= found->second.size;
     machine().pieces.erase(found);
 }
@@ -534,12 +736,13 @@ int allocate(void** address, size_t size, Kind kind) {
     if (int status = refuse_in_capture()) return status;
     size_t& allocated = machine().allocated[current];
     if (kind != Kind::pinned && size > machine().memory - allocated) return OUT_OF_MEMORY;
-    if (posix_memalign(address, kind == Kind::pinned ? 4096 : 512, size ? size : 512)) return OUT_OF_MEMORY;
+    if (posix_memalign(address, PAGE, (std::max(size, size_t(1)) + PAGE - 1) & ~(PAGE - 1))) return OUT_OF_MEMORY;
     if (kind != Kind::pinned) {
         std::memset(*address, 0xA5, size);  // a GPU's memory comes with what was in it
         allocated += size;
     }
-    machine().pieces[static_cast<char*>(*address)] = {size, kind, current};
+    machine().pieces[static_cast<char*>(*address)] = {size, kind, current, static_cast<char*>(*address)};
+    watch(*address, size, kind == Kind::pinned ? Owner::pinned : Owner::device, current);
     return OK;
 }
 int release(void* address) {
@@ -553,15 +756,39 @@ int release(void* address) {
     std::free(address);
     return OK;
 }
-int release_later(void* address, void* stream) {
-    return enqueue(stream, [address] {
+int release_later(void* address, void* handle) {
+    Guard guard(machine().lock);
+    auto stream = find(handle);
+    if (!stream) return INVALID_HANDLE;
+    Item item;
+    item.task = [address] {
         forget(static_cast<char*>(address));
         std::free(address);
-    });
+    };
+    return give(*stream, std::move(item));
+}
+int allocate_array(void** address, size_t size) {
+    Guard guard(machine().lock);
+    if (machine().released_bytes > MOST_RELEASED) finish_all();
+    return allocate(address, size, Kind::device);
+}
+int release_array(void* address, void* handle) {
+    Guard guard(machine().lock);
+    auto found = machine().pieces.find(static_cast<char*>(address));
+    if (found == machine().pieces.end()) return INVALID_VALUE;
+    // Without its stream, whatever is to use the memory next knows only what the host knows.
+    auto stream = is_legacy_stream(handle) ? machine().legacy[found->second.device] : find(handle);
+    const Known known = stream ? with(merged(stream->known, machine().host), stream->number, stream->given) : machine().host;
+    const Piece piece = found->second;
+    mark_free(address, piece.size, known);
+    machine().allocated[piece.device] -= piece.size;
+    machine().released_bytes += piece.size;
+    machine().released.push_back(address);
+    return OK;
 }
 int add_pinned(void* address, size_t size) {
     Guard guard(machine().lock);
-    machine().pieces[static_cast<char*>(address)] = {size, Kind::pinned, current};
+    machine().pieces[static_cast<char*>(address)] = {size, Kind::pinned, current, static_cast<char*>(address)};
     return OK;
 }
 int remove_pinned(void* address) {
@@ -575,7 +802,83 @@ Piece piece_at(const void* address) {
         auto found = std::prev(next);
         if (static_cast<const char*>(address) < found->first + found->second.size) return found->second;
     }
-    return {0, Kind::pageable, 0};
+    return {0, Kind::pageable, 0, nullptr};
+}
+
+// ---- counts
+
+namespace {
+std::atomic<long> counts[CALLED];
+thread_local long counts_of_thread[CALLED];
+std::string* log = nullptr;
+}  // namespace
+
+void count(Called what, const std::string& line) {
+    ++counts[what];
+    ++counts_of_thread[what];
+    if (!log || line.empty()) return;
+    Guard guard(machine().lock);
+    if (log) *log += line + "\n";
 }
 
 }  // namespace emulated
+
+// ---- what tests call (machine.py)
+
+using namespace emulated;
+
+extern "C" {
+
+void emulated_counts(long* found, int of_thread) {
+    for (int i = 0; i < CALLED; ++i) found[i] = of_thread ? counts_of_thread[i] : counts[i].load();
+}
+// A log of calls, a line each; it is read piece by piece.
+void emulated_begin_log() {
+    Guard guard(machine().lock);
+    delete log;
+    log = new std::string;
+}
+void emulated_end_log() {
+    Guard guard(machine().lock);
+    delete log;
+    log = nullptr;
+}
+int emulated_allocate(void** address, size_t size) {
+    count(ALLOCATIONS, "allocate " + std::to_string(current_device()) + " " + std::to_string(size));
+    return allocate_array(address, size);
+}
+int emulated_release(void* address, void* stream) { return release_array(address, stream); }
+int emulated_finish(void* stream) { return finish_stream(stream); }
+// Does all that streams have, but for what is being captured.
+void emulated_finish_all() {
+    Guard guard(machine().lock);
+    finish_all();
+}
+// What a library does with memory, by a function of the host.
+int emulated_call(void* stream, const char* name, void (*call)(void*), void* with, const Range* touches, size_t count_of_touches) {
+    count(LAUNCHES, "launch " + std::to_string(stream_device(stream)) + " " + name);
+    return enqueue_library_call(stream, lasting(name), {touches, touches + count_of_touches}, [=] { call(with); });
+}
+
+// What NCCL does with one stream of each rank; touches of the first rank come first.
+int emulated_collective(void* const* streams, size_t ranks, const char* name, void (*call)(void*), void* with, const Range* touches,
+                        const size_t* counts_of_touches) {
+    std::vector<std::vector<Range>> all;
+    for (size_t i = 0; i < ranks; ++i) {
+        count(LAUNCHES, "launch " + std::to_string(stream_device(streams[i])) + " " + name);
+        all.emplace_back(touches, touches + counts_of_touches[i]);
+        touches += counts_of_touches[i];
+    }
+    return enqueue_collective(streams, ranks, lasting(name), all, [=] { call(with); });
+}
+void emulated_show_devices(int count) { machine().visible = count; }
+int emulated_stream_device(void* stream) { return stream_device(stream); }
+const char* emulated_read_log() {
+    static std::string text;
+    Guard guard(machine().lock);
+    text = log ? *log : "";
+    if (log) log->clear();
+    return text.c_str();
+}
+
+}  // extern "C"

@@ -4,6 +4,8 @@
 // CUDA allows. So a program that forgets to wait gets wrong numbers here each time, not once in a thousand runs.
 #pragma once
 
+#include "checks.h"
+
 #include <cstddef>
 #include <functional>
 #include <memory>
@@ -48,10 +50,18 @@ int stream_device(void* stream);  // -1 where there is no such stream
 bool is_legacy_stream(void* stream);
 bool stream_blocks(void* stream);
 int stream_priority(void* stream);
-int enqueue(void* stream, Task task);           // for later; captured where the stream is being captured
+// Work for later; captured where the stream is being captured.
+int enqueue(void* stream, const char* name, Task task, bool is_kernel = false);
 int enqueue_host_call(void* stream, Task task);  // a function of the host, which may take Python's lock
+struct Range {
+    const void* start;
+    size_t size;
+    bool writes;
+};
+int enqueue_library_call(void* stream, const char* name, std::vector<Range> touches, Task task);  // so may this
 int synchronize_stream(void* stream);
 int synchronize_device(int device);
+int finish_stream(void* stream);  // do what it has, without the host knowing
 int query_stream(void* stream);
 
 int create_event(void** event, bool timed);
@@ -77,13 +87,21 @@ struct Piece {
     size_t size;
     Kind kind;
     int device;
+    const char* start;
 };
 void memory_of(int device, size_t* unused, size_t* total);  // 4 GiB, or EMULATED_GPU_MEMORY
 int allocate(void** address, size_t size, Kind kind);
 int release(void* address);                     // waits for all devices, as CUDA does
 int release_later(void* address, void* stream);
+// Gives memory of its own to each array, which no other one gets while work that may use it waits.
+int allocate_array(void** address, size_t size);
+int release_array(void* address, void* stream);
 int add_pinned(void* address, size_t size);  // memory that the program allocated
 int remove_pinned(void* address);
 Piece piece_at(const void* address);
+
+// What the host has called for, by all threads and by the present one; and each call, once it is asked for.
+enum Called { LAUNCHES, REPLAYS, COPIES, SETS, ALLOCATIONS, RECORDS, WAITS, READS, SYNCHRONIZATIONS, EVENTS, STREAMS, CALLED };
+void count(Called what, const std::string& log = "");
 
 }  // namespace emulated

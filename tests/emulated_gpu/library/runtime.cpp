@@ -7,6 +7,7 @@
 
 #include <cstdlib>
 #include <cstring>
+#include <string_view>
 
 using namespace emulated;
 
@@ -14,6 +15,24 @@ namespace {
 
 cudaError_t answer(int status) { return cudaError_t(status); }
 bool on_device(const Piece& piece) { return piece.kind == Kind::device || piece.kind == Kind::managed; }
+
+std::string place(const Piece& piece) {
+    return on_device(piece) ? std::to_string(piece.device) : piece.kind == Kind::pinned ? "pinned" : "host";
+}
+
+size_t digest(const void* bytes, size_t size) { return std::hash<std::string_view>()({static_cast<const char*>(bytes), size}); }
+
+int copy_later(void* to, const void* from, size_t size, cudaStream_t stream) {
+    const Piece target = piece_at(to), source = piece_at(from);
+    const bool uploads = source.kind == Kind::pinned && on_device(target) && !capture_status(stream);
+    const size_t given = uploads ? digest(from, size) : 0;
+    return enqueue(stream, "copy", [=] {
+        if (uploads && digest(from, size) != given) fault("pinned memory is overwritten before it is copied to GPU " + std::to_string(target.device));
+        if (source.kind != Kind::pageable) touch(from, size, false);
+        if (target.kind != Kind::pageable) touch(to, size, true);
+        std::memmove(to, from, size);
+    });
+}
 
 // In the legacy stream, a copy between two devices comes after all that both were given, and before what follows.
 cudaError_t copy_between_devices(void* to, const void* from, size_t size) {
@@ -26,23 +45,45 @@ cudaError_t copy_between_devices(void* to, const void* from, size_t size) {
 // A copy returns before it is done, except where memory of the host that is not pinned takes part.
 cudaError_t copy_async(void* to, const void* from, size_t size, cudaStream_t stream) {
     if (!size) return cudaSuccess;
-    const Kind target = piece_at(to).kind, source = piece_at(from).kind;
-    if ((target == Kind::pageable || source == Kind::pageable) && capture_status(stream)) return answer(CAPTURE_UNSUPPORTED);
-    if (source == Kind::pageable) {
+    const Piece target = piece_at(to), source = piece_at(from);
+    count(COPIES, "copy " + place(source) + " " + place(target) + " " + std::to_string(size));
+    if ((target.kind == Kind::pageable || source.kind == Kind::pageable) && capture_status(stream)) return answer(CAPTURE_UNSUPPORTED);
+    if (source.kind == Kind::pageable) {
         auto staged = std::make_shared<std::vector<char>>(static_cast<const char*>(from), static_cast<const char*>(from) + size);
-        const int status = enqueue(stream, [=] { std::memcpy(to, staged->data(), size); });
-        return answer(status || target != Kind::pageable ? status : synchronize_stream(stream));
+        const int status = enqueue(stream, "copy from the host", [=] {
+            if (target.kind != Kind::pageable) touch(to, size, true);
+            std::memcpy(to, staged->data(), size);
+        });
+        return answer(status || target.kind != Kind::pageable ? status : synchronize_stream(stream));
     }
-    if (is_legacy_stream(stream) && on_device(piece_at(to)) && on_device(piece_at(from)) && piece_at(to).device != piece_at(from).device)
+    if (is_legacy_stream(stream) && on_device(target) && on_device(source) && target.device != source.device)
         return copy_between_devices(to, from, size);
-    const int status = enqueue(stream, [=] { std::memmove(to, from, size); });
-    return answer(status || target != Kind::pageable ? status : synchronize_stream(stream));
+    if (int status = copy_later(to, from, size, stream)) return answer(status);
+    if (target.kind != Kind::pageable) return cudaSuccess;
+    count(READS);
+    return answer(synchronize_stream(stream));
 }
 cudaError_t copy_now(void* to, const void* from, size_t size) {
     if (int status = refuse_in_capture()) return answer(status);
     if (cudaError_t status = copy_async(to, from, size, nullptr)) return status;
-    const bool between_devices = on_device(piece_at(to)) && on_device(piece_at(from));
-    return answer(between_devices ? OK : synchronize_stream(nullptr));
+    if (on_device(piece_at(to)) && on_device(piece_at(from))) return cudaSuccess;
+    count(READS);
+    return answer(synchronize_stream(nullptr));
+}
+cudaError_t set_async(void* to, int value, size_t size, cudaStream_t stream) {
+    count(SETS, "set " + std::to_string(stream_device(stream)) + " " + std::to_string(size));
+    return answer(enqueue(stream, "set", [=] {
+        touch(to, size, true);
+        std::memset(to, value, size);
+    }));
+}
+cudaError_t allocate_counted(void** p, size_t size, Kind kind) {
+    if (kind != Kind::pinned) count(ALLOCATIONS, "allocate " + std::to_string(current_device()) + " " + std::to_string(size));
+    return answer(allocate(p, size, kind));
+}
+cudaError_t synchronized(int status) {
+    count(SYNCHRONIZATIONS);
+    return answer(status);
 }
 
 }  // namespace
@@ -51,16 +92,16 @@ extern "C" {
 
 // ---- memory
 
-cudaError_t cudaMalloc(void** p, size_t size) { return answer(allocate(p, size, Kind::device)); }
-cudaError_t cudaMallocManaged(void** p, size_t size, unsigned) { return answer(allocate(p, size, Kind::managed)); }
+cudaError_t cudaMalloc(void** p, size_t size) { return allocate_counted(p, size, Kind::device); }
+cudaError_t cudaMallocManaged(void** p, size_t size, unsigned) { return allocate_counted(p, size, Kind::managed); }
 cudaError_t cudaMallocAsync(void** p, size_t size, cudaStream_t stream) {
-    return capture_status(stream) ? cudaErrorNotSupported : answer(allocate(p, size, Kind::device));
+    return capture_status(stream) ? cudaErrorNotSupported : allocate_counted(p, size, Kind::device);
 }
 cudaError_t cudaFree(void* p) { return answer(release(p)); }
 cudaError_t cudaFreeAsync(void* p, cudaStream_t stream) {
     return capture_status(stream) ? cudaErrorNotSupported : answer(release_later(p, stream));
 }
-cudaError_t cudaHostAlloc(void** p, size_t size, unsigned) { return answer(allocate(p, size, Kind::pinned)); }
+cudaError_t cudaHostAlloc(void** p, size_t size, unsigned) { return allocate_counted(p, size, Kind::pinned); }
 cudaError_t cudaFreeHost(void* p) { return answer(release(p)); }
 cudaError_t cudaHostRegister(void* p, size_t size, unsigned) { return answer(add_pinned(p, size)); }
 cudaError_t cudaHostUnregister(void* p) { return answer(remove_pinned(p)); }
@@ -88,10 +129,10 @@ cudaError_t cudaMemcpyPeerAsync(void* to, int, const void* from, int, size_t siz
     return copy_async(to, from, size, stream);
 }
 cudaError_t cudaMemset(void* to, int value, size_t size) {
-    return answer(enqueue(nullptr, [=] { std::memset(to, value, size); }));
+    return set_async(to, value, size, nullptr);
 }
 cudaError_t cudaMemsetAsync(void* to, int value, size_t size, cudaStream_t stream) {
-    return answer(enqueue(stream, [=] { std::memset(to, value, size); }));
+    return set_async(to, value, size, stream);
 }
 
 // ---- devices
@@ -99,7 +140,7 @@ cudaError_t cudaMemsetAsync(void* to, int value, size_t size, cudaStream_t strea
 cudaError_t cudaGetDeviceCount(int* count) { *count = device_count(); return cudaSuccess; }
 cudaError_t cudaGetDevice(int* device) { *device = current_device(); return cudaSuccess; }
 cudaError_t cudaSetDevice(int device) { return answer(set_current_device(device)); }
-cudaError_t cudaDeviceSynchronize() { return answer(synchronize_device(current_device())); }
+cudaError_t cudaDeviceSynchronize() { return synchronized(synchronize_device(current_device())); }
 cudaError_t cudaDriverGetVersion(int* version) { *version = 12090; return cudaSuccess; }
 cudaError_t cudaRuntimeGetVersion(int* version) { *version = 12090; return cudaSuccess; }
 cudaError_t cudaDeviceGetAttribute(int* value, cudaDeviceAttr attribute, int) {
@@ -143,7 +184,11 @@ cudaError_t cudaGetDeviceProperties_v2(cudaDeviceProp* about, int device) {
     return cudaSuccess;
 }
 cudaError_t cudaDeviceCanAccessPeer(int* can, int, int) { *can = std::getenv("EMULATED_GPU_NO_PEERS") == nullptr; return cudaSuccess; }
-cudaError_t cudaDeviceEnablePeerAccess(int, unsigned) { return cudaSuccess; }
+cudaError_t cudaDeviceEnablePeerAccess(int device, unsigned) {
+    if (device < 0 || device >= device_count()) return cudaErrorInvalidDevice;
+    allow_peer(current_device(), device);
+    return cudaSuccess;
+}
 cudaError_t cudaDeviceDisablePeerAccess(int) { return cudaSuccess; }
 const char* cudaGetErrorName(cudaError_t status) { return status_name(status); }
 const char* cudaGetErrorString(cudaError_t status) { return status_text(status); }
@@ -154,14 +199,18 @@ cudaError_t cudaProfilerStop() { return cudaSuccess; }
 // ---- streams and events
 
 cudaError_t cudaStreamCreateWithPriority(cudaStream_t* stream, unsigned flags, int priority) {
+    count(STREAMS);
     return answer(create_stream(reinterpret_cast<void**>(stream), flags != cudaStreamNonBlocking, priority));
 }
 cudaError_t cudaStreamCreate(cudaStream_t* stream) { return cudaStreamCreateWithPriority(stream, cudaStreamDefault, 0); }
 cudaError_t cudaStreamCreateWithFlags(cudaStream_t* stream, unsigned flags) { return cudaStreamCreateWithPriority(stream, flags, 0); }
 cudaError_t cudaStreamDestroy(cudaStream_t stream) { return answer(destroy_stream(stream)); }
-cudaError_t cudaStreamSynchronize(cudaStream_t stream) { return answer(synchronize_stream(stream)); }
+cudaError_t cudaStreamSynchronize(cudaStream_t stream) { return synchronized(synchronize_stream(stream)); }
 cudaError_t cudaStreamQuery(cudaStream_t stream) { return answer(query_stream(stream)); }
-cudaError_t cudaStreamWaitEvent(cudaStream_t stream, cudaEvent_t event, unsigned) { return answer(wait_event(stream, event)); }
+cudaError_t cudaStreamWaitEvent(cudaStream_t stream, cudaEvent_t event, unsigned) {
+    count(WAITS);
+    return answer(wait_event(stream, event));
+}
 cudaError_t cudaStreamGetFlags(cudaStream_t stream, unsigned* flags) {
     *flags = stream_blocks(stream) ? cudaStreamDefault : cudaStreamNonBlocking;
     return cudaSuccess;
@@ -175,13 +224,17 @@ cudaError_t cudaStreamAddCallback(cudaStream_t stream, cudaStreamCallback_t call
     return answer(enqueue_host_call(stream, [=] { call(stream, cudaSuccess, with); }));
 }
 cudaError_t cudaEventCreateWithFlags(cudaEvent_t* event, unsigned flags) {
+    count(EVENTS);
     return answer(create_event(reinterpret_cast<void**>(event), !(flags & cudaEventDisableTiming)));
 }
 cudaError_t cudaEventCreate(cudaEvent_t* event) { return cudaEventCreateWithFlags(event, 0); }
 cudaError_t cudaEventDestroy(cudaEvent_t event) { return answer(destroy_event(event)); }
-cudaError_t cudaEventRecord(cudaEvent_t event, cudaStream_t stream) { return answer(record_event(event, stream)); }
+cudaError_t cudaEventRecord(cudaEvent_t event, cudaStream_t stream) {
+    count(RECORDS);
+    return answer(record_event(event, stream));
+}
 cudaError_t cudaEventQuery(cudaEvent_t event) { return answer(query_event(event)); }
-cudaError_t cudaEventSynchronize(cudaEvent_t event) { return answer(synchronize_event(event)); }
+cudaError_t cudaEventSynchronize(cudaEvent_t event) { return synchronized(synchronize_event(event)); }
 cudaError_t cudaEventElapsedTime(float* time, cudaEvent_t first, cudaEvent_t second) { return answer(elapsed_time(time, first, second)); }
 
 // ---- graphs
@@ -198,7 +251,10 @@ cudaError_t cudaStreamIsCapturing(cudaStream_t stream, cudaStreamCaptureStatus* 
 cudaError_t cudaGraphInstantiate(cudaGraphExec_t* executable, cudaGraph_t graph, unsigned long long) {
     return answer(instantiate_graph(reinterpret_cast<void**>(executable), graph));
 }
-cudaError_t cudaGraphLaunch(cudaGraphExec_t executable, cudaStream_t stream) { return answer(launch_graph(executable, stream)); }
+cudaError_t cudaGraphLaunch(cudaGraphExec_t executable, cudaStream_t stream) {
+    count(REPLAYS, "replay " + std::to_string(stream_device(stream)));
+    return answer(launch_graph(executable, stream));
+}
 cudaError_t cudaGraphUpload(cudaGraphExec_t, cudaStream_t) { return cudaSuccess; }
 cudaError_t cudaGraphDestroy(cudaGraph_t graph) { return answer(destroy_graph(graph)); }
 cudaError_t cudaGraphExecDestroy(cudaGraphExec_t graph) { return answer(destroy_graph(graph)); }

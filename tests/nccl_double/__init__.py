@@ -1,23 +1,25 @@
-"""A double of ``cupy.cuda.nccl``: collectives over GPUs that are not there, or are emulated, with real results.
+"""A double of ``cupy.cuda.nccl``: collectives over emulated GPUs.
 
 Where NCCL would hang or give garbage, it raises: a rank that does not come, ranks that differ in call, count, type or
-root, calls of one thread for several GPUs outside of a group, a stream or memory of another GPU. On a ``Machine`` each
-call is work of its stream, so that work which does not wait for it is a ``Race``. Ranks may be threads of one process.
+root, calls of one thread for several GPUs outside of a group, a stream or memory of another GPU. Each call is work of
+its stream. Ranks may be threads of one process.
 """
 
 from __future__ import annotations
 
 import ctypes
+import functools
 import itertools
 import threading
 from collections import defaultdict
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
 
-from cupy_double.machine import CUDARuntimeError, Machine, Region, merge
+from emulated_gpu import machine
+from emulated_gpu.machine import Touches
 
 __all__ = ["Hang", "Mismatch", "NcclDouble", "NcclError"]
 
@@ -106,28 +108,31 @@ class Clique:
         for calls in zip(*(together[rank] for rank in sorted(together))):
             if len({call.agrees() for call in calls}) > 1:
                 raise Mismatch(f"ranks differ: {[call.agrees() for call in calls]}")
-            self.order(list(enumerate(calls)))
-            self._compute(calls)
-        self._pair({rank: [call for call in calls if call.what in point] for rank, calls in given.items()})
+            self.enqueue(f"nccl.{calls[0].what}", dict(enumerate(calls)), functools.partial(self._compute, calls))
+        pairs = list(
+            self._pairs({rank: [call for call in calls if call.what in point] for rank, calls in given.items()})
+        )
+        for sender, send, receiver, receive in pairs:
+            copy = functools.partial(_copy, send, receive)
+            self.enqueue("nccl.send", {sender: send, receiver: receive}, copy)
 
-    def order(self, calls: Sequence[tuple[int, Call]]) -> None:
-        """Let the GPUs' streams wait for one another, and read and write what ranks give and get."""
-        machine, size = self.nccl.machine, len(self.devices)
-        if machine is None:
-            return
-        with machine.lock:
-            streams = [self.nccl.stream(call.stream, rank, self) for rank, call in calls]
-            for one, other in itertools.permutations(streams, 2):
-                merge(one.clock, other.clock)
-            for (rank, call), stream in zip(calls, streams):
-                nbytes = call.count * np.dtype(DTYPES[call.dtype]).itemsize
-                sent = nbytes * (size if call.what == "reduceScatter" else 1)
-                received = nbytes * (size if call.what == "allGather" else 1)
-                reads, writes = (
-                    [self.nccl.memory(ptr, size, rank, self)] if ptr else []
-                    for ptr, size in ((call.send, sent), (call.receive, received))
-                )
-                machine.launch(f"nccl.{call.what}", reads, writes, stream)
+    def enqueue(self, name: str, calls: dict[int, Call], do: Callable[[], object]) -> None:
+        """Give ranks' streams what they do together."""
+        touches = [self._touches(rank, call) for rank, call in calls.items()]
+        machine.collective([call.stream for call in calls.values()], name, do, touches)
+
+    def _touches(self, rank: int, call: Call) -> Touches:
+        device, size = self.devices[rank], len(self.devices)
+        if machine.device_of_stream(call.stream) != device:
+            raise NcclError(f"NCCL_ERROR_INVALID_ARGUMENT: a stream of another GPU for rank {rank} on GPU {device}")
+        for pointer in (call.send, call.receive):
+            if pointer and _device_of(pointer) != device:
+                raise NcclError(f"NCCL_ERROR_INVALID_ARGUMENT: {pointer:#x} is no memory of GPU {device}")
+        nbytes = call.count * np.dtype(DTYPES[call.dtype]).itemsize
+        sent = nbytes * (size if call.what == "reduceScatter" else 1)
+        received = nbytes * (size if call.what == "allGather" else 1)
+        gets = call.receive and (call.what != "reduce" or call.detail[1] == rank)
+        return Touches([(call.send, sent)] if call.send else [], [(call.receive, received)] if gets else [])
 
     def _compute(self, calls: Sequence[Call]) -> None:
         first, size = calls[0], len(calls)
@@ -148,7 +153,7 @@ class Clique:
                 part = total[rank * call.count : (rank + 1) * call.count]
                 _at(call.receive, call.count, call.dtype)[:] = part
 
-    def _pair(self, given: dict[int, list[Call]]) -> None:
+    def _pairs(self, given: dict[int, list[Call]]) -> Iterator[tuple[int, Call, int, Call]]:
         """Let each receive take what its peer sends to it, in the order of the calls."""
         sent: dict[tuple[int, int], list[Call]] = defaultdict(list)
         taken: dict[tuple[int, int], list[Call]] = defaultdict(list)
@@ -162,7 +167,23 @@ class Clique:
             for send, receive in zip(calls, taken[pair]):
                 if (send.count, send.dtype) != (receive.count, receive.dtype):
                     raise Mismatch(f"rank {pair[0]} sends {send}, rank {pair[1]} receives {receive}")
-                _at(receive.receive, receive.count, receive.dtype)[:] = _at(send.send, send.count, send.dtype)
+                yield pair[0], send, pair[1], receive
+
+
+def _copy(send: Call, receive: Call) -> None:
+    _at(receive.receive, receive.count, receive.dtype)[:] = _at(send.send, send.count, send.dtype)
+
+
+def _runtime() -> Any:
+    from cupy.cuda import runtime
+
+    return runtime
+
+
+def _device_of(pointer: int) -> int:
+    """Return the GPU whose memory has an address; -1: none."""
+    found = _runtime().pointerGetAttributes(pointer)
+    return int(found.device) if found.type == _runtime().memoryTypeDevice else -1
 
 
 def _at(pointer: int, count: int, dtype: int) -> Any:
@@ -187,10 +208,6 @@ def _reduced(parts: Sequence[Any], dtype: int, op: int) -> Any:
 class NcclDouble:
     """What a program sees as the module ``cupy.cuda.nccl``.
 
-    Args:
-        machine: the GPUs, whose streams and memory are checked; None: those of an emulation, which are not.
-        finish: called with each stream before a collective computes; an emulation does what the stream has.
-
     Attributes:
         created: the devices of each set of communicators that was made.
         groups: the calls of each group, in order.
@@ -200,8 +217,7 @@ class NcclDouble:
     NcclError = NcclError
     NCCL_SUM, NCCL_PROD, NCCL_MAX, NCCL_MIN, NCCL_AVG = range(5)
 
-    def __init__(self, machine: Machine | None = None, finish: Callable[[int], object] = id) -> None:
-        self.machine, self.finish = machine, finish
+    def __init__(self) -> None:
         self.created: list[tuple[int | None, ...]] = []
         self.groups: list[list[Call]] = []
         self.patience = _PATIENCE
@@ -265,34 +281,12 @@ class NcclDouble:
             return
         with self._lock:
             self.groups.append([call for _, _, call in pending])
-        for stream in dict.fromkeys(call.stream for _, _, call in pending):
-            self.finish(stream)
         by_clique: dict[int, dict[int, list[Call]]] = {}
         cliques = {id(clique): clique for clique, _, _ in pending}
         for clique, rank, call in pending:
             by_clique.setdefault(id(clique), {}).setdefault(rank, []).append(call)
         for key, given in by_clique.items():
             cliques[key].submit(given)
-
-    # Where pointers and streams belong.
-
-    def stream(self, pointer: int, rank: int, clique: Clique) -> Any:
-        assert self.machine is not None
-        stream = self.machine.stream_at(pointer)
-        if stream.device != clique.devices[rank]:
-            raise NcclError(f"NCCL_ERROR_INVALID_ARGUMENT: {stream} for rank {rank} on GPU {clique.devices[rank]}")
-        return stream
-
-    def memory(self, pointer: int, nbytes: int, rank: int, clique: Clique) -> Region:
-        assert self.machine is not None
-        device = clique.devices[rank]
-        try:
-            region = self.machine.region_at(pointer, nbytes)
-        except CUDARuntimeError as error:
-            raise NcclError(f"NCCL_ERROR_INVALID_ARGUMENT: {pointer:#x} is no memory of GPU {device}") from error
-        if region.memory.device != device:
-            raise NcclError(f"NCCL_ERROR_INVALID_ARGUMENT: {pointer:#x} is no memory of GPU {device}")
-        return region
 
 
 def _communicator_class(nccl: NcclDouble) -> type:
@@ -303,7 +297,7 @@ def _communicator_class(nccl: NcclDouble) -> type:
             self._rank = rank
             if clique is None:
                 assert isinstance(commId, bytes) and len(commId) == 128
-                device = nccl.machine.device if nccl.machine is not None else None
+                device = _runtime().getDevice()
                 with nccl._lock:
                     clique = nccl.cliques.get(commId)
                     if clique is None:
@@ -322,8 +316,7 @@ def _communicator_class(nccl: NcclDouble) -> type:
             nccl.created.append(tuple(numbers))
             clique = Clique(nccl, numbers, True)
             made = [NcclCommunicator(len(numbers), b"", rank, clique=clique) for rank in range(len(numbers))]
-            if nccl.machine is not None:
-                nccl.machine.set_device(numbers[-1])
+            _runtime().setDevice(numbers[-1])
             return made
 
         def rank_id(self) -> int:

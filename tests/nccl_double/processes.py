@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import ctypes
 import threading
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from multiprocessing.connection import Client, Connection, Listener, wait
 from typing import Any
 
 import numpy as np
 
-from cupy_double.nccl import DTYPES, Call, Clique, NcclDouble, NcclError
+from emulated_gpu import machine
+from nccl_double import DTYPES, Call, Clique, NcclDouble, NcclError
 
 __all__ = ["NcclOfProcesses"]
 
@@ -68,11 +69,18 @@ class _Server:
                 calls[rank].append(Call(**{**call.__dict__, **pointers}))
         error: BaseException | None = None
         try:
-            Clique(NcclDouble(), [None] * size, False).run(calls)
+            _CliqueOfServer(NcclDouble(), [None] * size, False).run(calls)
         except BaseException as raised:
             error = raised
         for peer, ranks in peers.items():
             peer.send(error or {rank: [part.tobytes() for part in results[rank]] for rank in ranks})
+
+
+class _CliqueOfServer(Clique):
+    """All ranks, whose values lie in the server's memory."""
+
+    def enqueue(self, name: str, calls: dict[int, Call], do: Callable[[], object]) -> None:
+        do()
 
 
 class _CliqueOfProcesses(Clique):
@@ -88,6 +96,23 @@ class _CliqueOfProcesses(Clique):
             self._peer.send((len(self.devices), list(given)))
             self._receive()
             return
+        raised: list[BaseException] = []
+
+        def exchange() -> None:
+            try:
+                self._exchange(given)
+            except BaseException as error:
+                raised.append(error)
+
+        calls = [(rank, call) for rank, some in given.items() for call in some]
+        touches = [self._touches(rank, call) for rank, call in calls]
+        machine.collective([call.stream for _, call in calls], "nccl", exchange, touches)
+        for _, call in calls:
+            machine.finish(call.stream)
+        if raised:
+            raise raised[0]
+
+    def _exchange(self, given: dict[int, list[Call]]) -> None:
         size = len(self.devices)
         payload = {
             rank: [
@@ -100,6 +125,7 @@ class _CliqueOfProcesses(Clique):
             ]
             for rank, calls in given.items()
         }
+        assert self._peer is not None
         self._peer.send(payload)
         found = self._receive()
         for rank, calls in given.items():

@@ -1,0 +1,479 @@
+// Checks of memory accesses; checks.h describes them.
+#include "checks.h"
+
+#include "../include/emulated_kernel.h"
+#include "machine.h"
+
+#include <dlfcn.h>
+#include <link.h>
+#include <pthread.h>
+
+#include <algorithm>
+#include <cstdio>
+#include <cstdlib>
+#include <cstring>
+#include <deque>
+#include <mutex>
+#include <set>
+#include <utility>
+
+namespace emulated {
+
+namespace {
+
+constexpr size_t PAGE = 4096, GRAIN = 4, CELLS = PAGE / GRAIN;
+constexpr size_t MOST_FAULTS = 20;
+constexpr uint16_t NEVER = 0xffff;
+
+enum Flags : uint8_t { ATOMIC = 1, MANY_LANES = 2, MANY_WARPS = 4, MANY_BLOCKS = 8 };
+
+struct Access {
+    uint32_t launch = 0, block = 0;
+    uint16_t thread = 0, epoch = 0, warp_epoch = 0;
+    uint8_t bytes = 0, flags = 0;  // which of the 4, as bits
+};
+
+// The last write, the last read, and the last read of another stream or of other ones of the 4 bytes.
+struct Cell {
+    Access write, read, other_read;
+};
+
+struct Page {
+    uint16_t first, end;  // the bytes that belong to the piece of memory
+    Owner owner;
+    uint8_t device;
+    bool is_free = false;
+    Known free_for;
+    Cell* cells = nullptr;
+};
+
+// Pages by their number, in two levels.
+constexpr int LEAF_BITS = 18;
+struct Pages {
+    Page*** root = nullptr;
+    Page* find(uintptr_t number) const {
+        Page** leaf = root ? root[number >> LEAF_BITS] : nullptr;
+        return leaf ? leaf[number & ((1 << LEAF_BITS) - 1)] : nullptr;
+    }
+    Page*& at(uintptr_t number) {
+        if (!root) root = static_cast<Page***>(std::calloc(size_t(1) << LEAF_BITS, sizeof(Page**)));
+        Page**& leaf = root[number >> LEAF_BITS];
+        if (!leaf) leaf = static_cast<Page**>(std::calloc(size_t(1) << LEAF_BITS, sizeof(Page*)));
+        return leaf[number & ((1 << LEAF_BITS) - 1)];
+    }
+};
+
+// What is kept of each piece of work that has begun.
+struct Launch {
+    uint32_t stream;
+    uint32_t index;
+    const char* name;
+};
+
+struct State {
+    bool on = std::getenv("EMULATED_GPU_UNCHECKED") == nullptr;
+    Pages pages;
+    std::deque<Launch> launches{{0, 0, ""}};
+    std::deque<std::string> faults;
+    bool peers[MOST_DEVICES][MOST_DEVICES] = {};
+
+    // The work that is being done.
+    uint32_t number = 0;
+    Work work;
+    struct {
+        std::string text;
+        const char* address;
+        size_t size;
+        char before[16];
+    } doubt{};  // threads that write the same value do not race
+    const char *allowed = nullptr, *allowed_end = nullptr;
+    uint32_t ordered = 0;  // work that is known to come before
+    uint32_t block = 0;
+    bool has_fault = false;
+    bool fenced = false, saw_atomic = false, acquired = false;  // by the block
+    std::vector<uint16_t> released;                             // by each block: up to which barrier
+};
+
+// Other threads, which compute nothing, may run code that calls the functions below.
+__attribute__((tls_model("initial-exec"))) thread_local bool working = false;
+
+State& state() {
+    static State* the_state = new State;
+    return *the_state;
+}
+
+uint16_t rank() {
+    return uint16_t((emulated_thread.z * emulated_threads.y + emulated_thread.y) * emulated_threads.x + emulated_thread.x);
+}
+
+// ---- order
+
+bool came_before(uint32_t launch) {
+    State& s = state();
+    if (launch == s.ordered) return true;
+    const Launch& before = s.launches[launch];
+    if (before.stream != s.work.stream && !covers(s.work.after, before.stream, before.index)) return false;
+    s.ordered = launch;
+    return true;
+}
+
+// Whether an access of the launch that is running comes before what the present thread does.
+bool came_before_in_launch(const Access& before, uint16_t thread) {
+    State& s = state();
+    if (before.flags & MANY_BLOCKS || before.block != s.block) {
+        if (!s.acquired || before.flags & MANY_BLOCKS) return s.acquired;
+        return before.block < s.released.size() && s.released[before.block] != NEVER && before.epoch <= s.released[before.block];
+    }
+    if (before.epoch != uint16_t(emulated_barriers)) return true;
+    if (before.flags & MANY_WARPS) return false;
+    const bool same_warp = before.thread / 32 == thread / 32;
+    if (same_warp && before.warp_epoch != uint16_t(emulated_warp_barriers[thread / 32])) return true;
+    return before.thread == thread && !(before.flags & MANY_LANES);
+}
+
+std::string where(const Launch& launch) { return std::string(launch.name) + " (stream " + std::to_string(launch.stream) + ")"; }
+
+std::string place_of(const char* address) {
+    const Piece piece = piece_at(address);
+    if (piece.kind == Kind::pageable) return "shared memory";
+    const std::string owner = piece.kind == Kind::pinned ? "pinned memory" : "GPU " + std::to_string(piece.device);
+    return "byte " + std::to_string(address - piece.start) + " of " + std::to_string(piece.size) + " bytes of " + owner;
+}
+
+void end_doubt() {
+    auto& doubt = state().doubt;
+    if (!doubt.size) return;
+    const size_t size = std::exchange(doubt.size, 0);
+    if (std::memcmp(doubt.address, doubt.before, size)) fault(doubt.text);
+}
+
+void tell_race(const Access& before, bool wrote, bool writes, const char* address, size_t size) {
+    State& s = state();
+    if (s.has_fault) return;
+    const Launch& now = s.launches[s.number];
+    if (before.launch != s.number) {
+        const Launch& then = s.launches[before.launch];
+        return fault(where(now) + (writes ? " writes " : " reads ") + place_of(address) + " without waiting for " + where(then) + ", which " +
+                     (wrote ? "writes" : "reads") + " the same memory");
+    }
+    const std::string text = "threads of " + where(now) + " race: thread " + std::to_string(rank()) + " of block " + std::to_string(s.block) +
+          (writes ? " writes " : " reads ") + place_of(address) + ", which thread " + std::to_string(before.thread) + " of block " +
+          std::to_string(before.block) + (wrote ? " writes" : " reads") + ", with no barrier between";
+    if (!wrote || !writes || (before.flags & ATOMIC) || size > sizeof s.doubt.before) return fault(text);
+    s.doubt = {text, address, size, {}};
+    std::memcpy(s.doubt.before, address, size);
+}
+
+// ---- accesses
+
+void check(const Access& before, const Access& now, bool wrote, bool writes, bool own_shared, const char* address, size_t size) {
+    if (!before.launch || !(before.bytes & now.bytes)) return;
+    if (before.launch == state().number) {
+        if ((before.flags & ATOMIC) && ((now.flags & ATOMIC) || !writes)) return;
+        if ((now.flags & ATOMIC) && !wrote) return;  // as the loop of a compare-and-swap reads
+        if (own_shared && before.block != now.block) return;
+        if (came_before_in_launch(before, now.thread)) return;
+    } else if (own_shared || came_before(before.launch)) {
+        return;
+    }
+    tell_race(before, wrote, writes, address, size);
+}
+
+void note_read(Cell& cell, Access now, bool own_shared) {
+    State& s = state();
+    Access& last = cell.read;
+    if (last.launch == now.launch && !(last.bytes & now.bytes)) {
+        cell.other_read = last;
+    } else if (last.launch == now.launch && !(own_shared && last.block != now.block)) {
+        if (last.block != now.block) {
+            now.flags |= MANY_BLOCKS;
+        } else if (last.epoch == now.epoch && last.thread / 32 != now.thread / 32) {
+            now.flags |= MANY_WARPS;
+        } else if (last.epoch == now.epoch) {
+            const bool together = last.warp_epoch == now.warp_epoch;
+            if (together && last.thread != now.thread) now.flags |= MANY_LANES;
+            now.flags |= last.flags & (together ? MANY_LANES | MANY_WARPS : MANY_WARPS);
+        }
+        now.flags |= last.flags & MANY_BLOCKS;
+        now.bytes |= last.bytes;
+    } else if (last.launch && s.launches[last.launch].stream != s.work.stream) {
+        cell.other_read = last;
+    }
+    last = now;
+}
+
+void access_in_page(Page& page, const char* address, size_t size, bool writes, uint8_t flags) {
+    State& s = state();
+    const size_t offset = reinterpret_cast<uintptr_t>(address) % PAGE;
+    const char* verb = writes ? " writes " : " reads ";
+    if (offset < page.first || offset + size > page.end) {
+        fault(where(s.launches[s.number]) + verb + "beyond an array: " + std::to_string(offset + size - page.end) + " bytes after " +
+              place_of(address - (offset + size > page.end ? offset - (page.end - 1) : 0)));
+        return;
+    }
+    if (s.work.is_kernel && page.owner == Owner::device && page.device != s.work.device && !s.peers[s.work.device][page.device])
+        fault(where(s.launches[s.number]) + " on GPU " + std::to_string(s.work.device) + verb + place_of(address) + ", which it has no access to");
+    if (page.is_free && !covers(page.free_for, s.work.stream, s.work.index))
+        fault(where(s.launches[s.number]) + verb + "memory that was freed: " + place_of(address));
+    if (!page.cells) page.cells = static_cast<Cell*>(std::calloc(CELLS, sizeof(Cell)));
+    const bool shared = page.owner == Owner::shared;
+    Access now{s.number, s.block, s.work.is_kernel ? rank() : uint16_t(0), uint16_t(emulated_barriers), 0, 0, flags};
+    now.warp_epoch = uint16_t(emulated_warp_barriers[now.thread / 32]);
+    for (size_t at = offset; at < offset + size;) {
+        const size_t in_cell = at % GRAIN, count = std::min(GRAIN - in_cell, offset + size - at);
+        Cell& cell = page.cells[at / GRAIN];
+        now.bytes = uint8_t(((1u << count) - 1) << in_cell);
+        check(cell.write, now, true, writes, shared, address, size);
+        if (writes) {
+            check(cell.read, now, false, true, shared, address, size);
+            check(cell.other_read, now, false, true, shared, address, size);
+            cell.write = now;
+        } else {
+            note_read(cell, now, shared);
+        }
+        at += count;
+    }
+}
+
+bool is_on_stack(const char* address) {
+    thread_local const char *low = nullptr, *high = nullptr;
+    if (!low) {
+        pthread_attr_t about;
+        void* start;
+        size_t size;
+        pthread_getattr_np(pthread_self(), &about);
+        pthread_attr_getstack(&about, &start, &size);
+        pthread_attr_destroy(&about);
+        low = static_cast<const char*>(start);
+        high = low + size;
+    }
+    return (address >= low && address < high) || emulated_is_on_fiber_stack(address);
+}
+
+bool is_our_own(const char* address) {
+    const auto inside = [=](const auto& variable) {
+        const char* start = reinterpret_cast<const char*>(&variable);
+        return address >= start && address < start + sizeof variable;
+    };
+    return inside(emulated_thread) || inside(emulated_block) || inside(emulated_threads) || inside(emulated_blocks) || inside(emulated_lane);
+}
+
+void access_unknown(const char* address, size_t size, bool writes) {
+    State& s = state();
+    if (!s.work.is_kernel || (address >= s.allowed && address < s.allowed_end)) return;
+    if (is_our_own(address) || is_on_stack(address)) return;
+    if (piece_at(address).kind != Kind::pageable) return;  // such as memory that the program has pinned
+    char place[32];
+    std::snprintf(place, sizeof place, "%p", static_cast<const void*>(address));
+    const std::string text = where(s.launches[s.number]) + (writes ? " writes" : " reads") + " memory that is no array of a GPU, at " + place;
+    if (!s.has_fault) std::fprintf(stderr, "emulated GPU: %s\n", text.c_str());  // the process may end now
+    fault(text);
+}
+
+void access(const void* where, size_t size, bool writes, uint8_t flags = 0) {
+    if (!working) return;
+    State& s = state();
+    if (s.doubt.size) end_doubt();
+    const char* address = static_cast<const char*>(where);
+    while (size) {
+        const size_t count = std::min(size, PAGE - reinterpret_cast<uintptr_t>(address) % PAGE);
+        if (Page* page = s.pages.find(reinterpret_cast<uintptr_t>(address) / PAGE)) access_in_page(*page, address, count, writes, flags);
+        else access_unknown(address, count, writes);
+        address += count;
+        size -= count;
+    }
+}
+
+}  // namespace
+
+// ---- clocks
+
+Known merged(const Known& one, const Known& other) {
+    if (!other || one == other) return one;
+    if (!one) return other;
+    auto made = std::make_shared<Clock>(*one);
+    if (made->size() < other->size()) made->resize(other->size());
+    for (size_t i = 0; i < other->size(); ++i) (*made)[i] = std::max((*made)[i], (*other)[i]);
+    return made;
+}
+Known with(const Known& known, size_t stream, size_t count) {
+    if (covers(known, stream, count)) return known;
+    auto made = known ? std::make_shared<Clock>(*known) : std::make_shared<Clock>();
+    if (made->size() <= stream) made->resize(stream + 1);
+    (*made)[stream] = count;
+    return made;
+}
+bool covers(const Known& known, size_t stream, size_t count) { return !count || (known && stream < known->size() && (*known)[stream] >= count); }
+
+// ---- work
+
+const char* lasting(const std::string& name) {
+    static auto* names = new std::set<std::string>;
+    return names->insert(name).first->c_str();
+}
+
+void begin_work(const Work& work) {
+    State& s = state();
+    if (!s.on) return;
+    s.launches.push_back({uint32_t(work.stream), uint32_t(work.index), work.name});
+    s.number = uint32_t(s.launches.size() - 1);
+    s.work = work;
+    working = true;
+    s.has_fault = false;
+    s.allowed = s.allowed_end = nullptr;
+    s.ordered = s.number;
+    s.released.clear();
+    begin_block(0);
+}
+void end_work() {
+    end_doubt();
+    working = false;
+}
+void allow(const void* from, size_t size) {
+    state().allowed = static_cast<const char*>(from);
+    state().allowed_end = state().allowed + size;
+}
+void begin_block(size_t number) {
+    State& s = state();
+    s.block = uint32_t(number);
+    s.fenced = s.saw_atomic = s.acquired = false;
+}
+void touch(const void* from, size_t size, bool writes) { access(from, size, writes); }
+
+// ---- memory
+
+void watch(const void* from, size_t size, Owner owner, int device) {
+    const auto start = reinterpret_cast<uintptr_t>(from), end = start + size;
+    for (uintptr_t number = start / PAGE; number * PAGE < end; ++number) {
+        Page*& page = state().pages.at(number);
+        if (!page) page = new Page;
+        const uintptr_t begin = number * PAGE;
+        page->first = uint16_t(std::max(start, begin) - begin);
+        page->end = uint16_t(std::min(end, begin + PAGE) - begin);
+        page->owner = owner;
+        page->device = uint8_t(device);
+    }
+}
+
+void watch_module(const void* symbol) {
+    Dl_info about;
+    if (!dladdr(symbol, &about)) return;
+    dl_iterate_phdr(
+        [](dl_phdr_info* found, size_t, void* base) {
+            if (reinterpret_cast<void*>(found->dlpi_addr) != base) return 0;
+            for (int i = 0; i < found->dlpi_phnum; ++i) {
+                const auto& part = found->dlpi_phdr[i];
+                if (part.p_type != PT_LOAD) continue;
+                const uintptr_t start = (found->dlpi_addr + part.p_vaddr) & ~(PAGE - 1), end = found->dlpi_addr + part.p_vaddr + part.p_memsz;
+                watch(reinterpret_cast<void*>(start), (end - start + PAGE - 1) & ~(PAGE - 1), Owner::shared, 0);
+            }
+            return 1;
+        },
+        about.dli_fbase);
+}
+
+void mark_free(const void* from, size_t size, const Known& known) {
+    State& s = state();
+    const auto start = reinterpret_cast<uintptr_t>(from);
+    uint32_t user = 0;
+    const auto see = [&](const Access& last) {
+        const Launch& then = s.launches[last.launch];
+        if (last.launch && !covers(known, then.stream, then.index)) user = last.launch;
+    };
+    for (uintptr_t number = start / PAGE; number * PAGE < start + size; ++number) {
+        Page* page = s.pages.find(number);
+        if (!page) continue;
+        page->is_free = true;
+        page->free_for = known;
+        for (size_t i = 0; page->cells && i < CELLS && !user; ++i) {
+            see(page->cells[i].write);
+            see(page->cells[i].read);
+            see(page->cells[i].other_read);
+        }
+    }
+    if (user) fault("memory is freed while " + where(s.launches[user]) + " may use it: " + place_of(static_cast<const char*>(from)));
+}
+
+void forget_memory(const void* from, size_t size) {
+    const auto start = reinterpret_cast<uintptr_t>(from);
+    for (uintptr_t number = start / PAGE; number * PAGE < start + size; ++number) {
+        Page*& page = state().pages.at(number);
+        if (!page) continue;
+        std::free(page->cells);
+        delete page;
+        page = nullptr;
+    }
+}
+
+void allow_peer(int from, int to) { state().peers[from][to] = true; }
+
+void fault(const std::string& text) {
+    State& s = state();
+    if (working && s.has_fault) return;  // one of each launch
+    s.has_fault = true;
+    if (s.faults.size() < MOST_FAULTS) s.faults.push_back(text);
+}
+
+}  // namespace emulated
+
+// ---- what compiled kernels call
+
+using emulated::access;
+
+extern "C" {
+
+void emulated_begin_block() {
+    const EmulatedIndex at = emulated_block, size = emulated_blocks;
+    emulated::begin_block((size_t(at.z) * size.y + at.y) * size.x + at.x);
+}
+void emulated_fence() {
+    auto& s = emulated::state();
+    s.fenced = true;
+    if (s.saw_atomic) s.acquired = true;
+}
+void emulated_atomic(const void* place, size_t size) {
+    if (!emulated::working) return;
+    auto& s = emulated::state();
+    access(place, size, true, emulated::ATOMIC);
+    s.saw_atomic = true;
+    if (!s.fenced) return;
+    if (s.released.size() <= s.block) s.released.resize(s.block + 1, emulated::NEVER);
+    s.released[s.block] = uint16_t(emulated_barriers);
+}
+
+void __tsan_init() {}
+void __tsan_func_entry(void*) {}
+void __tsan_func_exit() {}
+void __tsan_read1(const void* p) { access(p, 1, false); }
+void __tsan_read2(const void* p) { access(p, 2, false); }
+void __tsan_read4(const void* p) { access(p, 4, false); }
+void __tsan_read8(const void* p) { access(p, 8, false); }
+void __tsan_read16(const void* p) { access(p, 16, false); }
+void __tsan_write1(const void* p) { access(p, 1, true); }
+void __tsan_write2(const void* p) { access(p, 2, true); }
+void __tsan_write4(const void* p) { access(p, 4, true); }
+void __tsan_write8(const void* p) { access(p, 8, true); }
+void __tsan_write16(const void* p) { access(p, 16, true); }
+void __tsan_unaligned_read2(const void* p) { access(p, 2, false); }
+void __tsan_unaligned_read4(const void* p) { access(p, 4, false); }
+void __tsan_unaligned_read8(const void* p) { access(p, 8, false); }
+void __tsan_unaligned_read16(const void* p) { access(p, 16, false); }
+void __tsan_unaligned_write2(const void* p) { access(p, 2, true); }
+void __tsan_unaligned_write4(const void* p) { access(p, 4, true); }
+void __tsan_unaligned_write8(const void* p) { access(p, 8, true); }
+void __tsan_unaligned_write16(const void* p) { access(p, 16, true); }
+void __tsan_read_range(const void* p, unsigned long size) { access(p, size, false); }
+void __tsan_write_range(const void* p, unsigned long size) { access(p, size, true); }
+void __tsan_vptr_update(void**, void*) {}
+
+// Returns the next fault; nothing, if there is none.
+const char* emulated_next_fault() {
+    static std::string text;
+    auto& faults = emulated::state().faults;
+    if (faults.empty()) return nullptr;
+    text = faults.front();
+    faults.pop_front();
+    return text.c_str();
+}
+
+}  // extern "C"

@@ -29,6 +29,7 @@ FOLDER = Path(sys.prefix).parent
 CUPY = version("cupy-cuda12x")
 WORK = FOLDER / "work" / CUPY
 SITE = Path(sysconfig.get_path("platlib"))
+SOURCES = ("machine", "checks", "blocks", "driver", "runtime", "blas")
 HEADERS = [f"-I{folder}" for folder in sorted(SITE.glob("nvidia/*/include"))]
 
 

@@ -1,4 +1,4 @@
-"""What the emulated machine tells of itself: calls, faults; and what libraries that are emulated in Python need of it."""
+"""What the emulated machine tells of itself, and what libraries that are emulated in Python need of it."""
 
 from __future__ import annotations
 

@@ -223,6 +223,8 @@ void access_in_page(Page& page, const char* address, size_t size, bool writes, u
         const size_t in_cell = at % GRAIN, count = std::min(GRAIN - in_cell, offset + size - at);
         Cell& cell = page.cells[at / GRAIN];
         now.bytes = uint8_t(((1u << count) - 1) << in_cell);
+        if (!writes && page.owner == Owner::device && s.work.is_kernel && !cell.write.launch && std::getenv("EMULATED_GPU_INIT"))
+            fault(where(s.launches[s.number]) + " reads what nothing has written: " + place_of(address));
         check(cell.write, now, true, writes, shared, address, size);
         if (writes) {
             check(cell.read, now, false, true, shared, address, size);

@@ -12,8 +12,12 @@ from pathlib import Path
 
 __all__ = ["CHECKED", "FLAGS", "KernelError", "build", "compiled", "folder"]
 
-CHECKED = ("-fsanitize=thread", "--param", "tsan-instrument-func-entry-exit=0")
-"""Flags that make each access to memory call a function of ``library/checks.cpp``."""
+CHECKED = (
+    "-fsanitize=thread,alignment,bounds,shift-exponent,float-cast-overflow",
+    "--param",
+    "tsan-instrument-func-entry-exit=0",
+)
+"""Flags that make each access to memory, and what x86 does otherwise than a GPU, call a function of ``library/checks.cpp``."""
 
 FLAGS = (
     *CHECKED,

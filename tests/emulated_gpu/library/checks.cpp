@@ -42,6 +42,7 @@ struct Page {
     uint16_t first, end;  // the bytes that belong to the piece of memory
     Owner owner;
     uint8_t device;
+    uint16_t without_value = 0;  // from here on shared memory begins with no value
     bool is_free = false;
     Known free_for;
     Cell* cells = nullptr;
@@ -202,6 +203,12 @@ void note_read(Cell& cell, Access now, bool own_shared) {
     last = now;
 }
 
+// Shared memory is written by each block for itself.
+bool is_unwritten(const Page& page, const Cell& cell, size_t offset) {
+    if (page.owner == Owner::device) return !cell.write.launch;
+    return page.owner == Owner::shared && offset >= page.without_value && (cell.write.launch != state().number || cell.write.block != state().block);
+}
+
 void access_in_page(Page& page, const char* address, size_t size, bool writes, uint8_t flags) {
     State& s = state();
     const size_t offset = reinterpret_cast<uintptr_t>(address) % PAGE;
@@ -223,7 +230,7 @@ void access_in_page(Page& page, const char* address, size_t size, bool writes, u
         const size_t in_cell = at % GRAIN, count = std::min(GRAIN - in_cell, offset + size - at);
         Cell& cell = page.cells[at / GRAIN];
         now.bytes = uint8_t(((1u << count) - 1) << in_cell);
-        if (!writes && page.owner == Owner::device && s.work.is_kernel && !cell.write.launch && std::getenv("EMULATED_GPU_INIT"))
+        if (!writes && s.work.is_kernel && is_unwritten(page, cell, at))
             fault(where(s.launches[s.number]) + " reads what nothing has written: " + place_of(address));
         check(cell.write, now, true, writes, shared, address, size);
         if (writes) {
@@ -368,6 +375,9 @@ void watch_module(const void* symbol) {
                 if (part.p_type != PT_LOAD) continue;
                 const uintptr_t start = (found->dlpi_addr + part.p_vaddr) & ~(PAGE - 1), end = found->dlpi_addr + part.p_vaddr + part.p_memsz;
                 watch(reinterpret_cast<void*>(start), (end - start + PAGE - 1) & ~(PAGE - 1), Owner::shared, 0);
+                const uintptr_t values_end = found->dlpi_addr + part.p_vaddr + part.p_filesz;
+                for (uintptr_t number = start / PAGE; number * PAGE < end; ++number)
+                    state().pages.at(number)->without_value = uint16_t(std::clamp(values_end, number * PAGE, (number + 1) * PAGE) - number * PAGE);
             }
             return 1;
         },
@@ -408,6 +418,13 @@ void forget_memory(const void* from, size_t size) {
 }
 
 void allow_peer(int from, int to) { state().peers[from][to] = true; }
+
+// What is undefined, or other than on a GPU.
+void unlike(const std::string& what) {
+    if (!working) return;
+    const State& s = state();
+    fault(where(s.launches[s.number]) + ", thread " + std::to_string(rank()) + " of block " + std::to_string(s.block) + ", " + what);
+}
 
 void fault(const std::string& text) {
     State& s = state();
@@ -467,6 +484,21 @@ void __tsan_unaligned_write16(const void* p) { access(p, 16, true); }
 void __tsan_read_range(const void* p, unsigned long size) { access(p, size, false); }
 void __tsan_write_range(const void* p, unsigned long size) { access(p, size, true); }
 void __tsan_vptr_update(void**, void*) {}
+
+// g++'s -fsanitize=undefined calls these, with what it knows of the place first.
+
+struct Mismatch {
+    const char* file;
+    unsigned line, column;
+    void* type;
+    unsigned char alignment;  // as a power of 2
+};
+void __ubsan_handle_type_mismatch_v1(const Mismatch* found, size_t address) {
+    emulated::unlike("accesses an address that is no multiple of " + std::to_string(1 << found->alignment));
+}
+void __ubsan_handle_out_of_bounds(void*, size_t) { emulated::unlike("takes an element beyond the end of an array of its own"); }
+void __ubsan_handle_shift_out_of_bounds(void*, size_t, size_t) { emulated::unlike("shifts by as many bits as the number has, or more"); }
+void __ubsan_handle_float_cast_overflow(void*, size_t) { emulated::unlike("makes an integer of a float that does not fit"); }
 
 // Returns the next fault; nothing, if there is none.
 const char* emulated_next_fault() {

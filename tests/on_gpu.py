@@ -1,5 +1,6 @@
 """Kernels and nets on a GPU, a real or an emulated one, and which of our kernels they launch."""
 
+from collections import deque
 from contextlib import contextmanager
 
 import numpy as np
@@ -10,6 +11,7 @@ from emulated_gpu import machine
 from nccl_double import NcclDouble
 from netbuilder.ops.engines import gpu as gpus_of_process
 from netbuilder.ops.engines import nccl, peers
+from netbuilder.ops.engines.arrays import array_module
 from netbuilder.ops.engines.cuda import cublas
 from netbuilder.ops.engines.cuda.kernel import Kernel
 from netbuilder.ops.engines.gpu import gpu
@@ -24,6 +26,9 @@ ON_GPU = make_device_option(PROTO_CUDA, 0)
 CLOSE = 1e-5 if emulated_gpu.active() else 1e-4
 """Within which parameters after some steps are those of the CPU: real GPUs add in other orders."""
 
+_ended = deque(maxlen=8)
+"""The GPUs of blocks that have ended: arrays that still exist are freed on their streams."""
+
 
 @contextmanager
 def gpus(devices, *, access=True):
@@ -32,7 +37,9 @@ def gpus(devices, *, access=True):
     Args:
         access: whether the GPUs can read each other's memory.
     """
-    with pytest.MonkeyPatch.context() as patch, machine.recorded(devices) as found:
+    with pytest.MonkeyPatch.context() as patch, machine.recorded() as found:
+        # CuPy itself sees all: it notes the number once, also for each kernel that is kept.
+        patch.setattr(array_module(PROTO_CUDA).cuda.runtime, "getDeviceCount", lambda: devices)
         if not access:
             patch.setenv("EMULATED_GPU_NO_PEERS", "1")
         double = NcclDouble()
@@ -44,6 +51,7 @@ def gpus(devices, *, access=True):
         try:
             yield found
         finally:
+            _ended.append(gpus_of_process._made)
             peers.can_access_peer.cache_clear()
 
 

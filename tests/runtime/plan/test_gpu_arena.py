@@ -1,15 +1,21 @@
 """Memory of plans on GPUs: one arena per GPU, values in layouts that stay there, steps that allocate nothing."""
 
 import collections
+import contextlib
 
 import numpy as np
 import pytest
 
-from cupy_double import gpus
-from gpu_engine import FakeGpuEngine, Padded, installed
+from checks import interpret
+from cudnn_double import cudnn_double
+from emulated_gpu.machine import HOST
+from gpu_engine import Padded, PaddedEngine, installed
 from netbuilder.ops.core.operator import TensorSpec
+from netbuilder.ops.engines import layouts
+from netbuilder.ops.engines.cuda.layout import image_spec
+from netbuilder.ops.engines.cudnn import library
 from netbuilder.ops.engines.gpu import gpu, to_host
-from netbuilder.ops.engines.layouts import HOST, convert
+from netbuilder.ops.engines.layouts import convert
 from netbuilder.proto import PROTO_CUDA, NetDef, NetError, OperatorError
 from netbuilder.proto.arguments import make_device_option, make_op
 from netbuilder.runtime import Workspace
@@ -21,27 +27,31 @@ from netbuilder.tools.profiling.memory_page import memory_page
 from netbuilder.tools.profiling.memory_table import memory_table
 from netbuilder.tools.profiling.net_memory import net_memory
 from netbuilder.tools.profiling.ready import Ready
+from on_gpu import gpus, noted
+
+pytestmark = pytest.mark.emulated
 
 RNG = np.random.default_rng(0)
-SIZES = (19, 33, 21, 5)
-X = RNG.standard_normal((12, SIZES[0])).astype(np.float32)
+CHANNELS = (3, 5, 4, 2)
+X = RNG.standard_normal((2, CHANNELS[0], 6, 5)).astype(np.float32)
 WEIGHTS = {
-    f"w{i}": RNG.standard_normal((n, m)).astype(np.float32) / 4 for i, (m, n) in enumerate(zip(SIZES, SIZES[1:]))
+    f"w{i}": RNG.standard_normal((n, m, 3, 3)).astype(np.float32) / 4
+    for i, (m, n) in enumerate(zip(CHANNELS, CHANNELS[1:]))
 }
-BIASES = {f"b{i}": RNG.standard_normal(n).astype(np.float32) for i, n in enumerate(SIZES[1:])}
+BIASES = {f"b{i}": RNG.standard_normal(n).astype(np.float32) for i, n in enumerate(CHANNELS[1:])}
+SPEC = TensorSpec(X.shape, X.dtype)
 
 
 def on(number, op_type, *args, **kwargs):
-    op = make_op(op_type, *args, **kwargs)
-    op.device_option.CopyFrom(make_device_option(PROTO_CUDA, number))
-    return op
+    return make_op(op_type, *args, device_option=make_device_option(PROTO_CUDA, number), **kwargs)
 
 
 def layers(number, prefix=""):
-    """FC, Relu, Scale and FC ... and a sum, on one GPU."""
+    """Conv, Relu, Scale, Conv ... and a sum, on one GPU; images and filters have their channels last."""
     ops, before = [], f"{prefix}x"
-    for i in range(len(SIZES) - 1):
-        ops.append(on(number, "FC", [before, f"{prefix}w{i}", f"{prefix}b{i}"], [f"{prefix}y{i}"]))
+    for i in range(len(CHANNELS) - 1):
+        inputs = [before, f"{prefix}w{i}", f"{prefix}b{i}"]
+        ops.append(on(number, "Conv", inputs, [f"{prefix}y{i}"], kernel=3, pad=1))
         ops.append(on(number, "Relu", [f"{prefix}y{i}"], [f"{prefix}r{i}"]))
         ops.append(on(number, "Scale", [f"{prefix}r{i}"], [f"{prefix}s{i}"], scale=0.5))
         before = f"{prefix}s{i}"
@@ -53,23 +63,33 @@ def net(*ops, name="net", **options):
 
 
 def expected(x=X):
-    for weight, bias in zip(WEIGHTS.values(), BIASES.values()):
-        x = 0.5 * np.maximum(x.astype(np.float64) @ weight.T + bias, 0)
-    return x.sum()
+    """The sum, in float64."""
+    return interpret(layers(0), {n: a.astype(np.float64) for n, a in {"x": x, **WEIGHTS, **BIASES}.items()})["total"]
 
 
-def fed(number=0, prefix="", x=X, workspace=None, **options):
-    workspace = workspace or Workspace(threads=2, **{"engines": ("FAKE",), **options})
+@contextlib.contextmanager
+def gpus_with_cudnn(count):
+    with gpus(count) as machine, cudnn_double():
+        yield machine
+
+
+def fed(number=0, prefix="", x=X, workspace=None, engines=("CUDNN", "CUDA")):
+    workspace = workspace or Workspace(threads=2, engines=engines)
     for name, value in {"x": x, **WEIGHTS, **BIASES}.items():
         workspace.feed(prefix + name, value, make_device_option(PROTO_CUDA, number))
     return workspace
 
 
+def from_to(machine):
+    """The transfers between devices, and within one: how many from where to where."""
+    return collections.Counter((t.source, t.target) for t in machine.transfers)
+
+
 def counted(machine, run):
-    """Return how many allocations there are in a run, and the transfers between devices."""
+    """Return how many allocations there are in a run, and the transfers."""
     machine.allocated.clear(), machine.transfers.clear()
     run()
-    return len(machine.allocated), collections.Counter((t.source, t.target) for t in machine.transfers)
+    return len(machine.allocated), from_to(machine)
 
 
 def plan_of(workspace, name="net"):
@@ -78,8 +98,8 @@ def plan_of(workspace, name="net"):
 
 
 @pytest.mark.parametrize("constants", [(), tuple(WEIGHTS)])
-def test_a_step_of_prepared_kernels_stays_on_its_gpu_and_allocates_nothing(monkeypatch, constants):
-    with gpus(1) as machine, installed(monkeypatch):
+def test_a_step_of_prepared_kernels_stays_on_its_gpu_and_allocates_nothing(constants):
+    with gpus_with_cudnn(1) as machine:
         workspace = fed()
         workspace.create_net(net(*layers(0)), observable=["total"], constants=constants)
         workspace.run_net("net", 2)
@@ -87,13 +107,13 @@ def test_a_step_of_prepared_kernels_stays_on_its_gpu_and_allocates_nothing(monke
         assert {launch.device for launch in machine.launches} == {0}
         np.testing.assert_allclose(workspace.fetch("total"), expected(), rtol=1e-5)
         plan = plan_of(workspace)
-        reorders = [step.inputs[0].name for step in plan.steps if step.what == "reorder"]
-        assert reorders == ["x", "w0", "w1", "w2"][: 1 if constants else None]
+        (reorder,) = (step for step in plan.steps if step.what == "reorder")  # all of them at once
+        assert [value.name for value in reorder.inputs] == ["x", "w0", "w1", "w2"][: 1 if constants else None]
         assert plan.memory.arenas.keys() == {(PROTO_CUDA, 0)}, "nothing is on the host"
 
 
-def test_there_is_one_arena_on_each_gpu(monkeypatch):
-    with gpus(2) as machine, installed(monkeypatch):
+def test_there_is_one_arena_on_each_gpu():
+    with gpus_with_cudnn(2) as machine:
         workspace = fed(0, "a/")
         fed(1, "b/", workspace=workspace)
         for kind in ("simple", "dag"):
@@ -113,10 +133,10 @@ def test_there_is_one_arena_on_each_gpu(monkeypatch):
 
 
 @pytest.mark.parametrize("kind", ["simple", "dag"])
-def test_values_that_go_from_gpu_to_gpu_are_in_the_arena_of_each(monkeypatch, kind):
+def test_values_that_go_from_gpu_to_gpu_are_in_the_arena_of_each(kind):
     """The second GPU goes on with what the first one has made; copies and kernels wait for each other."""
     first, second = layers(0)[:3], layers(1)[3:]
-    with gpus(2) as machine, installed(monkeypatch):
+    with gpus_with_cudnn(2) as machine:
         workspace = fed()
         for name in ("w1", "b1", "w2", "b2"):
             workspace.feed(name, workspace.fetch(name), make_device_option(PROTO_CUDA, 1))
@@ -131,12 +151,18 @@ def test_values_that_go_from_gpu_to_gpu_are_in_the_arena_of_each(monkeypatch, ki
         assert copied == (PROTO_CUDA, 1)
 
 
-@pytest.mark.gpu
+MATRIX = np.linspace(-1, 2, 12 * 19, dtype=np.float32).reshape(12, 19)
+
+
 def test_no_step_reads_dead_memory(monkeypatch):
-    """The padding too: where a kernel does not write it, it is zeroed before."""
-    with installed(monkeypatch):
-        workspace = fed()
-        workspace.create_net(net(*layers(0)), observable=["total"], without=["inplace"])
+    """The padding too: as kernels do not write it, it is zeroed before."""
+    ops = [on(0, "Scale", [f"x{i}"], [f"x{i + 1}"], scale=0.5) for i in range(3)] + [
+        on(0, "SumElements", ["x3"], ["y"])
+    ]
+    with gpus(1), installed(monkeypatch, PaddedEngine):
+        workspace = Workspace(engines=("PADDED",))
+        workspace.feed("x0", MATRIX, make_device_option(PROTO_CUDA, 0))
+        workspace.create_net(net(*ops), observable=["y"], without=["inplace", "cuda_graphs"])
         workspace.run_net("net")
         plan = plan_of(workspace)
         memory = plan.arena.memory(plan.memory.nbytes, (PROTO_CUDA, 0))
@@ -155,12 +181,12 @@ def test_no_step_reads_dead_memory(monkeypatch):
 
         fill([memory])
         plan.with_calls(then_fill).run()
-        np.testing.assert_allclose(workspace.fetch("total"), expected(), rtol=1e-5)
+        np.testing.assert_allclose(workspace.fetch("y"), MATRIX.sum() / 8, rtol=1e-5)
 
 
-def test_plans_share_the_arena_and_a_larger_one_replaces_it(monkeypatch):
+def test_plans_share_the_arena_and_a_larger_one_replaces_it():
     location = (PROTO_CUDA, 0)
-    with gpus(1) as machine, installed(monkeypatch):
+    with gpus_with_cudnn(1) as machine:
         workspace = fed()
         for name in ("one", "two"):
             workspace.create_net(net(*layers(0), name=name), observable=["total"])
@@ -168,17 +194,17 @@ def test_plans_share_the_arena_and_a_larger_one_replaces_it(monkeypatch):
         small = workspace.arena.nbytes_at(location)
         one, two = plan_of(workspace, "one"), plan_of(workspace, "two")
         assert one.arena is two.arena and one.memory.arenas == two.memory.arenas == {location: small}
-        for rows in (40, 12, 40, 12):
-            x = RNG.standard_normal((rows, SIZES[0])).astype(np.float32)
+        for images in (5, 2, 5, 2):
+            x = RNG.standard_normal((images, *X.shape[1:])).astype(np.float32)
             for name in ("one", "two"):
                 workspace.feed("x", x, make_device_option(PROTO_CUDA, 0))
                 workspace.run_net(name)
                 np.testing.assert_allclose(workspace.fetch("total"), expected(x), rtol=1e-5)
-        assert plan_of_rows(workspace, "one") == [40, 12], "the first plan was forgotten when the arena grew"
+        assert images_of_plans(workspace, "one") == [5, 2], "the first plan was forgotten when the arena grew"
         large = workspace.arena.nbytes_at(location)
         assert small < large
-        for rows in (40, 12):
-            fed(x=X[:1].repeat(rows, 0), workspace=workspace)
+        for images in (5, 2):
+            fed(x=X[:1].repeat(images, 0), workspace=workspace)
             workspace.run_net("two")
             assert counted(machine, lambda: workspace.run_net("two"))[0] == 0
         workspace.delete_net("one")
@@ -187,7 +213,7 @@ def test_plans_share_the_arena_and_a_larger_one_replaces_it(monkeypatch):
         assert workspace.arena.nbytes == 0 and workspace.arena._blocks[location].nbytes == 0
 
 
-def plan_of_rows(workspace, name):
+def images_of_plans(workspace, name):
     return [plan._inputs[0][1].shape[0] for plan in workspace.net(name)._plans[0]]
 
 
@@ -202,7 +228,7 @@ def test_an_arena_moves_on_a_gpu_and_not_on_the_host():
     with gpus(2):
         arena, host, zero, one = Arena(), User(), User(), User()
         block = arena.memory(1000, (PROTO_CUDA, 0))
-        arena.use(host, {HOST: 100})
+        arena.use(host, {layouts.HOST: 100})
         arena.use(zero, {(PROTO_CUDA, 0): 1000})
         arena.use(one, {(PROTO_CUDA, 1): 1000})
         assert arena.memory(500, (PROTO_CUDA, 0)).data.ptr == block.data.ptr
@@ -216,8 +242,8 @@ def test_an_arena_moves_on_a_gpu_and_not_on_the_host():
         assert one.moved == 0
 
 
-def test_memory_is_reported_for_each_gpu(monkeypatch):
-    with gpus(2), installed(monkeypatch):
+def test_memory_is_reported_for_each_gpu():
+    with gpus_with_cudnn(2):
         workspace = fed(0, "a/")
         fed(1, "b/", workspace=workspace)
         workspace.create_net(net(*layers(0, "a/"), *layers(1, "b/")), observable=["a/total", "b/total"])
@@ -242,18 +268,16 @@ def test_memory_is_reported_for_each_gpu(monkeypatch):
         assert {plan["gpu"] for plan in found.to_dict()["plans"]} == {each["gpu"] for each in found.to_dict()["held"]}
 
 
-@pytest.mark.gpu
-def test_a_budget_holds_on_a_gpu(monkeypatch):
+def test_a_budget_holds_on_a_gpu():
     """Values are computed again there, and results are equal to the bit."""
     ops = [on(0, "Scale", ["x"], ["x0"], scale=1.5)]
     ops += [on(0, "Scale", [f"x{i}"], [f"x{i + 1}"], scale=1.5) for i in range(6)]
     ops += [on(0, "Sum", [f"x{6 - i}" if i == 0 else f"z{i - 1}", f"x{5 - i}"], [f"z{i}"]) for i in range(6)]
-    found = {}
-    with installed(monkeypatch):
+    x, found, without = RNG.standard_normal((64, 64)).astype(np.float32), {}, ["elementwise_chains"]
+    with gpus(1):
         for budget in (None, 0.8):
-            workspace = fed(x=RNG.standard_normal((64, 64)).astype(np.float32) if not found else found["x"])
-            found["x"] = workspace.fetch("x")
-            workspace.create_net(net(*ops), observable=["z5"], memory_budget=budget)
+            workspace = fed(x=x, engines=("CUDA",))
+            workspace.create_net(net(*ops), observable=["z5"], memory_budget=budget, without=without)
             workspace.run_net("net", 2)
             found[budget] = workspace.fetch("z5"), plan_of(workspace).memory.nbytes
             assert budget is None or any(step.what == "recompute" for step in plan_of(workspace).steps)
@@ -264,39 +288,42 @@ def test_a_budget_holds_on_a_gpu(monkeypatch):
 # Blobs in layouts.
 
 
-def in_layout(layout, before=lambda: None):
-    workspace = Workspace(engines=("FAKE",))
+def in_layout(spec, before=lambda: None):
+    workspace = Workspace(engines=("CUDNN",))
     workspace.feed("p", X, make_device_option(PROTO_CUDA, 0))
     before()
-    workspace.find("p").relayout(layout)
+    workspace.find("p").relayout(spec.layout)
     return workspace, workspace.find("p")
 
 
-def test_a_blob_takes_a_layout_where_it_is(monkeypatch):
-    with gpus(1) as machine, installed(monkeypatch):
-        workspace, blob = in_layout(Padded(X.shape), machine.transfers.clear)
-        assert machine.transfers == [] and blob.location == (PROTO_CUDA, 0) and blob.buffer.dtype == np.uint8
-        whole = blob.spec.layout.whole(blob.buffer)
-        np.testing.assert_array_equal(to_host(whole), np.pad(X, ((0, 0), (0, 5))))
+def test_a_blob_takes_a_layout_where_it_is():
+    def stored(values):
+        return np.moveaxis(values, 1, 3).reshape(-1)
+
+    with gpus(1) as machine:
+        workspace, blob = in_layout(image_spec(SPEC, "NCHW", "float32"), machine.transfers.clear)
+        assert (0, HOST) not in from_to(machine)
+        assert blob.location == (PROTO_CUDA, 0) and blob.buffer.dtype == np.uint8
+        whole = blob.buffer.view(np.float32)
+        np.testing.assert_array_equal(to_host(whole), stored(X))
         machine.transfers.clear()
         np.testing.assert_array_equal(workspace.fetch("p"), X)
-        assert len(machine.transfers) == 1
+        assert from_to(machine)[0, HOST] == 1
         workspace.feed("p", 2 * X)  # from the host
-        np.testing.assert_array_equal(to_host(whole), np.pad(2 * X, ((0, 0), (0, 5))))
+        np.testing.assert_array_equal(to_host(whole), stored(2 * X))
         with gpu(0) as here:
             given = here.xp.asarray(3 * X)
         machine.transfers.clear()
         workspace.feed("p", given)
-        assert machine.transfers == []
+        assert (0, HOST) not in from_to(machine)
         np.testing.assert_array_equal(workspace.fetch("p"), 3 * X)
         blob.relayout(None)
         np.testing.assert_array_equal(to_host(blob.buffer), 3 * X)
 
 
-@pytest.mark.gpu
-def test_a_layout_that_rounds_is_replaced_by_a_feed(monkeypatch):
-    with installed(monkeypatch):
-        workspace, blob = in_layout(Padded(X.shape, 2))
+def test_a_layout_that_rounds_is_replaced_by_a_feed():
+    with gpus(1):
+        workspace, blob = in_layout(image_spec(SPEC, "NCHW", "float16"))
         np.testing.assert_array_equal(workspace.fetch("p"), X.astype(np.float16).astype(np.float32))
         workspace.feed("p", X)
         np.testing.assert_array_equal(workspace.fetch("p"), X)
@@ -304,121 +331,95 @@ def test_a_layout_that_rounds_is_replaced_by_a_feed(monkeypatch):
 
 
 def test_a_conversion_with_scratch_memory_has_it_on_the_gpu(monkeypatch):
-    spec = TensorSpec(X.shape, X.dtype)
-    with gpus(2) as machine, installed(monkeypatch) as fake:
-        reorder = fake.prepare_reorder
-
-        def with_scratch(*args):
-            made = reorder(*args)
-            made.scratch = 100
-            return made
-
-        monkeypatch.setattr(fake, "prepare_reorder", with_scratch)
+    plain = TensorSpec(MATRIX.shape, MATRIX.dtype)
+    with gpus(2) as machine, installed(monkeypatch, PaddedEngine):
         with gpu(1) as there:
-            value = there.xp.asarray(X)
+            value = there.xp.asarray(MATRIX)
         machine.allocated.clear()
-        out = convert(value, spec, spec.with_layout(Padded(X.shape)), EdgeContext(), location=(PROTO_CUDA, 1))
-        assert set(machine.allocated) == {1} and out.device.id == 1
-        back = convert(out, spec.with_layout(Padded(X.shape)), spec, EdgeContext(), location=(PROTO_CUDA, 1))
-        np.testing.assert_array_equal(to_host(back), X)
+        spec = plain.with_layout(Padded(MATRIX.shape))
+        out = convert(value, plain, spec, EdgeContext(), location=(PROTO_CUDA, 1))
+        assert machine.allocated == [1, 1] and out.device.id == 1
+        back = convert(out, spec, plain, EdgeContext(), location=(PROTO_CUDA, 1))
+        np.testing.assert_array_equal(to_host(back), MATRIX)
 
 
 def test_a_parameter_takes_the_layout_in_which_it_is_updated(monkeypatch):
     """It is read in that layout, so the update writes it there, without a copy."""
-    ops = [
-        on(0, "FC", ["x", "w0", "b0"], ["y"]),
-        on(0, "SumElements", ["y"], ["total"]),
-        on(0, "Scale", ["w0"], ["w0"], scale=0.5),
-    ]
-    with gpus(1) as machine, installed(monkeypatch):
-        workspace = fed()
+    ops = [on(0, "SumElements", ["p"], ["total"]), on(0, "Scale", ["p"], ["p"], scale=0.5)]
+    with gpus(1) as machine, installed(monkeypatch, PaddedEngine):
+        workspace = Workspace(engines=("PADDED",))
+        workspace.feed("p", MATRIX, make_device_option(PROTO_CUDA, 0))
         machine.transfers.clear()
-        workspace.create_net(net(*ops), observable=["total", "w0"])
+        workspace.create_net(net(*ops), observable=["total", "p"])
         workspace.run_net("net", 2)
-        assert machine.transfers == []
-        assert workspace.find("w0").spec.layout == Padded(WEIGHTS["w0"].shape)
-        assert not any(
-            step.what in ("reorder", "restore") and step.inputs[0].name == "w0" for step in plan_of(workspace).steps
-        )
-        assert counted(machine, lambda: workspace.run_net("net")) == (0, {})
-        np.testing.assert_array_equal(workspace.fetch("w0"), WEIGHTS["w0"] / 8)
-        np.testing.assert_allclose(workspace.fetch("total"), (X @ WEIGHTS["w0"].T / 4 + BIASES["b0"]).sum(), rtol=1e-4)
+        assert from_to(machine).keys() <= {(0, 0)}
+        assert workspace.find("p").spec.layout == Padded(MATRIX.shape)
+        assert [step.what for step in plan_of(workspace).steps] == ["padded sum", "padded scale"]
+        assert counted(machine, lambda: workspace.run_net("net"))[1] == {}
+        np.testing.assert_array_equal(workspace.fetch("p"), MATRIX / 8)
+        np.testing.assert_allclose(workspace.fetch("total"), MATRIX.sum() / 4, rtol=1e-5)
 
 
 def test_a_value_that_nobody_reads_is_computed_on_the_gpu_when_it_is_fetched(monkeypatch):
     ops = [on(0, "Relu", ["x"], ["r"]), on(0, "Scale", ["r"], ["s"], scale=3.0)]
-    with gpus(1) as machine, installed(monkeypatch):
-        workspace = fed()
+    with gpus(1) as machine, installed(monkeypatch, PaddedEngine):
+        workspace = fed(x=MATRIX, engines=("PADDED",))
         workspace.create_net(net(*ops))
         workspace.run_net("net", 2)
         blob = workspace.find("s")
         assert blob.lazy is not None and blob.location == (PROTO_CUDA, 0)
         machine.transfers.clear()
-        np.testing.assert_array_equal(workspace.fetch("s"), 3 * np.maximum(X, 0))
-        assert len(machine.transfers) == 1, "only the result goes to the host"
-        workspace.feed("r", np.zeros_like(X))  # what it is computed from changes: it is computed before
-        np.testing.assert_array_equal(workspace.fetch("s"), 3 * np.maximum(X, 0))
+        np.testing.assert_array_equal(workspace.fetch("s"), 3 * np.maximum(MATRIX, 0))
+        assert from_to(machine) == {(0, HOST): 1}, "only the result goes to the host"
+        workspace.feed("r", np.zeros_like(MATRIX))  # what it is computed from changes: it is computed before
+        np.testing.assert_array_equal(workspace.fetch("s"), 3 * np.maximum(MATRIX, 0))
 
 
 # Errors.
 
 
-def test_after_an_error_the_arena_is_free_again(monkeypatch):
-    with gpus(1) as machine, installed(monkeypatch):
+def test_after_an_error_the_arena_is_free_again():
+    def fails(name):
+        if "sum_elements" in name:
+            raise ValueError("it broke")
+
+    with gpus_with_cudnn(1):
         workspace = fed()
         workspace.create_net(net(*layers(0)), observable=["total"])
         workspace.run_net("net")
-        launch = machine.launch
-
-        def fails(name, *args, **kwargs):
-            if name == "sum":
-                raise ValueError("it broke")
-            return launch(name, *args, **kwargs)
-
-        with monkeypatch.context() as patch:
-            patch.setattr(machine, "launch", fails)
-            with pytest.raises(OperatorError, match="net 'net', operator 9: SumElements .*: ValueError: it broke"):
-                workspace.run_net("net")
+        with noted(fails), pytest.raises(OperatorError, match="net 'net', operator 9: SumElements .*: it broke"):
+            workspace.run_net("net")
         assert workspace.arena.acquire()
         workspace.arena.release()
         workspace.run_net("net")
         np.testing.assert_allclose(workspace.fetch("total"), expected(), rtol=1e-5)
 
 
-def test_values_beyond_the_memory_of_a_gpu(monkeypatch):
-    with gpus(1), installed(monkeypatch):
-        workspace = fed()
-        workspace.create_net(net(*layers(0)), observable=["total"])
-
-        def full(*args):
-            raise MemoryError("out of memory allocating 1,024 bytes")
-
-        monkeypatch.setattr("netbuilder.runtime.values.arena.new_bytes", full)
-        with pytest.raises(NetError, match="values of the net do not fit into memory .out of memory allocating"):
+def test_values_beyond_the_memory_of_a_gpu():
+    tiles = [on(0, "Tile", ["x"], ["y"], tiles=100_000_000), on(0, "SumElements", ["y"], ["total"])]
+    with gpus(1):
+        workspace = fed(engines=())
+        workspace.create_net(net(*tiles), observable=["total"])
+        with pytest.raises(NetError, match=r"values of the net do not fit into memory \(Out of memory allocating"):
             workspace.run_net("net")
 
 
-@pytest.mark.parametrize(("engines", "precisions", "reason"), [
-    (("FAKE",), ("float32",), ""),
-    ((), ("float32", "bfloat16"), ""),
-    (("FAKE",), ("float32", "bfloat16"), r" \(engine FAKE could, but pip install fake\)"),
+@pytest.mark.parametrize(("engines", "reason"), [
+    ((), ""),
+    (("CUDA",), ""),
+    (("CUDNN",), r" \(engine CUDNN could, but pip install cudnn\)"),
 ])  # fmt: skip
-def test_a_precision_that_gpus_cannot_have_is_a_warning(monkeypatch, engines, precisions, reason):
-    monkeypatch.setattr(FakeGpuEngine, "precisions", precisions)
-    with gpus(1), installed(monkeypatch) as fake:
+def test_a_precision_that_gpus_cannot_have_is_a_warning(monkeypatch, engines, reason):
+    monkeypatch.setattr(library, "_found", lambda: (None, "pip install cudnn"))
+    with gpus(1):
         workspace = fed(engines=engines)
-        if reason:
-            monkeypatch.setattr(fake, "available", lambda: False)
-            monkeypatch.setattr(fake, "why_unavailable", lambda: "pip install fake")
         said = "net 'net': activations on GPUs are stored as float32, not bfloat16.*"
         with pytest.warns(UserWarning, match=said + reason):
             workspace.create_net(net(*layers(0)), dtype="bfloat16")
 
 
-@pytest.mark.gpu
-def test_a_precision_that_an_engine_has_is_used_on_a_gpu(monkeypatch):
-    monkeypatch.setattr(FakeGpuEngine, "precisions", ("float32", "bfloat16"))
-    with installed(monkeypatch):
+def test_a_precision_that_an_engine_has_is_used_on_a_gpu():
+    with gpus_with_cudnn(1):
         workspace = fed()
         workspace.create_net(net(*layers(0)), dtype="bfloat16", observable=["total"])
         workspace.run_net("net")

@@ -3,8 +3,8 @@
 import numpy as np
 import pytest
 
-from cupy_double import gpus
-from gpu_engine import installed
+from checks import interpret
+from cudnn_double import cudnn_double
 from netbuilder.ops.core.contexts import Segment
 from netbuilder.ops.core.instructions import read_instruction
 from netbuilder.ops.core.operator import spec_of
@@ -18,6 +18,7 @@ from netbuilder.proto.arguments import make_op
 from netbuilder.runtime.plan.options import PlanOptions
 from netbuilder.runtime.plan.run_context import KernelContext
 from netbuilder.runtime.plan.subgraph_segment import compile_subgraph
+from on_gpu import gpus
 
 ENGINES = [pytest.param(None, id="engines"), pytest.param((), id="numpy")]
 
@@ -63,26 +64,31 @@ def test_each_step_has_its_own_buffers(engines):
     np.testing.assert_allclose(ys, want, rtol=1e-5, atol=1e-6)
 
 
-def test_on_a_gpu_the_engines_for_gpus_are_asked(monkeypatch):
+@pytest.mark.emulated
+def test_on_a_gpu_the_engines_for_gpus_are_asked():
     """Their kernels, fusions and layouts; nothing leaves the GPU."""
-    ops, arrays = dense()
-    location = (PROTO_CUDA, 0)
-    with gpus(1) as machine, installed(monkeypatch) as fake, gpu(0) as here:
-        fake.register_kernels()
+    r, location = np.random.default_rng(0), (PROTO_CUDA, 0)
+    shapes = {"x": (2, 3, 5, 4), "w": (6, 3, 3, 3), "b": 6}
+    arrays = {name: r.normal(size=shape).astype(np.float32) for name, shape in shapes.items()}
+    ops = [make_op("Conv", ["x", "w", "b"], ["s"], kernel=3), make_op("Relu", ["s"], ["s"])]
+    ops.append(make_op("Tanh", ["s"], ["y"]))
+    with gpus(1) as machine, cudnn_double(), gpu(0) as here:
+        for engine in ("CUDNN", "CUDA"):
+            find_engine(engine).register_kernels()
         buffers = {name: here.xp.asarray(array) for name, array in arrays.items()}
-        buffers["y"] = here.xp.zeros((3, 5), np.float32)
-        segment = compiled(ops, arrays, ["y"], fixed=["w", "b"], device=location, engines=("FAKE",))
-        assert [step.what for step in segment._steps] == ["reorder", "fake fc + relu", "reorder", "plain"]
-        assert [step.what for step in segment._constant_steps] == ["reorder"] and segment.engine == "FAKE"
+        buffers["y"] = here.xp.zeros((2, 6, 3, 2), np.float32)
+        segment = compiled(ops, arrays, ["y"], fixed=["w", "b"], device=location, engines=("CUDNN", "CUDA"))
+        steps = [step.what for step in segment._steps]
+        assert steps[:2] == ["reorder", "cudnn Convolution"] and steps[2].startswith("cuda nb_tanh")
+        assert steps[3:] == ["restore"] and [step.what for step in segment._constant_steps] == ["reorder"]
         scratch = new_bytes(segment.scratch, location)
-        machine.transfers.clear()
-        for copies in (True, False):
-            bound = segment.copies(buffers.__getitem__, scratch) if copies else []
-            for call, _ in [*bound, *segment.bind(buffers.__getitem__, scratch)]:
-                call()
-        assert machine.transfers == []
-        want = np.tanh(np.maximum(arrays["x"].astype(np.float64) @ arrays["w"].T + arrays["b"], 0))
-        np.testing.assert_allclose(to_host(buffers["y"]), want, rtol=1e-5, atol=1e-6)
+        copies = segment.copies(buffers.__getitem__, scratch)
+        bound = segment.bind(buffers.__getitem__, scratch)
+        machine.transfers.clear(), machine.allocated.clear()
+        for call, _ in [*copies, *bound, *bound]:
+            call()
+        assert machine.transfers == [] == machine.allocated
+        np.testing.assert_allclose(to_host(buffers["y"]), interpret(ops, arrays)["y"], rtol=1e-5, atol=1e-6)
 
 
 @pytest.mark.skipif(not onednn.available(), reason="needs oneDNN")

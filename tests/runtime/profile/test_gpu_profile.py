@@ -1,29 +1,28 @@
-"""Profiles of nets on GPUs, on the double of CuPy: which calls are in CUDA graphs, and why others are not."""
+"""Profiles of nets on GPUs: which calls are in CUDA graphs, and why others are not."""
 
 import json
 
 import numpy as np
 import pytest
 
-from cupy_double import gpus
-from gpu_engine import CapturableEngine, installed
 from netbuilder.proto import PROTO_CUDA, NetDef
 from netbuilder.proto.arguments import make_device_option, make_op
 from netbuilder.runtime import Workspace
 from netbuilder.runtime.profile.profiling import profile
 from netbuilder.runtime.profile.roofline import Limits
 from netbuilder.runtime.profile.table import profile_table
+from on_gpu import gpus
 
 GPU = make_device_option(PROTO_CUDA, 0)
 LIMITS = {"CPU": Limits(1e12, "a guess", 1e11, 1), "GPU": Limits(1e15, "a guess", 1e12, 0)}
 
 
-def profiled(*ops, **options):
+def profiled(*ops, without=()):
     net = NetDef(name="net", op=ops, external_input=["x", "i"])
-    workspace = Workspace(threads=1, engines=("CAPTURABLE",))
+    workspace = Workspace(threads=1, engines=("CUDA",))
     workspace.feed("x", np.ones((4, 3), np.float32), GPU)
     workspace.feed("i", np.int32([3, 1, 3]), GPU)
-    workspace.create_net(net, **options)
+    workspace.create_net(net, without=["elementwise_chains", *without])
     return profile(workspace, "net", runs=4, limits=LIMITS)
 
 
@@ -32,13 +31,12 @@ def on_gpu(*args, **kwargs):
 
 
 @pytest.fixture
-def found(monkeypatch):
-    monkeypatch.setattr(CapturableEngine, "refused", frozenset({"Negative"}))
-    with installed(monkeypatch, CapturableEngine), gpus(1):
+def found():
+    with gpus(1):
         yield profiled(
             on_gpu("Relu", ["x"], ["a"]),
             on_gpu("Scale", ["a"], ["b"], scale=2.0),
-            on_gpu("Negative", ["b"], ["c"]),
+            on_gpu("Tile", ["b"], ["c"], tiles=2),
             on_gpu("Relu", ["c"], ["d"]),
             on_gpu("Scale", ["d"], ["e"], scale=2.0),
             make_op("Relu", ["e"], ["f"]),
@@ -46,11 +44,12 @@ def found(monkeypatch):
         )
 
 
+@pytest.mark.emulated
 def test_calls_name_their_graph_or_what_prevents_it(found):
     assert [(call.kind, call.graph) for call in found.calls] == [
         ("Relu", 0),
         ("Scale", 0),
-        ("Negative", -1),
+        ("Tile", -1),
         ("Relu", 1),
         ("Scale", 1),
         ("transfer", -1),
@@ -66,6 +65,7 @@ def test_calls_name_their_graph_or_what_prevents_it(found):
     assert found.graphs == 2
 
 
+@pytest.mark.emulated
 def test_the_share_of_the_host(found):
     assert 0 < found.host_seconds <= found.plain_seconds
     assert found.host_share == pytest.approx(found.host_seconds / found.plain_seconds)
@@ -75,12 +75,13 @@ def test_the_share_of_the_host(found):
     assert stored["calls"][2]["why_no_graph"].startswith("its plain kernel")
 
 
+@pytest.mark.emulated
 def test_the_table_lists_what_is_in_no_graph(found):
     text = profile_table(found)
     assert "4 of 8 calls are in 2 CUDA graphs" in text
     assert f"the host begins a step in {1e3 * found.host_seconds:.3f} ms" in text
     head, *rows = text[text.index("calls in no CUDA graph: 4") :].splitlines()
-    assert any(row.split()[1:4] == ["GPU", "0", "Negative"] and "its plain kernel allocates" in row for row in rows)
+    assert any(row.split()[1:4] == ["GPU", "0", "Tile"] and "its plain kernel allocates" in row for row in rows)
     assert any(row.split()[1:3] == ["CPU", "0"] and row.endswith("it runs on the host") for row in rows)
 
 
@@ -93,8 +94,9 @@ def test_a_net_without_gpus_says_nothing_of_graphs():
     assert "CUDA" not in profile_table(found)
 
 
-def test_graphs_that_are_switched_off(monkeypatch):
-    with installed(monkeypatch, CapturableEngine), gpus(1):
+@pytest.mark.emulated
+def test_graphs_that_are_switched_off():
+    with gpus(1):
         found = profiled(on_gpu("Relu", ["x"], ["a"]), on_gpu("Scale", ["x"], ["b"]), without=["cuda_graphs"])
     assert found.graphs == 0
     assert [call.why_no_graph for call in found.calls] == ["the optimization 'cuda_graphs' is off"] * 2

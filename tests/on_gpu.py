@@ -1,6 +1,5 @@
 """Kernels and nets on a GPU, a real or an emulated one, and which of our kernels they launch."""
 
-from collections import deque
 from contextlib import contextmanager
 
 import numpy as np
@@ -26,10 +25,6 @@ ON_GPU = make_device_option(PROTO_CUDA, 0)
 CLOSE = 1e-5 if emulated_gpu.active() else 1e-4
 """Within which parameters after some steps are those of the CPU: real GPUs add in other orders."""
 
-_ended = deque(maxlen=8)
-"""The GPUs of blocks that have ended: arrays that still exist are freed on their streams."""
-
-
 @contextmanager
 def gpus(devices, *, access=True):
     """Let netbuilder begin anew on so many emulated GPUs; yields what they are called for (``Machine``).
@@ -37,11 +32,11 @@ def gpus(devices, *, access=True):
     Args:
         access: whether the GPUs can read each other's memory.
     """
-    with pytest.MonkeyPatch.context() as patch, machine.recorded() as found:
+    with pytest.MonkeyPatch.context() as patch, machine.recorded(access=access) as found:
         # CuPy itself sees all: it notes the number once, also for each kernel that is kept.
         patch.setattr(array_module(PROTO_CUDA).cuda.runtime, "getDeviceCount", lambda: devices)
         if not access:
-            patch.setenv("EMULATED_GPU_NO_PEERS", "1")
+            patch.setattr(array_module(PROTO_CUDA).cuda.runtime, "deviceCanAccessPeer", lambda device, peer: 0)
         double = NcclDouble()
         patch.setattr(gpus_of_process, "_made", {})
         patch.setattr(nccl, "_module", lambda: double)
@@ -51,7 +46,6 @@ def gpus(devices, *, access=True):
         try:
             yield found
         finally:
-            _ended.append(gpus_of_process._made)
             peers.can_access_peer.cache_clear()
 
 

@@ -625,6 +625,40 @@ def test_memory_that_another_stream_still_uses():
     cupy.cuda.Device().synchronize()
 
 
+def test_memory_that_another_stream_may_have_used():
+    one, other = new_streams(2)
+    with one:
+        cupy.ones(4)
+        x = cupy.empty(4)
+    with other:
+        x.fill(1)
+    assert "does not wait for what that was given before" in fault()
+    cupy.cuda.Device().synchronize()
+    with one:
+        cupy.ones(4)
+        x = cupy.empty(4)
+    other.wait_event(one.record())
+    with other:
+        x.fill(1)
+    cupy.cuda.Device().synchronize()
+    assert not machine.faults()
+
+
+def test_values_that_nothing_has_written():
+    x = cupy.empty(4)
+    assert "reads what nothing has written" in str([x + 1] and fault())
+    body = "__shared__ float s[64]; if (threadIdx.x != 9) s[threadIdx.x] = 1; __syncthreads(); x[t] = s[threadIdx.x];"
+    assert "reads what nothing has written: shared memory" in run(body)[0]
+    assert "shared memory" in run("__shared__ float s; if (t == 0) s = 1; __syncthreads(); x[t] = s;")[0]
+
+
+def test_what_is_other_than_on_a_gpu():
+    assert "no multiple of 16" in run("float4 v = *(float4*)(x + 1); if (t == 0) x[0] = v.x;")[0]
+    assert "shifts by as many bits" in run("if (t == 0) x[0] = 1 << (n / 4);")[0]
+    assert "a float that does not fit" in run("if (t == 0) { x[0] = 1e10f; x[1] = (int)x[0]; }")[0]
+    assert "beyond the end of an array" in run("float own[4]; own[n % 5] = t; if (t == 0) x[0] = own[n % 5];", size=104)[0]
+
+
 @pytest.mark.multi_gpu
 def test_memory_of_another_gpu():
     with cupy.cuda.Device(5):

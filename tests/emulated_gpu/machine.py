@@ -63,7 +63,7 @@ class Machine:
         self._transfers: list[Transfer] = []
         self._allocated: list[int] = []
         self._before = _counts(of_thread=False)
-        self._open = True
+        self._after: Counter[str] | None = None
 
     @property
     def counts(self) -> Counter[str]:
@@ -73,7 +73,7 @@ class Machine:
         and "waits" of events by streams, "reads" and "synchronizations" for which the host waits, new "events" and
         "streams".
         """
-        return _counts(of_thread=False) - self._before
+        return (_counts(of_thread=False) if self._after is None else self._after) - self._before
 
     @property
     def counts_of_thread(self) -> Counter[str]:
@@ -96,7 +96,7 @@ class Machine:
         return self._allocated
 
     def _read(self) -> None:
-        if not self._open:
+        if self._after is not None:
             return
         for line in _library().emulated_read_log().decode().splitlines():
             what, first, *rest = line.split(" ", 2)
@@ -113,17 +113,17 @@ class Machine:
 
     def end(self) -> None:
         self._read()
-        self._open = False
+        self._after = _counts(of_thread=False)
 
 
 @contextmanager
-def recorded(devices: int = 16) -> Iterator[Machine]:
+def recorded(*, access: bool = True) -> Iterator[Machine]:
     """Record what all threads call for while the block runs; blocks may not lie within each other.
 
     Args:
-        devices: programs see at most so many.
+        access: False: GPUs cannot read each other's memory, whatever they were allowed before.
     """
-    _library().emulated_show_devices(devices)
+    _library().emulated_deny_peers(not access)
     _library().emulated_begin_log()
     machine = Machine()
     try:
@@ -131,7 +131,7 @@ def recorded(devices: int = 16) -> Iterator[Machine]:
     finally:
         machine.end()
         _library().emulated_end_log()
-        _library().emulated_show_devices(16)
+        _library().emulated_deny_peers(False)
 
 
 class _Range(ctypes.Structure):
@@ -147,7 +147,7 @@ def _library() -> Any:
     address, text, size = ctypes.c_void_p, ctypes.c_char_p, ctypes.c_size_t
     for name in ("emulated_next_fault", "emulated_read_log"):
         getattr(library, name).restype = text
-    library.emulated_allocate.argtypes = [address, size]
+    library.emulated_allocate.argtypes = [address, size, address]
     library.emulated_release.argtypes = [address, address]
     library.emulated_finish.argtypes = library.emulated_stream_device.argtypes = [address]
     library.emulated_call.argtypes = [address, text, _CALLBACK, address, address, size]
@@ -248,13 +248,13 @@ class _Owner:
 def _allocate(size: int) -> Any:
     import cupy
 
-    address = ctypes.c_void_p()
-    status = _library().emulated_allocate(ctypes.byref(address), size)
+    address, stream = ctypes.c_void_p(), cupy.cuda.get_current_stream().ptr
+    status = _library().emulated_allocate(ctypes.byref(address), size, stream)
     if status == 2:
         raise cupy.cuda.memory.OutOfMemoryError(size, 0)
     _raise(status)
     owner = _Owner()
-    release = weakref.finalize(owner, _library().emulated_release, address.value, cupy.cuda.get_current_stream().ptr)
+    release = weakref.finalize(owner, _library().emulated_release, address.value, stream)
     release.atexit = False
     memory = cupy.cuda.UnownedMemory(address.value, size, owner, cupy.cuda.runtime.getDevice())
     return cupy.cuda.MemoryPointer(memory, 0)

@@ -43,6 +43,7 @@ struct Page {
     Owner owner;
     uint8_t device;
     uint16_t without_value = 0;  // from here on shared memory begins with no value
+    size_t made_stream = 0, made_index = 0;  // who may have used this memory before
     bool is_free = false;
     Known free_for;
     Cell* cells = nullptr;
@@ -69,14 +70,16 @@ struct Launch {
     uint32_t stream;
     uint32_t index;
     const char* name;
+    bool is_kernel;
 };
 
 struct State {
     bool on = std::getenv("EMULATED_GPU_UNCHECKED") == nullptr;
     Pages pages;
-    std::deque<Launch> launches{{0, 0, ""}};
+    std::deque<Launch> launches{{0, 0, "", false}};
     std::deque<std::string> faults;
     bool peers[MOST_DEVICES][MOST_DEVICES] = {};
+    bool no_peers = false;
 
     // The work that is being done.
     uint32_t number = 0;
@@ -203,10 +206,13 @@ void note_read(Cell& cell, Access now, bool own_shared) {
     last = now;
 }
 
-// Shared memory is written by each block for itself.
+// Shared memory is written by each block for itself; CuPy's reductions copy values there that have no meaning.
 bool is_unwritten(const Page& page, const Cell& cell, size_t offset) {
+    const State& s = state();
     if (page.owner == Owner::device) return !cell.write.launch;
-    return page.owner == Owner::shared && offset >= page.without_value && (cell.write.launch != state().number || cell.write.block != state().block);
+    if (page.owner != Owner::shared || offset < page.without_value || !std::strncmp(s.work.name, "cupy_", 5)) return false;
+    if (cell.write.launch && !s.launches[cell.write.launch].is_kernel) return false;  // a constant, which the host has copied
+    return cell.write.launch != s.number || cell.write.block != s.block;
 }
 
 void access_in_page(Page& page, const char* address, size_t size, bool writes, uint8_t flags) {
@@ -218,8 +224,11 @@ void access_in_page(Page& page, const char* address, size_t size, bool writes, u
               place_of(address - (offset + size > page.end ? offset - (page.end - 1) : 0)));
         return;
     }
-    if (s.work.is_kernel && page.owner == Owner::device && page.device != s.work.device && !s.peers[s.work.device][page.device])
+    if (s.work.is_kernel && page.owner == Owner::device && page.device != s.work.device && (s.no_peers || !s.peers[s.work.device][page.device]))
         fault(where(s.launches[s.number]) + " on GPU " + std::to_string(s.work.device) + verb + place_of(address) + ", which it has no access to");
+    if (page.made_index && page.made_stream != s.work.stream && !covers(s.work.after, page.made_stream, page.made_index))
+        fault(where(s.launches[s.number]) + verb + "memory that was allocated on stream " + std::to_string(page.made_stream) +
+              ", and does not wait for what that was given before: " + place_of(address));
     if (page.is_free && !covers(page.free_for, s.work.stream, s.work.index))
         fault(where(s.launches[s.number]) + verb + "memory that was freed: " + place_of(address));
     if (!page.cells) page.cells = static_cast<Cell*>(std::calloc(CELLS, sizeof(Cell)));
@@ -324,7 +333,7 @@ const char* lasting(const std::string& name) {
 void begin_work(const Work& work) {
     State& s = state();
     if (!s.on) return;
-    s.launches.push_back({uint32_t(work.stream), uint32_t(work.index), work.name});
+    s.launches.push_back({uint32_t(work.stream), uint32_t(work.index), work.name, work.is_kernel});
     s.number = uint32_t(s.launches.size() - 1);
     s.work = work;
     working = true;
@@ -384,6 +393,15 @@ void watch_module(const void* symbol) {
         about.dli_fbase);
 }
 
+void mark_made(const void* from, size_t size, size_t stream, size_t index) {
+    const auto start = reinterpret_cast<uintptr_t>(from);
+    for (uintptr_t number = start / PAGE; number * PAGE < start + size; ++number) {
+        Page* page = state().pages.find(number);
+        page->made_stream = stream;
+        page->made_index = index;
+    }
+}
+
 void mark_free(const void* from, size_t size, const Known& known) {
     State& s = state();
     const auto start = reinterpret_cast<uintptr_t>(from);
@@ -417,7 +435,8 @@ void forget_memory(const void* from, size_t size) {
     }
 }
 
-void allow_peer(int from, int to) { state().peers[from][to] = true; }
+void allow_peer(int from, int to, bool allowed) { state().peers[from][to] = allowed; }
+void deny_peers(bool deny) { state().no_peers = deny; }
 
 // What is undefined, or other than on a GPU.
 void unlike(const std::string& what) {

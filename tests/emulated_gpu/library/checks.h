@@ -44,10 +44,13 @@ void touch(const void* from, size_t size, bool writes);  // what work does that 
 enum class Owner : unsigned char { device, pinned, shared };
 void watch(const void* from, size_t size, Owner owner, int device);
 void watch_module(const void* symbol);  // the variables of a kernel's shared object
+// Memory may be what a stream has used up to now: another one has to wait for that.
+void mark_made(const void* from, size_t size, size_t stream, size_t index);
 // From now on memory may be used again by who knows of so much work: all its users have to be among that.
 void mark_free(const void* from, size_t size, const Known& known);
 void forget_memory(const void* from, size_t size);
-void allow_peer(int from, int to);
+void allow_peer(int from, int to, bool allowed);
+void deny_peers(bool deny);  // whatever was allowed
 
 void fault(const std::string& text);
 

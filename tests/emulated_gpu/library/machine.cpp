@@ -102,10 +102,11 @@ struct Event {
 
 struct Machine {
     Lock lock;
-    int devices = 4, visible = MOST_DEVICES;
+    int devices = 4;
     size_t memory = size_t(4) << 30;  // of each device
     bool eager = false;
     std::map<void*, std::shared_ptr<Stream>> streams;
+    Known ended[MOST_DEVICES];  // the work of streams that were destroyed
     std::vector<std::shared_ptr<Stream>> legacy;
     std::map<void*, Event> events;
     std::map<void*, std::shared_ptr<Capture>> graphs;
@@ -274,7 +275,7 @@ int give(Stream& stream, Item item) {
 
 // ---- devices
 
-int device_count() { return std::min(machine().visible, machine().devices); }
+int device_count() { return machine().devices; }
 int current_device() { return current; }
 int set_current_device(int device) {
     if (device < 0 || device >= machine().devices) return INVALID_DEVICE;
@@ -335,6 +336,8 @@ int destroy_stream(void* handle) {
     if (!stream || is_legacy(*stream)) return INVALID_HANDLE;
     if (stream->capture) fail(*stream->capture, OK);
     else drain(*stream, stream->given);
+    Known& ended = machine().ended[stream->device];
+    ended = with(merged(ended, stream->known), stream->number, stream->given);
     machine().streams.erase(handle);
     return OK;
 }
@@ -463,6 +466,7 @@ int synchronize_device(int device) {
         drain(*stream, stream->given);
         host_knows(*stream, stream->given, stream->known);
     }
+    machine().host = merged(machine().host, machine().ended[device]);
     free_released();
     return OK;
 }
@@ -767,18 +771,22 @@ int release_later(void* address, void* handle) {
     };
     return give(*stream, std::move(item));
 }
-int allocate_array(void** address, size_t size) {
+int allocate_array(void** address, size_t size, void* handle) {
     Guard guard(machine().lock);
     if (machine().released_bytes > MOST_RELEASED) finish_all();
-    return allocate(address, size, Kind::device);
+    auto stream = find(handle);
+    if (!stream) return INVALID_HANDLE;
+    if (int status = allocate(address, size, Kind::device)) return status;
+    mark_made(*address, size, stream->number, stream->given);
+    return OK;
 }
 int release_array(void* address, void* handle) {
     Guard guard(machine().lock);
     auto found = machine().pieces.find(static_cast<char*>(address));
     if (found == machine().pieces.end()) return INVALID_VALUE;
-    // Without its stream, whatever is to use the memory next knows only what the host knows.
+    // Without its stream, whoever uses the memory next knows what the host knows, and the work of streams that have ended.
     auto stream = is_legacy_stream(handle) ? machine().legacy[found->second.device] : find(handle);
-    const Known known = stream ? with(merged(stream->known, machine().host), stream->number, stream->given) : machine().host;
+    const Known known = stream ? with(merged(stream->known, machine().host), stream->number, stream->given) : merged(machine().host, machine().ended[found->second.device]);
     const Piece piece = found->second;
     mark_free(address, piece.size, known);
     machine().allocated[piece.device] -= piece.size;
@@ -843,9 +851,9 @@ void emulated_end_log() {
     delete log;
     log = nullptr;
 }
-int emulated_allocate(void** address, size_t size) {
+int emulated_allocate(void** address, size_t size, void* stream) {
     count(ALLOCATIONS, "allocate " + std::to_string(current_device()) + " " + std::to_string(size));
-    return allocate_array(address, size);
+    return allocate_array(address, size, stream);
 }
 int emulated_release(void* address, void* stream) { return release_array(address, stream); }
 int emulated_finish(void* stream) { return finish_stream(stream); }
@@ -871,7 +879,7 @@ int emulated_collective(void* const* streams, size_t ranks, const char* name, vo
     }
     return enqueue_collective(streams, ranks, lasting(name), all, [=] { call(with); });
 }
-void emulated_show_devices(int count) { machine().visible = count; }
+void emulated_deny_peers(int deny) { deny_peers(deny); }
 int emulated_stream_device(void* stream) { return stream_device(stream); }
 const char* emulated_read_log() {
     static std::string text;

@@ -94,7 +94,7 @@ int allocate(void** address, size_t size, Kind kind);
 int release(void* address);                     // waits for all devices, as CUDA does
 int release_later(void* address, void* stream);
 // Gives memory of its own to each array, which no other one gets while work that may use it waits.
-int allocate_array(void** address, size_t size);
+int allocate_array(void** address, size_t size, void* stream);
 int release_array(void* address, void* stream);
 int add_pinned(void* address, size_t size);  // memory that the program allocated
 int remove_pinned(void* address);

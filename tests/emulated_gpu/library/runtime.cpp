@@ -183,13 +183,17 @@ cudaError_t cudaGetDeviceProperties_v2(cudaDeviceProp* about, int device) {
     about->pciDeviceID = device;
     return cudaSuccess;
 }
-cudaError_t cudaDeviceCanAccessPeer(int* can, int, int) { *can = std::getenv("EMULATED_GPU_NO_PEERS") == nullptr; return cudaSuccess; }
+cudaError_t cudaDeviceCanAccessPeer(int* can, int, int) { *can = 1; return cudaSuccess; }
 cudaError_t cudaDeviceEnablePeerAccess(int device, unsigned) {
     if (device < 0 || device >= device_count()) return cudaErrorInvalidDevice;
-    allow_peer(current_device(), device);
+    allow_peer(current_device(), device, true);
     return cudaSuccess;
 }
-cudaError_t cudaDeviceDisablePeerAccess(int) { return cudaSuccess; }
+cudaError_t cudaDeviceDisablePeerAccess(int device) {
+    if (device < 0 || device >= device_count()) return cudaErrorInvalidDevice;
+    allow_peer(current_device(), device, false);
+    return cudaSuccess;
+}
 const char* cudaGetErrorName(cudaError_t status) { return status_name(status); }
 const char* cudaGetErrorString(cudaError_t status) { return status_text(status); }
 cudaError_t cudaGetLastError() { return cudaSuccess; }

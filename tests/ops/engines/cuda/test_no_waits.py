@@ -8,14 +8,13 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from all_suites import all_suites
-from cupy_double import gpus
 from netbuilder.ops.core.operator import encode
 from netbuilder.ops.core.registry import find, operator_types
 from netbuilder.ops.engines.cuda.checks import raise_noted
 from netbuilder.proto import NetDef
 from netbuilder.proto.arguments import make_op
 from netbuilder.runtime import Workspace
-from on_gpu import ON_GPU
+from on_gpu import ON_GPU, gpus
 from suite import QUICK, OperatorSuite
 
 INDICES = re.compile(r"ind(ex|ices)|segment|rois|labels?$|codes|locations|argmax|mapping|permutation", re.IGNORECASE)
@@ -69,6 +68,7 @@ def workspace_with(op_def, inputs, on_host=()):
     return workspace
 
 
+@pytest.mark.emulated
 @pytest.mark.parametrize("op_type", [op_type for op_type in operator_types() if indexed(op_type)])
 def test_nothing_waits_for_indices(op_type):
     suite = all_suites().get(op_type)

@@ -6,18 +6,15 @@ from dataclasses import dataclass
 import numpy as np
 
 from netbuilder.ops.core.contexts import Deferred, Prepared
-from netbuilder.ops.core.operator import Exchange, TensorSpec
-from netbuilder.ops.core.registry import GPU, operator_types, plain_kernel, prepared_kernels
+from netbuilder.ops.core.operator import TensorSpec
+from netbuilder.ops.core.registry import GPU, prepared_kernels
 from netbuilder.ops.engines import engine as engines
 from netbuilder.ops.engines.arrays import as_flat
-from netbuilder.ops.engines.cuda.elementwise import elementwise
-from netbuilder.ops.engines.engine import Engine, Fusion, Pattern
+from netbuilder.ops.engines.engine import Engine
 from netbuilder.ops.engines.gpu import gpu
-from netbuilder.ops.engines.joined_updates import UpdateForm
-from netbuilder.proto import PROTO_CPU, PROTO_CUDA
-from netbuilder.runtime.plan.run_context import KernelContext
+from netbuilder.proto import PROTO_CUDA
 
-__all__ = ["CapturableEngine", "FastEngine", "Padded", "PaddedEngine", "installed"]
+__all__ = ["Padded", "PaddedEngine", "installed"]
 
 _MULTIPLE = 8
 
@@ -101,106 +98,6 @@ class PaddedEngine(Engine):
             (made if target.layout is None else target.layout.matrix(made))[...] = values
 
         return _prepared([source], [target], call, "reorder", scratch=100)
-
-
-class CapturableEngine(Engine):
-    """Prepared kernels of many operators: one launch each, which may be captured, and computes by the plain kernel."""
-
-    name = "CAPTURABLE"
-    device_types = (PROTO_CUDA,)
-    refused: frozenset[str] = frozenset()  # operators without a kernel here
-
-    def kernels(self):
-        return {op_type: self.make for op_type in operator_types() if op_type not in self.refused}
-
-    def make(self, op, ctx, *specs):
-        elsewhere = (
-            op.outputs_on_host or op.colocate_outputs_with is not None or plain_kernel(op.type, PROTO_CPU) is None
-        )
-        steps = op.type.startswith("LSTMUnit")  # which reads the number of the step on the host
-        elsewhere |= any(op.input_location(i) == "host" for i in range(len(specs))) and not steps
-        exchanges = op.exchanges in (Exchange.ALWAYS, Exchange.BETWEEN_PROCESSES)
-        if elsewhere or exchanges or op.stateful or not op.static_for(*specs):
-            return None
-        return self.prepared(op, ctx, specs, op.infer(*specs))
-
-    def prepared(self, op, ctx, specs, outs):
-        kernel = plain_kernel(op.type, PROTO_CPU)
-        run = KernelContext(ctx.op_def, device=(PROTO_CPU, 0))
-        array = ctx.run.xp.ndarray
-
-        def bind(inputs, outputs, scratch):
-            def compute():
-                results = [np.array(result) for result in kernel(op, run, *(getattr(x, "_values", x) for x in inputs))]
-                for out, result in zip(outputs, results):
-                    out._values[...] = result
-
-            reads = [x for i, x in enumerate(inputs) if op.input_location(i) == "here"]
-            return lambda: array._work(op.type, reads, list(outputs), compute)
-
-        pairs = [(i, j) for i in range(len(specs)) for j in range(len(outs))]
-        plain, made = [spec.plain for spec in specs], [spec.plain for spec in outs]
-        return Prepared(plain, made, bind, inplace=pairs, name=f"double {op.type}", engine=self.name, capturable=True)
-
-
-class FastEngine(CapturableEngine):
-    """Kernels that compute nothing: as many launches as a fast library needs, for counting them in large nets."""
-
-    name = "FAST"
-
-    def make(self, op, ctx, *specs):
-        return elementwise(op, ctx, *specs) if op.type == "LearningRate" else super().make(op, ctx, *specs)
-
-    def prepared(self, op, ctx, specs, outs):
-        found = super().prepared(op, ctx, specs, outs)
-        launches = len(outs) if op.type in ("ConvGradient", "FCGradient") else 1
-        found.bind = self._launching(ctx, op.type, launches)
-        return found
-
-    def _launching(self, ctx, name, launches=1):
-        array = ctx.run.xp.ndarray
-
-        def bind(inputs, outputs, scratch):
-            reads, writes = ([x for x in xs if isinstance(x, array)] for xs in (inputs, outputs))
-
-            def call():
-                for _ in range(launches):
-                    array._work(name, reads, writes, lambda: None)
-
-            return call
-
-        return bind
-
-    def fusions(self):
-        def chain(op, ctx, *specs):
-            return self.prepared(op, ctx, specs, op.infer(*specs))
-
-        return [
-            Fusion(Pattern.CHAIN, ("SpatialBN",), "Relu", chain, "bn_relu"),
-            Fusion(Pattern.CHAIN, ("Sum",), "Relu", chain, "sum_relu"),
-        ]
-
-    def update_form(self, op, *specs):
-        if op.type == "WeightedSum":
-            return UpdateForm(frozenset(range(1, len(specs), 2)))
-        return UpdateForm(frozenset({2}), {0: 1}) if op.type == "MomentumSGDUpdate" else None
-
-    def join_updates(self, ctx, updates):
-        specs = [spec.plain for spec in updates.specs]
-        made, own = dict(enumerate(specs)), {}
-        for chain in updates.chains:
-            tensors = {n for op in chain for n in op.inputs if n < len(specs) and n not in self._numbers(op)}
-            for op in chain:
-                made |= dict.fromkeys(op.outputs, made[op.inputs[0]])
-                own |= dict.fromkeys(op.outputs, tensors)
-        pairs = [(i, j) for j, number in enumerate(updates.outputs) for i in own[number]]
-        bind = self._launching(ctx, "updates")
-        outs = [made[number] for number in updates.outputs]
-        return Prepared(specs, outs, bind, inplace=pairs, name="double updates", engine=self.name, capturable=True)
-
-    def _numbers(self, joined):
-        form = self.update_form(joined.op, *joined.inputs)
-        return {joined.inputs[i] for i in form.numbers}
 
 
 @contextlib.contextmanager

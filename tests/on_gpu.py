@@ -25,6 +25,7 @@ ON_GPU = make_device_option(PROTO_CUDA, 0)
 CLOSE = 1e-5 if emulated_gpu.active() else 1e-4
 """Within which parameters after some steps are those of the CPU: real GPUs add in other orders."""
 
+
 @contextmanager
 def gpus(devices, *, access=True):
     """Let netbuilder begin anew on so many emulated GPUs; yields what they are called for (``Machine``).

@@ -656,7 +656,8 @@ def test_what_is_other_than_on_a_gpu():
     assert "no multiple of 16" in run("float4 v = *(float4*)(x + 1); if (t == 0) x[0] = v.x;")[0]
     assert "shifts by as many bits" in run("if (t == 0) x[0] = 1 << (n / 4);")[0]
     assert "a float that does not fit" in run("if (t == 0) { x[0] = 1e10f; x[1] = (int)x[0]; }")[0]
-    assert "beyond the end of an array" in run("float own[4]; own[n % 5] = t; if (t == 0) x[0] = own[n % 5];", size=104)[0]
+    beyond = "float own[4]; own[n % 5] = t; if (t == 0) x[0] = own[n % 5];"
+    assert "beyond the end of an array" in run(beyond, size=104)[0]
 
 
 @pytest.mark.multi_gpu

@@ -10,7 +10,7 @@ import numpy as np
 from netbuilder.ops.core.contexts import AddInOrder, RunContext
 from netbuilder.ops.core.segment_groups import reduce_segments
 
-__all__ = ["add_rows", "check_indices", "checked_indices", "with_rows"]
+__all__ = ["add_rows", "check_indices", "checked_indices", "count_rows", "with_rows"]
 
 Array = Any
 
@@ -73,12 +73,25 @@ def with_rows(xp: Any, table: Array, rows: Array, values: Array) -> Array:
         table = table.copy()
         table[rows] = values  # NumPy assigns in order
         return table
-    # On a GPU the order is undefined, so each row of the table looks for its value: nobody waits for their number.
-    order = xp.argsort(rows)  # CuPy's is stable
-    ordered, places = rows[order], xp.arange(table.shape[0], dtype=rows.dtype)
-    last = xp.maximum(xp.searchsorted(ordered, places, side="right") - 1, 0)
-    replaced = (ordered[last] == places).reshape(-1, *(1,) * (table.ndim - 1))
-    return xp.where(replaced, values[order[last]], table)
+    # On a GPU the order is undefined, so each row of the table takes the last value that is for it.
+    last = xp.zeros(table.shape[0], np.uint64)  # 1 for the first value; 0: there is none
+    xp.maximum.at(last, rows, xp.arange(1, rows.size + 1, dtype=np.uint64))
+    replaced = (last > 0).reshape(-1, *(1,) * (table.ndim - 1))
+    return xp.where(replaced, values[xp.maximum(last.view(np.int64) - 1, 0)], table)
+
+
+def count_rows(xp: Any, rows: Array, count: int) -> Array:
+    """Return how often each of ``count`` rows occurs, (count,) int64; on a GPU nobody waits, as in ``bincount``.
+
+    Args:
+        xp: numpy or cupy.
+        rows: numbers of rows, one-dimensional, in range.
+    """
+    if xp is np:
+        return np.bincount(rows, minlength=count)
+    counts = xp.zeros(count, np.int64)
+    _add_at(xp, counts, rows, xp.ones(rows.size, np.int64))
+    return counts
 
 
 def add_rows(xp: Any, table: Array, indices: Array, values: Array, in_order: AddInOrder | None = None) -> None:

@@ -14,7 +14,7 @@ import numpy as np
 from netbuilder.ops.core.contexts import RunContext
 from netbuilder.ops.core.declaration import operator_class
 from netbuilder.ops.core.indexing import checked_indices
-from netbuilder.ops.core.operator import Operator, TensorSpec, require
+from netbuilder.ops.core.operator import Operator, TensorSpec, require, spec_of
 from netbuilder.ops.core.registry import kernel, register
 from netbuilder.ops.core.segment_groups import as_rows, check_integers, check_weights, counts_of_lengths, segment_starts
 from netbuilder.ops.quantized.fused_rowwise import check_codes
@@ -208,7 +208,7 @@ def _look_up(op: _Lookup, ctx: RunContext, *inputs: Any) -> tuple[Any, ...]:
         indices = checked_indices(ctx, op.type, indices, rows, -1, named="COMPRESSED_INDICES_MAPPING")
     else:
         indices = checked_indices(ctx, op.type, indices, given["DATA"].shape[0])
-    shape = op.infer(*inputs)[0].shape
+    shape = op.infer(*map(spec_of, inputs))[0].shape
     total = ctx.xp.zeros((shape[0], int(np.prod(shape[1:]))), "float32")
     _add_rows(ctx, total, op.rows(ctx, given), indices, counts, given.get("WEIGHTS"))
     if op.mean:

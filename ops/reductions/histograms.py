@@ -9,6 +9,7 @@ import numpy as np
 from netbuilder.ops.core.contexts import RunContext
 from netbuilder.ops.core.declaration import operator_class
 from netbuilder.ops.core.half import narrow, require_one_float_type, widen
+from netbuilder.ops.core.indexing import count_rows
 from netbuilder.ops.core.operator import Operator, TensorSpec
 from netbuilder.ops.core.registry import kernel, register
 from netbuilder.proto import ArgumentError
@@ -72,7 +73,7 @@ def accumulate_histogram(op: AccumulateHistogram, ctx: RunContext, x: Any) -> tu
     inside = (values >= lower) & (values < upper)
     bucket = xp.clip(xp.floor((xp.where(inside, values, lower) - lower) / size).astype(int), 0, op.num_buckets - 1) + 1
     bucket = xp.where(inside, bucket, xp.where(values < lower, 0, op.num_buckets + 1))
-    counts = xp.bincount(bucket, minlength=op.num_buckets + 2).astype(_INT64, copy=False)
+    counts = count_rows(xp, bucket, op.num_buckets + 2)
     return counts, op.accumulated(counts)
 
 
@@ -142,4 +143,4 @@ def self_binning_histogram(op: SelfBinningHistogram, ctx: RunContext, *xs: Any) 
     edges[0] = values.min()
     bins = xp.clip(xp.searchsorted(edges, values, side="right") - 1, 0, op.num_bins - 1)
     bins = xp.where(values > edges[0], bins, 0)
-    return narrow(edges, xs[0]), xp.bincount(bins, minlength=op.num_bins + 1).astype(_INT64, copy=False)
+    return narrow(edges, xs[0]), count_rows(xp, bins, op.num_bins + 1)

@@ -6,7 +6,7 @@ from typing import Any, ClassVar, Literal
 
 from netbuilder.ops.core.contexts import GradientContext, RunContext
 from netbuilder.ops.core.declaration import operator_class
-from netbuilder.ops.core.indexing import checked_indices
+from netbuilder.ops.core.indexing import checked_indices, count_rows
 from netbuilder.ops.core.operator import Operator, TensorSpec, require
 from netbuilder.ops.core.registry import kernel, register
 from netbuilder.ops.core.segment_groups import (
@@ -109,5 +109,5 @@ class SortedSegmentMeanGradient(_SortedGradient):
 def sorted_segments_gradient(op: _SortedGradient, ctx: RunContext, dy: Any, segments: Any) -> tuple[Any, ...]:
     segments = checked_indices(ctx, op.type, segments, dy.shape[0])
     if op.mean:
-        dy = dy / per_row(ctx.xp.maximum(ctx.xp.bincount(segments, minlength=dy.shape[0]), 1), dy)
+        dy = dy / per_row(ctx.xp.maximum(count_rows(ctx.xp, segments, dy.shape[0]), 1), dy)
     return (dy.take(segments, axis=0),)

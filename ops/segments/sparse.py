@@ -10,7 +10,7 @@ import numpy as np
 from netbuilder.ops.core.contexts import GradientContext, PlanContext, Prepared, RunContext
 from netbuilder.ops.core.declaration import operator_class
 from netbuilder.ops.core.given_numbers import check_extents
-from netbuilder.ops.core.indexing import add_rows, checked_indices
+from netbuilder.ops.core.indexing import add_rows, checked_indices, count_rows
 from netbuilder.ops.core.operator import Operator, TensorSpec, require, spec_of
 from netbuilder.ops.core.registry import CPU, kernel, prepare, register
 from netbuilder.ops.core.segment_groups import per_row
@@ -285,7 +285,7 @@ def unsorted_segment_sum_gradient(
 
 def _counts(ctx: RunContext, segments: Any, count: int, row: Any) -> Any:
     """Return the number of rows of each segment, at least 1, as a divisor of arrays like ``row``."""
-    return per_row(ctx.xp.maximum(ctx.xp.bincount(segments, minlength=count), 1), row)
+    return per_row(ctx.xp.maximum(count_rows(ctx.xp, segments, count), 1), row)
 
 
 @register

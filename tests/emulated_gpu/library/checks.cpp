@@ -44,6 +44,7 @@ struct Page {
     uint8_t device;
     uint16_t without_value = 0;  // from here on shared memory begins with no value
     size_t made_stream = 0, made_index = 0;  // who may have used this memory before
+    bool is_global = false;  // with variables that the host can find
     bool is_free = false;
     Known free_for;
     Cell* cells = nullptr;
@@ -70,13 +71,12 @@ struct Launch {
     uint32_t stream;
     uint32_t index;
     const char* name;
-    bool is_kernel;
 };
 
 struct State {
     bool on = std::getenv("EMULATED_GPU_UNCHECKED") == nullptr;
     Pages pages;
-    std::deque<Launch> launches{{0, 0, "", false}};
+    std::deque<Launch> launches{{0, 0, ""}};
     std::deque<std::string> faults;
     bool peers[MOST_DEVICES][MOST_DEVICES] = {};
     bool no_peers = false;
@@ -211,7 +211,7 @@ bool is_unwritten(const Page& page, const Cell& cell, size_t offset) {
     const State& s = state();
     if (page.owner == Owner::device) return !cell.write.launch;
     if (page.owner != Owner::shared || offset < page.without_value || !std::strncmp(s.work.name, "cupy_", 5)) return false;
-    if (cell.write.launch && !s.launches[cell.write.launch].is_kernel) return false;  // a constant, which the host has copied
+    if (page.is_global) return false;
     return cell.write.launch != s.number || cell.write.block != s.block;
 }
 
@@ -333,7 +333,7 @@ const char* lasting(const std::string& name) {
 void begin_work(const Work& work) {
     State& s = state();
     if (!s.on) return;
-    s.launches.push_back({uint32_t(work.stream), uint32_t(work.index), work.name, work.is_kernel});
+    s.launches.push_back({uint32_t(work.stream), uint32_t(work.index), work.name});
     s.number = uint32_t(s.launches.size() - 1);
     s.work = work;
     working = true;
@@ -391,6 +391,12 @@ void watch_module(const void* symbol) {
             return 1;
         },
         about.dli_fbase);
+}
+
+void mark_global(const void* from, size_t size) {
+    const auto start = reinterpret_cast<uintptr_t>(from);
+    for (uintptr_t number = start / PAGE; number * PAGE < start + size; ++number)
+        if (Page* page = state().pages.find(number)) page->is_global = true;
 }
 
 void mark_made(const void* from, size_t size, size_t stream, size_t index) {

@@ -43,6 +43,7 @@ void touch(const void* from, size_t size, bool writes);  // what work does that 
 // Memory.
 enum class Owner : unsigned char { device, pinned, shared };
 void watch(const void* from, size_t size, Owner owner, int device);
+void mark_global(const void* from, size_t size);  // a variable that the host can find
 void watch_module(const void* symbol);  // the variables of a kernel's shared object
 // Memory may be what a stream has used up to now: another one has to wait for that.
 void mark_made(const void* from, size_t size, size_t stream, size_t index);

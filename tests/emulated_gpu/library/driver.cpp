@@ -93,6 +93,8 @@ int cuModuleGetGlobal_v2(void** address, size_t* size, void* module, const char*
     const ElfW(Sym)* symbol = nullptr;
     if (!*address || !dladdr1(*address, &about, (void**)&symbol, RTLD_DL_SYMENT) || !symbol) return NOT_FOUND;
     if (size) *size = symbol->st_size;
+    watch_module(*address);
+    mark_global(*address, symbol->st_size);
     return OK;
 }
 int cuFuncGetAttribute(int* value, int attribute, void* function) {

@@ -3,14 +3,13 @@
 import numpy as np
 import pytest
 
-from cupy_double import gpus
-from gpu_engine import CapturableEngine, installed
 from netbuilder.graph.rename import place_operators, rename_blobs
 from netbuilder.ops.core.operator import decode, spec_of
 from netbuilder.ops.recurrent.network import RecurrentNetwork
 from netbuilder.proto import ArgumentError, GradientError, NetDef, NetError, OperatorError
 from netbuilder.proto.arguments import make_device_option, make_op
 from netbuilder.runtime import Workspace
+from on_gpu import gpus
 from recurrent_steps import SAMPLES, STEPS, WIDTH, recurrent, reference, run, tanh_step, values, with_gradient
 
 ENGINES = [pytest.param(None, id="engines"), pytest.param((), id="numpy")]
@@ -397,19 +396,17 @@ def test_flops_count_all_steps():
     assert op.flops(*specs) <= STEPS * (product + 20 * elements)
 
 
-@pytest.mark.parametrize("refused", [(), ("LSTMUnit", "LSTMUnitGradient")], ids=["double", "ours"])
-def test_a_loop_of_capturable_kernels_is_captured(monkeypatch, refused):
-    """The whole of a recurrent net and of its gradient are in one CUDA graph, if the kernels of all steps can be."""
-    monkeypatch.setattr(CapturableEngine, "refused", frozenset(refused))
-    engines = ("CAPTURABLE", "CUDA") if refused else ("CAPTURABLE",)
+@pytest.mark.emulated
+def test_a_loop_of_capturable_kernels_is_captured():
+    """The whole of a recurrent net and of its gradient are in one CUDA graph, as the kernels of all steps can be."""
     op, feeds = lstm()
     ops = with_gradient(op, {"all": "d_all"})[0]
     net = NetDef(name="outer", op=ops, external_input=list(feeds))
     place_operators(net, make_device_option(1, 0))
     found = []
     for without in ([], ["cuda_graphs"]):
-        with installed(monkeypatch, CapturableEngine), gpus(1) as machine:
-            workspace = Workspace(engines=engines)
+        with gpus(1) as machine:
+            workspace = Workspace(engines=("CUDA",))
             for name, value in feeds.items():
                 workspace.feed(name, value, make_device_option(1, 0))
             workspace.create_net(net, without=without)
@@ -425,8 +422,8 @@ def test_a_loop_of_capturable_kernels_is_captured(monkeypatch, refused):
             found.append({name: workspace.fetch(name) for name in names})
             if not without:
                 assert graphs == {"RecurrentNetwork": 0, "RecurrentNetworkGradient": 0}
-                assert calls["replays"] == 1 and not calls["launches"] and not calls["allocations"]
+                assert calls == {"replays": 1, "synchronizations": 1}
             else:
-                assert calls["launches"] > 20
+                assert calls["launches"] > 20 and not calls["allocations"]
     for name in found[0]:
         np.testing.assert_array_equal(*(each[name] for each in found), err_msg=name)

@@ -4,7 +4,6 @@ import numpy as np
 import pytest
 
 from cudnn_double import cudnn_double
-from cupy_double import CupyDouble, gpus
 from netbuilder import parallel
 from netbuilder.graph import Net
 from netbuilder.model import ModelHelper
@@ -14,7 +13,7 @@ from netbuilder.proto import PROTO_CUDA, NetDef, NetError
 from netbuilder.proto.arguments import arguments, make_device_option, make_op
 from netbuilder.runtime import Workspace
 from netbuilder.runtime.plan.optimizations import VARYING
-from on_gpu import ON_GPU
+from on_gpu import ON_GPU, gpus
 from parallel_models import OPTIMIZERS, mlp, no_input
 
 RNG = np.random.default_rng(3)
@@ -78,6 +77,7 @@ def test_sums_over_processes_must_have_an_order(op_type):
     created(ops, feeds, deterministic=True)
 
 
+@pytest.mark.emulated
 @pytest.mark.parametrize("deterministic", [False, True])
 def test_plans_of_cudnn(deterministic, monkeypatch):
     """Those that are not deterministic are excluded, and none is chosen by its time."""
@@ -95,7 +95,7 @@ def test_plans_of_cudnn(deterministic, monkeypatch):
         make_op("Conv", ["x", "w"], ["y"], kernel=3, exhaustive_search=1),
         make_op("ConvGradient", ["x", "w", "dy"], ["dw", "dx"], kernel=3, no_bias=1),
     ]
-    with cudnn_double(CupyDouble(1)) as cudnn:
+    with gpus(1), cudnn_double() as cudnn:
         created(ops, feeds, ON_GPU, deterministic=deterministic).run_net("net")
         assert len(cudnn.graphs) >= 3
         for graph in cudnn.graphs:
@@ -115,6 +115,7 @@ def summed_over_gpus(deterministic):
     return [workspace.fetch(name).tolist() for name in "abc"]
 
 
+@pytest.mark.emulated
 @pytest.mark.parametrize("deterministic", [False, True])
 def test_nccl_which_chooses_the_order_in_which_it_adds_is_not_called(deterministic):
     with gpus(3):

@@ -1,20 +1,24 @@
-"""What a training step asks of a GPU: launches, copies, allocations and waits, counted on the double of CuPy."""
+"""What a training step asks of a GPU: launches, copies, allocations and waits, with cuDNN's kernels and our own."""
 
 from collections import Counter
 
 import numpy as np
+import pytest
 
-from cupy_double import HOST, draw_nothing, gpus
-from gpu_engine import FastEngine, installed
+from cudnn_double import cudnn_double
+from emulated_gpu.machine import HOST
 from netbuilder.proto import PROTO_CUDA
 from netbuilder.proto.arguments import make_device_option
 from netbuilder.runtime import Workspace
 from netbuilder.runtime.input.loss_reader import LossReader
 from netbuilder.runtime.input.prefetch import Prefetch
 from netbuilder.tools.profiling.zoo import ZooOptions, load_zoo
+from netbuilder.zoo import resnet
+from on_gpu import draw_nothing, gpus
 
-BATCH = 4
-STEPS = 12
+BATCH = 2
+SIZE = 32
+STEPS = 10
 
 
 def counted_steps(machine, workspace, net):
@@ -22,8 +26,8 @@ def counted_steps(machine, workspace, net):
     gpu = make_device_option(PROTO_CUDA, 0)
     rng = np.random.default_rng(0)
     batch = {
-        "data": rng.standard_normal((BATCH, 3, 224, 224), dtype=np.float32),
-        "label": rng.integers(0, 1000, BATCH).astype(np.int32),
+        "data": rng.standard_normal((BATCH, 3, SIZE, SIZE), dtype=np.float32),
+        "label": rng.integers(0, 10, BATCH).astype(np.int32),
     }
     blobs = {"data": ["gpu_0/data"], "label": ["gpu_0/label"]}
     losses, found = LossReader(workspace, ["gpu_0/loss"]), []
@@ -39,22 +43,25 @@ def counted_steps(machine, workspace, net):
     return found, plan
 
 
+@pytest.mark.emulated
 def test_a_step_of_resnet50(monkeypatch):
-    """At most 450 calls, no allocation, one read; when it is captured, a few launches of graphs."""
+    """At most 450 calls, no allocation, one read; when it is captured, one launch of a graph.
+
+    Its layers have an eighth of the usual channels, so parameters are updated by 1 launch in place of 18.
+    """
     draw_nothing(monkeypatch)
-    with installed(monkeypatch, FastEngine), gpus(1) as machine:
-        workspace = Workspace(threads=1, engines=("FAST",))
-        net = load_zoo(workspace, "resnet50", ZooOptions(batch=BATCH, gpu=True, observable="outputs")).name
+    monkeypatch.setattr(resnet, "_BASE_FILTERS", 8)
+    with gpus(1) as machine, cudnn_double():
+        workspace = Workspace(threads=1)
+        options = ZooOptions(batch=BATCH, image_size=SIZE, classes=10, gpu=True, observable="outputs")
+        net = load_zoo(workspace, "resnet50", options).name
         steps, plan = counted_steps(machine, workspace, net)
-        uploads = {transfer.nbytes: transfer.pinned for transfer in machine.transfers if transfer.source == HOST}
+        uploads = [transfer.nbytes for transfer in machine.transfers if transfer.source == HOST and transfer.pinned]
         captured = plan.captured()
-    eager, replayed = steps[1], steps[-1]
-    assert eager["launches"] == 380 and not eager["replays"]
-    assert eager["launches"] + eager["copies"] + eager["records"] + eager["waits"] <= 450
-    for step in (eager, replayed):
-        assert step["allocations"] == 0
-        assert (step["reads"], step["synchronizations"]) == (0, 1), "the loss of the step before"
-        assert step["copies"] == 1, "the loss"
-    assert replayed["replays"] == 1 and replayed["launches"] == 1
-    assert Counter(each.why for each in captured) == {"": 324, "it runs on the host": 1}
-    assert uploads[BATCH * 3 * 224 * 224 * 4], "batches go through pinned memory"
+    # The first run with each buffer of a Prefetch binds kernels to it.
+    eager = next(step for step in steps if not step["allocations"])
+    loss = {"copies": 1, "records": 1, "synchronizations": 1}  # the host waits for that of the step before
+    assert eager == {"launches": 281, **loss}
+    assert steps[-1] == {"replays": 1, **loss}
+    assert Counter(each.why for each in captured) == {"": 226, "it runs on the host": 1}
+    assert uploads.count(BATCH * 3 * SIZE * SIZE * 4) == STEPS, "batches go through pinned memory"

@@ -9,14 +9,20 @@ streams and graphs are CuPy's own, and kernels of this project run as they are w
 
 - Work waits in its stream until the host synchronizes, as late as CUDA allows: who forgets to wait, or overwrites
   pinned memory too early, gets wrong numbers. ``EMULATED_GPU_EAGER=1`` does everything at once instead.
+- Each access to memory is checked (``library/checks.h``), by what must come before what, not by what happened to: races
+  of streams and of the threads of a kernel, accesses beyond arrays, to freed memory, to memory of other GPUs and of the
+  host, values that nothing has written, addresses that are not aligned, shifts and casts that x86 does otherwise.
+  ``machine.faults`` lists what was found; after each test there may be nothing. ``EMULATED_GPU_UNCHECKED=1`` leaves it
+  out.
+- What the host calls for is counted and listed (``machine.recorded``).
 - Graphs are captured and replayed, and calls that CUDA refuses during a capture are errors.
 - Memory comes filled with bytes 0xA5. Denormal floats are 0 in kernels without doubles, as CuPy compiles them.
 - Eight devices, or ``EMULATED_GPUS``.
 
-What it does not show: races within a kernel, or between streams whose order happens to be right; speed; reads beyond
-an array; last bits (no fused multiply-add, products summed in double); float to integer casts out of range (x86 gives
-the smallest integer); warps that run in step without ``__syncwarp``. Missing, with an error: cuRAND, cuSOLVER, cuFFT,
-cuSPARSE, cuDNN, NCCL, CUB, cooperative groups, textures.
+What it does not show: speed; last bits (no fused multiply-add, products summed in double); warps that run in step
+without ``__syncwarp``; races of atomics that a fence should part, beyond the simple form that kernels here use.
+Missing, with an error: cuRAND, cuSOLVER, cuFFT, cuSPARSE, cuDNN, NCCL (tests have doubles of the last two), CUB,
+cooperative groups, textures.
 """
 
 from __future__ import annotations

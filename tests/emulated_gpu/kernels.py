@@ -17,7 +17,7 @@ CHECKED = (
     "--param",
     "tsan-instrument-func-entry-exit=0",
 )
-"""Flags that make each access to memory, and what x86 does otherwise than a GPU, call a function of ``library/checks.cpp``."""
+"""Flags with which kernels tell ``library/checks.cpp`` of each access to memory, and of what x86 does unlike a GPU."""
 
 FLAGS = (
     *CHECKED,

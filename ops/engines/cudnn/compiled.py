@@ -25,6 +25,12 @@ from netbuilder.proto.arguments import arguments
 __all__ = ["CompiledGraph", "compile_graph", "compiled", "graph_of", "release_graphs"]
 
 _ROUNDS = 3
+_ALIGNMENT = 16  # of addresses, in bytes, which the frontend promises to kernels
+_SCRATCH_SHARE = 1 / 32
+"""The part of a GPU's memory that the scratch memory of a graph may take, where a plan with so little exists.
+
+cuDNN prefers plans for exact products of float32 that copy all images into another order: as scratch memory, the images
+of a layer once more."""
 
 
 class CompiledGraph:
@@ -44,6 +50,7 @@ class CompiledGraph:
         self.name = f"cudnn {type(recipe).__name__}"
         self._graph, self._uids = builder.graph, builder.uids
         self._scalars = {name: np.array([value], np.float32) for name, value in builder.scalars.items()}
+        self._results = frozenset(builder.results)
         self.workspace = int(self._graph.get_workspace_size())
 
     def step(self, memory: Mapping[str, Reference]) -> Step:
@@ -53,11 +60,15 @@ class CompiledGraph:
     def bind(self, memory: Mapping[str, Any], workspace: Any) -> Call:
         """Return the call that computes the graph on the current stream.
 
+        Kernels may rely on addresses that are multiples of 16. Parts of an array may begin elsewhere, such as a step of
+        a sequence: the call copies them to memory of their own, or results from there.
+
         Args:
             memory: the array of each tensor, by name.
             workspace: ``workspace`` bytes; None if that is 0.
         """
-        pointers = {self._uids[name]: array.data.ptr for name, array in memory.items()}
+        staged = {name: _aligned(array) for name, array in memory.items() if array.data.ptr % _ALIGNMENT}
+        pointers = {self._uids[name]: staged.get(name, array).data.ptr for name, array in memory.items()}
         pointers |= {self._uids[name]: scalar.ctypes.data for name, scalar in self._scalars.items()}
         missing = self._uids.keys() - memory.keys() - self._scalars.keys()
         assert not missing, f"{self.name}: nothing is bound to {sorted(missing)}"
@@ -67,7 +78,25 @@ class CompiledGraph:
         def call(kept: Any = (memory, workspace, self._scalars)) -> None:  # pointers refer to all of them
             execute(pointers, scratch, handle=handle())
 
-        return call
+        if not staged:
+            return call
+        results = [(memory[name], copy) for name, copy in staged.items() if name in self._results]
+        inputs = [(copy, memory[name]) for name, copy in staged.items() if name not in self._results]
+
+        def call_staged() -> None:
+            for target, source in inputs:
+                target.data.copy_from_device_async(source.data, source.nbytes)
+            call()
+            for target, source in results:
+                target.data.copy_from_device_async(source.data, source.nbytes)
+
+        return call_staged
+
+
+def _aligned(array: Any) -> Any:
+    """Return new memory on an array's GPU, as large as the array."""
+    with gpu(array.device.id) as there:
+        return there.xp.empty(array.nbytes, np.uint8)
 
 
 def compile_graph(recipe: Recipe, *, deterministic: bool = False, **options: Any) -> Builder | None:
@@ -99,7 +128,7 @@ def _refused(cudnn: Any, recipe: Recipe, deterministic: bool) -> list[Any]:
     notes = cudnn.numerical_note
     refused = [notes.NONDETERMINISTIC] if deterministic else []
     if recipe.io != "float32":
-        return refused
+        return [*refused, notes.REDUCED_PRECISION_REDUCTION]
     return [*refused, notes.DOWN_CONVERT_INPUTS, *([notes.TENSOR_CORE] if recipe.exact else [])]
 
 
@@ -120,7 +149,7 @@ def compiled(
     Args:
         recipe: the graph.
         device: the number of the GPU.
-        limit: bytes of scratch memory that it may need; None: any number.
+        limit: bytes of scratch memory that it may need; None: a small part of the GPU's, or as many as it takes.
         exhaustive: measure all plans, and take the fastest one.
         deterministic: without plans that add in an order which changes from run to run.
     """
@@ -135,7 +164,8 @@ def compiled(
 def graph_of(recipe: Recipe, ctx: PlanContext) -> CompiledGraph | None:
     """Return the compiled graph of a recipe for an operator; None if cuDNN has none.
 
-    The operator's arguments ``exhaustive_search`` and ``ws_nbytes_limit`` are those of Caffe2.
+    The operator's arguments ``exhaustive_search`` and ``ws_nbytes_limit`` are those of Caffe2. Without a limit, scratch
+    memory is at most 1/32 of the GPU's where a plan with so little exists.
     """
     given = arguments(ctx.op_def)
     limit = given.get("ws_nbytes_limit")
@@ -150,20 +180,26 @@ def graph_of(recipe: Recipe, ctx: PlanContext) -> CompiledGraph | None:
 
 def _compile(recipe: Recipe, limit: int | None, exhaustive: bool, deterministic: bool) -> CompiledGraph | None:
     cudnn = library.cudnn()
-    builder = compile_graph(recipe, deterministic=deterministic, handle=library.handle())
-    if builder is None:
-        return None
-    graph = builder.graph
-    if limit is not None:
-        graph.deselect_workspace_greater_than(limit)
-    try:
-        if exhaustive and not turned_off():
-            _build_fastest(builder, recipe, limit)
-        else:
-            graph.build_plans(cudnn.build_plan_policy.HEURISTICS_CHOICE)
-    except cudnn.cudnnGraphNotSupportedError:
-        return None
-    return CompiledGraph(recipe, builder)
+    for most in (_usual_limit(), None) if limit is None else (limit,):
+        builder = compile_graph(recipe, deterministic=deterministic, handle=library.handle())
+        if builder is None:
+            return None
+        if most is not None:
+            builder.graph.deselect_workspace_greater_than(most)
+        try:
+            if exhaustive and not turned_off():
+                _build_fastest(builder, recipe, most)
+            else:
+                builder.graph.build_plans(cudnn.build_plan_policy.HEURISTICS_CHOICE)
+        except cudnn.cudnnGraphNotSupportedError:
+            continue
+        return CompiledGraph(recipe, builder)
+    return None
+
+
+def _usual_limit() -> int:
+    """Return the bytes of scratch memory that a graph may need on the current GPU unless its operator says how many."""
+    return int(array_module(PROTO_CUDA).cuda.Device().mem_info[1] * _SCRATCH_SHARE)
 
 
 def _build_fastest(builder: Builder, recipe: Recipe, limit: int | None) -> None:
@@ -182,12 +218,16 @@ def _build_fastest(builder: Builder, recipe: Recipe, limit: int | None) -> None:
 
 
 def _measured(builder: Builder, index: int, limit: int | None) -> float | None:
-    """Return the seconds that a plan takes, the least of a few rounds; None if it cannot be built."""
-    graph, xp = builder.graph, array_module(PROTO_CUDA)
+    """Return the seconds that a plan takes, the least of a few rounds; None if it cannot be built or run."""
     try:
-        graph.build_plan_at_index(index)
-    except library.cudnn().cudnnGraphNotSupportedError:
+        return _measure(builder, index, limit)
+    except (RuntimeError, MemoryError):  # of cuDNN, and where scratch memory does not fit
         return None
+
+
+def _measure(builder: Builder, index: int, limit: int | None) -> float | None:
+    graph, xp = builder.graph, array_module(PROTO_CUDA)
+    graph.build_plan_at_index(index)
     needed = int(graph.get_workspace_size_plan_at_index(index))
     if limit is not None and needed > limit:
         return None

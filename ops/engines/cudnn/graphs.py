@@ -112,6 +112,7 @@ class Builder:
         graph: the graph; its functions add operations.
         uids: the numbers of all tensors that calls are given, by name.
         tensors: those that are in the GPU's memory.
+        results: the names of those that the graph writes.
         scalars: the numbers that the graph reads from the host's memory, by name.
     """
 
@@ -120,6 +121,7 @@ class Builder:
         self.graph = graph
         self.uids: dict[str, int] = {}
         self.tensors: dict[str, Tensor] = {}
+        self.results: list[str] = []
         self.scalars: dict[str, float] = {}
 
     def type_of(self, elements: str) -> Any:
@@ -152,6 +154,7 @@ class Builder:
     def output(self, name: str, node: Any, tensor: Tensor) -> None:
         """Write the result of an operation to memory."""
         self.tensors[name] = tensor
+        self.results.append(name)
         node.set_dim([*tensor.shape]).set_stride([*tensor.strides])
         node.set_output(True).set_data_type(self.type_of(tensor.elements)).set_uid(self._uid(name))
 

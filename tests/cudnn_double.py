@@ -491,6 +491,7 @@ class CudnnDouble:
         device, _ = self._handles.pop(handle)
         if device != _runtime().getDevice():
             raise Invalid("a handle is freed on another GPU than its own")
+        _runtime().deviceSynchronize()
 
     def set_stream(self, *, handle, stream):
         self._handles[handle][1] = stream

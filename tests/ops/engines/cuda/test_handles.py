@@ -19,7 +19,6 @@ from netbuilder.runtime import Workspace
 from on_gpu import gpus
 from waiting import join_all, wait_until
 
-
 pytestmark = pytest.mark.emulated
 
 

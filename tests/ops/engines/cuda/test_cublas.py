@@ -7,6 +7,7 @@ import numpy as np
 import pytest
 
 from cudnn_double import cudnn_double
+from emulated_gpu import machine
 from netbuilder.model import ModelHelper, brew
 from netbuilder.ops.engines.cuda import cublas
 from netbuilder.ops.engines.cuda.capture import CaptureError, capture
@@ -132,6 +133,22 @@ def test_a_graph_contains_products(one_gpu):
         np.testing.assert_array_equal(z.get(), 2 * expected @ b.get())
         calls[0]()  # on the GPU's own stream again
         np.testing.assert_array_equal(y.get(), 2 * expected)
+
+
+@pytest.mark.emulated
+def test_two_streams_cannot_multiply_at_the_same_time():
+    """They would share the scratch memory."""
+    expected, a, b = factors(1, 3, 4, 5)
+    calls = [bound(expected, a, b, empty(1, 3, 4)) for _ in range(2)]
+    with gpu(0) as here:
+        here.synchronize()
+        other = here.xp.cuda.Stream(non_blocking=True)
+        calls[0]()
+        with other:
+            calls[1]()
+        here.xp.cuda.Device().synchronize()
+    (fault,) = machine.faults()
+    assert "writes byte 0 of 33554432 bytes of GPU 0 without waiting for cublas" in fault
 
 
 @pytest.mark.emulated

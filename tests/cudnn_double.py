@@ -34,9 +34,10 @@ class Invalid(AssertionError):
 
 
 _Type = enum.Enum("data_type", "NOT_SET FLOAT HALF BFLOAT16 BOOLEAN")
-_Note = enum.Enum("numerical_note", "TENSOR_CORE DOWN_CONVERT_INPUTS NONDETERMINISTIC")
+_Note = enum.Enum("numerical_note", "TENSOR_CORE DOWN_CONVERT_INPUTS NONDETERMINISTIC REDUCED_PRECISION_REDUCTION")
 _BYTES = {_Type.FLOAT: 4, _Type.HALF: 2, _Type.BFLOAT16: 2, _Type.BOOLEAN: 1}
 WORKSPACE = 777  # bytes that each graph asks for, and overwrites
+ALIGNMENT = 16  # of addresses, which kernels rely on
 
 
 class _Tensor:
@@ -234,6 +235,8 @@ class _Graph:
         memory = [tensor for tensor in self.tensors if tensor.in_memory]
         if pointers.keys() != {tensor.uid for tensor in self.tensors if tensor.in_memory or tensor.by_value}:
             raise Invalid(f"bound are {sorted(pointers)}, not the tensors of the graph")
+        if crooked := [tensor.name for tensor in memory if pointers[tensor.uid] % ALIGNMENT]:
+            raise Invalid(f"{crooked} do not begin at multiples of {ALIGNMENT} bytes")
         reads = [t for t in memory if t.maker is None]
         writes = [t for t in memory if t.maker is not None]
         self._check_overlaps(pointers, workspace, reads, writes)
@@ -491,6 +494,7 @@ class CudnnDouble:
         device, _ = self._handles.pop(handle)
         if device != _runtime().getDevice():
             raise Invalid("a handle is freed on another GPU than its own")
+        _runtime().deviceSynchronize()
 
     def set_stream(self, *, handle, stream):
         self._handles[handle][1] = stream

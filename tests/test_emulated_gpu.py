@@ -206,6 +206,29 @@ def test_products(dtype):
 # Streams, events, memory.
 
 
+def test_products_that_cublas_refuses():
+    from cupy.cuda import cublas
+
+    handle, one, x = cupy.cuda.device.get_cublas_handle(), np.ones(1, np.float32), cupy.ones((4, 4), np.float32)
+    by, at = one.ctypes.data, x.data.ptr
+
+    def multiply(kinds=(0, 0, 0), leading=4, compute=cublas.CUBLAS_COMPUTE_32F):
+        of_a, of_b, of_c = ((at, kind, leading) for kind in kinds)
+        cublas.gemmEx(handle, 0, 0, 4, 4, 4, by, *of_a, *of_b, by, *of_c, compute, -1)
+
+    multiply()
+    for message, options in (
+        ("INVALID_VALUE", {"leading": 3}),
+        ("NOT_SUPPORTED", {"kinds": (0, 1, 0)}),
+        ("NOT_SUPPORTED", {"compute": cublas.CUBLAS_COMPUTE_64F}),
+        ("NOT_SUPPORTED", {"kinds": (2, 2, 2), "compute": cublas.CUBLAS_COMPUTE_32F_FAST_TF32}),
+    ):
+        with pytest.raises(cublas.CUBLASError, match=message):
+            multiply(**options)
+    with cupy.cuda.Device(1), pytest.raises(cublas.CUBLASError, match="EXECUTION_FAILED"):
+        multiply()
+
+
 @pytest.fixture
 def late():
     if "EMULATED_GPU_EAGER" in os.environ:

@@ -1,15 +1,13 @@
 """TF32 in products on GPUs: where it is allowed, where not, and what it costs."""
 
-from types import SimpleNamespace
-
 import numpy as np
 import pytest
 
 import emulated_gpu
-from cupy_double import CupyDouble, using
 from netbuilder import parallel
 from netbuilder.graph import Net
 from netbuilder.model import ModelHelper
+from netbuilder.ops.engines import tf32
 from netbuilder.ops.engines.cuda import cublas
 from netbuilder.ops.engines.tf32 import has_tf32
 from netbuilder.proto import PROTO_CUDA, NetDef, NetError
@@ -18,63 +16,55 @@ from netbuilder.runtime import Workspace
 from parallel_models import OPTIMIZERS, mlp, no_input
 
 GPU = make_device_option(PROTO_CUDA, 0)
-
-
-IN_FLOAT32, IN_TF32 = 68, 77  # as cuBLAS numbers them
-
-
-class Routines:
-    """What of CuPy sets how its own products are computed."""
-
-    def __init__(self):
-        self.kind, self.during = 1, []
-
-    def get_compute_type(self, dtype):
-        assert dtype == "f"
-        return self.kind
-
-    def set_compute_type(self, dtype, kind):
-        self.kind = kind
-        self.during.append(kind)
+ONE, ROUNDED = 1 + 2.0**-12, 1.0
+"""A number, and what it is in TF32."""
 
 
 @pytest.fixture
-def ampere(monkeypatch):
-    """A double of a GPU with TF32; yields CuPy's settings."""
-    cupy = CupyDouble(1)
-    cupy._core = SimpleNamespace(_routines_linalg=Routines())
-    monkeypatch.setattr(type(cupy.cuda.Device(0)), "compute_capability", "80")
-    with using(cupy):
-        cupy._core._routines_linalg.cublas = cupy.cuda.cublas
-        yield cupy._core._routines_linalg
+def of_cupy(monkeypatch):
+    """How CuPy's products are computed: what is set, in order."""
+    routines, during = pytest.importorskip("cupy")._core._routines_linalg, []
+    set_type = routines.set_compute_type
+
+    def noted(dtype, kind):
+        during.append(kind)
+        set_type(dtype, kind)
+
+    monkeypatch.setattr(routines, "set_compute_type", noted)
+    before = routines.get_compute_type("f")
+    yield during
+    assert routines.get_compute_type("f") == before
 
 
 def product(**options):
+    """A product of numbers that TF32 rounds, with ones."""
     net = NetDef(name="net", external_input=["a", "b"])
     net.op.append(make_op("MatMul", ["a", "b"], ["c"], device_option=GPU))
     workspace = Workspace()
-    for name in "ab":
-        workspace.feed(name, np.eye(2, dtype=np.float32), GPU)
+    for name, value in (("a", ONE), ("b", 1)):
+        workspace.feed(name, np.full((2, 2), value, np.float32), GPU)
     workspace.create_net(net, **options)
     workspace.run_net("net")
-    return workspace.fetch("c")
+    return workspace.fetch("c").tolist()
 
 
+@pytest.mark.emulated
 @pytest.mark.parametrize("allowed", [True, False, None])
-def test_products_use_tf32_only_where_it_is_allowed(ampere, allowed):
-    assert product(allow_tf32=allowed).tolist() == [[1, 0], [0, 1]]
-    assert [how for *_, how, _ in ampere.cublas.products] == [IN_TF32 if allowed else IN_FLOAT32]
-    assert ampere.during == []  # of other threads
+def test_products_use_tf32_only_where_it_is_allowed(of_cupy, allowed):
+    assert product(allow_tf32=allowed) == [[2 * (ROUNDED if allowed else ONE)] * 2] * 2
+    assert of_cupy == []  # which other threads use
 
 
+@pytest.mark.emulated
 @pytest.mark.parametrize("allowed", [True, False, None])
-def test_products_that_cupy_computes(ampere, allowed, monkeypatch):
+def test_products_that_cupy_computes(of_cupy, allowed, monkeypatch):
     monkeypatch.setattr(cublas, "_library", lambda xp: None)
-    assert product(allow_tf32=allowed).tolist() == [[1, 0], [0, 1]]
-    assert ampere.during == ([7, 1] if allowed else []) and ampere.kind == 1
+    assert product(allow_tf32=allowed) == [[2 * (ROUNDED if allowed else ONE)] * 2] * 2
+    assert of_cupy[:1] == ([tf32._TF32] if allowed else [])
 
 
-def test_an_error_resets_it(ampere):
+@pytest.mark.emulated
+def test_an_error_resets_it(of_cupy):
     workspace = Workspace()
     net = NetDef(name="net", external_input=["a"])
     net.op.append(make_op("EnforceFinite", ["a"], [], device_option=GPU))
@@ -82,15 +72,14 @@ def test_an_error_resets_it(ampere):
     workspace.create_net(net, allow_tf32=True)
     with pytest.raises(NetError, match="are infinite or NaN"):
         workspace.run_net("net")
-    assert ampere.during == [7, 1]
+    assert of_cupy[0] == tf32._TF32
 
 
-def test_a_gpu_without_it():
-    cupy = CupyDouble(1)
-    with using(cupy):
-        assert not has_tf32(0)
-        assert product(allow_tf32=True).tolist() == [[1, 0], [0, 1]]
-    assert [how for *_, how, _ in cupy.cuda.cublas.products] == [IN_FLOAT32]
+@pytest.mark.emulated
+def test_a_gpu_without_it(monkeypatch):
+    monkeypatch.setattr(tf32, "_FIRST", 91)
+    assert not has_tf32(0)
+    assert product(allow_tf32=True) == [[2 * ONE] * 2] * 2
 
 
 def test_nets_and_models_say_it():

@@ -3,7 +3,7 @@
 import numpy as np
 import pytest
 
-from cudnn_double import cudnn_on_emulated_gpus
+from cudnn_double import cudnn_double
 from netbuilder.proto import NetDef
 from netbuilder.proto.arguments import make_op
 from netbuilder.runtime import Workspace
@@ -114,7 +114,7 @@ def test_channel_shuffle_of_images_with_channels_last(dtype):
         make_op("Conv", ["b", "w"], ["y"], kernel=1),
     ])  # fmt: skip
     x, v, w = (RNG.integers(-2, 3, shape).astype(np.float32) for shape in ((2, 4, 3, 5), (8, 4, 1, 1), (4, 8, 1, 1)))
-    with cudnn_on_emulated_gpus():
+    with cudnn_double():
         workspace = Workspace()
         for name, value in {"x": x, "v": v, "w": w}.items():
             workspace.feed(name, value, ON_GPU)

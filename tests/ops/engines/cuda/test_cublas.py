@@ -1,17 +1,13 @@
-"""Products by cuBLAS, called without CuPy: numbers, and that CUDA graphs contain them.
-
-On emulated GPUs and real ones the library's functions are called; on the double, those of a double with NumPy.
-"""
+"""Products by cuBLAS, called without CuPy: numbers, and that CUDA graphs contain them."""
 
 import threading
-from collections import Counter
 from itertools import product
 
 import numpy as np
 import pytest
 
-from cudnn_double import cudnn_double, cudnn_on_emulated_gpus
-from cupy_double import CupyDouble, gpus
+from cudnn_double import cudnn_double
+from emulated_gpu import machine
 from netbuilder.model import ModelHelper, brew
 from netbuilder.ops.engines.cuda import cublas
 from netbuilder.ops.engines.cuda.capture import CaptureError, capture
@@ -22,7 +18,7 @@ from netbuilder.proto import NetDef
 from netbuilder.proto.arguments import make_op
 from netbuilder.runtime import Workspace
 from netbuilder.runtime.plan.capturable import why_not_captured
-from on_gpu import ON_GPU, graphs, launched, run_net
+from on_gpu import ON_GPU, gpus, graphs, launched, run_net
 
 RNG = np.random.default_rng(9)
 PAIRS = [("float32", "float32"), ("float64", "float64"), ("float16", "float16"), ("float16", "float32"),
@@ -61,15 +57,6 @@ def bound(expected, a, b, y, **options):
     return cublas.Product(stack, rows, columns, a.size // (stack * rows), **options).bind(a, b, y)
 
 
-def check_product(extents, moved, elements, result):
-    expected, a, b = factors(*extents, *moved, elements)
-    y = empty(*expected.shape, elements=result)
-    call = bound(expected, a, b, y, transposed=moved, elements=elements, result=result)
-    with gpu(0):
-        call()
-        np.testing.assert_array_equal(value(y.get(), result), expected)
-
-
 EXTENTS = [(1, 3, 5, 7), (1, 1, 1, 1), (1, 6, 1, 4), (4, 3, 5, 7), (2, 1, 9, 2)]
 MOVED = [*product((False, True), repeat=2)]
 
@@ -78,18 +65,16 @@ MOVED = [*product((False, True), repeat=2)]
 @pytest.mark.parametrize("moved", MOVED)
 @pytest.mark.parametrize("extents", EXTENTS)
 def test_products(one_gpu, extents, moved, elements, result):
-    check_product(extents, moved, elements, result)
+    expected, a, b = factors(*extents, *moved, elements)
+    y = empty(*expected.shape, elements=result)
+    call = bound(expected, a, b, y, transposed=moved, elements=elements, result=result)
+    with gpu(0):
+        call()
+        np.testing.assert_array_equal(value(y.get(), result), expected)
 
 
-@pytest.mark.parametrize("elements, result", PAIRS)
-def test_products_on_the_double(elements, result):
-    """The arguments as cuBLAS reads them, without any GPU."""
-    with gpus(1):
-        for extents, moved in product(EXTENTS, MOVED):
-            check_product(extents, moved, elements, result)
-
-
-def check_parts(elements):
+@pytest.mark.parametrize("elements", ["float32", "float64", "float16", BFLOAT16])
+def test_parts_of_stacks_that_are_added(one_gpu, elements):
     """A stack of which b is one matrix, added to what y has, from the second matrix of y on."""
     expected, a, b = factors(1, 6, 5, 7, elements=elements)
     y = empty(4, 2, 5, elements=elements)
@@ -100,17 +85,6 @@ def check_parts(elements):
         got = value(y.get(), elements)
     np.testing.assert_array_equal(got[1:], expected.reshape(3, 2, 5) + 3)
     np.testing.assert_array_equal(got[0], np.full((2, 5), 3))
-
-
-@pytest.mark.parametrize("elements", ["float32", "float64", "float16", BFLOAT16])
-def test_parts_of_stacks_that_are_added(one_gpu, elements):
-    check_parts(elements)
-
-
-def test_parts_of_stacks_that_are_added_on_the_double():
-    with gpus(1):
-        for elements in ("float32", "float64", "float16", BFLOAT16):
-            check_parts(elements)
 
 
 @pytest.mark.parametrize("elements", ["float16", BFLOAT16])
@@ -125,22 +99,22 @@ def test_products_of_16_bits_are_added_in_float32(one_gpu, elements):
         assert y.get().item() == 8192
 
 
-def test_a_handle_is_exact_unless_tf32_is_asked_for():
-    """The mode forbids TF32, and sums in 16 bits; a product with TF32 says so."""
-    cupy = CupyDouble(1)
-    with cudnn_double(cupy):
+@pytest.mark.emulated
+def test_products_are_exact_unless_tf32_is_asked_for():
+    """The handle's mode, 16, forbids TF32 and sums in 16 bits; a product with TF32 says so."""
+    with gpus(1) as machine:
         expected, a, b = factors(1, 3, 4, 5)
         y, z = empty(1, 3, 4), empty(1, 3, 4)
         with gpu(0):
-            a += np.float32(2**-12)  # lost in TF32
+            a[...] = 1 + 2.0**-12  # it is 1 in TF32
+            machine.launches.clear()
             bound(expected, a, b, y)()
             bound(expected, a, b, z, tf32=True)()
-            exact = a.get() @ b.get()
-            np.testing.assert_array_equal(y.get(), exact)
-            assert not np.array_equal(z.get(), exact)
-    library = cupy.cuda.cublas
-    assert [own["mode"] for own in library.handles.values()] == [16]
-    assert [how for *_, how, _ in library.products] == [68, 77]
+            np.testing.assert_array_equal(y.get(), a.get() @ b.get())
+            np.testing.assert_array_equal(z.get(), np.ones((1, 3, 5)) @ b.get())
+        assert [launch.name for launch in machine.launches] == [
+            f"cublas gemm m=4 n=3 k=5 nn f32 f32 compute={how} mode=16 count=1 beta=0" for how in (68, 77)
+        ]
 
 
 def test_a_graph_contains_products(one_gpu):
@@ -159,6 +133,22 @@ def test_a_graph_contains_products(one_gpu):
         np.testing.assert_array_equal(z.get(), 2 * expected @ b.get())
         calls[0]()  # on the GPU's own stream again
         np.testing.assert_array_equal(y.get(), 2 * expected)
+
+
+@pytest.mark.emulated
+def test_two_streams_cannot_multiply_at_the_same_time():
+    """They would share the scratch memory."""
+    expected, a, b = factors(1, 3, 4, 5)
+    calls = [bound(expected, a, b, empty(1, 3, 4)) for _ in range(2)]
+    with gpu(0) as here:
+        here.synchronize()
+        other = here.xp.cuda.Stream(non_blocking=True)
+        calls[0]()
+        with other:
+            calls[1]()
+        here.xp.cuda.Device().synchronize()
+    (fault,) = machine.faults()
+    assert "writes byte 0 of 33554432 bytes of GPU 0 without waiting for cublas" in fault
 
 
 @pytest.mark.emulated
@@ -201,17 +191,17 @@ def test_two_threads_have_handles_of_their_own(one_gpu):
     assert found == [True] * 38
 
 
-def test_what_is_left_to_cupy(monkeypatch):
+def test_what_is_left_to_cupy(one_gpu, monkeypatch):
     """Large extents, bfloat16 before Ampere, and all if the library cannot be called."""
-    with gpus(1):
-        assert cublas.serves(0, "float32", 2**31 - 1, 1)
-        assert not cublas.serves(0, "float32", 2**31, 1)
-        assert not cublas.serves(0, BFLOAT16, 3)
-        monkeypatch.setattr(cublas, "_library", lambda xp: None)
-        assert not cublas.serves(0, "float32", 3)
-        x = RNG.standard_normal((3, 4)).astype(np.float32)
-        np.testing.assert_allclose(run_net([make_op("MatMul", ["x", "x"], ["y"], trans_b=1)], {"x": x}, "y")["y"],
-                                   x @ x.T, rtol=1e-6)  # fmt: skip
+    assert cublas.serves(0, "float32", 2**31 - 1, 1)
+    assert not cublas.serves(0, "float32", 2**31, 1)
+    monkeypatch.setattr(cublas, "has_tf32", lambda device: False)
+    assert not cublas.serves(0, BFLOAT16, 3)
+    monkeypatch.setattr(cublas, "_library", lambda xp: None)
+    assert not cublas.serves(0, "float32", 3)
+    x = RNG.standard_normal((3, 4)).astype(np.float32)
+    np.testing.assert_allclose(run_net([make_op("MatMul", ["x", "x"], ["y"], trans_b=1)], {"x": x}, "y")["y"],
+                               x @ x.T, rtol=1e-5, atol=1e-6)  # fmt: skip
 
 
 # Operators.
@@ -263,7 +253,7 @@ def test_products_of_a_net_are_captured(one_gpu):
            make_op("MatMul", ["y", "w"], ["u"], trans_b=1)]  # fmt: skip
     net = NetDef(name="net", op=ops, device_option=ON_GPU)
     x, w, s = (RNG.integers(-4, 5, shape).astype(np.float32) for shape in ((3, 4), (4, 4), (2, 3, 5)))
-    with cudnn_on_emulated_gpus():
+    with cudnn_double():
         workspace = Workspace()
         for name, value in {"x": x, "w": w, "s": s}.items():
             workspace.feed(name, value, ON_GPU)
@@ -349,17 +339,6 @@ def trained(dtype="float32", **options):
     return [workspace.fetch(name) for name in ("fc1_w", "fc2_w", "fc2_b", "loss")], why
 
 
-@pytest.mark.emulated
-def test_a_step_of_dense_layers_in_float32_is_one_graph(one_gpu):
-    """Forward, backward and update; equal to the bit to the steps without a graph."""
-    with cudnn_on_emulated_gpus():
-        replayed, why = trained()
-        eager, _ = trained(without=["cuda_graphs"])
-    assert why <= {"it runs on the host"}
-    for a, b in zip(replayed, eager, strict=True):
-        np.testing.assert_array_equal(a, b)
-
-
 @pytest.mark.parametrize("dtype", ["float32", "float64"])
 def test_a_step_without_cudnn_is_one_graph(one_gpu, dtype):
     """Equal to the bit to the steps without a graph; and near to plain kernels."""
@@ -373,22 +352,26 @@ def test_a_step_without_cudnn_is_one_graph(one_gpu, dtype):
         np.testing.assert_allclose(a, c, rtol=CLOSE[dtype], atol=CLOSE[dtype])
 
 
+@pytest.mark.emulated
 @pytest.mark.parametrize("dtype", ["float32", "float64"])
 @pytest.mark.parametrize("engines", [("CUDA",), ("CUDA", "CUDNN")])
 def test_nothing_divides_a_step_of_dense_layers(engines, dtype):
-    """On the double: one segment, after the counter of iterations; all products are cuBLAS's."""
-    cupy = CupyDouble(1)
-    with cudnn_double(cupy):
+    """One segment, after the counter of iterations; equal to the bit to the steps without a graph."""
+    with gpus(1) as machine, cudnn_double():
         (model, feeds), workspace = dense_net(dtype), Workspace(engines=engines)
         started(workspace, model, feeds)
         workspace.run_net(model.net, 3)
         (plan,) = workspace.net(model.net.Name()).plan_ahead()
         alone = [bool(why_not_captured(step)) for step in plan.steps]
-        before = cupy.machine.counts["replays"], len(cupy.cuda.cublas.products)
-        workspace.run_net(model.net)
-        after = cupy.machine.counts["replays"], len(cupy.cuda.cublas.products)
+        machine.launches.clear()
+        workspace.run_net(model.net, 3)
+        assert {launch.name for launch in machine.launches} == {"graph"}
+        assert len(machine.launches) == 3
+        replayed, _ = trained(dtype, engines=engines)
+        eager, _ = trained(dtype, engines=engines, without=["cuda_graphs"])
+        products = {launch.name.split()[6] for launch in machine.launches if launch.name.startswith("cublas")}
     first = alone.index(False)
     assert not any(alone[first:]) and len(alone) - first > 5
-    assert after == (before[0] + 1, before[1])  # one graph, and no call of cuBLAS outside of it
-    number = 1 if dtype == "float64" else 0
-    assert Counter(kind for kind, *_ in cupy.cuda.cublas.products).keys() == {number}
+    assert products == {"f64" if dtype == "float64" else "f32"}
+    for a, b in zip(replayed, eager, strict=True):
+        np.testing.assert_array_equal(a, b)

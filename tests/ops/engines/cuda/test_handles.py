@@ -7,23 +7,35 @@ import numpy as np
 import pytest
 
 from cudnn_double import cudnn_double
-from cupy_double import CupyDouble
+from netbuilder.ops.engines.arrays import array_module
 from netbuilder.ops.engines.cuda import cublas
 from netbuilder.ops.engines.cuda.capture import capture
 from netbuilder.ops.engines.cuda.handles import ThreadHandles
 from netbuilder.ops.engines.cudnn import library
 from netbuilder.ops.engines.engine import find_engine
 from netbuilder.ops.engines.gpu import gpu
+from netbuilder.proto import PROTO_CUDA
 from netbuilder.runtime import Workspace
+from on_gpu import gpus
 from waiting import join_all, wait_until
+
+pytestmark = pytest.mark.emulated
 
 
 @pytest.fixture
-def libraries():
-    """The doubles of cuBLAS and cuDNN on two GPUs."""
-    cupy = CupyDouble(2)
-    with cudnn_double(cupy) as cudnn:
-        yield cupy.cuda.cublas, cudnn
+def libraries(monkeypatch):
+    """The devices of cuBLAS's handles, and the double of cuDNN, on two GPUs."""
+    devices, call = [], cublas._call
+    change = {"cublasCreate_v2": devices.append, "cublasDestroy_v2": devices.remove}
+
+    def noted(name, *arguments):
+        call(name, *arguments)
+        if name in change:
+            change[name](array_module(PROTO_CUDA).cuda.runtime.getDevice())
+
+    monkeypatch.setattr(cublas, "_call", noted)
+    with gpus(2), cudnn_double() as cudnn:
+        yield devices, cudnn
 
 
 def use(number=0):
@@ -51,18 +63,18 @@ def use_and_end(*numbers):
 
 
 def test_the_next_handle_that_is_made_frees_them(libraries):
-    """Each on its own GPU, which the doubles check; those of living threads stay."""
+    """Each on its own GPU, which both libraries check; those of living threads stay."""
     blas, cudnn = libraries
     use(0)
     use_and_end(0, 1)
-    assert len(blas.handles) == len(cudnn._handles) == 3
+    assert len(blas) == len(cudnn._handles) == 3
     use(0)  # there is one
-    assert len(blas.handles) == len(cudnn._handles) == 3
+    assert len(blas) == len(cudnn._handles) == 3
     use(1)
-    assert len(blas.handles) == len(cudnn._handles) == 2
+    assert len(blas) == len(cudnn._handles) == 2
     for _ in range(20):
         use_and_end(0)
-    assert len(blas.handles) == len(cudnn._handles) == 3
+    assert len(blas) == len(cudnn._handles) == 3
 
 
 def test_a_workspace_that_is_reset_frees_them(libraries):
@@ -70,9 +82,9 @@ def test_a_workspace_that_is_reset_frees_them(libraries):
     workspace = Workspace()
     assert all(find_engine(name).available() for name in ("CUDA", "CUDNN"))
     use_and_end(0, 1)
-    assert len(blas.handles) == len(cudnn._handles) == 2
+    assert len(blas) == len(cudnn._handles) == 2
     workspace.reset()
-    assert not blas.handles and not cudnn._handles
+    assert not blas and not cudnn._handles
 
 
 def test_a_product_that_is_bound_frees_them(libraries):
@@ -81,7 +93,7 @@ def test_a_product_that_is_bound_frees_them(libraries):
     with gpu(0) as here:
         x = here.xp.zeros((1, 2, 2), np.float32)
     cublas.Product(1, 2, 2, 2).bind(x, x, x)
-    assert not blas.handles
+    assert not blas
 
 
 def test_none_is_freed_during_a_capture(libraries):
@@ -93,7 +105,7 @@ def test_none_is_freed_during_a_capture(libraries):
     def in_another_thread():
         cublas.free_handles()
         library.free_handles()
-        during.append([sorted(own["device"] for own in blas.handles.values()), len(cudnn._handles)])
+        during.append([blas[:], len(cudnn._handles)])
 
     def call():
         cublas.free_handles()
@@ -105,7 +117,7 @@ def test_none_is_freed_during_a_capture(libraries):
     assert during == [[[0], 1]]
     cublas.free_handles()
     library.free_handles()
-    assert not blas.handles and not cudnn._handles
+    assert not blas and not cudnn._handles
 
 
 @pytest.mark.skipif(not hasattr(os, "fork"), reason="needs fork")

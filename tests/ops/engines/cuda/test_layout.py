@@ -3,8 +3,6 @@
 import numpy as np
 import pytest
 
-from cudnn_double import cudnn_double, cudnn_on_emulated_gpus
-from cupy_double import CupyDouble
 from netbuilder.ops.core.operator import TensorSpec
 from netbuilder.ops.engines.cuda.layout import ChannelsLast, elements_of, image_spec, row_major_spec
 from netbuilder.ops.engines.gpu import gpu
@@ -48,7 +46,7 @@ def layouts_of(spec):
 def test_reorder(source, target):
     """Each way from layout to layout and back to plain order keeps numbers that all types have."""
     values = np.arange(120, dtype=np.float32).reshape(IMAGES.shape)
-    with cudnn_on_emulated_gpus(), gpu(0) as there:
+    with gpu(0) as there:
         buffer = there.xp.asarray(values)
         for before, after in ((IMAGES, source), (source, target), (target, IMAGES)):
             if before == after:
@@ -63,5 +61,5 @@ def test_reorder(source, target):
 
 
 def test_layouts_are_for_gpus():
-    with cudnn_double(CupyDouble(1)), pytest.raises(DeviceError, match="not in the host's"):
+    with pytest.raises(DeviceError, match="not in the host's"):
         new_buffer(image_spec(IMAGES, "NCHW", "bfloat16"))

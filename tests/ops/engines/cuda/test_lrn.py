@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 
 from checks import interpret
-from cudnn_double import cudnn_on_emulated_gpus
+from cudnn_double import cudnn_double
 from netbuilder.proto import NetDef
 from netbuilder.proto.arguments import make_op
 from netbuilder.runtime import Workspace
@@ -57,7 +57,7 @@ def test_images_between_convolutions_stay_as_they_are_stored(dtype):
     convolutions[1].arg.add(name="beta", f=0.75)
     given = {"x": arrays()["x"], "w": RNG.standard_normal((7, 7, 1, 1)).astype(np.float32)}
     want = interpret(convolutions, {name: x.astype(np.float64) for name, x in given.items()})
-    with cudnn_on_emulated_gpus():
+    with cudnn_double():
         workspace = Workspace()
         for name, value in given.items():
             workspace.feed(name, value, ON_GPU)

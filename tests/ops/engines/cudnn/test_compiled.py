@@ -6,8 +6,7 @@ import weakref
 import numpy as np
 import pytest
 
-from cudnn_double import Invalid, NotSupported, cudnn_double, cudnn_on_emulated_gpus
-from cupy_double import CupyDouble
+from cudnn_double import Invalid, NotSupported, cudnn_double
 from netbuilder.ops.engines.choices import CACHE_VARIABLE, SWITCH_VARIABLE
 from netbuilder.ops.engines.cudnn import compiled as module
 from netbuilder.ops.engines.cudnn.compiled import compiled, release_graphs
@@ -25,6 +24,8 @@ from netbuilder.ops.engines.cudnn.graphs import (
 )
 from netbuilder.ops.engines.gpu import gpu
 
+pytestmark = pytest.mark.emulated
+
 X = Tensor((2, 8, 5, 4), CHANNELS_LAST, "float32")
 W = Tensor((6, 8, 1, 1), CHANNELS_LAST, "float32")
 Y = Tensor((2, 6, 5, 4), CHANNELS_LAST, "float32")
@@ -40,7 +41,7 @@ def test_strides():
 
 
 def test_equal_recipes_are_one_graph():
-    with cudnn_double(CupyDouble(2)) as cudnn:
+    with cudnn_double() as cudnn:
         first = compiled(Convolution(X, W, Y, POINTS), 0)
         assert compiled(Convolution(X, W, Y, POINTS), 0) is first
         assert len(cudnn.graphs) == 1
@@ -51,7 +52,7 @@ def test_equal_recipes_are_one_graph():
 
 
 def test_what_cudnn_does_not_support_is_none_and_asked_once():
-    with cudnn_double(CupyDouble(1)) as cudnn:
+    with cudnn_double() as cudnn:
         cudnn.unsupported.add("conv_fprop")
         assert compiled(Convolution(X, W, Y, POINTS), 0) is None
         assert compiled(Convolution(X, W, Y, POINTS), 0) is None
@@ -60,23 +61,22 @@ def test_what_cudnn_does_not_support_is_none_and_asked_once():
 
 def test_an_invalid_graph_is_an_error():
     wrong = Tensor((2, 7, 5, 4), CHANNELS_LAST, "float32")
-    with cudnn_double(CupyDouble(1)), pytest.raises(Invalid, match="extents"):
+    with cudnn_double(), pytest.raises(Invalid, match="extents"):
         compiled(Convolution(X, W, wrong, POINTS), 0)
 
 
 @pytest.mark.parametrize("tf32", [False, True])
 def test_exact_products_have_no_tensor_cores(tf32):
-    with cudnn_double(CupyDouble(1)) as cudnn:
+    with cudnn_double() as cudnn:
         compiled(Convolution(X, W, Y, POINTS, tf32=tf32), 0)
         refused = {note.name for note in cudnn.graphs[0].refused}
     assert refused == ({"DOWN_CONVERT_INPUTS"} if tf32 else {"DOWN_CONVERT_INPUTS", "TENSOR_CORE"})
 
 
-@pytest.mark.emulated
 @pytest.mark.parametrize("tf32", [False, True])
 def test_products_are_exact_without_tf32(tf32):
     """A factor of 1 + 2**-12 is 1 in TF32."""
-    with cudnn_on_emulated_gpus(), gpu(0) as there:
+    with cudnn_double(), gpu(0) as there:
         graph = compiled(Convolution(X, W, Y, POINTS, tf32=tf32), 0)
         x, w = (there.xp.full(t.size, value, np.float32) for t, value in ((X, 1 + 2.0**-12), (W, 1.0)))
         y = there.xp.empty(Y.size, np.float32)
@@ -86,13 +86,13 @@ def test_products_are_exact_without_tf32(tf32):
 
 def test_products_of_matrices_that_have_to_be_exact_are_refused():
     a, b, y = (Tensor((1, m, n), ROW_MAJOR, "float32") for m, n in ((4, 6), (6, 2), (4, 2)))
-    with cudnn_double(CupyDouble(1)):
+    with cudnn_double():
         assert compiled(Product(a, b, y), 0) is None
         assert compiled(Product(a, b, y, tf32=True), 0) is not None
 
 
 def test_each_tensor_has_to_be_bound():
-    with cudnn_double(CupyDouble(1)), gpu(0) as there:
+    with cudnn_double(), gpu(0) as there:
         graph = compiled(AddPerChannel(X, per_channel(X)), 0)
         with pytest.raises(AssertionError, match=r"nothing is bound to \['y'\]"):
             graph.bind({"x": there.xp.empty(X.size, np.float32), "b": there.xp.empty(8, np.float32)}, None)
@@ -102,7 +102,7 @@ def test_a_bound_call_keeps_all_that_its_pointers_refer_to(monkeypatch):
     """The numbers that cuDNN reads from the host's memory, too, when their graph has been released."""
     x = Tensor((2, 8, 5, 4), CHANNELS_LAST, "float32")
     channels, made, array = per_channel(x), [], np.array
-    with cudnn_double(CupyDouble(1)), gpu(0) as there, monkeypatch.context() as patch:
+    with cudnn_double(), gpu(0) as there, monkeypatch.context() as patch:
 
         def noted(*args, **kwargs):
             made.append(array(*args, **kwargs))
@@ -126,8 +126,8 @@ def test_a_bound_call_keeps_all_that_its_pointers_refer_to(monkeypatch):
 
 
 def test_outputs_in_the_memory_of_inputs():
-    """The double notices what would be wrong on a GPU: only elementwise graphs may overwrite what they read."""
-    with cudnn_double(CupyDouble(1)), gpu(0) as there:
+    """Only elementwise graphs may overwrite what they read."""
+    with cudnn_double(), gpu(0) as there:
         memory, b = there.xp.zeros(X.size, np.float32), there.xp.ones(8, np.float32)
         scratch = there.xp.empty(777, np.uint8)
         compiled(AddPerChannel(X, per_channel(X)), 0).bind({"x": memory, "b": b, "y": memory}, scratch)()
@@ -161,7 +161,7 @@ RECIPE = Convolution(X, W, Y, POINTS)
 
 def test_exhaustive_search_takes_the_fastest_plan_and_keeps_it(times):
     """The double has three plans, of which the second cannot be built."""
-    with cudnn_double(CupyDouble(1)) as cudnn:
+    with cudnn_double() as cudnn:
         times[:] = [5.0, 4.0, 5.0, 3.0, 6.0, 6.0]
         compiled(RECIPE, 0, exhaustive=True)
         assert (cudnn.graphs[-1].built, times) == (2, [])
@@ -172,7 +172,7 @@ def test_exhaustive_search_takes_the_fastest_plan_and_keeps_it(times):
 
 
 def test_the_heuristics_choose_without_exhaustive_search(times, monkeypatch):
-    with cudnn_double(CupyDouble(1)) as cudnn:
+    with cudnn_double() as cudnn:
         times[:] = [1.0]
         compiled(RECIPE, 0)
         monkeypatch.setenv(SWITCH_VARIABLE, "0")
@@ -182,7 +182,7 @@ def test_the_heuristics_choose_without_exhaustive_search(times, monkeypatch):
 
 
 def test_a_limit_of_scratch_memory(times):
-    with cudnn_double(CupyDouble(1)):
+    with cudnn_double():
         assert compiled(RECIPE, 0, limit=776) is None
         assert compiled(RECIPE, 0, limit=777) is not None
         assert compiled(RECIPE, 0, limit=776, exhaustive=True) is None
@@ -190,6 +190,6 @@ def test_a_limit_of_scratch_memory(times):
 
 def test_no_plan_can_be_measured(times, monkeypatch):
     monkeypatch.setattr(module, "_measured", lambda *args: None)
-    with cudnn_double(CupyDouble(1)) as cudnn:
+    with cudnn_double() as cudnn:
         assert cudnn.cudnnGraphNotSupportedError is NotSupported
         assert compiled(RECIPE, 0, exhaustive=True) is None

@@ -6,12 +6,12 @@ import types
 import pytest
 
 from cudnn_double import CudnnDouble, cudnn_double
-from cupy_double import CupyDouble, using
 from house import ROOT
 from netbuilder.ops.engines.cudnn import library
 from netbuilder.ops.engines.engine import find_engine
 from netbuilder.ops.engines.gpu import gpu
 from netbuilder.proto import DeviceError
+from on_gpu import gpus
 
 
 def found(monkeypatch, module):
@@ -31,6 +31,7 @@ def failing():
     raise RuntimeError("Unable to find symbol")
 
 
+@pytest.mark.emulated
 @pytest.mark.parametrize(
     "module, text",
     [
@@ -40,29 +41,28 @@ def failing():
     ],
 )
 def test_what_is_missing_is_named(monkeypatch, module, text):
-    with using(CupyDouble(1)):
-        found(monkeypatch, module)
-        engine = find_engine("CUDNN")
-        assert not engine.available()
-        assert text in engine.why_unavailable()
-        with pytest.raises(DeviceError, match="pip install"):
-            library.cudnn()
+    found(monkeypatch, module)
+    engine = find_engine("CUDNN")
+    assert not engine.available()
+    assert text in engine.why_unavailable()
+    with pytest.raises(DeviceError, match="pip install"):
+        library.cudnn()
 
 
-def test_without_a_gpu():
-    with using(CupyDouble(0)):
-        assert not library.available()
-        assert "netbuilder[gpu]" in library.why_unavailable()
+def test_without_a_gpu(monkeypatch):
+    monkeypatch.setattr(library, "gpu_count", lambda: 0)
+    assert not library.available()
+    assert "netbuilder[gpu]" in library.why_unavailable()
 
 
+@pytest.mark.emulated
 def test_a_handle_works_on_the_current_stream_of_its_gpu():
-    cupy = CupyDouble(2)
-    with cudnn_double(cupy) as cudnn:
+    with gpus(2), cudnn_double() as cudnn:
         assert library.available() and library.version() == "9.28.0" and library.why_unavailable() == ""
-        with gpu(0):
+        with gpu(0) as here:
             first = library.handle()
             assert library.handle() == first
-            other = cupy.cuda.Stream()
+            other = here.xp.cuda.Stream()
             with other:
                 assert library.handle() == first
                 assert cudnn._handles[first][1] == other.ptr

@@ -6,8 +6,7 @@ import numpy as np
 import pytest
 
 from checks import interpret
-from cudnn_double import cudnn_double, cudnn_on_emulated_gpus
-from cupy_double import CupyDouble
+from cudnn_double import cudnn_double
 from kernel_cases import normalization, random
 from netbuilder.graph import DeviceScope
 from netbuilder.model import ModelHelper, brew
@@ -18,6 +17,9 @@ from netbuilder.runtime import Workspace
 from netbuilder.runtime.input.prefetch import Prefetch
 from netbuilder.runtime.profile.profiling import profile
 from netbuilder.runtime.profile.roofline import Limits
+from on_gpu import gpus
+
+pytestmark = pytest.mark.emulated
 
 GPU = make_device_option(PROTO_CUDA, 0)
 NORMALIZED = ["x", "s", "b", "rm", "rv"]
@@ -74,7 +76,6 @@ STATISTICS = {
 }  # fmt: skip
 
 
-@pytest.mark.emulated
 @pytest.mark.parametrize("joined", [True, False])
 @pytest.mark.parametrize("name", STATISTICS)
 def test_running_statistics(name, joined):
@@ -82,14 +83,14 @@ def test_running_statistics(name, joined):
     ops, count = STATISTICS[name]
     arrays = {**normalization((4, 8, 5, 3), 8), "rm2": random(8, seed=5), "rv2": np.abs(random(8, seed=6))}
     want = interpret(ops, {n: x.astype(np.float64) for n, x in arrays.items()})
-    with cudnn_on_emulated_gpus() as cudnn:
+    with gpus(1) as machine, cudnn_double():
         workspace = Workspace(without=[] if joined else ["joined_small_kernels"])
         for blob, array in arrays.items():
             workspace.feed(blob, array, GPU)
         workspace.create_net(net_of(ops))
-        run(workspace, "net", cudnn.machine)
+        run(workspace, "net", machine)
         layers = sum(op.type == "SpatialBN" for op in ops)
-        assert kernels(cudnn.machine, "running_statistics") == [count if joined else layers]
+        assert kernels(machine, "running_statistics") == [count if joined else layers]
         for blob in dict.fromkeys(output for op in ops for output in op.output):
             np.testing.assert_allclose(workspace.fetch(blob), want[blob], rtol=2e-5, atol=2e-5, err_msg=blob)
 
@@ -131,21 +132,22 @@ def trained(machine=None, *, steps=3, **options):
 @pytest.mark.parametrize("dtype", ["float32", "bfloat16"])
 def test_kernels_of_a_step(dtype, observable):
     """In bfloat16: one copy of the input and all filters; updates read gradients of 16 bits as they are stored."""
-    with cudnn_double(CupyDouble(1)) as cudnn:
-        _, few = trained(cudnn.machine, dtype=dtype, observable=observable)
-        _, many = trained(cudnn.machine, dtype=dtype, observable=observable, without=["joined_small_kernels"])
+    options = {"dtype": dtype, "observable": observable}
+    with gpus(1) as machine, cudnn_double():
+        _, few = trained(machine, **options)
+        _, many = trained(machine, **options, without=["joined_small_kernels"])
     assert few == [3, 1, 1]  # of the input with all parameters; before and after the dense layer
     assert many == [6 if dtype == "bfloat16" else 3, 2, 1]
 
 
-@pytest.mark.emulated
 @pytest.mark.parametrize("dtype", ["float32", "bfloat16"])
-def test_training_with_kernels_that_run(dtype):
-    """The kernels themselves, also in CUDA graphs, which replace the calls after two steps."""
-    with cudnn_on_emulated_gpus():
-        joined, _ = trained(steps=5, dtype=dtype)
+def test_training(dtype):
+    """Also in CUDA graphs, which replace the calls after two steps."""
+    with gpus(1) as machine, cudnn_double():
+        joined, launched = trained(machine, steps=5, dtype=dtype)
         alone, _ = trained(steps=5, dtype=dtype, without=["joined_small_kernels", "cuda_graphs"])
         exact, _ = trained(steps=5)
+    assert launched == [0, 0, 0]
     for name in joined:
         np.testing.assert_array_equal(joined[name], alone[name], err_msg=name)
         np.testing.assert_allclose(joined[name], exact[name], rtol=0.3, atol=0.05, err_msg=name)
@@ -158,7 +160,7 @@ def test_profiles_say_what_is_joined():
         make_op("SpatialBN", ["y", "s", "b", "rm2", "rv2"], ["z", "rm2", "rv2", "mean2", "inverse2"]),
     ]
     arrays = {**normalization((4, 8, 5, 3), 8), "rm2": random(8, seed=5), "rv2": np.abs(random(8, seed=6))}
-    with cudnn_double(CupyDouble(1)):
+    with cudnn_double():
         workspace = Workspace(threads=1)
         for name, array in {**arrays, "w": random(8, 8, 1, 1)}.items():
             workspace.feed(name, array, GPU)
@@ -169,7 +171,6 @@ def test_profiles_say_what_is_joined():
     assert calls[-1].flops == 0 and calls[-1].nbytes == 12 * 8 * 4
 
 
-@pytest.mark.emulated
 def test_copies_have_the_present_values():
     """Of parameters that are fed between two steps, that another net writes, and that the net has updated."""
     arrays = {"x": random(2, 8, 4, 4), "w": random(8, 8, 1, 1, seed=1), "v": random(8, 8, 1, 1, seed=2)}
@@ -180,7 +181,7 @@ def test_copies_have_the_present_values():
         make_op("Conv", ["x", "w"], ["u"]),
     ]
     other = net_of([make_op("Scale", ["v"], ["v"], scale=0.5)], name="other")
-    with cudnn_on_emulated_gpus() as cudnn:
+    with gpus(1) as machine, cudnn_double():
         workspace = Workspace(without=["cuda_graphs"])  # whose launches are not noted
         for name, array in arrays.items():
             workspace.feed(name, array, GPU)
@@ -191,30 +192,29 @@ def test_copies_have_the_present_values():
                 arrays["w"] = random(8, 8, 1, 1, seed=7)
                 workspace.feed("w", arrays["w"], GPU)
             if step == 3:
-                run(workspace, "other", cudnn.machine)
+                run(workspace, "other", machine)
                 arrays["v"] = arrays["v"] / 2
-            run(workspace, "net", cudnn.machine)
+            run(workspace, "net", machine)
             want = interpret(ops, {n: x.astype(np.float64) for n, x in arrays.items()})
             arrays["w"] = arrays["w"] * -2
             for name in ("z", "u"):
                 scale = float(np.abs(want[name]).max())
                 np.testing.assert_allclose(workspace.fetch(name), want[name], rtol=ROUNDING, atol=ROUNDING * scale)
-        run(workspace, "net", cudnn.machine)
-        assert kernels(cudnn.machine, "copies") == [2]  # x, w and v; then the new w
+        run(workspace, "net", machine)
+        assert kernels(machine, "copies") == [2]  # x, w and v; then the new w
 
 
-@pytest.mark.emulated
 def test_input_that_is_prefetched_is_copied_with_the_parameters():
     """The ring has several buffers, so the joined copy is bound once for each."""
     batches = [{"x": random(2, 8, 4, 4, seed=k)} for k in range(6)]
     w = random(8, 8, 1, 1, seed=9)
-    with cudnn_on_emulated_gpus() as cudnn:
+    with gpus(1) as machine, cudnn_double():
         workspace = Workspace()
         workspace.feed("w", w, GPU)
         workspace.feed("x", batches[0]["x"], GPU)
         workspace.create_net(net_of([make_op("Conv", ["x", "w"], ["y"])], "bfloat16"))
         with Prefetch(workspace, iter(batches), blobs={"x": ["x"]}, devices=[GPU], look=False) as input:
             for batch, _ in zip(batches, input):
-                run(workspace, "net", cudnn.machine)
+                run(workspace, "net", machine)
                 want = np.einsum("nchw,mc->nmhw", batch["x"], w[:, :, 0, 0])
                 np.testing.assert_allclose(workspace.fetch("y"), want, rtol=ROUNDING, atol=ROUNDING * 5)

@@ -355,6 +355,7 @@ void begin_block(size_t number) {
     State& s = state();
     s.block = uint32_t(number);
     s.fenced = s.saw_atomic = s.acquired = false;
+    emulated_barriers = 0;
 }
 void touch(const void* from, size_t size, bool writes) { access(from, size, writes); }
 

@@ -2,12 +2,14 @@
 
 import gc
 import weakref
+from dataclasses import replace
 
 import numpy as np
 import pytest
 
 from cudnn_double import Invalid, NotSupported, cudnn_double
 from netbuilder.ops.engines.choices import CACHE_VARIABLE, SWITCH_VARIABLE
+from netbuilder.ops.engines.cuda.capture import capture
 from netbuilder.ops.engines.cudnn import compiled as module
 from netbuilder.ops.engines.cudnn.compiled import compiled, release_graphs
 from netbuilder.ops.engines.cudnn.graphs import (
@@ -63,6 +65,13 @@ def test_an_invalid_graph_is_an_error():
     wrong = Tensor((2, 7, 5, 4), CHANNELS_LAST, "float32")
     with cudnn_double(), pytest.raises(Invalid, match="extents"):
         compiled(Convolution(X, W, wrong, POINTS), 0)
+
+
+def test_sums_of_16_bits_are_not_of_16_bits():
+    x, w, y = (replace(each, elements="bfloat16") for each in (X, W, Y))
+    with cudnn_double() as cudnn:
+        compiled(Convolution(x, w, y, POINTS), 0)
+        assert {note.name for note in cudnn.graphs[0].refused} == {"REDUCED_PRECISION_REDUCTION"}
 
 
 @pytest.mark.parametrize("tf32", [False, True])
@@ -137,6 +146,23 @@ def test_outputs_in_the_memory_of_inputs():
             wrong.bind({"x": memory, "w": there.xp.zeros(64, np.float32), "y": memory}, scratch)()
 
 
+def test_arrays_that_begin_anywhere():
+    """Inputs and results are staged where they begin at no multiple of 16 bytes, also in a CUDA graph."""
+    values = np.arange(X.size, dtype=np.float32)
+    with cudnn_double(), gpu(0) as there:
+        memory, b = there.xp.zeros(2 * X.size + 2, np.float32), there.xp.ones(8, np.float32)
+        x, y = memory[1 : X.size + 1], memory[X.size + 2 :]
+        graph = compiled(AddPerChannel(X, per_channel(X)), 0)
+        call = graph.bind({"x": x, "b": b, "y": y}, there.xp.empty(graph.workspace, np.uint8))
+        x.set(values)
+        call()
+        np.testing.assert_array_equal(y.get(), values + 1)
+        captured = capture(0, [call])
+        x.set(2 * values)
+        captured.launch()
+        np.testing.assert_array_equal(y.get(), 2 * values + 1)
+
+
 # Measuring.
 
 
@@ -186,6 +212,30 @@ def test_a_limit_of_scratch_memory(times):
         assert compiled(RECIPE, 0, limit=776) is None
         assert compiled(RECIPE, 0, limit=777) is not None
         assert compiled(RECIPE, 0, limit=776, exhaustive=True) is None
+
+
+def test_more_scratch_memory_than_usual_where_no_plan_needs_less(monkeypatch):
+    monkeypatch.setattr(module, "_usual_limit", lambda: 776)
+    with cudnn_double() as cudnn:
+        assert compiled(RECIPE, 0) is not None
+        assert [graph.limit for graph in cudnn.graphs] == [776, None]
+
+
+@pytest.mark.parametrize("error", [RuntimeError("cuDNN"), MemoryError()])
+def test_plans_that_fail_to_run_are_left_out(times, monkeypatch, error):
+    seconds = module._seconds
+
+    def failing(call):
+        if not times[0]:
+            times.pop(0)
+            raise error
+        return seconds(call)
+
+    monkeypatch.setattr(module, "_seconds", failing)
+    with cudnn_double() as cudnn:
+        times[:] = [0.0, 3.0, 2.0, 3.0]
+        compiled(RECIPE, 0, exhaustive=True)
+        assert (cudnn.graphs[-1].built, times) == (2, [])
 
 
 def test_no_plan_can_be_measured(times, monkeypatch):

@@ -1,11 +1,13 @@
 """Kernels and nets on a GPU, a real or an emulated one, and which of our kernels they launch."""
 
+from collections import Counter
 from contextlib import contextmanager
 
 import numpy as np
 import pytest
 
 import emulated_gpu
+from cudnn_double import cudnn_double
 from emulated_gpu import machine
 from nccl_double import NcclDouble
 from netbuilder.ops.engines import gpu as gpus_of_process
@@ -13,15 +15,31 @@ from netbuilder.ops.engines import nccl, peers
 from netbuilder.ops.engines.arrays import array_module
 from netbuilder.ops.engines.cuda import cublas
 from netbuilder.ops.engines.cuda.kernel import Kernel
+from netbuilder.ops.engines.cudnn import library
 from netbuilder.ops.engines.gpu import gpu
 from netbuilder.ops.fills import random_fill
 from netbuilder.proto import PROTO_CUDA, NetDef
 from netbuilder.proto.arguments import make_device_option
 from netbuilder.runtime import Workspace
 
-__all__ = ["CLOSE", "ON_GPU", "bound", "draw_nothing", "gpus", "graphs", "launched", "noted", "run_net"]
+__all__ = [
+    "CLOSE",
+    "LISTED",
+    "ON_GPU",
+    "assert_same",
+    "bound",
+    "draw_nothing",
+    "gpus",
+    "graphs",
+    "launched",
+    "noted",
+    "run_net",
+    "with_cudnn",
+]
 
 ON_GPU = make_device_option(PROTO_CUDA, 0)
+LISTED = emulated_gpu.active()
+"""Whether tests know what a GPU is called for, and the same bits come out each time; on a real one they do not."""
 CLOSE = 1e-5 if emulated_gpu.active() else 1e-4
 """Within which parameters after some steps are those of the CPU: real GPUs add in other orders."""
 
@@ -48,6 +66,38 @@ def gpus(devices, *, access=True):
             yield found
         finally:
             peers.can_access_peer.cache_clear()
+
+
+class _Unlisted:
+    """What stands for the calls of a real GPU."""
+
+    def __init__(self):
+        self.launches, self.transfers, self.allocated, self.counts = [], [], [], Counter()
+
+
+@contextmanager
+def with_cudnn():
+    """Let netbuilder compute with cuDNN on one GPU: with the real one, or with its double on an emulated GPU.
+
+    Yields what the GPU is called for, and the double; on a real GPU nothing is listed, and there is no double.
+    """
+    if LISTED:
+        with gpus(1) as found, cudnn_double() as cudnn:
+            yield found, cudnn
+        return
+    if not library.available():
+        pytest.skip(library.why_unavailable())
+    yield _Unlisted(), None
+
+
+def assert_same(found, wanted, rtol, **options):
+    """Compare values that are the same bits where additions have one order, and within a bound on a real GPU."""
+    if LISTED:
+        np.testing.assert_array_equal(found, wanted, **options)
+    else:
+        np.testing.assert_allclose(
+            found, wanted, rtol, rtol * max(float(np.abs(wanted).max(initial=0)), 1.0), **options
+        )
 
 
 def draw_nothing(patch):

@@ -1,22 +1,21 @@
-"""Every kernel of the engine on emulated GPUs and a double of cuDNN, against the array kernels in float64.
+"""Every kernel of the engine against the array kernels in float64: on a real GPU, or on cuDNN's double.
 
-CUDA graphs of them have the same results, to the bit.
+CUDA graphs of them have the same results; which graphs of cuDNN run is known of the double.
 """
 
 import numpy as np
 import pytest
 
 from checks import interpret
-from cudnn_double import cudnn_double
 from kernel_cases import CONVOLUTIONS, POOLS, TRANSPOSED, normalization, random
 from netbuilder.graph.gradient_context import operator_gradient
 from netbuilder.proto import PROTO_CUDA, NetDef, OperatorDef
 from netbuilder.proto.arguments import make_argument, make_device_option, make_op
 from netbuilder.runtime import Workspace
-from on_gpu import gpus
+from on_gpu import LISTED, assert_same, with_cudnn
 
 GPU = make_device_option(PROTO_CUDA, 0)
-pytestmark = [pytest.mark.emulated, pytest.mark.filterwarnings("ignore:.*stored as float16 without a scale")]
+pytestmark = [pytest.mark.gpu, pytest.mark.filterwarnings("ignore:.*stored as float16 without a scale")]
 
 
 def computed(ops, arrays, wanted, precision, engines):
@@ -35,20 +34,20 @@ def computed(ops, arrays, wanted, precision, engines):
         for name, array in arrays.items():
             workspace.feed(name, array, GPU)
 
-    with gpus(1) as machine, cudnn_double():
+    with with_cudnn() as (machine, _):
         feed()
         workspace.create_net(net, observable=wanted)
-        machine.launches.clear()
+        before = len(machine.launches)
         workspace.run_net("net")
         got = {name: workspace.fetch(name) for name in wanted}
-        launched = [launch.name for launch in machine.launches]
+        launched = [launch.name for launch in machine.launches[before:]]
         for _ in range(4):
             feed()
             workspace.run_net("net")
         (plan,) = workspace.net("net").plan_ahead()
-        assert machine.counts["replays"] or len(plan.steps) == 1
+        assert any(each.graph >= 0 for each in plan.captured()) or len(plan.steps) == 1
         for name, array in got.items():
-            np.testing.assert_array_equal(workspace.fetch(name), array, err_msg=name)
+            assert_same(workspace.fetch(name), array, 1e-3, err_msg=name)
     return got, launched
 
 
@@ -82,7 +81,7 @@ def test_conv(name, bias):
         arrays["bias"] = random(w[0], seed=2)
     ran = check_with_gradient(make_op("Conv", list(arrays), ["y"], **args), arrays)
     expected = [("conv_fprop", "bias") if bias else ("conv_fprop",), ("conv_wgrad",)]
-    assert ran == [*expected, *([("reduction",)] if bias else []), ("conv_dgrad",)]
+    assert not LISTED or ran == [*expected, *([("reduction",)] if bias else []), ("conv_dgrad",)]
 
 
 def test_conv_channels_last():
@@ -99,7 +98,7 @@ def test_conv_transpose(name, bias):
         arrays["bias"] = random(w[1] * args.get("group", 1), seed=2)
     ran = check_with_gradient(make_op("ConvTranspose", list(arrays), ["y"], **args), arrays)
     first = [("conv_dgrad",), ("add",)] if bias else [("conv_dgrad",)]
-    assert ran == [*first, ("conv_wgrad",), *([("reduction",)] if bias else []), ("conv_fprop",)]
+    assert not LISTED or ran == [*first, ("conv_wgrad",), *([("reduction",)] if bias else []), ("conv_fprop",)]
 
 
 BN_OUTPUTS = ["y", "rm", "rv", "mean", "inverse"]
@@ -113,7 +112,7 @@ def test_spatial_bn(shape, order):
     arrays = normalization(shape, shape[1 if order == "NCHW" else -1])
     op = make_op("SpatialBN", list(arrays), BN_OUTPUTS, epsilon=1e-3, momentum=0.8, order=order)
     ran = check_with_gradient(op, arrays, own=["running_statistics"])
-    assert [kinds[0] for kinds in ran] == ["batchnorm", "batchnorm_backward", "running_statistics"]
+    assert not LISTED or [kinds[0] for kinds in ran] == ["batchnorm", "batchnorm_backward", "running_statistics"]
 
 
 @pytest.mark.parametrize("relu", [False, True])
@@ -122,7 +121,8 @@ def test_spatial_bn_in_test_mode(relu):
     ops = [make_op("SpatialBN", list(arrays), ["n"], is_test=1)]
     if relu:
         ops.append(make_op("Relu", ["n"], ["n"]))
-    assert len(check(ops, arrays)) == 1
+    ran = check(ops, arrays)
+    assert not LISTED or len(ran) == 1
 
 
 def test_spatial_bn_with_relu_and_its_gradient():
@@ -135,7 +135,7 @@ def test_spatial_bn_with_relu_and_its_gradient():
         make_op("SpatialBNGradient", ["x", "s", "dr", "mean", "inverse"], ["dx", "ds", "db"]),
     ]
     ran = check(ops, arrays, [*BN_OUTPUTS, "dx", "ds", "db"])
-    assert [kinds[:2] for kinds in ran] == [("batchnorm", "relu"), ("cmp_gt", "mul")]
+    assert not LISTED or [kinds[:2] for kinds in ran] == [("batchnorm", "relu"), ("cmp_gt", "mul")]
 
 
 @pytest.mark.parametrize("type", ["FC", "FCTransposed"])
@@ -147,13 +147,14 @@ def test_fc(type, shape):
         "b": random(columns, seed=2),
     }  # fmt: skip
     ran = check_with_gradient(make_op(type, list(arrays), ["y"]), arrays)
-    assert ran == [("add",), ("reduction",)]  # cuBLAS multiplies
+    assert not LISTED or ran == [("add",), ("reduction",)]  # cuBLAS multiplies
 
 
 def test_fc_with_relu():
     arrays = {"x": random(3, 10), "w": random(7, 10, seed=1), "b": random(7, seed=2)}
     ops = [make_op("FC", list(arrays), ["y"]), make_op("Relu", ["y"], ["y"])]
-    assert check(ops, arrays) == [("add", "relu")]
+    ran = check(ops, arrays)
+    assert not LISTED or ran == [("add", "relu")]
 
 
 @pytest.mark.parametrize("trans_a", [0, 1])
@@ -178,7 +179,13 @@ def test_conv_in_16_bits(name, narrow):
     x, w, args = CONVOLUTIONS[name]
     arrays = {"x": random(*x), "w": random(*w, seed=1)}
     ran = check_with_gradient(make_op("Conv", ["x", "w"], ["y"], **args), arrays, **narrow, own=["copies"])
-    assert [kinds[0] for kinds in ran] == ["copies", "conv_fprop", "conv_wgrad", "conv_dgrad", *["copies"] * 3]
+    assert not LISTED or [kinds[0] for kinds in ran] == [
+        "copies",
+        "conv_fprop",
+        "conv_wgrad",
+        "conv_dgrad",
+        *["copies"] * 3,
+    ]
 
 
 def test_sums_of_gradients_of_filters_are_not_rounded():
@@ -204,7 +211,7 @@ def test_16_bits_between_operators(narrow):
     ]
     wanted, own = ["out", "rm", "rv", "mean", "inverse"], ["copies", "running_statistics"]
     ran = check(ops, arrays, wanted, **narrow, own=own)
-    assert [kinds[:2] for kinds in ran] == [
+    assert not LISTED or [kinds[:2] for kinds in ran] == [
         ("copies",), ("conv_fprop",), ("batchnorm", "relu"), ("conv_fprop",), ("running_statistics",), ("copies",)
     ]  # fmt: skip
 
@@ -213,7 +220,7 @@ def test_16_bits_between_operators(narrow):
 def test_fc_in_16_bits(narrow):
     arrays = {"x": random(3, 10), "w": random(8, 10, seed=1), "b": random(8, seed=2)}
     ran = check_with_gradient(make_op("FC", list(arrays), ["y"]), arrays, **narrow)
-    assert ("matmul", "add") in ran and ran.count(("matmul",)) == 2
+    assert not LISTED or (("matmul", "add") in ran and ran.count(("matmul",)) == 2)
 
 
 @NARROW
@@ -221,7 +228,7 @@ def test_cublas_multiplies_rows_of_16_bits_that_no_graph_reads(narrow):
     """The sum of product and bias is rounded once, by our own kernel."""
     arrays = {"x": random(3, 7), "w": random(8, 7, seed=1), "b": random(8, seed=2)}
     ran = check_with_gradient(make_op("FC", list(arrays), ["y"]), arrays, **narrow, own=["bias"])
-    assert ran == [("bias",), ("reduction",)]
+    assert not LISTED or ran == [("bias",), ("reduction",)]
 
 
 @NARROW
@@ -237,9 +244,10 @@ def test_elementwise_operators_keep_the_layout(narrow):
         make_op("Conv", ["e", "v"], ["y"]),
     ]
     with_cuda = {"engines": ("CUDNN", "CUDA")}
-    assert check(ops, arrays, ["y"], **with_cuda) == [("conv_fprop",)] * 3
+    ran = check(ops, arrays, ["y"], **with_cuda)
+    assert not LISTED or ran == [("conv_fprop",)] * 3
     ran = check(ops, arrays, ["y"], **with_cuda, **narrow, own=["copies"])
-    assert [kinds[0] for kinds in ran] == ["copies", *["conv_fprop"] * 3, "copies"]
+    assert not LISTED or [kinds[0] for kinds in ran] == ["copies", *["conv_fprop"] * 3, "copies"]
 
 
 @pytest.mark.parametrize("precision", ["float32", "bfloat16", "float16"])
@@ -260,7 +268,7 @@ def test_pool(kind, args, order, precision):
     dy = np.round(4 * random(*y.shape, seed=9))
     launched = check([conv, pool, gradient], {**arrays, "dy": dy}, ["y", "dc"], precision=precision,
                      tolerance=1e-6 if precision == "float32" else 1e-2)  # fmt: skip
-    assert launched.count(("conv_fprop",)) == 1
+    assert not LISTED or launched.count(("conv_fprop",)) == 1
 
 
 @pytest.mark.parametrize("kind", ["Max", "Average"])
@@ -291,7 +299,7 @@ def test_values_with_a_layout_that_the_host_reads():
     for op in on_host:
         op.ClearField("device_option")
     want = interpret(on_host, {name: array.astype(np.float64) for name, array in arrays.items()})
-    with cudnn_double():
+    with with_cudnn():
         workspace = Workspace()
         for name, array in arrays.items():
             workspace.feed(name, array)
@@ -332,8 +340,8 @@ def test_the_end_of_a_residual_block(precision, tolerance):
     """Normalization, Sum and Relu are one graph; backward, too, with the sum of two gradients."""
     wanted = ["t", "rm", "rv", "dx", "ds", "db", "dz"]
     ran = check(residual(), residual_arrays(), wanted, precision=precision, tolerance=tolerance)
-    assert ran.count(FUSED_SUM) == 1 and ran.count(FUSED_GRADIENT) == 1
-    assert sum("batchnorm" in kinds or "batchnorm_backward" in kinds for kinds in ran) == 2
+    assert not LISTED or (ran.count(FUSED_SUM) == 1 and ran.count(FUSED_GRADIENT) == 1)
+    assert not LISTED or (sum("batchnorm" in kinds or "batchnorm_backward" in kinds for kinds in ran) == 2)
 
 
 CHANGES = {
@@ -353,14 +361,14 @@ CHANGES = {
 def test_residual_blocks_of_other_forms(name):
     changed, forward, backward = CHANGES[name]
     ran = check(residual(**changed), residual_arrays(), ["t", "rm", "dx", "ds", "db", "dz"])
-    assert (ran.count(FUSED_SUM), ran.count(FUSED_GRADIENT)) == (forward, backward)
+    assert not LISTED or (ran.count(FUSED_SUM), ran.count(FUSED_GRADIENT)) == (forward, backward)
 
 
 def test_a_residual_block_in_test_mode():
     arrays = residual_arrays()
     ops = [*residual()[:3], make_op("SpatialBN", ["x", "s", "b", "rm", "rv"], ["y"], is_test=1), *RESIDUAL[1:3]]
-    (ran,) = check(ops, arrays, ["t"])
-    assert ran[-3:] == ("add", "add", "relu")
+    ran = check(ops, arrays, ["t"])
+    assert not LISTED or ran[0][-3:] == ("add", "add", "relu")
 
 
 @pytest.mark.parametrize("precision, tolerance", [("float32", 2e-5), ("bfloat16", 3e-2), ("float16", 4e-3)])
@@ -378,7 +386,7 @@ def test_a_block_in_inference(precision, tolerance):
     ran = check(ops, arrays, ["s"], precision=precision, tolerance=tolerance, own=["copies"])
     copies = [("copies",)] * 2  # of images with filters, and of the result when it is fetched
     graphs = [("conv_fprop", "bias", *after) for after in (["relu"], [], ["add", "relu"])]
-    assert sorted(ran) == sorted([*copies, *graphs])
+    assert not LISTED or sorted(ran) == sorted([*copies, *graphs])
 
 
 @pytest.mark.parametrize("precision", ["float32", "bfloat16", "float16"])

@@ -14,10 +14,10 @@ from netbuilder.proto.arguments import make_device_option
 from netbuilder.runtime import Workspace
 from netbuilder.runtime.plan.capturable import why_not_captured
 from netbuilder.zoo import alexnet, resnet, shufflenet, shufflenet_v2, squeezenet, vgg
-from on_gpu import gpus
+from on_gpu import LISTED, assert_same, gpus, with_cudnn
 from zoo_models import create_small_inception
 
-pytestmark = pytest.mark.emulated
+pytestmark = pytest.mark.gpu
 
 GPU = make_device_option(PROTO_CUDA, 0)
 CLASSES = 10
@@ -103,7 +103,7 @@ def test_steps(name, dtype):
     blobs, net = started(model, feeds), model.net.Proto().name
     cpu = workspace_with(blobs, on_host(model.net), without=["kept_maxima"])
     cpu.run_net(net)
-    with gpus(1) as machine, cudnn_double():
+    with with_cudnn() as (machine, _):
         workspace = workspace_with(blobs, model.net, dtype=dtype, **ON_GPU)
         workspace.run_net(net)
         eager = {blob: workspace.fetch(blob) for blob in (*parameters, loss)}
@@ -112,11 +112,11 @@ def test_steps(name, dtype):
             feed(workspace, blobs, GPU)
             machine.launches.clear()
             workspace.run_net(net)
-        assert [launch.name for launch in machine.launches] == ["graph"]
+        assert not LISTED or [launch.name for launch in machine.launches] == ["graph"]
         (plan,) = workspace.net(net).plan_ahead()
         assert {step.prepared.name for step in plan.steps if why_not_captured(step)} == {"numpy"}
         for blob, value in eager.items():
-            np.testing.assert_array_equal(workspace.fetch(blob), value, err_msg=blob)
+            assert_same(workspace.fetch(blob), value, 1e-3, err_msg=blob)
     if dtype == "float32":
         want = {blob: cpu.fetch(blob) for blob in eager}
         np.testing.assert_allclose(eager[loss], want[loss], rtol=1e-5)
@@ -124,6 +124,7 @@ def test_steps(name, dtype):
         assert distance(eager, want, parameters) <= 1e-4 * moved
 
 
+@pytest.mark.emulated
 @pytest.mark.parametrize("dtype", ["float32", "bfloat16"])
 def test_kernels_of_a_step_of_resnet50(dtype):
     """53 convolutions and normalizations, forward and backward: each is one graph, with Sum and Relu. Few copies."""

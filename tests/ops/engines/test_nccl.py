@@ -1,4 +1,4 @@
-"""NCCL: communicators, groups, what is missing, on a double; what it computes, on GPUs, which may be emulated."""
+"""NCCL: communicators, groups, what they compute; and what its double finds, which emulated GPUs have."""
 
 import sys
 import threading
@@ -6,11 +6,13 @@ import threading
 import numpy as np
 import pytest
 
-from cupy_double import Hang, Mismatch, NcclDouble, NcclError, Race, gpus
+from emulated_gpu import machine
+from nccl_double import Hang, Mismatch, NcclDouble, NcclError
 from netbuilder.ops.engines import nccl
 from netbuilder.ops.engines.gpu import StreamRole, gpu
 from netbuilder.ops.engines.nccl import GpuGroup, NcclCall, gpu_group, nccl_available, type_of
 from netbuilder.proto import DeviceError
+from on_gpu import gpus
 
 _MODULE = nccl._module if nccl._module.__name__ == "_module" else lambda: None  # emulated GPUs have a double
 SUMS = ["int8", "uint8", "int32", "uint32", "int64", "uint64", "float16", "float32", "float64"]
@@ -90,17 +92,20 @@ def test_nccl_reduces_copies_and_gathers(two_gpus):
     assert fetched(both)[1].tolist() == [11, 22, 11, 22]
 
 
+@pytest.mark.emulated
 def test_communicators_are_made_once_for_each_set():
     with gpus(3):
         assert gpu_group([0, 1]) is gpu_group((0, 1)) is not gpu_group([1, 2])
         assert nccl.nccl().created == [(0, 1), (1, 2)]
 
 
+@pytest.mark.emulated
 def test_gpus_that_cannot_be_connected():
     with gpus(2), pytest.raises(DeviceError, match=r"NCCL cannot connect the GPUs \[0, 0\].*duplicate.*use_nccl=False"):
         gpu_group([0, 0])
 
 
+@pytest.mark.emulated
 def test_several_calls_are_one_group_and_empty_ones_none():
     with gpus(2):
         arrays, others = on_gpus([1.0], [2.0]), on_gpus([3.0], [4.0])
@@ -124,6 +129,7 @@ def summed(dtype, sizes):
     return values, given, got
 
 
+@pytest.mark.emulated
 @SMALL
 def test_small_arrays_are_one_call(dtype, sizes):
     """The large one is alone."""
@@ -158,6 +164,7 @@ def many_small_arrays():
     return arrays, more, wide
 
 
+@pytest.mark.emulated
 def test_many_small_arrays_are_one_call():
     """Of copies, too; each root has one, and each type of sums."""
     with gpus(3):
@@ -174,22 +181,29 @@ def test_many_small_arrays_by_nccl(four_gpus):
         assert all(x.tolist() == [9] * n for x in fetched(sums))
 
 
+@pytest.mark.emulated
 def test_later_work_that_does_not_wait_is_found():
-    with gpus(2) as machine:
+    with gpus(2):
         arrays = on_gpus([1.0], [2.0])
-        begin = gpu_group([0, 1]).bind([NcclCall("allReduce", arrays, arrays, "FLOAT64", 1)]).begin
-        wait = begin()
-        with gpu(1), pytest.raises(Race, match="does not wait for"):
-            arrays[1] += 1
+        bound = gpu_group([0, 1]).bind([NcclCall("allReduce", arrays, arrays, "FLOAT64", 1)])
+        wait = bound.begin()
         wait()
         with gpu(1):
             arrays[1] += 1
-        machine.faults.clear()
+        machine.finish_all()
+        assert machine.faults() == [] and arrays[1].get().tolist() == [4]
+        wait = bound.begin()
+        with gpu(1):
+            arrays[1] += 1
+        wait()
+        machine.finish_all()
+        assert {("without waiting for" in each and "nccl.allReduce" in each) for each in machine.faults()} == {True}
 
 
 # What the double finds.
 
 
+@pytest.mark.emulated
 def test_a_call_outside_of_a_group_would_hang():
     with gpus(2):
         a, _ = on_gpus([1.0], [2.0])
@@ -198,6 +212,7 @@ def test_a_call_outside_of_a_group_would_hang():
             first.allReduce(a.data.ptr, a.data.ptr, 1, 8, 0, gpu(0).stream(StreamRole.EXCHANGE).raw.ptr)
 
 
+@pytest.mark.emulated
 def test_a_rank_that_is_missing_would_hang():
     with gpus(2):
         arrays = on_gpus([1.0], [2.0])
@@ -207,6 +222,7 @@ def test_a_rank_that_is_missing_would_hang():
             half.bind([NcclCall("allReduce", arrays[:1], arrays[:1], "FLOAT64", 1)]).begin()
 
 
+@pytest.mark.emulated
 @pytest.mark.parametrize("changed", [{"count": 2}, {"datatype": 7}, {"op": 2}])
 def test_ranks_that_differ_are_found(changed):
     with gpus(2):
@@ -221,6 +237,7 @@ def test_ranks_that_differ_are_found(changed):
             module.groupEnd()
 
 
+@pytest.mark.emulated
 def test_streams_and_memory_of_another_gpu_are_found():
     with gpus(2):
         module, arrays = nccl.nccl(), on_gpus([1.0], [2.0])
@@ -234,6 +251,7 @@ def test_streams_and_memory_of_another_gpu_are_found():
             module.groupEnd()
 
 
+@pytest.mark.emulated
 def test_a_group_ends_after_an_error_in_it():
     """Else the calls that follow would wait for its end."""
     with gpus(2):
@@ -244,6 +262,7 @@ def test_a_group_ends_after_an_error_in_it():
         assert len(nccl.nccl().groups) == 1
 
 
+@pytest.mark.emulated
 def test_ranks_in_threads_and_one_that_does_not_come():
     with gpus(2):
         module, arrays, errors = nccl.nccl(), on_gpus([1.0], [2.0]), []

@@ -1,5 +1,6 @@
 """Kernels and nets on a GPU, a real or an emulated one, and which of our kernels they launch."""
 
+from collections import deque
 from contextlib import contextmanager
 
 import numpy as np
@@ -25,6 +26,9 @@ ON_GPU = make_device_option(PROTO_CUDA, 0)
 CLOSE = 1e-5 if emulated_gpu.active() else 1e-4
 """Within which parameters after some steps are those of the CPU: real GPUs add in other orders."""
 
+_ended = deque(maxlen=8)
+"""The GPUs of blocks that have ended: arrays that still exist are freed on their streams."""
+
 
 @contextmanager
 def gpus(devices, *, access=True):
@@ -47,6 +51,7 @@ def gpus(devices, *, access=True):
         try:
             yield found
         finally:
+            _ended.append(gpus_of_process._made)
             peers.can_access_peer.cache_clear()
 
 

@@ -241,8 +241,7 @@ def test_ranks_that_differ_are_found(changed):
 @pytest.mark.emulated
 def test_streams_and_memory_of_another_gpu_are_found():
     with gpus(2):
-        module, arrays = nccl.nccl(), on_gpus([1.0], [2.0])
-        group = gpu_group([0, 1])
+        arrays, group = on_gpus([1.0], [2.0]), gpu_group([0, 1])
         with pytest.raises(NcclError, match="no memory of GPU 0"):
             group.bind([NcclCall("allReduce", arrays[::-1], arrays[::-1], "FLOAT64", 1)]).begin()
         stream = gpu(0).stream(StreamRole.EXCHANGE).raw.ptr

@@ -251,11 +251,19 @@ def test_on_the_cpu_it_is_an_error():
     workspace.feed("condition", np.array(True))
     with pytest.raises(NetError, match="net 'outer': activations are stored as float16 on GPUs only"):
         workspace.create_net(outer, dtype="float16")
-    with gpus(2), cudnn_double():
-        net.Proto().device_option.CopyFrom(make_device_option(PROTO_CUDA, 0))
-        outer = Net("on GPUs")
-        outer.If("condition", [], then_net=net.Proto())
-        workspace.create_net(outer, dtype="float16")
+
+
+@pytest.mark.emulated
+def test_nets_within_nets_on_gpus():
+    inner, outer, workspace = Net("inner"), Net("outer"), Workspace()
+    inner.Relu("x", "y")
+    inner.Proto().device_option.CopyFrom(ON_GPU)
+    outer.If("condition", [], then_net=inner.Proto())
+    workspace.feed("x", np.ones(3, np.float32))
+    workspace.feed("condition", np.array(True))
+    workspace.create_net(outer, dtype="float16")
+    workspace.run_net(outer)
+    assert workspace.fetch("y").tolist() == [1] * 3
 
 
 @pytest.mark.emulated

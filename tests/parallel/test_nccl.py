@@ -286,6 +286,7 @@ def reduced(name):
     return on(0, "NCCLAllreduce", blobs, blobs)
 
 
+@pytest.mark.emulated
 def test_a_group_ends_before_what_reads_or_overwrites_its_blobs():
     relu = [on(number, "Relu", [f"gpu_{number}/a"], [f"gpu_{number}/b"]) for number in range(2)]
     assert chain(reduced("a"), reduced("b")) == [4]
@@ -294,6 +295,7 @@ def test_a_group_ends_before_what_reads_or_overwrites_its_blobs():
     assert chain(reduced("a"), *copies, reduced("b"), reduced("a")) == [2, 4]
 
 
+@pytest.mark.emulated
 def test_a_group_ends_before_what_waits_for_it_by_a_control_input():
     relu = [on(number, "Relu", [f"gpu_{number}/b"], [f"gpu_{number}/b"]) for number in range(2)]
     assert chain(reduced("a"), *relu, reduced("b"), control=[(1, "gpu_0/a")]) == [2, 2]

@@ -6,12 +6,14 @@
 from __future__ import annotations
 
 import dataclasses
+import os
+import subprocess
 import sys
 from pathlib import Path
 
 import numpy as np
 
-import emulated_gpu
+from mpi_runs import environment
 from nccl_double.processes import NcclOfProcesses
 from netbuilder import parallel
 from netbuilder.ops.engines import nccl
@@ -19,7 +21,7 @@ from netbuilder.parallel.distributed import ProcessGroup, Rendezvous
 from netbuilder.runtime import Workspace
 from process_training import CASES, build_case, results, train_steps
 
-__all__ = ["NAMES", "on_gpus", "take_gpus"]
+__all__ = ["NAMES", "launched", "on_gpus", "take_gpus"]
 
 NAMES = (
     "dense",
@@ -37,14 +39,29 @@ NAMES = (
 """The cases that are trained."""
 
 
+def launched(folder: Path, processes: int, program: str, *arguments: object) -> subprocess.Popen[str]:
+    """Start a program in processes with emulated GPUs, where MPI is not installed; return what started them.
+
+    Args:
+        folder: for files of the start.
+        program: a Python file that calls ``take_gpus``.
+    """
+    (folder / "mpi4py").mkdir(exist_ok=True)
+    (folder / "mpi4py" / "__init__.py").write_text("raise ImportError('mpi4py is not installed here')\n")
+    variables = environment()
+    variables["PYTHONPATH"] = os.pathsep.join([str(folder), variables["PYTHONPATH"]])
+    command = [sys.executable, "-m", "netbuilder.tools.launch", "-n", str(processes), "--engine", "NCCL"]
+    command += ["-m", "emulated_gpu", program, *map(str, arguments)]
+    return subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True, env=variables)
+
+
 def on_gpus(name: str):
     return dataclasses.replace(CASES[name], on_gpus=True)
 
 
 def take_gpus() -> None:
-    """Let this process use the emulated GPUs, which exchange values with those of other processes: without MPI."""
+    """Let the emulated GPUs exchange values with those of other processes: without MPI."""
     assert "mpi4py" not in sys.modules
-    emulated_gpu.install()
     double = NcclOfProcesses()
     nccl._module = lambda: double
 

@@ -7,7 +7,7 @@ import runpy
 import sys
 from pathlib import Path
 
-from emulated_gpu import active, install
+from emulated_gpu import active, install, machine
 
 
 def environment(folder: Path) -> dict[str, str]:
@@ -27,11 +27,23 @@ def environment(folder: Path) -> dict[str, str]:
 
 
 def main(arguments: list[str]) -> None:
-    """Start Python again with the emulated libraries; there, run the program."""
+    """Start Python again with the emulated libraries; there, run the program. What it does wrong is an error, too."""
     if not active():
         folder = Path(sys.prefix).parent
         os.execve(sys.executable, [sys.executable, "-m", "emulated_gpu", *arguments], environment(folder))
     install()
+    machine.separate_arrays()
+    try:
+        run(arguments)
+    except SystemExit as end:
+        if end.code:
+            raise
+    machine.finish_all()
+    sys.exit("\n".join(machine.faults()) or None)
+
+
+def run(arguments: list[str]) -> None:
+    """Run a program in this process."""
     if arguments[0] == "-m":
         sys.argv = arguments[1:]
         runpy.run_module(arguments[1], run_name="__main__", alter_sys=True)

@@ -15,11 +15,9 @@ import numpy as np
 
 from mpi_runs import environment
 from nccl_double.processes import NcclOfProcesses
-from netbuilder import parallel
 from netbuilder.ops.engines import nccl
 from netbuilder.parallel.distributed import ProcessGroup, Rendezvous
-from netbuilder.runtime import Workspace
-from process_training import CASES, build_case, results, train_steps
+from process_training import CASES, train_case
 
 __all__ = ["NAMES", "launched", "on_gpus", "take_gpus"]
 
@@ -75,12 +73,8 @@ def main() -> None:
     assert group.sum(place.shard_id, 1.5) == [sum(range(group.size)), 1.5 * group.size]
     assert group.broadcast({"epoch": 3} if group.is_first else None) == {"epoch": 3}
     for name in NAMES:
-        case = on_gpus(name)
-        model, record = build_case(case, count, place)
-        workspace = Workspace(threads=2, seed=0 if case.same_seed else place.shard_id)
-        parallel.RunInitNet(model, workspace=workspace)
-        train_steps(case, model, record, workspace, True)
-        np.savez(folder / f"{name} {place.shard_id}.npz", **results(record, workspace))
+        *_, values = train_case(on_gpus(name), count, place)
+        np.savez(folder / f"{name} {place.shard_id}.npz", **values)
     created = len(nccl.nccl().created) if place.shard_id == 0 else 0
     assert "mpi4py" not in sys.modules
     print(f"rank {place.shard_id} has finished, communicators of {created} ids")

@@ -24,7 +24,7 @@ from netbuilder.proto import DistributedError
 from netbuilder.runtime import Workspace
 from parallel_models import OPTIMIZERS, convnet, mlp, no_input
 
-__all__ = ["CASES", "CASES_OF_FOUR", "DEVICES", "Case", "build_case", "results", "train_case", "train_steps"]
+__all__ = ["CASES", "CASES_OF_FOUR", "DEVICES", "Case", "build_case", "results", "train_built", "train_case"]
 
 DEVICES = 4
 """Devices of all processes together."""
@@ -237,11 +237,17 @@ def train_case(
         The model, its record and workspace, and the parameters after training.
     """
     model, record = build_case(case, devices, rendezvous)
+    workspace = train_built(case, model, record, rendezvous is not None)
+    return model, record, workspace, results(record, workspace)
+
+
+def train_built(case: Case, model: ModelHelper, record: parallel.Replicas, several: bool) -> Workspace:
+    """Train the model of a case, perhaps in ``several`` processes; return the workspace."""
     workspace = Workspace(threads=2, seed=0 if case.same_seed else record.world.rank)
     parallel.RunInitNet(model, workspace=workspace)
-    train_steps(case, model, record, workspace, rendezvous is not None)
+    train_steps(case, model, record, workspace, several)
     require_equal_blobs(model, workspace=workspace)
-    return model, record, workspace, results(record, workspace)
+    return workspace
 
 
 def train_steps(case: Case, model: ModelHelper, record: parallel.Replicas, workspace: Workspace, several: bool) -> None:

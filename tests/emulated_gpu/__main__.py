@@ -34,23 +34,25 @@ def main(arguments: list[str]) -> None:
     install()
     machine.separate_arrays()
     try:
-        run(arguments)
+        kept: object = run(arguments)  # arrays and the streams that use them must not be freed in any order
     except SystemExit as end:
         if end.code:
             raise
+        kept = end
     machine.finish_all()
-    sys.exit("\n".join(machine.faults()) or None)
+    found = machine.faults()
+    del kept
+    sys.exit("\n".join(found) or None)
 
 
-def run(arguments: list[str]) -> None:
-    """Run a program in this process."""
+def run(arguments: list[str]) -> dict[str, object]:
+    """Run a program in this process; return its global variables."""
     if arguments[0] == "-m":
         sys.argv = arguments[1:]
-        runpy.run_module(arguments[1], run_name="__main__", alter_sys=True)
-    else:
-        sys.argv = arguments
-        sys.path.insert(0, str(Path(arguments[0]).resolve().parent))
-        runpy.run_path(arguments[0], run_name="__main__")
+        return runpy.run_module(arguments[1], run_name="__main__", alter_sys=True)
+    sys.argv = arguments
+    sys.path.insert(0, str(Path(arguments[0]).resolve().parent))
+    return runpy.run_path(arguments[0], run_name="__main__")
 
 
 if __name__ == "__main__":

@@ -2,6 +2,7 @@
 
 ``nccl_trainer.py GPUS FOLDER``: each process has so many GPUs; rank 0 stores what it has after each case.
 ``nccl_trainer.py GPUS FAULT RANK STEP OPTIONS...``: after so many steps the rank gets a signal.
+``nccl_training.launched`` starts it.
 """
 
 from __future__ import annotations

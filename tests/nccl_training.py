@@ -6,20 +6,20 @@
 from __future__ import annotations
 
 import dataclasses
+import os
+import subprocess
 import sys
 from pathlib import Path
 
 import numpy as np
 
-import emulated_gpu
+from mpi_runs import environment
 from nccl_double.processes import NcclOfProcesses
-from netbuilder import parallel
 from netbuilder.ops.engines import nccl
 from netbuilder.parallel.distributed import ProcessGroup, Rendezvous
-from netbuilder.runtime import Workspace
-from process_training import CASES, build_case, results, train_steps
+from process_training import CASES, train_case
 
-__all__ = ["NAMES", "on_gpus", "take_gpus"]
+__all__ = ["NAMES", "launched", "on_gpus", "take_gpus"]
 
 NAMES = (
     "dense",
@@ -37,14 +37,29 @@ NAMES = (
 """The cases that are trained."""
 
 
+def launched(folder: Path, processes: int, program: str, *arguments: object) -> subprocess.Popen[str]:
+    """Start a program in processes with emulated GPUs, where MPI is not installed; return what started them.
+
+    Args:
+        folder: for files of the start.
+        program: a Python file that calls ``take_gpus``.
+    """
+    (folder / "mpi4py").mkdir(exist_ok=True)
+    (folder / "mpi4py" / "__init__.py").write_text("raise ImportError('mpi4py is not installed here')\n")
+    variables = environment()
+    variables["PYTHONPATH"] = os.pathsep.join([str(folder), variables["PYTHONPATH"]])
+    command = [sys.executable, "-m", "netbuilder.tools.launch", "-n", str(processes), "--engine", "NCCL"]
+    command += ["-m", "emulated_gpu", program, *map(str, arguments)]
+    return subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True, env=variables)
+
+
 def on_gpus(name: str):
     return dataclasses.replace(CASES[name], on_gpus=True)
 
 
 def take_gpus() -> None:
-    """Let this process use the emulated GPUs, which exchange values with those of other processes: without MPI."""
+    """Let the emulated GPUs exchange values with those of other processes: without MPI."""
     assert "mpi4py" not in sys.modules
-    emulated_gpu.install()
     double = NcclOfProcesses()
     nccl._module = lambda: double
 
@@ -58,12 +73,8 @@ def main() -> None:
     assert group.sum(place.shard_id, 1.5) == [sum(range(group.size)), 1.5 * group.size]
     assert group.broadcast({"epoch": 3} if group.is_first else None) == {"epoch": 3}
     for name in NAMES:
-        case = on_gpus(name)
-        model, record = build_case(case, count, place)
-        workspace = Workspace(threads=2, seed=0 if case.same_seed else place.shard_id)
-        parallel.RunInitNet(model, workspace=workspace)
-        train_steps(case, model, record, workspace, True)
-        np.savez(folder / f"{name} {place.shard_id}.npz", **results(record, workspace))
+        *_, values = train_case(on_gpus(name), count, place)
+        np.savez(folder / f"{name} {place.shard_id}.npz", **values)
     created = len(nccl.nccl().created) if place.shard_id == 0 else 0
     assert "mpi4py" not in sys.modules
     print(f"rank {place.shard_id} has finished, communicators of {created} ids")

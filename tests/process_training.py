@@ -5,7 +5,6 @@ The same cases run in one process with the devices of all.
 
 from __future__ import annotations
 
-import contextlib
 import dataclasses
 import sys
 from collections.abc import Callable, Iterator
@@ -15,8 +14,6 @@ from typing import Any
 
 import numpy as np
 
-import emulated_gpu
-from cupy_double import gpus
 from netbuilder import parallel
 from netbuilder.graph.net_names import reset_names
 from netbuilder.model import Initializer, ModelHelper, brew, rnn
@@ -27,7 +24,7 @@ from netbuilder.proto import DistributedError
 from netbuilder.runtime import Workspace
 from parallel_models import OPTIMIZERS, convnet, mlp, no_input
 
-__all__ = ["CASES", "CASES_OF_FOUR", "DEVICES", "Case", "build_case", "results", "train_case", "train_steps"]
+__all__ = ["CASES", "CASES_OF_FOUR", "DEVICES", "Case", "build_case", "results", "train_built", "train_case"]
 
 DEVICES = 4
 """Devices of all processes together."""
@@ -115,7 +112,6 @@ class Case:
         blocks: iterations of a block, trained by ``Parallelize_BMUF``.
         same_seed: all processes have the same seed, for random numbers in training; else only rank 0 has that of the
             process that trains alone, so that its initial values must reach the others.
-        on_gpus: emulated GPUs, or doubles.
     """
 
     forward: Callable[..., list[Any]] = mlp
@@ -181,8 +177,6 @@ CASES = {
     "shared memory": Case(convnet, IMAGES, options={"optimize_gradient_memory": True}),
     "a memory budget": Case(deep, IMAGES, options={"memory_budget": 0.95}),
     "only outputs kept": Case(options={"dynamic_memory_management": True, "blobs_to_keep": ["fc1"]}),
-    "on GPUs": Case(normalized, IMAGES, options={"combine_spatial_bn": True}, on_gpus=True),
-    "tables on GPUs": Case(looked_up, INDICES, optimizer=OPTIMIZERS["sgd"], on_gpus=True),
     "blocks": Case(
         options={"block_momentum": 0.5, "add_blobs_to_sync": ["fc2_b_momentum"], "warmup_iterations": 1},
         sizes=(24,) * 5,
@@ -242,15 +236,18 @@ def train_case(
     Returns:
         The model, its record and workspace, and the parameters after training.
     """
-    doubles = case.on_gpus and not emulated_gpu.active()
-    with gpus(devices) if doubles else contextlib.nullcontext():
-        model, record = build_case(case, devices, rendezvous)
-        seed = 0 if case.same_seed else record.world.rank
-        workspace = Workspace(threads=2, seed=seed, engines=() if doubles else None)
-        parallel.RunInitNet(model, workspace=workspace)
-        train_steps(case, model, record, workspace, rendezvous is not None)
-        require_equal_blobs(model, workspace=workspace)
-        return model, record, workspace, results(record, workspace)
+    model, record = build_case(case, devices, rendezvous)
+    workspace = train_built(case, model, record, rendezvous is not None)
+    return model, record, workspace, results(record, workspace)
+
+
+def train_built(case: Case, model: ModelHelper, record: parallel.Replicas, several: bool) -> Workspace:
+    """Train the model of a case, perhaps in ``several`` processes; return the workspace."""
+    workspace = Workspace(threads=2, seed=0 if case.same_seed else record.world.rank)
+    parallel.RunInitNet(model, workspace=workspace)
+    train_steps(case, model, record, workspace, several)
+    require_equal_blobs(model, workspace=workspace)
+    return workspace
 
 
 def train_steps(case: Case, model: ModelHelper, record: parallel.Replicas, workspace: Workspace, several: bool) -> None:

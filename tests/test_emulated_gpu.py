@@ -1,6 +1,8 @@
 """The emulated GPU itself: CuPy's functions against NumPy's, streams, graphs, memory, kernels written by hand."""
 
 import os
+import subprocess
+import sys
 
 import numpy as np
 import pytest
@@ -695,6 +697,25 @@ def test_memory_of_another_gpu():
         kernel("if (t < n) x[t] = 1;")((1,), (4,), (x.data.ptr, 4))
         cupy.cuda.Device().synchronize()
         assert not machine.faults()
+
+
+def test_a_program_that_does_something_wrong_ends_with_an_error(tmp_path):
+    program = tmp_path / "program.py"
+    program.write_text(
+        "import sys, cupy\n"
+        "stream = cupy.cuda.Stream(non_blocking=True)\n"
+        "with stream:\n"
+        "    x = cupy.zeros(4)\n"
+        "if len(sys.argv) > 1:\n"
+        "    cupy.cuda.Device().synchronize()\n"
+        "x += 1\n"
+        "sys.exit(0)\n"
+    )
+    for more, status in ((["wait"], 0), ([], 1)):
+        command = [sys.executable, "-m", "emulated_gpu", str(program), *more]
+        done = subprocess.run(command, capture_output=True, text=True)
+        assert done.returncode == status, done.stderr
+        assert ("without waiting for" in done.stderr) == bool(status)
 
 
 def test_what_is_recorded():

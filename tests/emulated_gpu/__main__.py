@@ -7,7 +7,7 @@ import runpy
 import sys
 from pathlib import Path
 
-from emulated_gpu import active, install
+from emulated_gpu import active, install, machine
 
 
 def environment(folder: Path) -> dict[str, str]:
@@ -27,18 +27,32 @@ def environment(folder: Path) -> dict[str, str]:
 
 
 def main(arguments: list[str]) -> None:
-    """Start Python again with the emulated libraries; there, run the program."""
+    """Start Python again with the emulated libraries; there, run the program. What it does wrong is an error, too."""
     if not active():
         folder = Path(sys.prefix).parent
         os.execve(sys.executable, [sys.executable, "-m", "emulated_gpu", *arguments], environment(folder))
     install()
+    machine.separate_arrays()
+    try:
+        kept: object = run(arguments)  # arrays and the streams that use them must not be freed in any order
+    except SystemExit as end:
+        if end.code:
+            raise
+        kept = end
+    machine.finish_all()
+    found = machine.faults()
+    del kept
+    sys.exit("\n".join(found) or None)
+
+
+def run(arguments: list[str]) -> dict[str, object]:
+    """Run a program in this process; return its global variables."""
     if arguments[0] == "-m":
         sys.argv = arguments[1:]
-        runpy.run_module(arguments[1], run_name="__main__", alter_sys=True)
-    else:
-        sys.argv = arguments
-        sys.path.insert(0, str(Path(arguments[0]).resolve().parent))
-        runpy.run_path(arguments[0], run_name="__main__")
+        return runpy.run_module(arguments[1], run_name="__main__", alter_sys=True)
+    sys.argv = arguments
+    sys.path.insert(0, str(Path(arguments[0]).resolve().parent))
+    return runpy.run_path(arguments[0], run_name="__main__")
 
 
 if __name__ == "__main__":

@@ -1,8 +1,9 @@
 """A double of ``cupy.cuda.nccl``: collectives over emulated GPUs.
 
 Where NCCL would hang or give garbage, it raises: a rank that does not come, ranks that differ in call, count, type or
-root, calls of one thread for several GPUs outside of a group, a stream or memory of another GPU. Each call is work of
-its stream. Ranks may be threads of one process.
+root, calls of one thread for several GPUs outside of a group, calls of a group that use the same memory, a stream or
+memory of another GPU. Calls are work of their streams, and CUDA graphs can hold them. Ranks may be threads of one
+process.
 """
 
 from __future__ import annotations
@@ -12,7 +13,7 @@ import functools
 import itertools
 import threading
 from collections import defaultdict
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -21,12 +22,16 @@ import numpy as np
 from emulated_gpu import machine
 from emulated_gpu.machine import Touches
 
-__all__ = ["Hang", "Mismatch", "NcclDouble", "NcclError"]
+__all__ = ["Call", "Clique", "Given", "Hang", "Mismatch", "NcclDouble", "NcclError"]
 
-DTYPES = [np.int8, np.uint8, np.int32, np.uint32, np.int64, np.uint64, np.float16, np.float32, np.float64, np.uint16]
-_NAMES = ["INT8", "UINT8", "INT32", "UINT32", "INT64", "UINT64", "FLOAT16", "FLOAT32", "FLOAT64", "BFLOAT16"]
-_BFLOAT16 = 9
-_SUM, _MAX, _MIN = 0, 2, 3
+_TYPES = {
+    "INT8": "int8", "UINT8": "uint8", "INT32": "int32", "UINT32": "uint32", "INT64": "int64", "UINT64": "uint64",
+    "FLOAT16": "float16", "FLOAT32": "float32", "FLOAT64": "float64", "BFLOAT16": "uint16",
+}  # fmt: skip
+_DTYPES = [np.dtype(name) for name in _TYPES.values()]
+_BFLOAT16 = list(_TYPES).index("BFLOAT16")
+_ADDED = {0: np.add, 2: np.maximum, 3: np.minimum}
+_SINGLE = ("send", "recv")
 _PATIENCE = 20.0  # seconds until a rank that does not come would hang the others
 
 
@@ -39,7 +44,7 @@ class Hang(AssertionError):
 
 
 class Mismatch(AssertionError):
-    """Ranks that do not call the same: garbage, or a hang."""
+    """Calls that do not go together: garbage, or a hang."""
 
 
 @dataclass(frozen=True)
@@ -55,123 +60,161 @@ class Call:
     stream: int
 
     def agrees(self) -> tuple[Any, ...]:
-        return self.what, self.count, self.dtype, () if self.what in ("send", "recv") else self.detail
+        return self.what, self.count, self.dtype, () if self.what in _SINGLE else self.detail
+
+    @property
+    def nbytes(self) -> int:
+        return self.count * _DTYPES[self.dtype].itemsize
+
+    def touches(self, rank: int, size: int) -> Touches:
+        """Return the memory that it reads and writes as that of a rank of so many."""
+        rooted = self.what in ("broadcast", "reduce") and rank != self.detail[-1]
+        sent = self.nbytes * (size if self.what == "reduceScatter" else 1)
+        received = self.nbytes * (size if self.what == "allGather" else 1)
+        reads = [] if self.what == "recv" or (rooted and self.what == "broadcast") else [(self.send, sent)]
+        writes = [] if self.what == "send" or (rooted and self.what == "reduce") else [(self.receive, received)]
+        return Touches(reads, writes)
+
+
+Given = Mapping[int, Sequence[Call]]  # by rank
+
+
+class _Round:
+    """What the ranks do together when all have come."""
+
+    def __init__(self) -> None:
+        self.given: dict[int, Sequence[Call]] = {}
+        self.done = False
+        self.error: BaseException | None = None
 
 
 class Clique:
-    """The ranks that have one id; those of one thread, or one thread each."""
+    """The ranks that have one id.
+
+    Args:
+        devices: that of each rank.
+        alone: one thread calls for all of them.
+    """
 
     def __init__(self, nccl: NcclDouble, devices: Sequence[int | None], alone: bool) -> None:
         self.nccl, self.devices, self.alone = nccl, list(devices), alone
-        self.condition = threading.Condition()
-        self.rounds: dict[int, dict[int, list[Call]]] = defaultdict(dict)
-        self.results: dict[int, BaseException | None] = {}
-        self.number = [0] * len(devices)
         self.aborted = False
+        self.condition = threading.Condition()
+        self._round = _Round()
 
-    def submit(self, given: dict[int, list[Call]]) -> None:
+    def submit(self, given: Given) -> None:
         """Give the calls of some ranks, those of one group; return when all ranks have come."""
-        if self.alone:
-            missing = [rank for rank in range(len(self.devices)) if rank not in given]
-            if missing:
-                raise Hang(f"ranks {missing} take no part in {next(iter(given.values()))[0].what}: the others wait")
-            self.run(given)
-            return
-        rank, calls = next(iter(given.items()))
         with self.condition:
-            (number,) = {self.number[each] for each in given}
-            for each in given:
-                self.number[each] += 1
-            here = self.rounds[number]
-            here |= given
-            if len(here) == len(self.devices):
+            here = self._round
+            here.given |= given
+            if len(here.given) == len(self.devices):
+                self._round = _Round()
                 try:
-                    self.run(here)
-                    self.results[number] = None
+                    self.run(here.given)
                 except BaseException as error:
-                    self.results[number] = error
+                    here.error = error
+                here.done = True
                 self.condition.notify_all()
-            elif not self.condition.wait_for(lambda: number in self.results or self.aborted, self.nccl.patience):
-                absent = [each for each in range(len(self.devices)) if each not in here]
+            elif self.alone or not self.condition.wait_for(lambda: here.done or self.aborted, self.nccl.patience):
+                rank, calls = next(iter(given.items()))
+                absent = [each for each in range(len(self.devices)) if each not in here.given]
                 what = calls[0].what if calls else "ncclCommInitRank"
                 raise Hang(f"rank {rank} waits in {what} for ranks {absent}, which do not come")
-            if self.aborted and number not in self.results:
+            if here.error is not None:
+                raise here.error
+            if not here.done:
                 raise NcclError("NCCL_ERROR_REMOTE_ERROR: remote process exited or there was a network error")
-            if self.results[number] is not None:
-                raise self.results[number]  # type: ignore[misc]
 
-    def run(self, given: dict[int, list[Call]]) -> None:
-        point = ("send", "recv")
-        together = {rank: [call for call in calls if call.what not in point] for rank, calls in given.items()}
+    def run(self, given: Given) -> None:
+        """Do a group of calls of all ranks."""
+        together, single = (
+            {rank: [call for call in given[rank] if (call.what in _SINGLE) == one] for rank in range(len(self.devices))}
+            for one in (False, True)
+        )
         if len({len(calls) for calls in together.values()}) > 1:
             raise Mismatch(f"ranks give different numbers of calls: {together}")
-        for calls in zip(*(together[rank] for rank in sorted(together))):
+        for calls in zip(*together.values()):
             if len({call.agrees() for call in calls}) > 1:
                 raise Mismatch(f"ranks differ: {[call.agrees() for call in calls]}")
-            self.enqueue(f"nccl.{calls[0].what}", dict(enumerate(calls)), functools.partial(self._compute, calls))
-        pairs = list(
-            self._pairs({rank: [call for call in calls if call.what in point] for rank, calls in given.items()})
-        )
-        for sender, send, receiver, receive in pairs:
-            copy = functools.partial(_copy, send, receive)
-            self.enqueue("nccl.send", {sender: send, receiver: receive}, copy)
+            self.start(dict(enumerate(calls)), functools.partial(_compute, calls))
+        for sender, send, receiver, receive in [*_pairs(single)]:
+            self.start({sender: send, receiver: receive}, functools.partial(_copy, send, receive))
 
-    def enqueue(self, name: str, calls: dict[int, Call], do: Callable[[], object]) -> None:
+    def start(self, calls: Mapping[int, Call], do: Callable[[], object]) -> None:
         """Give ranks' streams what they do together."""
-        touches = [self._touches(rank, call) for rank, call in calls.items()]
+        touches = [call.touches(rank, len(self.devices)) for rank, call in calls.items()]
+        name = f"nccl.{next(iter(calls.values())).what}"
         machine.collective([call.stream for call in calls.values()], name, do, touches)
 
-    def _touches(self, rank: int, call: Call) -> Touches:
-        device, size = self.devices[rank], len(self.devices)
-        if machine.device_of_stream(call.stream) != device:
-            raise NcclError(f"NCCL_ERROR_INVALID_ARGUMENT: a stream of another GPU for rank {rank} on GPU {device}")
-        for pointer in (call.send, call.receive):
-            if pointer and _device_of(pointer) != device:
-                raise NcclError(f"NCCL_ERROR_INVALID_ARGUMENT: {pointer:#x} is no memory of GPU {device}")
-        nbytes = call.count * np.dtype(DTYPES[call.dtype]).itemsize
-        sent = nbytes * (size if call.what == "reduceScatter" else 1)
-        received = nbytes * (size if call.what == "allGather" else 1)
-        gets = call.receive and (call.what != "reduce" or call.detail[1] == rank)
-        return Touches([(call.send, sent)] if call.send else [], [(call.receive, received)] if gets else [])
 
-    def _compute(self, calls: Sequence[Call]) -> None:
-        first, size = calls[0], len(calls)
-        whole = first.count * (size if first.what == "reduceScatter" else 1)
-        sends = [_at(call.send, whole, call.dtype).copy() for call in calls]
-        if first.what in ("allReduce", "reduce", "reduceScatter"):
-            total = _reduced(sends, first.dtype, first.detail[0])
-        for rank, call in enumerate(calls):
-            if first.what == "allReduce":
-                _at(call.receive, call.count, call.dtype)[:] = total
-            elif first.what == "reduce" and rank == first.detail[1]:
-                _at(call.receive, call.count, call.dtype)[:] = total
-            elif first.what == "broadcast":
-                _at(call.receive, call.count, call.dtype)[:] = sends[first.detail[0]]
-            elif first.what == "allGather":
-                _at(call.receive, call.count * size, call.dtype)[:] = np.concatenate(sends)
-            elif first.what == "reduceScatter":
-                part = total[rank * call.count : (rank + 1) * call.count]
-                _at(call.receive, call.count, call.dtype)[:] = part
+def _compute(calls: Sequence[Call]) -> None:
+    """Do a collective, given the call of each rank."""
+    first, touches = calls[0], [call.touches(rank, len(calls)) for rank, call in enumerate(calls)]
+    given = [_array(*part, first.dtype) for each in touches for part in each.reads]
+    summed = first.what in ("allReduce", "reduce", "reduceScatter")
+    result = _reduced(given, first.dtype, first.detail[0]) if summed else np.concatenate(given)
+    for rank, each in enumerate(touches):
+        own = result[rank * first.count : (rank + 1) * first.count] if first.what == "reduceScatter" else result
+        for part in each.writes:
+            _array(*part, first.dtype)[:] = own
 
-    def _pairs(self, given: dict[int, list[Call]]) -> Iterator[tuple[int, Call, int, Call]]:
-        """Let each receive take what its peer sends to it, in the order of the calls."""
-        sent: dict[tuple[int, int], list[Call]] = defaultdict(list)
-        taken: dict[tuple[int, int], list[Call]] = defaultdict(list)
-        for rank, calls in given.items():
-            for call in calls:
-                pair = (rank, call.detail[0]) if call.what == "send" else (call.detail[0], rank)
-                (sent if call.what == "send" else taken)[pair].append(call)
-        if {pair: len(calls) for pair, calls in sent.items()} != {pair: len(calls) for pair, calls in taken.items()}:
-            raise Hang(f"sends {list(sent)} and receives {list(taken)} do not match")
-        for pair, calls in sent.items():
-            for send, receive in zip(calls, taken[pair]):
-                if (send.count, send.dtype) != (receive.count, receive.dtype):
-                    raise Mismatch(f"rank {pair[0]} sends {send}, rank {pair[1]} receives {receive}")
-                yield pair[0], send, pair[1], receive
+
+def _pairs(given: Given) -> Iterator[tuple[int, Call, int, Call]]:
+    """Let each receive take what its peer sends to it, in the order of the calls."""
+    sent, taken = defaultdict[tuple[int, int], list[Call]](list), defaultdict[tuple[int, int], list[Call]](list)
+    for rank, calls in given.items():
+        for call in calls:
+            (peer,) = call.detail
+            if call.what == "send":
+                sent[rank, peer].append(call)
+            else:
+                taken[peer, rank].append(call)
+    if {pair: len(calls) for pair, calls in sent.items()} != {pair: len(calls) for pair, calls in taken.items()}:
+        raise Hang(f"sends {list(sent)} and receives {list(taken)} do not match")
+    for (sender, receiver), calls in sent.items():
+        for send, receive in zip(calls, taken[sender, receiver]):
+            if (send.count, send.dtype) != (receive.count, receive.dtype):
+                raise Mismatch(f"rank {sender} sends {send}, rank {receiver} receives {receive}")
+            yield sender, send, receiver, receive
 
 
 def _copy(send: Call, receive: Call) -> None:
-    _at(receive.receive, receive.count, receive.dtype)[:] = _at(send.send, send.count, send.dtype)
+    _array(receive.receive, receive.nbytes, receive.dtype)[:] = _array(send.send, send.nbytes, send.dtype)
+
+
+def _array(pointer: int, nbytes: int, dtype: int) -> Any:
+    return np.frombuffer((ctypes.c_byte * nbytes).from_address(pointer), _DTYPES[dtype])
+
+
+def _reduced(parts: Sequence[Any], dtype: int, op: int) -> Any:
+    """Return the sum (or maximum, or minimum) of the ranks, in their order; of 16-bit floats in float32."""
+    if dtype == _BFLOAT16:
+        wide = [(part.astype(np.uint32) << 16).view(np.float32) for part in parts]
+        total = _reduced(wide, _DTYPES.index(np.dtype("float32")), op).view(np.uint32)
+        return ((total + 0x7FFF + ((total >> 16) & 1)) >> 16).astype(np.uint16)
+    kind = _DTYPES[dtype]
+    total = parts[0].astype(np.float32 if kind == np.float16 else kind)
+    for part in parts[1:]:
+        with np.errstate(all="ignore"):
+            total = _ADDED[op](total, part, dtype=total.dtype)
+    return total.astype(kind)
+
+
+def _require_apart(calls: Iterable[tuple[Clique, int, Call]]) -> None:
+    """Check that what a call of a group writes no other one uses, since they run at the same time."""
+    ranges = []
+    for clique, rank, call in calls:
+        reads, writes = call.touches(rank, len(clique.devices))
+        offset = rank * call.nbytes * ((call.what == "allGather") - (call.what == "reduceScatter"))
+        if reads and writes and reads[0][0] == writes[0][0] + offset:  # in place
+            reads, writes = [], [max(reads[0], writes[0], key=lambda part: part[1])]
+        ranges += [(start, start + size, kind) for kind, some in enumerate((reads, writes)) for start, size in some]
+    used = written = 0
+    for start, end, writes in sorted(ranges):
+        if start < (used if writes else written):
+            raise Mismatch("a call of a group writes memory that another one uses, or other memory than it reads")
+        used = max(used, end)
+        written = max(written, end) if writes else written
 
 
 def _runtime() -> Any:
@@ -186,23 +229,13 @@ def _device_of(pointer: int) -> int:
     return int(found.device) if found.type == _runtime().memoryTypeDevice else -1
 
 
-def _at(pointer: int, count: int, dtype: int) -> Any:
-    kind = np.dtype(DTYPES[dtype])
-    return np.frombuffer((ctypes.c_byte * (count * kind.itemsize)).from_address(pointer), kind)
+class _OfThread(threading.local):
+    """The group of a thread."""
 
-
-def _reduced(parts: Sequence[Any], dtype: int, op: int) -> Any:
-    """Return the sum (or maximum, or minimum) of the ranks, in their order; of 16-bit floats in float32."""
-    if dtype == _BFLOAT16:
-        wide = [(part.astype(np.uint32) << 16).view(np.float32) for part in parts]
-        total = _reduced(wide, 7, op).view(np.uint32)
-        return ((total + 0x7FFF + ((total >> 16) & 1)) >> 16).astype(np.uint16)
-    kind = np.dtype(DTYPES[dtype])
-    total = parts[0].astype(np.float32 if kind == np.float16 else kind)
-    for part in parts[1:]:
-        with np.errstate(all="ignore"):
-            total = {_SUM: np.add, _MAX: np.maximum, _MIN: np.minimum}[op](total, part, dtype=total.dtype)
-    return total.astype(kind)
+    def __init__(self) -> None:
+        self.depth = 0
+        self.joining: list[tuple[Clique, int]] = []
+        self.calls: list[tuple[Clique, int, Call]] = []
 
 
 class NcclDouble:
@@ -211,6 +244,7 @@ class NcclDouble:
     Attributes:
         created: the devices of each set of communicators that was made.
         groups: the calls of each group, in order.
+        patience: seconds until a rank that does not come is an error.
     """
 
     available = True
@@ -221,13 +255,13 @@ class NcclDouble:
         self.created: list[tuple[int | None, ...]] = []
         self.groups: list[list[Call]] = []
         self.patience = _PATIENCE
-        self.cliques: dict[bytes, Clique] = {}
-        self._state = threading.local()
+        self._cliques: dict[bytes, Clique] = {}
+        self._of_thread = _OfThread()
         self._numbers = itertools.count(1)
         self._lock = threading.Lock()
-        for number, name in enumerate(_NAMES):
+        for number, name in enumerate(_TYPES):
             setattr(self, f"NCCL_{name}", number)
-        self.NcclCommunicator = _communicator_class(self)
+        self.NcclCommunicator = type("NcclCommunicator", (_Communicator,), {"nccl": self})
 
     def get_version(self) -> int:
         return 22703
@@ -235,137 +269,136 @@ class NcclDouble:
     def get_unique_id(self) -> bytes:
         return next(self._numbers).to_bytes(128, "big")
 
-    def clique(self, key: bytes, size: int) -> Clique:
+    def groupStart(self) -> None:
+        self._of_thread.depth += 1
+
+    def groupEnd(self) -> None:
+        own = self._of_thread
+        if not own.depth:
+            raise NcclError("NCCL_ERROR_INVALID_USAGE: ncclGroupEnd: not in a group call")
+        own.depth -= 1
+        if not own.depth:
+            joining, own.joining, calls, own.calls = own.joining, [], own.calls, []
+            self._join(joining)
+            self._submit(calls)
+
+    # What communicators need.
+
+    def new_clique(self, key: bytes, size: int) -> Clique:
         """Return the ranks of an id."""
         return Clique(self, [None] * size, size == 1)
 
-    # Groups, of one thread.
-
-    def groupStart(self) -> None:
-        self._state.depth = getattr(self._state, "depth", 0) + 1
-
-    def groupEnd(self) -> None:
-        if not getattr(self._state, "depth", 0):
-            raise NcclError("NCCL_ERROR_INVALID_USAGE: ncclGroupEnd: not in a group call")
-        self._state.depth -= 1
-        if not self._state.depth:
-            joining, self._state.joining = getattr(self._state, "joining", []), []
-            self._join(joining)
-            pending, self._state.pending = getattr(self._state, "pending", []), []
-            self._submit(pending)
-
-    def join(self, clique: Clique, rank: int) -> None:
-        """Let a rank come to the others, in a group together with those of the same thread."""
-        if getattr(self._state, "depth", 0):
-            self._state.__dict__.setdefault("joining", []).append((clique, rank))
-        else:
-            self._join([(clique, rank)])
-
-    def _join(self, joining: Sequence[tuple[Clique, int]]) -> None:
-        for clique in {id(each): each for each, _ in joining}.values():
-            ranks = [rank for each, rank in joining if each is clique]
-            clique.submit({rank: [] for rank in ranks})
-            if 0 in ranks:
-                self.created.append(tuple(clique.devices))
+    def join(self, key: bytes, size: int, rank: int, device: int) -> Clique:
+        """Let a rank come to the others of an id, in a group together with those of the same thread."""
+        with self._lock:
+            if key not in self._cliques:
+                self._cliques[key] = self.new_clique(key, size)
+            clique = self._cliques[key]
+        clique.devices[rank] = device
+        self._of_thread.joining.append((clique, rank))
+        if not self._of_thread.depth:
+            self.groupStart()
+            self.groupEnd()
+        return clique
 
     def give(self, clique: Clique, rank: int, call: Call) -> None:
-        if getattr(self._state, "depth", 0):
-            self._state.__dict__.setdefault("pending", []).append((clique, rank, call))
-            return
-        if clique.alone and len(clique.devices) > 1:
+        """Let a rank take part in a collective, in a group together with other calls."""
+        device = clique.devices[rank]
+        if machine.device_of_stream(call.stream) != device:
+            raise NcclError(f"NCCL_ERROR_INVALID_ARGUMENT: a stream of another GPU for rank {rank} on GPU {device}")
+        for pointer in (call.send, call.receive):
+            if pointer and _device_of(pointer) != device:
+                raise NcclError(f"NCCL_ERROR_INVALID_ARGUMENT: {pointer:#x} is no memory of GPU {device}")
+        if self._of_thread.depth:
+            self._of_thread.calls.append((clique, rank, call))
+        elif clique.alone and len(clique.devices) > 1:
             raise Hang(f"{call.what} of rank {rank} outside of a group: the thread that calls for all GPUs would wait")
-        self._submit([(clique, rank, call)])
+        else:
+            self._submit([(clique, rank, call)])
 
-    def _submit(self, pending: Sequence[tuple[Clique, int, Call]]) -> None:
-        if not pending:
-            return
-        with self._lock:
-            self.groups.append([call for _, _, call in pending])
-        by_clique: dict[int, dict[int, list[Call]]] = {}
-        cliques = {id(clique): clique for clique, _, _ in pending}
-        for clique, rank, call in pending:
-            by_clique.setdefault(id(clique), {}).setdefault(rank, []).append(call)
-        for key, given in by_clique.items():
-            cliques[key].submit(given)
+    def _join(self, joining: Sequence[tuple[Clique, int]]) -> None:
+        for clique, ranks in _by_clique(joining).items():
+            clique.submit({rank: [] for (rank,) in ranks})
+            if (0,) in ranks:
+                self.created.append(tuple(clique.devices))
+
+    def _submit(self, calls: Sequence[tuple[Clique, int, Call]]) -> None:
+        if calls:
+            _require_apart(calls)
+            with self._lock:
+                self.groups.append([call for _, _, call in calls])
+        for clique, of_clique in _by_clique(calls).items():
+            given = defaultdict[int, list[Call]](list)
+            for rank, call in of_clique:
+                given[rank].append(call)
+            clique.submit(given)
 
 
-def _communicator_class(nccl: NcclDouble) -> type:
-    """Return the class of the communicators of one double."""
+def _by_clique(items: Iterable[tuple[Any, ...]]) -> dict[Clique, list[tuple[Any, ...]]]:
+    found = defaultdict(list)
+    for clique, *rest in items:
+        found[clique].append(tuple(rest))
+    return found
 
-    class NcclCommunicator:
-        def __init__(self, ndev: int, commId: bytes, rank: int, *, clique: Any = None) -> None:
-            self._rank = rank
-            if clique is None:
-                assert isinstance(commId, bytes) and len(commId) == 128
-                device = _runtime().getDevice()
-                with nccl._lock:
-                    clique = nccl.cliques.get(commId)
-                    if clique is None:
-                        clique = nccl.cliques[commId] = nccl.clique(commId, ndev)
-                self._clique = clique
-                with clique.condition:
-                    clique.devices[rank] = device
-                nccl.join(clique, rank)
-            self._clique = clique
 
-        @staticmethod
-        def initAll(devices: Any) -> list[Any]:
-            numbers = list(range(devices)) if isinstance(devices, int) else list(devices)
-            if len(set(numbers)) < len(numbers):
-                raise NcclError("NCCL_ERROR_INVALID_USAGE: duplicate GPU detected")
-            nccl.created.append(tuple(numbers))
-            clique = Clique(nccl, numbers, True)
-            made = [NcclCommunicator(len(numbers), b"", rank, clique=clique) for rank in range(len(numbers))]
-            _runtime().setDevice(numbers[-1])
-            return made
+class _Communicator:
+    nccl: NcclDouble
 
-        def rank_id(self) -> int:
-            return self._rank
+    def __init__(self, ndev: int, commId: bytes, rank: int, clique: Clique | None = None) -> None:
+        self._rank = rank
+        self._clique = self.nccl.join(commId, ndev, rank, _runtime().getDevice()) if clique is None else clique
 
-        def size(self) -> int:
-            return len(self._clique.devices)
+    @classmethod
+    def initAll(cls, devices: int | Sequence[int]) -> list[_Communicator]:
+        numbers = list(range(devices)) if isinstance(devices, int) else list(devices)
+        if len(set(numbers)) < len(numbers):
+            raise NcclError("NCCL_ERROR_INVALID_USAGE: duplicate GPU detected")
+        cls.nccl.created.append(tuple(numbers))
+        clique = Clique(cls.nccl, numbers, True)
+        _runtime().setDevice(numbers[-1])
+        return [cls(len(numbers), b"", rank, clique) for rank in range(len(numbers))]
 
-        def device_id(self) -> Any:
-            return self._clique.devices[self._rank]
+    def rank_id(self) -> int:
+        return self._rank
 
-        def destroy(self) -> None:
-            pass
+    def size(self) -> int:
+        return len(self._clique.devices)
 
-        def abort(self) -> None:
-            with self._clique.condition:
-                self._clique.aborted = True
-                self._clique.condition.notify_all()
+    def device_id(self) -> Any:
+        return self._clique.devices[self._rank]
 
-        def check_async_error(self) -> None:
-            if self._clique.aborted:
-                raise NcclError("NCCL_ERROR_REMOTE_ERROR: a rank has aborted")
+    def destroy(self) -> None:
+        pass
 
-        def _give(self, what: str, send: int, receive: int, count: int, dtype: int, detail: Any, stream: int) -> None:
-            nccl.give(self._clique, self._rank, Call(what, send, receive, count, dtype, detail, stream))
+    def abort(self) -> None:
+        with self._clique.condition:
+            self._clique.aborted = True
+            self._clique.condition.notify_all()
 
-        def allReduce(self, sendbuf: int, recvbuf: int, count: int, datatype: int, op: int, stream: int) -> None:
-            self._give("allReduce", sendbuf, recvbuf, count, datatype, (op,), stream)
+    def check_async_error(self) -> None:
+        if self._clique.aborted:
+            raise NcclError("NCCL_ERROR_REMOTE_ERROR: a rank has aborted")
 
-        def reduce(
-            self, sendbuf: int, recvbuf: int, count: int, datatype: int, op: int, root: int, stream: int
-        ) -> None:
-            self._give("reduce", sendbuf, recvbuf, count, datatype, (op, root), stream)
+    def _give(self, what: str, send: int, receive: int, count: int, dtype: int, detail: Any, stream: int) -> None:
+        self.nccl.give(self._clique, self._rank, Call(what, send, receive, count, dtype, detail, stream))
 
-        def broadcast(self, sendbuff: int, recvbuff: int, count: int, datatype: int, root: int, stream: int) -> None:
-            self._give("broadcast", sendbuff, recvbuff, count, datatype, (root,), stream)
+    def allReduce(self, sendbuf: int, recvbuf: int, count: int, datatype: int, op: int, stream: int) -> None:
+        self._give("allReduce", sendbuf, recvbuf, count, datatype, (op,), stream)
 
-        def reduceScatter(
-            self, sendbuf: int, recvbuf: int, recvcount: int, datatype: int, op: int, stream: int
-        ) -> None:
-            self._give("reduceScatter", sendbuf, recvbuf, recvcount, datatype, (op,), stream)
+    def reduce(self, sendbuf: int, recvbuf: int, count: int, datatype: int, op: int, root: int, stream: int) -> None:
+        self._give("reduce", sendbuf, recvbuf, count, datatype, (op, root), stream)
 
-        def allGather(self, sendbuf: int, recvbuf: int, count: int, datatype: int, stream: int) -> None:
-            self._give("allGather", sendbuf, recvbuf, count, datatype, (), stream)
+    def broadcast(self, sendbuff: int, recvbuff: int, count: int, datatype: int, root: int, stream: int) -> None:
+        self._give("broadcast", sendbuff, recvbuff, count, datatype, (root,), stream)
 
-        def send(self, sendbuf: int, count: int, datatype: int, peer: int, stream: int) -> None:
-            self._give("send", sendbuf, 0, count, datatype, (peer,), stream)
+    def reduceScatter(self, sendbuf: int, recvbuf: int, recvcount: int, datatype: int, op: int, stream: int) -> None:
+        self._give("reduceScatter", sendbuf, recvbuf, recvcount, datatype, (op,), stream)
 
-        def recv(self, recvbuf: int, count: int, datatype: int, peer: int, stream: int) -> None:
-            self._give("recv", 0, recvbuf, count, datatype, (peer,), stream)
+    def allGather(self, sendbuf: int, recvbuf: int, count: int, datatype: int, stream: int) -> None:
+        self._give("allGather", sendbuf, recvbuf, count, datatype, (), stream)
 
-    return NcclCommunicator
+    def send(self, sendbuf: int, count: int, datatype: int, peer: int, stream: int) -> None:
+        self._give("send", sendbuf, 0, count, datatype, (peer,), stream)
+
+    def recv(self, recvbuf: int, count: int, datatype: int, peer: int, stream: int) -> None:
+        self._give("recv", 0, recvbuf, count, datatype, (peer,), stream)

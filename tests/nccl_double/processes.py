@@ -3,25 +3,22 @@
 from __future__ import annotations
 
 import ctypes
+import dataclasses
 import threading
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping
 from multiprocessing.connection import Client, Connection, Listener, wait
 from typing import Any
 
 import numpy as np
 
 from emulated_gpu import machine
-from nccl_double import DTYPES, Call, Clique, NcclDouble, NcclError
+from nccl_double import Call, Clique, Given, NcclDouble, NcclError
 
 __all__ = ["NcclOfProcesses"]
 
 _KEY = b"double of NCCL"
 
-
-def _bytes(call: Call, size: int, *, received: bool) -> int:
-    """Return the bytes of what a rank gives, or gets."""
-    whole = call.what == ("allGather" if received else "reduceScatter")
-    return call.count * np.dtype(DTYPES[call.dtype]).itemsize * (size if whole else 1)
+_Peers = dict[Connection, list[int]]  # with the ranks of each
 
 
 class _Server:
@@ -33,116 +30,104 @@ class _Server:
         threading.Thread(target=self._serve, daemon=True).start()
 
     def _serve(self) -> None:
-        peers: dict[Connection, list[int]] = {}  # type: ignore[type-arg]
-        while True:
+        peers: _Peers = {}
+        size = 1
+        while sum(map(len, peers.values())) < size:
             peer = self._listener.accept()
-            size, ranks = peer.recv()
-            peers[peer] = ranks
-            if sorted(rank for of_peer in peers.values() for rank in of_peer) == list(range(size)):
-                break
+            size, peers[peer] = peer.recv()
         try:
+            for peer in peers:
+                peer.send(None)  # all have come
             while True:
-                for peer in peers:
-                    peer.send(None)
-                self._round(peers, size)
+                _do_round(peers, size)
         except (EOFError, OSError):  # a process has ended
             for peer in peers:
                 peer.close()
 
-    def _round(self, peers: dict[Any, list[int]], size: int) -> None:
-        """Do one group of calls of all ranks."""
-        waiting, given = set(peers), dict[int, list[tuple[Call, Any, Any]]]()
-        while waiting:
-            for peer in wait(list(waiting)):
-                given |= peer.recv()  # type: ignore[union-attr]
-                waiting.discard(peer)  # type: ignore[arg-type]
-        calls: dict[int, list[Call]] = {}
-        results: dict[int, list[Any]] = {}
-        kept = []
-        for rank, items in given.items():
-            calls[rank], results[rank] = [], []
-            for call, sent, room in items:
-                source, target = (np.frombuffer(bytearray(sent or b""), np.uint8), np.zeros(room, np.uint8))
-                kept.append(source)
-                results[rank].append(target)
-                pointers = {"send": source.ctypes.data if sent else 0, "receive": target.ctypes.data if room else 0}
-                calls[rank].append(Call(**{**call.__dict__, **pointers}))
-        error: BaseException | None = None
-        try:
-            _CliqueOfServer(NcclDouble(), [None] * size, False).run(calls)
-        except BaseException as raised:
-            error = raised
-        for peer, ranks in peers.items():
-            peer.send(error or {rank: [part.tobytes() for part in results[rank]] for rank in ranks})
+
+def _do_round(peers: _Peers, size: int) -> None:
+    """Do one group of calls of all ranks, in memory of the server."""
+    given: dict[int, list[Call]] = {}
+    taken: dict[int, list[Any]] = {}
+    kept, waiting = [], set(peers)
+    while waiting:
+        for peer in wait(list(waiting)):
+            waiting.discard(peer)  # type: ignore[arg-type]
+            for rank, items in peer.recv().items():  # type: ignore[union-attr]
+                given[rank], taken[rank] = [], []
+                for call, sent, nbytes in items:
+                    source, target = np.frombuffer(sent, np.uint8), np.zeros(nbytes, np.uint8)
+                    kept.append(source)
+                    taken[rank].append(target)
+                    given[rank].append(dataclasses.replace(call, send=source.ctypes.data, receive=target.ctypes.data))
+    error: BaseException | None = None
+    try:
+        _CliqueOfServer(NcclDouble(), [None] * size, False).run(given)
+    except BaseException as raised:
+        error = raised
+    for peer, ranks in peers.items():
+        peer.send(error or {rank: [target.tobytes() for target in taken[rank]] for rank in ranks})
 
 
 class _CliqueOfServer(Clique):
-    """All ranks, whose values lie in the server's memory."""
-
-    def enqueue(self, name: str, calls: dict[int, Call], do: Callable[[], object]) -> None:
+    def start(self, calls: Mapping[int, Call], do: Callable[[], object]) -> None:
         do()
 
 
-class _CliqueOfProcesses(Clique):
+class _CliqueOfProcess(Clique):
     """The ranks of an id that belong to this process."""
 
-    def __init__(self, nccl: NcclDouble, devices: Sequence[int | None], address: str) -> None:
-        super().__init__(nccl, devices, False)
-        self._address, self._peer = address, None
+    def __init__(self, nccl: NcclDouble, size: int, address: str) -> None:
+        super().__init__(nccl, [None] * size, False)
+        self._address = address
+        self._server: Connection | None = None
 
-    def submit(self, given: dict[int, list[Call]]) -> None:
-        if self._peer is None:
-            self._peer = Client(self._address, authkey=_KEY)
-            self._peer.send((len(self.devices), list(given)))
+    def submit(self, given: Given) -> None:
+        if self._server is None:
+            self._server = Client(self._address, authkey=_KEY)
+            self._server.send((len(self.devices), list(given)))
             self._receive()
             return
-        raised: list[BaseException] = []
+        errors: list[BaseException] = []
 
         def exchange() -> None:
             try:
                 self._exchange(given)
             except BaseException as error:
-                raised.append(error)
+                errors.append(error)
 
-        calls = [(rank, call) for rank, some in given.items() for call in some]
-        touches = [self._touches(rank, call) for rank, call in calls]
-        machine.collective([call.stream for _, call in calls], "nccl", exchange, touches)
-        for _, call in calls:
-            machine.finish(call.stream)
-        if raised:
-            raise raised[0]
+        calls = [(rank, call) for rank, of_rank in given.items() for call in of_rank]
+        touches = [call.touches(rank, len(self.devices)) for rank, call in calls]
+        streams = [call.stream for _, call in calls]
+        machine.collective(streams, f"nccl.{calls[0][1].what}", exchange, touches)
+        for stream in streams:  # now, so that what goes wrong is an error of this call
+            machine.finish(stream)
+        if errors:
+            raise errors[0]
 
-    def _exchange(self, given: dict[int, list[Call]]) -> None:
-        size = len(self.devices)
-        payload = {
-            rank: [
-                (
-                    call,
-                    _at(call.send, _bytes(call, size, received=False)) if call.send else None,
-                    _bytes(call, size, received=True) if call.receive else 0,
-                )
-                for call in calls
-            ]
-            for rank, calls in given.items()
-        }
-        assert self._peer is not None
-        self._peer.send(payload)
-        found = self._receive()
-        for rank, calls in given.items():
-            for call, data in zip(calls, found[rank]):
-                if call.receive and self._gets(rank, call):
-                    _view(call.receive, len(data))[:] = np.frombuffer(data, np.uint8)
-        self._receive()  # the next round may begin
-
-    def _gets(self, rank: int, call: Call) -> bool:
-        return call.what != "reduce" or call.detail[1] == rank
+    def _exchange(self, given: Given) -> None:
+        assert self._server is not None
+        touches = {rank: [call.touches(rank, len(self.devices)) for call in calls] for rank, calls in given.items()}
+        self._server.send(
+            {
+                rank: [
+                    (call, b"".join(map(_bytes, each.reads)), sum(nbytes for _, nbytes in each.writes))
+                    for call, each in zip(calls, touches[rank])
+                ]
+                for rank, calls in given.items()
+            }
+        )
+        for rank, results in self._receive().items():
+            for each, result in zip(touches[rank], results):
+                for start, nbytes in each.writes:
+                    ctypes.memmove(start, result, nbytes)
 
     def _receive(self) -> Any:
-        assert self._peer is not None
+        assert self._server is not None
         try:
-            if not self._peer.poll(self.nccl.patience):
+            if not self._server.poll(self.nccl.patience):
                 raise NcclError("NCCL_ERROR_REMOTE_ERROR: other processes do not come")
-            found = self._peer.recv()
+            found = self._server.recv()
         except (EOFError, OSError) as error:
             raise NcclError("NCCL_ERROR_REMOTE_ERROR: remote process exited or there was a network error") from error
         if isinstance(found, BaseException):
@@ -150,12 +135,8 @@ class _CliqueOfProcesses(Clique):
         return found
 
 
-def _view(pointer: int, nbytes: int) -> Any:
-    return np.frombuffer((ctypes.c_byte * nbytes).from_address(pointer), np.uint8)
-
-
-def _at(pointer: int, nbytes: int) -> bytes:
-    return bytes(_view(pointer, nbytes))
+def _bytes(part: tuple[int, int]) -> bytes:
+    return ctypes.string_at(*part)
 
 
 class NcclOfProcesses(NcclDouble):
@@ -164,5 +145,5 @@ class NcclOfProcesses(NcclDouble):
     def get_unique_id(self) -> bytes:
         return _Server().address.encode().ljust(128, b"\0")
 
-    def clique(self, key: bytes, size: int) -> Clique:
-        return _CliqueOfProcesses(self, [None] * size, key.rstrip(b"\0").decode())
+    def new_clique(self, key: bytes, size: int) -> Clique:
+        return _CliqueOfProcess(self, size, key.rstrip(b"\0").decode())

@@ -5,16 +5,15 @@ from collections import Counter
 import numpy as np
 import pytest
 
-from cudnn_double import cudnn_double, cudnn_on_emulated_gpus
-from cupy_double import CupyDouble, gpus
+from cudnn_double import cudnn_double
 from netbuilder import parallel
 from netbuilder.model import ModelHelper, brew
 from netbuilder.ops.engines import nccl
 from netbuilder.runtime import Workspace
-from on_gpu import CLOSE
+from on_gpu import CLOSE, gpus
 from parallel_models import OPTIMIZERS, distance, no_input
 
-CHANNELS = 16
+CHANNELS, SIDE = 8, 4
 COMBINED = {"combine_spatial_bn": True}
 
 
@@ -29,7 +28,7 @@ def convnet(model, loss_scale, order="NCHW"):
     x = conv("data", "conv1", 3, relu=True, kernel=3, pad=1)
     y = conv(conv(x, "conv2", CHANNELS, relu=True, kernel=3, pad=1), "conv3", CHANNELS, kernel=3, pad=1)
     x = brew.relu(model, brew.sum(model, [y, conv(x, "shortcut", CHANNELS, kernel=1)], "block"), "block")
-    x = brew.average_pool(model, x, "pooled", kernel=8, order=order)
+    x = brew.average_pool(model, x, "pooled", kernel=SIDE, order=order)
     _, loss = model.net.SoftmaxWithLoss([brew.fc(model, x, "fc", CHANNELS, 4), "label"], ["softmax", "loss"])
     return [model.Scale(loss, scale=loss_scale)]
 
@@ -40,11 +39,11 @@ NORMS = 4
 def batches(sizes, order):
     rng = np.random.default_rng(3)
     for size in sizes:
-        data = rng.normal(size=(size, 3, 8, 8) if order == "NCHW" else (size, 8, 8, 3)).astype(np.float32)
+        data = rng.normal(size=(size, 3, SIDE, SIDE) if order == "NCHW" else (size, SIDE, SIDE, 3)).astype(np.float32)
         yield {"data": data, "label": rng.integers(0, 4, size).astype(np.int32)}
 
 
-def train(kind, count, sizes=(12, 12, 12), *, order="NCHW", engines=None, **options):
+def train(kind, count, sizes=(12, 12, 12), *, order="NCHW", engines=None, without=(), **options):
     """Train; return what each replica has, the model and the workspace."""
     model = ModelHelper("net")
     make = parallel.Parallelize_GPU if kind == "gpu" else parallel.Parallelize_CPU
@@ -52,7 +51,7 @@ def train(kind, count, sizes=(12, 12, 12), *, order="NCHW", engines=None, **opti
         model, no_input, lambda model, scale: convnet(model, scale, order),
         optimizer_builder_fun=OPTIMIZERS["momentum"], devices=list(range(count)), **options,
     )  # fmt: skip
-    workspace = Workspace(threads=2, **({} if engines is None else {"engines": engines}))
+    workspace = Workspace(threads=2, without=without, **({} if engines is None else {"engines": engines}))
     for number, batch in enumerate(batches(sizes, order)):
         if options.get("weighted_shares"):
             for _ in parallel.feed_shares(model, batch, workspace=workspace):
@@ -105,7 +104,7 @@ ENGINES = ("CUDNN", "CUDA")
 def test_bfloat16_with_channels_last():
     """Two GPUs with cuDNN differ from one as much as rounding to 8 bits makes them."""
     (exact,), *_ = train("cpu", 1)
-    with cudnn_on_emulated_gpus():
+    with cudnn_double():
         (one,), *_ = train("gpu", 1, engines=ENGINES, dtype="bfloat16")
         two, *_ = train("gpu", 2, engines=ENGINES, dtype="bfloat16", use_nccl=True, **COMBINED)
     for replica in two:
@@ -116,20 +115,23 @@ def test_bfloat16_with_channels_last():
 @pytest.mark.emulated
 def test_channels_last_in_float32():
     (want,), *_ = train("cpu", 1)
-    with cudnn_on_emulated_gpus():
+    with cudnn_double():
         for options in ({}, {"use_nccl": True}):
-            for replica in train("gpu", 2, engines=ENGINES, **COMBINED, **options)[0]:
-                assert distance(replica, want) < CLOSE
+            replicas, model, workspace = train("gpu", 2, engines=ENGINES, **COMBINED, **options)
+            assert all(distance(replica, want) < CLOSE for replica in replicas)
+    (plan,) = workspace.net(model.net.Name()).plan_ahead()
+    graphs = {(step.what in ("nccl", "wait"), found.graph) for step, found in zip(plan.steps, plan.captured())}
+    assert (True, -1) in graphs and len(graphs) > 4 * NORMS and {graph for nccl, graph in graphs if nccl} == {-1}
 
 
+@pytest.mark.emulated
 @pytest.mark.parametrize("dtype", ["float32", "bfloat16"])
 def test_a_step_has_two_launches_for_a_normalization_each_way(dtype):
     """The sums, and what follows from them, with Relu and Sum; with NCCL nothing goes through the host."""
-    cupy = CupyDouble(2)
-    with cudnn_double(cupy):
-        options = {"dtype": dtype, "use_nccl": True, **COMBINED}
+    with gpus(2) as machine, cudnn_double():
+        options = {"dtype": dtype, "use_nccl": True, "without": "cuda_graphs", **COMBINED}
         _, model, workspace = train("gpu", 2, engines=ENGINES, **options)
-        launches, moved = step(cupy.machine, model, workspace)
+        launches, moved = step(machine, model, workspace)
         launched = Counter(launch.name.rpartition("_")[0] for launch in launches)
     ours = {name: n for name, n in launched.items() if "channel" in name or "normalize" in name}
     assert ours == {
@@ -166,6 +168,7 @@ def nccl_groups(workspace, model):
     ]
 
 
+@pytest.mark.emulated
 def test_updates_are_joined_on_all_gpus_alike():
     """Operators wait for the gradients of the first GPU by control inputs, which keep the order of NCCL's calls."""
     with gpus(2) as machine:

@@ -1,21 +1,19 @@
 """Activations stored as float16 on GPUs: training follows float32, gradients are scaled, overflowing steps skipped."""
 
 from collections import Counter
-from contextlib import contextmanager
 
 import numpy as np
 import pytest
 
-import emulated_gpu
-from cudnn_double import cudnn_double, cudnn_on_emulated_gpus
-from cupy_double import CupyDouble
+from cudnn_double import cudnn_double
 from netbuilder import optimizers, parallel
 from netbuilder.graph import DeviceScope, Net
 from netbuilder.model import ModelHelper, brew
 from netbuilder.parallel import GradientScaling
-from netbuilder.proto import PROTO_CUDA, NetError
-from netbuilder.proto.arguments import arguments, make_device_option
+from netbuilder.proto import NetError
+from netbuilder.proto.arguments import arguments
 from netbuilder.runtime import Workspace
+from on_gpu import ON_GPU, gpus
 from parallel_models import OPTIMIZERS, Task, convnet, mlp, no_input
 
 ENGINES = ("CUDNN", "CUDA")
@@ -33,14 +31,6 @@ def residual(small=1.0):
         return [model.Scale(loss, scale=small * loss_scale)]
 
     return forward
-
-
-@contextmanager
-def two_gpus():
-    """Give GPUs and cuDNN, both doubles; yield the double of cuDNN and the machine."""
-    cupy = CupyDouble(2)
-    with cudnn_double(cupy) as cudnn:
-        yield cudnn, cupy.machine
 
 
 def build(devices=(0,), forward=None, optimizer="momentum", **options):
@@ -61,9 +51,9 @@ def feed(workspace, record, batch):
             workspace.feed(blob, part, place)
 
 
-def train(model, record, task=TASK, *, start=None, after=lambda workspace: None):
+def train(model, record, task=TASK, *, start=None, after=lambda workspace: None, without=()):
     """Train, perhaps from given parameters; return the workspace."""
-    workspace = Workspace(engines=ENGINES, without=["cuda_graphs"] if emulated_gpu.active() else [])
+    workspace = Workspace(engines=ENGINES, without=without)
     for number, batch in enumerate(task.batches()):
         feed(workspace, record, batch)
         if number == 0:
@@ -110,7 +100,7 @@ def follows(devices, optimizer):
 @pytest.mark.parametrize("optimizer", ["sgd", "momentum", "adam"])
 @pytest.mark.parametrize("devices", [(0,), (0, 1)], ids=str)
 def test_training_follows_float32(devices, optimizer):
-    with cudnn_on_emulated_gpus():
+    with cudnn_double():
         follows(devices, optimizer)
 
 
@@ -132,7 +122,7 @@ def losses_of(dtype, start):
 @pytest.mark.emulated
 def test_losses_fall_as_in_float32():
     """Forty steps on the same samples: the net learns them, by the same losses."""
-    with cudnn_on_emulated_gpus():
+    with cudnn_double():
         start = first_parameters()
         losses = {dtype: losses_of(dtype, start) for dtype in ("float32", "float16")}
     assert losses["float32"][-1] < 0.2 * losses["float32"][0]
@@ -141,7 +131,7 @@ def test_losses_fall_as_in_float32():
 
 @pytest.mark.emulated
 def test_values_are_stored_in_16_bits_and_fetched_as_float32():
-    with cudnn_on_emulated_gpus() as cudnn:
+    with cudnn_double() as cudnn:
         model, record = build(dtype="float16")
         workspace = train(model, record)
         block = workspace.fetch("gpu_0/block")
@@ -166,7 +156,7 @@ def test_gradients_that_would_vanish_are_scaled():
     def sgd(rate):
         return lambda model: optimizers.build_sgd(model, rate, policy="fixed")
 
-    with cudnn_on_emulated_gpus():
+    with cudnn_double():
         start = first_parameters()
         model, record = build(optimizer=sgd(rate))
         want = parameters(record, train(model, record, task, start=start))
@@ -203,37 +193,42 @@ def overflows(devices):
 
 @pytest.mark.emulated
 def test_a_scale_that_is_too_large_is_halved_until_gradients_fit():
-    with cudnn_on_emulated_gpus():
+    with cudnn_double():
         overflows((0, 1))
 
 
+@pytest.mark.emulated
 def test_a_step_waits_for_nothing_and_updates_once():
     """One kernel divides gradients, updates, and restores; the host reads no flag; a graph holds the whole step."""
-    counted = {}
-    with two_gpus() as (_, machine):
-        for dtype in ("float32", "float16"):
-            model, record = build(dtype=dtype)
-            workspace = train(model, record, Task(shape=(8, 3, 8, 8), steps=3))
-            net = workspace.net(model.net.Proto().name)
-            before = machine.counts.copy()
-            machine.launches.clear()
-            net.run()
-            net.finish()
-            counted[dtype] = machine.counts - before, Counter(launch.name for launch in machine.launches)
-    plain, scaled = counted["float32"], counted["float16"]
-    for what in ("reads", "synchronizations", "allocations"):
-        assert scaled[0][what] == plain[0][what], what
-    assert scaled[1]["setitem"] <= plain[1]["setitem"]
-    own = Counter(name.split("_")[1] for name in scaled[1].elements() if name.startswith("nb_"))
-    assert own["updates"] == 1 and own["all"] == 1 and own["divide"] == own["restore"] == own["save"] == 0, own
+
+    def counted(dtype, without=()):
+        """Return the counts of a step, and the titles of netbuilder's kernels in it."""
+        model, record = build(dtype=dtype)
+        net = train(model, record, Task(shape=(8, 3, 8, 8), steps=4), without=without).net(model.net.Proto().name)
+        before = machine.counts
+        machine.launches.clear()
+        net.run()
+        net.finish()
+        names = Counter(launch.name for launch in machine.launches)
+        return machine.counts - before, Counter(name.split("_")[1] for name in names.elements() if name[:3] == "nb_")
+
+    with gpus(1) as machine, cudnn_double():
+        plain, _ = counted("float32", without="cuda_graphs")
+        scaled, own = counted("float16", without="cuda_graphs")
+        replayed, _ = counted("float16")
+    for what in ("reads", "synchronizations", "allocations", "copies", "sets"):
+        assert replayed[what] == scaled[what] == plain[what] <= 2, what
+    assert own["updates"] == own["all"] == own["set"] == 1 and own["divide"] == own["restore"] == own["save"] == 0, own
+    assert scaled["launches"] == plain["launches"] + 2 and (replayed["replays"], replayed["launches"]) == (1, 0)
 
 
+@pytest.mark.emulated
 def test_what_a_net_that_trains_without_a_scale_says():
     model = ModelHelper("net", dtype="float16")
-    with DeviceScope(make_device_option(PROTO_CUDA, 0)):
+    with DeviceScope(ON_GPU):
         (loss,) = mlp(model, 1.0)
         model.AddGradientOperators([loss])
-    with two_gpus():
+    with gpus(2), cudnn_double():
         workspace = Workspace(engines=ENGINES)
         for name, value in next(iter(Task().batches())).items():
             workspace.feed(name, value)
@@ -256,15 +251,24 @@ def test_on_the_cpu_it_is_an_error():
     workspace.feed("condition", np.array(True))
     with pytest.raises(NetError, match="net 'outer': activations are stored as float16 on GPUs only"):
         workspace.create_net(outer, dtype="float16")
-    with two_gpus():
-        net.Proto().device_option.CopyFrom(make_device_option(PROTO_CUDA, 0))
-        outer = Net("on GPUs")
-        outer.If("condition", [], then_net=net.Proto())
-        workspace.create_net(outer, dtype="float16")
 
 
+@pytest.mark.emulated
+def test_nets_within_nets_on_gpus():
+    inner, outer, workspace = Net("inner"), Net("outer"), Workspace()
+    inner.Relu("x", "y")
+    inner.Proto().device_option.CopyFrom(ON_GPU)
+    outer.If("condition", [], then_net=inner.Proto())
+    workspace.feed("x", np.ones(3, np.float32))
+    workspace.feed("condition", np.array(True))
+    workspace.create_net(outer, dtype="float16")
+    workspace.run_net(outer)
+    assert workspace.fetch("y").tolist() == [1] * 3
+
+
+@pytest.mark.emulated
 def test_what_scales_by_default():
-    with two_gpus():
+    with gpus(2), cudnn_double():
         model, _ = build(dtype="float16", forward=convnet)
         assert "UpdateGradientScale" in {op.type for op in model.net.Proto().op}
         model = ModelHelper("net", dtype="float16")

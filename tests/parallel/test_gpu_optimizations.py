@@ -3,8 +3,7 @@
 import numpy as np
 import pytest
 
-from cudnn_double import cudnn_double, cudnn_on_emulated_gpus
-from cupy_double import CupyDouble
+from cudnn_double import cudnn_double
 from netbuilder import parallel
 from netbuilder.model import ModelHelper, brew
 from netbuilder.ops.engines.arrays import gpu_count
@@ -12,7 +11,7 @@ from netbuilder.runtime import Workspace
 from netbuilder.zoo.layers import NormalizedConv
 from netbuilder.zoo.residual import ResNetBuilder
 from netbuilder.zoo.resnet import add_scores
-from on_gpu import CLOSE
+from on_gpu import CLOSE, gpus
 from parallel_models import OPTIMIZERS, Task, convnet, distance, mlp, no_input
 
 IMAGES = (8, 3, 8, 8)
@@ -31,12 +30,12 @@ NETS = {"mlp": Task(mlp, steps=STEPS), "convnet": Task(convnet, IMAGES, STEPS),
         "normalized": Task(normalized, IMAGES, STEPS)}  # fmt: skip
 
 
-def trained(task, *, gpus=1, without=(), net_type="simple", cpu=False, **options):
+def trained(task, *, count=1, without=(), net_type="simple", cpu=False, **options):
     """Return the parameters and running statistics of the first replica after training."""
     model = ModelHelper("net")
     make = parallel.Parallelize_CPU if cpu else parallel.Parallelize_GPU
     record = make(
-        model, no_input, task.forward, optimizer_builder_fun=OPTIMIZERS["momentum"], devices=list(range(gpus)),
+        model, no_input, task.forward, optimizer_builder_fun=OPTIMIZERS["momentum"], devices=list(range(count)),
         net_type=net_type, **options,
     )  # fmt: skip
     workspace = Workspace(threads=2, without=without)
@@ -46,7 +45,7 @@ def trained(task, *, gpus=1, without=(), net_type="simple", cpu=False, **options
             for name, whole in batch.items():
                 mine = np.split(whole, steps)[part]
                 for blob, share, place in zip(
-                    record.devices.copies(name), np.split(mine, gpus), record.devices.options
+                    record.devices.copies(name), np.split(mine, count), record.devices.options
                 ):
                     workspace.feed(blob, share, None if cpu else place)
             if number == part == 0:
@@ -72,18 +71,18 @@ def test_sharing_of_gradient_memory_changes_no_bit(one_gpu, name):
 
 @pytest.mark.parametrize("without", ["cuda_graphs", "joined_exchanges"])
 def test_an_optimization_changes_no_bit_on_two_gpus(two_gpus, without):
-    task, options = NETS["normalized"], {"gpus": 2, "use_nccl": True, "net_type": "dag"}
+    task, options = NETS["normalized"], {"count": 2, "use_nccl": True, "net_type": "dag"}
     assert same(trained(task, without=without, **options), trained(task, **options))
 
 
 @pytest.mark.parametrize("name", ["mlp", "convnet"])
 def test_two_gpus_train_as_one(two_gpus, name):
-    assert distance(trained(NETS[name], gpus=2), trained(NETS[name])) < CLOSE
+    assert distance(trained(NETS[name], count=2), trained(NETS[name])) < CLOSE
 
 
 @pytest.mark.parametrize("name", ["mlp", "convnet"])
 def test_two_shares_on_one_gpu_train_as_two_replicas_on_the_cpu(one_gpu, name):
-    one, two = trained(NETS[name], accumulate_steps=2), trained(NETS[name], gpus=2, cpu=True)
+    one, two = trained(NETS[name], accumulate_steps=2), trained(NETS[name], count=2, cpu=True)
     assert distance(one, two) < CLOSE
 
 
@@ -97,33 +96,24 @@ def residual(model, loss_scale):
     return [model.net.Scale(loss, "scaled_loss", scale=loss_scale)]
 
 
-def check_residual(count, extent):
-    """Two steps, and one that CUDA graphs repeat, equal those without graphs and with shared memory of gradients."""
-    task = Task(residual, (2 * count, 3, extent, extent), steps=3)
-    got, want = trained(task, gpus=count), trained(task, gpus=count, cpu=True)
-    assert distance(got, want) < CLOSE
-    assert same(trained(task, gpus=count, without="cuda_graphs", optimize_gradient_memory=True), got)
-
-
 @pytest.mark.gpu
-@pytest.mark.parametrize("count", [1, 2, 4])
+@pytest.mark.parametrize("count", [1, 2, pytest.param(4, marks=pytest.mark.slow)])
 def test_a_residual_net_trains_as_on_the_cpu(count):
-    """On emulated GPUs there is no cuDNN, and so few calls that can be captured that there is no graph."""
+    """So do two steps, and one that CUDA graphs repeat, without graphs and with shared memory of gradients."""
     if gpu_count() < count:
         pytest.skip(f"needs {count} GPUs")
-    check_residual(count, 32)
+    task = Task(residual, (2 * count, 3, 8, 8), steps=3)
+    got, want = trained(task, count=count), trained(task, count=count, cpu=True)
+    assert distance(got, want) < CLOSE
+    assert same(trained(task, count=count, without="cuda_graphs", optimize_gradient_memory=True), got)
 
 
 @pytest.mark.emulated
-def test_a_residual_net_on_cudnn_trains_as_on_the_cpu():
-    with cudnn_on_emulated_gpus():
-        task = Task(residual, (4, 3, 16, 16), steps=3)
-        assert distance(trained(task, gpus=2, without="cuda_graphs"), trained(task, gpus=2, cpu=True)) < CLOSE
-
-
-def test_a_residual_net_in_graphs_of_cudnn():
-    """On doubles of CuPy and cuDNN: CUDA graphs that contain cuDNN's."""
-    cupy = CupyDouble(2)
-    with cudnn_double(cupy):
-        trained(Task(residual, (4, 3, 16, 16), steps=3), gpus=2)
-    assert cupy.machine.counts["replays"] >= 2
+def test_a_residual_net_in_graphs_that_hold_those_of_cudnn():
+    """The third step repeats them."""
+    task = Task(residual, (4, 3, 8, 8), steps=3)
+    with gpus(2) as machine, cudnn_double():
+        got = trained(task, count=2)
+        assert machine.counts["replays"] >= 2
+        assert same(trained(task, count=2, without="cuda_graphs"), got)
+    assert distance(got, trained(task, count=2, cpu=True)) < CLOSE

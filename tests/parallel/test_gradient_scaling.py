@@ -3,8 +3,7 @@
 import numpy as np
 import pytest
 
-from cudnn_double import cudnn_on_emulated_gpus
-from cupy_double import gpus
+from cudnn_double import cudnn_double
 from netbuilder import optimizers, parallel
 from netbuilder.exchange import load_checkpoint, take_checkpoint
 from netbuilder.graph import BlobReference
@@ -367,7 +366,7 @@ def test_a_wrapper_skips_a_step_whose_gradients_overflow():
 
 @pytest.mark.emulated
 def test_a_wrapper_scales_float16_by_default():
-    with cudnn_on_emulated_gpus():
+    with cudnn_double():
         net, found = wrapped(dtype="float16")
         assert net.workspace.fetch("gpu_1/gradient_scale").tolist() == [65536]
         net, scaled = wrapped(dtype="float16", gradient_scaling=GradientScaling(initial=64.0, interval=2))
@@ -378,10 +377,20 @@ def test_a_wrapper_scales_float16_by_default():
         assert 0 < max(apart) < 2e-3
 
 
+@pytest.mark.parametrize(
+    "options",
+    [
+        {"gradient_scaling": SCALING, "cpu_device": True},
+        pytest.param({"dtype": "float16"}, marks=pytest.mark.emulated),
+    ],
+    ids=["scaling", "float16"],
+)
+def test_a_wrapper_that_scales_does_not_update_on_one_device(options):
+    with pytest.raises(NetError, match="cannot be combined with reduce_update_broadcast"):
+        wrapped(reduce_update_broadcast=True, **options)
+
+
 def test_what_a_wrapper_cannot_combine_with_it():
-    for options in ({"gradient_scaling": SCALING, "cpu_device": True}, {"dtype": "float16"}):
-        with gpus(2), pytest.raises(NetError, match="cannot be combined with reduce_update_broadcast"):
-            wrapped(reduce_update_broadcast=True, **options)
     with pytest.raises(NetError, match="gradient_scaling is for training: without a function that appends the update"):
         parallel.DataParallel(lambda helper, x: x, [0], cpu_device=True, gradient_scaling=SCALING)
     with pytest.raises(TypeError, match="gradient_scaling must be a GradientScaling or None, got 1024"):

@@ -1,4 +1,4 @@
-"""Data parallelism over GPUs that exchange gradients by NCCL; on doubles of both, but for the numbers."""
+"""Data parallelism over GPUs that exchange gradients by NCCL."""
 
 import functools
 import re
@@ -6,7 +6,6 @@ import re
 import numpy as np
 import pytest
 
-from cupy_double import gpus
 from netbuilder import parallel
 from netbuilder.model import Initializer, ModelHelper, brew
 from netbuilder.ops.core.instructions import Role
@@ -16,6 +15,7 @@ from netbuilder.proto.arguments import make_device_option, make_op
 from netbuilder.runtime import Workspace
 from netbuilder.runtime.plan import compiler
 from netbuilder.runtime.plan.joined_exchanges import join_exchanges
+from on_gpu import gpus
 from parallel_models import OPTIMIZERS, Task, convnet, distance, mlp, no_input
 
 
@@ -78,14 +78,6 @@ def plan_steps(workspace, model):
     return [step for plan in plans for step in plan.steps]
 
 
-@pytest.mark.parametrize("count, net_type", [(2, "simple"), (2, "dag"), (4, "dag")])
-@pytest.mark.parametrize("name", TASKS)
-def test_a_step_waits_for_what_it_needs(name, count, net_type):
-    with gpus(count):
-        trained(name, count, net_type=net_type, use_nccl=True)
-        assert nccl.nccl().created == [tuple(range(count))] and nccl.nccl().groups
-
-
 @pytest.mark.parametrize("net_type", ["simple", "dag"])
 @pytest.mark.parametrize("count", [2, 4])
 @pytest.mark.parametrize("name", TASKS)
@@ -99,6 +91,7 @@ def test_nccl_trains_as_sums_and_copies_do(four_gpus, name, count, net_type):
         assert distance(replica, want[0]) < 1e-6
 
 
+@pytest.mark.emulated
 @pytest.mark.parametrize("without", ["joined_exchanges", "all"])
 def test_groups_are_fewer_than_calls(without):
     counts = []
@@ -109,15 +102,17 @@ def test_groups_are_fewer_than_calls(without):
     assert counts[1] > counts[0] or without == "all"  # whose plain kernels need no NCCL
 
 
+@pytest.mark.emulated
 def test_communicators_are_made_once_in_many_steps(monkeypatch):
     """Each gradient has a call of its own, and so have the copies of running statistics."""
     monkeypatch.setattr(compiler, "join_exchanges", functools.partial(join_exchanges, group_bytes=1))
     with gpus(2):
-        _, model, workspace = trained("normalized", 2, steps=10, use_nccl=True)
+        _, model, workspace = trained("normalized", 2, steps=4, use_nccl=True)
         assert len([step for step in plan_steps(workspace, model) if step.what == "nccl"]) > 5
         assert nccl.nccl().created == [(0, 1)]
 
 
+@pytest.mark.emulated
 def test_running_statistics_and_gradients_are_one_call_each_for_a_gpu():
     """Whatever their number: 6 running statistics and 14 gradients; ResNet-50 has 106 and 161."""
     with gpus(2):
@@ -138,6 +133,7 @@ def exchanged(workspace, model):
     ]
 
 
+@pytest.mark.emulated
 def test_gradients_are_grouped_in_the_order_in_which_they_are_ready(monkeypatch):
     with gpus(2):
         _, model, workspace = trained("mlp", 2, use_nccl=True)
@@ -151,6 +147,7 @@ def test_gradients_are_grouped_in_the_order_in_which_they_are_ready(monkeypatch)
                                                 "gpu_0/fc1_w_grad"]  # fmt: skip
 
 
+@pytest.mark.emulated
 @pytest.mark.parametrize("net_type", ["simple", "dag"])
 def test_the_backward_pass_goes_on_during_the_exchange(net_type, monkeypatch):
     monkeypatch.setattr(compiler, "join_exchanges", functools.partial(join_exchanges, group_bytes=1))
@@ -165,6 +162,7 @@ def test_the_backward_pass_goes_on_during_the_exchange(net_type, monkeypatch):
         assert len(begins) == len(waits) > 2
 
 
+@pytest.mark.emulated
 def test_the_operators_have_the_order_of_readiness():
     """The parameter that is made first is used last, so that its gradient is the first to be ready."""
 
@@ -184,12 +182,31 @@ def test_the_operators_have_the_order_of_readiness():
     assert {*made[:2]} == {"gpu_0/late_w_grad", "gpu_0/late_b_grad"}
 
 
+@pytest.mark.emulated
+@pytest.mark.parametrize("net_type", ["simple", "dag"])
+def test_an_exchange_is_in_no_graph(net_type):
+    """What a GPU computes before it is in one."""
+    with gpus(2) as machine:
+        _, model, workspace = trained("mlp", 2, use_nccl=True, net_type=net_type)
+        (plan,) = workspace.net(model.net.Name()).plan_ahead()
+        assert machine.counts["replays"] >= 2
+    found = [
+        (step.node.first.op_def.type, step.location, each.graph)
+        for step, each in zip(plan.steps, plan.captured(), strict=True)
+    ]
+    assert {graph for op_type, _, graph in found if op_type == "NCCLAllreduce"} == {-1}
+    graphs = {(location, graph) for op_type, location, graph in found if op_type in ("FC", "FCGradient")}
+    assert -1 not in graphs and len(graphs) == 2
+
+
+@pytest.mark.emulated
 def test_exchanges_have_their_role():
     with gpus(2):
         _, model, workspace = trained("mlp", 2, use_nccl=True)
         assert {step.node.role for step in plan_steps(workspace, model) if step.what == "nccl"} == {Role.EXCHANGE}
 
 
+@pytest.mark.emulated
 def test_missing_nccl_is_an_error_when_the_net_is_built(monkeypatch):
     with gpus(2):
         nccl.nccl().available = False
@@ -201,6 +218,7 @@ def test_missing_nccl_is_an_error_when_the_net_is_built(monkeypatch):
         trained("mlp", 2)
 
 
+@pytest.mark.emulated
 def test_missing_nccl_is_an_error_of_the_operator_that_needs_it():
     with gpus(2):
         nccl.nccl().available = False
@@ -212,6 +230,7 @@ def test_missing_nccl_is_an_error_of_the_operator_that_needs_it():
             workspace.run_operator_once(make_op("NCCLAllreduce", names, names, device_option=place))
 
 
+@pytest.mark.emulated
 @pytest.mark.parametrize("places", [(0, 0), (0, None), (1, 1)])
 def test_replicas_that_are_not_on_gpus_of_their_own_exchange_by_copies(places):
     with gpus(2):
@@ -227,6 +246,7 @@ def test_replicas_that_are_not_on_gpus_of_their_own_exchange_by_copies(places):
         assert nccl.nccl().groups == []
 
 
+@pytest.mark.emulated
 @pytest.mark.parametrize("dtype", ["int16", "bool", "float16", "int64"])
 def test_types_that_nccl_adds_and_others(dtype):
     with gpus(2):
@@ -266,6 +286,7 @@ def reduced(name):
     return on(0, "NCCLAllreduce", blobs, blobs)
 
 
+@pytest.mark.emulated
 def test_a_group_ends_before_what_reads_or_overwrites_its_blobs():
     relu = [on(number, "Relu", [f"gpu_{number}/a"], [f"gpu_{number}/b"]) for number in range(2)]
     assert chain(reduced("a"), reduced("b")) == [4]
@@ -274,6 +295,7 @@ def test_a_group_ends_before_what_reads_or_overwrites_its_blobs():
     assert chain(reduced("a"), *copies, reduced("b"), reduced("a")) == [2, 4]
 
 
+@pytest.mark.emulated
 def test_a_group_ends_before_what_waits_for_it_by_a_control_input():
     relu = [on(number, "Relu", [f"gpu_{number}/b"], [f"gpu_{number}/b"]) for number in range(2)]
     assert chain(reduced("a"), *relu, reduced("b"), control=[(1, "gpu_0/a")]) == [2, 2]

@@ -1,16 +1,12 @@
 """Processes with emulated GPUs that exchange values by NCCL train what one process does, without MPI."""
 
-import os
 import re
-import subprocess
-import sys
 
 import numpy as np
 import pytest
 
 import nccl_training
-from mpi_runs import environment
-from nccl_training import NAMES, on_gpus
+from nccl_training import NAMES, launched, on_gpus
 from parallel_models import distance
 from process_training import train_case
 
@@ -26,17 +22,12 @@ def trained(request, tmp_path_factory):
     """What each of the processes, started by the launcher, has after each case; their numbers, and what they print."""
     processes, count = request.param
     folder = tmp_path_factory.mktemp("trained")
-    (folder / "mpi4py").mkdir()
-    (folder / "mpi4py" / "__init__.py").write_text("raise ImportError('mpi4py is not installed here')\n")
-    variables = environment()
-    variables["PYTHONPATH"] = os.pathsep.join([str(folder), variables["PYTHONPATH"]])
-    command = [sys.executable, "-m", "netbuilder.tools.launch", "-n", str(processes), "--engine", "NCCL"]
-    command += [nccl_training.__file__, str(folder), str(count)]
-    done = subprocess.run(command, capture_output=True, text=True, env=variables, timeout=SECONDS)
-    assert done.returncode == 0, done.stdout + done.stderr
-    assert done.stdout.count("has finished") == processes
+    process = launched(folder, processes, nccl_training.__file__, folder, count)
+    printed, _ = process.communicate(timeout=SECONDS)
+    assert process.returncode == 0, printed
+    assert printed.count("has finished") == processes
     found = {name: [dict(np.load(folder / f"{name} {rank}.npz")) for rank in range(processes)] for name in NAMES}
-    return found, processes * count, done.stdout
+    return found, processes * count, printed
 
 
 @pytest.mark.parametrize("name", NAMES)

@@ -1,12 +1,16 @@
-"""Several processes train what one does: real ones, started by mpiexec."""
+"""Several processes train what one does: real ones, started by mpiexec; with GPUs, threads."""
+
+import dataclasses
 
 import numpy as np
 import pytest
 
 import process_training
 from mpi_runs import needs_mpi, run_over_mpi
+from netbuilder.parallel.distributed import Rendezvous
 from parallel_models import distance
-from process_training import CASES, CASES_OF_FOUR, DEVICES, train_case
+from process_training import CASES, CASES_OF_FOUR, DEVICES, build_case, results, train_built, train_case
+from thread_ranks import on_ranks, use_thread_worlds
 
 SECONDS = 120  # for all cases of a start
 
@@ -59,3 +63,17 @@ def test_processes_get_the_parameters_of_one(processes, name, trained, alone):
     for each, value in want.items():
         if not ("bn_s" in want and each == "conv_b"):  # its gradient is zero, but for rounding
             assert distance([got[each]], [value]) < 1e-6, each
+
+
+@pytest.mark.emulated
+@pytest.mark.parametrize("name", ["normalization over all", "tables inside", "uneven"])
+def test_processes_that_exchange_values_of_gpus_through_the_host(name, monkeypatch):
+    """Each calls its GPUs 0 and 1; here both have the same ones."""
+    case = dataclasses.replace(CASES[name], on_gpus=True)
+    use_thread_worlds(monkeypatch, 2)
+    built = [build_case(case, 2, Rendezvous(2, rank)) for rank in range(2)]
+    workspaces = on_ranks(2, lambda rank: train_built(case, *built[rank], True), timeout=60)
+    want = train_case(case, 4)[-1]
+    for (_, record), workspace in zip(built, workspaces):
+        got = results(record, workspace)
+        assert distance([got[each] for each in want], list(want.values())) < 1e-6

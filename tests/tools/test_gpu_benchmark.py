@@ -1,4 +1,4 @@
-"""The benchmark of GPUs: our side on a double and on real or emulated GPUs, and the table with peers that pretend."""
+"""The benchmark of GPUs: our side on real or emulated GPUs, and the table with peers that pretend."""
 
 import dataclasses
 import re
@@ -6,7 +6,7 @@ import re
 import numpy as np
 import pytest
 
-from cupy_double import gpus
+import emulated_gpu
 from netbuilder.ops.engines.arrays import gpu_count
 from netbuilder.proto import DeviceError
 from netbuilder.runtime.profile import profiling, roofline
@@ -16,6 +16,7 @@ from netbuilder.tools.bench.gpu import GpuRun, gpu_lines, gpu_page, gpu_rows, re
 from netbuilder.tools.bench.our_gpu import GpuTraining
 from netbuilder.tools.bench.work import Work
 from netbuilder.tools.bench.worker import timed_together
+from on_gpu import gpus
 
 pytestmark = pytest.mark.filterwarnings("ignore:.*activations on GPUs are stored as float32, not bfloat16")
 
@@ -77,11 +78,12 @@ def measured(count, **options):
         return list(gpu_lines(GpuRun(InProcess, Pretended, tiny=True, turns=1, **options)))
 
 
+@pytest.mark.emulated
 def test_the_table_and_the_page(monkeypatch):
     monkeypatch.setattr(gpu_bench, "gpu_rows", lambda **given: [FIRST, TINY[3]])
     lines = measured(2)
     machine, first, fed, shares, mlp, two = lines
-    assert machine.text.startswith("GPU 0: double, 1 GiB, compute capability 9.0\nGPU 1")
+    assert machine.text.startswith("GPU 0: emulated GPU, 4 GiB, compute capability 9.0\nGPU 1")
     assert "nvidia-nccl-cu12" in machine.text
     assert re.match(r"mlp, bfloat16, batch 4: netbuilder [\d.]+ ms \([\d,]+ samples/s, 3 MiB\)", first.text)
     assert "torch 2.13.0 eager 1000000.000 ms" in first.text
@@ -94,17 +96,19 @@ def test_the_table_and_the_page(monkeypatch):
     assert mlp.text.startswith("mlp, TF32, batch 4")
     assert "2 GPUs with batch 8" in two.text and two.record["gain"] > 0
     page = gpu_page([line.record for line in lines], "2026-11-23")
-    assert page.startswith("# netbuilder on GPUs, 2026-11-23\n\n- GPU 0: double")
+    assert page.startswith("# netbuilder on GPUs, 2026-11-23\n\n- GPU 0: emulated GPU")
     assert "| mlp, bfloat16 | 4 | torch compile | | | | failed: out of memory |" in page
     assert page.count("| netbuilder |") == 3 and "| FC |" in page
 
 
+@pytest.mark.emulated
 def test_no_peer_begins_when_the_time_is_over(monkeypatch):
     monkeypatch.setattr(gpu_bench, "gpu_rows", lambda **given: [TINY[3]])
     _, mlp, *_ = measured(1, limit=0.0)
     assert mlp.text.count("not run: 0 s are over") == 3 and "ratio" not in mlp.record
 
 
+@pytest.mark.emulated
 def test_our_failure_is_a_line(monkeypatch):
     monkeypatch.setattr(gpu_bench, "gpu_rows", lambda **given: [TINY[3]])
 
@@ -136,6 +140,7 @@ def test_without_a_gpu_it_says_what_is_missing(monkeypatch, capsys):
     assert "this benchmark needs a GPU; missing: " in capsys.readouterr().err
 
 
+@pytest.mark.emulated
 def test_the_command_writes_page_and_records(monkeypatch, capsys, tmp_path):
     monkeypatch.setattr(benchmark, "busy_share", lambda: 0.0)
     monkeypatch.setattr(benchmark, "gpu_worker", lambda work, warmup: InProcess(work, warmup))
@@ -148,7 +153,10 @@ def test_the_command_writes_page_and_records(monkeypatch, capsys, tmp_path):
     assert '"gpu shares"' in records.read_text()
 
 
-@pytest.mark.parametrize("row", [TINY[0], *TINY[2:]], ids=lambda row: row.name)
+MINUTES = pytest.mark.skipif(emulated_gpu.active(), reason="millions of parameters take emulated GPUs minutes")
+
+
+@pytest.mark.parametrize("row", [pytest.param(TINY[0], marks=MINUTES), *TINY[2:]], ids=lambda row: row.name)
 def test_our_side_trains(one_gpu, row):
     training = GpuTraining(row.work)
     losses = []

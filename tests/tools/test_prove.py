@@ -8,8 +8,7 @@ import shlex
 import numpy as np
 import pytest
 
-from cudnn_double import cudnn_on_emulated_gpus
-from cupy_double import gpus
+from cudnn_double import cudnn_double
 from house import ROOT
 from kernel_checks import needs_bfloat16
 from netbuilder.tools import prove
@@ -18,6 +17,7 @@ from netbuilder.tools.proof.blocks import trained_apart
 from netbuilder.tools.proof.measure import METHODS, block_rule, difference, supports, trained
 from netbuilder.tools.proof.models import OPTIMIZERS
 from netbuilder.tools.proof.table import MODELS, Run
+from on_gpu import gpus
 
 
 @pytest.mark.slow
@@ -246,6 +246,7 @@ def test_options(arguments, match, capsys):
     assert re.search(match, capsys.readouterr().err)
 
 
+@pytest.mark.emulated
 @pytest.mark.parametrize(
     "arguments, match",
     [
@@ -264,7 +265,7 @@ def test_what_gpus_cannot_do(arguments, match, capsys):
 def test_float16_on_gpus(capsys, tmp_path):
     """All models whose gradients are dense; the methods that scale them."""
     path = tmp_path / "table.json"
-    with cudnn_on_emulated_gpus() as cudnn:
+    with cudnn_double() as cudnn:
         chosen = ["--dtype", "float16", "--steps", "2", "--optimizers", "SGD", "--devices", "1,2,3"]
         chosen += ["--json", str(path)]
         assert prove.main(chosen) == 0
@@ -289,7 +290,7 @@ def test_the_bound_of_float16_notices_what_is_wrong():
         changed = dataclasses.replace(model, options={**model.options, **options, **changes})
         return list(trained(changed, OPTIMIZERS["Adagrad"], devices, steps=3).values())
 
-    with cudnn_on_emulated_gpus():
+    with cudnn_double():
         rounded = parameters(1)
         assert difference(rounded, parameters(1, dtype="float32", gradient_scaling=None)) > 1e-5
         assert difference(parameters(3, combine_spatial_bn=False), rounded) > 2 * prove._BOUNDS["float16"]
@@ -308,7 +309,7 @@ def test_float32_on_gpus_in_small_form():
 
 @pytest.mark.emulated
 def test_float16_with_kernels_that_run():
-    with cudnn_on_emulated_gpus():
+    with cudnn_double():
         assert prove.main(["--dtype", "float16", "--steps", "2", "--optimizers", "Adam", "--devices", "1,2"]) == 0
 
 

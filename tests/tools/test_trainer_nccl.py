@@ -1,40 +1,26 @@
 """netbuilder-train over processes with emulated GPUs that exchange values by NCCL, without MPI."""
 
-import os
 import re
 import signal
-import subprocess
-import sys
 import time
 
 import numpy as np
 import pytest
 
 import nccl_trainer
-from cupy_double import gpus
-from mpi_runs import environment
+from nccl_training import launched
 from netbuilder.ops.engines.stores import MemoryStore
 from netbuilder.parallel.distributed import Rendezvous
 from netbuilder.tools import imagenet_trainer
 from netbuilder.tools.training import settings
 from netbuilder.tools.training.options import parse
+from on_gpu import gpus
 from parallel_models import distance
 from trainer_faults import OPTIONS, STEPS, blobs_at_end, resumable
 from trainer_processes import results, start
 
 SECONDS = 240
 ENDING = 15  # seconds to the end of the job after a rank was killed, on a machine with more work than cores
-
-
-def launched(folder, *arguments):
-    """Start the program in two processes, where MPI is not installed; return what started them."""
-    (folder / "mpi4py").mkdir(exist_ok=True)
-    (folder / "mpi4py" / "__init__.py").write_text("raise ImportError('mpi4py is not installed here')\n")
-    variables = environment()
-    variables["PYTHONPATH"] = os.pathsep.join([str(folder), variables["PYTHONPATH"]])
-    command = [sys.executable, "-m", "netbuilder.tools.launch", "-n", "2", "--engine", "NCCL"]
-    command += [nccl_trainer.__file__, *map(str, arguments)]
-    return subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True, env=variables)
 
 
 # Of two GPUs in each process the killed run has some quick steps, and test_nccl_real_processes the nets.
@@ -44,7 +30,7 @@ def launched(folder, *arguments):
 def trained(request, tmp_path_factory):
     """The folder with what two processes have after each case, and the number of GPUs of both."""
     folder = tmp_path_factory.mktemp("trained")
-    process = launched(folder, request.param, folder)
+    process = launched(folder, 2, nccl_trainer.__file__, request.param, folder)
     printed, _ = process.communicate(timeout=SECONDS)
     assert process.returncode == 0, printed
     assert printed.count("has finished") == 2
@@ -67,13 +53,15 @@ def test_a_killed_run_ends_soon_and_resumes(tmp_path):
     """Rank 1 is killed; resumed in two processes with two GPUs, and stopped by SIGTERM there, the run ends in one."""
     options = [*(option for option in OPTIONS if option != "--cpu"), "--epochs=1"]
     parts, whole = tmp_path / "parts", tmp_path / "whole"
-    killed = launched(tmp_path, 1, "SIGKILL", 1, 7, *options, *resumable(parts))
+    killed = launched(tmp_path, 2, nccl_trainer.__file__, 1, "SIGKILL", 1, 7, *options, *resumable(parts))
     printed, _ = killed.communicate(timeout=SECONDS)
     seconds = time.monotonic() - float(re.search(r"FAULT ([\d.]+)", printed)[1])
     assert killed.returncode == 128 + signal.SIGKILL, printed
     assert "rank 1 on" in printed and "was ended by SIGKILL" in printed
     assert seconds < ENDING, printed
-    stopped = launched(tmp_path, 2, "SIGTERM", 1, 11, *options, "--devices=0,1", *resumable(parts))
+    stopped = launched(
+        tmp_path, 2, nccl_trainer.__file__, 2, "SIGTERM", 1, 11, *options, "--devices=0,1", *resumable(parts)
+    )
     printed, _ = stopped.communicate(timeout=SECONDS)
     assert stopped.returncode == 128 + signal.SIGTERM, printed
     assert printed.count("6 of 23 steps are done") == 1 and printed.count("stopped by SIGTERM after ") == 1, printed
@@ -84,6 +72,7 @@ def test_a_killed_run_ends_soon_and_resumes(tmp_path):
     assert distance([got[name] for name in want], list(want.values())) < 1e-6
 
 
+@pytest.mark.emulated
 def test_processes_meet_over_the_devices_of_the_run(monkeypatch):
     place = Rendezvous(2, 1, "NCCL", store=MemoryStore())
     monkeypatch.setattr(settings, "ProcessGroup", lambda rendezvous, device: (rendezvous, device))

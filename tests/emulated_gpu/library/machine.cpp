@@ -70,7 +70,7 @@ struct Stream : std::enable_shared_from_this<Stream> {
     int priority = 0;
     std::deque<Item> queue;
     size_t given = 0, done = 0;
-    bool in_host_call = false;
+    bool busy = false;  // a thread does an item, and may have given up the lock to call a function of the host
     std::shared_ptr<Capture> capture;
     size_t chain = 0;  // of the capture
 };
@@ -180,16 +180,16 @@ void host_knows(const Stream& stream, size_t count, const Known& known) {
 // Do the first `count` items of all that the stream was ever given.
 void drain(Stream& stream, size_t count) {
     while (stream.done < count) {
-        if (stream.in_host_call) {
+        if (stream.busy) {
             machine().lock.call_without([] { std::this_thread::yield(); });
             continue;
         }
         Item item = std::move(stream.queue.front());
         stream.queue.pop_front();
+        stream.busy = true;
         for (const Marker& marker : item.after) drain(*marker.stream, marker.count);
-        stream.in_host_call = item.on_host;
         do_item(item, item.work);
-        stream.in_host_call = false;
+        stream.busy = false;
         ++stream.done;
         if (item.host_knows) host_knows(stream, item.work.index, item.work.after);
     }

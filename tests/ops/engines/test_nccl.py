@@ -1,16 +1,19 @@
-"""NCCL: communicators, groups, what is missing, on a double; what it computes, on GPUs, which may be emulated."""
+"""NCCL: communicators, groups, what they compute; and what its double finds, which emulated GPUs have."""
 
 import sys
-import threading
 
 import numpy as np
 import pytest
 
-from cupy_double import Hang, Mismatch, NcclDouble, NcclError, Race, gpus
+from emulated_gpu import machine
+from nccl_double import Hang, Mismatch, NcclDouble, NcclError
+from nccl_double.processes import NcclOfProcesses
 from netbuilder.ops.engines import nccl
 from netbuilder.ops.engines.gpu import StreamRole, gpu
 from netbuilder.ops.engines.nccl import GpuGroup, NcclCall, gpu_group, nccl_available, type_of
 from netbuilder.proto import DeviceError
+from on_gpu import gpus
+from thread_ranks import on_ranks
 
 _MODULE = nccl._module if nccl._module.__name__ == "_module" else lambda: None  # emulated GPUs have a double
 SUMS = ["int8", "uint8", "int32", "uint32", "int64", "uint64", "float16", "float32", "float64"]
@@ -90,17 +93,20 @@ def test_nccl_reduces_copies_and_gathers(two_gpus):
     assert fetched(both)[1].tolist() == [11, 22, 11, 22]
 
 
+@pytest.mark.emulated
 def test_communicators_are_made_once_for_each_set():
     with gpus(3):
         assert gpu_group([0, 1]) is gpu_group((0, 1)) is not gpu_group([1, 2])
         assert nccl.nccl().created == [(0, 1), (1, 2)]
 
 
+@pytest.mark.emulated
 def test_gpus_that_cannot_be_connected():
     with gpus(2), pytest.raises(DeviceError, match=r"NCCL cannot connect the GPUs \[0, 0\].*duplicate.*use_nccl=False"):
         gpu_group([0, 0])
 
 
+@pytest.mark.emulated
 def test_several_calls_are_one_group_and_empty_ones_none():
     with gpus(2):
         arrays, others = on_gpus([1.0], [2.0]), on_gpus([3.0], [4.0])
@@ -124,6 +130,7 @@ def summed(dtype, sizes):
     return values, given, got
 
 
+@pytest.mark.emulated
 @SMALL
 def test_small_arrays_are_one_call(dtype, sizes):
     """The large one is alone."""
@@ -158,6 +165,7 @@ def many_small_arrays():
     return arrays, more, wide
 
 
+@pytest.mark.emulated
 def test_many_small_arrays_are_one_call():
     """Of copies, too; each root has one, and each type of sums."""
     with gpus(3):
@@ -174,22 +182,29 @@ def test_many_small_arrays_by_nccl(four_gpus):
         assert all(x.tolist() == [9] * n for x in fetched(sums))
 
 
+@pytest.mark.emulated
 def test_later_work_that_does_not_wait_is_found():
-    with gpus(2) as machine:
+    with gpus(2):
         arrays = on_gpus([1.0], [2.0])
-        begin = gpu_group([0, 1]).bind([NcclCall("allReduce", arrays, arrays, "FLOAT64", 1)]).begin
-        wait = begin()
-        with gpu(1), pytest.raises(Race, match="does not wait for"):
-            arrays[1] += 1
+        bound = gpu_group([0, 1]).bind([NcclCall("allReduce", arrays, arrays, "FLOAT64", 1)])
+        wait = bound.begin()
         wait()
         with gpu(1):
             arrays[1] += 1
-        machine.faults.clear()
+        assert fetched(arrays)[1].tolist() == [4] and machine.faults() == []
+        wait = bound.begin()
+        with gpu(1):
+            arrays[1] += 1
+        wait()
+        machine.finish_all()
+        found = machine.faults()
+        assert found and all("without waiting" in each and "nccl.allReduce" in each for each in found), found
 
 
 # What the double finds.
 
 
+@pytest.mark.emulated
 def test_a_call_outside_of_a_group_would_hang():
     with gpus(2):
         a, _ = on_gpus([1.0], [2.0])
@@ -198,15 +213,17 @@ def test_a_call_outside_of_a_group_would_hang():
             first.allReduce(a.data.ptr, a.data.ptr, 1, 8, 0, gpu(0).stream(StreamRole.EXCHANGE).raw.ptr)
 
 
+@pytest.mark.emulated
 def test_a_rank_that_is_missing_would_hang():
     with gpus(2):
         arrays = on_gpus([1.0], [2.0])
         group = gpu_group([0, 1])
         half = GpuGroup([0], group.communicators[:1])
-        with pytest.raises(Hang, match=r"ranks \[1\] take no part in allReduce"):
+        with pytest.raises(Hang, match=r"rank 0 waits in allReduce for ranks \[1\], which do not come"):
             half.bind([NcclCall("allReduce", arrays[:1], arrays[:1], "FLOAT64", 1)]).begin()
 
 
+@pytest.mark.emulated
 @pytest.mark.parametrize("changed", [{"count": 2}, {"datatype": 7}, {"op": 2}])
 def test_ranks_that_differ_are_found(changed):
     with gpus(2):
@@ -221,19 +238,32 @@ def test_ranks_that_differ_are_found(changed):
             module.groupEnd()
 
 
+@pytest.mark.emulated
 def test_streams_and_memory_of_another_gpu_are_found():
     with gpus(2):
-        module, arrays = nccl.nccl(), on_gpus([1.0], [2.0])
-        group = gpu_group([0, 1])
+        arrays, group = on_gpus([1.0], [2.0]), gpu_group([0, 1])
         with pytest.raises(NcclError, match="no memory of GPU 0"):
             group.bind([NcclCall("allReduce", arrays[::-1], arrays[::-1], "FLOAT64", 1)]).begin()
-        module.groupStart()
-        for array, communicator in zip(arrays, group.communicators):
-            communicator.allReduce(array.data.ptr, array.data.ptr, 1, 8, 0, gpu(0).stream(StreamRole.EXCHANGE).raw.ptr)
-        with pytest.raises(NcclError, match="stream .* of GPU 0 for rank 1 on GPU 1"):
-            module.groupEnd()
+        stream = gpu(0).stream(StreamRole.EXCHANGE).raw.ptr
+        with pytest.raises(NcclError, match="a stream of another GPU for rank 1 on GPU 1"):
+            group.communicators[1].allReduce(arrays[1].data.ptr, arrays[1].data.ptr, 1, 8, 0, stream)
 
 
+@pytest.mark.emulated
+@pytest.mark.parametrize(
+    "sent, received, other", [(0, 4, 1), (0, 4, 5), (0, 1, 6)], ids=["is read", "is written", "by the same call"]
+)
+def test_memory_that_a_call_of_a_group_writes_is_of_no_other_use(sent, received, other):
+    """Calls of a group run at the same time."""
+    with gpus(2):
+        memory = on_gpus(np.zeros(8), np.zeros(8))
+        sends, receives, others = ([array[at : at + 2] for array in memory] for at in (sent, received, other))
+        calls = [NcclCall("allReduce", sends, receives, "FLOAT64", 2), NcclCall("reduce", others, others, "FLOAT64", 1)]
+        with pytest.raises(Mismatch, match="writes memory that another one uses, or other memory than it reads"):
+            run(gpu_group([0, 1]), *calls)
+
+
+@pytest.mark.emulated
 def test_a_group_ends_after_an_error_in_it():
     """Else the calls that follow would wait for its end."""
     with gpus(2):
@@ -244,27 +274,80 @@ def test_a_group_ends_after_an_error_in_it():
         assert len(nccl.nccl().groups) == 1
 
 
+@pytest.mark.emulated
 def test_ranks_in_threads_and_one_that_does_not_come():
     with gpus(2):
-        module, arrays, errors = nccl.nccl(), on_gpus([1.0], [2.0]), []
-        uid = module.get_unique_id()
+        module, arrays = nccl.nccl(), on_gpus([1.0], [2.0])
+        uid, module.patience = module.get_unique_id(), 0.5
 
-        def rank(number, calls):
-            try:
-                with gpu(number):
-                    communicator = module.NcclCommunicator(2, uid, number)
-                    group = GpuGroup([number], [communicator])
-                for _ in range(calls):
-                    mine = arrays[number : number + 1]
-                    run(group, NcclCall("allReduce", mine, mine, "FLOAT64", 1))
-            except Hang as error:
-                errors.append(str(error))
+        def rank(number):
+            with gpu(number):
+                group = GpuGroup([number], [module.NcclCommunicator(2, uid, number)])
+            mine = arrays[number : number + 1]
+            for _ in range(1 + number):
+                run(group, NcclCall("allReduce", mine, mine, "FLOAT64", 1))
 
-        module.patience = 0.5
-        threads = [threading.Thread(target=rank, args=(number, 1 + number)) for number in range(2)]
-        for thread in threads:
-            thread.start()
-        for thread in threads:
-            thread.join()
-        assert errors == ["rank 1 waits in allReduce for ranks [0], which do not come"]
+        _, error = on_ranks(2, rank)
+        assert isinstance(error, Hang) and str(error) == "rank 1 waits in allReduce for ranks [0], which do not come"
         assert fetched(arrays)[0].tolist() == [3]
+
+
+@pytest.mark.emulated
+def test_ranks_of_processes():
+    """Here threads, each with a double of its own; one disagrees in the end, and one does not come."""
+    uid, float64 = NcclOfProcesses().get_unique_id(), 8
+
+    def rank(number):
+        module = NcclOfProcesses()
+        with gpu(number).on(StreamRole.EXCHANGE) as here:
+            raw, stream = module.NcclCommunicator(2, uid, number), here.stream(StreamRole.EXCHANGE).raw.ptr
+            x, y = (here.xp.arange(4.0) + 10 * number + k for k in range(2))
+            raw.allReduce(x.data.ptr, x.data.ptr, 4, float64, module.NCCL_SUM, stream)
+            with nccl.one_group(module):
+                raw.broadcast(x.data.ptr, x.data.ptr, 1, float64, 1, stream)
+                raw.reduceScatter(x[2:].data.ptr, x[1:].data.ptr, 1, float64, module.NCCL_MAX, stream)
+                raw.send(y.data.ptr, 2, float64, 1 - number, stream)
+                raw.recv(y[2:].data.ptr, 2, float64, 1 - number, stream)
+            found = x.tolist(), y.tolist()
+            with pytest.raises(Mismatch, match=r"ranks differ: \[\('reduce', 1, .*\), \('reduce', 2"):
+                raw.reduce(y.data.ptr, y.data.ptr, 1 + number, float64, module.NCCL_SUM, 0, stream)
+            if number:
+                module.patience = 0.2
+                with pytest.raises(NcclError, match="other processes do not come"):
+                    raw.reduce(y.data.ptr, y.data.ptr, 1, float64, module.NCCL_SUM, 0, stream)
+            return found
+
+    assert on_ranks(2, rank) == [([10, 14, 14, 16], [1, 2, 11, 12]), ([10, 16, 14, 16], [11, 12, 1, 2])]
+
+
+@pytest.mark.emulated
+def test_collectives_in_graphs_of_cuda():
+    """A graph holds one if the streams of all GPUs take part in its capture; netbuilder has none in its graphs."""
+    with gpus(2):
+        arrays, group = on_gpus([1.0], [2.0]), gpu_group([0, 1])
+        first, second = streams = [
+            gpu(number).new_streams(StreamRole.EXCHANGE)[StreamRole.EXCHANGE].raw for number in range(2)
+        ]
+        begin, end = (gpu(number).new_event() for number in range(2))
+
+        def add():
+            with nccl.one_group(nccl.nccl()):
+                for raw, array, stream in zip(group.communicators, arrays, streams):
+                    raw.allReduce(array.data.ptr, array.data.ptr, 1, 8, 0, stream.ptr)
+
+        gpu(0).synchronize()
+        gpu(1).synchronize()
+        with gpu(0):
+            first.begin_capture()
+            with pytest.raises(Exception, match="cudaErrorStreamCaptureIsolation"):
+                add()
+            second.wait_event(first.record(begin))
+            add()
+            with gpu(1):
+                second.record(end)
+            first.wait_event(end)
+            graph = first.end_capture()
+            for _ in range(2):
+                graph.launch(first)
+            first.synchronize()
+        assert [each.tolist() for each in fetched(arrays)] == [[6], [6]]

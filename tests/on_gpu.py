@@ -12,7 +12,7 @@ from emulated_gpu import machine
 from nccl_double import NcclDouble
 from netbuilder.ops.engines import gpu as gpus_of_process
 from netbuilder.ops.engines import nccl, peers
-from netbuilder.ops.engines.arrays import array_module
+from netbuilder.ops.engines.arrays import array_module, gpu_count
 from netbuilder.ops.engines.cuda import cublas
 from netbuilder.ops.engines.cuda.kernel import Kernel
 from netbuilder.ops.engines.cudnn import library
@@ -76,15 +76,17 @@ class _Unlisted:
 
 
 @contextmanager
-def with_cudnn():
-    """Let netbuilder compute with cuDNN on one GPU: with the real one, or with its double on an emulated GPU.
+def with_cudnn(count=1):
+    """Let netbuilder compute with cuDNN on so many GPUs: with the real one, or with its double on emulated GPUs.
 
     Yields what the GPU is called for, and the double; on a real GPU nothing is listed, and there is no double.
     """
     if LISTED:
-        with gpus(1) as found, cudnn_double() as cudnn:
+        with gpus(count) as found, cudnn_double() as cudnn:
             yield found, cudnn
         return
+    if gpu_count() < count:
+        pytest.skip(f"needs {count} GPUs")
     if not library.available():
         pytest.skip(library.why_unavailable())
     yield _Unlisted(), None

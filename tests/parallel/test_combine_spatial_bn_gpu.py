@@ -10,7 +10,7 @@ from netbuilder import parallel
 from netbuilder.model import ModelHelper, brew
 from netbuilder.ops.engines import nccl
 from netbuilder.runtime import Workspace
-from on_gpu import CLOSE, gpus
+from on_gpu import CLOSE, gpus, with_cudnn
 from parallel_models import OPTIMIZERS, distance, no_input
 
 CHANNELS, SIDE = 8, 4
@@ -100,11 +100,11 @@ def test_four_gpus_by_nccl(four_gpus):
 ENGINES = ("CUDNN", "CUDA")
 
 
-@pytest.mark.emulated
+@pytest.mark.multi_gpu
 def test_bfloat16_with_channels_last():
     """Two GPUs with cuDNN differ from one as much as rounding to 8 bits makes them."""
     (exact,), *_ = train("cpu", 1)
-    with cudnn_double():
+    with with_cudnn(2):
         (one,), *_ = train("gpu", 1, engines=ENGINES, dtype="bfloat16")
         two, *_ = train("gpu", 2, engines=ENGINES, dtype="bfloat16", use_nccl=True, **COMBINED)
     for replica in two:
@@ -112,10 +112,10 @@ def test_bfloat16_with_channels_last():
         assert distance(replica, one) < 0.03
 
 
-@pytest.mark.emulated
+@pytest.mark.multi_gpu
 def test_channels_last_in_float32():
     (want,), *_ = train("cpu", 1)
-    with cudnn_double():
+    with with_cudnn(2):
         for options in ({}, {"use_nccl": True}):
             replicas, model, workspace = train("gpu", 2, engines=ENGINES, **COMBINED, **options)
             assert all(distance(replica, want) < CLOSE for replica in replicas)

@@ -13,7 +13,7 @@ from netbuilder.parallel import GradientScaling
 from netbuilder.proto import NetError
 from netbuilder.proto.arguments import arguments
 from netbuilder.runtime import Workspace
-from on_gpu import ON_GPU, gpus
+from on_gpu import ON_GPU, gpus, with_cudnn
 from parallel_models import OPTIMIZERS, Task, convnet, mlp, no_input
 
 ENGINES = ("CUDNN", "CUDA")
@@ -96,11 +96,11 @@ def follows(devices, optimizer):
     assert 0 < apart["float16"] < most and apart["float16"] < nearer * apart["bfloat16"]
 
 
-@pytest.mark.emulated
+@pytest.mark.gpu
 @pytest.mark.parametrize("optimizer", ["sgd", "momentum", "adam"])
 @pytest.mark.parametrize("devices", [(0,), (0, 1)], ids=str)
 def test_training_follows_float32(devices, optimizer):
-    with cudnn_double():
+    with with_cudnn(len(devices)):
         follows(devices, optimizer)
 
 
@@ -119,10 +119,10 @@ def losses_of(dtype, start):
     return found
 
 
-@pytest.mark.emulated
+@pytest.mark.gpu
 def test_losses_fall_as_in_float32():
     """Forty steps on the same samples: the net learns them, by the same losses."""
-    with cudnn_double():
+    with with_cudnn():
         start = first_parameters()
         losses = {dtype: losses_of(dtype, start) for dtype in ("float32", "float16")}
     assert losses["float32"][-1] < 0.2 * losses["float32"][0]
@@ -148,7 +148,7 @@ def scale_of(workspace):
     return workspace.fetch("gpu_0/gradient_scale").item()
 
 
-@pytest.mark.emulated
+@pytest.mark.gpu
 def test_gradients_that_would_vanish_are_scaled():
     """Losses of 1e-6 with steps 1e6 times as large: float16 has nothing below 6e-8, so gradients must be scaled."""
     rate, small, task = 0.05, 1e-6, Task(shape=(8, 3, 8, 8), steps=4)
@@ -156,7 +156,7 @@ def test_gradients_that_would_vanish_are_scaled():
     def sgd(rate):
         return lambda model: optimizers.build_sgd(model, rate, policy="fixed")
 
-    with cudnn_double():
+    with with_cudnn():
         start = first_parameters()
         model, record = build(optimizer=sgd(rate))
         want = parameters(record, train(model, record, task, start=start))
@@ -191,9 +191,9 @@ def overflows(devices):
     assert scales[count + 2][0] == 2 * scales[count + 1][0]  # the third step without overflow
 
 
-@pytest.mark.emulated
+@pytest.mark.multi_gpu
 def test_a_scale_that_is_too_large_is_halved_until_gradients_fit():
-    with cudnn_double():
+    with with_cudnn(2):
         overflows((0, 1))
 
 

@@ -82,13 +82,14 @@ GPU_WORKERS ?= 4
 # hangs with the interpreter's lock; after GPU_SECONDS pytest is interrupted, so that it prints what has failed so far.
 TEST_SECONDS ?= 120
 GPU_SECONDS ?= 570
+ended = $(if $(shell command -v timeout),timeout -s INT -k 30 $(1))
 
 test-gpu: $(VENV)/.with-$(GPU_EXTRAS)
-	cd tests && ../$(BIN)/python -c \
+	-cd tests && $(call ended,60) ../$(BIN)/python -c \
 	  'from netbuilder.ops.engines.gpu_info import describe_gpus; print(*describe_gpus(), sep="\n")'
-	$(TEST_ENV) EXAMPLES=$${EXAMPLES:-5} $(if $(shell command -v timeout),timeout -s INT -k 30 $(GPU_SECONDS)) \
+	$(TEST_ENV) EXAMPLES=$${EXAMPLES:-5} $(call ended,$(GPU_SECONDS)) \
 	  $(BIN)/python -m pytest -q -n $(GPU_WORKERS) --dist worksteal -o faulthandler_timeout=$(TEST_SECONDS) \
-	  -o faulthandler_exit_on_timeout=true -m "gpu or multi_gpu" $(PYTEST_ARGS)
+	  -o faulthandler_exit_on_timeout=true --max-worker-restart 1000 -m "gpu or multi_gpu" $(PYTEST_ARGS)
 
 EMULATED := .emulated
 EMULATED_PYTHON := $(EMULATED)/venv/bin/python

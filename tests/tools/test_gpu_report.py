@@ -323,13 +323,24 @@ def test_the_time_begins_before_pytorch_is_installed(monkeypatch, capsys):
 def test_pip_has_a_time_limit(monkeypatch, tmp_path):
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
 
-    def slow(command, *, timeout, **more):
+    def slow(command, *, timeout=None, **more):
         raise subprocess.TimeoutExpired(command, timeout)
 
     monkeypatch.setattr(processes.subprocess, "run", slow)
     monkeypatch.setattr(processes.venv, "create", lambda folder, **more: None)
     with pytest.raises(RuntimeError, match="could not install.*timed out after 7 seconds"):
         processes.gpu_peer_python(seconds=7)
+
+
+def test_pytorch_that_cannot_use_the_gpu_is_not_started(monkeypatch):
+    script = "raise SystemExit('AssertionError: Torch not compiled with CUDA enabled')"
+    run = subprocess.run
+    monkeypatch.setattr(
+        processes.subprocess, "run", lambda command, **more: run([sys.executable, "-c", script], **more)
+    )
+    monkeypatch.setattr(processes, "peer_python", lambda peer, *, seconds: "its/python")
+    with pytest.raises(DeviceError, match="'its/python' cannot use the GPU: .*not compiled with CUDA.*--peer-python"):
+        processes.gpu_peer_python()
 
 
 @pytest.mark.parametrize("mode", ["compile", "graphs"])

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import contextlib
 import json
 import os
 import shutil
@@ -240,14 +239,25 @@ def gpu_peer_python(*, seconds: float | None = None) -> str:
         seconds: that pip may take to install it; None: any time.
 
     Raises:
+        DeviceError: PyTorch cannot use the GPU; the message has the end of its output.
         RuntimeError: pip could not install it; the message has the end of its output.
     """
-    code = "import torch; raise SystemExit(not torch.cuda.is_available())"
-    with contextlib.suppress(subprocess.TimeoutExpired):
-        done = subprocess.run([sys.executable, "-c", code], capture_output=True, check=False, timeout=_LOOKING)
-        if done.returncode == 0:
-            return sys.executable
-    return peer_python("torch", seconds=seconds)
+    if not _why_no_torch(sys.executable):
+        return sys.executable
+    python = peer_python("torch", seconds=seconds)
+    if why := _why_no_torch(python):
+        raise DeviceError(f"PyTorch of {python!r} cannot use the GPU: {why}; name another one with --peer-python")
+    return python
+
+
+def _why_no_torch(python: str) -> str:
+    """Return why PyTorch cannot use the GPU in an interpreter; "" if it can."""
+    command = [python, "-c", "import torch; torch.zeros(1, device='cuda')"]
+    try:
+        done = subprocess.run(command, capture_output=True, text=True, check=False, timeout=_LOOKING)
+    except subprocess.TimeoutExpired as error:
+        return str(error)
+    return done.stderr.strip()[-500:] or f"exit status {done.returncode}" if done.returncode else ""
 
 
 def prediction_pythons(python: str | None) -> dict[str, str]:

@@ -189,9 +189,9 @@ def test_our_rows_come_first_then_the_peers_of_the_first_row():
     assert started == [
         *(("Fake", name, "eager", False, 1) for name in (first, second, lstm, mlp)),
         *(("Torch", first, mode, False, 1) for mode in ("eager", "graphs")),
-        ("Fake", first, "eager", True, 1),
         ("Fake", first, "eager", False, 2),
         *(("Torch", name, mode, False, 1) for name in (second, lstm, mlp) for mode in ("eager", "graphs")),
+        ("Fake", first, "eager", True, 1),  # the most time for the least
     ]
     kinds = [line.record["kind"] for line in lines]
     assert kinds[:4] == ["gpu machine", "gpu", "gpu shares", "gpu input"] and kinds.count("gpu shares") == 4
@@ -247,6 +247,7 @@ def test_the_page_has_versions_and_all_ratios():
 def test_when_the_time_is_over_nothing_more_starts():
     lines = list(gpu_lines(GpuRun(Fake, Torch, tiny=True, limit=0.0)))
     assert [line.record["kind"] for line in lines[:5]] == ["gpu machine", *["gpu failed"] * 4]
+    assert lines[5].record["side"] == "2 GPUs" and len(lines) == 6
     assert all(line.text.endswith("not run: 0 s are over") for line in lines[1:])
     assert not any(line.good for line in lines[1:5])
 
@@ -262,6 +263,7 @@ def test_a_peer_that_the_end_interrupts_has_not_failed():
     peers = [line for line in lines if line.record["kind"] == "gpu peer"]
     assert peers[0].good and "not finished: 0 s are over" in peers[0].text
     assert all("not run" in peer.text for peer in peers[1:])
+    assert lines[-1].good and lines[-1].text.endswith("plans measured: not run: 0 s are over")
 
 
 def test_without_pytorch_our_side_goes_on():

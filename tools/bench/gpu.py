@@ -138,8 +138,8 @@ def gpu_rows(*, tiny: bool = False, batch: int | None = None) -> list[GpuRow]:
 def gpu_lines(run: GpuRun, batch: int | None = None) -> Iterator[Line]:
     """Measure: first netbuilder in all rows, then PyTorch, the most important row first.
 
-    The first row also has the copy of input, plans that are measured, and two GPUs if there are as many. What fails,
-    takes too long, or comes too late is a line, and the rest goes on.
+    The first row also has the copy of input, two GPUs if there are as many, and at the end plans that are measured.
+    What fails, takes too long, or comes too late is a line, and the rest goes on.
 
     Raises:
         DeviceError: there is no GPU.
@@ -161,34 +161,49 @@ def gpu_lines(run: GpuRun, batch: int | None = None) -> Iterator[Line]:
     for row in rows:
         if row.name in ours:
             yield from (_peer(row, mode, ours[row.name], run) for mode in modes)
-        if row is rows[0]:
-            yield from _more(row, ours.get(row.name), run)
+        if row is rows[0] and gpu_count() > 1:
+            yield from _attempted(row.name, "2 GPUs", run, _on_two(row, ours.get(row.name), run))
+    first = rows[0]
+    if first.name in ours and first.work.layers and library.available():  # it has convolutions
+        plans = _measured_plans(first, ours[first.name], run)
+        yield from _attempted(first.name, "netbuilder, plans measured", run, plans, may_be_late=True)
 
 
-def _attempted(name: str, side: str, run: GpuRun, lines: Iterator[Line]) -> Iterator[Line]:
-    """Yield lines; if they cannot be had, one that says why."""
+def _attempted(
+    name: str, side: str, run: GpuRun, lines: Iterator[Line], *, may_be_late: bool = False
+) -> Iterator[Line]:
+    """Yield lines; if they cannot be had, one that says why.
+
+    Args:
+        name, side: what is measured.
+        run: how the benchmark runs.
+        lines: the results.
+        may_be_late: whether it is acceptable that there was no time for them.
+    """
     record = {"kind": "gpu failed", "name": name, "side": side}
     if run.is_late:
         why = _late("not run", run)
-        yield Line(f"{name}, {side}: {why}", {**record, "why": why}, good=False)
+        yield Line(f"{name}, {side}: {why}", {**record, "why": why}, good=may_be_late)
         return
     try:
         yield from lines
     except Exception as error:  # whatever it is, it must not cost the other results
-        why = _why(error, run)
-        yield Line(f"{name}, {side}: {why}\n{error}", {**record, "why": why, "error": str(error)}, good=False)
+        text, reason = _reasons(error, run)
+        yield Line(f"{name}, {side}: {text}", {**record, **reason}, good=may_be_late and run.is_late)
 
 
 def _late(what: str, run: GpuRun) -> str:
     return f"{what}: {run.limit:.0f} s are over"
 
 
-def _why(error: Exception, run: GpuRun) -> str:
-    """Return one line about an error; the whole text has the output of the worker."""
-    if run.is_late:
-        return _late("not finished", run)
+def _reasons(error: Exception, run: GpuRun) -> tuple[str, dict[str, str]]:
+    """Return text about an error, and for the record one line and, if there is more, all of it: a worker's output."""
     first, *more = str(error).strip().splitlines() or [type(error).__name__]
-    return f"FAILED: {first[:200]}{f' ... {more[-1].strip()[:200]}' if more else ''}"
+    if run.is_late:
+        why = _late("not finished", run)
+    else:
+        why = f"FAILED: {first[:200]}{f' ... {more[-1].strip()[:200]}' if more else ''}"
+    return (f"{why}\n{error}", {"why": why, "error": str(error)}) if more else (why, {"why": why})
 
 
 def _ours(row: GpuRow, run: GpuRun, *, details: bool) -> Iterator[Line]:
@@ -237,8 +252,8 @@ def _peer(row: GpuRow, mode: str, ours: dict[str, Any], run: GpuRun) -> Line:
         with run.peer(work, _warmup(run)) as worker:
             taken = _taken(worker, row.steps, run)
     except Exception as error:
-        why = _why(error, run)
-        return Line(f"{name}: {why}\n{error}", {**record, "why": why, "error": str(error)}, good=run.is_late)
+        text, reason = _reasons(error, run)
+        return Line(f"{name}: {text}", {**record, **reason}, good=run.is_late)
     record |= taken | _ratios(taken, ours)
     text = f"{row.name}: {_one(_torch(record), taken, work)}; netbuilder is {record['ratio']:.2f} x as fast"
     if record["memory_ratio"]:
@@ -286,15 +301,8 @@ def _shares(row: GpuRow, worker: Worker) -> Iterator[Line]:
     yield Line("\n".join(lines), {"kind": "gpu shares", "name": row.name, "kinds": list(kinds)})
 
 
-def _more(row: GpuRow, ours: dict[str, Any] | None, run: GpuRun) -> Iterator[Line]:
-    """Measure what only one row has: measured plans, if there are convolutions, and two GPUs."""
-    if row.work.layers and ours is not None and library.available():
-        yield from _attempted(row.name, "netbuilder, plans measured", run, _measured_plans(row, ours, run))
-    if gpu_count() > 1:
-        yield from _attempted(row.name, "2 GPUs", run, _on_two(row, ours, run))
-
-
 def _measured_plans(row: GpuRow, ours: dict[str, Any], run: GpuRun) -> Iterator[Line]:
+    """Measure our side with the fastest plans of cuDNN. Those that are known are kept, should there be no more time."""
     with run.ours(dataclasses.replace(row.work, exhaustive=True), _warmup(run)) as worker:
         taken = _taken(worker, row.steps, run)
     text = f"{row.name}: {_one('netbuilder, plans measured,', taken, row.work)}"

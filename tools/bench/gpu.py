@@ -40,6 +40,7 @@ LIMIT = 600
 
 _TURNS = 3
 _START, _ANSWER = 180.0, 90.0  # seconds that a worker may take, see ``TimeLimits``
+_WIDEST = 30  # characters of a cell to which others are padded; reasons of failures may be longer
 _KINDS = 12  # of operators, in the table of shares
 _MIB, _MS = 2**20, 1e-3
 _COLUMNS = ("net", "batch", "side", "ms a step", "samples/s", "MiB", "time / ours", "memory / ours")
@@ -361,11 +362,11 @@ def gpu_page(records: Sequence[dict[str, Any]], date: str) -> str:
 
 
 def gpu_table(records: Sequence[dict[str, Any]]) -> str:
-    """Return the table of the page, with columns of equal width: times, memory, and what has none and why."""
+    """Return the table of the page, readable as it is: times, memory, and what has none and why."""
     names = list(dict.fromkeys(record["name"] for record in records if "name" in record))
     rows = [row for name in names for record in records if record.get("name") == name for row in _table_rows(record)]
     cells = [_COLUMNS, *rows]
-    widths = [max(len(row[column]) for row in cells) for column in range(len(_COLUMNS))]
+    widths = [max(len(row[i]) for row in cells if len(row[i]) <= _WIDEST) for i in range(len(_COLUMNS))]
     lines = ["| " + " | ".join(text.ljust(width) for text, width in zip(row, widths)) + " |" for row in cells]
     return "\n".join([lines[0], "|" + "|".join("-" * (width + 2) for width in widths) + "|", *lines[1:]])
 

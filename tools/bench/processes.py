@@ -257,7 +257,9 @@ def _why_no_torch(python: str) -> str:
         done = subprocess.run(command, capture_output=True, text=True, check=False, timeout=_LOOKING)
     except subprocess.TimeoutExpired as error:
         return str(error)
-    return done.stderr.strip()[-500:] or f"exit status {done.returncode}" if done.returncode else ""
+    if done.returncode == 0:
+        return ""
+    return done.stderr.strip().rpartition("\n")[2] or f"exit status {done.returncode}"
 
 
 def prediction_pythons(python: str | None) -> dict[str, str]:

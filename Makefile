@@ -78,12 +78,18 @@ GPU_EXTRAS := $(if $(shell command -v nvidia-smi),gpu$(COMMA)test,test)
 
 # Fewer examples of each operator than elsewhere, and several processes on a GPU, so that it ends within ten minutes.
 GPU_WORKERS ?= 4
+# A test that takes longer than TEST_SECONDS prints the stacks of its threads and ends its process, even where a library
+# hangs with the interpreter's lock; after GPU_SECONDS pytest is interrupted, so that it prints what has failed so far.
+TEST_SECONDS ?= 120
+GPU_SECONDS ?= 570
+ended = $(if $(shell command -v timeout),timeout -s INT -k 30 $(1))
 
 test-gpu: $(VENV)/.with-$(GPU_EXTRAS)
-	cd tests && ../$(BIN)/python -c \
+	-cd tests && $(call ended,60) ../$(BIN)/python -c \
 	  'from netbuilder.ops.engines.gpu_info import describe_gpus; print(*describe_gpus(), sep="\n")'
-	$(TEST_ENV) EXAMPLES=$${EXAMPLES:-5} $(BIN)/python -m pytest -q -n $(GPU_WORKERS) --dist worksteal \
-	  -m "gpu or multi_gpu" $(PYTEST_ARGS)
+	$(TEST_ENV) EXAMPLES=$${EXAMPLES:-5} $(call ended,$(GPU_SECONDS)) \
+	  $(BIN)/python -m pytest -q -n $(GPU_WORKERS) --dist worksteal -o faulthandler_timeout=$(TEST_SECONDS) \
+	  -o faulthandler_exit_on_timeout=true --max-worker-restart 1000 -m "gpu or multi_gpu" $(PYTEST_ARGS)
 
 EMULATED := .emulated
 EMULATED_PYTHON := $(EMULATED)/venv/bin/python

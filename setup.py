@@ -12,7 +12,7 @@ TEST = [
     "hypothesis>=6.100",
     "mypy>=1.15,<3",
     "onnxruntime>=1.18",
-    "pytest>=8.2",
+    "pytest>=9.0",
     "pytest-xdist>=3.6",
     "ruff>=0.17,<0.18",  # its formatting changes from one minor version to the next
     "types-cffi",

@@ -109,6 +109,38 @@ def _needing(least):
 one_gpu, two_gpus, four_gpus = (_needing(least) for _, least in GPUS.values())
 
 
+_failed = []
+
+
+def pytest_runtest_logreport(report):
+    if report.failed:
+        _failed.append(report.nodeid)
+
+
+def pytest_runtest_logfinish(nodeid):
+    """End a process whose GPU can no longer be used, so that another one goes on.
+
+    After an invalid access to memory, every later call of the process is an error. The test counts as crashed, too.
+    """
+    if nodeid in _failed and "PYTEST_XDIST_WORKER" in os.environ and (why := _why_lost()):
+        os.write(2, f"\n{nodeid}: the GPU can no longer be used: {why}; this process ends\n".encode())
+        os._exit(3)
+
+
+def _why_lost():
+    """Return the error that each call gives from now on; "" if there is none."""
+    if emulated_gpu.active() or not gpu_count():
+        return ""
+    runtime = sys.modules["cupy"].cuda.runtime
+    for _ in range(2):  # the first call may give an error that is only of this test
+        try:
+            runtime.deviceSynchronize()
+            return ""
+        except Exception as error:
+            why = str(error)
+    return why
+
+
 def pytest_runtest_teardown():
     """End the threads of tests whose ranks are threads."""
     if "thread_ranks" in sys.modules:

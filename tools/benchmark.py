@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import argparse
 import dataclasses
+import functools
 import os
 import sys
 import time
@@ -21,7 +22,7 @@ from netbuilder.tools.bench.build import build_time
 from netbuilder.tools.bench.busy import busy_rate
 from netbuilder.tools.bench.check import check
 from netbuilder.tools.bench.exchange import Exchanges, exchange_lines, predicted_lines
-from netbuilder.tools.bench.gpu import PEER_MODES, GpuRun, gpu_lines, gpu_page, require_gpu
+from netbuilder.tools.bench.gpu import LIMIT, PEER_MODES, GpuRun, gpu_lines, gpu_page, gpu_table, require_gpu
 from netbuilder.tools.bench.growth import SWEEPS, Sweeps, growth
 from netbuilder.tools.bench.input import Inputs, input_rates
 from netbuilder.tools.bench.machine import busy_share, describe_machine
@@ -233,7 +234,16 @@ def _parser() -> argparse.ArgumentParser:
         metavar="MODE,MODE",
         help=f"how PyTorch runs: {', '.join(PEER_MODES)}; nothing for netbuilder alone (default: all)",
     )
-    on_gpus.add_argument("--report", metavar="FILE", help="also write a page in Markdown")
+    on_gpus.add_argument(
+        "--report", metavar="FILE", help="also write a page in Markdown, which has the results so far after each line"
+    )
+    on_gpus.add_argument(
+        "--limit",
+        type=count,
+        default=LIMIT,
+        metavar="SECONDS",
+        help=f"time after which what still runs is ended, and the rest is left out (default: {LIMIT})",
+    )
     on_gpus.add_argument("--tiny", action="store_true", help=argparse.SUPPRESS)  # for tests
     memory = parser.add_argument_group("memory")
     add_list(
@@ -373,20 +383,30 @@ def _dtype(options: argparse.Namespace) -> str:
 
 
 def _gpu(options: argparse.Namespace) -> Iterator[Line]:
+    began = time.monotonic()
     require_gpu()
-    python = (options.peer_python or gpu_peer_python()) if options.gpu_peers else ""
+
+    @functools.cache
+    def python() -> str:
+        return options.peer_python or gpu_peer_python(seconds=run.left)
+
     run = GpuRun(
-        lambda work, warmup: gpu_worker(work, warmup=warmup),
-        lambda work, warmup: torch_worker(work, python, warmup=warmup),
+        lambda work, warmup: gpu_worker(work, warmup=warmup, limits=run.limits),
+        lambda work, warmup: torch_worker(work, python(), warmup=warmup, limits=run.limits),
         options.gpu_peers,
         tiny=options.tiny,
+        limit=options.limit,
+        began=began,
+        prepare_peer=python,
     )
     records = []
     for line in gpu_lines(run, options.batch):
         records.append(line.record)
+        if options.report:
+            write_text(options.report, gpu_page(records, time.strftime("%Y-%m-%d")))
         yield line
-    if options.report:
-        write_text(options.report, gpu_page(records, time.strftime("%Y-%m-%d")))
+    if not options.report:
+        print(f"\n{gpu_table(records)}", flush=True)
 
 
 def _memory(task: str, options: argparse.Namespace) -> Iterator[Line]:

@@ -11,7 +11,7 @@ import numpy as np
 
 from netbuilder.proto import DeviceError
 
-__all__ = ["aligned_empty", "aligned_zeros", "array_module", "as_flat", "gpu_count", "trim_heap"]
+__all__ = ["aligned_empty", "aligned_zeros", "array_module", "as_flat", "cuda_major", "gpu_count", "trim_heap"]
 
 _ALIGNMENT = 64  # bytes: a cache line; oneDNN's AVX-512 kernels are fastest with it
 
@@ -30,6 +30,12 @@ def gpu_count() -> int:
     """Return the number of usable NVIDIA GPUs; 0 without CuPy or a driver."""
     cupy = _cupy()
     return int(cupy.cuda.runtime.getDeviceCount()) if cupy is not None else 0
+
+
+def cuda_major() -> int:
+    """Return the version of CUDA whose libraries CuPy uses; without CuPy that of the extra netbuilder[gpu]."""
+    cupy = _cupy()
+    return int(cupy.cuda.runtime.runtimeGetVersion()) // 1000 if cupy is not None else 12
 
 
 def array_module(device_type: int) -> Any:

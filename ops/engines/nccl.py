@@ -44,7 +44,7 @@ __all__ = [
 
 Array = Any
 
-INSTALL = "pip install 'netbuilder[gpu]', which has nvidia-nccl-cu12"
+INSTALL = "pip install 'netbuilder[gpu]', which has nvidia-nccl-cu12; with CuPy for CUDA 13 nvidia-nccl-cu13"
 
 _TYPES = {
     "bool": "UINT8",  # only copied

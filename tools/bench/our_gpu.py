@@ -14,11 +14,14 @@ from netbuilder.parallel import Replicas, prefetch
 from netbuilder.runtime.profile.profiling import profile
 from netbuilder.tools.bench.ours import Training
 from netbuilder.tools.bench.work import Work
-from netbuilder.tools.bench.worker import serve_gpu, timed_together
+from netbuilder.tools.bench.worker import serve_gpu, show_stacks, timed_together
 
 __all__ = ["GpuTraining", "main"]
 
 _PROFILED = 3  # runs of a profile
+_FED_WARMUP = 20
+"""Steps before fed ones are timed. Input is prefetched into up to four buffers; a step runs twice for each of them
+before it is captured into a CUDA graph."""
 
 
 class GpuTraining(Training):
@@ -62,9 +65,14 @@ class GpuTraining(Training):
         """Wait for all steps."""
         self.workspace.net(self._name).finish()
 
-    def fed_seconds(self, steps: int) -> float:
-        """Return the mean seconds of steps that each get a batch from the memory of the host, while others run."""
-        source = iter([self._batch] * (steps + 2))
+    def fed_seconds(self, steps: int, *, warmup: int = _FED_WARMUP) -> float:
+        """Return the mean seconds of steps that each get a batch from the memory of the host, while others run.
+
+        Args:
+            steps: number of them.
+            warmup: number of such steps before them, which are not timed.
+        """
+        source = iter([self._batch] * (warmup + steps))
         names = list(self._batch)
         with prefetch(self.model, source, blobs=names, look=False, workspace=self.workspace) as batches:
             ready = iter(batches)
@@ -73,7 +81,8 @@ class GpuTraining(Training):
                 next(ready)
                 self.step()
 
-            step()
+            for _ in range(warmup):
+                step()
             return timed_together(step, self.finish, steps)
 
     def shares(self) -> list[dict[str, Any]]:
@@ -88,17 +97,18 @@ class GpuTraining(Training):
 
 def main(arguments: list[str]) -> None:
     """Serve the steps of one piece of work (see ``worker.serve_gpu``)."""
-    work = Work.from_text(arguments[1])
+    show_stacks()
+    warmup, work = int(arguments[0]), Work.from_text(arguments[1])
     training = GpuTraining(work)
     serve_gpu(
         training.step,
         training.finish,
-        warmup=int(arguments[0]),
+        warmup=warmup,
         peak=lambda: gpu_memory_in_use(0),
         loss=training.loss,
         info={"version": netbuilder.__version__},
         others={
-            "fed": lambda steps: {"seconds": [training.fed_seconds(steps)]},
+            "fed": lambda steps: {"seconds": [training.fed_seconds(steps, warmup=2 * warmup)]},
             "shares": lambda steps: {"kinds": training.shares()},
         },
     )

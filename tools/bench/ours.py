@@ -44,7 +44,8 @@ class Training:
             raise ArgumentError(f"{work.net}: {problem}")
         work = dataclasses.replace(work, batch=work.batch // count)
         self._work, self._rendezvous = work, rendezvous if count > 1 else None
-        self.model = ModelHelper(name=work.net, arg_scope={"order": "NCHW"}, dtype=work.dtype)
+        scope = {"order": "NCHW", "cudnn_exhaustive_search": work.exhaustive}
+        self.model = ModelHelper(name=work.net, arg_scope=scope, dtype=work.dtype)
         self.workspace = Workspace(threads=work.threads)
         self._record = self._build()
         rng = np.random.default_rng(0)

@@ -15,7 +15,7 @@ import torch
 from torch import nn
 from torch.utils.checkpoint import checkpoint
 from work import MOMENTUM, Work
-from worker import resident, serve, serve_gpu
+from worker import resident, serve, serve_gpu, show_stacks
 
 STATE_STEPS = 3
 _COMPILED = {"compile": None, "graphs": "reduce-overhead"}  # mode -> that of torch.compile
@@ -157,8 +157,15 @@ def memory_in_use() -> int:
     return total - free
 
 
+def libraries() -> str:
+    """Return the versions of the libraries that PyTorch computes with on GPUs."""
+    return f"CUDA {torch.version.cuda}, cuDNN {torch.backends.cudnn.version()}"
+
+
 def main(warmup: int, work: Work) -> None:
     """Serve training steps, or write the state that ``check`` compares."""
+    if work.gpu:
+        show_stacks()
     start = resident()
     torch.set_num_threads(work.threads)
     training = Training(work)
@@ -171,7 +178,7 @@ def main(warmup: int, work: Work) -> None:
             warmup=warmup,
             peak=memory_in_use,
             loss=lambda: training.loss.item(),
-            info={"version": torch.__version__, "mode": work.mode},
+            info={"version": torch.__version__, "mode": work.mode, "libraries": libraries()},
         )
     else:
         serve(

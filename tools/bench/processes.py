@@ -13,7 +13,7 @@ from pathlib import Path
 
 from netbuilder.launch.installed_mpi import installed_mpi
 from netbuilder.proto import DeviceError
-from netbuilder.tools.bench.pairs import Worker
+from netbuilder.tools.bench.pairs import TimeLimits, Worker
 from netbuilder.tools.bench.predict import PEERS
 from netbuilder.tools.bench.work import Work
 
@@ -43,6 +43,7 @@ _PINS = {
     "openvino": ["openvino==2026.4.1", "onnx==1.23.2", "numpy"],
     "torch": ["torch==2.13.0", "numpy"],
 }
+_LOOKING = 60.0  # seconds for finding out whether PyTorch works here
 
 
 def _environment(threads: int) -> dict[str, str]:
@@ -62,10 +63,10 @@ def our_worker(work: Work, *, warmup: int, way: str = "") -> Worker:
     return Worker("netbuilder", command, _environment(work.threads))
 
 
-def gpu_worker(work: Work, *, warmup: int) -> Worker:
+def gpu_worker(work: Work, *, warmup: int, limits: TimeLimits | None = None) -> Worker:
     """Start a process that trains with netbuilder on GPUs."""
     command = [sys.executable, "-m", "netbuilder.tools.bench.our_gpu", str(warmup), work.to_text()]
-    return Worker("netbuilder", command, _environment(work.threads))
+    return Worker("netbuilder", command, _environment(work.threads), limits=limits)
 
 
 def ranks_worker(work: Work, processes: int, *, warmup: int) -> Worker:
@@ -113,16 +114,16 @@ def ddp_worker(work: Work, python: str, processes: int, *, warmup: int) -> Worke
     return Worker(f"torch in {processes} processes", command, _environment(work.threads))
 
 
-def torch_worker(work: Work, python: str, *, warmup: int) -> Worker:
+def torch_worker(work: Work, python: str, *, warmup: int, limits: TimeLimits | None = None) -> Worker:
     """Start a process that trains with PyTorch.
 
     Args:
         python: an interpreter that has PyTorch.
 
     Raises:
-        DeviceError: mode "compile" needs a C++ compiler, and there is none.
+        DeviceError: the mode needs a compiler, and there is none.
     """
-    return Worker("torch", _torch_command(work, python, warmup), _environment(work.threads))
+    return Worker("torch", _torch_command(work, python, warmup), _environment(work.threads), limits=limits)
 
 
 def caffe2_worker(folder: Path, python: str, threads: int, *, warmup: int) -> Worker:
@@ -144,7 +145,7 @@ def torch_state(work: Work, python: str) -> None:
     """Train a few steps in PyTorch, which writes ``work.state``.
 
     Raises:
-        DeviceError: mode "compile" needs a C++ compiler, and there is none.
+        DeviceError: the mode needs a compiler, and there is none.
         RuntimeError: PyTorch failed; the message has the end of its output.
     """
     done = subprocess.run(
@@ -155,8 +156,8 @@ def torch_state(work: Work, python: str) -> None:
 
 
 def _torch_command(work: Work, python: str, warmup: int) -> list[str]:
-    if work.mode == "compile":
-        require_compiler(os.environ)
+    if work.mode in ("compile", "graphs"):
+        (_require_c_compiler if work.gpu else require_compiler)(os.environ)
     return [python, str(_PEER), str(warmup), work.to_text()]
 
 
@@ -186,11 +187,27 @@ def require_compiler(environment: Mapping[str, str]) -> None:
         )
 
 
-def peer_python(peer: str) -> str:
+def _require_c_compiler(environment: Mapping[str, str]) -> None:
+    """Check that torch.compile finds what Triton needs to start its kernels on GPUs.
+
+    Raises:
+        DeviceError: it does not.
+    """
+    chosen = environment.get("CC")
+    compilers = [chosen] if chosen else ["gcc", "clang"]
+    if not any(shutil.which(compiler, path=environment.get("PATH")) for compiler in compilers):
+        raise DeviceError(
+            f"torch.compile needs a C compiler for GPUs, but {' or '.join(map(repr, compilers))} was not found; "
+            "install gcc, name another in the variable CC, or use --gpu-peers eager"
+        )
+
+
+def peer_python(peer: str, *, seconds: float | None = None) -> str:
     """Return the interpreter of a peer's environment, which the first call makes with pip in the user's cache.
 
     Args:
         peer: "torch", "onnxruntime" or "openvino".
+        seconds: that pip may take; None: any time.
 
     Raises:
         RuntimeError: pip could not install the peer; the message has the end of its output.
@@ -201,22 +218,48 @@ def peer_python(peer: str) -> str:
     stamp = folder / "installed"
     if not stamp.exists():
         print(f"making an environment with {_PINS[peer][0]} in {folder}", file=sys.stderr)
-        venv.create(folder, with_pip=True, clear=True)
-        done = subprocess.run(
-            [str(python), "-m", "pip", "install", "--quiet", *_PINS[peer]], capture_output=True, text=True, check=False
-        )
+        try:
+            venv.create(folder, with_pip=True, clear=True)
+            done = subprocess.run(
+                [str(python), "-m", "pip", "install", "--quiet", *_PINS[peer]],
+                capture_output=True, text=True, check=False, timeout=seconds,
+            )  # fmt: skip
+        except subprocess.SubprocessError as error:
+            raise RuntimeError(f"pip could not install {_PINS[peer]}: {error}") from error
         if done.returncode != 0:
             raise RuntimeError(f"pip could not install {_PINS[peer]}:\n{done.stderr[-2000:]}")
         stamp.touch()
     return str(python)
 
 
-def gpu_peer_python() -> str:
-    """Return an interpreter with PyTorch for GPUs: this one, or that of ``peer_python``."""
-    code = "import torch; raise SystemExit(not torch.cuda.is_available())"
-    if subprocess.run([sys.executable, "-c", code], capture_output=True, check=False).returncode == 0:
+def gpu_peer_python(*, seconds: float | None = None) -> str:
+    """Return an interpreter with PyTorch for GPUs: this one, or that of ``peer_python``.
+
+    Args:
+        seconds: that pip may take to install it; None: any time.
+
+    Raises:
+        DeviceError: PyTorch cannot use the GPU; the message has the end of its output.
+        RuntimeError: pip could not install it; the message has the end of its output.
+    """
+    if not _why_no_torch(sys.executable):
         return sys.executable
-    return peer_python("torch")
+    python = peer_python("torch", seconds=seconds)
+    if why := _why_no_torch(python):
+        raise DeviceError(f"PyTorch of {python!r} cannot use the GPU: {why}; name another one with --peer-python")
+    return python
+
+
+def _why_no_torch(python: str) -> str:
+    """Return why PyTorch cannot use the GPU in an interpreter; "" if it can."""
+    command = [python, "-c", "import torch; torch.zeros(1, device='cuda')"]
+    try:
+        done = subprocess.run(command, capture_output=True, text=True, check=False, timeout=_LOOKING)
+    except subprocess.TimeoutExpired as error:
+        return str(error)
+    if done.returncode == 0:
+        return ""
+    return done.stderr.strip().rpartition("\n")[2] or f"exit status {done.returncode}"
 
 
 def prediction_pythons(python: str | None) -> dict[str, str]:

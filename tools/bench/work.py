@@ -45,6 +45,8 @@ class Work:
         budget: ``memory_budget`` of ``Workspace.create_net``; None: none is given; our side only.
         gpu: on GPUs instead of the CPU; ``devices`` are their number.
         tf32: products of float32 values on GPUs may use TF32.
+        exhaustive: plans of cuDNN are measured for convolutions (``exhaustive_search``); our side only, since the peer
+            always measures.
         state: the peer writes a file of this name instead of serving, see ``check``.
     """
 
@@ -68,6 +70,7 @@ class Work:
     budget: float | str | None = None
     gpu: bool = False
     tf32: bool = False
+    exhaustive: bool = False
     state: str = ""
 
     def to_text(self) -> str:

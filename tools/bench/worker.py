@@ -4,15 +4,18 @@ It runs by path in the peers' environments, which have no netbuilder, so it must
 
 The protocol, one JSON text per line: after the warm-up the worker writes ``{"ready": info}``; to ``{"steps": n}`` it
 answers ``{"seconds": [...], "loss": ..., "peak": ...}``, a time for each step, the loss of the last one, and the peak
-resident memory of the process in bytes; it ends with its input.
+resident memory of the process in bytes, or ``{"error": text}``; it ends with its input.
 """
 
 from __future__ import annotations
 
+import faulthandler
 import json
 import os
+import signal
 import sys
 import time
+import traceback
 from collections.abc import Callable
 from typing import Any, TextIO
 
@@ -23,6 +26,7 @@ __all__ = [
     "resident",
     "serve",
     "serve_gpu",
+    "show_stacks",
     "timed",
     "timed_together",
 ]
@@ -70,20 +74,27 @@ def serve_gpu(
         finish: waits for all steps.
         peak: returns the bytes that the process has of the memory of GPUs.
         warmup, loss, info: see ``serve``.
-        others: what else the worker can do, by the "way" of a command; each is given the command's number of steps.
+        others: what else the worker can do, by the "way" of a command; each is given the command's number of steps. An
+            error in one of them is its answer, and does not end the worker.
     """
     answers = open_answers()
-    for _ in range(warmup):
+    first = time.perf_counter()
+    for number in range(warmup):
+        began = time.perf_counter()
         step()
         finish()
+        print(f"step {number} of the warm-up took {time.perf_counter() - began:.3f} s", file=sys.stderr)
 
     def run(command: dict[str, Any]) -> dict[str, Any]:
         steps = command["steps"]
         if way := command.get("way"):
-            return (others or {})[way](steps)
+            try:
+                return (others or {})[way](steps)
+            except Exception:  # the others may work
+                return {"error": traceback.format_exc()}
         return {"seconds": [timed_together(step, finish, steps)], "loss": loss() if loss else None, "peak": peak()}
 
-    answer_commands(answers, run, info or {})
+    answer_commands(answers, run, {**(info or {}), "warmup": time.perf_counter() - first})
 
 
 def timed_together(step: Callable[[], Any], finish: Callable[[], Any], steps: int) -> float:
@@ -94,6 +105,13 @@ def timed_together(step: Callable[[], Any], finish: Callable[[], Any], steps: in
         step()
     finish()
     return (time.perf_counter() - began) / steps
+
+
+def show_stacks() -> None:
+    """Write the stacks of all threads to standard error when the process gets SIGUSR1, or crashes."""
+    faulthandler.enable()
+    if hasattr(signal, "SIGUSR1"):
+        faulthandler.register(signal.SIGUSR1)
 
 
 def open_answers() -> TextIO:

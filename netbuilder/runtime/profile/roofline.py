@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import math
 import time
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
@@ -24,7 +25,8 @@ __all__ = ["Limits", "measure_gpu_limits", "measure_limits"]
 
 _SECONDS = 0.5  # approximate time of a measurement
 _COPIED = 128 << 20  # bytes: much more than the caches hold
-_GPU_SIDE, _GPU_COPIED = 4096, 1 << 30
+_GPU_SIDE, _GPU_COPIED = 8192, 1 << 30
+_RANDOM = 1 << 22  # different values in an array for a GPU
 
 
 @dataclass(frozen=True)
@@ -92,15 +94,24 @@ def measure_gpu_limits(number: int, *, bfloat16: bool = False, allow_tf32: bool 
         with tf32() if allow_tf32 and has_tf32(number) else contextlib.nullcontext():
             rate = _gpu_rate(here, np.float32)
         rounded = _gpu_rate(here, np.float16) if bfloat16 else 0.0
-        source, target = (xp.ones(_GPU_COPIED // 4, np.float32) for _ in range(2))
+        source = _normal(here, (_GPU_COPIED // 4,), np.float32)
+        target = xp.empty_like(source)
         copy = _best(partial(copy_into, target, source), here)
         by = f"matmul of {_GPU_SIDE} a side"
         return Limits(rate, by, 2 * _GPU_COPIED / copy, 0, rounded, f"{by} in float16" if rounded else "")
 
 
 def _gpu_rate(here: GPU, dtype: Any) -> float:
-    a, b, c = (here.xp.ones((_GPU_SIDE, _GPU_SIDE), dtype) for _ in range(3))
+    a, b = (_normal(here, (_GPU_SIDE, _GPU_SIDE), dtype) for _ in range(2))
+    c = here.xp.empty_like(a)
     return 2 * _GPU_SIDE**3 / _best(partial(here.xp.matmul, a, b, out=c), here)
+
+
+def _normal(here: GPU, shape: tuple[int, ...], dtype: Any) -> Any:
+    """Return random values: with equal ones a GPU draws less power, and so is faster than with those of a net."""
+    size = math.prod(shape)
+    some = np.random.default_rng(0).standard_normal(min(size, _RANDOM), np.float32).astype(dtype)
+    return here.xp.tile(here.xp.asarray(some), -(-size // some.size))[:size].reshape(shape)
 
 
 def _best(call: Callable[[], object], device: GPU | None = None, at_least: int = 5) -> float:

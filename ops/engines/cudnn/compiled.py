@@ -1,11 +1,12 @@
 """cuDNN's graphs compiled for a GPU: each recipe once, with the plan that the library's heuristics prefer.
 
-With ``exhaustive`` all plans are built and measured when the graph is first needed. The fastest one is kept in the file
-of measured choices (see ``ops.engines.choices``), for the GPU and the library's version.
+With ``exhaustive`` the first ten plans are built and measured when the graph is first needed. The fastest one is kept
+in the file of measured choices (see ``ops.engines.choices``), for the GPU and the library's version.
 """
 
 from __future__ import annotations
 
+import itertools
 import threading
 from collections.abc import Mapping
 from typing import Any
@@ -31,6 +32,9 @@ _SCRATCH_SHARE = 1 / 32
 
 cuDNN prefers plans for exact products of float32 that copy all images into another order: as scratch memory, the images
 of a layer once more."""
+_MEASURED = 10
+"""Plans of a graph that are measured, the first ones by the heuristics: up to 44 for each graph of a net would take
+minutes. PyTorch's ``cudnn.benchmark`` has the same limit."""
 
 
 class CompiledGraph:
@@ -150,7 +154,7 @@ def compiled(
         recipe: the graph.
         device: the number of the GPU.
         limit: bytes of scratch memory that it may need; None: a small part of the GPU's, or as many as it takes.
-        exhaustive: measure all plans, and take the fastest one.
+        exhaustive: measure the first ten plans that can be built, and take the fastest one.
         deterministic: without plans that add in an order which changes from run to run.
     """
     key = (device, recipe, limit, exhaustive, deterministic)
@@ -203,13 +207,14 @@ def _usual_limit() -> int:
 
 
 def _build_fastest(builder: Builder, recipe: Recipe, limit: int | None) -> None:
-    """Build the plan that was measured to be the fastest; measure all of them first if that is not known."""
+    """Build the plan that was measured to be the fastest; measure them first if that is not known."""
     graph, choices = builder.graph, Choices.of(_machine())
     places = {graph.get_plan_name_at_index(i): i for i in range(graph.get_execution_plan_count())}
     key = f"cuDNN {recipe}" if limit is None else f"cuDNN {recipe} in {limit} bytes"
     chosen = choices.get(key)
     if chosen not in places:
-        times = {name: time for name, i in places.items() if (time := _measured(builder, i, limit)) is not None}
+        found = ((name, _measured(builder, i, limit)) for name, i in places.items())
+        times = dict(itertools.islice(((name, time) for name, time in found if time is not None), _MEASURED))
         if not times:
             raise library.cudnn().cudnnGraphNotSupportedError("no plan could be measured")
         chosen = min(times, key=times.__getitem__)

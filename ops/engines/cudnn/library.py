@@ -6,12 +6,12 @@ import functools
 import importlib
 from typing import Any
 
-from netbuilder.ops.engines.arrays import array_module, gpu_count
+from netbuilder.ops.engines.arrays import array_module, cuda_major, gpu_count
 from netbuilder.ops.engines.cuda.handles import ThreadHandles
 from netbuilder.ops.engines.gpu import GPU, gpu
 from netbuilder.proto import PROTO_CUDA, DeviceError
 
-__all__ = ["available", "cudnn", "free_handles", "handle", "version", "why_unavailable"]
+__all__ = ["available", "cudnn", "free_handles", "handle", "missing", "version", "why_unavailable"]
 
 _FRONTEND = "nvidia-cudnn-frontend>=1.14,<1.19"
 _LIBRARY = "nvidia-cudnn-cu12>=9.8"
@@ -22,15 +22,19 @@ def _load() -> tuple[Any, str]:
     """Return the frontend, or None and what is missing."""
     try:
         module = importlib.import_module("cudnn")
-    except ImportError as error:
+    except (ImportError, OSError) as error:  # OSError: a library that it loads
         return None, f"the Python package cudnn cannot be imported ({error}); pip install '{_FRONTEND}'"
     try:
         found = int(module.backend_version())
     except Exception as error:  # the frontend's own type, if it finds no library
-        return None, f"the library cuDNN cannot be loaded ({error}); pip install '{_LIBRARY}'"
+        return None, f"the library cuDNN cannot be loaded ({error}); {_install()}"
     if found < _OLDEST:
-        return None, f"cuDNN {found} is older than {_OLDEST}; pip install '{_LIBRARY}'"
+        return None, f"cuDNN {found} is older than {_OLDEST}; {_install()}"
     return module, ""
+
+
+def _install() -> str:
+    return f"pip install '{_LIBRARY.replace('cu12', f'cu{cuda_major()}')}'"
 
 
 @functools.cache
@@ -47,6 +51,11 @@ def why_unavailable() -> str:
     """Return what is missing and how to install it; "" if nothing is."""
     if gpu_count() == 0:
         return "cuDNN needs CuPy and an NVIDIA GPU; pip install 'netbuilder[gpu]'"
+    return missing()
+
+
+def missing() -> str:
+    """Return what is missing and how to install it, whether or not there is a GPU; "" if nothing is."""
     return _found()[1]
 
 

@@ -10,10 +10,12 @@ from typing import Any
 from netbuilder.data.forking import new_lock
 from netbuilder.data.gc_paused import collection_paused
 from netbuilder.ops.engines.gpu import GPU, StreamRole, Streams, gpu
+from netbuilder.proto import DeviceError
 
 __all__ = ["CaptureError", "Graph", "between_captures", "capture"]
 
 _ROLES = (StreamRole.COMPUTE, StreamRole.EXCHANGE)  # that captured calls may use
+_INVALIDATED = 901  # cudaErrorStreamCaptureInvalidated
 
 
 class CaptureError(Exception):
@@ -22,11 +24,14 @@ class CaptureError(Exception):
     Attributes:
         index: of the call; the number of calls if all were made and their graph is not valid; None if the GPU captures
             nothing.
+        broken: whether another thread may have ended the capture: one that waits for the whole GPU does.
     """
 
     def __init__(self, index: int | None, error: BaseException) -> None:
         super().__init__(f"{type(error).__name__}: {error}")
         self.index = index
+        of_library = isinstance(error, DeviceError)  # it does not tell the cause
+        self.broken = of_library or getattr(error, "status", None) == _INVALIDATED
 
 
 class Graph:
@@ -110,10 +115,15 @@ def capture(number: int, calls: Sequence[Callable[[], object]]) -> Graph | None:
 
 
 @contextlib.contextmanager
-def between_captures(here: GPU) -> Iterator[bool]:
-    """Keep captures away from a GPU; yields False, and keeps none away, if one goes on, or this thread captures."""
+def between_captures(here: GPU, *, wait: bool = False) -> Iterator[bool]:
+    """Keep captures away from a GPU; yields False, and keeps none away, if one goes on, or this thread captures.
+
+    Args:
+        here: the GPU.
+        wait: for the end of one that goes on.
+    """
     lock = _streams_of(here).lock
-    free = not _of_thread.captures and lock.acquire(False)
+    free = not _of_thread.captures and lock.acquire(wait)
     try:
         yield free
     finally:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import threading
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Collection, Iterator, Sequence
 from typing import Any
 
 from netbuilder.data.forking import new_lock
@@ -12,7 +12,7 @@ from netbuilder.data.gc_paused import collection_paused
 from netbuilder.ops.engines.gpu import GPU, StreamRole, Streams, gpu
 from netbuilder.proto import DeviceError
 
-__all__ = ["CaptureError", "Graph", "between_captures", "capture"]
+__all__ = ["CaptureError", "Graph", "between_captures", "capture", "keep_for_graph"]
 
 _ROLES = (StreamRole.COMPUTE, StreamRole.EXCHANGE)  # that captured calls may use
 _INVALIDATED = 901  # cudaErrorStreamCaptureInvalidated
@@ -37,15 +37,17 @@ class CaptureError(Exception):
 class Graph:
     """Captured work of one GPU. The memory that it uses must exist for as long as it is launched."""
 
-    __slots__ = ("_gpu", "_raw")
+    __slots__ = ("_gpu", "_kept", "_raw")
 
-    def __init__(self, here: GPU, raw: Any) -> None:
+    def __init__(self, here: GPU, raw: Any, kept: Collection[object]) -> None:
         self._gpu = here
         self._raw = raw
+        self._kept = kept  # what the work uses
 
     def launch(self) -> None:
         """Add the work to what the GPU computes."""
-        self._raw.launch(self._gpu.stream().raw)
+        with self._gpu as here:
+            self._raw.launch(here.stream().raw)
 
 
 class _CaptureStreams:
@@ -70,7 +72,7 @@ class _CaptureStreams:
 
 
 class _OfThread(threading.local):
-    captures = False
+    kept: dict[int, object] | None = None  # for the graph that it captures; None: it captures none
 
 
 _of_thread = _OfThread()
@@ -123,7 +125,7 @@ def between_captures(here: GPU, *, wait: bool = False) -> Iterator[bool]:
         wait: for the end of one that goes on.
     """
     lock = _streams_of(here).lock
-    free = not _of_thread.captures and lock.acquire(wait)
+    free = _of_thread.kept is None and lock.acquire(wait)
     try:
         yield free
     finally:
@@ -134,7 +136,7 @@ def between_captures(here: GPU, *, wait: bool = False) -> Iterator[bool]:
 def _capture(streams: _CaptureStreams, calls: Sequence[Callable[[], object]]) -> Graph:
     here, own = streams.gpu, streams.get()
     stream, runtime = own[StreamRole.COMPUTE].raw, here.xp.cuda.runtime
-    with here.using(own), _no_allocation(here.xp), collection_paused(), _noted():
+    with here.using(own), _no_allocation(here.xp), collection_paused(), _noted() as kept:
         try:
             stream.begin_capture(runtime.streamCaptureModeThreadLocal)
         except Exception as error:
@@ -150,19 +152,25 @@ def _capture(streams: _CaptureStreams, calls: Sequence[Callable[[], object]]) ->
                 raise CaptureError(index, error) from error
             raise
         try:
-            return Graph(here, stream.end_capture())
+            return Graph(here, stream.end_capture(), tuple(kept.values()))
         except Exception as error:
             raise CaptureError(len(calls), error) from error
 
 
 @contextlib.contextmanager
-def _noted() -> Iterator[None]:
-    """Note that this thread captures."""
-    _of_thread.captures = True
+def _noted() -> Iterator[dict[int, object]]:
+    """Note that this thread captures; yields what is to be kept for the graph."""
+    _of_thread.kept = kept = {}
     try:
-        yield
+        yield kept
     finally:
-        _of_thread.captures = False
+        _of_thread.kept = None
+
+
+def keep_for_graph(used: object) -> None:
+    """Keep an object for as long as the graph, if this thread captures one: the captured work uses it."""
+    if _of_thread.kept is not None:
+        _of_thread.kept[id(used)] = used
 
 
 class _Refused(MemoryError):

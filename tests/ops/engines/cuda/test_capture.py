@@ -1,15 +1,17 @@
-"""Captures: who waits for a whole GPU waits for them."""
+"""Captures: who waits for a whole GPU waits for them, graphs keep what they use, and run on their own GPU."""
 
+import gc
 import threading
 
 import numpy as np
 import pytest
 
 from netbuilder.ops.engines.adopted import adopt
+from netbuilder.ops.engines.cuda import cublas
 from netbuilder.ops.engines.cuda.capture import _streams_of, between_captures, capture
 from netbuilder.ops.engines.gpu import gpu, to_host
 from on_gpu import gpus
-from waiting import join_all
+from waiting import join_all, wait_until
 
 pytestmark = pytest.mark.emulated
 
@@ -59,3 +61,50 @@ def test_a_thread_that_captures_does_not_wait_for_itself():
 
     capture(0, [call])
     assert found == [False] and not _streams_of(gpu(0)).lock.locked()
+
+
+def test_a_graph_keeps_the_handles_that_it_was_captured_with():
+    """Of a thread that has ended, too: the kernels of the graph may use memory of the handle."""
+    x, y = ones(0, 1, 4, 4), ones(0, 1, 4, 4)
+    product = cublas.Product(1, 4, 4, 4).bind(x, x, y)
+    graphs = []
+
+    def work():
+        with gpu(0):
+            product()
+        graphs.append(capture(0, [product]))
+
+    thread = threading.Thread(target=work)
+    thread.start()
+    join_all(thread)
+    cublas.free_handles()
+    assert not cublas._handles._ended
+    with gpu(0):
+        y.fill(0)
+    graphs[0].launch()
+    np.testing.assert_array_equal(to_host(y), 4)
+    graphs.clear()
+    gc.collect()
+    wait_until(lambda: len(cublas._handles._ended) == 1)
+    cublas.free_handles()
+    assert not cublas._handles._ended
+
+
+def test_a_graph_is_launched_on_its_gpu_whatever_the_thread_used_last():
+    x = ones(1, 3)
+    graph = capture(1, [lambda: x.fill(2)])
+    current = []
+
+    class Launched:
+        def __init__(self, raw):
+            self.raw = raw
+
+        def launch(self, stream):
+            current.append(gpu(0).xp.cuda.runtime.getDevice())
+            self.raw.launch(stream)
+
+    graph._raw = Launched(graph._raw)
+    with gpu(0):
+        graph.launch()
+    assert current == [1]
+    np.testing.assert_array_equal(to_host(x), 2)

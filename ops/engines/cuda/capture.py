@@ -160,7 +160,8 @@ def _capture(streams: _CaptureStreams, calls: Sequence[Callable[[], object]]) ->
 @contextlib.contextmanager
 def _noted() -> Iterator[dict[int, object]]:
     """Note that this thread captures; yields what is to be kept for the graph."""
-    _of_thread.kept = kept = {}
+    kept: dict[int, object] = {}
+    _of_thread.kept = kept
     try:
         yield kept
     finally:

@@ -36,7 +36,7 @@ CAFFE2_TESTS = [
 ]
 GPU = [
     "cupy-cuda12x[ctk]>=14",
-    "nvidia-cudnn-cu12>=9.8",
+    "nvidia-cudnn-cu12>=9.8,<10",
     "nvidia-cudnn-frontend>=1.14,<1.19",  # later ones pull in half a gigabyte that nothing here uses
     "nvidia-nccl-cu12",
 ]

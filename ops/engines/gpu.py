@@ -27,7 +27,6 @@ __all__ = [
     "Stream",
     "StreamRole",
     "Streams",
-    "adopt",
     "after_reads",
     "begin_copy",
     "copy_into",
@@ -331,14 +330,3 @@ def begin_copy(buffer: Any, value: Any, event: Any = None) -> Callable[[], None]
         there.wait_until(done)
 
     return wait
-
-
-def adopt(value: Any) -> Any:
-    """Return a copy of an array on a GPU that CuPy or another library made, on any stream."""
-    xp = array_module(PROTO_CUDA)
-    array = value if isinstance(value, xp.ndarray) else xp.asarray(value)
-    array.device.synchronize()
-    with gpu(array.device.id) as there:
-        copy = array.copy()
-    there.synchronize()  # after this the owner may overwrite the array
-    return copy

@@ -137,6 +137,7 @@ class GraphSegment:
         self._ran: dict[tuple[int, ...], _Ran] = {}  # the last runs without a graph, by turn
         self._parts: list[GraphSegment] = []  # what it was divided into by a call that cannot be captured
         self._why = "" if len(calls) >= _SHORTEST else "a graph of one call would gain nothing"
+        self._broken = False  # whether a capture was, as by another thread
 
     def __call__(self) -> None:
         """Run the calls.
@@ -168,16 +169,21 @@ class GraphSegment:
         return turn in self._ran and self._ran[turn].thread is _of_thread.token
 
     def _capture(self, turn: tuple[int, ...]) -> bool:
-        """Capture the calls and run them; return False, and run nothing, if that is not possible."""
+        """Capture the calls and run them; return False, and run nothing, if that is not possible.
+
+        After a capture that may have been broken by another thread, they are captured once more in their next run.
+        """
         read = self._ran[turn].numbers
         table = NumberTable(gpu(self._number), read) if read else None
         try:
             with table.used() if table is not None else nullcontext():
                 graph = capture(self._number, self._calls)
         except CaptureError as error:
-            self._give_up(error)
-            return False
-        if graph is None:  # another thread captures for this GPU
+            if self._broken or not error.broken:
+                self._give_up(error)
+                return False
+            self._broken, graph = True, None
+        if graph is None:  # or another thread captures for this GPU, or waits for all of it
             self._run(turn)
             return True
         self._graphs[turn] = _Turn(graph, table)

@@ -16,9 +16,10 @@ from netbuilder.graph.message import message_of
 from netbuilder.graph.observability import ACTIVATIONS, ALL
 from netbuilder.graph.source import warn_user
 from netbuilder.ops.core.operator import TensorSpec
+from netbuilder.ops.engines.adopted import adopt
 from netbuilder.ops.engines.arrays import trim_heap
 from netbuilder.ops.engines.engine import engine_names, release_kernels
-from netbuilder.ops.engines.gpu import adopt, gpu
+from netbuilder.ops.engines.gpu import gpu
 from netbuilder.ops.engines.layouts import HOST, Location
 from netbuilder.proto import PROTO_CUDA, BlobError, DeviceOption, NetDef, NetError, OperatorDef, PlanDef
 from netbuilder.proto.depth import deep_nets

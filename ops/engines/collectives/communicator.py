@@ -62,6 +62,10 @@ class Communicator(ABC):
     def abort(self, code: int) -> None:
         """End all processes of the run, with an exit code."""
 
+    def failure(self) -> str:
+        """Return why the engine exchanges nothing more, although no call has raised an error; "": it does."""
+        return ""
+
     @abstractmethod
     def _allreduce(self, array: Array, maximum: bool, patient: bool) -> None: ...
 

@@ -25,8 +25,9 @@ import numpy as np
 
 from netbuilder.ops.engines.collectives.communicator import Communicator
 from netbuilder.ops.engines.collectives.nccl_id import shared_unique_id
+from netbuilder.ops.engines.collectives.start import meet
 from netbuilder.ops.engines.gpu import StreamRole, gpu
-from netbuilder.ops.engines.nccl import GpuGroup, nccl, one_group, type_of
+from netbuilder.ops.engines.nccl import INSTALL, GpuGroup, nccl, nccl_available, one_group, type_of
 from netbuilder.ops.engines.stores import Store
 from netbuilder.proto import DeviceError, DistributedError, NetError
 
@@ -35,6 +36,7 @@ __all__ = ["GpuRanks", "NcclCommunicator", "connect_by_nccl"]
 Array = Any
 
 _PAUSE = 50e-6  # seconds between two looks at the GPU
+_NOT_READY = 600  # cudaErrorNotReady
 
 
 @dataclass(frozen=True)
@@ -113,10 +115,20 @@ class NcclCommunicator(Communicator):
         """Keep NCCL's communicator, which other common worlds have, too."""
 
     def abort(self, code: int) -> None:
-        for ranks in self._connected.values():
-            for raw in ranks.group.communicators:
-                raw.abort()
+        """End this process; NCCL, or the launcher, tells the others, which cannot be ended from here.
+
+        NCCL's own abort might wait for the kernel of another communicator.
+        """
         os._exit(code)
+
+    def failure(self) -> str:
+        for ranks in list(self._connected.values()):
+            for device, raw in zip(ranks.group.devices, ranks.group.communicators):
+                try:
+                    raw.check_async_error()
+                except Exception as error:
+                    return f"rank {self.rank} of {self.size}: NCCL has failed on GPU {device}: {error}"
+        return ""
 
     def post(self, data: bytes, to: int) -> None:
         number = self._store.add(f"mail/{to}/count")
@@ -139,7 +151,12 @@ class NcclCommunicator(Communicator):
             stream = here.stream(StreamRole.EXCHANGE).raw
             copies = [here.xp.asarray(each) for each in given]
             call(nccl(), stream.ptr, *(copy.data.ptr for copy in copies))
-            while not stream.done:
+            runtime = here.xp.cuda.runtime
+            while status := runtime.streamQuery(stream.ptr):  # `stream.done` is False after an error, too
+                if status != _NOT_READY:
+                    error = runtime.CUDARuntimeError(status)
+                    text = f"rank {self.rank} of {self.size}: GPU {self._device} has failed: {error}"
+                    raise DistributedError(text) from error
                 self.check()
                 time.sleep(_PAUSE)
             self._raw.check_async_error()
@@ -227,14 +244,29 @@ def connect_by_nccl(store: Store, size: int, rank: int, devices: Sequence[int], 
         name: of what they connect for, unlike that of another call.
 
     Raises:
-        DeviceError: NCCL is missing, or cannot connect the GPUs.
-        DistributedError: the processes have different numbers of GPUs.
+        DeviceError: NCCL or a GPU is missing on one of them, or NCCL cannot connect the GPUs.
+        DistributedError: the processes have different numbers of GPUs, or one has ended.
+        StoreTimeoutError: some have not come.
     """
+    # A rank that fails, or has not come, would leave the others inside NCCL.
+    meet(store, size, rank, f"{name}/world", _why_not(rank, devices))
     raw = _connected(shared_unique_id(store, rank, name), size, rank, devices[:1])
     ranks = GpuRanks(GpuGroup(devices[:1], raw), range(size))
     made = NcclCommunicator(rank, size, ranks, store.with_prefix(name))
     made.connect(devices)
     return made
+
+
+def _why_not(rank: int, devices: Sequence[int]) -> str:
+    """Return why this process cannot connect GPUs; "" if it can."""
+    if not nccl_available():
+        return f"rank {rank} has no NCCL; {INSTALL}"
+    try:
+        for device in devices:
+            gpu(device)
+    except DeviceError as error:
+        return str(error)
+    return ""
 
 
 def _connected(key: bytes, size: int, first: int, devices: Sequence[int]) -> list[Any]:

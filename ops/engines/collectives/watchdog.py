@@ -13,6 +13,7 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from typing import NoReturn
 
+from netbuilder.ops.engines.collectives.abort import end_job
 from netbuilder.ops.engines.collectives.communicator import Communicator
 from netbuilder.ops.engines.collectives.lane import Lane
 from netbuilder.ops.engines.collectives.roll_call import RollCall, State, shortened
@@ -87,7 +88,10 @@ class Watchdog:
         self._wait = None if limit is None else _Wait(call, limit, moving=True)
 
     def check(self) -> None:
-        """Raise DistributedError if the lane was interrupted, a rank has given up, or the wait is at its limit."""
+        """Raise DistributedError if the wait must end.
+
+        The lane was interrupted, a rank has given up, the engine has failed, or the wait is at its limit.
+        """
         self._lane.check()
         self._checks += 1
         now = time.monotonic()
@@ -97,17 +101,28 @@ class Watchdog:
         self._roll_call.look()
         if self._roll_call.given_up:
             self._end(self._roll_call.given_up)
+        if failure := self._communicator.failure():
+            self._roll_call.give_up(failure)
+            self._end(failure)
         if self._wait is not None:
             self._look_at_time(self._wait, now)
 
     def look(self) -> None:
-        """Answer other ranks; called by a lane that has nothing to do."""
+        """Answer other ranks; called by a lane that has nothing to do.
+
+        If the engine has failed, the job ends: the program may wait for a GPU, which waits for the other ranks.
+        """
         self._roll_call.look()
-        if self._roll_call.given_up:
+        failure = self._communicator.failure()
+        if failure:
+            self._roll_call.give_up(failure)
+        if text := failure or self._roll_call.given_up:
             try:
-                self._end(self._roll_call.given_up)
+                self._end(text)
             except DistributedError:
                 pass  # what is submitted from now on raises it
+        if failure:
+            end_job(1)
 
     def supervise(self) -> None:
         """End waits in which MPI or NCCL itself does not return, so that nobody calls ``check``; for its own thread."""

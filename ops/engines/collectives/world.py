@@ -6,9 +6,9 @@ import atexit
 import contextlib
 import logging
 import os
-import time
+import threading
 import warnings
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
 from typing import TypeVar
 
@@ -24,15 +24,15 @@ from netbuilder.ops.engines.collectives.mpi_abort import abort_mpi
 from netbuilder.ops.engines.collectives.nccl import NcclCommunicator, connect_by_nccl
 from netbuilder.ops.engines.collectives.roll_call import State
 from netbuilder.ops.engines.collectives.session import Collective, Session
+from netbuilder.ops.engines.collectives.start import meet
 from netbuilder.ops.engines.collectives.time_limits import time_limits
 from netbuilder.ops.engines.collectives.watchdog import Watchdog
 from netbuilder.ops.engines.launchers import ATTEMPT, job_store, place_in
 from netbuilder.ops.engines.stores.store import Store
-from netbuilder.proto import DistributedError, NetError, StoreTimeoutError
+from netbuilder.proto import DistributedError, NetError
 
 __all__ = ["CommonWorld", "NcclPlace", "create_world", "process_lane", "report_failure", "share_store"]
 
-_PAUSE = 0.02  # seconds between two looks at the store
 _log = logging.getLogger("netbuilder")
 T = TypeVar("T")
 
@@ -266,7 +266,26 @@ def _connected(size: int, rank: int, nccl: NcclPlace, store: Store | None) -> Co
     def connect() -> Communicator:
         return connect_by_nccl(found, size, rank, nccl.devices, name)
 
-    return _process.lane.submit(connect).result()
+    connecting = _process.lane.submit(connect)
+    with _limited(time_limits().first, f"CreateCommonWorld: rank {rank} of {size}"):
+        return connecting.result()
+
+
+@contextlib.contextmanager
+def _limited(first: float | None, who: str) -> Iterator[None]:
+    """In the block, let NCCL connect the ranks no longer than this, in seconds, after they have met; None: for ever."""
+    if first is None:
+        yield
+        return
+    seconds = 2 * first  # half of it to meet
+    text = f"{who} has waited {seconds:g} s for NCCL to connect the ranks; run with NCCL_DEBUG=INFO to see why"
+    timer = threading.Timer(seconds, _process.lane.give_up, [DistributedError(text)])
+    timer.daemon = True
+    timer.start()
+    try:
+        yield
+    finally:
+        timer.cancel()
 
 
 def share_store(store: Store) -> None:
@@ -289,33 +308,9 @@ def _wait_for_start() -> None:
     place = place_in(os.environ)
     install(place.rank, place.size, abort_mpi)  # a process that fails here must not wait for the others at its end
     store = job_store(os.environ)
-    if store is None:
-        return
-    with contextlib.closing(store):
-        attempt = store.with_prefix(os.environ.get(ATTEMPT, "0"))
-        attempt.set(f"world/{place.rank}", b"")
-        limit, begin, warned = time_limits().first, time.monotonic(), False
-        missing = list(range(place.size))
-        while missing := [rank for rank in missing if attempt.peek(f"world/{rank}") is None]:
-            waited = time.monotonic() - begin
-            text = (
-                f"CreateCommonWorld: rank {place.rank} of {place.size} has waited {waited:.3g} s for rank "
-                f"{_listed(missing)}, which has not begun to make a common world"
-            )
-            if ended := [rank for rank in missing if attempt.peek(f"ended/{rank}") is not None]:
-                raise DistributedError(
-                    f"CreateCommonWorld: rank {_listed(ended)} of {place.size} has ended without one"
-                )
-            if limit is not None and waited > limit:
-                raise StoreTimeoutError(text)
-            if limit is not None and waited > limit / 2 and not warned:
-                _log.warning("%s; it gives up after %g s", text, limit)
-                warned = True
-            time.sleep(_PAUSE)
-
-
-def _listed(ranks: Sequence[int]) -> str:
-    return ", ".join(map(str, ranks))
+    if store is not None:
+        with contextlib.closing(store):
+            meet(store.with_prefix(os.environ.get(ATTEMPT, "0")), place.size, place.rank)
 
 
 def _control(size: int, rank: int) -> Communicator:

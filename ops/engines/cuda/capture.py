@@ -4,16 +4,18 @@ from __future__ import annotations
 
 import contextlib
 import threading
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Collection, Iterator, Sequence
 from typing import Any
 
 from netbuilder.data.forking import new_lock
 from netbuilder.data.gc_paused import collection_paused
 from netbuilder.ops.engines.gpu import GPU, StreamRole, Streams, gpu
+from netbuilder.proto import DeviceError
 
-__all__ = ["CaptureError", "Graph", "between_captures", "capture"]
+__all__ = ["CaptureError", "Graph", "between_captures", "capture", "keep_for_graph"]
 
 _ROLES = (StreamRole.COMPUTE, StreamRole.EXCHANGE)  # that captured calls may use
+_INVALIDATED = 901  # cudaErrorStreamCaptureInvalidated
 
 
 class CaptureError(Exception):
@@ -22,25 +24,30 @@ class CaptureError(Exception):
     Attributes:
         index: of the call; the number of calls if all were made and their graph is not valid; None if the GPU captures
             nothing.
+        broken: whether another thread may have ended the capture: one that waits for the whole GPU does.
     """
 
     def __init__(self, index: int | None, error: BaseException) -> None:
         super().__init__(f"{type(error).__name__}: {error}")
         self.index = index
+        of_library = isinstance(error, DeviceError)  # it does not tell the cause
+        self.broken = of_library or getattr(error, "status", None) == _INVALIDATED
 
 
 class Graph:
     """Captured work of one GPU. The memory that it uses must exist for as long as it is launched."""
 
-    __slots__ = ("_gpu", "_raw")
+    __slots__ = ("_gpu", "_kept", "_raw")
 
-    def __init__(self, here: GPU, raw: Any) -> None:
+    def __init__(self, here: GPU, raw: Any, kept: Collection[object]) -> None:
         self._gpu = here
         self._raw = raw
+        self._kept = kept  # what the work uses
 
     def launch(self) -> None:
         """Add the work to what the GPU computes."""
-        self._raw.launch(self._gpu.stream().raw)
+        with self._gpu as here:
+            self._raw.launch(here.stream().raw)
 
 
 class _CaptureStreams:
@@ -65,7 +72,7 @@ class _CaptureStreams:
 
 
 class _OfThread(threading.local):
-    captures = False
+    kept: dict[int, object] | None = None  # for the graph that it captures; None: it captures none
 
 
 _of_thread = _OfThread()
@@ -110,10 +117,15 @@ def capture(number: int, calls: Sequence[Callable[[], object]]) -> Graph | None:
 
 
 @contextlib.contextmanager
-def between_captures(here: GPU) -> Iterator[bool]:
-    """Keep captures away from a GPU; yields False, and keeps none away, if one goes on, or this thread captures."""
+def between_captures(here: GPU, *, wait: bool = False) -> Iterator[bool]:
+    """Keep captures away from a GPU; yields False, and keeps none away, if one goes on, or this thread captures.
+
+    Args:
+        here: the GPU.
+        wait: for the end of one that goes on.
+    """
     lock = _streams_of(here).lock
-    free = not _of_thread.captures and lock.acquire(False)
+    free = _of_thread.kept is None and lock.acquire(wait)
     try:
         yield free
     finally:
@@ -124,7 +136,7 @@ def between_captures(here: GPU) -> Iterator[bool]:
 def _capture(streams: _CaptureStreams, calls: Sequence[Callable[[], object]]) -> Graph:
     here, own = streams.gpu, streams.get()
     stream, runtime = own[StreamRole.COMPUTE].raw, here.xp.cuda.runtime
-    with here.using(own), _no_allocation(here.xp), collection_paused(), _noted():
+    with here.using(own), _no_allocation(here.xp), collection_paused(), _noted() as kept:
         try:
             stream.begin_capture(runtime.streamCaptureModeThreadLocal)
         except Exception as error:
@@ -140,19 +152,26 @@ def _capture(streams: _CaptureStreams, calls: Sequence[Callable[[], object]]) ->
                 raise CaptureError(index, error) from error
             raise
         try:
-            return Graph(here, stream.end_capture())
+            return Graph(here, stream.end_capture(), tuple(kept.values()))
         except Exception as error:
             raise CaptureError(len(calls), error) from error
 
 
 @contextlib.contextmanager
-def _noted() -> Iterator[None]:
-    """Note that this thread captures."""
-    _of_thread.captures = True
+def _noted() -> Iterator[dict[int, object]]:
+    """Note that this thread captures; yields what is to be kept for the graph."""
+    kept: dict[int, object] = {}
+    _of_thread.kept = kept
     try:
-        yield
+        yield kept
     finally:
-        _of_thread.captures = False
+        _of_thread.kept = None
+
+
+def keep_for_graph(used: object) -> None:
+    """Keep an object for as long as the graph, if this thread captures one: the captured work uses it."""
+    if _of_thread.kept is not None:
+        _of_thread.kept[id(used)] = used
 
 
 class _Refused(MemoryError):

@@ -2,6 +2,7 @@
 
 Freeing one makes the library wait for the whole GPU, which nobody may do while something is captured there. So the
 handles of ended threads are kept in a list, and freed when a thread makes one, a net is bound or a workspace is reset.
+A CUDA graph keeps those that it was captured with, whose memory its kernels may use.
 """
 
 from __future__ import annotations
@@ -13,7 +14,7 @@ from collections.abc import Callable
 from typing import Any, Generic, TypeVar
 
 from netbuilder.data.forking import renew_after_fork
-from netbuilder.ops.engines.cuda.capture import between_captures
+from netbuilder.ops.engines.cuda.capture import between_captures, keep_for_graph
 from netbuilder.ops.engines.gpu import GPU
 
 __all__ = ["ThreadHandles"]
@@ -60,6 +61,7 @@ class ThreadHandles(Generic[T]):
         if own is None:
             self.free_ended()
             own = owned[here] = _Owned(here, self._make(here), self._ended)
+        keep_for_graph(own)
         return own.handle
 
     def free_ended(self) -> None:

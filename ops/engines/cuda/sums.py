@@ -1,9 +1,9 @@
 """Operators with sums over axes: their plain kernels, traced. One kernel computes the sums and what depends on them.
 
 Each tensor is seen as (outer, columns, inner), and the sums are over the columns: a group of threads computes a row,
-all its sums and then its elements. The sums over a large tensor are those of many blocks, which the block that ends
-last adds in their order; a second kernel computes the elements. So results do not change from run to run. Sums are
-added in float64.
+all its sums and then its elements. Where few rows have many columns, the sums are those of many blocks, which the
+block that ends last adds in their order; a second kernel computes the elements. So results do not change from run to
+run. Sums are added in float64.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ from netbuilder.ops.core.contexts import Call, PlanContext, Prepared
 from netbuilder.ops.core.operator import TensorSpec
 from netbuilder.ops.engines.cuda.code import body, c_type, index_of, register_type, stored, value_of, with_prelude
 from netbuilder.ops.engines.cuda.elementwise import kernel_title, trace_inputs, trace_operator
-from netbuilder.ops.engines.cuda.kernel import BLOCK_SUM, THREADS, Kernel
+from netbuilder.ops.engines.cuda.kernel import THREADS, Kernel
 from netbuilder.ops.engines.cuda.layout import as_read, elements_of, in_order, order_of, row_major_spec
 from netbuilder.ops.engines.cuda.steps import one_call
 from netbuilder.ops.engines.cuda.tracing import Load, NotTraced, Program, Stacked, Sum, Symbol, Tracer, reshaped_extents
@@ -30,7 +30,9 @@ __all__ = ["Stage", "Sums", "prepare_sums", "with_sums"]
 
 _MOST_BLOCKS = 1024
 _OF_ONE_BLOCK = 1 << 14
-"""The most elements of a single row that one block computes."""
+"""The most elements that one block computes where there are few tiles."""
+_FEW_TILES = 64
+"""Blocks that leave most of a GPU idle."""
 
 _OF_ELEMENTS: dict[tuple[bool, ...], str] = {
     (True, True, True): "i",
@@ -71,16 +73,28 @@ class _Extents:
         return self.rows * self.columns
 
     @property
-    def several_blocks(self) -> bool:
-        """Whether many blocks compute the sums of the only row."""
-        return self.rows == 1 and self.columns > _OF_ONE_BLOCK
-
-    @property
     def lanes(self) -> int:
         """Threads for a row."""
         if self.inner == 1:
             return min(1 << (self.columns - 1).bit_length(), 32 if self.columns <= 512 else THREADS)
         return min(1 << max(self.columns // 16, 1).bit_length() - 1, 32)
+
+    @property
+    def groups(self) -> int:
+        """Rows of a block, which are a tile."""
+        return THREADS // self.lanes
+
+    @property
+    def tiles(self) -> int:
+        return -(-self.rows // self.groups)
+
+    @property
+    def parts(self) -> int:
+        """Blocks that compute the sums of a tile."""
+        elements = self.groups * self.columns
+        if self.tiles > _FEW_TILES or elements <= _OF_ONE_BLOCK:
+            return 1
+        return min(-(-elements // (4 * THREADS)), _MOST_BLOCKS // self.tiles)
 
     def element(self, load: Load, shape: tuple[int, ...]) -> str:
         """Return the index of what a load reads for element ``i`` of a value of a shape, of all elements."""
@@ -277,16 +291,14 @@ class Stage:
     outputs: Sequence[int]
 
 
-def _rows_kernel(title: str, work: Sums) -> Kernel:
-    """Return the kernel in which a group of threads computes a row."""
-    extents = work.extents
-    lanes, outputs = extents.lanes, [*work.elements, *work.numbers]
-    groups = THREADS // lanes
+def _lanes(extents: _Extents) -> tuple[str, str, str]:
+    """Return the function that adds a number of each thread of a row, and a thread's lane and row in its block."""
+    lanes, groups = extents.lanes, extents.groups
     apart = 1 if extents.inner == 1 else groups  # how far the threads of a row are from one another
     lane, local = f"threadIdx.x % {lanes}", f"threadIdx.x / {lanes}"
     if apart > 1:
         lane, local = f"threadIdx.x / {groups}", f"threadIdx.x % {groups}"
-    reduced = f"""
+    function = f"""
 __device__ __forceinline__ double row_sum(double own, double* shared, int lane) {{
     shared[threadIdx.x] = own;
     __syncthreads();
@@ -299,6 +311,14 @@ __device__ __forceinline__ double row_sum(double own, double* shared, int lane) 
     return found;
 }}
 """
+    return function, lane, local
+
+
+def _rows_kernel(title: str, work: Sums) -> Kernel:
+    """Return the kernel in which a group of threads computes a row."""
+    extents = work.extents
+    lanes, groups, outputs = extents.lanes, extents.groups, [*work.elements, *work.numbers]
+    reduced, lane, local = _lanes(extents)
     each = f"for (i64 j = inside ? lane : columns; j < columns; j += {lanes}) {{ "
     each += "const i64 i = (o * columns + j) * inner + n;"
     lines = []
@@ -331,59 +351,73 @@ _LAST = """
 __syncthreads();
 if (threadIdx.x == 0) {
     __threadfence();
-    last = atomicAdd(ended, 1u) == gridDim.x - 1;
+    last = atomicAdd(ended + tile, 1u) == parts - 1;
 }
 __syncthreads();
 if (!last) return;
 __threadfence();
-if (threadIdx.x == 0) *ended = 0;  // for the next launch
+if (threadIdx.x == 0) ended[tile] = 0;  // for the next launch
 """
 
 
 def _block_kernel(title: str, work: Sums, level: int | None) -> Kernel:
-    """Return the kernel of many blocks that adds the sums of a level; None: the one that writes the elements.
+    """Return the kernel of many blocks for each tile that adds the sums of a level; None: that writes the elements.
 
-    The last one also writes the numbers, when all blocks have read those that these may overwrite.
+    The last block of a tile also writes the numbers, when the others have read those that these may overwrite.
     """
+    extents = work.extents
     sums = [] if level is None else work.levels[level]
     known = [total for each in work.levels[:level] for total in each]
     ends = level is None or (level == len(work.levels) - 1 and not work.elements)
     outputs = [*(work.elements if level is None else ()), *(work.numbers if ends else ())]
     numbers = [work.number[total] for total in sums]
+    lanes, groups = extents.lanes, extents.groups
+    row_sum, lane, local = _lanes(extents)
     lines = [f"double t{k} = 0;" for k in numbers]
     lines += [
-        f"for (i64 i = blockIdx.x * (i64){THREADS} + threadIdx.x; i < columns; i += gridDim.x * (i64){THREADS}) {{"
-    ]
-    lines += ["const i64 j = i;", *work.added(sums)]
-    lines += [*(work.written(work.elements, work.extents.element, "i") if level is None else ()), "}"]
-    lines += [f"t{k} = block_sum(t{k}, shared);" for k in numbers]
-    lines += [
-        "if (threadIdx.x == 0) {",
-        *(f"all[{at} * gridDim.x + blockIdx.x] = t{k};" for at, k in enumerate(numbers)),
+        f"for (i64 j = inside ? part * (i64){lanes} + lane : columns; j < columns; j += parts * (i64){lanes}) {{",
+        "const i64 i = (o * columns + j) * inner + n;",
+        *work.added(sums),
+        *(work.written(work.elements, extents.element, "i") if level is None else ()),
+        "}",
+        *(f"t{k} = row_sum(t{k}, shared, lane);" for k in numbers),
+        "if (inside && lane == 0) {",
+        *(f"all[({at} * parts + part) * rows + r] = t{k};" for at, k in enumerate(numbers)),
         "}",
     ]
     if sums or work.numbers:
         lines.append(_LAST)
     for at, k in enumerate(numbers):
-        lines += [f"t{k} = 0;", f"for (int k = threadIdx.x; k < gridDim.x; k += {THREADS}) "
-                  f"t{k} += all[{at} * gridDim.x + k];", f"t{k} = block_sum(t{k}, shared);"]  # fmt: skip
-        kind = register_type(sums[at].dtype)
-        lines += [f"if (threadIdx.x == 0) totals[{k}] = t{k};", f"const {kind} s{k} = ({kind})t{k};"]
+        lines += [
+            f"t{k} = 0;",
+            f"for (i64 p = inside ? lane : parts; p < parts; p += {lanes}) t{k} += all[({at} * parts + p) * rows + r];",
+            f"t{k} = row_sum(t{k}, shared, lane);",
+            f"if (inside && lane == 0) totals[{k} * rows + r] = t{k};",
+            f"const {(kind := register_type(sums[at].dtype))} s{k} = ({kind})t{k};",
+        ]
     if ends and work.numbers:
-        lines += ["if (threadIdx.x == 0) {", *work.written(work.numbers, work.extents.row, "r"), "}"]
-    parameters = [*work.parameters(outputs), "double* totals", "double* partial", "unsigned* ended", "i64 columns"]
+        lines += ["if (inside && lane == 0) {", *work.written(work.numbers, extents.row, "r"), "}"]
+    parameters = [*work.parameters(outputs), "double* totals", "double* partial", "unsigned* ended"]
+    parameters += ["i64 rows", "i64 columns", "i64 inner"]
     text = [
-        BLOCK_SUM if sums else "",
+        row_sum if sums else "",
         f'extern "C" __global__ void NAME({", ".join(parameters)}) {{',
         f"__shared__ double shared[{THREADS}];" if sums else "",
         "__shared__ bool last;",
         "volatile double* all = partial;",
-        "const i64 inner = 1, o = 0, n = 0, r = 0;",
-        *(f"const {(kind := register_type(total.dtype))} s{work.number[total]} = ({kind})totals[{work.number[total]}];"
-          for total in known),
+        f"const int tiles = (rows + {groups - 1}) / {groups}, tile = blockIdx.x % tiles;",
+        "const i64 part = blockIdx.x / tiles, parts = gridDim.x / tiles;",
+        f"const int lane = {lane};",
+        f"const i64 r = tile * (i64){groups} + {local}, o = r / inner, n = r % inner;",
+        "const bool inside = r < rows;",
+        *(
+            f"const {(kind := register_type(total.dtype))} s{(k := work.number[total])} = "
+            f"inside ? ({kind})totals[{k} * rows + r] : ({kind})0;"
+            for total in known
+        ),
         *lines,
         "}",
-    ]  # fmt: skip
+    ]
     return Kernel(title, with_prelude("\n".join(filter(None, text))), model=Stage(work, level, outputs))
 
 
@@ -393,27 +427,26 @@ class _Launches:
     def __init__(self, title: str, work: Sums) -> None:
         extents = work.extents
         self.work, self.kernels = work, list[Kernel]()
-        if not extents.several_blocks:
+        if extents.parts == 1:
             self.kernels.append(_rows_kernel(title, work))
-            self.blocks = min(-(-extents.rows * extents.lanes // THREADS), 1 << 16)
+            self.blocks = min(extents.tiles, 1 << 16)
             self.scratch = 0
             return
         levels: list[int | None] = [*range(len(work.levels))]
         self.kernels += [_block_kernel(title, work, level) for level in (*levels, *([None] if work.elements else []))]
-        self.blocks = min(-(-extents.columns // (4 * THREADS)), _MOST_BLOCKS)
-        self._totals = 8 * len(work.number)
-        self.scratch = self._totals + 8 * self.blocks * max(len(level) for level in work.levels)
+        self.blocks = extents.tiles * extents.parts
+        self._totals = 8 * len(work.number) * extents.rows
+        self.scratch = self._totals + 8 * extents.parts * extents.rows * max(len(level) for level in work.levels)
 
     def bind(self, inputs: Sequence[Any], outputs: Sequence[Any], scratch: Any) -> list[Call]:
         work, extents = self.work, self.work.extents
         read = [inputs[i] for i in work.read]
-        if extents.several_blocks:
+        others: list[Any] = [np.int64(extent) for extent in (extents.rows, extents.columns, extents.inner)]
+        if extents.parts > 1:
             totals, partial_sums = (scratch[: self._totals], scratch[self._totals : self.scratch])
             with gpu(read[0].device.id) as here:
-                ended = here.xp.zeros(1, np.uint32)
-            others = [totals.view(np.float64), partial_sums.view(np.float64), ended, np.int64(extents.columns)]
-        else:
-            others = [np.int64(extent) for extent in (extents.rows, extents.columns, extents.inner)]
+                ended = here.xp.zeros(extents.tiles, np.uint32)
+            others = [totals.view(np.float64), partial_sums.view(np.float64), ended, *others]
         return [
             partial(kernel, self.blocks, (*read, *(outputs[j] for j in kernel.model.outputs), *others))
             for kernel in self.kernels

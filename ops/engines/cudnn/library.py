@@ -14,7 +14,7 @@ from netbuilder.proto import PROTO_CUDA, DeviceError
 __all__ = ["available", "cudnn", "free_handles", "handle", "missing", "version", "why_unavailable"]
 
 _FRONTEND = "nvidia-cudnn-frontend>=1.14,<1.19"
-_LIBRARY = "nvidia-cudnn-cu12>=9.8"
+_LIBRARY = "nvidia-cudnn-cu12>=9.8,<10"
 _OLDEST = 90800  # the first version that knows all engines that ``graphs`` counts on
 
 
@@ -24,6 +24,8 @@ def _load() -> tuple[Any, str]:
         module = importlib.import_module("cudnn")
     except (ImportError, OSError) as error:  # OSError: a library that it loads
         return None, f"the Python package cudnn cannot be imported ({error}); pip install '{_FRONTEND}'"
+    except Exception as error:  # the frontend loads the library: OSError without one, AssertionError if there are two
+        return None, f"the library cuDNN cannot be loaded ({type(error).__name__}: {error}); pip install '{_LIBRARY}'"
     try:
         found = int(module.backend_version())
     except Exception as error:  # the frontend's own type, if it finds no library

@@ -608,6 +608,37 @@ def test_a_kernel_that_cannot_be_captured_is_named_and_its_step_runs(machine, mo
 
 
 @pytest.mark.emulated
+@pytest.mark.parametrize("op_type, times", [("Negative", 1), ("Negative", 2), ("Sum", 1)])
+def test_a_capture_that_another_thread_has_ended_is_made_once_more(machine, monkeypatch, op_type, times):
+    """A thread that waits for the whole GPU is refused, and ends the capture."""
+    refused = []
+
+    def wait(x):
+        try:
+            x.device.synchronize()
+        except gpu(0).xp.cuda.runtime.CUDARuntimeError as error:
+            refused.append(error)
+
+    def wait_in_a_thread(x):
+        if len(refused) < times:
+            thread = threading.Thread(target=wait, args=[x])
+            thread.start()
+            thread.join()
+
+    changed(monkeypatch, op_type, calling_first(wait_in_a_thread))
+    workspace = fed(*CHAIN)
+    assert run(machine, workspace, 3)["replays"] == 0 and len(refused) == 1
+    if times == 1:
+        run(machine, workspace)
+    else:
+        with pytest.warns(RuntimeWarning, match="operator 2: Negative .*cannot be captured"):
+            run(machine, workspace)
+    assert run(machine, workspace)["replays"] == 1 and len(refused) == times
+    np.testing.assert_array_equal(workspace.fetch("y"), expected(X))
+    assert [graph for _, graph in captured(workspace)] == ([0, 0, 0, 0] if times == 1 else [0, 0, -1, -1])
+
+
+@pytest.mark.emulated
 def test_hundreds_of_kernels_that_cannot_be_captured_run(machine, monkeypatch):
     """Each divides the segment after the last one; that is no deeper recursion."""
     changed(monkeypatch, "Negative", calling_first(LIES["waits"]))

@@ -17,6 +17,7 @@ from netbuilder.ops.engines.collectives.time_limits import TimeLimits, set_colle
 from netbuilder.ops.engines.stores import MemoryStore
 from netbuilder.proto import DistributedError, NetError
 from thread_ranks import ThreadCommunicator, _Meeting, on_ranks, thread_sessions
+from waiting import wait_until
 
 LIMIT = 1.2  # seconds; a lane without work answers within 0.25
 
@@ -76,6 +77,33 @@ def test_a_rank_that_hangs_is_an_error_on_all_ranks(capfd):
     for rank in range(3):
         assert f"{first}. The threads of rank {rank}:" in printed
     assert printed.count("Current thread") == 3 and "in test_a_rank_that_hangs" in printed
+
+
+FAILURE = "rank 0 of 2: NCCL has failed on GPU 0: remote process exited"
+
+
+def test_an_engine_that_fails_meanwhile_ends_the_wait_on_all_ranks(capfd):
+    sessions = thread_sessions(2, answering=True)
+    sessions[1].lane.submit(lambda: None).result()  # it answers from now on
+    failed = sessions[0].submit(Collective("Allreduce", "g", timeout=60), lambda same: same)
+    sessions[0].control.failure = lambda: FAILURE
+    with pytest.raises(DistributedError, match=FAILURE):
+        failed.result()
+    wait_until(lambda: sessions[1].over is not None)
+    assert str(sessions[1].over) == FAILURE
+    assert f"{FAILURE}. The threads of rank 0:" in capfd.readouterr().err
+
+
+def test_an_engine_that_fails_between_collectives_ends_the_job(monkeypatch, capfd):
+    """The program may wait for a GPU that waits for another one, so that no error would reach it."""
+    ended = []
+    monkeypatch.setattr(watchdog, "end_job", ended.append)
+    sessions = thread_sessions(2, answering=True)
+    assert on_ranks(2, lambda rank: submit(sessions[rank]).result()) == [True, True]
+    sessions[0].control.failure = lambda: FAILURE
+    wait_until(lambda: ended and sessions[1].over is not None)
+    assert ended == [1] and str(sessions[1].over) == FAILURE
+    assert f"{FAILURE}. The threads of rank 0:" in capfd.readouterr().err
 
 
 @pytest.mark.parametrize("moving", [False, True])

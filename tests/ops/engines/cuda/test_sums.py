@@ -10,6 +10,7 @@ from hypothesis import strategies as st
 from all_suites import all_suites
 from checks import CPU, run_plain
 from netbuilder.ops.core.operator import spec_of
+from netbuilder.ops.engines.cuda.kernel import Kernel
 from netbuilder.ops.engines.cuda.sums import with_sums
 from netbuilder.ops.engines.cuda.table import WITH_SUMS
 from netbuilder.proto import NetDef, OperatorDef
@@ -119,3 +120,34 @@ def test_they_do_not_divide_a_graph():
         found = machine.counts - before
         assert (found["replays"], found["allocations"]) == (1, 0)
         assert found["reads"] == 1  # what is noted of wrong indices, at the end
+
+
+# operator, inputs, outputs, arguments, shape, launches, and blocks of the first launch
+FEW_ROWS = {
+    "columns of a matrix": ("Normalize", ["p"], ["y"], {"axis": 0}, (9000, 12), 2, 2 * 71),
+    "rows of a matrix": ("Normalize", ["p"], ["y"], {"axis": 1}, (3, 20000), 2, 3 * 20),
+    "in the middle": ("Normalize", ["p"], ["y"], {"axis": 1}, (2, 9000, 5), 2, 2 * 71),
+    "several sums at once": ("LayerNormGradient", *CASES["LayerNormGradient"][:3], (9000, 12), 2, 2 * 71),
+    "sums of sums": ("LayerNorm", *CASES["LayerNorm"][:3], (3, 20000), 3, 3 * 20),
+}
+
+
+@pytest.mark.gpu
+@pytest.mark.parametrize("dtype", ["float32", "float64"])
+@pytest.mark.parametrize("case", FEW_ROWS)
+def test_few_rows_with_many_columns_are_those_of_many_blocks(case, dtype, monkeypatch):
+    """Equal to those of float64, and to the bit in a second run."""
+    op_type, inputs, outputs, arguments, shape, launches, first = FEW_ROWS[case]
+    given, op = feeds(shape, dtype), make_op(op_type, inputs, outputs, **arguments)
+    given = {name: given[name] for name in inputs}
+    blocks, call = [], Kernel.__call__
+    monkeypatch.setattr(
+        Kernel, "__call__", lambda kernel, n, *args, **more: blocks.append(n) or call(kernel, n, *args, **more)
+    )
+    found, again = (run_net([op], given, outputs) for _ in range(2))
+    assert len(blocks) == 2 * launches and first in blocks[:launches]
+    wanted = run_net([op], {name: x.astype(np.float64) for name, x in given.items()}, outputs, gpu=False)
+    tolerance = {"float32": 1e-4, "float64": 1e-10}[dtype]
+    for name in outputs:
+        np.testing.assert_allclose(found[name], wanted[name], rtol=tolerance, atol=tolerance, err_msg=name)
+        np.testing.assert_array_equal(found[name], again[name])

@@ -36,7 +36,9 @@ def failing():
     "module, text",
     [
         (ModuleNotFoundError("No module named 'cudnn'"), "pip install 'nvidia-cudnn-frontend>=1.14,<1.19'"),
-        (types.SimpleNamespace(backend_version=failing), "pip install 'nvidia-cudnn-cu12>=9.8'"),
+        (types.SimpleNamespace(backend_version=failing), "pip install 'nvidia-cudnn-cu12>=9.8,<10'"),
+        (OSError("libcudnn.so.9: cannot open"), "OSError: libcudnn.so.9: cannot open); pip install 'nvidia-cudnn-cu12"),
+        (AssertionError("Multiple libcudnn"), "AssertionError: Multiple libcudnn); pip install 'nvidia-cudnn-cu12"),
         (types.SimpleNamespace(backend_version=lambda: 90700), "older than 90800"),
     ],
 )

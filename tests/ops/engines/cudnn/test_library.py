@@ -84,4 +84,5 @@ def test_the_double_has_what_the_frontend_has():
 def test_the_versions_that_messages_name_are_those_that_are_installed():
     wanted = (ROOT / "setup.py").read_text(encoding="utf-8")
     assert f'"{library._FRONTEND}",' in wanted and f'"{library._LIBRARY}",' in wanted
-    assert library._LIBRARY.endswith(f">={library._OLDEST // 10000}.{library._OLDEST // 100 % 100}")
+    oldest = f"{library._OLDEST // 10000}.{library._OLDEST // 100 % 100}"
+    assert library._LIBRARY.endswith(f">={oldest},<{library._OLDEST // 10000 + 1}")

@@ -150,9 +150,11 @@ def pytest_runtest_teardown():
 @pytest.fixture(autouse=True)
 def _gpus_find_no_fault():
     """Accesses of emulated GPUs to memory are those of a right program."""
+    count = gpu_count()
     yield
     if emulated_gpu.active():
         gc.collect(0)
+        assert gpu_count() == count, "netbuilder sees as many GPUs as before"
         emulated_gpu.machine.finish_all()
         assert emulated_gpu.machine.faults() == []
 

@@ -18,7 +18,7 @@
 
 namespace {
 
-enum { SUCCESS = 0, NOT_INITIALIZED = 1, ALLOCATION_FAILED = 3, INVALID_VALUE = 7, EXECUTION_FAILED = 13, NOT_SUPPORTED = 15 };
+enum { SUCCESS = 0, ALLOCATION_FAILED = 3, INVALID_VALUE = 7, EXECUTION_FAILED = 13, NOT_SUPPORTED = 15 };
 enum { NONE = 0, TRANSPOSED = 1, CONJUGATED = 2 };
 enum { TF32_MATH = 3 };  // a mode of a handle
 
@@ -307,9 +307,8 @@ int cublasCreate_v2(void** handle) {
     *handle = new Handle{emulated::current_device()};
     return SUCCESS;
 }
-// Waits for the device, which has to be the current one.
+// Waits for the device.
 int cublasDestroy_v2(void* handle) {
-    if (emulated::current_device() != of(handle).device) return NOT_INITIALIZED;
     if (emulated::refuse_in_capture() || emulated::synchronize_device(of(handle).device)) return EXECUTION_FAILED;
     delete &of(handle);
     return SUCCESS;

@@ -10,7 +10,8 @@
 #   make caffe2-tests-page write docs/caffe2_tests.md
 #   make operators-page    write the tables of docs/operators.md
 #   make onednn-interface  parse ops/engines/onednn/declarations.py, after a change, into interface.py
-#   make cuda-kernels      compile our CUDA kernels for three kinds of GPUs, none of which is needed; RECORDED=folder
+#   make cuda-kernels      compile our CUDA kernels for three kinds of GPUs, none of which is needed; RECORDED=folder,
+#                          QUICK=1 compiles a sample
 #   make venv       only install; EXTRAS=... names the extras, as in setup.py
 #   make clean      remove all that the others made
 
@@ -107,7 +108,7 @@ NVRTC := nvidia-cuda-nvrtc-cu12==12.9.86 nvidia-cuda-runtime-cu12==12.9.79
 
 cuda-kernels: $(VENV)/.with-test
 	$(PIP) install $(NVRTC) $(if $(RECORDED),cupy-cuda12x)
-	$(BIN)/python -m netbuilder.tools.compile_kernels $(RECORDED)
+	$(BIN)/python -m netbuilder.tools.compile_kernels $(if $(QUICK),--every 40) $(RECORDED)
 
 CAFFE2_VENV := .caffe2-tests/venv
 

@@ -302,7 +302,7 @@ def _of_channels(v: ChannelsVariant, names: Sequence[str], statements: Sequence[
         "}}",
         "__syncthreads();",
         *(f"{v.wide} {name}[{own}];" for name in names),
-        f"for (int j = 0; j < {own}; j++) {{",
+        f"if (inside) for (int j = 0; j < {own}; j++) {{",
         *(f"{name}[j] = all_{name}[{f'lane * {v.width} + j' if v.last else '0'}];" for name in names),
         "}",
     ]

@@ -4,8 +4,8 @@
 JSON object: the library's version; for each recipe how many plans cuDNN proposes, 0 if it supports none, and whether it
 supports one that gives the same bits in each run; for each kind of recipe that one plan was built for, the plan's bytes
 of scratch memory; and what netbuilder calls that the frontend does not have. The program needs a library in the place
-of the driver (``libcuda.c``), which the dynamic linker must find first. Plans are built only where cuDNN has the kernel:
-one that it has to compile takes seconds, and a GPU to load it.
+of the driver (``libcuda.c``), which the dynamic linker must find first. Plans are built only where cuDNN has the
+kernel: one that it has to compile takes seconds, and a GPU to load it.
 """
 
 from __future__ import annotations

@@ -10,7 +10,9 @@
 #   make caffe2-tests-page write docs/caffe2_tests.md
 #   make operators-page    write the tables of docs/operators.md
 #   make onednn-interface  parse ops/engines/onednn/declarations.py, after a change, into interface.py
-#   make cuda-kernels      compile our CUDA kernels for three kinds of GPUs, none of which is needed; RECORDED=folder
+#   make cuda-kernels      compile our CUDA kernels for three kinds of GPUs, none of which is needed; RECORDED=folder,
+#                          QUICK=1 compiles a sample
+#   make cudnn-graphs      ask cuDNN, without a GPU, which graphs it has kernels for, and NCCL for an id (installs 3 GB)
 #   make venv       only install; EXTRAS=... names the extras, as in setup.py
 #   make clean      remove all that the others made
 
@@ -30,7 +32,7 @@ PROTOBUF_VERSIONS := 4.25 5 6 7
 # time limits, so three keep two cores busy. Each process would compile all modules if it could not store them.
 TEST_ENV := OMP_NUM_THREADS=1 OPENBLAS_NUM_THREADS=1 PYTHONDONTWRITEBYTECODE=
 
-.PHONY: train test fuzz test-gpu test-emulated caffe2-tests caffe2-tests-page operators-page onednn-interface cuda-kernels lint types protobuf unit venv proto clean
+.PHONY: train test fuzz test-gpu test-emulated caffe2-tests caffe2-tests-page operators-page onednn-interface cuda-kernels cudnn-graphs lint types protobuf unit venv proto clean
 .DELETE_ON_ERROR:
 
 train: $(VENV)/.with-train
@@ -113,7 +115,20 @@ NVRTC := nvidia-cuda-nvrtc-cu12==12.9.86 nvidia-cuda-runtime-cu12==12.9.79
 
 cuda-kernels: $(VENV)/.with-test
 	$(PIP) install $(NVRTC) $(if $(RECORDED),cupy-cuda12x)
-	$(BIN)/python -m netbuilder.tools.compile_kernels $(RECORDED)
+	$(BIN)/python -m netbuilder.tools.compile_kernels $(if $(QUICK),--every 40) $(RECORDED)
+
+# An environment of its own, since the libraries are large.
+CUDNN_VENV := .cudnn/venv
+
+cudnn-graphs: $(CUDNN_VENV)/.made
+	$(TEST_ENV) PYTHONPATH="$(CURDIR)/tests:$(CURDIR)" $(CUDNN_VENV)/bin/python -m pytest -q \
+	  tests/ops/engines/cudnn/test_graphs_on_h100.py $(PYTEST_ARGS) \
+	  tests/ops/engines/test_nccl.py::test_the_library_makes_ids_without_a_gpu
+
+$(CUDNN_VENV)/.made: tests/cudnn_requirements.txt
+	$(PYTHON) -m venv $(CUDNN_VENV)
+	$(CUDNN_VENV)/bin/python -m pip --disable-pip-version-check --quiet install -r $<
+	touch $@
 
 CAFFE2_VENV := .caffe2-tests/venv
 
@@ -174,5 +189,5 @@ $(PROTO_VENV)/.made:
 	touch $@
 
 clean:
-	rm -rf $(VENV) $(PROTO_VENV) $(EMULATED) .caffe2-tests build dist out *.egg-info .pytest_cache .mypy_cache .ruff_cache .hypothesis
+	rm -rf $(VENV) $(PROTO_VENV) $(EMULATED) .cudnn .caffe2-tests build dist out *.egg-info .pytest_cache .mypy_cache .ruff_cache .hypothesis
 	find $(PACKAGES) tests -name __pycache__ -type d -prune -exec rm -rf {} +

@@ -13,11 +13,13 @@ from typing import Any
 import numpy as np
 import pytest
 
+import emulated_gpu
 from netbuilder.graph.gradient_context import operator_gradient
 from netbuilder.graph.rename import place_operators
 from netbuilder.ops.core.contexts import Sparse
 from netbuilder.ops.core.operator import Operator, decode, encode, spec_of
 from netbuilder.ops.core.registry import find, plain_kernel
+from netbuilder.ops.engines.cudnn import table as cudnn
 from netbuilder.ops.engines.gpu import gpu, to_host
 from netbuilder.proto import PROTO_CUDA, NetDef, OperatorDef
 from netbuilder.proto.arguments import make_device_option
@@ -128,12 +130,16 @@ def check_forward(
     from netbuilder.runtime import Workspace
 
     xs, ys = names_of("x", len(inputs)), names_of("y", op.n_out)
-    op_def = _on_device(_placed(op, xs, ys), device)
+    op_def = _placed(op, xs, ys)
+    if device == GPU and not op.has_side_effects:
+        blobs = _in_a_net([op_def], dict(zip(xs, inputs)))
+        _compare(op, [blobs[y] for y in op_def.output], expected, rtol, atol, "in a net")
+        return
     for engines in ((), None) if device == CPU else (None,):
         workspace = Workspace(engines=engines)
         for name, value in zip(xs, inputs):
             workspace.feed(name, value)
-        workspace.run_operator_once(op_def)
+        workspace.run_operator_once(_on_device(op_def, device))
         got = [workspace.fetch(y) for y in op_def.output]
         _compare(op, got, expected, rtol, atol, "planned" if engines is None else "planned without engines")
 
@@ -165,7 +171,7 @@ def check_gradient(
     rtol: float = 1e-4,
     atol: float = 1e-6,
 ) -> None:
-    """Compare an operator's gradient with central differences, both in float64.
+    """Compare an operator's gradient with central differences, both in float64; on a GPU, with that on the CPU.
 
     Args:
         op: made by hand, ``n_out`` set where optional outputs are wanted.
@@ -173,19 +179,22 @@ def check_gradient(
         wrt: the inputs whose gradients are checked.
         outputs: the outputs that a gradient reaches; the loss is their sum, weighted by fixed random numbers.
     """
-    inputs = [np.asarray(x, np.float64) if np.asarray(x).dtype.kind == "f" else x for x in inputs]
     op.with_arity(len(inputs), op.n_out)
+    if device == GPU:
+        _check_gradient_on_gpu(op, inputs, wrt, outputs)
+        return
+    inputs = [np.asarray(x, np.float64) if np.asarray(x).dtype.kind == "f" else x for x in inputs]
     xs, ys = names_of("x", len(inputs)), names_of("y", op.n_out)
     op_def = _placed(op, xs, ys)
     ys = list(op_def.output)
-    forward = interpret([op_def], dict(zip(xs, inputs)), device)
+    forward = interpret([op_def], dict(zip(xs, inputs)))
     weights = {j: np.random.default_rng(j).standard_normal(np.shape(forward[ys[j]])) for j in outputs}
 
     ops, d_inputs = operator_gradient(op_def, {j: f"dy{j}" for j in outputs})
-    blobs = interpret(ops, {**forward, **{f"dy{j}": w for j, w in weights.items()}}, device)
+    blobs = interpret(ops, {**forward, **{f"dy{j}": w for j, w in weights.items()}})
 
     def loss(values: Arrays) -> float:
-        done = interpret([op_def], dict(zip(xs, values)), device)
+        done = interpret([op_def], dict(zip(xs, values)))
         return sum(float((weights[j] * done[ys[j]]).sum()) for j in outputs)
 
     for i in wrt:
@@ -200,6 +209,58 @@ def check_gradient(
             want[k] = (up - loss(moved)) / (2 * step)
         assert got.shape == want.shape, f"{op}: gradient of input {i} has shape {got.shape}, not {want.shape}"
         np.testing.assert_allclose(got, want, rtol, atol, err_msg=f"{op}: gradient of input {i}")
+
+
+def _check_gradient_on_gpu(op: Operator, inputs: Arrays, wrt: Sequence[int], outputs: Sequence[int]) -> None:
+    """Compare an operator and its gradient on a GPU with plain kernels on the CPU, in float64.
+
+    On the GPU they run through plain kernels, and as a net, with prepared ones; where cuDNN has the operator and there
+    is but its double, as a second net.
+    """
+    xs, ys = names_of("x", len(inputs)), names_of("y", op.n_out)
+    op_def, given = _placed(op, xs, ys), dict(zip(xs, inputs))
+    ys = list(op_def.output)
+    forward = interpret([op_def], given)
+    for j in outputs:
+        y = np.asarray(forward[ys[j]])
+        given[f"dy{j}"] = np.random.default_rng(j).standard_normal(y.shape).astype(y.dtype)
+    ops, d_inputs = operator_gradient(op_def, {j: f"dy{j}" for j in outputs})
+
+    def check(found: Mapping[str, Any], how: str, rtol: float, atol: float) -> None:
+        if not op.draws:
+            want = interpret([op_def], _widened(given))
+            _compare(op, [found[y] for y in ys], [want[y] for y in ys], rtol, atol, how)
+        want = interpret(ops, _widened(found))
+        for i in wrt:
+            got, right = (dense_gradient(d_inputs[i], blobs, np.shape(inputs[i])) for blobs in (found, want))
+            np.testing.assert_allclose(got, right, rtol, atol, err_msg=f"{op}: gradient of input {i}, {how}")
+
+    check(interpret([op_def, *ops], _widened(given), GPU), "plain", 1e-6, 1e-8)
+    check(_in_a_net([op_def, *ops], given), "in a net", 1e-3, 1e-4)
+    if emulated_gpu.active() and op.type in cudnn.KERNELS:
+        from cudnn_double import cudnn_double
+
+        with cudnn_double():
+            check(_in_a_net([op_def, *ops], given), "in a net with cuDNN", 1e-3, 1e-4)
+
+
+def _widened(blobs: Mapping[str, Any]) -> dict[str, Any]:
+    """Return blobs with floating-point numbers in float64."""
+    return {name: np.asarray(x, np.float64) if np.asarray(x).dtype.kind == "f" else x for name, x in blobs.items()}
+
+
+def _in_a_net(ops: Sequence[OperatorDef], given: Mapping[str, Any]) -> dict[str, Any]:
+    """Run three steps of a net on a GPU, of which the last may be a CUDA graph; return all blobs."""
+    from netbuilder.runtime import Workspace
+
+    workspace, net = Workspace(), placed(NetDef(name="net", op=ops), GPU)
+    for step in range(3):
+        for name, value in given.items():
+            workspace.feed(name, value, net.op[0].device_option)
+        if not step:
+            workspace.create_net(net, **({} if ops[1:] else {"observable": [*ops[0].output]}))
+        workspace.run_net(net.name)
+    return {name: workspace.fetch(name) for name in workspace.blobs()}
 
 
 def dense_gradient(where: str | Sparse, blobs: Mapping[str, Any], shape: Sequence[int]) -> np.ndarray[Any, Any]:

@@ -17,7 +17,7 @@ from netbuilder.proto.errors import counted
 from netbuilder.tools.kernels.catalog import make_kernels
 from netbuilder.tools.kernels.nvrtc_cuda import Nvrtc, has_cupy_headers
 from netbuilder.tools.kernels.recording_cuda import record, recorded
-from netbuilder.tools.parser import Parser, add_list
+from netbuilder.tools.parser import Parser, add_list, whole_number
 from netbuilder.tools.reporting import reporting
 
 __all__ = ["main"]
@@ -40,7 +40,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
     compiler = Nvrtc()
     kernels, missing = make_kernels()
     sources: list[tuple[str, str, tuple[str, ...], tuple[str, ...]]]
-    sources = [(name, kernel.source, OPTIONS, ()) for name, kernel in sorted(kernels.items())]
+    sources = [(name, kernel.source, OPTIONS, ()) for name, kernel in sorted(kernels.items())[:: options.every]]
+    own = len(sources)
     if any("#include <cupy/" in text for _, text, *_ in others) and not has_cupy_headers():
         raise DeviceError("recorded kernels include headers of CuPy; pip install cupy-cuda12x (no GPU is needed)")
     sources += others
@@ -54,8 +55,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
     if missing:
         print(f"made only where nets run, so record them: {', '.join(missing)}")
     print(
-        f"NVRTC {compiler.version}: {counted(len(kernels), 'own kernel')} and "
-        f"{counted(len(sources) - len(kernels), 'recorded kernel')}"
+        f"NVRTC {compiler.version}: {own} of {counted(len(kernels), 'own kernel')} and "
+        f"{counted(len(others), 'recorded kernel')}"
     )
     for architecture in options.architectures:
         print(f"{architecture}: {len(sources) - refused[architecture]} compiled, {refused[architecture]} refused")
@@ -84,6 +85,13 @@ def _parser() -> Parser:
         default=list(_ARCHITECTURES),
         metavar="SM,SM",
         help=f"kinds of GPUs (default: {','.join(_ARCHITECTURES)})",
+    )
+    parser.add_argument(
+        "--every",
+        type=whole_number(1),
+        default=1,
+        metavar="N",
+        help="compile every Nth of our own kernels, by name, for a sample (default: all)",
     )
     parser.add_argument(
         "--record",

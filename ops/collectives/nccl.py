@@ -18,7 +18,7 @@ from netbuilder.ops.core.registry import GPU, kernel, prepare, prepare_joined, r
 from netbuilder.ops.engines.arrays import as_flat
 from netbuilder.ops.engines.gpu import copy_into, gpu, gpu_of, here
 from netbuilder.ops.engines.nccl import NcclCall, gpu_group, type_of
-from netbuilder.proto import ArgumentError
+from netbuilder.proto import PROTO_CUDA, ArgumentError
 
 __all__ = ["NCCLAllGather", "NCCLAllreduce", "NCCLBroadcast", "NCCLReduce"]
 
@@ -204,26 +204,40 @@ def _copied(op: _Collective, spec: TensorSpec, ins: Sequence[Array], outs: Seque
             copy_into(as_flat(out, spec.dtype) if stored else out, result)
 
 
+def _why_not_by_nccl(op: _Collective, ctx: PlanContext, spec: TensorSpec) -> str:
+    """Return what keeps several GPUs from exchanging values by NCCL, and the remedy; "" if nothing does."""
+    if op.n_in == 1:
+        return ""
+    if not type_of(spec.dtype, sums=op.sums):
+        verb = "sum" if op.sums else "copy"
+        return f"NCCL does not {verb} elements of type {spec.dtype}; give it another type, or another operator"
+    if op.sums and spec.dtype.kind == "f" and not ctx.enabled("atomic_sums"):
+        return (
+            "the net must be deterministic, or is without 'atomic_sums', and NCCL adds in an order of its own; allow "
+            "that, or let use_nccl be False"
+        )
+    where = [ctx.location(i) for i in range(op.n_in)]
+    if len({*where}) < op.n_in or any(kind != PROTO_CUDA for kind, _ in where):
+        found = ", ".join("the CPU" if kind != PROTO_CUDA else f"GPU {number}" for kind, number in where)
+        return f"each input must be on a GPU of its own, and they are on {found}; place them so, or use Sum and Copy"
+    return ""
+
+
 def _prepare_several(ops: Sequence[_Collective], ctx: PlanContext, *specs: TensorSpec) -> Prepared | None:
     first = [sum(op.n_in for op in ops[:i]) for i in range(len(ops) + 1)]
     first_out = [sum(op.n_out for op in ops[:i]) for i in range(len(ops) + 1)]
     read = [_exchanged(op, specs[a:b]) for op, a, b in zip(ops, first, first[1:])]
     written = [spec if spec.layout is not None else op.result(spec) for op, spec in zip(ops, read)]
-    in_order = not ctx.enabled("atomic_sums")  # NCCL chooses the order
-    by_nccl = all(
-        type_of(spec.dtype, sums=op.sums) and not (in_order and op.sums and spec.dtype.kind == "f")
-        for op, spec in zip(ops, read)
-    )
-    if not by_nccl and len(ops) > 1:
+    why = next(filter(None, (_why_not_by_nccl(op, ctx, spec) for op, spec in zip(ops, read))), "")
+    if why and len(ops) > 1:
         return None
     number = ctx.device_id
 
     def bind(ins: Sequence[Any], outs: Sequence[Any], scratch: Any) -> Callable[[], Any]:
         arrays = [(op, spec, ins[a:b], outs[c:d])
                   for op, spec, a, b, c, d in zip(ops, read, first, first[1:], first_out, first_out[1:])]  # fmt: skip
-        devices = [device for x in ins[: first[1]] if (device := gpu_of(x)) is not None]
-        if by_nccl and len({*devices}) == ops[0].n_in > 1:
-            return gpu_group(devices).bind([_call(*each) for each in arrays]).begin
+        if not why and ops[0].n_in > 1:
+            return gpu_group([gpu_of(x) for x in ins[: first[1]]]).bind([_call(*each) for each in arrays]).begin
 
         def copied() -> Callable[[], None]:
             for each in arrays:
@@ -239,7 +253,8 @@ def _prepare_several(ops: Sequence[_Collective], ctx: PlanContext, *specs: Tenso
         for op, a, b in zip(ops, first, first_out)
         for k in range(op.n_out if op.inplace else 0)
     ]
-    return Prepared(inputs, outputs, bind, inplace=pairs, split=True, queue="nccl", name="nccl")
+    warning = f"GPU {number} computes it, not NCCL: {why}" if why else ""
+    return Prepared(inputs, outputs, bind, inplace=pairs, split=True, queue="nccl", name="nccl", warning=warning)
 
 
 def _done() -> None:

@@ -302,6 +302,8 @@ class Prepared:
         joinable: the same work, for the plan to do together with that of other kernels.
         rest: what the kernel leaves to a later one, which may do so for many kernels.
         own: memory that the kernel has allocated for itself, and has as long as it exists.
+        warning: what a user should know: that the kernel is not the one that the net asks for, why, and the remedy. It
+            is given once for each net.
     """
 
     inputs: Sequence[TensorSpec | None]
@@ -329,6 +331,7 @@ class Prepared:
     joinable: Joinable | None = None
     rest: Rest | None = None
     own: Sequence[Array] = ()
+    warning: str = ""
 
     later = RenamedMember("deferred")
 
@@ -452,6 +455,9 @@ class PlanContext(Protocol):
 
     def published(self, input: int, key: str) -> Any:
         """The value that the producer of this input published under ``key``, or None."""
+
+    def location(self, input: int) -> tuple[int, int]:
+        """Where the kernel reads an input: the type of the device, and its number."""
 
     def is_constant(self, input: int) -> bool:
         """Whether an input is declared constant, so that a reorder of it costs a run nothing."""

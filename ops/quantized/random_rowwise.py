@@ -112,7 +112,7 @@ def dequantize_random(op: FusedRandRowwiseQuantizedToFloat, ctx: RunContext, row
             f"holds, got {bits} and {unused}; use the output of FloatToFusedRandRowwiseQuantized"
         )
     xp, packed = ctx.xp, rows[:, _HEADER:]
-    bounds = rows[:, 2:_HEADER].copy().view("float32")
+    bounds = rows[:, 2:_HEADER].copy().view("float32")  # in rows they are unaligned
     low, high = bounds[:, :1], bounds[:, 1:]
     step = (((high - low) / np.float32(2**bits - 1)).astype("float64") + _EPSILON).astype("float32")
     parts = [packed >> np.uint8(part * bits) & np.uint8(2**bits - 1) for part in range(8 // bits)]

@@ -83,7 +83,8 @@ class RowFormat:
     def split(self, xp: Any, table: Array) -> tuple[Array, Array, Array]:
         """Return codes, uint8, and scale and bias, (..., 1) in float32, of rows of bytes."""
         packed = table[..., : -self.extra]
-        numbers = table[..., -self.extra :].copy().view(self.number).astype("float32")
+        numbers = table[..., -self.extra :].copy()  # in the table they are unaligned
+        numbers = numbers.view(self.number).astype("float32")
         if self.per_byte == 1:
             codes = packed
         else:

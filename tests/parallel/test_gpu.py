@@ -16,7 +16,7 @@ from netbuilder.passes import extract_predictor
 from netbuilder.proto import PROTO_CUDA, DeviceError, ShapeError
 from netbuilder.proto.arguments import make_device_option
 from netbuilder.runtime import Workspace
-from on_gpu import CLOSE
+from on_gpu import CLOSE, gpus
 from parallel_models import OPTIMIZERS, Task, convnet, distance, mlp, no_input
 
 
@@ -116,6 +116,27 @@ def test_exchange_by_nccl_between_two(two_gpus, name):
 @pytest.mark.parametrize("net_type", ["simple", "dag"])
 def test_exchange_by_nccl_between_four(four_gpus, net_type):
     check_equality(4, normalized, "momentum", (8, 3, 8, 8), use_nccl=True, net_type=net_type)
+
+
+@pytest.mark.emulated
+@pytest.mark.parametrize("by_nccl", [False, True])
+def test_streams_and_events_are_made_once(by_nccl):
+    """None in a step after the third, in which CUDA graphs are captured."""
+    with gpus(2) as machine:
+        model, record = build("gpu", range(2), mlp, OPTIMIZERS["momentum"], use_nccl=by_nccl, net_type="dag")
+        workspace = Workspace(threads=4)
+        for number, batch in enumerate(Task(mlp, steps=5).batches()):
+            made = machine.counts
+            for name, whole in batch.items():
+                for blob, part, place in zip(record.devices.copies(name), np.split(whole, 2), record.devices.options):
+                    workspace.feed(blob, part, place)
+            if number == 0:
+                parallel.RunInitNet(model, workspace=workspace)
+            parallel.RunNet(model, workspace=workspace)
+            workspace.fetch(record.blobs("loss")[1])
+            made = machine.counts - made
+            assert (made["streams"] + made["events"] > 0) == (number in (0, 2)), (number, made)
+        assert made["replays"] and made["records"] and made["waits"], made
 
 
 def test_batches_fed_to_the_host(two_gpus):

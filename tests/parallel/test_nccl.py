@@ -232,6 +232,7 @@ def test_missing_nccl_is_an_error_of_the_operator_that_needs_it():
 
 @pytest.mark.emulated
 @pytest.mark.parametrize("places", [(0, 0), (0, None), (1, 1)])
+@pytest.mark.filterwarnings("ignore:.*GPU . computes it, not NCCL")
 def test_replicas_that_are_not_on_gpus_of_their_own_exchange_by_copies(places):
     with gpus(2):
         workspace, names = Workspace(), ["a", "b"]
@@ -248,6 +249,7 @@ def test_replicas_that_are_not_on_gpus_of_their_own_exchange_by_copies(places):
 
 @pytest.mark.emulated
 @pytest.mark.parametrize("dtype", ["int16", "bool", "float16", "int64"])
+@pytest.mark.filterwarnings("ignore:.*GPU . computes it, not NCCL")
 def test_types_that_nccl_adds_and_others(dtype):
     with gpus(2):
         workspace, names = Workspace(), ["gpu_0/x", "gpu_1/x"]

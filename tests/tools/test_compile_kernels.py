@@ -77,7 +77,10 @@ def test_what_is_refused_is_told(monkeypatch, capsys, tmp_path, few):
     told = capsys.readouterr().out
     assert "k for sm_90:\nerror: no" in told and f"sm_90: {len(few)} compiled, 1 refused" in told
     assert f"sm_80: {len(few) + 1} compiled, 0 refused" in told and "so record them: Softmax" in told
-    assert compile_kernels.main(["--architectures", "sm_80"]) == 0
+    assert compile_kernels.main(["--architectures", "sm_80", "--every", "7"]) == 0
+    told = capsys.readouterr().out
+    some = -(-len(few) // 7)
+    assert f"{some} of {len(few)} own kernels and 0 recorded" in told and f"sm_80: {some} compiled, 0 refused" in told
 
 
 PROGRAM = """
@@ -131,5 +134,5 @@ def test_nvrtc_compiles_them(few):
         pytest.skip(str(error))
     assert "error" in (compiler.compile("int x = ;", "sm_90") or "")
     for name, kernel in [*few.items()][:: max(1, len(few) // 25)]:
-        for architecture in ("sm_80", "sm_100"):
+        for architecture in compile_kernels._ARCHITECTURES:
             assert compiler.compile(kernel.source, architecture, (*OPTIONS, "-ftz=true")) is None, name

@@ -221,6 +221,7 @@ class RuntimeNet:
         self._single: Plan | None = None
         self._largest_plans: dict[int, int] = {}  # see ``PlanOptions.largest_plan``, by the first operator
         self._contexts: dict[int, KernelContext] = {}
+        self.warned: set[str] = set()
         self._measuring: MeasuringBetweenRuns | None = None
         self.observers: list[RunObserver] = []  # notified of each run, in this order
         self._runs: list[Cancellation] = []  # the runs in progress, which `cancel` ends

@@ -18,6 +18,7 @@ from collections.abc import Collection, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
 
+from netbuilder.graph.source import warn_user
 from netbuilder.ops.core.instructions import Role, describe, located
 from netbuilder.ops.core.operator import TensorSpec
 from netbuilder.ops.engines.engine import engine_names, find_engine, library_engines
@@ -269,6 +270,9 @@ def _choose_kernels(
             if prepared is None:
                 waiting.extendleft(reversed(node.originals))
                 continue
+            if prepared.warning and prepared.warning not in net.warned:
+                net.warned.add(prepared.warning)
+                warn_user(f"{describe(net.name, instruction)}: {prepared.warning}")
             steps.add(node, prepared, lane, ctx)
         except Exception as error:
             raise located(describe(net.name, instruction), error, in_subgraph=in_subgraph) from error

@@ -7,6 +7,7 @@ from typing import Any
 
 from netbuilder._renamed import RenamedMember
 from netbuilder.ops.core.contexts import CompiledSegment, Demand, Segment
+from netbuilder.ops.engines.engine import Location
 from netbuilder.ops.engines.layouts import HOST
 from netbuilder.runtime.plan.options import PlanOptions
 from netbuilder.runtime.plan.run_context import KernelContext
@@ -48,6 +49,7 @@ class NodeContext:
         self.allow_tf32 = options.allow_tf32
         self.device_id = node.first.device[1]
         self.image_order = image_order
+        self._node = node
         self._inputs = node.inputs
         self._outputs = node.outputs
         self._options = options
@@ -59,6 +61,9 @@ class NodeContext:
 
     def published(self, input: int, key: str) -> Any:
         return self._inputs[input].published.get(key) if self._options.enabled("kept_for_gradients") else None
+
+    def location(self, input: int) -> Location:
+        return self._node.input_location(input)
 
     def is_constant(self, input: int) -> bool:
         return self._inputs[input].constant is not None

@@ -120,6 +120,7 @@ class _Subgraph:
     def __init__(self, segment: Segment, run: KernelContext) -> None:
         self.name = segment.net
         self.program = [replace(each, device=run.device) for each in segment.operators]
+        self.warned: set[str] = set()
         self._segment, self._run = segment, run
         self.on_operator = run.on_operator
         self._location = HOST if not run.is_gpu else run.device

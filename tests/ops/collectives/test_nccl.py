@@ -1,15 +1,23 @@
 """NCCL's collectives on one host."""
 
+import re
+
 import numpy as np
 import pytest
 from hypothesis import strategies as st
 
+from emulated_gpu.machine import HOST
 from netbuilder.ops.collectives.nccl import NCCLAllGather, NCCLAllreduce, NCCLBroadcast, NCCLReduce
 from netbuilder.ops.core.operator import decode
-from netbuilder.proto import ArgumentError
-from netbuilder.proto.arguments import make_op
+from netbuilder.ops.engines import nccl
+from netbuilder.proto import PROTO_CUDA, ArgumentError, NetDef
+from netbuilder.proto.arguments import make_device_option, make_op
 from netbuilder.runtime import Workspace
+from on_gpu import gpus
 from suite import OperatorSuite, f32, floats, refusal
+
+# The suites' inputs are on one GPU, or on the CPU.
+pytestmark = pytest.mark.filterwarnings("ignore:.*each input must be on a GPU of its own")
 
 
 def _draw(data, make, one_output=False):
@@ -107,3 +115,39 @@ def test_all_replicas_at_once_in_place():
 def test_gathering_needs_other_blobs():
     with pytest.raises(ValueError, match="may not overwrite"):
         decode(NCCLAllGather, make_op("NCCLAllGather", ["a", "b"], ["a", "b"]))
+
+
+@pytest.mark.emulated
+@pytest.mark.parametrize(
+    "places, dtype, deterministic, reason",
+    [
+        ((0, 1), np.float32, False, None),
+        ((0, 1), np.int64, True, None),  # whose sums are the same in any order
+        ((0, 1), np.int16, False, "NCCL does not sum elements of type int16; give it another type"),
+        ((0, 1), np.float32, True, "the net must be deterministic, .* let use_nccl be False"),
+        ((0, 0), np.float32, False, "each input must be on a GPU of its own, and they are on GPU 0, GPU 0;"),
+        ((1, HOST), np.float32, False, "each input must be on a GPU of its own, and they are on GPU 1, the CPU;"),
+    ],
+)
+def test_what_nccl_does_not_compute_is_said_once(places, dtype, deterministic, reason, recwarn):
+    """The first of two operators is named, whatever plans there are of the net."""
+    sums = [make_op("NCCLAllreduce", names, names, device_option=on(0)) for names in (["a", "b"], ["c", "d"])]
+    with gpus(2):
+        workspace = Workspace()
+        for size in 3, 2:
+            for name, place in zip("abcd", places * 2):
+                workspace.feed(name, np.ones(size, dtype), None if place == HOST else on(place))
+            if size == 3:
+                workspace.create_net(NetDef(name="net", op=sums), deterministic=deterministic)
+            workspace.run_net("net")
+            assert {tuple(workspace.fetch(name).tolist()) for name in "abcd"} == {(2,) * size}
+        assert bool(nccl.nccl().groups) == (reason is None)
+    said = [str(each.message) for each in recwarn]
+    assert len(said) == (reason is not None)
+    if reason is not None:
+        begin = r"net 'net', operator 0: NCCLAllreduce \['a', 'b'\] .*: GPU 0 computes it, not NCCL: "
+        assert re.match(begin + reason, said[0]), said
+
+
+def on(number):
+    return make_device_option(PROTO_CUDA, number)

@@ -117,12 +117,14 @@ def summed_over_gpus(deterministic):
 
 @pytest.mark.emulated
 @pytest.mark.parametrize("deterministic", [False, True])
+@pytest.mark.filterwarnings("ignore:.*GPU . computes it, not NCCL")
 def test_nccl_which_chooses_the_order_in_which_it_adds_is_not_called(deterministic):
     with gpus(3):
         summed_over_gpus(deterministic)
         assert bool(nccl._module().groups) != deterministic
 
 
+@pytest.mark.filterwarnings("ignore:.*GPU . computes it, not NCCL")
 def test_one_gpu_adds_in_a_fixed_order(four_gpus):
     assert summed_over_gpus(True) == [[0.0]] * 3  # (1e8 + 1) - 1e8 in float32
 

@@ -48,6 +48,20 @@ def test_relu_of_any_size(shape, dtype):
 
 
 @pytest.mark.gpu
+@pytest.mark.parametrize("dtype", FLOATS)
+def test_denormal_numbers(dtype):
+    """Those of float32 are 0, as inputs and as results; float16 is computed in float32, where its own are normal."""
+    small = np.finfo(dtype).tiny
+    x, half, one = np.array([small / 4, small], dtype), np.array(0.5, dtype), np.array(1, dtype)
+    kept = np.array([0, small], dtype) if dtype == "float32" else x
+    with launched() as titles:
+        for op_type, other, want in (("Mul", one, kept), ("Mul", half, kept / 2), ("Sub", x[::-1], kept - kept[::-1])):
+            (y,) = computed(op_type, x, other)
+            np.testing.assert_array_equal(y, want * (np.abs(want) >= small) if dtype == "float32" else want)
+    assert len(titles) == 3
+
+
+@pytest.mark.gpu
 def test_an_empty_value_launches_nothing():
     with launched() as launches:
         made = prepared("Relu", [np.empty((0, 3), np.float32)])

@@ -198,9 +198,9 @@ def _ranges(parts: Sequence[Touches]) -> Any:
 
 def _raise(status: int) -> None:
     if status:
-        from cupy.cuda.runtime import CUDARuntimeError
+        from cupy.cuda import runtime
 
-        raise CUDARuntimeError(status)
+        raise runtime.CUDARuntimeError(status)
 
 
 def call(stream: int, name: str, do: Callable[[], object], touches: Touches) -> None:

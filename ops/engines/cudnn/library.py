@@ -22,10 +22,10 @@ def _load() -> tuple[Any, str]:
     """Return the frontend, or None and what is missing."""
     try:
         module = importlib.import_module("cudnn")
-    except (ImportError, OSError) as error:  # OSError: a library that it loads
+    except ImportError as error:
         return None, f"the Python package cudnn cannot be imported ({error}); pip install '{_FRONTEND}'"
     except Exception as error:  # the frontend loads the library: OSError without one, AssertionError if there are two
-        return None, f"the library cuDNN cannot be loaded ({type(error).__name__}: {error}); pip install '{_LIBRARY}'"
+        return None, f"the library cuDNN cannot be loaded ({type(error).__name__}: {error}); {_install()}"
     try:
         found = int(module.backend_version())
     except Exception as error:  # the frontend's own type, if it finds no library

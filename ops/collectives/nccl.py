@@ -16,7 +16,7 @@ from netbuilder.ops.core.declaration import operator_class
 from netbuilder.ops.core.operator import Exchange, Operator, TensorSpec, require
 from netbuilder.ops.core.registry import GPU, kernel, prepare, prepare_joined, register
 from netbuilder.ops.engines.arrays import as_flat
-from netbuilder.ops.engines.gpu import copy_into, gpu, gpu_of, here
+from netbuilder.ops.engines.gpu import copy_into, gpu, here
 from netbuilder.ops.engines.nccl import NcclCall, gpu_group, type_of
 from netbuilder.proto import PROTO_CUDA, ArgumentError
 
@@ -231,13 +231,13 @@ def _prepare_several(ops: Sequence[_Collective], ctx: PlanContext, *specs: Tenso
     why = next(filter(None, (_why_not_by_nccl(op, ctx, spec) for op, spec in zip(ops, read))), "")
     if why and len(ops) > 1:
         return None
-    number = ctx.device_id
+    number, devices = ctx.device_id, [ctx.location(i)[1] for i in range(ops[0].n_in)]
 
     def bind(ins: Sequence[Any], outs: Sequence[Any], scratch: Any) -> Callable[[], Any]:
         arrays = [(op, spec, ins[a:b], outs[c:d])
                   for op, spec, a, b, c, d in zip(ops, read, first, first[1:], first_out, first_out[1:])]  # fmt: skip
         if not why and ops[0].n_in > 1:
-            return gpu_group([gpu_of(x) for x in ins[: first[1]]]).bind([_call(*each) for each in arrays]).begin
+            return gpu_group(devices).bind([_call(*each) for each in arrays]).begin
 
         def copied() -> Callable[[], None]:
             for each in arrays:

@@ -13,6 +13,7 @@ from typing import Any
 
 from netbuilder.ops.core.contexts import ANY_ORDER, CHANNELS_LAST, CompiledSegment, Prepared, Segment
 from netbuilder.ops.core.operator import TensorSpec
+from netbuilder.ops.engines.engine import HOST
 from netbuilder.ops.engines.onednn import declarations as c
 from netbuilder.ops.engines.onednn.autotune import seconds, turned_off
 from netbuilder.ops.engines.onednn.convolutions import WORTH_MEASURING, Views, description_of, serves
@@ -45,6 +46,9 @@ class _MeasuringContext:
 
     def is_constant(self, input: int) -> bool:
         return input > 0
+
+    def location(self, input: int) -> tuple[int, int]:
+        return HOST
 
     def repeats(self, input: int) -> bool:
         return False

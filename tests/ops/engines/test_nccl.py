@@ -93,6 +93,20 @@ def test_nccl_reduces_copies_and_gathers(two_gpus):
     assert fetched(both)[1].tolist() == [11, 22, 11, 22]
 
 
+@pytest.mark.parametrize("dtype", SUMS)
+def test_nccl_of_one_gpu(one_gpu, dtype):
+    """Every kind of call, alone and packed with others: what a machine with one GPU can show."""
+    values = [(np.arange(n) + n).astype(dtype) for n in (5, 3, 4, 6)]
+    (given, got), kind = ([on_gpus(x) for x in some] for some in (values, [0 * x for x in values])), type_of(dtype)
+    group = gpu_group([0])
+    run(group, *(NcclCall("allReduce", x, y, kind, len(x[0])) for x, y in zip(given, got)))
+    run(group, NcclCall("broadcast", given[0], given[0], "UINT8", values[0].nbytes, 0))
+    run(group, NcclCall("reduce", given[1], got[1], kind, 3, root=0), NcclCall("allGather", given[2], got[2], kind, 4))
+    for x, a, b in zip(values, given, got):
+        np.testing.assert_array_equal(fetched(a)[0], x)
+        np.testing.assert_array_equal(fetched(b)[0], x)
+
+
 @pytest.mark.emulated
 def test_communicators_are_made_once_for_each_set():
     with gpus(3):

@@ -149,14 +149,15 @@ def pytest_runtest_teardown():
 
 @pytest.fixture(autouse=True)
 def _gpus_find_no_fault():
-    """Accesses of emulated GPUs to memory are those of a right program."""
+    """A test fails if the emulated GPUs have found a wrong access to memory."""
     count = gpu_count()
     yield
     if emulated_gpu.active():
         gc.collect(0)
         assert gpu_count() == count, "netbuilder sees as many GPUs as before"
         emulated_gpu.machine.finish_all()
-        assert emulated_gpu.machine.faults() == []
+        if found := emulated_gpu.machine.faults():
+            pytest.fail("\n".join(["the emulated GPUs found:", *found]), pytrace=False)
 
 
 @pytest.fixture(scope="module", autouse=True)

@@ -531,9 +531,9 @@ def run(body, blocks=2, threads=64, size=128, dtype=np.float32):
 
 def test_accesses_beyond_an_array():
     (found,) = run("x[t] = 1;", size=100)
-    assert found == "k (stream 1) writes beyond an array: 4 bytes after byte 399 of 400 bytes of GPU 0"
-    (found,) = run("if (t == 0) x[0] = x[-1];", size=4096)
-    assert "reads memory that is no array of a GPU" in found
+    assert found.endswith("thread 36 of block 1, writes 4 bytes beyond the last one of an array of 400 bytes on GPU 0")
+    assert "beyond the last one of an array of 4096 bytes" in run("if (t == 0) x[0] = x[n];", size=1024)[0]
+    assert "4 bytes before the first one of an array" in run("if (t == 0) x[0] = x[-1];", size=4096)[0]
     x, host = cupy.zeros(1, np.float32), np.zeros(1, np.float32)
     kernel("x[0] = p[0];", "float* x, const float* p")((1,), (1,), (x, host.ctypes.data))
     assert "reads memory that is no array of a GPU" in fault()
@@ -541,7 +541,8 @@ def test_accesses_beyond_an_array():
 
 def test_threads_that_race():
     (found,) = run("x[0] += 1;")
-    assert "thread 1 of block 0 reads byte 0" in found and "thread 0 of block 0 writes" in found
+    assert "thread 1 of block 0, reads byte 0" in found and "thread 0 of block 0 writes" in found
+    assert "which threads of several blocks read" in run("x[t == 127 ? 0 : t + 1] = x[0] + 1;")[0]
     assert "block 1" in run("if (threadIdx.x == 0) x[0] += 1;")[0]
     assert run("x[t] = t > 0 ? x[t - 1] : 0;"), "in place, from the neighbour"
     assert run("x[0] = t;")
@@ -588,7 +589,7 @@ def test_streams_that_race_though_they_run_in_order():
     assert "which reads the same memory" in fault()
     with one:
         x[2:] += 1
-    assert "byte 16 of 32 bytes" in fault()
+    assert "byte 16 of an array of 32 bytes" in fault()
     cupy.cuda.Device().synchronize()
     with one:
         x[2:] += 1
@@ -677,6 +678,24 @@ def test_values_that_nothing_has_written():
     assert "shared memory" in run("__shared__ float s; if (t == 0) s = 1; __syncthreads(); x[t] = s;")[0]
 
 
+def test_shared_memory_of_the_size_of_the_launch():
+    x, body = cupy.ones(64, np.float32), "extern __shared__ float s[]; s[t] = x[t]; __syncthreads(); x[t] = s[63 - t];"
+    kernel(body)((1,), (64,), (x, 64), shared_mem=256)
+    machine.finish_all()
+    assert not machine.faults()
+    kernel(body)((1,), (64,), (x, 64), shared_mem=128)
+    assert "thread 32 of block 0, writes beyond the 128 bytes of its dynamic shared memory" in fault()
+
+
+def test_variables_of_all_blocks_begin_as_zero():
+    code = (
+        'extern "C" { __device__ float table[4]; __global__ void k(float* x) { x[threadIdx.x] = table[threadIdx.x]; } }'
+    )
+    x = cupy.ones(4, np.float32)
+    cupy.RawKernel(code, "k")((1,), (4,), (x,))
+    assert x.tolist() == [0] * 4 and not machine.faults()
+
+
 def test_what_is_other_than_on_a_gpu():
     assert "no multiple of 16" in run("float4 v = *(float4*)(x + 1); if (t == 0) x[0] = v.x;")[0]
     assert "shifts by as many bits" in run("if (t == 0) x[0] = 1 << (n / 4);")[0]
@@ -692,7 +711,7 @@ def test_memory_of_another_gpu():
         cupy.cuda.Device().synchronize()
     with cupy.cuda.Device(6):
         kernel("if (t < n) x[t] = 1;")((1,), (4,), (x.data.ptr, 4))
-        assert "on GPU 6 writes byte 0 of 16 bytes of GPU 5, which it has no access to" in fault()
+        assert "on GPU 6 writes byte 0 of an array of 16 bytes on GPU 5, which it has no access to" in fault()
         cupy.cuda.runtime.deviceEnablePeerAccess(5)
         kernel("if (t < n) x[t] = 1;")((1,), (4,), (x.data.ptr, 4))
         cupy.cuda.Device().synchronize()

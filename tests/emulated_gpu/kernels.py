@@ -37,6 +37,8 @@ _BOUNDS = r"(?:__launch_bounds__\s*\([^)]*\)\s*)?"
 # A kernel that is no template (those have name expressions).
 _KERNEL = re.compile(rf"(?<![>\w])\s__global__\s+{_BOUNDS}void\s+{_BOUNDS}(\w+)\s*\(")
 _DYNAMIC = re.compile(r"extern\s+__shared__\s+(?:__align__\s*\([^)]*\)\s*)?([\w:<>\s]+?)\s*(\w+)\s*\[\s*\]\s*;")
+# A variable of all blocks, which begins as 0; blocks' own begin without a value.
+_GLOBAL = re.compile(r"(?:__device__|__constant__|__managed__)\s+[\w:<>\s]+?\s\w+\s*(?:\[[^\]]*\]\s*)*[;=]")
 # CuPy's partition and argpartition rely on the lanes of a warp running in step; fibers need barriers for that.
 _IN_STEP = re.compile(r"(bitonic_sort_step<[^;]*;)")
 
@@ -68,6 +70,8 @@ def translate(source: str, names: list[str], flush: bool) -> tuple[str, dict[str
         f"emulated_kernel<&{kernel}, {barriers:d}, {flush:d}>;"
         for kernel, name in kernels.items()
     ]
+    if _GLOBAL.search(source):
+        exports.append('extern "C" __attribute__((visibility("default"))) const bool emulated_has_globals = true;')
     return "\n".join(['#include "emulated_prelude.h"', source, "", *exports]), mapping
 
 

@@ -1,5 +1,6 @@
 // Blocks whose threads wait for each other: each thread is a fiber with a stack of its own.
 #include "../include/emulated_kernel.h"
+#include "checks.h"
 
 #include <sys/mman.h>
 
@@ -84,7 +85,7 @@ void (*body)(void*) = nullptr;
 void* argument = nullptr;
 
 void give_up(const char* what) {
-    std::fprintf(stderr, "emulated GPU: %s\n", what);
+    dprintf(emulated::standard_error, "emulated GPU: %s\n", what);
     std::abort();
 }
 

@@ -7,6 +7,7 @@
 #include <dlfcn.h>
 #include <link.h>
 #include <pthread.h>
+#include <unistd.h>
 
 #include <algorithm>
 #include <cstdio>
@@ -19,11 +20,16 @@
 
 namespace emulated {
 
+int standard_error = 2;
+
 namespace {
 
 constexpr size_t PAGE = 4096, GRAIN = 4, CELLS = PAGE / GRAIN;
 constexpr size_t MOST_FAULTS = 20;
 constexpr uint16_t NEVER = 0xffff;
+constexpr size_t NEAR = 1 << 16;  // what is as near to an array was meant to be in it
+
+__attribute__((constructor)) void keep_standard_error() { standard_error = dup(2); }
 
 enum Flags : uint8_t { ATOMIC = 1, MANY_LANES = 2, MANY_WARPS = 4, MANY_BLOCKS = 8 };
 
@@ -42,7 +48,7 @@ struct Page {
     uint16_t first, end;  // the bytes that belong to the piece of memory
     Owner owner;
     uint8_t device;
-    uint16_t without_value = 0;  // from here on shared memory begins with no value
+    uint16_t without_value = PAGE;  // from here on shared memory begins with no value
     size_t made_stream = 0, made_index = 0;  // who may have used this memory before
     bool is_global = false;  // with variables that the host can find
     bool is_free = false;
@@ -90,6 +96,7 @@ struct State {
         size_t size;
         char before[16];
     } doubt{};  // threads that write the same value do not race
+    size_t dynamic_shared = 0;
     const char *allowed = nullptr, *allowed_end = nullptr;
     uint32_t ordered = 0;  // work that is known to come before
     uint32_t block = 0;
@@ -137,11 +144,40 @@ bool came_before_in_launch(const Access& before, uint16_t thread) {
 
 std::string where(const Launch& launch) { return std::string(launch.name) + " (stream " + std::to_string(launch.stream) + ")"; }
 
+std::string thread_of_work() {
+    const State& s = state();
+    const std::string work = where(s.launches[s.number]);
+    return s.work.is_kernel ? work + ", thread " + std::to_string(rank()) + " of block " + std::to_string(s.block) + "," : work;
+}
+
+std::string name_of(const Piece& piece) {
+    const std::string size = std::to_string(piece.size) + " bytes";
+    return piece.kind == Kind::pinned ? size + " of pinned memory" : "an array of " + size + " on GPU " + std::to_string(piece.device);
+}
+
+bool is_dynamic_shared(const char* address) { return address >= emulated_shared && address < emulated_shared + sizeof emulated_shared; }
+
 std::string place_of(const char* address) {
     const Piece piece = piece_at(address);
-    if (piece.kind == Kind::pageable) return "shared memory";
-    const std::string owner = piece.kind == Kind::pinned ? "pinned memory" : "GPU " + std::to_string(piece.device);
-    return "byte " + std::to_string(address - piece.start) + " of " + std::to_string(piece.size) + " bytes of " + owner;
+    if (piece.kind != Kind::pageable) return "byte " + std::to_string(address - piece.start) + " of " + name_of(piece);
+    return is_dynamic_shared(address) ? "byte " + std::to_string(address - emulated_shared) + " of dynamic shared memory" : "shared memory";
+}
+
+std::string beyond(const char* address, const Piece& piece) {
+    return std::to_string(address - (piece.start + piece.size) + 1) + " bytes beyond the last one of " + name_of(piece);
+}
+
+// An address that is in no array, and which one it is near to.
+std::string unknown_place(const char* address) {
+    char place[32];
+    std::snprintf(place, sizeof place, "%p", static_cast<const void*>(address));
+    const std::string text = "memory that is no array of a GPU, at " + std::string(place);
+    Piece before, after;
+    pieces_around(address, &before, &after);
+    if (before.size && size_t(address - (before.start + before.size)) < NEAR) return text + ": " + beyond(address, before);
+    if (after.size && size_t(after.start - address) < NEAR)
+        return text + ": " + std::to_string(after.start - address) + " bytes before the first one of " + name_of(after);
+    return text;
 }
 
 void end_doubt() {
@@ -160,9 +196,12 @@ void tell_race(const Access& before, bool wrote, bool writes, const char* addres
         return fault(where(now) + (writes ? " writes " : " reads ") + place_of(address) + " without waiting for " + where(then) + ", which " +
                      (wrote ? "writes" : "reads") + " the same memory");
     }
-    const std::string text = "threads of " + where(now) + " race: thread " + std::to_string(rank()) + " of block " + std::to_string(s.block) +
-          (writes ? " writes " : " reads ") + place_of(address) + ", which thread " + std::to_string(before.thread) + " of block " +
-          std::to_string(before.block) + (wrote ? " writes" : " reads") + ", with no barrier between";
+    const std::string others = before.flags & MANY_BLOCKS ? "threads of several blocks"
+                               : before.flags & (MANY_LANES | MANY_WARPS) ? "several threads of block " + std::to_string(before.block)
+                               : "thread " + std::to_string(before.thread) + " of block " + std::to_string(before.block);
+    const bool many = before.flags & (MANY_BLOCKS | MANY_LANES | MANY_WARPS);
+    const std::string text = thread_of_work() + (writes ? " writes " : " reads ") + place_of(address) + ", which " + others +
+                             (wrote ? many ? " write" : " writes" : many ? " read" : " reads") + ", with no barrier between";
     if (!wrote || !writes || (before.flags & ATOMIC) || size > sizeof s.doubt.before) return fault(text);
     s.doubt = {text, address, size, {}};
     std::memcpy(s.doubt.before, address, size);
@@ -220,8 +259,11 @@ void access_in_page(Page& page, const char* address, size_t size, bool writes, u
     const size_t offset = reinterpret_cast<uintptr_t>(address) % PAGE;
     const char* verb = writes ? " writes " : " reads ";
     if (offset < page.first || offset + size > page.end) {
-        fault(where(s.launches[s.number]) + verb + "beyond an array: " + std::to_string(offset + size - page.end) + " bytes after " +
-              place_of(address - (offset + size > page.end ? offset - (page.end - 1) : 0)));
+        fault(thread_of_work() + verb + (offset < page.first ? unknown_place(address) : beyond(address + size - 1, piece_at(address - offset + page.end - 1))));
+        return;
+    }
+    if (is_dynamic_shared(address) && address + size > emulated_shared + s.dynamic_shared) {
+        fault(thread_of_work() + verb + "beyond the " + std::to_string(s.dynamic_shared) + " bytes of its dynamic shared memory");
         return;
     }
     if (s.work.is_kernel && page.owner == Owner::device && page.device != s.work.device && (s.no_peers || !s.peers[s.work.device][page.device]))
@@ -240,7 +282,8 @@ void access_in_page(Page& page, const char* address, size_t size, bool writes, u
         Cell& cell = page.cells[at / GRAIN];
         now.bytes = uint8_t(((1u << count) - 1) << in_cell);
         if (!writes && s.work.is_kernel && is_unwritten(page, cell, at))
-            fault(where(s.launches[s.number]) + " reads what nothing has written: " + place_of(address));
+            fault(thread_of_work() + " reads what nothing has written: " + place_of(address) +
+                  (shared ? " (is a __syncthreads missing?)" : ""));
         check(cell.write, now, true, writes, shared, address, size);
         if (writes) {
             check(cell.read, now, false, true, shared, address, size);
@@ -281,10 +324,8 @@ void access_unknown(const char* address, size_t size, bool writes) {
     if (!s.work.is_kernel || (address >= s.allowed && address < s.allowed_end)) return;
     if (is_our_own(address) || is_on_stack(address)) return;
     if (piece_at(address).kind != Kind::pageable) return;  // such as memory that the program has pinned
-    char place[32];
-    std::snprintf(place, sizeof place, "%p", static_cast<const void*>(address));
-    const std::string text = where(s.launches[s.number]) + (writes ? " writes" : " reads") + " memory that is no array of a GPU, at " + place;
-    if (!s.has_fault) std::fprintf(stderr, "emulated GPU: %s\n", text.c_str());  // the process may end now
+    const std::string text = thread_of_work() + (writes ? " writes " : " reads ") + unknown_place(address);
+    if (!s.has_fault) dprintf(standard_error, "emulated GPU: %s\n", text.c_str());  // the process may end now
     fault(text);
 }
 
@@ -347,6 +388,7 @@ void end_work() {
     end_doubt();
     working = false;
 }
+void set_dynamic_shared(size_t size) { state().dynamic_shared = size; }
 void allow(const void* from, size_t size) {
     state().allowed = static_cast<const char*>(from);
     state().allowed_end = state().allowed + size;
@@ -374,24 +416,29 @@ void watch(const void* from, size_t size, Owner owner, int device) {
     }
 }
 
-void watch_module(const void* symbol) {
+void watch_module(const void* symbol, bool has_globals) {
     Dl_info about;
     if (!dladdr(symbol, &about)) return;
+    struct Module {
+        void* base;
+        bool has_globals;
+    } module{about.dli_fbase, has_globals};
     dl_iterate_phdr(
-        [](dl_phdr_info* found, size_t, void* base) {
-            if (reinterpret_cast<void*>(found->dlpi_addr) != base) return 0;
+        [](dl_phdr_info* found, size_t, void* given) {
+            const auto& module = *static_cast<Module*>(given);
+            if (reinterpret_cast<void*>(found->dlpi_addr) != module.base) return 0;
             for (int i = 0; i < found->dlpi_phnum; ++i) {
                 const auto& part = found->dlpi_phdr[i];
                 if (part.p_type != PT_LOAD) continue;
                 const uintptr_t start = (found->dlpi_addr + part.p_vaddr) & ~(PAGE - 1), end = found->dlpi_addr + part.p_vaddr + part.p_memsz;
                 watch(reinterpret_cast<void*>(start), (end - start + PAGE - 1) & ~(PAGE - 1), Owner::shared, 0);
                 const uintptr_t values_end = found->dlpi_addr + part.p_vaddr + part.p_filesz;
-                for (uintptr_t number = start / PAGE; number * PAGE < end; ++number)
+                for (uintptr_t number = start / PAGE; number * PAGE < end && !module.has_globals; ++number)
                     state().pages.at(number)->without_value = uint16_t(std::clamp(values_end, number * PAGE, (number + 1) * PAGE) - number * PAGE);
             }
             return 1;
         },
-        about.dli_fbase);
+        &module);
 }
 
 void mark_global(const void* from, size_t size) {
@@ -448,8 +495,7 @@ void deny_peers(bool deny) { state().no_peers = deny; }
 // What is undefined, or other than on a GPU.
 void unlike(const std::string& what) {
     if (!working) return;
-    const State& s = state();
-    fault(where(s.launches[s.number]) + ", thread " + std::to_string(rank()) + " of block " + std::to_string(s.block) + ", " + what);
+    fault(thread_of_work() + " " + what);
 }
 
 void fault(const std::string& text) {

@@ -83,7 +83,7 @@ int cuModuleUnload(void*) { return OK; }  // the same source gives the same file
 int cuModuleGetFunction(void** function, void* module, const char* name) {
     const void* kernel = dlsym(module, (std::string("emulated_kernel_") + name).c_str());
     if (!kernel) return NOT_FOUND;
-    watch_module(kernel);
+    watch_module(kernel, dlsym(module, "emulated_has_globals"));
     *function = new Function{static_cast<const EmulatedKernel*>(kernel), lasting(name)};  // lives as long as its module
     return OK;
 }
@@ -93,7 +93,7 @@ int cuModuleGetGlobal_v2(void** address, size_t* size, void* module, const char*
     const ElfW(Sym)* symbol = nullptr;
     if (!*address || !dladdr1(*address, &about, (void**)&symbol, RTLD_DL_SYMENT) || !symbol) return NOT_FOUND;
     if (size) *size = symbol->st_size;
-    watch_module(*address);
+    watch_module(*address, true);
     mark_global(*address, symbol->st_size);
     return OK;
 }
@@ -126,6 +126,7 @@ int cuLaunchKernel(void* handle, unsigned blocks_x, unsigned blocks_y, unsigned 
         ++launches;
         emulated_blocks = blocks;
         emulated_threads = threads;
+        set_dynamic_shared(shared);
         parameters->run(kernel);
     }, true);
 }

@@ -813,6 +813,14 @@ Piece piece_at(const void* address) {
     return {0, Kind::pageable, 0, nullptr};
 }
 
+void pieces_around(const void* address, Piece* before, Piece* after) {
+    Guard guard(machine().lock);
+    *before = *after = {0, Kind::pageable, 0, nullptr};
+    auto next = machine().pieces.upper_bound(static_cast<const char*>(address));
+    if (next != machine().pieces.end()) *after = next->second;
+    if (next != machine().pieces.begin()) *before = std::prev(next)->second;
+}
+
 // ---- counts
 
 namespace {

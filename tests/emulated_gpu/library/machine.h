@@ -99,6 +99,7 @@ int release_array(void* address, void* stream);
 int add_pinned(void* address, size_t size);  // memory that the program allocated
 int remove_pinned(void* address);
 Piece piece_at(const void* address);
+void pieces_around(const void* address, Piece* before, Piece* after);  // of size 0, where there is none
 
 // What the host has called for, by all threads and by the present one; and each call, once it is asked for.
 enum Called { LAUNCHES, REPLAYS, COPIES, SETS, ALLOCATIONS, RECORDS, WAITS, READS, SYNCHRONIZATIONS, EVENTS, STREAMS, CALLED };

@@ -3,7 +3,7 @@
 #   make train      install, then train a small residual net on two devices and export it
 #   make test       install with what tests need, then lint, types, protobuf versions, tests; SLOW=1 for slow ones, too
 #   make fuzz       damaged files and wild nets for an hour, in processes that may die of them; SECONDS=... for less
-#   make test-gpu   print GPUs, driver and libraries; run the tests that need an NVIDIA GPU, which skip where there is none
+#   make test-gpu   print GPUs, driver and libraries; run the tests that need an NVIDIA GPU
 #   make test-emulated  the same tests on emulated GPUs (Linux, g++); QUICK=1 runs a part
 #   make proto      generate the code in proto/ (..._pb2.py and .pyi) from netbuilder.proto and hsm.proto
 #   make caffe2-tests      download Caffe2's own tests and run them on netbuilder.caffe2; QUICK=1 runs a part
@@ -87,6 +87,8 @@ GPU_SECONDS ?= 570
 ended = $(if $(shell command -v timeout),timeout -s INT -k 30 $(1))
 
 test-gpu: $(VENV)/.with-$(GPU_EXTRAS)
+	@cd tests && ../$(BIN)/python -c 'from netbuilder.ops.engines.arrays import gpu_count; raise SystemExit(not gpu_count())' \
+	  || { echo "no NVIDIA GPU can be used here; make test-emulated runs these tests on emulated ones"; exit 1; }
 	-cd tests && $(call ended,60) ../$(BIN)/python -c \
 	  'from netbuilder.ops.engines.gpu_info import describe_gpus; print(*describe_gpus(), sep="\n")'
 	$(TEST_ENV) EXAMPLES=$${EXAMPLES:-5} $(call ended,$(GPU_SECONDS)) \

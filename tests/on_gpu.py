@@ -39,14 +39,14 @@ __all__ = [
 
 ON_GPU = make_device_option(PROTO_CUDA, 0)
 LISTED = emulated_gpu.active()
-"""Whether tests know what a GPU is called for, and the same bits come out each time; on a real one they do not."""
+"""Whether calls are recorded and results are the same to the bit: on emulated GPUs only."""
 CLOSE = 1e-5 if emulated_gpu.active() else 1e-4
 """Within which parameters after some steps are those of the CPU: real GPUs add in other orders."""
 
 
 @contextmanager
 def gpus(devices, *, access=True):
-    """Let netbuilder begin anew on so many emulated GPUs; yields what they are called for (``Machine``).
+    """Let netbuilder start afresh on this many emulated GPUs; yields what they are called for (``Machine``).
 
     Args:
         access: whether the GPUs can read each other's memory.
@@ -69,7 +69,7 @@ def gpus(devices, *, access=True):
 
 
 class _Unlisted:
-    """What stands for the calls of a real GPU."""
+    """An empty record, for a real GPU."""
 
     def __init__(self):
         self.launches, self.transfers, self.allocated, self.counts = [], [], [], Counter()
@@ -77,7 +77,7 @@ class _Unlisted:
 
 @contextmanager
 def with_cudnn(count=1):
-    """Let netbuilder compute with cuDNN on so many GPUs: with the real one, or with its double on emulated GPUs.
+    """Let netbuilder compute with cuDNN on so many GPUs: with the real one, or with its test double on emulated GPUs.
 
     Yields what the GPU is called for, and the double; on a real GPU nothing is listed, and there is no double.
     """
@@ -117,7 +117,7 @@ def launched():
 
 @contextmanager
 def noted(note):
-    """Call a function with the name of each of them."""
+    """Call a function with the name of each kernel of netbuilder that is launched."""
     call = Kernel.__call__
 
     def launch(kernel, blocks, arguments, **options):

@@ -53,7 +53,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
                 refused[architecture] += 1
                 print(f"{name} for {architecture}:\n{log}")
     if missing:
-        print(f"made only where nets run, so record them: {', '.join(missing)}")
+        print(f"compiled only when a net runs; record them (RECORDED=folder): {', '.join(missing)}")
     print(
         f"NVRTC {compiler.version}: {own} of {counted(len(kernels), 'own kernel')} and "
         f"{counted(len(others), 'recorded kernel')}"

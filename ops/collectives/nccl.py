@@ -213,13 +213,16 @@ def _why_not_by_nccl(op: _Collective, ctx: PlanContext, spec: TensorSpec) -> str
         return f"NCCL does not {verb} elements of type {spec.dtype}; give it another type, or another operator"
     if op.sums and spec.dtype.kind == "f" and not ctx.enabled("atomic_sums"):
         return (
-            "the net must be deterministic, or is without 'atomic_sums', and NCCL adds in an order of its own; allow "
-            "that, or let use_nccl be False"
+            "the net must be deterministic, or is without 'atomic_sums', and NCCL adds in an order of its own; drop "
+            "deterministic=True (or allow 'atomic_sums'), or set use_nccl=False"
         )
     where = [ctx.location(i) for i in range(op.n_in)]
     if len({*where}) < op.n_in or any(kind != PROTO_CUDA for kind, _ in where):
         found = ", ".join("the CPU" if kind != PROTO_CUDA else f"GPU {number}" for kind, number in where)
-        return f"each input must be on a GPU of its own, and they are on {found}; place them so, or use Sum and Copy"
+        return (
+            f"each input must be on a GPU of its own, and they are on {found}; place each on its own GPU, or use "
+            "Sum and Copy"
+        )
     return ""
 
 

@@ -46,10 +46,10 @@ def gpu_memory_in_use(number: int) -> int:
 def missing_for_gpus() -> list[str]:
     """Return what is missing to use GPUs at full speed, each with its remedy."""
     missing = []
-    if importlib.util.find_spec("cupy") is None:
-        missing.append(f"CuPy ({_INSTALL})")
-    elif not gpu_count():
+    if not gpu_count():
         missing.append("an NVIDIA GPU that CuPy can use, with NVIDIA's driver (nvidia-smi lists GPUs and driver)")
+    if importlib.util.find_spec("cupy") is None:
+        return [*missing, f"CuPy, cuDNN and NCCL ({_INSTALL})"]
     if why := library.missing():
         missing.append(f"cuDNN: {why}")
     if not nccl.nccl_available():

@@ -100,10 +100,16 @@ class Clip(Unary):
         return [make_op("ClipGradient", [g.output("Y"), g.d_output("Y")], [g.d_input("X")])]
 
 
+def _bounds(op: Clip | ClipGradient, dtype: Any) -> tuple[Any, Any]:
+    """Return the bounds in the type of the elements: infinite, if it has no numbers as large."""
+    with np.errstate(over="ignore"):
+        return dtype.type(op.min), dtype.type(op.max)
+
+
 @kernel(Clip)
 def clip(op: Clip, ctx: RunContext, x: Any) -> Arrays:
-    kind = x.dtype.type
-    return (ctx.xp.minimum(ctx.xp.maximum(x, kind(op.min)), kind(op.max)),)
+    least, most = _bounds(op, x.dtype)
+    return (ctx.xp.minimum(ctx.xp.maximum(x, least), most),)
 
 
 @register
@@ -119,8 +125,8 @@ class ClipGradient(UnaryGradient):
 
 @kernel(ClipGradient)
 def clip_gradient(op: ClipGradient, ctx: RunContext, y: Any, dy: Any) -> Arrays:
-    kind = y.dtype.type
-    return (dy * ((y > kind(op.min)) & (y < kind(op.max))),)
+    least, most = _bounds(op, y.dtype)
+    return (dy * ((y > least) & (y < most)),)
 
 
 prepare_unary(Abs, np.abs)

@@ -7,7 +7,7 @@ streams and graphs are CuPy's own, and kernels of this project run as they are w
 ``make test-emulated`` builds it (``build.py``), and runs the tests of GPUs on it. In that environment,
 ``PYTHONPATH=tests:. .emulated/venv/bin/python -m emulated_gpu SCRIPT ...`` (or ``-m MODULE ...``) runs any program.
 
-- Work waits in its stream until the host synchronizes, as late as CUDA allows: who forgets to wait, or overwrites
+- Work waits in its stream until the host synchronizes, as late as CUDA allows: code that forgets to wait, or overwrites
   pinned memory too early, gets wrong numbers. ``EMULATED_GPU_EAGER=1`` does everything at once instead.
 - Each access to memory is checked (``library/checks.h``), by what must come before what, not by what happened to: races
   of streams and of the threads of a kernel, accesses beyond arrays, to freed memory, to memory of other GPUs and of the
@@ -16,12 +16,14 @@ streams and graphs are CuPy's own, and kernels of this project run as they are w
   out.
 - What the host calls for is counted and listed (``machine.recorded``).
 - Graphs are captured and replayed, and calls that CUDA refuses during a capture are errors.
-- Memory comes filled with bytes 0xA5. Denormal floats are 0 in kernels without doubles, as CuPy compiles them.
+- Memory comes filled with bytes 0xA5. Denormal floats are 0 in kernels without double precision, as CuPy compiles them.
 - Eight devices, or ``EMULATED_GPUS``.
 
-What it does not show: speed; last bits (no fused multiply-add, products summed in double); warps that run in step
-without ``__syncwarp``; races of atomics that a fence should part, beyond the simple form that kernels here use.
-Missing, with an error: cuRAND, cuSOLVER, cuFFT, cuSPARSE, cuDNN, NCCL (tests have doubles of the last two), CUB,
+What it does not show: speed; last bits (no fused multiply-add, products summed in double precision); warps that run
+in step without ``__syncwarp``; barriers in branches that not all threads take; accesses beyond a slice of an array;
+more than one fault of each launch; races that atomics and fences should prevent, beyond the simple form that kernels
+here use.
+Missing, with an error: cuRAND, cuSOLVER, cuFFT, cuSPARSE, cuDNN, NCCL (tests have test doubles of the last two), CUB,
 cooperative groups, textures.
 """
 

@@ -1,4 +1,4 @@
-"""What the emulated machine tells of itself, and what libraries that are emulated in Python need of it."""
+"""What the emulated GPUs report, and what libraries that are emulated in Python need of it."""
 
 from __future__ import annotations
 
@@ -118,7 +118,7 @@ class Machine:
 
 @contextmanager
 def recorded(*, access: bool = True) -> Iterator[Machine]:
-    """Record what all threads call for while the block runs; blocks may not lie within each other.
+    """Record what all threads call for while the block runs; blocks may not be nested.
 
     Args:
         access: False: GPUs cannot read each other's memory, whatever they were allowed before.

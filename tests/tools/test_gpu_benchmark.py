@@ -89,7 +89,7 @@ def test_the_table_and_the_page(monkeypatch):
     assert "torch 2.13.0 eager 1000000.000 ms" in eager.text
     assert "torch compile: FAILED: worker 'torch' ended with code 1: Traceback ... out of memory" in compiled.text
     assert not compiled.good and graphs.good
-    assert "x as fast, with 0.50 of its memory" in eager.text
+    assert "x as fast, using 0.50 x its memory" in eager.text
     assert eager.record["ratio"] > 1 and eager.record["memory_ratio"] == 2.0
     assert "each batch copied from the host" in fed.text
     assert "FC " in shares.text and "of the limit" in shares.text and "FC " in mlp_shares.text
@@ -137,7 +137,7 @@ def test_what_is_measured():
 def test_without_a_gpu_it_says_what_is_missing(monkeypatch, capsys):
     if gpu_count():
         pytest.skip("there is a GPU")
-    with pytest.raises(DeviceError, match="gpu: this benchmark needs a GPU; missing: .*nvidia-cudnn-frontend"):
+    with pytest.raises(DeviceError, match="needs an NVIDIA GPU, and none can be used; missing: .*pip install"):
         require_gpu()
     monkeypatch.setattr(benchmark, "busy_share", lambda: 0.0)
     assert benchmark.main(["gpu"]) == 2

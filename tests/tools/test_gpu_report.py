@@ -361,6 +361,7 @@ def test_compiled_peers_need_a_compiler(monkeypatch, tmp_path, mode):
 
 def test_libraries_are_asked_and_not_packages(monkeypatch):
     """With packages for CUDA 13, of which the extra knows nothing."""
+    monkeypatch.setattr(gpu_info.importlib.util, "find_spec", lambda name: object())
     frontend = type("Frontend", (), {"__version__": "1.18.0", "backend_version": staticmethod(lambda: 91401)})
     monkeypatch.setattr(library, "_found", lambda: (frontend, ""))
     module = type("Nccl", (), {"available": True, "get_version": staticmethod(lambda: 22705)})

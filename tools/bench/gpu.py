@@ -43,7 +43,7 @@ _START, _ANSWER = 180.0, 90.0  # seconds that a worker may take, see ``TimeLimit
 _WIDEST = 30  # characters of a cell to which others are padded; reasons of failures may be longer
 _KINDS = 12  # of operators, in the table of shares
 _MIB, _MS = 2**20, 1e-3
-_COLUMNS = ("net", "batch", "side", "ms a step", "samples/s", "MiB", "time / ours", "memory / ours")
+_COLUMNS = ("net", "batch", "side", "ms a step", "samples/s", "MiB", "time / netbuilder's", "memory / netbuilder's")
 _PLANS = (
     "PyTorch measures cuDNN's plans for convolutions (torch.backends.cudnn.benchmark). netbuilder takes those that the "
     "library's heuristics prefer, except where the side says that plans are measured (exhaustive_search)."
@@ -110,7 +110,8 @@ class GpuRun:
 def require_gpu() -> None:
     """Raise DeviceError, with what is missing, if no GPU can be used."""
     if not gpu_count():
-        raise DeviceError(f"gpu: this benchmark needs a GPU; missing: {'; '.join(missing_for_gpus())}")
+        missing = "; ".join(missing_for_gpus())
+        raise DeviceError(f"gpu: this benchmark needs an NVIDIA GPU, and none can be used; missing: {missing}")
 
 
 def gpu_rows(*, tiny: bool = False, batch: int | None = None) -> list[GpuRow]:
@@ -258,7 +259,7 @@ def _peer(row: GpuRow, mode: str, ours: dict[str, Any], run: GpuRun) -> Line:
     record |= taken | _ratios(taken, ours)
     text = f"{row.name}: {_one(_torch(record), taken, work)}; netbuilder is {record['ratio']:.2f} x as fast"
     if record["memory_ratio"]:
-        text += f", with {1 / record['memory_ratio']:.2f} of its memory"
+        text += f", using {1 / record['memory_ratio']:.2f} x its memory"
     return Line(text, record, math.isfinite(taken["loss"]))
 
 

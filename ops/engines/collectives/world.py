@@ -273,7 +273,7 @@ def _connected(size: int, rank: int, nccl: NcclPlace, store: Store | None) -> Co
 
 @contextlib.contextmanager
 def _limited(first: float | None, who: str) -> Iterator[None]:
-    """In the block, let NCCL connect the ranks no longer than this, in seconds, after they have met; None: for ever."""
+    """In the block, let ranks meet and NCCL connect them for at most twice this, in seconds; None: for ever."""
     if first is None:
         yield
         return

@@ -124,7 +124,7 @@ def test_gathering_needs_other_blobs():
         ((0, 1), np.float32, False, None),
         ((0, 1), np.int64, True, None),  # whose sums are the same in any order
         ((0, 1), np.int16, False, "NCCL does not sum elements of type int16; give it another type"),
-        ((0, 1), np.float32, True, "the net must be deterministic, .* let use_nccl be False"),
+        ((0, 1), np.float32, True, "the net must be deterministic, .* or set use_nccl=False"),
         ((0, 0), np.float32, False, "each input must be on a GPU of its own, and they are on GPU 0, GPU 0;"),
         ((1, HOST), np.float32, False, "each input must be on a GPU of its own, and they are on GPU 1, the CPU;"),
     ],

@@ -81,6 +81,12 @@ def test_infinities_are_clipped():
     assert y.tolist() == [1, -1]
 
 
+def test_bounds_that_float16_does_not_have_are_infinite():
+    x = np.float16([-65504, 2, np.inf])
+    assert run_plain(Clip(), [x])[0].tolist() == x.tolist()
+    assert run_plain(ClipGradient(), [x, np.ones(3, np.float16)])[0].tolist() == [1, 1, 0]
+
+
 def test_sign_has_no_gradient():
     with pytest.raises(GradientError, match="'Sign' has no gradient"):
         operator_gradient(make_op("Sign", ["x"], ["y"]), {0: "dy"})

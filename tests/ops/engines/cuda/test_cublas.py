@@ -148,7 +148,7 @@ def test_two_streams_cannot_multiply_at_the_same_time():
             calls[1]()
         here.xp.cuda.Device().synchronize()
     (fault,) = machine.faults()
-    assert "writes byte 0 of 33554432 bytes of GPU 0 without waiting for cublas" in fault
+    assert "writes byte 0 of an array of 33554432 bytes on GPU 0 without waiting for cublas" in fault
 
 
 @pytest.mark.emulated

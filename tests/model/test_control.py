@@ -3,6 +3,7 @@
 import numpy as np
 import pytest
 
+from netbuilder.graph.rename import subgraphs
 from netbuilder.model import ModelHelper, brew
 from netbuilder.proto import NetError
 from netbuilder.runtime import Workspace
@@ -78,6 +79,53 @@ def test_a_loop_may_decide_in_its_body():
     brew.loop(model, "go", ["x", "bound"], body.net)
     assert run(model, x=X, bound=np.float32(100), go=np.array(True)).fetch("x").tolist() == (32 * X).tolist()
     assert run(model, x=X, bound=np.float32(100), go=np.array(False)).fetch("x").tolist() == X.tolist()
+
+
+def kept_for_the_gradient(x, y):
+    """A branch whose gradient reads its local blob."""
+    branch = ModelHelper("then")
+    branch.net.Tanh(x, "h")
+    branch.net.Sqr("h", y)
+    return branch
+
+
+def test_two_branches_do_not_share_local_blobs():
+    model = ModelHelper("two")
+    model.net.Copy("x", "y")
+    brew.cond(model, "c", ["x", "y"], kept_for_the_gradient("x", "y"))
+    model.net.Scale("y", "z", scale=1.0)
+    brew.cond(model, "c", ["y", "z"], kept_for_the_gradient("y", "z"))
+    model.AddGradientOperators([model.net.AveragedLoss("z", "loss")])
+    inner = np.tanh(X)
+    outer = np.tanh(inner**2)
+    wanted = 2 * outer * (1 - outer**2) * 2 * inner * (1 - inner**2) / 3
+    np.testing.assert_allclose(run(model, c=np.array(True), x=X).fetch("x_grad"), wanted, rtol=1e-5)
+
+
+def test_a_branch_within_branches_does_not_share_local_blobs():
+    model, outer = ModelHelper("nested"), ModelHelper("outer")
+    outer.net.Copy("x", "y")
+    brew.cond(outer, "c", ["x", "y"], kept_for_the_gradient("x", "y"))
+    local = []
+    for _ in range(2):
+        brew.cond(model, "c", ["c", "x", "y"], outer, outer)
+        local += [
+            op.output[0] for net in subgraphs(model.net.Proto().op[-1]) for inner in subgraphs(net.op[1])
+            for op in inner.op if op.type == "Tanh"
+        ]  # fmt: skip
+    assert len(local) == len(set(local)) == 4, local
+
+
+def test_two_loops_do_not_share_local_blobs():
+    model = ModelHelper("loops")
+    for name in ("x", "y"):
+        body, check = ModelHelper("body"), ModelHelper("check")
+        body.net.Add([name, name], name)
+        check.net.SumElements(name, "total")
+        check.net.LT(["total", "bound"], "go")
+        brew.loop(model, "go", [name, "bound"], body, check)
+    totals = [op.output[0] for loop in model.net.Proto().op for net in subgraphs(loop) for op in net.op[:1]]
+    assert len(set(totals) - {"x", "y"}) == 2, totals
 
 
 def test_refusals():

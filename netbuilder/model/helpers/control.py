@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from typing import TYPE_CHECKING, Any
 
 from netbuilder.graph.blob import BlobReference, blob_name
 from netbuilder.graph.defuse import undefined_inputs
 from netbuilder.graph.net import Net
-from netbuilder.graph.rename import rename_blobs
+from netbuilder.graph.rename import rename_blobs, shares_names, subgraphs
 from netbuilder.graph.scope import SEPARATOR
 from netbuilder.proto import NetDef, NetError
 
@@ -46,7 +46,7 @@ def cond(
         TypeError: ``external_blobs`` is not a list, or a model is neither a Net nor a model.
     """
     known = _names("cond", external_blobs)
-    name = model.net.NextName("cond")
+    name = _new_scope(model.net, "cond")
     nets = {"then_net": _subgraph(then_model, known, name + "/then")}
     if else_model is not None:
         nets["else_net"] = _subgraph(else_model, known, name + "/else")
@@ -81,7 +81,7 @@ def loop(
     """
     condition = blob_name(cond_blob)
     known = [*_names("loop", external_blobs), condition]
-    name = model.net.NextName("loop")
+    name = _new_scope(model.net, "loop")
     nets = {"loop_net": _subgraph(loop_model, known, name + "/loop")}
     if cond_model is not None:
         nets["cond_net"] = _subgraph(cond_model, known, name + "/cond")
@@ -97,6 +97,11 @@ def _names(helper: str, blobs: Any) -> list[str]:
     return list(map(blob_name, blobs))
 
 
+def _new_scope(net: Net, kind: str) -> str:
+    """Return a scope for the local blobs of a branch or loop that no other one of the net has."""
+    return str(net.NextBlob(f"{net.Name()}/{kind}"))
+
+
 def _subgraph(model: ModelHelper | Net, known: Iterable[str], scope: str) -> NetDef:
     """Return a copy of a net whose local blobs are renamed into ``scope``."""
     if not hasattr(model, "Proto"):
@@ -109,11 +114,20 @@ def _subgraph(model: ModelHelper | Net, known: Iterable[str], scope: str) -> Net
         raise NetError(
             f"net {net.name!r} reads {missing} before it writes them; add them to external_blobs, or write them first"
         )
-    written = dict.fromkeys(blob for op in net.op for blob in op.output)
+    written = dict.fromkeys(_written(net))
     net.external_input[:] = reads
     net.external_output[:] = [blob for blob in written if blob in outside]
     rename_blobs(net, {blob: scope + SEPARATOR + blob for blob in written if blob not in outside})
     return net
+
+
+def _written(net: NetDef) -> Iterator[str]:
+    """Yield the blobs that a net writes, those of branches and loops within it, too."""
+    for op in net.op:
+        yield from op.output
+        if shares_names(op):
+            for subgraph in subgraphs(op):
+                yield from _written(subgraph)
 
 
 def _add(

@@ -76,7 +76,7 @@ def test_what_is_refused_is_told(monkeypatch, capsys, tmp_path, few):
     assert compile_kernels.main([str(tmp_path)]) == 1
     told = capsys.readouterr().out
     assert "k for sm_90:\nerror: no" in told and f"sm_90: {len(few)} compiled, 1 refused" in told
-    assert f"sm_80: {len(few) + 1} compiled, 0 refused" in told and "so record them: Softmax" in told
+    assert f"sm_80: {len(few) + 1} compiled, 0 refused" in told and "record them (RECORDED=folder): Softmax" in told
     assert compile_kernels.main(["--architectures", "sm_80", "--every", "7"]) == 0
     told = capsys.readouterr().out
     some = -(-len(few) // 7)

@@ -29,7 +29,7 @@ FOLDER = Path(sys.prefix).parent
 CUPY = version("cupy-cuda12x")
 WORK = FOLDER / "work" / CUPY
 SITE = Path(sysconfig.get_path("platlib"))
-SOURCES = ("machine", "checks", "blocks", "driver", "runtime", "blas")
+SOURCES = ("machine", "record", "checks", "blocks", "driver", "runtime", "blas")
 HEADERS = [f"-I{folder}" for folder in sorted(SITE.glob("nvidia/*/include"))]
 
 
@@ -116,10 +116,8 @@ def main() -> None:
     with ThreadPoolExecutor(2) as pool:
         module = pool.submit(rebuild_runtime)
         pool.submit(precompile).result()
-        objects = {
-            name: compile_sources([name]) for name in ("machine", "checks", "blocks", "driver", "runtime", "blas")
-        }
-    driver = [part for name in ("machine", "checks", "blocks", "driver") for part in objects[name]]
+        objects = {name: compile_sources([name]) for name in SOURCES}
+    driver = [part for name in ("machine", "record", "checks", "blocks", "driver") for part in objects[name]]
     (of_driver,) = (SITE / "cupy_backends/cuda/api").glob("driver.*.so")
     (of_blas,) = (SITE / "cupy_backends/cuda/libs").glob("cublas.*.so")
     link("libcuda.so.1", "cu", 801, driver, of_driver)

@@ -4,7 +4,6 @@
 #include "../include/emulated_kernel.h"
 
 #include <algorithm>
-#include <atomic>
 #include <chrono>
 #include <cstdlib>
 #include <cstring>
@@ -195,7 +194,7 @@ void drain(Stream& stream, size_t count) {
     }
 }
 
-void finish_all() {
+void drain_all() {
     auto& all = machine();
     for (auto& stream : all.legacy) drain(*stream, stream->given);
     const auto streams = all.streams;  // a function of the host may change them
@@ -432,6 +431,10 @@ int enqueue_collective(void* const* handles, size_t count, const char* name, con
         if (i == 0) computed = {marker_of(stream)};
     }
     return OK;
+}
+void finish_all() {
+    Guard guard(machine().lock);
+    drain_all();
 }
 int finish_stream(void* handle) {
     Guard guard(machine().lock);
@@ -773,7 +776,7 @@ int release_later(void* address, void* handle) {
 }
 int allocate_array(void** address, size_t size, void* handle) {
     Guard guard(machine().lock);
-    if (machine().released_bytes > MOST_RELEASED) finish_all();
+    if (machine().released_bytes > MOST_RELEASED) drain_all();
     auto stream = find(handle);
     if (!stream) return INVALID_HANDLE;
     if (int status = allocate(address, size, Kind::device)) return status;
@@ -821,80 +824,4 @@ void pieces_around(const void* address, Piece* before, Piece* after) {
     if (next != machine().pieces.begin()) *before = std::prev(next)->second;
 }
 
-// ---- counts
-
-namespace {
-std::atomic<long> counts[CALLED];
-thread_local long counts_of_thread[CALLED];
-std::string* log = nullptr;
-}  // namespace
-
-void count(Called what, const std::string& line) {
-    ++counts[what];
-    ++counts_of_thread[what];
-    if (!log || line.empty()) return;
-    Guard guard(machine().lock);
-    if (log) *log += line + "\n";
-}
-
 }  // namespace emulated
-
-// ---- what tests call (machine.py)
-
-using namespace emulated;
-
-extern "C" {
-
-void emulated_counts(long* found, int of_thread) {
-    for (int i = 0; i < CALLED; ++i) found[i] = of_thread ? counts_of_thread[i] : counts[i].load();
-}
-// A log of calls, a line each; it is read piece by piece.
-void emulated_begin_log() {
-    Guard guard(machine().lock);
-    delete log;
-    log = new std::string;
-}
-void emulated_end_log() {
-    Guard guard(machine().lock);
-    delete log;
-    log = nullptr;
-}
-int emulated_allocate(void** address, size_t size, void* stream) {
-    count(ALLOCATIONS, "allocate " + std::to_string(current_device()) + " " + std::to_string(size));
-    return allocate_array(address, size, stream);
-}
-int emulated_release(void* address, void* stream) { return release_array(address, stream); }
-int emulated_finish(void* stream) { return finish_stream(stream); }
-// Does all that streams have, but for what is being captured.
-void emulated_finish_all() {
-    Guard guard(machine().lock);
-    finish_all();
-}
-// What a library does with memory, by a function of the host.
-int emulated_call(void* stream, const char* name, void (*call)(void*), void* with, const Range* touches, size_t count_of_touches) {
-    count(LAUNCHES, "launch " + std::to_string(stream_device(stream)) + " " + name);
-    return enqueue_library_call(stream, lasting(name), {touches, touches + count_of_touches}, [=] { call(with); });
-}
-
-// What NCCL does with one stream of each rank; touches of the first rank come first.
-int emulated_collective(void* const* streams, size_t ranks, const char* name, void (*call)(void*), void* with, const Range* touches,
-                        const size_t* counts_of_touches) {
-    std::vector<std::vector<Range>> all;
-    for (size_t i = 0; i < ranks; ++i) {
-        count(LAUNCHES, "launch " + std::to_string(stream_device(streams[i])) + " " + name);
-        all.emplace_back(touches, touches + counts_of_touches[i]);
-        touches += counts_of_touches[i];
-    }
-    return enqueue_collective(streams, ranks, lasting(name), all, [=] { call(with); });
-}
-void emulated_deny_peers(int deny) { deny_peers(deny); }
-int emulated_stream_device(void* stream) { return stream_device(stream); }
-const char* emulated_read_log() {
-    static std::string text;
-    Guard guard(machine().lock);
-    text = log ? *log : "";
-    if (log) log->clear();
-    return text.c_str();
-}
-
-}  // extern "C"

@@ -59,8 +59,11 @@ struct Range {
     bool writes;
 };
 int enqueue_library_call(void* stream, const char* name, std::vector<Range> touches, Task task);  // so may this
+// Streams do this together: the first one computes when all have come.
+int enqueue_collective(void* const* streams, size_t count, const char* name, const std::vector<std::vector<Range>>& touches, Task task);
 int synchronize_stream(void* stream);
 int synchronize_device(int device);
+void finish_all();
 int finish_stream(void* stream);  // do what it has, without the host knowing
 int query_stream(void* stream);
 
@@ -101,7 +104,7 @@ int remove_pinned(void* address);
 Piece piece_at(const void* address);
 void pieces_around(const void* address, Piece* before, Piece* after);  // of size 0, where there is none
 
-// What the host has called for, by all threads and by the present one; and each call, once it is asked for.
+// What the host has called for (record.cpp): by all threads, by the present one, and as a log.
 enum Called { LAUNCHES, REPLAYS, COPIES, SETS, ALLOCATIONS, RECORDS, WAITS, READS, SYNCHRONIZATIONS, EVENTS, STREAMS, CALLED };
 void count(Called what, const std::string& log = "");
 

@@ -17,7 +17,6 @@ from netbuilder.ops.engines.cuda import cublas
 from netbuilder.ops.engines.cuda.kernel import Kernel
 from netbuilder.ops.engines.cudnn import library
 from netbuilder.ops.engines.gpu import gpu
-from netbuilder.ops.fills import random_fill
 from netbuilder.proto import PROTO_CUDA, NetDef
 from netbuilder.proto.arguments import make_device_option
 from netbuilder.runtime import Workspace
@@ -28,7 +27,6 @@ __all__ = [
     "ON_GPU",
     "assert_same",
     "bound",
-    "draw_nothing",
     "gpus",
     "graphs",
     "launched",
@@ -100,11 +98,6 @@ def assert_same(found, wanted, rtol, **options):
         np.testing.assert_allclose(
             found, wanted, rtol, rtol * max(float(np.abs(wanted).max(initial=0)), 1.0), **options
         )
-
-
-def draw_nothing(patch):
-    """Leave undefined what random fills draw: for large nets it takes longer than steps."""
-    patch.setattr(random_fill, "filled", lambda xp, draw, key, shape, finish, dtype, **more: xp.zeros(shape, dtype))
 
 
 @contextmanager

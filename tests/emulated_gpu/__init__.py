@@ -33,9 +33,9 @@ import os
 
 from emulated_gpu import machine
 from emulated_gpu.kernels import KernelError, compiled
-from emulated_gpu.loader import install, launches
+from emulated_gpu.loader import install
 
-__all__ = ["KernelError", "active", "compiled", "install", "launches", "machine"]
+__all__ = ["KernelError", "active", "compiled", "install", "machine"]
 
 
 def active() -> bool:

@@ -13,7 +13,7 @@ import numpy as np
 from emulated_gpu.kernels import build
 from emulated_gpu.machine import Touches, call
 
-__all__ = ["install", "launches"]
+__all__ = ["install"]
 
 
 def install() -> None:
@@ -45,13 +45,6 @@ def _compile(*args: Any, **kwargs: Any) -> Any:
     module._set_mapping(mapping)
     module.load(b"emulated:" + os.fsencode(library) + b"\0")
     return module
-
-
-def launches() -> int:
-    """Return how many kernels have run in this process."""
-    count = ctypes.CDLL("libcuda.so.1").emulated_launches
-    count.restype = ctypes.c_long
-    return int(count())
 
 
 def _array(address: int, dtype: Any, shape: Sequence[int]) -> np.ndarray[Any, Any]:

@@ -28,8 +28,6 @@ struct Function {
     unsigned most_shared = SHARED;
 };
 
-long launches = 0;
-
 // The values of a launch's parameters, which the caller may change when the call has returned.
 struct Parameters {
     std::vector<char> bytes;
@@ -58,8 +56,6 @@ struct Parameters {
 }  // namespace
 
 extern "C" {
-
-long emulated_launches() { return launches; }
 
 int cuInit(unsigned) { return OK; }
 int cuDriverGetVersion(int* version) { *version = 12090; return OK; }
@@ -123,7 +119,6 @@ int cuLaunchKernel(void* handle, unsigned blocks_x, unsigned blocks_y, unsigned 
     auto parameters = std::make_shared<Parameters>(kernel, values);
     count(LAUNCHES, "launch " + std::to_string(current_device()) + " " + function->name);
     return enqueue(stream, function->name, [=, &kernel] {
-        ++launches;
         emulated_blocks = blocks;
         emulated_threads = threads;
         set_dynamic_shared(shared);

@@ -14,7 +14,7 @@ from netbuilder.runtime.input.loss_reader import LossReader
 from netbuilder.runtime.input.prefetch import Prefetch
 from netbuilder.tools.profiling.zoo import ZooOptions, load_zoo
 from netbuilder.zoo import resnet
-from on_gpu import draw_nothing, gpus
+from on_gpu import gpus
 
 BATCH = 2
 SIZE = 32
@@ -49,7 +49,6 @@ def test_a_step_of_resnet50(monkeypatch):
 
     Its layers have an eighth of the usual channels, so parameters are updated by 1 launch in place of 18.
     """
-    draw_nothing(monkeypatch)
     monkeypatch.setattr(resnet, "_BASE_FILTERS", 8)
     with gpus(1) as machine, cudnn_double():
         workspace = Workspace(threads=1)

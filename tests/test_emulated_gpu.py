@@ -683,6 +683,8 @@ def test_shared_memory_of_the_size_of_the_launch():
     kernel(body)((1,), (64,), (x, 64), shared_mem=256)
     machine.finish_all()
     assert not machine.faults()
+    kernel("extern __shared__ float s[]; x[t] = s[t];")((1,), (64,), (x, 64), shared_mem=256)
+    assert "reads what nothing has written: byte 0 of dynamic shared memory" in fault()
     kernel(body)((1,), (64,), (x, 64), shared_mem=128)
     assert "thread 32 of block 0, writes beyond the 128 bytes of its dynamic shared memory" in fault()
 

@@ -413,6 +413,7 @@ void watch(const void* from, size_t size, Owner owner, int device) {
         page->end = uint16_t(std::min(end, begin + PAGE) - begin);
         page->owner = owner;
         page->device = uint8_t(device);
+        page->without_value = owner == Owner::shared ? 0 : PAGE;
     }
 }
 
@@ -433,8 +434,9 @@ void watch_module(const void* symbol, bool has_globals) {
                 const uintptr_t start = (found->dlpi_addr + part.p_vaddr) & ~(PAGE - 1), end = found->dlpi_addr + part.p_vaddr + part.p_memsz;
                 watch(reinterpret_cast<void*>(start), (end - start + PAGE - 1) & ~(PAGE - 1), Owner::shared, 0);
                 const uintptr_t values_end = found->dlpi_addr + part.p_vaddr + part.p_filesz;
-                for (uintptr_t number = start / PAGE; number * PAGE < end && !module.has_globals; ++number)
-                    state().pages.at(number)->without_value = uint16_t(std::clamp(values_end, number * PAGE, (number + 1) * PAGE) - number * PAGE);
+                for (uintptr_t number = start / PAGE; number * PAGE < end; ++number)
+                    state().pages.at(number)->without_value =
+                        module.has_globals ? PAGE : uint16_t(std::clamp(values_end, number * PAGE, (number + 1) * PAGE) - number * PAGE);
             }
             return 1;
         },

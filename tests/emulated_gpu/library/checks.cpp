@@ -174,10 +174,10 @@ std::string unknown_place(const char* address) {
     const std::string text = "memory that is no array of a GPU, at " + std::string(place);
     Piece before, after;
     pieces_around(address, &before, &after);
-    if (before.size && size_t(address - (before.start + before.size)) < NEAR) return text + ": " + beyond(address, before);
-    if (after.size && size_t(after.start - address) < NEAR)
-        return text + ": " + std::to_string(after.start - address) + " bytes before the first one of " + name_of(after);
-    return text;
+    const size_t past = before.size ? address - (before.start + before.size) : NEAR, ahead = after.size ? after.start - address : NEAR;
+    if (std::min(past, ahead) >= NEAR) return text;
+    if (past < ahead) return text + ": " + beyond(address, before);
+    return text + ": " + std::to_string(ahead) + " bytes before the first one of " + name_of(after);
 }
 
 void end_doubt() {

@@ -22,11 +22,11 @@ from emulated_gpu import machine
 from emulated_gpu.machine import Touches
 from netbuilder.ops.engines.cudnn import compiled, library
 
-__all__ = ["CudnnDouble", "Invalid", "NotSupported", "cudnn_double"]
+__all__ = ["POINTWISE", "CudnnDouble", "Invalid", "NotSupported", "cudnn_double"]
 
 
-class NotSupported(RuntimeError):
-    """What cuDNN raises for a graph that none of its engines computes."""
+class NotSupported(Exception):
+    """What cuDNN raises for a graph that none of its engines computes, and for a plan that is refused."""
 
 
 class Invalid(AssertionError):
@@ -38,6 +38,7 @@ _Note = enum.Enum("numerical_note", "TENSOR_CORE DOWN_CONVERT_INPUTS NONDETERMIN
 _BYTES = {_Type.FLOAT: 4, _Type.HALF: 2, _Type.BFLOAT16: 2, _Type.BOOLEAN: 1}
 WORKSPACE = 777  # bytes that each graph asks for, and overwrites
 ALIGNMENT = 16  # of addresses, which kernels rely on
+PLANS = 3  # of each graph, of which the second is refused
 
 
 class _Tensor:
@@ -82,7 +83,7 @@ class _Node:
         self.kind, self.inputs, self.outputs, self.options = kind, inputs, outputs, options
 
 
-_POINTWISE = {
+POINTWISE = {
     "add": ("a", "b"),
     "sub": ("a", "b"),
     "mul": ("a", "b"),
@@ -94,6 +95,8 @@ _POINTWISE = {
 
 
 class _Graph:
+    own = ()
+
     def __init__(self, cudnn, **options):
         unknown = options.keys() - {"intermediate_data_type", "compute_data_type", "handle", "device_property"}
         if unknown or options["compute_data_type"] is not _Type.FLOAT:
@@ -123,7 +126,7 @@ class _Graph:
         return outputs[0] if count == 1 else outputs
 
     def __getattr__(self, kind):
-        names = _POINTWISE.get(kind)
+        names = POINTWISE.get(kind)
         if names is None:
             raise AttributeError(f"the frontend's graph has no {kind}")
 
@@ -207,7 +210,7 @@ class _Graph:
         self.built = 0
 
     def get_execution_plan_count(self):
-        return 3
+        return PLANS
 
     def get_plan_name_at_index(self, index):
         return f"eng{index}"
@@ -215,14 +218,14 @@ class _Graph:
     def build_plan_at_index(self, index):
         self.check_support()
         if index == 1:
-            raise NotSupported("this plan needs another GPU")
+            raise NotSupported("[cudnn_frontend] Error: Deselecting execution plan")
         self.built = index
 
     def get_workspace_size(self):
         return WORKSPACE
 
     def get_workspace_size_plan_at_index(self, index):
-        return WORKSPACE
+        return WORKSPACE if index == self.built else 0
 
     # Computing.
 
@@ -245,7 +248,7 @@ class _Graph:
 
     def _check_overlaps(self, pointers, workspace, reads, writes):
         """An output may have the memory of an input only if each element depends on its own place alone."""
-        pointwise = all(node.kind in _POINTWISE for node in self.nodes)
+        pointwise = all(node.kind in POINTWISE for node in self.nodes)
         ranges = [(pointers[t.uid], pointers[t.uid] + t.nbytes, t) for t in (*reads, *writes)]
         ranges.append((workspace, workspace + WORKSPACE, None))
         for (a, b, one), (c, d, other) in itertools.combinations(ranges, 2):
@@ -333,7 +336,7 @@ def _broadcast(node):
 
 def _infer(node):
     """The extents of a node's results; None where the caller has to give them."""
-    if node.kind in _POINTWISE:
+    if node.kind in POINTWISE:
         return _broadcast(node)
     if node.kind == "conv_fprop":
         x, w = node.inputs
@@ -468,7 +471,11 @@ class CudnnDouble:
     Attributes:
         ran_graphs: the kinds of the operations of each graph that was run, in order.
         graphs: all graphs that were made.
+        own: the methods that the module does not have.
     """
+
+    own = ("ran", "why_not")
+    graph_class = _Graph
 
     data_type = _Type
     numerical_note = _Note

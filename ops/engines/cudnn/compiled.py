@@ -191,9 +191,7 @@ def _compile(recipe: Recipe, limit: int | None, exhaustive: bool, deterministic:
         if most is not None:
             builder.graph.deselect_workspace_greater_than(most)
         try:
-            if exhaustive and not turned_off():
-                _build_fastest(builder, recipe, most)
-            else:
+            if not (exhaustive and not turned_off() and _build_fastest(builder, recipe, most, deterministic)):
                 builder.graph.build_plans(cudnn.build_plan_policy.HEURISTICS_CHOICE)
         except cudnn.cudnnGraphNotSupportedError:
             continue
@@ -206,39 +204,56 @@ def _usual_limit() -> int:
     return int(array_module(PROTO_CUDA).cuda.Device().mem_info[1] * _SCRATCH_SHARE)
 
 
-def _build_fastest(builder: Builder, recipe: Recipe, limit: int | None) -> None:
-    """Build the plan that was measured to be the fastest; measure them first if that is not known."""
+def _build_fastest(builder: Builder, recipe: Recipe, limit: int | None, deterministic: bool) -> bool:
+    """Build the plan that was measured to be the fastest; measure them first if that is not known.
+
+    Returns:
+        Whether there is one; False if no plan could be measured.
+    """
     graph, choices = builder.graph, Choices.of(_machine())
-    places = {graph.get_plan_name_at_index(i): i for i in range(graph.get_execution_plan_count())}
-    key = f"cuDNN {recipe}" if limit is None else f"cuDNN {recipe} in {limit} bytes"
+    names = [str(graph.get_plan_name_at_index(i)) for i in range(graph.get_execution_plan_count())]
+    conditions = ["" if limit is None else f" in {limit} bytes", " deterministic" if deterministic else ""]
+    key = f"cuDNN {recipe}{''.join(conditions)}"
     chosen = choices.get(key)
-    if chosen not in places:
-        found = ((name, _measured(builder, i, limit)) for name, i in places.items())
-        times = dict(itertools.islice(((name, time) for name, time in found if time is not None), _MEASURED))
-        if not times:
-            raise library.cudnn().cudnnGraphNotSupportedError("no plan could be measured")
-        chosen = min(times, key=times.__getitem__)
-        choices.put({key: chosen, f"time of {key}": times[chosen]})
-    graph.build_plan_at_index(places[str(chosen)])
+    if any(name == chosen and _built(builder, i) for i, name in enumerate(names)):
+        return True
+    found = ((i, _measured(builder, i)) for i in range(len(names)))
+    times = dict(itertools.islice(((i, time) for i, time in found if time is not None), _MEASURED))
+    if not times:
+        return False
+    best = min(times, key=times.__getitem__)
+    choices.put({key: names[best], f"time of {key}": times[best]})
+    return _built(builder, best)
 
 
-def _measured(builder: Builder, index: int, limit: int | None) -> float | None:
+def _failures() -> tuple[type[Exception], ...]:
+    """Return what is raised where a plan cannot be built or run: its own type for those that are refused."""
+    return (library.cudnn().cudnnGraphNotSupportedError, RuntimeError, MemoryError)
+
+
+def _built(builder: Builder, index: int) -> bool:
+    """Build a plan, which the graph then executes; return whether that was possible."""
+    try:
+        builder.graph.build_plan_at_index(index)
+    except _failures():
+        return False
+    return True
+
+
+def _measured(builder: Builder, index: int) -> float | None:
     """Return the seconds that a plan takes, the least of a few rounds; None if it cannot be built or run."""
     try:
-        return _measure(builder, index, limit)
-    except (RuntimeError, MemoryError):  # of cuDNN, and where scratch memory does not fit
+        return _time(builder, index) if _built(builder, index) else None
+    except _failures():  # where scratch memory does not fit, too
         return None
 
 
-def _measure(builder: Builder, index: int, limit: int | None) -> float | None:
+def _time(builder: Builder, index: int) -> float:
+    """Return the seconds that a plan takes which was built."""
     graph, xp = builder.graph, array_module(PROTO_CUDA)
-    graph.build_plan_at_index(index)
-    needed = int(graph.get_workspace_size_plan_at_index(index))
-    if limit is not None and needed > limit:
-        return None
     memory = {builder.uids[name]: xp.zeros(tensor.nbytes, np.uint8) for name, tensor in builder.tensors.items()}
     scalars = {builder.uids[name]: np.array([value], np.float32) for name, value in builder.scalars.items()}
-    workspace = xp.zeros(max(needed, 1), np.uint8)
+    workspace = xp.zeros(max(int(graph.get_workspace_size_plan_at_index(index)), 1), np.uint8)
     pointers = {uid: array.data.ptr for uid, array in memory.items()}
     pointers |= {uid: array.ctypes.data for uid, array in scalars.items()}
 

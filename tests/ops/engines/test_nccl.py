@@ -1,5 +1,7 @@
 """NCCL: communicators, groups, what they compute; and what its double finds, which emulated GPUs have."""
 
+import inspect
+import re
 import sys
 
 import numpy as np
@@ -40,16 +42,33 @@ def run(group, *calls):
     group.bind(calls).begin()()
 
 
-def test_the_library_makes_ids_without_a_gpu():
+@pytest.fixture
+def real():
+    """The library, which needs no GPU for what follows."""
     found = pytest.importorskip("cupy.cuda.nccl", reason="needs CuPy and the wheel nvidia-nccl-cu12")
     if not found.available:
         pytest.skip("needs the wheel nvidia-nccl-cu12")
-    assert len(found.get_unique_id()) == 128 and found.get_version() >= 21800
-    for name in {type_of(dtype) for dtype in nccl._TYPES}:
-        assert getattr(found, f"NCCL_{name}") == getattr(NcclDouble(), f"NCCL_{name}")
-    calls = ("allReduce", "reduce", "reduceScatter", "broadcast", "allGather", "send", "recv")
-    for name in (*calls, "initAll", "abort", "check_async_error"):
-        assert hasattr(found.NcclCommunicator, name) and hasattr(NcclDouble().NcclCommunicator, name)
+    return found
+
+
+def test_the_library_makes_ids_without_a_gpu(real):
+    assert len(real.get_unique_id()) == 128 and real.get_version() >= 21800
+    assert {f"NCCL_{type_of(dtype)}" for dtype in nccl._TYPES} <= set(dir(real))
+
+
+def test_the_double_is_like_the_library(real):
+    """Its exceptions, numbers and functions, with the arguments in their order."""
+    double = NcclDouble()
+    assert double.NcclError.__bases__ == real.NcclError.__bases__ and issubclass(real.NcclError, RuntimeError)
+    numbers = [name for name in dir(double) if name.startswith("NCCL_")]
+    assert [getattr(double, name) for name in numbers] == [getattr(real, name) for name in numbers]
+    for name in ("get_version", "get_unique_id", "groupStart", "groupEnd"):
+        assert callable(getattr(real, name)) and callable(getattr(double, name))
+    for name, method in inspect.getmembers(double.NcclCommunicator, inspect.isroutine):
+        if not name.startswith("_"):
+            theirs = re.search(r"\((.*)\)", getattr(real.NcclCommunicator, name).__doc__ or "()").group(1)
+            names = [each.split("=")[0].split()[-1] for each in theirs.split(",") if each and "self" not in each]
+            assert names == [*inspect.signature(method).parameters][name != "initAll" :], name
 
 
 def test_a_missing_library_is_named(monkeypatch):

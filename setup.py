@@ -19,6 +19,7 @@ TEST = [
     "types-protobuf>=4.25",
 ]
 TRAIN = ["pyyaml>=6", "tomli>=2; python_version < '3.11'", "tqdm>=4.60"]
+REDIS = ["redis>=5"]
 PLOT = ["matplotlib>=3.8", "tensorboardX>=2.6"]
 DATA = ["lmdb>=1.4", "opencv-python-headless>=4.10", "pillow>=10", "simplejpeg>=1.8"]
 ONNX = ["onnx>=1.16"]
@@ -84,13 +85,13 @@ setup(
         "caffe2-tests": TEST + TRAIN + DATA + ONNX + CAFFE2_TESTS,
         "data": DATA,
         "draw": ["pydot>=1.4.2"],
-        "dev": TEST + TRAIN + DATA + ONNX + MPI,
+        "dev": TEST + TRAIN + DATA + ONNX + MPI + PLOT + REDIS,
         "gpu": GPU,
         "mpi": MPI,
         "onnx": ONNX,
         "plot": PLOT,
-        "redis": ["redis>=5"],
-        "test": TEST + TRAIN + DATA + ONNX + MPI,
+        "redis": REDIS,
+        "test": TEST + TRAIN + DATA + ONNX + MPI + PLOT + REDIS,
         "train": TRAIN,
     },
     entry_points={

@@ -5,6 +5,7 @@ import os
 import signal
 import sys
 import tempfile
+from collections import Counter
 
 import hypothesis
 import numpy as np
@@ -17,6 +18,7 @@ from netbuilder.ops.engines.arrays import gpu_count
 from netbuilder.ops.engines.nccl import nccl_available
 from netbuilder.passes.net_pass import CHECKS
 from pass_check import check_pass
+from skips import not_allowed, reasons_of, report_lines
 
 hypothesis.settings.register_profile(
     "netbuilder",
@@ -38,6 +40,36 @@ if hasattr(providers, "_get_local_constants"):  # it came with version 6.131
 os.environ["NETBUILDER_MEASURE"] = "0"
 os.environ["PYTHONPATH"] = os.pathsep.join([str(ROOT), *filter(None, [os.environ.get("PYTHONPATH")])])  # of processes
 os.environ.setdefault("NETBUILDER_CACHE", os.path.join(tempfile.gettempdir(), f"netbuilder-tests-{os.getuid()}"))
+
+
+def pytest_addoption(parser):
+    parser.addoption(
+        "--complete",
+        action="store_true",
+        help="fail if a test is skipped for a reason that a machine with all tools and extras does not give",
+    )
+
+
+def _skipped(config):
+    reporter = config.pluginmanager.get_plugin("terminalreporter")  # the processes of pytest-xdist have none
+    return reasons_of(reporter.stats.get("skipped", ())) if reporter else Counter()
+
+
+def pytest_sessionfinish(session):
+    if session.config.getoption("complete") and not_allowed(_skipped(session.config)):
+        session.exitstatus = session.exitstatus or pytest.ExitCode.TESTS_FAILED
+
+
+def pytest_terminal_summary(terminalreporter, config):
+    reasons = _skipped(config)
+    if not reasons:
+        return
+    terminalreporter.section("skipped, by reason")
+    for line in report_lines(reasons):
+        terminalreporter.write_line(line)
+    if config.getoption("complete") and (wrong := not_allowed(reasons)):
+        text = "\n  ".join(["not allowed with --complete (tests/skips.py has what is):", *wrong])
+        terminalreporter.write_line(text, red=True)
 
 
 def pytest_configure(config):

@@ -310,6 +310,6 @@ def test_the_page_in_a_browser(tmp_path):
     folded, bars, overview, unfolded, again, hits, chosen, panel, has_map = json.loads(html.unescape(found[1]))
     assert (folded, bars, unfolded, again) == (3, 1, 12, 3)
     assert overview.startswith("Overview12 operators") and "4 \u00d7 (FC, Relu, Scale), from operator 0" in overview
-    assert "x0  (2 x 4 float32)" in overview and "4  FC" in overview
+    assert "x0  (2 x 4 float32, 32 B)" in overview and "4  FC" in overview
     assert hits == "1 found" and chosen == 12  # what was found in a folded block unfolds it
     assert panel.startswith("Reluoperator 10 on CPU 0") and has_map

@@ -1,0 +1,38 @@
+"""Why tests may be skipped: a run ends with the reasons and their counts, and ``--complete`` allows few of them."""
+
+from __future__ import annotations
+
+import re
+from collections import Counter
+from collections.abc import Iterable, Iterator
+from typing import Any
+
+__all__ = ["ALLOWED", "not_allowed", "reasons_of", "report_lines"]
+
+# What a machine with all tools and extras may lack: GPUs, other processors, libraries of gigabytes.
+ALLOWED = (
+    r"needs CuPy and NVIDIA GPUs, \d or more; found \d",
+    r"needs emulated GPUs \(make test-emulated\)",
+    r"needs NVIDIA's driver",
+)
+
+
+def reasons_of(reports: Iterable[Any]) -> Counter[str]:
+    """Return how many tests were skipped for each reason, given pytest's reports of skipped tests."""
+    found: Counter[str] = Counter()
+    for report in reports:
+        place = report.longrepr
+        reason = place[2] if isinstance(place, tuple) else str(place)
+        found[reason.removeprefix("Skipped: ")] += 1
+    return found
+
+
+def report_lines(reasons: Counter[str]) -> Iterator[str]:
+    """Yield a line for each reason, the most frequent one first."""
+    for reason, count in sorted(reasons.items(), key=lambda item: (-item[1], item[0])):
+        yield f"{count:6}  {reason}"
+
+
+def not_allowed(reasons: Iterable[str]) -> list[str]:
+    """Return the reasons that a machine with all tools and extras does not give."""
+    return sorted(each for each in reasons if not any(re.fullmatch(allowed, each) for allowed in ALLOWED))

@@ -10,8 +10,6 @@ import os as _os
 from typing import TYPE_CHECKING
 from typing import Any as _Any
 
-from netbuilder._renamed import install as _install_old_names
-
 __version__ = "0.1.0"
 
 # In a checkout ops/, proto/ and tools/ are next to this folder; in an installed copy they are inside it.
@@ -19,7 +17,6 @@ _root = _os.path.dirname(_os.path.dirname(_os.path.abspath(__file__)))
 if _os.path.isfile(_os.path.join(_root, "setup.py")) and _os.path.isdir(_os.path.join(_root, "ops")):
     __path__.append(_root)
 
-_install_old_names()
 
 # Module -> its public names that this package exports. The imports below are the same list for type checkers.
 _EXPORTS = {

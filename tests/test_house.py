@@ -34,16 +34,10 @@ OUTER = {
     "tools",
     "__main__",
     "_modules",
-    "_renamed",
     "",
 }  # "" is the root package, which imports every package on demand
 
-FOR_ALL = {
-    "netbuilder.__version__",
-    "netbuilder._renamed.RenamedMember",
-    "netbuilder._renamed.moved_names",
-    "netbuilder._renamed.renamed_arguments",
-}
+FOR_ALL = {"netbuilder.__version__"}
 
 LIBRARY = [module for module in library_modules() if not module.generated]
 

@@ -13,7 +13,6 @@ import pytest
 
 import netbuilder
 from house import ROOT, TOP_FOLDERS, library_modules
-from netbuilder import _renamed
 from waiting import HANG
 
 # Refuses every library but the standard one, NumPy and protobuf.
@@ -39,10 +38,10 @@ def python(code: str) -> str:
 
 
 def test_import_is_quick():
-    """What takes time is loading: of this package two modules, and no library."""
+    """What takes time is loading: of this package one module, and no library."""
     loaded = "print(*sorted(name for name in sys.modules if name.partition('.')[0] not in sys.stdlib_module_names))"
     before, after = python(loaded).split(), python(f"import netbuilder; {loaded}").split()
-    assert sorted(set(after) - set(before)) == ["netbuilder", "netbuilder._renamed"]
+    assert sorted(set(after) - set(before)) == ["netbuilder"]
 
 
 def test_every_public_name_needs_numpy_and_protobuf_alone():
@@ -75,7 +74,7 @@ def test_public_names_are_listed():
     assert set(netbuilder.__all__) <= set(dir(netbuilder))
     assert all(getattr(netbuilder, name) is not None for name in netbuilder.__all__)
     packages = {module.package for module in library_modules()} - netbuilder._PACKAGES
-    assert packages <= {"", "__main__", "_modules", "_renamed", "caffe2", "tools"}
+    assert packages <= {"", "__main__", "_modules", "caffe2", "tools"}
 
 
 def test_packages_are_reachable_from_the_root():
@@ -124,35 +123,6 @@ def test_installation_has_its_commands():
     assert {"netbuilder-train", "netbuilder-extract", "netbuilder-benchmark", "netbuilder-profile"} <= entries.keys()
     assert all(name.startswith("netbuilder-") for name in entries)
     assert all(map(callable, entries.values()))
-
-
-@pytest.mark.parametrize(
-    ("old", "new"),
-    [
-        ("netbuilder.ops.conv", "netbuilder.ops.windows.conv"),
-        ("netbuilder.runtime.blob", "netbuilder.runtime.values.blob"),
-        *sorted(_renamed.RENAMED.items()),
-    ],
-)
-def test_modules_are_found_under_old_names(old, new):
-    importlib.import_module(new)
-    if old in sys.modules:
-        del sys.modules[old]
-    with pytest.warns(DeprecationWarning, match=f"{old} is {new} now"):
-        assert importlib.import_module(old) is importlib.import_module(new)
-    assert importlib.import_module(new).__spec__.name == new
-
-
-def test_names_are_found_in_the_modules_that_had_them():
-    from netbuilder import passes
-    from netbuilder.caffe2.tensor_cores import tt_svd
-
-    with pytest.warns(
-        DeprecationWarning, match="netbuilder.passes.tt_svd is netbuilder.caffe2.tensor_cores.tt_svd now"
-    ):
-        assert passes.tt_svd is tt_svd
-    with pytest.raises(AttributeError, match="module 'netbuilder.passes' has no attribute 'no_such_pass'"):
-        getattr(passes, "no_such_pass")  # noqa: B009
 
 
 def test_names_that_no_module_ever_had():

@@ -4,11 +4,10 @@ from __future__ import annotations
 
 import os
 import sys
-import warnings
 
 from netbuilder._modules import AliasFinder
 
-__all__ = ["CHILDREN", "ROOT_VARIABLE", "install_alias", "stand_in"]
+__all__ = ["CHILDREN", "ROOT_VARIABLE", "install_alias"]
 
 ALIAS = "caffe2"
 PACKAGE = "netbuilder.caffe2"
@@ -47,16 +46,6 @@ def install_alias(*, children: bool = True) -> None:
         sys.meta_path.insert(0, _FINDER)
     if children:
         _set_environment()
-
-
-def stand_in(*, children: bool = True) -> None:
-    """Old name of ``install_alias``, for one version."""
-    warnings.warn(
-        "netbuilder.caffe2.stand_in is install_alias now; the old name will be removed in the next version",
-        DeprecationWarning,
-        stacklevel=2,
-    )
-    install_alias(children=children)
 
 
 def _set_environment() -> None:

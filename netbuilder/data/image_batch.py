@@ -9,12 +9,10 @@ from typing import Any
 
 import numpy as np
 
-from netbuilder._renamed import moved_names
 from netbuilder.proto import ShapeError
 
 __all__ = ["ImageBatch", "warn_if_suspicious"]
 
-__getattr__ = moved_names(__name__, {"look_at_images": ":warn_if_suspicious"})
 
 Array = np.ndarray[Any, np.dtype[Any]]
 

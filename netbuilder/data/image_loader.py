@@ -11,7 +11,6 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from netbuilder._renamed import renamed_arguments
 from netbuilder.data.forking import new_lock
 from netbuilder.data.image_batch import ImageBatch, warn_if_suspicious
 from netbuilder.data.image_records import ImageRecord
@@ -34,7 +33,6 @@ _WORD = (1 << 64) - 1
 _RECORDS_AT_ONCE = 32  # images whose records a thread reads before it decodes any
 
 
-@renamed_arguments(wanted="requested")
 def decoding_threads(requested: int | None = None) -> int:
     """Return the number of decoding threads: ``requested``, or a default.
 

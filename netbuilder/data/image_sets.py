@@ -13,7 +13,6 @@ from typing import Any, Protocol
 
 import numpy as np
 
-from netbuilder._renamed import moved_names
 from netbuilder.data.class_names import read_class_names
 from netbuilder.data.image_records import ImageRecord, read_image_record
 from netbuilder.data.npz_file import read_npz
@@ -33,7 +32,6 @@ __all__ = [
     "read_npz_images",
 ]
 
-__getattr__ = moved_names(__name__, {"class_names_file": "netbuilder.data.class_names"})
 
 Array = np.ndarray[Any, np.dtype[Any]]
 PathLike = str | os.PathLike[str]

@@ -9,7 +9,6 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from netbuilder._renamed import RenamedMember
 from netbuilder.data.image_codec import GRAY_WEIGHTS, mirror_image, resize_image, split_channels
 from netbuilder.data.rand_augment import MOST, Change, apply_changes, draw_changes, require_pillow
 from netbuilder.data.scratch import Scratch
@@ -155,10 +154,6 @@ class ImageTransform:
     def changes_colors(self) -> bool:
         """Whether images are floats before normalization."""
         return bool(self.color_jitter or self.color_lighting) and not self.is_test
-
-    changes_colours = RenamedMember("changes_colors")
-    normalise = RenamedMember("normalize")
-    taken = RenamedMember("apply_geometry")
 
     def pixels(
         self, image: Array, rng: np.random.Generator, where: str = "image", scratch: Scratch | None = None

@@ -6,7 +6,6 @@ import fnmatch
 from collections.abc import Collection, Iterable, Mapping
 from dataclasses import dataclass, field
 
-from netbuilder._renamed import RenamedMember
 from netbuilder.graph.blob import strip_prefix
 from netbuilder.ops.core.operator import STRING, TensorSpec
 from netbuilder.proto import NetError
@@ -32,8 +31,6 @@ class LoadReport:
     skipped: Mapping[str, str] = field(default_factory=dict)
     reinitialized: Mapping[str, str] = field(default_factory=dict)
 
-    reinitialised = RenamedMember("reinitialized")
-
     def __str__(self) -> str:
         rows = [f"{self.source}: {len(self.loaded)} blobs loaded, {len(self.skipped)} skipped, "
                 f"{len(self.reinitialized)} re-initialized"]  # fmt: skip
@@ -58,8 +55,6 @@ class Match:
     skipped: dict[str, str]
     left: dict[str, str]
     intended: frozenset[str]
-
-    meant = RenamedMember("intended")
 
 
 def match_blobs(

@@ -1,6 +1,5 @@
 """Graphs under construction: scopes, blob references, nets, plans, gradients, shapes, dependencies."""
 
-from netbuilder._renamed import moved_names
 from netbuilder.graph.blob import (
     BlobReference,
     GradientSlice,
@@ -86,5 +85,3 @@ __all__ = [
     "user_source",
     "with_prefix",
 ]
-
-__getattr__ = moved_names(__name__, {"held_nets": "netbuilder.graph:subgraphs"})

@@ -7,14 +7,12 @@ import functools
 from collections.abc import Iterable
 
 import netbuilder.ops.all  # noqa: F401  (fills the registry)
-from netbuilder._renamed import moved_names
 from netbuilder.graph.rename import subgraphs
 from netbuilder.ops.core.registry import find, is_registered
 from netbuilder.proto import DeviceOption, NetDef, OperatorDef
 
 __all__ = ["COUNTERS", "blob_devices", "may_have_subgraphs", "operator_device"]
 
-__getattr__ = moved_names(__name__, {"may_hold_nets": ":may_have_subgraphs"})
 
 COUNTERS = frozenset({"Iter", "AtomicIter"})
 """Operators whose blobs are always on the host, regardless of their device option."""

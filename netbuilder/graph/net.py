@@ -7,7 +7,6 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from functools import partial
 from typing import Any
 
-from netbuilder._renamed import RenamedMember, moved_names, renamed_arguments
 from netbuilder.graph import gradients, observability
 from netbuilder.graph.blob import BlobReference, GradientSlice, ScopedName, as_names, blob_name
 from netbuilder.graph.context_stack import under_builder
@@ -35,7 +34,6 @@ from netbuilder.proto.arguments import set_argument
 
 __all__ = ["Net", "operator_watchers"]
 
-__getattr__ = moved_names(__name__, {"seed_operators": ":_seed_operators"})
 
 PROTO_MKLDNN = 2
 PROTO_IDEEP = 5
@@ -67,8 +65,6 @@ class Net(NetBlobs):
 
     initializes: Net | None = None
     """The main net of the model whose init net this is; None for copies of an init net."""
-
-    initialises = RenamedMember("initializes")
 
     protects_all = False
     """Whether this init net, of a model for evaluation, must not overwrite any blob; False: no trained blob."""
@@ -320,7 +316,6 @@ class Net(NetBlobs):
 
     # -- copies -----------------------------------------------------------------------------
 
-    @renamed_arguments(keep_schema=None)
     def Clone(
         self,
         name: str,

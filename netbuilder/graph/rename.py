@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any
 
-from netbuilder._renamed import moved_names
 from netbuilder.ops.core.registry import find, is_registered
 from netbuilder.proto import NetDef, OperatorDef
 
@@ -25,7 +24,6 @@ __all__ = [
     "shares_names",
 ]
 
-__getattr__ = moved_names(__name__, {"held_nets": ":subgraphs", "rename_held": ":rename_in_subgraphs"})
 
 OBSERVABLE_BLOBS = "observable_blobs"
 """Argument of a net that names blobs, see ``graph.observability``."""

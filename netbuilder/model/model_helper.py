@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
-from netbuilder._renamed import moved_names
 from netbuilder.graph.blob import BlobReference, GradientSlice
 from netbuilder.graph.block_updates import BlockNets
 from netbuilder.graph.devices import Devices
@@ -20,7 +19,6 @@ from netbuilder.proto.suggestions import suggests_arguments
 
 __all__ = ["DEFAULT_ARG_SCOPE", "ModelHelper"]
 
-__getattr__ = moved_names(__name__, {"complete_net": ":_complete_net", "split_complete_net": ":_split_complete_net"})
 
 DEFAULT_ARG_SCOPE: Mapping[str, Any] = {"order": "NCHW", "use_cudnn": True, "cudnn_exhaustive_search": False}
 """Default arguments of layer helpers, unless the call, a scope or the model sets them."""

@@ -6,7 +6,6 @@ from collections.abc import Iterator
 from contextlib import AbstractContextManager, contextmanager
 from typing import TYPE_CHECKING, Any
 
-from netbuilder._renamed import moved_names
 from netbuilder.graph.net import Net
 from netbuilder.proto import NetDef
 
@@ -14,11 +13,6 @@ if TYPE_CHECKING:
     from netbuilder.model.model_helper import ModelHelper
 
 __all__ = ["remove_added_on_error", "restore_on_error"]
-
-__getattr__ = moved_names(
-    __name__,
-    {"taken_back_on_error": ":remove_added_on_error", "unchanged_on_error": ":restore_on_error"},
-)
 
 
 def remove_added_on_error(model: ModelHelper) -> AbstractContextManager[None]:

@@ -8,7 +8,6 @@ from contextvars import ContextVar
 from itertools import groupby
 from typing import Any
 
-from netbuilder._renamed import moved_names
 from netbuilder.graph.blob import BlobReference, GradientSlice
 from netbuilder.graph.net import Net
 from netbuilder.graph.scope import DeviceScope, NameScope
@@ -25,7 +24,6 @@ from netbuilder.proto.arguments import make_device_option
 
 __all__ = ["WeightDecayBuilder", "add_weight_decay", "build_optimizer", "updates_of_one_replica"]
 
-__getattr__ = moved_names(__name__, {"norm_ratio": ":_norm_ratio"})
 
 _CLIPPING_SCOPE = "norm_clipped_grad_update"
 

@@ -9,7 +9,6 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Any
 
-from netbuilder._renamed import moved_names
 from netbuilder.data.gc_paused import collection_paused
 from netbuilder.graph.blob import BlobReference
 from netbuilder.graph.blob_devices import blob_devices
@@ -75,7 +74,6 @@ from netbuilder.proto.errors import counted
 
 __all__ = ["Request", "build", "keep_only"]
 
-__getattr__ = moved_names(__name__, {"share_parameters": ":_share_parameters"})
 
 _log = logging.getLogger("netbuilder")
 

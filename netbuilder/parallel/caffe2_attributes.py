@@ -6,7 +6,6 @@ from collections.abc import Iterator, Mapping
 from functools import cached_property
 from typing import Any
 
-from netbuilder._renamed import moved_names
 from netbuilder.graph.blob import BlobReference, GradientSlice
 from netbuilder.graph.blob_devices import blob_devices
 from netbuilder.graph.devices import Devices
@@ -17,11 +16,6 @@ from netbuilder.parallel.distributed.common_worlds import barrier_net
 from netbuilder.proto import DeviceOption
 
 __all__ = ["set_caffe2_attributes", "set_device_attributes"]
-
-__getattr__ = moved_names(
-    __name__,
-    {"leave_on_model": ":set_caffe2_attributes", "show_devices": ":set_device_attributes"},
-)
 
 
 def set_device_attributes(model: ModelHelper, devices: Devices) -> None:

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections import Counter
 
-from netbuilder._renamed import moved_names
 from netbuilder.graph.blob import device_prefix
 from netbuilder.graph.blob_devices import operator_device
 from netbuilder.graph.device_faults import CROSSING
@@ -14,8 +13,6 @@ from netbuilder.graph.scope import SEPARATOR
 from netbuilder.proto import PROTO_CPU, PROTO_CUDA, NetDef, NetError
 
 __all__ = ["replicas_of"]
-
-__getattr__ = moved_names(__name__, {"GradientGroup": "netbuilder.graph.replicas"})
 
 
 def replicas_of(net: NetDef) -> Replicas:

@@ -8,7 +8,6 @@ import os
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any
 
-from netbuilder._renamed import moved_names
 from netbuilder.graph.devices import Devices
 from netbuilder.graph.memory_budget import parse_budget
 from netbuilder.graph.replicas import has_record
@@ -49,8 +48,6 @@ __all__ = [
     "refuse_unsupported",
     "wrapper_devices",
 ]
-
-__getattr__ = moved_names(__name__, {"refuse_later_arguments": ":refuse_unsupported"})
 
 
 def check_call(

@@ -8,7 +8,6 @@ from typing import Any
 
 import numpy as np
 
-from netbuilder._renamed import moved_names
 from netbuilder.graph.blob import blob_name
 from netbuilder.graph.devices import Devices
 from netbuilder.graph.net import Net
@@ -43,10 +42,6 @@ __all__ = [
     "require_initialized",
 ]
 
-__getattr__ = moved_names(
-    __name__,
-    {"initialised_names": ":initialized_names", "require_initialised": ":require_initialized"},
-)
 
 _WITHOUT_TENSOR_OUTPUT = WORLD_MAKERS | frozenset(
     {

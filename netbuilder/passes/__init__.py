@@ -5,7 +5,6 @@ the new net and named extras; see ``netbuilder.passes.net_pass``. Functions with
 they take the fields of the context that the pass reads as arguments, and return its net and extras as a tuple.
 """
 
-from netbuilder._renamed import moved_names
 from netbuilder.graph.blob_devices import blob_devices
 from netbuilder.graph.devices import Devices
 from netbuilder.passes.device_check import DeviceFault, check_devices, device_faults
@@ -34,13 +33,3 @@ __all__ = [
     "net_pass",
     "parameter_sources",
 ]
-
-__getattr__ = moved_names(
-    __name__,
-    {
-        "fc_net_to_tt_net": "netbuilder.caffe2.tensor_train",
-        "init_tt_cores": "netbuilder.caffe2.tensor_cores",
-        "matrix_to_tt": "netbuilder.caffe2.tensor_cores",
-        "tt_svd": "netbuilder.caffe2.tensor_cores",
-    },
-)

@@ -6,13 +6,11 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from netbuilder._renamed import moved_names
 from netbuilder.graph.blob import BlobReference
 from netbuilder.model import ModelHelper, brew
 
 __all__ = ["MSRA", "Blob", "NormalizedConv", "add_dense", "add_dropout", "add_head"]
 
-__getattr__ = moved_names(__name__, {"NormalisedConv": ":NormalizedConv"})
 
 Blob = str | BlobReference
 

@@ -8,7 +8,6 @@ from typing import TYPE_CHECKING, Any, Literal, NamedTuple, Protocol
 
 import numpy as np
 
-from netbuilder._renamed import RenamedMember, moved_names, renamed_arguments
 from netbuilder.ops.core.operator import TensorSpec
 from netbuilder.proto import NetDef, OperatorDef
 
@@ -42,7 +41,6 @@ __all__ = [
     "Sparse",
 ]
 
-__getattr__ = moved_names(__name__, {"Later": ":Deferred", "Kept": ":Saved"})
 
 Array = Any
 """A NumPy or CuPy array."""
@@ -193,7 +191,6 @@ class Saved(Protocol):
         """The memory of the copy."""
 
 
-@renamed_arguments(kept="saved")
 @dataclass(frozen=True, eq=False)
 class Deferred:
     """Recipe for an output that the kernel does not write; evaluated when the blob is fetched.
@@ -207,8 +204,6 @@ class Deferred:
     prepare: Callable[[], Prepared]
     reads: Sequence[int]
     saved: Mapping[int, Saved] = field(default_factory=dict)
-
-    kept = RenamedMember("saved")
 
 
 class KeptMemory(Protocol):
@@ -250,7 +245,6 @@ class Rest:
     writes: Sequence[int]
 
 
-@renamed_arguments(later="deferred")
 @dataclass(eq=False)
 class Prepared:
     """A prepared kernel: an operator for inputs of given specs; binding it to buffers gives a call.
@@ -332,8 +326,6 @@ class Prepared:
     rest: Rest | None = None
     own: Sequence[Array] = ()
     warning: str = ""
-
-    later = RenamedMember("deferred")
 
     def __post_init__(self) -> None:
         if self.split and self.scratch:

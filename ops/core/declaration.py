@@ -10,7 +10,6 @@ import dataclasses
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Any, ClassVar
 
-from netbuilder._renamed import moved_names
 from netbuilder.data.forking import loading
 
 __all__ = ["Declared", "operator_class"]
@@ -67,6 +66,3 @@ else:
             return cls
 
         return declare
-
-
-__getattr__ = moved_names(__name__, {"dataclass": ":operator_class"})

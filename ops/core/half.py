@@ -6,7 +6,6 @@ from typing import Any
 
 import numpy as np
 
-from netbuilder._renamed import renamed_arguments
 from netbuilder.ops.core.operator import Operator, TensorSpec, require
 
 __all__ = ["narrow", "one_float_type", "require_one_float_type", "widen"]
@@ -27,7 +26,6 @@ def one_float_type(*specs: TensorSpec) -> bool:
     return specs[0].dtype in (np.float32, np.float64) and all(s.dtype == specs[0].dtype and s.size for s in specs)
 
 
-@renamed_arguments(single_beside_half="mixed_half")
 def require_one_float_type(op: Operator, *, mixed_half: bool = False, **specs: TensorSpec | None) -> None:
     """Raise ShapeError, with the type of each input, unless all inputs of an operator have one floating type.
 

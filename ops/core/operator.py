@@ -5,7 +5,6 @@ from __future__ import annotations
 import dataclasses
 import enum
 import functools
-import warnings
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, ClassVar, Literal
@@ -13,7 +12,6 @@ from typing import TYPE_CHECKING, Any, ClassVar, Literal
 import numpy as np
 from google.protobuf.message import DecodeError
 
-from netbuilder._renamed import RenamedMember
 from netbuilder.ops.core.declaration import Declared
 from netbuilder.proto import ArgumentError, NetDef, NetError, OperatorDef, ShapeError, TensorProto
 from netbuilder.proto.arguments import argument_value, make_op
@@ -156,8 +154,6 @@ class Operator(Declared):
     blob_arguments: ClassVar[tuple[str, ...]] = ()
     copy_arguments: ClassVar[bool] = True  # the gradient operators get the arguments of the forward one
 
-    outputs_beside = RenamedMember("colocate_outputs_with")
-
     # Set by `decode` and `with_arity`; without them, the numbers of required inputs and outputs.
     n_in: int
     n_out: int
@@ -167,10 +163,6 @@ class Operator(Declared):
 
     def __init_subclass__(cls, **kwargs: Any) -> None:
         super().__init_subclass__(**kwargs)
-        for old, present in _RENAMED_MEMBERS.items():
-            if old in cls.__dict__ and present not in cls.__dict__:
-                _warn_of_old_name(cls.__name__, old)
-                setattr(cls, present, cls.__dict__[old])
         cls.n_in = arity(cls.inputs)[0]
         cls.n_out = arity(cls.outputs)[0]
 
@@ -210,12 +202,6 @@ class Operator(Declared):
         """
         return "here"
 
-    def input_place(self, index: int) -> Literal["here", "host", "any"]:
-        """The former name of ``input_location``."""
-        _warn_of_old_name(self.type, "input_place")
-        defined_here = type(self).input_location is type(self).input_place  # a subclass that has only the old name
-        return Operator.input_location(self, index) if defined_here else self.input_location(index)
-
     def infer(self, *inputs: TensorSpec) -> tuple[TensorSpec, ...]:
         """Return the plain specs of the ``n_out`` outputs.
 
@@ -252,18 +238,6 @@ class Operator(Declared):
             return sum(spec.size for spec in self.infer(*inputs))
         except NotImplementedError:
             return 0
-
-
-# Members that subclasses may still define under their former names.
-_RENAMED_MEMBERS = {"input_place": "input_location", "outputs_beside": "colocate_outputs_with"}
-
-
-def _warn_of_old_name(cls_name: str, old: str) -> None:
-    warnings.warn(
-        f"{cls_name}.{old} is {_RENAMED_MEMBERS[old]} now; the old name will be removed in the next version",
-        DeprecationWarning,
-        stacklevel=3,
-    )
 
 
 ANY_NUMBER = 1_000_000

@@ -7,7 +7,6 @@ from typing import Any
 
 import numpy as np
 
-from netbuilder._renamed import moved_names
 from netbuilder.ops.core.contexts import RunContext
 from netbuilder.ops.core.operator import Operator, TensorSpec, require
 from netbuilder.proto import ShapeError
@@ -27,7 +26,6 @@ __all__ = [
     "segment_starts",
 ]
 
-__getattr__ = moved_names(__name__, {"places_in_segments": ":positions_in_segments"})
 
 _Counts = np.ndarray[Any, Any]
 

@@ -18,7 +18,6 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, ClassVar
 
-from netbuilder._renamed import RenamedMember, renamed_arguments
 from netbuilder.data.forking import loading
 from netbuilder.ops.core.contexts import PlanContext, Prepared
 from netbuilder.ops.core.operator import Operator, TensorSpec
@@ -73,7 +72,6 @@ class Pattern(enum.Enum):
     )
 
 
-@renamed_arguments(optimisation="optimization")
 @dataclass(frozen=True)
 class Fusion:
     """A kernel that does the work of two neighboring operators.
@@ -97,8 +95,6 @@ class Fusion:
     optimization: str = "engine_fusions"
     inputs: int | None = None
     reads_result: bool = False
-
-    optimisation = RenamedMember("optimization")
 
 
 class Engine:
@@ -272,7 +268,6 @@ def _load(name: str) -> Engine:
     return found()
 
 
-@renamed_arguments(allows="allowed")
 def library_engines(allowed: Callable[[str], bool], device_type: int | None = None) -> list[Engine]:
     """Return the library engines that are allowed and available.
 

@@ -8,7 +8,6 @@ import textwrap
 
 import pytest
 
-import netbuilder.caffe2
 from house import ROOT
 from netbuilder.caffe2.import_alias import CHILDREN, ROOT_VARIABLE, install_alias
 
@@ -76,10 +75,6 @@ class TestAlias:
         install_alias(children=False)
         assert sys.meta_path == once and len(once) - len(before) in (0, 1)
         assert "PYTHONPATH" not in os.environ or CHILDREN not in os.environ["PYTHONPATH"]
-
-    def test_the_old_name(self):
-        with pytest.warns(DeprecationWarning, match="stand_in is install_alias now"):
-            netbuilder.caffe2.stand_in(children=False)
 
     def test_another_caffe2_that_is_there_already_is_refused(self, tmp_path):
         write(tmp_path / "caffe2" / "__init__.py", "")

@@ -170,10 +170,3 @@ def test_external_outputs_of_some_operators():
         for mask in ([0], [0, 1], [0, 1, 2], [1, 2, 3])
     ]
     assert outputs == [["b"], ["b", "c"], ["b", "c"], ["d", "c"]]
-
-
-def test_the_old_name_of_subgraphs():
-    import netbuilder.graph
-
-    with pytest.warns(DeprecationWarning, match="held_nets is netbuilder.graph.subgraphs now"):
-        assert netbuilder.graph.held_nets is netbuilder.graph.subgraphs

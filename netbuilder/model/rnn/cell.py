@@ -6,7 +6,6 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any, Protocol, overload
 
-from netbuilder._renamed import moved_names
 from netbuilder.graph.blob import BlobReference, ScopedBlobReference
 from netbuilder.graph.scope import SEPARATOR
 from netbuilder.model.initializers import Initializer
@@ -26,7 +25,6 @@ __all__ = [
     "step_model",
 ]
 
-__getattr__ = moved_names(__name__, {"rectified": ":as_reference"})
 
 Blob = str | BlobReference
 ExtraInputs = Sequence[tuple[Blob, int]]

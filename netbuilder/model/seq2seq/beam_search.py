@@ -8,7 +8,6 @@ from typing import Any
 
 import numpy as np
 
-from netbuilder._renamed import RenamedMember
 from netbuilder.proto import ArgumentError, ShapeError
 
 __all__ = ["Hypothesis", "beam_search"]
@@ -33,8 +32,6 @@ class Hypothesis:
     tokens: tuple[int, ...]
     score: float
     ended: bool
-
-    normalised = RenamedMember("normalized")
 
     def normalized(self, penalty: float) -> float:
         """Return the score divided by the length to the power of ``penalty``."""

@@ -14,7 +14,6 @@ from typing import Any, Protocol
 
 import numpy as np
 
-from netbuilder._renamed import RenamedMember
 from netbuilder.data.forking import renew_after_fork
 from netbuilder.data.waiting import Cancellation, check_run
 from netbuilder.graph.defuse import undefined_inputs
@@ -130,8 +129,6 @@ class RuntimeNet:
             operator is not.
         BlobError: the net has no blob of a name in ``observable`` or ``constants``.
     """
-
-    setting = RenamedMember("options")
 
     def __init__(
         self,

@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from typing import Any
 
-from netbuilder._renamed import RenamedMember
 from netbuilder.ops.core.contexts import CompiledSegment, Demand, Segment
 from netbuilder.ops.engines.engine import Location
 from netbuilder.ops.engines.layouts import HOST
@@ -70,8 +69,6 @@ class NodeContext:
 
     def enabled(self, optimization: str) -> bool:
         return self._options.enabled(optimization)
-
-    does = RenamedMember("enabled")
 
     def demand(self, output: int, reads: Sequence[int] = ()) -> Demand:
         demand = self._outputs[output].demand

@@ -11,7 +11,6 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from types import MappingProxyType
 
-from netbuilder._renamed import moved_names
 from netbuilder.proto import NetError
 from netbuilder.proto.suggestions import did_you_mean
 
@@ -191,8 +190,6 @@ VARYING = frozenset({"atomic_sums", "measured_choices"})
 
 GROUPS: Mapping[str, frozenset[str]] = MappingProxyType({"all": frozenset(OPTIMIZATIONS), "fusion": FUSIONS})
 """Names that stand for several optimizations."""
-
-__getattr__ = moved_names(__name__, {"Optimisation": ":Optimization", "OPTIMISATIONS": ":OPTIMIZATIONS"})
 
 
 def check_without(names: str | Iterable[str], where: str) -> frozenset[str]:

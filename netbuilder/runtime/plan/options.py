@@ -5,12 +5,9 @@ from __future__ import annotations
 import os
 from dataclasses import dataclass
 
-from netbuilder._renamed import RenamedMember, moved_names
 from netbuilder.runtime.plan.optimizations import check_optimization
 
 __all__ = ["PlanOptions", "default_threads"]
-
-__getattr__ = moved_names(__name__, {"Setting": ":PlanOptions"})
 
 
 def default_threads() -> int:
@@ -52,9 +49,6 @@ class PlanOptions:
     memory_budget: int | float | None = None
     largest_plan: int = 0
     allow_tf32: bool = False
-
-    allows = RenamedMember("uses_engine")
-    does = RenamedMember("enabled")
 
     def __post_init__(self) -> None:
         for name in self.without:

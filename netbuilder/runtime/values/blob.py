@@ -8,7 +8,6 @@ from typing import Any, Protocol
 
 import numpy as np
 
-from netbuilder._renamed import RenamedMember
 from netbuilder.ops.core.contexts import ANY_ORDER, CompiledSegment, Segment
 from netbuilder.ops.core.operator import STRING, TensorSpec
 from netbuilder.ops.engines.gpu import copy_into, to_host
@@ -71,8 +70,6 @@ class EdgeContext:
 
     def enabled(self, optimization: str) -> bool:
         return True
-
-    does = RenamedMember("enabled")
 
 
 _EDGE = EdgeContext()

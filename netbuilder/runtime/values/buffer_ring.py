@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from typing import Any
 
-from netbuilder._renamed import RenamedMember, moved_names
 from netbuilder.data.forking import new_lock
 from netbuilder.ops.core.operator import TensorSpec
 from netbuilder.ops.engines.gpu import gpu
@@ -14,7 +13,6 @@ from netbuilder.ops.engines.upload import Uploader
 
 __all__ = ["BufferRing", "bind_each_buffer"]
 
-__getattr__ = moved_names(__name__, {"Turns": ":BufferRing"})
 
 Call = Callable[[], object]
 
@@ -31,9 +29,6 @@ class BufferRing:
     """
 
     __slots__ = ("_filled", "_free", "_lock", "_released", "buffers", "index", "location", "spec")
-
-    give = RenamedMember("release")
-    take = RenamedMember("acquire")
 
     def __init__(self, spec: TensorSpec, location: Location) -> None:
         self.spec = spec

@@ -93,14 +93,6 @@ def test_other_options_and_classes_are_ordinary():
     assert dataclasses.is_dataclass(Apart) and dataclasses.is_dataclass(Alone)
 
 
-def test_the_old_name_of_the_decorator():
-    with pytest.warns(DeprecationWarning, match="dataclass is .*operator_class now"):
-        from netbuilder.ops.core.declaration import dataclass
-    assert dataclass is operator_class
-    with pytest.raises(ImportError, match="cannot import name 'datacls'"):
-        from netbuilder.ops.core.declaration import datacls  # noqa: F401
-
-
 def test_every_operator_can_be_completed():
     import netbuilder.ops.all  # noqa: F401
 
@@ -121,20 +113,3 @@ def test_importing_completes_few_and_leaves_the_network_alone():
 
 def test_operators_are_declared():
     assert issubclass(Operator, Declared)
-
-
-def test_members_under_their_former_names_still_count():
-    with pytest.warns(DeprecationWarning, match=r"Old.(input_place is input_location|outputs_beside is \w+) now"):
-
-        @operator_class(frozen=True)
-        class Old(Operator):
-            outputs_beside = 1
-
-            def input_place(self, index):
-                return "host" if index == 1 else super().input_place(index)
-
-    assert Old().input_location(1) == "host" and Old.colocate_outputs_with == 1
-    with pytest.warns(DeprecationWarning, match="Old.input_place"):
-        assert Old().input_location(0) == "here"
-    with pytest.warns(DeprecationWarning, match="Relu.input_place"):
-        assert find("Relu")().input_place(0) == "here"

@@ -26,6 +26,7 @@ __all__ = [
     "ANY_NUMBER",
     "STRING",
     "Exchange",
+    "NetNames",
     "Operator",
     "TensorSpec",
     "arity",
@@ -35,6 +36,9 @@ __all__ = [
     "require",
     "spec_of",
 ]
+
+NetNames = Literal["around", "inputs", "own", "scoped"]
+"""How the nets among an operator's arguments name blobs, see ``Operator.net_names``."""
 
 STRING = np.dtype(object)
 """The dtype of a tensor of strings (bytes objects)."""
@@ -137,6 +141,11 @@ class Operator(Declared):
         OperatorDef; ``""`` allows any.
     blob_arguments: the arguments that contain names of blobs; passes that rename blobs rename them there too. Such an
         operator has the names of its inputs and outputs in ``input_names`` and ``output_names``.
+    net_names: how the nets among the arguments name blobs. "around": as the net that contains the operator does (If);
+        "inputs": its inputs and outputs by the names that these have around it, all else by names of their own
+        (RecurrentNetwork); "own": all by names of their own, which arguments relate to inputs and outputs (ParallelDo);
+        "scoped": the same, and their blobs are stored under a scope, so that their names are never changed (Do).
+    repeats_nets: such nets read what they have written in an earlier run during the same run of the operator.
     """
 
     inputs: ClassVar[tuple[str, ...]] = ()
@@ -154,6 +163,8 @@ class Operator(Declared):
     renamed_arguments: ClassVar[dict[str, str]] = {}
     open_arguments: ClassVar[tuple[str, ...]] = ()
     blob_arguments: ClassVar[tuple[str, ...]] = ()
+    net_names: ClassVar[NetNames] = "own"
+    repeats_nets: ClassVar[bool] = False
     copy_arguments: ClassVar[bool] = True  # the gradient operators get the arguments of the forward one
 
     outputs_beside = RenamedMember("colocate_outputs_with")

@@ -66,6 +66,7 @@ class Recurrent(Operator):
     """
 
     open_arguments = ("rnn_executor",)
+    net_names = "inputs"
     blob_arguments: ClassVar[tuple[str, ...]] = (
         "timestep",
         "recurrent_states",

@@ -250,7 +250,7 @@ class BackwardPass:
                 self._release(share.gradient)
             blob = self.versions.names[value]
             free = gradient_name(blob)
-            if free in self._pending:
+            if free in self._pending or any(share.op is None and share.gradient == free for share in shares):
                 free = other_gradient_name(free, self.versions.versions[value])
             sums, total = add_up(blob, shares, free, self.ops[index].debug_info, self._is_taken)
             if isinstance(total, Sparse):

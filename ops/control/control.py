@@ -104,17 +104,19 @@ class _Branch:
 
     def __init__(self, net: NetDef, d_outputs: Mapping[str, str], g: GradientContext) -> None:
         mentioned = {name for op in net.op for name in (*op.input, *op.output)}
-        losses = {blob: d for blob, d in d_outputs.items() if blob in mentioned}
+        seeds = {blob: f"{d}_seed/" for blob, d in d_outputs.items() if blob in mentioned}
         self.net = NetDef(name=f"{net.name}_grad")
         # A blob that the net does not mention passes its gradient through.
         self.gradients: dict[str, str] = {blob: d for blob, d in d_outputs.items() if blob not in mentioned}
-        self._prefix = f"{g.op.output[0] if g.op.output else g.op.input[0]}_if_{g.number}/"
-        if not losses:
+        self._prefix = f"{g.op.output[0]}_if_{g.number}/"
+        if not seeds:
             return
-        result = g.differentiate(net, losses)
+        result = g.differentiate(net, seeds)
         self.net.CopyFrom(result.net)
         forward = set(names_in_net(net))  # an object, such as a scope, may be changed in place
         own = rename_written(self.net.op, lambda name: name if name in forward else self._prefix + name)
+        own.update((seed, d_outputs[blob]) for blob, seed in seeds.items())
+        rename_blobs(self.net, {seed: own[seed] for seed in seeds.values()})
         for blob in _reads(net.op):
             d = result.gradients.get(blob)
             if isinstance(d, Sparse):
@@ -128,7 +130,7 @@ class _Branch:
         """Make the net write every gradient that the operator returns, under its name outside."""
         sources = {name: self.gradients.get(blob) for blob, name in outer.items()}
         taken = {*names_in_net(self.net), *sources.values()}
-        direct: dict[str, str] = {}  # name in the net -> name outside, if the net can write it at once
+        direct: dict[str, str] = {}  # own name in the net -> name outside, if the net can write it at once
         for name, made in sources.items():
             if made is not None and made.startswith(self._prefix) and name not in taken:
                 direct.setdefault(made, name)

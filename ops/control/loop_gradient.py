@@ -75,7 +75,7 @@ class WhileGradient(Operator):
     inplace = "one-to-one"
     dynamic = True
     stateful = True
-    net_names = "around"
+    net_names = "inputs"
     blob_arguments: ClassVar[tuple[str, ...]] = ("record", "changed", "kept", "starts", "seeds", "found", "constants")
     net: NetDef | None = None
     record: str = ""

@@ -47,7 +47,7 @@ def subgraphs(op: OperatorDef) -> Iterator[NetDef]:
 
 def net_names(op: OperatorDef) -> NetNames:
     """Return how an operator's subgraphs name blobs (see ``Operator.net_names``)."""
-    return find(op.type).net_names if is_registered(op.type) else "inputs"
+    return find(op.type).net_names if is_registered(op.type) else "ends"
 
 
 def shares_names(op: OperatorDef) -> bool:
@@ -193,11 +193,14 @@ def rename_reads_and_writes(op: OperatorDef, reads: Mapping[str, str], writes: M
     Its nets and arguments follow if they name inputs and outputs as the operator does; if its nets have names of their
     own only, these stay. For operators whose nets write blobs around them see ``rename_written``.
     """
-    if op.arg and net_names(op) == "inputs":
-        both = {name: reads[name] for name in op.input if name in reads}
-        both.update((name, writes[name]) for name in op.output if name in writes)
-        if any(name != new for name, new in both.items()):
-            rename_in_subgraphs(op, both)
+    kind = net_names(op) if op.arg else "own"
+    if kind in ("ends", "inputs"):
+        named = find(op.type).named_inputs(op) if is_registered(op.type) else op.input
+        new = {name: reads[name] for name in named if name in reads}
+        if kind == "ends":
+            new.update((name, writes[name]) for name in op.output if name in writes)
+        if any(name != other for name, other in new.items()):
+            rename_in_subgraphs(op, new)
     for blobs in (op.input, op.control_input):
         if blobs:
             _rename_list(blobs, _as_function(reads))

@@ -6,19 +6,21 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 from netbuilder.graph.blob import EMPTY_GRADIENT, gradient_name, other_gradient_name
+from netbuilder.graph.defuse import undefined_inputs
 from netbuilder.graph.gradient_context import OverwrittenInputError, operator_gradient
 from netbuilder.graph.gradient_errors import (
     gradients_added_before,
     no_gradient,
     overwritten,
+    overwritten_local,
     unknown_blob_in_gradient,
 )
 from netbuilder.graph.gradient_shares import Share, add_up
-from netbuilder.graph.rename import rename_in_group
+from netbuilder.graph.rename import rename_in_group, shares_names, subgraphs, written_blobs
 from netbuilder.graph.versions import EXTERNAL, number_versions
 from netbuilder.ops.core.contexts import Sparse
 from netbuilder.ops.core.registry import find, is_registered
-from netbuilder.proto import DeviceOption, NetError, OperatorDef
+from netbuilder.proto import DeviceOption, NetDef, NetError, OperatorDef
 
 __all__ = ["BackwardPass", "Gradient"]
 
@@ -69,6 +71,8 @@ class BackwardPass:
         self._joins: dict[tuple[str | bytes, ...], str] = {}
         # Blob -> number of live gradients, or partial sums of gradients, that are stored in it.
         self._pending: dict[str, int] = {}
+        # Blob, local blobs of branches and loops included -> index of the last operator that writes it.
+        self._last_writers: dict[str, int] | None = None
 
     def seed(self, blob: str, gradient: Gradient, op: OperatorDef | None) -> None:
         """Set the gradient of a loss: an existing blob, or the output of ``op``, which is added."""
@@ -108,7 +112,7 @@ class BackwardPass:
     def _differentiate_operator(self, index: int, given: dict[int, Gradient]) -> None:
         op = self.ops[index]
         try:
-            made, d_inputs = operator_gradient(op, given, self._differentiate)
+            made, d_inputs = operator_gradient(op, given, self._differentiate, index)
         except OverwrittenInputError:
             raise
         except NetError as error:
@@ -147,6 +151,18 @@ class BackwardPass:
             if len(made) > 1:
                 also = also or {blob for gradient in given.values() for blob in _blobs(gradient)}
                 also.update(gradient_op.output)
+            if gradient_op.arg and shares_names(gradient_op):
+                self._check_local_reads(index, gradient_op)
+
+    def _check_local_reads(self, index: int, gradient_op: OperatorDef) -> None:
+        """Check that the local blobs of branches still hold what the forward operator stored there."""
+        if self._last_writers is None:
+            self._last_writers = {blob: i for i, op in enumerate(self.ops) for blob in written_blobs(NetDef(op=[op]))}
+        for net in subgraphs(gradient_op):
+            for name in undefined_inputs(net.op):
+                writer = self._last_writers.get(name, EXTERNAL)
+                if writer > index and name not in gradient_op.input:
+                    raise overwritten_local(self.ops, index, writer, name)
 
     def _check_writes(
         self, index: int, made: list[OperatorDef], given: Mapping[int, Gradient], d_inputs: dict[int, Gradient]
@@ -234,14 +250,17 @@ class BackwardPass:
                 self._release(share.gradient)
             blob = self.versions.names[value]
             free = gradient_name(blob)
-            if free in self._pending:
+            if free in self._pending or any(share.op is None and share.gradient == free for share in shares):
                 free = other_gradient_name(free, self.versions.versions[value])
-            sums, total = add_up(blob, shares, free, self.ops[index].debug_info)
+            sums, total = add_up(blob, shares, free, self.ops[index].debug_info, self._is_taken)
             if isinstance(total, Sparse):
                 sums, total = self._joined_once(sums, total)
             self.operators += sums
             self._value_gradients[value] = self.gradients[blob] = total
             self._retain(total)
+
+    def _is_taken(self, name: str) -> bool:
+        return name in self.versions.last or self._reserved is not None and self._reserved(name)
 
     def _joined_once(self, sums: list[OperatorDef], total: Sparse) -> tuple[list[OperatorDef], Sparse]:
         """Concatenate indices only once for all tables that are looked up by the same blobs of indices."""

@@ -57,9 +57,10 @@ class OperatorGradient:
         cls: its class.
         d_outputs: gradient of each output by index: a blob name, a ``Sparse``, or None.
         differentiate: differentiates a subgraph of the operator.
+        number: of the operator in its net.
     """
 
-    __slots__ = ("_differentiate", "_inputs", "_outputs", "cls", "d_inputs", "d_outputs", "op", "read")
+    __slots__ = ("_differentiate", "_inputs", "_outputs", "cls", "d_inputs", "d_outputs", "number", "op", "read")
 
     def __init__(
         self,
@@ -67,8 +68,10 @@ class OperatorGradient:
         cls: type[Operator],
         d_outputs: Mapping[int, str | Sparse | None],
         differentiate: Differentiate | None = None,
+        number: int = 0,
     ) -> None:
         self.op = op
+        self.number = number
         self.cls = cls
         self.d_outputs = d_outputs
         self.d_inputs: dict[int, str | Sparse] = {}
@@ -139,6 +142,7 @@ def operator_gradient(
     op: OperatorDef,
     d_outputs: Mapping[int, str | Sparse | None],
     differentiate: Differentiate | None = None,
+    number: int = 0,
 ) -> tuple[list[OperatorDef], dict[int, str | Sparse]]:
     """Return the gradient operators of ``op``, and where the gradient of each forward input is, if it has one.
 
@@ -154,7 +158,7 @@ def operator_gradient(
     if function is not None and not _has_gradient(op.type):
         return _gradient_by_function(function, op, d_outputs)
     cls = find(op.type)
-    context = OperatorGradient(op, cls, d_outputs, differentiate)
+    context = OperatorGradient(op, cls, d_outputs, differentiate, number)
     try:
         made = _decoded(cls, op).gradient(context)
     except NotImplementedError:

@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from netbuilder.graph.versions import EXTERNAL, Versions, describe, history
 from netbuilder.proto import GradientError, OperatorDef
 
-__all__ = ["gradients_added_before", "no_gradient", "overwritten", "unknown_blob_in_gradient"]
+__all__ = ["gradients_added_before", "no_gradient", "overwritten", "overwritten_local", "unknown_blob_in_gradient"]
 
 _LONGEST_PATH = 12
 
@@ -37,6 +37,15 @@ def overwritten(
         f"{describe(ops[index], index)}: its gradient operator {gradient_op.type} needs version {needed} of blob "
         f"{blob!r}, but {describe(ops[writer], writer)} overwrites it with version {versions.versions[value]}; "
         f"let that operator write another blob. Versions of {blob!r}:\n{history(versions, blob, ops)}"
+    )
+
+
+def overwritten_local(ops: Sequence[OperatorDef], index: int, writer: int, blob: str) -> GradientError:
+    """Return the error for a local blob of a branch that another operator, or a net in it, writes too."""
+    return GradientError(
+        f"{describe(ops[index], index)}: its gradient reads {blob!r}, a local blob of its nets, which "
+        f"{describe(ops[writer], writer)} overwrites; give local blobs that differ names that differ, as brew.cond and "
+        "brew.loop do"
     )
 
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 
 from netbuilder.graph.blob import autosplit_name, concat_names, gradient_name
 from netbuilder.graph.rename import rename_in_group, rename_output
@@ -86,7 +86,7 @@ def same_device(a: DeviceOption, b: DeviceOption) -> bool:
 
 
 def add_up(
-    blob: str, shares: list[Share], default_name: str, debug_info: str
+    blob: str, shares: list[Share], default_name: str, debug_info: str, taken: Callable[[str], bool]
 ) -> tuple[list[OperatorDef], str | Sparse]:
     """Return the operators that add up the shares of a value's gradient, and where the sum is.
 
@@ -97,9 +97,10 @@ def add_up(
         shares: at least two, in the order in which they were computed.
         default_name: name of the sum if no share has an operator whose output gives one.
         debug_info: source line of the returned operators.
+        taken: whether a blob has this name already.
 
     Raises:
-        GradientError: the shares are on different devices, or a given gradient has the sum's name.
+        GradientError: the shares are on different devices.
     """
     first = shares[0].device
     for share in shares[1:]:
@@ -112,11 +113,11 @@ def add_up(
     made: list[OperatorDef]
     result: str | Sparse
     if all(isinstance(share.gradient, Sparse) for share in shares):
-        made, result = _join_sparse(blob, shares, default_name)
+        made, result = _join_sparse(shares, default_name, taken)
     else:
-        dense = _densified(blob, shares)
+        dense = _densified(blob, shares, taken)
         made = [op for op, share in dense if op is not None]
-        sums, result = _sum_dense(blob, [share for _, share in dense], default_name)
+        sums, result = _sum_dense([share for _, share in dense], default_name, taken)
         made += sums
     without_device = any(ONLY_SUM_TAG in share.device.extra_info for share in shares)
     for op in made:
@@ -133,60 +134,60 @@ def _device_text(device: DeviceOption) -> str:
     return f"{_DEVICE_NAMES.get(device.device_type, 'device')} {device.device_id}{host}"
 
 
-def _sum_dense(blob: str, shares: list[Share], default_name: str) -> tuple[list[OperatorDef], str]:
+def _autosplit(gradient: str, count: int, taken: Callable[[str], bool]) -> tuple[str, int]:
+    """Return a new name for a share, and the next count."""
+    while taken(name := autosplit_name(gradient, count)):
+        count += 1
+    return name, count + 1
+
+
+def _sum_dense(shares: list[Share], default_name: str, taken: Callable[[str], bool]) -> tuple[list[OperatorDef], str]:
     base = next((share.op.output[share.slot] for share in shares if share.op is not None), default_name)
+    stored = {share.gradient for share in shares if share.op is None}
     names: list[str] = []
-    first, count = True, 0
+    keeps, count = base not in stored, 0  # the first computed share keeps its name if it does not overwrite another one
     for share in shares:
         if share.op is None:
-            names.append(_checked_seed(blob, base, str(share.gradient)))
-        elif first:
-            first = False
-            names.append(share.op.output[share.slot])
+            names.append(str(share.gradient))
+        elif keeps:
+            keeps = False
+            names.append(base)
         else:
-            names.append(share.rename(autosplit_name(share.op.output[share.slot], count)))
-            count += 1
+            name, count = _autosplit(share.op.output[share.slot], count, taken)
+            names.append(share.rename(name))
+            base = name if base in stored else base
     if base in names:  # only the first input can be overwritten in place
         at = names.index(base)
         names[0], names[at] = names[at], names[0]
     return [make_op("Sum", names, [base])], base
 
 
-def _checked_seed(blob: str, base: str, name: str) -> str:
-    if name == base:
-        raise GradientError(
-            f"blob {blob!r}: the gradient given for it, {name!r}, has the name of the sum that it is a term of; "
-            "give it another name"
-        )
-    return name
-
-
-def _join_sparse(blob: str, shares: list[Share], default_name: str) -> tuple[list[OperatorDef], Sparse]:
+def _join_sparse(
+    shares: list[Share], default_name: str, taken: Callable[[str], bool]
+) -> tuple[list[OperatorDef], Sparse]:
     base = _sparse_base(shares, default_name)
     indices, values = [], []
-    for share, gradient in _with_unique_names(shares):
-        indices.append(gradient.indices if share.op is not None else _checked_seed(blob, base, gradient.indices))
-        values.append(gradient.values if share.values_op is not None else _checked_seed(blob, base, gradient.values))
+    for gradient in _with_unique_names(shares, taken):
+        indices.append(gradient.indices)
+        values.append(gradient.values)
     out = concat_names(base)
     made = [make_op("Concat", indices, list(out[:2]), axis=0), make_op("Concat", values, list(out[2:]), axis=0)]
     return made, Sparse(out[0], out[2])
 
 
-def _with_unique_names(shares: Sequence[Share]) -> list[tuple[Share, Sparse]]:
-    """Give the computed indices and values of each sparse share names of their own; return them with the shares."""
+def _with_unique_names(shares: Sequence[Share], taken: Callable[[str], bool]) -> list[Sparse]:
+    """Give the computed indices and values of each sparse share names of their own; return all names."""
     counts = [0, 0]
-    renamed: list[tuple[Share, Sparse]] = []
+    renamed: list[Sparse] = []
     for share in shares:
         gradient = share.gradient
         assert isinstance(gradient, Sparse)
         new_indices = new_values = None
         if share.op is not None:
-            new_indices = autosplit_name(gradient.indices, counts[0])
-            counts[0] += 1
+            new_indices, counts[0] = _autosplit(gradient.indices, counts[0], taken)
         if share.values_op is not None:
-            new_values = autosplit_name(gradient.values, counts[1])
-            counts[1] += 1
-        renamed.append((share, share.rename_sparse(new_indices, new_values)))
+            new_values, counts[1] = _autosplit(gradient.values, counts[1], taken)
+        renamed.append(share.rename_sparse(new_indices, new_values))
     return renamed
 
 
@@ -200,12 +201,12 @@ def _sparse_base(shares: list[Share], default_name: str) -> str:
     return default_name
 
 
-def _densified(blob: str, shares: list[Share]) -> list[tuple[OperatorDef | None, Share]]:
+def _densified(blob: str, shares: list[Share], taken: Callable[[str], bool]) -> list[tuple[OperatorDef | None, Share]]:
     """Return all shares as dense ones, each with the operator that converts it if it is sparse."""
     dense: list[tuple[OperatorDef | None, Share]] = []
     sparse = [share for share in shares if isinstance(share.gradient, Sparse)]
     if len(sparse) > 1:  # operators of several lookups write under the same names
-        _with_unique_names(sparse)
+        _with_unique_names(sparse, taken)
     for share in shares:
         gradient = share.gradient
         if not isinstance(gradient, Sparse):

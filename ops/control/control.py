@@ -6,16 +6,17 @@ differentiated need different names for them.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Mapping
 from typing import Any, ClassVar, Literal
 from weakref import WeakKeyDictionary
 
 from netbuilder.ops.control.loop_gradient import Iterations, loop_gradient
 from netbuilder.ops.core.conditions import truth_of
-from netbuilder.ops.core.contexts import GradientContext, RunContext
+from netbuilder.ops.core.contexts import GradientContext, RunContext, Sparse
 from netbuilder.ops.core.declaration import operator_class
 from netbuilder.ops.core.operator import Operator
 from netbuilder.ops.core.registry import kernel, register
+from netbuilder.ops.core.renaming import names_in_net, rename_blobs, rename_written
 from netbuilder.proto import ArgumentError, GradientError, NetDef, OperatorDef
 from netbuilder.proto.arguments import make_op
 
@@ -53,6 +54,7 @@ class If(Operator):
     inplace = "one-to-one"
     dynamic = True
     stateful = True
+    net_names = "around"
     then_net: NetDef | None = None
     else_net: NetDef | None = None
 
@@ -78,49 +80,71 @@ class If(Operator):
             branch.finish(outer)
         condition = g.input(0)
         visible = dict.fromkeys([*g.op.input, *g.op.output, *d_outputs.values()])
-        read = set().union(*(_reads(branch.net.op) for branch in branches)) - {condition}
+        read = {name for branch in branches for name in branch.net.external_input} - {condition}
         inputs = [condition, *(name for name in visible if name in read)]
         return [make_op("If", inputs, list(outer.values()), then_net=branches[0].net, else_net=branches[1].net)]
 
 
-def _reads(ops: Iterable[OperatorDef]) -> set[str]:
-    """Return the blobs that operators read before one of them writes them."""
-    read: set[str] = set()
+def _reads(ops: Iterable[OperatorDef]) -> dict[str, None]:
+    """Return the blobs that operators read before one of them writes them, in order."""
+    read: dict[str, None] = {}
     written: set[str] = set()
     for op in ops:
-        read.update(name for name in op.input if name not in written)
+        read.update((name, None) for name in op.input if name not in written)
         written.update(op.output)
     return read
 
 
 class _Branch:
-    """The gradient of one of the nets of an If."""
+    """The gradient of one of the nets of an If.
 
-    def __init__(self, net: NetDef, d_outputs: dict[str, str], g: GradientContext) -> None:
-        written = {name for op in net.op for name in op.output}
-        read = _reads(net.op)
-        losses = {blob: d for blob, d in d_outputs.items() if blob in written}
+    What it computes for itself has names that nothing outside has: the name of a gradient in the net may be that of
+    another gradient around it.
+    """
+
+    def __init__(self, net: NetDef, d_outputs: Mapping[str, str], g: GradientContext) -> None:
+        mentioned = {name for op in net.op for name in (*op.input, *op.output)}
+        seeds = {blob: f"{d}_seed/" for blob, d in d_outputs.items() if blob in mentioned}
         self.net = NetDef(name=f"{net.name}_grad")
-        # A blob that the net does not write passes its gradient through.
-        self.gradients: dict[str, Any] = {blob: d for blob, d in d_outputs.items() if blob not in written}
-        if losses:
-            result = g.differentiate(net, losses)
-            self.net.CopyFrom(result.net)
-            self.gradients.update((blob, d) for blob, d in result.gradients.items() if blob in read)
-        for blob, d in self.gradients.items():
-            if not isinstance(d, str):
+        # A blob that the net does not mention passes its gradient through.
+        self.gradients: dict[str, str] = {blob: d for blob, d in d_outputs.items() if blob not in mentioned}
+        self._prefix = f"{g.op.output[0]}_if_{g.number}/"
+        if not seeds:
+            return
+        result = g.differentiate(net, seeds)
+        self.net.CopyFrom(result.net)
+        forward = set(names_in_net(net))  # an object, such as a scope, may be changed in place
+        own = rename_written(self.net.op, lambda name: name if name in forward else self._prefix + name)
+        own.update((seed, d_outputs[blob]) for blob, seed in seeds.items())
+        rename_blobs(self.net, {seed: own[seed] for seed in seeds.values()})
+        for blob in _reads(net.op):
+            d = result.gradients.get(blob)
+            if isinstance(d, Sparse):
                 raise GradientError(
                     f"If: the gradient of {blob!r} in net {net.name!r} is sparse; an If can only return dense ones"
                 )
+            if d is not None:
+                self.gradients[blob] = own.get(d, d)
 
-    def finish(self, outer: dict[str, str]) -> None:
+    def finish(self, outer: Mapping[str, str]) -> None:
         """Make the net write every gradient that the operator returns, under its name outside."""
+        sources = {name: self.gradients.get(blob) for blob, name in outer.items()}
+        taken = {*names_in_net(self.net), *sources.values()}
+        direct: dict[str, str] = {}  # own name in the net -> name outside, if the net can write it at once
+        for name, made in sources.items():
+            if made is not None and made.startswith(self._prefix) and name not in taken:
+                direct.setdefault(made, name)
+        rename_blobs(self.net, direct)
+        copies = {name: direct.get(made, made) for name, made in sources.items() if made is not None}
+        for name, made in copies.items():
+            if made != name and made in copies and made not in direct.values():  # a copy would overwrite it
+                self.net.op.append(make_op("Copy", [made], [self._prefix + made]))
+                copies[name] = self._prefix + made
         for blob, name in outer.items():
-            made = self.gradients.get(blob)
-            if made is None:
+            if name not in copies:
                 self.net.op.append(make_op("ConstantFill", [blob], [name], value=0.0))
-            elif made != name:
-                self.net.op.append(make_op("Copy", [made], [name]))
+            elif copies[name] != name:
+                self.net.op.append(make_op("Copy", [copies[name]], [name]))
         for op in self.net.op:
             op.is_gradient_op = True
         self.net.external_input[:] = sorted(_reads(self.net.op))
@@ -158,6 +182,8 @@ class While(Operator):
     dynamic = True
     stateful = True
     copy_arguments = False
+    net_names = "around"
+    repeats_nets = True
     blob_arguments: ClassVar[tuple[str, ...]] = ("keep_iterations", "kept_blobs")
     loop_net: NetDef | None = None
     cond_net: NetDef | None = None

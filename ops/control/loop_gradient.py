@@ -8,7 +8,7 @@ from them, every value under a name of its own, and then computes its gradients.
 from __future__ import annotations
 
 import itertools
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any, ClassVar, Literal
 
 import numpy as np
@@ -18,8 +18,18 @@ from netbuilder.ops.core.contexts import GradientContext, RunContext
 from netbuilder.ops.core.declaration import operator_class
 from netbuilder.ops.core.operator import Operator
 from netbuilder.ops.core.registry import find, kernel, register
+from netbuilder.ops.core.renaming import (
+    arguments_with_blobs,
+    blob_names,
+    rename_blobs,
+    rename_in_operator,
+    rename_reads_and_writes,
+    rename_written,
+    shares_names,
+    written_blobs,
+)
 from netbuilder.proto import ArgumentError, GradientError, NetDef, NetError, OperatorDef
-from netbuilder.proto.arguments import make_op
+from netbuilder.proto.arguments import make_op, set_argument
 
 __all__ = ["Iterations", "WhileGradient", "loop_gradient"]
 
@@ -65,6 +75,7 @@ class WhileGradient(Operator):
     inplace = "one-to-one"
     dynamic = True
     stateful = True
+    net_names = "inputs"
     blob_arguments: ClassVar[tuple[str, ...]] = ("record", "changed", "kept", "starts", "seeds", "found", "constants")
     net: NetDef | None = None
     record: str = ""
@@ -135,20 +146,22 @@ def loop_gradient(op: Any, g: GradientContext) -> list[OperatorDef]:
     record = f"{next(iter(d_outputs))}_while_{next(_numbers)}"
     iteration = _Iteration(ops, record + "/")
     forward, done, changed = _differentiated(iteration, d_outputs, g)
-    read = _reads(forward)
+    # A gradient in the net may have the name of another one around it.
+    own = rename_written(done.net.op, lambda name: f"{record}/{name}")
+    gradients = {blob: own.get(d, d) if isinstance(d, str) else d for blob, d in done.gradients.items()}
     net = NetDef(name=f"{op.loop_net.name}_grad", op=[*forward, *done.net.op])
-    for one in done.net.op:
+    for one in net.op[len(forward) :]:
         one.is_gradient_op = True
-    read |= _reads(net.op)
+    read = {blob for one in net.op for blob in one.input}
     kept = [blob for blob, name in iteration.starts.items() if name in read or blob in changed]
     kept += [blob for blob in changed if blob not in kept]
     positions = {name: i for i, name in reversed(list(enumerate(g.op.input)))}
-    constants = [blob for blob in positions if blob not in iteration.written and blob in done.gradients]
+    constants = [blob for blob in positions if blob not in iteration.written and blob in gradients]
     results = [j for j, blob in enumerate(changed) if blob in positions]
     if not constants and not results:
         return []
-    found = [_dense(done.gradients.get(iteration.start(blob), iteration.seed(blob)), blob) for blob in changed]
-    shares = [_dense(done.gradients[blob], blob) for blob in constants]
+    found = [_dense(gradients.get(iteration.start(blob), iteration.seed(blob)), blob) for blob in changed]
+    shares = [_dense(gradients[blob], blob) for blob in constants]
     g.set_forward_argument("keep_iterations", record)
     g.set_forward_argument("kept_blobs", kept)
     given = list(d_outputs)
@@ -165,7 +178,7 @@ def loop_gradient(op: Any, g: GradientContext) -> list[OperatorDef]:
             starts=[iteration.start(blob) for blob in kept],
             seeds=[iteration.seed(blob) for blob in changed],
             found=found,
-            depends=[int(iteration.start(blob) in done.gradients) for blob in changed],
+            depends=[int(iteration.start(blob) in gradients) for blob in changed],
             given=[given.index(blob) if blob in d_outputs else -1 for blob in changed],
             results=results,
             constants=shares,
@@ -190,10 +203,10 @@ def _differentiated(
         if not more:
             break
         changed += more
-    needed = _read_anywhere(done.net.op)
+    needed = {blob for one in done.net.op for blob in blob_names(one)}
     forward = []
     for one in reversed(net.op):
-        if needed.isdisjoint(_written_anywhere(one)):
+        if needed.isdisjoint(_written(one)):
             continue
         if not _repeatable(one):
             raise GradientError(
@@ -201,7 +214,7 @@ def _differentiated(
                 f"{list(one.output)} outside of the loop, or put a StopGradient after it"
             )
         forward.append(one)
-        needed |= _read_anywhere([one])
+        needed.update(blob_names(one))
     return forward[::-1], done, changed
 
 
@@ -211,37 +224,17 @@ def _repeatable(op: OperatorDef) -> bool:
     return not find(op.type).stateful
 
 
-def _read_anywhere(ops: Iterable[OperatorDef]) -> set[str]:
-    """Return the blobs that operators and the nets in them read, records of loops included."""
-    read: set[str] = set()
-    for op in ops:
-        read.update(op.input)
-        for argument in op.arg:
-            if argument.name == "record":
-                read.add(argument.s.decode())
-            if argument.HasField("n"):
-                read |= _read_anywhere(argument.n.op)
-    return read
-
-
-def _written_anywhere(op: OperatorDef) -> set[str]:
-    written = set(op.output)
-    for argument in op.arg:
-        if argument.name == "keep_iterations":
-            written.add(argument.s.decode())
-        if argument.HasField("n"):
-            written.update(blob for inner in argument.n.op for blob in _written_anywhere(inner))
-    return written
+def _written(op: OperatorDef) -> set[str]:
+    """Return the blobs that an operator writes, those in which it stores something for its gradient included."""
+    named = arguments_with_blobs(op)
+    kept = {name.decode() for argument in op.arg if argument.name in named for name in (*argument.strings, argument.s)}
+    return {*written_blobs(NetDef(op=[op])), *kept}
 
 
 def _dense(gradient: Any, blob: str) -> str:
     if not isinstance(gradient, str):
         raise GradientError(f"While: the gradient of {blob!r} is sparse; a While can only return dense ones")
     return gradient
-
-
-def _reads(ops: Iterable[OperatorDef]) -> set[str]:
-    return {blob for op in ops for blob in op.input}
 
 
 class _Iteration:
@@ -276,26 +269,29 @@ class _Iteration:
         made = OperatorDef()
         made.CopyFrom(op)
         new = {blob: f"{self._prefix}{blob}_{next(self._versions)}" for blob in op.output}
-        held = [argument.n for argument in made.arg if argument.HasField("n")]
         if op.type == "If":
-            made.input[:] = [self._read(blob) for blob in op.input]
-            for argument in made.arg:
-                if argument.HasField("n"):
-                    self._branch(argument.n, new, f"{new[op.output[0]] if new else made.input[0]}_{argument.name}/")
-            made.input.extend(sorted(_free(made) - set(made.input)))
-        elif held:  # a loop has one name for a blob, before and after it changes the blob
+            self._add_branches(made, new)
+        elif shares_names(op):  # a loop has one name for a blob, before and after it changes the blob
             for blob in new:
                 if blob in op.input:
                     self.ops.append(make_op("Copy", [self._read(blob)], [new[blob]]))
-            names = {blob: new.get(blob) or self._read(blob) for blob in (*op.input, *op.output)}
-            made.input[:] = [names[blob] for blob in op.input]
-            for net in held:
-                _rename(net, names)
+            rename_in_operator(made, {blob: new.get(blob) or self._read(blob) for blob in (*op.input, *op.output)})
         else:
-            made.input[:] = [self._read(blob) for blob in op.input]
-        made.output[:] = [new[blob] for blob in op.output]
+            rename_reads_and_writes(made, {blob: self._read(blob) for blob in op.input}, new)
         self.ops.append(made)
         self.final.update(new)
+
+    def _add_branches(self, made: OperatorDef, new: Mapping[str, str]) -> None:
+        """Rename the values of an If; what only one of its nets writes, the other one copies."""
+        prefix = new[made.output[0]] if new else made.input[0]
+        if new and not any(argument.name == "else_net" for argument in made.arg):
+            set_argument(made, "else_net", NetDef(name="else"))
+        made.input[:] = [self._read(blob) for blob in made.input]
+        for argument in made.arg:
+            if argument.HasField("n"):
+                self._branch(argument.n, new, f"{prefix}_{argument.name}/")
+        made.input.extend(sorted(_free(made) - set(made.input)))
+        made.output[:] = [new[blob] for blob in made.output]
 
     def _branch(self, net: NetDef, new: Mapping[str, str], prefix: str) -> None:
         """Rename the values of a branch; the final values of its outputs get the names in ``new``."""
@@ -306,7 +302,7 @@ class _Iteration:
         net.op.extend(inner.ops)
         outside = {blob for op in inner.ops for blob in op.input if not blob.startswith(prefix)}
         names.update((blob, self._read(blob)) for blob in outside)
-        _rename(net, names)
+        rename_blobs(net, names)
         net.op.extend(
             make_op("Copy", [self._read(blob)], [name]) for blob, name in new.items() if blob not in inner.final
         )
@@ -326,14 +322,3 @@ def _free(op: OperatorDef) -> set[str]:
             free.update(blob for blob in inner.input if blob not in written)
             written.update(inner.output)
     return free
-
-
-def _rename(net: NetDef, names: Mapping[str, str]) -> None:
-    for blobs in (net.external_input, net.external_output):
-        blobs[:] = [names.get(blob, blob) for blob in blobs]
-    for op in net.op:
-        for blobs in (op.input, op.output):
-            blobs[:] = [names.get(blob, blob) for blob in blobs]
-        for argument in op.arg:
-            if argument.HasField("n"):
-                _rename(argument.n, names)

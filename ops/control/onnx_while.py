@@ -8,12 +8,12 @@ from weakref import WeakKeyDictionary
 
 import numpy as np
 
-from netbuilder.ops.control.scopes import renamed_net
 from netbuilder.ops.core.conditions import truth_of
 from netbuilder.ops.core.contexts import RunContext
 from netbuilder.ops.core.declaration import operator_class
 from netbuilder.ops.core.operator import Operator, require
 from netbuilder.ops.core.registry import kernel, register
+from netbuilder.ops.core.renaming import rename_blobs
 from netbuilder.proto import ArgumentError, NetDef, ShapeError
 from netbuilder.proto.errors import counted
 
@@ -49,6 +49,7 @@ class ONNXWhile(Operator):
     dynamic = True
     stateful = True
     outputs_on_host = True
+    net_names = "scoped"
     body: NetDef | None = None
     has_trip_count: bool = False
     has_cond: bool = False
@@ -73,8 +74,11 @@ class ONNXWhile(Operator):
 
     def bound(self, prefix: str) -> NetDef:
         """Return the body with private names for its blobs."""
-        body = self.body or NetDef()
-        return renamed_net(body, lambda name: name if self.disable_scopes else f"{prefix}/{name}")
+        body = NetDef()
+        body.CopyFrom(self.body or body)
+        if not self.disable_scopes:
+            rename_blobs(body, lambda name: f"{prefix}/{name}")
+        return body
 
 
 @kernel(ONNXWhile)

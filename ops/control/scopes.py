@@ -19,10 +19,11 @@ from netbuilder.ops.core.declaration import operator_class
 from netbuilder.ops.core.objects import shared_object
 from netbuilder.ops.core.operator import STRING, Operator, TensorSpec, require
 from netbuilder.ops.core.registry import kernel, register
+from netbuilder.ops.core.renaming import rename_blobs
 from netbuilder.proto import ArgumentError, GradientError, NetDef, NetError, OperatorDef
 from netbuilder.proto.arguments import make_op
 
-__all__ = ["CreateScope", "Do", "HasScope", "Scope", "renamed_net"]
+__all__ = ["CreateScope", "Do", "HasScope", "Scope"]
 
 _compiled: WeakKeyDictionary[Any, Callable[[], None]] = WeakKeyDictionary()
 
@@ -135,6 +136,8 @@ class Do(Operator):
     dynamic = True
     stateful = True
     copy_arguments = False
+    net_names = "scoped"
+    blob_arguments: ClassVar[tuple[str, ...]] = ("inner_blobs",)
     net: NetDef | None = None
     inner_blobs: tuple[str, ...] = ()
     outer_blobs_idx: tuple[int, ...] = ()
@@ -175,27 +178,14 @@ class Do(Operator):
     def bound(self, op_def: OperatorDef) -> NetDef:
         """Return the net with its blobs renamed to those of the enclosing workspace."""
         outside, scope = self.outside(op_def), op_def.input[-1]
-        return renamed_net(self.net or NetDef(), lambda name: outside.get(name) or f"{scope}/{name}")
+        net = NetDef()
+        net.CopyFrom(self.net or net)
+        rename_blobs(net, lambda name: outside.get(name) or f"{scope}/{name}")
+        return net
 
     def gradient(self, g: GradientContext) -> list[OperatorDef]:
         """Return a Do of the gradient of the net, with the same scope."""
         return _DoGradient(self, g).operators()
-
-
-def renamed_net(net: NetDef, rename: Callable[[str], str]) -> NetDef:
-    """Return a copy of a net with its blobs renamed, also in the nets of its operators other than Do."""
-    result = NetDef()
-    result.CopyFrom(net)
-    for names in (result.external_input, result.external_output):
-        names[:] = [rename(name) for name in names]
-    for op in result.op:
-        for names in (op.input, op.output):
-            names[:] = [rename(name) for name in names]
-        if op.type != "Do":
-            for argument in op.arg:
-                if argument.HasField("n"):
-                    argument.n.CopyFrom(renamed_net(argument.n, rename))
-    return result
 
 
 class _DoGradient:

@@ -68,6 +68,7 @@ class GradientContext(Protocol):
     """
 
     op: OperatorDef
+    number: int  # of the operator in its net
 
     def input(self, which: int | str) -> str:
         """Name of a forward input; asking for it declares that the gradient reads it."""

@@ -24,6 +24,7 @@ __all__ = [
     "ANY_NUMBER",
     "STRING",
     "Exchange",
+    "NetNames",
     "Operator",
     "TensorSpec",
     "arity",
@@ -33,6 +34,9 @@ __all__ = [
     "require",
     "spec_of",
 ]
+
+NetNames = Literal["around", "ends", "inputs", "own", "scoped"]
+"""How the nets among an operator's arguments name blobs, see ``Operator.net_names``."""
 
 STRING = np.dtype(object)
 """The dtype of a tensor of strings (bytes objects)."""
@@ -135,6 +139,12 @@ class Operator(Declared):
         OperatorDef; ``""`` allows any.
     blob_arguments: the arguments that contain names of blobs; passes that rename blobs rename them there too. Such an
         operator has the names of its inputs and outputs in ``input_names`` and ``output_names``.
+    net_names: how the nets and arguments name blobs. "around": as the net that contains the operator does (If); "ends":
+        its inputs and outputs by the names that these have around it, all else by names of their own
+        (RecurrentNetwork); "inputs": its inputs alone (RecurrentNetworkGradient); "own": all by names of their own,
+        which arguments relate to inputs and outputs (ParallelDo); "scoped": the same, and their blobs are stored under
+        a scope, so that their names are never changed (Do).
+    repeats_nets: such nets read what they have written in an earlier run during the same run of the operator.
     """
 
     inputs: ClassVar[tuple[str, ...]] = ()
@@ -152,6 +162,8 @@ class Operator(Declared):
     renamed_arguments: ClassVar[dict[str, str]] = {}
     open_arguments: ClassVar[tuple[str, ...]] = ()
     blob_arguments: ClassVar[tuple[str, ...]] = ()
+    net_names: ClassVar[NetNames] = "own"
+    repeats_nets: ClassVar[bool] = False
     copy_arguments: ClassVar[bool] = True  # the gradient operators get the arguments of the forward one
 
     # Set by `decode` and `with_arity`; without them, the numbers of required inputs and outputs.
@@ -186,6 +198,11 @@ class Operator(Declared):
         object.__setattr__(self, "input_names", tuple(inputs))
         object.__setattr__(self, "output_names", tuple(outputs))
         return self
+
+    @classmethod
+    def named_inputs(cls, op: OperatorDef) -> Sequence[str]:
+        """Return the inputs that nets and arguments name, if ``net_names`` says that they name inputs."""
+        return op.input
 
     def static_for(self, *inputs: TensorSpec) -> bool:
         """Whether the output shapes follow from these specs, including the ``known`` elements of inputs."""

@@ -45,12 +45,13 @@ class Outgoing:
         return bool(self.state) or self.output >= 0
 
 
-def further_sequences(op: Recurrent, backward_links: Sequence[str] | None, params: Sequence[int]) -> list[int]:
+def further_sequences(op: Recurrent, backward_links: Sequence[str] | None = None) -> list[int]:
     """Return the indices of the inputs after the first to whose gradients a backward link refers."""
     linked = set(op.backward_link_external if backward_links is None else backward_links)
-    others = {0, *params, *op.initial_recurrent_state_ids}
-    inputs = enumerate(op.forward_inputs)
-    return [i for i, name in inputs if i not in others and name + _GRADIENT in linked and name != op.forward_inputs[0]]
+    names = dict.fromkeys(op.forward_inputs[1:])
+    return [
+        op.forward_inputs.index(name) for name in names if name + _GRADIENT in linked and name != op.forward_inputs[0]
+    ]
 
 
 class BackwardPlan:
@@ -116,7 +117,7 @@ class BackwardPlan:
         op = self.op
         found = {op.forward_inputs[0]: 0}
         index = 1 + len(op.param) + len(op.states)
-        for number in further_sequences(op, op.backward_link_external, op.param):
+        for number in further_sequences(op):
             found[op.forward_inputs[number]] = index if index < op.n_out else -1
             index += 1
         return found

@@ -66,6 +66,8 @@ class Recurrent(Operator):
     """
 
     open_arguments = ("rnn_executor",)
+    net_names = "ends"
+    copy_arguments = False
     blob_arguments: ClassVar[tuple[str, ...]] = (
         "timestep",
         "recurrent_states",

@@ -25,7 +25,7 @@ from netbuilder.ops.recurrent.links import Recurrent
 from netbuilder.ops.recurrent.loop import Loop
 from netbuilder.ops.recurrent.segments import Segments, whole_in_backward
 from netbuilder.proto import ArgumentError, GradientError, NetError, OperatorDef
-from netbuilder.proto.arguments import make_op
+from netbuilder.proto.arguments import arguments, make_op
 
 __all__ = ["RecurrentNetwork", "RecurrentNetworkGradient"]
 
@@ -74,11 +74,15 @@ class RecurrentNetwork(Recurrent):
                 "same step, of which no backward step net can be derived; give backward_step_net"
             )
         args = {} if self.backward_step_net is not None else derived_backward(self, g)
-        return [_gradient_operator(self, g, args)]
+        return _gradient_operators(self, g, args)
 
 
-def _gradient_operator(op: RecurrentNetwork, g: GradientContext, args: dict[str, Any]) -> OperatorDef:
-    """Return the gradient operator; ``args`` are its arguments that differ from the forward operator's."""
+def _gradient_operators(op: RecurrentNetwork, g: GradientContext, args: dict[str, Any]) -> list[OperatorDef]:
+    """Return the gradient operator; ``args`` are its arguments that differ from the forward operator's.
+
+    The parts of the gradient of an input that has several uses, such as a parameter that is an initial state, too, are
+    added up by operators after it.
+    """
     given = [number for number in op.outputs_with_grads or range(op.n_out) if g.has_d_output(number)]
     for number in range(op.n_out):
         if g.has_d_output(number) and number not in given:
@@ -89,9 +93,17 @@ def _gradient_operator(op: RecurrentNetwork, g: GradientContext, args: dict[str,
     inputs = [g.d_output(number) for number in given]
     inputs += [g.input(i) for i in range(op.n_in)] + [g.output(j) for j in range(op.n_out)]
     params = args.get("param", op.param)
-    outputs = [g.d_input(i) for i in (0, *params, *op.initial_recurrent_state_ids)]
-    outputs += [g.d_input(i) for i in further_sequences(op, args.get("backward_link_external"), params)]
-    return make_op("RecurrentNetworkGradient", inputs, outputs, **{"outputs_with_grads": given, **args})
+    parts: dict[str, list[str]] = {}  # of the gradient of each input
+    outputs = []
+    further = further_sequences(op, args.get("backward_link_external"))
+    for i in (0, *params, *op.initial_recurrent_state_ids, *further):
+        of_input = parts.setdefault(g.op.input[i], [])
+        of_input.append(f"{of_input[0]}_part_{len(of_input)}" if of_input else g.d_input(i))
+        outputs.append(of_input[-1])
+    made = make_op("RecurrentNetworkGradient", inputs, outputs, **{"outputs_with_grads": given, **args})
+    own = {argument.name for argument in made.arg}
+    made.arg.extend(argument for argument in g.op.arg if argument.name not in own)
+    return [made, *(make_op("Sum", names, [names[0]]) for names in parts.values() if len(names) > 1)]
 
 
 @register
@@ -105,6 +117,11 @@ class RecurrentNetworkGradient(Recurrent):
 
     inputs = ("dY*",)
     outputs = ("dX+",)
+    net_names = "inputs"
+
+    @classmethod
+    def named_inputs(cls, op: OperatorDef) -> Sequence[str]:
+        return op.input[len(arguments(op).get("outputs_with_grads") or ()) :]
 
     @cached_property
     def forward_inputs(self) -> tuple[str, ...]:

@@ -1,11 +1,14 @@
 """The backward pass: devices of what it makes, its other callers, and what it costs."""
 
+import numpy as np
+
 from cost import cpu_seconds
 from netbuilder.graph import DeviceScope, GradientRegistry, GradientSlice, NameScope, Net
 from netbuilder.graph.gradients import IR, differentiate
 from netbuilder.ops.core.contexts import Sparse
-from netbuilder.proto import PROTO_CPU, PROTO_CUDA, DeviceOption
-from netbuilder.proto.arguments import arguments
+from netbuilder.proto import PROTO_CPU, PROTO_CUDA, DeviceOption, NetDef
+from netbuilder.proto.arguments import arguments, make_op
+from netbuilder.runtime import Workspace
 
 
 def text(op) -> str:
@@ -27,6 +30,22 @@ def test_sums_and_seeds_sit_where_the_gradients_are():
     assert net.Proto().op[-1].type == "Sum"
     assert net.Proto().op[-1].device_option.extra_info == ["is_auto_gen_sum_ops:1"]
     assert not net.Proto().op[-1].is_gradient_op and net.Proto().op[-2].is_gradient_op
+
+
+def test_a_given_gradient_is_not_overwritten_by_a_sum_of_its_name():
+    net = NetDef(name="n", op=[make_op("Scale", ["x"], ["y"], scale=2.0), make_op("Scale", ["y"], ["loss"], scale=3.0)])
+    done = differentiate(net, {"loss": "g", "y": "y_grad"})
+    assert done.gradients["y"] == "_y_grad_autosplit_0"
+    net.op.extend(done.net.op)
+    workspace = Workspace()
+    for blob, value in {"x": 1, "g": 1, "y_grad": 10}.items():
+        workspace.feed(blob, np.float32([value]))
+    workspace.run_net_once(net)
+    assert [float(workspace.fetch(blob)[0]) for blob in ("y_grad", done.gradients["y"], done.gradients["x"])] == [
+        10,
+        13,
+        26,
+    ]
 
 
 def test_losses_of_several_devices_have_seeds_on_each():

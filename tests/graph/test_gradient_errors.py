@@ -169,12 +169,6 @@ def test_orphaned_stop_gradient():
     assert "StopGradient's output 'stopped' is orphan" in refused(net, ["loss"])
 
 
-def test_a_given_gradient_with_the_name_of_the_sum():
-    net = Net("n")
-    net.AveragedLoss(net.Relu("x", "y"), "loss")
-    assert "'y_grad', has the name of the sum" in refused(net, {"loss": "g", "y": "y_grad"})
-
-
 # -- callbacks ----------------------------------------------------------------------------------
 
 

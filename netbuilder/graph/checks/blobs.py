@@ -76,9 +76,9 @@ def check_observable(place: Place) -> Iterator[Finding]:
 def _named_in(op: OperatorDef) -> set[str]:
     """Return the blobs of an operator's subgraphs that its arguments name, such as those linked to a sequence."""
     named = find(op.type).blob_arguments if is_registered(op.type) else ()
-    values = arguments(op) if named or op.type == "Do" else {}
+    values = arguments(op) if named else {}
     found: set[str] = set()
-    for name in (*named, *(("inner_blobs",) if op.type == "Do" else ())):
+    for name in named:
         value = values.get(name, getattr(find(op.type), name, None)) or ()
         texts = [value] if isinstance(value, (bytes, str)) else value
         found.update(text.decode() if isinstance(text, bytes) else text for text in texts)

@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Sequence
 from typing import TYPE_CHECKING, Any
 
 from netbuilder.graph.blob import BlobReference, blob_name
 from netbuilder.graph.defuse import undefined_inputs
 from netbuilder.graph.net import Net
-from netbuilder.graph.rename import rename_blobs, shares_names, subgraphs
+from netbuilder.graph.rename import rename_blobs, written_blobs
 from netbuilder.graph.scope import SEPARATOR
 from netbuilder.proto import NetDef, NetError
 
@@ -114,20 +114,11 @@ def _subgraph(model: ModelHelper | Net, known: Iterable[str], scope: str) -> Net
         raise NetError(
             f"net {net.name!r} reads {missing} before it writes them; add them to external_blobs, or write them first"
         )
-    written = dict.fromkeys(_written(net))
+    written = dict.fromkeys(written_blobs(net))
     net.external_input[:] = reads
     net.external_output[:] = [blob for blob in written if blob in outside]
     rename_blobs(net, {blob: scope + SEPARATOR + blob for blob in written if blob not in outside})
     return net
-
-
-def _written(net: NetDef) -> Iterator[str]:
-    """Yield the blobs that a net writes, those of branches and loops within it, too."""
-    for op in net.op:
-        yield from op.output
-        if shares_names(op):
-            for subgraph in subgraphs(op):
-                yield from _written(subgraph)
 
 
 def _add(

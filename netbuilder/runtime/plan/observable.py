@@ -15,7 +15,7 @@ from netbuilder.graph.observability import (
     results,
     stored,
 )
-from netbuilder.graph.rename import blob_names, mentioned_blobs, subgraphs
+from netbuilder.graph.rename import blob_names, mentioned_blobs, subgraphs, written_blobs
 from netbuilder.ops.control.parallel_do import OnDevices
 from netbuilder.ops.core.instructions import Instruction
 from netbuilder.ops.core.operator import decode
@@ -23,7 +23,7 @@ from netbuilder.ops.core.registry import find
 from netbuilder.proto import BlobError, NetDef, NetError
 from netbuilder.proto.suggestions import did_you_mean
 
-__all__ = ["Observable", "check_constants", "requested_blobs", "written_blobs"]
+__all__ = ["Observable", "check_constants", "requested_blobs"]
 
 
 class Observable:
@@ -72,7 +72,7 @@ class Observable:
             for name in (*instruction.inputs, *instruction.outputs):
                 self._first.setdefault(name, instruction.index)
                 self._last[name] = instruction.index
-            if not instruction.op.blob_arguments:  # a step net has no blobs in the workspace
+            if instruction.op.net_names == "around":
                 for subgraph in subgraphs(instruction.op_def):
                     self._kept.update(mentioned_blobs(subgraph))
         for name in names if requested is not None else ():
@@ -168,11 +168,3 @@ def check_constants(net: NetDef, constants: Iterable[object]) -> frozenset[str]:
 
 def _no_blob(net: NetDef, name: str, what: str, known: Iterable[str]) -> BlobError:
     return BlobError(f"net {net.name!r} has no blob {name!r}, so it cannot be {what}{did_you_mean(name, known)}")
-
-
-def written_blobs(net: NetDef) -> Iterator[str]:
-    """Yield the blobs that a net or its subgraphs write."""
-    for op in net.op:
-        yield from op.output
-        for subgraph in subgraphs(op):
-            yield from written_blobs(subgraph)

@@ -7,7 +7,7 @@ from typing import Any
 from netbuilder.graph.blob import GradientSlice
 from netbuilder.graph.net import Net
 from netbuilder.model.parameter_info import ParameterInfo
-from netbuilder.optimizers.optimizer import Optimizer, refuse
+from netbuilder.optimizers.optimizer import Optimizer, iteration_counter, refuse
 from netbuilder.proto import ArgumentError, GradientError, TensorProto
 
 __all__ = ["AdagradOptimizer"]
@@ -103,7 +103,7 @@ class AdagradOptimizer(Optimizer):
                 f"AdagradOptimizer: decay must be 1 for the sparse gradient of {param_info}, got {self.decay}"
             )
         local = self._local_rate(net, param_init_net, param_info, self.lars)
-        lr, iteration = self._rate(net, param_init_net, -1, self.alpha, self.policy, self.init_kwargs)
+        lr, _ = self._rate(net, param_init_net, -1, self.alpha, self.policy, self.init_kwargs)
         options: dict[str, Any] = {"epsilon": float(self.epsilon)}
         if self.engine:
             options["engine"] = self.engine
@@ -121,10 +121,10 @@ class AdagradOptimizer(Optimizer):
             return
         if self.weight_decay:
             options["weight_decay"] = float(self.weight_decay)
-        self._update_rows(net, param_init_net, param_info, lr, iteration, options)
+        self._update_rows(net, param_init_net, param_info, lr, options)
 
     def _update_rows(
-        self, net: Net, param_init_net: Net, param_info: ParameterInfo, lr: Any, iteration: Any, options: dict[str, Any]
+        self, net: Net, param_init_net: Net, param_info: ParameterInfo, lr: Any, options: dict[str, Any]
     ) -> None:
         param = param_info.blob
         if self.rowWise:
@@ -132,6 +132,7 @@ class AdagradOptimizer(Optimizer):
         else:
             h = self._state(param_init_net, param, "_squared_sum")
         counters = self._counters(param_init_net, param_info)
+        iteration = iteration_counter(net, param_init_net)
         if counters:
             self._share(iteration)
         grad = self.dedup(net, self.sparse_dedup_aggregator, param_info.grad, shape=param_info.shape)

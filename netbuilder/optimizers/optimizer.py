@@ -144,7 +144,10 @@ class Optimizer:
         iter_val: int = 0,
         **kwargs: Any,
     ) -> tuple[BlobReference, BlobReference]:
-        """Return the blobs of the rate on the current device and of the iteration counter; create them if necessary.
+        """Return the blobs of the rate on the current device and of the iteration's number; create them if necessary.
+
+        The first iteration has number ``iter_val``, so that a policy of N iterations is over after N steps, and bias
+        corrections begin with t = 1. In the compatibility layer, as in Caffe2, it has number ``iter_val`` + 1.
 
         Args:
             base_learning_rate: the rate, with the sign that the update needs.
@@ -161,8 +164,12 @@ class Optimizer:
         known = net.BlobIsDefined(rate)
         if not known:
             check_policy(abs(base_learning_rate), policy, kwargs)
-        iteration = iteration_counter(net, param_init_net, iter_val)
+        iteration = _iteration_number(net, iteration_counter(net, param_init_net, iter_val))
         if not known:
+            if policy == "composite" and not net.updates_as_in_caffe2:
+                # The operator counts from 1, so its first part would last an iteration longer.
+                first, *others = kwargs["sub_policy_num_iters"]
+                kwargs["sub_policy_num_iters"] = [first - 1, *others]
             rate = net.LearningRate([iteration], name, base_lr=float(base_learning_rate), policy=policy, **kwargs)
         return self._scaled(net, rate), iteration
 
@@ -408,6 +415,9 @@ def iteration_counter(
 ) -> BlobReference:
     """Return the iteration counter, which ``net`` increments once per run; create it if necessary.
 
+    Operators after the increment read the number of runs, this one included. What ``net`` has kept of the counter from
+    before it, see ``_iteration_number``, is the number of finished ones.
+
     Args:
         net: net that increments the counter.
         param_init_net: net that initializes it.
@@ -421,8 +431,20 @@ def iteration_counter(
         if not param_init_net.BlobIsDefined(counter):
             param_init_net.ConstantFill([], counter, shape=[1], value=first, dtype=TensorProto.INT64)
             param_init_net.CreateMutex([], mutex)
+        if not net.updates_as_in_caffe2:
+            net.Copy(counter, _before_increment(net, counter))
         net.AtomicIter([mutex, counter], counter)
     return counter
+
+
+def _before_increment(net: Net, counter: BlobReference) -> BlobReference:
+    return BlobReference(f"{counter}_before", net)
+
+
+def _iteration_number(net: Net, counter: BlobReference) -> BlobReference:
+    """Return the number of the current iteration: from 0, or as Caffe2 from 1, which is the incremented counter."""
+    before = _before_increment(net, counter)
+    return before if not net.updates_as_in_caffe2 and net.BlobIsDefined(before) else counter
 
 
 def refuse(optimizer: str, options: dict[str, Any], defaults: dict[str, Any] | None = None) -> None:

@@ -20,6 +20,8 @@ _RULES: dict[str, Callable[[float], bool]] = {
     "in (0, 1]": lambda x: 0 < x <= 1,
 }
 
+_WORDS = {"finite": "a finite number", "positive": "a positive number", "at least 0": "a number of at least 0"}
+
 
 def check_numbers(owner: str, rule: str, **given: Any) -> None:
     """Raise ArgumentError if one of the arguments ``given`` is no finite number, or breaks a rule.
@@ -32,8 +34,7 @@ def check_numbers(owner: str, rule: str, **given: Any) -> None:
     Traceback (most recent call last):
     netbuilder.proto.errors.ArgumentError: AdamOptimizer: beta2 must be a number in [0, 1), got 1.5
     """
-    fits = _RULES[rule]
-    what = "a finite number" if rule == "finite" else "a positive number" if rule == "positive" else f"a number {rule}"
+    fits, what = _RULES[rule], _WORDS.get(rule, f"a number {rule}")
     for name, value in given.items():
         if isinstance(value, bool) or not isinstance(value, Real) or not math.isfinite(value) or not fits(float(value)):
             raise ArgumentError(f"{owner}: {name} must be {what}, got {value!r}")

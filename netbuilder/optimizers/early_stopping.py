@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping
 from typing import Any
 
@@ -41,14 +42,12 @@ class EarlyStopping:
         self.best_at = self.seen = 0
 
     def update(self, value: float) -> bool:
-        """Record the metric of another evaluation, NaN if it has none; return whether training should end."""
+        """Record the metric of another evaluation; return whether training should end.
+
+        NaN, for an evaluation without a metric, and infinities are no improvement.
+        """
         self.seen += 1
-        if (
-            self.best is None
-            and value == value
-            or self.best is not None
-            and (self._sign * (value - self.best) > self._least)
-        ):
+        if math.isfinite(value) and (self.best is None or self._sign * (value - self.best) > self._least):
             self.best, self.best_at = value, self.seen
         return self.stops
 

@@ -18,9 +18,10 @@ from netbuilder.graph.scope import CurrentDeviceScope, DeviceScope
 from netbuilder.graph.source import warn_user
 from netbuilder.model.parameter_info import ParameterInfo
 from netbuilder.ops.updates.learning_rate import LearningRate
-from netbuilder.optimizers.learning_rate import check_policy
+from netbuilder.optimizers.learning_rate import check_policy, check_policy_as_in_caffe2, completed
 from netbuilder.proto import PROTO_CPU, PROTO_CUDA, ArgumentError, DeviceOption, GradientError, TensorProto
 from netbuilder.proto.arguments import argument_value
+from netbuilder.proto.numbers import check_numbers, check_whole_numbers
 from netbuilder.proto.suggestions import did_you_mean, similar
 
 __all__ = [
@@ -163,13 +164,17 @@ class Optimizer:
         rate = BlobReference(ScopedName(name), net)
         known = net.BlobIsDefined(rate)
         if not known:
-            check_policy(abs(base_learning_rate), policy, kwargs)
+            check_numbers(type(self).__name__, "finite", base_learning_rate=base_learning_rate)
+            check = check_policy_as_in_caffe2 if net.updates_as_in_caffe2 else check_policy
+            check(abs(base_learning_rate), policy, kwargs)
+            check_whole_numbers(type(self).__name__, 0, iter_val=iter_val)
         iteration = _iteration_number(net, iteration_counter(net, param_init_net, iter_val))
         if not known:
-            if policy == "composite" and not net.updates_as_in_caffe2:
-                # The operator counts from 1, so its first part would last an iteration longer.
-                first, *others = kwargs["sub_policy_num_iters"]
-                kwargs["sub_policy_num_iters"] = [first - 1, *others]
+            if not net.updates_as_in_caffe2:
+                kwargs = completed(policy, kwargs)
+                if policy == "composite":  # whose operator counts from 1, so its first part would last one longer
+                    first, *others = kwargs["sub_policy_num_iters"]
+                    kwargs["sub_policy_num_iters"] = [first - 1, *others]
             rate = net.LearningRate([iteration], name, base_lr=float(base_learning_rate), policy=policy, **kwargs)
         return self._scaled(net, rate), iteration
 
@@ -177,12 +182,11 @@ class Optimizer:
         self, net: Net, param_init_net: Net, sign: int, base: float, policy: str, arguments: dict[str, Any]
     ) -> tuple[BlobReference, BlobReference]:
         """Return ``build_lr`` of a rate given by the user, with the sign that the update needs."""
-        if not isinstance(base, Real):
-            raise ArgumentError(f"{type(self).__name__}: the base rate must be a number, got {base!r}")
-        if base < 0:
+        if isinstance(base, Real) and base < 0:
             raise ArgumentError(
                 f"{type(self).__name__}: the base rate must not be negative, got {base}; the update sets its sign"
             )
+        check_numbers(type(self).__name__, "at least 0", **{"the base rate": base})
         if hasattr(base, "is_loss_scale"):
             warn_user(
                 f"{type(self).__name__}: the base rate {base} was computed from loss_scale although the losses already "

@@ -146,7 +146,7 @@ class TestBuilders:
             ({"policy": "step", "gamma": 0.5}, "'step' needs stepsize"),
             ({"policy": "step", "gamma": 0.5, "stepsize": 2, "step_size": 3}, "unknown argument 'step_size'"),
             ({"policy": "composite"}, "'composite' needs sub_policy_num_iters"),
-            ({"policy": "exp", "gamma": "fast"}, "argument 'gamma' must be float"),
+            ({"policy": "exp", "gamma": "fast"}, "policy 'exp': gamma must be a number of at least 0, got 'fast'"),
         ],
     )
     def test_policies_are_checked_before_anything_is_added(self, build, arguments, match):
@@ -229,7 +229,10 @@ class TestRefusals:
             ),
             (lambda: build_adam(model_of(), -0.1), "AdamOptimizer: the base rate must not be negative, got -0.1"),
             (lambda: build_sgd(model_of(), -0.1), "base rate must not be negative, got -0.1"),
-            (lambda: build_sgd(model_of(), "0.1"), "SgdOptimizer: the base rate must be a number, got '0.1'"),
+            (
+                lambda: build_sgd(model_of(), "0.1"),
+                "the base rate must be a number of at least 0, got '0.1'",
+            ),
             (lambda: build_sgd(model_of(), 0.1, momentun=0.9), "unknown argument 'momentun'; did you mean 'momentum'"),
             (
                 lambda: build_adam(model_of(), 0.1, xyz=1),

@@ -88,13 +88,14 @@ def _prepare_accuracy(op: Accuracy, ctx: PlanContext, p: TensorSpec, label: Tens
     def bind(inputs: Sequence[Any], outputs: Sequence[Any], scratch: Any) -> Callable[[], None]:
         rows, labels, y = inputs[0], inputs[1].reshape(-1), outputs[0]
         best, correct, factor = np.empty(len(rows), np.intp), np.empty(len(rows), bool), 1 / len(rows)
+        scores, starts = rows.reshape(-1), np.arange(0, rows.size, rows.shape[1])
         greatest, no_nan = np.empty(len(rows), rows.dtype), np.empty(len(rows), bool)
-        equal, count, largest = np.equal, np.count_nonzero, np.maximum.reduce
+        equal, count = np.equal, np.count_nonzero
 
         def call() -> None:
             rows.argmax(1, best)  # ties go to the lower class, as in the plain kernel
             equal(best, labels, correct)
-            largest(rows, 1, None, greatest)
+            scores.take(np.add(best, starts, best), None, greatest, "clip")  # NaN if there is one in the row
             equal(greatest, greatest, no_nan)
             y[()] = count(correct & no_nan) * factor
 

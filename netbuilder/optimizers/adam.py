@@ -43,7 +43,7 @@ class AdamOptimizer(Optimizer):
         kwargs: arguments of the policy.
 
     Raises:
-        ArgumentError: options exclude each other, or require a shape that is not known.
+        ArgumentError: an argument is out of range, options exclude each other, or require a shape that is not known.
         GradientError: ``rowWise`` is set and a gradient is dense.
 
     Source: Kingma and Ba, "Adam: a method for stochastic optimization", 2015, arXiv:1412.6980, algorithm 1, in the
@@ -51,6 +51,7 @@ class AdamOptimizer(Optimizer):
     """
 
     repeats = True
+    rate_name = "alpha"
 
     def __init__(
         self,
@@ -70,6 +71,11 @@ class AdamOptimizer(Optimizer):
         **kwargs: Any,
     ) -> None:
         super().__init__()
+        self._check("in [0, 1)", beta1=beta1, beta2=beta2)
+        self._check("at least 0", epsilon=epsilon, lr_alpha=lr_alpha)
+        self._check_flags(use_lr_adaption=use_lr_adaption, normalized_lr_adaption=normalized_lr_adaption)
+        self._check_flags(rowWise=rowWise, enableRAdam=enableRAdam, use_smart_decay=use_smart_decay)
+        self._check_choices(engine=engine, sparse_dedup_aggregator=sparse_dedup_aggregator)
         for_sparse = {"rowWise": rowWise, "enableRAdam": enableRAdam, "use_smart_decay": use_smart_decay}
         if len(requested := [name for name, value in for_sparse.items() if value]) > 1:
             raise ArgumentError(f"AdamOptimizer: {' and '.join(requested)} exclude each other; choose one")
@@ -143,7 +149,3 @@ class AdamOptimizer(Optimizer):
             seen = self._row_state(param_init_net, param_info, "_last_seen", value=0, dtype=TensorProto.INT64)
             moments.append(seen)
         return moments
-
-    def scale_learning_rate(self, scale: float) -> None:
-        """Multiply the base rate; call it before the updates are added."""
-        self.alpha *= scale

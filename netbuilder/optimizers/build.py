@@ -19,9 +19,10 @@ from netbuilder.optimizers.learning_rate import LR_INJECTION
 from netbuilder.optimizers.optimizer import Optimizer, constant, one
 from netbuilder.optimizers.placement import get_param_device, parameter_devices
 from netbuilder.optimizers.repeated import RepeatedUpdates
-from netbuilder.proto import PROTO_CPU, ArgumentError, DeviceOption, GradientError, NetError, TensorProto
+from netbuilder.proto import PROTO_CPU, DeviceOption, GradientError, NetError, TensorProto
 from netbuilder.proto.arguments import make_device_option
-from netbuilder.proto.numbers import check_numbers
+from netbuilder.proto.numbers import check_flags, check_numbers
+from netbuilder.proto.suggestions import did_you_mean
 
 __all__ = ["WeightDecayBuilder", "add_weight_decay", "build_optimizer", "updates_of_one_replica"]
 
@@ -67,28 +68,36 @@ def build_optimizer(
 
     Raises:
         GradientError: there is no backward pass yet, or an optimizer does not support a gradient.
-        NetError: parameters are listed twice, weight decay is added after the update of a parameter, or
-            ``Parallelize`` has called its ``param_update_builder_fun`` and this is for all ``parameters``.
+        NetError: parameters are listed twice, or have an update already; weight decay is added after the update of a
+            parameter; or ``Parallelize`` has called its ``param_update_builder_fun``, and this is for all parameters.
         DeviceError: the device of a parameter cannot be determined.
-        TypeError: ``model`` is not a ModelHelper.
+        ArgumentError: ``max_gradient_norm`` or ``allow_lr_injection`` is out of range.
+        TypeError: ``model`` is no ModelHelper, ``optimizer`` no Optimizer, or ``parameters`` no list of blobs.
 
-    A parameter that has an update already gets another one, with a warning, as in Caffe2. After an exception the
-    model is in its former state.
+    In the compatibility layer, as in Caffe2, a parameter that has an update already gets another one, with a warning.
+    After an exception the model is in its former state.
     """
     if not isinstance(model, ModelHelper):
         raise TypeError(f"an optimizer needs a ModelHelper, got {model!r}")
+    if not isinstance(optimizer, Optimizer):
+        raise TypeError(f"model {model.name!r}: optimizer must be an Optimizer, got {optimizer!r}")
+    check_flags(type(optimizer).__name__, allow_lr_injection=allow_lr_injection)
+    if max_gradient_norm is not None:
+        check_numbers(type(optimizer).__name__, "positive", max_gradient_norm=max_gradient_norm)
     if parameters is None and _of_one_replica.get():
         raise NetError(
             f"model {model.name!r}: {type(optimizer).__name__} is for the parameters of all devices, but is built in "
             "param_update_builder_fun (the fourth argument of Parallelize), which is called once per device; give the "
             "function that builds it by keyword, optimizer_builder_fun=..., which is called once"
         )
+    parameters = _checked_parameters(model, parameters)
     model.Validate()
     with remove_added_on_error(model):
         _add_updates(
             model,
             optimizer,
             model.GetOptimizationParamInfo(parameters),
+            of_some=parameters is not None,
             weights_only=weights_only,
             use_param_info_optim=use_param_info_optim,
             max_gradient_norm=max_gradient_norm,
@@ -97,11 +106,28 @@ def build_optimizer(
     return optimizer
 
 
+def _checked_parameters(model: ModelHelper, parameters: Any) -> list[BlobReference] | None:
+    """Return the parameters to update as references; None: all of the model."""
+    if parameters is None:
+        return None
+    if isinstance(parameters, (str, bytes, BlobReference)) or not isinstance(parameters, Iterable):
+        raise TypeError(f"model {model.name!r}: parameters must be a list of parameters, got {parameters!r}")
+    known = {str(param): param for param in model.params}
+    given = list(parameters)
+    if unknown := [param for param in given if not isinstance(param, (str, BlobReference)) or str(param) not in known]:
+        raise NetError(
+            f"model {model.name!r}: parameters must be parameters of the model, got {unknown}"
+            f"{did_you_mean(str(unknown[0]), known)}"
+        )
+    return [known[str(param)] for param in given]
+
+
 def _add_updates(
     model: ModelHelper,
     optimizer: Optimizer,
     infos: list[ParameterInfo],
     *,
+    of_some: bool,
     weights_only: bool,
     use_param_info_optim: bool,
     max_gradient_norm: float | None,
@@ -111,6 +137,12 @@ def _add_updates(
         weights = set(model.weights)
         infos = [info for info in infos if info.blob in weights]
     _check_not_updated(model, optimizer, infos)
+    if not infos and optimizer.updates:
+        warn_user(
+            f"model {model.name!r}: {type(optimizer).__name__} updates nothing, because no parameter "
+            f"{'of those given ' if of_some else ''}has a gradient"
+        )
+        return
     devices = parameter_devices([model.net.Proto(), model.param_init_net.Proto()], [info.blob for info in infos])
     multiplier = None
     if max_gradient_norm is not None:
@@ -144,10 +176,13 @@ def _check_not_updated(model: ModelHelper, optimizer: Optimizer, infos: list[Par
     if not names:
         return
     if optimizer.updates:
-        warn_user(
-            f"model {model.name!r}: parameters {names} have an update already and now take two steps per iteration; "
+        text = (
+            f"model {model.name!r}: parameters {names} have an update already and {{}} take two steps per iteration; "
             "build one optimizer, or give each optimizer its own parameters (parameters=)"
         )
+        if not model.net.updates_as_in_caffe2:
+            raise NetError(text.format("would"))
+        warn_user(text.format("now"))
         return
     raise NetError(
         f"model {model.name!r}: {names} have updates already, so weight decay would have no effect on them; call "
@@ -173,13 +208,9 @@ def _clip(
         param_to_device: device of each parameter.
         max_gradient_norm: the bound, positive.
 
-    Raises:
-        ArgumentError: the bound is not positive.
-
     Source: Pascanu, Mikolov and Bengio, "On the difficulty of training recurrent neural networks", 2013,
     arXiv:1211.5063, algorithm 1.
     """
-    check_numbers("optimizer", "positive", max_gradient_norm=max_gradient_norm)
     net = model.net
     squares = _squared_norms(model, _without_copies(model, infos), param_to_device)
     with NameScope(_CLIPPING_SCOPE), DeviceScope(make_device_option()):
@@ -251,8 +282,7 @@ class WeightDecayBuilder(Optimizer):
 
     def __init__(self, weight_decay: float) -> None:
         super().__init__()
-        if weight_decay < 0:
-            raise ArgumentError(f"weight decay must not be negative, got {weight_decay}")
+        self._check("at least 0", weight_decay=weight_decay)
         self.weight_decay = weight_decay
 
     def _run(self, net: Net, param_init_net: Net, param_info: ParameterInfo) -> None:

@@ -21,7 +21,7 @@ from netbuilder.ops.updates.learning_rate import LearningRate
 from netbuilder.optimizers.learning_rate import check_policy, check_policy_as_in_caffe2, completed
 from netbuilder.proto import PROTO_CPU, PROTO_CUDA, ArgumentError, DeviceOption, GradientError, TensorProto
 from netbuilder.proto.arguments import argument_value
-from netbuilder.proto.numbers import check_numbers, check_whole_numbers
+from netbuilder.proto.numbers import check_flags, check_numbers, check_whole_numbers
 from netbuilder.proto.suggestions import did_you_mean, similar
 
 __all__ = [
@@ -76,6 +76,9 @@ class Optimizer:
     may add other operators. Names of blobs must be made by appending or prepending text to the parameter's or the
     gradient's; all state must be in the list that ``get_auxiliary_parameters`` returns.
     """
+
+    rate_name: str | None = None
+    """The attribute with its base learning rate; None: it has none."""
 
     def __init__(self) -> None:
         kind = type(self).__name__
@@ -160,6 +163,10 @@ class Optimizer:
         Raises:
             ArgumentError: an argument of the policy is unknown, missing or out of range.
         """
+        if learning_rate_blob is not None and not isinstance(learning_rate_blob, (str, BlobReference)):
+            raise TypeError(
+                f"{type(self).__name__}: learning_rate_blob must be the name of a blob, got {learning_rate_blob!r}"
+            )
         name = learning_rate_blob or self.make_unique_blob_name("lr")
         rate = BlobReference(ScopedName(name), net)
         known = net.BlobIsDefined(rate)
@@ -246,9 +253,26 @@ class Optimizer:
         return wd, trust_blob, lr_max_blob
 
     def _checked_lars(self, offset: float | None) -> float | None:
-        if offset is not None and offset < 0:
-            raise ArgumentError(f"{type(self).__name__}: lars must not be negative, got {offset}")
+        if offset is not None:
+            self._check("at least 0", lars=offset)
         return offset
+
+    def _check(self, rule: str, **given: Any) -> None:
+        """Raise ArgumentError if arguments are no numbers that follow a rule, see ``check_numbers``."""
+        check_numbers(type(self).__name__, rule, **given)
+
+    def _check_flags(self, **given: Any) -> None:
+        check_flags(type(self).__name__, **given)
+
+    def _check_choices(self, *, engine: Any = "", sparse_dedup_aggregator: Any = None) -> None:
+        """Raise ArgumentError if one of these arguments, which several optimizers have, is none that there can be."""
+        if not isinstance(engine, str):
+            raise ArgumentError(f"{type(self).__name__}: engine must be a name, or '', got {engine!r}")
+        if sparse_dedup_aggregator not in (None, "sum", "mean", "none"):
+            raise ArgumentError(
+                f"{type(self).__name__}: sparse_dedup_aggregator must be 'sum', 'mean', 'none' or None, got "
+                f"{sparse_dedup_aggregator!r}"
+            )
 
     def _local_rate(
         self, net: Net, param_init_net: Net, param_info: ParameterInfo, offset: float | None
@@ -275,8 +299,12 @@ class Optimizer:
 
         Raises:
             NotImplementedError: this optimizer has no learning rate.
+            ArgumentError: ``scale`` is not a positive number.
         """
-        raise NotImplementedError(f"{type(self).__name__} has no learning rate to scale")
+        if self.rate_name is None:
+            raise NotImplementedError(f"{type(self).__name__} has no learning rate to scale")
+        self._check("positive", scale=scale)
+        setattr(self, self.rate_name, getattr(self, self.rate_name) * scale)
 
     # State
 

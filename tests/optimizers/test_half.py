@@ -214,7 +214,7 @@ class TestRefusals:
     def test_weight_decay(self):
         model = one_layer()
         model.AddGradientOperators({"y": "y_grad"})
-        with pytest.raises(ArgumentError, match="FP16SgdOptimizer: weight_decay must not be negative, got -1"):
+        with pytest.raises(ArgumentError, match="weight_decay must be a number of at least 0, got -1"):
             build_fp16_sgd(model, 0.1, weight_decay=-1)
         with pytest.raises(ArgumentError, match="not supported: {'sparse_dedup_aggregator': 'sum'}"):
             build_fp16_sgd(model, 0.1, sparse_dedup_aggregator="sum")

@@ -167,18 +167,20 @@ class TestBuilders:
         assert [op.output[0] for op in model.net.Proto().op if op.type == "Adagrad"] == ["fc1_w", "fc1_b"]
 
     @pytest.mark.parametrize("build", BUILDERS)
-    def test_a_second_update_of_a_parameter_is_warned_of(self, build):
+    def test_a_second_update_of_a_parameter_is_refused(self, build):
         model = model_of()
         build_sgd(model, 0.1)
-        with pytest.warns(UserWarning, match=r"\['fc0_w', 'fc0_b'\] have an update already .*\(parameters=\)"):
+        before = model.net.Proto().SerializeToString()
+        with pytest.raises(NetError, match=r"\['fc0_w', 'fc0_b'\] have an update already .*\(parameters=\)"):
             build(model, 0.1)
+        assert model.net.Proto().SerializeToString() == before
 
-    def test_optimizers_that_share_out_the_parameters_are_not_warned_of(self, recwarn):
+    def test_optimizers_that_share_out_the_parameters_are_not_refused(self, recwarn):
         model = model_of((2, 3), (3, 2))
         build_adagrad(model, 0.1, parameters=model.params[:2])
         build_optimizer(model, SgdOptimizer(0.1), parameters=model.params[2:])
         assert not recwarn.list
-        with pytest.warns(UserWarning, match=r"\['fc0_b'\] have an update already"):
+        with pytest.raises(NetError, match=r"\['fc0_b'\] have an update already"):
             build_adagrad(model, 0.1, parameters=model.params[1:2])
 
     def test_weight_decay_comes_before_the_update(self):
@@ -218,10 +220,10 @@ class TestRefusals:
     @pytest.mark.parametrize(
         "make, match",
         [
-            (lambda: SgdOptimizer(lars=-0.5), "SgdOptimizer: lars must not be negative, got -0.5"),
-            (lambda: SgdOptimizer(momentum=-1), "momentum must not be negative, got -1"),
+            (lambda: SgdOptimizer(lars=-0.5), "SgdOptimizer: lars must be a number of at least 0, got -0.5"),
+            (lambda: SgdOptimizer(momentum=-1), "momentum must be a number in .0, 1., got -1"),
             (lambda: AdagradOptimizer(swa_options=1, ema_options=2), r"\{'swa_options': 1, 'ema_options': 2\}"),
-            (lambda: AdagradOptimizer(weight_decay=-0.1), "weight_decay must not be negative, got -0.1"),
+            (lambda: AdagradOptimizer(weight_decay=-0.1), "weight_decay must be a number of at least 0, got -0.1"),
             (lambda: AdamOptimizer(enableRAdam=True, rowWise=True), "rowWise and enableRAdam exclude each other"),
             (
                 lambda: AdamOptimizer(use_smart_decay=True, use_lr_adaption=True),
@@ -238,7 +240,7 @@ class TestRefusals:
                 lambda: build_adam(model_of(), 0.1, xyz=1),
                 "AdamOptimizer: unknown argument 'xyz'; no learning rate policy",
             ),
-            (lambda: add_weight_decay(model_of(), -0.1), "weight decay must not be negative, got -0.1"),
+            (lambda: add_weight_decay(model_of(), -0.1), "weight_decay must be a number of at least 0, got -0.1"),
             (
                 lambda: build_sgd(model_of(), 0.1, max_gradient_norm=0),
                 "max_gradient_norm must be a positive number, got 0",

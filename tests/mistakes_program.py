@@ -34,7 +34,16 @@ def main(mistake: str, folder: str) -> None:
     if mistake == "net" and own.shard_id == 1:
         model.net.Proto().op[0].engine = "another"
     parallel.RunInitNet(model, workspace=workspace)
-    sizes = [4, 4] if mistake == "none" else [4, 4 + 2 * own.shard_id]
+    if mistake == "parameter":
+        workspace.feed("cpu_0/fc1_w", np.full((6, 8), own.shard_id, np.float32).T)
+    if mistake == "parameter of one rank" and own.shard_id == 1:
+        workspace.feed("cpu_0/fc1_w", np.ones((8, 6), np.float32))
+    if mistake == "iteration":
+        workspace.feed("optimizer_iteration", np.array([7 * own.shard_id], np.int64))
+    if mistake == "none":  # the same in all ranks
+        workspace.feed("cpu_0/fc1_w", np.ones((8, 6), np.float32))
+        workspace.feed("optimizer_iteration", np.array([7], np.int64))
+    sizes = [4, 4 + 2 * own.shard_id] if mistake in ("batches", "weighted batches", "shares") else [4, 4]
     batches = [{"data": np.ones((size, 6), np.float32), "label": np.zeros(size, np.int32)} for size in sizes]
     if mistake == "shares":
         for batch in batches:

@@ -5,7 +5,10 @@ from __future__ import annotations
 import sys
 from collections.abc import Sequence
 
+import numpy as np
+
 from netbuilder.exchange import load_predictor
+from netbuilder.ops.losses.accuracy import classes_before_label
 from netbuilder.tools.common_options import add_cpu, add_trusted, count, cpu_device
 from netbuilder.tools.parser import Parser
 from netbuilder.tools.progress import Progress
@@ -35,10 +38,11 @@ def main(arguments: Sequence[str] | None = None) -> int:
     with Progress("evaluation", len(test)) as progress:
         for images, labels in test.batches(options.batch):
             scores = predictor.run({predictor.inputs[0]: images})[predictor.outputs[0]]
-            right += int((scores.argmax(axis=1) == labels).sum())
+            right += int((classes_before_label(np, scores, labels) == 0).sum())
             seen += len(labels)
             progress.advance(len(labels))
-    print(f"predictor reloaded from {options.folder}: accuracy on {seen} held-out images: {right / max(seen, 1):.2%}")
+    accuracy = right / seen if seen else np.nan
+    print(f"predictor reloaded from {options.folder}: accuracy on {seen} held-out images: {accuracy:.2%}")
     return 0
 
 

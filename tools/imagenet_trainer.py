@@ -115,8 +115,7 @@ def _metrics(options: Options, group: ProcessGroup) -> Metrics:
 def _export(options: Options, run: Run, saving: Saving) -> int:
     """Write the predictor, and check it, as the options say; return the exit status of the run."""
     if options.export:
-        run.export(options.export)
-        print(f"predictor written to {options.export}", flush=True)
+        _export_epoch(options, run)
     if options.check_export:
         status = subprocess.run(
             [sys.executable, "-m", "netbuilder.tools.evaluate_predictor", str(options.export),
@@ -129,6 +128,21 @@ def _export(options: Options, run: Run, saving: Saving) -> int:
         print("netbuilder-train: the last checkpoint could not be written; see the message above", file=sys.stderr)
         return 1
     return 0
+
+
+def _export_epoch(options: Options, run: Run) -> None:
+    """Write the predictor of the last epoch, unless that of the best one is to be kept; print which epoch it is of."""
+    best = run.best
+    if options.export_epoch == "best" and best.exported == options.export:
+        print(f"predictor of epoch {best.number}, the best ({best.accuracy:.2%}), is in {options.export}", flush=True)
+        return
+    run.export(str(options.export))
+    print(f"predictor of epoch {run.epochs_done} written to {options.export}", flush=True)
+    if best.number not in (0, run.epochs_done):
+        why = "--export-epoch best exports that"
+        if options.export_epoch == "best":
+            why = "which an earlier run, from which this one was resumed, has not exported there"
+        print(f"epoch {best.number} was better, with {best.accuracy:.2%} held-out accuracy; {why}", flush=True)
 
 
 def _check_folders(options: Options) -> None:
@@ -265,9 +279,10 @@ def _train(options: Options, run: Run, saving: Saving, start: int) -> float:
             return 0.0
         found = run.evaluation()
         accuracy = found.top1
+        top5 = "" if found.top5 is None else f" (top-5 {found.top5:.2%})"
         print(
             f"epoch {number}/{options.epochs}: loss {epoch.loss:.4g}, training accuracy {epoch.accuracy:.2%}, "
-            f"held-out loss {found.loss:.4g}, held-out accuracy {accuracy:.2%} (top-5 {found.top5:.2%}), "
+            f"held-out loss {found.loss:.4g}, held-out accuracy {accuracy:.2%}{top5}, "
             f"{epoch.rate:.0f} images/s, {epoch.wait:.1f} s waited for input",
             flush=True,
         )
@@ -279,10 +294,14 @@ def _train(options: Options, run: Run, saving: Saving, start: int) -> float:
             predicted = run.planned.predicted_again if run.planned is not None else 0.0
             print(f"computed again to save memory: {again_text(predicted, epoch.again)}", flush=True)
         run.check_accuracy(epoch.accuracy, accuracy)
+        if run.best.update(number, accuracy) and options.export_epoch == "best":
+            if run.group.is_first:
+                run.export(str(options.export))
+            run.best.exported = options.export
         if run.metrics is not None:
             run.metrics.epoch(number, run.steps_done, {
                 "loss": epoch.loss, "held_out_loss": found.loss, "training_accuracy": epoch.accuracy,
-                "top1": found.top1, "top5": found.top5,
+                "top1": found.top1, **({} if found.top5 is None else {"top5": found.top5}),
                 "rate": epoch.rate, "seconds": epoch.seconds, "input_seconds": epoch.wait,
                 "learning_rate": epoch.learning_rate, **{f"{name}_share": of for name, of in epoch.shares.items()},
             })  # fmt: skip

@@ -70,6 +70,7 @@ class LenientNet(RecordNet, metaclass=_EveryNet):
     """
 
     shares_counters = True
+    updates_as_in_caffe2 = True
     observes = ALL
     _must_fill = False
     _unnamed = True

@@ -133,7 +133,8 @@ def load_checkpoint(
     Raises:
         FileNotFoundError: there is no such file.
         ParseError: the file is truncated, damaged or not a checkpoint.
-        NetError: blobs do not match (the message lists all), or an entry of ``rename`` or ``skip`` matches nothing.
+        NetError: blobs do not match (the message lists all), no parameter would be loaded although not all are skipped,
+            or an entry of ``rename`` or ``skip`` matches nothing.
         BlobError: blobs of the model are not in the workspace: run its init net first.
     """
     workspace = workspace or default.workspace()
@@ -149,6 +150,7 @@ def load_checkpoint(
     match = match_blobs(stored, wanted, rename=rename, skip=skip, only=blobs.parameters if parameters_only else None)
     if not partial:
         _refuse_differences(label, model, match, ignore_left_over=parameters_only)
+    _require_some(label, model, match, blobs)
     resumed = not (parameters_only or partial or skip)
     if resumed:
         _set_readers(checkpoint.readers, _readers(workspace))
@@ -225,6 +227,17 @@ def _refuse_differences(label: str, model: ModelHelper, match: Match, *, ignore_
             f"{label} does not match model {model.name!r}; nothing is loaded:{listed}\n"
             "give rename= for other names, parameters_only=True to ignore the optimizer's state, or partial=True to "
             "load what matches"
+        )
+
+
+def _require_some(label: str, model: ModelHelper, match: Match, blobs: CheckpointBlobs) -> None:
+    """Raise NetError if no parameter is loaded, though some are to be: then the checkpoint is that of another net."""
+    due = [name for name in blobs.parameters if name not in match.left or name not in match.intended]
+    if due and not any(name in match.targets for name in due):
+        listed = "".join(f"\n  - {name}: {match.left.get(name, 'not loaded')}" for name in sorted(due)[:8])
+        raise NetError(
+            f"{label} matches no parameter of model {model.name!r}; nothing is loaded:{listed}\n"
+            "give rename= for other names, such as {'old/*': 'new/*'}, or the checkpoint of this model"
         )
 
 

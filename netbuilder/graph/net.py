@@ -72,6 +72,10 @@ class Net(NetBlobs):
     shares_counters = False
     """Whether nets that train different parameters may increment the same iteration counter, as in Caffe2."""
 
+    updates_as_in_caffe2 = False
+    """Whether optimizers count iterations and clip gradients as Caffe2's do: the first iteration is number 1, not 0,
+    and a norm that is too large scales the rate, not the gradients."""
+
     observes: str = observability.ACTIVATIONS
     """Which blobs of the net are observable if it does not store that, see ``set_observable``."""
 

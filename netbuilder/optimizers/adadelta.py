@@ -27,10 +27,14 @@ class AdadeltaOptimizer(Optimizer):
         engine: the engine of the update.
         kwargs: arguments of the policy.
 
+    Raises:
+        ArgumentError: an argument is out of range.
+
     Source: Zeiler, "ADADELTA: an adaptive learning rate method", 2012, arXiv:1212.5701.
     """
 
     repeats = True
+    rate_name = "alpha"
 
     def __init__(
         self,
@@ -43,6 +47,9 @@ class AdadeltaOptimizer(Optimizer):
         **kwargs: Any,
     ) -> None:
         super().__init__()
+        self._check("at least 0", epsilon=epsilon)
+        self._check("in [0, 1]", decay=decay)
+        self._check_choices(engine=engine, sparse_dedup_aggregator=sparse_dedup_aggregator)
         self.alpha = alpha
         self.epsilon = epsilon
         self.decay = decay
@@ -64,7 +71,3 @@ class AdadeltaOptimizer(Optimizer):
             net.SparseAdadelta([param, m, d, grad.indices, grad.values, lr], [param, m, d], **options)
         else:
             net.Adadelta([param, m, d, grad, lr], [param, m, d], **options)
-
-    def scale_learning_rate(self, scale: float) -> None:
-        """Multiply the base rate; call it before the updates are added."""
-        self.alpha *= scale

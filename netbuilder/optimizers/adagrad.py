@@ -7,8 +7,9 @@ from typing import Any
 from netbuilder.graph.blob import GradientSlice
 from netbuilder.graph.net import Net
 from netbuilder.model.parameter_info import ParameterInfo
-from netbuilder.optimizers.optimizer import Optimizer, refuse
+from netbuilder.optimizers.optimizer import Optimizer, iteration_counter, refuse
 from netbuilder.proto import ArgumentError, GradientError, TensorProto
+from netbuilder.proto.numbers import check_whole_numbers
 
 __all__ = ["AdagradOptimizer"]
 
@@ -51,6 +52,7 @@ class AdagradOptimizer(Optimizer):
     """
 
     repeats = True
+    rate_name = "alpha"
 
     def __init__(
         self,
@@ -75,8 +77,12 @@ class AdagradOptimizer(Optimizer):
         super().__init__()
         given = dict(locals())
         refuse("AdagradOptimizer", {name: given[name] for name in _NOT_AVAILABLE}, _NOT_AVAILABLE)
-        if weight_decay < 0:
-            raise ArgumentError(f"AdagradOptimizer: weight_decay must not be negative, got {weight_decay}")
+        self._check("at least 0", epsilon=epsilon, weight_decay=weight_decay)
+        self._check("in [0, 1]", decay=decay)
+        self._check_flags(rowWise=rowWise, output_effective_lr=output_effective_lr)
+        self._check_flags(output_effective_lr_and_update=output_effective_lr_and_update)
+        self._check_choices(engine=engine, sparse_dedup_aggregator=sparse_dedup_aggregator)
+        check_whole_numbers("AdagradOptimizer", -1, counter_halflife=counter_halflife)
         self.weight_decay = weight_decay
         self.lars = self._checked_lars(lars)
         self.output_effective_lr = output_effective_lr
@@ -103,7 +109,7 @@ class AdagradOptimizer(Optimizer):
                 f"AdagradOptimizer: decay must be 1 for the sparse gradient of {param_info}, got {self.decay}"
             )
         local = self._local_rate(net, param_init_net, param_info, self.lars)
-        lr, iteration = self._rate(net, param_init_net, -1, self.alpha, self.policy, self.init_kwargs)
+        lr, _ = self._rate(net, param_init_net, -1, self.alpha, self.policy, self.init_kwargs)
         options: dict[str, Any] = {"epsilon": float(self.epsilon)}
         if self.engine:
             options["engine"] = self.engine
@@ -121,10 +127,10 @@ class AdagradOptimizer(Optimizer):
             return
         if self.weight_decay:
             options["weight_decay"] = float(self.weight_decay)
-        self._update_rows(net, param_init_net, param_info, lr, iteration, options)
+        self._update_rows(net, param_init_net, param_info, lr, options)
 
     def _update_rows(
-        self, net: Net, param_init_net: Net, param_info: ParameterInfo, lr: Any, iteration: Any, options: dict[str, Any]
+        self, net: Net, param_init_net: Net, param_info: ParameterInfo, lr: Any, options: dict[str, Any]
     ) -> None:
         param = param_info.blob
         if self.rowWise:
@@ -132,6 +138,7 @@ class AdagradOptimizer(Optimizer):
         else:
             h = self._state(param_init_net, param, "_squared_sum")
         counters = self._counters(param_init_net, param_info)
+        iteration = iteration_counter(net, param_init_net)
         if counters:
             self._share(iteration)
         grad = self.dedup(net, self.sparse_dedup_aggregator, param_info.grad, shape=param_info.shape)
@@ -154,7 +161,3 @@ class AdagradOptimizer(Optimizer):
         counts = self._row_state(param_init_net, param_info, "_update_counter", value=0.0, dtype=TensorProto.DOUBLE)
         before = self._row_state(param_init_net, param_info, "_prev_update_iter", value=0, dtype=TensorProto.INT64)
         return [before, counts]
-
-    def scale_learning_rate(self, scale: float) -> None:
-        """Multiply the base rate; call it before the updates are added."""
-        self.alpha *= scale

@@ -7,7 +7,7 @@ from typing import Any
 from netbuilder.graph.blob import BlobReference, GradientSlice
 from netbuilder.graph.net import Net
 from netbuilder.model.parameter_info import ParameterInfo
-from netbuilder.optimizers.optimizer import Optimizer
+from netbuilder.optimizers.optimizer import Optimizer, iteration_counter
 from netbuilder.proto import ArgumentError, GradientError, TensorProto
 
 __all__ = ["AdamOptimizer"]
@@ -15,6 +15,9 @@ __all__ = ["AdamOptimizer"]
 
 class AdamOptimizer(Optimizer):
     """w = w - alpha * c * m / (sqrt(v) + epsilon), with running averages m of g and v of g^2, and bias correction c.
+
+    c = sqrt(1 - beta2^t) / (1 - beta1^t) in step t = 1, 2, .... In the compatibility layer, as in
+    Caffe2, the first step has t = 2.
 
     m and v are stored in ``<parameter>_first_moment`` and ``<parameter>_second_moment``.
 
@@ -40,13 +43,15 @@ class AdamOptimizer(Optimizer):
         kwargs: arguments of the policy.
 
     Raises:
-        ArgumentError: options exclude each other, or require a shape that is not known.
+        ArgumentError: an argument is out of range, options exclude each other, or require a shape that is not known.
         GradientError: ``rowWise`` is set and a gradient is dense.
 
-    Source: Kingma and Ba, "Adam: a method for stochastic optimization", 2015, arXiv:1412.6980, algorithm 1.
+    Source: Kingma and Ba, "Adam: a method for stochastic optimization", 2015, arXiv:1412.6980, algorithm 1, in the
+    order of operations at the end of section 2.
     """
 
     repeats = True
+    rate_name = "alpha"
 
     def __init__(
         self,
@@ -66,6 +71,11 @@ class AdamOptimizer(Optimizer):
         **kwargs: Any,
     ) -> None:
         super().__init__()
+        self._check("in [0, 1)", beta1=beta1, beta2=beta2)
+        self._check("at least 0", epsilon=epsilon, lr_alpha=lr_alpha)
+        self._check_flags(use_lr_adaption=use_lr_adaption, normalized_lr_adaption=normalized_lr_adaption)
+        self._check_flags(rowWise=rowWise, enableRAdam=enableRAdam, use_smart_decay=use_smart_decay)
+        self._check_choices(engine=engine, sparse_dedup_aggregator=sparse_dedup_aggregator)
         for_sparse = {"rowWise": rowWise, "enableRAdam": enableRAdam, "use_smart_decay": use_smart_decay}
         if len(requested := [name for name, value in for_sparse.items() if value]) > 1:
             raise ArgumentError(f"AdamOptimizer: {' and '.join(requested)} exclude each other; choose one")
@@ -98,7 +108,7 @@ class AdamOptimizer(Optimizer):
             )
         lr, iteration = self._rate(net, param_init_net, -1, self.alpha, self.policy, self.init_kwargs)
         state = self._moments(param_init_net, param_info, smart=self.use_smart_decay)
-        self._share(iteration)
+        self._share(iteration_counter(net, param_init_net))
         options: dict[str, Any] = {
             "beta1": float(self.beta1),
             "beta2": float(self.beta2),
@@ -139,7 +149,3 @@ class AdamOptimizer(Optimizer):
             seen = self._row_state(param_init_net, param_info, "_last_seen", value=0, dtype=TensorProto.INT64)
             moments.append(seen)
         return moments
-
-    def scale_learning_rate(self, scale: float) -> None:
-        """Multiply the base rate; call it before the updates are added."""
-        self.alpha *= scale

@@ -19,11 +19,12 @@ from netbuilder.optimizers.learning_rate import LR_INJECTION
 from netbuilder.optimizers.optimizer import Optimizer, constant, one
 from netbuilder.optimizers.placement import get_param_device, parameter_devices
 from netbuilder.optimizers.repeated import RepeatedUpdates
-from netbuilder.proto import ArgumentError, DeviceOption, GradientError, NetError, TensorProto
+from netbuilder.proto import PROTO_CPU, DeviceOption, GradientError, NetError, TensorProto
 from netbuilder.proto.arguments import make_device_option
+from netbuilder.proto.numbers import check_flags, check_numbers
+from netbuilder.proto.suggestions import did_you_mean
 
 __all__ = ["WeightDecayBuilder", "add_weight_decay", "build_optimizer", "updates_of_one_replica"]
-
 
 _CLIPPING_SCOPE = "norm_clipped_grad_update"
 
@@ -58,33 +59,45 @@ def build_optimizer(
         parameters: update only these.
         weights_only: update only parameters tagged as weights.
         use_param_info_optim: prefer a parameter's own optimizer (``ParameterInfo.optimizer``).
-        max_gradient_norm: scale the step down if the norm of all gradients is greater; None: never.
+        max_gradient_norm: if the global norm of the updated parameters' gradients is greater, divide all gradients so
+            that it equals this, before the optimizer reads them; None: never. The gradients are those of the whole
+            batch, over all devices and processes, in which the rows of a sparse gradient with equal index count as
+            their sum. Weight decay added before is a part of them. In the compatibility layer, as in Caffe2, the
+            rate is scaled instead, which changes little where an optimizer normalizes its steps, as Adam does.
         allow_lr_injection: multiply the rate by the blob ``lr_injection``, which is 1 until it is fed.
 
     Raises:
         GradientError: there is no backward pass yet, or an optimizer does not support a gradient.
-        NetError: parameters are listed twice, weight decay is added after the update of a parameter, or
-            ``Parallelize`` has called its ``param_update_builder_fun`` and this is for all ``parameters``.
+        NetError: parameters are listed twice, or have an update already; weight decay is added after the update of a
+            parameter; or ``Parallelize`` has called its ``param_update_builder_fun``, and this is for all parameters.
         DeviceError: the device of a parameter cannot be determined.
-        TypeError: ``model`` is not a ModelHelper.
+        ArgumentError: ``max_gradient_norm`` or ``allow_lr_injection`` is out of range.
+        TypeError: ``model`` is no ModelHelper, ``optimizer`` no Optimizer, or ``parameters`` no list of blobs.
 
-    A parameter that has an update already gets another one, with a warning, as in Caffe2. After an exception the
-    model is in its former state.
+    In the compatibility layer, as in Caffe2, a parameter that has an update already gets another one, with a warning.
+    After an exception the model is in its former state.
     """
     if not isinstance(model, ModelHelper):
         raise TypeError(f"an optimizer needs a ModelHelper, got {model!r}")
+    if not isinstance(optimizer, Optimizer):
+        raise TypeError(f"model {model.name!r}: optimizer must be an Optimizer, got {optimizer!r}")
+    check_flags(type(optimizer).__name__, allow_lr_injection=allow_lr_injection)
+    if max_gradient_norm is not None:
+        check_numbers(type(optimizer).__name__, "positive", max_gradient_norm=max_gradient_norm)
     if parameters is None and _of_one_replica.get():
         raise NetError(
             f"model {model.name!r}: {type(optimizer).__name__} is for the parameters of all devices, but is built in "
             "param_update_builder_fun (the fourth argument of Parallelize), which is called once per device; give the "
             "function that builds it by keyword, optimizer_builder_fun=..., which is called once"
         )
+    parameters = _checked_parameters(model, parameters)
     model.Validate()
     with remove_added_on_error(model):
         _add_updates(
             model,
             optimizer,
             model.GetOptimizationParamInfo(parameters),
+            of_some=parameters is not None,
             weights_only=weights_only,
             use_param_info_optim=use_param_info_optim,
             max_gradient_norm=max_gradient_norm,
@@ -93,11 +106,28 @@ def build_optimizer(
     return optimizer
 
 
+def _checked_parameters(model: ModelHelper, parameters: Any) -> list[BlobReference] | None:
+    """Return the parameters to update as references; None: all of the model."""
+    if parameters is None:
+        return None
+    if isinstance(parameters, (str, bytes, BlobReference)) or not isinstance(parameters, Iterable):
+        raise TypeError(f"model {model.name!r}: parameters must be a list of parameters, got {parameters!r}")
+    known = {str(param): param for param in model.params}
+    given = list(parameters)
+    if unknown := [param for param in given if not isinstance(param, (str, BlobReference)) or str(param) not in known]:
+        raise NetError(
+            f"model {model.name!r}: parameters must be parameters of the model, got {unknown}"
+            f"{did_you_mean(str(unknown[0]), known)}"
+        )
+    return [known[str(param)] for param in given]
+
+
 def _add_updates(
     model: ModelHelper,
     optimizer: Optimizer,
     infos: list[ParameterInfo],
     *,
+    of_some: bool,
     weights_only: bool,
     use_param_info_optim: bool,
     max_gradient_norm: float | None,
@@ -107,10 +137,16 @@ def _add_updates(
         weights = set(model.weights)
         infos = [info for info in infos if info.blob in weights]
     _check_not_updated(model, optimizer, infos)
+    if not infos and optimizer.updates:
+        warn_user(
+            f"model {model.name!r}: {type(optimizer).__name__} updates nothing, because no parameter "
+            f"{'of those given ' if of_some else ''}has a gradient"
+        )
+        return
     devices = parameter_devices([model.net.Proto(), model.param_init_net.Proto()], [info.blob for info in infos])
     multiplier = None
     if max_gradient_norm is not None:
-        multiplier = _norm_ratio(model, _without_copies(model, infos), devices, max_gradient_norm)
+        multiplier = _clip(model, infos, devices, max_gradient_norm)
     if allow_lr_injection:
         injected = model.param_init_net.ConstantFill([], LR_INJECTION, shape=[1], value=1.0)
         multiplier = (
@@ -140,10 +176,13 @@ def _check_not_updated(model: ModelHelper, optimizer: Optimizer, infos: list[Par
     if not names:
         return
     if optimizer.updates:
-        warn_user(
-            f"model {model.name!r}: parameters {names} have an update already and now take two steps per iteration; "
+        text = (
+            f"model {model.name!r}: parameters {names} have an update already and {{}} take two steps per iteration; "
             "build one optimizer, or give each optimizer its own parameters (parameters=)"
         )
+        if not model.net.updates_as_in_caffe2:
+            raise NetError(text.format("would"))
+        warn_user(text.format("now"))
         return
     raise NetError(
         f"model {model.name!r}: {names} have updates already, so weight decay would have no effect on them; call "
@@ -156,42 +195,76 @@ def _without_copies(model: ModelHelper, infos: list[ParameterInfo]) -> list[Para
     return [info for info in infos if info.name not in model.parameter_copies]
 
 
-def _norm_ratio(
-    model: Any, params: Sequence[ParameterInfo], param_to_device: Mapping[str, DeviceOption], max_gradient_norm: float
-) -> BlobReference:
-    """Add operators that compute the global norm of the gradients; return the factor for the learning rate.
+def _clip(
+    model: Any, infos: Sequence[ParameterInfo], param_to_device: Mapping[str, DeviceOption], max_gradient_norm: float
+) -> BlobReference | None:
+    """Add operators that divide the gradients by ``max(bound, norm) / bound``.
 
-    The factor is ``bound / max(bound, norm)``, a scalar on the CPU, so gradients are not scaled below the bound.
-    The rows of a sparse gradient are not aggregated first: each repeated row is a term of the norm.
+    In the compatibility layer return the inverse of this divisor, a scalar on the CPU, for the learning rate instead.
 
     Args:
         model: the model, after its backward pass.
-        params: the parameters whose gradients count; a single copy of each replicated one.
+        infos: the parameters whose gradients are clipped, copies of replicated ones included.
         param_to_device: device of each parameter.
         max_gradient_norm: the bound, positive.
-
-    Raises:
-        ArgumentError: the bound is not positive.
 
     Source: Pascanu, Mikolov and Bengio, "On the difficulty of training recurrent neural networks", 2013,
     arXiv:1211.5063, algorithm 1.
     """
-    if not max_gradient_norm > 0:
-        raise ArgumentError(f"max_gradient_norm must be positive, got {max_gradient_norm}")
-    net, init_net = model.net, model.param_init_net
-    squares = []
+    net = model.net
+    squares = _squared_norms(model, _without_copies(model, infos), param_to_device)
+    with NameScope(_CLIPPING_SCOPE), DeviceScope(make_device_option()):
+        norm = net.Pow(net.Sum(squares, "grad_squared_full_sum"), "global_norm", exponent=0.5)
+        bound = model.param_init_net.ConstantFill([], "clip_norm", shape=[], value=float(max_gradient_norm))
+        largest = net.Max([norm, bound], "max_norm")
+        if net.updates_as_in_caffe2:
+            ratio: BlobReference = net.Div([bound, largest], "norm_ratio")
+            return ratio
+        divisor = net.ExpandDims(net.Div([largest, bound], "norm_excess"), "gradient_divisor", dims=[0])
+    _divide(net, infos, param_to_device, divisor)
+    return None
+
+
+def _squared_norms(
+    model: Any, infos: Sequence[ParameterInfo], param_to_device: Mapping[str, DeviceOption]
+) -> list[BlobReference]:
+    """Add the sum of squares of each gradient, on the CPU.
+
+    The rows of a sparse gradient are aggregated first; in the compatibility layer, as in Caffe2, they are not, so that
+    each repeated row is a term of its own.
+    """
+    net, squares = model.net, []
     with NameScope(_CLIPPING_SCOPE):
-        for i, info in enumerate(params):
-            grad: Any = info.grad.values if isinstance(info.grad, GradientSlice) else info.grad
+        for i, info in enumerate(infos):
             with DeviceScope(get_param_device(info.name, info.grad, param_to_device)):
-                if not isinstance(info.grad, GradientSlice) and TensorProto.FLOAT in (info.blob_copy or {}):
+                grad: Any = info.grad
+                if isinstance(grad, GradientSlice):
+                    default = "none" if net.updates_as_in_caffe2 else None
+                    grad = Optimizer.dedup(net, default, grad, shape=info.shape).values
+                elif TensorProto.FLOAT in (info.blob_copy or {}):
                     grad = net.HalfToFloat(grad, f"grad_{i}_fp32")  # in float16 the sum of squares would overflow
                 squares.append(net.EnsureCPUOutput(net.SumSqrElements([grad], f"grad_{i}_squared_sum")))
-        with DeviceScope(make_device_option()):
-            norm = net.Pow(net.Sum(squares, "grad_squared_full_sum"), "global_norm", exponent=0.5)
-            bound = init_net.ConstantFill([], "clip_norm", shape=[], value=float(max_gradient_norm))
-            ratio: BlobReference = net.Div([bound, net.Max([norm, bound], "max_norm")], "norm_ratio")
-    return ratio
+    return squares
+
+
+def _divide(
+    net: Net, infos: Sequence[ParameterInfo], param_to_device: Mapping[str, DeviceOption], divisor: BlobReference
+) -> None:
+    """Divide the gradients in place by a number on the CPU; a gradient of several parameters once."""
+    here: dict[bytes, BlobReference] = {}
+    done: set[str] = set()
+    for info in infos:
+        grad: Any = info.grad.values if isinstance(info.grad, GradientSlice) else info.grad
+        if str(grad) in done:
+            continue
+        done.add(str(grad))
+        device = get_param_device(info.name, info.grad, param_to_device)
+        with DeviceScope(device):
+            place = device.SerializeToString(deterministic=True)
+            if place not in here:
+                on_cpu = device.device_type == PROTO_CPU
+                here[place] = divisor if on_cpu else net.CopyFromCPUInput(divisor, f"{divisor}_{device.device_id}")
+            net.DivideBlobs([here[place], grad], grad)
 
 
 class WeightDecayBuilder(Optimizer):
@@ -209,8 +282,7 @@ class WeightDecayBuilder(Optimizer):
 
     def __init__(self, weight_decay: float) -> None:
         super().__init__()
-        if weight_decay < 0:
-            raise ArgumentError(f"weight decay must not be negative, got {weight_decay}")
+        self._check("at least 0", weight_decay=weight_decay)
         self.weight_decay = weight_decay
 
     def _run(self, net: Net, param_init_net: Net, param_info: ParameterInfo) -> None:

@@ -165,21 +165,34 @@ build_rms_prop = _builder("build_rms_prop", RmsPropOptimizer, "alpha", "RMSProp"
 
 
 @suggests_arguments
-def build_fp16_sgd(model: ModelHelper, base_learning_rate: float, **kwargs: Any) -> Optimizer:
+def build_fp16_sgd(
+    model: ModelHelper, base_learning_rate: float, *, max_gradient_norm: float | None = None, **kwargs: Any
+) -> Optimizer:
     """Update a model by SGD in float16, with weight decay; ``kwargs`` for ``FP16SgdOptimizer``."""
-    return build_optimizer(model, FP16SgdOptimizer(base_learning_rate=base_learning_rate, **kwargs))
+    made = FP16SgdOptimizer(base_learning_rate=base_learning_rate, **kwargs)
+    return build_optimizer(model, made, max_gradient_norm=max_gradient_norm)
 
 
-def build_ftrl(model: ModelHelper, engine: str = "SIMD", **kwargs: Any) -> Optimizer:
+@suggests_arguments
+def build_ftrl(
+    model: ModelHelper, engine: str = "SIMD", *, max_gradient_norm: float | None = None, **kwargs: Any
+) -> Optimizer:
     """Update a model by FTRL; ``kwargs`` for ``FtrlOptimizer``."""
-    return build_optimizer(model, FtrlOptimizer(engine=engine, **kwargs))
+    return build_optimizer(model, FtrlOptimizer(engine=engine, **kwargs), max_gradient_norm=max_gradient_norm)
 
 
-def build_gftrl(model: ModelHelper, engine: str = "", **kwargs: Any) -> Optimizer:
+@suggests_arguments
+def build_gftrl(
+    model: ModelHelper, engine: str = "", *, max_gradient_norm: float | None = None, **kwargs: Any
+) -> Optimizer:
     """Update a model by FTRL with group sparsity; ``kwargs`` for ``GFtrlOptimizer``."""
-    return build_optimizer(model, GFtrlOptimizer(engine=engine, **kwargs))
+    return build_optimizer(model, GFtrlOptimizer(engine=engine, **kwargs), max_gradient_norm=max_gradient_norm)
 
 
-def build_yellowfin(model: ModelHelper, base_learning_rate: float = 0.1, **kwargs: Any) -> Optimizer:
+@suggests_arguments
+def build_yellowfin(
+    model: ModelHelper, base_learning_rate: float = 0.1, *, max_gradient_norm: float | None = None, **kwargs: Any
+) -> Optimizer:
     """Update a model by YellowFin; ``kwargs`` for ``YellowFinOptimizer``."""
-    return build_optimizer(model, YellowFinOptimizer(alpha=base_learning_rate, **kwargs))
+    made = YellowFinOptimizer(alpha=base_learning_rate, **kwargs)
+    return build_optimizer(model, made, max_gradient_norm=max_gradient_norm)

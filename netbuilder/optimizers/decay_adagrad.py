@@ -7,7 +7,7 @@ from typing import Any
 from netbuilder.graph.blob import GradientSlice
 from netbuilder.graph.net import Net
 from netbuilder.model.parameter_info import ParameterInfo
-from netbuilder.optimizers.optimizer import Optimizer, refuse
+from netbuilder.optimizers.optimizer import Optimizer, iteration_counter, refuse
 
 __all__ = ["DecayAdagradOptimizer"]
 
@@ -34,13 +34,14 @@ class DecayAdagradOptimizer(Optimizer):
         kwargs: arguments of the policy.
 
     Raises:
-        ArgumentError: an option is not available.
+        ArgumentError: an argument is out of range, or an option is not available.
 
     Source: Duchi, Hazan and Singer, "Adaptive subgradient methods for online learning and stochastic
     optimization", 2011.
     """
 
     repeats = True
+    rate_name = "alpha"
 
     def __init__(
         self,
@@ -58,6 +59,10 @@ class DecayAdagradOptimizer(Optimizer):
         **kwargs: Any,
     ) -> None:
         super().__init__()
+        self._check("in [0, 1)", beta1=beta1, beta2=beta2)
+        self._check("at least 0", epsilon=epsilon, weight_decay=weight_decay)
+        self._check_flags(bias_correction_first=bias_correction_first)
+        self._check_choices(engine=engine, sparse_dedup_aggregator=sparse_dedup_aggregator)
         refuse("DecayAdagradOptimizer", {"ema_options": ema_options})
         self.alpha = alpha
         self.beta1 = beta1
@@ -80,7 +85,7 @@ class DecayAdagradOptimizer(Optimizer):
             return
         m = self._state(param_init_net, param, "_first_mo1ment")
         v = self._state(param_init_net, param, "_second_moment")
-        self._share(iteration)
+        self._share(iteration_counter(net, param_init_net))
         options: dict[str, Any] = {"engine": self.engine} if self.engine else {}
         net.DecayAdagrad(
             [param, m, v, grad, lr, iteration],
@@ -92,7 +97,3 @@ class DecayAdagradOptimizer(Optimizer):
             bias_correction_first=int(self.bias_correction_first),
             **options,
         )
-
-    def scale_learning_rate(self, scale: float) -> None:
-        """Multiply the base rate; call it before the updates are added."""
-        self.alpha *= scale

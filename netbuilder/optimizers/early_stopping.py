@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping
 from typing import Any
 
-from netbuilder.proto import ArgumentError
+from netbuilder.proto.numbers import check_flags, check_numbers, check_whole_numbers
 
 __all__ = ["EarlyStopping"]
 
@@ -32,23 +33,20 @@ class EarlyStopping:
     """
 
     def __init__(self, patience: int, *, least: float = 0.0, larger_is_better: bool = True) -> None:
-        if patience < 1:
-            raise ArgumentError(f"early stopping: patience must be at least 1 evaluation, got {patience}")
-        if not least >= 0:
-            raise ArgumentError(f"early stopping: the minimum improvement must not be negative, got {least}")
+        check_whole_numbers("early stopping", 1, patience=patience)
+        check_numbers("early stopping", "at least 0", least=least)
+        check_flags("early stopping", larger_is_better=larger_is_better)
         self._patience, self._least, self._sign = patience, least, 1 if larger_is_better else -1
         self.best: float | None = None
         self.best_at = self.seen = 0
 
     def update(self, value: float) -> bool:
-        """Record the metric of another evaluation, NaN if it has none; return whether training should end."""
+        """Record the metric of another evaluation; return whether training should end.
+
+        NaN, for an evaluation without a metric, and infinities are no improvement.
+        """
         self.seen += 1
-        if (
-            self.best is None
-            and value == value
-            or self.best is not None
-            and (self._sign * (value - self.best) > self._least)
-        ):
+        if math.isfinite(value) and (self.best is None or self._sign * (value - self.best) > self._least):
             self.best, self.best_at = value, self.seen
         return self.stops
 

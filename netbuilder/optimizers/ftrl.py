@@ -27,12 +27,13 @@ class FtrlOptimizer(Optimizer):
         engine: the engine of the update.
 
     Raises:
-        ArgumentError: ``alpha`` is not positive, or an option is not supported.
+        ArgumentError: an argument is out of range, or an option is not supported.
 
     Source: McMahan et al., "Ad click prediction: a view from the trenches", 2013.
     """
 
     repeats = True
+    rate_name = "alpha"
 
     _operator: ClassVar[str] = "Ftrl"
     _suffix: ClassVar[str] = "_ftrl_nz"
@@ -47,9 +48,9 @@ class FtrlOptimizer(Optimizer):
         engine: str = "",
     ) -> None:
         super().__init__()
-        name = type(self).__name__
-        if not alpha > 0:
-            raise ArgumentError(f"{name}: alpha must be positive, got {alpha}")
+        self._check("positive", alpha=alpha)
+        self._check("at least 0", beta=beta, lambda1=lambda1, lambda2=lambda2)
+        self._check_choices(engine=engine, sparse_dedup_aggregator=sparse_dedup_aggregator)
         self.alpha = alpha
         self.beta = beta
         self.lambda1 = lambda1
@@ -79,10 +80,6 @@ class FtrlOptimizer(Optimizer):
 
     def _gradient(self, param_info: ParameterInfo) -> Any:
         return param_info.grad
-
-    def scale_learning_rate(self, scale: float) -> None:
-        """Multiply the rate; call it before the updates are added."""
-        self.alpha *= scale
 
 
 class GFtrlOptimizer(FtrlOptimizer):

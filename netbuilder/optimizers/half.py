@@ -25,7 +25,7 @@ class MultiPrecisionSgdOptimizer(SgdOptimizer):
         base_learning_rate, momentum, policy, nesterov, sparse_dedup_aggregator, kwargs: see ``SgdOptimizer``.
 
     Raises:
-        ArgumentError: ``momentum`` is negative; or, when the updates are added, a parameter has a float16 copy
+        ArgumentError: an argument is out of range; or, when the updates are added, a parameter has a float16 copy
             instead of a master copy (``ReversePseudoFP16Initializer``).
         GradientError: the gradient of a float16 parameter is sparse.
 
@@ -102,7 +102,7 @@ class FP16SgdOptimizer(SgdOptimizer):
         sparse_dedup_aggregator: not supported.
 
     Raises:
-        ArgumentError: ``momentum`` or ``weight_decay`` is negative, or an option is not supported.
+        ArgumentError: an argument is out of range, or an option is not supported.
         GradientError: a gradient is sparse.
     """
 
@@ -120,8 +120,7 @@ class FP16SgdOptimizer(SgdOptimizer):
             base_learning_rate=base_learning_rate, policy=policy, momentum=momentum, nesterov=nesterov, **kwargs
         )
         refuse("FP16SgdOptimizer", {"sparse_dedup_aggregator": sparse_dedup_aggregator})
-        if weight_decay < 0:
-            raise ArgumentError(f"FP16SgdOptimizer: weight_decay must not be negative, got {weight_decay}")
+        self._check("at least 0", weight_decay=weight_decay)
         self.weight_decay = weight_decay
 
     def _run(self, net: Net, param_init_net: Net, param_info: ParameterInfo) -> None:

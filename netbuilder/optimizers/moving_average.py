@@ -10,7 +10,8 @@ from netbuilder.model.model_helper import ModelHelper
 from netbuilder.model.rollback import remove_added_on_error
 from netbuilder.optimizers.optimizer import constant
 from netbuilder.optimizers.placement import get_param_device, parameter_devices
-from netbuilder.proto import ArgumentError, NetError
+from netbuilder.proto import NetError
+from netbuilder.proto.numbers import check_numbers
 
 __all__ = ["AVERAGE_SUFFIX", "add_moving_averages", "moving_averages"]
 
@@ -40,8 +41,7 @@ def add_moving_averages(model: ModelHelper, decay: float) -> Mapping[str, str]:
     of weights and statistics in use since Szegedy et al., "Rethinking the Inception architecture", 2015,
     arXiv:1512.00567, section 8.
     """
-    if not 0 <= decay < 1:
-        raise ArgumentError(f"moving averages: decay must be in [0, 1), got {decay}")
+    check_numbers("moving averages", "in [0, 1)", decay=decay)
     trained, params = model.GetParams(""), [*model.GetParams(""), *model.GetComputedParams("")]
     written = {blob for op in model.net.Proto().op for blob in op.output}
     if not written.intersection(map(str, trained)):

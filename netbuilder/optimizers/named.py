@@ -90,10 +90,9 @@ def optimizer_by_name(
     >>> optimizer_by_name("adam", 0.002, beta2=0.99).attributes["beta2"]
     0.99
     """
-    if name not in OPTIMIZERS:
-        raise ArgumentError(
-            f"unknown optimizer {name!r}; the optimizers are {', '.join(OPTIMIZERS)}{did_you_mean(name, OPTIMIZERS)}"
-        )
+    if not isinstance(name, str) or name not in OPTIMIZERS:
+        near = did_you_mean(name, OPTIMIZERS) if isinstance(name, str) else ""
+        raise ArgumentError(f"unknown optimizer {name!r}; the optimizers are {', '.join(OPTIMIZERS)}{near}")
     about = OPTIMIZERS[name]
     for key in settings:
         if key not in about.settings:

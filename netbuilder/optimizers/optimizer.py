@@ -18,9 +18,10 @@ from netbuilder.graph.scope import CurrentDeviceScope, DeviceScope
 from netbuilder.graph.source import warn_user
 from netbuilder.model.parameter_info import ParameterInfo
 from netbuilder.ops.updates.learning_rate import LearningRate
-from netbuilder.optimizers.learning_rate import check_policy
+from netbuilder.optimizers.learning_rate import check_policy, check_policy_as_in_caffe2, completed
 from netbuilder.proto import PROTO_CPU, PROTO_CUDA, ArgumentError, DeviceOption, GradientError, TensorProto
 from netbuilder.proto.arguments import argument_value
+from netbuilder.proto.numbers import check_flags, check_numbers, check_whole_numbers
 from netbuilder.proto.suggestions import did_you_mean, similar
 
 __all__ = [
@@ -75,6 +76,9 @@ class Optimizer:
     may add other operators. Names of blobs must be made by appending or prepending text to the parameter's or the
     gradient's; all state must be in the list that ``get_auxiliary_parameters`` returns.
     """
+
+    rate_name: str | None = None
+    """The attribute with its base learning rate; None: it has none."""
 
     def __init__(self) -> None:
         kind = type(self).__name__
@@ -144,7 +148,10 @@ class Optimizer:
         iter_val: int = 0,
         **kwargs: Any,
     ) -> tuple[BlobReference, BlobReference]:
-        """Return the blobs of the rate on the current device and of the iteration counter; create them if necessary.
+        """Return the blobs of the rate on the current device and of the iteration's number; create them if necessary.
+
+        The first iteration has number ``iter_val``, so that a policy of N iterations is over after N steps, and bias
+        corrections begin with t = 1. In the compatibility layer, as in Caffe2, it has number ``iter_val`` + 1.
 
         Args:
             base_learning_rate: the rate, with the sign that the update needs.
@@ -156,13 +163,25 @@ class Optimizer:
         Raises:
             ArgumentError: an argument of the policy is unknown, missing or out of range.
         """
+        if learning_rate_blob is not None and not isinstance(learning_rate_blob, (str, BlobReference)):
+            raise TypeError(
+                f"{type(self).__name__}: learning_rate_blob must be the name of a blob, got {learning_rate_blob!r}"
+            )
         name = learning_rate_blob or self.make_unique_blob_name("lr")
         rate = BlobReference(ScopedName(name), net)
         known = net.BlobIsDefined(rate)
         if not known:
-            check_policy(abs(base_learning_rate), policy, kwargs)
-        iteration = iteration_counter(net, param_init_net, iter_val)
+            check_numbers(type(self).__name__, "finite", base_learning_rate=base_learning_rate)
+            check = check_policy_as_in_caffe2 if net.updates_as_in_caffe2 else check_policy
+            check(abs(base_learning_rate), policy, kwargs)
+            check_whole_numbers(type(self).__name__, 0, iter_val=iter_val)
+        iteration = _iteration_number(net, iteration_counter(net, param_init_net, iter_val))
         if not known:
+            if not net.updates_as_in_caffe2:
+                kwargs = completed(policy, kwargs)
+                if policy == "composite":  # whose operator counts from 1, so its first part would last one longer
+                    first, *others = kwargs["sub_policy_num_iters"]
+                    kwargs["sub_policy_num_iters"] = [first - 1, *others]
             rate = net.LearningRate([iteration], name, base_lr=float(base_learning_rate), policy=policy, **kwargs)
         return self._scaled(net, rate), iteration
 
@@ -170,12 +189,11 @@ class Optimizer:
         self, net: Net, param_init_net: Net, sign: int, base: float, policy: str, arguments: dict[str, Any]
     ) -> tuple[BlobReference, BlobReference]:
         """Return ``build_lr`` of a rate given by the user, with the sign that the update needs."""
-        if not isinstance(base, Real):
-            raise ArgumentError(f"{type(self).__name__}: the base rate must be a number, got {base!r}")
-        if base < 0:
+        if isinstance(base, Real) and base < 0:
             raise ArgumentError(
                 f"{type(self).__name__}: the base rate must not be negative, got {base}; the update sets its sign"
             )
+        check_numbers(type(self).__name__, "at least 0", **{"the base rate": base})
         if hasattr(base, "is_loss_scale"):
             warn_user(
                 f"{type(self).__name__}: the base rate {base} was computed from loss_scale although the losses already "
@@ -235,9 +253,26 @@ class Optimizer:
         return wd, trust_blob, lr_max_blob
 
     def _checked_lars(self, offset: float | None) -> float | None:
-        if offset is not None and offset < 0:
-            raise ArgumentError(f"{type(self).__name__}: lars must not be negative, got {offset}")
+        if offset is not None:
+            self._check("at least 0", lars=offset)
         return offset
+
+    def _check(self, rule: str, **given: Any) -> None:
+        """Raise ArgumentError if arguments are no numbers that follow a rule, see ``check_numbers``."""
+        check_numbers(type(self).__name__, rule, **given)
+
+    def _check_flags(self, **given: Any) -> None:
+        check_flags(type(self).__name__, **given)
+
+    def _check_choices(self, *, engine: Any = "", sparse_dedup_aggregator: Any = None) -> None:
+        """Raise ArgumentError if one of these arguments, which several optimizers have, is none that there can be."""
+        if not isinstance(engine, str):
+            raise ArgumentError(f"{type(self).__name__}: engine must be a name, or '', got {engine!r}")
+        if sparse_dedup_aggregator not in (None, "sum", "mean", "none"):
+            raise ArgumentError(
+                f"{type(self).__name__}: sparse_dedup_aggregator must be 'sum', 'mean', 'none' or None, got "
+                f"{sparse_dedup_aggregator!r}"
+            )
 
     def _local_rate(
         self, net: Net, param_init_net: Net, param_info: ParameterInfo, offset: float | None
@@ -264,8 +299,12 @@ class Optimizer:
 
         Raises:
             NotImplementedError: this optimizer has no learning rate.
+            ArgumentError: ``scale`` is not a positive number.
         """
-        raise NotImplementedError(f"{type(self).__name__} has no learning rate to scale")
+        if self.rate_name is None:
+            raise NotImplementedError(f"{type(self).__name__} has no learning rate to scale")
+        self._check("positive", scale=scale)
+        setattr(self, self.rate_name, getattr(self, self.rate_name) * scale)
 
     # State
 
@@ -408,6 +447,9 @@ def iteration_counter(
 ) -> BlobReference:
     """Return the iteration counter, which ``net`` increments once per run; create it if necessary.
 
+    Operators after the increment read the number of runs, this one included. What ``net`` has kept of the counter from
+    before it, see ``_iteration_number``, is the number of finished ones.
+
     Args:
         net: net that increments the counter.
         param_init_net: net that initializes it.
@@ -421,8 +463,20 @@ def iteration_counter(
         if not param_init_net.BlobIsDefined(counter):
             param_init_net.ConstantFill([], counter, shape=[1], value=first, dtype=TensorProto.INT64)
             param_init_net.CreateMutex([], mutex)
+        if not net.updates_as_in_caffe2:
+            net.Copy(counter, _before_increment(net, counter))
         net.AtomicIter([mutex, counter], counter)
     return counter
+
+
+def _before_increment(net: Net, counter: BlobReference) -> BlobReference:
+    return BlobReference(f"{counter}_before", net)
+
+
+def _iteration_number(net: Net, counter: BlobReference) -> BlobReference:
+    """Return the number of the current iteration: from 0, or as Caffe2 from 1, which is the incremented counter."""
+    before = _before_increment(net, counter)
+    return before if not net.updates_as_in_caffe2 and net.BlobIsDefined(before) else counter
 
 
 def refuse(optimizer: str, options: dict[str, Any], defaults: dict[str, Any] | None = None) -> None:

@@ -26,10 +26,14 @@ class RmsPropOptimizer(Optimizer):
         engine: the engine of the update.
         kwargs: arguments of the policy.
 
+    Raises:
+        ArgumentError: an argument is out of range.
+
     Source: Tieleman and Hinton, "Neural networks for machine learning", lecture 6.5, 2012.
     """
 
     repeats = True
+    rate_name = "alpha"
 
     def __init__(
         self,
@@ -42,6 +46,10 @@ class RmsPropOptimizer(Optimizer):
         **kwargs: Any,
     ) -> None:
         super().__init__()
+        self._check("in [0, 1]", decay=decay)
+        self._check("in [0, 1)", momentum=momentum)
+        self._check("at least 0", epsilon=epsilon)
+        self._check_choices(engine=engine)
         self.alpha = alpha
         self.decay = decay
         self.momentum = momentum
@@ -67,7 +75,3 @@ class RmsPropOptimizer(Optimizer):
             **options,
         )
         net.MomentumSGDUpdate([step, v, lr, param], [step, v, param])
-
-    def scale_learning_rate(self, scale: float) -> None:
-        """Multiply the base rate; call it before the updates are added."""
-        self.alpha *= scale

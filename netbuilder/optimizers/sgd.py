@@ -8,7 +8,6 @@ from netbuilder.graph.blob import GradientSlice
 from netbuilder.graph.net import Net
 from netbuilder.model.parameter_info import ParameterInfo
 from netbuilder.optimizers.optimizer import Optimizer, one
-from netbuilder.proto import ArgumentError
 
 __all__ = ["SgdOptimizer"]
 
@@ -22,7 +21,7 @@ class SgdOptimizer(Optimizer):
     Args:
         base_learning_rate: base learning rate, before its policy.
         policy: how the rate changes, see ``netbuilder.ops.updates.rate_policies``.
-        momentum: m, not negative; 0: none.
+        momentum: m, in [0, 1); 0: none.
         nesterov: use Nesterov momentum.
         sparse_dedup_aggregator: how rows of equal index are aggregated, see ``Optimizer.dedup``.
         lars: None, or the offset of layer-wise rates: the rate of a dense parameter is multiplied by
@@ -30,7 +29,7 @@ class SgdOptimizer(Optimizer):
         kwargs: arguments of the policy.
 
     Raises:
-        ArgumentError: ``momentum`` or ``lars`` is negative.
+        ArgumentError: an argument is out of range.
 
     Source: Sutskever, Martens, Dahl and Hinton, "On the importance of initialization and momentum in
     deep learning", 2013; You, Gitman and Ginsburg, "Large batch training of convolutional networks", 2017,
@@ -38,6 +37,7 @@ class SgdOptimizer(Optimizer):
     """
 
     repeats = True
+    rate_name = "base_learning_rate"
 
     def __init__(
         self,
@@ -50,8 +50,9 @@ class SgdOptimizer(Optimizer):
         **kwargs: Any,
     ) -> None:
         super().__init__()
-        if momentum < 0:
-            raise ArgumentError(f"{type(self).__name__}: momentum must not be negative, got {momentum}")
+        self._check("in [0, 1)", momentum=momentum)
+        self._check_flags(nesterov=nesterov)
+        self._check_choices(sparse_dedup_aggregator=sparse_dedup_aggregator)
         self.base_learning_rate = base_learning_rate
         self.policy = policy
         self.momentum = momentum
@@ -86,7 +87,3 @@ class SgdOptimizer(Optimizer):
 
     def _rate_of_sign(self, net: Net, param_init_net: Net, sign: int) -> Any:
         return self._rate(net, param_init_net, sign, self.base_learning_rate, self.policy, self.init_kwargs)[0]
-
-    def scale_learning_rate(self, scale: float) -> None:
-        """Multiply the base rate; call it before the updates are added."""
-        self.base_learning_rate *= scale

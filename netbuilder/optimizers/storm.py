@@ -35,6 +35,7 @@ class StormOptimizer(Optimizer):
     """
 
     repeats = True
+    rate_name = "lr"
 
     def __init__(
         self,
@@ -48,10 +49,11 @@ class StormOptimizer(Optimizer):
         **kwargs: Any,
     ) -> None:
         super().__init__()
-        if grad_sq_init < 0 or not beta + grad_sq_init > 0:
+        self._check("at least 0", momentum=momentum, beta=beta, grad_sq_init=grad_sq_init)
+        self._check_choices(sparse_dedup_aggregator=sparse_dedup_aggregator)
+        if not beta + grad_sq_init > 0:
             raise ArgumentError(
-                "StormOptimizer: grad_sq_init must not be negative, and beta + grad_sq_init must be positive, got "
-                f"grad_sq_init={grad_sq_init}, beta={beta}"
+                f"StormOptimizer: beta + grad_sq_init must be positive, got grad_sq_init={grad_sq_init}, beta={beta}"
             )
         self.lr = lr
         self.momentum = momentum
@@ -77,7 +79,3 @@ class StormOptimizer(Optimizer):
             net.SparseStorm(inputs, [param, m, total], **options)
         else:
             net.Storm([param, m, total, grad, lr], [param, m, total], **options)
-
-    def scale_learning_rate(self, scale: float) -> None:
-        """Multiply the base rate; call it before the updates are added."""
-        self.lr *= scale

@@ -8,7 +8,6 @@ from netbuilder.graph.blob import GradientSlice
 from netbuilder.graph.net import Net
 from netbuilder.model.parameter_info import ParameterInfo
 from netbuilder.optimizers.optimizer import Optimizer
-from netbuilder.proto import ArgumentError
 
 __all__ = ["WngradOptimizer"]
 
@@ -37,6 +36,7 @@ class WngradOptimizer(Optimizer):
     """
 
     repeats = True
+    rate_name = "alpha"
 
     def __init__(
         self,
@@ -52,8 +52,11 @@ class WngradOptimizer(Optimizer):
         **kwargs: Any,
     ) -> None:
         super().__init__()
-        if not moment_init > 0:
-            raise ArgumentError(f"WngradOptimizer: moment_init must be positive, got {moment_init}")
+        self._check("positive", moment_init=moment_init)
+        self._check("at least 0", epsilon=epsilon)
+        self._check_flags(output_effective_lr=output_effective_lr)
+        self._check_flags(output_effective_lr_and_update=output_effective_lr_and_update)
+        self._check_choices(engine=engine, sparse_dedup_aggregator=sparse_dedup_aggregator)
         self.alpha = alpha
         self.epsilon = epsilon
         self.policy = policy
@@ -85,7 +88,3 @@ class WngradOptimizer(Optimizer):
         if self.output_effective_lr_and_update:
             outputs.append(param + "_update")
         net.Wngrad([param, b, grad, lr], outputs, **options)
-
-    def scale_learning_rate(self, scale: float) -> None:
-        """Multiply the base rate; call it before the updates are added."""
-        self.alpha *= scale

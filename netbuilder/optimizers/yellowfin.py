@@ -8,6 +8,7 @@ from netbuilder.graph.net import Net
 from netbuilder.model.parameter_info import ParameterInfo
 from netbuilder.optimizers.optimizer import Optimizer, iteration_counter, refuse, require_dense
 from netbuilder.proto import ArgumentError
+from netbuilder.proto.numbers import check_whole_numbers
 
 __all__ = ["YellowFinOptimizer"]
 
@@ -36,6 +37,7 @@ class YellowFinOptimizer(Optimizer):
     """
 
     repeats = True
+    rate_name = "alpha"
 
     def __init__(
         self,
@@ -57,8 +59,10 @@ class YellowFinOptimizer(Optimizer):
             )
         if unknown := sorted(kwargs.keys() - {"nesterov"}):
             raise ArgumentError(f"YellowFinOptimizer: unknown arguments {unknown}")
-        if not alpha > 0:
-            raise ArgumentError(f"YellowFinOptimizer: alpha must be positive, got {alpha}")
+        self._check("positive", alpha=alpha, epsilon=epsilon)
+        self._check("in [0, 1)", mu=mu, beta=beta)
+        self._check_flags(zero_debias=zero_debias, nesterov=kwargs.get("nesterov", False))
+        check_whole_numbers("YellowFinOptimizer", 1, curv_win_width=curv_win_width)
         self.alpha = alpha
         self.mu = mu
         self.beta = beta
@@ -97,7 +101,3 @@ class YellowFinOptimizer(Optimizer):
             zero_debias=int(self.zero_debias),
             **options,
         )
-
-    def scale_learning_rate(self, scale: float) -> None:
-        """Multiply the initial rate; call it before the updates are added."""
-        self.alpha *= scale

@@ -16,7 +16,7 @@ from netbuilder.graph.devices import Devices
 from netbuilder.graph.observability import OUTPUTS
 from netbuilder.graph.rename import rename_in_subgraphs
 from netbuilder.graph.replicas import Replicas, World
-from netbuilder.graph.source import warn_user
+from netbuilder.graph.source import definition_of, warn_user
 from netbuilder.model import ModelHelper
 from netbuilder.model.rollback import restore_on_error
 from netbuilder.optimizers.build import updates_of_one_replica
@@ -528,8 +528,12 @@ def _update(model: ModelHelper, request: Request, record: Replicas) -> Any:
                     call_per_device(devices, lambda replica: update(model))
     if request.gradient_scaling is not None:
         scale_update(model, record, start, request.gradient_scaling)
-    if record.outside:
-        _warn_of_missing_updates(model, record, {blob for op in model.net.Proto().op[start:] for blob in op.output})
+    written = {blob for op in model.net.Proto().op[start:] for blob in op.output}
+    parameters = {blob for name in record.parameters for blob in record.blobs(name)}
+    if parameters and written.isdisjoint(parameters):
+        _warn_of_no_update(model, request)
+    elif record.outside:
+        _warn_of_missing_updates(model, record, written)
     if record.world.size > 1 and record.block is None:
         blobs = [blob for group in record.gradients for blob in record.devices.copies(group.values)]
         scale = LossScale(1.0 / record.world.size)
@@ -545,6 +549,18 @@ def _update_replica(model: ModelHelper, request: Request, record: Replicas, repl
     assert request.update is not None
     with _only_parameters_of(model, record, [replica], hidden=record.outside if replica else ()):
         request.update(model)
+
+
+def _warn_of_no_update(model: ModelHelper, request: Request) -> None:
+    """Warn that the builder of the update has added none, as one does that forgets to call build_sgd."""
+    name, builder = "optimizer_builder_fun", request.optimize
+    if builder is None:
+        name, builder = "param_update_builder_fun", request.update
+    where = definition_of(builder)
+    warn_user(
+        f"model {model.name!r}: {name}{f' ({where})' if where else ''} has added no operator that writes a parameter, "
+        "so that training changes nothing; build an optimizer in it, such as build_sgd(model, 0.1)"
+    )
 
 
 def _warn_of_missing_updates(model: ModelHelper, record: Replicas, written: set[str]) -> None:

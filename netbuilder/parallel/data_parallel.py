@@ -26,6 +26,7 @@ from netbuilder.parallel.call_arguments import (
     split_sizes,
     take_leaves,
 )
+from netbuilder.parallel.same_state import require_equal_replicas
 from netbuilder.parallel.settings import check_flags, check_scope, check_wrapper_options, wrapper_devices
 from netbuilder.parallel.shares import SHARE_WEIGHT, share_sizes
 from netbuilder.parallel.wrapped_nets import (
@@ -635,6 +636,8 @@ class DataParallel:
         try:
             self._present_batches(call)
             self._feed_weights(call)
+            if net is not None and not done:
+                require_equal_replicas(net.helper, net.record, self._workspace)
             if net is None:
                 self._check_forward(call)
                 self._run_part(call, self._forward_net(call.training).name)

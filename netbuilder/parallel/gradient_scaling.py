@@ -100,7 +100,7 @@ def scale_update(model: ModelHelper, record: Replicas, start: int, scaling: Grad
     main = model.net.Proto()
     update = list(main.op[start:])
     made = {blob for op in model.param_init_net.Proto().op for blob in op.output}
-    halves = {op.input[0]: op.output[0] for op in update if op.type == "HalfToFloat"}
+    halves = {op.input[0] for op in update if op.type == "HalfToFloat"}
     before, after = list[OperatorDef](), list[OperatorDef]()
     for option, scope in zip(record.devices.options, record.devices.scopes):
         scale, finite = scope + GRADIENT_SCALE, scope + _FINITE
@@ -123,10 +123,9 @@ def scale_update(model: ModelHelper, record: Replicas, start: int, scaling: Grad
     divided = list[OperatorDef]()
     for op in update:
         divided.append(op)
-        wide = halves.get(op.input[0]) if op.type == "HalfToFloat" else None
-        replica = None if wide is None else record.devices.replica_of(wide)
-        if wide is not None and replica is not None and _is_gradient(op.input[0], record):
-            scale = record.devices.scopes[replica] + GRADIENT_SCALE
+        replica = record.devices.replica_of(op.input[0]) if op.type == "HalfToFloat" else None
+        if replica is not None and _is_gradient(op.input[0], record):
+            wide, scale = op.output[0], record.devices.scopes[replica] + GRADIENT_SCALE
             divided.append(make_op("DivideBlobs", [scale, wide], [wide], device_option=op.device_option))
     whole_net = NetDef()
     whole_net.CopyFrom(main)

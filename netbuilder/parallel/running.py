@@ -13,7 +13,8 @@ from netbuilder.ops.engines.arrays import gpu_count
 from netbuilder.parallel.accumulate import created_nets, net_names, run_iterations
 from netbuilder.parallel.blocks import block_nets_of, run_blocks
 from netbuilder.parallel.distributed.agreement import require_equal_nets
-from netbuilder.parallel.distributed.common_worlds import barrier_name, barrier_net
+from netbuilder.parallel.distributed.common_worlds import barrier_net
+from netbuilder.parallel.same_state import begin_together, made_equal
 from netbuilder.parallel.shares import SHARE_WEIGHT
 from netbuilder.proto import PROTO_CUDA, DeviceError, NetDef, NetError
 from netbuilder.runtime import Workspace
@@ -64,6 +65,7 @@ def RunInitNet(model: ModelHelper, *, overwrite: bool = False, workspace: Worksp
         )
     fed = {} if overwrite else _share_weights(record, workspace)
     workspace.run_net_once(init_net)
+    made_equal(record, map(record.devices.short_name, _outputs(init_net)), workspace)  # it copies the first replica's
     if record.block is not None:
         workspace.run_net_once(block_nets_of(model).init)
     for blob, weight in fed.items():
@@ -140,7 +142,8 @@ def RunNet(
     With ``accumulate_steps`` an iteration is one micro-batch; the update runs after the last micro-batch of each step.
     With block-wise updates, the replicas are brought together after the last iteration, or after each
     ``block_iterations`` updates. With several processes, all of them call it equally often; each call begins when all
-    have.
+    have. Parameters, moments and iteration counters that were fed, loaded or initialized since the last run must be the
+    same in all replicas and processes, unless the updates are block-wise.
 
     Args:
         model: made by ``Parallelize``.
@@ -151,8 +154,9 @@ def RunNet(
 
     Raises:
         NotFiniteError: ``find_nan`` has found something.
-        NetError: the model is not data-parallel, its net was not created, an operator failed, or the block that this
-            call is would end before the last micro-batch of a step.
+        NetError: the model is not data-parallel, its net was not created, an operator failed, replicas begin with
+            different parameters, or the block that this call is would end before the last micro-batch of a step.
+        DistributedError: processes begin with different parameters; all of them raise it.
     """
     record = Replicas.load(model.net.Proto())
     if isinstance(num_iterations, bool) or not hasattr(num_iterations, "__index__") or num_iterations < 0:
@@ -164,8 +168,7 @@ def RunNet(
             f"RunNet: no net {main!r} in the workspace; create it first, by RunInitNet or CreateNet with the same "
             f"workspace= as here (created: {known})"
         )
-    if record.world.common:
-        workspace.run_net(barrier_name(model.net.Name()))
+    begin_together(model, record, workspace)
     if record.block is not None:
         run_blocks(model, record, count, workspace=workspace, wait=wait, find_nan=find_nan)
         return

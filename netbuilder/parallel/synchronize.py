@@ -26,6 +26,7 @@ from netbuilder.parallel.distributed.common_worlds import (
     process_link,
     reassign_worlds,
 )
+from netbuilder.parallel.same_state import made_equal
 from netbuilder.passes.processes import broadcast_over_processes
 from netbuilder.passes.reductions import broadcast
 from netbuilder.proto import BlobError, NetDef, NetError
@@ -125,6 +126,7 @@ def FinalizeAfterCheckpoint(
         reassign_worlds(whole, record.world.common)
         net = whole.Proto()
     workspace.run_net_once(net)
+    made_equal(record, (*names, *outside), workspace)
     if set(record.parameters).intersection(names) or set(record.outside).intersection(outside):
         for residual in filter(workspace.has, record.residuals):
             workspace.feed(residual, np.zeros_like(workspace.fetch(residual)))

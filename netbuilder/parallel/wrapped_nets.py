@@ -34,6 +34,7 @@ from netbuilder.parallel.call_arguments import Leaf, difference, map_leaves
 from netbuilder.parallel.parallelize import Parallelize
 from netbuilder.parallel.replicate import require_scalar_losses
 from netbuilder.parallel.running import require_devices
+from netbuilder.parallel.same_state import made_equal
 from netbuilder.parallel.synchronize import FinalizeAfterCheckpoint
 from netbuilder.proto import NetDef, NetError
 from netbuilder.proto.arguments import arguments
@@ -270,7 +271,8 @@ def initialize(net: WrappedNet, workspace: Workspace) -> None:
     whole = net.helper.param_init_net.Proto()
     has_value = {blob for blob in _outputs(whole) if workspace.has(blob) and not workspace.get(blob).is_empty}
     due = [index for index, op in enumerate(whole.op) if not op.output or not has_value.issuperset(op.output)]
-    workspace.run_net_once(copy_operators(whole, whole.name, due))
+    workspace.run_net_once(part := copy_operators(whole, whole.name, due))
+    made_equal(net.record, map(net.record.devices.short_name, _outputs(part)), workspace)
     if not net.record.trains and len(net.record) > 1 and due:
         FinalizeAfterCheckpoint(net.helper, workspace=workspace)  # the init nets of training do it themselves
 

@@ -22,8 +22,8 @@ class APMeter(Operator):
     """AP = the average precision of each class: the mean, over its samples, of the precision at the sample's rank.
 
     predictions are scores; labels are 1 where the sample has the class, else 0. Samples are ranked by their scores,
-    ties by index. The latest ``buffer_size`` samples count, those of earlier runs included; a class that none of them
-    has gets 0. No gradient.
+    ties by index; those with a score of NaN come last and count as not found. The latest ``buffer_size`` samples
+    count, those of earlier runs included; a class that none of them has gets 0. No gradient.
 
     Inputs:
         predictions (N, C): float
@@ -67,7 +67,7 @@ def ap_meter(op: APMeter, ctx: RunContext, predictions: Any, labels: Any) -> tup
     xp = ctx.xp
     scores, has = op.latest(xp, predictions, labels)
     order = xp.argsort(-scores, axis=0, kind="stable")
-    hits = xp.take_along_axis(has, order, axis=0) > 0
+    hits = xp.take_along_axis((has > 0) & (scores == scores), order, axis=0)
     ranks = xp.arange(1, len(scores) + 1)[:, None]
     precision = xp.where(hits, xp.cumsum(hits, axis=0) / ranks, 0)
-    return ((precision.sum(axis=0) / xp.maximum(hits.sum(axis=0), 1)).astype(predictions.dtype),)
+    return ((precision.sum(axis=0) / xp.maximum((has > 0).sum(axis=0), 1)).astype(predictions.dtype),)

@@ -12,6 +12,7 @@ from netbuilder.ops.core.half import narrow, require_one_float_type, widen
 from netbuilder.ops.core.labels import check_label_spec, chosen
 from netbuilder.ops.core.operator import Operator, TensorSpec, require
 from netbuilder.ops.core.registry import kernel, register
+from netbuilder.ops.losses.accuracy import classes_before_label
 
 __all__ = ["MultiClassAccuracy", "Perplexity"]
 
@@ -22,6 +23,8 @@ _INT32 = np.dtype(np.int32)
 @operator_class(frozen=True)
 class Perplexity(Operator):
     """output = exp(-mean(log(probabilities))), a scalar, of the probability of each sample's label. No gradient.
+
+    It is NaN without samples, and if a probability is NaN, negative or infinite.
 
     Inputs:
         probabilities (N): float
@@ -45,9 +48,12 @@ class Perplexity(Operator):
 
 @kernel(Perplexity)
 def perplexity(op: Perplexity, ctx: RunContext, x: Any) -> tuple[Any, ...]:
-    logs = ctx.xp.log(widen(x))
-    total = logs.sum() / logs.dtype.type(max(x.size, 1))
-    return (narrow(ctx.xp.asarray(ctx.xp.exp(-total)), x).reshape(()),)
+    xp = ctx.xp
+    p = widen(x)
+    if not p.size:
+        return (xp.full((), np.nan, x.dtype),)
+    logs = xp.log(xp.where((p >= 0) & (p < np.inf), p, np.nan))
+    return (narrow(xp.asarray(xp.exp(-logs.sum() / logs.dtype.type(x.size))), x).reshape(()),)
 
 
 @register
@@ -55,8 +61,8 @@ def perplexity(op: Perplexity, ctx: RunContext, x: Any) -> tuple[Any, ...]:
 class MultiClassAccuracy(Operator):
     """For each class, the fraction of its samples that are classified correctly, and the number of its samples.
 
-    The prediction is the class with the greatest score, the first of equal ones. A class without samples has accuracy
-    0. No gradient.
+    The prediction is the class with the greatest score, the first of equal ones; a row with NaN counts as wrong. A
+    class without samples has accuracy 0. No gradient.
 
     Inputs:
         prediction (N, C): float
@@ -88,6 +94,6 @@ def multi_class_accuracy(op: MultiClassAccuracy, ctx: RunContext, scores: Any, l
     _, flat = chosen(op, ctx, labels, classes)
     own = flat[:, None] == xp.arange(classes)
     amounts = own.sum(axis=0)
-    correct = (own & (scores.argmax(axis=1) == flat)[:, None]).sum(axis=0)
+    correct = (own & (classes_before_label(xp, scores, flat) == 0)[:, None]).sum(axis=0)
     accuracies = correct / xp.maximum(amounts, 1)
     return accuracies.astype(scores.dtype), amounts.astype(_INT32)

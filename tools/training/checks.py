@@ -15,6 +15,7 @@ from netbuilder.proto import ArgumentError, NetError
 from netbuilder.proto.suggestions import did_you_mean
 from netbuilder.runtime import NET_TYPES
 from netbuilder.tools.common_options import split_problem
+from netbuilder.tools.training.models import WHOLE_RUN
 from netbuilder.tools.training.nets import NETS
 from netbuilder.tools.training.settings import Options
 
@@ -102,6 +103,8 @@ def problem_of(options: Options) -> str | None:
             f"--devices: there is no GPU {max(options.devices)} ({gpu_count()} found{_visible(options)}); give --cpu "
             "to train on the CPU"
         )
+    if options.export_epoch == "best" and not options.export:
+        return "--export-epoch: needs --export FOLDER"
     if options.check_export and not options.export:
         return "--check-export: needs --export FOLDER"
     if problem := _checkpoint_problem(options):
@@ -160,6 +163,8 @@ def _update_problem(options: Options) -> str | None:
     trial = dict(options.policy_args)
     if options.step_epochs:
         trial["stepsize"] = options.step_epochs
+    if options.policy in WHOLE_RUN:
+        trial.setdefault(WHOLE_RUN[options.policy], options.epochs)
     if options.optimizer in OPTIMIZERS and OPTIMIZERS[options.optimizer].half:
         return f"--optimizer: {options.optimizer} is for nets with float16 parameters, but these have float32; give sgd"
     if options.warmup_epochs and not getattr(OPTIMIZERS.get(options.optimizer), "has_policy", True):

@@ -20,7 +20,7 @@ from netbuilder.tools.training.nets import NETS, add_net
 from netbuilder.tools.training.settings import Options
 from netbuilder.tools.training.step_timing import Boundaries
 
-__all__ = ["TARGET", "evaluation_model", "policy_of", "training_model"]
+__all__ = ["TARGET", "WHOLE_RUN", "evaluation_model", "policy_of", "training_model"]
 
 TARGET = "target"
 """Input for soft labels: the probability of each class, (N, classes)."""
@@ -117,8 +117,14 @@ def _norm_parameters(model: ModelHelper) -> set[str]:
     return {str(blob) for op in model.net.Proto().op if op.type in _NORMS for blob in op.input[1:3]}
 
 
+WHOLE_RUN = {"cosine": "period", "poly": "max_iter"}
+"""Policies that last as long as the run, and the argument that gives their length in iterations."""
+
+
 def policy_of(options: Options, steps: int) -> tuple[str, dict[str, Any]]:
     """Return the policy of the learning rate with its arguments, in iterations; with a warm-up it is ``composite``.
+
+    Cosines and polynomials end with the run unless another length is given.
 
     Args:
         options: of the run.
@@ -127,6 +133,8 @@ def policy_of(options: Options, steps: int) -> tuple[str, dict[str, Any]]:
     arguments = dict(options.policy_args)
     if options.step_epochs:
         arguments["stepsize"] = options.step_epochs * steps
+    if options.policy in WHOLE_RUN:
+        arguments.setdefault(WHOLE_RUN[options.policy], options.epochs * steps)
     length = round(options.warmup_epochs * steps)
     if not length:
         return options.policy, arguments

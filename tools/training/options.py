@@ -336,6 +336,13 @@ def _parser(prog: str = "netbuilder-train", usage: str | None = None) -> Parser:
     )
     out = parser.add_argument_group("result")
     out.add_argument("--export", metavar="FOLDER", help="write a predictor (init_net.pb and predict_net.pb)")
+    out.add_argument(
+        "--export-epoch",
+        choices=["last", "best"],
+        default="last",
+        help="which epoch's predictor is written: the last one's, or that of the greatest held-out accuracy, "
+        "which is written as soon as an epoch is the best so far (default: last)",
+    )
     out.add_argument("--check-export", action="store_true", help="evaluate the exported predictor in a new process")
     out.add_argument("--out", metavar="FOLDER", help="write options.json, command.txt and metrics.jsonl of the run")
     out.add_argument("--metrics", metavar="FILE", help="append a line of JSON for each step and epoch")
@@ -420,7 +427,7 @@ def parse(
         device_workers=found.device_workers, dtype=found.dtype, allow_tf32=found.allow_tf32,
         deterministic=found.deterministic,
         memory_budget=found.memory_budget,
-        export=found.export, check_export=found.check_export,
+        export=found.export, check_export=found.check_export, export_epoch=found.export_epoch,
         step_epochs=found.step_epochs, checkpoint=found.checkpoint, every_steps=found.checkpoint_every_steps,
         every_epochs=_every_epochs(found), keep=found.keep, resume=found.resume, without=found.without,
         find_nan=found.find_nan,

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import functools
 import itertools
+import math
 import time
 from collections import deque
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
@@ -19,6 +20,7 @@ from netbuilder.graph.memory_budget import MemoryBudgetError
 from netbuilder.graph.rename import rename_blobs
 from netbuilder.graph.replicas import Replicas
 from netbuilder.model import ModelHelper
+from netbuilder.ops.losses.accuracy import classes_before_label
 from netbuilder.optimizers import EarlyStopping, moving_averages
 from netbuilder.parallel import (
     CreateNet,
@@ -41,6 +43,7 @@ from netbuilder.runtime.execute.net import RuntimeNet
 from netbuilder.runtime.execute.not_finite import NotFiniteError
 from netbuilder.runtime.profile.memory import Memory
 from netbuilder.tools.progress import EpochProgress, Progress
+from netbuilder.tools.training.best_epoch import BestEpoch
 from netbuilder.tools.training.decoded import DecodedImages
 from netbuilder.tools.training.images import Images
 from netbuilder.tools.training.metrics import Metrics
@@ -91,13 +94,14 @@ class Evaluation:
     """Results on held-out samples.
 
     Args:
-        top1, top5: shares of samples with the correct class first, or among the first five.
+        top1: share of samples with the correct class first.
+        top5: share of those with the correct class among the first five; None with five classes or fewer.
         samples: number of samples.
         loss: mean over the samples of -log of the correct class's probability.
     """
 
     top1: float
-    top5: float
+    top5: float | None
     samples: int
     loss: float
 
@@ -146,6 +150,7 @@ class Run:
         self._losses, self._right, self._seen = 0.0, 0.0, 0  # sums over its samples
         self._of_step, self._step_seen, self._measured = {"loss": 0.0, "accuracy": 0.0}, 0, 0
         self._of_process = (0.0, 0.0, 0)  # loss, correct answers and samples of the last step that was read, here
+        self.best = BestEpoch()
         self._first_step = 0  # steps that the run had done when it was resumed
         self._rate = options.scaled_rate  # of the last step of that run
         self._counts: deque[int] = deque()  # numbers of samples of micro-batches whose results have not been read yet
@@ -436,6 +441,7 @@ class Run:
             "seen": self._seen, "rate": self.learning_rate,
             "must_be": self._identity(), "options": self._rates(),
             "early_stopping": self.early.state() if self.early is not None else None,
+            "best_epoch": self.best.state(),
         }  # fmt: skip
         return take_checkpoint(self._model, workspace=self._workspace, step=self.steps_done, metric=metric, state=state)
 
@@ -460,6 +466,7 @@ class Run:
         self._first_step, self._rate = self.steps_done, state.get("rate", self._rate)
         if self.early is not None and state.get("early_stopping"):
             self.early.restore(state["early_stopping"])
+        self.best.restore(state.get("best_epoch", {}))
         return _differences(state["options"], self._rates())
 
     def _identity(self) -> dict[str, Any]:
@@ -507,10 +514,9 @@ class Run:
                 RunNet(self._test_model, 1, workspace=self._workspace)
                 labels = np.asarray(batch["label"])
                 scores = gather_shares(self._test_model, "softmax", len(labels), workspace=self._workspace)
-                correct = scores[np.arange(len(labels)), labels][:, None]
-                before = (scores > correct).sum(axis=1)
-                # argmax takes the first of equal probabilities
-                first += int((scores.argmax(axis=1) == labels).sum())
+                correct = scores[np.arange(len(labels)), labels]
+                before = classes_before_label(np, scores, labels)
+                first += int((before == 0).sum())
                 top += int((before < _TOP).sum())
                 loss -= float(np.log(np.maximum(correct, _TINY), dtype=np.float64).sum())
                 self.tick()
@@ -519,7 +525,9 @@ class Run:
         stopping, *sums, loss = self.group.sum(self.stops(), first, top, count, loss)
         self.stopped = stopping > 0
         first, top, count = map(int, sums)
-        return Evaluation(first / max(count, 1), top / max(count, 1), count, loss / max(count, 1))
+        if not count:
+            return Evaluation(math.nan, None, 0, math.nan)
+        return Evaluation(first / count, top / count if self._classes > _TOP else None, count, loss / count)
 
     def _test_batches(self) -> Iterator[dict[str, np.ndarray]]:
         """Yield this process's part of each batch of held-out samples."""

@@ -58,6 +58,7 @@ class Options:
         strategy: the text of what processes exchange, see ``Strategy.of``.
         export: folder for the predictor, or None.
         check_export: evaluate the predictor in a new process.
+        export_epoch: "last", or "best": the epoch with the greatest accuracy on held-out samples.
         checkpoint: folder for checkpoints, or None.
         every_steps, every_epochs: steps and epochs between checkpoints; None: not by steps, or not by epochs.
         keep: how many of the latest checkpoints are kept, in addition to the best.
@@ -104,6 +105,7 @@ class Options:
     memory_budget: str | None
     export: str | None
     check_export: bool
+    export_epoch: str = "last"
     step_epochs: int | None = None
     checkpoint: str | None = None
     every_steps: int | None = None

@@ -145,6 +145,7 @@ class Workspace:
             location = HOST if device.device_type != PROTO_CUDA else (PROTO_CUDA, device.device_id)
             if location != HOST:
                 gpu(device.device_id)  # raise before any state changes
+        self.generation.fed.add(name)
         self.make(name).store(value, location)
 
     def fetch(self, name: str) -> Any:
@@ -388,6 +389,7 @@ class Workspace:
             made.run_first()
             made.finish()
         finally:
+            self.generation.fed.update(blob for op in proto.op for blob in op.output)
             made.forget_plans()  # whose values are reference cycles, and would keep the buffers of blobs that change
 
     def _refuse_overwriting(self, net: Any) -> None:

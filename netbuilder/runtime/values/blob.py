@@ -24,12 +24,18 @@ _POOLED = 6  # buffers a blob keeps, one per spec, so that plans for a few alter
 
 
 class Generation:
-    """A counter that rises whenever a blob of a workspace gets another buffer, shape, type or layout."""
+    """A counter that rises whenever a blob of a workspace gets another buffer, shape, type or layout.
 
-    __slots__ = ("number",)
+    Attributes:
+        number: the counter.
+        fed: names of blobs that were fed, or written by nets that ran once, since somebody has removed them from it.
+    """
+
+    __slots__ = ("fed", "number")
 
     def __init__(self) -> None:
         self.number = 0
+        self.fed: set[str] = set()
 
 
 class EdgeContext:

@@ -300,8 +300,8 @@ def _accuracy_kernel(v: Variant) -> Kernel:
         "const bool known = own >= 0 && own < columns;",  # else the row counts as wrong
         f"const {v.wide} score = inside && known ? {_read(v, v.x, 'p[start + own * inner]')} : 0;",
         f"{v.wide} better = 0;",
-        _each(v, f"const {v.wide} q = {p}; better += q > score || (q == score && j < own);"),
-        _reduced(v, "better"),
+        _each(v, f"const {v.wide} q = {p}; better += q == q ? q > score || (q == score && j < own) : q;"),
+        _reduced(v, "better"),  # NaN for a row with NaN, which is less than no number
         "if (leads && known && better < top_k) total += 1;",
     ]
     parameters = [*_inputs(v, "p", "label"), _output("y", v.out), "i64 top_k"]

@@ -3,6 +3,7 @@
 import numpy as np
 from hypothesis import strategies as st
 
+from checks import run_plain
 from netbuilder.graph import Net
 from netbuilder.ops.losses.ap_meter import APMeter
 from netbuilder.proto import ArgumentError
@@ -51,3 +52,9 @@ def test_samples_of_earlier_runs_count():
         np.testing.assert_allclose(workspace.fetch("ap"), [average_precision(seen[0][-4:], seen[1][-4:])], rtol=1e-6)
     workspace.run_net_once(net)
     np.testing.assert_allclose(workspace.fetch("ap"), [average_precision(seen[0][-3:], seen[1][-3:])], rtol=1e-6)
+
+
+def test_samples_without_a_score_are_not_found():
+    scores, labels = np.float32([[np.nan], [np.nan], [0.1]]), np.int32([[1], [1], [0]])
+    assert run_plain(APMeter(), [scores, labels])[0].tolist() == [0]
+    assert run_plain(APMeter(), [np.float32([[0.5], [np.nan]]), np.int32([[1], [1]])])[0].tolist() == [0.5]

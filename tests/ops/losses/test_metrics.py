@@ -52,3 +52,20 @@ class TestMultiClassAccuracy(OperatorSuite):
 def test_labels_that_are_no_class_are_refused():
     with pytest.raises(ShapeError, match=r"labels must lie in \[0, 2\)"):
         run_plain(MultiClassAccuracy(), [np.zeros((1, 2), np.float32), np.int32([2])])
+
+
+def test_rows_with_nan_are_wrong():
+    scores = np.float32([[np.nan, 0], [0, np.nan], [1, 0], [np.inf, np.inf]])
+    accuracies, amounts = run_plain(MultiClassAccuracy(), [scores, np.int32([0, 1, 0, 0])])
+    np.testing.assert_allclose(accuracies, [2 / 3, 0], rtol=1e-6)
+    assert amounts.tolist() == [3, 1]
+
+
+@pytest.mark.parametrize("given", [[], [0.5, np.nan], [np.inf], [0.5, -1.0]], ids=str)
+def test_perplexity_of_what_is_no_probability(given):
+    assert np.isnan(run_plain(Perplexity(), [np.float32(given)])[0])
+
+
+def test_perplexity_of_a_probability_of_0():
+    with np.errstate(divide="ignore"):
+        assert run_plain(Perplexity(), [np.float32([0.5, 0.0])])[0] == np.inf

@@ -10,12 +10,14 @@ SIZES = (
     r"rank 1: Barrier (a batch of 6 samples for all processes, over 'net_barrier_cw')"
 )
 
+QUICK = ("store", "net", "shares", "parameter")
+
 
 @needs_mpi
 @pytest.mark.parametrize(
     "mistake, message",  # in short one that a rank finds by itself, one in building and one in training
     [
-        pytest.param(mistake, message, marks=() if mistake in ("store", "net", "shares") else pytest.mark.slow)
+        pytest.param(mistake, message, marks=() if mistake in QUICK else pytest.mark.slow)
         for mistake, message in (
             ("shard_id", "the ranks (shard ids) of 2 processes must be 0 to 1, each once, got [1, 1]"),
             ("shard_id in a store", "give each process its own shard_id"),
@@ -25,6 +27,9 @@ SIZES = (
             ("batches", SIZES),
             ("weighted batches", SIZES),
             ("shares", SIZES),
+            ("parameter", "blobs differ from those of rank 0: 'cpu_0/fc1_w' on rank 1"),
+            ("parameter of one rank", "processes, blobs fed, loaded or initialized since the last run: fc1_w, over"),
+            ("iteration", "blobs differ from those of rank 0: 'optimizer_iteration' on rank 1"),
         )
     ],
     ids=lambda text: text[:20],

@@ -2,12 +2,16 @@
 
 from __future__ import annotations
 
+import functools
 import json
-from collections.abc import Mapping
+import os
+import sys
+from collections.abc import Callable, Mapping
 from pathlib import Path
-from typing import Any, TextIO
+from typing import Any
 
 from netbuilder.proto import NetError
+from netbuilder.proto.os_errors import error_text
 from netbuilder.tools.picture import check_picture, figure_classes, save_picture
 
 __all__ = ["Metrics"]
@@ -19,9 +23,14 @@ _CURVES = {
 }
 """Title of each plot -> its values, with their names in the legend."""
 
+_AT_ONCE = 1 << 14  # bytes of lines that are written together
+
 
 class Metrics:
     """Context manager that writes metrics.
+
+    A file that cannot be written, as where the disk is full, does not end the run: standard error says so once, and
+    each later write tries again.
 
     Args:
         lines: file to which a line of JSON is appended for each step and each epoch, or None.
@@ -31,7 +40,10 @@ class Metrics:
 
     Raises:
         NetError: a package is missing, or matplotlib cannot write files with this ending.
-        OSError: a file cannot be written.
+        OSError: a file cannot be opened.
+
+    Attributes:
+        incomplete: options whose files lack something, since they could not be written.
     """
 
     def __init__(
@@ -42,22 +54,27 @@ class Metrics:
         self._epochs: list[dict[str, Any]] = []
         if plot:
             check_picture(plot)
+        self.incomplete: set[str] = set()
+        self._said: set[str] = set()
+        self._lines: int | None = None  # a descriptor
+        self._unwritten = bytearray()
         self._events: Any = _event_writer(events) if events else None
-        self._lines: TextIO | None = None
         for path in filter(None, (lines, plot)):
             Path(path).parent.mkdir(parents=True, exist_ok=True)
         self._earlier = Path(lines) if lines else None
         if lines:
-            self._lines = open(lines, "a", encoding="utf-8")
+            self._lines = os.open(lines, os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o666)
 
     def __enter__(self) -> Metrics:
         return self
 
     def __exit__(self, *details: object) -> None:
         if self._lines is not None:
-            self._lines.close()
+            self._write_lines()
+            os.close(self._lines)
+            self._lines = None
         if self._events is not None:
-            self._events.close()
+            self._attempt("--tensorboard", self._events.close)
 
     def read_earlier(self, epochs: int) -> None:
         """Read the first ``epochs`` epochs of an earlier run from the file of lines, to plot them too."""
@@ -87,18 +104,43 @@ class Metrics:
         """
         self._epochs.append({"epoch": number, **values})
         self._write("epoch", steps, {"epoch": number, **values})
-        if self._lines is not None:
-            self._lines.flush()
+        self._write_lines()
         if self._plot is not None:
-            self._draw(self._plot)
+            self._attempt("--plot", functools.partial(self._draw, self._plot))
 
     def _write(self, kind: str, step: int, values: Mapping[str, Any]) -> None:
         if self._lines is not None:
-            self._lines.write(json.dumps({"kind": kind, "step": step, **values}) + "\n")
+            line = json.dumps({"kind": kind, "step": step, **values}).encode() + b"\n"
+            self._unwritten += line
+            if len(self._unwritten) % _AT_ONCE < len(line):
+                self._write_lines()
         if self._events is not None:
             for name, value in values.items():
                 if isinstance(value, (int, float)) and name != "epoch":
                     self._events.add_scalar(f"{kind}/{name}", value, step)
+
+    def _write_lines(self) -> None:
+        """Write the lines that the file lacks; after an error the rest is written the next time, from the same byte."""
+
+        def write(number: int) -> None:
+            while self._unwritten:
+                del self._unwritten[: os.write(number, self._unwritten)]
+
+        if self._lines is not None:
+            self._attempt("--metrics", functools.partial(write, self._lines))
+
+    def _attempt(self, option: str, write: Callable[[], object]) -> None:
+        try:
+            write()
+            self.incomplete.discard(option)
+        except OSError as error:
+            self.incomplete.add(option)
+            if option not in self._said:
+                self._said.add(option)
+                print(
+                    f"netbuilder-train: {option}: cannot be written: {error_text(error)}; training continues",
+                    file=sys.stderr, flush=True,
+                )  # fmt: skip
 
     def _draw(self, path: Path) -> None:
         figure_class, whole_numbers = figure_classes()

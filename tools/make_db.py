@@ -97,7 +97,7 @@ def _problem(found: argparse.Namespace) -> str | None:
     return None
 
 
-@reporting("netbuilder-make-db")
+@reporting("netbuilder-make-db", output_optional=True)
 def main(arguments: Sequence[str] | None = None) -> int:
     """Write a database, or describe one, as the command line says; return the exit status."""
     parser = _parser()

@@ -50,7 +50,9 @@ def _open_closed_descriptors() -> None:
             os.fstat(number)
         except OSError:
             nowhere = os.open(os.devnull, os.O_RDWR)
-            if nowhere != number:
+            if nowhere == number:
+                os.set_inheritable(number, True)
+            else:
                 os.dup2(nowhere, number)
                 os.close(nowhere)
 

@@ -5,7 +5,10 @@ from __future__ import annotations
 import functools
 import json
 import os
+import socket
+import struct
 import sys
+import time
 from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
@@ -13,6 +16,7 @@ from typing import Any
 from netbuilder.proto import NetError
 from netbuilder.proto.os_errors import error_text
 from netbuilder.tools.picture import check_picture, figure_classes, save_picture
+from netbuilder.tools.training.appended_file import AppendedFile
 
 __all__ = ["Metrics"]
 
@@ -52,29 +56,32 @@ class Metrics:
         self._title = title
         self._plot = Path(plot) if plot else None
         self._epochs: list[dict[str, Any]] = []
-        if plot:
-            check_picture(plot)
         self.incomplete: set[str] = set()
         self._said: set[str] = set()
-        self._lines: int | None = None  # a descriptor
-        self._unwritten = bytearray()
-        self._events: Any = _event_writer(events) if events else None
-        for path in filter(None, (lines, plot)):
-            Path(path).parent.mkdir(parents=True, exist_ok=True)
+        self._left = 0  # bytes that the last attempt to write has left
+        if plot:
+            check_picture(plot)
+            Path(plot).parent.mkdir(parents=True, exist_ok=True)
+        self._record = _event_records() if events else None
+        self._files: dict[str, AppendedFile] = {}
         self._earlier = Path(lines) if lines else None
         if lines:
-            self._lines = os.open(lines, os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o666)
+            self._files["--metrics"] = AppendedFile(lines)
+            if not self._files["--metrics"].ends_with(b"\n"):  # a run was killed, or its disk was full
+                self._files["--metrics"].append(b"\n")
+        if events and self._record is not None:
+            name = f"events.out.tfevents.{int(time.time())}.{socket.gethostname()}.{os.getpid()}"
+            self._files["--tensorboard"] = AppendedFile(Path(events) / name)
+            self._files["--tensorboard"].append(self._record())
 
     def __enter__(self) -> Metrics:
         return self
 
     def __exit__(self, *details: object) -> None:
-        if self._lines is not None:
-            self._write_lines()
-            os.close(self._lines)
-            self._lines = None
-        if self._events is not None:
-            self._attempt("--tensorboard", self._events.close)
+        self._write_files()
+        for file in self._files.values():
+            file.close()
+        self._files = {}
 
     def read_earlier(self, epochs: int) -> None:
         """Read the first ``epochs`` epochs of an earlier run from the file of lines, to plot them too."""
@@ -104,30 +111,25 @@ class Metrics:
         """
         self._epochs.append({"epoch": number, **values})
         self._write("epoch", steps, {"epoch": number, **values})
-        self._write_lines()
+        self._write_files()
         if self._plot is not None:
             self._attempt("--plot", functools.partial(self._draw, self._plot))
 
     def _write(self, kind: str, step: int, values: Mapping[str, Any]) -> None:
-        if self._lines is not None:
-            line = json.dumps({"kind": kind, "step": step, **values}).encode() + b"\n"
-            self._unwritten += line
-            if len(self._unwritten) % _AT_ONCE < len(line):
-                self._write_lines()
-        if self._events is not None:
+        if lines := self._files.get("--metrics"):
+            lines.append(json.dumps({"kind": kind, "step": step, **values}).encode() + b"\n")
+        if (events := self._files.get("--tensorboard")) and self._record is not None:
             for name, value in values.items():
                 if isinstance(value, (int, float)) and name != "epoch":
-                    self._events.add_scalar(f"{kind}/{name}", value, step)
+                    events.append(self._record(f"{kind}/{name}", value, step))
+        if max((len(file.unwritten) for file in self._files.values()), default=0) - self._left > _AT_ONCE:
+            self._write_files()
 
-    def _write_lines(self) -> None:
-        """Write the lines that the file lacks; after an error the rest is written the next time, from the same byte."""
-
-        def write(number: int) -> None:
-            while self._unwritten:
-                del self._unwritten[: os.write(number, self._unwritten)]
-
-        if self._lines is not None:
-            self._attempt("--metrics", functools.partial(write, self._lines))
+    def _write_files(self) -> None:
+        """Write what the files lack; after an error the next call tries again."""
+        for option, file in self._files.items():
+            self._attempt(option, file.write)
+        self._left = max((len(file.unwritten) for file in self._files.values()), default=0)
 
     def _attempt(self, option: str, write: Callable[[], object]) -> None:
         try:
@@ -161,9 +163,28 @@ class Metrics:
         save_picture(figure, path)
 
 
-def _event_writer(folder: str) -> Any:
+def _event_records() -> Callable[..., bytes]:
+    """Return a function that makes a record of an event file of a name, value and step; of nothing, the first one.
+
+    tensorboardX's own writer stops the program for ever when its thread has met a full disk.
+    """
     try:
-        from tensorboardX import SummaryWriter
+        from tensorboardX.proto.event_pb2 import Event
+        from tensorboardX.record_writer import masked_crc32c
+        from tensorboardX.summary import scalar
     except ImportError:
         raise NetError("--tensorboard needs the package tensorboardX; pip install 'netbuilder[plot]'") from None
-    return SummaryWriter(folder)
+
+    def record(name: str | None = None, value: float = 0.0, step: int = 0) -> bytes:
+        event = Event(wall_time=time.time(), step=step)
+        if name is None:
+            event.file_version = "brain.Event:2"
+        else:
+            event.summary.CopyFrom(scalar(name, value))
+        data = event.SerializeToString()
+        length = struct.pack("<Q", len(data))
+        return b"".join(
+            (length, struct.pack("<I", masked_crc32c(length)), data, struct.pack("<I", masked_crc32c(data)))
+        )
+
+    return record

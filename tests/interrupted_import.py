@@ -16,8 +16,7 @@ from pathlib import Path
 from types import FrameType
 from typing import Any
 
-import google.protobuf.text_format
-import google.protobuf.unknown_fields
+import google.protobuf.text_format  # noqa: F401  (and what it imports)
 import numpy as np
 
 __all__ = ["main"]
@@ -38,7 +37,7 @@ def use() -> None:
     workspace.feed("data", np.ones((2, 3), np.float32))
     workspace.run_net_once(model.param_init_net)
     workspace.create_net(model.net)
-    workspace.run_net("net")
+    workspace.run_net(model.net)
     assert workspace.fetch("scores").shape == (2, 2)
     assert callable(load_checkpoint)
     assert callable(image_folder)

@@ -73,6 +73,7 @@ class ImageTransform:
         is_test: test mode.
         interpolation: "linear" or "area", see ``resize_image``.
         library: library that decodes and resizes; None: the fastest that is installed.
+        upright: apply the orientation that cameras store, see ``decode_image``, when an image is decoded.
 
     Raises:
         ArgumentError: a number is out of range.
@@ -98,6 +99,7 @@ class ImageTransform:
     is_test: bool = False
     interpolation: str = "linear"
     library: str | None = None
+    upright: bool = True
 
     def __post_init__(self) -> None:
         if problem := self._problem():

@@ -17,7 +17,7 @@ from netbuilder.tools.sequences.characters import Characters
 __all__ = ["main"]
 
 
-@reporting("netbuilder-char-lm")
+@reporting("netbuilder-char-lm", output_optional=True)
 def main(arguments: Sequence[str] | None = None) -> int:
     """Train, export and generate as the command line says; return the exit status."""
     options = _parser().parse_args(arguments)

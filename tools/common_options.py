@@ -19,8 +19,10 @@ from netbuilder.runtime.plan.optimizations import GROUPS, check_without
 from netbuilder.tools.parser import count
 
 __all__ = [
+    "IGNORE_ORIENTATION",
     "OBSERVABLE",
     "add_cpu",
+    "add_ignore_orientation",
     "add_max_pixels",
     "add_trusted",
     "add_without",
@@ -31,6 +33,8 @@ __all__ = [
     "size",
     "split_problem",
 ]
+
+IGNORE_ORIENTATION = "--ignore-orientation"
 
 OBSERVABLE = KINDS
 """Kinds of values that can be fetched after a run, see ``Workspace.create_net``."""
@@ -54,6 +58,14 @@ def add_max_pixels(parser: Any) -> None:
         "--max-pixels", type=count, metavar="N",
         help=f"largest number of pixels of an image, height times width "
         f"(default: NETBUILDER_MAX_PIXELS, or {MAX_PIXELS})",
+    )  # fmt: skip
+
+
+def add_ignore_orientation(parser: Any) -> None:
+    """Add the option ``--ignore-orientation`` to a parser or argument group."""
+    parser.add_argument(
+        IGNORE_ORIENTATION, action="store_true",
+        help="do not turn images as the orientation says that cameras store in JPEG, PNG and WebP files (EXIF)",
     )  # fmt: skip
 
 

@@ -40,7 +40,7 @@ _PARTS = {
 Array = np.ndarray[Any, np.dtype[Any]]
 
 
-@reporting("fetch_cifar10")
+@reporting("fetch_cifar10", output_optional=True)
 def main(arguments: Sequence[str] | None = None) -> int:
     """Write the folders ``train`` and ``test``; return the exit status."""
     parser = Parser(

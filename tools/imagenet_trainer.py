@@ -10,9 +10,11 @@ import subprocess
 import sys
 import time
 from collections.abc import Iterator, Sequence
+from contextlib import AbstractContextManager, nullcontext
 from pathlib import Path
 from typing import Any
 
+from netbuilder.exchange import CheckpointFolder
 from netbuilder.optimizers import EarlyStopping
 from netbuilder.parallel.distributed import ProcessGroup, Rendezvous
 from netbuilder.proto import NetError
@@ -20,7 +22,7 @@ from netbuilder.proto.os_errors import error_text
 from netbuilder.runtime.profile.memory import Memory, bytes_text
 from netbuilder.runtime.profile.process_memory import peak_resident, resident
 from netbuilder.runtime.profile.table import again_text
-from netbuilder.tools.reporting import EXPECTED, reporting
+from netbuilder.tools.reporting import EXPECTED, reporting, text_of
 from netbuilder.tools.training.budget import run_within_budget
 from netbuilder.tools.training.config import write_config
 from netbuilder.tools.training.images import load_images
@@ -39,7 +41,7 @@ __all__ = ["main"]
 _EXPECTED: tuple[type[Exception], ...] = (*EXPECTED, FloatingPointError)
 
 
-@reporting("netbuilder-train")
+@reporting("netbuilder-train", output_optional=True)
 def main(arguments: Sequence[str] | None = None) -> int:
     """Train, evaluate and export as the command line says; return the exit status.
 
@@ -54,7 +56,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
         with _printing(group):
             return _run(options, group, list(sys.argv[1:] if arguments is None else arguments))
     except _EXPECTED as error:
-        print(f"netbuilder-train: {where}{error_text(error)}", file=sys.stderr, flush=True)
+        print(f"netbuilder-train: {where}{text_of(error)}", file=sys.stderr, flush=True)
         group.report_failure(error)
         return 1
 
@@ -82,7 +84,7 @@ def _run(options: Options, group: ProcessGroup, given: list[str]) -> int:
     if options.measure_speed_up:
         _print_speed_up(options, train, test)
     began = time.perf_counter()
-    with _metrics(options, group) as metrics:
+    with _locked(options, group), _metrics(options, group) as metrics:
         start = resident()
         run = (run_within_budget if options.memory_budget is not None else Run)(options, train, test, metrics)
         if run.options.accumulate_steps > options.accumulate_steps:
@@ -95,13 +97,24 @@ def _run(options: Options, group: ProcessGroup, given: list[str]) -> int:
         saving = Saving(options, run)
         limit = StepTimeout(options.step_limit, options.first_step_limit, rank=group.rank if group.size > 1 else None)
         run.tick = limit.step_done
-        with Stopping() as stopping, limit:
+        with Stopping() as stopping:
             run.stops = lambda: stopping.by is not None
-            accuracy = _train(options, run, saving, start)
+            with limit:
+                accuracy = _train(options, run, saving, start)
+            if run.stopped:
+                saving.attempt(then="training has stopped")
     if run.stopped:
-        return _print_how_to_resume(stopping, run, saving, given)
+        return _print_how_to_resume(options, stopping, run, saving, given)
     print(f"trained in {time.perf_counter() - began:.1f} s; accuracy on {len(test)} held-out images: {accuracy:.2%}")
-    return _export(options, run, saving) if group.is_first else 0
+    if not group.is_first:
+        return 0
+    status = _export(options, run)
+    return _print_incomplete(saving, metrics) or status
+
+
+def _locked(options: Options, group: ProcessGroup) -> AbstractContextManager[None]:
+    """Return a context in which other runs cannot write checkpoints into the folder of this one."""
+    return CheckpointFolder(options.checkpoint).locked() if options.checkpoint and group.is_first else nullcontext()
 
 
 def _metrics(options: Options, group: ProcessGroup) -> Metrics:
@@ -112,21 +125,16 @@ def _metrics(options: Options, group: ProcessGroup) -> Metrics:
     return Metrics(options.metrics, options.tensorboard, options.plot, title)
 
 
-def _export(options: Options, run: Run, saving: Saving) -> int:
-    """Write the predictor, and check it, as the options say; return the exit status of the run."""
+def _export(options: Options, run: Run) -> int:
+    """Write the predictor, and check it, as the options say; return the exit status of the check."""
     if options.export:
         _export_epoch(options, run)
     if options.check_export:
-        status = subprocess.run(
+        return subprocess.run(
             [sys.executable, "-m", "netbuilder.tools.evaluate_predictor", str(options.export),
              "--data", options.data, *options.input.arguments()],
             check=False,
         ).returncode  # fmt: skip
-        if status:
-            return status
-    if not saving.complete:
-        print("netbuilder-train: the last checkpoint could not be written; see the message above", file=sys.stderr)
-        return 1
     return 0
 
 
@@ -143,6 +151,14 @@ def _export_epoch(options: Options, run: Run) -> None:
         if options.export_epoch == "best":
             why = "which an earlier run, from which this one was resumed, has not exported there"
         print(f"epoch {best.number} was better, with {best.accuracy:.2%} held-out accuracy; {why}", flush=True)
+
+
+def _print_incomplete(saving: Saving, metrics: Metrics) -> int:
+    """Print which files of the run are not complete; return the exit status: 1 if there are any."""
+    missing = [*([] if saving.complete else ["the last checkpoint"]), *sorted(metrics.incomplete)]
+    for what in missing:
+        print(f"netbuilder-train: {what} could not be written; see the message above", file=sys.stderr)
+    return 1 if missing else 0
 
 
 def _check_folders(options: Options) -> None:
@@ -278,6 +294,9 @@ def _train(options: Options, run: Run, saving: Saving, start: int) -> float:
         if epoch is None:
             return 0.0
         found = run.evaluation()
+        if found is None:
+            run.reopen_epoch()
+            return 0.0
         accuracy = found.top1
         top5 = "" if found.top5 is None else f" (top-5 {found.top5:.2%})"
         print(
@@ -327,13 +346,14 @@ def _print_early_end(options: Options, run: Run, early: EarlyStopping) -> None:
     )
 
 
-def _print_how_to_resume(stopping: Stopping, run: Run, saving: Saving, given: Sequence[str]) -> int:
-    """Write a checkpoint of a stopped run, and print how to resume it; return the exit status."""
-    path = saving.now()
+def _print_how_to_resume(options: Options, stopping: Stopping, run: Run, saving: Saving, given: Sequence[str]) -> int:
+    """Print how to resume a stopped run; return the exit status."""
     by = next(number for number in run.group.gather(stopping.by) if number is not None)
     after = f"stopped by {by.name} after {run.steps_done} steps"
-    if path is None:
+    if options.checkpoint is None:
         print(f"{after}; nothing is saved without --checkpoint FOLDER", flush=True)
+    elif saving.last is None:
+        print(f"{after}; there is no checkpoint to resume from", flush=True)
     else:
         kept = [
             text
@@ -341,7 +361,8 @@ def _print_how_to_resume(stopping: Stopping, run: Run, saving: Saving, given: Se
             if before != "--resume" and text != "--resume" and not text.startswith("--resume=")
         ]
         launcher = f", in {run.group.size} processes or another number of them" if run.group.size > 1 else ""
-        print(f"{after}, saved to {path}; to resume{launcher}:\nnetbuilder-train {shlex.join(kept)} --resume auto",
+        place = f"saved to {saving.last}" if saving.complete else f"the last checkpoint is {saving.last}"
+        print(f"{after}, {place}; to resume{launcher}:\nnetbuilder-train {shlex.join(kept)} --resume auto",
               flush=True)  # fmt: skip
     run.group.wait()  # a process that ends with this status ends the others
     return 128 + by

@@ -20,7 +20,7 @@ __all__ = ["main"]
 _STREAMS = {"none": (), "stderr": ("stderr",), "all": ("stdout", "stderr")}
 
 
-@reporting("netbuilder-launch")
+@reporting("netbuilder-launch", output_optional=True)
 def main(arguments: Sequence[str] | None = None) -> int:
     """Run the program that the command line names in several processes; return its exit status."""
     parser = _parser()

@@ -10,7 +10,7 @@ from pathlib import Path
 from netbuilder.data import DATABASES, database_type, decoding_threads
 from netbuilder.proto import NetError
 from netbuilder.proto.errors import counted
-from netbuilder.tools.common_options import add_max_pixels
+from netbuilder.tools.common_options import add_ignore_orientation, add_max_pixels
 from netbuilder.tools.databases.inspecting import describe_database
 from netbuilder.tools.databases.sources import open_source
 from netbuilder.tools.databases.writing import Choices, check_database, write_database
@@ -66,13 +66,15 @@ def _parser() -> argparse.ArgumentParser:
         "--encode",
         choices=["keep", "jpeg", "raw"],
         default="keep",
-        help="store the image files unchanged (keep, the default; JPEG if they are resized), JPEG, or pixels",
+        help="store the image files unchanged (keep, the default; JPEG if they are resized or turned upright), JPEG, "
+        "or pixels",
     )
     made.add_argument(
         "--quality", type=whole_number(1, 100), default=95, metavar="Q", help="quality of JPEG, 1 to 100 (default: 95)"
     )
     made.add_argument("--shuffle", type=whole_number(), metavar="SEED", help="shuffle the images, with this seed")
     made.add_argument("--skip-damaged", action="store_true", help="skip images that cannot be decoded")
+    add_ignore_orientation(made)
     add_max_pixels(made)
     made.add_argument(
         "--threads",
@@ -97,7 +99,7 @@ def _problem(found: argparse.Namespace) -> str | None:
     return None
 
 
-@reporting("netbuilder-make-db")
+@reporting("netbuilder-make-db", output_optional=True)
 def main(arguments: Sequence[str] | None = None) -> int:
     """Write a database, or describe one, as the command line says; return the exit status."""
     parser = _parser()
@@ -118,7 +120,7 @@ def _make(found: argparse.Namespace) -> None:
     choices = Choices(
         resize=found.resize, size=tuple(found.size) if found.size else None, encode=found.encode,
         quality=found.quality, shuffle=found.shuffle, skip_damaged=found.skip_damaged, threads=found.threads,
-        max_pixels=found.max_pixels,
+        max_pixels=found.max_pixels, upright=not found.ignore_orientation,
     )  # fmt: skip
     kind = found.type or _kind(Path(found.database))
     _check_target(Path(found.database), found.replace)

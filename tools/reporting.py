@@ -2,16 +2,20 @@
 
 from __future__ import annotations
 
+import contextlib
 import errno
 import functools
-import os
+import signal
 import sys
-from collections.abc import Callable, Sequence
+import threading
+from collections.abc import Callable, Iterator, Sequence
+from types import FrameType
 
 from netbuilder.proto import DeviceError, DistributedError, NetError, OperatorError
 from netbuilder.proto.os_errors import error_text
+from netbuilder.tools.streams import discard, standard_streams
 
-__all__ = ["EXPECTED", "reporting"]
+__all__ = ["EXPECTED", "reporting", "text_of"]
 
 EXPECTED: tuple[type[Exception], ...] = (
     NetError,
@@ -20,21 +24,36 @@ EXPECTED: tuple[type[Exception], ...] = (
     OperatorError,
     NotImplementedError,
     OSError,
+    MemoryError,
 )
 """Errors that bad input and missing hardware or software cause; others are faults of the program."""
 
-_INTERRUPTED = 130  # as shells report a program that Ctrl-C has ended
+_INTERRUPTED = 128 + signal.SIGINT  # as shells report a program that Ctrl-C has ended
+_ENDING = [getattr(signal, name) for name in ("SIGTERM", "SIGHUP") if hasattr(signal, name)]
+_NO_THREAD = "can't start new thread"  # the text of CPython's RuntimeError
 
 Main = Callable[[Sequence[str] | None], int]
 
 
-def reporting(prog: str, *more: type[Exception], status: int = 1) -> Callable[[Main], Callable[..., int]]:
+class _Ended(BaseException):
+    """A signal ends the command, as KeyboardInterrupt does: files that are half written are removed."""
+
+    def __init__(self, number: int) -> None:
+        super().__init__(number)
+        self.signal = signal.Signals(number)
+
+
+def reporting(
+    prog: str, *more: type[Exception], status: int = 1, output_optional: bool = False
+) -> Callable[[Main], Callable[..., int]]:
     """Return a decorator for ``main`` of a command, which prints expected errors and returns the exit status then.
 
     Args:
         prog: the command, at the beginning of the line.
         more: further errors that are expected.
-        status: the exit status after an error; it is 130 after Ctrl-C.
+        status: the exit status after an error; after Ctrl-C, SIGTERM and SIGHUP it is 128 and the signal's number.
+        output_optional: the command does more than print, and continues where standard output cannot be written, see
+            ``standard_streams``. Otherwise it ends, without a message if the reader of a pipe has ended.
     """
 
     expected = (*EXPECTED, *more)
@@ -42,27 +61,76 @@ def reporting(prog: str, *more: type[Exception], status: int = 1) -> Callable[[M
     def decorated(main: Main) -> Callable[..., int]:
         @functools.wraps(main)
         def ended(arguments: Sequence[str] | None = None) -> int:
-            try:
-                done = main(arguments)
-                sys.stdout.flush()  # an error of the last lines is reported here, too
-                return done
-            except KeyboardInterrupt:
-                print(f"{prog}: interrupted", file=sys.stderr)
-                return _INTERRUPTED
-            except expected as error:
-                if isinstance(error, BrokenPipeError) and error.errno == errno.EPIPE:  # the reader has seen enough
-                    _discard_output()
-                else:
-                    print(f"{prog}: {error_text(error)}", file=sys.stderr)
-                return status
+            with standard_streams(prog, output_optional=output_optional):
+                try:
+                    with _ending_signals():
+                        return _flushed(main, arguments)
+                except KeyboardInterrupt:
+                    print(f"{prog}: interrupted", file=sys.stderr)
+                    return _INTERRUPTED
+                except _Ended as end:
+                    print(f"{prog}: ended by {end.signal.name}", file=sys.stderr)
+                    return 128 + end.signal
+                except (*expected, RuntimeError) as error:
+                    if not isinstance(error, expected) and _NO_THREAD not in str(error):
+                        raise
+                    if isinstance(error, BrokenPipeError) and error.errno == errno.EPIPE:
+                        discard(sys.stdout)  # the reader has seen enough
+                    else:
+                        print(f"{prog}: {text_of(error)}", file=sys.stderr)
+                        _discard_unwritten()
+                    return status
 
         return ended
 
     return decorated
 
 
-def _discard_output() -> None:
-    """Let the interpreter's last flush of standard output succeed after the reader of a pipe has ended."""
-    nowhere = os.open(os.devnull, os.O_WRONLY)
-    os.dup2(nowhere, sys.stdout.fileno())
-    os.close(nowhere)
+def text_of(error: BaseException) -> str:
+    """Return what an error says, in one line; also where memory is used up, of which Python itself says nothing."""
+    text = error_text(error)
+    if isinstance(error, MemoryError) or _NO_THREAD in text:
+        return f"not enough memory{f': {text}' if text else ''}; ulimit -v, or the limit of a container, may be too low"
+    return text
+
+
+def _flushed(main: Main, arguments: Sequence[str] | None) -> int:
+    """Call ``main``; errors of the last lines are raised here too, also where argparse ends the command."""
+    try:
+        done = main(arguments)
+    except SystemExit:
+        sys.stdout.flush()
+        raise
+    sys.stdout.flush()
+    return done
+
+
+def _discard_unwritten() -> None:
+    """Drop what standard output cannot write, else the interpreter would print a traceback at its end."""
+    try:
+        sys.stdout.flush()
+    except OSError:
+        discard(sys.stdout)
+
+
+@contextlib.contextmanager
+def _ending_signals() -> Iterator[None]:
+    """Let signals that would kill the process raise ``_Ended``; a second one kills it."""
+
+    def end(number: int, frame: FrameType | None) -> None:
+        restore()
+        raise _Ended(number)
+
+    def restore() -> None:
+        for number in ours:
+            if signal.getsignal(number) is end:
+                signal.signal(number, signal.SIG_DFL)
+
+    main_thread = threading.current_thread() is threading.main_thread()  # others may not set handlers
+    ours = [number for number in _ENDING if main_thread and signal.getsignal(number) is signal.SIG_DFL]
+    for number in ours:
+        signal.signal(number, end)
+    try:
+        yield
+    finally:
+        restore()

@@ -1,7 +1,7 @@
 """Decoding and resizing of images by the fastest library that is installed: simplejpeg and OpenCV, or Pillow.
 
-Pixels are uint8 of shape (height, width, channels), colors in the order blue, green, red, as Caffe2 has them.
-The orientation that cameras store (EXIF) is ignored.
+Pixels are uint8 of shape (height, width, channels), colors in the order blue, green, red, as Caffe2 has them. The
+orientation that cameras store (EXIF) is applied, whichever library decodes.
 """
 
 from __future__ import annotations
@@ -17,6 +17,7 @@ from typing import Any
 import numpy as np
 
 from netbuilder.data.image_size import check_image_size, check_resized
+from netbuilder.data.orientation import find_orientation, swaps_sides, turned
 from netbuilder.data.scratch import Scratch
 from netbuilder.proto import DeviceError, NetError, ParseError
 
@@ -86,6 +87,7 @@ def decode_image(
     library: str | None = None,
     scratch: Scratch | None = None,
     max_pixels: int | None = None,
+    upright: bool = True,
 ) -> Array:
     """Return the pixels of an encoded image, in any format that the library reads.
 
@@ -98,6 +100,8 @@ def decode_image(
         scratch: buffer for the pixels, if the library can decode into it; None: a new one.
         max_pixels: largest number of pixels, height times width; None: the number in the variable
             NETBUILDER_MAX_PIXELS, or ``MAX_PIXELS`` of ``image_size``, 2**27.
+        upright: apply the orientation that cameras store in JPEG, PNG and WebP files (EXIF); otherwise the pixels are
+            returned as they are stored.
 
     Raises:
         ParseError: the bytes are not an image, or a damaged or truncated one (missing pixels are never made up); or the
@@ -107,6 +111,12 @@ def decode_image(
     if not data:
         raise ParseError(f"{where}: is empty, not an image")
     check_image_size(data, where, max_pixels, None if data[:3] == _JPEG or data[:4] == _PNG else _load("pillow"))
+    pixels = _as_stored(data, color, where, library, scratch)
+    orientation = find_orientation(data) if upright else 1
+    return pixels if orientation == 1 else turned(pixels, orientation, _load("opencv"))
+
+
+def _as_stored(data: Bytes, color: bool, where: str, library: str | None, scratch: Scratch | None) -> Array:
     what, jpeg = "decoding", data[:3] == _JPEG
     if jpeg and library in _QUICK and (module := _load("simplejpeg")) is not None:
         pixels = _by_simplejpeg(module, data, color, where, scratch)
@@ -118,18 +128,21 @@ def decode_image(
     return (_by_opencv if name == "opencv" else _by_pillow)(module, data, color, where)
 
 
-def jpeg_size(data: Bytes, library: str | None = None) -> tuple[int, int] | None:
+def jpeg_size(data: Bytes, library: str | None = None, *, upright: bool = True) -> tuple[int, int] | None:
     """Return height and width of a JPEG from its header, which is fast; None if only decoding tells.
 
     Args:
         data: the bytes of the file, of any format.
-        library: see ``decode_image``.
+        library, upright: see ``decode_image``.
     """
     module = _load("simplejpeg") if library in _QUICK and data[:3] == _JPEG else None
     if module is None:
         return None
     header = _jpeg_header(module, data)
-    return None if header is None else header[:2]
+    if header is None:
+        return None
+    height, width, _ = header
+    return (width, height) if upright and swaps_sides(find_orientation(data)) else (height, width)
 
 
 def _by_simplejpeg(module: Any, data: Bytes, color: bool, where: str, scratch: Scratch | None) -> Array | None:

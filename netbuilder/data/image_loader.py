@@ -191,7 +191,7 @@ class ImageLoader:
         """Read the record of an image, and draw its geometry already if its size is known before decoding."""
         try:
             record = self.images[number]
-            label, size = record.label, record.size(self.transform.library)
+            label, size = record.label, record.size(self.transform.library, upright=self.transform.upright)
         except ParseError as error:
             return _Pending(number, error, 0, None)
         geometry = None
@@ -210,7 +210,10 @@ class ImageLoader:
         try:
             if isinstance(record, ParseError):
                 raise record
-            pixels = record.pixels(transform.color, transform.library, state.scratch, max_pixels=self._max_pixels)
+            pixels = record.pixels(
+                transform.color, transform.library, state.scratch, max_pixels=self._max_pixels,
+                upright=transform.upright,
+            )  # fmt: skip
         except ParseError as error:
             if not self._skip:
                 raise

@@ -48,6 +48,7 @@ class ImageRecord(NamedTuple):
         scratch: Scratch | None = None,
         *,
         max_pixels: int | None = None,
+        upright: bool = True,
     ) -> Array:
         """Return the pixels (H, W, C), uint8, C being 3 or 1; arguments are those of ``decode_image``.
 
@@ -58,14 +59,15 @@ class ImageRecord(NamedTuple):
         if isinstance(self.content, np.ndarray):
             return as_channels(self.content, color)
         return decode_image(
-            self.content, color=color, where=self.where, library=library, scratch=scratch, max_pixels=max_pixels
-        )
+            self.content, color=color, where=self.where, library=library, scratch=scratch, max_pixels=max_pixels,
+            upright=upright,
+        )  # fmt: skip
 
-    def size(self, library: str | None = None) -> tuple[int, int] | None:
-        """Return height and width in pixels; None if only decoding tells. ``library`` is that of ``decode_image``."""
+    def size(self, library: str | None = None, *, upright: bool = True) -> tuple[int, int] | None:
+        """Return height and width in pixels; None if only decoding tells; arguments are those of ``decode_image``."""
         if isinstance(self.content, np.ndarray):
             return self.content.shape[0], self.content.shape[1]
-        return jpeg_size(self.content, library)
+        return jpeg_size(self.content, library, upright=upright)
 
     @property
     def label(self) -> int:

@@ -18,6 +18,7 @@ from netbuilder.data.image_records import ImageRecord, read_image_record
 from netbuilder.data.npz_file import read_npz
 from netbuilder.data.record_list import RecordList, open_records
 from netbuilder.proto import NetError, ParseError, files
+from netbuilder.proto.errors import counted
 
 __all__ = [
     "SUFFIXES",
@@ -27,6 +28,7 @@ __all__ = [
     "ImageFiles",
     "ImageSet",
     "ImageSubset",
+    "folder_text",
     "image_folder",
     "image_list",
     "read_npz_images",
@@ -88,37 +90,69 @@ class ImageFiles:
 def image_folder(path: PathLike) -> ImageFiles:
     """Return the images in a folder with one folder for each class: ``path/CLASS/.../IMAGE``.
 
-    Classes are numbered from 0 on in the order of their names, images sorted by path within them. Files without a
-    suffix of images are ignored, with a warning in the log that gives their number.
+    Classes are numbered from 0 on in the order of their names, images sorted by path within them. Hidden files and
+    folders, whose names begin with a dot, and files without a suffix of images are left out; the log has a warning with
+    the number of each.
 
     Raises:
         FileNotFoundError: there is no such folder.
-        NetError: it has no folders, or one of them has no images.
+        NetError: it has no folders, or one of them has no images; the message says what is there.
     """
     root = Path(path)
     if not root.is_dir():
         raise FileNotFoundError(f"{str(root)!r}: no such folder of images")
-    classes = sorted(entry.name for entry in os.scandir(root) if entry.is_dir() and not entry.name.startswith("."))
+    classes = sorted(entry.name for entry in os.scandir(root) if entry.is_dir() and not _is_hidden(entry.name))
+    if not classes:
+        raise NetError(
+            f"{str(root)!r}: {folder_text(root)}; it must have a folder with images for each class: CLASS/IMAGE.jpg"
+        )
     files: list[str] = []
     labels: list[int] = []
-    others = 0
+    others = hidden = 0
     for label, name in enumerate(classes):
-        found = sorted(os.path.join(place, file) for place, _, names in os.walk(root / name) for file in names)
+        found, left_out = _files_below(root / name)
         images = [file for file in found if file.lower().endswith(SUFFIXES)]
         others += len(found) - len(images)
+        hidden += left_out
         if not images:
             raise NetError(
-                f"{str(root / name)!r}: is a class without images; names of image files end in {', '.join(SUFFIXES)}"
+                f"{str(root / name)!r}: is a class without images: {folder_text(root / name)}; names of image files "
+                f"end in {', '.join(SUFFIXES)}"
             )
         files += images
         labels += [label] * len(images)
-    if not files:
-        raise NetError(
-            f"{str(root)!r}: has no folders; it must have a folder with images for each class: CLASS/IMAGE.jpg"
-        )
+    if hidden:
+        _log.warning("%s: hidden files and folders, whose names begin with a dot, left out: %d", root, hidden)
     if others:
         _log.warning("%s: files ignored because their names do not end like those of images: %d", root, others)
     return ImageFiles(files, labels, classes)
+
+
+def _is_hidden(name: str) -> bool:
+    return name.startswith(".")
+
+
+def _files_below(folder: Path) -> tuple[list[str], int]:
+    """Return the files in a folder and in those below it, sorted, and how many hidden ones were left out."""
+    found: list[str] = []
+    hidden = 0
+    for place, folders, names in os.walk(folder):
+        hidden += sum(map(_is_hidden, (*folders, *names)))
+        folders[:] = [name for name in folders if not _is_hidden(name)]
+        found += [os.path.join(place, name) for name in names if not _is_hidden(name)]
+    return sorted(found), hidden
+
+
+def folder_text(folder: Path) -> str:
+    """Say what is in a folder that has not what it should have: images, hidden entries, others, or nothing."""
+    names = sorted(os.listdir(folder))
+    images = [name for name in names if name.lower().endswith(SUFFIXES) and not _is_hidden(name)]
+    if images:
+        return f"has {counted(len(images), 'image')}, such as {images[0]!r}, but no folders of classes"
+    if all(map(_is_hidden, names)):
+        return "is empty" if not names else f"has only hidden entries, such as {names[0]!r}"
+    shown = [name for name in names if not _is_hidden(name)]
+    return f"has no images, but {counted(len(shown), 'other entry', 'other entries')}, such as {shown[0]!r}"
 
 
 def image_list(path: PathLike, *, root: PathLike | None = None) -> ImageFiles:

@@ -10,9 +10,10 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from netbuilder.data.image_codec import GRAY_WEIGHTS, mirror_image, resize_image, split_channels
+from netbuilder.data.image_size import check_resized
 from netbuilder.data.rand_augment import MOST, Change, apply_changes, draw_changes, require_pillow
 from netbuilder.data.scratch import Scratch
-from netbuilder.proto import ArgumentError, ShapeError
+from netbuilder.proto import ArgumentError, NetError, ShapeError
 
 __all__ = ["EIGENVALUES", "EIGENVECTORS", "Geometry", "ImageTransform", "jitter", "lighting"]
 
@@ -24,6 +25,7 @@ EIGENVALUES = (0.2175, 0.0188, 0.0045)
 EIGENVECTORS = ((-0.5675, 0.7192, 0.4009), (-0.5808, -0.0045, -0.8140), (-0.5836, -0.6948, 0.4203))
 """Its eigenvectors: rows are red, green and blue, columns the components; both for ImageNet's training images."""
 
+_LONGEST = 4  # longer side of what is resized before a crop, in shorter sides
 _TRIES = 10  # random crops to try before the middle is used
 
 
@@ -51,6 +53,9 @@ class Geometry(NamedTuple):
 class ImageTransform:
     """Transformation of an image, in the order of the arguments; random steps are skipped in test mode.
 
+    Of an image that is more than four times as long as wide, only a part of that length is resized before a crop: in
+    test mode the middle. So no image needs more memory and time than others of its size.
+
     Args:
         box: top, left, height and width in pixels of the part of the image to use.
         scale: length that the shorter side is resized to, in pixels; 0: unchanged.
@@ -72,6 +77,7 @@ class ImageTransform:
         is_test: test mode.
         interpolation: "linear" or "area", see ``resize_image``.
         library: library that decodes and resizes; None: the fastest that is installed.
+        upright: apply the orientation that cameras store, see ``decode_image``, when an image is decoded.
 
     Raises:
         ArgumentError: a number is out of range.
@@ -97,6 +103,7 @@ class ImageTransform:
     is_test: bool = False
     interpolation: str = "linear"
     library: str | None = None
+    upright: bool = True
 
     def __post_init__(self) -> None:
         if problem := self._problem():
@@ -198,8 +205,13 @@ class ImageTransform:
                 side = max(1, min(shorter, round(self.crop * shorter / scale)))
                 top, left = top + _drawn(rng, height - side), left + _drawn(rng, width - side)
                 height, width, size = side, side, (self.crop, self.crop)
+            elif self.warp:
+                size = (scale, scale)
             else:
-                size = (scale, scale) if self.warp else (height * scale // shorter, width * scale // shorter)
+                if self.crop:  # a long, narrow image would become huge
+                    down, right, height, width = self._narrowed(height, width, rng)
+                    top, left = top + down, left + right
+                size = _resized(height, width, scale, where)
         corner = self._corner(*(size or (height, width)), rng, where)
         changes = draw_changes(*self.rand_augment, rng) if self.rand_augment and training else ()
         mirrored = None if self.changes_colors else self._mirrored(rng)
@@ -263,6 +275,16 @@ class ImageTransform:
             )
         return self.box
 
+    def _narrowed(self, height: int, width: int, rng: np.random.Generator) -> tuple[int, int, int, int]:
+        """Return top, left, height and width of the part of an image from which to crop, of at most ``_LONGEST``."""
+        most = _LONGEST * min(height, width)
+        high, wide = min(height, most), min(width, most)
+        if (high, wide) == (height, width):
+            return 0, 0, height, width
+        if self.is_test:
+            return (height - high) // 2, (width - wide) // 2, high, wide
+        return _drawn(rng, height - high), _drawn(rng, width - wide), high, wide
+
     def _length(self, shorter: int, rng: np.random.Generator) -> int:
         """Return the length that the shorter side is resized to; 0: unchanged."""
         if self.random_scale is not None and not self.is_test:
@@ -292,6 +314,21 @@ class ImageTransform:
 
     def _mirrored(self, rng: np.random.Generator) -> bool:
         return self.mirror and not self.is_test and bool(rng.random() < 0.5)
+
+
+def _resized(height: int, width: int, scale: int, where: str) -> tuple[int, int]:
+    """Return the size of an image whose shorter side is resized to ``scale``.
+
+    Raises:
+        ShapeError: it would have more pixels than images may have.
+    """
+    shorter = min(height, width)
+    size = height * scale // shorter, width * scale // shorter
+    try:
+        check_resized(*size)
+    except NetError as error:
+        raise ShapeError(f"{where}: has {height} x {width} pixels; {error}, crop, or warp") from None
+    return size
 
 
 def _drawn(rng: np.random.Generator, most: int) -> int:

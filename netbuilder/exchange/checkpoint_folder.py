@@ -5,13 +5,14 @@ from __future__ import annotations
 import contextlib
 import os
 import re
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Literal
 
 from netbuilder.exchange.checkpoint_file import Checkpoint, read_checkpoint, read_manifest, write_checkpoint
 from netbuilder.exchange.checkpoints import take_checkpoint
+from netbuilder.exchange.folder_lock import folder_lock
 from netbuilder.model import ModelHelper
 from netbuilder.proto import NetError, ParseError
 from netbuilder.proto.os_errors import error_text
@@ -73,17 +74,33 @@ class CheckpointFolder:
         """Write a checkpoint, then remove those that are no longer kept; return its file.
 
         Raises:
-            NetError: the folder holds a checkpoint of a later step, which must be of another run; or the
-                checkpoint cannot be stored.
+            NetError: the folder holds a checkpoint of a later step, which must be of another run; another process has
+                locked the folder; or the checkpoint cannot be stored.
             OSError: the file cannot be written; existing ones are unchanged.
         """
         folder = Path(self.folder)
         folder.mkdir(parents=True, exist_ok=True)
         path = folder / f"step-{checkpoint.step:08d}.minidb"
-        self.require_none_later(checkpoint.step)
-        write_checkpoint(path, checkpoint)
-        self._clear(path)
+        with folder_lock(folder, run=False):
+            self.require_none_later(checkpoint.step)
+            write_checkpoint(path, checkpoint)
+            self._clear(path)
         return path
+
+    @contextlib.contextmanager
+    def locked(self) -> Iterator[None]:
+        """Keep other processes from writing checkpoints here during a ``with`` block, such as a whole run.
+
+        Of several processes that train together, the one that writes the checkpoints locks the folder. The lock ends
+        with the process, however it ends. Without it, several processes write one after another.
+
+        Raises:
+            NetError: another process has locked the folder; the message names it.
+            OSError: the folder cannot be made, or no file in it.
+        """
+        Path(self.folder).mkdir(parents=True, exist_ok=True)
+        with folder_lock(self.folder, run=True):
+            yield
 
     def require_none_later(self, step: int) -> None:
         """Raise NetError if the folder holds a checkpoint of a later step, which must be of another run."""

@@ -20,6 +20,7 @@ from pathlib import Path
 from typing import Any
 
 from netbuilder.launch.installed_mpi import InstalledMpi, installed_mpi
+from netbuilder.launch.relay import Relay, relayed
 from netbuilder.ops.engines import launchers
 from netbuilder.ops.engines.collectives import time_limits
 from netbuilder.ops.engines.stores import Store, TcpStore, TcpStoreServer
@@ -31,6 +32,8 @@ __all__ = ["Job", "launch"]
 _PORT = 29400
 _NODES = "nodes"
 _AFTER_FAILURE = 3.0  # seconds that the other ranks have to end after one has failed
+_ENDING = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
+_SAME = 0.5  # seconds in which a second signal is the same request
 _AFTER_GRACE = 3.0  # seconds after which processes that should have been killed are killed from here
 _PAUSE = 0.05  # seconds between two looks at processes
 _SIGN, _SILENCE = 1.0, 10.0  # seconds between two heartbeats of a node, and without one until it counts as lost
@@ -135,7 +138,7 @@ def launch(job: Job) -> int:
     mpi = _mpi(job)
     if job.node_rank == 0:
         _warn(job, mpi)
-    with _store(job) as (address, secret, store), _signals() as signals:
+    with _store(job) as (address, secret, store), _signals() as signals, relayed(mpi is not None) as relay:
         variables = {
             launchers.STORE: address,
             launchers.SECRET: secret.hex(),
@@ -145,7 +148,7 @@ def launch(job: Job) -> int:
         }
         if job.collective_timeout is not None:
             variables[time_limits.VARIABLE] = repr(job.collective_timeout)
-        node = _Node(job, mpi, store, signals, _inherited() | variables)
+        node = _Node(job, mpi, store, signals, _inherited() | variables, relay)
         with Heartbeat(store.with_prefix(_NODES), job.node_rank, interval=_SIGN):
             node.meet()
             attempt = 0
@@ -160,8 +163,15 @@ class _Node:
     """What the launcher of one node does."""
 
     def __init__(
-        self, job: Job, mpi: InstalledMpi | None, store: Store, signals: list[int], environment: dict[str, str]
+        self,
+        job: Job,
+        mpi: InstalledMpi | None,
+        store: Store,
+        signals: list[int],
+        environment: dict[str, str],
+        relay: Relay,
     ) -> None:
+        self.relay = relay
         self.job, self.mpi, self.store, self.signals, self.environment = job, mpi, store, signals, environment
         self.first = job.node_rank == 0
         if job.run_id is None and self.first:
@@ -200,6 +210,7 @@ class _Node:
         self._stop_sent = None
         begin = time.monotonic()
         status = self._run(store)
+        self.relay.drain()
         store.set(f"node_ended/{self.job.node_rank}", str(status).encode())
         if self.first:
             status = self._judge(store, status, time.monotonic() - begin)
@@ -245,6 +256,8 @@ class _Node:
             stdin=subprocess.DEVNULL if terminal else None,  # another session may not read from the terminal
             start_new_session=True,  # Ctrl-C comes here, and is passed on from here
             cwd=cwd,
+            stdout=self.relay.out,
+            stderr=self.relay.err,
         )
 
     def _watch(
@@ -405,12 +418,26 @@ def _store(job: Job) -> Iterator[tuple[str, bytes, Store]]:
 
 @contextlib.contextmanager
 def _signals() -> Iterator[list[int]]:
-    """Collect the signals that end a job in place of ending this process; yield the list that they come into."""
+    """Collect the signals that end a job in place of ending this process; yield the list that they come into.
+
+    A closed terminal sends SIGHUP more than once, and ``nohup`` has it ignored.
+    """
     if threading.current_thread() is not threading.main_thread():
         raise NetError("launch must be called from the main thread, which gets the signals; start it as a process")
     came: list[int] = []
-    numbers = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
-    before = [signal.signal(number, lambda number, frame: came.append(number)) for number in numbers]
+    last = 0.0
+
+    def note(number: int, frame: object) -> None:
+        nonlocal last
+        now = time.monotonic()
+        if not came or number != signal.SIGHUP and now - last > _SAME:
+            came.append(number)
+            last = now
+
+    numbers = [
+        number for number in _ENDING if signal.getsignal(number) is not signal.SIG_IGN or number != signal.SIGHUP
+    ]
+    before = [signal.signal(number, note) for number in numbers]
     try:
         yield came
     finally:

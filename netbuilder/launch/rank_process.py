@@ -24,6 +24,7 @@ if __name__ == "__main__":
     sys.path[0] = str(Path(__file__).resolve().parents[2])
 
 from netbuilder.ops.engines import launchers
+from netbuilder.ops.engines.copy_stream import copy_stream
 from netbuilder.ops.engines.stores.store import Store
 from netbuilder.ops.engines.unread import wait_until_read
 from netbuilder.proto.errors import DistributedError
@@ -86,8 +87,9 @@ class _Rank:
         return subprocess.PIPE if name in self.options["prefix"] else None
 
     def run(self) -> int:
+        prefix = f"[rank {self.place.rank}] ".encode()
         pumps = [
-            threading.Thread(target=self._pump, args=(pipe, number), daemon=True)
+            threading.Thread(target=copy_stream, args=(pipe.fileno(), number, prefix), daemon=True)
             for pipe, number in ((self._child.stdout, 1), (self._child.stderr, 2))
             if pipe is not None
         ]
@@ -158,22 +160,6 @@ class _Rank:
                 time.sleep(0.02)
         except DistributedError:
             pass  # the launcher is gone, and knows nothing more
-
-    def _pump(self, pipe: Any, number: int) -> None:
-        """Copy a stream line by line, with the rank at the beginning of each line."""
-        prefix = f"[rank {self.place.rank}] ".encode()
-        rest = b""
-        while part := os.read(pipe.fileno(), 1 << 16):
-            *lines, rest = (rest + part).split(b"\n")
-            _write_all(number, b"".join(prefix + line + b"\n" for line in lines))
-        if rest:
-            _write_all(number, prefix + rest + b"\n")
-
-
-def _write_all(number: int, data: bytes) -> None:
-    view = memoryview(data)
-    while view:
-        view = view[os.write(number, view) :]
 
 
 def _variables(place: launchers.Place) -> dict[str, str]:

@@ -45,12 +45,20 @@ class PreparedKernel:
 
 
 def register(cls: type[Operator]) -> type[Operator]:
-    """Class decorator: register an operator under the name of its class."""
+    """Class decorator: register an operator under the name of its class.
+
+    A class takes the place of the one that an interrupted import of the same module has left.
+    """
     name = cls.__name__
-    if name in _operators:
+    if name in _operators and not _same_place(_operators[name], cls):
         raise NetError(f"operator {name!r} is registered twice: {_operators[name].__module__} and {cls.__module__}")
     _operators[name] = cls
     return cls
+
+
+def _same_place(one: Any, other: Any) -> bool:
+    """Say whether two classes or functions are of the same lines of a module, which was imported again."""
+    return (one.__module__, one.__qualname__) == (other.__module__, other.__qualname__)
 
 
 def kernel(cls: type[Operator], *, device: int | None = None) -> Callable[[Callable[..., Any]], Callable[..., Any]]:
@@ -84,6 +92,7 @@ def prepare(
 
     def add(fn: Callable[..., Any]) -> Callable[..., Any]:
         rows = _prepared.setdefault((cls.__name__, device), [])
+        rows[:] = [row for row in rows if row.engine != engine or not _same_place(row.make, fn)]
         rows.append(PreparedKernel(fn, engine, priority))
         rows.sort(key=lambda row: -row.priority)
         return fn

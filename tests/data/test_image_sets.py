@@ -22,6 +22,8 @@ from netbuilder.data import (
     write_minidb,
 )
 from netbuilder.proto import NetError, ParseError, TensorProtos
+from netbuilder.tools.databases.sources import open_source
+from netbuilder.tools.training.images import load_images
 
 pytestmark = pytest.mark.skipif(not image_libraries(), reason="needs a library for images")
 
@@ -54,11 +56,52 @@ def test_a_folder_of_classes(tmp_path, caplog):
 def test_folders_without_images_are_refused(tmp_path):
     with pytest.raises(FileNotFoundError, match="no such folder of images"):
         image_folder(tmp_path / "no")
-    with pytest.raises(NetError, match="has no folders; it must have a folder with images for each class"):
+    with pytest.raises(NetError, match="is empty; it must have a folder with images for each class: CLASS/IMAGE.jpg"):
         image_folder(tmp_path)
     (tmp_path / "cat").mkdir()
     with pytest.raises(NetError, match="cat': is a class without images"):
         image_folder(tmp_path)
+
+
+def test_hidden_files_and_folders_are_left_out_everywhere(tmp_path, caplog):
+    """Copies of notebooks, and what macOS writes beside each file: the same image would be trained on and held out."""
+    make_folder(tmp_path, ("dog", "cat"), 3)
+    want = image_folder(tmp_path).files
+    for name in ("cat/.ipynb_checkpoints/00-checkpoint.jpg", "cat/._00.jpg", "dog/more/.hidden/deep/a.jpg",
+                 ".ipynb_checkpoints/b.jpg", ".cache.jpg"):  # fmt: skip
+        (tmp_path / name).parent.mkdir(parents=True, exist_ok=True)
+        (tmp_path / name).write_bytes((tmp_path / "cat" / "00.jpg").read_bytes())
+    caplog.clear()
+    found = image_folder(tmp_path)
+    assert (found.files, found.classes) == (want, ("cat", "dog"))
+    (record,) = caplog.records
+    assert record.getMessage().endswith("hidden files and folders, whose names begin with a dot, left out: 3")
+
+
+@pytest.mark.parametrize(
+    ("names", "message"),
+    [
+        ([], "is empty"),
+        ([".a.jpg"], "has only hidden entries, such as '.a.jpg'"),
+        (["a.jpg", "b.png", "c.txt"], "has 2 images, such as 'a.jpg', but no folders of classes"),
+        (["a.txt"], "has no images, but 1 other entry, such as 'a.txt'"),
+    ],
+)
+def test_what_is_no_folder_of_classes_is_described(tmp_path, names, message):
+    for name in names:
+        (tmp_path / name).touch()
+    with pytest.raises(NetError, match=message):
+        image_folder(tmp_path)
+    for load in (load_images, open_source):
+        with pytest.raises(NetError, match=f"{message}; give .*a folder with one folder of images for each class"):
+            load(str(tmp_path))
+
+
+def test_one_image_is_no_set(tmp_path):
+    make_folder(tmp_path, ("cat",), 1)
+    for load in (load_images, open_source):
+        with pytest.raises(NetError, match=r"00.jpg' is a single image; give .*a folder with one folder of images"):
+            load(str(tmp_path / "cat" / "00.jpg"))
 
 
 def test_lists(tmp_path):

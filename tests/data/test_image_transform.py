@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 
 from image_cases import photo
-from netbuilder.data import ImageTransform, image_libraries
+from netbuilder.data import ImageTransform, image_libraries, resize_image
 from netbuilder.data.image_transform import EIGENVALUES, EIGENVECTORS, jitter, lighting
 from netbuilder.proto import ArgumentError, ShapeError
 
@@ -169,3 +169,34 @@ def test_cut_before_it_is_scaled():
     np.testing.assert_array_equal(small, ImageTransform(scale=30, crop=20, is_test=True).pixels(ramp, rng()))
     with pytest.raises(ArgumentError, match="crop_first excludes warp and pad"):
         ImageTransform(crop=8, crop_first=True, pad=2)
+
+
+@pytest.mark.parametrize("shape", [(1, 30_000), (30_000, 1), (2, 20_000), (40, 4000)])
+@pytest.mark.parametrize("options", [{}, {"crop_first": True}, {"pad": 2}, {"minsize": 64, "scale": 0}])
+@pytest.mark.parametrize("is_test", [True, False])
+def test_no_shape_makes_a_huge_image(monkeypatch, shape, options, is_test):
+    sizes = []
+
+    def resized(pixels, height, width, **more):
+        sizes.append(height * width)
+        return resize_image(pixels, height, width, **more)
+
+    monkeypatch.setattr("netbuilder.data.image_transform.resize_image", resized)
+    transform = ImageTransform(**{"scale": 64, "crop": 56, "is_test": is_test, **options})
+    image = np.zeros((*shape, 3), np.uint8)
+    assert transform.pixels(image, rng(1)).shape == (56, 56, 3)
+    assert max(sizes) <= 4 * 64 * 64
+
+
+@pytest.mark.parametrize("transposed", [False, True])
+def test_the_middle_of_a_long_image_is_evaluated(transposed):
+    image = np.zeros((20, 2000, 3), np.uint8)
+    image[:, 990:1010] = 200
+    image = image.transpose(1, 0, 2).copy() if transposed else image
+    found = ImageTransform(scale=20, crop=20, is_test=True).pixels(image, rng())
+    assert (found == 200).all()
+
+
+def test_an_image_that_would_be_too_large_is_named():
+    with pytest.raises(ShapeError, match=r"^a.jpg: has 1 x 30000 pixels; an image cannot be resized to 256 x 7680000"):
+        ImageTransform(scale=256).pixels(np.zeros((1, 30_000, 3), np.uint8), rng(), "a.jpg")

@@ -159,9 +159,9 @@ def test_wrong_options(arguments, message, capsys):
 
 def test_what_is_not_there(tmp_path, capsys):
     for arguments, message in (
-        (["nowhere", "db"], "'nowhere': no such folder or file of images"),
+        (["nowhere", "db"], "'nowhere' does not exist; give a folder with one folder of images"),
         (["--inspect", "nowhere"], "no such database"),
-        ([str(tmp_path), str(tmp_path / "db")], "has no folders; it must have a folder with images for each class"),
+        ([str(tmp_path), str(tmp_path / "db")], "is empty; give a folder with one folder of images for each class"),
     ):
         assert main(arguments) == 1
         assert message in capsys.readouterr().err

@@ -20,7 +20,6 @@ from netbuilder.tools.training.images import load_images
 from netbuilder.tools.training.input_options import InputOptions
 from netbuilder.tools.training.options import parse
 from netbuilder.tools.training.run import Run
-from netbuilder.tools.training.stopping import Stopping
 
 STEPS = 23  # of an epoch of 1438 samples, 64 a step, 30 the last
 
@@ -216,22 +215,6 @@ def test_a_signal_ends_the_step_saves_and_says_how_to_resume(tmp_path, monkeypat
     assert main(command[1:]) == 0
     assert newest(tmp_path / "with space").step == STEPS
     assert [signal.getsignal(n) for n in (signal.SIGINT, signal.SIGTERM)] == handlers
-
-
-def test_a_second_signal_acts_at_once():
-    handler = signal.signal(signal.SIGINT, signal.default_int_handler)  # ignored in what was started in the background
-    try:
-        stop_twice()
-    finally:
-        signal.signal(signal.SIGINT, handler)
-
-
-def stop_twice():
-    with pytest.raises(KeyboardInterrupt):
-        with Stopping() as stopping:
-            signal.raise_signal(signal.SIGINT)
-            assert stopping.by == signal.SIGINT
-            signal.raise_signal(signal.SIGINT)
 
 
 def test_without_a_folder_nothing_is_saved(monkeypatch, capfd):

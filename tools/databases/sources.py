@@ -15,13 +15,48 @@ from netbuilder.data import (
     read_idx,
     read_npz_images,
 )
+from netbuilder.data.image_sets import SUFFIXES, folder_text
 from netbuilder.proto import NetError
 
-__all__ = ["IDX_PARTS", "open_source"]
+__all__ = ["IDX_PARTS", "check_source", "is_idx_folder", "open_source"]
 
 IDX_PARTS = {"train": ("train-images-idx3-ubyte", "train-labels-idx1-ubyte"),
              "test": ("t10k-images-idx3-ubyte", "t10k-labels-idx1-ubyte")}  # fmt: skip
 """Names of the files of images and labels in a folder of IDX files."""
+
+
+_KINDS = (
+    "a folder with one folder of images for each class (CLASS/IMAGE.jpg), a folder with IDX files, a database, an .npz "
+    "file, or a CSV list of paths and labels"
+)
+
+
+def check_source(source: str | os.PathLike[str], option: str = "", also: str = "") -> None:
+    """Check that a set of images may be at ``source``, as what is there shows.
+
+    Args:
+        source: its path.
+        option: the beginning of errors.
+        also: what else may be given.
+
+    Raises:
+        FileNotFoundError: nothing is there.
+        NetError: it is a single image, a file of another kind, or a folder without what a set has.
+    """
+    path = Path(source)
+    if not path.exists():
+        raise FileNotFoundError(f"{option}{str(path)!r} does not exist; give {also}{_KINDS}")
+    if path.is_file() and path.suffix.lower() in SUFFIXES:
+        raise NetError(f"{option}{str(path)!r} is a single image; give {also}{_KINDS}")
+    if path.is_dir() and not is_idx_folder(path) and database_type(path) is None:
+        if not any(entry.is_dir() and not entry.name.startswith(".") for entry in path.iterdir()):
+            raise NetError(f"{option}{str(path)!r} {folder_text(path)}; give {also}{_KINDS}")
+
+
+def is_idx_folder(folder: Path) -> bool:
+    """Say whether a folder has one of the files of an IDX data set."""
+    names = [name for part in IDX_PARTS.values() for name in part]
+    return any((folder / f"{name}{end}").is_file() for name in names for end in ("", ".gz"))
 
 
 def open_source(
@@ -41,6 +76,7 @@ def open_source(
         NetError: it is of none of these kinds, or damaged.
     """
     path = Path(source)
+    check_source(path)
     if labels is not None:
         return ImageArrays(read_idx(path), read_idx(labels), str(path))
     if path.suffix == ".csv":
@@ -54,8 +90,6 @@ def open_source(
         raise NetError(f"{str(path)!r}: looks like an IDX file of images; give the file of labels too (--labels FILE)")
     if kind is not None:
         return ImageDatabase(path, kind)
-    if not path.exists():
-        raise FileNotFoundError(f"{str(path)!r}: no such folder or file of images")
     return image_folder(path)
 
 

@@ -23,6 +23,7 @@ from netbuilder.data import (
     resize_image,
     write_named_records,
 )
+from netbuilder.data.orientation import find_orientation
 from netbuilder.proto import NetError, ParseError
 
 __all__ = ["Choices", "Written", "check_database", "write_database"]
@@ -37,12 +38,14 @@ class Choices:
     Args:
         resize: length of the shorter side; 0: unchanged.
         size: height and width; None: unchanged.
-        encode: "keep" (image files unchanged; JPEG if they are resized, and arrays as "raw"), "jpeg" or "raw".
+        encode: "keep" (image files unchanged; JPEG if they are resized or turned, and arrays as "raw"), "jpeg" or
+            "raw".
         quality: of JPEG, 1 to 100.
         shuffle: seed to shuffle the images; None: keep the order of the source.
         skip_damaged: skip images that cannot be decoded; otherwise they are errors.
         threads: number of threads that decode and encode; None: one for each core.
         max_pixels: largest image that is decoded, height times width; None: the default of ``decode_image``.
+        upright: turn images as the orientation says that cameras store, see ``decode_image``.
     """
 
     resize: int = 0
@@ -53,6 +56,7 @@ class Choices:
     skip_damaged: bool = False
     threads: int | None = None
     max_pixels: int | None = None
+    upright: bool = True
 
 
 @dataclass
@@ -130,29 +134,32 @@ def _records(
 def _record(images: ImageSet, number: int, choices: Choices) -> tuple[bytes, int]:
     """Return a record and its label; unchanged images are decoded too, so that no damaged one is written."""
     found = images[number]
-    pixels = found.pixels(max_pixels=choices.max_pixels)
-    sized = _sized(pixels, choices)
+    pixels = found.pixels(max_pixels=choices.max_pixels, upright=choices.upright)
+    sized = _sized(pixels, choices, found.where)
     encode = choices.encode
     if encode == "keep":
         if not isinstance(found.image, bytes):
             encode = "raw"
             sized = sized[:, :, :1] if found.image.shape[2] == 1 else sized
-        elif sized is not pixels:
-            encode = "jpeg"
+        elif sized is not pixels or choices.upright and find_orientation(found.image) != 1:
+            encode = "jpeg"  # other readers of the database may not know orientations
     if encode == "keep":
         return image_record(found.image, found.label), found.label
     ready = encode_jpeg(sized, choices.quality) if encode == "jpeg" else np.ascontiguousarray(sized)
     return image_record(ready, found.label), found.label
 
 
-def _sized(pixels: Any, choices: Choices) -> Any:
+def _sized(pixels: Any, choices: Choices, where: str) -> Any:
     height, width = pixels.shape[:2]
     if choices.size is not None:
         return resize_image(pixels, *choices.size, interpolation="area")
     if choices.resize:
         shorter = min(height, width)
         new = (height * choices.resize // shorter, width * choices.resize // shorter)
-        return resize_image(pixels, *new, interpolation="area")
+        try:
+            return resize_image(pixels, *new, interpolation="area")
+        except NetError as error:  # one that is long and narrow
+            raise ParseError(f"{where}: has {height} x {width} pixels; {error}") from None
     return pixels
 
 

@@ -12,7 +12,7 @@ import numpy as np
 from netbuilder.data import ImageArrays, digits, dummy_batches, read_idx
 from netbuilder.exchange import ImagePreparation
 from netbuilder.proto import ParseError
-from netbuilder.tools.databases.sources import IDX_PARTS
+from netbuilder.tools.databases.sources import IDX_PARTS, check_source, is_idx_folder
 from netbuilder.tools.training.decoded import DUMMY, HELD_OUT, DecodedImages, decoded_arrays, decoded_images
 from netbuilder.tools.training.input_options import InputOptions
 
@@ -90,6 +90,10 @@ def load_images(
         ParseError: a file is damaged, or images and labels do not match.
         NetError: see ``decoded_images``.
     """
+    if source not in (DUMMY, "digits"):
+        check_source(source, "--data: ", "digits, dummy, ")
+    if options.test_data is not None:
+        check_source(options.test_data, "--test-data: ")
     if _is_decoded(source, options):
         return decoded_images(source, options)
     if source == DUMMY:
@@ -98,21 +102,12 @@ def load_images(
         parts = _split(*digits())
         names = tuple(map(str, range(10)))
     else:
-        _check_source(Path(source))
         parts = _idx(Path(source), "train"), _idx(Path(source), "test")
         names = ()
     if options.transforms:
         train, test = (_pixels(part, f"data {source!r}", names) for part in parts)
         return decoded_arrays(train, test, replace(options, gray=True))
     return _normalized(*parts, names=names)
-
-
-def _check_source(source: Path) -> None:
-    if not source.exists():
-        raise FileNotFoundError(
-            f"--data: {str(source)!r} does not exist; give digits, dummy, a folder of class folders with images or of "
-            "IDX files, a database, an .npz file, or a CSV list"
-        )
 
 
 def _split(images: Array, labels: Array) -> tuple[Images, Images]:
@@ -152,7 +147,7 @@ def _is_decoded(source: str, options: InputOptions) -> bool:
         return options.crop > 0
     if path.is_file():
         return True
-    return path.is_dir() and ((path / "data.mdb").is_file() or any(entry.is_dir() for entry in path.iterdir()))
+    return path.is_dir() and not is_idx_folder(path)
 
 
 def _idx(folder: Path, part: str) -> Images:

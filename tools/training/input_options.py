@@ -11,7 +11,7 @@ from netbuilder.data.image_size import check_resized
 from netbuilder.exchange import ImagePreparation
 from netbuilder.proto import DeviceError, NetError, ParseError, files
 from netbuilder.proto.os_errors import error_text
-from netbuilder.tools.common_options import add_max_pixels
+from netbuilder.tools.common_options import IGNORE_ORIENTATION, add_ignore_orientation, add_max_pixels
 from netbuilder.tools.parser import add_list, real_number
 
 __all__ = ["InputOptions", "add_input_arguments", "input_options"]
@@ -36,6 +36,7 @@ class InputOptions:
         test_data: held-out images; None: the test part of the data, or every fifth image.
         classes: number of classes; None: that of the data.
         names: of the classes from 0 on, for the predictor; (): those of the data.
+        upright: apply the orientation that cameras store.
     """
 
     scale: int = 0
@@ -56,6 +57,7 @@ class InputOptions:
     test_data: str | None = None
     classes: int | None = None
     names: tuple[str, ...] = ()
+    upright: bool = True
 
     def transform(self, *, is_test: bool) -> ImageTransform:
         """Return the transformation of images in training, or in test mode.
@@ -71,6 +73,7 @@ class InputOptions:
             crop_first=not self.pad, random_scale=self.random_scale, rand_augment=self.rand_augment,
             color_jitter=(self.color_jitter,) * 3 if self.color_jitter else None,
             color_lighting=self.color_lighting, mean=self.mean, std=self.std, color=not self.gray, is_test=is_test,
+            upright=self.upright,
         )  # fmt: skip
 
     def problem(self) -> str | None:
@@ -96,6 +99,7 @@ class InputOptions:
             found += [f"--{_FLAGS.get(name, name).replace('_', '-')}={value}"] if value else []
         for name in ("mirror", "area_crop", "gray", "skip_damaged"):
             found += [f"--{name.replace('_', '-')}"] if getattr(self, name) else []
+        found += [] if self.upright else [IGNORE_ORIENTATION]
         for name in ("random_scale", "rand_augment", "mean", "std"):
             values = getattr(self, name)
             found += [f"--{name.replace('_', '-')}", *map(str, values)] if values else []
@@ -213,6 +217,7 @@ def add_input_arguments(parser: argparse.ArgumentParser) -> None:
         help="decode images in N threads (default: one for each core, at most 16)",
     )
     group.add_argument("--skip-damaged", action="store_true", help="skip images that cannot be decoded")
+    add_ignore_orientation(group)
     add_max_pixels(group)
 
 
@@ -240,4 +245,5 @@ def input_options(found: argparse.Namespace) -> InputOptions:
         color_jitter=found.color_jitter, color_lighting=found.color_lighting, mean=tuple(found.mean),
         std=tuple(found.std), gray=found.gray, threads=found.decode_threads, skip_damaged=found.skip_damaged,
         max_pixels=found.max_pixels, test_data=found.test_data, classes=found.classes, names=_names(found.class_names),
+        upright=not found.ignore_orientation,
     )  # fmt: skip

@@ -2,13 +2,21 @@
 
 from __future__ import annotations
 
+import functools
 import json
-from collections.abc import Mapping
+import os
+import socket
+import struct
+import sys
+import time
+from collections.abc import Callable, Mapping
 from pathlib import Path
-from typing import Any, TextIO
+from typing import Any
 
 from netbuilder.proto import NetError
+from netbuilder.proto.os_errors import error_text
 from netbuilder.tools.picture import check_picture, figure_classes, save_picture
+from netbuilder.tools.training.appended_file import AppendedFile
 
 __all__ = ["Metrics"]
 
@@ -19,9 +27,14 @@ _CURVES = {
 }
 """Title of each plot -> its values, with their names in the legend."""
 
+_AT_ONCE = 1 << 14  # bytes of lines that are written together
+
 
 class Metrics:
     """Context manager that writes metrics.
+
+    A file that cannot be written, as where the disk is full, does not end the run: standard error says so once, and
+    each later write tries again.
 
     Args:
         lines: file to which a line of JSON is appended for each step and each epoch, or None.
@@ -31,7 +44,10 @@ class Metrics:
 
     Raises:
         NetError: a package is missing, or matplotlib cannot write files with this ending.
-        OSError: a file cannot be written.
+        OSError: a file cannot be opened.
+
+    Attributes:
+        incomplete: options whose files lack something, since they could not be written.
     """
 
     def __init__(
@@ -40,24 +56,32 @@ class Metrics:
         self._title = title
         self._plot = Path(plot) if plot else None
         self._epochs: list[dict[str, Any]] = []
+        self.incomplete: set[str] = set()
+        self._said: set[str] = set()
+        self._left = 0  # bytes that the last attempt to write has left
         if plot:
             check_picture(plot)
-        self._events: Any = _event_writer(events) if events else None
-        self._lines: TextIO | None = None
-        for path in filter(None, (lines, plot)):
-            Path(path).parent.mkdir(parents=True, exist_ok=True)
+            Path(plot).parent.mkdir(parents=True, exist_ok=True)
+        self._record = _event_records() if events else None
+        self._files: dict[str, AppendedFile] = {}
         self._earlier = Path(lines) if lines else None
         if lines:
-            self._lines = open(lines, "a", encoding="utf-8")
+            self._files["--metrics"] = AppendedFile(lines)
+            if not self._files["--metrics"].ends_with(b"\n"):  # a run was killed, or its disk was full
+                self._files["--metrics"].append(b"\n")
+        if events and self._record is not None:
+            name = f"events.out.tfevents.{int(time.time())}.{socket.gethostname()}.{os.getpid()}"
+            self._files["--tensorboard"] = AppendedFile(Path(events) / name)
+            self._files["--tensorboard"].append(self._record())
 
     def __enter__(self) -> Metrics:
         return self
 
     def __exit__(self, *details: object) -> None:
-        if self._lines is not None:
-            self._lines.close()
-        if self._events is not None:
-            self._events.close()
+        self._write_files()
+        for file in self._files.values():
+            file.close()
+        self._files = {}
 
     def read_earlier(self, epochs: int) -> None:
         """Read the first ``epochs`` epochs of an earlier run from the file of lines, to plot them too."""
@@ -87,18 +111,38 @@ class Metrics:
         """
         self._epochs.append({"epoch": number, **values})
         self._write("epoch", steps, {"epoch": number, **values})
-        if self._lines is not None:
-            self._lines.flush()
+        self._write_files()
         if self._plot is not None:
-            self._draw(self._plot)
+            self._attempt("--plot", functools.partial(self._draw, self._plot))
 
     def _write(self, kind: str, step: int, values: Mapping[str, Any]) -> None:
-        if self._lines is not None:
-            self._lines.write(json.dumps({"kind": kind, "step": step, **values}) + "\n")
-        if self._events is not None:
+        if lines := self._files.get("--metrics"):
+            lines.append(json.dumps({"kind": kind, "step": step, **values}).encode() + b"\n")
+        if (events := self._files.get("--tensorboard")) and self._record is not None:
             for name, value in values.items():
                 if isinstance(value, (int, float)) and name != "epoch":
-                    self._events.add_scalar(f"{kind}/{name}", value, step)
+                    events.append(self._record(f"{kind}/{name}", value, step))
+        if max((len(file.unwritten) for file in self._files.values()), default=0) - self._left > _AT_ONCE:
+            self._write_files()
+
+    def _write_files(self) -> None:
+        """Write what the files lack; after an error the next call tries again."""
+        for option, file in self._files.items():
+            self._attempt(option, file.write)
+        self._left = max((len(file.unwritten) for file in self._files.values()), default=0)
+
+    def _attempt(self, option: str, write: Callable[[], object]) -> None:
+        try:
+            write()
+            self.incomplete.discard(option)
+        except OSError as error:
+            self.incomplete.add(option)
+            if option not in self._said:
+                self._said.add(option)
+                print(
+                    f"netbuilder-train: {option}: cannot be written: {error_text(error)}; training continues",
+                    file=sys.stderr, flush=True,
+                )  # fmt: skip
 
     def _draw(self, path: Path) -> None:
         figure_class, whole_numbers = figure_classes()
@@ -119,9 +163,28 @@ class Metrics:
         save_picture(figure, path)
 
 
-def _event_writer(folder: str) -> Any:
+def _event_records() -> Callable[..., bytes]:
+    """Return a function that makes a record of an event file of a name, value and step; of nothing, the first one.
+
+    tensorboardX's own writer stops the program for ever when its thread has met a full disk.
+    """
     try:
-        from tensorboardX import SummaryWriter
+        from tensorboardX.proto.event_pb2 import Event
+        from tensorboardX.record_writer import masked_crc32c
+        from tensorboardX.summary import scalar
     except ImportError:
         raise NetError("--tensorboard needs the package tensorboardX; pip install 'netbuilder[plot]'") from None
-    return SummaryWriter(folder)
+
+    def record(name: str | None = None, value: float = 0.0, step: int = 0) -> bytes:
+        event = Event(wall_time=time.time(), step=step)
+        if name is None:
+            event.file_version = "brain.Event:2"
+        else:
+            event.summary.CopyFrom(scalar(name, value))
+        data = event.SerializeToString()
+        length = struct.pack("<Q", len(data))
+        return b"".join(
+            (length, struct.pack("<I", masked_crc32c(length)), data, struct.pack("<I", masked_crc32c(data)))
+        )
+
+    return record

@@ -148,6 +148,7 @@ class Run:
         self.epochs_done = 0
         self.step = 0  # of the current epoch
         self._losses, self._right, self._seen = 0.0, 0.0, 0  # sums over its samples
+        self._ended = (0.0, 0.0, 0)  # those of the last epoch that was trained to its end
         self._of_step, self._step_seen, self._measured = {"loss": 0.0, "accuracy": 0.0}, 0, 0
         self._of_process = (0.0, 0.0, 0)  # loss, correct answers and samples of the last step that was read, here
         self.best = BestEpoch()
@@ -243,8 +244,14 @@ class Run:
             self._losses / max(self._seen, 1), self._right / max(self._seen, 1), progress.rate, wait, seconds,
             dict(self.timing.shares), self.learning_rate, self.timing.again,
         )  # fmt: skip
+        self._ended = self._losses, self._right, self._seen
         self.epochs_done, self.step, self._losses, self._right, self._seen = number, 0, 0.0, 0.0, 0
         return epoch
+
+    def reopen_epoch(self) -> None:
+        """Go back to before the evaluation of the last epoch, which a resumed run then does."""
+        self.epochs_done, self.step = self.epochs_done - 1, self.steps
+        self._losses, self._right, self._seen = self._ended
 
     @property
     def _timed_steps(self) -> set[int]:
@@ -391,7 +398,7 @@ class Run:
     def _join_measures(self, stop: bool) -> None:
         """Add the results of the last step that was read, over all processes, to the sums of the epoch."""
         stopping, loss, right, seen = self.group.sum(stop, *self._of_process)
-        self._of_process, self.stopped = (0.0, 0.0, 0), stopping > 0
+        self._of_process, self.stopped = (0.0, 0.0, 0), self.stopped or stopping > 0
         if not seen:
             return
         self._loss, self._top1 = loss / seen, right / seen
@@ -499,13 +506,18 @@ class Run:
                 "--block-nesterov": block.nesterov, "--block-reset-momentum": block.resets_momentum}  # fmt: skip
 
     def evaluate(self) -> float:
-        """Return the accuracy in test mode on all held-out samples, each counted once."""
-        return self.evaluation().top1
+        """Return the accuracy in test mode on all held-out samples, each counted once; 0 if evaluation was stopped."""
+        found = self.evaluation()
+        return 0.0 if found is None else found.top1
 
-    def evaluation(self) -> Evaluation:
-        """Evaluate the net in test mode on all held-out samples, each counted once, over all processes."""
+    def evaluation(self) -> Evaluation | None:
+        """Evaluate the net in test mode on all held-out samples, each counted once, over all processes.
+
+        Returns:
+            None: it was stopped.
+        """
         first = top = count = 0
-        loss = 0.0
+        loss, stopped = 0.0, False
         with (
             Progress("evaluation", len(self._test_images), shown=self.group.is_first) as progress,
             self._prefetch(self._test_model, self._test_batches(), ["data"]) as input,
@@ -522,8 +534,12 @@ class Run:
                 self.tick()
                 progress.advance(len(labels) * self.group.size)
                 count += len(labels)  # damaged images may have been skipped
-        stopping, *sums, loss = self.group.sum(self.stops(), first, top, count, loss)
-        self.stopped = stopping > 0
+                if stopped := self.stops():
+                    break
+        stopping, *sums, loss = self.group.sum(stopped, first, top, count, loss)
+        if stopping:
+            self.stopped = True
+            return None
         first, top, count = map(int, sums)
         if not count:
             return Evaluation(math.nan, None, 0, math.nan)

@@ -46,7 +46,7 @@ class Saving:
         self._run = run
         self._options = options
         self._folder = CheckpointFolder(options.checkpoint, options.keep) if options.checkpoint else None
-        self.last: Path | None = None
+        self.last = next(reversed(self._folder.paths()), None) if self._folder is not None else None
         self.complete = True  # whether the last checkpoint that was due has been written
         self._last_step = -1
         if self._folder is not None and run.group.is_first:
@@ -58,12 +58,12 @@ class Saving:
         # At the end of an epoch, after_epoch writes the checkpoint, with the accuracy.
         ends_epoch = run.step == run.steps and self._due(run.steps_done // run.steps)
         if every and not ends_epoch and run.steps_done % every == 0:
-            self._try()
+            self.attempt()
 
     def after_epoch(self, number: int, accuracy: float, *, last: bool = False) -> None:
         """Write a checkpoint if one is due after this epoch, or if it is the ``last`` one."""
         if last or self._due(number):
-            self._try(accuracy)
+            self.attempt(accuracy)
 
     def _due(self, epoch: int) -> bool:
         every = self._options.every_epochs
@@ -87,21 +87,24 @@ class Saving:
             self._last_step = self._run.steps_done
         return self.last
 
-    def _try(self, metric: float | None = None) -> None:
+    def attempt(self, metric: float | None = None, then: str = "training continues") -> Path | None:
+        """Write a checkpoint, unless this step has one; say if it cannot be written, and what happens ``then``.
+
+        Returns:
+            the file of the last checkpoint; None: there is none, or this process writes none.
+        """
         try:
             self.now(metric)
             self.complete = True
         except OSError as error:
             self.complete = False
-            if not self._run.group.is_first:
-                return
-            kept = f"the last checkpoint is {self.last}" if self.last else "there is no checkpoint yet"
-            print(
-                f"netbuilder-train: a checkpoint could not be written: {error_text(error)}; training continues, and "
-                f"{kept}",
-                file=sys.stderr,
-                flush=True,
-            )
+            if self._run.group.is_first:
+                kept = f"the last checkpoint is {self.last}" if self.last else "there is no checkpoint yet"
+                print(
+                    f"netbuilder-train: a checkpoint could not be written: {error_text(error)}; {then}, and {kept}",
+                    file=sys.stderr, flush=True,
+                )  # fmt: skip
+        return self.last
 
 
 def find_checkpoint(options: Options) -> tuple[str, Checkpoint] | None:

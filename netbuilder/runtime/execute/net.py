@@ -7,7 +7,7 @@ import itertools
 import logging
 import threading
 import weakref
-from collections.abc import Callable, Collection, Iterable
+from collections.abc import Callable, Collection, Iterable, Iterator
 from contextlib import nullcontext
 from functools import partial
 from typing import Any, Protocol
@@ -20,6 +20,7 @@ from netbuilder.data.waiting import Cancellation, check_run
 from netbuilder.graph.defuse import undefined_inputs
 from netbuilder.graph.memory_budget import MemoryBudgetError, parse_budget, stored_budget
 from netbuilder.graph.observability import ACTIVATIONS, ALL, OUTPUTS, set_stored
+from netbuilder.graph.rename import subgraphs
 from netbuilder.graph.replicas import Replicas, has_record
 from netbuilder.graph.replicated_net import replicated_net
 from netbuilder.ops.core.contexts import LEFT_AS_IS
@@ -39,7 +40,7 @@ from netbuilder.ops.engines.collectives.world import report_failure
 from netbuilder.ops.engines.cuda.checks import raise_noted
 from netbuilder.ops.engines.gpu import gpu
 from netbuilder.ops.engines.layouts import HOST
-from netbuilder.proto import PROTO_CUDA, NetDef, NetError
+from netbuilder.proto import PROTO_CUDA, NetDef, NetError, OperatorDef
 from netbuilder.proto.arguments import arguments
 from netbuilder.proto.depth import MOST_NESTED, deep_nets, nesting
 from netbuilder.runtime.execute.executable import Plan, make_plan
@@ -47,6 +48,7 @@ from netbuilder.runtime.execute.measuring import MeasuringBetweenRuns
 from netbuilder.runtime.execute.not_finite import UNFUSED, FindNan, NotFiniteFinder, check_find_nan
 from netbuilder.runtime.execute.parts import Part, PartsRun, parts_of
 from netbuilder.runtime.execute.stored_precision import check_stored_precision
+from netbuilder.runtime.execute.uses import RUN, Uses, this_plan, this_thread
 from netbuilder.runtime.plan.observable import Observable, check_constants
 from netbuilder.runtime.plan.optimizations import FUSIONS, VARYING, check_without, from_environment
 from netbuilder.runtime.plan.options import PlanOptions
@@ -84,6 +86,13 @@ class RunObserver(Protocol):
 
     def run_ends(self, net: RuntimeNet) -> None:
         """Called after a run that did not fail."""
+
+
+def _all_operators(ops: Iterable[OperatorDef]) -> Iterator[OperatorDef]:
+    for op in ops:
+        yield op
+        for subgraph in subgraphs(op) if op.arg else ():
+            yield from _all_operators(subgraph.op)
 
 
 def _located(net_name: str, instruction: Instruction, error: Exception) -> Exception:
@@ -159,6 +168,7 @@ class RuntimeNet:
         self.proto = NetDef()
         self.proto.CopyFrom(net)
         self.name = net.name
+        self._uses: Uses = workspace.uses
         self._workspace = weakref.ref(workspace)  # weak: a reference cycle would keep the memory for long
         self.program = read_program(self.proto, None if inner else workspace.has)
         self.clock = clock or Clock()
@@ -380,10 +390,20 @@ class RuntimeNet:
         if find_nan and self._finder is None:
             self._with_finder(find_nan).run(iterations, time_limit=time_limit)
             return
-        plan = self._single
-        if iterations == 1 and time_limit is None and plan is not None and plan.seen == plan._generation.number:
-            self._run_counted()  # one plan, in which nothing waits
-            return
+        use, now = (this_thread(), this_plan(), RUN, self), self._uses.now
+        now.append(use)
+        try:
+            if now[0] is not use:
+                self._uses.check(use)
+            plan = self._single
+            if iterations == 1 and time_limit is None and plan is not None and plan.seen == plan._generation.number:
+                self._run_counted()  # one plan, in which nothing waits
+            else:
+                self._run_cancellable(iterations, time_limit)
+        finally:
+            now.remove(use)
+
+    def _run_cancellable(self, iterations: int, time_limit: float | None) -> None:
         run = Cancellation(self.name, time_limit)
         self._runs.append(run)
         try:
@@ -393,6 +413,13 @@ class RuntimeNet:
                     self._run_counted()
         finally:
             self._runs.remove(run)
+
+    def touched_blobs(self) -> tuple[Collection[Blob], Collection[Blob]]:
+        """Return the blobs that a run reads, and those that it writes, those of subgraphs too."""
+        ops = list(_all_operators(self.proto.op))
+        reads = {name for op in ops for name in op.input}
+        writes = {name for op in ops for name in op.output}
+        return [*filter(None, map(self.find_blob, reads))], [*filter(None, map(self.find_blob, writes))]
 
     def _with_finder(self, kinds: FindNan) -> RuntimeNet:
         """Return this net with a finder of NaN: over the same blobs and with the same counter of runs."""

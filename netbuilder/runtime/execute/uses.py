@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import threading
-from collections.abc import Collection, Iterator
+from collections.abc import Collection, Iterator, Sequence
 from contextlib import contextmanager
 from contextvars import ContextVar
 from typing import Any, Protocol
@@ -13,7 +13,7 @@ from netbuilder.data.waiting import threads_of_this_run
 from netbuilder.proto import NetError
 from netbuilder.runtime.values.blob import Blob
 
-__all__ = ["FEED", "FETCH", "RUN", "Use", "Uses", "this_plan", "this_thread", "together"]
+__all__ = ["FEED", "FETCH", "RUN", "Use", "Uses", "this_plan", "this_thread", "together", "using"]
 
 _together: ContextVar[object] = ContextVar("netbuilder_together", default=None)
 
@@ -83,6 +83,25 @@ class Uses:
                 continue
             if common := _conflict(use, other):
                 raise _refusal(use, other, common)
+
+
+@contextmanager
+def using(all_uses: Sequence[Uses], what: str, target: Any) -> Iterator[None]:
+    """Note, for the body of a ``with``, a use of a blob that several workspaces have.
+
+    Raises:
+        NetError: see ``Uses.check``.
+    """
+    use = this_thread(), this_plan(), what, target
+    for uses in all_uses:
+        uses.now.append(use)
+    try:
+        for uses in all_uses:
+            uses.check(use)
+        yield
+    finally:
+        for uses in all_uses:
+            uses.now.remove(use)
 
 
 def _conflict(use: Use, other: Use) -> Blob | None:

@@ -29,7 +29,7 @@ from netbuilder.runtime.execute.conflicts import init_conflict, require_own_coun
 from netbuilder.runtime.execute.net import RuntimeNet
 from netbuilder.runtime.execute.not_finite import FindNan
 from netbuilder.runtime.execute.steps import run_plan
-from netbuilder.runtime.execute.uses import FEED, FETCH, RUN, Uses, this_plan, this_thread, together
+from netbuilder.runtime.execute.uses import FEED, FETCH, RUN, Uses, this_plan, this_thread, together, using
 from netbuilder.runtime.plan.optimizations import FUSIONS, check_without
 from netbuilder.runtime.plan.options import default_threads
 from netbuilder.runtime.values.arena import Arena
@@ -150,6 +150,10 @@ class Workspace:
             if location != HOST:
                 gpu(device.device_id)  # raise before any state changes
         blob = self.make(name)
+        if blob.used_by:
+            with using(blob.used_by, FEED, blob):
+                blob.store(value, location)
+            return
         use, now = (this_thread(), this_plan(), FEED, blob), self.uses.now
         now.append(use)
         try:
@@ -221,6 +225,15 @@ class Workspace:
             self.make(name).share(array, HOST if isinstance(array, np.ndarray) else (PROTO_CUDA, array.device.id))
             for name, array in arrays.items()
         ]
+
+    def share_blobs(self, other: Workspace, names: Iterable[str]) -> None:
+        """Have blobs of another workspace in this new one, too: a value that is fed to one is the other's.
+
+        Nets of both may read them at the same time; an error is raised for a feed in the meantime.
+        """
+        for name in names:
+            blob = self._blobs[name] = other.get(name)
+            blob.share_with(self.generation, (other.uses, self.uses))
 
     def find(self, name: str) -> Blob | None:
         """Return the blob of that name, None if there is none."""

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import weakref
 from collections.abc import Callable, Collection, Sequence
-from typing import Any, Protocol
+from typing import TYPE_CHECKING, Any, Protocol
 
 import numpy as np
 
@@ -16,6 +16,9 @@ from netbuilder.ops.engines.gpu import copy_into, to_host
 from netbuilder.ops.engines.layouts import HOST, Location, convert, new_buffer
 from netbuilder.proto import PROTO_CUDA
 from netbuilder.runtime.values.buffer_ring import BufferRing
+
+if TYPE_CHECKING:
+    from netbuilder.runtime.execute.uses import Uses
 
 __all__ = ["HOW_TO_FILL", "Blob", "ConstantCopy", "EdgeContext", "Generation", "SharedGeneration"]
 
@@ -39,7 +42,7 @@ class SharedGeneration(Generation):
 
     __slots__ = ("_members",)
 
-    def __init__(self, members: Sequence[Generation]) -> None:
+    def __init__(self, *members: Generation) -> None:
         self._members = members
 
     @property  # type: ignore[override]
@@ -141,7 +144,7 @@ class Blob:
 
     __slots__ = (
         "_buffers", "_copies", "_generation", "_hider", "_rings", "buffer", "fixed", "hidden_by", "lazy", "location",
-        "name", "owner", "pinned", "read_by", "ring", "spec", "watched", "writes",
+        "name", "owner", "pinned", "read_by", "ring", "spec", "used_by", "watched", "writes",
     )  # fmt: skip
 
     def __init__(self, name: str, generation: Generation) -> None:
@@ -161,13 +164,14 @@ class Blob:
         self.fixed = False  # the memory belongs together with that of other blobs, so the value is not moved any more
         self._rings: dict[Key, BufferRing] = {}
         self._buffers: dict[Key, Any] = {}
+        self.used_by: tuple[Uses, ...] = ()  # of the workspaces that have this blob, if they are several
         self._copies: weakref.WeakValueDictionary[Key, ConstantCopy] | None = None
         self._generation = generation
 
-    def shared_with(self, generations: Sequence[Generation]) -> Blob:
-        """Return this blob, to be a blob of several workspaces, whose generations are given, from now on."""
-        self._generation = SharedGeneration(generations)
-        return self
+    def share_with(self, generation: Generation, uses: Sequence[Uses]) -> None:
+        """Be a blob of another workspace, too, whose generation is given; ``uses``: those of both workspaces."""
+        self._generation = SharedGeneration(self._generation, generation)
+        self.used_by = tuple(dict.fromkeys([*self.used_by, *uses]))
 
     def constant_copy(self, spec: TensorSpec, location: Location) -> ConstantCopy:
         """Return the copy of this constant in the layout of ``spec`` that plans share; one of them fills it."""

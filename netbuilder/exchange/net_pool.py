@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Callable, Collection, Iterator
-from typing import Any
 
 from netbuilder.data.forking import new_lock, renew_after_fork
 from netbuilder.graph.rename import subgraphs

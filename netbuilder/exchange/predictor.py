@@ -52,7 +52,7 @@ class Predictor:
         threads: how many threads at most compute at the same time, each with memory of its own for the activations;
             others wait. None: as many as there are cores. See ``NetPool`` for nets whose runs take turns.
         trusted: allow all operators. If not, an init net may hold only fills (``trust.FILLS``), and a predict net no
-            operators that touch files, loop, wait or call Python (``trust.UNTRUSTED``).
+            operators that do more than compute in memory (``trust.check_harmless``).
 
     ``images`` (``ImagePreparation``) is the preprocessing of images, ``classes`` the names of the classes, if the
     predictor was saved with them; otherwise they are None and ().

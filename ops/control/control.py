@@ -53,6 +53,7 @@ class If(Operator):
     inplace = "one-to-one"
     dynamic = True
     stateful = True
+    effects = ""
     then_net: NetDef | None = None
     else_net: NetDef | None = None
 
@@ -157,6 +158,7 @@ class While(Operator):
     inplace = "one-to-one"
     dynamic = True
     stateful = True
+    effects = "may loop without end"
     copy_arguments = False
     blob_arguments: ClassVar[tuple[str, ...]] = ("keep_iterations", "kept_blobs")
     loop_net: NetDef | None = None

@@ -65,6 +65,7 @@ class WhileGradient(Operator):
     inplace = "one-to-one"
     dynamic = True
     stateful = True
+    effects = "may loop without end"
     blob_arguments: ClassVar[tuple[str, ...]] = ("record", "changed", "kept", "starts", "seeds", "found", "constants")
     net: NetDef | None = None
     record: str = ""

@@ -81,6 +81,7 @@ class CreateScope(_OnHost):
     """
 
     outputs = ("scope",)
+    effects = ""
 
     def infer(self) -> tuple[TensorSpec, ...]:
         return (TensorSpec((), STRING),)
@@ -103,6 +104,7 @@ class HasScope(_OnHost):
     """
 
     inputs = ("scope",)
+    effects = ""
     outputs = ("has_scope",)
 
     def infer(self, scope: TensorSpec) -> tuple[TensorSpec, ...]:
@@ -134,6 +136,7 @@ class Do(Operator):
     inplace = "one-to-one"
     dynamic = True
     stateful = True
+    effects = ""
     copy_arguments = False
     net: NetDef | None = None
     inner_blobs: tuple[str, ...] = ()

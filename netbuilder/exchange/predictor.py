@@ -9,6 +9,7 @@ from typing import Any
 
 import numpy as np
 
+from netbuilder.data.blob_values import as_tensor
 from netbuilder.exchange.fills import fill_values
 from netbuilder.exchange.image_preparation import class_names, image_preparation
 from netbuilder.exchange.net_pool import NetPool, check_threads
@@ -20,7 +21,17 @@ from netbuilder.graph.versions import reads_of
 from netbuilder.ops.core.operator import TensorSpec
 from netbuilder.ops.engines.gpu import gpu
 from netbuilder.passes.fold_batch_norm import fold_batch_norm, training_batch_norms
-from netbuilder.proto import PROTO_CUDA, BlobError, DeviceError, DeviceOption, NetDef, NetError, OperatorDef, ShapeError
+from netbuilder.proto import (
+    PROTO_CUDA,
+    BlobError,
+    DeviceError,
+    DeviceOption,
+    NetDef,
+    NetError,
+    OperatorDef,
+    ShapeError,
+    files,
+)
 from netbuilder.runtime import Workspace
 from netbuilder.runtime.plan.observable import requested_blobs
 
@@ -53,6 +64,8 @@ class Predictor:
             others wait. None: as many as there are cores. See ``NetPool`` for nets whose runs take turns.
         trusted: allow all operators. If not, an init net may hold only fills (``trust.FILLS``), and a predict net no
             operators that do more than compute in memory (``trust.check_harmless``).
+
+    A predictor can be pickled, with its parameters.
 
     ``images`` (``ImagePreparation``) is the preprocessing of images, ``classes`` the names of the classes, if the
     predictor was saved with them; otherwise they are None and ().
@@ -129,10 +142,27 @@ class Predictor:
         create(self.workspace)
         kept = constants.intersection([*(blob for op in self._net.op for blob in reads_of(op)), *self.outputs])
         self._pool = NetPool(self.workspace, self._net, create, kept, threads)
+        self._parameters = kept
+        self._options = {"observable": observable, "threads": threads, "trusted": trusted}
         _log.info("predictor %r runs on %s", self._net.name, _where(self._net))
 
     def __repr__(self) -> str:
         return f"Predictor({self._net.name!r}, inputs={list(self.inputs)}, outputs={list(self.outputs)})"
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        """Pickle the net as it runs (after folding), the parameters and the options, for other processes."""
+        workspace = self.workspace
+        for name in self._parameters:
+            if workspace.spec(name) is None:
+                raise NetError(
+                    f"predictor {self._net.name!r} cannot be pickled: blob {name!r} is an object; send the folder of "
+                    "the predictor, and load it in the other process (load_predictor)"
+                )
+        values = {name: workspace.fetch(name) for name in sorted(self._parameters)}
+        own = {"engines": workspace.engines, "threads": workspace.threads, "seed": workspace.seed}
+        own["without"] = tuple(workspace.without)
+        names = {"inputs": self.inputs, "outputs": self.outputs, "specs": self.specs}
+        return _unpickled, (self._net.SerializeToString(), values, own, {**names, **self._options})
 
     def _fold(
         self, parameters: Collection[str], kept: Sequence[str], before: Collection[str], device: DeviceOption | None
@@ -210,9 +240,16 @@ class Predictor:
 
     def _checked(self, name: str, value: Any) -> Any:
         spec = self.specs.get(name)
+        what = f"predictor {self._net.name!r}: input {name!r}"
+        given = as_tensor(value, what)
         if spec is None:
-            return np.asarray(value)
-        array = value if isinstance(value, np.ndarray) else np.asarray(value, spec.dtype)
+            return given
+        if isinstance(value, np.ndarray) or spec.dtype == given.dtype:
+            array = given
+        elif given.dtype.kind in "SUO":
+            raise ShapeError(f"{what} must have elements of type {spec.dtype}, got text: {value!r:.80}")
+        else:
+            array = np.asarray(value, spec.dtype)
         if array.dtype != spec.dtype:
             raise ShapeError(
                 f"predictor {self._net.name!r}: input {name!r} must have elements of type {spec.dtype}, got "
@@ -224,6 +261,12 @@ class Predictor:
                 f"({', '.join(['batch', *map(str, spec.shape[1:])])}), got {array.shape}"
             )
         return array
+
+
+def _unpickled(net: bytes, values: Mapping[str, Any], workspace: Any, options: Any) -> Predictor:
+    """Return the predictor that was pickled."""
+    proto = files.parse(net, NetDef)
+    return Predictor(NetDef(), proto, parameters=values, workspace=Workspace(**workspace), fold=False, **options)
 
 
 def _create(

@@ -1,13 +1,15 @@
 """Predictors called by several threads: each gets its own answers, parameters are shared, some nets take turns."""
 
+import pickle
 import threading
 
 import numpy as np
 import pytest
 
 from netbuilder.caffe2.predicting import Predictor as Caffe2Predictor
-from netbuilder.exchange import Predictor
+from netbuilder.exchange import Predictor, load_predictor, save_predictor
 from netbuilder.graph import Net
+from netbuilder.ops.core.operator import TensorSpec
 from netbuilder.proto import PROTO_CUDA, NetDef, NetError, OperatorError
 from netbuilder.proto.arguments import make_device_option, make_op
 from netbuilder.runtime import Workspace
@@ -262,3 +264,35 @@ def test_caffe2_predictors_keep_what_a_call_leaves_out():
     release()
     join_all(waiting)
     assert result[0] == 8
+
+
+def test_a_predictor_that_is_pickled_gives_the_same_answers():
+    predictor = Predictor(*nets(), threads=2, workspace=Workspace(threads=1))
+    copy = pickle.loads(pickle.dumps(predictor))
+    x = random(2, 3, 6, 6)
+    assert np.array_equal(call(copy, x), call(predictor, x))
+    assert (copy.inputs, copy.outputs, copy.workspace.threads) == (predictor.inputs, predictor.outputs, 1)
+    assert copy._pool.limit == 2
+
+
+def test_what_is_no_array_of_numbers_is_an_error():
+    predictor = Predictor(*nets(), specs={"x": TensorSpec((1, 3, 6, 6), np.dtype(np.float32))})
+    masked = np.ma.masked_less(random(1, 3, 6, 6), 0)
+    with pytest.raises(NetError, match=r"predictor 'net': input 'x': the array has \d+ masked elements"):
+        predictor.run(x=masked)
+    with pytest.raises(NetError, match=r"blob 'x': the array has \d+ masked elements, and a blob has no mask.*filled"):
+        predictor.workspace.feed("x", masked)
+    with pytest.raises(NetError, match="input 'x' must have elements of type float32, got text: 'cat.jpg'"):
+        predictor.run(x="cat.jpg")
+    with pytest.raises(NetError, match="predictor 'net': input 'x'"):
+        predictor.run(x=None)
+    with pytest.raises(TypeError, match="load_predictor: directory must be a path, got None"):
+        load_predictor(None)
+    with pytest.raises(TypeError, match="save_predictor: directory must be a path, got None"):
+        save_predictor(None, nets()[1], [])
+
+
+def test_a_net_that_needs_weights_is_not_saved_without(tmp_path):
+    with pytest.raises(NetError, match=r"no parameters are given, but it reads \['w', 'b', 'v', 'c'\] as operators re"):
+        save_predictor(tmp_path / "p", nets()[1], [])
+    assert not (tmp_path / "p").exists()

@@ -48,7 +48,6 @@ from netbuilder.runtime.execute.measuring import MeasuringBetweenRuns
 from netbuilder.runtime.execute.not_finite import UNFUSED, FindNan, NotFiniteFinder, check_find_nan
 from netbuilder.runtime.execute.parts import Part, PartsRun, parts_of
 from netbuilder.runtime.execute.stored_precision import check_stored_precision
-from netbuilder.runtime.execute.uses import RUN, Uses, this_plan, this_thread
 from netbuilder.runtime.plan.observable import Observable, check_constants
 from netbuilder.runtime.plan.optimizations import FUSIONS, VARYING, check_without, from_environment
 from netbuilder.runtime.plan.options import PlanOptions
@@ -57,6 +56,7 @@ from netbuilder.runtime.plan.run_context import KernelContext
 from netbuilder.runtime.plan.static_segment import missing
 from netbuilder.runtime.values.arena import Arena
 from netbuilder.runtime.values.blob import Blob
+from netbuilder.runtime.values.uses import RUN, Uses, this_plan, this_thread
 
 __all__ = ["NET_TYPES", "RunObserver", "RuntimeNet"]
 

@@ -29,11 +29,11 @@ from netbuilder.runtime.execute.conflicts import init_conflict, require_own_coun
 from netbuilder.runtime.execute.net import RuntimeNet
 from netbuilder.runtime.execute.not_finite import FindNan
 from netbuilder.runtime.execute.steps import run_plan
-from netbuilder.runtime.execute.uses import FEED, FETCH, RUN, Uses, this_plan, this_thread, together, using
 from netbuilder.runtime.plan.optimizations import FUSIONS, check_without
 from netbuilder.runtime.plan.options import default_threads
 from netbuilder.runtime.values.arena import Arena
 from netbuilder.runtime.values.blob import Blob, Generation
+from netbuilder.runtime.values.uses import FEED, FETCH, RUN, Uses, this_plan, this_thread, together, using
 
 __all__ = ["Workspace"]
 

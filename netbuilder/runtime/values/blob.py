@@ -18,7 +18,7 @@ from netbuilder.proto import PROTO_CUDA
 from netbuilder.runtime.values.buffer_ring import BufferRing
 
 if TYPE_CHECKING:
-    from netbuilder.runtime.execute.uses import Uses
+    from netbuilder.runtime.values.uses import Uses
 
 __all__ = ["HOW_TO_FILL", "Blob", "ConstantCopy", "EdgeContext", "Generation", "SharedGeneration"]
 

@@ -4,16 +4,18 @@ from __future__ import annotations
 
 import argparse
 import dataclasses
+import glob
 import io
 import json
 import sys
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 
 from netbuilder.data.image_codec import decode_image, resize_image
+from netbuilder.data.image_sets import SUFFIXES
 from netbuilder.exchange import ImagePreparation, Predictor, load_predictor
 from netbuilder.exchange.onnx import read_onnx
 from netbuilder.exchange.predictor_exporter import load_predictor_from_db
@@ -49,17 +51,21 @@ def main(arguments: Sequence[str] | None = None) -> int:
         trusted=options.trusted,
     )
     classes = _class_names(options.classes) or predictor.classes
-    results = list(_predict(predictor, options, classes))
+    failed: list[str] = []
+    results = list(_predict(predictor, options, classes, failed))
+    for message in failed:
+        print(f"netbuilder-predict: {message}", file=sys.stderr)
+    status = 1 if failed else 0
     if options.json:
         print(json.dumps(results, indent=1))
-        return 0
+        return status
     percent = not options.scores and _ends_with_softmax(predictor.net, predictor.outputs[0])
     for result in results:
         print(result["image"])
         for row in result["classes"]:
             shown = f"{row['score']:8.2%}" if percent else f"{row['score']:10.5g}"
             print(f"  {shown}  {row['name']}")
-    return 0
+    return status
 
 
 def _parser() -> argparse.ArgumentParser:
@@ -72,7 +78,13 @@ def _parser() -> argparse.ArgumentParser:
         help="a folder with init_net.pb and predict_net.pb, a .minidb file of predictor_exporter, or an .onnx file; "
         "with --init, the file of the predict net",
     )
-    parser.add_argument("images", nargs="+", metavar="IMAGE", help="an image file")
+    parser.add_argument(
+        "images",
+        nargs="+",
+        metavar="IMAGE",
+        help="an image file, a folder of them, or a pattern such as 'photos/*.jpg'; "
+        "what cannot be read is named at the end, and the exit status is 1",
+    )
     parser.add_argument(
         "--top", type=count, default=5, metavar="K", help="classes to print for each image (default: 5)"
     )
@@ -237,7 +249,45 @@ def _preparation(predictor: Predictor, options: argparse.Namespace) -> ImagePrep
     return dataclasses.replace(predictor.images or ImagePreparation(), **given)
 
 
-def _predict(predictor: Predictor, options: argparse.Namespace, classes: Sequence[str]) -> Iterator[dict[str, Any]]:
+def _image_files(given: Sequence[str], failed: list[str]) -> Iterator[str]:
+    """Yield the files that are meant, those of folders and patterns in order; a message for each that has none."""
+    for name in given:
+        path = Path(name)
+        if path.is_dir():
+            images = [file for file in sorted(path.rglob("*")) if file.suffix.lower() in SUFFIXES]
+            found = [str(file) for file in images if not any(p[0] == "." for p in file.relative_to(path).parts)]
+            none = f"{name!r}: the folder has no images ({', '.join(sorted(SUFFIXES))})"
+        elif not path.exists() and glob.has_magic(name):
+            found, none = sorted(glob.glob(name, recursive=True)), f"{name!r}: no file matches the pattern"
+        else:
+            found, none = [name], ""
+        if not found:
+            failed.append(none)
+        yield from found
+
+
+def _batches(
+    names: Iterable[str], size: int, prepare: Callable[[str], Array], failed: list[str]
+) -> Iterator[tuple[list[str], list[Array]]]:
+    """Yield images in batches; those that cannot be read are left out, with a message for each."""
+    batch: tuple[list[str], list[Array]] = ([], [])
+    for name in names:
+        try:
+            batch[1].append(prepare(name))
+        except (OSError, ParseError) as error:
+            failed.append(error_text(error))
+            continue
+        batch[0].append(name)
+        if len(batch[0]) == size:
+            yield batch
+            batch = ([], [])
+    if batch[0]:
+        yield batch
+
+
+def _predict(
+    predictor: Predictor, options: argparse.Namespace, classes: Sequence[str], failed: list[str]
+) -> Iterator[dict[str, Any]]:
     if len(predictor.inputs) != 1:
         raise ArgumentError(
             f"the predictor must have one input, for the image, and has {list(predictor.inputs) or 'none'}; name it by "
@@ -250,15 +300,16 @@ def _predict(predictor: Predictor, options: argparse.Namespace, classes: Sequenc
     probabilities = _ends_with_softmax(predictor.net, output)
     images = _preparation(predictor, options)
     height, width, channels = _input_size(predictor, options.size, images.channels_last)
-    for start in range(0, len(options.images), options.batch):
-        names = options.images[start : start + options.batch]
-        batch = np.stack([
-            prepared_image(
-                files.read_bytes(name), height, width, channels, where=name, resize=images.resize,
-                interpolation=images.interpolation, scale=images.scale, mean=images.mean, std=images.std,
-                rgb=images.rgb, max_pixels=options.max_pixels,
-            ) for name in names
-        ])  # fmt: skip
+
+    def prepare(name: str) -> Array:
+        return prepared_image(
+            files.read_bytes(name), height, width, channels, where=name, resize=images.resize,
+            interpolation=images.interpolation, scale=images.scale, mean=images.mean, std=images.std,
+            rgb=images.rgb, max_pixels=options.max_pixels,
+        )  # fmt: skip
+
+    for names, arrays in _batches(_image_files(options.images, failed), options.batch, prepare, failed):
+        batch = np.stack(arrays)
         if not images.channels_last:
             batch = np.ascontiguousarray(batch.transpose(0, 3, 1, 2))
         scores = np.asarray(predictor.run({given: batch})[output])

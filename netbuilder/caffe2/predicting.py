@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
+from functools import partial
 from typing import Any
 
+from netbuilder.data.forking import new_lock
+from netbuilder.exchange.net_pool import NetPool
 from netbuilder.graph import Net
 from netbuilder.graph.observability import OUTPUTS
 from netbuilder.proto import NetDef, NetError, files
@@ -14,7 +17,7 @@ __all__ = ["Predictor"]
 
 
 class Predictor:
-    """A predict net with its parameters, in a workspace of its own.
+    """A predict net with its parameters, in a workspace of its own, also for several threads at the same time.
 
     ``netbuilder.exchange.Predictor`` checks its inputs more strictly and distinguishes them from parameters.
 
@@ -35,16 +38,17 @@ class Predictor:
         self._workspace = Workspace()
         self._workspace.run_net_once(_message(init_net))
         self._net = _message(predict_net)
-        for name in self._net.external_input:
-            self._workspace.make(name)
-        self._workspace.create_net(self._net, observable_default=OUTPUTS)
+        _create(self._workspace, self._net)
+        self._pool: tuple[frozenset[str], NetPool] | None = None  # the inputs of the first call, and the pool
+        self._first_call = new_lock()
 
     def run(self, inputs: Sequence[Any] | Mapping[str, Any]) -> list[Any]:
         """Return the external outputs, in their order.
 
         Args:
             inputs: arrays for the first external inputs of the net, in their order; or arrays by name. Other inputs
-                keep the value that the init net or an earlier call gave them.
+                keep the value that the init net or an earlier call gave them. Calls that are given the inputs that the
+                first one was given run at the same time in several threads; others take turns with them.
 
         Raises:
             NetError: there are too many arrays, or a name is not an external input; an operator failed.
@@ -58,10 +62,30 @@ class Predictor:
             inputs = dict(zip(names, inputs))
         if unknown := [name for name in inputs if name not in names]:
             raise NetError(f"Predictor.run: net {self._net.name!r} has the inputs {names}, got values for {unknown}")
-        for name, value in inputs.items():
-            self._workspace.feed(name, value)
-        self._workspace.run_net(self._net.name)
-        return [self._workspace.fetch(name) for name in self._net.external_output]
+        fed, pool = self._pool or self._new_pool(inputs)
+        seat = pool.take(first=inputs.keys() != fed)
+        try:
+            for name, value in inputs.items():
+                seat.workspace.feed(name, value)
+            seat.workspace.run_net(self._net.name)
+            return [seat.workspace.fetch(name) for name in self._net.external_output]
+        finally:
+            pool.give_back(seat)
+
+    def _new_pool(self, inputs: Collection[str]) -> tuple[frozenset[str], NetPool]:
+        """Make the pool: what the first call is given is no parameter, all other external inputs are."""
+        with self._first_call:
+            if self._pool is None:
+                parameters = [name for name in self._net.external_input if name not in inputs]
+                pool = NetPool(self._workspace, self._net, partial(_create, net=self._net), parameters, None)
+                self._pool = frozenset(inputs), pool
+            return self._pool
+
+
+def _create(workspace: Workspace, net: NetDef) -> None:
+    for name in net.external_input:
+        workspace.make(name)
+    workspace.create_net(net, observable_default=OUTPUTS)
 
 
 def _message(net: Any) -> NetDef:

@@ -31,8 +31,14 @@ def as_tensor(value: Any, what: str) -> np.ndarray[Any, Any]:
         what: what to call it in errors.
 
     Raises:
-        NetError: it is none of these, on a device that NumPy cannot read, or of a type that blobs cannot hold.
+        NetError: it is none of these, on a device that NumPy cannot read, or of a type that blobs cannot hold; or it
+            has masked elements, for which blobs have no place.
     """
+    if isinstance(value, np.ma.MaskedArray) and np.ma.is_masked(value):
+        raise NetError(
+            f"{what}: the array has {np.ma.count_masked(value)} masked elements, and a blob has no mask; replace them "
+            "with .filled(value), or feed the mask as a blob of its own"
+        )
     array = value if isinstance(value, np.ndarray) else _read(value, what)
     if array.dtype.kind not in "biufSUO":
         raise NetError(f"{what}: arrays of dtype {array.dtype} cannot be fed; convert it to a real type")

@@ -12,7 +12,10 @@ from typing import Protocol
 
 from netbuilder.proto import NetError
 
-__all__ = ["FairLock", "CancelledError", "Cancellation", "Parts", "lock_of_this_thread", "check_run", "wait"]
+__all__ = [
+    "FairLock", "CancelledError", "Cancellation", "Parts", "lock_of_this_thread", "check_run", "threads_of_this_run",
+    "wait",
+]  # fmt: skip
 
 
 class CancelledError(NetError):
@@ -157,6 +160,12 @@ def lock_of_this_thread() -> FairLock | None:
     run = _current.get()
     parts = None if run is None else next((one.parts for one in run._with_outer() if one.parts is not None), None)
     return parts.lock if parts is not None and parts.lock.held_here() else None
+
+
+def threads_of_this_run() -> set[int]:
+    """Return the threads that began the run of this thread, if there is one, and the runs that it is nested in."""
+    run = _current.get()
+    return set() if run is None else {each.thread for each in run._with_outer()}
 
 
 @contextmanager

@@ -4,20 +4,34 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Collection, Iterable, Mapping, Sequence
+from functools import partial
 from typing import Any
 
 import numpy as np
 
+from netbuilder.data.blob_values import as_tensor
 from netbuilder.exchange.fills import fill_values
 from netbuilder.exchange.image_preparation import class_names, image_preparation
+from netbuilder.exchange.net_pool import NetPool, check_threads
 from netbuilder.exchange.predictor_names import find_inputs, find_outputs
 from netbuilder.exchange.trust import check_fills, check_harmless
 from netbuilder.graph.observability import ALL, OUTPUTS, stored
 from netbuilder.graph.rename import place_operators
+from netbuilder.graph.versions import reads_of
 from netbuilder.ops.core.operator import TensorSpec
 from netbuilder.ops.engines.gpu import gpu
 from netbuilder.passes.fold_batch_norm import fold_batch_norm, training_batch_norms
-from netbuilder.proto import PROTO_CUDA, BlobError, DeviceError, DeviceOption, NetDef, NetError, OperatorDef, ShapeError
+from netbuilder.proto import (
+    PROTO_CUDA,
+    BlobError,
+    DeviceError,
+    DeviceOption,
+    NetDef,
+    NetError,
+    OperatorDef,
+    ShapeError,
+    files,
+)
 from netbuilder.runtime import Workspace
 from netbuilder.runtime.plan.observable import requested_blobs
 
@@ -27,7 +41,7 @@ _log = logging.getLogger("netbuilder")
 
 
 class Predictor:
-    """A predict net that is ready to run, in its own workspace.
+    """A predict net that is ready to run, in its own workspace, also by several threads at the same time.
 
     Args:
         init_net: fills the parameters; it runs once, in the constructor.
@@ -46,8 +60,12 @@ class Predictor:
             parameters: a list of names, or "outputs" for no others but those that the net stores
             (``Net.set_observable``); "all" or None, or "activations": those, and nothing is folded.
         parameters: arrays by name, in addition to those that the init net fills.
+        threads: how many threads at most compute at the same time, each with memory of its own for the activations;
+            others wait. None: as many as there are cores. See ``NetPool`` for nets whose runs take turns.
         trusted: allow all operators. If not, an init net may hold only fills (``trust.FILLS``), and a predict net no
-            operators that touch files, loop, wait or call Python (``trust.UNTRUSTED``).
+            operators that do more than compute in memory (``trust.check_harmless``).
+
+    A predictor can be pickled, with its parameters.
 
     ``images`` (``ImagePreparation``) is the preprocessing of images, ``classes`` the names of the classes, if the
     predictor was saved with them; otherwise they are None and ().
@@ -80,8 +98,10 @@ class Predictor:
         fold: bool = True,
         observable: str | Iterable[Any] | None = OUTPUTS,
         parameters: Mapping[str, Any] | None = None,
+        threads: int | None = None,
         trusted: bool = False,
     ) -> None:
+        check_threads(threads, "Predictor")
         self.workspace = workspace if workspace is not None else Workspace()
         before = set(self.workspace.blobs())
         self._net = NetDef()
@@ -111,20 +131,38 @@ class Predictor:
         needed = [op for op in rest.op if not op.output or not set(op.output) <= set(self.inputs)]
         if needed:
             self.workspace.run_net_once(NetDef(name=rest.name, op=needed))
-        for name in self.inputs:
-            self.workspace.make(name)
         kind, names = (ALL, []) if observable is None else requested_blobs(self._net, observable)
         further = stored(self._net)[1] if observable == OUTPUTS else names
         observable = [*self.outputs, *further] if kind == OUTPUTS else kind
         constants = made.difference(self.inputs)
         if fold and not isinstance(observable, str) and not training_batch_norms(self._net):
             constants = self._fold(constants, observable, before, device)
-        read = {blob for op in self._net.op for blob in op.input}
-        self._name = self.workspace.create_net(self._net, observable=observable, constants=constants.intersection(read))
+        read = constants.intersection(blob for op in self._net.op for blob in op.input)
+        create = partial(_create, net=self._net, inputs=self.inputs, observable=observable, constants=read)
+        create(self.workspace)
+        kept = constants.intersection([*(blob for op in self._net.op for blob in reads_of(op)), *self.outputs])
+        self._pool = NetPool(self.workspace, self._net, create, kept, threads)
+        self._parameters = kept
+        self._options = {"observable": observable, "threads": threads, "trusted": trusted}
         _log.info("predictor %r runs on %s", self._net.name, _where(self._net))
 
     def __repr__(self) -> str:
         return f"Predictor({self._net.name!r}, inputs={list(self.inputs)}, outputs={list(self.outputs)})"
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        """Pickle the net as it runs (after folding), the parameters and the options, for other processes."""
+        workspace = self.workspace
+        for name in self._parameters:
+            if workspace.spec(name) is None:
+                raise NetError(
+                    f"predictor {self._net.name!r} cannot be pickled: blob {name!r} is an object; send the folder of "
+                    "the predictor, and load it in the other process (load_predictor)"
+                )
+        values = {name: workspace.fetch(name) for name in sorted(self._parameters)}
+        own = {"engines": workspace.engines, "threads": workspace.threads, "seed": workspace.seed}
+        own["without"] = tuple(workspace.without)
+        names = {"inputs": self.inputs, "outputs": self.outputs, "specs": self.specs}
+        return _unpickled, (self._net.SerializeToString(), values, own, {**names, **self._options})
 
     def _fold(
         self, parameters: Collection[str], kept: Sequence[str], before: Collection[str], device: DeviceOption | None
@@ -190,16 +228,28 @@ class Predictor:
                 + (f"; unknown: {unknown}" if unknown else "")
             )
         arrays = {name: self._checked(name, value) for name, value in given.items()}
-        for name, array in arrays.items():
-            self.workspace.feed(name, array)
-        self.workspace.run_net(self._name)
-        return {name: self.workspace.fetch(name) for name in self.outputs}
+        seat = self._pool.take()
+        try:
+            workspace = seat.workspace
+            for name, array in arrays.items():
+                workspace.feed(name, array)
+            workspace.run_net(self._net.name)
+            return {name: workspace.fetch(name) for name in self.outputs}
+        finally:
+            self._pool.give_back(seat)
 
     def _checked(self, name: str, value: Any) -> Any:
         spec = self.specs.get(name)
+        what = f"predictor {self._net.name!r}: input {name!r}"
+        given = as_tensor(value, what)
         if spec is None:
-            return np.asarray(value)
-        array = value if isinstance(value, np.ndarray) else np.asarray(value, spec.dtype)
+            return given
+        if isinstance(value, np.ndarray) or spec.dtype == given.dtype:
+            array = given
+        elif given.dtype.kind in "SUO":
+            raise ShapeError(f"{what} must have elements of type {spec.dtype}, got text: {value!r:.80}")
+        else:
+            array = np.asarray(value, spec.dtype)
         if array.dtype != spec.dtype:
             raise ShapeError(
                 f"predictor {self._net.name!r}: input {name!r} must have elements of type {spec.dtype}, got "
@@ -211,6 +261,21 @@ class Predictor:
                 f"({', '.join(['batch', *map(str, spec.shape[1:])])}), got {array.shape}"
             )
         return array
+
+
+def _unpickled(net: bytes, values: Mapping[str, Any], workspace: Any, options: Any) -> Predictor:
+    """Return the predictor that was pickled."""
+    proto = files.parse(net, NetDef)
+    return Predictor(NetDef(), proto, parameters=values, workspace=Workspace(**workspace), fold=False, **options)
+
+
+def _create(
+    workspace: Workspace, *, net: NetDef, inputs: Iterable[str], observable: Any, constants: Collection[str]
+) -> None:
+    """Create the net of a predictor in a workspace with its parameters."""
+    for name in inputs:
+        workspace.make(name)
+    workspace.create_net(net, observable=observable, constants=constants)
 
 
 def check_names(net: NetDef, filled: Collection[str], inputs: Sequence[str], outputs: Sequence[str]) -> None:

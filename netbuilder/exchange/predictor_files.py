@@ -92,15 +92,24 @@ def save_predictor(
 
     Raises:
         NetError: parameters and inputs overlap, are both None, or lack a blob that the net reads; there is no output; a
-            normalization to fold is in training mode.
+            normalization to fold is in training mode; or ``parameters`` is empty, though the net reads weights.
         BlobError: a parameter is not in the workspace, or an output not in the net.
         ArgumentError: a parameter is of a type that files cannot hold.
         OSError: the files cannot be written.
     """
+    if not isinstance(directory, (str, os.PathLike)):
+        raise TypeError(
+            f"save_predictor: directory must be a path, got {directory!r} of type {type(directory).__name__}"
+        )
     proto = message_of(predict_net)
     given, workspace = workspace, workspace or default.workspace()
     needed = _needed(proto)
     fed, kept = _divide(proto, needed, inputs, parameters)
+    if inputs is None and not kept and (weights := _read_later(proto, needed)):
+        raise NetError(
+            f"net {proto.name!r}: no parameters are given, but it reads {weights} as operators read weights; name the "
+            "parameters, or give inputs= if these are fed"
+        )
     requested = [blob_name(blob) for blob in outputs] if outputs is not None else list(proto.external_output)
     if both := sorted(set(kept).intersection(requested)):
         raise NetError(f"net {proto.name!r}: {both} cannot be parameters and outputs at once")
@@ -166,6 +175,9 @@ def load_predictor(
         NetError: the init net lacks a parameter; or a net holds operators that are allowed only if ``trusted``.
         DeviceError: the device is not available.
     """
+    for path, what in ((directory, "directory"), (init_net, "init_net")):
+        if not isinstance(path, (str, os.PathLike)) and (path is not None or what == "directory"):
+            raise TypeError(f"load_predictor: {what} must be a path, got {path!r} of type {type(path).__name__}")
     if init_net is None:
         require_predictor(Path(directory))
         init_path, predict_path = Path(directory) / INIT_FILE, Path(directory) / PREDICT_FILE
@@ -230,6 +242,12 @@ def _folded(net: NetDef, values: Mapping[str, Any], outputs: Sequence[str]) -> t
 def _needed(net: NetDef) -> list[str]:
     reads = dict.fromkeys(undefined_inputs(net.op))
     return list(dict.fromkeys([*(blob for blob in net.external_input if blob in reads), *reads]))
+
+
+def _read_later(net: NetDef, needed: Sequence[str]) -> list[str]:
+    """Return the external inputs that no operator reads as its first input."""
+    first = {op.input[0] for op in net.op if op.input}
+    return [blob for blob in needed if blob not in first]
 
 
 def _divide(

@@ -10,7 +10,7 @@ from netbuilder.ops.core.registry import find, is_registered
 from netbuilder.proto import NetDef, NetError, OperatorDef, ParseError, files
 from netbuilder.proto.arguments import arguments
 
-__all__ = ["FILLS", "UNTRUSTED", "check_fills", "check_harmless"]
+__all__ = ["FILLS", "check_fills", "check_harmless"]
 
 FILLS = frozenset({
     "ConstantFill", "DiagonalFill", "Float16ConstantFill", "Float16UniformFill", "GaussianFill", "GivenTensorBoolFill",
@@ -22,25 +22,6 @@ FILLS = frozenset({
     "Squeeze", "Transpose",
 })  # fmt: skip
 """Operators that an untrusted init net may hold: they make tensors from their arguments, or from such tensors."""
-
-_FILES = "touches files"
-_LOOPS = "may loop without end"
-_WAITS = "waits for another net or thread"
-_CODE = "calls Python code"
-
-UNTRUSTED: dict[str, str] = {
-    **dict.fromkeys(
-        ("Checkpoint", "CreateDB", "CreateTextFileReader", "DBExists", "ImageInput", "Load", "Save", "Snapshot",
-         "TensorProtosDBInput", "TextFileReaderRead"), _FILES
-    ),
-    **dict.fromkeys(("ONNXWhile", "While"), _LOOPS),
-    **dict.fromkeys(
-        ("CreateBlobsQueueDB", "DequeueBlobs", "DequeueRebatchingQueue", "EnqueueBlobs", "EnqueueRebatchingQueue",
-         "SafeDequeueBlobs", "SafeEnqueueBlobs", "WeightedSampleDequeueBlobs"), _WAITS
-    ),
-    **dict.fromkeys(("Python", "PythonGradient"), _CODE),
-}  # fmt: skip
-"""Operators that an untrusted predict net must not hold -> the reason."""
 
 _TO_FILE = ("Print", "Summarize")
 _REMEDY = "give trusted=True (on a command line: --trusted) if you trust its source"
@@ -65,7 +46,10 @@ def check_fills(ops: Iterable[OperatorDef], what: str) -> None:
 
 
 def check_harmless(net: NetDef, what: str) -> None:
-    """Check that a net has no operators that touch files, loop, wait or call Python, also in subgraphs.
+    """Check by the declarations of its operators that a net, with its subgraphs, computes in memory and ends by itself.
+
+    An operator without effects is allowed, and one that declares ``effects = ""`` (see ``Operator``); others touch
+    files, loop, wait, call Python, talk to other processes, or are not known to do none of this.
 
     Args:
         net: the net.
@@ -75,11 +59,11 @@ def check_harmless(net: NetDef, what: str) -> None:
         NetError: it holds such an operator.
     """
     for op in _all_operators(net.op):
-        reason = UNTRUSTED.get(op.type, "")
+        reason = find(op.type).outside_effects() if is_registered(op.type) else ""
         if op.type in _TO_FILE and arguments(op).get("to_file"):
-            reason = _FILES
+            reason = "touches files"
         if op.type == "ONNXNode" and may_loop(arguments(op).get("node", b"")):
-            reason = _LOOPS
+            reason = "may loop without end"
         if reason:
             raise NetError(f"{what}: holds {op.type} -> {list(op.output)}, which {reason}; {_REMEDY}")
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Callable, Collection, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from typing import Any
 
 import netbuilder.ops.all  # noqa: F401  (fills the registry)
@@ -42,6 +42,8 @@ READERS = frozenset(
     }
 )
 """Types of operators that read samples from outside; in a predictor their outputs must be inputs."""
+
+_LABELS = ("label", "labels", "target", "targets")
 
 _SOURCES = "parameter_sources"
 _NAMES = "parameter_names"
@@ -120,14 +122,56 @@ def extract_predictor(
     device: DeviceOption | None = None,
     renames: Mapping[str, str] | Callable[[str], str] | None = None,
     disabled: Collection[Any] = (),
+    parameters: Iterable[Any] | None = None,
 ) -> tuple[NetDef, list[str]]:
     """Return the part of a net that computes ``outputs`` from ``inputs``, and the parameters it needs.
 
-    Arguments, results and errors are those of ``extract_predictor_pass``.
+    Arguments, results and errors are those of ``extract_predictor_pass``, and:
+
+    Args:
+        net: also a model (ModelHelper), whose parameters are known.
+        parameters: those of the model; None: those of a model that is given, or not known.
+
+    Raises:
+        BlobError: the outputs depend on a blob that is neither an input nor a parameter; or, if the parameters are not
+            known, on labels (or the weights of samples, after them) that are not an input: the predictor would keep
+            those of the last batch.
     """
-    options: dict[str, Any] = {"device": device, "renames": renames, "disabled": disabled}
-    result = extract_predictor_pass(net, inputs=inputs, outputs=outputs, **options)
+    main = getattr(net, "net", None)
+    if parameters is None and hasattr(main, "Proto") and hasattr(net, "params"):
+        parameters = [*net.params, *net.GetComputedParams("")]
+    options: dict[str, Any] = {"device": device, "disabled": disabled}
+    proto = main if hasattr(main, "Proto") and hasattr(net, "params") else net
+    result = extract_predictor_pass(proto, inputs=inputs, outputs=outputs, **options)
+    _check_parameters(result.net, result.extras["parameters"], parameters)
+    if renames is not None:
+        result = extract_predictor_pass(proto, inputs=inputs, outputs=outputs, renames=renames, **options)
     return result.net, result.extras["parameters"]
+
+
+def _check_parameters(net: NetDef, kept: Collection[str], parameters: Iterable[Any] | None) -> None:
+    """Raise BlobError if what the predictor would keep as parameters is data of the last batch."""
+    if parameters is not None:
+        known = set(map(blob_name, parameters))
+        data = {blob: "no parameter of the model" for blob in kept if blob not in known}
+    else:
+        data = {blob: f"read as {name!r} by {op.type}" for op in net.op for blob, name in _labels(op) if blob in kept}
+    if data:
+        blob, why = next(iter(data.items()))
+        raise BlobError(
+            f"net {net.name!r}: the outputs depend on {blob!r}, {why}, which is not among the inputs either; the "
+            f"predictor would keep the value of the last batch: add {blob!r} to inputs, or leave out the outputs that "
+            "need it"
+        )
+
+
+def _labels(op: OperatorDef) -> list[tuple[str, str]]:
+    """Return the blobs that an operator reads as labels or after them, with the names of these inputs."""
+    if not is_registered(op.type):
+        return []
+    names = [name.rstrip("?*+") for name in find(op.type).inputs]
+    first = next((k for k, name in enumerate(names) if name.lower() in _LABELS), len(names))
+    return list(zip(op.input[first:], names[first:]))
 
 
 def _clear_backward_step(op: OperatorDef) -> None:
@@ -146,7 +190,9 @@ def ExtractPredictorNet(
     renames: Mapping[str, str] | None = None,
     disabled_inputs: Collection[Any] | None = None,
 ) -> tuple[Net, list[str]]:
-    """Return the result of ``extract_predictor`` as a Net and the list of parameters to save.
+    """Return the result of ``extract_predictor_pass`` as a Net and the list of parameters to save.
+
+    As in Caffe2, each blob that is not an input is a parameter, labels too; ``extract_predictor`` refuses those.
 
     >>> net = Net("example")
     >>> scores = net.Relu(net.FC(["data", "w", "b"], "scores"), "scores")
@@ -154,10 +200,11 @@ def ExtractPredictorNet(
     >>> [op.type for op in predictor.Proto().op], parameters
     (['FC', 'Relu'], ['w', 'b'])
     """
-    predictor, parameters = extract_predictor(
-        net_proto, input_blobs, output_blobs, device=device, renames=renames, disabled=disabled_inputs or ()
-    )
-    return Net(predictor, inplace=True), parameters
+    result = extract_predictor_pass(
+        net_proto, inputs=input_blobs, outputs=output_blobs, device=device, renames=renames,
+        disabled=disabled_inputs or (),
+    )  # fmt: skip
+    return Net(result.net, inplace=True), result.extras["parameters"]
 
 
 def remove_sources(net: NetDef) -> None:
@@ -219,7 +266,7 @@ def _slice(
     for index in range(len(net.op) - 1, -1, -1):
         op = net.op[index]
         # Operators before an input's first reader compute the input itself, which is fed, so they are not needed.
-        made = [blob for blob in op.output if blob in needed_by and first_read.get(blob, -1) <= index]
+        made = [blob for blob in dict.fromkeys(op.output) if blob in needed_by and first_read.get(blob, -1) <= index]
         if not made:
             continue
         output = needed_by[made[0]]

@@ -76,6 +76,7 @@ class FileStoreHandlerCreate(_OnHost):
     """
 
     outputs = ("handler",)
+    effects = "touches files"
     path: str = ""
     prefix: str = ""
 
@@ -100,6 +101,7 @@ class RedisStoreHandlerCreate(_OnHost):
     """
 
     outputs = ("handler",)
+    effects = "connects to a server"
     host: str = ""
     port: int = 6379
     prefix: str = ""

@@ -31,6 +31,7 @@ class Assert(Operator):
     inputs = ("X",)
     outputs = ()
     stateful = True
+    effects = ""
     error_msg: str = ""
 
     def infer(self, x: TensorSpec) -> tuple[TensorSpec, ...]:
@@ -74,6 +75,7 @@ class EnforceFinite(Operator):
     inputs = ("input",)
     outputs = ()
     stateful = True
+    effects = ""
 
     def infer(self, x: TensorSpec) -> tuple[TensorSpec, ...]:
         require_one_float_type(self, input=x)
@@ -105,6 +107,7 @@ class NanCheck(Operator):
     outputs = ("output",)
     inplace = ((0, 0),)
     stateful = True
+    effects = ""
 
     def infer(self, x: TensorSpec, *others: TensorSpec) -> tuple[TensorSpec, ...]:
         require_one_float_type(self, tensor=x)

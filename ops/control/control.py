@@ -55,6 +55,7 @@ class If(Operator):
     dynamic = True
     stateful = True
     net_names = "around"
+    effects = ""
     then_net: NetDef | None = None
     else_net: NetDef | None = None
 
@@ -181,6 +182,7 @@ class While(Operator):
     inplace = "one-to-one"
     dynamic = True
     stateful = True
+    effects = "may loop without end"
     copy_arguments = False
     net_names = "around"
     repeats_nets = True

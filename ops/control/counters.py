@@ -120,6 +120,7 @@ class CreateCounter(_Shared):
     """
 
     outputs = ("counter",)
+    effects = ""
     init_count: int = 0
 
 
@@ -146,6 +147,7 @@ class CountUp(_OnCounter):
     """
 
     outputs = ("previous_count",)
+    effects = ""
 
 
 @register
@@ -160,6 +162,7 @@ class CountDown(_OnCounter):
     """
 
     outputs = ("done",)
+    effects = ""
     result = _DONE
 
 
@@ -175,6 +178,7 @@ class CheckCounterDone(_OnCounter):
     """
 
     outputs = ("done",)
+    effects = ""
     result = _DONE
 
 
@@ -190,6 +194,7 @@ class ResetCounter(_OnCounter):
     """
 
     outputs = ("previous_value?",)
+    effects = ""
     init_count: int = 0
 
 
@@ -205,6 +210,7 @@ class RetrieveCount(_OnCounter):
     """
 
     outputs = ("count",)
+    effects = ""
 
 
 def _counter(op: Operator, value: Any) -> Counter:
@@ -246,6 +252,7 @@ class CreateAtomicBool(_Shared):
     """
 
     outputs = ("atomic_bool",)
+    effects = ""
 
 
 @register
@@ -259,6 +266,7 @@ class ConditionalSetAtomicBool(_Shared):
     """
 
     inputs = ("atomic_bool", "condition")
+    effects = ""
 
     def infer(self, *inputs: TensorSpec) -> tuple[TensorSpec, ...]:
         condition = inputs[1]
@@ -282,6 +290,7 @@ class CheckAtomicBool(_Shared):
     """
 
     inputs = ("atomic_bool",)
+    effects = ""
     outputs = ("value",)
     result = TensorSpec((1,), np.dtype(np.bool_))
 
@@ -336,6 +345,8 @@ class AtomicFetchAdd(_FetchAdd):
         fetched_value (*S): int32
     """
 
+    effects = ""
+
     dtype = np.dtype(np.int32)
 
 
@@ -352,6 +363,8 @@ class AtomicFetchAdd64(_FetchAdd):
         mut_value (*S): int64
         fetched_value (*S): int64
     """
+
+    effects = ""
 
     dtype = np.dtype(np.int64)
 

@@ -30,6 +30,7 @@ class Free(Operator):
     outputs = ("X+",)
     must_inplace = tuple((i, i) for i in range(_MAX_BLOBS))
     stateful = True
+    effects = ""
 
     def check(self) -> None:
         if self.n_in != self.n_out or self.n_in > _MAX_BLOBS:

@@ -76,6 +76,7 @@ class WhileGradient(Operator):
     dynamic = True
     stateful = True
     net_names = "inputs"
+    effects = "may loop without end"
     blob_arguments: ClassVar[tuple[str, ...]] = ("record", "changed", "kept", "starts", "seeds", "found", "constants")
     net: NetDef | None = None
     record: str = ""

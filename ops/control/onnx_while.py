@@ -48,6 +48,7 @@ class ONNXWhile(Operator):
     inplace = "one-to-one"
     dynamic = True
     stateful = True
+    effects = "may loop without end"
     outputs_on_host = True
     net_names = "scoped"
     body: NetDef | None = None

@@ -152,6 +152,7 @@ class ParallelDo(OnDevices):
     """
 
     inputs = ("X+",)
+    effects = ""
     outputs = ("Y+",)
     inplace = "one-to-one"
     blob_arguments: ClassVar[tuple[str, ...]] = ("inner_inputs", "inner_outputs", "kept")
@@ -232,6 +233,7 @@ class ParallelDoGradient(OnDevices):
     """
 
     inputs = ("shares", "X*")
+    effects = ""
     outputs = ("dX*",)
     rows: tuple[int, ...] = ()
 

@@ -45,6 +45,7 @@ class Print(Operator):
 
     inputs = ("tensor",)
     stateful = True
+    effects = ""
     dynamic = True
     to_file: bool = False
     limit: int = 0

@@ -253,6 +253,7 @@ class Python(Operator):
     inplace = "one-to-one"
     dynamic = True
     stateful = True
+    effects = "calls Python code"
     waits = True
     token: str = ""
     grad_output_indices: tuple[int, ...] = ()
@@ -300,6 +301,7 @@ class PythonGradient(Operator):
     inplace = "one-to-one"
     dynamic = True
     stateful = True
+    effects = "calls Python code"
     waits = True
     token: str = ""
     grad_output_indices: tuple[int, ...] = ()

@@ -82,6 +82,7 @@ class CreateScope(_OnHost):
     """
 
     outputs = ("scope",)
+    effects = ""
 
     def infer(self) -> tuple[TensorSpec, ...]:
         return (TensorSpec((), STRING),)
@@ -104,6 +105,7 @@ class HasScope(_OnHost):
     """
 
     inputs = ("scope",)
+    effects = ""
     outputs = ("has_scope",)
 
     def infer(self, scope: TensorSpec) -> tuple[TensorSpec, ...]:
@@ -135,6 +137,7 @@ class Do(Operator):
     inplace = "one-to-one"
     dynamic = True
     stateful = True
+    effects = ""
     copy_arguments = False
     net_names = "scoped"
     blob_arguments: ClassVar[tuple[str, ...]] = ("inner_blobs",)

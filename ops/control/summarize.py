@@ -33,6 +33,7 @@ class Summarize(Operator):
     inputs = ("X",)
     outputs = ("summary?",)
     stateful = True
+    effects = ""
     dynamic = True
     to_file: bool = False
 

@@ -129,6 +129,9 @@ class Operator(Declared):
     may_be_empty: indices of inputs whose blobs may have no value; the kernel gets an empty float32 vector for one.
     stateful: it does more than compute outputs from inputs (random numbers, counters, files), so it is never
         removed, shared or run twice.
+    effects: what it does besides computing its outputs, in words that follow "which": "touches files"; "": nothing that
+        leaves the memory of its workspace and the log, and it ends by itself, without waiting. None: see
+        ``outside_effects``.
     draws: it draws random numbers, from the stream in its argument ``random_stream`` (see ``random_streams``).
     outputs_on_host: the outputs are in the host's memory even if the operator runs on a GPU.
     colocate_outputs_with: for an operator on a GPU that works on several devices: the outputs are on the device of the
@@ -154,6 +157,7 @@ class Operator(Declared):
     dynamic: ClassVar[bool] = False
     stateful: ClassVar[bool] = False
     waits: ClassVar[bool] = False
+    effects: ClassVar[str | None] = None
     draws: ClassVar[bool] = False
     may_be_empty: ClassVar[tuple[int, ...]] = ()
     outputs_on_host: ClassVar[bool] = False
@@ -186,6 +190,20 @@ class Operator(Declared):
     def has_side_effects(self) -> bool:
         """Whether a second run on the same inputs would do more than make the same outputs again."""
         return self.stateful and not self.draws
+
+    @classmethod
+    def outside_effects(cls) -> str:
+        """Return what it does besides computing its outputs and changing its workspace, see ``effects``; "": nothing.
+
+        A stateful operator that says nothing is not known to be harmless.
+        """
+        if cls.effects is not None:
+            return cls.effects
+        if cls.waits:
+            return "may wait for another net or thread"
+        if cls.exchanges is Exchange.BETWEEN_PROCESSES:
+            return "exchanges values with other processes"
+        return "is not known to stay within its workspace" if cls.stateful and not cls.draws else ""
 
     def with_arity(self, n_in: int, n_out: int) -> Any:
         """Set the numbers of inputs and outputs; return this operator."""

@@ -8,6 +8,7 @@ from typing import Any
 import numpy as np
 
 from netbuilder.ops.core.contexts import RunContext
+from netbuilder.ops.core.given_numbers import check_extents, machine_memory
 from netbuilder.ops.core.operator import Operator, TensorSpec, require
 from netbuilder.proto import ShapeError
 
@@ -33,6 +34,7 @@ CACHED_BYTES = 1 << 19
 """Bytes of the rows that are gathered at once: about half of a core's L2 cache."""
 _GPU_BYTES = 1 << 26
 _MOST_ROWS = 1 << 62  # sums of more may not fit into int64, and would pass for a small number
+_ROW_BYTES = 24  # for a row: its index, its segment and its position there
 
 
 def check_integers(op: Operator, name: str, spec: Any) -> None:
@@ -57,15 +59,18 @@ def lengths_on_host(op: Operator, ctx: RunContext, lengths: Any, name: str = "le
     """Return a vector of lengths on the host, in int64.
 
     Raises:
-        ShapeError: ``lengths`` is not a vector of integers, or one is negative, or int64 cannot hold their sum.
+        ShapeError: ``lengths`` is not a vector of integers, or one is negative, or memory cannot hold the numbers of so
+            many rows.
     """
     check_integers(op, name, lengths)
     counts = ctx.host(lengths).astype(np.int64)
     # One pass is enough for nearly all: as unsigned numbers, negative ones are the greatest.
-    if counts.size and int(counts.view(np.uint64).max()) > _MOST_ROWS // counts.size:
+    if counts.size and int(counts.view(np.uint64).max()) > machine_memory() // _ROW_BYTES // counts.size:
         if counts.min() < 0:
             raise ShapeError(f"{op.type}: {name} must not be negative, got {counts.min()}")
-        raise ShapeError(f"{op.type}: {name} must be numbers of rows that an array can have, got {counts.max()}")
+        if counts.max() > _MOST_ROWS // counts.size:
+            raise ShapeError(f"{op.type}: {name} must be numbers of rows that an array can have, got {counts.max()}")
+        check_extents(f"{op.type}: the work on all rows of the segments", (int(counts.sum()), _ROW_BYTES), np.uint8)
     return counts
 
 

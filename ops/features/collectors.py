@@ -11,6 +11,7 @@ import numpy as np
 
 from netbuilder.ops.core.contexts import RunContext
 from netbuilder.ops.core.declaration import operator_class
+from netbuilder.ops.core.given_numbers import check_extents
 from netbuilder.ops.core.objects import shared_object
 from netbuilder.ops.core.operator import Operator, TensorSpec, require
 from netbuilder.ops.core.registry import kernel, register
@@ -95,6 +96,7 @@ class _Collector(Operator, abc.ABC):
 
 def _resized(rows: Any, data: Any, size: int) -> Any:
     """Return a copy of the collected rows with space for ``size`` rows."""
+    check_extents("the collected rows", (size, *data.shape[1:]), data.dtype)
     made = np.zeros((size, *data.shape[1:]), data.dtype)
     if rows.size:
         made[: min(len(rows), size)] = rows[:size]

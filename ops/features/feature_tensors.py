@@ -13,6 +13,7 @@ import numpy as np
 
 from netbuilder.ops.core.contexts import GradientContext, RunContext
 from netbuilder.ops.core.declaration import operator_class
+from netbuilder.ops.core.given_numbers import check_extents
 from netbuilder.ops.core.operator import STRING, Operator, TensorSpec, require
 from netbuilder.ops.core.registry import kernel, register
 from netbuilder.ops.core.segment_groups import lengths_on_host, positions_in_segments, segment_starts
@@ -150,6 +151,7 @@ def _rows_of_values(op: Operator, groups: Groups, entries: Any, sizes: Sequence[
         f"the lengths say {int(entries.max(initial=-1)) + 1} entries or more, of which {have} have values",
     )
     gathered = np.concatenate(counts)[entries]
+    check_extents(f"{op.type}: the rows of the merged values", (int(gathered.sum()), 3), np.int64)
     return gathered, np.repeat(starts[entries], gathered) + positions_in_segments(gathered)
 
 
@@ -353,6 +355,7 @@ class _MergeGradient(_Grouped):
             f"there are {rows.size} merged values, but dY has shape {d_values.shape}",
         )
         zero = b"" if d_values.dtype == STRING else 0
+        check_extents(f"{self.type}: gradients", (int(sizes.sum()), *d_values.shape[1:]), d_values.dtype)
         whole = ctx.xp.full((int(sizes.sum()), *d_values.shape[1:]), zero, d_values.dtype)
         whole[ctx.xp.asarray(rows)] = d_values
         ends = sizes.cumsum()

@@ -8,6 +8,7 @@ import numpy as np
 
 from netbuilder.ops.core.contexts import RunContext
 from netbuilder.ops.core.declaration import operator_class
+from netbuilder.ops.core.given_numbers import check_extents
 from netbuilder.ops.core.operator import Operator, TensorSpec, require
 from netbuilder.ops.core.registry import kernel, register
 from netbuilder.ops.core.segment_groups import (
@@ -113,6 +114,7 @@ def pad_empty_samples(op: PadEmptySamples, ctx: RunContext, lengths: Any, *featu
             op,
             f"features must have {rows.size} rows, the sum of the lengths, got shape {feature.shape}",
         )
+        check_extents("PadEmptySamples: Y", (int(padded.sum()), *feature.shape[1:]), feature.dtype)
         y = ctx.xp.zeros((int(padded.sum()), *feature.shape[1:]), feature.dtype)
         y[rows] = feature
         made.append(y)

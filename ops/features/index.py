@@ -191,17 +191,23 @@ class _Create(_OnIndex):
 class IntIndexCreate(_Create):
     """Create an index of int32 keys, with capacity for ``max_elements`` numbers, 0 included."""
 
+    effects = ""
+
 
 @register
 @operator_class(frozen=True)
 class LongIndexCreate(_Create):
     """Create an index of int64 keys, with capacity for ``max_elements`` numbers, 0 included."""
 
+    effects = ""
+
 
 @register
 @operator_class(frozen=True)
 class StringIndexCreate(_Create):
     """Create an index of string keys, with capacity for ``max_elements`` numbers, 0 included."""
+
+    effects = ""
 
 
 @kernel(IntIndexCreate)
@@ -224,6 +230,7 @@ class IndexGet(_OnIndex):
     """
 
     inputs = ("handle", "keys")
+    effects = ""
     outputs = ("indices",)
 
     def infer(self, *inputs: TensorSpec) -> tuple[TensorSpec, ...]:
@@ -253,6 +260,7 @@ class IndexLoad(_OnIndex):
     """
 
     inputs = ("handle", "items")
+    effects = ""
     must_inplace = ((0, 0),)
     skip_first_entry: bool = False
 
@@ -276,6 +284,7 @@ class IndexStore(_OnIndex):
     """
 
     outputs = ("items",)
+    effects = ""
     dynamic = True
 
 
@@ -294,6 +303,8 @@ class IndexFreeze(_OnIndex):
     Outputs:
         handle: object
     """
+
+    effects = ""
 
     must_inplace = ((0, 0),)
 
@@ -316,6 +327,7 @@ class IndexSize(_OnIndex):
     """
 
     outputs = ("items",)
+    effects = ""
 
     def infer(self, *inputs: TensorSpec) -> tuple[TensorSpec, ...]:
         super().infer(*inputs)

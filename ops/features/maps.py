@@ -129,6 +129,8 @@ class CreateMap(_OnMap):
         map: object
     """
 
+    effects = ""
+
     key_dtype: int = TensorProto.INT32
     value_dtype: int = TensorProto.INT32
 
@@ -162,6 +164,7 @@ class KeyValueToMap(_OnMap):
     """
 
     inputs = ("keys", "values")
+    effects = ""
 
     def infer(self, keys: TensorSpec, values: TensorSpec) -> tuple[TensorSpec, ...]:
         for name, spec in (("keys", keys), ("values", values)):
@@ -192,6 +195,7 @@ class MapToKeyValue(_OnMap):
     """
 
     inputs = ("map",)
+    effects = ""
     outputs = ("keys", "values")
     dynamic = True
 

@@ -8,6 +8,7 @@ import numpy as np
 
 from netbuilder.ops.core.contexts import RunContext
 from netbuilder.ops.core.declaration import operator_class
+from netbuilder.ops.core.given_numbers import check_extents
 from netbuilder.ops.core.operator import Operator, TensorSpec, require
 from netbuilder.ops.core.registry import kernel, register
 from netbuilder.ops.core.segment_groups import check_integers
@@ -15,6 +16,7 @@ from netbuilder.proto import ArgumentError
 
 __all__ = ["CTCBeamSearchDecoder", "CTCGreedyDecoder"]
 
+_CANDIDATE_BYTES = 200  # of a candidate, while they are collected in lists
 _BLANK = 0
 
 
@@ -126,6 +128,8 @@ class CTCBeamSearchDecoder(_Decoder):
 @kernel(CTCBeamSearchDecoder)
 def ctc_beam_search_decoder(op: CTCBeamSearchDecoder, ctx: RunContext, x: Any, lengths: Any = None) -> tuple[Any, ...]:
     counts, probs = op.lengths(ctx, x, lengths), ctx.host(x)
+    check_extents("CTCBeamSearchDecoder: OUTPUT_LEN", (counts.size, op.num_candidates, _CANDIDATE_BYTES), np.uint8)
+    check_extents("CTCBeamSearchDecoder: the beam", (op.beam_width, x.shape[-1], 8), np.uint8)
     sizes: list[int] = []
     values: list[int] = []
     found: list[float] = []

@@ -30,6 +30,7 @@ class Accumulate(Operator):
     outputs = ("output",)
     dynamic = True  # the kernel reads its own output, which a plan does not track as an input
     stateful = True
+    effects = ""
     gamma: float = 1.0
 
     def infer(self, x: TensorSpec) -> tuple[TensorSpec, ...]:

@@ -6,6 +6,7 @@ from typing import Any
 
 from netbuilder.ops.core.contexts import GradientContext, RunContext
 from netbuilder.ops.core.declaration import operator_class
+from netbuilder.ops.core.given_numbers import check_extents
 from netbuilder.ops.core.half import narrow, require_one_float_type, widen
 from netbuilder.ops.core.image_order import channel_axis, check_order, check_per_channel
 from netbuilder.ops.core.operator import Operator, TensorSpec, require
@@ -92,6 +93,7 @@ def _window_sums(xp: Any, values: Any, axis: int, before: int, size: int) -> Any
     channels = values.shape[axis]
     shape = list(values.shape)
     shape[axis] = channels + size - 1
+    check_extents("LRN: the padded input", shape, values.dtype)
     padded = xp.zeros(shape, values.dtype)
     index = [slice(None)] * values.ndim
     index[axis] = slice(before, before + channels)

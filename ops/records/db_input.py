@@ -30,6 +30,7 @@ class CreateDB(Operator):
     inputs = ()
     outputs = ("reader",)
     stateful = True
+    effects = "touches files"
     db: str = ""
     db_type: str = "leveldb"
     num_shards: int = 1
@@ -66,6 +67,7 @@ class TensorProtosDBInput(Operator):
     outputs = ("data+",)
     dynamic = True
     stateful = True
+    effects = "touches files"
     waits = True
     batch_size: int = 0
 

@@ -67,6 +67,7 @@ class ImageInput(Operator):
     outputs = ("data", "label", "additional*")
     dynamic = True
     stateful = True
+    effects = "touches files"
     waits = True
     draws = True
     batch_size: int = 0

@@ -103,6 +103,7 @@ class CreateBlobsQueueDB(_OfQueues):
     """
 
     inputs = ("queue",)
+    effects = "touches files"
     outputs = ("reader",)
     key_blob_index: int = -1
     value_blob_index: int = 0

@@ -103,6 +103,8 @@ class Save(_Saving):
         X+ (...): any
     """
 
+    effects = "touches files"
+
 
 @register
 @operator_class(frozen=True)
@@ -117,6 +119,7 @@ class Checkpoint(_Saving):
     """
 
     inputs = ("iter", "X*")
+    effects = "touches files"
     every: int = 1
 
     def check(self) -> None:
@@ -139,6 +142,8 @@ class Snapshot(Checkpoint):
         iter (1) or (): int32|int64
         X* (...): any
     """
+
+    effects = "touches files"
 
 
 @kernel(Save)
@@ -213,6 +218,7 @@ class Load(Operator):
     outputs = ("blob*",)
     dynamic = True
     stateful = True
+    effects = "touches files"
     db: str = ""
     dbs: tuple[str, ...] = ()
     db_type: str = ""
@@ -321,6 +327,7 @@ class DBExists(Operator):
     inputs = ()
     outputs = ("exists",)
     stateful = True
+    effects = "touches files"
     outputs_on_host = True
     db_name: str = ""
     db_type: str = ""

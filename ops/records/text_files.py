@@ -30,6 +30,7 @@ class CreateTextFileReader(Operator):
     outputs = ("handler",)
     dynamic = True
     stateful = True
+    effects = "touches files"
     outputs_on_host = True
     filename: str = ""
     num_passes: int = 1
@@ -63,6 +64,7 @@ class TextFileReaderRead(Operator):
     outputs = ("field+",)
     dynamic = True
     stateful = True
+    effects = "touches files"
     outputs_on_host = True
     batch_size: int = 1
 

@@ -97,6 +97,7 @@ class RecurrentNetworkBlobFetcher(Operator):
     outputs = ("names",)
     dynamic = True
     stateful = True
+    effects = ""
     outputs_on_host = True
     prefix: str = ""
 

@@ -38,6 +38,7 @@ class AccumulateHistogram(Operator):
     inputs = ("X",)
     outputs = ("CurHist", "AccHist")
     stateful = True
+    effects = ""
     lower_bound: float = 0.0
     upper_bound: float = 1.0
     num_buckets: int = 1

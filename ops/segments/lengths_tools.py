@@ -83,7 +83,7 @@ def _sorted_counts(op: Operator, ctx: RunContext, segments: Any, like: Any) -> A
     if numbers.size and (numbers[0] < 0 or (numbers[1:] < numbers[:-1]).any()):
         raise ShapeError(f"{op.type}: segments must be sorted and not negative, got {numbers[:16].tolist()}")
     least = 0 if like is None else like.shape[0]
-    check_extents(f"{op.type}: Y", (int(numbers[-1]) + 1 if numbers.size else 0,), np.int64)
+    check_extents(f"{op.type}: the work on all segments", (int(numbers[-1]) + 1 if numbers.size else 0, 3), np.int64)
     counts = np.bincount(numbers, minlength=least) if numbers.size else np.zeros(least, np.int64)
     if like is not None and counts.size > least:
         raise ShapeError(
@@ -279,6 +279,7 @@ def lengths_tile(op: LengthsTile, ctx: RunContext, x: Any, lengths: Any) -> tupl
         op,
         f"there must be a length for each row of X {tuple(x.shape)}, got {counts.size}",
     )
+    check_extents("LengthsTile: Y", (int(counts.sum()), *x.shape[1:]), x.dtype)
     return (x.take(ctx.xp.asarray(np.repeat(np.arange(counts.size), counts)), axis=0),)
 
 
@@ -306,6 +307,7 @@ def lengths_gather(op: LengthsGather, ctx: RunContext, x: Any, lengths: Any, ind
     counts, which = counts_of_lengths(op, ctx, lengths, x.shape[0]), ctx.host(indices)
     check_indices(op.type, which, counts.size)
     gathered = counts[which]
+    check_extents("LengthsGather: Y", (int(gathered.sum()), *x.shape[1:]), x.dtype)
     rows = np.repeat(segment_starts(counts)[which], gathered) + positions_in_segments(gathered)
     return (x.take(ctx.xp.asarray(rows), axis=0),)
 

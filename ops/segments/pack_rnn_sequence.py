@@ -8,6 +8,7 @@ import numpy as np
 
 from netbuilder.ops.core.contexts import GradientContext, RunContext
 from netbuilder.ops.core.declaration import operator_class
+from netbuilder.ops.core.given_numbers import check_extents
 from netbuilder.ops.core.operator import Operator, TensorSpec, require
 from netbuilder.ops.core.registry import kernel, register
 from netbuilder.ops.core.segment_groups import check_integers, counts_of_lengths
@@ -68,6 +69,7 @@ def pack_rnn_sequence(
     longest = int(counts.max(initial=0))
     steps = longest if like is None else like.shape[0]
     require(longest <= steps, op, f"no sequence may be longer than the {steps} steps of like, got {longest}")
+    check_extents("PackRNNSequence: Y", (steps, counts.size, *values.shape[1:]), values.dtype)
     y = ctx.xp.zeros((steps * counts.size, *values.shape[1:]), values.dtype)
     y[ctx.xp.asarray(_positions(counts))] = values
     return (y.reshape((steps, counts.size, *values.shape[1:])),)

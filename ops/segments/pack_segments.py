@@ -8,6 +8,7 @@ import numpy as np
 
 from netbuilder.ops.core.contexts import GradientContext, RunContext
 from netbuilder.ops.core.declaration import operator_class
+from netbuilder.ops.core.given_numbers import check_extents
 from netbuilder.ops.core.operator import Operator, TensorSpec, require
 from netbuilder.ops.core.registry import kernel, register
 from netbuilder.ops.core.segment_groups import check_integers, counts_of_lengths
@@ -77,6 +78,7 @@ def pack_segments(op: PackSegments, ctx: RunContext, lengths: Any, x: Any) -> tu
     check_integers(op, "lengths", lengths)
     counts = counts_of_lengths(op, ctx, lengths, x.shape[0])
     width = op.max_length if op.max_length > 0 else int(counts.max(initial=0))
+    check_extents("PackSegments: Y", (counts.size, width, *x.shape[1:]), x.dtype)
     kept = np.minimum(counts, width)
     positions = xp.asarray(_positions(counts, kept, width))
     if kept.sum() != x.shape[0]:

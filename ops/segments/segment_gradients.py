@@ -10,6 +10,7 @@ from typing import Any, ClassVar, Literal
 
 from netbuilder.ops.core.contexts import RunContext
 from netbuilder.ops.core.declaration import operator_class
+from netbuilder.ops.core.given_numbers import check_extents
 from netbuilder.ops.core.operator import Operator, TensorSpec, require
 from netbuilder.ops.core.registry import kernel, register
 from netbuilder.ops.core.segment_groups import (
@@ -81,6 +82,7 @@ def _check_dy(op: Operator, dy: Any, lengths: Any) -> None:
 def _spread(op: _Spread, ctx: RunContext, dy: Any, lengths: Any) -> tuple[Any, ...]:
     counts = lengths_on_host(op, ctx, lengths)
     _check_dy(op, dy, lengths)
+    check_extents(f"{op.type}: dX", (int(counts.sum()), *dy.shape[1:]), dy.dtype)
     share = dy / per_row(ctx.xp.asarray(counts.clip(1)), dy) if op.mean else dy
     return (share.take(segment_numbers(ctx, counts), axis=0),)
 

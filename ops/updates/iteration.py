@@ -42,6 +42,7 @@ class Iter(Operator):
     outputs = ("iter",)
     must_inplace = ((0, 0),)
     stateful = True
+    effects = ""
 
     def infer(self, *counter: TensorSpec) -> tuple[TensorSpec, ...]:
         if not counter:
@@ -103,6 +104,7 @@ class AtomicIter(Operator):
     outputs = ("iter",)
     must_inplace = ((1, 0),)
     stateful = True
+    effects = ""
 
     def infer(self, mutex: TensorSpec, counter: TensorSpec) -> tuple[TensorSpec, ...]:
         _check_counter(self, counter)
@@ -141,6 +143,7 @@ class CreateMutex(Operator):
     inputs = ()
     outputs = ("mutex_ptr",)
     stateful = True
+    effects = ""
 
     def infer(self) -> tuple[TensorSpec, ...]:
         return (TensorSpec((), STRING),)

@@ -1,14 +1,18 @@
 """What a predictor from a file may do: init nets fill, predict nets compute; files, loops and code need trust."""
 
+import inspect
 import os
+import re
+from pathlib import Path
 
 import numpy as np
 import pytest
 
 from netbuilder.exchange import Predictor, load_predictor
-from netbuilder.exchange.trust import FILLS, UNTRUSTED, check_harmless
-from netbuilder.ops.core.registry import find, is_registered
-from netbuilder.proto import NetDef, NetError, TensorShape, TensorShapes, files
+from netbuilder.exchange.trust import FILLS, check_harmless
+from netbuilder.ops.core.operator import Operator
+from netbuilder.ops.core.registry import find, is_registered, operator_types, plain_kernel
+from netbuilder.proto import NetDef, NetError, OperatorDef, TensorShape, TensorShapes, files
 from netbuilder.proto.arguments import make_op, set_argument
 from netbuilder.tools.predict import main as predict
 
@@ -47,6 +51,11 @@ HARMFUL = {
     "Python": make_op("Python", ["w"], ["z"], token="os.system"),
     "While": make_op("While", ["w"], ["z"], loop_net=NetDef(name="loop")),
     "DequeueBlobs": make_op("DequeueBlobs", ["q"], ["z"]),
+    "FileStoreHandlerCreate": make_op("FileStoreHandlerCreate", [], ["h"], path="made"),
+    "StoreSet": make_op("StoreSet", ["h", "w"], [], blob_name="w"),
+    "StoreWait": make_op("StoreWait", ["h"], [], blob_names=["w"]),
+    "RedisStoreHandlerCreate": make_op("RedisStoreHandlerCreate", [], ["h"], host="example.invalid", port=1),
+    "CreateCommonWorld": make_op("CreateCommonWorld", ["h"], ["c"], rank=0, size=2),
 }
 
 
@@ -106,11 +115,72 @@ def test_the_command_says_how_to_trust(tmp_path, capsys):
     assert "(on a command line: --trusted)" in capsys.readouterr().err
 
 
-@pytest.mark.parametrize("name", sorted({*FILLS, *UNTRUSTED}))
-def test_the_tables_name_operators(name):
-    assert is_registered(name)
-    if name in FILLS:
-        assert not find(name).stateful or name.endswith("Fill")
+@pytest.mark.parametrize("name", sorted(FILLS))
+def test_fills_are_operators_that_need_no_trust(name):
+    assert is_registered(name) and not find(name).outside_effects()
+    assert not find(name).stateful or name.endswith("Fill")
+
+
+def is_allowed(name):
+    try:
+        check_harmless(NetDef(op=[OperatorDef(type=name)]), "predictor")
+    except NetError as error:
+        assert f"holds {name} -> [], which " in str(error)
+        return False
+    return True
+
+
+# What a program reaches files, other processes, threads and the clock with; the rest of data/ has databases and queues.
+_OUTSIDE = re.compile(
+    r"^(?:import|from) (?:os|pathlib|socket|subprocess|shutil|tempfile|threading|time|urllib|http|importlib"
+    r"|netbuilder\.data(?!\.(?:extents|blob_values|forking|gc_paused)))\b.*|\bopen\(",
+    re.MULTILINE,
+)
+_JUDGED_BY_HAND = {
+    "from netbuilder.data import AtomicBool, Counter": "in memory",
+    "from netbuilder.data import BlobMap": "in memory",
+    "from netbuilder.data import BlobIndex": "in memory",
+    "from netbuilder.data.dataset import field_lengths": "in memory",
+    "from netbuilder.data.object_records import ObjectKind, register_kind": "how checkpoints store counters",
+    "from netbuilder.data.tensor_records import proto_to_tensor, tensor_to_proto": "how checkpoints store maps",
+    "open(": "Print, whose to_file is checked",
+    "import os": "Print, whose to_file is checked",
+    "import importlib": "ONNXNode imports onnx",
+}
+
+
+def test_every_operator_is_allowed_by_what_it_declares_and_its_source():
+    """Files of allowed operators and kernels import nothing that leaves the process; all others are refused."""
+    allowed = set(filter(is_allowed, operator_types()))
+    assert 700 < len(allowed) < len(operator_types())
+    found = {}
+    for name in allowed:
+        kernel = plain_kernel(name, 0)
+        sources = [find(name), *([kernel] if hasattr(kernel, "__code__") else [])]
+        for file in {inspect.getsourcefile(inspect.unwrap(each)) for each in sources}:
+            # A file that has refused operators, too, has what these need.
+            if not any(inspect.getsourcefile(find(other)) == file for other in REFUSED - allowed):
+                found.update(dict.fromkeys(_OUTSIDE.findall(Path(file).read_text()), name))
+    assert {line: name for line, name in found.items() if line not in _JUDGED_BY_HAND} == {}
+
+
+REFUSED = {name for name in operator_types() if find(name).outside_effects()}
+
+
+def test_an_operator_with_effects_is_refused_unless_it_says_that_they_stay_inside():
+    for name in operator_types():
+        cls = find(name)
+        if cls.stateful and not cls.draws and cls.effects is None or cls.waits:
+            assert not is_allowed(name)
+
+    class Unknown(Operator):
+        stateful = True
+
+    class Harmless(Unknown):
+        effects = ""
+
+    assert Unknown.outside_effects() == "is not known to stay within its workspace"
+    assert Harmless.outside_effects() == Operator.outside_effects() == ""
 
 
 NEGATIVE = TensorShapes(shapes=[TensorShape(name="x", dims=[-1])]).SerializeToString()

@@ -6,7 +6,7 @@ import pytest
 import golden_data
 from netbuilder.graph import Net
 from netbuilder.graph.rename import blob_names
-from netbuilder.passes import extract_predictor, parameter_sources
+from netbuilder.passes import ExtractPredictorNet, extract_predictor, parameter_sources
 from netbuilder.proto import PROTO_CUDA, BlobError, NetDef, NetError
 from netbuilder.proto.arguments import make_device_option, make_op
 from netbuilder.runtime import Workspace
@@ -82,8 +82,10 @@ def test_labels_that_only_the_loss_needs_are_no_parameters():
 
 def test_a_loss_asked_for_keeps_its_labels():
     source = net(make_op("SoftmaxWithLoss", ["x", "label"], ["softmax", "loss"]), external=["x", "label"])
-    got, parameters = extract_predictor(source, ["x"], ["softmax", "loss"])
-    assert (types(got), parameters) == (["SoftmaxWithLoss"], ["label"])
+    got, parameters = extract_predictor(source, ["x", "label"], ["softmax", "loss"])
+    assert (types(got), parameters) == (["SoftmaxWithLoss"], [])
+    got, parameters = ExtractPredictorNet(source, ["x"], ["softmax", "loss"])  # as Caffe2 does
+    assert (types(got.Proto()), parameters) == (["SoftmaxWithLoss"], ["label"])
 
 
 def test_labels_from_a_reader_are_not_needed_either():
@@ -262,3 +264,40 @@ def test_a_long_net_takes_no_recursion_and_little_time():
     got, _ = extract_predictor(source, ["x0"], ["x20000"])
     assert len(got.op) == 20_000
     assert np.all([op.type == "Relu" for op in got.op])
+
+
+def with_loss():
+    source = Net("losses")
+    source.FC(["data", "w", "b"], "scores")
+    source.SoftmaxWithLoss(["scores", "label"], ["softmax", "loss"])
+    source.SquaredL2Distance(["scores", "wanted"], "distance")
+    return source
+
+
+@pytest.mark.parametrize(
+    ("inputs", "outputs", "parameters", "message"),
+    [
+        (
+            ["data"],
+            ["loss"],
+            None,
+            "depend on 'label', read as 'label' by SoftmaxWithLoss, which is not among",
+        ),
+        (["data"], ["loss"], ["w", "b"], "depend on 'label', no parameter of the model, .* add 'label' to inputs"),
+        (["data"], ["distance"], ["w", "b"], "depend on 'wanted', no parameter of the model"),
+    ],
+)
+def test_labels_of_the_last_batch_are_no_parameters(inputs, outputs, parameters, message):
+    with pytest.raises(BlobError, match=message):
+        extract_predictor(with_loss(), inputs, outputs, parameters=parameters)
+    given = [*inputs, "wanted" if outputs == ["distance"] else "label"]
+    assert extract_predictor(with_loss(), given, outputs, parameters=parameters)[1] == ["w", "b"]
+    assert extract_predictor(with_loss(), inputs, ["softmax"], parameters=parameters)[1] == ["w", "b"]
+
+
+def test_an_output_that_is_listed_twice():
+    source = Net("twice")
+    source.FC(["x", "w", "b"], "h")
+    source.Dropout(["h"], ["y", "y"], is_test=1, ratio=0.5)
+    got, parameters = extract_predictor(source, ["x"], ["y"])
+    assert types(got) == ["FC", "Dropout"] and parameters == ["w", "b"]

@@ -287,3 +287,18 @@ def test_a_predictor_for_a_gpu_says_how_it_runs_on_the_cpu(images, tmp_path, cap
     assert profile.main([folder, "--runs=1", "--warmup=1", "--cpu"]) == 0
     net = [str(tmp_path / "scored" / "predict_net.pb"), "--input=data=1x3x4x4"]
     assert profile.main([*net, "--runs=1", "--warmup=1", "--cpu"]) == 0
+
+
+def test_folders_patterns_and_what_cannot_be_read(folder, images, tmp_path, capsys):
+    photos = tmp_path / "photos"
+    (photos / ".hidden").mkdir(parents=True)
+    for number, image in enumerate(images):
+        (photos / f"{number}.png").write_bytes(Path(image).read_bytes())
+    (photos / ".hidden" / "no.png").write_bytes(b"x")
+    (photos / "broken.png").write_bytes(b"no image")
+    given = [str(photos), str(photos / "[0-9].png"), "absent.png", str(tmp_path / "*.webp")]
+    assert predict.main([folder, *given, "--json", "--batch", "2"]) == 1
+    out, err = capsys.readouterr()
+    names = [f"{number}.png" for number in range(len(images))]
+    assert [Path(row["image"]).name for row in json.loads(out)] == 2 * names
+    assert "broken.png" in err and "absent.png" in err and "no file matches the pattern" in err and "no.png" not in err

@@ -267,16 +267,19 @@ class Plan:
 
     def _renew_constant_copies(self) -> None:
         """Copy the constants that have changed since they were copied."""
-        due = [copied for copied in self._constant_copies if copied.writes != copied.blob.writes]
+        due = [copied for copied in self._constant_copies if copied.copy.writes != copied.blob.writes]
         if due and self._before[0] is not None:
             self._before[0]()
         for copied in due:
             step = copied.step
-            try:
-                copied.call()
-            except Exception as error:
-                raise located(f"{describe(self._net.name, step.node.first)} ({step.what})", error) from error
-            copied.writes = copied.blob.writes
+            with copied.copy.lock:
+                if copied.copy.writes == copied.blob.writes:  # another plan has just made it
+                    continue
+                try:
+                    copied.call()
+                except Exception as error:
+                    raise located(f"{describe(self._net.name, step.node.first)} ({step.what})", error) from error
+                copied.copy.writes = copied.blob.writes
 
     def _is_stale(self) -> bool:
         if any(blob.fixed for blob in self._movable):
@@ -364,14 +367,14 @@ def _owner(blob: Blob) -> Any:
 
 
 class _ConstantCopy:
-    """A copy of a constant: its step, its call, and the blob's write counter when the copy was made."""
+    """A copy of a constant: its step, its call, the constant, and the copy that plans share."""
 
-    __slots__ = ("blob", "call", "step", "writes")
+    __slots__ = ("blob", "call", "copy", "step")
 
     def __init__(self, step: Step, call: Call) -> None:
-        copied = step.inputs[0]
-        assert copied is not None and copied.constant is not None
-        self.step, self.call, self.blob, self.writes = step, call, copied.constant, -1
+        copied, made = step.inputs[0], step.outputs[0]
+        assert copied is not None and copied.constant is not None and made is not None and made.copy is not None
+        self.step, self.call, self.blob, self.copy = step, call, copied.constant, made.copy
 
 
 _LARGE_PLAN = 32 << 20

@@ -7,7 +7,7 @@ import itertools
 import logging
 import threading
 import weakref
-from collections.abc import Callable, Collection, Iterable
+from collections.abc import Callable, Collection, Iterable, Iterator
 from contextlib import nullcontext
 from functools import partial
 from typing import Any, Protocol
@@ -19,6 +19,7 @@ from netbuilder.data.waiting import Cancellation, check_run
 from netbuilder.graph.defuse import undefined_inputs
 from netbuilder.graph.memory_budget import MemoryBudgetError, parse_budget, stored_budget
 from netbuilder.graph.observability import ACTIVATIONS, ALL, OUTPUTS, set_stored
+from netbuilder.graph.rename import subgraphs
 from netbuilder.graph.replicas import Replicas, has_record
 from netbuilder.graph.replicated_net import replicated_net
 from netbuilder.ops.core.contexts import LEFT_AS_IS
@@ -38,7 +39,7 @@ from netbuilder.ops.engines.collectives.world import report_failure
 from netbuilder.ops.engines.cuda.checks import raise_noted
 from netbuilder.ops.engines.gpu import gpu
 from netbuilder.ops.engines.layouts import HOST
-from netbuilder.proto import PROTO_CUDA, NetDef, NetError
+from netbuilder.proto import PROTO_CUDA, NetDef, NetError, OperatorDef
 from netbuilder.proto.arguments import arguments
 from netbuilder.proto.depth import MOST_NESTED, deep_nets, nesting
 from netbuilder.runtime.execute.executable import Plan, make_plan
@@ -54,6 +55,7 @@ from netbuilder.runtime.plan.run_context import KernelContext
 from netbuilder.runtime.plan.static_segment import missing
 from netbuilder.runtime.values.arena import Arena
 from netbuilder.runtime.values.blob import Blob
+from netbuilder.runtime.values.uses import RUN, Uses, this_plan, this_thread
 
 __all__ = ["NET_TYPES", "RunObserver", "RuntimeNet"]
 
@@ -83,6 +85,13 @@ class RunObserver(Protocol):
 
     def run_ends(self, net: RuntimeNet) -> None:
         """Called after a run that did not fail."""
+
+
+def _all_operators(ops: Iterable[OperatorDef]) -> Iterator[OperatorDef]:
+    for op in ops:
+        yield op
+        for subgraph in subgraphs(op) if op.arg else ():
+            yield from _all_operators(subgraph.op)
 
 
 def _located(net_name: str, instruction: Instruction, error: Exception) -> Exception:
@@ -156,6 +165,7 @@ class RuntimeNet:
         self.proto = NetDef()
         self.proto.CopyFrom(net)
         self.name = net.name
+        self._uses: Uses = workspace.uses
         self._workspace = weakref.ref(workspace)  # weak: a reference cycle would keep the memory for long
         self.program = read_program(self.proto, None if inner else workspace.has)
         self.clock = clock or Clock()
@@ -377,10 +387,20 @@ class RuntimeNet:
         if find_nan and self._finder is None:
             self._with_finder(find_nan).run(iterations, time_limit=time_limit)
             return
-        plan = self._single
-        if iterations == 1 and time_limit is None and plan is not None and plan.seen == plan._generation.number:
-            self._run_counted()  # one plan, in which nothing waits
-            return
+        use, now = (this_thread(), this_plan(), RUN, self), self._uses.now
+        now.append(use)
+        try:
+            if now[0] is not use:
+                self._uses.check(use)
+            plan = self._single
+            if iterations == 1 and time_limit is None and plan is not None and plan.seen == plan._generation.number:
+                self._run_counted()  # one plan, in which nothing waits
+            else:
+                self._run_cancellable(iterations, time_limit)
+        finally:
+            now.remove(use)
+
+    def _run_cancellable(self, iterations: int, time_limit: float | None) -> None:
         run = Cancellation(self.name, time_limit)
         self._runs.append(run)
         try:
@@ -390,6 +410,13 @@ class RuntimeNet:
                     self._run_counted()
         finally:
             self._runs.remove(run)
+
+    def touched_blobs(self) -> tuple[Collection[Blob], Collection[Blob]]:
+        """Return the blobs that a run reads, and those that it writes, those of subgraphs too."""
+        ops = list(_all_operators(self.proto.op))
+        reads = {name for op in ops for name in op.input}
+        writes = {name for op in ops for name in op.output}
+        return [*filter(None, map(self.find_blob, reads))], [*filter(None, map(self.find_blob, writes))]
 
     def _with_finder(self, kinds: FindNan) -> RuntimeNet:
         """Return this net with a finder of NaN: over the same blobs and with the same counter of runs."""

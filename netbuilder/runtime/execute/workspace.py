@@ -33,6 +33,7 @@ from netbuilder.runtime.plan.optimizations import FUSIONS, check_without
 from netbuilder.runtime.plan.options import default_threads
 from netbuilder.runtime.values.arena import Arena
 from netbuilder.runtime.values.blob import Blob, Generation
+from netbuilder.runtime.values.uses import FEED, FETCH, RUN, Uses, this_plan, this_thread, together, using
 
 __all__ = ["Workspace"]
 
@@ -56,7 +57,8 @@ class Workspace:
     Raises:
         NetError: an argument is out of range.
 
-    A workspace must be used by one thread at a time; different threads can use different workspaces concurrently.
+    A workspace must be used by one thread at a time; different threads can use different workspaces concurrently. Two
+    threads that feed, run or fetch the same blobs at the same time get a NetError that names both.
 
     >>> ws = Workspace()
     >>> ws.feed("x", np.float32([1.0, -2.0]))
@@ -98,6 +100,7 @@ class Workspace:
         # The folder that relative paths of operators start from.
         self.root_folder: str = "." if parent is None else parent.root_folder
         self.generation: Generation = Generation() if parent is None else parent.generation
+        self.uses: Uses = Uses() if parent is None else parent.uses
         self._blobs: dict[str, Blob] = {}
         self.arena = Arena()
         self._nets: dict[str, RuntimeNet] = {}
@@ -120,7 +123,8 @@ class Workspace:
             unnamed: allow the empty name, as Caffe2 does.
 
         Raises:
-            NetError: the name is empty, or the value is None, of another type, or of a dtype that blobs cannot hold.
+            NetError: the name is empty, the value is None, of another type, or of a dtype that blobs cannot hold, or
+                another thread uses the blob at this moment.
             TypeError: the name is not a string or BlobReference, or ``device`` is not a DeviceOption.
             DeviceError: the device does not exist.
         """
@@ -146,19 +150,39 @@ class Workspace:
             if location != HOST:
                 gpu(device.device_id)  # raise before any state changes
         self.generation.fed.add(name)
-        self.make(name).store(value, location)
+        blob = self.make(name)
+        if blob.used_by:
+            with using(blob.used_by, FEED, blob):
+                blob.store(value, location)
+            return
+        use, now = (this_thread(), this_plan(), FEED, blob), self.uses.now
+        now.append(use)
+        try:
+            if now[0] is not use:
+                self.uses.check(use)
+            blob.store(value, location)
+        finally:
+            now.remove(use)
 
     def fetch(self, name: str) -> Any:
         """Return a copy of a blob's value: a NumPy array in plain order, bytes, or the object.
 
         Raises:
             BlobError: there is no such blob, it holds no value yet, or it is not observable in the net that makes it.
+            NetError: another thread changes it at this moment.
         """
         blob = self.get(str(name))
         if blob.is_empty:
             why = blob.why_empty() if blob.hidden_by else "holds no value yet; run the net that makes it"
             raise BlobError(f"blob {str(name)!r} {why}")
-        return blob.fetch()
+        use, now = (this_thread(), this_plan(), FETCH, blob), self.uses.now
+        now.append(use)
+        try:
+            if now[0] is not use:
+                self.uses.check(use)
+            return blob.fetch()
+        finally:
+            now.remove(use)
 
     def spec(self, name: str) -> TensorSpec | None:
         """Return shape and dtype of a blob; None if its value is not a tensor."""
@@ -202,6 +226,15 @@ class Workspace:
             self.make(name).share(array, HOST if isinstance(array, np.ndarray) else (PROTO_CUDA, array.device.id))
             for name, array in arrays.items()
         ]
+
+    def share_blobs(self, other: Workspace, names: Iterable[str]) -> None:
+        """Have blobs of another workspace in this new one, too: a value that is fed to one is the other's.
+
+        Nets of both may read them at the same time; an error is raised for a feed in the meantime.
+        """
+        for name in names:
+            blob = self._blobs[name] = other.get(name)
+            blob.share_with(self.generation, (other.uses, self.uses))
 
     def find(self, name: str) -> Blob | None:
         """Return the blob of that name, None if there is none."""
@@ -340,7 +373,8 @@ class Workspace:
         Raises:
             NotFiniteError: ``find_nan`` has found something.
             NetError: there is no such net, an operator failed, ``iterations`` is not a whole number of 0 or more,
-                ``time_limit`` is not positive, or an init net would overwrite what another model trains.
+                ``time_limit`` is not positive, an init net would overwrite what another model trains, or another
+                thread uses blobs of the net at this moment.
             CancelledError: the run was cancelled, or its time limit has passed.
         """
         net = self._nets.get(name) if isinstance(name, str) else None
@@ -385,10 +419,14 @@ class Workspace:
             self._refuse_overwriting(net)
         with deep_nets():
             made = RuntimeNet(proto, self, observable_default=ALL, find_nan=find_nan)
+        use, now = (this_thread(), this_plan(), RUN, made), self.uses.now
+        now.append(use)
         try:
+            self.uses.check(use)
             made.run_first()
             made.finish()
         finally:
+            now.remove(use)
             self.generation.fed.update(blob for op in proto.op for blob in op.output)
             made.forget_plans()  # whose values are reference cycles, and would keep the buffers of blobs that change
 
@@ -411,7 +449,8 @@ class Workspace:
 
     def run_plan(self, plan: Any) -> None:
         """Create the nets of a plan and run its steps."""
-        run_plan(self, message_of(plan, PlanDef))
+        with together():
+            run_plan(self, message_of(plan, PlanDef))
 
     def delete_net(self, name: str) -> None:
         """Remove a created net and free the memory of its plans; unknown names are ignored."""

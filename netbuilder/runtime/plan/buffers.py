@@ -7,7 +7,7 @@ from typing import Any
 
 from netbuilder.ops.core.operator import TensorSpec
 from netbuilder.ops.engines.arrays import aligned_zeros
-from netbuilder.ops.engines.layouts import HOST, new_buffer, prepare_reorder
+from netbuilder.ops.engines.layouts import HOST, prepare_reorder
 from netbuilder.ops.engines.rows import new_row, part_of_row
 from netbuilder.runtime.plan.binding import buffer_of
 from netbuilder.runtime.plan.compiler import Compilation
@@ -95,7 +95,8 @@ def assign_buffers(
     for value in rest:
         if value.constant is not None:
             assert value.spec is not None
-            value.buffer = new_buffer(value.spec, value.location)
+            value.copy = value.constant.constant_copy(value.spec, value.location)
+            value.buffer = value.copy.buffer
     read_later = {id(read) for value in plan.values for read in value.lazy_reads}
     own = [value for value in rest if value.buffer is None]
     again = None

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 
 from netbuilder.runtime.plan.optimizations import check_optimization
 
-__all__ = ["PlanOptions", "default_threads"]
+__all__ = ["PlanOptions", "core_count", "default_threads"]
 
 
 def default_threads() -> int:
@@ -15,6 +15,11 @@ def default_threads() -> int:
     text = os.environ.get("OMP_NUM_THREADS", "")
     if text.isdigit() and int(text) > 0:
         return int(text)
+    return core_count()
+
+
+def core_count() -> int:
+    """Return the number of cores that this process may use."""
     return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
 
 

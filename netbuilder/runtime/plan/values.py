@@ -11,7 +11,7 @@ from netbuilder.ops.core.contexts import Demand, Prepared
 from netbuilder.ops.core.instructions import Instruction, Role
 from netbuilder.ops.core.operator import TensorSpec
 from netbuilder.ops.engines.layouts import HOST, Location, convert
-from netbuilder.runtime.values.blob import Blob, EdgeContext
+from netbuilder.runtime.values.blob import Blob, ConstantCopy, EdgeContext
 
 __all__ = ["Node", "Step", "StepKind", "Value"]
 
@@ -44,6 +44,7 @@ class Value:
         intermediate: written by a kernel in a layout that the next step converts to plain order; it is not a version
             of the name.
         constant: the blob of a parameter that does not change from run to run, if this is its value or a copy of it.
+        copy: for a copy of such a parameter: what holds its buffer, for all plans that read the same copy.
     """
 
     name: str
@@ -67,6 +68,7 @@ class Value:
     persists: bool = False
     intermediate: bool = False
     constant: Blob | None = None
+    copy: ConstantCopy | None = None
 
     def __repr__(self) -> str:  # values, steps and nodes refer to each other
         return f"<value {self.name!r}, version {self.version}>"

@@ -4,10 +4,11 @@ from __future__ import annotations
 
 import weakref
 from collections.abc import Callable, Collection, Sequence
-from typing import Any, Protocol
+from typing import TYPE_CHECKING, Any, Protocol
 
 import numpy as np
 
+from netbuilder.data.forking import new_lock
 from netbuilder.ops.core.contexts import ANY_ORDER, CompiledSegment, Segment
 from netbuilder.ops.core.operator import STRING, TensorSpec
 from netbuilder.ops.engines.gpu import copy_into, to_host
@@ -15,7 +16,10 @@ from netbuilder.ops.engines.layouts import HOST, Location, convert, new_buffer
 from netbuilder.proto import PROTO_CUDA
 from netbuilder.runtime.values.buffer_ring import BufferRing
 
-__all__ = ["HOW_TO_FILL", "Blob", "EdgeContext", "Generation"]
+if TYPE_CHECKING:
+    from netbuilder.runtime.values.uses import Uses
+
+__all__ = ["HOW_TO_FILL", "Blob", "ConstantCopy", "EdgeContext", "Generation", "SharedGeneration"]
 
 HOW_TO_FILL = "feed it, or run the net that makes it, first"
 """What to do about a blob without value, for messages."""
@@ -36,6 +40,38 @@ class Generation:
     def __init__(self) -> None:
         self.number = 0
         self.fed: set[str] = set()
+
+
+class SharedGeneration(Generation):
+    """The generation of a blob that several workspaces have: each of theirs rises with it."""
+
+    __slots__ = ("_members",)
+
+    def __init__(self, *members: Generation) -> None:
+        self._members = members
+
+    @property  # type: ignore[override]
+    def number(self) -> int:
+        return self._members[0].number
+
+    @number.setter
+    def number(self, number: int) -> None:
+        for member in self._members:
+            member.number += 1
+
+
+class ConstantCopy:
+    """A copy of a constant in the layout that kernels read: one for all plans that read it there.
+
+    The plans hold it; it is freed with the last of them.
+    """
+
+    __slots__ = ("__weakref__", "buffer", "lock", "writes")
+
+    def __init__(self, spec: TensorSpec, location: Location) -> None:
+        self.buffer = new_buffer(spec, location)
+        self.writes = -1  # the write counter of the blob when the copy was made
+        self.lock = new_lock()  # held while it is made
 
 
 class EdgeContext:
@@ -110,8 +146,8 @@ class Blob:
     """
 
     __slots__ = (
-        "_buffers", "_generation", "_hider", "_rings", "buffer", "fixed", "hidden_by", "lazy", "location", "name",
-        "owner", "pinned", "read_by", "ring", "spec", "watched", "writes",
+        "_buffers", "_copies", "_generation", "_hider", "_rings", "buffer", "fixed", "hidden_by", "lazy", "location",
+        "name", "owner", "pinned", "read_by", "ring", "spec", "used_by", "watched", "writes",
     )  # fmt: skip
 
     def __init__(self, name: str, generation: Generation) -> None:
@@ -131,7 +167,23 @@ class Blob:
         self.fixed = False  # the memory belongs together with that of other blobs, so the value is not moved any more
         self._rings: dict[Key, BufferRing] = {}
         self._buffers: dict[Key, Any] = {}
+        self.used_by: tuple[Uses, ...] = ()  # of the workspaces that have this blob, if they are several
+        self._copies: weakref.WeakValueDictionary[Key, ConstantCopy] | None = None
         self._generation = generation
+
+    def share_with(self, generation: Generation, uses: Sequence[Uses]) -> None:
+        """Be a blob of another workspace, too, whose generation is given; ``uses``: those of both workspaces."""
+        self._generation = SharedGeneration(self._generation, generation)
+        self.used_by = tuple(dict.fromkeys([*self.used_by, *uses]))
+
+    def constant_copy(self, spec: TensorSpec, location: Location) -> ConstantCopy:
+        """Return the copy of this constant in the layout of ``spec`` that plans share; one of them fills it."""
+        if self._copies is None:
+            self._copies = weakref.WeakValueDictionary()
+        found = self._copies.get((spec, location))
+        if found is None:
+            found = self._copies[(spec, location)] = ConstantCopy(spec, location)
+        return found
 
     def buffer_for(self, spec: TensorSpec, location: Location = HOST) -> Any:
         """Return this blob's buffer for values of ``spec``, allocated at the first call; its value is unchanged."""

@@ -9,7 +9,6 @@ import pytest
 
 from netbuilder.data import BlobsQueue, RebatchingQueue
 from netbuilder.data.waiting import CancelledError, FairLock, lock_of_this_thread
-from netbuilder.exchange.trust import UNTRUSTED
 from netbuilder.ops.control.python_op import python_arguments
 from netbuilder.ops.core.registry import find, operator_types
 from netbuilder.proto import ExecutionStep, NetDef, NetError, OperatorError, PlanDef, ShapeError
@@ -108,8 +107,7 @@ class TestParts:
 
     def test_operators_that_wait_are_not_run_without_trust(self):
         waiting = {op for op in operator_types() if find(op).waits}
-        assert waiting and waiting <= set(UNTRUSTED)
-        assert {op for op, why in UNTRUSTED.items() if why.startswith("waits")} - {"CreateBlobsQueueDB"} <= waiting
+        assert waiting and all(find(op).outside_effects() for op in waiting)
 
 
 WAITING = {

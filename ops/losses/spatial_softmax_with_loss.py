@@ -8,7 +8,7 @@ from netbuilder.ops.core.contexts import RunContext
 from netbuilder.ops.core.declaration import operator_class
 from netbuilder.ops.core.half import narrow, require_one_float_type, widen
 from netbuilder.ops.core.labels import label_or_none_error, require_integer_labels
-from netbuilder.ops.core.operator import Operator, TensorSpec, require
+from netbuilder.ops.core.operator import BatchMean, Operator, TensorSpec, require
 from netbuilder.ops.core.registry import kernel, register
 from netbuilder.ops.losses.label_loss import LabelLoss, LabelLossBackward, LabelLossForward
 from netbuilder.proto import ArgumentError
@@ -58,6 +58,9 @@ class SpatialSoftmaxWithLoss(_Arguments, LabelLossForward):
         P (N, C, H, W): as X
         loss (): as X
     """
+
+    def batch_mean(self) -> BatchMean:
+        return BatchMean("labels", tuple(range(1, self.n_in)), 1, by_values=True)
 
 
 @register

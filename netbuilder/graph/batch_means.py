@@ -8,6 +8,7 @@ be combined; ``BatchMeans`` says which operator does it.
 
 from __future__ import annotations
 
+import dataclasses
 import enum
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
@@ -64,6 +65,7 @@ class _State:
     extents: _Extents = _Extents.FIXED
     rows: Rows | None = None
     why: str = ""
+    means: frozenset[int] = frozenset()  # the combined means that it depends on
 
 
 _CONSTANT, _SAMPLES = _State(), _State(Kind.ROWS)
@@ -125,6 +127,15 @@ class BatchMeans:
         state = self._states.get(blob, _SAMPLES)
         return state.why if state.kind >= Kind.SUM else ""
 
+    def leave_mixed(self, losses: Iterable[str]) -> None:
+        """Leave the means as they are on which losses depend in no linear way."""
+        mixed, linear = set[int](), set[int]()
+        for loss in losses:
+            state = self._states.get(loss, _SAMPLES)
+            (mixed if state.kind == Kind.MIXED else linear).update(state.means)
+        for index in mixed - linear:
+            del self.combined[index]
+
     def reads(self, index: int, op: OperatorDef) -> list[str]:
         """Return the blobs that the divisor of the mean of an operator, number ``index``, is computed from."""
         rows = self.rows.get(index)
@@ -181,6 +192,7 @@ class BatchMeans:
             rows = read[0].rows if not mean.by_values else None
             if rows is not None and self._versions.get(rows.blob, 0) == rows.version:
                 self.rows[index] = rows
+            return _State(Kind.MEAN, means=frozenset({index}))
         elif mean.axes:  # axis 0 may be that of time
             return _SAMPLES
         return _State(Kind.MEAN)
@@ -200,6 +212,10 @@ class BatchMeans:
 
     def _of_means(self, op: OperatorDef, inputs: Sequence[_State]) -> _State:
         """Return the state of the outputs of an operator that reads a mean or a sum over samples."""
+        means = frozenset[int]().union(*(state.means for state in inputs))
+        return dataclasses.replace(self._combined_state(op, inputs), means=means)
+
+    def _combined_state(self, op: OperatorDef, inputs: Sequence[_State]) -> _State:
         first = next((state for state in inputs if state.kind == Kind.MIXED), None)
         if first is not None:
             return first

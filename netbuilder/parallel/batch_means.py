@@ -43,8 +43,12 @@ def combine_means(model: ModelHelper, request: Request, record: Replicas) -> tup
     if not request.combines_means or parts * steps == 1 and not (alone and record.weighted_shares):
         return record, []
     made = _made(model, record)
+    first_replica = BatchMeans(_of_first_replica(main, record), made, request.loss_scale)
+    _warn_of_losses(model, record, first_replica)
+    if not first_replica.combined:
+        return record, []
     found = BatchMeans(main.op, made, request.loss_scale)
-    _warn_of_losses(model, record, found)
+    found.leave_mixed(loss for of_replica in record.losses for loss in of_replica)
     if not found.combined:
         return record, []
     taken = made.union(main.external_input, *((*op.input, *op.output) for op in main.op))
@@ -71,6 +75,12 @@ def _made(model: ModelHelper, record: Replicas) -> set[str]:
     return params.union(record.outside, *(op.output for op in model.param_init_net.Proto().op))
 
 
+def _of_first_replica(net: NetDef, record: Replicas) -> list[OperatorDef]:
+    """Return the operators of the first replica, and those outside of the replicas."""
+    replica_of = record.devices.replica_of
+    return [op for op in net.op if not op.output or not replica_of(op.output[0])]
+
+
 def _warn_of_losses(model: ModelHelper, record: Replicas, found: BatchMeans) -> None:
     for loss in record.losses[0] if record.losses else ():
         if why := found.why(loss):
@@ -85,7 +95,7 @@ def _why_not_fed(model: ModelHelper, record: Replicas, found: BatchMeans, made: 
     """Return why the divisors of a step are not known before its first micro-batch, after a warning; "" if they are."""
     ops, scope = model.net.Proto().op, record.devices.scopes[0]
     needed = [blob for index in found.combined for blob in found.reads(index, ops[index])]
-    own = [op for op in ops if any(blob.startswith(scope) for blob in op.output)]
+    own = _of_first_replica(model.net.Proto(), record)
     why = why_not_before_a_step(own, [blob for blob in needed if blob.startswith(scope)], made)
     if why:
         names = sorted({op.output[mean.output] for index, mean in found.combined.items() for op in [ops[index]]})

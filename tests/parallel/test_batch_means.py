@@ -459,6 +459,27 @@ def test_a_script_that_divides_itself_is_warned(text):
     build_case(build, [0, 1], combine_means=False)
 
 
+def test_a_mean_that_a_script_multiplies_by_its_weights_again_stays_that_of_the_share():
+    def total(model):
+        loss = softmax_with_loss()(model)
+        return model.net.Mul([loss, model.net.SumElements("weight", "weights")], "total")
+
+    with pytest.warns(UserWarning, match="Mul 'cpu_0/total'"):
+        ops = build_case(total, [0, 1])[0].net.Proto().op
+    assert "WholeBatchMean" not in {op.type for op in ops}
+
+
+def test_a_metric_that_is_not_linear_does_not_change_the_loss():
+    def build(model):
+        loss = softmax_with_loss()(model)
+        model.net.Exp(loss, "perplexity")
+        return loss
+
+    want, _ = train_case(build, [0])
+    got, _ = train_case(build, [0, 1])
+    assert distance(got, want) < 1e-5
+
+
 def test_linear_arithmetic_of_means_is_not_warned_of():
     def build(model):
         weighted = model.net.SoftmaxWithLoss([scores(model), "label", "weight"], ["softmax", "weighted"])[1]

@@ -133,8 +133,8 @@ class Replicas:
 
     @property
     def reads_weights(self) -> bool:
-        """Whether the net reads the weights of the replicas' shares."""
-        return self.weighted_shares and (self.trains or self.combines_means)
+        """Whether the net reads the weights of the replicas' shares, if they have some."""
+        return self.trains or self.combines_means
 
     def blobs(self, name: str) -> tuple[str, ...]:
         """Return the copies of a blob, one per replica; for a shared parameter, the first replica's repeated."""

@@ -179,5 +179,5 @@ def loss_reader(model: ModelHelper, blobs: Iterable[str], *, workspace: Workspac
     record = Replicas.load(model.net.Proto())
     devices = record.devices
     names = {devices.short_name(str(blob)): devices.copies(devices.short_name(str(blob))) for blob in blobs}
-    weights = devices.copies(SHARE_WEIGHT) if record.reads_weights else None
+    weights = devices.copies(SHARE_WEIGHT) if record.weighted_shares and record.reads_weights else None
     return LossReader(workspace or default.workspace(), names, weights=weights)

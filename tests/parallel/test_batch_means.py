@@ -268,9 +268,10 @@ def inputs_of(model, record):
 
 def build_case(build, devices, steps=1, **options):
     model = ModelHelper("net")
-    record = parallel.Parallelize_CPU(
+    options = {"cpu_device": True, "weighted_shares": True, "accumulate_steps": steps, **options}
+    record = parallel.Parallelize(
         model, no_input, forward_of(build), optimizer_builder_fun=lambda m: build_sgd(m, 0.2, momentum=0.9),
-        devices=list(devices), weighted_shares=True, accumulate_steps=steps, **options,
+        devices=list(devices), **options,
     )  # fmt: skip
     return model, record
 
@@ -365,6 +366,46 @@ def test_means_with_one_divisor_have_one_exchange():
     ops = [op.type for op in build_case(CASES["several"], [0, 1])[0].net.Proto().op]
     assert ops.count("MeanDivisor") == 2 * 2 and ops.count("WholeBatchMean") == 2 * 3 * 2  # forward and backward
     assert ops.index("Sum") < ops.index("FC"), "the sums do not wait for the forward pass"
+
+
+def normalized(model):
+    x = brew.spatial_bn(model, images(model), "bn", CLASSES, is_test=False)
+    return model.net.SpatialSoftmaxWithLoss([x, "place_label", "place_weight"], ["softmax", "loss"])[1]
+
+
+@pytest.mark.parametrize(
+    "options",
+    [
+        {"shared_model": True},
+        {"reduce_update_broadcast": True, "net_type": "simple"},
+        {"optimize_gradient_memory": True, "deterministic": True},
+        {"dynamic_memory_management": True},
+        {"gradient_scaling": parallel.GradientScaling(initial=8.0)},
+    ],
+    ids=lambda options: next(iter(options)),
+)
+def test_options(options):
+    want, losses = train_case(CASES["several"], [0])
+    for devices, steps in ((3, 1), (2, 2)):
+        got, found = train_case(CASES["several"], range(devices), steps, **options)
+        assert distance(got, want) < 1e-5
+        np.testing.assert_allclose(found, losses, rtol=2e-5)
+
+
+def test_together_with_batch_normalization_over_all_devices():
+    want, losses = train_case(normalized, [0])
+    got, found = train_case(normalized, [0, 1, 2], combine_spatial_bn=True)
+    assert distance(got, want) < 1e-4
+    np.testing.assert_allclose(found, losses, rtol=1e-4)
+
+
+@pytest.mark.parametrize("use_nccl", [False, True], ids=["copies", "nccl"])
+def test_gpus(use_nccl, two_gpus):
+    want, losses = train_case(CASES["several"], [0])
+    for steps in (1, 2):
+        got, found = train_case(CASES["several"], [0, 1], steps, cpu_device=False, use_nccl=use_nccl)
+        assert distance(got, want) < 1e-4
+        np.testing.assert_allclose(found, losses, rtol=1e-4)
 
 
 def test_prefetched_micro_batches():

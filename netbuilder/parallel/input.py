@@ -76,7 +76,7 @@ def prefetch(
             source = local_part(source, list(names), record, even=even is not False)
             return _LocalPrefetch(workspace, source, record, blobs=names, even=even is not False, **common)
         return Prefetch(workspace, source, blobs=names, even=even is not False, **common)
-    inputs, divisors = list(names), step_divisors(model)
+    inputs, divisors = list(names), step_divisors(model, record)
     names.update({name: devices.copies(name) for name in record.step_divisors})
     if isinstance(source, ProcessBatches):
         shares = split_batches(source.own(), inputs, record, divisors)

@@ -329,7 +329,7 @@ def feed_shares(
         empty = bool(named) and all(np.shape(value)[:1] == (0,) for value in named.values())
         samples = sum_over_processes(model, record, 0 if empty else count_samples(named), workspace=workspace)
         given = ProcessBatch(_one_sample(named) if empty else named, samples, empty=empty)
-    for share in split_batch(given, list(named), record, step_divisors(model)):
+    for share in split_batch(given, list(named), record, step_divisors(model, record)):
         ends = np.cumsum(share_sizes(max(share.samples, len(devices)), len(devices)))
         for name, array in share.items():
             split = ends if name in named else np.arange(1, len(devices) + 1)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import threading
 from collections.abc import Collection, Sequence
 from typing import TYPE_CHECKING, Any
+from weakref import WeakKeyDictionary
 
 import numpy as np
 
@@ -27,6 +28,9 @@ OF_STEP = "_of_step"
 """Suffix of the blob that is fed with a divisor of all micro-batches of a step."""
 
 
+_made_before: WeakKeyDictionary[ModelHelper, StepDivisors] = WeakKeyDictionary()
+
+
 def why_not_before_a_step(ops: Sequence[OperatorDef], divisors: Collection[str], made: Collection[str]) -> str:
     """Return why divisors cannot be computed from the inputs of a net before it runs; "" if they can.
 
@@ -45,14 +49,19 @@ def why_not_before_a_step(ops: Sequence[OperatorDef], divisors: Collection[str],
     return f"they depend on {read[0]!r}, which is no input" if read else ""
 
 
-def step_divisors(model: ModelHelper) -> StepDivisors | None:
+def step_divisors(model: ModelHelper, record: Replicas) -> StepDivisors | None:
     """Return what computes the divisors of a step of a model; None: its micro-batches have none in common.
 
     Args:
         model: made by ``Parallelize``.
+        record: the record of its replicas.
     """
-    record = Replicas.load(model.net.Proto())
-    return StepDivisors(model.net.Proto(), record) if record.step_divisors else None
+    if not record.step_divisors:
+        return None
+    found = _made_before.get(model)
+    if found is None or found.record != record:
+        found = _made_before[model] = StepDivisors(model.net.Proto(), record)
+    return found
 
 
 class StepDivisors:
@@ -64,7 +73,7 @@ class StepDivisors:
     """
 
     def __init__(self, net: NetDef, record: Replicas) -> None:
-        self._record, scope = record, record.devices.scopes[0]
+        self.record, scope = record, record.devices.scopes[0]
         self._own = [name.removesuffix(OF_STEP) for name in record.step_divisors]
         forward = [op for op in net.op if not is_backward(op)]
         chosen = operators_between(forward, (), [scope + name for name in self._own])
@@ -92,7 +101,7 @@ class StepDivisors:
                 f"the batch lacks {missing}: the means of the net are over all micro-batches of a step, and their "
                 "divisors are computed from them; give them together with the other inputs"
             )
-        totals = np.zeros((len(self._own), len(self._record)))
+        totals = np.zeros((len(self._own), len(self.record)))
         for share in shares:
             start = 0
             for replica, size in enumerate(share.sizes):
@@ -100,7 +109,7 @@ class StepDivisors:
                     rows = {name: share.own[name][start : start + size] for name in self._inputs}
                     totals[:, replica] += self._of(rows)  # in float64
                 start += size
-        return dict(zip(self._record.step_divisors, totals.astype(self._dtype)))
+        return dict(zip(self.record.step_divisors, totals.astype(self._dtype)))
 
     def _of(self, rows: dict[str, Any]) -> Any:
         with self._lock:

@@ -63,7 +63,7 @@ class SoftmaxWithLoss(LossArguments, LabelLossForward):
 
     With ``label_prob`` the labels are probabilities of all classes, and a row's loss is -sum(label * log P). With
     weights the mean is weighted: the sum is divided by that of the weights or, with ``average_by_batch_size``, by the
-    number of rows.
+    number of rows. In data-parallel nets the weights of all devices are added up, so weights must not be negative.
 
     Inputs:
         X (*A, *B): float

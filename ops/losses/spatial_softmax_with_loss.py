@@ -48,7 +48,8 @@ class SpatialSoftmaxWithLoss(_Arguments, LabelLossForward):
     """P = softmax of X over its channels; loss = scale * the weighted mean over all positions of -log P[label].
 
     Positions with the label -1 are ignored. Without weights, all others have weight 1. If the weights sum to 0, the
-    loss is 0. On CPUs, Caffe2 applies ``scale`` to the gradient only; here it applies to the loss too.
+    loss is 0. In data-parallel nets the weights of all devices are added up. On CPUs, Caffe2 applies ``scale`` to the
+    gradient only; here it applies to the loss too.
 
     Inputs:
         X (N, C, H, W): float

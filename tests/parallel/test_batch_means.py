@@ -9,6 +9,7 @@ import numpy as np
 import pytest
 
 from netbuilder import Workspace, parallel
+from netbuilder.caffe2.python import data_parallel_model
 from netbuilder.graph.batch_means import BatchMeans, Kind
 from netbuilder.model import ModelHelper, brew
 from netbuilder.ops.core.registry import find, operator_types
@@ -519,6 +520,23 @@ def test_a_metric_that_is_not_linear_does_not_change_the_loss():
     want, _ = train_case(build, [0])
     got, _ = train_case(build, [0, 1])
     assert distance(got, want) < 1e-5
+
+
+def test_on_the_compatibility_layer_each_replica_divides_by_its_own_weights():
+    for build in (CASES["SoftmaxWithLoss"], divided_by_hand):
+        model = data_parallel_helper(build)
+        assert "WholeBatchMean" not in {op.type for op in model.net.Proto().op}
+    model = data_parallel_helper(CASES["SoftmaxWithLoss"], combine_means=True)
+    assert "WholeBatchMean" in {op.type for op in model.net.Proto().op}
+
+
+def data_parallel_helper(build, **options):
+    """A model that a script of Caffe2 makes."""
+    model = ModelHelper("net")
+    data_parallel_model.Parallelize_CPU(
+        model, no_input, forward_of(build), optimizer_builder_fun=lambda m: build_sgd(m, 0.2), devices=[0, 1], **options
+    )
+    return model
 
 
 def test_linear_arithmetic_of_means_is_not_warned_of():

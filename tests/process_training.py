@@ -97,6 +97,17 @@ def common_layer(model: ModelHelper) -> list[Any]:
     ]
 
 
+def weighted(model: ModelHelper, loss_scale: float) -> list[Any]:
+    """Two layers, a weighted loss, and one of the rows with a positive weight: data (N, 6), label (N,), weight (N,)."""
+    scores = brew.fc(model, brew.tanh(model, brew.fc(model, "data", "fc1", 6, 8), "tanh"), "fc2", 8, 4)
+    squares = model.net.Sqr("weight", "squared_weight")
+    _, loss = model.net.SoftmaxWithLoss([scores, "label", squares], ["softmax", "loss"])
+    zeros = model.net.ConstantFill("weight", "zeros", value=0.0)
+    rows, _ = model.net.BooleanMask([scores, model.net.GT(["weight", zeros], "chosen")], ["rows", "rows_at"])
+    other = model.net.AveragedLoss(model.net.Sqr(rows, "squares"), "other")
+    return [model.Scale(loss, scale=loss_scale), model.net.Scale(other, "scaled_other", scale=loss_scale)]
+
+
 @dataclass(frozen=True)
 class Case:
     """What is trained, and on how many samples in each step.
@@ -141,6 +152,7 @@ IMAGES = {"data": (3, 8, 8), "label": 4}
 SEQUENCES = {"seq": (LENGTH, WIDTH), "lengths": LENGTH + 1, "label": 4}
 INDICES = {"first": ROWS, "second": ROWS, "label": 4}
 WEIGHTED = {"weighted_shares": True}
+OF_WEIGHTS = {"data": (6,), "label": 4, "weight": ()}
 UNEVEN = (24, 13, 3)
 
 CASES = {
@@ -173,6 +185,9 @@ CASES = {
     "uneven, own samples": Case(sizes=(24, 11, 1), options=WEIGHTED, own_samples=True),
     "micro-batches": Case(options={"accumulate_steps": 2}, sizes=(24, 13)),
     "micro-batches of rows": Case(looked_up, INDICES, (24, 13), OPTIMIZERS["sgd"], {"accumulate_steps": 2}),
+    "weighted means": Case(weighted, OF_WEIGHTS),
+    "weighted means, uneven, own samples": Case(weighted, OF_WEIGHTS, (24, 11, 1), options=WEIGHTED, own_samples=True),
+    "weighted means of micro-batches": Case(weighted, OF_WEIGHTS, (24, 13), options={"accumulate_steps": 2}),
     "updates on one device": Case(options={"reduce_update_broadcast": True}),
     "shared memory": Case(convnet, IMAGES, options={"optimize_gradient_memory": True}),
     "a memory budget": Case(deep, IMAGES, options={"memory_budget": 0.95}),
@@ -203,6 +218,7 @@ CASES_OF_FOUR = (
     "tables inside, uneven",
     "tables outside",
     "uneven, own samples",
+    "weighted means of micro-batches",
     "updates on one device",
     "blocks",
 )

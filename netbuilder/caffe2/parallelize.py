@@ -1,4 +1,7 @@
-"""Parallelize and Parallelize_BMUF as in Caffe2: losses may have several numbers; Nesterov's sign is the opposite."""
+"""Parallelize and Parallelize_BMUF as in Caffe2: losses may have several numbers; Nesterov's sign is the opposite.
+
+Each device divides a weighted mean by the weights of its own share of a batch.
+"""
 
 from __future__ import annotations
 
@@ -22,17 +25,18 @@ __all__ = [
 ]
 
 _CAFFE2_TIMEOUT_SEC = data_parallel_helpers._DEFAULT_TIMEOUT_SEC
+_AS_IN_CAFFE2 = {"vector_losses": True, "combine_means": False}
 _BMUF_SIGNATURE = inspect.signature(parallel.Parallelize_BMUF)
 
 
 @arguments_of(parallel.Parallelize)
 def Parallelize(*args: Any, **kwargs: Any) -> Replicas:
-    """``netbuilder.parallel.Parallelize``, where losses may have several numbers (``vector_losses=True``).
+    """``netbuilder.parallel.Parallelize`` with ``vector_losses=True`` and ``combine_means=False``, as in Caffe2.
 
     A script that has assigned ``data_parallel_model._DEFAULT_TIMEOUT_SEC`` sets the time limit of collectives with it.
     """
     _set_time_limit()
-    return parallel.Parallelize(*args, **{"vector_losses": True, **kwargs})
+    return parallel.Parallelize(*args, **{**_AS_IN_CAFFE2, **kwargs})
 
 
 def _set_time_limit() -> None:
@@ -66,7 +70,7 @@ def Parallelize_BMUF(*args: Any, **kwargs: Any) -> Replicas:
     if given.get("nesterov") is True and given.get("lookahead") is None:
         kwargs["lookahead"] = -1.0
     _set_time_limit()
-    return parallel.Parallelize_BMUF(*args, **{"vector_losses": True, **kwargs})
+    return parallel.Parallelize_BMUF(*args, **{**_AS_IN_CAFFE2, **kwargs})
 
 
 @arguments_of(Parallelize_BMUF, "cpu_device")

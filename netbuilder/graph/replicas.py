@@ -94,6 +94,8 @@ class Replicas:
         world: the replicas of all processes; by default only those of this process.
         block: the replicas train on their own, and this rule brings them together; None: gradients are exchanged.
         residuals: full names of the blobs with what this process has not given of its gradients to the other processes.
+        combines_means: the net has means over the samples of all shares of a batch, whose divisors the data determine.
+        step_divisors: blobs, one per replica, that are fed with the divisors of all micro-batches of a step.
     """
 
     devices: Devices
@@ -112,6 +114,8 @@ class Replicas:
     world: World = World()
     block: BlockRule | None = None
     residuals: tuple[str, ...] = ()
+    combines_means: bool = False
+    step_divisors: tuple[str, ...] = ()
 
     def __post_init__(self) -> None:
         if not self.world.size:
@@ -126,6 +130,11 @@ class Replicas:
     def trains(self) -> bool:
         """Whether the net has a backward pass."""
         return any(self.losses)
+
+    @property
+    def reads_weights(self) -> bool:
+        """Whether the net reads the weights of the replicas' shares, if they have some."""
+        return self.trains or self.combines_means
 
     def blobs(self, name: str) -> tuple[str, ...]:
         """Return the copies of a blob, one per replica; for a shared parameter, the first replica's repeated."""
@@ -206,6 +215,10 @@ class Replicas:
             found.update(self.block.arguments())
         if self.residuals:
             found["residuals"] = list(self.residuals)
+        if self.combines_means:
+            found["combines_means"] = True
+        if self.step_divisors:
+            found["step_divisors"] = list(self.step_divisors)
         remove_record(net)
         net.arg.extend(make_argument(_KEY + key, value) for key, value in found.items())
 
@@ -245,6 +258,8 @@ class Replicas:
                 ),
                 block=BlockRule.of_arguments(found),
                 residuals=_texts({"residuals": (), **found}, "residuals"),
+                combines_means=bool(found.get("combines_means")),
+                step_divisors=_texts({"step_divisors": (), **found}, "step_divisors"),
             )
         except (KeyError, TypeError, ValueError, AttributeError, RuntimeError) as error:
             raise NetError(f"net {net.name!r}: its record of replicas is damaged: {error!r}") from error

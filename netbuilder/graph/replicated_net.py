@@ -10,6 +10,7 @@ import math
 from collections import defaultdict
 from collections.abc import Collection, Iterator, Mapping, Sequence
 
+from netbuilder.graph.batch_means import sums_first
 from netbuilder.graph.batch_norm_exchange import BatchNormExchange, count_name
 from netbuilder.graph.defuse import undefined_inputs
 from netbuilder.graph.devices import Devices
@@ -70,6 +71,7 @@ class _Replicated:
             self._add_rows(result, due)
         else:
             self._add_replicas(result, due)
+        self._combine_means(result)
         if any(op.is_gradient_op for op in self._net.op):
             for op in result.op:
                 op.is_gradient_op = True
@@ -98,6 +100,23 @@ class _Replicated:
         for index, op in enumerate(self._net.op):
             exchange.add_row([self._replica(device, op) for device in range(self._count)])
             result.op.extend(due.get(index, ()))
+
+    def _combine_means(self, result: NetDef) -> None:
+        """Append the sums of the divisors of means over the whole batch, and let them run early."""
+        copied = {name for op in self._net.op if op.type == "Copy" for name in op.output}
+        means = (op for op in self._net.op if op.type == "WholeBatchMean")
+        groups = [self._copies(name) for name in dict.fromkeys(op.input[2] for op in means) if name in copied]
+        if not groups or self._count == 1:
+            return
+        sums, options = list[OperatorDef](), self._devices.options
+        for group in groups:
+            sums.append(make_op("Sum", group, group[:1], device_option=options[0]))
+            sums += [
+                make_op("Copy", group[:1], [blob], device_option=option) for blob, option in zip(group[1:], options[1:])
+            ]
+        ops = sums_first(list(result.op), [name for group in groups for name in group], sums)
+        del result.op[:]
+        result.op.extend(ops)
 
     def _kept(self, blob: str, written: Collection[str]) -> list[str]:
         """Return the blobs to keep for one of the subgraph: its copies, and the count of the batch if it is a mean."""
@@ -139,6 +158,9 @@ class _Replicated:
         replica.CopyFrom(op)
         rename_in_operator(replica, lambda name: self._name(device, name))
         _place(replica, self._devices, device)
+        if op.type == "WholeBatchMean":
+            set_argument(replica, "parts", float(sum(self._replication.shares)))
+            set_argument(replica, "part", float(self._replication.shares[device]))
         draw_as(replica, self._devices.scopes[device], device, self._first_samples[device])
         return replica
 

@@ -13,6 +13,7 @@ from netbuilder.model import ModelHelper
 from netbuilder.ops.core.random_streams import draws
 from netbuilder.optimizers.placement import get_param_device, parameter_devices
 from netbuilder.parallel.accumulate_rows import append_rows, flush_rows, is_row_operator, row_buffers
+from netbuilder.parallel.step_divisors import forget_divisors, require_divisors
 from netbuilder.proto import DeviceOption, NetDef, NetError
 from netbuilder.proto.arguments import arguments
 from netbuilder.runtime import Workspace
@@ -154,10 +155,13 @@ def run_iterations(
         return
     *micro_batch, update = net_names(name, record)
     for _ in range(count):
+        if record.step_divisors and workspace.net(micro_batch[0]).clock.iteration % record.accumulate_steps == 0:
+            require_divisors(record, workspace)
         for part in micro_batch:
             workspace.run_net(part, wait=wait, find_nan=find_nan)
         if workspace.net(micro_batch[0]).clock.iteration % record.accumulate_steps == 0:
             workspace.run_net(update, wait=wait, find_nan=find_nan)
+            forget_divisors(record, workspace)
 
 
 def pending_steps(model: ModelHelper, workspace: Workspace) -> int:

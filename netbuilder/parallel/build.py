@@ -28,6 +28,7 @@ from netbuilder.parallel.backward import (
     gathered_gradients,
     group_gradients,
 )
+from netbuilder.parallel.batch_means import add_up_divisors, combine_means
 from netbuilder.parallel.block_update import BlockRequest, block_nets
 from netbuilder.parallel.caffe2_attributes import set_caffe2_attributes, set_device_attributes
 from netbuilder.parallel.distributed.common_worlds import EXTRA_WORKERS, ProcessRequest, assign_worlds, process_link
@@ -110,6 +111,7 @@ class Request:
     kept: tuple[str, ...] | None = None  # the further blobs of a model that keeps only what is read after a step
     reduce_update_broadcast: bool = False
     combines_batch_norm: bool = False
+    combines_means: bool = True
     vector_losses: bool = False
     world: World = World()
     processes: ProcessRequest | None = None
@@ -130,6 +132,11 @@ class Request:
         elif not self.strategy.sums_gradients:
             summed = len(self.devices)
         return self.world_size / summed
+
+    @property
+    def loss_scale(self) -> float:
+        """The number that the forward builder multiplies its losses by."""
+        return 1.0 / self.world_size
 
     @property
     def world_size(self) -> int:
@@ -194,6 +201,7 @@ def _build(model: ModelHelper, request: Request) -> Replicas:
     if request.before_gradients is not None:
         request.before_gradients(model)
     optimizer, weights = None, list[BlobReference]()
+    record, divisors = combine_means(model, request, record)
     if request.trains:
         if model.init_params:
             require_initialized(model, record)
@@ -212,6 +220,7 @@ def _build(model: ModelHelper, request: Request) -> Replicas:
         record = dataclasses.replace(record, gradients=tuple(gradients))
         if request.gradient_scaling is not None:
             require_dense_gradients(model, record)
+    add_up_divisors(model, request, record, divisors, _link(model, request, record))
     if request.combines_batch_norm:
         _combine_batch_norm(model, request, record, weights)
     if record.shared:

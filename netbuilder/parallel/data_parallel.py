@@ -53,9 +53,9 @@ from netbuilder.runtime.input.batches import Batch, Splitter
 __all__ = ["DataParallel", "Output"]
 
 _OPTIONS = frozenset(
-    {"allow_tf32", "broadcast_computed_params", "combine_spatial_bn", "deterministic", "dtype", "gradient_scaling",
-     "memory_budget", "net_type", "num_threads_per_device", "optimize_gradient_memory", "outside_from_bytes",
-     "peer_access", "reduce_update_broadcast", "shared_model", "use_nccl"}
+    {"allow_tf32", "broadcast_computed_params", "combine_means", "combine_spatial_bn", "deterministic", "dtype",
+     "gradient_scaling", "memory_budget", "net_type", "num_threads_per_device", "optimize_gradient_memory",
+     "outside_from_bytes", "peer_access", "reduce_update_broadcast", "shared_model", "use_nccl"}
 )  # fmt: skip
 
 
@@ -695,12 +695,13 @@ class DataParallel:
             batch.present(self._workspace)
 
     def _feed_weights(self, call: _Call) -> None:
-        """Feed the weights of the shares in a training net, if they differ from those of the last call."""
-        if not call.training or Kind.TRAINING not in self._nets:
+        """Feed the weights of the shares in a net that reads them, if they differ from those of the last call."""
+        net = self._nets.get(Kind.TRAINING if call.training else Kind.VALIDATION)
+        if net is None or not net.record.reads_weights:
             return
-        weights = call.weights
-        if weights != self._fed_weights:
-            for blob, weight in zip(self._definition.devices.copies(SHARE_WEIGHT), weights):
+        weights, blobs = call.weights, self._definition.devices.copies(SHARE_WEIGHT)
+        if weights != self._fed_weights or not self._workspace.has(blobs[0]):
+            for blob, weight in zip(blobs, weights):
                 self._workspace.feed(blob, np.array([weight * len(self)], np.float32))
             self._fed_weights = weights
 

@@ -20,6 +20,7 @@ from netbuilder.parallel.shares import (
     share_weights,
     split_batches,
 )
+from netbuilder.parallel.step_divisors import step_divisors
 from netbuilder.parallel.unequal_steps import Agreement, ProcessBatches
 from netbuilder.proto import NetError
 from netbuilder.proto.errors import counted
@@ -75,13 +76,15 @@ def prefetch(
             source = local_part(source, list(names), record, even=even is not False)
             return _LocalPrefetch(workspace, source, record, blobs=names, even=even is not False, **common)
         return Prefetch(workspace, source, blobs=names, even=even is not False, **common)
-    inputs = list(names)
+    inputs, divisors = list(names), step_divisors(model, record)
+    names.update({name: devices.copies(name) for name in record.step_divisors})
     if isinstance(source, ProcessBatches):
-        shares = split_batches(source.own(), inputs, record)
+        shares = split_batches(source.own(), inputs, record, divisors)
         return _AgreedPrefetch(workspace, shares, source.agreement, record, blobs=names, even=False, **common)
-    if record.trains:
+    if record.reads_weights:
         names[SHARE_WEIGHT] = devices.copies(SHARE_WEIGHT)
-    return _SharedPrefetch(workspace, split_batches(source, inputs, record), record, blobs=names, even=False, **common)
+    shares = split_batches(source, inputs, record, divisors)
+    return _SharedPrefetch(workspace, shares, record, blobs=names, even=False, **common)
 
 
 def _split_text(model: ModelHelper, record: Replicas, names: Sequence[str], *, own: bool) -> str:
@@ -155,7 +158,7 @@ class _AgreedPrefetch(Prefetch):
         if share is None or not self._total:
             self.close()
             raise StopIteration
-        if self._record.trains:
+        if self._record.reads_weights:
             weights = share_weights(share.samples, self._total, self._record)
             for blob, weight in zip(self._record.devices.copies(SHARE_WEIGHT), np.split(weights, len(weights))):
                 self._workspace.feed(blob, weight)
@@ -176,5 +179,5 @@ def loss_reader(model: ModelHelper, blobs: Iterable[str], *, workspace: Workspac
     record = Replicas.load(model.net.Proto())
     devices = record.devices
     names = {devices.short_name(str(blob)): devices.copies(devices.short_name(str(blob))) for blob in blobs}
-    weights = devices.copies(SHARE_WEIGHT) if record.weighted_shares and record.trains else None
+    weights = devices.copies(SHARE_WEIGHT) if record.weighted_shares and record.reads_weights else None
     return LossReader(workspace or default.workspace(), names, weights=weights)

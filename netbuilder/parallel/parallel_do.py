@@ -6,12 +6,14 @@ from collections.abc import Iterable, Sequence
 from types import TracebackType
 from typing import Any
 
+from netbuilder.graph.batch_means import BatchMeans, Kind, split_means
 from netbuilder.graph.batch_norm_exchange import normalizes_over_batch
 from netbuilder.graph.blob import BlobReference, ScopedName
 from netbuilder.graph.defuse import undefined_inputs
 from netbuilder.graph.rename import rename_in_operator
 from netbuilder.graph.replicas import has_record
 from netbuilder.graph.scope import SEPARATOR, DeviceScope, EmptyNameScope
+from netbuilder.graph.source import warn_user
 from netbuilder.graph.versions import describe
 from netbuilder.model import ModelHelper
 from netbuilder.parallel import settings
@@ -184,6 +186,7 @@ class ParallelDo:
         if not self._merged:
             raise NetError(f"{self}: has no output; call write_output in its block")
         whole = self._read_whole(ops)
+        ops = self._combine_means(ops, whole)
         written = {name for op in ops for name in op.output}
         updated = [name for name in whole if name in written]
         local = {name: self.name + SEPARATOR + name for name in (*whole, *written)}
@@ -209,6 +212,18 @@ class ParallelDo:
                 use_nccl=self._use_nccl,
                 combine_spatial_bn=combines or None,
             )
+
+    def _combine_means(self, ops: list[OperatorDef], whole: Sequence[str]) -> list[OperatorDef]:
+        """Return the operators with means whose divisor the data determine as means over the whole batch."""
+        found = BatchMeans(ops, whole)
+        for name, merge in self._merged.items():
+            why = found.why(name) if found.kind(name) == Kind.MIXED or merge == "mean" else ""
+            if found.kind(name) == Kind.MEAN and merge == "sum":
+                why = "it is a mean over samples; merge it by 'mean'"
+            if why and merge != "concat":
+                warn_user(f"{self}: output {name!r} depends on the number of devices: {why}")
+        taken = {name for op in ops for name in (*op.input, *op.output)}.union(whole, self._split)
+        return split_means(ops, found, taken).ops
 
     def _read_whole(self, ops: Sequence[OperatorDef]) -> list[str]:
         """Return the blobs outside that the block reads as they are.

@@ -68,6 +68,7 @@ def Parallelize(
     allow_tf32: bool | None = None,
     gradient_scaling: GradientScaling | None = None,
     average_initial_parameters: bool = False,
+    combine_means: bool = True,
 ) -> Replicas:
     """Build a model on several devices, with the exchange of gradients between them.
 
@@ -149,6 +150,11 @@ def Parallelize(
             activations are stored in float16; otherwise gradients are not scaled.
         average_initial_parameters: begin with the mean over all replicas, of all processes, of what the init net fills
             a parameter with, in place of the values of the first replica of rank 0.
+        combine_means: a mean whose divisor the data determine (the weights of SoftmaxWithLoss, ignored labels, rows
+            that BooleanMask chooses) is that over the samples of all devices, processes and micro-batches: they add up
+            their divisors. Nets without such means are not changed. There is a warning for a loss that a script's own
+            arithmetic makes of means or sums over samples otherwise. False: each share of a batch divides by its own,
+            as in Caffe2, so that the results depend on the number of shares.
 
     Returns:
         The record of the replicas, which the net stores in its arguments.
@@ -190,6 +196,7 @@ def Parallelize(
             "deterministic": deterministic,
             "vector_losses": vector_losses,
             "average_initial_parameters": average_initial_parameters,
+            "combine_means": combine_means,
         },
         net_type=net_type,
         num_threads_per_device=num_threads_per_device,
@@ -280,6 +287,7 @@ def Parallelize(
         block=None if rule is None else BlockRequest(rule),
         strategy=given,
         average_initial_parameters=average_initial_parameters,
+        combines_means=combine_means,
     )
     return build(model_helper_obj, request)
 

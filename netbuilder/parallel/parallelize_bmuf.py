@@ -59,6 +59,7 @@ def Parallelize_BMUF(
     vector_losses: bool = False,
     allow_tf32: bool | None = None,
     deterministic: bool = False,
+    combine_means: bool = True,
 ) -> Replicas:
     """Build a model on several devices that train on their own and are brought together after each block of iterations.
 
@@ -106,8 +107,8 @@ def Parallelize_BMUF(
             ``nesterov=True`` has the opposite sign, -1.
         accumulate_steps: number of micro-batches, each an iteration of ``RunNet``, whose gradients each replica sums
             before its own update, as for ``Parallelize``.
-        peer_access, dtype, weighted_shares, memory_budget, vector_losses, allow_tf32, deterministic: as for
-            ``Parallelize``.
+        peer_access, dtype, weighted_shares, memory_budget, vector_losses, allow_tf32, deterministic, combine_means: as
+            for ``Parallelize``; a mean is then that over the micro-batches of a replica.
 
     Returns:
         The record of the replicas, which the net stores in its arguments; ``record.block`` is the rule.
@@ -142,6 +143,7 @@ def Parallelize_BMUF(
             "weighted_shares": weighted_shares,
             "vector_losses": vector_losses,
             "deterministic": deterministic,
+            "combine_means": combine_means,
         },
         net_type=net_type,
         num_threads_per_device=num_threads_per_device,
@@ -195,6 +197,7 @@ def Parallelize_BMUF(
         accumulate_steps=accumulate_steps,
         shares_memory=optimize_gradient_memory,
         vector_losses=vector_losses,
+        combines_means=combine_means,
         block=BlockRequest(rule, tuple(map(blob_name, add_blobs_to_sync or ())), reset_momentum_sgd),
         processes=settings.with_gpus(processes, chosen),
     )

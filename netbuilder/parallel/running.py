@@ -35,8 +35,8 @@ __all__ = [
 def RunInitNet(model: ModelHelper, *, overwrite: bool = False, workspace: Workspace | None = None) -> None:
     """Run the init net once, and create the main net.
 
-    Several processes compare their nets first. The weights of the shares of a batch that were fed before are preserved,
-    unless ``overwrite`` is set.
+    Several processes compare their nets first. What was fed before for the shares of a batch (``feed_shares``) is
+    preserved, unless ``overwrite`` is set.
 
     Args:
         model: made by ``Parallelize``.
@@ -63,21 +63,21 @@ def RunInitNet(model: ModelHelper, *, overwrite: bool = False, workspace: Worksp
             f"net {model.net.Name()!r} exists already in the workspace, and its init net would restart the training; "
             "give overwrite=True to restart it"
         )
-    fed = {} if overwrite else _share_weights(record, workspace)
+    fed = {} if overwrite else _fed_for_shares(record, workspace)
     workspace.run_net_once(init_net)
     made_equal(record, map(record.devices.short_name, _outputs(init_net)), workspace)  # it copies the first replica's
     if record.block is not None:
         workspace.run_net_once(block_nets_of(model).init)
-    for blob, weight in fed.items():
-        workspace.feed(blob, weight)
+    for blob, value in fed.items():
+        workspace.feed(blob, value)
     _create_nets(model, overwrite, False, workspace)
 
 
-def _share_weights(record: Replicas, workspace: Workspace) -> dict[str, Any]:
-    """Return the weights of the shares of a batch that were fed before."""
+def _fed_for_shares(record: Replicas, workspace: Workspace) -> dict[str, Any]:
+    """Return the weights and divisors of the shares of a batch that were fed before."""
     if not record.weighted_shares:
         return {}
-    blobs = record.devices.copies(SHARE_WEIGHT)
+    blobs = [blob for name in (SHARE_WEIGHT, *record.step_divisors) for blob in record.devices.copies(name)]
     return {blob: workspace.fetch(blob) for blob in blobs if workspace.has(blob) and not workspace.get(blob).is_empty}
 
 

@@ -116,7 +116,7 @@ def check_wrapper_options(options: Mapping[str, Any], where: str, *, trains: boo
 
 
 _WRAPPER_FLAGS = frozenset(
-    {"broadcast_computed_params", "combine_spatial_bn", "deterministic", "optimize_gradient_memory",
+    {"broadcast_computed_params", "combine_means", "combine_spatial_bn", "deterministic", "optimize_gradient_memory",
      "reduce_update_broadcast", "shared_model", "use_nccl"}
 )  # fmt: skip
 

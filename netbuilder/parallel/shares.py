@@ -11,6 +11,7 @@ from netbuilder.graph.replicas import Replicas
 from netbuilder.model import ModelHelper
 from netbuilder.ops.core.replication import share_sizes
 from netbuilder.parallel.distributed.agreement import agree_on_batch, sum_over_processes
+from netbuilder.parallel.step_divisors import StepDivisors, step_divisors
 from netbuilder.proto import NetError, ShapeError
 from netbuilder.proto.errors import counted
 from netbuilder.runtime import Workspace
@@ -105,12 +106,16 @@ class Share(dict[str, Any]):
 
     Attributes:
         given: only the samples of the micro-batch.
+        own: those of this process's replicas.
+        sizes: the number of samples of each replica.
         samples: their number.
         samples_of_step: of all micro-batches of the step.
         samples_of_all: of the batch, for all processes.
     """
 
     given: dict[str, Any]
+    own: dict[str, Any]
+    sizes: list[int]
     samples: int
     samples_of_step: int
     samples_of_all: int
@@ -126,7 +131,9 @@ class OwnPart(dict[str, Any]):
     samples_of_all: int
 
 
-def split_batch(batch: Mapping[str, Any], names: Sequence[str], record: Replicas) -> list[Share]:
+def split_batch(
+    batch: Mapping[str, Any], names: Sequence[str], record: Replicas, divisors: StepDivisors | None = None
+) -> list[Share]:
     """Split a batch into the micro-batches of a step, and each of these over the replicas of all processes.
 
     With block-wise updates the batch is split over the replicas first, so that each of them updates its own parameters
@@ -140,6 +147,7 @@ def split_batch(batch: Mapping[str, Any], names: Sequence[str], record: Replicas
             ``ProcessBatch``.
         names: names of the arrays to split.
         record: the record of the replicas.
+        divisors: of the means that the micro-batches of a step have in common; the shares get them.
 
     Returns:
         For each micro-batch the share of this process.
@@ -166,6 +174,10 @@ def split_batch(batch: Mapping[str, Any], names: Sequence[str], record: Replicas
         start += size
     for share in found:
         share.samples_of_step = sum(each.samples for each in found)
+    if divisors is not None:
+        totals = divisors.of_step(found)
+        for share in found:
+            share.update(totals)
     return found
 
 
@@ -210,11 +222,12 @@ def _share(
     for name, rows in own.items():
         empty = sizes.count(0)
         share[name] = np.concatenate([rows, np.repeat(arrays[name][:1], empty, axis=0)]) if empty else rows
-    if record.trains:
+    if record.reads_weights:
         share[SHARE_WEIGHT] = _weights(sizes, total, record)
     whole = record.accumulate_steps == 1 and record.world.size == len(record)
     share.given = dict(batch) if whole else own
-    share.samples, share.samples_of_all = sum(sizes), total
+    share.samples, share.samples_of_all, share.sizes = sum(sizes), total, sizes
+    share.own = own
     return share
 
 
@@ -224,12 +237,16 @@ def share_weights(samples: int, total: int, record: Replicas) -> Array:
 
 
 def _weights(sizes: Sequence[int], total: int, record: Replicas) -> Array:
+    if not record.trains:  # each process evaluates its own samples
+        return np.array([size * len(record) / max(sum(sizes), 1) for size in sizes], np.float32)
     return np.array([size * record.world.size / total for size in sizes], np.float32)
 
 
-def split_batches(source: Batches, names: Sequence[str], record: Replicas) -> Iterator[Share]:
+def split_batches(
+    source: Batches, names: Sequence[str], record: Replicas, divisors: StepDivisors | None = None
+) -> Iterator[Share]:
     """Yield the shares (see ``split_batch``) of each batch of a source (see ``Prefetch``)."""
-    return _each(source, lambda batch: split_batch(batch, names, record))
+    return _each(source, lambda batch: split_batch(batch, names, record, divisors))
 
 
 def local_part(source: Batches, names: Sequence[str], record: Replicas, *, even: bool) -> Iterator[OwnPart]:
@@ -312,10 +329,10 @@ def feed_shares(
         empty = bool(named) and all(np.shape(value)[:1] == (0,) for value in named.values())
         samples = sum_over_processes(model, record, 0 if empty else count_samples(named), workspace=workspace)
         given = ProcessBatch(_one_sample(named) if empty else named, samples, empty=empty)
-    for share in split_batch(given, list(named), record):
+    for share in split_batch(given, list(named), record, step_divisors(model, record)):
         ends = np.cumsum(share_sizes(max(share.samples, len(devices)), len(devices)))
         for name, array in share.items():
-            split = ends if name != SHARE_WEIGHT else np.arange(1, len(devices) + 1)
+            split = ends if name in named else np.arange(1, len(devices) + 1)
             for blob, part in zip(devices.copies(name), np.split(array, split[:-1])):
                 workspace.feed(blob, part)
         agree_on_batch(record, share.samples_of_all, workspace)

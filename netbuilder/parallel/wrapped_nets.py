@@ -212,7 +212,7 @@ def build(
             optimizer_builder_fun=definition.optimizer if trains else None,
             devices=list(definition.devices.ids),
             cpu_device=definition.devices.is_cpu,
-            weighted_shares=trains,
+            weighted_shares=kind.has_losses,
             **options,
         )
     if not trains:

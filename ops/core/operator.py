@@ -23,6 +23,7 @@ if TYPE_CHECKING:
 __all__ = [
     "ANY_NUMBER",
     "STRING",
+    "BatchMean",
     "Exchange",
     "NetNames",
     "Operator",
@@ -111,6 +112,29 @@ class Exchange(enum.Enum):
     BETWEEN_DEVICES = "it copies, adds or concatenates values: an exchange if they belong to several devices"
     ALWAYS = "a collective over devices"
     BETWEEN_PROCESSES = "a collective over processes: they all run the same ones, in the order of the net"
+
+
+@dataclass(frozen=True)
+class BatchMean:
+    """That an output is a mean over samples: which one, and what it is divided by (see ``MeanDivisor``).
+
+    Args:
+        of: "sum", "labels", "rows" or "elements"; "": there is a divisor for each element of the output.
+        inputs: indices of the inputs that determine the divisor.
+        output: index of the output.
+        axis, axes: for "rows" and for "elements".
+        by_values: the divisor depends on the elements of the inputs; otherwise only on their extents.
+        least, offset: the divisor is the greater of its value and ``least``, plus ``offset``.
+    """
+
+    of: str
+    inputs: tuple[int, ...]
+    output: int = 0
+    axis: int = 1
+    axes: tuple[int, ...] = ()
+    by_values: bool = False
+    least: float = 0.0
+    offset: float = 0.0
 
 
 class Operator(Declared):
@@ -264,6 +288,13 @@ class Operator(Declared):
             NotImplementedError: the operator has no gradient (the default).
         """
         raise NotImplementedError(f"{self.type}: has no gradient")
+
+    def batch_mean(self) -> BatchMean | None:
+        """Return how an output is a mean over all samples, or over all elements, of the inputs; None: none is.
+
+        Data-parallel nets divide such a mean by the sum of the divisors of all shares of a batch.
+        """
+        return None
 
     def flops(self, *inputs: TensorSpec) -> int:
         """Return the floating-point operations of one run; the default counts one per output element, if it can."""

@@ -10,7 +10,7 @@ from netbuilder.ops.core.contexts import GradientContext, RunContext
 from netbuilder.ops.core.declaration import operator_class
 from netbuilder.ops.core.half import narrow, require_one_float_type, widen
 from netbuilder.ops.core.indexing import checked_indices
-from netbuilder.ops.core.operator import Operator, TensorSpec, require
+from netbuilder.ops.core.operator import BatchMean, Operator, TensorSpec, require
 from netbuilder.ops.core.registry import kernel, register
 from netbuilder.ops.detection.anchor_classes import AnchorArguments, softmax_by_class
 from netbuilder.proto import ArgumentError, OperatorDef
@@ -85,6 +85,9 @@ class SigmoidFocalLoss(_Focal):
         self.check_inputs(x, labels, normalizer)
         return (x.with_shape(()),)
 
+    def batch_mean(self) -> BatchMean:
+        return BatchMean("sum", (2,), by_values=True, least=1.0)
+
     def gradient(self, g: GradientContext) -> list[OperatorDef]:
         inputs = [g.input("X"), g.input("labels"), g.input("normalizer"), g.d_output("loss")]
         return [make_op("SigmoidFocalLossGradient", inputs, [g.d_input("X")])]
@@ -133,6 +136,9 @@ class SoftmaxFocalLoss(_Focal):
     def infer(self, x: TensorSpec, labels: TensorSpec, normalizer: TensorSpec) -> tuple[TensorSpec, ...]:
         self.check_inputs(x, labels, normalizer)
         return (x.with_shape(()), x.plain)
+
+    def batch_mean(self) -> BatchMean:
+        return BatchMean("sum", (2,), by_values=True, least=1.0)
 
     def gradient(self, g: GradientContext) -> list[OperatorDef]:
         inputs = [g.input("X"), g.input("labels"), g.input("normalizer"), g.output("probabilities"), g.d_output("loss")]

@@ -9,7 +9,7 @@ import numpy as np
 from netbuilder.ops.core.contexts import GradientContext, RunContext
 from netbuilder.ops.core.declaration import operator_class
 from netbuilder.ops.core.half import narrow, require_one_float_type, widen
-from netbuilder.ops.core.operator import Operator, TensorSpec, require
+from netbuilder.ops.core.operator import BatchMean, Operator, TensorSpec, require
 from netbuilder.ops.core.registry import kernel, register
 from netbuilder.proto import OperatorDef
 from netbuilder.proto.arguments import make_op
@@ -57,6 +57,9 @@ class SigmoidCrossEntropyLoss(_Loss):
     def infer(self, x: TensorSpec, targets: TensorSpec) -> tuple[TensorSpec, ...]:
         self.check_inputs(x, targets)
         return (x.with_shape(()),)
+
+    def batch_mean(self) -> BatchMean | None:
+        return BatchMean("labels", (1,), by_values=True, offset=_EPSILON) if self.normalize else None
 
     def gradient(self, g: GradientContext) -> list[OperatorDef]:
         inputs = [g.input("X"), g.input("targets"), g.d_output("loss")]

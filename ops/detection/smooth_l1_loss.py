@@ -9,7 +9,7 @@ from netbuilder.ops.core.contexts import GradientContext, RunContext
 from netbuilder.ops.core.declaration import operator_class
 from netbuilder.ops.core.half import narrow, require_one_float_type, widen
 from netbuilder.ops.core.indexing import add_rows, checked_indices
-from netbuilder.ops.core.operator import Operator, TensorSpec, require
+from netbuilder.ops.core.operator import BatchMean, Operator, TensorSpec, require
 from netbuilder.ops.core.registry import kernel, register
 from netbuilder.proto import ArgumentError, OperatorDef
 from netbuilder.proto.arguments import make_op
@@ -86,6 +86,9 @@ class SmoothL1Loss(_Arguments):
     ) -> tuple[TensorSpec, ...]:
         self.check_weighted(y_hat, Y=y, alpha_in=alpha_in, alpha_out=alpha_out)
         return (y_hat.with_shape(()),)
+
+    def batch_mean(self) -> BatchMean:
+        return BatchMean("rows", (0,))
 
     def gradient(self, g: GradientContext) -> list[OperatorDef]:
         inputs = [*map(g.input, _WEIGHTED), g.d_output("loss")]
@@ -164,6 +167,9 @@ class SelectSmoothL1Loss(_Arguments):
     ) -> tuple[TensorSpec, ...]:
         self.check_selected(y_hat, y, locations, normalizer)
         return (y_hat.with_shape(()),)
+
+    def batch_mean(self) -> BatchMean:
+        return BatchMean("sum", (3,), by_values=True, least=1.0)
 
     def gradient(self, g: GradientContext) -> list[OperatorDef]:
         inputs = [*map(g.input, _SELECTED), g.d_output("loss")]

@@ -11,7 +11,7 @@ from netbuilder.ops.core.contexts import PlanContext, Prepared, RunContext
 from netbuilder.ops.core.declaration import operator_class
 from netbuilder.ops.core.half import one_float_type, require_one_float_type
 from netbuilder.ops.core.labels import check_label_spec
-from netbuilder.ops.core.operator import Operator, TensorSpec, require
+from netbuilder.ops.core.operator import BatchMean, Operator, TensorSpec, require
 from netbuilder.ops.core.registry import CPU, kernel, prepare, register
 from netbuilder.proto import ArgumentError
 
@@ -46,6 +46,9 @@ class Accuracy(Operator):
         require(p.ndim == 2 and p.shape[1] >= 1, self, f"P must be (rows, classes), got shape {p.shape}")
         check_label_spec(self, label, p.shape[0])
         return (p.with_shape(()),)
+
+    def batch_mean(self) -> BatchMean:
+        return BatchMean("rows", (0,))
 
     def flops(self, p: TensorSpec, label: TensorSpec) -> int:
         return 2 * p.size

@@ -13,7 +13,7 @@ from netbuilder.ops.core.contexts import GradientContext, PlanContext, Prepared,
 from netbuilder.ops.core.declaration import operator_class
 from netbuilder.ops.core.half import narrow, one_float_type, require_one_float_type, widen
 from netbuilder.ops.core.labels import Positions, check_label_spec, chosen
-from netbuilder.ops.core.operator import Operator, TensorSpec, require
+from netbuilder.ops.core.operator import BatchMean, Operator, TensorSpec, require
 from netbuilder.ops.core.registry import CPU, kernel, prepare, register
 from netbuilder.proto import OperatorDef
 from netbuilder.proto.arguments import make_op
@@ -184,6 +184,9 @@ class AveragedLoss(Operator):
 
     def gradient(self, g: GradientContext) -> list[OperatorDef]:
         return [make_op("AveragedLossGradient", [g.input("X"), g.d_output("Y")], [g.d_input("X")])]
+
+    def batch_mean(self) -> BatchMean:
+        return BatchMean("elements", (0,))
 
     def flops(self, x: TensorSpec) -> int:
         return x.size

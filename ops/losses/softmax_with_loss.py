@@ -13,7 +13,7 @@ from netbuilder.ops.core.contexts import PlanContext, Prepared, RunContext
 from netbuilder.ops.core.declaration import operator_class
 from netbuilder.ops.core.half import narrow, one_float_type, require_one_float_type, widen
 from netbuilder.ops.core.labels import Positions, check_label_spec, chosen
-from netbuilder.ops.core.operator import TensorSpec, require
+from netbuilder.ops.core.operator import BatchMean, TensorSpec, require
 from netbuilder.ops.core.registry import CPU, kernel, prepare, register
 from netbuilder.ops.losses.label_loss import LabelLoss, LabelLossBackward, LabelLossForward
 
@@ -63,7 +63,7 @@ class SoftmaxWithLoss(LossArguments, LabelLossForward):
 
     With ``label_prob`` the labels are probabilities of all classes, and a row's loss is -sum(label * log P). With
     weights the mean is weighted: the sum is divided by that of the weights or, with ``average_by_batch_size``, by the
-    number of rows.
+    number of rows. In data-parallel nets the weights of all devices are added up, so weights must not be negative.
 
     Inputs:
         X (*A, *B): float
@@ -74,6 +74,11 @@ class SoftmaxWithLoss(LossArguments, LabelLossForward):
         P (*A, *B): as X
         loss (): as X
     """
+
+    def batch_mean(self) -> BatchMean:
+        if self.n_in > 2 and not self.average_by_batch_size:
+            return BatchMean("sum", (2,), 1, by_values=True)
+        return BatchMean("rows", (0,), 1, axis=self.axis)
 
 
 @register

@@ -8,7 +8,7 @@ from netbuilder.ops.core.contexts import RunContext
 from netbuilder.ops.core.declaration import operator_class
 from netbuilder.ops.core.half import narrow, require_one_float_type, widen
 from netbuilder.ops.core.labels import label_or_none_error, require_integer_labels
-from netbuilder.ops.core.operator import Operator, TensorSpec, require
+from netbuilder.ops.core.operator import BatchMean, Operator, TensorSpec, require
 from netbuilder.ops.core.registry import kernel, register
 from netbuilder.ops.losses.label_loss import LabelLoss, LabelLossBackward, LabelLossForward
 from netbuilder.proto import ArgumentError
@@ -48,7 +48,8 @@ class SpatialSoftmaxWithLoss(_Arguments, LabelLossForward):
     """P = softmax of X over its channels; loss = scale * the weighted mean over all positions of -log P[label].
 
     Positions with the label -1 are ignored. Without weights, all others have weight 1. If the weights sum to 0, the
-    loss is 0. On CPUs, Caffe2 applies ``scale`` to the gradient only; here it applies to the loss too.
+    loss is 0. In data-parallel nets the weights of all devices are added up. On CPUs, Caffe2 applies ``scale`` to the
+    gradient only; here it applies to the loss too.
 
     Inputs:
         X (N, C, H, W): float
@@ -58,6 +59,9 @@ class SpatialSoftmaxWithLoss(_Arguments, LabelLossForward):
         P (N, C, H, W): as X
         loss (): as X
     """
+
+    def batch_mean(self) -> BatchMean:
+        return BatchMean("labels", tuple(range(1, self.n_in)), 1, by_values=True)
 
 
 @register

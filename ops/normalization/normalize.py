@@ -7,7 +7,7 @@ from typing import Any
 from netbuilder.ops.core.contexts import GradientContext, RunContext
 from netbuilder.ops.core.declaration import operator_class
 from netbuilder.ops.core.half import narrow, require_one_float_type, widen
-from netbuilder.ops.core.operator import Operator, TensorSpec, require
+from netbuilder.ops.core.operator import BatchMean, Operator, TensorSpec, require
 from netbuilder.ops.core.registry import kernel, register
 from netbuilder.proto import ArgumentError, OperatorDef
 from netbuilder.proto.arguments import make_op
@@ -136,6 +136,9 @@ class LpNorm(_Power):
     def infer(self, x: TensorSpec) -> tuple[TensorSpec, ...]:
         require_one_float_type(self, X=x)
         return (x.with_shape((1,)),)
+
+    def batch_mean(self) -> BatchMean | None:
+        return BatchMean("elements", (0,)) if self.average else None
 
     def gradient(self, g: GradientContext) -> list[OperatorDef]:
         return [make_op("LpNormGradient", [g.input("X"), g.d_output("Y")], [g.d_input("X")])]

@@ -12,7 +12,7 @@ import numpy as np
 from netbuilder.ops.core.broadcasting import Broadcasting, placed_shape, start_axis, sum_to
 from netbuilder.ops.core.contexts import GradientContext, PlanContext, Prepared, RunContext
 from netbuilder.ops.core.declaration import operator_class
-from netbuilder.ops.core.operator import Operator, TensorSpec, require
+from netbuilder.ops.core.operator import BatchMean, Operator, TensorSpec, require
 from netbuilder.ops.core.registry import CPU, kernel, prepare, register
 from netbuilder.proto import OperatorDef
 from netbuilder.proto.arguments import make_op
@@ -63,6 +63,9 @@ class SumElements(Operator):
     def infer(self, x: TensorSpec) -> tuple[TensorSpec, ...]:
         require(x.dtype.kind in "fiu", self, f"needs numbers, got {x.dtype}")
         return (x.with_shape(()),)
+
+    def batch_mean(self) -> BatchMean | None:
+        return BatchMean("elements", (0,)) if self.average else None
 
     def gradient(self, g: GradientContext) -> list[OperatorDef]:
         return [make_op("SumElementsGradient", [g.input("X"), g.d_output("Y")], [g.d_input("X")])]
@@ -140,6 +143,9 @@ class SumSqrElements(Operator):
     def infer(self, x: TensorSpec) -> tuple[TensorSpec, ...]:
         check_float(self, x)
         return (x.with_shape(()),)
+
+    def batch_mean(self) -> BatchMean | None:
+        return BatchMean("elements", (0,)) if self.average else None
 
     def flops(self, x: TensorSpec) -> int:
         return 2 * x.size
@@ -294,6 +300,9 @@ class ReduceMean(Reduction):
     def infer(self, x: TensorSpec) -> tuple[TensorSpec, ...]:
         check_float(self, x)
         return super().infer(x)
+
+    def batch_mean(self) -> BatchMean:
+        return BatchMean("elements", (0,), axes=self.axes)
 
 
 def count_of(op: OverAxes, shape: tuple[int, ...]) -> int:

@@ -10,7 +10,7 @@ import numpy as np
 from netbuilder.ops.core.contexts import GradientContext, RunContext
 from netbuilder.ops.core.declaration import operator_class
 from netbuilder.ops.core.half import widen
-from netbuilder.ops.core.operator import Operator, TensorSpec, require
+from netbuilder.ops.core.operator import BatchMean, Operator, TensorSpec, require
 from netbuilder.ops.core.registry import kernel, register
 from netbuilder.proto import ArgumentError, OperatorDef, ShapeError
 from netbuilder.proto.arguments import make_op
@@ -167,6 +167,11 @@ class ReduceFrontMean(_Reduce):
 
     The mean of no elements is 0; a mean of integers is truncated.
     """
+
+    def batch_mean(self) -> BatchMean:
+        if self.n_in > 1:
+            return BatchMean("", (0, 1), by_values=True)
+        return BatchMean("elements", (0,), axes=tuple(range(self.num_reduce_dim)))
 
 
 @register

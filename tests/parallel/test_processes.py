@@ -66,7 +66,7 @@ def test_processes_get_the_parameters_of_one(processes, name, trained, alone):
 
 
 @pytest.mark.emulated
-@pytest.mark.parametrize("name", ["normalization over all", "tables inside", "uneven"])
+@pytest.mark.parametrize("name", ["normalization over all", "tables inside", "uneven", "weighted means"])
 def test_processes_that_exchange_values_of_gpus_through_the_host(name, monkeypatch):
     """Each calls its GPUs 0 and 1; here both have the same ones."""
     case = dataclasses.replace(CASES[name], on_gpus=True)

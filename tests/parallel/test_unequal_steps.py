@@ -13,6 +13,7 @@ from netbuilder.parallel.distributed import ProcessGroup
 from netbuilder.parallel.shares import SHARE_WEIGHT, own_samples, split_batch
 from netbuilder.proto import PROTO_CPU, DistributedError, NetError, ShapeError
 from parallel_models import OPTIMIZERS, mlp, no_input
+from process_training import weighted
 from thread_ranks import on_ranks, thread_worlds, use_thread_worlds
 
 
@@ -114,6 +115,7 @@ def own_batches(rank, sizes):
         yield {
             "data": rng.normal(size=(size, 6)).astype(np.float32),
             "label": rng.integers(0, 4, size).astype(np.int32),
+            "weight": rng.normal(size=size).astype(np.float32),
         }
 
 
@@ -125,12 +127,12 @@ def joined(each):
         yield {name: np.concatenate([part[name] for part in parts]) for name in parts[0]}
 
 
-def built(rendezvous=None, **options):
+def built(rendezvous=None, forward=mlp, **options):
     reset_names()
     reset_optimizer_instance_count()
     model = ModelHelper("net")
     options = {"weighted_shares": True, "optimizer_builder_fun": OPTIMIZERS["momentum"], "devices": [0], **options}
-    return model, parallel.Parallelize_CPU(model, no_input, mlp, rendezvous=rendezvous, **options)
+    return model, parallel.Parallelize_CPU(model, no_input, forward, rendezvous=rendezvous, **options)
 
 
 def parameters(model, record, workspace):
@@ -158,7 +160,8 @@ def trained_by_two(monkeypatch, source_of, after=lambda *of_rank: None, **option
         group = ProcessGroup.over(np.asarray(workspace.fetch(record.world.common[0])).item())
         source = source_of(rank, group)
         losses = parallel.loss_reader(model, ["loss"], workspace=workspace)
-        with parallel.prefetch(model, source, blobs=["data", "label"], workspace=workspace) as input:
+        inputs = ["data", "label", *(["weight"] if options.get("forward") else [])]
+        with parallel.prefetch(model, source, blobs=inputs, workspace=workspace) as input:
             for given in input:
                 samples.append(len(given["label"]))
                 parallel.RunNet(model, workspace=workspace)
@@ -171,7 +174,11 @@ def trained_by_two(monkeypatch, source_of, after=lambda *of_rank: None, **option
 
 
 @pytest.mark.parametrize("each", SAMPLES.values(), ids=str)
-@pytest.mark.parametrize("options", [{}, {"accumulate_steps": 2}], ids=str)
+@pytest.mark.parametrize(
+    "options",
+    [{}, {"accumulate_steps": 2}, {"forward": weighted}, {"forward": weighted, "accumulate_steps": 2}],
+    ids=["plain", "plain, micro-batches", "weighted", "weighted, micro-batches"],
+)
 def test_under_prefetch_it_is_the_result_of_one_process_with_all_samples(each, options, monkeypatch):
     def source_of(rank, group):
         return process_batches(own_batches(rank, each[rank]), group, join=True)

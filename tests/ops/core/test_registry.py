@@ -55,6 +55,7 @@ EXEMPT: dict[str, dict[str, str]] = {
         ),
         "Caffe2 has it on GPUs only; its description was followed": "FP16MomentumSGDUpdate FP32MomentumSGDUpdate",
         "Caffe2 does not have it; see tests/parallel/test_parallel_do.py": "ParallelDo",
+        "Caffe2 does not have it; see tests/parallel/test_batch_means.py": "MeanDivisor WholeBatchMean",
         "Caffe2 does not have it; see tests/parallel/test_gradient_scaling.py": (
             "AllFinite DivideBlobs RestoreBlobs SaveBlobs UpdateGradientScale"
         ),

@@ -88,10 +88,6 @@ GROUPS: tuple[tuple[str, str], ...] = (
         "python.examples python.embedding_generation_benchmark python.benchmark_generator python.models.download",
     ),
     (
-        "Caffe 1 models are not supported",
-        "python.caffe_translator python.utils.CaffeBlobToNumpyArray proto.caffe2_legacy_pb2",
-    ),
-    (
         "it belongs to Caffe2's own build and has no counterpart here",
         "python.binarysize python.convert python.docs python.extension_loader python.hip_test_util "
         "python.ideep python.ideep_test_util python.mint python.mkl python.mkl_test_util python.nomnigraph "
@@ -133,8 +129,8 @@ def reason_of(name: str) -> str:
     Args:
         name: without "caffe2.", such as "python.memonger"; names in a missing module get the reason of the module.
 
-    >>> reason_of("python.caffe_translator.main")
-    'Caffe 1 models are not supported'
+    >>> reason_of("python.helpers.tools.video_input")
+    'its operators are not supported'
     """
     while name:
         if name in REASONS:

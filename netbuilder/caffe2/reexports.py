@@ -5,6 +5,10 @@ from __future__ import annotations
 __all__ = ["MODULES", "REEXPORTS", "module_text", "source_module"]
 
 MODULES: dict[str, tuple[str, str]] = {
+    "proto.caffe2_legacy_pb2": (
+        "The values of the argument ``legacy_pad``.",
+        "ops.windows.conv_geometry: CAFFE_LEGACY_POOLING NOTSET SAME VALID",
+    ),
     "proto.hsm_pb2": (
         "Messages of the hierarchical softmax.",
         "proto.hsm_pb2: DESCRIPTOR HierarchyProto NodeProto PathNodeProto PathProto TreeProto",

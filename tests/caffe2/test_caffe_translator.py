@@ -365,6 +365,16 @@ def test_every_type_has_a_case():
 POOLS = [(2, 2, 0, "MAX"), (3, 2, 0, "AVE"), (3, 2, 1, "AVE"), (3, 3, 1, "MAX"), (2, 2, 1, "MAX")]
 
 
+def test_functions_of_the_types():
+    from caffe2.python.caffe_translator import TranslateConv, TranslatePRelu
+
+    registry = caffe_translator.TranslatorRegistry.registry_
+    assert TranslateConv is registry["Convolution"] and TranslatePRelu is registry["PReLU"]
+    assert caffe_translator.TranslateElementWise is registry["Eltwise"]
+    with pytest.raises(AttributeError, match="TranslateNothing"):
+        caffe_translator.TranslateNothing  # noqa: B018
+
+
 def test_extents_of_pooling():
     """All small extents, also with the pads that replace the rule."""
     for extent in range(4, 12):

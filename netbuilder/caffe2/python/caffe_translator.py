@@ -9,6 +9,7 @@ import argparse
 import logging
 import sys
 from collections.abc import Callable, Mapping, Sequence
+from functools import partial
 from typing import Any
 
 from google.protobuf import text_format
@@ -36,8 +37,6 @@ __all__ = [
 
 log = logging.getLogger("netbuilder")
 
-__getattr__ = names_of(__name__)
-
 Translator = Callable[..., tuple[Any, Any]]
 
 
@@ -53,10 +52,24 @@ def _adapted(translate: Callable[[Layer], tuple[list[OperatorDef], list[Any]]]) 
     return call
 
 
+_ADAPTED = {name: _adapted(function) for name, function in TRANSLATORS.items()}
+_OTHER_NAMES = {
+    "Conv": "Convolution", "ConvNd": "Convolution3D", "Deconv": "Deconvolution", "ElementWise": "Eltwise",
+    "PRelu": "PReLU", "Pool": "Pooling", "Pool3D": "Pooling3D", "Relu": "ReLU",
+}  # fmt: skip
+
+# Caffe2's functions for the types, such as TranslateConv.
+_FUNCTIONS: dict[str, Callable[[], Translator]] = {
+    f"Translate{name}": partial(_ADAPTED.__getitem__, kind)
+    for name, kind in {**{name: name for name in TRANSLATORS}, **_OTHER_NAMES}.items()
+}
+__getattr__ = names_of(__name__, _FUNCTIONS)
+
+
 class TranslatorRegistry:
     """The translators of layers, by type of layer, and the translation of nets."""
 
-    registry_: dict[str, Translator] = {name: _adapted(function) for name, function in TRANSLATORS.items()}
+    registry_: dict[str, Translator] = dict(_ADAPTED)
 
     @classmethod
     def Register(cls, op_name: str) -> Callable[[Translator], Translator]:

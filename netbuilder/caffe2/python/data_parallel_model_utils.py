@@ -7,6 +7,7 @@ from collections.abc import Iterable, Mapping
 
 from netbuilder.caffe2.device_copies import InjectCrossDeviceCopies
 from netbuilder.caffe2.missing import names_of
+from netbuilder.graph.blob import gradient_name
 from netbuilder.graph.devices import Devices
 from netbuilder.model import ModelHelper
 from netbuilder.parallel import stripBlobName
@@ -36,14 +37,14 @@ def GetActivationBlobs(model: ModelHelper) -> list[str]:
     """
     scope, ops = _devices_of(model).scopes[0], model.net.Proto().op
     read = {blob for op in ops for blob in op.input}
-    parameters = {str(parameter) for parameter in model.GetParams("")}
+    excluded = {str(parameter) for parameter in model.GetParams("")}
+    excluded |= {gradient_name(blob) for op in ops for blob in (*op.input, *op.output)}
     found = (
         stripBlobName(blob)
         for op in ops
         for blob in op.output
-        if blob.startswith(scope) and not blob.endswith("_grad")
-        and blob in read and f"{blob}_grad" in read and blob not in parameters
-    )  # fmt: skip
+        if blob.startswith(scope) and blob in read and gradient_name(blob) in read and blob not in excluded
+    )
     return list(dict.fromkeys(found))
 
 

@@ -7,7 +7,7 @@
 #   make test-gpu   print GPUs, driver and libraries; run the tests that need an NVIDIA GPU
 #   make test-emulated  the same tests on emulated GPUs (Linux, g++); QUICK=1 runs a part
 #   make test-openmpi   tests of several processes with Open MPI in place of MPICH; QUICK=1 runs a part
-#   make proto      generate the code in proto/ (..._pb2.py and .pyi) from netbuilder.proto and hsm.proto
+#   make proto      generate the code in proto/ (..._pb2.py and .pyi) from netbuilder.proto, hsm.proto and caffe.proto
 #   make caffe2-tests      download Caffe2's own tests and run them on netbuilder.caffe2; QUICK=1 runs a part
 #   make caffe2-tests-page write docs/caffe2_tests.md
 #   make operators-page    write the tables of docs/operators.md
@@ -201,7 +201,8 @@ PROTO_VENV := .proto-venv
 proto: $(PROTO_VENV)/.made
 	rm -rf $(PROTO_VENV)/out && mkdir $(PROTO_VENV)/out
 	$(PROTO_VENV)/bin/python -m grpc_tools.protoc -Inetbuilder/proto=proto \
-	  --python_out=$(PROTO_VENV)/out --pyi_out=$(PROTO_VENV)/out netbuilder/proto/netbuilder.proto netbuilder/proto/hsm.proto
+	  --python_out=$(PROTO_VENV)/out --pyi_out=$(PROTO_VENV)/out netbuilder/proto/netbuilder.proto netbuilder/proto/hsm.proto \
+	  netbuilder/proto/caffe.proto
 	cp $(PROTO_VENV)/out/netbuilder/proto/*_pb2.py $(PROTO_VENV)/out/netbuilder/proto/*_pb2.pyi proto/
 
 $(PROTO_VENV)/.made:

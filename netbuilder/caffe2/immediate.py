@@ -26,6 +26,7 @@ __all__ = [
 _log = logging.getLogger("netbuilder")
 _workspace = Workspace()
 _workspace.root_folder = ""
+_workspace.draw_anew()
 
 
 def immediate_root_folder() -> str:
@@ -63,6 +64,7 @@ def StopImmediate() -> None:
         shutil.rmtree(_workspace.root_folder, ignore_errors=True)
         _workspace.root_folder = ""
     _workspace.reset()
+    _workspace.draw_anew()
 
 
 def ImmediateBlobs() -> list[str]:

@@ -1,4 +1,7 @@
-"""``caffe2`` as an alias of ``netbuilder.caffe2``: the same module objects under both names."""
+"""``caffe2`` as an alias of ``netbuilder.caffe2``: the same module objects under both names.
+
+``caffe.proto.caffe_pb2`` is an alias, too, unless Caffe is installed: scripts for Caffe2's translator import it.
+"""
 
 from __future__ import annotations
 
@@ -44,6 +47,7 @@ def install_alias(*, children: bool = True) -> None:
         )
     if _FINDER not in sys.meta_path:
         sys.meta_path.insert(0, _FINDER)
+        sys.meta_path.append(_CAFFE_FINDER)  # after those that find an installed Caffe
     if children:
         _set_environment()
 
@@ -59,4 +63,11 @@ def _original(name: str) -> str | None:
     return PACKAGE + name[len(ALIAS) :] if name == ALIAS or name.startswith(ALIAS + ".") else None
 
 
+_CAFFE_MODULES = {
+    "caffe": f"{PACKAGE}.caffe",
+    "caffe.proto": f"{PACKAGE}.caffe.proto",
+    "caffe.proto.caffe_pb2": "netbuilder.proto.caffe_pb2",
+}
+
 _FINDER = AliasFinder(_original)
+_CAFFE_FINDER = AliasFinder(_CAFFE_MODULES.get)

@@ -38,9 +38,12 @@ def build_leniently(
 ) -> OperatorDef:
     """Return an operator without checking it; arguments that it does not read are kept, with a warning.
 
-    Args: see ``build_operator``. The operator type need not be registered.
+    Args: see ``build_operator``. The operator type need not be registered. ``random_seed`` is the operator's seed.
     """
+    seed = kwargs.pop("random_seed", None)
     make_operator(op_type, inputs, outputs, debug_info, op, **kwargs)
+    if seed is not None:
+        op.device_option.random_seed = seed
     if is_registered(op_type):
         cls = find(op_type)
         for name in unknown_arguments(cls, op):

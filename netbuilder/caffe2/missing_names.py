@@ -85,11 +85,15 @@ GROUPS: tuple[tuple[str, str], ...] = (
     (
         "Caffe2's scripts and examples are not included; copies of them run unchanged, and netbuilder-train is a "
         "trainer",
-        "python.examples python.embedding_generation_benchmark python.benchmark_generator python.models.download",
+        "python.examples python.embedding_generation_benchmark python.benchmark_generator",
     ),
     (
-        "Caffe 1 models are not supported",
-        "python.caffe_translator python.utils.CaffeBlobToNumpyArray proto.caffe2_legacy_pb2",
+        "nothing is downloaded; the files of a trained model must lie in $CAFFE2_MODELS/NAME or ~/.caffe2/models/NAME",
+        "python.models.download.DOWNLOAD_BASE_URL python.models.download.DOWNLOAD_COLUMNS "
+        "python.models.download.deleteDirectory python.models.download.downloadFromURLToFile "
+        "python.models.download.getURLFromName python.models.download.progressBar "
+        "python.models.download.signalHandler python.models.squeezenet python.models.resnet50 "
+        "python.models.bvlc_googlenet",
     ),
     (
         "it belongs to Caffe2's own build and has no counterpart here",
@@ -121,6 +125,38 @@ GROUPS: tuple[tuple[str, str], ...] = (
         "inside a brew.arg_scope block the helpers get its arguments without this function",
         "python.helpers.arg_scope.get_current_scope",
     ),
+    (
+        'use Python\'s logger "netbuilder"',
+        "python.checkpoint.logger python.memonger.log python.modeling.gradient_clipping.logger "
+        "python.modeling.parameter_sharing.logger python.models.resnet.log python.net_drawer.logger "
+        "python.optimizer.logger python.queue_util.logger python.schema.logger python.workspace.logger",
+    ),
+    (
+        "later versions of Caffe2 have context.Managed and context.DefaultManaged instead",
+        "python.context.ContextInfo python.context.ContextManager python.context.context_manager "
+        "python.context.current python.context.define_context python.context.get_active_context",
+    ),
+    (
+        "later versions of Caffe2 have no such name; use get_param_info or GetOptimizationParamInfo",
+        "python.model_helper.ModelHelper.param_info python.modeling.parameter_info.ParameterType "
+        "python.modeling.parameter_info.ParameterInfo.grad_type",
+    ),
+    (
+        "it is internal to Caffe2",
+        "python.brew.HelperWrapper python.core.DEFAULT_REMAP_FUNCS python.crf.CRFWithLoss.pad_labels "
+        "python.crf.CRFWithLoss.pad_predictions python.data_parallel_model.barrier_instance "
+        "python.dyndep.dll_lock python.models.shufflenet.OUTPUT_CHANNELS python.optimizer.FP16_ENGINES "
+        "python.workspace.operator_tracebacks",
+    ),
+    (
+        "later versions of Caffe2 have no such member",
+        "python.cached_reader.CachedReader.build_cache python.cached_reader.CachedReader.has_cache "
+        "python.checkpoint.Job.add_stop_signal python.dataio.PipedReaderBuilder.enqueue_splits "
+        "python.dataio.PipedReaderBuilder.splits python.dataio.ReaderBuilder.enqueue_splits "
+        "python.dataio.ReaderBuilder.splits "
+        "python.predictor.predictor_exporter.PredictorExportMeta.train_init_plan_name "
+        "python.predictor.predictor_exporter.PredictorExportMeta.train_plan_name",
+    ),
 )
 """Reasons, each with the names that it applies to, without "caffe2."."""
 
@@ -133,8 +169,8 @@ def reason_of(name: str) -> str:
     Args:
         name: without "caffe2.", such as "python.memonger"; names in a missing module get the reason of the module.
 
-    >>> reason_of("python.caffe_translator.main")
-    'Caffe 1 models are not supported'
+    >>> reason_of("python.helpers.tools.video_input")
+    'its operators are not supported'
     """
     while name:
         if name in REASONS:

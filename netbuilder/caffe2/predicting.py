@@ -36,6 +36,7 @@ class Predictor:
 
     def __init__(self, init_net: Any, predict_net: Any) -> None:
         self._workspace = Workspace()
+        self._workspace.draw_anew()
         self._workspace.run_net_once(_message(init_net))
         self._net = _message(predict_net)
         _create(self._workspace, self._net)

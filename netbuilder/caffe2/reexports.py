@@ -5,6 +5,10 @@ from __future__ import annotations
 __all__ = ["MODULES", "REEXPORTS", "module_text", "source_module"]
 
 MODULES: dict[str, tuple[str, str]] = {
+    "proto.caffe2_legacy_pb2": (
+        "The values of the argument ``legacy_pad``.",
+        "ops.windows.conv_geometry: CAFFE_LEGACY_POOLING NOTSET SAME VALID",
+    ),
     "proto.hsm_pb2": (
         "Messages of the hierarchical softmax.",
         "proto.hsm_pb2: DESCRIPTOR HierarchyProto NodeProto PathNodeProto PathProto TreeProto",
@@ -108,8 +112,9 @@ MODULES: dict[str, tuple[str, str]] = {
     ),
     "python.modeling.initializers": (
         "Initializers of parameters.",
-        "model.initializers: ExternalInitializer Initializer PseudoFP16Initializer ReversePseudoFP16Initializer "
-        "update_initializer",
+        "model.initializers: ExternalInitializer Initializer PseudoFP16Initializer "
+        "PseudoFP16Initializer=pFP16Initializer ReversePseudoFP16Initializer "
+        "ReversePseudoFP16Initializer=ReversepFP16Initializer update_initializer",
     ),
     "python.modeling.parameter_info": (
         "Descriptions of parameters.",
@@ -206,6 +211,7 @@ REEXPORTS: dict[str, str] = {
     "predictor.predictor_exporter": "predictor_constants: predictor_constants",
     "queue_util": "task: TaskGroup",
     "record_queue": "dataio: Reader Writer; schema: Field Struct from_column_list",
+    "recurrent": "rnn_cell: LSTM LSTMWithAttention MILSTM",  # where they were until April 2017
     "rnn_cell": "attention: apply_dot_attention apply_recurrent_attention apply_regular_attention "
     "apply_soft_coverage_attention; model_helper: ModelHelper; modeling.initializers: Initializer; "
     "modeling.parameter_info: ParameterTags; modeling.parameter_sharing: ParameterSharing",

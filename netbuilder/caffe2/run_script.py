@@ -6,6 +6,7 @@ import builtins
 import importlib.util
 import io
 import os
+import pickle
 import sys
 from collections.abc import Sequence
 from importlib.abc import InspectLoader
@@ -48,6 +49,7 @@ def main(arguments: Sequence[str]) -> int:
         return 2
     install_alias()
     _restore_numpy_names()
+    sys.modules.setdefault("cPickle", pickle)  # as scripts for Python 2 name it
     if arguments[0] == "-m":
         return _run_module(arguments[1], arguments[2:])
     if arguments[0] == "-c":

@@ -82,6 +82,7 @@ class Workspace(metaclass=_Current):
 
     def __init__(self, parent: Any = None) -> None:
         self._native = NativeWorkspace(parent=getattr(parent, "_native", parent))
+        self._native.draw_anew()
 
     @classmethod
     def of(cls, native: NativeWorkspace) -> Workspace:
@@ -97,6 +98,11 @@ class Workspace(metaclass=_Current):
 
     def __repr__(self) -> str:
         return repr(self._native)
+
+    def reset(self) -> None:
+        """Remove all blobs and nets; random operators without a seed draw other numbers from now on."""
+        self._native.reset()
+        self._native.draw_anew()
 
     @property
     def blobs(self) -> Blobs:
@@ -157,6 +163,8 @@ class Workspace(metaclass=_Current):
         else:
             raise NetError(f"Workspace.run: the object must be an operator, a net or a plan, got {obj!r}")
 
+
+default.workspace().draw_anew()
 
 # Python operators that get the workspace can use it by Caffe2's names and by netbuilder's.
 show_workspaces_as(Workspace.of)

@@ -97,6 +97,7 @@ def test_counts():
 @pytest.mark.parametrize("activations", [False, True])
 def test_gradients(activations):
     model, gradients, loss = training_net()
+    model.param_init_net.set_rand_seed(1)
     before = model.net.Proto()
     shapes = dict.fromkeys(names_of(before), (4, 3))
     shared = memonger.share_grad_blobs(

@@ -10,13 +10,13 @@ from netbuilder.caffe2.missing_names import GROUPS
 from netbuilder.caffe2.reexports import REEXPORTS
 
 IMPORTS = {
-    "import caffe2.python.caffe_translator": "has no module python.caffe_translator: Caffe 1 models are not supported",
-    "from caffe2.python import caffe_translator": "has no module python.caffe_translator: Caffe 1 models are not",
+    "import caffe2.python.lstm_benchmark": "has no module python.lstm_benchmark: use netbuilder-benchmark lstm",
+    "from caffe2.python import lstm_benchmark": "has no module python.lstm_benchmark: use netbuilder-benchmark",
     "from netbuilder.caffe2.python import layers": "has no module python.layers: layer models are not supported",
-    "from caffe2.python.models import download": "has no module python.models.download: Caffe2's scripts and examples",
+    "from caffe2.python.examples import resnet50_trainer": "has no module python.examples.*: Caffe2's scripts",
     "from caffe2.python.onnx import onnxifi": "python.onnx.onnxifi: use onnx.backend and onnx.frontend",
     "from caffe2.python import worksapce": r"python.worksapce; nearest: python.workspace \(see docs/caffe2.md\)",
-    "import caffe2.qwerty.gloo": "has no module qwerty; it has proto.caffe2_pb2, .*python.workspace",
+    "import caffe2.qwerty.gloo": "has no module qwerty; it has proto.caffe2_legacy_pb2, .*python.workspace",
     "from caffe2.proto import prof_dag_pb2": "has no module proto.prof_dag_pb2",
 }
 

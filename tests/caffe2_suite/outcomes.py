@@ -74,7 +74,9 @@ def page() -> str:
         f"The tests of Caffe2's last release run in place on netbuilder's compatibility layer. {len(tests):,} of them "
         "pass in Caffe2 itself on a CPU; this page, made by `make caffe2-tests-page`, says which of those are "
         "expected to pass here. `make caffe2-tests` downloads them, runs them all and fails "
-        "if one that should pass does not.",
+        "if one that should pass does not. It runs them with NumPy 2.2 and SciPy 1.13, in an environment of its own: "
+        "the tests use what later releases no longer do, such as `float` "
+        "of an array of one element.",
         "",
         "| group | tests | pass | " + " | ".join(KINDS) + " |",
         "|---|---:|---:|" + "---:|" * len(KINDS),

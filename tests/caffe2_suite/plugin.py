@@ -21,6 +21,9 @@ from pathlib import Path
 import hypothesis
 import hypothesis.extra.numpy
 
+from netbuilder.runtime import Workspace
+from netbuilder.runtime.execute import default
+
 PREFIX = "caffe2.python."
 FOLDER = Path(os.environ["CAFFE2_TESTS"])
 
@@ -118,3 +121,17 @@ hypothesis.settings.register_profile(
     database=None,
     max_examples=10,
 )
+
+
+_DRAW_ANEW = Workspace.draw_anew
+
+
+def pytest_runtest_setup(item):
+    """Let each run of the tests draw the same numbers, except of the test that is about unseeded ones.
+
+    Some tests compare float32 results to within 1e-7, which depends on the numbers.
+    """
+    unseeded = item.name.startswith("test_random_seed_behaviour")
+    Workspace.draw_anew = _DRAW_ANEW if unseeded else lambda self: None
+    if not unseeded:
+        default.workspace()._unseeded = None

@@ -136,7 +136,10 @@ def switch_workspace(name: str, create_if_missing: bool | None = None) -> None:
     Raises:
         NetError: there is no workspace of this name.
     """
-    default.switch(name, create=bool(create_if_missing))
+    new = name not in default.names()
+    workspace = default.switch(name, create=bool(create_if_missing))
+    if new:
+        workspace.draw_anew()
 
 
 # Blobs.

@@ -9,7 +9,7 @@ from netbuilder.caffe2.missing import names_of
 from netbuilder.caffe2.transforms import NET_TRANSFORMS, WORKSPACE_TRANSFORMS
 from netbuilder.runtime.execute import default
 
-__all__ = ["Transformer", "fuseConvBN", "fuseNNPACKConvRelu"]
+__all__ = ["Transformer", "fuseConvBN", "fuseNNPACKConvRelu", "optimizeForMKLDNN"]
 
 __getattr__ = names_of(__name__)
 
@@ -64,3 +64,12 @@ def fuseNNPACKConvRelu(net: Any) -> None:
 def fuseConvBN(net: Any) -> None:
     """Fold batch normalizations in test mode into the layers before them; see ``Transformer``."""
     Transformer.runTransform("FuseConvBN", net)
+
+
+def optimizeForMKLDNN(net: Any, training_mode: bool = False) -> None:
+    """Leave a net unchanged: on CPUs the plan of each net chooses oneDNN's kernels.
+
+    Args:
+        net: a Net.
+        training_mode: without effect.
+    """

@@ -13,6 +13,7 @@ import numpy as np
 from google.protobuf import text_format
 from google.protobuf.message import DecodeError, Message
 
+from netbuilder.caffe2.caffe_nets import blob_array
 from netbuilder.caffe2.gpus import GetGPUMemoryUsageStats
 from netbuilder.caffe2.missing import names_of
 from netbuilder.caffe2.python import workspace
@@ -25,6 +26,7 @@ from netbuilder.proto.arguments import argument_value, make_argument
 __all__ = [
     "ArgsToDict",
     "BuildUniqueMutexIter",
+    "CaffeBlobToNumpyArray",
     "Caffe2TensorToNumpyArray",
     "ConvertProtoToBinary",
     "DebugMode",
@@ -73,6 +75,15 @@ def ArgsToDict(args: Iterable[Argument]) -> dict[str, Any]:
     {'order': b'NCHW'}
     """
     return {argument.name: argument_value(argument) for argument in args}
+
+
+def CaffeBlobToNumpyArray(blob: Any) -> np.ndarray[Any, Any]:
+    """Return the values of Caffe's BlobProto, float32.
+
+    Raises:
+        NetError: the number of values is not that of the shape.
+    """
+    return blob_array(blob)
 
 
 def NumpyArrayToCaffe2Tensor(arr: Any, name: str | None = None) -> TensorProto:

@@ -177,12 +177,14 @@ def StringifyProto(obj: Any) -> Any:
 def ResetWorkspace(root_folder: str | None = None) -> bool:
     """Remove all blobs and nets of the current workspace; returns True.
 
+    Random operators without a seed draw other numbers from now on.
+
     Args:
         root_folder: the new ``RootFolder``, created if it does not exist; None: the current directory.
     """
     if root_folder is not None:
         os.makedirs(root_folder, exist_ok=True)
-    default.reset()
+    C.Workspace.current.reset()
     default.workspace().root_folder = os.fspath(root_folder) if root_folder is not None else "."
     return True
 
@@ -195,12 +197,12 @@ def RootFolder() -> str:
 @contextmanager
 def WorkspaceGuard(workspace_name: str) -> Iterator[None]:
     """Use another workspace inside the block, created if it does not exist."""
-    before = default.current_name()
-    default.switch(workspace_name, create=True)
+    before = C.current_workspace()
+    C.switch_workspace(workspace_name, True)
     try:
         yield
     finally:
-        default.switch(before)
+        C.switch_workspace(before)
 
 
 # Blobs.

@@ -33,12 +33,14 @@ from netbuilder.ops.core.precision import (
     check_switch,
     precision_of,
 )
+from netbuilder.ops.core.random_streams import stream_of
 from netbuilder.ops.core.registry import plain_kernel
 from netbuilder.ops.core.replication import Replication
 from netbuilder.ops.engines.collectives.world import report_failure
 from netbuilder.ops.engines.cuda.checks import raise_noted
 from netbuilder.ops.engines.gpu import gpu
 from netbuilder.ops.engines.layouts import HOST
+from netbuilder.ops.engines.random import stream_key
 from netbuilder.proto import PROTO_CUDA, NetDef, NetError, OperatorDef
 from netbuilder.proto.arguments import arguments
 from netbuilder.proto.depth import MOST_NESTED, deep_nets, nesting
@@ -70,12 +72,22 @@ _KEPT_PLANS = 8  # plans cached per segment, one per set of input shapes
 
 
 class Clock:
-    """Counts the runs of a net; random numbers depend on it."""
+    """Counts the runs of a net; random numbers depend on it.
 
-    __slots__ = ("iteration",)
+    Args:
+        earlier: how many nets of the workspace have drawn from its random streams before; 0 where they all draw the
+            same numbers.
+    """
 
-    def __init__(self) -> None:
+    __slots__ = ("earlier", "iteration")
+
+    def __init__(self, earlier: int = 0) -> None:
+        self.earlier = earlier
         self.iteration = 0
+
+    def seed(self, seed: int) -> int:
+        """Return the net's seed in a workspace of this seed."""
+        return stream_key(seed, "net", self.earlier) if self.earlier else seed
 
 
 class RunObserver(Protocol):
@@ -168,7 +180,7 @@ class RuntimeNet:
         self._uses: Uses = workspace.uses
         self._workspace = weakref.ref(workspace)  # weak: a reference cycle would keep the memory for long
         self.program = read_program(self.proto, None if inner else workspace.has)
-        self.clock = clock or Clock()
+        self.clock = clock or Clock(workspace.count_draws(self._streams()))
         self._finder = NotFiniteFinder(find_nan, self.clock) if check_find_nan(find_nan, f"net {net.name!r}") else None
         self._on_operator = on_operator if self._finder is None else self._finder.on_operator
         self._observed: dict[int, tuple[Plan, Plan]] = {}  # by the id of the plan: the plan, and the observed one
@@ -312,6 +324,11 @@ class RuntimeNet:
         self._on_operator = on_operator
         self.forget_plans()
 
+    def _streams(self) -> list[str]:
+        """Return the random streams of the operators; "" if operators of subgraphs may draw, too."""
+        streams = [stream_of(each.op_def) for each in self.program if each.op.draws]
+        return [*streams, ""] if any(each.op.dynamic for each in self.program) else streams
+
     def last_end(self, start: int) -> int:
         return next((part.end for part in self._parts if part.end > start), len(self.program))
 
@@ -323,7 +340,7 @@ class RuntimeNet:
                 instruction.op_def,
                 self.workspace,
                 device=instruction.device,
-                seed=self.workspace.seed,
+                seed=self.clock.seed(self.workspace.seed),
                 scope=scope,
                 replica=replica,
                 compile_net=self._compile_inner,

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import inspect
-from collections.abc import Iterable, Iterator, Mapping
+import os
+from collections import defaultdict
+from collections.abc import Collection, Iterable, Iterator, Mapping
 from typing import Any, Literal
 
 import numpy as np
@@ -40,13 +42,22 @@ __all__ = ["Workspace"]
 _NET_OPTIONS = frozenset(inspect.signature(RuntimeNet).parameters) - {"net", "workspace", "inner"}
 
 
+class _Unseeded:
+    """A random seed, the process that drew it, and how many nets have drawn from each random stream."""
+
+    def __init__(self) -> None:
+        self.seed = int.from_bytes(os.urandom(4), "little")
+        self.process = os.getpid()
+        self.counts: dict[str, int] = defaultdict(int)
+
+
 class Workspace:
     """Named blobs, and nets that read and write them.
 
     Args:
         engines: the library engines that operators may use ("ONEDNN"); None: all that are available, (): NumPy alone.
         threads: number of threads that a net may use; None: OMP_NUM_THREADS, or the number of cores.
-        seed: of all random operators; the same seed gives the same numbers.
+        seed: of all random operators; the same seed gives the same numbers. None: 0, or the parent's.
         without: names of the optimizations that are off (see ``runtime.plan.optimizations``), unless a net is created
             with others; a list, or one string of names separated by commas.
         fuse: False is short for ``without="fusion"``: operators are not fused.
@@ -88,13 +99,12 @@ class Workspace:
         if parent is not None:
             engines, threads = parent.engines if engines is None else engines, threads or parent.threads
             without = without or parent.without
-        if seed is None:
-            seed = 0 if parent is None else parent.seed
-        if not hasattr(seed, "__index__"):
+        if seed is not None and not hasattr(seed, "__index__"):
             raise NetError(f"Workspace: seed must be a whole number, got {seed!r}")
         self.engines: tuple[str, ...] | None = engines
         self.threads: int = threads or default_threads()
-        self.seed: int = seed
+        self._seed: int | None = seed
+        self._unseeded: _Unseeded | None = None
         self.without: frozenset[str] = check_without(without, "Workspace") | (frozenset() if fuse else FUSIONS)
         self.parent = parent
         # The folder that relative paths of operators start from.
@@ -105,6 +115,43 @@ class Workspace:
         self.arena = Arena()
         self._nets: dict[str, RuntimeNet] = {}
         self._init_nets: dict[str, Any] = {}  # of those, the init nets of models: the Net objects
+
+    @property
+    def seed(self) -> int:
+        """The seed of all random operators that have none of their own; nets planned from now on use a new value."""
+        if self._seed is not None:
+            return self._seed
+        if self.parent is not None:
+            return self.parent.seed
+        return 0 if self._unseeded is None else self._unseeded.seed
+
+    @seed.setter
+    def seed(self, seed: int) -> None:
+        self._seed = seed
+
+    def draw_anew(self) -> None:
+        """Draw other numbers in every run of the program and for every net, as Caffe2 does, unless there is a seed.
+
+        A seed is one that was given when the workspace was made, or set since. ``reset`` ends this. A workspace that
+        has a parent draws as its parent does.
+        """
+        if self.parent is None:
+            self._unseeded = _Unseeded()
+
+    def count_draws(self, streams: Collection[str]) -> int:
+        """Count a net that draws from these random streams; return how many nets before it must draw other numbers."""
+        if self._seed is not None:
+            return 0
+        if self.parent is not None:
+            return self.parent.count_draws(streams)
+        if self._unseeded is None or not streams:
+            return 0
+        if self._unseeded.process != os.getpid():  # a fork: it would draw what its parent and siblings do
+            self.draw_anew()
+        counts = self._unseeded.counts
+        earlier = max(counts[stream] for stream in streams)
+        counts.update(dict.fromkeys(streams, earlier + 1))
+        return earlier
 
     def __repr__(self) -> str:
         return f"Workspace({len(self._blobs)} blobs, {len(self._nets)} nets)"
@@ -261,6 +308,7 @@ class Workspace:
         self._blobs.clear()
         for name in list(self._nets):
             self.delete_net(name)
+        self._unseeded = None
         self.generation.number += 1
         release_kernels()
         trim_heap()

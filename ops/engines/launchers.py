@@ -6,6 +6,7 @@ import re
 from collections.abc import Mapping, MutableMapping
 from dataclasses import dataclass
 
+from netbuilder.ops.engines.stores.secret import SECRET, secret_in
 from netbuilder.ops.engines.stores.store import Store
 from netbuilder.ops.engines.stores.tcp import TcpStore
 from netbuilder.proto.errors import NetError, counted
@@ -38,8 +39,6 @@ RUN_ID = "NETBUILDER_RUN_ID"
 ENGINE = "NETBUILDER_ENGINE"
 STORE = "NETBUILDER_STORE"
 """Host and port of the store of netbuilder-launch: HOST:PORT."""
-SECRET = "NETBUILDER_STORE_SECRET"
-"""What a store over TCP asks for, in hexadecimal digits."""
 ATTEMPT = "NETBUILDER_ATTEMPT"
 """How often the job has been started before: 0 at first."""
 
@@ -235,8 +234,4 @@ def job_store(environment: Mapping[str, str]) -> Store | None:
     host, _, port = address.rpartition(":")
     if not host or not port.isdecimal():
         raise NetError(f"{STORE} in the environment must be HOST:PORT, got {address!r}")
-    try:
-        secret = bytes.fromhex(environment.get(SECRET, ""))
-    except ValueError as error:
-        raise NetError(f"{SECRET} in the environment must be hexadecimal digits: {error}") from None
-    return TcpStore(host, int(port), secret=secret, connect_timeout=_CONNECT_TIMEOUT)
+    return TcpStore(host, int(port), secret=secret_in(environment), connect_timeout=_CONNECT_TIMEOUT)

@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import Any, TextIO
 
 from netbuilder.proto import NetError
+from netbuilder.proto.structured_text import parse_json
 from netbuilder.tools.picture import check_picture, figure_classes, save_picture
 
 __all__ = ["Metrics"]
@@ -66,7 +67,7 @@ class Metrics:
         found: dict[int, dict[str, Any]] = {}
         for line in self._earlier.read_text(encoding="utf-8").splitlines():
             try:
-                entry = json.loads(line)
+                entry = parse_json(line)
             except ValueError:
                 continue  # an incomplete line of a run that was killed
             if isinstance(entry, dict) and entry.get("kind") == "epoch" and entry.get("epoch", 0) <= epochs:

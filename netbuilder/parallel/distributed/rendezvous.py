@@ -12,7 +12,7 @@ from typing import Any
 
 from netbuilder.graph.blob import blob_name
 from netbuilder.ops.collectives.stores import StoreHandler
-from netbuilder.ops.engines.launchers import ENGINE, Place, job_store, place_in, see_own_gpus
+from netbuilder.ops.engines.launchers import BY_RANK, ENGINE, Place, is_of_outer_job, job_store, place_in, see_own_gpus
 from netbuilder.ops.engines.stores import Store, TcpStore, TcpStoreServer, open_store
 from netbuilder.ops.engines.stores.secret import SECRET, secret_in
 from netbuilder.proto import DistributedError, NetError
@@ -155,8 +155,9 @@ class Rendezvous:
         """
         environment = os.environ if environment is None else environment
         place = place_in(environment)
-        by_torchrun = place.launcher == "torchrun"
-        engine = engine or environment.get(ENGINE) or ("NCCL" if by_torchrun else "MPI")
+        by_torchrun = place.launcher in ("torchrun", BY_RANK)
+        given = "" if is_of_outer_job(environment) else environment.get(ENGINE)
+        engine = engine or given or ("NCCL" if by_torchrun else "MPI")
         if store is None and place.size > 1:
             store = _store_by_torchrun(environment, place) if by_torchrun else job_store(environment)
         return cls(

@@ -29,6 +29,7 @@ __all__ = [
     "STORE",
     "WORLD_SIZE",
     "Place",
+    "ended_ranks",
     "is_of_outer_job",
     "job_store",
     "own_gpus",
@@ -300,6 +301,8 @@ _warned = set[str]()
 def job_store(environment: Mapping[str, str]) -> Store | None:
     """Return the store that netbuilder-launch serves, without a prefix; None if it has not started this process.
 
+    It is the same one at each call, until it is closed.
+
     Raises:
         NetError: a variable is wrong.
         DistributedError: the store does not answer: the launcher has ended.
@@ -310,4 +313,31 @@ def job_store(environment: Mapping[str, str]) -> Store | None:
     host, _, port = address.rpartition(":")
     if not host or not port.isdecimal():
         raise NetError(f"{STORE} in the environment must be HOST:PORT, got {address!r}")
-    return TcpStore(host, int(port), secret=secret_in(environment), connect_timeout=_CONNECT_TIMEOUT)
+    key = address, secret_in(environment)
+    found = _stores.get(key)
+    if found is None or found.closed:
+        found = _stores[key] = TcpStore(host, int(port), secret=key[1], connect_timeout=_CONNECT_TIMEOUT)
+    return found
+
+
+_stores: dict[tuple[str, bytes | None], TcpStore] = {}  # of this process, which has one connection to each
+
+
+def ended_ranks(environment: Mapping[str, str], rank: int, size: int) -> dict[int, int]:
+    """Return the ranks of a job of netbuilder-launch that have ended, with their exit statuses.
+
+    None where this process is no rank of one, or has another rank or size there than the given ones.
+
+    Raises:
+        DistributedError: the store does not answer: the launcher has ended.
+    """
+    if not environment.get(RANK) or is_of_outer_job(environment):
+        return {}
+    place, store = place_in(environment), job_store(environment)
+    if store is None or (place.rank, place.size) != (rank, size):
+        return {}
+    store = store.with_prefix(environment.get(ATTEMPT, "0"))
+    if not int(store.peek("ended") or 0):
+        return {}
+    found = {each: store.peek(f"ended/{each}") for each in range(size)}
+    return {each: int(status) for each, status in found.items() if status is not None}

@@ -60,6 +60,11 @@ class TcpStore(Store):
     def __str__(self) -> str:
         return f"the store tcp://{self.host}:{self.port}"
 
+    @property
+    def closed(self) -> bool:
+        """Whether ``close`` has been called."""
+        return self._closed
+
     def set(self, key: str, value: bytes) -> None:
         self._ask(wire.SET, key, check_value(value))
 

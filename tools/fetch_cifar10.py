@@ -7,7 +7,6 @@ Source: Krizhevsky, "Learning multiple layers of features from tiny images", 200
 from __future__ import annotations
 
 import hashlib
-import json
 import shutil
 import subprocess
 import sys
@@ -22,6 +21,7 @@ import numpy as np
 from netbuilder.data import encode_jpeg
 from netbuilder.data.image_codec import decode_image
 from netbuilder.proto import NetError, ParseError
+from netbuilder.proto.structured_text import parse_json
 from netbuilder.tools.parser import Parser, whole_number
 from netbuilder.tools.reporting import reporting
 
@@ -119,7 +119,7 @@ def read_archive(archive: Path) -> Iterator[tuple[str, Array, int]]:
     try:
         with tarfile.open(archive) as file:
             for part, (names, list_name) in _PARTS.items():
-                labels = json.loads(_member(file, list_name))
+                labels = parse_json(_member(file, list_name), list_name)
                 first = 0
                 for name in names:
                     rows = decode_image(_member(file, name), where=f"{archive}, {name}")

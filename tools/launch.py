@@ -9,8 +9,8 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from netbuilder.launch import Job, launch
-from netbuilder.ops.engines import launchers
-from netbuilder.proto import NetError, files
+from netbuilder.ops.engines.stores.secret import SECRET, read_secret, secret_in
+from netbuilder.proto import NetError
 from netbuilder.proto.os_errors import no_such_file
 from netbuilder.tools.parser import Parser, count, real_number, whole_number
 from netbuilder.tools.reporting import reporting
@@ -67,7 +67,7 @@ def _parser() -> argparse.ArgumentParser:
     )
     nodes.add_argument("--port", type=count, default=Job.port, help="port on the first host (default: %(default)s)")
     nodes.add_argument("--secret-file", metavar="FILE",
-                       help=f"file with 16 or more characters of your own (default: {launchers.SECRET})")  # fmt: skip
+                       help=f"file only you can read, of 16 random characters or more (default: {SECRET})")  # fmt: skip
     nodes.add_argument("--start-timeout", type=real_number(0, 1e9), default=60.0, metavar="SECONDS",
                        help="time to wait for the other nodes (default: 60)")  # fmt: skip
     return parser
@@ -81,7 +81,7 @@ def _job(options: argparse.Namespace) -> Job:
         node_rank=options.node_rank,
         engine=options.engine,
         port=options.port,
-        secret=_secret(options.secret_file),
+        secret=read_secret(options.secret_file) if options.secret_file else secret_in(os.environ),
         threads=options.threads,
         gpus=options.gpus,
         pin=options.pin,
@@ -92,13 +92,6 @@ def _job(options: argparse.Namespace) -> Job:
         collective_timeout=options.collective_timeout,
         start_timeout=options.start_timeout,
     )
-
-
-def _secret(path: str | None) -> bytes | None:
-    text = files.read_text(path).strip() if path else os.environ.get(launchers.SECRET, "")
-    if (text or path) and len(text) < 16:
-        raise NetError(f"the secret in {path or launchers.SECRET} must have 16 characters or more, got {len(text)}")
-    return text.encode() or None
 
 
 if __name__ == "__main__":

@@ -23,6 +23,7 @@ from netbuilder.exchange.predictor_files import INIT_FILE, PREDICT_FILE
 from netbuilder.graph.defuse import undefined_inputs
 from netbuilder.proto import ArgumentError, NetDef, ParseError, ShapeError, files
 from netbuilder.proto.os_errors import error_text
+from netbuilder.proto.structured_text import parse_json
 from netbuilder.tools.common_options import add_cpu, add_max_pixels, add_trusted, count, cpu_device
 from netbuilder.tools.parser import Parser, real_number
 from netbuilder.tools.reporting import reporting
@@ -234,10 +235,10 @@ def _class_names(path: str | None) -> list[str] | None:
     text = files.read_text(path)
     if not text.lstrip().startswith("["):
         return text.splitlines()
-    try:
-        return [str(name) for name in json.loads(text)]
-    except json.JSONDecodeError as error:
-        raise ParseError(f"--classes {path!r}: begins with '[', but is not a JSON list: {error}") from error
+    found = parse_json(text, f"--classes {path!r}, which begins with '['")
+    if wrong := [each for each in found if isinstance(each, (list, dict))]:
+        raise ParseError(f"--classes {path!r}: must be a list of names, got the item {wrong[0]!r:.80}")
+    return [str(name) for name in found]
 
 
 def _preparation(predictor: Predictor, options: argparse.Namespace) -> ImagePreparation:

@@ -16,6 +16,7 @@ from pathlib import Path
 from netbuilder.data.db_reader import read_records, write_records
 from netbuilder.data.record_list import database_type
 from netbuilder.proto import NetError, ParseError
+from netbuilder.proto.structured_text import parse_json
 from netbuilder.proto.whole_file import write_text
 
 __all__ = ["class_names_file", "read_class_names", "write_named_records"]
@@ -115,7 +116,7 @@ def _read_pending(path: PathLike) -> tuple[str, tuple[str, ...]] | None:
     if not file.is_file():
         return None
     try:
-        found = json.loads(file.read_text(encoding="utf-8"))
+        found = parse_json(file.read_bytes())
         return str(found["records"]), tuple(map(str, found["classes"]))
     except (ValueError, KeyError, TypeError) as error:
         raise ParseError(

@@ -18,6 +18,7 @@ import numpy as np
 
 from netbuilder.data import BlobParts, blob_records, read_minidb, record_name, write_minidb
 from netbuilder.proto import PROTO_CPU, BlobProto, DeviceOption, NetError, ParseError, files
+from netbuilder.proto.structured_text import parse_json
 from netbuilder.runtime import RandomState
 
 __all__ = ["MANIFEST", "Checkpoint", "read_checkpoint", "read_manifest", "write_checkpoint"]
@@ -226,10 +227,7 @@ def _manifest(blob: BlobProto, where: str) -> dict[str, Any]:
     seal, _, text = blob.content.partition(b" ")
     if hashlib.sha256(text).hexdigest().encode() != seal:
         raise ParseError(f"{where}: is damaged: its checksum is wrong")
-    try:
-        found: dict[str, Any] = json.loads(text)
-    except (ValueError, RecursionError) as error:
-        raise ParseError(f"{where}: is not JSON: {error}") from None
+    found: dict[str, Any] = parse_json(text, where)
     if not isinstance(found, dict):
         raise ParseError(f"{where}: is not a JSON object but {type(found).__name__}")
     if found.get("format") != _FORMAT or not isinstance(found.get("version"), int) or found["version"] > _VERSION:

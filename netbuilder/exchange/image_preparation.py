@@ -12,6 +12,7 @@ from typing import Any
 
 from netbuilder.proto import ArgumentError, NetDef, ParseError
 from netbuilder.proto.arguments import arguments, set_argument
+from netbuilder.proto.structured_text import parse_json
 
 __all__ = [
     "ImagePreparation",
@@ -135,8 +136,8 @@ def copy_texts(net: NetDef, texts: Mapping[str, str]) -> None:
         if name != _CLASSES and not name.startswith(_IMAGE):
             continue
         try:
-            set_argument(net, name, json.loads(text))
-        except (ValueError, TypeError, OverflowError, RecursionError):
+            set_argument(net, name, parse_json(text))
+        except (ValueError, TypeError, OverflowError):
             continue  # written by another program
 
 

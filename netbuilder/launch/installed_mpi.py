@@ -80,7 +80,7 @@ class InstalledMpi:
         """
         listed = ",".join(f"{host}:{processes}" for host in hosts)
         return [self.mpiexec, "-rmk", "user", "-launcher", "ssh", "-launcher-exec", agent,
-                "-hosts", listed, "-n", str(processes * len(hosts))]  # fmt: skip
+                "-localhost", hosts[0], "-hosts", listed, "-n", str(processes * len(hosts))]  # fmt: skip
 
 
 def installed_mpi() -> InstalledMpi:

@@ -20,11 +20,13 @@ from pathlib import Path
 from typing import Any
 
 from netbuilder.launch.installed_mpi import InstalledMpi, installed_mpi
+from netbuilder.launch.proxy import proxy_command
 from netbuilder.launch.relay import Relay, relayed
 from netbuilder.ops.engines import launchers
 from netbuilder.ops.engines.collectives import time_limits
 from netbuilder.ops.engines.stores import Store, TcpStore, TcpStoreServer
 from netbuilder.ops.engines.stores.heartbeat import Heartbeat, Heartbeats
+from netbuilder.ops.engines.stores.secret import SECRET, SECRET_FILE, check_secret
 from netbuilder.proto.errors import DeviceError, DistributedError, NetError, StoreTimeoutError, counted
 
 __all__ = ["Job", "launch"]
@@ -52,7 +54,8 @@ class Job:
         node_rank: which of the hosts this one is, from 0 on.
         engine: "MPI" or "NCCL"; None: "MPI" if mpi4py finds an MPI library, otherwise "NCCL".
         port: port of the store on the first host; used with several hosts only.
-        secret: what the store asks for; with several hosts all must give the same one. None: random.
+        secret: what all who use the store know, 16 bytes or more; with several hosts all must give the same one. None:
+            random.
         threads: number of threads of each process; None: the cores of the node divided by its processes.
         gpus: number of GPUs of each process, which it sees as 0, 1, ...; its part of those of the node, by its number
             there. None: each process sees all.
@@ -106,6 +109,8 @@ class Job:
                 f"launch: {self.nodes} hosts need a secret, the same on all of them, by which they know one another; "
                 "write one into a file that only you can read"
             )
+        if self.secret is not None:
+            check_secret(self.secret, "launch: secret")
         if self.engine not in (None, "MPI", "NCCL"):
             raise NetError(f"launch: engine must be 'MPI' or 'NCCL', got {self.engine!r}")
         if self.pin and self.processes > len(os.sched_getaffinity(0)):
@@ -141,7 +146,7 @@ def launch(job: Job) -> int:
     with _store(job) as (address, secret, store), _signals() as signals, relayed(mpi is not None) as relay:
         variables = {
             launchers.STORE: address,
-            launchers.SECRET: secret.hex(),
+            SECRET: os.fsdecode(secret),
             launchers.ENGINE: "MPI" if mpi else "NCCL",
             "PYTHONFAULTHANDLER": "1",
             "PYTHONUNBUFFERED": "1",
@@ -232,8 +237,11 @@ class _Node:
         with tempfile.TemporaryDirectory(prefix="netbuilder-launch-") as folder:
             started = []
             if self.first:
+                # mpiexec sends its environment over the network, so it must not have the secret: what it starts on this
+                # node reads it from a file, and all else has it from the launchers of the other nodes.
                 command = [*self.mpi.on_hosts(self.job.hosts, self.job.processes, _agent_file(folder))]
-                started.append(self._start([*command, *_rank_command(self.job)], self.mpi.environment()))
+                more = self.mpi.environment() | {SECRET_FILE: _secret_file(folder, self.environment[SECRET])}
+                started.append(self._start([*command, *_rank_command(self.job)], more, without=SECRET))
             return self._watch(store, started, command_from_first=True)
 
     def _local(self) -> range:
@@ -248,11 +256,13 @@ class _Node:
             launchers.LOCAL_SIZE: str(job.processes),
         }
 
-    def _start(self, command: Sequence[str], more: dict[str, str], cwd: str | None = None) -> subprocess.Popen[bytes]:
+    def _start(
+        self, command: Sequence[str], more: dict[str, str], *, cwd: str | None = None, without: str = ""
+    ) -> subprocess.Popen[bytes]:
         terminal = sys.stdin is None or sys.stdin.closed or sys.stdin.isatty()
         return subprocess.Popen(
             command,
-            env=self.environment | more,
+            env={name: value for name, value in (self.environment | more).items() if name != without},
             stdin=subprocess.DEVNULL if terminal else None,  # another session may not read from the terminal
             start_new_session=True,  # Ctrl-C comes here, and is passed on from here
             cwd=cwd,
@@ -271,10 +281,10 @@ class _Node:
         key = f"command/{self.job.hosts[self.job.node_rank]}" if command_from_first else ""
         failed, kill_at, killed = 0, float("inf"), False
         while None in [process.poll() for process in processes] or self._awaits(store, key):
-            if key and (text := store.peek(key)) is not None:
-                sent = self._start(["/bin/sh", "-c", text.decode()], {}, cwd="/")
-                processes.append(sent)
-                threading.Thread(target=_tell_end, args=(sent, store, f"ended_{key}"), daemon=True).start()
+            if key and (order := store.peek(key)) is not None:
+                if (sent := self._follow(order, store, f"ended_{key}")) is not None:
+                    processes.append(sent)
+                failed = failed or int(sent is None)
                 key = ""
             if self.signals:
                 grace = self.job.grace if len(self.signals) == 1 else 0.0
@@ -293,6 +303,18 @@ class _Node:
                 killed, kill_at = True, time.monotonic() + 1
             time.sleep(_PAUSE)
         return failed or next((p.returncode for p in processes if p.returncode), 0)
+
+    def _follow(self, order: bytes, store: Store, key: str) -> subprocess.Popen[bytes] | None:
+        """Start what mpiexec on the first node wants on this one; None, with a message, if it may not want that."""
+        assert self.mpi is not None  # only mpiexec gives orders
+        try:
+            sent = self._start(proxy_command(order, self.mpi.mpiexec, self.job.hosts[0]), {}, cwd="/")
+        except DistributedError as error:
+            _say(str(error))
+            store.set(key, b"1")
+            return None
+        threading.Thread(target=_tell_end, args=(sent, store, key), daemon=True).start()
+        return sent
 
     def _awaits(self, store: Store, key: str) -> bool:
         """Say whether the first node may still send a command."""
@@ -400,7 +422,7 @@ def _warn(job: Job, mpi: InstalledMpi | None) -> None:
 def _store(job: Job) -> Iterator[tuple[str, bytes, Store]]:
     """Serve the store, or connect to that of the first node; yield its address, its secret, and a client."""
     single = job.nodes == 1
-    secret = job.secret or secrets.token_bytes(32)
+    secret = job.secret or secrets.token_hex(32).encode()
     server = None
     if job.node_rank == 0:
         server = TcpStoreServer("127.0.0.1" if single else "", 0 if single else job.port, secret=secret)
@@ -464,11 +486,18 @@ def _rank_command(job: Job) -> list[str]:
     return [sys.executable, script, json.dumps(options), *job.command]
 
 
+def _secret_file(folder: str, secret: str) -> str:
+    path = Path(folder) / "secret"
+    path.touch(0o600)
+    path.write_bytes(os.fsencode(secret))
+    return str(path)
+
+
 def _agent_file(folder: str) -> str:
     """Write the program that mpiexec calls to start something on another host; return its path."""
     path = Path(folder) / "agent"
-    script = Path(__file__).with_name("node_agent.py")
-    path.write_text(f'#!/bin/sh\nexec {shlex.quote(sys.executable)} {shlex.quote(str(script))} "$@"\n')
+    command = shlex.join([sys.executable, str(Path(__file__).with_name("node_agent.py"))])
+    path.write_text(f'#!/bin/sh\nexec {command} "$@"\n')
     path.chmod(0o700)
     return str(path)
 

@@ -15,24 +15,27 @@ __all__ = ["main"]
 if __name__ == "__main__":
     sys.path[0] = str(Path(__file__).resolve().parents[2])
 
+from netbuilder.launch.proxy import proxy_order
 from netbuilder.ops.engines import launchers
-from netbuilder.proto.errors import DistributedError
+from netbuilder.proto.errors import DistributedError, NetError
 
 _LOOK = 5.0  # seconds that one question to the store waits
 
 
 def main(arguments: list[str]) -> int:
     """Hand a command to the launcher of a host, and return its status when it has ended there."""
-    words = list(arguments)
-    while words and words[0].startswith("-"):
-        del words[0]
+    try:
+        host, order = proxy_order(arguments)
+    except NetError as error:
+        print(f"netbuilder-launch: {error}", file=sys.stderr)
+        return 1
     store = launchers.job_store(os.environ)
     assert store is not None  # mpiexec passes the launcher's variables on
     store = store.with_prefix(os.environ[launchers.ATTEMPT])
-    store.set(f"command/{words[0]}", " ".join(words[1:]).encode())
+    store.set(f"command/{host}", order)
     while True:
         try:
-            return int(store.get(f"ended_command/{words[0]}", _LOOK))
+            return int(store.get(f"ended_command/{host}", _LOOK))
         except TimeoutError:
             continue
         except DistributedError:

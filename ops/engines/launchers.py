@@ -2,16 +2,22 @@
 
 from __future__ import annotations
 
+import logging
+import os
 import re
-from collections.abc import Mapping, MutableMapping
+from collections.abc import Mapping, MutableMapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass
+from pathlib import Path
 
+from netbuilder.ops.engines.stores.secret import SECRET, secret_in
 from netbuilder.ops.engines.stores.store import Store
 from netbuilder.ops.engines.stores.tcp import TcpStore
 from netbuilder.proto.errors import NetError, counted
 
 __all__ = [
     "ATTEMPT",
+    "BY_RANK",
     "ENGINE",
     "GPUS",
     "LOCAL_RANK",
@@ -23,12 +29,16 @@ __all__ = [
     "STORE",
     "WORLD_SIZE",
     "Place",
+    "ended_ranks",
+    "is_of_outer_job",
     "job_store",
     "own_gpus",
     "place_in",
     "place_variables",
     "see_own_gpus",
 ]
+
+_log = logging.getLogger("netbuilder")
 
 RANK = "NETBUILDER_RANK"
 WORLD_SIZE = "NETBUILDER_WORLD_SIZE"
@@ -38,8 +48,6 @@ RUN_ID = "NETBUILDER_RUN_ID"
 ENGINE = "NETBUILDER_ENGINE"
 STORE = "NETBUILDER_STORE"
 """Host and port of the store of netbuilder-launch: HOST:PORT."""
-SECRET = "NETBUILDER_STORE_SECRET"
-"""What a store over TCP asks for, in hexadecimal digits."""
 ATTEMPT = "NETBUILDER_ATTEMPT"
 """How often the job has been started before: 0 at first."""
 
@@ -47,6 +55,9 @@ GPUS = "CUDA_VISIBLE_DEVICES"
 """The GPUs that a process sees, in the order of their numbers."""
 
 _CONNECT_TIMEOUT = 5.0  # seconds; the store was there before the processes were started
+
+BY_RANK = "a launcher with torchrun's variables"
+"""The launcher where RANK and WORLD_SIZE are there, and what else torchrun sets is not."""
 
 STOPPING = "job/stopping"
 """Key in the store of netbuilder-launch that is there once all processes are to end, with the signal and the time."""
@@ -75,7 +86,11 @@ class Place:
 
 @dataclass(frozen=True)
 class _Launcher:
-    """Variables that a launcher sets; it has started the process if the first two are there."""
+    """Variables that a launcher sets; it has started the process if the first two are there.
+
+    Args:
+        processes: names of the programs that it runs as the parents of the processes, or parts of their commands.
+    """
 
     name: str
     rank: str
@@ -83,6 +98,7 @@ class _Launcher:
     local_rank: str
     local_size: str
     run_id: tuple[str, ...] = ()
+    processes: tuple[str, ...] = ()
 
     def place(self, environment: Mapping[str, str]) -> Place:
         rank, size = self._number(environment, self.rank), self._number(environment, self.size)
@@ -97,7 +113,7 @@ class _Launcher:
 
     def _number(self, environment: Mapping[str, str], name: str) -> int:
         text = environment.get(name)
-        if text is None:
+        if not text:
             raise NetError(f"{self.rank} is set in the environment, as by {self.name}, but {name} is not; set both")
         try:
             return int(text)
@@ -106,19 +122,31 @@ class _Launcher:
 
     def _local(self, environment: Mapping[str, str]) -> tuple[int, int]:
         """Return rank and number of processes on this host; (0, 1) where the launcher does not state them."""
-        if self.local_rank not in environment:
+        if not environment.get(self.local_rank):
             return 0, 1
         rank = self._number(environment, self.local_rank)
-        if self.local_size not in environment:
+        if not environment.get(self.local_size):
             return rank, rank + 1
         if self.name == "srun":
             return rank, max(rank + 1, _tasks_here(environment, self.local_size))
         return rank, max(rank + 1, self._number(environment, self.local_size))
 
 
-# In the order in which they count: mpiexec inside a job of Slurm, say, has Slurm's variables, too.
+_TORCHRUN = ("RANK", "WORLD_SIZE", "LOCAL_RANK", "LOCAL_WORLD_SIZE")
+_BY_TORCH = ("/torchrun", "torch.distributed.run", "torch.distributed.launch")
+
+# The innermost first, as far as the variables alone tell: mpiexec and torchrun run inside steps of Slurm, torchrun
+# under an mpiexec that starts it once on each host, and RANK without torchrun is in the specification of a container.
 _LAUNCHERS = (
-    _Launcher("netbuilder-launch", RANK, WORLD_SIZE, LOCAL_RANK, LOCAL_SIZE, (RUN_ID, ATTEMPT)),
+    _Launcher(
+        "netbuilder-launch", RANK, WORLD_SIZE, LOCAL_RANK, LOCAL_SIZE, (RUN_ID, ATTEMPT), ("/launch/rank_process.py",)
+    ),
+    _Launcher(
+        "torchrun",
+        *_TORCHRUN,
+        ("TORCHELASTIC_RUN_ID", "TORCHELASTIC_RESTART_COUNT"),
+        _BY_TORCH,
+    ),
     _Launcher(
         "mpiexec of Open MPI",
         "OMPI_COMM_WORLD_RANK",
@@ -126,8 +154,9 @@ _LAUNCHERS = (
         "OMPI_COMM_WORLD_LOCAL_RANK",
         "OMPI_COMM_WORLD_LOCAL_SIZE",
         ("PMIX_NAMESPACE",),
+        ("prted", "orted", "prterun", "orterun", "mpirun", "mpiexec"),
     ),
-    _Launcher("mpiexec (PMI)", "PMI_RANK", "PMI_SIZE", "MPI_LOCALRANKID", "MPI_LOCALNRANKS"),
+    _Launcher("mpiexec (PMI)", "PMI_RANK", "PMI_SIZE", "MPI_LOCALRANKID", "MPI_LOCALNRANKS", (), ("hydra_pmi_proxy",)),
     _Launcher(
         "srun",
         "SLURM_PROCID",
@@ -135,15 +164,9 @@ _LAUNCHERS = (
         "SLURM_LOCALID",
         "SLURM_STEP_TASKS_PER_NODE",
         ("SLURM_JOB_ID", "SLURM_STEP_ID", "SLURM_RESTART_COUNT"),
+        ("slurmstepd",),
     ),
-    _Launcher(
-        "torchrun",
-        "RANK",
-        "WORLD_SIZE",
-        "LOCAL_RANK",
-        "LOCAL_WORLD_SIZE",
-        ("TORCHELASTIC_RUN_ID", "TORCHELASTIC_RESTART_COUNT"),
-    ),
+    _Launcher(BY_RANK, *_TORCHRUN, (), _BY_TORCH),
 )
 
 
@@ -162,8 +185,45 @@ def place_in(environment: Mapping[str, str]) -> Place:
     Raises:
         NetError: a variable is missing or wrong; the message names it and the launcher.
     """
+    launcher = _innermost(environment)
+    return launcher.place(environment) if launcher is not None else Place("no launcher")
+
+
+def _innermost(environment: Mapping[str, str]) -> _Launcher | None:
+    """Return the launcher that has started this process, and not one that has started that launcher."""
     found = [launcher for launcher in _LAUNCHERS if _started_by(launcher, environment)]
-    return found[0].place(environment) if found else Place("no launcher")
+    if len(found) > 1 and environment is os.environ:  # the variables are of this process: it knows its parents
+        for words in _parents():
+            for launcher in found:
+                if _is_of(launcher, words):
+                    return launcher
+    return found[0] if found else None
+
+
+def is_of_outer_job(environment: Mapping[str, str]) -> bool:
+    """Return whether variables of netbuilder-launch are those of a job, a process of which has started another one."""
+    inner = _innermost(environment) if environment.get(RANK) else None
+    return inner is not None and inner.rank != RANK
+
+
+def _parents() -> list[Sequence[str]]:
+    """Return the name and command of each process that this one descends from, the nearest first."""
+    found: list[Sequence[str]] = []
+    number = os.getppid()
+    with suppress(OSError, ValueError, IndexError):  # one that has ended, or is outside of this container
+        while number > 0:
+            folder = Path(f"/proc/{number}")
+            name, _, rest = (folder / "stat").read_text(errors="replace").partition("(")[2].rpartition(")")
+            command = (folder / "cmdline").read_bytes().decode(errors="replace").split("\0")
+            found.append([name, *command[:4]])
+            number = int(rest.split()[1])
+    return found
+
+
+def _is_of(launcher: _Launcher, words: Sequence[str]) -> bool:
+    name, *command = words
+    files = tuple(part for part in launcher.processes if part.startswith("/"))
+    return name in launcher.processes or any(word in launcher.processes or word.endswith(files) for word in command)
 
 
 def own_gpus(environment: Mapping[str, str], place: Place, count: int, *, of_host: bool = False) -> str:
@@ -214,29 +274,70 @@ def _tasks_here(environment: Mapping[str, str], name: str) -> int:
 
 
 def _started_by(launcher: _Launcher, environment: Mapping[str, str]) -> bool:
+    if not environment.get(launcher.rank):
+        _warn_of(launcher.rank, environment, "it is empty")
+        return False
+    has_size = bool(environment.get(launcher.size))
+    if launcher.rank == "RANK":
+        if not has_size:
+            _warn_of("RANK", environment, "WORLD_SIZE is not set, as torchrun would")
+        return has_size and (launcher.name == BY_RANK or "TORCHELASTIC_RUN_ID" in environment)
     if launcher.rank == "SLURM_PROCID":
-        return launcher.rank in environment and launcher.size in environment
-    if launcher.rank == "PMI_RANK" and launcher.local_rank not in environment:
-        # srun --mpi=pmi2 sets this, too, without the place on the host
-        return launcher.rank in environment and environment.get("SLURM_PROCID") != environment[launcher.rank]
-    return launcher.rank in environment
+        return has_size
+    # srun --mpi=pmi2 sets PMI_RANK, too, without the place on the host
+    by_srun = environment.get("SLURM_PROCID") == environment[launcher.rank]
+    return launcher.rank != "PMI_RANK" or bool(environment.get(launcher.local_rank)) or not by_srun
+
+
+def _warn_of(name: str, environment: Mapping[str, str], reason: str) -> None:
+    if name in environment and name not in _warned:
+        _warned.add(name)
+        _log.warning("%s=%s in the environment is ignored: %s", name, environment[name], reason)
+
+
+_warned = set[str]()
 
 
 def job_store(environment: Mapping[str, str]) -> Store | None:
     """Return the store that netbuilder-launch serves, without a prefix; None if it has not started this process.
+
+    It is the same one at each call, until it is closed.
 
     Raises:
         NetError: a variable is wrong.
         DistributedError: the store does not answer: the launcher has ended.
     """
     address = environment.get(STORE)
-    if not address:
+    if not address or is_of_outer_job(environment):
         return None
     host, _, port = address.rpartition(":")
     if not host or not port.isdecimal():
         raise NetError(f"{STORE} in the environment must be HOST:PORT, got {address!r}")
-    try:
-        secret = bytes.fromhex(environment.get(SECRET, ""))
-    except ValueError as error:
-        raise NetError(f"{SECRET} in the environment must be hexadecimal digits: {error}") from None
-    return TcpStore(host, int(port), secret=secret, connect_timeout=_CONNECT_TIMEOUT)
+    key = address, secret_in(environment)
+    found = _stores.get(key)
+    if found is None or found.closed:
+        found = _stores[key] = TcpStore(host, int(port), secret=key[1], connect_timeout=_CONNECT_TIMEOUT)
+    return found
+
+
+_stores: dict[tuple[str, bytes | None], TcpStore] = {}  # of this process, which has one connection to each
+
+
+def ended_ranks(environment: Mapping[str, str], rank: int, size: int) -> dict[int, int]:
+    """Return the ranks of a job of netbuilder-launch that have ended, with their exit statuses.
+
+    None where this process is no rank of one, or has another rank or size there than the given ones.
+
+    Raises:
+        DistributedError: the store does not answer: the launcher has ended.
+    """
+    if not environment.get(RANK) or is_of_outer_job(environment):
+        return {}
+    place, store = place_in(environment), job_store(environment)
+    if store is None or (place.rank, place.size) != (rank, size):
+        return {}
+    store = store.with_prefix(environment.get(ATTEMPT, "0"))
+    if not int(store.peek("ended") or 0):
+        return {}
+    found = {each: store.peek(f"ended/{each}") for each in range(size)}
+    return {each: int(status) for each, status in found.items() if status is not None}

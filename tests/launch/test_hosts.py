@@ -84,6 +84,7 @@ def received(host):
 @pytest.mark.skipif(not mpi_over_hosts(), reason="needs mpi4py with MPICH")
 def test_two_hosts_get_the_parameters_of_one_process(hosts, tmp_path):
     (tmp_path / "secret").write_text("only these tests know it")
+    (tmp_path / "secret").chmod(0o600)
     options = ["--hosts", ",".join(ADDRESSES), "--secret-file", str(tmp_path / "secret"), "--engine", "MPI"]
     environment = os.environ | BY_CABLE | {"PYTHONPATH": os.pathsep.join([str(ROOT), str(ROOT / "tests")])}
     running = [

@@ -197,6 +197,7 @@ def nodes(tmp_path, mode, *options, **more):
     """Two launchers, as on two hosts."""
     secret = tmp_path / "secret"
     secret.write_text("only these tests know it")
+    secret.chmod(0o600)
     common = (
         "--hosts",
         "127.0.0.2,127.0.0.3",
@@ -252,6 +253,7 @@ def test_a_node_whose_launcher_is_killed(tmp_path):
 def test_a_node_that_never_starts(tmp_path, capsys):
     secret = tmp_path / "secret"
     secret.write_text("only these tests know it")
+    secret.chmod(0o600)
     options = ["--hosts", "127.0.0.2,127.0.0.3", "--port", str(free_port()), "--start-timeout", "0.2"]
     begin = time.monotonic()
     assert main(["--engine", "NCCL", "--secret-file", str(secret), *options, PROGRAM]) == 1
@@ -270,6 +272,8 @@ def test_a_node_that_never_starts(tmp_path, capsys):
         ({"node_rank": 1}, r"node_rank must lie in \[0, 1\), got 1"),
         ({"hosts": ["a", "a"]}, r"each host may be given once, got \['a', 'a'\]"),
         ({"hosts": ["a", "b"]}, "2 hosts need a secret, the same on all of them"),
+        ({"hosts": ["a", "b"], "secret": b"x" * 15}, "launch: secret must have 16 to 4096 characters, got 15"),
+        ({"secret": "x" * 16}, "launch: secret must be bytes, got str"),
         ({"engine": "GLOO"}, "engine must be 'MPI' or 'NCCL', got 'GLOO'"),
         ({"processes": 10**6, "gpus": 2}, "names 1 GPU, and each of the 1000000 processes of this host needs 2"),
         ({"processes": 10**6, "pin": True}, "1000000 processes cannot have cores of their own on"),
@@ -297,10 +301,21 @@ def test_wrong_options(options, message, capsys):
     assert message in capsys.readouterr().err
 
 
-def test_a_short_secret(tmp_path, capsys):
-    (tmp_path / "secret").write_text("short")
-    assert main(["--secret-file", str(tmp_path / "secret"), "x.py"]) == 1
-    assert "must have 16 characters or more, got 5" in capsys.readouterr().err
+@pytest.mark.parametrize(
+    "text, mode, message",
+    [
+        ("short", 0o600, "must have 16 to 4096 characters, got 5"),
+        ("only these tests know it", 0o644, "is open to others: its mode is 0644; chmod 600 "),
+    ],
+)
+def test_a_wrong_secret_file(text, mode, message, tmp_path, capsys):
+    (tmp_path / "secret").write_text(text)
+    (tmp_path / "secret").chmod(mode)
+    assert main(["--secret-file", str(tmp_path / "secret"), PROGRAM]) == 1
+    said = capsys.readouterr().err
+    assert message in said and said.count("\n") == 1 and "only these" not in said
+    assert main(["--secret-file", str(tmp_path / "none"), PROGRAM]) == 1
+    assert capsys.readouterr().err.count("\n") == 1
 
 
 def test_more_processes_than_cores_are_named(capsys, monkeypatch):

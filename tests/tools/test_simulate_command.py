@@ -146,7 +146,11 @@ def test_what_is_refused_before_anything_is_measured(options, said, capsys):
 
 
 def test_files_with_something_else(tmp_path, capsys):
-    for text, said in (("{", "is not a file of JSON with the times of a step"), ("{}", "a record needs 'work'")):
+    for text, said in (
+        ("{", "step.json', which should have the times of a step: line 1, column 2: Expecting property name"),
+        ("[" * 20_000, "the times of a step: line 1, column 65: lists and tables are nested more than 64 deep"),
+        ("{}", "a record needs 'work'"),
+    ):
         path = tmp_path / "step.json"
         path.write_text(text)
         assert run(path) == 1

@@ -191,7 +191,13 @@ def test_caffe2_spellings():
     ("name", "text", "message"),
     [
         ("a.json", '{"modle": "mlp"}', "unknown option 'modle'; did you mean"),
-        ("a.json", "{", "cannot be read"),
+        (
+            "a.json",
+            "{",
+            "a.json': line 1, column 2: Expecting property name enclosed in double quotes; this is not JSON",
+        ),
+        ("a.yaml", "batch: 010", "a.yaml': line 1, column 8: 010 is octal in YAML 1.1"),
+        ("a.toml", "batch = 1\nbatch = 2\n", "a.toml': line 2, column 10: cannot overwrite a value; this is not TOML"),
         ("a.json", "[1]", "must hold options by name, got list"),
         ("a.ini", "", "must end in .toml"),
     ],

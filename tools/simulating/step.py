@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-import json
 from typing import Any
 
 from netbuilder.parallel.simulation.links import Link
 from netbuilder.parallel.simulation.step_times import StepTimes
 from netbuilder.proto import NetError, files
+from netbuilder.proto.structured_text import parse_json
 from netbuilder.runtime import Workspace
 from netbuilder.runtime.profile.profiling import profile
 from netbuilder.tools.profiling.zoo import ZooOptions, load_zoo
@@ -36,13 +36,10 @@ def read_record(path: str, what: str) -> Any:
     """Return what is stored in a file of JSON.
 
     Raises:
-        NetError: it is not JSON.
+        ParseError: it is not JSON.
         OSError: it cannot be read.
     """
-    try:
-        return json.loads(files.read_text(path))
-    except json.JSONDecodeError as error:
-        raise NetError(f"{path!r} is not a file of JSON with {what}: {error}") from None
+    return parse_json(files.read_text(path), f"{path!r}, which should have {what}")
 
 
 def read_step(path: str) -> StepTimes:

@@ -4,12 +4,12 @@ from __future__ import annotations
 
 import json
 import shlex
-import sys
 from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from netbuilder.proto import NetError, ParseError, files
+from netbuilder.proto import NetError, ParseError
+from netbuilder.proto.structured_text import read_structured
 from netbuilder.proto.whole_file import write_text
 
 __all__ = ["config_arguments", "plain_arguments", "read_config", "write_config"]
@@ -61,52 +61,18 @@ def read_config(path: Path) -> dict[str, Any]:
 
     Raises:
         FileNotFoundError: the file does not exist.
-        ParseError: it is damaged, or does not hold a table of options.
+        ParseError: it is damaged, or does not hold a table of options; see ``read_structured``.
         NetError: it is of another kind, or a package to read it is missing.
     """
     try:
-        text = files.read_text(path)
+        found = read_structured(path)
     except ParseError as error:
         raise ParseError(f"--config: {error}") from None
-    kind = path.suffix.lower()
-    if kind not in (".toml", ".yaml", ".yml", ".json"):
-        raise NetError(f"--config: {str(path)!r} must end in .toml, .yaml, .yml or .json")
-    try:
-        found = json.loads(text) if kind == ".json" else _toml(text) if kind == ".toml" else _yaml(text)
-    except ValueError as error:
-        raise ParseError(f"--config: {str(path)!r} cannot be read: {error}") from error
+    except NetError as error:
+        raise NetError(f"--config: {error}") from None
     if not isinstance(found, Mapping):
         raise ParseError(f"--config: {str(path)!r} must hold options by name, got {type(found).__name__}")
     return dict(found)
-
-
-def _toml(text: str) -> Any:
-    try:
-        if sys.version_info >= (3, 11):
-            import tomllib
-        else:
-            import tomli as tomllib
-    except ImportError:
-        raise NetError(
-            "--config: TOML needs Python 3.11 or the package tomli; pip install 'netbuilder[train]'"
-        ) from None
-    return tomllib.loads(text)
-
-
-def _yaml(text: str) -> Any:
-    try:
-        import yaml
-    except ImportError:
-        raise NetError("--config: YAML needs the package pyyaml; pip install 'netbuilder[train]'") from None
-    try:
-        return yaml.safe_load(text)
-    except yaml.MarkedYAMLError as error:
-        mark = error.problem_mark
-        raise ValueError(
-            f"line {mark.line + 1}, column {mark.column + 1}: {error.problem}" if mark else error
-        ) from error
-    except yaml.YAMLError as error:
-        raise ValueError(" ".join(str(error).split())) from error
 
 
 def config_arguments(values: Mapping[str, Any]) -> list[str]:

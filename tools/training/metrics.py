@@ -15,6 +15,7 @@ from typing import Any
 
 from netbuilder.proto import NetError
 from netbuilder.proto.os_errors import error_text
+from netbuilder.proto.structured_text import parse_json
 from netbuilder.tools.picture import check_picture, figure_classes, save_picture
 from netbuilder.tools.training.appended_file import AppendedFile
 
@@ -90,7 +91,7 @@ class Metrics:
         found: dict[int, dict[str, Any]] = {}
         for line in self._earlier.read_text(encoding="utf-8").splitlines():
             try:
-                entry = json.loads(line)
+                entry = parse_json(line)
             except ValueError:
                 continue  # an incomplete line of a run that was killed
             if isinstance(entry, dict) and entry.get("kind") == "epoch" and entry.get("epoch", 0) <= epochs:

@@ -19,6 +19,7 @@ import numpy as np
 from netbuilder import __version__
 from netbuilder.ops.core.operator import TensorSpec
 from netbuilder.ops.core.random_streams import RANDOM_FIRST_SAMPLE, RANDOM_REPLICA
+from netbuilder.ops.engines.launchers import ended_ranks
 from netbuilder.ops.engines.stores import Store
 from netbuilder.parallel.distributed.rendezvous import Rendezvous
 from netbuilder.proto import DistributedError, NetDef, NetError, OperatorDef, StoreTimeoutError
@@ -28,6 +29,7 @@ __all__ = ["fingerprint", "preflight", "preflight_by", "refuse"]
 
 _PREFIX = "preflight/"  # of the keys of a check
 _PAUSE = 0.02  # seconds between two looks at the store
+_LOOK = 0.25  # seconds between two looks at which processes have ended
 _IDENTITY = frozenset(
     {
         *(RANDOM_FIRST_SAMPLE, RANDOM_REPLICA),
@@ -218,6 +220,7 @@ class _Check:
         self.store, self.shard, self.count, self.timeout = store, rendezvous.shard_id, rendezvous.num_shards, timeout
         self._records: dict[int, dict[str, Any]] = {}
         self._ticket = 0
+        self._look_at, self._ended = 0.0, set[int]()  # when to ask again who has ended, and who had, the last time
 
     def enter(self, facts: Mapping[str, Any], nets: Sequence[NetDef]) -> None:
         """Put the record of this process into the store."""
@@ -242,6 +245,7 @@ class _Check:
                 self._fail(problem)
             if len(self._records) >= self.count:
                 return self._pass_together(end)
+            self._look_for_ended(lambda shard: shard in [each["shard"] for each in self._records.values()], "come to")
             if time.monotonic() > end:
                 self._fail_missing()
             time.sleep(_PAUSE)
@@ -272,14 +276,30 @@ class _Check:
 
     def _pass_together(self, end: float) -> None:
         """Return when all have found that they agree, so that none goes on where another one fails."""
+        self.store.set(f"passed/{self.shard}", b"")
         passed = self.store.add("passed")
         while passed < self.count:
             if (verdict := self.store.peek("verdict")) is not None:
                 raise DistributedError(verdict.decode())
             if time.monotonic() > end + self.timeout:
                 self._fail(f"{passed} of {self.count} shards have finished the check within {self.timeout:g} s")
+            self._look_for_ended(lambda shard: self.store.peek(f"passed/{shard}") is not None, "passed")
             time.sleep(_PAUSE)
             passed = int(self.store.peek("passed") or 0)
+
+    def _look_for_ended(self, there: Callable[[int], bool], done: str) -> None:
+        """Fail if a process that is missing has ended, as far as netbuilder-launch tells; not at each call."""
+        if time.monotonic() < self._look_at:
+            return
+        self._look_at = time.monotonic() + _LOOK
+        ended = ended_ranks(os.environ, self.shard, self.count)
+        missing = {shard: status for shard, status in ended.items() if not there(shard)}
+        # what it wrote before its end may have been read too early: it counts if it is missing at the next look, too
+        if lost := {shard: status for shard, status in missing.items() if shard in self._ended}:
+            listed = ", ".join(f"{shard} (status {status})" for shard, status in sorted(lost.items())[:8])
+            some = "rank" if len(lost) == 1 else "ranks"
+            self._fail(f"{some} {listed} of {self.count} ended before having {done} this check of all processes")
+        self._ended.update(missing)
 
 
 def _first_difference(number: int, records: list[dict[str, Any]], nets: Sequence[NetDef]) -> str:

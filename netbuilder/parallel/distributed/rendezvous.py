@@ -12,8 +12,9 @@ from typing import Any
 
 from netbuilder.graph.blob import blob_name
 from netbuilder.ops.collectives.stores import StoreHandler
-from netbuilder.ops.engines.launchers import ENGINE, Place, job_store, place_in, see_own_gpus
+from netbuilder.ops.engines.launchers import BY_RANK, ENGINE, Place, is_of_outer_job, job_store, place_in, see_own_gpus
 from netbuilder.ops.engines.stores import Store, TcpStore, TcpStoreServer, open_store
+from netbuilder.ops.engines.stores.secret import SECRET, secret_in
 from netbuilder.proto import DistributedError, NetError
 from netbuilder.proto.suggestions import did_you_mean
 from netbuilder.runtime import Workspace
@@ -143,7 +144,8 @@ class Rendezvous:
             engine: "MPI" or "NCCL"; None: that of netbuilder-launch; "NCCL" with torchrun, which starts no world of
                 MPI; otherwise "MPI".
             store: a store that all processes see, or its address; None: that of netbuilder-launch; with torchrun one
-                that rank 0 serves, on MASTER_ADDR and the port after MASTER_PORT, or NETBUILDER_STORE_PORT.
+                that rank 0 serves, on MASTER_ADDR and the port after MASTER_PORT, or NETBUILDER_STORE_PORT; on several
+                hosts it needs NETBUILDER_STORE_SECRET.
             run_id: text that other runs do not have; None: made from what the launcher states.
             environment: None: ``os.environ``.
 
@@ -153,8 +155,9 @@ class Rendezvous:
         """
         environment = os.environ if environment is None else environment
         place = place_in(environment)
-        by_torchrun = place.launcher == "torchrun"
-        engine = engine or environment.get(ENGINE) or ("NCCL" if by_torchrun else "MPI")
+        by_torchrun = place.launcher in ("torchrun", BY_RANK)
+        given = "" if is_of_outer_job(environment) else environment.get(ENGINE)
+        engine = engine or given or ("NCCL" if by_torchrun else "MPI")
         if store is None and place.size > 1:
             store = _store_by_torchrun(environment, place) if by_torchrun else job_store(environment)
         return cls(
@@ -245,8 +248,9 @@ def _listed(names: Sequence[str]) -> str:
 def _store_by_torchrun(environment: Mapping[str, str], place: Place) -> Store:
     """Return a store that rank 0 serves next to torchrun's own.
 
-    torchrun gives its processes no secret, so this one is made from the run's id: it keeps runs apart that meet by
-    mistake, but does not keep out somebody who knows the id.
+    torchrun gives its processes no secret. NETBUILDER_STORE_SECRET does, which processes of several hosts must have;
+    those of one host do without, by an address that no other host reaches: then the secret is made from the run's id,
+    which keeps runs apart that meet by mistake, and not other users of the host that know it.
     """
     host, port = environment.get("MASTER_ADDR"), environment.get(_PORT)
     if port is None and (theirs := environment.get("MASTER_PORT", "")).isdecimal():
@@ -256,10 +260,18 @@ def _store_by_torchrun(environment: Mapping[str, str], place: Place) -> Store:
             "RANK and WORLD_SIZE are set in the environment, as by torchrun, but MASTER_ADDR or MASTER_PORT is not; "
             "set them to the address of rank 0 and a free port, or give store="
         )
-    secret = hashlib.sha256(f"{place.run_id}/{host}:{port}".encode()).digest()
+    one_host = place.local_size == place.size
+    secret = secret_in(environment)
+    if secret is None and not one_host:
+        raise NetError(
+            f"the {place.size} processes of torchrun are on several hosts ({place.local_size} on this one), so their "
+            f"store needs a secret: set {SECRET} to the same 16 random characters on all of them, or give store="
+        )
+    if secret is None:
+        secret = hashlib.sha256(f"{place.run_id}/{host}:{port}".encode()).hexdigest().encode()
     if place.rank == 0 and int(port) not in _servers:
         try:
-            _servers[int(port)] = TcpStoreServer("", int(port), secret=secret)
+            _servers[int(port)] = TcpStoreServer("127.0.0.1" if one_host else "", int(port), secret=secret)
         except DistributedError as error:
             raise DistributedError(f"{error}; {_PORT} sets it") from error
-    return TcpStore(host, int(port), secret=secret)
+    return TcpStore("127.0.0.1" if one_host else host, int(port), secret=secret)

@@ -309,8 +309,7 @@ def _wait_for_start() -> None:
     install(place.rank, place.size, abort_mpi)  # a process that fails here must not wait for the others at its end
     store = job_store(os.environ)
     if store is not None:
-        with contextlib.closing(store):
-            meet(store.with_prefix(os.environ.get(ATTEMPT, "0")), place.size, place.rank)
+        meet(store.with_prefix(os.environ.get(ATTEMPT, "0")), place.size, place.rank)
 
 
 def _control(size: int, rank: int) -> Communicator:

@@ -2,13 +2,16 @@
 
 from __future__ import annotations
 
+import os
 import urllib.parse
 
 from netbuilder.ops.engines.stores.file import FileStore
 from netbuilder.ops.engines.stores.memory import MemoryStore
 from netbuilder.ops.engines.stores.redis import RedisStore
+from netbuilder.ops.engines.stores.secret import secret_in
 from netbuilder.ops.engines.stores.store import DEFAULT_TIMEOUT, Store
-from netbuilder.ops.engines.stores.tcp import TcpStore, TcpStoreServer
+from netbuilder.ops.engines.stores.tcp import TcpStore
+from netbuilder.ops.engines.stores.tcp_server import TcpStoreServer
 from netbuilder.proto.errors import NetError
 
 __all__ = [
@@ -28,10 +31,10 @@ def open_store(address: str, *, secret: bytes | None = None) -> Store:
 
     Args:
         address: ``file:FOLDER``, ``redis://[:PASSWORD@]HOST[:PORT][/DB]``, ``tcp://HOST:PORT`` or ``memory:``.
-        secret: for ``tcp:``, what the server of the store asks for.
+        secret: for ``tcp:``, what the server of the store knows, too; None: NETBUILDER_STORE_SECRET.
 
     Raises:
-        NetError: the address is none of these.
+        NetError: the address is none of these, or the secret is missing or too short.
         DeviceError: a package is missing.
         DistributedError: the store does not answer.
     """
@@ -46,7 +49,7 @@ def open_store(address: str, *, secret: bytes | None = None) -> Store:
     if parts.scheme == "redis":
         return RedisStore(host, port or 6379, password=parts.password, db=database)
     if parts.scheme == "tcp" and port is not None:
-        return TcpStore(host, port, secret=secret or b"")
+        return TcpStore(host, port, secret=secret_in(os.environ) if secret is None else secret)
     if parts.scheme == "memory":
         return MemoryStore()
     raise NetError(

@@ -110,10 +110,12 @@ def test_launchers(name):
     [
         ({"PMI_RANK": "0"}, r"PMI_RANK is set in .*, as by mpiexec \(PMI\), but PMI_SIZE is not; set both"),
         ({"RANK": "0", "WORLD_SIZE": "two"}, "WORLD_SIZE in the environment must be a whole number, got 'two'"),
-        ({"RANK": "2", "WORLD_SIZE": "2"}, r"RANK=2 in the environment, set by torchrun, must lie in \[0, 2\)"),
+        ({"RANK": "2", "WORLD_SIZE": "2"}, r"RANK=2 in the environment, set by .*'s variables, must lie in \[0, 2\)"),
         ({"RANK": "0", "WORLD_SIZE": "2"}, "but MASTER_ADDR or MASTER_PORT is not; set them"),
         ({"NETBUILDER_RANK": "0", "NETBUILDER_WORLD_SIZE": "2", "NETBUILDER_STORE": "h:1",
-          "NETBUILDER_STORE_SECRET": "xyz"}, "NETBUILDER_STORE_SECRET in the environment must be hexadecimal digits"),
+          "NETBUILDER_STORE_SECRET": "xyz"}, "NETBUILDER_STORE_SECRET in the environment must have 16 to 4096 char"),
+        ({"NETBUILDER_RANK": "0", "NETBUILDER_WORLD_SIZE": "2", "NETBUILDER_STORE": "h:1"},
+         "the secret of the store tcp://h:1 is missing"),
         ({"NETBUILDER_RANK": "0", "NETBUILDER_WORLD_SIZE": "2", "NETBUILDER_ENGINE": "TCP"}, "engine must be 'MPI' or"),
     ],
 )  # fmt: skip
@@ -129,7 +131,7 @@ def test_the_store_of_netbuilder_launch():
         "NETBUILDER_WORLD_SIZE": "2",
         "NETBUILDER_RUN_ID": "r",
         "NETBUILDER_STORE": f"127.0.0.1:{server.port}",
-        "NETBUILDER_STORE_SECRET": server.secret.hex(),
+        "NETBUILDER_STORE_SECRET": server.secret.decode(),
         "NETBUILDER_ENGINE": "NCCL",
     }
     found = Rendezvous.from_environment(environment=environment)
@@ -155,6 +157,22 @@ def test_the_store_under_torchrun():
     assert second.shared_store().get("id", 10) == b"7"
     with pytest.raises(DistributedError, match="the secret is wrong"):
         Rendezvous.from_environment(environment=environment | {"RANK": "1", "TORCHELASTIC_RUN_ID": "u"})
+
+
+def test_torchrun_on_several_hosts_needs_a_secret(tmp_path):
+    with socket.create_server(("127.0.0.1", 0)) as free:
+        port = free.getsockname()[1]
+    environment = {"WORLD_SIZE": "2", "MASTER_ADDR": "127.0.0.1", "NETBUILDER_STORE_PORT": str(port), "LOCAL_RANK": "0",
+                   "LOCAL_WORLD_SIZE": "1", "RANK": "0"}  # fmt: skip
+    with pytest.raises(NetError, match=r"2 processes of torchrun are on several hosts \(1 on this one\), so"):
+        Rendezvous.from_environment(environment=environment)
+    known = environment | {"NETBUILDER_STORE_SECRET": "only these tests know it"}
+    first = Rendezvous.from_environment(environment=known)
+    (tmp_path / "secret").write_text("only these tests know it\n")
+    (tmp_path / "secret").chmod(0o600)
+    second = environment | {"RANK": "1", "NETBUILDER_STORE_SECRET_FILE": str(tmp_path / "secret")}
+    first.store.set("id", b"7")
+    assert Rendezvous.from_environment(environment=second).store.get("id", 10) == b"7"
 
 
 def test_a_store_by_its_address_and_a_run_id(tmp_path):

@@ -11,7 +11,8 @@ from typing import Any
 import numpy as np
 
 from netbuilder.exchange.image_preparation import copy_texts
-from netbuilder.exchange.onnx.constants import MOST_ELEMENTS, compute_node
+from netbuilder.exchange.onnx.constants import MOST_ELEMENTS, MOST_WORK, compute_node, is_cheap
+from netbuilder.exchange.onnx.inference import check_external_data, inferred_graph
 from netbuilder.exchange.onnx.library import onnx_library
 from netbuilder.exchange.onnx.model_inputs import Extent, extents_of, input_dtype, input_extents, with_shapes
 from netbuilder.exchange.onnx.reference import (
@@ -138,6 +139,7 @@ def read_onnx(
     if stored:
         read = _read_file(onnx, model, reference, shapes or {})
     else:
+        check_external_data(model, None)
         read = Reader(onnx, with_shapes(model, shapes or {}), reference).read()
     if read.reference_nodes:
         remedy = ""
@@ -168,8 +170,11 @@ def _load(onnx: Any, path: str | os.PathLike[str]) -> Any:
         data = file.read()
     try:
         model = onnx.load_model_from_string(data)
+        check_external_data(model, os.path.dirname(os.path.abspath(path)))
         onnx.external_data_helper.load_external_data_for_model(model, os.path.dirname(os.path.abspath(path)))
         onnx.checker.check_model(model)
+    except ParseError:
+        raise
     except Exception as error:
         raise ParseError(f"{os.fspath(path)!r} is not an ONNX model that ONNX's checker accepts: {error}") from error
     return model
@@ -195,6 +200,7 @@ class Reader:
         copy_texts(self.net, {each.key: each.value for each in model.metadata_props})
         self.constants: dict[str, Array] = {each.name: self._array(each) for each in model.graph.initializer}
         self._elements_left = MOST_ELEMENTS
+        self._work_left = MOST_WORK
         self.outputs = tuple(output.name for output in model.graph.output)
         self._same: dict[str, str] = {}
         self._infos = self._inferred()
@@ -349,7 +355,7 @@ class Reader:
         if node.domain not in ("", "ai.onnx"):
             raise OperatorError(f"operators of the domain {node.domain!r} are not supported")
         constant = all(name in self.constants for name in names_read(node)) and not holds_graphs(node)
-        if constant and node.op_type != "Dropout":
+        if constant and is_cheap(node, [self.constants[name] for name in names_read(node)]):
             self._compute(node)
             for name in set(node.output) & set(self.outputs):
                 self.constants[f"{name}/constant"] = self.constants.pop(name)
@@ -451,6 +457,9 @@ class Reader:
 
     def _compute(self, node: Any) -> None:
         """Fold a node with constant inputs."""
+        self._work_left -= sum(self.constants[name].size for name in names_read(node)) + 1024
+        if self._work_left < 0:
+            raise OperatorError(f"the constants to compute while reading are too many: over {MOST_WORK:,} elements")
         made = compute_node(self.library, node, list(self._model.opset_import), self.constants, self._elements_left)
         for name, value in zip((name for name in node.output if name), made):
             self.constants[name] = value
@@ -468,8 +477,5 @@ class Reader:
 
     def _inferred(self) -> dict[str, Any]:
         """Return the result of ONNX's shape inference by value: its type and, if known, its shape."""
-        try:
-            graph = self.library.shape_inference.infer_shapes(self._model, data_prop=True).graph
-        except Exception:  # ONNX may fail on a model that can be imported without inferred shapes
-            graph = self._graph
+        graph = inferred_graph(self.library, self._model)
         return {each.name: each for each in (*graph.output, *graph.value_info, *graph.input)}

@@ -64,9 +64,8 @@ GROUPS: tuple[tuple[str, str], ...] = (
     ),
     (
         "use onnx.backend and onnx.frontend, or netbuilder.exchange.onnx, which has more options",
-        "python.onnx.backend_cpp_rep python.onnx.backend_rep python.onnx.bin python.onnx.error "
-        "python.onnx.helper python.onnx.onnxifi python.onnx.test_onnxifi python.onnx.tests "
-        "python.onnx.workspace",
+        "python.onnx.backend_cpp_rep python.onnx.bin python.onnx.error python.onnx.onnxifi "
+        "python.onnx.test_onnxifi python.onnx.tests",
     ),
     (
         "it is internal to Caffe2's control flow; use net_builder, control, brew.cond or brew.loop for branches and "

@@ -20,12 +20,16 @@ of the blob whose gradient it is, and their other inputs are those of the forwar
 from __future__ import annotations
 
 import re
+from collections.abc import Sequence
 from dataclasses import dataclass
+from typing import Any
 
-from netbuilder.ops.core.operator import Operator
+import numpy as np
+
+from netbuilder.ops.core.operator import STRING, Operator
 from netbuilder.proto import NetError
 
-__all__ = ["TYPE_GROUPS", "Blob", "Signature", "is_gradient", "signature"]
+__all__ = ["TYPE_GROUPS", "Blob", "Form", "Signature", "is_gradient", "signature"]
 
 _INTEGERS = ("int8", "int16", "int32", "int64", "uint8", "uint16")
 _FLOATS = ("float16", "float32", "float64")
@@ -40,6 +44,14 @@ TYPE_GROUPS: dict[str, tuple[str, ...]] = {
 
 _SHAPE = r"\((?:[^()]|\([^()]*\))*\)"
 _LINE = re.compile(rf"(\w+[?*+]?)(?: ({_SHAPE}(?: or {_SHAPE})*))?: (as \w+|[\w|]+)(?:, (.+))?")
+
+
+@dataclass(frozen=True)
+class Form:
+    """What is known of a value whose extents are not: the type of its elements and its number of axes, or None."""
+
+    dtype: np.dtype[Any] | None = None
+    rank: int | None = None
 
 
 @dataclass(frozen=True)
@@ -60,6 +72,14 @@ class Blob:
     like: str
     text: str
 
+    def has_rank(self, rank: int) -> bool:
+        """Whether the value may have this number of axes."""
+        if not self.shapes:
+            return False
+        open_ended = [any(n == "..." or n.startswith("*") for n in shape) for shape in self.shapes]
+        fixed = [sum(n != "..." and not n.startswith("*") for n in shape) for shape in self.shapes]
+        return any(rank >= n if more else rank == n for n, more in zip(fixed, open_ended))
+
 
 @dataclass(frozen=True)
 class Signature:
@@ -67,6 +87,44 @@ class Signature:
 
     inputs: tuple[Blob, ...]
     outputs: tuple[Blob, ...]
+
+    def mismatch(self, given: Sequence[Form]) -> str:
+        """Return what the operator does not take of inputs; "" if they are as stated, as far as is known."""
+        dtypes: dict[str, np.dtype[Any] | None] = {}
+        for index, form in enumerate(given):
+            blob = self.inputs[min(index, len(self.inputs) - 1)]
+            name = blob.name.rstrip("?*+")
+            expected = dtypes.setdefault(name, form.dtype) if not blob.like else dtypes.get(blob.like)
+            dtypes.setdefault(name, form.dtype)
+            if form.dtype is not None and not blob.like and _type_name(form.dtype) not in blob.types:
+                return f"{name} has elements of type {form.dtype}, must have one of {', '.join(blob.types)}"
+            if None not in (form.dtype, expected) and blob.like and form.dtype != expected:
+                return f"{name} has elements of type {form.dtype}, must have those of {blob.like}, {expected}"
+            if form.rank is not None and not blob.has_rank(form.rank):
+                shapes = " or ".join(f"({', '.join(shape)})" for shape in blob.shapes)
+                return f"{name} has {form.rank} axes, must have the shape {shapes}"
+        return ""
+
+    def made(self, given: Sequence[Form], count: int) -> list[Form]:
+        """Return what is stated of ``count`` outputs."""
+        names = [blob.name.rstrip("?*+") for blob in self.inputs]
+        dtypes = {name: form.dtype for name, form in reversed([*zip(names, given)])}
+        made = []
+        for index in range(count):
+            blob = self.outputs[min(index, len(self.outputs) - 1)]
+            only = blob.types[0] if len(blob.types) == 1 and blob.types[0] != "object" else None
+            dtype = dtypes.get(blob.like) if blob.like else None if only is None else _dtype_of(only)
+            dtypes.setdefault(blob.name.rstrip("?*+"), dtype)
+            made.append(Form(dtype))
+        return made
+
+
+def _type_name(dtype: np.dtype[Any]) -> str:
+    return "string" if dtype == STRING else dtype.name
+
+
+def _dtype_of(name: str) -> np.dtype[Any]:
+    return STRING if name == "string" else np.dtype(name)
 
 
 def is_gradient(cls: type[Operator]) -> bool:

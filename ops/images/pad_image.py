@@ -42,6 +42,7 @@ class Borders(Operator):
 
 @operator_class(frozen=True)
 class _Padding(Borders):
+    pads: tuple[int, ...] = ()
     mode: str = "constant"
     value: float = 0.0
     order: str = "NCHW"
@@ -50,6 +51,15 @@ class _Padding(Borders):
         check_order(self, self.order)
         if self.mode not in ("constant", "reflect", "edge"):
             raise ArgumentError(f"{self.type}: mode must be constant, reflect or edge, got {self.mode!r}")
+        if len(self.pads) not in (0, 4):
+            raise ArgumentError(f"{self.type}: pads must be those above, left, below and right, got {self.pads}")
+
+    @property
+    def borders(self) -> tuple[Pair, Pair]:
+        if self.pads:
+            top, left, bottom, right = self.pads
+            return (top, bottom), (left, right)
+        return super().borders
 
     @property
     def first_axis(self) -> int:
@@ -83,7 +93,8 @@ class _Padding(Borders):
 class PadImage(_Padding):
     """Y = the images X with a border, by ``mode``: of a ``value``, of X mirrored, or of the edge of X repeated.
 
-    The modes are ``constant``, ``reflect`` and ``edge``. A negative pad crops the images at that side.
+    The modes are ``constant``, ``reflect`` and ``edge``. ``pads`` are those above, left, below and right, in place of
+    the other arguments. A negative pad crops the images at that side.
 
     Inputs:
         X (N, C, H, W) or (N, H, W, C): float, by the order

@@ -24,7 +24,7 @@ class _Comparison(Broadcasting):
     """Base of comparisons of two tensors, element by element.
 
     Inputs:
-        A (*S): any
+        A (*S): float|int|bool
         B (...): as A, broadcast as in Add
     Outputs:
         Y (...): bool, of the shape of Add's result

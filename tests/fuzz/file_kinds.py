@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import gzip
 import io
+import math
 import random
 from collections.abc import Callable
 from functools import partial
@@ -397,9 +398,11 @@ def _onnx(folder: Path) -> _File:
 
     def read(path: Path) -> object:
         found = read_onnx(path)
-        sizes = [spec.nbytes for spec in found.specs.values()]
+        extents = {name: found.extents[name] or () for name in found.inputs}
+        shapes = {name: [n if isinstance(n, int) else 1 for n in extents[name]] for name in found.inputs}
+        sizes = [math.prod(shape) * found.dtypes[name].itemsize for name, shape in shapes.items()]
         if sum(sizes) < 1 << 20:  # a large input is the caller's to make
-            zeros = {name: np.zeros(found.specs[name].shape, found.specs[name].dtype) for name in found.inputs}
+            zeros = {name: np.zeros(shape, found.dtypes[name]) for name, shape in shapes.items()}
             return lambda: found.predictor().run(zeros)
         return None
 

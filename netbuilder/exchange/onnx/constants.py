@@ -2,19 +2,39 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 import numpy as np
 
 from netbuilder.proto import OperatorError
 
-__all__ = ["MOST_ELEMENTS", "compute_node"]
+__all__ = ["MOST_ELEMENTS", "MOST_WORK", "compute_node", "is_cheap"]
 
 Array = np.ndarray[Any, Any]
 
 MOST_ELEMENTS = 1 << 26
 """Largest total number of elements of a model's folded constants."""
+
+MOST_WORK = 1 << 30
+"""Largest total number of elements that are read to compute them."""
+
+_CHEAP = frozenset({
+    "Abs", "Acos", "Acosh", "Add", "And", "ArgMax", "ArgMin", "Asin", "Asinh", "Atan", "Atanh", "BitShift",
+    "BitwiseAnd", "BitwiseNot", "BitwiseOr", "BitwiseXor", "Cast", "CastLike", "Ceil", "Celu", "Clip", "Compress",
+    "Concat", "Constant", "ConstantOfShape", "Cos", "Cosh", "CumSum", "DepthToSpace", "DequantizeLinear", "Div", "Elu",
+    "Equal", "Erf", "Exp", "Expand", "EyeLike", "Flatten", "Floor", "Gather", "GatherElements", "GatherND", "Gelu",
+    "Greater", "GreaterOrEqual", "HardSigmoid", "HardSwish", "Identity", "IsInf", "IsNaN", "LeakyRelu", "Less",
+    "LessOrEqual", "Log", "LogSoftmax", "Max", "Mean", "Min", "Mod", "Mul", "Neg", "NonZero", "Not", "OneHot", "Or",
+    "PRelu", "Pad", "Pow", "QuantizeLinear", "Range", "Reciprocal", "ReduceL1", "ReduceL2", "ReduceLogSum",
+    "ReduceLogSumExp", "ReduceMax", "ReduceMean", "ReduceMin", "ReduceProd", "ReduceSum", "ReduceSumSquare", "Relu",
+    "Reshape", "Round", "ScatterElements", "ScatterND", "Selu", "Shape", "Shrink", "Sigmoid", "Sign", "Sin", "Sinh",
+    "Size", "Slice", "Softmax", "Softplus", "Softsign", "SpaceToDepth", "Split", "Sqrt", "Squeeze", "Sub", "Sum",
+    "Tan", "Tanh", "ThresholdedRelu", "Tile", "TopK", "Transpose", "Trilu", "Unique", "Unsqueeze", "Where", "Xor",
+})  # fmt: skip
+"""Operators whose time and memory are in proportion to their inputs and outputs, also in ONNX's reference."""
+
+_MOST_OF_OTHERS = 1 << 12  # elements of all inputs together, for operators that are not cheap
 
 _SMALL = 1024  # inputs with up to this many elements are given to shape inference
 _SELECTS = {
@@ -23,6 +43,13 @@ _SELECTS = {
     "Unique",
     "NonMaxSuppression",
 }  # outputs have at most as many elements as the inputs, or indices of these
+
+
+def is_cheap(node: Any, inputs: Sequence[Array]) -> bool:
+    """Whether a node with these constant inputs is computed while a model is read, and not each time it runs."""
+    if node.op_type == "Dropout":
+        return False  # it has a rule: nothing is dropped
+    return node.op_type in _CHEAP or sum(value.size for value in inputs) <= _MOST_OF_OTHERS
 
 
 def compute_node(onnx: Any, node: Any, opsets: list[Any], constants: Mapping[str, Array], most: int) -> list[Array]:

@@ -4,16 +4,17 @@ from __future__ import annotations
 
 import os
 import warnings
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
 
-from netbuilder.data.extents import count_elements
 from netbuilder.exchange.image_preparation import copy_texts
-from netbuilder.exchange.onnx.constants import MOST_ELEMENTS, compute_node
+from netbuilder.exchange.onnx.constants import MOST_ELEMENTS, MOST_WORK, compute_node, is_cheap
+from netbuilder.exchange.onnx.inference import check_external_data, inferred_graph
 from netbuilder.exchange.onnx.library import onnx_library
+from netbuilder.exchange.onnx.model_inputs import Extent, extents_of, input_dtype, input_extents, with_shapes
 from netbuilder.exchange.onnx.reference import (
     ReferenceNodeWarning,
     holds_graphs,
@@ -25,6 +26,7 @@ from netbuilder.exchange.predictor import Predictor
 from netbuilder.exchange.predictor_files import save_predictor
 from netbuilder.ops.core.operator import STRING, TensorSpec, decode
 from netbuilder.ops.core.registry import find
+from netbuilder.ops.core.signatures import Form, signature
 from netbuilder.proto import DeviceError, NetDef, NetError, OperatorDef, OperatorError, ParseError, files
 from netbuilder.proto.arguments import make_op
 from netbuilder.runtime import Workspace
@@ -35,6 +37,10 @@ Array = np.ndarray[Any, Any]
 ReadRule = Callable[["Reader", Any], None]
 
 _rules: dict[str, ReadRule] = {}
+
+
+class UnknownExtentError(OperatorError):
+    """A node can be an operator only if an extent is known that the model leaves dynamic."""
 
 
 def reads(*kinds: str) -> Callable[[ReadRule], ReadRule]:
@@ -56,22 +62,38 @@ class ReadModel:
         net: the predict net; blobs are named like the model's values.
         parameters: the constants that the net reads, by name.
         inputs, outputs: names of the inputs and outputs.
-        specs: shapes and types of the inputs, dynamic axes as 1.
-        fixed: the inputs without dynamic axes, except possibly the first axis.
+        extents: of each input, by name: a number, the name of a dynamic extent, or None for one without a name; None
+            in place of all of them if even their number is not stated.
+        dtypes: types of the inputs' elements, by name.
         reference_nodes: types of the nodes that ONNX's reference implementation runs (``ONNXNode``), sorted.
+        dynamic_nodes: those of them that would be operators if their extents were known (see ``shapes``), sorted.
     """
 
     net: NetDef
     parameters: Mapping[str, Array]
     inputs: tuple[str, ...]
     outputs: tuple[str, ...]
-    specs: Mapping[str, TensorSpec]
-    fixed: frozenset[str]
+    extents: Mapping[str, tuple[Extent, ...] | None]
+    dtypes: Mapping[str, np.dtype[Any]]
     reference_nodes: tuple[str, ...] = ()
+    dynamic_nodes: tuple[str, ...] = ()
+
+    @property
+    def specs(self) -> dict[str, TensorSpec]:
+        """Shape and type of the inputs whose extents are all known; a first one that is not, the batch, is 1."""
+        found = {}
+        for name in self.inputs:
+            first, *rest = self.extents[name] or (None, None)
+            shape = [first if isinstance(first, int) else 1, *rest]
+            if self.extents[name] == ():
+                shape = []
+            if all(isinstance(extent, int) for extent in shape):
+                found[name] = TensorSpec(tuple(shape), self.dtypes[name])  # type: ignore[arg-type]
+        return found
 
     def save(self, directory: str | os.PathLike[str]) -> None:
         """Write init_net.pb and predict_net.pb; see ``save_predictor``."""
-        shapes = {name: self.specs[name].shape for name in self.inputs if name in self.fixed}
+        shapes = {name: spec.shape for name, spec in self.specs.items()}
         save_predictor(
             directory, self.net, dict(self.parameters), inputs=self.inputs, outputs=self.outputs, shapes=shapes,
             workspace=Workspace(),
@@ -79,24 +101,28 @@ class ReadModel:
 
     def predictor(self, **options: Any) -> Predictor:
         """Return a predictor; options are those of ``Predictor``."""
-        known = {
-            "inputs": self.inputs,
-            "outputs": self.outputs,
-            "specs": {name: self.specs[name] for name in self.inputs if name in self.fixed},
-        }
+        known = {"inputs": self.inputs, "outputs": self.outputs, "specs": self.specs}
         given = {name: value for name, value in options.items() if value is not None or name not in known}
         return Predictor(NetDef(), self.net, parameters=self.parameters, **{**known, **given})
 
 
-def read_onnx(model: str | os.PathLike[str] | Any, *, reference: bool = True) -> ReadModel:
+def read_onnx(
+    model: str | os.PathLike[str] | Any,
+    *,
+    reference: bool = True,
+    shapes: Mapping[str, Sequence[int | None]] | None = None,
+) -> ReadModel:
     """Read a model.
 
     Args:
         model: a file, or an ``onnx.ModelProto``. External data are read from the model's folder.
         reference: run unsupported nodes in ONNX's reference implementation, with a ``ReferenceNodeWarning``;
             otherwise such a node is an error.
+        shapes: extents of inputs that the model leaves dynamic, by the input's name; None for one that stays so. Some
+            nodes, such as the interpolation of images, are operators only if they know their extents.
 
     Raises:
+        NetError: ``shapes`` names no input of the model, or contradicts it.
         OperatorError: a node is not supported, or not with these attributes; the message names it.
         ParseError: the file is not an ONNX model.
         OSError: it cannot be read.
@@ -106,24 +132,35 @@ def read_onnx(model: str | os.PathLike[str] | Any, *, reference: bool = True) ->
     """
     onnx = onnx_library()
     import netbuilder.exchange.onnx.reading_resize
-    import netbuilder.exchange.onnx.reading_rules  # noqa: F401  (they register themselves)
+    import netbuilder.exchange.onnx.reading_rules
+    import netbuilder.exchange.onnx.reading_windows  # noqa: F401  (they register themselves)
 
     stored = isinstance(model, (str, os.PathLike))
-    read = _read_file(onnx, model, reference) if stored else Reader(onnx, model, reference).read()
+    if stored:
+        read = _read_file(onnx, model, reference, shapes or {})
+    else:
+        check_external_data(model, None)
+        read = Reader(onnx, with_shapes(model, shapes or {}), reference).read()
     if read.reference_nodes:
+        remedy = ""
+        if read.dynamic_nodes:
+            remedy = f"; {', '.join(read.dynamic_nodes)} need not, if shapes= gives the extents of the model's inputs"
         warnings.warn(
             f"ONNX model {read.net.name!r}: nodes of the types {', '.join(read.reference_nodes)} run in ONNX's "
-            "reference implementation: slowly, on the CPU, without gradients (reference=False makes them errors)",
+            f"reference implementation: slowly, on the CPU, without gradients (reference=False makes them errors)"
+            f"{remedy}",
             ReferenceNodeWarning,
             stacklevel=2,
         )
     return read
 
 
-def _read_file(onnx: Any, path: str | os.PathLike[str], reference: bool) -> ReadModel:
+def _read_file(
+    onnx: Any, path: str | os.PathLike[str], reference: bool, shapes: Mapping[str, Sequence[int | None]]
+) -> ReadModel:
     with files.naming(path):
         try:
-            return Reader(onnx, _load(onnx, path), reference).read()
+            return Reader(onnx, with_shapes(_load(onnx, path), shapes), reference).read()
         except UnicodeDecodeError as error:
             raise ParseError(f"the model holds text that is not UTF-8: {error}") from None
 
@@ -133,8 +170,11 @@ def _load(onnx: Any, path: str | os.PathLike[str]) -> Any:
         data = file.read()
     try:
         model = onnx.load_model_from_string(data)
+        check_external_data(model, os.path.dirname(os.path.abspath(path)))
         onnx.external_data_helper.load_external_data_for_model(model, os.path.dirname(os.path.abspath(path)))
         onnx.checker.check_model(model)
+    except ParseError:
+        raise
     except Exception as error:
         raise ParseError(f"{os.fspath(path)!r} is not an ONNX model that ONNX's checker accepts: {error}") from error
     return model
@@ -154,11 +194,13 @@ class Reader:
         self._model = model
         self._reference = reference
         self._reference_nodes: set[str] = set()
+        self._dynamic_nodes: set[str] = set()
         self.opset = max((entry.version for entry in model.opset_import if entry.domain in ("", "ai.onnx")), default=1)
         self.net = NetDef(name=model.graph.name or "onnx")
         copy_texts(self.net, {each.key: each.value for each in model.metadata_props})
         self.constants: dict[str, Array] = {each.name: self._array(each) for each in model.graph.initializer}
         self._elements_left = MOST_ELEMENTS
+        self._work_left = MOST_WORK
         self.outputs = tuple(output.name for output in model.graph.output)
         self._same: dict[str, str] = {}
         self._infos = self._inferred()
@@ -183,10 +225,10 @@ class Reader:
         parameters = {name: value for name, value in self.constants.items() if name in read}
         self.net.external_input.extend([*inputs, *parameters])
         self.net.external_output.extend(self.outputs)
-        specs = {each.name: _spec(self.library, each) for each in given}
-        fixed = frozenset(each.name for each in given if _is_fixed(each))
-        kinds = tuple(sorted(self._reference_nodes))
-        return ReadModel(self.net, parameters, inputs, self.outputs, specs, fixed, kinds)
+        extents = {each.name: input_extents(each) for each in given}
+        dtypes = {each.name: input_dtype(self.library, each) for each in given}
+        kinds = tuple(sorted(self._reference_nodes)), tuple(sorted(self._dynamic_nodes))
+        return ReadModel(self.net, parameters, inputs, self.outputs, extents, dtypes, *kinds)
 
     # For the import functions of operators.
 
@@ -230,18 +272,59 @@ class Reader:
             raise OperatorError(f"{what} ({value!r}) is computed while the model runs; it must be a constant")
         return self.constants[value]
 
-    def shape(self, value: str) -> tuple[int, ...]:
-        """Return the shape of a value, dynamic axes as 1.
+    def extents(self, value: str) -> tuple[Extent, ...]:
+        """Return the extents of a value: each a number, the name of a dynamic extent, or None if it has no name.
 
         Raises:
-            OperatorError: the shape cannot be inferred.
+            OperatorError: not even their number can be inferred.
         """
         if value in self.constants:
             return tuple(self.constants[value].shape)
         info = self._infos.get(value)
         if info is None or not info.type.tensor_type.HasField("shape"):
-            raise OperatorError(f"the shape of {value!r} cannot be inferred")
-        return _extents(info)
+            raise UnknownExtentError(f"the shape of {value!r} cannot be inferred")
+        return extents_of(info)
+
+    def rank(self, value: str) -> int:
+        """Return the number of axes of a value.
+
+        Raises:
+            OperatorError: it cannot be inferred.
+        """
+        return len(self.extents(value))
+
+    def shape(self, value: str, start: int = 0) -> tuple[int, ...]:
+        """Return the extents of a value from the axis ``start`` on.
+
+        Raises:
+            OperatorError: one of them is not known before the model runs.
+        """
+        found = self.extents(value)[start:]
+        known = tuple(extent for extent in found if isinstance(extent, int))
+        if len(known) < len(found):
+            axes = [start + i for i, extent in enumerate(found) if not isinstance(extent, int)]
+            raise UnknownExtentError(
+                f"the extents of {value!r} along the axes {axes} are dynamic, but must be known; give shapes="
+            )
+        return known
+
+    def extent(self, value: str, axis: int) -> int:
+        """Return the extent of a value along one axis.
+
+        Raises:
+            OperatorError: it is not known before the model runs.
+        """
+        found = self.extents(value)[axis]
+        if not isinstance(found, int):
+            raise UnknownExtentError(
+                f"the extent of {value!r} along the axis {axis} is dynamic, but must be known; give shapes="
+            )
+        return found
+
+    def same_extents(self, values: Iterable[str]) -> bool:
+        """Whether values have the same shape, as far as can be known; False if that is not certain."""
+        shapes = {self.extents(value) for value in values}
+        return len(shapes) == 1 and None not in next(iter(shapes))
 
     def dtype(self, value: str) -> np.dtype[Any] | None:
         """Return the NumPy dtype of a value's elements; None if unknown."""
@@ -252,28 +335,16 @@ class Reader:
             return None
         return np.dtype(self.library.helper.tensor_dtype_to_np_dtype(info.type.tensor_type.elem_type))
 
-    def info(self, value: str) -> Any:
-        """Return what ONNX's shape inference knows about a value, a ValueInfoProto; None if nothing."""
-        return self._infos.get(value)
-
-    def dims(self, value: str) -> tuple[int | str, ...] | None:
-        """Return the extents of a value, those of dynamic axes as names; None if one is unknown or has no name."""
-        if value in self.constants:
-            return self.constants[value].shape
-        info = self._infos.get(value)
-        if info is None or not info.type.tensor_type.HasField("shape"):
-            return None
-        found = [d.dim_value if d.HasField("dim_value") else d.dim_param for d in info.type.tensor_type.shape.dim]
-        return None if "" in found else tuple(found)
-
     def spec(self, value: str) -> TensorSpec | None:
         """Return the shape and dtype of a value; None if one of them is unknown, or an axis is dynamic."""
-        if value in self.constants:
-            return TensorSpec(self.constants[value].shape, self.constants[value].dtype)
-        dims, dtype = self.dims(value), self.dtype(value)
-        if dims is None or dtype is None or any(isinstance(n, str) for n in dims):
+        dtype = self.dtype(value)
+        try:
+            shape = self.shape(value)
+        except UnknownExtentError:
             return None
-        return TensorSpec(dims, STRING if dtype.kind in "OUS" else dtype)  # type: ignore[arg-type]
+        if dtype is None:
+            return None
+        return TensorSpec(shape, dtype if value in self.constants or dtype.kind not in "OUS" else STRING)
 
     def attributes(self, node: Any) -> dict[str, Any]:
         """Return the attributes of a node as Python values."""
@@ -284,7 +355,7 @@ class Reader:
         if node.domain not in ("", "ai.onnx"):
             raise OperatorError(f"operators of the domain {node.domain!r} are not supported")
         constant = all(name in self.constants for name in names_read(node)) and not holds_graphs(node)
-        if constant and node.op_type != "Dropout":
+        if constant and is_cheap(node, [self.constants[name] for name in names_read(node)]):
             self._compute(node)
             for name in set(node.output) & set(self.outputs):
                 self.constants[f"{name}/constant"] = self.constants.pop(name)
@@ -295,6 +366,7 @@ class Reader:
         try:
             self._translate(node)
             self._check_inferred(node, self.net.op[before:])
+            self._check_stated(node, self.net.op[before:])
         except OperatorError as error:
             del self.net.op[before:]
             for name in node.output:
@@ -305,6 +377,8 @@ class Reader:
                 self._run_by_onnx(node)
             except OperatorError as other:
                 raise OperatorError(f"{error}; {other}") from error
+            if isinstance(error, UnknownExtentError):
+                self._dynamic_nodes.add(node.op_type)
 
     def _translate(self, node: Any) -> None:
         rule = _rules.get(node.op_type)
@@ -348,6 +422,34 @@ class Reader:
                     f"{expected.shape} and {expected.dtype}"
                 )
 
+    def _check_stated(self, node: Any, ops: Sequence[OperatorDef]) -> None:
+        """Compare types and numbers of axes with those that operators state, where dynamic extents prevent inference.
+
+        Raises:
+            OperatorError: an operator does not take such inputs, or makes an output of another type.
+        """
+        forms: dict[str, Form] = {}
+        for op_def in ops:
+            stated = signature(find(op_def.type))
+            if stated is None:
+                continue
+            inputs = [forms.get(name) or self._form(name) for name in op_def.input]
+            if wrong := stated.mismatch(inputs):
+                raise OperatorError(f"{op_def.type}: {wrong}")
+            forms.update(zip(op_def.output, stated.made(inputs, len(op_def.output))))
+        for name in node.output:
+            expected, found = self._form(name).dtype, forms.get(self.name(name), Form()).dtype
+            if expected is not None and found is not None and expected != found:
+                raise OperatorError(f"{name!r} would have elements of type {found}, where ONNX infers {expected}")
+
+    def _form(self, value: str) -> Form:
+        dtype = self.dtype(value)
+        try:
+            rank = self.rank(value)
+        except UnknownExtentError:
+            rank = None
+        return Form(STRING if dtype is not None and dtype.kind in "OUS" else dtype, rank)
+
     def _run_by_onnx(self, node: Any) -> None:
         arguments = reference_arguments(node, self._model.opset_import)
         self.add("ONNXNode", arguments["reads"], [name for name in node.output if name], **arguments)
@@ -355,6 +457,9 @@ class Reader:
 
     def _compute(self, node: Any) -> None:
         """Fold a node with constant inputs."""
+        self._work_left -= sum(self.constants[name].size for name in names_read(node)) + 1024
+        if self._work_left < 0:
+            raise OperatorError(f"the constants to compute while reading are too many: over {MOST_WORK:,} elements")
         made = compute_node(self.library, node, list(self._model.opset_import), self.constants, self._elements_left)
         for name, value in zip((name for name in node.output if name), made):
             self.constants[name] = value
@@ -372,29 +477,5 @@ class Reader:
 
     def _inferred(self) -> dict[str, Any]:
         """Return the result of ONNX's shape inference by value: its type and, if known, its shape."""
-        try:
-            graph = self.library.shape_inference.infer_shapes(self._model, data_prop=True).graph
-        except Exception:  # ONNX may fail on a model that can be imported without inferred shapes
-            graph = self._graph
+        graph = inferred_graph(self.library, self._model)
         return {each.name: each for each in (*graph.output, *graph.value_info, *graph.input)}
-
-
-def _extents(info: Any) -> tuple[int, ...]:
-    return tuple(int(d.dim_value) if d.HasField("dim_value") else 1 for d in info.type.tensor_type.shape.dim)
-
-
-def _is_fixed(info: Any) -> bool:
-    """Whether an input has no dynamic axis after the first."""
-    kind = info.type.tensor_type
-    return bool(kind.HasField("shape")) and all(d.HasField("dim_value") for d in list(kind.shape.dim)[1:])
-
-
-def _spec(onnx: Any, info: Any) -> TensorSpec:
-    kind = info.type.tensor_type.elem_type
-    try:
-        dtype = np.dtype(onnx.helper.tensor_dtype_to_np_dtype(kind))
-    except KeyError:
-        raise ParseError(f"ONNX model: input {info.name!r} has elements of the unsupported type {kind}") from None
-    if count_elements(_extents(info)) is None:
-        raise ParseError(f"ONNX model: input {info.name!r} has the impossible shape {_extents(info)}")
-    return TensorSpec(_extents(info), dtype)

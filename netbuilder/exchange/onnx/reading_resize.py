@@ -18,8 +18,7 @@ def _resize(r: Reader, node: Any) -> None:
     """Resize height and width of images; repeated pixels also if the model leaves these dynamic."""
     found = r.attributes(node)
     scales = _scales(r, node, found)
-    shape = r.shape(node.input[0])
-    if len(shape) != 4 or scales[:2] != [1.0, 1.0]:
+    if len(scales) != 4 or scales[:2] != [1.0, 1.0]:
         raise OperatorError(f"only height and width of images (N, C, H, W) can be resized, got scales {scales}")
     old = node.op_type == "Upsample" or r.opset < 11
     places = found.get("coordinate_transformation_mode", "asymmetric" if old else "half_pixel")
@@ -29,37 +28,28 @@ def _resize(r: Reader, node: Any) -> None:
     if nearest and whole and (places == "half_pixel" or (places == "asymmetric" and rounding == "floor")):
         r.add("ResizeNearest", node.input[:1], node.output, height_scale=scales[2], width_scale=scales[3], order="NCHW")
         return
-    if r.spec(node.input[0]) is None and not _is_fixed(r, node.input[0]):
-        raise OperatorError("height and width must be known for interpolation")
     across = _matrix(r, node, found, scales, 3)
     down = _matrix(r, node, found, scales, 2)
     wide = r.add("BatchMatMul", [node.input[0], across], [r.between(node.output[0])], trans_b=1, broadcast=1)
     r.add("BatchMatMul", [down, wide], node.output, broadcast=1)
 
 
-def _is_fixed(r: Reader, name: str) -> bool:
-    info = r.info(name)
-    return info is not None and all(d.HasField("dim_value") for d in info.type.tensor_type.shape.dim[2:])
-
-
 def _scales(r: Reader, node: Any, found: dict[str, Any]) -> list[float]:
     """Return the scale of each axis, 1 for axes that the node does not name."""
     at = 1 if node.op_type == "Upsample" or r.opset < 11 else 2
-    shape = r.shape(node.input[0])
+    ndim = r.rank(node.input[0])
     if found.get("keep_aspect_ratio_policy", "stretch") != "stretch":
         raise OperatorError("only keep_aspect_ratio_policy 'stretch' is supported")
-    axes = [int(n) % len(shape) for n in found.get("axes", range(len(shape)))]
+    axes = [int(n) % ndim for n in found.get("axes", range(ndim))]
     given = found.get("scales")
     if given is None and len(node.input) > at and node.input[at]:
         given = r.elements(node.input[at], "scales").tolist()
     if not given:
-        if len(node.input) < 4 or not _is_fixed(r, node.input[0]):
-            raise OperatorError("sizes are supported only if height and width of the images are known")
-        # The batch may be dynamic; it is not resized then.
-        sizes = dict(zip(axes, r.elements(node.input[3], "sizes").tolist()))
-        dims = r.dims(node.input[0]) or ("",) * len(shape)
-        given = [1.0 if isinstance(dims[axis], str) else sizes[axis] / shape[axis] for axis in axes]
-    scales = [1.0] * len(shape)
+        if len(node.input) < 4 or not node.input[3]:
+            raise OperatorError("scales or sizes must be given")
+        sizes = r.elements(node.input[3], "sizes").tolist()
+        given = [size / r.extent(node.input[0], axis) for axis, size in zip(axes, sizes)]
+    scales = [1.0] * ndim
     for axis, scale in zip(axes, given):
         scales[axis] = float(scale)
     return scales
@@ -67,7 +57,7 @@ def _scales(r: Reader, node: Any, found: dict[str, Any]) -> list[float]:
 
 def _matrix(r: Reader, node: Any, found: dict[str, Any], scales: list[float], axis: int) -> str:
     """Return the parameter (new extent, extent) that interpolates an axis: ONNX's result for the identity matrix."""
-    extent = r.shape(node.input[0])[axis]
+    extent = r.extent(node.input[0], axis)
     sized = len(node.input) > 3 and bool(node.input[3])
     kept = {name: value for name, value in found.items() if name not in ("axes", "scales")}
     values = {"X": np.eye(extent, dtype=np.float32)}

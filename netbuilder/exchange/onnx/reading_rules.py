@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import math
-from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
@@ -34,7 +32,7 @@ def _same(r: Reader, node: Any) -> None:
 
 @reads("Where")
 def _where(r: Reader, node: Any) -> None:
-    if len({r.dims(name) for name in node.input}) > 1 or r.dims(node.input[0]) is None:
+    if not r.same_extents(node.input):
         raise OperatorError("Where is supported only if condition and branches have the same known shape")
     r.add("Where", node.input, node.output)
 
@@ -57,15 +55,19 @@ def _dropout(r: Reader, node: Any) -> None:
 def _many(r: Reader, node: Any) -> None:
     if any((dtype := r.dtype(name)) is None or dtype.kind != "f" for name in node.input):
         raise OperatorError("its operands must hold floating-point numbers")
-    shapes = {r.shape(name) for name in node.input}
-    if len(shapes) > 1 and node.op_type == "Sum":
+    if len(node.input) == 1:
+        r.same(node.input[0], node.output[0])
+        return
+    same = r.same_extents(node.input)
+    if not same and node.op_type == "Sum":
         total = node.input[0]
         for index, name in enumerate(node.input[1:], 2):
             made = node.output[0] if index == len(node.input) else r.between(node.output[0])
             total = r.add("Add", [total, name], [made])
         return
-    if len(shapes) > 1:
-        raise OperatorError(f"its operands must have the same shape, got {sorted(shapes)}")
+    if not same:
+        shapes = sorted({r.shape(name) for name in node.input})
+        raise OperatorError(f"its operands must have the same shape, got {shapes}")
     r.add(node.op_type, node.input, node.output)
 
 
@@ -95,8 +97,11 @@ def _hard_sigmoid(r: Reader, node: Any) -> None:
 @reads("PRelu")
 def _prelu(r: Reader, node: Any) -> None:
     slope = r.elements(node.input[1], "the slope")
-    shape = r.shape(node.input[0])
-    if slope.size not in (1, shape[1]) or (slope.size > 1 and slope.ndim != len(shape) - 1 and slope.ndim != 1):
+    shape = r.extents(node.input[0])
+    per_channel = [(*lead, slope.size, *[1] * (len(shape) - 2)) for lead in ((), (1,))]
+    if r.opset < 7:  # slopes are not broadcast along the last axis
+        per_channel.append((slope.size,))
+    if slope.size > 1 and (slope.shape not in per_channel or shape[1] == 1):
         raise OperatorError(
             f"the slope must have one element or one per channel, got shape {slope.shape} for X of shape {shape}"
         )
@@ -113,101 +118,6 @@ def _clip(r: Reader, node: Any) -> None:
         for i, name in ((1, "min"), (2, "max"))
     }
     r.add("Clip", node.input[:1], node.output, **bounds)
-
-
-@reads("Conv", "ConvTranspose")
-def _conv(r: Reader, node: Any) -> None:
-    found = r.attributes(node)
-    kernel = found.get("kernel_shape") or list(r.shape(node.input[1])[2:])
-    dilations = found.get("dilations", [1] * len(kernel))
-    reach = [d * (k - 1) + 1 for d, k in zip(dilations, kernel)]
-    arguments = {
-        "kernels": list(kernel), "strides": found.get("strides", [1] * len(kernel)), "group": found.get("group", 1),
-        "dilations": list(dilations) if set(dilations) != {1} else None,
-    }  # fmt: skip
-    if node.op_type == "Conv":
-        arguments["pads"] = _pads(r, node, found, reach)
-    else:
-        if any(d != 1 for d in dilations):
-            raise OperatorError("transposed convolution with dilations is not supported")
-        arguments["pads"], arguments["adjs"] = _transposed_pads(r, node, found, kernel)
-    r.add(node.op_type, [name for name in node.input if name], node.output, **arguments)
-
-
-def _pads(r: Reader, node: Any, found: dict[str, Any], reach: Sequence[int]) -> list[int]:
-    """Return the padding before each axis, then after each axis."""
-    auto = found.get("auto_pad", "NOTSET")
-    count = len(reach)
-    if auto in ("NOTSET", ""):
-        return list(found.get("pads", [0] * 2 * count))
-    if auto == "VALID":
-        return [0] * 2 * count
-    strides = found.get("strides", [1] * count)
-    extents = r.shape(node.input[0])[2:]
-    total = [max(0, (math.ceil(n / s) - 1) * s + k - n) for n, s, k in zip(extents, strides, reach)]
-    less, more = [n // 2 for n in total], [n - n // 2 for n in total]
-    return [*less, *more] if auto == "SAME_UPPER" else [*more, *less]
-
-
-def _transposed_pads(
-    r: Reader, node: Any, found: dict[str, Any], kernel: Sequence[int]
-) -> tuple[list[int], list[int] | None]:
-    """Return the pads of a transposed convolution, and its output padding (None if 0).
-
-    Source: the formulas of ONNX's operator ConvTranspose for ``output_shape`` and ``auto_pad``.
-    """
-    count = len(kernel)
-    strides, more = found.get("strides", [1] * count), found.get("output_padding", [0] * count)
-    auto = found.get("auto_pad", "NOTSET")
-    extents = found.get("output_shape")
-    if extents is None and auto in ("SAME_UPPER", "SAME_LOWER"):
-        extents = [n * s for n, s in zip(r.shape(node.input[0])[2:], strides)]
-    if extents is None:
-        pads = [0] * 2 * count if auto == "VALID" else list(found.get("pads", [0] * 2 * count))
-        return pads, list(more) if any(more) else None
-    pads, more = [0] * 2 * count, list(more)
-    for i, (n, s, k, out) in enumerate(zip(r.shape(node.input[0])[2:], strides, kernel, extents[-count:])):
-        total = s * (n - 1) + more[i] + k - out
-        if total < 0:  # larger than without padding: the rest becomes output padding
-            more[i] -= total
-            total = 0
-        half = total // 2
-        pads[i], pads[count + i] = (half, total - half) if auto == "SAME_UPPER" else (total - half, half)
-    return pads, more if any(more) else None
-
-
-@reads("MaxPool", "AveragePool")
-def _pool(r: Reader, node: Any) -> None:
-    found = r.attributes(node)
-    if len(node.output) > 1 and node.output[1]:
-        raise OperatorError("the second output, indices, is not supported")
-    if any(d != 1 for d in found.get("dilations", ())):
-        raise OperatorError("pooling with dilations is not supported")
-    kernel = list(found["kernel_shape"])
-    strides = list(found.get("strides", [1] * len(kernel)))
-    pads = _pads(r, node, found, kernel)
-    count = found.get("count_include_pad", 0) if node.op_type == "AveragePool" else 0
-    if found.get("ceil_mode", 0):
-        longer = _rounded_up(r.shape(node.input[0])[2:], kernel, strides, pads)
-        if count and longer != pads:
-            raise OperatorError(
-                "ceil_mode with count_include_pad is not supported if the last window extends beyond the padding"
-            )
-        pads = longer
-    r.add(node.op_type, node.input, node.output[:1], kernels=kernel, strides=strides, pads=pads,
-          count_include_pad=1 if count else None)  # fmt: skip
-
-
-def _rounded_up(extents: Sequence[int], kernel: Sequence[int], strides: Sequence[int], pads: list[int]) -> list[int]:
-    """Return pads for which rounding down the number of windows gives the same as rounding up with ``pads``."""
-    n = len(kernel)
-    at_end = []
-    for extent, k, s, before, after in zip(extents, kernel, strides, pads[:n], pads[n:]):
-        windows = math.ceil((extent + before + after - k) / s) + 1
-        if (windows - 1) * s >= extent + before:
-            windows -= 1  # the last window would begin beyond the image
-        at_end.append(max(after, (windows - 1) * s + k - extent - before))
-    return [*pads[:n], *at_end]
 
 
 @reads("GlobalAveragePool", "GlobalMaxPool")
@@ -242,7 +152,7 @@ def _gemm(r: Reader, node: Any) -> None:
         raise OperatorError(f"alpha and beta must be 1, got {found.get('alpha', 1.0)} and {found.get('beta', 1.0)}")
     trans_a, trans_b = found.get("transA", 0), found.get("transB", 0)
     bias = node.input[2] if len(node.input) > 2 and node.input[2] else None
-    if bias is not None and not trans_a and len(r.shape(bias)) == 1 and r.shape(bias) == r.shape(node.output[0])[1:]:
+    if bias is not None and not trans_a and r.rank(bias) == 1 and _one_per_column(r, node, trans_b):
         r.add("FC" if trans_b else "FCTransposed", node.input, node.output)
         return
     product = node.output[0] if bias is None else r.between(node.output[0])
@@ -251,9 +161,15 @@ def _gemm(r: Reader, node: Any) -> None:
         r.add("Add", [product, bias], node.output)
 
 
+def _one_per_column(r: Reader, node: Any, trans_b: int) -> bool:
+    """Whether it is certain that a Gemm's bias has one element for each column of the product."""
+    (elements,), (rows, columns) = r.extents(node.input[2]), r.extents(node.input[1])
+    return elements is not None and elements == (rows if trans_b else columns)
+
+
 @reads("MatMul")
 def _matmul(r: Reader, node: Any) -> None:
-    ranks = [len(r.shape(name)) for name in node.input]
+    ranks = [r.rank(name) for name in node.input]
     if ranks == [1, 1]:
         product = r.add("Mul", node.input, [r.between(node.output[0])])
         r.add("ReduceSum", [product], node.output, axes=[0], keepdims=0)
@@ -265,12 +181,12 @@ def _matmul(r: Reader, node: Any) -> None:
 
 @reads("Softmax")
 def _softmax(r: Reader, node: Any) -> None:
-    ndim = len(r.shape(node.input[0]))
+    ndim = r.rank(node.input[0])
     axis = r.attributes(node).get("axis", 1 if r.opset < 13 else -1) % ndim
     if r.opset < 13 or axis == ndim - 1:
         r.add("Softmax", node.input, node.output, axis=axis)
         return
-    if all(extent == 1 for extent in r.shape(node.input[0])[axis + 1 :]):
+    if all(extent == 1 for extent in r.extents(node.input[0])[axis + 1 :]):
         r.add("Softmax", node.input, node.output, axis=axis)
         return
     order = [*(i for i in range(ndim) if i != axis), axis]
@@ -281,20 +197,26 @@ def _softmax(r: Reader, node: Any) -> None:
 
 @reads("Concat")
 def _concat(r: Reader, node: Any) -> None:
-    axis = r.attributes(node).get("axis", 1) % len(r.shape(node.input[0]))
+    axis = r.attributes(node).get("axis", 1) % r.rank(node.input[0])
     r.add("Concat", node.input, [node.output[0], r.between(node.output[0])], axis=axis)
 
 
 @reads("Split")
 def _split(r: Reader, node: Any) -> None:
     found = r.attributes(node)
-    axis = found.get("axis", 0) % len(r.shape(node.input[0]))
+    axis = found.get("axis", 0) % r.rank(node.input[0])
     extents = found.get("split")
     if len(node.input) > 1 and node.input[1]:
         extents = [int(n) for n in r.elements(node.input[1], "extents")]
-    if extents is None:
-        extents = [r.shape(name)[axis] for name in node.output]
-    r.add("Split", node.input[:1], node.output, axis=axis, split=list(extents))
+    if extents is None and "num_outputs" in found:  # parts of an extent that is no multiple differ
+        extents = _parts(r.extent(node.input[0], axis), len(node.output))
+    r.add("Split", node.input[:1], node.output, axis=axis, split=extents)
+
+
+def _parts(extent: int, count: int) -> list[int]:
+    """Return the extents of ``count`` equal parts, of which the last may be smaller."""
+    each = -(-extent // count)
+    return [max(0, min(each, extent - i * each)) for i in range(count)]
 
 
 @reads("Reshape")
@@ -314,7 +236,7 @@ def _reshape(r: Reader, node: Any) -> None:
 @reads("Flatten")
 def _flatten(r: Reader, node: Any) -> None:
     axis = r.attributes(node).get("axis", 1)
-    r.add("Flatten", node.input, node.output, axis=axis % len(r.shape(node.input[0])) if axis < 0 else axis)
+    r.add("Flatten", node.input, node.output, axis=axis % r.rank(node.input[0]) if axis < 0 else axis)
 
 
 @reads("Squeeze", "Unsqueeze")
@@ -322,13 +244,14 @@ def _dims(r: Reader, node: Any) -> None:
     axes = r.attributes(node).get("axes")
     if len(node.input) > 1 and node.input[1]:
         axes = [int(n) for n in r.elements(node.input[1], "axes")]
-    ndim = len(r.shape(node.input[0]))
+    ndim = r.rank(node.input[0])
     if node.op_type == "Unsqueeze":
         added = axes or []
         r.add("ExpandDims", node.input[:1], node.output, dims=sorted(n % (ndim + len(added)) for n in added))
         return
-    shape = r.shape(node.input[0])
-    dims = [n % ndim for n in axes] if axes is not None else [i for i, extent in enumerate(shape) if extent == 1]
+    if axes is None:
+        axes = [i for i, extent in enumerate(r.shape(node.input[0])) if extent == 1]
+    dims = [n % ndim for n in axes]
     r.add("Squeeze", node.input[:1], node.output, dims=sorted(dims))
 
 
@@ -363,7 +286,7 @@ def _slice(r: Reader, node: Any) -> None:
             return [int(n) for n in r.elements(node.input[i], name)]
         return list(found[name]) if name in found else None
 
-    ndim = len(r.shape(node.input[0]))
+    ndim = r.rank(node.input[0])
     starts, ends, axes, steps = (numbers(i + 1, name) for i, name in enumerate(("starts", "ends", "axes", "steps")))
     if starts is None or ends is None or any(step != 1 for step in steps or ()):
         raise OperatorError("only slices with constant bounds and steps of 1 are supported")
@@ -386,22 +309,18 @@ def _tile(r: Reader, node: Any) -> None:
 
 @reads("Gather")
 def _gather(r: Reader, node: Any) -> None:
-    shape = r.shape(node.input[0])
-    axis = r.attributes(node).get("axis", 0) % len(shape)
+    axis = r.attributes(node).get("axis", 0) % r.rank(node.input[0])
     indices = node.input[1]
     if indices in r.constants and (r.constants[indices] < 0).any():
-        known = r.spec(node.input[0])
-        if known is None:
-            raise OperatorError("negative indices are supported only if the extent of the axis is known")
-        counted = r.constants[indices]
-        indices = r.constant(node.output[0], np.where(counted < 0, counted + known.shape[axis], counted))
+        extent, counted = r.extent(node.input[0], axis), r.constants[indices]
+        indices = r.constant(node.output[0], np.where(counted < 0, counted + extent, counted))
     r.add("Gather", [node.input[0], indices], node.output, axis=axis)
 
 
 @reads("Shape")
 def _shape(r: Reader, node: Any) -> None:
     found = r.attributes(node)
-    ndim = len(r.shape(node.input[0]))
+    ndim = r.rank(node.input[0])
     axes = list(range(ndim))[slice(found.get("start", 0), found.get("end"))]
     if not axes:
         raise OperatorError(f"start and end select none of the {ndim} axes")
@@ -414,9 +333,13 @@ def _layer_norm(r: Reader, node: Any) -> None:
     axis = found.get("axis", -1)
     if any(node.output[1:]) or len(node.input) < 3 or not node.input[2]:
         raise OperatorError("only the first output, with scale and bias, is supported")
+    axis %= r.rank(node.input[0])
+    normalized = r.extents(node.input[0])[axis:]
+    for name in node.input[1:]:  # ONNX broadcasts these
+        if r.rank(name) != len(normalized) or any(a != b for a, b in zip(r.shape(name), normalized) if a == 1):
+            raise OperatorError(f"{name!r} must have the shape of what is normalized, {normalized}")
     made = [node.output[0], r.between(node.output[0]), r.between(node.output[0])]
-    r.add("LayerNorm", node.input, made, axis=axis % len(r.shape(node.input[0])),
-          epsilon=found.get("epsilon", 1e-5), elementwise_affine=1)  # fmt: skip
+    r.add("LayerNorm", node.input, made, axis=axis, epsilon=found.get("epsilon", 1e-5), elementwise_affine=1)
 
 
 @reads("GroupNormalization")
@@ -424,7 +347,7 @@ def _group_norm(r: Reader, node: Any) -> None:
     found = r.attributes(node)
     groups, scale = found["num_groups"], list(node.input[1:])
     if r.opset < 21:  # scale and bias have one element per group
-        each = r.shape(node.input[0])[1] // groups
+        each = r.extent(node.input[0], 1) // groups
         scale = [r.constant(node.output[0], np.repeat(r.elements(name, "scale and bias"), each)) for name in scale]
     r.add("GroupNorm", [node.input[0], *scale], node.output, group=groups, epsilon=found.get("epsilon", 1e-5),
           is_test=1, order="NCHW")  # fmt: skip
@@ -444,10 +367,12 @@ def _hard_swish(r: Reader, node: Any) -> None:
 @reads("ReduceSum", "ReduceMean", "ReduceMax", "ReduceMin", "ReduceL1", "ReduceL2")
 def _reduce(r: Reader, node: Any) -> None:
     found = r.attributes(node)
-    ndim = len(r.shape(node.input[0]))
+    ndim = r.rank(node.input[0])
     axes = found.get("axes")
     if len(node.input) > 1 and node.input[1]:
         axes = [int(n) for n in r.elements(node.input[1], "axes")]
+    if not axes and found.get("noop_with_empty_axes", 0):
+        raise OperatorError("noop_with_empty_axes is not supported")
     dims = [n % ndim for n in axes] if axes else list(range(ndim))
     r.add(node.op_type, node.input[:1], node.output, axes=dims, keepdims=found.get("keepdims", 1))
 
@@ -487,7 +412,7 @@ def _recurrent(r: Reader, node: Any) -> None:
         f"ONNX{node.op_type}",
         [*node.input[:3], *(value for _, value in inputs)],
         [name or r.between(next(filter(None, node.output))) for name in outputs],
-        hidden_size=found.get("hidden_size", r.shape(node.input[2])[2]),
+        hidden_size=found.get("hidden_size") or r.extent(node.input[2], 2),
         direction=found.get("direction", "forward"),
         given=[name for name, _ in inputs] or None,
         activations=activations or None,

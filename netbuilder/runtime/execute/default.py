@@ -5,7 +5,7 @@ from __future__ import annotations
 from netbuilder.proto import NetError
 from netbuilder.runtime.execute.workspace import Workspace
 
-__all__ = ["current_name", "names", "reset", "switch", "workspace"]
+__all__ = ["current_name", "names", "remove", "reset", "switch", "workspace"]
 
 _DEFAULT = "default"
 _workspaces: dict[str, Workspace] = {_DEFAULT: Workspace()}
@@ -49,3 +49,9 @@ def switch(name: str, create: bool = False) -> Workspace:
 def reset() -> None:
     """Remove all blobs and nets of the current workspace."""
     workspace().reset()
+
+
+def remove(name: str) -> None:
+    """Forget a workspace, with its blobs and nets; nothing happens if there is none of that name, or it is current."""
+    if name != _current:
+        _workspaces.pop(name, None)

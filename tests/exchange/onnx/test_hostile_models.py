@@ -1,5 +1,7 @@
 """ONNX files that claim more than they hold, loop, or are damaged: one error that names file, node and rule."""
 
+import os
+
 import numpy as np
 import pytest
 
@@ -8,7 +10,7 @@ from onnx import helper, numpy_helper  # noqa: E402
 
 from netbuilder.exchange.onnx import ReferenceNodeWarning, read_onnx  # noqa: E402
 from netbuilder.exchange.onnx.constants import MOST_ELEMENTS  # noqa: E402
-from netbuilder.proto import NetError, OperatorError  # noqa: E402
+from netbuilder.proto import NetError, OperatorError, ParseError  # noqa: E402
 
 node = helper.make_node
 
@@ -46,6 +48,135 @@ def test_constants_that_grow_are_bounded(tmp_path, made, constants):
     path = saved(tmp_path, [made, ADD], constants)
     with pytest.raises(OperatorError, match=rf"model.onnx': ONNX model 'g', node '' {made.op_type} .* the 67,108,864"):
         read_onnx(path)
+
+
+def test_a_range_that_shape_inference_would_list(tmp_path):
+    """ONNX's propagation of data takes memory and time for each number of a Range that a Cast follows."""
+    numbers = {"a": np.int64(0), "b": np.int64(1 << 62), "d": np.int64(1)}
+    made = [node("Range", ["a", "b", "d"], ["r"]), node("Cast", ["r"], ["c"], to=onnx.TensorProto.FLOAT), ADD]
+    with pytest.raises(OperatorError, match="Range .* makes a constant of 4,611,686,018,427,387,904 elements"):
+        read_onnx(saved(tmp_path, made, numbers))
+    held = [helper.make_tensor_value_info("y", onnx.TensorProto.FLOAT, ("n", "m"))]
+    branch = helper.make_graph(made, "branch", [], held)
+    other = helper.make_graph([node("Identity", ["x"], ["y"])], "other", [], held)
+    either = node("If", ["yes"], ["y"], then_branch=branch, else_branch=other)
+    with pytest.warns(ReferenceNodeWarning, match="If"):
+        assert read_onnx(saved(tmp_path, [either], {**numbers, "yes": np.bool_(True)})).reference_nodes == ("If",)
+
+
+def test_short_ranges_are_still_inferred(tmp_path):
+    numbers = {"a": np.int64(0), "b": np.int64(3), "d": np.int64(1)}
+    made = [node("Range", ["a", "b", "d"], ["r"]), node("Cast", ["r"], ["c"], to=onnx.TensorProto.FLOAT), ADD]
+    read = read_onnx(saved(tmp_path, made, numbers), reference=False)
+    assert read.predictor().run(x=np.zeros((2, 3), np.float32))["y"].tolist() == [[0, 1, 2]] * 2
+
+
+def test_convolutions_of_constants_are_not_computed_while_reading(tmp_path):
+    """ONNX's reference takes 70 GiB for this one, of 2,000 by 2,000 and 50 by 50 zeros."""
+    shapes = {"s": np.int64([1, 1, 2000, 2000]), "t": np.int64([1, 1, 50, 50])}
+    made = [node("ConstantOfShape", [name], [name + "z"]) for name in shapes]
+    made += [node("Conv", ["sz", "tz"], ["m"]), node("ReduceMean", ["m"], ["c"]), ADD]
+    read = read_onnx(saved(tmp_path, made, shapes), reference=False)
+    assert [op.type for op in read.net.op] == ["Conv", "ReduceMean", "Add"]
+    small = {"v": np.ones((1, 1, 3, 3), np.float32), "w": np.ones((1, 1, 3, 3), np.float32)}
+    read = read_onnx(saved(tmp_path, [node("Conv", ["v", "w"], ["c"]), ADD], small))
+    assert [op.type for op in read.net.op] == ["Add"] and read.parameters["c"].item() == 9
+
+
+def test_many_reads_of_one_constant_are_bounded(tmp_path):
+    made = [node("ConstantOfShape", ["s"], ["z"]), *(node("ReduceMax", ["z"], [f"c{k}"]) for k in range(40))]
+    path = saved(tmp_path, [*made, node("Add", ["x", "c39"], ["y"])], {"s": np.int64([1 << 25])})
+    with pytest.raises(OperatorError, match="ReduceMax .* are too many: over 1,073,741,824 elements"):
+        read_onnx(path)
+
+
+def test_deep_graphs(tmp_path):
+    held = [helper.make_tensor_value_info("y", onnx.TensorProto.FLOAT, ("n", "m"))]
+    graph = helper.make_graph([node("Identity", ["x"], ["y"])], "leaf", [], held)
+    for _ in range(20):
+        graph = helper.make_graph([node("If", ["yes"], ["y"], then_branch=graph, else_branch=graph)], "g", [], held)
+        graph.node[0].attribute[1].g.CopyFrom(graph.node[0].attribute[0].g.__class__(name="e", node=[
+            node("Identity", ["x"], ["y"])], output=held))  # fmt: skip
+    with pytest.warns(ReferenceNodeWarning, match="If"):
+        read = read_onnx(saved(tmp_path, graph.node, {"yes": np.bool_(True)}))
+    assert read.predictor().run(x=np.ones((2, 3), np.float32))["y"].shape == (2, 3)
+
+
+def stored_in(location, length=12):
+    """A change of a model: the elements of its first constant are in another file."""
+
+    def change(model):
+        tensor = onnx.TensorProto(name="c", data_type=onnx.TensorProto.FLOAT, dims=[3])
+        tensor.data_location = tensor.EXTERNAL
+        for key, value in (("location", location), ("length", str(length))):
+            tensor.external_data.add(key=key, value=value)
+        model.graph.initializer.append(tensor)
+
+    return change
+
+
+@pytest.fixture
+def model_folder(tmp_path):
+    """A folder for a model, with links out of it, beside a file that is none of the model's."""
+    folder, outside = tmp_path / "model", tmp_path / "outside"
+    folder.mkdir()
+    outside.mkdir()
+    for path in (outside / "secret", folder / "own"):
+        path.write_bytes(np.float32([1, 2, 3]).tobytes())
+    (folder / "link").symlink_to(outside / "secret")
+    (folder / "linked").symlink_to(outside)
+    os.mkfifo(folder / "fifo")
+    return folder
+
+
+@pytest.mark.parametrize(
+    ("location", "rule"),
+    [
+        ("../outside/secret", "not in the model's folder"),
+        ("no/../../outside/secret", "not in the model's folder"),
+        ("/etc/hostname", "not in the model's folder"),
+        ("/dev/zero", "not in the model's folder"),
+        ("link", "not in the model's folder"),
+        ("linked/secret", "not in the model's folder"),
+        ("fifo", "is no regular file"),
+        ("absent", "does not exist"),
+        ("", "is no regular file"),
+    ],
+)
+def test_external_data_are_in_the_models_folder(model_folder, location, rule):
+    with pytest.raises(ParseError, match=f"model.onnx': tensor 'c' .* the file '{location}', which .*{rule}"):
+        read_onnx(saved(model_folder, [ADD], change=stored_in(location)))
+
+
+def test_external_data_in_a_nodes_attribute(model_folder):
+    def change(model):
+        stored_in("link")(model)
+        made = node("Constant", [], ["c"])
+        made.attribute.add(name="value", type=onnx.AttributeProto.TENSOR, t=model.graph.initializer.pop())
+        model.graph.node.insert(0, made)
+
+    with pytest.raises(ParseError, match="tensor 'c' is stored in the file 'link', which is not in the model's folder"):
+        read_onnx(saved(model_folder, [ADD], change=change))
+
+
+def test_external_data_that_are_there(model_folder, monkeypatch):
+    path = saved(model_folder, [ADD], change=stored_in("own"))
+    assert read_onnx(path).predictor().run(x=np.zeros((2, 3), np.float32))["y"].tolist() == [[1, 2, 3]] * 2
+    monkeypatch.chdir(model_folder)  # a model without a file has no folder, not even the current one
+    model = onnx.load(path, load_external_data=False)
+    with pytest.raises(ParseError, match="give the path of the model's file in place of the model"):
+        read_onnx(model)
+    assert read_onnx(onnx.load(path)).parameters["c"].tolist() == [1, 2, 3]
+    with pytest.raises(ParseError, match=r"model.onnx'.* exceeds"):
+        read_onnx(saved(model_folder, [ADD], change=stored_in("own", 1 << 42)))
+
+
+@pytest.mark.parametrize("domain", ["com.example", "ai.onnx.ml", "ai.onnx.training"])
+def test_operators_of_other_domains(tmp_path, domain):
+    made = helper.make_node("Relu", ["x"], ["y"], domain=domain)
+    change = lambda model: model.opset_import.append(helper.make_opsetid(domain, 1))  # noqa: E731
+    with pytest.raises((NetError, OperatorError), match="model.onnx'"):
+        read_onnx(saved(tmp_path, [made], change=change))
 
 
 def test_many_constants_are_bounded_together(tmp_path):

@@ -51,12 +51,30 @@ def problem(got, expected, case):
     return None
 
 
-def outcome(case):
-    """Return "refused", "onnx" or "operators" by how the model is read, and what is wrong with its outputs if it is."""
+def dynamic(model, axes):
+    """Return a model whose inputs have dynamic extents along these axes, and no extents stated for other values."""
+    copy = onnx.ModelProto()
+    copy.CopyFrom(model)
+    del copy.graph.value_info[:]
+    for each in (*copy.graph.input, *copy.graph.output):
+        if each.type.WhichOneof("value") == "tensor_type" and each.type.tensor_type.HasField("shape"):
+            for d in list(each.type.tensor_type.shape.dim)[axes]:
+                d.Clear()
+    for each in copy.graph.output:
+        if each.type.WhichOneof("value") == "tensor_type":
+            each.type.tensor_type.ClearField("shape")
+    return copy
+
+
+def outcome(case, axes=None):
+    """Return "refused", "onnx" or "operators" by how the model is read, and what is wrong with its outputs if it is.
+
+    ``axes`` of the inputs, a slice, become dynamic before.
+    """
     with warnings.catch_warnings():
         warnings.simplefilter("ignore", ReferenceNodeWarning)
         try:
-            read = read_onnx(case.model)
+            read = read_onnx(case.model if axes is None else dynamic(case.model, axes))
         except (NetError, OperatorError, ParseError):
             return "refused", None
     predictor = read.predictor(trusted=True)
@@ -91,6 +109,42 @@ def outcomes():
 
 def test_what_is_read_gives_what_onnx_expects(outcomes):
     assert {case.name: said for case, kind, said in outcomes if said} == {}
+
+
+FORMS = {"first axis": slice(0, 1), "all axes": slice(None)}
+
+
+def worse(case, axes):
+    """Return what is worse in a case with dynamic extents; None if nothing is."""
+    try:
+        kind, said = outcome(case, axes)
+    except (NetError, OperatorError) as error:
+        return str(error)
+    return kind if kind == "refused" else said
+
+
+# Operators whose import asks for an extent, or for types that are checked with the shapes.
+ASKING = re.compile(
+    "(softmax_axis|pool_2d_(ceil|uint8|same)|convtranspose|gemm_default_single|split_|squeeze|gather_neg|pow_types|"
+    "clip_default_int8|equal_string|layer_normalization_2d|resize_(up|down)sample_s|group_norm|prelu|max_(ex|two)|sum_)"
+)
+
+
+@pytest.mark.parametrize("form", FORMS)
+def test_dynamic_extents_make_nothing_worse(form, outcomes):
+    """Neither wrong nor refused: those that ask for extents, and a sample of the others."""
+    read = [case for case, kind, said in outcomes if kind != "refused" and not said]
+    chosen = [case for i, case in enumerate(read) if i % 25 == 0 or ASKING.search(case.name)]
+    assert len(chosen) > 100
+    assert {case.name: said for case in chosen if (said := worse(case, FORMS[form]))} == {}
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("form", FORMS)
+@pytest.mark.parametrize("expanded", [False, True])
+def test_all_cases_with_dynamic_extents(form, expanded):
+    read = [case for case in cases(expanded) if (found := outcome(case))[0] != "refused" and not found[1]]
+    assert {case.name: said for case in read if (said := worse(case, FORMS[form]))} == {}
 
 
 @pytest.mark.slow

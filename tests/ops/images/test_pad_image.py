@@ -11,7 +11,8 @@ from suite import OperatorSuite, f32, floats, i32, refusal
 def draw_padding(data, cls):
     """Return an operator and the shape of the images inside the border."""
     pads = [data.draw(st.integers(-1, 2)) for _ in range(4)]
-    sides = dict(zip(("pad_t", "pad_l", "pad_b", "pad_r"), pads)) if data.draw(st.booleans()) else {"pad": pads[0]}
+    each = dict(zip(("pad_t", "pad_l", "pad_b", "pad_r"), pads))
+    sides = data.draw(st.sampled_from([each, {"pad": pads[0]}, {"pads": tuple(pads), "pad": 1}]))
     mode, order = (
         data.draw(st.sampled_from(["constant", "reflect", "edge"])),
         data.draw(st.sampled_from(["NCHW", "NHWC"])),
@@ -25,6 +26,8 @@ def widths(op):
     pads = [(op.pad_t, op.pad_b), (op.pad_l, op.pad_r)]
     if not any(map(any, pads)):
         pads = [(op.pad, op.pad)] * 2
+    if op.pads:
+        pads = [op.pads[::2], op.pads[1::2]]
     return [(0, 0), (0, 0), *pads] if op.order == "NCHW" else [(0, 0), *pads, (0, 0)]
 
 
@@ -49,6 +52,7 @@ class TestPadImage(OperatorSuite):
         refusal(PadImage(pad=3, mode="reflect"), [f32(1, 1, 3, 4)], r"must have an extent of at least 4 there, got 3"),
         refusal(PadImage(mode="wrap"), [f32(1, 1, 3, 3)], "constant, reflect or edge, got 'wrap'", ArgumentError),
         refusal(PadImage(pad_t=-1, pad_b=-2), [f32(1, 1, 3, 3)], "must not crop all of the images"),
+        refusal(PadImage(pads=(1, 1)), [f32(1, 1, 3, 3)], "above, left, below and right", ArgumentError),
         refusal(PadImage(order="HW"), [f32(1, 1, 3, 3)], "NCHW or NHWC", ArgumentError),
     )
 

@@ -2,15 +2,16 @@
 
 from __future__ import annotations
 
-from collections import namedtuple
-from collections.abc import Mapping, Sequence
 from typing import Any
 
 import numpy as np
 
 from netbuilder.caffe2.missing import names_of
+from netbuilder.caffe2.python.onnx.backend_rep import Caffe2Rep
+from netbuilder.caffe2.python.onnx.workspace import Workspace
 from netbuilder.exchange.fills import fill_operator
 from netbuilder.exchange.onnx import ReadModel, read_onnx
+from netbuilder.exchange.trust import check_harmless
 from netbuilder.ops.engines.arrays import gpu_count
 from netbuilder.proto import PROTO_CUDA, DeviceOption, NetDef, NetError
 from netbuilder.proto.arguments import make_device_option
@@ -33,51 +34,12 @@ def init_net_of(model: ReadModel) -> NetDef:
     return NetDef(name=model.net.name + "_init", op=operators)
 
 
-def _outputs_named(names: Sequence[str]) -> Any:
-    """Return the named tuple type of a run's outputs."""
-    return namedtuple("Outputs", names, rename=True)
-
-
-class Caffe2Rep:
-    """A model ready to run.
-
-    Args:
-        model: the model that was read.
-        device: where it runs.
-    """
-
-    def __init__(self, model: ReadModel, device: DeviceOption) -> None:
-        self._model = model
-        self._predictor = model.predictor(device=device)
-        self._outputs = _outputs_named(model.outputs)
-
-    @property
-    def predict_net(self) -> NetDef:
-        """The net that computes the outputs."""
-        return self._model.net
-
-    @property
-    def init_net(self) -> NetDef:
-        """The net that fills the parameters."""
-        return init_net_of(self._model)
-
-    def run(self, inputs: Any, **kwargs: Any) -> Any:
-        """Return the outputs as a named tuple; names that are not Python identifiers become ``_<index>``.
-
-        Args:
-            inputs: an array, a list of them in the order of the model's inputs, or a dict by name.
-
-        Raises:
-            NetError: the number of arrays is wrong.
-        """
-        names = self._model.inputs
-        if not isinstance(inputs, Mapping):
-            values = list(inputs) if isinstance(inputs, (list, tuple)) else [inputs]
-            if len(values) != len(names):
-                raise NetError(f"onnx.backend: the model has the inputs {list(names)}, got {len(values)} arrays")
-            inputs = dict(zip(names, values))
-        results = self._predictor.run(dict(inputs))
-        return self._outputs(*(results[name] for name in self._model.outputs))
+def _nets(model: ReadModel, device: str) -> tuple[NetDef, NetDef]:
+    """Return a model's init net and predict net, on a device."""
+    nets = init_net_of(model), model.net
+    for net in nets:
+        net.device_option.CopyFrom(_device(device))
+    return nets
 
 
 class Caffe2Backend:
@@ -85,8 +47,14 @@ class Caffe2Backend:
 
     @classmethod
     def prepare(cls, model: Any, device: str = "CPU", raw_values_dict: Any = None, **kwargs: Any) -> Caffe2Rep:
-        """Return a model ready to run; ``raw_values_dict`` is ignored."""
-        return Caffe2Rep(read_onnx(model), _device(device))
+        """Return a model ready to run; ``raw_values_dict`` is ignored.
+
+        Raises:
+            NetError: the device is not "CPU" or "CUDA"; or the model may loop without end, or do other than compute.
+        """
+        read = read_onnx(model)
+        check_harmless(read.net, f"ONNX model {read.net.name!r}")
+        return Caffe2Rep(*_nets(read, device), Workspace(), read.inputs)
 
     @classmethod
     def run_model(cls, model: Any, inputs: Any, device: str = "CPU", **kwargs: Any) -> Any:
@@ -96,9 +64,7 @@ class Caffe2Backend:
     @classmethod
     def onnx_graph_to_caffe2_net(cls, model: Any, device: str = "CPU", opset_version: Any = None) -> tuple[Any, Any]:
         """Return the init net and the predict net of a model."""
-        read = read_onnx(model)
-        _device(device)
-        return init_net_of(read), read.net
+        return _nets(read_onnx(model), device)
 
     @classmethod
     def supports_device(cls, device_str: str) -> bool:

@@ -1,0 +1,131 @@
+"""Import of ONNX's convolutions and pools: kernels, and padding that may depend on the extents of images."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from typing import Any
+
+from netbuilder.exchange.onnx.reading import Reader, reads
+from netbuilder.ops.windows.conv_geometry import CAFFE_LEGACY_POOLING, SAME
+from netbuilder.proto import OperatorError
+
+__all__: list[str] = []
+
+
+@reads("Conv", "ConvTranspose")
+def _conv(r: Reader, node: Any) -> None:
+    found = r.attributes(node)
+    kernel = found.get("kernel_shape") or r.shape(node.input[1], 2)
+    dilations = found.get("dilations", [1] * len(kernel))
+    reach = [d * (k - 1) + 1 for d, k in zip(dilations, kernel)]
+    arguments = {
+        "kernels": list(kernel), "strides": found.get("strides", [1] * len(kernel)), "group": found.get("group", 1),
+        "dilations": list(dilations) if set(dilations) != {1} else None,
+    }  # fmt: skip
+    if node.op_type == "Conv":
+        arguments |= _pads(r, node, found, reach)
+    else:
+        if any(d != 1 for d in dilations):
+            raise OperatorError("transposed convolution with dilations is not supported")
+        arguments["pads"], arguments["adjs"] = _transposed_pads(r, node, found, kernel)
+    r.add(node.op_type, [name for name in node.input if name], node.output, **arguments)
+
+
+def _pads(r: Reader, node: Any, found: dict[str, Any], reach: Sequence[int]) -> dict[str, Any]:
+    """Return the arguments for the padding: ``pads``, or ``legacy_pad`` if they depend on dynamic extents."""
+    auto = found.get("auto_pad", "NOTSET")
+    count = len(reach)
+    if auto in ("NOTSET", ""):
+        return {"pads": list(found.get("pads", [0] * 2 * count))}
+    if auto == "VALID":
+        return {"pads": [0] * 2 * count}
+    strides = found.get("strides", [1] * count)
+    if all(s == 1 for s in strides):
+        total = [k - 1 for k in reach]  # for any extent
+    elif auto == "SAME_UPPER" and None in _known(r, node, count) and all(k >= s for k, s in zip(reach, strides)):
+        return {"legacy_pad": SAME}
+    else:
+        extents = r.shape(node.input[0], 2)
+        total = [max(0, (math.ceil(n / s) - 1) * s + k - n) for n, s, k in zip(extents, strides, reach)]
+    less, more = [n // 2 for n in total], [n - n // 2 for n in total]
+    return {"pads": [*less, *more] if auto == "SAME_UPPER" else [*more, *less]}
+
+
+def _known(r: Reader, node: Any, count: int) -> list[int | None]:
+    """Return the extents of a node's images along their ``count`` axes, None where they are dynamic."""
+    extents = r.extents(node.input[0])[2:]
+    if len(extents) != count:
+        raise OperatorError(f"X must have {count} image axes, as its window does, got {len(extents)}")
+    return [n if isinstance(n, int) else None for n in extents]
+
+
+def _transposed_pads(
+    r: Reader, node: Any, found: dict[str, Any], kernel: Sequence[int]
+) -> tuple[list[int], list[int] | None]:
+    """Return the pads of a transposed convolution, and its output padding (None if 0).
+
+    Source: the formulas of ONNX's operator ConvTranspose for ``output_shape`` and ``auto_pad``.
+    """
+    count = len(kernel)
+    strides, more = found.get("strides", [1] * count), list(found.get("output_padding", [0] * count))
+    auto, wanted = found.get("auto_pad", "NOTSET"), found.get("output_shape")
+    if wanted is not None:
+        extents = r.shape(node.input[0], 2)
+        totals = [s * (n - 1) + m + k - out for n, s, m, k, out in zip(extents, strides, more, kernel, wanted[-count:])]
+    elif auto in ("SAME_UPPER", "SAME_LOWER"):
+        totals = [m + k - s for s, m, k in zip(strides, more, kernel)]  # the output has stride times the extent
+    else:
+        pads = [0] * 2 * count if auto == "VALID" else list(found.get("pads", [0] * 2 * count))
+        return pads, more if any(more) else None
+    pads = [0] * 2 * count
+    for i, total in enumerate(totals):
+        if total < 0:  # larger than without padding: the rest becomes output padding
+            more[i] -= total
+            total = 0
+        half = total // 2
+        pads[i], pads[count + i] = (half, total - half) if auto == "SAME_UPPER" else (total - half, half)
+    return pads, more if any(more) else None
+
+
+@reads("MaxPool", "AveragePool")
+def _pool(r: Reader, node: Any) -> None:
+    found = r.attributes(node)
+    if len(node.output) > 1 and node.output[1]:
+        raise OperatorError("the second output, indices, is not supported")
+    if any(d != 1 for d in found.get("dilations", ())):
+        raise OperatorError("pooling with dilations is not supported")
+    kernel = list(found["kernel_shape"])
+    strides = list(found.get("strides", [1] * len(kernel)))
+    padding = _pads(r, node, found, kernel)
+    count = found.get("count_include_pad", 0) if node.op_type == "AveragePool" else 0
+    if found.get("ceil_mode", 0) and padding.get("legacy_pad") != SAME:
+        padding = _ceil_padding(r, node, kernel, strides, padding["pads"], count)
+    r.add(node.op_type, node.input, node.output[:1], kernels=kernel, strides=strides, **padding,
+          count_include_pad=1 if count else None)  # fmt: skip
+
+
+def _ceil_padding(
+    r: Reader, node: Any, kernel: Sequence[int], strides: Sequence[int], pads: list[int], count: int
+) -> dict[str, Any]:
+    """Return the arguments for the padding where the number of windows is rounded up."""
+    if None in _known(r, node, len(kernel)) and not count and all(s <= k for s, k in zip(strides, kernel)):
+        return {"pads": pads, "legacy_pad": CAFFE_LEGACY_POOLING}
+    longer = _rounded_up(r.shape(node.input[0], 2), kernel, strides, pads)
+    if count and longer != pads:
+        raise OperatorError(
+            "ceil_mode with count_include_pad is not supported if the last window extends beyond the padding"
+        )
+    return {"pads": longer}
+
+
+def _rounded_up(extents: Sequence[int], kernel: Sequence[int], strides: Sequence[int], pads: list[int]) -> list[int]:
+    """Return pads for which rounding down the number of windows gives the same as rounding up with ``pads``."""
+    n = len(kernel)
+    at_end = []
+    for extent, k, s, before, after in zip(extents, kernel, strides, pads[:n], pads[n:]):
+        windows = math.ceil((extent + before + after - k) / s) + 1
+        if (windows - 1) * s >= extent + before:
+            windows -= 1  # the last window would begin beyond the image
+        at_end.append(max(after, (windows - 1) * s + k - extent - before))
+    return [*pads[:n], *at_end]

@@ -8,6 +8,7 @@ from typing import Any
 from netbuilder._renamed import moved_names
 from netbuilder.ops.core.renaming import (
     OBSERVABLE_BLOBS,
+    always_written,
     blob_names,
     names_in_net,
     rename_arguments,
@@ -24,6 +25,7 @@ from netbuilder.proto import NetDef
 
 __all__ = [
     "OBSERVABLE_BLOBS",
+    "always_written",
     "blob_names",
     "mentioned_blobs",
     "names_in_net",

@@ -55,6 +55,7 @@ class If(Operator):
     dynamic = True
     stateful = True
     net_names = "around"
+    certain_nets = ("then_net", "else_net")
     then_net: NetDef | None = None
     else_net: NetDef | None = None
 
@@ -184,6 +185,7 @@ class While(Operator):
     copy_arguments = False
     net_names = "around"
     repeats_nets = True
+    certain_nets = ("cond_net",)
     blob_arguments: ClassVar[tuple[str, ...]] = ("keep_iterations", "kept_blobs")
     loop_net: NetDef | None = None
     cond_net: NetDef | None = None

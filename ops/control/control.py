@@ -139,8 +139,8 @@ class _Branch:
         copies = {name: direct.get(made, made) for name, made in sources.items() if made is not None}
         for name, made in copies.items():
             if made != name and made in copies and made not in direct.values():  # a copy would overwrite it
-                self.net.op.append(make_op("Copy", [made], [self._prefix + made]))
-                copies[name] = self._prefix + made
+                copies[name] = f"{self._prefix}given/{made}"
+                self.net.op.append(make_op("Copy", [made], [copies[name]]))
         for blob, name in outer.items():
             if name not in copies:
                 self.net.op.append(make_op("ConstantFill", [blob], [name], value=0.0))

@@ -138,7 +138,7 @@ class _Branch:
         rename_blobs(self.net, direct)
         copies = {name: direct.get(made, made) for name, made in sources.items() if made is not None}
         for name, made in copies.items():
-            if made != name and made in copies and made not in direct.values():  # a copy would overwrite it
+            if made != name and made in sources and made not in direct.values():  # it would be overwritten first
                 copies[name] = f"{self._prefix}given/{made}"
                 self.net.op.append(make_op("Copy", [made], [copies[name]]))
         for blob, name in outer.items():

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any
 
 from netbuilder.graph.blob import EMPTY_GRADIENT, gradient_name, other_gradient_name
@@ -10,13 +10,14 @@ from netbuilder.graph.defuse import undefined_inputs
 from netbuilder.graph.gradient_context import OverwrittenInputError, operator_gradient
 from netbuilder.graph.gradient_errors import (
     gradients_added_before,
+    may_keep_its_value,
     no_gradient,
     overwritten,
     overwritten_local,
     unknown_blob_in_gradient,
 )
 from netbuilder.graph.gradient_shares import Share, add_up
-from netbuilder.graph.rename import rename_in_group, shares_names, subgraphs, written_blobs
+from netbuilder.graph.rename import always_written, rename_in_group, shares_names, subgraphs, written_blobs
 from netbuilder.graph.versions import EXTERNAL, number_versions
 from netbuilder.ops.core.contexts import Sparse
 from netbuilder.ops.core.registry import find, is_registered
@@ -106,11 +107,16 @@ class BackwardPass:
             if self._shares:
                 self._add_up_shares(index)
             self.made_for += [index] * (len(self.operators) - len(self.made_for))
+        for value, writer in enumerate(self.versions.writers):
+            if writer == EXTERNAL and gradients[value] is None:
+                self.gradients.pop(self.versions.names[value], None)  # it was that of a later value of the blob
 
     # -- one operator -----------------------------------------------------------------------
 
     def _differentiate_operator(self, index: int, given: dict[int, Gradient]) -> None:
         op = self.ops[index]
+        if op.arg and shares_names(op):
+            self._check_kept_values(index, given)
         try:
             made, d_inputs = operator_gradient(op, given, self._differentiate, index)
         except OverwrittenInputError:
@@ -153,6 +159,17 @@ class BackwardPass:
                 also.update(gradient_op.output)
             if gradient_op.arg and shares_names(gradient_op):
                 self._check_local_reads(index, gradient_op)
+
+    def _check_kept_values(self, index: int, given: Iterable[int]) -> None:
+        """Check that an output which a branch or loop may leave as it was is among its inputs, too.
+
+        Only then does the gradient of its earlier value follow.
+        """
+        op = self.ops[index]
+        for slot in given:
+            name, version = op.output[slot], self.versions.versions[self.versions.outputs[index][slot]]
+            if version and name not in op.input and name not in always_written(op):
+                raise may_keep_its_value(self.ops, index, name)
 
     def _check_local_reads(self, index: int, gradient_op: OperatorDef) -> None:
         """Check that the local blobs of branches still hold what the forward operator stored there."""

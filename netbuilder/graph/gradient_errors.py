@@ -7,7 +7,14 @@ from collections.abc import Sequence
 from netbuilder.graph.versions import EXTERNAL, Versions, describe, history
 from netbuilder.proto import GradientError, OperatorDef
 
-__all__ = ["gradients_added_before", "no_gradient", "overwritten", "overwritten_local", "unknown_blob_in_gradient"]
+__all__ = [
+    "gradients_added_before",
+    "may_keep_its_value",
+    "no_gradient",
+    "overwritten",
+    "overwritten_local",
+    "unknown_blob_in_gradient",
+]
 
 _LONGEST_PATH = 12
 
@@ -37,6 +44,15 @@ def overwritten(
         f"{describe(ops[index], index)}: its gradient operator {gradient_op.type} needs version {needed} of blob "
         f"{blob!r}, but {describe(ops[writer], writer)} overwrites it with version {versions.versions[value]}; "
         f"let that operator write another blob. Versions of {blob!r}:\n{history(versions, blob, ops)}"
+    )
+
+
+def may_keep_its_value(ops: Sequence[OperatorDef], index: int, blob: str) -> GradientError:
+    """Return the error for an output of a branch or loop that does not always write it, and that is not an input."""
+    return GradientError(
+        f"{describe(ops[index], index)}: its nets do not always write its output {blob!r}, which then keeps its "
+        "earlier value, so that this value has a gradient, too; add the blob to the operator's inputs, as brew.cond "
+        "and brew.loop do"
     )
 
 

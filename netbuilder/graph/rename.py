@@ -7,6 +7,7 @@ from typing import Any
 
 from netbuilder.ops.core.renaming import (
     OBSERVABLE_BLOBS,
+    always_written,
     blob_names,
     names_in_net,
     rename_arguments,
@@ -23,6 +24,7 @@ from netbuilder.proto import NetDef
 
 __all__ = [
     "OBSERVABLE_BLOBS",
+    "always_written",
     "blob_names",
     "mentioned_blobs",
     "names_in_net",

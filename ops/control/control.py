@@ -56,6 +56,7 @@ class If(Operator):
     stateful = True
     net_names = "around"
     effects = ""
+    certain_nets = ("then_net", "else_net")
     then_net: NetDef | None = None
     else_net: NetDef | None = None
 
@@ -138,9 +139,9 @@ class _Branch:
         rename_blobs(self.net, direct)
         copies = {name: direct.get(made, made) for name, made in sources.items() if made is not None}
         for name, made in copies.items():
-            if made != name and made in copies and made not in direct.values():  # a copy would overwrite it
-                self.net.op.append(make_op("Copy", [made], [self._prefix + made]))
-                copies[name] = self._prefix + made
+            if made != name and made in sources and made not in direct.values():  # it would be overwritten first
+                copies[name] = f"{self._prefix}given/{made}"
+                self.net.op.append(make_op("Copy", [made], [copies[name]]))
         for blob, name in outer.items():
             if name not in copies:
                 self.net.op.append(make_op("ConstantFill", [blob], [name], value=0.0))
@@ -186,6 +187,7 @@ class While(Operator):
     copy_arguments = False
     net_names = "around"
     repeats_nets = True
+    certain_nets = ("cond_net",)
     blob_arguments: ClassVar[tuple[str, ...]] = ("keep_iterations", "kept_blobs")
     loop_net: NetDef | None = None
     cond_net: NetDef | None = None

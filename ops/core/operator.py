@@ -172,6 +172,7 @@ class Operator(Declared):
         which arguments relate to inputs and outputs (ParallelDo); "scoped": the same, and their blobs are stored under
         a scope, so that their names are never changed (Do).
     repeats_nets: such nets read what they have written in an earlier run during the same run of the operator.
+    certain_nets: for "around", the arguments of which one net runs at least once in each run of the operator.
     """
 
     inputs: ClassVar[tuple[str, ...]] = ()
@@ -192,6 +193,7 @@ class Operator(Declared):
     blob_arguments: ClassVar[tuple[str, ...]] = ()
     net_names: ClassVar[NetNames] = "own"
     repeats_nets: ClassVar[bool] = False
+    certain_nets: ClassVar[tuple[str, ...]] = ()
     copy_arguments: ClassVar[bool] = True  # the gradient operators get the arguments of the forward one
 
     # Set by `decode` and `with_arity`; without them, the numbers of required inputs and outputs.

@@ -14,6 +14,7 @@ from netbuilder.proto import NetDef, OperatorDef
 
 __all__ = [
     "OBSERVABLE_BLOBS",
+    "always_written",
     "arguments_with_blobs",
     "blob_names",
     "names_in_net",
@@ -67,6 +68,16 @@ def written_blobs(net: NetDef) -> Iterator[str]:
         if op.arg and shares_names(op):
             for subgraph in subgraphs(op):
                 yield from written_blobs(subgraph)
+
+
+def always_written(op: OperatorDef) -> set[str]:
+    """Return the blobs that an operator whose nets share names writes in each run: those that all of them write.
+
+    A net that may not run at all, the branch that is not given or the body of a loop, writes nothing for certain.
+    """
+    nets = {argument.name: set(written_blobs(argument.n)) for argument in op.arg if argument.HasField("n")}
+    certain = find(op.type).certain_nets
+    return set.intersection(*(nets.get(name, set()) for name in certain)) if certain else set()
 
 
 def blob_names(op: OperatorDef) -> Iterator[str]:

@@ -16,7 +16,18 @@ from netbuilder.ops.core.registry import CPU, kernel, prepare, register
 from netbuilder.proto import OperatorDef
 from netbuilder.proto.arguments import make_op
 
-__all__ = ["Add", "AddGradient", "Div", "DivGradient", "Mul", "MulGradient", "Sub", "SubGradient"]
+__all__ = [
+    "Add",
+    "AddGradient",
+    "BinaryGradient",
+    "Div",
+    "DivGradient",
+    "Mul",
+    "MulGradient",
+    "Sub",
+    "SubGradient",
+    "sum_to_operands",
+]
 
 Arrays = tuple[Any, ...]
 
@@ -50,7 +61,9 @@ class _Binary(Broadcasting):
 
 
 @operator_class(frozen=True)
-class _BinaryGradient(Broadcasting):
+class BinaryGradient(Broadcasting):
+    """Base of the gradients of operators on two tensors, which are broadcast to a common shape."""
+
     inputs: ClassVar[tuple[str, ...]] = ("dY", "A", "B")
     outputs = ("dA", "dB")
     inplace: ClassVar[tuple[tuple[int, int], ...]] = ((0, 0), (0, 1))
@@ -68,7 +81,7 @@ class _BinaryGradient(Broadcasting):
         return 2 * dy.size
 
 
-def _sum_to_operands(op: _BinaryGradient, a: Any, b: Any, da: Any, db: Any) -> Arrays:
+def sum_to_operands(op: BinaryGradient, a: Any, b: Any, da: Any, db: Any) -> Arrays:
     """Sum gradients of the broadcast shape to the operands' shapes."""
     view = op.view(a.shape, b.shape)
     return sum_to(da, a.shape, a.shape), sum_to(db, view, b.shape)
@@ -89,13 +102,13 @@ def add(op: Add, ctx: RunContext, a: Any, b: Any) -> Arrays:
 
 @register
 @operator_class(frozen=True)
-class AddGradient(_BinaryGradient):
+class AddGradient(BinaryGradient):
     """dA = dY and dB = dY, each summed over the axes along which its operand was broadcast."""
 
 
 @kernel(AddGradient)
 def add_gradient(op: AddGradient, ctx: RunContext, dy: Any, a: Any, b: Any) -> Arrays:
-    return _sum_to_operands(op, a, b, dy, dy)
+    return sum_to_operands(op, a, b, dy, dy)
 
 
 @register
@@ -111,13 +124,13 @@ def sub(op: Sub, ctx: RunContext, a: Any, b: Any) -> Arrays:
 
 @register
 @operator_class(frozen=True)
-class SubGradient(_BinaryGradient):
+class SubGradient(BinaryGradient):
     """dA = dY and dB = -dY, each summed over the axes along which its operand was broadcast."""
 
 
 @kernel(SubGradient)
 def sub_gradient(op: SubGradient, ctx: RunContext, dy: Any, a: Any, b: Any) -> Arrays:
-    return _sum_to_operands(op, a, b, dy, -dy)
+    return sum_to_operands(op, a, b, dy, -dy)
 
 
 @register
@@ -136,14 +149,14 @@ def mul(op: Mul, ctx: RunContext, a: Any, b: Any) -> Arrays:
 
 @register
 @operator_class(frozen=True)
-class MulGradient(_BinaryGradient):
+class MulGradient(BinaryGradient):
     """dA = dY * B and dB = dY * A, each summed over the axes along which its operand was broadcast."""
 
 
 @kernel(MulGradient)
 def mul_gradient(op: MulGradient, ctx: RunContext, dy: Any, a: Any, b: Any) -> Arrays:
     wide_a, wide_b = op.aligned(a, b)
-    return _sum_to_operands(op, a, b, dy * wide_b, dy * wide_a)
+    return sum_to_operands(op, a, b, dy * wide_b, dy * wide_a)
 
 
 @register
@@ -172,7 +185,7 @@ def div(op: Div, ctx: RunContext, a: Any, b: Any) -> Arrays:
 
 @register
 @operator_class(frozen=True)
-class DivGradient(_BinaryGradient):
+class DivGradient(BinaryGradient):
     """dA = dY / B and dB = -dY * Y / B, each summed over the axes along which its operand was broadcast.
 
     With three inputs, as in older nets, the inputs are B, Y and dY, and A has the shape of Y.
@@ -196,7 +209,7 @@ def div_gradient(op: DivGradient, ctx: RunContext, dy: Any, a: Any, b: Any, y: A
     with np.errstate(all="ignore"):
         da = dy / wide_b
         db = -da * y
-    return _sum_to_operands(op, a, b, da, db)
+    return sum_to_operands(op, a, b, da, db)
 
 
 def _without_warnings(call: Callable[[], object]) -> Callable[[], object]:
@@ -228,7 +241,7 @@ for _cls in (Add, Sub, Mul, Div):
 
 
 def _prepare_gradient(
-    op: _BinaryGradient, ctx: PlanContext, dy: TensorSpec, a: TensorSpec, b: TensorSpec
+    op: BinaryGradient, ctx: PlanContext, dy: TensorSpec, a: TensorSpec, b: TensorSpec
 ) -> Prepared | None:
     """Prepare the gradients of Add, Sub and Mul where no operand was broadcast."""
     if not dy.shape == a.shape == b.shape or op.view(a.shape, b.shape) != b.shape:

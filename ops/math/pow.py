@@ -11,10 +11,11 @@ from netbuilder.ops.core.contexts import GradientContext, RunContext
 from netbuilder.ops.core.declaration import operator_class
 from netbuilder.ops.core.operator import TensorSpec, require
 from netbuilder.ops.core.registry import kernel, register
+from netbuilder.ops.math.elementwise import BinaryGradient, sum_to_operands
 from netbuilder.proto import ArgumentError, GradientError, OperatorDef
 from netbuilder.proto.arguments import make_op
 
-__all__ = ["Pow"]
+__all__ = ["Pow", "PowGradient"]
 
 
 @register
@@ -70,27 +71,10 @@ class Pow(Broadcasting):
         ]
 
     def _two_input_gradient(self, g: GradientContext) -> list[OperatorDef]:
-        x, e, y, dy = g.input("X"), g.input("E"), g.output("Y"), g.d_output("Y")
-        dx, de = g.d_input("X"), g.d_input("E")
-        pre = f"{de}_autogen_pre_red"
-        where: dict[str, Any] = {}
-        if self.broadcast:
-            where = {"axis": self.axis, "axis_str": self.axis_str, "order": self.order}
-        broadcast = {"broadcast": 1, **where} if self.broadcast else {}
-        return [
-            make_op("ConstantFill", [e], [de], value=1.0),
-            make_op("Sub", [e, de], [de]),
-            make_op("Pow", [x, de], [dx], **broadcast),
-            make_op("Mul", [dx, dy], [dx]),
-            make_op("Mul", [dx, e], [dx], **broadcast),
-            make_op("Log", [x], [pre]),
-            make_op("Mul", [pre, y], [pre]),
-            *(
-                [make_op("Mul", [pre, dy], [pre]), make_op("SumReduceLike", [pre, e], [de], **where)]
-                if self.broadcast
-                else [make_op("Mul", [pre, dy], [de])]
-            ),
-        ]
+        args = {"broadcast": 1, "axis": self.axis, "axis_str": self.axis_str, "order": self.order}
+        inputs = [g.d_output("Y"), g.input("X"), g.input("E"), g.output("Y")]
+        outputs = [g.d_input("X"), g.d_input("E")]
+        return [make_op("PowGradient", inputs, outputs, **(args if self.broadcast else {}))]
 
     def flops(self, x: TensorSpec, e: TensorSpec | None = None) -> int:
         return 10 * self.infer(x, e)[0].size
@@ -104,3 +88,22 @@ def power(op: Pow, ctx: RunContext, x: Any, e: Any = None) -> tuple[Any, ...]:
         if op.exponent == 2.0:
             return (x * x,)
         return (ctx.xp.power(x, x.dtype.type(op.exponent)),)
+
+
+@register
+@operator_class(frozen=True)
+class PowGradient(BinaryGradient):
+    """dX = dY * E * X^(E - 1) and dE = dY * Y * log(X), each summed over the axes along which it was broadcast."""
+
+    inputs = ("dY", "X", "E", "Y")
+    outputs = ("dX", "dE")
+    inplace = ((0, 0), (0, 1))
+
+
+@kernel(PowGradient)
+def power_gradient(op: PowGradient, ctx: RunContext, dy: Any, x: Any, e: Any, y: Any) -> tuple[Any, ...]:
+    wide_x, wide_e = op.aligned(x, e)
+    with np.errstate(all="ignore"):
+        dx = dy * wide_e * ctx.xp.power(wide_x, wide_e - 1)
+        de = dy * y * ctx.xp.log(wide_x)
+    return sum_to_operands(op, x, e, dx, de)

@@ -54,7 +54,8 @@ class RowMul(Operator):
         return [
             make_op("RowMul", [dy, g.input("w")], [g.d_input("mat")]),
             make_op("Mul", [dy, g.input("mat")], [products]),
-            make_op("ReduceTailSum", [products], [dw]),
+            make_op("ReduceTailSum", [products], [dw + "_rows"]),
+            make_op("ResizeLike", [dw + "_rows", g.input("w")], [dw]),
         ]
 
 

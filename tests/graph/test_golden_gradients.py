@@ -8,11 +8,18 @@ from netbuilder.graph.gradient_shares import SUM_TAG
 from netbuilder.proto import GradientError, NetDef, OperatorDef
 from structure import differences, operator_text
 
+_ROW_MUL = "the gradient of w has the shape of w"
+_POW = "one operator, whose gradient of the exponent has the exponent's shape"
 _SQR = "Caffe2 scales the gradient of Y in place, where others may still read it; here X's is scaled"
 DIFFERENT = {
     "Sqr-0": _SQR,
     "Sqr-1": _SQR,
     "Sqr-3": _SQR,
+    "Pow-5": _POW,
+    "Pow-6": _POW,
+    "RowMul-0": _ROW_MUL,
+    "RowMul-1": _ROW_MUL,
+    "RowMul-2": _ROW_MUL,
     "UnpackRNNSequence-0": "Caffe2's gradient has the steps of the longest sequence; here it has those of X",
     "UnpackRNNSequence-2": "as UnpackRNNSequence-0",
     "Pow-4": "in place, Caffe2 writes an intermediate result over the gradient of Y before it is read",

@@ -88,7 +88,7 @@ def loop(
     writer = nets.get("cond_net", nets["loop_net"])
     if condition not in writer.external_output:
         raise NetError(f"loop: net {writer.name!r} does not write the condition {condition!r}")
-    return _add(model, "While", condition, nets)
+    return _add(model, "While", condition, nets, sometimes_written=nets["loop_net"].external_output)
 
 
 def _names(helper: str, blobs: Any) -> list[str]:

@@ -6,7 +6,7 @@ from hypothesis import strategies as st
 
 from checks import interpret
 from netbuilder.graph.gradient_context import operator_gradient
-from netbuilder.ops.math.pow import Pow
+from netbuilder.ops.math.pow import Pow, PowGradient
 from netbuilder.proto import ArgumentError, GradientError
 from netbuilder.proto.arguments import make_op
 from suite import OperatorSuite, f32, floats, i32, refusal
@@ -28,10 +28,32 @@ class TestPow(OperatorSuite):
         joined = data.draw(st.sampled_from([None, Pow(), Pow(broadcast=True)]))
         if joined is None:
             return Pow(exponent=data.draw(st.sampled_from([2.0, 0.5, -1.0, 3.0, 1.0, 0.0, 1.7]))), [x]
-        return joined, [x, data.draw(floats(*(x.shape if not joined.broadcast else (2,))))]
+        shape = (2,) if joined.broadcast else data.draw(st.sampled_from([x.shape, (2,), (1,), (1, 2), ()]))
+        return joined, [x, data.draw(floats(*shape))]
 
     def reference(self, op, x, e=None):
         return [np.exp(np.log(x) * (op.exponent if e is None else e))]
+
+
+class TestPowGradient(OperatorSuite):
+    operator = PowGradient
+    no_gradient = "it is a gradient"
+    refusals = (
+        refusal(PowGradient(), [f32(2, 3), f32(3), f32(3), f32(3)], "dY must have the shape of the result"),
+        refusal(PowGradient(), [f32(2, 3), f32(2, 3), f32(2), f32(2, 3)], "do not broadcast"),
+    )
+
+    def draw(self, data):
+        x = data.draw(floats(3, 2, low=0.3))
+        e = data.draw(floats(*data.draw(st.sampled_from([(3, 2), (2,), (3, 1), ()]))))
+        return PowGradient(), [data.draw(floats(3, 2)), x, e, (x**e).astype(np.float32)]
+
+    def reference(self, op, dy, x, e, y):
+        de = dy * y * np.log(x)
+        for axis in range(2):
+            if e.ndim < 2 - axis or e.shape[axis - 2] == 1:
+                de = de.sum(axis=axis, keepdims=True)
+        return [dy * e * x ** (e - 1), de.reshape(e.shape)]
 
 
 def test_gradient_in_place():

@@ -8,6 +8,7 @@ from __future__ import annotations
 import contextlib
 import errno
 import os
+import stat
 import struct
 from collections.abc import Iterable, Iterator
 from typing import BinaryIO
@@ -32,8 +33,7 @@ def read_minidb(path: PathLike) -> Iterator[tuple[bytes, bytes]]:
         IsADirectoryError: it is a folder.
         ParseError: the file is truncated or not a minidb file; the message names file, record and offset.
     """
-    if os.path.isdir(path):
-        raise IsADirectoryError(errno.EISDIR, "is a folder, not a minidb file", os.fspath(path))
+    _require_file(path)
     number = os.open(path, os.O_RDONLY | getattr(os, "O_BINARY", 0))
     try:  # a file descriptor, not a file object: no ResourceWarning if a suspended generator is collected
         with os.fdopen(number, "rb", closefd=False) as file:
@@ -47,6 +47,15 @@ def read_minidb(path: PathLike) -> Iterator[tuple[bytes, bytes]]:
         os.close(number)
 
 
+def _require_file(path: PathLike) -> None:
+    """Raise an error for a folder, and for a pipe, which would be waited for."""
+    mode = os.stat(path).st_mode
+    if stat.S_ISDIR(mode):
+        raise IsADirectoryError(errno.EISDIR, "is a folder, not a minidb file", os.fspath(path))
+    if not stat.S_ISREG(mode):
+        raise ParseError(f"{os.fspath(path)!r}: cannot be read as minidb: it is not a regular file")
+
+
 def minidb_offsets(path: PathLike) -> list[int]:
     """Return where the records of a minidb file begin, in bytes.
 
@@ -54,6 +63,7 @@ def minidb_offsets(path: PathLike) -> list[int]:
         As ``read_minidb``.
     """
     offsets: list[int] = []
+    _require_file(path)
     with open(path, "rb") as file:
         offset, end = 0, _committed(path)
         while (lengths := _lengths(file, path, len(offsets), offset, end)) is not None:

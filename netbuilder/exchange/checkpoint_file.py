@@ -8,7 +8,6 @@ structure is checked.
 from __future__ import annotations
 
 import hashlib
-import json
 import os
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
@@ -17,8 +16,8 @@ from typing import Any
 import numpy as np
 
 from netbuilder.data import BlobParts, blob_records, read_minidb, record_name, write_minidb
+from netbuilder.exchange.checkpoint_manifest import FORMAT, parse_manifest, seal
 from netbuilder.proto import PROTO_CPU, BlobProto, DeviceOption, NetError, ParseError, files
-from netbuilder.proto.structured_text import parse_json
 from netbuilder.runtime import RandomState
 
 __all__ = ["MANIFEST", "Checkpoint", "read_checkpoint", "read_manifest", "write_checkpoint"]
@@ -29,12 +28,7 @@ PathLike = str | os.PathLike[str]
 MANIFEST = "!!NETBUILDER_CHECKPOINT"
 """Name of the blob with the state of the training and the checksums."""
 
-_FORMAT, _VERSION = "netbuilder checkpoint", 1
-_ENTRIES: dict[str, Any] = {
-    "step": int, "metric": (int, float, type(None)), "model": str, "net": str, "readers": dict, "state": dict,
-    "blobs": dict,
-}  # fmt: skip
-_MARK = _FORMAT  # stored with each tensor, so that a file that lost its manifest is not mistaken for one of Caffe2's
+_MARK = FORMAT  # stored with each tensor, so that a file that lost its manifest is not mistaken for one of Caffe2's
 _SHOWN = 20  # problems that an error lists
 
 
@@ -80,8 +74,6 @@ def write_checkpoint(path: PathLike, checkpoint: Checkpoint) -> None:
     """
     blobs = {name: _as_array(value) for name, value in checkpoint.blobs.items()}
     manifest = {
-        "format": _FORMAT,
-        "version": _VERSION,
         "step": checkpoint.step,
         "metric": checkpoint.metric,
         "model": checkpoint.model,
@@ -93,7 +85,7 @@ def write_checkpoint(path: PathLike, checkpoint: Checkpoint) -> None:
         "state": dict(checkpoint.state),
         "blobs": {name: _digest(name, value) for name, value in blobs.items()},
     }  # fmt: skip
-    write_minidb(path, _records(_sealed(manifest), blobs))
+    write_minidb(path, _records(seal(manifest), blobs))
 
 
 def read_checkpoint(path: PathLike) -> Checkpoint:
@@ -147,7 +139,11 @@ def read_manifest(path: PathLike) -> dict[str, Any] | None:
     """
     for key, value in read_minidb(path):
         where = f"{os.fspath(path)}, its first record"
-        return _manifest(files.parse(value, BlobProto, source=where), where) if key == MANIFEST.encode() else None
+        return (
+            parse_manifest(files.parse(value, BlobProto, source=where).content, where)
+            if key == MANIFEST.encode()
+            else None
+        )
     return None
 
 
@@ -194,59 +190,6 @@ def _digest(name: str, value: Any) -> str:
     return found.hexdigest()
 
 
-def _sealed(manifest: dict[str, Any]) -> bytes:
-    try:
-        _check_keys(manifest["state"])
-        text = json.dumps(manifest, sort_keys=True, default=_plain)
-    except (TypeError, ValueError) as error:
-        raise NetError(
-            f"checkpoint: its state must be text, numbers, None, and lists and dicts of these: {error}"
-        ) from error
-    return f"{hashlib.sha256(text.encode()).hexdigest()} {text}".encode()
-
-
-def _check_keys(value: Any) -> None:
-    """Raise TypeError if a dict has a key that is not text: JSON would convert it to text."""
-    if isinstance(value, Mapping):
-        if wrong := [key for key in value if not isinstance(key, str)]:
-            raise TypeError(f"keys of dicts must be text, got {wrong[0]!r}")
-        value = value.values()
-    elif not isinstance(value, (list, tuple)):
-        return
-    for item in value:
-        _check_keys(item)
-
-
-def _plain(value: Any) -> Any:
-    if isinstance(value, (np.generic, np.ndarray)):
-        return value.tolist()
-    raise TypeError(f"got {type(value).__name__} {value!r}")
-
-
-def _manifest(blob: BlobProto, where: str) -> dict[str, Any]:
-    seal, _, text = blob.content.partition(b" ")
-    if hashlib.sha256(text).hexdigest().encode() != seal:
-        raise ParseError(f"{where}: is damaged: its checksum is wrong")
-    found: dict[str, Any] = parse_json(text, where)
-    if not isinstance(found, dict):
-        raise ParseError(f"{where}: is not a JSON object but {type(found).__name__}")
-    if found.get("format") != _FORMAT or not isinstance(found.get("version"), int) or found["version"] > _VERSION:
-        raise ParseError(
-            f"{where}: has the format {found.get('format')!r}, version {found.get('version')}; this netbuilder reads "
-            f"{_FORMAT!r} up to version {_VERSION}"
-        )
-    random = found.get("random")
-    wrong = [name for name, kinds in _ENTRIES.items() if not isinstance(found.get(name), kinds)]
-    if random is not None and not (
-        isinstance(random, dict) and isinstance(random.get("seed"), int) and isinstance(random.get("iterations"), dict)
-    ):
-        wrong.append("random")
-    if wrong or found["step"] < 0:
-        name = (wrong or ["step"])[0]
-        raise ParseError(f"{where}: is damaged: it has the impossible {name!r} {found.get(name)!r}")
-    return found
-
-
 def _parts(path: PathLike) -> tuple[BlobParts, dict[str, Any] | None, list[str]]:
     """Return what can be read of a file: its blobs, its manifest, and the problems found."""
     parts, manifest, problems = BlobParts(), None, []
@@ -258,7 +201,7 @@ def _parts(path: PathLike) -> tuple[BlobParts, dict[str, Any] | None, list[str]]
                 if blob.name != record_name(key):
                     raise ParseError(f"{where}: holds the blob {blob.name!r}, but its key names another")
                 if blob.name == MANIFEST:
-                    manifest = _manifest(blob, where)
+                    manifest = parse_manifest(blob.content, where)
                 else:
                     parts.add(blob.name, blob, where)
             except ParseError as error:

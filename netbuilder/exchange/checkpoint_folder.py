@@ -122,7 +122,8 @@ class CheckpointFolder:
         """Return the newest complete checkpoint and its file; None if there are no checkpoints.
 
         Args:
-            show: called with a message about each newer one that is damaged.
+            show: called with a message about each newer one that cannot be read, and if the step of the one that is
+                returned is not that of its name.
             set_aside: rename those, with ".damaged" at the end, so that they are no longer found.
 
         Raises:
@@ -141,6 +142,8 @@ class CheckpointFolder:
                 show(f"skipped: {problem}")
                 if set_aside:
                     damaged.rename(damaged.with_name(f"{damaged.name}.damaged"))
+            if found.step != _step(path.name):
+                show(f"{os.fspath(path)!r}: holds step {found.step}, not {_step(path.name)}, as its name says")
             return path, found
         if problems:
             raise ParseError(f"{os.fspath(self.folder)!r}: no checkpoint is complete:\n" + "\n".join(problems.values()))

@@ -4,6 +4,7 @@ import errno
 import hashlib
 import json
 import os
+import random
 import subprocess
 import sys
 
@@ -272,23 +273,100 @@ def test_a_folder_passes_over_files_that_do_not_say_their_step(tmp_path):
         CheckpointFolder(tmp_path).latest()
 
 
-@pytest.mark.parametrize(
-    ("change", "message"),
-    [
-        ({"step": "7"}, "it has the impossible 'step' '7'"), ({"step": -1}, "it has the impossible 'step' -1"),
-        ({"blobs": None}, "it has the impossible 'blobs' None"),
-        ({"random": {"seed": 1}}, "it has the impossible 'random'"),
-        ({"version": "new"}, "version new"), ({"state": [1]}, "it has the impossible 'state'"),
-    ],
-)  # fmt: skip
-def test_a_sealed_manifest_of_other_types_is_refused(tmp_path, change, message):
-    write_checkpoint(tmp_path / "whole", Checkpoint({"w": np.float32([1, 2])}, step=7))
-    records = list(read_minidb(tmp_path / "whole"))
+def sealed_again(path, change):
+    """Write a checkpoint to ``path`` whose manifest is changed, as text, and sealed again."""
+    write_checkpoint(
+        path, Checkpoint({"w": np.float32([1, 2])}, step=7, readers={"r": 3}, random=RandomState(7, {"n": 4}))
+    )
+    records = list(read_minidb(path))
     blob = files.parse(records[0][1], BlobProto)
-    text = json.dumps({**json.loads(blob.content.partition(b" ")[2]), **change}).encode()
+    text = change(blob.content.partition(b" ")[2].decode()).encode()
     blob.content = hashlib.sha256(text).hexdigest().encode() + b" " + text
     records[0] = records[0][0], blob.SerializeToString()
-    write_minidb(tmp_path / "changed", records)
+    write_minidb(path, records)
+    return path
+
+
+def with_fields(**fields):
+    return lambda text: json.dumps({**json.loads(text), **fields})
+
+
+@pytest.mark.parametrize(
+    ("fields", "message"),
+    [
+        ({"step": "7"}, "step must be a whole number from 0 to .*, got '7'"), ({"step": -1}, "step must be .*, got -1"),
+        ({"step": True}, "step must be .*, got True"), ({"step": 7.0}, "step must be .*, got 7.0"),
+        ({"step": 2**63}, "step must be a whole"), ({"metric": "good"}, "metric must be a number, got 'good'"),
+        ({"metric": True}, "metric must be a number"), ({"model": 3}, "model must be text, got 3"),
+        ({"net": None}, "net must be text, got None"), ({"blobs": None}, "blobs must be values by name, got None"),
+        ({"blobs": {"w": "abc"}}, r"blobs\['w'\] must be a checksum of 64 hexadecimal digits, got 'abc'"),
+        ({"random": {"seed": 1}}, "random.iterations is missing"),
+        ({"random": {"seed": 2**70, "iterations": {}}}, "random.seed must be a whole number .*, got 11805"),
+        ({"random": {"seed": True, "iterations": {}}}, "random.seed must be .*, got True"),
+        ({"random": {"seed": 1, "iterations": {"n": "4"}}}, r"random.iterations\['n'\] must be .*, got '4'"),
+        ({"random": {"seed": 1, "iterations": {"n": -5}}}, r"random.iterations\['n'\] must be .*, got -5"),
+        ({"random": [1]}, "random must be values by name"),
+        ({"readers": {"r": "3"}}, r"readers\['r'\] must be .*, got '3'"),
+        ({"readers": {"r": -1}}, r"readers\['r'\] must be"),
+        ({"state": [1]}, r"state must be values by name, got \[1\]"),
+        ({"version": "new"}, "version 'new'"), ({"version": True}, "version True"), ({"format": "x"}, "the format 'x'"),
+    ],
+)  # fmt: skip
+def test_a_sealed_manifest_of_other_types_is_refused(tmp_path, fields, message):
+    path = sealed_again(tmp_path / "changed", with_fields(**fields))
     for read in (read_checkpoint, read_manifest):
-        with pytest.raises(ParseError, match=message):
-            read(tmp_path / "changed")
+        with pytest.raises(ParseError, match=f"changed'?[:,](?s:.*){message}"):
+            read(path)
+
+
+def test_every_field_is_needed_and_none_may_be_there_twice(tmp_path):
+    found = json.loads(json.dumps(read_manifest(sealed_again(tmp_path / "c", str))))
+    for name in found:
+        rest = json.dumps({other: value for other, value in found.items() if other != name})
+        path = sealed_again(tmp_path / "c", lambda text, rest=rest: rest)
+        with pytest.raises(ParseError, match=f"{name} is missing|format None|version None"):
+            read_manifest(path)
+        twice = sealed_again(tmp_path / "c", lambda text, name=name: text[:-1] + f', "{name}": 1}}')
+        with pytest.raises(ParseError, match=f"is not JSON: the name '{name}' is there twice"):
+            read_manifest(twice)
+
+
+def test_manifests_with_random_damage_are_refused_or_whole(tmp_path):
+    """A value anywhere is replaced by one of another kind: there is an error with its field, or the types are right."""
+    rng, refused = random.Random(5), 0
+    values = [None, True, -5, 2**70, 1.5, "text", [], {}, [1], {"x": "y"}]
+    for _ in range(300):
+
+        def damage(text):
+            found = json.loads(text)
+            place, names = found, []
+            while True:
+                name = rng.choice(sorted(place))
+                names.append(name)
+                if isinstance(place[name], dict) and place[name] and rng.random() < 0.7:
+                    place = place[name]
+                    continue
+                place[name] = rng.choice(values)
+                damage.name = name
+                return json.dumps(found)
+
+        path = sealed_again(tmp_path / "c", damage)
+        try:
+            found = read_checkpoint(path)
+        except ParseError as error:
+            assert damage.name in str(error)
+            refused += 1
+            continue
+        assert type(found.step) is int and found.step >= 0
+        assert all(type(n) is int and n >= 0 for n in found.readers.values())
+        assert isinstance(found.model, str) and isinstance(found.net, str) and isinstance(found.state, dict)
+        if found.random is not None:
+            assert type(found.random.seed) is int and abs(found.random.seed) < 2**64
+            assert all(type(n) is int and n >= 0 for n in found.random.iterations.values())
+    assert refused > 150
+
+
+def test_what_could_not_be_read_is_not_written(tmp_path):
+    with pytest.raises(NetError, match=r"checkpoint: random.seed must be a whole number from .*, got 118059162"):
+        write_checkpoint(tmp_path / "c", checkpoint(random=RandomState(2**70, {})))
+    assert os.listdir(tmp_path) == []

@@ -1,7 +1,12 @@
 """A folder of checkpoints: the last ones and the best, the newest complete one, errors."""
 
 import errno
+import json
 import os
+import socket
+import subprocess
+import sys
+from pathlib import Path
 
 import numpy as np
 import pytest
@@ -125,3 +130,72 @@ def test_models_are_saved_with_their_metric_and_state(folder):
 def test_wrong_options(options):
     with pytest.raises(NetError, match="CheckpointFolder: (keep|best)"):
         CheckpointFolder("x", **options)
+
+
+def test_a_pipe_is_not_waited_for(folder):
+    put(folder, 3)
+    os.mkfifo(os.path.join(folder.folder, "step-00000009.minidb"))
+    said = []
+    assert folder.latest(said.append)[1].step == 3
+    assert len(said) == 1
+    assert "step-00000009.minidb': is not a complete" in said[0]
+    assert "it is not a regular file" in said[0]
+    assert folder.best_path() is None
+
+
+def test_a_name_that_says_another_step_is_mentioned(folder):
+    path = put(folder, 3)
+    path.rename(path.with_name("step-00000009.minidb"))
+    said = []
+    assert folder.latest(said.append)[1].step == 3
+    assert said == [f"{str(path.with_name('step-00000009.minidb'))!r}: holds step 3, not 9, as its name says"]
+
+
+# Locked.
+
+HOLDER = """
+import sys, time
+from netbuilder.exchange import CheckpointFolder
+with CheckpointFolder(sys.argv[1]).locked():
+    print("locked", flush=True)
+    time.sleep(100)
+"""
+
+
+def test_a_folder_that_another_run_has_locked(folder):
+    """The lock ends with the process, also if it is killed."""
+    put(folder, 1)
+    with subprocess.Popen([sys.executable, "-c", HOLDER, str(folder.folder)], stdout=subprocess.PIPE) as process:
+        assert process.stdout.readline() == b"locked\n"
+        try:
+            for attempt in (folder.locked().__enter__, lambda: put(folder, 2)):
+                with pytest.raises(
+                    NetError, match=f"another run writes its checkpoints here: process {process.pid} on"
+                ):
+                    attempt()
+            assert folder.latest()[1].step == 1
+        finally:
+            process.kill()
+            process.wait()
+    with folder.locked(), folder.locked():
+        put(folder, 2)
+    assert steps(folder) == [1, 2]
+    assert not [name for name in os.listdir(folder.folder) if name.startswith(".")]
+
+
+def test_a_file_system_without_locks(folder, monkeypatch):
+    monkeypatch.setattr("netbuilder.exchange.folder_lock.fcntl", None)
+    held = Path(folder.folder) / ".lock-held"
+    with folder.locked():
+        assert held.exists()
+        put(folder, 1)
+    assert not held.exists()
+    found = {"host": socket.gethostname(), "run": True, "since": "then"}
+    held.write_text(json.dumps({**found, "pid": os.getpid()}))
+    with pytest.raises(NetError, match=f"process {os.getpid()} on .* since then; .* remove '.*lock-held'"):
+        put(folder, 2)
+    done = subprocess.Popen([sys.executable, "-c", ""])
+    done.wait()
+    held.write_text(json.dumps({**found, "pid": done.pid}))  # of a process that is gone
+    put(folder, 2)
+    assert sorted(os.listdir(folder.folder)) == [path.name for path in folder.paths()]

@@ -146,6 +146,7 @@ def test_dummy_images_need_no_data_set():
 
 
 def test_a_folder_that_lacks_a_file(tmp_path, capsys):
+    (tmp_path / "t10k-images-idx3-ubyte").touch()
     assert main([*QUICK, "--data", str(tmp_path)]) == 1
     message = capsys.readouterr().err
     assert "train-images-idx3-ubyte" in message

@@ -16,6 +16,7 @@ import numpy as np
 
 from netbuilder.data import BatchMixer
 from netbuilder.exchange import Checkpoint, load_checkpoint, save_predictor, take_checkpoint
+from netbuilder.exchange.checkpoint_manifest import check_fields, mapping, real, whole
 from netbuilder.graph.memory_budget import MemoryBudgetError
 from netbuilder.graph.rename import rename_blobs
 from netbuilder.graph.replicas import Replicas
@@ -62,6 +63,12 @@ _EARLIER_DEFAULTS: Mapping[str, Any] = {
     "--ema (moving averages)": False, "--rand-augment": [],
 }  # fmt: skip
 """Values of options that checkpoints of earlier versions do not store."""
+
+
+_STATE: Mapping[str, Any] = {
+    "must_be": mapping(), "options": mapping(), "epochs_done": whole(0, 2**31), "losses": real, "right": real,
+}  # fmt: skip
+"""Fields of the state in a checkpoint, with their checks."""
 
 
 @dataclass(frozen=True)
@@ -461,6 +468,7 @@ class Run:
         state = checkpoint.state
         if "must_be" not in state:
             raise NetError(f"{source!r}: is not a checkpoint of netbuilder-train; use load_checkpoint")
+        check_fields(state, {**_STATE, "step": whole(0, self.steps)}, f"{source!r}, its state")
         problems = _differences(state["must_be"], self._identity())
         if problems:
             raise NetError(f"{source!r}: is a checkpoint of another run: " + "; ".join(problems))

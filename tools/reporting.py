@@ -57,6 +57,7 @@ def reporting(
     """
 
     expected = (*EXPECTED, *more)
+    caught: tuple[type[BaseException], ...] = (*expected, RuntimeError)
 
     def decorated(main: Main) -> Callable[..., int]:
         @functools.wraps(main)
@@ -71,7 +72,7 @@ def reporting(
                 except _Ended as end:
                     print(f"{prog}: ended by {end.signal.name}", file=sys.stderr)
                     return 128 + end.signal
-                except (*expected, RuntimeError) as error:
+                except caught as error:
                     if not isinstance(error, expected) and _NO_THREAD not in str(error):
                         raise
                     if isinstance(error, BrokenPipeError) and error.errno == errno.EPIPE:

@@ -34,8 +34,8 @@ def standard_streams(prog: str, *, output_optional: bool = False) -> Iterator[No
     ours_err = _Stream(err, f"{prog}: standard error", lost_err)
     ours_out = out
     if output_optional or out is None:
-        ours_out = _Stream(out, f"{prog}: standard output", lambda text: print(text, file=ours_err, flush=True))  # type: ignore[assignment]
-    sys.stdout, sys.stderr = ours_out, ours_err  # type: ignore[assignment]
+        ours_out = _Stream(out, f"{prog}: standard output", lambda text: print(text, file=ours_err, flush=True))
+    sys.stdout, sys.stderr = ours_out, ours_err
     try:
         yield
         ours_out.flush()

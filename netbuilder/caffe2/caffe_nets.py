@@ -44,8 +44,7 @@ def _upgraded(net: NetParameter, old: V1LayerParameter) -> LayerParameter:
             f"Caffe net {net.name!r}: layer {old.layer.name!r} is in the form of files before 2013; convert the net "
             "with Caffe's upgrade_net_proto_text or upgrade_net_proto_binary first"
         )
-    number = old.DESCRIPTOR.fields_by_name["type"].enum_type.values_by_number
-    name = number[old.type].name
+    name = V1LayerParameter.LayerType.Name(old.type)
     layer = LayerParameter(type=_IRREGULAR.get(name) or "".join(part.title() for part in name.split("_")))
     for field, value in old.ListFields():
         if field.name in _MOVED:

@@ -68,9 +68,10 @@ def mapping(values: Check | None = None, fields: Mapping[str, Check] | None = No
                 return f".{name} is missing"
             if problem := of(value[name]):
                 return f".{name}{problem}"
-        for name, one in value.items() if values is not None else ():
-            if problem := values(one):
-                return f"[{_short(name)}]{problem}"
+        if values is not None:
+            for name, one in value.items():
+                if problem := values(one):
+                    return f"[{_short(name)}]{problem}"
         return None
 
     return check

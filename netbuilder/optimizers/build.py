@@ -190,7 +190,7 @@ def _check_not_updated(model: ModelHelper, optimizer: Optimizer, infos: list[Par
     )
 
 
-def _without_copies(model: ModelHelper, infos: list[ParameterInfo]) -> list[ParameterInfo]:
+def _without_copies(model: ModelHelper, infos: Sequence[ParameterInfo]) -> list[ParameterInfo]:
     """Return only the first copy of each replicated parameter; the gradients of the others are equal to its own."""
     return [info for info in infos if info.name not in model.parameter_copies]
 

@@ -71,7 +71,7 @@ class Pow(Broadcasting):
         ]
 
     def _two_input_gradient(self, g: GradientContext) -> list[OperatorDef]:
-        args = {"broadcast": 1, "axis": self.axis, "axis_str": self.axis_str, "order": self.order}
+        args: dict[str, Any] = {"broadcast": 1, "axis": self.axis, "axis_str": self.axis_str, "order": self.order}
         inputs = [g.d_output("Y"), g.input("X"), g.input("E"), g.output("Y")]
         outputs = [g.d_input("X"), g.d_input("E")]
         return [make_op("PowGradient", inputs, outputs, **(args if self.broadcast else {}))]

@@ -8,7 +8,7 @@ from functools import cached_property
 from typing import ClassVar
 
 from netbuilder.ops.core.declaration import operator_class
-from netbuilder.ops.core.operator import Operator
+from netbuilder.ops.core.operator import NetNames, Operator
 from netbuilder.ops.recurrent.steps import StepNet
 from netbuilder.proto import ArgumentError, NetDef, NetError
 
@@ -66,7 +66,7 @@ class Recurrent(Operator):
     """
 
     open_arguments = ("rnn_executor",)
-    net_names = "ends"
+    net_names: ClassVar[NetNames] = "ends"
     copy_arguments = False
     blob_arguments: ClassVar[tuple[str, ...]] = (
         "timestep",

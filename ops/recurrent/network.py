@@ -9,13 +9,13 @@ import itertools
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from functools import cached_property, partial
-from typing import Any
+from typing import Any, ClassVar
 
 import numpy as np
 
 from netbuilder.ops.core.contexts import Checkpoints, GradientContext, PlanContext, Prepared
 from netbuilder.ops.core.declaration import operator_class
-from netbuilder.ops.core.operator import TensorSpec
+from netbuilder.ops.core.operator import NetNames, TensorSpec
 from netbuilder.ops.core.registry import CPU, GPU, prepare, register
 from netbuilder.ops.engines.layouts import HOST, alignment_of, new_buffer
 from netbuilder.ops.recurrent.backward import BackwardPlan, BoundBackward, further_sequences
@@ -117,7 +117,7 @@ class RecurrentNetworkGradient(Recurrent):
 
     inputs = ("dY*",)
     outputs = ("dX+",)
-    net_names = "inputs"
+    net_names: ClassVar[NetNames] = "inputs"
 
     @classmethod
     def named_inputs(cls, op: OperatorDef) -> Sequence[str]:

@@ -135,7 +135,8 @@ class TranslatorRegistry:
         shapes = input_shapes(caffe_net, layers)
         if input_dims and shapes:
             shapes[next(iter(shapes))] = tuple(input_dims)
-        dims = list(next(iter(shapes.values()), None) or ())
+        first = next(iter(shapes.values())) if shapes else None
+        dims = list(first or ())
         weights = weights_of(pretrained_net)
         net, params = NetDef(name=caffe_net.name), TensorProtos()
         for layer in layers:

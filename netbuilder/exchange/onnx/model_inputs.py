@@ -85,7 +85,9 @@ def _give(info: Any, shape: tuple[int | None, ...], named: dict[str, int]) -> No
         kind.shape.SetInParent()
     found = extents_of(info)
     fits = len(found) == len(shape) and all(
-        given is None or given >= 0 and (known == given if isinstance(known, int) else named.get(known, given) == given)
+        given is None
+        or given >= 0
+        and (known == given if isinstance(known, int) else known is None or named.get(known, given) == given)
         for known, given in zip(found, shape)
     )
     if not fits:

@@ -50,7 +50,7 @@ class SharedGeneration(Generation):
     def __init__(self, *members: Generation) -> None:
         self._members = members
 
-    @property  # type: ignore[override]
+    @property
     def number(self) -> int:
         return self._members[0].number
 

@@ -13,7 +13,7 @@ from netbuilder.ops.core.declaration import operator_class
 from netbuilder.ops.core.half import one_float_type, require_one_float_type
 from netbuilder.ops.core.operator import Operator, TensorSpec, require
 from netbuilder.ops.core.registry import CPU, kernel, prepare, register
-from netbuilder.proto import OperatorDef
+from netbuilder.proto import GradientError, OperatorDef
 from netbuilder.proto.arguments import make_op
 
 __all__ = [
@@ -50,6 +50,20 @@ class Activation(Operator):
 
     def gradient(self, g: GradientContext) -> list[OperatorDef]:
         return [make_op(self.type + "Gradient", [g.output("Y"), g.d_output("Y")], [g.d_input("X")])]
+
+
+def _require_sign(op: Operator, alpha: float) -> None:
+    """Raise GradientError unless the sign of Y tells that of X."""
+    if alpha < 0:
+        raise GradientError(
+            f"{op.type}: its gradient takes the sign of X from that of Y, so alpha must be at least 0, got {alpha}; "
+            "use PRelu, whose slope may be negative"
+        )
+
+
+def is_passed(op: Any, y: Any) -> Any:
+    """Return where the gradient passes through a LeakyRelu or Elu unchanged."""
+    return y > 0 if op.alpha == 0 else y >= 0
 
 
 @operator_class(frozen=True)
@@ -91,11 +105,15 @@ class LeakyRelu(Activation):
 
     alpha: float = 0.01
 
+    def gradient(self, g: GradientContext) -> list[OperatorDef]:
+        _require_sign(self, self.alpha)
+        return super().gradient(g)
+
 
 @register
 @operator_class(frozen=True)
 class LeakyReluGradient(ActivationGradient):
-    """dX = dY where Y >= 0, else alpha * dY."""
+    """dX = dY where Y >= 0, else alpha * dY; with alpha = 0, where Y is 0 for all negative X, dX = 0 where Y = 0."""
 
     alpha: float = 0.01
 
@@ -110,11 +128,15 @@ class Elu(Activation):
 
     alpha: float = 1.0
 
+    def gradient(self, g: GradientContext) -> list[OperatorDef]:
+        _require_sign(self, self.alpha)
+        return super().gradient(g)
+
 
 @register
 @operator_class(frozen=True)
 class EluGradient(ActivationGradient):
-    """dX = dY where Y >= 0, else dY * (Y + alpha)."""
+    """dX = dY where Y >= 0, else dY * (Y + alpha); with alpha = 0, dX = 0 where Y = 0."""
 
     alpha: float = 1.0
 
@@ -155,12 +177,14 @@ def relu_gradient(op: ReluGradient, ctx: RunContext, y: Any, dy: Any) -> tuple[A
 
 @kernel(LeakyRelu)
 def leaky_relu(op: LeakyRelu, ctx: RunContext, x: Any) -> tuple[Any, ...]:
+    if op.alpha == 0:
+        return (ctx.xp.maximum(x, 0),)  # 0 * -inf would be NaN
     return (ctx.xp.where(x >= 0, x, op.alpha * x),)
 
 
 @kernel(LeakyReluGradient)
 def leaky_relu_gradient(op: LeakyReluGradient, ctx: RunContext, y: Any, dy: Any) -> tuple[Any, ...]:
-    return (ctx.xp.where(y >= 0, dy, op.alpha * dy),)
+    return (ctx.xp.where(is_passed(op, y), dy, op.alpha * dy),)
 
 
 @kernel(Elu)
@@ -171,7 +195,7 @@ def elu(op: Elu, ctx: RunContext, x: Any) -> tuple[Any, ...]:
 
 @kernel(EluGradient)
 def elu_gradient(op: EluGradient, ctx: RunContext, y: Any, dy: Any) -> tuple[Any, ...]:
-    return (ctx.xp.where(y >= 0, dy, dy * (y + op.alpha)),)
+    return (ctx.xp.where(is_passed(op, y), dy, dy * (y + op.alpha)),)
 
 
 def logistic(xp: Any, x: Any) -> Any:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import warnings
 from typing import Any
 
 from netbuilder.ops.core.contexts import GradientContext, RunContext
@@ -62,6 +63,14 @@ class SequenceMask(Operator):
 
     def infer(self, x: TensorSpec, numbers: TensorSpec | None = None) -> tuple[TensorSpec, ...]:
         require(x.dtype.kind == "f", self, f"X must hold floating-point numbers, got {x.dtype}")
+        if x.ndim > 2 and self.batch is None and self.mode not in _BY_NUMBERS and not self.grad:
+            warnings.warn(
+                f"SequenceMask: mode {self.mode!r} without batch takes X of shape {x.shape} for one matrix, so that "
+                "all but the first rows are masked otherwise than in a matrix of their own; to mask every matrix of "
+                f"the last two axes alike, give axis={x.ndim - 1}, batch={x.ndim - 3}",
+                UserWarning,
+                stacklevel=2,
+            )
         rows = self.parts(x.shape)[1]
         if numbers is not None:
             require(

@@ -126,6 +126,8 @@ def relu(op: Any, ctx: PlanContext, x: TensorSpec) -> Prepared | None:
 
 
 def leaky_relu(op: Any, ctx: PlanContext, x: TensorSpec) -> Prepared | None:
+    if op.alpha == 0:
+        return relu(op, ctx, x)
     return _unary(ctx, x, c.RELU, float(op.alpha)) if _serves(x) else None
 
 
@@ -161,15 +163,15 @@ def relu_gradient(op: Any, ctx: PlanContext, y: TensorSpec, dy: TensorSpec) -> P
 
 
 def leaky_relu_gradient(op: Any, ctx: PlanContext, y: TensorSpec, dy: TensorSpec) -> Prepared | None:
-    return _kinked_gradient(y, dy, lambda part, factor: np.copyto(factor, np.float32(op.alpha)))
+    return _kinked_gradient(op, y, dy, lambda part, factor: np.copyto(factor, np.float32(op.alpha)))
 
 
 def elu_gradient(op: Any, ctx: PlanContext, y: TensorSpec, dy: TensorSpec) -> Prepared | None:
-    return _kinked_gradient(y, dy, lambda part, factor: np.add(part, np.float32(op.alpha), factor))
+    return _kinked_gradient(op, y, dy, lambda part, factor: np.add(part, np.float32(op.alpha), factor))
 
 
-def _kinked_gradient(y: TensorSpec, dy: TensorSpec, slope: Callable[[Any, Any], object]) -> Prepared | None:
-    """Prepare dX = dY where Y >= 0, else (also for NaN) dY * slope(Y), in NumPy.
+def _kinked_gradient(op: Any, y: TensorSpec, dy: TensorSpec, slope: Callable[[Any, Any], object]) -> Prepared | None:
+    """Prepare dX = dY where Y >= 0 (with alpha = 0, Y > 0), else (also for NaN) dY * slope(Y), in NumPy.
 
     oneDNN uses the other slope at 0.
     """
@@ -184,12 +186,13 @@ def _kinked_gradient(y: TensorSpec, dy: TensorSpec, slope: Callable[[Any, Any], 
             (*row, others[: len(row[0])])
             for row in flat.pieces(spec, [inputs[0], inputs[1], outputs[0]], scratch, temporaries=1)
         ]
+        passed = np.greater if op.alpha == 0 else np.greater_equal
         zero, same = np.float32(0), inputs[1].ctypes.data == outputs[0].ctypes.data
 
         def call() -> None:
             for y, dy, dx, factor, other in rows:
                 slope(y, factor)
-                np.logical_not(np.greater_equal(y, zero, other), other)
+                np.logical_not(passed(y, zero, other), other)
                 if not same:
                     np.copyto(dx, dy)
                 np.multiply(dy, factor, out=dx, where=other)

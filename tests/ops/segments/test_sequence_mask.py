@@ -1,6 +1,7 @@
 """SequenceMask."""
 
 import numpy as np
+import pytest
 from hypothesis import strategies as st
 
 from netbuilder.graph.gradient_context import operator_gradient
@@ -10,6 +11,7 @@ from netbuilder.proto.arguments import arguments, make_op
 from suite import OperatorSuite, f32, floats, i32, refusal
 
 
+@pytest.mark.filterwarnings("ignore:SequenceMask. mode:UserWarning")
 class TestSequenceMask(OperatorSuite):
     operator = SequenceMask
     refusals = (
@@ -65,3 +67,12 @@ def test_the_gradient_is_a_mask_that_fills_with_zeros():
     made, _ = operator_gradient(make_op("SequenceMask", ["x", "n"], ["y"], mode="sequence"), {0: "dy"})
     assert [(op.type, list(op.input), list(op.output)) for op in made] == [("SequenceMask", ["dy", "n"], ["x_grad"])]
     assert arguments(made[0])["grad"] == 1
+
+
+@pytest.mark.parametrize("mode", ["upper", "lower", "upperdiag", "lowerdiag"])
+def test_several_matrices_without_batch_are_warned_of(mode):
+    op = SequenceMask(mode=mode, axis=2)
+    with pytest.warns(UserWarning, match=r"takes X of shape \(4, 3, 3\) for one matrix.*give axis=2, batch=0"):
+        op.infer(f32(4, 3, 3))
+    SequenceMask(mode=mode, axis=2, batch=0).infer(f32(4, 3, 3))
+    SequenceMask(mode=mode, axis=1).infer(f32(3, 3))

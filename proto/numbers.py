@@ -3,13 +3,15 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from numbers import Integral, Real
 from typing import Any
 
+import numpy as np
+
 from netbuilder.proto.errors import ArgumentError
 
-__all__ = ["check_flags", "check_numbers", "check_whole_numbers"]
+__all__ = ["check_flags", "check_numbers", "check_whole_numbers", "listed"]
 
 _RULES: dict[str, Callable[[float], bool]] = {
     "finite": lambda x: True,
@@ -40,6 +42,17 @@ def check_numbers(owner: str, rule: str, **given: Any) -> None:
             raise ArgumentError(f"{owner}: {name} must be {what}, got {value!r}")
 
 
+def listed(owner: str, what: str, value: Any) -> list[Any]:
+    """Return the elements of an argument that must be a list of ``what``; text is none.
+
+    Raises:
+        ArgumentError: it is no list, tuple, set or other iterable.
+    """
+    if isinstance(value, (str, bytes)) or not isinstance(value, Iterable) or getattr(value, "ndim", 1) == 0:
+        raise ArgumentError(f"{owner} must be a list of {what}, got {value!r}")
+    return list(value)
+
+
 def check_whole_numbers(owner: str, least: int, **given: Any) -> None:
     """Raise ArgumentError if one of the arguments ``given`` is no whole number, or less than ``least``."""
     for name, value in given.items():
@@ -50,5 +63,5 @@ def check_whole_numbers(owner: str, least: int, **given: Any) -> None:
 def check_flags(owner: str, **given: Any) -> None:
     """Raise ArgumentError if one of the arguments ``given`` is neither true nor false; 0 and 1 are, text is not."""
     for name, value in given.items():
-        if isinstance(value, (str, bytes)) or value not in (0, 1):
+        if not isinstance(value, (bool, Integral, Real, np.bool_)) or value not in (0, 1):
             raise ArgumentError(f"{owner}: {name} must be True or False, got {value!r}")

@@ -41,6 +41,8 @@ PROTO_IDEEP = 5
 operator_watchers: list[Callable[[OperatorDef], Any]] = []
 """Functions called with each operator that is added through a net's method; the immediate mode runs it."""
 
+_MOST_OUTPUTS = 1 << 20
+
 
 class Net(NetBlobs):
     """A net of operators. Every operator is a method: ``net.Relu("x", "y")`` appends one.
@@ -229,6 +231,8 @@ class Net(NetBlobs):
         if outputs is None:
             written = [ScopedName(blobs.next_name(op_type, None))]
         elif type(outputs) is int:
+            if not 0 <= outputs <= _MOST_OUTPUTS:
+                raise NetError(f"net {self}: {op_type} cannot have {outputs} outputs; give names, or their number")
             written = [ScopedName(blobs.next_name(op_type, i)) for i in range(outputs)]
         else:
             written = as_names(outputs, unnamed=self._unnamed)

@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import dataclasses
+import functools
+import math
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
@@ -16,6 +19,7 @@ from netbuilder.ops.core.random_streams import RANDOM_ARGUMENTS, RANDOM_STREAM, 
 from netbuilder.ops.core.registry import find, is_registered
 from netbuilder.proto import Argument, ArgumentError, DeviceOption, OperatorDef, TensorProto
 from netbuilder.proto.arguments import make_op, set_argument
+from netbuilder.proto.numbers import check_flags
 from netbuilder.proto.suggestions import did_you_mean
 
 __all__ = [
@@ -54,6 +58,10 @@ LEGACY_ARGUMENTS = frozenset(
     }
 )
 """Arguments that Caffe2's helpers pass to any operator; operators that do not use them store and ignore them."""
+
+_FLAGS = frozenset({"is_test", "use_cudnn", "exhaustive_search", "cudnn_exhaustive_search", "enable_tensor_core"})
+_ANY_NUMBER = frozenset({"value", "values"})  # NaN and infinities included
+_POSITIVE = frozenset(f"{name}{axis}" for name in ("kernel", "stride", "dilation") for axis in ("", "_h", "_w", "s"))
 
 _LAYERS = {
     "Conv": "conv",
@@ -160,6 +168,7 @@ def build_operator(
     template = OperatorDef(type=op_type, arg=op.arg)
     _set_fields(op, debug_info, name, control_input, device_option, arg, engine, cls.draws)
     _check_argument_names(cls, op)
+    _check_values(cls, op_type, kwargs)
     decode(cls, op)
     if key is not None:
         if len(_templates) >= _TEMPLATES_LIMIT:
@@ -210,6 +219,8 @@ def _set_fields(
     """Set the fields of an operator that are neither its blobs nor arguments of its class."""
     op.debug_info = debug_info
     if name:
+        if not isinstance(name, str):
+            raise TypeError(f"{op.type}: name must be a string, got {name!r}")
         op.name = name
     if arg is not None:
         op.arg.extend(arg)
@@ -220,6 +231,8 @@ def _set_fields(
             raise TypeError(f"{op.type}: device_option must be a DeviceOption, got {device_option!r}")
         op.device_option.CopyFrom(device_option)
     if engine:
+        if not isinstance(engine, str):
+            raise TypeError(f"{op.type}: engine must be the name of a library, got {engine!r}")
         op.engine = engine
     if control_input is not None:
         op.control_input.extend(as_names(control_input))
@@ -316,6 +329,36 @@ def _key(cls: type[Operator], inputs: list[str], outputs: list[str], kwargs: dic
 def _check_argument_names(cls: type[Operator], op: OperatorDef) -> None:
     for name in unknown_arguments(cls, op):
         raise ArgumentError(f"{op.type}: unknown argument {name!r}{known_arguments(cls, name)}")
+
+
+def _check_values(cls: type[Operator], op_type: str, kwargs: Mapping[str, Any]) -> None:
+    """Raise ArgumentError for values that a loaded net may have, but nobody who builds one can mean.
+
+    These are NaN, except in fills; infinite bounds of random numbers; windows and strides of 0; fractions where whole
+    numbers are expected, and flags that are neither true nor false.
+    """
+    kinds = _kinds_of(cls)
+    for name, value in kwargs.items():
+        if value is None:
+            continue
+        if kinds.get(name) == "bool" or name in _FLAGS:
+            check_flags(op_type, **{name: value})
+        elif isinstance(value, float) and name not in _ANY_NUMBER:
+            if value != value or value in (math.inf, -math.inf) and op_type.endswith("Fill"):
+                raise ArgumentError(f"{op_type}: argument {name!r} must be a finite number, got {value}")
+            if kinds.get(name) == "int" and not value.is_integer():
+                raise ArgumentError(f"{op_type}: argument {name!r} must be a whole number, got {value}")
+        elif name in _POSITIVE and not kwargs.get("global_pooling") and not _is_positive(value):
+            raise ArgumentError(f"{op_type}: argument {name!r} must be at least 1, got {value!r}")
+
+
+def _is_positive(value: Any) -> bool:
+    return all(not isinstance(one, int) or one >= 1 for one in (value if isinstance(value, (list, tuple)) else [value]))
+
+
+@functools.cache
+def _kinds_of(cls: type[Operator]) -> dict[str, str]:
+    return {field.name: str(field.type).removesuffix(" | None") for field in dataclasses.fields(cls)}
 
 
 def unknown_arguments(cls: type[Operator], op: OperatorDef) -> list[str]:

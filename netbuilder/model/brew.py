@@ -29,8 +29,10 @@ from netbuilder.model.helpers import dropout as _dropout
 from netbuilder.model.helpers import elementwise_linear as _elementwise_linear
 from netbuilder.model.helpers import embedding as _embedding
 from netbuilder.model.helpers import fc as _fc
+from netbuilder.model.helpers.call_checks import CallChecks
 from netbuilder.model.model_helper import ModelHelper
 from netbuilder.model.rollback import remove_added_on_error
+from netbuilder.proto import ArgumentError
 from netbuilder.proto.suggestions import did_you_mean, mismatch
 
 __all__ = [
@@ -169,6 +171,7 @@ def _with_scopes(helper: Callable[P, R], name: str) -> Callable[P, R]:
     takes_all = len(names) < len(parameters)
     optional_from = len([p for p in parameters if p.default is p.empty and p.kind is p.POSITIONAL_OR_KEYWORD])
     known = frozenset(names)
+    checks = CallChecks(name, signature)
 
     @functools.wraps(helper)
     def call(*args: Any, **kwargs: Any) -> Any:
@@ -185,12 +188,18 @@ def _with_scopes(helper: Callable[P, R], name: str) -> Callable[P, R]:
             for key in names[optional_from : len(args)]:
                 given.pop(key, None)
         given.update(kwargs)
+        if problem := checks.problem(args, given):
+            if why := mismatch(signature, args, given):
+                raise TypeError(f"brew.{name}: {why}")
+            raise ArgumentError(problem)
         with remove_added_on_error(model):
             try:
                 return helper(*args, **given)
             except TypeError as error:
                 if why := mismatch(signature, args, given):
                     raise TypeError(f"brew.{name}: {why}") from error
+                if explained := checks.explained(error, args, given):
+                    raise explained from error
                 raise
 
     return call

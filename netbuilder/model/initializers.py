@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 from typing import Any
 
@@ -66,6 +67,13 @@ class Initializer:
                 f"parameter {str(name)!r}: its initializer {type(self).__name__} has no fill operator; "
                 f'give it one, for example {type(self).__name__}("XavierFill")'
             )
+        for argument, value in self.operator_kwargs.items():
+            if argument in ("shape", "value", "values") and not _is_possible(argument, value):
+                rule = "be left out: the layer knows it" if argument == "shape" else "be finite"
+                raise ArgumentError(
+                    f"parameter {str(name)!r}: argument {argument!r} of its initializer {self.operator_name!r} must "
+                    f"{rule}, got {value!r}"
+                )
         blob: BlobReference = getattr(init_net, self.operator_name)([], name, shape=shape, **self.operator_kwargs)
         return blob
 
@@ -135,9 +143,23 @@ def update_initializer(
                 f"the initializer {initializer_class!r} has its own fill, so the fill {operator_name_and_kwargs!r} "
                 "would not be used; give only one of them"
             )
+        if not callable(getattr(initializer_class, "create_param", None)):
+            raise ArgumentError(f"{initializer_class!r} is no initializer, such as Initializer('XavierFill')")
         return initializer_class
-    name, kwargs = _checked(operator_name_and_kwargs or default_operator_name_and_kwargs)
+    if initializer_class is not None and not callable(getattr(initializer_class, "create_param", None)):
+        raise ArgumentError(f"{initializer_class!r} is no class of initializers, such as PseudoFP16Initializer")
+    name, kwargs = _checked(
+        default_operator_name_and_kwargs if operator_name_and_kwargs is None else operator_name_and_kwargs
+    )
     return (initializer_class or Initializer)(name, **kwargs)
+
+
+def _is_possible(argument: str, value: Any) -> bool:
+    if argument == "shape":
+        return False
+    return all(
+        not isinstance(one, float) or math.isfinite(one) for one in (value if isinstance(value, list) else [value])
+    )
 
 
 def _checked(fill: Any) -> FillAndArguments:

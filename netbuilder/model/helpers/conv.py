@@ -113,6 +113,7 @@ def _conv(
     bias: tuple[Any, FillAndArguments | None],
     group: int,
     transform_inputs: TransformInputs | None,
+    /,
     *,
     no_bias: bool = False,
     order: str = "NCHW",

@@ -4,8 +4,10 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
+from netbuilder.graph.blob import BlobReference
 from netbuilder.model.helpers.engine import own_arguments
 from netbuilder.proto import ArgumentError
+from netbuilder.proto.numbers import listed
 
 if TYPE_CHECKING:
     from netbuilder.model.model_helper import ModelHelper
@@ -21,10 +23,12 @@ def db_input(model: ModelHelper, blobs_out: Any, batch_size: int, db: str, db_ty
     Args:
         blobs_out: a name for each tensor of a record.
         batch_size: records per batch; they are stacked along a new first axis.
-        db: the database's path.
+        db: the database's path, a string.
         db_type: its format, such as "minidb" or "lmdb".
         kwargs: further arguments of TensorProtosDBInput.
     """
+    if not isinstance(db, str):
+        raise ArgumentError(f"brew.db_input: db must be the path of a database, a string, got {db!r}")
     reader = model.CreateDB("dbreader_" + db, db=db, db_type=db_type)
     return model.net.TensorProtosDBInput(reader, blobs_out, batch_size=batch_size, **own_arguments(kwargs))
 
@@ -51,7 +55,9 @@ def image_input(
     """
     if order not in ("NCHW", "NHWC"):
         raise ArgumentError(f"image_input: order must be 'NCHW' or 'NHWC', got {order!r}")
-    names, arguments = list(blob_out), own_arguments(kwargs)
+    names, arguments = listed("brew.image_input: blob_out", "blobs", blob_out), own_arguments(kwargs)
+    if not all(isinstance(name, (str, BlobReference)) for name in names) or len(names) < 2:
+        raise ArgumentError(f"brew.image_input: blob_out must name images and labels, got {blob_out!r}")
     if use_gpu_transform:
         arguments["use_gpu_transform"] = 1
         if order == "NHWC":

@@ -6,6 +6,7 @@ from typing import TYPE_CHECKING, Any
 
 from netbuilder.graph.blob import BlobReference
 from netbuilder.model.helpers.engine import own_arguments, with_engine
+from netbuilder.model.helpers.extents import check_extents
 from netbuilder.model.initializers import FillAndArguments, update_initializer
 
 if TYPE_CHECKING:
@@ -78,6 +79,7 @@ def prelu(
 
     Source: He, Zhang, Ren and Sun, "Delving deep into rectifiers", 2015, arXiv:1502.01852, section 2.1.
     """
+    check_extents("prelu", blob_out, num_channels=num_channels)
     fill = update_initializer(None, slope_init, ("ConstantFill", {"value": 0.25}))
     slope = model.create_param(blob_out + "_slope", [num_channels], fill)
     result: BlobReference = model.net.PRelu([blob_in, slope], blob_out, **own_arguments(kwargs))

@@ -6,6 +6,7 @@ from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
 from netbuilder.graph.blob import BlobReference
+from netbuilder.model.helpers.extents import check_extents
 from netbuilder.model.initializers import update_initializer
 from netbuilder.model.parameter_info import ParameterTags
 
@@ -217,7 +218,9 @@ def _scale_and_bias(
     initializers: tuple[Any, Any] = (None, None),
 ) -> list[BlobReference]:
     made = []
-    shape = [dim_in] if isinstance(dim_in, int) else list(dim_in)
+    shape = list(dim_in) if isinstance(dim_in, Sequence) else [dim_in]
+    for extent in shape:
+        check_extents("normalization", blob_out, dim_in=extent)
     for suffix, value, initializer, tag in zip(
         suffixes, values, initializers, (ParameterTags.WEIGHT, ParameterTags.BIAS)
     ):

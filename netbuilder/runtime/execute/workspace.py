@@ -26,6 +26,7 @@ from netbuilder.ops.engines.layouts import HOST, Location
 from netbuilder.proto import PROTO_CUDA, BlobError, DeviceOption, NetDef, NetError, OperatorDef, PlanDef
 from netbuilder.proto.depth import deep_nets
 from netbuilder.proto.errors import counted
+from netbuilder.proto.numbers import check_flags
 from netbuilder.proto.suggestions import did_you_mean, suggests_arguments
 from netbuilder.runtime.execute.conflicts import init_conflict, require_own_counters
 from netbuilder.runtime.execute.net import RuntimeNet
@@ -90,12 +91,14 @@ class Workspace:
         fuse: bool = True,
         parent: Workspace | None = None,
     ) -> None:
-        if engines is not None and (isinstance(engines, str) or not set(engines) <= set(engine_names())):
-            raise NetError(
-                f"Workspace: engines must be a tuple of names among {', '.join(engine_names())}, got {engines!r}"
-            )
+        known = engine_names()
+        if engines is not None and not (isinstance(engines, (tuple, list, set)) and all(e in known for e in engines)):
+            raise NetError(f"Workspace: engines must be a tuple of names among {', '.join(known)}, got {engines!r}")
         if threads is not None and (not isinstance(threads, int) or threads < 1):
             raise NetError(f"Workspace: threads must be a whole number, 1 or more, got {threads!r}")
+        if parent is not None and not isinstance(parent, Workspace):
+            raise NetError(f"Workspace: parent must be a Workspace, got {parent!r}")
+        check_flags("Workspace", fuse=fuse)
         if parent is not None:
             engines, threads = parent.engines if engines is None else engines, threads or parent.threads
             without = without or parent.without

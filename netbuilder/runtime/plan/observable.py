@@ -21,6 +21,7 @@ from netbuilder.ops.core.instructions import Instruction
 from netbuilder.ops.core.operator import decode
 from netbuilder.ops.core.registry import find
 from netbuilder.proto import BlobError, NetDef, NetError
+from netbuilder.proto.numbers import listed
 from netbuilder.proto.suggestions import did_you_mean
 
 __all__ = ["Observable", "check_constants", "requested_blobs"]
@@ -140,11 +141,11 @@ def requested_blobs(net: NetDef, requested: str | Iterable[object]) -> tuple[str
     """Return the kind that is requested, and the further names.
 
     Raises:
-        NetError: ``requested`` is a single string that is not one of the kinds.
+        NetError: ``requested`` is a single string that is not one of the kinds, or no list.
     """
     if isinstance(requested, (str, bytes)):
         return check_kind(requested, f"net {net.name!r}"), []
-    return OUTPUTS, [blob_name(name) for name in requested]
+    return OUTPUTS, [blob_name(name) for name in listed(f"net {net.name!r}: observable", "blobs", requested)]
 
 
 def check_constants(net: NetDef, constants: Iterable[object]) -> frozenset[str]:
@@ -156,7 +157,7 @@ def check_constants(net: NetDef, constants: Iterable[object]) -> frozenset[str]:
     """
     if isinstance(constants, (str, bytes)):
         raise NetError(f"net {net.name!r}: constants must be a list of blobs, got the single string {constants!r}")
-    names = list(map(blob_name, constants))
+    names = list(map(blob_name, listed(f"net {net.name!r}: constants", "blobs", constants)))
     if not names:
         return frozenset()
     known = dict.fromkeys(mentioned_blobs(net))

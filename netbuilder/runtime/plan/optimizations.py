@@ -12,6 +12,7 @@ from dataclasses import dataclass
 from types import MappingProxyType
 
 from netbuilder.proto import NetError
+from netbuilder.proto.numbers import listed
 from netbuilder.proto.suggestions import did_you_mean
 
 __all__ = [
@@ -206,7 +207,7 @@ def check_without(names: str | Iterable[str], where: str) -> frozenset[str]:
     ['inplace', 'sum_relu']
     """
     found: set[str] = set()
-    for name in _split(names) if isinstance(names, str) else names:
+    for name in _split(names) if isinstance(names, str) else listed(f"{where}: without", "optimizations", names):
         if name in GROUPS:
             found |= GROUPS[name]
         else:

@@ -1,5 +1,6 @@
-"""Models that processes train together, and the program that each process runs: ``process_training.py FOLDER [shared]``.
+"""Models that processes train together, and the program that each process runs: ``process_training.py FOLDER``.
 
+With ``shared`` after the folder, each process has one device and trains the cases of ``SHARED``.
 The same cases run in one process with the devices of all.
 """
 

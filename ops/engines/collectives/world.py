@@ -345,8 +345,8 @@ def _warn_if_oversubscribed(size: int) -> None:
     place, cores = place_in(os.environ), os.cpu_count() or 1
     if place.size == size and place.local_size > cores:
         warnings.warn(
-            f"{place.local_size} ranks share the {cores} cores of this host, so that they wait for one another in each exchange; "
-            "start at most one rank per core",
+            f"{place.local_size} ranks share the {cores} cores of this host, so that they wait for one another in each "
+            "exchange; start at most one rank per core",
             RuntimeWarning,
             stacklevel=2,
         )

@@ -1,5 +1,6 @@
 """Models that processes train together, and the program that each process runs: ``process_training.py FOLDER``.
 
+With ``shared`` after the folder, each process has one device and trains the cases of ``SHARED``.
 The same cases run in one process with the devices of all.
 """
 
@@ -24,7 +25,7 @@ from netbuilder.proto import DistributedError
 from netbuilder.runtime import Workspace
 from parallel_models import OPTIMIZERS, convnet, mlp, no_input
 
-__all__ = ["CASES", "CASES_OF_FOUR", "DEVICES", "Case", "build_case", "results", "train_built", "train_case"]
+__all__ = ["CASES", "CASES_OF_FOUR", "DEVICES", "SHARED", "Case", "build_case", "results", "train_built", "train_case"]
 
 DEVICES = 4
 """Devices of all processes together."""
@@ -224,6 +225,13 @@ CASES_OF_FOUR = (
 )
 """Those that are also trained by four processes of one device each."""
 
+SHARED = {
+    f"{name}, one copy": dataclasses.replace(case, options={**case.options, "shared_model": True})
+    for name, case in CASES.items()
+    if name in ("dense, adam", "convnet", "normalization over all", "tables outside", "micro-batches")
+}
+"""Those that processes of one device each train with ``shared_model=True``, as one process with two devices does."""
+
 
 def build_case(case: Case, devices: int, rendezvous: Rendezvous | None) -> tuple[ModelHelper, parallel.Replicas]:
     """Return the model of a case over so many devices of this process, as in a fresh process."""
@@ -353,6 +361,12 @@ def check_that_nets_are_compared(devices: int, place: Rendezvous) -> None:
 def main() -> None:
     folder = Path(sys.argv[1])
     place = Rendezvous.from_environment()
+    if sys.argv[2:] == ["shared"]:
+        for name, case in SHARED.items():
+            values = train_case(case, 1, place)[-1]
+            if place.shard_id == 0:
+                np.savez(folder / f"{name}.npz", **values)
+        return
     devices = DEVICES // place.num_shards
     if devices > 1:  # nets are compared over a store; by four processes over MPI
         place = Rendezvous.from_environment(store=f"file:{folder / 'store'}", run_id="run")

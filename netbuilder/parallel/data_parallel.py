@@ -243,9 +243,9 @@ class DataParallel:
         if isinstance(model, ModelHelper):
             options = {**numeric_settings(model), **options}
         check_flags(cpu_device=cpu_device, gather=gather, sync=sync)
-        check_wrapper_options(options, "DataParallel", trains=optimizer is not None)
         self._passes_through = devices is None
         found = wrapper_devices([0] if devices is None else devices, cpu_device or devices is None and not gpu_count())
+        check_wrapper_options(options, "DataParallel", found, trains=optimizer is not None)
         title = name or getattr(function, "__name__", "") or type(function).__name__
         title = title if title != "<lambda>" else "model"
         unique = ModelHelper(title).net.Name()

@@ -111,7 +111,8 @@ def Parallelize(
         cpu_device: replicas on the CPU instead of on GPUs.
         ideep: not supported: plans choose oneDNN for operators on the CPU automatically.
         num_threads_per_device: maximum number of threads per device that run the net.
-        shared_model: CPU: one copy of each parameter for all replicas instead of one each.
+        shared_model: CPU: one copy of each parameter for all replicas instead of one each. A process with one device
+            has one copy anyway; with ``rendezvous``, several devices are refused.
         combine_spatial_bn: batch normalization in training mode uses the statistics of the whole batch instead of each
             device's share, forward and backward: the devices exchange sums per channel, and their operators are
             interleaved. Shares must be equal, unless ``weighted_shares`` is given.
@@ -214,9 +215,10 @@ def Parallelize(
         max_concurrent_distributed_ops=max_concurrent_distributed_ops,
         barrier_net_timeout_sec=barrier_net_timeout_sec,
         bucket_bytes=bucket_bytes,
-        shared_model=shared_model,
         use_nccl=use_nccl,
     )
+    chosen = settings.choose_devices(devices, PROTO_CPU if cpu_device else PROTO_CUDA)
+    shared_model = settings.choose_sharing(shared_model, chosen, processes)
     if reduce_update_broadcast and (shared_model or use_nccl):
         other = (
             "shared_model=True, whose replicas have one copy"
@@ -237,7 +239,6 @@ def Parallelize(
             "optimizer_builder_fun the init net fills no parameters; omit it"
         )
     given = _strategy_of(strategy, optimizer_builder_fun)
-    chosen = settings.choose_devices(devices, PROTO_CPU if cpu_device else PROTO_CUDA)
     rule = given.rule(len(chosen) * (1 if processes is None else processes.rendezvous.num_shards))
     settings.check_strategy(
         given,

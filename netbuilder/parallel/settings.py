@@ -43,6 +43,7 @@ __all__ = [
     "choose_devices",
     "choose_nccl",
     "choose_processes",
+    "choose_sharing",
     "check_wrapper_options",
     "with_gpus",
     "refuse_unsupported",
@@ -88,12 +89,13 @@ def check_model(model: Any) -> None:
         )
 
 
-def check_wrapper_options(options: Mapping[str, Any], where: str, *, trains: bool) -> None:
+def check_wrapper_options(options: Mapping[str, Any], where: str, devices: Devices, *, trains: bool) -> None:
     """Check the arguments of Parallelize that a wrapper is given, which builds its nets later; raise what they do.
 
     Args:
         options: the arguments.
         where: the wrapper, for messages.
+        devices: of its replicas.
         trains: whether it has an update.
     """
     flags = {name: value for name, value in options.items() if name in _WRAPPER_FLAGS}
@@ -111,7 +113,8 @@ def check_wrapper_options(options: Mapping[str, Any], where: str, *, trains: boo
         options.get("gradient_scaling"),
         precision=options.get("dtype") or "float32",
         trains=trains,
-        **{name: options.get(name, False) for name in ("shared_model", "reduce_update_broadcast")},
+        shared_model=choose_sharing(options.get("shared_model", False), devices, None),
+        reduce_update_broadcast=options.get("reduce_update_broadcast", False),
     )
 
 
@@ -365,6 +368,22 @@ def with_gpus(processes: ProcessRequest | None, devices: Devices) -> ProcessRequ
             "Parallelize_GPU"
         )
     return dataclasses.replace(processes, gpus=tuple(devices.ids))
+
+
+def choose_sharing(shared_model: bool, devices: Devices, processes: ProcessRequest | None) -> bool:
+    """Return whether replicas have one copy of the parameters; a process with one device has one anyway.
+
+    Raises:
+        NetError: they are replicas of several processes, with several devices each.
+    """
+    if not shared_model or len(devices) == 1:
+        return False
+    if processes is not None:
+        raise NetError(
+            f"shared_model=True cannot be combined with {len(devices)} devices in each of "
+            f"{processes.rendezvous.num_shards} processes; give each process one device, or omit it"
+        )
+    return True
 
 
 def check_executor(num_threads_per_device: Any, net_type: Any) -> None:

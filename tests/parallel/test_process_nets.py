@@ -98,6 +98,7 @@ def test_gradients_are_summed_locally_then_over_processes_then_copied():
 def test_sums_stay_on_the_first_device_where_it_alone_updates(shards):
     model, record = built(hosts(shards), [0, 1, 2], reduce_update_broadcast=True)
     copied = {op.output[0] for op in model.net.Proto().op if op.type == "Copy"}
+    copied.remove("optimizer_iteration_before")
     assert copied == {blob for name in record.parameters for blob in record.blobs(name)[1:]}
     summed = {blob for op in model.net.Proto().op if op.type == "AllreduceBucket" for blob in op.output}
     assert summed <= {record.devices.scopes[0] + name for name in GRADIENTS} and bool(summed) == (shards > 1)
@@ -397,7 +398,11 @@ REFUSED = {
         NetError,
         "engine 'NCCL' exchanges values of GPUs, but the replicas are on the CPU",
     ),
-    "shared_model": ({"shared_model": True}, NetError, "shared_model=True cannot be combined with a rendezvous of 2"),
+    "shared_model": (
+        {"shared_model": True},
+        NetError,
+        "shared_model=True cannot be combined with 2 devices in each of 2 processes; give each process one device",
+    ),
     "no worlds": ({"max_concurrent_distributed_ops": 0}, NetError, "max_concurrent_distributed_ops must be at least 1"),
     "half a world": ({"max_concurrent_distributed_ops": 0.5}, TypeError, "must be an integer, got 0.5"),
     "bucket_bytes": ({"bucket_bytes": -1}, NetError, "bucket_bytes must be at least 0, got -1"),
@@ -411,6 +416,29 @@ def test_refusals(case):
     options, error, match = REFUSED[case]
     with pytest.raises(error, match=match):
         built(**{"rendezvous": hosts(2), **options})
+
+
+@pytest.mark.parametrize(
+    "options",
+    [
+        {},
+        {"average_initial_parameters": True},
+        {"accumulate_steps": 2},
+        {"reduce_update_broadcast": True},
+        {"gradient_scaling": parallel.GradientScaling()},
+        {"strategy": "topk:0.1"},
+        {"strategy": "local_sgd:2"},
+        {"strategy": "partial:100"},
+    ],
+    ids=str,
+)
+@pytest.mark.parametrize("rendezvous", [hosts(3, 1), None], ids=["processes", "one"])
+def test_one_device_in_each_process_has_one_copy_of_the_parameters_anyway(rendezvous, options):
+    """All of the nets are those without the argument."""
+    plain, found = (built(rendezvous, [0], shared_model=shared, **options) for shared in (False, True))
+    assert found[1] == plain[1]
+    for net in ("net", "param_init_net"):
+        assert getattr(found[0], net).Proto() == getattr(plain[0], net).Proto()
 
 
 def test_nccl_within_processes_is_refused():

@@ -9,7 +9,7 @@ import process_training
 from mpi_runs import needs_mpi, run_over_mpi
 from netbuilder.parallel.distributed import Rendezvous
 from parallel_models import distance
-from process_training import CASES, CASES_OF_FOUR, DEVICES, build_case, results, train_built, train_case
+from process_training import CASES, CASES_OF_FOUR, DEVICES, SHARED, build_case, results, train_built, train_case
 from thread_ranks import on_ranks, use_thread_worlds
 
 SECONDS = 120  # for all cases of a start
@@ -63,6 +63,16 @@ def test_processes_get_the_parameters_of_one(processes, name, trained, alone):
     for each, value in want.items():
         if not ("bn_s" in want and each == "conv_b"):  # its gradient is zero, but for rounding
             assert distance([got[each]], [value]) < 1e-6, each
+
+
+@needs_mpi
+def test_processes_of_one_device_have_one_copy_of_the_parameters(tmp_path):
+    status, output, _ = run_over_mpi(2, process_training.__file__, str(tmp_path), "shared", timeout=SECONDS)
+    assert status == 0, output
+    for name, case in SHARED.items():
+        got, want = np.load(tmp_path / f"{name}.npz"), train_case(case, 2)[-1]
+        assert got.keys() == want.keys()
+        assert distance([got[each] for each in want], list(want.values())) < 1e-6, name
 
 
 @pytest.mark.emulated

@@ -338,13 +338,15 @@ def _control(size: int, rank: int) -> Communicator:
 
 
 def _warn_if_oversubscribed(size: int) -> None:
-    """Warn if this host has fewer cores than ranks: MPI waits by polling, so each exchange takes milliseconds."""
-    local = os.environ.get("MPI_LOCALNRANKS") or os.environ.get("OMPI_COMM_WORLD_LOCAL_SIZE") or str(size)
-    cores = os.cpu_count() or 1
-    if local.isdigit() and int(local) > cores:
+    """Warn if this host has fewer cores than ranks: MPI waits by polling, so each exchange takes milliseconds.
+
+    The launcher that has started these ranks says how many of them this host has, not one around it.
+    """
+    place, cores = place_in(os.environ), os.cpu_count() or 1
+    if place.size == size and place.local_size > cores:
         warnings.warn(
-            f"{local} ranks share the {cores} cores of this host, so that they wait for one another in each exchange; "
-            "start at most one rank per core",
+            f"{place.local_size} ranks share the {cores} cores of this host, so that they wait for one another in each "
+            "exchange; start at most one rank per core",
             RuntimeWarning,
             stacklevel=2,
         )

@@ -10,6 +10,7 @@ import pytest
 from house import ROOT
 from netbuilder.launch.installed_mpi import installed_mpi
 from netbuilder.ops.engines import launchers
+from netbuilder.ops.engines.collectives import world
 from netbuilder.ops.engines.launchers import place_in
 from netbuilder.proto import DeviceError, NetError
 
@@ -71,6 +72,44 @@ def test_the_innermost_of_two_launchers_wins(outer, inner, monkeypatch):
     assert place(os.environ) == LAUNCHERS[inner][1]
     monkeypatch.setattr(launchers, "_parents", lambda: [shell, root])
     assert place(os.environ) == LAUNCHERS[min(outer, inner, key=BY_VARIABLES.index)][1]
+
+
+ON_HOST = {
+    "netbuilder-launch": "NETBUILDER_LOCAL_SIZE",
+    "torchrun": "LOCAL_WORLD_SIZE",
+    "Open MPI": "OMPI_COMM_WORLD_LOCAL_SIZE",
+    "Hydra": "MPI_LOCALNRANKS",
+    "srun": "SLURM_STEP_TASKS_PER_NODE",
+}
+"""The variable with the number of processes on the host."""
+
+
+@pytest.mark.parametrize("outer, inner", list(itertools.permutations(ON_HOST, 2)))
+@pytest.mark.parametrize("of_outer, of_inner, warnings", [(2, 64, 1), (64, 2, 0)])
+def test_ranks_are_compared_with_cores_as_the_innermost_counts_them(
+    outer, inner, of_outer, of_inner, warnings, monkeypatch, recwarn
+):
+    local = {"LOCAL_RANK": "0"} if "torchrun" in (outer, inner) else {}
+    for name, value in (LAUNCHERS[outer][0] | LAUNCHERS[inner][0] | local).items():
+        monkeypatch.setenv(name, value)
+    monkeypatch.setenv(ON_HOST[outer], str(of_outer))
+    monkeypatch.setenv(ON_HOST[inner], str(of_inner))
+    monkeypatch.setattr(launchers, "_parents", lambda: [LAUNCHERS[inner][2], LAUNCHERS[outer][2]])
+    monkeypatch.setattr(os, "cpu_count", lambda: 4)
+    world._warn_if_oversubscribed(LAUNCHERS[inner][1][2])
+    assert [str(each.message)[:33] for each in recwarn] == ["64 ranks share the 4 cores of thi"] * warnings
+
+
+def test_ranks_are_compared_with_cores_only_as_far_as_a_launcher_counts_them(monkeypatch, recwarn):
+    monkeypatch.setattr(os, "cpu_count", lambda: 4)
+    world._warn_if_oversubscribed(64)  # without any
+    for name, value in LAUNCHERS["Hydra"][0].items():
+        monkeypatch.setenv(name, value)
+    monkeypatch.setenv("MPI_LOCALNRANKS", "8")
+    world._warn_if_oversubscribed(2)  # of another job
+    assert not recwarn.list
+    world._warn_if_oversubscribed(14)
+    assert len(recwarn) == 1
 
 
 @pytest.mark.parametrize("first, second", list(itertools.combinations(BY_VARIABLES, 2)))

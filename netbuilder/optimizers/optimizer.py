@@ -266,7 +266,7 @@ class Optimizer:
 
     def _check_choices(self, *, engine: Any = "", sparse_dedup_aggregator: Any = None) -> None:
         """Raise ArgumentError if one of these arguments, which several optimizers have, is none that there can be."""
-        if not isinstance(engine, str):
+        if engine is not None and not isinstance(engine, str):
             raise ArgumentError(f"{type(self).__name__}: engine must be a name, or '', got {engine!r}")
         if sparse_dedup_aggregator not in (None, "sum", "mean", "none"):
             raise ArgumentError(

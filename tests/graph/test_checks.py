@@ -448,6 +448,7 @@ class TestUpdates:
         model.AddGradientOperators([loss])
         build_sgd(model, 0.1)
         assert not check_net(model.net, init_net=model.param_init_net)
+        model.net.updates_as_in_caffe2 = True  # a net of a script of Caffe2, where a second update is no error
         with pytest.warns(UserWarning, match="two steps per iteration"):
             build_adam(model, 0.1)
         found = check_net(model.net, init_net=model.param_init_net)
@@ -457,6 +458,7 @@ class TestUpdates:
     def test_two_optimizers_after_a_parallel_block(self):
         model = parallel_block()
         assert not check_net(model.net, init_net=model.param_init_net)
+        model.net.updates_as_in_caffe2 = True  # a net of a script of Caffe2, where a second update is no error
         with pytest.warns(UserWarning, match="two steps per iteration"):
             build_adam(model, 0.1)
         found = check_net(model.net, init_net=model.param_init_net)

@@ -230,7 +230,8 @@ def test_find_nan_names_the_operator():
     blob = min(name for name in run._workspace.blobs() if name.startswith("cpu_1/") and name.endswith("_w"))
     value = run._workspace.fetch(blob)
     value[0, 0] = 3e38
-    run._workspace.feed(blob, value)
-    message = r"epoch 2, step 1: net 'mlp_train.*operator \d+: .* not finite: its output 'cpu_1/"
+    for scope in ("cpu_0/", "cpu_1/"):
+        run._workspace.feed(scope + blob.removeprefix("cpu_1/"), value)
+    message = r"epoch 2, step 1: net 'mlp_train.*operator \d+: .* not finite: its output 'cpu_[01]/"
     with pytest.raises(FloatingPointError, match=message):
         run.train_epoch(2)

@@ -208,6 +208,14 @@ def _passes_are_checked():
     CHECKS.remove(check_pass)
 
 
+@pytest.fixture
+def updates_as_in_caffe2(monkeypatch):
+    """Optimizers make what Caffe2's made, as they do on the compatibility layer."""
+    from netbuilder.graph import Net
+
+    monkeypatch.setattr(Net, "updates_as_in_caffe2", True)
+
+
 @pytest.fixture(autouse=True)
 def _numpy_in_examples(doctest_namespace):
     doctest_namespace["np"] = np

@@ -56,6 +56,7 @@ def test_of_several_operators_each_keeps_its_own_input():
     assert np.array_equal(workspace.FetchBlob("a"), np.log((A * A) ** 2))
 
 
+@pytest.mark.filterwarnings("ignore:model 'replicas'. optimizer_builder_fun:UserWarning")
 def test_replicas_keep_copies_of_their_own():
     from netbuilder.caffe2.python import data_parallel_model
 

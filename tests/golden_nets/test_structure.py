@@ -13,6 +13,8 @@ from netbuilder.proto.arguments import make_device_option
 from netbuilder.zoo import create_resnet50
 from structure import differences
 
+pytestmark = pytest.mark.usefixtures("updates_as_in_caffe2")
+
 # The state of RMSProp: Caffe2 gives its fills an argument `values`, which no fill reads; netbuilder's is `value`.
 RENAMED = {"mlp_rmsprop": ("values=0.0", "value=0.0")}
 

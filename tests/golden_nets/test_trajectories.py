@@ -11,6 +11,8 @@ from netbuilder.optimizers import build_sgd, reset_optimizer_instance_count
 from netbuilder.runtime import Workspace
 from structure import differences
 
+pytestmark = pytest.mark.usefixtures("updates_as_in_caffe2")
+
 ENGINES = [pytest.param(None, id="engines"), pytest.param((), id="numpy")]
 RUNNABLE = [name for name in golden_data.nets() if golden_data.net(name).runnable]
 ON_ONE_DEVICE = [name for name in RUNNABLE if not name.startswith(("dp_", "gpu_"))]

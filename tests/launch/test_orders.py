@@ -11,6 +11,7 @@ from netbuilder.launch import node_agent
 from netbuilder.launch.installed_mpi import InstalledMpi
 from netbuilder.launch.launcher import Job, _Node
 from netbuilder.launch.proxy import proxy_command, proxy_order
+from netbuilder.launch.relay import Relay
 from netbuilder.ops.engines.stores import MemoryStore
 from netbuilder.ops.engines.stores.secret import SECRET, SECRET_FILE, secret_in
 from netbuilder.proto import DistributedError, NetError
@@ -68,7 +69,7 @@ def test_other_orders_are_refused(sent, message, capsys):
 
 def test_a_launcher_that_gets_another_order_starts_nothing(tmp_path, capsys, monkeypatch):
     job = Job(["x"], hosts=["node0", "node1"], node_rank=1, secret=b"only these tests know it")
-    node = _Node(job, None, MemoryStore(), [], {})
+    node = _Node(job, None, MemoryStore(), [], {}, Relay())
     node.mpi = type("Mpi", (), {"mpiexec": "/here/bin/mpiexec"})()
     monkeypatch.setattr(node, "_start", lambda *args, **options: pytest.fail("it starts something"))
     node.store.set("command/node1", f"touch {tmp_path}/x".encode())
@@ -105,7 +106,10 @@ def test_mpiexec_which_sends_its_environment_over_the_network_has_no_secret(tmp_
     mpiexec.chmod(0o700)
     job = Job(["x"], hosts=["node0", "node1"], secret=b"only these tests know it")
     environment = {SECRET: "only these tests know it", "PATH": "/usr/bin:/bin"}
-    assert _Node(job, InstalledMpi("MPICH", str(mpiexec)), MemoryStore(), [], environment)._run(MemoryStore()) == 0
+    assert (
+        _Node(job, InstalledMpi("MPICH", str(mpiexec)), MemoryStore(), [], environment, Relay())._run(MemoryStore())
+        == 0
+    )
     assert "only these" not in (tmp_path / "environment").read_text()
     assert (tmp_path / "secret").stat().st_mode & 0o077 == 0
     assert secret_in({SECRET_FILE: str(tmp_path / "secret")}) == b"only these tests know it"

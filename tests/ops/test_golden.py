@@ -29,6 +29,10 @@ OTHER_OPERATORS = {
     "Sqr-1": "as Sqr-0",
     "Sqr-3": "as Sqr-0",
     "Pow-4": "in place, Caffe2 writes X ** (e - 1) over dY before it reads it; here it goes to a blob of its own",
+    "Pow-5": "one operator, whose results have the shapes of X and of the exponent",
+    "Pow-6": "as Pow-5",
+    "RowMul-0": "the gradient of w has the shape of w",
+    "RowMul-1": "as RowMul-0",
     "UnpackRNNSequence-0": "Caffe2's gradient has the steps of the longest sequence; here it has those of X",
     "UnpackRNNSequence-2": "as UnpackRNNSequence-0",
 }

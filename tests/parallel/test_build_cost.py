@@ -33,7 +33,7 @@ def test_operators_grow_with_the_devices(count):
     model, record = parallelize(range(count))
     per_device = len(["FC", "Relu", "FC", "SoftmaxWithLoss", "Scale"]) * 2 + 1  # forward, backward, seed
     reduction = len(record.parameters) * count if count > 1 else 0
-    update = len(record.parameters) * count + len(["AtomicIter", "LearningRate"])
+    update = len(record.parameters) * count + len(["Copy", "AtomicIter", "LearningRate"])
     assert model.net.op_len == per_device * count + reduction + update
 
 

@@ -7,6 +7,8 @@ from netbuilder.proto import NetDef
 from parallel_models import golden_parallel
 from structure import differences
 
+pytestmark = pytest.mark.usefixtures("updates_as_in_caffe2")
+
 SAME = [
     "dp_convnet_1",
     "dp_convnet_2",

@@ -175,6 +175,36 @@ def test_a_missing_program_is_not_started(tmp_path, monkeypatch):
     )  # fmt: skip
 
 
+@pytest.mark.parametrize(
+    "line, message",
+    [
+        (["-n1000000", "program.py"], "processes must be at most"),
+        (["--threads=99999999999999999999", "program.py"], "threads must be at most 4096, got 99999999999999999999"),
+        (["--gpus=1000000000000", "program.py"], "gpus must be at most 1024, got 1000000000000"),
+        (["--port=65536", "program.py"], "port must be from 1 to 65535, got 65536"),
+        (["--node-rank=1", "program.py"], "node_rank must lie in [0, 1), got 1"),
+        (["--hosts=a,a", "program.py"], "each host may be given once"),
+        (["--hosts=a,b", "program.py"], "2 hosts need a secret"),
+        (["--pin", "-n100", "program.py"], "at most|cores of their own"),
+        (["pipe"], "'pipe': is a pipe, which one process could read at most; give a Python file"),
+        (["empty"], "'empty': is a folder without __main__.py; give a Python file"),
+        ([""], "'': is no name of a file; give a Python file"),
+        (["-m", ""], "-m needs the name of a module, got ''"),
+    ],
+)
+def test_a_job_that_could_not_run_is_not_started(line, message, tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    for name in ("NETBUILDER_STORE_SECRET", "NETBUILDER_STORE_SECRET_FILE"):
+        monkeypatch.delenv(name, raising=False)
+    monkeypatch.setattr(launch, "launch", lambda job: pytest.fail("has been started"))
+    (tmp_path / "program.py").touch()
+    (tmp_path / "empty").mkdir()
+    os.mkfifo(tmp_path / "pipe")
+    status, said = run(launch, line)
+    assert status in (1, 2) and any(text in said for text in message.split("|"))
+    assert problem_of("netbuilder-launch", said, message.split("|")) is None
+
+
 def test_every_command_is_tested():
     commands = {path.stem for path in (ROOT / "tools").glob("*.py") if "\ndef main(" in path.read_text()}
     assert commands == set(VALID)

@@ -25,7 +25,7 @@ from netbuilder.data import image_libraries
 from netbuilder.proto import DeviceError
 from netbuilder.runtime.profile import profiling
 from netbuilder.runtime.profile.roofline import Limits
-from netbuilder.tools import benchmark, compile_kernels, launch, profile
+from netbuilder.tools import benchmark, compile_kernels, launch, preflight, profile, simulate
 from netbuilder.tools.bench.build import BuildTime
 from netbuilder.tools.reporting import reporting
 
@@ -203,6 +203,32 @@ def test_a_job_that_could_not_run_is_not_started(line, message, tmp_path, monkey
     status, said = run(launch, line)
     assert status in (1, 2) and any(text in said for text in message.split("|"))
     assert problem_of("netbuilder-launch", said, message.split("|")) is None
+
+
+@pytest.mark.parametrize(
+    "command, line, variables, message",
+    [
+        (simulate, ["pipe.json"], {}, "'pipe.json' is a pipe, not a file"),
+        (simulate, ["list.json"], {}, "'list.json': step times: a record needs 'work'"),
+        (simulate, ["lenet", "--image-size=999999999", "--batch=99999999"], {}, "is larger than any memory"),
+        (simulate, ["lenet", "--published=resnet"], {}, "--published"),
+        (preflight, [], {"NETBUILDER_WORLD_SIZE": "x"}, "NETBUILDER_WORLD_SIZE in the environment must be a whole"),
+        (preflight, [], {"NETBUILDER_RANK": "2"}, "NETBUILDER_RANK=2 in the environment"),
+        (preflight, ["--store=zzz"], {}, "store 'zzz': must be file:FOLDER"),
+        (preflight, ["--store=tcp://x:99999999"], {}, "store 'tcp://x:99999999'"),
+        (preflight, ["--timeout=0"], {}, "--timeout"),
+    ],
+)
+def test_wrong_files_and_variables(command, line, variables, message, tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    if command is preflight:
+        for name, value in {"NETBUILDER_RANK": "0", "NETBUILDER_WORLD_SIZE": "2", **variables}.items():
+            monkeypatch.setenv(name, value)
+    os.mkfifo(tmp_path / "pipe.json")
+    (tmp_path / "list.json").write_text("[1]")
+    status, said = run(command, line)
+    assert status in (1, 2)
+    assert problem_of(parser_of(command).prog, said, [message]) is None
 
 
 def test_every_command_is_tested():

@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import os
 import re
+import stat
 from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any, TypeVar
@@ -289,29 +290,50 @@ def _check_complete(message: Message) -> None:
         raise NetError(f"cannot serialize a {_name(type(message))}: required fields are missing: {', '.join(missing)}")
 
 
-def read_bytes(path: PathLike) -> bytes:
+def read_bytes(path: PathLike, *, most: int | None = None, only_files: bool = False) -> bytes:
     """Return what a file contains.
+
+    Args:
+        path: of the file.
+        most: bytes that it may have; None: any number.
+        only_files: refuse pipes and devices, which may never end, instead of waiting for their end.
 
     Raises:
         FileNotFoundError: there is no such file; the message lists those with similar names.
+        ParseError: it is larger, or is refused; nothing of it is read.
         OSError: it cannot be read; the error has its name.
     """
     try:
-        with naming(path):
-            return Path(path).read_bytes()
+        with naming(path), open(path, "rb", opener=_open_at_once if only_files else None) as file:
+            found = os.fstat(file.fileno())
+            if only_files and not stat.S_ISREG(found.st_mode):
+                kind = "a pipe" if stat.S_ISFIFO(found.st_mode) else "a device"
+                raise ParseError(f"{os.fspath(path)!r} is {kind}, not a file; write what comes from it into one")
+            if most is not None and found.st_size > most:
+                raise ParseError(f"{os.fspath(path)!r} has {found.st_size} bytes; it may have {most}")
+            return file.read()
     except FileNotFoundError:
         raise FileNotFoundError(f"{os.fspath(path)!r}: {no_such_file(Path(path))}") from None
 
 
-def read_text(path: PathLike) -> str:
+def _open_at_once(path: str, flags: int) -> int:
+    """Open a file as ``open`` does, but a pipe without waiting for one who writes to it."""
+    return os.open(path, flags | os.O_NONBLOCK)
+
+
+def read_text(path: PathLike, *, most: int | None = None) -> str:
     """Return the text of a file in UTF-8.
+
+    Args:
+        path: of the file.
+        most: bytes that it may have; None: any number.
 
     Raises:
         FileNotFoundError: there is no such file.
-        ParseError: it is not in UTF-8.
+        ParseError: it is not in UTF-8, is larger, or is a pipe or a device.
         OSError: it cannot be read.
     """
-    data = read_bytes(path)
+    data = read_bytes(path, most=most, only_files=True)
     try:
         return data.decode()
     except UnicodeDecodeError as error:

@@ -22,7 +22,7 @@ __all__ = ["parse_json", "parse_toml", "parse_yaml", "read_structured"]
 
 _DEPTH = 64  # lists and tables within one another, and parts of a name with dots
 _DIGITS = 400  # of a number; no float64 has more
-_SIZE = {".json": 1 << 26, ".toml": 1 << 18, ".yaml": 1 << 18, ".yml": 1 << 18}  # characters that are read in a second
+_SIZE = {".json": 1 << 26, ".toml": 1 << 18, ".yaml": 1 << 18, ".yml": 1 << 18}  # bytes that are read in a second
 _NODES = 10_000  # values of YAML, counted each time that a reference repeats them
 _DOUBLED = "the name {} is there twice in one table"
 
@@ -41,11 +41,9 @@ def read_structured(path: str | os.PathLike[str], *, what: str = "") -> Any:
         NetError: it is of another kind, or a package to read it is missing.
     """
     kind, name = Path(path).suffix.lower(), os.fspath(path)
-    text = read_text(path)
+    text = read_text(path, most=_SIZE.get(kind))
     if kind not in _SIZE:
         raise NetError(f"{name!r} must end in .toml, .yaml, .yml or .json")
-    if len(text) > _SIZE[kind]:
-        raise ParseError(f"{name!r} has {len(text)} characters; {kind[1:].upper()} may have {_SIZE[kind]}")
     parse = {".json": parse_json, ".toml": parse_toml}.get(kind, parse_yaml)
     return parse(text, f"{name!r}{' with ' * bool(what)}{what}")
 

@@ -28,9 +28,26 @@ def main(arguments: Sequence[str] | None = None) -> int:
     if unknown:
         parser.error(f"unrecognized arguments: {' '.join(unknown)}; options of the program come after its name")
     job, program = _job(options), Path(options.program)
-    if not options.module and not program.exists():  # said once, not by each process
-        raise NetError(f"{options.program!r}: {no_such_file(program)}; give a Python file, or -m and a module")
+    if not options.module:
+        _check_program(program, options.program)
+    elif not options.program:
+        parser.error("program: -m needs the name of a module, got ''")
     return launch(job)
+
+
+def _check_program(program: Path, given: str) -> None:
+    """Raise NetError for a program that Python could not run, or would wait for; said once, not by each process."""
+    reason = None
+    if not given:
+        reason = "is no name of a file"
+    elif not program.exists():
+        reason = no_such_file(program)
+    elif program.is_fifo():
+        reason = "is a pipe, which one process could read at most"
+    elif program.is_dir() and not (program / "__main__.py").exists():
+        reason = "is a folder without __main__.py"
+    if reason:
+        raise NetError(f"{given!r}: {reason}; give a Python file, or -m and a module")
 
 
 def _parser() -> argparse.ArgumentParser:

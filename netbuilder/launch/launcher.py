@@ -32,6 +32,8 @@ from netbuilder.proto.errors import DeviceError, DistributedError, NetError, Sto
 __all__ = ["Job", "launch"]
 
 _PORT = 29400
+_MOST_ON_CORE = 64  # processes; more are a slip, and block the machine before they could be stopped
+_MOST_THREADS, _MOST_GPUS = 1 << 12, 1 << 10  # of a process
 _NODES = "nodes"
 _AFTER_FAILURE = 3.0  # seconds that the other ranks have to end after one has failed
 _ENDING = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
@@ -96,6 +98,14 @@ class Job:
             value = getattr(self, name)
             if not isinstance(value, int) or value < least:
                 raise NetError(f"launch: {name} must be a whole number, {least} or more, got {value!r}")
+        cores = len(os.sched_getaffinity(0))
+        for name, most in (("processes", _MOST_ON_CORE * cores), ("threads", _MOST_THREADS), ("gpus", _MOST_GPUS)):
+            value = getattr(self, name)
+            if value is not None and value > most:
+                here = f" on {counted(cores, 'core')}" if name == "processes" else ""
+                raise NetError(f"launch: {name} must be at most {most}{here}, got {value}")
+        if not 1 <= self.port < 1 << 16:
+            raise NetError(f"launch: port must be from 1 to 65535, got {self.port}")
         if self.gpus is not None:
             launchers.own_gpus(os.environ, launchers.Place("", local_size=self.processes), self.gpus, of_host=True)
         if not self.command:
@@ -113,10 +123,10 @@ class Job:
             check_secret(self.secret, "launch: secret")
         if self.engine not in (None, "MPI", "NCCL"):
             raise NetError(f"launch: engine must be 'MPI' or 'NCCL', got {self.engine!r}")
-        if self.pin and self.processes > len(os.sched_getaffinity(0)):
+        if self.pin and self.processes > cores:
             raise NetError(
-                f"launch: {self.processes} processes cannot have cores of their own on "
-                f"{counted(len(os.sched_getaffinity(0)), 'core')}; start fewer, or do not pin them"
+                f"launch: {self.processes} processes cannot have cores of their own on {counted(cores, 'core')}; start "
+                "fewer, or do not pin them"
             )
 
     @property

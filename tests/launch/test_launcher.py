@@ -23,6 +23,7 @@ from netbuilder.ops.engines import launchers
 from netbuilder.proto import DeviceError, DistributedError, NetError
 from netbuilder.tools.launch import main
 
+CORES = len(os.sched_getaffinity(0))
 PROGRAM = str(Path(__file__).with_name("launched_program.py"))
 LIMIT = 60.0  # seconds for a whole job
 SOON = 10.0  # seconds: the 5 of the launcher, on a machine that does other things, too
@@ -275,8 +276,12 @@ def test_a_node_that_never_starts(tmp_path, capsys):
         ({"hosts": ["a", "b"], "secret": b"x" * 15}, "launch: secret must have 16 to 4096 characters, got 15"),
         ({"secret": "x" * 16}, "launch: secret must be bytes, got str"),
         ({"engine": "GLOO"}, "engine must be 'MPI' or 'NCCL', got 'GLOO'"),
-        ({"processes": 10**6, "gpus": 2}, "names 1 GPU, and each of the 1000000 processes of this host needs 2"),
-        ({"processes": 10**6, "pin": True}, "1000000 processes cannot have cores of their own on"),
+        ({"processes": 10**6}, "processes must be at most [0-9]+ on [0-9]+ cores?, got 1000000"),
+        ({"threads": 10**6}, "threads must be at most 4096, got 1000000"),
+        ({"gpus": 10**6}, "gpus must be at most 1024, got 1000000"),
+        ({"port": 0}, "port must be from 1 to 65535, got 0"),
+        ({"processes": 40, "gpus": 2}, "names 1 GPU, and each of the 40 processes of this host needs 2"),
+        ({"processes": CORES + 1, "pin": True}, f"{CORES + 1} processes cannot have cores of their own on"),
     ],
 )
 def test_wrong_values(values, message, monkeypatch):

@@ -2,6 +2,7 @@
 
 import datetime
 import json
+import os
 import sys
 import time
 
@@ -120,8 +121,36 @@ def test_hostile_texts(kind, text, message, tmp_path):
 @pytest.mark.parametrize("kind", ["toml", "yaml", "yml"])
 def test_a_file_that_is_too_large(kind, tmp_path):
     (tmp_path / f"a.{kind}").write_text("#" * 300_000)
-    with pytest.raises(ParseError, match=rf"a.{kind}' has 300000 characters; {kind.upper()} may have 262144"):
+    with pytest.raises(ParseError, match=rf"a.{kind}' has 300000 bytes; it may have 262144"):
         read_structured(tmp_path / f"a.{kind}")
+
+
+@pytest.mark.parametrize("kind", ["toml", "yaml", "yml", "json"])
+def test_a_size_is_checked_before_reading(kind, tmp_path):
+    with open(tmp_path / f"a.{kind}", "wb") as file:
+        file.truncate(1 << 40)  # 1 TiB, none of them on the disk
+    with pytest.raises(ParseError, match=rf"a.{kind}' has {1 << 40} bytes; it may have"):
+        read_structured(tmp_path / f"a.{kind}")
+
+
+@pytest.mark.parametrize("kind", ["toml", "yaml", "json"])
+@pytest.mark.parametrize("written", [False, True])
+def test_a_pipe_is_refused_and_not_waited_for(kind, written, tmp_path):
+    path = tmp_path / f"a.{kind}"
+    os.mkfifo(path)
+    ours = os.open(path, os.O_RDWR) if written else None  # one who might write
+    try:
+        with pytest.raises(ParseError, match=rf"a.{kind}' is a pipe, not a file; write what comes from it into one"):
+            read_structured(path)
+    finally:
+        if ours is not None:
+            os.close(ours)
+
+
+def test_a_device_is_refused(tmp_path):
+    (tmp_path / "a.toml").symlink_to("/dev/zero")
+    with pytest.raises(ParseError, match="a.toml' is a device, not a file"):
+        read_structured(tmp_path / "a.toml")
 
 
 def test_as_large_as_may_be_takes_seconds(tmp_path):

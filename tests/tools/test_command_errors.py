@@ -25,7 +25,7 @@ from netbuilder.data import image_libraries
 from netbuilder.proto import DeviceError
 from netbuilder.runtime.profile import profiling
 from netbuilder.runtime.profile.roofline import Limits
-from netbuilder.tools import benchmark, compile_kernels, launch, profile
+from netbuilder.tools import benchmark, compile_kernels, launch, preflight, profile, simulate
 from netbuilder.tools.bench.build import BuildTime
 from netbuilder.tools.reporting import reporting
 
@@ -173,6 +173,62 @@ def test_a_missing_program_is_not_started(tmp_path, monkeypatch):
     assert (status, said) == (
         1, "netbuilder-launch: 'trian.py': no such file; near it are train.py; give a Python file, or -m and a module\n"
     )  # fmt: skip
+
+
+@pytest.mark.parametrize(
+    "line, message",
+    [
+        (["-n1000000", "program.py"], "processes must be at most"),
+        (["--threads=99999999999999999999", "program.py"], "threads must be at most 4096, got 99999999999999999999"),
+        (["--gpus=1000000000000", "program.py"], "gpus must be at most 1024, got 1000000000000"),
+        (["--port=65536", "program.py"], "port must be from 1 to 65535, got 65536"),
+        (["--node-rank=1", "program.py"], "node_rank must lie in [0, 1), got 1"),
+        (["--hosts=a,a", "program.py"], "each host may be given once"),
+        (["--hosts=a,b", "program.py"], "2 hosts need a secret"),
+        (["--pin", "-n100", "program.py"], "at most|cores of their own"),
+        (["pipe"], "'pipe': is a pipe, which one process could read at most; give a Python file"),
+        (["empty"], "'empty': is a folder without __main__.py; give a Python file"),
+        ([""], "'': is no name of a file; give a Python file"),
+        (["-m", ""], "-m needs the name of a module, got ''"),
+    ],
+)
+def test_a_job_that_could_not_run_is_not_started(line, message, tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    for name in ("NETBUILDER_STORE_SECRET", "NETBUILDER_STORE_SECRET_FILE"):
+        monkeypatch.delenv(name, raising=False)
+    monkeypatch.setattr(launch, "launch", lambda job: pytest.fail("has been started"))
+    (tmp_path / "program.py").touch()
+    (tmp_path / "empty").mkdir()
+    os.mkfifo(tmp_path / "pipe")
+    status, said = run(launch, line)
+    assert status in (1, 2) and any(text in said for text in message.split("|"))
+    assert problem_of("netbuilder-launch", said, message.split("|")) is None
+
+
+@pytest.mark.parametrize(
+    "command, line, variables, message",
+    [
+        (simulate, ["pipe.json"], {}, "'pipe.json' is a pipe, not a file"),
+        (simulate, ["list.json"], {}, "'list.json': step times: a record needs 'work'"),
+        (simulate, ["lenet", "--image-size=999999999", "--batch=99999999"], {}, "is larger than any memory"),
+        (simulate, ["lenet", "--published=resnet"], {}, "--published"),
+        (preflight, [], {"NETBUILDER_WORLD_SIZE": "x"}, "NETBUILDER_WORLD_SIZE in the environment must be a whole"),
+        (preflight, [], {"NETBUILDER_RANK": "2"}, "NETBUILDER_RANK=2 in the environment"),
+        (preflight, ["--store=zzz"], {}, "store 'zzz': must be file:FOLDER"),
+        (preflight, ["--store=tcp://x:99999999"], {}, "store 'tcp://x:99999999'"),
+        (preflight, ["--timeout=0"], {}, "--timeout"),
+    ],
+)
+def test_wrong_files_and_variables(command, line, variables, message, tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    if command is preflight:
+        for name, value in {"NETBUILDER_RANK": "0", "NETBUILDER_WORLD_SIZE": "2", **variables}.items():
+            monkeypatch.setenv(name, value)
+    os.mkfifo(tmp_path / "pipe.json")
+    (tmp_path / "list.json").write_text("[1]")
+    status, said = run(command, line)
+    assert status in (1, 2)
+    assert problem_of(parser_of(command).prog, said, [message]) is None
 
 
 def test_every_command_is_tested():

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import math
+import sys
 import warnings
 from dataclasses import dataclass
 from typing import Any
@@ -101,8 +103,11 @@ def _model(name: str, options: ZooOptions) -> ModelHelper:
 def _feed(workspace: Workspace, name: str, options: ZooOptions, scopes: list[str]) -> None:
     rng = np.random.default_rng(0)
     count = options.batch // len(scopes)
+    shape = count, *image_shape(name, options)
+    if 4 * math.prod(shape) > sys.maxsize:
+        raise NetError(f"a batch of shape {shape} is larger than any memory; give a smaller batch or image size")
     for scope in scopes:
-        workspace.feed(f"{scope}data", rng.standard_normal((count, *image_shape(name, options)), dtype=np.float32))
+        workspace.feed(f"{scope}data", rng.standard_normal(shape, dtype=np.float32))
         if options.training:
             workspace.feed(f"{scope}label", rng.integers(0, options.classes, count).astype(np.int32))
 

@@ -9,6 +9,7 @@
 #   make test-openmpi   tests of several processes with Open MPI in place of MPICH; QUICK=1 runs a part
 #   make proto      generate the code in proto/ (..._pb2.py and .pyi) from netbuilder.proto, hsm.proto and caffe.proto
 #   make caffe2-tests      download Caffe2's own tests and run them on netbuilder.caffe2; QUICK=1 runs a part
+#   make onnx-caffe2-cases run onnx-caffe2, a client of Caffe2, on netbuilder.caffe2: the backend cases of onnx 1.1
 #   make caffe2-tests-page write docs/caffe2_tests.md
 #   make operators-page    write the tables of docs/operators.md
 #   make onednn-interface  parse ops/engines/onednn/declarations.py, after a change, into interface.py
@@ -34,7 +35,7 @@ PROTOBUF_VERSIONS := 4.25 5 6 7
 # time limits, so three keep two cores busy. Each process would compile all modules if it could not store them.
 TEST_ENV := OMP_NUM_THREADS=1 OPENBLAS_NUM_THREADS=1 PYTHONDONTWRITEBYTECODE=
 
-.PHONY: train test fuzz test-gpu test-emulated test-openmpi caffe2-tests caffe2-tests-page operators-page onednn-interface cuda-kernels cudnn-graphs lint types protobuf unit venv proto clean
+.PHONY: train test fuzz test-gpu test-emulated test-openmpi caffe2-tests onnx-caffe2-cases caffe2-tests-page operators-page onednn-interface cuda-kernels cudnn-graphs lint types protobuf unit venv proto clean
 .DELETE_ON_ERROR:
 
 train: $(VENV)/.with-train
@@ -162,6 +163,20 @@ $(CAFFE2_VENV)/.made: setup.py
 	rm -rf build netbuilder.egg-info
 	$(CAFFE2_VENV)/bin/python -m pip --disable-pip-version-check --quiet install '.[caffe2-tests]'
 	$(CAFFE2_VENV)/bin/python -m pip --disable-pip-version-check --quiet uninstall --yes netbuilder
+	touch $@
+
+ONNX_CLIENT_VENV := .caffe2-tests/onnx-caffe2
+
+onnx-caffe2-cases: $(ONNX_CLIENT_VENV)/.made
+	cd tests && PYTHONPATH="$(CURDIR)" ../$(ONNX_CLIENT_VENV)/bin/python -m caffe2_suite.onnx_client
+
+# An environment of its own: onnx-caffe2 names no version of onnx, and is run on a present one.
+$(ONNX_CLIENT_VENV)/.made: setup.py
+	$(PYTHON) -m venv $(ONNX_CLIENT_VENV)
+	rm -rf build netbuilder.egg-info
+	$(ONNX_CLIENT_VENV)/bin/python -m pip --disable-pip-version-check --quiet install '.[onnx]' click
+	$(ONNX_CLIENT_VENV)/bin/python -m pip --disable-pip-version-check --quiet install --no-deps onnx-caffe2==1.0.0
+	$(ONNX_CLIENT_VENV)/bin/python -m pip --disable-pip-version-check --quiet uninstall --yes netbuilder
 	touch $@
 
 caffe2-tests-page: $(VENV)/.with-test

@@ -309,7 +309,7 @@ def as_names(blobs: Any, *, unnamed: bool = False) -> list[str]:
         pass
     elif isinstance(blobs, (str, bytes, BlobReference)):
         blobs = (blobs,)
-    elif isinstance(blobs, Iterable) and not isinstance(blobs, Mapping) and getattr(blobs, "ndim", 1):
+    elif isinstance(blobs, Iterable) and not isinstance(blobs, Mapping) and getattr(blobs, "ndim", 1) != 0:
         blobs = list(blobs)
     else:
         raise TypeError(

@@ -337,7 +337,7 @@ def _check_values(cls: type[Operator], op_type: str, kwargs: Mapping[str, Any]) 
     These are NaN, except in fills; infinite bounds of random numbers; windows and strides of 0; fractions where whole
     numbers are expected, and flags that are neither true nor false.
     """
-    kinds = _kinds_of(cls)
+    kinds = _kinds_of(cls)  # type: ignore[arg-type]  # mypy looks at the hash of instances
     for name, value in kwargs.items():
         if value is None:
             continue

@@ -72,6 +72,10 @@ class Blob:
     like: str
     text: str
 
+    def has_type(self, dtype: np.dtype[Any]) -> bool:
+        """Whether the value may have this type; what takes uint16 takes longer ones, which have no name."""
+        return ("uint16" if dtype.name in ("uint32", "uint64") else _type_name(dtype)) in self.types
+
     def has_rank(self, rank: int) -> bool:
         """Whether the value may have this number of axes."""
         if not self.shapes:
@@ -96,7 +100,7 @@ class Signature:
             name = blob.name.rstrip("?*+")
             expected = dtypes.setdefault(name, form.dtype) if not blob.like else dtypes.get(blob.like)
             dtypes.setdefault(name, form.dtype)
-            if form.dtype is not None and not blob.like and _type_name(form.dtype) not in blob.types:
+            if form.dtype is not None and not blob.like and not blob.has_type(form.dtype):
                 return f"{name} has elements of type {form.dtype}, must have one of {', '.join(blob.types)}"
             if None not in (form.dtype, expected) and blob.like and form.dtype != expected:
                 return f"{name} has elements of type {form.dtype}, must have those of {blob.like}, {expected}"

@@ -155,6 +155,12 @@ def test_functions_as_the_operators_that_they_consist_of():
     assert sum(kind != "refused" for _, kind, _ in found) > 0.8 * len(found) > 0
 
 
+def test_unsigned_numbers_are_operators(outcomes):
+    kinds = {case.name: kind for case, kind, _ in outcomes}
+    for name in ("add", "sub", "mul", "div", "less", "greater_equal", "equal"):
+        assert kinds[f"test_{name}_uint32"] == kinds[f"test_{name}_uint64"] == "operators", name
+
+
 def test_most_cases_are_read(outcomes):
     counts = defaultdict(int)
     for _, kind, _ in outcomes:

@@ -170,9 +170,8 @@ def _event_records() -> Callable[..., bytes]:
     tensorboardX's own writer stops the program for ever when its thread has met a full disk.
     """
     try:
+        from tensorboardX import record_writer, summary
         from tensorboardX.proto.event_pb2 import Event
-        from tensorboardX.record_writer import masked_crc32c
-        from tensorboardX.summary import scalar
     except ImportError:
         raise NetError("--tensorboard needs the package tensorboardX; pip install 'netbuilder[plot]'") from None
 
@@ -181,11 +180,10 @@ def _event_records() -> Callable[..., bytes]:
         if name is None:
             event.file_version = "brain.Event:2"
         else:
-            event.summary.CopyFrom(scalar(name, value))
+            event.summary.CopyFrom(summary.scalar(name, value))
         data = event.SerializeToString()
         length = struct.pack("<Q", len(data))
-        return b"".join(
-            (length, struct.pack("<I", masked_crc32c(length)), data, struct.pack("<I", masked_crc32c(data)))
-        )
+        sums = [struct.pack("<I", record_writer.masked_crc32c(part)) for part in (length, data)]
+        return length + sums[0] + data + sums[1]
 
     return record

@@ -16,6 +16,7 @@ import numpy as np
 
 from netbuilder.data.image_codec import decode_image, resize_image
 from netbuilder.data.image_sets import SUFFIXES
+from netbuilder.data.image_transform import middle_part
 from netbuilder.exchange import ImagePreparation, Predictor, load_predictor
 from netbuilder.exchange.onnx import read_onnx
 from netbuilder.exchange.predictor_exporter import load_predictor_from_db
@@ -391,7 +392,8 @@ def prepared_image(
                 f"got {list(numbers)}"
             )
     pixels = decode_image(data, color=channels == 3, where=where, max_pixels=max_pixels)
-    high, wide = pixels.shape[:2]
+    top, left, high, wide = middle_part(*pixels.shape[:2], ratio=max(height / width, width / height))
+    pixels = pixels[top : top + high, left : left + wide]
     if resize is None:
         factor = max(height / high, width / wide)
         size = max(round(high * factor), height), max(round(wide * factor), width)

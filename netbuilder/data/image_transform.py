@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import functools
+import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any, NamedTuple
@@ -15,7 +16,7 @@ from netbuilder.data.rand_augment import MOST, Change, apply_changes, draw_chang
 from netbuilder.data.scratch import Scratch
 from netbuilder.proto import ArgumentError, NetError, ShapeError
 
-__all__ = ["EIGENVALUES", "EIGENVECTORS", "Geometry", "ImageTransform", "jitter", "lighting"]
+__all__ = ["EIGENVALUES", "EIGENVECTORS", "Geometry", "ImageTransform", "jitter", "lighting", "middle_part"]
 
 Array = np.ndarray[Any, np.dtype[Any]]
 
@@ -27,6 +28,23 @@ EIGENVECTORS = ((-0.5675, 0.7192, 0.4009), (-0.5808, -0.0045, -0.8140), (-0.5836
 
 _LONGEST = 4  # longer side of what is resized before a crop, in shorter sides
 _TRIES = 10  # random crops to try before the middle is used
+
+
+def middle_part(height: int, width: int, ratio: float = 1.0) -> tuple[int, int, int, int]:
+    """Return top, left, height and width of the part of an image that is resized before a crop from its middle.
+
+    Its longer side is at most ``_LONGEST`` shorter ones, so that no shape of an image makes a huge one.
+
+    Args:
+        height, width: of the image, in pixels.
+        ratio: the longer side of the crop, in its shorter ones; the part may be longer by this factor.
+
+    >>> middle_part(300, 200), middle_part(1, 30)
+    ((0, 0, 300, 200), (0, 13, 1, 4))
+    """
+    most = math.ceil(_LONGEST * ratio * min(height, width))
+    high, wide = min(height, most), min(width, most)
+    return (height - high) // 2, (width - wide) // 2, high, wide
 
 
 class Geometry(NamedTuple):
@@ -277,12 +295,9 @@ class ImageTransform:
 
     def _narrowed(self, height: int, width: int, rng: np.random.Generator) -> tuple[int, int, int, int]:
         """Return top, left, height and width of the part of an image from which to crop, of at most ``_LONGEST``."""
-        most = _LONGEST * min(height, width)
-        high, wide = min(height, most), min(width, most)
-        if (high, wide) == (height, width):
-            return 0, 0, height, width
-        if self.is_test:
-            return (height - high) // 2, (width - wide) // 2, high, wide
+        top, left, high, wide = middle_part(height, width)
+        if self.is_test or (high, wide) == (height, width):
+            return top, left, high, wide
         return _drawn(rng, height - high), _drawn(rng, width - wide), high, wide
 
     def _length(self, shorter: int, rng: np.random.Generator) -> int:

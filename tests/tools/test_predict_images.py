@@ -1,5 +1,6 @@
 """netbuilder-predict: images prepared, the likeliest classes printed, refusals."""
 
+import io
 import json
 import re
 from pathlib import Path
@@ -302,3 +303,20 @@ def test_folders_patterns_and_what_cannot_be_read(folder, images, tmp_path, caps
     names = [f"{number}.png" for number in range(len(images))]
     assert [Path(row["image"]).name for row in json.loads(out)] == 2 * names
     assert "broken.png" in err and "absent.png" in err and "no file matches the pattern" in err and "no.png" not in err
+
+
+@pytest.mark.parametrize("size", [(1, 9000), (9000, 1)])
+def test_no_shape_of_an_image_makes_a_huge_one(size, monkeypatch):
+    """The crop is from the middle, so little else is resized."""
+    pixels = np.zeros((*size, 3), np.uint8)
+    (pixels[0] if size[0] == 1 else pixels[:, 0])[4498:4502] = 200
+    file, sizes, resize = io.BytesIO(), [], predict.resize_image
+    pytest.importorskip("PIL.Image").fromarray(pixels).save(file, "png")
+
+    def resized(image, *to, **how):
+        sizes.append(to)
+        return resize(image, *to, **how)
+
+    monkeypatch.setattr(predict, "resize_image", resized)
+    found = predict.prepared_image(file.getvalue(), 8, 8, resize=16)
+    assert sizes == [(16, 64) if size[0] == 1 else (64, 16)] and (found == 200).all()

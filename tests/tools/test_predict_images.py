@@ -123,7 +123,7 @@ def test_the_shorter_side(tmp_path):
         (["{folder}", "missing.png"], "missing.png"),
         (["missing", "{image}"], "missing"),
         (["{folder}", "{folder}/predict_net.pb"], "predict_net.pb"),
-        (["{folder}", "{image}", "--classes", "{names}"], "is not a JSON list"),
+        (["{folder}", "{image}", "--classes", "{names}"], "this is not JSON"),
     ],
 )
 def test_refusals(folder, images, arguments, match, tmp_path, capsys):

@@ -402,7 +402,7 @@ def test_the_first_ten_plans_that_can_be_built_are_measured(monkeypatch):
     monkeypatch.setattr(compiled, "_measured", seconds)
     monkeypatch.setattr(compiled, "_machine", lambda: "pretended")
     monkeypatch.setattr(Choices, "of", lambda machine: type("Known", (dict,), {"put": dict.update})())
-    compiled._build_fastest(type("Builder", (), {"graph": Graph()}), "recipe", None)
+    compiled._build_fastest(type("Builder", (), {"graph": Graph()}), "recipe", None, False)
     assert measured == list(range(19)) and built == [18]
 
 

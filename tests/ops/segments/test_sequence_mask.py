@@ -11,7 +11,6 @@ from netbuilder.proto.arguments import arguments, make_op
 from suite import OperatorSuite, f32, floats, i32, refusal
 
 
-@pytest.mark.filterwarnings("ignore:SequenceMask. mode:UserWarning")
 class TestSequenceMask(OperatorSuite):
     operator = SequenceMask
     refusals = (

@@ -136,7 +136,7 @@ def test_against_float64():
     for i in range(3):
         values.append(np.maximum(values[-1] @ w[i].T + b[i], 0))
     d = 2 * values[-1] / values[-1].size
-    rate = 0.1 * (1 + 0.5 * 1) ** -1.0
+    rate = 0.1  # of iteration 0
     for i in reversed(range(3)):
         d = d * (values[i + 1] > 0)
         w[i], d = w[i] - rate * (d.T @ values[i]), d @ w[i]

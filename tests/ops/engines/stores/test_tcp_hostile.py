@@ -302,7 +302,8 @@ def test_somebody_in_between(which, fault, server):
             thread.start()
         join_all(*threads)
         said = f"{which} was changed, repeated or left out on the way"
-        assert errors and all(said in text for text in errors), errors
+        assert any(said in text for text in errors), errors
+        assert all(said in text or "does not answer any more" in text for text in errors), errors
         if which == "request":
             assert int(server.store.peek("n")) < 10  # nothing that comes after the fault on its connection
         again = TcpStore("127.0.0.1", server.port, secret=KNOWN)

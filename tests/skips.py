@@ -9,8 +9,8 @@ from typing import Any
 
 __all__ = ["ALLOWED", "not_allowed", "reasons_of", "report_lines"]
 
-# What a machine with all tools and extras may lack: GPUs, other processors, libraries of gigabytes; and cases of a table
-# that have nothing to test.
+# What a machine with all tools and extras may lack: GPUs, other processors, libraries of gigabytes. The last ones are
+# cases of a table that have nothing to test.
 ALLOWED = (
     r"needs CuPy and NVIDIA GPUs, \d or more; found \d",
     r"needs emulated GPUs \(make test-emulated\)",

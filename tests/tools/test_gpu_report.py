@@ -395,7 +395,7 @@ def test_the_first_ten_plans_that_can_be_built_are_measured(monkeypatch):
         def build_plan_at_index(self, index):
             built.append(index)
 
-    def seconds(builder, index, limit):
+    def seconds(builder, index):
         measured.append(index)
         return None if index % 2 else 1.0 / (1 + index)  # each is faster than those before it
 

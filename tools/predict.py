@@ -392,7 +392,7 @@ def prepared_image(
                 f"got {list(numbers)}"
             )
     pixels = decode_image(data, color=channels == 3, where=where, max_pixels=max_pixels)
-    top, left, high, wide = middle_part(*pixels.shape[:2], ratio=max(height / width, width / height))
+    top, left, high, wide = middle_part(pixels.shape[0], pixels.shape[1], ratio=max(height / width, width / height))
     pixels = pixels[top : top + high, left : left + wide]
     if resize is None:
         factor = max(height / high, width / wide)

@@ -15,7 +15,7 @@ from typing import Any
 import numpy as np
 
 from netbuilder.data.image_codec import decode_image, resize_image
-from netbuilder.data.image_sets import SUFFIXES
+from netbuilder.data.image_sets import SUFFIXES, visible_files
 from netbuilder.data.image_transform import middle_part
 from netbuilder.exchange import ImagePreparation, Predictor, load_predictor
 from netbuilder.exchange.onnx import read_onnx
@@ -256,9 +256,8 @@ def _image_files(given: Sequence[str], failed: list[str]) -> Iterator[str]:
     for name in given:
         path = Path(name)
         if path.is_dir():
-            images = [file for file in sorted(path.rglob("*")) if file.suffix.lower() in SUFFIXES]
-            found = [str(file) for file in images if not any(p[0] == "." for p in file.relative_to(path).parts)]
-            none = f"{name!r}: the folder has no images ({', '.join(sorted(SUFFIXES))})"
+            found = [file for file in visible_files(path)[0] if file.lower().endswith(SUFFIXES)]
+            none = f"{name!r}: the folder has no images ({', '.join(SUFFIXES)})"
         elif not path.exists() and glob.has_magic(name):
             found, none = sorted(glob.glob(name, recursive=True)), f"{name!r}: no file matches the pattern"
         else:

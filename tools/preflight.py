@@ -11,6 +11,7 @@ from netbuilder.ops.engines.launchers import place_in
 from netbuilder.parallel.distributed import ProcessGroup, Rendezvous, preflight, set_collective_timeout
 from netbuilder.parallel.distributed.preflight import preflight_by
 from netbuilder.proto import DistributedError
+from netbuilder.proto.cores import core_count
 from netbuilder.tools.parser import Parser, real_number
 from netbuilder.tools.reporting import reporting
 
@@ -76,7 +77,7 @@ def _check_sum(group: ProcessGroup) -> None:
 
 
 def _place(rendezvous: Rendezvous) -> str:
-    cores = len(os.sched_getaffinity(0))
+    cores = core_count()
     local = f"{rendezvous.local_rank} of {rendezvous.local_size} there"
     return f"host {socket.gethostname()}, process {os.getpid()}, {local}, may use {cores} core{'s' * (cores != 1)}"
 

@@ -18,6 +18,7 @@ from netbuilder.data.image_sets import ImageSet
 from netbuilder.data.image_transform import Geometry, ImageTransform
 from netbuilder.data.scratch import Scratch
 from netbuilder.proto import NetError, ParseError, ShapeError
+from netbuilder.proto.cores import core_count
 
 __all__ = ["MOST_THREADS", "ImageLoader", "decoding_threads"]
 
@@ -48,8 +49,7 @@ def decoding_threads(requested: int | None = None) -> int:
             raise NetError(f"NETBUILDER_DECODING_THREADS must be a whole number, got {text!r}")
         requested = int(text)
     if requested is None:
-        cores = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
-        return min(cores, 16)
+        return min(core_count(), 16)
     if not 1 <= requested <= MOST_THREADS:
         raise NetError(f"images: the number of decoding threads must be in [1, {MOST_THREADS}], got {requested}")
     return requested

@@ -32,6 +32,7 @@ __all__ = [
     "image_folder",
     "image_list",
     "read_npz_images",
+    "visible_files",
 ]
 
 
@@ -110,7 +111,7 @@ def image_folder(path: PathLike) -> ImageFiles:
     labels: list[int] = []
     others = hidden = 0
     for label, name in enumerate(classes):
-        found, left_out = _files_below(root / name)
+        found, left_out = visible_files(root / name)
         images = [file for file in found if file.lower().endswith(SUFFIXES)]
         others += len(found) - len(images)
         hidden += left_out
@@ -132,8 +133,8 @@ def _is_hidden(name: str) -> bool:
     return name.startswith(".")
 
 
-def _files_below(folder: Path) -> tuple[list[str], int]:
-    """Return the files in a folder and in those below it, sorted, and how many hidden ones were left out."""
+def visible_files(folder: PathLike) -> tuple[list[str], int]:
+    """Return the files in a folder and in those below it, sorted, and how many hidden entries were left out."""
     found: list[str] = []
     hidden = 0
     for place, folders, names in os.walk(folder):

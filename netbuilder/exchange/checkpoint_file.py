@@ -138,12 +138,10 @@ def read_manifest(path: PathLike) -> dict[str, Any] | None:
         ParseError: the manifest is damaged, or the file is not a checkpoint.
     """
     for key, value in read_minidb(path):
+        if key != MANIFEST.encode():
+            return None
         where = f"{os.fspath(path)}, its first record"
-        return (
-            parse_manifest(files.parse(value, BlobProto, source=where).content, where)
-            if key == MANIFEST.encode()
-            else None
-        )
+        return parse_manifest(files.parse(value, BlobProto, source=where).content, where)
     return None
 
 

@@ -13,7 +13,7 @@ import numpy as np
 from netbuilder.proto import NetError, ParseError
 from netbuilder.proto.structured_text import parse_json
 
-__all__ = ["FORMAT", "VERSION", "check_fields", "mapping", "parse_manifest", "real", "seal", "whole"]
+__all__ = ["FORMAT", "VERSION", "check_fields", "mapping", "optional", "parse_manifest", "real", "seal", "whole"]
 
 FORMAT, VERSION = "netbuilder checkpoint", 1
 

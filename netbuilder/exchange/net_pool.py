@@ -9,8 +9,8 @@ from netbuilder.data.forking import new_lock, renew_after_fork
 from netbuilder.graph.rename import subgraphs
 from netbuilder.ops.core.registry import find, is_registered
 from netbuilder.proto import PROTO_CUDA, NetDef, NetError, OperatorDef
+from netbuilder.proto.cores import core_count
 from netbuilder.runtime import Workspace
-from netbuilder.runtime.plan.options import core_count
 
 __all__ = ["NetPool", "Seat", "check_threads"]
 

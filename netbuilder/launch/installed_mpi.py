@@ -10,6 +10,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
+from netbuilder.proto.cores import core_count
 from netbuilder.proto.errors import DeviceError
 
 __all__ = ["InstalledMpi", "installed_mpi"]
@@ -67,7 +68,7 @@ class InstalledMpi:
         """Return the command that starts this number of processes on this node, without the program."""
         if not self.is_open_mpi:
             return [self.mpiexec, "-rmk", "user", "-launcher", "fork", "-n", str(processes)]
-        more = ["--oversubscribe"] if processes > len(os.sched_getaffinity(0)) else []
+        more = ["--oversubscribe"] if processes > core_count() else []
         return [self.mpiexec, "--bind-to", "none", *more, "-n", str(processes)]
 
     def on_hosts(self, hosts: Sequence[str], processes: int, agent: str) -> list[str]:

@@ -27,6 +27,7 @@ from netbuilder.ops.engines.collectives import time_limits
 from netbuilder.ops.engines.stores import Store, TcpStore, TcpStoreServer
 from netbuilder.ops.engines.stores.heartbeat import Heartbeat, Heartbeats
 from netbuilder.ops.engines.stores.secret import SECRET, SECRET_FILE, check_secret
+from netbuilder.proto.cores import core_count
 from netbuilder.proto.errors import DeviceError, DistributedError, NetError, StoreTimeoutError, counted
 
 __all__ = ["Job", "launch"]
@@ -98,7 +99,7 @@ class Job:
             value = getattr(self, name)
             if not isinstance(value, int) or value < least:
                 raise NetError(f"launch: {name} must be a whole number, {least} or more, got {value!r}")
-        cores = len(os.sched_getaffinity(0))
+        cores = core_count()
         for name, most in (("processes", _MOST_ON_CORE * cores), ("threads", _MOST_THREADS), ("gpus", _MOST_GPUS)):
             value = getattr(self, name)
             if value is not None and value > most:
@@ -417,7 +418,7 @@ def _mpi(job: Job) -> InstalledMpi | None:
 
 
 def _warn(job: Job, mpi: InstalledMpi | None) -> None:
-    cores = len(os.sched_getaffinity(0))
+    cores = core_count()
     if job.processes > cores:
         slower = "; MPICH keeps a core busy while it waits, so exchanges become many times slower" if mpi else ""
         _say(

@@ -6,14 +6,13 @@ import dataclasses
 from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
-from netbuilder.graph.batch_means import BatchMeans, split_means
+from netbuilder.graph.batch_means import BatchMeans, split_means, sums_first
 from netbuilder.graph.replicas import Replicas
 from netbuilder.graph.source import warn_user
 from netbuilder.model import ModelHelper
 from netbuilder.parallel.replicate import call_per_device
 from netbuilder.parallel.shares import SHARE_WEIGHT
 from netbuilder.parallel.step_divisors import OF_STEP, why_not_before_a_step
-from netbuilder.passes.combine_means import add_divisor_sums
 from netbuilder.passes.processes import ProcessLink
 from netbuilder.passes.reductions import allreduce, broadcast, nccl_allreduce
 from netbuilder.proto import NetDef, OperatorDef
@@ -132,7 +131,14 @@ def add_up_divisors(
     groups = [record.devices.copies(name) for name in totals]
     across = link if record.trains and request.strategy.sums_gradients else None
     sums = divisor_sums(groups, request, across)
-    model.net.replace_message(add_divisor_sums(model.net.Proto(), [blob for group in groups for blob in group], sums))
+    result = NetDef()
+    result.CopyFrom(model.net.Proto())
+    ops = sums_first(result.op, [blob for group in groups for blob in group], sums)
+    del result.op[:]
+    result.op.extend(ops)
+    known = {*result.external_input, *(name for op in ops for name in op.output)}
+    result.external_input.extend(dict.fromkeys(name for op in sums for name in op.input if name not in known))
+    model.net.replace_message(result)
 
 
 def divisor_sums(groups: Sequence[Sequence[str]], request: Request, link: ProcessLink | None) -> Sequence[OperatorDef]:

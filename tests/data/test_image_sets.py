@@ -64,7 +64,7 @@ def test_folders_without_images_are_refused(tmp_path):
 
 
 def test_hidden_files_and_folders_are_left_out_everywhere(tmp_path, caplog):
-    """Copies of notebooks, and what macOS writes beside each file: the same image would be trained on and held out."""
+    """Copies of notebooks, and what macOS writes next to each file: an image would be trained on and held out."""
     make_folder(tmp_path, ("dog", "cat"), 3)
     want = image_folder(tmp_path).files
     for name in ("cat/.ipynb_checkpoints/00-checkpoint.jpg", "cat/._00.jpg", "dog/more/.hidden/deep/a.jpg",

@@ -9,7 +9,7 @@ import subprocess
 import sys
 from collections.abc import Iterator, Sequence
 
-from netbuilder.tools.bench.machine import core_count
+from netbuilder.proto.cores import core_count
 from netbuilder.tools.bench.processes import our_worker
 from netbuilder.tools.bench.report import Line
 from netbuilder.tools.bench.work import Task

@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
-import os
 import platform
 import time
 from pathlib import Path
 
-__all__ = ["busy_share", "core_count", "describe_machine"]
+from netbuilder.proto.cores import core_count
+
+__all__ = ["busy_share", "describe_machine"]
 
 
 def _cpu_times() -> tuple[int, int]:
@@ -25,11 +26,6 @@ def busy_share(seconds: float = 1.0) -> float:
     except (OSError, IndexError, ValueError):
         return 0.0
     return 1.0 - (later_idle - idle) / max(later_total - total, 1)
-
-
-def core_count() -> int:
-    """Return the number of cores that this process may use."""
-    return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
 
 
 def describe_machine() -> str:

@@ -16,7 +16,7 @@ import numpy as np
 
 from netbuilder.data import BatchMixer
 from netbuilder.exchange import Checkpoint, load_checkpoint, save_predictor, take_checkpoint
-from netbuilder.exchange.checkpoint_manifest import check_fields, mapping, real, whole
+from netbuilder.exchange.checkpoint_manifest import check_fields, mapping, optional, real, whole
 from netbuilder.graph.memory_budget import MemoryBudgetError
 from netbuilder.graph.rename import rename_blobs
 from netbuilder.graph.replicas import Replicas
@@ -58,15 +58,9 @@ __all__ = ["Epoch", "Evaluation", "Run"]
 _TOP = 5  # number of classes of top-5 accuracy
 _TINY = 1e-20  # probabilities are clamped to this before log, as in SoftmaxWithLoss
 
-_EARLIER_DEFAULTS: Mapping[str, Any] = {
-    "--optimizer": "sgd", "--nesterov": True, "--optimizer-arg": {}, "--mixup": 0.0, "--cutmix": 0.0, "--ema": None,
-    "--ema (moving averages)": False, "--rand-augment": [],
-}  # fmt: skip
-"""Values of options that checkpoints of earlier versions do not store."""
-
-
 _STATE: Mapping[str, Any] = {
     "must_be": mapping(), "options": mapping(), "epochs_done": whole(0, 2**31), "losses": real, "right": real,
+    "seen": real, "rate": real, "early_stopping": optional(mapping()), "best_epoch": mapping(),
 }  # fmt: skip
 """Fields of the state in a checkpoint, with their checks."""
 
@@ -477,11 +471,11 @@ class Run:
         self._counts.clear()
         self._of_process = (0.0, 0.0, 0)
         self.epochs_done, self.step = state["epochs_done"], state["step"]
-        self._losses, self._right, self._seen = state["losses"], state["right"], state.get("seen", 0)
-        self._first_step, self._rate = self.steps_done, state.get("rate", self._rate)
-        if self.early is not None and state.get("early_stopping"):
+        self._losses, self._right, self._seen = state["losses"], state["right"], state["seen"]
+        self._first_step, self._rate = self.steps_done, state["rate"]
+        if self.early is not None and state["early_stopping"]:
             self.early.restore(state["early_stopping"])
-        self.best.restore(state.get("best_epoch", {}))
+        self.best.restore(state["best_epoch"])
         return _differences(state["options"], self._rates())
 
     def _identity(self) -> dict[str, Any]:
@@ -578,7 +572,6 @@ class Run:
 
 
 def _differences(before: Mapping[str, Any], now: Mapping[str, Any]) -> list[str]:
-    before = {**_EARLIER_DEFAULTS, **before}
     return [
         f"{name} was {before.get(name)!r}, now {value!r}" for name, value in now.items() if before.get(name) != value
     ]

@@ -5,9 +5,10 @@ from __future__ import annotations
 import os
 from dataclasses import dataclass
 
+from netbuilder.proto.cores import core_count
 from netbuilder.runtime.plan.optimizations import check_optimization
 
-__all__ = ["PlanOptions", "core_count", "default_threads"]
+__all__ = ["PlanOptions", "default_threads"]
 
 
 def default_threads() -> int:
@@ -16,11 +17,6 @@ def default_threads() -> int:
     if text.isdigit() and int(text) > 0:
         return int(text)
     return core_count()
-
-
-def core_count() -> int:
-    """Return the number of cores that this process may use."""
-    return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
 
 
 @dataclass(frozen=True)

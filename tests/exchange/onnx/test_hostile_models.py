@@ -117,7 +117,7 @@ def stored_in(location, length=12):
 
 @pytest.fixture
 def model_folder(tmp_path):
-    """A folder for a model, with links out of it, beside a file that is none of the model's."""
+    """A folder for a model, with links out of it, next to a file that does not belong to the model."""
     folder, outside = tmp_path / "model", tmp_path / "outside"
     folder.mkdir()
     outside.mkdir()

@@ -91,8 +91,8 @@ GROUPS: tuple[tuple[str, str], ...] = (
         "python.models.download.DOWNLOAD_BASE_URL python.models.download.DOWNLOAD_COLUMNS "
         "python.models.download.deleteDirectory python.models.download.downloadFromURLToFile "
         "python.models.download.getURLFromName python.models.download.progressBar "
-        "python.models.download.signalHandler python.models.squeezenet python.models.resnet50 "
-        "python.models.bvlc_googlenet",
+        "python.models.download.signalHandler python.models.__sym_init__ python.models.squeezenet "
+        "python.models.resnet50 python.models.bvlc_googlenet",
     ),
     (
         "it belongs to Caffe2's own build and has no counterpart here",

@@ -87,7 +87,7 @@ GROUPS: tuple[tuple[str, str], ...] = (
         "python.examples python.embedding_generation_benchmark python.benchmark_generator",
     ),
     (
-        "nothing is downloaded; the files of a trained model must lie in $CAFFE2_MODELS/NAME or ~/.caffe2/models/NAME",
+        "nothing is downloaded; the files of a trained model must be in $CAFFE2_MODELS/NAME or ~/.caffe2/models/NAME",
         "python.models.download.DOWNLOAD_BASE_URL python.models.download.DOWNLOAD_COLUMNS "
         "python.models.download.deleteDirectory python.models.download.downloadFromURLToFile "
         "python.models.download.getURLFromName python.models.download.progressBar "

@@ -225,7 +225,7 @@ def _padded_average(layer: Layer, arguments: dict[str, Any], pads: tuple[int, ..
     layer.require(
         all(s <= k - p for k, s, p in zip(kernels, strides, pads)),
         f"average pooling with pads {pads} is supported where strides are at most the kernel without the pad, so that "
-        f"no window lies in the padding; got kernel {kernels[:2]} and strides {strides[:2]}",
+        f"no window is entirely in the padding; got kernel {kernels[:2]} and strides {strides[:2]}",
     )
     padded = f"{layer.top}_padded"
     arguments = {name: value for name, value in arguments.items() if name not in ("pad", "pads")}

@@ -1,4 +1,4 @@
-"""Immediate mode: every operator runs when it is added to a net, in a separate workspace."""
+"""Immediate mode: every operator runs when it is created or added to a net, in a separate workspace."""
 
 from __future__ import annotations
 
@@ -40,20 +40,20 @@ def IsImmediate() -> bool:
 
 
 def StartImmediate(i_know: bool = False) -> None:
-    """Run every operator when it is added to a net, in a separate workspace, until ``StopImmediate``.
+    """Run every operator when it is created or added to a net, in a separate workspace, until ``StopImmediate``.
 
     This mode is for experiments: inputs of an operator must have been fed by ``FeedImmediate`` or written by earlier
-    operators.
+    operators. If it is on already, it starts again with no blobs.
 
     Args:
         i_know: do not log the warning that the mode is on.
     """
-    if not IsImmediate():
-        operator_watchers.append(RunOperatorImmediate)
-        _workspace.root_folder = tempfile.mkdtemp()
+    StopImmediate()
+    operator_watchers.append(RunOperatorImmediate)
+    _workspace.root_folder = tempfile.mkdtemp()
     if not i_know:
         _log.warning(
-            "immediate mode: operators run when they are added, in a separate workspace; StopImmediate ends it"
+            "immediate mode: operators run when they are created or added, in a separate workspace, until StopImmediate"
         )
 
 

@@ -13,7 +13,7 @@ from types import FrameType, ModuleType
 from typing import Any
 
 from netbuilder._modules import TextFinder
-from netbuilder.caffe2.missing_names import reason_of
+from netbuilder.caffe2.missing_names import REASONS, reason_of
 from netbuilder.caffe2.reexports import MODULES, module_text, source_module
 from netbuilder.proto.suggestions import similar
 
@@ -40,7 +40,7 @@ def names_of(module: str, lazy: Mapping[str, Callable[[], Any]] | None = None) -
         if (home := source_module(module.removeprefix(f"{PACKAGE}.python."), name)) is not None:
             value = vars(sys.modules[module])[name] = getattr(import_module(f"{PACKAGE}.python.{home}"), name)
             return value
-        if name.startswith("__"):
+        if name.startswith("__") and f"{module}.{name}"[len(PACKAGE) + 1 :] not in REASONS:
             raise AttributeError(f"module {module!r} has no attribute {name!r}")
         loaded = sys.modules[module]
         listed = getattr(loaded, "__all__", None) or [n for n in vars(loaded) if not n.startswith("_")]
@@ -75,9 +75,9 @@ class _Refusal(MetaPathFinder):
     def find_spec(
         self, fullname: str, path: Sequence[str] | None = None, target: ModuleType | None = None
     ) -> ModuleSpec | None:
-        if not fullname.startswith(PACKAGE + ".") or fullname.rpartition(".")[2].startswith("__"):
+        name = fullname.removeprefix(PACKAGE + ".")
+        if name == fullname or name.rpartition(".")[2].startswith("__") and name not in REASONS:
             return None
-        name = fullname[len(PACKAGE) + 1 :]
         # The name is Caffe2's, so that `from package import module` passes this error on instead of its own.
         raise ModuleNotFoundError(_text("module ", name, _modules()), name=f"caffe2.{name}")
 

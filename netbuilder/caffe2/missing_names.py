@@ -87,12 +87,12 @@ GROUPS: tuple[tuple[str, str], ...] = (
         "python.examples python.embedding_generation_benchmark python.benchmark_generator",
     ),
     (
-        "nothing is downloaded; the files of a trained model must lie in $CAFFE2_MODELS/NAME or ~/.caffe2/models/NAME",
+        "nothing is downloaded; the files of a trained model must be in $CAFFE2_MODELS/NAME or ~/.caffe2/models/NAME",
         "python.models.download.DOWNLOAD_BASE_URL python.models.download.DOWNLOAD_COLUMNS "
         "python.models.download.deleteDirectory python.models.download.downloadFromURLToFile "
         "python.models.download.getURLFromName python.models.download.progressBar "
-        "python.models.download.signalHandler python.models.squeezenet python.models.resnet50 "
-        "python.models.bvlc_googlenet",
+        "python.models.download.signalHandler python.models.__sym_init__ python.models.squeezenet "
+        "python.models.resnet50 python.models.bvlc_googlenet",
     ),
     (
         "it belongs to Caffe2's own build and has no counterpart here",

@@ -26,6 +26,7 @@ __all__ = [
 
 _CAFFE2_TIMEOUT_SEC = data_parallel_helpers._DEFAULT_TIMEOUT_SEC
 _AS_IN_CAFFE2 = {"vector_losses": True, "combine_means": False}
+_SIGNATURE = inspect.signature(parallel.Parallelize)
 _BMUF_SIGNATURE = inspect.signature(parallel.Parallelize_BMUF)
 
 
@@ -33,9 +34,16 @@ _BMUF_SIGNATURE = inspect.signature(parallel.Parallelize_BMUF)
 def Parallelize(*args: Any, **kwargs: Any) -> Replicas:
     """``netbuilder.parallel.Parallelize`` with ``vector_losses=True`` and ``combine_means=False``, as in Caffe2.
 
-    A script that has assigned ``data_parallel_model._DEFAULT_TIMEOUT_SEC`` sets the time limit of collectives with it.
+    Without parameter updates ``optimize_gradient_memory`` has no effect: scripts also give it for models that only
+    evaluate. A script that has assigned ``data_parallel_model._DEFAULT_TIMEOUT_SEC`` sets the time limit of collectives
+    with it.
     """
     _set_time_limit()
+    given = _SIGNATURE.bind(*args, **kwargs)
+    updates = (given.arguments.get(f"{name}_builder_fun") for name in ("param_update", "optimizer"))
+    if "optimize_gradient_memory" in given.arguments and not any(updates):
+        given.arguments["optimize_gradient_memory"] = False
+        args, kwargs = given.args, given.kwargs
     return parallel.Parallelize(*args, **{**_AS_IN_CAFFE2, **kwargs})
 
 

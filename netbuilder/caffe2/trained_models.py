@@ -27,11 +27,11 @@ def complete(folder: Path, model: str, names: Sequence[str]) -> Path:
     """Return the folder if it has the files.
 
     Raises:
-        NetError: it lacks one; the message says where the files must lie.
+        NetError: it lacks one; the message says where the files must be.
     """
     if missing := [name for name in names if not (folder / name).is_file()]:
         raise NetError(
-            f"model {model!r}: netbuilder downloads nothing; its files {', '.join(names)} must lie in {str(folder)!r}, "
+            f"model {model!r}: netbuilder downloads nothing; its files {', '.join(names)} must be in {str(folder)!r}, "
             f"where there is no {' and no '.join(missing)}; copy them there from a machine that has them"
         )
     return folder
@@ -63,7 +63,7 @@ class ModelDownloader:
         """Return the init net, the predict net, and what is in value_info.json: for each input its type and shape.
 
         Raises:
-            NetError: a file is missing, and the message says where the files must lie, or value_info.json is no JSON.
+            NetError: a file is missing, and the message says where the files must be, or value_info.json is no JSON.
             ParseError: a file is damaged.
         """
         folder = complete(Path(self._model_dir(model_name)), model_name, (*NETS, VALUE_INFO))
@@ -81,7 +81,7 @@ class ModelDownloader:
 
 
 def is_installed(model: str) -> bool:
-    """Whether the nets of a model lie where ``ModelDownloader`` looks for it."""
+    """Whether the nets of a model are where ``ModelDownloader`` looks for them."""
     return validModelName(model) and all(os.path.isfile(os.path.join(model_folder(model), name)) for name in NETS)
 
 
@@ -89,7 +89,7 @@ def installed(model: str) -> ModuleType:
     """Return an installed model as a module with ``init_net`` and ``predict_net``: ``caffe2.python.models.MODEL``.
 
     Raises:
-        NetError: its files are missing; the message says where they must lie.
+        NetError: its files are missing; the message says where they must be.
     """
     folder = complete(Path(model_folder(model)), model, NETS)
     module = ModuleType(f"netbuilder.caffe2.python.models.{model}", f"The model {model!r} in {str(folder)!r}.")

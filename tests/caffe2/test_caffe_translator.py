@@ -524,7 +524,7 @@ REFUSED = {
     ),
     "no weights": ("Convolution", "kernel_size: 3", [], "the trained net has 0 blobs .*needs 2; give the .caff"),
     "stochastic": ("Pooling", "pool: STOCHASTIC kernel_size: 2", [], "stochastic pooling is not supported"),
-    "windows in pads": ("Pooling", "pool: AVE kernel_size: 2 stride: 2 pad: 1", [], "no window lies in the padding"),
+    "windows in pads": ("Pooling", "pool: AVE kernel_size: 2 stride: 2 pad: 1", [], "is entirely in the padding"),
     "another region": ("LRN", "norm_region: WITHIN_CHANNEL", [], "region must be ACROSS_CHANNELS"),
     "statistics": ("BatchNorm", "", [W["c"], W["c"], [0.0]], "no running mean and variance: their divisor is"),
     "a dilated deconv": ("Deconvolution", "kernel_size: 3 dilation: 2", [W["deconv"], W["b3"]], "dilation"),

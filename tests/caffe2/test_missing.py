@@ -17,6 +17,8 @@ IMPORTS = {
     "from caffe2.python.onnx import onnxifi": "python.onnx.onnxifi: use onnx.backend and onnx.frontend",
     "from caffe2.python import worksapce": r"python.worksapce; nearest: python.workspace \(see docs/caffe2.md\)",
     "import caffe2.qwerty.gloo": "has no module qwerty; it has proto.caffe2_legacy_pb2, .*python.workspace",
+    "from caffe2.python.models import __sym_init__": "python.models.__sym_init__: nothing is downloaded; the files",
+    "import caffe2.python.models.__sym_init__": "python.models.__sym_init__: nothing is downloaded; the files",
     "from caffe2.proto import prof_dag_pb2": "has no module proto.prof_dag_pb2",
 }
 

@@ -96,3 +96,23 @@ def test_losses_of_several_numbers(call):
     workspace.RunNetOnce(model.net)
     for device in (0, 1):
         np.testing.assert_array_equal(workspace.FetchBlob(f"cpu_{device}/fc_w_grad"), data.sum(0, keepdims=True))
+
+
+def test_gradient_memory_of_a_model_that_only_evaluates():
+    """Scripts such as those of non-local networks give the same options for training and evaluation."""
+    workspace.ResetWorkspace()
+    model = cnn.CNNModelHelper(order="NHWC", name="evaluation", init_params=False)
+    data_parallel_model.Parallelize_CPU(
+        model, lambda model: None, forward, None, devices=[0, 1], optimize_gradient_memory=True
+    )
+    for device in (0, 1):
+        shapes = {"data": (4, 16), "label": (4,), "fc_w": (1, 16), "fc_b": (1,)}
+        for name, shape in shapes.items():
+            workspace.FeedBlob(f"cpu_{device}/{name}", np.full(shape, "fc" not in name, np.float32))
+    data_parallel_model.RunInitNet(model)
+    data_parallel_model.RunNet(model, 1)
+    assert fetch("cpu_1/loss") == np.float32(0.5 * 0.5**2)  # the score is 0
+    with pytest.raises(TypeError, match="optimize_gradient_memory"):
+        data_parallel_model.Parallelize_CPU(
+            model, lambda model: None, forward, None, devices=[0], optimise_gradient_memory=True
+        )

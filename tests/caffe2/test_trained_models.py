@@ -1,4 +1,4 @@
-"""models.download: models whose files lie in place are used, others are refused with the place."""
+"""models.download: models whose files are in place are used, others are refused with the place."""
 
 import json
 
@@ -50,7 +50,7 @@ def test_a_model_in_its_place(places, variable, monkeypatch):
 def test_missing_files_are_named_with_their_place(places):
     downloader, root = download.ModelDownloader(), places / "home" / "models"
     with pytest.raises(
-        NetError, match=f"model 'small': netbuilder downloads nothing; .* must lie in '{root / 'small'}'"
+        NetError, match=f"model 'small': netbuilder downloads nothing; .* must be in '{root / 'small'}'"
     ):
         downloader.get_c2_model("small")
     write(root / "small", value_info=False)

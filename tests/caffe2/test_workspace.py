@@ -255,7 +255,26 @@ class TestImmediate:
 
     def test_a_reminder(self, caplog):
         workspace.StartImmediate()
-        assert "operators run when they are added" in caplog.text
+        assert "operators run when they are created or added" in caplog.text
+
+    def test_single_operators_run_too(self):
+        workspace.StartImmediate(i_know=True)
+        workspace.FeedImmediate("x", np.float32([-1, 2]))
+        relu = core.CreateOperator("Relu", "x", "y")
+        assert workspace.FetchImmediate("y").tolist() == [0, 2] and not workspace.HasBlob("y")
+        workspace.StopImmediate()
+        core.CreateOperator("Relu", "x", "w")
+        workspace.StartImmediate(i_know=True)
+        core.Net("immediate").Proto().op.extend([relu])
+        assert workspace.ImmediateBlobs() == []
+
+    def test_a_second_start_forgets_the_blobs_of_the_first(self):
+        workspace.StartImmediate(i_know=True)
+        core.CreateOperator("ConstantFill", [], "x", shape=[2])
+        folder = workspace._immediate_root_folder
+        workspace.StartImmediate(i_know=True)
+        assert workspace.ImmediateBlobs() == [] and not os.path.exists(folder)
+        assert workspace.IsImmediate() and os.path.isdir(workspace._immediate_root_folder)
 
 
 class TestDevices:

@@ -24,6 +24,7 @@ from netbuilder.caffe2.engine_preferences import (
     SetPerOpEnginePref,
 )
 from netbuilder.caffe2.flags import GetGlobalInitArgs, GlobalInit
+from netbuilder.caffe2.immediate import IsImmediate, RunOperatorImmediate
 from netbuilder.caffe2.lenient import LenientNet as Net
 from netbuilder.caffe2.lenient import build_leniently
 from netbuilder.caffe2.missing import names_of
@@ -208,13 +209,15 @@ def CreateOperator(
 ) -> OperatorDef:
     """Return an operator without checking it: it is checked when it runs or when its net is created.
 
+    In the immediate mode of ``workspace.StartImmediate`` it also runs now.
+
     Args:
         operator_type: its type.
         inputs, outputs: a blob (reference or string) or a list of blobs; the name scope is added to strings.
         name, control_input, device_option, arg, engine, debug_info, kwargs: as for the native ``CreateOperator``;
             an argument that the operator does not read is ignored, with an ``IgnoredArgumentWarning``.
     """
-    return build_leniently(
+    op = build_leniently(
         operator_type,
         as_names(inputs, unnamed=True),
         as_names(outputs, unnamed=True),
@@ -227,6 +230,9 @@ def CreateOperator(
         engine=engine,
         **kwargs,
     )
+    if IsImmediate():
+        RunOperatorImmediate(op)
+    return op
 
 
 def IsGPUDeviceType(device_type: int) -> bool:

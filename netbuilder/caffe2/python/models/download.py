@@ -29,16 +29,16 @@ __getattr__ = names_of(__name__)
 
 
 def downloadModel(model: str, args: Any) -> None:
-    """Check that the nets of a model lie in the folder with its name; with ``args.install``, install it.
+    """Check that the nets of a model are in the folder with its name; with ``args.install``, install it.
 
-    An installed model lies where ``ModelDownloader`` looks for it.
+    Models are installed where ``ModelDownloader`` looks for them.
 
     Args:
         model: its name.
         args: has ``install``, and ``force``: replace an installed model by that in the folder.
 
     Raises:
-        NetError: the nets are missing; the message says where they must lie.
+        NetError: the nets are missing; the message says where they must be.
     """
     target = Path(model_folder(model))
     if not args.install:

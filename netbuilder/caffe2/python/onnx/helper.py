@@ -27,6 +27,7 @@ __all__ = [
 __getattr__ = names_of(__name__)
 
 log = logging.getLogger(__name__)
+_named_tuple: Callable[..., Any] = namedtuple  # called with names that are known only when it runs
 
 
 def outputs_of(names: Sequence[str], values: Sequence[Any]) -> Any:
@@ -36,11 +37,11 @@ def outputs_of(names: Sequence[str], values: Sequence[Any]) -> Any:
     2
     """
 
-    class Outputs(namedtuple("Outputs", names, rename=True)):  # type: ignore[misc]
-        def __getitem__(self, key: Any) -> Any:
-            return super().__getitem__(list(names).index(key) if isinstance(key, str) else key)
+    def item(self: tuple[Any, ...], key: Any) -> Any:
+        return tuple.__getitem__(self, list(names).index(key) if isinstance(key, str) else key)
 
-    return Outputs(*values)
+    base: Any = _named_tuple("Outputs", names, rename=True)
+    return type("Outputs", (base,), {"__getitem__": item})(*values)
 
 
 def _feed(workspace: Workspace, names: Sequence[str], inputs: Any, device: DeviceOption, what: str) -> None:

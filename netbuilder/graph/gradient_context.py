@@ -57,10 +57,22 @@ class OperatorGradient:
         cls: its class.
         d_outputs: gradient of each output by index: a blob name, a ``Sparse``, or None.
         differentiate: differentiates a subgraph of the operator.
-        number: of the operator in its net.
+        number: of the operator in the backward pass, subgraphs included.
+        names: for the gradient of each input; None: that of the input with the suffix "_grad".
     """
 
-    __slots__ = ("_differentiate", "_inputs", "_outputs", "cls", "d_inputs", "d_outputs", "number", "op", "read")
+    __slots__ = (
+        "_differentiate",
+        "_inputs",
+        "_names",
+        "_outputs",
+        "cls",
+        "d_inputs",
+        "d_outputs",
+        "number",
+        "op",
+        "read",
+    )
 
     def __init__(
         self,
@@ -69,6 +81,7 @@ class OperatorGradient:
         d_outputs: Mapping[int, str | Sparse | None],
         differentiate: Differentiate | None = None,
         number: int = 0,
+        names: Sequence[str] | None = None,
     ) -> None:
         self.op = op
         self.number = number
@@ -77,6 +90,7 @@ class OperatorGradient:
         self.d_inputs: dict[int, str | Sparse] = {}
         self.read: set[str] = set()
         self._differentiate = differentiate
+        self._names = names
         self._inputs = op.input
         self._outputs = op.output
 
@@ -119,9 +133,12 @@ class OperatorGradient:
 
     def d_input(self, which: int | str) -> str:
         index = self._index(which, self.cls.inputs)
-        name = self._inputs[index] + GRADIENT_SUFFIX
-        self.d_inputs[index] = name
+        name = self.d_inputs[index] = self.d_input_name(index)
         return name
+
+    def d_input_name(self, which: int | str) -> str:
+        index = self._index(which, self.cls.inputs)
+        return self._inputs[index] + GRADIENT_SUFFIX if self._names is None else self._names[index]
 
     def set_d_input(self, which: int | str, blob: str) -> None:
         self.d_inputs[self._index(which, self.cls.inputs)] = blob
@@ -143,6 +160,7 @@ def operator_gradient(
     d_outputs: Mapping[int, str | Sparse | None],
     differentiate: Differentiate | None = None,
     number: int = 0,
+    names: Sequence[str] | None = None,
 ) -> tuple[list[OperatorDef], dict[int, str | Sparse]]:
     """Return the gradient operators of ``op``, and where the gradient of each forward input is, if it has one.
 
@@ -158,7 +176,7 @@ def operator_gradient(
     if function is not None and not _has_gradient(op.type):
         return _gradient_by_function(function, op, d_outputs)
     cls = find(op.type)
-    context = OperatorGradient(op, cls, d_outputs, differentiate, number)
+    context = OperatorGradient(op, cls, d_outputs, differentiate, number, names)
     try:
         made = _decoded(cls, op).gradient(context)
     except NotImplementedError:

@@ -114,7 +114,7 @@ def _subgraph(model: ModelHelper | Net, known: Iterable[str], scope: str) -> Net
         raise NetError(
             f"net {net.name!r} reads {missing} before it writes them; add them to external_blobs, or write them first"
         )
-    written = dict.fromkeys(written_blobs(net))
+    written = dict.fromkeys(written_blobs(net.op))
     net.external_input[:] = reads
     net.external_output[:] = [blob for blob in written if blob in outside]
     rename_blobs(net, {blob: scope + SEPARATOR + blob for blob in written if blob not in outside})

@@ -164,7 +164,7 @@ def check_constants(net: NetDef, constants: Iterable[object]) -> frozenset[str]:
     for name in names:
         if name not in known:
             raise _no_blob(net, name, "constant", known)
-    return frozenset(names).difference(written_blobs(net))
+    return frozenset(names).difference(written_blobs(net.op))
 
 
 def _no_blob(net: NetDef, name: str, what: str, known: Iterable[str]) -> BlobError:

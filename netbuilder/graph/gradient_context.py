@@ -6,6 +6,7 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 from netbuilder.graph.blob import GRADIENT_SUFFIX, BlobReference, GradientSlice, blob_name
+from netbuilder.graph.blob_devices import may_have_subgraphs
 from netbuilder.ops.core.contexts import Sparse
 from netbuilder.ops.core.operator import Operator, check_arity, decode
 from netbuilder.ops.core.random_streams import RANDOM_ARGUMENTS, draws
@@ -133,11 +134,13 @@ class OperatorGradient:
 
     def d_input(self, which: int | str) -> str:
         index = self._index(which, self.cls.inputs)
-        name = self.d_inputs[index] = self.d_input_name(index)
+        name = self.d_inputs[index] = self._d_input_name(index)
         return name
 
     def d_input_name(self, which: int | str) -> str:
-        index = self._index(which, self.cls.inputs)
+        return self._d_input_name(self._index(which, self.cls.inputs))
+
+    def _d_input_name(self, index: int) -> str:
         return self._inputs[index] + GRADIENT_SUFFIX if self._names is None else self._names[index]
 
     def set_d_input(self, which: int | str, blob: str) -> None:
@@ -206,9 +209,12 @@ _LONGEST = 256  # bytes of an argument
 
 
 def _decoded(cls: type[Operator], op: OperatorDef) -> Operator:
-    """Return ``decode(cls, op)``; layers with equal arguments share one object, which takes a third of the time."""
+    """Return ``decode(cls, op)``; layers with equal arguments share one object, which takes a third of the time.
+
+    Operators with subgraphs do not: their gradients may set arguments in the subgraphs.
+    """
     arguments = [argument.SerializePartialToString() for argument in op.arg]
-    if cls.blob_arguments or any(len(argument) > _LONGEST for argument in arguments):
+    if cls.blob_arguments or may_have_subgraphs(op.type) or any(len(argument) > _LONGEST for argument in arguments):
         return decode(cls, op)
     check_arity(cls, op)
     key = cls, len(op.input), len(op.output), *arguments

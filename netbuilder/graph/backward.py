@@ -17,7 +17,10 @@ from netbuilder.graph.gradient_errors import (
     unknown_blob_in_gradient,
 )
 from netbuilder.graph.gradient_shares import Share, add_up
-from netbuilder.graph.rename import (
+from netbuilder.graph.versions import EXTERNAL, number_versions
+from netbuilder.ops.core.contexts import Sparse
+from netbuilder.ops.core.registry import find, is_registered
+from netbuilder.ops.core.renaming import (
     always_written,
     rename_in_group,
     rename_written,
@@ -25,9 +28,6 @@ from netbuilder.graph.rename import (
     subgraphs,
     written_blobs,
 )
-from netbuilder.graph.versions import EXTERNAL, number_versions
-from netbuilder.ops.core.contexts import Sparse
-from netbuilder.ops.core.registry import find, is_registered
 from netbuilder.proto import DeviceOption, NetError, OperatorDef
 
 __all__ = ["BackwardPass", "Gradient"]

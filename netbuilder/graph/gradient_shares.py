@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Sequence
 
 from netbuilder.graph.blob import concat_names
-from netbuilder.graph.rename import rename_in_group, rename_output
 from netbuilder.ops.core.contexts import Sparse
+from netbuilder.ops.core.renaming import rename_in_group, rename_output
 from netbuilder.proto import PROTO_CPU, PROTO_CUDA, DeviceOption, GradientError, OperatorDef
 from netbuilder.proto.arguments import make_op
 

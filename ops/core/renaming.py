@@ -1,4 +1,4 @@
-"""Renaming of blobs in operators and nets: inputs, outputs, arguments that name blobs, and the nets in operators.
+"""The names of blobs in operators and nets, and renaming: inputs, outputs, arguments that name blobs, subgraphs.
 
 What an operator's nets and arguments name is declared by its class, in ``blob_arguments`` and ``net_names``.
 """
@@ -17,6 +17,7 @@ __all__ = [
     "always_written",
     "arguments_with_blobs",
     "blob_names",
+    "mentioned_blobs",
     "names_in_net",
     "net_names",
     "rename_arguments",
@@ -63,12 +64,12 @@ def arguments_with_blobs(op: OperatorDef) -> tuple[str, ...]:
 
 def written_blobs(ops: Iterable[OperatorDef]) -> Iterator[str]:
     """Yield the blobs that operators write, and those that their subgraphs write by the names that they have around."""
-    waiting = [ops]
-    for some in waiting:
+    lists = [ops]
+    for some in lists:
         for op in some:
             yield from op.output
             if op.arg and shares_names(op):
-                waiting += [net.op for net in subgraphs(op)]
+                lists += [net.op for net in subgraphs(op)]
 
 
 def always_written(op: OperatorDef) -> set[str]:
@@ -85,11 +86,20 @@ def blob_names(op: OperatorDef) -> Iterator[str]:
     """Yield the names of blobs in an operator: in inputs, outputs, arguments and subgraphs."""
     nets: list[NetDef] = []
     yield from _names_around(op, nets)
-    for net in nets:
+    yield from _names_in(nets)
+
+
+def names_in_net(net: NetDef) -> Iterator[str]:
+    """Yield the names of blobs in a net: in its external lists and its operators, subgraphs included."""
+    yield from _names_in([net])
+
+
+def _names_in(nets: list[NetDef]) -> Iterator[str]:
+    for net in nets:  # subgraphs are appended
         yield from net.external_input
         yield from net.external_output
-        for inner in net.op:
-            yield from _names_around(inner, nets)
+        for op in net.op:
+            yield from _names_around(op, nets)
 
 
 def _names_around(op: OperatorDef, nets: list[NetDef]) -> Iterator[str]:
@@ -105,12 +115,16 @@ def _names_around(op: OperatorDef, nets: list[NetDef]) -> Iterator[str]:
     nets += subgraphs(op)
 
 
-def names_in_net(net: NetDef) -> Iterator[str]:
-    """Yield the names of blobs in a net: in its external lists and its operators."""
-    yield from net.external_input
-    yield from net.external_output
-    for op in net.op:
-        yield from blob_names(op)
+def mentioned_blobs(net: NetDef) -> Iterator[str]:
+    """Yield the blobs that a net or its subgraphs read, write or declare, as often as they do."""
+    nets = [net]
+    for one in nets:
+        yield from one.external_input
+        yield from one.external_output
+        for op in one.op:
+            yield from op.input
+            yield from op.output
+            nets += subgraphs(op)
 
 
 # -- all blobs of a name --------------------------------------------------------------------------

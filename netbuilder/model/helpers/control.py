@@ -8,8 +8,8 @@ from typing import TYPE_CHECKING, Any
 from netbuilder.graph.blob import BlobReference, blob_name
 from netbuilder.graph.defuse import undefined_inputs
 from netbuilder.graph.net import Net
-from netbuilder.graph.rename import rename_blobs, written_blobs
 from netbuilder.graph.scope import SEPARATOR
+from netbuilder.ops.core.renaming import rename_blobs, written_blobs
 from netbuilder.proto import NetDef, NetError
 
 if TYPE_CHECKING:

@@ -15,11 +15,11 @@ from netbuilder.graph.observability import (
     results,
     stored,
 )
-from netbuilder.graph.rename import blob_names, mentioned_blobs, subgraphs, written_blobs
 from netbuilder.ops.control.parallel_do import OnDevices
 from netbuilder.ops.core.instructions import Instruction
 from netbuilder.ops.core.operator import decode
 from netbuilder.ops.core.registry import find
+from netbuilder.ops.core.renaming import blob_names, mentioned_blobs, subgraphs, written_blobs
 from netbuilder.proto import BlobError, NetDef, NetError
 from netbuilder.proto.numbers import listed
 from netbuilder.proto.suggestions import did_you_mean

@@ -73,7 +73,7 @@ class If(Operator):
         branches = [_Branch(net or NetDef(), d_outputs, names, g) for net in (self.then_net, self.else_net)]
         outer = {}  # forward input -> the name of its gradient outside of the nets
         for i in range(1, self.n_in):
-            name = g.op.input[i]  # which blobs are read, the gradients of the held nets tell
+            name = g.op.input[i]  # which blobs are read, the gradients of the nets tell
             if name not in outer and any(name in branch.gradients for branch in branches):
                 outer[name] = g.d_input(i)
         if not outer:

@@ -14,8 +14,8 @@ import numpy as np
 import pytest
 
 import emulated_gpu
+from netbuilder.graph.blob_devices import place_operators
 from netbuilder.graph.gradient_context import operator_gradient
-from netbuilder.graph.rename import place_operators
 from netbuilder.ops.core.contexts import Sparse
 from netbuilder.ops.core.operator import Operator, decode, encode, spec_of
 from netbuilder.ops.core.registry import find, plain_kernel

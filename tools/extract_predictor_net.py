@@ -15,7 +15,7 @@ from netbuilder.exchange import describe_images, save_predictor
 from netbuilder.exchange.image_preparation import class_names, image_preparation
 from netbuilder.exchange.predictor_files import PREDICT_FILE, read_net
 from netbuilder.exchange.trust import check_fills
-from netbuilder.graph.rename import place_operators
+from netbuilder.graph.blob_devices import place_operators
 from netbuilder.parallel import replicas_of
 from netbuilder.passes.extract_predictor import READERS, extract_predictor, parameter_sources
 from netbuilder.proto import (

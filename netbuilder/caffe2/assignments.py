@@ -7,7 +7,7 @@ from enum import Enum
 from typing import Any, NamedTuple
 
 from netbuilder.graph.lifetimes import Lifetime, Slot, pack_into_slots
-from netbuilder.graph.rename import rename_arguments, rename_blobs, subgraphs
+from netbuilder.ops.core.renaming import rename_arguments, rename_blobs, subgraphs
 from netbuilder.proto import ArgumentError, NetDef, NetError, OperatorDef
 
 __all__ = [

@@ -5,7 +5,7 @@ from __future__ import annotations
 import heapq
 from collections.abc import Callable, Sequence
 
-from netbuilder.graph.rename import subgraphs
+from netbuilder.ops.core.renaming import subgraphs
 from netbuilder.passes.net_pass import PassContext, PassResult, net_pass
 from netbuilder.proto import NetDef, NetError, OperatorDef
 from netbuilder.proto.depth import deep_nets

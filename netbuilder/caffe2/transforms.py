@@ -6,10 +6,10 @@ import itertools
 from collections.abc import Callable
 from typing import Any
 
-from netbuilder.graph.rename import subgraphs
 from netbuilder.graph.versions import EXTERNAL, number_versions
 from netbuilder.ops.core.operator import decode
 from netbuilder.ops.core.registry import find
+from netbuilder.ops.core.renaming import subgraphs
 from netbuilder.passes.fold_batch_norm import fold_batch_norm
 from netbuilder.passes.net_pass import NetPass, PassContext, PassResult, net_pass
 from netbuilder.proto import PROTO_CPU, NetDef, NetError, OperatorDef

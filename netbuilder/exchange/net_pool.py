@@ -6,8 +6,8 @@ import threading
 from collections.abc import Callable, Collection, Iterator
 
 from netbuilder.data.forking import new_lock, renew_after_fork
-from netbuilder.graph.rename import subgraphs
 from netbuilder.ops.core.registry import find, is_registered
+from netbuilder.ops.core.renaming import subgraphs
 from netbuilder.proto import PROTO_CUDA, NetDef, NetError, OperatorDef
 from netbuilder.proto.cores import core_count
 from netbuilder.runtime import Workspace

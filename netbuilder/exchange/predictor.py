@@ -15,8 +15,8 @@ from netbuilder.exchange.image_preparation import class_names, image_preparation
 from netbuilder.exchange.net_pool import NetPool, check_threads
 from netbuilder.exchange.predictor_names import find_inputs, find_outputs
 from netbuilder.exchange.trust import check_fills, check_harmless
+from netbuilder.graph.blob_devices import place_operators
 from netbuilder.graph.observability import ALL, OUTPUTS, stored
-from netbuilder.graph.rename import place_operators
 from netbuilder.graph.versions import reads_of
 from netbuilder.ops.core.operator import TensorSpec
 from netbuilder.ops.engines.gpu import gpu

@@ -21,10 +21,10 @@ from netbuilder.exchange.predictor import Predictor
 from netbuilder.exchange.trust import check_fills, check_harmless
 from netbuilder.graph import Net
 from netbuilder.graph.blob import blob_name
+from netbuilder.graph.blob_devices import place_operators
 from netbuilder.graph.defuse import undefined_inputs
 from netbuilder.graph.message import message_of
 from netbuilder.graph.observability import OUTPUTS
-from netbuilder.graph.rename import place_operators
 from netbuilder.ops.core.operator import TensorSpec
 from netbuilder.proto import (
     ArgumentError,

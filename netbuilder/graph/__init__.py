@@ -31,7 +31,6 @@ from netbuilder.graph.plan import (
     scoped_execution_step,
     to_execution_step,
 )
-from netbuilder.graph.rename import rename_blobs, subgraphs
 from netbuilder.graph.scope import (
     CurrentDeviceScope,
     CurrentNameScope,
@@ -73,10 +72,8 @@ __all__ = [
     "get_ssa",
     "get_undefined_blobs",
     "gradient_name",
-    "subgraphs",
     "infer_shapes",
     "operators_between",
-    "rename_blobs",
     "reset_names",
     "scoped_execution_step",
     "strip_prefix",

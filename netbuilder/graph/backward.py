@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from typing import Any
 
-from netbuilder.graph.blob import EMPTY_GRADIENT, gradient_name, other_gradient_name
+from netbuilder.graph.blob import EMPTY_GRADIENT, autosplit_name, gradient_name, other_gradient_name
 from netbuilder.graph.defuse import undefined_inputs
 from netbuilder.graph.gradient_context import OverwrittenInputError, operator_gradient
 from netbuilder.graph.gradient_errors import (
@@ -17,11 +17,18 @@ from netbuilder.graph.gradient_errors import (
     unknown_blob_in_gradient,
 )
 from netbuilder.graph.gradient_shares import Share, add_up
-from netbuilder.graph.rename import always_written, rename_in_group, shares_names, subgraphs, written_blobs
 from netbuilder.graph.versions import EXTERNAL, number_versions
 from netbuilder.ops.core.contexts import Sparse
 from netbuilder.ops.core.registry import find, is_registered
-from netbuilder.proto import DeviceOption, NetDef, NetError, OperatorDef
+from netbuilder.ops.core.renaming import (
+    always_written,
+    rename_in_group,
+    rename_written,
+    shares_names,
+    subgraphs,
+    written_blobs,
+)
+from netbuilder.proto import DeviceOption, NetError, OperatorDef
 
 __all__ = ["BackwardPass", "Gradient"]
 
@@ -45,14 +52,21 @@ class BackwardPass:
     Args:
         ops: the operators, in the order in which they run; unchanged.
         differentiate: differentiates subgraphs; given to the operators that have some.
+        numbers: gives every operator a number that no other one has, those of subgraphs included.
         reserved: whether a name must not be overwritten by gradients, besides those that ``ops`` write.
+        prefix: of the names of all blobs that the gradient operators write, if the operators are those of a subgraph;
+            only blobs that the forward operators name, too, and those in ``results`` have names without it.
+        results: blob -> name for the gradient of the value that it has before the operators run.
     """
 
     def __init__(
         self,
         ops: Sequence[OperatorDef],
         differentiate: Callable[..., Any],
+        numbers: Iterator[int],
         reserved: Callable[[str], bool] | None = None,
+        prefix: str = "",
+        results: Mapping[str, str] | None = None,
     ) -> None:
         self.ops = list(ops)
         self.versions = number_versions(self.ops)
@@ -62,6 +76,10 @@ class BackwardPass:
         self.gradients: dict[str, Gradient] = {}
         self._differentiate = differentiate
         self._reserved = reserved
+        self._numbers = numbers
+        self._prefix = prefix
+        self._results = results or {}
+        self._result_names = frozenset(self._results.values())
         self._value_gradients: list[Gradient | None] = [None] * len(self.versions.names)
         # The consumer whose gradient operator made (the first term of) each value's gradient.
         self._via = [_SEED] * len(self.versions.names)
@@ -72,8 +90,9 @@ class BackwardPass:
         self._joins: dict[tuple[str | bytes, ...], str] = {}
         # Blob -> number of live gradients, or partial sums of gradients, that are stored in it.
         self._pending: dict[str, int] = {}
-        # Blob, local blobs of branches and loops included -> index of the last operator that writes it.
-        self._last_writers: dict[str, int] | None = None
+        # Blob, local blobs of branches and loops included -> the last operator that writes it, from this index on.
+        self._last_writers: dict[str, int] = {}
+        self._last_writers_from = len(self.ops)
 
     def seed(self, blob: str, gradient: Gradient, op: OperatorDef | None) -> None:
         """Set the gradient of a loss: an existing blob, or the output of ``op``, which is added."""
@@ -117,8 +136,9 @@ class BackwardPass:
         op = self.ops[index]
         if op.arg and shares_names(op):
             self._check_kept_values(index, given)
+        names = [self._gradient_name(value) for value in self.versions.inputs[index]] if self._prefix else None
         try:
-            made, d_inputs = operator_gradient(op, given, self._differentiate, index)
+            made, d_inputs = operator_gradient(op, given, self._differentiate, next(self._numbers), names)
         except OverwrittenInputError:
             raise
         except NetError as error:
@@ -127,6 +147,8 @@ class BackwardPass:
             self._release(gradient)
         if EMPTY_GRADIENT in d_inputs.values():
             d_inputs = {slot: gradient for slot, gradient in d_inputs.items() if gradient != EMPTY_GRADIENT}
+        if self._prefix and not shares_names(op):  # the nets in the gradients of others write such names already
+            d_inputs = self._with_prefix(made, d_inputs)
         if made:
             self._check_reads(index, made, given)
             self._check_writes(index, made, given, d_inputs)
@@ -136,6 +158,28 @@ class BackwardPass:
             for slot, name in enumerate(op.input):
                 if slot not in d_inputs and name in self.gradients and name in op.output:
                     del self.gradients[name]  # it was the gradient of the output that overwrote this input
+
+    def _gradient_name(self, value: int) -> str:
+        blob = self.versions.names[value]
+        if blob in self._results and self.versions.writers[value] == EXTERNAL:
+            return self._results[blob]
+        return self._prefix + gradient_name(blob)
+
+    def _own(self, name: str) -> str:
+        """Return a name for a blob that gradient operators write: one that nothing outside of the subgraph has."""
+        if name.startswith(self._prefix) or name in self.versions.last or name in self._result_names:
+            return name  # an object, such as a scope, may be changed in place
+        return self._prefix + name
+
+    def _with_prefix(self, made: list[OperatorDef], d_inputs: Mapping[int, Gradient]) -> dict[int, Gradient]:
+        """Give the blobs that gradient operators write names of the subgraph; return the gradients of the inputs."""
+        new = rename_written(made, self._own)
+        return {
+            slot: Sparse(*(new.get(blob, blob) for blob in _blobs(gradient)))
+            if isinstance(gradient, Sparse)
+            else new.get(gradient, gradient)
+            for slot, gradient in d_inputs.items()
+        }
 
     def _check_reads(self, index: int, made: list[OperatorDef], given: Mapping[int, Gradient]) -> None:
         """Check that the blobs that the gradient operators read still hold the values of the forward operator."""
@@ -173,13 +217,14 @@ class BackwardPass:
 
     def _check_local_reads(self, index: int, gradient_op: OperatorDef) -> None:
         """Check that the local blobs of branches still hold what the forward operator stored there."""
-        if self._last_writers is None:
-            self._last_writers = {blob: i for i, op in enumerate(self.ops) for blob in written_blobs(NetDef(op=[op]))}
+        for later in range(self._last_writers_from - 1, index, -1):
+            for blob in written_blobs(self.ops[later : later + 1]):
+                self._last_writers.setdefault(blob, later)
+        self._last_writers_from = min(self._last_writers_from, index + 1)
         for net in subgraphs(gradient_op):
             for name in undefined_inputs(net.op):
-                writer = self._last_writers.get(name, EXTERNAL)
-                if writer > index and name not in gradient_op.input:
-                    raise overwritten_local(self.ops, index, writer, name)
+                if name in self._last_writers and name not in gradient_op.input:
+                    raise overwritten_local(self.ops, index, self._last_writers[name], name)
 
     def _check_writes(
         self, index: int, made: list[OperatorDef], given: Mapping[int, Gradient], d_inputs: dict[int, Gradient]
@@ -219,7 +264,7 @@ class BackwardPass:
         targets = {self.versions.inputs[index][slot] for slot, gradient in d_inputs.items() if name in _blobs(gradient)}
         if self._pending[name] == sum(self._shares_in.get((value, name), 0) for value in targets):
             return  # the shares of one value are renamed when they are added up
-        new = other_gradient_name(name, min((self.versions.versions[value] for value in targets), default=0))
+        new = self._other_name(name, min((self.versions.versions[value] for value in targets), default=0))
         rename_in_group(made, name, new)
         for slot, gradient in d_inputs.items():
             if isinstance(gradient, Sparse):
@@ -266,18 +311,27 @@ class BackwardPass:
             for share in shares:
                 self._release(share.gradient)
             blob = self.versions.names[value]
-            free = gradient_name(blob)
+            free = self._gradient_name(value)
             if free in self._pending or any(share.op is None and share.gradient == free for share in shares):
-                free = other_gradient_name(free, self.versions.versions[value])
-            sums, total = add_up(blob, shares, free, self.ops[index].debug_info, self._is_taken)
+                free = self._other_name(free, self.versions.versions[value])
+            sums, total = add_up(blob, shares, free, self.ops[index].debug_info, self._share_name)
             if isinstance(total, Sparse):
                 sums, total = self._joined_once(sums, total)
             self.operators += sums
             self._value_gradients[value] = self.gradients[blob] = total
             self._retain(total)
 
-    def _is_taken(self, name: str) -> bool:
-        return name in self.versions.last or self._reserved is not None and self._reserved(name)
+    def _other_name(self, gradient: str, version: int) -> str:
+        return self._own(other_gradient_name(gradient, version))
+
+    def _share_name(self, gradient: str, count: int) -> tuple[str, int]:
+        """Return a new name for a share of a gradient, and the next count."""
+        gradient = gradient.removeprefix(self._prefix)
+        while True:
+            name = self._prefix + autosplit_name(gradient, count)
+            count += 1
+            if name not in self.versions.last and not (self._reserved is not None and self._reserved(name)):
+                return name, count
 
     def _joined_once(self, sums: list[OperatorDef], total: Sparse) -> tuple[list[OperatorDef], Sparse]:
         """Concatenate indices only once for all tables that are looked up by the same blobs of indices."""

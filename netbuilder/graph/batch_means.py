@@ -15,11 +15,11 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from netbuilder.graph.defuse import dependencies
-from netbuilder.graph.rename import subgraphs
 from netbuilder.ops.activations.activations import Activation
 from netbuilder.ops.core.broadcasting import Broadcasting
 from netbuilder.ops.core.operator import BatchMean, Operator, decode
 from netbuilder.ops.core.registry import find, is_registered
+from netbuilder.ops.core.renaming import subgraphs
 from netbuilder.ops.math.unary import Unary
 from netbuilder.proto import NetError, OperatorDef
 from netbuilder.proto.arguments import arguments, make_op

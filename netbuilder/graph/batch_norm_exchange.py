@@ -7,8 +7,8 @@ from dataclasses import dataclass
 
 from netbuilder.graph.blob import device_prefix
 from netbuilder.graph.devices import Devices
-from netbuilder.graph.rename import subgraphs
 from netbuilder.graph.scope import SEPARATOR
+from netbuilder.ops.core.renaming import subgraphs
 from netbuilder.proto import PROTO_CPU, DeviceOption, NetDef, NetError, OperatorDef
 from netbuilder.proto.arguments import arguments, make_device_option, make_op, set_argument
 

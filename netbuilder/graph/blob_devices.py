@@ -1,4 +1,4 @@
-"""The device of each blob of a net."""
+"""The devices of the operators of a net, and of its blobs."""
 
 from __future__ import annotations
 
@@ -7,11 +7,11 @@ import functools
 from collections.abc import Iterable
 
 import netbuilder.ops.all  # noqa: F401  (fills the registry)
-from netbuilder.graph.rename import subgraphs
 from netbuilder.ops.core.registry import find, is_registered
+from netbuilder.ops.core.renaming import subgraphs
 from netbuilder.proto import DeviceOption, NetDef, OperatorDef
 
-__all__ = ["COUNTERS", "blob_devices", "may_have_subgraphs", "operator_device"]
+__all__ = ["COUNTERS", "blob_devices", "may_have_subgraphs", "operator_device", "place_operators"]
 
 
 COUNTERS = frozenset({"Iter", "AtomicIter"})
@@ -25,6 +25,14 @@ def operator_device(op: OperatorDef, net: NetDef) -> DeviceOption:
     if op.HasField("device_option"):
         return op.device_option
     return net.device_option if net.HasField("device_option") else _HOST
+
+
+def place_operators(net: NetDef, device_option: DeviceOption) -> None:
+    """Set the device of all operators of ``net``, those of subgraphs included."""
+    for op in net.op:
+        op.device_option.CopyFrom(device_option)
+        for subgraph in subgraphs(op):
+            place_operators(subgraph, device_option)
 
 
 @functools.cache

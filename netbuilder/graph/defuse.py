@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Collection, Iterable, Sequence
 
-from netbuilder.graph.rename import subgraphs
 from netbuilder.graph.versions import EXTERNAL, Versions, number_versions, reads_of, writes_of
+from netbuilder.ops.core.renaming import subgraphs
 from netbuilder.proto import NetDef, OperatorDef
 
 __all__ = [

@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from netbuilder.graph.blob import strip_prefix
 from netbuilder.graph.blob_devices import COUNTERS, may_have_subgraphs, operator_device
 from netbuilder.graph.devices import Devices
-from netbuilder.graph.rename import subgraphs
+from netbuilder.ops.core.renaming import subgraphs
 from netbuilder.proto import PROTO_CPU, PROTO_CUDA, NetDef, OperatorDef
 
 __all__ = ["CROSSING", "TREE_SUM_NAME", "DeviceFault", "device_faults"]

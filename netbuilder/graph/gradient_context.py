@@ -6,6 +6,7 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 from netbuilder.graph.blob import GRADIENT_SUFFIX, BlobReference, GradientSlice, blob_name
+from netbuilder.graph.blob_devices import may_have_subgraphs
 from netbuilder.ops.core.contexts import Sparse
 from netbuilder.ops.core.operator import Operator, check_arity, decode
 from netbuilder.ops.core.random_streams import RANDOM_ARGUMENTS, draws
@@ -57,10 +58,22 @@ class OperatorGradient:
         cls: its class.
         d_outputs: gradient of each output by index: a blob name, a ``Sparse``, or None.
         differentiate: differentiates a subgraph of the operator.
-        number: of the operator in its net.
+        number: of the operator in the backward pass, subgraphs included.
+        names: for the gradient of each input; None: that of the input with the suffix "_grad".
     """
 
-    __slots__ = ("_differentiate", "_inputs", "_outputs", "cls", "d_inputs", "d_outputs", "number", "op", "read")
+    __slots__ = (
+        "_differentiate",
+        "_inputs",
+        "_names",
+        "_outputs",
+        "cls",
+        "d_inputs",
+        "d_outputs",
+        "number",
+        "op",
+        "read",
+    )
 
     def __init__(
         self,
@@ -69,6 +82,7 @@ class OperatorGradient:
         d_outputs: Mapping[int, str | Sparse | None],
         differentiate: Differentiate | None = None,
         number: int = 0,
+        names: Sequence[str] | None = None,
     ) -> None:
         self.op = op
         self.number = number
@@ -77,6 +91,7 @@ class OperatorGradient:
         self.d_inputs: dict[int, str | Sparse] = {}
         self.read: set[str] = set()
         self._differentiate = differentiate
+        self._names = names
         self._inputs = op.input
         self._outputs = op.output
 
@@ -119,9 +134,14 @@ class OperatorGradient:
 
     def d_input(self, which: int | str) -> str:
         index = self._index(which, self.cls.inputs)
-        name = self._inputs[index] + GRADIENT_SUFFIX
-        self.d_inputs[index] = name
+        name = self.d_inputs[index] = self._d_input_name(index)
         return name
+
+    def d_input_name(self, which: int | str) -> str:
+        return self._d_input_name(self._index(which, self.cls.inputs))
+
+    def _d_input_name(self, index: int) -> str:
+        return self._inputs[index] + GRADIENT_SUFFIX if self._names is None else self._names[index]
 
     def set_d_input(self, which: int | str, blob: str) -> None:
         self.d_inputs[self._index(which, self.cls.inputs)] = blob
@@ -143,6 +163,7 @@ def operator_gradient(
     d_outputs: Mapping[int, str | Sparse | None],
     differentiate: Differentiate | None = None,
     number: int = 0,
+    names: Sequence[str] | None = None,
 ) -> tuple[list[OperatorDef], dict[int, str | Sparse]]:
     """Return the gradient operators of ``op``, and where the gradient of each forward input is, if it has one.
 
@@ -158,7 +179,7 @@ def operator_gradient(
     if function is not None and not _has_gradient(op.type):
         return _gradient_by_function(function, op, d_outputs)
     cls = find(op.type)
-    context = OperatorGradient(op, cls, d_outputs, differentiate, number)
+    context = OperatorGradient(op, cls, d_outputs, differentiate, number, names)
     try:
         made = _decoded(cls, op).gradient(context)
     except NotImplementedError:
@@ -188,9 +209,12 @@ _LONGEST = 256  # bytes of an argument
 
 
 def _decoded(cls: type[Operator], op: OperatorDef) -> Operator:
-    """Return ``decode(cls, op)``; layers with equal arguments share one object, which takes a third of the time."""
+    """Return ``decode(cls, op)``; layers with equal arguments share one object, which takes a third of the time.
+
+    Operators with subgraphs do not: their gradients may set arguments in the subgraphs.
+    """
     arguments = [argument.SerializePartialToString() for argument in op.arg]
-    if cls.blob_arguments or any(len(argument) > _LONGEST for argument in arguments):
+    if cls.blob_arguments or may_have_subgraphs(op.type) or any(len(argument) > _LONGEST for argument in arguments):
         return decode(cls, op)
     check_arity(cls, op)
     key = cls, len(op.input), len(op.output), *arguments

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Sequence
 
-from netbuilder.graph.blob import autosplit_name, concat_names, gradient_name
-from netbuilder.graph.rename import rename_in_group, rename_output
+from netbuilder.graph.blob import concat_names
 from netbuilder.ops.core.contexts import Sparse
+from netbuilder.ops.core.renaming import rename_in_group, rename_output
 from netbuilder.proto import PROTO_CPU, PROTO_CUDA, DeviceOption, GradientError, OperatorDef
 from netbuilder.proto.arguments import make_op
 
@@ -16,6 +16,8 @@ _DEVICE_NAMES: dict[int, str] = {PROTO_CPU: "CPU", PROTO_CUDA: "GPU"}
 
 SUM_TAG = "is_auto_gen_sum_ops:1"
 """In ``device_option.extra_info`` of the operators that add up shares, as Caffe2 marks them."""
+
+NewName = Callable[[str, int], tuple[str, int]]
 
 ONLY_SUM_TAG = "only_keep_is_auto_gen_sum_ops:1"
 """In ``extra_info`` of operators: the sums of their gradients get only SUM_TAG, not the operators' device."""
@@ -86,7 +88,7 @@ def same_device(a: DeviceOption, b: DeviceOption) -> bool:
 
 
 def add_up(
-    blob: str, shares: list[Share], default_name: str, debug_info: str, taken: Callable[[str], bool]
+    blob: str, shares: list[Share], default_name: str, debug_info: str, new_name: NewName
 ) -> tuple[list[OperatorDef], str | Sparse]:
     """Return the operators that add up the shares of a value's gradient, and where the sum is.
 
@@ -97,7 +99,7 @@ def add_up(
         shares: at least two, in the order in which they were computed.
         default_name: name of the sum if no share has an operator whose output gives one.
         debug_info: source line of the returned operators.
-        taken: whether a blob has this name already.
+        new_name: returns a new name for a share, and the next count, given its present name and the count.
 
     Raises:
         GradientError: the shares are on different devices.
@@ -113,11 +115,11 @@ def add_up(
     made: list[OperatorDef]
     result: str | Sparse
     if all(isinstance(share.gradient, Sparse) for share in shares):
-        made, result = _join_sparse(shares, default_name, taken)
+        made, result = _join_sparse(shares, default_name, new_name)
     else:
-        dense = _densified(blob, shares, taken)
+        dense = _densified(blob, shares, default_name, new_name)
         made = [op for op, share in dense if op is not None]
-        sums, result = _sum_dense([share for _, share in dense], default_name, taken)
+        sums, result = _sum_dense([share for _, share in dense], default_name, new_name)
         made += sums
     without_device = any(ONLY_SUM_TAG in share.device.extra_info for share in shares)
     for op in made:
@@ -134,14 +136,7 @@ def _device_text(device: DeviceOption) -> str:
     return f"{_DEVICE_NAMES.get(device.device_type, 'device')} {device.device_id}{host}"
 
 
-def _autosplit(gradient: str, count: int, taken: Callable[[str], bool]) -> tuple[str, int]:
-    """Return a new name for a share, and the next count."""
-    while taken(name := autosplit_name(gradient, count)):
-        count += 1
-    return name, count + 1
-
-
-def _sum_dense(shares: list[Share], default_name: str, taken: Callable[[str], bool]) -> tuple[list[OperatorDef], str]:
+def _sum_dense(shares: list[Share], default_name: str, new_name: NewName) -> tuple[list[OperatorDef], str]:
     base = next((share.op.output[share.slot] for share in shares if share.op is not None), default_name)
     stored = {share.gradient for share in shares if share.op is None}
     names: list[str] = []
@@ -153,7 +148,7 @@ def _sum_dense(shares: list[Share], default_name: str, taken: Callable[[str], bo
             keeps = False
             names.append(base)
         else:
-            name, count = _autosplit(share.op.output[share.slot], count, taken)
+            name, count = new_name(share.op.output[share.slot], count)
             names.append(share.rename(name))
             base = name if base in stored else base
     if base in names:  # only the first input can be overwritten in place
@@ -162,12 +157,10 @@ def _sum_dense(shares: list[Share], default_name: str, taken: Callable[[str], bo
     return [make_op("Sum", names, [base])], base
 
 
-def _join_sparse(
-    shares: list[Share], default_name: str, taken: Callable[[str], bool]
-) -> tuple[list[OperatorDef], Sparse]:
+def _join_sparse(shares: list[Share], default_name: str, new_name: NewName) -> tuple[list[OperatorDef], Sparse]:
     base = _sparse_base(shares, default_name)
     indices, values = [], []
-    for gradient in _with_unique_names(shares, taken):
+    for gradient in _with_unique_names(shares, new_name):
         indices.append(gradient.indices)
         values.append(gradient.values)
     out = concat_names(base)
@@ -175,7 +168,7 @@ def _join_sparse(
     return made, Sparse(out[0], out[2])
 
 
-def _with_unique_names(shares: Sequence[Share], taken: Callable[[str], bool]) -> list[Sparse]:
+def _with_unique_names(shares: Sequence[Share], new_name: NewName) -> list[Sparse]:
     """Give the computed indices and values of each sparse share names of their own; return all names."""
     counts = [0, 0]
     renamed: list[Sparse] = []
@@ -184,9 +177,9 @@ def _with_unique_names(shares: Sequence[Share], taken: Callable[[str], bool]) ->
         assert isinstance(gradient, Sparse)
         new_indices = new_values = None
         if share.op is not None:
-            new_indices, counts[0] = _autosplit(gradient.indices, counts[0], taken)
+            new_indices, counts[0] = new_name(gradient.indices, counts[0])
         if share.values_op is not None:
-            new_values, counts[1] = _autosplit(gradient.values, counts[1], taken)
+            new_values, counts[1] = new_name(gradient.values, counts[1])
         renamed.append(share.rename_sparse(new_indices, new_values))
     return renamed
 
@@ -201,20 +194,22 @@ def _sparse_base(shares: list[Share], default_name: str) -> str:
     return default_name
 
 
-def _densified(blob: str, shares: list[Share], taken: Callable[[str], bool]) -> list[tuple[OperatorDef | None, Share]]:
+def _densified(
+    blob: str, shares: list[Share], default_name: str, new_name: NewName
+) -> list[tuple[OperatorDef | None, Share]]:
     """Return all shares as dense ones, each with the operator that converts it if it is sparse."""
     dense: list[tuple[OperatorDef | None, Share]] = []
     sparse = [share for share in shares if isinstance(share.gradient, Sparse)]
     if len(sparse) > 1:  # operators of several lookups write under the same names
-        _with_unique_names(sparse, taken)
+        _with_unique_names(sparse, new_name)
     for share in shares:
         gradient = share.gradient
         if not isinstance(gradient, Sparse):
             dense.append((None, share))
             continue
         inputs = [gradient.indices, gradient.values, blob]  # of the replica that the share comes from
-        op = make_op("SparseToDense", inputs, [gradient_name(blob)], device_option=share.device)
-        dense.append((op, Share(gradient_name(blob), share.device, [op], op)))
+        op = make_op("SparseToDense", inputs, [default_name], device_option=share.device)
+        dense.append((op, Share(default_name, share.device, [op], op)))
     return dense
 
 

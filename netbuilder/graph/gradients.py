@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 import contextlib
+import itertools
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from functools import partial
-from typing import Any, NamedTuple
+from typing import Any
 
 from netbuilder.graph.backward import BackwardPass, Gradient
 from netbuilder.graph.blob import GRADIENT_SUFFIX, BlobReference, GradientSlice, blob_name, seed_name
@@ -41,6 +42,8 @@ __all__ = [
 Callback = Callable[[Any, OperatorDef], Any]
 """Called with the net and the gradient operator that was just appended to it."""
 
+_numbers = itertools.count()  # of operators that are differentiated one at a time
+
 GradientMap = dict[BlobReference, BlobReference | GradientSlice]
 
 
@@ -50,13 +53,13 @@ def add_gradient_operators(
     """See ``Net.AddGradientOperators``; ``net`` is a Net."""
     calls = _checked_callbacks(callbacks)
     proto: NetDef = net.Proto()
-    inner = partial(_differentiate, callbacks=_InSubgraphs(calls, type(net))) if calls else _differentiate
+    subgraphs = _Subgraphs(calls, type(net))
     if not 0 <= skip <= len(proto.op):
         raise GradientError(f"net {net}: skip must be in [0, {len(proto.op)}], the number of operators, got {skip}")
     ops = list(proto.op)
     skipped = {name for op in ops[:skip] for name in op.output}
     with _depth_error(proto):
-        made, found = _backward(ops[skip:], ys, f"net {net}", skipped, devices, inner)
+        made, found = _backward(ops[skip:], ys, f"net {net}", subgraphs, skipped, devices)
     if not calls:
         net.extend_ops(made)
         return _as_references(found)
@@ -78,13 +81,48 @@ def _append(net: Any, made: Iterable[OperatorDef], calls: Sequence[Callback]) ->
             call(net, appended)
 
 
-class _InSubgraphs(NamedTuple):
-    """The callbacks of a backward pass, for the gradients of subgraphs that take them."""
+@dataclass(frozen=True)
+class _Subgraphs:
+    """Differentiates the subgraphs of operators, at every depth of one backward pass.
 
-    calls: Sequence[Callback]
-    net_class: type[Any]
+    Args:
+        calls: the callbacks of the backward pass, for the gradients of subgraphs that take them.
+        net_class: of the nets that callbacks are given.
+        numbers: see ``BackwardPass``.
+    """
 
-    def applied(self, made: Sequence[OperatorDef], name: str) -> list[OperatorDef]:
+    calls: Sequence[Callback] = ()
+    net_class: Callable[[NetDef], Any] = NetDef
+    numbers: Iterator[int] = field(default_factory=itertools.count)
+
+    def __call__(
+        self, net: NetDef, losses: Any, *, name: str | None = None, with_callbacks: bool = False, **names: Any
+    ) -> Differentiated:
+        """See ``differentiate``.
+
+        Args:
+            with_callbacks: call the callbacks for the operators of this gradient net, too.
+            names: ``prefix`` and ``results`` of ``BackwardPass``.
+        """
+        made, found = _backward(net.op, losses, f"net {net.name!r}", self, **names)
+        backward = NetDef(name=net.name + GRADIENT_SUFFIX if name is None else name, type=net.type)
+        if with_callbacks and self.calls:
+            made = self._with_appended(made, backward.name)
+        if not net.HasField("type"):
+            backward.ClearField("type")
+        with deep_nets():
+            backward.op.extend(made)
+        backward.external_input.extend(undefined_inputs(made))
+        results = dict.fromkeys(
+            blob
+            for name in net.external_input
+            if (gradient := found.get(name)) is not None
+            for blob in ((gradient,) if isinstance(gradient, str) else (gradient.indices, gradient.values))
+        )
+        backward.external_output.extend(results)
+        return Differentiated(backward, found)
+
+    def _with_appended(self, made: Sequence[OperatorDef], name: str) -> list[OperatorDef]:
         """Return the operators of a gradient net together with those that the callbacks append to it."""
         net = self.net_class(NetDef(name=name))
         _append(net, made, self.calls)
@@ -105,20 +143,20 @@ def _backward(
     ops: Sequence[OperatorDef],
     ys: Any,
     where: str,
+    subgraphs: _Subgraphs,
     reserved: set[str] | None = None,
     devices: Devices | None = None,
-    inner: Callable[..., Differentiated] | None = None,
+    **names: Any,
 ) -> tuple[list[OperatorDef], dict[str, Gradient]]:
-    """Return the backward pass; ``inner`` differentiates subgraphs."""
+    """Return the backward pass."""
     seeds = _seeds(ys)
-    inner = inner or _differentiate
     if devices is not None and len(devices) > 1 and not reserved:
         # An error is raised by the pass over all replicas, with the operator's index in the net.
         with contextlib.suppress(NetError):
-            if (found := replicated_backward(ops, seeds, devices, partial(_run, inner=inner))) is not None:
+            if (found := replicated_backward(ops, seeds, devices, partial(_run, subgraphs))) is not None:
                 return found
     try:
-        backward = _run(ops, seeds, reserved, inner)
+        backward = _run(subgraphs, ops, seeds, reserved, **names)
     except OverwrittenInputError as error:
         error.args = (f"{where}: {error}",)
         raise
@@ -128,12 +166,13 @@ def _backward(
 
 
 def _run(
+    subgraphs: _Subgraphs,
     ops: Sequence[OperatorDef],
     seeds: Mapping[str, Gradient | None],
     reserved: set[str] | None = None,
-    inner: Callable[..., Differentiated] | None = None,
+    **names: Any,
 ) -> BackwardPass:
-    backward = BackwardPass(ops, inner or _differentiate, reserved.__contains__ if reserved else None)
+    backward = BackwardPass(ops, subgraphs, subgraphs.numbers, reserved.__contains__ if reserved else None, **names)
     _check_losses(backward, seeds)
     _check_stop_gradients(backward, seeds)
     line = user_source(2)
@@ -226,7 +265,7 @@ def differentiate(net: NetDef, losses: Any, *, name: str | None = None) -> Diffe
         GradientError: see ``Net.AddGradientOperators``.
     """
     with _depth_error(net):
-        return _differentiate(net, losses, name=name)
+        return _Subgraphs()(net, losses, name=name)
 
 
 @contextlib.contextmanager
@@ -238,40 +277,6 @@ def _depth_error(net: NetDef) -> Iterator[None]:
             f"net {net.name!r}: its subgraphs (of If, While) are nested {nesting(net):,} deep, too deep for Python's "
             "stack while they are differentiated; about 600 levels are possible"
         ) from error
-
-
-def _differentiate(
-    net: NetDef,
-    losses: Any,
-    *,
-    name: str | None = None,
-    with_callbacks: bool = False,
-    callbacks: _InSubgraphs | None = None,
-) -> Differentiated:
-    """See ``differentiate``.
-
-    Args:
-        with_callbacks: call the callbacks of the whole backward pass for the operators of this gradient net, too.
-        callbacks: these.
-    """
-    inner = partial(_differentiate, callbacks=callbacks)
-    made, found = _backward(net.op, losses, f"net {net.name!r}", inner=inner)
-    backward = NetDef(name=net.name + GRADIENT_SUFFIX if name is None else name, type=net.type)
-    if with_callbacks and callbacks is not None:
-        made = callbacks.applied(made, backward.name)
-    if not net.HasField("type"):
-        backward.ClearField("type")
-    with deep_nets():
-        backward.op.extend(made)
-    backward.external_input.extend(undefined_inputs(made))
-    results = dict.fromkeys(
-        blob
-        for name in net.external_input
-        if (gradient := found.get(name)) is not None
-        for blob in ((gradient,) if isinstance(gradient, str) else (gradient.indices, gradient.values))
-    )
-    backward.external_output.extend(results)
-    return Differentiated(backward, found)
 
 
 class GradientRegistry:
@@ -308,7 +313,7 @@ class GradientRegistry:
             ys: the losses, or a mapping loss -> its gradient (None: ones).
             ys_generate_gradient: ignored; Caffe2's scripts pass it.
         """
-        made, found = _backward(operators, ys, "backward pass")
+        made, found = _backward(operators, ys, "backward pass", _Subgraphs())
         return made, _as_references(found)
 
     @staticmethod
@@ -326,7 +331,8 @@ class GradientRegistry:
         given = {i: g for i, g in enumerate(map(as_gradient, g_output)) if g is not None}
         if read := arguments(op).get("outputs_with_grads"):
             given = {i: gradient for i, gradient in given.items() if i in read}
-        made, d_inputs = operator_gradient(op, given, differentiate)
+        with _depth_error(NetDef(name=op.type, op=[op])):
+            made, d_inputs = operator_gradient(op, given, _Subgraphs(numbers=_numbers), next(_numbers))
         return made, [_as_reference(d_inputs[i]) if i in d_inputs else None for i in range(len(op.input))]
 
 

@@ -9,6 +9,7 @@ from typing import Any
 
 from netbuilder.graph import gradients, observability
 from netbuilder.graph.blob import BlobReference, GradientSlice, ScopedName, as_names, blob_name
+from netbuilder.graph.blob_devices import place_operators
 from netbuilder.graph.context_stack import under_builder
 from netbuilder.graph.devices import Devices
 from netbuilder.graph.memory_budget import set_stored_budget
@@ -16,7 +17,6 @@ from netbuilder.graph.net_blobs import NetBlobs
 from netbuilder.graph.net_copy import RemapFunction, copy_net, copy_part, prefixed
 from netbuilder.graph.net_names import net_names
 from netbuilder.graph.operators import arguments_by_position, build_operator, constant_operator
-from netbuilder.graph.rename import place_operators
 from netbuilder.graph.scope import SEPARATOR
 from netbuilder.graph.source import user_source
 from netbuilder.graph.suggestions import why_missing

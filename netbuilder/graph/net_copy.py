@@ -6,8 +6,8 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any
 
 from netbuilder.graph.defuse import operators_between, undefined_inputs
-from netbuilder.graph.rename import rename_blobs
 from netbuilder.graph.scope import SEPARATOR
+from netbuilder.ops.core.renaming import rename_blobs
 from netbuilder.proto import NetDef, NetError, OperatorDef
 from netbuilder.proto.depth import deep_nets
 

@@ -7,7 +7,7 @@ from typing import Any
 
 from netbuilder.graph.blob import blob_name
 from netbuilder.graph.gradient_shares import gradient_blobs, is_backward
-from netbuilder.graph.rename import OBSERVABLE_BLOBS
+from netbuilder.ops.core.renaming import OBSERVABLE_BLOBS
 from netbuilder.proto import NetDef, NetError
 from netbuilder.proto.arguments import arguments, set_argument
 

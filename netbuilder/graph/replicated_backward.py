@@ -9,8 +9,8 @@ from typing import Any
 from netbuilder.graph.backward import BackwardPass, Gradient
 from netbuilder.graph.devices import Devices
 from netbuilder.graph.gradient_context import gradient_functions
-from netbuilder.graph.rename import subgraphs
 from netbuilder.ops.core.contexts import Sparse
+from netbuilder.ops.core.renaming import subgraphs
 from netbuilder.proto import OperatorDef
 
 __all__ = ["replicated_backward"]

@@ -14,8 +14,8 @@ from netbuilder.graph.batch_means import sums_first
 from netbuilder.graph.batch_norm_exchange import BatchNormExchange, count_name
 from netbuilder.graph.defuse import undefined_inputs
 from netbuilder.graph.devices import Devices
-from netbuilder.graph.rename import rename_in_operator, subgraphs
 from netbuilder.ops.core.random_streams import RANDOM_FIRST_SAMPLE, RANDOM_REPLICA, RANDOM_STREAM, draws, stream_of
+from netbuilder.ops.core.renaming import rename_in_operator, subgraphs
 from netbuilder.ops.core.replication import Distributed, Merged, Replication
 from netbuilder.proto import NetDef, OperatorDef
 from netbuilder.proto.arguments import make_op, set_argument

@@ -11,10 +11,10 @@ import numpy as np
 
 from netbuilder.graph.blob import blob_name
 from netbuilder.graph.message import message_of
-from netbuilder.graph.rename import shares_names, subgraphs
 from netbuilder.graph.versions import EXTERNAL, number_versions
 from netbuilder.ops.core.operator import Operator, TensorSpec, decode, spec_of
 from netbuilder.ops.core.registry import find, is_registered
+from netbuilder.ops.core.renaming import shares_names, subgraphs
 from netbuilder.proto import NetDef, NetError, OperatorDef, ShapeError
 
 __all__ = ["InferredShapes", "ShapeConflict", "infer_shapes", "shape_conflicts"]

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator, Sequence
 from typing import NamedTuple
 
-from netbuilder.graph.rename import subgraphs
+from netbuilder.ops.core.renaming import subgraphs
 from netbuilder.proto import OperatorDef
 
 __all__ = ["EXTERNAL", "Versions", "history", "number_versions", "reads_of", "writes_of"]

@@ -14,11 +14,11 @@ from netbuilder.graph.blob import BlobReference
 from netbuilder.graph.blob_devices import blob_devices
 from netbuilder.graph.devices import Devices
 from netbuilder.graph.observability import OUTPUTS
-from netbuilder.graph.rename import rename_in_subgraphs
 from netbuilder.graph.replicas import Replicas, World
 from netbuilder.graph.source import definition_of, warn_user
 from netbuilder.model import ModelHelper
 from netbuilder.model.rollback import restore_on_error
+from netbuilder.ops.core.renaming import rename_in_subgraphs
 from netbuilder.optimizers.build import updates_of_one_replica
 from netbuilder.parallel.accumulate import accumulate_gradients
 from netbuilder.parallel.backward import (

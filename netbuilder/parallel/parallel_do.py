@@ -10,12 +10,12 @@ from netbuilder.graph.batch_means import BatchMeans, Kind, split_means
 from netbuilder.graph.batch_norm_exchange import normalizes_over_batch
 from netbuilder.graph.blob import BlobReference, ScopedName
 from netbuilder.graph.defuse import undefined_inputs
-from netbuilder.graph.rename import rename_in_operator
 from netbuilder.graph.replicas import has_record
 from netbuilder.graph.scope import SEPARATOR, DeviceScope, EmptyNameScope
 from netbuilder.graph.source import warn_user
 from netbuilder.graph.versions import describe
 from netbuilder.model import ModelHelper
+from netbuilder.ops.core.renaming import rename_in_operator
 from netbuilder.parallel import settings
 from netbuilder.proto import PROTO_CPU, NetDef, NetError, OperatorDef, UsageError
 

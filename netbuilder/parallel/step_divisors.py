@@ -11,10 +11,10 @@ import numpy as np
 
 from netbuilder.graph.defuse import operators_between, undefined_inputs
 from netbuilder.graph.gradient_shares import is_backward
-from netbuilder.graph.rename import rename_in_operator
 from netbuilder.graph.replicas import Replicas
 from netbuilder.model import ModelHelper
 from netbuilder.ops.core.registry import find, is_registered
+from netbuilder.ops.core.renaming import rename_in_operator
 from netbuilder.proto import NetDef, NetError, OperatorDef
 from netbuilder.proto.arguments import arguments
 from netbuilder.runtime import Workspace

@@ -8,9 +8,10 @@ from typing import Any
 
 import netbuilder.ops.all  # noqa: F401  (fills the registry)
 from netbuilder.graph.blob import blob_name
+from netbuilder.graph.blob_devices import place_operators
 from netbuilder.graph.net import Net
-from netbuilder.graph.rename import blob_names, place_operators, rename_in_operator, subgraphs
 from netbuilder.ops.core.registry import find, is_registered
+from netbuilder.ops.core.renaming import blob_names, rename_in_operator, subgraphs
 from netbuilder.passes.net_pass import PassContext, PassResult, net_pass
 from netbuilder.proto import BlobError, DeviceOption, NetDef, NetError, OperatorDef
 from netbuilder.proto.arguments import arguments, make_op, set_argument

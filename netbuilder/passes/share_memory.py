@@ -7,8 +7,8 @@ from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from netbuilder.graph.defuse import undefined_inputs
 from netbuilder.graph.lifetimes import Lifetime, Slot, lifetimes, pack_into_slots
 from netbuilder.graph.observability import results
-from netbuilder.graph.rename import names_in_net, rename_arguments, subgraphs
 from netbuilder.graph.scope import SEPARATOR
+from netbuilder.ops.core.renaming import names_in_net, rename_arguments, subgraphs
 from netbuilder.passes.net_pass import PassContext, PassResult, net_pass
 from netbuilder.proto import NetDef, NetError, OperatorDef
 from netbuilder.proto.arguments import make_op

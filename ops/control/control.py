@@ -16,7 +16,6 @@ from netbuilder.ops.core.contexts import GradientContext, RunContext, Sparse
 from netbuilder.ops.core.declaration import operator_class
 from netbuilder.ops.core.operator import Operator
 from netbuilder.ops.core.registry import kernel, register
-from netbuilder.ops.core.renaming import names_in_net, rename_blobs, rename_written
 from netbuilder.proto import ArgumentError, GradientError, NetDef, OperatorDef
 from netbuilder.proto.arguments import make_op
 
@@ -70,10 +69,11 @@ class If(Operator):
     def gradient(self, g: GradientContext) -> list[OperatorDef]:
         """Return an If of the gradients of the nets; a blob that a net does not read gets a zero gradient from it."""
         d_outputs = {g.output(j): g.d_output(j) for j in range(self.n_out) if g.has_d_output(j)}
-        branches = [_Branch(net or NetDef(), d_outputs, g) for net in (self.then_net, self.else_net)]
+        names = {g.op.input[i]: g.d_input_name(i) for i in range(1, self.n_in)}
+        branches = [_Branch(net or NetDef(), d_outputs, names, g) for net in (self.then_net, self.else_net)]
         outer = {}  # forward input -> the name of its gradient outside of the nets
         for i in range(1, self.n_in):
-            name = g.op.input[i]  # which blobs are read, the gradients of the held nets tell
+            name = g.op.input[i]  # which blobs are read, the gradients of the nets tell
             if name not in outer and any(name in branch.gradients for branch in branches):
                 outer[name] = g.d_input(i)
         if not outer:
@@ -102,51 +102,49 @@ class _Branch:
 
     What it computes for itself has names that nothing outside has: the name of a gradient in the net may be that of
     another gradient around it.
+
+    Args:
+        net: the net.
+        d_outputs: output of the operator -> its gradient.
+        names: input of the operator -> the name for its gradient.
+        g: the context of the operator.
     """
 
-    def __init__(self, net: NetDef, d_outputs: Mapping[str, str], g: GradientContext) -> None:
+    def __init__(self, net: NetDef, d_outputs: Mapping[str, str], names: Mapping[str, str], g: GradientContext) -> None:
         mentioned = {name for op in net.op for name in (*op.input, *op.output)}
-        seeds = {blob: f"{d}_seed/" for blob, d in d_outputs.items() if blob in mentioned}
-        self.net = NetDef(name=f"{net.name}_grad")
+        seeds = {blob: d for blob, d in d_outputs.items() if blob in mentioned}
+        self.net = NetDef()
         # A blob that the net does not mention passes its gradient through.
         self.gradients: dict[str, str] = {blob: d for blob, d in d_outputs.items() if blob not in mentioned}
         self._prefix = f"{g.op.output[0]}_if_{g.number}/"
-        if not seeds:
-            return
-        result = g.differentiate(net, seeds)
-        self.net.CopyFrom(result.net)
-        forward = set(names_in_net(net))  # an object, such as a scope, may be changed in place
-        own = rename_written(self.net.op, lambda name: name if name in forward else self._prefix + name)
-        own.update((seed, d_outputs[blob]) for blob, seed in seeds.items())
-        rename_blobs(self.net, {seed: own[seed] for seed in seeds.values()})
-        for blob in _reads(net.op):
-            d = result.gradients.get(blob)
-            if isinstance(d, Sparse):
-                raise GradientError(
-                    f"If: the gradient of {blob!r} in net {net.name!r} is sparse; an If can only return dense ones"
-                )
-            if d is not None:
-                self.gradients[blob] = own.get(d, d)
+        if seeds:
+            taken = mentioned.union(d_outputs.values())
+            results = {blob: name for blob, name in names.items() if name not in taken}
+            done = g.differentiate(net, seeds, prefix=self._prefix, results=results)
+            self.net = done.net
+            for blob in _reads(net.op):
+                d = done.gradients.get(blob)
+                if isinstance(d, Sparse):
+                    raise GradientError(
+                        f"If: the gradient of {blob!r} in net {net.name!r} is sparse; an If can only return dense ones"
+                    )
+                if d is not None:
+                    self.gradients[blob] = d
+        self.net.name = f"{net.name}_grad"
 
     def finish(self, outer: Mapping[str, str]) -> None:
         """Make the net write every gradient that the operator returns, under its name outside."""
         sources = {name: self.gradients.get(blob) for blob, name in outer.items()}
-        taken = {*names_in_net(self.net), *sources.values()}
-        direct: dict[str, str] = {}  # own name in the net -> name outside, if the net can write it at once
         for name, made in sources.items():
-            if made is not None and made.startswith(self._prefix) and name not in taken:
-                direct.setdefault(made, name)
-        rename_blobs(self.net, direct)
-        copies = {name: direct.get(made, made) for name, made in sources.items() if made is not None}
-        for name, made in copies.items():
-            if made != name and made in sources and made not in direct.values():  # it would be overwritten first
-                copies[name] = f"{self._prefix}given/{made}"
-                self.net.op.append(make_op("Copy", [made], [copies[name]]))
+            if made != name and made is not None and sources.get(made, made) != made:  # it would be overwritten first
+                sources[name] = f"{self._prefix}given/{made}"
+                self.net.op.append(make_op("Copy", [made], [sources[name]]))
         for blob, name in outer.items():
-            if name not in copies:
+            made = sources[name]
+            if made is None:
                 self.net.op.append(make_op("ConstantFill", [blob], [name], value=0.0))
-            elif copies[name] != name:
-                self.net.op.append(make_op("Copy", [copies[name]], [name]))
+            elif made != name:
+                self.net.op.append(make_op("Copy", [made], [name]))
         for op in self.net.op:
             op.is_gradient_op = True
         self.net.external_input[:] = sorted(_reads(self.net.op))

@@ -24,7 +24,6 @@ from netbuilder.ops.core.renaming import (
     rename_blobs,
     rename_in_operator,
     rename_reads_and_writes,
-    rename_written,
     shares_names,
     written_blobs,
 )
@@ -34,7 +33,6 @@ from netbuilder.proto.arguments import make_op, set_argument
 __all__ = ["Iterations", "WhileGradient", "loop_gradient"]
 
 _CONTAINERS = ("If", "ParallelDo", "While")  # stateful only because they contain nets
-_numbers = itertools.count()
 
 
 class Iterations(BlobObject):
@@ -144,12 +142,10 @@ def loop_gradient(op: Any, g: GradientContext) -> list[OperatorDef]:
     of_condition = {blob for one in condition for blob in one.output}
     if lost := sorted(of_condition & d_outputs.keys()):
         raise GradientError(f"While: the loss depends on {lost}, which cond_net writes; write it in loop_net instead")
-    record = f"{next(iter(d_outputs))}_while_{next(_numbers)}"
+    record = f"{next(iter(d_outputs))}_while_{g.number}"
     iteration = _Iteration(ops, record + "/")
-    forward, done, changed = _differentiated(iteration, d_outputs, g)
-    # A gradient in the net may have the name of another one around it.
-    own = rename_written(done.net.op, lambda name: f"{record}/{name}")
-    gradients = {blob: own.get(d, d) if isinstance(d, str) else d for blob, d in done.gradients.items()}
+    forward, done, changed = _differentiated(iteration, d_outputs, g, f"{record}_grad/")
+    gradients = done.gradients
     net = NetDef(name=f"{op.loop_net.name}_grad", op=[*forward, *done.net.op])
     for one in net.op[len(forward) :]:
         one.is_gradient_op = True
@@ -188,7 +184,7 @@ def loop_gradient(op: Any, g: GradientContext) -> list[OperatorDef]:
 
 
 def _differentiated(
-    iteration: _Iteration, d_outputs: Mapping[str, str], g: GradientContext
+    iteration: _Iteration, d_outputs: Mapping[str, str], g: GradientContext, prefix: str
 ) -> tuple[list[OperatorDef], Any, list[str]]:
     """Return the operators of an iteration that its gradients need, these, and the changed blobs that have gradients.
 
@@ -199,7 +195,7 @@ def _differentiated(
     net = NetDef(name="iteration", op=iteration.ops)  # differentiation sets what loops in it must store
     while True:
         seeds = {iteration.final[blob]: iteration.seed(blob) for blob in changed}
-        done = g.differentiate(net, seeds)
+        done = g.differentiate(net, seeds, prefix=prefix)
         more = [blob for blob, name in iteration.starts.items() if name in done.gradients and blob not in changed]
         if not more:
             break
@@ -229,7 +225,7 @@ def _written(op: OperatorDef) -> set[str]:
     """Return the blobs that an operator writes, those in which it stores something for its gradient included."""
     named = arguments_with_blobs(op)
     kept = {name.decode() for argument in op.arg if argument.name in named for name in (*argument.strings, argument.s)}
-    return {*written_blobs(NetDef(op=[op])), *kept}
+    return {*written_blobs([op]), *kept}
 
 
 def _dense(gradient: Any, blob: str) -> str:

@@ -68,7 +68,7 @@ class GradientContext(Protocol):
     """
 
     op: OperatorDef
-    number: int  # of the operator in its net
+    number: int  # of the operator in the backward pass; operators in subgraphs have other numbers
 
     def input(self, which: int | str) -> str:
         """Name of a forward input; asking for it declares that the gradient reads it."""
@@ -91,6 +91,9 @@ class GradientContext(Protocol):
 
     def d_input(self, which: int | str) -> str:
         """Name of the gradient of an input (``<input>_grad``), which the returned operators must write."""
+
+    def d_input_name(self, which: int | str) -> str:
+        """The name that ``d_input`` returns; asking for it declares nothing."""
 
     def set_d_input(self, which: int | str, blob: str) -> None:
         """Declare that the gradient of an input is ``blob``, an existing one such as the output's gradient."""

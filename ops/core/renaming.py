@@ -1,4 +1,4 @@
-"""Renaming of blobs in operators and nets: inputs, outputs, arguments that name blobs, and the nets in operators.
+"""The names of blobs in operators and nets, and renaming: inputs, outputs, arguments that name blobs, subgraphs.
 
 What an operator's nets and arguments name is declared by its class, in ``blob_arguments`` and ``net_names``.
 """
@@ -17,6 +17,7 @@ __all__ = [
     "always_written",
     "arguments_with_blobs",
     "blob_names",
+    "mentioned_blobs",
     "names_in_net",
     "net_names",
     "rename_arguments",
@@ -61,13 +62,14 @@ def arguments_with_blobs(op: OperatorDef) -> tuple[str, ...]:
     return find(op.type).blob_arguments if is_registered(op.type) else ()
 
 
-def written_blobs(net: NetDef) -> Iterator[str]:
-    """Yield the blobs that a net writes, and those that its subgraphs write by the names that they have in the net."""
-    for op in net.op:
-        yield from op.output
-        if op.arg and shares_names(op):
-            for subgraph in subgraphs(op):
-                yield from written_blobs(subgraph)
+def written_blobs(ops: Iterable[OperatorDef]) -> Iterator[str]:
+    """Yield the blobs that operators write, and those that their subgraphs write by the names that they have around."""
+    lists = [ops]
+    for some in lists:
+        for op in some:
+            yield from op.output
+            if op.arg and shares_names(op):
+                lists += [net.op for net in subgraphs(op)]
 
 
 def always_written(op: OperatorDef) -> set[str]:
@@ -75,13 +77,33 @@ def always_written(op: OperatorDef) -> set[str]:
 
     A net that may not run at all, the branch that is not given or the body of a loop, writes nothing for certain.
     """
-    nets = {argument.name: set(written_blobs(argument.n)) for argument in op.arg if argument.HasField("n")}
+    nets = {argument.name: set(written_blobs(argument.n.op)) for argument in op.arg if argument.HasField("n")}
     certain = find(op.type).certain_nets
     return set.intersection(*(nets.get(name, set()) for name in certain)) if certain else set()
 
 
 def blob_names(op: OperatorDef) -> Iterator[str]:
     """Yield the names of blobs in an operator: in inputs, outputs, arguments and subgraphs."""
+    nets: list[NetDef] = []
+    yield from _names_around(op, nets)
+    yield from _names_in(nets)
+
+
+def names_in_net(net: NetDef) -> Iterator[str]:
+    """Yield the names of blobs in a net: in its external lists and its operators, subgraphs included."""
+    yield from _names_in([net])
+
+
+def _names_in(nets: list[NetDef]) -> Iterator[str]:
+    for net in nets:  # subgraphs are appended
+        yield from net.external_input
+        yield from net.external_output
+        for op in net.op:
+            yield from _names_around(op, nets)
+
+
+def _names_around(op: OperatorDef, nets: list[NetDef]) -> Iterator[str]:
+    """Yield the names of blobs in an operator without its subgraphs, which are appended to ``nets``."""
     yield from op.input
     yield from op.output
     if not op.arg:
@@ -90,16 +112,19 @@ def blob_names(op: OperatorDef) -> Iterator[str]:
     for argument in op.arg:
         if argument.name in named:
             yield from (name.decode() for name in (*argument.strings, *([argument.s] if argument.s else [])))
-    for net in subgraphs(op):
-        yield from names_in_net(net)
+    nets += subgraphs(op)
 
 
-def names_in_net(net: NetDef) -> Iterator[str]:
-    """Yield the names of blobs in a net: in its external lists and its operators."""
-    yield from net.external_input
-    yield from net.external_output
-    for op in net.op:
-        yield from blob_names(op)
+def mentioned_blobs(net: NetDef) -> Iterator[str]:
+    """Yield the blobs that a net or its subgraphs read, write or declare, as often as they do."""
+    nets = [net]
+    for one in nets:
+        yield from one.external_input
+        yield from one.external_output
+        for op in one.op:
+            yield from op.input
+            yield from op.output
+            nets += subgraphs(op)
 
 
 # -- all blobs of a name --------------------------------------------------------------------------
@@ -183,11 +208,9 @@ def rename_written(ops: Iterable[OperatorDef], rename: Renaming) -> dict[str, st
     A value that is read before the operators write its blob keeps its name.
 
     Returns:
-        For each blob that they write, its new name.
+        For each blob that they write and that has a new name, this name.
     """
-    new: dict[str, str] = {}
-    _follow(ops, new, rename)
-    return new
+    return _follow(ops, {}, rename)
 
 
 def rename_output(op: OperatorDef, slot: int, new: str) -> None:
@@ -218,27 +241,42 @@ def rename_reads_and_writes(op: OperatorDef, reads: Mapping[str, str], writes: M
     _rename_list(op.output, _as_function(writes))
 
 
-def _follow(ops: Iterable[OperatorDef], new: dict[str, str], rename: Renaming) -> None:
-    """Rename in operators that run in this order; ``new`` has the present name of each blob, and is updated."""
+def _follow(ops: Iterable[OperatorDef], present: dict[str, str], rename: Renaming) -> dict[str, str]:
+    """Rename in operators that run in this order; return the new names of the blobs that they write.
+
+    Args:
+        present: for each blob with a new name, this name; it is updated.
+    """
+    written: dict[str, str] = {}
     for op in ops:
-        reads = dict(new) if op.arg and shares_names(op) else new
-        if reads is not new:
-            new.update(_follow_nets(op, reads, rename))
-        writes = {name: rename(name) for name in op.output}
+        reads = present
+        if op.arg and shares_names(op):
+            reads = dict(present)
+            written.update(inner := _follow_nets(op, reads, rename))
+            present.update(inner)
+        writes = _changed(op.output, rename)
         rename_reads_and_writes(op, reads, writes)
-        new.update(writes)
+        written.update(writes)
+        present.update(writes)
+    return written
 
 
 def _follow_nets(op: OperatorDef, reads: Mapping[str, str], rename: Renaming) -> dict[str, str]:
-    """Rename in the nets of an operator that shares names; return the new name of each blob that they write."""
+    """Rename in the nets of an operator that shares names; return the new names of the blobs that they write."""
     nets, written = list(subgraphs(op)), dict[str, str]()
-    written.update((name, rename(name)) for net in nets for name in written_blobs(net))
     repeats = find(op.type).repeats_nets
+    if repeats:  # what a loop writes, its next iteration reads
+        written = _changed((blob for net in nets for blob in written_blobs(net.op)), rename)
     for net in nets:
-        # What a loop writes, its next iteration reads.
         inside = {**reads, **written} if repeats else dict(reads)
         _rename_list(net.external_input, _as_function(inside))
-        _follow(net.op, inside, rename)
-        _rename_list(net.external_output, _as_function({**reads, **written}))
-    rename_arguments(op, {**reads, **written})
+        written.update(_follow(net.op, inside, rename))
+    around = {**reads, **written}
+    for net in nets:
+        _rename_list(net.external_output, _as_function(around))
+    rename_arguments(op, around)
     return written
+
+
+def _changed(blobs: Iterable[str], rename: Renaming) -> dict[str, str]:
+    return {name: new for name in blobs if (new := rename(name)) != name}

@@ -2,7 +2,8 @@
 
 import pytest
 
-from netbuilder.graph import BlobReference, NameScope, Net, rename_blobs
+from netbuilder.graph import BlobReference, NameScope, Net
+from netbuilder.ops.core.renaming import rename_blobs
 from netbuilder.proto import PROTO_CPU, PROTO_CUDA, BlobError, DeviceOption, NetDef, NetError, OperatorDef
 from netbuilder.proto.arguments import make_argument
 from structure import operator_text

@@ -3,8 +3,8 @@
 import numpy as np
 import pytest
 
-from netbuilder.graph.rename import subgraphs
 from netbuilder.model import ModelHelper, brew
+from netbuilder.ops.core.renaming import subgraphs
 from netbuilder.proto import NetError
 from netbuilder.runtime import Workspace
 

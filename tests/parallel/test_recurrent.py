@@ -4,10 +4,10 @@ import numpy as np
 import pytest
 
 from netbuilder import parallel
-from netbuilder.graph.rename import blob_names
 from netbuilder.model import brew, rnn
 from netbuilder.ops.core.operator import decode
 from netbuilder.ops.core.registry import find
+from netbuilder.ops.core.renaming import blob_names
 from netbuilder.passes import check_devices
 from netbuilder.passes.share_memory import share_memory
 from netbuilder.runtime import Workspace

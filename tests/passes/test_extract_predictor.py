@@ -5,7 +5,7 @@ import pytest
 
 import golden_data
 from netbuilder.graph import Net
-from netbuilder.graph.rename import blob_names
+from netbuilder.ops.core.renaming import blob_names
 from netbuilder.passes import ExtractPredictorNet, extract_predictor, parameter_sources
 from netbuilder.proto import PROTO_CUDA, BlobError, NetDef, NetError
 from netbuilder.proto.arguments import make_device_option, make_op

@@ -5,7 +5,7 @@ import pytest
 
 from netbuilder import ModelHelper, Workspace, brew
 from netbuilder.graph.gradient_shares import gradient_blobs
-from netbuilder.graph.rename import rename_blobs
+from netbuilder.ops.core.renaming import rename_blobs
 from netbuilder.passes.share_memory import free_when_used, live_blobs, share_gradients, share_memory, shared_names
 from netbuilder.proto import NetDef, NetError
 from netbuilder.proto.arguments import make_device_option, make_op

@@ -5,7 +5,7 @@ import pytest
 
 import golden_data
 from netbuilder.exchange import load_predictor
-from netbuilder.graph.rename import place_operators
+from netbuilder.graph.blob_devices import place_operators
 from netbuilder.proto import PROTO_CUDA, NetDef, files
 from netbuilder.proto.arguments import make_device_option, make_op
 from netbuilder.runtime.execute import default

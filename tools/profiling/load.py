@@ -9,8 +9,8 @@ from typing import Any
 from netbuilder.exchange import load_predictor
 from netbuilder.exchange.predictor_files import read_net
 from netbuilder.exchange.trust import check_harmless
+from netbuilder.graph.blob_devices import place_operators
 from netbuilder.graph.defuse import undefined_inputs
-from netbuilder.graph.rename import place_operators
 from netbuilder.proto import BlobError, DeviceOption, NetDef
 from netbuilder.runtime import Workspace
 from netbuilder.tools.profiling.ready import Ready, value_of

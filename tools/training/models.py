@@ -7,8 +7,8 @@ from typing import Any
 
 from netbuilder.graph import BlobReference
 from netbuilder.graph.observability import OUTPUTS
-from netbuilder.graph.rename import rename_blobs
 from netbuilder.model import ModelHelper, brew
+from netbuilder.ops.core.renaming import rename_blobs
 from netbuilder.optimizers import (
     add_moving_averages,
     add_weight_decay,

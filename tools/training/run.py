@@ -18,9 +18,9 @@ from netbuilder.data import BatchMixer
 from netbuilder.exchange import Checkpoint, load_checkpoint, save_predictor, take_checkpoint
 from netbuilder.exchange.checkpoint_manifest import check_fields, mapping, optional, real, whole
 from netbuilder.graph.memory_budget import MemoryBudgetError
-from netbuilder.graph.rename import rename_blobs
 from netbuilder.graph.replicas import Replicas
 from netbuilder.model import ModelHelper
+from netbuilder.ops.core.renaming import rename_blobs
 from netbuilder.ops.losses.accuracy import classes_before_label
 from netbuilder.optimizers import EarlyStopping, moving_averages
 from netbuilder.parallel import (

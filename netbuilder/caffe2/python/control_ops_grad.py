@@ -7,7 +7,7 @@ from typing import Any
 
 from netbuilder.caffe2.missing import names_of
 from netbuilder.graph import GradientRegistry
-from netbuilder.graph.rename import rename_output
+from netbuilder.ops.core.renaming import rename_output
 from netbuilder.proto import NetDef, OperatorDef, UsageError
 from netbuilder.proto.arguments import make_op
 

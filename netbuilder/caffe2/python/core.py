@@ -56,11 +56,11 @@ from netbuilder.graph import (
 )
 from netbuilder.graph.blob import as_names, blob_name
 from netbuilder.graph.blob_devices import blob_devices
-from netbuilder.graph.rename import rename_blobs, rename_in_subgraphs
 from netbuilder.graph.source import user_source
 from netbuilder.graph.suggestions import name_reasons
 from netbuilder.ops.control.python_op import python_arguments
 from netbuilder.ops.core.registry import CPU, GPU, operator_types, prepared_kernels
+from netbuilder.ops.core.renaming import rename_blobs, rename_in_subgraphs
 from netbuilder.proto import PROTO_CPU, PROTO_CUDA, Argument, NetDef, OperatorDef, TensorProto
 from netbuilder.proto import DeviceOption as _DeviceOption
 from netbuilder.proto.arguments import make_device_option

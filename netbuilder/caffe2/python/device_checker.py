@@ -10,8 +10,8 @@ import numpy as np
 from netbuilder.caffe2.checking import input_devices, run_with
 from netbuilder.caffe2.missing import names_of
 from netbuilder.graph.blob import blob_name
+from netbuilder.graph.blob_devices import place_operators
 from netbuilder.graph.message import message_of
-from netbuilder.graph.rename import place_operators
 from netbuilder.proto import DeviceOption, NetDef, OperatorDef
 
 __all__ = ["DeviceChecker"]

@@ -7,9 +7,9 @@ from collections.abc import Collection, Iterator
 from netbuilder.graph.checks.finding import Finding, Place, Rule
 from netbuilder.graph.device_faults import CROSSING
 from netbuilder.graph.observability import stored
-from netbuilder.graph.rename import mentioned_blobs, shares_names, subgraphs
 from netbuilder.graph.versions import reads_of
 from netbuilder.ops.core.registry import find, is_registered
+from netbuilder.ops.core.renaming import mentioned_blobs, shares_names, subgraphs
 from netbuilder.proto import OperatorDef
 from netbuilder.proto.arguments import arguments
 from netbuilder.proto.suggestions import did_you_mean

@@ -12,9 +12,9 @@ from netbuilder.graph.checks.operators import check_operators
 from netbuilder.graph.checks.updates import check_updates
 from netbuilder.graph.device_faults import device_faults
 from netbuilder.graph.message import message_of
-from netbuilder.graph.rename import subgraphs
 from netbuilder.graph.replicas import Replicas, has_record
 from netbuilder.graph.shapes import shape_conflicts
+from netbuilder.ops.core.renaming import subgraphs
 from netbuilder.proto import NetDef, NetError
 
 __all__ = ["check_net", "require_sound"]

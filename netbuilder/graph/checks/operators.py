@@ -6,10 +6,10 @@ from collections.abc import Iterator
 
 import netbuilder.ops.all  # noqa: F401  (fills the registry)
 from netbuilder.graph.checks.finding import Finding, Place, Rule
-from netbuilder.graph.rename import subgraphs
 from netbuilder.ops.core.instructions import check_kernel, device_of
 from netbuilder.ops.core.operator import decode
 from netbuilder.ops.core.registry import find, is_registered, operator_types
+from netbuilder.ops.core.renaming import subgraphs
 from netbuilder.ops.core.unsupported import instead_of
 from netbuilder.ops.windows.fused import as_fused
 from netbuilder.proto import DeviceError, NetError

@@ -5,9 +5,9 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from netbuilder.graph.checks.finding import Finding, Place, Rule
-from netbuilder.graph.rename import shares_names, subgraphs
 from netbuilder.graph.replicas import Replicas
 from netbuilder.graph.versions import reads_of, writes_of
+from netbuilder.ops.core.renaming import shares_names, subgraphs
 from netbuilder.proto import NetDef, OperatorDef
 
 __all__ = ["check_updates"]

@@ -8,8 +8,8 @@ from typing import TYPE_CHECKING, Any
 from netbuilder.graph.blob import BlobReference, blob_name
 from netbuilder.graph.defuse import undefined_inputs
 from netbuilder.graph.net import Net
-from netbuilder.graph.rename import rename_blobs, written_blobs
 from netbuilder.graph.scope import SEPARATOR
+from netbuilder.ops.core.renaming import rename_blobs, written_blobs
 from netbuilder.proto import NetDef, NetError
 
 if TYPE_CHECKING:
@@ -114,7 +114,7 @@ def _subgraph(model: ModelHelper | Net, known: Iterable[str], scope: str) -> Net
         raise NetError(
             f"net {net.name!r} reads {missing} before it writes them; add them to external_blobs, or write them first"
         )
-    written = dict.fromkeys(written_blobs(net))
+    written = dict.fromkeys(written_blobs(net.op))
     net.external_input[:] = reads
     net.external_output[:] = [blob for blob in written if blob in outside]
     rename_blobs(net, {blob: scope + SEPARATOR + blob for blob in written if blob not in outside})

@@ -7,8 +7,8 @@ from dataclasses import dataclass, field
 
 from netbuilder.graph.blob import gradient_name
 from netbuilder.graph.gradients import differentiate
-from netbuilder.graph.rename import rename_in_operator
 from netbuilder.ops.core.contexts import Sparse
+from netbuilder.ops.core.renaming import rename_in_operator
 from netbuilder.proto import GradientError, NetDef, NetError, OperatorDef
 from netbuilder.proto.arguments import make_op
 

@@ -19,7 +19,6 @@ from netbuilder.data.waiting import Cancellation, check_run
 from netbuilder.graph.defuse import undefined_inputs
 from netbuilder.graph.memory_budget import MemoryBudgetError, parse_budget, stored_budget
 from netbuilder.graph.observability import ACTIVATIONS, ALL, OUTPUTS, set_stored
-from netbuilder.graph.rename import subgraphs
 from netbuilder.graph.replicas import Replicas, has_record
 from netbuilder.graph.replicated_net import replicated_net
 from netbuilder.ops.core.contexts import LEFT_AS_IS
@@ -35,6 +34,7 @@ from netbuilder.ops.core.precision import (
 )
 from netbuilder.ops.core.random_streams import stream_of
 from netbuilder.ops.core.registry import plain_kernel
+from netbuilder.ops.core.renaming import subgraphs
 from netbuilder.ops.core.replication import Replication
 from netbuilder.ops.engines.collectives.world import report_failure
 from netbuilder.ops.engines.cuda.checks import raise_noted

@@ -10,10 +10,10 @@ from dataclasses import dataclass
 from netbuilder.data.forking import renew_after_fork
 from netbuilder.data.waiting import Cancellation, CancelledError, FairLock, lock_of_this_thread, wait
 from netbuilder.graph.defuse import dependencies
-from netbuilder.graph.rename import subgraphs
 from netbuilder.graph.versions import reads_of
 from netbuilder.ops.core.instructions import Instruction
 from netbuilder.ops.core.registry import find, is_registered
+from netbuilder.ops.core.renaming import subgraphs
 from netbuilder.proto import NetDef, OperatorDef
 
 __all__ = ["Part", "PartsRun", "parts_of"]

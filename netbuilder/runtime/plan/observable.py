@@ -15,11 +15,11 @@ from netbuilder.graph.observability import (
     results,
     stored,
 )
-from netbuilder.graph.rename import blob_names, mentioned_blobs, subgraphs, written_blobs
 from netbuilder.ops.control.parallel_do import OnDevices
 from netbuilder.ops.core.instructions import Instruction
 from netbuilder.ops.core.operator import decode
 from netbuilder.ops.core.registry import find
+from netbuilder.ops.core.renaming import blob_names, mentioned_blobs, subgraphs, written_blobs
 from netbuilder.proto import BlobError, NetDef, NetError
 from netbuilder.proto.numbers import listed
 from netbuilder.proto.suggestions import did_you_mean
@@ -164,7 +164,7 @@ def check_constants(net: NetDef, constants: Iterable[object]) -> frozenset[str]:
     for name in names:
         if name not in known:
             raise _no_blob(net, name, "constant", known)
-    return frozenset(names).difference(written_blobs(net))
+    return frozenset(names).difference(written_blobs(net.op))
 
 
 def _no_blob(net: NetDef, name: str, what: str, known: Iterable[str]) -> BlobError:

@@ -109,6 +109,22 @@ def test_a_branch_in_a_loop():
         np.testing.assert_allclose(workspace.fetch(str(gradients[blob])), slopes_of(net, 3, blob), atol=1e-7)
 
 
+def test_loops_in_equal_branches():
+    loop = NetDef(op=[make_op("Mul", ["y", "x"], ["y"]), make_op("Copy", ["no"], ["c"])])
+    branch = NetDef(op=[make_op("While", ["c", "x", "y", "no"], ["y", "c"], loop_net=loop)])
+    net = Net("outer")
+    for _ in range(2):
+        net.Copy("yes", "c")
+        net.If(["yes", "x", "y", "c", "no"], ["y", "c"], then_net=branch)
+    gradients = net.AddGradientOperators([net.SumElements("y", "loss")])
+    workspace = Workspace()
+    for blob, value in {"x": X, "y": Y, "yes": np.array([True]), "no": np.array([False])}.items():
+        workspace.feed(blob, value)
+    workspace.run_net_once(net)
+    np.testing.assert_allclose(workspace.fetch(str(gradients["x"])), 2 * X * Y)
+    np.testing.assert_allclose(workspace.fetch(str(gradients["y"])), X**2)
+
+
 def test_without_a_condition_net():
     loop = NetDef(name="loop", op=[make_op("Mul", ["y", "x"], ["y"]), COUNT, make_op("LT", ["i", "n"], ["c"])])
     net, gradients = net_of(loop, ("y", "c"), cond_net=None)

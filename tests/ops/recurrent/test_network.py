@@ -3,8 +3,9 @@
 import numpy as np
 import pytest
 
-from netbuilder.graph.rename import place_operators, rename_blobs
+from netbuilder.graph.blob_devices import place_operators
 from netbuilder.ops.core.operator import decode, spec_of
+from netbuilder.ops.core.renaming import rename_blobs
 from netbuilder.ops.recurrent.network import RecurrentNetwork
 from netbuilder.proto import ArgumentError, GradientError, NetDef, NetError, OperatorError
 from netbuilder.proto.arguments import make_device_option, make_op

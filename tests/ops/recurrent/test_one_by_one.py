@@ -3,8 +3,8 @@
 import numpy as np
 import pytest
 
+from netbuilder.graph.blob_devices import place_operators
 from netbuilder.graph.gradients import differentiate
-from netbuilder.graph.rename import place_operators
 from netbuilder.proto import NetDef, ShapeError
 from netbuilder.proto.arguments import make_device_option, make_op
 from netbuilder.runtime import Workspace

@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 
 from netbuilder import ModelHelper
-from netbuilder.graph.rename import place_operators
+from netbuilder.graph.blob_devices import place_operators
 from netbuilder.model.rnn.recurrent import recurrent_net
 from netbuilder.ops.core.operator import TensorSpec, decode
 from netbuilder.ops.dense import fc, matmul

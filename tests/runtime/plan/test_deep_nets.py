@@ -74,8 +74,8 @@ def test_deeper_ones_are_refused_with_their_depth(workspace, monkeypatch):
         workspace.run_net(net)
 
 
-def test_60_are_differentiated():
-    net = nested(60)
+def test_300_are_differentiated():
+    net = nested(300)
     assert "x" in net.AddGradientOperators([net.SumElements("y", "loss")])
 
 

@@ -13,8 +13,8 @@ from netbuilder.exchange.predictor_exporter import (
     save_to_db,
 )
 from netbuilder.graph import Net
+from netbuilder.graph.blob_devices import place_operators
 from netbuilder.graph.observability import ALL
-from netbuilder.graph.rename import place_operators
 from netbuilder.graph.scope import CurrentDeviceScope
 from netbuilder.proto import DeviceOption, MetaNetDef, NetDef, NetError, PredictorConsts
 from netbuilder.proto.arguments import make_op

@@ -92,7 +92,7 @@ class _Subgraphs:
     """
 
     calls: Sequence[Callback] = ()
-    net_class: Callable[[NetDef], Any] = NetDef
+    net_class: Any = NetDef
     numbers: Iterator[int] = field(default_factory=itertools.count)
 
     def __call__(

@@ -45,10 +45,7 @@ def _functions_of(library: Any) -> _Library:
         for symbol in library.check_symbols:
             setter = symbol.replace("get_num_threads", "set_num_threads")
             if setter != symbol and hasattr(library.dynlib, symbol) and hasattr(library.dynlib, setter):
-                return _Library(
-                    brief_call(library.dynlib, symbol, [], ctypes.c_int),
-                    brief_call(library.dynlib, setter, [ctypes.c_int]),
-                )
+                return _Library(brief_call(library.dynlib, symbol, ctypes.c_int), brief_call(library.dynlib, setter))
     return _Library(library.get_num_threads, library.set_num_threads)
 
 

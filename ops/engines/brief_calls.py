@@ -8,21 +8,22 @@ call took twice as long as with one.
 from __future__ import annotations
 
 import ctypes
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from typing import Any
 
 __all__ = ["brief_call"]
 
 
-def brief_call(
-    library: str | ctypes.CDLL, name: str, arguments: Sequence[Any], result: Any = None
-) -> Callable[..., Any]:
+def brief_call(library: str | ctypes.CDLL, name: str, result: Any = None) -> Callable[..., Any]:
     """Return a function of a library that keeps the lock while it runs; it must never wait for a thread of Python.
+
+    Its arguments are integers, which are passed as C's int, and pointers as ctypes has them. They are not converted,
+    which would take as long as the rest of the call.
 
     Args:
         library: its path, or the library as ctypes has loaded it.
         name: of the function.
-        arguments, result: their types, of ctypes.
+        result: the type of its result, of ctypes.
 
     Raises:
         OSError: the library cannot be loaded.
@@ -30,5 +31,5 @@ def brief_call(
     """
     loaded = ctypes.PyDLL(library) if isinstance(library, str) else ctypes.PyDLL(library._name, handle=library._handle)
     function = loaded[name]
-    function.argtypes, function.restype = list(arguments), result
+    function.restype = result
     return function

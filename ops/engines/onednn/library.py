@@ -37,7 +37,6 @@ SWITCH_VARIABLE = "NETBUILDER_ONEDNN"
 
 _OPENMP = "libgomp.so.1"
 _OMP_PAUSE_HARD = 2
-_EXECUTE = (ctypes.c_void_p, ctypes.c_void_p, ctypes.c_int, ctypes.c_void_p)  # primitive, stream, count, arguments
 _SPIN_VARIABLE, _SPINS = "GOMP_SPINCOUNT", 10_000  # about 0.1 ms
 _CACHED_PRIMITIVES = 128  # about 20 MB of code; plans keep the primitives that they use
 _RTLD_NOW = 0x2
@@ -57,8 +56,8 @@ class Library:
     """The loaded library, for the other modules of this package.
 
     Attributes:
-        execute_briefly: ``dnnl_primitive_execute`` for primitives that take microseconds (see ``brief_calls``), with
-            addresses and the number of arguments as ctypes has them.
+        execute_briefly: ``dnnl_primitive_execute`` for primitives that take microseconds (see ``brief_calls``); its
+            pointers are those that ``address`` returns.
         set_threads: ``omp_set_num_threads``.
     """
 
@@ -175,8 +174,8 @@ def _loaded() -> Library | str:
     engine = ffi.new("engine_t *")
     check(lib.dnnl_engine_create(engine, 1, 0), "engine")
     _end_team_before_fork(omp)
-    execute = brief_call(path, "dnnl_primitive_execute", _EXECUTE, ctypes.c_int)
-    setter = brief_call(_OPENMP, "omp_set_num_threads", [ctypes.c_int])
+    execute = brief_call(path, "dnnl_primitive_execute", ctypes.c_int)
+    setter = brief_call(_OPENMP, "omp_set_num_threads")
     library = Library(ffi, lib, omp, engine[0], version, path, execute, setter)
     limit_cache(library=library)
     return library

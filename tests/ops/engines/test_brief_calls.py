@@ -75,4 +75,4 @@ def test_the_limit_of_numpys_threads_keeps_the_lock():
 
 def test_a_function_that_a_library_lacks_is_an_error():
     with pytest.raises(AttributeError):
-        brief_call("libc.so.6", "no_such_function", [])
+        brief_call("libc.so.6", "no_such_function")

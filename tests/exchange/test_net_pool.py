@@ -359,6 +359,14 @@ def test_a_predictor_that_is_pickled_gives_the_same_answers():
     assert copy._pool.limit == 2
 
 
+def test_a_predictor_is_loaded_for_a_number_of_threads(tmp_path):
+    _, net = nets()
+    save_predictor(tmp_path, net, WEIGHTS, inputs=["x"])
+    assert load_predictor(tmp_path, threads=3)._pool.limit == 3
+    with pytest.raises(NetError, match="threads must be a whole number"):
+        load_predictor(tmp_path, threads=0)
+
+
 def test_what_is_no_array_of_numbers_is_an_error():
     predictor = Predictor(*nets(), specs={"x": TensorSpec((1, 3, 6, 6), np.dtype(np.float32))})
     masked = np.ma.masked_less(random(1, 3, 6, 6), 0)

@@ -4,12 +4,12 @@ from __future__ import annotations
 
 import threading
 from collections import deque
-from collections.abc import Callable, Collection, Iterator
+from collections.abc import Callable, Collection
 
 from netbuilder.data.forking import new_lock, renew_after_fork
-from netbuilder.graph.rename import subgraphs
+from netbuilder.graph.rename import all_operators, subgraphs
 from netbuilder.ops.core.registry import find, is_registered
-from netbuilder.proto import PROTO_CUDA, NetDef, NetError, OperatorDef
+from netbuilder.proto import PROTO_CUDA, NetDef, NetError
 from netbuilder.runtime import Workspace
 from netbuilder.runtime.plan.options import core_count
 
@@ -25,7 +25,7 @@ class Seat:
         self.thread = 0
 
 
-class _Turn:
+class _Waiter:
     """A thread that waits for a seat."""
 
     def __init__(self, first: bool) -> None:
@@ -48,9 +48,9 @@ class NetPool:
     """Workspaces with the same net, one for each thread that runs it at the same time; they share its parameters.
 
     The first is the given one: a thread that runs the net alone uses no other. Another is made when a thread finds all
-    of them in use, up to the limit; then threads wait. A net whose runs depend on each
-    other (it changes what it keeps, draws random numbers, or has effects besides its outputs), or that is on a GPU, has
-    one workspace only, so that its runs take turns.
+    of them in use, up to the limit; then threads wait. A net whose runs depend on each other (it changes what it keeps,
+    draws random numbers, or has effects besides its outputs), or that is on a GPU, has one workspace only, so that its
+    runs take turns.
 
     Args:
         workspace: has the parameters and the net.
@@ -78,7 +78,7 @@ class NetPool:
         self.limit = 1 if why else threads or core_count()
         self._seats = [Seat(workspace)]
         self._making = 0
-        self._waiting: deque[_Turn] = deque()
+        self._waiting: deque[_Waiter] = deque()
         self._guard = threading.Lock()  # of these two
         renew_after_fork(self)
 
@@ -106,15 +106,15 @@ class NetPool:
 
     def _offer(self, seat: Seat) -> None:
         """Wake the thread that has waited longest for this seat, or hand it over if the thread was overtaken before."""
-        turn = next((turn for turn in self._waiting if not turn.first or seat is self._seats[0]), None)
-        if turn is None or turn.looks:
+        waiter = next((waiter for waiter in self._waiting if not waiter.first or seat is self._seats[0]), None)
+        if waiter is None or waiter.looks:
             return
-        if not turn.overtaken:
-            turn.wake()
+        if not waiter.overtaken:
+            waiter.wake()
         elif seat.lock.acquire(False):
-            turn.seat, seat.thread = seat, turn.thread
-            self._waiting.remove(turn)
-            turn.lock.release()
+            waiter.seat, seat.thread = seat, waiter.thread
+            self._waiting.remove(waiter)
+            waiter.lock.release()
 
     def _free(self, first: bool) -> Seat | None:
         for seat in self._seats:
@@ -129,29 +129,29 @@ class NetPool:
         """Wait for a seat, or make another one."""
         if any(seat.thread == threading.get_ident() for seat in self._seats):
             raise NetError(f"net {self._net.name!r}: an operator of it runs the same predictor again")
-        turn = _Turn(first)
+        waiter = _Waiter(first)
         try:
-            while not self._found(turn):
-                turn.lock.acquire()
+            while not self._found(waiter):
+                waiter.lock.acquire()
         except BaseException:  # such as KeyboardInterrupt
-            self._leave(turn)
+            self._leave(waiter)
             raise
-        return turn.seat or self._made()
+        return waiter.seat or self._made()
 
-    def _found(self, turn: _Turn) -> bool:
+    def _found(self, waiter: _Waiter) -> bool:
         """Whether a thread has found a seat, or may make one; otherwise it waits."""
         with self._guard:
-            if turn.seat is not None:  # handed over
+            if waiter.seat is not None:  # handed over
                 return True
-            if turn not in self._waiting:
-                self._waiting.append(turn)  # before it looks, so that it is offered what is given back afterwards
-            turn.seat = self._free(turn.first)
-            if turn.seat is None:
-                if turn.first or len(self._seats) + self._making >= self.limit:
-                    turn.overtaken, turn.looks = turn.overtaken or turn.looks, False
+            if waiter not in self._waiting:
+                self._waiting.append(waiter)  # before it looks, so that it is offered what is given back afterwards
+            waiter.seat = self._free(waiter.first)
+            if waiter.seat is None:
+                if waiter.first or len(self._seats) + self._making >= self.limit:
+                    waiter.overtaken, waiter.looks = waiter.overtaken or waiter.looks, False
                     return False
                 self._making += 1
-            self._waiting.remove(turn)
+            self._waiting.remove(waiter)
             self._offer_free()
             return True
 
@@ -161,14 +161,14 @@ class NetPool:
         if free is not None:
             self._offer(free)
 
-    def _leave(self, turn: _Turn) -> None:
+    def _leave(self, waiter: _Waiter) -> None:
         """End the wait of a thread that was interrupted; what it was offered is for the next one."""
         with self._guard:
-            if turn in self._waiting:
-                self._waiting.remove(turn)
+            if waiter in self._waiting:
+                self._waiting.remove(waiter)
             self._offer_free()
-        if turn.seat is not None:
-            self.give_back(turn.seat)
+        if waiter.seat is not None:
+            self.give_back(waiter.seat)
 
     def _made(self) -> Seat:
         """Return a new seat, in use by this thread."""
@@ -211,7 +211,7 @@ def _why_in_turn(net: NetDef, workspace: Workspace, parameters: Collection[str])
         blob = workspace.find(name)
         if blob is not None and blob.spec is None and blob.buffer is not None:
             return f"reads blob {name!r}, an object of type {type(blob.buffer).__name__}, which runs change"
-    for op in _all_operators(net):
+    for op in all_operators(net):
         device = op.device_option if op.HasField("device_option") else net.device_option
         if device.device_type == PROTO_CUDA:
             return f"runs on GPU {device.device_id}"
@@ -224,10 +224,3 @@ def _why_in_turn(net: NetDef, workspace: Workspace, parameters: Collection[str])
             if cls.stateful and not any(True for _ in subgraphs(op)):  # others are judged by the operators they hold
                 return f"does more than compute its outputs ({op.type})"
     return ""
-
-
-def _all_operators(net: NetDef) -> Iterator[OperatorDef]:
-    for op in net.op:
-        yield op
-        for subgraph in subgraphs(op) if op.arg else ():
-            yield from _all_operators(subgraph)

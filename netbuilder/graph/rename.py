@@ -20,10 +20,11 @@ from netbuilder.ops.core.renaming import (
     subgraphs,
     written_blobs,
 )
-from netbuilder.proto import NetDef
+from netbuilder.proto import NetDef, OperatorDef
 
 __all__ = [
     "OBSERVABLE_BLOBS",
+    "all_operators",
     "always_written",
     "blob_names",
     "mentioned_blobs",
@@ -39,6 +40,14 @@ __all__ = [
     "subgraphs",
     "written_blobs",
 ]
+
+
+def all_operators(net: NetDef) -> Iterator[OperatorDef]:
+    """Yield the operators of a net, each followed by those of its subgraphs."""
+    for op in net.op:
+        yield op
+        for subgraph in subgraphs(op) if op.arg else ():
+            yield from all_operators(subgraph)
 
 
 def mentioned_blobs(net: NetDef) -> Iterator[str]:

@@ -143,7 +143,7 @@ def test_threads_above_the_limit_wait():
 
 
 def waiting_thread(pool):
-    """Start a thread that waits for a seat and keeps it; return the thread, its turn, and what lets it give it back."""
+    """Start a thread that waits for a seat; return the thread, its record, and the event at which it ends."""
     done = threading.Event()
 
     def work():
@@ -160,10 +160,10 @@ def waiting_thread(pool):
 def test_a_thread_that_was_overtaken_is_handed_the_next_seat():
     pool = Predictor(*nets(), threads=1)._pool
     mine = pool.take()
-    thread, turn, done = waiting_thread(pool)
+    thread, waiter, done = waiting_thread(pool)
     with pool._guard:
-        turn.wake()
-    wait_until(lambda: turn.overtaken)
+        waiter.wake()
+    wait_until(lambda: waiter.overtaken)
     pool.give_back(mine)
     assert mine.thread == thread.ident and pool._free(first=False) is None
     done.set()

@@ -7,7 +7,7 @@ import itertools
 import logging
 import threading
 import weakref
-from collections.abc import Callable, Collection, Iterable, Iterator
+from collections.abc import Callable, Collection, Iterable
 from contextlib import nullcontext
 from functools import partial
 from typing import Any, Protocol
@@ -19,7 +19,7 @@ from netbuilder.data.waiting import Cancellation, check_run
 from netbuilder.graph.defuse import undefined_inputs
 from netbuilder.graph.memory_budget import MemoryBudgetError, parse_budget, stored_budget
 from netbuilder.graph.observability import ACTIVATIONS, ALL, OUTPUTS, set_stored
-from netbuilder.graph.rename import subgraphs
+from netbuilder.graph.rename import all_operators
 from netbuilder.graph.replicas import Replicas, has_record
 from netbuilder.graph.replicated_net import replicated_net
 from netbuilder.ops.core.contexts import LEFT_AS_IS
@@ -41,7 +41,7 @@ from netbuilder.ops.engines.cuda.checks import raise_noted
 from netbuilder.ops.engines.gpu import gpu
 from netbuilder.ops.engines.layouts import HOST
 from netbuilder.ops.engines.random import stream_key
-from netbuilder.proto import PROTO_CUDA, NetDef, NetError, OperatorDef
+from netbuilder.proto import PROTO_CUDA, NetDef, NetError
 from netbuilder.proto.arguments import arguments
 from netbuilder.proto.depth import MOST_NESTED, deep_nets, nesting
 from netbuilder.runtime.execute.executable import Plan, make_plan
@@ -97,13 +97,6 @@ class RunObserver(Protocol):
 
     def run_ends(self, net: RuntimeNet) -> None:
         """Called after a run that did not fail."""
-
-
-def _all_operators(ops: Iterable[OperatorDef]) -> Iterator[OperatorDef]:
-    for op in ops:
-        yield op
-        for subgraph in subgraphs(op) if op.arg else ():
-            yield from _all_operators(subgraph.op)
 
 
 def _located(net_name: str, instruction: Instruction, error: Exception) -> Exception:
@@ -430,7 +423,7 @@ class RuntimeNet:
 
     def touched_blobs(self) -> tuple[Collection[Blob], Collection[Blob]]:
         """Return the blobs that a run reads, and those that it writes, those of subgraphs too."""
-        ops = list(_all_operators(self.proto.op))
+        ops = list(all_operators(self.proto))
         reads = {name for op in ops for name in op.input}
         writes = {name for op in ops for name in op.output}
         return [*filter(None, map(self.find_blob, reads))], [*filter(None, map(self.find_blob, writes))]

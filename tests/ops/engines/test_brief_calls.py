@@ -30,6 +30,7 @@ def turns_of_another_thread(work):
     thread.start()
     try:
         sys.setswitchinterval(100)
+        time.sleep(0.01)  # from its next turn on, the other thread waits that long before it asks for the lock
         before = turns
         work()
         return turns - before

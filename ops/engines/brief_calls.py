@@ -1,8 +1,8 @@
 """C functions that take microseconds, called without releasing the interpreter's lock (GIL).
 
 A call that releases the lock gives it to a thread that waits for it, if there is one, and then waits itself until it
-gets the lock back. These two switches take longer than such a function: with several threads that run small nets, every
-call took twice as long as with one.
+gets the lock back. These two switches take longer than such a function: threads that run small nets at the same time
+would be slower than one.
 """
 
 from __future__ import annotations

@@ -29,7 +29,7 @@ from netbuilder.tools.bench.machine import busy_share, describe_machine
 from netbuilder.tools.bench.memory import DEFAULT, PEERS, Ours, Point, depths_and_batches, memory_lines, sides_of
 from netbuilder.tools.bench.ours import Training
 from netbuilder.tools.bench.pairs import compare
-from netbuilder.tools.bench.predict import BATCHES, Predictors, predict
+from netbuilder.tools.bench.predict import BATCHES, SHARED, Predictors, predict
 from netbuilder.tools.bench.processes import (
     BEST,
     caffe2_worker,
@@ -72,7 +72,8 @@ _TASKS_HELP = """tasks:
     attention           a recurrent cell with attention over 20 words
   other comparisons:
     predict             an exported ResNet-50, batch 1 and 32, with onnxruntime
-                        and OpenVINO
+                        and OpenVINO; with --callers one predictor, called by
+                        several threads, with a session of onnxruntime
     sparse              SparseLengthsSum and its gradient, with embedding_bag
     exchange            the gradients of ResNet-50 between processes, with
                         mpi4py; its step in two processes, with one process and
@@ -245,6 +246,15 @@ def _parser() -> argparse.ArgumentParser:
         help=f"time after which what still runs is ended, and the rest is left out (default: {LIMIT})",
     )
     on_gpus.add_argument("--tiny", action="store_true", help=argparse.SUPPRESS)  # for tests
+    prediction = parser.add_argument_group("predict")
+    add_list(
+        prediction,
+        "--callers",
+        type=count,
+        metavar="N,N",
+        help="how many threads call one predictor at the same time, each measured by itself; --nets says which nets "
+        "(here mlp is a small one, 64-128-128-10), and the batch is 1 unless --batch is given",
+    )
     memory = parser.add_argument_group("memory")
     add_list(
         memory,
@@ -252,7 +262,8 @@ def _parser() -> argparse.ArgumentParser:
         default=["resnet50"],
         type=_net,
         metavar="NET,NET",
-        help=f"what is trained (default: resnet50): {', '.join(_MEMORY_NETS)}, or another ResNet, such as resnet152; "
+        help="what is trained, or called by --callers (default: resnet50): "
+        f"{', '.join(_MEMORY_NETS)}, or another ResNet, such as resnet152; "
         "memory-growth takes one",
     )
     memory.add_argument("--image-size", type=count, metavar="N", help="height and width of images (default: 224)")
@@ -470,9 +481,27 @@ def _against_torch(task: Task, options: argparse.Namespace) -> Line:
 
 def _predict(options: argparse.Namespace) -> Iterator[Line]:
     pythons = prediction_pythons(options.peer_python)
-    for batch in [options.batch] if options.batch else BATCHES:
-        found = predict(Predictors(batch, options.threads), pythons, pairs=options.pairs, steps=options.steps)
+    works = [Predictors(batch, options.threads) for batch in ([options.batch] if options.batch else BATCHES)]
+    if options.callers:
+        if SHARED not in pythons:
+            raise ArgumentError(f"--callers: needs {SHARED}, whose sessions several threads can share")
+        pythons = {SHARED: pythons[SHARED]}
+        works = [
+            Predictors(options.batch or 1, options.threads, _layers(net), callers=callers)
+            for net in options.nets
+            for callers in options.callers
+        ]
+    for work in works:
+        found = predict(work, pythons, pairs=options.pairs, steps=options.steps)
         yield Line(found.text, found.record, found.good)
+
+
+def _layers(net: str) -> int:
+    """Return the layers of a net that ``predict`` exports; 0: the small one."""
+    layers = Work(net, 1).layers
+    if not layers and net != "mlp":
+        raise ArgumentError(f"--nets: predict takes mlp and residual nets, such as resnet18, got {net!r}")
+    return layers
 
 
 def _sparse(options: argparse.Namespace) -> Iterator[Line]:

@@ -9,7 +9,7 @@ import numpy as np
 from netbuilder.data.object_records import kind_of
 from netbuilder.proto import NetError
 
-__all__ = ["BlobObject", "as_tensor", "is_blob_object"]
+__all__ = ["BlobObject", "as_tensor", "is_blob_object", "is_numeric"]
 
 
 class BlobObject:
@@ -21,6 +21,11 @@ class BlobObject:
 def is_blob_object(value: Any) -> bool:
     """Whether an object is one that operators keep in blobs."""
     return isinstance(value, BlobObject) or kind_of(value) is not None
+
+
+def is_numeric(value: Any) -> bool:
+    """Whether a value is an array of NumPy's own class with numbers, which ``as_tensor`` returns unchanged."""
+    return type(value) is np.ndarray and value.dtype.kind in "biuf"
 
 
 def as_tensor(value: Any, what: str) -> np.ndarray[Any, Any]:

@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import threading
-from collections.abc import Callable, Collection, Iterator
+from collections import deque
+from collections.abc import Callable, Collection
 
 from netbuilder.data.forking import new_lock, renew_after_fork
 from netbuilder.ops.core.registry import find, is_registered
-from netbuilder.ops.core.renaming import subgraphs
-from netbuilder.proto import PROTO_CUDA, NetDef, NetError, OperatorDef
+from netbuilder.ops.core.renaming import all_operators, subgraphs
+from netbuilder.proto import PROTO_CUDA, NetDef, NetError
 from netbuilder.proto.cores import core_count
 from netbuilder.runtime import Workspace
 
@@ -24,13 +25,32 @@ class Seat:
         self.thread = 0
 
 
+class _Waiter:
+    """A thread that waits for a seat."""
+
+    def __init__(self, first: bool) -> None:
+        self.first = first  # it needs the first seat
+        self.thread = threading.get_ident()
+        self.lock = threading.Lock()  # it waits for this
+        self.lock.acquire()
+        self.seat: Seat | None = None
+        self.looks = False  # it was woken, and has not looked for a free seat yet
+        self.overtaken = False  # it has looked, and another thread was faster
+
+    def wake(self) -> None:
+        """Have the thread look for a free seat."""
+        if not self.looks:
+            self.looks = True
+            self.lock.release()
+
+
 class NetPool:
     """Workspaces with the same net, one for each thread that runs it at the same time; they share its parameters.
 
     The first is the given one: a thread that runs the net alone uses no other. Another is made when a thread finds all
-    of them in use, up to the limit; then threads wait. A net whose runs depend on each
-    other (it changes what it keeps, draws random numbers, or has effects besides its outputs), or that is on a GPU, has
-    one workspace only, so that its runs take turns.
+    of them in use, up to the limit; then threads wait. A net whose runs depend on each other (it changes what it keeps,
+    draws random numbers, or has effects besides its outputs), or that is on a GPU, has one workspace only, so that its
+    runs take turns.
 
     Args:
         workspace: has the parameters and the net.
@@ -57,31 +77,44 @@ class NetPool:
             raise NetError(f"net {net.name!r} {why}, so its runs must take turns; give threads=1, or omit it")
         self.limit = 1 if why else threads or core_count()
         self._seats = [Seat(workspace)]
-        self._making = self._waiting = self._waiting_for_first = 0
-        self._changed = threading.Condition()
+        self._making = 0
+        self._waiting: deque[_Waiter] = deque()
+        self._guard = threading.Lock()  # of these two
         renew_after_fork(self)
 
     def renew(self) -> None:
         """Forget the threads that waited: they do not exist in a forked process."""
-        self._changed = threading.Condition()
-        self._making = self._waiting = self._waiting_for_first = 0
+        self._guard = threading.Lock()
+        self._making = 0
+        self._waiting.clear()
 
     def take(self, *, first: bool = False) -> Seat:
-        """Return a seat that no other thread has until ``give_back``; ``first``: that of the given workspace."""
-        seat = self._free(first) if not self._waiting else None
-        return self._wait(first) if seat is None else seat
+        """Return a seat that no other thread has until ``give_back``; ``first``: that of the given workspace.
+
+        A free seat is taken at once, even if other threads wait: to wake one takes longer than a run of a small net. A
+        thread that was woken and found that another was faster is handed the next seat.
+        """
+        return self._free(first) or self._wait(first)
 
     def give_back(self, seat: Seat) -> None:
         """End the use of a seat."""
         seat.thread = 0
         seat.lock.release()
         if self._waiting:
-            with self._changed:
-                self._notify()
+            with self._guard:
+                self._offer(seat)
 
-    def _notify(self) -> None:
-        """Wake a thread that waits for any seat, or all if one waits for the first seat."""
-        self._changed.notify(self._waiting if self._waiting_for_first else 1)
+    def _offer(self, seat: Seat) -> None:
+        """Wake the thread that has waited longest for this seat, or hand it over if the thread was overtaken before."""
+        waiter = next((waiter for waiter in self._waiting if not waiter.first or seat is self._seats[0]), None)
+        if waiter is None or waiter.looks:
+            return
+        if not waiter.overtaken:
+            waiter.wake()
+        elif seat.lock.acquire(False):
+            waiter.seat, seat.thread = seat, waiter.thread
+            self._waiting.remove(waiter)
+            waiter.lock.release()
 
     def _free(self, first: bool) -> Seat | None:
         for seat in self._seats:
@@ -96,21 +129,46 @@ class NetPool:
         """Wait for a seat, or make another one."""
         if any(seat.thread == threading.get_ident() for seat in self._seats):
             raise NetError(f"net {self._net.name!r}: an operator of it runs the same predictor again")
-        with self._changed:
-            self._waiting += 1
-            self._waiting_for_first += first
-            try:
-                while (seat := self._free(first)) is None:
-                    if not first and len(self._seats) + self._making < self.limit:
-                        break
-                    self._changed.wait()
-            finally:
-                self._waiting -= 1
-                self._waiting_for_first -= first
-            if seat is not None:
-                return seat
-            self._making += 1
-        return self._made()
+        waiter = _Waiter(first)
+        try:
+            while not self._found(waiter):
+                waiter.lock.acquire()
+        except BaseException:  # such as KeyboardInterrupt
+            self._leave(waiter)
+            raise
+        return waiter.seat or self._made()
+
+    def _found(self, waiter: _Waiter) -> bool:
+        """Whether a thread has found a seat, or may make one; otherwise it waits."""
+        with self._guard:
+            if waiter.seat is not None:  # handed over
+                return True
+            if waiter not in self._waiting:
+                self._waiting.append(waiter)  # before it looks, so that it is offered what is given back afterwards
+            waiter.seat = self._free(waiter.first)
+            if waiter.seat is None:
+                if waiter.first or len(self._seats) + self._making >= self.limit:
+                    waiter.overtaken, waiter.looks = waiter.overtaken or waiter.looks, False
+                    return False
+                self._making += 1
+            self._waiting.remove(waiter)
+            self._offer_free()
+            return True
+
+    def _offer_free(self) -> None:
+        """Offer a free seat, if there is one: each thread that was woken wakes the next one."""
+        free = next((seat for seat in self._seats if not seat.lock.locked()), None) if self._waiting else None
+        if free is not None:
+            self._offer(free)
+
+    def _leave(self, waiter: _Waiter) -> None:
+        """End the wait of a thread that was interrupted; what it was offered is for the next one."""
+        with self._guard:
+            if waiter in self._waiting:
+                self._waiting.remove(waiter)
+            self._offer_free()
+        if waiter.seat is not None:
+            self.give_back(waiter.seat)
 
     def _made(self) -> Seat:
         """Return a new seat, in use by this thread."""
@@ -121,16 +179,17 @@ class NetPool:
             self._seats.append(seat)
             return seat
         finally:
-            with self._changed:
+            with self._guard:
                 self._making -= 1
-                self._notify()
+                if self._waiting:
+                    self._waiting[0].wake()  # it may make one, if this failed
 
     def _copy(self) -> Workspace:
         """Return a workspace with the net and the same parameters."""
         first = self._seats[0].workspace
         copy = Workspace(engines=first.engines, threads=first.threads, seed=first.seed, without=first.without)
         copy.root_folder = first.root_folder
-        with self._changed:
+        with self._guard:
             copy.share_blobs(first, self._parameters)
         self._create(copy)
         return copy
@@ -152,7 +211,7 @@ def _why_in_turn(net: NetDef, workspace: Workspace, parameters: Collection[str])
         blob = workspace.find(name)
         if blob is not None and blob.spec is None and blob.buffer is not None:
             return f"reads blob {name!r}, an object of type {type(blob.buffer).__name__}, which runs change"
-    for op in _all_operators(net):
+    for op in all_operators(net):
         device = op.device_option if op.HasField("device_option") else net.device_option
         if device.device_type == PROTO_CUDA:
             return f"runs on GPU {device.device_id}"
@@ -165,10 +224,3 @@ def _why_in_turn(net: NetDef, workspace: Workspace, parameters: Collection[str])
             if cls.stateful and not any(True for _ in subgraphs(op)):  # others are judged by the operators they hold
                 return f"does more than compute its outputs ({op.type})"
     return ""
-
-
-def _all_operators(net: NetDef) -> Iterator[OperatorDef]:
-    for op in net.op:
-        yield op
-        for subgraph in subgraphs(op) if op.arg else ():
-            yield from _all_operators(subgraph)

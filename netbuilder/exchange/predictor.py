@@ -9,7 +9,7 @@ from typing import Any
 
 import numpy as np
 
-from netbuilder.data.blob_values import as_tensor
+from netbuilder.data.blob_values import as_tensor, is_numeric
 from netbuilder.exchange.fills import fill_values
 from netbuilder.exchange.image_preparation import class_names, image_preparation
 from netbuilder.exchange.net_pool import NetPool, check_threads
@@ -239,28 +239,34 @@ class Predictor:
             self._pool.give_back(seat)
 
     def _checked(self, name: str, value: Any) -> Any:
+        """Return an input as an array of the type and shape of the saved predictor, if these are known."""
         spec = self.specs.get(name)
-        what = f"predictor {self._net.name!r}: input {name!r}"
-        given = as_tensor(value, what)
+        array = value if is_numeric(value) else self._converted(name, value, spec)
         if spec is None:
-            return given
-        if isinstance(value, np.ndarray) or spec.dtype == given.dtype:
-            array = given
-        elif given.dtype.kind in "SUO":
-            raise ShapeError(f"{what} must have elements of type {spec.dtype}, got text: {value!r:.80}")
-        else:
-            array = np.asarray(value, spec.dtype)
+            return array
         if array.dtype != spec.dtype:
             raise ShapeError(
-                f"predictor {self._net.name!r}: input {name!r} must have elements of type {spec.dtype}, got "
-                f"{array.dtype}; convert it with .astype"
+                f"{self._what(name)} must have elements of type {spec.dtype}, got {array.dtype}; convert it with "
+                ".astype"
             )
         if array.ndim != spec.ndim or array.shape[1:] != spec.shape[1:]:
             raise ShapeError(
-                f"predictor {self._net.name!r}: input {name!r} must have the shape "
-                f"({', '.join(['batch', *map(str, spec.shape[1:])])}), got {array.shape}"
+                f"{self._what(name)} must have the shape ({', '.join(['batch', *map(str, spec.shape[1:])])}), got "
+                f"{array.shape}"
             )
         return array
+
+    def _converted(self, name: str, value: Any, spec: TensorSpec | None) -> Any:
+        """Return an input as an array; what is none yet, such as a list, gets the type of ``spec``."""
+        given = as_tensor(value, self._what(name))
+        if spec is None or isinstance(value, np.ndarray) or spec.dtype == given.dtype:
+            return given
+        if given.dtype.kind in "SUO":
+            raise ShapeError(f"{self._what(name)} must have elements of type {spec.dtype}, got text: {value!r:.80}")
+        return np.asarray(value, spec.dtype)
+
+    def _what(self, name: str) -> str:
+        return f"predictor {self._net.name!r}: input {name!r}"
 
 
 def _unpickled(net: bytes, values: Mapping[str, Any], workspace: Any, options: Any) -> Predictor:

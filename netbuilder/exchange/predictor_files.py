@@ -154,6 +154,7 @@ def load_predictor(
     workspace: Workspace | None = None,
     fold: bool = True,
     observable: str | Iterable[Any] | None = OUTPUTS,
+    threads: int | None = None,
     trusted: bool = False,
 ) -> Predictor:
     """Load a predictor from a folder with init_net.pb and predict_net.pb.
@@ -167,6 +168,7 @@ def load_predictor(
         workspace: None: a new one.
         fold: fold batch normalizations, for speed (see ``Predictor``); the files are not changed.
         observable: blobs that can be fetched after a run (see ``Predictor``).
+        threads: how many threads at most compute at the same time (see ``Predictor``).
         trusted: allow all operators, also those that touch files, loop, wait or call Python.
 
     Raises:
@@ -207,6 +209,7 @@ def load_predictor(
             workspace=workspace,
             fold=fold,
             observable=observable,
+            threads=threads,
             trusted=trusted,
         )
 

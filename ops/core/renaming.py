@@ -14,6 +14,7 @@ from netbuilder.proto import NetDef, OperatorDef
 
 __all__ = [
     "OBSERVABLE_BLOBS",
+    "all_operators",
     "always_written",
     "arguments_with_blobs",
     "blob_names",
@@ -45,6 +46,14 @@ def subgraphs(op: OperatorDef) -> Iterator[NetDef]:
         if argument.HasField("n"):
             yield argument.n
         yield from argument.nets
+
+
+def all_operators(net: NetDef) -> Iterator[OperatorDef]:
+    """Yield the operators of a net, each followed by those of its subgraphs."""
+    for op in net.op:
+        yield op
+        for subgraph in subgraphs(op) if op.arg else ():
+            yield from all_operators(subgraph)
 
 
 def net_names(op: OperatorDef) -> NetNames:

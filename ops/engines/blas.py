@@ -6,12 +6,14 @@ those of oneDNN: large products were seen to take twice as long.
 
 from __future__ import annotations
 
+import ctypes
 import functools
 import threading
 from collections.abc import Callable
 from typing import Any, NamedTuple
 
 from netbuilder.data.forking import after_fork, held_over_fork
+from netbuilder.ops.engines.brief_calls import brief_call
 
 __all__ = ["limit_threads", "release_threads"]
 
@@ -43,7 +45,7 @@ def _functions_of(library: Any) -> _Library:
         for symbol in library.check_symbols:
             setter = symbol.replace("get_num_threads", "set_num_threads")
             if setter != symbol and hasattr(library.dynlib, symbol) and hasattr(library.dynlib, setter):
-                return _Library(getattr(library.dynlib, symbol), getattr(library.dynlib, setter))
+                return _Library(brief_call(library.dynlib, symbol, ctypes.c_int), brief_call(library.dynlib, setter))
     return _Library(library.get_num_threads, library.set_num_threads)
 
 

@@ -1,6 +1,7 @@
 """Predictors called by several threads: each gets its own answers, parameters are shared, some nets take turns."""
 
 import pickle
+import signal
 import threading
 
 import numpy as np
@@ -13,7 +14,7 @@ from netbuilder.ops.core.operator import TensorSpec
 from netbuilder.proto import PROTO_CUDA, NetDef, NetError, OperatorError
 from netbuilder.proto.arguments import make_device_option, make_op
 from netbuilder.runtime import Workspace
-from waiting import HANG, join_all
+from waiting import HANG, join_all, wait_until
 
 RNG = np.random.default_rng(0)
 
@@ -139,6 +140,89 @@ def test_threads_above_the_limit_wait():
     release()
     join_all(waiting)
     assert done.is_set() and len(seats(predictor)) == 2
+
+
+def waiting_thread(pool):
+    """Start a thread that waits for a seat; return the thread, its record, and the event at which it ends."""
+    done = threading.Event()
+
+    def work():
+        seat = pool.take()
+        done.wait(HANG)
+        pool.give_back(seat)
+
+    thread = threading.Thread(target=work)
+    thread.start()
+    wait_until(lambda: pool._waiting)
+    return thread, pool._waiting[0], done
+
+
+def test_a_thread_that_was_overtaken_is_handed_the_next_seat():
+    pool = Predictor(*nets(), threads=1)._pool
+    mine = pool.take()
+    thread, waiter, done = waiting_thread(pool)
+    with pool._guard:
+        waiter.wake()
+    wait_until(lambda: waiter.overtaken)
+    pool.give_back(mine)
+    assert mine.thread == thread.ident and pool._free(first=False) is None
+    done.set()
+    join_all(thread)
+    assert pool.take() is mine and not pool._waiting
+
+
+def test_two_seats_that_are_given_back_together_wake_two_threads():
+    pool = Predictor(*nets(), threads=2)._pool
+    taken = [pool.take()]
+    taken[0].thread = -1  # of another thread
+    taken.append(pool.take())
+    waiting = [waiting_thread(pool)]
+    for _ in range(2):
+        waiting.append(waiting_thread(pool))
+    for seat in taken:
+        pool.give_back(seat)
+    wait_until(lambda: len(pool._waiting) == 1)
+    for _, _, done in waiting:
+        done.set()
+    join_all(*(thread for thread, _, _ in waiting))
+    assert not pool._waiting and not any(seat.lock.locked() for seat in pool._seats)
+
+
+@pytest.mark.skipif(not hasattr(signal, "setitimer"), reason="needs timers")
+def test_a_wait_that_is_interrupted_leaves_the_seat_to_others():
+    def interrupt(*_):
+        raise InterruptedError
+
+    pool = Predictor(*nets(), threads=1)._pool
+    before = signal.signal(signal.SIGALRM, interrupt)
+    seat = pool.take()
+    seat.thread = -1
+    try:
+        signal.setitimer(signal.ITIMER_REAL, 0.1)
+        with pytest.raises(InterruptedError):
+            pool.take()
+    finally:
+        signal.signal(signal.SIGALRM, before)
+    assert not pool._waiting
+    pool.give_back(seat)
+    assert pool.take() is seat
+
+
+def test_a_seat_that_cannot_be_made_is_made_by_the_next_thread():
+    predictor = Predictor(*nets(), threads=2)
+    pool, create = predictor._pool, predictor._pool._create
+
+    def fail(workspace):
+        raise MemoryError
+
+    release = hold(predictor, 1)
+    pool._create = fail
+    with pytest.raises(MemoryError):
+        call(predictor, random(1, 3, 6, 6))
+    pool._create = create
+    call(predictor, random(1, 3, 6, 6))
+    release()
+    assert len(seats(predictor)) == 2
 
 
 def test_new_parameters_are_those_of_all_threads():
@@ -273,6 +357,14 @@ def test_a_predictor_that_is_pickled_gives_the_same_answers():
     assert np.array_equal(call(copy, x), call(predictor, x))
     assert (copy.inputs, copy.outputs, copy.workspace.threads) == (predictor.inputs, predictor.outputs, 1)
     assert copy._pool.limit == 2
+
+
+def test_a_predictor_is_loaded_for_a_number_of_threads(tmp_path):
+    _, net = nets()
+    save_predictor(tmp_path, net, WEIGHTS, inputs=["x"])
+    assert load_predictor(tmp_path, threads=3)._pool.limit == 3
+    with pytest.raises(NetError, match="threads must be a whole number"):
+        load_predictor(tmp_path, threads=0)
 
 
 def test_what_is_no_array_of_numbers_is_an_error():

@@ -4,6 +4,8 @@ import dataclasses
 import importlib.util
 import json
 import sys
+import threading
+import time
 import types
 from pathlib import Path
 
@@ -15,7 +17,7 @@ from netbuilder.proto import DeviceError, NetDef
 from netbuilder.proto.arguments import make_op
 from netbuilder.runtime import Workspace
 from netbuilder.tools import benchmark
-from netbuilder.tools.bench import our_predictor, predict, processes
+from netbuilder.tools.bench import our_predictor, predict, processes, worker
 from netbuilder.tools.bench.pairs import Comparison
 
 BENCH = Path(predict.__file__).parent
@@ -105,6 +107,28 @@ def test_a_peer_whose_outputs_agree(tmp_path, monkeypatch):
     assert alone.good and "x as fast (pairs" in alone.text
 
 
+def test_several_threads_call_one_predictor(tmp_path, monkeypatch):
+    monkeypatch.setenv("PYTHONPATH", str(BENCH.parent.parent))
+    work = predict.Predictors(1, 1, layers=0, callers=3, warmup=1)
+    write_peer(tmp_path, "exact", 1)
+    found = predict.predict(work, {"exact": sys.executable}, pairs=1, steps=5, scripts=tmp_path)
+    assert found.good and "predict, MLP, batch 1, threads 1, 3 callers, 1 pair: netbuilder 0." in found.text
+    assert "inputs/s)" in found.text and found.record["callers"] == 3
+
+
+def test_the_time_of_callers_is_that_of_all_divided_by_their_number():
+    threads, steps = [], 4
+
+    def step():
+        threads.append(threading.get_ident())
+        time.sleep(0.01)
+
+    assert 0.01 / 3 <= worker.timed_by_callers(step, steps, 3)
+    assert sorted(map(threads.count, set(threads))) == [steps] * 3
+    with pytest.raises(ZeroDivisionError):
+        worker.timed_by_callers(lambda: 1 / 0, 1, 2)
+
+
 def test_a_peer_that_fails_is_reported(tmp_path):
     (tmp_path / "peer_onnxruntime.py").write_text("raise SystemExit('no such library')", encoding="utf-8")
     work = predict.Predictors(1, 1, layers=18, size=32)
@@ -126,6 +150,25 @@ def test_what_is_not_a_number_is_not_good():
 
 def test_the_largest_difference_is_that_of_a_side_that_is_not_a_number():
     assert np.isnan(predict._worst([0.5, float("nan"), 0.25])) and predict._worst([0.25, 0.5]) == 0.5
+
+
+def test_callers_of_the_command(monkeypatch, capsys):
+    asked = []
+
+    def measured(work, pythons, *, pairs, steps):
+        asked.append((work.layers, work.batch, work.callers, *pythons))
+        return predict.Prediction(work, ["onnxruntime 1.0"], Comparison([0.1], [[0.2]]), 0.0)
+
+    monkeypatch.setattr(benchmark, "predict", measured)
+    monkeypatch.setattr(benchmark, "prediction_pythons", lambda python: dict.fromkeys(["openvino", "onnxruntime"], ""))
+    assert benchmark.main(["predict", "--nets", "resnet18,mlp", "--callers", "1,4"]) == 0
+    assert asked == [(layers, 1, callers, "onnxruntime") for layers in (18, 0) for callers in (1, 4)]
+    assert "ResNet-18, batch 1, threads" in capsys.readouterr().out
+    assert benchmark.main(["predict", "--nets", "vgg16", "--callers", "1"]) == 2
+    assert "predict takes mlp and residual nets" in capsys.readouterr().err
+    monkeypatch.setattr(benchmark, "prediction_pythons", lambda python: {"openvino": ""})
+    assert benchmark.main(["predict", "--callers", "1"]) == 2
+    assert "--callers: needs onnxruntime" in capsys.readouterr().err
 
 
 @pytest.mark.parametrize("batch, batches", [([], [1, 32]), (["--batch", 4], [4])])

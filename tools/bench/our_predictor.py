@@ -12,6 +12,7 @@ import numpy as np
 import netbuilder
 from netbuilder import ModelHelper, Workspace, load_predictor, save_predictor
 from netbuilder.graph.versions import number_versions
+from netbuilder.model import brew
 from netbuilder.passes import extract_predictor
 from netbuilder.proto import NetDef
 from netbuilder.proto.arguments import arguments
@@ -24,31 +25,45 @@ OUTPUTS = "outputs.npz"
 """File of our outputs; the peer's are in ``peer.npz``."""
 
 _CLASSES = 1000
+_WIDTHS = (64, 128, 128, 10)
 
 
 def export(folder: Path, *, layers: int, batch: int, size: int) -> None:
-    """Write a residual net with random parameters, as a predictor and as a graph for the peer, and a batch of images.
+    """Write a net with random parameters, as a predictor and as a graph for the peer, and a batch of inputs.
 
     Args:
         folder: gets the predictor's files, ``graph.json``, ``weights.npz`` and ``batch.npy``.
-        layers: of the net, 18 to 200.
-        batch: number of images.
+        layers: of a residual net, 18 to 200; 0: a small net of fully connected layers, of 64-128-128-10.
+        batch: number of inputs.
         size: height and width of the images in pixels.
     """
-    model = ModelHelper(name=f"resnet{layers}", arg_scope={"order": "NCHW"})
-    softmax = create_resnet(model, "data", 3, _CLASSES, layers, is_test=True)
-    scores = f"last_out_L{_CLASSES}"
+    model = ModelHelper(name=f"resnet{layers}" if layers else "mlp", arg_scope={"order": "NCHW"})
+    if layers:
+        softmax = create_resnet(model, "data", 3, _CLASSES, layers, is_test=True)
+        scores, shape = f"last_out_L{_CLASSES}", (batch, 3, size, size)
+    else:
+        scores, softmax = _mlp(model)
+        shape = (batch, _WIDTHS[0])
     net, parameters = extract_predictor(model.net, ["data"], [scores, softmax])
     workspace = Workspace()
     workspace.run_net_once(model.param_init_net)
     rng = np.random.default_rng(0)
     values: dict[str, Any] = {name: _value(name, workspace.fetch(name), rng) for name in parameters}
-    shape = (batch, 3, size, size)
     save_predictor(folder, net, values, inputs=["data"], shapes={"data": shape})
     graph = {"input": "data", "shape": shape, **_single_assignment(net)}
     (folder / "graph.json").write_text(json.dumps(graph), encoding="utf-8")
     np.savez(folder / "weights.npz", **values)
     np.save(folder / "batch.npy", rng.standard_normal(shape, np.float32))
+
+
+def _mlp(model: ModelHelper) -> tuple[str, str]:
+    """Add the small net; return its scores and probabilities."""
+    blob: Any = "data"
+    for number, (inputs, outputs) in enumerate(zip(_WIDTHS, _WIDTHS[1:])):
+        if number:
+            blob = brew.relu(model, blob, blob)
+        blob = brew.fc(model, blob, f"fc{number}", inputs, outputs)
+    return str(blob), str(brew.softmax(model, blob, "softmax"))
 
 
 def _value(name: str, value: np.ndarray[Any, Any], rng: np.random.Generator) -> np.ndarray[Any, Any]:

@@ -1,4 +1,4 @@
-"""The benchmark of predictors: an exported and reloaded ResNet-50, compared with other libraries on the same net."""
+"""The benchmark of predictors: an exported and reloaded net, compared with other libraries on the same net."""
 
 from __future__ import annotations
 
@@ -14,11 +14,12 @@ from typing import Any
 
 import numpy as np
 
+from netbuilder.proto.errors import counted
 from netbuilder.tools.bench.our_predictor import OUTPUTS, export
 from netbuilder.tools.bench.pairs import Comparison, Worker, compare
 from netbuilder.tools.bench.report import as_which
 
-__all__ = ["BATCHES", "PEERS", "Prediction", "Predictors", "difference", "predict"]
+__all__ = ["BATCHES", "PEERS", "SHARED", "Prediction", "Predictors", "difference", "predict"]
 
 BATCHES = (1, 32)
 """Default batches."""
@@ -29,17 +30,21 @@ BOUND = 1e-3
 PEERS = ("onnxruntime", "openvino")
 """The libraries that netbuilder is compared with; ``peer_<name>.py`` is the program of each."""
 
+SHARED = "onnxruntime"
+"""The peer of which several threads can share one object, as they can a predictor."""
+
 
 @dataclass(frozen=True)
 class Predictors:
-    """What is measured: a residual net in test mode, from an array to arrays.
+    """What is measured: a net in test mode, from an array to arrays.
 
     Args:
-        batch: images per run.
-        threads: of each side.
-        layers: of the net.
+        batch: inputs per run.
+        threads: of each side, for each run.
+        layers: of a residual net; 0: a small net of fully connected layers.
         size: height and width of the images in pixels.
         warmup: runs before the first turn.
+        callers: threads that run one predictor at the same time; 0: the worker's own thread alone.
     """
 
     batch: int
@@ -47,11 +52,19 @@ class Predictors:
     layers: int = 50
     size: int = 224
     warmup: int = 3
+    callers: int = 0
 
     @property
     def steps(self) -> int:
-        """Runs per turn."""
-        return max(2, 20 // self.batch)
+        """Runs per turn, of each caller."""
+        return max(2, (20 if self.layers else 5000) // self.batch)
+
+    @property
+    def name(self) -> str:
+        """What is measured, for people."""
+        net = f"ResNet-{self.layers}" if self.layers else "MLP"
+        callers = f", {counted(self.callers, 'caller')}" if self.callers else ""
+        return f"{net}, batch {self.batch}, threads {self.threads}{callers}"
 
 
 @dataclass(frozen=True)
@@ -82,9 +95,10 @@ class Prediction:
         each = []
         for name, times in zip(["netbuilder", *self.peers], [self.times.ours, *self.times.peers]):
             seconds = statistics.median(times)
-            each.append(f"{name} {1e3 * seconds:.1f} ms ({work.batch / seconds:.1f} images/s)")
+            rate = f"{work.batch / seconds:.1f} images/s" if work.layers else f"{work.batch / seconds:.0f} inputs/s"
+            each.append(f"{name} {1e3 * seconds:.{1 if work.layers else 4}f} ms ({rate})")
         line = (
-            f"predict, ResNet-{work.layers}, batch {work.batch}, threads {work.threads}, {len(self.times.ours)} pairs: "
+            f"predict, {work.name}, {counted(len(self.times.ours), 'pair')}: "
             f"{', '.join(each)}; {self.times.ratio:.2f} x as fast{as_which(self.times, self.peers)} "
             f"(pairs {low:.2f} to {high:.2f}); outputs {self.apart:.1e} apart"
         )
@@ -98,6 +112,7 @@ class Prediction:
             "layers": self.work.layers,
             "batch": self.work.batch,
             "threads": self.work.threads,
+            "callers": self.work.callers,
             "sides": ["netbuilder", *self.peers],
             "seconds": [list(seconds) for seconds in (self.times.ours, *self.times.peers)],
             "peer": self.peers[self.times.best],
@@ -141,12 +156,27 @@ def predict(
                 for name, python in pythons.items()
             ]
             ours = stack.enter_context(Worker("netbuilder", [*own, *size], env))
-            times = compare(ours, *peers, pairs=pairs, steps=steps or work.steps)
-        found = _outputs(folder / OUTPUTS)
-        apart = [difference(x, y) for name in pythons for x, y in zip(found, _outputs(folder / f"{name}.npz"))]
+            found = _outputs(folder / OUTPUTS)
+            apart = [difference(x, y) for name in pythons for x, y in zip(found, _outputs(folder / f"{name}.npz"))]
+            sides = [_Callers(side, work.callers) if work.callers else side for side in (ours, *peers)]
+            for side in sides:
+                side.run(work.warmup)
+            times = compare(*sides, pairs=pairs, steps=steps or work.steps)
     return Prediction(
         work, [f"{name} {peer.info['version']}" for name, peer in zip(pythons, peers)], times, _worst(apart)
     )
+
+
+@dataclass(frozen=True)
+class _Callers:
+    """A worker in which several threads run the steps at the same time."""
+
+    worker: Worker
+    callers: int
+
+    def run(self, steps: int) -> list[float]:
+        """Run so many steps in each thread; return the seconds per step."""
+        return self.worker.run(steps, callers=self.callers)
 
 
 def _outputs(file: Path) -> list[np.ndarray[Any, Any]]:

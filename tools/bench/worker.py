@@ -4,16 +4,19 @@ It runs by path in the peers' environments, which have no netbuilder, so it must
 
 The protocol, one JSON text per line: after the warm-up the worker writes ``{"ready": info}``; to ``{"steps": n}`` it
 answers ``{"seconds": [...], "loss": ..., "peak": ...}``, a time for each step, the loss of the last one, and the peak
-resident memory of the process in bytes, or ``{"error": text}``; it ends with its input.
+resident memory of the process in bytes, or ``{"error": text}``; it ends with its input. With ``"callers": n``, as many
+threads run the steps at the same time, and there is one time, that of all divided by their number.
 """
 
 from __future__ import annotations
 
+import concurrent.futures
 import faulthandler
 import json
 import os
 import signal
 import sys
+import threading
 import time
 import traceback
 from collections.abc import Callable
@@ -28,6 +31,7 @@ __all__ = [
     "serve_gpu",
     "show_stacks",
     "timed",
+    "timed_by_callers",
     "timed_together",
 ]
 
@@ -52,9 +56,29 @@ def serve(
         step()
 
     def run(command: dict[str, Any]) -> dict[str, Any]:
-        return {"seconds": timed(step, command["steps"]), "loss": loss() if loss else None, "peak": peak_resident()}
+        steps, callers = command["steps"], command.get("callers")
+        seconds = [timed_by_callers(step, steps, callers)] if callers else timed(step, steps)
+        return {"seconds": seconds, "loss": loss() if loss else None, "peak": peak_resident()}
 
     answer_commands(answers, run, info or {})
+
+
+def timed_by_callers(step: Callable[[], Any], steps: int, callers: int) -> float:
+    """Return the seconds per step of threads that run so many steps each, at the same time."""
+    start = threading.Barrier(callers + 1)
+
+    def call() -> None:
+        start.wait()
+        for _ in range(steps):
+            step()
+
+    with concurrent.futures.ThreadPoolExecutor(callers) as pool:
+        calls = [pool.submit(call) for _ in range(callers)]
+        start.wait()
+        began = time.perf_counter()
+        for each in calls:
+            each.result()
+        return (time.perf_counter() - began) / (steps * callers)
 
 
 def serve_gpu(

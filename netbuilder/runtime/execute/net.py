@@ -7,7 +7,7 @@ import itertools
 import logging
 import threading
 import weakref
-from collections.abc import Callable, Collection, Iterable, Iterator
+from collections.abc import Callable, Collection, Iterable
 from contextlib import nullcontext
 from functools import partial
 from typing import Any, Protocol
@@ -34,14 +34,14 @@ from netbuilder.ops.core.precision import (
 )
 from netbuilder.ops.core.random_streams import stream_of
 from netbuilder.ops.core.registry import plain_kernel
-from netbuilder.ops.core.renaming import subgraphs
+from netbuilder.ops.core.renaming import all_operators
 from netbuilder.ops.core.replication import Replication
 from netbuilder.ops.engines.collectives.world import report_failure
 from netbuilder.ops.engines.cuda.checks import raise_noted
 from netbuilder.ops.engines.gpu import gpu
 from netbuilder.ops.engines.layouts import HOST
 from netbuilder.ops.engines.random import stream_key
-from netbuilder.proto import PROTO_CUDA, NetDef, NetError, OperatorDef
+from netbuilder.proto import PROTO_CUDA, NetDef, NetError
 from netbuilder.proto.arguments import arguments
 from netbuilder.proto.depth import MOST_NESTED, deep_nets, nesting
 from netbuilder.runtime.execute.executable import Plan, make_plan
@@ -97,13 +97,6 @@ class RunObserver(Protocol):
 
     def run_ends(self, net: RuntimeNet) -> None:
         """Called after a run that did not fail."""
-
-
-def _all_operators(ops: Iterable[OperatorDef]) -> Iterator[OperatorDef]:
-    for op in ops:
-        yield op
-        for subgraph in subgraphs(op) if op.arg else ():
-            yield from _all_operators(subgraph.op)
 
 
 def _located(net_name: str, instruction: Instruction, error: Exception) -> Exception:
@@ -430,7 +423,7 @@ class RuntimeNet:
 
     def touched_blobs(self) -> tuple[Collection[Blob], Collection[Blob]]:
         """Return the blobs that a run reads, and those that it writes, those of subgraphs too."""
-        ops = list(_all_operators(self.proto.op))
+        ops = list(all_operators(self.proto))
         reads = {name for op in ops for name in op.input}
         writes = {name for op in ops for name in op.output}
         return [*filter(None, map(self.find_blob, reads))], [*filter(None, map(self.find_blob, writes))]

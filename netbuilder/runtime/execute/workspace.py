@@ -10,7 +10,7 @@ from typing import Any, Literal
 
 import numpy as np
 
-from netbuilder.data.blob_values import as_tensor, is_blob_object
+from netbuilder.data.blob_values import as_tensor, is_blob_object, is_numeric
 from netbuilder.data.gc_paused import collection_paused
 from netbuilder.graph.blob import blob_name
 from netbuilder.graph.checks import check_net, require_sound
@@ -183,7 +183,9 @@ class Workspace:
             raise NetError("a blob needs a name; got an empty one")
         if value is None:
             raise NetError(f"blob {name!r}: None cannot be fed; remove the blob instead (Workspace.remove)")
-        if hasattr(value, "__cuda_array_interface__"):
+        if is_numeric(value):
+            pass
+        elif hasattr(value, "__cuda_array_interface__"):
             value = adopt(value)
             if value.dtype.kind not in "biuf":
                 raise NetError(

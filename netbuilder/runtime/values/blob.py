@@ -326,10 +326,11 @@ class Blob:
         Args:
             but: ids of blobs whose deferred values are to stay as they are.
         """
-        for blob in self.read_by:
-            if id(blob) not in but:
-                blob.materialize()
-        self.read_by = []
+        if self.read_by:
+            for blob in self.read_by:
+                if id(blob) not in but:
+                    blob.materialize()
+            self.read_by = []
 
     def _written(self) -> None:
         if self.lazy is not None:
@@ -358,17 +359,18 @@ class Blob:
         if value.dtype == STRING:
             self.bind(TensorSpec(value.shape, STRING), value.copy())
             return
-        spec = TensorSpec(value.shape, value.dtype.newbyteorder("=") if not value.dtype.isnative else value.dtype)
+        dtype = value.dtype if value.dtype.isnative else value.dtype.newbyteorder("=")
         current = self.spec
-        if current is not None and current.plain == spec and not current.rounds:
+        if current is not None and current.shape == value.shape and current.dtype == dtype and not current.rounds:
             if location is None or location == self.location:
                 self._written()
                 if current.layout is not None:
-                    plain = _plain_at(value, spec, self.location)
-                    convert(plain, spec, current, _EDGE, self.buffer, self.location)
+                    plain = _plain_at(value, current.plain, self.location)
+                    convert(plain, current.plain, current, _EDGE, self.buffer, self.location)
                 else:
                     copy_into(self.buffer, value)
                 return
+        spec = TensorSpec(value.shape, dtype)
         ring = self._rings.get((spec, target)) if not self.pinned else None
         if ring is not None:  # plans for this spec read the ring's buffers
             index = ring.acquire()

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from typing import Any
 
 import numpy as np
@@ -41,7 +42,7 @@ def forward(
     prop = c.FORWARD_INFERENCE if inference else c.FORWARD_TRAINING
     return compile_primitive(
         f"{kind}_forward", prop, _ALGORITHM[kind], src.handle, weights.handle, _or_null(bias), dst.handle, *window,
-        post=post,
+        post=post, flops=_flops(kind, src, weights, dst),
     )  # fmt: skip
 
 
@@ -52,7 +53,7 @@ def backward_weights(
     """Return the primitive for the gradients of the filter and, if ``bias`` is given, of the bias."""
     return compile_primitive(
         f"{kind}_backward_weights", _ALGORITHM[kind], src.handle, weights.handle, _or_null(bias), dst.handle, *window,
-        hint=hint,
+        hint=hint, flops=_flops(kind, src, weights, dst),
     )  # fmt: skip
 
 
@@ -60,8 +61,15 @@ def backward_weights(
 def backward_data(kind: str, src: Desc, weights: Desc, dst: Desc, window: Any, hint: Primitive) -> Primitive:
     """Return the primitive for the gradient of X; ``hint`` is the forward primitive, ``src`` describes dX."""
     return compile_primitive(
-        f"{kind}_backward_data", _ALGORITHM[kind], src.handle, weights.handle, dst.handle, *window, hint=hint
-    )
+        f"{kind}_backward_data", _ALGORITHM[kind], src.handle, weights.handle, dst.handle, *window,
+        hint=hint, flops=_flops(kind, src, weights, dst),
+    )  # fmt: skip
+
+
+def _flops(kind: str, src: Desc, weights: Desc, dst: Desc) -> int:
+    """Return the floating-point operations: each element of the smaller image takes part in all of a filter."""
+    image = dst if kind == "convolution" else src
+    return 2 * math.prod(image.dims) * math.prod(weights.dims) // max(1, image.dims[1])
 
 
 _ALGORITHM = {"convolution": c.CONVOLUTION_DIRECT, "deconvolution": c.DECONVOLUTION_DIRECT}

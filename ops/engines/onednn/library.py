@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import ctypes
 import functools
 import importlib.metadata
 import importlib.util
@@ -15,6 +16,7 @@ from pathlib import Path
 from typing import Any
 
 from netbuilder.data.forking import loading
+from netbuilder.ops.engines.brief_calls import brief_call
 from netbuilder.ops.engines.onednn import declarations as c
 
 __all__ = [
@@ -33,6 +35,7 @@ PACKAGE = "onednn-cpu-gomp"
 PATH_VARIABLE = "NETBUILDER_DNNL"
 SWITCH_VARIABLE = "NETBUILDER_ONEDNN"
 
+_OPENMP = "libgomp.so.1"
 _OMP_PAUSE_HARD = 2
 _SPIN_VARIABLE, _SPINS = "GOMP_SPINCOUNT", 10_000  # about 0.1 ms
 _CACHED_PRIMITIVES = 128  # about 20 MB of code; plans keep the primitives that they use
@@ -50,7 +53,13 @@ class OneDnnError(RuntimeError):
 
 @dataclass(frozen=True)
 class Library:
-    """The loaded library, for the other modules of this package."""
+    """The loaded library, for the other modules of this package.
+
+    Attributes:
+        execute_briefly: ``dnnl_primitive_execute`` for primitives that take microseconds (see ``brief_calls``); its
+            pointers are those that ``address`` returns.
+        set_threads: ``omp_set_num_threads``.
+    """
 
     ffi: Any
     lib: Any
@@ -58,6 +67,12 @@ class Library:
     engine: Any
     version: tuple[int, int, int]
     path: str
+    execute_briefly: Callable[..., int]
+    set_threads: Callable[[int], object]
+
+    def address(self, pointer: Any) -> ctypes.c_void_p:
+        """Return a pointer for ``execute_briefly``; the caller keeps what it points to."""
+        return ctypes.c_void_p(int(self.ffi.cast("uintptr_t", pointer)))
 
 
 def available() -> bool:
@@ -97,24 +112,23 @@ def check(status: int, what: str) -> None:
 
 def set_threads(n: int) -> None:
     """Set how many threads OpenMP uses for calls made by this Python thread, and for primitives made on it."""
-    dnnl().omp.omp_set_num_threads(max(1, n))
+    dnnl().set_threads(max(1, n))
 
 
 def thread_setter(n: int) -> Callable[[], object]:
     """Return a call that does ``set_threads(n)`` on the thread that makes it."""
-    return functools.partial(dnnl().omp.omp_set_num_threads, max(1, n))
+    return functools.partial(dnnl().set_threads, max(1, n))
 
 
 @contextlib.contextmanager
 def threads(n: int) -> Iterator[None]:
     """Use ``n`` threads for primitives made inside: a primitive keeps the number of its creation."""
-    omp = dnnl().omp
-    before = omp.omp_get_max_threads()
-    omp.omp_set_num_threads(max(1, n))
+    before = dnnl().omp.omp_get_max_threads()
+    set_threads(n)
     try:
         yield
     finally:
-        omp.omp_set_num_threads(before)
+        set_threads(before)
 
 
 def limit_cache(primitives: int | None = None, *, library: Library | None = None) -> None:
@@ -145,7 +159,7 @@ def _loaded() -> Library | str:
 
     try:
         with _brief_waits():
-            omp: Any = ffi.dlopen("libgomp.so.1", flags)
+            omp: Any = ffi.dlopen(_OPENMP, flags)
     except OSError:
         return "libgomp.so.1 is missing (Debian and Ubuntu: apt-get install libgomp1)"
     lib: Any
@@ -160,7 +174,9 @@ def _loaded() -> Library | str:
     engine = ffi.new("engine_t *")
     check(lib.dnnl_engine_create(engine, 1, 0), "engine")
     _end_team_before_fork(omp)
-    library = Library(ffi, lib, omp, engine[0], version, path)
+    execute = brief_call(path, "dnnl_primitive_execute", ctypes.c_int)
+    setter = brief_call(_OPENMP, "omp_set_num_threads")
+    library = Library(ffi, lib, omp, engine[0], version, path, execute, setter)
     limit_cache(library=library)
     return library
 

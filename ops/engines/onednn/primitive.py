@@ -83,7 +83,8 @@ class Primitive:
 
     Args:
         kind: for its name.
-        flops: floating-point operations of an execution, of matrix products only; 0 for others.
+        flops: floating-point operations of an execution, of matrix products and convolutions only; 0 for others, whose
+            work is proportional to the size of their arguments.
     """
 
     __slots__ = ("__weakref__", "_descs", "_layouts", "descriptor", "flops", "handle", "name", "scratch")
@@ -331,7 +332,8 @@ class Step:
         check(d.lib.dnnl_stream_create(out, d.engine, 1), "stream")
         stream = d.ffi.gc(out[0], d.lib.dnnl_stream_destroy)
         keep = (self.primitive, stream, memories, list(buffers.values()))
-        return _execution(self.primitive, stream, arguments, self.threads_after, keep)
+        nbytes = sum(part.nbytes for number, parts in buffers.items() for part in parts if number != c.SCRATCHPAD)
+        return _execution(self.primitive, stream, arguments, nbytes, self.threads_after, keep)
 
 
 def _memory_object(descriptor: Any, parts: Sequence[Any]) -> Any:
@@ -347,18 +349,28 @@ def _memory_object(descriptor: Any, parts: Sequence[Any]) -> Any:
     return memory[0]
 
 
-def _execution(primitive: Primitive, stream: Any, arguments: Any, threads_after: int, keep: Any) -> Call:
-    execute, set_threads = dnnl().lib.dnnl_primitive_execute, dnnl().omp.omp_set_num_threads
-    handle, count = primitive.handle, len(arguments)
+_BRIEF_FLOPS, _BRIEF_BYTES = 1 << 18, 1 << 17
+"""The most work, and bytes of arguments, of primitives that take 10 microseconds or less on one thread."""
+
+
+def _execution(primitive: Primitive, stream: Any, arguments: Any, nbytes: int, threads_after: int, keep: Any) -> Call:
+    """Return the call; ``nbytes``: of all arguments."""
+    d = dnnl()
+    set_threads = d.set_threads
+    execute: Callable[..., int] = d.lib.dnnl_primitive_execute
+    given: tuple[Any, ...] = (primitive.handle, stream, len(arguments), arguments)
+    if primitive.flops <= _BRIEF_FLOPS and nbytes <= _BRIEF_BYTES and not primitive.slow:
+        keep = keep, arguments
+        execute, given = d.execute_briefly, (d.address(given[0]), d.address(stream), given[2], d.address(arguments))
 
     def call(keep: Any = keep) -> None:
-        status = execute(handle, stream, count, arguments)
+        status = execute(*given)
         if status:
             raise OneDnnError(primitive.name, status)
 
     def call_on_one_thread(keep: Any = keep) -> None:
         set_threads(1)
-        status = execute(handle, stream, count, arguments)
+        status = execute(*given)
         set_threads(threads_after)
         if status:
             raise OneDnnError(primitive.name, status)

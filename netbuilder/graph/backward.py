@@ -15,6 +15,7 @@ from netbuilder.graph.gradient_errors import (
     overwritten,
     overwritten_local,
     unknown_blob_in_gradient,
+    writes_local,
 )
 from netbuilder.graph.gradient_shares import Share, add_up
 from netbuilder.graph.versions import EXTERNAL, number_versions
@@ -92,6 +93,9 @@ class BackwardPass:
         self._pending: dict[str, int] = {}
         # Blob, local blobs of branches and loops included -> the last operator that writes it, from this index on.
         self._last_writers: dict[str, int] = {}
+        # Local blobs of branches and loops, which are stored next to the blobs of this net.
+        nested = [op for op in self.ops if op.arg and shares_names(op)]
+        self._local = frozenset(written_blobs(nested)).difference(self.versions.last)
         self._last_writers_from = len(self.ops)
 
     def seed(self, blob: str, gradient: Gradient, op: OperatorDef | None) -> None:
@@ -239,6 +243,8 @@ class BackwardPass:
                 if name in objects and name in gradient_op.input:
                     continue  # a scope, which both operators change in place
                 value = last.get(name)
+                if name in self._local:
+                    raise writes_local(self.ops, index, name)
                 if reserved is not None and reserved(name):
                     raise gradients_added_before(self.ops, self.versions, index, name)
                 if value is not None and writers[value] != EXTERNAL and not self._is_used_up(value, given):

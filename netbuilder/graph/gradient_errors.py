@@ -14,6 +14,7 @@ __all__ = [
     "overwritten",
     "overwritten_local",
     "unknown_blob_in_gradient",
+    "writes_local",
 ]
 
 _LONGEST_PATH = 12
@@ -62,6 +63,14 @@ def overwritten_local(ops: Sequence[OperatorDef], index: int, writer: int, blob:
         f"{describe(ops[index], index)}: its gradient reads {blob!r}, a local blob of its nets, which "
         f"{describe(ops[writer], writer)} overwrites; give local blobs that differ names that differ, as brew.cond and "
         "brew.loop do"
+    )
+
+
+def writes_local(ops: Sequence[OperatorDef], index: int, blob: str) -> GradientError:
+    """Return the error for a gradient that would be stored in a local blob of a branch or loop."""
+    return GradientError(
+        f"{describe(ops[index], index)}: its gradient {blob!r} would overwrite a local blob of a branch or loop, which "
+        "has the same name; give the local blob another name, as brew.cond and brew.loop do"
     )
 
 

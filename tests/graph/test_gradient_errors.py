@@ -364,3 +364,23 @@ def test_a_held_net_that_stays_as_it_is():
     result = differentiate(net, ["y"], name="back")
     assert (result.net.name, result.net.type, len(net.op)) == ("back", "dag", 1)
     assert [op.type for op in result.net.op] == ["ConstantFill", "Scale"] and result.net.external_output == ["x_grad"]
+
+
+@pytest.mark.parametrize("nested", [False, True])
+def test_a_local_blob_with_the_name_of_a_gradient(nested):
+    """The gradient of the second branch would overwrite what that of the first one reads."""
+    net = Net("branches")
+    inside = Net("inside") if nested else net
+    for number, (source, local) in enumerate([("x", "x_grad"), ("o0", "local")]):
+        branch, other = Net("branch"), Net("other")
+        branch.Tanh(source, local)
+        branch.Mul([local, "x"], f"o{number}")
+        other.Copy("x", f"o{number}")
+        inside.If(["c", "x", source], [f"o{number}"], then_net=branch.Proto(), else_net=other.Proto())
+    if nested:
+        other = Net("other")
+        other.Copy("x", "o1")
+        net.If(["c", "x"], ["o1"], then_net=inside.Proto(), else_net=other.Proto())
+    loss = net.SumElements("o1", "loss")
+    with pytest.raises(GradientError, match="'x_grad' would overwrite a local blob of a branch or loop"):
+        net.AddGradientOperators([loss])

@@ -38,9 +38,11 @@ def export(folder: Path, *, layers: int, batch: int, size: int) -> None:
         size: height and width of the images in pixels.
     """
     model = ModelHelper(name=f"resnet{layers}" if layers else "mlp", arg_scope={"order": "NCHW"})
+    shape: tuple[int, ...]
     if layers:
         softmax = create_resnet(model, "data", 3, _CLASSES, layers, is_test=True)
-        scores, shape = f"last_out_L{_CLASSES}", (batch, 3, size, size)
+        scores = f"last_out_L{_CLASSES}"
+        shape = (batch, 3, size, size)
     else:
         scores, softmax = _mlp(model)
         shape = (batch, _WIDTHS[0])

@@ -1,5 +1,6 @@
 """Commands with too little memory, or that may write too little: one line that says so, and nothing left behind."""
 
+import os
 import re
 import subprocess
 import sys
@@ -34,10 +35,11 @@ def place(tmp_path_factory):
 def limited(command, kind, limit):
     line = [sys.executable, "-c", RUN, command, kind, str(limit), *VALID[command]]
     environment = {
-        "PYTHONPATH": f"{ROOT}",
+        **os.environ,
+        "PYTHONPATH": str(ROOT),
         "OMP_NUM_THREADS": "1",
         "OPENBLAS_NUM_THREADS": "1",
-        "PATH": "/usr/bin:/bin",
+        "PYTHONDONTWRITEBYTECODE": "1",  # under a limit of the size of files Python leaves half of it
     }
     return subprocess.run(line, env=environment, capture_output=True, text=True, timeout=120)
 

@@ -22,7 +22,7 @@ resource.setrlimit(kind, (limit, limit))
 sys.exit(command.main(sys.argv[4:]))
 """
 MIB = 1 << 20
-OF_A_LIBRARY = "OpenBLAS|libgomp|terminate called"  # it ends the process itself
+OF_A_LIBRARY = "OpenBLAS|libgomp|terminate called|runtime error"  # it ends the process; oneDNN says no more
 WORDS = re.compile(rf"not enough memory|memory allocation|cannot allocate memory|{OF_A_LIBRARY}", re.IGNORECASE)
 
 

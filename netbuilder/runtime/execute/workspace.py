@@ -82,7 +82,7 @@ class Workspace:
     """
 
     @suggests_arguments
-    @checked()
+    @checked("engines", "threads", "seed", "without")
     def __init__(
         self,
         *,

@@ -21,7 +21,7 @@ from netbuilder.proto.call_checks import checked
 __all__ = ["ConvertNetForDevice", "ExtractPredictorNet"]
 
 
-@checked("inputs", "outputs")
+@checked()
 def ExtractPredictorNet(
     model: ModelHelper | Net | NetDef,
     inputs: Sequence[Any],

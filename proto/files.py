@@ -8,7 +8,7 @@ import re
 import stat
 from collections.abc import Iterator, Mapping
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import Any, BinaryIO, TypeVar
 
 from google.protobuf import text_format
 from google.protobuf.descriptor import FieldDescriptor
@@ -25,6 +25,7 @@ __all__ = [
     "load",
     "load_text",
     "naming",
+    "open_file",
     "parse",
     "parse_text",
     "read_text",
@@ -290,27 +291,39 @@ def _check_complete(message: Message) -> None:
         raise NetError(f"cannot serialize a {_name(type(message))}: required fields are missing: {', '.join(missing)}")
 
 
-def read_bytes(path: PathLike, *, most: int | None = None, only_files: bool = False) -> bytes:
+@contextlib.contextmanager
+def open_file(path: PathLike) -> Iterator[BinaryIO]:
+    """Open a file to read its bytes; pipes and devices, which may never end, are refused instead of waited for.
+
+    Raises:
+        ParseError: it is a pipe or a device.
+        OSError: it cannot be opened, or read; the error has its name.
+    """
+    with naming(path), open(path, "rb", opener=_open_at_once) as file:
+        mode = os.fstat(file.fileno()).st_mode
+        if not stat.S_ISREG(mode):
+            kind = "a pipe" if stat.S_ISFIFO(mode) else "a device"
+            raise ParseError(f"{os.fspath(path)!r} is {kind}, not a file; write what comes from it into one")
+        yield file
+
+
+def read_bytes(path: PathLike, *, most: int | None = None) -> bytes:
     """Return what a file contains.
 
     Args:
         path: of the file.
         most: bytes that it may have; None: any number.
-        only_files: refuse pipes and devices, which may never end, instead of waiting for their end.
 
     Raises:
         FileNotFoundError: there is no such file; the message lists those with similar names.
-        ParseError: it is larger, or is refused; nothing of it is read.
+        ParseError: it is larger, or is a pipe or a device; nothing of it is read.
         OSError: it cannot be read; the error has its name.
     """
     try:
-        with naming(path), open(path, "rb", opener=_open_at_once if only_files else None) as file:
-            found = os.fstat(file.fileno())
-            if only_files and not stat.S_ISREG(found.st_mode):
-                kind = "a pipe" if stat.S_ISFIFO(found.st_mode) else "a device"
-                raise ParseError(f"{os.fspath(path)!r} is {kind}, not a file; write what comes from it into one")
-            if most is not None and found.st_size > most:
-                raise ParseError(f"{os.fspath(path)!r} has {found.st_size} bytes; it may have {most}")
+        with open_file(path) as file:
+            size = os.fstat(file.fileno()).st_size
+            if most is not None and size > most:
+                raise ParseError(f"{os.fspath(path)!r} has {size} bytes; it may have {most}")
             return file.read()
     except FileNotFoundError:
         raise FileNotFoundError(f"{os.fspath(path)!r}: {no_such_file(Path(path))}") from None
@@ -333,7 +346,7 @@ def read_text(path: PathLike, *, most: int | None = None) -> str:
         ParseError: it is not in UTF-8, is larger, or is a pipe or a device.
         OSError: it cannot be read.
     """
-    data = read_bytes(path, most=most, only_files=True)
+    data = read_bytes(path, most=most)
     try:
         return data.decode()
     except UnicodeDecodeError as error:

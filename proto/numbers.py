@@ -11,7 +11,10 @@ import numpy as np
 
 from netbuilder.proto.errors import ArgumentError
 
-__all__ = ["check_flags", "check_numbers", "check_whole_numbers", "listed"]
+__all__ = ["INT32_MAX", "UINT32_MAX", "check_flags", "check_numbers", "check_whole_numbers", "listed"]
+
+INT32_MAX, UINT32_MAX = 2**31 - 1, 2**32 - 1
+"""The largest numbers that fields of messages hold."""
 
 _RULES: dict[str, Callable[[float], bool]] = {
     "finite": lambda x: True,
@@ -53,11 +56,13 @@ def listed(owner: str, what: str, value: Any) -> list[Any]:
     return list(value)
 
 
-def check_whole_numbers(owner: str, least: int, **given: Any) -> None:
-    """Raise ArgumentError if one of the arguments ``given`` is no whole number, or less than ``least``."""
+def check_whole_numbers(owner: str, least: int, most: int | None = None, /, **given: Any) -> None:
+    """Raise ArgumentError if an argument of ``given`` is no whole number from ``least`` to ``most``."""
     for name, value in given.items():
         if isinstance(value, bool) or not isinstance(value, Integral) or value < least:
             raise ArgumentError(f"{owner}: {name} must be a whole number of at least {least}, got {value!r}")
+        if most is not None and value > most:
+            raise ArgumentError(f"{owner}: {name} must be a whole number of at most {most}, got {value!r}")
 
 
 def check_flags(owner: str, **given: Any) -> None:

@@ -5,11 +5,19 @@ from __future__ import annotations
 import contextlib
 import errno
 import os
+import re
 from pathlib import Path
 
 from netbuilder.proto.suggestions import similar
 
-__all__ = ["error_text", "no_such_file"]
+__all__ = ["error_text", "is_out_of_memory", "make_folder", "no_such_file"]
+
+_OUT_OF_MEMORY = re.compile(
+    "cannot allocate memory|failed to map segment|cannot create shared object descriptor|can't start new thread|"
+    "out of memory|cannot create cache for search path|cannot change memory protections|mmap.*failed",
+    re.IGNORECASE,
+)
+"""What CPython, the dynamic loader and operating systems say where memory is short."""
 
 _WORDS = {
     errno.EISDIR: "is a folder, not a file",
@@ -33,6 +41,36 @@ def error_text(error: BaseException) -> str:
         else:
             reason = _WORDS.get(error.errno, reason[:1].lower() + reason[1:])
     return reason if name is None else f"{os.fsdecode(name) if isinstance(name, bytes) else name!r}: {reason}"
+
+
+def is_out_of_memory(error: BaseException | None) -> bool:
+    """Whether an error, or one that it was raised from, says that memory is short.
+
+    >>> is_out_of_memory(ImportError("libz.so.1: failed to map segment from shared object"))
+    True
+    """
+    if error is None:
+        return False
+    if isinstance(error, MemoryError) or isinstance(error, OSError) and error.errno == errno.ENOMEM:
+        return True
+    said = isinstance(error, (ImportError, OSError, RuntimeError)) and _OUT_OF_MEMORY.search(str(error)) is not None
+    return said or is_out_of_memory(error.__cause__ or error.__context__)
+
+
+def make_folder(path: str | os.PathLike[str]) -> Path:
+    """Make a folder, and those that it is in, unless it exists; return its path.
+
+    Raises:
+        NotADirectoryError: it, or a part of its path, is a file.
+        OSError: it cannot be made.
+    """
+    folder = Path(path)
+    try:
+        folder.mkdir(parents=True, exist_ok=True)
+    except (FileExistsError, NotADirectoryError):
+        file = next((part for part in (folder, *folder.parents) if part.exists() and not part.is_dir()), folder)
+        raise NotADirectoryError(errno.ENOTDIR, "is a file, not a folder", str(file)) from None
+    return folder
 
 
 def no_such_file(path: Path) -> str:

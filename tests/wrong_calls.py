@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import linecache
+import os
 import warnings
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Collection, Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -26,6 +27,8 @@ _NEVER = (AttributeError, KeyError, IndexError, AssertionError, UnboundLocalErro
 
 def is_bare(error: BaseException) -> bool:
     """Whether an error comes from an operation of Python that failed inside the library, not from a check of it."""
+    if isinstance(error, OSError) and isinstance(error.filename, (str, os.PathLike)):
+        return False  # it names the file, and says what is wrong
     trace = error.__traceback__
     while trace is not None and trace.tb_next is not None:
         trace = trace.tb_next
@@ -37,7 +40,10 @@ def is_bare(error: BaseException) -> bool:
 
 
 def bare_errors(
-    call: Callable[..., Any], right: Mapping[str, Any] | Callable[[], Mapping[str, Any]], names: Any = None
+    call: Callable[..., Any],
+    right: Mapping[str, Any] | Callable[[], Mapping[str, Any]],
+    names: Any = None,
+    functions: Collection[str] = (),
 ) -> Iterator[str]:
     """Call a function with each of ``VALUES`` for each argument; yield a line for each error that is bare.
 
@@ -45,10 +51,13 @@ def bare_errors(
         call: the function.
         right: arguments with which it can be called, or a function that makes them anew for each call.
         names: the arguments to replace; None: all.
+        functions: those that are functions, which may raise what they like when they are called.
     """
     given = right() if callable(right) else right
     for name in given if names is None else names:
         for value in VALUES:
+            if name in functions and callable(value):
+                continue
             arguments = {**(right() if callable(right) else right), name: value}
             with warnings.catch_warnings(), np.errstate(all="ignore"):
                 warnings.simplefilter("ignore")

@@ -12,7 +12,7 @@ from collections.abc import Callable, Iterator, Sequence
 from types import FrameType
 
 from netbuilder.proto import DeviceError, DistributedError, NetError, OperatorError
-from netbuilder.proto.os_errors import error_text
+from netbuilder.proto.os_errors import error_text, is_out_of_memory
 from netbuilder.tools.streams import discard, standard_streams
 
 __all__ = ["EXPECTED", "reporting", "text_of"]
@@ -30,7 +30,6 @@ EXPECTED: tuple[type[Exception], ...] = (
 
 _INTERRUPTED = 128 + signal.SIGINT  # as shells report a program that Ctrl-C has ended
 _ENDING = [getattr(signal, name) for name in ("SIGTERM", "SIGHUP") if hasattr(signal, name)]
-_NO_THREAD = "can't start new thread"  # the text of CPython's RuntimeError
 
 Main = Callable[[Sequence[str] | None], int]
 
@@ -57,7 +56,7 @@ def reporting(
     """
 
     expected = (*EXPECTED, *more)
-    caught: tuple[type[BaseException], ...] = (*expected, RuntimeError)
+    caught: tuple[type[BaseException], ...] = (*expected, ImportError, RuntimeError, SystemError)
 
     def decorated(main: Main) -> Callable[..., int]:
         @functools.wraps(main)
@@ -73,7 +72,7 @@ def reporting(
                     print(f"{prog}: ended by {end.signal.name}", file=sys.stderr)
                     return 128 + end.signal
                 except caught as error:
-                    if not isinstance(error, expected) and _NO_THREAD not in str(error):
+                    if not isinstance(error, expected) and not is_out_of_memory(error):
                         raise
                     if isinstance(error, BrokenPipeError) and error.errno == errno.EPIPE:
                         discard(sys.stdout)  # the reader has seen enough
@@ -90,7 +89,7 @@ def reporting(
 def text_of(error: BaseException) -> str:
     """Return what an error says, in one line; also where memory is used up, of which Python itself says nothing."""
     text = error_text(error)
-    if isinstance(error, MemoryError) or _NO_THREAD in text:
+    if is_out_of_memory(error):
         return f"not enough memory{f': {text}' if text else ''}; ulimit -v, or the limit of a container, may be too low"
     return text
 

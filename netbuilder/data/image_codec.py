@@ -20,6 +20,7 @@ from netbuilder.data.image_size import check_image_size, check_resized
 from netbuilder.data.orientation import find_orientation, swaps_sides, turned
 from netbuilder.data.scratch import Scratch
 from netbuilder.proto import DeviceError, NetError, ParseError
+from netbuilder.proto.os_errors import is_out_of_memory
 
 __all__ = [
     "GRAY_WEIGHTS",
@@ -53,7 +54,9 @@ def _load(name: str) -> ModuleType | None:
     first = LIBRARIES[name] not in sys.modules
     try:
         module = importlib.import_module(LIBRARIES[name])
-    except ImportError:
+    except ImportError as error:
+        if is_out_of_memory(error):
+            raise MemoryError(str(error)) from error
         return None
     if (
         name == "opencv" and first

@@ -81,8 +81,7 @@ class ImageFiles:
 
     def __getitem__(self, number: int) -> ImageRecord:
         path = self.files[number]
-        with open(path, "rb") as file:
-            return ImageRecord(path, file.read(), (self._labels[number : number + 1],))
+        return ImageRecord(path, files.read_bytes(path), (self._labels[number : number + 1],))
 
     def labels(self) -> Array:
         return self._labels

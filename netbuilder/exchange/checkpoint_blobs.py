@@ -9,6 +9,7 @@ from typing import TypeVar
 from netbuilder.model import ModelHelper
 from netbuilder.parallel import GetCheckpointParams, Replicas, has_record
 from netbuilder.proto import NetError
+from netbuilder.proto.call_checks import checked
 
 __all__ = ["CheckpointBlobs", "checkpoint_blobs"]
 
@@ -78,6 +79,7 @@ class CheckpointBlobs:
         return {**rest, **{name: stored[there] for name, there in own.items() if there in stored}}
 
 
+@checked()
 def checkpoint_blobs(model: ModelHelper) -> CheckpointBlobs:
     """Return the blobs of a model that training needs to resume.
 

@@ -18,6 +18,7 @@ import numpy as np
 from netbuilder.data import BlobParts, blob_records, read_minidb, record_name, write_minidb
 from netbuilder.exchange.checkpoint_manifest import FORMAT, parse_manifest, seal
 from netbuilder.proto import PROTO_CPU, BlobProto, DeviceOption, NetError, ParseError, files
+from netbuilder.proto.call_checks import checked
 from netbuilder.runtime import RandomState
 
 __all__ = ["MANIFEST", "Checkpoint", "read_checkpoint", "read_manifest", "write_checkpoint"]
@@ -65,6 +66,7 @@ class Checkpoint:
         object.__setattr__(self, "metric", _as_number(self.metric))
 
 
+@checked()
 def write_checkpoint(path: PathLike, checkpoint: Checkpoint) -> None:
     """Write a checkpoint, whole or not at all; an existing file is replaced.
 
@@ -88,6 +90,7 @@ def write_checkpoint(path: PathLike, checkpoint: Checkpoint) -> None:
     write_minidb(path, _records(seal(manifest), blobs))
 
 
+@checked()
 def read_checkpoint(path: PathLike) -> Checkpoint:
     """Read a checkpoint, whole or not at all.
 

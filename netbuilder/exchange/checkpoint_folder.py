@@ -15,7 +15,8 @@ from netbuilder.exchange.checkpoints import take_checkpoint
 from netbuilder.exchange.folder_lock import folder_lock
 from netbuilder.model import ModelHelper
 from netbuilder.proto import NetError, ParseError
-from netbuilder.proto.os_errors import error_text
+from netbuilder.proto.call_checks import checked
+from netbuilder.proto.os_errors import error_text, make_folder
 from netbuilder.proto.whole_file import is_draft
 from netbuilder.runtime import Workspace
 
@@ -24,6 +25,7 @@ __all__ = ["CheckpointFolder"]
 _NAME = re.compile(r"step-(\d+)\.minidb")
 
 
+@checked()
 @dataclass(frozen=True)
 class CheckpointFolder:
     """Checkpoints of one run in one folder, each a file ``step-<steps done>.minidb``.
@@ -50,6 +52,7 @@ class CheckpointFolder:
         if self.best not in ("max", "min", None):
             raise NetError(f"CheckpointFolder: best must be 'max', 'min' or None, got {self.best!r}")
 
+    @checked("metric")
     def save(
         self,
         model: ModelHelper,
@@ -70,6 +73,7 @@ class CheckpointFolder:
         """
         return self.write(take_checkpoint(model, workspace=workspace, step=step, metric=metric, state=state))
 
+    @checked()
     def write(self, checkpoint: Checkpoint) -> Path:
         """Write a checkpoint, then remove those that are no longer kept; return its file.
 
@@ -78,8 +82,7 @@ class CheckpointFolder:
                 locked the folder; or the checkpoint cannot be stored.
             OSError: the file cannot be written; existing ones are unchanged.
         """
-        folder = Path(self.folder)
-        folder.mkdir(parents=True, exist_ok=True)
+        folder = make_folder(self.folder)
         path = folder / f"step-{checkpoint.step:08d}.minidb"
         with folder_lock(folder, run=False):
             self.require_none_later(checkpoint.step)
@@ -98,10 +101,11 @@ class CheckpointFolder:
             NetError: another process has locked the folder; the message names it.
             OSError: the folder cannot be made, or no file in it.
         """
-        Path(self.folder).mkdir(parents=True, exist_ok=True)
+        make_folder(self.folder)
         with folder_lock(self.folder, run=True):
             yield
 
+    @checked()
     def require_none_later(self, step: int) -> None:
         """Raise NetError if the folder holds a checkpoint of a later step, which must be of another run."""
         if (there := self.paths()) and _step(there[-1].name) > step:
@@ -116,6 +120,7 @@ class CheckpointFolder:
         names = os.listdir(folder) if folder.is_dir() else []
         return [folder / name for name in sorted((n for n in names if _NAME.fullmatch(n)), key=_step)]
 
+    @checked()
     def latest(
         self, show: Callable[[str], object] = print, *, set_aside: bool = False
     ) -> tuple[Path, Checkpoint] | None:

@@ -111,6 +111,8 @@ def seal(manifest: Mapping[str, Any]) -> bytes:
     try:
         _check_keys(manifest["state"])
         found = json.dumps({"format": FORMAT, "version": VERSION, **manifest}, sort_keys=True, default=_plain)
+    except RecursionError:
+        raise NetError("checkpoint: its state holds itself, or is nested too deep to be stored") from None
     except (TypeError, ValueError) as error:
         raise NetError(
             f"checkpoint: its state must be text, numbers, None, and lists and dicts of these: {error}"

@@ -6,7 +6,7 @@ import contextlib
 import dataclasses
 import logging
 import os
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 import numpy as np
@@ -21,6 +21,7 @@ from netbuilder.parallel import FinalizeAfterCheckpoint, forget_gradients, has_r
 from netbuilder.parallel.distributed import ProcessGroup
 from netbuilder.parallel.gradient_scaling import SCALE_STATE
 from netbuilder.proto import BlobError, NetError
+from netbuilder.proto.call_checks import checked
 from netbuilder.runtime import RandomState, Workspace, random_state, set_random_state
 from netbuilder.runtime.execute import default
 
@@ -31,6 +32,7 @@ PathLike = str | os.PathLike[str]
 _log = logging.getLogger("netbuilder")
 
 
+@checked("metric")
 def take_checkpoint(
     model: ModelHelper,
     *,
@@ -77,6 +79,7 @@ def take_checkpoint(
     )
 
 
+@checked("metric")
 def save_checkpoint(
     path: PathLike,
     model: ModelHelper,
@@ -104,6 +107,7 @@ def save_checkpoint(
     return checkpoint
 
 
+@checked()
 def load_checkpoint(
     source: PathLike | Checkpoint,
     model: ModelHelper,
@@ -112,7 +116,7 @@ def load_checkpoint(
     parameters_only: bool = False,
     partial: bool = False,
     rename: Mapping[str, str] | None = None,
-    skip: Iterable[str] = (),
+    skip: str | Sequence[str] = (),
     show: Callable[[str], object] = print,
 ) -> LoadReport:
     """Load a checkpoint into a model, on any number of devices of any kind; return what was loaded.

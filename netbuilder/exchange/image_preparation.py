@@ -12,6 +12,8 @@ from typing import Any
 
 from netbuilder.proto import ArgumentError, NetDef, ParseError
 from netbuilder.proto.arguments import arguments, set_argument
+from netbuilder.proto.call_checks import checked
+from netbuilder.proto.numbers import listed
 from netbuilder.proto.structured_text import parse_json
 
 __all__ = [
@@ -64,6 +66,7 @@ class ImagePreparation:
             raise ArgumentError(f"images: interpolation must be one of {_INTERPOLATIONS}, got {self.interpolation!r}")
 
 
+@checked("classes")
 def describe_images(net: NetDef, images: ImagePreparation | None = None, classes: Sequence[str] | None = None) -> None:
     """Write the preprocessing of images and the names of classes into the arguments of a net.
 
@@ -73,9 +76,7 @@ def describe_images(net: NetDef, images: ImagePreparation | None = None, classes
         classes: names from class 0 on, which replace the net's; None: leave those as they are.
     """
     if classes is not None:
-        if isinstance(classes, (str, bytes)):
-            raise ArgumentError(f"classes must be a list of names, got the single string {classes!r}")
-        set_argument(net, _CLASSES, [str(name) for name in classes])
+        set_argument(net, _CLASSES, [str(name) for name in listed("classes", "names", classes)])
     if images is None:
         return
     kept = [argument for argument in net.arg if not argument.name.startswith(_IMAGE)]

@@ -32,6 +32,7 @@ from netbuilder.proto import (
     ShapeError,
     files,
 )
+from netbuilder.proto.call_checks import checked
 from netbuilder.runtime import Workspace
 from netbuilder.runtime.plan.observable import requested_blobs
 
@@ -85,6 +86,7 @@ class Predictor:
     {'y': array([[2., 3.]], dtype=float32)}
     """
 
+    @checked("threads")
     def __init__(
         self,
         init_net: NetDef,

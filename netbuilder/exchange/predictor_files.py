@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import hashlib
 import os
 from collections.abc import Iterable, Mapping, Sequence
@@ -34,6 +35,8 @@ from netbuilder.proto import (
     files,
 )
 from netbuilder.proto.arguments import arguments, set_argument
+from netbuilder.proto.call_checks import checked
+from netbuilder.proto.os_errors import make_folder
 from netbuilder.runtime import Workspace
 from netbuilder.runtime.execute import default
 
@@ -59,6 +62,7 @@ _INPUTS, _OUTPUTS, _SHAPES, _WEIGHTS = (
 )
 
 
+@checked("directory")
 def save_predictor(
     directory: str | os.PathLike[str],
     predict_net: Any,
@@ -140,10 +144,18 @@ def save_predictor(
     set_argument(stored, _SHAPES, known.SerializeToString())
     set_argument(stored, _WEIGHTS, _digest(init_net))
     folder = Path(directory)
-    folder.mkdir(parents=True, exist_ok=True)
-    files.save_all({folder / INIT_FILE: init_net, folder / PREDICT_FILE: stored})
+    new = not folder.exists()
+    make_folder(folder)
+    try:
+        files.save_all({folder / INIT_FILE: init_net, folder / PREDICT_FILE: stored})
+    except BaseException:
+        if new:
+            with contextlib.suppress(OSError):  # the error that is raised says more
+                folder.rmdir()
+        raise
 
 
+@checked("directory")
 def load_predictor(
     directory: str | os.PathLike[str],
     *,
@@ -261,8 +273,6 @@ def _divide(
         raise NetError(
             f"net {net.name!r}: reads {list(needed)}; give inputs= or parameters= to say which of these are inputs"
         )
-    if isinstance(parameters, (str, bytes)) or isinstance(inputs, (str, bytes)):
-        raise NetError(f"net {net.name!r}: inputs and parameters must be lists of blobs, got a single string")
     kept = None if parameters is None else list(dict.fromkeys(map(blob_name, parameters)))
     fed = [blob_name(blob) for blob in inputs] if inputs is not None else [b for b in needed if b not in (kept or ())]
     if kept is None:

@@ -10,6 +10,7 @@ import netbuilder.ops.all  # noqa: F401  (fills the registry)
 from netbuilder.ops.core.registry import find, is_registered
 from netbuilder.ops.core.renaming import subgraphs
 from netbuilder.proto import DeviceOption, NetDef, OperatorDef
+from netbuilder.proto.call_checks import checked
 
 __all__ = ["COUNTERS", "blob_devices", "may_have_subgraphs", "operator_device", "place_operators"]
 
@@ -43,6 +44,7 @@ def may_have_subgraphs(op_type: str) -> bool:
     return any("NetDef" in str(field.type) for field in dataclasses.fields(find(op_type)))
 
 
+@checked()
 def blob_devices(nets: Iterable[NetDef]) -> dict[str, DeviceOption]:
     """Return the device of each blob: that of the first operator that reads or writes it.
 

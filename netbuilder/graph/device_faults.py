@@ -12,6 +12,7 @@ from netbuilder.graph.blob_devices import COUNTERS, may_have_subgraphs, operator
 from netbuilder.graph.devices import Devices
 from netbuilder.ops.core.renaming import subgraphs
 from netbuilder.proto import PROTO_CPU, PROTO_CUDA, NetDef, OperatorDef
+from netbuilder.proto.call_checks import checked
 
 __all__ = ["CROSSING", "TREE_SUM_NAME", "DeviceFault", "device_faults"]
 
@@ -79,6 +80,7 @@ class DeviceFault:
         )
 
 
+@checked()
 def device_faults(
     net: NetDef, *, init_net: NetDef | None = None, devices: Devices | None = None, shared: Collection[str] = ()
 ) -> Iterator[DeviceFault]:

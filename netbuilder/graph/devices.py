@@ -10,6 +10,7 @@ from netbuilder.graph.blob import device_prefix
 from netbuilder.graph.scope import SEPARATOR
 from netbuilder.proto import PROTO_CPU, DeviceOption, NetError
 from netbuilder.proto.arguments import make_device_option
+from netbuilder.proto.call_checks import checked
 
 __all__ = ["Devices", "check_groups"]
 
@@ -17,6 +18,7 @@ __all__ = ["Devices", "check_groups"]
 _LISTED = 8
 
 
+@checked()
 @dataclass(frozen=True)
 class Devices:
     """One device per replica, in the order of the replicas.

@@ -130,7 +130,7 @@ class _Subgraphs:
 
 
 def _checked_callbacks(callbacks: Sequence[Callback]) -> list[Callback]:
-    if callable(callbacks) or not isinstance(callbacks, Iterable):
+    if callable(callbacks) or not isinstance(callbacks, Iterable) or getattr(callbacks, "ndim", 1) == 0:
         raise TypeError(f"AddGradientOperators: callbacks must be a list of functions, got {callbacks!r}")
     calls = list(callbacks)
     for call in calls:
@@ -190,7 +190,7 @@ def _run(
 def _seeds(ys: Any) -> dict[str, Gradient | None]:
     if isinstance(ys, Mapping):
         return {blob_name(y): as_gradient(gradient) for y, gradient in ys.items()}
-    if isinstance(ys, (str, bytes, BlobReference)) or not isinstance(ys, Iterable):
+    if isinstance(ys, (str, bytes, BlobReference)) or not isinstance(ys, Iterable) or getattr(ys, "ndim", 1) == 0:
         raise TypeError(f"ys must be a list of losses, or a mapping of losses to their gradients, got {ys!r}")
     return dict.fromkeys(blob_name(y) for y in ys)
 

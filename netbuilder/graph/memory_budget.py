@@ -7,6 +7,7 @@ from typing import Any
 
 from netbuilder.proto import NetDef, NetError
 from netbuilder.proto.arguments import arguments, set_argument
+from netbuilder.proto.call_checks import is_whole
 from netbuilder.proto.suggestions import did_you_mean
 
 __all__ = ["MemoryBudgetError", "clear_stored_budget", "parse_budget", "set_stored_budget", "stored_budget"]
@@ -45,7 +46,7 @@ def parse_budget(value: Any, where: str) -> int | float:
     >>> parse_budget("1.5GiB", "net 'train'"), parse_budget("60%", "net 'train'")
     (1610612736, 0.6)
     """
-    if hasattr(value, "__index__") and not isinstance(value, bool) and int(value) > 0:
+    if is_whole(value) and value > 0:
         return _bytes(int(value), where)
     if isinstance(value, float) and 0 < value <= 1:
         return value

@@ -29,8 +29,10 @@ from netbuilder.ops.core.precision import (
     check_switch,
 )
 from netbuilder.ops.core.registry import is_registered, operator_types
-from netbuilder.proto import PROTO_CUDA, DeviceOption, NetDef, NetError, OperatorDef
+from netbuilder.proto import PROTO_CUDA, ArgumentError, DeviceOption, NetDef, NetError, OperatorDef
 from netbuilder.proto.arguments import set_argument
+from netbuilder.proto.call_checks import checked, is_whole
+from netbuilder.proto.numbers import INT32_MAX, UINT32_MAX, check_whole_numbers
 
 __all__ = ["Net", "operator_watchers"]
 
@@ -109,6 +111,7 @@ class Net(NetBlobs):
         """Number of operators."""
         return len(self._net.op)
 
+    @checked("net_type", "num_workers")
     def set_type(self, net_type: str, num_workers: int | None = None) -> None:
         """Set the executor of the net, "simple", "dag" or "async_scheduling", and its maximum number of threads.
 
@@ -117,11 +120,12 @@ class Net(NetBlobs):
         if not isinstance(net_type, str):
             raise NetError(f"net {self}: net_type must be a string such as 'simple' or 'dag', got {net_type!r}")
         if num_workers is not None:
-            if not hasattr(num_workers, "__index__") or num_workers < 1:
+            if not is_whole(num_workers) or not 1 <= num_workers <= INT32_MAX:
                 raise NetError(f"net {self}: num_workers must be a positive integer, got {num_workers!r}")
             self._net.num_workers = num_workers
         self._net.type = net_type
 
+    @checked()
     def set_activation_dtype(self, dtype: str) -> None:
         """Set the type in which plans of this net store activations: "float32", or rounded to "bfloat16" or "float16".
 
@@ -134,6 +138,7 @@ class Net(NetBlobs):
         """
         set_argument(self._net, PRECISION_ARGUMENT, check_precision(dtype, f"net {self}"))
 
+    @checked()
     def set_allow_tf32(self, allow: bool) -> None:
         """Set whether GPUs may use TF32 for products of float32 values: factors are rounded to 10 bits, sums are not.
 
@@ -145,6 +150,7 @@ class Net(NetBlobs):
         """
         set_argument(self._net, TF32_ARGUMENT, int(check_switch(allow, TF32_ARGUMENT, f"net {self}")))
 
+    @checked()
     def set_deterministic(self, deterministic: bool) -> None:
         """Set whether two runs of the net must be equal to the bit, on the same devices and with the same threads.
 
@@ -158,6 +164,7 @@ class Net(NetBlobs):
         value = check_switch(deterministic, DETERMINISTIC_ARGUMENT, f"net {self}")
         set_argument(self._net, DETERMINISTIC_ARGUMENT, int(value))
 
+    @checked()
     def set_observable(self, kind: str, blobs: Iterable[Any] = ()) -> None:
         """Set which blobs can be fetched after a run of the net: the fewer, the less memory a run takes.
 
@@ -188,6 +195,7 @@ class Net(NetBlobs):
         """
         set_stored_budget(self._net, budget)
 
+    @checked()
     def AddArgument(self, arg_name: str, arg_value: Any) -> None:
         """Set an argument of the net itself; it replaces one of the same name."""
         set_argument(self._net, arg_name, arg_value)
@@ -197,10 +205,12 @@ class Net(NetBlobs):
         """Return the name of the current builder, the prefix of the nets made in it; "" outside of builders."""
         return under_builder("")
 
+    @checked()
     def add_attribute(self, name: str, obj: Any) -> None:
         """Attach an object to the net under a name, after earlier ones of this name; copies do not have it."""
         self._attributes.setdefault(name, []).append(obj)
 
+    @checked()
     def get_attributes(self, name: str) -> list[Any]:
         """Return the objects attached under ``name``."""
         return list(self._attributes.get(name, ()))
@@ -261,6 +271,7 @@ class Net(NetBlobs):
         written = self._add(op_type, [], 1 if blob_out is None else blob_out, **args)
         return written[0] if isinstance(written, tuple) else written
 
+    @checked()
     def Python(
         self,
         f: Any,
@@ -283,9 +294,11 @@ class Net(NetBlobs):
             grad_output_indices: outputs whose gradients ``grad_f`` takes; None: all.
             grad_input_indices: inputs whose gradients ``grad_f`` computes; None: all.
         """
+        if python_func_type is not None and not callable(python_func_type):
+            raise ArgumentError(f"net {self}: python_func_type must be a class, got {python_func_type!r}")
         arguments: dict[str, Any] = {
-            "grad_output_indices": list(grad_output_indices or ()),
-            "grad_input_indices": list(grad_input_indices or ()),
+            "grad_output_indices": list(() if grad_output_indices is None else grad_output_indices),
+            "grad_input_indices": list(() if grad_input_indices is None else grad_input_indices),
             **python_arguments(f, grad_f, python_func_type, pass_workspace, must_fill=self._must_fill),
         }
         return partial(self._add, "Python", **arguments)
@@ -301,6 +314,7 @@ class Net(NetBlobs):
                 item = self.GivenTensorStringFill([], self.NextName("log"), shape=[], values=[str(item)])
             self.Print(item, [])
 
+    @checked()
     def extend_ops(self, new_ops: Iterable[OperatorDef]) -> None:
         """Append copies of operators; inputs that nothing defines become external inputs of the net."""
         self._blobs.refresh()
@@ -308,11 +322,13 @@ class Net(NetBlobs):
             self._net.op.add().CopyFrom(op)  # extend would parse it, and refuse deep nets
             self._blobs.add_operator(op.input[:], op.output[:])
 
+    @checked()
     def replace_message(self, proto: NetDef) -> None:
         """Replace the contents of the net's message by ``proto``, the result of a pass; the object stays the same."""
         self._net.CopyFrom(proto)
         self._blobs.invalidate()
 
+    @checked()
     def insert_op_at_idx(self, op: OperatorDef, op_idx: int) -> None:
         """Insert a copy of ``op`` before operator ``op_idx``; the cost is linear in the size of the net."""
         if not 0 <= op_idx <= len(self._net.op):
@@ -324,6 +340,7 @@ class Net(NetBlobs):
 
     # -- copies -----------------------------------------------------------------------------
 
+    @checked()
     def Clone(
         self,
         name: str,
@@ -354,11 +371,12 @@ class Net(NetBlobs):
         )
         return self._copied(proto, name)
 
+    @checked()
     def ClonePartial(
         self,
         name: str,
-        inputs: Mapping[Any, Any] | Iterable[Any],
-        outputs: Mapping[Any, Any] | Iterable[Any],
+        inputs: Mapping[Any, Any] | Iterable[Any] | str,
+        outputs: Mapping[Any, Any] | Iterable[Any] | str,
         remap_funcs: Mapping[str, RemapFunction] | None = None,
     ) -> tuple[Net, list[BlobReference]]:
         """Return a net of the operators that make ``outputs`` from ``inputs``, and references to its outputs.
@@ -379,6 +397,7 @@ class Net(NetBlobs):
         proto.name = name
         return type(self)(proto, inplace=True)
 
+    @checked("net", "device_option")
     def AppendNet(
         self, net: Net | NetDef, device_option: DeviceOption | None = None, *, scope: str | None = None
     ) -> Net:
@@ -411,6 +430,7 @@ class Net(NetBlobs):
 
     # -- gradients --------------------------------------------------------------------------
 
+    @checked("ys", "callbacks")
     def AddGradientOperators(
         self,
         ys: Iterable[Any] | Mapping[Any, Any],
@@ -459,11 +479,13 @@ class Net(NetBlobs):
 
     # -- devices ----------------------------------------------------------------------------
 
+    @checked()
     def RunAllOnGPU(self, gpu_id: int = 0, use_cudnn: bool = False) -> None:
         """Set the device of the whole net to a GPU, and with ``use_cudnn`` the engine of all operators to cuDNN.
 
         Operators with a device of their own keep it.
         """
+        check_whole_numbers(f"net {self}", 0, INT32_MAX, gpu_id=gpu_id)
         self._net.device_option.CopyFrom(DeviceOption(device_type=PROTO_CUDA, device_id=gpu_id))
         if use_cudnn:
             for op in self._net.op:
@@ -477,6 +499,7 @@ class Net(NetBlobs):
         """Set the device of the whole net to iDeep, whose operators run on the CPU."""
         self._net.device_option.CopyFrom(DeviceOption(device_type=PROTO_IDEEP))
 
+    @checked()
     def set_rand_seed(self, seed: int = 100, sequence_seed: bool = True, seed_on_op_def: bool = False) -> None:
         """Set the random seed of every operator, in its device option.
 
@@ -497,6 +520,7 @@ class Net(NetBlobs):
         """
         if sequence_seed and seed_on_op_def:
             raise NetError(f"net {self}: set_rand_seed: give sequence_seed or seed_on_op_def, not both")
+        check_whole_numbers(f"net {self}: set_rand_seed", 0, UINT32_MAX - len(self._net.op), seed=seed)
         _seed_operators(self._net, seed, in_sequence=sequence_seed, by_operator=seed_on_op_def)
 
 

@@ -11,6 +11,8 @@ from netbuilder.graph.net_names import plan_step_names
 from netbuilder.graph.scope import CurrentNameScope
 from netbuilder.proto import ExecutionStep as ExecutionStepDef
 from netbuilder.proto import NetDef, NetError, PlanDef
+from netbuilder.proto.call_checks import checked
+from netbuilder.proto.numbers import INT32_MAX, check_whole_numbers
 
 __all__ = [
     "ExecutionStep",
@@ -43,6 +45,7 @@ class ExecutionStep:
     10
     """
 
+    @checked()
     def __init__(self, name: str, nets: Net | Iterable[Net] | None = None, num_iter: int | None = None) -> None:
         self._step = ExecutionStepDef(name=name)
         self._nets: list[Net] = []
@@ -143,6 +146,7 @@ class ExecutionStep:
         self._step.network.append(net.Name())
         return self
 
+    @checked()
     def AddSubstep(self, substep: ExecutionStep) -> ExecutionStep:
         """Append a substep, which cannot be changed afterwards; return this step.
 
@@ -157,11 +161,13 @@ class ExecutionStep:
         self._step.substep.append(substep.Proto())
         return self
 
+    @checked()
     def SetIter(self, num_iter: int) -> None:
         """Set the number of repetitions."""
         self._check_mutable()
         self._step.num_iter = num_iter
 
+    @checked()
     def SetOnlyOnce(self, only_once: bool) -> None:
         """Run the step only in the first iteration of its parent step."""
         self._check_mutable()
@@ -172,28 +178,35 @@ class ExecutionStep:
         self._check_mutable()
         self._step.should_stop_blob = blob_name(should_stop_blob)
 
+    @checked()
     def RunEveryMillis(self, interval: int) -> None:
         """Run the step every ``interval`` milliseconds while its siblings run, until they are done."""
         self._check_mutable()
         self._step.run_every_ms = interval
 
+    @checked()
     def SetReportNet(self, report_net: Net, report_interval: int) -> None:
         """Run ``report_net`` every ``report_interval`` seconds while the step runs."""
         self._check_mutable()
+        check_whole_numbers("ExecutionStep.SetReportNet", 0, INT32_MAX, report_interval=report_interval)
         self._step.report_net = report_net.Name()
         self._step.report_interval = report_interval
         self._nets.append(report_net)
 
+    @checked()
     def SetConcurrentSubsteps(self, concurrent_substeps: bool) -> None:
         """Run the substeps at the same time."""
         self._check_mutable()
         self._step.concurrent_substeps = concurrent_substeps
 
+    @checked()
     def SetNumConcurrentInstances(self, num_concurrent_instances: int) -> None:
         """Run this number of copies of the step at the same time."""
         self._check_mutable()
+        check_whole_numbers("ExecutionStep", 0, INT32_MAX, num_concurrent_instances=num_concurrent_instances)
         self._step.num_concurrent_instances = num_concurrent_instances
 
+    @checked()
     def SetCreateWorkspace(self, create_workspace: bool) -> None:
         """Run the step in a new workspace, a child of the one in which the plan runs."""
         self._check_mutable()
@@ -362,10 +375,12 @@ class Plan:
         """Return the plan's steps."""
         return list(self._steps)
 
+    @checked()
     def get_all_attributes(self, name: str) -> list[Any]:
         """Return the objects attached under ``name`` to the plan's nets (``Net.add_attribute``)."""
         return [obj for net in self.Nets() for obj in net.get_attributes(name)]
 
+    @checked()
     def AddNets(self, nets: Iterable[Net]) -> None:
         """Add nets that the plan's steps may run; nets that it has already are ignored.
 

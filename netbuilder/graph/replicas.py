@@ -12,6 +12,7 @@ from netbuilder.graph.block_updates import BlockRule
 from netbuilder.graph.devices import Devices
 from netbuilder.proto import BlobError, NetDef, NetError
 from netbuilder.proto.arguments import arguments, make_argument
+from netbuilder.proto.call_checks import checked
 
 __all__ = ["GradientGroup", "Replicas", "World", "gradient_group", "has_record", "remove_record"]
 
@@ -136,6 +137,7 @@ class Replicas:
         """Whether the net reads the weights of the replicas' shares, if they have some."""
         return self.trains or self.combines_means
 
+    @checked()
     def blobs(self, name: str) -> tuple[str, ...]:
         """Return the copies of a blob, one per replica; for a shared parameter, the first replica's repeated."""
         copies = self.devices.copies(name)
@@ -160,6 +162,7 @@ class Replicas:
         scope = self.devices.scopes[self.block.master]
         return tuple(scope + name for name in (*names, *([self.block.counter] if self.block.iterations else [])))
 
+    @checked()
     def short_names(self, blobs: Iterable[Any], known: Iterable[str]) -> list[str]:
         """Return names without a replica's scope for blobs given with or without it.
 
@@ -184,6 +187,7 @@ class Replicas:
             result.append(name)
         return result
 
+    @checked()
     def store(self, net: NetDef) -> None:
         """Write the record into the net's arguments; it replaces an earlier record."""
         found = {
@@ -223,6 +227,7 @@ class Replicas:
         net.arg.extend(make_argument(_KEY + key, value) for key, value in found.items())
 
     @classmethod
+    @checked()
     def load(cls, net: NetDef) -> Replicas:
         """Return the record that ``store`` wrote into a net.
 
@@ -278,6 +283,7 @@ def _some(names: Sequence[str], most: int = 12) -> str:
     return ", ".join(names[:most]) + (f" and {len(names) - most} more" if len(names) > most else "")
 
 
+@checked()
 def has_record(net: NetDef) -> bool:
     """Whether ``Parallelize`` made the net and stored its record."""
     return any(argument.name == _KEY + "devices" for argument in net.arg)

@@ -14,6 +14,7 @@ from types import FrameType
 from typing import Generic, TypeVar
 
 from netbuilder.proto import DeviceOption
+from netbuilder.proto.call_checks import checked
 
 __all__ = [
     "SEPARATOR",
@@ -124,6 +125,7 @@ def CurrentDeviceScope() -> DeviceOption | None:
     return _device_scopes.current()
 
 
+@checked("prefix")
 @contextmanager
 def NameScope(prefix: str | None, reset: bool = False) -> Iterator[None]:
     """Prefix the names made in the block with ``prefix`` and "/".
@@ -156,6 +158,7 @@ def EmptyNameScope() -> Iterator[None]:
         yield
 
 
+@checked("scope")
 @contextmanager
 def DeviceScope(scope: DeviceOption, node_name: str | None = None) -> Iterator[None]:
     """Set the device of the operators made in the block.

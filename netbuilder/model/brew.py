@@ -29,7 +29,7 @@ from netbuilder.model.helpers import dropout as _dropout
 from netbuilder.model.helpers import elementwise_linear as _elementwise_linear
 from netbuilder.model.helpers import embedding as _embedding
 from netbuilder.model.helpers import fc as _fc
-from netbuilder.model.helpers.call_checks import CallChecks
+from netbuilder.model.helpers.call_checks import helper_checks
 from netbuilder.model.model_helper import ModelHelper
 from netbuilder.model.rollback import remove_added_on_error
 from netbuilder.proto import ArgumentError
@@ -171,7 +171,7 @@ def _with_scopes(helper: Callable[P, R], name: str) -> Callable[P, R]:
     takes_all = len(names) < len(parameters)
     optional_from = len([p for p in parameters if p.default is p.empty and p.kind is p.POSITIONAL_OR_KEYWORD])
     known = frozenset(names)
-    checks = CallChecks(name, signature)
+    checks = helper_checks(name, signature)
 
     @functools.wraps(helper)
     def call(*args: Any, **kwargs: Any) -> Any:
@@ -198,8 +198,6 @@ def _with_scopes(helper: Callable[P, R], name: str) -> Callable[P, R]:
             except TypeError as error:
                 if why := mismatch(signature, args, given):
                     raise TypeError(f"brew.{name}: {why}") from error
-                if explained := checks.explained(error, args, given):
-                    raise explained from error
                 raise
 
     return call

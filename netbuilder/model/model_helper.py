@@ -15,6 +15,7 @@ from netbuilder.model.helpers.inputs import db_input
 from netbuilder.model.parameter_info import ParameterInfo
 from netbuilder.model.parameters import ModelParameters
 from netbuilder.proto import GradientError, NetDef, NetError
+from netbuilder.proto.call_checks import checked
 from netbuilder.proto.suggestions import suggests_arguments
 
 __all__ = ["DEFAULT_ARG_SCOPE", "ModelHelper"]
@@ -73,6 +74,7 @@ class ModelHelper(ModelParameters):
     net_class: type[Net] = Net  # class of the nets, unless the model shares the parameters of another one
 
     @suggests_arguments
+    @checked("param_model")
     def __init__(
         self,
         name: str | None = None,
@@ -145,6 +147,7 @@ class ModelHelper(ModelParameters):
     # Backward pass
 
     @suggests_arguments
+    @checked("ys", "callbacks")
     def AddGradientOperators(
         self,
         ys: Iterable[Any] | Mapping[Any, Any],
@@ -172,6 +175,7 @@ class ModelHelper(ModelParameters):
         self.param_to_grad = self.get_param_to_grad(self.params)
         return self.grad_map
 
+    @checked()
     def get_param_to_grad(self, params: Iterable[BlobReference]) -> dict[BlobReference, Gradient]:
         """Return the gradient of each of ``params`` that has one.
 
@@ -181,6 +185,7 @@ class ModelHelper(ModelParameters):
         self._require_gradients()
         return {p: self.grad_map[p] for p in params if p in self.grad_map}
 
+    @checked()
     def GetOptimizationParamInfo(self, params: Iterable[BlobReference] | None = None) -> list[ParameterInfo]:
         """Return the parameters that optimizers update: those with a gradient.
 
@@ -216,10 +221,12 @@ class ModelHelper(ModelParameters):
         """
         return _complete_net(self.name + "_complete_net", self.param_init_net, self.net)
 
+    @checked()
     def ConstructInitTrainNetfromNet(self, net: Net) -> None:
         """Replace init net and main net by the parts of a net of ``GetCompleteNet``, here or in Caffe2."""
         self.param_init_net, self.net = _split_complete_net(net)
 
+    @checked()
     def RunAllOnGPU(self, gpu_id: int = 0, use_cudnn: bool = False) -> None:
         """Set the device of both nets to a GPU; arguments as for ``Net.RunAllOnGPU``."""
         self.param_init_net.RunAllOnGPU(gpu_id, use_cudnn)

@@ -15,6 +15,7 @@ from netbuilder.model.parameter_info import ParameterInfo, ParameterTags
 from netbuilder.model.parameter_sharing import parameter_name
 from netbuilder.proto import NetError, ShapeError, UsageError
 from netbuilder.proto.arguments import arguments
+from netbuilder.proto.call_checks import checked
 
 __all__ = ["ModelParameters"]
 
@@ -43,6 +44,7 @@ class ModelParameters:
         self._infos: dict[str, ParameterInfo] = {} if shared_with is None else shared_with._infos
         self._shared_names = frozenset(self._infos).union(map(str, [*self.params, *self._computed_params]))
 
+    @checked("initializer", "param_name", "shape", "tags")
     def create_param(
         self, param_name: str | BlobReference, shape: Sequence[int], initializer: Any, tags: Tags = None
     ) -> BlobReference:
@@ -66,7 +68,7 @@ class ModelParameters:
             name = parameter_name(param_name)
         else:
             raise TypeError(f"param_name must be a string or a BlobReference, got {param_name!r}")
-        for extent in shape if shape is not None else ():
+        for extent in () if shape is None else _extents(shape):
             if not hasattr(extent, "__index__") or extent < 0:
                 raise ShapeError(
                     f"model {self.name!r}: the shape of parameter {str(name)!r} must be integers >= 0, got {shape!r}"
@@ -156,6 +158,7 @@ class ModelParameters:
                 return ParameterInfo(None, param, shape=shape)
         return ParameterInfo(None, param)
 
+    @checked()
     def GetParams(self, namescope: str | None = None, top_scope: bool = False) -> list[BlobReference]:
         """Return the trained parameters in a name scope.
 
@@ -169,6 +172,7 @@ class ModelParameters:
             scope = first + separator
         return _within(self.params, scope)
 
+    @checked()
     def GetComputedParams(self, namescope: str | None = None) -> list[BlobReference]:
         """Return the parameters that operators compute, such as running means; arguments as in ``GetParams``."""
         return _within(self._computed_params, _scope(namescope))
@@ -215,3 +219,8 @@ def _scope(namescope: str | None) -> str:
 
 def _within(params: Sequence[BlobReference], scope: str) -> list[BlobReference]:
     return [p for p in params if str(p).startswith(scope)] if scope else list(params)
+
+
+def _extents(shape: Any) -> list[Any]:
+    """Return the elements of a shape; [None], which is none, of what is no list."""
+    return list(shape) if isinstance(shape, Iterable) and getattr(shape, "ndim", 1) else [None]

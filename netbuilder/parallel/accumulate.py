@@ -16,6 +16,7 @@ from netbuilder.parallel.accumulate_rows import append_rows, flush_rows, is_row_
 from netbuilder.parallel.step_divisors import forget_divisors, require_divisors
 from netbuilder.proto import DeviceOption, NetDef, NetError
 from netbuilder.proto.arguments import arguments
+from netbuilder.proto.call_checks import checked
 from netbuilder.runtime import Workspace
 from netbuilder.runtime.execute.not_finite import FindNan
 
@@ -164,6 +165,7 @@ def run_iterations(
             forget_divisors(record, workspace)
 
 
+@checked()
 def pending_steps(model: ModelHelper, workspace: Workspace) -> int:
     """Return how many micro-batches have run since the last update."""
     net = model.net.Proto()
@@ -174,6 +176,7 @@ def pending_steps(model: ModelHelper, workspace: Workspace) -> int:
     return int(workspace.net(name).clock.iteration) % record.accumulate_steps
 
 
+@checked()
 def forget_gradients(model: ModelHelper, workspace: Workspace) -> None:
     """Restart the current step: set the existing sums of gradients to 0 and count from the first micro-batch.
 

@@ -9,6 +9,7 @@ from netbuilder.graph.replicas import Replicas
 from netbuilder.model import ModelHelper
 from netbuilder.parallel.accumulate import pending_steps, run_iterations
 from netbuilder.proto import NetError
+from netbuilder.proto.call_checks import checked
 from netbuilder.runtime import Workspace
 from netbuilder.runtime.execute import default
 from netbuilder.runtime.execute.not_finite import FindNan
@@ -16,6 +17,7 @@ from netbuilder.runtime.execute.not_finite import FindNan
 __all__ = ["RunWarmup", "block_nets_of", "count_iterations", "finish_block", "run_blocks"]
 
 
+@checked()
 def RunWarmup(
     model: ModelHelper, *, wait: bool = True, find_nan: FindNan = False, workspace: Workspace | None = None
 ) -> None:
@@ -54,6 +56,7 @@ def RunWarmup(
     run_blocks(model, record, remaining * steps - pending, workspace=workspace, wait=wait, find_nan=find_nan)
 
 
+@checked()
 def finish_block(model: ModelHelper, *, wait: bool = True, workspace: Workspace | None = None) -> None:
     """End a block before its last iteration, so that all replicas have the same parameters, for example to evaluate.
 

@@ -13,6 +13,7 @@ from netbuilder.model import ModelHelper
 from netbuilder.parallel.accumulate import net_names, why_micro_batches_differ
 from netbuilder.parallel.distributed.process_group import ProcessGroup
 from netbuilder.proto import NetDef, NetError
+from netbuilder.proto.call_checks import checked
 from netbuilder.runtime import Workspace
 from netbuilder.runtime.execute import default
 from netbuilder.runtime.profile.memory import Memory, planned_memory
@@ -24,6 +25,7 @@ Built = TypeVar("Built")
 _SPLITS = (2, 4, 8)
 
 
+@checked()
 def planned_step(model: ModelHelper, workspace: Workspace | None = None) -> Memory:
     """Return the memory that a step will take: with ``accumulate_steps``, all of its micro-batches and the update.
 

@@ -23,6 +23,7 @@ from netbuilder.parallel.shares import (
 from netbuilder.parallel.step_divisors import step_divisors
 from netbuilder.parallel.unequal_steps import Agreement, ProcessBatches
 from netbuilder.proto import NetError
+from netbuilder.proto.call_checks import checked
 from netbuilder.proto.errors import counted
 from netbuilder.runtime import LossReader, Prefetch, Workspace
 from netbuilder.runtime.execute import default
@@ -33,6 +34,7 @@ __all__ = ["loss_reader", "prefetch"]
 _log = logging.getLogger("netbuilder.input")
 
 
+@checked()
 def prefetch(
     model: ModelHelper,
     source: Source,
@@ -165,6 +167,7 @@ class _AgreedPrefetch(Prefetch):
         return share.given
 
 
+@checked()
 def loss_reader(model: ModelHelper, blobs: Iterable[str], *, workspace: Workspace | None = None) -> LossReader:
     """Return a LossReader of means over the replicas of a model, weighted by their shares of the batch.
 

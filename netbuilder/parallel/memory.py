@@ -16,6 +16,7 @@ from netbuilder.model import ModelHelper
 from netbuilder.parallel.accumulate import created_nets
 from netbuilder.passes.share_memory import share_gradients
 from netbuilder.proto import NetDef, NetError
+from netbuilder.proto.call_checks import checked
 
 __all__ = ["OptimizeGradientMemory", "share_gradient_memory"]
 
@@ -91,6 +92,7 @@ def _blobs(gradient: Any) -> list[str]:
     return [str(part) for part in gradient] if isinstance(gradient, GradientSlice) else [str(gradient)]
 
 
+@checked()
 def OptimizeGradientMemory(
     model: ModelHelper, input_shapes: Mapping[Any, Sequence[int]] | None, excluded_blobs: Iterable[Any] | None,
     recycle_activations: bool,

@@ -9,7 +9,6 @@ from netbuilder.graph.blob import blob_name
 from netbuilder.graph.replicas import Replicas
 from netbuilder.graph.source import user_source
 from netbuilder.model import ModelHelper
-from netbuilder.ops.core.precision import precision_of
 from netbuilder.ops.engines.peers import can_access_peer
 from netbuilder.parallel import settings
 from netbuilder.parallel.block_update import BlockRequest
@@ -260,7 +259,7 @@ def Parallelize(
         deterministic=deterministic,
         gradient_scaling=settings.check_gradient_scaling(
             gradient_scaling,
-            precision=dtype or precision_of(model_helper_obj.net.Proto(), f"model {model_helper_obj.name!r}"),
+            precision=settings.chosen_precision(dtype, model_helper_obj),
             trains=param_update_builder_fun is not None or optimizer_builder_fun is not None,
             shared_model=shared_model,
             reduce_update_broadcast=reduce_update_broadcast,

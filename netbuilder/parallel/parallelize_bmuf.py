@@ -11,7 +11,6 @@ from netbuilder.graph.block_updates import BlockRule
 from netbuilder.graph.replicas import Replicas
 from netbuilder.graph.source import user_source
 from netbuilder.model import ModelHelper
-from netbuilder.ops.core.precision import precision_of
 from netbuilder.ops.engines.peers import can_access_peer
 from netbuilder.parallel import settings
 from netbuilder.parallel.block_update import BlockRequest
@@ -19,6 +18,8 @@ from netbuilder.parallel.build import Request, build
 from netbuilder.parallel.distributed.rendezvous import Rendezvous
 from netbuilder.passes.reductions import PeerAccess
 from netbuilder.proto import PROTO_CPU, PROTO_CUDA, NetError
+from netbuilder.proto.call_checks import is_number, is_whole
+from netbuilder.proto.numbers import listed
 from netbuilder.proto.suggestions import arguments_of, suggests_arguments
 
 __all__ = ["Parallelize_BMUF", "Parallelize_CPU_BMUF", "Parallelize_GPU_BMUF"]
@@ -161,6 +162,9 @@ def Parallelize_BMUF(
     chosen = settings.choose_devices(devices, PROTO_CPU if cpu_device else PROTO_CUDA)
     if isinstance(add_blobs_to_sync, (str, bytes)):
         raise TypeError(f"add_blobs_to_sync must be a list, got the single string {add_blobs_to_sync!r}")
+    synchronized = tuple(
+        map(blob_name, () if add_blobs_to_sync is None else listed("add_blobs_to_sync", "blobs", add_blobs_to_sync))
+    )
     count = len(chosen) * (1 if processes is None else processes.rendezvous.num_shards)
     momentum = 1.0 - 1.0 / count if block_momentum is None else _number("block_momentum", block_momentum)
     if not 0 <= momentum < 1:
@@ -177,7 +181,7 @@ def Parallelize_BMUF(
         warmup_iterations=_count("warmup_iterations", warmup_iterations, least=0),
         master=_master(master_device, chosen.ids),
     )
-    if (dtype or precision_of(model_helper_obj.net.Proto(), f"model {model_helper_obj.name!r}")) == "float16":
+    if settings.chosen_precision(dtype, model_helper_obj) == "float16":
         raise NetError("Parallelize_BMUF does not scale gradients, as dtype='float16' needs; let it be 'bfloat16'")
     request = Request(
         devices=chosen,
@@ -198,7 +202,7 @@ def Parallelize_BMUF(
         shares_memory=optimize_gradient_memory,
         vector_losses=vector_losses,
         combines_means=combine_means,
-        block=BlockRequest(rule, tuple(map(blob_name, add_blobs_to_sync or ())), reset_momentum_sgd),
+        block=BlockRequest(rule, synchronized, reset_momentum_sgd),
         processes=settings.with_gpus(processes, chosen),
     )
     return build(model_helper_obj, request)
@@ -231,7 +235,7 @@ def Parallelize_GPU_BMUF(*args: Any, **kwargs: Any) -> Replicas:
 
 
 def _number(name: str, value: Any) -> float:
-    if isinstance(value, (bool, str, bytes)) or not hasattr(value, "__float__"):
+    if not is_number(value):
         raise TypeError(f"{name} must be a number, got {value!r}")
     if not math.isfinite(value):
         raise NetError(f"{name} must be finite, got {value!r}")
@@ -241,7 +245,7 @@ def _number(name: str, value: Any) -> float:
 def _count(name: str, value: Any, *, least: int) -> int | None:
     if value is None:
         return None
-    if isinstance(value, bool) or not hasattr(value, "__index__"):
+    if not is_whole(value):
         raise TypeError(f"{name} must be an integer or None, got {value!r}")
     if value < least:
         raise NetError(f"{name} must be at least {least}, got {value!r}")
@@ -251,6 +255,6 @@ def _count(name: str, value: Any, *, least: int) -> int | None:
 def _master(device: Any, ids: tuple[int, ...]) -> int:
     if device is None:
         return 0
-    if device not in ids:
+    if not is_whole(device) or device not in ids:
         raise NetError(f"master_device must be one of the devices {list(ids)}, got {device!r}")
     return ids.index(device)

@@ -17,10 +17,12 @@ from netbuilder.ops.core.renaming import rename_blobs, subgraphs
 from netbuilder.parallel.record import replicas_of
 from netbuilder.passes.extract_predictor import extract_predictor
 from netbuilder.proto import DeviceOption, NetDef, NetError
+from netbuilder.proto.call_checks import checked
 
 __all__ = ["ConvertNetForDevice", "ExtractPredictorNet"]
 
 
+@checked()
 def ExtractPredictorNet(
     model: ModelHelper | Net | NetDef,
     inputs: Sequence[Any],
@@ -65,6 +67,7 @@ def _scoped(what: str, blobs: Sequence[Any], scope: str, net: NetDef) -> list[st
     return [name if name.startswith(scope) or name in known else scope + name for name in names]
 
 
+@checked()
 def ConvertNetForDevice(net: Net, device: DeviceOption | None = None) -> Net:
     """Return a copy of a net under the name scope of a replica, with all operators on the replica's device.
 

@@ -11,10 +11,12 @@ from netbuilder.graph.devices import Devices
 from netbuilder.graph.replicas import Replicas, has_record
 from netbuilder.graph.scope import SEPARATOR
 from netbuilder.proto import PROTO_CPU, PROTO_CUDA, NetDef, NetError
+from netbuilder.proto.call_checks import checked
 
 __all__ = ["replicas_of"]
 
 
+@checked()
 def replicas_of(net: NetDef) -> Replicas:
     """Return the record of a data-parallel net; without one, infer the replicas from the operators' devices.
 

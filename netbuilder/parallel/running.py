@@ -16,7 +16,8 @@ from netbuilder.parallel.distributed.agreement import require_equal_nets
 from netbuilder.parallel.distributed.common_worlds import barrier_net
 from netbuilder.parallel.same_state import begin_together, made_equal
 from netbuilder.parallel.shares import SHARE_WEIGHT
-from netbuilder.proto import PROTO_CUDA, DeviceError, NetDef, NetError
+from netbuilder.proto import PROTO_CUDA, ArgumentError, DeviceError, NetDef, NetError
+from netbuilder.proto.call_checks import checked, is_whole
 from netbuilder.runtime import Workspace
 from netbuilder.runtime.execute import default
 from netbuilder.runtime.execute.not_finite import FindNan
@@ -32,6 +33,7 @@ __all__ = [
 ]
 
 
+@checked()
 def RunInitNet(model: ModelHelper, *, overwrite: bool = False, workspace: Workspace | None = None) -> None:
     """Run the init net once, and create the main net.
 
@@ -81,6 +83,7 @@ def _fed_for_shares(record: Replicas, workspace: Workspace) -> dict[str, Any]:
     return {blob: workspace.fetch(blob) for blob in blobs if workspace.has(blob) and not workspace.get(blob).is_empty}
 
 
+@checked()
 def CreateNet(
     model: ModelHelper,
     overwrite: bool = False,
@@ -158,8 +161,10 @@ def RunNet(
             different parameters, or the block that this call is would end before the last micro-batch of a step.
         DistributedError: processes begin with different parameters; all of them raise it.
     """
+    if not isinstance(model, ModelHelper) or not isinstance(workspace, Workspace | None):
+        raise ArgumentError(f"RunNet: needs a ModelHelper, and a Workspace or None, got {model!r} and {workspace!r}")
     record = Replicas.load(model.net.Proto())
-    if isinstance(num_iterations, bool) or not hasattr(num_iterations, "__index__") or num_iterations < 0:
+    if type(num_iterations) is not int and not is_whole(num_iterations) or num_iterations < 0:
         raise NetError(f"RunNet: num_iterations must be a non-negative integer, got {num_iterations!r}")
     workspace, count = workspace or default.workspace(), num_iterations.__index__()
     if (main := net_names(model.net.Name(), record)[0]) not in workspace.nets():
@@ -175,6 +180,7 @@ def RunNet(
     run_iterations(model.net.Name(), record, count, workspace=workspace, wait=wait, find_nan=find_nan)
 
 
+@checked()
 def GetLearningRateBlobNames(model: ModelHelper) -> list[str]:
     """Return the blobs of the learning rates: on the CPU one for all replicas, on GPUs one each.
 
@@ -191,6 +197,7 @@ def GetLearningRateBlobNames(model: ModelHelper) -> list[str]:
     return names
 
 
+@checked()
 def GetCheckpointParams(model: ModelHelper) -> set[BlobReference]:
     """Return the blobs that training needs from a checkpoint: those of the first replica and those outside replicas.
 

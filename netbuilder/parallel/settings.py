@@ -14,7 +14,7 @@ from netbuilder.graph.replicas import has_record
 from netbuilder.graph.scope import SEPARATOR, CurrentDeviceScope, CurrentNameScope
 from netbuilder.graph.source import warn_user
 from netbuilder.model import ModelHelper
-from netbuilder.ops.core.precision import check_precision, check_switch
+from netbuilder.ops.core.precision import check_precision, check_switch, precision_of
 from netbuilder.ops.engines.arrays import gpu_count
 from netbuilder.ops.engines.nccl import nccl
 from netbuilder.parallel.distributed.common_worlds import ProcessRequest
@@ -31,6 +31,7 @@ __all__ = [
     "check_builders",
     "check_call",
     "check_executor",
+    "chosen_precision",
     "check_device_type",
     "check_flags",
     "check_gradient_scaling",
@@ -118,6 +119,7 @@ def check_wrapper_options(options: Mapping[str, Any], where: str, devices: Devic
     )
 
 
+_MOST_THREADS = 1 << 16  # for each device: the message of a net holds their sum
 _WRAPPER_FLAGS = frozenset(
     {"broadcast_computed_params", "combine_means", "combine_spatial_bn", "deterministic", "optimize_gradient_memory",
      "reduce_update_broadcast", "shared_model", "use_nccl"}
@@ -325,7 +327,7 @@ def choose_processes(
 
 def check_net_type(net_type: Any) -> None:
     """Raise NetError unless ``net_type`` is one of the executors of workspaces."""
-    if net_type not in NET_TYPES:
+    if not isinstance(net_type, str) or net_type not in NET_TYPES:
         raise NetError(f"unknown net_type {net_type!r}; the types are {', '.join(NET_TYPES)}")
 
 
@@ -386,12 +388,20 @@ def choose_sharing(shared_model: bool, devices: Devices, processes: ProcessReque
     return True
 
 
+def chosen_precision(dtype: Any, model: ModelHelper) -> str:
+    """Return the type in which activations are stored: ``dtype``, or what the model asks for if it is None."""
+    where = f"model {model.name!r}"
+    return precision_of(model.net.Proto(), where) if dtype is None else check_precision(dtype, where)
+
+
 def check_executor(num_threads_per_device: Any, net_type: Any) -> None:
     """Raise TypeError or NetError unless the number of threads is a positive integer and the net type is known."""
     if isinstance(num_threads_per_device, bool) or not isinstance(num_threads_per_device, int):
         raise TypeError(f"num_threads_per_device must be an integer, got {num_threads_per_device!r}")
     if num_threads_per_device < 1:
         raise NetError(f"num_threads_per_device must be at least 1, got {num_threads_per_device}")
+    if num_threads_per_device > _MOST_THREADS:
+        raise NetError(f"num_threads_per_device must be at most {_MOST_THREADS}, got {num_threads_per_device}")
     check_net_type(net_type)
 
 
@@ -433,7 +443,7 @@ def _gpus(devices: Iterable[int] | None, present: int) -> Devices:
 
 
 def _numbers(devices: Any) -> tuple[int, ...]:
-    if isinstance(devices, (str, bytes)) or not isinstance(devices, Iterable):
+    if isinstance(devices, (str, bytes)) or not isinstance(devices, Iterable) or getattr(devices, "ndim", 1) == 0:
         raise NetError(f"devices must be a list of integers, got {devices!r}")
     numbers: Sequence[Any] = list(devices)
     if not numbers:

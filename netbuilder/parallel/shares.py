@@ -13,7 +13,9 @@ from netbuilder.ops.core.replication import share_sizes
 from netbuilder.parallel.distributed.agreement import agree_on_batch, sum_over_processes
 from netbuilder.parallel.step_divisors import StepDivisors, step_divisors
 from netbuilder.proto import NetError, ShapeError
+from netbuilder.proto.call_checks import checked
 from netbuilder.proto.errors import counted
+from netbuilder.proto.numbers import check_whole_numbers
 from netbuilder.runtime import Workspace
 from netbuilder.runtime.execute import default
 
@@ -344,6 +346,7 @@ def _one_sample(batch: Mapping[str, Any]) -> dict[str, Any]:
     return {name: np.zeros((1, *np.shape(rows)[1:]), np.asarray(rows).dtype) for name, rows in batch.items()}
 
 
+@checked()
 def gather_shares(model: ModelHelper, blob: str, samples: int, *, workspace: Workspace | None = None) -> Array:
     """Return the rows that this process's replicas computed for one batch, without padding, in the order of the batch.
 
@@ -357,6 +360,7 @@ def gather_shares(model: ModelHelper, blob: str, samples: int, *, workspace: Wor
         NetError: the model is not data-parallel.
         ShapeError: a replica has fewer rows than its share.
     """
+    check_whole_numbers("gather_shares", 1, samples=samples)
     record = Replicas.load(model.net.Proto())
     workspace = workspace or default.workspace()
     parts = []

@@ -30,6 +30,7 @@ from netbuilder.parallel.same_state import made_equal
 from netbuilder.passes.processes import broadcast_over_processes
 from netbuilder.passes.reductions import broadcast
 from netbuilder.proto import BlobError, NetDef, NetError
+from netbuilder.proto.call_checks import checked
 from netbuilder.runtime import Workspace
 from netbuilder.runtime.execute import default
 
@@ -87,6 +88,7 @@ def require_initialized(model: ModelHelper, record: Replicas) -> None:
         )
 
 
+@checked()
 def FinalizeAfterCheckpoint(
     model: ModelHelper,
     blobs: Iterable[Any] | None = None,
@@ -132,6 +134,7 @@ def FinalizeAfterCheckpoint(
             workspace.feed(residual, np.zeros_like(workspace.fetch(residual)))
 
 
+@checked()
 def AddBlobSync(model: ModelHelper, blobs: Iterable[Any], net: Net | None = None) -> None:
     """Append operators that copy the first replica's blobs to the other replicas, of all processes.
 
@@ -151,6 +154,7 @@ def AddBlobSync(model: ModelHelper, blobs: Iterable[Any], net: Net | None = None
         reassign_worlds(net, record.world.common)
 
 
+@checked()
 def Synchronize(model: ModelHelper, timeout_sec: float = 300, *, workspace: Workspace | None = None) -> None:
     """Wait until all processes that train a model call it; with one process there is nothing to wait for.
 

@@ -10,12 +10,14 @@ from netbuilder.graph.devices import Devices
 from netbuilder.graph.message import message_of
 from netbuilder.passes.net_pass import PassContext, PassResult, net_pass
 from netbuilder.proto import NetDef, NetError
+from netbuilder.proto.call_checks import checked
 
 __all__ = ["CROSSING", "DeviceFault", "check_devices", "check_devices_pass", "device_faults"]
 
 _SHOWN = 3
 
 
+@checked()
 def check_devices(
     net: Any, *, init_net: Any = None, devices: Devices | None = None, shared: Collection[str] = ()
 ) -> None:

@@ -15,6 +15,7 @@ from netbuilder.ops.core.renaming import blob_names, rename_in_operator, subgrap
 from netbuilder.passes.net_pass import PassContext, PassResult, net_pass
 from netbuilder.proto import BlobError, DeviceOption, NetDef, NetError, OperatorDef
 from netbuilder.proto.arguments import arguments, make_op, set_argument
+from netbuilder.proto.call_checks import checked
 from netbuilder.proto.depth import deep_nets
 from netbuilder.proto.suggestions import did_you_mean
 
@@ -115,6 +116,7 @@ def extract_predictor_pass(
     return PassResult(result, {"parameters": names})
 
 
+@checked("inputs", "outputs")
 def extract_predictor(
     net: Any,
     inputs: Sequence[Any],
@@ -183,6 +185,7 @@ def _clear_backward_step(op: OperatorDef) -> None:
                 argument.ClearField("n")
 
 
+@checked("input_blobs", "output_blobs")
 def ExtractPredictorNet(
     net_proto: Any,
     input_blobs: Sequence[Any],
@@ -203,7 +206,7 @@ def ExtractPredictorNet(
     """
     result = extract_predictor_pass(
         net_proto, inputs=input_blobs, outputs=output_blobs, device=device, renames=renames,
-        disabled=disabled_inputs or (),
+        disabled=() if disabled_inputs is None else disabled_inputs,
     )  # fmt: skip
     return Net(result.net, inplace=True), result.extras["parameters"]
 
@@ -215,6 +218,7 @@ def remove_sources(net: NetDef) -> None:
     net.arg.extend(others)
 
 
+@checked()
 def parameter_sources(net: NetDef) -> dict[str, str]:
     """Return, for each parameter that extraction renamed, the blob with its value in the training workspace."""
     found = arguments(net)
@@ -223,7 +227,12 @@ def parameter_sources(net: NetDef) -> dict[str, str]:
 
 
 def _names(what: str, blobs: Sequence[Any]) -> list[str]:
-    if isinstance(blobs, (str, bytes)) or not blobs:
+    if (
+        isinstance(blobs, (str, bytes))
+        or not isinstance(blobs, Iterable)
+        or getattr(blobs, "ndim", 1) == 0
+        or not len(list(blobs))
+    ):
         raise NetError(f"{what} of a predictor must be a list of at least one blob, got {blobs!r}")
     names = [blob_name(blob) for blob in blobs]
     if len(set(names)) < len(names):

@@ -16,6 +16,7 @@ from netbuilder.ops.core.renaming import names_in_net, subgraphs
 from netbuilder.ops.windows.fused import as_fused
 from netbuilder.passes.net_pass import PassContext, PassResult, net_pass
 from netbuilder.proto import NetDef, NetError, OperatorDef
+from netbuilder.proto.call_checks import checked
 from netbuilder.proto.depth import deep_nets
 
 __all__ = ["fold_batch_norm", "fold_batch_norm_pass", "training_batch_norms"]
@@ -35,6 +36,7 @@ class _Pair:
     norm: OperatorDef
 
 
+@checked()
 def fold_batch_norm(net: Any, parameters: Mapping[str, Any]) -> tuple[NetDef, dict[str, Any]]:
     """Return a net in test mode without the normalizations that can be folded, and the parameters that it needs.
 

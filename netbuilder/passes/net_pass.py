@@ -10,6 +10,7 @@ from typing import Any, Protocol
 from netbuilder.graph.devices import Devices
 from netbuilder.graph.message import message_of
 from netbuilder.proto import NetDef
+from netbuilder.proto.call_checks import checked
 
 __all__ = ["CHECKS", "PASSES", "Check", "NetPass", "PassContext", "PassResult", "net_pass"]
 
@@ -59,6 +60,7 @@ CHECKS: list[Check] = []
 """Functions called after each pass. The library has none; tests add one."""
 
 
+@checked()
 def net_pass(function: Callable[..., PassResult]) -> NetPass:
     """Decorate ``function(net, context, **options)`` as a pass: it gets a NetDef where users pass a Net or NetDef."""
 

@@ -12,6 +12,7 @@ from netbuilder.graph.versions import reads_of
 from netbuilder.passes.net_pass import NetPass, PassContext, PassResult, net_pass
 from netbuilder.proto import NetDef, NetError, OperatorDef
 from netbuilder.proto.arguments import make_op
+from netbuilder.proto.call_checks import checked
 
 __all__ = [
     "TREE_SUM_NAME",
@@ -43,6 +44,7 @@ Gather = Callable[[str, str], Sequence[OperatorDef]]
 _OWN = "_of_process"
 
 
+@checked()
 def allreduce(
     groups: Sequence[Group],
     devices: Devices,
@@ -97,6 +99,7 @@ def allreduce_pass(
     return PassResult(net)
 
 
+@checked()
 def broadcast(groups: Sequence[Group], devices: Devices, *, debug_info: str = "") -> NetDef:
     """Return the operators that copy each group's first blob to the others.
 
@@ -114,6 +117,7 @@ def broadcast_pass(net: NetDef, context: PassContext, *, groups: Sequence[Group]
     return PassResult(net)
 
 
+@checked()
 def nccl_allreduce(groups: Sequence[Group], devices: Devices, *, debug_info: str = "") -> NetDef:
     """Return one NCCLAllreduce per group; each waits for the previous one, so that their order is fixed."""
     return _as_net(nccl_allreduce_pass, groups, devices, debug_info=debug_info)
@@ -130,6 +134,7 @@ def nccl_allreduce_pass(
     return PassResult(result)
 
 
+@checked()
 def nccl_broadcast(groups: Sequence[Group], devices: Devices, *, debug_info: str = "") -> NetDef:
     """Return one NCCLBroadcast per group from the first device (``root`` is an index of devices, not a device id)."""
     return _as_net(nccl_broadcast_pass, groups, devices, debug_info=debug_info)
@@ -187,6 +192,7 @@ def _devices_and_copy(net: NetDef, context: PassContext, groups: Sequence[Group]
     return context.devices, result
 
 
+@checked()
 def gather_sparse(
     groups: Sequence[tuple[Group, Group]],
     devices: Devices,

@@ -11,6 +11,7 @@ from typing import Any
 
 from netbuilder.proto import NetDef, NetError
 from netbuilder.proto.arguments import arguments
+from netbuilder.proto.call_checks import is_flag
 
 __all__ = [
     "DETERMINISTIC_ARGUMENT",
@@ -49,7 +50,7 @@ def check_precision(value: Any, where: str) -> str:
     'bfloat16'
     """
     text = value.decode(errors="replace") if isinstance(value, bytes) else value
-    if text not in PRECISIONS:
+    if not isinstance(text, str) or text not in PRECISIONS:
         raise NetError(f"{where}: activations must be stored as one of {', '.join(PRECISIONS)}; got {text!r}")
     return str(text)
 
@@ -73,6 +74,6 @@ def check_switch(value: Any, name: str, where: str) -> bool:
     >>> check_switch(1, "allow_tf32", "net 'train'")
     True
     """
-    if value not in (0, 1) or isinstance(value, float):
+    if not is_flag(value) or isinstance(value, float):
         raise NetError(f"{where}: {name} must be True or False, got {value!r}")
     return bool(value)

@@ -243,7 +243,11 @@ def test_a_missing_file_is_named(tmp_path, scorer, name):
         ({"inputs": ["data"], "outputs": ["nope"]}, BlobError, r"no operator makes the outputs \['nope'\]"),
         ({"inputs": ["data", "nope"], "outputs": ["fc"]}, BlobError, r"no operator reads the inputs \['nope'\]"),
         ({"inputs": ["data"], "outputs": ["fc", "fc_w"]}, NetError, r"\['fc_w'\] cannot be parameters and outputs"),
-        ({"parameters": "fc_w", "outputs": ["fc"]}, NetError, "must be lists of blobs, got a single string"),
+        (
+            {"parameters": "fc_w", "outputs": ["fc"]},
+            NetError,
+            "save_predictor: parameters must be a list, a mapping or None, got 'fc_w'",
+        ),
         ({"inputs": ["data"], "outputs": ["fc"], "shapes": {"x": (1,)}}, NetError, r"shapes are given for \['x'\]"),
         ({"inputs": ["data"], "outputs": ["fc"], "shapes": {"data": (1, 7)}}, ShapeError, "FC"),
     ],

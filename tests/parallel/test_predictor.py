@@ -110,7 +110,7 @@ def test_unknown_names_are_refused():
         parallel.ExtractPredictorNet(source, ["image"], ["softmax"], CPU)
     with pytest.raises(BlobError, match="no operator writes 'cpu_0/soft', so it cannot be an output; did you mean"):
         parallel.ExtractPredictorNet(source, ["data"], ["soft"], CPU)
-    with pytest.raises(TypeError, match="inputs of a predictor must be a list of blobs, got the single string 'data'"):
+    with pytest.raises(NetError, match="inputs must be a list, got 'data'"):
         parallel.ExtractPredictorNet(source, "data", ["softmax"])
     with pytest.raises(NetError, match="has no record of replicas"):
         parallel.ExtractPredictorNet(golden_data.net("mlp_sgd").main, ["data"], ["softmax"], CPU)

@@ -329,3 +329,25 @@ def _varint(value):
 def test_good_bytes_have_no_fault(name):
     for message in net(name).protos.values():
         assert find_fault(message.SerializeToString(), NetDef.DESCRIPTOR) is None
+
+
+@pytest.mark.parametrize("name", ["model.pb", "weights.npz", "model.onnx", "images", "labels.idx"])
+def test_a_pipe_is_refused_and_not_waited_for(name, tmp_path):
+    path = tmp_path / name
+    os.mkfifo(path)
+    with pytest.raises(ParseError, match=f"{name}' is a pipe, not a file; write what comes from it into one"):
+        _reader(name)(path)
+
+
+def _reader(name):
+    from netbuilder.data.idx import read_idx
+    from netbuilder.data.image_sets import ImageFiles
+    from netbuilder.data.npz_file import read_npz
+
+    if name == "model.onnx":
+        pytest.importorskip("onnx")
+        from netbuilder.exchange.onnx import read_onnx
+
+        return read_onnx
+    readers = {"weights.npz": read_npz, "labels.idx": read_idx, "images": lambda path: ImageFiles([path], [0])[0]}
+    return readers.get(name, lambda path: load(path, NetDef))

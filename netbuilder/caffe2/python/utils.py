@@ -165,8 +165,7 @@ def GetContentFromProtoString(s: bytes | str, function_map: Mapping[type[Any], C
 
 def ConvertProtoToBinary(proto_class: type[Any], filename: str, out_filename: str) -> None:
     """Read a message from a text or binary file and write it to a binary one."""
-    with open(filename, "rb") as file:
-        files.save(out_filename, TryReadProtoWithClass(proto_class, file.read()))
+    files.save(out_filename, TryReadProtoWithClass(proto_class, files.read_bytes(filename)))
 
 
 def OpAlmostEqual(op_a: OperatorDef, op_b: OperatorDef, ignore_fields: Iterable[str] | str | None = None) -> bool:

@@ -166,8 +166,7 @@ def _read_file(
 
 
 def _load(onnx: Any, path: str | os.PathLike[str]) -> Any:
-    with open(path, "rb") as file:
-        data = file.read()
+    data = files.read_bytes(path)
     try:
         model = onnx.load_model_from_string(data)
         check_external_data(model, os.path.dirname(os.path.abspath(path)))

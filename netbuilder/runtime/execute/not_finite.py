@@ -12,6 +12,7 @@ from netbuilder.ops.core.instructions import describe
 from netbuilder.ops.core.operator import STRING
 from netbuilder.ops.core.operator_event import OperatorEvent, ReadValue
 from netbuilder.proto import NetError, OperatorError
+from netbuilder.proto.call_checks import is_flag
 from netbuilder.proto.errors import counted
 
 __all__ = ["UNFUSED", "FindNan", "NotFinite", "NotFiniteError", "NotFiniteFinder", "check_find_nan"]
@@ -31,7 +32,7 @@ def check_find_nan(value: Any, where: str) -> FindNan:
     Raises:
         NetError: it is not one of the values of ``FindNan``.
     """
-    if value not in (True, False, "nan"):
+    if not (is_flag(value) or isinstance(value, str) and value == "nan"):
         raise NetError(f"{where}: find_nan must be True, False or 'nan' (for NaN only), got {value!r}")
     found: FindNan = value
     return found

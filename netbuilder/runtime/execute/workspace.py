@@ -24,13 +24,14 @@ from netbuilder.ops.engines.engine import engine_names, release_kernels
 from netbuilder.ops.engines.gpu import gpu
 from netbuilder.ops.engines.layouts import HOST, Location
 from netbuilder.proto import PROTO_CUDA, BlobError, DeviceOption, NetDef, NetError, OperatorDef, PlanDef
+from netbuilder.proto.call_checks import checked, is_number, is_whole
 from netbuilder.proto.depth import deep_nets
 from netbuilder.proto.errors import counted
 from netbuilder.proto.numbers import check_flags
 from netbuilder.proto.suggestions import did_you_mean, suggests_arguments
 from netbuilder.runtime.execute.conflicts import init_conflict, require_own_counters
 from netbuilder.runtime.execute.net import RuntimeNet
-from netbuilder.runtime.execute.not_finite import FindNan
+from netbuilder.runtime.execute.not_finite import FindNan, check_find_nan
 from netbuilder.runtime.execute.steps import run_plan
 from netbuilder.runtime.plan.optimizations import FUSIONS, check_without
 from netbuilder.runtime.plan.options import default_threads
@@ -81,6 +82,7 @@ class Workspace:
     """
 
     @suggests_arguments
+    @checked("engines", "threads", "seed", "without")
     def __init__(
         self,
         *,
@@ -266,9 +268,12 @@ class Workspace:
         """Return the blob of that name; if it does not exist, make an empty one."""
         blob = self.find(name)
         if blob is None:
+            if not isinstance(name, str):
+                raise self._no_name(name)
             blob = self._blobs.setdefault(name, Blob(name, self.generation))
         return blob
 
+    @checked()
     def share(self, arrays: Mapping[str, Any]) -> list[Any]:
         """Make arrays, which may overlap in memory, the values of blobs without a copy (see ``Blob.share``).
 
@@ -279,6 +284,7 @@ class Workspace:
             for name, array in arrays.items()
         ]
 
+    @checked()
     def share_blobs(self, other: Workspace, names: Iterable[str]) -> None:
         """Have blobs of another workspace in this new one, too: a value that is fed to one is the other's.
 
@@ -290,7 +296,10 @@ class Workspace:
 
     def find(self, name: str) -> Blob | None:
         """Return the blob of that name, None if there is none."""
-        blob = self._blobs.get(name)
+        try:
+            blob = self._blobs.get(name)
+        except TypeError:  # it has no hash
+            raise self._no_name(name) from None
         return blob if blob is not None or self.parent is None else self.parent.find(name)
 
     def get(self, name: str) -> Blob:
@@ -301,12 +310,18 @@ class Workspace:
         """
         blob = self.find(name)
         if blob is None:
+            if not isinstance(name, str):
+                raise self._no_name(name)
             known_names = [*self._blobs, *(self.parent.blobs() if self.parent is not None else ())]
             raise BlobError(
                 f"no blob {name!r} in the workspace, which has {counted(len(known_names), 'blob')}"
                 f"{did_you_mean(name, known_names)}"
             )
         return blob
+
+    @staticmethod
+    def _no_name(name: Any) -> BlobError:
+        return BlobError(f"the name of a blob must be a string, got {name!r}")
 
     def reset(self) -> None:
         """Remove all blobs and nets, and free their memory, including cached primitives that nobody else uses."""
@@ -325,6 +340,7 @@ class Workspace:
 
     # Nets.
 
+    @checked()
     def create_net(
         self,
         net: Any,
@@ -380,6 +396,7 @@ class Workspace:
             self._init_nets[proto.name] = net
         return str(proto.name)
 
+    @checked()
     def check_net(self, net: Any, check: bool | Literal["warn"] = True) -> None:
         """Check a net for ``netbuilder.graph.checks.Rule``, with the shapes of the blobs that have values.
 
@@ -433,10 +450,12 @@ class Workspace:
         net = self._nets.get(name) if isinstance(name, str) else None
         if net is None:
             net = self._net(name)
-        if not hasattr(iterations, "__index__") or iterations < 0:
+        if type(iterations) is not int and not is_whole(iterations) or iterations < 0:
             raise NetError(f"net {net.name!r}: iterations must be a whole number, 0 or more, got {iterations!r}")
-        if time_limit is not None and not time_limit > 0:
+        if time_limit is not None and not (is_number(time_limit) and time_limit > 0):
             raise NetError(f"net {net.name!r}: time_limit must be a positive number of seconds, got {time_limit!r}")
+        if find_nan is not False:
+            check_find_nan(find_nan, f"net {net.name!r}")
         if self._init_nets and not overwrite and net.name in self._init_nets:
             self._refuse_overwriting(self._init_nets[net.name])
         net.run(iterations, time_limit=time_limit, find_nan=find_nan)
@@ -453,6 +472,7 @@ class Workspace:
             raise NetError(f"no net {text!r} in the workspace; create it first (created: {known})")
         return net
 
+    @checked("find_nan")
     def run_net_once(self, net: Any, *, overwrite: bool = False, find_nan: FindNan = False) -> None:
         """Run a net without creating it in the workspace.
 
@@ -489,13 +509,15 @@ class Workspace:
         if message := init_conflict(net, holding, [made.proto for made in self._nets.values()]):
             raise NetError(message)
 
+    @checked()
     def run_operator_once(self, op: OperatorDef) -> None:
         """Run one operator."""
         net = NetDef(name=op.name or op.type)
         net.op.add().CopyFrom(op)
         self.run_net_once(net)
 
-    def run_operators_once(self, ops: Any) -> None:
+    @checked()
+    def run_operators_once(self, ops: Iterable[OperatorDef]) -> None:
         """Run operators in order."""
         for op in ops:
             self.run_operator_once(op)

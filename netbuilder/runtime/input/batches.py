@@ -98,7 +98,10 @@ class Splitter:
         self.names = tuple(names)
         self._blobs = {name: [blobs[blob] for blob in parts] for name, parts in names.items()}
         self._even, self._same_length = even, same_length
-        self._dtypes = {name: np.dtype(dtype) for name, dtype in dtypes.items()}
+        try:
+            self._dtypes = {name: np.dtype(dtype) for name, dtype in dtypes.items()}
+        except TypeError as error:
+            raise NetError(f"Prefetch: dtypes must be types of NumPy, got {dict(dtypes)!r}: {error}") from None
         if unknown := sorted(set(self._dtypes) - set(names)):
             raise NetError(
                 f"Prefetch: dtypes names {unknown}, and the arrays are {sorted(names)}; leave the others out"

@@ -10,7 +10,9 @@ import numpy as np
 from netbuilder.graph.blob import blob_name
 from netbuilder.ops.engines.upload import Downloader
 from netbuilder.proto import BlobError, NetError
+from netbuilder.proto.call_checks import checked
 from netbuilder.proto.errors import counted
+from netbuilder.proto.numbers import listed
 from netbuilder.runtime.execute.workspace import Workspace
 
 __all__ = ["LossReader"]
@@ -47,6 +49,7 @@ class LossReader:
     {'loss': 2.0}
     """
 
+    @checked()
     def __init__(
         self,
         workspace: Workspace,
@@ -54,10 +57,11 @@ class LossReader:
         *,
         weights: Sequence[Any] | None = None,
     ) -> None:
-        if isinstance(blobs, (str, bytes)):
-            raise NetError(f"LossReader: blobs must be a list of names or a mapping, got the string {blobs!r}")
         pairs = blobs.items() if isinstance(blobs, Mapping) else [(blob_name(blob), [blob]) for blob in blobs]
-        self._names = {str(name): [blob_name(part) for part in parts] for name, parts in pairs}
+        self._names = {
+            str(name): [blob_name(part) for part in listed(f"LossReader: blobs[{name!r}]", "blobs", parts)]
+            for name, parts in pairs
+        }
         if not self._names or not all(self._names.values()):
             raise NetError(f"LossReader: blobs must name at least one blob for each name, got {self._names}")
         self._weights = None if weights is None else [blob_name(blob) for blob in weights]

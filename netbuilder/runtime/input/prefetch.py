@@ -15,6 +15,8 @@ from typing import Any
 from netbuilder.data.forking import renew_after_fork
 from netbuilder.graph.blob import blob_name
 from netbuilder.proto import DeviceOption, NetError
+from netbuilder.proto.call_checks import checked
+from netbuilder.proto.numbers import listed
 from netbuilder.runtime.execute.workspace import Workspace
 from netbuilder.runtime.input.batches import Batch, Splitter, warn_if_constant
 
@@ -94,6 +96,7 @@ class Prefetch:
 
     _same_length = True  # all split arrays must have the same number of samples
 
+    @checked("source")
     def __init__(
         self,
         workspace: Workspace,
@@ -283,7 +286,7 @@ def _puller(source: Any) -> tuple[Callable[[], Any], Callable[[], object]]:
             return _END if given is None else given
 
         return call, lambda: None
-    if isinstance(source, (str, bytes, Mapping)) or not hasattr(source, "__iter__"):
+    if isinstance(source, (str, bytes, Mapping)) or not hasattr(source, "__iter__") or getattr(source, "ndim", 1) == 0:
         raise NetError(
             "Prefetch: source must be an iterable of mappings from names to arrays, or a function that returns one, "
             f"got {type(source).__name__}"
@@ -304,13 +307,14 @@ def _puller(source: Any) -> tuple[Callable[[], Any], Callable[[], object]]:
 
 
 def _blobs_of(blobs: Any) -> dict[str, tuple[str, ...]]:
-    if isinstance(blobs, (str, bytes)):
-        raise NetError(f"Prefetch: blobs must be a list of names or a mapping, got the string {blobs!r}")
     if isinstance(blobs, Mapping):
-        names = {str(name): tuple(map(blob_name, parts)) for name, parts in blobs.items()}
+        names = {
+            str(name): tuple(map(blob_name, listed(f"Prefetch: blobs[{name!r}]", "blobs", parts)))
+            for name, parts in blobs.items()
+        }
     else:
-        listed = list(map(blob_name, blobs))
-        names = {name: (name,) * listed.count(name) for name in listed}
+        given = list(map(blob_name, blobs))
+        names = {name: (name,) * given.count(name) for name in given}
     flat = [blob for parts in names.values() for blob in parts]
     if not flat or not all(names.values()) or len(set(flat)) < len(flat) or not all(flat):
         raise NetError(f"Prefetch: blobs must name at least one blob for each name, and each once, got {names}")

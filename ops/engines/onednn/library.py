@@ -18,6 +18,7 @@ from typing import Any
 from netbuilder.data.forking import loading
 from netbuilder.ops.engines.brief_calls import brief_call
 from netbuilder.ops.engines.onednn import declarations as c
+from netbuilder.proto.os_errors import is_out_of_memory
 
 __all__ = [
     "OneDnnError",
@@ -160,13 +161,17 @@ def _loaded() -> Library | str:
     try:
         with _brief_waits():
             omp: Any = ffi.dlopen(_OPENMP, flags)
-    except OSError:
+    except OSError as error:
+        if is_out_of_memory(error):
+            return f"there is not enough memory for it: {error}"
         return "libgomp.so.1 is missing (Debian and Ubuntu: apt-get install libgomp1)"
     lib: Any
     try:
         lib = ffi.dlopen(path, flags)
         found = lib.dnnl_version()
     except (OSError, AttributeError) as error:
+        if is_out_of_memory(error):
+            return f"there is not enough memory for it: {error}"
         return f"{path} cannot be loaded: {error} (pip install {PACKAGE}, or set {PATH_VARIABLE})"
     version = (found.major, found.minor, found.patch)
     if version[0] != 3:

@@ -53,7 +53,7 @@ def test_an_empty_blob_and_wrong_names():
     for blobs in ([], {"loss": []}):
         with pytest.raises(NetError, match="at least one blob"):
             LossReader(workspace, blobs)
-    with pytest.raises(NetError, match="the string 'loss'"):
+    with pytest.raises(NetError, match="blobs must be a list or a mapping, .*, got 'loss'"):
         LossReader(workspace, "loss")
 
 

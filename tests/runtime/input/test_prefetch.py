@@ -260,7 +260,7 @@ def test_batches_that_do_not_fit(given, options, message):
     ("options", "message"),
     [
         ({"depth": 0}, "depth must be a whole number, 1 or more, got 0"),
-        ({"blobs": "x"}, "got the string 'x'"),
+        ({"blobs": "x"}, "blobs must be a list or a mapping, .*, got 'x'"),
         ({"blobs": []}, "at least one blob"),
         ({"blobs": ["x", "x"]}, "each once"),
         ({"blobs": {"x": ["a"], "y": ["a"]}}, "each once"),

@@ -70,7 +70,7 @@ def results(run: Run) -> dict[str, Any]:
         assert epoch is not None
         measures += [epoch.loss, epoch.accuracy, found.loss, found.top1, found.top5, found.samples]
     checkpoint = run.checkpoint()
-    return {"measures": np.array(measures), **checkpoint.blobs}
+    return {"measures": np.array(measures, np.float64), **checkpoint.blobs}
 
 
 def main() -> None:

@@ -138,7 +138,8 @@ def share_gradients_pass(
     Args:
         scopes: name scopes; only blobs under the same one of these scopes share; "": all blobs.
         gradients: the blobs that are gradients, see ``graph.gradient_shares.gradient_blobs``.
-        activations: share activations that operators read as well, but for losses, metrics and learning rates.
+        activations: share activations that operators read as well, but for losses, metrics, learning rates and the
+            iteration's number.
 
     Returns:
         The net; extra ``names``: old name -> new name.
@@ -147,9 +148,11 @@ def share_gradients_pass(
         NetError: the net has been through this pass.
     """
     names: dict[str, str] = {}
-    # What is fetched after a run keeps its name. Besides, a learning rate with another value's name would be computed
-    # after that value's last use, and the updates with it: gradients would be kept until then.
-    read = {name for op in net.op for name in op.input} - results(net) if activations else set()
+    # What is fetched after a run keeps its name. Besides, a learning rate with another value's name, or computed from a
+    # number that has one, would be computed after that value's last use, and the updates with it: gradients would be
+    # kept until then.
+    of_rates = {name for op in net.op if op.type == "LearningRate" for name in op.input}
+    read = {name for op in net.op for name in op.input} - results(net) - of_rates if activations else set()
     for scope in scopes:
         prefix = scope.rstrip(SEPARATOR)
 

@@ -83,7 +83,8 @@ class Memory:
         peak_resident: peak resident memory of the process since it started; 0 where the system does not report it.
         expected_peak: what the peak will be after a run: what is resident before it, libraries and Python's objects
             included, what the plans have not yet written, and the largest results of a plain kernel, which are copied
-            to their places; 0 if they have run, or where that is unknown.
+            to their places; 0 if they have run, or where that is unknown. On CPUs without AVX-512 oneDNN's matrix
+            products may allocate some 10 MB more for a while.
         gpus: of all that, the bytes on each GPU, by its number.
         predicted_again: the time to compute values again, to save memory, as a fraction of that of all else, by the
             estimates from which the plan chose them; 0 if nothing is computed again.

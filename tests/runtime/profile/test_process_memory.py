@@ -7,6 +7,7 @@ import sys
 import numpy as np
 import pytest
 
+from kernel_checks import has_instructions
 from netbuilder.runtime.profile.process_memory import absent_bytes, peak_resident, resident
 from netbuilder.tools.bench.work import Work
 
@@ -38,6 +39,7 @@ def test_resident_memory():
 RUN = """
 from netbuilder.runtime.profile.process_memory import peak_resident
 from netbuilder.tools.bench.ours import Training
+from kernel_checks import has_instructions
 from netbuilder.tools.bench.work import Work
 
 training = Training({work!r})
@@ -65,4 +67,7 @@ def test_the_peak_is_expected_before_the_first_run(work):
     done = subprocess.run([sys.executable, "-c", RUN.format(work=work)], capture_output=True, text=True)
     assert done.returncode == 0, done.stderr
     planned, expected, measured = map(int, done.stdout.split())
-    assert 30 << 20 < planned < expected == pytest.approx(measured, rel=0.05)
+    # Without AVX-512 oneDNN's product of 700 x 256 by 256 x 8000 packs the latter in memory that it allocates itself.
+    packed = 0 if has_instructions("avx512") or work.net != "lstm" else 8000 * 256 * 4
+    assert 30 << 20 < planned < expected
+    assert expected + packed == pytest.approx(measured, rel=0.05)

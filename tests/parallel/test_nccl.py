@@ -1,6 +1,5 @@
 """Data parallelism over GPUs that exchange gradients by NCCL."""
 
-import functools
 import re
 
 import numpy as np
@@ -13,8 +12,7 @@ from netbuilder.ops.engines import nccl
 from netbuilder.proto import PROTO_CUDA, DeviceError, NetDef
 from netbuilder.proto.arguments import make_device_option, make_op
 from netbuilder.runtime import Workspace
-from netbuilder.runtime.plan import compiler
-from netbuilder.runtime.plan.joined_exchanges import join_exchanges
+from netbuilder.runtime.plan import joined_exchanges
 from on_gpu import gpus
 from parallel_models import OPTIMIZERS, Task, convnet, distance, mlp, no_input
 
@@ -105,7 +103,7 @@ def test_groups_are_fewer_than_calls(without):
 @pytest.mark.emulated
 def test_communicators_are_made_once_in_many_steps(monkeypatch):
     """Each gradient has a call of its own, and so have the copies of running statistics."""
-    monkeypatch.setattr(compiler, "join_exchanges", functools.partial(join_exchanges, group_bytes=1))
+    monkeypatch.setattr(joined_exchanges, "GROUP_BYTES", 1)
     with gpus(2):
         _, model, workspace = trained("normalized", 2, steps=4, use_nccl=True)
         assert len([step for step in plan_steps(workspace, model) if step.what == "nccl"]) > 5
@@ -139,7 +137,7 @@ def test_gradients_are_grouped_in_the_order_in_which_they_are_ready(monkeypatch)
         _, model, workspace = trained("mlp", 2, use_nccl=True)
         assert exchanged(workspace, model) == [["gpu_0/fc2_b_grad", "gpu_0/fc2_w_grad", "gpu_0/fc1_b_grad",
                                                 "gpu_0/fc1_w_grad"]]  # fmt: skip
-    monkeypatch.setattr(compiler, "join_exchanges", functools.partial(join_exchanges, group_bytes=1))
+    monkeypatch.setattr(joined_exchanges, "GROUP_BYTES", 1)
     with gpus(2):
         _, model, workspace = trained("mlp", 2, use_nccl=True)
         groups = exchanged(workspace, model)
@@ -150,7 +148,7 @@ def test_gradients_are_grouped_in_the_order_in_which_they_are_ready(monkeypatch)
 @pytest.mark.emulated
 @pytest.mark.parametrize("net_type", ["simple", "dag"])
 def test_the_backward_pass_goes_on_during_the_exchange(net_type, monkeypatch):
-    monkeypatch.setattr(compiler, "join_exchanges", functools.partial(join_exchanges, group_bytes=1))
+    monkeypatch.setattr(joined_exchanges, "GROUP_BYTES", 1)
     with gpus(2):
         _, model, workspace = trained("convnet", 2, use_nccl=True, net_type=net_type)
         steps = plan_steps(workspace, model)

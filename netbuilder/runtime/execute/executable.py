@@ -101,7 +101,7 @@ class Plan:
         self._values = compilation.values
         self._generation = generation
         self._inputs: list[tuple[Blob, TensorSpec, Location, Any]] = []
-        for value in compilation.externals.values():
+        for value in compilation.graph.externals.values():
             blob = value.blob
             assert blob is not None
             spec = value.spec if blob.spec is not None else None
@@ -116,7 +116,7 @@ class Plan:
             if read.name != o.blob.name
         ]
         self._own = {id(blob) for _, blob in self._guards}
-        self._hidden = [make_blob(name) for name in compilation.hidden]
+        self._hidden = [make_blob(name) for name in compilation.graph.hidden]
         self._new: set[int] = set()  # ids of output blobs: in another buffer since the last run that finished
         self._failed: int | None = None  # the step at which a run on one thread failed
         self._watched_outputs: list[Blob] = []  # outputs of which another plan holds a converted copy
@@ -437,11 +437,11 @@ def _make_plan(
             raise _too_large(net, compilation, error) from error
         if not layouts:
             _pin_blobs(compilation, outputs)
-            plan = Plan(net, generation, compilation, outputs, compilation.options, make_blob, memory, arena)
+            plan = Plan(net, generation, compilation, outputs, compilation.graph.options, make_blob, memory, arena)
             plan.open_choices = [choice for choice in compilation.open_choices if not choice.known]
             return plan
         for name, layout in layouts.items():
-            blob = compilation.externals[name].blob
+            blob = compilation.graph.externals[name].blob
             assert blob is not None
             blob.materialize()
             blob.relayout(layout, threads=options.threads)
@@ -456,7 +456,7 @@ def _pin_blobs(compilation: Compilation, outputs: Sequence[Output]) -> None:
     read_later = {id(read) for value in compilation.values for read in value.lazy_reads}
     for output in outputs:
         output.blob.pin()
-    for value in compilation.externals.values():
+    for value in compilation.graph.externals.values():
         blob = value.blob
         if blob is not None and blob.ring is not None and (id(blob.buffer) in written or id(value) in read_later):
             blob.pin()

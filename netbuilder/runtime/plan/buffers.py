@@ -68,7 +68,7 @@ def assign_buffers(
 
     together = _together(plan, versions, make_blob) if enabled("buckets_in_place") else []
     in_arena = {value.name for values in together for value in values}
-    in_rows = sum(_store_in_rows(step, plan.hidden, versions, make_blob, in_arena) for step in plan.steps)
+    in_rows = sum(_store_in_rows(step, plan.graph.hidden, versions, make_blob, in_arena) for step in plan.steps)
     outputs: list[Output] = []
     for name, chain in versions.items():
         first, last = chain[0], chain[-1]
@@ -78,7 +78,7 @@ def assign_buffers(
             if final is not first and _same_kind(first, final) and first.spec != final.spec:
                 assert first.spec is not None
                 final = last = append_restore(plan, first.spec, final)
-        if final.blob is None and name not in plan.hidden:
+        if final.blob is None and name not in plan.graph.hidden:
             if final.producer is not None and final.lazy is not None:
                 final = last = _when_fetched(plan, final)
             assert final.spec is not None
@@ -102,7 +102,7 @@ def assign_buffers(
     again = None
     if enabled("cheap_recomputation") and enabled("reuse"):
         again = drop_cheap(plan.steps, own, read_later)
-    if plan.options.memory_budget is not None:
+    if plan.graph.options.memory_budget is not None:
         again = _keep_to_budget(plan, own, read_later, again)
     if again is not None:
         _compute_again(plan, own, again)
@@ -134,11 +134,11 @@ def _together(
             last = [_physical(versions[name][-1]) for name in values]
             if len(values) < len(indices) or any(versions[name][0].blob is not None for name in values):
                 continue
-            if plan.hidden.issuperset(values):
+            if plan.graph.hidden.issuperset(values):
                 found.append([*values.values()])
-            elif all(_will_be_in_blob(value, plan.hidden, versions) for value in last):
+            elif all(_will_be_in_blob(value, plan.graph.hidden, versions) for value in last):
                 reserve_row([(make_blob(value.name), value.spec) for value in last if value.spec is not None])
-    return found if plan.options.memory_budget is None else []
+    return found if plan.graph.options.memory_budget is None else []
 
 
 def _ordered(names: Collection[str], rows: Sequence[Sequence[str]]) -> list[str]:
@@ -217,7 +217,7 @@ def _keep_to_budget(
     plan: Compilation, own: list[Value], apart: Collection[int], cheap: Recomputed | None
 ) -> Recomputed:
     """Return the steps and values with which a plan keeps to its budget."""
-    budget = plan.options.memory_budget
+    budget = plan.graph.options.memory_budget
     assert budget is not None
     inside = {id(value) for value in own if id(value) not in apart}
     outside = {id(buffer): buffer for buffer in map(buffer_of, plan.values) if buffer is not None}
@@ -225,7 +225,7 @@ def _keep_to_budget(
     fixed += sum(value.spec.nbytes for value in own if id(value) not in inside and value.spec is not None)
     alone = {id(array): array.nbytes for step in plan.steps for array in step.prepared.own}
     fixed += sum(alone.values())
-    return fit_into(plan.net, plan.steps, own, apart, budget, fixed, cheap, plan.options.largest_plan)
+    return fit_into(plan.graph.net, plan.steps, own, apart, budget, fixed, cheap, plan.graph.options.largest_plan)
 
 
 def _compute_again(plan: Compilation, own: list[Value], found: Recomputed) -> None:

@@ -1,12 +1,9 @@
 """The plan compiler: from a net's operators and the specs of its inputs to steps over values.
 
-A plan covers the operators from ``start`` up to the first one whose output shapes depend on data. The phases, each in
-a module of this package:
-
-1. shapes, and values of which each write makes a new version (``static_segment``, ``even_parts``);
-2. fusion of neighboring operators and of parameter updates (``fusion``, ``relu_gradients``, ``update_fusion``);
-3. which outputs are needed (``dead_outputs``), and where exchanges start (``roles``);
-4. kernels and their layouts, with the copies they need (``kernel_choice``, ``step_list``, ``split_kernels``).
+A plan covers the operators from ``start`` up to the first one whose output shapes depend on data. First the shapes are
+inferred and each write makes a new version of a value (``static_segment``). Then the phases in ``PHASES`` change the
+graph of operators over values, one after another. Then each operator gets its kernel, with the copies that its layouts
+need (``kernel_choice``, ``step_list``, ``split_kernels``).
 
 Buffers (``buffers``, ``memory_plan``) and the binding of kernels to them (``binding``) follow when the steps are known.
 """
@@ -14,7 +11,7 @@ Buffers (``buffers``, ``memory_plan``) and the binding of kernels to them (``bin
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Collection, Sequence
+from collections.abc import Callable, Collection, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
 
@@ -27,6 +24,7 @@ from netbuilder.runtime.plan.dead_outputs import mark_unused
 from netbuilder.runtime.plan.elementwise_fusion import fuse_elementwise
 from netbuilder.runtime.plan.even_parts import check_even_parts
 from netbuilder.runtime.plan.fusion import fuse
+from netbuilder.runtime.plan.graph import PlanGraph
 from netbuilder.runtime.plan.joined_exchanges import join_exchanges
 from netbuilder.runtime.plan.kernel_choice import choose_image_order, choose_kernel
 from netbuilder.runtime.plan.kernels_of_nodes import KernelsOfNodes
@@ -42,7 +40,46 @@ from netbuilder.runtime.plan.step_list import StepList
 from netbuilder.runtime.plan.update_fusion import fuse_updates
 from netbuilder.runtime.plan.values import Node, Step, Value
 
-__all__ = ["Compilation", "Inferred", "compile_again", "compile_range", "compile_steps", "infer_segment"]
+__all__ = [
+    "PHASES", "Compilation", "Inferred", "Phase", "compile_again", "compile_range", "compile_steps", "infer_segment",
+]  # fmt: skip
+
+
+@dataclass(frozen=True)
+class Phase:
+    """A step of the compiler: changes the graph, and leaves it without faults (see ``PlanGraph.faults``).
+
+    Args:
+        change: what it does.
+        optimization: the name that switches it off, of ``runtime.plan.optimizations``; "": it always runs.
+    """
+
+    change: Callable[[PlanGraph], None]
+    optimization: str = ""
+
+    def __call__(self, graph: PlanGraph) -> None:
+        if not self.optimization or graph.options.enabled(self.optimization):
+            self.change(graph)
+
+
+def _mark_constants(graph: PlanGraph) -> None:
+    for name in graph.options.constants.intersection(graph.externals):
+        graph.externals[name].constant = graph.externals[name].blob
+
+
+PHASES = (
+    Phase(check_even_parts),
+    Phase(_mark_constants, "constants"),
+    Phase(fuse),
+    Phase(move_relu_gradients, "early_relu_gradients"),
+    Phase(fuse_updates, "joined_updates"),
+    Phase(fuse_elementwise, "elementwise_chains"),
+    Phase(mark_unused, "unread_outputs"),
+    Phase(exchange_when_ready),
+    Phase(join_exchanges, "joined_exchanges"),
+    Phase(host_work_first, "cuda_graphs"),
+)
+"""What happens to the graph of a plan, in this order, before kernels are chosen."""
 
 
 @dataclass(slots=True)
@@ -50,30 +87,20 @@ class Compilation:
     """What the compiler hands to the buffer phase.
 
     Args:
-        net: the name of the net, for messages.
-        end: the first operator after those that the plan covers.
+        graph: the operators, fused, over values.
+        end: the first operator of the net after those that the plan covers.
         steps: the steps of each run.
         constant_steps: the steps that copy constants, which run when the plan is made.
-        values: all values.
-        last: the last version of each name.
-        externals: the values that exist before a run, by name.
-        hidden: the blobs that the plan computes and that are not observable.
-        options: those of the net, with as many lanes and threads as the operators are worth.
-        nodes: the operators, fused.
-        kernels: their kernels.
+        values: all values, those of copies too.
+        kernels: the kernels of the graph's nodes.
         open_choices: the choices between kernels that were made unmeasured.
     """
 
-    net: str
+    graph: PlanGraph
     end: int
     steps: list[Step]
     constant_steps: list[Step]
     values: list[Value]
-    last: dict[str, Value]
-    externals: dict[str, Value]
-    hidden: frozenset[str]
-    options: PlanOptions
-    nodes: list[Node]
     kernels: KernelsOfNodes
     open_choices: list[OpenChoice]
 
@@ -141,45 +168,18 @@ def compile_range(
         in_subgraph: the operators are a segment of an operator's subgraph.
     """
     nodes, last, externals, values = values_of(net, start, end, specs)
-    check_even_parts(net.name, nodes)
-    if not in_subgraph:
-        options = _options_for_work(nodes, options)
-    for name in options.constants.intersection(externals) if options.enabled("constants") else ():
-        externals[name].constant = externals[name].blob
     hidden = frozenset(name for name in last if name not in externals and net.hides(name, start, end))
+    options = options if in_subgraph else _options_for_work(nodes, options)
     engines = {kind: library_engines(options.uses_engine, kind) for kind in {node.first.device[0] for node in nodes}}
-    fusions = {kind: [fusion for engine in found for fusion in engine.fusions()] for kind, found in engines.items()}
-    nodes = fuse(nodes, last, fusions, hidden, options.enabled)
-    if options.enabled("early_relu_gradients"):
-        nodes = move_relu_gradients(nodes, last, hidden, values)
-    if options.enabled("joined_updates"):
-        early = options.enabled("early_updates") and not (in_subgraph or options.exchange_lane)
-        choose = partial(choose_kernel, options=options) if options.enabled("updates_in_parts") else None
-        nodes = fuse_updates(nodes, last, hidden, engines, early=early, choose=choose)
-    if options.enabled("elementwise_chains"):
-        nodes = fuse_elementwise(nodes, last, hidden, engines)
-    if options.enabled("unread_outputs"):
-        mark_unused(nodes, last, hidden, read_outside, again=options.enabled("cheap_recomputation"))
-    nodes = exchange_when_ready(nodes, lane=options.exchange_lane)
-    if options.enabled("joined_exchanges"):
-        nodes = join_exchanges(nodes)
-    if options.enabled("cuda_graphs"):
-        nodes = host_work_first(nodes)
+    graph = PlanGraph(
+        net.name, nodes, values, last, externals, hidden, options, engines, read_outside, in_subgraph=in_subgraph
+    )
+    for phase in PHASES:
+        phase(graph)
     kernels = KernelsOfNodes(values, lambda: [] if in_subgraph else take_open_choices(options))
-    steps = _choose_kernels(net, nodes, kernels, options, values, compile_subgraph, in_subgraph)
+    steps = _choose_kernels(net, graph, kernels, values, compile_subgraph)
     return Compilation(
-        net.name,
-        end,
-        add_waits(steps.steps),
-        steps.constant_steps,
-        values,
-        last,
-        externals,
-        hidden,
-        options,
-        nodes,
-        kernels,
-        kernels.open_choices(),
+        graph, end, add_waits(steps.steps), steps.constant_steps, values, kernels, kernels.open_choices()
     )
 
 
@@ -194,9 +194,9 @@ def compile_again(net: Runner, earlier: Compilation, compile_subgraph: CompileSu
     earlier.steps, earlier.constant_steps = [], []
     for value in earlier.values:  # the steps and the values refer to each other, so nothing else frees them
         value.producer, value.copies = None, {}
-    nodes, kernels, options = earlier.nodes, earlier.kernels, earlier.options
+    kernels = earlier.kernels
     values = kernels.begin_again()
-    steps = _choose_kernels(net, nodes, kernels, options, values, compile_subgraph, in_subgraph=False)
+    steps = _choose_kernels(net, earlier.graph, kernels, values, compile_subgraph)
     return replace(
         earlier,
         steps=add_waits(steps.steps),
@@ -245,18 +245,13 @@ def _is_large(node: Node) -> bool:
 
 
 def _choose_kernels(
-    net: Runner,
-    nodes: Sequence[Node],
-    kernels: KernelsOfNodes,
-    options: PlanOptions,
-    values: list[Value],
-    compile_subgraph: CompileSubgraph,
-    in_subgraph: bool,
+    net: Runner, graph: PlanGraph, kernels: KernelsOfNodes, values: list[Value], compile_subgraph: CompileSubgraph
 ) -> StepList:
+    options, in_subgraph = graph.options, graph.in_subgraph
     steps = StepList(values, options)
     lane_of = _Lanes(options)
-    image_order = kernels.choose_image_order(partial(choose_image_order, nodes, options))
-    waiting = deque(nodes)
+    image_order = kernels.choose_image_order(partial(choose_image_order, graph.nodes, options))
+    waiting = deque(graph.nodes)
     while waiting:
         node = waiting.popleft()
         instruction = node.first

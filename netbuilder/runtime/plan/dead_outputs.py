@@ -10,7 +10,7 @@ A feed or another net may overwrite an input of a deferred value; the value is c
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import numpy as np
@@ -18,56 +18,43 @@ import numpy as np
 from netbuilder.ops.core.contexts import Deferred
 from netbuilder.ops.core.operator import STRING
 from netbuilder.ops.engines.layouts import HOST, Location, convert, new_buffer, new_bytes, on_location
-from netbuilder.runtime.plan.values import Node, Value
+from netbuilder.runtime.plan.graph import PlanGraph
+from netbuilder.runtime.plan.values import Value
 from netbuilder.runtime.values.blob import EdgeContext
 
 __all__ = ["deferred_value", "mark_unused"]
 
 
-def mark_unused(
-    nodes: Sequence[Node],
-    last: Mapping[str, Value],
-    hidden: frozenset[str],
-    read_outside: Collection[str],
-    *,
-    again: bool = False,
-) -> None:
-    """Set ``demand``, ``persists``, ``read_by`` and ``ends_early`` of the values of a plan.
-
-    Args:
-        nodes: operators over values, in order.
-        last: the last version of each name.
-        hidden: names of which no version is observable.
-        read_outside: names whose last version operators outside the plan read, or may read.
-        again: whether values may be computed again in the backward pass.
-    """
-    read: dict[int, bool] = {}  # value -> whether operators of the backward pass read it
-    types: dict[int, set[str]] = {}  # value -> the types of operators that read it
+def mark_unused(graph: PlanGraph) -> None:
+    """Set ``demand``, ``persists``, ``read_by`` and ``ends_early`` of the values of a plan."""
+    again = graph.options.enabled("cheap_recomputation")  # so values may be computed again in the backward pass
+    nodes = graph.nodes
+    read: dict[Value, bool] = {}  # value -> whether operators of the backward pass read it
+    types: dict[Value, set[str]] = {}  # value -> the types of operators that read it
     for node in nodes:
         backward = any(part.op_def.is_gradient_op for part in node.parts)
         for value in node.inputs:
-            read[id(value)] = read.get(id(value), False) or backward
-            types.setdefault(id(value), set()).update(part.op_def.type for part in node.parts)
+            read[value] = read.get(value, False) or backward
+            types.setdefault(value, set()).update(part.op_def.type for part in node.parts)
     trains = True in read.values()
     given = {value.name for node in nodes for value in node.inputs if value.blob is not None}
     earliest: dict[str, int] = {}  # name -> the version that is the first, or the first that fusion has left
     for node in nodes:
         for value in (*node.inputs, *node.outputs):
-            value.persists = last[value.name] is value and value.name not in hidden
+            value.persists = graph.visible(value)
             earliest.setdefault(value.name, value.version)
     for node in nodes:
         read_here = {value.name for value in node.inputs}
         for value in node.outputs:
-            value.read_by = types.get(id(value), set())
-            if id(value) in read:
+            value.read_by = types.get(value, set())
+            outside = value.name in graph.read_outside
+            if value in read:
                 # Made anew: it is no earlier version, nor a blob from before the run, changed in place.
                 anew = value.version == earliest[value.name] or value.name not in read_here | given
-                ends = anew and value.name not in read_outside and (again or not read[id(value)])
-                value.ends_early = trains and value.persists and ends
-                continue
-            if last[value.name] is not value or value.name in hidden:
+                value.ends_early = trains and value.persists and anew and not outside and (again or not read[value])
+            elif not value.persists:
                 value.demand = "never"
-            elif value.persists and value.name not in given and value.name not in read_outside:
+            elif value.name not in given and not outside:
                 value.demand = "fetch"
 
 

@@ -17,34 +17,21 @@ from netbuilder.ops.core.instructions import Role
 from netbuilder.ops.core.operator import TensorSpec
 from netbuilder.ops.engines.engine import Engine
 from netbuilder.ops.engines.joined_updates import JoinedOperator, JoinedUpdates
+from netbuilder.runtime.plan.graph import PlanGraph
 from netbuilder.runtime.plan.values import Node, Value
 
 __all__ = ["fuse_elementwise"]
 
 
-def fuse_elementwise(
-    nodes: Sequence[Node],
-    last: Mapping[str, Value],
-    hidden: Collection[str] = (),
-    engines: Mapping[int, Sequence[Engine]] | None = None,
-) -> list[Node]:
-    """Return the nodes of a plan with chains of elementwise operators fused.
-
-    Args:
-        nodes: operators over values, in order.
-        last: the last version of each name.
-        hidden: names of which no version is observable.
-        engines: those that may be used, by kind of device; None: none.
-    """
-    result: list[Node | None] = list(nodes)
-    place = {id(node): index for index, node in enumerate(nodes)}
-    for chain in _chains(nodes, engines or {}):
-        fused = chain.fused(nodes, last, hidden) if len(chain.nodes) > 1 else None
+def fuse_elementwise(graph: PlanGraph) -> None:
+    """Fuse chains of elementwise operators."""
+    instead: dict[Node, list[Node]] = {}
+    for chain in _chains(graph.nodes, graph.engines):
+        fused = chain.fused(graph) if len(chain.nodes) > 1 else None
         if fused is not None:
-            for node in chain.nodes:
-                result[place[id(node)]] = None
-            result[place[id(chain.nodes[-1])]] = fused
-    return [node for node in result if node is not None]
+            *others, end = chain.nodes
+            instead |= dict.fromkeys(others, []) | {end: [fused]}
+    graph.replace(instead)
 
 
 def _chains(nodes: Sequence[Node], engines: Mapping[int, Sequence[Engine]]) -> list[_Chain]:
@@ -94,13 +81,13 @@ class _Chain:
     def __init__(self, engine: Engine, node: Node) -> None:
         self.engine = engine
         self.nodes: list[Node] = []
-        self._made: set[int] = set()  # the ids of the values that it makes
+        self._made: set[Value] = set()  # the values that it makes
         self._names: set[str] = set()  # that it reads or writes
         self.add(node)
 
     def add(self, node: Node) -> None:
         self.nodes.append(node)
-        self._made |= {id(value) for value in node.outputs}
+        self._made |= set(node.outputs)
         self._names |= {value.name for value in (*node.inputs, *node.outputs)}
 
     def accepts(self, node: Node, engine: Engine) -> bool:
@@ -110,38 +97,36 @@ class _Chain:
             engine is self.engine
             and node.first.device == first.first.device
             and _shape(node) == _shape(first)
-            and any(id(value) in self._made for value in node.inputs)
+            and any(value in self._made for value in node.inputs)
         )
 
     def must_precede(self, node: Node) -> bool:
         """Whether a later node reads what the chain makes, or writes what it reads or writes."""
-        return any(id(value) in self._made for value in node.inputs) or any(
+        return any(value in self._made for value in node.inputs) or any(
             value.name in self._names for value in node.outputs
         )
 
-    def fused(self, nodes: Sequence[Node], last: Mapping[str, Value], hidden: Collection[str]) -> Node | None:
+    def fused(self, graph: PlanGraph) -> Node | None:
         """Return the node that replaces the operators; None if nobody needs what they make."""
-        own = {id(node) for node in self.nodes}
-        read = {id(value) for node in nodes if id(node) not in own for value in node.inputs}
-        inputs = list({id(v): v for node in self.nodes for v in node.inputs if id(v) not in self._made}.values())
+        own = set(self.nodes)
+        read = {value for node in graph.nodes if node not in own for value in node.inputs}
+        inputs = list(dict.fromkeys(v for node in self.nodes for v in node.inputs if v not in self._made))
         made = [value for node in self.nodes for value in node.outputs]
-        outputs = [
-            value for value in made if id(value) in read or (last[value.name] is value and value.name not in hidden)
-        ]
+        outputs = [value for value in made if value in read or graph.visible(value)]
         if not outputs:
             return None
-        number = {id(value): k for k, value in enumerate([*inputs, *made])}
+        number = {value: k for k, value in enumerate([*inputs, *made])}
         operators = [
             JoinedOperator(
                 node.first.op,
-                tuple(number[id(value)] for value in node.inputs),
-                tuple(number[id(value)] for value in node.outputs),
+                tuple(number[value] for value in node.inputs),
+                tuple(number[value] for value in node.outputs),
             )
             for node in self.nodes
         ]
 
         def maker(ctx: Any, *specs: TensorSpec) -> Prepared | None:
-            joined = JoinedUpdates([operators], specs, [number[id(value)] for value in outputs])
+            joined = JoinedUpdates([operators], specs, [number[value] for value in outputs])
             prepared = self.engine.join_elementwise(ctx, joined)
             for i, j in prepared.inplace if prepared is not None else ():
                 if inputs[i].name == outputs[j].name:  # buffers are shared by successive versions only

@@ -8,7 +8,8 @@ from netbuilder.ops.core.instructions import describe, located
 from netbuilder.ops.normalization.spatial_bn import SpatialBN
 from netbuilder.proto import PROTO_CPU, ShapeError
 from netbuilder.proto.errors import counted
-from netbuilder.runtime.plan.values import Node
+from netbuilder.runtime.plan.graph import PlanGraph
+from netbuilder.runtime.plan.values import Node, Value
 
 __all__ = ["check_even_parts"]
 
@@ -16,27 +17,23 @@ _SUMS, _COUNT = 5, 7  # indices of inputs of SpatialBN
 _PASS_ON = ("Copy", "CopyCPUToGPU", "CopyGPUToCPU", "Sum")
 
 
-def check_even_parts(net: str, nodes: Sequence[Node]) -> None:
+def check_even_parts(graph: PlanGraph) -> None:
     """Check the parts whose sums are read by a SpatialBN that is not told the number of elements.
-
-    Args:
-        net: the name of the net, for messages.
-        nodes: the operators of a plan, in order, with the specs of their values.
 
     Raises:
         ShapeError: parts have different sizes.
     """
-    parts: dict[int, list[Node]] = {}  # value -> the ChannelStats that it is the sum of
-    for node in nodes:
+    parts: dict[Value, list[Node]] = {}  # value -> the ChannelStats that it is the sum of
+    for node in graph.nodes:
         kind, op = node.first.op_def.type, node.first.op
         if kind == "ChannelStats":
-            parts.update((id(value), [node]) for value in node.outputs)
+            parts.update((value, [node]) for value in node.outputs)
         elif kind in _PASS_ON and parts:
-            found = [part for value in node.inputs for part in parts.get(id(value), ())]
+            found = [part for value in node.inputs for part in parts.get(value, ())]
             if found:
-                parts[id(node.outputs[0])] = found
+                parts[node.outputs[0]] = found
         elif isinstance(op, SpatialBN) and op.num_batches > 1 and len(node.inputs) == _COUNT:
-            _check(net, node, parts.get(id(node.inputs[_SUMS]), ()))
+            _check(graph.net, node, parts.get(node.inputs[_SUMS], ()))
 
 
 def _check(net: str, node: Node, parts: Sequence[Node]) -> None:

@@ -12,6 +12,7 @@ from typing import Any
 
 from netbuilder.ops.core.contexts import Prepared
 from netbuilder.ops.core.registry import prepared_joined
+from netbuilder.runtime.plan.graph import PlanGraph
 from netbuilder.runtime.plan.values import Node
 
 __all__ = ["GROUP_BYTES", "join_exchanges"]
@@ -20,27 +21,25 @@ GROUP_BYTES = 16 << 20
 """Bytes of each device's values from which a group gets no further operators."""
 
 
-def join_exchanges(nodes: Sequence[Node], group_bytes: int = GROUP_BYTES) -> list[Node]:
-    """Return the nodes of a plan, with operators that have a kernel for several of them (``prepare_joined``) joined.
-
-    Args:
-        nodes: the nodes, in order.
-        group_bytes: see ``GROUP_BYTES``.
-    """
+def join_exchanges(graph: PlanGraph) -> None:
+    """Join operators that have a kernel for several of them (``prepare_joined``)."""
     group: _Group | None = None
     groups: list[_Group] = []
-    for node in nodes:
+    for node in graph.nodes:
         joins = node.fused is None and prepared_joined(node.first.op_def.type, node.first.device[0]) is not None
-        if group is not None and not (group.accepts(node, group_bytes) if joins else group.allows(node)):
+        if group is not None and not (group.accepts(node) if joins else group.allows(node)):
             group = None
         if joins:
             if group is None:
                 group = _Group()
                 groups.append(group)
             group.add(node)
-    place = {id(each.nodes[-1]): _joined(each.nodes) for each in groups if len(each.nodes) > 1}
-    left_out = {id(node) for each in groups for node in each.nodes[:-1]}
-    return [place.get(id(node), node) for node in nodes if id(node) not in left_out]
+    instead: dict[Node, list[Node]] = {}
+    for each in groups:
+        if len(each.nodes) > 1:
+            *others, end = each.nodes
+            instead |= dict.fromkeys(others, []) | {end: [_joined(each.nodes)]}
+    graph.replace(instead)
 
 
 class _Group:
@@ -59,12 +58,12 @@ class _Group:
         self._reads.update(value.name for value in node.inputs)
         self._writes.update(value.name for value in node.outputs)
 
-    def accepts(self, node: Node, group_bytes: int) -> bool:
+    def accepts(self, node: Node) -> bool:
         """Whether a node that can be joined can be joined to this group."""
         first = self.nodes[0]
         alike = node.first.op_def.type == first.first.op_def.type and node.first.device == first.first.device
         together = [value.location for value in node.inputs] == [value.location for value in first.inputs]
-        return alike and together and self._nbytes < group_bytes and not self._conflicts(node)
+        return alike and together and self._nbytes < GROUP_BYTES and not self._conflicts(node)
 
     def allows(self, node: Node) -> bool:
         """Whether the group may run after a node that follows its members."""

@@ -10,6 +10,7 @@ from netbuilder.ops.core.operator import Exchange
 from netbuilder.ops.engines.engine import HOST
 
 if TYPE_CHECKING:
+    from netbuilder.runtime.plan.graph import PlanGraph
     from netbuilder.runtime.plan.values import Node
 
 __all__ = ["host_work_first", "move_when_ready", "ready_after"]
@@ -75,19 +76,19 @@ def move_when_ready(
     return result
 
 
-def host_work_first(nodes: Sequence[Node]) -> list[Node]:
-    """Return the nodes of a plan, those first that read values of the host only and depend on nothing that GPUs do.
+def host_work_first(graph: PlanGraph) -> None:
+    """Move those nodes to the start that read values of the host only and depend on nothing that GPUs do.
 
     Between the work of a GPU they would divide what is captured into a CUDA graph. The order of the others, and of
     those, stays the same.
     """
-    if all(node.first.location == HOST for node in nodes):
-        return list(nodes)
+    if all(node.first.location == HOST for node in graph.nodes):
+        return
     first: list[Node] = []
     rest: list[Node] = []
     touched: set[str] = set()  # by the rest
     written: set[str] = set()
-    for node in nodes:
+    for node in graph.nodes:
         reads, writes = {value.name for value in node.inputs}, {value.name for value in node.outputs}
         reads.update(name for part in node.parts for name in part.control)
         if _reads_the_host(node) and reads.isdisjoint(written) and writes.isdisjoint(touched):
@@ -96,7 +97,7 @@ def host_work_first(nodes: Sequence[Node]) -> list[Node]:
             rest.append(node)
             touched |= reads | writes
             written |= writes
-    return first + rest
+    graph.nodes = first + rest
 
 
 def _reads_the_host(node: Node) -> bool:

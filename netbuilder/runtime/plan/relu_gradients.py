@@ -8,9 +8,10 @@ keeps anyway; and after MaxPool the gradient of the Relu is computed on the smal
 
 from __future__ import annotations
 
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from typing import NamedTuple
 
+from netbuilder.runtime.plan.graph import PlanGraph
 from netbuilder.runtime.plan.values import Node, Value
 
 __all__ = ["move_relu_gradients"]
@@ -30,55 +31,42 @@ class _Moved(NamedTuple):
     gradient: int
 
 
-def move_relu_gradients(
-    nodes: Sequence[Node], last: Mapping[str, Value], hidden: Collection[str], values: list[Value]
-) -> list[Node]:
-    """Return the nodes of a plan with each ReluGradient before the gradient that it can precede.
-
-    Args:
-        nodes: operators over values, in order; fused ones stay as they are.
-        last: the last version of each name.
-        hidden: names of which no version is observable.
-        values: all values; those between the operators in their new order are added.
-    """
-    maker = {id(value): node for node in nodes for value in node.outputs}
-    readers: dict[int, list[Node]] = {}
-    for node in nodes:
-        for value in node.inputs:
-            readers.setdefault(id(value), []).append(node)
-    instead: dict[int, list[Node]] = {}
-    for node in nodes:
+def move_relu_gradients(graph: PlanGraph) -> None:
+    """Move each ReluGradient before the gradient that it can precede; fused operators stay as they are."""
+    maker, readers = graph.makers(), graph.readers()
+    instead: dict[Node, list[Node]] = {}
+    for node in graph.nodes:
         moved = _moved_by(node, maker)
-        if moved is None or not _stays(moved.result, readers, last, hidden):
+        if moved is None or not _stays(graph, moved.result, readers):
             continue
-        relus = _relu_gradients(node, moved, readers, last, hidden)
+        relus = _relu_gradients(graph, node, moved, readers)
         if not relus:
             continue
         before = node.inputs[moved.gradient]
         between = Value(before.name, before.version, before.spec, None, before.location, readers=1, intermediate=True)
-        values.append(between)
+        graph.values.append(between)
         moved.result.readers += 1
         inputs = [between if i == moved.gradient else value for i, value in enumerate(node.inputs)]
-        instead.update((id(relu), []) for relu in relus)
-        instead[id(node)] = [
+        instead |= dict.fromkeys(relus, [])
+        instead[node] = [
             Node([relu.first for relu in relus], [moved.result, before], [between]),
             Node(node.parts, inputs, [relu.outputs[0] for relu in relus]),
         ]
-    return [new for node in nodes for new in instead.get(id(node), [node])]
+    graph.replace(instead)
 
 
-def _moved_by(node: Node, maker: Mapping[int, Node]) -> _Moved | None:
+def _moved_by(node: Node, maker: Mapping[Value, Node]) -> _Moved | None:
     """Return what a node is the gradient of, if that is an operator that only copies elements; else None."""
     if len(node.parts) > 1 or node.fused is not None:
         return None
     op_type = node.first.op_def.type
     if op_type == "MaxPoolGradient":
         x, y = node.inputs[:2]
-        pool = maker.get(id(y))
+        pool = maker.get(y)
         if pool is not None and pool.first.op_def.type == "MaxPool" and pool.inputs == [x]:
             return _Moved([x], y, 2)
     if op_type in ("Split", "DepthSplit") and len(node.inputs) == 2:
-        joined = maker.get(id(node.inputs[1]))  # only Concat makes extents
+        joined = maker.get(node.inputs[1])  # only Concat makes extents
         if joined is None or joined.first.op_def.type not in ("Concat", "DepthConcat") or joined.fused is not None:
             return None
         if len(joined.inputs) == len(node.outputs):
@@ -86,35 +74,27 @@ def _moved_by(node: Node, maker: Mapping[int, Node]) -> _Moved | None:
     return None
 
 
-def _stays(
-    value: Value, readers: Mapping[int, Sequence[Node]], last: Mapping[str, Value], hidden: Collection[str]
-) -> bool:
+def _stays(graph: PlanGraph, value: Value, readers: Mapping[Value, Sequence[Node]]) -> bool:
     """Whether a value can be read later than before: nothing overwrites it."""
-    if value.name not in hidden:
-        return last[value.name] is value
-    return all(output.name != value.name for node in readers.get(id(value), ()) for output in node.outputs)
+    if value.name not in graph.hidden:
+        return graph.last[value.name] is value
+    return all(output.name != value.name for node in readers.get(value, ()) for output in node.outputs)
 
 
-def _relu_gradients(
-    node: Node,
-    moved: _Moved,
-    readers: Mapping[int, Sequence[Node]],
-    last: Mapping[str, Value],
-    hidden: Collection[str],
-) -> list[Node]:
+def _relu_gradients(graph: PlanGraph, node: Node, moved: _Moved, readers: Mapping[Value, Sequence[Node]]) -> list[Node]:
     """Return the nodes that read the outputs of a gradient; [] unless each is a ReluGradient that can precede it."""
     found = []
     for source, output in zip(moved.sources, node.outputs):
-        if len(readers.get(id(output), ())) != 1 or last[output.name] is output and output.name not in hidden:
+        if len(readers.get(output, ())) != 1 or graph.visible(output):
             return []
-        (relu,) = readers[id(output)]
+        (relu,) = readers[output]
         first = relu.first
         if first.op_def.type != "ReluGradient" or len(relu.parts) > 1 or relu.fused is not None:
             return []
         if first.device != node.first.device or first.control or [source, output] != relu.inputs:
             return []
         written = relu.outputs[0]
-        if written.version and written.name != output.name and written.name not in hidden:
+        if written.version and written.name != output.name and written.name not in graph.hidden:
             return []  # it would be written before others have read the version before it
         found.append(relu)
     return found

@@ -6,7 +6,7 @@ starts each of them as soon as its operands are written, so that the rest of the
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable
 from typing import TYPE_CHECKING
 
 from netbuilder.ops.core.instructions import Instruction, Role
@@ -15,6 +15,7 @@ from netbuilder.ops.engines.layouts import HOST
 from netbuilder.runtime.plan.node_order import move_when_ready
 
 if TYPE_CHECKING:
+    from netbuilder.runtime.plan.graph import PlanGraph
     from netbuilder.runtime.plan.values import Node
 
 __all__ = ["assign_roles", "between_processes", "exchange_when_ready"]
@@ -49,16 +50,12 @@ def _is_done_elsewhere(node: Node) -> bool:
     return on_gpus or between_processes(node)
 
 
-def exchange_when_ready(nodes: Sequence[Node], *, lane: bool) -> list[Node]:
-    """Return the nodes of a plan with each exchange moved right after the last node that it depends on.
+def exchange_when_ready(graph: PlanGraph) -> None:
+    """Move each exchange right after the last node that it depends on.
 
     The order of all exchanges is the same in every run. Collectives over processes keep the order of the net, which
-    all processes have in common.
-
-    Args:
-        nodes: the nodes, in order.
-        lane: whether exchanges have a lane of their own; if not, only collectives move that are done by another thread,
-            by other processes, or by GPUs on a stream of their own, while the lane goes on.
+    all processes have in common. Where exchanges have no lane of their own, only collectives move that are done by
+    another thread, by other processes, or by GPUs on a stream of their own, while the lane goes on.
     """
-    moves = (lambda node: node.role is Role.EXCHANGE) if lane else _is_done_elsewhere
-    return move_when_ready(nodes, moves, in_order=between_processes)
+    moves = (lambda node: node.role is Role.EXCHANGE) if graph.options.exchange_lane else _is_done_elsewhere
+    graph.nodes = move_when_ready(graph.nodes, moves, in_order=between_processes)

@@ -169,7 +169,7 @@ def _assign_buffers(
         By name, the values that are in buffers of the caller; what each step fills with zeros first (see
         ``MemoryPlan.cleared``); and the memory of the segment's own values.
     """
-    given: dict[str, list[Value]] = {name: [value] for name, value in plan.externals.items()}
+    given: dict[str, list[Value]] = {name: [value] for name, value in plan.graph.externals.items()}
     for name, chain in versions_of(plan).items():
         final = chain[-1]
         if name not in outputs or final.producer is None:

@@ -21,6 +21,7 @@ from __future__ import annotations
 import itertools
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass
+from functools import partial
 from typing import Any
 
 from netbuilder.ops.core.contexts import Prepared
@@ -31,9 +32,11 @@ from netbuilder.ops.engines.joined_updates import JoinedOperator, JoinedUpdates,
 from netbuilder.ops.engines.layouts import HOST, Location, on_location
 from netbuilder.ops.engines.piecewise import Piecewise
 from netbuilder.runtime.plan.fused_update import Chain, make_piecewise, prepare_chains
+from netbuilder.runtime.plan.graph import PlanGraph
+from netbuilder.runtime.plan.kernel_choice import choose_kernel
 from netbuilder.runtime.plan.node_order import move_when_ready, ready_after
 from netbuilder.runtime.plan.roles import between_processes
-from netbuilder.runtime.plan.updates_in_parts import Choose, gradient_of_chain, update_with_gradient
+from netbuilder.runtime.plan.updates_in_parts import gradient_of_chain, update_with_gradient
 from netbuilder.runtime.plan.values import Node, Value
 
 __all__ = ["fuse_updates"]
@@ -43,27 +46,16 @@ _EARLY_BYTES = 4 << 20
 """Gradients of so many bytes are worth an update of their own, during the backward pass or the exchange."""
 
 
-def fuse_updates(
-    nodes: Sequence[Node],
-    last: Mapping[str, Value],
-    hidden: Collection[str] = (),
-    engines: Mapping[int, Sequence[Engine]] | None = None,
-    *,
-    early: bool = False,
-    choose: Choose | None = None,
-) -> list[Node]:
-    """Return the nodes of a plan with groups of updates fused.
+def fuse_updates(graph: PlanGraph) -> None:
+    """Fuse groups of updates.
 
-    Args:
-        nodes: operators over values, in order.
-        last: the last version of each name.
-        hidden: names of which no version is observable.
-        engines: those that may be used, by kind of device; None: none.
-        early: whether updates may run during the backward pass.
-        choose: chooses a node's kernel, for those that compute large gradients in parts, each followed by its update;
-            None: gradients are computed as a whole.
+    Unless exchanges have a lane of their own, which needs the order of the net, they may run during the backward pass,
+    those of large gradients with the kernel that computes the gradient, in parts.
     """
-    groups = _groups(nodes, engines or {})
+    options, nodes, last, hidden = graph.options, graph.nodes, graph.last, graph.hidden
+    early = options.enabled("early_updates") and not (graph.in_subgraph or options.exchange_lane)
+    choose = partial(choose_kernel, options=options) if options.enabled("updates_in_parts") else None
+    groups = _groups(nodes, graph.engines)
     readers = _readers(nodes)
     moved: set[int] = set()
     with_gradients: list[tuple[Chain, Node]] = []
@@ -91,8 +83,9 @@ def fuse_updates(
         result[position].append(node)
         if id(originals[-1]) in moved:
             moved.add(id(node))
-    kept = [node for of_place in result for node in of_place]
-    return move_when_ready(kept, lambda node: id(node) in moved) if moved else kept
+    graph.nodes = [node for of_place in result for node in of_place]
+    if moved:
+        graph.nodes = move_when_ready(graph.nodes, lambda node: id(node) in moved)
 
 
 def _places(chains: Iterable[Chain], place: Mapping[int, int]) -> list[int]:

@@ -248,7 +248,7 @@ def test_bad_kinds_are_refused():
     before = net.Proto().SerializeToString()
     with pytest.raises(NetError, match=r"net 'chain.*': observable must be one of 'all', .*; got 'some'"):
         net.set_observable("some")
-    with pytest.raises(NetError, match="the blobs to keep must be a list, got the single string 'ab'"):
+    with pytest.raises(NetError, match="Net.set_observable: blobs must be a list, got 'ab'"):
         net.set_observable("outputs", "ab")
     assert net.Proto().SerializeToString() == before
     net.AddArgument("observable", "most")

@@ -8,11 +8,13 @@ import pytest
 from house import ROOT
 from netbuilder.ops.core.registry import CPU
 from netbuilder.ops.engines import onednn
-from netbuilder.ops.engines.engine import Fusion, Pattern, find_engine
+from netbuilder.ops.engines.engine import Engine, Fusion, Pattern, find_engine
 from netbuilder.proto import NetDef, NetError
 from netbuilder.proto.arguments import make_device_option, make_op
 from netbuilder.runtime import Workspace
+from netbuilder.runtime.plan.compiler import PHASES
 from netbuilder.runtime.plan.fusion import fuse
+from netbuilder.runtime.plan.graph import PlanGraph
 from netbuilder.runtime.plan.optimizations import (
     FUSIONS,
     GROUPS,
@@ -138,10 +140,20 @@ JOINED = {
 }
 
 
+class EngineOf(Engine):
+    """An engine with one fusion."""
+
+    def __init__(self, fusion):
+        self.fusion = fusion
+
+    def fusions(self):
+        return [self.fusion]
+
+
 def test_a_fusion_of_an_unknown_optimization_is_refused():
     fusion = Fusion(Pattern.CHAIN, ("Scale",), "Relu", lambda op, ctx, x: None, "bn_rely")
     with pytest.raises(NetError, match="fusion of Scale, Relu: no optimization is called 'bn_rely'; .*; did you mean"):
-        fuse([], {}, {CPU: [fusion]})
+        fuse(PlanGraph("net", [], [], {}, {}, frozenset(), PlanOptions(), {CPU: [EngineOf(fusion)]}, ()))
 
 
 def test_there_is_a_net_for_each_fusion():
@@ -297,6 +309,7 @@ def test_kernels_ask_for_names_that_there_are():
         for path in (ROOT / folder).rglob("*.py"):
             asked.update(re.findall(r"enabled\(\"(\w+)\"\)", path.read_text(encoding="utf-8")))
     asked |= {fusion.optimization for fusion in find_engine("ONEDNN").fusions()} | {"engine_fusions"}
+    asked |= {phase.optimization for phase in PHASES} - {""}
     assert asked == set(OPTIMIZATIONS)
 
 

@@ -28,6 +28,7 @@ def test_the_table_in_small_form(model):
 
 
 @pytest.mark.parametrize("number, model", list(enumerate(MODELS)))
+@pytest.mark.one_in(3)
 def test_every_model_and_every_optimizer_in_small_form(number, model):
     """Each model with one optimizer; they take turns."""
     check_table(model, [list(OPTIMIZERS)[number % len(OPTIMIZERS)]])
@@ -56,6 +57,7 @@ def check_table(model, optimizers):
         ),
     ],
 )
+@pytest.mark.one_in(2)
 def test_options_in_small_form(options, models, methods):
     bound = prove._BOUNDS[options.get("dtype", "float32")]
     found = list(prove.entries(models, ["SGD"], [3], 2, list(METHODS), options))

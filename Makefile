@@ -10,8 +10,8 @@
 #   make proto      generate the code in proto/ (..._pb2.py and .pyi) from netbuilder.proto, hsm.proto and caffe.proto
 #   make caffe2-tests      download Caffe2's own tests and run them on netbuilder.caffe2; QUICK=1 runs a part
 #   make onnx-caffe2-cases run onnx-caffe2, a client of Caffe2, on netbuilder.caffe2: the backend cases of onnx 1.1
-#   make caffe2-tests-page write docs/caffe2_tests.md
-#   make operators-page    write the tables of docs/operators.md
+#   make caffe2-tests-page write build/docs/caffe2_tests.md: which pass, and why others do not
+#   make operators-page    write build/docs/operators.md: all operators, helpers of brew, what Caffe2 has besides
 #   make onednn-interface  parse ops/engines/onednn/declarations.py, after a change, into interface.py
 #   make cuda-kernels      compile our CUDA kernels for three kinds of GPUs, none of which is needed; RECORDED=folder,
 #                          QUICK=1 compiles a sample
@@ -183,7 +183,7 @@ caffe2-tests-page: $(VENV)/.with-test
 	cd tests && ../$(BIN)/python -m caffe2_suite.run --page
 
 operators-page: $(VENV)/.with-test
-	$(BIN)/python -m netbuilder.tools.operators_page docs/operators.md
+	$(BIN)/python -m netbuilder.tools.operators_page build/docs/operators.md
 
 onednn-interface: $(VENV)/.with-test
 	$(BIN)/python -m netbuilder.tools.onednn_interface ops/engines/onednn/interface.py

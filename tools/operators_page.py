@@ -1,7 +1,6 @@
-"""Writes the tables of docs/operators.md: operators by family, helpers of brew, Caffe2's operators that are missing.
+"""Writes a page of reference: operators by family, helpers of brew, Caffe2's operators that are missing.
 
-Each table is between a line ``<!-- generated: NAME -->`` and a line ``<!-- end -->``; the rest of the page is written
-by hand. ``make operators-page`` runs this program.
+``make operators-page`` runs this program; the page is made from the registry and is not part of the source.
 """
 
 from __future__ import annotations
@@ -11,6 +10,7 @@ import inspect
 import re
 import sys
 from collections.abc import Iterable, Sequence
+from pathlib import Path
 
 import netbuilder.ops.all  # noqa: F401  (fills the registry)
 from netbuilder.model import brew
@@ -18,12 +18,11 @@ from netbuilder.ops.core.operator import Operator
 from netbuilder.ops.core.registry import find, operator_types
 from netbuilder.ops.core.signatures import Blob, is_gradient, signature
 from netbuilder.ops.core.unsupported import GROUPS
-from netbuilder.proto import ParseError, files
 from netbuilder.proto.whole_file import write_text
 from netbuilder.tools.parser import Parser
 from netbuilder.tools.reporting import reporting
 
-__all__ = ["brew_table", "filled_page", "main", "operator_tables", "unsupported_table"]
+__all__ = ["brew_table", "main", "operator_tables", "page", "unsupported_table"]
 
 
 def operator_tables() -> str:
@@ -56,23 +55,41 @@ def unsupported_table() -> str:
     )
 
 
-_TABLES = {"operators": operator_tables, "brew": brew_table, "unsupported": unsupported_table}
+_PAGE = """# Operators and helpers
+
+Made by `make operators-page`. `net.Relu("x", "y")` adds an operator to a net. What an operator computes, the shapes and
+element types that it takes, and its arguments with their defaults are in its class, which
+`help(netbuilder.ops.core.registry.find("Relu"))` shows.
+
+In the second column a letter is an extent, the same one wherever the row has it, the name of an argument is its value,
+`*S` is any number of axes, and `...` any shape; `?` marks what may be left out, `*` and `+` any number of blobs.
+Gradient operators are in the rows of the operators that they belong to; `AddGradientOperators` adds them, and they take
+and give tensors of the forward operator's shapes. An operator that is in none of these tables can be written: in Python
+by `net.Python(function)(inputs, outputs)`, or as a class of its own (CONTRIBUTING.md).
+
+## Operators
+
+{operators}
+
+## Helpers of `brew`
+
+A helper adds an operator together with the parameters that it needs: `brew.fc(model, "x", "y", dim_in=4, dim_out=2)`.
+`brew.register(function)` adds one of your own.
+
+{brew}
+
+## Operators of Caffe2 that are not in this version
+
+A net that names one says so when it is built or created. All other operators of Caffe2's last release are
+there. The `engine` of an operator names a library that is preferred; where it is not there, another kernel is used.
+
+{unsupported}
+"""
 
 
-def filled_page(page: str) -> str:
-    """Return the page with its tables generated again.
-
-    Raises:
-        ParseError: the page lacks the lines around a table.
-    """
-    for name, make in _TABLES.items():
-        begin, end = f"<!-- generated: {name} -->", "<!-- end -->"
-        before, found, rest = page.partition(f"{begin}\n")
-        _, ended, after = rest.partition(end)
-        if not found or not ended:
-            raise ParseError(f"the page has no line {begin!r} with a line {end!r} after it")
-        page = f"{before}{begin}\n\n{make()}\n\n{end}{after}"
-    return page
+def page() -> str:
+    """Return the page, in Markdown."""
+    return _PAGE.format(operators=operator_tables(), brew=brew_table(), unsupported=unsupported_table())
 
 
 def _with_gradients(names: Iterable[str]) -> list[list[str]]:
@@ -117,13 +134,12 @@ def _table(head: str, rows: Iterable[str]) -> str:
 
 @reporting("operators_page")
 def main(arguments: Sequence[str] | None = None) -> int:
-    """Fill the page that the command line names; return the exit status."""
-    parser = Parser(prog="operators_page", description="Write the tables of docs/operators.md from the registry.")
-    parser.add_argument("page", help="the page to fill, docs/operators.md")
-    path = parser.parse_args(arguments).page
-    with files.naming(path):
-        page = filled_page(files.read_text(path))
-    write_text(path, page)
+    """Write the page to the file that the command line names; return the exit status."""
+    parser = Parser(prog="operators_page", description="Write a page with all operators, from the registry.")
+    parser.add_argument("page", help="the file to write, such as build/docs/operators.md; its folder is made")
+    path = Path(parser.parse_args(arguments).page)
+    path.parent.mkdir(parents=True, exist_ok=True)
+    write_text(path, page())
     return 0
 
 

@@ -335,7 +335,8 @@ def check_arity(cls: type[Operator], op: OperatorDef) -> None:
                 rule = f"{least} to {counted(most, what)}" if most < ANY_NUMBER else f"at least {counted(least, what)}"
             listed = f" ({', '.join(names)})" if names else ""
             raise NetError(
-                f"{op.type}: {verb} {rule}{listed}, got {len(blobs)}: {blobs}; see its schema in docs/operators.md"
+                f"{op.type}: {verb} {rule}{listed}, got {len(blobs)}: {blobs}; "
+                f"help(netbuilder.ops.core.registry.find({op.type!r})) says which"
             )
     if cls.inplace != "one-to-one" and not set(inputs).isdisjoint(outputs):
         for j, blob in enumerate(outputs):

@@ -8,8 +8,6 @@ from netbuilder.proto.suggestions import did_you_mean
 
 __all__ = ["ABSENT", "GROUPS", "instead_of"]
 
-PAGE = "docs/operators.md"
-
 GROUPS: tuple[tuple[str, str], ...] = (
     (
         "feed arrays by workspace.feed or a Prefetch, or read a database by TensorProtosDBInput",
@@ -76,5 +74,5 @@ def instead_of(op_type: str, known: Iterable[str]) -> str:
     """
     instead = ABSENT.get(op_type) or ABSENT.get(op_type.removesuffix("Gradient"))
     if instead:
-        return f"; Caffe2's operator {op_type} is not in this version: {instead}; {PAGE} lists all that are not"
+        return f"; Caffe2's operator {op_type} is not in this version: {instead}; {__name__}.ABSENT lists them all"
     return did_you_mean(op_type, known)

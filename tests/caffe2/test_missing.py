@@ -5,8 +5,6 @@ import importlib
 import pytest
 
 import netbuilder.caffe2
-from house import ROOT
-from netbuilder.caffe2.missing_names import GROUPS
 from netbuilder.caffe2.reexports import REEXPORTS
 
 IMPORTS = {
@@ -93,11 +91,3 @@ def test_names_that_modules_take_over(module):
 def test_names_of_the_language_are_plain_errors():
     with pytest.raises(AttributeError, match="has no attribute '__nothing__'"):
         netbuilder.caffe2.__nothing__  # noqa: B018
-
-
-def test_the_page_lists_what_is_missing_and_why():
-    page = " ".join((ROOT / "docs" / "caffe2.md").read_text(encoding="utf-8").split())
-    for reason, names in GROUPS:
-        assert reason in page, reason
-        for name in names.split():
-            assert f"`{name.removeprefix('python.')}`" in page, name

@@ -64,7 +64,7 @@ def _rows(name: str) -> Iterable[list[str]]:
 
 
 def page() -> str:
-    """Return docs/caffe2_tests.md: how many tests pass by group, and every test that does not, with the reason."""
+    """Return the page of tests: how many tests pass by group, and every test that does not, with the reason."""
     tests, excused = expected(), exceptions()
     total = Counter(group_of(test.file) for test in tests)
     missing = Counter((group_of(test.file), kind) for test, (kind, _) in excused.items())

@@ -4,7 +4,7 @@
     python -m caffe2_suite.run                  all files: some ten minutes on two cores
     python -m caffe2_suite.run --quick          a part, as continuous integration does
     python -m caffe2_suite.run --only memonger  files whose path has this in it (a regular expression)
-    python -m caffe2_suite.run --page           only write docs/caffe2_tests.md
+    python -m caffe2_suite.run --page           only write build/docs/caffe2_tests.md
 
 The tests are downloaded once to ``--folder``. It ends with 0 if each test passes, or fails as exceptions.tsv says.
 """
@@ -27,7 +27,7 @@ from caffe2_suite.fetch import fetch_tests
 from caffe2_suite.outcomes import HERE, Test, exceptions, expected, group_of, page
 
 ROOT = HERE.parent.parent
-PAGE = ROOT / "docs" / "caffe2_tests.md"
+PAGE = ROOT / "build" / "docs" / "caffe2_tests.md"
 
 # A part that touches every group and takes a minute or two.
 QUICK = (
@@ -99,9 +99,10 @@ def main() -> int:
     parser.add_argument("--folder", type=Path, default=ROOT / ".caffe2-tests", help="where the tests are kept")
     parser.add_argument("--limit", type=float, default=900, help="seconds for one file, a third of it for one test")
     parser.add_argument("-j", "--jobs", type=int, default=2, help="files at the same time")
-    parser.add_argument("--page", action="store_true", help="write docs/caffe2_tests.md and run nothing")
+    parser.add_argument("--page", action="store_true", help="write build/docs/caffe2_tests.md and run nothing")
     options = parser.parse_args()
     if options.page:
+        PAGE.parent.mkdir(parents=True, exist_ok=True)
         PAGE.write_text(page(), encoding="utf-8")
         return 0
     folder = fetch_tests(options.folder)

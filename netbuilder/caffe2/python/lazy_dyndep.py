@@ -53,7 +53,7 @@ def _load() -> None:
         name = _pending.pop()
         error = NetError(
             f"operator library {name!r}: compiled operators of Caffe2 cannot be loaded; netbuilder has its own "
-            "operators, see core.IsOperator and docs/operators.md"
+            "operators, see core.IsOperator and workspace.RegisteredOperators"
         )
         if _handler is None:
             _log.warning("%s", error)

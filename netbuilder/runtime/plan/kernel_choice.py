@@ -61,8 +61,8 @@ def choose_kernel(node: Node, ctx: NodeContext, options: PlanOptions) -> Prepare
     if kernel is None:
         given = [spec and (spec.shape, str(spec.dtype)) for spec in specs]
         raise NetError(
-            f"operator {op_type!r} has no kernel for inputs of these shapes and types: {given}; docs/operators.md says "
-            "what it takes"
+            f"operator {op_type!r} has no kernel for inputs of these shapes and types: {given}; "
+            f"help(netbuilder.ops.core.registry.find({op_type!r})) says what it takes"
         )
     outs: list[Any] = [value.spec for value in node.outputs]
     if options.allow_tf32 and device_type == GPU:

@@ -38,7 +38,7 @@ SPEC = TensorSpec((2, 16, 4, 4), np.dtype(np.float32))
     ],
 )
 def test_an_entry_point_that_is_no_engine_is_refused_by_name(tmp_path, point, message):
-    """One that is an engine: CONTRIBUTING.md has it, tests/test_examples.py runs it."""
+    """One that is an engine is in examples/extending, tests/examples/test_extending.py runs it."""
     info = tmp_path / "toy_engine-1.0.dist-info"
     info.mkdir()
     (info / "METADATA").write_text("Metadata-Version: 2.1\nName: toy-engine\nVersion: 1.0\n")

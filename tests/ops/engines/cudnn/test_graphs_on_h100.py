@@ -1,6 +1,6 @@
 """cuDNN without a GPU: which graphs of the zoo's nets it has kernels for, on an H100 that a file describes.
 
-The table is in tests/recorded/cudnn_graphs.txt and in docs/cudnn.md. For another version of cuDNN,
+The table is in tests/recorded/cudnn_graphs.txt; docs/internals/cudnn.md sums it up. For another version of cuDNN,
 ``NETBUILDER_RECORD=1 python -m pytest tests/ops/engines/cudnn/test_graphs_on_h100.py`` writes it again.
 """
 
@@ -8,6 +8,7 @@ import importlib.util
 import json
 import os
 import pickle
+import re
 import shutil
 import subprocess
 import sys
@@ -20,7 +21,7 @@ from house import ROOT
 
 DATA = Path(__file__).parent
 RECORD = ROOT / "tests" / "recorded" / "cudnn_graphs.txt"
-PAGE = ROOT / "docs" / "cudnn.md"
+PAGE = ROOT / "docs" / "internals" / "cudnn.md"
 
 
 def libraries():
@@ -94,8 +95,15 @@ def test_cudnn_supports_the_graphs_of_the_zoo(tmp_path):
     assert lost <= known, "cuDNN has no kernel for graphs that another version has one for"
 
 
-def test_the_page_has_the_table():
-    recorded = RECORD.read_text().partition("Not supported:")[0]
-    rows = [line for line in recorded.splitlines() if line.startswith("|")]
-    assert "\n".join(rows) in PAGE.read_text()
-    assert recorded.splitlines()[0].partition(",")[0] in PAGE.read_text()
+def test_the_page_sums_up_the_table():
+    """All are supported but normalizations, as many as the page says, and deterministically."""
+    recorded, page = RECORD.read_text(), " ".join(PAGE.read_text().split())
+    rows = re.findall(r"^\| (.*?) \| (\w+) \| (\d+) \| (\d+) \| (\d+) \|", recorded, re.M)
+    assert {precision for _, precision, *_ in rows} == {"float32", "tf32", "bfloat16", "float16"}
+    for kernel, precision, graphs, supported, deterministic in rows:
+        lost = int(graphs) - int(supported)
+        assert deterministic == supported
+        assert lost == (0 if "SpatialBN" not in kernel else 2 if precision == "float32" else 6)
+    assert "(2 of 53)" in page and "(6 of 53)" in page
+    version, gpu = recorded.splitlines()[0].split(", ")
+    assert f"{version} about an {gpu}" in page

@@ -1,0 +1,73 @@
+"""Inverse square root unit, and its gradient."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from netbuilder.ops.core.contexts import GradientContext, RunContext
+from netbuilder.ops.core.declaration import operator_class
+from netbuilder.ops.core.half import require_one_float_type
+from netbuilder.ops.core.operator import Operator, TensorSpec, require
+from netbuilder.ops.core.registry import kernel, register
+from netbuilder.proto import OperatorDef
+from netbuilder.proto.arguments import make_op
+
+__all__ = ["Isru", "IsruGradient"]
+
+
+@register
+@operator_class(frozen=True)
+class Isru(Operator):
+    """Y = X / sqrt(1 + alpha * X ** 2).
+
+    Inputs:
+        X (*S): float
+    Outputs:
+        Y (*S): as X
+
+    Source: Carlile et al., "Improving Deep Learning by Inverse Square Root Linear Units", 2017, arXiv:1710.09967.
+    """
+
+    inputs = ("X",)
+    outputs = ("Y",)
+    alpha: float = 1.0
+
+    def infer(self, x: TensorSpec) -> tuple[TensorSpec, ...]:
+        require_one_float_type(self, X=x)
+        require(self.alpha > 0, self, f"alpha must be positive, got {self.alpha}")
+        return (x.plain,)
+
+    def gradient(self, g: GradientContext) -> list[OperatorDef]:
+        return [make_op("IsruGradient", [g.input("X"), g.d_output("Y")], [g.d_input("X")])]
+
+    def flops(self, x: TensorSpec) -> int:
+        return 5 * x.size
+
+
+@kernel(Isru)
+def isru(op: Isru, ctx: RunContext, x: Any) -> tuple[Any, ...]:
+    return (x / ctx.xp.sqrt(1 + op.alpha * x * x),)
+
+
+@register
+@operator_class(frozen=True)
+class IsruGradient(Operator):
+    """dX = dY / (1 + alpha * X ** 2) ** 1.5."""
+
+    inputs = ("X", "dY")
+    outputs = ("dX",)
+    inplace = ((1, 0),)
+    alpha: float = 1.0
+
+    def infer(self, x: TensorSpec, dy: TensorSpec) -> tuple[TensorSpec, ...]:
+        require_one_float_type(self, X=x, dY=dy)
+        require(x.shape == dy.shape, self, f"X {x.shape} and dY {dy.shape} must have the same shape")
+        return (dy.plain,)
+
+    def flops(self, x: TensorSpec, dy: TensorSpec) -> int:
+        return 5 * x.size
+
+
+@kernel(IsruGradient)
+def isru_gradient(op: IsruGradient, ctx: RunContext, x: Any, dy: Any) -> tuple[Any, ...]:
+    return (dy / (1 + op.alpha * x * x) ** 1.5,)

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any, ClassVar, Literal, cast
 from google.protobuf.message import DecodeError
 
 from netbuilder.ops.core.declaration import Declared
-from netbuilder.ops.core.shape_rules import shape_rules
+from netbuilder.ops.core.shape_rules import ShapeRules, shape_rules
 from netbuilder.ops.core.signatures import Signature, parsed
 from netbuilder.ops.core.specs import STRING, TensorSpec, spec_of
 from netbuilder.proto import ArgumentError, NetDef, NetError, OperatorDef, ShapeError, TensorProto
@@ -112,6 +112,7 @@ class Operator(Declared):
 
     signature: names, shapes and types of inputs and outputs, as ``ops.core.signatures`` describes; ``inputs`` and
         ``outputs``, the names with their ``?``, ``*`` or ``+``, and ``infer`` follow from it, and ``help`` shows it.
+    gradient_of: the operator whose gradient this one computes; ``register`` finds it by the name, ``<type>Gradient``.
     inplace: which output may be the same blob as which input: pairs (input index, output index),
         or ``"one-to-one"`` for "output i and input i, any i".
     must_inplace: pairs (input index, output index) that have to be the same blob.
@@ -144,6 +145,7 @@ class Operator(Declared):
     """
 
     signature: ClassVar[str] = ""
+    gradient_of: ClassVar[type[Operator] | None] = None
     inputs: ClassVar[tuple[str, ...]] = cast(Any, _STATED["inputs"])
     outputs: ClassVar[tuple[str, ...]] = cast(Any, _STATED["outputs"])
     inplace: ClassVar[tuple[tuple[int, int], ...] | Literal["one-to-one"]] = ()
@@ -235,6 +237,11 @@ class Operator(Declared):
         """
         return "here"
 
+    @classmethod
+    def shape_rules(cls) -> ShapeRules | None:
+        """Return what the signature says of shapes and types; None if it does not determine the outputs."""
+        return shape_rules(cls.signature, cls.gradient_of.signature if cls.gradient_of else None)
+
     def infer(self, *inputs: TensorSpec) -> tuple[TensorSpec, ...]:
         """Return the plain specs of the ``n_out`` outputs; as the signature states, unless a class computes them.
 
@@ -242,7 +249,7 @@ class Operator(Declared):
             ShapeError: the specs of the inputs are not valid for the operator.
             NotImplementedError: the signature does not say the outputs' extents or types, or they depend on data.
         """
-        rules = None if self.dynamic else shape_rules(type(self).signature)
+        rules = None if self.dynamic else self.shape_rules()
         if rules is None:
             raise NotImplementedError(f"{self.type}: shapes cannot be inferred")
         return rules.infer(self, inputs)

@@ -10,7 +10,7 @@ from typing import Any, TypeAlias
 
 import numpy as np
 
-from netbuilder.ops.core.signatures import FLOATS, Blob, Signature, dtype_of, parsed
+from netbuilder.ops.core.signatures import FLOATS, Blob, Signature, dtype_of, of_gradient, parsed
 from netbuilder.ops.core.specs import TensorSpec
 from netbuilder.proto import NetError, ShapeError
 
@@ -24,9 +24,12 @@ _NODES = (ast.Expression, ast.Name, ast.Load, ast.Constant, ast.Call, ast.BinOp,
 
 
 @functools.cache
-def shape_rules(text: str) -> ShapeRules | None:
-    """Return the rules of a signature; None if it does not determine the outputs."""
-    rules = ShapeRules(parsed(text))
+def shape_rules(text: str, forward: str | None = None) -> ShapeRules | None:
+    """Return the rules of a signature, for a gradient operator with that of the forward one.
+
+    None if it does not determine the outputs.
+    """
+    rules = ShapeRules(parsed(text) if forward is None else of_gradient(text, forward))
     return rules if rules.determines_outputs else None
 
 
@@ -53,7 +56,7 @@ class ShapeRules:
         for rule in self._outputs:
             rule.copies = _same(rule, known.get(rule.blob.like))
         self.determines_outputs = signature.is_stated and all(
-            rule.copies or (rule.has_one_type(known) and len(rule.shapes) == 1 and "..." not in rule.blob.shapes[0])
+            rule.copies or (rule.has_one_type(known) and len(rule.shapes) == 1 and rule.shapes[0].is_known)
             for rule in self._outputs
         )
 
@@ -110,18 +113,25 @@ class ShapeRules:
         last = len(self._inputs) - 1
         for index, spec in enumerate(given):
             rule = self._inputs[min(index, last)]
-            like = rule.blob.like
-            if spec.dtype in rule.types if not like else like not in specs or spec.dtype == specs[like].dtype:
+            like = rule.blob.like or (rule.name if rule.blob.one_type and index >= last else "")
+            if (not rule.types or spec.dtype in rule.types) and (
+                not like or like not in specs or spec.dtype == specs[like].dtype
+            ):
                 continue
-            root = like or rule.name
+            root = rule.blob.like or rule.name
             rooted = self._inputs[min(next(i for i, r in enumerate(self._inputs) if r.name == root), last)]
             if rooted.blob.types == FLOATS:
-                alike = [r.name for r in self._inputs if root in (r.name, r.blob.like) and r.name in specs]
-                text = float_types_error({name: specs[name].dtype for name in alike})
-            elif like:
-                text = f"{rule.name} must have the type of {like}, {specs[like].dtype}, got {spec.dtype}"
+                alike = {
+                    r.name: specs[r.name] for r in self._inputs if root in (r.name, r.blob.like) and r.name in specs
+                }
+                if rule.any_number:
+                    alike[f"input {index}"] = spec
+                text = float_types_error({name: spec.dtype for name, spec in alike.items()})
+            elif like and like in specs and spec.dtype != specs[like].dtype:
+                name = rule.title(index)
+                text = f"{name} must have the type of {like}, {specs[like].dtype}, got {spec.dtype}"
             else:
-                text = f"{rule.name} must have elements of type {_either(rule.blob.types)}, got {spec.dtype}"
+                text = f"{rule.title(index)} must have elements of type {_either(rule.blob.types)}, got {spec.dtype}"
             raise ShapeError(f"{op.type}: {text}")
 
 
@@ -136,6 +146,10 @@ class _Rule:
         self.types = _dtypes(blob.types)
         self.shapes = [_Shape(extents) for extents in blob.shapes]
         self.is_simple = bool(self.shapes) and all(shape.is_simple for shape in self.shapes)
+
+    def title(self, index: int) -> str:
+        """Return the name of an input in messages."""
+        return f"input {index}, {self.name}," if self.any_number else self.name
 
     def has_one_type(self, known: Mapping[str, _Rule]) -> bool:
         return self.blob.like in known if self.blob.like else len(self.types) == 1
@@ -152,7 +166,7 @@ class _Rule:
         self, op: Any, index: int, shape: tuple[int, ...], bound: Bound, specs: Mapping[str, TensorSpec]
     ) -> str:
         """Return what to say of an input whose shape is not as stated."""
-        name = f"input {index}, {self.name}," if self.any_number else self.name
+        name = self.title(index)
         if not self.shapes:
             return f"{name} must have the shape of {self.blob.like}, {specs[self.blob.like].shape}, got {shape}"
         stated = " or ".join(dict.fromkeys(text for s in self.shapes for text in (str(s), s.in_numbers(op, bound))))
@@ -165,20 +179,32 @@ class _Shape:
     """A stated shape: extents before a run of axes, the run, and extents after it."""
 
     def __init__(self, extents: Sequence[str]) -> None:
-        runs = [i for i, text in enumerate(extents) if text == "..." or text[0] == "*"]
+        self._elements = _extent(extents[0][1:-1]) if len(extents) == 1 and extents[0][0] == "{" else None
+        runs = (
+            [0]
+            if self._elements is not None
+            else [i for i, text in enumerate(extents) if text == "..." or text[0] == "*"]
+        )
         self._texts = tuple(extents)
         self._run = runs[0] if runs else None
         self._several_runs = len(runs) > 1
         self._values = [None if i in runs else _extent(text) for i, text in enumerate(extents)]
-        self.is_simple = not self._several_runs and all(v is None or isinstance(v, (int, str)) for v in self._values)
+        self.is_known = self._elements is None and "..." not in extents
+        self.is_simple = (
+            self._elements is None
+            and not self._several_runs
+            and all(v is None or isinstance(v, (int, str)) for v in self._values)
+        )
 
     def __str__(self) -> str:
+        if self._elements is not None:
+            return f"of {_counted(self._texts[0][1:-1])}"
         return f"({', '.join(self._texts)}{',' if len(self._texts) == 1 and self._run is None else ''})"
 
     def bind(self, op: Any, shape: tuple[int, ...], bound: Bound) -> bool:
         """Bind the symbols among the extents; say whether the shape has the stated form."""
         values, run = self._values, self._run
-        if self._several_runs:
+        if self._several_runs or self._elements is not None:
             return True
         if run is None:
             if len(shape) != len(values):
@@ -212,6 +238,8 @@ class _Shape:
         if not self.bind(op, shape, bound):
             return False
         values = self._values
+        if self._elements is not None:
+            return _value(self._elements, op, bound) in (None, math.prod(shape))
         if self._several_runs:
             return True
         if self._run is not None:
@@ -234,6 +262,9 @@ class _Shape:
 
     def in_numbers(self, op: Any, bound: Bound) -> str:
         """Return the shape with the extents that are known in place of their symbols."""
+        if self._elements is not None:
+            found = _value(self._elements, op, bound)
+            return str(self) if found is None else f"of {_counted(str(found))}"
         parts = []
         for text, value in zip(self._texts, self._values):
             found = (
@@ -305,6 +336,10 @@ def _same(rule: _Rule, like: _Rule | None) -> bool:
 def _dtypes(types: Sequence[str]) -> tuple[np.dtype[Any], ...]:
     made = [dtype_of(name) for name in types]
     return (*made, *map(np.dtype, ("uint32", "uint64"))) if "uint16" in types else tuple(made)
+
+
+def _counted(number: str) -> str:
+    return "one element" if number == "1" else f"{number} elements"
 
 
 def _either(names: Sequence[str]) -> str:

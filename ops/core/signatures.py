@@ -13,10 +13,14 @@ or a line for each input, and after an arrow for each output::
 A name with ``?`` is optional (if it is missing, so are those after it); as the last name, ``X*`` stands for any number
 of tensors, ``X+`` for at least one. An extent is a number, a symbol (the same extent wherever the operator has this
 symbol; the name of an argument or of a property stands for its value) or an expression of these, where ``prod`` and
-``len`` take several axes; ``*S`` stands for any number of axes, ``...`` for axes without a name. Types are NumPy's
-names, ``string``, ``object`` (a blob that is not a tensor, and so has no shape), ``float`` (float16, float32 or
-float64), ``int`` (any integer type), ``any``, or ``as X``: the type of X and, without a shape, its shape, too. Text
-after a comma is a comment, which a signature of several lines may have. A gradient operator may give names alone.
+``len`` take several axes; ``*S`` stands for any number of axes, ``...`` for axes without a name, ``{1}`` for any shape
+of one element. Types are NumPy's names, ``string``, ``object`` (a blob that is not a tensor, and so has no shape),
+``float`` (float16, float32 or float64), ``int`` (any integer type), ``any``, or ``as X``: the type of X and, without a
+shape, its shape, too. ``one float`` is for several tensors of one type. Text after a comma is a comment, which a
+signature of several lines may have.
+
+A gradient operator, ``<type>Gradient`` or ``<type>Grad``, gives names alone, ``X, dY -> dX``: a blob of the forward
+operator is as that says, and a gradient has the shape and type of the blob whose gradient it is; that of a scalar may be any one element.
 """
 
 from __future__ import annotations
@@ -32,7 +36,7 @@ import numpy as np
 from netbuilder.ops.core.specs import STRING
 from netbuilder.proto import NetError
 
-__all__ = ["FLOATS", "TYPE_GROUPS", "Blob", "Form", "Signature", "dtype_of", "is_gradient", "parsed"]
+__all__ = ["FLOATS", "TYPE_GROUPS", "Blob", "Form", "Signature", "dtype_of", "is_gradient", "of_gradient", "parsed"]
 
 _INTEGERS = ("int8", "int16", "int32", "int64", "uint8", "uint16")
 FLOATS = ("float16", "float32", "float64")
@@ -45,8 +49,8 @@ TYPE_GROUPS: dict[str, tuple[str, ...]] = {
 }
 """The names of types in signatures, and the element types that each stands for."""
 
-_SHAPE = r"\((?:[^()]|\([^()]*\))*\)"
-_LINE = re.compile(rf"(\w+[?*+]?)(?: ({_SHAPE}(?: or {_SHAPE})*))?: (as \w+|[\w|]+)(?:, (.+))?")
+_SHAPE = r"(?:\((?:[^()]|\([^()]*\))*\)|\{[^{}]*\})"
+_LINE = re.compile(rf"(\w+[?*+]?)(?: ({_SHAPE}(?: or {_SHAPE})*))?: (as \w+|(?:one )?[\w|]+)(?:, (.+))?")
 
 
 @dataclass(frozen=True)
@@ -68,6 +72,7 @@ class Blob:
         types: the element types that it may have; () if ``like`` is given, or if nothing but the name is.
         like: the name of the blob that has the same element type, or "".
         text: the comment, or "".
+        one_type: whether all tensors of this name have one type.
     """
 
     name: str
@@ -75,6 +80,7 @@ class Blob:
     types: tuple[str, ...]
     like: str
     text: str
+    one_type: bool = False
 
     @property
     def plain_name(self) -> str:
@@ -88,8 +94,8 @@ class Blob:
         """Whether the value may have this number of axes."""
         if not self.shapes:
             return "object" not in self.types
-        open_ended = [any(n == "..." or n.startswith("*") for n in shape) for shape in self.shapes]
-        fixed = [sum(n != "..." and not n.startswith("*") for n in shape) for shape in self.shapes]
+        open_ended = [any(n == "..." or n[0] in "*{" for n in shape) for shape in self.shapes]
+        fixed = [sum(n != "..." and n[0] not in "*{" for n in shape) for shape in self.shapes]
         return any(rank >= n if more else rank == n for n, more in zip(fixed, open_ended))
 
 
@@ -141,12 +147,43 @@ def _type_name(dtype: np.dtype[Any]) -> str:
 
 
 def dtype_of(name: str) -> np.dtype[Any]:
+    """Return the element type of a name in a signature that stands for one."""
     return STRING if name in ("string", "object") else np.dtype(name)
 
 
 def is_gradient(cls: type[Any]) -> bool:
     """Whether this is a gradient operator: its name says so, and one of its blobs is named as a gradient (dY)."""
     return "Grad" in cls.__name__ and any(name[0] == "d" for name in (*cls.inputs, *cls.outputs))
+
+
+@functools.cache
+def of_gradient(text: str, forward: str) -> Signature:
+    """Return the signature of a gradient operator that states names alone, from that of the forward operator.
+
+    Blobs that are alike there are alike here: the first of them has the type, the others are as it is.
+    """
+    names, known = parsed(text), parsed(forward)
+    blobs = {blob.plain_name: blob for blob in (*known.outputs, *known.inputs)}
+    roots: dict[str, str] = {}
+
+    def completed(blob: Blob) -> Blob:
+        if blob.types or blob.like:
+            return blob
+        name = blob.plain_name
+        stated = blobs.get(name) or blobs.get(name.removeprefix("d_")) or blobs.get(name[1:] if name[0] == "d" else "")
+        if stated is None:
+            return blob
+        base = shaped = stated
+        while base.like and base.like in blobs:
+            base = blobs[base.like]
+        while not shaped.shapes and shaped.like in blobs:
+            shaped = blobs[shaped.like]
+        shapes = (("{1}",),) if shaped.shapes == ((),) and stated.plain_name != name else shaped.shapes
+        root = roots.setdefault(base.plain_name, name)
+        alike = {"like": root} if root != name else {"types": base.types, "one_type": base.one_type}
+        return Blob(**{"types": (), "like": "", **alike, "name": blob.name, "shapes": shapes, "text": ""})
+
+    return Signature(tuple(map(completed, names.inputs)), tuple(map(completed, names.outputs)))
 
 
 @functools.cache
@@ -183,7 +220,7 @@ def _lines(text: str) -> list[str]:
 
 def _entries(line: str, *, several: bool) -> list[str]:
     """Return what a line states of each blob; a line of several has no comments."""
-    parts = re.findall(rf"(?:[^,()]|{_SHAPE})+", line) if several else [line]
+    parts = re.findall(rf"(?:[^,(){{}}]|{_SHAPE})+", line) if several else [line]
     return [part.strip() for part in parts if part.strip()]
 
 
@@ -191,7 +228,7 @@ def _blob(text: str) -> Blob:
     if re.fullmatch(r"\w+[?*+]?", text):
         return Blob(text, (), (), "", "")
     match = _LINE.fullmatch(text)
-    types = match[3] if match else ""
+    types = match[3].removeprefix("one ") if match else ""
     like = types[3:] if types.startswith("as ") else ""
     unknown = [] if like else [name for name in types.split("|") if name not in TYPE_GROUPS]
     if match is None or unknown or (match[2] is None) != (types == "object" or (bool(like) and match[2] is None)):
@@ -201,8 +238,10 @@ def _blob(text: str) -> Blob:
         )
     shapes = tuple(_extents(shape) for shape in re.findall(_SHAPE, match[2] or ""))
     expanded = () if like else tuple(dict.fromkeys(t for name in types.split("|") for t in TYPE_GROUPS[name]))
-    return Blob(match[1], shapes, expanded, like, match[4] or "")
+    return Blob(match[1], shapes, expanded, like, match[4] or "", match[3].startswith("one "))
 
 
 def _extents(shape: str) -> tuple[str, ...]:
+    if shape[0] == "{":
+        return (shape,)
     return tuple(part.strip() for part in re.split(r",(?![^(]*\))", shape[1:-1]) if part.strip())

@@ -133,15 +133,12 @@ class RecurrentNetworkBlobFetcher(Operator):
 
     The blob ``b`` of step ``t`` is stored as ``<prefix>_<b><t>``: the states before and after the step, the step
     number, and what the backward step net reads again.
-
-    Inputs:
-        step_workspaces (M): uint8, the last output of a RecurrentNetwork
-    Outputs:
-        names (K): string
     """
 
-    inputs = ("step_workspaces",)
-    outputs = ("names",)
+    signature = """
+        step_workspaces (M): uint8, the last output of a RecurrentNetwork
+        -> names (K): string
+    """
     dynamic = True
     stateful = True
     effects = ""

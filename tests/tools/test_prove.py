@@ -140,6 +140,15 @@ def test_processes_in_small_form(tmp_path, capsys):
     assert worst.startswith(f"worst of {len(found)} entries after 2 steps") and "2 devices of 2 processes" in worst
 
 
+def test_processes_of_one_device_each_have_one_copy(capsys):
+    pytest.importorskip("mpi4py")
+    chosen = ["--models", "dense,weighted,uneven weighted", "--optimizers", "SGD", "--steps", "2", "--shared-model"]
+    assert prove.main([*chosen, "--devices", "1,2,4", "--processes", "2", "--methods", "Parallelize"]) == 0
+    head, *rows, worst = capsys.readouterr().out.splitlines()
+    assert head.split()[3:] == ["2", "x", "1"] and len(rows) == 3
+    assert worst.startswith("worst of 3 entries after 2 steps with shared_model=True")
+
+
 def test_processes_that_fail(capsys, monkeypatch):
     """The error is that of the command; what the processes write is above it."""
     monkeypatch.setattr(processes, "launch", lambda job: 3 if job.processes == 2 else pytest.fail("not started"))
@@ -239,7 +248,10 @@ def test_the_measure():
         (["--memory-budget", "1.5"], r"must be a number of bytes, such as .*; got '1.5'"),
         (["--processes", "0"], "argument --processes: must be a positive whole number, got '0'"),
         (["--processes", "3", "--devices", "1,2,4"], "3 processes cannot .*none of --devices 1,2,4 is a multiple of 3"),
-        (["--processes", "2", "--shared-model"], "--shared-model: replicas of several processes cannot share"),
+        (
+            ["--processes", "1,2,3", "--devices", "2,6", "--shared-model"],
+            "--shared-model: processes .* one device each; add 3 to --devices, or omit it from --processes",
+        ),
     ],
 )
 def test_options(arguments, match, capsys):

@@ -56,11 +56,9 @@ def test_the_page_of_operators(section, names):
     assert listed(section) == names
 
 
-def test_the_page_of_onnx_lists_the_operators_that_can_be_written():
+def test_the_page_of_onnx_says_how_many_operators_can_be_written():
     page = (ROOT / "docs" / "onnx.md").read_text(encoding="utf-8")
-    count, names = re.search(r"^(\d+) operators can be written:\n\n(.*?)\n\n", page, re.S | re.M).groups()
-    assert re.findall(r"`(\w+)`", names) == sorted(rules())
-    assert int(count) == len(rules())
+    assert f"{len(rules())} operators can be written" in page and "netbuilder.exchange.onnx.graph.rules()" in page
 
 
 def test_readme_links_every_page():

@@ -61,7 +61,7 @@ class SanityWarnings:
 def first_not_finite(net: Net, workspace: Workspace) -> str | None:
     """Return the first blob, in the order of a net, whose value is not finite, with its operator; None if all are.
 
-    Values that cannot be fetched (see docs/concepts.md) are not checked.
+    Values that cannot be fetched (see docs/memory.md) are not checked.
     """
     makers: Mapping[str, str] = {blob: op.type for op in reversed(net.Proto().op) for blob in op.output}
     blobs = dict.fromkeys([*net.Proto().external_input, *(blob for op in net.Proto().op for blob in op.output)])

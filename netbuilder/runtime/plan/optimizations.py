@@ -80,8 +80,8 @@ OPTIMIZATIONS: Mapping[str, Optimization] = MappingProxyType({
     ),
     "dropout_in_test_mode": Optimization("a Dropout in test mode is removed", joins=True),
     "joined_updates": Optimization(
-        "the operators that update parameters, and the weight decay before them, run as few calls, which go through "
-        "the parameters piece by piece, on all threads of the lane", joins=True,
+        "the operators that update parameters, and the weight decay before them, run as few calls, each over many "
+        "parameters, on all threads of the lane", joins=True,
     ),
     "elementwise_chains": Optimization(
         "on a GPU, elementwise operators that read one another's results run as one kernel", joins=True

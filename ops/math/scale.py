@@ -2,17 +2,16 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
-from functools import partial
+from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
 
-from netbuilder.ops.core.contexts import GradientContext, PlanContext, Prepared, RunContext
+from netbuilder.ops.core.contexts import GradientContext, RunContext
 from netbuilder.ops.core.data_types import exact_reciprocal
 from netbuilder.ops.core.declaration import operator_class
 from netbuilder.ops.core.operator import Operator, TensorSpec, require
-from netbuilder.ops.core.registry import CPU, kernel, prepare, register
+from netbuilder.ops.core.registry import kernel, register
 from netbuilder.proto import NetError, OperatorDef
 from netbuilder.proto.arguments import make_op
 
@@ -53,16 +52,6 @@ class Scale(Operator):
 @kernel(Scale)
 def scale(op: Scale, ctx: RunContext, x: Any) -> tuple[Any, ...]:
     return (x * op.factor(x.dtype),)
-
-
-@prepare(Scale, device=CPU)
-def _prepare_scale(op: Scale, ctx: PlanContext, x: TensorSpec) -> Prepared:
-    factor = op.factor(x.dtype)
-
-    def bind(inputs: Sequence[Any], outputs: Sequence[Any], scratch: Any) -> Callable[[], object]:
-        return partial(np.multiply, inputs[0], factor, outputs[0])
-
-    return Prepared((x.plain,), (x.plain,), bind, inplace=((0, 0),), name="numpy.multiply")
 
 
 def _check_pairs(op: Operator, pairs: Sequence[TensorSpec]) -> None:

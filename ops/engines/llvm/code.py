@@ -77,20 +77,30 @@ def generate(program: Program, *, halves: bool) -> Code:
     return _Function(program).code()
 
 
-def _axes(program: Program, loads: Sequence[Load]) -> list[tuple[int, tuple[bool, ...]]]:
-    """Return the axes, neighbors joined: the extent of each, and for each load whether it has it."""
+def _axes(program: Program, loads: Sequence[Load]) -> list[tuple[int, tuple[bool, ...], int]]:
+    """Return the axes, neighbors joined: the extent of each, whether each load has it, and its part (see ``_part``)."""
     ndim = len(program.shape)
     shapes = [(1,) * (ndim - len(load.shape)) + load.shape for load in loads]
-    joined: list[tuple[int, tuple[bool, ...]]] = []
+    moved = {number.moved for number in program.numbers if isinstance(number, Uniform)} - {None}
+    if len(moved) > 1:
+        raise NotTraced("random numbers in several orders")
+    joined: list[tuple[int, tuple[bool, ...], int]] = []
     for axis, extent in enumerate(program.shape):
         if extent == 1:
             continue
         own = tuple(shape[axis] != 1 for shape in shapes)
-        if joined and joined[-1][1] == own:
-            joined[-1] = (joined[-1][0] * extent, own)
+        part = next((_part(each, program.shape, axis) for each in moved if each is not None), 0)
+        if joined and joined[-1][1:] == (own, part):
+            joined[-1] = (joined[-1][0] * extent, own, part)
         else:
-            joined.append((extent, own))
-    return joined or [(1, (False,) * len(loads))]
+            joined.append((extent, own, part))
+    return joined or [(1, (False,) * len(loads), 0)]
+
+
+def _part(moved: tuple[int, int, int], shape: tuple[int, ...], axis: int) -> int:
+    """Return which of the three axes of random numbers that were moved an axis belongs to."""
+    before = math.prod(shape[:axis])
+    return 0 if before < moved[0] else 1 if before < moved[0] * moved[1] else 2
 
 
 class _Function:
@@ -100,8 +110,6 @@ class _Function:
         loads = program.loads()
         if any(load.stride != 1 for load in loads) or any(isinstance(output, Stacked) for output in program.outputs):
             raise NotTraced("several values for each element")
-        if any(isinstance(number, Uniform) and number.moved for number in program.numbers):
-            raise NotTraced("random numbers in another order")
         self._program, self._loads = program, loads
         self._axes = _axes(program, loads)
         self._read = tuple(sorted({load.input for load in loads}))
@@ -127,14 +135,16 @@ class _Function:
         begin, end = self._argument(self._begin, "i64"), self._argument(self._begin + 1, "i64")
         extents = [self._argument(self._first_extent + k, "i64") for k in range(len(self._axes))]
         single = len(self._axes) == 1
-        if single:
-            count, first, offset = e.let(f"sub i64 {end}, {begin}"), begin, begin
-        else:
-            count, first, offset = extents[-1], "%row", self._row.let(f"mul i64 %row, {extents[-1]}")
-        bases: dict[Load, str] = {}
         r = e if single else self._row
+        if single:
+            count, offset, row = e.let(f"sub i64 {end}, {begin}"), begin, list[str]()
+        else:
+            count, offset = extents[-1], r.let(f"mul i64 %row, {extents[-1]}")
+            row = self._coordinates(extents)
+        bases: dict[Load, str] = {}
         for k, load in enumerate(self._loads):
-            where = self._offset(r, k, first, extents, single)
+            own = [axis for axis, (_, flags, _) in enumerate(self._axes) if flags[k]]
+            where = (begin if own else "0") if single else self._offset(row, extents, own)
             kind = memory_type(load.dtype)
             place = r.let(f"getelementptr {kind}, ptr {sources[load.input]}, i64 {where}")
             if self._axes[-1][1][k]:
@@ -146,12 +156,13 @@ class _Function:
             r.let(f"getelementptr {memory_type(dtype)}, ptr {target}, i64 {offset}")
             for target, dtype in zip(targets, program.dtypes)
         ]
-        inner = self._loop(bases, outs, count, offset)
+        self._drawn = offset if single else self._first_drawn(row, extents)
+        inner = self._loop(bases, outs, count)
         return Code(
             self._assembled(inner, begin, end, single),
             self._read,
             tuple(bits for bits, _ in self._constants),
-            tuple(extent for extent, _ in self._axes),
+            tuple(extent for extent, _, _ in self._axes),
             len(self._loads) + len(outs) + len(program.steps()) + 16 * self._functions,
         )
 
@@ -174,25 +185,33 @@ class _Function:
         e = self._entry
         return e.let(f"load {kind}, ptr {e.let(f'getelementptr i64, ptr %arguments, i64 {slot}')}, align 8")
 
-    def _offset(self, r: Emitter, load: int, first: str, extents: Sequence[str], single: bool) -> str:
-        """Return where the elements of a load begin for a row, or where the only one does."""
-        if single:
-            return first if self._axes[0][1][load] else "0"
-        flags = [own[load] for _, own in self._axes]
-        total, stride = "0", extents[-1] if flags[-1] else "1"
-        rest = first
-        for axis in reversed(range(len(flags) - 1)):
-            place = rest
-            if axis:
-                place = r.let(f"urem i64 {rest}, {extents[axis]}")
-                rest = r.let(f"udiv i64 {rest}, {extents[axis]}")
-            if flags[axis]:
-                part = r.let(f"mul i64 {place}, {stride}")
+    def _first_drawn(self, row: Sequence[str], extents: Sequence[str]) -> str:
+        """Return which number of its stream the first element of a row gets."""
+        parts = [part for _, _, part in self._axes]
+        if parts[-1] == 1 and 0 in parts:
+            raise NotTraced("random numbers that are drawn with the last axis first")
+        order = sorted(range(len(parts)), key=lambda axis: (1, 0, 2)[parts[axis]])
+        return self._offset(row, extents, order)
+
+    def _coordinates(self, extents: Sequence[str]) -> list[str]:
+        """Return the position of a row along each axis but the last."""
+        r, rest, found = self._row, "%row", list[str]()
+        for axis in reversed(range(len(extents) - 1)):
+            found.append(r.let(f"urem i64 {rest}, {extents[axis]}") if axis else rest)
+            rest = r.let(f"udiv i64 {rest}, {extents[axis]}") if axis else rest
+        return found[::-1]
+
+    def _offset(self, row: Sequence[str], extents: Sequence[str], axes: Sequence[int]) -> str:
+        """Return where the elements of a row begin in an array that has some axes, in this order."""
+        r, total, stride = self._row, "0", "1"
+        for axis in reversed(axes):
+            if axis < len(row):
+                part = r.let(f"mul i64 {row[axis]}, {stride}")
                 total = r.let(f"add i64 {total}, {part}")
-                stride = r.let(f"mul i64 {stride}, {extents[axis]}")
+            stride = r.let(f"mul i64 {stride}, {extents[axis]}")
         return total
 
-    def _loop(self, bases: dict[Load, str], outs: Sequence[str], count: str, offset: str) -> list[str]:
+    def _loop(self, bases: dict[Load, str], outs: Sequence[str], count: str) -> list[str]:
         """Return the inner loop."""
         program, e, start = self._program, self._body, "start" if len(self._axes) == 1 else "before"
         head = [f"  %i = phi i64 [0, %{start}], [%i1, %next]", f"  %left = sub i64 {count}, %i"]
@@ -221,7 +240,6 @@ class _Function:
         for k, load in enumerate(bases):
             loaded = e.let(f"load {vector(memory_type(load.dtype))}, ptr %xp{k}, align {load.dtype.itemsize}")
             self._of_load[load] = self._loaded(e, loaded, load.dtype)
-        self._place = offset
         made = self._values()
         for j, (value, dtype) in enumerate(zip(made, program.dtypes)):
             stored = self._stored(e, value, dtype)
@@ -299,7 +317,7 @@ class _Function:
         e, wide = self._body, "i64"
         place = next(k for k, other in enumerate(self._program.numbers) if other is numbers)
         counter = self._argument(self._first_number + place, wide)
-        first = e.let(f"add i64 %i, {self._place}")
+        first = e.let(f"add i64 %i, {self._drawn}")
         scaled = e.let(f"mul i64 {first}, {_signed(_GOLDEN)}")
         start = e.splat(e.let(f"add i64 {scaled}, {counter}"), wide)
         steps = ", ".join(f"i64 {_signed(lane * _GOLDEN)}" for lane in range(LANES))

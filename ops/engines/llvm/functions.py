@@ -80,6 +80,7 @@ def tanh(e: Emitter, x: str) -> str:
     size = e.call("fabs", x)
     square = e.binary("fmul", x, x)
     small = e.fma(e.polynomial(square, _TANH), e.binary("fmul", square, x), x)
+    small = e.select(e.compare("oeq", x, e.constant(0)), x, small)  # -0 stays
     limited = _limited(e, size, 0, 10)
     k, p = _reduced(e, e.binary("fadd", limited, limited))
     power = _scaled(e, e.binary("fadd", p, e.constant(1)), k)

@@ -1,4 +1,4 @@
-"""What tests of machine code share: the plan context of a kernel that is called alone."""
+"""What tests of machine code share."""
 
 import numpy as np
 
@@ -7,22 +7,13 @@ from netbuilder.ops.engines.llvm.rows import Rows, Work, made
 from netbuilder.ops.engines.tracing import Tracer
 from netbuilder.proto import OperatorDef
 from netbuilder.runtime.plan.run_context import KernelContext
+from prepared import FakePlan
 
 
-class Alone:
-    """A plan context for a kernel outside a plan; jobs run one after another."""
-
-    def __init__(self, threads=1, op_def=None, **options):
-        self.threads = threads
-        self.op_def = OperatorDef() if op_def is None else op_def
-        self.run = KernelContext(self.op_def, **options)
-
-    def together(self, jobs):
-        def call():
-            for job in jobs:
-                job()
-
-        return call
+def alone(threads=1, op_def=None):
+    """Return the plan context of a kernel outside a plan."""
+    op_def = OperatorDef() if op_def is None else op_def
+    return FakePlan(threads, op_def=op_def, run=KernelContext(op_def))
 
 
 def traced(function, *arrays):
@@ -38,5 +29,5 @@ def run_traced(function, *arrays, threads=1):
     code = made(program)
     outs = [np.full(program.shape, 7).astype(dtype) for dtype in program.dtypes]
     work = Work(code, code.read, range(len(outs)), (), program.size, code.extents)
-    Rows(Alone(threads), [work]).bind(arrays, outs)()
+    Rows(alone(threads), [work]).bind(arrays, outs)()
     return outs

@@ -84,7 +84,7 @@ OPTIMIZATIONS: Mapping[str, Optimization] = MappingProxyType({
         "parameters, on all threads of the lane", joins=True,
     ),
     "elementwise_chains": Optimization(
-        "on a GPU, elementwise operators that read one another's results run as one kernel", joins=True
+        "elementwise operators that read one another's results run as one kernel", ROUNDING, joins=True
     ),
     "joined_small_kernels": Optimization(
         "on a GPU, the copies of parameters to the layouts in which kernels read them are one kernel, before the first "

@@ -12,7 +12,7 @@ axes, a loop over their combinations, the rows, surrounds it; the first element 
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -61,18 +61,18 @@ class Code:
     work: int
 
 
-def generate(program: Program, *, halves: bool) -> Code:
+def generate(program: Program, *, halves: Callable[[], bool]) -> Code:
     """Return the code of a program.
 
     Args:
         program: its outputs have at least one element.
-        halves: whether the CPU has instructions for float16.
+        halves: returns whether the CPU has instructions for float16.
 
     Raises:
         NotTraced: it has something that there is no code for.
     """
     dtypes = [*program.dtypes, *(load.dtype for load in program.loads()), *(step.compute for step in program.steps())]
-    if any(dtype.char == "e" for dtype in dtypes) and not halves:
+    if any(dtype.char == "e" for dtype in dtypes) and not halves():
         raise NotTraced("float16 on a CPU without instructions for it")
     return _Function(program).code()
 

@@ -11,10 +11,17 @@ from netbuilder.ops.core.contexts import Call, PlanContext, Prepared
 from netbuilder.ops.core.operator import TensorSpec
 from netbuilder.ops.engines.joined_updates import JoinedUpdates
 from netbuilder.ops.engines.llvm.rows import Rows, Work, made
-from netbuilder.ops.engines.traced import keeps_zeros, kernel_title, trace_chain, trace_inputs, trace_operator
+from netbuilder.ops.engines.traced import (
+    is_elementwise,
+    keeps_zeros,
+    kernel_title,
+    trace_chain,
+    trace_inputs,
+    trace_operator,
+)
 from netbuilder.ops.engines.tracing import HostNumber, NotTraced, Program, Tracer, Uniform
 
-__all__ = ["elementwise", "join_elementwise"]
+__all__ = ["elementwise", "is_chainable", "join_elementwise"]
 
 
 def elementwise(op: Any, ctx: PlanContext, *specs: TensorSpec) -> Prepared | None:
@@ -31,10 +38,36 @@ def elementwise(op: Any, ctx: PlanContext, *specs: TensorSpec) -> Prepared | Non
         return None
 
 
+_chainable: dict[tuple[Any, ...], bool] = {}
+
+
+def is_chainable(op: Any, specs: Sequence[TensorSpec]) -> bool:
+    """Whether an operator can be part of a chain: it is elementwise, and there is code for it."""
+    key = (op.type, repr(op), op.n_out, *specs)
+    if key not in _chainable:
+        _chainable[key] = is_elementwise(op, specs, is_gpu=False) and _has_code(op, [spec.plain for spec in specs])
+    return _chainable[key]
+
+
+def _has_code(op: Any, specs: Sequence[TensorSpec]) -> bool:
+    tracer = Tracer(is_gpu=False)
+    try:
+        program = tracer.program(trace_operator(tracer, op, trace_inputs(tracer, op, specs), op.infer(*specs)))
+        made(program)
+    except NotTraced:
+        return False
+    return bool(program.size and program.loads())
+
+
 def join_elementwise(ctx: PlanContext, chain: JoinedUpdates) -> Prepared | None:
-    """Return the kernel of a chain of elementwise operators."""
+    """Return the kernel of a chain of elementwise operators; None where it cannot keep the layouts of values."""
+    if any(spec.rounds for spec in chain.specs):
+        return None
     try:
         program, outs = trace_chain(chain, is_gpu=False)
+        _, written, _ = _in_layouts(program, chain.specs, outs)
+        if any(spec.layout is not None for spec in chain.specs) and written[0].layout is None:
+            return None
         title = "_".join(kernel_title(joined.op.type) for joined in chain.chains[0])
         return _prepared(ctx, title[:60], program, chain.specs, outs)
     except NotTraced:

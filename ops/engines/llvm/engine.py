@@ -42,3 +42,13 @@ class LlvmEngine(Engine):
         from netbuilder.ops.engines.llvm.updates import join_updates
 
         return join_updates(ctx, updates)
+
+    def is_elementwise(self, op: Operator, *specs: TensorSpec) -> bool:
+        from netbuilder.ops.engines.llvm.elementwise import is_chainable
+
+        return op.type in ELEMENTWISE and is_chainable(op, specs)
+
+    def join_elementwise(self, ctx: PlanContext, chain: JoinedUpdates) -> Prepared | None:
+        from netbuilder.ops.engines.llvm.elementwise import join_elementwise
+
+        return join_elementwise(ctx, chain)

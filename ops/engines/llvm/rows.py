@@ -60,7 +60,7 @@ def made(program: Program) -> Code:
     """
     if not machine.available():
         raise NotTraced("there is no llvmlite")
-    return generate(program, halves=machine.has_halves())
+    return generate(program, halves=machine.has_halves)
 
 
 @dataclass(frozen=True, eq=False)

@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 from checks import run_plain
-from machine_code import Alone
+from machine_code import alone
 from netbuilder.ops.core.operator import TensorSpec, spec_of
 from netbuilder.ops.engines.arrays import aligned_empty, as_flat
 from netbuilder.ops.engines.llvm.elementwise import elementwise
@@ -51,7 +51,7 @@ def _inputs(op, size):
 def _run(op, values, specs, inplace):
     """Run the prepared kernel on buffers of the specs that it requires; return it and the outputs' buffers."""
     op.with_arity(len(values), max(op.n_out, type(op).n_out))
-    prepared = elementwise(op, Alone(), *specs)
+    prepared = elementwise(op, alone(), *specs)
     inputs = []
     for value, spec in zip(values, prepared.inputs):
         buffer = aligned_empty(spec.nbytes)
@@ -97,5 +97,5 @@ def test_where_padding_would_not_stay_zero_plain_order_is_asked_for():
     lr = spec_of(LR)
     for op in (RmsProp(epsilon=0.0), Adagrad(epsilon=0.0), Adagrad().with_arity(4, 3)):
         specs = [lr if name == "lr" else padded for name in type(op).inputs]
-        prepared = elementwise(op.with_arity(4, op.n_out), Alone(), *specs)
+        prepared = elementwise(op.with_arity(4, op.n_out), alone(), *specs)
         assert all(spec.layout is None for spec in [*prepared.inputs, *prepared.outputs])

@@ -160,7 +160,7 @@ def both(ops, fed=None, runs=2, between=lambda ws: None, net_type="", threads=2,
     fed = fed or values()
     net = NetDef(name="net", type=net_type, num_workers=4, external_input=fed)
     net.op.extend(ops)
-    for without in ([], ["joined_updates"]):
+    for without in (["elementwise_chains"], ["elementwise_chains", "joined_updates"]):
         workspace = Workspace(threads=threads)
         for name, value in fed.items():
             workspace.feed(name, value)
@@ -492,9 +492,11 @@ def test_early_updates_compute_the_same_to_the_bit(every_layer, optimizer, decay
           for name in (f"fc{layer}_w", f"fc{layer}_w_grad")}  # fmt: skip
     assert at["fc3_w_grad"] < at["fc3_w"] < at["fc2_w_grad"] < at["fc2_w"] < at["fc1_w"] < at["fc0_w_grad"]
     (shared,) = [
-        i for i, step in enumerate(plan.steps) if step.node.first.op.type == "Sum" and "fc1_w_grad" in order[i]
+        i
+        for i, step in enumerate(plan.steps)
+        if any(part.op.type == "Sum" and part.outputs[0] == "fc1_w_grad" for part in step.node.parts)
     ]
-    assert shared < at["fc1_w"], "a parameter that two layers read is updated after both gradients"
+    assert shared <= at["fc1_w"], "a parameter that two layers read is updated after both gradients"
 
 
 def test_early_updates_need_less_memory(every_layer):

@@ -5,7 +5,7 @@ from itertools import product
 import numpy as np
 import pytest
 
-from machine_code import Alone, run_traced, traced
+from machine_code import alone, run_traced, traced
 from netbuilder.ops.activations.activations import logistic
 from netbuilder.ops.core.operator import decode, spec_of
 from netbuilder.ops.core.registry import CPU, find, plain_kernel
@@ -42,7 +42,7 @@ def prepared(op_type, arrays, outputs=1, **arguments):
     try:
         op = decode(find(op_type), op_def)
         with np.errstate(all="ignore"):
-            made = elementwise(op, Alone(op_def=op_def), *map(spec_of, arrays))
+            made = elementwise(op, alone(op_def=op_def), *map(spec_of, arrays))
     except NetError:
         return op_def, None
     return op, made
@@ -50,7 +50,7 @@ def prepared(op_type, arrays, outputs=1, **arguments):
 
 def check(op, made, arrays):
     """Compare a kernel with the plain one, with outputs of their own and in place."""
-    ctx = Alone(op_def=make_op(op.type, [], []))
+    ctx = alone(op_def=make_op(op.type, [], []))
     with np.errstate(all="ignore"):
         want = plain_kernel(op.type, CPU)(op, ctx.run, *(array.copy() for array in arrays))
     for pair in (None, *made.inplace):
@@ -74,7 +74,7 @@ def uses_functions(op, arrays):
     """Whether the formula has exponentials and the like, which agree up to rounding only."""
 
     def run(xp, *symbols):
-        ctx = Alone().run
+        ctx = alone().run
         ctx.xp = xp
         return list(plain_kernel(op.type, CPU)(op, ctx, *symbols))
 

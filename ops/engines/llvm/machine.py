@@ -12,14 +12,17 @@ import ctypes
 import functools
 import hashlib
 import importlib
+import importlib.metadata
 import importlib.util
 import os
+import platform
 import tempfile
 from pathlib import Path
 from typing import Any
 
 from netbuilder.data.forking import loading, new_lock
 from netbuilder.ops.engines.choices import cache_folder
+from netbuilder.ops.engines.llvm import object_file
 
 __all__ = ["address_of", "available", "brief", "compiled_here", "has_halves", "long"]
 
@@ -28,6 +31,12 @@ brief = ctypes.PYFUNCTYPE(None, ctypes.c_void_p)
 
 long = ctypes.CFUNCTYPE(None, ctypes.c_void_p)
 """The type of a function that takes longer: other threads of Python run meanwhile."""
+
+_FORM = "1"
+"""Changes with how IR is compiled, so that files of other versions are not used."""
+
+_NAME = "kernel"
+"""Of the function of each module."""
 
 _lock = new_lock()
 _functions: dict[bytes, tuple[int, Any]] = {}  # hash -> address, and what keeps the code in memory
@@ -57,27 +66,22 @@ class _Compiler:
         self.llvm = llvm
         self.cpu = llvm.get_host_cpu_name()
         self.features = llvm.get_host_cpu_features().flatten()
-        self.triple = llvm.get_process_triple()
-        self.version = f"{importlib.import_module('llvmlite').__version__} {llvm.llvm_version_info}"
-        self.target = llvm.Target.from_default_triple()
+        self._target = llvm.Target.from_default_triple()
 
     def _machine(self) -> Any:
-        return self.target.create_target_machine(cpu=self.cpu, features=self.features, opt=2, jit=True)
-
-    def key(self, text: str) -> bytes:
-        """Return the hash of a function, and of all that its machine code depends on."""
-        parts = (text, self.version, self.triple, self.cpu, self.features)
-        return hashlib.sha256("\0".join(parts).encode()).digest()
+        return self._target.create_target_machine(cpu=self.cpu, features=self.features, opt=2, jit=True)
 
     def compile(self, text: str) -> bytes:
         """Return the object file of a module."""
         module = self.llvm.parse_assembly(text)
         module.verify()
         machine = self._machine()
-        options = self.llvm.create_pipeline_tuning_options(speed_level=2)
-        options.loop_vectorization = options.slp_vectorization = options.loop_unrolling = False
-        builder = self.llvm.create_pass_builder(machine, options)
-        builder.getModulePassManager().run(module, builder)
+        builder = self.llvm.create_pass_builder(machine, self.llvm.create_pipeline_tuning_options(speed_level=2))
+        passes = self.llvm.create_new_function_pass_manager()  # few: the loops are written with vectors already
+        passes.add_instruction_combine_pass()
+        passes.add_new_gvn_pass()
+        passes.add_dead_code_elimination_pass()
+        passes.run(module.get_function(_NAME), builder)
         return bytes(machine.emit_object(module))
 
     def load(self, code: bytes) -> tuple[int, Any]:
@@ -85,7 +89,7 @@ class _Compiler:
         engine = self.llvm.create_mcjit_compiler(self.llvm.parse_assembly(""), self._machine())
         engine.add_object_file(self.llvm.ObjectFileRef.from_data(code))
         engine.finalize_object()
-        address = engine.get_function_address("kernel")
+        address = engine.get_function_address(_NAME)
         if not address:
             raise RuntimeError("the object file has no function")
         return address, engine
@@ -93,7 +97,7 @@ class _Compiler:
 
 @functools.cache
 def _compiler() -> _Compiler:
-    with loading:
+    with loading:  # reentrant
         return _Compiler(importlib.import_module("llvmlite.binding"))
 
 
@@ -108,37 +112,80 @@ def _compiler_or_none() -> _Compiler | None:
 
 
 @functools.cache
+def _processor() -> str:
+    """Return what the system says of the CPU: its name, and the instructions that it has; "" where it says nothing."""
+    with contextlib.suppress(OSError):
+        lines = Path("/proc/cpuinfo").read_text(encoding="utf-8", errors="replace").split("\n\n")[0].splitlines()
+        wanted = ("vendor_id", "cpu family", "model", "flags", "Features", "CPU implementer", "CPU part", "CPU variant")
+        return "\n".join(line for line in lines if line.partition(":")[0].strip() in wanted)
+    return ""
+
+
+@functools.cache
+def _surroundings() -> str | None:
+    """Return all that machine code depends on besides the IR; None without llvmlite.
+
+    LLVM, whose import takes time, is not asked where the system describes the CPU.
+    """
+    parts = [_FORM, platform.system(), platform.machine(), importlib.metadata.version("llvmlite"), _processor()]
+    if not parts[-1]:
+        compiler = _compiler_or_none()
+        if compiler is None:
+            return None
+        parts += [compiler.cpu, compiler.features]
+    return "\0".join(parts)
+
+
+@functools.cache
 def has_halves() -> bool:
     """Whether the CPU converts between float16 and float32."""
-    compiler = _compiler_or_none()
-    if compiler is None:
-        return False
-    return "+f16c" in compiler.features.split(",") or compiler.triple.startswith(("aarch64", "arm64"))
+    if platform.machine().lower() in ("aarch64", "arm64"):
+        return True
+    compiler = None if _processor() else _compiler_or_none()
+    return "f16c" in _processor().split() or (compiler is not None and "+f16c" in compiler.features.split(","))
 
 
 def address_of(text: str) -> int | None:
     """Return the address of a module's function ``kernel``; None without llvmlite."""
-    compiler = _compiler_or_none()
-    if compiler is None:
+    surroundings = _surroundings() if available() else None
+    if surroundings is None:
         return None
-    key = compiler.key(text)
-    with _lock:
+    key = hashlib.sha256(f"{surroundings}\0{text}".encode()).digest()
+    with loading, _lock:
         found = _functions.get(key)
         if found is None:
-            found = _functions[key] = _made(compiler, key, text)
+            found = _made(key, text)
+            if found is None:
+                return None
+            _functions[key] = found
     return found[0]
 
 
-def _made(compiler: _Compiler, key: bytes, text: str) -> tuple[int, Any]:
+def _made(key: bytes, text: str) -> tuple[int, Any] | None:
     path = _file(key)
-    stored = _read(path)
-    if stored is not None:
-        with contextlib.suppress(RuntimeError):
-            return compiler.load(stored)
+    code = _read(path)
+    if code is not None:
+        loaded = _loaded(code)
+        if loaded is not None:
+            return loaded
+    compiler = _compiler_or_none()
+    if compiler is None:
+        return None
     code = compiler.compile(text)
     compiled_here.append(key.hex())
     _write(path, code)
-    return compiler.load(code)
+    return _loaded(code)
+
+
+def _loaded(code: bytes) -> tuple[int, Any] | None:
+    found = object_file.load(code, _NAME) if object_file.serves() else None
+    if found is not None:
+        return found
+    compiler = _compiler_or_none()
+    try:
+        return None if compiler is None else compiler.load(code)
+    except RuntimeError:
+        return None
 
 
 def _file(key: bytes) -> Path | None:

@@ -9,7 +9,7 @@ import pytest
 
 from machine_code import run_traced
 from netbuilder.ops.engines.engine import find_engine
-from netbuilder.ops.engines.llvm import machine
+from netbuilder.ops.engines.llvm import machine, object_file
 from netbuilder.proto.arguments import make_op
 from netbuilder.runtime import Workspace
 
@@ -22,7 +22,7 @@ if hidden:
     sys.modules["llvmlite"] = None
 import numpy as np
 from netbuilder.model import ModelHelper, brew
-from netbuilder.ops.engines.llvm import machine
+from netbuilder.ops.engines.llvm import machine, object_file
 from netbuilder.optimizers import build_adam
 from netbuilder.runtime import Workspace
 model = ModelHelper("model")
@@ -40,32 +40,32 @@ for _ in range(3):
 names = [step.prepared.name for plans in workspace.net(model.net)._plans.values() for plan in plans
          for step in plan.steps]
 assert any(name.startswith("llvm") for name in names) is not hidden
-print(len(machine.compiled_here), workspace.fetch("fc_w").tobytes().hex())
+print(len(machine.compiled_here), "llvmlite.binding" in sys.modules, workspace.fetch("fc_w").tobytes().hex())
 """
 
 
 def trained(folder, *arguments):
-    """Return how many functions a process has compiled, and the parameter it has trained."""
+    """Return how many functions a process has compiled, whether it imported LLVM, and the parameter it has trained."""
     done = subprocess.run(
         [sys.executable, "-c", TRAINS, *arguments], capture_output=True, text=True, check=False,
         env=os.environ | {"NETBUILDER_CACHE": str(folder), "PYTHONPATH": os.pathsep.join(filter(None, sys.path))},
     )  # fmt: skip
     assert done.returncode == 0, done.stderr
-    count, parameter = done.stdout.split()[-2:]
-    return int(count), np.frombuffer(bytes.fromhex(parameter), np.float32)
+    count, imported, parameter = done.stdout.split()[-3:]
+    return int(count), imported == "True", np.frombuffer(bytes.fromhex(parameter), np.float32)
 
 
 @needs_llvmlite
 def test_a_second_process_compiles_nothing(tmp_path):
-    count, first = trained(tmp_path)
+    count, imported, first = trained(tmp_path)
     files = {path: path.read_bytes() for path in (tmp_path / "machine_code").iterdir()}
-    assert count == len(files) > 3
-    again, second = trained(tmp_path)
-    assert again == 0
+    assert count == len(files) > 3 and imported
+    again, imported, second = trained(tmp_path)
+    assert again == 0 and imported is not object_file.serves()
     np.testing.assert_array_equal(first, second)
     assert {path: path.read_bytes() for path in (tmp_path / "machine_code").iterdir()} == files
-    none, plain = trained(tmp_path, "hidden")
-    assert none == 0
+    none, imported, plain = trained(tmp_path, "hidden")
+    assert none == 0 and not imported
     np.testing.assert_allclose(plain, first, rtol=1e-4, atol=1e-5)
 
 
@@ -124,3 +124,21 @@ def test_a_library_that_cannot_be_loaded(monkeypatch):
     workspace.feed("x", np.float32([-1, 0, 2]))
     workspace.run_operator_once(make_op("Sqr", ["x"], ["y"]))
     assert workspace.fetch("y").tolist() == [1, 0, 4]
+
+
+@needs_llvmlite
+@pytest.mark.skipif(not object_file.serves(), reason="LLVM loads the object files of this system")
+def test_object_files_are_loaded_without_llvm_or_left_to_it(tmp_path, monkeypatch):
+    monkeypatch.setenv("NETBUILDER_CACHE", str(tmp_path))
+    monkeypatch.setattr(machine, "_functions", {})
+    x = np.arange(21, dtype=np.float32)
+    want = run_traced(lambda xp, x: [xp.exp(x) + 0.3], x)[0]
+    codes = [path.read_bytes()[32:] for path in (tmp_path / "machine_code").iterdir()]
+    assert all(object_file.load(code, "kernel") is not None for code in codes)
+    assert object_file.load(codes[0], "another") is None
+    (code,) = (code for code in codes if b"memcpy" in code)
+    for damaged in (b"", code[:70], code.replace(b"memcpy", b"strcpy"), b"MZ" + code[2:]):
+        assert object_file.load(damaged, "kernel") is None
+    monkeypatch.setattr(object_file, "serves", lambda: False)
+    monkeypatch.setattr(machine, "_functions", {})
+    np.testing.assert_array_equal(run_traced(lambda xp, x: [xp.exp(x) + 0.3], x)[0], want)

@@ -20,7 +20,7 @@ from netbuilder.proto.arguments import make_op
 pytestmark = pytest.mark.skipif(not machine.available(), reason="needs llvmlite")
 
 RNG = np.random.default_rng(3)
-TYPES = ("float32", "float64", "float16", "int32", "int64", "uint8", "bool")
+TYPES = ("float32", "float16", "int64", "bool")
 SPECIAL = (0.0, -0.0, 1.0, -1.0, np.inf, -np.inf, np.nan, 1e-40, 3e38, 20.0, -20.0)
 
 
@@ -86,7 +86,7 @@ OTHERS = {"Dropout", "LearningRate", "ConstantFill"}  # tested elsewhere: they d
 
 @pytest.mark.parametrize("op_type", sorted(ELEMENTWISE - OTHERS))
 def test_each_operator_is_its_plain_kernel(op_type):
-    for dtype, count, outputs in product(TYPES, (1, 2, 3, 4), (1, 2, 3)):
+    for dtype, count, outputs in product(TYPES, (1, 2, 3), (1, 2)):
         arrays = [values((3, 37), dtype) for _ in range(count)]
         op, made = prepared(op_type, arrays, outputs)
         if made is not None:
@@ -105,7 +105,7 @@ def test_most_operators_have_machine_code():
     assert len(served) > 80
 
 
-@pytest.mark.parametrize("dtype", ["float32", "int32", "float16"])
+@pytest.mark.parametrize("dtype", ["float64", "int32", "float16"])
 @pytest.mark.parametrize("shape", [(), (1,), (15,), (16,), (17,), (1000,), (2, 3, 4, 5), (0, 3)], ids=str)
 def test_any_size(shape, dtype):
     arrays = [values(shape, dtype) for _ in range(2)]
@@ -125,10 +125,10 @@ BROADCAST = [
 @pytest.mark.parametrize("b_shape, arguments", BROADCAST, ids=str)
 @pytest.mark.parametrize("op_type", ["Add", "Sub", "Mul", "Div", "LT", "EQ"])
 def test_broadcasting(op_type, b_shape, arguments):
-    for dtype in ("float32", "int64"):
+    for dtype in ("float32", "uint8"):
         arrays = [values((2, 3, 4, 5), dtype), values(b_shape, dtype)]
         op, made = prepared(op_type, arrays, **arguments)
-        assert made is not None or (op_type == "Div" and dtype == "int64")
+        assert made is not None or (op_type == "Div" and dtype == "uint8")
         if made is not None:
             check(op, made, arrays)
 

@@ -75,6 +75,14 @@ class BatchMean:
     offset: float = 0.0
 
 
+@functools.cache
+def arity(names: Sequence[str]) -> tuple[int, int]:
+    """Return the smallest and the largest number of blobs that a signature allows."""
+    least = sum(1 for n in names if n[-1] not in "?*")
+    most = ANY_NUMBER if names and names[-1][-1] in "*+" else len(names)
+    return least, most
+
+
 class _Stated:
     """A class attribute that follows from the signature; it is computed when it is first read."""
 
@@ -293,14 +301,6 @@ class Operator(Declared):
 
 ANY_NUMBER = 1_000_000
 """Stands for "any number of blobs": more than an operator can have."""
-
-
-@functools.cache
-def arity(names: Sequence[str]) -> tuple[int, int]:
-    """Return the smallest and the largest number of blobs that a signature allows."""
-    least = sum(1 for n in names if n[-1] not in "?*")
-    most = ANY_NUMBER if names and names[-1][-1] in "*+" else len(names)
-    return least, most
 
 
 def check_arity(cls: type[Operator], op: OperatorDef) -> None:

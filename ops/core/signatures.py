@@ -20,7 +20,8 @@ shape, its shape, too. ``one float`` is for several tensors of one type. Text af
 signature of several lines may have.
 
 A gradient operator, ``<type>Gradient`` or ``<type>Grad``, gives names alone, ``X, dY -> dX``: a blob of the forward
-operator is as that says, and a gradient has the shape and type of the blob whose gradient it is; that of a scalar may be any one element.
+operator is as that says, and a gradient has the shape and type of the blob whose gradient it is; that of a scalar may
+be any one element.
 """
 
 from __future__ import annotations
@@ -180,8 +181,9 @@ def of_gradient(text: str, forward: str) -> Signature:
             shaped = blobs[shaped.like]
         shapes = (("{1}",),) if shaped.shapes == ((),) and stated.plain_name != name else shaped.shapes
         root = roots.setdefault(base.plain_name, name)
-        alike = {"like": root} if root != name else {"types": base.types, "one_type": base.one_type}
-        return Blob(**{"types": (), "like": "", **alike, "name": blob.name, "shapes": shapes, "text": ""})
+        if root != name:
+            return Blob(blob.name, shapes, (), root, "")
+        return Blob(blob.name, shapes, base.types, "", "", base.one_type)
 
     return Signature(tuple(map(completed, names.inputs)), tuple(map(completed, names.outputs)))
 

@@ -163,7 +163,8 @@ def _split(given: Mapping[str, Any], net: NetDef, record: Replicas | None) -> di
         else:
             raise BlobError(f"input {name!r}: net {net.name!r} has no such input; it reads {sorted(reads)[:8]}")
     if record is not None and record.weighted_shares:
-        weights = dict.fromkeys(record.devices.copies(SHARE_WEIGHT), np.float32([1 / record.accumulate_steps]))
+        weight = np.array([1 / record.accumulate_steps], np.float32)
+        weights = dict.fromkeys(record.devices.copies(SHARE_WEIGHT), weight)
         found.update({blob: weight for blob, weight in weights.items() if blob in reads})
     if record is not None and record.step_divisors:
         found.update(_step_divisors(net, record, batch))

@@ -334,13 +334,14 @@ class _Function:
         e = self._body
         if step.function == "where":
             condition, x, y = step.operands
-            chosen = [self._value(condition, _BOOL), self._value(x, step.compute), self._value(y, step.compute)]
-            return e.select(*chosen, register_type(step.compute))
+            a, b = self._value(x, step.compute), self._value(y, step.compute)
+            return e.select(self._value(condition, _BOOL), a, b, register_type(step.compute))
         if step.function in _LOGICAL or step.function == "logical_not":
             operands = [_converted(e, self._value(x, step.compute), step.compute, _BOOL) for x in step.operands]
             if step.function == "logical_not":
                 return e.binary("xor", operands[0], e.constant(1, "i1"), "i1")
-            return e.binary(_LOGICAL[step.function], *operands, "i1")
+            first, second = operands
+            return e.binary(_LOGICAL[step.function], first, second, "i1")
         found = self._square(step)
         if found is None:
             found = self._applied(step.function, step.compute, [self._value(x, step.compute) for x in step.operands])

@@ -11,7 +11,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
-from netbuilder.ops.core.contexts import ANY_ORDER, CHANNELS_LAST, CompiledSegment, Prepared, Segment
+from netbuilder.ops.core.contexts import ANY_ORDER, CHANNELS_LAST, Call, CompiledSegment, Prepared, Segment
 from netbuilder.ops.core.operator import TensorSpec
 from netbuilder.ops.engines.engine import HOST
 from netbuilder.ops.engines.onednn import declarations as c
@@ -58,6 +58,9 @@ class _MeasuringContext:
 
     def may_be_read_by(self, output: int, op_type: str) -> bool:
         return False
+
+    def together(self, jobs: Sequence[Call]) -> Call:
+        raise NotImplementedError("a convolution is not divided into jobs")
 
     def compile_segment(self, segment: Segment) -> CompiledSegment:
         raise NotImplementedError("a convolution has no subgraph")

@@ -10,8 +10,8 @@ import numpy as np
 
 from netbuilder.ops.core.contexts import GradientContext, PlanContext, Prepared, RunContext
 from netbuilder.ops.core.declaration import operator_class
-from netbuilder.ops.core.half import one_float_type, require_one_float_type
-from netbuilder.ops.core.operator import Operator, TensorSpec, require
+from netbuilder.ops.core.half import one_float_type
+from netbuilder.ops.core.operator import Operator, TensorSpec
 from netbuilder.ops.core.registry import CPU, kernel, prepare, register
 from netbuilder.proto import GradientError, OperatorDef
 from netbuilder.proto.arguments import make_op
@@ -37,10 +37,6 @@ class Activation(Operator):
     signature = "X (*S): float -> Y (*S): as X"
     inplace = ((0, 0),)
 
-    def infer(self, x: TensorSpec) -> tuple[TensorSpec, ...]:
-        require_one_float_type(self, X=x)
-        return (x.plain,)
-
     def gradient(self, g: GradientContext) -> list[OperatorDef]:
         return [make_op(self.type + "Gradient", [g.output("Y"), g.d_output("Y")], [g.d_input("X")])]
 
@@ -65,11 +61,6 @@ class ActivationGradient(Operator):
 
     signature = "Y, dY -> dX"
     inplace = ((1, 0),)
-
-    def infer(self, y: TensorSpec, dy: TensorSpec) -> tuple[TensorSpec, ...]:
-        require_one_float_type(self, Y=y, dY=dy)
-        require(y.shape == dy.shape, self, f"Y {y.shape} and dY {dy.shape} must have the same shape")
-        return (dy.plain,)
 
 
 @register

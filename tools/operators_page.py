@@ -114,8 +114,7 @@ def _shapes(cls: type[Operator]) -> str:
 
 
 def _blob(blob: Blob) -> str:
-    shapes = " or ".join(f"({', '.join(shape)})" for shape in blob.shapes)
-    return f"{blob.name} {shapes or (blob.like and f'as {blob.like}')}".strip()
+    return f"{blob.name} {blob.shapes_text or (blob.like and f'as {blob.like}')}".strip()
 
 
 def _summary(document: str | None) -> str:

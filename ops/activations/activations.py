@@ -6,8 +6,7 @@ from typing import Any
 
 from netbuilder.ops.core.contexts import GradientContext, RunContext
 from netbuilder.ops.core.declaration import operator_class
-from netbuilder.ops.core.half import require_one_float_type
-from netbuilder.ops.core.operator import Operator, TensorSpec, require
+from netbuilder.ops.core.operator import Operator
 from netbuilder.ops.core.registry import kernel, register
 from netbuilder.proto import GradientError, OperatorDef
 from netbuilder.proto.arguments import make_op
@@ -33,10 +32,6 @@ class Activation(Operator):
     signature = "X (*S): float -> Y (*S): as X"
     inplace = ((0, 0),)
 
-    def infer(self, x: TensorSpec) -> tuple[TensorSpec, ...]:
-        require_one_float_type(self, X=x)
-        return (x.plain,)
-
     def gradient(self, g: GradientContext) -> list[OperatorDef]:
         return [make_op(self.type + "Gradient", [g.output("Y"), g.d_output("Y")], [g.d_input("X")])]
 
@@ -61,11 +56,6 @@ class ActivationGradient(Operator):
 
     signature = "Y, dY -> dX"
     inplace = ((1, 0),)
-
-    def infer(self, y: TensorSpec, dy: TensorSpec) -> tuple[TensorSpec, ...]:
-        require_one_float_type(self, Y=y, dY=dy)
-        require(y.shape == dy.shape, self, f"Y {y.shape} and dY {dy.shape} must have the same shape")
-        return (dy.plain,)
 
 
 @register

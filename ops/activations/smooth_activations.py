@@ -10,8 +10,8 @@ import numpy as np
 from netbuilder.ops.activations.activations import Activation, ActivationGradient, logistic
 from netbuilder.ops.core.contexts import GradientContext, RunContext
 from netbuilder.ops.core.declaration import operator_class
-from netbuilder.ops.core.half import narrow, require_one_float_type, widen
-from netbuilder.ops.core.operator import Operator, TensorSpec, require
+from netbuilder.ops.core.half import narrow, widen
+from netbuilder.ops.core.operator import Operator, TensorSpec
 from netbuilder.ops.core.registry import kernel, register
 from netbuilder.ops.math.error_function import normal_cdf, normal_density
 from netbuilder.ops.math.unary import Unary, UnaryGradient
@@ -187,12 +187,6 @@ class _GradientFromBoth(Operator):
     """Base of gradients that read both X and Y."""
 
     signature = "X, Y, dY -> dX"
-
-    def infer(self, x: TensorSpec, y: TensorSpec, dy: TensorSpec) -> tuple[TensorSpec, ...]:
-        require_one_float_type(self, X=x, Y=y, dY=dy)
-        text = f"X, Y and dY must have the same shape, got {x.shape}, {y.shape}, {dy.shape}"
-        require(x.shape == y.shape == dy.shape, self, text)
-        return (dy.plain,)
 
     def flops(self, *inputs: TensorSpec) -> int:
         return 6 * inputs[0].size

@@ -109,11 +109,6 @@ class SoftmaxGradient(Operator):
     inplace = ((1, 0),)
     axis: int = 1
 
-    def infer(self, y: TensorSpec, dy: TensorSpec) -> tuple[TensorSpec, ...]:
-        require_one_float_type(self, Y=y, dY=dy)
-        require(y.shape == dy.shape, self, f"Y {y.shape} and dY {dy.shape} must have the same shape")
-        return (y.plain,)
-
     def flops(self, y: TensorSpec, dy: TensorSpec) -> int:
         return 4 * y.size
 

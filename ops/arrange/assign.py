@@ -91,7 +91,7 @@ def scatter(op: Scatter, ctx: RunContext, x: Any, indices: Any, updates: Any) ->
 class CopyRowsToTensor(Operator):
     """Y = X with the rows ``indices`` replaced by ``row``, in place. The gradient of X is that of Y itself."""
 
-    signature = "X (R, *S): any, indices (I): int32|int64, row (*S): as X -> Y (R, *S): as X"
+    signature = "X (R, *S): any, indices (I): int32|int64, row {prod(S)}: as X -> Y (R, *S): as X"
     must_inplace = ((0, 0),)
 
     def infer(self, x: TensorSpec, indices: TensorSpec, row: TensorSpec) -> tuple[TensorSpec, ...]:

@@ -38,9 +38,6 @@ class BatchPermutation(_Permutation):
 
     signature = "X (N, *S): any, indices (N): int32 -> Y (N, *S): as X"
 
-    def infer(self, x: TensorSpec, indices: TensorSpec) -> tuple[TensorSpec, ...]:
-        return self._permuted(x, indices)
-
     def gradient(self, g: GradientContext) -> list[OperatorDef]:
         return [make_op("BatchPermutationGradient", [g.input("indices"), g.d_output("Y")], [g.d_input("X")])]
 
@@ -51,9 +48,6 @@ class BatchPermutationGradient(_Permutation):
     """dX[indices[i]] = dY[i] for each sample i, summed over repeated indices."""
 
     signature = "indices, dY -> dX"
-
-    def infer(self, indices: TensorSpec, dy: TensorSpec) -> tuple[TensorSpec, ...]:
-        return self._permuted(dy, indices)
 
 
 @kernel(BatchPermutation)

@@ -136,12 +136,6 @@ class BooleanMaskLengths(Operator):
 
     signature = "lengths (S): int32|int64, mask (N): bool -> masked_lengths (S): as lengths"
 
-    def infer(self, lengths: TensorSpec, mask: TensorSpec) -> tuple[TensorSpec, ...]:
-        _check_mask(self, mask)
-        fits = lengths.ndim == 1 and lengths.dtype.kind == "i"
-        require(fits, self, f"lengths must be a vector of integers, got shape {lengths.shape} of {lengths.dtype}")
-        return (lengths.plain,)
-
 
 @kernel(BooleanMaskLengths)
 def boolean_mask_lengths(op: BooleanMaskLengths, ctx: RunContext, lengths: Any, mask: Any) -> tuple[Any, ...]:

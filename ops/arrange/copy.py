@@ -37,9 +37,6 @@ class _Copying(Operator):
     signature = "X (*S): any -> Y (*S): as X"
     inplace: ClassVar[tuple[tuple[int, int], ...]] = ()
 
-    def infer(self, x: TensorSpec, *like: TensorSpec) -> tuple[TensorSpec, ...]:
-        return (x.plain,)
-
     def flops(self, *inputs: TensorSpec) -> int:
         return 0
 

@@ -56,9 +56,6 @@ class FlattenToVec(Operator):
 
     signature = "X (*S): any -> Y (prod(S)): as X"
 
-    def infer(self, x: TensorSpec) -> tuple[TensorSpec, ...]:
-        return (x.with_shape((x.size,)),)
-
     def gradient(self, g: GradientContext) -> list[OperatorDef]:
         return _like(g)
 

@@ -30,10 +30,6 @@ class MergeDim(_Leading):
 
     signature = "data (M, N, *S): any -> reshaped (M * N, *S): as data"
 
-    def infer(self, data: TensorSpec) -> tuple[TensorSpec, ...]:
-        require(data.ndim >= 2, self, f"data must have two axes or more, got shape {data.shape}")
-        return (data.with_shape((data.shape[0] * data.shape[1], *data.shape[2:])),)
-
 
 @register
 @operator_class(frozen=True)

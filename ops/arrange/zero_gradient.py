@@ -21,9 +21,6 @@ class ZeroGradient(Operator):
 
     signature = "X (...): any ->"
 
-    def infer(self, x: TensorSpec) -> tuple[TensorSpec, ...]:
-        return ()
-
     def flops(self, x: TensorSpec) -> int:
         return 0
 

@@ -184,7 +184,7 @@ def store_add(op: StoreAdd, ctx: RunContext, handler: Any) -> tuple[Any, ...]:
 class StoreWait(_OnHost):
     """Wait until all keys are there, at most ``timeout_secs``; they are ``blob_name``, or the strings in ``names``."""
 
-    signature = "handler: object, names? (N): string ->"
+    signature = "handler: object, names? (...): string ->"
     blob_name: tuple[str, ...] = ()
     timeout_secs: float = DEFAULT_TIMEOUT
 

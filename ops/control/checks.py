@@ -8,8 +8,7 @@ import numpy as np
 
 from netbuilder.ops.core.contexts import GradientContext, RunContext
 from netbuilder.ops.core.declaration import operator_class
-from netbuilder.ops.core.half import require_one_float_type
-from netbuilder.ops.core.operator import Operator, TensorSpec, require
+from netbuilder.ops.core.operator import Operator, TensorSpec
 from netbuilder.ops.core.registry import kernel, register
 from netbuilder.proto import NetError, OperatorDef
 from netbuilder.proto.arguments import make_op
@@ -28,10 +27,6 @@ class Assert(Operator):
     stateful = True
     effects = ""
     error_msg: str = ""
-
-    def infer(self, x: TensorSpec) -> tuple[TensorSpec, ...]:
-        require(x.dtype.kind in "biu", self, f"needs bools or integers, got {x.dtype}")
-        return ()
 
     def flops(self, x: TensorSpec) -> int:
         return x.size
@@ -67,10 +62,6 @@ class EnforceFinite(Operator):
     stateful = True
     effects = ""
 
-    def infer(self, x: TensorSpec) -> tuple[TensorSpec, ...]:
-        require_one_float_type(self, input=x)
-        return ()
-
     def flops(self, x: TensorSpec) -> int:
         return x.size
 
@@ -91,10 +82,6 @@ class NanCheck(Operator):
     stateful = True
     effects = ""
 
-    def infer(self, x: TensorSpec, *others: TensorSpec) -> tuple[TensorSpec, ...]:
-        require_one_float_type(self, tensor=x)
-        return (x.plain,)
-
     def gradient(self, g: GradientContext) -> list[OperatorDef]:
         return [make_op("NanCheck", [g.d_output("output")], [g.d_input("tensor")])]
 
@@ -112,10 +99,6 @@ class IsNaN(Operator):
 
     signature = "tensor (*S): float -> output (*S): uint8"
 
-    def infer(self, x: TensorSpec) -> tuple[TensorSpec, ...]:
-        require_one_float_type(self, tensor=x)
-        return (x.with_dtype(_UINT8),)
-
 
 @kernel(IsNaN)
 def is_nan(op: IsNaN, ctx: RunContext, x: Any) -> tuple[Any, ...]:
@@ -130,10 +113,6 @@ class ReplaceNaN(Operator):
     signature = "input (*S): float -> output (*S): as input"
     inplace = ((0, 0),)
     value: float = 0.0
-
-    def infer(self, x: TensorSpec) -> tuple[TensorSpec, ...]:
-        require_one_float_type(self, input=x)
-        return (x.plain,)
 
 
 @kernel(ReplaceNaN)

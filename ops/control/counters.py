@@ -220,7 +220,7 @@ class CreateAtomicBool(_Shared):
 class ConditionalSetAtomicBool(_Shared):
     """Set a shared bool to true if ``condition`` is true; else leave it unchanged."""
 
-    signature = "atomic_bool: object, condition (1): bool ->"
+    signature = "atomic_bool: object, condition {1}: bool ->"
     effects = ""
 
     def infer(self, *inputs: TensorSpec) -> tuple[TensorSpec, ...]:

@@ -13,8 +13,6 @@ from netbuilder.ops.core.registry import kernel, register
 
 __all__ = ["HasElements", "IsEmpty"]
 
-_BOOL = np.dtype(np.bool_)
-
 
 @operator_class(frozen=True)
 class _OfShapes(Operator):
@@ -23,9 +21,6 @@ class _OfShapes(Operator):
 
     def input_location(self, index: int) -> Literal["here", "host", "any"]:
         return "any"
-
-    def infer(self, *x: TensorSpec) -> tuple[TensorSpec, ...]:
-        return (TensorSpec((), _BOOL),)
 
     def flops(self, *x: TensorSpec) -> int:
         return 0

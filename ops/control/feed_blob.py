@@ -8,7 +8,7 @@ import numpy as np
 
 from netbuilder.ops.core.contexts import RunContext
 from netbuilder.ops.core.declaration import operator_class
-from netbuilder.ops.core.operator import STRING, Operator, TensorSpec
+from netbuilder.ops.core.operator import STRING, Operator
 from netbuilder.ops.core.registry import kernel, register
 from netbuilder.proto import ArgumentError
 
@@ -27,9 +27,6 @@ class FeedBlob(Operator):
     def check(self) -> None:
         if self.value is None:
             raise ArgumentError("FeedBlob: the argument value, a string, must be given")
-
-    def infer(self) -> tuple[TensorSpec, ...]:
-        return (TensorSpec((), STRING),)
 
     def flops(self) -> int:
         return 0

@@ -17,7 +17,7 @@ from netbuilder.data.blob_values import BlobObject
 from netbuilder.ops.core.contexts import GradientContext, RunContext
 from netbuilder.ops.core.declaration import operator_class
 from netbuilder.ops.core.objects import shared_object
-from netbuilder.ops.core.operator import STRING, Operator, TensorSpec, require
+from netbuilder.ops.core.operator import STRING, Operator, TensorSpec
 from netbuilder.ops.core.registry import kernel, register
 from netbuilder.ops.core.renaming import rename_blobs
 from netbuilder.proto import ArgumentError, GradientError, NetDef, NetError, OperatorDef
@@ -95,10 +95,6 @@ class HasScope(_OnHost):
 
     signature = "scope: object -> has_scope (1): bool"
     effects = ""
-
-    def infer(self, scope: TensorSpec) -> tuple[TensorSpec, ...]:
-        require(scope.dtype == STRING, self, f"input 0 must be a scope, got a tensor of type {scope.dtype}")
-        return (TensorSpec((1,), np.dtype(np.bool_)),)
 
 
 @kernel(HasScope)

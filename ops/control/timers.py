@@ -110,10 +110,6 @@ class _OnTimer(_OnHost):
     signature = "timer -> nanos"
     result: ClassVar[tuple[TensorSpec, ...]] = ()
 
-    def infer(self, timer: TensorSpec) -> tuple[TensorSpec, ...]:
-        require(timer.dtype == STRING, self, f"input 0 must be a timer, got a tensor of type {timer.dtype}")
-        return self.result
-
 
 @register
 @operator_class(frozen=True)
@@ -175,9 +171,6 @@ class WallClockTime(_OnHost):
     """time = the time of day, in nanoseconds since the start of 1970 (UTC)."""
 
     signature = "-> time (): int64"
-
-    def infer(self) -> tuple[TensorSpec, ...]:
-        return (TensorSpec((), _INT64),)
 
 
 @kernel(WallClockTime)

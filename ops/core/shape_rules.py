@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import ast
 import functools
+import itertools
 import math
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any, TypeAlias
 
 import numpy as np
 
-from netbuilder.ops.core.signatures import FLOATS, Blob, Signature, dtype_of, of_gradient, parsed
+from netbuilder.ops.core.signatures import FLOATS, Blob, Signature, dtype_of, of_gradient, parsed, type_names
 from netbuilder.ops.core.specs import TensorSpec
 from netbuilder.proto import NetError, ShapeError
 
@@ -51,6 +52,8 @@ class ShapeRules:
     def __init__(self, signature: Signature) -> None:
         self._inputs = [_Rule(blob) for blob in signature.inputs]
         self._outputs = [_Rule(blob) for blob in signature.outputs]
+        for rule in self._inputs:
+            rule.others = self._inputs
         self._any_number = bool(signature.inputs) and signature.inputs[-1].name[-1] in "*+"
         known = {rule.name: rule for rule in self._inputs}
         for rule in self._outputs:
@@ -74,7 +77,7 @@ class ShapeRules:
             like = specs.get(rule.blob.like)
             if rule.copies and like is not None:
                 several = rule.any_number and self._any_number and self._inputs[-1].name == rule.blob.like
-                source = given[index + len(given) - op.n_out] if several else like
+                source = given[index + len(self._inputs) - len(self._outputs)] if several else like
                 made.append(source.plain)
                 continue
             dtype = rule.types[0] if like is None and rule.types else like.dtype if like is not None else None
@@ -130,8 +133,11 @@ class ShapeRules:
             elif like and like in specs and spec.dtype != specs[like].dtype:
                 name = rule.title(index)
                 text = f"{name} must have the type of {like}, {specs[like].dtype}, got {spec.dtype}"
+            elif rule.blob.types == ("object",):
+                text = f"input {index} must be a {rule.name}, got a tensor of type {spec.dtype}"
             else:
-                text = f"{rule.title(index)} must have elements of type {_either(rule.blob.types)}, got {spec.dtype}"
+                types = _either(type_names(rule.blob.types))
+                text = f"{rule.title(index)} must have elements of type {types}, got {spec.dtype}"
             raise ShapeError(f"{op.type}: {text}")
 
 
@@ -143,6 +149,7 @@ class _Rule:
         self.name = blob.plain_name
         self.any_number = blob.name[-1] in "*+"
         self.copies = False
+        self.others: Sequence[_Rule] = ()  # the inputs, in order
         self.types = _dtypes(blob.types)
         self.shapes = [_Shape(extents) for extents in blob.shapes]
         self.is_simple = bool(self.shapes) and all(shape.is_simple for shape in self.shapes)
@@ -169,10 +176,23 @@ class _Rule:
         name = self.title(index)
         if not self.shapes:
             return f"{name} must have the shape of {self.blob.like}, {specs[self.blob.like].shape}, got {shape}"
-        stated = " or ".join(dict.fromkeys(text for s in self.shapes for text in (str(s), s.in_numbers(op, bound))))
-        if len(self.shapes) == 1 and str(self.shapes[0]) != self.shapes[0].in_numbers(op, bound):
-            stated = f"{self.shapes[0].in_numbers(op, bound)} = {self.shapes[0]}"
+        if alike := self._alike(index, specs):
+            return f"{name} must have the shape of {alike}, {specs[alike].shape}, got {shape}"
+        texts = {str(stated): stated.in_numbers(op, bound) for stated in self.shapes}
+        numbers, symbols = " or ".join(texts.values()), " or ".join(texts)
+        stated = numbers if numbers == symbols else f"{numbers} = {symbols}"
+        if self.shapes[0].counts_elements:
+            return f"{name} must have {numbers}, got shape {shape}"
         return f"{name} must have shape {stated}, got {shape}"
+
+    def _alike(self, index: int, specs: Mapping[str, TensorSpec]) -> str:
+        """Return the name of an earlier input for which the signature states the same one shape, or ""."""
+        if len(self.shapes) > 1 or not self.shapes[0].is_known:
+            return ""
+        if self.any_number and index > self.others.index(self):
+            return self.name
+        before = itertools.takewhile(lambda rule: rule is not self, self.others)
+        return next((r.name for r in before if r.blob.shapes == self.blob.shapes and r.name in specs), "")
 
 
 class _Shape:
@@ -189,6 +209,7 @@ class _Shape:
         self._run = runs[0] if runs else None
         self._several_runs = len(runs) > 1
         self._values = [None if i in runs else _extent(text) for i, text in enumerate(extents)]
+        self.counts_elements = self._elements is not None
         self.is_known = self._elements is None and "..." not in extents
         self.is_simple = (
             self._elements is None
@@ -198,7 +219,7 @@ class _Shape:
 
     def __str__(self) -> str:
         if self._elements is not None:
-            return f"of {_counted(self._texts[0][1:-1])}"
+            return _counted(self._texts[0][1:-1])
         return f"({', '.join(self._texts)}{',' if len(self._texts) == 1 and self._run is None else ''})"
 
     def bind(self, op: Any, shape: tuple[int, ...], bound: Bound) -> bool:
@@ -264,7 +285,7 @@ class _Shape:
         """Return the shape with the extents that are known in place of their symbols."""
         if self._elements is not None:
             found = _value(self._elements, op, bound)
-            return str(self) if found is None else f"of {_counted(str(found))}"
+            return str(self) if found is None else _counted(str(found))
         parts = []
         for text, value in zip(self._texts, self._values):
             found = (

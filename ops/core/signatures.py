@@ -37,7 +37,18 @@ import numpy as np
 from netbuilder.ops.core.specs import STRING
 from netbuilder.proto import NetError
 
-__all__ = ["FLOATS", "TYPE_GROUPS", "Blob", "Form", "Signature", "dtype_of", "is_gradient", "of_gradient", "parsed"]
+__all__ = [
+    "FLOATS",
+    "TYPE_GROUPS",
+    "Blob",
+    "Form",
+    "Signature",
+    "dtype_of",
+    "is_gradient",
+    "of_gradient",
+    "parsed",
+    "type_names",
+]
 
 _INTEGERS = ("int8", "int16", "int32", "int64", "uint8", "uint16")
 FLOATS = ("float16", "float32", "float64")
@@ -87,6 +98,12 @@ class Blob:
     def plain_name(self) -> str:
         return self.name.rstrip("?*+")
 
+    @property
+    def shapes_text(self) -> str:
+        """The shapes, as written."""
+        texts = (shape[0] if shape and shape[0][0] == "{" else f"({', '.join(shape)})" for shape in self.shapes)
+        return " or ".join(texts)
+
     def has_type(self, dtype: np.dtype[Any]) -> bool:
         """Whether the value may have this type; what takes uint16 takes longer ones, which have no name."""
         return ("uint16" if dtype.name in ("uint32", "uint64") else _type_name(dtype)) in self.types
@@ -125,8 +142,7 @@ class Signature:
             if None not in (form.dtype, expected) and blob.like and form.dtype != expected:
                 return f"{name} has elements of type {form.dtype}, must have those of {blob.like}, {expected}"
             if form.rank is not None and not blob.has_rank(form.rank):
-                shapes = " or ".join(f"({', '.join(shape)})" for shape in blob.shapes)
-                return f"{name} has {form.rank} axes, must have the shape {shapes}"
+                return f"{name} has {form.rank} axes, must have the shape {blob.shapes_text}"
         return ""
 
     def made(self, given: Sequence[Form], count: int) -> list[Form]:
@@ -150,6 +166,12 @@ def _type_name(dtype: np.dtype[Any]) -> str:
 def dtype_of(name: str) -> np.dtype[Any]:
     """Return the element type of a name in a signature that stands for one."""
     return STRING if name in ("string", "object") else np.dtype(name)
+
+
+def type_names(types: Sequence[str]) -> list[str]:
+    """Return names for these types, those of groups where all of a group are among them."""
+    groups = [name for name in ("float", "int") if set(TYPE_GROUPS[name]) <= set(types)]
+    return groups + [name for name in types if not any(name in TYPE_GROUPS[group] for group in groups)]
 
 
 def is_gradient(cls: type[Any]) -> bool:

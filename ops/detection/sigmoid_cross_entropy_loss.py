@@ -47,10 +47,6 @@ class SigmoidCrossEntropyLoss(_Loss):
 
     signature = "X (*S): float, targets (*S): int32 -> loss (): as X"
 
-    def infer(self, x: TensorSpec, targets: TensorSpec) -> tuple[TensorSpec, ...]:
-        self.check_inputs(x, targets)
-        return (x.with_shape(()),)
-
     def batch_mean(self) -> BatchMean | None:
         return BatchMean("labels", (1,), by_values=True, offset=_EPSILON) if self.normalize else None
 
@@ -68,12 +64,6 @@ class SigmoidCrossEntropyLossGradient(_Loss):
     """dX = d_loss * (sigmoid(X) - targets), with the factor of the loss; 0 where the target is -1."""
 
     signature = "X, targets, d_loss -> dX"
-
-    def infer(self, x: TensorSpec, targets: TensorSpec, d_loss: TensorSpec) -> tuple[TensorSpec, ...]:
-        self.check_inputs(x, targets)
-        require_one_float_type(self, X=x, d_loss=d_loss)
-        require(d_loss.size == 1, self, f"d_loss must have one element, got shape {d_loss.shape}")
-        return (x.plain,)
 
     def flops(self, x: TensorSpec, targets: TensorSpec, d_loss: TensorSpec) -> int:
         return 5 * x.size

@@ -78,12 +78,6 @@ class SmoothL1Loss(_Arguments):
         -> loss (): as Y_hat
     """
 
-    def infer(
-        self, y_hat: TensorSpec, y: TensorSpec, alpha_in: TensorSpec, alpha_out: TensorSpec
-    ) -> tuple[TensorSpec, ...]:
-        self.check_weighted(y_hat, Y=y, alpha_in=alpha_in, alpha_out=alpha_out)
-        return (y_hat.with_shape(()),)
-
     def batch_mean(self) -> BatchMean:
         return BatchMean("rows", (0,))
 

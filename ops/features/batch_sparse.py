@@ -111,17 +111,6 @@ class BatchDenseToSparse(_Rows):
     dense_last_dim: int = -1
     default_value: float = 0.0
 
-    def infer(
-        self, lengths: TensorSpec, indices: TensorSpec, x: TensorSpec, like: TensorSpec | None = None
-    ) -> tuple[TensorSpec, ...]:
-        self.check_positions(lengths, indices)
-        require(
-            x.ndim == 2 and x.shape[0] == lengths.shape[0],
-            self,
-            f"X must be a matrix with a row for each of the {lengths.shape[0]} lengths, got shape {x.shape}",
-        )
-        return (x.with_shape(indices.shape),)
-
     def gradient(self, g: GradientContext) -> list[OperatorDef]:
         inputs = [g.input("lengths"), g.input("indices"), g.d_output("Y"), g.input("X")]
         return [make_op("BatchSparseToDense", inputs, [g.d_input("X")])]

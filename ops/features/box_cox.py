@@ -7,8 +7,7 @@ from typing import Any
 
 from netbuilder.ops.core.contexts import RunContext
 from netbuilder.ops.core.declaration import operator_class
-from netbuilder.ops.core.half import require_one_float_type
-from netbuilder.ops.core.operator import Operator, TensorSpec, require
+from netbuilder.ops.core.operator import Operator, TensorSpec
 from netbuilder.ops.core.registry import kernel, register
 
 __all__ = ["BatchBoxCox"]
@@ -29,20 +28,11 @@ class BatchBoxCox(Operator):
 
     signature = """
         data (N, *S): float
-        lambda1 (prod(S)): as data
-        lambda2 (prod(S)): as data
+        lambda1 {prod(S)}: as data
+        lambda2 {prod(S)}: as data
         -> output (N, *S): as data
     """
     min_block_size: int = 256
-
-    def infer(self, data: TensorSpec, lambda1: TensorSpec, lambda2: TensorSpec) -> tuple[TensorSpec, ...]:
-        require_one_float_type(self, data=data, lambda1=lambda1, lambda2=lambda2)
-        require(data.ndim >= 1, self, "data must have rows, got a scalar")
-        columns = math.prod(data.shape[1:])
-        valid = lambda1.size == columns == lambda2.size
-        text = f"got shapes {lambda1.shape} and {lambda2.shape}"
-        require(valid, self, f"lambda1 and lambda2 must have a number for each of {columns} columns, {text}")
-        return (data.plain,)
 
     def flops(self, data: TensorSpec, lambda1: TensorSpec, lambda2: TensorSpec) -> int:
         return 4 * data.size

@@ -78,18 +78,6 @@ class BatchBucketize(_Buckets):
         -> Y (N, K): int32
     """
 
-    def infer(
-        self, x: TensorSpec, indices: TensorSpec, boundaries: TensorSpec, lengths: TensorSpec
-    ) -> tuple[TensorSpec, ...]:
-        self.check_features(x, lengths, boundaries)
-        check_integers(self, "indices", indices)
-        require(
-            lengths.shape == indices.shape,
-            self,
-            f"there must be a length for each of the {indices.shape[0]} indices, got {lengths.shape[0]}",
-        )
-        return (TensorSpec((x.shape[0], indices.shape[0]), np.dtype(np.int32)),)
-
 
 @kernel(BatchBucketize)
 def batch_bucketize(
@@ -111,15 +99,6 @@ class BatchBucketOneHot(_Buckets):
     """
 
     signature = "X (N, D): float32, lengths (D): int32|int64, boundaries (B): as X -> Y (N, B + D): float32"
-
-    def infer(self, x: TensorSpec, lengths: TensorSpec, boundaries: TensorSpec) -> tuple[TensorSpec, ...]:
-        self.check_features(x, lengths, boundaries)
-        require(
-            lengths.shape == x.shape[1:],
-            self,
-            f"there must be a length for each of the {x.shape[1]} columns, got {lengths.shape[0]}",
-        )
-        return (x.with_shape((x.shape[0], boundaries.shape[0] + lengths.shape[0])),)
 
 
 @kernel(BatchBucketOneHot)
@@ -154,10 +133,6 @@ class IndexHash(Operator):
     def check(self) -> None:
         if not 1 <= self.modulo <= 2**62:
             raise ArgumentError(f"IndexHash: modulo must be positive, at most 2**62, got {self.modulo}")
-
-    def infer(self, x: TensorSpec) -> tuple[TensorSpec, ...]:
-        require(x.dtype in (np.int32, np.int64), self, f"X must be int32 or int64, got {x.dtype}")
-        return (x.plain,)
 
     def gradient(self, g: GradientContext) -> list[OperatorDef]:
         return []  # not differentiable

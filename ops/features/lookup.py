@@ -23,12 +23,6 @@ class Find(Operator):
     signature = "index (N): int32|int64, query (*S): as index -> query_indices (*S): as index"
     missing_value: int = -1
 
-    def infer(self, index: TensorSpec, query: TensorSpec) -> tuple[TensorSpec, ...]:
-        valid = index.dtype == query.dtype and index.dtype in (np.int32, np.int64) and index.ndim == 1
-        text = f"got shape {index.shape} of type {index.dtype}, and {query.dtype}"
-        require(valid, self, f"index must be a vector, of the type of query, int32 or int64; {text}")
-        return (query.plain,)
-
 
 @kernel(Find)
 def find(op: Find, ctx: RunContext, index: Any, query: Any) -> tuple[Any, ...]:
@@ -56,10 +50,6 @@ class Bucketize(Operator):
     def check(self) -> None:
         if not self.boundaries or list(self.boundaries) != sorted(self.boundaries):
             raise ArgumentError(f"Bucketize: boundaries must be given, in ascending order, got {self.boundaries}")
-
-    def infer(self, data: TensorSpec) -> tuple[TensorSpec, ...]:
-        require(data.dtype.kind == "f", self, f"data must hold floating-point numbers, got {data.dtype}")
-        return (data.with_dtype(np.int32),)
 
 
 @kernel(Bucketize)
@@ -118,15 +108,6 @@ class BatchOneHot(Operator):
 
     def input_location(self, index: int) -> Literal["here", "host", "any"]:
         return "host" if index == 1 else "here"
-
-    def infer(self, data: TensorSpec, lengths: TensorSpec, values: TensorSpec) -> tuple[TensorSpec, ...]:
-        valid = data.ndim == 2 and lengths.shape == data.shape[1:] and values.ndim == 1
-        shapes = f"got {data.shape}, {lengths.shape} and {values.shape}"
-        require(valid, self, f"data must be a matrix, lengths one number per column, values a vector; {shapes}")
-        text = f"got {data.dtype}, {lengths.dtype} and {values.dtype}"
-        valid = data.dtype == values.dtype and data.dtype.kind in "iub" and lengths.dtype == np.int32
-        require(valid, self, f"data and values must have the same integer or bool type, lengths int32; {text}")
-        return (data.with_shape((data.shape[0], values.shape[0])),)
 
 
 @kernel(BatchOneHot)

@@ -8,7 +8,7 @@ import numpy as np
 
 from netbuilder.ops.core.contexts import RunContext
 from netbuilder.ops.core.declaration import operator_class
-from netbuilder.ops.core.operator import Operator, TensorSpec, require
+from netbuilder.ops.core.operator import Operator, TensorSpec
 from netbuilder.ops.core.registry import kernel, register
 from netbuilder.proto import ArgumentError
 
@@ -38,11 +38,6 @@ class SinusoidPositionEncoding(Operator):
                 f"SinusoidPositionEncoding: embedding_size must be at least 1 and alpha positive, got "
                 f"{self.embedding_size} and {self.alpha}"
             )
-
-    def infer(self, positions: TensorSpec) -> tuple[TensorSpec, ...]:
-        require(positions.ndim == 2, self, f"positions must have two axes, got shape {positions.shape}")
-        require(positions.dtype.kind in "fiu", self, f"positions must be numbers, got {positions.dtype}")
-        return (TensorSpec((*positions.shape, self.embedding_size), _FLOAT),)
 
     def flops(self, positions: TensorSpec) -> int:
         return 2 * positions.size * self.embedding_size

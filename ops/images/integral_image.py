@@ -6,18 +6,13 @@ from typing import Any, Literal
 
 from netbuilder.ops.core.contexts import GradientContext, RunContext
 from netbuilder.ops.core.declaration import operator_class
-from netbuilder.ops.core.half import narrow, require_one_float_type, widen
-from netbuilder.ops.core.operator import Operator, TensorSpec, require
+from netbuilder.ops.core.half import narrow, widen
+from netbuilder.ops.core.operator import Operator, TensorSpec
 from netbuilder.ops.core.registry import kernel, register
 from netbuilder.proto import OperatorDef
 from netbuilder.proto.arguments import make_op
 
 __all__ = ["IntegralImage", "IntegralImageGradient"]
-
-
-def _integral_spec(op: Operator, x: TensorSpec) -> TensorSpec:
-    require(x.ndim == 4, op, f"X must be (N, C, H, W), got shape {x.shape}")
-    return x.with_shape((*x.shape[:2], x.shape[2] + 1, x.shape[3] + 1))
 
 
 @register
@@ -29,10 +24,6 @@ class IntegralImage(Operator):
     """
 
     signature = "X (N, C, H, W): float -> Y (N, C, H + 1, W + 1): as X"
-
-    def infer(self, x: TensorSpec) -> tuple[TensorSpec, ...]:
-        require_one_float_type(self, X=x)
-        return (_integral_spec(self, x),)
 
     def gradient(self, g: GradientContext) -> list[OperatorDef]:
         return [make_op("IntegralImageGradient", [g.input("X"), g.d_output("Y")], [g.d_input("X")])]
@@ -50,12 +41,6 @@ class IntegralImageGradient(Operator):
 
     def input_location(self, index: int) -> Literal["here", "host", "any"]:
         return "here" if index else "any"  # only the shape of X is used
-
-    def infer(self, x: TensorSpec, dy: TensorSpec) -> tuple[TensorSpec, ...]:
-        require_one_float_type(self, X=x, dY=dy)
-        shape = _integral_spec(self, x).shape
-        require(dy.shape == shape, self, f"dY must have shape {shape} for X of shape {x.shape}, got {dy.shape}")
-        return (x.plain,)
 
     def flops(self, x: TensorSpec, dy: TensorSpec) -> int:
         return 2 * x.size

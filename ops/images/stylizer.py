@@ -8,18 +8,11 @@ import numpy as np
 
 from netbuilder.ops.core.contexts import RunContext
 from netbuilder.ops.core.declaration import operator_class
-from netbuilder.ops.core.operator import Operator, TensorSpec, require
+from netbuilder.ops.core.operator import Operator
 from netbuilder.ops.core.registry import kernel, register
 from netbuilder.proto import ArgumentError
 
 __all__ = ["BRGNCHWCToPackedInt8BGRAStylizerDeprocess", "PackedInt8BGRANHWCToNCHWCStylizerPreprocess"]
-
-
-def _check(op: Operator, x: TensorSpec, mean: TensorSpec, shape: str, axis: int, channels: int, dtype: Any) -> None:
-    fits = x.ndim == 4 and x.shape[axis] == channels and x.dtype == dtype
-    require(fits, op, f"X must be {shape} with C = {channels}, of {np.dtype(dtype)}, got {x.shape} {x.dtype}")
-    text = f"mean must be 3 numbers of float32, got {mean.shape} {mean.dtype}"
-    require(mean.size == 3 and mean.dtype == np.float32, op, text)
 
 
 @register
@@ -31,7 +24,7 @@ class PackedInt8BGRANHWCToNCHWCStylizerPreprocess(Operator):
     channels of an image, and the same for each image and in each run.
     """
 
-    signature = "X (N, H, W, 4): uint8, mean (3): float32 -> Y (N, 3, H, W): float32"
+    signature = "X (N, H, W, 4): uint8, mean {3}: float32 -> Y (N, 3, H, W): float32"
     noise_std: float = 10.0
     noise_size: int = 491
 
@@ -41,11 +34,6 @@ class PackedInt8BGRANHWCToNCHWCStylizerPreprocess(Operator):
                 f"{self.type}: noise_size must be at least 1 and noise_std at least 0, "
                 f"got {self.noise_size} and {self.noise_std}"
             )
-
-    def infer(self, x: TensorSpec, mean: TensorSpec) -> tuple[TensorSpec, ...]:
-        _check(self, x, mean, "(N, H, W, C)", 3, 4, np.uint8)
-        n, h, w, _ = x.shape
-        return (TensorSpec((n, 3, h, w), np.dtype(np.float32)),)
 
 
 @kernel(PackedInt8BGRANHWCToNCHWCStylizerPreprocess)
@@ -67,12 +55,7 @@ class BRGNCHWCToPackedInt8BGRAStylizerDeprocess(Operator):
     The fourth channel is 255. NaN becomes 0.
     """
 
-    signature = "X (N, 3, H, W): float32, mean (3): float32 -> Y (N, H, W, 4): uint8"
-
-    def infer(self, x: TensorSpec, mean: TensorSpec) -> tuple[TensorSpec, ...]:
-        _check(self, x, mean, "(N, C, H, W)", 1, 3, np.float32)
-        n, _, h, w = x.shape
-        return (TensorSpec((n, h, w, 4), np.dtype(np.uint8)),)
+    signature = "X (N, 3, H, W): float32, mean {3}: float32 -> Y (N, H, W, 4): uint8"
 
 
 @kernel(BRGNCHWCToPackedInt8BGRAStylizerDeprocess)

@@ -6,7 +6,7 @@ from typing import Any, Literal
 
 from netbuilder.ops.core.contexts import GradientContext, RunContext
 from netbuilder.ops.core.declaration import operator_class
-from netbuilder.ops.core.half import narrow, require_one_float_type, widen
+from netbuilder.ops.core.half import narrow, widen
 from netbuilder.ops.core.operator import Operator, TensorSpec, require
 from netbuilder.ops.core.registry import kernel, register
 from netbuilder.proto import ArgumentError, OperatorDef
@@ -36,10 +36,6 @@ class UpsampleNearest(_Scaling):
 
     signature = "X (N, C, H, W): float -> Y (N, C, H * scale, W * scale): as X"
 
-    def infer(self, x: TensorSpec) -> tuple[TensorSpec, ...]:
-        require_one_float_type(self, X=x)
-        return (self.scaled(x),)
-
     def gradient(self, g: GradientContext) -> list[OperatorDef]:
         return [make_op("UpsampleNearestGradient", [g.input("X"), g.d_output("Y")], [g.d_input("X")])]
 
@@ -53,12 +49,6 @@ class UpsampleNearestGradient(_Scaling):
 
     def input_location(self, index: int) -> Literal["here", "host", "any"]:
         return "here" if index else "any"  # only the shape of X is used
-
-    def infer(self, x: TensorSpec, dy: TensorSpec) -> tuple[TensorSpec, ...]:
-        require_one_float_type(self, X=x, dY=dy)
-        shape = self.scaled(x).shape
-        require(dy.shape == shape, self, f"dY must have shape {shape} for X of shape {x.shape}, got {dy.shape}")
-        return (x.plain,)
 
     def flops(self, x: TensorSpec, dy: TensorSpec) -> int:
         return dy.size

@@ -4,12 +4,9 @@ from __future__ import annotations
 
 from typing import Any
 
-import numpy as np
-
 from netbuilder.ops.core.contexts import RunContext
 from netbuilder.ops.core.declaration import operator_class
-from netbuilder.ops.core.half import require_one_float_type
-from netbuilder.ops.core.operator import Operator, TensorSpec, require
+from netbuilder.ops.core.operator import Operator, TensorSpec
 from netbuilder.ops.core.registry import kernel, register
 from netbuilder.proto import ArgumentError
 
@@ -33,14 +30,6 @@ class APMeter(Operator):
     def check(self) -> None:
         if self.buffer_size < 1:
             raise ArgumentError(f"APMeter: buffer_size must be at least 1, got {self.buffer_size}")
-
-    def infer(self, predictions: TensorSpec, labels: TensorSpec) -> tuple[TensorSpec, ...]:
-        require_one_float_type(self, predictions=predictions)
-        require(predictions.ndim == 2, self, f"predictions must be (samples, classes), got shape {predictions.shape}")
-        valid = labels.shape == predictions.shape and labels.dtype == np.int32
-        text = f"got {labels.shape} of {labels.dtype}"
-        require(valid, self, f"labels must be int32 of the shape of predictions, {predictions.shape}; {text}")
-        return (predictions.with_shape(predictions.shape[1:]),)
 
     def flops(self, predictions: TensorSpec, labels: TensorSpec) -> int:
         return 4 * predictions.size

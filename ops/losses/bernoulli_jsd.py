@@ -28,12 +28,7 @@ class BernoulliJSD(Operator):
     Source: Lin, "Divergence measures based on the Shannon entropy", IEEE Transactions on Information Theory 37, 1991.
     """
 
-    signature = "X (*S): float, T (*S): as X -> L (*S): as X"
-
-    def infer(self, x: TensorSpec, t: TensorSpec) -> tuple[TensorSpec, ...]:
-        require_one_float_type(self, X=x, T=t)
-        require(x.size == t.size, self, f"T must have as many elements as X, got shapes {t.shape} and {x.shape}")
-        return (x.plain,)
+    signature = "X (*S): float, T {prod(S)}: as X -> L (*S): as X"
 
     def gradient(self, g: GradientContext) -> list[OperatorDef]:
         return [make_op("BernoulliJSDGradient", [g.d_output("L"), g.input("X"), g.input("T")], [g.d_input("X")])]

@@ -320,7 +320,7 @@ class HuffmanTreeHierarchy(Operator):
     Source: Huffman, "A Method for the Construction of Minimum-Redundancy Codes", 1952.
     """
 
-    signature = "Labels (...): int -> Hierarchy (1): string"
+    signature = "Labels (N): int -> Hierarchy (1): string"
     outputs_on_host = True
     num_classes: int = -1
 
@@ -330,11 +330,6 @@ class HuffmanTreeHierarchy(Operator):
     def check(self) -> None:
         if self.num_classes < 1:
             raise ArgumentError(f"HuffmanTreeHierarchy: num_classes must be at least 1, got {self.num_classes}")
-
-    def infer(self, labels: TensorSpec) -> tuple[TensorSpec, ...]:
-        text = f"Labels must be a vector of integers, got {labels.shape} {labels.dtype}"
-        require(labels.ndim == 1 and labels.dtype.kind in "iu", self, text)
-        return (TensorSpec((1,), np.dtype(object)),)
 
 
 @dataclass

@@ -6,8 +6,8 @@ from typing import Any
 
 from netbuilder.ops.core.contexts import GradientContext, RunContext
 from netbuilder.ops.core.declaration import operator_class
-from netbuilder.ops.core.half import narrow, require_one_float_type, widen
-from netbuilder.ops.core.operator import Operator, TensorSpec, require
+from netbuilder.ops.core.half import narrow, widen
+from netbuilder.ops.core.operator import Operator, TensorSpec
 from netbuilder.ops.core.registry import kernel, register
 from netbuilder.proto import OperatorDef
 from netbuilder.proto.arguments import make_op
@@ -20,18 +20,6 @@ __all__ = [
 ]
 
 
-def _check_sizes(op: Operator, label: TensorSpec, **specs: TensorSpec) -> None:
-    require_one_float_type(op, mixed_half=False, **specs)
-    require(label.dtype.kind == "i", op, f"Y must hold 1 or -1 as integers (int32), got {label.dtype}")
-    first, *others = {**specs, "Y": label}.items()
-    for name, spec in others:
-        require(
-            spec.shape == first[1].shape,
-            op,
-            f"{name} must have the shape of {first[0]}, {first[1].shape}, got {spec.shape}",
-        )
-
-
 @register
 @operator_class(frozen=True)
 class MarginRankingCriterion(Operator):
@@ -39,10 +27,6 @@ class MarginRankingCriterion(Operator):
 
     signature = "X1 (*S): float, X2 (*S): as X1, Y (*S): int32|int64 -> loss (*S): as X1"
     margin: float = 1.0
-
-    def infer(self, x1: TensorSpec, x2: TensorSpec, label: TensorSpec) -> tuple[TensorSpec, ...]:
-        _check_sizes(self, label, X1=x1, X2=x2)
-        return (x1.plain,)
 
     def gradient(self, g: GradientContext) -> list[OperatorDef]:
         inputs = [*map(g.input, self.inputs), g.d_output("loss")]
@@ -59,10 +43,6 @@ class MarginRankingCriterionGradient(Operator):
 
     signature = "X1, X2, Y, dloss -> dX1, dX2"
     margin: float = 1.0
-
-    def infer(self, x1: TensorSpec, x2: TensorSpec, label: TensorSpec, dloss: TensorSpec) -> tuple[TensorSpec, ...]:
-        _check_sizes(self, label, X1=x1, X2=x2, dloss=dloss)
-        return (x1.plain, x2.plain)
 
     def flops(self, x1: TensorSpec, *others: TensorSpec) -> int:
         return 5 * x1.size
@@ -94,10 +74,6 @@ class CosineEmbeddingCriterion(Operator):
     signature = "S (*S): float, Y (*S): int32|int64 -> loss (*S): as S"
     margin: float = 0.0
 
-    def infer(self, s: TensorSpec, label: TensorSpec) -> tuple[TensorSpec, ...]:
-        _check_sizes(self, label, S=s)
-        return (s.plain,)
-
     def gradient(self, g: GradientContext) -> list[OperatorDef]:
         inputs = [g.input("S"), g.input("Y"), g.d_output("loss")]
         return [make_op("CosineEmbeddingCriterionGradient", inputs, [g.d_input("S")])]
@@ -113,10 +89,6 @@ class CosineEmbeddingCriterionGradient(Operator):
 
     signature = "S, Y, dloss -> dS"
     margin: float = 0.0
-
-    def infer(self, s: TensorSpec, label: TensorSpec, dloss: TensorSpec) -> tuple[TensorSpec, ...]:
-        _check_sizes(self, label, S=s, dloss=dloss)
-        return (s.plain,)
 
     def flops(self, s: TensorSpec, label: TensorSpec, dloss: TensorSpec) -> int:
         return 3 * s.size

@@ -171,12 +171,6 @@ class LambdaRankNdcg(_LambdaRank):
 
     signature = "y (N): float, r (N): as y, session_lengths (S): int -> loss (S): as y, dy (N): as y"
 
-    def infer(self, y: TensorSpec, r: TensorSpec, lengths: TensorSpec) -> tuple[TensorSpec, ...]:
-        require_one_float_type(self, y=y, r=r)
-        require(y.ndim == 1 and r.shape == y.shape, self, f"y and r must be (items,), got {y.shape} and {r.shape}")
-        _check_lengths(self, lengths)
-        return (y.with_shape(lengths.shape), y.plain)
-
     def gradient(self, g: GradientContext) -> list[OperatorDef]:
         inputs = [g.input("y"), g.input("session_lengths"), g.output("dy"), g.d_output("loss")]
         return [make_op("LambdaRankNdcgGradient", inputs, [g.d_input("y")])]
@@ -188,14 +182,6 @@ class LambdaRankNdcgGradient(_LambdaRank):
     """d_y = dy * dloss of the item's session."""
 
     signature = "y, session_lengths, dy, dloss -> d_y"
-
-    def infer(self, y: TensorSpec, lengths: TensorSpec, dy: TensorSpec, dloss: TensorSpec) -> tuple[TensorSpec, ...]:
-        _check_lengths(self, lengths)
-        require(dy.shape == y.shape, self, f"dy must have the shape of y, {y.shape}, got {dy.shape}")
-        require(
-            dloss.shape == lengths.shape, self, f"dloss must be {lengths.shape}, one per session, got {dloss.shape}"
-        )
-        return (y.plain,)
 
 
 def _discounts(xp: Any, padded: Any, mask: Any) -> Any:

@@ -186,10 +186,6 @@ class MakeTwoClass(Operator):
 
     signature = "X (*S): float -> Y (*S, 2): as X"
 
-    def infer(self, x: TensorSpec) -> tuple[TensorSpec, ...]:
-        require_one_float_type(self, X=x)
-        return (x.with_shape((*x.shape, 2)),)
-
     def gradient(self, g: GradientContext) -> list[OperatorDef]:
         return [make_op("MakeTwoClassGradient", [g.d_output("Y")], [g.d_input("X")])]
 
@@ -200,11 +196,6 @@ class MakeTwoClassGradient(Operator):
     """dX = dY[..., 1] - dY[..., 0]."""
 
     signature = "dY -> dX"
-
-    def infer(self, dy: TensorSpec) -> tuple[TensorSpec, ...]:
-        require_one_float_type(self, dY=dy)
-        require(dy.ndim >= 1 and dy.shape[-1] == 2, self, f"the last axis of dY must have extent 2, got {dy.shape}")
-        return (dy.with_shape(dy.shape[:-1]),)
 
 
 @kernel(MakeTwoClass)

@@ -129,10 +129,6 @@ class Not(Operator):
 
     signature = "X (*S): bool -> Y (*S): bool"
 
-    def infer(self, x: TensorSpec) -> tuple[TensorSpec, ...]:
-        require(x.dtype == _BOOL, self, f"X must be bool, got {x.dtype}")
-        return (x.plain,)
-
 
 @kernel(Not)
 def logical_not(op: Not, ctx: RunContext, x: Any) -> tuple[Any, ...]:
@@ -177,18 +173,6 @@ class Conditional(Operator):
     """Y = the rows of X where C, one element per row, is true, else those of Z. No gradient."""
 
     signature = "C (N): bool, X (N, *S): any, Z (N, *S): as X -> Y (N, *S): as X"
-
-    def infer(self, c: TensorSpec, x: TensorSpec, z: TensorSpec) -> tuple[TensorSpec, ...]:
-        require(c.dtype == _BOOL, self, f"C must be bool, got {c.dtype}")
-        require(
-            x.shape == z.shape and x.dtype == z.dtype and x.ndim > 0,
-            self,
-            f"X and Z must have rows of the same shape and type, got {x.shape} {x.dtype} and {z.shape} {z.dtype}",
-        )
-        require(
-            c.shape == x.shape[:1], self, f"C must have shape {x.shape[:1]} for X of shape {x.shape}, got {c.shape}"
-        )
-        return (x.plain,)
 
 
 @kernel(Conditional)

@@ -8,7 +8,7 @@ import numpy as np
 
 from netbuilder.ops.core.contexts import GradientContext, RunContext
 from netbuilder.ops.core.declaration import operator_class
-from netbuilder.ops.core.operator import Operator, TensorSpec, require
+from netbuilder.ops.core.operator import Operator
 from netbuilder.ops.core.registry import kernel, register
 from netbuilder.proto import OperatorDef
 from netbuilder.proto.arguments import make_op
@@ -16,10 +16,6 @@ from netbuilder.proto.arguments import make_op
 __all__ = ["FloatToHalf", "HalfToFloat"]
 
 _LARGEST = float(np.finfo(np.float16).max)
-
-
-def _require_type(op: Operator, x: TensorSpec, dtype: Any) -> None:
-    require(x.dtype == dtype, op, f"X must be {np.dtype(dtype)}, got {x.dtype}; use Cast for other types")
 
 
 @register
@@ -30,13 +26,9 @@ class FloatToHalf(Operator):
     With ``clip`` they become 65504 instead, with the sign of X; NaN stays NaN.
     """
 
-    signature = "X (N, D): float32 -> Y (N, D): float16"
+    signature = "X (*S): float32 -> Y (*S): float16"
     copy_arguments = False
     clip: bool = False
-
-    def infer(self, x: TensorSpec) -> tuple[TensorSpec, ...]:
-        _require_type(self, x, np.float32)
-        return (x.with_dtype(np.float16),)
 
     def gradient(self, g: GradientContext) -> list[OperatorDef]:
         return [make_op("HalfToFloat", [g.d_output("Y")], [g.d_input("X")])]
@@ -47,11 +39,7 @@ class FloatToHalf(Operator):
 class HalfToFloat(Operator):
     """Y = X, float16, converted to float32, which is exact."""
 
-    signature = "X (N, D): float16 -> Y (N, D): float32"
-
-    def infer(self, x: TensorSpec) -> tuple[TensorSpec, ...]:
-        _require_type(self, x, np.float16)
-        return (x.with_dtype(np.float32),)
+    signature = "X (*S): float16 -> Y (*S): float32"
 
     def gradient(self, g: GradientContext) -> list[OperatorDef]:
         return [make_op("FloatToHalf", [g.d_output("Y")], [g.d_input("X")])]

@@ -17,30 +17,15 @@ from netbuilder.proto.arguments import make_op
 __all__ = ["ArgMax", "ArgMin", "Max", "MaxGradient", "Min", "MinGradient"]
 
 
-def _check_same_spec(op: Operator, specs: tuple[TensorSpec, ...]) -> None:
-    require(specs[0].dtype.kind == "f", op, f"needs floating-point numbers, got {specs[0].dtype}")
-    for i, spec in enumerate(specs):
-        require(
-            spec.shape == specs[0].shape and spec.dtype == specs[0].dtype,
-            op,
-            f"all inputs must have the same shape and type; input 0 has {specs[0].shape} {specs[0].dtype}, "
-            f"input {i} has {spec.shape} {spec.dtype}",
-        )
-
-
 @operator_class(frozen=True)
 class _Extremum(Operator):
     """Base: the extremum of several tensors, element by element."""
 
     signature = """
-        X+ (*S): float, all of the same shape
+        X+ (*S): one float, all of the same shape
         -> Y (*S): as X
     """
     inplace = ((0, 0),)
-
-    def infer(self, *x: TensorSpec) -> tuple[TensorSpec, ...]:
-        _check_same_spec(self, x)
-        return (x[0].plain,)
 
     def gradient(self, g: GradientContext) -> list[OperatorDef]:
         count = range(len(g.op.input))
@@ -56,10 +41,6 @@ class _ExtremumGradient(Operator):
     """dXi = dY where Xi = Y, else 0; where inputs tie, each gets the whole dY."""
 
     signature = "Y, dY, X+ -> dX+"
-
-    def infer(self, *specs: TensorSpec) -> tuple[TensorSpec, ...]:
-        _check_same_spec(self, specs)
-        return tuple(spec.plain for spec in specs[2:])
 
 
 @register

@@ -33,12 +33,7 @@ def _check_rows(op: Operator, x: TensorSpec, name: str, numbers: TensorSpec) -> 
 class RowMul(Operator):
     """Y[i] = mat[i] * w[i], for each sample i of the first axis."""
 
-    signature = "mat (N, *S): float, w (N): as mat -> output (N, *S): as mat"
-
-    def infer(self, x: TensorSpec, w: TensorSpec) -> tuple[TensorSpec, ...]:
-        require_one_float_type(self, mat=x, w=w)
-        _check_rows(self, x, "w", w)
-        return (x.plain,)
+    signature = "mat (N, *S): float, w {N}: as mat -> output (N, *S): as mat"
 
     def gradient(self, g: GradientContext) -> list[OperatorDef]:
         dy, dw = g.d_output("output"), g.d_input("w")
@@ -62,11 +57,6 @@ class ReduceTailSum(Operator):
     """Y[i] = the sum of mat[i], for each sample i of the first axis. No gradient."""
 
     signature = "mat (N, ...): float -> output (N): as mat"
-
-    def infer(self, x: TensorSpec) -> tuple[TensorSpec, ...]:
-        require_one_float_type(self, mat=x)
-        require(x.ndim >= 1, self, "the first axis of mat must be that of the samples, got a scalar")
-        return (x.with_shape(x.shape[:1]),)
 
     def flops(self, x: TensorSpec) -> int:
         return x.size

@@ -35,10 +35,6 @@ class Scale(Operator):
         """Return the scale in the type of X."""
         return dtype.type(exact_reciprocal(self.scale) if dtype == np.float64 else self.scale)
 
-    def infer(self, x: TensorSpec) -> tuple[TensorSpec, ...]:
-        require(x.dtype.kind == "f", self, f"X must hold floating-point numbers, got {x.dtype}")
-        return (x.plain,)
-
     def gradient(self, g: GradientContext) -> list[OperatorDef]:
         return [make_op("Scale", [g.d_output("Y")], [g.d_input("X")])]
 

@@ -9,9 +9,9 @@ import numpy as np
 from netbuilder.ops.core.contexts import GradientContext, RunContext
 from netbuilder.ops.core.declaration import operator_class
 from netbuilder.ops.core.half import narrow, widen
-from netbuilder.ops.core.operator import Operator, TensorSpec, require
+from netbuilder.ops.core.operator import Operator, TensorSpec
 from netbuilder.ops.core.registry import kernel, register
-from netbuilder.ops.core.segment_groups import check_weights, per_row
+from netbuilder.ops.core.segment_groups import per_row
 from netbuilder.proto import ArgumentError, NetError, OperatorDef, ShapeError
 from netbuilder.proto.arguments import make_op
 from netbuilder.proto.errors import counted
@@ -34,11 +34,6 @@ class ScaleBlobs(Operator):
                 f"ScaleBlobs: needs one output per input, got {self.n_in} inputs and {counted(self.n_out, 'output')}"
             )
 
-    def infer(self, *xs: TensorSpec) -> tuple[TensorSpec, ...]:
-        for i, x in enumerate(xs):
-            require(x.dtype.kind == "f", self, f"input {i} must hold floating-point numbers, got {x.dtype}")
-        return tuple(x.plain for x in xs)
-
 
 @kernel(ScaleBlobs)
 def scale_blobs(op: ScaleBlobs, ctx: RunContext, *xs: Any) -> tuple[Any, ...]:
@@ -58,15 +53,6 @@ class ReduceFrontWeightedSum(Operator):
             raise ArgumentError(
                 f"{self.type}: grad_on_weights is supported only by operators with lengths, such as LengthsWeightedSum"
             )
-
-    def infer(self, x: TensorSpec, weights: TensorSpec) -> tuple[TensorSpec, ...]:
-        require(
-            x.ndim >= 1 and x.dtype.kind == "f",
-            self,
-            f"X must hold floating-point numbers and have at least one axis, got shape {x.shape} of {x.dtype}",
-        )
-        check_weights(self, weights, x, x.shape[0])
-        return (x.with_shape(x.shape[1:]),)
 
     def gradient(self, g: GradientContext) -> list[OperatorDef]:
         shape = f"_{g.output('Y')}_dims"

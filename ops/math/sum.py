@@ -16,23 +16,6 @@ from netbuilder.proto.arguments import make_op
 __all__ = ["Mean", "MeanGradient", "Sum"]
 
 
-def _common_spec(op: Operator, specs: Sequence[TensorSpec]) -> TensorSpec:
-    first = specs[0]
-    for i, spec in enumerate(specs[1:], 1):
-        require(
-            spec.shape == first.shape,
-            op,
-            f"all inputs must have the same shape; input 0 has {first.shape}, input {i} has {spec.shape}",
-        )
-        require(
-            spec.dtype == first.dtype,
-            op,
-            f"all inputs must have the same type; input 0 has {first.dtype}, input {i} has {spec.dtype}",
-        )
-    require(first.dtype.kind in "fiu", op, f"needs numbers, got {first.dtype}")
-    return first.plain
-
-
 def _infer_same_shape(
     op: Operator, inputs: Sequence[TensorSpec | None], outputs: Sequence[TensorSpec | None]
 ) -> tuple[Sequence[TensorSpec | None], Sequence[TensorSpec | None]]:
@@ -64,12 +47,9 @@ def _infer_same_shape(
 class Sum(Operator):
     """Y = X0 + X1 + ...; the gradient of each input is the output's gradient itself."""
 
-    signature = "X+ (*S): float|int -> Y (*S): as X"
+    signature = "X+ (*S): one float|int -> Y (*S): as X"
     inplace = ((0, 0),)
     exchanges = Exchange.BETWEEN_DEVICES
-
-    def infer(self, *x: TensorSpec) -> tuple[TensorSpec, ...]:
-        return (_common_spec(self, x),)
 
     def infer_partial(
         self, inputs: Sequence[TensorSpec | None], outputs: Sequence[TensorSpec | None]
@@ -106,12 +86,8 @@ def sum_(op: Sum, ctx: RunContext, *xs: Any) -> tuple[Any, ...]:
 class Mean(Operator):
     """Y = (X0 + X1 + ...) / number of inputs."""
 
-    signature = "X+ (*S): float -> Y (*S): as X"
+    signature = "X+ (*S): one float -> Y (*S): as X"
     inplace = ((0, 0),)
-
-    def infer(self, *x: TensorSpec) -> tuple[TensorSpec, ...]:
-        require(x[0].dtype.kind == "f", self, f"needs floating-point numbers, got {x[0].dtype}")
-        return (_common_spec(self, x),)
 
     def infer_partial(
         self, inputs: Sequence[TensorSpec | None], outputs: Sequence[TensorSpec | None]
@@ -138,9 +114,6 @@ class MeanGradient(Operator):
 
     signature = "dY -> dX+"
     inplace = ((0, 0),)
-
-    def infer(self, dy: TensorSpec) -> tuple[TensorSpec, ...]:
-        return (dy.plain,) * self.n_out
 
 
 @kernel(MeanGradient)

@@ -41,13 +41,6 @@ class Unary(Operator):
     inplace: ClassVar[tuple[tuple[int, int], ...]] = ((0, 0),)
     kinds: ClassVar[str] = "f"  # the dtype kinds supported
 
-    def infer(self, x: TensorSpec) -> tuple[TensorSpec, ...]:
-        require(x.dtype.kind in self.kinds, self, f"X must hold {_KINDS[self.kinds]}, got {x.dtype}")
-        return (x.plain,)
-
-
-_KINDS = {"f": "floating-point numbers", "fi": "signed numbers", "fiu": "numbers"}
-
 
 @operator_class(frozen=True)
 class UnaryGradient(Operator):

@@ -63,12 +63,6 @@ class NormalizeGradient(_AlongAxis):
 
     signature = "X, dY -> dX"
 
-    def infer(self, x: TensorSpec, dy: TensorSpec) -> tuple[TensorSpec, ...]:
-        require_one_float_type(self, X=x, dY=dy)
-        self.check_axis(x)
-        require(dy.shape == x.shape, self, f"dY must have the shape of X, {x.shape}, got {dy.shape}")
-        return (x.plain,)
-
     def flops(self, x: TensorSpec, dy: TensorSpec) -> int:
         return 7 * x.size
 
@@ -118,10 +112,6 @@ class LpNorm(_Power):
     """
 
     signature = "X (...): float -> Y (1): as X"
-
-    def infer(self, x: TensorSpec) -> tuple[TensorSpec, ...]:
-        require_one_float_type(self, X=x)
-        return (x.with_shape((1,)),)
 
     def batch_mean(self) -> BatchMean | None:
         return BatchMean("elements", (0,)) if self.average else None

@@ -404,10 +404,6 @@ class Rowwise8BitQuantizedToFloat(Operator):
 
     signature = "quantized_input (R, *S): uint8, scale_bias (R, 2): float32 -> output (R, *S): float32"
 
-    def infer(self, codes: TensorSpec, scale_bias: TensorSpec) -> tuple[TensorSpec, ...]:
-        check_codes(self, codes, scale_bias)
-        return (codes.with_dtype(np.float32),)
-
     def flops(self, codes: TensorSpec, scale_bias: TensorSpec) -> int:
         return 2 * codes.size
 

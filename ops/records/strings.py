@@ -29,10 +29,6 @@ class _OnStrings(Operator):
     def input_location(self, index: int) -> Literal["here", "host", "any"]:
         return "host"
 
-    def infer(self, strings: TensorSpec) -> tuple[TensorSpec, ...]:
-        require(strings.dtype == STRING, self, f"takes a tensor of strings, got one of {strings.dtype}")
-        return (TensorSpec(strings.shape, self.result_type),)
-
     def flops(self, *inputs: TensorSpec) -> int:
         return 0
 

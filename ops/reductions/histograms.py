@@ -8,7 +8,7 @@ import numpy as np
 
 from netbuilder.ops.core.contexts import RunContext
 from netbuilder.ops.core.declaration import operator_class
-from netbuilder.ops.core.half import narrow, require_one_float_type, widen
+from netbuilder.ops.core.half import narrow, widen
 from netbuilder.ops.core.indexing import count_rows
 from netbuilder.ops.core.operator import Operator, TensorSpec
 from netbuilder.ops.core.registry import kernel, register
@@ -42,11 +42,6 @@ class AccumulateHistogram(Operator):
                 "AccumulateHistogram: num_buckets must be at least 1 and lower_bound below upper_bound, got "
                 f"{self.num_buckets}, {self.lower_bound} and {self.upper_bound}"
             )
-
-    def infer(self, x: TensorSpec) -> tuple[TensorSpec, ...]:
-        require_one_float_type(self, X=x)
-        counts = TensorSpec((self.num_buckets + 2,), _INT64)
-        return (counts, counts)
 
     def flops(self, x: TensorSpec) -> int:
         return 3 * x.size
@@ -83,7 +78,7 @@ class SelfBinningHistogram(Operator):
     """
 
     signature = """
-        X+ (...): float
+        X+ (...): one float
         -> histogram_values (num_bins + 1): as X
         -> histogram_counts (num_bins + 1): int64
     """
@@ -103,12 +98,6 @@ class SelfBinningHistogram(Operator):
             )
         if self.bin_spacing == "logarithmic" and not self.logspace_start > 0:
             raise ArgumentError(f"SelfBinningHistogram: logspace_start must be positive, got {self.logspace_start}")
-
-    def infer(self, *xs: TensorSpec) -> tuple[TensorSpec, ...]:
-        for x in xs:
-            require_one_float_type(self, X=xs[0], other=x)
-        edges = xs[0].with_shape((self.num_bins + 1,))
-        return (edges, edges.with_dtype(_INT64))
 
     def flops(self, *xs: TensorSpec) -> int:
         return sum(x.size for x in xs) * max(1, self.num_bins.bit_length())

@@ -57,15 +57,6 @@ class Percentile(Operator):
     def input_location(self, index: int) -> Literal["here", "host", "any"]:
         return "host" if index else "here"
 
-    def infer(self, values: TensorSpec, pairs: TensorSpec, lengths: TensorSpec) -> tuple[TensorSpec, ...]:
-        _check_values(self, values)
-        require_one_float_type(self, original_values=values, value_to_pct=pairs)
-        require(pairs.ndim == 2 and pairs.shape[1] == 2, self, f"value_to_pct must be (n, 2), got shape {pairs.shape}")
-        fits = lengths.shape == values.shape[1:] and lengths.dtype == np.int32
-        text = f"got {lengths.shape} of {lengths.dtype}"
-        require(fits, self, f"lengths must be int32, one for each of {values.shape[1]} features; {text}")
-        return (values.plain,)
-
     def gradient(self, g: Any) -> list[OperatorDef]:
         return []  # not differentiable
 

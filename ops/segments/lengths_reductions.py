@@ -53,11 +53,6 @@ class _Reduction(_OnHost):
     mean: ClassVar[bool] = False
     by_position: ClassVar[bool] = False
 
-    def infer(self, x: TensorSpec, lengths: TensorSpec) -> tuple[TensorSpec, ...]:
-        _check_rows(self, x)
-        check_integers(self, "lengths", lengths)
-        return (x.with_shape((*lengths.shape, *x.shape[1:])),)
-
     def flops(self, x: TensorSpec, *others: TensorSpec) -> int:
         return x.size
 
@@ -139,11 +134,6 @@ class LengthsWeightedSum(_Reduction):
 
     signature = "X (N, *S): float, weights (N): as X, lengths (M): int32|int64 -> Y (M, *S): as X"
     grad_on_weights: bool = False
-
-    def infer(self, x: TensorSpec, weights: TensorSpec, lengths: TensorSpec) -> tuple[TensorSpec, ...]:
-        (y,) = super().infer(x, lengths)
-        check_weights(self, weights, x, x.shape[0])
-        return (y,)
 
     def gradient(self, g: GradientContext) -> list[OperatorDef]:
         inputs = [g.input("weights"), g.d_output("Y"), g.input("lengths")]
@@ -236,11 +226,6 @@ class LengthsWeightedSumGradient(_OnHost):
 
     signature = "weights, dY, lengths -> dX"
     grad_on_weights: bool = False
-
-    def infer(self, weights: TensorSpec, dy: TensorSpec, lengths: TensorSpec) -> tuple[TensorSpec, ...]:
-        _check_gradient(self, dy, lengths)
-        require(weights.ndim == 1, self, f"weights must be a vector, got shape {weights.shape}")
-        return (dy.with_shape((*weights.shape, *dy.shape[1:])),)
 
 
 @kernel(LengthsWeightedSumGradient)

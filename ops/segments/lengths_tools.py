@@ -143,10 +143,6 @@ class LengthsToRanges(_OfLengths):
 
     signature = "lengths (M): int32|int64 -> Y (M, 2): int32"
 
-    def infer(self, lengths: TensorSpec) -> tuple[TensorSpec, ...]:
-        check_integers(self, "lengths", lengths)
-        return (TensorSpec((*lengths.shape, 2), np.dtype(np.int32)),)
-
 
 @kernel(LengthsToRanges)
 def lengths_to_ranges(op: LengthsToRanges, ctx: RunContext, lengths: Any) -> tuple[Any, ...]:
@@ -291,11 +287,6 @@ class LengthsPad(_OnHost):
     def check(self) -> None:
         if self.target_length < 1:
             raise ArgumentError(f"LengthsPad: target_length must be positive, got {self.target_length}")
-
-    def infer(self, x: TensorSpec, lengths: TensorSpec) -> tuple[TensorSpec, ...]:
-        require(x.ndim >= 1, self, "X must have rows, got a scalar")
-        check_integers(self, "lengths", lengths)
-        return (x.with_shape((lengths.shape[0] * self.target_length, *x.shape[1:])),)
 
     def gradient(self, g: GradientContext) -> list[OperatorDef]:
         return []

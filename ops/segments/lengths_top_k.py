@@ -11,7 +11,6 @@ from netbuilder.ops.core.declaration import operator_class
 from netbuilder.ops.core.operator import Operator, TensorSpec, require
 from netbuilder.ops.core.registry import kernel, register
 from netbuilder.ops.core.segment_groups import (
-    check_integers,
     counts_of_lengths,
     lengths_on_host,
     positions_in_segments,
@@ -48,12 +47,6 @@ class LengthsTopK(_TopK):
 
     def input_location(self, index: int) -> Literal["here", "host", "any"]:
         return "host" if index == 1 else "here"
-
-    def infer(self, x: TensorSpec, lengths: TensorSpec) -> tuple[TensorSpec, ...]:
-        require(x.ndim == 1 and x.dtype.kind == "f", self, f"X must be a vector of floats, got {x.shape} of {x.dtype}")
-        check_integers(self, "lengths", lengths)
-        shape = (lengths.shape[0], self.k)
-        return x.with_shape(shape), TensorSpec(shape, np.dtype(np.int32))
 
     def gradient(self, g: GradientContext) -> list[OperatorDef]:
         inputs = [g.input("lengths"), g.output("indices"), g.d_output("values")]
@@ -120,10 +113,6 @@ class LengthsToShape(Operator):
 
     def input_location(self, index: int) -> Literal["here", "host", "any"]:
         return "host"
-
-    def infer(self, lengths: TensorSpec) -> tuple[TensorSpec, ...]:
-        check_integers(self, "lengths", lengths)
-        return (TensorSpec((2,), np.dtype(np.int32)),)
 
     def gradient(self, g: GradientContext) -> list[OperatorDef]:
         return []  # not differentiable

@@ -6,7 +6,7 @@ from typing import Any
 
 from netbuilder.ops.core.contexts import GradientContext, RunContext
 from netbuilder.ops.core.declaration import operator_class
-from netbuilder.ops.core.operator import Operator, TensorSpec, require
+from netbuilder.ops.core.operator import Operator, TensorSpec
 from netbuilder.ops.core.registry import kernel, register
 from netbuilder.proto import OperatorDef
 from netbuilder.proto.arguments import make_op
@@ -20,15 +20,6 @@ class ReversePackedSegs(Operator):
     """Y[t, n] = X[lengths[n] - 1 - t, n] for the first ``lengths[n]`` steps of sample n, else X[t, n]."""
 
     signature = "X (T, N, *S): any, lengths (N): int32|int64 -> Y (T, N, *S): as X"
-
-    def infer(self, x: TensorSpec, lengths: TensorSpec) -> tuple[TensorSpec, ...]:
-        require(x.ndim >= 2, self, f"X must have steps and samples, got shape {x.shape}")
-        require(
-            lengths.shape == x.shape[1:2] and lengths.dtype.kind == "i",
-            self,
-            f"lengths must have shape {x.shape[1:2]} and hold integers, got {lengths.shape} of {lengths.dtype}",
-        )
-        return (x.plain,)
 
     def flops(self, x: TensorSpec, lengths: TensorSpec) -> int:
         return 0

@@ -4,11 +4,9 @@ from __future__ import annotations
 
 from typing import Any
 
-import numpy as np
-
 from netbuilder.ops.core.contexts import RunContext
 from netbuilder.ops.core.declaration import operator_class
-from netbuilder.ops.core.operator import Operator, TensorSpec, require
+from netbuilder.ops.core.operator import Operator
 from netbuilder.ops.core.registry import kernel, register
 from netbuilder.proto import ShapeError
 
@@ -25,15 +23,6 @@ class VariableLengthSequencePadding(Operator):
 
     signature = "X (T, N, D): float, lengths (N): int32 -> Y (T, N, D): as X"
     inplace = ((0, 0),)
-
-    def infer(self, x: TensorSpec, lengths: TensorSpec) -> tuple[TensorSpec, ...]:
-        require(
-            x.ndim == 3 and x.dtype.kind == "f", self, f"X must be floats with three axes, got {x.shape} of {x.dtype}"
-        )
-        valid = lengths.shape == x.shape[1:2] and lengths.dtype == np.int32
-        text = f"got {lengths.shape} of {lengths.dtype}"
-        require(valid, self, f"lengths must be int32, one for each of {x.shape[1]} sequences; {text}")
-        return (x.plain,)
 
 
 @kernel(VariableLengthSequencePadding)

@@ -75,11 +75,6 @@ class _SortedGradient(Operator):
     signature = "dY, segments -> dX"
     mean: ClassVar[bool] = False
 
-    def infer(self, dy: TensorSpec, segments: TensorSpec) -> tuple[TensorSpec, ...]:
-        check_integers(self, "segments", segments)
-        require(dy.ndim >= 1, self, "dY must have a row for each segment, got a scalar")
-        return (dy.with_shape((*segments.shape, *dy.shape[1:])),)
-
 
 @register
 @operator_class(frozen=True)

@@ -219,11 +219,6 @@ class _SegmentsGradient(Operator):
     signature = "dY, segments -> dX"
     num_segments: int = -1
 
-    def infer(self, dy: TensorSpec, segments: TensorSpec) -> tuple[TensorSpec, ...]:
-        _check_vector(self, "segments", segments)
-        require(dy.ndim >= 1, self, "dY must have a row for each segment, got a scalar")
-        return (dy.with_shape((segments.shape[0], *dy.shape[1:])),)
-
 
 @register
 @operator_class(frozen=True)

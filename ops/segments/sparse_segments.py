@@ -251,12 +251,6 @@ class _WeightedGradient(Operator):
     signature = "weights, dY, segments -> dX"
     grad_on_weights: bool = False
 
-    def infer(self, weights: TensorSpec, dy: TensorSpec, segments: TensorSpec) -> tuple[TensorSpec, ...]:
-        check_integers(self, "segments", segments)
-        require(dy.ndim >= 1, self, "dY must have a row for each segment, got a scalar")
-        check_weights(self, weights, dy, segments.shape[0])
-        return (dy.with_shape((*segments.shape, *dy.shape[1:])),)
-
 
 @register
 @operator_class(frozen=True)

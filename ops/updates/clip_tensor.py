@@ -6,7 +6,7 @@ from typing import Any
 
 from netbuilder.ops.core.contexts import RunContext
 from netbuilder.ops.core.declaration import operator_class
-from netbuilder.ops.core.operator import Operator, TensorSpec, require
+from netbuilder.ops.core.operator import Operator
 from netbuilder.ops.core.registry import kernel, register
 from netbuilder.proto import ArgumentError
 
@@ -23,23 +23,13 @@ class ClipTensorByScaling(Operator):
     Source: Pascanu, Mikolov and Bengio, "On the difficulty of training recurrent neural networks", 2013, section 3.2.
     """
 
-    signature = "X (*S): float, norm (1) or (): float, additional_threshold? (1): float -> Y (*S): as X"
+    signature = "X (*S): float, norm {1}: float, additional_threshold? {1}: float -> Y (*S): as X"
     inplace = ((0, 0),)
     threshold: float | None = None
 
     def check(self) -> None:
         if self.threshold is None or not self.threshold > 0:
             raise ArgumentError(f"ClipTensorByScaling: threshold must be given and positive, got {self.threshold}")
-
-    def infer(self, x: TensorSpec, *scalars: TensorSpec) -> tuple[TensorSpec, ...]:
-        require(x.dtype.kind == "f", self, f"X must hold floating-point numbers, got {x.dtype}")
-        for name, spec in zip(self.inputs[1:], scalars):
-            require(
-                spec.size == 1 and spec.dtype.kind == "f",
-                self,
-                f"{name.rstrip('?')} must have one element, a float, got shape {spec.shape} of {spec.dtype}",
-            )
-        return (x.plain,)
 
 
 @kernel(ClipTensorByScaling)

@@ -23,7 +23,6 @@ from netbuilder.proto import ArgumentError
 __all__ = ["AllFinite", "DivideBlobs", "RestoreBlobs", "SaveBlobs", "UpdateGradientScale"]
 
 _MOST = 1000
-_FLAG = TensorSpec((1,), np.dtype(bool))
 _SMALLEST, _LARGEST = 2.0**-14, 2.0**100
 
 
@@ -33,21 +32,12 @@ def _require_number(op: Operator, name: str, x: TensorSpec, kind: str) -> None:
     )
 
 
-def _require_floats(op: Operator, xs: Any, first: int) -> None:
-    for i, x in enumerate(xs, start=first):
-        require(x.dtype.kind == "f", op, f"input {i} must hold floating-point numbers, got {x.dtype}")
-
-
 @register
 @operator_class(frozen=True)
 class AllFinite(Operator):
     """Y = whether no element of any X is infinite or NaN."""
 
     signature = "X+ (...): float -> Y (1): bool"
-
-    def infer(self, *xs: TensorSpec) -> tuple[TensorSpec, ...]:
-        _require_floats(self, xs, 0)
-        return (_FLAG,)
 
     def flops(self, *xs: TensorSpec) -> int:
         return sum(x.size for x in xs)
@@ -76,11 +66,6 @@ class DivideBlobs(Operator):
                 f"and {self.n_out} outputs"
             )
 
-    def infer(self, scale: TensorSpec, *xs: TensorSpec) -> tuple[TensorSpec, ...]:
-        _require_number(self, "scale", scale, "float32")
-        _require_floats(self, xs, 1)
-        return tuple(x.plain for x in xs)
-
     def flops(self, scale: TensorSpec, *xs: TensorSpec) -> int:
         return sum(x.size for x in xs)
 
@@ -103,9 +88,6 @@ class SaveBlobs(Operator):
             raise ArgumentError(
                 f"SaveBlobs: has as many outputs as inputs, got {self.n_in} inputs and {self.n_out} outputs"
             )
-
-    def infer(self, *xs: TensorSpec) -> tuple[TensorSpec, ...]:
-        return tuple(x.plain for x in xs)
 
     def flops(self, *xs: TensorSpec) -> int:
         return 0
@@ -186,12 +168,6 @@ class UpdateGradientScale(Operator):
                 "UpdateGradientScale: growth must be at least 1, backoff in (0, 1] and interval at least 1, got "
                 f"growth={self.growth}, backoff={self.backoff}, interval={self.interval}"
             )
-
-    def infer(self, scale: TensorSpec, steps: TensorSpec, finite: TensorSpec) -> tuple[TensorSpec, ...]:
-        _require_number(self, "scale", scale, "float32")
-        _require_number(self, "steps", steps, "int32")
-        _require_number(self, "finite", finite, "bool")
-        return scale.plain, steps.plain
 
     def flops(self, *inputs: TensorSpec) -> int:
         return 2

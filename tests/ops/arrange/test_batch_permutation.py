@@ -16,8 +16,8 @@ def draw_order(data, count):
 class TestBatchPermutation(OperatorSuite):
     operator = BatchPermutation
     refusals = (
-        refusal(BatchPermutation(), [f32(3, 2), i32(2)], "one for each sample"),
-        refusal(BatchPermutation(), [f32(3, 2), i64(3)], "indices must be int32"),
+        refusal(BatchPermutation(), [f32(3, 2), i32(2)], r"indices must have shape \(3,\) = \(N,\)"),
+        refusal(BatchPermutation(), [f32(3, 2), i64(3)], "indices must have elements of type int32"),
     )
 
     def draw(self, data):
@@ -31,7 +31,7 @@ class TestBatchPermutation(OperatorSuite):
 class TestBatchPermutationGradient(OperatorSuite):
     operator = BatchPermutationGradient
     no_gradient = "a gradient operator"
-    refusals = (refusal(BatchPermutationGradient(), [i32(2), f32(3, 2)], "one for each sample"),)
+    refusals = (refusal(BatchPermutationGradient(), [i32(2), f32(3, 2)], r"dY must have shape \(2, 2\) = \(N, \*S\)"),)
 
     def draw(self, data):
         dy = data.draw(floats((0, 4), (1, 3)))

@@ -102,8 +102,8 @@ class TestBooleanMaskLengths(OperatorSuite):
     operator = BooleanMaskLengths
     no_gradient = "it has none"
     refusals = (
-        refusal(BooleanMaskLengths(), [f32(2), bools(3)], "vector of integers"),
-        refusal(BooleanMaskLengths(), [i32(2), i32(3)], "vector of bools"),
+        refusal(BooleanMaskLengths(), [f32(2), bools(3)], "lengths must have elements of type int32 or int64"),
+        refusal(BooleanMaskLengths(), [i32(2), i32(3)], "mask must have elements of type bool"),
     )
 
     def draw(self, data):

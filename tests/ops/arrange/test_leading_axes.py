@@ -10,7 +10,7 @@ from suite import OperatorSuite, f32, floats, refusal
 class TestMergeDim(OperatorSuite):
     operator = MergeDim
     no_gradient = "it has none in Caffe2"
-    refusals = (refusal(MergeDim(), [f32(3)], "two axes or more"),)
+    refusals = (refusal(MergeDim(), [f32(3)], r"data must have shape \(M, N, \*S\)"),)
 
     def draw(self, data):
         return MergeDim(), [data.draw(floats((0, 2), (1, 3), *data.draw(st.sampled_from([(), (2,), (2, 1)]))))]

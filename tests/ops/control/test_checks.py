@@ -26,7 +26,7 @@ class TestAssert(OperatorSuite):
     operator = Assert
     wrt = ()
     no_gradient = "no outputs"
-    refusals = (refusal(Assert(), [f32(3)], "needs bools or integers, got float32"),)
+    refusals = (refusal(Assert(), [f32(3)], "X must have elements of type int or bool, got float32"),)
 
     def draw(self, data):
         values = data.draw(st.lists(st.integers(1, 9), max_size=4))

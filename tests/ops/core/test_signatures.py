@@ -45,7 +45,10 @@ def bind(extents: Sequence[str], shape: Sequence[int], bound: Binding) -> Iterat
             yield bound
         return
     first, rest = extents[0], extents[1:]
-    if first == "..." or first.startswith("*"):
+    if first[0] == "{":
+        name = f"({first[1:-1]})"
+        yield {**bound, name: (*bound.get(name, ()), math.prod(shape))}
+    elif first == "..." or first.startswith("*"):
         for n in range(len(shape) + 1):
             run = {} if first == "..." else {first[1:]: tuple(shape[:n])}
             if all(bound.get(name, value) == value for name, value in run.items()):

@@ -40,7 +40,7 @@ class TestSmoothL1Loss(OperatorSuite):
     operator = SmoothL1Loss
     refusals = (
         refusal(SmoothL1Loss(), [f32(3, 4), f32(3, 4), f32(3), f32(3, 4)], "alpha_in must have the shape of Y_hat"),
-        refusal(SmoothL1Loss(), [f32()] * 4, "must be that of the samples"),
+        refusal(SmoothL1Loss(), [f32()] * 4, r"Y_hat must have shape \(N, \*S\)"),
         refusal(SmoothL1Loss(beta=0.0), [f32(3)] * 4, "beta must be positive", ArgumentError),
         refusal(SmoothL1Loss(scale=-1.0), [f32(3)] * 4, "scale must not be negative", ArgumentError),
     )
@@ -56,7 +56,9 @@ class TestSmoothL1Loss(OperatorSuite):
 class TestSmoothL1LossGradient(OperatorSuite):
     operator = SmoothL1LossGradient
     no_gradient = "a gradient operator"
-    refusals = (refusal(SmoothL1LossGradient(), [*[f32(3)] * 4, f32(3)], "gradient of the loss must be one number"),)
+    refusals = (
+        refusal(SmoothL1LossGradient(), [*[f32(3)] * 4, f32(3)], "the gradient of the loss must be one number"),
+    )
 
     def draw(self, data):
         op, inputs = draw_weighted(data, SmoothL1LossGradient)

@@ -12,9 +12,9 @@ class TestBatchBoxCox(OperatorSuite):
     no_gradient = "it has none, as in Caffe2"
     rtol, atol = 1e-4, 1e-4
     refusals = (
-        refusal(BatchBoxCox(), [f32(3, 2), f32(3), f32(2)], "a number for each of 2 columns"),
+        refusal(BatchBoxCox(), [f32(3, 2), f32(3), f32(2)], "lambda1 must have 2 elements"),
         refusal(BatchBoxCox(), [f32(3, 2), i32(2), f32(2)], "one floating type"),
-        refusal(BatchBoxCox(), [f32(), f32(1), f32(1)], "data must have rows"),
+        refusal(BatchBoxCox(), [f32(), f32(1), f32(1)], r"data must have shape \(N, \*S\)"),
     )
 
     def draw(self, data):

@@ -31,10 +31,12 @@ class TestBatchBucketize(OperatorSuite):
     operator = BatchBucketize
     no_gradient = "none passes"
     refusals = (
-        refusal(BatchBucketize(), [f32(3), i32(2), f32(4), i32(2)], "X must be a matrix of float32"),
-        refusal(BatchBucketize(), [f32(3, 2), i32(2), i32(4), i32(2)], "boundaries must be a vector of float32"),
-        refusal(BatchBucketize(), [f32(3, 2), i32(2), f32(4), i32(3)], "a length for each of the 2 indices, got 3"),
-        refusal(BatchBucketize(), [f32(3, 2), f32(2), f32(4), i32(2)], "indices must be a vector of int"),
+        refusal(BatchBucketize(), [f32(3), i32(2), f32(4), i32(2)], r"X must have shape \(N, D\)"),
+        refusal(BatchBucketize(), [f32(3, 2), i32(2), i32(4), i32(2)], "boundaries must have the type of X, float32"),
+        refusal(BatchBucketize(), [f32(3, 2), i32(2), f32(4), i32(3)], "lengths must have the shape of indices"),
+        refusal(
+            BatchBucketize(), [f32(3, 2), f32(2), f32(4), i32(2)], "indices must have elements of type int32 or int64"
+        ),
     )
 
     def draw(self, data):
@@ -53,8 +55,8 @@ class TestBatchBucketOneHot(OperatorSuite):
     operator = BatchBucketOneHot
     no_gradient = "none passes"
     refusals = (
-        refusal(BatchBucketOneHot(), [f32(3, 2), f32(2), f32(4)], "lengths must be a vector"),
-        refusal(BatchBucketOneHot(), [f32(3, 2), i32(3), f32(4)], "a length for each of the 2 columns, got 3"),
+        refusal(BatchBucketOneHot(), [f32(3, 2), f32(2), f32(4)], "lengths must have elements of type int32 or int64"),
+        refusal(BatchBucketOneHot(), [f32(3, 2), i32(3), f32(4)], r"lengths must have shape \(2,\) = \(D,\)"),
     )
 
     def draw(self, data):
@@ -75,7 +77,7 @@ class TestIndexHash(OperatorSuite):
     no_gradient = "none passes"
     refusals = (
         refusal(IndexHash(), [i64(3)], "modulo must be positive, at most", ArgumentError),
-        refusal(IndexHash(modulo=5), [f32(3)], "X must be int32 or int64"),
+        refusal(IndexHash(modulo=5), [f32(3)], "X must have elements of type int32 or int64"),
     )
 
     def draw(self, data):

@@ -13,8 +13,12 @@ class TestSinusoidPositionEncoding(OperatorSuite):
     no_gradient = "it has none"
     rtol, atol = 1e-4, 1e-5
     refusals = (
-        refusal(SinusoidPositionEncoding(), [i32(3)], "positions must have two axes"),
-        refusal(SinusoidPositionEncoding(), [TensorSpec((3, 1), np.dtype(bool))], "must be numbers"),
+        refusal(SinusoidPositionEncoding(), [i32(3)], r"positions must have shape \(M, K\)"),
+        refusal(
+            SinusoidPositionEncoding(),
+            [TensorSpec((3, 1), np.dtype(bool))],
+            "positions must have elements of type float or int",
+        ),
         refusal(SinusoidPositionEncoding(embedding_size=0), [f32(3, 1)], "at least 1", ArgumentError),
         refusal(SinusoidPositionEncoding(alpha=0), [f32(3, 1)], "alpha positive", ArgumentError),
     )

@@ -9,7 +9,7 @@ from suite import OperatorSuite, f32, floats, i32, refusal
 class TestIntegralImage(OperatorSuite):
     operator = IntegralImage
     refusals = (
-        refusal(IntegralImage(), [f32(2, 3, 4)], r"X must be \(N, C, H, W\)"),
+        refusal(IntegralImage(), [f32(2, 3, 4)], r"X must have shape \(N, C, H, W\)"),
         refusal(IntegralImage(), [i32(2, 3, 4, 4)], "one floating type"),
     )
 

@@ -11,7 +11,7 @@ from suite import OperatorSuite, f32, floats, i32, refusal
 class TestUpsampleNearest(OperatorSuite):
     operator = UpsampleNearest
     refusals = (
-        refusal(UpsampleNearest(), [f32(2, 3, 4)], r"X must be \(N, C, H, W\)"),
+        refusal(UpsampleNearest(), [f32(2, 3, 4)], r"X must have shape \(N, C, H, W\)"),
         refusal(UpsampleNearest(), [i32(2, 3, 4, 4)], "one floating type"),
         refusal(UpsampleNearest(scale=0), [f32(2, 3, 4, 4)], "at least 1, got 0", ArgumentError),
     )

@@ -21,9 +21,9 @@ class TestAPMeter(OperatorSuite):
     operator = APMeter
     no_gradient = "it has none"
     refusals = (
-        refusal(APMeter(), [f32(3), i32(3)], r"predictions must be \(samples, classes\)"),
-        refusal(APMeter(), [f32(3, 2), i32(3)], "labels must be int32 of the shape of predictions"),
-        refusal(APMeter(), [f32(3, 2), f32(3, 2)], "labels must be int32"),
+        refusal(APMeter(), [f32(3), i32(3)], r"predictions must have shape \(N, C\)"),
+        refusal(APMeter(), [f32(3, 2), i32(3)], "labels must have the shape of predictions"),
+        refusal(APMeter(), [f32(3, 2), f32(3, 2)], "labels must have elements of type int32"),
         refusal(APMeter(buffer_size=0), [f32(3, 2), i32(3, 2)], "at least 1, got 0", ArgumentError),
     )
 

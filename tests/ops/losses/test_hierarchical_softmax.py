@@ -196,7 +196,7 @@ class TestHuffmanTreeHierarchy(OperatorSuite):
     no_gradient = "gives a tree"
     refusals = (
         refusal(HuffmanTreeHierarchy(), [i64(3)], "num_classes must be at least 1, got -1", ArgumentError),
-        refusal(HuffmanTreeHierarchy(num_classes=3), [f32(3)], "Labels must be a vector of integers"),
+        refusal(HuffmanTreeHierarchy(num_classes=3), [f32(3)], "Labels must have elements of type int"),
     )
 
     def draw(self, data):

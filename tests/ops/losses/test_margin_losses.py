@@ -32,7 +32,7 @@ class TestMarginRankingCriterion(OperatorSuite):
     refusals = (
         refusal(MarginRankingCriterion(), [f32(3), f32(4), i32(3)], "X2 must have the shape of X1"),
         refusal(MarginRankingCriterion(), [f32(3), f32(3), i32(2)], "Y must have the shape of X1"),
-        refusal(MarginRankingCriterion(), [f32(3), f32(3), f32(3)], "Y must hold 1 or -1 as integers"),
+        refusal(MarginRankingCriterion(), [f32(3), f32(3), f32(3)], "Y must have elements of type int32 or int64"),
     )
 
     def draw(self, data):

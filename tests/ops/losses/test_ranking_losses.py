@@ -85,8 +85,8 @@ class TestLambdaRankNdcg(OperatorSuite):
     wrt = ()
     no_gradient = "dy is no derivative of the loss: ranks have none; golden cases have it"
     refusals = (
-        refusal(LambdaRankNdcg(), [f32(3, 1), f32(3, 1), i32(1)], r"y and r must be \(items,\)", n_out=2),
-        refusal(LambdaRankNdcg(), [f32(3), f32(3), f32(1)], "lengths of sessions must be integers", n_out=2),
+        refusal(LambdaRankNdcg(), [f32(3, 1), f32(3, 1), i32(1)], r"y must have shape \(N,\)", n_out=2),
+        refusal(LambdaRankNdcg(), [f32(3), f32(3), f32(1)], "session_lengths must have elements of type int", n_out=2),
     )
 
     def draw(self, data):
@@ -123,7 +123,9 @@ class TestLambdaRankNdcgGradient(OperatorSuite):
     no_gradient = "a gradient operator"
     refusals = (
         refusal(LambdaRankNdcgGradient(), [f32(3), i32(1), f32(2), f32(1)], "dy must have the shape of y"),
-        refusal(LambdaRankNdcgGradient(), [f32(3), i32(1), f32(3), f32(2)], "one per session"),
+        refusal(
+            LambdaRankNdcgGradient(), [f32(3), i32(1), f32(3), f32(2)], "dloss must have the shape of session_lengths"
+        ),
     )
 
     def draw(self, data):

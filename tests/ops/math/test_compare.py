@@ -111,7 +111,7 @@ class TestXor(_Logic):
 class TestNot(OperatorSuite):
     operator = Not
     no_gradient = "it has none"
-    refusals = (refusal(Not(), [i32(2)], "X must be bool"),)
+    refusals = (refusal(Not(), [i32(2)], "X must have elements of type bool"),)
 
     def draw(self, data):
         return Not(), [integers(data, data.draw(st.sampled_from([(), (4,), (2, 0)])), np.bool_)]
@@ -145,9 +145,9 @@ class TestConditional(OperatorSuite):
     operator = Conditional
     no_gradient = "it has none"
     refusals = (
-        refusal(Conditional(), [i32(2), f32(2), f32(2)], "C must be bool"),
-        refusal(Conditional(), [bools(2), f32(2), i32(2)], "rows of the same shape and type"),
-        refusal(Conditional(), [bools(1), f32(2, 3), f32(2, 3)], r"C must have shape \(2,\)"),
+        refusal(Conditional(), [i32(2), f32(2), f32(2)], "C must have elements of type bool"),
+        refusal(Conditional(), [bools(2), f32(2), i32(2)], "Z must have the type of X, float32"),
+        refusal(Conditional(), [bools(1), f32(2, 3), f32(2, 3)], r"X must have shape \(1, 3\) = \(N, \*S\)"),
     )
 
     def draw(self, data):

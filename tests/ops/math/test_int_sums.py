@@ -17,9 +17,9 @@ class TestSumInt(OperatorSuite):
     wrt = ()
     no_gradient = "integers have none"
     refusals = (
-        refusal(SumInt(), [i32(3), i32(4)], "input 1 has"),
-        refusal(SumInt(), [i32(3), i64(3)], "shape and type of input 0"),
-        refusal(SumInt(), [i32(3).with_dtype(bool)], "needs numbers"),
+        refusal(SumInt(), [i32(3), i32(4)], "input 1, X, must have the shape of X"),
+        refusal(SumInt(), [i32(3), i64(3)], "input 1, X, must have the type of X, int32"),
+        refusal(SumInt(), [i32(3).with_dtype(bool)], "input 0, X, must have elements of type float or int"),
     )
 
     def draw(self, data):
@@ -35,7 +35,7 @@ class TestSumElementsInt(OperatorSuite):
     operator = SumElementsInt
     wrt = ()
     no_gradient = "integers have none"
-    refusals = (refusal(SumElementsInt(), [f32(3)], "needs integers"),)
+    refusals = (refusal(SumElementsInt(), [f32(3)], "X must have elements of type int"),)
 
     def draw(self, data):
         return SumElementsInt(), [data.draw(TYPES)(data.draw(NUMBERS))]

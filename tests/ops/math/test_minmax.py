@@ -29,8 +29,8 @@ class _Extremum(OperatorSuite):
 
 def unlike(cls):
     return (
-        refusal(cls(), [f32(2), f32(3), f32(2)], "the same shape and type"),
-        refusal(cls(), [i32(2), i32(2), i32(2)], "floating-point numbers"),
+        refusal(cls(), [f32(2), f32(3), f32(2)], "(X|dY), must have the shape of X|dY must have the shape of Y"),
+        refusal(cls(), [i32(2), i32(2), i32(2)], "must have inputs of one floating type"),
     )
 
 

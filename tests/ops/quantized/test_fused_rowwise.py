@@ -251,8 +251,8 @@ class TestRowwise8BitQuantizedToFloat(OperatorSuite):
     operator = fused_rowwise.Rowwise8BitQuantizedToFloat
     no_gradient = "as in Caffe2"
     refusals = (
-        refusal(operator(), [f32(3, 4), f32(3, 2)], "quantized_input must be rows of uint8"),
-        refusal(operator(), [u8(3, 4), f32(2, 2)], r"scale_bias must have shape \(3, 2\), a pair for each row"),
+        refusal(operator(), [f32(3, 4), f32(3, 2)], "quantized_input must have elements of type uint8"),
+        refusal(operator(), [u8(3, 4), f32(2, 2)], r"scale_bias must have shape \(3, 2\) = \(R, 2\)"),
     )
 
     def draw(self, data):

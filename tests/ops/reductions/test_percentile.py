@@ -22,10 +22,10 @@ class TestPercentile(OperatorSuite):
     operator = Percentile
     no_gradient = "none passes"
     refusals = (
-        refusal(Percentile(), [f32(3), f32(4, 2), i32(2)], r"values must be \(samples, features\)"),
-        refusal(Percentile(), [f32(3, 2), f32(4, 3), i32(2)], r"value_to_pct must be \(n, 2\)"),
-        refusal(Percentile(), [f32(3, 2), f32(4, 2), i32(3)], "one for each of 2 features"),
-        refusal(Percentile(), [f32(3, 2), f32(4, 2), i64(2)], "lengths must be int32"),
+        refusal(Percentile(), [f32(3), f32(4, 2), i32(2)], r"original_values must have shape \(N, D\)"),
+        refusal(Percentile(), [f32(3, 2), f32(4, 3), i32(2)], r"value_to_pct must have shape \(M, 2\)"),
+        refusal(Percentile(), [f32(3, 2), f32(4, 2), i32(3)], r"lengths must have shape \(2,\) = \(D,\)"),
+        refusal(Percentile(), [f32(3, 2), f32(4, 2), i64(2)], "lengths must have elements of type int32"),
     )
 
     def draw(self, data):

@@ -51,9 +51,9 @@ class _Lengths(OperatorSuite):
 class TestLengthsSum(_Lengths):
     operator = LengthsSum
     refusals = (
-        refusal(LengthsSum(), [f32(3, 2), f32(2)], "lengths must be a vector of int32 or int64"),
-        refusal(LengthsSum(), [f32(), i32(2)], "X must have rows"),
-        refusal(LengthsSum(), [i32(3), i32(2)], "floating-point numbers"),
+        refusal(LengthsSum(), [f32(3, 2), f32(2)], "lengths must have elements of type int32 or int64"),
+        refusal(LengthsSum(), [f32(), i32(2)], r"X must have shape \(N, \*S\)"),
+        refusal(LengthsSum(), [i32(3), i32(2)], "must have inputs of one floating type"),
     )
 
     def reference(self, op, x, lengths):
@@ -62,7 +62,7 @@ class TestLengthsSum(_Lengths):
 
 class TestLengthsMean(_Lengths):
     operator = LengthsMean
-    refusals = (refusal(LengthsMean(), [f32(3, 2), i32(2, 2)], "lengths must be a vector"),)
+    refusals = (refusal(LengthsMean(), [f32(3, 2), i32(2, 2)], r"lengths must have shape \(M,\)"),)
 
     def reference(self, op, x, lengths):
         return [stacked([rows.sum(axis=0) / max(len(rows), 1) for rows in cut(x, lengths)], x)]
@@ -71,7 +71,7 @@ class TestLengthsMean(_Lengths):
 class TestLengthsMax(_Lengths):
     operator = LengthsMax
     apart = 0.1
-    refusals = (refusal(LengthsMax(), [f32(3, 2), i32(2, 2)], "lengths must be a vector"),)
+    refusals = (refusal(LengthsMax(), [f32(3, 2), i32(2, 2)], r"lengths must have shape \(M,\)"),)
 
     def reference(self, op, x, lengths):
         return [stacked([rows.max(axis=0) if len(rows) else np.zeros(x.shape[1:]) for rows in cut(x, lengths)], x)]
@@ -83,7 +83,7 @@ class TestLengthsWeightedSum(_Lengths):
     wrt = (0, 1)
     refusals = (
         refusal(LengthsWeightedSum(), [f32(3, 2), f32(2), i32(2)], r"weights must have shape \(3,\)"),
-        refusal(LengthsWeightedSum(), [f32(3, 2), f32(3), f32(2)], "lengths must be a vector"),
+        refusal(LengthsWeightedSum(), [f32(3, 2), f32(3), f32(2)], "lengths must have elements of type int32 or int64"),
     )
 
     def draw(self, data):
@@ -152,7 +152,7 @@ class TestLengthsMaxGradient(_Gradient):
 
 class TestLengthsWeightedSumGradient(_Gradient):
     operator = LengthsWeightedSumGradient
-    refusals = (refusal(LengthsWeightedSumGradient(), [f32(2, 2), f32(2), i32(2)], "weights must be a vector"),)
+    refusals = (refusal(LengthsWeightedSumGradient(), [f32(2, 2), f32(2), i32(2)], r"weights must have shape \(N,\)"),)
 
     def draw(self, data):
         dy, lengths, _, weights = self.parts(data)

@@ -52,7 +52,7 @@ class TestLengthsToSegmentIds(_OfLengths):
 class TestLengthsToRanges(_OfLengths):
     operator = LengthsToRanges
     refuses_nothing = ""
-    refusals = (refusal(LengthsToRanges(), [f32(3)], "lengths must be a vector of int32 or int64"),)
+    refusals = (refusal(LengthsToRanges(), [f32(3)], "lengths must have elements of type int32 or int64"),)
 
     def reference(self, op, lengths):
         return [np.array([(sum(lengths[:s]), n) for s, n in enumerate(lengths)], int).reshape(-1, 2)]
@@ -168,8 +168,8 @@ class TestLengthsPad(OperatorSuite):
     no_gradient = "none passes"
     refusals = (
         refusal(LengthsPad(), [f32(3), i32(2)], "target_length must be positive", ArgumentError),
-        refusal(LengthsPad(target_length=2), [f32(), i32(2)], "got a scalar"),
-        refusal(LengthsPad(target_length=2), [f32(3), f32(2)], "lengths must be a vector"),
+        refusal(LengthsPad(target_length=2), [f32(), i32(2)], r"X must have shape \(N, \*S\)"),
+        refusal(LengthsPad(target_length=2), [f32(3), f32(2)], "lengths must have elements of type int32 or int64"),
     )
 
     def draw(self, data):

@@ -10,9 +10,9 @@ from suite import OperatorSuite, f32, floats, i32, refusal
 class TestReversePackedSegs(OperatorSuite):
     operator = ReversePackedSegs
     refusals = (
-        refusal(ReversePackedSegs(), [f32(3), i32(1)], "X must have steps and samples"),
+        refusal(ReversePackedSegs(), [f32(3), i32(1)], r"X must have shape \(T, N, \*S\)"),
         refusal(ReversePackedSegs(), [f32(3, 2), i32(3)], "lengths must have shape"),
-        refusal(ReversePackedSegs(), [f32(3, 2), f32(2)], "hold integers"),
+        refusal(ReversePackedSegs(), [f32(3, 2), f32(2)], "lengths must have elements of type int32 or int64"),
     )
 
     def draw(self, data):

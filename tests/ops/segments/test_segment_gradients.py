@@ -104,7 +104,7 @@ class _BySegments(OperatorSuite):
 
 def bad(cls):
     weights = [f32(3)] if "Weighted" in cls.__name__ else []
-    return (refusal(cls(), [*weights, f32(2, 2), f32(3)], "segments must be a vector of int32 or int64"),)
+    return (refusal(cls(), [*weights, f32(2, 2), f32(3)], "segments must have elements of type int32 or int64"),)
 
 
 class TestSparseSortedSegmentSumGradient(_BySegments):

@@ -14,9 +14,9 @@ class TestVariableLengthSequencePadding(OperatorSuite):
     operator = VariableLengthSequencePadding
     no_gradient = "it has none"
     refusals = (
-        refusal(VariableLengthSequencePadding(), [f32(3, 2), i32(2)], "three axes"),
-        refusal(VariableLengthSequencePadding(), [f32(3, 2, 1), i32(3)], "one for each of 2 sequences"),
-        refusal(VariableLengthSequencePadding(), [f32(3, 2, 1), i64(2)], "lengths must be int32"),
+        refusal(VariableLengthSequencePadding(), [f32(3, 2), i32(2)], r"X must have shape \(T, N, D\)"),
+        refusal(VariableLengthSequencePadding(), [f32(3, 2, 1), i32(3)], r"lengths must have shape \(2,\) = \(N,\)"),
+        refusal(VariableLengthSequencePadding(), [f32(3, 2, 1), i64(2)], "lengths must have elements of type int32"),
     )
 
     def draw(self, data):

@@ -107,8 +107,8 @@ class TestSortedSegmentWeightedSumGradient(OperatorSuite):
     @property
     def refusals(self):
         return (
-            refusal(self.operator(), [f32(3), f32(2, 2), i32(4)], r"weights must have shape \(4,\)"),
-            refusal(self.operator(), [f32(3), f32(), i32(3)], "got a scalar"),
+            refusal(self.operator(), [f32(3), f32(2, 2), i32(4)], "segments must have the shape of weights"),
+            refusal(self.operator(), [f32(3), f32(), i32(3)], r"dY must have shape \(M, \*S\)"),
         )
 
     def draw(self, data):

@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import contextlib
+import io
 import os
 import re
 import stat
 from collections.abc import Iterator, Mapping
 from pathlib import Path
-from typing import Any, BinaryIO, TypeVar
+from typing import Any, BinaryIO, TextIO, TypeVar
 
 from google.protobuf import text_format
 from google.protobuf.descriptor import FieldDescriptor
@@ -25,7 +26,9 @@ __all__ = [
     "load",
     "load_text",
     "naming",
+    "open_descriptor",
     "open_file",
+    "open_lines",
     "parse",
     "parse_text",
     "read_text",
@@ -299,12 +302,35 @@ def open_file(path: PathLike) -> Iterator[BinaryIO]:
         ParseError: it is a pipe or a device.
         OSError: it cannot be opened, or read; the error has its name.
     """
-    with naming(path), open(path, "rb", opener=_open_at_once) as file:
-        mode = os.fstat(file.fileno()).st_mode
-        if not stat.S_ISREG(mode):
-            kind = "a pipe" if stat.S_ISFIFO(mode) else "a device"
-            raise ParseError(f"{os.fspath(path)!r} is {kind}, not a file; write what comes from it into one")
+    with naming(path), open(path, "rb", opener=lambda path, _: open_descriptor(path)) as file:
         yield file
+
+
+@contextlib.contextmanager
+def open_lines(path: PathLike) -> Iterator[TextIO]:
+    """Open a file to read its text in UTF-8, line by line.
+
+    Raises:
+        As ``open_file``; UnicodeDecodeError, when a line is read that is not UTF-8.
+    """
+    with open_file(path) as file, io.TextIOWrapper(file, encoding="utf-8") as text:
+        yield text
+
+
+def open_descriptor(path: PathLike) -> int:
+    """Return a file descriptor to read the bytes of a file, which the caller closes.
+
+    Raises:
+        ParseError: it is a pipe or a device, which may never end.
+        OSError: it cannot be opened.
+    """
+    number = os.open(path, os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC)  # a pipe is not waited for
+    mode = os.fstat(number).st_mode
+    if stat.S_ISREG(mode) or stat.S_ISDIR(mode):  # Python's open() refuses a folder, and os.read() does
+        return number
+    os.close(number)
+    kind = "a pipe" if stat.S_ISFIFO(mode) else "a device"
+    raise ParseError(f"{os.fspath(path)!r} is {kind}, not a file; write what comes from it into one")
 
 
 def read_bytes(path: PathLike, *, most: int | None = None) -> bytes:
@@ -327,11 +353,6 @@ def read_bytes(path: PathLike, *, most: int | None = None) -> bytes:
             return file.read()
     except FileNotFoundError:
         raise FileNotFoundError(f"{os.fspath(path)!r}: {no_such_file(Path(path))}") from None
-
-
-def _open_at_once(path: str, flags: int) -> int:
-    """Open a file as ``open`` does, but a pipe without waiting for one who writes to it."""
-    return os.open(path, flags | os.O_NONBLOCK)
 
 
 def read_text(path: PathLike, *, most: int | None = None) -> str:

@@ -59,7 +59,8 @@ def listed(owner: str, what: str, value: Any) -> list[Any]:
 def check_whole_numbers(owner: str, least: int, most: int | None = None, /, **given: Any) -> None:
     """Raise ArgumentError if an argument of ``given`` is no whole number from ``least`` to ``most``."""
     for name, value in given.items():
-        if isinstance(value, bool) or not isinstance(value, Integral) or value < least:
+        whole = not isinstance(value, bool) and isinstance(value, Integral)
+        if not whole or value < least:
             raise ArgumentError(f"{owner}: {name} must be a whole number of at least {least}, got {value!r}")
         if most is not None and value > most:
             raise ArgumentError(f"{owner}: {name} must be a whole number of at most {most}, got {value!r}")

@@ -69,7 +69,8 @@ def make_folder(path: str | os.PathLike[str]) -> Path:
         folder.mkdir(parents=True, exist_ok=True)
     except (FileExistsError, NotADirectoryError):
         file = next((part for part in (folder, *folder.parents) if part.exists() and not part.is_dir()), folder)
-        raise NotADirectoryError(errno.ENOTDIR, "is a file, not a folder", str(file)) from None
+        subject = "" if file == folder else f"{str(file)!r} "
+        raise NotADirectoryError(errno.ENOTDIR, f"{subject}is a file, not a folder", str(folder)) from None
     return folder
 
 

@@ -110,7 +110,9 @@ GPUS = {"one_gpu": ("gpu", 1), "two_gpus": ("multi_gpu", 2), "four_gpus": ("mult
 """Fixtures: the mark of tests that take one, and how many GPUs there must be."""
 
 
+@pytest.hookimpl(tryfirst=True)  # before -m selects
 def pytest_collection_modifyitems(items):
+    _leave_out(items)
     for item in items:
         if item.get_closest_marker("emulated"):
             item.add_marker("gpu")
@@ -121,6 +123,17 @@ def pytest_collection_modifyitems(items):
         for mark, least in (("gpu", 1), ("multi_gpu", 2)):
             if item.get_closest_marker(mark) and gpu_count() < least:
                 item.add_marker(pytest.mark.skip(reason=_too_few(least)))
+
+
+def _leave_out(items):
+    """Mark as slow what ``one_in(n)`` leaves out of short runs: of a test's cases all but the first of each n."""
+    counted = Counter()
+    for item in items:
+        if mark := item.get_closest_marker("one_in"):
+            test = item.parent.nodeid, item.originalname
+            if counted[test] % mark.args[0]:
+                item.add_marker("slow")
+            counted[test] += 1
 
 
 def _too_few(least):

@@ -21,6 +21,7 @@ import numpy as np
 from netbuilder.data import encode_jpeg
 from netbuilder.data.image_codec import decode_image
 from netbuilder.proto import NetError, ParseError
+from netbuilder.proto.files import open_file
 from netbuilder.proto.structured_text import parse_json
 from netbuilder.tools.parser import Parser, whole_number
 from netbuilder.tools.reporting import reporting
@@ -85,7 +86,7 @@ def fetch_archive(folder: Path) -> Path:
 
 def _check(archive: Path) -> None:
     digest = hashlib.sha256()
-    with open(archive, "rb") as file:
+    with open_file(archive) as file:
         for piece in iter(lambda: file.read(1 << 20), b""):
             digest.update(piece)
     if digest.hexdigest() != _SHA256:

@@ -16,7 +16,7 @@ import netbuilder.ops.all  # noqa: F401  (fills the registry)
 from netbuilder.model import brew
 from netbuilder.ops.core.operator import Operator
 from netbuilder.ops.core.registry import find, operator_types
-from netbuilder.ops.core.signatures import Blob, is_gradient, signature
+from netbuilder.ops.core.signatures import Blob, is_gradient, parsed
 from netbuilder.ops.core.unsupported import GROUPS
 from netbuilder.proto.whole_file import write_text
 from netbuilder.tools.parser import Parser
@@ -108,16 +108,14 @@ def _operator_row(names: list[str]) -> str:
 
 
 def _shapes(cls: type[Operator]) -> str:
-    stated = signature(cls)
-    if stated is None:
-        inputs, outputs = ", ".join(cls.inputs), ", ".join(cls.outputs)
-    else:
-        inputs, outputs = (", ".join(map(_blob, blobs)) for blobs in (stated.inputs, stated.outputs))
+    stated = parsed(cls.signature)
+    inputs, outputs = (", ".join(map(_blob, blobs)) for blobs in (stated.inputs, stated.outputs))
     return f"`{inputs} → {outputs}`".replace("` ", "`").replace(" `", "`")
 
 
 def _blob(blob: Blob) -> str:
-    return " ".join([blob.name, " or ".join(f"({', '.join(shape)})" for shape in blob.shapes)]).strip()
+    shapes = " or ".join(f"({', '.join(shape)})" for shape in blob.shapes)
+    return f"{blob.name} {shapes or (blob.like and f'as {blob.like}')}".strip()
 
 
 def _summary(document: str | None) -> str:

@@ -158,14 +158,20 @@ def _parse(arguments: Sequence[str] | None) -> tuple[argparse.Namespace, dict[st
                 f"--processes: {number} processes cannot have as many devices each: none of --devices "
                 f"{','.join(map(str, options.devices))} is a multiple of {number}"
             )
-    if options.shared_model and max(options.processes) > 1:
-        parser.error("--shared-model: replicas of several processes cannot share parameters; omit it, or --processes")
+    places = places_of(options.devices, options.processes)
+    if options.shared_model:
+        places = [(number, devices) for number, devices in places if number in (1, devices)]
+        if absent := sorted(set(options.processes).difference(number for number, _ in places)):
+            parser.error(
+                "--shared-model: processes that share no memory have one device each; add "
+                f"{','.join(map(str, absent))} to --devices, or omit it from --processes"
+            )
     chosen = {name: getattr(options, name) for name in _OPTIONS if getattr(options, name)}
     if on_gpus:
         chosen["cpu_device"] = False
     if options.dtype == "float16":
         chosen["gradient_scaling"] = _SCALE
-    return options, chosen, places_of(options.devices, options.processes)
+    return options, chosen, places
 
 
 def _choose_gpus(parser: argparse.ArgumentParser, options: argparse.Namespace) -> None:
@@ -298,7 +304,8 @@ def _parser() -> argparse.ArgumentParser:
     parser.add_argument(
         "--shared-model",
         action="store_true",
-        help="one copy of each parameter for all replicas (Parallelize and DataParallel)",
+        help="one copy of each parameter for all replicas (Parallelize and DataParallel); several processes have one "
+        "device each",
     )
     parser.add_argument(
         "--bound",

@@ -20,16 +20,10 @@ __all__ = ["Isru", "IsruGradient"]
 class Isru(Operator):
     """Y = X / sqrt(1 + alpha * X ** 2).
 
-    Inputs:
-        X (*S): float
-    Outputs:
-        Y (*S): as X
-
     Source: Carlile et al., "Improving Deep Learning by Inverse Square Root Linear Units", 2017, arXiv:1710.09967.
     """
 
-    inputs = ("X",)
-    outputs = ("Y",)
+    signature = "X (*S): float -> Y (*S): as X"
     alpha: float = 1.0
 
     def infer(self, x: TensorSpec) -> tuple[TensorSpec, ...]:
@@ -54,8 +48,7 @@ def isru(op: Isru, ctx: RunContext, x: Any) -> tuple[Any, ...]:
 class IsruGradient(Operator):
     """dX = dY / (1 + alpha * X ** 2) ** 1.5."""
 
-    inputs = ("X", "dY")
-    outputs = ("dX",)
+    signature = "X, dY -> dX"
     inplace = ((1, 0),)
     alpha: float = 1.0
 

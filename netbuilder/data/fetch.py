@@ -9,6 +9,7 @@ import urllib.parse
 from pathlib import Path
 
 from netbuilder.proto import NetError, ParseError
+from netbuilder.proto.files import open_file
 from netbuilder.proto.whole_file import whole_file
 
 __all__ = ["fetch_file"]
@@ -81,7 +82,7 @@ def _problem(path: Path, size: int | None, sha256: str | None, magic: bytes | No
     found = path.stat().st_size
     if size is not None and found != size:
         return f"has {found} bytes instead of {size}"
-    with open(path, "rb") as file:
+    with open_file(path) as file:
         begin = file.read(len(magic or b""))
         if magic is not None and begin != magic:
             return f"begins with {begin.hex(' ') or 'nothing'} instead of {magic.hex(' ')}"

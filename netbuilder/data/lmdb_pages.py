@@ -19,6 +19,7 @@ from typing import NamedTuple
 
 from netbuilder.proto import ParseError
 from netbuilder.proto.errors import counted
+from netbuilder.proto.files import open_descriptor
 
 __all__ = ["LmdbFile"]
 
@@ -76,7 +77,7 @@ class LmdbFile:
 
     def __init__(self, path: str, name: str) -> None:
         self.path = name
-        self._file = os.open(path, os.O_RDONLY)
+        self._file = open_descriptor(path)
         weakref.finalize(self, os.close, self._file)
         size = os.fstat(self._file).st_size
         self._tree = self._newest(size)

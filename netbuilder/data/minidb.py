@@ -14,6 +14,7 @@ from collections.abc import Iterable, Iterator
 from typing import BinaryIO
 
 from netbuilder.proto import NetError, ParseError
+from netbuilder.proto.files import open_descriptor, open_file
 from netbuilder.proto.whole_file import whole_file
 
 __all__ = ["append_minidb", "minidb_offsets", "read_minidb", "read_minidb_at", "write_minidb"]
@@ -34,7 +35,7 @@ def read_minidb(path: PathLike) -> Iterator[tuple[bytes, bytes]]:
         ParseError: the file is truncated or not a minidb file; the message names file, record and offset.
     """
     _require_file(path)
-    number = os.open(path, os.O_RDONLY | getattr(os, "O_BINARY", 0))
+    number = open_descriptor(path)
     try:  # a file descriptor, not a file object: no ResourceWarning if a suspended generator is collected
         with os.fdopen(number, "rb", closefd=False) as file:
             offset = count = 0
@@ -64,7 +65,7 @@ def minidb_offsets(path: PathLike) -> list[int]:
     """
     offsets: list[int] = []
     _require_file(path)
-    with open(path, "rb") as file:
+    with open_file(path) as file:
         offset, end = 0, _committed(path)
         while (lengths := _lengths(file, path, len(offsets), offset, end)) is not None:
             offsets.append(offset)
@@ -214,7 +215,7 @@ def _mark(path: PathLike) -> str:
 def _committed(path: PathLike) -> int | None:
     """Return the size up to which a database is valid that is being appended to, None for any other."""
     try:
-        with open(_mark(path), encoding="ascii") as file:
+        with open_file(_mark(path)) as file:
             size, number = map(int, file.read().split())
         return size if os.stat(path).st_ino == number else None  # else the file was replaced meanwhile
     except (OSError, ValueError):

@@ -8,6 +8,7 @@ from typing import Protocol
 from netbuilder.data.lmdb_folder import open_lmdb
 from netbuilder.data.minidb import minidb_offsets, read_minidb_at
 from netbuilder.proto import NetError
+from netbuilder.proto.files import open_descriptor
 
 __all__ = ["RecordList", "database_type", "open_records"]
 
@@ -31,7 +32,7 @@ class _Minidb:
     def __init__(self, path: PathLike) -> None:
         self.path = os.fspath(path)
         self._offsets = minidb_offsets(path)
-        self._file = os.open(path, os.O_RDONLY)
+        self._file = open_descriptor(path)
 
     def __len__(self) -> int:
         return len(self._offsets)

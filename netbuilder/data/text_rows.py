@@ -12,6 +12,7 @@ import numpy as np
 from netbuilder.data.blob_values import BlobObject
 from netbuilder.data.forking import new_lock, renew_after_fork
 from netbuilder.proto import NetError, ParseError, TensorProto
+from netbuilder.proto.files import open_file
 
 __all__ = ["TextRows"]
 
@@ -33,6 +34,7 @@ class TextRows(BlobObject):
     Raises:
         NetError: there are no columns, or one is of another type.
         FileNotFoundError: there is no such file.
+        ParseError: it is a pipe or a device.
     """
 
     def __init__(self, path: str | os.PathLike[str], types: list[int], passes: int = 1) -> None:
@@ -46,7 +48,7 @@ class TextRows(BlobObject):
         self._types = [_KINDS[kind] for kind in types]
         self._passes = passes
         self._lock = new_lock()
-        with open(self.path, "rb"):  # a missing file raises an error now, not at the first read
+        with open_file(self.path):  # a missing file raises an error now, not at the first read
             pass
         self._given = 0  # rows returned so far, in all passes
         self._rows = self._read()
@@ -58,7 +60,7 @@ class TextRows(BlobObject):
 
     def _read(self) -> Iterator[list[bytes]]:
         for _ in range(self._passes):
-            with open(self.path, "rb") as file:
+            with open_file(self.path) as file:
                 for number, line in enumerate(file, 1):
                     row = line.rstrip(b"\r\n").split(b"\t")
                     if len(row) != self.columns or not line.endswith(b"\n"):

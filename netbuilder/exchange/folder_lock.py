@@ -20,6 +20,8 @@ from pathlib import Path
 from typing import Any
 
 from netbuilder.proto import NetError
+from netbuilder.proto.files import read_bytes
+from netbuilder.proto.structured_text import parse_json
 
 try:
     import fcntl
@@ -149,8 +151,8 @@ def _text(run: bool) -> bytes:
 def _holder(path: Path) -> dict[str, Any]:
     """Return what the file of a lock says of the process that has it."""
     try:
-        found = json.loads(path.read_bytes())
-    except (OSError, ValueError):
+        found = parse_json(read_bytes(path))
+    except (OSError, NetError):
         return {}
     return found if isinstance(found, dict) else {}
 

@@ -223,4 +223,5 @@ def _within(params: Sequence[BlobReference], scope: str) -> list[BlobReference]:
 
 def _extents(shape: Any) -> list[Any]:
     """Return the elements of a shape; [None], which is none, of what is no list."""
-    return list(shape) if isinstance(shape, Iterable) and getattr(shape, "ndim", 1) else [None]
+    scalar = getattr(shape, "ndim", 1) == 0
+    return list(shape) if isinstance(shape, Iterable) and not scalar else [None]

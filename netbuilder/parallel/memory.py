@@ -109,12 +109,10 @@ def OptimizeGradientMemory(
         recycle_activations: share activations that operators read as well.
 
     Raises:
-        TypeError: ``model`` is not a ModelHelper.
+        ArgumentError: ``model`` is not a ModelHelper.
         NetError: the model is not data-parallel, or has no backward pass.
         ShapeError: the shapes contradict the net.
     """
-    if not isinstance(model, ModelHelper):
-        raise TypeError(f"OptimizeGradientMemory: model must be a ModelHelper, got {model!r}")
     main = model.net.Proto()
     record = Replicas.load(main)
     if record.shares_memory:

@@ -186,7 +186,6 @@ def _to_copy(model: ModelHelper, record: Replicas, blobs: Iterable[Any] | None) 
     outside = dict.fromkeys((*record.outside, *(blob for blob in filled if blob not in record.residuals)))
     if blobs is None:
         return known_names(model, record, None), list(outside)
-    _refuse_single_name(blobs)
     given = list(dict.fromkeys(map(blob_name, blobs)))
     inside = known_names(model, record, [name for name in given if name not in outside])
     return inside, [name for name in given if name in outside]
@@ -197,13 +196,11 @@ def known_names(model: ModelHelper, record: Replicas, blobs: Iterable[Any] | Non
 
     Raises:
         BlobError: the replicas have no blob of this name.
-        TypeError: ``blobs`` is a single string.
     """
     init_net, main = model.param_init_net.Proto(), model.net.Proto()
     if blobs is None:
         own = {*_shared(record), *map(record.devices.short_name, record.residuals)}
         return [name for name in initialized_names(init_net, record.devices) if name not in own]
-    _refuse_single_name(blobs)
     names = set(record.parameters).union(record.computed)
     made = (blob for net in (init_net, main) for op in net.op for blob in op.output)
     devices = record.devices
@@ -214,11 +211,6 @@ def known_names(model: ModelHelper, record: Replicas, blobs: Iterable[Any] | Non
 
 def _shared(record: Replicas) -> Sequence[str]:
     return record.parameters if record.shared else ()
-
-
-def _refuse_single_name(blobs: Iterable[Any]) -> None:
-    if isinstance(blobs, (str, bytes)):
-        raise TypeError(f"blobs must be a list of strings or references, got the single string {blobs!r}")
 
 
 def _sync_net(

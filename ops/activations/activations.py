@@ -32,16 +32,9 @@ __all__ = [
 
 @operator_class(frozen=True)
 class Activation(Operator):
-    """Base of elementwise functions whose derivative can be computed from their value.
+    """Base of elementwise functions whose derivative can be computed from their value."""
 
-    Inputs:
-        X (*S): float
-    Outputs:
-        Y (*S): as X
-    """
-
-    inputs = ("X",)
-    outputs = ("Y",)
+    signature = "X (*S): float -> Y (*S): as X"
     inplace = ((0, 0),)
 
     def infer(self, x: TensorSpec) -> tuple[TensorSpec, ...]:
@@ -70,8 +63,7 @@ def is_passed(op: Any, y: Any) -> Any:
 class ActivationGradient(Operator):
     """Base of gradients dX = dY * f'(X), with the derivative f'(X) computed from Y = f(X)."""
 
-    inputs = ("Y", "dY")
-    outputs = ("dX",)
+    signature = "Y, dY -> dX"
     inplace = ((1, 0),)
 
     def infer(self, y: TensorSpec, dy: TensorSpec) -> tuple[TensorSpec, ...]:

@@ -42,17 +42,14 @@ class Dropout(DropoutArguments):
     Replicas draw the same mask for a sample as one device with the whole batch would. ``sample_axis``, which Caffe2
     does not have, is the axis of the samples: 1 for sequences (steps, samples, width).
 
-    Inputs:
-        X (*S): float
-    Outputs:
-        Y (*S): as X
-        mask? (*S): bool, the elements kept
-
     Source: Srivastava et al., "Dropout: a simple way to prevent neural networks from overfitting", 2014.
     """
 
-    inputs = ("X",)
-    outputs = ("Y", "mask?")
+    signature = """
+        X (*S): float
+        -> Y (*S): as X
+        -> mask? (*S): bool, the elements kept
+    """
     inplace = ((0, 0),)
     stateful = True
     draws = True
@@ -160,8 +157,7 @@ def _prepare_inner_samples(op: Dropout, ctx: PlanContext, x: TensorSpec) -> Prep
 class DropoutGrad(DropoutArguments):
     """dX = dY * mask / (1 - ratio); in test mode, dX = dY."""
 
-    inputs = ("dY", "mask?")
-    outputs = ("dX",)
+    signature = "dY, mask? -> dX"
     inplace = ((0, 0),)
 
     def infer(self, dy: TensorSpec, mask: TensorSpec | None = None) -> tuple[TensorSpec, ...]:

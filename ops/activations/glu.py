@@ -18,16 +18,10 @@ __all__ = ["Glu"]
 class Glu(Operator):
     """Y = the first half of X along axis ``dim``, times the sigmoid of the second half. No gradient, as in Caffe2.
 
-    Inputs:
-        X (*A, 2 * D, *B): float
-    Outputs:
-        Y (*A, D, *B): as X
-
     Source: Dauphin et al., "Language Modeling with Gated Convolutional Networks", 2016, arXiv:1612.08083.
     """
 
-    inputs = ("X",)
-    outputs = ("Y",)
+    signature = "X (*A, 2 * D, *B): float -> Y (*A, D, *B): as X"
     dim: int = -1
 
     def infer(self, x: TensorSpec) -> tuple[TensorSpec, ...]:

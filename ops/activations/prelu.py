@@ -43,17 +43,14 @@ class PReluArguments(Operator):
 class PRelu(PReluArguments):
     """Y = X where X > 0, else slope * X, with a slope per channel or one for all.
 
-    Inputs:
-        X (N, C, *S) or (N, *S, C): float, by the order
-        slope (C) or (1): as X
-    Outputs:
-        Y (N, C, *S) or (N, *S, C): as X
-
     Source: He et al., "Delving Deep into Rectifiers", 2015, arXiv:1502.01852.
     """
 
-    inputs = ("X", "slope")
-    outputs = ("Y",)
+    signature = """
+        X (N, C, *S) or (N, *S, C): float, by the order
+        slope (C) or (1): as X
+        -> Y (N, C, *S) or (N, *S, C): as X
+    """
     inplace = ((0, 0),)
 
     def infer(self, x: TensorSpec, slope: TensorSpec) -> tuple[TensorSpec, ...]:
@@ -74,8 +71,7 @@ class PRelu(PReluArguments):
 class PReluGradient(PReluArguments):
     """dX = dY where X > 0, else slope * dY; dslope is the sum of dY * X over where X <= 0, per slope."""
 
-    inputs = ("Y", "dY", "X", "slope")
-    outputs = ("dX", "dslope")
+    signature = "Y, dY, X, slope -> dX, dslope"
 
     def infer(self, y: TensorSpec, dy: TensorSpec, x: TensorSpec, slope: TensorSpec) -> tuple[TensorSpec, ...]:
         require_one_float_type(self, Y=y, dY=dy, X=x, slope=slope)

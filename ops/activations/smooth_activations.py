@@ -111,7 +111,7 @@ class Softsign(Unary):
 class SoftsignGradient(UnaryGradient):
     """dX = dY / (1 + |X|) ** 2."""
 
-    inputs = ("X", "dY")
+    signature = "X, dY -> dX"
     inplace = ((1, 0),)
 
 
@@ -151,7 +151,7 @@ class Gelu(Unary):
 class GeluGradient(UnaryGradient):
     """dX = dY times the derivative of Gelu at X."""
 
-    inputs = ("dY", "X")
+    signature = "dY, X -> dX"
     fast_gelu: bool = False
 
     def flops(self, *inputs: TensorSpec) -> int:
@@ -186,8 +186,7 @@ def gelu_gradient(op: GeluGradient, ctx: RunContext, dy: Any, x: Any) -> Arrays:
 class _GradientFromBoth(Operator):
     """Base of gradients that read both X and Y."""
 
-    inputs = ("X", "Y", "dY")
-    outputs = ("dX",)
+    signature = "X, Y, dY -> dX"
 
     def infer(self, x: TensorSpec, y: TensorSpec, dy: TensorSpec) -> tuple[TensorSpec, ...]:
         require_one_float_type(self, X=x, Y=y, dY=dy)

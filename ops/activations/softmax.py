@@ -28,16 +28,9 @@ def _matrix_shape(shape: tuple[int, ...], axis: int) -> tuple[int, int]:
 @register
 @operator_class(frozen=True)
 class Softmax(Operator):
-    """Y = exp(X) / sum(exp(X)), the sum taken over all axes from ``axis`` on.
+    """Y = exp(X) / sum(exp(X)), the sum taken over all axes from ``axis`` on."""
 
-    Inputs:
-        X (*S): float
-    Outputs:
-        Y (*S): as X
-    """
-
-    inputs = ("X",)
-    outputs = ("Y",)
+    signature = "X (*S): float -> Y (*S): as X"
     axis: int = 1
 
     def infer(self, x: TensorSpec) -> tuple[TensorSpec, ...]:
@@ -112,8 +105,7 @@ def _prepare_softmax(op: Softmax, ctx: PlanContext, x: TensorSpec) -> Prepared |
 class SoftmaxGradient(Operator):
     """dX = Y * (dY - sum(dY * Y)), the sum taken over all axes from ``axis`` on."""
 
-    inputs = ("Y", "dY")
-    outputs = ("dX",)
+    signature = "Y, dY -> dX"
     inplace = ((1, 0),)
     axis: int = 1
 

@@ -22,17 +22,9 @@ __all__ = ["CopyRowsToTensor", "CopyRowsToTensorGradient", "NumpyTile", "Scatter
 @register
 @operator_class(frozen=True)
 class NumpyTile(Operator):
-    """Y = X repeated ``repeats[i]`` times along each axis i, as numpy.tile does. No gradient.
+    """Y = X repeated ``repeats[i]`` times along each axis i, as numpy.tile does. No gradient."""
 
-    Inputs:
-        X (*S): any
-        repeats (len(S)): int32|int64
-    Outputs:
-        Y (*T): as X
-    """
-
-    inputs = ("X", "repeats")
-    outputs = ("Y",)
+    signature = "X (*S): any, repeats (len(S)): int32|int64 -> Y (*T): as X"
     dynamic = True
 
     def input_location(self, index: int) -> Literal["here", "host", "any"]:
@@ -58,17 +50,9 @@ class Scatter(Operator):
     """Y = X with elements replaced along ``axis``: Y[i, indices[i, j]] = updates[i, j] for axis 1. No gradient.
 
     At repeated positions the last update is used.
-
-    Inputs:
-        X (*S): any
-        indices (*I): int32|int64
-        updates (*I): as X
-    Outputs:
-        Y (*S): as X
     """
 
-    inputs = ("X", "indices", "updates")
-    outputs = ("Y",)
+    signature = "X (*S): any, indices (*I): int32|int64, updates (*I): as X -> Y (*S): as X"
     inplace = ((0, 0),)
     axis: int = 1
 
@@ -105,18 +89,9 @@ def scatter(op: Scatter, ctx: RunContext, x: Any, indices: Any, updates: Any) ->
 @register
 @operator_class(frozen=True)
 class CopyRowsToTensor(Operator):
-    """Y = X with the rows ``indices`` replaced by ``row``, in place. The gradient of X is that of Y itself.
+    """Y = X with the rows ``indices`` replaced by ``row``, in place. The gradient of X is that of Y itself."""
 
-    Inputs:
-        X (R, *S): any
-        indices (I): int32|int64
-        row (*S): as X
-    Outputs:
-        Y (R, *S): as X
-    """
-
-    inputs = ("X", "indices", "row")
-    outputs = ("Y",)
+    signature = "X (R, *S): any, indices (I): int32|int64, row (*S): as X -> Y (R, *S): as X"
     must_inplace = ((0, 0),)
 
     def infer(self, x: TensorSpec, indices: TensorSpec, row: TensorSpec) -> tuple[TensorSpec, ...]:
@@ -148,8 +123,7 @@ def copy_rows_to_tensor(op: CopyRowsToTensor, ctx: RunContext, x: Any, indices: 
 class CopyRowsToTensorGradient(Operator):
     """dX = dY."""
 
-    inputs = ("dY",)
-    outputs = ("dX",)
+    signature = "dY -> dX"
     inplace = ((0, 0),)
 
     def infer(self, dy: TensorSpec) -> tuple[TensorSpec, ...]:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Any, ClassVar
+from typing import Any
 
 import numpy as np
 
@@ -19,8 +19,7 @@ __all__ = ["BatchPermutation", "BatchPermutationGradient"]
 
 @operator_class(frozen=True)
 class _Permutation(Operator):
-    inputs: ClassVar[tuple[str, ...]] = ("X", "indices")
-    outputs: ClassVar[tuple[str, ...]] = ("Y",)
+    signature = "X, indices -> Y"
 
     def _permuted(self, x: TensorSpec, indices: TensorSpec) -> tuple[TensorSpec, ...]:
         fits = x.ndim >= 1 and indices.shape == x.shape[:1] and indices.dtype == np.int32
@@ -35,14 +34,9 @@ class _Permutation(Operator):
 @register
 @operator_class(frozen=True)
 class BatchPermutation(_Permutation):
-    """Y[i] = X[indices[i]] for each sample i.
+    """Y[i] = X[indices[i]] for each sample i."""
 
-    Inputs:
-        X (N, *S): any
-        indices (N): int32
-    Outputs:
-        Y (N, *S): as X
-    """
+    signature = "X (N, *S): any, indices (N): int32 -> Y (N, *S): as X"
 
     def infer(self, x: TensorSpec, indices: TensorSpec) -> tuple[TensorSpec, ...]:
         return self._permuted(x, indices)
@@ -56,8 +50,7 @@ class BatchPermutation(_Permutation):
 class BatchPermutationGradient(_Permutation):
     """dX[indices[i]] = dY[i] for each sample i, summed over repeated indices."""
 
-    inputs = ("indices", "dY")
-    outputs = ("dX",)
+    signature = "indices, dY -> dX"
 
     def infer(self, indices: TensorSpec, dy: TensorSpec) -> tuple[TensorSpec, ...]:
         return self._permuted(dy, indices)

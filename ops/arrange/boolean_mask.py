@@ -29,18 +29,14 @@ def _check_mask(op: Operator, mask: Any, length: int | None = None) -> None:
 @register
 @operator_class(frozen=True)
 class BooleanMask(Operator):
-    """The rows of ``data`` where ``mask`` is true; the second output is their indices.
+    """The rows of ``data`` where ``mask`` is true; the second output is their indices."""
 
-    Inputs:
+    signature = """
         data (N, *S): any
         mask (N): bool
-    Outputs:
-        masked_data (M, *S): as data
-        masked_indices? (M): int64
+        -> masked_data (M, *S): as data
+        -> masked_indices? (M): int64
     """
-
-    inputs = ("data", "mask")
-    outputs = ("masked_data", "masked_indices?")
     dynamic = True
 
     def gradient(self, g: GradientContext) -> list[OperatorDef]:
@@ -55,8 +51,7 @@ class BooleanMask(Operator):
 class BooleanMaskGradient(Operator):
     """dX = the rows of dY where ``mask`` is true, zeros elsewhere."""
 
-    inputs = ("mask", "dY")
-    outputs = ("dX",)
+    signature = "mask, dY -> dX"
 
     def infer(self, mask: TensorSpec, dy: TensorSpec) -> tuple[TensorSpec, ...]:
         _check_mask(self, mask)
@@ -92,15 +87,12 @@ class BooleanUnmask(Operator):
 
     The inputs are pairs of a mask and the rows for which it is true. Each row of the output comes from the first mask
     that is true there.
-
-    Inputs:
-        mask_and_data+ (...): any, a mask (N), bool, and its rows (M, *S), alternating
-    Outputs:
-        unmasked_data (...): any, (N, *S), the type of the rows
     """
 
-    inputs = ("mask_and_data+",)
-    outputs = ("unmasked_data",)
+    signature = """
+        mask_and_data+ (...): any, a mask (N), bool, and its rows (M, *S), alternating
+        -> unmasked_data (...): any, (N, *S), the type of the rows
+    """
 
     def infer(self, *inputs: TensorSpec) -> tuple[TensorSpec, ...]:
         require(len(inputs) % 2 == 0, self, f"inputs must be pairs of a mask and its rows, got {len(inputs)} inputs")
@@ -140,17 +132,9 @@ def boolean_unmask(op: BooleanUnmask, ctx: RunContext, *inputs: Any) -> tuple[An
 @register
 @operator_class(frozen=True)
 class BooleanMaskLengths(Operator):
-    """masked_lengths[i] = the number of true elements of ``mask`` in segment i, of lengths[i] elements. No gradient.
+    """masked_lengths[i] = the number of true elements of ``mask`` in segment i, of lengths[i] elements. No gradient."""
 
-    Inputs:
-        lengths (S): int32|int64
-        mask (N): bool
-    Outputs:
-        masked_lengths (S): as lengths
-    """
-
-    inputs = ("lengths", "mask")
-    outputs = ("masked_lengths",)
+    signature = "lengths (S): int32|int64, mask (N): bool -> masked_lengths (S): as lengths"
 
     def infer(self, lengths: TensorSpec, mask: TensorSpec) -> tuple[TensorSpec, ...]:
         _check_mask(self, mask)

@@ -16,8 +16,7 @@ __all__ = ["NCHW2NHWC", "NHWC2NCHW"]
 
 @operator_class(frozen=True)
 class _MovesChannels(Operator):
-    inputs = ("X",)
-    outputs = ("Y",)
+    signature = "X -> Y"
 
     def check_axes(self, x: TensorSpec) -> None:
         require(x.ndim >= 3, self, f"X must have axes of samples, channels and positions, got shape {x.shape}")
@@ -29,13 +28,9 @@ class _MovesChannels(Operator):
 @register
 @operator_class(frozen=True)
 class NCHW2NHWC(_MovesChannels):
-    """Y = X with the channel axis moved from axis 1 to the last axis.
+    """Y = X with the channel axis moved from axis 1 to the last axis."""
 
-    Inputs:
-        X (N, C, *S): any
-    Outputs:
-        Y (N, *S, C): as X
-    """
+    signature = "X (N, C, *S): any -> Y (N, *S, C): as X"
 
     def infer(self, x: TensorSpec) -> tuple[TensorSpec, ...]:
         self.check_axes(x)
@@ -53,13 +48,9 @@ def nchw_to_nhwc(op: NCHW2NHWC, ctx: RunContext, x: Any) -> tuple[Any, ...]:
 @register
 @operator_class(frozen=True)
 class NHWC2NCHW(_MovesChannels):
-    """Y = X with the channel axis moved from the last axis to axis 1.
+    """Y = X with the channel axis moved from the last axis to axis 1."""
 
-    Inputs:
-        X (N, *S, C): any
-    Outputs:
-        Y (N, C, *S): as X
-    """
+    signature = "X (N, *S, C): any -> Y (N, C, *S): as X"
 
     def infer(self, x: TensorSpec) -> tuple[TensorSpec, ...]:
         self.check_axes(x)

@@ -21,16 +21,12 @@ _MAX_BLOBS = 1000
 @register
 @operator_class(frozen=True)
 class AsyncNetBarrier(Operator):
-    """Return the inputs unchanged; what reads an output waits for the writers of all inputs, on all their devices.
+    """Return the inputs unchanged; what reads an output waits for the writers of all inputs, on all their devices."""
 
-    Inputs:
+    signature = """
         X+ (...): any
-    Outputs:
-        X+ (...): any, the inputs
+        -> X+ (...): any, the inputs
     """
-
-    inputs = ("X+",)
-    outputs = ("X+",)
     must_inplace = tuple((i, i) for i in range(_MAX_BLOBS))
     dynamic = True
     stateful = True
@@ -63,15 +59,12 @@ class UnsafeCoalesce(Operator):
     From then on an operator of a net, or a feed of the same shape and type, that writes into the vector writes into the
     parts, and the other way round. A feed of another shape, or a plan that stores a value in another layout, ends this
     for its blob.
-
-    Inputs:
-        X+ (...): any, all of the same type
-    Outputs:
-        Y+ (...): as X, the inputs, then the vector
     """
 
-    inputs = ("X+",)
-    outputs = ("Y+",)
+    signature = """
+        X+ (...): any, all of the same type
+        -> Y+ (...): as X, the inputs, then the vector
+    """
     inplace = "one-to-one"
     dynamic = True
     stateful = True

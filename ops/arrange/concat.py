@@ -67,17 +67,13 @@ _INDICES = {np.dtype(np.int32), np.dtype(np.int64)}
 
 @operator_class(frozen=True)
 class _Concat(JoinArguments):
-    """Base: tensors joined along an axis.
+    """Base: tensors joined along an axis."""
 
-    Inputs:
+    signature = """
         X+ (...): any, the same extents except along the axis
-    Outputs:
-        Y (...): as X
-        split_info (len(X)): int32, the extents along the axis
+        -> Y (...): as X
+        -> split_info (len(X)): int32, the extents along the axis
     """
-
-    inputs = ("X+",)
-    outputs = ("Y", "split_info")
 
     def infer(self, *xs: TensorSpec) -> tuple[TensorSpec, ...]:
         first = xs[0]
@@ -112,17 +108,13 @@ def _without(shape: tuple[int, ...], axis: int) -> tuple[int, ...]:
 
 @operator_class(frozen=True)
 class _Split(JoinArguments):
-    """Base: a tensor split along an axis.
+    """Base: a tensor split along an axis."""
 
-    Inputs:
+    signature = """
         X (...): any
         split? (P): int32, the extents of the parts
-    Outputs:
-        Y+ (...): as X
+        -> Y+ (...): as X
     """
-
-    inputs = ("X", "split?")
-    outputs = ("Y+",)
     split: tuple[int, ...] = ()
 
     def input_location(self, index: int) -> Literal["here", "host", "any"]:

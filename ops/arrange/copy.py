@@ -32,16 +32,9 @@ __all__ = [
 
 @operator_class(frozen=True)
 class _Copying(Operator):
-    """Base of copies.
+    """Base of copies."""
 
-    Inputs:
-        X (*S): any
-    Outputs:
-        Y (*S): as X
-    """
-
-    inputs: ClassVar[tuple[str, ...]] = ("X",)
-    outputs = ("Y",)
+    signature = "X (*S): any -> Y (*S): as X"
     inplace: ClassVar[tuple[tuple[int, int], ...]] = ()
 
     def infer(self, x: TensorSpec, *like: TensorSpec) -> tuple[TensorSpec, ...]:
@@ -65,16 +58,9 @@ class Copy(_Copying):
 @register
 @operator_class(frozen=True)
 class CopyOnDeviceLike(_Copying):
-    """Y = X, on the device where the second input is.
+    """Y = X, on the device where the second input is."""
 
-    Inputs:
-        X (*S): any
-        like (...): any
-    Outputs:
-        Y (*S): as X
-    """
-
-    inputs = ("X", "like")
+    signature = "X (*S): any, like (...): any -> Y (*S): as X"
     colocate_outputs_with = 1
     exchanges = Exchange.BETWEEN_DEVICES
 

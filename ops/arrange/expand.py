@@ -22,17 +22,9 @@ __all__ = ["Expand", "ExpandGradient"]
 @register
 @operator_class(frozen=True)
 class Expand(Operator):
-    """Y = X broadcast with ``shape``, as by NumPy; 1 or -1 in ``shape`` keeps the extent of X.
+    """Y = X broadcast with ``shape``, as by NumPy; 1 or -1 in ``shape`` keeps the extent of X."""
 
-    Inputs:
-        X (...): any
-        shape (N): int32|int64
-    Outputs:
-        Y (...): as X
-    """
-
-    inputs = ("X", "shape")
-    outputs = ("Y",)
+    signature = "X (...): any, shape (N): int32|int64 -> Y (...): as X"
     dynamic = True
 
     def input_location(self, index: int) -> Literal["here", "host", "any"]:
@@ -78,8 +70,7 @@ class Expand(Operator):
 class ExpandGradient(Operator):
     """dX = dY summed over the axes along which X was broadcast."""
 
-    inputs = ("dY", "X")
-    outputs = ("dX",)
+    signature = "dY, X -> dX"
 
     def input_location(self, index: int) -> Literal["here", "host", "any"]:
         return "any" if index == 1 else "here"

@@ -26,16 +26,9 @@ def _like(g: GradientContext) -> list[OperatorDef]:
 @register
 @operator_class(frozen=True)
 class Flatten(Operator):
-    """Y = X as a matrix: the axes before ``axis`` are its rows, the others its columns.
+    """Y = X as a matrix: the axes before ``axis`` are its rows, the others its columns."""
 
-    Inputs:
-        X (*A, *B): any
-    Outputs:
-        Y (prod(A), prod(B)): as X
-    """
-
-    inputs = ("X",)
-    outputs = ("Y",)
+    signature = "X (*A, *B): any -> Y (prod(A), prod(B)): as X"
     axis: int = 1
 
     def infer(self, x: TensorSpec) -> tuple[TensorSpec, ...]:
@@ -59,16 +52,9 @@ def flatten(op: Flatten, ctx: RunContext, x: Any) -> tuple[Any, ...]:
 @register
 @operator_class(frozen=True)
 class FlattenToVec(Operator):
-    """Y = X as a vector.
+    """Y = X as a vector."""
 
-    Inputs:
-        X (*S): any
-    Outputs:
-        Y (prod(S)): as X
-    """
-
-    inputs = ("X",)
-    outputs = ("Y",)
+    signature = "X (*S): any -> Y (prod(S)): as X"
 
     def infer(self, x: TensorSpec) -> tuple[TensorSpec, ...]:
         return (x.with_shape((x.size,)),)
@@ -88,17 +74,9 @@ def flatten_to_vec(op: FlattenToVec, ctx: RunContext, x: Any) -> tuple[Any, ...]
 @register
 @operator_class(frozen=True)
 class ResizeLike(Operator):
-    """Y = X in the shape of the second input, which must have the same number of elements.
+    """Y = X in the shape of the second input, which must have the same number of elements."""
 
-    Inputs:
-        X (*S): any
-        like (*T): any
-    Outputs:
-        Y (*T): as X
-    """
-
-    inputs = ("X", "like")
-    outputs = ("Y",)
+    signature = "X (*S): any, like (*T): any -> Y (*T): as X"
 
     def infer(self, x: TensorSpec, like: TensorSpec) -> tuple[TensorSpec, ...]:
         require(x.size == like.size, self, f"X {x.shape} and like {like.shape} must have the same number of elements")

@@ -5,7 +5,7 @@ from __future__ import annotations
 import abc
 import math
 from collections.abc import Callable, Sequence
-from typing import Any, ClassVar
+from typing import Any
 
 import numpy as np
 
@@ -24,17 +24,13 @@ Shape = tuple[int, ...]
 
 @operator_class(frozen=True)
 class _Gathering(Operator, abc.ABC):
-    """Base: slices of a tensor gathered by indices.
+    """Base: slices of a tensor gathered by indices."""
 
-    Inputs:
+    signature = """
         X (*A, R, *B): any
         indices (*I) or (*A, *I): int32|int64, the latter with match_outer
-    Outputs:
-        Y (*A, *I, *B): as X
+        -> Y (*A, *I, *B): as X
     """
-
-    inputs: ClassVar[tuple[str, ...]] = ("X", "indices")
-    outputs: ClassVar[tuple[str, ...]] = ("Y",)
     match_outer: bool = False
 
     @abc.abstractmethod
@@ -161,8 +157,7 @@ for _cls in (Gather, BatchGather):
 class BatchGatherGradient(Operator):
     """dX = dY summed at ``indices`` along ``axis``, 0 elsewhere; ``match_outer`` as for Gather."""
 
-    inputs = ("X", "indices", "dY")
-    outputs = ("dX",)
+    signature = "X, indices, dY -> dX"
     axis: int = 1
     match_outer: bool = False
 

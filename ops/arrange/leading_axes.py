@@ -16,8 +16,7 @@ __all__ = ["MergeDim", "PrependDim"]
 
 @operator_class(frozen=True)
 class _Leading(Operator):
-    inputs = ("data",)
-    outputs = ("reshaped",)
+    signature = "data -> reshaped"
     inplace = ((0, 0),)
 
     def flops(self, *inputs: TensorSpec) -> int:
@@ -27,13 +26,9 @@ class _Leading(Operator):
 @register
 @operator_class(frozen=True)
 class MergeDim(_Leading):
-    """reshaped = data with its first two axes merged. No gradient.
+    """reshaped = data with its first two axes merged. No gradient."""
 
-    Inputs:
-        data (M, N, *S): any
-    Outputs:
-        reshaped (M * N, *S): as data
-    """
+    signature = "data (M, N, *S): any -> reshaped (M * N, *S): as data"
 
     def infer(self, data: TensorSpec) -> tuple[TensorSpec, ...]:
         require(data.ndim >= 2, self, f"data must have two axes or more, got shape {data.shape}")
@@ -43,14 +38,9 @@ class MergeDim(_Leading):
 @register
 @operator_class(frozen=True)
 class PrependDim(_Leading):
-    """reshaped = data with its first axis split in two, of extents ``dim_size`` and N / ``dim_size``.
+    """reshaped = data with its first axis split in two, of extents ``dim_size`` and N / ``dim_size``."""
 
-    Inputs:
-        data (N, *S): any
-    Outputs:
-        reshaped (dim_size, N // dim_size, *S): as data
-    """
-
+    signature = "data (N, *S): any -> reshaped (dim_size, N // dim_size, *S): as data"
     copy_arguments = False
     dim_size: int = 0
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Any, ClassVar, Literal
+from typing import Any, Literal
 
 import numpy as np
 
@@ -18,8 +18,7 @@ __all__ = ["SampleAs", "SampleAsGradient", "SpatialNarrowAs", "SpatialNarrowAsGr
 
 @operator_class(frozen=True)
 class _Narrowing(Operator):
-    inputs: ClassVar[tuple[str, ...]] = ("A", "B")
-    outputs: ClassVar[tuple[str, ...]] = ("C",)
+    signature = "A, B -> C"
 
     def narrowed(self, a: TensorSpec, b: TensorSpec) -> TensorSpec:
         fits = a.ndim == 4 == b.ndim and all(n >= m for n, m in zip(a.shape[2:], b.shape[2:]))
@@ -33,13 +32,12 @@ class _Narrowing(Operator):
 @register
 @operator_class(frozen=True)
 class SpatialNarrowAs(_Narrowing):
-    """C = the upper left corner of each image plane of A, of the size of the planes of B.
+    """C = the upper left corner of each image plane of A, of the size of the planes of B."""
 
-    Inputs:
+    signature = """
         A (N, C, H, W): any
         B (M, K, P, Q): any, P <= H and Q <= W
-    Outputs:
-        C (N, C, P, Q): as A
+        -> C (N, C, P, Q): as A
     """
 
     def input_location(self, index: int) -> Literal["here", "host", "any"]:
@@ -58,8 +56,7 @@ class SpatialNarrowAs(_Narrowing):
 class SpatialNarrowAsGradient(_Narrowing):
     """dA = dC in the upper left corner, 0 elsewhere."""
 
-    inputs = ("A", "B", "dC")
-    outputs = ("dA",)
+    signature = "A, B, dC -> dA"
 
     def input_location(self, index: int) -> Literal["here", "host", "any"]:
         return "here" if index == 2 else "any"  # only the shapes of A and B are used
@@ -93,17 +90,9 @@ def _check_labels(op: Operator, x: TensorSpec, labels: TensorSpec) -> None:
 @register
 @operator_class(frozen=True)
 class SampleAs(Operator):
-    """Y = the samples of X whose label is positive.
+    """Y = the samples of X whose label is positive."""
 
-    Inputs:
-        X (N, *S): any
-        labels (N, ...): int32
-    Outputs:
-        Y (M, *S): as X
-    """
-
-    inputs = ("X", "labels")
-    outputs = ("Y",)
+    signature = "X (N, *S): any, labels (N, ...): int32 -> Y (M, *S): as X"
     dynamic = True
 
     def infer(self, x: TensorSpec, labels: TensorSpec) -> tuple[TensorSpec, ...]:
@@ -123,8 +112,7 @@ class SampleAs(Operator):
 class SampleAsGradient(Operator):
     """dX = dY for the samples whose label is positive, 0 for the others."""
 
-    inputs = ("X", "labels", "dY")
-    outputs = ("dX",)
+    signature = "X, labels, dY -> dX"
 
     def input_location(self, index: int) -> Literal["here", "host", "any"]:
         return "here" if index else "any"  # only the shape of X is used

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from typing import Any, ClassVar
+from typing import Any
 
 import numpy as np
 
@@ -35,20 +35,17 @@ class ScatterWeightedSum(Operator):
 
     The inputs are X, w0, indices, X1, w1, X2, w2, ...; each weight has one element. A row whose index occurs k times is
     multiplied by w0 k times, and then all its updates are added.
+    """
 
-    Inputs:
+    signature = """
         X (R, *S): float
         w0 (1): float
         indices (*I): int32|int64
         X1 (*I, *S): as X
         w1 (1): float
         more* (*I, *S) or (1): float, rows of X's type, each followed by its weight
-    Outputs:
-        Y (R, *S): as X
+        -> Y (R, *S): as X
     """
-
-    inputs: ClassVar[tuple[str, ...]] = ("X", "w0", "indices", "X1", "w1", "more*")
-    outputs: ClassVar[tuple[str, ...]] = ("Y",)
     must_inplace = ((0, 0),)
 
     def check(self) -> None:
@@ -116,18 +113,9 @@ def _prepare_scatter_weighted_sum(op: ScatterWeightedSum, ctx: PlanContext, *spe
 @register
 @operator_class(frozen=True)
 class ScatterAssign(Operator):
-    """X[indices] = rows, in place; if an index is repeated, one of its rows is used.
+    """X[indices] = rows, in place; if an index is repeated, one of its rows is used."""
 
-    Inputs:
-        X (R, *S): any
-        indices (*I): int32|int64
-        rows (*I, *S): as X
-    Outputs:
-        Y (R, *S): as X
-    """
-
-    inputs = ("X", "indices", "rows")
-    outputs = ("Y",)
+    signature = "X (R, *S): any, indices (*I): int32|int64, rows (*I, *S): as X -> Y (R, *S): as X"
     must_inplace = ((0, 0),)
 
     def infer(self, x: TensorSpec, indices: TensorSpec, rows: TensorSpec) -> tuple[TensorSpec, ...]:

@@ -74,17 +74,14 @@ class Reshape(Operator):
 
     In the new shape, 0 stands for the extent of X at that axis, and one -1 for the remaining elements. For an X without
     elements both mean an extent of 0, as in Caffe2.
-
-    Inputs:
-        X (*S): any
-        shape? (D): int32|int64
-    Outputs:
-        Y (*T): as X
-        old_shape (len(S)): int32|int64, the type of the second input, or int64
     """
 
-    inputs = ("X", "shape?")
-    outputs = ("Y", "old_shape")
+    signature = """
+        X (*S): any
+        shape? (D): int32|int64
+        -> Y (*T): as X
+        -> old_shape (len(S)): int32|int64, the type of the second input, or int64
+    """
     inplace = ((0, 0),)
     copy_arguments = False
     shape: tuple[int, ...] | None = None
@@ -162,16 +159,9 @@ def _prepare_reshape_on_gpu(op: Reshape, ctx: PlanContext, x: TensorSpec, *shape
 
 @operator_class(frozen=True)
 class _Dims(Operator):
-    """Base of operators that insert or remove axes of extent 1.
+    """Base of operators that insert or remove axes of extent 1."""
 
-    Inputs:
-        X (...): any
-    Outputs:
-        Y (...): as X
-    """
-
-    inputs = ("X",)
-    outputs = ("Y",)
+    signature = "X (...): any -> Y (...): as X"
     inplace = ((0, 0),)
     dims: tuple[int, ...] = ()  # repeats are ignored
 
@@ -231,16 +221,9 @@ for _cls in (ExpandDims, Squeeze):
 @register
 @operator_class(frozen=True)
 class Transpose(Operator):
-    """Y = X with its axes in the order ``axes``, by default reversed.
+    """Y = X with its axes in the order ``axes``, by default reversed."""
 
-    Inputs:
-        X (*S): any
-    Outputs:
-        Y (*T): as X
-    """
-
-    inputs = ("X",)
-    outputs = ("Y",)
+    signature = "X (*S): any -> Y (*T): as X"
     copy_arguments = False
     axes: tuple[int, ...] = ()
 
@@ -284,8 +267,7 @@ def _prepare_transpose(op: Transpose, ctx: PlanContext, x: TensorSpec) -> Prepar
 
 @operator_class(frozen=True)
 class _Measure(Operator, abc.ABC):
-    inputs = ("X",)
-    outputs = ("Y",)
+    signature = "X -> Y"
 
     @abc.abstractmethod
     def measure(self, shape: Extents) -> Any:
@@ -301,14 +283,12 @@ class _Measure(Operator, abc.ABC):
 @register
 @operator_class(frozen=True)
 class Shape(_Measure):
-    """Y = the shape of X, or the extents of ``axes``. No gradient.
+    """Y = the shape of X, or the extents of ``axes``. No gradient."""
 
-    Inputs:
+    signature = """
         X (*S): any
-    Outputs:
-        Y (len(S)) or (N): int64, N the number of ``axes`` if they are given
+        -> Y (len(S)) or (N): int64, N the number of ``axes`` if they are given
     """
-
     axes: tuple[int, ...] = ()
 
     def measure(self, shape: Extents) -> Any:
@@ -320,13 +300,9 @@ class Shape(_Measure):
 @register
 @operator_class(frozen=True)
 class Size(_Measure):
-    """Y = the number of elements of X, a scalar. No gradient.
+    """Y = the number of elements of X, a scalar. No gradient."""
 
-    Inputs:
-        X (...): any
-    Outputs:
-        Y (): int64
-    """
+    signature = "X (...): any -> Y (): int64"
 
     def measure(self, shape: Extents) -> Any:
         return np.array(math.prod(shape), np.int64)

@@ -78,17 +78,9 @@ class Slice(_Box):
     """Y = X from ``starts`` to before ``ends``, which may be given as the second and third input.
 
     An end of -1 means the end of the axis, -2 omits the last element; bounds beyond the end are clipped to it.
-
-    Inputs:
-        X (*S): any
-        starts? (D): int32|int64
-        ends? (D): as starts
-    Outputs:
-        Y (*T): as X
     """
 
-    inputs = ("X", "starts?", "ends?")
-    outputs = ("Y",)
+    signature = "X (*S): any, starts? (D): int32|int64, ends? (D): as starts -> Y (*T): as X"
 
     def input_location(self, index: int) -> Literal["here", "host", "any"]:
         return "host" if index > 0 else "here"
@@ -117,8 +109,7 @@ def slice_(op: Slice, ctx: RunContext, x: Any, *bounds: Any) -> tuple[Any, ...]:
 class SliceGradient(_Box):
     """dX = dY in the slice, 0 elsewhere; the inputs are X, then starts and ends if Slice had them, then dY."""
 
-    inputs = ("X", "starts_or_dY", "ends?", "dY?")
-    outputs = ("dX",)
+    signature = "X, starts_or_dY, ends?, dY? -> dX"
     fixed_inputs = 2
 
     def input_location(self, index: int) -> Literal["here", "host", "any"]:

@@ -47,18 +47,14 @@ class _Tiling(Operator):
 @register
 @operator_class(frozen=True)
 class Tile(_Tiling):
-    """Y = X repeated ``tiles`` times along ``axis``; both may be given as inputs.
+    """Y = X repeated ``tiles`` times along ``axis``; both may be given as inputs."""
 
-    Inputs:
+    signature = """
         X (*A, N, *B): any
         tiles? (1): int32|int64
         axis? (1): int32|int64
-    Outputs:
-        Y (*A, M, *B): as X, M = N * tiles
+        -> Y (*A, M, *B): as X, M = N * tiles
     """
-
-    inputs = ("X", "tiles?", "axis?")
-    outputs = ("Y",)
 
     def infer(self, x: TensorSpec, *given: TensorSpec) -> tuple[TensorSpec, ...]:
         self._require_arguments(given)
@@ -82,8 +78,7 @@ def tile(op: Tile, ctx: RunContext, x: Any, *given: Any) -> tuple[Any, ...]:
 class TileGradient(_Tiling):
     """dX = the sum of the tiles of dY."""
 
-    inputs = ("dY", "tiles?", "axis?")
-    outputs = ("dX",)
+    signature = "dY, tiles?, axis? -> dX"
 
     def infer(self, dy: TensorSpec, *given: TensorSpec) -> tuple[TensorSpec, ...]:
         self._require_arguments(given)

@@ -17,14 +17,9 @@ __all__ = ["ZeroGradient"]
 @register
 @operator_class(frozen=True)
 class ZeroGradient(Operator):
-    """Do nothing; in the backward pass, give X a gradient of zeros, as it may have no other.
+    """Do nothing; in the backward pass, give X a gradient of zeros, as it may have no other."""
 
-    Inputs:
-        X (...): any
-    """
-
-    inputs = ("X",)
-    outputs = ()
+    signature = "X (...): any ->"
 
     def infer(self, x: TensorSpec) -> tuple[TensorSpec, ...]:
         return ()

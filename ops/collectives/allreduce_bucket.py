@@ -54,14 +54,13 @@ class AllreduceBucket(InPlace):
     which names the blob and the ranks; what was infinite or NaN before stays so. ``clip`` bounds the magnitude of
     elements before they are rounded; 0: nothing does. With ``deterministic``, processes are added in the order of their
     ranks, so that the sum is the same to the bit in each run.
-
-    Inputs:
-        common_world: object
-        X+ (...): float|int
-    Outputs:
-        Y+ (...): float|int, with type and shape of X
     """
 
+    signature = """
+        common_world: object
+        X+ (...): float|int
+        -> Y+ (...): float|int, with type and shape of X
+    """
     precision: str = "float32"
     deterministic: bool = False
     clip: float = 0.0

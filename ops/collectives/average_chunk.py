@@ -29,14 +29,13 @@ class AverageChunk(InPlace):
     The chunks have ``chunk`` elements each, the last one what remains; ``counter`` says which is next, and is increased
     by 1: after as many runs as there are chunks, each has been averaged once. Processes are added in the order of their
     ranks, so all of them have the same mean to the bit.
-
-    Inputs:
-        common_world: object
-        X+ (...): float32|int64, first the counter, one int64, then the blobs
-    Outputs:
-        Y+ (...): float32|int64, with type and shape of X
     """
 
+    signature = """
+        common_world: object
+        X+ (...): float32|int64, first the counter, one int64, then the blobs
+        -> Y+ (...): float32|int64, with type and shape of X
+    """
     any_layout = False
     chunk: int = 0
 

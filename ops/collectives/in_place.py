@@ -59,8 +59,7 @@ class InPlace(OverWorld):
         any_layout: whether the order of the elements does not matter.
     """
 
-    inputs: ClassVar[tuple[str, ...]] = ("common_world", "X+")
-    outputs: ClassVar[tuple[str, ...]] = ("Y+",)
+    signature = "common_world, X+ -> Y+"
     must_inplace: ClassVar[tuple[tuple[int, int], ...]] = tuple((i + 1, i) for i in range(MAX_BLOBS))
     sums: ClassVar[bool] = True
     one_layout: ClassVar[bool] = False

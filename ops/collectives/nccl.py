@@ -30,8 +30,7 @@ _MAX_REPLICAS = 16  # as in Caffe2
 class _Collective(Operator):
     """Base: one input per replica, all of the same shape and dtype."""
 
-    inputs = ("X+",)
-    outputs = ("Y+",)
+    signature = "X+ -> Y+"
     colocate_outputs_with: ClassVar[int | Literal["one-to-one"] | None] = "one-to-one"
     exchanges: ClassVar[Exchange] = Exchange.ALWAYS
     one_output: ClassVar[bool] = False
@@ -83,14 +82,9 @@ def _sum(xs: Sequence[Array]) -> Array:
 @register
 @operator_class(frozen=True)
 class NCCLAllreduce(_Collective):
-    """Every output is the sum of the inputs.
+    """Every output is the sum of the inputs."""
 
-    Inputs:
-        X+ (*S): any
-    Outputs:
-        Y+ (*S): as X
-    """
-
+    signature = "X+ (*S): any -> Y+ (*S): as X"
     inplace = "one-to-one"
     what = "allReduce"
     sums = True
@@ -105,15 +99,9 @@ class NCCLAllreduce(_Collective):
 @register
 @operator_class(frozen=True)
 class NCCLReduce(_Collective):
-    """The output, on the device of replica ``root``, is the sum of the inputs.
+    """The output, on the device of replica ``root``, is the sum of the inputs."""
 
-    Inputs:
-        X+ (*S): any
-    Outputs:
-        Y (*S): as X
-    """
-
-    outputs = ("Y",)
+    signature = "X+ (*S): any -> Y (*S): as X"
     one_output = True
     inplace = tuple((i, 0) for i in range(_MAX_REPLICAS))
     what = "reduce"
@@ -134,14 +122,9 @@ class NCCLReduce(_Collective):
 @register
 @operator_class(frozen=True)
 class NCCLBroadcast(_Collective):
-    """Every output is the input of replica ``root``.
+    """Every output is the input of replica ``root``."""
 
-    Inputs:
-        X+ (*S): any
-    Outputs:
-        Y+ (*S): as X
-    """
-
+    signature = "X+ (*S): any -> Y+ (*S): as X"
     inplace = "one-to-one"
     what = "broadcast"
     root: int = 0
@@ -153,14 +136,9 @@ class NCCLBroadcast(_Collective):
 @register
 @operator_class(frozen=True)
 class NCCLAllGather(_Collective):
-    """Every output holds all inputs, stacked along a new first axis.
+    """Every output holds all inputs, stacked along a new first axis."""
 
-    Inputs:
-        X+ (*S): any
-    Outputs:
-        Y+ (len(X), *S): as X
-    """
-
+    signature = "X+ (*S): any -> Y+ (len(X), *S): as X"
     what = "allGather"
 
     def result(self, x: TensorSpec) -> TensorSpec:

@@ -42,14 +42,9 @@ class Allreduce(InPlace):
 
     float16 is added in float32 and rounded once. With ``deterministic``, processes are added in the order of their
     ranks, so that the sum is the same to the bit in each run.
-
-    Inputs:
-        common_world: object
-        X+ (*S): float|int
-    Outputs:
-        Y+ (*S): as X
     """
 
+    signature = "common_world: object, X+ (*S): float|int -> Y+ (*S): as X"
     one_layout = True
     deterministic: bool = False
     status_blob: str = ""
@@ -112,16 +107,9 @@ class Reduce(InPlace):
     """On the process with rank ``root``, the sum over the processes; on the others, Y = X.
 
     With ``deterministic``, processes are added in the order of their ranks.
-
-    Inputs:
-        common_world: object
-        X (*S): float|int
-    Outputs:
-        Y (*S): as X
     """
 
-    inputs = ("common_world", "X")
-    outputs = ("Y",)
+    signature = "common_world: object, X (*S): float|int -> Y (*S): as X"
     inplace = ((1, 0),)
     must_inplace = ()
     root: int = 0
@@ -159,14 +147,9 @@ class Broadcast(InPlace):
 
     The blobs have the same shape and type on all processes. Strings may be of other lengths. With ``devices``, as many
     blobs are on as many devices of this process.
-
-    Inputs:
-        common_world: object
-        X+ (*S): any
-    Outputs:
-        Y+ (*S): as X
     """
 
+    signature = "common_world: object, X+ (*S): any -> Y+ (*S): as X"
     sums = False
     one_layout = True
     root: int = 0
@@ -229,16 +212,13 @@ class Allgather(OverWorld):
     """Y = the inputs of all processes, joined along the first axis: in the order of the ranks, then of the inputs.
 
     Only the first extent may differ between processes; a scalar counts as a vector of one element.
-
-    Inputs:
-        common_world: object
-        X+ (...): any
-    Outputs:
-        Y (...): as X, with the rows of all inputs and processes
     """
 
-    inputs = ("common_world", "X+")
-    outputs = ("Y",)
+    signature = """
+        common_world: object
+        X+ (...): any
+        -> Y (...): as X, with the rows of all inputs and processes
+    """
     outputs_on_host: ClassVar[bool] = False
     dynamic = True
     status_blob: str = ""
@@ -316,14 +296,13 @@ class ReduceScatter(InPlace):
     ``counts`` has the number of elements of each rank's part, in the order of the ranks; together they are the size of
     X. The other elements of X keep their values. X and counts are the outputs too. With ``deterministic``, processes
     are added in the order of their ranks, also on GPUs that NCCL connects.
-
-    Inputs:
-        common_world: object
-        X+ (...): float|int, and last counts (ranks), int32
-    Outputs:
-        Y+ (...): float|int, with type and shape of X
     """
 
+    signature = """
+        common_world: object
+        X+ (...): float|int, and last counts (ranks), int32
+        -> Y+ (...): float|int, with type and shape of X
+    """
     any_layout = False
     status_blob: str = ""
     deterministic: bool = False

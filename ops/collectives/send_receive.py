@@ -51,15 +51,15 @@ class SendTensor(_BetweenTwo):
 
     Inputs in place of the arguments ``dst`` and ``tag`` take precedence. With ``raw_buffer``, only the elements are
     sent: the receiver knows shape and type.
+    """
 
-    Inputs:
+    signature = """
         common_world: object
         X (*S): any, no strings
         dst? (1): int32
         tag? (1): int32
+        ->
     """
-
-    inputs = ("common_world", "X", "dst?", "tag?")
     dst: int = _ANY
     tag: int = 0
     raw_buffer: bool = False
@@ -71,20 +71,17 @@ class ReceiveTensor(_BetweenTwo):
     """Receive a tensor from the process with rank ``src``; -1: from any. Likewise with its ``tag``.
 
     Inputs in place of the arguments take precedence. With ``raw_buffer``, Y has the shape and type of what comes.
+    """
 
-    Inputs:
+    signature = """
         common_world: object
         Y (...): any, overwritten
         src? (1): int32
         tag? (1): int32
-    Outputs:
-        Y (...): any, as sent
-        src (1): int32, the rank of the sender
-        tag (1): int32
+        -> Y (...): any, as sent
+        -> src (1): int32, the rank of the sender
+        -> tag (1): int32
     """
-
-    inputs = ("common_world", "Y", "src?", "tag?")
-    outputs = ("Y", "src", "tag")
     must_inplace = ((1, 0),)
     inplace = ((2, 1), (3, 2))
     src: int = _ANY

@@ -118,14 +118,13 @@ class AllreduceTopK(_SparseAllreduce):
     Each process gives ``fraction`` of the elements of each blob, rounded up. With ``residual``, there is a residual for
     each blob: it is added to the blob before the elements are chosen, and keeps those that are not given. Processes are
     added in the order of their ranks, so all of them have the same sums to the bit. NaN count as the largest.
-
-    Inputs:
-        common_world: object
-        X+ (...): float32, and then the residuals of all of them, if residual
-    Outputs:
-        Y+ (...): float32, with the shape of X
     """
 
+    signature = """
+        common_world: object
+        X+ (...): float32, and then the residuals of all of them, if residual
+        -> Y+ (...): float32, with the shape of X
+    """
     fraction: float = 0.01
 
     def check(self) -> None:
@@ -150,14 +149,13 @@ class AllreduceThreshold(_SparseAllreduce):
     """Output i is the sum, over the processes, of the elements of X_i with magnitudes of ``bound`` or more.
 
     The other elements are zero, or kept in residuals, as in AllreduceTopK. NaN are exchanged.
-
-    Inputs:
-        common_world: object
-        X+ (...): float32, and then the residuals of all of them, if residual
-    Outputs:
-        Y+ (...): float32, with the shape of X
     """
 
+    signature = """
+        common_world: object
+        X+ (...): float32, and then the residuals of all of them, if residual
+        -> Y+ (...): float32, with the shape of X
+    """
     counts_differ = True
     bound: float = 0.0
 

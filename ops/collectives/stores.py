@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Any, ClassVar, Literal
+from typing import Any, Literal
 
 import numpy as np
 
@@ -44,8 +44,6 @@ class StoreHandler(BlobObject):
 
 @operator_class(frozen=True)
 class _OnHost(Operator):
-    inputs: ClassVar[tuple[str, ...]] = ()
-    outputs: ClassVar[tuple[str, ...]] = ()
     stateful = True
     outputs_on_host = True
 
@@ -69,13 +67,9 @@ def store_of(op: Operator, value: Any) -> Store:
 @register
 @operator_class(frozen=True)
 class FileStoreHandlerCreate(_OnHost):
-    """Make a store in the folder ``path``, which all processes see; ``prefix`` begins all keys.
+    """Make a store in the folder ``path``, which all processes see; ``prefix`` begins all keys."""
 
-    Outputs:
-        handler: object
-    """
-
-    outputs = ("handler",)
+    signature = "-> handler: object"
     effects = "touches files"
     path: str = ""
     prefix: str = ""
@@ -94,13 +88,9 @@ def file_store_handler_create(op: FileStoreHandlerCreate, ctx: RunContext) -> tu
 @register
 @operator_class(frozen=True)
 class RedisStoreHandlerCreate(_OnHost):
-    """Make a store on a Redis server, which needs the extra netbuilder[redis]; ``prefix`` begins all keys.
+    """Make a store on a Redis server, which needs the extra netbuilder[redis]; ``prefix`` begins all keys."""
 
-    Outputs:
-        handler: object
-    """
-
-    outputs = ("handler",)
+    signature = "-> handler: object"
     effects = "connects to a server"
     host: str = ""
     port: int = 6379
@@ -122,14 +112,9 @@ def redis_store_handler_create(op: RedisStoreHandlerCreate, ctx: RunContext) -> 
 @register
 @operator_class(frozen=True)
 class StoreSet(_OnHost):
-    """Store a blob under the key ``blob_name``, by default its own name.
+    """Store a blob under the key ``blob_name``, by default its own name."""
 
-    Inputs:
-        handler: object
-        data (...): any
-    """
-
-    inputs = ("handler", "data")
+    signature = "handler: object, data (...): any ->"
     blob_name: str = ""
 
 
@@ -147,15 +132,12 @@ class StoreGet(_OnHost):
     """Return what StoreSet stored under the key ``blob_name``, by default the output's name; wait for it.
 
     Not to find it in ``timeout_secs`` is an error.
-
-    Inputs:
-        handler: object
-    Outputs:
-        data (...): any, as stored
     """
 
-    inputs = ("handler",)
-    outputs = ("data",)
+    signature = """
+        handler: object
+        -> data (...): any, as stored
+    """
     dynamic = True
     blob_name: str = ""
     timeout_secs: float = DEFAULT_TIMEOUT
@@ -177,15 +159,9 @@ class StoreAdd(_OnHost):
     """Add ``add_value`` to the number under the key ``blob_name``, initially 0; value = the sum.
 
     No other process sees or changes the number in between.
-
-    Inputs:
-        handler: object
-    Outputs:
-        value (1): int64
     """
 
-    inputs = ("handler",)
-    outputs = ("value",)
+    signature = "handler: object -> value (1): int64"
     blob_name: str = ""
     add_value: int = 1
 
@@ -206,14 +182,9 @@ def store_add(op: StoreAdd, ctx: RunContext, handler: Any) -> tuple[Any, ...]:
 @register
 @operator_class(frozen=True)
 class StoreWait(_OnHost):
-    """Wait until all keys are there, at most ``timeout_secs``; they are ``blob_name``, or the strings in ``names``.
+    """Wait until all keys are there, at most ``timeout_secs``; they are ``blob_name``, or the strings in ``names``."""
 
-    Inputs:
-        handler: object
-        names? (N): string
-    """
-
-    inputs = ("handler", "names?")
+    signature = "handler: object, names? (N): string ->"
     blob_name: tuple[str, ...] = ()
     timeout_secs: float = DEFAULT_TIMEOUT
 

@@ -30,8 +30,7 @@ _ENGINES = ("", "DEFAULT", "MPI", "GLOO", "NCCL")  # all but the last one exchan
 class OverWorld(Operator):
     """Base: a collective of all processes, over the common world in input 0."""
 
-    inputs: ClassVar[tuple[str, ...]] = ("common_world",)
-    outputs: ClassVar[tuple[str, ...]] = ()
+    signature = "common_world ->"
     stateful = True
     outputs_on_host = True
     exchanges: ClassVar[Exchange] = Exchange.BETWEEN_PROCESSES
@@ -65,15 +64,12 @@ class CreateCommonWorld(Operator):
 
     A collective raises an error if other ranks have not come after ``timeout_ms`` milliseconds; -1: after the time
     limits of the process. The other arguments, and the input, are Caffe2's; MPI does without them.
-
-    Inputs:
-        kv_handler?: object, the store; ignored by MPI
-    Outputs:
-        common_world: object
     """
 
-    inputs = ("kv_handler?",)
-    outputs = ("common_world",)
+    signature = """
+        kv_handler?: object, the store; ignored by MPI
+        -> common_world: object
+    """
     stateful = True
     outputs_on_host = True
     exchanges = Exchange.BETWEEN_PROCESSES
@@ -131,16 +127,9 @@ def create_common_world(op: CreateCommonWorld, ctx: RunContext, *store: Any) -> 
 @register
 @operator_class(frozen=True)
 class CloneCommonWorld(OverWorld):
-    """Make a common world of the same processes; messages over the two do not meet.
+    """Make a common world of the same processes; messages over the two do not meet."""
 
-    Inputs:
-        existing_common_world: object
-    Outputs:
-        common_world: object
-    """
-
-    inputs = ("existing_common_world",)
-    outputs = ("common_world",)
+    signature = "existing_common_world: object -> common_world: object"
     sync: bool = False
     status_blob: str = ""
 
@@ -153,15 +142,9 @@ def clone_common_world(op: CloneCommonWorld, ctx: RunContext, world: Any) -> tup
 @register
 @operator_class(frozen=True)
 class DestroyCommonWorld(OverWorld):
-    """Free what the library has for a common world; using it afterwards is an error.
+    """Free what the library has for a common world; using it afterwards is an error."""
 
-    Inputs:
-        common_world: object
-    Outputs:
-        common_world: object
-    """
-
-    outputs = ("common_world",)
+    signature = "common_world: object -> common_world: object"
     must_inplace = ((0, 0),)
 
 
@@ -174,12 +157,9 @@ def destroy_common_world(op: DestroyCommonWorld, ctx: RunContext, world: Any) ->
 @register
 @operator_class(frozen=True)
 class Barrier(OverWorld):
-    """Wait until all processes have come to it.
+    """Wait until all processes have come to it."""
 
-    Inputs:
-        common_world: object
-    """
-
+    signature = "common_world: object ->"
     status_blob: str = ""
 
 

@@ -26,7 +26,6 @@ _ELEMENT_BYTES = {"u1": 2, "i1": 2, "u2": 3, "i2": 3, "f2": 3}  # integers are s
 class _OverBlobs(Operator):
     """Base: covers all blobs of the workspace and, with ``include_shared``, those of its parent."""
 
-    inputs: ClassVar[tuple[str, ...]] = ()
     dynamic: ClassVar[bool] = True
     stateful: ClassVar[bool] = True
     outputs_on_host: ClassVar[bool] = True
@@ -45,12 +44,9 @@ class GetAllBlobNames(_OverBlobs):
     """blob_names = the sorted names of the workspace's blobs and, with ``include_shared``, of its parent's.
 
     In a step's private workspace, blobs of the enclosing workspace count as its own once a net has used them.
-
-    Outputs:
-        blob_names (N): string
     """
 
-    outputs = ("blob_names",)
+    signature = "-> blob_names (N): string"
 
     def flops(self) -> int:
         return 0
@@ -74,13 +70,9 @@ class EstimateAllBlobSizes(_OverBlobs):
 
     ``options``, a serialized SerializationOptions, states how Save would write blobs (``chunk_size``, and bfloat16 as
     ``float_format``); the first option whose ``blob_name_regex`` matches a name applies.
-
-    Outputs:
-        blob_names (N): string
-        blob_sizes (N): int64
     """
 
-    outputs = ("blob_names", "blob_sizes")
+    signature = "-> blob_names (N): string, blob_sizes (N): int64"
     options: bytes = b""
 
     def check(self) -> None:

@@ -22,14 +22,9 @@ _UINT8 = np.dtype(np.uint8)
 @register
 @operator_class(frozen=True)
 class Assert(Operator):
-    """Fail with ``error_msg`` unless all elements of X, bools or integers, are true. No outputs.
+    """Fail with ``error_msg`` unless all elements of X, bools or integers, are true. No outputs."""
 
-    Inputs:
-        X (...): int|bool
-    """
-
-    inputs = ("X",)
-    outputs = ()
+    signature = "X (...): int|bool ->"
     stateful = True
     effects = ""
     error_msg: str = ""
@@ -66,14 +61,9 @@ def _require_finite(op: Operator, ctx: RunContext, x: Any) -> None:
 @register
 @operator_class(frozen=True)
 class EnforceFinite(Operator):
-    """Fail if an element of the input is infinite or NaN. No outputs.
+    """Fail if an element of the input is infinite or NaN. No outputs."""
 
-    Inputs:
-        input (...): float
-    """
-
-    inputs = ("input",)
-    outputs = ()
+    signature = "input (...): float ->"
     stateful = True
     effects = ""
 
@@ -94,17 +84,9 @@ def enforce_finite(op: EnforceFinite, ctx: RunContext, x: Any) -> tuple[Any, ...
 @register
 @operator_class(frozen=True)
 class NanCheck(Operator):
-    """output = tensor; fail if an element is infinite or NaN. Further inputs are ignored.
+    """output = tensor; fail if an element is infinite or NaN. Further inputs are ignored."""
 
-    Inputs:
-        tensor (*S): float
-        others* (...): any
-    Outputs:
-        output (*S): as tensor
-    """
-
-    inputs = ("tensor", "others*")
-    outputs = ("output",)
+    signature = "tensor (*S): float, others* (...): any -> output (*S): as tensor"
     inplace = ((0, 0),)
     stateful = True
     effects = ""
@@ -126,16 +108,9 @@ def nan_check(op: NanCheck, ctx: RunContext, x: Any, *others: Any) -> tuple[Any,
 @register
 @operator_class(frozen=True)
 class IsNaN(Operator):
-    """output = 1 where the input is NaN, else 0, uint8. No gradient.
+    """output = 1 where the input is NaN, else 0, uint8. No gradient."""
 
-    Inputs:
-        tensor (*S): float
-    Outputs:
-        output (*S): uint8
-    """
-
-    inputs = ("tensor",)
-    outputs = ("output",)
+    signature = "tensor (*S): float -> output (*S): uint8"
 
     def infer(self, x: TensorSpec) -> tuple[TensorSpec, ...]:
         require_one_float_type(self, tensor=x)
@@ -150,16 +125,9 @@ def is_nan(op: IsNaN, ctx: RunContext, x: Any) -> tuple[Any, ...]:
 @register
 @operator_class(frozen=True)
 class ReplaceNaN(Operator):
-    """output = ``value`` where the input is NaN, else the input. No gradient.
+    """output = ``value`` where the input is NaN, else the input. No gradient."""
 
-    Inputs:
-        input (*S): float
-    Outputs:
-        output (*S): as input
-    """
-
-    inputs = ("input",)
-    outputs = ("output",)
+    signature = "input (*S): float -> output (*S): as input"
     inplace = ((0, 0),)
     value: float = 0.0
 

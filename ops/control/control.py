@@ -40,16 +40,9 @@ class If(Operator):
 
     The inputs after the condition are the external blobs that the nets read, the outputs those that they write for
     other operators.
-
-    Inputs:
-        condition (1) or (): bool
-        X* (...): any
-    Outputs:
-        Y* (...): any
     """
 
-    inputs = ("condition", "X*")
-    outputs = ("Y*",)
+    signature = "condition (1) or (): bool, X* (...): any -> Y* (...): any"
     inplace = "one-to-one"
     dynamic = True
     stateful = True
@@ -168,16 +161,9 @@ class While(Operator):
     Args:
         loop_net, cond_net: the nets.
         keep_iterations: set by the gradient: the blob that stores ``kept_blobs`` as of the start of every iteration.
-
-    Inputs:
-        condition (1) or (): bool
-        X* (...): any
-    Outputs:
-        Y* (...): any
     """
 
-    inputs = ("condition", "X*")
-    outputs = ("Y*",)
+    signature = "condition (1) or (): bool, X* (...): any -> Y* (...): any"
     inplace = "one-to-one"
     dynamic = True
     stateful = True

@@ -92,8 +92,6 @@ class AtomicBool(BlobObject):
 class _Shared(Operator):
     """Base: works on an object in a blob, on the host."""
 
-    inputs: ClassVar[tuple[str, ...]] = ()
-    outputs: ClassVar[tuple[str, ...]] = ()
     stateful = True
     outputs_on_host = True
     result: ClassVar[TensorSpec] = _OBJECT
@@ -113,13 +111,9 @@ class _Shared(Operator):
 @register
 @operator_class(frozen=True)
 class CreateCounter(_Shared):
-    """Create a counter with the initial value ``init_count``.
+    """Create a counter with the initial value ``init_count``."""
 
-    Outputs:
-        counter: object
-    """
-
-    outputs = ("counter",)
+    signature = "-> counter: object"
     effects = ""
     init_count: int = 0
 
@@ -131,37 +125,25 @@ def create_counter(op: CreateCounter, ctx: RunContext) -> Arrays:
 
 @operator_class(frozen=True)
 class _OnCounter(_Shared):
-    inputs = ("counter",)
+    signature = "counter ->"
     result = _COUNT
 
 
 @register
 @operator_class(frozen=True)
 class CountUp(_OnCounter):
-    """Add one to a counter; previous_count = the value before.
+    """Add one to a counter; previous_count = the value before."""
 
-    Inputs:
-        counter: object
-    Outputs:
-        previous_count (): int64
-    """
-
-    outputs = ("previous_count",)
+    signature = "counter: object -> previous_count (): int64"
     effects = ""
 
 
 @register
 @operator_class(frozen=True)
 class CountDown(_OnCounter):
-    """Subtract one from a counter; done = whether it is below 0 now.
+    """Subtract one from a counter; done = whether it is below 0 now."""
 
-    Inputs:
-        counter: object
-    Outputs:
-        done (): bool
-    """
-
-    outputs = ("done",)
+    signature = "counter: object -> done (): bool"
     effects = ""
     result = _DONE
 
@@ -169,15 +151,9 @@ class CountDown(_OnCounter):
 @register
 @operator_class(frozen=True)
 class CheckCounterDone(_OnCounter):
-    """done = whether a counter is 0 or less.
+    """done = whether a counter is 0 or less."""
 
-    Inputs:
-        counter: object
-    Outputs:
-        done (): bool
-    """
-
-    outputs = ("done",)
+    signature = "counter: object -> done (): bool"
     effects = ""
     result = _DONE
 
@@ -185,15 +161,9 @@ class CheckCounterDone(_OnCounter):
 @register
 @operator_class(frozen=True)
 class ResetCounter(_OnCounter):
-    """Set a counter to ``init_count``; previous_value = the value before.
+    """Set a counter to ``init_count``; previous_value = the value before."""
 
-    Inputs:
-        counter: object
-    Outputs:
-        previous_value? (): int64
-    """
-
-    outputs = ("previous_value?",)
+    signature = "counter: object -> previous_value? (): int64"
     effects = ""
     init_count: int = 0
 
@@ -201,15 +171,9 @@ class ResetCounter(_OnCounter):
 @register
 @operator_class(frozen=True)
 class RetrieveCount(_OnCounter):
-    """count = the value of a counter.
+    """count = the value of a counter."""
 
-    Inputs:
-        counter: object
-    Outputs:
-        count (): int64
-    """
-
-    outputs = ("count",)
+    signature = "counter: object -> count (): int64"
     effects = ""
 
 
@@ -245,27 +209,18 @@ def retrieve_count(op: RetrieveCount, ctx: RunContext, counter: Any) -> Arrays:
 @register
 @operator_class(frozen=True)
 class CreateAtomicBool(_Shared):
-    """Create a shared bool, initially false.
+    """Create a shared bool, initially false."""
 
-    Outputs:
-        atomic_bool: object
-    """
-
-    outputs = ("atomic_bool",)
+    signature = "-> atomic_bool: object"
     effects = ""
 
 
 @register
 @operator_class(frozen=True)
 class ConditionalSetAtomicBool(_Shared):
-    """Set a shared bool to true if ``condition`` is true; else leave it unchanged.
+    """Set a shared bool to true if ``condition`` is true; else leave it unchanged."""
 
-    Inputs:
-        atomic_bool: object
-        condition (1): bool
-    """
-
-    inputs = ("atomic_bool", "condition")
+    signature = "atomic_bool: object, condition (1): bool ->"
     effects = ""
 
     def infer(self, *inputs: TensorSpec) -> tuple[TensorSpec, ...]:
@@ -281,17 +236,10 @@ class ConditionalSetAtomicBool(_Shared):
 @register
 @operator_class(frozen=True)
 class CheckAtomicBool(_Shared):
-    """value = a shared bool.
+    """value = a shared bool."""
 
-    Inputs:
-        atomic_bool: object
-    Outputs:
-        value (1): bool
-    """
-
-    inputs = ("atomic_bool",)
+    signature = "atomic_bool: object -> value (1): bool"
     effects = ""
-    outputs = ("value",)
     result = TensorSpec((1,), np.dtype(np.bool_))
 
 
@@ -315,8 +263,7 @@ def check_atomic_bool(op: CheckAtomicBool, ctx: RunContext, shared: Any) -> Arra
 
 @operator_class(frozen=True)
 class _FetchAdd(Operator):
-    inputs = ("mutex_ptr", "mut_value", "increment")
-    outputs = ("mut_value", "fetched_value")
+    signature = "mutex_ptr, mut_value, increment -> mut_value, fetched_value"
     must_inplace = ((1, 0),)
     stateful = True
     dtype: ClassVar[np.dtype[Any]]
@@ -334,17 +281,15 @@ class _FetchAdd(Operator):
 @register
 @operator_class(frozen=True)
 class AtomicFetchAdd(_FetchAdd):
-    """Add ``increment`` to ``mut_value`` in place, under a mutex; fetched_value = the value before. For int32.
+    """Add ``increment`` to ``mut_value`` in place, under a mutex; fetched_value = the value before. For int32."""
 
-    Inputs:
+    signature = """
         mutex_ptr: object
         mut_value (*S): int32
         increment (*S): int32
-    Outputs:
-        mut_value (*S): int32
-        fetched_value (*S): int32
+        -> mut_value (*S): int32
+        -> fetched_value (*S): int32
     """
-
     effects = ""
 
     dtype = np.dtype(np.int32)
@@ -353,17 +298,15 @@ class AtomicFetchAdd(_FetchAdd):
 @register
 @operator_class(frozen=True)
 class AtomicFetchAdd64(_FetchAdd):
-    """AtomicFetchAdd for int64.
+    """AtomicFetchAdd for int64."""
 
-    Inputs:
+    signature = """
         mutex_ptr: object
         mut_value (*S): int64
         increment (*S): int64
-    Outputs:
-        mut_value (*S): int64
-        fetched_value (*S): int64
+        -> mut_value (*S): int64
+        -> fetched_value (*S): int64
     """
-
     effects = ""
 
     dtype = np.dtype(np.int64)

@@ -18,7 +18,7 @@ _BOOL = np.dtype(np.bool_)
 
 @operator_class(frozen=True)
 class _OfShapes(Operator):
-    outputs = ("Y",)
+    signature = "-> Y"
     outputs_on_host = True
 
     def input_location(self, index: int) -> Literal["here", "host", "any"]:
@@ -34,29 +34,17 @@ class _OfShapes(Operator):
 @register
 @operator_class(frozen=True)
 class HasElements(_OfShapes):
-    """Y = whether any of the tensors has elements, a bool. No gradient.
+    """Y = whether any of the tensors has elements, a bool. No gradient."""
 
-    Inputs:
-        X+ (...): any
-    Outputs:
-        Y (): bool
-    """
-
-    inputs = ("X+",)
+    signature = "X+ (...): any -> Y (): bool"
 
 
 @register
 @operator_class(frozen=True)
 class IsEmpty(_OfShapes):
-    """Y = whether X has no elements, a bool. No gradient.
+    """Y = whether X has no elements, a bool. No gradient."""
 
-    Inputs:
-        X (...): any
-    Outputs:
-        Y (): bool
-    """
-
-    inputs = ("X",)
+    signature = "X (...): any -> Y (): bool"
 
 
 @kernel(HasElements)

@@ -18,14 +18,9 @@ __all__ = ["FeedBlob"]
 @register
 @operator_class(frozen=True)
 class FeedBlob(Operator):
-    """Y = the string ``value``, as ``workspace.feed`` would store it.
+    """Y = the string ``value``, as ``workspace.feed`` would store it."""
 
-    Outputs:
-        Y (): string
-    """
-
-    inputs = ()
-    outputs = ("Y",)
+    signature = "-> Y (): string"
     outputs_on_host = True
     value: bytes | None = None
 

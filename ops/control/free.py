@@ -18,16 +18,12 @@ _MAX_BLOBS = 1000
 @register
 @operator_class(frozen=True)
 class Free(Operator):
-    """Replace tensors by empty ones, of shape (0,), and other values by None.
+    """Replace tensors by empty ones, of shape (0,), and other values by None."""
 
-    Inputs:
+    signature = """
         X+ (...): any
-    Outputs:
-        X+ (0): any, of the types before
+        -> X+ (0): any, of the types before
     """
-
-    inputs = ("X+",)
-    outputs = ("X+",)
     must_inplace = tuple((i, i) for i in range(_MAX_BLOBS))
     stateful = True
     effects = ""

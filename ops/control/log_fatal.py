@@ -15,8 +15,6 @@ __all__ = ["Fail", "LogFatal", "ThrowException"]
 
 @operator_class(frozen=True)
 class _Failing(Operator):
-    inputs: ClassVar[tuple[str, ...]] = ()
-    outputs: ClassVar[tuple[str, ...]] = ()
     dynamic: ClassVar[bool] = True
     stateful: ClassVar[bool] = True
 

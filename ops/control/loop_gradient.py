@@ -61,15 +61,9 @@ class WhileGradient(Operator):
         given: for each changed blob, the index of the input that is its gradient after the loop; -1 for none.
         results: the changed blobs, by index, whose gradients are the first outputs.
         constants: for each of the other outputs, the name in ``net`` of the gradient of one iteration.
-
-    Inputs:
-        X+ (...): any
-    Outputs:
-        Y* (...): any
     """
 
-    inputs = ("X+",)
-    outputs = ("Y*",)
+    signature = "X+ (...): any -> Y* (...): any"
     inplace = "one-to-one"
     dynamic = True
     stateful = True

@@ -33,15 +33,9 @@ class ONNXNode(Operator):
 
     Values are tensors of numbers, bool or strings. There is no gradient.
     Source: the classes of ``onnx.reference``, for what each node computes.
-
-    Inputs:
-        X* (...): any
-    Outputs:
-        Y+ (...): any
     """
 
-    inputs = ("X*",)
-    outputs = ("Y+",)
+    signature = "X* (...): any -> Y+ (...): any"
     dynamic = True
     outputs_on_host = True
     node: bytes = b""

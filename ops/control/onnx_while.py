@@ -33,18 +33,15 @@ class ONNXWhile(Operator):
     collected blob's tensors of all iterations, concatenated along the first axis. The net's blobs are private unless
     ``disable_scopes`` is given; ``save_scopes`` is ignored.
 
-    Inputs:
-        max_trip_count (1) or (): int64
-        first_iter_condition (1) or (): bool
-        initial* (...): any
-    Outputs:
-        final_and_scan* (...): any
-
     Source: ONNX's operator Loop.
     """
 
-    inputs = ("max_trip_count", "first_iter_condition", "initial*")
-    outputs = ("final_and_scan*",)
+    signature = """
+        max_trip_count (1) or (): int64
+        first_iter_condition (1) or (): bool
+        initial* (...): any
+        -> final_and_scan* (...): any
+    """
     inplace = "one-to-one"
     dynamic = True
     stateful = True

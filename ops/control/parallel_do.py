@@ -144,16 +144,13 @@ class ParallelDo(OnDevices):
         kept: set by the gradient: the blobs of ``net`` that it reads.
         use_nccl: sum gradients on GPUs by NCCL's operators.
         combine_spatial_bn: SpatialBN in training mode uses the statistics of the whole batch.
-
-    Inputs:
-        X+ (...): any
-    Outputs:
-        Y+ (...): any, the last are the sizes, (len(Y), D) of int32
     """
 
-    inputs = ("X+",)
+    signature = """
+        X+ (...): any
+        -> Y+ (...): any, the last are the sizes, (len(Y), D) of int32
+    """
     effects = ""
-    outputs = ("Y+",)
     inplace = "one-to-one"
     blob_arguments: ClassVar[tuple[str, ...]] = ("inner_inputs", "inner_outputs", "kept")
     kept: tuple[str, ...] = ()
@@ -224,17 +221,10 @@ class ParallelDoGradient(OnDevices):
         modes: for each input but the first "split", "whole", or "scaled" (by the device's fraction of the batch).
         rows: for each of these that is split, the row of ``shares`` that has the number of its rows on each device.
         merge: for each output "concat" or "sum".
-
-    Inputs:
-        shares (Y, D): int32
-        X* (...): any
-    Outputs:
-        dX* (...): any
     """
 
-    inputs = ("shares", "X*")
+    signature = "shares (Y, D): int32, X* (...): any -> dX* (...): any"
     effects = ""
-    outputs = ("dX*",)
     rows: tuple[int, ...] = ()
 
     def input_location(self, index: int) -> Literal["here", "host", "any"]:

@@ -38,12 +38,9 @@ class Print(Operator):
 
     At most ``limit`` elements are written (0 or less: 1000), in the first of every ``every_n`` runs. With ``to_file``,
     the line is appended, in Caffe2's format, to "<blob>.log" under the workspace's root folder.
-
-    Inputs:
-        tensor (...): any
     """
 
-    inputs = ("tensor",)
+    signature = "tensor (...): any ->"
     stateful = True
     effects = ""
     dynamic = True

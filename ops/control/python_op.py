@@ -239,17 +239,10 @@ class PythonTensor:
 @register_operator
 @operator_class(frozen=True)
 class Python(Operator):
-    """Run the function registered under ``token`` on the inputs and outputs; it may have any further arguments.
+    """Run the function registered under ``token`` on the inputs and outputs; it may have any further arguments."""
 
-    Inputs:
-        X* (...): any
-    Outputs:
-        Y* (...): any
-    """
-
+    signature = "X* (...): any -> Y* (...): any"
     open_arguments = ("",)
-    inputs = ("X*",)
-    outputs = ("Y*",)
     inplace = "one-to-one"
     dynamic = True
     stateful = True
@@ -295,9 +288,8 @@ class Python(Operator):
 class PythonGradient(Operator):
     """Run the gradient function registered under ``token``."""
 
+    signature = "X* -> dX*"
     open_arguments = ("",)
-    inputs = ("X*",)
-    outputs = ("dX*",)
     inplace = "one-to-one"
     dynamic = True
     stateful = True

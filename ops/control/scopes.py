@@ -61,7 +61,6 @@ class Scope(BlobObject):
 
 @operator_class(frozen=True)
 class _OnHost(Operator):
-    outputs: ClassVar[tuple[str, ...]] = ()
     stateful = True
     outputs_on_host = True
 
@@ -75,13 +74,9 @@ class _OnHost(Operator):
 @register
 @operator_class(frozen=True)
 class CreateScope(_OnHost):
-    """Create a scope, which a Do operator takes as its last input and output.
+    """Create a scope, which a Do operator takes as its last input and output."""
 
-    Outputs:
-        scope: object
-    """
-
-    outputs = ("scope",)
+    signature = "-> scope: object"
     effects = ""
 
     def infer(self) -> tuple[TensorSpec, ...]:
@@ -96,17 +91,10 @@ def create_scope(op: CreateScope, ctx: RunContext) -> tuple[Any, ...]:
 @register
 @operator_class(frozen=True)
 class HasScope(_OnHost):
-    """has_scope = whether a Do operator has run with a scope, and its gradient has not.
+    """has_scope = whether a Do operator has run with a scope, and its gradient has not."""
 
-    Inputs:
-        scope: object
-    Outputs:
-        has_scope (1): bool
-    """
-
-    inputs = ("scope",)
+    signature = "scope: object -> has_scope (1): bool"
     effects = ""
-    outputs = ("has_scope",)
 
     def infer(self, scope: TensorSpec) -> tuple[TensorSpec, ...]:
         require(scope.dtype == STRING, self, f"input 0 must be a scope, got a tensor of type {scope.dtype}")
@@ -125,15 +113,12 @@ class Do(Operator):
 
     The last input and the last output are a scope. ``inner_blobs`` names blobs of the net, and ``outer_blobs_idx`` has
     for each the outer blob that it stands for: an index into the inputs followed by the outputs, without the scopes.
-
-    Inputs:
-        X+ (...): any, the last is the scope
-    Outputs:
-        Y+ (...): any, the last is the scope
     """
 
-    inputs = ("X+",)
-    outputs = ("Y+",)
+    signature = """
+        X+ (...): any, the last is the scope
+        -> Y+ (...): any, the last is the scope
+    """
     inplace = "one-to-one"
     dynamic = True
     stateful = True

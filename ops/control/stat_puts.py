@@ -20,13 +20,12 @@ _INT64_MAX = 2**63 - 1
 
 @operator_class(frozen=True)
 class _Put(Operator):
-    """Base: adds a number to the statistics of the process.
+    """Base: adds a number to the statistics of the process."""
 
-    Inputs:
+    signature = """
         value (...): any, one number
+        ->
     """
-
-    inputs = ("value",)
     stateful = True
     blob_arguments = ()
     stat_name: str = ""

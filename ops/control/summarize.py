@@ -23,15 +23,9 @@ class Summarize(Operator):
 
     Without an output, they are written to standard output. With ``to_file``, a line per run is appended to
     "<blob>.summary" under the workspace's root folder. No gradient.
-
-    Inputs:
-        X (...): float32
-    Outputs:
-        summary? (4): float32
     """
 
-    inputs = ("X",)
-    outputs = ("summary?",)
+    signature = "X (...): float32 -> summary? (4): float32"
     stateful = True
     effects = ""
     dynamic = True

@@ -91,12 +91,9 @@ class TimerBegin(_OnHost):
 
     When it is stopped, its time in nanoseconds is added to the statistic ``<counter_name>/time_ns/sum``, and 1 to
     ``<counter_name>/time_ns/count``; the default name is that of the output.
-
-    Outputs:
-        timer: object
     """
 
-    outputs = ("timer",)
+    signature = "-> timer: object"
     counter_name: str = ""
 
     def infer(self) -> tuple[TensorSpec, ...]:
@@ -110,8 +107,7 @@ def timer_begin(op: TimerBegin, ctx: RunContext) -> Arrays:
 
 @operator_class(frozen=True)
 class _OnTimer(_OnHost):
-    inputs = ("timer",)
-    outputs: ClassVar[tuple[str, ...]] = ("nanos",)
+    signature = "timer -> nanos"
     result: ClassVar[tuple[TensorSpec, ...]] = ()
 
     def infer(self, timer: TensorSpec) -> tuple[TensorSpec, ...]:
@@ -122,40 +118,26 @@ class _OnTimer(_OnHost):
 @register
 @operator_class(frozen=True)
 class TimerEnd(_OnTimer):
-    """Stop a timer.
+    """Stop a timer."""
 
-    Inputs:
-        timer: object
-    """
-
-    outputs = ()
+    signature = "timer: object ->"
 
 
 @register
 @operator_class(frozen=True)
 class TimerGet(_OnTimer):
-    """nanos = the time since a timer was started, in nanoseconds.
+    """nanos = the time since a timer was started, in nanoseconds."""
 
-    Inputs:
-        timer: object
-    Outputs:
-        nanos (): int64
-    """
-
+    signature = "timer: object -> nanos (): int64"
     result = (TensorSpec((), _INT64),)
 
 
 @register
 @operator_class(frozen=True)
 class TimerGetAndEnd(_OnTimer):
-    """Stop a timer; nanos = the time since it was started, in nanoseconds.
+    """Stop a timer; nanos = the time since it was started, in nanoseconds."""
 
-    Inputs:
-        timer: object
-    Outputs:
-        nanos (1): int64
-    """
-
+    signature = "timer: object -> nanos (1): int64"
     result = (TensorSpec((1,), _INT64),)
 
 
@@ -190,13 +172,9 @@ def timer_get_and_end(op: TimerGetAndEnd, ctx: RunContext, timer: Any) -> Arrays
 @register
 @operator_class(frozen=True)
 class WallClockTime(_OnHost):
-    """time = the time of day, in nanoseconds since the start of 1970 (UTC).
+    """time = the time of day, in nanoseconds since the start of 1970 (UTC)."""
 
-    Outputs:
-        time (): int64
-    """
-
-    outputs = ("time",)
+    signature = "-> time (): int64"
 
     def infer(self) -> tuple[TensorSpec, ...]:
         return (TensorSpec((), _INT64),)
@@ -210,13 +188,9 @@ def wall_clock_time(op: WallClockTime, ctx: RunContext) -> Arrays:
 @register
 @operator_class(frozen=True)
 class StatRegistryCreate(_OnHost):
-    """Create a registry of statistics.
+    """Create a registry of statistics."""
 
-    Outputs:
-        handle: object
-    """
-
-    outputs = ("handle",)
+    signature = "-> handle: object"
 
     def infer(self) -> tuple[TensorSpec, ...]:
         return (_OBJECT,)
@@ -228,17 +202,9 @@ class StatRegistryExport(_OnHost):
     """The names and numbers of a registry, and the time in nanoseconds; with ``reset``, the numbers are set to 0.
 
     Without an input, it is the registry of the process, which timers add to.
-
-    Inputs:
-        handle?: object
-    Outputs:
-        keys (N): string
-        values (N): int64
-        timestamps (N): int64
     """
 
-    inputs = ("handle?",)
-    outputs = ("keys", "values", "timestamps")
+    signature = "handle?: object -> keys (N): string, values (N): int64, timestamps (N): int64"
     dynamic = True
     reset: bool = True
 
@@ -246,15 +212,9 @@ class StatRegistryExport(_OnHost):
 @register
 @operator_class(frozen=True)
 class StatRegistryUpdate(_OnHost):
-    """Add numbers to a registry, by name; without a third input, to that of the process.
+    """Add numbers to a registry, by name; without a third input, to that of the process."""
 
-    Inputs:
-        keys (N): string
-        values (N): int64
-        handle?: object
-    """
-
-    inputs = ("keys", "values", "handle?")
+    signature = "keys (N): string, values (N): int64, handle?: object ->"
 
     def infer(self, keys: TensorSpec, values: TensorSpec, *handle: TensorSpec) -> tuple[TensorSpec, ...]:
         valid = keys.dtype == STRING and values.dtype == _INT64 and keys.shape == values.shape and keys.ndim == 1

@@ -5,14 +5,17 @@ from __future__ import annotations
 import dataclasses
 import enum
 import functools
+import inspect
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, ClassVar, Literal
+from typing import TYPE_CHECKING, Any, ClassVar, Literal, cast
 
-import numpy as np
 from google.protobuf.message import DecodeError
 
 from netbuilder.ops.core.declaration import Declared
+from netbuilder.ops.core.shape_rules import ShapeRules, shape_rules
+from netbuilder.ops.core.signatures import Signature, parsed
+from netbuilder.ops.core.specs import STRING, TensorSpec, spec_of
 from netbuilder.proto import ArgumentError, NetDef, NetError, OperatorDef, ShapeError, TensorProto
 from netbuilder.proto.arguments import argument_value, make_op
 from netbuilder.proto.errors import counted
@@ -38,71 +41,6 @@ __all__ = [
 
 NetNames = Literal["around", "ends", "inputs", "own", "scoped"]
 """How the nets among an operator's arguments name blobs, see ``Operator.net_names``."""
-
-STRING = np.dtype(object)
-"""The dtype of a tensor of strings (bytes objects)."""
-
-
-@dataclass(frozen=True, slots=True)
-class TensorSpec:
-    """Shape, element type and layout of a value.
-
-    Args:
-        shape: extents, in elements; () is a scalar.
-        dtype: NumPy dtype; ``STRING`` (object) for tensors of strings.
-        layout: None for plain row-major; else an engine's layout (hashable, see ``ops.core.contexts.Layout``).
-        known: the elements of an integer tensor (extents, a shape) that are known before the net runs; ignored when
-            specs are compared.
-        inner: what another operator infers its shapes from besides this one: the specs in a subgraph, for its
-            gradient. Ignored likewise.
-    """
-
-    shape: tuple[int, ...]
-    dtype: np.dtype[Any]
-    layout: Any = None
-    known: tuple[int, ...] | None = dataclasses.field(default=None, compare=False)
-    inner: Any = dataclasses.field(default=None, compare=False, repr=False)
-
-    @property
-    def ndim(self) -> int:
-        return len(self.shape)
-
-    @property
-    def size(self) -> int:
-        n = 1
-        for extent in self.shape:
-            n *= extent
-        return n
-
-    @property
-    def nbytes(self) -> int:
-        """Bytes of the buffer that holds the value in its layout."""
-        if self.layout is not None:
-            return int(self.layout.nbytes)
-        return self.size * self.dtype.itemsize
-
-    @property
-    def rounds(self) -> bool:
-        """Whether the layout stores elements with fewer bits than the dtype has."""
-        return self.layout is not None and self.layout.itemsize < self.dtype.itemsize
-
-    @property
-    def plain(self) -> TensorSpec:
-        return self if self.layout is None else TensorSpec(self.shape, self.dtype)
-
-    def with_layout(self, layout: Any) -> TensorSpec:
-        return TensorSpec(self.shape, self.dtype, layout)
-
-    def with_shape(self, shape: Sequence[int]) -> TensorSpec:
-        return TensorSpec(tuple(int(n) for n in shape), self.dtype)
-
-    def with_dtype(self, dtype: Any) -> TensorSpec:
-        return TensorSpec(self.shape, np.dtype(dtype))
-
-
-def spec_of(array: Any) -> TensorSpec:
-    """Return the plain spec of an array."""
-    return TensorSpec(tuple(array.shape), np.dtype(array.dtype))
 
 
 class Exchange(enum.Enum):
@@ -137,13 +75,44 @@ class BatchMean:
     offset: float = 0.0
 
 
+class _Stated:
+    """A class attribute that follows from the signature; it is computed when it is first read."""
+
+    def __init__(self, of: Callable[[Signature], Any]) -> None:
+        self._of = of
+
+    def __set_name__(self, owner: type, name: str) -> None:
+        self._name = name
+
+    def __get__(self, op: Any, cls: type[Operator]) -> Any:
+        value = self._of(parsed(cls.signature))
+        setattr(next(c for c in cls.__mro__ if "signature" in c.__dict__), self._name, value)
+        return value
+
+
+_STATED = {
+    "inputs": _Stated(lambda stated: tuple(blob.name for blob in stated.inputs)),
+    "outputs": _Stated(lambda stated: tuple(blob.name for blob in stated.outputs)),
+    "n_in": _Stated(lambda stated: arity(tuple(blob.name for blob in stated.inputs))[0]),
+    "n_out": _Stated(lambda stated: arity(tuple(blob.name for blob in stated.outputs))[0]),
+}
+
+
+def _with_signature(document: str, signature: str) -> str:
+    """Return the docstring of an operator with the signature after what it says, before the source."""
+    text = "\n".join(f"    {line}" for line in inspect.cleandoc(signature).splitlines())
+    before, source, after = inspect.cleandoc(document).partition("\n\nSource:")
+    return f"{before}\n\nSignature:\n{text}{source}{after}"
+
+
 class Operator(Declared):
     """Base of all operators: a frozen dataclass whose fields are the arguments, with their defaults.
 
     Class attributes that a subclass sets:
 
-    inputs, outputs: names in order. ``"b?"`` is optional (if it is missing, so are those after it); as the last name,
-        ``"X*"`` stands for any number of tensors, ``"X+"`` for at least one.
+    signature: names, shapes and types of inputs and outputs, as ``ops.core.signatures`` describes; ``inputs`` and
+        ``outputs``, the names with their ``?``, ``*`` or ``+``, and ``infer`` follow from it, and ``help`` shows it.
+    gradient_of: the operator whose gradient this one computes; ``register`` finds it by the name, ``<type>Gradient``.
     inplace: which output may be the same blob as which input: pairs (input index, output index),
         or ``"one-to-one"`` for "output i and input i, any i".
     must_inplace: pairs (input index, output index) that have to be the same blob.
@@ -175,8 +144,10 @@ class Operator(Declared):
     certain_nets: for "around", the arguments of which one net runs at least once in each run of the operator.
     """
 
-    inputs: ClassVar[tuple[str, ...]] = ()
-    outputs: ClassVar[tuple[str, ...]] = ()
+    signature: ClassVar[str] = ""
+    gradient_of: ClassVar[type[Operator] | None] = None
+    inputs: ClassVar[tuple[str, ...]] = cast(Any, _STATED["inputs"])
+    outputs: ClassVar[tuple[str, ...]] = cast(Any, _STATED["outputs"])
     inplace: ClassVar[tuple[tuple[int, int], ...] | Literal["one-to-one"]] = ()
     must_inplace: ClassVar[tuple[tuple[int, int], ...]] = ()
     dynamic: ClassVar[bool] = False
@@ -197,16 +168,19 @@ class Operator(Declared):
     copy_arguments: ClassVar[bool] = True  # the gradient operators get the arguments of the forward one
 
     # Set by `decode` and `with_arity`; without them, the numbers of required inputs and outputs.
-    n_in: int
-    n_out: int
+    n_in: int = cast(Any, _STATED["n_in"])
+    n_out: int = cast(Any, _STATED["n_out"])
     input_names: ClassVar[tuple[str, ...]] = ()
     output_names: ClassVar[tuple[str, ...]] = ()
     _readers: ClassVar[dict[str, Reader]]
 
     def __init_subclass__(cls, **kwargs: Any) -> None:
         super().__init_subclass__(**kwargs)
-        cls.n_in = arity(cls.inputs)[0]
-        cls.n_out = arity(cls.outputs)[0]
+        if "signature" in cls.__dict__:
+            for name, stated in _STATED.items():
+                setattr(cls, name, stated)
+        if cls.__dict__.get("__doc__") and cls.signature:
+            cls.__doc__ = _with_signature(cls.__doc__ or "", cls.signature)
 
     @property
     def type(self) -> str:
@@ -263,13 +237,22 @@ class Operator(Declared):
         """
         return "here"
 
+    @classmethod
+    def shape_rules(cls) -> ShapeRules | None:
+        """Return what the signature says of shapes and types; None if it does not determine the outputs."""
+        return shape_rules(cls.signature, cls.gradient_of.signature if cls.gradient_of else None)
+
     def infer(self, *inputs: TensorSpec) -> tuple[TensorSpec, ...]:
-        """Return the plain specs of the ``n_out`` outputs.
+        """Return the plain specs of the ``n_out`` outputs; as the signature states, unless a class computes them.
 
         Raises:
             ShapeError: the specs of the inputs are not valid for the operator.
+            NotImplementedError: the signature does not say the outputs' extents or types, or they depend on data.
         """
-        raise NotImplementedError(f"{self.type}: shapes cannot be inferred")
+        rules = None if self.dynamic else self.shape_rules()
+        if rules is None:
+            raise NotImplementedError(f"{self.type}: shapes cannot be inferred")
+        return rules.infer(self, inputs)
 
     def infer_partial(
         self, inputs: Sequence[TensorSpec | None], outputs: Sequence[TensorSpec | None]

@@ -53,7 +53,19 @@ def register(cls: type[Operator]) -> type[Operator]:
     if name in _operators and not _same_place(_operators[name], cls):
         raise NetError(f"operator {name!r} is registered twice: {_operators[name].__module__} and {cls.__module__}")
     _operators[name] = cls
+    for gradient, forward in ((name, _forward_of(name)), (f"{name}Gradient", name), (f"{name}Grad", name)):
+        if (
+            gradient != forward
+            and gradient in _operators
+            and forward in _operators
+            and _operators[gradient].gradient_of is None
+        ):
+            _operators[gradient].gradient_of = _operators[forward]
     return cls
+
+
+def _forward_of(name: str) -> str:
+    return name.removesuffix("Gradient") if name.endswith("Gradient") else name.removesuffix("Grad")
 
 
 def _same_place(one: Any, other: Any) -> bool:

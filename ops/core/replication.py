@@ -6,15 +6,27 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Literal
 
+from netbuilder.proto import ArgumentError
+
 __all__ = ["Distributed", "Merged", "Replication", "share_sizes"]
+
+_MOST = 1_000_000  # shares, of all devices and micro-batches
 
 
 def share_sizes(samples: int, shares: int) -> list[int]:
     """Return the number of samples of each share: equal, except that the first ones may have one more.
 
+    Raises:
+        ArgumentError: there are no shares, or more than a million, or the number of samples is negative.
+
     >>> share_sizes(7, 3), share_sizes(2, 3)
     ([3, 2, 2], [1, 1, 0])
     """
+    if samples < 0 or not 1 <= shares <= _MOST:
+        raise ArgumentError(
+            f"share_sizes: samples must not be negative, and shares must be 1 to {_MOST:,}; got samples={samples:,} "
+            f"and shares={shares:,}"
+        )
     base, more = divmod(samples, shares)
     return [base + (number < more) for number in range(shares)]
 

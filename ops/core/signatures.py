@@ -1,24 +1,31 @@
-"""Signatures in the docstrings of operators: names, shapes and element types of inputs and outputs.
+"""Signatures of operators: names, shapes and element types of inputs and outputs, said once, in ``Operator.signature``.
 
-A section of a docstring has one line for each name in ``inputs`` or ``outputs``, in their order::
+It is one line::
 
-    Inputs:
-        X (N, C, H, W) or (N, H, W, C): float, images
-        labels (N): int32|int64
-    Outputs:
-        Y (N, *S, 2 * D): as X
+    X (N, D): float, W (M, D): as X -> Y (N, M): as X
 
-A name is written as in ``inputs``, with its ``?``, ``*`` or ``+``. An extent is a number, a symbol (the same extent
-wherever the operator has this symbol; the name of an argument stands for its value) or an expression of these, where
-``prod`` and ``len`` take several axes; ``*S`` stands for any number of axes, ``...`` for axes without a name. Types are
-NumPy's names, ``string``, ``object`` (a blob that is not a tensor, and so has no shape), ``float`` (float16, float32
-or float64), ``int`` (any integer type), ``any``, or ``as X``: the type of X. Text after a comma is a comment. An
-operator without a section has that of its base class. Gradient operators need none: a gradient has the shape and type
-of the blob whose gradient it is, and their other inputs are those of the forward operator.
+or a line for each input, and after an arrow for each output::
+
+    X (N, C, H, W) or (N, H, W, C): float, images
+    labels (N): int32|int64
+    -> Y (N, *S, 2 * D): as X
+
+A name with ``?`` is optional (if it is missing, so are those after it); as the last name, ``X*`` stands for any number
+of tensors, ``X+`` for at least one. An extent is a number, a symbol (the same extent wherever the operator has this
+symbol; the name of an argument or of a property stands for its value) or an expression of these, where ``prod`` and
+``len`` take several axes; ``*S`` stands for any number of axes, ``...`` for axes without a name, ``{1}`` for any shape
+of one element. Types are NumPy's names, ``string``, ``object`` (a blob that is not a tensor, and so has no shape),
+``float`` (float16, float32 or float64), ``int`` (any integer type), ``any``, or ``as X``: the type of X and, without a
+shape, its shape, too. ``one float`` is for several tensors of one type. Text after a comma is a comment, which a
+signature of several lines may have.
+
+A gradient operator, ``<type>Gradient`` or ``<type>Grad``, gives names alone, ``X, dY -> dX``: a blob of the forward
+operator is as that says, and a gradient has the shape and type of the blob whose gradient it is; that of a scalar may be any one element.
 """
 
 from __future__ import annotations
 
+import functools
 import re
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -26,24 +33,24 @@ from typing import Any
 
 import numpy as np
 
-from netbuilder.ops.core.operator import STRING, Operator
+from netbuilder.ops.core.specs import STRING
 from netbuilder.proto import NetError
 
-__all__ = ["TYPE_GROUPS", "Blob", "Form", "Signature", "is_gradient", "signature"]
+__all__ = ["FLOATS", "TYPE_GROUPS", "Blob", "Form", "Signature", "dtype_of", "is_gradient", "of_gradient", "parsed"]
 
 _INTEGERS = ("int8", "int16", "int32", "int64", "uint8", "uint16")
-_FLOATS = ("float16", "float32", "float64")
+FLOATS = ("float16", "float32", "float64")
 
 TYPE_GROUPS: dict[str, tuple[str, ...]] = {
-    "float": _FLOATS,
+    "float": FLOATS,
     "int": _INTEGERS,
-    "any": (*_FLOATS, *_INTEGERS, "bool", "string"),
-    **{name: (name,) for name in (*_FLOATS, *_INTEGERS, "bool", "string", "object")},
+    "any": (*FLOATS, *_INTEGERS, "bool", "string"),
+    **{name: (name,) for name in (*FLOATS, *_INTEGERS, "bool", "string", "object")},
 }
 """The names of types in signatures, and the element types that each stands for."""
 
-_SHAPE = r"\((?:[^()]|\([^()]*\))*\)"
-_LINE = re.compile(rf"(\w+[?*+]?)(?: ({_SHAPE}(?: or {_SHAPE})*))?: (as \w+|[\w|]+)(?:, (.+))?")
+_SHAPE = r"(?:\((?:[^()]|\([^()]*\))*\)|\{[^{}]*\})"
+_LINE = re.compile(rf"(\w+[?*+]?)(?: ({_SHAPE}(?: or {_SHAPE})*))?: (as \w+|(?:one )?[\w|]+)(?:, (.+))?")
 
 
 @dataclass(frozen=True)
@@ -59,11 +66,13 @@ class Blob:
     """The signature of one input or output.
 
     Args:
-        name: as in ``inputs`` or ``outputs``.
-        shapes: the shapes that it may have, each a tuple of extents as written; () if it is not a tensor.
-        types: the element types that it may have; () if ``like`` is given.
+        name: with its ``?``, ``*`` or ``+``.
+        shapes: the shapes that it may have, each a tuple of extents as written; () if it is not a tensor, or if its
+            shape is that of ``like``.
+        types: the element types that it may have; () if ``like`` is given, or if nothing but the name is.
         like: the name of the blob that has the same element type, or "".
         text: the comment, or "".
+        one_type: whether all tensors of this name have one type.
     """
 
     name: str
@@ -71,6 +80,11 @@ class Blob:
     types: tuple[str, ...]
     like: str
     text: str
+    one_type: bool = False
+
+    @property
+    def plain_name(self) -> str:
+        return self.name.rstrip("?*+")
 
     def has_type(self, dtype: np.dtype[Any]) -> bool:
         """Whether the value may have this type; what takes uint16 takes longer ones, which have no name."""
@@ -79,9 +93,9 @@ class Blob:
     def has_rank(self, rank: int) -> bool:
         """Whether the value may have this number of axes."""
         if not self.shapes:
-            return False
-        open_ended = [any(n == "..." or n.startswith("*") for n in shape) for shape in self.shapes]
-        fixed = [sum(n != "..." and not n.startswith("*") for n in shape) for shape in self.shapes]
+            return "object" not in self.types
+        open_ended = [any(n == "..." or n[0] in "*{" for n in shape) for shape in self.shapes]
+        fixed = [sum(n != "..." and n[0] not in "*{" for n in shape) for shape in self.shapes]
         return any(rank >= n if more else rank == n for n, more in zip(fixed, open_ended))
 
 
@@ -92,12 +106,17 @@ class Signature:
     inputs: tuple[Blob, ...]
     outputs: tuple[Blob, ...]
 
+    @property
+    def is_stated(self) -> bool:
+        """Whether it has more than names."""
+        return all(blob.types or blob.like for blob in (*self.inputs, *self.outputs))
+
     def mismatch(self, given: Sequence[Form]) -> str:
         """Return what the operator does not take of inputs; "" if they are as stated, as far as is known."""
         dtypes: dict[str, np.dtype[Any] | None] = {}
         for index, form in enumerate(given):
             blob = self.inputs[min(index, len(self.inputs) - 1)]
-            name = blob.name.rstrip("?*+")
+            name = blob.plain_name
             expected = dtypes.setdefault(name, form.dtype) if not blob.like else dtypes.get(blob.like)
             dtypes.setdefault(name, form.dtype)
             if form.dtype is not None and not blob.like and not blob.has_type(form.dtype):
@@ -111,14 +130,14 @@ class Signature:
 
     def made(self, given: Sequence[Form], count: int) -> list[Form]:
         """Return what is stated of ``count`` outputs."""
-        names = [blob.name.rstrip("?*+") for blob in self.inputs]
+        names = [blob.plain_name for blob in self.inputs]
         dtypes = {name: form.dtype for name, form in reversed([*zip(names, given)])}
         made = []
         for index in range(count):
             blob = self.outputs[min(index, len(self.outputs) - 1)]
             only = blob.types[0] if len(blob.types) == 1 and blob.types[0] != "object" else None
-            dtype = dtypes.get(blob.like) if blob.like else None if only is None else _dtype_of(only)
-            dtypes.setdefault(blob.name.rstrip("?*+"), dtype)
+            dtype = dtypes.get(blob.like) if blob.like else None if only is None else dtype_of(only)
+            dtypes.setdefault(blob.plain_name, dtype)
             made.append(Form(dtype))
         return made
 
@@ -127,67 +146,102 @@ def _type_name(dtype: np.dtype[Any]) -> str:
     return "string" if dtype == STRING else dtype.name
 
 
-def _dtype_of(name: str) -> np.dtype[Any]:
-    return STRING if name == "string" else np.dtype(name)
+def dtype_of(name: str) -> np.dtype[Any]:
+    """Return the element type of a name in a signature that stands for one."""
+    return STRING if name in ("string", "object") else np.dtype(name)
 
 
-def is_gradient(cls: type[Operator]) -> bool:
+def is_gradient(cls: type[Any]) -> bool:
     """Whether this is a gradient operator: its name says so, and one of its blobs is named as a gradient (dY)."""
     return "Grad" in cls.__name__ and any(name[0] == "d" for name in (*cls.inputs, *cls.outputs))
 
 
-def signature(cls: type[Operator]) -> Signature | None:
-    """Return the signature in an operator's docstring, or in that of its nearest base; None if there is none.
+@functools.cache
+def of_gradient(text: str, forward: str) -> Signature:
+    """Return the signature of a gradient operator that states names alone, from that of the forward operator.
+
+    Blobs that are alike there are alike here: the first of them has the type, the others are as it is.
+    """
+    names, known = parsed(text), parsed(forward)
+    blobs = {blob.plain_name: blob for blob in (*known.outputs, *known.inputs)}
+    roots: dict[str, str] = {}
+
+    def completed(blob: Blob) -> Blob:
+        if blob.types or blob.like:
+            return blob
+        name = blob.plain_name
+        stated = blobs.get(name) or blobs.get(name.removeprefix("d_")) or blobs.get(name[1:] if name[0] == "d" else "")
+        if stated is None:
+            return blob
+        base = shaped = stated
+        while base.like and base.like in blobs:
+            base = blobs[base.like]
+        while not shaped.shapes and shaped.like in blobs:
+            shaped = blobs[shaped.like]
+        shapes = (("{1}",),) if shaped.shapes == ((),) and stated.plain_name != name else shaped.shapes
+        root = roots.setdefault(base.plain_name, name)
+        alike = {"like": root} if root != name else {"types": base.types, "one_type": base.one_type}
+        return Blob(**{"types": (), "like": "", **alike, "name": blob.name, "shapes": shapes, "text": ""})
+
+    return Signature(tuple(map(completed, names.inputs)), tuple(map(completed, names.outputs)))
+
+
+@functools.cache
+def parsed(text: str) -> Signature:
+    """Return the signature that a text states.
 
     Raises:
-        NetError: a line has another form, or the names are not those of ``inputs`` and ``outputs``.
+        NetError: a line has another form.
     """
-    if not (cls.inputs or cls.outputs):
-        return Signature((), ())
-    for base in cls.__mro__:
-        document = base.__dict__.get("__doc__") or ""
-        if re.search(r"^ *(Inputs|Outputs):$", document, re.M):
-            found = Signature(_section(cls, document, "Inputs"), _section(cls, document, "Outputs"))
-            for blobs, names in ((found.inputs, cls.inputs), (found.outputs, cls.outputs)):
-                if tuple(blob.name for blob in blobs) != names:
-                    raise NetError(
-                        f"{cls.__name__}: its docstring must state {names}, got {tuple(blob.name for blob in blobs)}"
-                    )
-            return found
-    return None
-
-
-def _section(cls: type[Operator], document: str, title: str) -> tuple[Blob, ...]:
-    match = re.search(rf"^( *){title}:\n((?:\1 +\S.*(?:\n|\Z))*)", document, re.M)
-    return tuple(_blob(cls, line) for line in _lines(match[2])) if match else ()
+    inputs: list[Blob] = []
+    outputs: list[Blob] = []
+    side = inputs
+    several = "\n" not in text
+    for line in _lines(text):
+        before, arrow, after = line.partition("->")
+        side += map(_blob, _entries(before, several=several))
+        if arrow:
+            side = outputs
+            side += map(_blob, _entries(after, several=several))
+    return Signature(tuple(inputs), tuple(outputs))
 
 
 def _lines(text: str) -> list[str]:
-    """Return the lines of a section, continuation lines joined to the lines before them."""
+    """Return the lines of a signature, continuation lines joined to the lines before them."""
     lines: list[str] = []
-    first = len(text) - len(text.lstrip())
-    for line in text.splitlines():
-        if len(line) - len(line.lstrip()) > first:
+    given = [line for line in text.splitlines() if line.strip()]
+    for line in given:
+        if len(line) - len(line.lstrip()) > len(given[0]) - len(given[0].lstrip()):
             lines[-1] += " " + line.strip()
         else:
             lines.append(line.strip())
     return lines
 
 
-def _blob(cls: type[Operator], line: str) -> Blob:
-    match = _LINE.fullmatch(line)
-    types = match[3] if match else ""
-    unknown = [] if types.startswith("as ") else [name for name in types.split("|") if name not in TYPE_GROUPS]
-    if match is None or unknown or (match[2] is None) != (types == "object"):
-        raise NetError(
-            f"{cls.__name__}: the docstring states {line!r}; write 'X (N, D): float32|float64, what it is', with the "
-            f"types {', '.join(TYPE_GROUPS)} or 'as X', and no shape for an object"
-        )
+def _entries(line: str, *, several: bool) -> list[str]:
+    """Return what a line states of each blob; a line of several has no comments."""
+    parts = re.findall(rf"(?:[^,(){{}}]|{_SHAPE})+", line) if several else [line]
+    return [part.strip() for part in parts if part.strip()]
+
+
+def _blob(text: str) -> Blob:
+    if re.fullmatch(r"\w+[?*+]?", text):
+        return Blob(text, (), (), "", "")
+    match = _LINE.fullmatch(text)
+    types = match[3].removeprefix("one ") if match else ""
     like = types[3:] if types.startswith("as ") else ""
+    unknown = [] if like else [name for name in types.split("|") if name not in TYPE_GROUPS]
+    if match is None or unknown or (match[2] is None) != (types == "object" or (bool(like) and match[2] is None)):
+        raise NetError(
+            f"a signature states {text!r}; write 'X (N, D): float32|float64, what it is', with the types "
+            f"{', '.join(TYPE_GROUPS)} or 'as X', and no shape for an object"
+        )
     shapes = tuple(_extents(shape) for shape in re.findall(_SHAPE, match[2] or ""))
     expanded = () if like else tuple(dict.fromkeys(t for name in types.split("|") for t in TYPE_GROUPS[name]))
-    return Blob(match[1], shapes, expanded, like, match[4] or "")
+    return Blob(match[1], shapes, expanded, like, match[4] or "", match[3].startswith("one "))
 
 
 def _extents(shape: str) -> tuple[str, ...]:
+    if shape[0] == "{":
+        return (shape,)
     return tuple(part.strip() for part in re.split(r",(?![^(]*\))", shape[1:-1]) if part.strip())

@@ -32,17 +32,9 @@ def _check_pair(op: Operator, x: TensorSpec, y: TensorSpec) -> int:
 
 @operator_class(frozen=True)
 class OfSamples(Operator):
-    """Base of operators that compute one number per sample of X and Y; ``<type>Gradient`` reads X, Y and dZ.
+    """Base of operators that compute one number per sample of X and Y; ``<type>Gradient`` reads X, Y and dZ."""
 
-    Inputs:
-        X (N, *S) or (N) or (): float
-        Y (N, *S) or (N) or (): as X
-    Outputs:
-        Z (N): as X
-    """
-
-    inputs = ("X", "Y")
-    outputs = ("Z",)
+    signature = "X (N, *S) or (N) or (): float, Y (N, *S) or (N) or (): as X -> Z (N): as X"
 
     def infer(self, x: TensorSpec, y: TensorSpec) -> tuple[TensorSpec, ...]:
         require_one_float_type(self, X=x, Y=y)
@@ -60,8 +52,7 @@ class OfSamples(Operator):
 class OfSamplesGradient(Operator):
     """Base of the gradients of operators that compute one number per sample."""
 
-    inputs = ("X", "Y", "dZ")
-    outputs = ("dX", "dY")
+    signature = "X, Y, dZ -> dX, dY"
 
     def infer(self, x: TensorSpec, y: TensorSpec, dz: TensorSpec) -> tuple[TensorSpec, ...]:
         require_one_float_type(self, X=x, Y=y, dZ=dz)

@@ -64,8 +64,7 @@ class FCArguments(Operator):
 
 @operator_class(frozen=True)
 class _Forward(FCArguments):
-    inputs = ("X", "W", "b")
-    outputs = ("Y",)
+    signature = "X, W, b -> Y"
 
     def infer(self, x: TensorSpec, w: TensorSpec, b: TensorSpec) -> tuple[TensorSpec, ...]:
         require_one_float_type(self, X=x, W=w, b=b)
@@ -84,8 +83,7 @@ class _Forward(FCArguments):
 
 @operator_class(frozen=True)
 class _Backward(FCArguments):
-    inputs = ("X", "W", "dY")
-    outputs = ("dW", "db", "dX?")
+    signature = "X, W, dY -> dW, db, dX?"
 
     def infer(self, x: TensorSpec, w: TensorSpec, dy: TensorSpec) -> tuple[TensorSpec, ...]:
         require_one_float_type(self, X=x, W=w, dY=dy)
@@ -102,14 +100,13 @@ class _Backward(FCArguments):
 @register
 @operator_class(frozen=True)
 class FC(_Forward):
-    """Y = X W^T + b, with X flattened to a matrix at ``axis``, and W, (outputs, inputs), at ``axis_w``.
+    """Y = X W^T + b, with X flattened to a matrix at ``axis``, and W, (outputs, inputs), at ``axis_w``."""
 
-    Inputs:
+    signature = """
         X (*A, *B): float
         W (*C, *D): as X, prod(D) = prod(B)
         b (prod(C)): as X
-    Outputs:
-        Y (*A, prod(C)): as X
+        -> Y (*A, prod(C)): as X
     """
 
 
@@ -122,16 +119,14 @@ class FCGradient(_Backward):
 @register
 @operator_class(frozen=True)
 class FCTransposed(_Forward):
-    """Y = X W + b, with X flattened to a matrix at ``axis``, and W, (inputs, outputs), at ``axis_w``.
+    """Y = X W + b, with X flattened to a matrix at ``axis``, and W, (inputs, outputs), at ``axis_w``."""
 
-    Inputs:
+    signature = """
         X (*A, *B): float
         W (*C, *D): as X, prod(C) = prod(B)
         b (prod(D)): as X
-    Outputs:
-        Y (*A, prod(D)): as X
+        -> Y (*A, prod(D)): as X
     """
-
     _transposed = True
 
 

@@ -26,17 +26,14 @@ class MatMul(Operator):
     """Y = A B, with A and B flattened to matrices at ``axis_a`` and ``axis_b``.
 
     ``trans_a`` and ``trans_b`` transpose the matrices. With a third input, Y has the shape of that.
+    """
 
-    Inputs:
+    signature = """
         A (...): float
         B (...): as A
         like? (...): any
-    Outputs:
-        Y (M, N) or (...): as A, the latter with like
+        -> Y (M, N) or (...): as A, the latter with like
     """
-
-    inputs = ("A", "B", "like?")
-    outputs = ("Y",)
     copy_arguments = False
     axis_a: int = 1
     axis_b: int = 1
@@ -127,16 +124,13 @@ class BatchMatMul(Operator):
 
     With ``broadcast``, the leading axes are broadcast as by NumPy. A vector A is a row, a vector B a column, which is
     multiplied with each matrix of the other input; Y does not have its axis. The product of two vectors is (1,).
-
-    Inputs:
-        A (..., M, K) or (..., K, M) or (K): float, the second with trans_a
-        B (..., K, N) or (..., N, K) or (K): as A, the second with trans_b
-    Outputs:
-        Y (..., M, N) or (...): as A
     """
 
-    inputs = ("A", "B")
-    outputs = ("Y",)
+    signature = """
+        A (..., M, K) or (..., K, M) or (K): float, the second with trans_a
+        B (..., K, N) or (..., N, K) or (K): as A, the second with trans_b
+        -> Y (..., M, N) or (...): as A
+    """
     copy_arguments = False
     trans_a: bool = False
     trans_b: bool = False

@@ -22,16 +22,9 @@ class ConcatBatchMatMulBatchGatherOp(Operator):
 
     The same as stacking n matrices of shape (samples, width) into (samples, n, width), multiplying by the transpose,
     and gathering from the products in row-major order.
-
-    Inputs:
-        indices (I): int32|int64
-        X+ (N, D): float
-    Outputs:
-        Y (N, I): as X
     """
 
-    inputs = ("indices", "X+")
-    outputs = ("Y",)
+    signature = "indices (I): int32|int64, X+ (N, D): float -> Y (N, I): as X"
 
     def infer(self, indices: TensorSpec, *xs: TensorSpec) -> tuple[TensorSpec, ...]:
         text = f"indices must be a vector of int32 or int64, got {indices.shape} {indices.dtype}"

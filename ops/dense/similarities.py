@@ -116,17 +116,9 @@ class _Padding(Operator):
 @register
 @operator_class(frozen=True)
 class DotProductWithPadding(_Padding):
-    """Z[i] = sum(X[i] * Y[i]), with the shorter rows padded with ``pad_value`` or, with ``replicate``, repeated.
+    """Z[i] = sum(X[i] * Y[i]), with the shorter rows padded with ``pad_value`` or, with ``replicate``, repeated."""
 
-    Inputs:
-        X (N, D): float
-        Y (N, M): as X
-    Outputs:
-        Z (N): as X
-    """
-
-    inputs = ("X", "Y")
-    outputs = ("Z",)
+    signature = "X (N, D): float, Y (N, M): as X -> Z (N): as X"
 
     def infer(self, x: TensorSpec, y: TensorSpec) -> tuple[TensorSpec, ...]:
         return (x.with_shape((self.samples(x, y),)),)
@@ -146,8 +138,7 @@ class DotProductWithPadding(_Padding):
 class DotProductWithPaddingGradient(_Padding):
     """dX and dY of DotProductWithPadding, from X, Y and dZ."""
 
-    inputs = ("X", "Y", "dZ")
-    outputs = ("dX", "dY")
+    signature = "X, Y, dZ -> dX, dY"
 
     def infer(self, x: TensorSpec, y: TensorSpec, dz: TensorSpec) -> tuple[TensorSpec, ...]:
         samples = self.samples(x, y)

@@ -84,18 +84,10 @@ class TT(_Train):
     ``inp_sizes`` and ``out_sizes`` select. The cores are stored in one vector, the last one first, each as (input, rank
     after it, rank before it, output); ``netbuilder.caffe2.tensor_cores`` makes them.
 
-    Inputs:
-        X (M, K): float32|float64
-        b (N): as X
-        cores (P): as X
-    Outputs:
-        Y (M, N): as X
-
     Source: Novikov et al., "Tensorizing Neural Networks", 2015, arXiv:1509.06569.
     """
 
-    inputs = ("X", "b", "cores")
-    outputs = ("Y",)
+    signature = "X (M, K): float32|float64, b (N): as X, cores (P): as X -> Y (M, N): as X"
 
     def infer(self, x: TensorSpec, b: TensorSpec, cores: TensorSpec) -> tuple[TensorSpec, ...]:
         self.check_specs(x, cores)
@@ -145,8 +137,7 @@ def tt(op: TT, ctx: RunContext, x: Array, b: Array, cores: Array) -> tuple[Any, 
 class TTLinearGradient(_Train):
     """The gradients of TT: of X, of b and of the cores."""
 
-    inputs = ("X", "cores", "dY")
-    outputs = ("dX", "db", "dcores")
+    signature = "X, cores, dY -> dX, db, dcores"
 
     def infer(self, x: TensorSpec, cores: TensorSpec, dy: TensorSpec) -> tuple[TensorSpec, ...]:
         self.check_specs(x, cores)

@@ -81,23 +81,20 @@ class TTSparseLengthsSum(_Table):
     ``factor_i`` select, the least significant digit first. Core k is (factor_i[k], ranks[k], factor_j[k],
     ranks[k + 1]). The other outputs are for the gradient: intermediate products, and the digits of the indices.
 
-    Inputs:
+    Source: Hrinchuk et al., "Tensorized Embedding Layers", 2019, arXiv:1901.10787.
+    """
+
+    signature = """
         core0 (N0, 1, D0, R1): float32
         core1 (N1, R1, D1, R2): float32
         core2 (N2, R2, D2, 1): float32
         index (I): int64
         lengths (S): int32
-    Outputs:
-        OUTPUT (S, D0 * D1 * D2): float32
-        core0_output (I, D0, R1): float32
-        core1_output (I, D0 * D1, R2): float32
-        indices (I, 3): int64
-
-    Source: Hrinchuk et al., "Tensorized Embedding Layers", 2019, arXiv:1901.10787.
+        -> OUTPUT (S, D0 * D1 * D2): float32
+        -> core0_output (I, D0, R1): float32
+        -> core1_output (I, D0 * D1, R2): float32
+        -> indices (I, 3): int64
     """
-
-    inputs = ("core0", "core1", "core2", "index", "lengths")
-    outputs = ("OUTPUT", "core0_output", "core1_output", "indices")
 
     def infer(self, *inputs: TensorSpec) -> tuple[TensorSpec, ...]:
         *cores, index, lengths = inputs
@@ -147,9 +144,20 @@ class TTSparseLengthsSumGradient(_Table):
     Without arguments, the sizes are the shapes of the cores, (factor_i, rank before, factor_j, rank after).
     """
 
+    signature = """
+        core0
+        core1
+        core2
+        lengths
+        core0_output
+        core1_output
+        indices
+        dOUTPUT
+        -> dcore0
+        -> dcore1
+        -> dcore2
+    """
     lengths = 3
-    inputs = ("core0", "core1", "core2", "lengths", "core0_output", "core1_output", "indices", "dOUTPUT")
-    outputs = ("dcore0", "dcore1", "dcore2")
 
     def check(self) -> None:
         if self.factor_i or self.factor_j or self.ranks:

@@ -39,16 +39,12 @@ class AnchorArguments(Operator):
 @register
 @operator_class(frozen=True)
 class GroupSpatialSoftmax(AnchorArguments):
-    """probabilities = the softmax over the ``num_classes`` channels of each anchor.
+    """probabilities = the softmax over the ``num_classes`` channels of each anchor."""
 
-    Inputs:
+    signature = """
         X (N, D, H, W): float, D = anchors * num_classes
-    Outputs:
-        probabilities (N, D, H, W): as X
+        -> probabilities (N, D, H, W): as X
     """
-
-    inputs = ("X",)
-    outputs = ("probabilities",)
 
     def infer(self, x: TensorSpec) -> tuple[TensorSpec, ...]:
         require_one_float_type(self, X=x)
@@ -68,8 +64,7 @@ class GroupSpatialSoftmax(AnchorArguments):
 class GroupSpatialSoftmaxGradient(AnchorArguments):
     """dX = p * (dp - the sum of dp * p over the classes of each anchor), with p the probabilities."""
 
-    inputs = ("probabilities", "d_probabilities")
-    outputs = ("dX",)
+    signature = "probabilities, d_probabilities -> dX"
 
     def infer(self, p: TensorSpec, dp: TensorSpec) -> tuple[TensorSpec, ...]:
         require_one_float_type(self, probabilities=p, d_probabilities=dp)

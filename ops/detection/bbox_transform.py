@@ -28,19 +28,16 @@ class BBoxTransform(AngleArguments):
     roi_batch_splits are the numbers of boxes per image. With ``rotated``, boxes are x and y of the center, width,
     height and an angle in degrees, and deltas have a fifth number, the change of the angle in radians. No gradient.
 
-    Inputs:
-        rois (R, 4) or (R, 5) or (R, 6): float32
-        deltas (R, D): float32, D = 4 or 5 per class
-        im_info (N, 3): float32
-    Outputs:
-        box_out (R, D): float32
-        roi_batch_splits? (N): float32
-
     Source: Girshick et al., "Rich feature hierarchies for accurate object detection", 2014, arXiv:1311.2524.
     """
 
-    inputs = ("rois", "deltas", "im_info")
-    outputs = ("box_out", "roi_batch_splits?")
+    signature = """
+        rois (R, 4) or (R, 5) or (R, 6): float32
+        deltas (R, D): float32, D = 4 or 5 per class
+        im_info (N, 3): float32
+        -> box_out (R, D): float32
+        -> roi_batch_splits? (N): float32
+    """
     weights: tuple[float, ...] = (1.0, 1.0, 1.0, 1.0)
     apply_scale: bool = True
     rotated: bool = False

@@ -41,24 +41,21 @@ class BoxWithNMSLimit(Operator):
     ``output_classes_include_bg_cls``, else from 1), the number of boxes per image, the index of each box among those of
     its image, and the number of boxes per image and class.
 
-    Inputs:
-        scores (R, C) or (R): float32
-        boxes_in (R, D): float32, D = 4 or 5 per class
-        batch_splits? (N): float32
-    Outputs:
-        scores (K): float32
-        boxes (K, B): float32, B = 4 or 5
-        classes (K): float32
-        batch_splits? (N): float32
-        keeps? (K): int32
-        keeps_size? (N, C) or (L): int32
-
     Source of soft suppression: Bodla et al., "Soft-NMS: Improving Object Detection With One Line of Code", 2017,
     arXiv:1704.04503.
     """
 
-    inputs = ("scores", "boxes_in", "batch_splits?")
-    outputs = ("scores", "boxes", "classes", "batch_splits?", "keeps?", "keeps_size?")
+    signature = """
+        scores (R, C) or (R): float32
+        boxes_in (R, D): float32, D = 4 or 5 per class
+        batch_splits? (N): float32
+        -> scores (K): float32
+        -> boxes (K, B): float32, B = 4 or 5
+        -> classes (K): float32
+        -> batch_splits? (N): float32
+        -> keeps? (K): int32
+        -> keeps_size? (N, C) or (L): int32
+    """
     dynamic = True
     score_thresh: float = 0.05
     nms: float = 0.3

@@ -67,18 +67,15 @@ class SigmoidFocalLoss(_Focal):
     is ignored. With p = sigmoid(X), the loss of the label's class is -``alpha`` (1 - p)^``gamma`` ln p, that of each
     other class is -(1 - ``alpha``) p^``gamma`` ln(1 - p).
 
-    Inputs:
-        X (N, D, H, W): float, D = anchors * num_classes
-        labels (N, A, H, W): int32
-        normalizer () or (1): as X
-    Outputs:
-        loss (): as X
-
     Source: Lin et al., "Focal Loss for Dense Object Detection", 2017, arXiv:1708.02002, section 3.
     """
 
-    inputs = ("X", "labels", "normalizer")
-    outputs = ("loss",)
+    signature = """
+        X (N, D, H, W): float, D = anchors * num_classes
+        labels (N, A, H, W): int32
+        normalizer () or (1): as X
+        -> loss (): as X
+    """
     num_classes: int = 80
 
     def infer(self, x: TensorSpec, labels: TensorSpec, normalizer: TensorSpec) -> tuple[TensorSpec, ...]:
@@ -98,8 +95,7 @@ class SigmoidFocalLoss(_Focal):
 class SigmoidFocalLossGradient(_Focal):
     """The gradient of SigmoidFocalLoss."""
 
-    inputs = ("X", "labels", "normalizer", "d_loss")
-    outputs = ("dX",)
+    signature = "X, labels, normalizer, d_loss -> dX"
     num_classes: int = 80
 
     def infer(
@@ -119,19 +115,16 @@ class SoftmaxFocalLoss(_Focal):
     ignored. With p the softmax at the label, the loss of an anchor is -a (1 - p)^``gamma`` ln p, where a is ``alpha``,
     or 1 - ``alpha`` for the background.
 
-    Inputs:
-        X (N, D, H, W): float, D = anchors * num_classes
-        labels (N, A, H, W): int32
-        normalizer () or (1): as X
-    Outputs:
-        loss (): as X
-        probabilities (N, D, H, W): as X
-
     Source: Lin et al., "Focal Loss for Dense Object Detection", 2017, arXiv:1708.02002, section 3.
     """
 
-    inputs = ("X", "labels", "normalizer")
-    outputs = ("loss", "probabilities")
+    signature = """
+        X (N, D, H, W): float, D = anchors * num_classes
+        labels (N, A, H, W): int32
+        normalizer () or (1): as X
+        -> loss (): as X
+        -> probabilities (N, D, H, W): as X
+    """
 
     def infer(self, x: TensorSpec, labels: TensorSpec, normalizer: TensorSpec) -> tuple[TensorSpec, ...]:
         self.check_inputs(x, labels, normalizer)
@@ -150,8 +143,7 @@ class SoftmaxFocalLoss(_Focal):
 class SoftmaxFocalLossGradient(_Focal):
     """The gradient of SoftmaxFocalLoss; the gradient of its probabilities is ignored."""
 
-    inputs = ("X", "labels", "normalizer", "probabilities", "d_loss")
-    outputs = ("dX",)
+    signature = "X, labels, normalizer, probabilities, d_loss -> dX"
 
     def infer(
         self, x: TensorSpec, labels: TensorSpec, normalizer: TensorSpec, p: TensorSpec, d_loss: TensorSpec

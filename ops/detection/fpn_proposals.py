@@ -87,15 +87,12 @@ class CollectRpnProposals(_Collecting):
 
     The inputs are the boxes of levels ``rpn_min_level`` to ``rpn_max_level``, rows of an image index and a box as
     GenerateProposals returns them, then the scores of each level.
-
-    Inputs:
-        rpn_rois_and_scores+ (...): float32, (R, 5) boxes of each level, then (R) scores of each
-    Outputs:
-        rois (K, 5): float32
     """
 
-    inputs = ("rpn_rois_and_scores+",)
-    outputs = ("rois",)
+    signature = """
+        rpn_rois_and_scores+ (...): float32, (R, 5) boxes of each level, then (R) scores of each
+        -> rois (K, 5): float32
+    """
 
 
 @register
@@ -107,17 +104,14 @@ class DistributeFpnProposals(_Distributing):
     as large to the next level. rois_idx_restore is the index of each row of rois in the concatenated outputs. With
     ``legacy_plus_one`` the right and lower edge belong to a box. No gradient.
 
-    Inputs:
-        rois (R, D): float32, D = 4 or 5
-    Outputs:
-        first_level (M, D): float32
-        further_levels_and_rois_idx_restore+ (...): float32|int32, (M, D) per level, then (R), int32
-
     Source: Lin et al., "Feature Pyramid Networks for Object Detection", 2017, arXiv:1612.03144, section 4.2.
     """
 
-    inputs = ("rois",)
-    outputs = ("first_level", "further_levels_and_rois_idx_restore+")
+    signature = """
+        rois (R, D): float32, D = 4 or 5
+        -> first_level (M, D): float32
+        -> further_levels_and_rois_idx_restore+ (...): float32|int32, (M, D) per level, then (R), int32
+    """
 
     def check(self) -> None:
         self.check_outputs(1)
@@ -131,18 +125,14 @@ class DistributeFpnProposals(_Distributing):
 @register
 @operator_class(frozen=True)
 class CollectAndDistributeFpnRpnProposals(_Distributing, _Collecting):
-    """CollectRpnProposals, whose result is the first output, and DistributeFpnProposals of that result, the others.
+    """CollectRpnProposals, whose result is the first output, and DistributeFpnProposals of that result, the others."""
 
-    Inputs:
+    signature = """
         rpn_rois_and_scores+ (...): float32, (R, 5) boxes of each level, then (R) scores of each
-    Outputs:
-        rois (K, 5): float32
-        first_level (M, 5): float32
-        further_levels_and_rois_idx_restore+ (...): float32|int32, (M, 5) per level, then (K), int32
+        -> rois (K, 5): float32
+        -> first_level (M, 5): float32
+        -> further_levels_and_rois_idx_restore+ (...): float32|int32, (M, 5) per level, then (K), int32
     """
-
-    inputs = ("rpn_rois_and_scores+",)
-    outputs = ("rois", "first_level", "further_levels_and_rois_idx_restore+")
 
     def check(self) -> None:
         super().check()

@@ -34,20 +34,17 @@ class GenerateProposals(AngleArguments):
 
     A row of rois is the index of an image and a box, in descending order of scores.
 
-    Inputs:
+    Source: Ren et al., "Faster R-CNN", 2015, arXiv:1506.01497, section 3.1.
+    """
+
+    signature = """
         scores (N, A, H, W): float32
         bbox_deltas (N, D, H, W): float32, D = A * B
         im_info (N, 3): float32
         anchors (A, B): float32, B = 4 or 5
-    Outputs:
-        rois (R, K): float32, K = B + 1
-        rois_probs (R): float32
-
-    Source: Ren et al., "Faster R-CNN", 2015, arXiv:1506.01497, section 3.1.
+        -> rois (R, K): float32, K = B + 1
+        -> rois_probs (R): float32
     """
-
-    inputs = ("scores", "bbox_deltas", "im_info", "anchors")
-    outputs = ("rois", "rois_probs")
     dynamic = True
     spatial_scale: float = 0.0625
     pre_nms_topN: int = 6000

@@ -25,16 +25,13 @@ class HeatmapMaxKeypoint(Operator):
     bottom. The maximum is that of the quadratic function through the largest pixel and its neighbors, at most 1.5
     pixels away. The probability is the softmax of the heatmap at its largest pixel, or 0 without
     ``should_output_softmax``.
-
-    Inputs:
-        heatmaps (R, K, S, S): float
-        bboxes_in (R, ...): as heatmaps
-    Outputs:
-        keypoints (R, 4, K): as heatmaps
     """
 
-    inputs = ("heatmaps", "bboxes_in")
-    outputs = ("keypoints",)
+    signature = """
+        heatmaps (R, K, S, S): float
+        bboxes_in (R, ...): as heatmaps
+        -> keypoints (R, 4, K): as heatmaps
+    """
     should_output_softmax: bool = False
 
     def infer(self, heatmaps: TensorSpec, boxes: TensorSpec) -> tuple[TensorSpec, ...]:

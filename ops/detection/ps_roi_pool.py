@@ -54,18 +54,15 @@ class PSRoIPool(_Boxes):
     ``spatial_scale``. Bin (i, j) of output channel c is the mean of channel (c * ``group_size`` + i) * ``group_size`` +
     j of X, the number in mapping_channel.
 
-    Inputs:
-        X (N, C, H, W): float
-        RoIs (R, 5): as X
-    Outputs:
-        Y (R, output_dim, group_size, group_size): as X
-        mapping_channel (R, output_dim, group_size, group_size): int32
-
     Source: Dai et al., "R-FCN", 2016, arXiv:1605.06409, section 2.
     """
 
-    inputs = ("X", "RoIs")
-    outputs = ("Y", "mapping_channel")
+    signature = """
+        X (N, C, H, W): float
+        RoIs (R, 5): as X
+        -> Y (R, output_dim, group_size, group_size): as X
+        -> mapping_channel (R, output_dim, group_size, group_size): int32
+    """
 
     def input_location(self, index: int) -> Literal["here", "host", "any"]:
         return "host" if index else "here"
@@ -84,8 +81,7 @@ class PSRoIPool(_Boxes):
 class PSRoIPoolGradient(_Boxes):
     """dX = each element of dY, divided by the size of its bin, added at all pixels of the bin."""
 
-    inputs = ("X", "RoIs", "mapping_channel", "dY")
-    outputs = ("dX",)
+    signature = "X, RoIs, mapping_channel, dY -> dX"
 
     def input_location(self, index: int) -> Literal["here", "host", "any"]:
         return ("any", "host", "any", "here")[index]

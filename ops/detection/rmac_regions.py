@@ -24,17 +24,14 @@ class RMACRegions(Operator):
     At scale l = 1 ... ``scales``, squares with sides of 2 min(H, W) / (l + 1) are arranged in l rows and columns, and
     in more along the longer axis, so that neighbors at the first scale overlap by about ``overlap``.
 
-    Inputs:
-        X (N, C, H, W): any, only its shape is used
-    Outputs:
-        RMAC_REGIONS (R, 5): float32
-
     Source: Tolias, Sicre and Jegou, "Particular object retrieval with integral max-pooling of CNN activations", 2016,
     arXiv:1511.05879, section 3.
     """
 
-    inputs = ("X",)
-    outputs = ("RMAC_REGIONS",)
+    signature = """
+        X (N, C, H, W): any, only its shape is used
+        -> RMAC_REGIONS (R, 5): float32
+    """
     scales: int = 3
     overlap: float = 0.4
 

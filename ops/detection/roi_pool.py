@@ -55,18 +55,15 @@ class RoIPool(_Boxes):
     ``spatial_scale`` and rounded; the edges belong to the box. Bins may overlap. argmaxes, which is omitted with
     ``is_test``, are the positions of the maxima in the image plane, -1 for an empty bin.
 
-    Inputs:
-        X (N, C, H, W): float
-        RoIs (R, 5): as X
-    Outputs:
-        Y (R, C, pooled_h, pooled_w): as X
-        argmaxes? (R, C, pooled_h, pooled_w): int32
-
     Source: Girshick, "Fast R-CNN", 2015, arXiv:1504.08083, section 2.1.
     """
 
-    inputs = ("X", "RoIs")
-    outputs = ("Y", "argmaxes?")
+    signature = """
+        X (N, C, H, W): float
+        RoIs (R, 5): as X
+        -> Y (R, C, pooled_h, pooled_w): as X
+        -> argmaxes? (R, C, pooled_h, pooled_w): int32
+    """
 
     def check(self) -> None:
         super().check()
@@ -151,8 +148,7 @@ def roi_pool(op: RoIPool, ctx: RunContext, x: Any, rois: Any) -> tuple[Any, ...]
 class RoIPoolGradient(_Boxes):
     """dX = each element of dY added at the maximum of its bin."""
 
-    inputs = ("X", "RoIs", "argmaxes", "dY")
-    outputs = ("dX",)
+    signature = "X, RoIs, argmaxes, dY -> dX"
 
     def infer(self, x: TensorSpec, rois: TensorSpec, argmaxes: TensorSpec, dy: TensorSpec) -> tuple[TensorSpec, ...]:
         self.check_boxes(x, rois)

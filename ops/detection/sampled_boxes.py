@@ -49,17 +49,13 @@ class SampledBoxes(Operator):
 
 @operator_class(frozen=True)
 class BoxSamples(SampledBoxes):
-    """Base of RoIAlign and RoIAlignRotated.
+    """Base of RoIAlign and RoIAlignRotated."""
 
-    Inputs:
+    signature = """
         X (N, C, H, W) or (N, H, W, C): float, by the order
         RoIs (R, D): as X, D = 4 or 5
-    Outputs:
-        Y (R, C, P, Q) or (R, P, Q, C): as X
+        -> Y (R, C, P, Q) or (R, P, Q, C): as X
     """
-
-    inputs: ClassVar[tuple[str, ...]] = ("X", "RoIs")
-    outputs: ClassVar[tuple[str, ...]] = ("Y",)
 
     def input_location(self, index: int) -> Literal["here", "host", "any"]:
         return "host" if index == 1 else "here"
@@ -79,8 +75,7 @@ class BoxSamples(SampledBoxes):
 class BoxSamplesGradient(SampledBoxes):
     """Base of the gradients of RoIAlign and RoIAlignRotated."""
 
-    inputs: ClassVar[tuple[str, ...]] = ("X", "RoIs", "dY")
-    outputs: ClassVar[tuple[str, ...]] = ("dX",)
+    signature = "X, RoIs, dY -> dX"
 
     def input_location(self, index: int) -> Literal["here", "host", "any"]:
         return ("any", "host", "here")[index]

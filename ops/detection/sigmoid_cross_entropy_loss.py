@@ -43,16 +43,9 @@ class SigmoidCrossEntropyLoss(_Loss):
     """loss = ``scale`` times the mean of -ln(sigmoid(X)) where targets is 1, and of -ln(1 - sigmoid(X)) where it is 0.
 
     Elements with the target -1 are ignored. Without ``normalize``, the loss is the sum instead of the mean.
-
-    Inputs:
-        X (*S): float
-        targets (*S): int32
-    Outputs:
-        loss (): as X
     """
 
-    inputs = ("X", "targets")
-    outputs = ("loss",)
+    signature = "X (*S): float, targets (*S): int32 -> loss (): as X"
 
     def infer(self, x: TensorSpec, targets: TensorSpec) -> tuple[TensorSpec, ...]:
         self.check_inputs(x, targets)
@@ -74,8 +67,7 @@ class SigmoidCrossEntropyLoss(_Loss):
 class SigmoidCrossEntropyLossGradient(_Loss):
     """dX = d_loss * (sigmoid(X) - targets), with the factor of the loss; 0 where the target is -1."""
 
-    inputs = ("X", "targets", "d_loss")
-    outputs = ("dX",)
+    signature = "X, targets, d_loss -> dX"
 
     def infer(self, x: TensorSpec, targets: TensorSpec, d_loss: TensorSpec) -> tuple[TensorSpec, ...]:
         self.check_inputs(x, targets)

@@ -67,19 +67,16 @@ class SmoothL1Loss(_Arguments):
 
     f(x) = x^2 / (2 beta) where |x| < beta, else |x| - beta / 2.
 
-    Inputs:
+    Source: Girshick, "Fast R-CNN", 2015, arXiv:1504.08083, section 2.3.
+    """
+
+    signature = """
         Y_hat (N, *S): float
         Y (N, *S): as Y_hat
         alpha_in (N, *S): as Y_hat
         alpha_out (N, *S): as Y_hat
-    Outputs:
-        loss (): as Y_hat
-
-    Source: Girshick, "Fast R-CNN", 2015, arXiv:1504.08083, section 2.3.
+        -> loss (): as Y_hat
     """
-
-    inputs = _WEIGHTED
-    outputs = ("loss",)
 
     def infer(
         self, y_hat: TensorSpec, y: TensorSpec, alpha_in: TensorSpec, alpha_out: TensorSpec
@@ -103,8 +100,7 @@ class SmoothL1Loss(_Arguments):
 class SmoothL1LossGradient(_Arguments):
     """The gradient of SmoothL1Loss with respect to Y_hat; labels and weights have no gradient."""
 
-    inputs = (*_WEIGHTED, "dloss")
-    outputs = ("dY_hat",)
+    signature = "Y_hat, Y, alpha_in, alpha_out, dloss -> dY_hat"
 
     def infer(  # one parameter per input
         self, y_hat: TensorSpec, y: TensorSpec, alpha_in: TensorSpec, alpha_out: TensorSpec, dloss: TensorSpec
@@ -148,19 +144,16 @@ class SelectSmoothL1Loss(_Arguments):
 
     A row of ``locations`` has the indices of an image, of the first of four channels, of a row and of a column.
 
-    Inputs:
+    Source: Lin et al., "Focal Loss for Dense Object Detection", 2017, arXiv:1708.02002, section 4.
+    """
+
+    signature = """
         Y_hat (N, C, H, W): float
         Y (M, 4): as Y_hat
         locations (M, 4): int32|int64|float32
         normalizer (1) or (): float
-    Outputs:
-        loss (): as Y_hat
-
-    Source: Lin et al., "Focal Loss for Dense Object Detection", 2017, arXiv:1708.02002, section 4.
+        -> loss (): as Y_hat
     """
-
-    inputs = _SELECTED
-    outputs = ("loss",)
 
     def infer(
         self, y_hat: TensorSpec, y: TensorSpec, locations: TensorSpec, normalizer: TensorSpec
@@ -184,8 +177,7 @@ class SelectSmoothL1Loss(_Arguments):
 class SelectSmoothL1LossGradient(_Arguments):
     """The gradient of SelectSmoothL1Loss with respect to Y_hat: 0 except at the positions, summed where they repeat."""
 
-    inputs = (*_SELECTED, "dloss")
-    outputs = ("dY_hat",)
+    signature = "Y_hat, Y, locations, normalizer, dloss -> dY_hat"
 
     def infer(  # one parameter per input
         self, y_hat: TensorSpec, y: TensorSpec, locations: TensorSpec, normalizer: TensorSpec, dloss: TensorSpec

@@ -11,6 +11,7 @@ from collections.abc import Mapping
 from pathlib import Path
 
 from netbuilder.data.forking import new_lock
+from netbuilder.proto.files import read_bytes
 from netbuilder.proto.structured_text import parse_json
 
 __all__ = ["CACHE_VARIABLE", "SWITCH_VARIABLE", "Choices", "cache_file", "turned_off"]
@@ -59,7 +60,7 @@ class Choices:
         if self._path is None:
             return {}
         try:
-            found = parse_json(self._path.read_bytes())
+            found = parse_json(read_bytes(self._path))
             if found["machine"] != self._machine:
                 return {}
             return {key: value for key, value in found["choices"].items() if isinstance(value, (str, float))}

@@ -40,18 +40,15 @@ class BatchSparseToDense(_Rows):
     """Y[r, indices[i]] = values[i] for the elements i of row r, ``default_value`` elsewhere.
 
     Y has ``dense_last_dim`` columns, or the shape of the fourth input.
+    """
 
-    Inputs:
+    signature = """
         lengths (N): int32|int64
         indices (I): int32|int64
         values (I): float|int
         like? (N, D): any
-    Outputs:
-        Y (N, D): as values
+        -> Y (N, D): as values
     """
-
-    inputs = ("lengths", "indices", "values", "like?")
-    outputs = ("Y",)
     dense_last_dim: int = -1
     default_value: float = 0.0
 
@@ -102,19 +99,15 @@ def batch_sparse_to_dense(
 @register
 @operator_class(frozen=True)
 class BatchDenseToSparse(_Rows):
-    """Y[i] = X[r, indices[i]] for the elements i of row r.
+    """Y[i] = X[r, indices[i]] for the elements i of row r."""
 
-    Inputs:
+    signature = """
         lengths (N): int32|int64
         indices (I): int32|int64
         X (N, D): any
         like? (...): any
-    Outputs:
-        Y (I): as X
+        -> Y (I): as X
     """
-
-    inputs = ("lengths", "indices", "X", "like?")
-    outputs = ("Y",)
     dense_last_dim: int = -1
     default_value: float = 0.0
 
@@ -146,16 +139,9 @@ def batch_dense_to_sparse(
 @register
 @operator_class(frozen=True)
 class IsMemberOf(Operator):
-    """Y = whether each element of X is one of the values of the argument ``value``, bool.
+    """Y = whether each element of X is one of the values of the argument ``value``, bool."""
 
-    Inputs:
-        X (*S): int32|int64|bool|string
-    Outputs:
-        Y (*S): bool
-    """
-
-    inputs = ("X",)
-    outputs = ("Y",)
+    signature = "X (*S): int32|int64|bool|string -> Y (*S): bool"
     value: Any = None
     dtype: Any = None
 
@@ -196,16 +182,9 @@ def is_member_of(op: IsMemberOf, ctx: RunContext, x: Any) -> tuple[Any, ...]:
 @register
 @operator_class(frozen=True)
 class FindDuplicateElements(Operator):
-    """Y = the indices of the elements of a vector that occurred before, int64, ascending.
+    """Y = the indices of the elements of a vector that occurred before, int64, ascending."""
 
-    Inputs:
-        X (N): any
-    Outputs:
-        Y (M): int64
-    """
-
-    inputs = ("X",)
-    outputs = ("Y",)
+    signature = "X (N): any -> Y (M): int64"
     dynamic = True
 
     def input_location(self, index: int) -> Literal["here", "host", "any"]:

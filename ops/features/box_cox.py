@@ -24,18 +24,15 @@ class BatchBoxCox(Operator):
     Each column of data has its lambda1 and lambda2; the axes after the first are flattened. data + lambda2 is clamped
     to at least 1e-6. ``min_block_size`` is ignored. No gradient, as in Caffe2.
 
-    Inputs:
-        data (N, *S): float
-        lambda1 (prod(S)): as data
-        lambda2 (prod(S)): as data
-    Outputs:
-        output (N, *S): as data
-
     Source: Box and Cox, "An Analysis of Transformations", Journal of the Royal Statistical Society B 26, 1964.
     """
 
-    inputs = ("data", "lambda1", "lambda2")
-    outputs = ("output",)
+    signature = """
+        data (N, *S): float
+        lambda1 (prod(S)): as data
+        lambda2 (prod(S)): as data
+        -> output (N, *S): as data
+    """
     min_block_size: int = 256
 
     def infer(self, data: TensorSpec, lambda1: TensorSpec, lambda2: TensorSpec) -> tuple[TensorSpec, ...]:

@@ -68,19 +68,15 @@ def _count_below(ctx: RunContext, x: Any, bounds: Any, feature: Any, count: int,
 @register
 @operator_class(frozen=True)
 class BatchBucketize(_Buckets):
-    """Y[n, k] = the number of boundaries of feature k below X[n, indices[k]], int32.
+    """Y[n, k] = the number of boundaries of feature k below X[n, indices[k]], int32."""
 
-    Inputs:
+    signature = """
         X (N, D): float32
         indices (K): int32|int64
         boundaries (B): as X
         lengths (K): int32|int64
-    Outputs:
-        Y (N, K): int32
+        -> Y (N, K): int32
     """
-
-    inputs = ("X", "indices", "boundaries", "lengths")
-    outputs = ("Y",)
 
     def infer(
         self, x: TensorSpec, indices: TensorSpec, boundaries: TensorSpec, lengths: TensorSpec
@@ -112,17 +108,9 @@ class BatchBucketOneHot(_Buckets):
     """Y = for each column of X, a column per bucket, one more than it has boundaries: 1 for the element's, else 0.
 
     An element that equals a boundary is in the bucket that ends there; one that equals several, in the middle one.
-
-    Inputs:
-        X (N, D): float32
-        lengths (D): int32|int64
-        boundaries (B): as X
-    Outputs:
-        Y (N, B + D): float32
     """
 
-    inputs = ("X", "lengths", "boundaries")
-    outputs = ("Y",)
+    signature = "X (N, D): float32, lengths (D): int32|int64, boundaries (B): as X -> Y (N, B + D): float32"
 
     def infer(self, x: TensorSpec, lengths: TensorSpec, boundaries: TensorSpec) -> tuple[TensorSpec, ...]:
         self.check_features(x, lengths, boundaries)
@@ -156,15 +144,9 @@ class IndexHash(Operator):
 
     The hash starts at ``seed`` times 0xDEADBEEF; for each byte of the element, the lowest first, it is multiplied by
     65537 and the byte, as a signed number, is added, all in the width of the element.
-
-    Inputs:
-        X (*S): int32|int64
-    Outputs:
-        Y (*S): as X
     """
 
-    inputs = ("X",)
-    outputs = ("Y",)
+    signature = "X (*S): int32|int64 -> Y (*S): as X"
     inplace = ((0, 0),)
     seed: int = 0
     modulo: int = 0

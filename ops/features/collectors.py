@@ -111,7 +111,10 @@ class ReservoirSampling(_Collector):
     NUM_VISITED counts the rows. With OBJECT_ID, a row whose id is in the reservoir is skipped and not counted;
     OBJECT_TO_POS_MAP then maps ids to positions in the reservoir, and POS_TO_OBJECT has the id at each position.
 
-    Inputs:
+    Source: Vitter, "Random Sampling with a Reservoir", 1985.
+    """
+
+    signature = """
         RESERVOIR (M, *S): any, no value before the first run
         NUM_VISITED (1) or (): int64
         DATA (N, *S): any
@@ -119,17 +122,11 @@ class ReservoirSampling(_Collector):
         OBJECT_ID? (N): int64
         OBJECT_TO_POS_MAP?: object
         POS_TO_OBJECT? (K): int64
-    Outputs:
-        RESERVOIR (num_to_collect, *S): as DATA
-        NUM_VISITED (1) or (): int64
-        OBJECT_TO_POS_MAP?: object
-        POS_TO_OBJECT? (K): int64
-
-    Source: Vitter, "Random Sampling with a Reservoir", 1985.
+        -> RESERVOIR (num_to_collect, *S): as DATA
+        -> NUM_VISITED (1) or (): int64
+        -> OBJECT_TO_POS_MAP?: object
+        -> POS_TO_OBJECT? (K): int64
     """
-
-    inputs = ("RESERVOIR", "NUM_VISITED", "DATA", "MUTEX", "OBJECT_ID?", "OBJECT_TO_POS_MAP?", "POS_TO_OBJECT?")
-    outputs = ("RESERVOIR", "NUM_VISITED", "OBJECT_TO_POS_MAP?", "POS_TO_OBJECT?")
     must_inplace = ((0, 0), (1, 1), (5, 2), (6, 3))
     draws = True
     overwritten = (0, 1, 5, 6)
@@ -198,21 +195,18 @@ class LastNWindowCollector(_Collector):
     """Keep the last ``num_to_collect`` rows of DATA of all runs so far; a new row replaces the oldest one.
 
     NEXT is the position of the next new row; NUM_VISITED counts the rows.
+    """
 
-    Inputs:
+    signature = """
         LAST_N (M, *S): any, no value before the first run
         NEXT (1) or (): int32
         DATA (N, *S): any
         MUTEX?: object
         NUM_VISITED? (1) or (): int64
-    Outputs:
-        LAST_N (num_to_collect, *S): as DATA
-        NEXT (1) or (): int32
-        NUM_VISITED? (1) or (): int64
+        -> LAST_N (num_to_collect, *S): as DATA
+        -> NEXT (1) or (): int32
+        -> NUM_VISITED? (1) or (): int64
     """
-
-    inputs = ("LAST_N", "NEXT", "DATA", "MUTEX?", "NUM_VISITED?")
-    outputs = ("LAST_N", "NEXT", "NUM_VISITED?")
     must_inplace = ((0, 0), (1, 1), (4, 2))
     overwritten = (0, 1, 4)
 
@@ -257,16 +251,12 @@ def last_n_window_collector(op: LastNWindowCollector, ctx: RunContext, *inputs: 
 @register
 @operator_class(frozen=True)
 class DataCouple(Operator):
-    """Leave all blobs unchanged, but count as a writer of each, so that a reader of one runs after the writers of all.
+    """Leave all blobs unchanged, but count as a writer of each: a reader of one runs after the writers of all."""
 
-    Inputs:
+    signature = """
         X* (...): any
-    Outputs:
-        Y* (...): any, the inputs
+        -> Y* (...): any, the inputs
     """
-
-    inputs = ("X*",)
-    outputs = ("Y*",)
     must_inplace = tuple((i, i) for i in range(100))
     dynamic = True
     stateful = True

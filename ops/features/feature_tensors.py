@@ -44,9 +44,9 @@ Groups = list[dict[str, Any]]
 class _Grouped(Operator):
     """Base: the inputs are groups of ``fields``, one group per feature, followed by ``further`` inputs."""
 
+    signature = "features+ ->"
     fields: ClassVar[tuple[str, ...]]
     further: ClassVar[int] = 0
-    inputs: ClassVar[tuple[str, ...]] = ("features+",)
     dynamic = True
 
     def check(self) -> None:
@@ -193,36 +193,30 @@ class _MergeMulti(_Merge):
 @register
 @operator_class(frozen=True)
 class MergeSingleScalarFeatureTensors(_MergeSingle):
-    """Merge features with one value per sample; values that are not present are left out.
+    """Merge features with one value per sample; values that are not present are left out."""
 
-    Inputs:
+    signature = """
         features+ (N): any, of each feature values and presence
-    Outputs:
-        lengths (N): int32
-        keys (K): int64
-        values (K): any
+        -> lengths (N): int32
+        -> keys (K): int64
+        -> values (K): any
     """
-
     fields = ("values", "presence")
-    outputs = ("lengths", "keys", "values")
     gradient_fields = ("presence",)
 
 
 @register
 @operator_class(frozen=True)
 class MergeMultiScalarFeatureTensors(_MergeMulti):
-    """Merge lists of keys with one value per key.
+    """Merge lists of keys with one value per key."""
 
-    Inputs:
+    signature = """
         features+ (...): any, of each list lengths (N), keys (K), values (K)
-    Outputs:
-        lengths (N): int32
-        keys (K): int64
-        values (K): any
+        -> lengths (N): int32
+        -> keys (K): int64
+        -> values (K): any
     """
-
     fields = ("lengths", "keys", "values")
-    outputs = ("lengths", "keys", "values")
     gradient_fields = ("lengths",)
 
 
@@ -241,77 +235,66 @@ class MergeSingleListFeatureTensors(_MergeSingle):
     """Merge features with one list of values per sample; lists that are not present are left out.
 
     Lists that are not present have no values, whatever their lengths are.
-
-    Inputs:
-        features+ (...): any, of each feature lengths (N), values (V), presence (N)
-    Outputs:
-        lengths (N): int32
-        keys (K): int64
-        values_lengths (K): int32
-        values (V): any
     """
 
+    signature = """
+        features+ (...): any, of each feature lengths (N), values (V), presence (N)
+        -> lengths (N): int32
+        -> keys (K): int64
+        -> values_lengths (K): int32
+        -> values (V): any
+    """
     fields = ("lengths", "values", "presence")
-    outputs = ("lengths", "keys", "values_lengths", "values")
     gradient_fields = ("lengths", "presence")
 
 
 @register
 @operator_class(frozen=True)
 class MergeMultiListFeatureTensors(_MergeMulti):
-    """Merge lists of keys with one list of values per key.
+    """Merge lists of keys with one list of values per key."""
 
-    Inputs:
+    signature = """
         features+ (...): any, of each list lengths (N), keys (K), the lengths of values (K), values (V)
-    Outputs:
-        lengths (N): int32
-        keys (K): int64
-        values_lengths (K): int32
-        values (V): any
+        -> lengths (N): int32
+        -> keys (K): int64
+        -> values_lengths (K): int32
+        -> values (V): any
     """
-
     fields = ("lengths", "keys", "values_lengths", "values")
-    outputs = ("lengths", "keys", "values_lengths", "values")
     gradient_fields = ("lengths", "values_lengths")
 
 
 @register
 @operator_class(frozen=True)
 class MergeSingleMapFeatureTensors(_MergeSingle):
-    """Merge features with one map, keys and values, per sample; maps that are not present are left out.
+    """Merge features with one map, keys and values, per sample; maps that are not present are left out."""
 
-    Inputs:
+    signature = """
         features+ (...): any, of each feature lengths (N), keys (V), values (V), presence (N)
-    Outputs:
-        lengths (N): int32
-        keys (K): int64
-        values_lengths (K): int32
-        values_keys (V): any
-        values (V): any
+        -> lengths (N): int32
+        -> keys (K): int64
+        -> values_lengths (K): int32
+        -> values_keys (V): any
+        -> values (V): any
     """
-
     fields = ("lengths", "keys", "values", "presence")
-    outputs = ("lengths", "keys", "values_lengths", "values_keys", "values")
     gradient_fields = ("lengths", "presence")
 
 
 @register
 @operator_class(frozen=True)
 class MergeMultiMapFeatureTensors(_MergeMulti):
-    """Merge lists of keys with one map, keys and values, per key.
+    """Merge lists of keys with one map, keys and values, per key."""
 
-    Inputs:
+    signature = """
         features+ (...): any, of each list lengths (N), keys (K), the lengths of values (K), keys (V) and values (V)
-    Outputs:
-        lengths (N): int32
-        keys (K): int64
-        values_lengths (K): int32
-        values_keys (V): any
-        values (V): any
+        -> lengths (N): int32
+        -> keys (K): int64
+        -> values_lengths (K): int32
+        -> values_keys (V): any
+        -> values (V): any
     """
-
     fields = ("lengths", "keys", "values_lengths", "values_keys", "values")
-    outputs = ("lengths", "keys", "values_lengths", "values_keys", "values")
     gradient_fields = ("lengths", "values_lengths")
 
 
@@ -336,8 +319,8 @@ def merge_lists(op: _MergeSingle | _MergeMulti, ctx: RunContext, *given: Any) ->
 class _MergeGradient(_Grouped):
     """Base: the gradient of the merged values, split by feature; values that were left out get 0."""
 
+    signature = "features+ -> dvalues+"
     further = 1
-    outputs = ("dvalues+",)
 
     def split(self, ctx: RunContext, given: Sequence[Any]) -> tuple[Any, ...]:
         groups, d_values = self.groups(ctx, given), given[-1]
@@ -433,19 +416,15 @@ for _cls in (
 @register
 @operator_class(frozen=True)
 class MergeDenseFeatureTensors(Operator):
-    """Merge the columns of X, one per feature; values that are not present are left out. No gradient.
+    """Merge the columns of X, one per feature; values that are not present are left out. No gradient."""
 
-    Inputs:
+    signature = """
         X (N, F): any
         presence (N, F): bool
-    Outputs:
-        lengths (N): int32
-        keys (M): int64
-        values (M): as X
+        -> lengths (N): int32
+        -> keys (M): int64
+        -> values (M): as X
     """
-
-    inputs = ("X", "presence")
-    outputs = ("lengths", "keys", "values")
     dynamic = True
     feature_ids: tuple[int, ...] = ()
 

@@ -26,17 +26,13 @@ __all__ = ["DenseVectorToIdList", "MergeIdLists", "PadEmptySamples"]
 @register
 @operator_class(frozen=True)
 class MergeIdLists(Operator):
-    """values = the distinct ids in all lists of each sample, ascending; lengths = the number of each sample's.
+    """values = the distinct ids in all lists of each sample, ascending; lengths = the number of each sample's."""
 
-    Inputs:
+    signature = """
         lists+ (...): int32|int64, of each list lengths (N) and ids (I)
-    Outputs:
-        lengths (N): int32
-        values (M): int32|int64
+        -> lengths (N): int32
+        -> values (M): int32|int64
     """
-
-    inputs = ("lists+",)
-    outputs = ("lengths", "values")
     dynamic = True
 
     def check(self) -> None:
@@ -77,18 +73,14 @@ def merge_id_lists(op: MergeIdLists, ctx: RunContext, *given: Any) -> tuple[Any,
 @register
 @operator_class(frozen=True)
 class PadEmptySamples(Operator):
-    """Samples without rows get one row of zeros; ``lengths`` has the number of rows of each sample in each feature.
+    """Samples without rows get one row of zeros; ``lengths`` has the number of rows of each sample in each feature."""
 
-    Inputs:
+    signature = """
         lengths (N): int32
         features* (I, ...): any
-    Outputs:
-        lengths_out (N): int32
-        features_out* (M, ...): any
+        -> lengths_out (N): int32
+        -> features_out* (M, ...): any
     """
-
-    inputs = ("lengths", "features*")
-    outputs = ("lengths_out", "features_out*")
     dynamic = True
 
     def check(self) -> None:
@@ -124,17 +116,9 @@ def pad_empty_samples(op: PadEmptySamples, ctx: RunContext, lengths: Any, *featu
 @register
 @operator_class(frozen=True)
 class DenseVectorToIdList(Operator):
-    """lengths = the number of nonzero elements in each row of X; values = their columns, row by row.
+    """lengths = the number of nonzero elements in each row of X; values = their columns, row by row."""
 
-    Inputs:
-        X (N, D): any
-    Outputs:
-        lengths (N): int32
-        values (M): int32
-    """
-
-    inputs = ("X",)
-    outputs = ("lengths", "values")
+    signature = "X (N, D): any -> lengths (N): int32, values (M): int32"
     dynamic = True
 
     def flops(self, *inputs: TensorSpec) -> int:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Any, ClassVar, Literal
+from typing import Any, Literal
 
 import numpy as np
 
@@ -143,8 +143,7 @@ _HANDLE = TensorSpec((), STRING)
 class _OnIndex(Operator):
     """Base: works on the host, with an index stored in a blob."""
 
-    inputs: ClassVar[tuple[str, ...]] = ("handle",)
-    outputs: ClassVar[tuple[str, ...]] = ("handle",)
+    signature = "handle -> handle"
     stateful = True
     outputs_on_host = True
 
@@ -172,13 +171,9 @@ class _OnIndex(Operator):
 
 @operator_class(frozen=True)
 class _Create(_OnIndex):
-    """Base: creates an index without keys.
+    """Base: creates an index without keys."""
 
-    Outputs:
-        handle: object
-    """
-
-    inputs = ()
+    signature = "-> handle: object"
     max_elements: int = _MAX_ELEMENTS
 
     def check(self) -> None:
@@ -220,18 +215,10 @@ def create_index(op: _Create, ctx: RunContext) -> tuple[Any, ...]:
 @register
 @operator_class(frozen=True)
 class IndexGet(_OnIndex):
-    """indices = the number of each key; new keys get the next numbers, or 0 in a frozen index.
+    """indices = the number of each key; new keys get the next numbers, or 0 in a frozen index."""
 
-    Inputs:
-        handle: object
-        keys (*S): int32|int64|string
-    Outputs:
-        indices (*S): int64
-    """
-
-    inputs = ("handle", "keys")
+    signature = "handle: object, keys (*S): int32|int64|string -> indices (*S): int64"
     effects = ""
-    outputs = ("indices",)
 
     def infer(self, *inputs: TensorSpec) -> tuple[TensorSpec, ...]:
         super().infer(*inputs)
@@ -250,16 +237,9 @@ def index_get(op: IndexGet, ctx: RunContext, handle: Any, keys: Any) -> tuple[An
 @register
 @operator_class(frozen=True)
 class IndexLoad(_OnIndex):
-    """Replace the keys of an index by ``items``, numbered from 1; with ``skip_first_entry``, from the second item on.
+    """Replace the keys of an index by ``items``, numbered from 1; with ``skip_first_entry``, from the second on."""
 
-    Inputs:
-        handle: object
-        items (N): int32|int64|string
-    Outputs:
-        handle: object
-    """
-
-    inputs = ("handle", "items")
+    signature = "handle: object, items (N): int32|int64|string -> handle: object"
     effects = ""
     must_inplace = ((0, 0),)
     skip_first_entry: bool = False
@@ -275,15 +255,9 @@ def index_load(op: IndexLoad, ctx: RunContext, handle: Any, items: Any) -> tuple
 @register
 @operator_class(frozen=True)
 class IndexStore(_OnIndex):
-    """items = the keys of an index in the order of their numbers, from number 1 on.
+    """items = the keys of an index in the order of their numbers, from number 1 on."""
 
-    Inputs:
-        handle: object
-    Outputs:
-        items (N): int32|int64|string
-    """
-
-    outputs = ("items",)
+    signature = "handle: object -> items (N): int32|int64|string"
     effects = ""
     dynamic = True
 
@@ -296,14 +270,9 @@ def index_store(op: IndexStore, ctx: RunContext, handle: Any) -> tuple[Any, ...]
 @register
 @operator_class(frozen=True)
 class IndexFreeze(_OnIndex):
-    """Freeze an index: from now on unknown keys are not added.
+    """Freeze an index: from now on unknown keys are not added."""
 
-    Inputs:
-        handle: object
-    Outputs:
-        handle: object
-    """
-
+    signature = "handle: object -> handle: object"
     effects = ""
 
     must_inplace = ((0, 0),)
@@ -318,15 +287,9 @@ def index_freeze(op: IndexFreeze, ctx: RunContext, handle: Any) -> tuple[Any, ..
 @register
 @operator_class(frozen=True)
 class IndexSize(_OnIndex):
-    """items = the count of numbers in an index, 0 included.
+    """items = the count of numbers in an index, 0 included."""
 
-    Inputs:
-        handle: object
-    Outputs:
-        items (): int64
-    """
-
-    outputs = ("items",)
+    signature = "handle: object -> items (): int64"
     effects = ""
 
     def infer(self, *inputs: TensorSpec) -> tuple[TensorSpec, ...]:

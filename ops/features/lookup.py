@@ -18,17 +18,9 @@ __all__ = ["BatchOneHot", "Bucketize", "Find", "Histogram"]
 @register
 @operator_class(frozen=True)
 class Find(Operator):
-    """query_indices = the last position of each element of ``query`` in ``index``, or ``missing_value``. No gradient.
+    """query_indices = the last position of an element of ``query`` in ``index``, or ``missing_value``; no gradient."""
 
-    Inputs:
-        index (N): int32|int64
-        query (*S): as index
-    Outputs:
-        query_indices (*S): as index
-    """
-
-    inputs = ("index", "query")
-    outputs = ("query_indices",)
+    signature = "index (N): int32|int64, query (*S): as index -> query_indices (*S): as index"
     missing_value: int = -1
 
     def infer(self, index: TensorSpec, query: TensorSpec) -> tuple[TensorSpec, ...]:
@@ -56,16 +48,9 @@ def find(op: Find, ctx: RunContext, index: Any, query: Any) -> tuple[Any, ...]:
 @register
 @operator_class(frozen=True)
 class Bucketize(Operator):
-    """output = the number of ``boundaries`` below each element, int32. No gradient.
+    """output = the number of ``boundaries`` below each element, int32. No gradient."""
 
-    Inputs:
-        data (*S): float
-    Outputs:
-        output (*S): int32
-    """
-
-    inputs = ("data",)
-    outputs = ("output",)
+    signature = "data (*S): float -> output (*S): int32"
     boundaries: tuple[float, ...] = ()
 
     def check(self) -> None:
@@ -90,15 +75,9 @@ class Histogram(Operator):
     """histogram = the number of elements of all inputs in each bin between adjacent ``bin_edges``. No gradient.
 
     A lower edge belongs to its bin; elements outside of all bins, and NaN, are not counted.
-
-    Inputs:
-        X+ (...): float
-    Outputs:
-        histogram (B): int64
     """
 
-    inputs = ("X+",)
-    outputs = ("histogram",)
+    signature = "X+ (...): float -> histogram (B): int64"
     bin_edges: tuple[float, ...] = ()
 
     def check(self) -> None:
@@ -133,17 +112,9 @@ class BatchOneHot(Operator):
     """output = for each column of ``data`` and each of its possible values, whether the element equals it. No gradient.
 
     ``values`` concatenates the possible values of all columns; ``lengths`` has the number of each column's.
-
-    Inputs:
-        data (N, D): int|bool
-        lengths (D): int32
-        values (M): as data
-    Outputs:
-        output (N, M): as data
     """
 
-    inputs = ("data", "lengths", "values")
-    outputs = ("output",)
+    signature = "data (N, D): int|bool, lengths (D): int32, values (M): as data -> output (N, M): as data"
 
     def input_location(self, index: int) -> Literal["here", "host", "any"]:
         return "host" if index == 1 else "here"

@@ -106,8 +106,7 @@ for (_keys, _values), _class in _CLASSES.items():
 class _OnMap(Operator):
     """Base: works on the host, with a map stored in a blob."""
 
-    inputs: ClassVar[tuple[str, ...]] = ()
-    outputs: ClassVar[tuple[str, ...]] = ("map",)
+    signature = "-> map"
     stateful = True
     outputs_on_host = True
 
@@ -124,11 +123,9 @@ class CreateMap(_OnMap):
     """Create an empty map with keys and values of int32 (the default) or int64.
 
     ``key_dtype`` and ``value_dtype`` are element types by their numbers in TensorProto.
-
-    Outputs:
-        map: object
     """
 
+    signature = "-> map: object"
     effects = ""
 
     key_dtype: int = TensorProto.INT32
@@ -154,16 +151,9 @@ def create_map(op: CreateMap, ctx: RunContext) -> tuple[Any, ...]:
 @register
 @operator_class(frozen=True)
 class KeyValueToMap(_OnMap):
-    """Create a map from keys to values; of repeated keys, the first counts.
+    """Create a map from keys to values; of repeated keys, the first counts."""
 
-    Inputs:
-        keys (N): int32|int64
-        values (N): int32|int64
-    Outputs:
-        map: object
-    """
-
-    inputs = ("keys", "values")
+    signature = "keys (N): int32|int64, values (N): int32|int64 -> map: object"
     effects = ""
 
     def infer(self, keys: TensorSpec, values: TensorSpec) -> tuple[TensorSpec, ...]:
@@ -185,18 +175,10 @@ def key_value_to_map(op: KeyValueToMap, ctx: RunContext, keys: Any, values: Any)
 @register
 @operator_class(frozen=True)
 class MapToKeyValue(_OnMap):
-    """The keys of a map, in any order, and their values.
+    """The keys of a map, in any order, and their values."""
 
-    Inputs:
-        map: object
-    Outputs:
-        keys (N): int32|int64
-        values (N): int32|int64
-    """
-
-    inputs = ("map",)
+    signature = "map: object -> keys (N): int32|int64, values (N): int32|int64"
     effects = ""
-    outputs = ("keys", "values")
     dynamic = True
 
 
@@ -209,16 +191,12 @@ def map_to_key_value(op: MapToKeyValue, ctx: RunContext, entries: Any) -> tuple[
 @register
 @operator_class(frozen=True)
 class KeySplit(Operator):
-    """For each k below ``categorical_limit``, an output with the positions of k in the flattened keys, int32.
+    """For each k below ``categorical_limit``, an output with the positions of k in the flattened keys, int32."""
 
-    Inputs:
+    signature = """
         keys (*S): int64
-    Outputs:
-        positions+ (...): int32, (M) for each key
+        -> positions+ (...): int32, (M) for each key
     """
-
-    inputs = ("keys",)
-    outputs = ("positions+",)
     dynamic = True
     categorical_limit: int = 0
 

@@ -24,15 +24,9 @@ class NGramFromCategorical(Operator):
     The columns ``col_ids`` hold categories; ``vals`` concatenates the possible ones of each column, of which there are
     ``categorical_limits[k]``. A category's position among these is a digit; the first column's is the least
     significant. Elements are rounded; those that are no category count as the first one.
-
-    Inputs:
-        X (N, D): float32
-    Outputs:
-        Y (N): int64
     """
 
-    inputs = ("X",)
-    outputs = ("Y",)
+    signature = "X (N, D): float32 -> Y (N): int64"
     col_ids: tuple[int, ...] = ()
     categorical_limits: tuple[int, ...] = ()
     vals: tuple[int, ...] = ()

@@ -34,7 +34,7 @@ class _Parts(Operator):
     With ``pack_first_input``, the keys in the outputs are divided by the number of parts, rounded down.
     """
 
-    outputs: ClassVar[tuple[str, ...]] = ("partitions+",)
+    signature = "-> partitions+"
     dynamic = True
     first: ClassVar[int] = 0  # the input that holds the keys
     pack_first_input: bool = False
@@ -79,16 +79,13 @@ class _Parts(Operator):
 @register
 @operator_class(frozen=True)
 class Partition(_Parts):
-    """Partition keys and the rows that belong to them; the part is the key modulo the number of parts.
+    """Partition keys and the rows that belong to them; the part is the key modulo the number of parts."""
 
-    Inputs:
+    signature = """
         keys (*S): int32|int64
         others* (*S, ...): any
-    Outputs:
-        partitions+ (...): any, of each part keys and others
+        -> partitions+ (...): any, of each part keys and others
     """
-
-    inputs = ("keys", "others*")
 
 
 @kernel(Partition)
@@ -100,17 +97,14 @@ def partition(op: Partition, ctx: RunContext, keys: Any, *others: Any) -> tuple[
 @register
 @operator_class(frozen=True)
 class LengthsPartition(_Parts):
-    """As Partition, for segments: the first input holds their lengths, and each part gets the lengths of its own.
+    """As Partition, for segments: the first input holds their lengths, and each part gets the lengths of its own."""
 
-    Inputs:
+    signature = """
         lengths (N): int32
         keys (I): int32|int64
         others* (I, ...): any
-    Outputs:
-        partitions+ (...): any, of each part lengths, keys and others
+        -> partitions+ (...): any, of each part lengths, keys and others
     """
-
-    inputs = ("lengths", "keys", "others*")
     first = 1
 
     def input_location(self, index: int) -> Literal["here", "host", "any"]:
@@ -132,17 +126,13 @@ def lengths_partition(op: LengthsPartition, ctx: RunContext, lengths: Any, keys:
 @register
 @operator_class(frozen=True)
 class GatherByKey(Operator):
-    """Y[i] = the next row of the part of ``keys[i]``: the inverse of Partition by the same keys.
+    """Y[i] = the next row of the part of ``keys[i]``: the inverse of Partition by the same keys."""
 
-    Inputs:
+    signature = """
         keys (N): int32|int64
         values+ (..., *S): any, (M, *S), the rows of each part
-    Outputs:
-        Y (N, *S): as values
+        -> Y (N, *S): as values
     """
-
-    inputs = ("keys", "values+")
-    outputs = ("Y",)
 
     def infer(self, keys: TensorSpec, *values: TensorSpec) -> tuple[TensorSpec, ...]:
         _check_keys(self, keys)

@@ -26,18 +26,15 @@ class PiecewiseLinearTransform(Operator):
     ``slopes`` and ``intercepts`` have one number per piece. They may be given as inputs instead. Predictions are
     clipped to the bounds. With ``binary`` there is one function: for a vector or a single column; of two columns, it
     transforms the second, and the first becomes 1 minus the result. No gradient.
+    """
 
-    Inputs:
+    signature = """
         predictions (...): float
         bounds? (B): as predictions
         slopes? (K): as predictions
         intercepts? (K): as predictions
-    Outputs:
-        transforms (...): as predictions
+        -> transforms (...): as predictions
     """
-
-    inputs = ("predictions", "bounds?", "slopes?", "intercepts?")
-    outputs = ("transforms",)
     bounds: tuple[float, ...] = ()
     slopes: tuple[float, ...] = ()
     intercepts: tuple[float, ...] = ()

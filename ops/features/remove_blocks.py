@@ -19,17 +19,9 @@ __all__ = ["RemoveDataBlocks"]
 @register
 @operator_class(frozen=True)
 class RemoveDataBlocks(Operator):
-    """shrunk_data = the rows of ``data`` except ``indices``, which may have any order and repeats.
+    """shrunk_data = the rows of ``data`` except ``indices``, which may have any order and repeats."""
 
-    Inputs:
-        data (N, *S): any
-        indices (I): int32|int64
-    Outputs:
-        shrunk_data (M, *S): as data
-    """
-
-    inputs = ("data", "indices")
-    outputs = ("shrunk_data",)
+    signature = "data (N, *S): any, indices (I): int32|int64 -> shrunk_data (M, *S): as data"
     dynamic = True
 
     def input_location(self, index: int) -> Literal["here", "host", "any"]:

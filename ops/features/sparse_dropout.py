@@ -18,18 +18,9 @@ __all__ = ["SparseDropoutWithReplacement", "SparseItemwiseDropoutWithReplacement
 
 @operator_class(frozen=True)
 class _SparseDropout(Operator):
-    """Base: replaces ids of samples at random.
+    """Base: replaces ids of samples at random."""
 
-    Inputs:
-        X (I): int64
-        Lengths (N): int32
-    Outputs:
-        Y (J): int64
-        OutputLengths (N): int32
-    """
-
-    inputs = ("X", "Lengths")
-    outputs = ("Y", "OutputLengths")
+    signature = "X (I): int64, Lengths (N): int32 -> Y (J): int64, OutputLengths (N): int32"
     stateful = True
     draws = True
     ratio: float = 0.0

@@ -74,19 +74,16 @@ class SparseToDenseMask(_Mask):
     ``lengths`` has the number of ids of each sample; without it there is one sample, and Y has no axis for it. With
     ``return_presence_mask``, the second output says which ids a sample has. Negative ids are invalid; at most
     ``max_skipped_indices`` of them are skipped.
+    """
 
-    Inputs:
+    signature = """
         indices (I): int32|int64
         values (I, *S): any
         default_value (*S): as values
         lengths? (N): int32|int64
-    Outputs:
-        Y (N, M, *S) or (M, *S): as values
-        presence_mask? (N, M) or (M): bool
+        -> Y (N, M, *S) or (M, *S): as values
+        -> presence_mask? (N, M) or (M): bool
     """
-
-    inputs = ("indices", "values", "default_value", "lengths?")
-    outputs = ("Y", "presence_mask?")
     lengths_index = 3
 
     def check(self) -> None:
@@ -147,8 +144,7 @@ def sparse_to_dense_mask(
 class SparseToDenseMaskGradient(_Mask):
     """dvalues = for each value the gradient at its position in Y, or 0 if it is not in Y."""
 
-    inputs = ("indices", "dY", "lengths?")
-    outputs = ("dvalues",)
+    signature = "indices, dY, lengths? -> dvalues"
     lengths_index = 2
 
     def infer(self, indices: TensorSpec, dy: TensorSpec, lengths: TensorSpec | None = None) -> tuple[TensorSpec, ...]:
@@ -173,18 +169,14 @@ def sparse_to_dense_mask_gradient(
 @register
 @operator_class(frozen=True)
 class SegmentOneHot(Operator):
-    """Y[s, i] = 1 if index i is in segment s, else 0; ``index_size`` is the number of columns.
+    """Y[s, i] = 1 if index i is in segment s, else 0; ``index_size`` is the number of columns."""
 
-    Inputs:
+    signature = """
         lengths (N): int32|int64
         indices (I): int32|int64
         index_size (1): int32|int64
-    Outputs:
-        Y (N, K): float32
+        -> Y (N, K): float32
     """
-
-    inputs = ("lengths", "indices", "index_size")
-    outputs = ("Y",)
     dynamic = True
 
     def input_location(self, index: int) -> Literal["here", "host", "any"]:

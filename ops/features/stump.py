@@ -17,16 +17,9 @@ __all__ = ["StumpFunc", "StumpFuncIndex"]
 @register
 @operator_class(frozen=True)
 class StumpFunc(Operator):
-    """Y = ``low_value`` where X is at most ``threshold``, else (also for NaN) ``high_value``. No gradient.
+    """Y = ``low_value`` where X is at most ``threshold``, else (also for NaN) ``high_value``. No gradient."""
 
-    Inputs:
-        X (*S): float
-    Outputs:
-        Y (*S): as X
-    """
-
-    inputs = ("X",)
-    outputs = ("Y",)
+    signature = "X (*S): float -> Y (*S): as X"
     threshold: float = 0.0
     low_value: float = 0.0
     high_value: float = 0.0
@@ -45,17 +38,9 @@ def stump(op: StumpFunc, ctx: RunContext, x: Any) -> tuple[Any, ...]:
 @register
 @operator_class(frozen=True)
 class StumpFuncIndex(Operator):
-    """Index_Low = the positions in the flattened X of elements of at most ``threshold``; Index_High = the others.
+    """Index_Low = the positions in the flattened X of elements of at most ``threshold``; Index_High = the others."""
 
-    Inputs:
-        X (...): float
-    Outputs:
-        Index_Low (M): int64
-        Index_High (K): int64
-    """
-
-    inputs = ("X",)
-    outputs = ("Index_Low", "Index_High")
+    signature = "X (...): float -> Index_Low (M): int64, Index_High (K): int64"
     dynamic = True
     threshold: float = 0.0
 

@@ -27,15 +27,12 @@ class Fill(Operator):
     """Base of fills: Y has the shape ``shape``, or that of the first input followed by ``extra_shape``.
 
     With ``input_as_shape``, the elements of the input are the shape. ``run_once`` is ignored; Caffe2's nets have it.
-
-    Inputs:
-        shape? (...): any, as of ConstantFill
-    Outputs:
-        Y (...): float32
     """
 
-    inputs: ClassVar[tuple[str, ...]] = ("shape?",)
-    outputs = ("Y",)
+    signature = """
+        shape? (...): any, as of ConstantFill
+        -> Y (...): float32
+    """
     inplace = ((0, 0),)
     fixed_dtype: ClassVar[np.dtype[Any]] = np.dtype(np.float32)
     shape: tuple[int, ...] = ()
@@ -146,15 +143,13 @@ class ConstantFill(_ConstantLike):
 
     ``of_scalar_loss`` marks the gradient of a loss of replicas, which must be one number: that of several numbers would
     depend on the number of devices.
-
-    Inputs:
-        shape? (...): any, its shape or, with input_as_shape, its elements are the shape of Y
-        value? (1): any
-    Outputs:
-        Y (...): any
     """
 
-    inputs = ("shape?", "value?")
+    signature = """
+        shape? (...): any, its shape or, with input_as_shape, its elements are the shape of Y
+        value? (1): any
+        -> Y (...): any
+    """
     of_scalar_loss: bool = False
 
     def check_loss(self, like: Any) -> None:
@@ -215,12 +210,11 @@ def _prepare_constant_fill(
 @register
 @operator_class(frozen=True)
 class DiagonalFill(_ConstantLike):
-    """Y = ``value`` where all indices are equal, else 0; Y has two axes, or more of the same extent.
+    """Y = ``value`` where all indices are equal, else 0; Y has two axes, or more of the same extent."""
 
-    Inputs:
+    signature = """
         shape? (...): any, as of ConstantFill
-    Outputs:
-        Y (...): any
+        -> Y (...): any
     """
 
     def infer(self, like: TensorSpec | None = None, *values: TensorSpec) -> tuple[TensorSpec, ...]:

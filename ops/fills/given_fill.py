@@ -30,14 +30,12 @@ __all__ = [
 
 @operator_class(frozen=True)
 class _Given(Fill):
-    """Base: Y = ``values``, in row-major order.
+    """Base: Y = ``values``, in row-major order."""
 
-    Inputs:
+    signature = """
         shape? (...): any, as of ConstantFill
-    Outputs:
-        Y (...): any, the type in the operator's name
+        -> Y (...): any, the type in the operator's name
     """
-
     # Not converted while the operator is decoded: a list may have millions of elements.
     values: Any = ()
 

@@ -21,13 +21,9 @@ _LARGEST = float(np.finfo(np.float16).max)
 
 @operator_class(frozen=True)
 class _HalfFill(Operator):
-    """Base: Y has the shape ``shape``, by default ().
+    """Base: Y has the shape ``shape``, by default ()."""
 
-    Outputs:
-        Y (*S): float16
-    """
-
-    outputs = ("Y",)
+    signature = "-> Y (*S): float16"
     shape: tuple[int, ...] = ()
 
     def check(self) -> None:

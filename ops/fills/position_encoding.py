@@ -24,16 +24,10 @@ class SinusoidPositionEncoding(Operator):
 
     p is positions[m, k], of any numeric type; the output is float32. No gradient.
 
-    Inputs:
-        positions (M, K): float|int
-    Outputs:
-        output (M, K, embedding_size): float32
-
     Source: Vaswani et al., "Attention Is All You Need", 2017, arXiv:1706.03762, section 3.5.
     """
 
-    inputs = ("positions",)
-    outputs = ("output",)
+    signature = "positions (M, K): float|int -> output (M, K, embedding_size): float32"
     embedding_size: int = 100
     alpha: float = 10000.0
     amplitude: float = 1.0

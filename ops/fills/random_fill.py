@@ -119,16 +119,14 @@ class UniformFill(Fill):
     """Y is uniform in [min, max); the bounds may be given as the second and third input, of one element each.
 
     If these have min above max, Y has no rows.
+    """
 
-    Inputs:
+    signature = """
         shape? (...): any, as of ConstantFill
         min? (1): float32
         max? (1): float32
-    Outputs:
-        Y (...): float32
+        -> Y (...): float32
     """
-
-    inputs = ("shape?", "min?", "max?")
     stateful = True
     draws = True
     input_location = _bounds_on_host
@@ -144,17 +142,14 @@ class UniformFill(Fill):
 @register
 @operator_class(frozen=True)
 class UniformIntFill(Fill):
-    """Y is uniform over the integers from ``min`` to ``max``, both included, int32; bounds as for UniformFill.
+    """Y is uniform over the integers from ``min`` to ``max``, both included, int32; bounds as for UniformFill."""
 
-    Inputs:
+    signature = """
         shape? (...): any, as of ConstantFill
         min? (1): int32
         max? (1): int32
-    Outputs:
-        Y (...): int32
+        -> Y (...): int32
     """
-
-    inputs = ("shape?", "min?", "max?")
     fixed_dtype = np.dtype(np.int32)
     input_location = _bounds_on_host
     stateful = True

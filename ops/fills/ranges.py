@@ -20,7 +20,7 @@ __all__ = ["LengthsRangeFill", "OneHot", "Range"]
 
 @operator_class(frozen=True)
 class _FromNumbers(Operator):
-    outputs = ("Y",)
+    signature = "-> Y"
     dynamic = True
 
     def gradient(self, g: GradientContext) -> list[OperatorDef]:
@@ -36,16 +36,14 @@ class Range(_FromNumbers):
     """Y = start, start + step, ... before stop; the inputs are stop, or start and stop, or those and step.
 
     As in Caffe2, descending integers end at the last full step: 5, 3, 1, -1 from 5 to -4 by -2.
+    """
 
-    Inputs:
+    signature = """
         first (1): float32|float64|int32|int64
         second? (1): as first
         step? (1): as first
-    Outputs:
-        Y (N): as first
+        -> Y (N): as first
     """
-
-    inputs = ("first", "second?", "step?")
 
     def input_location(self, index: int) -> Literal["here", "host", "any"]:
         return "host"
@@ -77,15 +75,9 @@ def range_(op: Range, ctx: RunContext, *given: Any) -> tuple[Any, ...]:
 @register
 @operator_class(frozen=True)
 class LengthsRangeFill(_FromNumbers):
-    """Y = 0, 1, ..., lengths[i] - 1 for each i, concatenated.
+    """Y = 0, 1, ..., lengths[i] - 1 for each i, concatenated."""
 
-    Inputs:
-        lengths (M): int32
-    Outputs:
-        Y (N): int32
-    """
-
-    inputs = ("lengths",)
+    signature = "lengths (M): int32 -> Y (N): int32"
 
     def input_location(self, index: int) -> Literal["here", "host", "any"]:
         return "host"
@@ -104,16 +96,9 @@ def lengths_range_fill(op: LengthsRangeFill, ctx: RunContext, lengths: Any) -> t
 @register
 @operator_class(frozen=True)
 class OneHot(_FromNumbers):
-    """Y[i] = a row of zeros (float32) with 1 at indices[i]; index_size, of one element, is the length of the rows.
+    """Y[i] = a row of zeros (float32) with 1 at indices[i]; index_size, of one element, is the length of the rows."""
 
-    Inputs:
-        indices (I): int64
-        index_size (1): int64
-    Outputs:
-        Y (I, D): float32|uint8|bool
-    """
-
-    inputs = ("indices", "index_size")
+    signature = "indices (I): int64, index_size (1): int64 -> Y (I, D): float32|uint8|bool"
 
     def input_location(self, index: int) -> Literal["here", "host", "any"]:
         return "host" if index == 1 else "here"

@@ -25,17 +25,14 @@ class WeightedSample(Operator):
 
     Weights must not be negative; if all weights of a row are 0, its index is 0. The second output is the value at the
     index. If there are no weights, the outputs have shape (0,).
-
-    Inputs:
-        sampling_weights (N, D): float32
-        sampling_values? (N, D): float32
-    Outputs:
-        sampled_indexes (N, 1): int32
-        sampled_values? (N, 1): float32
     """
 
-    inputs = ("sampling_weights", "sampling_values?")
-    outputs = ("sampled_indexes", "sampled_values?")
+    signature = """
+        sampling_weights (N, D): float32
+        sampling_values? (N, D): float32
+        -> sampled_indexes (N, 1): int32
+        -> sampled_values? (N, 1): float32
+    """
     stateful = True
     draws = True
 
@@ -87,16 +84,9 @@ class WeightedMultiSampling(Operator):
 
     The sums must not be negative and must not decrease; they are normalized by the last one. ``num_samples`` indices
     are drawn, or as many as the second input has elements, in its shape; if there are no sums, none.
-
-    Inputs:
-        sampling_cdf (D): float32
-        shape_tensor? (...): any
-    Outputs:
-        sampled_indexes (...): int32
     """
 
-    inputs = ("sampling_cdf", "shape_tensor?")
-    outputs = ("sampled_indexes",)
+    signature = "sampling_cdf (D): float32, shape_tensor? (...): any -> sampled_indexes (...): int32"
     stateful = True
     draws = True
     num_samples: int | None = None
@@ -142,15 +132,13 @@ class UniqueUniformFill(Fill):
     """Y = distinct random integers from ``min`` to ``max``, both included, without those in the second input.
 
     ``dtype`` is INT32 (the default) or INT64; the second input is a vector of that type without repeats.
-
-    Inputs:
-        shape? (...): any, as of ConstantFill
-        avoid? (N): int32|int64
-    Outputs:
-        Y (...): int32|int64
     """
 
-    inputs = ("shape?", "avoid?")
+    signature = """
+        shape? (...): any, as of ConstantFill
+        avoid? (N): int32|int64
+        -> Y (...): int32|int64
+    """
     stateful = True
     draws = True
     min: int | None = None

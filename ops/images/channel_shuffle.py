@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Any, ClassVar
+from typing import Any
 
 from netbuilder.ops.core.contexts import GradientContext, RunContext
 from netbuilder.ops.core.declaration import operator_class
@@ -17,8 +17,7 @@ __all__ = ["ChannelShuffle", "ChannelShuffleGradient"]
 
 @operator_class(frozen=True)
 class _Shuffle(Operator):
-    inputs: ClassVar[tuple[str, ...]] = ("X",)
-    outputs: ClassVar[tuple[str, ...]] = ("Y",)
+    signature = "X -> Y"
     group: int = 1
     order: str = "NCHW"
     kernel: int = 1  # ignored; an argument of Caffe2's operator
@@ -44,12 +43,12 @@ class _Shuffle(Operator):
 class ChannelShuffle(_Shuffle):
     """Y = the first channel of each of ``group`` groups, then the second of each, and so on.
 
-    Inputs:
-        X (*S): any, (N, C, ...) or (N, ..., C) by the order
-    Outputs:
-        Y (*S): as X
-
     Source: Zhang et al., "ShuffleNet", 2017, arXiv:1707.01083, section 3.1.
+    """
+
+    signature = """
+        X (*S): any, (N, C, ...) or (N, ..., C) by the order
+        -> Y (*S): as X
     """
 
     def gradient(self, g: GradientContext) -> list[OperatorDef]:
@@ -61,8 +60,7 @@ class ChannelShuffle(_Shuffle):
 class ChannelShuffleGradient(_Shuffle):
     """dX = the channels of dY in the order that ChannelShuffle changed."""
 
-    inputs = ("dY",)
-    outputs = ("dX",)
+    signature = "dY -> dX"
 
 
 def _swap(op: _Shuffle, ctx: RunContext, x: Any, rows: int) -> tuple[Any, ...]:

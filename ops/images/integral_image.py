@@ -25,16 +25,10 @@ def _integral_spec(op: Operator, x: TensorSpec) -> TensorSpec:
 class IntegralImage(Operator):
     """Y[n, c, i, j] = the sum of X[n, c] over the first i rows and j columns, (N, C, H + 1, W + 1).
 
-    Inputs:
-        X (N, C, H, W): float
-    Outputs:
-        Y (N, C, H + 1, W + 1): as X
-
     Source: Viola and Jones, "Rapid Object Detection using a Boosted Cascade of Simple Features", 2001.
     """
 
-    inputs = ("X",)
-    outputs = ("Y",)
+    signature = "X (N, C, H, W): float -> Y (N, C, H + 1, W + 1): as X"
 
     def infer(self, x: TensorSpec) -> tuple[TensorSpec, ...]:
         require_one_float_type(self, X=x)
@@ -52,8 +46,7 @@ class IntegralImage(Operator):
 class IntegralImageGradient(Operator):
     """dX[n, c, i, j] = the sum of dY[n, c] over the rows after i and the columns after j."""
 
-    inputs = ("X", "dY")
-    outputs = ("dX",)
+    signature = "X, dY -> dX"
 
     def input_location(self, index: int) -> Literal["here", "host", "any"]:
         return "here" if index else "any"  # only the shape of X is used

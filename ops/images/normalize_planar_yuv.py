@@ -15,18 +15,9 @@ __all__ = ["NormalizePlanarYUV"]
 @register
 @operator_class(frozen=True)
 class NormalizePlanarYUV(Operator):
-    """Y = (X - M) / S per channel; the first rows of M and S are the means and deviations. No gradient.
+    """Y = (X - M) / S per channel; the first rows of M and S are the means and deviations. No gradient."""
 
-    Inputs:
-        X (N, C, H, W): float
-        M (R, C): as X
-        S (R, C): as X
-    Outputs:
-        Y (N, C, H, W): as X
-    """
-
-    inputs = ("X", "M", "S")
-    outputs = ("Y",)
+    signature = "X (N, C, H, W): float, M (R, C): as X, S (R, C): as X -> Y (N, C, H, W): as X"
     inplace = ((0, 0),)
 
     def infer(self, x: TensorSpec, mean: TensorSpec, deviation: TensorSpec) -> tuple[TensorSpec, ...]:

@@ -95,15 +95,12 @@ class PadImage(_Padding):
 
     The modes are ``constant``, ``reflect`` and ``edge``. ``pads`` are those above, left, below and right, in place of
     the other arguments. A negative pad crops the images at that side.
-
-    Inputs:
-        X (N, C, H, W) or (N, H, W, C): float, by the order
-    Outputs:
-        Y (N, C, P, Q) or (N, P, Q, C): as X
     """
 
-    inputs = ("X",)
-    outputs = ("Y",)
+    signature = """
+        X (N, C, H, W) or (N, H, W, C): float, by the order
+        -> Y (N, C, P, Q) or (N, P, Q, C): as X
+    """
 
     def infer(self, x: TensorSpec) -> tuple[TensorSpec, ...]:
         require_one_float_type(self, X=x)
@@ -121,8 +118,7 @@ class PadImage(_Padding):
 class PadImageGradient(_Padding):
     """dX = dY inside the border, and each element of the border added to the pixel that it was copied from."""
 
-    inputs = ("dY",)
-    outputs = ("dX",)
+    signature = "dY -> dX"
 
     def infer(self, dy: TensorSpec) -> tuple[TensorSpec, ...]:
         require_one_float_type(self, dY=dy)

@@ -168,8 +168,7 @@ class _Volume(_Resizing):
 
 @operator_class(frozen=True)
 class _Forward(_Resizing):
-    inputs: ClassVar[tuple[str, ...]] = ("X", "scales?")
-    outputs = ("Y",)
+    signature = "X, scales? -> Y"
 
     def input_location(self, index: int) -> Literal["here", "host", "any"]:
         return "host" if index == 1 else "here"
@@ -191,8 +190,7 @@ class _Forward(_Resizing):
 
 @operator_class(frozen=True)
 class _Backward(_Resizing):
-    inputs: ClassVar[tuple[str, ...]] = ("dY", "X", "scales?")
-    outputs = ("dX",)
+    signature = "dY, X, scales? -> dX"
 
     def input_location(self, index: int) -> Literal["here", "host", "any"]:
         return ("here", "any", "host")[index]
@@ -217,12 +215,12 @@ class ResizeNearest(_Forward, _Plane):
     """Y = the images X with height and width scaled; each pixel is the nearest one of X above and to the left.
 
     The second input may give the two scales, for height and width.
+    """
 
-    Inputs:
+    signature = """
         X (N, C, H, W) or (N, H, W, C): float, by the order
         scales? (2): float32
-    Outputs:
-        Y (N, C, P, Q) or (N, P, Q, C): as X
+        -> Y (N, C, P, Q) or (N, P, Q, C): as X
     """
 
     def flops(self, *inputs: TensorSpec) -> int:
@@ -238,15 +236,9 @@ class ResizeNearestGradient(_Backward, _Plane):
 @register
 @operator_class(frozen=True)
 class ResizeNearest3D(_Forward, _Volume):
-    """Y = the volumes X with their last three extents scaled, as by ResizeNearest.
+    """Y = the volumes X with their last three extents scaled, as by ResizeNearest."""
 
-    Inputs:
-        X (N, C, T, H, W): float
-    Outputs:
-        Y (N, C, R, P, Q): as X
-    """
-
-    inputs = ("X",)
+    signature = "X (N, C, T, H, W): float -> Y (N, C, R, P, Q): as X"
 
     def flops(self, *inputs: TensorSpec) -> int:
         return 0
@@ -257,7 +249,7 @@ class ResizeNearest3D(_Forward, _Volume):
 class ResizeNearest3DGradient(_Backward, _Volume):
     """dX = the sum of dY over the copies of each pixel of X."""
 
-    inputs = ("dY", "X")
+    signature = "dY, X -> dX"
 
 
 def _resize_nearest(op: _Forward, ctx: RunContext, x: Array, scales: Array = None) -> tuple[Array, ...]:
@@ -292,13 +284,9 @@ class UpsampleBilinear(_Forward, _PlaneChannelsFirst):
     """Y = the images X with height and width scaled, by bilinear interpolation.
 
     The corner pixels of X and Y are aligned. The second input may give the two scales, for height and width.
-
-    Inputs:
-        X (N, C, H, W): float
-        scales? (2): float32
-    Outputs:
-        Y (N, C, P, Q): as X
     """
+
+    signature = "X (N, C, H, W): float, scales? (2): float32 -> Y (N, C, P, Q): as X"
 
     def flops(self, *inputs: TensorSpec) -> int:
         return 6 * math.prod(self.output_shape(inputs[0].shape, self.scales)) if len(inputs) == 1 else 0

@@ -17,8 +17,7 @@ __all__ = ["BatchToSpace", "SpaceToBatch"]
 
 @operator_class(frozen=True)
 class _Blocks(Borders):
-    inputs = ("X",)
-    outputs = ("Y",)
+    signature = "X -> Y"
     block_size: int = 2
     order: str = "NCHW"
 
@@ -42,12 +41,9 @@ class SpaceToBatch(_Blocks):
     """Y = every ``block_size``-th row and column of the images X, padded with zeros, one sample for each start.
 
     The rows and columns that start at i and j are samples (i * block_size + j) * N to (i * block_size + j + 1) * N - 1.
-
-    Inputs:
-        X (N, C, H, W): any
-    Outputs:
-        Y (N * block_size * block_size, C, P, Q): as X
     """
+
+    signature = "X (N, C, H, W): any -> Y (N * block_size * block_size, C, P, Q): as X"
 
     def infer(self, x: TensorSpec) -> tuple[TensorSpec, ...]:
         self.check_axes(x)
@@ -64,13 +60,9 @@ class SpaceToBatch(_Blocks):
 @register
 @operator_class(frozen=True)
 class BatchToSpace(_Blocks):
-    """Y = the images that SpaceToBatch splits into X, without their border.
+    """Y = the images that SpaceToBatch splits into X, without their border."""
 
-    Inputs:
-        X (N * block_size * block_size, C, H, W): any
-    Outputs:
-        Y (N, C, P, Q): as X
-    """
+    signature = "X (N * block_size * block_size, C, H, W): any -> Y (N, C, P, Q): as X"
 
     def infer(self, x: TensorSpec) -> tuple[TensorSpec, ...]:
         self.check_axes(x)

@@ -29,16 +29,9 @@ class PackedInt8BGRANHWCToNCHWCStylizerPreprocess(Operator):
 
     The noise is ``noise_size`` normal numbers of standard deviation ``noise_std``, repeated over all pixels and
     channels of an image, and the same for each image and in each run.
-
-    Inputs:
-        X (N, H, W, 4): uint8
-        mean (3): float32
-    Outputs:
-        Y (N, 3, H, W): float32
     """
 
-    inputs = ("X", "mean")
-    outputs = ("Y",)
+    signature = "X (N, H, W, 4): uint8, mean (3): float32 -> Y (N, 3, H, W): float32"
     noise_std: float = 10.0
     noise_size: int = 491
 
@@ -72,16 +65,9 @@ class BRGNCHWCToPackedInt8BGRAStylizerDeprocess(Operator):
     """Y = X + mean, clipped to [0, 255] and truncated to integers, as channels-last images with a fourth channel.
 
     The fourth channel is 255. NaN becomes 0.
-
-    Inputs:
-        X (N, 3, H, W): float32
-        mean (3): float32
-    Outputs:
-        Y (N, H, W, 4): uint8
     """
 
-    inputs = ("X", "mean")
-    outputs = ("Y",)
+    signature = "X (N, 3, H, W): float32, mean (3): float32 -> Y (N, H, W, 4): uint8"
 
     def infer(self, x: TensorSpec, mean: TensorSpec) -> tuple[TensorSpec, ...]:
         _check(self, x, mean, "(N, C, H, W)", 1, 3, np.float32)

@@ -32,16 +32,9 @@ class _Scaling(Operator):
 @register
 @operator_class(frozen=True)
 class UpsampleNearest(_Scaling):
-    """Y = X with each pixel repeated ``scale`` times vertically and horizontally.
+    """Y = X with each pixel repeated ``scale`` times vertically and horizontally."""
 
-    Inputs:
-        X (N, C, H, W): float
-    Outputs:
-        Y (N, C, H * scale, W * scale): as X
-    """
-
-    inputs = ("X",)
-    outputs = ("Y",)
+    signature = "X (N, C, H, W): float -> Y (N, C, H * scale, W * scale): as X"
 
     def infer(self, x: TensorSpec) -> tuple[TensorSpec, ...]:
         require_one_float_type(self, X=x)
@@ -56,8 +49,7 @@ class UpsampleNearest(_Scaling):
 class UpsampleNearestGradient(_Scaling):
     """dX = the sum of dY over the copies of each pixel."""
 
-    inputs = ("X", "dY")
-    outputs = ("dX",)
+    signature = "X, dY -> dX"
 
     def input_location(self, index: int) -> Literal["here", "host", "any"]:
         return "here" if index else "any"  # only the shape of X is used

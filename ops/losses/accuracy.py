@@ -25,16 +25,9 @@ class Accuracy(Operator):
 
     A row with NaN, or whose label is no class, counts as wrong. Without rows the result is 0. If there are no more than
     ``top_k`` classes, all other rows count as right.
-
-    Inputs:
-        P (N, C): float
-        label (N): int
-    Outputs:
-        accuracy (): as P
     """
 
-    inputs = ("P", "label")
-    outputs = ("accuracy",)
+    signature = "P (N, C): float, label (N): int -> accuracy (): as P"
     top_k: int = 1
 
     def check(self) -> None:

@@ -24,16 +24,9 @@ class APMeter(Operator):
     predictions are scores; labels are 1 where the sample has the class, else 0. Samples are ranked by their scores,
     ties by index; those with a score of NaN come last and count as not found. The latest ``buffer_size`` samples
     count, those of earlier runs included; a class that none of them has gets 0. No gradient.
-
-    Inputs:
-        predictions (N, C): float
-        labels (N, C): int32
-    Outputs:
-        AP (C): as predictions
     """
 
-    inputs = ("predictions", "labels")
-    outputs = ("AP",)
+    signature = "predictions (N, C): float, labels (N, C): int32 -> AP (C): as predictions"
     stateful = True
     buffer_size: int = 1000
 

@@ -35,16 +35,13 @@ class MeanDivisor(Operator):
             the second input has; "rows": the number of rows of X, which are the axes before ``axis``; "elements": the
             product of the extents of ``axes``, by default of all.
         weighted: the last input is the weight of the share, 0 for one without samples, whose X takes their place.
-
-    Inputs:
-        X (*S): any
-        others* (...): float, the weights of labels, then the weight of the share
-    Outputs:
-        Y (1): float32|float64
     """
 
-    inputs = ("X", "others*")
-    outputs = ("Y",)
+    signature = """
+        X (*S): any
+        others* (...): float, the weights of labels, then the weight of the share
+        -> Y (1): float32|float64
+    """
     of: str = "elements"
     axis: int = 1
     axes: tuple[int, ...] = ()
@@ -110,18 +107,15 @@ class WholeBatchMean(Operator):
     Args:
         parts, part: the inverse of the weight of the share that is the same in each run: whole numbers.
         least, offset: what the mean makes of its divisor.
+    """
 
-    Inputs:
+    signature = """
         X (*S): float
         divisor (1): float32|float64, that of this share
         total (1): as divisor, the sum over all shares
         weight? (1): float, the weight of the share in the mean over the shares, on average 1
-    Outputs:
-        Y (*S): as X
+        -> Y (*S): as X
     """
-
-    inputs = ("X", "divisor", "total", "weight?")
-    outputs = ("Y",)
     inplace = ((0, 0),)
     parts: float = 1.0
     part: float = 1.0

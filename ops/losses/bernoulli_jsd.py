@@ -25,17 +25,10 @@ class BernoulliJSD(Operator):
     It is the entropy of the distribution with their mean probability, minus the mean of their entropies. T has no
     gradient.
 
-    Inputs:
-        X (*S): float
-        T (*S): as X
-    Outputs:
-        L (*S): as X
-
     Source: Lin, "Divergence measures based on the Shannon entropy", IEEE Transactions on Information Theory 37, 1991.
     """
 
-    inputs = ("X", "T")
-    outputs = ("L",)
+    signature = "X (*S): float, T (*S): as X -> L (*S): as X"
 
     def infer(self, x: TensorSpec, t: TensorSpec) -> tuple[TensorSpec, ...]:
         require_one_float_type(self, X=x, T=t)
@@ -54,8 +47,7 @@ class BernoulliJSD(Operator):
 class BernoulliJSDGradient(Operator):
     """dX = dL * (logit(X) - logit((X + T) / 2)) / 2, with probabilities clamped to 1e-20 before log."""
 
-    inputs = ("dL", "X", "T")
-    outputs = ("dX",)
+    signature = "dL, X, T -> dX"
 
     def infer(self, dl: TensorSpec, x: TensorSpec, t: TensorSpec) -> tuple[TensorSpec, ...]:
         require_one_float_type(self, dL=dl, X=x, T=t)

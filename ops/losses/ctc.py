@@ -59,18 +59,10 @@ class CTCGreedyDecoder(_Decoder):
     A class that comes again after a blank is not a repeat. ``output_len`` is the number of classes that are left of
     each sample; ``values`` holds those of all samples, concatenated.
 
-    Inputs:
-        X (T, N, C): float
-        lengths? (N): int32
-    Outputs:
-        output_len (N): int32
-        values (M): int32
-
     Source: Graves et al., "Connectionist temporal classification", 2006, section 3.2.
     """
 
-    inputs = ("X", "lengths?")
-    outputs = ("output_len", "values")
+    signature = "X (T, N, C): float, lengths? (N): int32 -> output_len (N): int32, values (M): int32"
     merge_repeated: bool = True
 
 
@@ -96,20 +88,17 @@ class CTCBeamSearchDecoder(_Decoder):
     and ``output_prob`` their probabilities. If there are fewer, or no steps at all, the missing ones are empty and have
     probability 0.
 
-    Inputs:
-        X (T, N, C): float
-        lengths? (N): int32
-    Outputs:
-        output_len (N * num_candidates): int32
-        values (M): int32
-        output_prob? (N * num_candidates): as X
-
     Source: Hannun et al., "First-pass large vocabulary continuous speech recognition using bi-directional recurrent
     DNNs", 2014, arXiv:1408.2873, section 2.2, without the language model.
     """
 
-    inputs = ("X", "lengths?")
-    outputs = ("output_len", "values", "output_prob?")
+    signature = """
+        X (T, N, C): float
+        lengths? (N): int32
+        -> output_len (N * num_candidates): int32
+        -> values (M): int32
+        -> output_prob? (N * num_candidates): as X
+    """
     beam_width: int = 10
     prune_threshold: float = 0.001
     num_candidates: int = 1

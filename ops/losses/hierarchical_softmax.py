@@ -152,20 +152,17 @@ class HSoftmax(_Hierarchical):
     serialized HierarchyProto (see ``create_hierarchy``), states these rows, and the choices that lead to each
     word. The second output stores scores and probabilities for the gradient.
 
-    Inputs:
+    Source: Morin and Bengio, "Hierarchical Probabilistic Neural Network Language Model", 2005.
+    """
+
+    signature = """
         X (N, D): float
         W (R, D): as X
         b (R): as X
         labels (N): int
-    Outputs:
-        Y (N): as X
-        intermediate_output (M): as X
-
-    Source: Morin and Bengio, "Hierarchical Probabilistic Neural Network Language Model", 2005.
+        -> Y (N): as X
+        -> intermediate_output (M): as X
     """
-
-    inputs = ("X", "W", "b", "labels")
-    outputs = ("Y", "intermediate_output")
 
     def gradient(self, g: GradientContext) -> list[OperatorDef]:
         inputs = [g.input(i) for i in range(4)] + [g.output("intermediate_output"), g.d_output("Y")]
@@ -197,8 +194,7 @@ def h_softmax(op: HSoftmax, ctx: RunContext, x: Any, w: Any, b: Any, labels: Any
 class HSoftmaxGradient(_Hierarchical):
     """dX, dW and db of HSoftmax, and the gradients of the scores and probabilities that it stored."""
 
-    inputs = ("X", "W", "b", "labels", "intermediate_output", "dY")
-    outputs = ("dX", "dW", "db", "dintermediate_output")
+    signature = "X, W, b, labels, intermediate_output, dY -> dX, dW, db, dintermediate_output"
 
 
 @kernel(HSoftmaxGradient)
@@ -235,18 +231,15 @@ class HSoftmaxSearch(Operator):
     A score is -log of a probability. From the root down, the search follows the choices whose score is less than their
     node's plus ``beam``. ``tree`` is a serialized TreeProto whose nodes have names, and offsets as ``create_hierarchy``
     writes them. If fewer than ``topN`` are found, the other names are empty and their scores 0. No gradient.
+    """
 
-    Inputs:
+    signature = """
         X (N, D): float
         W (R, D): as X
         b (R): as X
-    Outputs:
-        Y_names (N, topN): string
-        Y_scores (N, topN): as X
+        -> Y_names (N, topN): string
+        -> Y_scores (N, topN): as X
     """
-
-    inputs = ("X", "W", "b")
-    outputs = ("Y_names", "Y_scores")
     dynamic = True
     outputs_on_host = True
     tree: bytes = b""
@@ -324,16 +317,10 @@ class HuffmanTreeHierarchy(Operator):
 
     The output holds the serialized tree. The rarer a class, the longer its path. No gradient.
 
-    Inputs:
-        Labels (...): int
-    Outputs:
-        Hierarchy (1): string
-
     Source: Huffman, "A Method for the Construction of Minimum-Redundancy Codes", 1952.
     """
 
-    inputs = ("Labels",)
-    outputs = ("Hierarchy",)
+    signature = "Labels (...): int -> Hierarchy (1): string"
     outputs_on_host = True
     num_classes: int = -1
 

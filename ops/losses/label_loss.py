@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import abc
-from typing import ClassVar
 
 from netbuilder.ops.core.contexts import GradientContext
 from netbuilder.ops.core.declaration import operator_class
@@ -33,8 +32,7 @@ class LabelLoss(Operator, abc.ABC):
 class LabelLossForward(LabelLoss):
     """Base of a loss: its outputs are P, of the shape of X, and the loss, a scalar."""
 
-    inputs: ClassVar[tuple[str, ...]] = ("X", "label", "weight?")
-    outputs: ClassVar[tuple[str, ...]] = ("P", "loss")
+    signature = "X, label, weight? -> P, loss"
 
     def infer(self, x: TensorSpec, label: TensorSpec, weight: TensorSpec | None = None) -> tuple[TensorSpec, ...]:
         self.check_labels(x, label, weight)
@@ -52,8 +50,7 @@ class LabelLossForward(LabelLoss):
 class LabelLossBackward(LabelLoss):
     """Base of a loss's gradient: it computes dX from the inputs of the loss, P, and dloss."""
 
-    inputs: ClassVar[tuple[str, ...]] = ("X", "label", "weight_or_P", "P_or_dloss", "dloss?")
-    outputs: ClassVar[tuple[str, ...]] = ("dX",)
+    signature = "X, label, weight_or_P, P_or_dloss, dloss? -> dX"
 
     def infer(self, x: TensorSpec, label: TensorSpec, *others: TensorSpec) -> tuple[TensorSpec, ...]:
         *weight, p, dloss = others

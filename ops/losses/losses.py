@@ -54,8 +54,7 @@ class _Probabilities:
 class _RowLoss(Operator):
     """A loss per row of probabilities."""
 
-    inputs = ("X", "label")
-    outputs = ("Y",)
+    signature = "X, label -> Y"
 
     def infer(self: Any, x: TensorSpec, label: TensorSpec) -> tuple[TensorSpec, ...]:
         require_one_float_type(self, X=x)
@@ -68,8 +67,7 @@ class _RowLoss(Operator):
 
 @operator_class(frozen=True)
 class _RowLossGradient(Operator):
-    inputs = ("X", "label", "dY")
-    outputs = ("dX",)
+    signature = "X, label, dY -> dX"
 
     def infer(self: Any, x: TensorSpec, label: TensorSpec, dy: TensorSpec) -> tuple[TensorSpec, ...]:
         require_one_float_type(self, X=x, dY=dy)
@@ -85,14 +83,9 @@ def _rows(x: Any) -> Any:
 @register
 @operator_class(frozen=True)
 class LabelCrossEntropy(_Labels, _RowLoss):
-    """Y[i] = -log(max(X[i, label[i]], 1e-20)).
+    """Y[i] = -log(max(X[i, label[i]], 1e-20))."""
 
-    Inputs:
-        X (N, D): float
-        label (N) or (N, 1): int
-    Outputs:
-        Y (N): as X
-    """
+    signature = "X (N, D): float, label (N) or (N, 1): int -> Y (N): as X"
 
     def flops(self, x: TensorSpec, label: TensorSpec) -> int:
         return 2 * x.shape[0]
@@ -129,14 +122,9 @@ def label_cross_entropy_gradient(
 @register
 @operator_class(frozen=True)
 class CrossEntropy(_Probabilities, _RowLoss):
-    """Y[i] = -sum over classes of label[i] * log(max(X[i], 1e-20)).
+    """Y[i] = -sum over classes of label[i] * log(max(X[i], 1e-20))."""
 
-    Inputs:
-        X (N, D): float
-        label (N, D): float
-    Outputs:
-        Y (N): as X
-    """
+    signature = "X (N, D): float, label (N, D): float -> Y (N): as X"
 
     def flops(self, x: TensorSpec, label: TensorSpec) -> int:
         return 4 * x.size
@@ -167,16 +155,9 @@ def cross_entropy_gradient(op: CrossEntropyGradient, ctx: RunContext, x: Any, la
 @register
 @operator_class(frozen=True)
 class AveragedLoss(Operator):
-    """Y = the mean of all elements of X, a scalar; 0 for an empty X.
+    """Y = the mean of all elements of X, a scalar; 0 for an empty X."""
 
-    Inputs:
-        X (*S): float
-    Outputs:
-        Y (): as X
-    """
-
-    inputs = ("X",)
-    outputs = ("Y",)
+    signature = "X (*S): float -> Y (): as X"
 
     def infer(self, x: TensorSpec) -> tuple[TensorSpec, ...]:
         require_one_float_type(self, X=x)
@@ -203,8 +184,7 @@ def averaged_loss(op: AveragedLoss, ctx: RunContext, x: Any) -> tuple[Any, ...]:
 class AveragedLossGradient(Operator):
     """dX = dY / (the number of elements of X), for each element."""
 
-    inputs = ("X", "dY")
-    outputs = ("dX",)
+    signature = "X, dY -> dX"
 
     def infer(self, x: TensorSpec, dy: TensorSpec) -> tuple[TensorSpec, ...]:
         require(dy.size == 1, self, f"dY must be one number, got shape {dy.shape}")

@@ -35,18 +35,9 @@ def _check_sizes(op: Operator, label: TensorSpec, **specs: TensorSpec) -> None:
 @register
 @operator_class(frozen=True)
 class MarginRankingCriterion(Operator):
-    """loss = max(0, margin - Y * (X1 - X2)): with Y = 1, X1 should be the greater by the margin, with Y = -1, X2.
+    """loss = max(0, margin - Y * (X1 - X2)): with Y = 1, X1 should be the greater by the margin, with Y = -1, X2."""
 
-    Inputs:
-        X1 (*S): float
-        X2 (*S): as X1
-        Y (*S): int32|int64
-    Outputs:
-        loss (*S): as X1
-    """
-
-    inputs = ("X1", "X2", "Y")
-    outputs = ("loss",)
+    signature = "X1 (*S): float, X2 (*S): as X1, Y (*S): int32|int64 -> loss (*S): as X1"
     margin: float = 1.0
 
     def infer(self, x1: TensorSpec, x2: TensorSpec, label: TensorSpec) -> tuple[TensorSpec, ...]:
@@ -66,8 +57,7 @@ class MarginRankingCriterion(Operator):
 class MarginRankingCriterionGradient(Operator):
     """dX1 = -Y * dloss where the loss is positive, else 0; dX2 = -dX1."""
 
-    inputs = ("X1", "X2", "Y", "dloss")
-    outputs = ("dX1", "dX2")
+    signature = "X1, X2, Y, dloss -> dX1, dX2"
     margin: float = 1.0
 
     def infer(self, x1: TensorSpec, x2: TensorSpec, label: TensorSpec, dloss: TensorSpec) -> tuple[TensorSpec, ...]:
@@ -99,17 +89,9 @@ def margin_ranking_gradient(
 @register
 @operator_class(frozen=True)
 class CosineEmbeddingCriterion(Operator):
-    """loss = 1 - S where Y is 1, else max(0, S - margin); S is the cosine of a pair, Y says if it belongs together.
+    """loss = 1 - S where Y is 1, else max(0, S - margin); S is the cosine of a pair, Y says if it belongs together."""
 
-    Inputs:
-        S (*S): float
-        Y (*S): int32|int64
-    Outputs:
-        loss (*S): as S
-    """
-
-    inputs = ("S", "Y")
-    outputs = ("loss",)
+    signature = "S (*S): float, Y (*S): int32|int64 -> loss (*S): as S"
     margin: float = 0.0
 
     def infer(self, s: TensorSpec, label: TensorSpec) -> tuple[TensorSpec, ...]:
@@ -129,8 +111,7 @@ class CosineEmbeddingCriterion(Operator):
 class CosineEmbeddingCriterionGradient(Operator):
     """dS = -dloss where Y is 1, else dloss where S is at least the margin, else 0."""
 
-    inputs = ("S", "Y", "dloss")
-    outputs = ("dS",)
+    signature = "S, Y, dloss -> dS"
     margin: float = 0.0
 
     def infer(self, s: TensorSpec, label: TensorSpec, dloss: TensorSpec) -> tuple[TensorSpec, ...]:

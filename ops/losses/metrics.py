@@ -25,15 +25,9 @@ class Perplexity(Operator):
     """output = exp(-mean(log(probabilities))), a scalar, of the probability of each sample's label. No gradient.
 
     It is NaN without samples, and if a probability is NaN, negative or infinite.
-
-    Inputs:
-        probabilities (N): float
-    Outputs:
-        output (): as probabilities
     """
 
-    inputs = ("probabilities",)
-    outputs = ("output",)
+    signature = "probabilities (N): float -> output (): as probabilities"
 
     def infer(self, x: TensorSpec) -> tuple[TensorSpec, ...]:
         require_one_float_type(self, X=x)
@@ -63,17 +57,14 @@ class MultiClassAccuracy(Operator):
 
     The prediction is the class with the greatest score, the first of equal ones; a row with NaN counts as wrong. A
     class without samples has accuracy 0. No gradient.
-
-    Inputs:
-        prediction (N, C): float
-        labels (N): int
-    Outputs:
-        accuracies (C): as prediction
-        amounts (C): int32
     """
 
-    inputs = ("prediction", "labels")
-    outputs = ("accuracies", "amounts")
+    signature = """
+        prediction (N, C): float
+        labels (N): int
+        -> accuracies (C): as prediction
+        -> amounts (C): int32
+    """
 
     def infer(self, scores: TensorSpec, labels: TensorSpec) -> tuple[TensorSpec, ...]:
         require_one_float_type(self, prediction=scores)

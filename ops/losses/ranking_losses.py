@@ -74,18 +74,10 @@ class PairWiseLoss(Operator):
 
     A session without such pairs has loss 0. Without ``lengths``, all items are one session.
 
-    Inputs:
-        X (N) or (N, 1): float
-        label (N) or (N, 1): as X
-        lengths? (S): int
-    Outputs:
-        Y (S) or (1): as X
-
     Source: Burges et al., "Learning to Rank using Gradient Descent", 2005, section 3.
     """
 
-    inputs = ("X", "label", "lengths?")
-    outputs = ("Y",)
+    signature = "X (N) or (N, 1): float, label (N) or (N, 1): as X, lengths? (S): int -> Y (S) or (1): as X"
 
     def input_location(self, index: int) -> Literal["here", "host", "any"]:
         return "host" if index == 2 else "here"
@@ -109,8 +101,7 @@ class PairWiseLoss(Operator):
 class PairWiseLossGradient(Operator):
     """dX of PairWiseLoss."""
 
-    inputs = ("X", "label", "dY", "lengths?")
-    outputs = ("dX",)
+    signature = "X, label, dY, lengths? -> dX"
 
     def input_location(self, index: int) -> Literal["here", "host", "any"]:
         return "host" if index == 3 else "here"
@@ -175,19 +166,10 @@ class LambdaRankNdcg(_LambdaRank):
     sum of gain * discount in the order by r minus that in the order by y. Either is divided by the ideal DCG unless
     ``use_idcg_normalization`` is 0. A session without relevant items has loss 0.
 
-    Inputs:
-        y (N): float
-        r (N): as y
-        session_lengths (S): int
-    Outputs:
-        loss (S): as y
-        dy (N): as y
-
     Source: Wu, Burges, Svore and Gao, "Adapting Boosting for Information Retrieval Measures", 2010.
     """
 
-    inputs = ("y", "r", "session_lengths")
-    outputs = ("loss", "dy")
+    signature = "y (N): float, r (N): as y, session_lengths (S): int -> loss (S): as y, dy (N): as y"
 
     def infer(self, y: TensorSpec, r: TensorSpec, lengths: TensorSpec) -> tuple[TensorSpec, ...]:
         require_one_float_type(self, y=y, r=r)
@@ -205,8 +187,7 @@ class LambdaRankNdcg(_LambdaRank):
 class LambdaRankNdcgGradient(_LambdaRank):
     """d_y = dy * dloss of the item's session."""
 
-    inputs = ("y", "session_lengths", "dy", "dloss")
-    outputs = ("d_y",)
+    signature = "y, session_lengths, dy, dloss -> d_y"
 
     def infer(self, y: TensorSpec, lengths: TensorSpec, dy: TensorSpec, dloss: TensorSpec) -> tuple[TensorSpec, ...]:
         _check_lengths(self, lengths)

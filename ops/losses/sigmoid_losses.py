@@ -64,16 +64,9 @@ class SigmoidCrossEntropyWithLogits(_SigmoidCrossEntropy):
     With ``log_D_trick`` it is the mean of (1 - 2 * t) * log s, the non-saturating loss of a generator (Goodfellow et
     al., "Generative Adversarial Networks", 2014, section 3). With ``unjoined_lr_loss`` it is the mean of (1 - t) *
     log(1 + exp(logits)) - t * logits, for data in which each positive sample also occurs as a negative one.
-
-    Inputs:
-        logits (*S) or (*S, D): float
-        targets (*S) or (*S, D): as logits
-    Outputs:
-        Y (*S): as logits
     """
 
-    inputs = ("logits", "targets")
-    outputs = ("Y",)
+    signature = "logits (*S) or (*S, D): float, targets (*S) or (*S, D): as logits -> Y (*S): as logits"
 
     def infer(self, x: TensorSpec, targets: TensorSpec) -> tuple[TensorSpec, ...]:
         _check_shapes(self, x, targets=targets)
@@ -92,8 +85,7 @@ class SigmoidCrossEntropyWithLogits(_SigmoidCrossEntropy):
 class SigmoidCrossEntropyWithLogitsGradient(_SigmoidCrossEntropy):
     """dlogits of SigmoidCrossEntropyWithLogits; targets have no gradient."""
 
-    inputs = ("dY", "logits", "targets")
-    outputs = ("dlogits",)
+    signature = "dY, logits, targets -> dlogits"
 
     def infer(self, dy: TensorSpec, x: TensorSpec, targets: TensorSpec) -> tuple[TensorSpec, ...]:
         _check_shapes(self, x, targets=targets)
@@ -133,18 +125,14 @@ def sigmoid_cross_entropy_gradient(
 @register
 @operator_class(frozen=True)
 class WeightedSigmoidCrossEntropyWithLogits(Operator):
-    """Y = the mean over the last axis of -w * (t * log s + (1 - t) * log(1 - s)); s = sigmoid(logits), t = targets.
+    """Y = the mean over the last axis of -w * (t * log s + (1 - t) * log(1 - s)); s = sigmoid(logits), t = targets."""
 
-    Inputs:
+    signature = """
         logits (*S) or (*S, D): float
         targets (*S) or (*S, D): as logits
         weights (*S) or (*S, D): as logits
-    Outputs:
-        Y (*S): as logits
+        -> Y (*S): as logits
     """
-
-    inputs = ("logits", "targets", "weights")
-    outputs = ("Y",)
 
     def infer(self, x: TensorSpec, targets: TensorSpec, weights: TensorSpec) -> tuple[TensorSpec, ...]:
         _check_shapes(self, x, targets=targets, weights=weights)
@@ -163,8 +151,7 @@ class WeightedSigmoidCrossEntropyWithLogits(Operator):
 class WeightedSigmoidCrossEntropyWithLogitsGradient(Operator):
     """dlogits of WeightedSigmoidCrossEntropyWithLogits; targets and weights have no gradient."""
 
-    inputs = ("dY", "logits", "targets", "weights")
-    outputs = ("dlogits",)
+    signature = "dY, logits, targets, weights -> dlogits"
 
     def infer(self, dy: TensorSpec, x: TensorSpec, targets: TensorSpec, weights: TensorSpec) -> tuple[TensorSpec, ...]:
         _check_shapes(self, x, targets=targets, weights=weights)
@@ -195,16 +182,9 @@ def weighted_sigmoid_cross_entropy_gradient(
 @register
 @operator_class(frozen=True)
 class MakeTwoClass(Operator):
-    """Y = (1 - X, X) along a new last axis: the probabilities of two classes from that of the second.
+    """Y = (1 - X, X) along a new last axis: the probabilities of two classes from that of the second."""
 
-    Inputs:
-        X (*S): float
-    Outputs:
-        Y (*S, 2): as X
-    """
-
-    inputs = ("X",)
-    outputs = ("Y",)
+    signature = "X (*S): float -> Y (*S, 2): as X"
 
     def infer(self, x: TensorSpec) -> tuple[TensorSpec, ...]:
         require_one_float_type(self, X=x)
@@ -219,8 +199,7 @@ class MakeTwoClass(Operator):
 class MakeTwoClassGradient(Operator):
     """dX = dY[..., 1] - dY[..., 0]."""
 
-    inputs = ("dY",)
-    outputs = ("dX",)
+    signature = "dY -> dX"
 
     def infer(self, dy: TensorSpec) -> tuple[TensorSpec, ...]:
         require_one_float_type(self, dY=dy)

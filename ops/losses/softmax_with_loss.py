@@ -64,15 +64,15 @@ class SoftmaxWithLoss(LossArguments, LabelLossForward):
     With ``label_prob`` the labels are probabilities of all classes, and a row's loss is -sum(label * log P). With
     weights the mean is weighted: the sum is divided by that of the weights or, with ``average_by_batch_size``, by the
     number of rows. In data-parallel nets the weights of all devices are added up, so weights must not be negative.
+    """
 
-    Inputs:
+    signature = """
         X (*A, *B): float
-        label (N) or (N, 1) or (*A) or (*A, 1) or (*A, *B): int|float32|float64, one integer a row, or with
-            label_prob a probability for each element of X
+        label (N) or (N, 1) or (*A) or (*A, 1) or (*A, *B): int|float32|float64, one integer a row, or with label_prob
+            a probability for each element of X
         weight? (N) or (...): float
-    Outputs:
-        P (*A, *B): as X
-        loss (): as X
+        -> P (*A, *B): as X
+        -> loss (): as X
     """
 
     def batch_mean(self) -> BatchMean:

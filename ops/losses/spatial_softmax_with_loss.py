@@ -50,14 +50,14 @@ class SpatialSoftmaxWithLoss(_Arguments, LabelLossForward):
     Positions with the label -1 are ignored. Without weights, all others have weight 1. If the weights sum to 0, the
     loss is 0. In data-parallel nets the weights of all devices are added up. On CPUs, Caffe2 applies ``scale`` to the
     gradient only; here it applies to the loss too.
+    """
 
-    Inputs:
+    signature = """
         X (N, C, H, W): float
         label (N, H, W): int32|int64
         weight? (N, H, W): float
-    Outputs:
-        P (N, C, H, W): as X
-        loss (): as X
+        -> P (N, C, H, W): as X
+        -> loss (): as X
     """
 
     def batch_mean(self) -> BatchMean:

@@ -30,17 +30,10 @@ class ViterbiPath(Operator):
 
     Ties go to the lowest class, decided from the last step to the first.
 
-    Inputs:
-        scores (T, C): float
-        transitions (C, C): as scores
-    Outputs:
-        path (T): int32
-
     Source: Forney, "The Viterbi algorithm", Proceedings of the IEEE 61, 1973.
     """
 
-    inputs = ("scores", "transitions")
-    outputs = ("path",)
+    signature = "scores (T, C): float, transitions (C, C): as scores -> path (T): int32"
 
     def infer(self, scores: TensorSpec, transitions: TensorSpec) -> tuple[TensorSpec, ...]:
         _check_scores(self, scores)
@@ -77,17 +70,9 @@ def viterbi_path(op: ViterbiPath, ctx: RunContext, scores: Any, transitions: Any
 @register
 @operator_class(frozen=True)
 class SwapBestPath(Operator):
-    """Y = the scores, with the greatest one of each row and that of the path's class exchanged.
+    """Y = the scores, with the greatest one of each row and that of the path's class exchanged."""
 
-    Inputs:
-        scores (T, C): float
-        path (T): int32|int64
-    Outputs:
-        Y (T, C): as scores
-    """
-
-    inputs = ("scores", "path")
-    outputs = ("Y",)
+    signature = "scores (T, C): float, path (T): int32|int64 -> Y (T, C): as scores"
 
     def input_location(self, index: int) -> Literal["here", "host", "any"]:
         return "host" if index == 1 else "here"

@@ -19,15 +19,9 @@ class Accumulate(Operator):
     """Y = X + gamma * Y, where the Y on the right is that of the previous run. No gradient.
 
     Y = X if there is no such Y, or if it has another type or another number of elements.
-
-    Inputs:
-        input (*S): float
-    Outputs:
-        output (*S): as input
     """
 
-    inputs = ("input",)
-    outputs = ("output",)
+    signature = "input (*S): float -> output (*S): as input"
     dynamic = True  # the kernel reads its own output, which a plan does not track as an input
     stateful = True
     effects = ""

@@ -42,18 +42,9 @@ class _Features(Operator):
 @register
 @operator_class(frozen=True)
 class ElementwiseLinear(_Features):
-    """Y = X * w + b, with one w and one b per feature; the features are the axes of X from ``axis`` on.
+    """Y = X * w + b, with one w and one b per feature; the features are the axes of X from ``axis`` on."""
 
-    Inputs:
-        X (*A, *B): float
-        w (prod(B)): as X
-        b (prod(B)): as X
-    Outputs:
-        Y (*A, *B): as X
-    """
-
-    inputs = ("X", "w", "b")
-    outputs = ("Y",)
+    signature = "X (*A, *B): float, w (prod(B)): as X, b (prod(B)): as X -> Y (*A, *B): as X"
 
     def infer(self, x: TensorSpec, w: TensorSpec, b: TensorSpec) -> tuple[TensorSpec, ...]:
         require_one_float_type(self, X=x, w=w, b=b)
@@ -73,8 +64,7 @@ class ElementwiseLinear(_Features):
 class ElementwiseLinearGradient(_Features):
     """dX = dY * w; dw and db are the sums of dY * X and of dY over all samples."""
 
-    inputs = ("dY", "X", "w")
-    outputs = ("dX", "dw", "db")
+    signature = "dY, X, w -> dX, dw, db"
 
     def infer(self, dy: TensorSpec, x: TensorSpec, w: TensorSpec) -> tuple[TensorSpec, ...]:
         require_one_float_type(self, X=x, dY=dy, w=w)
@@ -117,17 +107,14 @@ class AffineChannel(_Channels):
     """Y = X * scale + bias, with one scale and one bias per channel, as batch normalization with fixed statistics.
 
     Scale and bias have gradients only with ``is_learnable``.
+    """
 
-    Inputs:
+    signature = """
         X (N, C, *S) or (N, *S, C): float, by the order
         scale (C): as X
         bias (C): as X
-    Outputs:
-        Y (N, C, *S) or (N, *S, C): as X
+        -> Y (N, C, *S) or (N, *S, C): as X
     """
-
-    inputs = ("X", "scale", "bias")
-    outputs = ("Y",)
     inplace = ((0, 0),)
 
     def infer(self, x: TensorSpec, scale: TensorSpec, bias: TensorSpec) -> tuple[TensorSpec, ...]:
@@ -154,8 +141,7 @@ class AffineChannelGradient(_Channels):
     The inputs are dY and scale or, with ``is_learnable``, dY, X and scale.
     """
 
-    inputs = ("dY", "X_or_scale", "scale?")
-    outputs = ("dX", "dscale?", "dbias?")
+    signature = "dY, X_or_scale, scale? -> dX, dscale?, dbias?"
     inplace = ((0, 0),)
 
     def check(self) -> None:

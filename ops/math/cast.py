@@ -25,15 +25,12 @@ class Cast(Operator):
     Converting to an integer type truncates; to bool, gives whether X is not 0; to string, gives integers in decimal,
     other numbers with six digits after the point, and bools as 0 and 1.
     The gradient is cast back to ``from_type``, so it needs that argument.
-
-    Inputs:
-        X (*S): any
-    Outputs:
-        Y (*S): any, the type ``to``
     """
 
-    inputs = ("X",)
-    outputs = ("Y",)
+    signature = """
+        X (*S): any
+        -> Y (*S): any, the type ``to``
+    """
     copy_arguments = False
     to: Any = TensorProto.FLOAT
     from_type: Any = None

@@ -21,17 +21,13 @@ _BOOL = np.dtype(np.bool_)
 
 @operator_class(frozen=True)
 class _Comparison(Broadcasting):
-    """Base of comparisons of two tensors, element by element.
+    """Base of comparisons of two tensors, element by element."""
 
-    Inputs:
+    signature = """
         A (*S): float|int|bool
         B (...): as A, broadcast as in Add
-    Outputs:
-        Y (...): bool, of the shape of Add's result
+        -> Y (...): bool, of the shape of Add's result
     """
-
-    inputs = ("A", "B")
-    outputs = ("Y",)
     inplace: ClassVar[tuple[tuple[int, int], ...]] = ()
     kinds: ClassVar[str] = "fiub"  # the dtype kinds supported
 
@@ -78,15 +74,13 @@ class GE(_Comparison):
 
 @operator_class(frozen=True)
 class _Logic(_Comparison):
-    """Base of logic of two tensors, element by element.
+    """Base of logic of two tensors, element by element."""
 
-    Inputs:
+    signature = """
         A (*S): bool
         B (...): bool, broadcast as in Add
-    Outputs:
-        Y (...): bool, of the shape of Add's result
+        -> Y (...): bool, of the shape of Add's result
     """
-
     inplace = ((0, 0),)
     kinds = "b"
 
@@ -146,16 +140,9 @@ for _cls in _FUNCTIONS:
 @register
 @operator_class(frozen=True)
 class Not(Operator):
-    """Y = not X, element by element. No gradient.
+    """Y = not X, element by element. No gradient."""
 
-    Inputs:
-        X (*S): bool
-    Outputs:
-        Y (*S): bool
-    """
-
-    inputs = ("X",)
-    outputs = ("Y",)
+    signature = "X (*S): bool -> Y (*S): bool"
 
     def infer(self, x: TensorSpec) -> tuple[TensorSpec, ...]:
         require(x.dtype == _BOOL, self, f"X must be bool, got {x.dtype}")
@@ -170,18 +157,14 @@ def logical_not(op: Not, ctx: RunContext, x: Any) -> tuple[Any, ...]:
 @register
 @operator_class(frozen=True)
 class Where(Operator):
-    """Y = X where C is true, else Z; with ``broadcast_on_rows`` C has one element per row. No gradient.
+    """Y = X where C is true, else Z; with ``broadcast_on_rows`` C has one element per row. No gradient."""
 
-    Inputs:
+    signature = """
         C (*S) or (N): bool
         X (*S) or (N, *R): any
         Z (*S) or (N, *R): as X
-    Outputs:
-        Y (*S) or (N, *R): as X
+        -> Y (*S) or (N, *R): as X
     """
-
-    inputs = ("C", "X", "Z")
-    outputs = ("Y",)
     broadcast_on_rows: bool = False
 
     def infer(self, c: TensorSpec, x: TensorSpec, z: TensorSpec) -> tuple[TensorSpec, ...]:
@@ -206,18 +189,9 @@ def where(op: Where, ctx: RunContext, c: Any, x: Any, z: Any) -> tuple[Any, ...]
 @register
 @operator_class(frozen=True)
 class Conditional(Operator):
-    """Y = the rows of X where C, one element per row, is true, else those of Z. No gradient.
+    """Y = the rows of X where C, one element per row, is true, else those of Z. No gradient."""
 
-    Inputs:
-        C (N): bool
-        X (N, *S): any
-        Z (N, *S): as X
-    Outputs:
-        Y (N, *S): as X
-    """
-
-    inputs = ("C", "X", "Z")
-    outputs = ("Y",)
+    signature = "C (N): bool, X (N, *S): any, Z (N, *S): as X -> Y (N, *S): as X"
 
     def infer(self, c: TensorSpec, x: TensorSpec, z: TensorSpec) -> tuple[TensorSpec, ...]:
         require(c.dtype == _BOOL, self, f"C must be bool, got {c.dtype}")

@@ -34,17 +34,13 @@ Arrays = tuple[Any, ...]
 
 @operator_class(frozen=True)
 class _Binary(Broadcasting):
-    """Base of arithmetic on two tensors, which are broadcast to a common shape.
+    """Base of arithmetic on two tensors, which are broadcast to a common shape."""
 
-    Inputs:
+    signature = """
         A (*S): float|int
         B (*T): as A, broadcast to A's shape or, by NumPy's rule, with it
-    Outputs:
-        Y (...): as A
+        -> Y (...): as A
     """
-
-    inputs = ("A", "B")
-    outputs = ("Y",)
     inplace: ClassVar[tuple[tuple[int, int], ...]] = ((0, 0), (1, 0))
 
     def infer(self, a: TensorSpec, b: TensorSpec) -> tuple[TensorSpec, ...]:
@@ -64,8 +60,7 @@ class _Binary(Broadcasting):
 class BinaryGradient(Broadcasting):
     """Base of the gradients of operators on two tensors, which are broadcast to a common shape."""
 
-    inputs: ClassVar[tuple[str, ...]] = ("dY", "A", "B")
-    outputs = ("dA", "dB")
+    signature = "dY, A, B -> dA, dB"
     inplace: ClassVar[tuple[tuple[int, int], ...]] = ((0, 0), (0, 1))
 
     def infer(
@@ -191,7 +186,7 @@ class DivGradient(BinaryGradient):
     With three inputs, as in older nets, the inputs are B, Y and dY, and A has the shape of Y.
     """
 
-    inputs = ("dY", "A", "B", "Y?")
+    signature = "dY, A, B, Y? -> dA, dB"
     inplace = ((0, 0),)
 
     def infer(

@@ -156,7 +156,7 @@ class Erf(Unary):
 class ErfGradient(UnaryGradient):
     """dX = dY * 2 / sqrt(pi) * exp(-X * X)."""
 
-    inputs = ("X", "dY")
+    signature = "X, dY -> dX"
 
 
 @kernel(Erf)

@@ -28,15 +28,9 @@ class FloatToHalf(Operator):
     """Y = X, float32, rounded to the nearest float16; magnitudes above 65504 become infinite.
 
     With ``clip`` they become 65504 instead, with the sign of X; NaN stays NaN.
-
-    Inputs:
-        X (N, D): float32
-    Outputs:
-        Y (N, D): float16
     """
 
-    inputs = ("X",)
-    outputs = ("Y",)
+    signature = "X (N, D): float32 -> Y (N, D): float16"
     copy_arguments = False
     clip: bool = False
 
@@ -51,16 +45,9 @@ class FloatToHalf(Operator):
 @register
 @operator_class(frozen=True)
 class HalfToFloat(Operator):
-    """Y = X, float16, converted to float32, which is exact.
+    """Y = X, float16, converted to float32, which is exact."""
 
-    Inputs:
-        X (N, D): float16
-    Outputs:
-        Y (N, D): float32
-    """
-
-    inputs = ("X",)
-    outputs = ("Y",)
+    signature = "X (N, D): float16 -> Y (N, D): float32"
 
     def infer(self, x: TensorSpec) -> tuple[TensorSpec, ...]:
         _require_type(self, x, np.float16)

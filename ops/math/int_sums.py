@@ -17,16 +17,9 @@ __all__ = ["SumElementsInt", "SumInt"]
 @register
 @operator_class(frozen=True)
 class SumInt(Operator):
-    """Y = the sum of tensors of the same shape and numeric type. No gradient.
+    """Y = the sum of tensors of the same shape and numeric type. No gradient."""
 
-    Inputs:
-        X+ (*S): float|int
-    Outputs:
-        Y (*S): as X
-    """
-
-    inputs = ("X+",)
-    outputs = ("Y",)
+    signature = "X+ (*S): float|int -> Y (*S): as X"
     inplace = ((0, 0),)
 
     def infer(self, *xs: TensorSpec) -> tuple[TensorSpec, ...]:
@@ -53,16 +46,9 @@ def sum_int(op: SumInt, ctx: RunContext, *xs: Any) -> tuple[Any, ...]:
 @register
 @operator_class(frozen=True)
 class SumElementsInt(Operator):
-    """Y = the sum of all elements of X, a scalar. No gradient.
+    """Y = the sum of all elements of X, a scalar. No gradient."""
 
-    Inputs:
-        X (*S): int
-    Outputs:
-        Y (): as X
-    """
-
-    inputs = ("X",)
-    outputs = ("Y",)
+    signature = "X (*S): int -> Y (): as X"
 
     def infer(self, x: TensorSpec) -> tuple[TensorSpec, ...]:
         require(x.dtype.kind in "iu", self, f"needs integers, got {x.dtype}")

@@ -19,16 +19,9 @@ __all__ = ["BitwiseAnd", "BitwiseOr", "BitwiseXor", "Mod"]
 @register
 @operator_class(frozen=True)
 class Mod(Operator):
-    """Y = the remainder of X / ``divisor``, with the sign of X or, with ``sign_follow_divisor``, of the divisor.
+    """Y = the remainder of X / ``divisor``, with the sign of X or, with ``sign_follow_divisor``, of the divisor."""
 
-    Inputs:
-        X (*S): int32|int64
-    Outputs:
-        Y (*S): as X
-    """
-
-    inputs = ("X",)
-    outputs = ("Y",)
+    signature = "X (*S): int32|int64 -> Y (*S): as X"
     inplace = ((0, 0),)
     divisor: int = 0
     sign_follow_divisor: bool = False
@@ -62,17 +55,13 @@ def mod(op: Mod, ctx: RunContext, x: Any) -> tuple[Any, ...]:
 
 @operator_class(frozen=True)
 class _Bitwise(Broadcasting):
-    """Base of bitwise operations on two tensors.
+    """Base of bitwise operations on two tensors."""
 
-    Inputs:
+    signature = """
         A (*S): int|bool
         B (...): as A, broadcast as in Add
-    Outputs:
-        C (...): as A, of the shape of Add's result
+        -> C (...): as A, of the shape of Add's result
     """
-
-    inputs = ("A", "B")
-    outputs = ("C",)
     inplace = ((0, 0),)
 
     def infer(self, a: TensorSpec, b: TensorSpec) -> tuple[TensorSpec, ...]:

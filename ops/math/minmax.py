@@ -30,16 +30,12 @@ def _check_same_spec(op: Operator, specs: tuple[TensorSpec, ...]) -> None:
 
 @operator_class(frozen=True)
 class _Extremum(Operator):
-    """Base: the extremum of several tensors, element by element.
+    """Base: the extremum of several tensors, element by element."""
 
-    Inputs:
+    signature = """
         X+ (*S): float, all of the same shape
-    Outputs:
-        Y (*S): as X
+        -> Y (*S): as X
     """
-
-    inputs = ("X+",)
-    outputs = ("Y",)
     inplace = ((0, 0),)
 
     def infer(self, *x: TensorSpec) -> tuple[TensorSpec, ...]:
@@ -59,8 +55,7 @@ class _Extremum(Operator):
 class _ExtremumGradient(Operator):
     """dXi = dY where Xi = Y, else 0; where inputs tie, each gets the whole dY."""
 
-    inputs = ("Y", "dY", "X+")
-    outputs = ("dX+",)
+    signature = "Y, dY, X+ -> dX+"
 
     def infer(self, *specs: TensorSpec) -> tuple[TensorSpec, ...]:
         _check_same_spec(self, specs)
@@ -111,16 +106,12 @@ kernel(MinGradient)(_extremum_gradient)
 
 @operator_class(frozen=True)
 class _ArgExtremum(Operator):
-    """Base: the index of an extremum along ``axis``.
+    """Base: the index of an extremum along ``axis``."""
 
-    Inputs:
+    signature = """
         X (*A, N, *B): float|int
-    Outputs:
-        Y (*A, *B) or (*A, 1, *B): int64, with the 1 for keepdims
+        -> Y (*A, *B) or (*A, 1, *B): int64, with the 1 for keepdims
     """
-
-    inputs = ("X",)
-    outputs = ("Y",)
     axis: int = -1
     keepdims: bool = True
 

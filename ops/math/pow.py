@@ -21,17 +21,13 @@ __all__ = ["Pow", "PowGradient"]
 @register
 @operator_class(frozen=True)
 class Pow(Broadcasting):
-    """Y = X to the power of ``exponent``, or of the second input, which is broadcast as in Add.
+    """Y = X to the power of ``exponent``, or of the second input, which is broadcast as in Add."""
 
-    Inputs:
+    signature = """
         X (*S): float
         E? (...): as X, broadcast as in Add
-    Outputs:
-        Y (...): as X
+        -> Y (...): as X
     """
-
-    inputs = ("X", "E?")
-    outputs = ("Y",)
     inplace = ((0, 0), (1, 0))
     copy_arguments = False
     exponent: float | None = None
@@ -95,8 +91,7 @@ def power(op: Pow, ctx: RunContext, x: Any, e: Any = None) -> tuple[Any, ...]:
 class PowGradient(BinaryGradient):
     """dX = dY * E * X^(E - 1) and dE = dY * Y * log(X), each summed over the axes along which it was broadcast."""
 
-    inputs = ("dY", "X", "E", "Y")
-    outputs = ("dX", "dE")
+    signature = "dY, X, E, Y -> dX, dE"
     inplace = ((0, 0), (0, 1))
 
 

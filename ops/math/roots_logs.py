@@ -33,7 +33,7 @@ class Cbrt(Unary):
 class CbrtGradient(UnaryGradient):
     """dX = dY / (3 * Y * Y)."""
 
-    inputs = ("dY", "Y")
+    signature = "dY, Y -> dX"
     inplace = ((0, 0),)
 
 
@@ -64,7 +64,7 @@ class Log1p(Unary):
 class Log1pGradient(UnaryGradient):
     """dX = dY / (1 + X)."""
 
-    inputs = ("X", "dY")
+    signature = "X, dY -> dX"
 
 
 @kernel(Log1p)
@@ -103,7 +103,7 @@ class Logit(Unary):
 class LogitGradient(UnaryGradient):
     """dX = dY / (X * (1 - X)) where X is in [eps, 1 - eps], else 0."""
 
-    inputs = ("X", "dY")
+    signature = "X, dY -> dX"
     eps: float = 1e-6
 
     def check(self) -> None:

@@ -41,7 +41,7 @@ def absolute(op: Abs, ctx: RunContext, x: Any) -> Arrays:
 class AbsGradient(UnaryGradient):
     """dX = dY * sign(X)."""
 
-    inputs = ("X", "dY")
+    signature = "X, dY -> dX"
 
 
 @kernel(AbsGradient)
@@ -117,7 +117,7 @@ def clip(op: Clip, ctx: RunContext, x: Any) -> Arrays:
 class ClipGradient(UnaryGradient):
     """dX = dY where min < Y < max, else 0."""
 
-    inputs = ("Y", "dY")
+    signature = "Y, dY -> dX"
     inplace = ((1, 0),)
     min: float = -_FLOAT32_MAX
     max: float = _FLOAT32_MAX

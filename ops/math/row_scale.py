@@ -31,17 +31,9 @@ def _check_rows(op: Operator, x: TensorSpec, name: str, numbers: TensorSpec) -> 
 @register
 @operator_class(frozen=True)
 class RowMul(Operator):
-    """Y[i] = mat[i] * w[i], for each sample i of the first axis.
+    """Y[i] = mat[i] * w[i], for each sample i of the first axis."""
 
-    Inputs:
-        mat (N, *S): float
-        w (N): as mat
-    Outputs:
-        output (N, *S): as mat
-    """
-
-    inputs = ("mat", "w")
-    outputs = ("output",)
+    signature = "mat (N, *S): float, w (N): as mat -> output (N, *S): as mat"
 
     def infer(self, x: TensorSpec, w: TensorSpec) -> tuple[TensorSpec, ...]:
         require_one_float_type(self, mat=x, w=w)
@@ -67,16 +59,9 @@ def row_mul(op: RowMul, ctx: RunContext, x: Any, w: Any) -> tuple[Any, ...]:
 @register
 @operator_class(frozen=True)
 class ReduceTailSum(Operator):
-    """Y[i] = the sum of mat[i], for each sample i of the first axis. No gradient.
+    """Y[i] = the sum of mat[i], for each sample i of the first axis. No gradient."""
 
-    Inputs:
-        mat (N, ...): float
-    Outputs:
-        output (N): as mat
-    """
-
-    inputs = ("mat",)
-    outputs = ("output",)
+    signature = "mat (N, ...): float -> output (N): as mat"
 
     def infer(self, x: TensorSpec) -> tuple[TensorSpec, ...]:
         require_one_float_type(self, mat=x)
@@ -99,16 +84,9 @@ class SquareRootDivide(Operator):
     """Y[i] = data[i] / sqrt(scale[i]), for each sample i of the first axis; data[i] where scale[i] is 0.
 
     The scale is of the type of data, or int32 or int64.
-
-    Inputs:
-        data (N, *S): float32
-        scale (N): float32|int32|int64
-    Outputs:
-        output (N, *S): float32
     """
 
-    inputs = ("data", "scale")
-    outputs = ("output",)
+    signature = "data (N, *S): float32, scale (N): float32|int32|int64 -> output (N, *S): float32"
     inplace = ((0, 0),)
 
     def infer(self, x: TensorSpec, scale: TensorSpec) -> tuple[TensorSpec, ...]:

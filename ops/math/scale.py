@@ -28,15 +28,9 @@ class Scale(Operator):
 
     A saved operator stores its scale as float32. If that is the float32 nearest to 1/n, as the loss scale of n devices
     is, float64 X are multiplied by the float64 nearest to 1/n.
-
-    Inputs:
-        X (*S): float
-    Outputs:
-        Y (*S): as X
     """
 
-    inputs = ("X",)
-    outputs = ("Y",)
+    signature = "X (*S): float -> Y (*S): as X"
     inplace = ((0, 0),)
     scale: float = 1.0
 
@@ -85,17 +79,14 @@ class WeightedSum(Operator):
     """Y = w0 * X0 + w1 * X1 + ...; the inputs are X0, w0, X1, w1, ..., each weight of one element.
 
     With ``grad_on_w`` the weights have gradients too.
+    """
 
-    Inputs:
+    signature = """
         X0 (*S): float
         w0 (...): float, one element
         more* (*S) or (...): float, tensors of X0's shape and type, each followed by its weight
-    Outputs:
-        Y (*S): as X0
+        -> Y (*S): as X0
     """
-
-    inputs = ("X0", "w0", "more*")
-    outputs = ("Y",)
     inplace = ((0, 0),)
     grad_on_w: bool = False
 
@@ -162,8 +153,7 @@ def _weighted_sum_pieces(op: WeightedSum, *pairs: TensorSpec) -> Piecewise | Non
 class WeightedSumGradient(Operator):
     """dXi = wi * dY for each i and, with ``grad_on_w``, dwi = sum(Xi * dY); inputs are dY, X0, w0, X1, w1, ..."""
 
-    inputs = ("dY", "X0", "w0", "more*")
-    outputs = ("dX+",)
+    signature = "dY, X0, w0, more* -> dX+"
     grad_on_w: bool = False
 
     def check(self) -> None:

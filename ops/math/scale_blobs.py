@@ -22,16 +22,9 @@ __all__ = ["ReduceFrontWeightedSum", "ReduceFrontWeightedSumGradient", "ScaleBlo
 @register
 @operator_class(frozen=True)
 class ScaleBlobs(Operator):
-    """Each output is its input times ``scale``. No gradient.
+    """Each output is its input times ``scale``. No gradient."""
 
-    Inputs:
-        X+ (...): float
-    Outputs:
-        Y+ (...): as X
-    """
-
-    inputs = ("X+",)
-    outputs = ("Y+",)
+    signature = "X+ (...): float -> Y+ (...): as X"
     inplace = "one-to-one"
     scale: float = 1.0
 
@@ -55,17 +48,9 @@ def scale_blobs(op: ScaleBlobs, ctx: RunContext, *xs: Any) -> tuple[Any, ...]:
 @register
 @operator_class(frozen=True)
 class ReduceFrontWeightedSum(Operator):
-    """Y = the sum of the rows of X, each times its weight; the weights have no gradient.
+    """Y = the sum of the rows of X, each times its weight; the weights have no gradient."""
 
-    Inputs:
-        X (N, *S): float
-        weights (N): as X
-    Outputs:
-        Y (*S): as X
-    """
-
-    inputs = ("X", "weights")
-    outputs = ("Y",)
+    signature = "X (N, *S): float, weights (N): as X -> Y (*S): as X"
     grad_on_weights: bool = False
 
     def check(self) -> None:
@@ -105,8 +90,7 @@ def reduce_front_weighted_sum(op: ReduceFrontWeightedSum, ctx: RunContext, x: An
 class ReduceFrontWeightedSumGradient(Operator):
     """dX[i] = dY times ``weights[i]``; the third input is the shape of X."""
 
-    inputs = ("weights", "dY", "shape")
-    outputs = ("dX",)
+    signature = "weights, dY, shape -> dX"
     dynamic = True
     grad_on_weights: bool = False
 

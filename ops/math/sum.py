@@ -65,16 +65,9 @@ def _infer_same_shape(
 @register
 @operator_class(frozen=True)
 class Sum(Operator):
-    """Y = X0 + X1 + ...; the gradient of each input is the output's gradient itself.
+    """Y = X0 + X1 + ...; the gradient of each input is the output's gradient itself."""
 
-    Inputs:
-        X+ (*S): float|int
-    Outputs:
-        Y (*S): as X
-    """
-
-    inputs = ("X+",)
-    outputs = ("Y",)
+    signature = "X+ (*S): float|int -> Y (*S): as X"
     inplace = ((0, 0),)
     exchanges = Exchange.BETWEEN_DEVICES
 
@@ -139,16 +132,9 @@ def _prepare_sum(op: Sum, ctx: PlanContext, *specs: TensorSpec) -> Prepared | No
 @register
 @operator_class(frozen=True)
 class Mean(Operator):
-    """Y = (X0 + X1 + ...) / number of inputs.
+    """Y = (X0 + X1 + ...) / number of inputs."""
 
-    Inputs:
-        X+ (*S): float
-    Outputs:
-        Y (*S): as X
-    """
-
-    inputs = ("X+",)
-    outputs = ("Y",)
+    signature = "X+ (*S): float -> Y (*S): as X"
     inplace = ((0, 0),)
 
     def infer(self, *x: TensorSpec) -> tuple[TensorSpec, ...]:
@@ -178,8 +164,7 @@ def mean(op: Mean, ctx: RunContext, *xs: Any) -> tuple[Any, ...]:
 class MeanGradient(Operator):
     """Each output is dY / number of outputs."""
 
-    inputs = ("dY",)
-    outputs = ("dX+",)
+    signature = "dY -> dX+"
     inplace = ((0, 0),)
 
     def infer(self, dy: TensorSpec) -> tuple[TensorSpec, ...]:

@@ -48,7 +48,7 @@ class _Function(Unary):
 
 @operator_class(frozen=True)
 class _FunctionGradient(UnaryGradient):
-    inputs = ("X", "dY")
+    signature = "X, dY -> dX"
 
 
 @operator_class(frozen=True)
@@ -63,7 +63,7 @@ class _Hyperbolic(Unary):
 
 @operator_class(frozen=True)
 class _HyperbolicGradient(UnaryGradient):
-    inputs = ("dY", "X")
+    signature = "dY, X -> dX"
 
 
 @register

@@ -38,16 +38,9 @@ Arrays = tuple[Any, ...]
 
 @operator_class(frozen=True)
 class Unary(Operator):
-    """Base of elementwise functions of one operand: the output has its shape and type.
+    """Base of elementwise functions of one operand: the output has its shape and type."""
 
-    Inputs:
-        X (*S): float
-    Outputs:
-        Y (*S): as X
-    """
-
-    inputs = ("X",)
-    outputs = ("Y",)
+    signature = "X (*S): float -> Y (*S): as X"
     inplace: ClassVar[tuple[tuple[int, int], ...]] = ((0, 0),)
     kinds: ClassVar[str] = "f"  # the dtype kinds supported
 
@@ -63,7 +56,7 @@ _KINDS = {"f": "floating-point numbers", "fi": "signed numbers", "fiu": "numbers
 class UnaryGradient(Operator):
     """Base of gradients computed from the output's gradient and one more tensor of its shape."""
 
-    outputs = ("dX",)
+    signature = "-> dX"
 
     def infer(self, first: TensorSpec, second: TensorSpec) -> tuple[TensorSpec, ...]:
         named: dict[str, Any] = dict(zip(self.inputs, (first, second)))
@@ -78,14 +71,9 @@ class UnaryGradient(Operator):
 @register
 @operator_class(frozen=True)
 class Negative(Unary):
-    """Y = -X.
+    """Y = -X."""
 
-    Inputs:
-        X (*S): float|int32|int64
-    Outputs:
-        Y (*S): as X
-    """
-
+    signature = "X (*S): float|int32|int64 -> Y (*S): as X"
     kinds = "fi"
 
     def gradient(self, g: GradientContext) -> list[OperatorDef]:
@@ -100,14 +88,9 @@ def negative(op: Negative, ctx: RunContext, x: Any) -> Arrays:
 @register
 @operator_class(frozen=True)
 class Sqr(Unary):
-    """Y = X * X.
+    """Y = X * X."""
 
-    Inputs:
-        X (*S): float|int
-    Outputs:
-        Y (*S): as X
-    """
-
+    signature = "X (*S): float|int -> Y (*S): as X"
     kinds = "fiu"
 
     def gradient(self, g: GradientContext) -> list[OperatorDef]:
@@ -187,7 +170,7 @@ def reciprocal(op: Reciprocal, ctx: RunContext, x: Any) -> Arrays:
 class ReciprocalGradient(UnaryGradient):
     """dX = -dY * Y * Y."""
 
-    inputs = ("Y", "dY")
+    signature = "Y, dY -> dX"
     inplace = ((1, 0),)
 
 
@@ -216,7 +199,7 @@ def rsqrt(op: Rsqrt, ctx: RunContext, x: Any) -> Arrays:
 class RsqrtGradient(UnaryGradient):
     """dX = -dY * Y * Y * Y / 2."""
 
-    inputs = ("dY", "Y")
+    signature = "dY, Y -> dX"
     inplace = ((0, 0),)
 
 
@@ -228,14 +211,9 @@ def rsqrt_gradient(op: RsqrtGradient, ctx: RunContext, dy: Any, y: Any) -> Array
 @register
 @operator_class(frozen=True)
 class Cube(Unary):
-    """Y = X * X * X.
+    """Y = X * X * X."""
 
-    Inputs:
-        X (*S): float|int32|int64
-    Outputs:
-        Y (*S): as X
-    """
-
+    signature = "X (*S): float|int32|int64 -> Y (*S): as X"
     inplace = ()
     kinds = "fi"
 
@@ -253,7 +231,7 @@ def cube(op: Cube, ctx: RunContext, x: Any) -> Arrays:
 class CubeGradient(UnaryGradient):
     """dX = 3 * dY * X * X."""
 
-    inputs = ("dY", "X")
+    signature = "dY, X -> dX"
 
 
 @kernel(CubeGradient)

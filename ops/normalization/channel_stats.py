@@ -37,18 +37,15 @@ class ChannelStats(_PerChannel):
     """sum = the sum of X, sumsq = the sum of X * X, count = the number of elements, per channel.
 
     A part of a batch with weight 0 is a placeholder: all outputs are 0. The outputs are float32 if X is float16.
-
-    Inputs:
-        X (N, C, *S) or (N, *S, C): float, by the order
-        weight? (1): float32|float64, the weight of this part of the batch
-    Outputs:
-        sum (C): as X, or float32
-        sumsq (C): as sum
-        count? (1): as sum
     """
 
-    inputs = ("X", "weight?")
-    outputs = ("sum", "sumsq", "count?")
+    signature = """
+        X (N, C, *S) or (N, *S, C): float, by the order
+        weight? (1): float32|float64, the weight of this part of the batch
+        -> sum (C): as X, or float32
+        -> sumsq (C): as sum
+        -> count? (1): as sum
+    """
 
     def infer(self, x: TensorSpec, weight: TensorSpec | None = None) -> tuple[TensorSpec, ...]:
         channels = check_per_channel(self, self.order, x)
@@ -74,20 +71,16 @@ def channel_stats(op: ChannelStats, ctx: RunContext, x: Any, weight: Any = None)
 @register
 @operator_class(frozen=True)
 class ChannelBackpropStats(_PerChannel):
-    """The gradients of scale and bias of SpatialBN on this device: the sums of dY * (X - mean) * inv_std and of dY.
+    """The gradients of scale and bias of SpatialBN on this device: the sums of dY * (X - mean) * inv_std and of dY."""
 
-    Inputs:
+    signature = """
         X (N, C, *S) or (N, *S, C): float, by the order
         mean (C): as X
         inv_std (C): as X
         dY (N, C, *S) or (N, *S, C): as X
-    Outputs:
-        dscale (C): as X
-        dbias (C): as X
+        -> dscale (C): as X
+        -> dbias (C): as X
     """
-
-    inputs = ("X", "mean", "inv_std", "dY")
-    outputs = ("dscale", "dbias")
 
     def infer(self, x: TensorSpec, mean: TensorSpec, inv_std: TensorSpec, dy: TensorSpec) -> tuple[TensorSpec, ...]:
         check_per_channel(self, self.order, x, mean=mean, inv_std=inv_std)

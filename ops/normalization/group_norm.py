@@ -93,20 +93,17 @@ class GroupNorm(_GroupArguments, _Forward):
 
     There is one mean and one rsig = 1 / sqrt(variance + epsilon) per group, and one gamma and beta per channel.
 
-    Inputs:
-        X (N, C, *S) or (N, *S, C): float, by the order
-        gamma (C): as X
-        beta (C): as X
-    Outputs:
-        Y (N, C, *S) or (N, *S, C): as X
-        mean? (N, group): as X
-        rsig? (N, group): as X
-
     Source: Wu and He, "Group Normalization", 2018, arXiv:1803.08494.
     """
 
-    inputs = ("X", "gamma", "beta")
-    outputs = ("Y", "mean?", "rsig?")
+    signature = """
+        X (N, C, *S) or (N, *S, C): float, by the order
+        gamma (C): as X
+        beta (C): as X
+        -> Y (N, C, *S) or (N, *S, C): as X
+        -> mean? (N, group): as X
+        -> rsig? (N, group): as X
+    """
 
     def check(self) -> None:
         super().check()
@@ -129,20 +126,17 @@ class InstanceNorm(_Forward):
 
     inv_std = 1 / sqrt(variance + epsilon); there is one scale and one bias per channel.
 
-    Inputs:
-        X (N, C, *S) or (N, *S, C): float, by the order
-        scale (C): as X
-        bias (C): as X
-    Outputs:
-        Y (N, C, *S) or (N, *S, C): as X
-        mean? (N, C): as X
-        inv_std? (N, C): as X
-
     Source: Ulyanov, Vedaldi and Lempitsky, "Instance Normalization", 2016, arXiv:1607.08022.
     """
 
-    inputs = ("X", "scale", "bias")
-    outputs = ("Y", "mean?", "inv_std?")
+    signature = """
+        X (N, C, *S) or (N, *S, C): float, by the order
+        scale (C): as X
+        bias (C): as X
+        -> Y (N, C, *S) or (N, *S, C): as X
+        -> mean? (N, C): as X
+        -> inv_std? (N, C): as X
+    """
     inplace = ((0, 0),)
 
     def gradient(self, g: GradientContext) -> list[OperatorDef]:
@@ -176,7 +170,7 @@ kernel(InstanceNorm)(_forward)
 
 @operator_class(frozen=True)
 class _Backward(ImageNorm):
-    outputs = ("dX", "dscale", "dbias")
+    signature = "-> dX, dscale, dbias"
 
     def check_gradient(self, x: TensorSpec, dy: TensorSpec, scale: TensorSpec, *saved: TensorSpec) -> Any:
         """Return the specs of the outputs.
@@ -204,7 +198,7 @@ class _Backward(ImageNorm):
 class GroupNormGradient(_GroupArguments, _Backward):
     """Gradients of GroupNorm: of X, gamma and beta."""
 
-    inputs = ("dY", "X", "gamma", "beta", "mean", "rsig")
+    signature = "dY, X, gamma, beta, mean, rsig -> dX, dscale, dbias"
 
     def infer(  # one parameter per input
         self, dy: TensorSpec, x: TensorSpec, gamma: TensorSpec, beta: TensorSpec, mean: TensorSpec, rsig: TensorSpec
@@ -218,7 +212,7 @@ class GroupNormGradient(_GroupArguments, _Backward):
 class InstanceNormGradient(_Backward):
     """Gradients of InstanceNorm: of X, scale and bias; statistics are computed again if they are not inputs."""
 
-    inputs = ("X", "scale", "bias", "dY", "mean?", "inv_std?")
+    signature = "X, scale, bias, dY, mean?, inv_std? -> dX, dscale, dbias"
 
     def infer(
         self, x: TensorSpec, scale: TensorSpec, bias: TensorSpec, dy: TensorSpec, *saved: TensorSpec

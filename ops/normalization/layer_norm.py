@@ -59,20 +59,17 @@ class LayerNorm(_Arguments):
 
     With ``elementwise_affine``, Y = (X - mean) / std * gamma + beta.
 
-    Inputs:
-        X (*A, *B): float
-        gamma? (*B): as X
-        beta? (*B): as X
-    Outputs:
-        Y (*A, *B): as X
-        mean (*A, 1): as X
-        std (*A, 1): as X
-
     Source: Ba, Kiros and Hinton, "Layer Normalization", 2016, arXiv:1607.06450.
     """
 
-    inputs = ("X", "gamma?", "beta?")
-    outputs = ("Y", "mean", "std")
+    signature = """
+        X (*A, *B): float
+        gamma? (*B): as X
+        beta? (*B): as X
+        -> Y (*A, *B): as X
+        -> mean (*A, 1): as X
+        -> std (*A, 1): as X
+    """
 
     def check(self) -> None:
         super().check()
@@ -116,8 +113,7 @@ class C10LayerNorm_DontUseThisOpYet(LayerNorm):
 class LayerNormGradient(_Arguments):
     """dX of LayerNorm and, with ``elementwise_affine``, the gradients of gamma and beta."""
 
-    inputs = ("dY", "Y", "mean", "std", "X", "gamma?")
-    outputs = ("dX", "dgamma?", "dbeta?")
+    signature = "dY, Y, mean, std, X, gamma? -> dX, dgamma?, dbeta?"
 
     def check(self) -> None:
         super().check()

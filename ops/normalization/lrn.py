@@ -43,17 +43,14 @@ class LRNArguments(Operator):
 class LRN(LRNArguments):
     """Y = X / scale ** beta, with scale = bias + alpha / size * the sum of squares over ``size`` channels around it.
 
-    Inputs:
-        X (N, C, H, W) or (N, H, W, C): float, by the order
-    Outputs:
-        Y (N, C, H, W) or (N, H, W, C): as X
-        Y_scale? (N, C, H, W) or (N, H, W, C): as X
-
     Source: Krizhevsky et al., "ImageNet Classification with Deep Convolutional Neural Networks", 2012, section 3.3.
     """
 
-    inputs = ("X",)
-    outputs = ("Y", "Y_scale?")
+    signature = """
+        X (N, C, H, W) or (N, H, W, C): float, by the order
+        -> Y (N, C, H, W) or (N, H, W, C): as X
+        -> Y_scale? (N, C, H, W) or (N, H, W, C): as X
+    """
 
     def infer(self, x: TensorSpec) -> tuple[TensorSpec, ...]:
         require_one_float_type(self, X=x)
@@ -72,8 +69,7 @@ class LRN(LRNArguments):
 class LRNGradient(LRNArguments):
     """The gradient of LRN."""
 
-    inputs = ("X", "Y", "dY")
-    outputs = ("dX",)
+    signature = "X, Y, dY -> dX"
 
     def infer(self, x: TensorSpec, y: TensorSpec, dy: TensorSpec) -> tuple[TensorSpec, ...]:
         require_one_float_type(self, X=x, Y=y, dY=dy)

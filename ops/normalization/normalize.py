@@ -28,16 +28,9 @@ class _AlongAxis(Operator):
 
 @operator_class(frozen=True)
 class _Normalized(_AlongAxis):
-    """Base of normalization by a norm along ``axis``.
+    """Base of normalization by a norm along ``axis``."""
 
-    Inputs:
-        X (*S): float
-    Outputs:
-        Y (*S): as X
-    """
-
-    inputs = ("X",)
-    outputs = ("Y",)
+    signature = "X (*S): float -> Y (*S): as X"
 
     def infer(self, x: TensorSpec) -> tuple[TensorSpec, ...]:
         require_one_float_type(self, X=x)
@@ -68,8 +61,7 @@ class NormalizeL1(_Normalized):
 class NormalizeGradient(_AlongAxis):
     """dX = dY / n - X * sum(X * dY) / n^3, where n is the norm that Normalize divides by."""
 
-    inputs = ("X", "dY")
-    outputs = ("dX",)
+    signature = "X, dY -> dX"
 
     def infer(self, x: TensorSpec, dy: TensorSpec) -> tuple[TensorSpec, ...]:
         require_one_float_type(self, X=x, dY=dy)
@@ -123,15 +115,9 @@ class LpNorm(_Power):
     """Y = the sum of abs(X) (``p`` = 1) or of X * X (``p`` = 2) over all elements; with ``average`` their mean.
 
     As in Caffe2, no square root is taken of the sum of squares.
-
-    Inputs:
-        X (...): float
-    Outputs:
-        Y (1): as X
     """
 
-    inputs = ("X",)
-    outputs = ("Y",)
+    signature = "X (...): float -> Y (1): as X"
 
     def infer(self, x: TensorSpec) -> tuple[TensorSpec, ...]:
         require_one_float_type(self, X=x)
@@ -152,8 +138,7 @@ class LpNorm(_Power):
 class LpNormGradient(_Power):
     """dX = dY * sign(X), or dY * 2 * X for ``p`` = 2; with ``average`` divided by the number of elements."""
 
-    inputs = ("X", "dY")
-    outputs = ("dX",)
+    signature = "X, dY -> dX"
 
     def infer(self, x: TensorSpec, dy: TensorSpec) -> tuple[TensorSpec, ...]:
         require_one_float_type(self, X=x, dY=dy)

@@ -30,19 +30,10 @@ class _Arguments(FromAxis):
 class RMSNorm(_Arguments):
     """Y = X * rrms * gamma + beta, with rrms = 1 / sqrt(mean of X^2 + eps) over all axes from ``axis`` on.
 
-    Inputs:
-        X (*A, *B): float
-        gamma (*B): as X
-        beta (*B): as X
-    Outputs:
-        Y (*A, *B): as X
-        rrms (*A): as X
-
     Source: Zhang and Sennrich, "Root Mean Square Layer Normalization", 2019, arXiv:1910.07467.
     """
 
-    inputs = ("X", "gamma", "beta")
-    outputs = ("Y", "rrms")
+    signature = "X (*A, *B): float, gamma (*B): as X, beta (*B): as X -> Y (*A, *B): as X, rrms (*A): as X"
 
     def infer(self, x: TensorSpec, gamma: TensorSpec, beta: TensorSpec) -> tuple[TensorSpec, ...]:
         require_one_float_type(self, X=x, gamma=gamma, beta=beta)
@@ -62,8 +53,7 @@ class RMSNorm(_Arguments):
 class RMSNormGradient(_Arguments):
     """Gradients of RMSNorm: of X, gamma and beta."""
 
-    inputs = ("dY", "X", "gamma", "rrms")
-    outputs = ("dX", "dgamma", "dbeta")
+    signature = "dY, X, gamma, rrms -> dX, dgamma, dbeta"
 
     def infer(self, dy: TensorSpec, x: TensorSpec, gamma: TensorSpec, rrms: TensorSpec) -> tuple[TensorSpec, ...]:
         require_one_float_type(self, X=x, dY=dy, gamma=gamma, rrms=rrms)

@@ -64,7 +64,10 @@ class SpatialBN(BNArguments):
     number of elements per channel that were summed; without it, all parts have as many as X. In test mode the running
     mean and variance are used, and Y is the only output.
 
-    Inputs:
+    Source: Ioffe and Szegedy, "Batch Normalization", 2015, arXiv:1502.03167, section 3.
+    """
+
+    signature = """
         X (N, C, *S) or (N, *S, C): float, by the order
         scale (C): float32|float64
         bias (C): as scale
@@ -73,18 +76,12 @@ class SpatialBN(BNArguments):
         sums? (C): as scale
         sumsq? (C): as scale
         count? (1): as scale
-    Outputs:
-        Y (N, C, *S) or (N, *S, C): as X
-        running_mean? (C): as mean
-        running_var? (C): as mean
-        saved_mean? (C): as mean
-        saved_inv_std? (C): as mean
-
-    Source: Ioffe and Szegedy, "Batch Normalization", 2015, arXiv:1502.03167, section 3.
+        -> Y (N, C, *S) or (N, *S, C): as X
+        -> running_mean? (C): as mean
+        -> running_var? (C): as mean
+        -> saved_mean? (C): as mean
+        -> saved_inv_std? (C): as mean
     """
-
-    inputs = ("X", "scale", "bias", "mean", "var", "sums?", "sumsq?", "count?")
-    outputs = ("Y", "running_mean?", "running_var?", "saved_mean?", "saved_inv_std?")
     inplace = ((0, 0), (5, 3), (6, 4))
     must_inplace = ((3, 1), (4, 2))
 
@@ -135,8 +132,7 @@ class SpatialBNGradient(BNArguments):
     summed: its dX is 0.
     """
 
-    inputs = ("X", "scale", "dY", "mean", "inv_std", "dscale_sum?", "dbias_sum?", "count?", "weight?")
-    outputs = ("dX", "dscale", "dbias")
+    signature = "X, scale, dY, mean, inv_std, dscale_sum?, dbias_sum?, count?, weight? -> dX, dscale, dbias"
     inplace = ((5, 1), (6, 2))
 
     def infer(self, x: TensorSpec, scale: TensorSpec, dy: TensorSpec, *others: TensorSpec) -> tuple[TensorSpec, ...]:

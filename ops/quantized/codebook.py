@@ -29,17 +29,9 @@ def _check_codes(op: Operator, codebook: TensorSpec, codes: tuple[TensorSpec, ..
 @register
 @operator_class(frozen=True)
 class QuantDecode(Operator):
-    """decoded = for each tensor of codes, the elements of ``codebook`` at these indices.
+    """decoded = for each tensor of codes, the elements of ``codebook`` at these indices."""
 
-    Inputs:
-        codebook (K): float
-        codes+ (...): int32|uint8|uint16
-    Outputs:
-        decoded+ (...): as codebook
-    """
-
-    inputs = ("codebook", "codes+")
-    outputs = ("decoded+",)
+    signature = "codebook (K): float, codes+ (...): int32|uint8|uint16 -> decoded+ (...): as codebook"
 
     def check(self) -> None:
         if self.n_in != self.n_out + 1:
@@ -67,8 +59,7 @@ def quant_decode(op: QuantDecode, ctx: RunContext, codebook: Any, *codes: Any) -
 class QuantDecodeGradient(Operator):
     """dcodebook = for each element, the sum of the gradients of the elements that were decoded to it."""
 
-    inputs = ("codebook", "codes_and_gradients+")
-    outputs = ("dcodebook",)
+    signature = "codebook, codes_and_gradients+ -> dcodebook"
 
     def check(self) -> None:
         if self.n_in % 2 == 0:
@@ -98,15 +89,12 @@ class ByteWeightDequant(Operator):
     """Y = bytes as float32 numbers of ``shape``: ``min`` for 0, ``max`` for 255, linear between them. No gradient.
 
     The bytes are a tensor of uint8, or a single string.
-
-    Inputs:
-        X (N): uint8|string, string is of shape (1)
-    Outputs:
-        Y (*S): float32
     """
 
-    inputs = ("X",)
-    outputs = ("Y",)
+    signature = """
+        X (N): uint8|string, string is of shape (1)
+        -> Y (*S): float32
+    """
     min: float = -3.0
     max: float = 3.0
     shape: tuple[int, ...] = ()

@@ -66,16 +66,12 @@ _OTHER = {
 
 @operator_class(frozen=True)
 class _Quantize(Operator):
-    """Base: ``stored`` is the format of the rows; ``code_bits`` is the number of bits that the codes use of it.
+    """Base: ``stored`` is the format of the rows; ``code_bits`` is the number of bits that the codes use of it."""
 
-    Inputs:
+    signature = """
         input (*A, D): float32
-    Outputs:
-        output (*A, B): uint8, codes, scale and bias of each row
+        -> output (*A, B): uint8, codes, scale and bias of each row
     """
-
-    inputs: ClassVar[tuple[str, ...]] = ("input",)
-    outputs: ClassVar[tuple[str, ...]] = ("output",)
     number: ClassVar[str] = "float32"
     stored: ClassVar[RowFormat]
     code_bits: ClassVar[int] = 8
@@ -93,14 +89,12 @@ class _Quantize(Operator):
 
 @operator_class(frozen=True)
 class _QuantizeHalf(_Quantize):
-    """Base: the rows are float16.
+    """Base: the rows are float16."""
 
-    Inputs:
+    signature = """
         input (*A, D): float16
-    Outputs:
-        output (*A, B): uint8, codes, scale and bias of each row
+        -> output (*A, B): uint8, codes, scale and bias of each row
     """
-
     number = "float16"
 
 
@@ -233,16 +227,12 @@ class HalfToFused2BitFakeRowwiseQuantized(_QuantizeHalf):
 
 @operator_class(frozen=True)
 class _Dequantize(Operator):
-    """Base: the rows of a fused table as floating-point numbers.
+    """Base: the rows of a fused table as floating-point numbers."""
 
-    Inputs:
+    signature = """
         scale_bias_quantized_input (R, B): uint8
-    Outputs:
-        float_output (R, D): float32|float16, float16 where the name ends in Half or HalfFloat
+        -> float_output (R, D): float32|float16, float16 where the name ends in Half or HalfFloat
     """
-
-    inputs: ClassVar[tuple[str, ...]] = ("scale_bias_quantized_input",)
-    outputs: ClassVar[tuple[str, ...]] = ("float_output",)
     number: ClassVar[str] = "float32"
     stored: ClassVar[RowFormat]
 
@@ -357,17 +347,9 @@ for _dequantized in (
 @register
 @operator_class(frozen=True)
 class GatherFused8BitRowwise(Operator):
-    """The float32 rows ``INDICES`` of an 8-bit table with scale and bias in float32. No gradient.
+    """The float32 rows ``INDICES`` of an 8-bit table with scale and bias in float32. No gradient."""
 
-    Inputs:
-        DATA (R, B): uint8
-        INDICES (I): int32|int64
-    Outputs:
-        OUTPUT (I, D): float32
-    """
-
-    inputs = ("DATA", "INDICES")
-    outputs = ("OUTPUT",)
+    signature = "DATA (R, B): uint8, INDICES (I): int32|int64 -> OUTPUT (I, D): float32"
 
     def infer(self, table: TensorSpec, indices: TensorSpec) -> tuple[TensorSpec, ...]:
         require(table.ndim == 2, self, f"DATA must be a matrix, got shape {table.shape}")
@@ -389,16 +371,9 @@ class FloatToRowwiseQuantized8Bits(Operator):
     """Codes and scale_bias with input[i] = scale_bias[i, 0] * quantized_input[i] + scale_bias[i, 1]. No gradient.
 
     The first axis is that of the rows. A row in which all elements are equal has the scale 1.
-
-    Inputs:
-        input (R, *S): float32
-    Outputs:
-        quantized_input (R, *S): uint8
-        scale_bias (R, 2): float32
     """
 
-    inputs = ("input",)
-    outputs = ("quantized_input", "scale_bias")
+    signature = "input (R, *S): float32 -> quantized_input (R, *S): uint8, scale_bias (R, 2): float32"
 
     def infer(self, x: TensorSpec) -> tuple[TensorSpec, ...]:
         _check_rows(self, x, "float32")
@@ -425,17 +400,9 @@ def float_to_rowwise_quantized_8_bits(op: FloatToRowwiseQuantized8Bits, ctx: Run
 @register
 @operator_class(frozen=True)
 class Rowwise8BitQuantizedToFloat(Operator):
-    """output[i] = scale_bias[i, 0] * quantized_input[i] + scale_bias[i, 1], from FloatToRowwiseQuantized8Bits.
+    """output[i] = scale_bias[i, 0] * quantized_input[i] + scale_bias[i, 1], from FloatToRowwiseQuantized8Bits."""
 
-    Inputs:
-        quantized_input (R, *S): uint8
-        scale_bias (R, 2): float32
-    Outputs:
-        output (R, *S): float32
-    """
-
-    inputs = ("quantized_input", "scale_bias")
-    outputs = ("output",)
+    signature = "quantized_input (R, *S): uint8, scale_bias (R, 2): float32 -> output (R, *S): float32"
 
     def infer(self, codes: TensorSpec, scale_bias: TensorSpec) -> tuple[TensorSpec, ...]:
         check_codes(self, codes, scale_bias)

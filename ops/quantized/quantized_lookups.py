@@ -50,18 +50,14 @@ _Rows = Callable[[Any], tuple[Any, Any, Any]]
 
 @operator_class(frozen=True)
 class _Lookup(Operator):
-    """Base: the lengths are read on the host. No gradient.
+    """Base: the lengths are read on the host. No gradient."""
 
-    Inputs:
+    signature = """
         DATA (R, B): uint8
         INDICES (I): int32|int64
         LENGTHS (M): int32|int64
-    Outputs:
-        output (M, D): float32
+        -> output (M, D): float32
     """
-
-    inputs: ClassVar[tuple[str, ...]] = ("DATA", "INDICES", "LENGTHS")
-    outputs: ClassVar[tuple[str, ...]] = ("output",)
     mean: ClassVar[bool] = False
     stored: ClassVar[RowFormat]
 
@@ -103,17 +99,15 @@ class _Pruned(_Lookup):
     """Base: ``COMPRESSED_INDICES_MAPPING[index]`` is the row of the table; -1: it was pruned, and adds nothing.
 
     A mapping with the single element 0 means that nothing was pruned.
+    """
 
-    Inputs:
+    signature = """
         DATA (R, B): uint8
         INDICES (I): int32|int64
         LENGTHS (M): int32|int64
         COMPRESSED_INDICES_MAPPING (K): int32|int64, the row of each index, or -1 where it was pruned
-    Outputs:
-        output (M, D): float32
+        -> output (M, D): float32
     """
-
-    inputs: ClassVar[tuple[str, ...]] = ("DATA", "INDICES", "LENGTHS", "COMPRESSED_INDICES_MAPPING")
 
     def infer(self, *inputs: TensorSpec) -> tuple[TensorSpec, ...]:
         check_integers(self, "COMPRESSED_INDICES_MAPPING", self.named(inputs)["COMPRESSED_INDICES_MAPPING"])
@@ -122,18 +116,15 @@ class _Pruned(_Lookup):
 
 @operator_class(frozen=True)
 class _Codes(_Lookup):
-    """Base: scale and bias are a separate input.
+    """Base: scale and bias are a separate input."""
 
-    Inputs:
+    signature = """
         DATA (R, *S): uint8
         INDICES (I): int32|int64
         LENGTHS (M): int32|int64
         scale_bias (R, 2): float32
-    Outputs:
-        output (M, *S): float32
+        -> output (M, *S): float32
     """
-
-    inputs: ClassVar[tuple[str, ...]] = ("DATA", "INDICES", "LENGTHS", "scale_bias")
 
     def row_shape(self, table: TensorSpec, given: dict[str, TensorSpec]) -> tuple[int, ...]:
         check_codes(self, table, given["scale_bias"])
@@ -150,52 +141,43 @@ class _Codes(_Lookup):
 
 @operator_class(frozen=True)
 class _WeightedLookup(_Lookup):
-    """Base: a weighted lookup.
+    """Base: a weighted lookup."""
 
-    Inputs:
+    signature = """
         DATA (R, B): uint8
         WEIGHTS (I): float32
         INDICES (I): int32|int64
         LENGTHS (M): int32|int64
-    Outputs:
-        output (M, D): float32
+        -> output (M, D): float32
     """
-
-    inputs = ("DATA", "WEIGHTS", "INDICES", "LENGTHS")
 
 
 @operator_class(frozen=True)
 class _WeightedPruned(_Pruned):
-    """Base: a weighted lookup in a pruned table.
+    """Base: a weighted lookup in a pruned table."""
 
-    Inputs:
+    signature = """
         DATA (R, B): uint8
         WEIGHTS (I): float32
         INDICES (I): int32|int64
         LENGTHS (M): int32|int64
         COMPRESSED_INDICES_MAPPING (K): int32|int64, the row of each index, or -1 where it was pruned
-    Outputs:
-        output (M, D): float32
+        -> output (M, D): float32
     """
-
-    inputs = ("DATA", "WEIGHTS", "INDICES", "LENGTHS", "COMPRESSED_INDICES_MAPPING")
 
 
 @operator_class(frozen=True)
 class _WeightedCodes(_Codes):
-    """Base: a weighted lookup, with scale and bias as a separate input.
+    """Base: a weighted lookup, with scale and bias as a separate input."""
 
-    Inputs:
+    signature = """
         DATA (R, *S): uint8
         WEIGHTS (I): float32
         INDICES (I): int32|int64
         LENGTHS (M): int32|int64
         scale_bias (R, 2): float32
-    Outputs:
-        output (M, *S): float32
+        -> output (M, *S): float32
     """
-
-    inputs = ("DATA", "WEIGHTS", "INDICES", "LENGTHS", "scale_bias")
 
 
 def _look_up(op: _Lookup, ctx: RunContext, *inputs: Any) -> tuple[Any, ...]:

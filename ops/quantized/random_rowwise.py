@@ -29,15 +29,9 @@ class FloatToFusedRandRowwiseQuantized(Operator):
     A row begins with the number of bits and of unused positions, then its minimum and maximum in float32. The first
     byte of codes holds, from its lowest bits on, the first code of each of 8 / ``bitwidth`` equal parts of the row.
     Rounding is stochastic, which preserves the mean, or to the nearest without ``random``. No gradient.
-
-    Inputs:
-        input (R, D): float32
-    Outputs:
-        output (R, B): uint8
     """
 
-    inputs = ("input",)
-    outputs = ("output",)
+    signature = "input (R, D): float32 -> output (R, B): uint8"
     stateful = True
     draws = True
     bitwidth: int = 8
@@ -82,16 +76,9 @@ def quantize_at_random(op: FloatToFusedRandRowwiseQuantized, ctx: RunContext, x:
 @register
 @operator_class(frozen=True)
 class FusedRandRowwiseQuantizedToFloat(Operator):
-    """The float32 matrix that FloatToFusedRandRowwiseQuantized stored, decoded as its first row states. No gradient.
+    """The float32 matrix that FloatToFusedRandRowwiseQuantized stored, decoded as its first row states. No gradient."""
 
-    Inputs:
-        quantized_input (R, B): uint8
-    Outputs:
-        float_input (R, D): float32
-    """
-
-    inputs = ("quantized_input",)
-    outputs = ("float_input",)
+    signature = "quantized_input (R, B): uint8 -> float_input (R, D): float32"
     dynamic = True
 
     def flops(self, rows: TensorSpec) -> int:

@@ -33,13 +33,9 @@ class CreateBlobsQueue(Operator):
     """Create a queue of ``capacity`` records, each of ``num_blobs`` blobs.
 
     With ``enforce_unique_name``, it is an error if the blob already holds a queue.
-
-    Outputs:
-        queue: object
     """
 
-    inputs = ()
-    outputs = ("queue",)
+    signature = "-> queue: object"
     stateful = True
     capacity: int = 1
     num_blobs: int = 1
@@ -76,7 +72,7 @@ def create_blobs_queue(op: CreateBlobsQueue, ctx: RunContext) -> tuple[Any, ...]
 class _Enqueue(Operator):
     """Base of both operators that add blobs to a queue."""
 
-    inputs = ("queue", "blob*")
+    signature = "queue, blob* ->"
     dynamic = True
     stateful = True
     waits = True
@@ -89,15 +85,13 @@ class EnqueueBlobs(_Enqueue):
     """Add a copy of the blobs to a queue, waiting for space; a closed queue that is full is an error.
 
     The outputs are the blobs themselves, which keep their values (in Caffe2 they lose them).
-
-    Inputs:
-        queue: object
-        blob* (...): any
-    Outputs:
-        blob+ (...): any, the inputs
     """
 
-    outputs = ("blob+",)
+    signature = """
+        queue: object
+        blob* (...): any
+        -> blob+ (...): any, the inputs
+    """
 
     def check(self) -> None:
         if self.n_out != self.n_in - 1 or self.n_in > _MAX_BLOBS:
@@ -110,17 +104,14 @@ class EnqueueBlobs(_Enqueue):
 @register
 @operator_class(frozen=True)
 class SafeEnqueueBlobs(_Enqueue):
-    """As EnqueueBlobs; the last output is whether the queue was closed and full, so that nothing was added.
+    """As EnqueueBlobs; the last output is whether the queue was closed and full, so that nothing was added."""
 
-    Inputs:
+    signature = """
         queue: object
         blob* (...): any
-    Outputs:
-        blob (...): any
-        status+ (...): any, further blobs, then the status, bool
+        -> blob (...): any
+        -> status+ (...): any, further blobs, then the status, bool
     """
-
-    outputs = ("blob", "status+")
 
     def check(self) -> None:
         if self.n_out != self.n_in or not 2 <= self.n_in <= _MAX_BLOBS:
@@ -164,15 +155,9 @@ class DequeueBlobs(Operator):
     """Remove the first record of a queue, waiting for one; a closed queue that is empty is an error.
 
     So is a queue that stays empty for ``timeout_secs``, unless that is 0.
-
-    Inputs:
-        queue: object
-    Outputs:
-        blob+ (...): any
     """
 
-    inputs = ("queue",)
-    outputs = ("blob+",)
+    signature = "queue: object -> blob+ (...): any"
     dynamic = True
     stateful = True
     waits = True
@@ -198,16 +183,13 @@ class SafeDequeueBlobs(Operator):
 
     If so, the other outputs keep their values. Several records are concatenated along the first axis; of a closed queue
     there may be fewer.
-
-    Inputs:
-        queue: object
-    Outputs:
-        blob (...): any
-        status+ (...): any, further blobs, then the status, bool
     """
 
-    inputs = ("queue",)
-    outputs = ("blob", "status+")
+    signature = """
+        queue: object
+        -> blob (...): any
+        -> status+ (...): any, further blobs, then the status, bool
+    """
     dynamic = True
     stateful = True
     waits = True
@@ -266,14 +248,9 @@ def _concatenated(op: SafeDequeueBlobs, ctx: RunContext, values: Any) -> Any:
 @register
 @operator_class(frozen=True)
 class CloseBlobsQueue(Operator):
-    """Close a queue: operators that wait for it, or would have to, return; remaining records can be read.
+    """Close a queue: operators that wait for it, or would have to, return; remaining records can be read."""
 
-    Inputs:
-        queue: object
-    """
-
-    inputs = ("queue",)
-    outputs = ()
+    signature = "queue: object ->"
     dynamic = True
     stateful = True
 

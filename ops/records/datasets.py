@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Any, ClassVar, Literal
+from typing import Any, Literal
 
 import numpy as np
 
@@ -38,7 +38,6 @@ _MAX_BLOBS = 500
 class OnHost(Operator):
     """Base: records are stored on the host, whatever the device."""
 
-    outputs: ClassVar[tuple[str, ...]] = ()
     dynamic = True
     stateful = True
     outputs_on_host = True
@@ -50,13 +49,9 @@ class OnHost(Operator):
 @register
 @operator_class(frozen=True)
 class CreateTreeCursor(OnHost):
-    """Create a cursor at the first row of a record with columns called ``fields``.
+    """Create a cursor at the first row of a record with columns called ``fields``."""
 
-    Outputs:
-        cursor: object
-    """
-
-    outputs = ("cursor",)
+    signature = "-> cursor: object"
     fields: tuple[str, ...] = ()
 
 
@@ -72,13 +67,9 @@ def _cursor(op: Operator, value: Any) -> TreeCursor:
 @register
 @operator_class(frozen=True)
 class ResetCursor(OnHost):
-    """Move a cursor back to the first row.
+    """Move a cursor back to the first row."""
 
-    Inputs:
-        cursor: object
-    """
-
-    inputs = ("cursor",)
+    signature = "cursor: object ->"
 
 
 @kernel(ResetCursor)
@@ -90,16 +81,9 @@ def reset_cursor(op: ResetCursor, ctx: RunContext, cursor: Any) -> Arrays:
 @register
 @operator_class(frozen=True)
 class GetCursorOffset(OnHost):
-    """offsets = the number of rows of each domain before the cursor; empty if nothing was read.
+    """offsets = the number of rows of each domain before the cursor; empty if nothing was read."""
 
-    Inputs:
-        cursor: object
-    Outputs:
-        offsets (D): int32
-    """
-
-    inputs = ("cursor",)
-    outputs = ("offsets",)
+    signature = "cursor: object -> offsets (D): int32"
 
 
 @kernel(GetCursorOffset)
@@ -113,16 +97,13 @@ class ReadNextBatch(OnHost):
     """Return the next ``batch_size`` rows of a record, with the elements that lengths assign to them, and advance.
 
     At the end there are fewer rows or, with ``enforce_batch_size``, none; after it none.
-
-    Inputs:
-        cursor: object
-        field+ (...): any
-    Outputs:
-        field+ (...): any, rows of the inputs
     """
 
-    inputs = ("cursor", "field+")
-    outputs = ("field+",)
+    signature = """
+        cursor: object
+        field+ (...): any
+        -> field+ (...): any, rows of the inputs
+    """
     batch_size: int = 1
     enforce_batch_size: bool = False
 
@@ -143,17 +124,13 @@ def read_next_batch(op: ReadNextBatch, ctx: RunContext, cursor: Any, *fields: An
 @register
 @operator_class(frozen=True)
 class ComputeOffset(OnHost):
-    """offsets = where each row of a record begins in the columns of each domain, and where the last one ends.
+    """offsets = where each row of a record begins in the columns of each domain, and where the last one ends."""
 
-    Inputs:
+    signature = """
         cursor: object
         field+ (...): any
-    Outputs:
-        offsets (N, D): int64, N - 1 rows
+        -> offsets (N, D): int64, N - 1 rows
     """
-
-    inputs = ("cursor", "field+")
-    outputs = ("offsets",)
 
 
 @kernel(ComputeOffset)
@@ -168,16 +145,9 @@ class SortAndShuffle(OnHost):
 
     The rows are sorted by the column ``sort_by_field_idx`` (-1: not sorted) and shuffled within windows of
     ``shuffle_size`` batches, each of ``batch_size`` rows; then the batches are shuffled.
-
-    Inputs:
-        cursor: object
-        field+ (...): any
-    Outputs:
-        indices (N): int64
     """
 
-    inputs = ("cursor", "field+")
-    outputs = ("indices",)
+    signature = "cursor: object, field+ (...): any -> indices (N): int64"
     draws = True
     sort_by_field_idx: int = 1
     batch_size: int = 1
@@ -210,18 +180,15 @@ class ReadRandomBatch(OnHost):
 
     ``indices`` is that order, ``offsets`` the output of ComputeOffset. With ``loop_over``, the order starts again after
     its end.
+    """
 
-    Inputs:
+    signature = """
         cursor: object
         indices (N): int64
         offsets (R, D): int64
         field+ (...): any
-    Outputs:
-        field+ (...): any, rows of the inputs
+        -> field+ (...): any, rows of the inputs
     """
-
-    inputs = ("cursor", "indices", "offsets", "field+")
-    outputs = ("field+",)
     batch_size: int = 1
     enforce_batch_size: bool = False
     loop_over: bool = False
@@ -260,13 +227,9 @@ def read_random_batch(
 @register
 @operator_class(frozen=True)
 class CheckDatasetConsistency(OnHost):
-    """Fail unless the columns, called ``fields``, have the numbers of rows that their lengths require.
+    """Fail unless the columns, called ``fields``, have the numbers of rows that their lengths require."""
 
-    Inputs:
-        field+ (...): any
-    """
-
-    inputs = ("field+",)
+    signature = "field+ (...): any ->"
     fields: tuple[str, ...] = ()
 
 
@@ -290,16 +253,9 @@ def tree_of(op: Operator, names: tuple[str, ...], fields: Arrays) -> RecordTree:
 @register
 @operator_class(frozen=True)
 class TrimDataset(OnHost):
-    """Drop rows at the end of a record, in place, so that the number of rows is a multiple of ``multiple_of``.
+    """Drop rows at the end of a record, in place, so that the number of rows is a multiple of ``multiple_of``."""
 
-    Inputs:
-        field+ (...): any
-    Outputs:
-        field+ (...): any
-    """
-
-    inputs = ("field+",)
-    outputs = ("field+",)
+    signature = "field+ (...): any -> field+ (...): any"
     inplace = "one-to-one"
     must_inplace = tuple((i, i) for i in range(_MAX_BLOBS))
     fields: tuple[str, ...] = ()
@@ -332,17 +288,13 @@ def _appended(op: Operator, first: Any, second: Any) -> Any:
 @register
 @operator_class(frozen=True)
 class Append(OnHost):
-    """Append the rows of B to A, in place.
+    """Append the rows of B to A, in place."""
 
-    Inputs:
+    signature = """
         A (N, *S): any
         B (M, *S): as A
-    Outputs:
-        A (R, *S): as A, R = N + M
+        -> A (R, *S): as A, R = N + M
     """
-
-    inputs = ("A", "B")
-    outputs = ("A",)
     must_inplace = ((0, 0),)
 
 
@@ -357,16 +309,13 @@ class AtomicAppend(OnHost):
     """Append to each of n columns the rows of another one, in place and under a mutex.
 
     The inputs are the mutex, the n columns, and the n columns to append.
-
-    Inputs:
-        mutex: object
-        field+ (...): any, rows (N, *S) of each column, then those appended
-    Outputs:
-        field+ (...): any, the columns
     """
 
-    inputs = ("mutex", "field+")
-    outputs = ("field+",)
+    signature = """
+        mutex: object
+        field+ (...): any, rows (N, *S) of each column, then those appended
+        -> field+ (...): any, the columns
+    """
     must_inplace = tuple((i + 1, i) for i in range(_MAX_BLOBS))
 
     def check(self) -> None:

@@ -21,14 +21,9 @@ __all__ = ["CreateDB", "TensorProtosDBInput"]
 @register
 @operator_class(frozen=True)
 class CreateDB(Operator):
-    """Open a database; reader reads its records or, with shards, every ``num_shards``-th one from ``shard_id`` on.
+    """Open a database; reader reads its records or, with shards, every ``num_shards``-th one from ``shard_id`` on."""
 
-    Outputs:
-        reader: object
-    """
-
-    inputs = ()
-    outputs = ("reader",)
+    signature = "-> reader: object"
     stateful = True
     effects = "touches files"
     db: str = ""
@@ -56,15 +51,9 @@ class TensorProtosDBInput(Operator):
 
     A record is a TensorProtos with one tensor per output. The last record is followed by the first, also within a
     batch.
-
-    Inputs:
-        reader: object
-    Outputs:
-        data+ (...): any
     """
 
-    inputs = ("reader",)
-    outputs = ("data+",)
+    signature = "reader: object -> data+ (...): any"
     dynamic = True
     stateful = True
     effects = "touches files"

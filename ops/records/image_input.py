@@ -54,17 +54,14 @@ class ImageInput(Operator):
     An image that cannot be decoded is an error, unless at most ``max_decode_error_ratio`` of a batch are: then the next
     record replaces it, with a warning in the log. Random numbers depend on the seed, the operator, the iteration, the
     position in the global batch and the shard, not on ``decode_threads``.
-
-    Inputs:
-        reader?: object
-    Outputs:
-        data (N, H, W, C) or (N, C, H, W): float32|uint8|float16
-        label (N) or (N, L): int32|float32
-        additional* (N, ...): any
     """
 
-    inputs = ("reader?",)
-    outputs = ("data", "label", "additional*")
+    signature = """
+        reader?: object
+        -> data (N, H, W, C) or (N, C, H, W): float32|uint8|float16
+        -> label (N) or (N, L): int32|float32
+        -> additional* (N, ...): any
+    """
     dynamic = True
     stateful = True
     effects = "touches files"

@@ -32,16 +32,12 @@ class PackedRecord(BlobObject):
 @register
 @operator_class(frozen=True)
 class PackRecords(OnHost):
-    """packed = objects, one per row of a record, or a single one for all rows with ``pack_to_single_shared_ptr``.
+    """packed = objects, one per row of a record, or a single one for all rows with ``pack_to_single_shared_ptr``."""
 
-    Inputs:
+    signature = """
         field+ (...): any
-    Outputs:
-        packed (N) or (): string, objects
+        -> packed (N) or (): string, objects
     """
-
-    inputs = ("field+",)
-    outputs = ("packed",)
     fields: tuple[str, ...] = ()
     pack_to_single_shared_ptr: bool = False
 
@@ -63,17 +59,13 @@ def pack_records(op: PackRecords, ctx: RunContext, *fields: Any) -> Arrays:
 @register
 @operator_class(frozen=True)
 class UnPackRecords(OnHost):
-    """field = the columns of packed records: the inverse of PackRecords. For no rows, prototypes give their types.
+    """field = the columns of packed records: the inverse of PackRecords. For no rows, prototypes give their types."""
 
-    Inputs:
+    signature = """
         packed (N): string, objects
         prototype* (...): any
-    Outputs:
-        field+ (...): any
+        -> field+ (...): any
     """
-
-    inputs = ("packed", "prototype*")
-    outputs = ("field+",)
     fields: tuple[str, ...] = ()
 
 

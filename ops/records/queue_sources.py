@@ -38,16 +38,13 @@ class WeightedSampleDequeueBlobs(_OfQueues):
 
     The last output is whether that queue was closed and empty; if so, the others keep their values. With
     ``table_idx_blob``, the output of that index becomes the index of the queue, int32, of shape (1,).
-
-    Inputs:
-        queue+: object
-    Outputs:
-        blob (...): any
-        status+ (...): any, further blobs, then the status, bool
     """
 
-    inputs = ("queue+",)
-    outputs = ("blob", "status+")
+    signature = """
+        queue+: object
+        -> blob (...): any
+        -> status+ (...): any, further blobs, then the status, bool
+    """
     waits = True
     draws = True
     weights: tuple[float, ...] = ()
@@ -95,16 +92,10 @@ class CreateBlobsQueueDB(_OfQueues):
 
     Blob ``key_blob_index`` is the key (-1: keys are empty); both are strings. A queue that is closed and empty is an
     error, as is one that stays empty for ``timeout_secs``, unless that is 0.
-
-    Inputs:
-        queue: object
-    Outputs:
-        reader: object
     """
 
-    inputs = ("queue",)
+    signature = "queue: object -> reader: object"
     effects = "touches files"
-    outputs = ("reader",)
     key_blob_index: int = -1
     value_blob_index: int = 0
     timeout_secs: float = 0.0

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Any, ClassVar
+from typing import Any
 
 from netbuilder.data.rebatching_queue import RebatchingQueue
 from netbuilder.ops.core.contexts import GradientContext, RunContext
@@ -19,8 +19,6 @@ __all__ = ["CloseRebatchingQueue", "CreateRebatchingQueue", "DequeueRebatchingQu
 class _OnQueue(Operator):
     """Base: samples in a queue are stored on the host."""
 
-    inputs: ClassVar[tuple[str, ...]] = ()
-    outputs: ClassVar[tuple[str, ...]] = ()
     dynamic = True
     stateful = True
 
@@ -41,13 +39,9 @@ class _OnQueue(Operator):
 @register
 @operator_class(frozen=True)
 class CreateRebatchingQueue(_OnQueue):
-    """Create a queue of ``capacity`` samples, each of ``num_blobs`` tensors.
+    """Create a queue of ``capacity`` samples, each of ``num_blobs`` tensors."""
 
-    Outputs:
-        queue: object
-    """
-
-    outputs = ("queue",)
+    signature = "-> queue: object"
     dynamic = False
     num_blobs: int = 1
     capacity: int = 1
@@ -75,13 +69,9 @@ class EnqueueRebatchingQueue(_OnQueue):
     """Add tensors to a queue as one sample or, with ``enqueue_batch``, each of their rows as one, waiting for space.
 
     A closed queue is an error.
-
-    Inputs:
-        queue: object
-        tensor+ (...): any
     """
 
-    inputs = ("queue", "tensor+")
+    signature = "queue: object, tensor+ (...): any ->"
     waits = True
     enqueue_batch: bool = False
 
@@ -102,15 +92,9 @@ class DequeueRebatchingQueue(_OnQueue):
     """Remove ``num_elements`` samples of a queue, waiting for them, and stack their tensors along a new first axis.
 
     Of a closed queue there may be fewer; one that is closed and empty is an error.
-
-    Inputs:
-        queue: object
-    Outputs:
-        tensor+ (N, ...): any
     """
 
-    inputs = ("queue",)
-    outputs = ("tensor+",)
+    signature = "queue: object -> tensor+ (N, ...): any"
     waits = True
     num_elements: int = 1
 
@@ -128,13 +112,9 @@ def dequeue_rebatching_queue(op: DequeueRebatchingQueue, ctx: RunContext, queue:
 @register
 @operator_class(frozen=True)
 class CloseRebatchingQueue(_OnQueue):
-    """Close a queue: nothing more can be added; remaining samples can be read.
+    """Close a queue: nothing more can be added; remaining samples can be read."""
 
-    Inputs:
-        queue: object
-    """
-
-    inputs = ("queue",)
+    signature = "queue: object ->"
 
 
 @kernel(CloseRebatchingQueue)

@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 import re
 from collections.abc import Iterable, Iterator, Sequence
-from typing import Any, ClassVar, Literal
+from typing import Any, Literal
 
 import numpy as np
 
@@ -32,8 +32,7 @@ _CONVERSION = re.compile(r"%(%|[-+ 0]*\d*l{0,2}[diu])")
 class _Saving(Operator):
     """Base of the operators that write blobs to a database."""
 
-    inputs: ClassVar[tuple[str, ...]] = ("X+",)
-    outputs = ()
+    signature = "X+ ->"
     dynamic = True
     stateful = True
     db: str = ""
@@ -98,11 +97,9 @@ class Save(_Saving):
     ``chunk_size`` is the number of elements per record. ``options``, a serialized SerializationOptions, is for single
     blobs: the first option whose ``blob_name_regex`` matches a name gives its ``chunk_size``; with ``float_format``
     FLOAT_BFLOAT16, float32 is rounded to two bytes.
-
-    Inputs:
-        X+ (...): any
     """
 
+    signature = "X+ (...): any ->"
     effects = "touches files"
 
 
@@ -112,13 +109,9 @@ class Checkpoint(_Saving):
     """Write all inputs to a file as Save does, every ``every`` iterations, counted by the first input.
 
     ``db`` is a pattern for the iteration, such as "checkpoint_%08d.db".
-
-    Inputs:
-        iter (1) or (): int32|int64
-        X* (...): any
     """
 
-    inputs = ("iter", "X*")
+    signature = "iter (1) or (): int32|int64, X* (...): any ->"
     effects = "touches files"
     every: int = 1
 
@@ -136,13 +129,9 @@ class Checkpoint(_Saving):
 @register
 @operator_class(frozen=True)
 class Snapshot(Checkpoint):
-    """The old name of Checkpoint.
+    """The old name of Checkpoint."""
 
-    Inputs:
-        iter (1) or (): int32|int64
-        X* (...): any
-    """
-
+    signature = "iter (1) or (): int32|int64, X* (...): any ->"
     effects = "touches files"
 
 
@@ -207,15 +196,9 @@ class Load(Operator):
     files. A missing blob is an error unless ``allow_incomplete`` is set; then the output keeps its value. With
     ``keep_device``, blobs are stored on the devices that they were saved from, not on the operator's. No blob is set
     before all are read.
-
-    Inputs:
-        reader*: object
-    Outputs:
-        blob* (...): any
     """
 
-    inputs = ("reader*",)
-    outputs = ("blob*",)
+    signature = "reader*: object -> blob* (...): any"
     dynamic = True
     stateful = True
     effects = "touches files"
@@ -318,14 +301,9 @@ def _feed(ctx: RunContext, name: str, value: Any, device: DeviceOption | None) -
 @register
 @operator_class(frozen=True)
 class DBExists(Operator):
-    """exists = whether there is a database at a path.
+    """exists = whether there is a database at a path."""
 
-    Outputs:
-        exists () or (1): bool
-    """
-
-    inputs = ()
-    outputs = ("exists",)
+    signature = "-> exists () or (1): bool"
     stateful = True
     effects = "touches files"
     outputs_on_host = True

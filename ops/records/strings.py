@@ -22,7 +22,7 @@ Strings = np.ndarray[Any, Any]
 class _OnStrings(Operator):
     """Base: strings are stored on the host, whatever the device."""
 
-    inputs: ClassVar[tuple[str, ...]] = ("strings",)
+    signature = "strings ->"
     outputs_on_host = True
     result_type: ClassVar[np.dtype[Any]] = STRING
 
@@ -57,15 +57,9 @@ class _Part(_OnStrings):
 @register
 @operator_class(frozen=True)
 class StringPrefix(_Part):
-    """prefixes = the first ``length`` bytes of each string; shorter strings do not change.
+    """prefixes = the first ``length`` bytes of each string; shorter strings do not change."""
 
-    Inputs:
-        strings (*S): string
-    Outputs:
-        prefixes (*S): string
-    """
-
-    outputs = ("prefixes",)
+    signature = "strings (*S): string -> prefixes (*S): string"
 
 
 @kernel(StringPrefix)
@@ -76,15 +70,9 @@ def string_prefix(op: StringPrefix, ctx: RunContext, strings: Any) -> tuple[Any,
 @register
 @operator_class(frozen=True)
 class StringSuffix(_Part):
-    """suffixes = the last ``length`` bytes of each string; shorter strings do not change.
+    """suffixes = the last ``length`` bytes of each string; shorter strings do not change."""
 
-    Inputs:
-        strings (*S): string
-    Outputs:
-        suffixes (*S): string
-    """
-
-    outputs = ("suffixes",)
+    signature = "strings (*S): string -> suffixes (*S): string"
 
 
 @kernel(StringSuffix)
@@ -94,15 +82,9 @@ def string_suffix(op: StringSuffix, ctx: RunContext, strings: Any) -> tuple[Any,
 
 @operator_class(frozen=True)
 class _Test(_OnStrings):
-    """Base: a comparison of each string with an argument.
+    """Base: a comparison of each string with an argument."""
 
-    Inputs:
-        strings (*S): string
-    Outputs:
-        bools (*S): bool
-    """
-
-    outputs = ("bools",)
+    signature = "strings (*S): string -> bools (*S): bool"
     result_type = np.dtype(np.bool_)
 
 
@@ -151,15 +133,9 @@ class StringJoin(_OnStrings):
     """strings = the elements of each row (``axis`` 0) or column (1) of X in one string, each followed by ``delimiter``.
 
     Numbers are written with six digits, bools as 0 and 1; a vector is a matrix with one column.
-
-    Inputs:
-        X (N) or (N, D): any
-    Outputs:
-        strings (M): string
     """
 
-    inputs = ("X",)
-    outputs = ("strings",)
+    signature = "X (N) or (N, D): any -> strings (M): string"
     delimiter: bytes = b","
     axis: int = 0
 

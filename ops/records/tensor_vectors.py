@@ -28,13 +28,9 @@ class TensorVector(list[Any], BlobObject):
 @register
 @operator_class(frozen=True)
 class CreateTensorVector(OnHost):
-    """Create an empty vector of tensors.
+    """Create an empty vector of tensors."""
 
-    Outputs:
-        vector: object
-    """
-
-    outputs = ("vector",)
+    signature = "-> vector: object"
 
 
 @kernel(CreateTensorVector)
@@ -49,16 +45,9 @@ def _vector(op: Operator, value: Any) -> TensorVector:
 @register
 @operator_class(frozen=True)
 class TensorVectorSize(OnHost):
-    """size = the number of tensors in a vector.
+    """size = the number of tensors in a vector."""
 
-    Inputs:
-        vector: object
-    Outputs:
-        size (): int32
-    """
-
-    inputs = ("vector",)
-    outputs = ("size",)
+    signature = "vector: object -> size (): int32"
 
 
 @kernel(TensorVectorSize)
@@ -69,16 +58,9 @@ def tensor_vector_size(op: TensorVectorSize, ctx: RunContext, vector: Any) -> Ar
 @register
 @operator_class(frozen=True)
 class ConcatTensorVector(OnHost):
-    """Y = the tensors of a vector, concatenated along the first axis.
+    """Y = the tensors of a vector, concatenated along the first axis."""
 
-    Inputs:
-        vector: object
-    Outputs:
-        Y (N, ...): any
-    """
-
-    inputs = ("vector",)
-    outputs = ("Y",)
+    signature = "vector: object -> Y (N, ...): any"
 
 
 @kernel(ConcatTensorVector)
@@ -96,16 +78,13 @@ class CollectTensor(OnHost):
 
     The inputs are vectors of tensors, then as many tensors, which are all stored at the same position of their vectors.
     The vectors are the outputs, in place. A further output is that position, int32, or -1 if the tensors are not kept.
-
-    Inputs:
-        vector: object
-        tensor+ (...): any, further vectors, as objects, then as many tensors
-    Outputs:
-        vector+ (...): any, the vectors, then the position, (1), int32
     """
 
-    inputs = ("vector", "tensor+")
-    outputs = ("vector+",)
+    signature = """
+        vector: object
+        tensor+ (...): any, further vectors, as objects, then as many tensors
+        -> vector+ (...): any, the vectors, then the position, (1), int32
+    """
     inplace = tuple((i, i) for i in range(1, _MAX_BLOBS))
     must_inplace = ((0, 0),)
     draws = True

@@ -21,13 +21,9 @@ class CreateTextFileReader(Operator):
     """Open a text file with one row per line and columns separated by tabs; see TextFileReaderRead.
 
     ``field_types`` has STRING or FLOAT for each column; ``num_passes`` is how many times the file is read.
-
-    Outputs:
-        handler: object
     """
 
-    inputs = ()
-    outputs = ("handler",)
+    signature = "-> handler: object"
     dynamic = True
     stateful = True
     effects = "touches files"
@@ -52,16 +48,9 @@ def create_text_file_reader(op: CreateTextFileReader, ctx: RunContext) -> tuple[
 @register
 @operator_class(frozen=True)
 class TextFileReaderRead(Operator):
-    """Return the next ``batch_size`` rows of a text file, one output per column; fewer at the end, none after it.
+    """Return the next ``batch_size`` rows of a text file, one output per column; fewer at the end, none after it."""
 
-    Inputs:
-        handler: object
-    Outputs:
-        field+ (N): string|float32
-    """
-
-    inputs = ("handler",)
-    outputs = ("field+",)
+    signature = "handler: object -> field+ (N): string|float32"
     dynamic = True
     stateful = True
     effects = "touches files"

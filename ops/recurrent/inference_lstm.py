@@ -27,21 +27,18 @@ class InferenceLSTM(Operator):
     the hidden states of the last layer in all steps, and the final states of all layers.
 
     Source: Hochreiter and Schmidhuber, "Long short-term memory", 1997; Gers et al., 2000, for the forget gate.
+    """
 
-    Inputs:
+    signature = """
         X (T, N, I) or (N, T, I): float
         hidden (num_layers * (1 + bidirectional), N, H): as X
         cell (num_layers * (1 + bidirectional), N, H): as X
         param+ (4 * H, I) or (4 * H, H) or (4 * H, H * (1 + bidirectional)) or (4 * H): as X, W of the first layer (I)
             and of the others, U (H), and the biases
-    Outputs:
-        output (T, N, H * (1 + bidirectional)) or (N, T, H * (1 + bidirectional)): as X
-        hidden_last (num_layers * (1 + bidirectional), N, H): as X
-        cell_last (num_layers * (1 + bidirectional), N, H): as X
+        -> output (T, N, H * (1 + bidirectional)) or (N, T, H * (1 + bidirectional)): as X
+        -> hidden_last (num_layers * (1 + bidirectional), N, H): as X
+        -> cell_last (num_layers * (1 + bidirectional), N, H): as X
     """
-
-    inputs = ("X", "hidden", "cell", "param+")
-    outputs = ("output", "hidden_last", "cell_last")
     num_layers: int = 1
     has_biases: bool = True
     batch_first: bool = False

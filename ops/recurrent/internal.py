@@ -43,18 +43,9 @@ class _OfStep(Operator):
 @register
 @operator_class(frozen=True)
 class rnn_internal_apply_link(_OfStep):
-    """Y = ``window`` rows of X, from row timestep + offset on. X is unchanged; it is an output to order the operators.
+    """Y = ``window`` rows of X, from row timestep + offset on. X, unchanged, is an output to order the operators."""
 
-    Inputs:
-        timestep (1): int
-        X (T, *S): any
-    Outputs:
-        Y (window, *S): as X
-        X_out (T, *S): as X
-    """
-
-    inputs = ("timestep", "X")
-    outputs = ("Y", "X_out")
+    signature = "timestep (1): int, X (T, *S): any -> Y (window, *S): as X, X_out (T, *S): as X"
     must_inplace = ((1, 1),)
     window: int = 1
 
@@ -77,18 +68,9 @@ def apply_link(op: rnn_internal_apply_link, ctx: RunContext, timestep: Any, x: A
 @register
 @operator_class(frozen=True)
 class rnn_internal_accumulate_gradient_input(_OfStep):
-    """Y = G, with row timestep of dY added to its row timestep + offset.
+    """Y = G, with row timestep of dY added to its row timestep + offset."""
 
-    Inputs:
-        timestep (1): int
-        dY (T, *S): as G
-        G (U, *S): float|int
-    Outputs:
-        Y (U, *S): as G
-    """
-
-    inputs = ("timestep", "dY", "G")
-    outputs = ("Y",)
+    signature = "timestep (1): int, dY (T, *S): as G, G (U, *S): float|int -> Y (U, *S): as G"
     inplace = ((2, 0),)
 
     def infer(self, timestep: TensorSpec, dy: TensorSpec, g: TensorSpec) -> tuple[TensorSpec, ...]:

@@ -42,15 +42,12 @@ class RecurrentNetwork(Recurrent):
     they are the same in all steps, and what depends only on them is computed once.
 
     The last output holds, as bytes, what the gradient reads again: without ``backward_step_net``, only the states.
-
-    Inputs:
-        X+ (...): float|int|bool, the first (T, N, ...) for T steps and N samples
-    Outputs:
-        Y+ (...): float|int|bool, rows of states, (R, N, ...); of the last output (M), uint8
     """
 
-    inputs = ("X+",)
-    outputs = ("Y+",)
+    signature = """
+        X+ (...): float|int|bool, the first (T, N, ...) for T steps and N samples
+        -> Y+ (...): float|int|bool, rows of states, (R, N, ...); of the last output (M), uint8
+    """
 
     def check(self) -> None:
         super().check()
@@ -115,8 +112,7 @@ class RecurrentNetworkGradient(Recurrent):
     runs for each step, from the last to the first, on views like the step net; gradients of shared inputs are summed.
     """
 
-    inputs = ("dY*",)
-    outputs = ("dX+",)
+    signature = "dY* -> dX+"
     net_names: ClassVar[NetNames] = "inputs"
 
     @classmethod

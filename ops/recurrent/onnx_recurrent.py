@@ -29,16 +29,6 @@ class _Recurrent(Operator):
     ``sequence_lens``, int32; ``initial_h``. Y is the state after each step, zero after the end of a sequence; Y_h is
     the state after the last one. With ``layout=1`` the axis of the sequences comes first in X, Y and all states.
 
-    Inputs:
-        X (T, N, I) or (N, T, I): float
-        W (D, G * hidden_size, I): as X
-        R (D, G * hidden_size, hidden_size): as X
-        more* (D, 2 * G * hidden_size) or (N) or (D, N, hidden_size) or (N, D, hidden_size): float|int32, B,
-            sequence_lens, initial_h
-    Outputs:
-        Y (T, D, N, hidden_size) or (N, T, D, hidden_size): as X
-        Y_h (D, N, hidden_size) or (N, D, hidden_size): as X
-
     Args:
         hidden_size: units of a gate.
         direction: forward, reverse, or bidirectional, with D = 2.
@@ -46,8 +36,15 @@ class _Recurrent(Operator):
         clip: bound of the magnitude of an activation's input; 0 for none.
     """
 
-    inputs = ("X", "W", "R", "more*")
-    outputs: ClassVar[tuple[str, ...]] = ("Y", "Y_h")
+    signature = """
+        X (T, N, I) or (N, T, I): float
+        W (D, G * hidden_size, I): as X
+        R (D, G * hidden_size, hidden_size): as X
+        more* (D, 2 * G * hidden_size) or (N) or (D, N, hidden_size) or (N, D, hidden_size): float|int32, B,
+            sequence_lens, initial_h
+        -> Y (T, D, N, hidden_size) or (N, T, D, hidden_size): as X
+        -> Y_h (D, N, hidden_size) or (N, D, hidden_size): as X
+    """
     copy_arguments = False
     hidden_size: int = 0
     direction: str = "forward"
@@ -187,20 +184,18 @@ class ONNXLSTM(_Recurrent):
     step.
 
     Source: ONNX's operator LSTM; Hochreiter and Schmidhuber, "Long Short-Term Memory", 1997.
+    """
 
-    Inputs:
+    signature = """
         X (T, N, I) or (N, T, I): float
         W (D, 4 * hidden_size, I): as X
         R (D, 4 * hidden_size, hidden_size): as X
         more* (D, 8 * hidden_size) or (N) or (D, N, hidden_size) or (N, D, hidden_size) or (D, 3 * hidden_size):
             float|int32, B, sequence_lens, initial_h and initial_c, P
-    Outputs:
-        Y (T, D, N, hidden_size) or (N, T, D, hidden_size): as X
-        Y_h (D, N, hidden_size) or (N, D, hidden_size): as X
-        Y_c (D, N, hidden_size) or (N, D, hidden_size): as X
+        -> Y (T, D, N, hidden_size) or (N, T, D, hidden_size): as X
+        -> Y_h (D, N, hidden_size) or (N, D, hidden_size): as X
+        -> Y_c (D, N, hidden_size) or (N, D, hidden_size): as X
     """
-
-    outputs: ClassVar[tuple[str, ...]] = ("Y", "Y_h", "Y_c")
     gates: ClassVar[int] = 4
     default_activations: ClassVar[tuple[str, ...]] = ("Sigmoid", "Tanh", "Tanh")
     optional: ClassVar[tuple[str, ...]] = ("B", "sequence_lens", "initial_h", "initial_c", "P")

@@ -14,12 +14,14 @@ from netbuilder.ops.core.operator import Operator
 from netbuilder.ops.core.registry import kernel, register
 from netbuilder.ops.recurrent.arena import ALIGNMENT, Slot
 from netbuilder.proto import BlobError, ShapeError
+from netbuilder.proto.structured_text import parse_json
 
 __all__ = ["KeptBlob", "RecurrentNetworkBlobFetcher", "kept_arrays", "table_bytes"]
 
 Array = Any
 
 _MARK = b"nbsteps1"
+_MOST_STEPS = 1 << 24  # rows of no elements take no memory, the blobs of steps do
 
 
 @operator_class(frozen=True)
@@ -71,12 +73,57 @@ def kept_arrays(memory: Array) -> Iterator[tuple[str, int, Array]]:
             f"(step_workspaces), got shape {memory.shape} of type {memory.dtype}"
         )
     size = int.from_bytes(end[:8], "little")
-    steps, timestep, rows = json.loads(memory[-16 - size : -16].tobytes())
-    kept = [KeptBlob(row[0], Slot(row[1], tuple(row[2]), np.dtype(row[3])), *row[4:]) for row in rows]
+    steps, timestep, kept = _read_table(memory, memory.size - 16 - size)
     for time in range(steps):
         yield timestep, time, np.array([time], np.int32)
         for blob in kept:
             yield blob.name, time, blob.of_step(memory, time)
+
+
+def _read_table(memory: Array, begin: int) -> tuple[int, str, list[KeptBlob]]:
+    """Return the number of steps, the name of the step number, and what is kept; the table begins at ``begin``.
+
+    Raises:
+        ShapeError: the table is not one that ``table_bytes`` has written, or says that more is kept than there is.
+    """
+    try:
+        if begin < 0:
+            raise ShapeError(f"its size is said to be {memory.size - 16 - begin} bytes, and there are {memory.size}")
+        found = parse_json(memory[begin:-16].tobytes(), "its text")
+        steps, timestep, rows = found
+        kept = [_kept_blob(*row) for row in rows]
+        if type(steps) is not int or type(timestep) is not str or steps < 0:
+            raise ShapeError(f"steps and the name of their number are {steps!r:.80} and {timestep!r:.80}")
+        for blob in kept:
+            _check_kept(blob, steps, begin)
+        if steps and not any(blob.first >= 0 for blob in kept):
+            raise ShapeError(f"it has {steps} steps, and no blob has a row for each")
+    except (TypeError, ValueError) as error:  # of both kinds is what unpacks and makes types
+        reason = " ".join(str(error).split())
+        raise ShapeError(
+            f"RecurrentNetworkBlobFetcher: the table in the input, of {memory.size} bytes, is damaged: {reason:.300}; "
+            "the input must be the last output of a RecurrentNetwork, unchanged"
+        ) from None
+    return steps, timestep, kept
+
+
+def _kept_blob(name: str, offset: int, shape: list[int], dtype: str, first: int, window: int) -> KeptBlob:
+    numbers = [offset, *shape, first, window]
+    if type(name) is not str or type(dtype) is not str or any(type(number) is not int for number in numbers):
+        raise ShapeError(f"a row has {[name, offset, shape, dtype, first, window]!r:.120}")
+    return KeptBlob(name, Slot(offset, tuple(shape), np.dtype(dtype)), first, window)
+
+
+def _check_kept(blob: KeptBlob, steps: int, end: int) -> None:
+    """Raise ShapeError unless the values of a blob in all steps are in the first ``end`` bytes."""
+    slot, what = blob.slot, f"blob {blob.name!r:.80}"
+    if slot.dtype.kind not in "biuf" or min(slot.offset, *slot.shape, blob.window, 0) < 0 or blob.first < -1:
+        raise ShapeError(f"{what} has type {slot.dtype}, shape {slot.shape}, offset {slot.offset}, row {blob.first}")
+    if slot.offset + slot.nbytes > end:
+        raise ShapeError(f"{what} ends at byte {slot.offset + slot.nbytes}, and values end at {end}")
+    rows = blob.first + steps - 1 + max(blob.window, 1)
+    if blob.first >= 0 and steps and not (slot.shape and rows <= slot.shape[0] and steps <= _MOST_STEPS):
+        raise ShapeError(f"{what} of shape {slot.shape} has no {rows} rows, for {steps} steps")
 
 
 @register
@@ -86,15 +133,12 @@ class RecurrentNetworkBlobFetcher(Operator):
 
     The blob ``b`` of step ``t`` is stored as ``<prefix>_<b><t>``: the states before and after the step, the step
     number, and what the backward step net reads again.
-
-    Inputs:
-        step_workspaces (M): uint8, the last output of a RecurrentNetwork
-    Outputs:
-        names (K): string
     """
 
-    inputs = ("step_workspaces",)
-    outputs = ("names",)
+    signature = """
+        step_workspaces (M): uint8, the last output of a RecurrentNetwork
+        -> names (K): string
+    """
     dynamic = True
     stateful = True
     effects = ""

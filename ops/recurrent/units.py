@@ -115,20 +115,17 @@ class LSTMUnit(_LSTM):
     ``forget_bias`` is added to f before its sigmoid.
 
     Source: Gers, Schmidhuber and Cummins, "Learning to forget: continual prediction with LSTM", 2000, section 2.
+    """
 
-    Inputs:
+    signature = """
         hidden_prev (*B, N, D): float
         cell_prev (*B, N, D): as hidden_prev
         gates (*B, N, 4 * D): as hidden_prev
         seq_lengths (N) or (1): int8|int16|int32|int64, with ``sequence_lengths=False`` the timestep
         timestep? (1): int
-    Outputs:
-        hidden (*B, N, D): as hidden_prev
-        cell (*B, N, D): as hidden_prev
+        -> hidden (*B, N, D): as hidden_prev
+        -> cell (*B, N, D): as hidden_prev
     """
-
-    inputs = ("hidden_prev", "cell_prev", "gates", "seq_lengths", "timestep?")
-    outputs = ("hidden", "cell")
 
     def gradient(self, g: GradientContext) -> list[OperatorDef]:
         inputs = [g.input(i) for i in range(self.n_in)] + [g.output("hidden"), g.output("cell")]
@@ -150,9 +147,8 @@ def lstm_unit(op: LSTMUnit, ctx: RunContext, *given: Any) -> tuple[Any, ...]:
 class LSTMUnitGradient(_LSTM):
     """dhidden_prev, dcell_prev and dgates, from the inputs of LSTMUnit, its outputs, and their gradients."""
 
+    signature = "hidden_prev, cell_prev, gates, more+ -> dhidden_prev, dcell_prev, dgates"
     backward = True
-    inputs = ("hidden_prev", "cell_prev", "gates", "more+")
-    outputs = ("dhidden_prev", "dcell_prev", "dgates")
 
 
 @kernel(LSTMUnitGradient)
@@ -187,18 +183,15 @@ class GRUUnit(_Unit):
     r is not read here: the net has already used it to compute o.
 
     Source: Cho et al., "Learning phrase representations using RNN encoder-decoder", 2014, arXiv:1406.1078, section 2.3.
+    """
 
-    Inputs:
+    signature = """
         hidden_prev (*B, N, D): float
         gates (*B, N, 3 * D): as hidden_prev
         seq_lengths (N) or (1): int8|int16|int32|int64, with ``sequence_lengths=False`` the timestep
         timestep? (1): int
-    Outputs:
-        hidden (*B, N, D): as hidden_prev
+        -> hidden (*B, N, D): as hidden_prev
     """
-
-    inputs = ("hidden_prev", "gates", "seq_lengths", "timestep?")
-    outputs = ("hidden",)
 
     def gradient(self, g: GradientContext) -> list[OperatorDef]:
         inputs = [*(g.input(i) for i in range(self.n_in)), g.output("hidden"), g.d_output("hidden")]
@@ -218,9 +211,8 @@ def gru_unit(op: GRUUnit, ctx: RunContext, *given: Any) -> tuple[Any, ...]:
 class GRUUnitGradient(_Unit):
     """dhidden_prev and dgates, from the inputs of GRUUnit, its output, and the gradient of the output."""
 
+    signature = "hidden_prev, gates, more+ -> dhidden_prev, dgates"
     backward = True
-    inputs = ("hidden_prev", "gates", "more+")
-    outputs = ("dhidden_prev", "dgates")
 
 
 @kernel(GRUUnitGradient)

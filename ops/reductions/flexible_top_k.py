@@ -46,17 +46,14 @@ class FlexibleTopK(Operator):
     """The K[i] largest elements of each row i of X, in descending order, row after row; ties go to the lower index.
 
     Rows are along the last axis. The second output is the position of each element in its row.
-
-    Inputs:
-        X (*S, N): float
-        K (*S, 1) or (*S): int64
-    Outputs:
-        Values (M): as X, M the sum of K
-        Indices (M): int64
     """
 
-    inputs = ("X", "K")
-    outputs = ("Values", "Indices")
+    signature = """
+        X (*S, N): float
+        K (*S, 1) or (*S): int64
+        -> Values (M): as X, M the sum of K
+        -> Indices (M): int64
+    """
     dynamic = True
 
     def input_location(self, index: int) -> Literal["here", "host", "any"]:
@@ -79,8 +76,7 @@ class FlexibleTopK(Operator):
 class FlexibleTopKGradient(Operator):
     """dX = dV at the positions of the elements, else 0."""
 
-    inputs = ("X", "K", "dV", "Indices")
-    outputs = ("dX",)
+    signature = "X, K, dV, Indices -> dX"
 
     def input_location(self, index: int) -> Literal["here", "host", "any"]:
         return ("any", "host", "here", "here")[index]

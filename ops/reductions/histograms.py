@@ -27,16 +27,9 @@ class AccumulateHistogram(Operator):
 
     There are ``num_buckets`` buckets of equal width between ``lower_bound`` and ``upper_bound``, each without its upper
     end. The first count is of the values below them, the last one of all other values.
-
-    Inputs:
-        X (...): float
-    Outputs:
-        CurHist (num_buckets + 2): int64
-        AccHist (num_buckets + 2): int64
     """
 
-    inputs = ("X",)
-    outputs = ("CurHist", "AccHist")
+    signature = "X (...): float -> CurHist (num_buckets + 2): int64, AccHist (num_buckets + 2): int64"
     stateful = True
     effects = ""
     lower_bound: float = 0.0
@@ -87,16 +80,13 @@ class SelfBinningHistogram(Operator):
     values v with edge[i] <= v < edge[i + 1]; the last count is 0. With ``bin_spacing`` "logarithmic" the ratio of
     neighboring edges is constant, and values below ``logspace_start`` are replaced by it. With ``abs`` the histogram is
     of the absolute values.
-
-    Inputs:
-        X+ (...): float
-    Outputs:
-        histogram_values (num_bins + 1): as X
-        histogram_counts (num_bins + 1): int64
     """
 
-    inputs = ("X+",)
-    outputs = ("histogram_values", "histogram_counts")
+    signature = """
+        X+ (...): float
+        -> histogram_values (num_bins + 1): as X
+        -> histogram_counts (num_bins + 1): int64
+    """
     num_bins: int = 0
     bin_spacing: str = "linear"
     logspace_start: float = 1e-24

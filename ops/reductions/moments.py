@@ -21,17 +21,9 @@ __all__ = ["BatchMoments", "BatchMomentsGradient", "Moments", "MomentsGradient"]
 @register
 @operator_class(frozen=True)
 class Moments(OverAxes):
-    """Mean and variance (biased) of X over ``axes``, by default all; with ``keepdims`` reduced axes keep extent 1.
+    """Mean and variance (biased) of X over ``axes``, by default all; with ``keepdims`` reduced axes keep extent 1."""
 
-    Inputs:
-        data (...): float
-    Outputs:
-        mean (...): as data
-        variance (...): as data
-    """
-
-    inputs = ("data",)
-    outputs = ("mean", "variance")
+    signature = "data (...): float -> mean (...): as data, variance (...): as data"
 
     def infer(self, x: TensorSpec) -> tuple[TensorSpec, ...]:
         require_one_float_type(self, data=x)
@@ -53,8 +45,7 @@ class Moments(OverAxes):
 class MomentsGradient(OverAxes):
     """dX = (dmean + 2 * (X - mean) * dvariance) / the number of elements per mean."""
 
-    inputs = ("dmean", "dvariance", "data", "mean")
-    outputs = ("dX",)
+    signature = "dmean, dvariance, data, mean -> dX"
 
     def infer(self, dmean: TensorSpec, dvar: TensorSpec, x: TensorSpec, mean: TensorSpec) -> tuple[TensorSpec, ...]:
         require_one_float_type(self, data=x, dmean=dmean, dvariance=dvar, mean=mean)
@@ -100,17 +91,13 @@ class _PerChannel(Operator):
 @register
 @operator_class(frozen=True)
 class BatchMoments(_PerChannel):
-    """mu = the mean of X, var = the mean of X * X, per channel.
+    """mu = the mean of X, var = the mean of X * X, per channel."""
 
-    Inputs:
+    signature = """
         X (N, C, ...) or (N, ..., C): float, by the order
-    Outputs:
-        mu (C): as X
-        var (C): as X
+        -> mu (C): as X
+        -> var (C): as X
     """
-
-    inputs = ("X",)
-    outputs = ("mu", "var")
 
     def infer(self, x: TensorSpec) -> tuple[TensorSpec, ...]:
         require_one_float_type(self, X=x)
@@ -130,8 +117,7 @@ class BatchMoments(_PerChannel):
 class BatchMomentsGradient(_PerChannel):
     """dX = (dmu + 2 * X * dvar) / the number of elements per channel."""
 
-    inputs = ("dmu", "dvar", "X")
-    outputs = ("dX",)
+    signature = "dmu, dvar, X -> dX"
 
     def infer(self, dmu: TensorSpec, dvar: TensorSpec, x: TensorSpec) -> tuple[TensorSpec, ...]:
         require_one_float_type(self, X=x, dmu=dmu, dvar=dvar)

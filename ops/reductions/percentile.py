@@ -45,17 +45,14 @@ class Percentile(Operator):
 
     The rows of value_to_pct are pairs of a sample and its percentile, feature after feature, each feature's in
     ascending order; lengths are the numbers of pairs per feature. Values below all samples give 0, above all 1.
+    """
 
-    Inputs:
+    signature = """
         original_values (N, D): float
         value_to_pct (M, 2): as original_values
         lengths (D): int32
-    Outputs:
-        percentile_values (N, D): as original_values
+        -> percentile_values (N, D): as original_values
     """
-
-    inputs = ("original_values", "value_to_pct", "lengths")
-    outputs = ("percentile_values",)
 
     def input_location(self, index: int) -> Literal["here", "host", "any"]:
         return "host" if index else "here"
@@ -111,15 +108,9 @@ class BisectPercentile(Operator):
     numbers per feature. A value equal to a sample gives the sample's ``percentile_mapping``. A value between two
     samples is interpolated linearly from the ``percentile_upper`` of the lower one to the ``percentile_lower`` of the
     higher one. Values below all samples give 0, above all 1.
-
-    Inputs:
-        raw_values (N, D): float
-    Outputs:
-        percentile (N, D): as raw_values
     """
 
-    inputs = ("raw_values",)
-    outputs = ("percentile",)
+    signature = "raw_values (N, D): float -> percentile (N, D): as raw_values"
     percentile_raw: tuple[float, ...] = ()
     percentile_mapping: tuple[float, ...] = ()
     percentile_lower: tuple[float, ...] = ()

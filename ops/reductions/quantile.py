@@ -25,15 +25,9 @@ class Quantile(Operator):
     With ``abs``, of their absolute values. The value is found by bisection between the smallest and the largest
     element, until exactly that fraction does not exceed it or the ends differ by at most ``tol`` times the sum of their
     absolute values. NaN is never counted, unless all elements are NaN.
-
-    Inputs:
-        X+ (...): float
-    Outputs:
-        quantile_value (1): as X
     """
 
-    inputs = ("X+",)
-    outputs = ("quantile_value",)
+    signature = "X+ (...): float -> quantile_value (1): as X"
     quantile: float = -1.0
     abs: bool = True
     tol: float = 1e-3

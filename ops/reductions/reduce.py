@@ -48,16 +48,9 @@ def check_float(op: Operator, x: TensorSpec) -> None:
 @register
 @operator_class(frozen=True)
 class SumElements(Operator):
-    """Y = the sum of all elements of X, a scalar; with ``average`` their mean.
+    """Y = the sum of all elements of X, a scalar; with ``average`` their mean."""
 
-    Inputs:
-        X (*S): float|int
-    Outputs:
-        Y (): as X
-    """
-
-    inputs = ("X",)
-    outputs = ("Y",)
+    signature = "X (*S): float|int -> Y (): as X"
     average: bool = False
 
     def infer(self, x: TensorSpec) -> tuple[TensorSpec, ...]:
@@ -108,8 +101,7 @@ def _prepare_sum_elements(op: SumElements, ctx: PlanContext, x: TensorSpec) -> P
 class SumElementsGradient(Operator):
     """dX = dY in every element; with ``average`` divided by the number of elements."""
 
-    inputs = ("X", "dY")
-    outputs = ("dX",)
+    signature = "X, dY -> dX"
     average: bool = False
 
     def infer(self, x: TensorSpec, dy: TensorSpec) -> tuple[TensorSpec, ...]:
@@ -128,16 +120,9 @@ def sum_elements_gradient(op: SumElementsGradient, ctx: RunContext, x: Any, dy: 
 @register
 @operator_class(frozen=True)
 class SumSqrElements(Operator):
-    """Y = the sum of the squares of all elements of X, a scalar; with ``average`` their mean. No gradient.
+    """Y = the sum of the squares of all elements of X, a scalar; with ``average`` their mean. No gradient."""
 
-    Inputs:
-        X (*S): float
-    Outputs:
-        Y (): as X
-    """
-
-    inputs = ("X",)
-    outputs = ("Y",)
+    signature = "X (*S): float -> Y (): as X"
     average: bool = False
 
     def infer(self, x: TensorSpec) -> tuple[TensorSpec, ...]:
@@ -163,17 +148,9 @@ def sum_sqr_elements(op: SumSqrElements, ctx: RunContext, x: Any) -> tuple[Any, 
 @register
 @operator_class(frozen=True)
 class SumReduceLike(Broadcasting):
-    """Y = A summed to the shape of B, which is a part of A's shape as in Add with ``broadcast``. No gradient.
+    """Y = A summed to the shape of B, which is a part of A's shape as in Add with ``broadcast``. No gradient."""
 
-    Inputs:
-        A (...): float
-        B (*S): as A
-    Outputs:
-        Y (*S): as A
-    """
-
-    inputs = ("A", "B")
-    outputs = ("Y",)
+    signature = "A (...): float, B (*S): as A -> Y (*S): as A"
 
     def check(self) -> None:
         start_axis(self.type, self.axis, self.axis_str, self.order, (), ())
@@ -219,16 +196,9 @@ class OverAxes(Operator):
 
 @operator_class(frozen=True)
 class Reduction(OverAxes):
-    """Base of reductions of X over axes; ``<type>Gradient`` reads dY, X and Y.
+    """Base of reductions of X over axes; ``<type>Gradient`` reads dY, X and Y."""
 
-    Inputs:
-        X (...): float
-    Outputs:
-        Y (...): as X
-    """
-
-    inputs = ("X",)
-    outputs = ("Y",)
+    signature = "X (...): float -> Y (...): as X"
 
     def infer(self, x: TensorSpec) -> tuple[TensorSpec, ...]:
         require(x.dtype.kind in "fi", self, f"needs signed numbers, got {x.dtype}")
@@ -249,8 +219,7 @@ class Reduction(OverAxes):
 class ReductionGradient(OverAxes):
     """Base of the gradients of reductions."""
 
-    inputs = ("dY", "X", "Y")
-    outputs = ("dX",)
+    signature = "dY, X, Y -> dX"
 
     def infer(self, dy: TensorSpec, x: TensorSpec, y: TensorSpec) -> tuple[TensorSpec, ...]:
         require(x.dtype.kind in "fiu", self, f"X must hold numbers, got {x.dtype}")
@@ -266,13 +235,9 @@ class ReductionGradient(OverAxes):
 @register
 @operator_class(frozen=True)
 class ReduceSum(Reduction):
-    """Y = the sum of X over ``axes``, by default all; with ``keepdims`` reduced axes keep extent 1.
+    """Y = the sum of X over ``axes``, by default all; with ``keepdims`` reduced axes keep extent 1."""
 
-    Inputs:
-        X (...): float|int32|int64
-    Outputs:
-        Y (...): as X
-    """
+    signature = "X (...): float|int32|int64 -> Y (...): as X"
 
 
 @kernel(ReduceSum)

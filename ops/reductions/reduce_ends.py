@@ -93,17 +93,13 @@ class _End(Operator):
 
 @operator_class(frozen=True)
 class _Reduce(_End):
-    """Base of reductions of the first or the last ``num_reduce_dim`` axes.
+    """Base of reductions of the first or the last ``num_reduce_dim`` axes."""
 
-    Inputs:
+    signature = """
         X (*A, *B): float|int32|int64
         lengths? (*L): int32|int64, the number of elements used of each row or column
-    Outputs:
-        Y (*A) or (*B): as X
+        -> Y (*A) or (*B): as X
     """
-
-    inputs = ("X", "lengths?")
-    outputs = ("Y",)
     reads_y: ClassVar[bool] = False
 
     def infer(self, x: TensorSpec, lengths: TensorSpec | None = None) -> tuple[TensorSpec, ...]:
@@ -123,8 +119,7 @@ class _Reduce(_End):
 
 @operator_class(frozen=True)
 class _ReduceGradient(_End):
-    inputs: ClassVar[tuple[str, ...]] = ("dY", "X", "lengths?")
-    outputs = ("dX",)
+    signature = "dY, X, lengths? -> dX"
     takes_shape: ClassVar[bool] = True
 
     def is_shape(self, x: Any, dy: Any) -> bool:
@@ -188,30 +183,26 @@ class ReduceBackMean(_Reduce):
 @register
 @operator_class(frozen=True)
 class ReduceFrontMax(_Reduce):
-    """Y = the maximum over the first ``num_reduce_dim`` axes; with ``lengths``, of the first lengths[i] elements.
+    """Y = the maximum over the first ``num_reduce_dim`` axes; with ``lengths``, of the first lengths[i] elements."""
 
-    Inputs:
+    signature = """
         X (*A, *B): float
         lengths? (*B): int32|int64, the number of elements used of each column
-    Outputs:
-        Y (*B): as X
+        -> Y (*B): as X
     """
-
     kinds, least, reads_y = "f", 1, True
 
 
 @register
 @operator_class(frozen=True)
 class ReduceBackMax(_Reduce):
-    """Y = the maximum over the last ``num_reduce_dim`` axes; with ``lengths``, of the first lengths[i] elements.
+    """Y = the maximum over the last ``num_reduce_dim`` axes; with ``lengths``, of the first lengths[i] elements."""
 
-    Inputs:
+    signature = """
         X (*A, *B): float
         lengths? (*A): int32|int64, the number of elements used of each row
-    Outputs:
-        Y (*A): as X
+        -> Y (*A): as X
     """
-
     front = False
     kinds, least, reads_y = "f", 1, True
 
@@ -246,7 +237,7 @@ class ReduceBackMeanGradient(_ReduceGradient):
 
 @operator_class(frozen=True)
 class _MaxGradient(_ReduceGradient):
-    inputs = ("dY", "X", "Y", "lengths?")
+    signature = "dY, X, Y, lengths? -> dX"
     takes_shape = False
     kinds, least = "f", 1
 

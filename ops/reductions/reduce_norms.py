@@ -26,13 +26,9 @@ __all__ = [
 
 @operator_class(frozen=True)
 class _Extremum(Reduction):
-    """Base of maxima and minima over axes.
+    """Base of maxima and minima over axes."""
 
-    Inputs:
-        X (...): float|int32|int64
-    Outputs:
-        Y (...): as X
-    """
+    signature = "X (...): float|int32|int64 -> Y (...): as X"
 
     def infer(self, x: TensorSpec) -> tuple[TensorSpec, ...]:
         count = math.prod(x.shape[i] for i in self.reduced_axes(x.shape))

@@ -29,16 +29,9 @@ class _OfMatrices(Operator):
 
 @operator_class(frozen=True)
 class _Max(_OfMatrices):
-    """Base of the maxima of each row or column of matrices.
+    """Base of the maxima of each row or column of matrices."""
 
-    Inputs:
-        X (N, D, M): float
-    Outputs:
-        Y (N, D) or (N, M): as X
-    """
-
-    inputs = ("X",)
-    outputs = ("Y",)
+    signature = "X (N, D, M): float -> Y (N, D) or (N, M): as X"
 
     def infer(self, x: TensorSpec) -> tuple[TensorSpec, ...]:
         return (x.with_shape(self.check_matrices(x)),)
@@ -53,8 +46,7 @@ class _Max(_OfMatrices):
 
 @operator_class(frozen=True)
 class _MaxGradient(_OfMatrices):
-    inputs = ("X", "Y", "dY")
-    outputs = ("dX",)
+    signature = "X, Y, dY -> dX"
 
     def infer(self, x: TensorSpec, y: TensorSpec, dy: TensorSpec) -> tuple[TensorSpec, ...]:
         shape = self.check_matrices(x)

@@ -55,18 +55,15 @@ class TopK(_AlongAxis):
 
     ``k`` may be given as an input of one element. Flattened_indices are the positions in the flattened X. If the axis
     is shorter than ``k``, the outputs are padded with values of 0 and indices of -1.
-
-    Inputs:
-        X (*A, N, *B): float
-        k? (1): int32|int64
-    Outputs:
-        Values (*A, k, *B) or (*A, K, *B): as X
-        Indices (*A, k, *B) or (*A, K, *B): int64
-        Flattened_indices? (prod(A) * k * prod(B)) or (M): int64
     """
 
-    inputs = ("X", "k?")
-    outputs = ("Values", "Indices", "Flattened_indices?")
+    signature = """
+        X (*A, N, *B): float
+        k? (1): int32|int64
+        -> Values (*A, k, *B) or (*A, K, *B): as X
+        -> Indices (*A, k, *B) or (*A, K, *B): int64
+        -> Flattened_indices? (prod(A) * k * prod(B)) or (M): int64
+    """
 
     def with_arity(self, n_in: int, n_out: int) -> Any:
         object.__setattr__(self, "dynamic", n_in > 1)
@@ -101,8 +98,7 @@ class TopK(_AlongAxis):
 class TopKGradient(_AlongAxis):
     """dX = dV at the indices of the elements, else 0."""
 
-    inputs = ("dV", "Indices", "X")
-    outputs = ("dX",)
+    signature = "dV, Indices, X -> dX"
 
     def input_location(self, index: int) -> Literal["here", "host", "any"]:
         return "any" if index == 2 else "here"  # only the shape of X is used

@@ -49,10 +49,9 @@ def _check_rows(op: Operator, x: TensorSpec) -> None:
 
 @operator_class(frozen=True)
 class _Reduction(_OnHost):
+    signature = "X, lengths -> Y"
     mean: ClassVar[bool] = False
     by_position: ClassVar[bool] = False
-    inputs: ClassVar[tuple[str, ...]] = ("X", "lengths")
-    outputs: ClassVar[tuple[str, ...]] = ("Y",)
 
     def infer(self, x: TensorSpec, lengths: TensorSpec) -> tuple[TensorSpec, ...]:
         _check_rows(self, x)
@@ -79,14 +78,9 @@ def reduce_rows(ctx: RunContext, counts: Any, x: Any, weights: Any = None, *, ho
 @register
 @operator_class(frozen=True)
 class LengthsSum(_Reduction):
-    """Y[s] = the sum of the rows of segment s; the first ``lengths[0]`` rows of X are segment 0, and so on.
+    """Y[s] = the sum of the rows of segment s; the first ``lengths[0]`` rows of X are segment 0, and so on."""
 
-    Inputs:
-        X (N, *S): float
-        lengths (M): int32|int64
-    Outputs:
-        Y (M, *S): as X
-    """
+    signature = "X (N, *S): float, lengths (M): int32|int64 -> Y (M, *S): as X"
 
     def gradient(self, g: GradientContext) -> list[OperatorDef]:
         inputs = [g.d_output("Y"), g.input("lengths"), g.input("X")]
@@ -101,15 +95,9 @@ def lengths_sum(op: LengthsSum, ctx: RunContext, x: Any, lengths: Any) -> tuple[
 @register
 @operator_class(frozen=True)
 class LengthsMean(_Reduction):
-    """Y[s] = the mean of the rows of segment s, 0 for a segment of length 0.
+    """Y[s] = the mean of the rows of segment s, 0 for a segment of length 0."""
 
-    Inputs:
-        X (N, *S): float
-        lengths (M): int32|int64
-    Outputs:
-        Y (M, *S): as X
-    """
-
+    signature = "X (N, *S): float, lengths (M): int32|int64 -> Y (M, *S): as X"
     mean = True
 
     def gradient(self, g: GradientContext) -> list[OperatorDef]:
@@ -127,14 +115,9 @@ def lengths_mean(op: LengthsMean, ctx: RunContext, x: Any, lengths: Any) -> tupl
 @register
 @operator_class(frozen=True)
 class LengthsMax(_Reduction):
-    """Y[s] = the elementwise maximum of the rows of segment s; 0 for a segment of length 0.
+    """Y[s] = the elementwise maximum of the rows of segment s; 0 for a segment of length 0."""
 
-    Inputs:
-        X (N, *S): float
-        lengths (M): int32|int64
-    Outputs:
-        Y (M, *S): as X
-    """
+    signature = "X (N, *S): float, lengths (M): int32|int64 -> Y (M, *S): as X"
 
     def gradient(self, g: GradientContext) -> list[OperatorDef]:
         inputs = [g.output("Y"), g.d_output("Y"), g.input("lengths"), g.input("X")]
@@ -152,16 +135,9 @@ class LengthsWeightedSum(_Reduction):
     """Y[s] = the sum of the rows of segment s, each times its weight.
 
     The weights, one per row, have a gradient only with ``grad_on_weights``.
-
-    Inputs:
-        X (N, *S): float
-        weights (N): as X
-        lengths (M): int32|int64
-    Outputs:
-        Y (M, *S): as X
     """
 
-    inputs = ("X", "weights", "lengths")
+    signature = "X (N, *S): float, weights (N): as X, lengths (M): int32|int64 -> Y (M, *S): as X"
     grad_on_weights: bool = False
 
     def infer(self, x: TensorSpec, weights: TensorSpec, lengths: TensorSpec) -> tuple[TensorSpec, ...]:
@@ -200,8 +176,7 @@ def _check_gradient(op: Operator, dy: TensorSpec, lengths: TensorSpec) -> None:
 class _FromSegments(_OnHost):
     """Base: gradients that read only the shape of X."""
 
-    inputs = ("dY", "lengths", "X")
-    outputs = ("dX",)
+    signature = "dY, lengths, X -> dX"
 
     def infer(self, dy: TensorSpec, lengths: TensorSpec, x: TensorSpec) -> tuple[TensorSpec, ...]:
         _check_gradient(self, dy, lengths)
@@ -239,8 +214,7 @@ def lengths_mean_gradient(op: Operator, ctx: RunContext, dy: Any, lengths: Any, 
 class LengthsMaxWithMainInputAndForwardOutputGradient(_OnHost):
     """dX = dY of the segment where X is the segment's maximum (at all of them, if several are equal), else 0."""
 
-    inputs = ("Y", "dY", "lengths", "X")
-    outputs = ("dX",)
+    signature = "Y, dY, lengths, X -> dX"
 
     def infer(self, y: TensorSpec, dy: TensorSpec, lengths: TensorSpec, x: TensorSpec) -> tuple[TensorSpec, ...]:
         _check_gradient(self, dy, lengths)
@@ -260,8 +234,7 @@ def lengths_max_gradient(op: Operator, ctx: RunContext, y: Any, dy: Any, lengths
 class LengthsWeightedSumGradient(_OnHost):
     """dX = for each row of X, its segment's row of dY times its weight."""
 
-    inputs = ("weights", "dY", "lengths")
-    outputs = ("dX",)
+    signature = "weights, dY, lengths -> dX"
     grad_on_weights: bool = False
 
     def infer(self, weights: TensorSpec, dy: TensorSpec, lengths: TensorSpec) -> tuple[TensorSpec, ...]:
@@ -283,8 +256,7 @@ def lengths_weighted_sum_gradient(
 class LengthsWeightedSumWithMainInputGradient(_OnHost):
     """dX as LengthsWeightedSumGradient; dweights = the inner products of the rows of X and of their segments' dY."""
 
-    inputs = ("weights", "dY", "lengths", "X")
-    outputs = ("dX", "dweights")
+    signature = "weights, dY, lengths, X -> dX, dweights"
     grad_on_weights: bool = False
 
     def infer(self, weights: TensorSpec, dy: TensorSpec, lengths: TensorSpec, x: TensorSpec) -> tuple[TensorSpec, ...]:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Any, ClassVar, Literal
+from typing import Any, Literal
 
 import numpy as np
 
@@ -40,7 +40,7 @@ __all__ = [
 class _OnHost(Operator):
     """Base: all inputs except X are read on the host."""
 
-    outputs = ("Y",)
+    signature = "-> Y"
 
     def input_location(self, index: int) -> Literal["here", "host", "any"]:
         return "here" if type(self).inputs[index] == "X" else "host"
@@ -51,7 +51,7 @@ class _OnHost(Operator):
 
 @operator_class(frozen=True)
 class _OfLengths(_OnHost):
-    inputs: ClassVar[tuple[str, ...]] = ("lengths",)
+    signature = "lengths -> Y"
 
     def gradient(self, g: GradientContext) -> list[OperatorDef]:
         return []  # not differentiable
@@ -60,14 +60,9 @@ class _OfLengths(_OnHost):
 @register
 @operator_class(frozen=True)
 class LengthsToSegmentIds(_OfLengths):
-    """Y = the number of each row's segment, int32: lengths 2, 0, 1 give 0, 0, 2.
+    """Y = the number of each row's segment, int32: lengths 2, 0, 1 give 0, 0, 2."""
 
-    Inputs:
-        lengths (M): int32|int64
-    Outputs:
-        Y (N): int32
-    """
-
+    signature = "lengths (M): int32|int64 -> Y (N): int32"
     dynamic = True
 
 
@@ -94,7 +89,7 @@ def _sorted_counts(op: Operator, ctx: RunContext, segments: Any, like: Any) -> A
 
 @operator_class(frozen=True)
 class _OfSegments(_OfLengths):
-    inputs = ("segments", "like?")
+    signature = "segments, like? -> Y"
     dynamic = True
 
     def input_location(self, index: int) -> Literal["here", "host", "any"]:
@@ -107,12 +102,12 @@ class SegmentIdsToLengths(_OfSegments):
     """Y = the number of rows of each segment, int32: segments 0, 0, 2 give 2, 0, 1.
 
     The ids are sorted. There are as many segments as the last id requires, or as the second input has rows.
+    """
 
-    Inputs:
+    signature = """
         segments (N): int32|int64
         like? (M, ...): any, M segments
-    Outputs:
-        Y (M): int32
+        -> Y (M): int32
     """
 
 
@@ -126,13 +121,12 @@ def segment_ids_to_lengths(
 @register
 @operator_class(frozen=True)
 class SegmentIdsToRanges(_OfSegments):
-    """Y[s] = the first row of segment s and its number of rows, int32; see SegmentIdsToLengths.
+    """Y[s] = the first row of segment s and its number of rows, int32; see SegmentIdsToLengths."""
 
-    Inputs:
+    signature = """
         segments (N): int32|int64
         like? (M, ...): any, M segments
-    Outputs:
-        Y (M, 2): int32
+        -> Y (M, 2): int32
     """
 
 
@@ -145,13 +139,9 @@ def segment_ids_to_ranges(op: SegmentIdsToRanges, ctx: RunContext, segments: Any
 @register
 @operator_class(frozen=True)
 class LengthsToRanges(_OfLengths):
-    """Y[s] = the first row of segment s and its length, int32.
+    """Y[s] = the first row of segment s and its length, int32."""
 
-    Inputs:
-        lengths (M): int32|int64
-    Outputs:
-        Y (M, 2): int32
-    """
+    signature = "lengths (M): int32|int64 -> Y (M, 2): int32"
 
     def infer(self, lengths: TensorSpec) -> tuple[TensorSpec, ...]:
         check_integers(self, "lengths", lengths)
@@ -167,14 +157,9 @@ def lengths_to_ranges(op: LengthsToRanges, ctx: RunContext, lengths: Any) -> tup
 @register
 @operator_class(frozen=True)
 class LengthsToOffsets(_OfLengths):
-    """Y[s] = the first row of segment s, int32; with ``include_last_offset`` the number of rows follows.
+    """Y[s] = the first row of segment s, int32; with ``include_last_offset`` the number of rows follows."""
 
-    Inputs:
-        lengths (M): int32|int64
-    Outputs:
-        Y (M) or (M + 1): int32
-    """
-
+    signature = "lengths (M): int32|int64 -> Y (M) or (M + 1): int32"
     include_last_offset: bool = False
 
     def infer(self, lengths: TensorSpec) -> tuple[TensorSpec, ...]:
@@ -192,14 +177,9 @@ def lengths_to_offsets(op: LengthsToOffsets, ctx: RunContext, lengths: Any) -> t
 @register
 @operator_class(frozen=True)
 class LengthsToWeights(_OfLengths):
-    """Y = for each row 1 / (length of its segment) ** ``power``, float32.
+    """Y = for each row 1 / (length of its segment) ** ``power``, float32."""
 
-    Inputs:
-        lengths (M): int32|int64
-    Outputs:
-        Y (N): float32
-    """
-
+    signature = "lengths (M): int32|int64 -> Y (N): float32"
     dynamic = True
     power: float = 0.5
 
@@ -217,15 +197,13 @@ class LengthsSplit(_OfLengths):
     """Y = each length split into n parts, as equal as possible, longer ones first: 9, 4 by 3 give 3, 3, 3, 2, 1, 1.
 
     n is the second input or, without one, ``n_split``.
-
-    Inputs:
-        lengths (M): int32|int64
-        n_split? (1): int32
-    Outputs:
-        Y (K): as lengths, K = n * M
     """
 
-    inputs = ("lengths", "n_split?")
+    signature = """
+        lengths (M): int32|int64
+        n_split? (1): int32
+        -> Y (K): as lengths, K = n * M
+    """
     n_split: int = -1
 
     def with_arity(self, n_in: int, n_out: int) -> Any:
@@ -255,16 +233,13 @@ def lengths_split(op: LengthsSplit, ctx: RunContext, lengths: Any, n_split: Any 
 @register
 @operator_class(frozen=True)
 class LengthsTile(_OnHost):
-    """Y = each row X[i] repeated lengths[i] times.
+    """Y = each row X[i] repeated lengths[i] times."""
 
-    Inputs:
+    signature = """
         X (N, *S): any
         lengths (N): int32|int64
-    Outputs:
-        Y (M, *S): as X, M the sum of the lengths
+        -> Y (M, *S): as X, M the sum of the lengths
     """
-
-    inputs = ("X", "lengths")
     dynamic = True
 
     def gradient(self, g: GradientContext) -> list[OperatorDef]:
@@ -286,17 +261,9 @@ def lengths_tile(op: LengthsTile, ctx: RunContext, x: Any, lengths: Any) -> tupl
 @register
 @operator_class(frozen=True)
 class LengthsGather(_OnHost):
-    """Y = the rows of the segments ``indices``, concatenated. No gradient.
+    """Y = the rows of the segments ``indices``, concatenated. No gradient."""
 
-    Inputs:
-        X (N, *S): any
-        lengths (M): int32|int64
-        indices (I): int32|int64
-    Outputs:
-        Y (K, *S): as X
-    """
-
-    inputs = ("X", "lengths", "indices")
+    signature = "X (N, *S): any, lengths (M): int32|int64, indices (I): int32|int64 -> Y (K, *S): as X"
     dynamic = True
 
 
@@ -315,16 +282,9 @@ def lengths_gather(op: LengthsGather, ctx: RunContext, x: Any, lengths: Any, ind
 @register
 @operator_class(frozen=True)
 class LengthsPad(_OnHost):
-    """Y = the segments, each padded to ``target_length`` rows with ``padding_value``. Not differentiable.
+    """Y = the segments, each padded to ``target_length`` rows with ``padding_value``. Not differentiable."""
 
-    Inputs:
-        X (N, *S): any
-        lengths (M): int32|int64
-    Outputs:
-        Y (M * target_length, *S): as X
-    """
-
-    inputs = ("X", "lengths")
+    signature = "X (N, *S): any, lengths (M): int32|int64 -> Y (M * target_length, *S): as X"
     target_length: int = -1
     padding_value: float = -1.0
 

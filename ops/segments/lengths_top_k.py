@@ -42,17 +42,9 @@ class LengthsTopK(_TopK):
     """The ``k`` largest elements of each segment of a vector, descending, and their positions in it (int32).
 
     Equal elements keep their order. A segment with fewer elements is padded with 0, at position -1.
-
-    Inputs:
-        X (N): float
-        lengths (M): int32|int64
-    Outputs:
-        values (M, k): as X
-        indices (M, k): int32
     """
 
-    inputs = ("X", "lengths")
-    outputs = ("values", "indices")
+    signature = "X (N): float, lengths (M): int32|int64 -> values (M, k): as X, indices (M, k): int32"
 
     def input_location(self, index: int) -> Literal["here", "host", "any"]:
         return "host" if index == 1 else "here"
@@ -90,8 +82,7 @@ def lengths_top_k(op: LengthsTopK, ctx: RunContext, x: Any, lengths: Any) -> tup
 class LengthsTopKGradient(_TopK):
     """dX = dvalues at the positions of the chosen elements, 0 elsewhere."""
 
-    inputs = ("lengths", "indices", "dvalues")
-    outputs = ("dX",)
+    signature = "lengths, indices, dvalues -> dX"
     dynamic = True
 
     def input_location(self, index: int) -> Literal["here", "host", "any"]:
@@ -123,16 +114,9 @@ def lengths_top_k_gradient(
 @register
 @operator_class(frozen=True)
 class LengthsToShape(Operator):
-    """Y = (the number of segments, their common length), int32.
+    """Y = (the number of segments, their common length), int32."""
 
-    Inputs:
-        lengths (M): int32|int64
-    Outputs:
-        Y (2): int32
-    """
-
-    inputs = ("lengths",)
-    outputs = ("Y",)
+    signature = "lengths (M): int32|int64 -> Y (2): int32"
 
     def input_location(self, index: int) -> Literal["here", "host", "any"]:
         return "host"

@@ -43,17 +43,14 @@ class PackRNNSequence(_OfSequences):
 
     ``values`` concatenates the elements of all sequences; ``lengths`` has the number of elements of each. With
     ``like``, Y has as many steps as its first axis; only its shape is used.
+    """
 
-    Inputs:
+    signature = """
         values (N, *S): any
         lengths (M): int32|int64
         like? (T, M, ...): any
-    Outputs:
-        Y (T, M, *S): as values
+        -> Y (T, M, *S): as values
     """
-
-    inputs = ("values", "lengths", "like?")
-    outputs = ("Y",)
 
     def gradient(self, g: GradientContext) -> list[OperatorDef]:
         return [make_op("UnpackRNNSequence", [g.d_output("Y"), g.input("lengths")], [g.d_input("values")])]
@@ -78,17 +75,9 @@ def pack_rnn_sequence(
 @register
 @operator_class(frozen=True)
 class UnpackRNNSequence(_OfSequences):
-    """Y = the elements of all sequences, concatenated without padding: the inverse of PackRNNSequence.
+    """Y = the elements of all sequences, concatenated without padding: the inverse of PackRNNSequence."""
 
-    Inputs:
-        X (T, M, *S): any
-        lengths (M): int32|int64
-    Outputs:
-        Y (N, *S): as X
-    """
-
-    inputs = ("X", "lengths")
-    outputs = ("Y",)
+    signature = "X (T, M, *S): any, lengths (M): int32|int64 -> Y (N, *S): as X"
 
     def gradient(self, g: GradientContext) -> list[OperatorDef]:
         inputs = [g.d_output("Y"), g.input("lengths"), g.input("X")]  # the shape of X gives the number of steps

@@ -31,17 +31,9 @@ class PackSegments(Operator):
 
     Padding is 0, or minus infinity with ``pad_minf``. Rows beyond ``max_length`` are dropped, and the gradient then has
     no rows for them. The second output, with ``return_presence_mask``, is true where Y has rows, false for padding.
-
-    Inputs:
-        lengths (M): int32|int64
-        X (N, *S): any
-    Outputs:
-        Y (M, L, *S): as X
-        presence? (M, L): bool
     """
 
-    inputs = ("lengths", "X")
-    outputs = ("Y", "presence?")
+    signature = "lengths (M): int32|int64, X (N, *S): any -> Y (M, L, *S): as X, presence? (M, L): bool"
     max_length: int = -1
     pad_minf: bool = False
     return_presence_mask: bool = False
@@ -104,16 +96,9 @@ class UnpackSegments(Operator):
 
     A length greater than L counts as L. The gradient has as many positions per segment as the longest length or, if it
     is given, ``max_length``, which then must be L.
-
-    Inputs:
-        lengths (M): int32|int64
-        X (M, L, *S): any
-    Outputs:
-        Y (N, *S): as X
     """
 
-    inputs = ("lengths", "X")
-    outputs = ("Y",)
+    signature = "lengths (M): int32|int64, X (M, L, *S): any -> Y (N, *S): as X"
     dynamic = True
     max_length: int = -1
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Any, ClassVar, Literal
+from typing import Any, Literal
 
 import numpy as np
 
@@ -21,8 +21,7 @@ __all__ = ["AddPadding", "GatherPadding", "RemovePadding"]
 class _Padding(Operator):
     """Base: ``padding_width`` rows before each segment, ``end_padding_width`` after it (-1: as many as before)."""
 
-    inputs: ClassVar[tuple[str, ...]] = ("X", "lengths?")
-    outputs: ClassVar[tuple[str, ...]] = ("Y", "lengths_out?")
+    signature = "X, lengths? -> Y, lengths_out?"
     padding_width: int = 1
     end_padding_width: int = -1
 
@@ -75,19 +74,16 @@ class _Padding(Operator):
 @register
 @operator_class(frozen=True)
 class AddPadding(_Padding):
-    """Y = X with rows added before and after each segment: zeros, or ``start_padding`` and ``end_padding``.
+    """Y = X with rows added before and after each segment: zeros, or ``start_padding`` and ``end_padding``."""
 
-    Inputs:
+    signature = """
         X (N, *S): any
         lengths? (M): int32|int64
         start_padding? (*S): as X
         end_padding? (*S): as X
-    Outputs:
-        Y (R, *S): as X
-        lengths_out? (M) or (1): int32|int64, of the type of lengths
+        -> Y (R, *S): as X
+        -> lengths_out? (M) or (1): int32|int64, of the type of lengths
     """
-
-    inputs = ("X", "lengths?", "start_padding?", "end_padding?")
 
     def infer(self, x: TensorSpec, lengths: TensorSpec | None = None, *paddings: TensorSpec) -> tuple[TensorSpec, ...]:
         result = self.with_rows(x, lengths, 1)
@@ -135,14 +131,13 @@ def _counts_without_padding(op: _Padding, ctx: RunContext, x: Any, lengths: Any)
 @register
 @operator_class(frozen=True)
 class RemovePadding(_Padding):
-    """Y = X without the rows that AddPadding adds.
+    """Y = X without the rows that AddPadding adds."""
 
-    Inputs:
+    signature = """
         X (N, *S): any
         lengths? (M): int32|int64
-    Outputs:
-        Y (R, *S): as X
-        lengths_out? (M) or (1): int32|int64, of the type of lengths
+        -> Y (R, *S): as X
+        -> lengths_out? (M) or (1): int32|int64, of the type of lengths
     """
 
     def infer(self, x: TensorSpec, lengths: TensorSpec | None = None) -> tuple[TensorSpec, ...]:
@@ -163,17 +158,14 @@ def remove_padding(op: RemovePadding, ctx: RunContext, x: Any, lengths: Any = No
 @register
 @operator_class(frozen=True)
 class GatherPadding(_Padding):
-    """The sum of the padding rows before the segments, and of those after them; with one output, of all.
+    """The sum of the padding rows before the segments, and of those after them; with one output, of all."""
 
-    Inputs:
+    signature = """
         X (N, *S): any
         lengths? (M): int32|int64
-    Outputs:
-        padding_sum (*S): as X
-        end_padding_sum? (*S): as X
+        -> padding_sum (*S): as X
+        -> end_padding_sum? (*S): as X
     """
-
-    outputs = ("padding_sum", "end_padding_sum?")
 
     def infer(self, x: TensorSpec, lengths: TensorSpec | None = None) -> tuple[TensorSpec, ...]:
         self.with_rows(x, lengths, -1)

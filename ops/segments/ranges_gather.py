@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Any, ClassVar, Literal
+from typing import Any, Literal
 
 import numpy as np
 
@@ -21,7 +21,7 @@ __all__ = ["GatherRanges", "GatherRangesToDense"]
 class _Ranges(Operator):
     """Base: ``ranges`` (samples, features, 2) holds the start and the length of each range of the vector X."""
 
-    inputs: ClassVar[tuple[str, ...]] = ("X", "ranges")
+    signature = "X, ranges ->"
 
     def input_location(self, index: int) -> Literal["here", "host", "any"]:
         return "host" if index == 1 else "here"
@@ -55,17 +55,14 @@ class _Ranges(Operator):
 @register
 @operator_class(frozen=True)
 class GatherRanges(_Ranges):
-    """Y = the elements of all ranges, concatenated; lengths = the number of each sample's elements. No gradient.
+    """Y = the elements of all ranges, concatenated; lengths = the number of each sample's elements. No gradient."""
 
-    Inputs:
+    signature = """
         X (N): any
         ranges (M, K, 2): int32|int64, start and length
-    Outputs:
-        Y (R): as X
-        lengths (M): int32
+        -> Y (R): as X
+        -> lengths (M): int32
     """
-
-    outputs = ("Y", "lengths")
     dynamic = True
 
 
@@ -87,17 +84,14 @@ class GatherRangesToDense(_Ranges):
     A range of another length is a mismatch and also gives 0. The operator fails if the fraction of mismatches of a
     feature exceeds ``max_mismatched_ratio``, or that of empty ranges ``max_empty_ratio``; the fraction is taken of
     max(samples, min_observation). With ``key``, the elements of a range are sorted by their keys. No gradient.
+    """
 
-    Inputs:
+    signature = """
         X (N): any
         ranges (M, K, 2): int32|int64, start and length
         key? (N): int64
-    Outputs:
-        Y+ (M, ...): as X, (M, L) with L the length of the feature
+        -> Y+ (M, ...): as X, (M, L) with L the length of the feature
     """
-
-    inputs = ("X", "ranges", "key?")
-    outputs = ("Y+",)
     lengths: tuple[int, ...] = ()
     min_observation: int = 10000
     max_mismatched_ratio: float = 0.01

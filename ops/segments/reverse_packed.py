@@ -17,17 +17,9 @@ __all__ = ["ReversePackedSegs"]
 @register
 @operator_class(frozen=True)
 class ReversePackedSegs(Operator):
-    """Y[t, n] = X[lengths[n] - 1 - t, n] for the first ``lengths[n]`` steps of sample n, else X[t, n].
+    """Y[t, n] = X[lengths[n] - 1 - t, n] for the first ``lengths[n]`` steps of sample n, else X[t, n]."""
 
-    Inputs:
-        X (T, N, *S): any
-        lengths (N): int32|int64
-    Outputs:
-        Y (T, N, *S): as X
-    """
-
-    inputs = ("X", "lengths")
-    outputs = ("Y",)
+    signature = "X (T, N, *S): any, lengths (N): int32|int64 -> Y (T, N, *S): as X"
 
     def infer(self, x: TensorSpec, lengths: TensorSpec) -> tuple[TensorSpec, ...]:
         require(x.ndim >= 2, self, f"X must have steps and samples, got shape {x.shape}")

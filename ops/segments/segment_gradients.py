@@ -62,8 +62,7 @@ __all__ = [
 class _Spread(Operator):
     """Base: the number of rows follows from the lengths."""
 
-    inputs: ClassVar[tuple[str, ...]] = ("dY", "lengths")
-    outputs: ClassVar[tuple[str, ...]] = ("dX",)
+    signature = "dY, lengths -> dX"
     dynamic: ClassVar[bool] = True
     mean: ClassVar[bool] = False
 
@@ -124,7 +123,7 @@ for _cls in (LengthsSumGradient, LengthsMeanGradient, SparseLengthsSumGradient, 
 class SparseLengthsWeightedSumGradient(_Spread):
     """For each index of a segment, the segment's row of dY times the weight of the index."""
 
-    inputs = ("weights", "dY", "lengths")
+    signature = "weights, dY, lengths -> dX"
     dynamic = False
     grad_on_weights: bool = False
 

@@ -35,17 +35,9 @@ __all__ = [
 
 @operator_class(frozen=True)
 class _Range(Operator):
-    """Base: the segment ids are sorted, begin with 0 and have no gaps.
+    """Base: the segment ids are sorted, begin with 0 and have no gaps."""
 
-    Inputs:
-        X (N, *S): float
-        segments (N): int32|int64
-    Outputs:
-        Y (M, *S): as X
-    """
-
-    inputs = ("X", "segments")
-    outputs = ("Y",)
+    signature = "X (N, *S): float, segments (N): int32|int64 -> Y (M, *S): as X"
     dynamic = True
 
     def input_location(self, index: int) -> Literal["here", "host", "any"]:
@@ -61,8 +53,7 @@ class _Range(Operator):
 
 @operator_class(frozen=True)
 class _RangeGradient(Operator):
-    inputs = ("X", "Y", "dY", "segments")
-    outputs = ("dX",)
+    signature = "X, Y, dY, segments -> dX"
 
     def input_location(self, index: int) -> Literal["here", "host", "any"]:
         return "host" if index == 3 else "here"

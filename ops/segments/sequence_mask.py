@@ -29,16 +29,13 @@ class SequenceMask(Operator):
     "upper", j <= i; "lower", j >= i; "upperdiag", j < i; "lowerdiag", j > i. With ``repeat_from_axis`` (mode
     "sequence"), the axes from that one on do not belong to the columns: each column is masked for all their elements.
     With ``grad`` the fill is 0.
-
-    Inputs:
-        X (*S): float
-        numbers? (*B): int32|int64, the lengths of rows, or the centers of windows
-    Outputs:
-        Y (*S): as X
     """
 
-    inputs = ("X", "numbers?")
-    outputs = ("Y",)
+    signature = """
+        X (*S): float
+        numbers? (*B): int32|int64, the lengths of rows, or the centers of windows
+        -> Y (*S): as X
+    """
     inplace = ((0, 0),)
     mode: str = ""
     axis: int = 1

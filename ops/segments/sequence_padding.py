@@ -21,16 +21,9 @@ class VariableLengthSequencePadding(Operator):
     """Y[t, n] = X[t, n] for t < lengths[n], else 0. No gradient.
 
     A length must lie in [0, T]; Caffe2 accepts greater ones and keeps all steps.
-
-    Inputs:
-        X (T, N, D): float
-        lengths (N): int32
-    Outputs:
-        Y (T, N, D): as X
     """
 
-    inputs = ("X", "lengths")
-    outputs = ("Y",)
+    signature = "X (T, N, D): float, lengths (N): int32 -> Y (T, N, D): as X"
     inplace = ((0, 0),)
 
     def infer(self, x: TensorSpec, lengths: TensorSpec) -> tuple[TensorSpec, ...]:

@@ -23,18 +23,10 @@ __all__ = ["SortedSegmentMean", "SortedSegmentMeanGradient", "SortedSegmentSum",
 
 @operator_class(frozen=True)
 class _Sorted(Operator):
-    """Base: the segment ids are sorted, begin with 0 and have no gaps.
+    """Base: the segment ids are sorted, begin with 0 and have no gaps."""
 
-    Inputs:
-        X (N, *S): float
-        segments (N): int32|int64
-    Outputs:
-        Y (M, *S): as X
-    """
-
+    signature = "X (N, *S): float, segments (N): int32|int64 -> Y (M, *S): as X"
     mean: ClassVar[bool] = False
-    inputs = ("X", "segments")
-    outputs = ("Y",)
     dynamic = True
 
     def input_location(self, index: int) -> Literal["here", "host", "any"]:
@@ -80,9 +72,8 @@ def sorted_segments(op: _Sorted, ctx: RunContext, x: Any, segments: Any) -> tupl
 
 @operator_class(frozen=True)
 class _SortedGradient(Operator):
+    signature = "dY, segments -> dX"
     mean: ClassVar[bool] = False
-    inputs = ("dY", "segments")
-    outputs = ("dX",)
 
     def infer(self, dy: TensorSpec, segments: TensorSpec) -> tuple[TensorSpec, ...]:
         check_integers(self, "segments", segments)

@@ -46,17 +46,14 @@ class SparseToDense(Operator):
     """Y[indices[i]] += values[i], 0 elsewhere.
 
     Y has as many rows as the third input, or ``output_first_dim``, or as the greatest index requires.
+    """
 
-    Inputs:
+    signature = """
         indices (I): int32|int64
         values (I, *S): float|int
         like? (R, ...): any
-    Outputs:
-        Y (R, *S): as values
+        -> Y (R, *S): as values
     """
-
-    inputs = ("indices", "values", "like?")
-    outputs = ("Y",)
     output_first_dim: int = 0
 
     def with_arity(self, n_in: int, n_out: int) -> Any:
@@ -147,17 +144,9 @@ def _adding_rows(
 @register
 @operator_class(frozen=True)
 class Unique(Operator):
-    """The distinct elements of a vector, ascending, and for each element its position among them. No gradient.
+    """The distinct elements of a vector, ascending, and for each element its position among them. No gradient."""
 
-    Inputs:
-        indices (I): int32|int64
-    Outputs:
-        unique (N): as indices
-        remapping? (I): int32
-    """
-
-    inputs = ("indices",)
-    outputs = ("unique", "remapping?")
+    signature = "indices (I): int32|int64 -> unique (N): as indices, remapping? (I): int32"
     dynamic = True
 
     def static_for(self, indices: TensorSpec) -> bool:
@@ -182,17 +171,9 @@ def unique(op: Unique, ctx: RunContext, indices: Any) -> tuple[Any, ...]:
 
 @operator_class(frozen=True)
 class _Segments(Operator):
-    """Base: reductions of rows by the ids of their segments.
+    """Base: reductions of rows by the ids of their segments."""
 
-    Inputs:
-        X (N, *S): float
-        segments (N): int32|int64
-    Outputs:
-        Y (M, *S): as X
-    """
-
-    inputs = ("X", "segments")
-    outputs = ("Y",)
+    signature = "X (N, *S): float, segments (N): int32|int64 -> Y (M, *S): as X"
     num_segments: int = -1
 
     def with_arity(self, n_in: int, n_out: int) -> Any:
@@ -235,8 +216,7 @@ def _check_segments(op: Operator, shape: tuple[int, ...], x: Any, segments: Any)
 
 @operator_class(frozen=True)
 class _SegmentsGradient(Operator):
-    inputs = ("dY", "segments")
-    outputs = ("dX",)
+    signature = "dY, segments -> dX"
     num_segments: int = -1
 
     def infer(self, dy: TensorSpec, segments: TensorSpec) -> tuple[TensorSpec, ...]:

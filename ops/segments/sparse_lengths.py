@@ -43,11 +43,10 @@ __all__ = [
 class _Lookup(Operator):
     """Base: the lengths are read on the host. Rows of float16 are summed in float32; weights and Y are float32 then."""
 
+    signature = "X, indices, lengths -> Y"
     how: ClassVar[str] = "sum"
     mean: ClassVar[bool] = False
     by_position: ClassVar[bool] = False  # whether the weights belong to positions in segments
-    inputs: ClassVar[tuple[str, ...]] = ("X", "indices", "lengths")
-    outputs: ClassVar[tuple[str, ...]] = ("Y",)
 
     def input_location(self, index: int) -> Literal["here", "host", "any"]:
         return "host" if type(self).inputs[index] == "lengths" else "here"
@@ -127,13 +126,13 @@ class SparseLengthsSum(_Lookup):
     """Y[s] = the sum of the rows X[i] over the indices i of segment s; the first ``lengths[0]`` indices are segment 0.
 
     The gradient of X is sparse: the indices, and for each of them its segment's row of dY.
+    """
 
-    Inputs:
+    signature = """
         X (R, *S): float
         indices (I): int32|int64
         lengths (M): int32|int64
-    Outputs:
-        Y (M, *S): float32|float64, float32 of an X of float16
+        -> Y (M, *S): float32|float64, float32 of an X of float16
     """
 
     def gradient(self, g: GradientContext) -> list[OperatorDef]:
@@ -143,16 +142,14 @@ class SparseLengthsSum(_Lookup):
 @register
 @operator_class(frozen=True)
 class SparseLengthsMean(_Lookup):
-    """Y[s] = the mean of the rows X[i] over the indices i of segment s, 0 for one of length 0.
+    """Y[s] = the mean of the rows X[i] over the indices i of segment s, 0 for one of length 0."""
 
-    Inputs:
+    signature = """
         X (R, *S): float
         indices (I): int32|int64
         lengths (M): int32|int64
-    Outputs:
-        Y (M, *S): float32|float64, float32 of an X of float16
+        -> Y (M, *S): float32|float64, float32 of an X of float16
     """
-
     mean = True
 
     def gradient(self, g: GradientContext) -> list[OperatorDef]:
@@ -165,15 +162,14 @@ class SparseLengthsMax(_Lookup):
     """Y[s] = the elementwise maximum of the rows X[i] over the indices i of segment s, 0 for one of length 0.
 
     No gradient: use Gather and LengthsMax for that. (Caffe2 declares this operator, but has no CPU kernel for it.)
+    """
 
-    Inputs:
+    signature = """
         X (R, *S): float
         indices (I): int32|int64
         lengths (M): int32|int64
-    Outputs:
-        Y (M, *S): float32|float64, float32 of an X of float16
+        -> Y (M, *S): float32|float64, float32 of an X of float16
     """
-
     how = "max"
 
 
@@ -190,17 +186,15 @@ class SparseLengthsWeightedSum(_Lookup):
     """Y[s] = the sum of the rows X[i] over the indices i of segment s, each times its weight.
 
     The weights, one per index, have a gradient only with ``grad_on_weights``.
+    """
 
-    Inputs:
+    signature = """
         X (R, *S): float
         weights (I): float32|float64
         indices (I): int32|int64
         lengths (M): int32|int64
-    Outputs:
-        Y (M, *S): float32|float64, float32 of an X of float16
+        -> Y (M, *S): float32|float64, float32 of an X of float16
     """
-
-    inputs = ("X", "weights", "indices", "lengths")
     grad_on_weights: bool = False
 
     def gradient(self, g: GradientContext) -> list[OperatorDef]:
@@ -222,18 +216,16 @@ class SparseLengthsPositionalWeightedSum(_Lookup):
     """As SparseLengthsWeightedSum, but with weights by position: ``weights[k]`` for index k of each segment.
 
     There must be at least as many weights as the longest segment has indices. No gradient.
+    """
 
-    Inputs:
+    signature = """
         X (R, *S): float
         weights (P): float32|float64
         indices (I): int32|int64
         lengths (M): int32|int64
-    Outputs:
-        Y (M, *S): float32|float64, float32 of an X of float16
+        -> Y (M, *S): float32|float64, float32 of an X of float16
     """
-
     by_position = True
-    inputs = ("X", "weights", "indices", "lengths")
 
     def check_weights(self, weights: TensorSpec, x: TensorSpec, indices: TensorSpec) -> None:
         require(weights.ndim == 1, self, f"weights must be a vector, got shape {weights.shape}")
@@ -265,7 +257,7 @@ for _cls in (
 class _Values(Operator):
     """Base: the values of a sparse gradient, one row per index."""
 
-    outputs: ClassVar[tuple[str, ...]] = ("values",)
+    signature = "-> values"
 
     def input_location(self, index: int) -> Literal["here", "host", "any"]:
         return "host" if type(self).inputs[index] == "lengths" else "here"
@@ -284,8 +276,8 @@ class _Values(Operator):
 
 @operator_class(frozen=True)
 class _Spread(_Values):
+    signature = "dY, lengths, indices -> values"
     mean: ClassVar[bool] = False
-    inputs = ("dY", "lengths", "indices")
 
     def infer(self, dy: TensorSpec, lengths: TensorSpec, indices: TensorSpec) -> tuple[TensorSpec, ...]:
         return (self.check_segments(dy, lengths, indices),)
@@ -341,7 +333,7 @@ for _gradient in (SparseLengthsIndicesInGradientSumGradient, SparseLengthsIndice
 class SparseLengthsIndicesInGradientWeightedSumGradient(_Values):
     """values = for each index, its segment's row of dY times the weight of the index."""
 
-    inputs = ("weights", "dY", "lengths", "indices")
+    signature = "weights, dY, lengths, indices -> values"
     grad_on_weights: bool = False
 
     def infer(
@@ -366,8 +358,7 @@ def weighted_gradient(
 class SparseLengthsIndicesInGradientWeightedSumWithMainInputGradient(_Values):
     """values as without the main input; dweights = the inner products of the rows of X and of their segments' dY."""
 
-    inputs = ("weights", "dY", "lengths", "X", "indices")
-    outputs = ("values", "dweights")
+    signature = "weights, dY, lengths, X, indices -> values, dweights"
     grad_on_weights: bool = False
 
     def infer(

@@ -22,20 +22,17 @@ class SparseLengthsSumSparseLookup(Operator):
     """Replace each index by ``COMPRESSED_INDICES_MAPPING[index]``, and drop those where it is -1.
 
     The outputs are the remaining indices, the number of them in each segment and, if WEIGHTS are given, their weights.
+    """
 
-    Inputs:
+    signature = """
         INDICES (I): int32|int64
         LENGTHS (M): int32|int64
         COMPRESSED_INDICES_MAPPING (R): int32
         WEIGHTS? (I): float32
-    Outputs:
-        output_indices (K): as INDICES
-        output_lengths (M): as LENGTHS
-        output_weights? (K): float32
+        -> output_indices (K): as INDICES
+        -> output_lengths (M): as LENGTHS
+        -> output_weights? (K): float32
     """
-
-    inputs = ("INDICES", "LENGTHS", "COMPRESSED_INDICES_MAPPING", "WEIGHTS?")
-    outputs = ("output_indices", "output_lengths", "output_weights?")
     dynamic = True
 
     def check(self) -> None:

@@ -40,20 +40,11 @@ __all__ = [
 
 @operator_class(frozen=True)
 class _SegmentReduction(Operator, abc.ABC):
-    """Base: sums of rows by segment. The gradient operator is named ``kind`` + "Gradient".
+    """Base: sums of rows by segment. The gradient operator is named ``kind`` + "Gradient"."""
 
-    Inputs:
-        X (R, *S): float
-        indices (I): int32|int64
-        segments (I): int32|int64
-    Outputs:
-        Y (M, *S): as X
-    """
-
+    signature = "X (R, *S): float, indices (I): int32|int64, segments (I): int32|int64 -> Y (M, *S): as X"
     kind: ClassVar[str]
     mean: ClassVar[bool] = False
-    inputs: ClassVar[tuple[str, ...]] = ("X", "indices", "segments")
-    outputs: ClassVar[tuple[str, ...]] = ("Y",)
     dynamic = True
 
     def input_location(self, index: int) -> Literal["here", "host", "any"]:
@@ -155,70 +146,48 @@ class _Weighted(_SegmentReduction):
 @register
 @operator_class(frozen=True)
 class SparseSortedSegmentWeightedSum(_Weighted, _Sorted):
-    """Y[s] = the sum of the rows X[indices[i]] whose segment is s, each times ``weights[i]``, without a gradient.
+    """Y[s] = the sum of the rows X[indices[i]] whose segment is s, each times ``weights[i]``, without a gradient."""
 
-    Inputs:
+    signature = """
         X (R, *S): float
         weights (I): as X
         indices (I): int32|int64
         segments (I): int32|int64
-    Outputs:
-        Y (M, *S): as X
+        -> Y (M, *S): as X
     """
-
-    inputs = ("X", "weights", "indices", "segments")
     kind = "SortedSegmentWeightedSum"
 
 
 @register
 @operator_class(frozen=True)
 class SortedSegmentWeightedSum(_Weighted, _Sorted):
-    """Y[s] = the sum of the rows of X whose segment is s, each times its weight; weights get no gradient.
+    """Y[s] = the sum of the rows of X whose segment is s, each times its weight; weights get no gradient."""
 
-    Inputs:
-        X (N, *S): float
-        weights (N): as X
-        segments (N): int32|int64
-    Outputs:
-        Y (M, *S): as X
-    """
-
-    inputs = ("X", "weights", "segments")
+    signature = "X (N, *S): float, weights (N): as X, segments (N): int32|int64 -> Y (M, *S): as X"
     kind = "SortedSegmentWeightedSum"
 
 
 @register
 @operator_class(frozen=True)
 class SparseUnsortedSegmentWeightedSum(_Weighted, _Unsorted):
-    """Y[s] = the sum of the rows X[indices[i]] whose segment is s, in any order, each times ``weights[i]``.
+    """Y[s] = the sum of the rows X[indices[i]] whose segment is s, in any order, each times ``weights[i]``."""
 
-    Inputs:
+    signature = """
         X (R, *S): float
         weights (I): as X
         indices (I): int32|int64
         segments (I): int32|int64
-    Outputs:
-        Y (M, *S): as X
+        -> Y (M, *S): as X
     """
-
-    inputs = ("X", "weights", "indices", "segments")
     kind = "UnsortedSegmentWeightedSum"
 
 
 @register
 @operator_class(frozen=True)
 class UnsortedSegmentWeightedSum(_Weighted, _Unsorted):
-    """Y[s] = the sum of the rows of X whose segment is s, in any order, each times its weight.
+    """Y[s] = the sum of the rows of X whose segment is s, in any order, each times its weight."""
 
-    Inputs:
-        X (N, *S): float
-        weights (N): as X
-        segments (N): int32|int64
-    Outputs:
-        Y (M, *S): as X
-    """
-
-    inputs = ("X", "weights", "segments")
+    signature = "X (N, *S): float, weights (N): as X, segments (N): int32|int64 -> Y (M, *S): as X"
     kind = "UnsortedSegmentWeightedSum"
 
 
@@ -279,8 +248,7 @@ for _cls in (
 
 @operator_class(frozen=True)
 class _WeightedGradient(Operator):
-    inputs = ("weights", "dY", "segments")
-    outputs = ("dX",)
+    signature = "weights, dY, segments -> dX"
     grad_on_weights: bool = False
 
     def infer(self, weights: TensorSpec, dy: TensorSpec, segments: TensorSpec) -> tuple[TensorSpec, ...]:

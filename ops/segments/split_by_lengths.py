@@ -23,16 +23,9 @@ class SplitByLengths(Operator):
 
     Each part gets the same number of consecutive lengths, and its extent is their sum. With ``use_scaling_lengths``,
     all lengths are multiplied by the integer that makes their sum the extent of the axis.
-
-    Inputs:
-        X (*A, N, *B): any
-        lengths (L): int32
-    Outputs:
-        Y+ (*A, M, *B) or (...): as X
     """
 
-    inputs = ("X", "lengths")
-    outputs = ("Y+",)
+    signature = "X (*A, N, *B): any, lengths (L): int32 -> Y+ (*A, M, *B) or (...): as X"
     dynamic = True
     axis: int | None = None
     order: str = "NCHW"

@@ -23,22 +23,19 @@ class Adadelta(Operator):
     D is the running mean of U^2: D' = decay * D + (1 - decay) * U^2. The step is added, so ``lr`` is negative for
     descent.
 
-    Inputs:
+    Source: Zeiler, "ADADELTA: an adaptive learning rate method", 2012, arXiv:1212.5701, algorithm 1.
+    """
+
+    signature = """
         param (*S): float
         moment (*S): as param
         moment_delta (*S): as param
         grad (*S): as param
         lr (1) or (): float
-    Outputs:
-        output_param (*S): as param
-        output_moment (*S): as param
-        output_moment_delta (*S): as param
-
-    Source: Zeiler, "ADADELTA: an adaptive learning rate method", 2012, arXiv:1212.5701, algorithm 1.
+        -> output_param (*S): as param
+        -> output_moment (*S): as param
+        -> output_moment_delta (*S): as param
     """
-
-    inputs = ("param", "moment", "moment_delta", "grad", "lr")
-    outputs = ("output_param", "output_moment", "output_moment_delta")
     inplace = ((0, 0), (1, 1), (2, 2))
     epsilon: float = 1e-5
     decay: float = 0.95

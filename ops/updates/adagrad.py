@@ -30,23 +30,20 @@ class Adagrad(Operator):
     G is the gradient, with ``weight_decay`` times P added. The third output is L, the fourth the update L * G. The
     step is added, so ``lr`` is negative for descent.
 
-    Inputs:
-        param (*S): float
-        moment (*S): as param
-        grad (*S): as param
-        lr (1) or (): float
-    Outputs:
-        output_param (*S): as param
-        output_moment (*S): as param
-        output_effective_lr? (*S): as param
-        output_update? (*S): as param
-
     Source: Duchi, Hazan and Singer, "Adaptive subgradient methods for online learning and stochastic optimization",
     2011, section 1.
     """
 
-    inputs = ("param", "moment", "grad", "lr")
-    outputs = ("output_param", "output_moment", "output_effective_lr?", "output_update?")
+    signature = """
+        param (*S): float
+        moment (*S): as param
+        grad (*S): as param
+        lr (1) or (): float
+        -> output_param (*S): as param
+        -> output_moment (*S): as param
+        -> output_effective_lr? (*S): as param
+        -> output_update? (*S): as param
+    """
     inplace = ((0, 0), (1, 1))
     epsilon: float = 1e-5
     decay: float = 1.0
@@ -116,21 +113,17 @@ def _adagrad_pieces(
 @register
 @operator_class(frozen=True)
 class SparseAdagrad(SparseUpdate):
-    """Adagrad on the rows ``indices`` of a table; a row that occurs several times is updated each time, in order.
+    """Adagrad on the rows ``indices`` of a table; a row that occurs several times is updated each time, in order."""
 
-    Inputs:
+    signature = """
         param (R, *S): float
         moment (R, *S): as param
         indices (I): int32|int64
         grad (I, *S): as param
         lr (1) or (): float
-    Outputs:
-        output_param (R, *S): as param
-        output_moment_1 (R, *S): as param
+        -> output_param (R, *S): as param
+        -> output_moment_1 (R, *S): as param
     """
-
-    inputs = ("param", "moment", "indices", "grad", "lr")
-    outputs = ("output_param", "output_moment_1")
     must_inplace = ((0, 0), (1, 1))
     epsilon: float = 1e-5
     weight_decay: float = 0.0

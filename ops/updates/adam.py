@@ -28,24 +28,21 @@ class Adam(Operator):
     G' = M1' / (sqrt(M2') + epsilon) * sqrt(1 - beta2^t) / (1 - beta1^t) with t = iter + 1 is the effective gradient,
     the fourth output. The step is added, so ``lr`` is negative for descent.
 
-    Inputs:
+    Source: Kingma and Ba, "Adam: a method for stochastic optimization", 2014, arXiv:1412.6980, section 2.
+    """
+
+    signature = """
         param (*S): float
         moment_1 (*S): as param
         moment_2 (*S): as param
         grad (*S): as param
         lr (1) or (): float
         iter (1) or (): int32|int64
-    Outputs:
-        output_param (*S): as param
-        output_moment_1 (*S): as param
-        output_moment_2 (*S): as param
-        output_grad? (*S): as param
-
-    Source: Kingma and Ba, "Adam: a method for stochastic optimization", 2014, arXiv:1412.6980, section 2.
+        -> output_param (*S): as param
+        -> output_moment_1 (*S): as param
+        -> output_moment_2 (*S): as param
+        -> output_grad? (*S): as param
     """
-
-    inputs = ("param", "moment_1", "moment_2", "grad", "lr", "iter")
-    outputs = ("output_param", "output_moment_1", "output_moment_2", "output_grad?")
     inplace = ((0, 0), (1, 1), (2, 2))
     beta1: float = 0.9
     beta2: float = 0.999

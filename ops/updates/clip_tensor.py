@@ -20,18 +20,10 @@ class ClipTensorByScaling(Operator):
 
     The second input may be any norm, of X or of several tensors that X is one of. No gradient.
 
-    Inputs:
-        X (*S): float
-        norm (1) or (): float
-        additional_threshold? (1): float
-    Outputs:
-        Y (*S): as X
-
     Source: Pascanu, Mikolov and Bengio, "On the difficulty of training recurrent neural networks", 2013, section 3.2.
     """
 
-    inputs = ("X", "norm", "additional_threshold?")
-    outputs = ("Y",)
+    signature = "X (*S): float, norm (1) or (): float, additional_threshold? (1): float -> Y (*S): as X"
     inplace = ((0, 0),)
     threshold: float | None = None
 

@@ -24,24 +24,21 @@ class DecayAdagrad(Operator):
     G' = M1' / c / (sqrt(M2') + epsilon) with c = 1 - beta1^(iter + 1), or 1 without ``bias_correction_first``. The step
     is added, so ``lr`` is negative for descent. ``beta2`` is ignored; nets made by Caffe2 have it.
 
-    Inputs:
+    Source: Duchi, Hazan and Singer, "Adaptive subgradient methods for online learning and stochastic optimization",
+    2011, and Kingma and Ba, "Adam: a method for stochastic optimization", 2014, arXiv:1412.6980, section 3.
+    """
+
+    signature = """
         param (*S): float
         moment_1 (*S): as param
         moment_2 (*S): as param
         grad (*S): as param
         lr (1) or (): float
         iter (1) or (): int32|int64
-    Outputs:
-        output_param (*S): as param
-        output_moment_1 (*S): as param
-        output_moment_2 (*S): as param
-
-    Source: Duchi, Hazan and Singer, "Adaptive subgradient methods for online learning and stochastic optimization",
-    2011, and Kingma and Ba, "Adam: a method for stochastic optimization", 2014, arXiv:1412.6980, section 3.
+        -> output_param (*S): as param
+        -> output_moment_1 (*S): as param
+        -> output_moment_2 (*S): as param
     """
-
-    inputs = ("param", "moment_1", "moment_2", "grad", "lr", "iter")
-    outputs = ("output_param", "output_moment_1", "output_moment_2")
     inplace = ((0, 0), (1, 1), (2, 2))
     beta1: float = 0.9
     beta2: float = 0.999

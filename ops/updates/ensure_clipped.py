@@ -24,17 +24,14 @@ class EnsureClipped(Operator):
     """output_param = param clipped to [min, max]; with ``indices``, only the rows that they name.
 
     ``grad`` is accepted because sparse updates pass it; it is not read. No gradient.
+    """
 
-    Inputs:
+    signature = """
         param (*S) or (R, *S): float
         indices? (I): int
         grad? (I, *S): any
-    Outputs:
-        output_param (*S) or (R, *S): as param
+        -> output_param (*S) or (R, *S): as param
     """
-
-    inputs = ("param", "indices?", "grad?")
-    outputs = ("output_param",)
     inplace = ((0, 0),)
     min: float = -_FLOAT32_MAX
     max: float = _FLOAT32_MAX

@@ -18,20 +18,16 @@ __all__ = ["Ftrl", "GFtrl", "ftrl_step"]
 
 @operator_class(frozen=True)
 class _Ftrl(Operator):
-    """Base: the last axis of ``n_z`` holds the state (n, z) of each weight; a fourth input replaces ``alpha``.
+    """Base: the last axis of ``n_z`` holds the state (n, z) of each weight; a fourth input replaces ``alpha``."""
 
-    Inputs:
+    signature = """
         param (*S): float
         n_z (*S, 2): as param
         grad (*S): as param
         alpha? (1): float
-    Outputs:
-        output_param (*S): as param
-        output_n_z (*S, 2): as param
+        -> output_param (*S): as param
+        -> output_n_z (*S, 2): as param
     """
-
-    inputs = ("param", "n_z", "grad", "alpha?")
-    outputs = ("output_param", "output_n_z")
     inplace = ((0, 0), (1, 1))
     alpha: float = 0.005
     beta: float = 1.0

@@ -55,22 +55,18 @@ _OUTPUTS = ("output_param", "output_moment")
 
 @operator_class(frozen=True)
 class _Fused(Operator):
-    """Base: a row that occurs several times is updated each time, in order.
+    """Base: a row that occurs several times is updated each time, in order."""
 
-    Inputs:
+    signature = """
         param (R, *S): float
         moment (R, *S): as param
         indices (I): int32|int64
         grad (M, *S): float
         lr (1) or (): float
         lengths (M): int32|int64
-    Outputs:
-        output_param (R, *S): as param
-        output_moment (R, *S): as param
+        -> output_param (R, *S): as param
+        -> output_moment (R, *S): as param
     """
-
-    inputs: ClassVar[tuple[str, ...]] = _PLAIN
-    outputs: ClassVar[tuple[str, ...]] = _OUTPUTS
     must_inplace: ClassVar[tuple[tuple[int, int], ...]] = ((0, 0), (1, 1))
     by_row: ClassVar[bool] = False  # one moment per row, not per element
     mean: ClassVar[bool] = False  # the lookup is SparseLengthsMean
@@ -156,9 +152,9 @@ def _prepare(op: _Fused, ctx: PlanContext, *specs: TensorSpec) -> Prepared:
 
 @operator_class(frozen=True)
 class _Weighted(_Fused):
-    """Base: a sum weighted by ``aux_param``, which has one weight per position in a segment; ``aux_grad`` is by index.
+    """Base: a sum weighted by ``aux_param``, a weight per position in a segment; ``aux_grad`` is by index."""
 
-    Inputs:
+    signature = """
         param (R, *S): float
         moment (R, *S): as param
         aux_param (P): float
@@ -166,40 +162,34 @@ class _Weighted(_Fused):
         grad (M, *S): float
         lr (1) or (): float
         lengths (M): int32|int64
-    Outputs:
-        output_param (R, *S): as param
-        output_moment (R, *S): as param
-        aux_grad (I): as aux_param
+        -> output_param (R, *S): as param
+        -> output_moment (R, *S): as param
+        -> aux_grad (I): as aux_param
     """
-
-    inputs = _WEIGHTED
-    outputs = (*_OUTPUTS, "aux_grad")
 
 
 @operator_class(frozen=True)
 class _RowWise(_Fused):
-    """Base: ``moment`` has one number per row.
+    """Base: ``moment`` has one number per row."""
 
-    Inputs:
+    signature = """
         param (R, *S): float
         moment (R): as param
         indices (I): int32|int64
         grad (M, *S): float
         lr (1) or (): float
         lengths (M): int32|int64
-    Outputs:
-        output_param (R, *S): as param
-        output_moment (R): as param
+        -> output_param (R, *S): as param
+        -> output_moment (R): as param
     """
-
     by_row = True
 
 
 @operator_class(frozen=True)
 class _RowWiseWeighted(_Fused):
-    """Base: one moment per row, and a sum weighted by ``aux_param``.
+    """Base: one moment per row, and a sum weighted by ``aux_param``."""
 
-    Inputs:
+    signature = """
         param (R, *S): float
         moment (R): as param
         aux_param (P): float
@@ -207,14 +197,10 @@ class _RowWiseWeighted(_Fused):
         grad (M, *S): float
         lr (1) or (): float
         lengths (M): int32|int64
-    Outputs:
-        output_param (R, *S): as param
-        output_moment (R): as param
-        aux_grad (I): as aux_param
+        -> output_param (R, *S): as param
+        -> output_moment (R): as param
+        -> aux_grad (I): as aux_param
     """
-
-    inputs = _WEIGHTED
-    outputs = (*_OUTPUTS, "aux_grad")
     by_row = True
 
 

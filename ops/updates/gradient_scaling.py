@@ -41,16 +41,9 @@ def _require_floats(op: Operator, xs: Any, first: int) -> None:
 @register
 @operator_class(frozen=True)
 class AllFinite(Operator):
-    """Y = whether no element of any X is infinite or NaN.
+    """Y = whether no element of any X is infinite or NaN."""
 
-    Inputs:
-        X+ (...): float
-    Outputs:
-        Y (1): bool
-    """
-
-    inputs = ("X+",)
-    outputs = ("Y",)
+    signature = "X+ (...): float -> Y (1): bool"
 
     def infer(self, *xs: TensorSpec) -> tuple[TensorSpec, ...]:
         _require_floats(self, xs, 0)
@@ -71,17 +64,9 @@ def all_finite(op: AllFinite, ctx: RunContext, *xs: Any) -> tuple[Any, ...]:
 @register
 @operator_class(frozen=True)
 class DivideBlobs(Operator):
-    """Each Y is its X divided by the scale, in place; float16 is divided in float32.
+    """Each Y is its X divided by the scale, in place; float16 is divided in float32."""
 
-    Inputs:
-        scale (1): float32
-        X+ (...): float
-    Outputs:
-        Y+ (...): as X
-    """
-
-    inputs = ("scale", "X+")
-    outputs = ("Y+",)
+    signature = "scale (1): float32, X+ (...): float -> Y+ (...): as X"
     must_inplace: ClassVar[tuple[tuple[int, int], ...]] = tuple((i + 1, i) for i in range(_MOST))
 
     def check(self) -> None:
@@ -109,16 +94,9 @@ def divide_blobs(op: DivideBlobs, ctx: RunContext, scale: Any, *xs: Any) -> tupl
 @register
 @operator_class(frozen=True)
 class SaveBlobs(Operator):
-    """Each Y is a copy of its X, for RestoreBlobs.
+    """Each Y is a copy of its X, for RestoreBlobs."""
 
-    Inputs:
-        X+ (...): any
-    Outputs:
-        Y+ (...): as X
-    """
-
-    inputs = ("X+",)
-    outputs = ("Y+",)
+    signature = "X+ (...): any -> Y+ (...): as X"
 
     def check(self) -> None:
         if self.n_out != self.n_in:
@@ -141,17 +119,13 @@ def save_blobs(op: SaveBlobs, ctx: RunContext, *xs: Any) -> tuple[Any, ...]:
 @register
 @operator_class(frozen=True)
 class RestoreBlobs(Operator):
-    """Each Y is its X, in place, if the condition is true, and else what X was before.
+    """Each Y is its X, in place, if the condition is true, and else what X was before."""
 
-    Inputs:
+    signature = """
         condition (1): bool
         X+ (...): any, as many blobs, and then as many earlier values of them
-    Outputs:
-        Y+ (...): as X
+        -> Y+ (...): as X
     """
-
-    inputs = ("condition", "X+")
-    outputs = ("Y+",)
     must_inplace: ClassVar[tuple[tuple[int, int], ...]] = tuple((i + 1, i) for i in range(_MOST))
 
     def check(self) -> None:
@@ -192,18 +166,15 @@ class UpdateGradientScale(Operator):
     """Multiply the scale by ``backoff`` if gradients were not finite, by ``growth`` after ``interval`` finite steps.
 
     ``steps`` counts finite steps since the scale has changed. The scale stays between 2**-14 and 2**100.
+    """
 
-    Inputs:
+    signature = """
         scale (1): float32
         steps (1): int32
         finite (1): bool
-    Outputs:
-        scale (1): float32
-        steps (1): int32
+        -> scale (1): float32
+        -> steps (1): int32
     """
-
-    inputs = ("scale", "steps", "finite")
-    outputs = ("scale", "steps")
     must_inplace = ((0, 0), (1, 1))
     growth: float = 2.0
     backoff: float = 0.5

@@ -22,8 +22,7 @@ __all__ = ["FP16MomentumSGDUpdate", "FP32MomentumSGDUpdate"]
 class _DecayedMomentum(Operator):
     """Base: ``MomentumSGDUpdate`` of the gradient G + weight_decay * P, for parameters of the same type."""
 
-    inputs = ("grad", "moment", "lr", "param")
-    outputs = ("output_grad", "output_moment", "output_param")
+    signature = "grad, moment, lr, param -> output_grad, output_moment, output_param"
     inplace = ((0, 0), (1, 1), (3, 2))
     dtype_updated: ClassVar[Any]
     remedy: ClassVar[str]
@@ -51,18 +50,17 @@ class FP16MomentumSGDUpdate(_DecayedMomentum):
     """As MomentumSGDUpdate of G + weight_decay * P, all in float16.
 
     It is computed in float32 and rounded at the end, with or without ``fp32_update``.
+    """
 
-    Inputs:
+    signature = """
         grad (*S): float16
         moment (*S): float16
         lr (1) or (): float
         param (*S): float16
-    Outputs:
-        output_grad (*S): float16
-        output_moment (*S): float16
-        output_param (*S): float16
+        -> output_grad (*S): float16
+        -> output_moment (*S): float16
+        -> output_param (*S): float16
     """
-
     dtype_updated = np.float16
     remedy = "FP32MomentumSGDUpdate and MomentumSGDUpdate update float32"
     fp32_update: bool = False
@@ -71,19 +69,17 @@ class FP16MomentumSGDUpdate(_DecayedMomentum):
 @register
 @operator_class(frozen=True)
 class FP32MomentumSGDUpdate(_DecayedMomentum):
-    """As MomentumSGDUpdate of G + weight_decay * P, all in float32.
+    """As MomentumSGDUpdate of G + weight_decay * P, all in float32."""
 
-    Inputs:
+    signature = """
         grad (*S): float32
         moment (*S): float32
         lr (1) or (): float
         param (*S): float32
-    Outputs:
-        output_grad (*S): float32
-        output_moment (*S): float32
-        output_param (*S): float32
+        -> output_grad (*S): float32
+        -> output_moment (*S): float32
+        -> output_param (*S): float32
     """
-
     dtype_updated = np.float32
     remedy = "create float16 parameters with PseudoFP16Initializer, which optimizers support, not with a float16 fill"
 

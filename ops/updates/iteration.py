@@ -30,16 +30,12 @@ def _check_counter(op: Operator, counter: TensorSpec) -> None:
 @register
 @operator_class(frozen=True)
 class Iter(Operator):
-    """Add one to a counter in place. Without an input, the counter is the output itself, and starts at 1.
+    """Add one to a counter in place. Without an input, the counter is the output itself, and starts at 1."""
 
-    Inputs:
+    signature = """
         iter? (1): int32|int64
-    Outputs:
-        iter (1): int32|int64, int64 without an input
+        -> iter (1): int32|int64, int64 without an input
     """
-
-    inputs = ("iter?",)
-    outputs = ("iter",)
     must_inplace = ((0, 0),)
     stateful = True
     effects = ""
@@ -92,16 +88,9 @@ class AtomicIter(Operator):
     """Add one to a counter in place, under a mutex that other operators of the workspace may share.
 
     The process's registry of statistics counts the runs on the host, under ``atomic_iter/stats/<iter>/num_iter``.
-
-    Inputs:
-        mutex: object
-        iter (1): int64
-    Outputs:
-        iter (1): int64
     """
 
-    inputs = ("mutex", "iter")
-    outputs = ("iter",)
+    signature = "mutex: object, iter (1): int64 -> iter (1): int64"
     must_inplace = ((1, 0),)
     stateful = True
     effects = ""
@@ -134,14 +123,9 @@ def prepare_count_under_mutex(
 @register
 @operator_class(frozen=True)
 class CreateMutex(Operator):
-    """Create a mutex.
+    """Create a mutex."""
 
-    Outputs:
-        mutex_ptr: object
-    """
-
-    inputs = ()
-    outputs = ("mutex_ptr",)
+    signature = "-> mutex_ptr: object"
     stateful = True
     effects = ""
 

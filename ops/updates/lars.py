@@ -23,21 +23,18 @@ class Lars(Operator):
 
     ``wd`` is the weight decay that is added to dX later. If lr_min exceeds lr_max, the result is lr_min.
 
-    Inputs:
+    Source: You, Gitman and Ginsburg, "Large batch training of convolutional networks", 2017, arXiv:1708.03888,
+    equation 6.
+    """
+
+    signature = """
         X (*S): float
         dX (*S): as X
         wd (1): float
         trust (1): float
         lr_max (1): float
-    Outputs:
-        lr_rescaled (1): as trust
-
-    Source: You, Gitman and Ginsburg, "Large batch training of convolutional networks", 2017, arXiv:1708.03888,
-    equation 6.
+        -> lr_rescaled (1): as trust
     """
-
-    inputs = ("X", "dX", "wd", "trust", "lr_max")
-    outputs = ("lr_rescaled",)
     offset: float = 0.5
     lr_min: float = 0.02
 

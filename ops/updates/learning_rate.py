@@ -27,15 +27,9 @@ class LearningRate(Operator):
 
     The policy ``composite`` applies other policies, each for ``sub_policy_num_iters[i]`` iterations; their arguments
     have the prefix ``sub_policy_<i>_``, and ``sub_policy_<i>_lr_scale`` multiplies the rate.
-
-    Inputs:
-        iteration (1): int32|int64|float32
-    Outputs:
-        lr (): float32
     """
 
-    inputs = ("iteration",)
-    outputs = ("lr",)
+    signature = "iteration (1): int32|int64|float32 -> lr (): float32"
     open_arguments = (_SUB_POLICY,)
     base_lr: float | None = None
     policy: str = ""

@@ -22,18 +22,10 @@ class LearningRateAdaption(Operator):
 
     G is the gradient, E the effective gradient: the step that the parameter took. The cosine is 0 if G or E is 0.
 
-    Inputs:
-        lr (1): float
-        grad (*S): float
-        effgrad (*S): as grad
-    Outputs:
-        output_lr (1): as lr
-
     Source: Baydin et al., "Online learning rate adaptation with hypergradient descent", 2017, arXiv:1703.04782.
     """
 
-    inputs = ("lr", "grad", "effgrad")
-    outputs = ("output_lr",)
+    signature = "lr (1): float, grad (*S): float, effgrad (*S): as grad -> output_lr (1): as lr"
     inplace = ((0, 0),)
     lr_alpha: float = 0.01
     normalized_lr_adaption: bool = True

@@ -27,21 +27,18 @@ class RmsProp(Operator):
 
     The step is to be subtracted from the parameter.
 
-    Inputs:
+    Source: Tieleman and Hinton, "Lecture 6.5: rmsprop", Coursera, 2012.
+    """
+
+    signature = """
         grad (*S): float
         mean_squares (*S): as grad
         moment (*S): as grad
         lr (1) or (): float
-    Outputs:
-        output_grad (*S): as grad
-        output_mean_squares (*S): as grad
-        output_moment (*S): as grad
-
-    Source: Tieleman and Hinton, "Lecture 6.5: rmsprop", Coursera, 2012.
+        -> output_grad (*S): as grad
+        -> output_mean_squares (*S): as grad
+        -> output_moment (*S): as grad
     """
-
-    inputs = ("grad", "mean_squares", "moment", "lr")
-    outputs = ("output_grad", "output_mean_squares", "output_moment")
     inplace = ((0, 0), (1, 1), (2, 2))
     decay: float = 0.9
     momentum: float = 0.0

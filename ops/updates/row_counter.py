@@ -27,19 +27,16 @@ class RowWiseCounter(RowUpdate):
 
     c' = 1 + c * 0.5^((iter - prev_iter) / counter_halflife), prev_iter' = iter, for each occurrence of a row; a
     ``prev_iter`` later than iter stays, and c does not decay. If ``counter_halflife`` is 0 or less, nothing changes.
+    """
 
-    Inputs:
+    signature = """
         prev_iter (R) or (R, 1): int64
         update_counter (R) or (R, 1): float64
         indices (I): int32|int64
         iter (1): int32|int64
-    Outputs:
-        output_prev_iter (R) or (R, 1): int64
-        output_update_counter (R) or (R, 1): float64
+        -> output_prev_iter (R) or (R, 1): int64
+        -> output_update_counter (R) or (R, 1): float64
     """
-
-    inputs = ("prev_iter", "update_counter", "indices", "iter")
-    outputs = ("output_prev_iter", "output_update_counter")
     must_inplace = ((0, 0), (1, 1))
     counter_halflife: int = -1
 

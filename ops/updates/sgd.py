@@ -26,20 +26,17 @@ class MomentumSGD(Operator):
 
     The step is to be subtracted from the parameter.
 
-    Inputs:
-        grad (*S): float
-        moment (*S): as grad
-        lr (1) or (): float
-    Outputs:
-        output_grad (*S): as grad
-        output_moment (*S): as grad
-
     Source: Sutskever, Martens, Dahl and Hinton, "On the importance of initialization and momentum in deep learning",
     2013, equations 1 to 4.
     """
 
-    inputs = ("grad", "moment", "lr")
-    outputs = ("output_grad", "output_moment")
+    signature = """
+        grad (*S): float
+        moment (*S): as grad
+        lr (1) or (): float
+        -> output_grad (*S): as grad
+        -> output_moment (*S): as grad
+    """
     inplace = ((0, 0), (1, 1))
     momentum: float = 0.0
     nesterov: bool = False
@@ -56,21 +53,17 @@ class MomentumSGD(Operator):
 @register
 @operator_class(frozen=True)
 class MomentumSGDUpdate(Operator):
-    """MomentumSGD, and the update of the parameter: P' = P - step.
+    """MomentumSGD, and the update of the parameter: P' = P - step."""
 
-    Inputs:
+    signature = """
         grad (*S): float
         moment (*S): as grad
         lr (1) or (): float
         param (*S): as grad
-    Outputs:
-        output_grad (*S): as grad
-        output_moment (*S): as grad
-        output_param (*S): as grad
+        -> output_grad (*S): as grad
+        -> output_moment (*S): as grad
+        -> output_param (*S): as grad
     """
-
-    inputs = ("grad", "moment", "lr", "param")
-    outputs = ("output_grad", "output_moment", "output_param")
     inplace = ((0, 0), (1, 1), (3, 2))
     momentum: float = 0.0
     nesterov: bool = False

@@ -24,21 +24,18 @@ class SparseMomentumSGDUpdate(RowUpdate):
     """MomentumSGDUpdate on the rows ``indices``; a row that occurs several times is updated each time, in order.
 
     The first output holds the steps, in the shape of ``grad``. Other rows keep their moment.
+    """
 
-    Inputs:
+    signature = """
         grad (I, *S): float
         moment (R, *S): as grad
         lr (1) or (): float
         param (R, *S): as grad
         indices (I): int32|int64
-    Outputs:
-        output_grad (I, *S): as grad
-        output_moment (R, *S): as grad
-        output_param (R, *S): as grad
+        -> output_grad (I, *S): as grad
+        -> output_moment (R, *S): as grad
+        -> output_param (R, *S): as grad
     """
-
-    inputs = ("grad", "moment", "lr", "param", "indices")
-    outputs = ("output_grad", "output_moment", "output_param")
     inplace = ((0, 0),)
     must_inplace = ((1, 1), (3, 2))
     momentum: float = 0.0

@@ -29,17 +29,14 @@ class _RowRegularizer(RowUpdate):
     """Base: changes the rows ``indices`` of a table in place. No gradient.
 
     A row whose index occurs several times is regularized each time.
+    """
 
-    Inputs:
+    signature = """
         param (R, *S): float
         indices (I): int32|int64
         grad? (I, *S): any, not read
-    Outputs:
-        output_param (R, *S): as param
+        -> output_param (R, *S): as param
     """
-
-    inputs = ("param", "indices", "grad?")
-    outputs = ("output_param",)
     must_inplace = ((0, 0),)
     reads_gradient = False
 
@@ -80,14 +77,13 @@ class _Normalize(_RowRegularizer):
 @register
 @operator_class(frozen=True)
 class SparseNormalize(_Normalize):
-    """The rows ``indices``, scaled to the L2 norm ``norm``; with ``use_max_norm``, only those with a greater norm.
+    """The rows ``indices``, scaled to the L2 norm ``norm``; with ``use_max_norm``, only those with a greater norm."""
 
-    Inputs:
+    signature = """
         param (R, *S): float32|float64
         indices (I): int32|int64
         grad? (I, *S): any, not read
-    Outputs:
-        output_param (R, *S): as param
+        -> output_param (R, *S): as param
     """
 
     def check_type(self, param: TensorSpec) -> None:
@@ -102,14 +98,13 @@ class SparseNormalize(_Normalize):
 @register
 @operator_class(frozen=True)
 class Float16SparseNormalize(_Normalize):
-    """SparseNormalize of a float16 table, computed in float32.
+    """SparseNormalize of a float16 table, computed in float32."""
 
-    Inputs:
+    signature = """
         param (R, *S): float16
         indices (I): int32|int64
         grad? (I, *S): any, not read
-    Outputs:
-        output_param (R, *S): float16
+        -> output_param (R, *S): float16
     """
 
     def check_type(self, param: TensorSpec) -> None:

@@ -88,21 +88,18 @@ class RowWiseSparseAdagrad(SparseUpdate):
     is negative for descent. ``counter`` has the number of recent updates of each row (see RowWiseCounter). With it and
     a positive ``counter_halflife``, a row's decay is multiplied by ``counter_halflife / counter`` where the counter is
     positive, so that rows that are updated seldom decay more in each update.
+    """
 
-    Inputs:
+    signature = """
         param (R, *S): float
         moment (R): as param
         indices (I): int32|int64
         grad (I, *S): as param
         lr (1) or (): float
         counter? (R) or (R, 1): float64
-    Outputs:
-        output_param (R, *S): as param
-        output_moment (R): as param
+        -> output_param (R, *S): as param
+        -> output_moment (R): as param
     """
-
-    inputs = ("param", "moment", "indices", "grad", "lr", "counter?")
-    outputs = ("output_param", "output_moment")
     must_inplace = ((0, 0), (1, 1))
     by_row = ("counter",)
     reduced = "mean"
@@ -167,9 +164,20 @@ class _Moments(SparseUpdate):
 
 @operator_class(frozen=True)
 class _SparseAdam(_Moments):
+    signature = """
+        param
+        moment_1
+        moment_2
+        indices
+        grad
+        lr
+        iter
+        -> output_param
+        -> output_moment_1
+        -> output_moment_2
+        -> output_grad?
+    """
     counter = 6
-    inputs = ("param", "moment_1", "moment_2", "indices", "grad", "lr", "iter")
-    outputs = ("output_param", "output_moment_1", "output_moment_2", "output_grad?")
     must_inplace = ((0, 0), (1, 1), (2, 2))
 
     def new_moments(self, rows: Rows, g: Any, square: Any) -> tuple[Any, Any]:
@@ -185,7 +193,11 @@ class SparseAdam(_SparseAdam):
 
     With ``enableRAdam``, the rate of the first iterations is reduced, because the second moment varies much in these.
 
-    Inputs:
+    Source: Kingma and Ba, "Adam: a method for stochastic optimization", 2014, arXiv:1412.6980, section 2; Liu et al.,
+    "On the variance of the adaptive learning rate and beyond", 2019, arXiv:1908.03265, algorithm 2.
+    """
+
+    signature = """
         param (R, *S): float
         moment_1 (R, *S): as param
         moment_2 (R, *S): as param
@@ -193,16 +205,11 @@ class SparseAdam(_SparseAdam):
         grad (I, *S): as param
         lr (1) or (): float
         iter (1) or (): int32|int64
-    Outputs:
-        output_param (R, *S): as param
-        output_moment_1 (R, *S): as param
-        output_moment_2 (R, *S): as param
-        output_grad? (I, *S): as param
-
-    Source: Kingma and Ba, "Adam: a method for stochastic optimization", 2014, arXiv:1412.6980, section 2; Liu et al.,
-    "On the variance of the adaptive learning rate and beyond", 2019, arXiv:1908.03265, algorithm 2.
+        -> output_param (R, *S): as param
+        -> output_moment_1 (R, *S): as param
+        -> output_moment_2 (R, *S): as param
+        -> output_grad? (I, *S): as param
     """
-
     enableRAdam: bool = False
 
     def update(self, ctx: RunContext, rows: Rows, g: Any, numbers: Rows, reduced: Any) -> Rows:
@@ -236,9 +243,9 @@ class SparseAdam(_SparseAdam):
 @register
 @operator_class(frozen=True)
 class RowWiseSparseAdam(_SparseAdam):
-    """Adam on the rows ``indices``, with one second moment per row: the running mean of the row's mean square.
+    """Adam on the rows ``indices``, with one second moment per row: the running mean of the row's mean square."""
 
-    Inputs:
+    signature = """
         param (R, *S): float
         moment_1 (R, *S): as param
         moment_2 (R): as param
@@ -246,11 +253,10 @@ class RowWiseSparseAdam(_SparseAdam):
         grad (I, *S): as param
         lr (1) or (): float
         iter (1) or (): int32|int64
-    Outputs:
-        output_param (R, *S): as param
-        output_moment_1 (R, *S): as param
-        output_moment_2 (R): as param
-        output_grad? (I, *S): as param
+        -> output_param (R, *S): as param
+        -> output_moment_1 (R, *S): as param
+        -> output_moment_2 (R): as param
+        -> output_grad? (I, *S): as param
     """
 
     def check_state(self, param: TensorSpec, others: Sequence[TensorSpec]) -> None:
@@ -281,8 +287,9 @@ class SmartDecaySparseAdam(_Moments):
     With t = iter + 1 and k = t - last_seen, the number of iterations since a row was touched:
     m1' = beta1^k m1 + (1 - beta1) g, m2' = beta2^k m2 + (1 - beta2) g^2, and the row moves by
     lr (m1' + (beta1 + ... + beta1^(k-1)) m1) / (sqrt(m2') + epsilon), all missed steps at once.
+    """
 
-    Inputs:
+    signature = """
         param (R, *S): float
         moment_1 (R, *S): as param
         moment_2 (R, *S): as param
@@ -291,16 +298,12 @@ class SmartDecaySparseAdam(_Moments):
         grad (I, *S): as param
         lr (1) or (): float
         iter (1) or (): int32|int64
-    Outputs:
-        output_param (R, *S): as param
-        output_moment_1 (R, *S): as param
-        output_moment_2 (R, *S): as param
-        output_last_seen (R): int64
+        -> output_param (R, *S): as param
+        -> output_moment_1 (R, *S): as param
+        -> output_moment_2 (R, *S): as param
+        -> output_last_seen (R): int64
     """
-
     counter = 7
-    inputs = ("param", "moment_1", "moment_2", "last_seen", "indices", "grad", "lr", "iter")
-    outputs = ("output_param", "output_moment_1", "output_moment_2", "output_last_seen")
     must_inplace = ((0, 0), (1, 1), (2, 2), (3, 3))
 
     def check_state(self, param: TensorSpec, others: Sequence[TensorSpec]) -> None:
@@ -330,23 +333,19 @@ class SmartDecaySparseAdam(_Moments):
 @register
 @operator_class(frozen=True)
 class SparseAdadelta(SparseUpdate):
-    """Adadelta on the rows ``indices`` of a table.
+    """Adadelta on the rows ``indices`` of a table."""
 
-    Inputs:
+    signature = """
         param (R, *S): float
         moment (R, *S): as param
         moment_delta (R, *S): as param
         indices (I): int32|int64
         grad (I, *S): as param
         lr (1) or (): float
-    Outputs:
-        output_param (R, *S): as param
-        output_moment (R, *S): as param
-        output_moment_delta (R, *S): as param
+        -> output_param (R, *S): as param
+        -> output_moment (R, *S): as param
+        -> output_moment_delta (R, *S): as param
     """
-
-    inputs = ("param", "moment", "moment_delta", "indices", "grad", "lr")
-    outputs = ("output_param", "output_moment", "output_moment_delta")
     must_inplace = ((0, 0), (1, 1), (2, 2))
     epsilon: float = 1e-5
     decay: float = 0.95
@@ -366,21 +365,17 @@ class SparseAdadelta(SparseUpdate):
 @register
 @operator_class(frozen=True)
 class SparseFtrl(SparseUpdate):
-    """Ftrl on the rows ``indices`` of a table; a fifth input replaces ``alpha``.
+    """Ftrl on the rows ``indices`` of a table; a fifth input replaces ``alpha``."""
 
-    Inputs:
+    signature = """
         param (R, *S): float
         n_z (R, *S, 2): as param
         indices (I): int32|int64
         grad (I, *S): as param
         alpha? (1): float
-    Outputs:
-        output_param (R, *S): as param
-        output_n_z (R, *S, 2): as param
+        -> output_param (R, *S): as param
+        -> output_n_z (R, *S, 2): as param
     """
-
-    inputs = ("param", "n_z", "indices", "grad", "alpha?")
-    outputs = ("output_param", "output_n_z")
     must_inplace = ((0, 0), (1, 1))
     pairs = (1,)
     alpha: float = 0.005

@@ -31,23 +31,20 @@ class Storm(Operator):
     S is a scalar. The step is added, so ``lr`` is negative for descent. Where the paper has M minus the gradient of the
     same batch at the previous parameters, this operator has M - G.
 
-    Inputs:
+    Source: Cutkosky and Orabona, "Momentum-based variance reduction in non-convex SGD", 2019, arXiv:1905.10018,
+    algorithm 1.
+    """
+
+    signature = """
         param (*S): float
         moment (*S): as param
         grad_sq_sum (1) or (): float
         grad (*S): as param
         lr (1) or (): float
-    Outputs:
-        output_param (*S): as param
-        output_moment (*S): as param
-        output_grad_sq_sum (1) or (): as grad_sq_sum
-
-    Source: Cutkosky and Orabona, "Momentum-based variance reduction in non-convex SGD", 2019, arXiv:1905.10018,
-    algorithm 1.
+        -> output_param (*S): as param
+        -> output_moment (*S): as param
+        -> output_grad_sq_sum (1) or (): as grad_sq_sum
     """
-
-    inputs = ("param", "moment", "grad_sq_sum", "grad", "lr")
-    outputs = ("output_param", "output_moment", "output_grad_sq_sum")
     inplace = ((0, 0), (1, 1), (2, 2))
     momentum: float = 10.0
     beta: float = 0.1
@@ -81,8 +78,7 @@ def storm(op: Storm, ctx: RunContext, param: Any, moment: Any, grad_sq_sum: Any,
 class _Step(RowUpdate):
     """M' = G + keep * (M - G), P' = P + rate * M', on rows."""
 
-    inputs = ("param", "moment", "indices", "grad", "rate", "keep")
-    outputs = ("output_param", "output_moment")
+    signature = "param, moment, indices, grad, rate, keep -> output_param, output_moment"
     must_inplace = ((0, 0), (1, 1))
 
     def update(self, ctx: RunContext, rows: Sequence[Any], g: Any, numbers: Sequence[Any], reduced: Any) -> Any:
@@ -97,22 +93,19 @@ class SparseStorm(JointUpdate):
     """Storm on the rows ``indices`` of a table; S and r are computed from all rows of the gradient together.
 
     A row that occurs several times is updated each time, in order; other rows keep their momentum.
+    """
 
-    Inputs:
+    signature = """
         param (R, *S): float
         moment (R, *S): as param
         grad_sq_sum (1) or (): float
         grad (I, *S): as param
         indices (I): int32|int64
         lr (1) or (): float
-    Outputs:
-        output_param (R, *S): as param
-        output_moment (R, *S): as param
-        output_grad_sq_sum (1) or (): as grad_sq_sum
+        -> output_param (R, *S): as param
+        -> output_moment (R, *S): as param
+        -> output_grad_sq_sum (1) or (): as grad_sq_sum
     """
-
-    inputs = ("param", "moment", "grad_sq_sum", "grad", "indices", "lr")
-    outputs = ("output_param", "output_moment", "output_grad_sq_sum")
     must_inplace = ((0, 0), (1, 1), (2, 2))
     step = _Step
     state = "grad_sq_sum"

@@ -30,17 +30,14 @@ class SumRepeatedRows(Operator):
     With ``num_rows``, the number of rows of the table, the results have an entry for each index, so that their size is
     known before the net runs: each distinct index is at its first place among the sorted ones. The other indices are
     the lowest number of their type, which updates of rows skip, and their sums are 0.
-
-    Inputs:
-        indices (*I): int32|int64
-        values (*I, *S): float
-    Outputs:
-        rows (K): as indices
-        sums (K, *S): as values
     """
 
-    inputs = ("indices", "values")
-    outputs = ("rows", "sums")
+    signature = """
+        indices (*I): int32|int64
+        values (*I, *S): float
+        -> rows (K): as indices
+        -> sums (K, *S): as values
+    """
     dynamic = True
     num_rows: int = 0
 

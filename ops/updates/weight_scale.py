@@ -22,17 +22,9 @@ _NEVER = 2**63 - 1
 @register
 @operator_class(frozen=True)
 class WeightScale(Operator):
-    """nw = scale * w if iter + 1 is a multiple of ``stepsize`` and less than ``upper_bound_iter``, else nw = w.
+    """nw = scale * w if iter + 1 is a multiple of ``stepsize`` and less than ``upper_bound_iter``, else nw = w."""
 
-    Inputs:
-        w (*S): float
-        iter (1): int64
-    Outputs:
-        nw (*S): as w
-    """
-
-    inputs = ("w", "iter")
-    outputs = ("nw",)
+    signature = "w (*S): float, iter (1): int64 -> nw (*S): as w"
     inplace = ((0, 0),)
     stepsize: int = _NEVER
     upper_bound_iter: int = _NEVER

@@ -31,23 +31,20 @@ class Wngrad(Operator):
     b is a scalar. The third output is r, the fourth the update r * G. The step is added, so ``lr`` is negative for
     descent. The step uses b, as in Caffe2; in the paper it uses b'.
 
-    Inputs:
-        param (*S): float
-        seq_b (1): float
-        grad (*S): as param
-        lr (1) or (): float
-    Outputs:
-        output_param (*S): as param
-        output_seq_b (1): as seq_b
-        output_effective_lr? (1): as seq_b
-        output_update? (*S): as param
-
     Source: Wu, Ward and Bottou, "WNGrad: learn the learning rate in gradient descent", 2018, arXiv:1803.02865,
     algorithm 1.
     """
 
-    inputs = ("param", "seq_b", "grad", "lr")
-    outputs = ("output_param", "output_seq_b", "output_effective_lr?", "output_update?")
+    signature = """
+        param (*S): float
+        seq_b (1): float
+        grad (*S): as param
+        lr (1) or (): float
+        -> output_param (*S): as param
+        -> output_seq_b (1): as seq_b
+        -> output_effective_lr? (1): as seq_b
+        -> output_update? (*S): as param
+    """
     inplace = ((0, 0), (1, 1))
     epsilon: float = 1e-5
 
@@ -85,8 +82,7 @@ def wngrad(op: Wngrad, ctx: RunContext, param: Any, seq_b: Any, grad: Any, lr: A
 class _Step(RowUpdate):
     """P' = P + rate * G, on rows."""
 
-    inputs = ("param", "indices", "grad", "rate")
-    outputs = ("output_param",)
+    signature = "param, indices, grad, rate -> output_param"
     must_inplace = ((0, 0),)
 
     def update(self, ctx: RunContext, rows: Sequence[Any], g: Any, numbers: Sequence[Any], reduced: Any) -> Any:
@@ -99,20 +95,17 @@ class SparseWngrad(JointUpdate):
     """Wngrad on the rows ``indices`` of a table; a row that occurs several times is updated each time.
 
     All rows share the scalar b, and b' = b + |G|^2 / b: as in Caffe2, without ``epsilon``.
+    """
 
-    Inputs:
+    signature = """
         param (R, *S): float
         seq_b (1): float
         indices (I): int32|int64
         grad (I, *S): as param
         lr (1) or (): float
-    Outputs:
-        output_param (R, *S): as param
-        output_seq_b (1): as seq_b
+        -> output_param (R, *S): as param
+        -> output_seq_b (1): as seq_b
     """
-
-    inputs = ("param", "seq_b", "indices", "grad", "lr")
-    outputs = ("output_param", "output_seq_b")
     must_inplace = ((0, 0), (1, 1))
     step = _Step
     state = "seq_b"

@@ -27,7 +27,10 @@ class YellowFin(Operator):
     distance |G| / |G|^2. With ``zero_debias`` the means are corrected for their initial bias. ``iter`` counts from 1;
     from 2 on, ``lr`` and ``mu`` are running means of the values computed from these statistics.
 
-    Inputs:
+    Source: Zhang and Mitliagkas, "YellowFin and the art of momentum tuning", 2017, arXiv:1706.03471, algorithms 1 to 4.
+    """
+
+    signature = """
         param (*S): float
         moment (*S): as param
         lr (1): float
@@ -38,30 +41,15 @@ class YellowFin(Operator):
         scalars_memory (5): float
         grad (*S): as param
         iter (1) or (): int32|int64
-    Outputs:
-        output_param (*S): as param
-        output_moment (*S): as param
-        output_lr (1): as lr
-        output_mu (1): as mu
-        output_curv_win (curv_win_width): as curv_win
-        output_g_avg (*S): as param
-        output_g2_avg (*S): as param
-        output_scalars_memory (5): as scalars_memory
-
-    Source: Zhang and Mitliagkas, "YellowFin and the art of momentum tuning", 2017, arXiv:1706.03471, algorithms 1 to 4.
+        -> output_param (*S): as param
+        -> output_moment (*S): as param
+        -> output_lr (1): as lr
+        -> output_mu (1): as mu
+        -> output_curv_win (curv_win_width): as curv_win
+        -> output_g_avg (*S): as param
+        -> output_g2_avg (*S): as param
+        -> output_scalars_memory (5): as scalars_memory
     """
-
-    inputs = ("param", "moment", "lr", "mu", "curv_win", "g_avg", "g2_avg", "scalars_memory", "grad", "iter")
-    outputs = (
-        "output_param",
-        "output_moment",
-        "output_lr",
-        "output_mu",
-        "output_curv_win",
-        "output_g_avg",
-        "output_g2_avg",
-        "output_scalars_memory",
-    )
     inplace = tuple((i, i) for i in range(8))
     beta: float = 0.999
     curv_win_width: int = 20

@@ -116,18 +116,14 @@ class ConvArguments(WindowArguments):
 
 @operator_class(frozen=True)
 class ConvForward(ConvArguments):
-    """Base of convolution and transposed convolution.
+    """Base of convolution and transposed convolution."""
 
-    Inputs:
+    signature = """
         X (N, C, *S) or (N, *S, C): float, by the order
         W (M, D, *K) or (M, *K, D): as X, D = C / group
         b? (M): as X
-    Outputs:
-        Y (N, M, *T) or (N, *T, M): as X
+        -> Y (N, M, *T) or (N, *T, M): as X
     """
-
-    inputs = ("X", "W", "b?")
-    outputs = ("Y",)
 
     def infer(self, x: TensorSpec, w: TensorSpec, b: TensorSpec | None = None) -> tuple[TensorSpec, ...]:
         require_one_float_type(self, X=x, W=w, b=b)
@@ -157,8 +153,7 @@ class ConvForward(ConvArguments):
 class ConvBackward(ConvArguments):
     """Base of the gradients of convolution and of transposed convolution."""
 
-    inputs = ("X", "W", "dY")
-    outputs = ("dW", "db_or_dX?", "dX?")
+    signature = "X, W, dY -> dW, db_or_dX?, dX?"
 
     def infer(self, x: TensorSpec, w: TensorSpec, dy: TensorSpec) -> tuple[TensorSpec, ...]:
         require_one_float_type(self, X=x, W=w, dY=dy)

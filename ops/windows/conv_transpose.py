@@ -87,14 +87,14 @@ class ConvTranspose(TransposeArguments, ConvForward):
     In order NCHW, X is (N, C, H, W), W (C, M / group, kH, kW) and Y has M channels; in order NHWC they are
     (N, H, W, C) and (C, kH, kW, M / group). The extents of Y are ``(H - 1) * stride + kernel + adj - pads``.
 
-    Inputs:
+    Source: Zeiler et al., "Deconvolutional Networks", 2010.
+    """
+
+    signature = """
         X (N, C, *S) or (N, *S, C): float, by the order
         W (C, D, *K) or (C, *K, D): as X, D = M / group
         b? (M): as X
-    Outputs:
-        Y (N, M, *T) or (N, *T, M): as X
-
-    Source: Zeiler et al., "Deconvolutional Networks", 2010.
+        -> Y (N, M, *T) or (N, *T, M): as X
     """
 
 

@@ -71,19 +71,16 @@ class DeformConv(_Arguments):
     window, row by row, the offsets down and to the right, in pixels. Samples between pixels are interpolated
     bilinearly, those outside of [0, H) x [0, W) are 0. The other arguments are those of Conv.
 
-    Inputs:
+    Source: Dai et al., "Deformable Convolutional Networks", 2017, arXiv:1703.06211, section 2.1.
+    """
+
+    signature = """
         X (N, C, H, W): float
         offset (N, D, P, Q): as X
         filter (M, R, K, L): as X, R = C / group
         bias? (M): as X
-    Outputs:
-        Y (N, M, P, Q): as X
-
-    Source: Dai et al., "Deformable Convolutional Networks", 2017, arXiv:1703.06211, section 2.1.
+        -> Y (N, M, P, Q): as X
     """
-
-    inputs = ("X", "offset", "filter", "bias?")
-    outputs = ("Y",)
 
     def check(self) -> None:
         super().check()
@@ -118,8 +115,7 @@ class DeformConv(_Arguments):
 class DeformConvGradient(_Arguments):
     """The gradients of DeformConv: of offset, of filter, of bias unless ``no_bias``, and of X."""
 
-    inputs = ("X", "offset", "filter", "dY")
-    outputs = ("d_offset", "d_filter", "d_bias_or_dX?", "dX?")
+    signature = "X, offset, filter, dY -> d_offset, d_filter, d_bias_or_dX?, dX?"
 
     def check(self) -> None:
         super().check()

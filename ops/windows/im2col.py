@@ -42,15 +42,12 @@ class Im2Col(_Columns):
     """Y = the window at each position of the images X, with its elements in place of the channels.
 
     In order NCHW they are ordered by channel, row, column; in order NHWC by row, column, channel.
-
-    Inputs:
-        X (N, C, H, W) or (N, H, W, C): float, by the order
-    Outputs:
-        Y (N, D, P, Q) or (N, P, Q, D): as X
     """
 
-    inputs = ("X",)
-    outputs = ("Y",)
+    signature = """
+        X (N, C, H, W) or (N, H, W, C): float, by the order
+        -> Y (N, D, P, Q) or (N, P, Q, D): as X
+    """
 
     def infer(self, x: TensorSpec) -> tuple[TensorSpec, ...]:
         require_one_float_type(self, X=x)
@@ -63,17 +60,13 @@ class Im2Col(_Columns):
 @register
 @operator_class(frozen=True)
 class Col2Im(_Columns):
-    """Z = images of the shape of the second input; each pixel is the sum over the windows that cover it.
+    """Z = images of the shape of the second input; each pixel is the sum over the windows that cover it."""
 
-    Inputs:
+    signature = """
         columns (N, D, P, Q) or (N, P, Q, D): float, by the order
         like (N, C, H, W) or (N, H, W, C): as columns
-    Outputs:
-        Z (N, C, H, W) or (N, H, W, C): as columns
+        -> Z (N, C, H, W) or (N, H, W, C): as columns
     """
-
-    inputs = ("columns", "like")
-    outputs = ("Z",)
 
     def input_location(self, index: int) -> Literal["here", "host", "any"]:
         return "any" if index == 1 else "here"

@@ -112,16 +112,15 @@ class LC(_Forward):
     The shape of the filters is the image extents of Y followed by the shape of Conv's filters, (*extents, M, C,
     *kernel) or, for NHWC, (*extents, M, *kernel, C); that of the bias is (*extents, M). Windows are those of Conv.
 
-    Inputs:
-        X (N, C, *S) or (N, *S, C): float, by the order
-        filter (*T, M, D, *K) or (*T, M, *K, D): as X, D = C / group
-        bias? (*T, M): as X
-    Outputs:
-        Y (N, M, *T) or (N, *T, M): as X
-
     Source: Taigman et al., "DeepFace: Closing the Gap to Human-Level Performance in Face Verification", 2014.
     """
 
+    signature = """
+        X (N, C, *S) or (N, *S, C): float, by the order
+        filter (*T, M, D, *K) or (*T, M, *K, D): as X, D = C / group
+        bias? (*T, M): as X
+        -> Y (N, M, *T) or (N, *T, M): as X
+    """
     inputs, outputs = _INPUTS, _OUTPUTS
 
 
@@ -130,6 +129,7 @@ class LC(_Forward):
 class LCGradient(_Backward):
     """The gradients of LC: of the filters, of the bias unless ``no_bias``, and of X."""
 
+    signature = "X, filter, dY -> d_filter, d_bias_or_dX?, dX?"
     inputs, outputs = _GRADIENT_INPUTS, _GRADIENT_OUTPUTS
 
 

@@ -33,17 +33,14 @@ class _Arguments(PoolArguments):
 class LpPool(_Arguments):
     """Y = (sum of |X|^p)^(1/p) of each window; pads are 0.
 
-    Inputs:
-        X (N, C, *S) or (N, *S, C): float, by the order
-    Outputs:
-        Y (N, C, *T) or (N, *T, C): as X
-
     Source: Sermanet, Chintala and LeCun, "Convolutional Neural Networks Applied to House Numbers Digit Classification",
     2012, arXiv:1204.3968.
     """
 
-    inputs = ("X",)
-    outputs = ("Y",)
+    signature = """
+        X (N, C, *S) or (N, *S, C): float, by the order
+        -> Y (N, C, *T) or (N, *T, C): as X
+    """
 
     def infer(self, x: TensorSpec) -> tuple[TensorSpec, ...]:
         require_one_float_type(self, X=x)
@@ -62,8 +59,7 @@ class LpPool(_Arguments):
 class LpPoolGradient(_Arguments):
     """dX = the sum over windows of dY * sign(X) * (|X| / Y)^(p - 1), where windows with Y = 0 count as 0."""
 
-    inputs = ("X", "Y", "dY")
-    outputs = ("dX",)
+    signature = "X, Y, dY -> dX"
 
     def infer(self, x: TensorSpec, y: TensorSpec, dy: TensorSpec) -> tuple[TensorSpec, ...]:
         require_one_float_type(self, X=x, Y=y, dY=dy)

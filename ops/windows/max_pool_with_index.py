@@ -34,17 +34,9 @@ class _Arguments(PoolArguments):
 @register
 @operator_class(frozen=True)
 class MaxPoolWithIndex(_Arguments):
-    """Y = the maximum of each window; Index = its position in the image plane, the first of ties. Pads are ignored.
+    """Y = the maximum of each window; Index = its position in the image plane, the first of ties. Pads are ignored."""
 
-    Inputs:
-        X (N, C, H, W): float
-    Outputs:
-        Y (N, C, P, Q): as X
-        Index (N, C, P, Q): int32
-    """
-
-    inputs = ("X",)
-    outputs = ("Y", "Index")
+    signature = "X (N, C, H, W): float -> Y (N, C, P, Q): as X, Index (N, C, P, Q): int32"
 
     def infer(self, x: TensorSpec) -> tuple[TensorSpec, ...]:
         require_one_float_type(self, X=x)
@@ -64,8 +56,7 @@ class MaxPoolWithIndex(_Arguments):
 class MaxPoolWithIndexGradient(_Arguments):
     """dX = each element of dY added at its Index in the image plane."""
 
-    inputs = ("X", "dY", "Index")
-    outputs = ("dX",)
+    signature = "X, dY, Index -> dX"
 
     def input_location(self, index: int) -> Literal["here", "host", "any"]:
         return "here" if index else "any"  # only the shape of X is used

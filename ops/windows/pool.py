@@ -74,16 +74,12 @@ class PoolArguments(WindowArguments):
 
 @operator_class(frozen=True)
 class _Forward(PoolArguments):
-    """Base of pooling: each window of a channel is reduced to one element.
+    """Base of pooling: each window of a channel is reduced to one element."""
 
-    Inputs:
+    signature = """
         X (N, C, *S) or (N, *S, C): float, by the order
-    Outputs:
-        Y (N, C, *T) or (N, *T, C): as X
+        -> Y (N, C, *T) or (N, *T, C): as X
     """
-
-    inputs = ("X",)
-    outputs = ("Y",)
 
     def infer(self, x: TensorSpec) -> tuple[TensorSpec, ...]:
         require_one_float_type(self, X=x)
@@ -99,8 +95,7 @@ class _Forward(PoolArguments):
 
 @operator_class(frozen=True)
 class _Backward(PoolArguments):
-    inputs = ("X", "Y", "dY")
-    outputs = ("dX",)
+    signature = "X, Y, dY -> dX"
 
     def infer(self, x: TensorSpec, y: TensorSpec, dy: TensorSpec) -> tuple[TensorSpec, ...]:
         require_one_float_type(self, X=x, Y=y, dY=dy)

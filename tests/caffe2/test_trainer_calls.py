@@ -12,6 +12,7 @@ from caffe2.python import brew, convnet_benchmarks, core, data_parallel_model, m
 from caffe2.python.models import shufflenet
 
 from house import ROOT
+from netbuilder.proto import ArgumentError
 
 BATCH = 4
 
@@ -60,7 +61,7 @@ def test_a_trainer_on_one_cpu_device():
 
 
 def test_gradient_memory_wants_a_model():
-    with pytest.raises(TypeError, match="model must be a ModelHelper, got 'model'"):
+    with pytest.raises(ArgumentError, match="model must be a ModelHelper, got 'model'"):
         data_parallel_model.OptimizeGradientMemory("model", {}, set(), False)
 
 

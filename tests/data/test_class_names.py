@@ -94,6 +94,7 @@ def replace_and_die(monkeypatch, path, kind, new, at):
 @pytest.mark.parametrize(
     ("old", "new"), [(None, NEW), (OLD, NEW), (OLD, UNNAMED), (UNNAMED, NEW)], ids=["first", "names", "no_more", "now"]
 )
+@pytest.mark.one_in(3)
 def test_a_kill_at_each_point_leaves_a_database_with_its_own_names(kind, old, new, tmp_path, monkeypatch):
     seen = []
     for at in range(20):

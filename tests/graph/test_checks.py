@@ -662,6 +662,7 @@ SMALL_NETS = (
     "name", [pytest.param(name, marks=[pytest.mark.slow] * (name not in SMALL_NETS)) for name in NETS]
 )
 @pytest.mark.parametrize("training", [True, False])
+@pytest.mark.one_in(2)
 def test_nets_of_the_zoo(name, training):
     options = ZooOptions(batch=2, classes=10)
     model = ModelHelper(name, arg_scope={"order": "NCHW"})

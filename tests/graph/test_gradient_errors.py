@@ -234,8 +234,7 @@ def test_a_callback_that_raises_leaves_the_net_as_it_was(net):
 class Holding(Operator):
     """Runs a net; its gradient runs the net's gradient."""
 
-    inputs = ("X",)
-    outputs = ("Y",)
+    signature = "X -> Y"
     copy_arguments = False
     net: NetDef | None = None
 
@@ -257,8 +256,7 @@ def _writing(blob):
 class Dropping(Operator):
     """Gives the gradient of A only."""
 
-    inputs = ("A", "B")
-    outputs = ("Y",)
+    signature = "A, B -> Y"
 
     def gradient(self, g):
         g.set_d_input("A", g.d_output("Y"))
@@ -270,8 +268,7 @@ class Dropping(Operator):
 class Reading(Operator):
     """Its gradient reads a blob that is not there."""
 
-    inputs = ("X",)
-    outputs = ("Y",)
+    signature = "X -> Y"
 
     def gradient(self, g):
         return [make_op("Sum", ["elsewhere", g.d_output("Y")], [g.d_input("X")])]
@@ -281,8 +278,7 @@ class Reading(Operator):
 class Rows(Operator):
     """A lookup whose sparse gradient is computed, indices and values."""
 
-    inputs = ("T", "I")
-    outputs = ("Y",)
+    signature = "T, I -> Y"
 
     def gradient(self, g):
         table = g.input("T")

@@ -143,6 +143,7 @@ def test_uneven_shares_of_uneven_micro_batches():
 
 @pytest.mark.parametrize("samples", [12, 7, 5, 1])
 @pytest.mark.parametrize("count", [2, 3])
+@pytest.mark.one_in(3)
 def test_replicas_get_the_same_samples_for_any_number_of_micro_batches(samples, count):
     """Shares of any size, fed or prefetched; every sample once."""
     rng = np.random.default_rng(samples)

@@ -137,6 +137,7 @@ def test_a_batch_is_split_where_computing_again_is_not_enough(devices):
         (Attempts(), {"why_not_split": "of a reason"}, "into micro-batches, since of a reason$"),
     ],
 )
+@pytest.mark.one_in(3)
 def test_why_a_batch_is_not_split(attempts, options, reason):
     with pytest.raises(NetError, match=rf"memory_budget=1,000 bytes is too small: .*{reason}"):
         attempts.within(1000, **options)

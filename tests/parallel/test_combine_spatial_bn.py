@@ -87,6 +87,7 @@ def test_float64():
     ],
     ids=str,
 )
+@pytest.mark.one_in(3)
 def test_with_other_options(options, threads):
     """Running statistics are those of the whole batch on each device, also where they are not copied from the first."""
     got = trained(range(3), task_of(**COMBINED, **options), threads=threads)
@@ -126,6 +127,7 @@ def fed(devices, sizes, forward=convnet, **options):
 
 @pytest.mark.parametrize("count", COUNTS)
 @pytest.mark.parametrize("options", [{}, {"shared_model": True}, {"accumulate_steps": 2}], ids=str)
+@pytest.mark.one_in(5)
 def test_shares_of_different_sizes_and_none(count, options):
     """The last batches have fewer samples than there are devices: some feed a placeholder, which must not count."""
     sizes = [24, 13, 4, 2]
@@ -192,6 +194,7 @@ def test_kernels_are_fused_around_the_exchange():
 @pytest.mark.skipif(not onednn.available(), reason="needs oneDNN")
 @pytest.mark.parametrize("observable", ["outputs", "all"])
 @pytest.mark.parametrize("options", [{}, {"dtype": "bfloat16"}, {"weighted_shares": True}], ids=str)
+@pytest.mark.one_in(3)
 def test_the_fused_gradient_changes_nothing_but_rounding(options, observable):
     """Also where all gradients can be fetched: that of the Relu's input is the same to the bit in the first step."""
     found = []

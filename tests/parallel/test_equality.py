@@ -69,6 +69,7 @@ def looks_up(model, loss_scale):
 @pytest.mark.parametrize("forward", [mlp, looks_up])
 @pytest.mark.parametrize("name", ["sgd", "adam"])
 @pytest.mark.parametrize("options", [{}, {"accumulate_steps": 2}, {"weighted_shares": True}], ids=str)
+@pytest.mark.one_in(3)
 def test_weight_decay_and_clipping_are_the_same(name, forward, options):
     def build(model, bound=0.1):
         if forward is mlp:

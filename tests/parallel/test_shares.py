@@ -190,3 +190,9 @@ def test_the_record_keeps_how_shares_are_taken():
     model, record = parallelize([0, 1], accumulate_steps=2)
     assert parallel.Replicas.load(model.net.Proto()) == record
     assert record.weighted_shares and record.accumulate_steps == 2 and len(record.accumulated) == 8
+
+
+@pytest.mark.parametrize("samples, shares", [(4, 1 << 40), (4, 0), (4, -1), (-1, 2), (1 << 40, 1 << 40)])
+def test_numbers_of_shares_that_cannot_be(samples, shares):
+    with pytest.raises(NetError, match=f"shares must be 1 to 1,000,000; got samples={samples:,} and shares={shares:,}"):
+        parallel.share_sizes(samples, shares)

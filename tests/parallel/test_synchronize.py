@@ -5,7 +5,7 @@ import pytest
 
 from netbuilder import parallel
 from netbuilder.graph import BlobReference, Net
-from netbuilder.proto import BlobError, NetError
+from netbuilder.proto import ArgumentError, BlobError, NetError
 from netbuilder.runtime import Workspace
 from parallel_models import OPTIMIZERS, parallelize, train
 
@@ -67,7 +67,7 @@ def test_unknown_blobs_are_named():
         parallel.FinalizeAfterCheckpoint(model, ["fc1_w", "fc7_w"], workspace=workspace)
     with pytest.raises(BlobError, match="blob 'cpu_util'"):
         parallel.AddBlobSync(model, ["cpu_util"])
-    with pytest.raises(TypeError, match="blobs must be a list of strings or references, got the single string 'fc1_w'"):
+    with pytest.raises(ArgumentError, match="AddBlobSync: blobs must be a list, got 'fc1_w'"):
         parallel.AddBlobSync(model, "fc1_w")
     with pytest.raises(TypeError, match="got 3 of type int"):
         parallel.FinalizeAfterCheckpoint(model, [3], workspace=workspace)
@@ -105,5 +105,5 @@ def test_one_host_does_not_wait():
     parallel.Synchronize(model)
     parallel.Synchronize(model, timeout_sec=5)
     for wrong in (0, "long"):
-        with pytest.raises(NetError, match=f"timeout_sec must be a positive number of seconds, got {wrong!r}"):
+        with pytest.raises(NetError, match=f"timeout_sec must be a (positive )?number.*, got {wrong!r}"):
             parallel.Synchronize(model, wrong)

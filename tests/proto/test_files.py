@@ -331,7 +331,10 @@ def test_good_bytes_have_no_fault(name):
         assert find_fault(message.SerializeToString(), NetDef.DESCRIPTOR) is None
 
 
-@pytest.mark.parametrize("name", ["model.pb", "weights.npz", "model.onnx", "images", "labels.idx"])
+@pytest.mark.parametrize(
+    "name",
+    ["model.pb", "weights.npz", "model.onnx", "images", "labels.idx", "data.mdb", "secret", "rows", "words", "pairs"],
+)
 def test_a_pipe_is_refused_and_not_waited_for(name, tmp_path):
     path = tmp_path / name
     os.mkfifo(path)
@@ -342,12 +345,26 @@ def test_a_pipe_is_refused_and_not_waited_for(name, tmp_path):
 def _reader(name):
     from netbuilder.data.idx import read_idx
     from netbuilder.data.image_sets import ImageFiles
+    from netbuilder.data.lmdb_pages import LmdbFile
     from netbuilder.data.npz_file import read_npz
+    from netbuilder.data.text_rows import TextRows
+    from netbuilder.model.seq2seq.batches import gen_batches
+    from netbuilder.model.seq2seq.vocabulary import gen_vocab
+    from netbuilder.ops.engines.stores.secret import read_secret
 
     if name == "model.onnx":
         pytest.importorskip("onnx")
         from netbuilder.exchange.onnx import read_onnx
 
         return read_onnx
-    readers = {"weights.npz": read_npz, "labels.idx": read_idx, "images": lambda path: ImageFiles([path], [0])[0]}
+    readers = {
+        "weights.npz": read_npz,
+        "labels.idx": read_idx,
+        "images": lambda path: ImageFiles([path], [0])[0],
+        "data.mdb": lambda path: LmdbFile(os.fspath(path), "data.mdb"),
+        "secret": read_secret,
+        "rows": lambda path: TextRows(path, [TensorProto.STRING]),
+        "words": lambda path: gen_vocab(path, 0),
+        "pairs": lambda path: gen_batches(path, path, {}, {}, 1, 1),
+    }
     return readers.get(name, lambda path: load(path, NetDef))

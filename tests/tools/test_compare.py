@@ -63,19 +63,19 @@ def test_activations_in_bfloat16(capsys):
     assert main([*given, "--bound", "1"]) == 0
 
 
-def store(folder, devices, plant=lambda net: None):
+def store(folder, devices, plant=lambda net: None, inputs=("label",), **options):
     """Write net and init net of a small model; return the file of the net."""
     reset_names()
 
     def forward(model, loss_scale):
         x = model.net.Tanh(brew.fc(model, "data", "fc", 5, 3), "scores")
-        _, loss = model.net.SoftmaxWithLoss([x, "label"], ["softmax", "loss"])
+        _, loss = model.net.SoftmaxWithLoss([x, *inputs], ["softmax", "loss"])
         return [model.net.Scale(loss, "scaled", scale=loss_scale)]
 
     model = ModelHelper("stored")
     Parallelize_CPU(
         model, lambda model: None, forward, optimizer_builder_fun=lambda model: build_sgd(model, 0.1),
-        devices=list(range(devices)),
+        devices=list(range(devices)), **options,
     )  # fmt: skip
     plant(model.net.Proto())
     files.save(folder / f"net{devices}.pb", model.net.Proto())
@@ -104,6 +104,17 @@ def test_stored_nets_on_one_device_and_on_two(tmp_path, batch, capsys):
     assert main([*given, *other]) == 1
     said = capsys.readouterr().out.splitlines()[-1]
     assert "step 1: 'scores' differs" in said and "Relu ['cpu_1/fc'] -> ['cpu_1/scores'] on CPU 1, made at" in said
+
+
+@pytest.mark.parametrize("options", [{}, {"weighted_shares": True}], ids=str)
+def test_stored_nets_with_a_mean_over_weights(options, tmp_path, batch, capsys):
+    path, weight = batch[1], np.float32([0, 0.5, 4, 1, 0, 9])
+    np.savez(path, **np.load(path), weight=weight)
+    nets = [store(tmp_path, devices, inputs=("label", "weight"), **options) for devices in (1, 2, 3)]
+    for devices, net in enumerate(nets[1:], 2):
+        given = ["--net", nets[0], "--init", str(tmp_path / "init1.pb"), *batch]
+        other = ["--against", f"net={net}", "--against", f"init={tmp_path / f'init{devices}.pb'}"]
+        assert main([*given, *other, "--bound", "1e-5"]) == 0, capsys.readouterr()
 
 
 def test_settings_of_a_stored_net(tmp_path, batch, capsys):

@@ -28,6 +28,7 @@ def test_the_table_in_small_form(model):
 
 
 @pytest.mark.parametrize("number, model", list(enumerate(MODELS)))
+@pytest.mark.one_in(3)
 def test_every_model_and_every_optimizer_in_small_form(number, model):
     """Each model with one optimizer; they take turns."""
     check_table(model, [list(OPTIMIZERS)[number % len(OPTIMIZERS)]])
@@ -56,6 +57,7 @@ def check_table(model, optimizers):
         ),
     ],
 )
+@pytest.mark.one_in(2)
 def test_options_in_small_form(options, models, methods):
     bound = prove._BOUNDS[options.get("dtype", "float32")]
     found = list(prove.entries(models, ["SGD"], [3], 2, list(METHODS), options))
@@ -136,6 +138,15 @@ def test_processes_in_small_form(tmp_path, capsys):
     assert {(entry.processes, entry.devices) for entry in found} == {(2, 2)}
     assert max(entry.difference for entry in found) < 1e-5
     assert worst.startswith(f"worst of {len(found)} entries after 2 steps") and "2 devices of 2 processes" in worst
+
+
+def test_processes_of_one_device_each_have_one_copy(capsys):
+    pytest.importorskip("mpi4py")
+    chosen = ["--models", "dense,weighted,uneven weighted", "--optimizers", "SGD", "--steps", "2", "--shared-model"]
+    assert prove.main([*chosen, "--devices", "1,2,4", "--processes", "2", "--methods", "Parallelize"]) == 0
+    head, *rows, worst = capsys.readouterr().out.splitlines()
+    assert head.split()[3:] == ["2", "x", "1"] and len(rows) == 3
+    assert worst.startswith("worst of 3 entries after 2 steps with shared_model=True")
 
 
 def test_processes_that_fail(capsys, monkeypatch):
@@ -237,7 +248,10 @@ def test_the_measure():
         (["--memory-budget", "1.5"], r"must be a number of bytes, such as .*; got '1.5'"),
         (["--processes", "0"], "argument --processes: must be a positive whole number, got '0'"),
         (["--processes", "3", "--devices", "1,2,4"], "3 processes cannot .*none of --devices 1,2,4 is a multiple of 3"),
-        (["--processes", "2", "--shared-model"], "--shared-model: replicas of several processes cannot share"),
+        (
+            ["--processes", "1,2,3", "--devices", "2,6", "--shared-model"],
+            "--shared-model: processes .* one device each; add 3 to --devices, or omit it from --processes",
+        ),
     ],
 )
 def test_options(arguments, match, capsys):

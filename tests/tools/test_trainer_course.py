@@ -35,6 +35,7 @@ def parameters(run):
     ids=" ".join,
 )
 @pytest.mark.parametrize("more", [[], ["--label-smoothing=0.1", "--warmup-epochs=1"]], ids=["plain", "smoothed"])
+@pytest.mark.one_in(3)
 def test_devices_and_micro_batches_change_nothing_though_the_last_batch_is_uneven(arguments, more):
     found = []
     for ways in ([], arguments):

@@ -115,7 +115,10 @@ def test_idx_files_are_changed_if_options_say_so_and_classes_can_be_named(tmp_pa
 @pytest.mark.parametrize(
     ("arguments", "message"),
     [
-        (["--data", "nowhere"], "--data: 'nowhere' does not exist; give digits, dummy, a folder with one folder of images"),
+        (
+            ["--data", "nowhere"],
+            "--data: 'nowhere' does not exist; give digits, dummy, a folder with one",
+        ),
         (["--resume", "nowhere"], "--resume: the checkpoint 'nowhere' does not exist"),
         (["--export", "/proc/nowhere/net"], "--export: no file can be written in '/proc/nowhere/net'"),
         (["--checkpoint", "/proc/nowhere"], "--checkpoint: no file can be written"),

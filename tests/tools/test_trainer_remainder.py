@@ -37,6 +37,7 @@ def assert_same(one, other):
 
 
 @pytest.mark.parametrize("last", range(1, BATCH + 1))
+@pytest.mark.one_in(3)
 def test_every_size_of_the_last_batch(tmp_path, last):
     source = arrays(tmp_path / "set.npz", BATCH + last)
     one = trained(source, "--devices=0")

@@ -137,6 +137,7 @@ def assert_same(got: dict[str, Any], want: dict[str, Any]) -> None:
         for each in NAMES
     ],
 )
+@pytest.mark.one_in(2)
 def test_each_in_turn(name, without):
     case, (want, moved) = case_of(name), reference(name)
     got = case.train(without)
@@ -164,6 +165,7 @@ def test_several_at_once(name):
         if each != "kept_maxima"
     ],
 )
+@pytest.mark.one_in(3)
 def test_what_rounds_otherwise_in_nets_with_joins(name, without):
     case, (want, moved) = case_of(name), reference(name)
     assert case.distance(case.train(without), want) <= allowed(OPTIMIZATIONS[without].bound, moved)

@@ -15,7 +15,8 @@ from netbuilder.graph.net_names import reset_names
 from netbuilder.graph.replicas import Replicas
 from netbuilder.optimizers import reset_optimizer_instance_count
 from netbuilder.parallel import replicas_of
-from netbuilder.parallel.shares import SHARE_WEIGHT, share_sizes
+from netbuilder.parallel.shares import SHARE_WEIGHT, Share, share_sizes
+from netbuilder.parallel.step_divisors import StepDivisors
 from netbuilder.proto import BlobError, NetDef, NetError
 from netbuilder.runtime import Workspace
 from netbuilder.runtime.execute.net import RuntimeNet
@@ -150,6 +151,7 @@ def _split(given: Mapping[str, Any], net: NetDef, record: Replicas | None) -> di
     """Return the inputs by full name, batches split over the replicas."""
     reads = set(undefined_inputs(net.op))
     found: dict[str, Any] = {}
+    batch: dict[str, Any] = {}
     for name, spec in given.items():
         value = value_of(spec)
         copies = record.devices.copies(name) if record is not None else ()
@@ -157,11 +159,27 @@ def _split(given: Mapping[str, Any], net: NetDef, record: Replicas | None) -> di
             found[name] = value
         elif copies and reads.issuperset(copies):
             found.update(zip(copies, _shares(value, len(copies), name)))
+            batch[name] = np.asarray(value)
         else:
             raise BlobError(f"input {name!r}: net {net.name!r} has no such input; it reads {sorted(reads)[:8]}")
-    if record is not None and reads.issuperset(record.devices.copies(SHARE_WEIGHT)) and record.weighted_shares:
-        found.update(dict.fromkeys(record.devices.copies(SHARE_WEIGHT), np.full(1, 1 / len(record), np.float32)))
+    if record is not None and record.weighted_shares:
+        weights = dict.fromkeys(record.devices.copies(SHARE_WEIGHT), np.float32([1 / record.accumulate_steps]))
+        found.update({blob: weight for blob, weight in weights.items() if blob in reads})
+    if record is not None and record.step_divisors:
+        found.update(_step_divisors(net, record, batch))
     return found
+
+
+def _step_divisors(net: NetDef, record: Replicas, batch: dict[str, Any]) -> dict[str, Any]:
+    """Return the divisors of the means of a step, by blob; all of its micro-batches have the same samples."""
+    share = Share()
+    share.own, share.sizes = batch, share_sizes(len(next(iter(batch.values()), ())), len(record))
+    found = StepDivisors(net, record).of_step([share] * record.accumulate_steps)
+    return {
+        blob: np.array([value])
+        for name, values in found.items()
+        for blob, value in zip(record.devices.copies(name), values)
+    }
 
 
 def _shares(value: Any, count: int, name: str) -> Sequence[Any]:

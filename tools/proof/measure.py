@@ -238,13 +238,16 @@ def supports(method: str, model: ProofModel) -> bool:
     """Whether a model can be distributed so.
 
     ParallelDo and block-wise updates have few options of Parallelize; a DataParallel and block-wise updates have no
-    parameters that are made before the replicas, and a DataParallel has a sample for each device. Neither several
-    processes nor GPUs share parameters. Sparse gradients cannot be scaled. Models with a table on the host,
-    outside of the replicas, look it up on the replicas' devices; on GPUs they would need copies.
+    parameters that are made before the replicas, and a DataParallel has a sample for each device. GPUs do not
+    share parameters. Sparse gradients cannot be scaled. The average of steps over separate means over weights is no
+    step over their common mean. Models with a table on the host, outside of the replicas, look it up on the replicas'
+    devices; on GPUs they would need copies.
     """
     if model.outside is not None and "cpu_device" in model.options:
         return False
-    if model.options.get("shared_model") and not {"rendezvous", "cpu_device"}.isdisjoint(model.options):
+    if model.options.get("shared_model") and "cpu_device" in model.options:
+        return False
+    if model.weighs and method == "local SGD":
         return False
     if model.looks_up and "gradient_scaling" in model.options:
         return False

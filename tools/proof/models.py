@@ -37,6 +37,7 @@ class ProofModel:
         last: number of samples of each of the last batches, if they have fewer than ``SAMPLES``.
         by_devices: the results depend on the number of devices, though not on that of processes.
         looks_up: a parameter has a sparse gradient, which cannot be scaled.
+        weighs: the loss is a mean over weights; replicas that train on their own each divide by the sum of their own.
     """
 
     build: Callable[[ModelHelper, float, Any], list[Any]]
@@ -47,6 +48,7 @@ class ProofModel:
     last: tuple[int, ...] = ()
     by_devices: bool = False
     looks_up: bool = False
+    weighs: bool = False
 
     def with_options(self, options: Mapping[str, Any]) -> ProofModel:
         """Return the same model with further arguments of Parallelize."""
@@ -115,12 +117,28 @@ def _layers(model: ModelHelper, loss_scale: float, outside: Any) -> list[Any]:
     return _loss(model, brew.fc(model, x, "fc2", _COLUMNS, _CLASSES), loss_scale)
 
 
+def _weighted_vectors(rng: np.random.Generator) -> Batch:
+    """Draw vectors whose samples have weights, of which a quarter are 0 and the last ones are much larger."""
+    weights = rng.uniform(0.5, 1.5, SAMPLES) * (rng.random(SAMPLES) > 0.25) * np.linspace(0.1, 4.0, SAMPLES)
+    return {**_vectors(rng), "weight": weights.astype(np.float32)}
+
+
+def _weighted(model: ModelHelper, loss_scale: float, outside: Any) -> list[Any]:
+    """Add a model whose loss is a mean over weights, which differ from share to share."""
+    x = model.net.Tanh(brew.fc(model, "data", "fc1", _INPUTS, _COLUMNS), "hidden")
+    scores = brew.fc(model, x, "fc2", _COLUMNS, _CLASSES)
+    _, loss = model.net.SoftmaxWithLoss([scores, "label", "weight"], ["softmax", "loss"])
+    return [model.net.Scale(loss, "scaled_loss", scale=loss_scale)]
+
+
 UNEVEN: dict[str, Any] = {"options": {"weighted_shares": True}, "last": (13, 3)}
 """Arguments of models whose last batches cannot be split evenly; the very last has too few samples for four devices."""
 
 TABLES: dict[str, ProofModel] = {
     "dense": ProofModel(_layers, _vectors),
     "uneven dense": ProofModel(_layers, _vectors, **UNEVEN),
+    "weighted": ProofModel(_weighted, _weighted_vectors, weighs=True),
+    "uneven weighted": ProofModel(_weighted, _weighted_vectors, **UNEVEN, weighs=True),
     "embedding outside": ProofModel(_embedding, _indices, outside=_table_outside, looks_up=True),
     "embedding inside": ProofModel(_embedding, _indices, looks_up=True),
     "uneven embedding": ProofModel(_embedding, _indices, **UNEVEN, looks_up=True),

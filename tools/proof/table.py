@@ -59,7 +59,7 @@ def runs_of(
 
     Methods have none for models and options that they do not support. Local SGD has none but for plain SGD, of which
     alone the mean of the replicas' steps is a step on the whole batch. One process has none for models whose results
-    depend on the number of devices.
+    depend on the number of devices. Several processes have none of several devices that share parameters.
 
     Args:
         places: numbers of processes and of devices of all processes.
@@ -71,6 +71,8 @@ def runs_of(
                 if method == "local SGD" and optimizer != "SGD":
                     continue
                 for processes, devices in places:
+                    if processes > 1 and options.get("shared_model") and devices != processes:
+                        continue
                     several = {"rendezvous": None} if processes > 1 else {}
                     model = MODELS[name].with_options({**options, **several})
                     if supports(method, model) and (processes > 1 or not model.by_devices):

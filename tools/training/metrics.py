@@ -13,7 +13,7 @@ from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
 
-from netbuilder.proto import NetError
+from netbuilder.proto import NetError, files
 from netbuilder.proto.os_errors import error_text
 from netbuilder.proto.structured_text import parse_json
 from netbuilder.tools.picture import check_picture, figure_classes, save_picture
@@ -89,7 +89,7 @@ class Metrics:
         if self._plot is None or self._earlier is None or not epochs:
             return
         found: dict[int, dict[str, Any]] = {}
-        for line in self._earlier.read_text(encoding="utf-8").splitlines():
+        for line in files.read_text(self._earlier).splitlines():
             try:
                 entry = parse_json(line)
             except ValueError:

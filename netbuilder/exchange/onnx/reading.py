@@ -26,7 +26,7 @@ from netbuilder.exchange.predictor import Predictor
 from netbuilder.exchange.predictor_files import save_predictor
 from netbuilder.ops.core.operator import STRING, TensorSpec, decode
 from netbuilder.ops.core.registry import find
-from netbuilder.ops.core.signatures import Form, signature
+from netbuilder.ops.core.signatures import Form, parsed
 from netbuilder.proto import DeviceError, NetDef, NetError, OperatorDef, OperatorError, ParseError, files
 from netbuilder.proto.arguments import make_op
 from netbuilder.runtime import Workspace
@@ -429,8 +429,8 @@ class Reader:
         """
         forms: dict[str, Form] = {}
         for op_def in ops:
-            stated = signature(find(op_def.type))
-            if stated is None:
+            stated = parsed(find(op_def.type).signature)
+            if not stated.is_stated:
                 continue
             inputs = [forms.get(name) or self._form(name) for name in op_def.input]
             if wrong := stated.mismatch(inputs):

@@ -12,6 +12,7 @@ import numpy as np
 
 from netbuilder.model.seq2seq.vocabulary import EOS_ID, GO_ID, PAD_ID, get_numberized_sentence
 from netbuilder.proto import ArgumentError
+from netbuilder.proto.files import open_lines
 
 __all__ = ["Batch", "gen_batches", "prepare_batch"]
 
@@ -103,7 +104,7 @@ def _pairs(
     source_vocab: Mapping[str, int],
     target_vocab: Mapping[str, int],
 ) -> Iterator[Pair]:
-    with open(source_corpus, encoding="utf-8") as sources, open(target_corpus, encoding="utf-8") as targets:
+    with open_lines(source_corpus) as sources, open_lines(target_corpus) as targets:
         for source, target in zip_longest(sources, targets):
             if source is None or target is None:
                 raise ArgumentError(

@@ -7,6 +7,7 @@ from collections import Counter
 from collections.abc import Iterable, Mapping
 
 from netbuilder.proto import ArgumentError
+from netbuilder.proto.files import open_lines
 
 __all__ = ["EOS", "EOS_ID", "GO", "GO_ID", "PAD", "PAD_ID", "UNK", "UNK_ID", "gen_vocab", "get_numberized_sentence"]
 
@@ -32,7 +33,7 @@ def gen_vocab(corpus: str | os.PathLike[str] | Iterable[str], unk_threshold: int
     if unk_threshold < 0:
         raise ArgumentError(f"gen_vocab: unk_threshold must not be negative, got {unk_threshold!r}")
     if isinstance(corpus, (str, os.PathLike)):
-        with open(corpus, encoding="utf-8") as file:
+        with open_lines(corpus) as file:
             counts = Counter(word for line in file for word in line.split())
     else:
         counts = Counter(word for line in corpus for word in line.split())

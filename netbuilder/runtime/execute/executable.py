@@ -474,7 +474,7 @@ def _bind(
     net: Runner, steps: Sequence[Step], memory: MemoryPlan, rings: Mapping[int, BufferRing]
 ) -> tuple[list[_Bound], list[SplitCall]]:
     """Return the calls of steps, and the split calls among them."""
-    apart = _shared_scratch(step for step in steps if id(step) not in memory.scratch)  # they copy constants
+    apart = _shared_scratch(step for step in steps if step not in memory.scratch)  # they copy constants
     calls: list[_Bound] = []
     split: dict[int, SplitCall] = {}
     for step in steps:
@@ -485,13 +485,13 @@ def _bind(
         try:
             ids = {id(buffer_of(value)) for value in step.inputs if value is not None}
             own_rings = {key: ring for key, ring in rings.items() if key in ids}
-            scratch = memory.scratch.get(id(step))
+            scratch = memory.scratch.get(step)
             if scratch is None and step.prepared.scratch:
                 scratch = apart[step.location][: step.prepared.scratch]
             with on_location(step.location):
                 call = bind_each_buffer(own_rings, partial(bind_step, step, scratch))
-            if id(step) in memory.cleared:
-                call = after_clearing(memory.cleared[id(step)], call)
+            if step in memory.cleared:
+                call = after_clearing(memory.cleared[step], call)
             if step.prepared.split:
                 split[id(step)] = SplitCall(call)
                 call = split[id(step)].begin

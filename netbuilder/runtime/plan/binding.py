@@ -33,7 +33,9 @@ def needs_temporary(step: Step, j: int) -> bool:
     )
 
 
-def bind_step(step: Step, scratch: Any, instead: Mapping[int, Any], temporaries: dict[int, Any] | None = None) -> Call:
+def bind_step(
+    step: Step, scratch: Any, instead: Mapping[int, Any], temporaries: dict[Value, Any] | None = None
+) -> Call:
     """Bind a step to its buffers.
 
     Args:
@@ -53,9 +55,9 @@ def bind_step(step: Step, scratch: Any, instead: Mapping[int, Any], temporaries:
             outs.append(None)
         elif needs_temporary(step, j):
             assert value.spec is not None
-            if id(value) not in temporaries:
-                temporaries[id(value)] = new_buffer(value.spec, value.location)
-            outs.append(temporaries[id(value)])
+            if value not in temporaries:
+                temporaries[value] = new_buffer(value.spec, value.location)
+            outs.append(temporaries[value])
             copies.append((value.buffer, outs[-1]))
         else:
             outs.append(value.buffer)

@@ -97,7 +97,7 @@ def assign_buffers(
             assert value.spec is not None
             value.copy = value.constant.constant_copy(value.spec, value.location)
             value.buffer = value.copy.buffer
-    read_later = {id(read) for value in plan.values for read in value.lazy_reads}
+    read_later = {read for value in plan.values for read in value.lazy_reads}
     own = [value for value in rest if value.buffer is None]
     again = None
     if enabled("cheap_recomputation") and enabled("reuse"):
@@ -173,7 +173,7 @@ def _store_in_rows(
         blobs = [value.blob for value in values if value.blob is not None]
         if len(blobs) == len(indices):
             make_row_of(blobs)
-        elif len({id(v) for v in values if _is_kept_by_plan(v, hidden, versions)}) == len(indices):
+        elif len({v for v in values if _is_kept_by_plan(v, hidden, versions)}) == len(indices):
             specs = [value.spec for value in values if value.spec is not None]
             row, parts = new_row([spec.nbytes for spec in specs])
             nbytes += row.nbytes
@@ -214,15 +214,15 @@ def _when_fetched(plan: Compilation, value: Value) -> Value:
 
 
 def _keep_to_budget(
-    plan: Compilation, own: list[Value], apart: Collection[int], cheap: Recomputed | None
+    plan: Compilation, own: list[Value], apart: Collection[Value], cheap: Recomputed | None
 ) -> Recomputed:
     """Return the steps and values with which a plan keeps to its budget."""
     budget = plan.graph.options.memory_budget
     assert budget is not None
-    inside = {id(value) for value in own if id(value) not in apart}
+    inside = set(own).difference(apart)
     outside = {id(buffer): buffer for buffer in map(buffer_of, plan.values) if buffer is not None}
     fixed = sum(int(getattr(buffer, "nbytes", 0)) for buffer in outside.values())
-    fixed += sum(value.spec.nbytes for value in own if id(value) not in inside and value.spec is not None)
+    fixed += sum(value.spec.nbytes for value in own if value not in inside and value.spec is not None)
     alone = {id(array): array.nbytes for step in plan.steps for array in step.prepared.own}
     fixed += sum(alone.values())
     return fit_into(plan.graph.net, plan.steps, own, apart, budget, fixed, cheap, plan.graph.options.largest_plan)
@@ -230,10 +230,10 @@ def _keep_to_budget(
 
 def _compute_again(plan: Compilation, own: list[Value], found: Recomputed) -> None:
     """Replace the steps and the values in the arena of a plan."""
-    replaced = {id(value) for value in own}.difference(map(id, found.values))
-    plan.values[:] = [value for value in plan.values if id(value) not in replaced]
-    known = {id(value) for value in plan.values}
-    plan.values += [value for value in found.values if id(value) not in known]
+    replaced = set(own).difference(found.values)
+    plan.values[:] = [value for value in plan.values if value not in replaced]
+    known = set(plan.values)
+    plan.values += [value for value in found.values if value not in known]
     plan.steps[:] = found.steps
 
 

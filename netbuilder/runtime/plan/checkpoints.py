@@ -35,7 +35,7 @@ class CheckpointedPair:
 
 
 def checkpointed_pairs(
-    steps: Sequence[Step], values: Collection[Value], apart: Collection[int]
+    steps: Sequence[Step], values: Collection[Value], apart: Collection[Value]
 ) -> list[CheckpointedPair]:
     """Return the pairs of a plan.
 
@@ -44,14 +44,14 @@ def checkpointed_pairs(
         values: those that are in the arena.
         apart: ids of those that are read after the steps have run.
     """
-    own = {id(value) for value in values}.difference(apart)
+    own = set(values).difference(apart)
     found = []
     for index, forward in enumerate(steps):
         checkpoints = forward.prepared.checkpoints
         if checkpoints is None or checkpoints.output is None:
             continue
         value = forward.outputs[checkpoints.output]
-        if value is None or id(value) not in own:
+        if value is None or value not in own:
             continue
         readers = [i for i, step in enumerate(steps) if value in step.inputs]
         if len(readers) == 1:
@@ -85,7 +85,7 @@ def _inputs(
 ) -> list[Value | None] | None:
     """Return the inputs of the gradient's other kernel; None if one of them is not there any more."""
     forward, backward = steps[index], steps[reader]
-    given = {id(value): read for value, read in zip(forward.node.inputs, forward.inputs)}
+    given = dict(zip(forward.node.inputs, forward.inputs))
     inputs: list[Value | None] = []
     for number, spec in enumerate(kernel.inputs):
         value = backward.inputs[number]
@@ -94,7 +94,7 @@ def _inputs(
         elif spec is None:
             value = None
         elif value is None:
-            value = given.get(id(backward.node.inputs[number]))
+            value = given.get(backward.node.inputs[number])
             if value is None or value.spec != spec or _overwritten(value, steps[index:reader]):
                 return None
         inputs.append(value)
@@ -119,16 +119,16 @@ def with_checkpoints(
         pairs: all pairs of the plan.
         chosen: the numbers of those that keep less.
     """
-    steps_instead: dict[int, Step] = {}
-    values_instead: dict[int, Value] = {}
+    steps_instead: dict[Step, Step] = {}
+    values_instead: dict[Value, Value] = {}
     for number, pair in enumerate(pairs):
         both = [(pair.forward, pair.instead), (pair.backward, pair.instead_backward)]
         if number in chosen:
-            steps_instead.update((id(step), instead) for step, instead in both)
-            values_instead[id(pair.value)] = pair.smaller
+            steps_instead.update((step, instead) for step, instead in both)
+            values_instead[pair.value] = pair.smaller
         for before, after in both:
             for value in before.outputs:
                 if value is not None:
                     value.producer = after if number in chosen else before
-    made = [steps_instead.get(id(step), step) for step in steps]
-    return made, [values_instead.get(id(value), value) for value in values]
+    made = [steps_instead.get(step, step) for step in steps]
+    return made, [values_instead.get(value, value) for value in values]

@@ -38,12 +38,12 @@ class KernelsOfNodes:
 
     def __init__(self, values: Sequence[Value], take_choices: TakeChoices) -> None:
         self._values = [*values]
-        self._inferred = {id(value): (value.spec, value.version) for value in values}
+        self._inferred = {value: (value.spec, value.version) for value in values}
         self._take_choices = take_choices
-        self._made: dict[int, _Made] = {}
+        self._made: dict[Node, _Made] = {}
         self._image_order = ""
         self._of_image_order: list[OpenChoice] = []
-        self._published_anew: set[int] = set()
+        self._published_anew: set[Value] = set()
         take_choices()  # of a compilation that failed
 
     def begin_again(self) -> list[Value]:
@@ -70,7 +70,7 @@ class KernelsOfNodes:
         The producers of the node's inputs must have theirs.
         """
         specs = [value.spec for value in node.inputs]
-        before = self._made.get(id(node))
+        before = self._made.get(node)
         if before is not None and self._fits(before, node, specs):
             return before.prepared
         outputs = [*_outputs(node)]
@@ -78,24 +78,24 @@ class KernelsOfNodes:
         if before is not None:
             self._forget(node)
         prepared = make()
-        self._made[id(node)] = _Made(prepared, specs, self._take_choices())
+        self._made[node] = _Made(prepared, specs, self._take_choices())
         changed = (value for value, old in zip(outputs, published) if value.published != old)
-        self._published_anew.update(map(id, changed))
+        self._published_anew.update(changed)
         return prepared
 
     def _fits(self, made: _Made, node: Node, specs: list[TensorSpec | None]) -> bool:
-        anew = any(id(value) in self._published_anew for value in node.inputs)
+        anew = any(value in self._published_anew for value in node.inputs)
         return not made.choices and not anew and made.specs == specs
 
     def _forget(self, node: Node) -> None:
         """Undo what the kernel of a node, or those of its parts, say of the node's outputs."""
         for value in _outputs(node):
-            value.spec, value.version = self._inferred[id(value)]
+            value.spec, value.version = self._inferred[value]
             value.published = {}
             value.lazy = value.lazy_from = None
             value.lazy_reads, value.guarded = (), False
         for part in _parts(node):
-            self._made.pop(id(part), None)
+            self._made.pop(part, None)
 
     def open_choices(self) -> list[OpenChoice]:
         """Return the choices that were made unmeasured, each once, worth what it is worth to all nodes."""

@@ -68,8 +68,8 @@ class MemoryPlan:
         alone: bytes of the values that have memory of their own.
         work, work_again: the estimated work of the steps, and of those besides that compute values again.
         whole: with a memory budget, the bytes that a run would need if nothing were computed again.
-        scratch: the scratch memory of each step, by the step's id.
-        cleared: for a step, by its id, the buffers with padding that it fills with zeros before its kernel runs.
+        scratch: the scratch memory of each step.
+        cleared: for a step, the buffers with padding that it fills with zeros before its kernel runs.
     """
 
     arenas: dict[Location, int] = field(default_factory=dict)
@@ -78,8 +78,8 @@ class MemoryPlan:
     work: float = 0.0
     work_again: float = 0.0
     whole: int = 0
-    scratch: dict[int, Array] = field(default_factory=dict)
-    cleared: dict[int, list[Array]] = field(default_factory=dict)
+    scratch: dict[Step, Array] = field(default_factory=dict)
+    cleared: dict[Step, list[Array]] = field(default_factory=dict)
 
     @property
     def nbytes(self) -> int:
@@ -108,7 +108,7 @@ def assign(
     *,
     reuse: bool = True,
     scratch: bool = True,
-    apart: Collection[int] = (),
+    apart: Collection[Value] = (),
     rows: Sequence[Sequence[Value]] = (),
 ) -> MemoryPlan:
     """Assign a buffer to each of ``values``, to what kernels keep for others, and scratch memory to each step.
@@ -119,7 +119,7 @@ def assign(
         provide: returns so many bytes at a location for all that shares memory there; None: new ones.
         reuse: whether values may share memory.
         scratch: whether steps get their scratch memory here.
-        apart: ids of values that are read after the steps have run, and so share memory with no other.
+        apart: values that are read after the steps have run, and so share memory with no other.
         rows: values of the host that should be next to each other, in this order.
 
     Raises:
@@ -129,9 +129,9 @@ def assign(
     if reuse:
         storage = _storage(values)
         lives = _sharing(storage, steps, apart, scratch)
-        _share(plan, _packed(lives, [[storage.get(id(v)) for v in row] for row in rows], steps), steps, provide)
+        _share(plan, _packed(lives, [[storage.get(v) for v in row] for row in rows], steps), steps, provide)
     else:
-        storage = {id(value): _Storage(_spec(value), [value]) for value in values}
+        storage = {value: _Storage(_spec(value), [value]) for value in values}
         if scratch:
             _scratch_by_lane(plan, steps)
     for alone in {id(each): each for each in storage.values()}.values():
@@ -150,7 +150,7 @@ def _scratch_by_lane(plan: MemoryPlan, steps: Sequence[Step]) -> None:
     plan.alone += sum(most.values())
     for step in steps:
         if step.prepared.scratch:
-            plan.scratch[id(step)] = memory[step.lane, step.location][: step.prepared.scratch]
+            plan.scratch[step] = memory[step.lane, step.location][: step.prepared.scratch]
 
 
 _Packed = tuple[list[tuple[Lifetime[Any], int]], dict[Location, int]]
@@ -186,13 +186,13 @@ def _packed(lives: list[Lifetime[Any]], rows: Sequence[Sequence[_Storage | None]
 
 def _with_rows(lives: list[Lifetime[Any]], rows: Sequence[Sequence[_Storage | None]]) -> list[Lifetime[Any]]:
     """Return the lifetimes with those of each row joined to one, except where more would be needed at the peak."""
-    life_of = {id(life.key): life for life in lives}
+    life_of: dict[Any, Lifetime[Any]] = {life.key: life for life in lives if isinstance(life.key, _Storage)}
     blocks = _blocks(lives) if rows else {}
     loads = {place: load_of(block, alignment_of(place.location)) for place, block in blocks.items()}
     most = {place: _GROWTH * load.max() for place, load in loads.items()}
     joined: dict[int, Lifetime[Any]] = {}  # by the id of each of its parts
     for row in rows:
-        parts = [life_of[id(each)] for each in row if each is not None and id(each) in life_of]
+        parts = [life_of[each] for each in row if each is not None and each in life_of]
         places = {_place(part) for part in parts}
         if len({*map(id, parts)}.difference(joined)) < len(row) or len(places) > 1:
             continue
@@ -220,7 +220,7 @@ def _place(life: Lifetime[Any]) -> Place:
     return life.place
 
 
-def arena_load(values: Sequence[Value], steps: Sequence[Step], apart: Collection[int]) -> dict[Place, Any]:
+def arena_load(values: Sequence[Value], steps: Sequence[Step], apart: Collection[Value]) -> dict[Place, Any]:
     """Return, for each block of the arenas, how many bytes are needed at each step; the arguments are as in ``assign``.
 
     Nothing is assigned.
@@ -229,7 +229,7 @@ def arena_load(values: Sequence[Value], steps: Sequence[Step], apart: Collection
     return {place: load_of(block, alignment_of(place.location), len(steps)) for place, block in blocks.items()}
 
 
-def arena_bytes(values: Sequence[Value], steps: Sequence[Step], apart: Collection[int]) -> int:
+def arena_bytes(values: Sequence[Value], steps: Sequence[Step], apart: Collection[Value]) -> int:
     """Return the size of the arenas that ``assign`` would need; nothing is assigned."""
     return sum(_pack(_sharing(_storage(values), steps, apart, scratch=True), steps)[1].values())
 
@@ -242,19 +242,19 @@ def _blocks(lives: Sequence[Lifetime[Any]]) -> dict[Place, list[Lifetime[Any]]]:
 
 
 def _sharing(
-    storage: dict[int, _Storage], steps: Sequence[Step], apart: Collection[int], scratch: bool
+    storage: dict[Value, _Storage], steps: Sequence[Step], apart: Collection[Value], scratch: bool
 ) -> list[Lifetime[Any]]:
     """Return the lifetimes of all that shares memory; storage that overwrites other storage is joined with it."""
 
     def memory_of(value: Value) -> int:
-        return id(storage[id(value)]) if id(value) in storage else id(buffer_of(value))
+        return id(storage[value]) if value in storage else id(buffer_of(value))
 
     several = any(step.lane for step in steps)
     schedule = Schedule(steps, dependencies(steps, memory_of) if several else None)
     lives = _lifetimes(storage, steps, schedule)
     _overwrite(storage, lives, steps)
     sharing: list[Lifetime[Any]] = [
-        life for life in lives.values() if life.key.may_share and not any(id(v) in apart for v in life.key.values)
+        life for life in lives.values() if life.key.may_share and not any(v in apart for v in life.key.values)
     ]
     for life in sharing:
         life.nbytes = life.key.nbytes
@@ -335,7 +335,7 @@ class _Scratch:
         return f"scratch of {self.step.what}"
 
     def place(self, plan: MemoryPlan, buffer: Array, step: Step) -> None:
-        plan.scratch[id(step)] = buffer
+        plan.scratch[step] = buffer
 
 
 @dataclass(slots=True, eq=False)
@@ -390,7 +390,7 @@ class _Storage:
             return
         self.bind(buffer)
         if not layout.filled and self.nbytes != self.spec.size * layout.itemsize:
-            plan.cleared.setdefault(id(step), []).append(buffer)
+            plan.cleared.setdefault(step, []).append(buffer)
 
 
 def _spec(value: Value) -> TensorSpec:
@@ -398,28 +398,28 @@ def _spec(value: Value) -> TensorSpec:
     return value.spec
 
 
-def _storage(values: Iterable[Value]) -> dict[int, _Storage]:
+def _storage(values: Iterable[Value]) -> dict[Value, _Storage]:
     """Return the storage of each value; values that overwrite one another have one together."""
-    storage: dict[int, _Storage] = {}
+    storage: dict[Value, _Storage] = {}
     for value in values:
-        before = storage.get(id(value.shares)) if value.shares is not None else None
+        before = storage.get(value.shares) if value.shares is not None else None
         if before is not None and before.spec == value.spec:
             before.values.append(value)
-            storage[id(value)] = before
+            storage[value] = before
         else:
-            storage[id(value)] = _Storage(_spec(value), [value])
+            storage[value] = _Storage(_spec(value), [value])
     return storage
 
 
 def _lifetimes(
-    storage: dict[int, _Storage], steps: Sequence[Step], schedule: Schedule
+    storage: dict[Value, _Storage], steps: Sequence[Step], schedule: Schedule
 ) -> dict[_Storage, Lifetime[_Storage]]:
     """Return the lifetime of each storage, in the lane of the step that writes it first."""
     touched: dict[_Storage, list[int]] = {}
     for index, step in enumerate(steps):
         for value in (*step.inputs, *step.outputs):
-            if id(value) in storage:
-                touched.setdefault(storage[id(value)], []).append(index)
+            if value in storage:
+                touched.setdefault(storage[value], []).append(index)
     result = {}
     for each, indices in touched.items():
         lane = steps[indices[0]].lane
@@ -428,13 +428,15 @@ def _lifetimes(
     return result
 
 
-def _overwrite(storage: dict[int, _Storage], lives: dict[_Storage, Lifetime[_Storage]], steps: Sequence[Step]) -> None:
+def _overwrite(
+    storage: dict[Value, _Storage], lives: dict[_Storage, Lifetime[_Storage]], steps: Sequence[Step]
+) -> None:
     """Let an output have the storage of an input that is not needed any more, where the kernel may overwrite it."""
     for index, step in enumerate(steps):
         if not step.prepared.inplace or step.prepared.copies_in_place:
             continue
-        ins = [storage.get(id(value)) for value in step.inputs]
-        outs = [storage.get(id(value)) for value in step.outputs]
+        ins = [storage.get(value) if value is not None else None for value in step.inputs]
+        outs = [storage.get(value) if value is not None else None for value in step.outputs]
         for i, j in step.prepared.inplace:
             before, after = (ins[i] if i < len(ins) else None), (outs[j] if j < len(outs) else None)
             if before is None or after is None or before is after or ins.count(before) > 1 or before in outs:
@@ -447,5 +449,5 @@ def _overwrite(storage: dict[int, _Storage], lives: dict[_Storage, Lifetime[_Sto
             before.values += after.values
             first.end = then.end
             del lives[after]
-            storage.update((id(value), before) for value in after.values)
+            storage.update((value, before) for value in after.values)
             outs = [before if other is after else other for other in outs]

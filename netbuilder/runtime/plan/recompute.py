@@ -69,7 +69,7 @@ def fit_into(
     net_name: str,
     steps: list[Step],
     values: list[Value],
-    apart: Collection[int],
+    apart: Collection[Value],
     budget: int | float,
     fixed: int,
     cheap: Recomputed | None = None,
@@ -127,7 +127,7 @@ def fit_into(
     return result
 
 
-def drop_cheap(steps: list[Step], values: list[Value], apart: Collection[int]) -> Recomputed | None:
+def drop_cheap(steps: list[Step], values: list[Value], apart: Collection[Value]) -> Recomputed | None:
     """Return the plan without values that take hardly any work to make again; None if that frees nothing at the peak.
 
     Args:
@@ -171,7 +171,7 @@ class _Found:
 
 
 def _cheapest(
-    steps: list[Step], values: list[Value], apart: Collection[int], limit: int, pairs: Sequence[CheckpointedPair]
+    steps: list[Step], values: list[Value], apart: Collection[Value], limit: int, pairs: Sequence[CheckpointedPair]
 ) -> _Found:
     """Return the plan with the least additional work that needs at most ``limit`` bytes, or the one with fewest bytes.
 
@@ -184,7 +184,7 @@ def _cheapest(
     def search(chosen: frozenset[int]) -> _Found:
         own_steps, own_values = with_checkpoints(steps, values, pairs, chosen)
         sequence, nbytes = _fitted(own_steps, own_values, apart, limit)
-        again = sum(costs[id(pairs[number].forward)] for number in chosen)
+        again = sum(costs[pairs[number].forward] for number in chosen)
         return _Found(sequence, nbytes, chosen, (sequence.work * total + again) / max(total, 1.0))
 
     def better(a: _Found, b: _Found) -> bool:
@@ -206,7 +206,7 @@ def _cheapest(
     return best
 
 
-def _fitted(steps: list[Step], values: list[Value], apart: Collection[int], limit: int) -> tuple[_Sequence, int]:
+def _fitted(steps: list[Step], values: list[Value], apart: Collection[Value], limit: int) -> tuple[_Sequence, int]:
     """Return the steps with enough values dropped for an arena of ``limit`` bytes, or of as few as possible."""
     search, target = _Search(steps, values, apart), limit
     nbytes = arena_bytes(values, steps, apart)
@@ -290,43 +290,43 @@ class _Sequence:
 class _Search:
     """Drops values, one after another, where that frees most at the peak for the least work."""
 
-    def __init__(self, steps: list[Step], values: list[Value], apart: Collection[int]) -> None:
+    def __init__(self, steps: list[Step], values: list[Value], apart: Collection[Value]) -> None:
         self._steps, self._values, self._apart = steps, values, apart
-        self._own = {id(value) for value in values}
-        self._uses: dict[int, list[int]] = {}
-        self._overwritten: dict[int, int] = {}  # by the step that writes another value into the same buffer
+        self._own = set(values)
+        self._uses: dict[Value, list[int]] = {}
+        self._overwritten: dict[Value, int] = {}  # by the step that writes another value into the same buffer
         self._written: dict[tuple[str, int], int] = {}  # name and version -> the step that writes it
         for index, step in enumerate(steps):
             for value in (*step.inputs, *step.outputs):
                 if value is not None:
-                    uses = self._uses.setdefault(id(value), [])
+                    uses = self._uses.setdefault(value, [])
                     if not uses or uses[-1] != index:
                         uses.append(index)
             for value in step.outputs:
                 if value is not None and not value.intermediate:
                     self._written.setdefault((value.name, value.version), index)
                     if value.shares is not None:
-                        self._overwritten[id(value.shares)] = index
+                        self._overwritten[value.shares] = index
         self._costs = _costs(steps)
         self.total_cost = sum(self._costs.values())
         self._gaps = self._find_gaps()
-        self.dropped: set[int] = set()
-        self._refused: set[int] = set()  # values that do not help at present
+        self.dropped: set[Value] = set()
+        self._refused: set[Value] = set()  # values that do not help at present
         self._patience = _PATIENCE
-        self._kept: set[int] = set()  # values that were dropped once and are not to be dropped again
+        self._kept: set[Value] = set()  # values that were dropped once and are not to be dropped again
         self._simulations = max(_LEAST_SIMULATIONS, _SIMULATED // max(len(steps), 1))  # that are left
         self.sequence = self._measured(self._build(self.dropped))
         self._least = self.sequence
 
-    def _find_gaps(self) -> dict[int, _Gap]:
+    def _find_gaps(self) -> dict[Value, _Gap]:
         gaps = {}
         for value in self._values:
-            uses = self._uses.get(id(value), [])
-            if len(uses) < 2 or id(value) in self._apart or _kernel(value) is None:
+            uses = self._uses.get(value, [])
+            if len(uses) < 2 or value in self._apart or _kernel(value) is None:
                 continue
             last, resume = max(zip(uses, uses[1:]), key=lambda pair: pair[1] - pair[0])
             if resume - last > 1 and value.spec is not None:
-                gaps[id(value)] = _Gap(value, last, resume, value.spec.nbytes)
+                gaps[value] = _Gap(value, last, resume, value.spec.nbytes)
         return gaps
 
     @property
@@ -336,7 +336,7 @@ class _Search:
 
     def most_read_at_once(self) -> int:
         """Return the bytes in the arena that some step reads: whatever is dropped, they are needed at the same time."""
-        read = ({id(x): x for x in step.inputs if id(x) in self._own}.values() for step in self._steps)
+        read = (dict.fromkeys(x for x in step.inputs if x in self._own) for step in self._steps)
         return max((_nbytes([*values]) for values in read), default=0)
 
     def drop_cheap(self, share: float) -> None:
@@ -349,7 +349,7 @@ class _Search:
                 if _is_cheap(gap.value) and work <= left and gap.last < load.argmax() < gap.resume:
                     load[gap.last + 1 : gap.resume] -= gap.nbytes
                     left -= work
-                    chosen.append(id(gap.value))
+                    chosen.append(gap.value)
         if chosen:
             self._drop(chosen)
 
@@ -372,7 +372,7 @@ class _Search:
         if self._patience == 0 or self._simulations <= 0:
             return False
         self._patience -= 1
-        best: tuple[_Sequence, int] | None = None
+        best: tuple[_Sequence, Value] | None = None
         dropped = [key for key in reversed(self._gaps) if key in self.dropped]  # of equal sizes, the last comes first
         for key in sorted(dropped, key=lambda key: -self._gaps[key].nbytes)[: self._simulations]:
             try:
@@ -408,7 +408,7 @@ class _Search:
         self.reduce(0)
         return self._least
 
-    def _drop(self, chosen: list[int]) -> None:
+    def _drop(self, chosen: list[Value]) -> None:
         """Drop values, or fewer of them, if that lowers the peak; else refuse the first of them from now on."""
         while True:
             try:
@@ -426,9 +426,9 @@ class _Search:
                 return
             chosen = chosen[: len(chosen) // 2]
 
-    def _choose(self, excess: int) -> list[int]:
+    def _choose(self, excess: int) -> list[Value]:
         """Return the values to drop next: of each block, those that free about half of its share of the excess."""
-        chosen: list[int] = []
+        chosen: list[Value] = []
         loads = {place: load for place, load in self.sequence.load.items() if load.size}
         total = self.sequence.peak
         for place, load in loads.items():
@@ -438,7 +438,7 @@ class _Search:
             for gap in self._ranked(place, index):
                 if freed and freed + gap.nbytes > wanted:
                     break
-                chosen.append(id(gap.value))
+                chosen.append(gap.value)
                 freed += gap.nbytes
         return chosen
 
@@ -457,14 +457,14 @@ class _Search:
         found.sort(key=lambda pair: -pair[0])
         return [gap for _, gap in found]
 
-    def _work(self, value: Value, index: int, seen: set[int]) -> float:
+    def _work(self, value: Value, index: int, seen: set[Value]) -> float:
         """Return the cost of computing a value again before a step, with the inputs that are not there then."""
-        if id(value) in seen or id(value) not in self._own:
+        if value in seen or value not in self._own:
             return 0.0
-        seen.add(id(value))
+        seen.add(value)
         prepared, inputs = self._recipe(value)
         assert value.producer is not None
-        work = self._costs[id(value.producer)] if prepared is value.producer.prepared else _cost_again(value, inputs)
+        work = self._costs[value.producer] if prepared is value.producer.prepared else _cost_again(value, inputs)
         for each in inputs:
             if each is not None and not self._is_there(each, index, value):
                 work += self._work(each, index, seen)
@@ -488,9 +488,9 @@ class _Search:
         Raises:
             _Infeasible: it is not, and cannot be computed again.
         """
-        own = id(value) in self._own
-        if own and id(value) not in self.dropped:
-            if self._uses[id(value)][-1] >= index:
+        own = value in self._own
+        if own and value not in self.dropped:
+            if self._uses[value][-1] >= index:
                 return True
             small = _SMALL * _nbytes([value]) <= _nbytes([wanted])
             if not small and _kernel(value) is not None:
@@ -499,11 +499,11 @@ class _Search:
             return False
         if not own and self._written.get((value.name, value.version + 1), index) < index:
             raise _Infeasible  # the next version of the blob is in the same buffer
-        if self._overwritten.get(id(value), index) < index:
+        if self._overwritten.get(value, index) < index:
             raise _Infeasible
         return True
 
-    def _build(self, dropped: Collection[int]) -> _Sequence:
+    def _build(self, dropped: Collection[Value]) -> _Sequence:
         """Return the steps in which these values are computed again.
 
         Raises:
@@ -526,8 +526,8 @@ class _Builder:
 
     def __init__(self, search: _Search) -> None:
         self._search = search
-        self._made: dict[int, Value] = {}  # what takes the place of a value from here on
-        self._replaced: dict[int, Step] = {}  # steps that read other values, by the ids of the original ones
+        self._made: dict[Value, Value] = {}  # what takes the place of a value from here on
+        self._replaced: dict[Step, Step] = {}  # steps that read other values, by the original ones
         self._result = _Sequence(values=[*search._values])
         self._work = 0.0
 
@@ -535,10 +535,10 @@ class _Builder:
         search, result = self._search, self._result
         for index, step in enumerate(search._steps):
             inputs = [value if value is None else self._current(value, index) for value in step.inputs]
-            waits_for = self._replaced.get(id(step.waits_for), step.waits_for)
+            waits_for = step.waits_for and self._replaced.get(step.waits_for, step.waits_for)
             if inputs != step.inputs or waits_for is not step.waits_for:
                 made = Step(step.node, step.prepared, inputs, step.outputs, step.lane, step.kind, waits_for, step.at)
-                step = self._replaced[id(step)] = made
+                step = self._replaced[step] = made
             result.steps.append(step)
             result.origin.append(index)
         result.work = self._work / max(search.total_cost, 1.0)
@@ -546,12 +546,12 @@ class _Builder:
 
     def _current(self, value: Value, index: int) -> Value:
         """Return what a step of the plan reads in place of a value."""
-        gap = self._search._gaps.get(id(value)) if id(value) in self._search.dropped else None
+        gap = self._search._gaps.get(value) if value in self._search.dropped else None
         return value if gap is None or index <= gap.last else self._again(value, index)
 
     def _again(self, value: Value, index: int) -> Value:
         """Return the value that takes the place of a dropped one; it is computed before step ``index``."""
-        found = self._made.get(id(value))
+        found = self._made.get(value)
         if found is not None:
             return found
         search = self._search
@@ -568,16 +568,16 @@ class _Builder:
             made.published = old.published
             outputs.append(made)
             self._result.values.append(made)
-            if old is value or id(old) in search.dropped:
-                self._made[id(old)] = made
+            if old is value or old in search.dropped:
+                self._made[old] = made
         again = Step(step.node, prepared, inputs, outputs, step.lane, StepKind.RECOMPUTE, at=step.location)
         for made_value in outputs:
             if made_value is not None:
                 made_value.producer = again
         self._result.steps.append(again)
         self._result.origin.append(index)
-        self._work += search._costs[id(step)] if prepared is step.prepared else _cost_again(value, inputs)
-        return self._made[id(value)]
+        self._work += search._costs[step] if prepared is step.prepared else _cost_again(value, inputs)
+        return self._made[value]
 
 
 def _kernel(value: Value) -> Prepared | None:
@@ -607,11 +607,11 @@ def _nbytes(values: Sequence[Value | None]) -> int:
     return sum(value.spec.nbytes for value in values if value is not None and value.spec is not None)
 
 
-def _costs(steps: Sequence[Step]) -> dict[int, float]:
+def _costs(steps: Sequence[Step]) -> dict[Step, float]:
     """Return the cost of each step, by its id: measured times where they are known, on the scale of the estimates."""
-    costs = {id(step): _estimate(step) for step in steps}
+    costs = {step: _estimate(step) for step in steps}
     known = [(step, step.prepared.seconds) for step in steps if step.kind is StepKind.COMPUTE]
-    times = {id(step): seconds for step, seconds in known if seconds is not None}
+    times = {step: seconds for step, seconds in known if seconds is not None}
     measured = sum(times.values())
     if measured > 0:
         scale = sum(costs[key] for key in times) / measured

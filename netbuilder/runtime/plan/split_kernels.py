@@ -64,7 +64,7 @@ def add_waits(steps: Sequence[Step]) -> list[Step]:
 
 def _begin_copies_early(steps: Sequence[Step]) -> list[Step]:
     """Return the steps with each split copy moved right after the step that makes its value, into that step's lane."""
-    early: dict[int, list[Step]] = defaultdict(list)  # step -> the copies of its outputs
+    early: dict[Step, list[Step]] = defaultdict(list)  # step -> the copies of its outputs
     moved = set()
     for step in steps:
         source = step.inputs[0] if step.inputs else None
@@ -75,20 +75,20 @@ def _begin_copies_early(steps: Sequence[Step]) -> list[Step]:
             and source.producer is not None
         ):
             step.lane = source.producer.lane
-            early[id(source.producer)].append(step)
-            moved.add(id(step))
-    return [each for step in steps if id(step) not in moved for each in (step, *early[id(step)])]
+            early[source.producer].append(step)
+            moved.add(step)
+    return [each for step in steps if step not in moved for each in (step, *early[step])]
 
 
 def _first_dependent(step: Step, index: int, steps: Sequence[Step]) -> int:
     """Return the index of the first step after ``index`` that needs ``step`` to be complete; ``len(steps)`` if none."""
-    made = {id(value) for value in step.outputs if value is not None}
+    made = {value for value in step.outputs if value is not None}
     # A copy that the plan inserted is not a version of its name: nothing else writes to its memory.
     outputs = set() if step.kind in _COPIES else _names(step.outputs)
     inputs = _names(step.inputs)
     for later in range(index + 1, len(steps)):
         other = steps[later]
-        if any(id(value) in made for value in other.inputs if value is not None):
+        if any(value in made for value in other.inputs if value is not None):
             return later
         writes = set() if other.kind in _COPIES else _names(other.outputs)
         if not writes.isdisjoint(outputs | inputs) or not _names(other.inputs).isdisjoint(outputs):

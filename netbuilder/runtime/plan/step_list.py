@@ -45,7 +45,7 @@ class _Left:
         self.outputs: list[Value] = []
         self.parts: list[Instruction] = []
         self.ctx: NodeContext | None = None
-        self._written: set[int] = set()  # values
+        self._written: set[Value] = set()
         self._names: set[str] = set()  # of outputs
         self._touched: set[str] = set()  # names of inputs and outputs
 
@@ -57,14 +57,14 @@ class _Left:
         self.inputs += reads
         self.outputs += writes
         self.ctx = ctx
-        self._written |= set(map(id, writes))
+        self._written.update(writes)
         self._names |= {value.name for value in writes}
         self._touched |= {value.name for value in (*reads, *writes)}
 
     def must_precede(self, node: Node) -> bool:
         """Whether a later node reads what is left, or overwrites what that is computed from."""
         return (
-            any(id(value) in self._written for value in node.inputs)
+            any(value in self._written for value in node.inputs)
             or any(value.name in self._touched for value in node.outputs)
             or any(name in self._names for part in node.parts for name in part.control)
         )

@@ -71,7 +71,7 @@ class SubgraphSegment:
         self.own: Sequence[Array]
         self._buffers, self._cleared, self.own = _assign_buffers(plan, segment.outputs)
         self._constant_steps, self._steps = plan.constant_steps, plan.steps
-        self._temporaries: dict[int, Array] = {}
+        self._temporaries: dict[Value, Array] = {}
         steps = [*self._constant_steps, *self._steps]
         prepared = [step.prepared for step in steps]
         self.scratch = max((each.scratch for each in prepared), default=0)
@@ -98,8 +98,8 @@ class SubgraphSegment:
             failed = partial(step_failed, self._net.name, step, extra=extra, in_subgraph=True)
             try:
                 call = bind_step(self._of_step(step, number), scratch, {}, self._temporaries)
-                if id(step) in self._cleared:
-                    call = after_clearing(self._cleared[id(step)], call)
+                if step in self._cleared:
+                    call = after_clearing(self._cleared[step], call)
                 if self._net.on_operator is not None:
                     call = observed_call(self._net.name, step, call, self._net.on_operator, number)
                 bound.append(BoundStep(call, failed))
@@ -162,7 +162,7 @@ class _Subgraph:
 
 def _assign_buffers(
     plan: Compilation, outputs: frozenset[str]
-) -> tuple[dict[str, list[Value]], dict[int, list[Array]], list[Array]]:
+) -> tuple[dict[str, list[Value]], dict[Step, list[Array]], list[Array]]:
     """Assign buffers to the segment's own values.
 
     Returns:
@@ -182,8 +182,8 @@ def _assign_buffers(
         for value in reversed(chain):  # what the last version overwrites is in the same buffer
             if value in values and value.shares is not None and value.shares not in values:
                 values.append(value.shares)
-    external = {id(value) for values in given.values() for value in values}
-    rest = [value for value in plan.values if value.producer is not None and id(value) not in external]
+    external = {value for values in given.values() for value in values}
+    rest = [value for value in plan.values if value.producer is not None and value not in external]
     own: list[Array] = []
 
     def provide(nbytes: int, location: Location) -> Array:

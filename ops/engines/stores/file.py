@@ -13,6 +13,7 @@ from pathlib import Path
 
 from netbuilder.ops.engines.stores.store import Store, as_counter, check_key, check_value
 from netbuilder.proto.errors import DistributedError
+from netbuilder.proto.files import open_file
 from netbuilder.proto.os_errors import error_text
 
 __all__ = ["FileStore"]
@@ -57,7 +58,8 @@ class FileStore(Store):
         path = self._path(key)
         with self._failing("read"):
             try:
-                return path.read_bytes()
+                with open_file(path) as file:
+                    return file.read()
             except FileNotFoundError:
                 return None
 

@@ -7,6 +7,7 @@ import stat
 from collections.abc import Mapping
 
 from netbuilder.proto.errors import NetError
+from netbuilder.proto.files import open_file
 from netbuilder.proto.os_errors import error_text
 
 __all__ = ["SECRET", "SECRET_FILE", "check_secret", "read_secret", "secret_in"]
@@ -66,11 +67,11 @@ def read_secret(path: str | os.PathLike[str]) -> bytes:
     root that is open to all (a group may read it, as containers mount secrets), and one of another user.
 
     Raises:
-        NetError: others can read or write the file, or it holds no secret.
+        NetError: others can read or write the file, it is a pipe, or it holds no secret.
         OSError: it cannot be read.
     """
     name = os.fspath(path)
-    with open(path, "rb") as file:
+    with open_file(path) as file:
         _check_private(name, os.fstat(file.fileno()))
         try:
             text = file.read(_LONGEST + 1)

@@ -14,7 +14,7 @@ from onnx import helper
 
 from netbuilder import Predictor
 from netbuilder.exchange.onnx import ReferenceNodeWarning, read_onnx
-from netbuilder.ops.core.signatures import Form, signature
+from netbuilder.ops.core.signatures import Form, parsed
 from netbuilder.ops.math.pow import Pow
 from netbuilder.ops.windows.pool import MaxPool
 from netbuilder.proto import NetError, OperatorError
@@ -170,7 +170,7 @@ def test_types_that_an_operator_does_not_take(shape):
 
 
 def test_what_signatures_take():
-    pool, power = signature(MaxPool), signature(Pow)
+    pool, power = parsed(MaxPool.signature), parsed(Pow.signature)
     f4, i4 = np.dtype(np.float32), np.dtype(np.int32)
     assert "X has 2 axes" not in pool.mismatch([Form(f4, 4)]) and pool.mismatch([Form()]) == ""
     assert "X has 1 axes, must have the shape" in pool.mismatch([Form(f4, 1)])

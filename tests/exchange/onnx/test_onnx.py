@@ -335,6 +335,7 @@ def light_models():
 
 
 @pytest.mark.parametrize("file", light_models(), ids=os.path.basename)
+@pytest.mark.one_in(2)
 def test_models_that_come_with_onnx(file):
     read = read_onnx(file)
     feeds = {}

@@ -1,4 +1,4 @@
-"""What operators' docstrings state about inputs and outputs is what infer gives, and what kernels return."""
+"""What operators' signatures state is what infer gives, and what kernels return."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from all_suites import all_suites
 from checks import run_plain
 from netbuilder.ops.core.operator import STRING, Operator, TensorSpec, spec_of
 from netbuilder.ops.core.registry import find, operator_types
-from netbuilder.ops.core.signatures import Blob, is_gradient, signature
+from netbuilder.ops.core.signatures import FLOATS, Blob, Signature, is_gradient, parsed
 from netbuilder.proto import NetError
 from suite import OperatorSuite, f32, i32
 
@@ -63,7 +63,7 @@ def bind_all(stated: Sequence[tuple[Blob, TensorSpec]], bound: Binding) -> Itera
         yield bound
         return
     (blob, spec), *rest = stated
-    for shape in blob.shapes or ((),):
+    for shape in blob.shapes or (("...",),):
         for more in bind(shape, spec.shape, bound):
             yield from bind_all(rest, more)
 
@@ -93,15 +93,16 @@ def type_name(dtype: Any) -> str:
 
 
 def mismatch(op: Operator, inputs: Sequence[TensorSpec], outputs: Sequence[TensorSpec]) -> str:
-    """Return what an operator's docstring states otherwise than these specs are, or ""."""
-    stated = signature(type(op))
-    assert stated is not None
+    """Return what an operator's signature states otherwise than these specs are, or ""."""
+    stated = parsed(type(op).signature)
     pairs = paired(stated.inputs, inputs) + paired(stated.outputs, outputs)
     by_name = {blob.name.rstrip("?*+"): spec for blob, spec in reversed(pairs)}
     for blob, spec in pairs:
         if blob.like and blob.like not in by_name:
             continue  # of an optional input
         types = (type_name(by_name[blob.like].dtype),) if blob.like else blob.types
+        if blob.like and not blob.shapes and spec.shape != by_name[blob.like].shape:
+            return f"{blob.name} has shape {spec.shape}, stated is that of {blob.like}"
         if type_name(spec.dtype) not in (*types, *(["string"] if "object" in types else [])):
             return f"{blob.name} has type {spec.dtype}, stated are {types}"
     if not any(map(expressions_hold, bind_all(pairs, arguments(op)))):
@@ -171,8 +172,7 @@ def refused_types(found: Sequence[Example]) -> list[str]:
 
 
 def _paired_arrays(example: Example) -> list[tuple[Blob, Any]]:
-    stated = signature(type(example.op))
-    assert stated is not None
+    stated = parsed(type(example.op).signature)
     return [(blob, x) for (blob, _), x in zip(paired(stated.inputs, example.inputs), example.arrays)]
 
 
@@ -191,8 +191,8 @@ def _refusal(op: Operator, pairs: Sequence[tuple[Blob, Any]], blob: Blob, dtype:
 
 
 def problems(cls: type[Operator]) -> list[str]:
-    if signature(cls) is None:
-        return ["its docstring states no inputs and outputs"]
+    if not parsed(cls.signature).is_stated:
+        return ["its signature states no shapes and types"]
     if cls.__name__ not in all_suites():
         return []
     found = examples(cls)
@@ -201,35 +201,53 @@ def problems(cls: type[Operator]) -> list[str]:
 
 
 @pytest.mark.parametrize("name", FAMILIES)
-def test_docstrings_state_what_infer_gives(name, tmp_path, monkeypatch):
+def test_signatures_state_what_infer_gives(name, tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)  # for operators that write files
     found = {cls.__name__: texts for cls in stating(name) if (texts := problems(cls))}
     assert not found, "\n".join(f"{op}: {text}" for op, texts in found.items() for text in texts)
 
 
 class Stated(Operator):
-    """Y = something.
+    """Y = something."""
 
-    Inputs:
+    signature = """
         X (N, *S): float16|float32, a batch
             of samples
         W? (N, 2 * N) or (N): as X
-    Outputs:
-        Y+ (prod(S), k): int64
+        -> Y+ (prod(S), k): int64
     """
-
-    inputs = ("X", "W?")
-    outputs = ("Y+",)
     k = 3
 
 
-def test_a_section_is_read():
-    stated = signature(Stated)
+def test_a_signature_is_read():
+    stated = parsed(Stated.signature)
     assert stated.inputs == (
         Blob("X", (("N", "*S"),), ("float16", "float32"), "", "a batch of samples"),
         Blob("W?", (("N", "2 * N"), ("N",)), (), "X", ""),
     )
     assert stated.outputs == (Blob("Y+", (("prod(S)", "k"),), ("int64",), "", ""),)
+    assert parsed("X (N, 2 * N): float, Y -> Z: as X, W (prod(S), len(S)): int32") == Signature(
+        (Blob("X", (("N", "2 * N"),), FLOATS, "", ""), Blob("Y", (), (), "", "")),
+        (Blob("Z", (), (), "X", ""), Blob("W", (("prod(S)", "len(S)"),), ("int32",), "", "")),
+    )
+
+
+def test_names_and_help_follow_from_the_signature():
+    class Derived(Stated):
+        """Y = more.
+
+        Source: a paper.
+        """
+
+    class Fewer(Derived):
+        signature = "A: object -> B: object"
+
+    assert (Derived.inputs, Derived.outputs, Derived.n_in, Derived.n_out) == (("X", "W?"), ("Y+",), 1, 1)
+    assert (Fewer.inputs, Fewer.outputs, Fewer.n_in, Operator.inputs) == (("A",), ("B",), 1, ())
+    assert Derived.__doc__ == (
+        "Y = more.\n\nSignature:\n    X (N, *S): float16|float32, a batch\n        of samples\n"
+        "    W? (N, 2 * N) or (N): as X\n    -> Y+ (prod(S), k): int64\n\nSource: a paper."
+    )
 
 
 @pytest.mark.parametrize(
@@ -252,18 +270,14 @@ def test_what_is_stated_is_compared(inputs, output, rule):
 
 
 @pytest.mark.parametrize(
-    ("document", "rule"),
+    ("text", "rule"),
     [
-        ("Inputs:\n        X (N): float33", "states 'X .N.: float33'; write"),
-        ("Inputs:\n        X: float", "no shape for an object"),
-        ("Inputs:\n        Z (N): float", r"must state \('X',\), got \('Z',\)"),
-        ("Outputs:\n        Y (N): float", r"must state \('X',\), got \(\)"),
+        ("X (N): float33", "states 'X .N.: float33'; write"),
+        ("X: float", "no shape for an object"),
+        ("X (N): object -> Y (N): float", "no shape for an object"),
+        ("X (N) float", "states 'X .N. float'; write"),
     ],
 )
-def test_a_wrong_section_is_refused(document, rule):
-    class Wrong(Operator):
-        __doc__ = f"Y = X.\n\n    {document}\n    "
-        inputs = ("X",)
-
+def test_a_wrong_signature_is_refused(text, rule):
     with pytest.raises(NetError, match=rule):
-        signature(Wrong)
+        parsed(text)

@@ -34,7 +34,7 @@ def test_nets_and_models_say_it():
     net = Net("net")
     net.set_deterministic(True)
     assert arguments(net.Proto())["deterministic"] == 1
-    with pytest.raises(NetError, match="net net.*: deterministic must be True or False, got 'yes'"):
+    with pytest.raises(NetError, match="Net.set_deterministic: deterministic must be True or False, got 'yes'"):
         net.set_deterministic("yes")
     update, options = OPTIMIZERS["sgd"], {"devices": [0], "deterministic": True}
     blocks, model = ModelHelper("blocks"), ModelHelper("model")

@@ -72,7 +72,7 @@ def require_different_times(values, steps, plan, rows=()):
             users.update(*(others for *_, others in parts))
     for index, s in enumerate(steps):
         if s.prepared.scratch:
-            memory = plan.scratch[id(s)]
+            memory = plan.scratch[s]
             start = memory.__array_interface__["data"][0]
             touched[id(memory)] = (start, start + memory.nbytes, {index})
     extents = list(touched.values())
@@ -122,7 +122,7 @@ def test_values_of_which_one_has_memory_of_its_own_or_another_lane():
     for lane, apart in ((0, True), (1, False)):
         a, b = value("a"), value("b")
         steps = [step([], [a]), step([], [b], lane), step([a, b], [])]
-        assign([a, b], steps, apart={id(b)} if apart else (), rows=[[b, a]])
+        assign([a, b], steps, apart={b} if apart else (), rows=[[b, a]])
         assert as_row([b.buffer, a.buffer]) is None
 
 
@@ -166,7 +166,7 @@ def test_without_reuse_every_value_has_its_own_memory():
 def test_values_that_are_read_after_the_run_stay_apart(apart, shared):
     values = [value(f"v{i}") for i in range(3)]
     steps = [step([], [values[0]])] + [step([a], [b]) for a, b in zip(values, values[1:])]
-    assign(values, steps, apart={id(each) for each in values if each.name in apart})
+    assign(values, steps, apart={each for each in values if each.name in apart})
     start = values[0].buffer.__array_interface__["data"][0]
     assert (start == values[2].buffer.__array_interface__["data"][0]) is shared
 

@@ -155,8 +155,7 @@ def test_the_rest_of_the_backward_pass_runs_while_a_gradient_is_reduced(monkeypa
 
     @operator_class(frozen=True)
     class AwaitsReduction(Operator):
-        inputs = ("X",)
-        outputs = ("Y",)
+        signature = "X -> Y"
 
         def infer(self, x):
             return (x,)
@@ -167,8 +166,7 @@ def test_the_rest_of_the_backward_pass_runs_while_a_gradient_is_reduced(monkeypa
 
     @operator_class(frozen=True)
     class SaysReduced(Operator):
-        inputs = ("X",)
-        outputs = ("Y",)
+        signature = "X -> Y"
 
         def infer(self, x):
             return (x,)

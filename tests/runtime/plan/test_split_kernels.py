@@ -24,8 +24,7 @@ def toy(monkeypatch):
 
     @operator_class(frozen=True)
     class Begins(Operator):
-        inputs = ("X",)
-        outputs = ("Y",)
+        signature = "X -> Y"
         inplace = ((0, 0),)
         fails: str = ""
 
@@ -34,8 +33,7 @@ def toy(monkeypatch):
 
     @operator_class(frozen=True)
     class Notes(Operator):
-        inputs = ("X",)
-        outputs = ("Y",)
+        signature = "X -> Y"
         inplace = ((0, 0),)
         fails: bool = False
 

@@ -39,7 +39,6 @@ def test_resident_memory():
 RUN = """
 from netbuilder.runtime.profile.process_memory import peak_resident
 from netbuilder.tools.bench.ours import Training
-from kernel_checks import has_instructions
 from netbuilder.tools.bench.work import Work
 
 training = Training({work!r})

@@ -1,0 +1,66 @@
+"""Files that somebody names are opened by netbuilder.proto.files, which refuses pipes instead of waiting for them."""
+
+import ast
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).parents[1]
+
+WRITERS = {
+    "netbuilder/exchange/folder_lock.py": "os.open of a lock, for reading and writing: it waits for nobody",
+    "netbuilder/caffe2/python/experiment_util.py": "a log to append to",
+    "netbuilder/caffe2/python/models/seq2seq/train.py": "the name of the last checkpoint",
+    "netbuilder/data/minidb.py": "appends, and writes a mark",
+    "ops/control/print_op.py": "a log to append to",
+    "ops/engines/stores/file.py": "os.open of a lock",
+    "ops/engines/collectives/start_watch.py": "/proc",
+    "ops/engines/onednn/autotune.py": "/proc",
+    "proto/files.py": "here",
+    "proto/whole_file.py": "writes drafts, and syncs folders",
+    "tools/imagenet_trainer.py": "the null device",
+    "tools/onednn_interface.py": "the null device",
+    "tools/streams.py": "the null device",
+    "tools/training/appended_file.py": "os.open for reading and writing: it waits for nobody",
+    "tools/bench": "files that it has made, and /proc",
+    "tools/proof/processes.py": "files that it has made",
+    "netbuilder/data/digits.py": "a file of the package",
+    "netbuilder/data/class_names.py": "asks is_file() first",
+    "netbuilder/runtime/profile/process_memory.py": "/proc",
+    "ops/engines/gpu_info.py": "/proc",
+    "ops/engines/launchers.py": "/proc",
+    "ops/core/given_numbers.py": "/sys",
+}
+"""Files with calls that open others, and why those are not files to read that somebody names."""
+
+
+def calls(tree):
+    """Yield the names of the calls that open a file by its path: open, os.open, and methods of pathlib."""
+    for node in ast.walk(tree):
+        if isinstance(node, ast.Call):
+            function = node.func
+            if isinstance(function, ast.Name) and function.id == "open":
+                yield node.lineno, "open"
+            elif isinstance(function, ast.Attribute) and isinstance(function.value, ast.Name):
+                if (function.value.id, function.attr) in {("os", "open"), ("io", "open")}:
+                    yield node.lineno, "os.open"
+            if isinstance(function, ast.Attribute) and function.attr in ("read_text", "read_bytes"):
+                if not (isinstance(function.value, ast.Name) and function.value.id == "files"):
+                    yield node.lineno, function.attr
+
+
+@pytest.mark.parametrize("folder", ["netbuilder", "ops", "proto", "tools"])
+def test_every_reader_opens_files_by_the_one_that_refuses_pipes(folder):
+    found = []
+    for path in sorted((ROOT / folder).rglob("*.py")):
+        name = path.relative_to(ROOT).as_posix()
+        if name in WRITERS or name.startswith("tools/bench/"):
+            continue
+        found += [f"{name}:{line}: {what}" for line, what in calls(ast.parse(path.read_text(encoding="utf-8")))]
+    assert not found, "open these by netbuilder.proto.files.open_file, or say in WRITERS what they are"
+
+
+def test_the_list_has_no_more_than_there_is():
+    for name in WRITERS:
+        path = ROOT / name
+        assert path.is_dir() or list(calls(ast.parse(path.read_text(encoding="utf-8")))), name
